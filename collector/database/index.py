@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ Sizes = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 
 # The arrays of an index by name, with the type of their entries. `sizes` has, row by row, the input
-# sizes, the output sizes, and the sum and the maximum of each list of lengths of its block.
+# sizes, the output sizes, and the sum and the skew of each list of lengths of its block.
 ARRAYS: Mapping[str, str] = {
     "hash": "<u8",
     "mean_us": "<f8",
@@ -45,6 +46,7 @@ ARRAYS: Mapping[str, str] = {
 }
 POOLS = ("settings", "lengths", "warnings")
 _MASK = (1 << 64) - 1
+_MOST_LENGTH = 2.0**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,14 @@ def hashes_of(sizes: Sizes) -> Hashes:
         axis=1, dtype=np.uint64
     )
     return found
+
+
+def sum_and_skew(values: Sequence[float]) -> tuple[int, int]:
+    """Return the sum of lengths, and their maximum over their mean, in thousandths: 1000 for equal
+    lengths."""
+    total = min(fsum(values), _MOST_LENGTH)
+    most = min(max(values, default=0.0), _MOST_LENGTH)
+    return round(total), round(1000 * most * len(values) / total) if total > 0 else 0
 
 
 class Index:

@@ -4,7 +4,6 @@ The index is a function of these two tables: `db verify` builds it again and com
 """
 
 from collections import defaultdict
-from math import fsum
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 from collector.codec.canonical import canonical_json
 from collector.codec.numbers import number_of
 from collector.database.curves import read_forms
-from collector.database.index import Block, Sizes, hashes_of, index_file
+from collector.database.index import Block, Sizes, hashes_of, index_file, sum_and_skew
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import (
     INPUT_FORMATS,
@@ -25,7 +24,6 @@ from collector.model.vocabulary import (
 )
 from collector.ops.together import lengths_of
 
-_MOST_LENGTH = 2.0**62
 _Signature = tuple[str, tuple[tuple[str, int], ...], tuple[int, ...], tuple[str, ...]]
 _INTERVAL = {"mean_us": "mean_us", "low_us": "stack_low_us", "high_us": "stack_high_us"}
 _NUMBERS = {**_INTERVAL, "degrees": "stack_degrees", "sessions": "sessions"}
@@ -72,7 +70,7 @@ def _sorted(
         if case.inputs is None:
             continue
         lengths = _lengths(case)
-        more = [whole for values in lengths.values() for whole in (_sum(values), _most(values))]
+        more = [number for values in lengths.values() for number in sum_and_skew(values)]
         whole = np.tile(np.array(more, np.int64), (len(places), 1))
         found[_signature(case, tuple(lengths))].append((places, np.hstack([sizes, whole])))
         settings, listed = _settings(case), _spelled(lengths)
@@ -136,14 +134,6 @@ def _lengths(case: Case) -> dict[str, list[float]]:
 
 def _spelled(lengths: dict[str, list[float]]) -> str:
     return canonical_json(lengths).decode() if lengths else ""
-
-
-def _sum(values: list[float]) -> int:
-    return round(min(fsum(values), _MOST_LENGTH))
-
-
-def _most(values: list[float]) -> int:
-    return round(min(max(values, default=0), _MOST_LENGTH))
 
 
 def _hashes(blocks: list[Block], sizes: Sizes) -> npt.NDArray[np.uint64]:

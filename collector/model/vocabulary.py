@@ -155,6 +155,14 @@ _DTYPES = MappingProxyType(
 )
 
 
+_OF_TORCH = MappingProxyType({d.torch_name: d for d in _KNOWN_DTYPES if d.torch_name})
+
+
+def torch_dtype_of(name: str) -> Dtype | None:
+    """Return the dtype that torch calls so: `bfloat16`; None for an unknown name."""
+    return _OF_TORCH.get(name)
+
+
 def dtype_of(text: str) -> Dtype | None:
     """Return the dtype that a cell names, with or without `DT_`; None for an unknown dtype."""
     return _DTYPES.get(text) or _DTYPES.get(text.strip().upper())

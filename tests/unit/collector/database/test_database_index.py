@@ -61,7 +61,7 @@ def test_each_displayed_duration_is_found_by_its_sizes() -> None:
         assert list(index.find(block, [7, *sizes[1:-1], 7])) == []
     (attention,) = (one for one in index.blocks if one.lengths)
     assert attention.lengths == (KEYS,) and KEYS in LENGTH_COLUMNS
-    assert sorted(index.sizes_of(attention)[:, -2:].tolist()) == [[6, 3], [30, 15], [30, 20]]
+    assert sorted(index.sizes_of(attention)[:, -2:].tolist()) == [[6, 1500], [30, 1000], [30, 1333]]
     texts = [index.text("lengths", index.lengths[row]) for row in range(*span(attention))]
     assert json.dumps({KEYS: [10.0, 20.0]}, separators=(",", ":")) in texts
 

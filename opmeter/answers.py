@@ -1,0 +1,84 @@
+"""The answers to queries."""
+
+from enum import StrEnum
+from math import nan
+from typing import NamedTuple
+
+
+class Channel(StrEnum):
+    """Where a duration comes from.
+
+    - `measured`: one session measured this case on this stack.
+    - `pooled`: the mean of several sessions of this case.
+    - `interpolated`: the case is between measured ones.
+    - `extrapolated`: the case is beyond measured ones, as the caller allowed.
+    - `reused`: measured on another version of the stack, as the caller allowed.
+    - `miss`: there is no duration; the reason says why."""
+
+    MEASURED = "measured"
+    POOLED = "pooled"
+    INTERPOLATED = "interpolated"
+    EXTRAPOLATED = "extrapolated"
+    REUSED = "reused"
+    MISS = "miss"
+
+
+class Reason(StrEnum):
+    """Why a query has no duration.
+
+    - `no kernel`: no case of this kernel type has one.
+    - `no dtype`: none with these input dtypes.
+    - `no layout`: none with these ranks, formats and settings.
+    - `no length`: the kernel depends on lengths, and these are neither measured nor between
+      measured ones, or not given.
+    - `outside`: the sizes are not between measured ones."""
+
+    NO_KERNEL = "no kernel"
+    NO_DTYPE = "no dtype"
+    NO_LAYOUT = "no layout"
+    NO_LENGTH = "no length"
+    OUTSIDE = "outside"
+
+
+class Answer(NamedTuple):
+    """The duration of one launch in us, and its 95 % interval over sessions and devices.
+
+    All three are NaN for a miss, whose `reason` says why. `support` is the number of sessions of a
+    measured duration, or of measured cases behind an interpolated one. `warnings` has names of
+    gates, and sentences about the answer itself."""
+
+    value_us: float
+    low_us: float
+    high_us: float
+    channel: Channel
+    support: int
+    warnings: tuple[str, ...] = ()
+    reason: Reason | None = None
+
+
+MISSES = {reason: Answer(nan, nan, nan, Channel.MISS, 0, (), reason) for reason in Reason}
+
+
+class ExplainedRow(NamedTuple):
+    """A measured case behind an answer, with its weight in the logarithm of the duration."""
+
+    case: str
+    weight: float
+    inputs: tuple[tuple[int, ...] | None, ...]
+    value_us: float
+    low_us: float
+    high_us: float
+    sessions: int
+    settings: str
+    lengths: str
+
+
+class Explanation(NamedTuple):
+    """An answer and the measured cases behind it, the greatest weight first.
+
+    `widest` is the case whose own interval adds most to the answer's: to measure it again narrows
+    the answer most. None for a miss."""
+
+    answer: Answer
+    rows: tuple[ExplainedRow, ...]
+    widest: ExplainedRow | None

@@ -1,0 +1,184 @@
+"""What a query names: kernel type, shapes, dtypes, settings and lengths, in the index's words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import zip_longest
+from math import fsum
+
+from collector.codec.errors import BadInput
+from collector.database.index import Block, Sizes
+from collector.model.case import NO_TENSOR, Slot, normal_kernel_type, tensor_cells
+from collector.model.vocabulary import (
+    INPUT_CELLS,
+    INPUT_FORMATS,
+    LENGTH_COLUMNS,
+    NOT_KNOWN,
+    OP_STATE,
+    OUTPUT_CELLS,
+    OUTPUT_DTYPES,
+    OUTPUT_FORMATS,
+    RUNTIME_PREFIX,
+    dtype_of,
+    is_absent_dtype,
+    normal_dtype,
+    normal_format,
+    torch_dtype_of,
+)
+
+Shape = tuple[int, ...]
+Lengths = Sequence[float] | Mapping[str, Sequence[float]] | None
+
+KEY_LENGTHS = RUNTIME_PREFIX + "actual_seq_lengths_kv_values"
+MEAN_LENGTH = RUNTIME_PREFIX + "avg_seq_len"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query in the words of the index. `dtypes` has one entry for all inputs, one for each, or
+    none; `cells` are the settings that must be equal; `lengths` are lists by column."""
+
+    kernel: str
+    ranks: tuple[int, ...]
+    sizes: list[int]
+    dtypes: tuple[str, ...]
+    cells: Mapping[str, str]
+    lengths: Mapping[str, list[float]] | None
+
+    def of_dtypes(self, blocks: Sequence[Block]) -> list[Block]:
+        """Return the blocks with the dtypes of the query."""
+        if not self.dtypes:
+            return list(blocks)
+        if len(self.dtypes) == 1:
+            return [one for one in blocks if _first_dtype(one) == self.dtypes[0]]
+        return [one for one in blocks if tuple(dtype for dtype, _ in one.inputs) == self.dtypes]
+
+    def is_of_one_dtype(self, block: Block) -> bool:
+        """Return whether every tensor of a block has the query's only dtype."""
+        named = (dtype for dtype, _ in block.inputs if not is_absent_dtype(dtype))
+        return all(dtype == self.dtypes[0] for dtype in named)
+
+    def allows(self, settings: Mapping[str, str]) -> bool:
+        """Return whether settings have the texts that the query names."""
+        return all(settings.get(name, "") == text for name, text in self.cells.items())
+
+
+def _first_dtype(block: Block) -> str:
+    named = (dtype for dtype, _ in block.inputs if not is_absent_dtype(dtype))
+    return next(named, "")
+
+
+def query_of(
+    kernel: str,
+    inputs: Sequence[Shape | None],
+    dtype: str | Sequence[str],
+    formats: str | Sequence[str],
+    op_state: str | None,
+    settings: Mapping[str, str] | None,
+    lengths: Lengths,
+) -> Query:
+    """Return a query from the arguments of a caller. Raises BadInput for invalid ones."""
+    cells = dict(settings or {})
+    if formats:
+        texts = formats.split(";") if isinstance(formats, str) else formats
+        cells[INPUT_FORMATS] = ";".join(map(normal_format, texts))
+    if op_state is not None:
+        cells[OP_STATE] = op_state.strip().lower()
+    names = dtype.split(";") if isinstance(dtype, str) else list(dtype)
+    dtypes = tuple(map(spelled_dtype, names)) if dtype else ()
+    ranks = resolved_ranks(inputs)
+    if len(dtypes) > 1 and len(dtypes) != len(ranks):
+        raise BadInput(f"dtype: expected one, or one for each of {len(ranks)} inputs")
+    return Query(
+        normal_kernel_type(kernel),
+        ranks,
+        [int(size) for shape in inputs if shape is not None for size in shape],
+        dtypes,
+        cells,
+        None if lengths is None else _lists(lengths),
+    )
+
+
+def resolved_ranks(inputs: Sequence[Shape | None]) -> tuple[int, ...]:
+    """Return the rank of each input, -1 for one without a shape."""
+    return tuple(-1 if shape is None else len(shape) for shape in inputs)
+
+
+@lru_cache(maxsize=1024)
+def spelled_dtype(text: str) -> str:
+    """Return the profiler's spelling of a dtype that a user or torch names: `DT_BF16` for `bf16`
+    and for `bfloat16`."""
+    known = dtype_of(text) or torch_dtype_of(text.strip().lower().removeprefix("torch."))
+    return known.spelling if known else normal_dtype(text)
+
+
+def ranks_of(block: Block) -> tuple[int, ...]:
+    return tuple(rank for _, rank in block.inputs)
+
+
+def outputs_like(sizes: Sequence[int], block: Block, known: Sizes) -> list[Shape | None]:
+    """Return the shapes of the outputs of a case with these input sizes, if each of their sizes is
+    constant in the rows of a block (rows, sizes) or equal to the same input size in all of them;
+    otherwise none."""
+    found: list[Shape | None] = []
+    at = block.key_width
+    for rank in block.outputs:
+        shape = []
+        for column in known[:, at : at + max(rank, 0)].T:
+            equal = (n for n in range(block.key_width) if (known[:, n] == column).all())
+            if (same := next(equal, None)) is not None:
+                shape.append(sizes[same])
+            elif (column == column[0]).all():
+                shape.append(int(column[0]))
+            else:
+                return []
+        found.append(None if rank < 0 else tuple(shape))
+        at += max(rank, 0)
+    return found
+
+
+def cells_of(
+    query: Query, outputs: Sequence[Shape | None], settings: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the cells of a case of a query, with the outputs and settings of a case like it."""
+    named = {**settings, **query.cells}
+    formats = named.get(INPUT_FORMATS, "").split(";")
+    slots, sizes = [], iter(query.sizes)
+    for at, rank in enumerate(query.ranks):
+        shape = None if rank < 0 else tuple(next(sizes) for _ in range(rank))
+        dtype = query.dtypes[at if len(query.dtypes) > 1 else 0] if query.dtypes else ""
+        fmt = formats[at] if at < len(formats) else "ND"
+        slots.append(NO_TENSOR if shape is None else Slot(shape, dtype, fmt or "ND"))
+    if outputs:
+        pairs = zip_longest(
+            *(named.get(name, "").split(";") for name in (OUTPUT_DTYPES, OUTPUT_FORMATS)),
+            fillvalue="",
+        )
+        made = [Slot(shape, *pair) for shape, pair in zip(outputs, pairs, strict=False)]
+    else:
+        made = []
+    cells = tensor_cells(slots, made)
+    if not made:
+        cells |= dict.fromkeys(OUTPUT_CELLS, NOT_KNOWN)
+    lengths = {
+        name: ",".join(f"{value:g}" for value in values)
+        for name, values in (query.lengths or {}).items()
+    }
+    further = {n: t for n, t in named.items() if n not in (*INPUT_CELLS, *OUTPUT_CELLS)}
+    return {**further, **cells, **lengths}
+
+
+def _lists(lengths: Sequence[float] | Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    given = lengths if isinstance(lengths, Mapping) else {KEY_LENGTHS: lengths}
+    found = {}
+    for name, values in given.items():
+        column = name if name.startswith(RUNTIME_PREFIX) else RUNTIME_PREFIX + name
+        if column not in LENGTH_COLUMNS:
+            known = ", ".join(sorted(LENGTH_COLUMNS))
+            raise BadInput(f"lengths: expected one of {known}, got {name!r}")
+        found[column] = [float(value) for value in values]
+    return found
+
+
+def mean_of(values: Sequence[float]) -> float:
+    return fsum(values) / len(values) if values else 0.0

@@ -1,0 +1,136 @@
+"""A database as readers see it: its version directories, and how a stack finds its own."""
+
+import hashlib
+import mmap
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from collector.codec.errors import BadInput, DamagedObject
+from collector.database.commits import Commit, find_head, read_commit
+from collector.database.index import Index
+from collector.database.manifest import SnapshotManifest, index_path, read_file, read_manifest
+from collector.model import keys
+from collector.model.stack import version_name
+from collector.store.base import Store
+from collector.store.opening import open_store
+from opmeter.version import Version
+
+_NAME = re.compile(r"vllm(.+)_torch(.+)_cann(.+)")
+_PARTS = ("vllm", "torch", "cann")
+_NEARNESS = ("cann", "vllm", "torch")  # CANN has the kernels, vLLM-Ascend chooses among them
+
+
+def open(address: str | Path, *, number: int | None = None) -> "Database":
+    """Open a database at an address (`s3://bucket/prefix`, a folder), in its newest version or in
+    version `number`.
+
+    Raises OpmeterError for an invalid address, for a store without a database, and for damage."""
+    store = open_store(str(address))
+    commit = find_head(store) if number is None else read_commit(store, number)
+    if commit is None:
+        raise BadInput(f"no database at {store.url}: nothing was merged there yet")
+    return Database(store, commit, read_manifest(store, commit))
+
+
+class Database:
+    """One version of a database. It never changes: open it again to see later merges."""
+
+    def __init__(self, store: Store, commit: Commit, manifest: SnapshotManifest) -> None:
+        self._store = store
+        self._commit = commit
+        self._manifest = manifest
+
+    @property
+    def number(self) -> int:
+        """Return the number of this version of the database."""
+        return self._commit.number
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Return the paths of the version directories: `{device}/vllm_ascend/{version}`."""
+        return tuple(sorted(self._manifest.versions))
+
+    def version(
+        self, device: str, *, vllm: str = "", torch: str = "", cann: str = "", nearest: bool = False
+    ) -> Version:
+        """Return the version directory of a device and a stack; components that are not given may
+        have any version.
+
+        With `nearest`, return the one with the nearest versions if none has these: first of CANN,
+        then of vLLM-Ascend, then of torch. `Version.differs` says how far it is.
+
+        Raises OpmeterError if there is none, or if several are equally near."""
+        wanted = _components(version_name(vllm, torch, cann))
+        given = {name: wanted[name] for name in _PARTS if wanted[name] != "0"}
+        there = {
+            path: _components(path.rpartition("/")[2])
+            for path in self.versions
+            if path.partition("/")[0] == device
+        }
+        if not there:
+            devices = ", ".join(sorted({path.partition("/")[0] for path in self.versions}))
+            raise BadInput(f"device: expected one of {devices}, got {device!r}")
+        distances = {path: _distance(found, given) for path, found in there.items()}
+        least = min(distances.values())
+        chosen = [path for path, distance in distances.items() if distance == least]
+        names = ", ".join(path.rpartition("/")[2] for path in sorted(there))
+        is_exact = not any(map(any, least))
+        if not is_exact and not nearest:
+            asked = " ".join(f"{name} {text}" for name, text in given.items())
+            raise BadInput(f"{device}: expected one of {names}, got {asked}; or pass nearest=True")
+        if len(chosen) > 1:
+            raise BadInput(f"{device}: several versions match: {names}; name more components")
+        (path,) = chosen
+        differs = tuple(
+            f"{name} {there[path][name]} instead of {text}"
+            for name, text in given.items()
+            if there[path][name] != text
+        )
+        return Version(path, self._index(path), differs=differs)
+
+    def _index(self, path: str) -> Index:
+        name = index_path(path)
+        entry = self._manifest.files[name]
+        key = keys.snapshot(self._commit.snapshot) + name
+        data = _mapped(self._store, key)
+        if data is None:
+            data = memoryview(read_file(self._store, self._commit, name, entry))
+        elif hashlib.sha256(data).hexdigest() != entry.sha256:
+            read_file(self._store, self._commit, name, entry)  # says which of the two was changed
+            raise DamagedObject("changed while it was read", path=key)
+        return Index(data, key=key)
+
+
+def _mapped(store: Store, key: str) -> memoryview | None:
+    """Return an object of a folder, mapped into memory; None in other stores.
+
+    Objects are never changed in place, so that the mapping stays as it is."""
+    parts = urlsplit(store.url)
+    if parts.scheme != "file":
+        return None
+    try:
+        with (Path(unquote(parts.path)) / key).open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError):  # missing or empty: `read_file` reports it
+        return None
+
+
+def _components(name: str) -> dict[str, str]:
+    found = _NAME.fullmatch(name)
+    return dict(zip(_PARTS, found.groups() if found else ("", "", ""), strict=True))
+
+
+def _distance(
+    found: Mapping[str, str], given: Mapping[str, str]
+) -> tuple[tuple[int | bool, ...], ...]:
+    """Return how far versions are from the given ones, in the order in which they matter."""
+    return tuple(_between(found[name], given[name]) if name in given else () for name in _NEARNESS)
+
+
+def _between(one: str, other: str) -> tuple[int | bool, ...]:
+    """Return the difference of each number of two versions, and whether their texts differ."""
+    numbers = [[int(part) for part in re.findall(r"\d+", text)][:4] for text in (one, other)]
+    padded = [[*part, *[0] * (4 - len(part))] for part in numbers]
+    return (*(abs(a - b) for a, b in zip(*padded, strict=True)), one != other)

@@ -1,0 +1,47 @@
+"""The misses of queries, counted, and written as work for a campaign."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from collector.codec.errors import file_errors
+from collector.codec.files import MOST_TABLE_BYTES, read_small_file
+from collector.model.miss import MissedCase, joined_misses, misses_from_lines, misses_to_lines
+from collector.store.atomic import write_whole
+from opmeter.answers import Reason
+
+
+class MissLog:
+    """The cases that queries missed. Threads may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._found: dict[bytes, MissedCase] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, kernel: str, cells: Mapping[str, str], reason: Reason, weight: float) -> None:
+        """Count a miss of a case with these cells."""
+        one = MissedCase(kernel, cells, reason.value, 1, weight)
+        with self._lock:
+            before = self._found.get(one.identity)
+            self._found[one.identity] = joined_misses((before, one) if before else (one,))[0]
+
+    @property
+    def misses(self) -> tuple[MissedCase, ...]:
+        """Return each missed case with its count and weight, the greatest weight first."""
+        with self._lock:
+            return joined_misses(self._found.values())
+
+    def write(self) -> None:
+        """Add the misses to those in the file, if there is one. Raises OpmeterError for a file that
+        has other data."""
+        there: tuple[MissedCase, ...] = ()
+        if self.path.exists():
+            with file_errors(self.path):
+                data = read_small_file(self.path, MOST_TABLE_BYTES)
+            there = misses_from_lines(data, path=str(self.path))
+        with file_errors(self.path, "written"):
+            write_whole(self.path, misses_to_lines(joined_misses((*there, *self.misses))))

@@ -1,0 +1,93 @@
+"""The surfaces of an index: cases of one block and setting, and which of their sizes are axes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from collector.database.index import Block, Index, sum_and_skew
+from opmeter.cases import KEY_LENGTHS, MEAN_LENGTH, mean_of
+from opmeter.interpolation import Estimate, Surface, distinct_rows
+
+_FEWEST = 2  # points
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSurface:
+    """A surface with the rows of its points.
+
+    Each size of a case is constant, or one of the axes; sizes that are equal in all rows share an
+    axis. `constants` and `axes` have the position of a size with its value or its axis."""
+
+    block: Block
+    rows: list[int]
+    constants: tuple[tuple[int, float], ...]
+    axes: tuple[tuple[int, int], ...]
+    surface: Surface
+
+    def estimate(
+        self, sizes: list[int], lengths: Mapping[str, list[float]] | None, *, beyond: bool
+    ) -> Estimate | None:
+        """Return the duration at these sizes; None if they are not between the measured ones."""
+        place: list[float | None] = [*sizes]
+        if self.block.lengths:
+            place += _position(self.block.lengths, lengths or {})
+        for at, value in self.constants:
+            if place[at] is not None and place[at] != value:
+                return None
+        point: list[float] = []
+        for at, axis in self.axes:
+            if (value_at := place[at]) is None:
+                return None
+            if axis == len(point):
+                point.append(float(value_at))
+            elif point[axis] != value_at:  # other rows have equal sizes here
+                return None
+        return self.surface.estimate(point, beyond=beyond)
+
+
+def _position(names: tuple[str, ...], lengths: Mapping[str, list[float]]) -> list[float | None]:
+    """Return the sum and the skew of each list of lengths; None for one that is not given."""
+    found: list[float | None] = []
+    for name in names:
+        values = lengths.get(name)
+        if values is None and name == MEAN_LENGTH and KEY_LENGTHS in lengths:
+            values = [mean_of(lengths[KEY_LENGTHS])]
+        if values is None:
+            found += [None, None]
+        else:
+            found += sum_and_skew(values)
+    return found
+
+
+def surface_of(index: Index, block: Block, setting: int) -> MeasuredSurface | None:
+    """Return the surface of the rows of a block with a setting; None if they are on none."""
+    numbers = index.arrays["settings"][block.begin : block.end]
+    rows = np.flatnonzero(numbers == setting)
+    if len(rows) < _FEWEST:
+        return None
+    sizes = index.sizes_of(block)[rows]
+    width = block.key_width
+    listed = 2 * len(block.lengths)
+    # Sizes of outputs follow from those of inputs.
+    columns = np.hstack([sizes[:, :width], sizes[:, sizes.shape[1] - listed :]])
+    is_constant = (columns == columns[0]).all(axis=0)
+    distinct: list[int] = []
+    axes: list[tuple[int, int]] = []
+    for at in np.flatnonzero(~is_constant).tolist():
+        same = (n for n, one in enumerate(distinct) if (columns[:, at] == columns[:, one]).all())
+        axis = next(same, None)
+        if axis is None:
+            axis = len(distinct)
+            distinct.append(at)
+        axes.append((at, axis))
+    if not distinct:
+        return None
+    first = distinct_rows(columns[:, distinct])
+    if len(first) < _FEWEST:
+        return None
+    own = rows[first] + block.begin
+    constants = tuple((at, float(columns[0, at])) for at in np.flatnonzero(is_constant).tolist())
+    points = columns[first][:, distinct]
+    surface = Surface(points.astype(np.float64), index.arrays["mean_us"][own])
+    return MeasuredSurface(block, own.tolist(), constants, tuple(axes), surface)

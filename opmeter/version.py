@@ -1,0 +1,415 @@
+"""One version directory of a database: queries, and its rows as tables."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from math import exp, log, sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from collector.codec.errors import BadInput
+from collector.database.index import Block, Index, hash_of
+from opmeter.answers import MISSES, Answer, Channel, ExplainedRow, Explanation, Reason
+from opmeter.cases import (
+    Lengths,
+    Query,
+    Shape,
+    cells_of,
+    outputs_like,
+    query_of,
+    ranks_of,
+    resolved_ranks,
+)
+from opmeter.interpolation import Estimate
+from opmeter.misses import MissLog
+from opmeter.surfaces import MeasuredSurface, surface_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from opmeter.frames import Filter, Quality
+
+_AMBIGUOUS = "several cases match and differ in settings: the first is used"
+_UNCALIBRATED = "too few measured cases around it to calibrate the interval: it spans theirs"
+
+
+class _Rows(NamedTuple):
+    """Rows of an index that a query may find: a block, and the numbers of the allowed settings, or
+    None if all are."""
+
+    block: Block
+    allowed: frozenset[int] | None
+
+
+class _Found(NamedTuple):
+    """The blocks that match a query without its sizes, or why there are none."""
+
+    rows: tuple[_Rows, ...]
+    reason: Reason | None = None
+
+
+class Version:
+    """The displayed durations of one version directory, read in place. Threads may share it."""
+
+    def __init__(self, path: str, index: Index, *, differs: tuple[str, ...] = ()) -> None:
+        self.path = path
+        self.differs = differs
+        self.index = index
+        self._by_kernel: dict[str, list[Block]] = {}
+        for block in index.blocks:
+            self._by_kernel.setdefault(block.kernel, []).append(block)
+        self._warnings = [tuple(filter(None, t.split(";"))) for t in index.texts("warnings")]
+        self._resolved: dict[object, _Found] = {}
+        self._surfaces: dict[tuple[int, int], MeasuredSurface | None] = {}
+        self._misses: MissLog | None = None
+
+    @property
+    def rows(self) -> int:
+        """Return the number of cases with a duration."""
+        return self.index.rows
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Return the kernel types with a duration."""
+        return tuple(sorted(self._by_kernel))
+
+    def query(
+        self,
+        kernel: str,
+        inputs: Sequence[Shape | None],
+        dtype: str | Sequence[str] = "",
+        *,
+        formats: str | Sequence[str] = "",
+        op_state: str | None = None,
+        settings: Mapping[str, str] | None = None,
+        lengths: Lengths = None,
+        extrapolate: bool = False,
+        weight: float = 1.0,
+    ) -> Answer:
+        """Return the duration of one launch.
+
+        Args:
+            inputs: the shape of each input; None for an absent tensor or a scalar.
+            dtype: of every input, if it is one name (`bf16`, `DT_BF16`, `bfloat16`), or of the
+                first one if no case has it in all; a sequence has one for each input.
+            formats: of each input, such as `ND;FRACTAL_NZ`; any, if empty.
+            settings: further columns that must have these texts, such as `Runtime sparse_mode`.
+            lengths: the keys of each request, or lists by column, such as
+                `Runtime group_list_values`.
+            extrapolate: whether to answer beyond the measured sizes of a curve.
+            weight: what a miss counts in a log of misses, such as launches per step."""
+        if formats or op_state is not None or settings or lengths is not None:
+            query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
+            found = self._resolve(query)
+            answer = self._answer(found, query.sizes, query.lengths, extrapolate)
+        else:
+            # The usual case, in few steps: bisection among the hashes of a block.
+            ranks = tuple(map(len, inputs)) if None not in inputs else resolved_ranks(inputs)  # type: ignore[arg-type]
+            named = dtype if isinstance(dtype, str) else tuple(dtype)
+            key = (kernel, named, ranks)
+            known = self._resolved.get(key)
+            if known is None:
+                query = query_of(kernel, inputs, dtype, "", None, None, None)
+                known = self._resolved[key] = self._resolve(query)
+            sizes = [int(size) for shape in inputs if shape is not None for size in shape]
+            answer = self._answer(known, sizes, None, extrapolate)
+        if answer.reason is not None and self._misses is not None:
+            query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
+            self._misses.add(query.kernel, self._cells(query), answer.reason, weight)
+        return answer
+
+    def query_many(self, frame: Any) -> pd.DataFrame:
+        """Return the answers to many queries, a row for each row of `frame`, with its index.
+
+        `frame` is a pandas, polars or Arrow table, or a mapping of lists, with the columns
+        `kernel_type`, `Input Shapes` (text: `32,5120;5120,3200`), and, if needed,
+        `Input Data Types`, `Input Formats`, `OP State`, `Runtime ...` and `weight`."""
+        from opmeter.many import answer_many
+
+        return answer_many(self, frame)
+
+    def explain(
+        self,
+        kernel: str,
+        inputs: Sequence[Shape | None],
+        dtype: str | Sequence[str] = "",
+        *,
+        formats: str | Sequence[str] = "",
+        op_state: str | None = None,
+        settings: Mapping[str, str] | None = None,
+        lengths: Lengths = None,
+        extrapolate: bool = False,
+    ) -> Explanation:
+        """Return the answer to a query with the measured cases behind it. See `query`."""
+        query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
+        found = self._resolve(query)
+        answer = self._answer(found, query.sizes, query.lengths, extrapolate)
+        if answer.reason is not None:
+            return Explanation(answer, (), None)
+        exact = next(self._exact(found, query.sizes, query.lengths), None)
+        if exact is not None:
+            rows = [self._explained(*exact, 1.0)]
+        else:
+            surface, estimate = self._between(found, query.sizes, query.lengths, extrapolate)
+            assert surface is not None and estimate is not None
+            weights: dict[int, float] = {}
+            for part in estimate.parts:
+                row = surface.rows[part.place]
+                weights[row] = weights.get(row, 0.0) + part.weight
+            ordered = sorted(weights.items(), key=lambda pair: -abs(pair[1]))
+            rows = [self._explained(surface.block, row, weight) for row, weight in ordered]
+        widest = max(rows, key=lambda row: abs(row.weight) * (row.high_us / row.low_us - 1))
+        return Explanation(answer, tuple(rows), widest)
+
+    @contextmanager
+    def recording_misses(self, path: Path | str) -> Iterator[MissLog]:
+        """Count the misses of queries, and write them to a file of misses at the end, added to
+        those that it has. `sources: [{misses: FILE}]` of a campaign measures them."""
+        log_of_misses = MissLog(Path(path))
+        before, self._misses = self._misses, log_of_misses
+        try:
+            yield log_of_misses
+        finally:
+            self._misses = before
+            log_of_misses.write()
+
+    def arrow(self, kernel: str, *, min_quality: Quality = "any", **where: Filter) -> pa.Table:
+        """Return the rows of a kernel type as an Arrow table; see `frame`."""
+        from opmeter.frames import kernel_table
+
+        if kernel not in self._by_kernel:
+            raise BadInput(f"kernel: {self.path} has no duration of {kernel!r}")
+        return kernel_table(self.index, self._by_kernel[kernel], min_quality, where)
+
+    def frame(self, kernel: str, *, min_quality: Quality = "any", **where: Filter) -> pd.DataFrame:
+        """Return the rows of a kernel type as a pandas frame.
+
+        Args:
+            min_quality: `unwarned` leaves out durations with warnings, `repeated` also those of one
+                session.
+            where: `m`, `n` and `k` of a product: a size, the least and greatest as a tuple, or a
+                list of sizes.
+
+        Raises OpmeterError for a kernel type without durations."""
+        table = self.arrow(kernel, min_quality=min_quality, **where)
+        frame: pd.DataFrame = table.to_pandas()
+        return frame
+
+    def polars(self, kernel: str, *, min_quality: Quality = "any", **where: Filter) -> pl.DataFrame:
+        """Return the same as a polars frame; polars must be installed."""
+        import polars
+
+        found = polars.from_arrow(self.arrow(kernel, min_quality=min_quality, **where))
+        assert isinstance(found, polars.DataFrame)
+        return found
+
+    def _answer(
+        self,
+        found: _Found,
+        sizes: list[int],
+        lengths: Mapping[str, list[float]] | None,
+        extrapolate: bool,
+    ) -> Answer:
+        if found.reason is not None:
+            return MISSES[found.reason]
+        index = self.index
+        hashes, wanted = index.hashes, hash_of(sizes)
+        for block, allowed in found.rows:
+            row = bisect_left(hashes, wanted, block.begin, block.end)
+            if row == block.end or hashes[row] != wanted:
+                continue
+            following = hashes[row + 1] if row + 1 < block.end else None
+            if block.lengths or allowed is not None or following == wanted:
+                if (exact := next(self._exact(found, sizes, lengths), None)) is None:
+                    continue
+                several = self._is_ambiguous(found, sizes, lengths)
+                return self._measured(exact[1], (_AMBIGUOUS,) if several else ())
+            at = block.at + (row - block.begin) * block.width
+            if index.sizes[at : at + len(sizes)].tolist() == sizes:
+                return self._measured(row)
+        return self._interpolated(found, sizes, lengths, extrapolate)
+
+    def _measured(self, row: int, more: tuple[str, ...] = ()) -> Answer:
+        index = self.index
+        sessions = index.sessions[row]
+        channel = Channel.MEASURED if sessions == 1 else Channel.POOLED
+        if self.differs:
+            channel, more = Channel.REUSED, more + self.differs
+        return Answer(
+            index.mean_us[row],
+            index.low_us[row],
+            index.high_us[row],
+            channel,
+            sessions,
+            self._warnings[index.warnings[row]] + more,
+        )
+
+    def _exact(
+        self, found: _Found, sizes: list[int], lengths: Mapping[str, list[float]] | None
+    ) -> Iterator[tuple[Block, int]]:
+        """Yield the rows with exactly these sizes, lengths and settings."""
+        index = self.index
+        for block, allowed in found.rows:
+            if block.lengths and lengths is None:
+                continue
+            for row in index.find(block, sizes):
+                if allowed is not None and index.settings[row] not in allowed:
+                    continue
+                if lengths:
+                    own = self._lengths[index.lengths[row]]
+                    if any(own.get(name) != values for name, values in lengths.items()):
+                        continue
+                yield block, row
+
+    def _is_ambiguous(
+        self, found: _Found, sizes: list[int], lengths: Mapping[str, list[float]] | None
+    ) -> bool:
+        means = {self.index.mean_us[row] for _, row in self._exact(found, sizes, lengths)}
+        return len(means) > 1
+
+    def _interpolated(
+        self,
+        found: _Found,
+        sizes: list[int],
+        lengths: Mapping[str, list[float]] | None,
+        extrapolate: bool,
+    ) -> Answer:
+        surface, estimate = self._between(found, sizes, lengths, extrapolate)
+        if surface is None or estimate is None:
+            has_lengths = any(block.lengths for block, _ in found.rows)
+            return MISSES[Reason.NO_LENGTH if has_lengths else Reason.OUTSIDE]
+        index = self.index
+        rows = {surface.rows[part.place] for part in estimate.parts}
+        value_us = exp(estimate.log_us)
+        warnings = self.differs
+        if estimate.half_width is not None:
+            # The error of interpolation, and the intervals of the cases that it is based on.
+            total = sum(abs(part.weight) for part in estimate.parts)
+            own = 0.0
+            for part in estimate.parts:
+                row = surface.rows[part.place]
+                own += abs(part.weight) * log(index.high_us[row] / index.mean_us[row])
+            width = sqrt(estimate.half_width**2 + (own / total) ** 2)
+            low_us, high_us = value_us * exp(-width), value_us * exp(width)
+        else:
+            low_us = min(value_us, *(index.low_us[row] for row in rows))
+            high_us = max(value_us, *(index.high_us[row] for row in rows))
+            warnings = (*warnings, _UNCALIBRATED)
+        channel = Channel.EXTRAPOLATED if estimate.is_outside else Channel.INTERPOLATED
+        return Answer(value_us, low_us, high_us, channel, len(rows), warnings)
+
+    def _between(
+        self,
+        found: _Found,
+        sizes: list[int],
+        lengths: Mapping[str, list[float]] | None,
+        extrapolate: bool,
+    ) -> tuple[MeasuredSurface | None, Estimate | None]:
+        """Return the first surface that has a value at these sizes, and the value."""
+        for block, allowed in found.rows:
+            for setting in self._settings_of(block):
+                if allowed is not None and setting not in allowed:
+                    continue
+                key = (block.begin, setting)
+                if key not in self._surfaces:
+                    self._surfaces[key] = surface_of(self.index, block, setting)
+                if (surface := self._surfaces[key]) is None:
+                    continue
+                estimate = surface.estimate(sizes, lengths, beyond=extrapolate)
+                if estimate is not None:
+                    return surface, estimate
+        return None, None
+
+    def _settings_of(self, block: Block) -> list[int]:
+        """Return the settings of a block's rows by their numbers, the most frequent first."""
+        known = self._block_settings.get(block.begin)
+        if known is None:
+            numbers = self.index.arrays["settings"][block.begin : block.end]
+            found, counts = np.unique(numbers, return_counts=True)
+            known = found[np.argsort(-counts, kind="stable")].tolist()
+            self._block_settings[block.begin] = known
+        return known
+
+    @cached_property
+    def _block_settings(self) -> dict[int, list[int]]:
+        return {}
+
+    @cached_property
+    def _settings(self) -> list[dict[str, str]]:
+        return [json.loads(text) for text in self.index.texts("settings")]
+
+    @cached_property
+    def _lengths(self) -> list[dict[str, list[float]]]:
+        return [json.loads(text) if text else {} for text in self.index.texts("lengths")]
+
+    def _resolve(self, query: Query) -> _Found:
+        blocks = self._by_kernel.get(query.kernel)
+        if blocks is None:
+            return _Found((), Reason.NO_KERNEL)
+        blocks = query.of_dtypes(blocks)
+        if not blocks:
+            return _Found((), Reason.NO_DTYPE)
+        blocks = [one for one in blocks if ranks_of(one) == query.ranks]
+        if len(query.dtypes) == 1:  # cases with this dtype in all inputs come first
+            blocks.sort(key=lambda one: not query.is_of_one_dtype(one))
+        found = []
+        for block in blocks:
+            if not query.cells:
+                found.append(_Rows(block, None))
+                continue
+            allowed = frozenset(
+                number
+                for number in self._settings_of(block)
+                if query.allows(self._settings[number])
+            )
+            if allowed:
+                found.append(_Rows(block, allowed))
+        return _Found(tuple(found), None if found else Reason.NO_LAYOUT)
+
+    def only_block(self, kernel: str, dtype: str, ranks: tuple[int, ...]) -> Block | None:
+        """Return the rows that a query without settings may find, if they are one block without
+        lengths."""
+        query = query_of(kernel, [None] * len(ranks), dtype, "", None, None, None)
+        found = self._resolve(replace(query, ranks=ranks))
+        if len(found.rows) != 1 or found.rows[0].block.lengths:
+            return None
+        return found.rows[0].block
+
+    def _cells(self, query: Query) -> dict[str, str]:
+        """Return a query as the cells of a case. What it leaves open is as in the measured cases
+        that are most like it, if there are any."""
+        found = [one for one, _ in self._resolve(query).rows]
+        blocks = found or self._by_kernel.get(query.kernel, [])
+        like = next((one for one in blocks if query.ranks == ranks_of(one)), None)
+        if like is None:
+            return cells_of(query, [], {})
+        settings = self._settings[self._settings_of(like)[0]]
+        return cells_of(query, outputs_like(query.sizes, like, self.index.sizes_of(like)), settings)
+
+    def _explained(self, block: Block, row: int, weight: float) -> ExplainedRow:
+        index = self.index
+        at = block.at + (row - block.begin) * block.width
+        inputs: list[Shape | None] = []
+        for _, rank in block.inputs:
+            inputs.append(None if rank < 0 else tuple(index.sizes[at : at + rank].tolist()))
+            at += max(rank, 0)
+        return ExplainedRow(
+            index.case(row),
+            weight,
+            tuple(inputs),
+            index.mean_us[row],
+            index.low_us[row],
+            index.high_us[row],
+            index.sessions[row],
+            index.text("settings", index.settings[row]),
+            index.text("lengths", index.lengths[row]),
+        )

@@ -1,0 +1,202 @@
+"""How fast a version directory is opened and queried, against SQLite in the same process.
+
+    PYTHONPATH=. python tests/bench/bench_query.py [rows]
+
+Products of random sizes. SQLite has the same rows in a file, with an index over kernel, dtypes and
+shapes, and a prepared statement. Prints each number with its bar; exits 1 above a bar.
+"""
+
+import mmap
+import resource
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from opmeter.version import Version
+
+_ROWS, _MANY, _SINGLE = 150_000, 100_000, 20_000
+_BARS = {
+    "open": (100.0, "ms"),
+    "memory": (60.0, "MB"),
+    "exact": (10.0, "us"),
+    "many": (2.0, "us a row"),
+    "interpolated": (50.0, "us"),
+}
+
+
+def main(rows: int) -> int:
+    chance = np.random.default_rng(0)
+    shapes = _shapes(chance, rows)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "index"
+        _write_apart(path, rows)
+        before = _resident_mb()
+        began = time.perf_counter()
+        version = _opened(path)
+        found = {"open": 1e3 * (time.perf_counter() - began), "memory": _resident_mb() - before}
+        asked = [tuple(shapes[at]) for at in chance.integers(0, rows, _SINGLE)]
+        found["exact"] = _median_us(
+            lambda m, n, k: version.query("MatMulV2", [(m, k), (k, n)], "bf16"), asked
+        )
+        sqlite = _sqlite(Path(folder) / "rows.db", shapes)
+        beside = _median_us(sqlite, asked)
+        between = [(m + 1, n, k) for m, n, k in asked[:2000]]
+        version.query("MatMulV2", [(100, 512), (512, 512)], "bf16")  # calibrates the surface
+        found["interpolated"] = _median_us(
+            lambda m, n, k: version.query("MatMulV2", [(m, k), (k, n)], "bf16"), between
+        )
+        found["many"] = _many(version, shapes[chance.integers(0, rows, _MANY)].tolist())
+    for name, value in found.items():
+        bar, unit = _BARS[name]
+        print(f"{name:12} {value:8.2f} {unit}, at most {bar:g}")
+    print(f"exact query: {found['exact'] / beside:.2f} of SQLite's {beside:.2f} us")
+    return int(any(value > _BARS[name][0] for name, value in found.items()))
+
+
+def _shapes(
+    chance: np.random.Generator, rows: int
+) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
+    """Distinct m, n and k: as many tokens as there may be, weights of a few hundred sizes."""
+    sizes = 256 * np.arange(1, 41)
+    found = np.stack(
+        [chance.integers(1, 4096, 2 * rows), *(chance.choice(sizes, 2 * rows) for _ in "nk")],
+        axis=1,
+    )
+    found = np.unique(found, axis=0)
+    return found[chance.permutation(len(found))[:rows]]
+
+
+def _write_apart(path: Path, rows: int) -> None:
+    """Write the index in another process: what that imports is not part of what is measured."""
+    import subprocess
+
+    subprocess.run([sys.executable, __file__, "--write", str(path), str(rows)], check=True)
+
+
+def _write(path: Path, rows: int) -> None:
+    import pyarrow as pa
+
+    from collector.database.index_build import index_bytes
+    from collector.database.intervals import INTERVAL_SCHEMA
+    from collector.database.state import CASE_SCHEMA
+    from tests.unit.opmeter.made import PATH
+
+    chance = np.random.default_rng(0)
+    shapes = _shapes(chance, rows)
+    ids = sorted(chance.bytes(10).hex() for _ in range(rows))
+    words = {
+        "version_path": PATH,
+        "plan_hash": "x",
+        "kernel_type": "MatMulV2",
+        "OP State": "dynamic",
+        "Input Data Types": "DT_BF16;DT_BF16",
+        "Input Formats": "ND;ND",
+        "Output Data Types": "DT_BF16",
+        "Output Formats": "ND",
+    }
+    cases = {name: [words.get(name, "")] * rows for name in CASE_SCHEMA.names}
+    numbers: dict[str, list[object]] = {
+        "case": list(ids),
+        "head_commit": [0] * rows,
+        "plan": [1] * rows,
+    }
+    cells: dict[str, list[object]] = {
+        "Input Shapes": [f'"{m},{k};{k},{n}"' for m, n, k in shapes.tolist()],
+        "Output Shapes": [f'"{m},{n}"' for m, n, k in shapes.tolist()],
+    }
+    mean_us = _durations_us(shapes)
+    shown = {
+        **dict.fromkeys(INTERVAL_SCHEMA.names, mean_us),
+        "version_path": [PATH] * rows,
+        "case": ids,
+        "stack_variance": ["prior"] * rows,
+        "sessions": [1] * rows,
+        "warnings": [""] * rows,
+    }
+    data, _ = index_bytes(
+        pa.table({**cases, **numbers, **cells}, schema=CASE_SCHEMA),
+        pa.table(shown, schema=INTERVAL_SCHEMA),
+        PATH,
+    )
+    path.write_bytes(data)
+
+
+def _durations_us(shapes: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> list[float]:
+    found: list[float] = (5 + shapes.prod(axis=1) / 1e8).tolist()
+    return found
+
+
+def _opened(path: Path) -> Version:
+    """Open an index as a database does: mapped, and checked against a hash."""
+    import hashlib
+
+    from collector.database.index import Index
+
+    with path.open("rb") as file:
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    hashlib.sha256(data).hexdigest()
+    return Version("made", Index(data, key="index"))
+
+
+def _sqlite(
+    path: Path, shapes: "np.ndarray[tuple[int, int], np.dtype[np.int64]]"
+) -> Callable[..., object]:
+    base = sqlite3.connect(path)
+    base.execute("create table rows (kernel text, dtypes text, shapes text, us real)")
+    texts = (f"{m},{k};{k},{n}" for m, n, k in shapes.tolist())
+    rows = zip(texts, _durations_us(shapes), strict=True)
+    base.executemany("insert into rows values ('MatMulV2', 'DT_BF16;DT_BF16', ?, ?)", rows)
+    base.execute("create index of_rows on rows (kernel, dtypes, shapes, us)")
+    base.commit()
+    query = "select us from rows where kernel = ? and dtypes = ? and shapes = ?"
+
+    def ask(m: int, n: int, k: int) -> object:
+        key = ("MatMulV2", "DT_BF16;DT_BF16", f"{m},{k};{k},{n}")
+        return base.execute(query, key).fetchone()
+
+    return ask
+
+
+def _median_us(ask: Callable[..., object], asked: Sequence[Sequence[int]]) -> float:
+    took = []
+    for m, n, k in asked:
+        began = time.perf_counter()
+        ask(m, n, k)
+        took.append(time.perf_counter() - began)
+    return 1e6 * float(np.median(took))
+
+
+def _many(version: Version, asked: list[list[int]]) -> float:
+    import pandas as pd
+
+    frame = pd.DataFrame(
+        {
+            "kernel_type": "MatMulV2",
+            "Input Shapes": [f"{m},{k};{k},{n}" for m, n, k in asked],
+            "Input Data Types": "DT_BF16;DT_BF16",
+        }
+    )
+    took = []
+    for _ in range(5):
+        began = time.process_time()  # of this process, whatever else runs
+        answers = version.query_many(frame)
+        took.append(time.process_time() - began)
+    assert np.allclose(answers["value_us"], _durations_us(np.array(asked)))
+    return 1e6 * min(took) / len(asked)
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--write"]:
+        _write(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else _ROWS))

@@ -1,0 +1,79 @@
+"""Version directories made of rows, without measuring or merging."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from collector.codec.canonical import canonical_json
+from collector.database.index import Index
+from collector.database.index_build import index_bytes
+from collector.database.intervals import INTERVAL_SCHEMA
+from collector.database.state import CASE_SCHEMA
+from collector.model.case import shape_text
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import BASE_CELLS
+from opmeter.cases import Shape
+from opmeter.version import Version
+
+PATH = "ATLAS_800_A3_752T_128G_DIE/vllm_ascend/vllm0.18.0_torch2.9.0_cann8.5"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured case; the interval is 5 % to each side."""
+
+    kernel: str
+    inputs: Sequence[Shape | None]
+    outputs: Sequence[Shape]
+    mean_us: float
+    dtype: str = "DT_BF16"
+    state: str = "dynamic"
+    formats: str = ""
+    extra: Mapping[str, str] = field(default_factory=dict)
+    sessions: int = 1
+    warnings: str = ""
+
+    @property
+    def record(self) -> CaseRecord:
+        dtypes = self.dtype.split(";")
+        count = len(self.inputs)
+        cells = (
+            *(self.state, ""),
+            ";".join(map(shape_text, self.inputs)),
+            self.dtype if len(dtypes) > 1 else ";".join(dtypes * count),
+            self.formats or ";".join(["ND"] * count),
+            ";".join(map(shape_text, self.outputs)),
+            ";".join([dtypes[0]] * len(self.outputs)),
+            ";".join(["ND"] * len(self.outputs)),
+        )
+        return CaseRecord(self.kernel, dict(zip(BASE_CELLS, cells, strict=True)), self.extra)
+
+
+def product(m: int, n: int, k: int, mean_us: float, **more: object) -> Row:
+    return Row("MatMulV2", [(m, k), (k, n)], [(m, n)], mean_us, **more)  # type: ignore[arg-type]
+
+
+def tables(rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
+    """The tables of cases and of intervals, sorted by case as a snapshot has them."""
+    by_case = sorted(((row.record.case_id, row) for row in rows), key=lambda pair: pair[0])
+    cases, shown = [], []
+    for case, row in by_case:
+        record = row.record
+        extra = canonical_json(dict(record.extra)).decode() if record.extra else ""
+        rank = {"head_commit": 0, "plan": 1, "plan_hash": "x"}
+        named = {"version_path": PATH, "case": case}
+        cases.append({**named, **rank, "kernel_type": row.kernel, **record.cells, "extra": extra})
+        low, high = row.mean_us * 0.95, row.mean_us * 1.05
+        values = (row.mean_us, low, high, 3.0, "prior", row.sessions, low, high, None, row.warnings)
+        shown.append(dict(zip(INTERVAL_SCHEMA.names, (PATH, case, *values), strict=True)))
+    return (
+        pa.Table.from_pylist(cases, schema=CASE_SCHEMA),
+        pa.Table.from_pylist(shown, schema=INTERVAL_SCHEMA),
+    )
+
+
+def version_of(rows: Sequence[Row], *, differs: tuple[str, ...] = ()) -> Version:
+    data, count = index_bytes(*tables(rows), PATH)
+    assert count == len(rows)
+    return Version(PATH, Index(memoryview(data), key="index"), differs=differs)

@@ -1,0 +1,118 @@
+"""A database is opened where it is stored, and a stack finds its version directory."""
+
+from pathlib import Path
+
+import pytest
+
+import opmeter
+from collector.codec.errors import DamagedObject
+from collector.database.commits import find_head
+from collector.database.manifest import index_path
+from collector.database.merge import CREATE, merge_plans
+from collector.model import keys
+from collector.model.miss import misses_from_lines
+from collector.model.stack import Stack
+from collector.store.base import Store
+from collector.store.file import FileStore
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
+
+pytestmark = pytest.mark.fast
+
+DEVICE = "ATLAS_800_A3_752T_128G_DIE"
+RECORDS = [add_record(rows) for rows in (1, 4, 16)]
+
+
+def stack(vllm: str, cann: str) -> Stack:
+    return Stack(device=DEVICE, torch="2.9.0", torch_npu="2.9.0", cann=cann, vllm=vllm)
+
+
+def publish(store: Store, *stacks: Stack) -> None:
+    for number, one in enumerate(stacks, start=1):
+        shard = MadeShard(f"shard-{number}", RECORDS, [answered(RECORDS, 10.0 * number)])
+        plan = MadePlan([shard], number=number, head_commit=number - 1, stack=one)
+        write_campaign(store, plan)
+        merge_plans(store, [plan.name], guard=CREATE, author="test")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stored")
+    stacks = (stack("0.17.0", "8.5"), stack("0.18.0", "8.5"), stack("0.18.0", "9.0"))
+    publish(FileStore(folder), *stacks)
+    return folder
+
+
+def test_a_store_is_opened_at_any_version(folder: Path) -> None:
+    db = opmeter.open(folder)
+    assert db.number == 3 and len(db.versions) == 3
+    assert len(opmeter.open(folder.as_uri(), number=1).versions) == 1
+    version = db.version(DEVICE, vllm="v0.18.0", cann="8.5")
+    assert version.path == f"{DEVICE}/vllm_ascend/vllm0.18.0_torch2.9.0_cann8.5"
+    assert version.rows == 3 and version.kernels == ("Add",) and version.differs == ()
+    answer = version.query("Add", [(4, 64), (4, 64)], "bf16")
+    assert answer.value_us == 21.0 and answer.channel == "measured"
+    assert answer.low_us < 21.0 < answer.high_us
+    with pytest.raises(opmeter.OpmeterError, match="no database"):
+        opmeter.open(folder / "none")
+
+
+def test_a_stack_finds_the_nearest_version_and_how_far_it_is(folder: Path) -> None:
+    db = opmeter.open(folder)
+    for wanted, path, differs in (
+        ({"cann": "9.1"}, "vllm0.18.0_torch2.9.0_cann9.0", ("cann 9.0 instead of 9.1",)),
+        (
+            {"vllm": "0.17.1", "cann": "8.5"},
+            "vllm0.17.0_torch2.9.0_cann8.5",
+            ("vllm 0.17.0 instead of 0.17.1",),
+        ),
+        ({"vllm": "0.17.0"}, "vllm0.17.0_torch2.9.0_cann8.5", ()),
+    ):
+        found = db.version(DEVICE, **wanted, nearest=True)
+        assert (found.path.rpartition("/")[2], found.differs) == (path, differs)
+    reused = db.version(DEVICE, cann="9.1", nearest=True)
+    assert reused.query("Add", [(4, 64), (4, 64)], "bf16").channel == "reused"
+    for wrong in ({"cann": "9.1"}, {"vllm": "0.18.0"}, {}):
+        with pytest.raises(opmeter.OpmeterError, match="cann8.5"):
+            db.version(DEVICE, **wrong)
+    with pytest.raises(opmeter.OpmeterError, match=DEVICE):
+        db.version("ATLAS_800_A2_280T_64G", vllm="0.18.0")
+
+
+def test_a_damaged_index_is_not_read(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    publish(store, stack("0.18.0", "8.5"))
+    commit = find_head(store)
+    assert commit is not None
+    key = keys.snapshot(commit.snapshot) + index_path(stack("0.18.0", "8.5").version_path)
+    data = bytearray(store.get(key))
+    data[-9] ^= 1
+    store.put(key, bytes(data))
+    with pytest.raises(DamagedObject, match="index/"):
+        opmeter.open(tmp_path).version(DEVICE)
+
+
+def test_misses_are_counted_as_cases_of_a_source(folder: Path, tmp_path: Path) -> None:
+    version = opmeter.open(folder).version(DEVICE, cann="9.0")
+    path = tmp_path / "misses.jsonl"
+    for _ in range(2):
+        with version.recording_misses(path):
+            version.query("Add", [(4, 64), (4, 64)], "bf16")
+            version.query("Add", [(9000, 64), (9000, 64)], "bf16", weight=3.0)
+            version.query("Mul", [(8, 8), (8, 8)], "bf16")
+    version.query("Add", [(7000, 64), (7000, 64)], "bf16")  # not recorded
+    outside, unknown = misses_from_lines(path.read_bytes(), path=str(path))
+    assert (outside.reason, outside.count, outside.weight) == ("outside", 2, 6.0)
+    assert outside.record.case_id == add_record(9000).case_id
+    assert (unknown.kernel_type, unknown.reason, unknown.weight) == ("Mul", "no kernel", 2.0)
+    path.write_text('{"kernel_type": 3}\n')
+    with (
+        pytest.raises(opmeter.OpmeterError, match="misses.jsonl:1"),
+        version.recording_misses(path),
+    ):
+        version.query("Mul", [(8, 8), (8, 8)], "bf16")

@@ -1,0 +1,226 @@
+"""A query finds what is measured, interpolates between it, and says why it has nothing."""
+
+import math
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import opmeter
+from collector.model.case import shape_text
+from opmeter.answers import Channel, Reason
+from tests.unit.opmeter.made import Row, product, version_of
+
+pytestmark = pytest.mark.fast
+
+KEYS = "Runtime actual_seq_lengths_kv_values"
+PRODUCTS = [
+    product(m, n, k, 2.0 + m * n * k / 1e6)
+    for m in (1, 16, 64, 256)
+    for n in (512, 1024, 2048)
+    for k in (512, 1024, 2048)
+]
+
+
+def random_rows(chance: np.random.Generator, count: int) -> list[Row]:
+    """Distinct cases of some kernels, dtypes, ranks and settings, with sizes that often repeat."""
+    rows: dict[str, Row] = {}
+    while len(rows) < count:
+        kernel = str(chance.choice(["Add", "Mul", "MatMulV2"]))
+        shape = tuple(chance.integers(1, 40, chance.integers(1, 4)).tolist())
+        inputs = [shape, *([shape] if kernel == "Add" else [None] if kernel == "Mul" else [(7, 9)])]
+        dtype = str(chance.choice(["DT_BF16", "FLOAT16", "FLOAT"]))
+        state = str(chance.choice(["dynamic", "static"], p=[0.9, 0.1]))
+        row = Row(kernel, inputs, [shape], float(chance.uniform(1, 100)), dtype, state)
+        rows.setdefault(row.record.case_id, row)
+    return list(rows.values())
+
+
+def test_answers_equal_a_search_of_all_rows() -> None:
+    chance = np.random.default_rng(5)
+    rows = random_rows(chance, 10_000)
+    version = version_of(rows)
+    by_key: dict[object, list[Row]] = {}
+    for row in rows:
+        by_key.setdefault((row.kernel, tuple(row.inputs), row.dtype), []).append(row)
+    asked = [rows[at] for at in chance.integers(0, len(rows), 5000)] + random_rows(chance, 5000)
+    missed = several = 0
+    answers = []
+    for row in asked:
+        matching = by_key.get((row.kernel, tuple(row.inputs), row.dtype), [])
+        answer = version.query(row.kernel, row.inputs, row.dtype)
+        answers.append(answer)
+        if not matching:
+            missed += 1
+            assert answer.channel not in (Channel.MEASURED, Channel.POOLED)
+            continue
+        assert answer.channel is Channel.MEASURED and answer.support == 1
+        assert answer.value_us in {one.mean_us for one in matching}
+        assert bool(answer.warnings) == (len(matching) > 1)
+        several += len(matching) > 1
+        own = version.query(row.kernel, row.inputs, row.dtype, op_state=row.state)
+        if same := [one for one in matching if one.state == row.state]:
+            assert own.value_us == same[0].mean_us and not own.warnings
+    assert missed > 1000 and several > 50  # both were tried
+    frame = pd.DataFrame(
+        {
+            "kernel_type": [row.kernel for row in asked],
+            "Input Shapes": [f'"{";".join(map(shape_text, row.inputs))}"' for row in asked],
+            "Input Data Types": [row.dtype for row in asked],
+        }
+    )
+    for table in (frame, pl.from_pandas(frame), pa.Table.from_pandas(frame), frame.to_dict("list")):
+        found = version.query_many(table)
+        for name, at in (("value_us", 0), ("low_us", 1), ("high_us", 2), ("support", 4)):
+            np.testing.assert_array_equal(found[name], [answer[at] for answer in answers])
+        assert found["channel"].tolist() == [answer.channel.value for answer in answers]
+        assert found["warnings"].tolist() == [";".join(answer.warnings) for answer in answers]
+        assert found["reason"].tolist() == [str(answer.reason or "") for answer in answers]
+
+
+def test_between_measured_cases_the_duration_is_interpolated() -> None:
+    version = version_of(PRODUCTS)
+    for m, n, k in ((32, 1024, 1024), (64, 700, 1024), (128, 600, 1500)):
+        answer = version.query("MatMulV2", [(m, k), (k, n)], "bf16")
+        assert answer.channel is Channel.INTERPOLATED and answer.reason is None
+        assert answer.value_us == pytest.approx(2.0 + m * n * k / 1e6, rel=0.25)
+        assert answer.low_us < answer.value_us < answer.high_us
+        assert answer.support >= 2
+    exact = version.query("MatMulV2", np.array([(64, 1024), (1024, 1024)]), "bf16")  # any integers
+    assert exact.channel == "measured"
+
+
+def test_the_interval_of_few_cases_spans_theirs_and_says_so() -> None:
+    version = version_of([product(m, 64, 64, float(m)) for m in (8, 32)])
+    answer = version.query("MatMulV2", [(16, 64), (64, 64)], "bf16")
+    assert answer.value_us == pytest.approx(16.0)
+    assert (answer.low_us, answer.high_us) == pytest.approx((8 * 0.95, 32 * 1.05))
+    assert "calibrate" in answer.warnings[0] and answer.support == 2
+
+
+def test_a_miss_says_why() -> None:
+    version = version_of([*PRODUCTS, attention("100,200", 5.0), attention("300,400", 9.0)])
+    shapes = [(64, 1024), (1024, 1024)]
+    for reason, arguments in (
+        (Reason.NO_KERNEL, ("Nothing", shapes, "bf16")),
+        (Reason.NO_DTYPE, ("MatMulV2", shapes, "float16")),
+        (Reason.NO_LAYOUT, ("MatMulV2", [(4, 64, 1024), (1024, 1024)], "bf16")),
+        (Reason.OUTSIDE, ("MatMulV2", [(512, 1024), (1024, 1024)], "bf16")),
+        (Reason.OUTSIDE, ("MatMulV2", [(64, 1024), (2048, 1024)], "bf16")),
+        (Reason.NO_LENGTH, ("Attend", [(2, 4, 8)], "bf16")),
+    ):
+        answer = version.query(*arguments)
+        assert (answer.reason, answer.channel) == (reason, Channel.MISS), arguments
+        assert math.isnan(answer.value_us) and answer.support == 0
+    other = version.query("MatMulV2", shapes, "bf16", formats="ND;FRACTAL_NZ")
+    assert other.reason is Reason.NO_LAYOUT
+
+
+def attention(keys: str, mean_us: float) -> Row:
+    return Row("Attend", [(2, 4, 8)], [(2, 4, 8)], mean_us, extra={KEYS: keys})
+
+
+def test_attention_is_found_by_its_lengths_and_interpolated_between_them() -> None:
+    rows = [attention(f"{keys},{keys}", keys / 10) for keys in (100, 200, 400)]
+    version = version_of([*rows, attention("100,300", 25.0)])
+    assert version.query("Attend", [(2, 4, 8)], "bf16", lengths=[200, 200]).value_us == 20.0
+    assert version.query("Attend", [(2, 4, 8)], "bf16", lengths=[100, 300]).value_us == 25.0
+    # Between equal lengths, and not between (100, 300), which has the sum of (200, 200).
+    between = version.query("Attend", [(2, 4, 8)], "bf16", lengths=[300, 300])
+    assert between.channel is Channel.INTERPOLATED
+    assert between.value_us == pytest.approx(30.0)
+    for lengths in ([500, 500], [50, 50]):
+        miss = version.query("Attend", [(2, 4, 8)], "bf16", lengths=lengths)
+        assert miss.reason is Reason.NO_LENGTH
+    with pytest.raises(opmeter.OpmeterError, match="lengths"):
+        version.query("Attend", [(2, 4, 8)], "bf16", lengths={"keys": [1]})
+
+
+def test_beyond_the_measured_sizes_only_on_request() -> None:
+    version = version_of([product(m, 64, 64, float(m)) for m in (8, 16, 32)])
+    shapes = [(64, 64), (64, 64)]
+    assert version.query("MatMulV2", shapes, "bf16").reason is Reason.OUTSIDE
+    answer = version.query("MatMulV2", shapes, "bf16", extrapolate=True)
+    assert answer.channel is Channel.EXTRAPOLATED
+    assert answer.value_us == pytest.approx(64.0) and answer.high_us >= answer.value_us
+
+
+def test_a_duration_of_another_version_is_named_so() -> None:
+    version = version_of([PRODUCTS[0]], differs=("cann 8.5 instead of 8.6",))
+    answer = version.query("MatMulV2", [(1, 512), (512, 512)], "bf16")
+    assert answer.channel is Channel.REUSED and answer.warnings == version.differs
+
+
+def test_sessions_and_warnings_are_those_of_the_row() -> None:
+    rows = [product(1, 2, 3, 5.0, sessions=3, warnings="drift;spread"), product(1, 2, 4, 6.0)]
+    answer = version_of(rows).query("MatMulV2", [(1, 3), (3, 2)], "torch.bfloat16")
+    assert answer[3:6] == (Channel.POOLED, 3, ("drift", "spread"))
+    assert answer[:3] == pytest.approx((5.0, 4.75, 5.25))
+
+
+def test_explain_gives_the_cases_behind_an_answer() -> None:
+    version = version_of(PRODUCTS)
+    found = version.explain("MatMulV2", [(128, 1500), (1500, 600)], "bf16")
+    assert found.answer == version.query("MatMulV2", [(128, 1500), (1500, 600)], "bf16")
+    assert sum(row.weight for row in found.rows) == pytest.approx(1.0)
+    log_us = sum(row.weight * math.log(row.value_us) for row in found.rows)
+    assert math.exp(log_us) == pytest.approx(found.answer.value_us)
+    assert found.widest in found.rows and len(found.rows) == found.answer.support
+    (exact,) = version.explain("MatMulV2", [(16, 512), (512, 512)], "bf16").rows
+    assert exact.inputs == ((16, 512), (512, 512)) and exact.weight == 1.0
+    assert version.explain("Nothing", [], "bf16").rows == ()
+
+
+def test_tables_of_a_kernel_are_typed_and_filtered() -> None:
+    repeated = product(1, 512, 4096, 3.0, sessions=2)
+    version = version_of([*PRODUCTS, repeated, product(2, 2, 2, 1.0, warnings="drift")])
+    table = version.arrow("MatMulV2")
+    assert table.num_rows == version.rows == len(PRODUCTS) + 2
+    assert all(one.metadata[b"description"] for one in table.schema)
+    row = version.frame("MatMulV2", m=1, n=512, k=4096).iloc[0]
+    assert [list(map(int, shape)) for shape in row["inputs"]] == [[1, 4096], [4096, 512]]
+    assert (row["mean_us"], row["sessions"], row["channel"]) == (3.0, 2, "pooled")
+    assert len(version.frame("MatMulV2", m=(1, 16), k=[512, 2048])) == 2 * 3 * 2
+    assert len(version.frame("MatMulV2", min_quality="repeated")) == 1
+    assert len(version.polars("MatMulV2", min_quality="unwarned")) == version.rows - 1
+    for call in (
+        lambda: version.frame("Nothing"),
+        lambda: version.frame("MatMulV2", tokens=1),
+        lambda: version.frame("MatMulV2", min_quality="best"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(opmeter.OpmeterError):
+            call()
+
+
+def test_threads_share_a_version() -> None:
+    alone, version = version_of(PRODUCTS), version_of(PRODUCTS)
+    expected = {m: alone.query("MatMulV2", *asked(m)) for m in range(1, 257, 5)}
+    wrong: list[int] = []
+
+    def ask() -> None:
+        for m, one in expected.items():
+            if version.query("MatMulV2", *asked(m)) != one:
+                wrong.append(m)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert wrong == []
+
+
+def asked(m: int) -> tuple[list[tuple[int, int]], str]:
+    return [(m, 900), (900, 1000)], "bf16"
+
+
+def test_the_package_imports_none_of_the_heavy_libraries() -> None:
+    heavy = "torch", "pandas", "pyarrow", "scipy", "boto3", "polars"
+    code = f"import sys, opmeter; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
