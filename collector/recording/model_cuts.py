@@ -88,14 +88,17 @@ class Config:
         return any(block.length > 1 for block in self._blocks)
 
     def cuts(self, depth: int) -> Iterator[Mapping[str, int]]:
-        """Yield layers by kind: `depth` of each, then the same with one more of each kind."""
+        """Yield layers by kind: `depth` of each, then the same with one more of each kind.
+
+        A kind that has all its layers then already has no more: they count as outside of layers."""
         lengths = {block.kind: block.length for block in self._blocks}
         least = {
             kind: min(max(1, depth // lengths[kind]), count) for kind, count in self.layers.items()
         }
         yield least
-        for kind in self.layers:
-            yield {**least, kind: least[kind] + 1}
+        for kind, count in self.layers.items():
+            if least[kind] < count:
+                yield {**least, kind: least[kind] + 1}
 
     @property
     def is_quantised(self) -> bool:

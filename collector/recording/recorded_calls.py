@@ -44,10 +44,11 @@ _ATTENTION = {
 }
 _QUERY_ENDS, _KEY_LENGTHS = 5, 6
 _ATTENTION_CALL = "aclnnFusedInferAttentionScore"
-# Attention to chosen keys, and the indexers that choose them.
+# Attention to chosen or compressed keys, and what chooses and compresses them.
 _CHOOSING = (
     *("aclnnSparseFlashAttention", "aclnnLightningIndexer", "aclnnLightningIndexerVllm"),
-    "aclnnLightningIndexerQuant",
+    *("aclnnLightningIndexerQuant", "aclnnVllmQuantLightningIndexer", "aclnnCompressor"),
+    *("aclnnSparseAttnSharedkv", "aclnnKvQuantSparseAttnSharedkv"),
 )
 _ND_ONLY = (_ATTENTION_CALL, "aclnnRmsNorm")  # as the profiles at hand show them
 _PLAIN = ("NCL", "NCHW")

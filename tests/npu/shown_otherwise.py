@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 _VIEW = "the copy reads a view, and what the kernel is given of it is not known"
 _RETURNED = "the function returns its outputs, so that the record does not hold them"
-_ATB = "what ATB makes of its tensors is not known"
 
 _NIBBLES = "torch has INT4 eight to an INT32, and whether the kernel shows that is not known"
 
@@ -20,15 +19,14 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
             (
                 *("LightningIndexerQuant", "LightningIndexerVllm", "MoeInitRoutingCustom"),
                 *("AddRmsNormBias", "ApplyTopKTopPCustom", "_triton_rope", "_triton_rope_siso"),
-                *("batch_matmul_transpose_0", "mla_preprocess_0_mix_aic", "muls_add_kernel"),
-                *("split_qkv_rmsnorm_rope_kernel", "HcPost", "HcPre", "InplacePartialRotaryMul"),
+                *("mla_preprocess_0_mix_aic", "muls_add_kernel", "split_qkv_rmsnorm_rope_kernel"),
+                *("HcPost", "HcPre", "InplacePartialRotaryMul"),
                 *("MoeGatingTopKHash", "RmsNormDynamicQuant", "ScatterNdUpdateSk"),
                 *("ScatterNdUpdateV2", "Compressor", "QuantLightningIndexerV2"),
                 *("SparseAttnSharedkv", "SparseFlashMla", "VllmQuantLightningIndexer"),
             ),
             _RETURNED,
         ),
-        "RINGMLAPrefillBF16Kernel": _ATB,
         **dict.fromkeys(
             ("DSAGenBitMask", "DSAStatelessGenBitMask"),
             "count, seed, share and offset are numbers of the host",
@@ -37,7 +35,6 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
         "EmbeddingDenseGradV2": "aclnn sorts the indices itself, and flattens them",
         "FlashAttentionScore": "a row of fifteen inputs, of which the call has seven",
         "FlashAttentionScoreGrad": "as the forward pass",
-        "Index": "which dimensions are indexed, and their sizes, are tensors that aclnn makes",
         "NonZero": "as many rows are made as there are elements",
     }
 )
@@ -54,6 +51,7 @@ DIFFERENT: Mapping[str, Mapping[int, str]] = MappingProxyType(
         "MaskedFill": {2: "the value is a scalar of the row"},
         "MoeGatingTopK": {1: "the third output has its shape", 2: "the same"},
         "PadV3": {2: "the value is a scalar of the row"},
+        "RINGMLAPrefillBF16Kernel": {0: "statistics are always returned", 3: "the same"},
         "QuantBatchMatmulV4": dict.fromkeys(range(3), _NIBBLES),
         "WeightQuantBatchMatmulV2": {2: _NIBBLES, 3: _NIBBLES},
         "QuantBatchMatmulV3": {5: "scale and offset are packed into one"},

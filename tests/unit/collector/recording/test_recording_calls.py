@@ -214,6 +214,10 @@ def test_every_item_of_a_list_belongs_to_its_layer():
     hashed, other, both = mixed.layers
     assert mixed.layers == {hashed: 2, other: 1, both: 4}
     assert both == "compress_ratios 128 + compress_ratios 4"
+    assert list(mixed.cuts(2)) == [
+        {hashed: 2, other: 1, both: 1},
+        {hashed: 2, other: 1, both: 2},  # of the others, all layers are there
+    ]
     changed = json.loads(mixed.cut({hashed: 1, other: 2, both: 1}))
     assert changed["compress_ratios"] == [0, 4, 4, 128, 4, 0]  # the last is of a predicting layer
     assert (changed["num_hidden_layers"], changed["num_hash_layers"]) == (5, 3)
