@@ -32,7 +32,7 @@ _TOKEN = re.compile(
 )
 _LAYOUTS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("aclnnMm", "aclnnMatmul", "aclnnBatchMatMul"), "0T 1T -> 2"),
+        **dict.fromkeys(("aclnnMm", "aclnnBatchMatMul"), "0T 1T -> 2"),
         "aclnnMatmulWeightNz": "0T 1 -> 2",
         "aclnnAddmm": "1T 2T 0:FLOAT -> 5",
         "aclnnAddmmWeightNz": "1T 2 0:FLOAT -> 5",
@@ -230,6 +230,16 @@ def _indexed(call: Recorded) -> str:
     return f"0 [{indexed}]:INT64 [{rank}]:INT64 1 -> 2"
 
 
+def _folded(call: Recorded) -> str:
+    """The layout of a product, whose kernel has two dimensions where the second matrix has two."""
+    first, second, result = call.tensors[:3]
+    if len(first.shape) < 3 or len(second.shape) > 2 or not first.is_dense:
+        return "0T 1T -> 2"
+    rows = prod(first.shape[:-1])
+    folded = (f"[{rows},{one.shape[-1]}]:{one.dtype}" for one in (first, result))
+    return " 1T -> ".join(folded)
+
+
 def _raised(call: Recorded) -> str:
     """The layout of a power, which for whole numbers is Square (kernels/elementwise.py)."""
     return "0 -> 2" if call.tensors[0].dtype.startswith("INT") else "0 .=0 -> 2"
@@ -275,6 +285,7 @@ _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
     {
         "aclnnAdd": _added,
         "aclnnIndex": _indexed,
+        "aclnnMatmul": _folded,
         "aclnnGroupedMatmulSwigluQuantWeightNZ": _gated,
         "aclnnDynamicQuantV2": _quantised_by_row,
         "aclnnInplaceCopy": _copied,

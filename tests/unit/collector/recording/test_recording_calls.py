@@ -290,10 +290,11 @@ def test_a_description_of_quantised_weights_keeps_the_kinds_of_layers():
     assert not config_of().is_quantised
 
 
-def test_views_and_indices_have_the_tensors_of_their_kernels():
+def test_views_indices_and_products_have_the_tensors_of_their_kernels():
     texts = (
         "ACLNN aclnnInplaceCopy(bf16[1,16,1,64]:NCHW, bf16[1,16,1,64]:NCHW/2048,128,64,1+64<2048>)",
         "ACLNN aclnnIndex(f32[6,9,4]:NCL, {i64[5]:ND, i32[5]:ND}, f32[5,4]:ND)",
+        "ACLNN aclnnMatmul(bf16[9,1,1,8]:NCHW, bf16[8,16]:ND/1,8, bf16[9,1,1,16]:NCHW, 0)",
         "CUSTOM batch_matmul_transpose(bf16[3,2,32]:ND, bf16[2,32,16]:ND, bf16[3,2,16]:ND, 0, 0)",
     )
     rows = [launch for _, launch, _ in recording_of(*texts).launches()]
@@ -301,6 +302,7 @@ def test_views_and_indices_have_the_tensors_of_their_kernels():
     assert shown == [
         ("Slice", '"1,16,2,64;4;4"', '"1,16,1,64"'),
         ("Index", '"6,9,4;2;2;5;5"', '"5,4"'),
+        ("MatMulV2", '"9,8;16,8"', '"9,16"'),
         ("batch_matmul_transpose_0", '"3,2,32;2,32,16"', '"3,2,16"'),
     ]
 
