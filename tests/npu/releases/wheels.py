@@ -25,9 +25,11 @@ from collector.replay.calls import read_header
 from tests.npu.releases.binding import parse_schema
 
 FOLDER = Path(__file__).parent / "schemas"
-# What users run, and the oldest and newest; docs/reference/operators.md names them to users.
+# What users run, and the oldest and newest; docs/reference/operators.md names them to users. Of
+# 2.10.0, post4 is that of vLLM-Ascend 0.23.0, post2 of CANN 9.0, and post6 the newest.
+_OF_2_10 = tuple(f"2.10.0.post{n}" for n in (2, 4, 6))
 RELEASES = (
-    *(f"torch_npu=={v}" for v in ("2.7.1", "2.8.0", "2.9.0", "2.10.0.post4", "2.13.0", "2.14.0")),
+    *(f"torch_npu=={v}" for v in ("2.7.1", "2.8.0", "2.9.0", *_OF_2_10, "2.13.0", "2.14.0")),
     *(f"vllm_ascend=={v}" for v in ("0.11.0", "0.13.0", "0.18.0", "0.23.0")),
 )
 DEFINITION = "# definition: "

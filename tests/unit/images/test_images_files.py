@@ -123,6 +123,14 @@ def libraries_in_a_collector(folder, **environment):
     return done.stdout.split(":")
 
 
+def test_the_paths_of_atb_are_set_without_importing_torch(tmp_path):
+    atb = tmp_path / "nnal" / "atb"
+    atb.mkdir(parents=True)
+    script = 'export LD_LIBRARY_PATH="/atb/$1"\n[ -n "$1" ] || python3 -c "import torch"\n'
+    (atb / "set_env.sh").write_text(script)
+    assert libraries_in_a_collector(tmp_path) == ["/atb/--cxx_abi=1"]
+
+
 def test_the_hosts_driver_comes_beside_the_libraries_of_the_image(tmp_path):
     found = libraries_in_a_collector(
         tmp_path, LD_LIBRARY_PATH="/image/lib", OPMETER_DRIVER_LIBRARIES="/driver:/driver/common"
