@@ -16,8 +16,10 @@ from collector.recording.formulas import Constants, solved_deployment
 from collector.recording.model_cuts import Config, find_config
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import Deployment, file_name, write_deployment
-from collector.shapes.layout import ExpertLaunch, Layout, layout_of
+from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, layout_of
+from collector.shapes.models import bundled_config
 from collector.shapes.step import PAGE
+from tests.stacks.quantised import description
 
 FOLDER = Path(__file__).parents[2] / "collector" / "data" / "recordings"
 # Unlike any size of a model, so that they are recognised in shapes.
@@ -41,6 +43,14 @@ class Recipe:
     @property
     def file_name(self) -> str:
         return file_name(self.model, self.release, layout_of(self.layout))
+
+
+def config_of(recipe: Recipe) -> Config:
+    """Return the model of a recipe, quantised as its layout says."""
+    if layout_of(recipe.layout).quantisation is Quantisation.BF16:
+        return find_config(recipe.model)
+    data = bundled_config(recipe.model)
+    return Config(recipe.model, data, f"{recipe.model}.json", description(data))
 
 
 def _prefill(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
@@ -70,6 +80,8 @@ def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
     decodes = _decode((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), (250, 140))
     decode = (1, _MOST_REQUESTS, decodes)
     has_chunks = longest > 2 * _MOST_TOKENS + 4099
+    if layout.ep > 1:
+        return _ranges_of_experts(layout, decode, has_chunks)
     if layout.sequence_split:
         last = _SPLIT_TOKENS // layout.tp * layout.tp  # tokens are padded before they are compared
         small = _prefill((1, 11), (3, 101), (2, 37), (1, last - 1), (1, last))
@@ -82,6 +94,26 @@ def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
     every = _prefill((1, 11), (3, 101), (1, 1001), (5, 1600), (1, 4099))
     chunks = _chunks((1, 11), (2, 301), (1, 3008), (2, 4099))
     return (1, _MOST_TOKENS, every), decode, *([(1, _MOST_TOKENS, chunks)] if has_chunks else [])
+
+
+def _ranges_of_experts(layout: Layout, decode: Range, has_chunks: bool) -> tuple[Range, ...]:
+    """Return what is recorded of a mixture of experts: those that are apart exchange larger passes
+    than the largest graph by all-to-all."""
+    fused = layout.experts is ExpertLaunch.FUSED
+    edge = 0 if fused else _MOST_REQUESTS
+    small = _prefill((1, 11), (3, 41), (2, 37), (1, 255), (1, 256))
+    large = _prefill((1, 257), (3, 1367), (5, 411), (5, 1600), (1, 4099))
+    found = [decode]
+    if fused:
+        found.append((1, _MOST_TOKENS, small[:3] + large))
+    else:
+        found += [(1, edge, small), (edge + 1, _MOST_TOKENS, large)]
+    if has_chunks and fused:
+        found.append((1, _MOST_TOKENS, _chunks((1, 11), (2, 301), (1, 3008), (2, 4099))))
+    elif has_chunks:
+        found.append((1, edge, _chunks((1, 11), (1, 101), (1, 255), (2, 256))))
+        found.append((edge + 1, _MOST_TOKENS, _chunks((1, 257), (2, 4099), (1, 3008))))
+    return tuple(found)
 
 
 def environment_of(layout: Layout) -> Mapping[str, str]:
@@ -103,6 +135,7 @@ def settings_of(
         release=recipe.release,
         passes=tuple(passes),
         tp=layout.tp,
+        dp=layout.dp,
         ep=layout.ep,
         is_graph=recipe.is_graph,
         environment=dict(environment_of(layout)) | dict(recipe.environment),
@@ -118,7 +151,7 @@ def settings_of(
 def recorded(recipe: Recipe, work: Path) -> Deployment:
     """Record a deployment, and return it. `work` gets the engine's files."""
     layout = layout_of(recipe.layout)
-    config = find_config(recipe.model)
+    config = config_of(recipe)
     constants = constants_of(config)
     ranges = ranges_of(layout, constants.table_width * PAGE)
     passes = [one for *_, loads in ranges for one in loads]
@@ -130,6 +163,8 @@ _RELEASES = ("vllm-ascend-0.18", "vllm-ascend-0.23")
 _LAYOUTS = {
     "qwen3-32b": ("tp=16,nz=2,sequence_split", "tp=16,nz=2", "tp=4", "tp=1"),
     "llama-3-70b": ("tp=8",),
+    "deepseek-v3": ("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),
+    "qwen3-235b-a22b": ("tp=8,dp=2,ep=16,sequence_split,experts=apart",),
 }
 RECIPES = tuple(
     Recipe(model, release, layout)

@@ -254,7 +254,7 @@ def test_models_by_name_have_the_keys_of_an_engine(tmp_path):
     (folder / "config.json").write_bytes(config_of().cut({"dense": 7}))
     assert find_config(str(folder)).layers == {"dense": 7}  # not the bundled one
     with pytest.raises(BadInput, match="config.json"):
-        find_config("llama-3-70b")
+        find_config("glm-5.2")
     with pytest.raises(BadInput):
         find_config("no-such-model")
 

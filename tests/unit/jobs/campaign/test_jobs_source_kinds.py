@@ -15,7 +15,7 @@ campaign: a
 backend: cpu
 sources:
   - model: qwen3-32b
-    layout: {{tp: 8}}
+    layout: {{tp: 4}}
     serving: {{concurrency: [1], input: 8, output: 8}}
 {more}"""
 
