@@ -5,13 +5,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
 from math import fsum
+from typing import TypedDict
 
 from collector.codec.errors import BadInput
+from collector.codec.numbers import number_of
 from collector.database.index import Block, Sizes
-from collector.model.case import NO_TENSOR, Slot, normal_kernel_type, tensor_cells
+from collector.model.case import (
+    NO_TENSOR,
+    Slot,
+    normal_kernel_type,
+    parse_shape,
+    split_cell,
+    tensor_cells,
+)
 from collector.model.vocabulary import (
+    EP_SIZE,
     INPUT_CELLS,
+    INPUT_DTYPES,
     INPUT_FORMATS,
+    INPUT_SHAPES,
     LENGTH_COLUMNS,
     NOT_KNOWN,
     OP_STATE,
@@ -19,6 +31,7 @@ from collector.model.vocabulary import (
     OUTPUT_DTYPES,
     OUTPUT_FORMATS,
     RUNTIME_PREFIX,
+    RUNTIME_PROVENANCE,
     dtype_of,
     is_absent_dtype,
     normal_dtype,
@@ -110,6 +123,54 @@ def spelled_dtype(text: str) -> str:
     and for `bfloat16`."""
     known = dtype_of(text) or torch_dtype_of(text.strip().lower().removeprefix("torch."))
     return known.spelling if known else normal_dtype(text)
+
+
+class Arguments(TypedDict):
+    """The arguments of a query, without its kernel type."""
+
+    inputs: list[Shape | None]
+    dtype: str
+    formats: str
+    op_state: str | None
+    settings: dict[str, str]
+    lengths: dict[str, list[float]] | None
+
+
+def arguments_of(cells: Mapping[str, str]) -> Arguments:
+    """Return the arguments of a query for the cells of a row of a tree; an empty cell leaves them
+    open. Raises BadInput for an invalid cell."""
+    lengths = {
+        name: _numbers(name, text)
+        for name, text in cells.items()
+        if name in LENGTH_COLUMNS and text.strip()
+    }
+    settings = {
+        name: text.strip()
+        for name, text in cells.items()
+        if (name == EP_SIZE or name.startswith(RUNTIME_PREFIX))
+        and name not in LENGTH_COLUMNS | RUNTIME_PROVENANCE
+        and text.strip()
+    }
+    inputs = [parse_shape(part) for part in split_cell(cells[INPUT_SHAPES])]
+    dtypes, formats = (split_cell(cells.get(name, "")) for name in (INPUT_DTYPES, INPUT_FORMATS))
+    # As in a case, slots at the end of which nothing is known have no meaning.
+    while inputs and inputs[-1] is None and all(map(is_absent_dtype, dtypes[len(inputs) - 1 :])):
+        inputs.pop()
+    return Arguments(
+        inputs=inputs,
+        dtype=";".join(dtypes[: max(len(inputs), 1)]),
+        formats=";".join(formats[: max(len(inputs), 1)]),
+        op_state=cells.get(OP_STATE) or None,
+        settings=settings,
+        lengths=lengths or None,
+    )
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        return [number_of(part) for part in text.split(",")]
+    except ValueError as error:
+        raise BadInput(f"{name}: {error}") from error
 
 
 def ranks_of(block: Block) -> tuple[int, ...]:

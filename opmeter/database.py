@@ -88,6 +88,15 @@ class Database:
             for name, text in given.items()
             if there[path][name] != text
         )
+        return self._opened(path, differs)
+
+    def directory(self, path: str) -> Version:
+        """Return the version directory at one of the paths of `versions`."""
+        if path not in self._manifest.versions:
+            raise BadInput(f"directory: expected one of {', '.join(self.versions)}, got {path!r}")
+        return self._opened(path, ())
+
+    def _opened(self, path: str, differs: tuple[str, ...]) -> Version:
         return Version(path, self._index(path), differs=differs)
 
     def _index(self, path: str) -> Index:

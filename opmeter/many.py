@@ -14,12 +14,11 @@ from collector.model.vocabulary import (
     INPUT_DTYPES,
     INPUT_FORMATS,
     INPUT_SHAPES,
-    LENGTH_COLUMNS,
     OP_STATE,
     RUNTIME_PREFIX,
 )
 from opmeter.answers import Answer, Channel
-from opmeter.cases import Lengths, Shape
+from opmeter.cases import Lengths, Shape, arguments_of
 
 KERNEL_TYPE, WEIGHT = "kernel_type", "weight"
 _DIGITS = bytes(byte if byte in b"0123456789" else ord(" ") for byte in range(256))
@@ -149,24 +148,14 @@ def _answer_group(
                 ";".join(filter(None, (texts[w], *version.differs))) for w in warned
             ]
         left = np.flatnonzero(~is_own)
-    lengths = {
-        name: [float(part) for part in settings.pop(name).split(",")]
-        for name in list(settings)
-        if name in LENGTH_COLUMNS
-    }
-    formats, op_state = settings.pop(INPUT_FORMATS, ""), settings.pop(OP_STATE, None)
+    arguments = arguments_of({**settings, INPUT_SHAPES: "", INPUT_DTYPES: dtype})
     for place in left.tolist():
         values = iter(sizes[place].tolist())
-        inputs = [None if rank < 0 else tuple(next(values) for _ in range(rank)) for rank in ranks]
+        arguments["inputs"] = [
+            None if rank < 0 else tuple(next(values) for _ in range(rank)) for rank in ranks
+        ]
         row = int(rows[place])
-        answer = version.query(
-            *(kernel, inputs, dtype),
-            formats=formats,
-            op_state=op_state,
-            settings=settings,
-            lengths=lengths or None,
-            weight=float(weights[row]),
-        )
+        answer = version.query(kernel, **arguments, weight=float(weights[row]))
         found.value_us[row], found.low_us[row], found.high_us[row] = answer[:3]
         found.channel[row], found.support[row] = answer.channel.value, answer.support
         found.warnings[row] = ";".join(answer.warnings)

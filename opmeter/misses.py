@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from collector.codec.errors import file_errors
-from collector.codec.files import MOST_TABLE_BYTES, read_small_file
-from collector.model.miss import MissedCase, joined_misses, misses_from_lines, misses_to_lines
+from collector.model.miss import MissedCase, joined_misses, misses_to_lines, read_misses
 from collector.store.atomic import write_whole
 from opmeter.answers import Reason
 
@@ -40,8 +39,6 @@ class MissLog:
         has other data."""
         there: tuple[MissedCase, ...] = ()
         if self.path.exists():
-            with file_errors(self.path):
-                data = read_small_file(self.path, MOST_TABLE_BYTES)
-            there = misses_from_lines(data, path=str(self.path))
+            there = read_misses(self.path)
         with file_errors(self.path, "written"):
             write_whole(self.path, misses_to_lines(joined_misses((*there, *self.misses))))

@@ -392,6 +392,8 @@ class Version:
         like = next((one for one in blocks if query.ranks == ranks_of(one)), None)
         if like is None:
             return cells_of(query, [], {})
+        if found or not query.dtypes:
+            query = replace(query, dtypes=tuple(dtype for dtype, _ in like.inputs))
         settings = self._settings[self._settings_of(like)[0]]
         return cells_of(query, outputs_like(query.sizes, like, self.index.sizes_of(like)), settings)
 

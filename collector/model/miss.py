@@ -9,9 +9,11 @@ misses count: launches, unless the program that asked has a better measure.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from collector.codec.canonical import canonical_json, decode_object
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, file_errors
+from collector.codec.files import MOST_TABLE_BYTES, read_small_file
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.model.vocabulary import BASE_CELLS
 
@@ -56,6 +58,14 @@ def joined_misses(misses: Iterable[MissedCase]) -> tuple[MissedCase, ...]:
 def misses_to_lines(misses: Iterable[MissedCase]) -> bytes:
     """Return the file of misses."""
     return b"".join(canonical_json(asdict(one)) + b"\n" for one in misses)
+
+
+def read_misses(path: Path) -> tuple[MissedCase, ...]:
+    """Return the misses of a file. Raises BadInput for a file that cannot be read or has other
+    data."""
+    with file_errors(path):
+        data = read_small_file(path, MOST_TABLE_BYTES)
+    return misses_from_lines(data, path=str(path))
 
 
 def misses_from_lines(data: bytes, *, path: str) -> tuple[MissedCase, ...]:

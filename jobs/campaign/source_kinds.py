@@ -1,4 +1,4 @@
-"""`sources` of a campaign file: the seven kinds of sources of its cases."""
+"""`sources` of a campaign file: the kinds of sources of its cases."""
 
 import re
 from collections.abc import Callable
@@ -235,7 +235,7 @@ def _serving(entry: Entry) -> Serving:
     )
 
 
-_KINDS = ("profile", "tree", "bundled", "cases", "collectives", "model", "recording")
+_KINDS = ("profile", "tree", "bundled", "cases", "collectives", "model", "recording", "misses")
 _UNNAMED = "cases"
 _OF_CASES = ("communication_us", "name")
 _BAD_ROWS = "bad_rows"
@@ -281,6 +281,13 @@ class BundledSource:
 
 
 @dataclass(frozen=True, slots=True)
+class MissesSource:
+    """A file of the cases that queries of a database missed."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
 class RecordingSource:
     """A file of `opmeter model record`. With `collectives`, its messages are cases too."""
 
@@ -309,6 +316,7 @@ Source = (
     | CollectivesSource
     | ModelSource
     | RecordingSource
+    | MissesSource
 )
 
 
@@ -357,6 +365,8 @@ def _source(entry: Entry, base: Path) -> Source:
         return RecordingSource(base / found[kind].text(), step)
     if kind == "collectives":
         return read_collectives(found[kind])
+    if kind == "misses":
+        return MissesSource(base / found[kind].text())
     if kind == "tree":
         return TreeSource(base / found[kind].text())
     name = found[kind].text()
@@ -369,6 +379,6 @@ def _source(entry: Entry, base: Path) -> Source:
 
 def _position(source: Source) -> Source | Path | str:
     """Return what a campaign may name once."""
-    if isinstance(source, ProfileSource | RecordingSource):
+    if isinstance(source, ProfileSource | RecordingSource | MissesSource):
         return source.path
     return source.sha256 if isinstance(source, CasesSource) else source

@@ -14,6 +14,7 @@ from collector.codec.text import counted
 from collector.model import keys
 from jobs.cli import options
 from jobs.cli.opening import choose_guard, open_bare, open_campaign, open_root, patient
+from jobs.cli.query import query_command
 from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
@@ -255,6 +256,7 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "verify": verify_command,
     "diff": diff_command,
     "quality": quality_command,
+    "query": query_command,
 }
 
 

@@ -17,7 +17,13 @@ from collector.model.stack import Stack
 from collector.profiles.discovery import run_folder
 from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign, RunOptions
-from jobs.campaign.source_kinds import ModelSource, ProfileSource, RecordingSource, TreeSource
+from jobs.campaign.source_kinds import (
+    MissesSource,
+    ModelSource,
+    ProfileSource,
+    RecordingSource,
+    TreeSource,
+)
 from jobs.campaign.target import resolve_stack_of
 from jobs.controller.performer import Performer, announce, stack_at_work, stack_of_workers
 from jobs.controller.remembered import KnownPlan, Memory, Rounds
@@ -51,7 +57,7 @@ def check_sources(campaign: Campaign, folders: Sequence[Path]) -> None:
 
 def _paths(campaign: Campaign) -> Iterator[Path]:
     for source in campaign.sources:
-        if isinstance(source, ProfileSource | TreeSource | RecordingSource):
+        if isinstance(source, ProfileSource | TreeSource | RecordingSource | MissesSource):
             yield source.path
         elif isinstance(source, ModelSource) and isinstance(source.model, Path):
             yield source.model

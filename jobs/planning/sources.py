@@ -16,6 +16,7 @@ from collector.database.op_mapping import check_op_mapping
 from collector.model import keys
 from collector.model.case import known_states
 from collector.model.measurement import CONTEXT
+from collector.model.miss import read_misses
 from collector.model.plan import PlannedSource
 from collector.model.record import CaseRecord, read_table, with_state_of, write_table
 from collector.model.vocabulary import LIBRARY, MASK, RUNTIME_PREFIX
@@ -190,6 +191,11 @@ def _load(source: source_kinds.Source, campaign: Campaign, store: Store) -> Load
             return _collectives(source, campaign)
         case source_kinds.ModelSource():
             return _model(source, campaign)
+        case source_kinds.MissesSource(path):
+            misses = read_misses(path)
+            total = sum(one.count for one in misses)
+            name = f"misses ({counted(total, 'query', 'queries')})"
+            return _loaded(name, tuple(one.record for one in misses), same_stack=False)
         case source_kinds.RecordingSource():
             return _recording(source, campaign)
         case source_kinds.CasesSource():

@@ -10,7 +10,7 @@ from collector.database.commits import find_head
 from collector.database.manifest import index_path
 from collector.database.merge import CREATE, merge_plans
 from collector.model import keys
-from collector.model.miss import misses_from_lines
+from collector.model.miss import read_misses
 from collector.model.stack import Stack
 from collector.store.base import Store
 from collector.store.file import FileStore
@@ -106,7 +106,7 @@ def test_misses_are_counted_as_cases_of_a_source(folder: Path, tmp_path: Path) -
             version.query("Add", [(9000, 64), (9000, 64)], "bf16", weight=3.0)
             version.query("Mul", [(8, 8), (8, 8)], "bf16")
     version.query("Add", [(7000, 64), (7000, 64)], "bf16")  # not recorded
-    outside, unknown = misses_from_lines(path.read_bytes(), path=str(path))
+    outside, unknown = read_misses(path)
     assert (outside.reason, outside.count, outside.weight) == ("outside", 2, 6.0)
     assert outside.record.case_id == add_record(9000).case_id
     assert (unknown.kernel_type, unknown.reason, unknown.weight) == ("Mul", "no kernel", 2.0)

@@ -1,0 +1,181 @@
+"""`opmeter db query`: the durations of shapes, from the index of a version directory."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.codec.errors import BadInput, file_errors
+from collector.model.vocabulary import INPUT_DTYPES, INPUT_FORMATS, INPUT_SHAPES, OP_STATE
+from jobs.cli import options
+from jobs.cli.terminal import print_json, print_table, say_lines
+
+if TYPE_CHECKING:
+    from opmeter import Answer, Explanation, Version
+
+_KERNEL = "kernel_type"
+_COLUMNS = ("value_us", "low_us", "high_us", "channel", "support", "warnings", "reason")
+
+
+def query_command(
+    kernel: Annotated[str, typer.Argument(help="kernel type; of a file, that of rows without one")],
+    *,
+    shape: Annotated[
+        str, typer.Option(help="input shapes, such as '32,5120;5120,3200'", show_default=False)
+    ] = "",
+    dtype: Annotated[
+        str, typer.Option(help="of all inputs, or of each: bf16, 'DT_BF16;INT8'  [default: any]")
+    ] = "",
+    formats: Annotated[
+        str, typer.Option("--format", help="of each input: 'ND;FRACTAL_NZ'  [default: any]")
+    ] = "",
+    state: Annotated[str, typer.Option(help="dynamic or static  [default: any]")] = "",
+    lengths: Annotated[
+        str, typer.Option(help="keys of each request of attention, such as 4096,512")
+    ] = "",
+    file: Annotated[
+        Path | None, typer.Option(help="CSV with columns of a tree, a query in each row")
+    ] = None,
+    extrapolate: Annotated[
+        bool, typer.Option("--extrapolate", help="answer beyond the measured sizes as well")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="list the measured cases behind each answer")
+    ] = False,
+    misses: Annotated[
+        Path | None, typer.Option(help="file to which the cases without a duration are added")
+    ] = None,
+    root: options.DatabaseRootOption = "opmeter-data",
+    version: options.CommitOption = None,
+    directory: options.DirectoryOption = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="print the answers as CSV")] = False,
+    as_json: options.JsonOption = False,
+) -> int:
+    """Print the duration of a shape, measured or interpolated, with its interval.
+
+    The exit code is 1 if a query has no duration.
+
+    \b
+    Examples:
+      opmeter db query MatMulV2 --shape "32,5120;5120,3200" --dtype bf16
+      opmeter db query MatMulV2 --file cases.csv --misses misses.jsonl --csv
+    """
+    import opmeter
+
+    if bool(shape) == (file is not None):
+        raise BadInput("expected either --shape or --file")
+    if as_csv and as_json:
+        raise BadInput("--csv excludes --json")
+    cells = {INPUT_SHAPES: shape, INPUT_DTYPES: dtype, INPUT_FORMATS: formats, OP_STATE: state}
+    if lengths:
+        from opmeter.cases import KEY_LENGTHS
+
+        cells[KEY_LENGTHS] = lengths
+    rows = [cells] if file is None else [cells | row for row in _rows_of(file)]
+    db = opmeter.open(root, number=version)
+    there = db.versions
+    if directory is None and len(there) > 1:
+        raise BadInput(f"--directory: expected one of {', '.join(there)}")
+    opened = db.directory(directory or there[0])
+    with nullcontext() if misses is None else opened.recording_misses(misses):
+        answers = list(_answers(opened, kernel, rows, file, extrapolate))
+    if explain:
+        found = list(_explained(opened, kernel, rows, extrapolate))
+        if as_json:
+            print_json([_explanation(one) for one in found])
+        else:
+            for one in found:
+                say_lines(_explanation_lines(one))
+    elif as_json:
+        print_json([_plain(answer) for answer in answers])
+    elif as_csv:
+        _print_csv(kernel, rows, answers)
+    else:
+        cases = [[row.get(_KERNEL) or kernel, row[INPUT_SHAPES].strip('"')] for row in rows]
+        texts = [list(map(_text, _plain(answer).values())) for answer in answers]
+        table = [[*case, *text] for case, text in zip(cases, texts, strict=True)]
+        print_table((_KERNEL, INPUT_SHAPES, *_COLUMNS), table, optional=("support", "warnings"))
+    return int(any(answer.reason is not None for answer in answers))
+
+
+def _rows_of(file: Path) -> Iterator[dict[str, str]]:
+    """Yield the filled cells of each row of a CSV."""
+    with file_errors(file):
+        text = file.read_text(encoding="utf-8-sig")
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    if INPUT_SHAPES not in (reader.fieldnames or ()):
+        raise BadInput(f"expected a column {INPUT_SHAPES!r}", path=file, line=1)
+    for row in reader:
+        yield {name: text for name, text in row.items() if isinstance(name, str) and text}
+
+
+def _answers(
+    version: Version,
+    kernel: str,
+    rows: Sequence[Mapping[str, str]],
+    file: Path | None,
+    extrapolate: bool,
+) -> Iterator[Answer]:
+    from opmeter.cases import arguments_of
+
+    for line, row in enumerate(rows, start=2):
+        try:
+            named = row.get(_KERNEL) or kernel
+            yield version.query(named, **arguments_of(row), extrapolate=extrapolate)
+        except BadInput as error:
+            if file is None:
+                raise
+            raise BadInput(str(error), path=file, line=line) from error
+
+
+def _explained(
+    version: Version, kernel: str, rows: Sequence[Mapping[str, str]], extrapolate: bool
+) -> Iterator[Explanation]:
+    from opmeter.cases import arguments_of
+
+    for row in rows:
+        named = row.get(_KERNEL) or kernel
+        yield version.explain(named, **arguments_of(row), extrapolate=extrapolate)
+
+
+def _plain(answer: Answer) -> dict[str, object]:
+    """Return an answer's values by column; None for the numbers of a miss."""
+    values = (*answer[:5], ";".join(answer.warnings), answer.reason or "")
+    return {
+        name: None if value != value else str(value) if isinstance(value, str) else value
+        for name, value in zip(_COLUMNS, values, strict=True)
+    }
+
+
+def _explanation(found: Explanation) -> dict[str, object]:
+    rows = [row._asdict() for row in found.rows]
+    return {**_plain(found.answer), "rows": rows, "widest": found.widest and found.widest.case}
+
+
+def _explanation_lines(found: Explanation) -> Iterator[str]:
+    values = _plain(found.answer)
+    yield "answer      " + ", ".join(f"{name} {_text(one)}" for name, one in values.items() if one)
+    for row in found.rows:
+        shapes = ";".join("" if s is None else ",".join(map(str, s)) for s in row.inputs)
+        interval = f"{row.value_us:.6g} us ({row.low_us:.6g} to {row.high_us:.6g})"
+        mark = ", the widest" if row == found.widest else ""
+        yield f"case        {row.case}  {shapes}  weight {row.weight:+.3f}  {interval}{mark}"
+
+
+def _text(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def _print_csv(kernel: str, rows: Sequence[Mapping[str, str]], answers: Sequence[Answer]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow((_KERNEL, INPUT_SHAPES, INPUT_DTYPES, *_COLUMNS))
+    for row, answer in zip(rows, answers, strict=True):
+        case = (row.get(_KERNEL) or kernel, row[INPUT_SHAPES].strip('"'), row[INPUT_DTYPES])
+        writer.writerow((*case, *map(_text, _plain(answer).values())))

@@ -1,0 +1,109 @@
+"""`opmeter db query`, and the loop from a query without a duration to its measurement."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from collector.database.merge import CREATE, merge_plans
+from collector.model.miss import read_misses
+from collector.store.file import FileStore
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
+from tests.unit.jobs.cli.in_process import opmeter_here
+
+RECORDS = [add_record(rows) for rows in (1, 4, 16)]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stored")
+    plan = MadePlan([MadeShard("shard", RECORDS, [answered(RECORDS, 5.0)])])
+    write_campaign(FileStore(folder), plan)
+    merge_plans(FileStore(folder), [plan.name], guard=CREATE, author="test")
+    return folder
+
+
+@pytest.mark.fast
+def test_a_shape_is_answered_as_table_csv_and_json(root: Path, tmp_path: Path) -> None:
+    words = ("db", "query", "Add", "--root", root)
+    shape = ("--shape", "4,64;4,64", "--dtype", "bf16")
+    table = opmeter_here(*words, *shape)
+    assert table.returncode == 0
+    header, line = (text.split("\t") for text in table.stdout.splitlines())
+    row = dict(zip(header, line, strict=True))
+    assert (row["value_us"], row["channel"], row["Input Shapes"]) == ("6", "measured", "4,64;4,64")
+    (plain,) = json.loads(opmeter_here(*words, *shape, "--json").stdout)
+    assert plain["value_us"] == 6.0 and plain["reason"] == "" and plain["low_us"] < 6.0
+    file = tmp_path / "cases.csv"
+    rows = '"""4,64;4,64""",\n"8,64;8,64",DT_BF16;DT_BF16\n'
+    file.write_text(f"Input Shapes,Input Data Types\n{rows}")
+    done = opmeter_here(*words, "--file", file, "--csv")
+    first, second = csv.DictReader(io.StringIO(done.stdout))
+    assert (first["value_us"], first["channel"]) == ("6", "measured")
+    assert second["channel"] == "interpolated" and 6 < float(second["value_us"]) < 7
+    explained = opmeter_here(*words, "--file", file, "--explain").stdout
+    assert explained.count(RECORDS[1].case_id) == 2 and explained.count(RECORDS[2].case_id) == 1
+
+
+@pytest.mark.fast
+def test_a_query_without_a_duration_is_said_and_recorded(root: Path, tmp_path: Path) -> None:
+    misses = tmp_path / "misses.jsonl"
+    asked = ("db", "query", "Add", "--root", root, "--shape", "99,64;99,64", "--misses", misses)
+    done = opmeter_here(*asked)
+    assert done.returncode == 1 and "outside" in done.stdout
+    (one,) = read_misses(misses)
+    assert (one.reason, one.count, one.record.case_id) == ("outside", 1, add_record(99).case_id)
+    for wrong in (
+        ("db", "query", "Add", "--root", root),
+        ("db", "query", "Add", "--root", root, "--shape", "4,x"),
+        ("db", "query", "Add", "--root", tmp_path, "--shape", "4"),
+        ("db", "query", "Add", "--root", root, "--shape", "4", "--directory", "none"),
+        ("db", "query", "Add", "--root", root, "--file", misses),
+    ):
+        failed = opmeter_here(*wrong)
+        assert failed.returncode == 2 and len(failed.stderr.splitlines()) == 1, wrong
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_misses_are_measured_and_then_answered(tmp_path: Path) -> None:
+    """A simulator asks, a campaign measures what it missed, and nothing is missed any more."""
+    root, misses, queries = (tmp_path / name for name in ("store", "misses.jsonl", "cases.csv"))
+    tree = tmp_path / "rows"
+    tree.mkdir()
+    header = "Input Shapes,Input Data Types,Input Formats,Output Shapes,Output Data Types"
+    row = '"64,32;64,32",FLOAT;FLOAT,ND;ND,"64,32",FLOAT'
+    (tree / "Add.csv").write_text(f"{header},Output Formats\n{row},ND\n")
+    queries.write_text(
+        "kernel_type,Input Shapes,Input Data Types\n"
+        'Add,"64,32;64,32",FLOAT;FLOAT\n'
+        'Add,"512,32;512,32",FLOAT;FLOAT\n'
+        'Add,"16,32;16,32",FLOAT;FLOAT\n'
+    )
+
+    def run(source: str) -> None:
+        file = tmp_path / "campaign.yaml"
+        settings = "backend: cpu\nmeasure: {budget_s: 0.05}\n"
+        file.write_text(f"campaign: loop\nsources: [{source}]\n{settings}store: {root}\n")
+        done = opmeter_here("run", file, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    run("{tree: rows}")
+    words = ("db", "query", "Add", "--root", root, "--file", queries, "--json")
+    first = opmeter_here(*words, "--misses", misses)
+    answers = json.loads(first.stdout)
+    assert first.returncode == 1
+    assert [answer["reason"] for answer in answers] == ["", "outside", "outside"]
+    assert len(read_misses(misses)) == 2
+    run("{misses: misses.jsonl}")
+    second = opmeter_here(*words)
+    assert second.returncode == 0
+    assert [answer["channel"] for answer in json.loads(second.stdout)][1:] == ["measured"] * 2
