@@ -26,6 +26,7 @@ from collector.recording.environments import (
 )
 from collector.recording.model_cuts import Config
 from collector.recording.recorded_calls import (
+    MTP,
     Calls,
     PassTokens,
     per_layer,
@@ -71,6 +72,7 @@ class EngineFailed(OpmeterError):
 class EngineSettings:
     """What to record.
 
+    speculative  tokens that the layers of MTP draft in each pass, 0 without them
     depth        layers of each kind in the smallest cut
     environment  environment variables of the engine, such as VLLM_ASCEND_ENABLE_NZ
     options      further options of vllm.LLM
@@ -82,6 +84,7 @@ class EngineSettings:
     tp: int = 1
     dp: int = 1
     ep: int = 1
+    speculative: int = 0
     depth: int = 2
     is_graph: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -102,6 +105,11 @@ def check_settings(config: Config, settings: EngineSettings) -> None:
             f"--layout: expected dp=1, got dp={settings.dp}: {config.name} has no experts, so that "
             "its data parallel groups are independent engines"
         )
+    if settings.speculative and not config.drafting:
+        raise BadInput(
+            f"--speculative: {config.name} has no layers that predict tokens "
+            "(num_nextn_predict_layers); pass a draft model with --engine speculative_config"
+        )
     for one in settings.passes:
         if max(keys for _, keys in one.each()) > config.max_tokens:
             raise BadInput(
@@ -118,10 +126,15 @@ def record_model(config: Config, settings: EngineSettings, work: Path) -> Record
     serving = install_serving(settings.release)
     cuts = list(config.cuts(settings.depth))
     runs = [_run(config, cut, settings, serving, work / f"cut{at}") for at, cut in enumerate(cuts)]
+    passes = tuple(
+        _pass(tokens, cuts, [run.calls[at] for run in runs])
+        for at, tokens in enumerate(runs[0].tokens)
+    )
+    kinds = {kind for one in passes for x in one.launches for kind in x.occurrences.per_layer}
     return Recording(
         model=config.name,
         config_sha256=config.sha256,
-        layers=config.layers,
+        layers={**config.layers, **({MTP: 1} if MTP in kinds else {})},
         cut=cuts[0],
         release=settings.release,
         layout={"tp": settings.tp, "dp": settings.dp, "ep": settings.ep},
@@ -129,10 +142,7 @@ def record_model(config: Config, settings: EngineSettings, work: Path) -> Record
         environment=settings.environment,
         settings=runs[0].settings,
         wheels=serving.wheels(),
-        passes=tuple(
-            _pass(tokens, cuts, [run.calls[at] for run in runs])
-            for at, tokens in enumerate(runs[0].tokens)
-        ),
+        passes=passes,
     )
 
 
@@ -248,6 +258,9 @@ def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[s
         engine["quantization"] = "ascend"
     if settings.is_graph:
         engine["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY"}
+    if settings.speculative:
+        count = settings.speculative
+        engine["speculative_config"] = {"method": "mtp", "num_speculative_tokens": count}
     if settings.ranks > 1:
         engine["distributed_executor_backend"] = "external_launcher"
     return {

@@ -30,6 +30,7 @@ _BY_LAYER = (
     *("layer_types", "mlp_layer_types", "indexer_types", "index_topk_pattern", "moe_layers"),
     *("attn_type_list", "compress_ratios"),
 )
+_DRAFTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 _TEXT = "text_config"  # of a model that also reads images
 _REQUIRED = ("num_hidden_layers", "vocab_size", "max_position_embeddings")
 _LONGEST_BLOCK = 16
@@ -78,6 +79,11 @@ class Config:
         return "vision_config" in self._values
 
     @property
+    def drafting(self) -> int:
+        """Return the number of layers that predict further tokens (MTP), after the others."""
+        return next((int(self._text[key]) for key in _DRAFTING if self._text.get(key)), 0)
+
+    @property
     def max_tokens(self) -> int:
         """Return the largest number of tokens of a request."""
         return int(self._text["max_position_embeddings"])
@@ -109,7 +115,8 @@ class Config:
         """Return the files of the model with so many layers of each kind, by name."""
         found = {"config.json": self.cut(layers)}
         if self._description is not None:
-            kept = dict(_of_layers(self._description, self._numbers(layers)))
+            drafting = range(len(self._labels), len(self._labels) + self.drafting)
+            kept = dict(_of_layers(self._description, [*self._numbers(layers), *drafting]))
             found[DESCRIPTION] = readable_json(kept)
         return found
 

@@ -23,6 +23,8 @@ from collector.shapes.recorded_step import (
 )
 
 _MARK, _GRAPH = "CUSTOM MARK(", "CUSTOM GRAPH("
+MTP = "mtp"  # the kind of the layers that draft tokens
+_DRAFT = f'{_MARK}"draft", '
 _OPERATIONS = {
     "HcclAllReduce": "all_reduce",
     "HcclAllGather": "all_gather",
@@ -78,48 +80,60 @@ class PassTokens:
         return found
 
 
-Calls = Counter[tuple[str, bool]]  # the text of a call, and whether a graph launched it
+# The text of a call, whether a graph launched it, and whether it drafts tokens.
+Calls = Counter[tuple[str, bool, bool]]
 
 
 def read_step(log: Path, number: int) -> Calls:
     """Return the calls of a step of a log, in the order of their first launch."""
     found: Calls = Counter()
-    is_inside = in_graph = False
+    is_inside = in_graph = is_draft = False
     begin = f'{_MARK}"step", {number})'
     with log.open() as lines:
         for line in lines:
             text = _FREED.sub("ints(?)", line.rstrip("\n").split(" ", 3)[3])
-            if text.startswith(_MARK):
+            if text.startswith(_DRAFT):
+                is_draft = text == f"{_DRAFT}1)"
+            elif text.startswith(_MARK):
                 if is_inside:
                     return found
                 is_inside = text == begin
             elif text.startswith(_GRAPH):
                 in_graph = text == f"{_GRAPH}1)"
             elif is_inside:
-                found[text, in_graph] += 1
+                found[text, in_graph, is_draft] += 1
     raise OpmeterError(f"{log}: step {number} is not complete")
 
 
 def per_layer(
     cuts: Sequence[Mapping[str, int]], calls: Sequence[Calls]
 ) -> Iterator[tuple[str, bool, Occurrences]]:
-    """Yield every call with its numbers outside of layers and per layer of each kind.
+    """Yield every call with its numbers outside of layers and per layer of each kind; calls that
+    draft tokens are those of a layer of the kind MTP.
 
     The first cut has the fewest layers; each other one has more layers of one kind. Raises
     OpmeterError for a call whose arguments depend on the number of layers."""
     least, first = cuts[0], calls[0]
     others = list(zip(cuts[1:], calls[1:], strict=True))
+    numbers: dict[tuple[str, bool], Occurrences] = {}
     for call in dict.fromkeys(key for one in calls for key in one):
+        text, in_graph, is_draft = call
         slopes: dict[str, int] = {}
         for cut, counts in others:
             (kind,) = (name for name in cut if cut[name] != least[name])
             slopes[kind] = counts[call] - first[call]
-        if min(slopes.values(), default=0) < 0:
+        if min(slopes.values(), default=0) < 0 or (is_draft and any(slopes.values())):
             raise OpmeterError(
-                f"a call depends on the number of layers, so that it cannot be scaled: {call[0]}"
+                f"a call depends on the number of layers, so that it cannot be scaled: {text}"
             )
         outside = first[call] - sum(n * least[kind] for kind, n in slopes.items())
-        yield call[0], call[1], Occurrences(outside, {k: n for k, n in slopes.items() if n})
+        inside = {MTP: outside} if is_draft else {k: n for k, n in slopes.items() if n}
+        known = numbers.get((text, in_graph), Occurrences(0, {}))
+        numbers[text, in_graph] = Occurrences(
+            known.outside + (0 if is_draft else outside), {**known.per_layer, **inside}
+        )
+    for (text, in_graph), occurrences in numbers.items():
+        yield text, in_graph, occurrences
 
 
 def recorded_pass(

@@ -46,6 +46,9 @@ def record_command(
     keys: Annotated[
         int, typer.Option("--context", help="tokens of each decoding request in total", min=2)
     ] = 4096,
+    speculative: Annotated[
+        int, typer.Option(help="tokens that the model's MTP layers draft in each pass", min=0)
+    ] = 0,
     layers: Annotated[
         int, typer.Option(help="layers of each kind in the smallest model that runs", min=1)
     ] = 2,
@@ -113,12 +116,17 @@ def record_command(
     settings = EngineSettings(
         release=release,
         passes=_passes(
-            phase, Prompts(prompts, tokens // prompts, tokens // prompts + earlier), requests, keys
+            phase,
+            Prompts(prompts, tokens // prompts, tokens // prompts + earlier),
+            requests,
+            1 + speculative,
+            keys,
         ),
         device=device,
         tp=ranks.tp,
         dp=ranks.dp,
         ep=ranks.ep,
+        speculative=speculative,
         depth=layers,
         is_graph=graph,
         environment=read_environment(env or ()),
@@ -138,13 +146,15 @@ def record_command(
         say(f"{one}: {launched:,} launches of {len(one.launches):,} cases")
 
 
-def _passes(phase: str, prompts: Prompts, requests: int, keys: int) -> tuple[PassTokens, ...]:
+def _passes(
+    phase: str, prompts: Prompts, requests: int, queries: int, keys: int
+) -> tuple[PassTokens, ...]:
     from collector.recording.recorded_calls import PassTokens
 
     known = {
         Phase.PREFILL: PassTokens("prefill", prompts.requests, prompts.queries, prompts.keys),
-        Phase.DECODE: PassTokens("decode", requests, 1, keys),
-        _MIXED: PassTokens(_MIXED, requests, 1, keys, prompts),
+        Phase.DECODE: PassTokens("decode", requests, queries, keys),
+        _MIXED: PassTokens(_MIXED, requests, queries, keys, prompts),
     }
     phases = phase.split(",")
     if not set(phases) <= set(known):

@@ -41,6 +41,32 @@ EXPERTS = DENSE | {
     "mlp_only_layers": [],
     "norm_topk_prob": True,
 }
+DRAFTING = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "q_lora_rank": 256,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 32,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 256,
+    "n_shared_experts": 1,
+    "n_group": 8,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "num_nextn_predict_layers": 1,
+    "vocab_size": 1024,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
 PREFILL, DECODE = PassTokens("prefill", 1, 64, 64), PassTokens("decode", 4, 1, 200)
 MIXED = PassTokens("mixed", 2, 1, 150, Prompts(1, 64, 192))
 
@@ -149,6 +175,26 @@ def test_experts_are_recorded_over_data_parallel_ranks(release, tmp_path):
     assert routed.in_graph
     assert routed.cells["Input Shapes"].startswith('"2,512;2,2;')
     assert found.settings["graph_mode"] == "FULL_DECODE_ONLY"
+
+
+def test_layers_that_draft_tokens_are_a_kind(usual, tmp_path):
+    verify = PassTokens("decode", 4, 2, 200)  # one drafted token each, accepted in each pass
+    found = record_model(
+        config_of(DRAFTING), EngineSettings(usual, (verify,), speculative=1), tmp_path
+    )
+    assert found.layers == {"moe": 12, "mtp": 1}
+    (one,) = found.passes
+    attention = [x for x in one.launches if x.kernel == "FusedInferAttentionScore"]
+    assert sum(x.occurrences.times(found.layers) for x in attention) == 12 + 1
+    assert {x.extra["Runtime actual_seq_lengths_kv_values"] for x in attention} == {
+        "200,200,200,200"
+    }
+    joined = [
+        x
+        for x in one.launches
+        if x.call.startswith("ACLNN aclnnMm(bf16[8,1024]:ND, bf16[1024,512]")
+    ]
+    assert [x.occurrences.per_layer for x in joined] == [{"mtp": 1}]  # of token and state
 
 
 def test_what_the_engine_refuses_ends_in_one_line(usual, tmp_path):

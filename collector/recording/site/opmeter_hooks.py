@@ -99,6 +99,10 @@ def _triton_launch(module):
             for value in bound.arguments.values()
         ]
         if not warmup:
+            if self.fn.__name__.startswith("rejection_"):
+                import opmeter_integers
+
+                opmeter_integers.accept_all(bound.arguments["output_token_ids_ptr"])
             read_and_written = layout(self, bound.arguments)
             grid = list(map(int, grid))
             record_named(f"triton.{self.fn.__name__}", *shown, "grid", grid, read_and_written)
@@ -170,8 +174,8 @@ def _named_faults(module):
 
 @after("vllm_ascend.worker.model_runner_v1")
 def _marks_of_steps(module):
-    """A mark in the log where a step begins, and one where a rank without requests runs a pass for
-    the sake of the others."""
+    """Marks in the log: where a step begins, where a rank without requests runs a pass for the sake
+    of the others, and around the layers that draft tokens."""
     original = module.NPUModelRunner.execute_model
 
     def execute_model(self, scheduled, *more, **named):
@@ -185,7 +189,16 @@ def _marks_of_steps(module):
             record_named("MARK", "idle", len(STEPS))
         return original(self, scheduled, *more, **named)
 
+    drafts = module.NPUModelRunner.propose_draft_token_ids
+
+    def propose_draft_token_ids(self, *given, **named):
+        record_named("MARK", "draft", 1)
+        found = drafts(self, *given, **named)
+        record_named("MARK", "draft", 0)
+        return found
+
     module.NPUModelRunner.execute_model = execute_model
+    module.NPUModelRunner.propose_draft_token_ids = propose_draft_token_ids
 
 
 def _requests(scheduled):

@@ -37,8 +37,14 @@ def log_of(path, *steps):
 
 def test_a_step_has_the_calls_up_to_the_next_mark(tmp_path):
     graph = ("CUSTOM GRAPH(1)", NORM, "CUSTOM GRAPH(0)")
-    log = log_of(tmp_path / "log", [MATMUL], [MATMUL, MATMUL, *graph, NORM])
-    assert read_step(log, 1) == {(MATMUL, False): 2, (NORM, True): 1, (NORM, False): 1}
+    draft = ('CUSTOM MARK("draft", 1)', NORM, 'CUSTOM MARK("draft", 0)')
+    log = log_of(tmp_path / "log", [MATMUL], [MATMUL, *draft, MATMUL, *graph, NORM])
+    assert read_step(log, 1) == {
+        (MATMUL, False, False): 2,
+        (NORM, True, False): 1,
+        (NORM, False, False): 1,
+        (NORM, False, True): 1,
+    }
     with pytest.raises(OpmeterError):
         read_step(log, 2)
 
@@ -46,37 +52,44 @@ def test_a_step_has_the_calls_up_to_the_next_mark(tmp_path):
 def test_numbers_of_freed_memory_are_not_part_of_a_call(tmp_path):
     call = "ACLNN aclnnMoeTokenUnpermute(bf16[8,2]:ND, 0, ints({}), bf16[4,2]:ND)"
     log = log_of(tmp_path / "log", [call.format(139930037522368), call.format(139930037522369)])
-    assert read_step(log, 0) == {(call.format("?"), False): 2}
+    assert read_step(log, 0) == {(call.format("?"), False, False): 2}
 
 
 def test_counts_scale_by_the_layers_of_each_kind():
     cuts = [{"dense": 1, "moe": 2}, {"dense": 2, "moe": 2}, {"dense": 1, "moe": 3}]
     calls = [
-        {(MATMUL, False): 1 + 3 * cut["dense"] + 2 * cut["moe"], (NORM, False): cut["moe"] - 1}
+        {
+            (MATMUL, False, False): 1 + 3 * cut["dense"] + 2 * cut["moe"],
+            (NORM, False, False): cut["moe"] - 1,
+            (NORM, False, True): 5,
+        }
         for cut in cuts
     ]
     found = {text: one for text, _, one in per_layer(cuts, list(map(Counter, calls)))}
     assert found[MATMUL].times({"dense": 3, "moe": 58}) == 1 + 9 + 116
-    assert found[NORM].times({"dense": 3, "moe": 58}) == 57  # not in the first layer
-    assert dict(found[NORM].per_layer) == {"moe": 1}
+    assert found[NORM].times({"dense": 3, "moe": 58, "mtp": 1}) == 57 + 5  # not in the first layer
+    assert dict(found[NORM].per_layer) == {"moe": 1, "mtp": 5}
 
 
 def test_a_call_that_the_first_layer_lacks_is_counted():
-    calls = [Counter({(MATMUL, False): 1}), Counter({(MATMUL, False): 2, (NORM, False): 1})]
+    calls = [
+        Counter({(MATMUL, False, False): 1}),
+        Counter({(MATMUL, False, False): 2, (NORM, False, False): 1}),
+    ]
     found = {text: one for text, _, one in per_layer([{"dense": 1}, {"dense": 2}], calls)}
     assert found[NORM].outside == -1
     assert found[NORM].times({"dense": 64}) == 63
 
 
 def test_a_call_that_names_the_depth_is_refused():
-    calls = [Counter({(MATMUL, False): 2}), Counter({(NORM, False): 3})]
+    calls = [Counter({(MATMUL, False, False): 2}), Counter({(NORM, False, False): 3})]
     with pytest.raises(OpmeterError, match="number of layers"):
         list(per_layer([{"dense": 2}, {"dense": 3}], calls))
 
 
 def recording_of(*texts):
     cuts = [{"dense": 2}, {"dense": 3}]
-    calls = [Counter({(text, False): cut["dense"] for text in texts}) for cut in cuts]
+    calls = [Counter({(text, False, False): cut["dense"] for text in texts}) for cut in cuts]
     one = recorded_pass(DECODE, per_layer(cuts, calls))
     return Recording(
         model="tiny",

@@ -28,8 +28,8 @@ CUTS = [{"dense": 2}, {"dense": 3}]
 def path(tmp_path):
     """A recording of a model with 64 layers: a norm outside of them."""
     calls = [
-        Counter({(text, False): cut["dense"] for text in (MATMUL, REDUCE, COUNTS)})
-        + Counter({(NORM, False): 1})
+        Counter({(text, False, False): cut["dense"] for text in (MATMUL, REDUCE, COUNTS)})
+        + Counter({(NORM, False, False): 1})
         for cut in CUTS
     ]
     one = recorded_pass(PassTokens("decode", 4, 1, 128), per_layer(CUTS, calls))
