@@ -4,12 +4,15 @@ The journal has the outcome of a case, the attribution identifies its launches, 
 whether their durations are accepted.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from operator import attrgetter
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from collector.model import measurement
 from collector.model.case import Case
@@ -17,7 +20,6 @@ from collector.model.plan import CANARY_PLACES, CANARY_REPEATS, MeasureSettings
 from collector.model.record import as_ran
 from collector.ops.floor import lower_bound_us
 from collector.ops.references import canary_records
-from collector.profiles.launches import KernelLaunch
 from collector.quality.canaries import drift
 from collector.quality.disturbances import (
     around,
@@ -37,6 +39,9 @@ from collector.replay.journal import MEASURED, CaseEntry, Journal
 from collector.replay.kineto import operators_of
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
+
+if TYPE_CHECKING:
+    from collector.profiles.launches import KernelLaunch  # reads tables, which takes pyarrow
 
 _START = attrgetter("start_ns")
 _OFFENCES = {

@@ -3,18 +3,20 @@
 Nothing is read from the session's process; a session that was killed is read in the same way.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
 from collector.model.measurement import Measurement, Provenance
 from collector.model.vocabulary import ACCELERATOR_CORE, core_class
 from collector.ops.registry import find
-from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.disturbances import clock_step_us, idle_clocks, profiler_lower_bound_us
 from collector.quality.identity import Expectation
 from collector.quality.reconcile import attribute, mark_of
@@ -24,6 +26,9 @@ from collector.replay.kineto import IDLE_OPERATOR
 from collector.replay.msprof import OUTPUT, join_summaries, op_summaries, profiles_of
 from collector.replay.spec import SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
+
+if TYPE_CHECKING:
+    from collector.profiles.launches import KernelLaunch
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +134,11 @@ def _records_of(spec: SessionSpec, directory: Path, journal: Journal) -> _Record
 def _joined(files: Sequence[Path], directory: Path) -> Sequence[KernelLaunch]:
     """Return the launches of op_summary files. Raises BadInput for one that cannot be parsed."""
     has_rows = join_summaries(files, directory / SUMMARY)
-    return read_op_summary(directory / SUMMARY) if has_rows else []
+    if not has_rows:
+        return []
+    from collector.profiles.launches import read_op_summary  # pyarrow, which a start need not load
+
+    return read_op_summary(directory / SUMMARY)
 
 
 def _intact_slices(directory: Path, journal: Journal) -> list[Path]:

@@ -14,7 +14,7 @@ import typer
 
 from collector import environment
 from collector.codec.canonical import canonical_json
-from collector.codec.errors import BadInput, HostFault
+from collector.codec.errors import BadInput, HostFault, NoDevice
 from collector.codec.text import counted
 from collector.model import keys
 from collector.model.stack import BACKENDS, Runtime
@@ -209,7 +209,7 @@ def selftest_command(
         checks = print_checks([check_environment(backend)], _WIDTH)
         write_archive(report, None, checks, backend)
         say(f"no session can begin: {error}; report: {report}")
-        return 1
+        return 2 if isinstance(error, (BadInput, NoDevice)) else 1
     if device >= len(locks):
         raise BadInput(f"--device: expected an index below {len(locks)}, got {device}")
     say(f"{backend}: {stack.version_path}")

@@ -96,6 +96,9 @@ def test_which_functions_of_the_releases_take_other_arguments():
         "vllm_ascend-0.11.0": set(),
         "vllm_ascend-0.13.0": {"aclnnLightningIndexer", "aclnnSparseFlashAttention"},
         "vllm_ascend-0.18.0": {"aclnnSparseFlashAttention"},
-        "vllm_ascend-0.23.0": {"aclnnGroupedMatmulSwigluQuantWeightNZ"},
+        "vllm_ascend-0.23.0": {
+            *("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNZ"),
+            "aclnnGroupedMatmulSwigluQuantWeightNzV2",
+        },
     }
     assert "aclnnMoeGatingTopK" in c_functions_of("vllm_ascend-0.18.0")

@@ -584,5 +584,5 @@ def _refusal_of(kernel_type, cells, extra):
 UNTOLD = {  # models of which a release does what its set does not tell, in every layout
     "vllm-ascend-0.18": ("glm-5.2",),
     "vllm-ascend-0.13": ("glm-4.5", "glm-4.5-air", "glm-5.1", "glm-5.2"),
-    "vllm-ascend-0.11": {*bundled_names()} - {"deepseek-v3"},
+    "vllm-ascend-0.11": {*bundled_names()} - {"deepseek-v3", "kimi-k2", "kimi-k2-thinking"},
 }
