@@ -9,10 +9,12 @@ import logging
 import os
 import re
 import resource
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,9 @@ DEVICES = tuple(_SOCS)
 _BATCHED_TOKENS = 8192
 _PAGE = 128  # tokens of a block of the cache, as vLLM-Ascend chooses it
 _POOLS = 8  # caches that take their pages from one pool, where kinds of attention alternate
-_LIMIT_S = 1200
+_LIMIT_S, _ABORT_S = 1200, 30
+_OF_ENGINE = re.compile("/vllm(_ascend)?/")  # in the path of a module
+_HINT = "--logs DIR keeps its output"
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 # Of this process's environment: what would change launches without being recorded.
 _NOT_INHERITED = ("PYTHON", "VLLM_", "ASCEND_", "HCCL_")
@@ -62,6 +66,16 @@ _SETTINGS = {
     "OMP_NUM_THREADS": "2",
     "OPMETER_ENGINE": "1",
 }
+
+
+class GraphMode(StrEnum):
+    """What the engine captures: whole passes that decode, or the parts between attention."""
+
+    FULL_DECODE = "full-decode"
+    PIECEWISE = "piecewise"
+
+
+_GRAPH_MODES = {GraphMode.FULL_DECODE: "FULL_DECODE_ONLY", GraphMode.PIECEWISE: "PIECEWISE"}
 
 
 class EngineFailed(OpmeterError):
@@ -86,7 +100,7 @@ class EngineSettings:
     ep: int = 1
     speculative: int = 0
     depth: int = 2
-    is_graph: bool = False
+    graph: GraphMode | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -179,32 +193,39 @@ def _run(
     env = _environment(settings, serving, log)
     with (work / "engine.txt").open("wb") as output:
         command = [serving.python, _PROGRAM, request, result]
-        try:
-            done = subprocess.run(
-                list(map(str, command)),
-                cwd=work,
-                env=env,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=_LIMIT_S,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise EngineFailed(f"the engine did not end within {_LIMIT_S} s") from error
+        words = list(map(str, command))
+        with subprocess.Popen(
+            words, cwd=work, env=env, stdout=output, stderr=subprocess.STDOUT
+        ) as process:
+            status = _waited(process)
     memory_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6  # of all so far
     took_s = time.monotonic() - begun
     logger.info("ran %s layers in %.0f s with at most %.1f GB", shown, took_s, memory_gb)
     if not result.exists():
         reason = _last_words((work / "engine.txt").read_text(errors="replace"), log)
-        raise EngineFailed(f"the engine ended, status {done.returncode}: {reason}")
+        raise EngineFailed(f"the engine ended, {status}: {reason}; {_HINT}")
     found = json_object(result.read_bytes(), what="the result of an engine", key=str(result))
     if "error" in found:
-        raise EngineFailed(f"the engine refuses this model or setting: {found['error']}")
+        raise EngineFailed(f"the engine refuses this model or setting: {found['error']}; {_HINT}")
     tokens = tuple(
         _tokens(asked, one["tokens"])
         for asked, one in zip(settings.passes, found["passes"], strict=True)
     )
     calls = tuple(read_step(log, one["step"]) for one in found["passes"])
     return _Run(found["settings"], tokens, calls)
+
+
+def _waited(process: subprocess.Popen[bytes]) -> str:
+    """Return how an engine ended. At the limit it is aborted: then its stack is in the output."""
+    try:
+        return f"status {process.wait(_LIMIT_S)}"
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)
+    try:
+        process.wait(_ABORT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    return f"not within {_LIMIT_S} s"
 
 
 def _last_words(output: str, log: Path) -> str:
@@ -214,7 +235,7 @@ def _last_words(output: str, log: Path) -> str:
     frames = _FRAME.findall(stack.partition("Current thread")[2])
     if not frames:
         return "".join(output.strip().splitlines()[-1:])
-    path, line, function = next((one for one in frames if "vllm" in one[0]), frames[0])
+    path, line, function = next((one for one in frames if _OF_ENGINE.search(one[0])), frames[0])
     what = stack.partition("\n")[0]
     place = f"{'/'.join(Path(path).parts[-3:])}:{line}: {function}: {what}"
     *_, last = log.read_text().splitlines() if log.exists() else [""]
@@ -250,14 +271,14 @@ def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[s
         "tensor_parallel_size": settings.tp,
         "data_parallel_size": settings.dp,
         "enable_expert_parallel": settings.ep > 1,
-        "enforce_eager": not settings.is_graph,
+        "enforce_eager": not settings.graph,
     }
     if config.reads_images:  # its passes are those of text
         engine["limit_mm_per_prompt"] = {"image": 0, "video": 0}
     if config.is_quantised:
         engine["quantization"] = "ascend"
-    if settings.is_graph:
-        engine["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY"}
+    if settings.graph:
+        engine["compilation_config"] = {"cudagraph_mode": _GRAPH_MODES[settings.graph]}
     if settings.speculative:
         count = settings.speculative
         engine["speculative_config"] = {"method": "mtp", "num_speculative_tokens": count}

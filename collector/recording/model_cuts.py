@@ -18,6 +18,7 @@ from typing import Any
 from collector.codec.canonical import json_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import read_small_file
+from collector.recording.quantised import WeightScheme, described_weights
 from collector.shapes.models import bundled_config, bundled_configs, unknown_model
 
 DENSE, MOE = "dense", "moe"
@@ -54,6 +55,7 @@ class Config:
         self._description = (
             None if description is None else json_object(description, what=what, key=DESCRIPTION)
         )
+        self._data, self._path = data, path
         self._values = json_object(data, what="a model's config.json", key=str(path))
         self._text = self._values.get(_TEXT) or self._values
         if not isinstance(self._text, dict):
@@ -105,6 +107,18 @@ class Config:
         for kind, count in self.layers.items():
             if least[kind] < count:
                 yield {**least, kind: least[kind] + 1}
+
+    def quantised(self, scheme: WeightScheme) -> "Config":
+        """Return the same model with quantised weights. Raises BadInput where they are described
+        already."""
+        if self._description is not None:
+            raise BadInput(
+                f"--quantization: {DESCRIPTION} describes the weights already", path=self._path
+            )
+        if scheme is WeightScheme.W4A8 and not self.has_experts:
+            raise BadInput(f"--quantization: w4a8 is of experts, and {self.name} has none")
+        described = described_weights(scheme, self._text, len(self._labels), self.drafting)
+        return Config(self.name, self._data, self._path, readable_json(described))
 
     @property
     def is_quantised(self) -> bool:

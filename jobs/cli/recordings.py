@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collector.report.recorded_share import RecordedShare
     from collector.shapes.recorded_step import Occurrences, Prompts, Recording
 
+_Choice = TypeVar("_Choice", bound=StrEnum)
 RECORDING_SUFFIX = ".json.gz"
 _MIXED = "mixed"
 _MISSING_COLUMNS = ("share", "phase", "kernel", "times", "reason", "example")
@@ -53,8 +55,11 @@ def record_command(
         int, typer.Option(help="layers of each kind in the smallest model that runs", min=1)
     ] = 2,
     graph: Annotated[
-        bool, typer.Option("--graph", help="capture the decode pass in a graph")
-    ] = False,
+        str, typer.Option(help="captured graphs, none without it: full-decode or piecewise")
+    ] = "",
+    quantization: Annotated[
+        str, typer.Option(help="quantised weights, BF16 without it: w8a8 or w4a8")
+    ] = "",
     env: Annotated[
         list[str] | None,
         typer.Option(help="NAME=VALUE: environment variable of the engine; may be given again"),
@@ -74,8 +79,8 @@ def record_command(
     \b
     Examples:
       opmeter model record qwen3-32b --output qwen3-32b.json.gz
-      opmeter model record qwen3-32b --layout tp=16 --graph --env VLLM_ASCEND_ENABLE_NZ=2 \\
-        --output qwen3-32b-tp16.json.gz
+      opmeter model record qwen3-32b --layout tp=16 --graph full-decode \\
+        --env VLLM_ASCEND_ENABLE_NZ=2 --output qwen3-32b-tp16.json.gz
     """
     import logging
 
@@ -84,12 +89,14 @@ def record_command(
     from collector.recording.engine import (
         DEVICES,
         EngineSettings,
+        GraphMode,
         check_settings,
         read_environment,
         read_options,
         record_model,
     )
     from collector.recording.model_cuts import find_config
+    from collector.recording.quantised import WeightScheme
     from collector.shapes.layout import Layout, layout_of
     from collector.shapes.recorded_step import Prompts, write_recording
     from collector.store.atomic import write_through
@@ -128,12 +135,14 @@ def record_command(
         ep=ranks.ep,
         speculative=speculative,
         depth=layers,
-        is_graph=graph,
+        graph=_member("--graph", GraphMode, graph),
         environment=read_environment(env or ()),
         options=read_options("--engine", engine),
         sampling=read_options("--sampling", sampling),
     )
     config = find_config(model)
+    if scheme := _member("--quantization", WeightScheme, quantization):
+        config = config.quantised(scheme)
     check_settings(config, settings)
     logging.getLogger("collector.recording").setLevel(logging.INFO)
     with scratch_folder("record") as scratch:
@@ -144,6 +153,13 @@ def record_command(
     for one in found.passes:
         launched = sum(x.occurrences.times(found.layers) for x in one.launches)
         say(f"{one}: {launched:,} launches of {len(one.launches):,} cases")
+
+
+def _member(option: str, choices: type[_Choice], text: str) -> _Choice | None:
+    """Return a choice, or nothing without a text. Raises BadInput for another text."""
+    if text and text not in tuple(choices):
+        raise BadInput(f"{option}: expected {' or '.join(choices)}, got {text!r}")
+    return choices(text) if text else None
 
 
 def _passes(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collector.recording.engine import EngineSettings, record_model
+from collector.recording.engine import EngineSettings, GraphMode, record_model
 from collector.recording.formulas import Constants, solved_deployment
 from collector.recording.model_cuts import Config, find_config
 from collector.recording.recorded_calls import PassTokens
@@ -137,7 +137,7 @@ def settings_of(
         tp=layout.tp,
         dp=layout.dp,
         ep=layout.ep,
-        is_graph=recipe.is_graph,
+        graph=GraphMode.FULL_DECODE if recipe.is_graph else None,
         environment=dict(environment_of(layout)) | dict(recipe.environment),
         options={
             "num_gpu_blocks_override": constants.pages,

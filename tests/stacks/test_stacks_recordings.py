@@ -8,9 +8,10 @@ from collections import Counter
 
 import pytest
 
-from collector.recording.engine import EngineFailed, EngineSettings, record_model
+from collector.recording.engine import EngineFailed, EngineSettings, GraphMode, record_model
 from collector.recording.environments import RELEASES, is_serving_installed
 from collector.recording.model_cuts import Config
+from collector.recording.quantised import WeightScheme
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.recorded_step import Prompts
 from tests.lacking import lacking
@@ -58,6 +59,7 @@ DRAFTING = {
     "num_experts_per_tok": 4,
     "moe_intermediate_size": 256,
     "n_shared_experts": 1,
+    "first_k_dense_replace": 0,
     "n_group": 8,
     "topk_group": 4,
     "topk_method": "noaux_tc",
@@ -124,7 +126,7 @@ def test_a_recording_has_the_launches_of_every_layer(release, tmp_path):
 
 
 def test_a_rank_alone_in_a_graph_records_messages_and_scales_by_layers(usual, tmp_path):
-    settings = {"passes": (DECODE,), "tp": 2, "is_graph": True}
+    settings = {"passes": (DECODE,), "tp": 2, "graph": GraphMode.FULL_DECODE}
     two, three = (
         record_model(
             config_of(DENSE),
@@ -146,7 +148,7 @@ def test_a_rank_alone_in_a_graph_records_messages_and_scales_by_layers(usual, tm
 
 def test_experts_are_recorded_over_data_parallel_ranks(release, tmp_path):
     passes = (PREFILL, DECODE, MIXED)
-    settings = EngineSettings(release, passes, tp=2, dp=2, ep=4, is_graph=True)
+    settings = EngineSettings(release, passes, tp=2, dp=2, ep=4, graph=GraphMode.FULL_DECODE)
     found = record_model(config_of(EXPERTS), settings, tmp_path)
     assert found.layers == {"moe": 12}
     assert found.layout == {"tp": 2, "dp": 2, "ep": 4}
@@ -177,24 +179,25 @@ def test_experts_are_recorded_over_data_parallel_ranks(release, tmp_path):
     assert found.settings["graph_mode"] == "FULL_DECODE_ONLY"
 
 
-def test_layers_that_draft_tokens_are_a_kind(usual, tmp_path):
+def test_layers_that_draft_tokens_are_a_kind_and_stay_in_floating_point(usual, tmp_path):
     verify = PassTokens("decode", 4, 2, 200)  # one drafted token each, accepted in each pass
-    found = record_model(
-        config_of(DRAFTING), EngineSettings(usual, (verify,), speculative=1), tmp_path
+    settings = EngineSettings(
+        usual, (verify,), tp=2, ep=2, speculative=1, graph=GraphMode.PIECEWISE
     )
+    config = config_of(DRAFTING).quantised(WeightScheme.W4A8)
+    found = record_model(config, settings, tmp_path)
     assert found.layers == {"moe": 12, "mtp": 1}
     (one,) = found.passes
     attention = [x for x in one.launches if x.kernel == "FusedInferAttentionScore"]
-    assert sum(x.occurrences.times(found.layers) for x in attention) == 12 + 1
-    assert {x.extra["Runtime actual_seq_lengths_kv_values"] for x in attention} == {
-        "200,200,200,200"
-    }
-    joined = [
-        x
-        for x in one.launches
-        if x.call.startswith("ACLNN aclnnMm(bf16[8,1024]:ND, bf16[1024,512]")
-    ]
-    assert [x.occurrences.per_layer for x in joined] == [{"mtp": 1}]  # of token and state
+    assert [dict(x.occurrences.per_layer) for x in attention] == [{"moe": 1, "mtp": 1}]
+    assert attention[0].extra["Runtime actual_seq_lengths_kv_values"] == "200,200,200,200"
+    assert not attention[0].in_graph  # graphs hold what is between attention
+    experts = [x for x in one.launches if x.kernel == "GroupedMatmul"]
+    packed = {x.call for x in experts if x.in_graph}
+    assert len(packed) == 2 and all("i32[16," in call for call in packed)  # 8 of 4 bits each
+    assert {dict(x.occurrences.per_layer)["mtp"] for x in experts if x.call not in packed} == {1}
+    joined = [x for x in one.launches if x.call.startswith("ACLNN aclnnMm(bf16[8,1024]:ND")]
+    assert [dict(x.occurrences.per_layer) for x in joined] == [{"mtp": 1}]  # of token and state
 
 
 def test_what_the_engine_refuses_ends_in_one_line(usual, tmp_path):

@@ -18,6 +18,7 @@ import traceback
 from pathlib import Path
 
 _MOST_ATTEMPTS = 4
+_LONGEST_REASON = 300  # characters
 _added = []  # lengths of all requests so far, whose number names the next one
 
 
@@ -148,15 +149,19 @@ def _plain(value):
 
 
 def _described(error):
-    """Return the error in a line, with the place in the engine where it was raised."""
+    """Return the first cause of an error in a line, with the place in the engine where it was
+    raised."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     frames = traceback.extract_tb(error.__traceback__)
     frame = frames[-1]
     for one in reversed(frames):
-        if "vllm" in one.filename:
+        if "/vllm/" in one.filename or "/vllm_ascend/" in one.filename:
             frame = one
             break
     place = "/".join(Path(frame.filename).parts[-3:])
-    reason = (str(error).strip().splitlines() or [""])[0]
+    lines = [line.strip() for line in str(error).splitlines()]
+    reason = " ".join(filter(None, lines))[:_LONGEST_REASON]
     return f"{place}:{frame.lineno}: {frame.name}: {type(error).__name__}: {reason}"
 
 

@@ -10,6 +10,8 @@ import ctypes
 import sys
 
 import torch
+from torch._C import DispatchKey
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -109,6 +111,8 @@ def _as_float(value):
 
 
 class _Integers(TorchDispatchMode):
+    supports_higher_order_operators = True
+
     def __init__(self):
         super().__init__()
         self._reported = set()
@@ -120,10 +124,13 @@ class _Integers(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
+        if isinstance(func, HigherOrderOperator):  # of compiled code: it calls another operator
+            with self:
+                return func.py_kernels[DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
         name = func._schema.name
         if func.namespace == "vllm":  # implemented in Python, whose own calls are computed
             with self:
-                return func._op_dk(torch._C.DispatchKey.PrivateUse1, *args, **kwargs)
+                return func._op_dk(DispatchKey.PrivateUse1, *args, **kwargs)
         if name == "aten::repeat_interleave" and kwargs.get("output_size") is None:
             repeats = args[1] if len(args) > 1 else args[0]
             if isinstance(repeats, torch.Tensor) and repeats.device.type == "npu":

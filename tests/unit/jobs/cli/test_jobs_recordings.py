@@ -30,12 +30,12 @@ def ran(monkeypatch):
 
 def test_a_recording_is_written_and_shown(ran, tmp_path):
     path = tmp_path / "tiny.json.gz"
-    words = ("--layout", "tp=16,ep=16", "--graph", "--env", "A=1", "--env", "B=2")
+    words = ("--layout", "tp=16,ep=16", "--graph", "full-decode", "--env", "A=1", "--env", "B=2")
     sizes = ("--tokens", "512", "--prompts", "2", "--requests", "8", "--context", "1024")
     invoked("model", "record", "qwen3-32b", "--output", str(path), *words, *sizes)
     ((config, settings),) = ran
     assert config.layers == {"dense": 64}
-    assert (settings.tp, settings.ep, settings.is_graph) == (16, 16, True)
+    assert (settings.tp, settings.ep, settings.graph) == (16, 16, "full-decode")
     assert settings.environment == {"A": "1", "B": "2"}
     prefill, decode = PassTokens("prefill", 2, 256, 256), PassTokens("decode", 8, 1, 1024)
     assert settings.passes == (prefill, decode)

@@ -1,0 +1,60 @@
+"""Descriptions of quantised weights, as ModelSlim writes them and vLLM-Ascend reads them.
+
+W8A8 has static scales in attention, and one scale per token in the feed-forward. W4A8 is the same
+with experts' weights of 4 bits, packed in pairs (version 1.0.0) and with one scale per channel
+(`group_size` 0). Routers, norms, embeddings, the second product of latent keys (`kv_b_proj`),
+indexers and layers that draft tokens stay in floating point. vLLM-Ascend reads the first expert for
+all of them (`packed_modules_model_mapping` of its `quantization/modelslim_config.py`).
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+_FLOAT, _STATIC, _DYNAMIC, _INT4 = "FLOAT", "W8A8", "W8A8_DYNAMIC", "W4A8_DYNAMIC"
+_FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
+_LATENT = ("q_a_proj", "q_b_proj", "q_proj", "kv_a_proj_with_mqa", "o_proj")
+_PLAIN = ("q_proj", "k_proj", "v_proj", "o_proj")
+_KEPT = (
+    *("mlp.gate", "self_attn.kv_b_proj", "self_attn.indexer.wq_b", "self_attn.indexer.wk"),
+    "self_attn.indexer.weights_proj",
+)
+# vLLM-Ascend 0.18 looks both first products of latent attention up by the name of vLLM.
+_OF_DRAFTS = ("embed_tokens", "shared_head.head", "self_attn.fused_qkv_a_proj")
+
+
+class WeightScheme(StrEnum):
+    W8A8 = "w8a8"
+    W4A8 = "w4a8"
+
+
+def described_weights(
+    scheme: WeightScheme, text: Mapping[str, Any], layers: int, drafting: int
+) -> Mapping[str, Any]:
+    """Return the description of a model with so many layers, and so many more that draft tokens.
+
+    text  the `config.json` of the language model"""
+    found: dict[str, Any] = {}
+    if scheme is WeightScheme.W4A8:
+        found |= {"version": "1.0.0", "group_size": 0}
+    for name in ("model.embed_tokens", "model.norm", "lm_head"):
+        found[f"{name}.weight"] = _FLOAT
+    experts = _INT4 if scheme is WeightScheme.W4A8 else _DYNAMIC
+    for number in range(layers + drafting):
+        modules = dict(_layer(text, experts))
+        if number >= layers:
+            modules = dict.fromkeys((*modules, *_OF_DRAFTS), _FLOAT)
+        found |= {f"model.layers.{number}.{name}.weight": kind for name, kind in modules.items()}
+    return found
+
+
+def _layer(text: Mapping[str, Any], experts: str) -> Iterator[tuple[str, str]]:
+    """Yield the modules of a layer, of a dense one and of one with experts, and their kinds."""
+    for name in _LATENT if text.get("kv_lora_rank") else _PLAIN:
+        yield f"self_attn.{name}", _STATIC
+    for name in _KEPT:
+        yield name, _FLOAT
+    for name in _FEED_FORWARD:
+        yield f"mlp.{name}", _DYNAMIC
+        yield f"mlp.shared_experts.{name}", _DYNAMIC
+        yield f"mlp.experts.0.{name}", experts

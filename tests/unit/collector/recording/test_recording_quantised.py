@@ -1,0 +1,35 @@
+"""Descriptions of quantised weights."""
+
+import json
+
+import pytest
+
+from collector.codec.errors import BadInput
+from collector.recording.model_cuts import DESCRIPTION, find_config
+from collector.recording.quantised import WeightScheme
+
+pytestmark = pytest.mark.fast
+
+
+def test_weights_are_described_for_the_layers_of_a_cut_and_those_that_draft():
+    config = find_config("deepseek-v3").quantised(WeightScheme.W4A8)
+    found = json.loads(config.files({"dense": 1, "moe": 1})[DESCRIPTION])
+    assert (found["version"], found["group_size"]) == ("1.0.0", 0)
+    kinds = {name.removesuffix(".weight"): kind for name, kind in found.items()}
+    for name, kind in (
+        ("lm_head", "FLOAT"),
+        ("model.layers.0.self_attn.q_a_proj", "W8A8"),
+        ("model.layers.0.self_attn.kv_b_proj", "FLOAT"),
+        ("model.layers.1.mlp.down_proj", "W8A8_DYNAMIC"),
+        ("model.layers.1.mlp.experts.0.up_proj", "W4A8_DYNAMIC"),
+        ("model.layers.1.mlp.gate", "FLOAT"),
+        ("model.layers.2.self_attn.o_proj", "FLOAT"),  # drafts tokens
+        ("model.layers.2.shared_head.head", "FLOAT"),
+    ):
+        assert kinds[name] == kind, name
+    assert not any(name.startswith("model.layers.3.") for name in kinds)
+    dense = find_config("qwen3-32b")
+    assert dense.quantised(WeightScheme.W8A8).sha256 != dense.sha256
+    for model, scheme in ((dense, WeightScheme.W4A8), (config, WeightScheme.W8A8)):
+        with pytest.raises(BadInput):  # no experts; described already
+            model.quantised(scheme)
