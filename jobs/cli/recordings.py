@@ -146,7 +146,7 @@ def record_command(
     check_settings(config, settings)
     logging.getLogger("collector.recording").setLevel(logging.INFO)
     with scratch_folder("record") as scratch:
-        found = record_model(config, settings, logs or scratch)
+        found = record_model(config, settings, (logs or scratch).absolute())
     with file_errors(output, "written"):
         write_through(output, write_recording(found))
     say(f"wrote {output}")
