@@ -9,7 +9,8 @@ the slots, outputs last. `?` means unknown, and msprof prints N/A.
     Input Shapes "20,6;5;1"   Output Shapes "5,6"
 
 A layout names arguments by position: `3` (a list is all its tensors), `-1` from the end, `3T` as
-it lies in memory, `3F` in one dimension, `3:INT32` of another dtype, `3@5` empty where argument 5
+it lies in memory, `3M` the same of each matrix in a batch, `3V` as it is seen in any format, `3R`
+as rows, `3F` in one dimension, `3:INT32` of another dtype, `3@5` empty where argument 5
 is 0, `#3:INT64` a tensor of as many numbers as the array has, `[1]:INT64` one of that shape,
 `.:FLOAT` a number of the host as a scalar, `.=0` one of argument 0's dtype, `n1:INT64` one number
 for each tensor of a list, and `r0:INT64` one for each dimension of a tensor.
@@ -27,12 +28,14 @@ from collector.recording.kernel_tables.movement import made_dense
 
 UNKNOWN = "?"
 _TOKEN = re.compile(
-    r"(?P<kind>[#nr.]?)(?P<place>-?\d+)?(?:\[(?P<shape>[\d,]+)\])?(?P<lies>[TF])?"
+    r"(?P<kind>[#nr.]?)(?P<place>-?\d+)?(?:\[(?P<shape>[\d,]+)\])?(?P<lies>[TMVRF])?"
     r"(?:@(?P<unless>\d+))?(?:=(?P<like>\d+))?(?::(?P<dtype>\w+))?"
 )
 _LAYOUTS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("aclnnMm", "aclnnBatchMatMul"), "0T 1T -> 2"),
+        "aclnnMm": "0T 1T -> 2",
+        "aclnnBatchMatMul": "0M 1M -> 2",
+        "aclnnDispatchFFNCombine": "0 1V 2V 3 4 5 6 -> -2 -1",
         "aclnnMatmulWeightNz": "0T 1 -> 2",
         "aclnnAddmm": "1T 2T 0:FLOAT -> 5",
         "aclnnAddmmWeightNz": "1T 2 0:FLOAT -> 5",
@@ -230,14 +233,11 @@ def _indexed(call: Recorded) -> str:
     return f"0 [{indexed}]:INT64 [{rank}]:INT64 1 -> 2"
 
 
-def _folded(call: Recorded) -> str:
-    """The layout of a product, whose kernel has two dimensions where the second matrix has two."""
-    first, second, result = call.tensors[:3]
-    if len(first.shape) < 3 or len(second.shape) > 2 or not first.is_dense:
-        return "0T 1T -> 2"
-    rows = prod(first.shape[:-1])
-    folded = (f"[{rows},{one.shape[-1]}]:{one.dtype}" for one in (first, result))
-    return " 1T -> ".join(folded)
+def _product(call: Recorded) -> str:
+    """The layout of a product, whose first operand is rows for a weight of two dimensions."""
+    first, second, *_ = call.tensors
+    is_of_rows = len(first.shape) > 2 == len(second.shape) and first.is_dense
+    return "0R 1T -> 2R" if is_of_rows else "0T 1T -> 2"
 
 
 def _raised(call: Recorded) -> str:
@@ -284,8 +284,8 @@ def _quantised(call: Recorded) -> str:
 _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
     {
         "aclnnAdd": _added,
+        "aclnnMatmul": _product,
         "aclnnIndex": _indexed,
-        "aclnnMatmul": _folded,
         "aclnnGroupedMatmulSwigluQuantWeightNZ": _gated,
         "aclnnDynamicQuantV2": _quantised_by_row,
         "aclnnInplaceCopy": _copied,
@@ -338,7 +338,15 @@ def _passed(match: re.Match[str], argument: str, arguments: Sequence[str]) -> It
 
 
 def _lying(how: str, tensor: RecordedTensor) -> tuple[int, ...]:
-    return (prod(tensor.shape),) if how == "F" else _as_it_lies(tensor)
+    shape = tensor.shape
+    if how == "F":
+        return (prod(shape),)
+    if how == "R":
+        return prod(shape[:-1]), shape[-1]
+    if how == "M":
+        is_turned = not tensor.is_dense and tensor.strides[-2] < tensor.strides[-1]
+        return (*shape[:-2], shape[-1], shape[-2]) if is_turned else shape
+    return shape if how == "V" else _as_it_lies(tensor)
 
 
 def _as_it_lies(tensor: RecordedTensor) -> tuple[int, ...]:

@@ -507,9 +507,10 @@ def _one_dtype(case: Case) -> bool:
 def _lse(case: Case) -> Slot | None:
     """Return the statistics of the softmax; None where they are not requested.
 
-    In graphs vLLM-Ascend passes one number in their place (full_graph_fia of attention_v1.py)."""
+    In graphs vLLM-Ascend passes one number in their place, or one for each token (full_graph_fia of
+    attention_v1.py, _forward_decode of mla_v1.py)."""
     lse = output_slot(case, 1)
-    return None if lse is None or lse.shape in (None, (1,)) else lse
+    return None if lse is None or lse.shape is None or len(lse.shape) == 1 else lse
 
 
 def _lse_is_float(case: Case) -> bool:

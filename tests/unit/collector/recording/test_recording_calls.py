@@ -7,6 +7,8 @@ from collections import Counter
 import pytest
 
 from collector.codec.errors import BadInput, NewerFormat, OpmeterError
+from collector.recording.calls import parse_call
+from collector.recording.cells import cells_of
 from collector.recording.engine import EngineSettings, check_settings, read_environment
 from collector.recording.model_cuts import Config, find_config
 from collector.recording.recorded_calls import PassTokens, per_layer, read_step, recorded_pass
@@ -325,3 +327,33 @@ def test_attention_to_chosen_keys_has_the_lengths_of_the_pass():
     ((_, launch, _),) = recording_of(text).launches()
     assert launch.extra["Runtime actual_seq_lengths_kv_values"] == "4096,4096,4096,4096"
     assert launch.extra["Runtime actual_seq_lengths_values"] == "1,2,3,4"
+
+
+def test_operands_of_products_are_shown_as_their_kernels_read_them():
+    experts = (
+        "ACLNN aclnnDispatchFFNCombine(bf16[1,64]:ND, {i8[4,64,32]:FRACTAL_NZ<4,1,4,16,32>}, "
+        "{i8[4,16,64]:FRACTAL_NZ<4,2,1,16,32>}, i32[1,8]:ND, {i64[128]:ND}, {i64[256]:ND}, "
+        'f32[1,8]:ND, "group", 65536, bf16[1,64]:ND, i32[4]:ND)'
+    )
+    for text, inputs, outputs in (
+        # rows of a batch that lie token by token
+        (
+            "ACLNN aclnnBatchMatMul(bf16[16,8,128]:NCL/192,3072,1, bf16[16,128,512]:NCL, "
+            "bf16[16,8,512]:NCL, 0)",
+            *("16,8,128;16,128,512", "16,8,512"),
+        ),
+        (
+            "ACLNN aclnnBatchMatMul(bf16[2,8,128]:NCL, bf16[2,128,32]:NCL/4096,1,128, "
+            "bf16[2,8,32]:NCL, 0)",
+            *("2,8,128;2,32,128", "2,8,32"),
+        ),
+        (
+            "ACLNN aclnnMatmul(bf16[257,1,1,512]:NCHW, bf16[512,4096]:ND/1,512, "
+            "bf16[257,1,1,4096]:NCHW, 0)",
+            *("257,512;4096,512", "257,4096"),
+        ),
+        (experts, "1,64;4,64,32;4,16,64;1,8;128;256;1,8", "1,64;4"),
+    ):
+        cells = cells_of(parse_call(text))
+        shown = (cells["Input Shapes"], cells["Output Shapes"])
+        assert shown == (f'"{inputs}"', f'"{outputs}"'), text
