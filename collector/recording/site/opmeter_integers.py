@@ -3,7 +3,7 @@
 Host code of an engine reads integers from the device, such as the rows of each expert, and makes
 tensors of that size. Device memory is host memory there, so each operator of small integers is
 computed in place, in addition to its launch; also in compiled code, and in a captured graph when it
-is captured. Routers choose all experts evenly.
+is captured. What chooses among floats, such as routers of experts, chooses all of them evenly.
 """
 
 import ctypes
@@ -18,6 +18,12 @@ from torch.utils._pytree import tree_map
 _MOST = 1 << 20  # elements
 _enabled = []  # torch's stack of modes does not keep a mode that it disables for a while
 _KINDS = (torch.int32, torch.int64, torch.bool)
+
+
+# Operators that choose among floats, which are not computed: routers and samplers.
+_CHOOSING = tuple(
+    f"aten::{name}" for name in ("topk", "sort", "argsort", "argmax", "argmin", "max")
+)
 
 
 class _NotComputed(Exception):
@@ -80,8 +86,9 @@ def _spread_evenly(outputs, experts):
 
 
 def _compute(func, args, kwargs, out):
-    if "moe_gating_top_k" in func._schema.name:
-        _spread_evenly(out, args[0].shape[-1])
+    name = func._schema.name
+    if "moe_gating_top_k" in name or (name in _CHOOSING and args[0].is_floating_point()):
+        _spread_evenly(out if isinstance(out, tuple) else (out,), args[0].shape[-1])
         return
     if func.namespace != "aten" or not isinstance(out, torch.Tensor) or out.device.type != "npu":
         return
