@@ -69,6 +69,18 @@ DRAFTING = {
     "max_position_embeddings": 4096,
     "torch_dtype": "bfloat16",
 }
+HYBRID = EXPERTS | {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_value_head_dim": 128,
+    "partial_rotary_factor": 0.25,
+    "shared_expert_intermediate_size": 256,
+}
 PREFILL, DECODE = PassTokens("prefill", 1, 64, 64), PassTokens("decode", 4, 1, 200)
 MIXED = PassTokens("mixed", 2, 1, 150, Prompts(1, 64, 192))
 
@@ -198,6 +210,19 @@ def test_layers_that_draft_tokens_are_a_kind_and_stay_in_floating_point(usual, t
     assert {dict(x.occurrences.per_layer)["mtp"] for x in experts if x.call not in packed} == {1}
     joined = [x for x in one.launches if x.call.startswith("ACLNN aclnnMm(bf16[8,1024]:ND")]
     assert [dict(x.occurrences.per_layer) for x in joined] == [{"mtp": 1}]  # of token and state
+
+
+def test_layers_of_linear_attention_are_counted_in_blocks(usual, tmp_path):
+    found = record_model(config_of(HYBRID), EngineSettings(usual, (PREFILL, DECODE)), tmp_path)
+    assert found.layers == {"3 linear_attention + full_attention": 3}
+    for one in found.passes:
+        kernels = kernels_of(one, found.layers)
+        assert kernels["FusedInferAttentionScore"] == 3, one
+        assert kernels["fused_qkvzba_split_reshape_cat_kernel"] == 9, one
+        (split,) = (x for x in one.launches if x.kernel.startswith("fused_qkvzba"))
+        tokens = one.requests * one.queries  # of queries, keys, values, and two of each value head
+        assert split.cells["Input Shapes"] == f'"{tokens},1536;{tokens},8"'
+        assert split.cells["Output Shapes"].startswith(f'"{tokens},1024;{tokens},4,128;')
 
 
 def test_what_the_engine_refuses_ends_in_one_line(usual, tmp_path):
