@@ -9,16 +9,17 @@ the slots, outputs last. `?` means unknown, and msprof prints N/A.
     Input Shapes "20,6;5;1"   Output Shapes "5,6"
 
 A layout names arguments by position: `3` (a list is all its tensors), `-1` from the end, `3T` as
-it lies in memory, `3M` the same of each matrix in a batch, `3V` as it is seen in any format, `3R`
-as rows, `3F` in one dimension, `3:INT32` of another dtype, `3@5` empty where argument 5
-is 0, `#3:INT64` a tensor of as many numbers as the array has, `[1]:INT64` one of that shape,
-`.:FLOAT` a number of the host as a scalar, `.=0` one of argument 0's dtype, `n1:INT64` one number
-for each tensor of a list, and `r0:INT64` one for each dimension of a tensor.
+it lies in memory, `3M` the same of each matrix in a batch, `3P` as `3T` with INT32 as eight INT4,
+`3V` as it is seen in any format, `3R` as rows, `3F` in one dimension, `3:INT32` of another dtype,
+`3@5` empty where argument 5 is 0, `#3:INT64` a tensor of as many numbers as the array has,
+`[1]:INT64` one of that shape, `.:FLOAT` a number of the host as a scalar, `.=0` one of argument
+0's dtype, `n1:INT64` one number for each tensor of a list, and `r0:INT64` one for each dimension
+of a tensor.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
@@ -28,7 +29,7 @@ from collector.recording.kernel_tables.movement import made_dense
 
 UNKNOWN = "?"
 _TOKEN = re.compile(
-    r"(?P<kind>[#nr.]?)(?P<place>-?\d+)?(?:\[(?P<shape>[\d,]+)\])?(?P<lies>[TMVRF])?"
+    r"(?P<kind>[#nr.]?)(?P<place>-?\d+)?(?:\[(?P<shape>[\d,]+)\])?(?P<lies>[TMPVRF])?"
     r"(?:@(?P<unless>\d+))?(?:=(?P<like>\d+))?(?::(?P<dtype>\w+))?"
 )
 _LAYOUTS: Mapping[str, str] = MappingProxyType(
@@ -39,8 +40,8 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnMatmulWeightNz": "0T 1 -> 2",
         "aclnnAddmm": "1T 2T 0:FLOAT -> 5",
         "aclnnAddmmWeightNz": "1T 2 0:FLOAT -> 5",
-        "aclnnWeightQuantBatchMatmulV2": "0 1T 2 3 4 5 6 -> -1",
-        "aclnnGroupedMatmulV5": "0 1T 2 3 4 5 6 8 7 -> 17",
+        "aclnnWeightQuantBatchMatmulV2": "0 1P 2 3 4 5 6 -> -1",
+        "aclnnGroupedMatmulV5": "0 1P 2 3 4 5 6 8 7 -> 17",
         "aclnnGroupedMatmulWeightNz": "0 1 2 3 4 5 6 8 7 -> 18",
         **dict.fromkeys(
             ("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
@@ -332,6 +333,8 @@ def _passed(match: re.Match[str], argument: str, arguments: Sequence[str]) -> It
     for tensor in tensors:
         cell = _Cell.of(tensor)
         shape = _lying(match["lies"], tensor) if match["lies"] else cell.shape
+        if match["lies"] == "P" and tensor.dtype == "INT32" and is_plain_format(tensor.format):
+            shape, cell = (*shape[:-1], 8 * shape[-1]), replace(cell, dtype="INT4")
         if match["unless"] and arguments[int(match["unless"])] == "0":
             shape = ()
         yield _Cell(shape, match["dtype"] or cell.dtype, cell.format)
