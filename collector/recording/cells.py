@@ -56,6 +56,23 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnAddRmsNormBias": "0 1 2 3 -> 4 5 6",
         "triton._triton_rope": "0 2 8 10 -> 0 2",
         "triton.split_qkv_rmsnorm_rope_kernel": "0 4 -> 1 2 3",  # as a profile shows it
+        # of the other Triton kernels profiles show no tensors: those of a launch, outputs last
+        "triton._causal_conv1d_update_kernel_npu_tiled": "0 1 2 3 4 -> 9 3",
+        "triton._layer_norm_fwd_1pass_kernel_npu": "0 2 3 4 -> 1 5 6",
+        "triton.chunk_fwd_kernel_o": "0 1 2 3 4 6 7 -> 5",
+        "triton.chunk_gated_delta_rule_fwd_kernel_h_blockdim64": "0 1 2 4 6 8 9 -> 5 3 7",
+        "triton.chunk_local_cumsum_scalar_kernel": "0 3 4 -> 1",
+        "triton.chunk_scaled_dot_kkt_fwd_kernel": "0 1 2 4 5 -> 3",
+        "triton.fused_gdn_gating_kernel": "2 3 4 5 -> 0 1",
+        "triton.fused_qkvzba_split_reshape_cat_kernel": "4 5 -> 0 1 2 3",
+        "triton.fused_sigmoid_gating_delta_rule_update_kernel": ("0 1 2 5 6 7 8 10 11 12 -> 9 10"),
+        "triton.l2norm_fwd_kernel2_loop": "0 -> 1",
+        "triton.merge_16x16_to_64x64_inverse_kernel": "0 1 3 4 -> 2",
+        "triton.recompute_w_u_fwd_kernel": "0 1 2 5 6 7 8 -> 3 4",
+        "triton.solve_tril_16x16_kernel": "0 2 3 -> ?",  # the function does not return it
+        "triton.triton_rms_kernel": "0 -> 2",
+        "aclnnRecurrentGatedDeltaRule": "0 1 2 3 4 5 6 7 8 9 -> 10 4",
+        "aclnnFusedGdnGating": "0 1 2 3 -> -2 -1",
         "aclnnAddRmsNormDynamicQuantV2": "0 1 2 3 4 5 -> 7 8 9 10 11",
         "aclnnAddRmsNormQuantV2": "0 1 2 3 4 5 6 7 -> 10 11 12",
         "aclnnInplaceAddRmsNorm": "0 1 2 -> 0 3 1",
@@ -282,11 +299,19 @@ def _quantised(call: Recorded) -> str:
     return "0 1T 3 6 8 2 -> -1" if call.name == "aclnnQuantMatmulV5" else "0 1 3 6 8 2 -> -1"
 
 
+def _convolved(call: Recorded) -> str:
+    """The layout of a causal convolution; up to vLLM-Ascend 0.18 its lengths are arrays."""
+    if call.arguments[4].startswith("ints"):
+        return "0 1 2 3 #4:INT64 #5:INT64 #6:INT64 #7:INT64 -> -1"
+    return "0 1 2 3 4 5 6 7 -> -1"
+
+
 _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
     {
         "aclnnAdd": _added,
         "aclnnMatmul": _product,
         "aclnnIndex": _indexed,
+        "aclnnCausalConv1d": _convolved,
         "aclnnGroupedMatmulSwigluQuantWeightNZ": _gated,
         "aclnnDynamicQuantV2": _quantised_by_row,
         "aclnnInplaceCopy": _copied,

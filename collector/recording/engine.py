@@ -190,7 +190,7 @@ def _run(
     shown = ", ".join(f"{count} {kind}" for kind, count in cut.items())
     logger.info("running %s with %s layers", config.name, shown)
     begun = time.monotonic()
-    env = _environment(settings, serving, log)
+    env = engine_environment(settings, serving, log)
     with (work / "engine.txt").open("wb") as output:
         command = [serving.python, _PROGRAM, request, result]
         words = list(map(str, command))
@@ -291,9 +291,10 @@ def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[s
     }
 
 
-def _environment(
+def engine_environment(
     settings: EngineSettings, serving: ServingEnvironment, log: Path
 ) -> Mapping[str, str]:
+    """Return the environment of a process of the engine, which writes its launches to a log."""
     runtime = build_runtime(serving.site, torch=serving.torch)
     env = environment(runtime, devices=min(settings.ranks, 16), log=log)
     kept = {name: text for name, text in env.items() if not name.startswith(_NOT_INHERITED)}

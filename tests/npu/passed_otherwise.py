@@ -80,6 +80,17 @@ _WAYS = (
     *_each("HistogramV2", "o1", How.DTYPE, "the kernel writes INT32, aclnn casts"),
     *_each("NonZero", "o1", How.ELSEWHERE, "as many rows are made as there are elements"),
     *_each("LightningIndexer", "o2", How.ELSEWHERE, "values are not asked for"),
+    *_each("CausalConv1d", "i5 i6 i7", How.ELSEWHERE, "lists of the host"),
+    *_each("triton_rms_kernel", "i1", How.ELSEWHERE, "heads of one size are rows to the kernel"),
+    *_each(
+        "_causal_conv1d_update_kernel_npu_tiled", "i1 i2 i4", How.ELSEWHERE, "views, turned about"
+    ),
+    *_each("chunk_scaled_dot_kkt_fwd_kernel", "i2 i3", How.ELSEWHERE, "heads come first"),
+    *_each("recompute_w_u_fwd_kernel", "i3 i5", How.ELSEWHERE, "heads come first"),
+    *_each("chunk_gated_delta_rule_fwd_kernel_h_blockdim64", "i4", How.ELSEWHERE, "the same"),
+    *_each("chunk_fwd_kernel_o", "i5", How.ELSEWHERE, "heads come first"),
+    *_each("chunk_fwd_kernel_o", "i7", How.ELSEWHERE, "the function counts the chunks itself"),
+    *_each("RecurrentGatedDeltaRule", "o2", How.UPDATED, ""),
     *_each("OnesLike ZerosLike", "o1", How.UPDATED, ""),
     *_each("MaskedFill IndexFill IndexPutV2 ScatterElementsV2", "o1", How.UPDATED, ""),
     *_each("ScatterNdUpdate", "o1", How.UPDATED, ""),
@@ -112,6 +123,13 @@ COMPANIONS: Mapping[str, frozenset[str]] = MappingProxyType(
         # autograd wants the gradient in memory of its own
         "Conv2DBackpropFilter": _CONVERSIONS | {"aclnnInplaceCopy"},
         "LayerNormV3": frozenset({"aclnnInplaceCopy"}),  # statistics in the dtype of the row
+        # a function of Python, which launches two kernels
+        "solve_tril_16x16_kernel": frozenset(
+            {"solve_tril", "triton.merge_16x16_to_64x64_inverse_kernel"}
+        ),
+        "merge_16x16_to_64x64_inverse_kernel": frozenset(
+            {"solve_tril", "triton.solve_tril_16x16_kernel"}
+        ),
         "HistogramV2": frozenset({"aclnnInplaceCopy"}),  # the output in the dtype of the input
         "IndexPutV2": frozenset({"aclnnInplaceCopy"}),  # an index that stands behind a whole axis
         "MatMulV2": _CONVERSIONS,  # operands that CANN reads badly as they are

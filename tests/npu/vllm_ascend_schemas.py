@@ -127,6 +127,11 @@ _OF_EXTENSION: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
         named["x"].new_empty(named["x"].shape[:-1], dtype=torch.float32),
     ),
     "npu_scatter_nd_update_v2": lambda torch, named: None,
+    "npu_fused_gdn_gating": lambda torch, named: (
+        named["a"].new_empty((1, *named["a"].shape), dtype=torch.float32),
+        named["b"].new_empty((1, *named["b"].shape)),
+    ),
+    "npu_causal_conv1d_custom": lambda torch, named: torch.empty_like(named["x"]),
     "compressor": lambda torch, named: named["x"].new_empty(
         (len(named["rope_sin"]), len(named["norm_weight"]))
     ),
@@ -149,9 +154,70 @@ _OF_EXTENSION: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     ),
 }
 # Functions of Python that the catalogue calls by their module.
+_FLA = "vllm_ascend.ops.triton.fla"
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "vllm_ascend.ops.triton.rope.rope_forward_triton_siso": lambda qk, *args, **named: qk,
+    "vllm_ascend.ops.triton.mamba.causal_conv1d.causal_conv1d_update_npu": (
+        lambda x, *args, **named: x.unsqueeze(1)
+    ),
+    "vllm_ascend.ops.triton.layernorm_gated.layer_norm_fwd_npu": lambda x, *args, **named: (
+        x.new_empty(x.shape),
+        None,
+        _wide(x, x.shape[:1]),
+    ),
+    "vllm_ascend.ops.triton.fused_gdn_gating.fused_gdn_gating_patch": lambda log, a, b, bias: (
+        _wide(a, (1, *a.shape)),
+        b.new_empty((1, *b.shape)),
+    ),
+    "vllm_ascend.ops.triton.rms_norm.triton_q_rms": lambda x, eps: x.new_empty(x.shape),
+    f"{_FLA}.l2norm.l2norm_fwd": lambda x: x.new_empty(x.shape),
+    f"{_FLA}.fused_qkvzba_split_reshape.fused_qkvzba_split_reshape_cat": (
+        lambda qkvz, ba, keys, heads, key_size, size: (
+            qkvz.new_empty((len(qkvz), 2 * keys * key_size + heads * size)),
+            qkvz.new_empty((len(qkvz), heads, size)),
+            *(ba.new_empty((len(ba), heads)) for _ in range(2)),
+        )
+    ),
+    f"{_FLA}.sigmoid_gating.fused_sigmoid_gating_delta_rule_update": (
+        lambda **named: named["v"].new_empty(named["v"].shape)
+    ),
+    f"{_FLA}.cumsum.chunk_local_cumsum": lambda g, **named: g.float(),
+    f"{_FLA}.chunk_scaled_dot_kkt.chunk_scaled_dot_kkt_fwd": lambda k, **named: _wide(
+        k, (*k.shape[:2], named["beta"].shape[-1], 64)
+    ),
+    f"{_FLA}.solve_tril.solve_tril": lambda A, **named: _solved(A, **named),
+    f"{_FLA}.wy_fast.recompute_w_u_fwd": lambda **named: (
+        named["k"].new_empty((*named["v"].shape[:3], named["k"].shape[3])),
+        named["v"].new_empty(named["v"].shape),
+    ),
+    f"{_FLA}.chunk_delta_h.chunk_gated_delta_rule_fwd_h": lambda **named: (
+        named["k"].new_empty((1, len(named["chunk_indices"]), *named["initial_state"].shape[1:])),
+        named["u"].new_empty(named["u"].shape),
+        _wide(named["initial_state"], named["initial_state"].shape),
+    ),
+    f"{_FLA}.chunk_o.chunk_fwd_o": lambda **named: named["v"].new_empty(named["v"].shape),
 }
+
+
+def _wide(tensor: Any, shape: Sequence[int]) -> Any:
+    """One of FLOAT where the tensor is."""
+    import torch
+
+    return tensor.new_empty(shape, dtype=torch.float32)
+
+
+def _solved(matrices: Any, **named: Any) -> Any:
+    """What the function launches: the inverses of small blocks, and of them those of chunks."""
+    import torch
+
+    small = matrices.new_empty((*matrices.shape[:3], 16))
+    found = torch.empty_like(matrices, dtype=named["output_dtype"])
+    ends = named["cu_seqlens"]
+    large = named["chunk_indices_large_block"], named["chunk_indices_bt"]
+    _record(torch, "triton.solve_tril_16x16_kernel", (matrices, small, ends, large[0]))
+    kernel = "triton.merge_16x16_to_64x64_inverse_kernel"
+    _record(torch, kernel, (matrices, small, found, ends, large[1]))
+    return found
 
 
 def _of_wheel() -> dict[str, Callable[[Any, dict[str, Any]], Any]]:

@@ -15,6 +15,7 @@ from collector.recording.quantised import WeightScheme
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.recorded_step import Prompts
 from tests.lacking import lacking
+from tests.npu.triton_rows import recorded_triton, triton_path
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
@@ -230,3 +231,8 @@ def test_what_the_engine_refuses_ends_in_one_line(usual, tmp_path):
     with pytest.raises(EngineFailed) as raised:
         record_model(unknown, EngineSettings(usual, (DECODE,)), tmp_path)
     assert "\n" not in str(raised.value)
+
+
+def test_functions_of_triton_launch_for_every_row_what_the_file_says(release):
+    again = f"record again, and read the difference: python -m tests.npu.triton_rows {release}"
+    assert recorded_triton(release) == triton_path(release).read_text(), again

@@ -53,4 +53,20 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "npu_quant_lightning_indexer_v2": "QuantLightningIndexerV2",
     "npu_sparse_attn_sharedkv": "SparseAttnSharedkv",
     "npu_sparse_flash_mla": "SparseFlashMla",
+    "npu_fused_gdn_gating": "FusedGdnGating",
+    "npu_causal_conv1d_custom": "CausalConv1d",
+    # functions of vLLM-Ascend that launch a Triton kernel
+    "fused_sigmoid_gating_delta_rule_update": "fused_sigmoid_gating_delta_rule_update_kernel",
+    "fused_gdn_gating_patch": "fused_gdn_gating_kernel",
+    "fused_qkvzba_split_reshape_cat": "fused_qkvzba_split_reshape_cat_kernel",
+    "layer_norm_fwd_npu": "_layer_norm_fwd_1pass_kernel_npu",
+    "l2norm_fwd": "l2norm_fwd_kernel2_loop",
+    "triton_q_rms": "triton_rms_kernel",
+    "causal_conv1d_update_npu": "_causal_conv1d_update_kernel_npu_tiled",
+    "chunk_local_cumsum": "chunk_local_cumsum_scalar_kernel",
+    "chunk_scaled_dot_kkt_fwd": "chunk_scaled_dot_kkt_fwd_kernel",
+    "recompute_w_u_fwd": "recompute_w_u_fwd_kernel",
+    "chunk_gated_delta_rule_fwd_h": "chunk_gated_delta_rule_fwd_kernel_h_blockdim64",
+    "chunk_fwd_o": "chunk_fwd_kernel_o",
+    "solve_tril": "",  # two kernels, which are recorded by their own names
 }

@@ -90,7 +90,8 @@ def schemas_of_sources(sources: Sequence[str], names: Iterable[str]) -> set[str]
         if isinstance(node, ast.FunctionDef):
             name = registered.get(node.name, node.name)
             if name in wanted:
-                found.add(f"{name}({', '.join(_arguments(node.args))}) -> Any")
+                arguments = (*_arguments(node.args), *_others(node))
+                found.add(f"{name}({', '.join(arguments)}) -> Any")
     return found
 
 
@@ -136,6 +137,18 @@ def _arguments(args: ast.arguments) -> Iterator[str]:
         yield "*"
     for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
         yield _argument(arg, default)
+
+
+def _others(function: ast.FunctionDef) -> Iterator[str]:
+    """Those of `**others` that the function reads."""
+    if function.args.kwarg is None:
+        return
+    read = rf"\b{function.args.kwarg.arg}\.(?:get|pop)\('(\w+)'"
+    names = re.findall(read, ast.unparse(function))
+    if names and not function.args.kwonlyargs:
+        yield "*"
+    for name in names:
+        yield f"Any? {name}=None"
 
 
 def _argument(arg: ast.arg, default: ast.expr | None) -> str:

@@ -108,7 +108,7 @@ def _read(case: Case) -> CompressorCall | None:
     }
     if any(input_shape(case, i) != shape for i, shape in expected.items()):
         return None
-    if state[2] != 2 * coff * size or state[1] % 16 or state[1] > 1024:
+    if state[2] != 2 * coff * size or state[1] > 1024:
         return None
     try:
         queries, befores = _positions(case, x[0], batch, ape[0])

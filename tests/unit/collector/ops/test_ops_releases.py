@@ -197,6 +197,11 @@ def test_operators_that_python_registers_are_read_from_its_source():
     assert found == {"scaled(Any x, Any? y=None, *, Any s) -> Any"}
 
 
+def test_what_a_function_reads_of_its_other_arguments_is_one_of_them():
+    source = 'def impl(x, **others):\n    return x + others.get("y", 0)\n'
+    assert schemas_of_sources([source], {"impl"}) == {"impl(Any? x, *, Any? y=None) -> Any"}
+
+
 def test_operators_of_atb_are_read_from_pages_and_lists():
     page = "torch_npu.atb.load(key, *, starts=None) -> (Tensor, Tensor)\n"
     assert schemas_of_texts(page, {"load"}) == {"load(Any key, *, Any? starts=None) -> Any"}

@@ -1,0 +1,242 @@
+"""Linear attention: chunks against a recurrence token by token, and its parts against torch."""
+
+import math
+
+import pytest
+
+from collector.ops.registry import find
+from tests.fixtures.op_rows import rows_of
+from tests.unit.collector.ops.conftest import CpuMaker
+
+pytestmark = pytest.mark.torch
+
+LENGTHS, HEADS, KEY_HEADS, KEY, VALUE = (90, 70), 4, 2, 8, 16
+TOKENS = sum(LENGTHS)
+
+
+def recurrence(torch, query, key, value, beta, gate, state, scale):
+    """The output (T,H,V) and the state (H,K,V) after the tokens, one by one."""
+    found = []
+    for t in range(len(value)):
+        q, k = (x[t].repeat_interleave(HEADS // KEY_HEADS, 0) for x in (query, key))
+        state = state * gate[t].exp().view(-1, 1, 1)
+        written = (value[t] - torch.einsum("hk,hkv->hv", k, state)) * beta[t].unsqueeze(1)
+        state = state + torch.einsum("hk,hv->hkv", k, written)
+        found.append(torch.einsum("hk,hkv->hv", q, state) * scale)
+    return torch.stack(found), state
+
+
+def run(torch, kernel, call, **tensors):
+    """A kernel's reference, with these tensors instead of its call's own."""
+    return find(kernel).run_reference(torch, *call.args, **{**call.kwargs, **tensors})
+
+
+def test_chunks_give_what_the_recurrence_gives(torch, case_of):
+    ends, chunks = "3", 4
+    by_head, keys, values = (
+        f"1,{HEADS},{TOKENS}",
+        f"1,{TOKENS},{KEY_HEADS},{KEY}",
+        (f"1,{TOKENS},{HEADS},{VALUE}"),
+    )
+    states = f"2,{HEADS},{KEY},{VALUE}"
+    f = "FLOAT"
+    cells = {
+        "chunk_local_cumsum_scalar_kernel": (
+            *(f"1,{TOKENS},{HEADS};{ends};2,2", f"{f};INT32;INT32"),
+            *(f"1,{TOKENS},{HEADS}", f),
+        ),
+        "chunk_scaled_dot_kkt_fwd_kernel": (
+            f"{keys};{HEADS},1,{TOKENS};{HEADS},1,{TOKENS};{ends};{chunks},2",
+            *(f"{f};{f};{f};INT32;INT32", f"1,{TOKENS},{HEADS},64", f),
+        ),
+        "merge_16x16_to_64x64_inverse_kernel": (
+            f"1,{TOKENS},{HEADS},64;1,{TOKENS},{HEADS},16;{ends};{chunks},2",
+            *(f"{f};{f};INT32;INT32", f"1,{TOKENS},{HEADS},64", f),
+        ),
+        "recompute_w_u_fwd_kernel": (
+            f"{keys};{values};{by_head};1,{TOKENS},{HEADS},64;{by_head};{ends};{chunks},2",
+            *(f"{f};{f};{f};{f};{f};INT32;INT32", f"1,{TOKENS},{HEADS},{KEY};{values}", f"{f};{f}"),
+        ),
+        "chunk_gated_delta_rule_fwd_kernel_h_blockdim64": (
+            f"{keys};{values};1,{TOKENS},{HEADS},{KEY};{by_head};{states};{ends};{ends}",
+            f"{f};{f};{f};{f};{f};INT32;INT32",
+            *(f"1,{chunks},{HEADS},{KEY},{VALUE};{values};{states}", f"{f};{f};{f}"),
+        ),
+        "chunk_fwd_kernel_o": (
+            f"{keys};{keys};{values};1,{chunks},{HEADS},{KEY},{VALUE};{by_head};{ends};{ends}",
+            *(f"{f};{f};{f};{f};{f};INT32;INT32", values, f),
+        ),
+    }
+    calls = {}
+    for kernel, text in cells.items():
+        case = case_of(kernel, *text)
+        find(kernel).check(case, "cpu")
+        calls[kernel] = find(kernel).build(case, CpuMaker(torch))
+    lengths = [call.kwargs["sizes"].lengths for call in calls.values()]
+    assert lengths == [(80, 80)] * len(calls)
+
+    make = CpuMaker(torch)
+    query, key = (
+        torch.nn.functional.normalize(make.normal((TOKENS, KEY_HEADS, KEY), f), dim=-1)
+        for _ in range(2)
+    )
+    value, beta = make.normal((TOKENS, HEADS, VALUE), f), make.uniform((TOKENS, HEADS), f, 0, 1)
+    gate, state = make.uniform((TOKENS, HEADS), f, -0.2, 0), make.normal((2, HEADS, KEY, VALUE), f)
+
+    sums, products, inverse, weights, chunk_states, output = calls.items()
+    g = find(sums[0]).run_reference(torch, gate.unsqueeze(0), **sums[1].kwargs)
+    k, b = key.unsqueeze(0), beta.unsqueeze(0)
+    a = find(products[0]).run_reference(
+        torch, k, **{**products[1].kwargs, "beta": b, "g_cumsum": g}
+    )
+    solved = find(inverse[0]).run_reference(torch, a, **inverse[1].kwargs)
+    w, u = run(torch, *weights, k=k, v=value.unsqueeze(0), beta=b, g_cumsum=g, A=solved)
+    h, new, final = run(torch, *chunk_states, k=k, w=w, u=u, g=g, initial_state=state)
+    out = run(torch, *output, q=query.unsqueeze(0), k=k, v=new, h=h, g=g)
+
+    for request in range(2):
+        own = slice(80 * request, 80 * request + 80)
+        tensors = [x[own] for x in (query, key, value, beta, gate)]
+        expected, last = recurrence(torch, *tensors, state[request], KEY**-0.5)
+        torch.testing.assert_close(out[0, own], expected, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(final[request], last, rtol=1e-3, atol=1e-4)
+
+
+def test_blocks_of_16_are_solved_alone(torch, build, launch):
+    (row,) = rows_of("solve_tril_16x16_kernel")
+    (matrices,) = (call := build(row.case)).args
+    (found,) = launch(row.case, call)
+    for first in (0, 48, 64):  # the second chunk begins at token 64
+        last = min(first + 16, 100)
+        own = slice(first % 64, first % 64 + last - first)
+        for head in range(4):
+            part = matrices[0, first:last, head, own] + torch.eye(last - first)
+            inverse = torch.linalg.inv(part)
+            torch.testing.assert_close(found[0, first:last, head, : last - first], inverse)
+
+
+def test_a_decode_updates_the_states_of_its_requests(torch, build, launch):
+    for row in rows_of("RecurrentGatedDeltaRule"):
+        given = (call := build(row.case, wide=True)).kwargs
+        before, places = given["state"].clone(), given["ssm_state_indices"]
+        out, after = launch(row.case, call)
+        assert after is given["state"]
+        requests = len(given["actual_seq_lengths"])
+        each = len(places) // requests
+        groups = given["value"].shape[1] // given["key"].shape[1]
+        for request in range(requests):
+            state = before[places[request * each]]
+            for token in range(request * each, (request + 1) * each):
+                q, k = (given[x][token].repeat_interleave(groups, 0) for x in ("query", "key"))
+                state = state * given["g"][token].exp().view(-1, 1, 1)
+                known = torch.einsum("hvk,hk->hv", state, k)
+                written = (given["value"][token] - known) * given["beta"][token].unsqueeze(1)
+                state = state + torch.einsum("hv,hk->hvk", written, k)
+                read = torch.einsum("hvk,hk->hv", state, q) * given["scale"]
+                torch.testing.assert_close(out[token], read, rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(after[places[token]], state, rtol=1e-4, atol=1e-5)
+        untouched = sorted({*range(len(before))} - set(places.tolist()))
+        assert torch.equal(after[untouched], before[untouched])
+
+
+def test_the_fused_decode_computes_its_gates(torch, build, launch):
+    (row,) = rows_of("fused_sigmoid_gating_delta_rule_update_kernel")
+    given = (call := build(row.case, wide=True)).kwargs
+    before, places = given["initial_state_source"].clone(), given["initial_state_indices"]
+    out, after = launch(row.case, call)
+    for token, place in enumerate(places.tolist()):
+        for head in range(4):
+            q, k = (
+                torch.nn.functional.normalize(given[x][0, token, head // 2], dim=0) for x in "qk"
+            )
+            step = float(given["a"][0, token, head] + given["dt_bias"][head])
+            gate = -math.exp(given["A_log"][head]) * math.log1p(math.exp(step))
+            state = before[place, head] * math.exp(gate)
+            written = (given["v"][0, token, head] - k @ state) * given["b"][
+                0, token, head
+            ].sigmoid()
+            state = state + torch.outer(k, written)
+            torch.testing.assert_close(after[place, head], state, rtol=1e-4, atol=1e-5)
+            read = q @ state / 8**0.5
+            torch.testing.assert_close(out[0, 0, token, head], read, rtol=1e-4, atol=1e-5)
+
+
+def test_gates_are_negative_steps(torch, build, launch):
+    for kernel in ("FusedGdnGating", "fused_gdn_gating_kernel"):
+        row = rows_of(kernel)[0]
+        log, a, b, bias = (call := build(row.case, wide=True)).args
+        gates, beta = launch(row.case, call)
+        expected = -log.exp() * torch.log1p((a + bias).exp())
+        torch.testing.assert_close(gates[0], expected)
+        torch.testing.assert_close(beta[0], 1 / (1 + (-b).exp()))
+
+
+def test_projections_are_split_head_by_head(torch, build, launch):
+    (row,) = rows_of("fused_qkvzba_split_reshape_cat_kernel")
+    qkvz, ba, keys, heads, _, size = (call := build(row.case)).args
+    qkv, gate, b, a = launch(row.case, call)
+    each = heads // keys
+    for key in range(keys):
+        line = qkvz[:, 2 * size * (1 + each) * key :]
+        assert torch.equal(qkv[:, size * key : size * (key + 1)], line[:, :size])
+        start = size * (keys + key)
+        assert torch.equal(qkv[:, start : start + size], line[:, size : 2 * size])
+        for number in range(each):
+            head, at = key * each + number, size * (2 + number)
+            start = size * (2 * keys + head)
+            assert torch.equal(qkv[:, start : start + size], line[:, at : at + size])
+            at += size * each
+            assert torch.equal(gate[:, head], line[:, at : at + size])
+            assert torch.equal(b[:, head], ba[:, 2 * each * key + number])
+            assert torch.equal(a[:, head], ba[:, 2 * each * key + each + number])
+
+
+def test_norms_of_rows(torch, build, launch):
+    for row in rows_of("_layer_norm_fwd_1pass_kernel_npu"):
+        x, weight, *_ = (call := build(row.case, wide=True)).args
+        y, means, inverse = launch(row.case, call)
+        expected = torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-6)
+        gate = call.kwargs["z"]
+        expected = expected if gate is None else expected * gate * gate.sigmoid()
+        torch.testing.assert_close(y, expected)
+        assert means is None
+        torch.testing.assert_close(
+            inverse, 4 / torch.linalg.vector_norm(x, dim=1), rtol=1e-4, atol=0
+        )
+    for kernel, size in (("l2norm_fwd_kernel2_loop", 1), ("triton_rms_kernel", 4)):
+        (row,) = rows_of(kernel)
+        (y,) = launch(row.case, build(row.case, wide=True))
+        norms = torch.linalg.vector_norm(y.squeeze(0), dim=1)
+        torch.testing.assert_close(norms, torch.full((6,), float(size)), rtol=1e-4, atol=0)
+
+
+def convolved(torch, line, weight, bias):
+    """A convolution of each channel by torch, over tokens (T,D) with those before them."""
+    return torch.nn.functional.silu(
+        torch.nn.functional.conv1d(line.t().unsqueeze(0), weight.t().unsqueeze(1), bias, groups=16)
+    )[0].t()
+
+
+def test_a_convolution_reads_the_tokens_before(torch, build, launch):
+    for row in rows_of("CausalConv1d"):
+        x, weight, bias, state, _, places, initial = (call := build(row.case, wide=True)).args
+        before, (out,) = state.clone(), launch(row.case, call)
+        start = 0
+        for place, length in zip(places.tolist(), call.kwargs["lengths"], strict=True):
+            held = before[place] if initial is None else torch.zeros(3, 16)
+            line = torch.cat((held, x[start : start + length]))
+            expected = convolved(torch, line, weight, bias)
+            torch.testing.assert_close(out[start : start + length], expected, rtol=1e-4, atol=1e-5)
+            assert torch.equal(state[place], line[-3:])
+            start += length
+
+
+def test_a_token_s_convolution_moves_its_state(torch, build, launch):
+    (row,) = rows_of("_causal_conv1d_update_kernel_npu_tiled")
+    x, weight, bias, state, places = (call := build(row.case, wide=True)).args
+    before, (out, after) = state.clone(), launch(row.case, call)
+    for request, place in enumerate(places.tolist()):
+        line = torch.cat((before[place], x[request]))
+        expected = convolved(torch, line, weight, bias)
+        torch.testing.assert_close(out[request], expected, rtol=1e-4, atol=1e-5)
+        assert torch.equal(after[place], line[1:])
