@@ -103,6 +103,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnInplacePartialRotaryMul": "0 1 2 -> 0",
         "aclnnHcPre": "0 1 2 3 -> -3 -2 -1",
         "aclnnCompressor": "0 1 2 3 4 5 6 7 8 9 10 11 -> -1 3",
+        "aclnnCompressorMetadata": "0 1 2 3 4 -> -3 -2 -1",
         "aclnnSparseAttnSharedkv": f"{' '.join(map(str, range(14)))} -> -2 -1",
         "aclnnVllmQuantLightningIndexer": "0 1 2 3 4 5 6 7 8 -> -2 -1",
         "aclnnMoeGatingTopKHash": "0 1 2 3 -> -3 -2 -1",

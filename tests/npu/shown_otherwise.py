@@ -22,7 +22,12 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
                 *("mla_preprocess_0_mix_aic", "muls_add_kernel", "split_qkv_rmsnorm_rope_kernel"),
                 *("HcPost", "HcPre", "InplacePartialRotaryMul"),
                 *("MoeGatingTopKHash", "RmsNormDynamicQuant", "ScatterNdUpdateSk"),
-                *("ScatterNdUpdateV2", "Compressor", "QuantLightningIndexerV2"),
+                *(
+                    "ScatterNdUpdateV2",
+                    "Compressor",
+                    "CompressorMetadata",
+                    "QuantLightningIndexerV2",
+                ),
                 *("SparseAttnSharedkv", "SparseFlashMla", "VllmQuantLightningIndexer"),
                 *("FusedGdnGating", "CausalConv1d", "l2norm_fwd_kernel2_loop"),
                 *("fused_sigmoid_gating_delta_rule_update_kernel", "fused_gdn_gating_kernel"),

@@ -135,6 +135,13 @@ _OF_EXTENSION: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "compressor": lambda torch, named: named["x"].new_empty(
         (len(named["rope_sin"]), len(named["norm_weight"]))
     ),
+    "compressor_metadata": lambda torch, named: (
+        *(
+            named[table].new_empty((named["num_compressed_tokens"], 1, 1, named[table].shape[1]))
+            for table in ("rope_cos", "rope_sin")
+        ),
+        named["cu_seqlens"].new_empty((named["num_compressed_tokens"], 2)),
+    ),
     "npu_sparse_attn_sharedkv": lambda torch, named: (
         torch.empty_like(named["q"]),
         named["q"].new_empty((0,), dtype=torch.float32),

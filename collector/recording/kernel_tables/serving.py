@@ -49,6 +49,7 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "npu_scatter_nd_update_sk": "ScatterNdUpdateSk",
     "moe_gating_top_k_hash": "MoeGatingTopKHash",
     "compressor": "Compressor",
+    "compressor_metadata": "CompressorMetadata",
     "npu_vllm_quant_lightning_indexer": "VllmQuantLightningIndexer",
     "npu_quant_lightning_indexer_v2": "QuantLightningIndexerV2",
     "npu_sparse_attn_sharedkv": "SparseAttnSharedkv",

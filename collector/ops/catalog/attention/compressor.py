@@ -18,7 +18,14 @@ from collector.ops.catalog.attention import _lengths
 from collector.ops.catalog.attention._lengths import NoNumber, Request
 from collector.ops.parts import like
 from collector.ops.parts.tensors import cumulative_ends, equal_parts, make_pairs
-from collector.ops.slots import elements, given, input_shape, outputs_agree, spelling
+from collector.ops.slots import (
+    elements,
+    given,
+    input_shape,
+    output_slot,
+    outputs_agree,
+    spelling,
+)
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 _X, _VALUES, _GATE, _STATE, _APE, _NORM, _SIN, _COS = range(8)
@@ -305,5 +312,113 @@ COMPRESSOR = OpSpec(
             lambda case: _read(case) is not None,
         ),
         Constraint("expected cos and sin in FLOAT or the dtype of x", _rope_dtypes_fit),
+    ),
+)
+
+
+# Before it runs another kernel: cos and sin of the first token of each new key, and where it goes
+# in the cache of keys. What is left of the rows says that it is none.
+_TABLE_SIN, _ENDS, _BEGINS, _PAGES = range(1, 5)
+_KEYS_PER_PAGE = 32
+_SMALL_RATIO = 4
+_PAIRS = 2  # slot_mapping_format: block and place
+
+
+@lru_cache(maxsize=256)
+def _planned(case: Case) -> tuple[Shape, Shape] | None:
+    """Return the new tokens of each request, and those before them; None if nothing fits."""
+    cos, pages = input_shape(case, 0), input_shape(case, _PAGES)
+    batch = (input_shape(case, _BEGINS) or (0,))[0]
+    out = output_slot(case)
+    rows = out.shape[0] if out is not None and out.shape else 0
+    if len(cos) != 2 or not all(cos) or len(pages) != 2 or not 0 < batch <= rows:
+        return None
+    expected = {_TABLE_SIN: cos, _ENDS: (batch + 1,), _BEGINS: (batch,), _PAGES: (batch, pages[1])}
+    if any(input_shape(case, i) != shape for i, shape in expected.items()):
+        return None
+    if rows == batch:
+        queries = (1,) * batch
+        befores = tuple(_SMALL_RATIO + request % _SMALL_RATIO for request in range(batch))
+    else:
+        queries, befores = equal_parts((rows - batch) * _SMALL_RATIO, batch), (0,) * batch
+    longest = max(map(int.__add__, queries, befores))
+    is_fitting = longest <= cos[0] and longest <= pages[1] * _KEYS_PER_PAGE * _SMALL_RATIO
+    turned = (rows, 1, 1, cos[1])
+    is_fitting = is_fitting and outputs_agree(case, turned, turned, (rows, 2))
+    return (queries, befores) if is_fitting else None
+
+
+def _plan_build(case: Case, make: TensorMaker) -> Call:
+    queries, befores = rules.accepted(_planned(case))
+    cos, sin = make_pairs(make, input_shape(case, 0), (case.inputs or ())[0].dtype)
+    pages = input_shape(case, _PAGES)
+    return Call(
+        rope_cos=cos,
+        rope_sin=sin,
+        cu_seqlens=make.tensor((0, *cumulative_ends(queries)), "INT32"),
+        start_pos=make.tensor(befores, "INT32"),
+        kv_block_table=make.tensor(range(elements(pages)), "INT32").view(pages),
+        kv_block_size=_KEYS_PER_PAGE,
+        slot_mapping_format=_PAIRS,
+        compress_ratio=_SMALL_RATIO,
+        num_compressed_tokens=rules.accepted(output_slot(case)).shape[0],
+        num_reqs_actual=len(queries),
+    )
+
+
+def _plan_reference(
+    torch: Any,
+    *,
+    rope_cos: Any,
+    rope_sin: Any,
+    cu_seqlens: Any,
+    start_pos: Any,
+    kv_block_table: Any,
+    kv_block_size: int,
+    compress_ratio: int,
+    num_compressed_tokens: int,
+    **others: int,
+) -> Any:
+    shape = (num_compressed_tokens, 1, 1, rope_cos.shape[1])
+    cos, sin = rope_cos.new_ones(shape), rope_sin.new_zeros(shape)
+    slots = cu_seqlens.new_empty((num_compressed_tokens, 2))
+    slots[:, 0], slots[:, 1] = -1, kv_block_size - 1
+    row, ends = 0, cu_seqlens.tolist()
+    for request, begin in enumerate(start_pos.tolist()):
+        stop = begin + ends[request + 1] - ends[request]
+        for key in range(begin // compress_ratio, stop // compress_ratio):
+            cos[row], sin[row] = rope_cos[key * compress_ratio], rope_sin[key * compress_ratio]
+            slots[row, 0] = kv_block_table[request, key // kv_block_size]
+            slots[row, 1] = key % kv_block_size
+            row += 1
+    return cos, sin, slots
+
+
+COMPRESSOR_METADATA = OpSpec(
+    kernel="CompressorMetadata",
+    call="torch.ops._C_ascend.compressor_metadata",
+    assumes=(
+        "keys of 4 tokens, 32 in a page; as many rows as requests: one new token each, otherwise "
+        "their first ones, of equal numbers"
+    ),
+    slots=("rope_cos", "rope_sin", "cu_seqlens", "start_pos", "kv_block_table"),
+    reference=_plan_reference,
+    build=_plan_build,
+    flops=lambda case: 0,
+    traffic=lambda case: (
+        sum(2 * slot.size_bytes for slot in case.outputs or ())
+        + sum(slot.size_bytes for slot in (case.inputs or ())[_ENDS:_PAGES])
+    ),
+    npu=NpuCall(needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
+    constraints=(
+        rules.inputs_are(rules.FLOATS, (0,)),
+        rules.one_dtype((0, _TABLE_SIN), (0, 1)),
+        rules.inputs_are(("INT32",), (_ENDS, _BEGINS, _PAGES)),
+        rules.outputs_are(("INT32",), (2,)),
+        Constraint(
+            "expected tables of cos and sin, ends and starts of requests and their pages, and "
+            "outputs (rows,1,1,D), the same, and (rows,2), for tokens that the tables hold",
+            lambda case: _planned(case) is not None,
+        ),
     ),
 )

@@ -362,3 +362,21 @@ def test_tokens_are_compressed_with_those_before_them(torch, build, launch):
                 turn = torch.complex(cos[at, ::2].float(), sin[at, ::2].float())
                 key = torch.cat((key[:-64], torch.view_as_real(pair * turn).flatten()))
                 torch.testing.assert_close(out[at], key, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.torch
+def test_the_plan_of_a_compressor_names_the_first_token_of_each_key(torch, build, launch):
+    for row, keys in zip(rows_of("CompressorMetadata"), ([], [(0, 0), (1, 0)]), strict=True):
+        call = build(row.case, wide=True)
+        given = call.kwargs
+        cos, sin, slots = launch(row.case, call)
+        assert sum(given["cu_seqlens"].diff()) == (3, 12)[len(keys) // 2]
+        ends = given["start_pos"] + given["cu_seqlens"].diff()
+        assert sum(ends // 4 - given["start_pos"] // 4) == (0, 2)[len(keys) // 2]
+        for number, (request, key) in enumerate(keys):
+            torch.testing.assert_close(cos[number, 0, 0], given["rope_cos"][4 * key])
+            torch.testing.assert_close(sin[number, 0, 0], given["rope_sin"][4 * key])
+            assert slots[number].tolist() == [int(given["kv_block_table"][request, 0]), key]
+        none = slots[len(keys) :]
+        assert none.tolist() == [[-1, 31]] * len(none)
+        assert bool((cos[len(keys) :] == 1).all()) and not bool(sin[len(keys) :].any())
