@@ -22,6 +22,7 @@ from collector.ops.slots import (
     elements,
     given,
     input_shape,
+    output_shape,
     output_slot,
     outputs_agree,
     spelling,
@@ -361,7 +362,7 @@ def _plan_build(case: Case, make: TensorMaker) -> Call:
         kv_block_size=_KEYS_PER_PAGE,
         slot_mapping_format=_PAIRS,
         compress_ratio=_SMALL_RATIO,
-        num_compressed_tokens=rules.accepted(output_slot(case)).shape[0],
+        num_compressed_tokens=rules.accepted(output_shape(case, 0))[0],
         num_reqs_actual=len(queries),
     )
 
