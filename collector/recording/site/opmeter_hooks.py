@@ -183,6 +183,7 @@ def _marks_of_steps(module):
 
         torch.npu.synchronize()
         if scheduled.total_num_scheduled_tokens:
+            torch.npu.manual_seed(0)  # offsets of random numbers are arguments
             record_named("MARK", "step", len(STEPS))
             STEPS.append(_requests(scheduled))
         else:
