@@ -32,7 +32,8 @@ _BY_LAYER = (
     *("attn_type_list", "compress_ratios"),
 )
 _DRAFTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
-_TEXT = "text_config"  # of a model that also reads images
+_TEXT, _VISION = "text_config", "vision_config"  # of a model that also reads images
+_ADDED = "deepstack_visual_indexes"  # whose states are added to the first layers of the decoder
 _REQUIRED = ("num_hidden_layers", "vocab_size", "max_position_embeddings")
 _LONGEST_BLOCK = 16
 
@@ -78,7 +79,7 @@ class Config:
 
     @property
     def reads_images(self) -> bool:
-        return "vision_config" in self._values
+        return _VISION in self._values
 
     @property
     def drafting(self) -> int:
@@ -150,7 +151,11 @@ class Config:
             if isinstance(values := self._text.get(key), list | str):
                 items = [values[number] for number in kept] + list(values[len(self._labels) :])
                 text[key] = items if isinstance(values, list) else "".join(items)
-        whole = dict(self._values, **{_TEXT: text}) if _TEXT in self._values else text
+        if _TEXT not in self._values:
+            return readable_json(text)
+        whole = dict(self._values, **{_TEXT: text})
+        if isinstance(vision := whole.get(_VISION), dict) and _ADDED in vision:
+            whole[_VISION] = {**vision, _ADDED: []}  # text has none, and vLLM allocates none for it
         return readable_json(whole)
 
     def _numbers(self, layers: Mapping[str, int]) -> list[int]:

@@ -240,11 +240,12 @@ def test_every_item_of_a_list_belongs_to_its_layer():
 
 def test_the_decoder_of_a_model_of_images_is_cut():
     text = {"num_hidden_layers": 36, "vocab_size": 9, "max_position_embeddings": 4096}
-    whole = config_of(text_config=text, vision_config={"depth": 27})
+    vision = {"depth": 27, "deepstack_visual_indexes": [8, 16, 24]}
+    whole = config_of(text_config=text, vision_config=vision)
     assert whole.layers == {"dense": 36}
     changed = json.loads(whole.cut({"dense": 2}))
     assert changed["text_config"]["num_hidden_layers"] == 2
-    assert changed["vision_config"] == {"depth": 27}
+    assert changed["vision_config"] == {"depth": 27, "deepstack_visual_indexes": []}
 
 
 @pytest.mark.parametrize(
