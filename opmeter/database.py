@@ -5,6 +5,7 @@ import mmap
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from collector.codec.errors import BadInput, DamagedObject
@@ -17,6 +18,7 @@ from collector.store.base import Store
 from collector.store.opening import open_store
 from opmeter.version import Version
 
+_MARKER = ".opmeter-pull.json"
 _NAME = re.compile(r"vllm(.+)_torch(.+)_cann(.+)")
 _PARTS = ("vllm", "torch", "cann")
 _NEARNESS = ("cann", "vllm", "torch")  # CANN has the kernels, vLLM-Ascend chooses among them
@@ -24,33 +26,44 @@ _NEARNESS = ("cann", "vllm", "torch")  # CANN has the kernels, vLLM-Ascend choos
 
 def open(address: str | Path, *, number: int | None = None) -> "Database":
     """Open a database at an address (`s3://bucket/prefix`, a folder), in its newest version or in
-    version `number`.
+    version `number`; or a folder that `opmeter pull` wrote, whose CSVs are then read.
 
     Raises OpmeterError for an invalid address, for a store without a database, and for damage."""
+    if (Path(address).expanduser() / _MARKER).is_file():
+        from opmeter.trees import TreeSource
+
+        return Database(TreeSource(Path(address).expanduser()))
     store = open_store(str(address))
     commit = find_head(store) if number is None else read_commit(store, number)
     if commit is None:
         raise BadInput(f"no database at {store.url}: nothing was merged there yet")
-    return Database(store, commit, read_manifest(store, commit))
+    return Database(_Snapshot(store, commit, read_manifest(store, commit)))
+
+
+class Source(Protocol):
+    """The version directories of a database, by their paths."""
+
+    number: int
+    versions: tuple[str, ...]
+
+    def index(self, path: str) -> Index: ...
 
 
 class Database:
     """One version of a database. It never changes: open it again to see later merges."""
 
-    def __init__(self, store: Store, commit: Commit, manifest: SnapshotManifest) -> None:
-        self._store = store
-        self._commit = commit
-        self._manifest = manifest
+    def __init__(self, source: Source) -> None:
+        self._source = source
 
     @property
     def number(self) -> int:
         """Return the number of this version of the database."""
-        return self._commit.number
+        return self._source.number
 
     @property
     def versions(self) -> tuple[str, ...]:
         """Return the paths of the version directories: `{device}/vllm_ascend/{version}`."""
-        return tuple(sorted(self._manifest.versions))
+        return self._source.versions
 
     def version(
         self, device: str, *, vllm: str = "", torch: str = "", cann: str = "", nearest: bool = False
@@ -92,14 +105,27 @@ class Database:
 
     def directory(self, path: str) -> Version:
         """Return the version directory at one of the paths of `versions`."""
-        if path not in self._manifest.versions:
+        if path not in self.versions:
             raise BadInput(f"directory: expected one of {', '.join(self.versions)}, got {path!r}")
         return self._opened(path, ())
 
     def _opened(self, path: str, differs: tuple[str, ...]) -> Version:
-        return Version(path, self._index(path), differs=differs)
+        return Version(path, self._source.index(path), differs=differs)
 
-    def _index(self, path: str) -> Index:
+
+class _Snapshot:
+    """The version directories of a snapshot in a store."""
+
+    def __init__(self, store: Store, commit: Commit, manifest: SnapshotManifest) -> None:
+        self._store = store
+        self._commit = commit
+        self._manifest = manifest
+        self.number = commit.number
+        self.versions = tuple(sorted(manifest.versions))
+
+    def index(self, path: str) -> Index:
+        """Return the index of a version directory, checked against its hash. A store other than a
+        folder is asked for it in one request."""
         name = index_path(path)
         entry = self._manifest.files[name]
         key = keys.snapshot(self._commit.snapshot) + name

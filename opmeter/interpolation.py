@@ -13,7 +13,7 @@ is first used, with a limited number of points.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, log
+from math import ceil, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 LEVEL = 0.95
 LEAST_ERRORS = 39  # fewer do not determine an interval of 95 % well
-_CALIBRATED = 800  # points that are predicted from the others
+_CALIBRATED = 1000  # points that are predicted from the others
 _NEAREST = 6  # curves in each direction, of which some may not reach the point
 _MOST_AXES = 6  # 64 directions
 _FLAT = 0.02  # change between neighbours, as a logarithm, below which errors no longer shrink
@@ -62,7 +62,7 @@ class _Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Calibration:
-    """What the change around a value is multiplied with for a half-width: on a measured curve,
+    """What the scale of a value is multiplied with for a half-width: on a measured curve,
     between curves, and beyond the end of a curve. None without enough errors."""
 
     along: float | None
@@ -116,7 +116,7 @@ class Surface:
         return None
 
     def _estimate(self, value: _Value, factor: float | None) -> Estimate:
-        width = None if factor is None else factor * (value.change + _FLAT)
+        width = None if factor is None else factor * _scale(value)
         parts = tuple(Part(self._places[part.place], part.weight) for part in value.parts)
         return Estimate(value.log_us, width, parts)
 
@@ -238,10 +238,9 @@ class Surface:
         along: list[float] = []
         across: list[float] = []
         beyond: list[float] = []
-        step = max(1, len(self) // _CALIBRATED)
-        places = range(step // 2, len(self), step)
-        curves = np.searchsorted(self._bounds, places, side="right") - 1
-        for place, curve in zip(places, curves.tolist(), strict=True):
+        drawn = np.random.default_rng(0).permutation(len(self))[:_CALIBRATED]
+        curves = np.searchsorted(self._bounds, drawn, side="right") - 1
+        for place, curve in zip(drawn.tolist(), curves.tolist(), strict=True):
             position, x, y = self._positions[curve], self._x[place], self._y[place]
             if (value := self._inside(curve, position, x, place)) is not None:
                 along.append(_score(value, y))
@@ -305,8 +304,14 @@ def distinct_rows(rows: npt.NDArray[np.number[Any]]) -> npt.NDArray[np.intp]:
     return found
 
 
+def _scale(value: _Value) -> float:
+    """Return what errors grow with: of the powers of the change, its root gave the narrowest
+    intervals (docs/evaluation/queries.md)."""
+    return sqrt(value.change + _FLAT)
+
+
 def _score(value: _Value, log_us: float) -> float:
-    return abs(value.log_us - log_us) / (value.change + _FLAT)
+    return abs(value.log_us - log_us) / _scale(value)
 
 
 def _quantile(scores: list[float]) -> float | None:

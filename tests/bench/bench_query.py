@@ -79,51 +79,10 @@ def _write_apart(path: Path, rows: int) -> None:
 
 
 def _write(path: Path, rows: int) -> None:
-    import pyarrow as pa
+    from tests.unit.opmeter.made import products_index
 
-    from collector.database.index_build import index_bytes
-    from collector.database.intervals import INTERVAL_SCHEMA
-    from collector.database.state import CASE_SCHEMA
-    from tests.unit.opmeter.made import PATH
-
-    chance = np.random.default_rng(0)
-    shapes = _shapes(chance, rows)
-    ids = sorted(chance.bytes(10).hex() for _ in range(rows))
-    words = {
-        "version_path": PATH,
-        "plan_hash": "x",
-        "kernel_type": "MatMulV2",
-        "OP State": "dynamic",
-        "Input Data Types": "DT_BF16;DT_BF16",
-        "Input Formats": "ND;ND",
-        "Output Data Types": "DT_BF16",
-        "Output Formats": "ND",
-    }
-    cases = {name: [words.get(name, "")] * rows for name in CASE_SCHEMA.names}
-    numbers: dict[str, list[object]] = {
-        "case": list(ids),
-        "head_commit": [0] * rows,
-        "plan": [1] * rows,
-    }
-    cells: dict[str, list[object]] = {
-        "Input Shapes": [f'"{m},{k};{k},{n}"' for m, n, k in shapes.tolist()],
-        "Output Shapes": [f'"{m},{n}"' for m, n, k in shapes.tolist()],
-    }
-    mean_us = _durations_us(shapes)
-    shown = {
-        **dict.fromkeys(INTERVAL_SCHEMA.names, mean_us),
-        "version_path": [PATH] * rows,
-        "case": ids,
-        "stack_variance": ["prior"] * rows,
-        "sessions": [1] * rows,
-        "warnings": [""] * rows,
-    }
-    data, _ = index_bytes(
-        pa.table({**cases, **numbers, **cells}, schema=CASE_SCHEMA),
-        pa.table(shown, schema=INTERVAL_SCHEMA),
-        PATH,
-    )
-    path.write_bytes(data)
+    shapes = _shapes(np.random.default_rng(0), rows)
+    path.write_bytes(products_index(shapes, _durations_us(shapes)))
 
 
 def _durations_us(shapes: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> list[float]:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from collector.codec.canonical import canonical_json
@@ -77,3 +79,41 @@ def version_of(rows: Sequence[Row], *, differs: tuple[str, ...] = ()) -> Version
     data, count = index_bytes(*tables(rows), PATH)
     assert count == len(rows)
     return Version(PATH, Index(memoryview(data), key="index"), differs=differs)
+
+
+def products_index(
+    shapes: npt.NDArray[np.int64], mean_us: Sequence[float], reach: float = 0.05
+) -> bytes:
+    """The index of many products, `shapes` (rows, 3) being m, n and k; the intervals reach so far
+    to each side, as a share."""
+    rows = len(shapes)
+    words = {
+        "version_path": PATH,
+        "plan_hash": "x",
+        "kernel_type": "MatMulV2",
+        "OP State": "dynamic",
+        "Input Data Types": "DT_BF16;DT_BF16",
+        "Input Formats": "ND;ND",
+        "Output Data Types": "DT_BF16",
+        "Output Formats": "ND",
+    }
+    ids = [f"{at:020x}" for at in range(rows)]
+    cases = {name: [words.get(name, "")] * rows for name in CASE_SCHEMA.names} | {
+        "case": ids,
+        "head_commit": [0] * rows,
+        "plan": [1] * rows,
+        "Input Shapes": [f'"{m},{k};{k},{n}"' for m, n, k in shapes.tolist()],
+        "Output Shapes": [f'"{m},{n}"' for m, n, k in shapes.tolist()],
+    }
+    mean = np.array(mean_us)
+    shown = dict.fromkeys(INTERVAL_SCHEMA.names, mean) | {
+        "version_path": [PATH] * rows,
+        "case": ids,
+        "stack_low_us": mean * (1 - reach),
+        "stack_high_us": mean * (1 + reach),
+        "stack_variance": ["prior"] * rows,
+        "sessions": [1] * rows,
+        "warnings": [""] * rows,
+    }
+    tables = (pa.table(cases, schema=CASE_SCHEMA), pa.table(shown, schema=INTERVAL_SCHEMA))
+    return index_bytes(*tables, PATH)[0]

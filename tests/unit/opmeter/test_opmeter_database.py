@@ -9,6 +9,7 @@ from collector.codec.errors import DamagedObject
 from collector.database.commits import find_head
 from collector.database.manifest import index_path
 from collector.database.merge import CREATE, merge_plans
+from collector.database.pull import pull_version
 from collector.model import keys
 from collector.model.miss import read_misses
 from collector.model.stack import Stack
@@ -82,6 +83,21 @@ def test_a_stack_finds_the_nearest_version_and_how_far_it_is(folder: Path) -> No
             db.version(DEVICE, **wrong)
     with pytest.raises(opmeter.OpmeterError, match=DEVICE):
         db.version("ATLAS_800_A2_280T_64G", vllm="0.18.0")
+
+
+def test_a_pulled_tree_answers_like_its_store(folder: Path, tmp_path: Path) -> None:
+    store = FileStore(folder)
+    commit = find_head(store)
+    assert commit is not None
+    pull_version(store, commit, tmp_path / "tree")
+    stored, pulled = opmeter.open(folder), opmeter.open(tmp_path / "tree")
+    assert (pulled.number, pulled.versions) == (stored.number, stored.versions)
+    for path in stored.versions:
+        versions = (stored.directory(path), pulled.directory(path))
+        for rows in (1, 4, 9, 16, 99):
+            one, other = (each.query("Add", [(rows, 64)] * 2, "bf16") for each in versions)
+            assert one[3:] == other[3:]
+            assert one[:3] == pytest.approx(other[:3], rel=1e-6, nan_ok=True)
 
 
 def test_a_damaged_index_is_not_read(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""A pulled tree as the source of a database: its CSVs are read, and indexed in memory."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+
+from collector.codec.canonical import canonical_json
+from collector.codec.errors import BadInput
+from collector.codec.numbers import number_of
+from collector.database import layout
+from collector.database.index import Index
+from collector.database.index_build import index_bytes
+from collector.database.intervals import INTERVAL_SCHEMA
+from collector.database.pull import MARKER, check_is_real
+from collector.database.state import CASE_SCHEMA
+from collector.database.tree import Cells, read_kernel_file
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import BASE_CELLS, EP_SIZE, RUNTIME_PREFIX
+from collector.singlehost.version_files import duration_us, record_of_row
+
+
+class TreeSource:
+    """The version directories of a folder that `opmeter pull` wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        check_is_real(folder)
+        self._folder = folder
+        self.number = int(json.loads((folder / MARKER).read_bytes())["commit"])
+        self.versions = tuple(
+            sorted(
+                path.relative_to(folder).as_posix()
+                for path in folder.glob("*/vllm_ascend/*")
+                if layout.is_version_name(path.name)
+            )
+        )
+
+    def index(self, path: str) -> Index:
+        """Return the index of the CSVs of a version directory. Raises BadInput for a CSV that
+        cannot be read."""
+        found: dict[str, tuple[CaseRecord, Cells, float]] = {}
+        for file in map(read_kernel_file, layout.kernel_files(self._folder / path)):
+            for row in file.rows:
+                if mean_us := duration_us(row, layout.AVERAGE_DURATION):
+                    record = record_of_row(file.kernel_type, row)
+                    found.setdefault(record.case_id, (record, row, mean_us))
+        ordered = [found[case] for case in sorted(found)]
+        cases = [_case(path, record) for record, _, _ in ordered]
+        shown = [_interval(path, *one) for one in ordered]
+        data, _ = index_bytes(
+            pa.Table.from_pylist(cases, schema=CASE_SCHEMA),
+            pa.Table.from_pylist(shown, schema=INTERVAL_SCHEMA),
+            path,
+        )
+        return Index(memoryview(data), key=str(self._folder / path))
+
+
+def _case(path: str, record: CaseRecord) -> dict[str, object]:
+    named = {
+        name: text
+        for name, text in record.extra.items()
+        if text and (name == EP_SIZE or name.startswith(RUNTIME_PREFIX))
+    }
+    return {
+        **dict.fromkeys(CASE_SCHEMA.names, ""),
+        **{name: record.cells.get(name, "") for name in BASE_CELLS},
+        "version_path": path,
+        "case": record.case_id,
+        "head_commit": 0,
+        "plan": 0,
+        "kernel_type": record.case.kernel_type,
+        "extra": canonical_json(named).decode() if named else "",
+    }
+
+
+def _interval(path: str, record: CaseRecord, row: Cells, mean_us: float) -> dict[str, object]:
+    """Return the interval that a row shows; that of a row without one is its mean alone."""
+
+    def number(column: str, default: float) -> float:
+        text = row.get(column, "")
+        try:
+            return number_of(text) if text else default
+        except ValueError as error:
+            raise BadInput(f"{path}: {column}: {error}") from error
+
+    low, high = (number(column, mean_us) for column in layout.STACK_INTERVAL)
+    return {
+        **dict.fromkeys(INTERVAL_SCHEMA.names),
+        "version_path": path,
+        "case": record.case_id,
+        "mean_us": mean_us,
+        "stack_low_us": low,
+        "stack_high_us": high,
+        "stack_degrees": number(layout.STACK_DEGREES, 0.0),
+        "sessions": round(number(layout.SESSIONS, 1.0)),
+        "warnings": row.get(layout.WARNINGS, ""),
+    }
