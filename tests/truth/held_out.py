@@ -1,0 +1,83 @@
+"""How well queries interpolate: rows of a real table are left out, and asked for.
+
+    python -m tests.truth.held_out FILE.parquet --dtype D
+
+A file of ai-dynamo/aiconfigurator, `gemm_perf.parquet`: latency in ms by dtype, m, n, k. Of all
+rows, and then of all pairs of n and k, a tenth is left out of an index; a sample of them is asked
+for. One JSON line each.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.database.index import Index
+from opmeter.version import Version
+from tests.truth.density import table_of
+from tests.unit.opmeter.made import PATH, products_index
+
+_SHARE, _ASKED = 0.1, 4000
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+def judge(
+    shapes: npt.NDArray[np.int64], mean_us: Floats, held: Mask, seed: int = 0
+) -> dict[str, float]:
+    """Errors and coverage of queries for a sample of the held rows (m, n, k), as shares; `missed`
+    is the share without a duration."""
+    data = products_index(shapes[~held], mean_us[~held].tolist(), reach=0.0)
+    version = Version(PATH, Index(memoryview(data), key="held out"))
+    asked = np.random.default_rng(seed).permutation(np.flatnonzero(held))[:_ASKED]
+    errors, covered, widths = [], [], []
+    for at in asked.tolist():
+        m, n, k = shapes[at].tolist()
+        answer = version.query("MatMulV2", [(m, k), (k, n)], "bf16")
+        if answer.reason is None:
+            errors.append(abs(answer.value_us / mean_us[at] - 1))
+            covered.append(answer.low_us <= mean_us[at] <= answer.high_us)
+            widths.append(answer.high_us / answer.value_us - 1)
+    return {
+        "asked": len(asked),
+        "missed": round(1 - len(errors) / len(asked), 4),
+        "p50_error": round(float(np.median(errors)), 4),
+        "p90_error": round(float(np.quantile(errors, 0.9)), 4),
+        "covered": round(float(np.mean(covered)), 4),
+        "half_width": round(float(np.median(widths)), 4),
+    }
+
+
+def held_rows(shapes: npt.NDArray[np.int64], seed: int = 0) -> Mask:
+    held: Mask = np.random.default_rng(seed).random(len(shapes)) < _SHARE
+    return held
+
+
+def held_weights(shapes: npt.NDArray[np.int64], seed: int = 0) -> Mask:
+    """All rows of a tenth of the pairs of n and k."""
+    _, pair = np.unique(shapes[:, 1:], axis=0, return_inverse=True)
+    held: Mask = (np.random.default_rng(seed).random(int(pair.max()) + 1) < _SHARE)[pair]
+    return held
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=Path, metavar="FILE.parquet")
+    parser.add_argument("--dtype", required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    points, latency_ms = table_of(args.file, args.dtype)
+    shapes = points.axes.astype(np.int64)
+    for name, hold in (("rows", held_rows), ("weights", held_weights)):
+        found = judge(shapes, latency_ms * 1e3, hold(shapes, args.seed), args.seed)
+        line = {"file": args.file.stem, "dtype": args.dtype, "held": name, **found}
+        print(json.dumps(line), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
