@@ -38,7 +38,7 @@ _LISTS = tuple(
 )
 _CONDITIONS = (
     *("sampled > 1", "sampled < 2", "tokens > 1", "empty > 0", "empty < 1"),
-    *("whole > tokens", "whole == tokens"),
+    *("whole > tokens", "whole == tokens", "part > 1", "part < 2"),
 )
 _TERMS = (
     *("tokens", "whole", "part", "sampled", "requests", "empty", "whole - tokens"),

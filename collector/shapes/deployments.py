@@ -109,6 +109,10 @@ class Deployment:
     graph_sizes: tuple[int, ...]
     ranges: tuple[LoadRange, ...]
 
+    def has_phase(self, phase: str) -> bool:
+        """Return whether passes of a phase were recorded."""
+        return any(one.phase == phase for one in self.ranges)
+
 
 def write_deployment(deployment: Deployment) -> bytes:
     """Return the bytes of a deployment's file; equal deployments give equal bytes."""
@@ -196,14 +200,15 @@ def step_of_load(
 def model_step(decoder: Decoder, layout: Layout, batch: Batch, release: str) -> Step:
     """Return the pass of one rank: from a recording, where the model is recorded in the release.
 
-    Any other model or release has a kernel set, and so have passes that are never recorded: prompts
-    next to decodes, predicted tokens, and INT8 latent attention on a host that only decodes. Raises
-    BadInput for a layout or a load that is not recorded, or that no set describes."""
+    Any other model or release has a kernel set, and so have passes of a kind that is not recorded:
+    prompts next to decodes, predicted tokens, INT8 latent attention on a host that only decodes,
+    and chunks of prompts in some deployments. Raises BadInput for a layout or a number of tokens
+    that is not recorded, or that no set describes."""
     check_batch(batch)
     deployment = check_deployment(decoder, layout, release)
     is_int8_latent = decoder.is_mla and layout.quantisation is not Quantisation.BF16
     is_derived = batch.mixed_decodes or batch.predicted or (batch.decodes_alone and is_int8_latent)
-    if deployment is not None and not is_derived:
+    if deployment is not None and not is_derived and deployment.has_phase(range_phase(batch)):
         return deployed_step(deployment, batch)
     return derive_step(decoder, layout, batch, find_kernel_set(release))
 

@@ -81,7 +81,7 @@ def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
     decode = (1, _MOST_REQUESTS, decodes)
     has_chunks = longest > 2 * _MOST_TOKENS + 4099
     if layout.ep > 1:
-        return _ranges_of_experts(layout, decode, has_chunks)
+        return _ranges_of_experts(decode)
     if layout.sequence_split:
         last = _SPLIT_TOKENS // layout.tp * layout.tp  # tokens are padded before they are compared
         small = _prefill((1, 11), (3, 101), (2, 37), (1, last - 1), (1, last))
@@ -96,24 +96,12 @@ def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
     return (1, _MOST_TOKENS, every), decode, *([(1, _MOST_TOKENS, chunks)] if has_chunks else [])
 
 
-def _ranges_of_experts(layout: Layout, decode: Range, has_chunks: bool) -> tuple[Range, ...]:
-    """Return what is recorded of a mixture of experts: those that are apart exchange larger passes
-    than the largest graph by all-to-all."""
-    fused = layout.experts is ExpertLaunch.FUSED
-    edge = 0 if fused else _MOST_REQUESTS
-    small = _prefill((1, 11), (3, 41), (2, 37), (1, 255), (1, 256))
-    large = _prefill((1, 257), (3, 1367), (5, 411), (5, 1600), (1, 4099))
-    found = [decode]
-    if fused:
-        found.append((1, _MOST_TOKENS, small[:3] + large))
-    else:
-        found += [(1, edge, small), (edge + 1, _MOST_TOKENS, large)]
-    if has_chunks and fused:
-        found.append((1, _MOST_TOKENS, _chunks((1, 11), (2, 301), (1, 3008), (2, 4099))))
-    elif has_chunks:
-        found.append((1, edge, _chunks((1, 11), (1, 101), (1, 255), (2, 256))))
-        found.append((edge + 1, _MOST_TOKENS, _chunks((1, 257), (2, 4099), (1, 3008))))
-    return tuple(found)
+def _ranges_of_experts(decode: Range) -> tuple[Range, ...]:
+    """Return what is recorded of a mixture of experts: passes of at most as many tokens as the
+    largest graph are dispatched with a mask (mc2_tokens_capacity of vLLM-Ascend)."""
+    small = _prefill((1, 11), (3, 41), (2, 37))
+    large = _prefill((1, _MOST_REQUESTS + 1), (3, 1367), (5, 411), (5, 1600), (1, 4099))
+    return decode, (1, _MOST_REQUESTS, small), (_MOST_REQUESTS + 1, _MOST_TOKENS, large)
 
 
 def environment_of(layout: Layout) -> Mapping[str, str]:
@@ -164,7 +152,6 @@ _LAYOUTS = {
     "qwen3-32b": ("tp=16,nz=2,sequence_split", "tp=16,nz=2", "tp=4", "tp=1"),
     "llama-3-70b": ("tp=8",),
     "deepseek-v3": ("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),
-    "qwen3-235b-a22b": ("tp=8,dp=2,ep=16,sequence_split,experts=apart",),
 }
 RECIPES = tuple(
     Recipe(model, release, layout)

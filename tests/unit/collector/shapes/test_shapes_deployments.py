@@ -67,6 +67,45 @@ def test_a_step_of_qwen3_32b_has_what_step_traces_showed():
         assert {name: prefill[name] for name in sent} == sent
 
 
+def test_a_step_of_deepseek_v3_has_what_step_traces_showed():
+    """The same reports of DeepSeek-V3 W8A8 tp=8 dp=2 ep=16: (n,k) of every product in blocks, with
+    61 layers, of which 3 are dense. In prefills they have fused attention, the wheel of 0.18.0 ring
+    attention."""
+    layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
+    found = find_deployment("deepseek-v3", RELEASE, layout)
+    for batch in (Batch(Phase.PREFILL, 1, 4099, 4099), Batch(Phase.DECODE, 5, 1, 4096)):
+        step = deployed_step(found, batch)
+        products, kernels = Counter(), Counter()
+        for one in step.kernels:
+            kernels[one.record.kernel_type] += one.times
+            if one.record.kernel_type == "QuantBatchMatmulV3":
+                columns, rows, *_ = one.record.case.inputs[1].shape  # blocks of 32 x 16
+                products[columns * 32, rows * 16] += one.times
+        assert products == {
+            (2112, 7168): 61,  # q_a and kv_a
+            (3072, 1536): 61,  # q_b
+            (7168, 2048): 61 + 58,  # o, and down of the shared expert
+            (4096, 7168): 58,  # gate and up of the shared expert
+            (4608, 7168): 3,
+            (7168, 2304): 3,
+        }
+        counted_kernels = {
+            "AscendQuantV2": 183,
+            "DynamicQuant": 122,
+            "DispatchFFNCombine": 58,
+            "InterleaveRope": 61,
+            "KvRmsNormRopeCache": 61,
+            "MoeGatingTopK": 58,
+            "AddRmsNormBias": 122,
+            "SwiGlu": 61,
+        }
+        assert {name: kernels[name] for name in counted_kernels} == counted_kernels
+        attention = "RINGMLAPrefillBF16Kernel" if batch.queries > 1 else "FusedInferAttentionScore"
+        assert kernels[attention] == 61
+    absorbed = {"BatchMatMulV2": 61, "TransposeBatchMatMul": 61}  # of the decode
+    assert {name: kernels[name] for name in absorbed} == absorbed
+
+
 def test_every_file_describes_its_recorded_loads():
     for (model, release), layouts in packaged_layouts().items():
         decoder = find_decoder(model)
@@ -113,8 +152,10 @@ def test_what_is_not_recorded_is_one_line_that_says_what_is():
         assert "`opmeter model record`" in text
 
 
-def test_passes_that_are_never_recorded_keep_the_kernel_set():
+def test_passes_of_a_kind_that_is_not_recorded_keep_the_kernel_set():
     qwen = find_decoder("qwen3-32b")
     mixed = Batch(Phase.PREFILL, 1, 64, 64, mixed_decodes=3, followed_keys=90)
-    sources = {one.source for one in model_step(qwen, layout_of(QWEN), mixed, RELEASE).kernels}
-    assert sources and "recording" not in sources
+    chunk = Batch(Phase.PREFILL, 1, 64, 4160)
+    for batch, layout in ((mixed, QWEN), (chunk, "tp=1")):
+        sources = {one.source for one in model_step(qwen, layout_of(layout), batch, RELEASE).kernels}
+        assert sources and "recording" not in sources

@@ -44,7 +44,8 @@ def test_the_requests_that_fill_a_graph_are_not_sampled():
 
 @pytest.mark.thorough
 def test_a_host_that_only_decodes_shows_its_own_kernel():
-    words = ("deepseek-v3", "--layout", "tp=8,dp=2,ep=16,quantisation=w8a8", "--tokens", "8")
+    layout = "tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8"
+    words = ("deepseek-v3", "--layout", layout, "--tokens", "8")
     both, alone = (model("show", *words, *more).stdout for more in ((), ("--decodes-alone",)))
     assert "mla_preprocess_0_mix_aic" in alone and "mla_preprocess_0_mix_aic" not in both
 
@@ -70,7 +71,7 @@ def test_a_pass_is_told_as_json_with_the_ids_that_a_campaign_gives_its_cases():
         (["qwen3-32b", "--tokens", "7", "--requests", "2"], ["--tokens", "7", "2"]),
         (["qwen3-32b", "--tokens", "4", "--padding", "4"], ["decode", "4 x 1 tokens", "4"]),
         (["qwen3-32b", "--phase", "prefill", "--decodes-alone"], ["prefill", "1 x 16 tokens"]),
-        (["deepseek-v3"], ["experts=apart", "quantisation=w8a8"]),
+        (["glm-4.5"], ["experts=apart", "quantisation=w8a8"]),
     ],
 )
 def test_what_cannot_be_shown_is_refused(words, data):

@@ -151,7 +151,7 @@ def test_an_error_about_a_value_names_its_option(folder):
         ("--model gpt-9", "--model"),
         ("--model dsv3 --layout tp=8", "--layout"),
         ("--model qwen3-32b --layout tp=7", "--layout"),
-        ("--model dsv3 --layout tp=8,ep=8 --phase both", "--phase"),
+        ("--model dsv32 --layout tp=8,ep=8 --phase both", "--phase"),
         ("--model qwen3-32b --release 9", "--release"),
         ("--model qwen3-32b --grid 3,0", "--grid"),
     ):

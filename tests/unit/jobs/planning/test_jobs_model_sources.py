@@ -87,6 +87,7 @@ def test_launches_are_those_of_serving_every_request_once():
 @pytest.mark.thorough
 def test_a_deployment_that_decodes_only_has_its_experts_apart():
     told = _DSV3.replace("quantisation: w8a8", "quantisation: w8a8, experts: apart")
+    told = told.replace("deepseek-ai/DeepSeek-V3", "glm-4.5")
     source = loaded(told.replace("output: 20", "output: 20, phase: decode"))
     kernels = {record.kernel_type for record in source.records}
     assert {DISPATCH, COMBINE, "GroupedMatmul", "GroupedMatmulSwigluQuant"} <= kernels
