@@ -8,18 +8,17 @@ ones with what the software launches. Read the difference of a file before it is
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from collector.recording.engine import EngineSettings, GraphMode, record_model
 from collector.recording.formulas import Constants, solved_deployment
 from collector.recording.model_cuts import Config, find_config
+from collector.recording.quantised import WeightScheme
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import Deployment, file_name, write_deployment
 from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, layout_of
-from collector.shapes.models import bundled_config
 from collector.shapes.step import PAGE
-from tests.stacks.quantised import description
 
 FOLDER = Path(__file__).parents[2] / "collector" / "data" / "recordings"
 # Unlike any size of a model, so that they are recognised in shapes.
@@ -32,13 +31,11 @@ Range = tuple[int, int, tuple[PassTokens, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A deployment to record; `environment` is set in addition to what the layout requires."""
+    """A deployment to record, with decodes in graphs."""
 
     model: str
     release: str
     layout: str
-    is_graph: bool = True
-    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def file_name(self) -> str:
@@ -47,10 +44,8 @@ class Recipe:
 
 def config_of(recipe: Recipe) -> Config:
     """Return the model of a recipe, quantised as its layout says."""
-    if layout_of(recipe.layout).quantisation is Quantisation.BF16:
-        return find_config(recipe.model)
-    data = bundled_config(recipe.model)
-    return Config(recipe.model, data, f"{recipe.model}.json", description(data))
+    config, scheme = find_config(recipe.model), layout_of(recipe.layout).quantisation
+    return config if scheme is Quantisation.BF16 else config.quantised(WeightScheme(scheme))
 
 
 def _prefill(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
@@ -125,8 +120,8 @@ def settings_of(
         tp=layout.tp,
         dp=layout.dp,
         ep=layout.ep,
-        graph=GraphMode.FULL_DECODE if recipe.is_graph else None,
-        environment=dict(environment_of(layout)) | dict(recipe.environment),
+        graph=GraphMode.FULL_DECODE,
+        environment=environment_of(layout),
         options={
             "num_gpu_blocks_override": constants.pages,
             "max_model_len": constants.table_width * PAGE,

@@ -157,5 +157,6 @@ def test_passes_of_a_kind_that_is_not_recorded_keep_the_kernel_set():
     mixed = Batch(Phase.PREFILL, 1, 64, 64, mixed_decodes=3, followed_keys=90)
     chunk = Batch(Phase.PREFILL, 1, 64, 4160)
     for batch, layout in ((mixed, QWEN), (chunk, "tp=1")):
-        sources = {one.source for one in model_step(qwen, layout_of(layout), batch, RELEASE).kernels}
+        step = model_step(qwen, layout_of(layout), batch, RELEASE)
+        sources = {one.source for one in step.kernels}
         assert sources and "recording" not in sources
