@@ -109,11 +109,11 @@ def record_command(
         raise BadInput(f"--logs: expected a new folder, got {logs}, which exists")
     if device not in DEVICES:
         raise BadInput(f"--device: expected one of {', '.join(DEVICES)}, got {device!r}")
-    if tokens % prompts or earlier % (tokens // prompts):
-        raise BadInput(
-            f"--tokens ({tokens}) must be divisible by --prompts ({prompts}), and --earlier "
-            f"({earlier}) by the new tokens of a prompt"
-        )
+    each = tokens // prompts
+    if tokens % prompts:
+        raise BadInput(f"--tokens ({tokens}) must be divisible by --prompts ({prompts})")
+    if earlier % each:
+        raise BadInput(f"--earlier ({earlier}) must be divisible by a prompt's new tokens ({each})")
     ranks = layout_of(layout)
     if ranks != Layout(tp=ranks.tp, dp=ranks.dp, ep=ranks.ep):
         raise BadInput(
@@ -124,7 +124,7 @@ def record_command(
         release=release,
         passes=_passes(
             phase,
-            Prompts(prompts, tokens // prompts, tokens // prompts + earlier),
+            Prompts(prompts, each, each + earlier),
             requests,
             1 + speculative,
             keys,

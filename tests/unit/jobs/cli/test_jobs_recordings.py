@@ -47,6 +47,22 @@ def test_a_recording_is_written_and_shown(ran, tmp_path):
     assert told["passes"][0]["launches"][0]["call"] == MATMUL
 
 
+def test_drafting_requests_decode_with_parts_of_prompts(ran, tmp_path):
+    path = tmp_path / "drafting.json.gz"
+    sizes = ("--tokens", "512", "--prompts", "2", "--earlier", "768", "--requests", "8")
+    words = ("--layout", "tp=8,dp=2,ep=16", "--speculative", "1", "--quantization", "w8a8")
+    invoked(
+        *("model", "record", "deepseek-v3", "--output", str(path), "--phase", "prefill,mixed"),
+        *(*words, *sizes),
+    )
+    ((config, settings),) = ran
+    assert config.is_quantised
+    assert (settings.ranks, settings.ep, settings.speculative) == (16, 16, 1)
+    prefill, mixed = settings.passes
+    assert prefill.each() == [(256, 1024)] * 2
+    assert mixed.each() == [(2, 4096)] * 8 + [(256, 1024)] * 2
+
+
 def test_a_profile_is_compared_with_a_recording(tmp_path):
     profile = write_bundled_profile("quickstart", tmp_path / "profile")
     path = tmp_path / "tiny.json.gz"
@@ -72,6 +88,10 @@ def test_a_profile_is_compared_with_a_recording(tmp_path):
         (("--layout", "tp=4,ep=2"), "--layout"),
         (("--phase", "decode,other"), "--phase"),
         (("--tokens", "9", "--prompts", "2"), "--tokens"),
+        (("--tokens", "8", "--earlier", "9"), "--earlier"),
+        (("--speculative", "1"), "--speculative"),
+        (("--quantization", "w4a8"), "--quantization"),
+        (("--graph", "whole"), "--graph"),
         (("--context", "99999"), "--context"),
         (("--env", "A"), "--env"),
         (("--engine", "[1]"), "--engine"),
