@@ -16,13 +16,14 @@ from collector.ops.registry import all_ops
 from collector.ops.releases import ABSENT, release_status
 from collector.ops.spec import OpSpec
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
-from collector.recording.environments import STACKS
+from collector.recording.environments import RELEASES, STACKS
 from collector.recording.kernels import source_of
 from tests.fixtures.op_rows import rows_alone, rows_of_graphs
 from tests.npu.golden import golden_path
 from tests.npu.releases.wheels import definitions_of
 from tests.npu.shown_otherwise import DIFFERENT, UNTOLD
 from tests.npu.stock_stacks import otherwise_path
+from tests.npu.triton_rows import triton_path
 
 RECORDED = "call recorded, every tensor as the row has it"
 _IN_BLOCKS = "call recorded; the blocks of its tensors are those of a real profile"
@@ -30,10 +31,12 @@ _DEFINED = "schema and definition in the wheel of vllm_ascend {}"
 _SCHEMA = "schema in the wheels of vllm_ascend alone"
 _SOURCES = "call of vLLM-Ascend's sources; no released wheel has the function"
 _OF_STACKS = "call recorded of the stock vllm_ascend {}"
+_OF_TRITON = "launch recorded of the stock vllm_ascend {}"
 _OF_GRAPHS = "graph made by the stock torchair, its op as the row has it; compiled by none yet"
 # An own call of a golden file; those that are marked are others'.
 _OWN = re.compile(r"^  ([A-Z]+ [\w.:]+)\(", re.MULTILINE)
 _SHOWN = {"SEEN": "seen in a real profile", "READ": "read in CANN's open sources"}
+_NAMED = "named by the call"
 _ASSUMED = "assumed from its name"
 _OVER_RANKS = "call recorded over two ranks"
 
@@ -47,6 +50,8 @@ def proofs_table() -> bytes:
 def proof(op: OpSpec) -> str:
     """What shows that a call launches its kernel on the tensors of a row."""
     if op.library == "vllm-ascend":
+        if launching := _launching(op.kernel):
+            return _OF_TRITON.format(" and ".join(launching))
         of_wheels = _in_wheels(op)
         stacks = " and ".join(release for release in STACKS if _is_recorded(op.kernel, release))
         return f"{_OF_STACKS.format(stacks)}; {of_wheels}" if stacks else of_wheels
@@ -71,12 +76,14 @@ def type_proof(op: OpSpec) -> str:
     """What shows that the call launches a kernel of this type, and of no other."""
     if op.library == "vllm-ascend" and _defining(op.kernel):
         return "by its definition in the wheel"
+    if _launching(op.kernel):
+        return _NAMED
     if rows_of_graphs(op.kernel) and not rows_alone(op.kernel):
         return _SHOWN["SEEN"]
     recorded = [kernel for kernel in sorted(op.family) if golden_path(kernel).exists()]
     own = {call for kernel in recorded for call in _OWN.findall(golden_path(kernel).read_text())}
     if f"ACLOP {op.kernel}" in own:
-        return "named by the call"
+        return _NAMED
     sources = {source_of(call.partition(" ")[2]) for call in own}
     return next((text for kind, text in _SHOWN.items() if kind in sources), _ASSUMED)
 
@@ -97,9 +104,24 @@ def _defining(kernel: str) -> str:
 
 def _is_recorded(kernel: str, release: str) -> bool:
     """Whether each of its rows became a call of the kernel on a serving stack."""
-    blocks = otherwise_path(release).read_text().split("\n\n")
-    own = [block for block in blocks if block.startswith(f"{kernel}: ")]
+    own = _blocks(otherwise_path(release), kernel)
     return bool(own) and all("\n  ACLNN " in block for block in own)
+
+
+def _launching(kernel: str) -> list[str]:
+    """The serving stacks whose functions launched a kernel of Triton for each of its rows."""
+    return [
+        release.vllm_ascend
+        for name, release in RELEASES.items()
+        if (blocks := _blocks(triton_path(name), kernel))
+        and all(f"\n  CUSTOM triton.{kernel}(" in block for block in blocks)
+    ]
+
+
+def _blocks(path: Path, kernel: str) -> list[str]:
+    """What a file says of the rows of a kernel."""
+    blocks = path.read_text().split("\n\n")
+    return [block for block in blocks if block.startswith(f"{kernel}: ")]
 
 
 if __name__ == "__main__":
