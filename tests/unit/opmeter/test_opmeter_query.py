@@ -154,6 +154,17 @@ def test_a_duration_of_another_version_is_named_so() -> None:
     version = version_of([PRODUCTS[0]], differs=("cann 8.5 instead of 8.6",))
     answer = version.query("MatMulV2", [(1, 512), (512, 512)], "bf16")
     assert answer.channel is Channel.REUSED and answer.warnings == version.differs
+    table = {
+        "kernel_type": ["MatMulV2"] * 2,
+        "Input Shapes": ["1,512;512,512", "1,512;512,9"],
+        "Input Data Types": ["DT_BF16;DT_BF16"] * 2,
+    }
+    found = version.query_many(table)
+    assert found["channel"].tolist() == ["reused", "miss"]
+    assert found["warnings"].tolist() == [*version.differs, ""]
+    assert found["reason"].tolist() == ["", "outside"]
+    with pytest.raises(opmeter.OpmeterError, match="row 1"):
+        version.query_many({**table, "Input Shapes": ["1,512;512,512", "1,x"]})
 
 
 def test_sessions_and_warnings_are_those_of_the_row() -> None:
