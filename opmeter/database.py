@@ -13,12 +13,13 @@ from collector.database.commits import Commit, find_head, read_commit
 from collector.database.index import Index
 from collector.database.manifest import SnapshotManifest, index_path, read_file, read_manifest
 from collector.model import keys
-from collector.model.stack import version_name
+from collector.model.stack import Runtime, version_name
 from collector.store.base import Store
 from collector.store.opening import open_store
 from opmeter.version import Version
 
 _MARKER = ".opmeter-pull.json"
+_FAKE = "of a fake runtime, not measured on a device"
 _NAME = re.compile(r"vllm(.+)_torch(.+)_cann(.+)")
 _PARTS = ("vllm", "torch", "cann")
 _NEARNESS = ("cann", "vllm", "torch")  # CANN has the kernels, vLLM-Ascend chooses among them
@@ -44,6 +45,7 @@ class Source(Protocol):
     """The version directories of a database, by their paths."""
 
     number: int
+    runtime: Runtime
     versions: tuple[str, ...]
 
     def index(self, path: str) -> Index: ...
@@ -110,7 +112,8 @@ class Database:
         return self._opened(path, ())
 
     def _opened(self, path: str, differs: tuple[str, ...]) -> Version:
-        return Version(path, self._source.index(path), differs=differs)
+        notes = () if self._source.runtime is Runtime.REAL else (_FAKE,)
+        return Version(path, self._source.index(path), differs=differs, notes=notes)
 
 
 class _Snapshot:
@@ -121,6 +124,7 @@ class _Snapshot:
         self._commit = commit
         self._manifest = manifest
         self.number = commit.number
+        self.runtime = commit.runtime
         self.versions = tuple(sorted(manifest.versions))
 
     def index(self, path: str) -> Index:

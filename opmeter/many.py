@@ -29,6 +29,7 @@ class Single(Protocol):
     """A version directory as it answers single queries: see `Version`."""
 
     differs: tuple[str, ...]
+    notes: tuple[str, ...]
     index: Index
 
     def query(
@@ -144,8 +145,9 @@ def _answer_group(
         found.warnings[exact] = texts[warned]
         if version.differs:
             found.channel[exact] = Channel.REUSED.value
+        if version.notes:
             found.warnings[exact] = [
-                ";".join(filter(None, (texts[w], *version.differs))) for w in warned
+                ";".join(filter(None, (texts[w], *version.notes))) for w in warned
             ]
         left = np.flatnonzero(~is_own)
     arguments = arguments_of({**settings, INPUT_SHAPES: "", INPUT_DTYPES: dtype})

@@ -16,6 +16,7 @@ from collector.database.pull import MARKER, check_is_real
 from collector.database.state import CASE_SCHEMA
 from collector.database.tree import Cells, read_kernel_file
 from collector.model.record import CaseRecord
+from collector.model.stack import Runtime
 from collector.model.vocabulary import BASE_CELLS, EP_SIZE, RUNTIME_PREFIX
 from collector.singlehost.version_files import duration_us, record_of_row
 
@@ -25,6 +26,7 @@ class TreeSource:
 
     def __init__(self, folder: Path) -> None:
         check_is_real(folder)
+        self.runtime = Runtime.REAL
         self._folder = folder
         self.number = int(json.loads((folder / MARKER).read_bytes())["commit"])
         self.versions = tuple(

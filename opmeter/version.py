@@ -60,9 +60,12 @@ class _Found(NamedTuple):
 class Version:
     """The displayed durations of one version directory, read in place. Threads may share it."""
 
-    def __init__(self, path: str, index: Index, *, differs: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, path: str, index: Index, *, differs: tuple[str, ...] = (), notes: tuple[str, ...] = ()
+    ) -> None:
         self.path = path
         self.differs = differs
+        self.notes = differs + notes  # warnings of every answer
         self.index = index
         self._by_kernel: dict[str, list[Block]] = {}
         for block in index.blocks:
@@ -243,14 +246,14 @@ class Version:
         sessions = index.sessions[row]
         channel = Channel.MEASURED if sessions == 1 else Channel.POOLED
         if self.differs:
-            channel, more = Channel.REUSED, more + self.differs
+            channel = Channel.REUSED
         return Answer(
             index.mean_us[row],
             index.low_us[row],
             index.high_us[row],
             channel,
             sessions,
-            self._warnings[index.warnings[row]] + more,
+            self._warnings[index.warnings[row]] + more + self.notes,
         )
 
     def _exact(
@@ -290,7 +293,7 @@ class Version:
         index = self.index
         rows = {surface.rows[part.place] for part in estimate.parts}
         value_us = exp(estimate.log_us)
-        warnings = self.differs
+        warnings = self.notes
         if estimate.half_width is not None:
             # The error of interpolation, and the intervals of the cases that it is based on.
             total = sum(abs(part.weight) for part in estimate.parts)

@@ -12,7 +12,7 @@ from collector.database.merge import CREATE, merge_plans
 from collector.database.pull import pull_version
 from collector.model import keys
 from collector.model.miss import read_misses
-from collector.model.stack import Stack
+from collector.model.stack import Runtime, Stack
 from collector.store.base import Store
 from collector.store.file import FileStore
 from tests.unit.collector.database.campaign_maker import (
@@ -98,6 +98,17 @@ def test_a_pulled_tree_answers_like_its_store(folder: Path, tmp_path: Path) -> N
             one, other = (each.query("Add", [(rows, 64)] * 2, "bf16") for each in versions)
             assert one[3:] == other[3:]
             assert one[:3] == pytest.approx(other[:3], rel=1e-6, nan_ok=True)
+
+
+def test_durations_of_a_fake_runtime_are_said_to_be_so(tmp_path: Path) -> None:
+    shard = MadeShard("shard", RECORDS, [answered(RECORDS, 10.0)])
+    plan = MadePlan([shard], runtime=Runtime.FAKE)
+    write_campaign(FileStore(tmp_path), plan)
+    merge_plans(FileStore(tmp_path), [plan.name], guard=CREATE, author="test")
+    db = opmeter.open(tmp_path)
+    for rows in (4, 8):
+        answer = db.directory(db.versions[0]).query("Add", [(rows, 64)] * 2, "bf16")
+        assert answer.reason is None and "fake runtime" in answer.warnings[0]
 
 
 def test_a_damaged_index_is_not_read(tmp_path: Path) -> None:
