@@ -21,7 +21,7 @@ KERNELS = [kernel for kernel in kernels_with_rows() if kernel in OF_NPU]
 
 NO_META = {
     *("PagedCacheLoadNdKernel", "RINGMLAPrefillBF16Kernel", "ReshapeAndCacheNdKernel"),
-    "Slice",
+    *("GatherPaKvCache", "Slice"),
 }
 # Rows by kernel and number, with why nothing can be compared.
 UNASKED = {

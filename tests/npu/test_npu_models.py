@@ -28,7 +28,7 @@ sources:
   layout: {tp: 16, nz: 2}
   serving: {concurrency: [16], input: 512, output: 64, max_batched_tokens: 1024}
 - model: llama-3-70b
-  layout: {tp: 8, sequence_split: true}
+  layout: {tp: 8}
   serving: {concurrency: [4], input: 512, output: 64}
 - model: deepseek-v3
   layout: {tp: 8, dp: 2, ep: 16, sequence_split: true, quantisation: w8a8}
