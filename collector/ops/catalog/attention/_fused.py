@@ -80,7 +80,8 @@ class FusedCall:
 
     size, value_size, rope_size  numbers per head: of keys without rope, of values, of rope
     queries, keys                lengths of each request
-    sends_queries, sends_keys    whether the call passes those lengths"""
+    sends_queries, sends_keys    whether the call passes those lengths
+    unused_lse                   shape of what is passed for statistics that are not requested"""
 
     layout: str
     batch: int
@@ -97,6 +98,7 @@ class FusedCall:
     has_mask: bool
     pages: Pages | None
     returns_lse: bool
+    unused_lse: Shape = ()
 
     @property
     def scale(self) -> float:
@@ -368,6 +370,7 @@ class _LayoutReader:
             has_mask=given(case, MASK) is not None,
             pages=pages,
             returns_lse=_lse(case) is not None,
+            unused_lse=() if _lse(case) else named_output(case, 1) or (),
         )
         call = with_lengths(case, call, query, keys)
         self._check_output(call, query)
