@@ -166,7 +166,8 @@ def _with_lengths(case: Case, call: SharedKvCall, tokens: int, batch: int) -> Sh
     cache = call.compressed or call.window
     wide = replace(cache, block_size=cache.block_size * call.ratio)  # in tokens
     share = wide.width if call.compressed is None else min(wide.width, wide.blocks // batch)
-    keys, valid = _lengths.paged_keys(case, queries, wide, (share * wide.block_size,) * batch)
+    most = min(share * wide.block_size, call.window.width * call.window.block_size)
+    keys, valid = _lengths.paged_keys(case, queries, wide, (most,) * batch)
     if len(queries) != batch or sum(queries) != tokens or min(queries) < 1:
         raise Misfit(_Rule.LENGTHS)
     if len(keys) != batch or any(map(int.__gt__, queries, keys)):
@@ -328,19 +329,21 @@ def _with_plan(case: Case, make: TensorMaker) -> Call:
     *tensors, _, _ = _build(case, make).args
     call = rules.accepted(_read(case))
     starts, keys = tensors[6:8]
+    again = starts if given(case, _STARTS_AGAIN) else None
     plan = make.torch.ops._C_ascend.npu_sparse_attn_sharedkv_metadata(
         cu_seqlens_q=starts,
+        cu_seqlens_ori_kv=again,
         seqused_kv=keys,
         max_seqlen_kv=max(call.keys),
         layout_kv="PA_ND",
         device=str(keys.device),
         **_plan_arguments(call),
     )
-    return Call(*tensors, plan, call=call)
+    return Call(*tensors, plan, again, call=call)
 
 
 def _launch(api: Any, *tensors: Any, call: SharedKvCall) -> Any:
-    query, near, far, chosen, near_table, far_table, starts, keys, sinks, plan = tensors
+    query, near, far, chosen, near_table, far_table, starts, keys, sinks, plan, again = tensors
     out, _ = api(
         query,
         ori_kv=near,
@@ -349,6 +352,7 @@ def _launch(api: Any, *tensors: Any, call: SharedKvCall) -> Any:
         ori_block_table=near_table,
         cmp_block_table=far_table,
         cu_seqlens_q=starts,
+        cu_seqlens_ori_kv=again,
         seqused_kv=keys,
         sinks=sinks,
         metadata=plan,
@@ -401,7 +405,8 @@ def _constraints(lengths: tuple[int, ...], sinks: int) -> tuple[Constraint, ...]
     )
 
 
-_INDEXED_WINDOW = frozenset({3, 8, 9, 10})
+_STARTS_AGAIN = 8  # of the window's keys: serving gives a prompt those of the queries
+_INDEXED_WINDOW = frozenset({3, 9, 10})
 _NEEDS = frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})
 
 # vLLM-Ascend 0.23 serves by this kernel of its own library (`vllm_ascend/attention/dsa_v1.py`).
@@ -417,7 +422,7 @@ SPARSE_ATTN_SHAREDKV = OpSpec(
         *("ori_block_table", "cmp_block_table", "cu_seqlens_q", "cu_seqlens_ori_kv"),
         *("cu_seqlens_cmp_kv", "seqused_q", "seqused_kv", "sinks", "metadata"),
     ),
-    optional=_INDEXED_WINDOW | {_KV, _CHOSEN, _TABLE, 13},
+    optional=_INDEXED_WINDOW | {_KV, _CHOSEN, _TABLE, _STARTS_AGAIN, 13},
     optional_outputs=frozenset({_STATISTICS}),
     reference=_reference,
     build=_build,
@@ -428,6 +433,11 @@ SPARSE_ATTN_SHAREDKV = OpSpec(
     missing_metadata=_lacks_lengths,
     constraints=(
         rules.absent_inputs(_INDEXED_WINDOW, "chosen tokens of the window, and other lengths"),
+        rules.inputs_are(("INT32",), (_STARTS_AGAIN,)),
+        Constraint(
+            "expected starts of the window's keys like those of the queries",
+            lambda case: input_shape(case, _STARTS_AGAIN) in ((), input_shape(case, _STARTS)),
+        ),
         *_constraints((11,), sinks=12),
     ),
 )

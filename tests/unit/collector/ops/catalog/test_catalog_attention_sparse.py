@@ -380,3 +380,14 @@ def test_the_plan_of_a_compressor_names_the_first_token_of_each_key(torch, build
         none = slots[len(keys) :]
         assert none.tolist() == [[-1, 31]] * len(none)
         assert bool((cos[len(keys) :] == 1).all()) and not bool(sin[len(keys) :].any())
+
+
+def test_starts_of_the_windows_keys_are_those_of_the_queries_or_none():
+    row = next(row for row in rows_of("SparseAttnSharedkv") if not row.case.inputs[2].shape)
+    op, slots = find("SparseAttnSharedkv"), list(row.case.inputs)
+    slots[8] = slots[7]
+    case = replace(row.case, inputs=tuple(slots))
+    assert op.rejection_reason(case, "npu") == ""
+    slots[8] = slots[11]
+    case = replace(row.case, inputs=tuple(slots))
+    assert "starts of the window's keys" in op.rejection_reason(case, "npu")
