@@ -56,7 +56,8 @@ def reference(torch: Any, *tensors: Any, call: FusedCall) -> Any:
         if call.returns_lse:
             rows = _lengths.part_of(lse, "TND" if call.is_ragged else "BNSD", request, call.heads)
             rows.copy_(sums.log_().add_(peaks).flatten(0, 1))
-    return out, lse if call.returns_lse else _unused_lse(query, call)
+    unused = query.new_zeros(call.unused_lse) if call.unused_lse else None
+    return out, lse if call.returns_lse else unused
 
 
 def flops(case: Case) -> int:
@@ -88,11 +89,6 @@ def _keys(tensor: Any, table: Any, request: Request, call: FusedCall) -> Any:
     start = sum(call.keys[: request.index])
     place = Request(request.index, start, request.keys, request.keys)
     return _lengths.part_of(tensor, _lengths.letters_in(call.layout), place, call.kv_heads)
-
-
-def _unused_lse(query: Any, call: FusedCall) -> Any:
-    """Return what a graph passes for statistics that it does not request; None without any."""
-    return query.new_zeros(call.unused_lse) if call.unused_lse else None
 
 
 def _output_shape(query: Any, call: FusedCall) -> list[int]:
@@ -145,6 +141,9 @@ def _infer_launch(api: Any, *tensors: Any, call: FusedCall) -> Any:
         "query_rope": query_rope,
         "key_rope": key_rope,
     }
+    if call.unused_lse:  # as in graphs: both outputs are given
+        outputs = [query.new_empty(_output_shape(query, call)), query.new_empty(call.unused_lse)]
+        api, options = api.out, {**options, "out": outputs}
     out, lse = _call(
         *(api, (query, key, value), call, options),
         scale=call.scale,
@@ -152,7 +151,7 @@ def _infer_launch(api: Any, *tensors: Any, call: FusedCall) -> Any:
         block_size=call.pages.block_size if call.pages else 0,
         softmax_lse_flag=call.returns_lse,
     )
-    return out, lse if call.returns_lse else _unused_lse(query, call)
+    return out, lse if call.returns_lse or call.unused_lse else None
 
 
 _INFER_BY_POSITION = OpSpec(
