@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from collector.codec.errors import BadInput
 from collector.codec.numbers import number_of
-from collector.database.index import Block, Sizes
+from collector.database.index import IndexBlock, Sizes
 from collector.model.case import (
     NO_TENSOR,
     Slot,
@@ -58,7 +58,7 @@ class Query:
     cells: Mapping[str, str]
     lengths: Mapping[str, list[float]] | None
 
-    def of_dtypes(self, blocks: Sequence[Block]) -> list[Block]:
+    def of_dtypes(self, blocks: Sequence[IndexBlock]) -> list[IndexBlock]:
         """Return the blocks with the dtypes of the query."""
         if not self.dtypes:
             return list(blocks)
@@ -66,7 +66,7 @@ class Query:
             return [one for one in blocks if _first_dtype(one) == self.dtypes[0]]
         return [one for one in blocks if tuple(dtype for dtype, _ in one.inputs) == self.dtypes]
 
-    def is_of_one_dtype(self, block: Block) -> bool:
+    def is_of_one_dtype(self, block: IndexBlock) -> bool:
         """Return whether every tensor of a block has the query's only dtype."""
         named = (dtype for dtype, _ in block.inputs if not is_absent_dtype(dtype))
         return all(dtype == self.dtypes[0] for dtype in named)
@@ -76,7 +76,7 @@ class Query:
         return all(settings.get(name, "") == text for name, text in self.cells.items())
 
 
-def _first_dtype(block: Block) -> str:
+def _first_dtype(block: IndexBlock) -> str:
     named = (dtype for dtype, _ in block.inputs if not is_absent_dtype(dtype))
     return next(named, "")
 
@@ -173,11 +173,11 @@ def _numbers(name: str, text: str) -> list[float]:
         raise BadInput(f"{name}: {error}") from error
 
 
-def ranks_of(block: Block) -> tuple[int, ...]:
+def ranks_of(block: IndexBlock) -> tuple[int, ...]:
     return tuple(rank for _, rank in block.inputs)
 
 
-def outputs_like(sizes: Sequence[int], block: Block, known: Sizes) -> list[Shape | None]:
+def outputs_like(sizes: Sequence[int], block: IndexBlock, known: Sizes) -> list[Shape | None]:
     """Return the shapes of the outputs of a case with these input sizes, if each of their sizes is
     constant in the rows of a block (rows, sizes) or equal to the same input size in all of them;
     otherwise none."""

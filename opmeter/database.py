@@ -31,9 +31,9 @@ def open(address: str | Path, *, number: int | None = None) -> "Database":
 
     Raises OpmeterError for an invalid address, for a store without a database, and for damage."""
     if (Path(address).expanduser() / _MARKER).is_file():
-        from opmeter.trees import TreeSource
+        from opmeter.trees import PulledTree
 
-        return Database(TreeSource(Path(address).expanduser()))
+        return Database(PulledTree(Path(address).expanduser()))
     store = open_store(str(address))
     commit = find_head(store) if number is None else read_commit(store, number)
     if commit is None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.codec.errors import BadInput
-from collector.database.index import Block, Index
+from collector.database.index import Index, IndexBlock
 from collector.model.vocabulary import INPUT_FORMATS, OP_STATE, OUTPUT_DTYPES, OUTPUT_FORMATS
 from opmeter.answers import Channel
 
@@ -53,7 +53,7 @@ _OWN = frozenset({OP_STATE, INPUT_FORMATS, OUTPUT_DTYPES, OUTPUT_FORMATS})
 
 
 def kernel_table(
-    index: Index, blocks: Sequence[Block], min_quality: Quality, where: Mapping[str, Filter]
+    index: Index, blocks: Sequence[IndexBlock], min_quality: Quality, where: Mapping[str, Filter]
 ) -> pa.Table:
     """Return the rows of these blocks, block by block, that meet all conditions; with conditions
     also the columns m, n and k. Raises BadInput for an unknown condition."""
@@ -80,7 +80,7 @@ def kernel_table(
     return table
 
 
-def _block_table(index: Index, block: Block, with_product: bool) -> pa.Table:
+def _block_table(index: Index, block: IndexBlock, with_product: bool) -> pa.Table:
     rows = slice(block.begin, block.end)
     count = block.end - block.begin
     sizes = index.sizes_of(block)

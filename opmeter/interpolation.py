@@ -38,7 +38,7 @@ class Part(NamedTuple):
     weight: float
 
 
-class Estimate(NamedTuple):
+class InterpolatedValue(NamedTuple):
     """The logarithm of a duration in us, the half-width of its 95 % interval, and its points.
 
     `half_width` is None if too few points are measured to calibrate it. `is_outside` is set for an
@@ -70,7 +70,7 @@ class _Calibration:
     beyond: float | None
 
 
-class Surface:
+class NeighbourSurface:
     """Measured points: `sizes` (points, axes), each point once, and their durations in us.
 
     Threads may share it: what it remembers only saves time."""
@@ -99,7 +99,7 @@ class Surface:
     def __len__(self) -> int:
         return len(self._x)
 
-    def estimate(self, sizes: Sequence[float], *, beyond: bool = False) -> Estimate | None:
+    def estimate(self, sizes: Sequence[float], *, beyond: bool = False) -> InterpolatedValue | None:
         """Return the duration at a point. Outside the measured points return None, or with `beyond`
         the duration on the line through the last two points of its curve, if it has any."""
         x = log(max(sizes[self._main], 0.5))
@@ -115,10 +115,10 @@ class Surface:
             return self._estimate(value, calibration.beyond)._replace(is_outside=True)
         return None
 
-    def _estimate(self, value: _Value, factor: float | None) -> Estimate:
+    def _estimate(self, value: _Value, factor: float | None) -> InterpolatedValue:
         width = None if factor is None else factor * _scale(value)
         parts = tuple(Part(self._places[part.place], part.weight) for part in value.parts)
-        return Estimate(value.log_us, width, parts)
+        return InterpolatedValue(value.log_us, width, parts)
 
     def _along(self, curve: int, x: float, skip: int = -1) -> _Value | None:
         """Return the value of a curve at x, between two of its points, or at one of them."""

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from collector.codec.errors import BadInput
-from collector.database.index import Block, Index, hashes_of
+from collector.database.index import Index, IndexBlock, hashes_of
 from collector.model.vocabulary import (
     BASE_CELLS,
     EP_SIZE,
@@ -46,7 +46,7 @@ class Single(Protocol):
         weight: float = 1.0,
     ) -> Answer: ...
 
-    def only_block(self, kernel: str, dtype: str, ranks: tuple[int, ...]) -> Block | None: ...
+    def only_block(self, kernel: str, dtype: str, ranks: tuple[int, ...]) -> IndexBlock | None: ...
 
 
 def answer_many(version: Single, frame: Any) -> pd.DataFrame:

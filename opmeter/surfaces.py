@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collector.database.index import Block, Index, sum_and_skew
+from collector.database.index import Index, IndexBlock, sum_and_skew
 from opmeter.cases import KEY_LENGTHS, MEAN_LENGTH, mean_of
-from opmeter.interpolation import Estimate, Surface, distinct_rows
+from opmeter.interpolation import InterpolatedValue, NeighbourSurface, distinct_rows
 
 _FEWEST = 2  # points
 
@@ -19,15 +19,15 @@ class MeasuredSurface:
     Each size of a case is constant, or one of the axes; sizes that are equal in all rows share an
     axis. `constants` and `axes` have the position of a size with its value or its axis."""
 
-    block: Block
+    block: IndexBlock
     rows: list[int]
     constants: tuple[tuple[int, float], ...]
     axes: tuple[tuple[int, int], ...]
-    surface: Surface
+    surface: NeighbourSurface
 
     def estimate(
         self, sizes: list[int], lengths: Mapping[str, list[float]] | None, *, beyond: bool
-    ) -> Estimate | None:
+    ) -> InterpolatedValue | None:
         """Return the duration at these sizes; None if they are not between the measured ones."""
         place: list[float | None] = [*sizes]
         if self.block.lengths:
@@ -60,7 +60,7 @@ def _position(names: tuple[str, ...], lengths: Mapping[str, list[float]]) -> lis
     return found
 
 
-def surface_of(index: Index, block: Block, setting: int) -> MeasuredSurface | None:
+def surface_of(index: Index, block: IndexBlock, setting: int) -> MeasuredSurface | None:
     """Return the surface of the rows of a block with a setting; None if they are on none."""
     numbers = index.arrays["settings"][block.begin : block.end]
     rows = np.flatnonzero(numbers == setting)
@@ -89,5 +89,5 @@ def surface_of(index: Index, block: Block, setting: int) -> MeasuredSurface | No
     own = rows[first] + block.begin
     constants = tuple((at, float(columns[0, at])) for at in np.flatnonzero(is_constant).tolist())
     points = columns[first][:, distinct]
-    surface = Surface(points.astype(np.float64), index.arrays["mean_us"][own])
+    surface = NeighbourSurface(points.astype(np.float64), index.arrays["mean_us"][own])
     return MeasuredSurface(block, own.tolist(), constants, tuple(axes), surface)

@@ -21,7 +21,7 @@ from collector.model.vocabulary import BASE_CELLS, EP_SIZE, RUNTIME_PREFIX
 from collector.singlehost.version_files import duration_us, record_of_row
 
 
-class TreeSource:
+class PulledTree:
     """The version directories of a folder that `opmeter pull` wrote."""
 
     def __init__(self, folder: Path) -> None:

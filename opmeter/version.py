@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from collector.codec.errors import BadInput
-from collector.database.index import Block, Index, hash_of
+from collector.database.index import Index, IndexBlock, hash_of
 from opmeter.answers import MISSES, Answer, Channel, ExplainedRow, Explanation, Reason
 from opmeter.cases import (
     Lengths,
@@ -27,7 +27,7 @@ from opmeter.cases import (
     ranks_of,
     resolved_ranks,
 )
-from opmeter.interpolation import Estimate
+from opmeter.interpolation import InterpolatedValue
 from opmeter.misses import MissLog
 from opmeter.surfaces import MeasuredSurface, surface_of
 
@@ -46,7 +46,7 @@ class _Rows(NamedTuple):
     """Rows of an index that a query may find: a block, and the numbers of the allowed settings, or
     None if all are."""
 
-    block: Block
+    block: IndexBlock
     allowed: frozenset[int] | None
 
 
@@ -67,7 +67,7 @@ class Version:
         self.differs = differs
         self.notes = differs + notes  # warnings of every answer
         self.index = index
-        self._by_kernel: dict[str, list[Block]] = {}
+        self._by_kernel: dict[str, list[IndexBlock]] = {}
         for block in index.blocks:
             self._by_kernel.setdefault(block.kernel, []).append(block)
         self._warnings = [tuple(filter(None, t.split(";"))) for t in index.texts("warnings")]
@@ -258,7 +258,7 @@ class Version:
 
     def _exact(
         self, found: _Found, sizes: list[int], lengths: Mapping[str, list[float]] | None
-    ) -> Iterator[tuple[Block, int]]:
+    ) -> Iterator[tuple[IndexBlock, int]]:
         """Yield the rows with exactly these sizes, lengths and settings."""
         index = self.index
         for block, allowed in found.rows:
@@ -316,7 +316,7 @@ class Version:
         sizes: list[int],
         lengths: Mapping[str, list[float]] | None,
         extrapolate: bool,
-    ) -> tuple[MeasuredSurface | None, Estimate | None]:
+    ) -> tuple[MeasuredSurface | None, InterpolatedValue | None]:
         """Return the first surface that has a value at these sizes, and the value."""
         for block, allowed in found.rows:
             for setting in self._settings_of(block):
@@ -332,7 +332,7 @@ class Version:
                     return surface, estimate
         return None, None
 
-    def _settings_of(self, block: Block) -> list[int]:
+    def _settings_of(self, block: IndexBlock) -> list[int]:
         """Return the settings of a block's rows by their numbers, the most frequent first."""
         known = self._block_settings.get(block.begin)
         if known is None:
@@ -378,7 +378,7 @@ class Version:
                 found.append(_Rows(block, allowed))
         return _Found(tuple(found), None if found else Reason.NO_LAYOUT)
 
-    def only_block(self, kernel: str, dtype: str, ranks: tuple[int, ...]) -> Block | None:
+    def only_block(self, kernel: str, dtype: str, ranks: tuple[int, ...]) -> IndexBlock | None:
         """Return the rows that a query without settings may find, if they are one block without
         lengths."""
         query = query_of(kernel, [None] * len(ranks), dtype, "", None, None, None)
@@ -400,7 +400,7 @@ class Version:
         settings = self._settings[self._settings_of(like)[0]]
         return cells_of(query, outputs_like(query.sizes, like, self.index.sizes_of(like)), settings)
 
-    def _explained(self, block: Block, row: int, weight: float) -> ExplainedRow:
+    def _explained(self, block: IndexBlock, row: int, weight: float) -> ExplainedRow:
         index = self.index
         at = block.at + (row - block.begin) * block.width
         inputs: list[Shape | None] = []

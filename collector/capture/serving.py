@@ -26,7 +26,7 @@ _FLAGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class InstanceReply:
     """The answer of one instance to one request; `fault` is empty if it did as requested."""
 
     url: str
@@ -47,7 +47,7 @@ def capture_instances(
     wait: Callable[[float], None] = time.sleep,
     is_sglang: bool = False,
     folder: str = "",
-) -> list[Answer]:
+) -> list[InstanceReply]:
     """Start the profilers of all instances, wait, and stop them; return every answer.
 
     If one instance does not start, those that did are stopped at once, because a capture without
@@ -76,7 +76,7 @@ def _address(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
-def _post(url: str, path: str, body: dict[str, object], limit_s: float) -> Answer:
+def _post(url: str, path: str, body: dict[str, object], limit_s: float) -> InstanceReply:
     began_s = time.monotonic()
     request = Request(
         url + path,
@@ -98,4 +98,4 @@ def _post(url: str, path: str, body: dict[str, object], limit_s: float) -> Answe
         reason = getattr(error, "reason", error)
         is_late = isinstance(reason, TimeoutError)
         fault = f"no answer within {limit_s:g} s" if is_late else f"no answer: {reason}"
-    return Answer(url, path, fault, time.monotonic() - began_s)
+    return InstanceReply(url, path, fault, time.monotonic() - began_s)

@@ -32,7 +32,7 @@ class Level(StrEnum):
     LEVEL2 = "Level2"
 
 
-class Metrics(StrEnum):
+class CoreMetrics(StrEnum):
     """The counters of an AI core; one set for each capture."""
 
     NONE = "AiCoreNone"
@@ -76,7 +76,7 @@ class CaptureSettings:
     memory: bool = False
     export: Export = Export.TEXT
     level: Level = Level.LEVEL1
-    metrics: Metrics = Metrics.PIPE_UTILIZATION
+    metrics: CoreMetrics = CoreMetrics.PIPE_UTILIZATION
     marks: bool = False  # mstx, formerly msprof_tx
     l2_cache: bool = False
     op_attr: bool = False
@@ -87,7 +87,7 @@ class CaptureSettings:
     analyse: bool = True
 
     def __post_init__(self) -> None:
-        for name, kind in (("export", Export), ("level", Level), ("metrics", Metrics)):
+        for name, kind in (("export", Export), ("level", Level), ("metrics", CoreMetrics)):
             value = getattr(self, name)
             if value not in list(kind):
                 raise BadInput(f"{name}: expected one of {', '.join(kind)}, got {value!r}")
@@ -124,7 +124,7 @@ def _faults(one: CaptureSettings) -> Iterator[str]:
         yield "op_attr is only in databases: use export db"
     if one.op_attr and one.level is Level.NONE:
         yield "op_attr: expected a level from Level0 on, got Level_none"
-    if one.metrics is not Metrics.NONE and one.level not in _SHAPE_LEVELS:
+    if one.metrics is not CoreMetrics.NONE and one.level not in _SHAPE_LEVELS:
         yield f"metrics {one.metrics}: expected Level1 or Level2, got {one.level}"
     if one.shapes and one.level not in _SHAPE_LEVELS:
         yield f"shapes of kernels: expected Level1 or Level2, got {one.level}"

@@ -50,7 +50,7 @@ _MOST_LENGTH = 2.0**62
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class IndexBlock:
     """Rows of one kernel type that differ in sizes and settings only.
 
     `inputs` are the dtype and the rank of each input (rank -1 without a shape), `outputs` the ranks
@@ -154,7 +154,7 @@ class Index:
         """Return all texts of a pool, in the order of their numbers."""
         return [self._pools[pool].text(number) for number in range(self._pools[pool].count)]
 
-    def find(self, block: Block, sizes: list[int]) -> Iterator[int]:
+    def find(self, block: IndexBlock, sizes: list[int]) -> Iterator[int]:
         """Yield the rows of a block with exactly these input sizes, in their order."""
         wanted, width = hash_of(sizes), block.width
         hashes, known = self.hashes, self.sizes
@@ -165,7 +165,7 @@ class Index:
                 yield row
             row += 1
 
-    def sizes_of(self, block: Block) -> Sizes:
+    def sizes_of(self, block: IndexBlock) -> Sizes:
         """Return the sizes of a block's rows (rows, sizes)."""
         count = (block.end - block.begin) * block.width
         found: Sizes = self.arrays["sizes"][block.at : block.at + count]
@@ -190,8 +190,8 @@ class _Pool:
         return bytes(self.data[begin + ends[number] : begin + ends[number + 1]]).decode()
 
 
-def _block(one: Mapping[str, Any]) -> Block:
-    return Block(
+def _block(one: Mapping[str, Any]) -> IndexBlock:
+    return IndexBlock(
         kernel=str(one["kernel"]),
         inputs=tuple((str(dtype), int(rank)) for dtype, rank in one["inputs"]),
         outputs=tuple(map(int, one["outputs"])),
@@ -203,7 +203,9 @@ def _block(one: Mapping[str, Any]) -> Block:
 
 
 def index_file(
-    blocks: Sequence[Block], arrays: Mapping[str, npt.NDArray[Any]], pools: Mapping[str, list[str]]
+    blocks: Sequence[IndexBlock],
+    arrays: Mapping[str, npt.NDArray[Any]],
+    pools: Mapping[str, list[str]],
 ) -> bytes:
     """Return the file of an index: equal arguments give equal bytes."""
     parts: list[bytes] = []

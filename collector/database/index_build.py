@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from collector.codec.canonical import canonical_json
 from collector.codec.numbers import number_of
 from collector.database.curves import read_forms
-from collector.database.index import Block, Sizes, hashes_of, index_file, sum_and_skew
+from collector.database.index import IndexBlock, Sizes, hashes_of, index_file, sum_and_skew
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import (
     INPUT_FORMATS,
@@ -58,7 +58,7 @@ def index_bytes(cases: pa.Table, intervals: pa.Table, version_path: str) -> tupl
 
 def _sorted(
     cases: pa.Table,
-) -> tuple[list[Block], npt.NDArray[np.int64], Sizes, list[tuple[list[str], Sizes]]]:
+) -> tuple[list[IndexBlock], npt.NDArray[np.int64], Sizes, list[tuple[list[str], Sizes]]]:
     """Return the blocks; the places of the cases, block by block and sorted by hash; their sizes as
     one array; and the settings and lengths of each case, as texts and their numbers."""
     found: dict[_Signature, list[tuple[npt.NDArray[np.int64], Sizes]]] = defaultdict(list)
@@ -77,7 +77,7 @@ def _sorted(
         for at in places.tolist():
             texts[0][at], texts[1][at] = settings, listed
     pools = [_numbered(part) for part in texts]
-    blocks: list[Block] = []
+    blocks: list[IndexBlock] = []
     order: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
     flat: list[Sizes] = [np.empty(0, np.int64)]
     begin = at_size = 0
@@ -85,7 +85,7 @@ def _sorted(
         places = np.concatenate([one for one, _ in rows])
         sizes = np.concatenate([one for _, one in rows])
         end = begin + len(places)
-        block = Block(kernel, inputs, outputs, names, begin, end, at_size)
+        block = IndexBlock(kernel, inputs, outputs, names, begin, end, at_size)
         keys = (places, pools[1][1][places], pools[0][1][places])
         by_hash = np.lexsort((*keys, hashes_of(sizes[:, : block.key_width])))
         blocks.append(block)
@@ -136,7 +136,7 @@ def _spelled(lengths: dict[str, list[float]]) -> str:
     return canonical_json(lengths).decode() if lengths else ""
 
 
-def _hashes(blocks: list[Block], sizes: Sizes) -> npt.NDArray[np.uint64]:
+def _hashes(blocks: list[IndexBlock], sizes: Sizes) -> npt.NDArray[np.uint64]:
     found = [np.empty(0, np.uint64)]
     for block in blocks:
         rows = block.end - block.begin

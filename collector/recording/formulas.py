@@ -15,10 +15,10 @@ from collector.codec.errors import OpmeterError
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS, OUTPUT_SHAPES, RUNTIME_PREFIX
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import (
-    Deployment,
     LaunchPattern,
     LoadRange,
     MessagePattern,
+    PackagedDeployment,
     load_lists,
     load_names,
     padded,
@@ -72,14 +72,14 @@ def solved_deployment(
     layout: str,
     ranges: Sequence[tuple[int, int, Sequence[PassTokens]]],
     constants: Constants,
-) -> Deployment:
+) -> PackagedDeployment:
     """Return the deployment of a recording's passes; each range has its least and most tokens.
 
     Raises NotSolved where the loads of a range do not launch the same."""
     is_graph = any(x.in_graph for one in recording.passes for x in one.launches)
     graph_sizes = tuple(recording.settings["graph_sizes"]) if is_graph else ()
     passes = {(p.phase, p.requests, p.queries, p.keys): p for p in recording.passes}
-    empty = Deployment(
+    empty = PackagedDeployment(
         *(recording.model, recording.config_sha256, recording.layers, recording.release, layout),
         *(recording.device, recording.environment, recording.settings, recording.wheels),
         *(graph_sizes, ()),
@@ -291,7 +291,10 @@ def _messages(loads: Sequence[_Load]) -> Iterator[MessagePattern]:
 
 
 def differences(
-    deployment: Deployment, found: RecordedPass, layers: Mapping[str, int], constants: Constants
+    deployment: PackagedDeployment,
+    found: RecordedPass,
+    layers: Mapping[str, int],
+    constants: Constants,
 ) -> list[str]:
     """Return what a recorded pass of so many layers launches and a deployment does not, and what
     it does otherwise."""

@@ -92,7 +92,7 @@ class LoadRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
+class PackagedDeployment:
     """A model in a layout, as a release serves it. Members as in `recorded_step.Recording`.
 
     graph_sizes  requests to which a decode is padded; empty without graphs"""
@@ -114,7 +114,7 @@ class Deployment:
         return any(one.phase == phase for one in self.ranges)
 
 
-def write_deployment(deployment: Deployment) -> bytes:
+def write_deployment(deployment: PackagedDeployment) -> bytes:
     """Return the bytes of a deployment's file; equal deployments give equal bytes."""
     value = {"format": FORMAT, "version": VERSION, **asdict(deployment)}
     return gzip.compress(readable_json(value), mtime=0)
@@ -141,7 +141,7 @@ def is_packaged(decoder: Decoder, release: str) -> bool:
     return is_known and decoder == bundled_decoder(decoder.name)
 
 
-def find_deployment(model: str, release: str, layout: Layout) -> Deployment:
+def find_deployment(model: str, release: str, layout: Layout) -> PackagedDeployment:
     """Return the deployment of a layout. Raises BadInput for one that is not in the package."""
     known = packaged_layouts().get((model, release), ())
     if str(layout) not in known:
@@ -153,19 +153,19 @@ def find_deployment(model: str, release: str, layout: Layout) -> Deployment:
 
 
 @cache
-def _read(name: str) -> Deployment:
+def _read(name: str) -> PackagedDeployment:
     text = gzip.decompress((_folder() / name).read_bytes())
     found = json_object(text, what="a deployment", key=name)
     if (found.pop("format"), found.pop("version")) != (FORMAT, VERSION):
         raise ValueError(f"{name} is no deployment of this version")
-    return decode_value(Deployment, found, what="a deployment", key=name)
+    return decode_value(PackagedDeployment, found, what="a deployment", key=name)
 
 
 def _folder() -> Any:
     return files("collector") / "data" / "recordings"
 
 
-def deployed_step(deployment: Deployment, batch: Batch) -> Step:
+def deployed_step(deployment: PackagedDeployment, batch: Batch) -> Step:
     """Return the pass of one rank. Raises BadInput for a load that was not recorded."""
     batch = padded(batch, deployment.graph_sizes)
     chosen, ranks = _range(deployment, batch), layout_of(deployment.layout).tp
@@ -213,7 +213,7 @@ def model_step(decoder: Decoder, layout: Layout, batch: Batch, release: str) -> 
     return derive_step(decoder, layout, batch, find_kernel_set(release))
 
 
-def check_deployment(decoder: Decoder, layout: Layout, release: str) -> Deployment | None:
+def check_deployment(decoder: Decoder, layout: Layout, release: str) -> PackagedDeployment | None:
     """Return the deployment of a recorded model; None for a model or release with a kernel set.
 
     Raises BadInput for a layout that the model does not accept, or that is not recorded."""
@@ -231,7 +231,7 @@ def padded(batch: Batch, graph_sizes: Iterable[int]) -> Batch:
     return replace(batch, requests=size, padding=size - batch.requests)
 
 
-def _range(deployment: Deployment, batch: Batch) -> LoadRange:
+def _range(deployment: PackagedDeployment, batch: Batch) -> LoadRange:
     tokens, phase = batch.tokens - batch.padding * batch.queries, range_phase(batch)
     for one in deployment.ranges:
         fits = one.least <= tokens <= one.most and (batch.requests == 1 or not one.is_of_one)

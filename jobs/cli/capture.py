@@ -9,9 +9,9 @@ import typer
 from collector.capture.settings import (
     DYNAMIC_FILE,
     CaptureSettings,
+    CoreMetrics,
     Export,
     Level,
-    Metrics,
     dynamic_config,
 )
 from collector.codec.errors import BadInput
@@ -70,8 +70,8 @@ def dynamic_command(
     warmup: Annotated[int, typer.Option(help="steps to drop before them", min=0)] = 1,
     level: Annotated[Level, typer.Option(help="how much is recorded")] = Level.LEVEL1,
     metrics: Annotated[
-        Metrics, typer.Option(help="counters of AI cores")
-    ] = Metrics.PIPE_UTILIZATION,
+        CoreMetrics, typer.Option(help="counters of AI cores")
+    ] = CoreMetrics.PIPE_UTILIZATION,
     export: Annotated[Export, typer.Option(help="files that the analysis writes")] = Export.TEXT,
     shapes: Annotated[bool, typer.Option(help="record shapes")] = True,
     analyse: Annotated[bool, typer.Option(help="analyse the capture in the program")] = False,

@@ -16,7 +16,7 @@ from collector.recording.formulas import Constants, solved_deployment
 from collector.recording.model_cuts import Config, find_config
 from collector.recording.quantised import WeightScheme
 from collector.recording.recorded_calls import PassTokens
-from collector.shapes.deployments import Deployment, file_name, write_deployment
+from collector.shapes.deployments import PackagedDeployment, file_name, write_deployment
 from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, layout_of
 from collector.shapes.step import PAGE
 
@@ -131,7 +131,7 @@ def settings_of(
     )
 
 
-def recorded(recipe: Recipe, work: Path) -> Deployment:
+def recorded(recipe: Recipe, work: Path) -> PackagedDeployment:
     """Record a deployment, and return it. `work` gets the engine's files."""
     layout = layout_of(recipe.layout)
     config = config_of(recipe)

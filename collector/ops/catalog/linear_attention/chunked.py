@@ -30,7 +30,7 @@ _ASSUMES = "requests of equal lengths"
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
+class _Chunks:
     """The sizes of a call: tokens of each request, heads of values and of keys, and their numbers;
     `block` is the number of tokens of a row of the chunk indices."""
 
@@ -75,41 +75,41 @@ def _lengths(case: Case, position: int, tokens: int) -> Shape:
 
 
 @lru_cache(maxsize=256)
-def _of_sums(case: Case) -> _Sizes | None:
+def _of_sums(case: Case) -> _Chunks | None:
     gates = input_shape(case, 0)
     if len(gates) != 3 or gates[0] != 1 or not all(gates):
         return None
     block = 1 << max(0, (_NUMBERS_OF_SUMS // (gates[2] * _CHUNK) - 1).bit_length())
-    sizes = _Sizes(_lengths(case, 1, gates[1]), heads=gates[2], block=block)
+    sizes = _Chunks(_lengths(case, 1, gates[1]), heads=gates[2], block=block)
     return sizes if sizes.lengths and _indices_fit(case, 2, sizes) else None
 
 
 @lru_cache(maxsize=256)
-def _of_products(case: Case) -> _Sizes | None:
+def _of_products(case: Case) -> _Chunks | None:
     key, beta, gates = (input_shape(case, i) for i in range(3))
     if len(key) != 4 or len(beta) != 3 or key[0] != 1 or not all((*key, *beta)):
         return None
-    sizes = _Sizes(_lengths(case, 3, key[1]), beta[0], key[2], key[3])
+    sizes = _Chunks(_lengths(case, 3, key[1]), beta[0], key[2], key[3])
     is_fitting = beta == gates == (sizes.heads, 1, key[1]) and sizes.heads % sizes.key_heads == 0
     return sizes if is_fitting and sizes.lengths and _indices_fit(case, 4, sizes) else None
 
 
-def _of_inverse(ends: int, block: int) -> Callable[[Case], _Sizes | None]:
+def _of_inverse(ends: int, block: int) -> Callable[[Case], _Chunks | None]:
     """Return the reading of a row of the inverse, whose ends of requests are at a position."""
 
     @lru_cache(maxsize=256)
-    def read(case: Case) -> _Sizes | None:
+    def read(case: Case) -> _Chunks | None:
         matrices = input_shape(case, 0)
         if len(matrices) != 4 or matrices[::3] != (1, _CHUNK) or not all(matrices):
             return None
-        sizes = _Sizes(_lengths(case, ends, matrices[1]), heads=matrices[2], block=block)
+        sizes = _Chunks(_lengths(case, ends, matrices[1]), heads=matrices[2], block=block)
         return sizes if sizes.lengths and _indices_fit(case, ends + 1, sizes) else None
 
     return read
 
 
 @lru_cache(maxsize=256)
-def _of_values(case: Case) -> _Sizes | None:
+def _of_values(case: Case) -> _Chunks | None:
     key, value, beta, matrices, gates = (input_shape(case, i) for i in range(5))
     sizes = _of_heads(case, key, value, 5)
     if sizes is None or not _indices_fit(case, 6, sizes):
@@ -120,7 +120,7 @@ def _of_values(case: Case) -> _Sizes | None:
 
 
 @lru_cache(maxsize=256)
-def _of_states(case: Case) -> _Sizes | None:
+def _of_states(case: Case) -> _Chunks | None:
     key, value, weights, gates, state = (input_shape(case, i) for i in range(5))
     sizes = _of_heads(case, key, value, 5)
     if sizes is None:
@@ -132,7 +132,7 @@ def _of_states(case: Case) -> _Sizes | None:
 
 
 @lru_cache(maxsize=256)
-def _of_output(case: Case) -> _Sizes | None:
+def _of_output(case: Case) -> _Chunks | None:
     query, key, value, states, gates = (input_shape(case, i) for i in range(5))
     sizes = _of_heads(case, key, value, 5)
     if sizes is None or query != key or gates != (1, sizes.heads, sizes.tokens):
@@ -142,28 +142,28 @@ def _of_output(case: Case) -> _Sizes | None:
     return sizes if is_fitting else None
 
 
-def _of_heads(case: Case, key: Shape, value: Shape, ends: int) -> _Sizes | None:
+def _of_heads(case: Case, key: Shape, value: Shape, ends: int) -> _Chunks | None:
     """Return the sizes of keys (1,T,Hk,K) and values (1,T,H,V); None if they do not fit."""
     if len(key) != 4 or len(value) != 4 or key[:2] != value[:2] or key[0] != 1:
         return None
     if not all((*key, *value)) or value[2] % key[2]:
         return None
-    sizes = _Sizes(_lengths(case, ends, key[1]), value[2], key[2], key[3], value[3])
+    sizes = _Chunks(_lengths(case, ends, key[1]), value[2], key[2], key[3], value[3])
     return sizes if sizes.lengths else None
 
 
-def _indices_fit(case: Case, position: int, sizes: _Sizes) -> bool:
+def _indices_fit(case: Case, position: int, sizes: _Chunks) -> bool:
     return input_shape(case, position) == (len(sizes.indices()), 2)
 
 
 # Tensors of the kernels: keys of length 1 about, and gates that fall within a chunk.
 
 
-def _ends(make: TensorMaker, sizes: _Sizes) -> Any:
+def _ends(make: TensorMaker, sizes: _Chunks) -> Any:
     return make.tensor((0, *cumulative_ends(sizes.lengths)), "INT32")
 
 
-def _index_table(make: TensorMaker, sizes: _Sizes) -> Any:
+def _index_table(make: TensorMaker, sizes: _Chunks) -> Any:
     return make.tensor(sizes.indices(), "INT32")
 
 
@@ -172,14 +172,14 @@ def _unit(case: Case, position: int, make: TensorMaker) -> Any:
     return like.normal(slot, make).mul_((slot.shape or (1,))[-1] ** -0.5)
 
 
-def _falling_gates(make: TensorMaker, sizes: _Sizes) -> Any:
+def _falling_gates(make: TensorMaker, sizes: _Chunks) -> Any:
     """Return sums of logarithms of gates, (H, T) FLOAT: they fall by a rate of each head."""
     places = [place for _, start, stop in sizes.chunks for place in range(1, stop - start + 1)]
     rates = make.uniform((sizes.heads, 1), "FLOAT", -0.05, -0.01)
     return rates * make.tensor(places, "FLOAT")
 
 
-def _lower(make: TensorMaker, sizes: _Sizes, dtype: str) -> Any:
+def _lower(make: TensorMaker, sizes: _Chunks, dtype: str) -> Any:
     """Return small matrices of chunks, (1, T, H, 64), without numbers on and above the diagonal."""
     places = [place for _, start, stop in sizes.chunks for place in range(stop - start)]
     row = make.tensor(places, "INT64").view(-1, 1, 1)
@@ -195,14 +195,14 @@ def _sums_build(case: Case, make: TensorMaker) -> Call:
     return Call(gates, chunk_size=_CHUNK, cu_seqlens=ends, block_indices=table, sizes=sizes)
 
 
-def _sums_reference(torch: Any, gates: Any, *, sizes: _Sizes, **others: Any) -> Any:
+def _sums_reference(torch: Any, gates: Any, *, sizes: _Chunks, **others: Any) -> Any:
     out = torch.empty_like(gates, dtype=torch.float32)
     for _, start, stop in sizes.chunks:
         out[:, start:stop] = gates[:, start:stop].float().cumsum(1)
     return out
 
 
-def _plainly(api: Any, *args: Any, sizes: _Sizes, **named: Any) -> Any:
+def _plainly(api: Any, *args: Any, sizes: _Chunks, **named: Any) -> Any:
     return api(*args, **named)
 
 
@@ -222,7 +222,7 @@ def _products_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _by_head(tensor: Any, sizes: _Sizes, start: int, stop: int) -> Any:
+def _by_head(tensor: Any, sizes: _Chunks, start: int, stop: int) -> Any:
     """Return a chunk of keys or queries as (heads of values, tokens, numbers) in float32."""
     part = tensor[0, start:stop].transpose(0, 1).float()
     return part.repeat_interleave(sizes.heads // sizes.key_heads, 0)
@@ -234,7 +234,7 @@ def _decay(gates: Any) -> Any:
 
 
 def _products_reference(
-    torch: Any, key: Any, *, beta: Any, g_cumsum: Any, sizes: _Sizes, **others: Any
+    torch: Any, key: Any, *, beta: Any, g_cumsum: Any, sizes: _Chunks, **others: Any
 ) -> Any:
     shape = (*key.shape[:2], sizes.heads, _CHUNK)
     out = torch.zeros(shape, dtype=torch.float32, device=key.device)
@@ -247,7 +247,9 @@ def _products_reference(
     return out
 
 
-def _inverse_build(read: Callable[[Case], _Sizes | None]) -> Callable[[Case, TensorMaker], Call]:
+def _inverse_build(
+    read: Callable[[Case], _Chunks | None],
+) -> Callable[[Case, TensorMaker], Call]:
     def build(case: Case, make: TensorMaker) -> Call:
         named = output_slot(case)
         sizes = rules.accepted(read(case))
@@ -268,7 +270,7 @@ def _inverse_build(read: Callable[[Case], _Sizes | None]) -> Callable[[Case, Ten
 def _inverse_reference(block: int) -> Callable[..., Any]:
     """Return the reference of the inverse of I + A, in blocks of chunks or of 16 tokens."""
 
-    def run(torch: Any, matrices: Any, *, sizes: _Sizes, output_dtype: Any, **others: Any) -> Any:
+    def run(torch: Any, matrices: Any, *, sizes: _Chunks, output_dtype: Any, **others: Any) -> Any:
         dtype = output_dtype if block == _CHUNK else matrices.dtype
         shape = (*matrices.shape[:3], block)
         out = torch.zeros(shape, dtype=dtype, device=matrices.device)
@@ -303,7 +305,15 @@ def _values_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _values_reference(
-    torch: Any, *, k: Any, v: Any, beta: Any, g_cumsum: Any, A: Any, sizes: _Sizes, **others: Any
+    torch: Any,
+    *,
+    k: Any,
+    v: Any,
+    beta: Any,
+    g_cumsum: Any,
+    A: Any,
+    sizes: _Chunks,
+    **others: Any,
 ) -> Any:
     w = k.new_empty((*v.shape[:3], sizes.key_size))
     u = torch.empty_like(v)
@@ -335,7 +345,15 @@ def _states_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _states_reference(
-    torch: Any, *, k: Any, w: Any, u: Any, g: Any, initial_state: Any, sizes: _Sizes, **others: Any
+    torch: Any,
+    *,
+    k: Any,
+    w: Any,
+    u: Any,
+    g: Any,
+    initial_state: Any,
+    sizes: _Chunks,
+    **others: Any,
 ) -> Any:
     states = k.new_empty((1, len(sizes.chunks), *initial_state.shape[1:]))
     new, final = torch.empty_like(u), initial_state.to(torch.float32, copy=True)
@@ -366,7 +384,7 @@ def _output_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _output_reference(torch: Any, *, sizes: _Sizes, scale: float, **tensors: Any) -> Any:
+def _output_reference(torch: Any, *, sizes: _Chunks, scale: float, **tensors: Any) -> Any:
     q, k, v, h, g = (tensors[name] for name in "qkvhg")
     out = torch.empty_like(v)
     for number, (_, start, stop) in enumerate(sizes.chunks):
@@ -380,7 +398,7 @@ def _output_reference(torch: Any, *, sizes: _Sizes, scale: float, **tensors: Any
 
 
 # Operations of each token and head of values, by kernel: twice the products of matrices.
-_FLOPS: Mapping[str, Callable[[_Sizes], int]] = {
+_FLOPS: Mapping[str, Callable[[_Chunks], int]] = {
     "sums": lambda sizes: 1,
     "products": lambda sizes: 2 * _CHUNK * sizes.key_size,
     "small inverse": lambda sizes: _BLOCK * _BLOCK,
@@ -396,14 +414,14 @@ _FLOPS: Mapping[str, Callable[[_Sizes], int]] = {
 def _kernel(
     kernel: str,
     function: str,
-    read: Callable[[Case], _Sizes | None],
+    read: Callable[[Case], _Chunks | None],
     of: str,
     build: Callable[[Case, TensorMaker], Call],
     reference: Callable[..., Any],
     slots: Sequence[str],
     dtypes: Mapping[int, Sequence[str]],
     text: str,
-    outputs: Callable[[Case, _Sizes], Sequence[Shape]],
+    outputs: Callable[[Case, _Chunks], Sequence[Shape]],
     results: Constraint,
 ) -> OpSpec:
     """Return the declaration of one kernel, with the dtypes of its slots by position, and the rule

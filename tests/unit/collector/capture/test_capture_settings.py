@@ -6,9 +6,9 @@ import pytest
 
 from collector.capture.settings import (
     CaptureSettings,
+    CoreMetrics,
     Export,
     Level,
-    Metrics,
     dynamic_config,
     export_faults,
 )
@@ -76,4 +76,4 @@ def test_the_file_of_a_dynamic_capture_starts_at_the_next_step(tmp_path):
     experimental = made["experimental_config"]
     assert experimental["profiler_level"] == "Level2"
     assert experimental["export_type"] == ["db"]
-    assert experimental["aic_metrics"] == Metrics.PIPE_UTILIZATION
+    assert experimental["aic_metrics"] == CoreMetrics.PIPE_UTILIZATION
