@@ -57,6 +57,9 @@ class Database:
     def __init__(self, source: Source) -> None:
         self._source = source
 
+    def __repr__(self) -> str:
+        return f"<Database version {self.number}: {', '.join(self.versions)}>"
+
     @property
     def number(self) -> int:
         """Return the number of this version of the database."""

@@ -75,6 +75,9 @@ class Version:
         self._surfaces: dict[tuple[int, int], MeasuredSurface | None] = {}
         self._misses: MissLog | None = None
 
+    def __repr__(self) -> str:
+        return f"<Version {self.path}: {self.rows:,} cases of {len(self.kernels)} kernel types>"
+
     @property
     def rows(self) -> int:
         """Return the number of cases with a duration."""
