@@ -168,6 +168,8 @@ def test_overheads_are_learned_from_sessions_of_the_stack() -> None:
     assert learned.export_s == pytest.approx(0.0005)
     alike = with_overheads(PEAKS, [small, small])  # which cannot be told apart
     assert (alike.session_start_s, alike.export_s) == (50, 0.006)
+    cold = replace(small, startup_s=150, wall_s=small.wall_s + 100)  # the first on its node
+    assert with_overheads(PEAKS, [cold, small]).session_start_s == 50
     assert with_overheads(PEAKS, [NO_USAGE]) == PEAKS
     measure = MeasureSettings(repeat_count=10, aic_metrics=("PipeUtilization", "Memory"))
     once = predict(FLOAT, operator(1), learned, measure, 1000.0)
