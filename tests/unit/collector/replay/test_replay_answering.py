@@ -176,7 +176,7 @@ def test_every_function_that_serves_is_vllm_ascend_s():
     assert {op.kernel for op in served} == {
         *("DequantSwigluQuant", "GemmaRmsNorm", "GroupedMatmulSwigluQuant", "LightningIndexer"),
         *("GroupedMatmulSwigluQuantV2", "KvQuantSparseFlashAttention", "MoeGatingTopK"),
-        "SparseFlashAttention",
+        *("RecurrentGatedDeltaRule", "SparseFlashAttention"),
     }
     assert all(op.library == "torch_npu" for op in served)
 

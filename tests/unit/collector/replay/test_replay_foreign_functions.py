@@ -98,7 +98,7 @@ def test_which_functions_of_the_releases_take_other_arguments():
         "vllm_ascend-0.18.0": {"aclnnSparseFlashAttention"},
         "vllm_ascend-0.23.0": {
             *("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNZ"),
-            "aclnnGroupedMatmulSwigluQuantWeightNzV2",
+            *("aclnnGroupedMatmulSwigluQuantWeightNzV2", "aclnnKvQuantSparseFlashAttention"),
         },
     }
     assert "aclnnMoeGatingTopK" in c_functions_of("vllm_ascend-0.18.0")
