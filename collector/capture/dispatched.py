@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from collector.codec.numbers import microseconds
 from collector.codec.table import table_bytes
 from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES
 from collector.recording.calls import DTYPES, parse_call
@@ -95,7 +96,11 @@ def kernel_details(launches: Sequence[Launch]) -> bytes:
         rows.append(
             [
                 *(str(one.step), "0", one.name, one.kernel_type, "dynamic", _CORE),
-                *(f"{_us(one.start_ns)}\t", _us(one.duration_ns), _us(waited_ns)),
+                *(
+                    f"{microseconds(one.start_ns)}\t",
+                    microseconds(one.duration_ns),
+                    microseconds(waited_ns),
+                ),
                 *(one.cells.get(name, "N/A") for name in COLUMNS[9:]),
             ]
         )
@@ -111,27 +116,24 @@ def write_profile(launches: Sequence[Launch], run: Path) -> Path:
     return table
 
 
-def _us(ns: int) -> str:
-    return f"{ns // 1000}.{ns % 1000:03d}"
-
-
 # The call of CANN's library that torch_npu makes for an operator, as text: `{0}` is an argument,
 # `{out}` an output. A function returns it where the call depends on the arguments.
 
 Arguments = Sequence[Any]
-_Chosen = Callable[[Arguments], str]
+_Chosen = Callable[[Arguments, Any], str]
+_COPY = "InplaceCopy({out}, {0})"
 
 
 def _operand(of_tensor: str, of_number: str) -> _Chosen:
-    return lambda args: of_tensor if isinstance(args[1], torch.Tensor) else of_number
+    return lambda args, out: of_tensor if isinstance(args[1], torch.Tensor) else of_number
 
 
-def _copied(args: Arguments) -> str:
-    return "InplaceCopy({out}, {0})"
+def _converted(args: Arguments, out: Any) -> str:
+    return _COPY if args[0].dtype == out.dtype else "Cast({0}, 0, {out})"
 
 
 def _over_dims(name: str) -> _Chosen:
-    def call(args: Arguments) -> str:
+    def call(args: Arguments, out: Any) -> str:
         dims = args[1] if len(args) > 1 and args[1] else range(args[0].dim())
         return f"{name}({{0}}, ints({','.join(map(str, dims))}), 0, 9, {{out}})"
 
@@ -157,8 +159,8 @@ _CALLS: Mapping[str, str | _Chosen] = {
     "aten::pow.Tensor_Scalar": "PowTensorScalar({0}, f32=2, {out})",
     "aten::_softmax.": "Softmax({0}, -1, {out})",
     "aten::_log_softmax.": "LogSoftmax({0}, -1, {out})",
-    "aten::_to_copy.": lambda args: "Cast({0}, 0, {out})",
-    "aten::clone.": _copied,
+    "aten::_to_copy.": _converted,
+    "aten::clone.": _COPY,
     "aten::copy_.": "InplaceCopy({0}, {1})",
     "aten::cat.": "Cat({0}, 0, {out})",
     "aten::embedding.": "Embedding({0}, {1}, {out})",
@@ -183,11 +185,9 @@ def _kernel(
     known = _CALLS.get(name.removesuffix("default"))
     if known is None or not all(_is_known(one) for one in args if isinstance(one, torch.Tensor)):
         return name.replace("::", ".").removesuffix(".default"), _plain_cells(args, outs)
-    pattern = known if isinstance(known, str) else known(args)
+    pattern = known if isinstance(known, str) else known(args, out)
     texts = {f"out{at}" if at else "out": _text(one) for at, one in enumerate(outs)}
     call = parse_call(f"ACLNN aclnn{pattern.format(*map(_text, args), **texts)}")
-    if name.startswith("aten::_to_copy") and args[0].dtype == outs[0].dtype:
-        call = parse_call(f"ACLNN aclnnInplaceCopy({_text(outs[0])}, {_text(args[0])})")
     return kernel_of(call), cells_of(call)
 
 

@@ -17,7 +17,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -213,7 +213,7 @@ def _write_facts(settings: CaptureSettings, backend: str, steps_seen: int, began
     """Write what this rank was asked for and what it saw, for the verdict."""
     rank, world = rank_of(), int(os.environ.get("WORLD_SIZE", "1"))
     facts = {
-        **asdict(replace(settings, folder=Path(str(settings.folder)))),
+        **asdict(settings),
         "folder": str(settings.folder),
         "backend": backend,
         "rank": rank,

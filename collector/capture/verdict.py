@@ -1,7 +1,7 @@
 """Whether a capture can be used: for each rank what was recorded, and what is missing.
 
 A profiler reports success for a capture without device rows, without shapes or with half of the
-ranks, and days pass until somebody reads it. The verdict reads what is in the folder as `parse` and
+ranks, and days pass until a user reads it. The verdict reads what is in the folder as `parse` and
 `plan` do.
 """
 
@@ -18,13 +18,12 @@ from collector.codec.canonical import json_object
 from collector.codec.errors import BadInput, OpmeterError
 from collector.codec.files import read_small_file
 from collector.codec.text import counted, share_of
-from collector.profiles.discovery import unanalysed_captures
+from collector.profiles.discovery import CAPTURE_SUFFIXES, unanalysed_captures
 from collector.profiles.kernel_details import Profile, read_profile
 from collector.profiles.rows import open_rows
 
 CAPTURE_FILE = "opmeter_capture_{rank}.json"  # what a rank was asked for, and saw
 _FACTS = "opmeter_capture_*.json"
-_RUN_SUFFIXES = ("_ascend_pt", "_ascend_ms")
 _STEP = "Step Id"
 _HEAD_SHARE = 0.9  # of the rows of the other steps; the first step of a complete capture has all
 _LEAST_STEPS = 3  # of which the first is compared with the others
@@ -79,7 +78,7 @@ def verdicts(folder: Path) -> tuple[RankVerdict, ...]:
     runs = sorted(run for run in _runs(folder))
     if not runs and not known:
         raise BadInput(
-            f"no capture: expected folders that end in {' or '.join(_RUN_SUFFIXES)}", path=folder
+            f"no capture: expected folders that end in {' or '.join(CAPTURE_SUFFIXES)}", path=folder
         )
     if not known:
         return tuple(_of_run(run, _rank_in(run), {}) for run in runs)
@@ -116,9 +115,11 @@ def _facts(path: Path) -> Mapping[str, Any]:
 
 
 def _runs(folder: Path) -> Iterable[Path]:
-    if folder.name.endswith(_RUN_SUFFIXES):
+    if folder.name.endswith(CAPTURE_SUFFIXES):
         return [folder]
-    found = [one for one in folder.rglob("*") if one.name.endswith(_RUN_SUFFIXES) and one.is_dir()]
+    found = [
+        one for one in folder.rglob("*") if one.name.endswith(CAPTURE_SUFFIXES) and one.is_dir()
+    ]
     # msprof names its folders otherwise
     return found or [Path(one.folder) for one in unanalysed_captures([folder])]
 

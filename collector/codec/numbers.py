@@ -26,3 +26,10 @@ def number_of(text: str) -> float:
     if not _NUMBER.fullmatch(stripped) or not isfinite(value := float(stripped)):
         raise ValueError(f"expected a number, got {text[:40]!r}")
     return value
+
+
+def microseconds(ns: int) -> str:
+    """Return nanoseconds as microseconds with three decimals, exactly: a float has too few digits
+    for the start of a launch."""
+    sign, whole = ("-", -ns) if ns < 0 else ("", ns)
+    return f"{sign}{whole // 1000}.{whole % 1000:03d}"

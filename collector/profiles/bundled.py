@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from collector.codec.errors import BadInput
+from collector.codec.numbers import microseconds
 from collector.codec.table import table_bytes
 from collector.model.record import CaseRecord, ProfileStatistics, read_table
 from collector.model.vocabulary import ACCELERATOR_CORE, BASE_CELLS, COUNTERS, NOT_KNOWN, OP_STATE
@@ -73,8 +74,8 @@ def _row(task: int, record: CaseRecord, profile: ProfileStatistics, start_ns: in
         "Type": record.kernel_type,
         OP_STATE: record.cells[OP_STATE],
         ACCELERATOR_CORE: core,
-        "Start Time(us)": f"{_microseconds(start_ns)}\t",
-        "Duration(us)": _microseconds(round(profile.mean_us * 1000)),
+        "Start Time(us)": f"{microseconds(start_ns)}\t",
+        "Duration(us)": microseconds(round(profile.mean_us * 1000)),
         "Wait Time(us)": f"{_GAP_NS / 1000:.6f}" if task else "0",
         "Block Dim": "0" if is_communication else "20" if core == "AI_CORE" else "40",
         "Mix Block Dim": NOT_KNOWN if is_communication else "0",
@@ -86,7 +87,3 @@ def _row(task: int, record: CaseRecord, profile: ProfileStatistics, start_ns: in
         NOT_KNOWN,
         *(f"{counters[name]:.3f}" if name in counters else NOT_KNOWN for name in COUNTERS),
     ]
-
-
-def _microseconds(ns: int) -> str:
-    return f"{ns // 1000}.{ns % 1000:03d}"

@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from collector.codec.errors import BadInput
 from collector.codec.files import LONGEST_LINE, open_own_file, refuse_pointer
+from collector.codec.numbers import microseconds
 from collector.model.vocabulary import NOT_KNOWN
 
 _TASK, _KERNELS, _STRINGS = "TASK", "COMPUTE_TASK_INFO", "STRING_IDS"
@@ -234,9 +235,4 @@ def _times(start: object, end: object) -> tuple[str, str]:
     """
     if not isinstance(start, int) or not isinstance(end, int):
         return str(start), str(end)
-    return _micro(start), _micro(end - start)
-
-
-def _micro(ns: int) -> str:
-    sign, whole = ("-", -ns) if ns < 0 else ("", ns)
-    return f"{sign}{whole // 1000}.{whole % 1000:03d}"
+    return microseconds(start), microseconds(end - start)

@@ -43,7 +43,7 @@ def folders_below(path: Path) -> Iterator[Path]:
 _OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _OUTPUTS = (_OUTPUT, "mindstudio_profiler_output")
 _RUN_SUFFIX = "_ascend_pt"
-_CAPTURE_SUFFIXES = (_RUN_SUFFIX, "_ascend_ms")  # of torch_npu and of MindSpore
+CAPTURE_SUFFIXES = (_RUN_SUFFIX, "_ascend_ms")  # of torch_npu and of MindSpore
 _RAW_FOLDERS = re.compile(r"FRAMEWORK|device_\d+|host")  # of a capture: what was recorded
 _MSPROF_CAPTURE = re.compile(r"PROF_\d+\w*")
 _MOST_NAMED = 10
@@ -174,7 +174,7 @@ def _capture_of(file: PurePath) -> PurePath | None:
     """Return the folder of the capture that a file belongs to, by the names of folders."""
     parents = list(file.parents)
     for folder in parents:
-        if folder.name.endswith(_CAPTURE_SUFFIXES):
+        if folder.name.endswith(CAPTURE_SUFFIXES):
             return folder
     for folder, inner in zip(parents[1:], parents, strict=False):
         if _MSPROF_CAPTURE.fullmatch(folder.name) or inner.name == "FRAMEWORK":

@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
+from collector.codec.numbers import microseconds
 from collector.codec.table import csv_rows, rows_bytes, table_bytes
 from collector.model import vocabulary
 
@@ -253,7 +254,7 @@ def _as_cells(rows: Iterable[SummaryRow]) -> Iterable[list[str]]:
             *("0", _NO_MODEL, str(task), "0", row.name, row.kernel_type),
             row.cells.get(vocabulary.OP_STATE) or vocabulary.NOT_KNOWN,
             row.cells.get(vocabulary.ACCELERATOR_CORE) or vocabulary.NOT_KNOWN,
-            *(_micro(row.start_ns), _micro(row.duration_ns), _micro(wait_ns)),
+            *(microseconds(row.start_ns), microseconds(row.duration_ns), microseconds(wait_ns)),
             *("0", "0", "NO"),
             *(
                 row.cells.get(name, vocabulary.NOT_KNOWN)
@@ -261,9 +262,3 @@ def _as_cells(rows: Iterable[SummaryRow]) -> Iterable[list[str]]:
             ),
             *_NO_COUNTERS,
         ]
-
-
-def _micro(nanoseconds: int) -> str:
-    """Return microseconds with three decimals: exact, while a float would lose the last digits."""
-    whole, rest = divmod(nanoseconds, 1000)
-    return f"{whole}.{rest:03d}"
