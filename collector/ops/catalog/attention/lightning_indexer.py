@@ -301,6 +301,19 @@ def _compressed_build(case: Case, make: TensorMaker) -> Call:
     return Call(*whole, weights, *scales, *lengths, make_table(make, call.pages), None, call=call)
 
 
+def _compressed_arguments(call: SparseCall) -> dict[str, Any]:
+    """Return the arguments that the call shares with the one that divides its work."""
+    return {
+        "layout_query": "TND",
+        "layout_key": "PA_BSND",
+        "sparse_count": call.topk,
+        "sparse_mode": call.sparse_mode,
+        "pre_tokens": _LAST,
+        "next_tokens": _LAST,
+        "cmp_ratio": call.ratio,
+    }
+
+
 def _with_metadata(case: Case, make: TensorMaker) -> Call:
     """Build the call with what divides its work, which another kernel computes from lengths."""
     *tensors, ends, keys, table, _ = _compressed_build(case, make).args
@@ -312,14 +325,8 @@ def _with_metadata(case: Case, make: TensorMaker) -> Call:
         batch_size=len(call.keys),
         max_seqlen_q=max(call.queries),
         max_seqlen_k=max(call.keys),
-        layout_query="TND",
-        layout_key="PA_BSND",
-        sparse_count=call.topk,
-        sparse_mode=call.sparse_mode,
-        pre_tokens=_LAST,
-        next_tokens=_LAST,
-        cmp_ratio=call.ratio,
         device=str(keys.device),
+        **_compressed_arguments(call),
     )
     return Call(*tensors, ends, keys, table, plan, call=call)
 
@@ -339,14 +346,8 @@ def _compressed_launch(api: Any, *tensors: Any, call: SparseCall) -> Any:
         actual_seq_lengths_key=lengths,
         block_table=table,
         metadata=plan,
-        layout_query="TND",
-        layout_key="PA_BSND",
-        sparse_count=call.topk,
-        sparse_mode=call.sparse_mode,
-        pre_tokens=_LAST,
-        next_tokens=_LAST,
-        cmp_ratio=call.ratio,
         return_value=False,
+        **_compressed_arguments(call),
     )
     return found, None
 

@@ -6,7 +6,7 @@ ratio 128 to every compressed key that a query may see; layers of ratio 4 to tho
 chose. Each head has a sink: a score without a value.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -343,7 +343,16 @@ def _with_plan(case: Case, make: TensorMaker) -> Call:
 
 
 def _launch(api: Any, *tensors: Any, call: SharedKvCall) -> Any:
-    query, near, far, chosen, near_table, far_table, starts, keys, sinks, plan, again = tensors
+    *caches, keys, sinks, plan, again = tensors
+    lengths = {"cu_seqlens_ori_kv": again, "seqused_kv": keys}
+    return _attend(api, caches, sinks, plan, call, layout_kv="PA_ND", **lengths)
+
+
+def _attend(
+    api: Any, caches: Sequence[Any], sinks: Any, plan: Any, call: SharedKvCall, **more: Any
+) -> Any:
+    """Call a function of this attention with what its releases have in common."""
+    query, near, far, chosen, near_table, far_table, starts = caches
     out, _ = api(
         query,
         ori_kv=near,
@@ -352,12 +361,10 @@ def _launch(api: Any, *tensors: Any, call: SharedKvCall) -> Any:
         ori_block_table=near_table,
         cmp_block_table=far_table,
         cu_seqlens_q=starts,
-        cu_seqlens_ori_kv=again,
-        seqused_kv=keys,
         sinks=sinks,
         metadata=plan,
         softmax_scale=_scale(),
-        layout_kv="PA_ND",
+        **more,
         **_mask_arguments(call),
     )
     return out, None
@@ -467,26 +474,9 @@ def _mla_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _mla_launch(api: Any, *tensors: Any, call: SharedKvCall) -> Any:
-    query, near, far, chosen, near_table, far_table, starts, keys, sinks, *others = tensors
-    plan, cached, left = others
-    out, _ = api(
-        query,
-        ori_kv=near,
-        cmp_kv=far,
-        cmp_sparse_indices=chosen,
-        ori_block_table=near_table,
-        cmp_block_table=far_table,
-        cu_seqlens_q=starts,
-        seqused_ori_kv=keys,
-        seqused_cmp_kv=cached,
-        cmp_residual_kv=left,
-        sinks=sinks,
-        metadata=plan,
-        softmax_scale=_scale(),
-        layout_kv="PA_BBND",
-        **_mask_arguments(call),
-    )
-    return out, None
+    *caches, keys, sinks, plan, cached, left = tensors
+    lengths = {"seqused_ori_kv": keys, "seqused_cmp_kv": cached, "cmp_residual_kv": left}
+    return _attend(api, caches, sinks, plan, call, layout_kv="PA_BBND", **lengths)
 
 
 # The same in later sources of vLLM-Ascend, which no released wheel has: a kernel of CANN 9.1's
