@@ -1,4 +1,4 @@
-"""`python -m tests.npu.triton_rows [RELEASE...]`: writes anew what the functions of a released
+"""`python -m tests.npu.triton_rows [RELEASE...]`: writes again what the functions of a released
 vLLM-Ascend launch for the fixture rows of its Triton kernels (`stock_calls/{release}_triton.txt`).
 
 They run in the environment of `opmeter model record`, where a launch of Triton is recorded with

@@ -1,4 +1,4 @@
-"""`python -m tests.stacks.deployments [WORD...]`: records anew the deployments of the package.
+"""`python -m tests.stacks.deployments [WORD...]`: records again the deployments of the package.
 
 A word is part of a file's name; without one, all are recorded. Each takes one to three minutes with
 the environments of `opmeter model record`. `tests/stacks/test_stacks_deployments.py` compares small
