@@ -10,6 +10,7 @@ from collector.model.manifest import Usage
 from collector.model.measurement import Outcome, Proof
 from collector.model.plan import Plan
 from collector.quality.canaries import DeviceFactor
+from collector.quality.gates import DISTURBED
 from collector.quality.pooled import SessionDifferences
 from jobs.planning.gaps import planned_shares, share_line
 from jobs.status.plan_status import OutcomeKind, PlanStatus, ShardStatus
@@ -310,8 +311,10 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
 
 
 def _is_busy(summary: Summary) -> bool:
-    """Return whether the machine is busy, and not only some cases were disturbed by chance."""
-    return summary.busy >= _BUSY or summary.disturbed > _MANY_DISTURBED * summary.measured_cases
+    """Return whether the machine is busy, and not only some cases were disturbed by chance: of a
+    disturbed session every case has the warning."""
+    disturbed = max(summary.disturbed, summary.suspect.get(DISTURBED, 0))
+    return summary.busy >= _BUSY or disturbed > _MANY_DISTURBED * summary.measured_cases
 
 
 def _disturbed(summary: Summary) -> list[str]:
