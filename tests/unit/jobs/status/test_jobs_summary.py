@@ -123,11 +123,13 @@ def test_a_failure_that_may_end_otherwise_is_told_with_the_option_for_it(outcome
     assert ("--retry-failed" in "\n".join(lines)) == is_told
 
 
-def lines_of(*disturbances):
-    """The lines that end a run of as many cases."""
+def lines_of(*disturbances, warnings=()):
+    """The lines that end a run of as many cases, each with these warnings."""
     records = [add_record(rows) for rows in range(1, len(disturbances) + 1)]
     pairs = zip(records, disturbances, strict=True)
-    tried = {record.case_id: Tried(5.0, disturbance=told) for record, told in pairs}
+    tried = {
+        record.case_id: Tried(5.0, disturbance=told, warnings=warnings) for record, told in pairs
+    }
     made = MadePlan([MadeShard("s", records, [tried])])
     summary = summarise(head_state(made), plan_of(made), [records], NO_USAGE)
     return describe(summary, plan_of(made), None, "file:///x")
@@ -141,6 +143,8 @@ def test_a_machine_that_was_busy_all_the_time_is_said_first():
     assert first.startswith("busy ") and numbers(first) == ["67", "2", "3"]
     first, *_ = lines_of(Disturbance(30, 5), Disturbance(30, 5))
     assert first.startswith("busy ") and numbers(first) == ["83", "0", "2"]
+    first, *_ = lines_of(QUIET, Disturbance(30, 20), warnings=("the session was disturbed: why",))
+    assert first.startswith("busy ") and numbers(first) == ["17", "0", "2"]
 
 
 def test_a_case_that_was_unlucky_is_said_among_the_rest():
