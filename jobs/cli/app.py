@@ -18,7 +18,7 @@ from collector import __version__
 from collector.codec.errors import BadInput, DamagedObject, NoDevice, NoStore, OpmeterError
 from collector.host import imports
 from collector.host.processes import end_at_once
-from jobs.cli import capture, cluster, database, model
+from jobs.cli import capture, cluster, database, model, report
 from jobs.cli.comm import LISTS, comm_command, validate_command
 from jobs.cli.comm_dfc import DFC_LISTS, PROBE_LISTS, dfc_command, probe_dfc_command
 from jobs.cli.compare import compare_command
@@ -74,12 +74,14 @@ GROUPS: dict[str, tuple[Command | None, dict[str, Command]]] = {
     "capture": (None, capture.COMMANDS),
     "model": (None, model.COMMANDS),
     "db": (None, database.COMMANDS),
+    "report": (None, report.COMMANDS),
 }
 SECTION_OF_GROUP = {
     "comm": "Measure",
     "capture": "Measure",
     "model": "Models and results",
     "db": "Database",
+    "report": "Models and results",
 }
 _HELP = "Measure every operator an LLM runs, and keep the results in one versioned database."
 _LISTS = (*LISTS, *PROBE_LISTS, *DFC_LISTS)
@@ -87,6 +89,7 @@ _GROUP_HELP = {  # without a command of their own
     "capture": "Profile running programs, and judge profiles.",
     "db": "Show, verify and compare the versions of the database.",
     "model": "Show what a model's forward pass launches.",
+    "report": "Write HTML pages to look at and to show.",
 }
 _COMPLETING = "_OPMETER_COMPLETE"  # set by the shell's completion
 

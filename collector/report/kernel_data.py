@@ -1,0 +1,484 @@
+"""The cases of one kernel type for its page: sizes, durations with intervals, work, warnings, and
+the measurements that they come from."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from collector.codec.numbers import number_of
+from collector.database.curves import read_forms, work_of
+from collector.database.state import TEXT
+from collector.database.version_quality import ShownVersion
+from collector.model.case import Case
+from collector.model.stack import Stack
+from collector.model.vocabulary import INPUT_SHAPES, LENGTH_COLUMNS, RUNTIME_PREFIX
+from collector.ops.floor import described_peaks
+from collector.ops.registry import family_of
+from collector.ops.together import lengths_of
+
+A_CHUNK = 200  # cases whose measurements are in one data file
+_MOST_AXES = 6
+_MOST_FAILURES = 500
+_NUMBERS = (
+    *("mean_us", "ci_low_us", "ci_high_us", "median_us", "min_us", "p10_us", "p90_us", "spread"),
+    *("n_accepted", "n_observed", "opened_clock_mhz", "closed_clock_mhz", "opened_temperature_c"),
+)
+_TEXTS = (
+    *("measurement", "outcome", "reason", "cache", "core", "library", "identity", "assumes"),
+    *("campaign", "plan", "shard", "attempt", "session", "node", "device_serial", "rank"),
+    *("image_digest", "collector_version", "started_at", "raw_key", "counters", "disturbance"),
+    "warnings",
+)
+CERTIFICATE_COLUMNS = ("case", *_NUMBERS, *_TEXTS)
+KERNEL_COLUMNS = (
+    *("case", "input_dtypes", "input_formats", "input_shapes", "settings"),
+    *("mean_us", "low_us", "high_us", "sessions", "warnings"),
+    *("operations", "traffic_bytes", "tflop_per_s", "gib_per_s", "roofline_share", "outlier"),
+)
+Floats = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelData:
+    """The data of a kernel type's page; the rows of its CSV (KERNEL_COLUMNS); and its row in the
+    table of kernel types. `chunks` are the measurements, of A_CHUNK cases each."""
+
+    kernel: str
+    page: Mapping[str, Any]
+    rows: Sequence[Sequence[object]]
+    summary: Mapping[str, Any]
+    chunks: Iterator[Mapping[str, Any]]
+
+
+class _Group:
+    """The cases of a kernel type that differ in sizes and lengths only: their indices, and for each
+    case its sizes, slot by slot, and its lists of lengths."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.places: list[int] = []
+        self.sizes: list[list[int]] = []
+        self.lengths: list[Mapping[str, Sequence[float]]] = []
+
+
+def kernel_data(
+    shown: ShownVersion, stack: Stack, measurements: pa.Table, kernel: str
+) -> KernelData:
+    """Return the data of one kernel type of a version directory.
+
+    `measurements` are those of the stack, with CERTIFICATE_COLUMNS."""
+    cases = shown.cases.filter(pc.equal(shown.cases["kernel_type"], kernel))
+    best = shown.best.filter(pc.is_in(shown.best["case"], value_set=_plain(cases["case"])))
+    good = best.filter(best["good"])
+    measured = cases.filter(pc.is_in(cases["case"], value_set=_plain(good["case"])))
+    groups = _groups(measured)
+    order = [place for group in groups for place in group.places]
+    measured = measured.take(pa.array(order, pa.int64()))
+    columns = _columns(measured, shown, stack, good, groups)
+    failures = _failures(cases, best)
+    own = measurements.filter(pc.is_in(measurements["case"], value_set=_plain(measured["case"])))
+    page = {
+        "kernel": kernel,
+        "family": family_of(kernel),
+        "version": shown.path,
+        "device": stack.device,
+        "cases": cases.num_rows,
+        "groups": _described_groups(groups, columns),
+        "columns": {name: _short(values) for name, values in columns.items()},
+        "roof": _roof(stack),
+        "failures": failures,
+        "chunk": A_CHUNK,
+    }
+    return KernelData(
+        kernel,
+        page,
+        _csv_rows(groups, columns),
+        _summary(kernel, cases.num_rows, columns, failures),
+        _chunks(own, measured["case"].to_pylist()),
+    )
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
+
+
+# Groups of cases, and the sizes that differ in each.
+
+
+def _groups(cases: pa.Table) -> list[_Group]:
+    """Return the groups, the largest first; cases that cannot be read are in the last one."""
+    found: dict[object, _Group] = {}
+    forms, alone = read_forms(cases)
+    read = [(places.tolist(), form.lengths.tolist(), form.first) for places, form in forms]
+    read += [([place], [lengths_of(case)], case) for place, case in alone]
+    for places, sizes, case in read:
+        group = found.setdefault(_signature(case), _Group(case))
+        lengths = _lengths(case)
+        group.places += places
+        group.sizes += sizes
+        group.lengths += [lengths] * len(places)
+    groups = sorted(found.values(), key=lambda one: (-len(one.places), str(_label(one.case))))
+    known = {place for group in groups for place in group.places}
+    if unread := [place for place in range(cases.num_rows) if place not in known]:
+        rest = _Group(Case("", None, None))
+        rest.places, rest.sizes = unread, [[] for _ in unread]
+        rest.lengths = [{} for _ in unread]
+        groups.append(rest)
+    for group in groups:
+        by_size = sorted(range(len(group.places)), key=group.sizes.__getitem__)
+        group.places = [group.places[at] for at in by_size]
+        group.lengths = [group.lengths[at] for at in by_size]
+        group.sizes = [group.sizes[at] for at in by_size]
+    return groups
+
+
+def _signature(case: Case) -> object:
+    slots = tuple(
+        None if of is None else tuple((s.dtype, s.format, len(s.shape or ())) for s in of)
+        for of in (case.inputs, case.outputs)
+    )
+    return slots, case.op_state, _settings(case), tuple(sorted(_lengths(case)))
+
+
+def _settings(case: Case) -> tuple[tuple[str, str], ...]:
+    return tuple((name, text) for name, text in case.attributes if name not in LENGTH_COLUMNS)
+
+
+def _lengths(case: Case) -> dict[str, list[float]]:
+    found = {}
+    for name, text in case.attributes:
+        if name in LENGTH_COLUMNS:
+            try:
+                found[name.removeprefix(RUNTIME_PREFIX)] = [
+                    number_of(part) for part in text.split(",")
+                ]
+            except ValueError:
+                continue
+    return found
+
+
+def _label(case: Case) -> dict[str, str]:
+    """Return what the cases of a group share, for people."""
+    if case.inputs is None:
+        return {"inputs": ""}
+    settings = "; ".join(f"{n.removeprefix(RUNTIME_PREFIX)}={t}" for n, t in _settings(case))
+    return {
+        "inputs": ", ".join(_slot(s.dtype, s.format, len(s.shape or ())) for s in case.inputs),
+        "dtypes": ";".join(slot.dtype for slot in case.inputs),
+        "formats": ";".join(slot.format for slot in case.inputs),
+        "state": case.op_state,
+        "settings": settings,
+    }
+
+
+def _slot(dtype: str, layout: str, rank: int) -> str:
+    name = dtype.removeprefix("DT_").lower() or "-"
+    return f"{name}[{rank}]" if layout in ("", "ND", "NULL") else f"{name}[{rank}] {layout}"
+
+
+def _axes(group: _Group) -> list[dict[str, Any]]:
+    """Return the sizes that differ among the cases of a group, by name, the most distinct first."""
+    found: list[tuple[str, str, list[float]]] = []
+    product = _product_axes(group)
+    found += product
+    if not product and group.sizes and group.sizes[0]:
+        columns = np.array(group.sizes, np.int64).T
+        names = [
+            f"{kind} {number + 1}, dim {dim + 1}"
+            for kind, slots in (("input", group.case.inputs), ("output", group.case.outputs))
+            for number, slot in enumerate(slots or ())
+            for dim in range(len(slot.shape or ()))
+        ]
+        found += [(name, "", column.tolist()) for name, column in zip(names, columns, strict=True)]
+    found += _length_axes(group)
+    kept: list[dict[str, Any]] = []
+    for name, unit, values in found:
+        differs = len(set(values)) > 1
+        if differs and all(values != one["values"] for one in kept):
+            kept.append({"name": name, "unit": unit, "values": values})
+    kept.sort(key=lambda one: -len(set(one["values"])))
+    return kept[:_MOST_AXES]
+
+
+def _product_axes(group: _Group) -> list[tuple[str, str, list[float]]]:
+    """Return M, N and K, and the batch, of matrix products whose output has the plain layout."""
+    case = group.case
+    inputs, outputs = case.inputs or (), case.outputs or ()
+    if family_of(case.kernel_type) != "matmul" or not inputs or not outputs:
+        return []
+    first, output = inputs[0], outputs[0]
+    if "NZ" in output.format or "NZ" in first.format:
+        return []
+    if len(first.shape or ()) < 2 or len(output.shape or ()) < 2:
+        return []
+    at = sum(len(slot.shape or ()) for slot in inputs)
+    columns = np.array(group.sizes, np.float64).T
+    of_output = columns[at : at + len(output.shape or ())]
+    batch, m, n = prod(of_output[:-2], start=np.ones(len(group.sizes))), *of_output[-2:]
+    whole = prod(columns[: len(first.shape or ())], start=np.ones(len(group.sizes)))
+    k = whole / np.maximum(batch * m, 1)
+    if (k != np.round(k)).any():  # the first input is shared by the batch
+        return []
+    axes = (("M", m), ("N", n), ("K", k), ("batch", batch))
+    return [(name, "", [int(v) for v in values.tolist()]) for name, values in axes]
+
+
+def _length_axes(group: _Group) -> list[tuple[str, str, list[float]]]:
+    if not group.lengths or not group.lengths[0]:
+        return []
+    axes = []
+    for name in sorted(group.lengths[0]):
+        lists = [lengths.get(name) or [0.0] for lengths in group.lengths]
+        plain = name.removesuffix("_values").replace("_", " ")
+        axes.append((f"{plain}: requests", "", [float(len(one)) for one in lists]))
+        axes.append((f"{plain}: longest", "tokens", [max(one) for one in lists]))
+        axes.append((f"{plain}: total", "tokens", [sum(one) for one in lists]))
+    return axes
+
+
+# The columns of the measured cases, group by group.
+
+
+def _columns(
+    measured: pa.Table, shown: ShownVersion, stack: Stack, good: pa.Table, groups: Sequence[_Group]
+) -> dict[str, list[Any]]:
+    names = measured["case"].to_pylist()
+    by_case = dict(zip(*(good[name].to_pylist() for name in ("case", "measurement")), strict=True))
+    own = {
+        case: (float(low) if low else None, float(high) if high else None)
+        for case, low, high in zip(
+            *(good[name].to_pylist() for name in ("case", "ci_low_us", "ci_high_us")), strict=True
+        )
+    }
+    intervals = [shown.intervals.of.get(by_case[case]) for case in names]
+    mean_us = [shown.mean_us[case] for case in names]
+    low_us = [
+        own[case][0] if one is None else one.low_us
+        for case, one in zip(names, intervals, strict=True)
+    ]
+    high_us = [
+        own[case][1] if one is None else one.high_us
+        for case, one in zip(names, intervals, strict=True)
+    ]
+    work = work_of(measured, stack, is_checked=False)
+    seconds = np.array(mean_us) / 1e6
+    operations = np.where(work.operations > 0, work.operations, np.nan)
+    traffic = np.where(work.traffic > 0, work.traffic, np.nan)
+    return {
+        "case": names,
+        "shapes": [text.strip('"') for text in measured[INPUT_SHAPES].to_pylist()],
+        "mean_us": mean_us,
+        "low_us": low_us,
+        "high_us": high_us,
+        "sessions": [1 if one is None else one.sessions for one in intervals],
+        "warnings": ["; ".join(sorted(shown.warnings.get(case, ()))) for case in names],
+        "operations": operations.tolist(),
+        "traffic_bytes": traffic.tolist(),
+        "flop_per_s": (operations / seconds).tolist(),
+        "bytes_per_s": (traffic / seconds).tolist(),
+        "roofline_share": _roofline_shares(groups, operations, traffic, seconds, stack).tolist(),
+        "outlier": _outliers(groups, np.array(mean_us)).tolist(),
+    }
+
+
+def _roof(stack: Stack) -> dict[str, Any] | None:
+    """Return the published peaks of a device; None if there are none."""
+    peaks = described_peaks(stack.device)
+    if peaks is None:
+        return None
+    tflops = {dtype: rate * 1e12 for dtype, rate in sorted(peaks.tflops.items())}
+    return {"flop_per_s": tflops, "bytes_per_s": peaks.bytes_per_s, "source": peaks.source}
+
+
+def _roofline_shares(
+    groups: Sequence[_Group], operations: Floats, traffic: Floats, seconds: Floats, stack: Stack
+) -> Floats:
+    """Return how much of the duration the work takes at the peaks of the device; NaN if unknown."""
+    found = np.full(len(seconds), np.nan)
+    peaks = described_peaks(stack.device)
+    at = 0
+    for group in groups:
+        part = slice(at, at + len(group.places))
+        at = part.stop
+        rate = peaks.tflops.get(_compute_dtype(group.case)) if peaks else None
+        if peaks is not None and rate is not None:
+            computed_s = np.nan_to_num(operations[part]) / (rate * 1e12)
+            ideal_s = np.maximum(computed_s, traffic[part] / peaks.bytes_per_s)
+            found[part] = ideal_s / seconds[part]
+    return found
+
+
+def _compute_dtype(case: Case) -> str:
+    """Return torch's name of the dtype that a launch computes in, as far as its inputs show."""
+    dtypes = [slot.known_dtype for slot in case.inputs or ()]
+    names = [dtype.torch_name for dtype in dtypes if dtype is not None]
+    if "int8" in names:
+        return "int8"
+    floating = [dtype.torch_name for dtype in dtypes if dtype is not None and dtype.is_floating]
+    return floating[0] if floating else ""
+
+
+def _outliers(groups: Sequence[_Group], mean_us: Floats) -> npt.NDArray[np.bool_]:
+    """Return which durations are off the curve of their neighbours: a case between two that differ
+    in one size only, and off the line through them, in logarithms, by more than a factor of 1.5."""
+    found = np.zeros(len(mean_us), np.bool_)
+    at = 0
+    for group in groups:
+        logs = np.log(mean_us[at : at + len(group.places)])
+        sizes = np.array(group.sizes, np.float64).reshape(len(group.places), -1)
+        found[at : at + len(group.places)] = _off_curves(sizes, logs)
+        at += len(group.places)
+    return found
+
+
+_OFF = np.log(1.5)
+
+
+def _off_curves(sizes: Floats, logs: Floats) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(logs), np.bool_)
+    varying = [at for at in range(sizes.shape[1]) if len(np.unique(sizes[:, at])) > 2]
+    if len(logs) < 5:
+        return found
+    for axis in varying:
+        same = [
+            at for at in range(sizes.shape[1]) if not np.array_equal(sizes[:, at], sizes[:, axis])
+        ]
+        order = np.lexsort((sizes[:, axis], *sizes[:, same].T))
+        ordered, x, y = sizes[order][:, same], np.log(sizes[order, axis] + 1), logs[order]
+        is_same = (ordered[:-2] == ordered[2:]).all(axis=1) & (x[2:] > x[1:-1]) & (x[1:-1] > x[:-2])
+        span = np.where(is_same, x[2:] - x[:-2], 1.0)
+        between = y[:-2] + (y[2:] - y[:-2]) * (x[1:-1] - x[:-2]) / span
+        is_off = is_same & (np.abs(y[1:-1] - between) > _OFF)
+        found[order[1:-1][is_off]] = True
+    return found
+
+
+def _described_groups(
+    groups: Sequence[_Group], columns: Mapping[str, Sequence[Any]]
+) -> list[dict[str, Any]]:
+    found, at = [], 0
+    for group in groups:
+        end = at + len(group.places)
+        found.append(
+            {
+                **_label(group.case),
+                "begin": at,
+                "end": end,
+                "axes": _axes(group),
+                "dtype": _compute_dtype(group.case),
+            }
+        )
+        at = end
+    return found
+
+
+def _csv_rows(groups: Sequence[_Group], columns: Mapping[str, Sequence[Any]]) -> list[list[object]]:
+    labels = [_label(group.case) for group in groups for _ in group.places]
+    rows: list[list[object]] = []
+    names = ("mean_us", "low_us", "high_us", "sessions", "warnings", "operations")
+    for at, label in enumerate(labels):
+        flop_per_s, bytes_per_s = columns["flop_per_s"][at], columns["bytes_per_s"][at]
+        rows.append(
+            [
+                *(columns["case"][at], label.get("dtypes", ""), label.get("formats", "")),
+                *(columns["shapes"][at], label.get("settings", "")),
+                *(columns[name][at] for name in names),
+                *(columns["traffic_bytes"][at], flop_per_s / 1e12, bytes_per_s / 2**30),
+                *(columns["roofline_share"][at], int(columns["outlier"][at])),
+            ]
+        )
+    return rows
+
+
+def _failures(cases: pa.Table, best: pa.Table) -> dict[str, Any]:
+    """Return the cases without a duration, by reason, and some of them."""
+    bad = best.filter(pc.invert(best["good"]))
+    reasons = dict(
+        zip(
+            bad["case"].to_pylist(),
+            zip(bad["outcome"].to_pylist(), bad["reason"].to_pylist(), strict=True),
+            strict=True,
+        )
+    )
+    is_good = pc.is_in(cases["case"], value_set=_plain(best.filter(best["good"])["case"]))
+    rest = cases.filter(pc.invert(is_good))
+    rows = [
+        [case, shapes.strip('"'), *reasons.get(case, ("not measured", ""))]
+        for case, shapes in zip(
+            rest["case"].to_pylist(), rest[INPUT_SHAPES].to_pylist(), strict=True
+        )
+    ]
+    counts = Counter((row[2], row[3]) for row in rows)
+    return {
+        "count": len(rows),
+        "reasons": [[count, *reason] for reason, count in counts.most_common(20)],
+        "rows": rows[:_MOST_FAILURES],
+    }
+
+
+def _summary(
+    kernel: str, cases: int, columns: Mapping[str, Sequence[Any]], failures: Mapping[str, Any]
+) -> dict[str, Any]:
+    mean, high = np.array(columns["mean_us"]), np.array(columns["high_us"], np.float64)
+    shares = np.array(columns["roofline_share"], np.float64)
+    shares = shares[np.isfinite(shares)]
+    return {
+        "kernel": kernel,
+        "family": family_of(kernel),
+        "cases": cases,
+        "durations": len(mean),
+        "without": failures["count"],
+        "warned": sum(map(bool, columns["warnings"])),
+        "several": sum(one > 1 for one in columns["sessions"]),
+        "median_us": float(np.median(mean)) if len(mean) else None,
+        "half_width": float(np.nanmedian(high / mean - 1)) if len(mean) else None,
+        "roofline_share": float(np.median(shares)) if len(shares) else None,
+    }
+
+
+# The measurements of the cases.
+
+
+def _chunks(measurements: pa.Table, cases: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the measurements of A_CHUNK cases at a time, column by column; a column in which all
+    are equal is the value itself."""
+    row = pc.index_in(measurements["case"], value_set=pa.array(cases, TEXT)).combine_chunks()
+    order = pc.sort_indices(row)
+    row = row.take(order).to_numpy()
+    for begin in range(0, len(cases), A_CHUNK):
+        first, last = np.searchsorted(row, [begin, begin + A_CHUNK])
+        own = measurements.take(order.slice(first, last - first))
+        columns: dict[str, Any] = {"row": row[first:last].tolist()}
+        for name in _NUMBERS:
+            columns[name] = _collapsed(
+                [_short_number(float(text)) if text else None for text in own[name].to_pylist()]
+            )
+        for name in _TEXTS:
+            columns[name] = _collapsed(own[name].to_pylist())
+        yield columns
+
+
+def _collapsed(values: list[Any]) -> Any:
+    return values[0] if values and all(value == values[0] for value in values) else values
+
+
+def _short(values: Sequence[Any]) -> list[Any]:
+    """Return numbers with six digits, which halves the size of a page's data."""
+    return [_short_number(value) if isinstance(value, float) else value for value in values]
+
+
+def _short_number(value: float) -> float | None:
+    return float(f"{value:.6g}") if np.isfinite(value) else None
+
+
+def half_width(mean_us: float, high_us: float) -> float:
+    """Return the half-width of an interval as a share of the mean."""
+    return high_us / mean_us - 1

@@ -1,0 +1,125 @@
+"""`opmeter report`: HTML pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.codec.text import counted
+from jobs.cli import options
+from jobs.cli.terminal import say
+
+if TYPE_CHECKING:
+    from collector.report.database_pages import WorkloadCoverage
+    from jobs.planning.coverage import CoveredCase
+
+OutputOption = Annotated[
+    Path, typer.Option("--output", "-o", help="folder to write: new, or with an earlier report")
+]
+LanguageOption = Annotated[str, typer.Option("--lang", help="language of the labels: en or zh")]
+ProfilesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--profile", help="profile whose coverage is shown; may be given again"),
+]
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        help="model whose coverage is shown, with its layout: qwen3-32b:tp=4; may be given again",
+    ),
+]
+
+
+def database_report_command(
+    version: Annotated[int | None, typer.Argument(help="version  [default: newest]")] = None,
+    *,
+    output: OutputOption,
+    root: options.DatabaseRootOption = "opmeter-data",
+    profile: ProfilesOption = None,
+    model: ModelsOption = None,
+    lang: LanguageOption = "en",
+) -> None:
+    """Write the pages of a version of the database: coverage, quality, and each kernel type.
+
+    The folder needs no server: open its index.html. The data of each page are next to it as JSON
+    and CSV.
+
+    \b
+    Examples:
+      opmeter report db -o report
+      opmeter report db 3 -o report --profile PROF_000001 --model qwen3-32b:tp=4 --lang zh
+    """
+    from collector.database.snapshot import load_state
+    from collector.report.database_pages import DatabaseSource, write_database
+    from collector.report.pages import Folder
+    from collector.store.opening import address_of
+    from jobs.cli.database import chosen_commit
+    from jobs.cli.opening import open_root
+
+    folder = Folder(output, lang)
+    store = open_root(root)
+    commit = chosen_commit(store, root, version)
+    state = load_state(store, commit)
+    workloads = [
+        *((str(path), options.WorkloadOptions(profile=path)) for path in profile or ()),
+        *((text, _model_workload(text)) for text in model or ()),
+    ]
+    covered = {
+        place: [
+            _covered(name, workload, options.VersionOptions(root, commit.number, place))
+            for name, workload in workloads
+        ]
+        for place in sorted(state.versions)
+    }
+    source = DatabaseSource(store.url, lambda key: address_of(store.url, key))
+    pages = write_database(folder, source, commit, state, covered)
+    folder.finish()
+    say(f"version {commit.number}: {counted(pages, 'page')}, open {output / 'index.html'}")
+
+
+def _model_workload(text: str) -> options.WorkloadOptions:
+    name, _, layout = text.partition(":")
+    return options.WorkloadOptions(model=name, layout=layout)
+
+
+def _covered(
+    name: str, workload: options.WorkloadOptions, where: options.VersionOptions
+) -> WorkloadCoverage:
+    from dataclasses import asdict
+
+    from collector.report.database_pages import WorkloadCoverage
+    from jobs.cli.look_up import find_covered
+    from jobs.planning.coverage import CoverageStatus, share
+
+    found = find_covered(workload, where).cases
+    shares = {status.value: asdict(share(found, status)) for status in CoverageStatus}
+    return WorkloadCoverage(name, shares, list(_kernels(found)))
+
+
+def _kernels(found: Sequence[CoveredCase]) -> Iterator[dict[str, object]]:
+    """Yield the kernel types of a workload, the longest first, with their time by status."""
+    from collections import defaultdict
+    from math import fsum
+
+    kernels: dict[str, list[CoveredCase]] = defaultdict(list)
+    for one in found:
+        kernels[one.workload.record.case.kernel_type].append(one)
+    whole_us = fsum(one.workload.time_us for one in found) or 1.0
+    rows = [(fsum(one.workload.time_us for one in of), name, of) for name, of in kernels.items()]
+    for time_us, name, of in sorted(rows, key=lambda row: (-row[0], row[1])):
+        status_us: dict[str, float] = defaultdict(float)
+        for one in of:
+            status_us[one.status.value] += one.workload.time_us
+        shares = {status: part / (time_us or 1.0) for status, part in status_us.items()}
+        yield {
+            "kernel": name,
+            "cases": len(of),
+            "share": time_us / whole_us,
+            "statuses": shares,
+        }
+
+
+COMMANDS: dict[str, Callable[..., int | None]] = {"db": database_report_command}

@@ -1,0 +1,78 @@
+"""A folder of pages: what is written, what is refused, and that data stay text."""
+
+import json
+import re
+
+import pytest
+
+from collector.codec.errors import BadInput
+from collector.report.pages import Folder, Page, Table, file_stem, json_text
+
+pytestmark = pytest.mark.fast
+
+_HOSTILE = "</script><script>alert(1)</script>\"'&\u2028{{scripts}}"
+
+
+def test_page_has_its_data_its_tables_and_assets(tmp_path):
+    folder = Folder(tmp_path / "report", "zh")
+    table = Table(("name", "us"), [(_HOSTILE, 1.5), ("b", float("nan")), ("c", None)])
+    page = Page("kernels/a", "kernel", _HOSTILE, {"x": _HOSTILE}, {"kernels/a": table}, "index")
+    folder.write(page)
+    folder.finish()
+
+    html = (tmp_path / "report/kernels/a.html").read_text()
+    assert 'lang="zh"' in html and 'data-up="../index.html"' in html
+    assert 'data-tables="a.csv"' in html
+    assert "alert(1)" in html and "<script>" not in html
+    for source in re.findall(r'(?:src|href)="(?!data:)([^"]+)"', html):
+        assert (tmp_path / "report/kernels" / source).is_file(), source
+    assert "script-src 'self';" in html and "default-src 'none'" in html
+    data = (tmp_path / "report/kernels/a.data.js").read_text()
+    assert "<" not in data and "\u2028" not in data
+    assert json.loads((tmp_path / "report/kernels/a.json").read_text()) == {"x": _HOSTILE}
+    assert (tmp_path / "report/kernels/a.csv").read_text().splitlines()[-2:] == ["b,", "c,"]
+
+
+def test_page_of_something_that_changes_loads_itself_again(tmp_path):
+    folder = Folder(tmp_path)
+    folder.write(Page("index", "database", "a", {}, reload_s=30))
+    assert 'data-reload="30"' in (tmp_path / "index.html").read_text()
+
+
+def test_second_report_replaces_the_first(tmp_path):
+    for names in (("index", "old"), ("index",)):
+        folder = Folder(tmp_path)
+        for name in names:
+            folder.write(Page(name, "database", name, {}))
+        folder.finish()
+    assert (tmp_path / "index.html").exists() and not (tmp_path / "old.html").exists()
+
+
+def test_folder_with_other_files_is_refused(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(BadInput):
+        Folder(tmp_path)
+    with pytest.raises(BadInput):
+        Folder(tmp_path / "thesis.txt")
+    (tmp_path / ".opmeter-report.json").write_text('{"files": ["../thesis.txt"]}')
+    with pytest.raises(BadInput):
+        Folder(tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_unknown_language_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="--lang"):
+        Folder(tmp_path, "de")
+
+
+def test_names_from_data_become_distinct_plain_file_names():
+    assert file_stem("MatMulV2") == "MatMulV2"
+    names = ["../a", "a/b", "a b", "", ".", "..", "x" * 300, "名", "CON\0", "a.", _HOSTILE]
+    stems = [file_stem(name) for name in names]
+    assert len(set(stems)) == len(stems)
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", stem) for stem in stems), stems
+
+
+def test_json_has_no_number_that_json_lacks():
+    found = json.loads(json_text({"a": [float("inf"), 1.0], "b": float("nan"), "c": (1, "<")}))
+    assert found == {"a": [None, 1.0], "b": None, "c": [1, "<"]}
