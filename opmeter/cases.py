@@ -1,15 +1,16 @@
 """What a query names: kernel type, shapes, dtypes, settings and lengths, in the index's words."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from math import fsum
 from typing import TypedDict
 
 from collector.codec.errors import BadInput
 from collector.codec.numbers import number_of
-from collector.database.index import IndexBlock, Sizes
+from collector.database.index import Index, IndexBlock, Sizes
 from collector.model.case import (
     NO_TENSOR,
     Slot,
@@ -19,6 +20,7 @@ from collector.model.case import (
     tensor_cells,
 )
 from collector.model.vocabulary import (
+    BASE_CELLS,
     EP_SIZE,
     INPUT_CELLS,
     INPUT_DTYPES,
@@ -221,12 +223,48 @@ def cells_of(
     cells = tensor_cells(slots, made)
     if not made:
         cells |= dict.fromkeys(OUTPUT_CELLS, NOT_KNOWN)
-    lengths = {
-        name: ",".join(f"{value:g}" for value in values)
-        for name, values in (query.lengths or {}).items()
-    }
+    lengths = {name: _spelled(name, values) for name, values in (query.lengths or {}).items()}
     further = {n: t for n, t in named.items() if n not in (*INPUT_CELLS, *OUTPUT_CELLS)}
     return {**further, **cells, **lengths}
+
+
+def cells_of_rows(index: Index, block: IndexBlock) -> Iterator[dict[str, str]]:
+    """Yield the cells of the case of each row of a block, as a row of a tree has them.
+
+    Lists of lengths are written as numbers, whatever their spelling was."""
+    settings: dict[int, dict[str, str]] = {}
+    for row, sizes in enumerate(index.sizes_of(block).tolist(), start=block.begin):
+        number = index.settings[row]
+        if number not in settings:
+            settings[number] = json.loads(index.text("settings", number))
+        lengths = json.loads(index.text("lengths", index.lengths[row]) or "{}")
+        named, left = settings[number], iter(sizes)
+        dtypes = (*(one for one, _ in block.inputs), *_padded(named, OUTPUT_DTYPES, block))
+        formats = (*_padded(named, INPUT_FORMATS, block), *_padded(named, OUTPUT_FORMATS, block))
+        ranks = (*ranks_of(block), *block.outputs)
+        slots = [
+            Slot(None if rank < 0 else tuple(islice(left, rank)), dtype, fmt)
+            for rank, dtype, fmt in zip(ranks, dtypes, formats, strict=True)
+        ]
+        count = len(block.inputs)
+        yield {
+            **{name: text for name, text in named.items() if name not in BASE_CELLS},
+            OP_STATE: named.get(OP_STATE, ""),
+            **tensor_cells(slots[:count], slots[count:]),
+            **{name: _spelled(name, list(map(float, of))) for name, of in lengths.items()},
+        }
+
+
+def _padded(settings: Mapping[str, str], column: str, block: IndexBlock) -> list[str]:
+    count = len(block.inputs if column == INPUT_FORMATS else block.outputs)
+    found = settings.get(column, "").split(";")
+    return [*found, *[""] * count][:count]
+
+
+def _spelled(column: str, values: Sequence[float]) -> str:
+    if column == MEAN_LENGTH:  # as profiles are parsed
+        return ",".join(f"{value:.6f}" for value in values)
+    return ",".join(str(int(value)) if value.is_integer() else repr(value) for value in values)
 
 
 def _lists(lengths: Sequence[float] | Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from collector.codec.errors import file_errors
-from collector.model.miss import MissedCase, joined_misses, misses_to_lines, read_misses
+from collector.model.demand import MissedCase, joined_misses, misses_to_lines, read_misses
 from collector.store.atomic import write_whole
 from opmeter.answers import Reason
 
@@ -23,7 +23,10 @@ class MissLog:
 
     def add(self, kernel: str, cells: Mapping[str, str], reason: Reason, weight: float) -> None:
         """Count a miss of a case with these cells."""
-        one = MissedCase(kernel, cells, reason.value, 1, weight)
+        self.add_case(MissedCase(kernel, cells, reason.value, 1, weight))
+
+    def add_case(self, one: MissedCase) -> None:
+        """Count a missed case."""
         with self._lock:
             before = self._found.get(one.identity)
             self._found[one.identity] = joined_misses((before, one) if before else (one,))[0]

@@ -22,6 +22,7 @@ from opmeter.cases import (
     Query,
     Shape,
     cells_of,
+    cells_of_rows,
     outputs_like,
     query_of,
     ranks_of,
@@ -187,6 +188,11 @@ class Version:
         finally:
             self._misses = before
             log_of_misses.write()
+
+    def cells(self, kernel: str) -> Iterator[dict[str, str]]:
+        """Yield the cells of each case of a kernel type, as a row of a tree has them."""
+        for block in self._by_kernel.get(kernel, ()):
+            yield from cells_of_rows(self.index, block)
 
     def arrow(self, kernel: str, *, min_quality: Quality = "any", **where: Filter) -> pa.Table:
         """Return the rows of a kernel type as an Arrow table; see `frame`."""

@@ -4,7 +4,7 @@ A standard, read from data, requires sizes between the measured ones. The code i
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
@@ -31,10 +31,15 @@ class DensityLimit:
 
 @dataclass(frozen=True, slots=True)
 class Density:
-    """The limits of an axis; `required` are sizes that the grid itself must have."""
+    """The limits of an axis.
+
+    With `ends`, every line of cases has the first and the last size and the `required` ones.
+    Without, sizes are required only between those that a line has, and `required` are sizes that
+    the grid itself must have."""
 
     steps: tuple[DensityLimit, ...]
     required: tuple[int, ...] = ()
+    ends: tuple[int, int] | None = None
 
     def largest_next(self, size: int) -> int | None:
         """Return the largest size that may follow; None beyond the end of the axis."""
@@ -48,8 +53,10 @@ class Density:
 
         Added sizes are those `known` to the grid where there is one in reach, else the furthest
         that may follow."""
-        found: list[int] = []
-        ordered = sorted(set(sizes))
+        there = set(sizes)
+        demanded = {*self.ends, *self.required} if self.ends else set()
+        found = [*(demanded - there)]
+        ordered = sorted(there | demanded)
         for last, following in zip(ordered, ordered[1:], strict=False):
             size = last
             while (most := self.largest_next(size)) is not None and most < following:
@@ -58,22 +65,26 @@ class Density:
                     (one for one in known if size < one <= most), default=max(most, size + 1)
                 )
                 found.append(size)
-        return tuple(found)
+        return tuple(sorted(found))
 
 
 @dataclass(frozen=True, slots=True)
 class Standard:
     """The density of each axis, by the name of its values.
 
-    A pattern may name its own density for an axis. `most_growth` limits the rows that a tree may
-    have for each row that it had."""
+    A pattern may name its own density for an axis. With `kernels`, the standard is that of these
+    kernel types alone, with the density of their axes by name. `most_growth` limits the rows that a
+    tree may have for each row that it had."""
 
     axes: Mapping[str, Density]
-    own: Mapping[tuple[str, str], str]
-    most_growth: int
+    own: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    most_growth: int = 8
+    kernels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def of(self, pattern: str, axis: str, values: str) -> Density | None:
+    def of(self, pattern: str, axis: str, values: str, kernel: str = "") -> Density | None:
         """Return the density of a pattern's axis and its named values; None if none is set."""
+        if self.kernels:
+            return self.axes.get(self.kernels.get(kernel, {}).get(axis, ""))
         return self.axes.get(self.own.get((pattern, axis), values))
 
 
@@ -92,10 +103,10 @@ def find_standard(name: str) -> Standard:
     axes = {}
     for axis, entry in document["axes"].items():
         steps = (
-            DensityLimit(int(one["to"]), int(one.get("gap", 0)), one.get("ratio", 0.0))
-            for one in entry["steps"]
+            DensityLimit(int(one["to"]), int(one.get("max_gap", 0)), one.get("max_ratio", 0.0))
+            for one in entry["segments"]
         )
-        axes[axis] = Density(tuple(steps), tuple(map(int, entry.get("required", ()))))
+        axes[axis] = Density(tuple(steps), tuple(map(int, entry.get("required_values", ()))))
     return Standard(axes, own, int(document["most_growth"]))
 
 
@@ -114,17 +125,29 @@ def cases_between(
 ) -> Iterator[CaseRecord | grid.Refusal]:
     """Yield the case of each point that the standard requires, or why there is none.
 
-    The points are between those of the cases. `sizes` are the weight sizes that the grid knows.
-    Columns keep the values of the row; rows with uneven groups are ignored."""
+    The points are between those of the cases, or in the ranges of the standard. `sizes` are the
+    weight sizes that the grid knows. Columns keep the values of the row; rows with uneven groups
+    are ignored."""
+    return (case for case, _ in required_cases(pattern, cases, standard, sizes, resolve))
+
+
+def required_cases(
+    pattern: grid.GridPattern,
+    cases: Iterable[Case],
+    standard: Standard,
+    sizes: Sequence[int],
+    resolve: grid.ResolveCase,
+) -> Iterator[tuple[CaseRecord | grid.Refusal, bool]]:
+    """Yield the same cases, each with whether its size is one of the required values."""
     uneven = pattern.ends
     cases = [one for one in cases if uneven is None or one.attribute(uneven.column) is None]
     pattern = pattern.of_shapes
     names = (*pattern.axes, *pattern.model_axes)
     for template, points in _points(pattern, cases, names).items():
-        for point in _required_points(pattern, names, points, standard, sizes):
-            yield grid.case_at_point(
-                pattern, template, dict(zip(names, point, strict=True)), resolve
-            )
+        required = _required_points(pattern, template.kernel_type, names, points, standard, sizes)
+        for point, is_value in sorted(required.items()):
+            numbers = dict(zip(names, point, strict=True))
+            yield grid.case_at_point(pattern, template, numbers, resolve), is_value
 
 
 def _points(
@@ -142,16 +165,18 @@ def _points(
 
 def _required_points(
     pattern: grid.GridPattern,
+    kernel: str,
     names: Sequence[str],
     points: set[Point],
     standard: Standard,
     sizes: Sequence[int],
-) -> list[Point]:
-    found: set[Point] = set()
+) -> dict[Point, bool]:
+    """Return the points to add, each with whether its size is one of the required values."""
+    found: dict[Point, bool] = {}
     for at, name in enumerate(names):
         is_weight = pattern.source == grid.PRODUCTS and name in pattern.model_axes
         values = "nk" if is_weight else pattern.value_names.get(name, "")
-        density = standard.of(pattern.name, name, values)
+        density = standard.of(pattern.name, name, values, kernel)
         if density is None:
             continue
         lines: dict[Point, list[int]] = {}
@@ -159,8 +184,11 @@ def _required_points(
             lines.setdefault((*point[:at], *point[at + 1 :]), []).append(point[at])
         known = sizes if is_weight else pattern.axes[name]
         for others, line in lines.items():
-            found |= {(*others[:at], size, *others[at:]) for size in density.missing(line, known)}
-    return sorted(found - points)
+            for size in density.missing(line, known):
+                point = (*others[:at], size, *others[at:])
+                if point not in points:
+                    found[point] = found.get(point, False) or size in density.required
+    return found
 
 
 def solve(pattern: grid.GridPattern, case: Case) -> Mapping[str, int] | None:

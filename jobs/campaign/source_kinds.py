@@ -235,7 +235,10 @@ def _serving(entry: Entry) -> Serving:
     )
 
 
-_KINDS = ("profile", "tree", "bundled", "cases", "collectives", "model", "recording", "misses")
+_KINDS = (
+    *("profile", "tree", "bundled", "cases", "collectives", "model", "recording"),
+    *("misses", "manifest", "density"),
+)
 _UNNAMED = "cases"
 _OF_CASES = ("communication_us", "name")
 _BAD_ROWS = "bad_rows"
@@ -288,6 +291,20 @@ class MissesSource:
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestSource:
+    """A file of queries that a database must answer, by workload."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class DensitySource:
+    """A density standard: the sizes that it requires on the lines of the other sources' cases."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
 class RecordingSource:
     """A file of `opmeter model record`. With `collectives`, its messages are cases too."""
 
@@ -308,6 +325,14 @@ class CasesSource:
     name: str = _UNNAMED
 
 
+_OF_FILES: dict[str, Callable[[Path], "Source"]] = {
+    "tree": TreeSource,
+    "misses": MissesSource,
+    "manifest": ManifestSource,
+    "density": DensitySource,
+}
+
+
 Source = (
     ProfileSource
     | TreeSource
@@ -317,6 +342,8 @@ Source = (
     | ModelSource
     | RecordingSource
     | MissesSource
+    | ManifestSource
+    | DensitySource
 )
 
 
@@ -330,6 +357,8 @@ def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
         if _position(source) in map(_position, seen):
             raise item.refusal("duplicate source")
         seen.append(source)
+    if all(isinstance(source, DensitySource) for source in seen):
+        raise entry.refusal("expected another source, with the cases that `density` makes denser")
     return tuple(seen)
 
 
@@ -365,10 +394,8 @@ def _source(entry: Entry, base: Path) -> Source:
         return RecordingSource(base / found[kind].text(), step)
     if kind == "collectives":
         return read_collectives(found[kind])
-    if kind == "misses":
-        return MissesSource(base / found[kind].text())
-    if kind == "tree":
-        return TreeSource(base / found[kind].text())
+    if kind in _OF_FILES:
+        return _OF_FILES[kind](base / found[kind].text())
     name = found[kind].text()
     if not _BUNDLED.fullmatch(name):
         raise found[kind].refusal(
@@ -379,6 +406,6 @@ def _source(entry: Entry, base: Path) -> Source:
 
 def _position(source: Source) -> Source | Path | str:
     """Return what a campaign may name once."""
-    if isinstance(source, ProfileSource | RecordingSource | MissesSource):
+    if isinstance(source, ProfileSource | RecordingSource | MissesSource | ManifestSource):
         return source.path
     return source.sha256 if isinstance(source, CasesSource) else source

@@ -13,6 +13,7 @@ from collector.codec.errors import BadInput, DamagedObject, NotFound
 from collector.codec.text import counted
 from collector.model import keys
 from jobs.cli import options
+from jobs.cli.conform import conform_command
 from jobs.cli.opening import choose_guard, open_bare, open_campaign, open_root, patient
 from jobs.cli.query import query_command
 from jobs.cli.terminal import print_json, say, say_lines
@@ -257,6 +258,7 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "diff": diff_command,
     "quality": quality_command,
     "query": query_command,
+    "conform": conform_command,
 }
 
 

@@ -67,8 +67,6 @@ def query_command(
       opmeter db query MatMulV2 --shape "32,5120;5120,3200" --dtype bf16
       opmeter db query MatMulV2 --file cases.csv --misses misses.jsonl --csv
     """
-    import opmeter
-
     if bool(shape) == (file is not None):
         raise BadInput("expected either --shape or --file")
     if as_csv and as_json:
@@ -79,11 +77,7 @@ def query_command(
 
         cells[KEY_LENGTHS] = lengths
     rows = [cells] if file is None else [cells | row for row in _rows_of(file)]
-    db = opmeter.open(root, number=version)
-    there = db.versions
-    if directory is None and len(there) > 1:
-        raise BadInput(f"--directory: expected one of {', '.join(there)}")
-    opened = db.directory(directory or there[0])
+    opened = opened_version(root, version, directory)
     with nullcontext() if misses is None else opened.recording_misses(misses):
         answers = list(_answers(opened, kernel, rows, file, extrapolate))
     if explain:
@@ -103,6 +97,17 @@ def query_command(
         table = [[*case, *text] for case, text in zip(cases, texts, strict=True)]
         print_table((_KERNEL, INPUT_SHAPES, *_COLUMNS), table, optional=("support", "warnings"))
     return int(any(answer.reason is not None for answer in answers))
+
+
+def opened_version(root: str, number: int | None, directory: str | None) -> Version:
+    """Return the chosen version directory of a database, or its only one."""
+    import opmeter
+
+    db = opmeter.open(root, number=number)
+    there = db.versions
+    if directory is None and len(there) > 1:
+        raise BadInput(f"--directory: expected one of {', '.join(there)}")
+    return db.directory(directory or there[0])
 
 
 def _rows_of(file: Path) -> Iterator[dict[str, str]]:

@@ -18,11 +18,10 @@ from collector.profiles.discovery import run_folder
 from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.campaign.source_kinds import (
-    MissesSource,
+    BundledSource,
+    CasesSource,
+    CollectivesSource,
     ModelSource,
-    ProfileSource,
-    RecordingSource,
-    TreeSource,
 )
 from jobs.campaign.target import resolve_stack_of
 from jobs.controller.performer import Performer, announce, stack_at_work, stack_of_workers
@@ -57,10 +56,11 @@ def check_sources(campaign: Campaign, folders: Sequence[Path]) -> None:
 
 def _paths(campaign: Campaign) -> Iterator[Path]:
     for source in campaign.sources:
-        if isinstance(source, ProfileSource | TreeSource | RecordingSource | MissesSource):
+        if isinstance(source, ModelSource):
+            if isinstance(source.model, Path):
+                yield source.model
+        elif not isinstance(source, BundledSource | CasesSource | CollectivesSource):
             yield source.path
-        elif isinstance(source, ModelSource) and isinstance(source.model, Path):
-            yield source.model
 
 
 def check_mounted(path: Path, folders: Sequence[Path]) -> None:

@@ -17,6 +17,7 @@ from collector.comm.moe.moe_plan import modes_of
 from collector.database.intervals import CaseInterval
 from collector.database.layout import AVERAGE_DURATION
 from collector.model.case import Case
+from collector.model.demand import Urgency, urgency_of
 from collector.model.measurement import CONTEXT, Outcome
 from collector.model.plan import PlannedSource, devices_for
 from collector.model.record import CaseRecord, ProfileStatistics
@@ -52,11 +53,13 @@ class Weight:
     """The share of the sources that is one case.
 
     `rows` rows of the sources are this case, and took `time_us` in the profiles, on any stack. An
-    `in_tree` case already has a duration in a tree and needs no other."""
+    `in_tree` case already has a duration in a tree and needs no other. `urgency` is the greatest of
+    the queries that request it."""
 
     rows: int
     time_us: float
     in_tree: bool
+    urgency: Urgency | None = None
 
 
 def weigh(records: Sequence[CaseRecord]) -> Weight:
@@ -65,6 +68,7 @@ def weigh(records: Sequence[CaseRecord]) -> Weight:
         rows=sum(profile.count for profile in profiles) + len(records) - len(profiles),
         time_us=fsum(profile.total_us for profile in profiles),
         in_tree=any(duration_us(record.extra, AVERAGE_DURATION) for record in records),
+        urgency=min(filter(None, map(urgency_of, records)), key=list(Urgency).index, default=None),
     )
 
 

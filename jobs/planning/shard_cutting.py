@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil, fsum
 
 from collector.codec.canonical import sha256_hex, short_hash
+from collector.model.demand import Urgency
 from collector.model.plan import ShardCase, ShardSettings, devices_for, write_shard
 from jobs.planning.candidates import PricedCase
 from jobs.planning.forecast import GANG_START_S, SessionCost
@@ -178,9 +179,21 @@ class Cutter:
 
     def cut(self, priced: Sequence[PricedCase], devices: int) -> list[CutShard]:
         """Return all shards in the order in which they should start."""
-        gangs = self._gangs([item for item in priced if item.ranks > 1])
-        begin_s = max((gang.start_s + gang.predicted_s for gang in gangs), default=0.0)
-        return gangs + self._singles([item for item in priced if item.ranks == 1], devices, begin_s)
+        cut = self._gangs([item for item in priced if item.ranks > 1])
+        for items in self._by_urgency([item for item in priced if item.ranks == 1], devices):
+            begin_s = max((shard.start_s + shard.predicted_s for shard in cut), default=0.0)
+            cut += self._singles(items, devices, begin_s)
+        return cut
+
+    def _by_urgency(self, priced: list[PricedCase], devices: int) -> list[list[PricedCase]]:
+        """Return the cases of each urgency, the most urgent first, those that no query requests
+        with the last; all together if they are too short for sessions of their own."""
+        if fsum(item.cost_s for item in priced) < _SHORTEST_SHARD_S * devices:
+            return [priced]
+        tiers: dict[Urgency, list[PricedCase]] = {urgency: [] for urgency in Urgency}
+        for item in priced:
+            tiers[item.candidate.weight.urgency or Urgency.RARE].append(item)
+        return [items for items in tiers.values() if items]
 
     def repeats(
         self, repeated: Sequence[Sequence[PricedCase]], begin_s: float, once: Sequence[CutShard]

@@ -15,8 +15,8 @@ from collector.database.layout import OP_MAPPING
 from collector.database.op_mapping import check_op_mapping
 from collector.model import keys
 from collector.model.case import known_states
+from collector.model.demand import demanded_records, read_manifest_file, read_misses
 from collector.model.measurement import CONTEXT
-from collector.model.miss import read_misses
 from collector.model.plan import PlannedSource
 from collector.model.record import CaseRecord, read_table, with_state_of, write_table
 from collector.model.vocabulary import LIBRARY, MASK, RUNTIME_PREFIX
@@ -31,6 +31,7 @@ from collector.store.base import Store
 from jobs.campaign import source_kinds
 from jobs.campaign.campaign_file import Campaign, RuntimeValues
 from jobs.planning import generated_sources
+from jobs.planning.demand import read_standard, required_by
 
 # Cases of kernels that both CANN and vLLM-Ascend have, as a campaign requests them.
 #
@@ -133,6 +134,7 @@ def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
 
     Raises BadInput for a source that cannot be read."""
     loaded = [_assuming(_load(source, campaign, store), campaign) for source in campaign.sources]
+    loaded = list(_densified(campaign, loaded))
     states = known_states(one.case for source in loaded for one in source.records)
     return tuple(
         replace(
@@ -195,7 +197,16 @@ def _load(source: source_kinds.Source, campaign: Campaign, store: Store) -> Load
             misses = read_misses(path)
             total = sum(one.count for one in misses)
             name = f"misses ({counted(total, 'query', 'queries')})"
-            return _loaded(name, tuple(one.record for one in misses), same_stack=False)
+            records = demanded_records(one.demand for one in misses)
+            return _loaded(name, records, same_stack=False)
+        case source_kinds.ManifestSource(path):
+            demands = read_manifest_file(path)
+            critical = sum(one.is_critical for one in demands)
+            workloads = {name for one in demands for name in one.workloads}
+            name = f"manifest ({critical} critical; {counted(len(workloads), 'workload')})"
+            return _loaded(name, demanded_records(demands), same_stack=False)
+        case source_kinds.DensitySource():
+            return _loaded("density", (), same_stack=False)  # see _densified
         case source_kinds.RecordingSource():
             return _recording(source, campaign)
         case source_kinds.CasesSource():
@@ -204,6 +215,21 @@ def _load(source: source_kinds.Source, campaign: Campaign, store: Store) -> Load
             with bundled_profile(name) as path:
                 profile = read_profile([path])
             return _profile(f"bundled:{name}", profile, same_stack=False)
+
+
+def _densified(campaign: Campaign, loaded: Sequence[LoadedSource]) -> Iterator[LoadedSource]:
+    """Yield the sources; those of density standards with what they require of the others' cases."""
+    cases = [record.case for source in loaded for record in source.records]
+    for source, found in zip(campaign.sources, loaded, strict=True):
+        if not isinstance(source, source_kinds.DensitySource):
+            yield found
+            continue
+        standard = read_standard(source.path)
+        required = required_by(standard, cases, campaign.backend, path=source.path)
+        reasons = sorted(required.refused.items())
+        reported = "; ".join(f"{count:,} refused: {why}" for why, count in reasons)
+        name = f"density ({reported})" if reported else "density"
+        yield _loaded(name, demanded_records(required.demands), same_stack=False)
 
 
 def _left_out(profile: Profile) -> str:

@@ -11,7 +11,7 @@ from collector.database.manifest import index_path
 from collector.database.merge import CREATE, merge_plans
 from collector.database.pull import pull_version
 from collector.model import keys
-from collector.model.miss import read_misses
+from collector.model.demand import read_misses
 from collector.model.stack import Runtime, Stack
 from collector.store.base import Store
 from collector.store.file import FileStore
@@ -135,7 +135,7 @@ def test_misses_are_counted_as_cases_of_a_source(folder: Path, tmp_path: Path) -
     version.query("Add", [(7000, 64), (7000, 64)], "bf16")  # not recorded
     outside, unknown = read_misses(path)
     assert (outside.reason, outside.count, outside.weight) == ("outside", 2, 6.0)
-    assert outside.record.case_id == add_record(9000).case_id
+    assert outside.demand.record.case_id == add_record(9000).case_id
     assert (unknown.kernel_type, unknown.reason, unknown.weight) == ("Mul", "no kernel", 2.0)
     path.write_text('{"kernel_type": 3}\n')
     with (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collector.database.merge import CREATE, merge_plans
-from collector.model.miss import read_misses
+from collector.model.demand import read_misses
 from collector.store.file import FileStore
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
@@ -60,7 +60,11 @@ def test_a_query_without_a_duration_is_said_and_recorded(root: Path, tmp_path: P
     done = opmeter_here(*asked)
     assert done.returncode == 1 and "outside" in done.stdout
     (one,) = read_misses(misses)
-    assert (one.reason, one.count, one.record.case_id) == ("outside", 1, add_record(99).case_id)
+    assert (one.reason, one.count, one.demand.record.case_id) == (
+        "outside",
+        1,
+        add_record(99).case_id,
+    )
     for wrong in (
         ("db", "query", "Add", "--root", root),
         ("db", "query", "Add", "--root", root, "--shape", "4,x"),
@@ -70,6 +74,59 @@ def test_a_query_without_a_duration_is_said_and_recorded(root: Path, tmp_path: P
     ):
         failed = opmeter_here(*wrong)
         assert failed.returncode == 2 and len(failed.stderr.splitlines()) == 1, wrong
+
+
+@pytest.mark.fast
+def test_what_a_version_lacks_of_a_manifest_is_listed_and_becomes_misses(
+    root: Path, tmp_path: Path
+) -> None:
+    manifest, misses = tmp_path / "manifest.jsonl", tmp_path / "misses.jsonl"
+
+    def line(workload: str, critical: bool, rows: int, kernel: str = "Add") -> str:
+        cells = {name: text for name, text in add_record(rows).cells.items() if text}
+        query = {"kernel_type": kernel, **cells}
+        return json.dumps({"workload_id": workload, "critical": critical, "query": query}) + "\n"
+
+    words = ("db", "conform", manifest, "--root", root)
+    manifest.write_text(line("a", True, 4) + line("a", False, 8))
+    assert opmeter_here(*words).returncode == 0  # the second is interpolated
+    more = line("b", True, 8) + line("b", False, 99) + line("c", False, 99)
+    manifest.write_text(line("a", True, 4) + line("a", False, 8) + more)
+    lacking = [("8,64;8,64", True, ["a", "b"]), ("99,64;99,64", False, ["b", "c"])]
+    done = opmeter_here(*words, "--json", "--misses", misses)
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and not found["conforms"] and found["required"] == 3
+    assert [
+        (one["cells"]["Input Shapes"].strip('"'), one["is_critical"], one["workloads"])
+        for one in found["lacking"]
+    ] == lacking
+    assert [one.demand.record.case_id for one in read_misses(misses)] == [
+        add_record(8).case_id,
+        add_record(99).case_id,
+    ]
+    assert "8,64;8,64" in opmeter_here(*words).stdout
+    manifest.write_text(line("a", True, 4) + line("a", True, 8, "NoSuchKernel"))
+    found = json.loads((done := opmeter_here(*words, "--json")).stdout)
+    assert done.returncode == 0 and len(found["refused"]) == 1  # reported, but no campaign helps
+    manifest.write_text(line("a", True, 4) + '{"workload_id": "a"}\n')
+    failed = opmeter_here(*words)
+    assert failed.returncode == 2 and f"{manifest}:2" in failed.stderr
+
+
+@pytest.mark.fast
+def test_what_a_version_lacks_of_a_density_standard_is_listed(root: Path, tmp_path: Path) -> None:
+    standard = tmp_path / "density.yaml"
+    axis = "{range: [1, 32], segments: [{to: 32, max_ratio: 2}], required_values: [5]}"
+    kernels = "kernels: {Add: {t: rows}}"
+    standard.write_text(f"schema_version: 1\naxes: {{rows: {axis}}}\n{kernels}\n")
+    words = ("db", "conform", standard, "--root", root)
+    found = json.loads((done := opmeter_here(*words, "--json")).stdout)
+    assert done.returncode == 1 and found["required"] == 7
+    shapes = [one["cells"]["Input Shapes"].strip('"').split(",")[0] for one in found["lacking"]]
+    assert (shapes[0], sorted(map(int, shapes))) == ("5", [2, 5, 10, 32])
+    standard.write_text(standard.read_text().replace("Add", "MatMulV2").replace("t:", "m:"))
+    failed = opmeter_here(*words)
+    assert failed.returncode == 2 and "MatMulV2" in failed.stderr
 
 
 @pytest.mark.torch
@@ -107,3 +164,16 @@ def test_misses_are_measured_and_then_answered(tmp_path: Path) -> None:
     second = opmeter_here(*words)
     assert second.returncode == 0
     assert [answer["channel"] for answer in json.loads(second.stdout)][1:] == ["measured"] * 2
+    # The same loop from a manifest, and from a density standard between the measured sizes.
+    query = {"kernel_type": "Add", "Input Shapes": "8,32;8,32", "Input Data Types": "FLOAT;FLOAT"}
+    query |= {"Output Shapes": "8,32", "Output Data Types": "FLOAT"}
+    query |= {"Input Formats": "ND;ND", "Output Formats": "ND"}
+    manifest, standard = tmp_path / "manifest.jsonl", tmp_path / "density.yaml"
+    line = {"workload_id": "made", "critical": True, "query": query}
+    manifest.write_text(json.dumps(line) + "\n")
+    axes = "axes: {rows: {range: [8, 64], segments: [{to: 64, max_ratio: 2}]}}"
+    standard.write_text(f"schema_version: 1\n{axes}\nkernels: {{Add: {{t: rows}}}}\n")
+    conform = [("db", "conform", file, "--root", root) for file in (manifest, standard)]
+    assert [opmeter_here(*words).returncode for words in conform] == [1, 1]
+    run("{tree: rows}, {manifest: manifest.jsonl}, {density: density.yaml}")
+    assert [opmeter_here(*words).returncode for words in conform] == [0, 0]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
 from collector.model.case import Case
+from collector.model.demand import DEMAND, Urgency
 from collector.model.plan import (
     AGAIN_SHARE,
     Forecast,
@@ -138,6 +139,27 @@ def test_pods_build_no_kernels_into_cann() -> None:
         forecast = plan(asked).plan.forecast
         assert (forecast.cases, forecast.unsupported) == (2, refused)
         assert forecast.unknown_us == 0 and forecast.measurable_us == 10.0 * (2 - refused)
+
+
+def test_what_queries_request_most_urgently_is_measured_first() -> None:
+    urgencies = (Urgency.RARE, Urgency.CRITICAL, None, Urgency.FREQUENT)
+
+    def urgent(number: int, one: CaseRecord) -> CaseRecord:
+        urgency = urgencies[number % len(urgencies)]
+        return replace(one, extra={DEMAND: urgency.value} if urgency else {})
+
+    def order(shapes: list[str]) -> list[str]:
+        found = [urgent(n, record("Add", shape)) for n, shape in enumerate(shapes)]
+        asked = request(*found, more="devices: 2\n" + ONCE)
+        planned = plan(asked)
+        tables = (planned.shards[shard.shard_id] for shard in planned.plan.shards)
+        return [case.record.extra.get(DEMAND, "rare") for t in tables for case in read_shard(t)]
+
+    several = order([f"{n + 1},10000000" for n in range(400)])
+    assert several == sorted(several, key=list(Urgency).index)
+    assert set(several) == {urgency.value for urgency in Urgency}
+    short = order([str(n + 1) for n in range(8)])  # too short for sessions of their own
+    assert sorted(short) == sorted(["rare", "critical", "rare", "frequent"] * 2)
 
 
 def test_a_case_of_several_rows_and_sources_is_planned_once() -> None:
