@@ -11,7 +11,13 @@ from urllib.parse import unquote, urlsplit
 from collector.codec.errors import BadInput, DamagedObject
 from collector.database.commits import Commit, find_head, read_commit
 from collector.database.index import Index
-from collector.database.manifest import SnapshotManifest, index_path, read_file, read_manifest
+from collector.database.manifest import (
+    SnapshotManifest,
+    StoredFile,
+    read_file,
+    read_manifest,
+    read_version_files,
+)
 from collector.model import keys
 from collector.model.stack import Runtime, version_name
 from collector.store.base import Store
@@ -133,14 +139,16 @@ class _Snapshot:
     def index(self, path: str) -> Index:
         """Return the index of a version directory, checked against its hash. A store other than a
         folder is asked for it in one request."""
-        name = index_path(path)
-        entry = self._manifest.files[name]
-        key = keys.snapshot(self._commit.snapshot) + name
+        entry = self._manifest.versions[path]
+        files = read_version_files(self._store, self._commit, path, entry)
+        key = keys.index(entry.snapshot, path)
+        named_by = keys.version_manifest(entry.snapshot, path)
+        file = StoredFile(key, files.index, named_by)
         data = _mapped(self._store, key)
         if data is None:
-            data = memoryview(read_file(self._store, self._commit, name, entry))
-        elif hashlib.sha256(data).hexdigest() != entry.sha256:
-            read_file(self._store, self._commit, name, entry)  # says which of the two was changed
+            data = memoryview(read_file(self._store, file))
+        elif hashlib.sha256(data).hexdigest() != file.entry.sha256:
+            read_file(self._store, file)  # says which of the two was changed
             raise DamagedObject("changed while it was read", path=key)
         return Index(data, key=key)
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from collector.database import query
 from collector.database.curves import Faults
 from collector.database.layout import INTERVAL_COLUMNS, IntervalRow
+from collector.database.lent import LentPairs, Priors, digest
 from collector.database.query import DEVICE, SESSION, SuspectSessions
 from collector.database.state import TEXT, State
 from collector.model.row import value_of
@@ -36,7 +37,7 @@ from collector.quality.evidence import (
 )
 from collector.quality.pooled import StackIntervals, stack_intervals
 from collector.quality.statistics import student_t_factor
-from collector.quality.variance import VariancePrior, fit, learn, prior_of
+from collector.quality.variance import VariancePrior, fit, prior_of
 from collector.ranks.collective import is_collective
 
 # The columns that the intervals depend on. To filter all columns takes longer than the rest of the
@@ -111,6 +112,8 @@ class VersionIntervals:
     suspects: SuspectSessions
     faults: Faults
     model: object
+    lent: LentPairs
+    prior: str  # a hash of what the intervals depend on in other version directories
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +143,15 @@ def joint_intervals(
     of_kernels: VersionEvidence, of_collectives: VersionEvidence
 ) -> VersionIntervals:
     """Return the intervals of one version directory, of kernels and of collectives."""
-    kernels, ranks = version_intervals(of_kernels), version_intervals(of_collectives)
-    of, model = {**kernels.of, **ranks.of}, (kernels.model, ranks.model)
-    return VersionIntervals(of, kernels.suspects, kernels.faults, model)
+    kernels, ranks = _model_intervals(of_kernels), _model_intervals(of_collectives)
+    return VersionIntervals(
+        {**kernels.of, **ranks.of},
+        kernels.suspects,
+        kernels.faults,
+        (kernels.model, ranks.model),
+        LentPairs.of(of_kernels.evidence.pairs, of_collectives.evidence.pairs),
+        digest(of_kernels.prior, of_collectives.prior),
+    )
 
 
 def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str, VersionEvidence]:
@@ -165,14 +174,20 @@ def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str
         path: evidence_of(_means(rows[path], shown), repeat_spread=prior.repeat_spread)
         for path, prior in priors.items()
     }
-    evidence_of_version = {}
-    for path, prior in priors.items():
-        others = [e.pairs for p, e in found.items() if p != path and priors[p].kind == prior.kind]
-        learnt = learn(others, prior)
-        evidence_of_version[path] = VersionEvidence(
-            rows[path], faults[path], canaries[path], found[path], learnt
+    known = {
+        path: LentPairs.of(one.pairs, one.pairs) for path, one in found.items()
+    }  # of which one half is used
+    priors_learnt = Priors({**state.elsewhere, **known})
+    return {
+        path: VersionEvidence(
+            rows[path],
+            faults[path],
+            canaries[path],
+            found[path],
+            priors_learnt.prior(path, over_ranks=collectives),
         )
-    return evidence_of_version
+        for path in priors
+    }
 
 
 def blind_pairs(evidence_of_version: VersionEvidence) -> Pairs:
@@ -191,8 +206,16 @@ def blind_pairs(evidence_of_version: VersionEvidence) -> Pairs:
     return replace(pairs, cases=first[pairs.cases])
 
 
-def version_intervals(evidence_of_version: VersionEvidence) -> VersionIntervals:
-    """Return the intervals of one version directory."""
+@dataclass(frozen=True, slots=True)
+class _ModelIntervals:
+    of: Mapping[str, CaseInterval]
+    suspects: SuspectSessions
+    faults: Faults
+    model: object
+
+
+def _model_intervals(evidence_of_version: VersionEvidence) -> _ModelIntervals:
+    """Return the intervals of the kernels or of the collectives of one version directory."""
     evidence = evidence_of_version.evidence
     variance = fit(evidence, evidence_of_version.prior)
     found = stack_intervals(evidence, variance)
@@ -216,7 +239,7 @@ def version_intervals(evidence_of_version: VersionEvidence) -> VersionIntervals:
         tuple(evidence.group_spread.tolist()),
         tuple(variance.ratios.tolist()),
     )
-    return VersionIntervals(
+    return _ModelIntervals(
         dict(zip(names, cases, strict=True)), suspects, evidence_of_version.faults, model
     )
 

@@ -1,11 +1,14 @@
-"""The manifest of a snapshot: every file with its hash, and the properties of version directories.
+"""The manifests of a snapshot: the version directories that a commit has, and the files of each.
 
-A commit names it by its hash. It is written last, so a snapshot with a manifest is complete. This
-module imports no Arrow, so that a program that only queries starts quickly.
+A commit names the manifest of its snapshot by its hash. That manifest names, for each version
+directory, the manifest of the directory, which the commit that last touched it wrote. Manifests are
+written last, so a snapshot with a manifest is complete. This module imports no Arrow, so that a
+program that only queries starts quickly.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 
 from collector.codec.canonical import canonical_json, decode_object, readable_json
 from collector.codec.errors import BadInput, DamagedObject, stored
@@ -18,19 +21,9 @@ from collector.model import keys
 from collector.model.stack import Runtime, Stack
 from collector.store.base import Store
 
-CASES = "cases.parquet"
-PROFILES = "profiles.parquet"
-INTERVALS = "intervals.parquet"
-_STATE_TABLES = frozenset({CASES, PROFILES})
-_TABLES = _STATE_TABLES | {INTERVALS}
-_INDEX = "index/"
 _WHAT = "a snapshot's manifest"
+_WHAT_OF_VERSION = "the manifest of a version directory"
 _SCHEMA = 1
-
-
-def index_path(version_path: str) -> str:
-    """Return the path, inside a snapshot, of the index of a version directory."""
-    return f"{_INDEX}{version_path}.bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,40 +34,95 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotManifest:
-    """`files` by their path inside the snapshot; `measurements` are keys of the store."""
+class StoredFile:
+    """A file that a manifest names: its key in the store, and the key of that manifest."""
 
-    runtime: Runtime
-    content_hash: str
-    files: Mapping[str, FileEntry]
-    measurements: tuple[str, ...]
-    versions: Mapping[str, Version]
-    plans: tuple[MergedPlan, ...]
-
-    @property
-    def tree(self) -> dict[str, FileEntry]:
-        """Return the files that users read: all except the database's own."""
-        own = _TABLES.union(map(index_path, self.versions))
-        return {path: entry for path, entry in self.files.items() if path not in own}
-
-    @property
-    def state_files(self) -> frozenset[str]:
-        """Return the files that the state is read from.
-
-        They are the tables of the state, and the files that exist only in the tree."""
-        mappings = {
-            f"{path}/{layout.OP_MAPPING}" for path, v in self.versions.items() if v.op_mapping
-        }
-        return _STATE_TABLES | mappings
+    key: str
+    entry: FileEntry
+    named_by: str
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredVersion:
-    """A version as the manifest has it; the text of the op_mapping is in the tree."""
+class VersionFiles:
+    """The files of one version directory, as the commit that last touched it wrote them.
 
+    `tree` has the files that users read, by their path in a tree. `measurements` are in the order
+    in which merges added them. `shards` are those that have measurements, by campaign."""
+
+    content_hash: str
+    tree: Mapping[str, FileEntry]
+    measurements: Mapping[str, FileEntry]  # by their name: the sha256
+    shown: FileEntry
+    profiles: FileEntry
+    pairs: FileEntry
+    index: FileEntry
+    shards: Mapping[str, tuple[str, ...]]
+    view_version: int  # of the program that rendered the tree
+
+
+@dataclass(frozen=True, slots=True)
+class VersionEntry:
+    """A version directory as a snapshot's manifest names it.
+
+    `snapshot` is the one that has its files, and `sha256` the hash of its manifest there. `prior`
+    identifies what its model of variance takes from other version directories; `pairs` are the
+    numbers of pairs of sessions that it lends to them, of kernels and of collectives.
+    `collectives` is its number of cases over several ranks."""
+
+    snapshot: str
+    sha256: str
+    content_hash: str
+    version: Version
+    prior: str
+    pairs: tuple[int, int]
+    cases: int
+    collectives: int
+    measurements: int
+    campaigns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveFiles:
+    """The CSVs of a folder of collectives, by their path in a tree, and the snapshot that has
+    them."""
+
+    snapshot: str
+    files: Mapping[str, FileEntry]
+    view_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotManifest:
+    """The content of a commit: version directories by their path, and folders of collectives."""
+
+    runtime: Runtime
+    content_hash: str
+    versions: Mapping[str, VersionEntry]
+    collectives: Mapping[str, CollectiveFiles]
+    plans: tuple[MergedPlan, ...]
+
+    @property
+    def stacks(self) -> dict[str, Version]:
+        """Return the stack of each version directory, without the text of its op_mapping."""
+        return {path: entry.version for path, entry in self.versions.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredEntry:
+    """An entry as the manifest has it; the text of the op_mapping is in the tree."""
+
+    snapshot: str
+    sha256: str
+    content_hash: str
     stack: Stack
     stack_rank: Rank
     op_mapping_rank: Rank | None
+    prior: str
+    pairs: tuple[int, int]
+    cases: int
+    collectives: int
+    measurements: int
+    campaigns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +130,22 @@ class _StoredManifest:
     schema: int
     runtime: Runtime
     content_hash: str
-    files: Mapping[str, FileEntry]
-    measurements: tuple[str, ...]
-    versions: Mapping[str, _StoredVersion]
+    versions: Mapping[str, _StoredEntry]
+    collectives: Mapping[str, CollectiveFiles]
     plans: tuple[MergedPlan, ...]
 
 
 def manifest_to_json(manifest: SnapshotManifest) -> bytes:
     value = asdict(manifest)
     value["schema"] = _SCHEMA
-    value["versions"] = {
-        path: {
+    for path, entry in manifest.versions.items():
+        version = entry.version
+        del value["versions"][path]["version"]
+        value["versions"][path] |= {
             "stack": version.shown_stack.as_json(),
             "stack_rank": version.stack.rank,
             "op_mapping_rank": version.op_mapping.rank if version.op_mapping else None,
         }
-        for path, version in manifest.versions.items()
-    }
     return readable_json(value)
 
 
@@ -111,39 +158,45 @@ def manifest_from_json(data: bytes, *, key: str = "manifest") -> SnapshotManifes
         wrong = str(error)
     if wrong:
         raise BadInput(f"expected {_WHAT}: {wrong}", path=key)
-    versions = {
-        path: Version(
-            Ranked(one.stack_rank, canonical_json(one.stack.as_json()).decode()),
-            None if one.op_mapping_rank is None else Ranked(one.op_mapping_rank, ""),
-        )
-        for path, one in stored.versions.items()
-    }
+    entries = {path: _entry(one) for path, one in stored.versions.items()}
     return SnapshotManifest(
-        *(stored.runtime, stored.content_hash, stored.files, stored.measurements),
-        *(versions, stored.plans),
+        stored.runtime, stored.content_hash, entries, stored.collectives, stored.plans
+    )
+
+
+def _entry(one: _StoredEntry) -> VersionEntry:
+    mapping = None if one.op_mapping_rank is None else Ranked(one.op_mapping_rank, "")
+    return VersionEntry(
+        snapshot=one.snapshot,
+        sha256=one.sha256,
+        content_hash=one.content_hash,
+        version=Version(
+            Ranked(one.stack_rank, canonical_json(one.stack.as_json()).decode()), mapping
+        ),
+        prior=one.prior,
+        pairs=one.pairs,
+        cases=one.cases,
+        collectives=one.collectives,
+        measurements=one.measurements,
+        campaigns=one.campaigns,
     )
 
 
 def _contradiction(stored: _StoredManifest) -> str | None:
     if stored.schema != _SCHEMA:
         return f"schema: expected {_SCHEMA}, got {stored.schema}"
-    if other := [k for k in stored.measurements if keys.name_of(k, keys.measurements) is None]:
-        return f"{ascii(other[0])} is not a key of a measurements file"
-    needed = set(_TABLES)
-    for path, version in stored.versions.items():
-        needed.add(index_path(path))
-        if version.stack.version_path != path:
+    for path, entry in stored.versions.items():
+        if entry.stack.version_path != path:
             return f"{ascii(path)} is not the version path of its stack"
-        if version.op_mapping_rank is not None:
-            needed.add(f"{path}/{layout.OP_MAPPING}")
-    if missing := needed - stored.files.keys():
-        return f"missing file {min(missing)}"
-    if foreign := [
-        path
-        for path in stored.files.keys() - needed
-        if not any(layout.is_file_of(path, version) for version in stored.versions)
-    ]:
-        return f"file {ascii(min(foreign))} belongs to no version"
+        keys.version_manifest(entry.snapshot, path)
+    folders = {layout.collective_folder(path): path for path in stored.versions}
+    for folder, found in stored.collectives.items():
+        keys.snapshot(found.snapshot)
+        if folder not in folders:
+            return f"folder {ascii(folder)} belongs to no version"
+        for path in found.files:
+            if not path.startswith(f"{folder}/") or not layout.is_file_of(path, folders[folder]):
+                return f"file {ascii(path)} is not in {folder}"
     return None
 
 
@@ -171,8 +224,82 @@ def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:
     return manifest
 
 
-def read_file(store: Store, commit: Commit, path: str, entry: FileEntry) -> bytes:
-    """Return one file of a snapshot, checked against the manifest."""
-    key = keys.snapshot(commit.snapshot) + path
+def version_files_to_json(files: VersionFiles) -> bytes:
+    return readable_json(asdict(files))
+
+
+def version_files_from_json(data: bytes, *, key: str) -> VersionFiles:
+    """Return the files of a version directory. Raises BadInput, naming the key, for other data."""
+    return decode_object(VersionFiles, data, what=_WHAT_OF_VERSION, key=key)
+
+
+def read_version_files(
+    store: Store, commit: Commit, path: str, entry: VersionEntry
+) -> VersionFiles:
+    """Return the files of a version directory. Raises DamagedObject if its manifest is not the one
+    that the commit's names."""
+    key = keys.version_manifest(entry.snapshot, path)
     named_by = keys.snapshot_manifest(commit.snapshot)
-    return read_sealed(store, key, entry.sha256, named_by=named_by)
+    data = read_sealed(store, key, entry.sha256, named_by=named_by)
+    with stored():
+        files = version_files_from_json(data, key=key)
+    mapping = f"{path}/{layout.OP_MAPPING}"
+    wrong = None
+    try:
+        foreign = [n for n in files.tree if n != mapping and not layout.is_file_of(n, path)]
+        for name in files.measurements:
+            keys.measurements(path, name)
+        for campaign in files.shards:
+            keys.campaign_name(campaign)
+    except BadInput as error:  # an invalid name
+        foreign, wrong = [], str(error)
+    if foreign:
+        wrong = f"file {ascii(min(foreign))} is not in {path}"
+    elif (mapping in files.tree) != (entry.version.op_mapping is not None):
+        wrong = f"expected {mapping} as in {named_by}"
+    elif files.content_hash != entry.content_hash:
+        wrong = f"content_hash: expected {entry.content_hash}, as in {named_by}"
+    if wrong:
+        raise DamagedObject(f"expected {_WHAT_OF_VERSION}: {wrong}", path=key)
+    return files
+
+
+def tree_files(store: Store, commit: Commit, manifest: SnapshotManifest) -> dict[str, StoredFile]:
+    """Return the files that users read, by their path in a tree. Reads the manifest of each version
+    directory."""
+    found: dict[str, StoredFile] = {}
+    for path, entry in manifest.versions.items():
+        files = read_version_files(store, commit, path, entry)
+        named_by = keys.version_manifest(entry.snapshot, path)
+        prefix = keys.snapshot(entry.snapshot)
+        found |= {n: StoredFile(prefix + n, one, named_by) for n, one in files.tree.items()}
+    return found | collective_files(commit, manifest)
+
+
+def collective_files(commit: Commit, manifest: SnapshotManifest) -> dict[str, StoredFile]:
+    """Return the CSVs of collectives, by their path in a tree."""
+    named_by = keys.snapshot_manifest(commit.snapshot)
+    return {
+        name: StoredFile(keys.snapshot(folder.snapshot) + name, one, named_by)
+        for folder in manifest.collectives.values()
+        for name, one in folder.files.items()
+    }
+
+
+def own_files(path: str, entry: VersionEntry, files: VersionFiles) -> Iterator[StoredFile]:
+    """Return the files of a version directory that users do not read: those of its state, and its
+    index. Files of measurements come last."""
+    named_by = keys.version_manifest(entry.snapshot, path)
+    tables = (
+        (keys.shown(path, files.shown.sha256), files.shown),
+        (keys.profiles(entry.snapshot, path), files.profiles),
+        (keys.pairs(entry.snapshot, path), files.pairs),
+        (keys.index(entry.snapshot, path), files.index),
+    )
+    measured = ((keys.measurements(path, n), one) for n, one in files.measurements.items())
+    return (StoredFile(key, one, named_by) for key, one in chain(tables, measured))
+
+
+def read_file(store: Store, file: StoredFile) -> bytes:
+    """Return a file that a manifest names, checked against its hash."""
+    return read_sealed(store, file.key, file.entry.sha256, named_by=file.named_by)

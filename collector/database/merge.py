@@ -7,24 +7,29 @@ merge of the same plans changes nothing.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from collector import __version__, environment
 from collector.codec.errors import BadInput, NotFound, OpmeterError
 from collector.database import snapshot
 from collector.database.commits import Commit, head_to_extend, try_commit, write_hint
-from collector.database.manifest import SnapshotManifest, read_manifest
+from collector.database.intervals import VersionIntervals, intervals_of
+from collector.database.layout import collective_folder
+from collector.database.lent import Priors, lenders
+from collector.database.manifest import VersionEntry, read_manifest
 from collector.database.plan_state import MergedPlans, PlanResults, read_results
-from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
-from collector.database.query import held_shards
+from collector.database.plans import Damage, changed, plan_or_damage
+from collector.database.snapshot import Base
 from collector.database.state import State, join_all
-from collector.database.view import VIEW_VERSION, content_hash, view_of
+from collector.database.view import VIEW_VERSION, view_of
 from collector.model import keys
 from collector.model.stack import Runtime
+from collector.ranks.collective import is_collective
 from collector.store.base import Store
 
 logger = logging.getLogger(__name__)
@@ -81,45 +86,36 @@ def merge_plans(
     results, damaged = _gather(store, plans, base)
     missing = tuple((r.plan.campaign, r.plan.number, s) for r in results for s in r.missing)
     if missing and not allow_missing:
-        return MergeResult(None, base.head, missing, damaged, 0)
+        return MergeResult(None, base.commit, missing, damaged, 0)
     # Phase 2: join both, write the snapshot, create the commit. If another merge takes the number
     # first, repeat this on top of its commit; the results of the plans stay the same.
     pause_s = _FIRST_PAUSE_S
     while True:
         step = _next_step(base, results, supersede_stack)
         if step.is_nothing:
-            if base.head is not None:  # its merge may have been killed before writing the hint
-                write_hint(store, base.head.number, base.head.sha256)
-            return MergeResult(None, base.head, missing, damaged, 0)
-        commit = _write(store, step, guard, author)
+            if base.commit is not None:  # its merge may have been killed before writing the hint
+                write_hint(store, base.commit.number, base.commit.sha256)
+            return MergeResult(None, base.commit, missing, damaged, 0)
+        added = step.added
+        commit = _write(step, guard, author, added)
         if _publish(store, commit, guard):
             write_hint(store, commit.number, commit.sha256)
-            return MergeResult(commit, commit, missing, damaged, step.added.num_rows)
+            return MergeResult(commit, commit, missing, damaged, added.num_rows)
         logger.info("recomputing: another merge made commit %d", commit.number)
         sleep(pause_s * environment.uniform(0.5, 1.5))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         base = _base(store)
 
 
-@dataclass(frozen=True, slots=True)
-class _Base:
-    """The version that a merge adds to."""
-
-    head: Commit | None  # None in an empty database, like `manifest`
-    manifest: SnapshotManifest | None
-    state: State
-
-
-def _base(store: Store) -> _Base:
+def _base(store: Store) -> Base:
     head = head_to_extend(store)
-    manifest = read_manifest(store, head) if head else None
-    return _Base(head, manifest, snapshot.load_state(store, head, manifest))
+    return Base(store, head, read_manifest(store, head) if head else None)
 
 
 def _gather(
-    store: Store, plans: Sequence[tuple[str, int]], base: _Base
+    store: Store, plans: Sequence[tuple[str, int]], base: Base
 ) -> tuple[list[PlanResults], tuple[Damage, ...]]:
-    held = MergedPlans(base.state.plans, held_shards(base.state))
+    held = MergedPlans(base.plans, base.shards({campaign for campaign, _ in plans}))
     results, damaged = [], list[Damage]()
     for campaign, number in plans:
         try:
@@ -144,13 +140,19 @@ def _gather(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The next version that one attempt would publish."""
+    """The next version that one attempt would publish, of the version directories that the results
+    belong to."""
 
-    base: _Base
+    base: Base
+    before: State
     joined: State  # of the next version
-    added: pa.Table  # the measurements that the head lacks
+    gathered: State
     runtime: Runtime
-    plans: frozenset[MergedPlan]  # those with results in it
+
+    @property
+    def added(self) -> pa.Table:
+        """Return the measurements that the head lacks."""
+        return self.joined.measurements_beyond(self.before)
 
     @property
     def is_nothing(self) -> bool:
@@ -158,24 +160,19 @@ class _Step:
 
         Another plan with the same shards may have published their results. A plan's name alone does
         not make a new version."""
-        return replace(self.joined, plans=self.base.state.plans) == self.base.state
+        return replace(self.joined, plans=self.before.plans) == self.before
 
 
-def _next_step(base: _Base, results: Sequence[PlanResults], supersede_stack: bool) -> _Step:
+def _next_step(base: Base, results: Sequence[PlanResults], supersede_stack: bool) -> _Step:
     gathered = join_all(result.state for result in results)
-    joined = base.state.join(gathered)
-    runtime = _runtime(base.head, gathered)
+    before = base.load(gathered.versions)
+    joined = before.join(gathered)
+    runtime = _runtime(base.commit, gathered)
     if supersede_stack:
-        _check_supersedes(base.state, joined, results)
+        _check_supersedes(before, joined, results)
     else:
-        _check_stacks(base.state, results)
-    return _Step(
-        base=base,
-        joined=joined,
-        added=joined.measurements_beyond(base.state),
-        runtime=runtime,
-        plans=gathered.plans,
-    )
+        _check_stacks(before, results)
+    return _Step(base, before, joined, gathered, runtime)
 
 
 def _runtime(head: Commit | None, gathered: State) -> Runtime:
@@ -231,40 +228,93 @@ def _check_supersedes(base: State, joined: State, results: Sequence[PlanResults]
             )
 
 
-def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
-    head, manifest = step.base.head, step.base.manifest
+def _write(step: _Step, guard: Guard, author: str, added: pa.Table) -> Commit:
+    base, head = step.base, step.base.commit
     number = head.number + 1 if head else 1
-    view = view_of(step.joined)
-    content = content_hash(step.joined, view)
-    name, manifest_sha256 = snapshot.write_snapshot(
-        *(store, number, step.joined, view),
-        content_hash=content,
+    state, intervals, folders = _changed_versions(step)
+    view = view_of(state, intervals=intervals)
+    name, manifest_sha256, manifest = snapshot.write_snapshot(
+        *(base, number, state, view),
+        intervals=intervals,
+        folders=folders,
         runtime=step.runtime,
-        added=step.added,
-        parent=(head, manifest) if head and manifest else None,
+        added=added,
     )
+    entries = manifest.versions.values()
     return Commit(
         number=number,
         parent=head.number if head else 0,
         parent_sha256=head.sha256 if head else "",
         snapshot=name,
         manifest_sha256=manifest_sha256,
-        content_hash=content,
-        plans=tuple(sorted(step.plans)),
+        content_hash=manifest.content_hash,
+        plans=tuple(sorted(step.gathered.plans)),
         nonce=environment.token(32),
         guard=guard.name,
         author=author,
         time=environment.utc_now().isoformat(timespec="seconds"),
         runtime=step.runtime,
         counts={
-            "cases": step.joined.cases.num_rows,
-            "measurements": step.joined.measurements.num_rows,
-            "added_measurements": step.added.num_rows,
-            "files": len(view.files),
+            "cases": sum(entry.cases for entry in entries),
+            "measurements": sum(entry.measurements for entry in entries),
+            "added_measurements": added.num_rows,
+            "versions": len(manifest.versions),
         },
         view_version=VIEW_VERSION,
         written_by=__version__,
     )
+
+
+def _changed_versions(step: _Step) -> tuple[State, dict[str, VersionIntervals], frozenset[str]]:
+    """Return the state of all version directories whose files the results may change, their
+    intervals, and the folders of collectives that may change.
+
+    Besides the directories of the results, these are the directories whose prior of the variance
+    changes, and those that share a folder of collectives with one that changes."""
+    state, entries = step.joined, step.base.entries
+    kernels = pc.unique(step.gathered.cases["kernel_type"]).to_pylist()
+    has_collectives = {path for path in state.versions if any(map(is_collective, kernels))}
+    while True:
+        intervals = intervals_of(state)
+        has_collectives |= {
+            path
+            for path in state.versions.keys() & entries.keys()
+            if entries[path].collectives
+            and (
+                intervals[path].prior != entries[path].prior
+                or state.versions[path].stack != entries[path].version.stack
+            )
+        }
+        folders = frozenset(map(collective_folder, has_collectives))
+        more = _with_another_prior(entries, state, intervals)
+        more |= {
+            path
+            for path, entry in entries.items()
+            if entry.collectives and collective_folder(path) in folders
+        }
+        if not (more := more - state.versions.keys()):
+            return state, intervals, folders
+        state = state.join(step.base.load(more))
+
+
+def _with_another_prior(
+    entries: Mapping[str, VersionEntry], state: State, intervals: Mapping[str, VersionIntervals]
+) -> set[str]:
+    """Return the version directories outside of `state` whose prior of the variance differs from
+    the one that they show."""
+    priors = Priors({**state.elsewhere, **{path: one.lent for path, one in intervals.items()}})
+    found = set[str]()
+    for path, entry in entries.items():
+        if path in state.versions:
+            continue
+        for over_ranks in (False, True):
+            before = {p: e.pairs[over_ranks] for p, e in entries.items()}
+            after = before | {p: one.lent.counts[over_ranks] for p, one in intervals.items()}
+            lent = {*lenders(path, before, over_ranks=over_ranks)}
+            lent |= {*lenders(path, after, over_ranks=over_ranks)}
+            if lent & intervals.keys() and priors.digest(path) != entry.prior:
+                found.add(path)
+    return found
 
 
 def _publish(store: Store, commit: Commit, guard: Guard) -> bool:

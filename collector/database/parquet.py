@@ -19,10 +19,10 @@ BATCH_ROWS = 16_384
 _MOST_RATIO, _ALWAYS_BYTES = 200, 64 << 20
 
 
-def parquet_bytes(table: pa.Table) -> bytes:
-    """Return a table as a Parquet file."""
+def parquet_bytes(table: pa.Table, *, row_group_rows: int | None = None) -> bytes:
+    """Return a table as a Parquet file, with at most so many rows in a row group."""
     out = io.BytesIO()
-    pq.write_table(table, out, compression="zstd")
+    pq.write_table(table, out, compression="zstd", row_group_size=row_group_rows)
     return out.getvalue()
 
 

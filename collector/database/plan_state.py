@@ -196,7 +196,13 @@ def _results_of(plan: Plan, held: MergedPlans, shards: Iterable[StoredShard]) ->
     state = State.empty()
     if is_measured:
         versions = {plan.stack.version_path: version_of(plan)}
-        state = State.of_rows(**tables, versions=versions, plans=[MergedPlan.of(plan)])
+        state = State.of_rows(
+            measurements=tables["measurements"],
+            cases=tables["cases"],
+            profiles=tables["profiles"],
+            versions=versions,
+            plans=[MergedPlan.of(plan)],
+        )
     return PlanResults(plan, state, tuple(missing), tuple(damaged), tuple(raw_records))
 
 

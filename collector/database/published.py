@@ -14,7 +14,14 @@ from collector.codec.errors import DamagedObject
 from collector.database import query, snapshot
 from collector.database.commits import Commit
 from collector.database.intervals import CaseInterval
-from collector.database.manifest import INTERVALS, SnapshotManifest, read_file, read_manifest
+from collector.database.manifest import (
+    SnapshotManifest,
+    StoredFile,
+    own_files,
+    read_file,
+    read_manifest,
+    read_version_files,
+)
 from collector.database.parquet import parquet_batches
 from collector.database.plans import MergedPlan
 from collector.database.query import CaseResult, SuspectSessions
@@ -51,7 +58,7 @@ class Published:
     @property
     def versions(self) -> Mapping[str, Version]:
         """Return the stack of each version directory, without the text of its op_mapping."""
-        return self.manifest.versions if self.manifest else {}
+        return self.manifest.stacks if self.manifest else {}
 
     def shows(self, stack: Stack) -> bool:
         """Return whether the version directory of a stack exists and shows exactly this stack."""
@@ -63,14 +70,15 @@ class Published:
         """Return the result of each of these cases of a version directory, like `query.answers`.
 
         Curves that are held back are not detected, because that requires all cases."""
-        if self.manifest is None or version_path not in self.versions:
+        if version_path not in self.versions:
             return {}
         version, cases = self.versions[version_path], pa.array(cases_of_interest, TEXT)
-        suspects = self._suspects(version, version_path, self.manifest.measurements)
+        measured = self._measured(version_path)
+        suspects = self._suspects(version, version_path, measured)
         best: list[pa.Table] = []
-        for key in self.manifest.measurements:
+        for file in measured:
             found = list(best)
-            for rows in _batches(self.store, key, (*query.RESULT_COLUMNS, "reason")):
+            for rows in self._batches(file, version_path, (*query.RESULT_COLUMNS, "reason")):
                 own = rows.filter(pc.is_in(rows["case"], value_set=cases))
                 own = query.with_suspect_sessions(own, suspects)
                 best_rows = query.best_of(own, version, version_path, cache=cache)
@@ -86,14 +94,14 @@ class Published:
         Cases that two suspect sessions measured are omitted."""
         results = self.case_results(version_path, cases_of_interest, cache=cache)
         suspect = pa.array([case for case, found in results.items() if found.is_suspect], TEXT)
-        if self.manifest is None or not len(suspect):
+        if not len(suspect):
             return {}
-        version = self.versions[version_path]
-        suspects = self._suspects(version, version_path, self.manifest.measurements)
+        version, measured = self.versions[version_path], self._measured(version_path)
+        suspects = self._suspects(version, version_path, measured)
         places: dict[str, list[str]] = {}
         columns = (*query.RESULT_COLUMNS, "reason", "node", "device_serial")
-        for key in self.manifest.measurements:
-            for rows in _batches(self.store, key, columns):
+        for file in measured:
+            for rows in self._batches(file, version_path, columns):
                 own = rows.filter(pc.is_in(rows["case"], value_set=suspect))
                 own = query.with_suspect_sessions(own, suspects)
                 for row in query.of_stack(own, version, version_path, cache=cache).to_pylist():
@@ -108,42 +116,71 @@ class Published:
 
         A case without an interval has no displayed duration or is a collective. Raises
         DamagedObject for a table that is not one of intervals."""
-        if self.manifest is None or self.commit is None:
+        if (shown := self._shown(version_path)) is None:
             return {}
-        data = read_file(self.store, self.commit, INTERVALS, self.manifest.files[INTERVALS])
-        key = keys.snapshot(self.commit.snapshot) + INTERVALS
         cases = pa.array(expected, TEXT)
         found: dict[str, CaseInterval] = {}
-        for rows in snapshot.interval_rows(data, key=key):
-            is_own = pc.equal(rows["version_path"], version_path)
-            own = rows.filter(pc.and_(is_own, pc.is_in(rows["case"], value_set=cases)))
+        data = read_file(self.store, shown)
+        for rows in snapshot.interval_rows(data, version_path, key=shown.key):
+            own = rows.filter(pc.is_in(rows["case"], value_set=cases))
             intervals = map(CaseInterval, *(own[name].to_pylist() for name in _INTERVAL))
             found.update(zip(own["case"].to_pylist(), intervals, strict=True))
         return found
 
     def _suspects(
-        self, version: Version, version_path: str, files: Iterable[str]
+        self, version: Version, version_path: str, files: Iterable[StoredFile]
     ) -> SuspectSessions:
         canary_tables = [
             query.canary_rows(rows, version, version_path)
-            for key in files
-            for rows in _batches(self.store, key, query.CANARY_COLUMNS)
+            for file in files
+            for rows in self._batches(file, version_path, query.CANARY_COLUMNS)
         ]
         if not canary_tables:
             return {}
         factors = query.factors_of(pa.concat_tables(canary_tables), version)
         return query.suspect_sessions(factors)
 
+    def _own(self, version_path: str) -> list[StoredFile]:
+        if self.manifest is None or self.commit is None or version_path not in self.versions:
+            return []
+        entry = self.manifest.versions[version_path]
+        files = read_version_files(self.store, self.commit, version_path, entry)
+        return list(own_files(version_path, entry, files))
+
+    def _measured(self, version_path: str) -> list[StoredFile]:
+        """Return the files of measurements of a version directory."""
+        return [f for f in self._own(version_path) if f.key.startswith(keys.MEASUREMENTS)]
+
+    def _shown(self, version_path: str) -> StoredFile | None:
+        """Return the file of the cases that a version directory shows."""
+        return next((f for f in self._own(version_path) if f.key.startswith(keys.SHOWN)), None)
+
+    def _batches(
+        self, file: StoredFile, version_path: str, columns: Sequence[str]
+    ) -> Iterator[pa.Table]:
+        """Return the rows of a file of measurements in batches, with these columns only.
+
+        Raises DamagedObject, naming the key, if the content does not match the name."""
+        data = read_file(self.store, file)
+        try:
+            for rows in parquet_batches(data, key=file.key, columns=columns):
+                path = pa.repeat(pa.scalar(version_path, TEXT), rows.num_rows)
+                whole = rows.append_column("version_path", path)
+                yield completed(whole, columns).select(columns)
+        except (pa.ArrowException, KeyError, OSError, ValueError) as error:
+            what = f"unexpected columns in a table: {error}"
+            raise DamagedObject(what, path=file.key) from error
+
 
 class HeldShards:
     """The shards of one campaign whose measurements the database has.
 
-    Files of measurements never change, so each is read once."""
+    The manifest of a version directory never changes, so each is read once."""
 
     def __init__(self, store: Store, campaign: str):
         self.store = store
         self._campaign = campaign
-        self._of_file: dict[str, frozenset[str]] = {}
+        self._of_version: dict[str, frozenset[str]] = {}  # by the hash of its manifest
         self._snapshot = ""
         self._plans = frozenset[MergedPlan]()
         self._held = frozenset[str]()
@@ -166,28 +203,12 @@ class HeldShards:
             return
         manifest = read_manifest(self.store, head)
         plans = frozenset(plan for plan in manifest.plans if plan.campaign == self._campaign)
-        files = manifest.measurements if plans else ()
-        for key in files:
-            if key not in self._of_file:
-                found: set[str] = set()
-                for rows in _batches(self.store, key, ("campaign", "shard")):
-                    own = rows.filter(pc.equal(rows["campaign"], self._campaign))
-                    found.update(pc.unique(own["shard"]).to_pylist())
-                self._of_file[key] = frozenset(found)
-        self._held = frozenset[str]().union(*(self._of_file[key] for key in files))
-        self._snapshot, self._plans = head.snapshot, plans
-
-
-def _batches(store: Store, key: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Return the rows of a file of measurements in batches, with these columns only.
-
-    Raises DamagedObject, naming the key, if the content does not match the name."""
-    return _batches_in(snapshot.measurements_bytes(store, key), columns, key)
-
-
-def _batches_in(data: bytes, columns: Sequence[str], key: str) -> Iterator[pa.Table]:
-    try:
-        for rows in parquet_batches(data, key=key, columns=columns):
-            yield completed(rows, columns)
-    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
-        raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error
+        held = set[str]()
+        for path, entry in manifest.versions.items():
+            if self._campaign in entry.campaigns:
+                if entry.sha256 not in self._of_version:
+                    files = read_version_files(self.store, head, path, entry)
+                    shards = frozenset(files.shards.get(self._campaign, ()))
+                    self._of_version[entry.sha256] = shards
+                held |= self._of_version[entry.sha256]
+        self._held, self._snapshot, self._plans = frozenset(held), head.snapshot, plans

@@ -8,15 +8,15 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from collector.codec.canonical import decode_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import MOST_TABLE_BYTES, check_case, open_own_file, read_small_file
 from collector.database.commits import Commit
-from collector.database.layout import OP_MAPPING
-from collector.database.manifest import read_file, read_manifest
+from collector.database.layout import OP_MAPPING, collective_folder
+from collector.database.manifest import SnapshotManifest, read_file, read_manifest, tree_files
 from collector.database.snapshot import load_state
 from collector.database.view import ViewFile, render
 from collector.model.stack import Runtime
@@ -50,10 +50,12 @@ def pull_version(
     commit: Commit,
     target: Path,
     *,
+    directory: str | None = None,
     prune_empty: bool = False,
     cache: str | None = None,
 ) -> Pulled:
-    """Write the tree of a commit to `target`, with every file checked against the manifest.
+    """Write the tree of a commit to `target`, with every file checked against the manifest; with
+    `directory` only that version directory, and the collectives of its folder.
 
     `prune_empty` leaves out rows without a duration; `cache` selects the durations of that state of
     the caches. Raises BadInput if `target`, or the folder that it links to, has anything but an
@@ -62,13 +64,14 @@ def pull_version(
         target = Path(os.path.realpath(target))
     _check_target(target)
     manifest = read_manifest(store, commit)
+    if directory is not None:
+        manifest = _only(manifest, directory)
     if prune_empty or cache is not None:
-        state = load_state(store, commit, manifest)
-        files = render(state, cache=cache, prune_empty=prune_empty)
+        files = render(load_state(store, commit, manifest), cache=cache, prune_empty=prune_empty)
     else:
         files = {
-            path: ViewFile(read_file(store, commit, path, entry), entry.rows)
-            for path, entry in manifest.tree.items()
+            path: ViewFile(read_file(store, file), file.entry.rows)
+            for path, file in tree_files(store, commit, manifest).items()
         }
     with file_errors(target, "written"):
         _replace(target, files, commit)
@@ -76,6 +79,20 @@ def pull_version(
         files=len(files),
         rows=sum(file.rows for file in files.values()),
         without_mapping=tuple(p for p in manifest.versions if f"{p}/{OP_MAPPING}" not in files),
+    )
+
+
+def _only(manifest: SnapshotManifest, directory: str) -> SnapshotManifest:
+    """Return the manifest with one version directory, and the collectives of its folder."""
+    if directory not in manifest.versions:
+        raise BadInput(
+            f"directory: expected one of {', '.join(sorted(manifest.versions))}, got {directory!r}"
+        )
+    folder = collective_folder(directory)
+    return replace(
+        manifest,
+        versions={directory: manifest.versions[directory]},
+        collectives={name: f for name, f in manifest.collectives.items() if name == folder},
     )
 
 

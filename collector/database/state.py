@@ -14,7 +14,7 @@ Rows are Arrow tables of text, since a merge moves hundreds of thousands of them
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from collector.database.lent import LentPairs
 from collector.database.plans import MergedPlan
 from collector.database.versions import Version, shows
 from collector.model.row import ROW_COLUMNS
@@ -59,13 +60,17 @@ PROFILE_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Tables sorted by key, with one row for each key: equal states have equal fields."""
+    """Tables sorted by key, with one row for each key: equal states have equal fields.
+
+    It is that of the whole database, or of some of its version directories."""
 
     measurements: pa.Table
     cases: pa.Table
     profiles: pa.Table
     versions: Mapping[str, Version]
     plans: frozenset[MergedPlan]
+    # What version directories outside of this state lend to those inside.
+    elsewhere: Mapping[str, LentPairs] = field(default_factory=dict, compare=False)
 
     @classmethod
     def empty(cls) -> "State":
@@ -80,6 +85,7 @@ class State:
         profiles: Iterable[pa.Table] = (),
         versions: Mapping[str, Version] | None = None,
         plans: Iterable[MergedPlan] = (),
+        elsewhere: Mapping[str, LentPairs] | None = None,
     ) -> "State":
         """Return the state of these rows, which may come in any order and any number of times."""
         return cls(
@@ -88,6 +94,7 @@ class State:
             _joined(PROFILE_SCHEMA, PROFILE_KEY, profiles),
             dict(versions or {}),
             frozenset(plans),
+            dict(elsewhere or {}),
         )
 
     def join(self, other: "State") -> "State":
@@ -123,6 +130,12 @@ def join_all(states: Iterable[State]) -> State:
         profiles=[state.profiles for state in joined],
         versions=dict(sorted(versions.items())),
         plans=(plan for state in joined for plan in state.plans),
+        elsewhere={
+            path: lent
+            for state in joined
+            for path, lent in state.elsewhere.items()
+            if path not in versions
+        },
     )
 
 

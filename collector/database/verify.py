@@ -22,19 +22,19 @@ from collector.database.commits import (
 )
 from collector.database.committed import RawRecord, is_slip, record_problems
 from collector.database.index_build import index_bytes
-from collector.database.intervals import (
-    INTERVAL_KEY,
-    INTERVAL_SCHEMA,
-    VersionIntervals,
-    intervals_of,
-)
+from collector.database.intervals import INTERVAL_KEY, VersionIntervals, intervals_of
+from collector.database.lent import pairs_table
 from collector.database.manifest import (
-    INTERVALS,
     FileEntry,
     SnapshotManifest,
-    index_path,
+    StoredFile,
+    VersionEntry,
+    VersionFiles,
+    collective_files,
+    own_files,
     read_file,
     read_manifest,
+    read_version_files,
 )
 from collector.database.parquet import read_parquet
 from collector.database.plan_state import read_results
@@ -42,21 +42,27 @@ from collector.database.plans import MergedPlan, changed, read_plan
 from collector.database.rows import check_rows
 from collector.database.state import (
     MEASUREMENT_SCHEMA,
-    TEXT,
     State,
     differing,
     distinct,
     identities,
     is_among,
 )
-from collector.database.view import VIEW_VERSION, content_hash_of, view_of
+from collector.database.view import (
+    VIEW_VERSION,
+    collective_tables,
+    content_hash_of,
+    content_hash_of_version,
+    view_of,
+)
 from collector.model import keys
-from collector.ranks.collective import is_collective
+from collector.model.plan import Plan
 from collector.store.base import Info, Store
 
-# The view of each commit of a log, computed from its state, in the order of the log. Only the files
-# that depend on rows which the previous commit lacks are rendered: those of the kernel types of
-# these rows' cases, and of version directories with another stack or variance model than before.
+# The view of a version directory at each commit that changed it, computed from its state, in the
+# order of the log. Only the files that depend on rows which the previous one lacks are rendered:
+# those of the kernel types of these rows' cases, or all if the stack or the model of variance
+# differs.
 
 _CASE = ("version_path", "case")
 _KERNEL = ("version_path", "kernel_type")
@@ -64,101 +70,70 @@ _KERNEL = ("version_path", "kernel_type")
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The view of a state, and the files of measurements that the state was read from."""
+    """The view of a version directory without its collectives, and the files of measurements that
+    its state was read from, by name."""
 
     state: State
-    measurements: Mapping[str, pa.Table]
-    intervals: Mapping[str, VersionIntervals]
+    measurements: frozenset[str]
+    intervals: VersionIntervals
     files: Mapping[str, FileEntry]
     interval_rows: pa.Table
 
 
-def shown_after(before: Shown | None, state: State, measurements: Mapping[str, pa.Table]) -> Shown:
-    """Return the view of a state, given the view of an earlier one.
+def shown_after(before: Shown | None, path: str, state: State, names: frozenset[str]) -> Shown:
+    """Return the view of a version directory in a state, given its view in an earlier one.
 
-    `measurements` are by key; a file with the same key is the same in both."""
-    intervals = intervals_of(state)
-    if before is None or not before.measurements.keys() <= measurements.keys():
-        return _shown(state, measurements, intervals, state)
-    added = [table for key, table in measurements.items() if key not in before.measurements]
-    touched = _touched(before, state, intervals, added)
-    both = pa.concat_tables([before.state.cases, state.cases]).select((*_CASE, "kernel_type"))
-    touched = _with_shared_files(both, touched)
-    replaced = both.filter(is_among(both, _KERNEL, touched))
-    gone = set[str]()
-    for path, kernel in distinct(replaced, _KERNEL):
-        places = [path, f"{path}/{layout.UNKNOWN_INPUTS}"]
-        if is_collective(kernel):
-            folder = layout.collective_folder(path)
-            places += [folder, f"{folder}/{layout.OTHER_SETTINGS}"]
-        gone |= {f"{place}/{layout.kernel_file_name(kernel)}" for place in places}
-    # The part of the state that the files of the touched kernel types depend on.
+    `names` are those of its files of measurements; a file with the same name is the same in both.
+    """
+    intervals = intervals_of(state)[path]
+    is_other = before is None or not before.measurements <= names
+    if before is None or is_other or _differs(before, path, state, intervals):
+        return _shown(path, state, names, intervals, state)
+    touched = _touched(before.state, state)
     cases = state.cases.filter(is_among(state.cases, _KERNEL, touched))
+    # The part of the state that the files of the touched kernel types depend on.
     is_own = is_among(state.measurements, _CASE, identities(cases, _CASE))
     part = replace(state, cases=cases, measurements=state.measurements.filter(is_own))
-    new = _shown(state, measurements, intervals, part)
-    kept = {
-        path: file
-        for path, file in before.files.items()
-        if path not in gone and path.rpartition("/")[2] != layout.OP_MAPPING
-    }
-    is_gone = is_among(before.interval_rows, _CASE, identities(replaced, _CASE))
+    new = _shown(path, state, names, intervals, part)
+    kernels = set(pc.unique(cases["kernel_type"]).to_pylist())
+    gone = {f"{path}/{layout.OP_MAPPING}"}
+    for kernel in kernels:
+        file = layout.kernel_file_name(kernel)
+        gone |= {f"{path}/{file}", f"{path}/{layout.UNKNOWN_INPUTS}/{file}"}
+    kept = {name: file for name, file in before.files.items() if name not in gone}
+    is_gone = is_among(before.interval_rows, _CASE, identities(cases, _CASE))
     rows = pa.concat_tables([before.interval_rows.filter(pc.invert(is_gone)), new.interval_rows])
     rows = rows.sort_by([(name, "ascending") for name in INTERVAL_KEY])
     return replace(new, files={**kept, **new.files}, interval_rows=rows)
 
 
 def _shown(
-    state: State,
-    measurements: Mapping[str, pa.Table],
-    intervals: Mapping[str, VersionIntervals],
-    part: State,
+    path: str, state: State, names: frozenset[str], intervals: VersionIntervals, part: State
 ) -> Shown:
-    view = view_of(part, intervals=intervals)
+    view = view_of(part, intervals={path: intervals})
     files = {
-        path: FileEntry(sha256_hex(file.data), len(file.data), file.rows)
-        for path, file in view.files.items()
+        name: FileEntry(sha256_hex(file.data), len(file.data), file.rows)
+        for name, file in view.files.items()
+        if name.startswith(f"{path}/")
     }
-    return Shown(state, measurements, intervals, files, view.intervals)
+    return Shown(state, names, intervals, files, view.intervals)
 
 
-def _touched(
-    last: Shown,
-    state: State,
-    intervals: Mapping[str, VersionIntervals],
-    added: Iterable[pa.Table],
-) -> pa.Array:
+def _differs(before: Shown, path: str, state: State, intervals: VersionIntervals) -> bool:
+    """Return whether rows without new measurements may differ: the stack decides which of them are
+    displayed, the model all else."""
+    stacks = [one.versions[path].stack for one in (before.state, state)]
+    return stacks[0] != stacks[1] or before.intervals.model != intervals.model
+
+
+def _touched(before: State, state: State) -> pa.Array:
     """Return the kernel types, as identities, whose rows may differ from before."""
-    before = last.state
-    new = [table.select(_CASE) for table in added]
+    new = [state.measurements_beyond(before).select(_CASE)]
     for name in ("cases", "profiles"):
         new.append(differing(getattr(before, name), getattr(state, name)).select(_CASE))
     cases = pa.concat_tables([before.cases, state.cases]).select((*_CASE, "kernel_type"))
-    # The stack of a version decides which rows are displayed, its model all else.
-    models = (
-        {path: (one.versions[path].stack.text, found.model) for path, found in of.items()}
-        for one, of in ((before, last.intervals), (state, intervals))
-    )
-    old, now = models
-    other = [path for path in old.keys() | now.keys() if old.get(path) != now.get(path)]
     is_new = is_among(cases, _CASE, identities(pa.concat_tables(new), _CASE))
-    is_other = pc.is_in(cases["version_path"], value_set=pa.array(other, TEXT))
-    return identities(cases.filter(pc.or_(is_new, is_other)), _KERNEL)
-
-
-def _with_shared_files(kernels: pa.Table, touched: pa.Array) -> pa.Array:
-    """Return these kernel types and those whose collectives share a file with one of them."""
-    pairs = distinct(kernels.filter(is_among(kernels, _KERNEL, touched)), _KERNEL)
-    files = {(layout.collective_folder(path), kind) for path, kind in pairs if is_collective(kind)}
-    if not files:
-        return touched
-    shared = (
-        (path, kind)
-        for path, kind in distinct(kernels, _KERNEL)
-        if (layout.collective_folder(path), kind) in files
-    )
-    columns = dict(zip(_KERNEL, map(list, zip(*{*pairs, *shared}, strict=True)), strict=True))
-    return identities(pa.table({name: pa.array(columns[name], TEXT) for name in _KERNEL}), _KERNEL)
+    return identities(cases.filter(is_new), _KERNEL)
 
 
 # The claims of a database about campaigns, compared with the objects under `campaigns/`. All plans,
@@ -170,32 +145,61 @@ _NO_ROWS = MEASUREMENT_SCHEMA.empty_table()
 _ROW_COLUMNS = tuple(name for name in MEASUREMENT_SCHEMA.names if name != "final")
 
 
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A merged plan, the first commit that names it, and the plan in the store, or a line about why
+    it cannot be read."""
+
+    merged: MergedPlan
+    commit: int
+    plan: Plan | None
+    problem: str = ""
+
+    @property
+    def path(self) -> str:
+        """Return its version directory; empty if it is not known."""
+        return self.plan.stack.version_path if self.plan else ""
+
+
+def _claims(store: Store, plans: Mapping[MergedPlan, int]) -> dict[str, list[_Claim]]:
+    """Return plans by their version directory, given the first commit that names each."""
+    found: dict[str, list[_Claim]] = {}
+    for merged, commit in sorted(plans.items()):
+        try:
+            claim = _Claim(merged, commit, read_plan(store, merged.campaign, merged.number))
+        except (BadInput, NotFound) as error:
+            key = keys.plan(merged.campaign, merged.number)
+            gone = f"{key}: missing, although plan {merged.plan_hash} was merged"
+            problem = gone if isinstance(error, NotFound) else str(error)
+            claim = _Claim(merged, commit, None, problem)
+        found.setdefault(claim.path, []).append(claim)
+    return found
+
+
 def origin_problems(
     store: Store,
-    plans: Mapping[MergedPlan, int],
+    claims: Iterable[_Claim],
     tables: Mapping[str, tuple[int, pa.Table]],
     *,
     with_raw: bool,
 ) -> Iterator[tuple[int, str]]:
-    """Return the commit and the line of each wrong claim. The claims are plans and, by their key,
-    files of measurements, each with the first commit that makes it.
+    """Return the commit and the line of each wrong claim: of plans, and of files of measurements by
+    their key, each with the first commit that makes it.
 
     The records of the profiler are read again only `with_raw`."""
     shards = (distinct(rows, ("campaign", "shard")) for _, rows in tables.values())
     published = frozenset[tuple[str, str]]().union(*shards)
-    read = {plan: _read(store, plan, published) for plan in sorted(plans)}
+    read = [(claim.commit, _read(store, claim, published)) for claim in claims]
     checked = set[str]()  # plans may share a shard
-    for plan, found in read.items():
-        yield from ((plans[plan], text) for text in found.problems)
+    for commit, found in read:
+        yield from ((commit, text) for text in found.problems)
         if with_raw:
             own = (record for record in found.records if record.stored.key not in checked)
             records = {record.stored.key: record for record in own}
             checked.update(records)
-            yield from ((plans[plan], t) for t in record_problems(store, records.values()))
-    unreadable_prefixes = frozenset[str]().union(
-        *(found.unreadable_prefixes for found in read.values())
-    )
-    stored = pa.concat_tables([found.rows for found in read.values()] or [_NO_ROWS])
+            yield from ((commit, text) for text in record_problems(store, records.values()))
+    unreadable_prefixes = frozenset[str]().union(*(found.unreadable_prefixes for _, found in read))
+    stored = pa.concat_tables([found.rows for _, found in read] or [_NO_ROWS])
     held = identities(stored, _ROW_COLUMNS)
     final = identities(stored.filter(stored["final"]), _ID)
     for key, (commit, rows) in tables.items():
@@ -217,19 +221,15 @@ class _ShardRows:
     records: tuple[RawRecord, ...] = ()
 
 
-def _read(store: Store, merged: MergedPlan, published: Collection[tuple[str, str]]) -> _ShardRows:
+def _read(store: Store, claim: _Claim, published: Collection[tuple[str, str]]) -> _ShardRows:
     """Return the content of a plan's shards. Only problems of published shards count."""
-    try:
-        plan = read_plan(store, merged.campaign, merged.number)
-    except (BadInput, NotFound) as error:
-        key = keys.plan(merged.campaign, merged.number)
-        gone = f"{key}: missing, although plan {merged.plan_hash} was merged"
-        problem = gone if isinstance(error, NotFound) else str(error)
-        return _ShardRows(_NO_ROWS, (problem,), frozenset({keys.all_attempts(merged.campaign)}))
+    if (plan := claim.plan) is None:
+        prefix = keys.all_attempts(claim.merged.campaign)
+        return _ShardRows(_NO_ROWS, (claim.problem,), frozenset({prefix}))
     results = read_results(store, plan)
     broken = [d for d in results.damaged if (d.campaign, d.shard) in published]
     problems = [damage.reason for damage in broken]
-    if other := changed(plan, [merged]):  # this is the problem of all its shards
+    if other := changed(plan, [claim.merged]):  # this is the problem of all its shards
         problems = [other.reason, *(d.reason for d in broken if d.key != other.key)]
     unreadable_prefixes = frozenset(
         keys.attempts(damage.campaign, damage.shard) for damage in broken
@@ -274,11 +274,22 @@ def find_problems(
     problems: list[Problem] = []
     if commits is None:
         commits, problems = _chain(store)
-    check = _Check(store)
+    log = _Log(store)
     for commit in commits:
-        problems += [Problem(commit.number, text) for text in check.commit(commit)]
-    origins = origin_problems(store, check.plans, check.rows, with_raw=with_raw)
-    return problems + [Problem(*found) for found in origins]
+        problems += [Problem(commit.number, text) for text in log.read(commit)]
+    origins: list[Problem] = []
+    claims = _claims(store, log.plans)
+    unknown = claims.pop("", [])
+    for path in sorted(log.paths | claims.keys()):
+        check = _VersionCheck(store, path)
+        for commit, manifest in log.manifests:
+            problems += [Problem(commit.number, text) for text in check.commit(commit, manifest)]
+        own = (*claims.get(path, ()), *unknown)
+        found = origin_problems(store, own, check.rows, with_raw=with_raw)
+        origins += [Problem(*one) for one in found]
+    problems += [Problem(*one) for one in _collective_problems(store, log.manifests)]
+    problems.sort(key=lambda problem: problem.commit)
+    return list(dict.fromkeys((*problems, *origins)))
 
 
 def of_other_view_versions(store: Store, commits: Iterable[Commit] | None = None) -> int:
@@ -336,110 +347,229 @@ def _breaks(
 
 
 @dataclass(slots=True)
-class _Check:
-    """The data of the commits that were checked so far.
-
-    `tables` are the files of measurements, None for a file that cannot be read. `shown` and `last`
-    are the view and the manifest of the last commit. `plans` and `rows` are what the commits claim
-    about campaigns, each with the first commit that makes the claim."""
+class _Log:
+    """The manifests of the commits that were read, in their order, and the plans that they claim,
+    each with the first commit that does."""
 
     store: Store
-    tables: dict[str, pa.Table | None] = field(default_factory=dict)
-    shown: Shown | None = None
-    last: SnapshotManifest | None = None
+    manifests: list[tuple[Commit, SnapshotManifest]] = field(default_factory=list)
     plans: dict[MergedPlan, int] = field(default_factory=dict)
-    rows: dict[str, tuple[int, pa.Table]] = field(default_factory=dict)
 
-    def commit(self, commit: Commit) -> Iterator[str]:
+    @property
+    def paths(self) -> set[str]:
+        return {path for _, manifest in self.manifests for path in manifest.versions}
+
+    def read(self, commit: Commit) -> Iterator[str]:
         try:
             manifest = read_manifest(self.store, commit)
         except BadInput as error:
             yield str(error)
             return
-        yield from self._lost(commit, manifest)
-        self.last = manifest
+        key = keys.snapshot_manifest(commit.snapshot)
+        if self.manifests:
+            _, last = self.manifests[-1]
+            names = (("versions", set(last.versions), set(manifest.versions)),)
+            lost = [min(old - new) for _, old, new in names if old - new]
+            lost += [str(plan) for plan in sorted(set(last.plans).difference(manifest.plans))[:1]]
+            for one in lost:
+                yield f"{key}: {one} was in the previous version and is missing here"
+        hashes = {path: entry.content_hash for path, entry in manifest.versions.items()}
+        folders = manifest.collectives.values()
+        files = {n: one.sha256 for folder in folders for n, one in folder.files.items()}
+        if (found := content_hash_of(hashes, files)) != manifest.content_hash:
+            what = f"content_hash: expected {found}, as computed from its entries, got "
+            yield f"{keys.commit(commit.number)}: {what}{manifest.content_hash}"
+        self.manifests.append((commit, manifest))
         self.plans = dict.fromkeys(manifest.plans, commit.number) | self.plans
-        broken = list(self._measurements(commit, manifest))
-        data: dict[str, bytes] = {}
-        broken += self._files(commit, manifest, data)
+
+
+@dataclass(slots=True)
+class _VersionCheck:
+    """The data of one version directory in the commits that were checked so far.
+
+    `tables` are its files of measurements by name, None for a file that cannot be read. `rows` are
+    what commits claim to be measured, by key, each with the first commit that makes the claim."""
+
+    store: Store
+    path: str
+    tables: dict[str, pa.Table | None] = field(default_factory=dict)
+    shown: Shown | None = None
+    entry: VersionEntry | None = None
+    last: frozenset[str] = frozenset()
+    rows: dict[str, tuple[int, pa.Table]] = field(default_factory=dict)
+
+    def commit(self, commit: Commit, manifest: SnapshotManifest) -> Iterator[str]:
+        entry = manifest.versions.get(self.path)
+        if entry is None or entry == self.entry:
+            return
+        self.entry = entry
+        try:
+            files = read_version_files(self.store, commit, self.path, entry)
+        except BadInput as error:
+            yield str(error)
+            return
+        names = frozenset(files.measurements)
+        if lost := self.last - names:
+            key = keys.version_manifest(entry.snapshot, self.path)
+            yield f"{key}: {min(lost)} was in the previous version and is missing here"
+        self.last = names
+        data: dict[StoredFile, bytes] = {}
+        broken = list(self._files(commit, entry, files, data))
         yield from broken
-        tables = {key: self.tables[key] for key in manifest.measurements}
-        whole = {key: table for key, table in tables.items() if table is not None}
-        if len(whole) < len(tables) or (manifest.state_files | {INTERVALS}) - data.keys():
+        if broken or any(self.tables[name] is None for name in names):
             return
         try:
-            yield from self._view(commit, manifest, whole, data)
+            mapping = next((d for f, d in data.items() if f.key.endswith(layout.OP_MAPPING)), None)
+            own = {file.key: found for file, found in data.items()}
+            measured = [table for table in self.tables.values() if table is not None]
+            state = snapshot.version_state(commit, self.path, entry, measured, own, mapping)
+            yield from self._numbers(entry, files, state)
+            yield from self._view(commit, manifest, (entry, files), state, own)
         except BadInput as error:
             yield str(error)
 
-    def _lost(self, commit: Commit, manifest: SnapshotManifest) -> Iterator[str]:
-        if self.last is None:
-            return
-        for name in ("measurements", "plans"):
-            if lost := set(getattr(self.last, name)).difference(getattr(manifest, name)):
-                what = f"{min(lost)} was in the previous version and is missing here"
-                yield f"{keys.snapshot_manifest(commit.snapshot)}: {what}"
-
-    def _measurements(self, commit: Commit, manifest: SnapshotManifest) -> Iterator[str]:
-        for key in manifest.measurements:
-            if key in self.tables:
-                continue
-            self.tables[key] = None
-            try:
-                table = snapshot.read_measurements(self.store, key)
-                check_rows(table, key)
-            except BadInput as error:
-                yield str(error)
-                continue
-            self.tables[key] = table
-            self.rows[key] = commit.number, table
-
     def _files(
-        self, commit: Commit, manifest: SnapshotManifest, data: dict[str, bytes]
+        self,
+        commit: Commit,
+        entry: VersionEntry,
+        files: VersionFiles,
+        data: dict[StoredFile, bytes],
     ) -> Iterator[str]:
-        for path, entry in sorted(manifest.files.items()):
+        named_by = keys.version_manifest(entry.snapshot, self.path)
+        prefix = keys.snapshot(entry.snapshot)
+        tree = [StoredFile(prefix + n, one, named_by) for n, one in sorted(files.tree.items())]
+        for file in (*own_files(self.path, entry, files), *tree):
+            if file.key.startswith(keys.MEASUREMENTS) and file.entry.sha256 in self.tables:
+                continue
             try:
-                found = read_file(self.store, commit, path, entry)
+                found = data[file] = read_file(self.store, file)
+                if file.key.startswith(keys.MEASUREMENTS):
+                    self._measured(commit, file, found)
             except BadInput as error:
                 yield str(error)
                 continue
-            if len(found) != entry.size_bytes:
-                what = f"expected {entry.size_bytes} bytes, got {len(found)}"
-                yield f"{keys.snapshot(commit.snapshot)}{path}: {what}"
-            if path in manifest.state_files | {INTERVALS}:
-                data[path] = found
+            if len(found) != file.entry.size_bytes:
+                yield f"{file.key}: expected {file.entry.size_bytes} bytes, got {len(found)}"
+
+    def _measured(self, commit: Commit, file: StoredFile, data: bytes) -> None:
+        name = file.entry.sha256
+        self.tables[name] = None
+        table = snapshot.measurement_rows(data, self.path, key=file.key)
+        check_rows(table, file.key)
+        if table.num_rows != file.entry.rows:
+            what = f"expected {file.entry.rows} rows, got {table.num_rows}"
+            raise BadInput(what, path=file.key)
+        self.tables[name] = table
+        self.rows[file.key] = commit.number, table
+
+    def _numbers(self, entry: VersionEntry, files: VersionFiles, state: State) -> Iterator[str]:
+        """Return the wrong claims of manifests about the rows of the version directory."""
+        key = keys.version_manifest(entry.snapshot, self.path)
+        shards = snapshot.measured_shards(state)
+        if files.shards != shards:
+            yield f"{key}: shards: they do not match the measurements"
+        found = (
+            state.cases.num_rows,
+            snapshot.collective_cases(state.cases),
+            state.measurements.num_rows,
+            tuple(sorted(shards)),
+        )
+        claimed = (entry.cases, entry.collectives, entry.measurements, entry.campaigns)
+        for name, one, other in zip(_CLAIMS, found, claimed, strict=True):
+            if one != other:
+                yield f"{key}: {name}: expected {one}, as computed from the state, got {other}"
 
     def _view(
         self,
         commit: Commit,
         manifest: SnapshotManifest,
-        tables: Mapping[str, pa.Table],
-        data: Mapping[str, bytes],
+        claimed: tuple[VersionEntry, VersionFiles],
+        state: State,
+        own: Mapping[str, bytes],
     ) -> Iterator[str]:
-        state = snapshot.state_of(commit, manifest, data, tables.values())
-        tree: Mapping[str, FileEntry] = manifest.tree
-        key = keys.snapshot(commit.snapshot) + INTERVALS
-        if commit.view_version == VIEW_VERSION:
-            self.shown = shown_after(self.shown, state, tables)
-            place = keys.snapshot(commit.snapshot)
-            yield from (place + text for text in _differences(self.shown.files, manifest.tree))
-            tree, intervals = self.shown.files, self.shown.interval_rows
-            parts = snapshot.interval_rows(data[INTERVALS], key=key)
-            if not intervals.equals(pa.concat_tables([INTERVAL_SCHEMA.empty_table(), *parts])):
+        entry, files = claimed
+        place, path = keys.snapshot(entry.snapshot), self.path
+        shown = keys.shown(path, files.shown.sha256)
+        _, intervals = snapshot.shown_tables(own[shown], path, key=shown)
+        if state.cases.num_rows != files.shown.rows:
+            yield f"{shown}: expected {files.shown.rows} rows, got {state.cases.num_rows}"
+        tree: Mapping[str, FileEntry] = files.tree
+        if files.view_version == VIEW_VERSION:
+            try:
+                lent = snapshot.lent_by_others(self.store, commit, manifest, {path})
+            except BadInput:  # reported by the check of that version directory
+                return
+            whole = replace(state, elsewhere=lent)
+            self.shown = shown_after(self.shown, path, whole, frozenset(files.measurements))
+            yield from (place + text for text in _differences(self.shown.files, tree))
+            tree, now = self.shown.files, self.shown.intervals
+            if not intervals.equals(self.shown.interval_rows):
+                yield f"{shown}: its content does not match the state"
+            intervals = self.shown.interval_rows
+            if now.prior != entry.prior or now.lent.counts != entry.pairs:
+                key = keys.snapshot_manifest(commit.snapshot)
+                yield f"{key}: {path}: its prior and pairs do not match the state"
+            index, rows = index_bytes(state.cases, intervals, path)
+            if (sha256_hex(index), rows) != (files.index.sha256, files.index.rows):
+                yield f"{keys.index(entry.snapshot, path)}: its content does not match the state"
+            key = keys.pairs(entry.snapshot, path)
+            if not read_parquet(own[key], key=key).equals(pairs_table(now.lent)):
                 yield f"{key}: its content does not match the state"
-            for path in state.versions:
-                data_of, rows = index_bytes(state.cases, intervals, path)
-                promised = manifest.files[index_path(path)]
-                if (sha256_hex(data_of), rows) != (promised.sha256, promised.rows):
-                    yield f"{place}{index_path(path)}: its content does not match the state"
-        else:
-            intervals = read_parquet(data[INTERVALS], key=key)
-        if intervals.num_rows != (expected := manifest.files[INTERVALS].rows):
-            yield f"{key}: expected {expected} rows, got {intervals.num_rows}"
-        hashes = {path: file.sha256 for path, file in tree.items()}
-        if commit.content_hash != (found := content_hash_of(state, hashes, intervals)):
+        hashes = {name: one.sha256 for name, one in tree.items()}
+        version = state.versions[path]
+        found = content_hash_of_version(state.measurements, version, hashes, intervals)
+        if entry.content_hash != found:
             what = f"content_hash: expected {found}, as computed from the state, got "
-            yield f"{keys.commit(commit.number)}: {what}{commit.content_hash}"
+            yield f"{keys.version_manifest(entry.snapshot, path)}: {what}{entry.content_hash}"
+
+
+_CLAIMS = ("cases", "collectives", "measurements", "campaigns")
+
+
+def _collective_problems(
+    store: Store, manifests: Iterable[tuple[Commit, SnapshotManifest]]
+) -> Iterator[tuple[int, str]]:
+    """Return the commit and the line of each wrong file of collectives.
+
+    A folder is rendered at each commit that changes it, or a version directory that it shows."""
+    last: dict[str, tuple[object, ...]] = {}
+    for commit, manifest in manifests:
+        members: dict[str, list[str]] = {}
+        for path, entry in manifest.versions.items():
+            if entry.collectives:
+                members.setdefault(layout.collective_folder(path), []).append(path)
+        for folder in sorted({*members, *manifest.collectives}):
+            paths = members.get(folder, [])
+            files = manifest.collectives.get(folder)
+            now = (files, *((path, manifest.versions[path].sha256) for path in paths))
+            if last.get(folder) != now:
+                last[folder] = now
+                found = _of_folder(store, commit, manifest, folder, paths)
+                yield from ((commit.number, text) for text in found)
+
+
+def _of_folder(
+    store: Store, commit: Commit, manifest: SnapshotManifest, folder: str, paths: Collection[str]
+) -> Iterator[str]:
+    stored = collective_files(commit, manifest)
+    own = {name: one for name, one in stored.items() if name.startswith(f"{folder}/")}
+    for file in own.values():
+        try:
+            read_file(store, file)
+        except BadInput as error:
+            yield str(error)
+    files = manifest.collectives.get(folder)
+    if files is not None and files.view_version != VIEW_VERSION:
+        return
+    try:
+        state = snapshot.load_state(store, commit, manifest, paths=paths)
+        view = collective_tables(state, intervals_of(state))
+    except BadInput:  # reported by the checks of the version directories
+        return
+    shown = {n: FileEntry(sha256_hex(f.data), len(f.data), f.rows) for n, f in view.items()}
+    place = keys.snapshot(files.snapshot if files else commit.snapshot)
+    promised = {name: file.entry for name, file in own.items()}
+    yield from (place + text for text in _differences(shown, promised))
 
 
 def _differences(view: Mapping[str, FileEntry], promised: Mapping[str, FileEntry]) -> Iterator[str]:
@@ -489,7 +619,11 @@ class _Named:
 
     snapshots: set[str] = field(default_factory=set)
     objects: set[str] = field(default_factory=set)
+    manifests: set[str] = field(default_factory=set)  # of version directories, by their hash
     is_all: bool = True  # whether every version could be read
+
+
+_OF_VERSIONS = (keys.SNAPSHOTS, keys.VERSIONS, keys.SHOWN, keys.MEASUREMENTS)
 
 
 def _named(store: Store) -> _Named:
@@ -499,8 +633,17 @@ def _named(store: Store) -> _Named:
             place = keys.snapshot(commit.snapshot)
             named.snapshots.add(place)
             manifest = read_manifest(store, commit)
-            named.objects |= {place + path for path in manifest.files} | set(manifest.measurements)
             named.objects.add(keys.snapshot_manifest(commit.snapshot))
+            for path, entry in manifest.versions.items():
+                if entry.sha256 in named.manifests:
+                    continue
+                named.manifests.add(entry.sha256)
+                files = read_version_files(store, commit, path, entry)
+                own = own_files(path, entry, files)
+                named.objects |= {file.key for file in own}
+                named.objects.add(keys.version_manifest(entry.snapshot, path))
+                named.objects |= {keys.snapshot(entry.snapshot) + name for name in files.tree}
+            named.objects |= {file.key for file in collective_files(commit, manifest).values()}
     except BadInput:  # reported by the check of the versions
         named.is_all = False
     return named
@@ -512,7 +655,7 @@ def _of_object(info: Info, named: _Named) -> Iterator[Stray]:
         yield Stray(info.key, "not a key of this project")
     elif info.size_bytes == 0:
         yield Stray(info.key, "empty object")
-    elif not named.is_all or not info.key.startswith((keys.SNAPSHOTS, keys.MEASUREMENTS)):
+    elif not named.is_all or not info.key.startswith(_OF_VERSIONS):
         return
     elif info.key.startswith(keys.SNAPSHOTS) and place not in named.snapshots:
         yield Stray(place, "no version uses this snapshot")

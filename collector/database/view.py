@@ -30,7 +30,7 @@ from collector.database.layout import IntervalRow
 from collector.database.query import best_rows
 from collector.database.state import TEXT, State, text_bytes
 from collector.database.version_quality import warnings_of_durations
-from collector.database.versions import Rank
+from collector.database.versions import Rank, Version
 from collector.model.case import case_from_cells
 from collector.model.record import ProfileStatistics
 from collector.model.row import value_of
@@ -233,7 +233,7 @@ def _facts(
 # Increase it in each change that renders any state to other bytes, other files or another content
 # hash: columns, format of cells, order, layout, the choice of measurements, the variance model and
 # its data. Versions that another version of the view rendered do not change.
-VIEW_VERSION = 4
+VIEW_VERSION = 5
 
 _BareRow = tuple[float, float, float, float, str, int, float, float, float | None]
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
@@ -303,20 +303,39 @@ def content_hash(state: State, view: View | None = None) -> str:
     Their rows are in a fixed order. With `view` nothing is rendered again."""
     shown = view_of(state) if view is None else view
     hashes = {path: sha256_hex(file.data) for path, file in shown.files.items()}
-    return content_hash_of(state, hashes, shown.intervals)
+    versions = {}
+    for path, version in state.versions.items():
+        rows, intervals = (
+            table.filter(pc.equal(table["version_path"], path))
+            for table in (state.measurements, shown.intervals)
+        )
+        own = {name: hashes.pop(name) for name in list(hashes) if name.startswith(f"{path}/")}
+        versions[path] = content_hash_of_version(rows, version, own, intervals)
+    return content_hash_of(versions, hashes)
 
 
-def content_hash_of(state: State, files: Mapping[str, str], intervals: pa.Table) -> str:
-    """Return the content hash for the sha256 of each file of the tree and the intervals."""
+def content_hash_of_version(
+    measurements: pa.Table, version: Version, files: Mapping[str, str], intervals: pa.Table
+) -> str:
+    """Return the content hash of a version directory: of its measurements, intervals and stack, and
+    of the sha256 of each of its files."""
     return sha256_hex(
         canonical_json(
             {
-                "measurements": _digest(state.measurements),
+                "measurements": _digest(measurements),
                 "files": dict(files),
                 "intervals": _digest(intervals),
-                "stacks": {path: v.shown_stack.as_json() for path, v in state.versions.items()},
+                "stack": version.shown_stack.as_json(),
             }
         )
+    )
+
+
+def content_hash_of(versions: Mapping[str, str], collectives: Mapping[str, str]) -> str:
+    """Return the content hash for that of each version directory, and the sha256 of each file of
+    collectives."""
+    return sha256_hex(
+        canonical_json({"versions": dict(versions), "collectives": dict(collectives)})
     )
 
 

@@ -24,10 +24,15 @@ HEAD = "db/HEAD.json"
 COMMITS = "db/commits/"
 SNAPSHOTS = "db/snapshots/"
 MEASUREMENTS = "db/measurements/"
+SHOWN = "db/shown/"
+VERSIONS = "db/versions/"
 VERIFIED = "verified/"
 
 
+_PART = r"(?!\.)[A-Za-z0-9_.+-]{1,250}"
+_VERSION_PATH = re.compile(rf"({_PART})/vllm_ascend/({_PART})")
 _A_NUMBER, _A_HASH = r"(0|[1-9][0-9]*)", r"[0-9a-f]{64}"
+_A_SNAPSHOT = r"[0-9]{8,}-[0-9a-f]{8}"
 _A_GROUP = rf"{_A_NUMBER}(-{_TOKEN.pattern})?"
 _OF_AN_ATTEMPT = (
     rf"manifest\.json|progress\.json|log\.zst|part-{_A_NUMBER}\.csv|entry-{_A_NUMBER}\.json"
@@ -41,8 +46,10 @@ _OF_A_CAMPAIGN = (
 )
 _OF_THE_DATABASE = (
     rf"HEAD\.json|commits/(?!0+\.)([0-9]{{8}}|[1-9][0-9]{{8,}})\.json"
-    rf"|measurements/{_A_HASH}\.parquet"
-    r"|snapshots/[0-9]{8,}-[0-9a-f]{8}/.+"
+    rf"|(measurements|shown)/device={_PART}/version={_PART}/{_A_HASH}\.parquet"
+    rf"|versions/{_A_SNAPSHOT}/{_VERSION_PATH.pattern}"
+    r"/(manifest\.json|(profiles|pairs)\.parquet|index\.bin)"
+    rf"|snapshots/{_A_SNAPSHOT}/.+"
 )
 _OURS = re.compile(
     rf"{CAMPAIGNS}{_CAMPAIGN.pattern}/({_OF_A_CAMPAIGN})|{DATABASE}({_OF_THE_DATABASE})"
@@ -214,8 +221,22 @@ def commit(number: int) -> str:
     return f"{COMMITS}{number:08d}.json"
 
 
-def measurements(sha256: str) -> str:
-    return f"{MEASUREMENTS}{_token(sha256)}.parquet"
+def measurements(version_path: str, sha256: str) -> str:
+    """Return the key of a file of measurements of a version directory, by the hash of its bytes."""
+    return f"{MEASUREMENTS}{partition(version_path)}/{_token(sha256)}.parquet"
+
+
+def shown(version_path: str, sha256: str) -> str:
+    """Return the key of the table of the cases that a version directory shows, by its hash."""
+    return f"{SHOWN}{partition(version_path)}/{_token(sha256)}.parquet"
+
+
+def partition(version_path: str) -> str:
+    """Return the folder of a version directory in a table that is partitioned by device and
+    version."""
+    if not (found := _VERSION_PATH.fullmatch(version_path)):
+        raise BadInput(f"expected the path of a version directory, got {version_path!r}")
+    return f"device={found[1]}/version={found[2]}"
 
 
 def snapshot(name: str) -> str:
@@ -225,6 +246,31 @@ def snapshot(name: str) -> str:
 
 def snapshot_manifest(name: str) -> str:
     return f"{snapshot(name)}manifest.json"
+
+
+def version_manifest(name: str, version_path: str) -> str:
+    """Return the key of the manifest of a version directory; `name` is the snapshot that last
+    changed the directory, here and below."""
+    return f"{_of_version(name, version_path)}manifest.json"
+
+
+def profiles(name: str, version_path: str) -> str:
+    return f"{_of_version(name, version_path)}profiles.parquet"
+
+
+def pairs(name: str, version_path: str) -> str:
+    """Return the key of the pairs of sessions that a version directory lends to others."""
+    return f"{_of_version(name, version_path)}pairs.parquet"
+
+
+def index(name: str, version_path: str) -> str:
+    return f"{_of_version(name, version_path)}index.bin"
+
+
+def _of_version(name: str, version_path: str) -> str:
+    if not _VERSION_PATH.fullmatch(version_path):
+        raise BadInput(f"expected the path of a version directory, got {version_path!r}")
+    return f"{VERSIONS}{_token(name)}/{version_path}/"
 
 
 def _campaign(name: str) -> str:

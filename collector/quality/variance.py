@@ -131,7 +131,7 @@ def trend_of(pairs: Pairs, decades: Floats, learnt: VariancePrior) -> DurationTr
 TAIL_DEGREES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 30.0)
 # standard deviation of the logarithm of the degrees of freedom about the prior's
 _TAILS_SIGMA = 0.5
-_ENOUGH = 4096  # pairs, which determine a ratio to 3 %
+ENOUGH_PAIRS = 4096  # pairs, which determine a ratio to 3 %
 _GROUP_WEIGHT = 10  # weight of the family's estimate, in pairs of a group
 _LEVELS = 2  # levels above a group, each of which adds at most that weight
 _OF_RATIO = log(1e-4), log(1e6)  # smallest and largest ratio of variances
@@ -162,9 +162,9 @@ class Variance:
 
 def learn(found: Sequence[Pairs], prior: VariancePrior) -> VariancePrior:
     """Return the prior, updated by pairs of sessions of one or several stacks. Only the first
-    _ENOUGH pairs of each stack are used: the order of the cases is random, so that a few more pairs
-    change little."""
-    known = [one.only(np.arange(len(one)) < _ENOUGH) for one in found if len(one)]
+    ENOUGH_PAIRS pairs of each stack are used: the order of the cases is random, so that a few more
+    pairs change little."""
+    known = [one.only(np.arange(len(one)) < ENOUGH_PAIRS) for one in found if len(one)]
     if not known:
         return prior
     pairs = joined(known)

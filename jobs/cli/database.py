@@ -67,9 +67,8 @@ def path_command(
 
     store = open_root(root)
     commit = chosen_commit(store, root, version)
-    prefix = keys.snapshot(commit.snapshot)
-    for path in sorted(read_manifest(store, commit).versions):
-        say(address_of(store.url, prefix + path))
+    for path, entry in sorted(read_manifest(store, commit).versions.items()):
+        say(address_of(store.url, keys.snapshot(entry.snapshot) + path))
 
 
 def verify_command(
@@ -398,6 +397,9 @@ def pull_command(
     *,
     root: options.DatabaseRootOption = "opmeter-data",
     version: options.CommitOption = None,
+    directory: Annotated[
+        str | None, typer.Option(help="version directory to write  [default: all]")
+    ] = None,
     prune_empty_duration_rows: Annotated[
         bool,
         typer.Option("--prune-empty-duration-rows", help="leave out rows without a duration"),
@@ -416,7 +418,12 @@ def pull_command(
     options.check_cache(cache)
     store = open_root(root)
     commit = chosen_commit(store, root, version)
-    pulled = pull_version(store, commit, target, prune_empty=prune_empty_duration_rows, cache=cache)
+    pulled = pull_version(
+        *(store, commit, target),
+        directory=directory,
+        prune_empty=prune_empty_duration_rows,
+        cache=cache,
+    )
     written = f"{counted(pulled.files, 'file')}, {counted(pulled.rows, 'row')}"
     say(f"version {commit.number}: {written} in {target}")
     if commit.runtime != "real":

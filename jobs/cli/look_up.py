@@ -65,7 +65,7 @@ def _of_option(error: BadInput) -> BadInput:
 
 @dataclass(frozen=True, slots=True)
 class OpenedVersion:
-    """A version directory of a database version, by its path (`place`)."""
+    """A version directory of a database version, by its path (`place`), with its state."""
 
     store: Store
     state: State
@@ -79,15 +79,17 @@ class OpenedVersion:
 def open_version(root: str, number: int | None, directory: str | None) -> OpenedVersion:
     """Return the named version directory, or the only one, of a version or of the newest. Raises
     BadInput if it does not exist."""
+    from collector.database.manifest import read_manifest
     from collector.database.snapshot import load_state
 
     store = open_root(root)
-    state = load_state(store, chosen_commit(store, root, number))
-    there = sorted(state.versions)
+    commit = chosen_commit(store, root, number)
+    manifest = read_manifest(store, commit)
+    there = sorted(manifest.versions)
     place = there[0] if directory is None and len(there) == 1 else directory
-    if place is None or place not in state.versions:
+    if place is None or place not in manifest.versions:
         raise BadInput(f"--directory: expected one of {', '.join(there)}")
-    return OpenedVersion(store, state, place)
+    return OpenedVersion(store, load_state(store, commit, manifest, paths=[place]), place)
 
 
 @dataclass(frozen=True, slots=True)

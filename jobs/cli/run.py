@@ -76,7 +76,7 @@ def run_command(
         return _NOT_COMMITTED
     sources = [source.records for source in state.sources]
     usage = plan_usage(store, plan)
-    head = load_state(store, state.head)
+    head = load_state(store, state.head, paths=[plan.stack.version_path])
     summary = summarise(head, plan, sources, usage, since=result.since)
     say_lines(describe(summary, plan, state.head, store.url))
     say_lines(damage.advice(plan), err=True)

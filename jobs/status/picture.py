@@ -98,7 +98,7 @@ class CampaignStatus:
             yield f"damaged     a source of plan {plan.number}: {error}"
             return
         try:
-            state = load_state(self._store, head)
+            state = load_state(self._store, head, paths=[plan.stack.version_path])
         except DamagedObject as error:
             yield f"damaged     {error.advice}"
             return

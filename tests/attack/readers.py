@@ -10,18 +10,19 @@ from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
 
-from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
 from collector.comm.check import points_of
 from collector.comm.comm_table import read_comm_table
 from collector.comm.kernels import npu_spans
 from collector.comm.validation import read_hccl_test
 from collector.database.commits import commit_from_json, find_head
-from collector.database.manifest import manifest_from_json
+from collector.database.lent import lent_pairs
+from collector.database.manifest import manifest_from_json, version_files_from_json
 from collector.database.op_mapping import check_op_mapping
+from collector.database.parquet import read_parquet
 from collector.database.pull import MARKER, check_is_real
 from collector.database.rows import check_rows
-from collector.database.snapshot import interval_rows, read_measurements
+from collector.database.snapshot import interval_rows, measurement_rows, shown_tables
 from collector.database.tree import read_kernel_file
 from collector.model import keys
 from collector.model.manifest import Verified, entry_from_json, verified_from_json, verified_to_json
@@ -116,8 +117,10 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     yield Reader("wave", "a/key", (wave,), lambda d: wave_from_json(d, key="a/key"))
     verified = verified_to_json(Verified(Stack("ATLAS", "2.9.0"), ("Add", "Mul"), "2026-11-23"))
     yield Reader("verified", "a/key", (verified,), lambda d: verified_from_json(d, key="a/key"))
-    yield Reader("measurements", keys.MEASUREMENTS, of(f"{keys.MEASUREMENTS}*"), _measurements)
-    yield named("intervals", "db/snapshots/*/intervals.parquet", _intervals)
+    yield named("version files", "db/versions/*/manifest.json", version_files_from_json)
+    yield named("measurements", f"{keys.MEASUREMENTS}*", _measurements)
+    yield named("shown", f"{keys.SHOWN}*", _shown)
+    yield named("pairs", "db/versions/*/pairs.parquet", _pairs)
     yield Reader("collectives", "a/key", (_PAIR_TABLE,), _collectives)
     yield Reader("contexts", "a/key", (_CONTEXTS,), lambda d: read_table(d, path="a/key"))
     yield Reader("HEAD", keys.HEAD, of(keys.HEAD), lambda data: _head(objects, data))
@@ -134,18 +137,18 @@ def _collectives(data: bytes) -> object:
         raise BadInput(str(error), path="a/key") from error
 
 
-def _measurements(data: bytes) -> object:
-    """Bytes whose name agrees with them, as whoever may write there can make them."""
-    store = MemoryStore()
-    key = keys.measurements(sha256_hex(data))
-    store.put(key, data)
-    table = read_measurements(store, key)
+def _measurements(data: bytes, *, key: str) -> object:
+    table = measurement_rows(data, _PATH, key=key)
     check_rows(table, key)
     return table
 
 
-def _intervals(data: bytes, *, key: str) -> object:
-    return list(interval_rows(data, key=key))
+def _shown(data: bytes, *, key: str) -> object:
+    return shown_tables(data, _PATH, key=key), list(interval_rows(data, _PATH, key=key))
+
+
+def _pairs(data: bytes, *, key: str) -> object:
+    return lent_pairs(read_parquet(data, key=key), key=key)
 
 
 def _head(objects: Mapping[str, bytes], data: bytes) -> object:
@@ -263,6 +266,7 @@ _PAIR = CollectiveCase(
     "event",
     "HCCL_ALGO=level0:NA",
 )
+_PATH = "CPU/vllm_ascend/v"
 _PAIR_TABLE = write_table([_PAIR.record()])
 _FIRST, _SECOND = (replace(_PAIR.record(), kernel_type=name) for name in ("Add", "Mul"))
 _CONTEXTS = write_table([_FIRST, replace(_PAIR.record(), before=(_FIRST, _SECOND, _FIRST))])

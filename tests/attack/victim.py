@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from collector.codec.errors import OpmeterError
 from collector.database.commits import find_head
-from collector.database.manifest import read_file, read_manifest
+from collector.database.manifest import read_file, read_manifest, tree_files
 from collector.database.merge import CREATE, merge_plans
 from collector.database.verify import find_problems
 from collector.measuring.batches import RawRecords, SessionResults
@@ -185,8 +185,8 @@ def shown_by(store: Store) -> Shown:
     head = find_head(store)
     if head is None:
         return {}
-    tree = read_manifest(store, head).tree
-    files = (read_file(store, head, path, entry) for path, entry in sorted(tree.items()))
+    tree = tree_files(store, head, read_manifest(store, head))
+    files = (read_file(store, file) for _, file in sorted(tree.items()))
     return {row[_SHAPES]: row[_AVERAGE] for file in files for row in _rows(file)}
 
 

@@ -24,8 +24,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the campaigns are made by the tests' own maker
 
-from collector.database import plan_state, query, view
+from collector.database import merge, plan_state, query
 from collector.database.intervals import VersionIntervals
+from collector.database.lent import LentPairs
 from collector.database.merge import CREATE, merge_plans
 from collector.model.measurement import CanaryReading
 from collector.model.plan import CANARY_PLACES, Plan, PlannedSource
@@ -47,6 +48,7 @@ from tests.bench.bench_plan import (
     synthetic_operators,
     synthetic_records,
 )
+from tests.bench.synthetic_database import NONE
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -155,12 +157,12 @@ def _merged_s(store: MemoryStore, made: MadePlan, measurements: int) -> float:
 @contextmanager
 def unasked() -> Iterator[None]:
     """Let merges take every number as it came, and make no interval of it."""
-    known = VersionIntervals({}, {}, {}, None)
+    known = VersionIntervals({}, {}, {}, None, LentPairs.of(NONE, NONE), "")
     with (
         _in_place_of(plan_state, "most_lower_bounds_us", lambda *_: None),
         _in_place_of(plan_state, "with_implausible", lambda table, *_: table),
         _in_place_of(query, "faults_of", lambda *_: {}),
-        _in_place_of(view, "intervals_of", lambda state: dict.fromkeys(state.versions, known)),
+        _in_place_of(merge, "intervals_of", lambda state: dict.fromkeys(state.versions, known)),
     ):
         yield
 

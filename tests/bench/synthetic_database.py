@@ -1,18 +1,22 @@
 """A database of many measurements, for benches: made as rows, since to measure them takes days."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
 from collector.codec.canonical import canonical_json
 from collector.database.commits import Commit, commit_to_json
-from collector.database.intervals import INTERVAL_SCHEMA
+from collector.database.intervals import INTERVAL_SCHEMA, VersionIntervals
+from collector.database.lent import LentPairs
 from collector.database.plans import MergedPlan
-from collector.database.snapshot import write_snapshot
+from collector.database.snapshot import Base, write_snapshot
 from collector.database.state import CASE_SCHEMA, MEASUREMENT_SCHEMA, TEXT, State
 from collector.database.versions import Ranked, Version
-from collector.database.view import View
+from collector.database.view import VIEW_VERSION, View
 from collector.model import keys
 from collector.model.stack import Runtime, Stack
+from collector.quality.evidence import Pairs
 from collector.store.base import Store
 
 A_SHARD = 100
@@ -28,8 +32,6 @@ _WORDS = {
     "runtime": "fake",
     "collector_version": "1.0.0",
     "image_digest": "sha256:" + "0" * 64,
-    "companions": "[]",
-    "warnings": "[]",
     "started_at": "2026-11-21T16:00:00.000000+00:00",
     "ended_at": "2026-11-21T16:00:01.000000+00:00",
     "opened_clock_mhz": "1800.0",
@@ -44,41 +46,54 @@ _TIMES = ("mean_us", "ci_low_us", "ci_high_us", "median_us", "min_us", "p10_us",
 
 def write_database(store: Store, campaign: str, stack: Stack, measurements: int) -> Commit:
     """One commit of so many final measurements of one campaign, in shards of 100."""
-    state = _state(campaign, stack, measurements)
-    name, manifest_sha256 = write_snapshot(
-        store,
-        1,
-        state,
-        View({}, INTERVAL_SCHEMA.empty_table()),
-        content_hash="made",
-        runtime=Runtime.FAKE,
-        added=state.measurements,
-        parent=None,
-    )
-    plans = tuple(state.plans)
-    commit = Commit(
-        1,
-        0,
-        "",
-        name,
-        manifest_sha256,
-        "made",
-        plans,
-        "made",
-        "create",
-        "bench",
-        "",
-        Runtime.FAKE,
-        {},
-        view_version=1,
-        written_by="made",
-    )
-    store.create(keys.commit(1), commit_to_json(commit))
+    return write_versions(store, campaign, [stack], measurements)
+
+
+def write_versions(
+    store: Store, campaign: str, stacks: Sequence[Stack], measurements: int
+) -> Commit:
+    """A commit for each stack, with so many final measurements each."""
+    commit = manifest = None
+    for number, stack in enumerate(stacks, 1):
+        state = _state(campaign, stack, measurements, number)
+        path = stack.version_path
+        name, manifest_sha256, manifest = write_snapshot(
+            *(Base(store, commit, manifest), number, state),
+            View({}, INTERVAL_SCHEMA.empty_table()),
+            intervals={path: VersionIntervals({}, {}, {}, None, LentPairs.of(NONE, NONE), "made")},
+            folders=(),
+            runtime=Runtime.FAKE,
+            added=state.measurements,
+        )
+        commit = Commit(
+            number=number,
+            parent=number - 1,
+            parent_sha256=commit.sha256 if commit else "",
+            snapshot=name,
+            manifest_sha256=manifest_sha256,
+            content_hash=manifest.content_hash,
+            plans=tuple(state.plans),
+            nonce="made",
+            guard="create",
+            author="bench",
+            time="",
+            runtime=Runtime.FAKE,
+            counts={},
+            view_version=VIEW_VERSION,
+            written_by="made",
+        )
+        store.create(keys.commit(number), commit_to_json(commit))
+    assert commit is not None
     return commit
 
 
-def _state(campaign: str, stack: Stack, measurements: int) -> State:
-    random = np.random.default_rng(1)
+_OTHER = np.empty(0, np.float64)
+_NUMBERS, _MEMBERS = np.empty(0, np.int64), np.empty((0, 2), np.int64)
+NONE = Pairs(_OTHER, _OTHER, _OTHER, [], _NUMBERS, _OTHER, _MEMBERS, _MEMBERS, _NUMBERS)
+
+
+def _state(campaign: str, stack: Stack, measurements: int, seed: int) -> State:
+    random = np.random.default_rng(seed)
     plan = MergedPlan(campaign, 1, "f" * 20)
     path = stack.version_path
     cases = _hex(random, measurements)

@@ -77,7 +77,7 @@ def test_a_worker_writes_what_it_measures_and_nothing_else(owner: Store):
         assert worker.get(key) == b"x"
     worker.put(keys.progress("small", "s1", "a"), b"y")
     others = (
-        *(keys.HEAD, keys.commit(1), keys.measurements("a")),
+        *(keys.HEAD, keys.commit(1), keys.measurements("d/vllm_ascend/v", "a")),
         *(keys.snapshot_manifest("1-a"), keys.plan("small", 1), keys.wave("small", "a")),
         *(keys.shard("small", "s1"), keys.source("small", "a"), keys.nodes("small")),
         *(".probe/x", "x"),

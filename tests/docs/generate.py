@@ -160,7 +160,7 @@ def _columns() -> Iterator[str]:
     yield "\n## `{KernelType}.csv`\n\n"
     yield (
         "One row for each case of a version directory. The columns of durations and intervals are "
-        "described with [`intervals.parquet`](#intervalsparquet).\n"
+        "described with [`shown`](#shownparquet).\n"
     )
     intervals = {one.cell for one in layout.INTERVAL_COLUMNS}
     described = layout.described_columns().items()
@@ -173,8 +173,11 @@ def _columns() -> Iterator[str]:
     yield from _table(
         ("Column", "Description"), ((name, collective.DESCRIPTIONS[name]) for name in named)
     )
-    yield "\n## `intervals.parquet`\n\n"
-    yield "One row for each `version_path` and `case` that a CSV shows with a duration.\n"
+    yield "\n## `shown/**/*.parquet`\n\n"
+    yield (
+        "One row for each `case`, with the columns of a record (kernel type, shapes, dtypes, "
+        "formats), and these, which are empty without a duration.\n"
+    )
     yield from _table(
         ("Column", "In a CSV", "Type", "Description"),
         (
@@ -182,7 +185,7 @@ def _columns() -> Iterator[str]:
             for one in layout.INTERVAL_COLUMNS
         ),
     )
-    yield "\n## `measurements/*.parquet` and parts\n\n"
+    yield "\n## `measurements/**/*.parquet` and parts\n\n"
     yield "One row for each time that a case was tried. All columns are stored as text.\n"
     yield from _table(
         ("Column", "Type", "Unit", "Description"),

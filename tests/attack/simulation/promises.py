@@ -115,16 +115,31 @@ class Promises:
         commit = self._json(key, "the store")
         if commit["runtime"] != "real":
             self._world.broken(f"{key}: its runtime is {commit['runtime']}")
-        where = f"db/snapshots/{commit['snapshot']}/"
-        manifest = self._json(f"{where}manifest.json", key)
-        for path, entry in manifest["files"].items():
+        manifest = self._json(f"db/snapshots/{commit['snapshot']}/manifest.json", key)
+        for folder in manifest["collectives"].values():
+            self._tree(folder["snapshot"], folder["files"], key)
+        for path, entry in manifest["versions"].items():
+            of_version = f"db/versions/{entry['snapshot']}/{path}/"
+            files = self._json(f"{of_version}manifest.json", key)
+            self._tree(entry["snapshot"], files["tree"], key)
+            device, _, version = path.split("/")
+            partition = f"device={device}/version={version}"
+            stored = {f"db/measurements/{partition}/{n}.parquet": n for n in files["measurements"]}
+            shown = files["shown"]["sha256"]
+            stored[f"db/shown/{partition}/{shown}.parquet"] = shown
+            for name in ("profiles.parquet", "pairs.parquet", "index.bin"):
+                stored[of_version + name] = files[name.partition(".")[0]]["sha256"]
+            for name, sha256 in stored.items():
+                self._check_stored({"key": name, "sha256": sha256}, key)
+
+    def _tree(self, snapshot: str, files: Mapping[str, Any], key: str) -> None:
+        """Check files of a tree: they are there, and show nothing but the truth."""
+        where = f"db/snapshots/{snapshot}/"
+        for path, entry in files.items():
             self._check_stored({"key": where + path, "sha256": entry["sha256"]}, key)
             if path.endswith(".csv"):
                 rows = _rows(self._depot.objects[where + path])
                 self._shows(path.rsplit("/", 1)[0], list(map(self._told, rows)), key)
-        for measurements in manifest["measurements"]:
-            if measurements not in self._depot.objects:
-                self._world.broken(f"{key} names {measurements}, which is not there")
 
     def _told(self, row: Mapping[str, str]) -> tuple[str, str, float]:
         """The case of a row, its duration, and how far that may be from what was measured."""

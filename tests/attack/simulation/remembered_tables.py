@@ -11,13 +11,13 @@ import pyarrow as pa
 from collector.database import (
     merge,
     plan_state,
-    published,
     query,
     snapshot,
     state,
     verify,
     view,
 )
+from collector.database.lent import LentPairs
 from collector.database.state import State
 
 _Which = Callable[..., Hashable]
@@ -33,9 +33,8 @@ class Tables:
     def known(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         """Where each function is looked up, by what name, and what stands there in its place."""
         by: tuple[tuple[tuple[Any, ...], str, _Which], ...] = (
-            ((snapshot,), "_table", lambda data, schema, key: (data, id(schema), key)),
-            ((snapshot,), "parquet_bytes", self._content),
-            ((published,), "_batches_in", lambda data, columns, key: (data, tuple(columns))),
+            ((snapshot,), "_table", lambda data, schema, key, path: (data, id(schema), key)),
+            ((snapshot,), "parquet_bytes", self._of_file),
             ((plan_state,), "_measurements", _of_parts),
             ((plan_state,), "case_rows", _of_records),
             ((plan_state,), "profile_rows", _of_records),
@@ -43,7 +42,7 @@ class Tables:
             ((State,), "measurements_beyond", _of_measurements),
             ((query, verify), "distinct", lambda table, names: (id(table), names)),
             ((view,), "_digest", self._content),
-            ((view, verify), "intervals_of", self._contents_of),
+            ((view, verify, merge), "intervals_of", self._contents_of),
             ((merge, view, verify), "view_of", self._shown),
         )
         for places, name, which in by:
@@ -68,7 +67,11 @@ class Tables:
 
     def _contents_of(self, of: State) -> Hashable:
         tables = (of.measurements, of.cases, of.profiles)
-        return (*map(self._content, tables), *sorted(of.versions.items()))
+        lent = ((path, one.counts, *_bytes(one)) for path, one in sorted(of.elsewhere.items()))
+        return (*map(self._content, tables), *sorted(of.versions.items()), *lent)
+
+    def _of_file(self, table: pa.Table, **options: Any) -> Hashable:
+        return (self._content(table), *options.items())
 
     def _content(self, table: pa.Table) -> bytes:
         if id(table) not in self._contents:
@@ -77,6 +80,12 @@ class Tables:
                 stream.write_table(table.combine_chunks())
             self._contents[id(table)] = (table, out.getvalue().to_pybytes())
         return self._contents[id(table)][1]
+
+
+def _bytes(lent: LentPairs) -> Iterator[bytes]:
+    for pairs in (lent.kernels, lent.collectives):
+        yield pairs.difference.tobytes()
+        yield pairs.sessions.tobytes() + pairs.devices.tobytes()
 
 
 def _whole(one: Any) -> Any:

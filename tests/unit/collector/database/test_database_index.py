@@ -7,10 +7,8 @@ import pytest
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import DamagedObject
-from collector.database.commits import find_head
 from collector.database.index import Index, hash_of, hashes_of
 from collector.database.index_build import index_bytes
-from collector.database.manifest import index_path
 from collector.database.merge import CREATE, merge_plans
 from collector.database.verify import find_problems
 from collector.database.view import view_of
@@ -26,8 +24,8 @@ from tests.unit.collector.database.campaign_maker import (
     record_of_shapes,
     write_campaign,
 )
+from tests.unit.collector.database.forging import forge_version, head_of
 from tests.unit.collector.database.test_database_intervals import state_of
-from tests.unit.collector.database.test_database_verify import seal_manifest
 
 pytestmark = pytest.mark.fast
 
@@ -93,14 +91,12 @@ def test_verify_finds_an_index_that_its_state_contradicts() -> None:
     write_campaign(store, plan([add_record(rows) for rows in range(1, 5)]))
     merge_plans(store, [("made", 1)], guard=CREATE, author="test")
     assert find_problems(store) == []
-    commit = find_head(store)
-    path = index_path(PATH)
-    key = keys.snapshot(commit.snapshot) + path
+    commit = head_of(store)
+    key = keys.index(commit.snapshot, PATH)
     data = bytearray(store.get(key))
     data[-30] ^= 1
     store.put(key, bytes(data))
-    manifest = json.loads(store.get(keys.snapshot_manifest(commit.snapshot)))
-    manifest["files"][path]["sha256"] = sha256_hex(bytes(data))
-    seal_manifest(store, commit, manifest)
+    sha256 = sha256_hex(bytes(data))
+    forge_version(store, commit, lambda files: files["index"].update(sha256=sha256))
     (problem,) = (one for one in find_problems(store) if one.key == key)
     assert "state" in problem.text

@@ -15,7 +15,7 @@ from collector.database.merge import CREATE, SINGLE_WRITER, Guard, MergeResult, 
 from collector.database.query import case_results
 from collector.database.snapshot import load_state
 from collector.database.verify import find_problems
-from collector.database.view import render
+from collector.database.view import content_hash, render
 from collector.model import keys
 from collector.model.measurement import Outcome
 from collector.model.record import as_ran
@@ -34,6 +34,7 @@ from tests.unit.collector.database.campaign_maker import (
     record_of_shapes,
     write_campaign,
 )
+from tests.unit.collector.database.forging import tree_of, version_files
 from tests.unit.collector.database.wrapped_stores import (
     CountingStore,
     LostReplyStore,
@@ -74,7 +75,7 @@ def test_the_first_merge_makes_commit_one_with_its_certificate() -> None:
         *(0, "create", "test"),
         "real",
     )
-    counts = {"cases": 4, "measurements": 4, "added_measurements": 4, "files": 1}
+    counts = {"cases": 4, "measurements": 4, "added_measurements": 4, "versions": 1}
     assert commit.counts == counts
     assert [plan.number for plan in commit.plans] == [1]
     assert find_problems(store) == []
@@ -100,17 +101,46 @@ def test_a_later_merge_writes_only_new_measurements_and_copies_unchanged_files()
     assert result.added_measurements == 1
     verbs = {key.rsplit("/", 1)[1]: verb for verb, key in store.calls if "snapshots" in key}
     assert (verbs["Add.csv"], verbs["Mul.csv"]) == ("copy", "put")
-    assert (verbs["intervals.parquet"], verbs["profiles.parquet"]) == ("put", "copy")
-    store.calls.clear()
-    failed = [add_record(50)]
-    failures = MadeShard("failed", failed, [{failed[0].case_id: Tried(outcome=Outcome.OOM)}])
-    publish(store, MadePlan([failures], number=3, head_commit=2))
-    verbs = {key.rsplit("/", 1)[1]: verb for verb, key in store.calls if "snapshots" in key}
-    assert (verbs["intervals.parquet"], verbs["cases.parquet"]) == ("copy", "put")
-    manifest = read_manifest(store, read_commit(store, 2))
-    assert len(manifest.measurements) == 2
-    assert set(manifest.tree) == {f"{PATH}/Add.csv", f"{PATH}/Mul.csv"}
+    assert len(version_files(store, read_commit(store, 2)).measurements) == 2
+    assert set(tree_of(store, 2)) == {f"{PATH}/Add.csv", f"{PATH}/Mul.csv"}
     assert find_problems(store) == []
+
+
+def test_a_merge_touches_only_the_version_directories_of_its_results() -> None:
+    store = CountingStore(MemoryStore())
+    other = replace(STACK, torch="2.12.0")
+    publish(store, made(1), made(2, stack=other))
+    before = read_manifest(store, read_commit(store, 1)).versions
+    store.calls.clear()
+    shard = MadeShard("mul", MUL, [answered(MUL, 3.0)])
+    publish(store, MadePlan([shard], number=3, head_commit=1, stack=other))
+    after = read_manifest(store, read_commit(store, 2)).versions
+    assert after[PATH] == before[PATH] and after != before
+    touched = {key for _, key in store.calls if STACK.version in key}
+    assert touched <= {keys.version_manifest(before[PATH].snapshot, PATH)}
+    found = {f"{path}/Add.csv" for path in (PATH, other.version_path)}
+    assert set(tree_of(store, 2)) == {*found, f"{other.version_path}/Mul.csv"}
+    assert find_problems(store) == []
+
+
+def test_a_version_directory_is_rendered_again_if_others_lend_it_other_pairs() -> None:
+    """Whatever the order of merges: the variance of a stack is learnt from others of its kind."""
+    other = replace(STACK, torch="2.12.0")
+    plans = [made(1), made(2, stack=other), made(3, mean_us=14.0, stack=other)]
+    stores = [MemoryStore() for _ in range(3)]
+    publish(stores[0], *plans)
+    for plan in plans:
+        publish(stores[1], plan)
+    for plan in reversed(plans):
+        publish(stores[2], plan)
+    heads = [find_head(store) for store in stores]
+    assert len({head.content_hash for head in heads if head}) == 1
+    entries = [read_manifest(stores[1], read_commit(stores[1], n)).versions for n in (2, 3)]
+    assert entries[0][PATH].prior != entries[1][PATH].prior
+    assert entries[0][PATH].content_hash != entries[1][PATH].content_hash
+    for store, head in zip(stores, heads, strict=True):
+        assert find_problems(store) == [] and head is not None
+        assert head.content_hash == content_hash(load_state(store, head))
 
 
 def test_missing_shards_hold_a_merge_back_unless_they_are_allowed() -> None:
@@ -122,7 +152,7 @@ def test_missing_shards_hold_a_merge_back_unless_they_are_allowed() -> None:
     assert held.missing == (("made", 1, "late"),)
     allowed = merge_plans(store, [plan.name], guard=CREATE, author="test", allow_missing=True)
     assert allowed.commit is not None and allowed.missing == held.missing
-    rows = {p: entry.rows for p, entry in read_manifest(store, allowed.commit).tree.items()}
+    rows = {path: entry.rows for path, entry in tree_of(store, 1).items()}
     assert rows == {f"{PATH}/Add.csv": 4, f"{PATH}/Mul.csv": 1}  # an unmeasured case has a row
 
 
@@ -191,7 +221,7 @@ def test_a_failed_measurement_never_displaces_a_good_one() -> None:
         store, MadePlan([MadeShard("later", RECORDS, [failed])], number=2, head_commit=1)
     )
     assert result.commit is not None and result.added_measurements == 4
-    first, second = (read_manifest(store, read_commit(store, n)).tree for n in (1, 2))
+    first, second = (tree_of(store, number) for number in (1, 2))
     assert first == second
 
 
@@ -375,7 +405,7 @@ def test_a_plan_that_measured_nothing_publishes_nothing_alone_or_beside_others()
     assert publish(store, empty, unmeasured).head is None
     first = publish(store, made(), empty, unmeasured).commit
     assert first is not None and [plan.number for plan in first.plans] == [1]
-    assert set(read_manifest(store, first).tree) == {f"{PATH}/Add.csv"}
+    assert set(tree_of(store, 1)) == {f"{PATH}/Add.csv"}
     assert publish(store, empty, unmeasured).commit is None
 
 

@@ -46,7 +46,7 @@ def test_table_that_expands_is_refused_without_expanding(monkeypatch):
             for read in (
                 lambda data=data: read_parquet(data, key="db/x"),
                 lambda data=data: list(parquet_batches(data, key="db/x")),
-                lambda data=data: list(interval_rows(data, key="db/x")),
+                lambda data=data: list(interval_rows(data, "a/vllm_ascend/b", key="db/x")),
             ):
                 with pytest.raises(DamagedObject) as refused:
                     read()
@@ -66,7 +66,7 @@ def test_table_of_other_types_is_refused():
     ):
         table = pa.table({"mean_us": column, "stack_high_us": column, "sessions": column})
         with pytest.raises(DamagedObject) as refused:
-            list(interval_rows(written(table), key="db/x"))
+            list(interval_rows(written(table), "a/vllm_ascend/b", key="db/x"))
         assert refused.value.path == "db/x"
 
 

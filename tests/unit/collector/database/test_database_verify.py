@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,11 +13,11 @@ import pytest
 
 from collector.codec.canonical import readable_json, sha256_hex
 from collector.database.commits import Commit, commit_to_json, history, read_commit
-from collector.database.manifest import INTERVALS, read_manifest
+from collector.database.manifest import read_manifest
 from collector.database.merge import CREATE, merge_plans
-from collector.database.snapshot import load_state, read_measurements
+from collector.database.snapshot import load_state
 from collector.database.verify import Shown, find_problems, shown_after
-from collector.database.view import content_hash, content_hash_of, view_of
+from collector.database.view import content_hash, view_of
 from collector.model import keys
 from collector.model.manifest import StoredObject, manifest_from_json, manifest_to_json
 from collector.model.manifest import commit_from_json as shard_from_json
@@ -31,12 +32,20 @@ from tests.unit.collector.database.campaign_maker import (
     answered,
     write_campaign,
 )
+from tests.unit.collector.database.forging import (
+    entry_of,
+    forge_manifest,
+    forge_version,
+    shown_key,
+    version_files,
+)
 from tests.unit.collector.database.test_database_published import random_plan
 from tests.unit.collector.database.wrapped_stores import CountingStore
 from tests.unit.collector.naming import names
 
 Damage = Callable[[MemoryStore, Commit], None]
 CSV = f"{PATH}/Add.csv"
+SHOWN = ".parquet"
 
 
 @pytest.fixture(scope="module")
@@ -84,20 +93,37 @@ def delete_a_csv(store: MemoryStore, commit: Commit) -> None:
 
 
 def edit_the_manifest(store: MemoryStore, commit: Commit) -> None:
-    key = keys.snapshot_manifest(commit.snapshot)
+    key = keys.version_manifest(commit.snapshot, PATH)
     store.put(key, store.get(key).replace(b'"rows": 4', b'"rows": 3'))
+
+
+def edit_the_snapshots_manifest(store: MemoryStore, commit: Commit) -> None:
+    key = keys.snapshot_manifest(commit.snapshot)
+    store.put(key, store.get(key).replace(b'"cases": 4', b'"cases": 3'))
 
 
 def delete_the_manifest(store: MemoryStore, commit: Commit) -> None:
     store.delete(keys.snapshot_manifest(commit.snapshot))
 
 
-def flip_a_byte_in_the_cases(store: MemoryStore, commit: Commit) -> None:
-    flip_a_byte(store, keys.snapshot(commit.snapshot) + "cases.parquet")
+def delete_a_versions_manifest(store: MemoryStore, commit: Commit) -> None:
+    store.delete(keys.version_manifest(commit.snapshot, PATH))
+
+
+def miscount_the_cases(store: MemoryStore, commit: Commit) -> None:
+    forge_manifest(store, commit, lambda m: m["versions"][PATH].update(cases=5))
+
+
+def name_another_shard(store: MemoryStore, commit: Commit) -> None:
+    forge_version(store, commit, lambda files: files["shards"].update(made=["shard-1"]))
+
+
+def flip_a_byte_in_the_profiles(store: MemoryStore, commit: Commit) -> None:
+    flip_a_byte(store, keys.profiles(commit.snapshot, PATH))
 
 
 def flip_a_byte_in_the_intervals(store: MemoryStore, commit: Commit) -> None:
-    flip_a_byte(store, keys.snapshot(commit.snapshot) + INTERVALS)
+    flip_a_byte(store, shown_key(store, commit))
 
 
 def flip_a_byte(store: MemoryStore, key: str) -> None:
@@ -107,24 +133,28 @@ def flip_a_byte(store: MemoryStore, key: str) -> None:
 
 
 def delete_the_intervals(store: MemoryStore, commit: Commit) -> None:
-    store.delete(keys.snapshot(commit.snapshot) + INTERVALS)
+    store.delete(shown_key(store, commit))
 
 
 def unlist_the_intervals(store: MemoryStore, commit: Commit) -> None:
-    manifest = json.loads(store.get(keys.snapshot_manifest(commit.snapshot)))
-    del manifest["files"][INTERVALS]
-    seal_manifest(store, commit, manifest)
+    forge_version(store, commit, lambda files: files.pop("shown"))
 
 
 def narrow_the_intervals(store: MemoryStore, commit: Commit) -> None:
-    """The forged table is as the manifest and the commit name it: only the state contradicts."""
+    """The forged table is as the manifests and the commit name it: only the state contradicts."""
     table = read_intervals(store, commit)
     at = table.column_names.index("stack_high_us")
     forge_intervals(store, commit, table.set_column(at, "stack_high_us", table["mean_us"]))
 
 
 def lose_an_interval(store: MemoryStore, commit: Commit) -> None:
-    forge_intervals(store, commit, read_intervals(store, commit).slice(1))
+    table = read_intervals(store, commit)
+    names = table.column_names[table.column_names.index("mean_us") :]
+    nothing = {name: pa.nulls(1, table.schema.field(name).type) for name in names}
+    first = table.slice(0, 1)
+    for name, cell in nothing.items():
+        first = first.set_column(table.column_names.index(name), name, cell)
+    forge_intervals(store, commit, pa.concat_tables([first, table.slice(1)]))
 
 
 def miscount_the_intervals(store: MemoryStore, commit: Commit) -> None:
@@ -132,17 +162,20 @@ def miscount_the_intervals(store: MemoryStore, commit: Commit) -> None:
 
 
 def read_intervals(store: MemoryStore, commit: Commit) -> pa.Table:
-    return pq.read_table(io.BytesIO(store.get(keys.snapshot(commit.snapshot) + INTERVALS)))
+    return pq.read_table(io.BytesIO(store.get(shown_key(store, commit))))
 
 
 def forge_intervals(store: MemoryStore, commit: Commit, table: pa.Table, rows: int = 4) -> None:
     out = io.BytesIO()
     pq.write_table(table, out)
-    forge_manifest(store, commit, INTERVALS, out.getvalue(), rows)
+    entry = entry_of(out.getvalue(), rows)
+    store.put(keys.shown(PATH, str(entry["sha256"])), out.getvalue())
+    forge_version(store, commit, lambda files: files.update(shown=entry))
 
 
 def delete_measurements(store: MemoryStore, commit: Commit) -> None:
-    store.delete(read_manifest(store, commit).measurements[-1])
+    *_, last = version_files(store, commit).measurements
+    store.delete(keys.measurements(PATH, last))
 
 
 def delete_a_part(store: MemoryStore, commit: Commit) -> None:
@@ -169,35 +202,21 @@ def claim_another_runtime(store: MemoryStore, commit: Commit) -> None:
 
 
 def publish_a_number_nobody_measured(store: MemoryStore, commit: Commit) -> None:
-    """The forger rewrites the CSV, the manifest and the commit: only the state tells."""
+    """The forger rewrites the CSV, the manifests and the commit: only the state contradicts."""
     key = keys.snapshot(commit.snapshot) + CSV
     data = store.get(key).replace(b"20.000000", b"19.000000")
     assert data != store.get(key)
-    forge_manifest(store, commit, CSV, data)
+    forge_csv(store, commit, data)
 
 
 def hide_a_row(store: MemoryStore, commit: Commit) -> None:
     lines = store.get(keys.snapshot(commit.snapshot) + CSV).splitlines(keepends=True)
-    forge_manifest(store, commit, CSV, b"".join(lines[:-1]))
+    forge_csv(store, commit, b"".join(lines[:-1]))
 
 
-def forge_manifest(
-    store: MemoryStore, commit: Commit, path: str, data: bytes, rows: int = 4
-) -> None:
-    store.put(keys.snapshot(commit.snapshot) + path, data)
-    where = keys.snapshot_manifest(commit.snapshot)
-    manifest = json.loads(store.get(where))
-    entry = {"sha256": sha256_hex(data), "size_bytes": len(data), "rows": rows}
-    manifest["files"][path] = entry
-    seal_manifest(store, commit, manifest)
-
-
-def seal_manifest(store: MemoryStore, commit: Commit, manifest: object) -> None:
-    where = keys.snapshot_manifest(commit.snapshot)
-    store.put(where, readable_json(manifest))
-    value = json.loads(commit_to_json(commit))
-    value["manifest_sha256"] = sha256_hex(store.get(where))
-    store.put(keys.commit(commit.number), readable_json(value))
+def forge_csv(store: MemoryStore, commit: Commit, data: bytes) -> None:
+    store.put(keys.snapshot(commit.snapshot) + CSV, data)
+    forge_version(store, commit, lambda files: files["tree"].update({CSV: entry_of(data, 4)}))
 
 
 SHARD = ("made", "shard-2")
@@ -259,24 +278,24 @@ def publish_measurements_that_nobody_took(store: MemoryStore, commit: Commit) ->
 
 def call_all_final(store: MemoryStore, commit: Commit) -> None:
     """The first try of a case answers it too, by no manifest."""
-    where = keys.snapshot_manifest(commit.snapshot)
-    manifest = json.loads(store.get(where))
-    *others, own = manifest["measurements"]
-    table = read_measurements(store, own)
+    *_, own = version_files(store, commit).measurements
+    table = pq.read_table(io.BytesIO(store.get(keys.measurements(PATH, own))))
     at = table.column_names.index("final")
     out = io.BytesIO()
     pq.write_table(table.set_column(at, "final", pa.array([True] * table.num_rows)), out)
-    forged = keys.measurements(sha256_hex(out.getvalue()))
-    store.put(forged, out.getvalue())
-    manifest["measurements"] = [*others, forged]
-    seal_manifest(store, commit, manifest)
+    entry = entry_of(out.getvalue(), table.num_rows)
+    store.put(keys.measurements(PATH, str(entry["sha256"])), out.getvalue())
+
+    def change(files: dict[str, Any]) -> None:
+        del files["measurements"][own]
+        files["measurements"][entry["sha256"]] = entry
+
+    forge_version(store, commit, change)
 
 
 def forget_measurements(store: MemoryStore, commit: Commit) -> None:
-    where = keys.snapshot_manifest(commit.snapshot)
-    manifest = json.loads(store.get(where))
-    del manifest["measurements"][0]
-    seal_manifest(store, commit, manifest)
+    first, *_ = version_files(store, commit).measurements
+    forge_version(store, commit, lambda files: files["measurements"].pop(first))
 
 
 @pytest.mark.parametrize(
@@ -286,13 +305,17 @@ def forget_measurements(store: MemoryStore, commit: Commit) -> None:
         (delete_a_csv, "/Add.csv", []),
         (edit_the_manifest, "/manifest.json", ["sha256"]),
         (delete_the_manifest, "/manifest.json", []),
-        (flip_a_byte_in_the_cases, "/cases.parquet", ["sha256"]),
-        (flip_a_byte_in_the_intervals, f"/{INTERVALS}", ["sha256"]),
-        (delete_the_intervals, f"/{INTERVALS}", []),
-        (unlist_the_intervals, "/manifest.json", [INTERVALS]),
-        (narrow_the_intervals, f"/{INTERVALS}", ["state"]),
-        (lose_an_interval, f"/{INTERVALS}", ["state"]),
-        (miscount_the_intervals, f"/{INTERVALS}", [1, 4]),
+        (edit_the_snapshots_manifest, "/manifest.json", ["sha256"]),
+        (delete_a_versions_manifest, "/manifest.json", []),
+        (miscount_the_cases, "/manifest.json", ["cases", 4, 5]),
+        (name_another_shard, "/manifest.json", ["shards"]),
+        (flip_a_byte_in_the_profiles, "/profiles.parquet", ["sha256"]),
+        (flip_a_byte_in_the_intervals, SHOWN, ["sha256"]),
+        (delete_the_intervals, SHOWN, []),
+        (unlist_the_intervals, "/manifest.json", ["shown"]),
+        (narrow_the_intervals, SHOWN, ["state"]),
+        (lose_an_interval, SHOWN, ["state"]),
+        (miscount_the_intervals, SHOWN, [1, 4]),
         (delete_measurements, ".parquet", []),
         (delete_a_part, "/attempt-1/part-0.csv", []),
         (edit_a_part, "/attempt-1/part-1.csv", ["sha256"]),
@@ -304,7 +327,7 @@ def forget_measurements(store: MemoryStore, commit: Commit) -> None:
         (take_a_plan_away, keys.plan("made", 2), []),
         (publish_measurements_that_nobody_took, ".parquet", [4, keys.part(*SHARD, "attempt-1", 1)]),
         (call_all_final, ".parquet", [1, keys.part(*SHARD, "attempt-1", 0)]),
-        (forget_measurements, "/manifest.json", [keys.MEASUREMENTS]),
+        (forget_measurements, "/manifest.json", ["missing"]),
         (tear_the_commit, keys.commit(2), []),
         (claim_another_parent, keys.commit(2), ["parent", 0, 1]),
         (claim_another_content, keys.commit(2), ["content_hash", "0" * 64]),
@@ -446,14 +469,12 @@ def test_what_a_commit_must_show_is_what_its_whole_state_shows(seed: int) -> Non
     for commit in reversed(list(history(store))):
         manifest = read_manifest(store, commit)
         state = load_state(store, commit, manifest)
-        tables = {key: read_measurements(store, key) for key in manifest.measurements}
-        shown = shown_after(shown, state, tables)
+        names = frozenset(version_files(store, commit).measurements)
+        shown = shown_after(shown, PATH, state, names)
         whole = view_of(state)
         assert {p: (f.sha256, f.rows) for p, f in shown.files.items()} == {
             p: (sha256_hex(f.data), f.rows) for p, f in whole.files.items()
         }
         assert shown.interval_rows.equals(whole.intervals)
-        hashes = {path: file.sha256 for path, file in shown.files.items()}
-        found = content_hash_of(state, hashes, shown.interval_rows)
-        assert found == content_hash(state) == commit.content_hash
+        assert content_hash(state, whole) == commit.content_hash
     assert find_problems(store) == []

@@ -1,27 +1,27 @@
 """The rule for changing the view: versions that another version of it rendered are checked by
 everything but rendering them, and the next merge renders them again."""
 
-import io
-import json
 from pathlib import Path
+from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-from collector.codec.canonical import readable_json, sha256_hex
+from collector.codec.canonical import sha256_hex
 from collector.database.commits import (
-    Commit,
-    commit_to_json,
     find_head,
     read_commit,
     write_hint,
 )
-from collector.database.intervals import INTERVAL_SCHEMA
-from collector.database.manifest import INTERVALS, read_manifest
 from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state
 from collector.database.verify import find_problems, of_other_view_versions
-from collector.database.view import VIEW_VERSION, content_hash_of, render, view_of
+from collector.database.view import (
+    VIEW_VERSION,
+    content_hash_of,
+    content_hash_of_version,
+    render,
+    view_of,
+)
 from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
@@ -35,11 +35,11 @@ from tests.unit.collector.database.campaign_maker import (
     answered,
     write_campaign,
 )
+from tests.unit.collector.database.forging import forge_manifest, forge_version, head_of, tree_key
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 CSV = f"{PATH}/Add.csv"
-_OTHER_COLUMNS = [f"other_{name}" for name in INTERVAL_SCHEMA.names]
 
 
 def publish(store: Store, number: int) -> None:
@@ -52,34 +52,30 @@ def publish(store: Store, number: int) -> None:
 
 def shown_by_an_older_program(store: Store, *, version: int = VIEW_VERSION + 1) -> None:
     """Rewrite the newest commit as one that spelled its numbers otherwise, every hash right."""
-    commit = find_head(store)
-    assert commit is not None
-    manifest, state = read_manifest(store, commit), load_state(store, commit)
-    place = keys.snapshot(commit.snapshot)
-    store.put(place + CSV, store.get(place + CSV).replace(b".000000", b".00"))
-    data = store.get(place + CSV)
+    commit = head_of(store)
+    state = load_state(store, commit)
+    key = tree_key(store, commit, CSV)
+    data = store.get(key).replace(b".000000", b".00")
     assert data != render(state)[CSV].data
-    where = keys.snapshot_manifest(commit.snapshot)
-    value = json.loads(store.get(where))
-    value["files"][CSV] |= {"sha256": sha256_hex(data), "size_bytes": len(data)}
-    hashes = {path: value["files"][path]["sha256"] for path in manifest.tree}
-    intervals = view_of(state).intervals.rename_columns(_OTHER_COLUMNS)
-    out = io.BytesIO()
-    pq.write_table(intervals, out)
-    store.put(place + INTERVALS, out.getvalue())
-    told = {"sha256": sha256_hex(out.getvalue()), "size_bytes": len(out.getvalue())}
-    value["files"][INTERVALS] |= told
-    value["content_hash"] = content_hash_of(state, hashes, intervals)
-    store.put(where, readable_json(value))
-    seal(store, commit, value["content_hash"], version)
+    store.put(key, data)
+    (stack,) = state.versions.values()
+    intervals = view_of(state).intervals
 
+    def change(files: dict[str, Any]) -> None:
+        files["tree"][CSV] |= {"sha256": sha256_hex(data), "size_bytes": len(data)}
+        files["view_version"] = version
+        hashes = {path: file["sha256"] for path, file in files["tree"].items()}
+        files["content_hash"] = content_hash_of_version(
+            state.measurements, stack, hashes, intervals
+        )
 
-def seal(store: Store, commit: Commit, content: str, version: int) -> None:
-    value = json.loads(commit_to_json(commit))
-    value["view_version"] = version
-    where = keys.snapshot_manifest(commit.snapshot)
-    value |= {"content_hash": content, "manifest_sha256": sha256_hex(store.get(where))}
-    store.put(keys.commit(commit.number), readable_json(value))
+    forge_version(store, commit, change)
+
+    def seal(manifest: dict[str, Any]) -> None:
+        named = {path: entry["content_hash"] for path, entry in manifest["versions"].items()}
+        manifest["content_hash"] = content_hash_of(named, {})
+
+    forge_manifest(store, read_commit(store, commit.number), seal, view_version=version)
     store.delete(keys.HEAD)
     head = read_commit(store, commit.number)
     write_hint(store, head.number, head.sha256)
@@ -139,9 +135,11 @@ def test_a_content_hash_that_does_not_follow_is_found_whoever_showed_it() -> Non
     store = MemoryStore()
     publish(store, 1)
     commit = read_commit(store, 1)
-    where = keys.snapshot_manifest(commit.snapshot)
-    store.put(where, readable_json(json.loads(store.get(where)) | {"content_hash": "0" * 64}))
-    seal(store, commit, "0" * 64, VIEW_VERSION + 1)
+    forge_manifest(
+        *(store, commit, lambda manifest: manifest.update(content_hash="0" * 64)),
+        view_version=VIEW_VERSION + 1,
+    )
+    store.delete(keys.HEAD)
     [problem] = find_problems(store)
     assert problem.key == keys.commit(1) and names(problem.text, "0" * 64)
 

@@ -17,7 +17,6 @@ import pytest
 
 from collector.database.layout import AVERAGE_DURATION
 from collector.database.merge import CREATE, merge_plans
-from collector.database.published import Published
 from collector.database.query import best_rows
 from collector.database.snapshot import load_state
 from collector.database.state import State
@@ -45,6 +44,7 @@ from tests.unit.collector.database.campaign_maker import (
     record_of_shapes,
     table_of,
 )
+from tests.unit.collector.database.forging import tree_key, tree_of
 
 pytestmark = pytest.mark.fast
 
@@ -187,8 +187,8 @@ def published(planted: Planted, folder: Path) -> tuple[State, dict[str, str], li
 def durations(store, head) -> dict[str, str]:
     """What the published files show, by case."""
     found = {}
-    for path in Published.of(store, head).manifest.tree:
-        data = store.get(keys.snapshot(head.snapshot) + path).decode()
+    for path in tree_of(store, head.number):
+        data = store.get(tree_key(store, head, path)).decode()
         for row in csv.DictReader(io.StringIO(data, newline="")):
             if row.get(AVERAGE_DURATION):
                 found[case_from_cells(Path(path).stem, row).case_id] = row[AVERAGE_DURATION]

@@ -310,7 +310,7 @@ def test_no_key_is_the_parent_of_another():
         keys.attempt_manifest("c", "s", "a"),
         keys.committed("c", "s"),
         keys.commit(1),
-        keys.measurements("00"),
+        keys.measurements("d/vllm_ascend/v", "00"),
         keys.snapshot_manifest("1-ab"),
         keys.HEAD,
     ]

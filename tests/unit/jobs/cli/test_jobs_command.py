@@ -137,7 +137,8 @@ def test_nothing_is_made_before_the_input_is_read_and_accepted(tmp_path, verb, l
         (("db", "log"), keys.commit(1)),
         (("db", "path", "--version", "1"), keys.commit(1)),
         (("pull", "tree", "--version", "2"), "manifest.json"),
-        (("merge", "made"), ".parquet"),
+        (("db", "quality"), ".parquet"),
+        (("merge", "made"), "manifest.json"),
         (("run", "quickstart"), keys.commit(1)),
     ],
 )

@@ -257,9 +257,9 @@ def test_the_database_is_read_once_its_campaign_is_merged_and_not_before(
 ):
     loaded = []
 
-    def load_state(*arguments):
+    def load_state(*arguments, **options):
         loaded.append(arguments)
-        return snapshot.load_state(*arguments)
+        return snapshot.load_state(*arguments, **options)
 
     monkeypatch.setattr(picture, "load_state", load_state)
     records = [add_record(1), add_record(2)]
