@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from collector.codec.errors import DamagedObject
 from collector.database import query, snapshot
+from collector.database.columns import text_of_measurements
 from collector.database.commits import Commit
 from collector.database.intervals import CaseInterval
 from collector.database.manifest import (
@@ -165,7 +166,7 @@ class Published:
         try:
             for rows in parquet_batches(data, key=file.key, columns=columns):
                 path = pa.repeat(pa.scalar(version_path, TEXT), rows.num_rows)
-                whole = rows.append_column("version_path", path)
+                whole = text_of_measurements(rows).append_column("version_path", path)
                 yield completed(whole, columns).select(columns)
         except (pa.ArrowException, KeyError, OSError, ValueError) as error:
             what = f"unexpected columns in a table: {error}"

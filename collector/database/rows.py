@@ -144,10 +144,24 @@ def _check_values(table: pa.Table, key: str) -> None:
             if len(wrong):
                 what = f"{column.name}: expected an integer >= 0, got {wrong[0].as_py()!r}"
                 raise BadInput(what, path=key)
-        elif column.type is float and column.name not in TIMING_FIELDS:
-            _check_each(column, cells, key)
+        elif column.type is float:
+            _check_spelling(column, cells, key)
+            if column.name not in TIMING_FIELDS:
+                _check_each(column, cells, key)
     if pc.count_distinct(table["measurement"]).as_py() < table.num_rows:
         raise BadInput("expected each measurement once, got a duplicate", path=key)
+
+
+def _check_spelling(column: Column, cells: pa.ChunkedArray, key: str) -> None:
+    """Raise BadInput for a number in another spelling than Python's: a file has it as a number."""
+    texts = pc.unique(cells).to_pylist()
+    for text in texts:
+        try:
+            is_plain = not text or repr(float(text)) == text
+        except ValueError:
+            is_plain = False
+        if not is_plain:
+            raise BadInput(f"{column.name}: expected a number, got {text!r}", path=key)
 
 
 def _check_each(column: Column, cells: pa.ChunkedArray, key: str) -> None:

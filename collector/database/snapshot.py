@@ -11,7 +11,7 @@ changed, and names the snapshots that have the others.
 Readers check the manifest against its commit, and every object against the manifest.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -22,6 +22,12 @@ from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, DamagedObject, OpmeterError
 from collector.codec.files import same_without_case
 from collector.database import layout
+from collector.database.columns import (
+    text_of_measurements,
+    text_of_shown,
+    typed_measurements,
+    typed_shown,
+)
 from collector.database.commits import Commit
 from collector.database.index_build import index_bytes
 from collector.database.intervals import INTERVAL_SCHEMA, VersionIntervals
@@ -63,7 +69,6 @@ from collector.ranks.collective import is_collective
 from collector.store.base import AT_ONCE, Store, create_named
 
 _MAY_BE_NULL = frozenset({"std_us", *(c.name for c in layout.INTERVAL_COLUMNS)})
-_PARTITION = ("device", "version")
 _ROW_GROUP = 32_768
 _CASE_NAMES = tuple(name for name in CASE_SCHEMA.names if name != "version_path")
 _INTERVAL_NAMES = tuple(column.name for column in layout.INTERVAL_COLUMNS)
@@ -75,8 +80,6 @@ SHOWN_SCHEMA = pa.schema(
         *(INTERVAL_SCHEMA.field(name) for name in _INTERVAL_NAMES),
     ]
 )
-_MEASURED_NAMES = tuple(name for name in MEASUREMENT_SCHEMA.names if name != "version_path")
-_PROFILE_NAMES = tuple(name for name in PROFILE_SCHEMA.names if name != "version_path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +205,7 @@ class _Writer:
         tables = {
             "shown": (shown_bytes(path, own.cases, intervals), own.cases.num_rows),
             "profiles": (
-                parquet_bytes(_partitioned(path, own.profiles, _PROFILE_NAMES)),
+                parquet_bytes(own.profiles.drop_columns(["version_path"])),
                 own.profiles.num_rows,
             ),
             "pairs": (parquet_bytes(pairs_table(known.lent)), sum(known.lent.counts)),
@@ -327,7 +330,7 @@ def measurements_table_bytes(path: str, rows: pa.Table) -> bytes:
     """Return the file of measurements of one version directory: sorted by kernel type and case, so
     that a reader can skip row groups by their statistics."""
     order = [(name, "ascending") for name in ("kernel_type", "case", "measurement")]
-    table = _partitioned(path, rows.sort_by(order), _MEASURED_NAMES)
+    table = typed_measurements(rows.sort_by(order), *_partition(path))
     return parquet_bytes(table, row_group_rows=_ROW_GROUP)
 
 
@@ -339,18 +342,13 @@ def shown_bytes(path: str, cases: pa.Table, intervals: pa.Table) -> bytes:
     columns |= {name: intervals[name].take(at) for name in _INTERVAL_NAMES}
     order = [(name, "ascending") for name in ("kernel_type", INPUT_SHAPES, "case")]
     table = pa.table(columns, schema=SHOWN_SCHEMA).sort_by(order)
-    return parquet_bytes(_partitioned(path, table, SHOWN_SCHEMA.names), row_group_rows=_ROW_GROUP)
+    return parquet_bytes(typed_shown(table, *_partition(path)), row_group_rows=_ROW_GROUP)
 
 
-def _partitioned(path: str, table: pa.Table, names: Iterable[str]) -> pa.Table:
-    """Return the columns with those that the path of a partition names before them."""
-    device, version = path.split("/vllm_ascend/")
-    rows = table.num_rows
-    partition = {
-        name: pa.repeat(pa.scalar(text, TEXT), rows)
-        for name, text in zip(_PARTITION, (device, version), strict=True)
-    }
-    return pa.table({**partition, **{name: table[name] for name in names}})
+def _partition(path: str) -> tuple[str, str]:
+    """Return the device and the version of a version directory."""
+    device, _, version = path.partition("/vllm_ascend/")
+    return device, version
 
 
 def _check_case(store: Store, place: str, files: Mapping[str, FileEntry]) -> None:
@@ -456,13 +454,13 @@ def read_lent(store: Store, commit: Commit, path: str, entry: VersionEntry) -> L
 
 def measurement_rows(data: bytes, path: str, *, key: str) -> pa.Table:
     """Return the rows of one file of measurements of a version directory."""
-    return _table(data, MEASUREMENT_SCHEMA, key, path)
+    return _cast(_read(text_of_measurements, data, key), MEASUREMENT_SCHEMA, key, path)
 
 
 def shown_tables(data: bytes, path: str, *, key: str) -> tuple[pa.Table, pa.Table]:
     """Return the records of the cases of a version directory, and the intervals that it shows, each
     by its schema and sorted by its key."""
-    table = read_parquet(data, key=key)
+    table = _read(text_of_shown, data, key)
     cases = _cast(table, CASE_SCHEMA, key, path).sort_by("case")
     has_interval = pc.is_valid(_column(table, "mean_us", key))
     shown = _cast(table.filter(has_interval), INTERVAL_SCHEMA, key, path)
@@ -498,6 +496,13 @@ def _column(table: pa.Table, name: str, key: str) -> pa.ChunkedArray:
 
 def _table(data: bytes, schema: pa.Schema, key: str, path: str) -> pa.Table:
     return _cast(read_parquet(data, key=key), schema, key, path)
+
+
+def _read(convert: Callable[[pa.Table], pa.Table], data: bytes, key: str) -> pa.Table:
+    try:
+        return convert(read_parquet(data, key=key))
+    except (pa.ArrowException, ValueError) as error:
+        raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error
 
 
 def _cast(table: pa.Table, schema: pa.Schema, key: str, path: str) -> pa.Table:

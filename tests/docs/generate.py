@@ -15,6 +15,7 @@ from typing import Any
 import typer
 
 from collector.database import layout
+from collector.database.columns import MEASUREMENTS, SHOWN, described
 from collector.model.row import COLUMNS, Column
 from collector.ranks import collective
 from jobs.cli.app import COMMANDS, GROUPS, SECTION_OF_GROUP, SECTIONS, app
@@ -163,10 +164,8 @@ def _columns() -> Iterator[str]:
         "described with [`shown`](#shownparquet).\n"
     )
     intervals = {one.cell for one in layout.INTERVAL_COLUMNS}
-    described = layout.described_columns().items()
-    yield from _table(
-        ("Column", "Description"), (one for one in described if one[0] not in intervals)
-    )
+    cells = layout.described_columns().items()
+    yield from _table(("Column", "Description"), (one for one in cells if one[0] not in intervals))
     yield "\n## `hcom_{operation}_.csv`\n\n"
     yield "One row for each message size, group size, dtype and tier.\n"
     named = (*collective.COLUMNS, *collective.OF_SESSIONS, *collective.OF_SESSIONS_TOGETHER)
@@ -175,22 +174,27 @@ def _columns() -> Iterator[str]:
     )
     yield "\n## `shown/**/*.parquet`\n\n"
     yield (
-        "One row for each `case`, with the columns of a record (kernel type, shapes, dtypes, "
-        "formats), and these, which are empty without a duration.\n"
+        "One row for each `case`. Durations and intervals are empty without a duration. Every "
+        "column has its unit and description in the metadata of the file, too.\n"
     )
+    shown = {one.name: one.cell for one in layout.INTERVAL_COLUMNS}
     yield from _table(
-        ("Column", "In a CSV", "Type", "Description"),
+        ("Column", "In a CSV", "Type", "Unit", "Description"),
         (
-            (one.name, f"`{one.cell}`", one.type.__name__, one.description)
-            for one in layout.INTERVAL_COLUMNS
+            (name, f"`{shown[name]}`" if name in shown else "", kind, unit, text)
+            for name, kind, unit, text in described(SHOWN)
         ),
     )
-    yield "\n## `measurements/**/*.parquet` and parts\n\n"
-    yield "One row for each time that a case was tried. All columns are stored as text.\n"
-    yield from _table(
-        ("Column", "Type", "Unit", "Description"),
-        ((one.name, _type_of(one), one.unit, one.description) for one in COLUMNS),
+    yield "\n## `measurements/**/*.parquet`\n\n"
+    yield "One row for each time that a case was tried.\n"
+    yield from _table(("Column", "Type", "Unit", "Description"), described(MEASUREMENTS))
+    yield "\n## `part-{k}.csv`\n\n"
+    yield (
+        "The same rows as a worker uploads them, as text, without `device`, `version`, `final`, "
+        "`started` and `ended`. The values of these columns are limited:\n"
     )
+    words = ((one.name, _type_of(one)) for one in COLUMNS if one.words)
+    yield from _table(("Column", "Values"), words)
 
 
 def _type_of(column: Column) -> str:
