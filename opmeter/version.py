@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from math import exp, log, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,8 @@ import numpy as np
 
 from collector.codec.errors import BadInput
 from collector.database.index import Index, IndexBlock, hash_of
+from collector.model.demand import MissedCase
+from collector.model.vocabulary import OUTPUT_DTYPES
 from opmeter.answers import MISSES, Answer, Channel, ExplainedRow, Explanation, Reason
 from opmeter.cases import (
     Lengths,
@@ -134,6 +137,19 @@ class Version:
             self._misses.add(query.kernel, self._cells(query), answer.reason, weight)
         return answer
 
+    def missed(
+        self,
+        kernel: str,
+        inputs: Sequence[Shape | None],
+        dtype: str | Sequence[str] = "",
+        *,
+        reason: Reason,
+        weight: float = 1.0,
+    ) -> MissedCase:
+        """Return a query as a missed case, completed like the measured cases most like it."""
+        query = query_of(kernel, inputs, dtype, "", None, None, None)
+        return MissedCase(query.kernel, self._cells(query), reason.value, 1, weight)
+
     def query_many(self, frame: Any) -> pd.DataFrame:
         """Return the answers to many queries, a row for each row of `frame`, with its index.
 
@@ -193,6 +209,45 @@ class Version:
         """Yield the cells of each case of a kernel type, as a row of a tree has them."""
         for block in self._by_kernel.get(kernel, ()):
             yield from cells_of_rows(self.index, block)
+
+    # What adapters read: the rows as the index has them.
+
+    def blocks(self, kernel: str) -> Sequence[IndexBlock]:
+        """Return the blocks of a kernel type: its cases by input dtypes and ranks."""
+        return self._by_kernel.get(kernel, ())
+
+    def measured(self, row: int) -> Answer:
+        """Return the duration of a row."""
+        return self._measured(row)
+
+    def rows_of(
+        self, block: IndexBlock
+    ) -> Iterator[tuple[int, list[int], Mapping[str, str], Mapping[str, list[float]]]]:
+        """Yield the rows of a block with their input sizes, settings and lists of lengths."""
+        index = self.index
+        for row, sizes in enumerate(index.sizes_of(block).tolist(), start=block.begin):
+            settings = self._settings[index.settings[row]]
+            yield row, sizes[: block.key_width], settings, self._lengths[index.lengths[row]]
+
+    def outputs(self, block: IndexBlock) -> Iterator[tuple[int, tuple[list[Shape | None], str]]]:
+        """Yield the rows of a block with the shapes and dtypes of their outputs."""
+        for row, sizes in enumerate(self.index.sizes_of(block).tolist(), start=block.begin):
+            left = iter(sizes[block.key_width :])
+            shapes = [None if r < 0 else tuple(islice(left, r)) for r in block.outputs]
+            settings = self._settings[self.index.settings[row]]
+            yield row, (shapes, settings.get(OUTPUT_DTYPES, ""))
+
+    def constants(self, block: IndexBlock) -> Sequence[tuple[int | None, int]]:
+        """Return for each input size of a block the first size that it equals in all rows, and its
+        value if it has one value, else -1."""
+        known = self.index.sizes_of(block)[:, : block.key_width]
+        found: list[tuple[int | None, int]] = []
+        for at in range(block.key_width):
+            equal = (n for n in range(at) if (known[:, n] == known[:, at]).all())
+            is_one = bool((known[:, at] == known[0, at]).all())
+            value = int(known[0, at]) if is_one else -1
+            found.append((None if is_one else next(equal, None), value))
+        return found
 
     def arrow(self, kernel: str, *, min_quality: Quality = "any", **where: Filter) -> pa.Table:
         """Return the rows of a kernel type as an Arrow table; see `frame`."""

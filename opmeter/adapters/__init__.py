@@ -1,0 +1,1 @@
+"""A database in the interfaces and formats of other programs."""
