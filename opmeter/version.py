@@ -205,10 +205,11 @@ class Version:
             self._misses = before
             log_of_misses.write()
 
-    def cells(self, kernel: str) -> Iterator[dict[str, str]]:
-        """Yield the cells of each case of a kernel type, as a row of a tree has them."""
+    def cases(self, kernel: str) -> Iterator[tuple[dict[str, str], Answer]]:
+        """Yield each case of a kernel type as the cells of a row of a tree, with its duration."""
         for block in self._by_kernel.get(kernel, ()):
-            yield from cells_of_rows(self.index, block)
+            for row, cells in enumerate(cells_of_rows(self.index, block), start=block.begin):
+                yield cells, self._measured(row)
 
     # What adapters read: the rows as the index has them.
 

@@ -14,6 +14,7 @@ from collector.codec.text import counted
 from collector.model import keys
 from jobs.cli import options
 from jobs.cli.conform import conform_command
+from jobs.cli.export import export_command
 from jobs.cli.opening import choose_guard, open_bare, open_campaign, open_root, patient
 from jobs.cli.query import query_command
 from jobs.cli.terminal import print_json, say, say_lines
@@ -258,6 +259,7 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "quality": quality_command,
     "query": query_command,
     "conform": conform_command,
+    "export": export_command,
 }
 
 

@@ -95,7 +95,7 @@ def conformity_of_standard(version: Version, file: Path) -> Conformity:
 
 def _cases(version: Version, kernels: tuple[str, ...]) -> Iterator[Case]:
     for kernel in kernels:
-        for cells in version.cells(kernel):
+        for cells, _ in version.cases(kernel):
             yield record_of_cells(kernel, cells).case
 
 

@@ -8,11 +8,12 @@ The source has the methods of msmodeling's `DataSourcePerformanceModel`, and ret
 `QueryResult` and `QuerySource`, taken from `types`; neither msmodeling nor torch is imported. The
 op_mapping names the kernel of an operator, and kernels are matched as msmodeling matches them:
 leading batches of 1, transposed and blocked weights, flattened tokens. Operators that are made of
-several kernels, and messages between ranks, are passed to `fallback`, such as msmodeling's
-`ProfilingDataSource` of the pulled tree.
+several kernels are passed to `fallback`, such as msmodeling's `ProfilingDataSource` of the pulled
+tree. Messages between ranks are those of the nearest ranks, unless `tier_of` returns the tier of a
+group.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import product
@@ -27,7 +28,9 @@ from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.database.index import IndexBlock
 from collector.database.op_mapping import check_op_mapping
 from collector.model.vocabulary import RUNTIME_PREFIX, dtype_of, is_absent_dtype
+from collector.ranks.collective import Collective
 from collector.shapes.expression import in_blocks
+from opmeter.adapters.collectives import collectives_of
 from opmeter.answers import Answer, Channel, Reason
 from opmeter.cases import KEY_LENGTHS, MEAN_LENGTH, Shape, mean_of, spelled_dtype
 from opmeter.misses import MissLog
@@ -116,6 +119,7 @@ class OpmeterDataSource:
         types: Types = OwnTypes,
         misses: MissLog | None = None,
         fallback: Source | None = None,
+        tier_of: Callable[[Sequence[int]], int] | None = None,
         extrapolate: bool = False,
     ) -> None:
         self.version = version
@@ -123,12 +127,14 @@ class OpmeterDataSource:
         self._types = types
         self._misses = misses
         self._fallback = fallback
+        self._tier_of = tier_of
         self._extrapolate = extrapolate
         mapping = op_mapping if isinstance(op_mapping, Mapping) else _read(Path(op_mapping))
         self._operators: Mapping[str, Mapping[str, Any]] = mapping["operator_mappings"]
         # Found once for each block, by the number of its first row.
         self._constants: dict[int, Sequence[tuple[int | None, int]]] = {}
         self._outputs: dict[int, dict[tuple[Shape | None, str], int]] = {}
+        self._messages: dict[str, list[tuple[Collective, Answer]]] = {}
         self._attentions: dict[int, dict[tuple[Shape, str], list[tuple[int, float]]]] = {}
 
     def lookup(self, op_invoke_info: Invocation) -> Any:
@@ -149,8 +155,10 @@ class OpmeterDataSource:
                     0.0, 1.0, self._types.QuerySource.MEASURED, details=details
                 )
         mode = mapping.get("query_mode", "")
-        if mapping.get("composite") or mapping.get("category") == "communication":
-            return self._passed_on(op_invoke_info, "composite or communication")
+        if mapping.get("composite"):
+            return self._passed_on(op_invoke_info, "composite")
+        if mapping.get("category") == "communication":
+            return self._message(op_invoke_info, str(mapping["kernel_type"]))
         if mode == "attention_special":
             return self._attention(op_invoke_info, mapping)
         if mode == "elementwise" and (found := self._elementwise(op_invoke_info, mapping)):
@@ -285,8 +293,8 @@ class OpmeterDataSource:
         above = min((one for one in of_kernel if one[0] > 0), default=None)
         if below is None or above is None:
             return self._passed_on(call, _REASONS[Reason.OUTSIDE])
-        between = _between(length, below, above)
-        return self._result(kernel, between, mean_length=length)
+        ends = [(length + gap, answer) for gap, answer in (below, above)]
+        return self._result(kernel, _between(length, *ends), mean_length=length)
 
     def _rows_of_attention(
         self, kernel: str, shape: Shape, kv_heads: int, dtype: str
@@ -314,6 +322,30 @@ class OpmeterDataSource:
                     known.setdefault((own, heads), []).append((row, mean_of(values)))
             self._attentions[block.begin] = known
         return known
+
+    def _message(self, call: Invocation, kernel: str) -> Any:
+        """Look up a message by its bytes, as msmodeling counts them, and its number of ranks."""
+        tensor, group = next(_tensors(call.args[:1]), None), call.args[-1] if call.args else None
+        dtype = dtype_of(tensor.dtype) if tensor is not None else None
+        if tensor is None or dtype is None or not isinstance(group, list | tuple):
+            return self._passed_on(call, "invalid_args")
+        size_bytes = dtype.bytes_of(prod(tensor.shape))
+        if "reduce_scatter" in str(call.func):  # there, the output of one rank
+            size_bytes //= max(len(group), 1)
+        if kernel not in self._messages:
+            self._messages[kernel] = list(collectives_of(self.version, kernel))
+        of_group = [one for one in self._messages[kernel] if one[0].group_size == len(group)]
+        tiers = {one.tier for one, _ in of_group}
+        tier = self._tier_of(group) if self._tier_of else max(tiers, default=0)
+        known = [(one.message_bytes, answer) for one, answer in of_group if one.tier == tier]
+        below = max((one for one in known if one[0] <= size_bytes), default=None)
+        above = min((one for one in known if one[0] >= size_bytes), default=None)
+        if below is None or above is None:
+            return self._passed_on(call, _REASONS[Reason.OUTSIDE])
+        answer = below[1]
+        if below[0] != size_bytes:
+            answer = _between(size_bytes, below, above)
+        return self._result(kernel, answer, topology_tier=tier)
 
     def _result(self, kernel: str, answer: Answer, **details: object) -> Any:
         sources = self._types.QuerySource
@@ -438,12 +470,12 @@ def _of_queries(shape: Shape, head_dim: int) -> Shape | None:
     return None
 
 
-def _between(length: float, below: tuple[float, Answer], above: tuple[float, Answer]) -> Answer:
-    """Return the duration between two lengths, linear in the logarithms; its interval spans the two
-    cases."""
-    (low_gap, low), (high_gap, high) = below, above
-    places = [log(max(length + gap, 1.0)) for gap in (low_gap, high_gap)]
-    share = (log(max(length, 1.0)) - places[0]) / (places[1] - places[0] or 1.0)
+def _between(place: float, below: tuple[float, Answer], above: tuple[float, Answer]) -> Answer:
+    """Return the duration between two lengths or sizes, linear in the logarithms; its interval
+    spans the two cases."""
+    (low_at, low), (high_at, high) = below, above
+    first, last = log(max(low_at, 1.0)), log(max(high_at, 1.0))
+    share = (log(max(place, 1.0)) - first) / (last - first or 1.0)
     value_us = exp((1 - share) * log(low.value_us) + share * log(high.value_us))
     low_us = min(low.low_us, high.low_us)
     high_us = max(low.high_us, high.high_us)

@@ -5,10 +5,13 @@ import io
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from collector.database.merge import CREATE, merge_plans
 from collector.model.demand import read_misses
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import BASE_CELLS
 from collector.store.file import FileStore
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
@@ -19,6 +22,7 @@ from tests.unit.collector.database.campaign_maker import (
 )
 from tests.unit.jobs.cli.in_process import opmeter_here
 
+_PRODUCT = ("4,8;8,16", "DT_BF16;DT_BF16", "ND;ND", "4,16", "DT_BF16", "ND")
 RECORDS = [add_record(rows) for rows in (1, 4, 16)]
 
 
@@ -127,6 +131,26 @@ def test_what_a_version_lacks_of_a_density_standard_is_listed(root: Path, tmp_pa
     standard.write_text(standard.read_text().replace("Add", "MatMulV2").replace("t:", "m:"))
     failed = opmeter_here(*words)
     assert failed.returncode == 2 and "MatMulV2" in failed.stderr
+
+
+@pytest.mark.fast
+def test_tables_of_aiconfigurator_are_written_once_and_read_back(tmp_path: Path) -> None:
+    root, out = tmp_path / "store", tmp_path / "tables"
+    cells = dict(zip(BASE_CELLS, ("dynamic", "", *_PRODUCT), strict=True))
+    records = [CaseRecord("MatMulV2", cells, {})]
+    plan = MadePlan([MadeShard("shard", records, [answered(records, 5.0)])])
+    write_campaign(FileStore(root), plan)
+    merge_plans(FileStore(root), [plan.name], guard=CREATE, author="test")
+    words = ("db", "export", "--format", "aiconfigurator", "-o", out, "--root", root)
+    done = opmeter_here(*words)
+    assert done.returncode == 0, done.stderr
+    (row,) = pq.read_table(out / "gemm_perf.parquet").to_pylist()
+    assert (row["m"], row["n"], row["k"], row["gemm_dtype"]) == (4, 16, 8, "bfloat16")
+    assert row["latency"] == pytest.approx(0.005)
+    assert [file.name for file in out.iterdir()] == ["gemm_perf.parquet"]
+    for wrong in (words, (*words, "--model", "qwen3-32b"), (*words, "--format", "none")):
+        failed = opmeter_here(*wrong)
+        assert failed.returncode == 2 and len(failed.stderr.splitlines()) == 1, wrong
 
 
 @pytest.mark.torch

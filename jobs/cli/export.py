@@ -1,0 +1,80 @@
+"""`opmeter db export`: a version directory in the formats of other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.codec.errors import BadInput, file_errors
+from collector.codec.text import counted
+from jobs.cli import options
+from jobs.cli.query import opened_version
+from jobs.cli.terminal import say
+
+if TYPE_CHECKING:
+    from opmeter.adapters.aiconfigurator import Experts
+
+_FORMATS = ("aiconfigurator",)
+
+
+def export_command(
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder to write the tables to")],
+    form: Annotated[
+        str, typer.Option("--format", help=f"format of the tables: {', '.join(_FORMATS)}")
+    ] = _FORMATS[0],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="model whose experts are exported: a name of `opmeter model list` or a "
+            "config.json  [default: no table of experts]"
+        ),
+    ] = None,
+    root: options.DatabaseRootOption = "opmeter-data",
+    version: options.CommitOption = None,
+    directory: options.DirectoryOption = None,
+) -> None:
+    """Write the tables of a simulator from a version: products, attention, experts, collectives.
+
+    Files that exist are not replaced. What the tables cannot express is counted, with the reason.
+
+    \b
+    Examples:
+      opmeter db export --format aiconfigurator -o tables
+      opmeter db export -o tables --model qwen3-235b-a22b
+    """
+    import pyarrow.parquet as pq
+
+    from opmeter.adapters.aiconfigurator import exported
+
+    if form not in _FORMATS:
+        raise BadInput(f"--format: expected {', '.join(_FORMATS)}, got {form!r}")
+    opened = opened_version(root, version, directory)
+    found = exported(opened, _experts_of(model))
+    files = {out / f"{name}_perf.parquet": table for name, table in found.tables.items()}
+    for file in files:
+        if file.exists():
+            raise BadInput("expected no such file: choose another folder", path=file)
+    with file_errors(out, "written"):
+        out.mkdir(parents=True, exist_ok=True)
+        for file, table in files.items():
+            pq.write_table(table, file, compression="zstd")
+            say(f"{file}: {counted(table.num_rows, 'row')}")
+    for reason, count in found.left_out.items():
+        say(f"left out    {counted(count, 'case')}: {reason}")
+    if not files:
+        say("nothing written: no case of these operators has a duration", err=True)
+
+
+def _experts_of(model: str | None) -> Experts | None:
+    from collector.shapes.models import find_decoder
+    from opmeter.adapters.aiconfigurator import Experts
+
+    if model is None:
+        return None
+    decoder = find_decoder(model)
+    if not decoder.experts:
+        raise BadInput(f"--model: expected a model with experts, got {decoder.name}")
+    return Experts(decoder.choices, decoder.experts, decoder.expert_intermediate)

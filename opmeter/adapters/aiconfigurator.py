@@ -1,0 +1,324 @@
+"""A version directory as the tables of AIConfigurator: one Parquet file per family of operators.
+
+    gemm_perf.parquet                  products
+    context_attention_perf.parquet     attention over new tokens
+    generation_attention_perf.parquet  attention of one new token per request
+    moe_perf.parquet                   experts of a rank: both products and the activation
+    nccl_perf.parquet                  collectives
+
+Latencies are in milliseconds. AIConfigurator keeps the first row of a key, so only the shortest
+one is written. Cases that its keys cannot express are left out, and counted by the reason.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import pyarrow as pa
+
+from collector.model.case import Case, Slot, logical_shape
+from collector.model.demand import record_of_cells
+from collector.model.stack import backend_of
+from collector.model.vocabulary import EP_SIZE, RUNTIME_PREFIX, dtype_of
+from collector.ranks.collective import BY_KERNEL_TYPE, DTYPES
+from opmeter.adapters.collectives import collectives_of
+from opmeter.answers import Answer
+from opmeter.version import Version
+
+_WHO = [
+    pa.field("framework", pa.string()),
+    pa.field("version", pa.string()),
+    pa.field("device", pa.string()),
+    pa.field("op_name", pa.string()),
+    pa.field("kernel_source", pa.string()),
+]
+_LATENCY = pa.field("latency", pa.float64())
+
+
+def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    return pa.schema([*_WHO, *(pa.field(name, kind) for name, kind in columns), _LATENCY])
+
+
+_WORD, _NUMBER = pa.string(), pa.int64()
+_ATTENTION = _schema(
+    *(
+        (name, _NUMBER)
+        for name in ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim")
+    ),
+    *(("beam_width", _NUMBER), ("attn_dtype", _WORD), ("kv_cache_dtype", _WORD)),
+    *(("step", _NUMBER), ("window_size", _NUMBER)),
+)
+SCHEMAS = {
+    "gemm": _schema(("gemm_dtype", _WORD), *((name, _NUMBER) for name in "mnk")),
+    "context_attention": _ATTENTION,
+    "generation_attention": _ATTENTION,
+    "moe": _schema(
+        ("moe_dtype", _WORD),
+        *(
+            (name, _NUMBER)
+            for name in (
+                *("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
+                *("moe_tp_size", "moe_ep_size"),
+            )
+        ),
+        ("distribution", _WORD),
+    ),
+    "nccl": _schema(("nccl_dtype", _WORD), ("num_gpus", _NUMBER), ("message_size", _NUMBER)),
+}
+# AIConfigurator's names; `sq` has 8-bit weights and activations.
+_FLOATS = {"DT_BF16": "bfloat16", "DT_FLOAT16": "float16", "FLOAT16": "float16"}
+_GEMM_DTYPES = {**_FLOATS, "INT8": "sq"}
+_MESSAGES = {"bfloat16": "half", "float16": "half", "int8": "int8"}
+_PRODUCTS = ("MatMulV2", "MatMulV3", "MatMulCommon", "QuantBatchMatmulV3")
+_OPERATIONS = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "all_to_all": "alltoall",
+}
+_WHOLE = ("all_gather", "reduce_scatter")  # their size is that of all ranks together
+_FUSED = "FusedInferAttentionScore"
+_BLOCK_TABLE, _ROTARY = 14, (24, 25)  # slots of it
+_UNEVEN = "uneven lengths"
+
+_Row = dict[str, object]
+_Rows = Iterator[tuple[str, _Row | str]]  # a row of a table, or why a case has none
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts of a model, whose routing the shapes of a rank's products do not show."""
+
+    choices: int  # of each token
+    experts: int
+    intermediate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The tables by their names, and how many cases are in none, by the reason."""
+
+    tables: Mapping[str, pa.Table]
+    left_out: Mapping[str, int]
+
+
+def exported(version: Version, experts: Experts | None = None) -> Exported:
+    """Return the tables of a version directory. Without `experts` there is none of experts."""
+    left_out: Counter[str] = Counter()
+    best: dict[str, dict[object, _Row]] = {name: {} for name in SCHEMAS}
+    for name, row in (
+        *_gemm(version),
+        *_attention(version),
+        *(_experts(version, experts) if experts else ()),
+        *_collectives(version),
+    ):
+        if isinstance(row, str):
+            left_out[f"{name}: {row}"] += 1
+            continue
+        keys = tuple(row[key] for key in SCHEMAS[name].names[len(_WHO) : -1])
+        known = best[name].setdefault((row["op_name"], *keys), row)
+        if known is not row:
+            left_out[f"{name}: another case of the same key is shorter"] += 1
+            if row["latency"] < known["latency"]:
+                best[name][(row["op_name"], *keys)] = row
+    tables = {
+        name: pa.Table.from_pylist(list(rows.values()), schema=SCHEMAS[name])
+        for name, rows in best.items()
+        if rows
+    }
+    return Exported(tables, dict(sorted(left_out.items())))
+
+
+def _row(version: Version, op: str, source: str, answer: Answer, **cells: object) -> _Row:
+    device, _, name = version.path.partition("/")
+    stack = name.rpartition("/")[2]
+    framework, number = "VLLM", stack.partition("_torch")[0].removeprefix("vllm")
+    if source in _LIBRARIES.values():
+        framework, number = source, stack.rpartition("_cann")[2]
+    who = (framework, number, device, op, source)
+    return {
+        **dict(zip((field.name for field in _WHO), who, strict=True)),
+        **cells,
+        "latency": answer.value_us / 1e3,
+    }
+
+
+_LIBRARIES = {"npu": "HCCL", "cuda": "NCCL", "cpu": "gloo"}
+
+
+def _cases(version: Version, kernel: str) -> Iterator[tuple[Case, Answer]]:
+    for cells, answer in version.cases(kernel):
+        yield record_of_cells(kernel, cells).case, answer
+
+
+def _gemm(version: Version) -> _Rows:
+    for kernel in _PRODUCTS:
+        for case, answer in _cases(version, kernel):
+            inputs, outputs = case.inputs or (), case.outputs or ()
+            dtype = _GEMM_DTYPES.get(inputs[0].dtype) if inputs else None
+            shape = outputs[0].shape if outputs else None
+            if dtype is None or len(inputs) < 2 or inputs[1].dtype != inputs[0].dtype:
+                yield "gemm", "no dtype of AIConfigurator"
+            elif shape is None or len(shape) < 2 or 0 in shape:
+                yield "gemm", "no product of two matrices"
+            else:
+                m, n = prod(shape[:-1]), shape[-1]
+                sizes = {"m": m, "n": n, "k": inputs[0].numel // m}
+                yield "gemm", _row(version, "gemm", kernel, answer, gemm_dtype=dtype, **sizes)
+
+
+def _attention(version: Version) -> _Rows:
+    for case, answer in _cases(version, _FUSED):
+        found = _attention_key(case)
+        if isinstance(found, str):
+            yield "attention", found
+            continue
+        name, key = found
+        yield name, _row(version, name, _FUSED, answer, beam_width=1, window_size=0, **key)
+
+
+def _attention_key(case: Case) -> tuple[str, _Row] | str:
+    """Return the table of a case of attention and its key there, or why it has none."""
+    inputs = case.inputs or ()
+    query, key = inputs[:2] if len(inputs) > 1 else (Slot(None, "", ""),) * 2
+    dtype, cache = (_FLOATS.get(slot.dtype) for slot in (query, key))
+    if dtype is None or (cache is None and key.dtype != "INT8"):
+        return "no dtype of AIConfigurator"
+    if any(at < len(inputs) and inputs[at].shape for at in _ROTARY):
+        return "latent attention"
+    if query.shape is None or len(query.shape) != 3 or key.shape is None:
+        return "no layout of tokens, heads and width"
+    tokens, heads, width = query.shape
+    is_paged = len(inputs) > _BLOCK_TABLE and bool(inputs[_BLOCK_TABLE].shape)
+    of_queries = _numbers(case, "actual_seq_lengths_values")
+    keys = _numbers(case, "actual_seq_lengths_kv_values")
+    if is_paged:
+        batch = (inputs[_BLOCK_TABLE].shape or (0,))[0]
+    else:
+        batch, keys = len(of_queries), _steps(keys)
+    batch = len(of_queries) or batch
+    if not batch or tokens % batch:
+        return _UNEVEN if batch else "no lengths"
+    if set(_steps(of_queries)) - {tokens / batch}:
+        return _UNEVEN
+    lengths = set(keys) or set(_numbers(case, "avg_seq_len"))
+    if len(lengths) != 1:
+        return _UNEVEN if lengths else "no lengths"
+    queries, length = tokens // batch, int(lengths.pop())
+    kv_heads = _key_heads(case, key.shape, width, is_paged)
+    if kv_heads is None:
+        return "no number of key heads"
+    is_decode = queries == 1
+    if not is_decode and length != queries:
+        return "tokens before the new ones"
+    return "generation_attention" if is_decode else "context_attention", {
+        "batch_size": batch,
+        "isl": queries,
+        "step": length - 1 if is_decode else 0,  # the sum is the number of keys
+        "num_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": width,
+        "attn_dtype": dtype,
+        "kv_cache_dtype": cache or "int8",
+    }
+
+
+def _key_heads(case: Case, shape: Sequence[int], width: int, is_paged: bool) -> int | None:
+    named = case.attribute(RUNTIME_PREFIX + "num_key_value_heads")
+    if named:
+        return int(named) if named.isdecimal() else None
+    if len(shape) == 4:
+        return shape[1]
+    if len(shape) != 3:
+        return None
+    return shape[2] // width if is_paged else shape[1]
+
+
+def _numbers(case: Case, name: str) -> list[float]:
+    text = case.attribute(RUNTIME_PREFIX + name)
+    return [float(part) for part in text.split(",")] if text else []
+
+
+def _steps(ends: Sequence[float]) -> list[float]:
+    """Return the lengths whose sums are these."""
+    return [end - begin for begin, end in zip((0.0, *ends), ends, strict=False)]
+
+
+def _experts(version: Version, model: Experts) -> _Rows:
+    """Yield the experts of a rank: the product of gate and up, the activation, and the product of
+    down, for the same tokens and experts."""
+    products: dict[tuple[str, int, int, int, int], Answer] = {}
+    for case, answer in _cases(version, "GroupedMatmul"):
+        key = _grouped(case)
+        if isinstance(key, str):
+            yield "moe", key
+        elif key not in products or answer.value_us < products[key].value_us:
+            products[key] = answer
+    activations: dict[tuple[str, int, int], Answer] = {}
+    for case, answer in _cases(version, "SwiGlu"):
+        slot = (case.inputs or (Slot(None, "", ""),))[0]
+        if slot.shape:
+            activations[slot.dtype, prod(slot.shape[:-1]), slot.shape[-1]] = answer
+    for (dtype, rows, count, inner, hidden), down in products.items():
+        parts = (
+            products.get((dtype, rows, count, hidden, 2 * inner)),
+            activations.get((dtype, rows, 2 * inner)),
+        )
+        ranks, is_whole = divmod(model.experts, count)
+        tokens, is_left = divmod(rows * ranks, model.choices)
+        shards, is_cut = divmod(model.intermediate, inner)
+        if is_whole or is_left or is_cut or not tokens or not shards:
+            continue  # a product of gate and up, or of another model
+        if None in parts:
+            yield "moe", "no product of gate and up, or no activation, for the same tokens"
+            continue
+        total_us = down.value_us + sum(part.value_us for part in parts if part is not None)
+        sizes = {
+            "num_tokens": tokens,
+            "hidden_size": hidden,
+            "inter_size": model.intermediate,
+            "topk": model.choices,
+            "num_experts": model.experts,
+            "moe_tp_size": shards,
+            "moe_ep_size": ranks,
+        }
+        answer = down._replace(value_us=total_us)
+        named = {"moe_dtype": _FLOATS[dtype], "distribution": "balanced"}
+        yield "moe", _row(version, "moe", "GroupedMatmul", answer, **named, **sizes)
+
+
+def _grouped(case: Case) -> tuple[str, int, int, int, int] | str:
+    """Return dtype, rows, experts, depth and width of a product by expert, or why it has none."""
+    inputs = case.inputs or ()
+    weight = logical_shape(inputs[1]) if len(inputs) > 1 else ()
+    if len(weight) != 3 or inputs[0].shape is None or len(inputs[0].shape) != 2:
+        return "no product by expert"
+    if inputs[0].dtype not in _FLOATS or dtype_of(inputs[1].dtype) != dtype_of(inputs[0].dtype):
+        return "no dtype of AIConfigurator"
+    if case.attribute(EP_SIZE) or len(set(_steps(_numbers(case, "group_list_values")))) > 1:
+        return _UNEVEN
+    rows, depth = inputs[0].shape
+    wide = weight[1:] if weight[1] == depth else (weight[2], weight[1])
+    return inputs[0].dtype, rows, weight[0], depth, wide[1]
+
+
+def _collectives(version: Version) -> _Rows:
+    library = _LIBRARIES.get(backend_of(version.path.partition("/")[0]), "HCCL")
+    for kernel in BY_KERNEL_TYPE:
+        found = list(collectives_of(version, kernel))
+        nearest: dict[int, int] = {}
+        for one, _ in found:
+            nearest[one.group_size] = max(one.tier, nearest.get(one.group_size, 0))
+        for one, answer in found:
+            name, dtype = _OPERATIONS.get(one.operation), _MESSAGES.get(one.dtype)
+            if name is None or dtype is None:
+                yield "nccl", f"no name for {one.operation} of {one.dtype}"
+            elif one.tier != nearest[one.group_size]:
+                yield "nccl", "not of the nearest ranks"
+            else:
+                elements = one.message_bytes // DTYPES[one.dtype][1]
+                if one.operation in _WHOLE:
+                    elements *= one.group_size
+                sizes = {"num_gpus": one.group_size, "message_size": elements}
+                yield "nccl", _row(version, name, library, answer, nccl_dtype=dtype, **sizes)
