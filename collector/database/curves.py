@@ -10,7 +10,7 @@ and none on a CPU or over several ranks.
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,8 +77,19 @@ def work_of(cases: pa.Table, stack: Stack, *, is_checked: bool) -> Work:
     """Return the work of the cases of these records, 0 without a declaration. With `is_checked`,
     which takes longer, it is unknown for cases that the declaration refuses; otherwise the work of
     such cases is arbitrary."""
-    found = np.full((cases.num_rows, 3), np.nan)
-    forms, alone = read_forms(cases)
+    return work_of_forms(*read_forms(cases), cases.num_rows, stack, is_checked=is_checked)
+
+
+def work_of_forms(
+    forms: Iterable[tuple[Whole, "Form"]],
+    alone: Iterable[tuple[int, Case]],
+    count: int,
+    stack: Stack,
+    *,
+    is_checked: bool,
+) -> Work:
+    """Return the work of so many cases that `read_forms` read."""
+    found = np.full((count, 3), np.nan)
     for places, form in forms:
         found[places, :2] = together.evaluate_together(
             _evaluation_of(form.first, is_checked), *form

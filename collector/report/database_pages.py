@@ -16,7 +16,7 @@ from collector.database.version_quality import (
     ShownVersion,
     VersionQuality,
     quality_of,
-    shown_versions,
+    shown_version,
     suspect_cases,
 )
 from collector.report.kernel_data import (
@@ -27,6 +27,7 @@ from collector.report.kernel_data import (
 )
 from collector.report.pages import Folder, Page, Table, file_stem
 
+_SPAN_COLUMNS = ("node", "device_serial", "started_at")
 _MOST_SUSPECTS = 2000  # on the page; the CSV has all
 _EDGES = np.logspace(-3, 1, 41)  # of the histogram of half-widths, from 0.1 % to 1000 %
 _SUMMARY = (
@@ -59,20 +60,23 @@ def write_database(
     folder: Folder,
     source: DatabaseSource,
     commit: Commit,
-    state: State,
+    paths: Sequence[str],
+    state_of: Callable[[str], State],
     coverage: Mapping[str, Sequence[WorkloadCoverage]],
 ) -> int:
     """Write the pages of a version of the database; return their number.
 
-    `coverage` is that of each version directory by its path. One version directory is the first
-    page; several have a folder each, and the first page lists them."""
-    paths = sorted(state.versions)
-    rooms = {path: "" if len(paths) == 1 else f"{file_stem(path)}/" for path in paths}
+    `state_of` returns the state of one of its version directories (`paths`), and `coverage` has
+    how far each covers workloads. One version directory is the first page; several have a folder
+    each, and the first page lists them."""
     listed, count = [], 0
-    for shown in shown_versions(state):
-        up = "index" if len(paths) > 1 else ""
-        writer = _VersionPages(folder, rooms[shown.path], up, source, commit, shown, state)
-        listed.append(writer.write(coverage.get(shown.path, ())))
+    for path in paths:
+        room, up = ("", "") if len(paths) == 1 else (f"{file_stem(path)}/", "index")
+        state = state_of(path)
+        writer = _VersionPages(
+            folder, room, up, source, commit, shown_version(state, path), state
+        )
+        listed.append(writer.write(coverage.get(path, ())))
         count += writer.pages
     if len(paths) != 1:
         facts = _facts(commit, source)
@@ -104,17 +108,16 @@ class _VersionPages:
         self._commit, self._shown = commit, shown
         version = state.versions[shown.path]
         self._stack = version.shown_stack
-        rows = state.measurements.select(
-            [*dict.fromkeys((*CERTIFICATE_COLUMNS, "version_path", "stack_id"))]
-        )
-        self._measurements = of_stack(rows, version, shown.path).select(CERTIFICATE_COLUMNS)
+        self._version, self._all = version, state.measurements
         self.pages = 0
 
     def write(self, coverage: Sequence[WorkloadCoverage]) -> dict[str, Any]:
         """Write the pages; return the entry of the version directory in the list of all."""
         kernels = []
+        pa.default_memory_pool().release_unused()  # a fifth of all at 150,000 cases
         for name in sorted(pc.unique(self._shown.cases["kernel_type"]).to_pylist()):
-            found = kernel_data(self._shown, self._stack, self._measurements, name)
+            measurements = self._measurements(CERTIFICATE_COLUMNS, name)
+            found = kernel_data(self._shown, self._stack, measurements, name)
             kernels.append({**found.summary, "stem": self._write_kernel(found)})
         quality = quality_of(self._shown)
         suspects = self._suspect_rows()
@@ -125,7 +128,7 @@ class _VersionPages:
             "quality": _quality(quality),
             "widths": self._widths(),
             "sessions": _session_factors(self._shown),
-            "spans": _spans(self._measurements),
+            "spans": _spans(self._measurements(_SPAN_COLUMNS)),
             "kernels": kernels,
             "coverage": [asdict(one) for one in coverage],
             "suspects": len(suspects),
@@ -152,6 +155,15 @@ class _VersionPages:
             "warned": quality.warned,
             "median_half_width": quality.median_reach,
         }
+
+    def _measurements(self, names: Sequence[str], kernel: str = "") -> pa.Table:
+        """Return these columns of the measurements that belong to the stack of the version: of one
+        kernel type, or all."""
+        more = ("kernel_type", "version_path", "stack_id", "cache")
+        rows = self._all.select([*dict.fromkeys((*names, *more))])  # a filter copies all columns
+        if kernel:
+            rows = rows.filter(pc.equal(rows["kernel_type"], kernel))
+        return of_stack(rows, self._version, self._shown.path).select(names)
 
     def _write_kernel(self, found: KernelData) -> str:
         stem = file_stem(found.kernel)

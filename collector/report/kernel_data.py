@@ -1,9 +1,11 @@
 """The cases of one kernel type for its page: sizes, durations with intervals, work, warnings, and
 the measurements that they come from."""
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 from typing import Any
 
@@ -13,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.codec.numbers import number_of
-from collector.database.curves import read_forms, work_of
+from collector.database.curves import Form, read_forms, work_of_forms
 from collector.database.state import TEXT
 from collector.database.version_quality import ShownVersion
-from collector.model.case import Case
+from collector.model.case import Case, Slot
 from collector.model.stack import Stack
 from collector.model.vocabulary import INPUT_SHAPES, LENGTH_COLUMNS, RUNTIME_PREFIX
 from collector.ops.floor import described_peaks
@@ -24,6 +26,7 @@ from collector.ops.registry import family_of
 from collector.ops.together import lengths_of
 
 A_CHUNK = 200  # cases whose measurements are in one data file
+_WHOLE = re.compile(r"[0-9]{1,15}(?:,[0-9]{1,15})*")
 _MOST_AXES = 6
 _MOST_FAILURES = 500
 _NUMBERS = (
@@ -42,6 +45,10 @@ KERNEL_COLUMNS = (
     *("mean_us", "low_us", "high_us", "sessions", "warnings"),
     *("operations", "traffic_bytes", "tflop_per_s", "gib_per_s", "roofline_share", "outlier"),
 )
+_SHORT = (
+    *("mean_us", "low_us", "high_us", "operations", "traffic_bytes"),
+    *("flop_per_s", "bytes_per_s", "roofline_share"),
+)
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
@@ -53,9 +60,12 @@ class KernelData:
 
     kernel: str
     page: Mapping[str, Any]
-    rows: Sequence[Sequence[object]]
+    rows: Iterable[Sequence[object]]
     summary: Mapping[str, Any]
     chunks: Iterator[Mapping[str, Any]]
+
+
+_Lengths = Mapping[str, tuple[int, float, float]]  # by column: the count, maximum and sum of a list
 
 
 class _Group:
@@ -66,7 +76,7 @@ class _Group:
         self.case = case
         self.places: list[int] = []
         self.sizes: list[list[int]] = []
-        self.lengths: list[Mapping[str, Sequence[float]]] = []
+        self.lengths: list[_Lengths] = []
 
 
 def kernel_data(
@@ -74,17 +84,21 @@ def kernel_data(
 ) -> KernelData:
     """Return the data of one kernel type of a version directory.
 
-    `measurements` are those of the stack, with CERTIFICATE_COLUMNS."""
+    `measurements` are those of the kernel type on this stack, with CERTIFICATE_COLUMNS."""
     cases = shown.cases.filter(pc.equal(shown.cases["kernel_type"], kernel))
     best = shown.best.filter(pc.is_in(shown.best["case"], value_set=_plain(cases["case"])))
     good = best.filter(best["good"])
     measured = cases.filter(pc.is_in(cases["case"], value_set=_plain(good["case"])))
-    groups = _groups(measured)
-    order = [place for group in groups for place in group.places]
-    measured = measured.take(pa.array(order, pa.int64()))
-    columns = _columns(measured, shown, stack, good, groups)
+    forms, single = read_forms(measured)
+    alone = list(single)
+    groups = _groups(measured.num_rows, forms, alone)
+    order = np.array([place for group in groups for place in group.places], np.int64)
+    found = work_of_forms(forms, alone, measured.num_rows, stack, is_checked=False)
+    work = np.array([found.operations, found.traffic])[:, order]
+    del forms, alone
+    measured = measured.take(pa.array(order))
+    columns = _columns(measured, shown, stack, good, groups, work)
     failures = _failures(cases, best)
-    own = measurements.filter(pc.is_in(measurements["case"], value_set=_plain(measured["case"])))
     page = {
         "kernel": kernel,
         "family": family_of(kernel),
@@ -92,7 +106,9 @@ def kernel_data(
         "device": stack.device,
         "cases": cases.num_rows,
         "groups": _described_groups(groups, columns),
-        "columns": {name: _short(values) for name, values in columns.items()},
+        "columns": {
+            name: _short(values) if name in _SHORT else values for name, values in columns.items()
+        },
         "roof": _roof(stack),
         "failures": failures,
         "chunk": A_CHUNK,
@@ -102,7 +118,7 @@ def kernel_data(
         page,
         _csv_rows(groups, columns),
         _summary(kernel, cases.num_rows, columns, failures),
-        _chunks(own, measured["case"].to_pylist()),
+        _chunks(measurements, measured["case"].to_pylist()),
     )
 
 
@@ -113,21 +129,23 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
 # Groups of cases, and the sizes that differ in each.
 
 
-def _groups(cases: pa.Table) -> list[_Group]:
-    """Return the groups, the largest first; cases that cannot be read are in the last one."""
+def _groups(
+    count: int, forms: Sequence[tuple[Whole, Form]], alone: Sequence[tuple[int, Case]]
+) -> list[_Group]:
+    """Return the groups of so many cases, the largest first; cases that cannot be read are in the
+    last one."""
     found: dict[object, _Group] = {}
-    forms, alone = read_forms(cases)
     read = [(places.tolist(), form.lengths.tolist(), form.first) for places, form in forms]
     read += [([place], [lengths_of(case)], case) for place, case in alone]
     for places, sizes, case in read:
-        group = found.setdefault(_signature(case), _Group(case))
         lengths = _lengths(case)
+        group = found.setdefault((_signature(case), tuple(sorted(lengths))), _Group(case))
         group.places += places
         group.sizes += sizes
         group.lengths += [lengths] * len(places)
     groups = sorted(found.values(), key=lambda one: (-len(one.places), str(_label(one.case))))
     known = {place for group in groups for place in group.places}
-    if unread := [place for place in range(cases.num_rows) if place not in known]:
+    if unread := [place for place in range(count) if place not in known]:
         rest = _Group(Case("", None, None))
         rest.places, rest.sizes = unread, [[] for _ in unread]
         rest.lengths = [{} for _ in unread]
@@ -145,23 +163,25 @@ def _signature(case: Case) -> object:
         None if of is None else tuple((s.dtype, s.format, len(s.shape or ())) for s in of)
         for of in (case.inputs, case.outputs)
     )
-    return slots, case.op_state, _settings(case), tuple(sorted(_lengths(case)))
+    return slots, case.op_state, _settings(case)
 
 
 def _settings(case: Case) -> tuple[tuple[str, str], ...]:
     return tuple((name, text) for name, text in case.attributes if name not in LENGTH_COLUMNS)
 
 
-def _lengths(case: Case) -> dict[str, list[float]]:
+def _lengths(case: Case) -> _Lengths:
     found = {}
     for name, text in case.attributes:
         if name in LENGTH_COLUMNS:
+            parts = text.split(",")
             try:
-                found[name.removeprefix(RUNTIME_PREFIX)] = [
-                    number_of(part) for part in text.split(",")
-                ]
+                numbers: Sequence[float]
+                # `number_of` takes ten times as long, and there are millions.
+                numbers = list(map(int if _WHOLE.fullmatch(text) else number_of, parts))
             except ValueError:
                 continue
+            found[name.removeprefix(RUNTIME_PREFIX)] = (len(parts), max(numbers), sum(numbers))
     return found
 
 
@@ -171,12 +191,21 @@ def _label(case: Case) -> dict[str, str]:
         return {"inputs": ""}
     settings = "; ".join(f"{n.removeprefix(RUNTIME_PREFIX)}={t}" for n, t in _settings(case))
     return {
-        "inputs": ", ".join(_slot(s.dtype, s.format, len(s.shape or ())) for s in case.inputs),
+        "inputs": _slots(case.inputs),
         "dtypes": ";".join(slot.dtype for slot in case.inputs),
         "formats": ";".join(slot.format for slot in case.inputs),
         "state": case.op_state,
         "settings": settings,
     }
+
+
+def _slots(slots: Sequence[Slot]) -> str:
+    """Return the inputs that are there, in short: `bf16[2] x 2, int8[2] FRACTAL_NZ`."""
+    texts = [
+        _slot(slot.dtype, slot.format, len(slot.shape or ())) for slot in slots if not slot.is_blank
+    ]
+    runs = [(text, len(list(same))) for text, same in groupby(texts)]
+    return ", ".join(text if count == 1 else f"{text} x {count}" for text, count in runs)
 
 
 def _slot(dtype: str, layout: str, rank: int) -> str:
@@ -188,7 +217,7 @@ def _axes(group: _Group) -> list[dict[str, Any]]:
     """Return the sizes that differ among the cases of a group, by name, the most distinct first."""
     found: list[tuple[str, str, list[float]]] = []
     product = _product_axes(group)
-    found += product
+    found += [*product, *_length_axes(group)]
     if not product and group.sizes and group.sizes[0]:
         columns = np.array(group.sizes, np.int64).T
         names = [
@@ -198,7 +227,6 @@ def _axes(group: _Group) -> list[dict[str, Any]]:
             for dim in range(len(slot.shape or ()))
         ]
         found += [(name, "", column.tolist()) for name, column in zip(names, columns, strict=True)]
-    found += _length_axes(group)
     kept: list[dict[str, Any]] = []
     for name, unit, values in found:
         differs = len(set(values)) > 1
@@ -231,24 +259,39 @@ def _product_axes(group: _Group) -> list[tuple[str, str, list[float]]]:
     return [(name, "", [int(v) for v in values.tolist()]) for name, values in axes]
 
 
+# The lists of lengths that axes show, the first that a case has, and what one number of it is.
+_LISTS = (
+    ("actual_seq_lengths_kv_values", "KV length", "requests"),
+    ("avg_seq_len", "mean length", "values"),
+    ("group_list_values", "group", "groups"),
+    ("actual_seq_lengths_values", "query length", "requests"),
+)
+
+
 def _length_axes(group: _Group) -> list[tuple[str, str, list[float]]]:
-    if not group.lengths or not group.lengths[0]:
+    first = group.lengths[0] if group.lengths else {}
+    known = next((one for one in _LISTS if first.get(one[0])), None)
+    if known is None:
         return []
-    axes = []
-    for name in sorted(group.lengths[0]):
-        lists = [lengths.get(name) or [0.0] for lengths in group.lengths]
-        plain = name.removesuffix("_values").replace("_", " ")
-        axes.append((f"{plain}: requests", "", [float(len(one)) for one in lists]))
-        axes.append((f"{plain}: longest", "tokens", [max(one) for one in lists]))
-        axes.append((f"{plain}: total", "tokens", [sum(one) for one in lists]))
-    return axes
+    column, name, counted = known
+    lists = [lengths.get(column, (0, 0.0, 0.0)) for lengths in group.lengths]
+    names = ((counted, ""), (f"{name}, longest", "tokens"), (f"{name}, total", "tokens"))
+    return [
+        (axis, unit, list(values))
+        for (axis, unit), values in zip(names, zip(*lists, strict=True), strict=True)
+    ]
 
 
 # The columns of the measured cases, group by group.
 
 
 def _columns(
-    measured: pa.Table, shown: ShownVersion, stack: Stack, good: pa.Table, groups: Sequence[_Group]
+    measured: pa.Table,
+    shown: ShownVersion,
+    stack: Stack,
+    good: pa.Table,
+    groups: Sequence[_Group],
+    work: Floats,
 ) -> dict[str, list[Any]]:
     names = measured["case"].to_pylist()
     by_case = dict(zip(*(good[name].to_pylist() for name in ("case", "measurement")), strict=True))
@@ -268,10 +311,8 @@ def _columns(
         own[case][1] if one is None else one.high_us
         for case, one in zip(names, intervals, strict=True)
     ]
-    work = work_of(measured, stack, is_checked=False)
     seconds = np.array(mean_us) / 1e6
-    operations = np.where(work.operations > 0, work.operations, np.nan)
-    traffic = np.where(work.traffic > 0, work.traffic, np.nan)
+    operations, traffic = np.where(work > 0, work, np.nan)
     return {
         "case": names,
         "shapes": [text.strip('"') for text in measured[INPUT_SHAPES].to_pylist()],
@@ -317,10 +358,10 @@ def _roofline_shares(
 
 
 def _compute_dtype(case: Case) -> str:
-    """Return torch's name of the dtype that a launch computes in, as far as its inputs show."""
+    """Return torch's name of the dtype that a launch computes in, as far as its inputs show: that
+    of the first input, or of the first floating one."""
     dtypes = [slot.known_dtype for slot in case.inputs or ()]
-    names = [dtype.torch_name for dtype in dtypes if dtype is not None]
-    if "int8" in names:
+    if dtypes and dtypes[0] is not None and dtypes[0].torch_name == "int8":
         return "int8"
     floating = [dtype.torch_name for dtype in dtypes if dtype is not None and dtype.is_floating]
     return floating[0] if floating else ""
@@ -380,22 +421,20 @@ def _described_groups(
     return found
 
 
-def _csv_rows(groups: Sequence[_Group], columns: Mapping[str, Sequence[Any]]) -> list[list[object]]:
-    labels = [_label(group.case) for group in groups for _ in group.places]
-    rows: list[list[object]] = []
+def _csv_rows(
+    groups: Sequence[_Group], columns: Mapping[str, Sequence[Any]]
+) -> Iterator[list[object]]:
+    labels = (label for one in groups for label in [_label(one.case)] * len(one.places))
     names = ("mean_us", "low_us", "high_us", "sessions", "warnings", "operations")
     for at, label in enumerate(labels):
         flop_per_s, bytes_per_s = columns["flop_per_s"][at], columns["bytes_per_s"][at]
-        rows.append(
-            [
-                *(columns["case"][at], label.get("dtypes", ""), label.get("formats", "")),
-                *(columns["shapes"][at], label.get("settings", "")),
-                *(columns[name][at] for name in names),
-                *(columns["traffic_bytes"][at], flop_per_s / 1e12, bytes_per_s / 2**30),
-                *(columns["roofline_share"][at], int(columns["outlier"][at])),
-            ]
-        )
-    return rows
+        yield [
+            *(columns["case"][at], label.get("dtypes", ""), label.get("formats", "")),
+            *(columns["shapes"][at], label.get("settings", "")),
+            *(columns[name][at] for name in names),
+            *(columns["traffic_bytes"][at], flop_per_s / 1e12, bytes_per_s / 2**30),
+            *(columns["roofline_share"][at], int(columns["outlier"][at])),
+        ]
 
 
 def _failures(cases: pa.Table, best: pa.Table) -> dict[str, Any]:
@@ -450,35 +489,43 @@ def _summary(
 def _chunks(measurements: pa.Table, cases: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the measurements of A_CHUNK cases at a time, column by column; a column in which all
     are equal is the value itself."""
-    row = pc.index_in(measurements["case"], value_set=pa.array(cases, TEXT)).combine_chunks()
-    order = pc.sort_indices(row)
-    row = row.take(order).to_numpy()
+    index = pc.index_in(measurements["case"], value_set=pa.array(cases, TEXT)).to_numpy()
+    known = np.flatnonzero(np.isfinite(index))  # NaN for a case without a duration
+    known = known[np.argsort(index[known], kind="stable")]
+    row = index[known].astype(np.int64)
+    order = pa.array(known)
+    numbers = {name: _short(_numbers(measurements[name]), order) for name in _NUMBERS}
     for begin in range(0, len(cases), A_CHUNK):
-        first, last = np.searchsorted(row, [begin, begin + A_CHUNK])
-        own = measurements.take(order.slice(first, last - first))
-        columns: dict[str, Any] = {"row": row[first:last].tolist()}
-        for name in _NUMBERS:
-            columns[name] = _collapsed(
-                [_short_number(float(text)) if text else None for text in own[name].to_pylist()]
-            )
-        for name in _TEXTS:
-            columns[name] = _collapsed(own[name].to_pylist())
-        yield columns
+        first, last = np.searchsorted(row, [begin, begin + A_CHUNK]).tolist()
+        own = measurements.select(_TEXTS).take(order.slice(first, last - first))
+        yield {
+            "row": row[first:last].tolist(),
+            **{name: _collapsed(values[first:last]) for name, values in numbers.items()},
+            **{name: _collapsed(own[name].to_pylist()) for name in _TEXTS},
+        }
+
+
+def _numbers(texts: pa.ChunkedArray) -> Floats:
+    """Return the numbers of a column of texts, NaN where there is none."""
+    known = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
+    found: Floats = known.cast(pa.float64()).to_numpy()
+    return found
 
 
 def _collapsed(values: list[Any]) -> Any:
     return values[0] if values and all(value == values[0] for value in values) else values
 
 
-def _short(values: Sequence[Any]) -> list[Any]:
-    """Return numbers with six digits, which halves the size of a page's data."""
-    return [_short_number(value) if isinstance(value, float) else value for value in values]
-
-
-def _short_number(value: float) -> float | None:
-    return float(f"{value:.6g}") if np.isfinite(value) else None
-
-
-def half_width(mean_us: float, high_us: float) -> float:
-    """Return the half-width of an interval as a share of the mean."""
-    return high_us / mean_us - 1
+def _short(values: Any, order: Any = None) -> list[Any]:
+    """Return numbers with six digits, which halves the size of a page's data; None for NaN."""
+    found = np.asarray(values, np.float64)
+    if order is not None:
+        found = found[order.to_numpy()]
+    is_known = np.isfinite(found) & (found != 0)
+    places = 5 - np.floor(np.log10(np.abs(np.where(is_known, found, 1.0))))
+    scale = 10.0 ** np.abs(places)
+    # A whole number over a power of ten is the nearest float to its decimal digits.
+    short = np.where(places >= 0, np.rint(found * scale) / scale, np.rint(found / scale) * scale)
+    plain = np.where(is_known, short, found).astype(object)
+    plain[~np.isfinite(found)] = None
+    return list(plain.tolist())

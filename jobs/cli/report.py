@@ -52,6 +52,7 @@ def database_report_command(
       opmeter report db -o report
       opmeter report db 3 -o report --profile PROF_000001 --model qwen3-32b:tp=4 --lang zh
     """
+    from collector.database.manifest import read_manifest
     from collector.database.snapshot import load_state
     from collector.report.database_pages import DatabaseSource, write_database
     from collector.report.pages import Folder
@@ -62,7 +63,7 @@ def database_report_command(
     folder = Folder(output, lang)
     store = open_root(root)
     commit = chosen_commit(store, root, version)
-    state = load_state(store, commit)
+    manifest = read_manifest(store, commit)
     workloads = [
         *((str(path), options.WorkloadOptions(profile=path)) for path in profile or ()),
         *((text, _model_workload(text)) for text in model or ()),
@@ -72,10 +73,14 @@ def database_report_command(
             _covered(name, workload, options.VersionOptions(root, commit.number, place))
             for name, workload in workloads
         ]
-        for place in sorted(state.versions)
+        for place in sorted(manifest.versions)
     }
     source = DatabaseSource(store.url, lambda key: address_of(store.url, key))
-    pages = write_database(folder, source, commit, state, covered)
+    pages = write_database(
+        *(folder, source, commit, sorted(manifest.versions)),
+        lambda path: load_state(store, commit, manifest, paths=[path]),
+        covered,
+    )
     folder.finish()
     say(f"version {commit.number}: {counted(pages, 'page')}, open {output / 'index.html'}")
 

@@ -53,10 +53,15 @@ def write_versions(
     store: Store, campaign: str, stacks: Sequence[Stack], measurements: int
 ) -> Commit:
     """A commit for each stack, with so many final measurements each."""
+    numbered = enumerate(stacks, 1)
+    return write_states(store, [_state(campaign, one, measurements, n) for n, one in numbered])
+
+
+def write_states(store: Store, states: Sequence[State]) -> Commit:
+    """A commit for each state, which has one version directory, without its tree."""
     commit = manifest = None
-    for number, stack in enumerate(stacks, 1):
-        state = _state(campaign, stack, measurements, number)
-        path = stack.version_path
+    for number, state in enumerate(states, 1):
+        (path,) = state.versions
         name, manifest_sha256, manifest = write_snapshot(
             *(Base(store, commit, manifest), number, state),
             View({}, INTERVAL_SCHEMA.empty_table()),

@@ -7,7 +7,7 @@ opmeter.view((data, main) => {
 
   opmeter.head(main, {
     title: data.version,
-    sub: `${t("database version")} ${data.database} · ${data.time.slice(0, 16).replace("T", " ")} · ${data.author}`,
+    sub: [`${t("database version")} ${data.database}`, data.time.slice(0, 16).replace("T", " "), data.author].filter(Boolean).join(" · "),
     facts: data.runtime === "real" ? "" : t("of a fake runtime, not measured on a device"),
   });
   opmeter.facts(main, [
@@ -142,7 +142,7 @@ opmeter.view((data, main) => {
       title: t("Drift by device and day"),
       note: `${count(rows.length)} ${t("sessions")}, ${count(devices.length)} ${t("devices")}`,
       draw: (width) => ({
-        width, height: 230, marginLeft: 48, marginBottom: 38,
+        width, height: 230, marginLeft: 48, marginBottom: 50,
         x: { type: "utc", label: t("begin of the session (UTC)"), ticks: Math.max(2, Math.floor(width / 110)), labelAnchor: "center", labelArrow: "none" },
         y: { label: `${t("duration of the canaries over usual")} (×)`, grid: true, nice: true, ticks: 5, labelArrow: "none" },
         marks: [
@@ -220,7 +220,7 @@ opmeter.view((data, main) => {
     opmeter.chart(made, {
       label: t("Warnings"),
       draw: (width) => ({
-        width, height: 26 * gates.length + 42, marginLeft: Math.min(130, width / 3), marginRight: 44, marginBottom: 34,
+        width, height: 28 * gates.length + 56, marginTop: 8, marginLeft: Math.min(130, width / 3), marginRight: 44, marginBottom: 34,
         x: { label: t("cases"), grid: true, ticks: Math.max(3, Math.floor(width / 120)), tickFormat: "~s", labelAnchor: "center", labelArrow: "none" },
         y: { label: null, domain: gates.map((one) => one.gate) },
         marks: [

@@ -2,7 +2,7 @@
 "use strict";
 
 opmeter.view((data, main) => {
-  const { t, el, count, number, percent, us, rate, bytes, bytesRate, isNumber, NONE, series } = opmeter;
+  const { t, el, count, size, number, percent, us, rate, bytes, bytesRate, isNumber, NONE, series } = opmeter;
   const MOST_POINTS = 3000;
   const c = data.columns;
   const rowCount = c.case.length;
@@ -27,15 +27,14 @@ opmeter.view((data, main) => {
     ...(shares.length ? [[t("of the roofline"), percent(d3.median(shares)), t("median over the cases")]] : []),
   ]);
 
-  if (rowCount) charts();
-  cases();
-  failures();
-  window.addEventListener("hashchange", openNamed);
-  openNamed();
-
   function openNamed() {
     const at = c.case.indexOf(decodeURIComponent(location.hash.slice(1)));
     if (at >= 0) certificate(at);
+  }
+
+  // The shapes of a case, without those of absent inputs.
+  function shapes(at) {
+    return c.shapes[at].split(";").filter(Boolean).join("; ") || c.case[at];
   }
 
   function label(group) {
@@ -76,15 +75,22 @@ opmeter.view((data, main) => {
     [t("with a warning"), "var(--warn)", d3.symbolCircle],
     [t("off the curve of its neighbours"), "var(--warn)", d3.symbolDiamond],
   ];
-  const tip = (d) => [c.shapes[d.at], `${us(d.mean)}  (${us(d.low)} – ${us(d.high)})`, isNumber(d.flops) ? rate(d.flops) : "", c.warnings[d.at]].filter(Boolean).join("\n");
+  const tip = (d) => [shapes(d.at), `${us(d.mean)}  (${us(d.low)} – ${us(d.high)})`, isNumber(d.flops) ? rate(d.flops) : "", c.warnings[d.at]].filter(Boolean).join("\n");
   const dots = (rows, x, y) => [
-    Plot.dot(rows, { x, y, r: 2.6, fill: (d) => (d.isWarned ? "transparent" : series[0]), stroke: (d) => (d.isWarned ? "var(--warn)" : series[0]), strokeWidth: 1.2 }),
+    Plot.dot(rows.filter((d) => !d.isWarned), { x, y, r: rows.length > 500 ? 2.4 : 3, fill: series[0] }),
+    Plot.dot(rows.filter((d) => d.isWarned), { x, y, r: 3.4, fill: "var(--surface)", stroke: "var(--warn)", strokeWidth: 1.6 }),
     Plot.dot(rows.filter((d) => d.isOutlier), { x, y, r: 5.5, symbol: "diamond", stroke: "var(--warn)", strokeWidth: 1.6 }),
     Plot.tip(rows, Plot.pointer({ x, y, title: tip, maxRadius: 30 })),
   ];
+  // The powers of two, or of a higher power of two, among sizes: at most so many.
+  const powers = (values, most) => {
+    const [first, last] = d3.extent(values).map(Math.log2);
+    const step = Math.max(1, Math.ceil((last - first) / Math.max(2, most)));
+    return d3.range(Math.ceil(first), last + 1e-9, step).map((power) => 2 ** power);
+  };
   const logTicks = (values) => {
     const [least, most] = d3.extent(values.filter((v) => v > 0));
-    return most / least > 50;
+    return most / least > 16;
   };
 
   function bySize(place, group, rows) {
@@ -103,17 +109,18 @@ opmeter.view((data, main) => {
       const others = group.axes.filter((one) => one !== axis);
       const key = (d) => others.map((one) => d[one.name]).join(",");
       const lines = d3.groups(rows, key).map(([, of]) => d3.sort(of, (d) => d[axis.name]))
-        .filter((of) => of.length > 2 && of[0][axis.name] !== of.at(-1)[axis.name]).slice(0, 60);
+        .filter((of) => of.length > 2 && of[0][axis.name] !== of.at(-1)[axis.name]);
+      const some = Math.ceil(lines.length / 40);
       opmeter.chart(grid, {
         title: `${t("duration")} – ${t(axis.name)}`,
         note: `${count(new Set(axis.values).size)} ${t("sizes")}`,
         open: (d) => certificate(d.at),
         draw: (width) => ({
           width, height: 290, marginLeft: 54, marginBottom: 38,
-          x: { type: isLog ? "log" : "linear", base: 2, label: axis.unit ? `${t(axis.name)} (${t(axis.unit)})` : t(axis.name), nice: !isLog, ticks: Math.max(3, Math.floor(width / 80)), tickFormat: "~s", labelAnchor: "center", labelArrow: "none" },
+          x: { type: isLog ? "log" : "linear", base: 2, label: axis.unit ? `${t(axis.name)} (${t(axis.unit)})` : t(axis.name), nice: !isLog, ticks: isLog ? powers(axis.values, width / 62) : Math.max(3, Math.floor(width / 80)), tickFormat: size, labelAnchor: "center", labelArrow: "none" },
           y: { type: isLogY ? "log" : "linear", domain: isLogY ? undefined : [0, d3.max(rows, (d) => Math.min(d.high ?? d.mean, limits[1]))], label: `${t("duration")} (µs)`, grid: true, ticks: 5, tickFormat: isLogY ? "~s" : undefined, labelArrow: "none" },
           marks: [
-            lines.map((of) => Plot.line(of, { x: axis.name, y: "mean", stroke: series[0], strokeOpacity: 0.25 })),
+            lines.filter((_, at) => at % some === 0).map((of) => Plot.line(of, { x: axis.name, y: "mean", stroke: series[0], strokeOpacity: 0.25 })),
             Plot.ruleX(shown.filter((d) => isNumber(d.low) && isNumber(d.high)), { x: axis.name, y1: (d) => Math.max(d.low, limits[0]), y2: (d) => Math.min(d.high, limits[1]), stroke: (d) => (d.isWarned ? "var(--warn)" : series[0]), strokeOpacity: 0.45 }),
             ...dots(shown, axis.name, "mean"),
           ],
@@ -131,10 +138,13 @@ opmeter.view((data, main) => {
     const many = group.axes.filter((axis) => new Set(axis.values).size > 2);
     if (many.length < 2 || rows.length < 9) return;
     const find = (pattern) => many.find((axis) => pattern.test(axis.name));
-    const x = find(/^M$/) || find(/requests$/) || many[0];
-    const y = find(/^N$/) || find(/kv.*longest$/) || find(/longest$/) || many.find((axis) => axis !== x);
+    const x = find(/^M$/) || find(/^requests$/) || many[0];
+    const y = find(/^N$/) || find(/longest$/) || many.find((axis) => axis !== x);
     if (!y || x === y) return;
-    const rest = group.axes.filter((axis) => axis !== x && axis !== y);
+    // A third size selects the map, unless these two decide it.
+    const cell = (d) => `${d[x.name]},${d[y.name]}`;
+    const isFree = (axis) => d3.rollups(rows, (of) => new Set(of.map((d) => d[axis.name])).size, cell).some(([, n]) => n > 1);
+    const rest = group.axes.filter((axis) => axis !== x && axis !== y && isFree(axis));
     const by = rest.find((axis) => axis.name === "K") || rest[0];
     const hasRate = rows.some((d) => isNumber(d.flops));
     const made = opmeter.section(place, t("Heat map"), `${t(x.name)} × ${t(y.name)}${by ? ` ${t("by")} ${t(by.name)}` : ""}`);
@@ -164,9 +174,9 @@ opmeter.view((data, main) => {
         const isWide = most / least > 20 && least > 0;
         const height = Math.max(180, Math.min(460, 26 * ys.length + 90));
         return {
-          width, height, marginLeft: 64, marginBottom: 40, marginTop: 8, padding: 0.03,
-          x: { domain: xs, label: t(x.name), ticks: every(xs, (width - 80) / 44), tickFormat: "~s", tickSize: 0, labelAnchor: "center", labelArrow: "none" },
-          y: { domain: ys, label: t(y.name), ticks: every(ys, (height - 60) / 20), tickFormat: "~s", tickSize: 0, labelArrow: "none" },
+          width, height, marginLeft: 64, marginBottom: 40, marginTop: 24, padding: 0.03,
+          x: { domain: xs, label: t(x.name), ticks: every(xs, (width - 80) / 44), tickFormat: size, tickSize: 0, labelAnchor: "center", labelArrow: "none" },
+          y: { domain: ys, label: t(y.name), labelAnchor: "top", ticks: every(ys, (height - 60) / 20), tickFormat: size, tickSize: 0, labelArrow: "none" },
           color: { scheme, type: isWide ? "log" : "linear", domain: most > least ? [least, most] : [0, most] },
           marks: [
             Plot.cell(cells, { x: "x", y: "y", fill: "value", rx: 1 }),
@@ -187,7 +197,7 @@ opmeter.view((data, main) => {
         const steps = d3.range(64);
         const of = (at) => (isWide ? least * (most / least) ** (at / 64) : least + ((most - least) * at) / 64);
         return {
-          width: Math.min(width, 360), height: 46, marginTop: 4, marginBottom: 32, marginLeft: 64, marginRight: 12,
+          width: Math.min(width, 360), height: 54, marginTop: 4, marginBottom: 38, marginLeft: 64, marginRight: 12,
           x: { type: isWide ? "log" : "linear", domain: [least, most], label: isRate ? t("achieved TFLOP/s") : t("duration (µs)"), ticks: 4, tickFormat: "~s", labelAnchor: "center", labelArrow: "none" },
           color: { scheme, type: "linear", domain: [0, 63] },
           marks: [Plot.rect(steps, { x1: of, x2: (at) => of(at + 1), y1: 0, y2: 1, fill: (at) => at })],
@@ -211,14 +221,13 @@ opmeter.view((data, main) => {
     const ridge = roof && peak ? peak / roof.bytes_per_s : null;
     const ends = [Math.min(least, ridge ? ridge / 4 : least) / 1.5, Math.max(most, ridge ? ridge * 4 : most) * 1.5];
     const line = roof && peak ? [ends[0], ridge, ends[1]].map((v) => ({ x: v, y: Math.min(peak, v * roof.bytes_per_s) })) : [];
-    const si = (v) => d3.format("~s")(v);
     opmeter.chart(grid, {
       title: t("Roofline"), note: peak ? `${group.dtype} ${rate(peak)}` : "",
       open: (d) => d.at !== undefined && certificate(d.at),
       draw: (width) => ({
         width, height: 290, marginLeft: 54, marginBottom: 38,
-        x: { type: "log", domain: ends, label: `${t("operations per byte")} (FLOP/B)`, ticks: Math.max(3, Math.floor(width / 90)), tickFormat: si, labelAnchor: "center", labelArrow: "none" },
-        y: { type: "log", label: `${t("achieved")} (FLOP/s)`, grid: true, ticks: 6, tickFormat: si, labelArrow: "none" },
+        x: { type: "log", domain: ends, label: `${t("operations per byte")} (FLOP/B)`, ticks: Math.max(3, Math.floor(width / 90)), tickFormat: "~s", labelAnchor: "center", labelArrow: "none" },
+        y: { type: "log", label: `${t("achieved")} (FLOP/s)`, grid: true, ticks: 4, tickFormat: "~s", labelArrow: "none" },
         marks: [
           Plot.line(line, { x: "x", y: "y", stroke: "currentColor", strokeWidth: 1.5 }),
           ...dots(shown, "intensity", "flops"),
@@ -231,8 +240,8 @@ opmeter.view((data, main) => {
       open: (d) => d.at !== undefined && certificate(d.at),
       draw: (width) => ({
         width, height: 290, marginLeft: 54, marginBottom: 38,
-        x: { type: "log", label: `${t("declared traffic of a launch")} (B)`, ticks: Math.max(3, Math.floor(width / 90)), tickFormat: si, labelAnchor: "center", labelArrow: "none" },
-        y: { type: "log", label: `${t("achieved")} (B/s)`, grid: true, ticks: 6, tickFormat: si, labelArrow: "none" },
+        x: { type: "log", label: `${t("declared traffic of a launch")} (B)`, ticks: Math.max(3, Math.floor(width / 90)), tickFormat: "~s", labelAnchor: "center", labelArrow: "none" },
+        y: { type: "log", label: `${t("achieved")} (B/s)`, grid: true, ticks: 4, tickFormat: "~s", labelArrow: "none" },
         marks: [
           ...(roof ? [Plot.ruleY([roof.bytes_per_s], { stroke: "currentColor", strokeWidth: 1.5 })] : []),
           ...dots(shown, "traffic", "bytes"),
@@ -247,15 +256,15 @@ opmeter.view((data, main) => {
     const groupOf = (at) => data.groups.find((group) => at < group.end);
     const hasRate = c.flop_per_s.some(isNumber);
     opmeter.table(made, {
-      name: t("Cases"), search: t("search shapes, dtypes, warnings"), rows: all, size: 50,
+      name: t("Cases"), search: t("search shapes, dtypes, warnings"), rows: all, size: 25,
       searched: (at) => `${c.shapes[at]} ${label(groupOf(at))} ${c.warnings[at]} ${c.case[at]}`,
       empty: t("no durations"),
       columns: [
-        { label: t("input shapes"), value: (at) => c.shapes[at], node: (at) => el("button", { class: "plain", type: "button", title: t("certificate"), onclick: () => certificate(at) }, c.shapes[at].replaceAll(";", "; ") || c.case[at]) },
-        { label: t("inputs"), wide: true, value: (at) => label(groupOf(at)) },
+        { label: t("input shapes"), value: (at) => c.shapes[at], node: (at) => el("button", { class: "plain", type: "button", title: t("certificate"), onclick: () => certificate(at) }, shapes(at)) },
+        ...(data.groups.length > 1 ? [{ label: t("inputs"), wide: true, value: (at) => label(groupOf(at)) }] : []),
         { label: t("duration"), unit: "µs", kind: "number", value: (at) => c.mean_us[at], text: (at) => number(c.mean_us[at]) },
         { label: t("half-width"), kind: "number", value: (at) => c.high_us[at] / c.mean_us[at] - 1, text: (at) => (isNumber(c.high_us[at]) ? `± ${percent(c.high_us[at] / c.mean_us[at] - 1)}` : NONE) },
-        { label: t("sessions"), kind: "number", wide: true, value: (at) => c.sessions[at] },
+        { label: t("sessions"), kind: "number", wide: true, value: (at) => c.sessions[at], text: (at) => count(c.sessions[at]) },
         ...(hasRate ? [{ label: "TFLOP/s", kind: "number", wide: true, value: (at) => c.flop_per_s[at], text: (at) => number(c.flop_per_s[at] / 1e12) }] : []),
         { label: "GiB/s", kind: "number", wide: true, value: (at) => c.bytes_per_s[at], text: (at) => (isNumber(c.bytes_per_s[at]) ? number(c.bytes_per_s[at] / 2 ** 30) : NONE) },
         { label: t("warnings"), value: (at) => c.warnings[at], node: (at) => c.warnings[at].split("; ").filter(Boolean).map((one) => el("span", { class: "tag" }, one)) },
@@ -300,7 +309,7 @@ opmeter.view((data, main) => {
     const close = el("button", { type: "button", onclick: () => made.close() }, t("close"));
     const made = el("dialog", { "aria-label": t("certificate") },
       el("div", { class: "top" },
-        el("div", {}, el("h2", {}, `${data.kernel} ${c.shapes[at]}`), el("p", { class: "small muted" }, label(group))), close),
+        el("div", {}, el("h2", {}, `${data.kernel} ${shapes(at)}`), el("p", { class: "small muted" }, label(group))), close),
       body);
     document.body.append(made);
     history.replaceState(null, "", `#${encodeURIComponent(c.case[at])}`);
@@ -390,4 +399,10 @@ opmeter.view((data, main) => {
     const address = data.raw.replace("raw-key", key);
     return address.startsWith("/") ? el("a", { href: `file://${encodeURI(address)}` }, el("code", {}, key)) : el("code", {}, address);
   }
+
+  if (rowCount) charts();
+  cases();
+  failures();
+  window.addEventListener("hashchange", openNamed);
+  openNamed();
 });

@@ -49,6 +49,8 @@ const opmeter = (() => {
     }
     return `${Number(left.toPrecision(4))} ${units[at]}`;
   };
+  // Sizes on an axis: 4,096 rather than 4.096k.
+  const size = (value) => (Math.abs(value) < 1e6 ? count(value) : d3.format(".3~s")(value));
   const us = (value) => scaled(value, ["µs", "ms", "s"], 1000);
   const rate = (value) =>
     scaled(value, ["FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"], 1000);
@@ -242,8 +244,14 @@ const opmeter = (() => {
     isDrawn = true;
     const main = el("main", {});
     document.getElementById("page").replaceChildren(main);
-    draw(data, main);
-    main.append(foot());
+    try {
+      draw(data, main);
+    } catch (error) {
+      main.append(el("p", {}, t("This page could not be drawn. The same data are in the files named below.")));
+      throw error;
+    } finally {
+      main.append(foot());
+    }
     html.dataset.ready = "1";
   }
 
@@ -279,7 +287,7 @@ const opmeter = (() => {
 
   const series = [1, 2, 3, 4, 5, 6, 7].map((at) => `var(--series-${at})`);
   return {
-    t, el, svg, root, series, NONE, count, number, percent, us, rate, bytes, bytesRate, isNumber,
+    t, el, svg, root, series, NONE, count, size, number, percent, us, rate, bytes, bytesRate, isNumber,
     head, facts, section, pairs, bar, legend, chart, table, receive, load,
     view: (drawn) => { draw = drawn; },
   };
