@@ -1,0 +1,43 @@
+"""Reports of made databases, for tests in a browser and for screenshots."""
+
+from pathlib import Path
+
+from collector.database.commits import find_head
+from collector.database.snapshot import load_state
+from collector.report.database_pages import DatabaseSource, WorkloadCoverage, write_database
+from collector.report.pages import Folder
+from collector.store.opening import address_of, open_store
+from tests.bench.varied_database import STACK, write_varied_database
+
+COVERAGE = WorkloadCoverage(
+    "qwen3-32b tp=4 <b>decode</b>",
+    {
+        name: {"cases": time, "launches": time, "time": time}
+        for name, time in (("exact", 0.71), ("between", 0.2), ("outside", 0.04), ("missing", 0.05))
+    },
+    [
+        {"kernel": name, "cases": cases, "share": share, "statuses": {"exact": 0.8, "missing": 0.2}}
+        for name, cases, share in (("MatMulV2", 60, 0.62), ("FusedInferAttentionScore", 12, 0.3))
+    ],
+)
+
+
+def write_made_report(folder: Path, cases: int, language: str = "en") -> Path:
+    """Write the report of a made database of so many cases, and return its folder."""
+    root = folder / f"made-{cases}"
+    if not root.exists():
+        write_varied_database(open_store(str(root)), cases)
+    return write_report(root, folder / f"report-{cases}-{language}", language)
+
+
+def write_report(root: Path, target: Path, language: str = "en") -> Path:
+    store = open_store(str(root))
+    commit = find_head(store)
+    assert commit is not None
+    state = load_state(store, commit)
+    coverage = {STACK.version_path: [COVERAGE]}
+    source = DatabaseSource(store.url, lambda key: address_of(store.url, key))
+    pages = Folder(target, language)
+    write_database(pages, source, commit, state, coverage)
+    pages.finish()
+    return target

@@ -1,0 +1,57 @@
+"""Make screenshots of every kind of page: `python -m tests.browser.screenshots DIR [ROOT]`.
+
+They are of a made database with texts that no page may run, of one of 150,000 cases, and of the
+database at ROOT, such as the quickstart's `opmeter-data`; each at 1440 and 400 pixels, in light and
+dark. Look at them after each change of the pages."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.browser.chromium import chromium, shown
+from tests.browser.reports import write_made_report, write_report
+
+_SIZES = ((1440, "light"), (1440, "dark"), (400, "light"))
+_SMALL, _LARGE = 6000, 150_000
+
+
+def main(target: Path, root: Path | None) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    with chromium() as browser:
+        for name, path, fragment in _pages(target, root):
+            for width, scheme in _SIZES:
+                _save(browser, target / f"{name}-{width}-{scheme}.png", path, fragment)
+
+
+def _pages(target: Path, root: Path | None) -> Iterator[tuple[str, Path, str]]:
+    """Yield the name, the file and the fragment of each page."""
+    for cases in (_SMALL, _LARGE):
+        report = write_made_report(target, cases)
+        yield f"database-{cases}", report / "index.html", ""
+        for kernel in ("MatMulV2", "FusedInferAttentionScore"):
+            yield f"{kernel}-{cases}", report / f"kernels/{kernel}.html", ""
+    report = write_made_report(target, _SMALL)
+    yield "hostile", next((report / "kernels").glob("Evil*.html")), ""
+    yield "certificate", report / "kernels/MatMulV2.html", "#cases tbody tr:nth-child(2) button"
+    chinese = write_made_report(target, _SMALL, "zh")
+    yield "chinese", chinese / "index.html", ""
+    if root is not None:
+        report = write_report(root, target / "report-of-root")
+        yield "database-of-root", report / "index.html", ""
+        yield "kernel-of-root", next((report / "kernels").glob("Add.html")), ""
+
+
+def _save(browser: Any, file: Path, path: Path, click: str) -> None:
+    _, width, scheme = file.stem.rsplit("-", 2)
+    with shown(browser, width=int(width), scheme=scheme) as one:
+        one.open(path)
+        if click:
+            one.page.click(click)
+            one.page.wait_for_selector("dialog figure svg.plot")
+        one.page.screenshot(path=file, full_page=not click)
+        print(file, *one.faults)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
