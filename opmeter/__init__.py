@@ -7,6 +7,7 @@ version.query("MatMulV2", [(32, 5120), (5120, 3200)], "bf16")
 """
 
 from collector.codec.errors import OpmeterError
+from opmeter.accuracy import KernelAccuracy
 from opmeter.answers import Answer, Channel, ExplainedRow, Explanation, Reason
 from opmeter.database import Database, open
 from opmeter.misses import MissLog
@@ -18,6 +19,7 @@ __all__ = [
     "Database",
     "ExplainedRow",
     "Explanation",
+    "KernelAccuracy",
     "MissLog",
     "OpmeterError",
     "Reason",

@@ -155,9 +155,8 @@ def arguments_of(cells: Mapping[str, str]) -> Arguments:
     }
     inputs = [parse_shape(part) for part in split_cell(cells[INPUT_SHAPES])]
     dtypes, formats = (split_cell(cells.get(name, "")) for name in (INPUT_DTYPES, INPUT_FORMATS))
-    # As in a case, slots at the end of which nothing is known have no meaning.
-    while inputs and inputs[-1] is None and all(map(is_absent_dtype, dtypes[len(inputs) - 1 :])):
-        inputs.pop()
+    if len(dtypes) > 1:  # one dtype is that of all slots
+        inputs, dtypes, formats = _without_blanks(inputs, dtypes, formats)
     return Arguments(
         inputs=inputs,
         dtype=";".join(dtypes[: max(len(inputs), 1)]),
@@ -166,6 +165,23 @@ def arguments_of(cells: Mapping[str, str]) -> Arguments:
         settings=settings,
         lengths=lengths or None,
     )
+
+
+def _without_blanks(
+    inputs: list[Shape | None], dtypes: list[str], formats: list[str]
+) -> tuple[list[Shape | None], list[str], list[str]]:
+    """Return the slots as a case has them: those of which nothing is known are absent tensors, and
+    have no meaning at the end."""
+    slots = [
+        Slot(shape, dtype or "", fmt or "")
+        for shape, dtype, fmt in zip_longest(inputs, dtypes, formats)
+    ]
+    slots = [NO_TENSOR if slot.is_blank else slot for slot in slots]
+    while slots and slots[-1] == NO_TENSOR:
+        slots.pop()
+    shapes = [slot.shape for slot in slots]
+    named = [slot.format for slot in slots] if any(formats) else []
+    return shapes, [slot.dtype for slot in slots], named
 
 
 def _numbers(name: str, text: str) -> list[float]:

@@ -44,6 +44,11 @@ def open(address: str | Path, *, number: int | None = None) -> "Database":
     commit = find_head(store) if number is None else read_commit(store, number)
     if commit is None:
         raise BadInput(f"no database at {store.url}: nothing was merged there yet")
+    return database_at(store, commit)
+
+
+def database_at(store: Store, commit: Commit) -> "Database":
+    """Return the database of a commit in an open store."""
     return Database(_Snapshot(store, commit, read_manifest(store, commit)))
 
 

@@ -1,6 +1,6 @@
 """Many queries at once: texts of a table are read together, and found by bisection together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -8,6 +8,7 @@ import pandas as pd
 
 from collector.codec.errors import BadInput
 from collector.database.index import Index, IndexBlock, hashes_of
+from collector.model.record import KERNEL_TYPE as RECORDED_TYPE
 from collector.model.vocabulary import (
     BASE_CELLS,
     EP_SIZE,
@@ -18,7 +19,7 @@ from collector.model.vocabulary import (
     RUNTIME_PREFIX,
 )
 from opmeter.answers import Answer, Channel
-from opmeter.cases import Lengths, Shape, arguments_of
+from opmeter.cases import Arguments, arguments_of, resolved_ranks
 
 KERNEL_TYPE, WEIGHT = "kernel_type", "weight"
 _DIGITS = bytes(byte if byte in b"0123456789" else ord(" ") for byte in range(256))
@@ -32,19 +33,8 @@ class Single(Protocol):
     notes: tuple[str, ...]
     index: Index
 
-    def query(
-        self,
-        kernel: str,
-        inputs: Sequence[Shape | None],
-        dtype: str | Sequence[str] = "",
-        *,
-        formats: str | Sequence[str] = "",
-        op_state: str | None = None,
-        settings: Mapping[str, str] | None = None,
-        lengths: Lengths = None,
-        extrapolate: bool = False,
-        weight: float = 1.0,
-    ) -> Answer: ...
+    @property
+    def query(self) -> Callable[..., Answer]: ...
 
     def only_block(self, kernel: str, dtype: str, ranks: tuple[int, ...]) -> IndexBlock | None: ...
 
@@ -52,10 +42,11 @@ class Single(Protocol):
 def answer_many(version: Single, frame: Any) -> pd.DataFrame:
     """Return the answers to the rows of a table; see `Version.query_many`."""
     names = list(getattr(frame, "column_names", getattr(frame, "columns", frame)))
-    for name in (KERNEL_TYPE, INPUT_SHAPES):
-        if name not in names:
+    kernel_type = KERNEL_TYPE if KERNEL_TYPE in names else RECORDED_TYPE
+    for name, column in ((KERNEL_TYPE, kernel_type), (INPUT_SHAPES, INPUT_SHAPES)):
+        if column not in names:
             raise BadInput(f"expected a column {name!r}, got {', '.join(map(str, names))}")
-    kernels, shapes = _listed(frame[KERNEL_TYPE]), _listed(frame[INPUT_SHAPES])
+    kernels, shapes = _listed(frame[kernel_type]), _listed(frame[INPUT_SHAPES])
     count = len(kernels)
     dtypes = _listed(frame[INPUT_DTYPES]) if INPUT_DTYPES in names else [""] * count
     cells = {name: _listed(frame[name]) for name in names if _is_setting(name)}
@@ -72,11 +63,13 @@ def answer_many(version: Single, frame: Any) -> pd.DataFrame:
     for (kernel, dtype, form, texts), end in zip(groups, ends.tolist(), strict=True):
         rows = order[begin:end]
         begin = end
-        ranks = tuple(part.count(b"#") or -1 for part in form.split(b";")) if form else ()
-        width = sum(rank for rank in ranks if rank > 0)
+        width = form.count(b"#")
         own = sizes[starts[rows][:, None] + np.arange(width)]
         settings = {n: str(t) for n, t in zip(cells, texts, strict=True) if t == t and t}
-        _answer_group(version, found, rows, kernel, dtype, ranks, own, settings, weights)
+        example = form.replace(b"#", b"1").decode()  # the same slots, whatever their sizes
+        cells_of_group = {**settings, INPUT_SHAPES: example, INPUT_DTYPES: dtype}
+        arguments = arguments_of(cells_of_group)
+        _answer_group(version, found, rows, kernel, arguments, own, bool(settings), weights)
     index = frame.index if isinstance(frame, pd.DataFrame) else None
     return found.frame(index)
 
@@ -111,15 +104,15 @@ def _answer_group(
     found: _Answers,
     rows: Any,
     kernel: str,
-    dtype: str,
-    ranks: tuple[int, ...],
+    arguments: Arguments,
     sizes: Any,
-    settings: dict[str, str],
+    has_settings: bool,
     weights: Sequence[float],
 ) -> None:
-    """Answer the rows of one kernel type, dtypes, ranks and settings."""
+    """Answer the rows of one kernel type, dtypes, ranks and settings, which differ in sizes."""
     left = np.arange(len(rows))
-    block = None if settings else version.only_block(kernel, dtype, ranks)
+    ranks = resolved_ranks(arguments["inputs"])
+    block = None if has_settings else version.only_block(kernel, arguments["dtype"], ranks)
     if block is not None:
         index = version.index
         own = index.arrays["hash"][block.begin : block.end]
@@ -150,7 +143,6 @@ def _answer_group(
                 ";".join(filter(None, (texts[w], *version.notes))) for w in warned
             ]
         left = np.flatnonzero(~is_own)
-    arguments = arguments_of({**settings, INPUT_SHAPES: "", INPUT_DTYPES: dtype})
     for place in left.tolist():
         values = iter(sizes[place].tolist())
         arguments["inputs"] = [

@@ -1,13 +1,14 @@
 """The surfaces of an index: cases of one block and setting, and which of their sizes are axes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, log, sqrt
 
 import numpy as np
 
 from collector.database.index import Index, IndexBlock, sum_and_skew
 from opmeter.cases import KEY_LENGTHS, MEAN_LENGTH, mean_of
-from opmeter.interpolation import InterpolatedValue, NeighbourSurface, distinct_rows
+from opmeter.interpolation import Floats, InterpolatedValue, NeighbourSurface, distinct_rows
 
 _FEWEST = 2  # points
 
@@ -60,8 +61,29 @@ def _position(names: tuple[str, ...], lengths: Mapping[str, list[float]]) -> lis
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredPoints:
+    """The points of a surface: `sizes` (points, axes), each once, and the rest as in
+    MeasuredSurface."""
+
+    block: IndexBlock
+    rows: list[int]
+    constants: tuple[tuple[int, float], ...]
+    axes: tuple[tuple[int, int], ...]
+    sizes: Floats
+
+
 def surface_of(index: Index, block: IndexBlock, setting: int) -> MeasuredSurface | None:
     """Return the surface of the rows of a block with a setting; None if they are on none."""
+    found = points_of(index, block, setting)
+    if found is None:
+        return None
+    surface = NeighbourSurface(found.sizes, index.arrays["mean_us"][found.rows])
+    return MeasuredSurface(block, found.rows, found.constants, found.axes, surface)
+
+
+def points_of(index: Index, block: IndexBlock, setting: int) -> MeasuredPoints | None:
+    """Return the points of the rows of a block with a setting; None if they are on no surface."""
     numbers = index.arrays["settings"][block.begin : block.end]
     rows = np.flatnonzero(numbers == setting)
     if len(rows) < _FEWEST:
@@ -88,6 +110,22 @@ def surface_of(index: Index, block: IndexBlock, setting: int) -> MeasuredSurface
         return None
     own = rows[first] + block.begin
     constants = tuple((at, float(columns[0, at])) for at in np.flatnonzero(is_constant).tolist())
-    points = columns[first][:, distinct]
-    surface = NeighbourSurface(points.astype(np.float64), index.arrays["mean_us"][own])
-    return MeasuredSurface(block, own.tolist(), constants, tuple(axes), surface)
+    points = columns[first][:, distinct].astype(np.float64)
+    return MeasuredPoints(block, own.tolist(), constants, tuple(axes), points)
+
+
+def interval_of(
+    index: Index, rows: Sequence[int], estimate: InterpolatedValue
+) -> tuple[float, float, float]:
+    """Return a duration in us and the ends of its interval; `rows` are those of the points.
+
+    The interval has the error of interpolation, and the intervals of the cases that it is based on.
+    Without a calibrated error it spans those of the cases."""
+    value_us = exp(estimate.log_us)
+    own = [(rows[part.place], abs(part.weight)) for part in estimate.parts]
+    if estimate.half_width is None:
+        low_us = min(value_us, *(index.low_us[row] for row, _ in own))
+        return value_us, low_us, max(value_us, *(index.high_us[row] for row, _ in own))
+    reach = sum(weight * log(index.high_us[row] / index.mean_us[row]) for row, weight in own)
+    width = sqrt(estimate.half_width**2 + (reach / sum(weight for _, weight in own)) ** 2)
+    return value_us, value_us * exp(-width), value_us * exp(width)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from math import exp, log, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,13 +32,14 @@ from opmeter.cases import (
 )
 from opmeter.interpolation import InterpolatedValue
 from opmeter.misses import MissLog
-from opmeter.surfaces import MeasuredSurface, surface_of
+from opmeter.surfaces import MeasuredSurface, interval_of, points_of, surface_of
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
 
+    from opmeter.accuracy import KernelAccuracy
     from opmeter.frames import Filter, Quality
 
 _AMBIGUOUS = "several cases match and differ in settings: the first is used"
@@ -154,7 +154,7 @@ class Version:
         """Return the answers to many queries, a row for each row of `frame`, with its index.
 
         `frame` is a pandas, polars or Arrow table, or a mapping of lists, with the columns
-        `kernel_type`, `Input Shapes` (text: `32,5120;5120,3200`), and, if needed,
+        `kernel_type` or `Kernel Type`, `Input Shapes` (text: `32,5120;5120,3200`), and, if needed,
         `Input Data Types`, `Input Formats`, `OP State`, `Runtime ...` and `weight`."""
         from opmeter.many import answer_many
 
@@ -192,6 +192,23 @@ class Version:
             rows = [self._explained(surface.block, row, weight) for row, weight in ordered]
         widest = max(rows, key=lambda row: abs(row.weight) * (row.high_us / row.low_us - 1))
         return Explanation(answer, tuple(rows), widest)
+
+    def accuracy(self) -> list[KernelAccuracy]:
+        """Return how well interpolation predicts measured rows that it does not see, by kernel
+        type. The same rows are left out each time, at most 300 of a kernel type."""
+        from opmeter.accuracy import accuracy_of
+
+        found = []
+        for kernel, blocks in sorted(self._by_kernel.items()):
+            rows = sum(block.end - block.begin for block in blocks)
+            points = (
+                points_of(self.index, block, setting)
+                for block in blocks
+                for setting in self._settings_of(block)
+            )
+            surfaces = [one for one in points if one is not None]
+            found.append(accuracy_of(self.index, kernel, rows, surfaces))
+        return [one for one in found if one is not None]
 
     @contextmanager
     def recording_misses(self, path: Path | str) -> Iterator[MissLog]:
@@ -355,25 +372,12 @@ class Version:
         if surface is None or estimate is None:
             has_lengths = any(block.lengths for block, _ in found.rows)
             return MISSES[Reason.NO_LENGTH if has_lengths else Reason.OUTSIDE]
-        index = self.index
-        rows = {surface.rows[part.place] for part in estimate.parts}
-        value_us = exp(estimate.log_us)
-        warnings = self.notes
-        if estimate.half_width is not None:
-            # The error of interpolation, and the intervals of the cases that it is based on.
-            total = sum(abs(part.weight) for part in estimate.parts)
-            own = 0.0
-            for part in estimate.parts:
-                row = surface.rows[part.place]
-                own += abs(part.weight) * log(index.high_us[row] / index.mean_us[row])
-            width = sqrt(estimate.half_width**2 + (own / total) ** 2)
-            low_us, high_us = value_us * exp(-width), value_us * exp(width)
-        else:
-            low_us = min(value_us, *(index.low_us[row] for row in rows))
-            high_us = max(value_us, *(index.high_us[row] for row in rows))
-            warnings = (*warnings, _UNCALIBRATED)
+        value_us, low_us, high_us = interval_of(self.index, surface.rows, estimate)
+        is_calibrated = estimate.half_width is not None
+        warnings = self.notes if is_calibrated else (*self.notes, _UNCALIBRATED)
+        support = len({surface.rows[part.place] for part in estimate.parts})
         channel = Channel.EXTRAPOLATED if estimate.is_outside else Channel.INTERPOLATED
-        return Answer(value_us, low_us, high_us, channel, len(rows), warnings)
+        return Answer(value_us, low_us, high_us, channel, support, warnings)
 
     def _between(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from dataclasses import fields
 from math import expm1
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -173,8 +174,8 @@ def quality_command(
     """Report how well the numbers of a version are known.
 
     It shows how far sessions and devices differ, the coverage and width of the confidence
-    intervals, and what the gates refuse. With --list it lists the rows concerned, the widest
-    interval first.
+    intervals, what the gates refuse, and for each kernel type how well interpolation predicts rows
+    that are left out. With --list it lists the rows concerned, the widest interval first.
 
     \b
     Examples:
@@ -183,10 +184,12 @@ def quality_command(
     """
     from collector.database.snapshot import load_state
     from collector.database.version_quality import quality_of, shown_versions, suspect_cases
-    from jobs.status.lines import suspect_lines, version_quality_lines
+    from jobs.status.lines import accuracy_lines, suspect_lines, version_quality_lines
+    from opmeter.database import database_at
 
     store = open_root(root)
-    shown = shown_versions(load_state(store, chosen_commit(store, root, version)))
+    commit = chosen_commit(store, root, version)
+    shown = shown_versions(load_state(store, commit))
     if list_rows:
         listed = [(one.path, len(one.mean_us), suspect_cases(one)) for one in shown]
         if as_json:
@@ -195,12 +198,19 @@ def quality_command(
         for path, durations, cases in listed:
             say_lines(suspect_lines(path, durations, cases))
         return
-    qualities = list(map(quality_of, shown))
+    db = database_at(store, commit)
+    qualities = [(one, db.directory(one.version_path).accuracy()) for one in map(quality_of, shown)]
     if as_json:
-        print_json(qualities)
+        print_json(
+            [
+                {**{f.name: getattr(one, f.name) for f in fields(one)}, "interpolation": accuracy}
+                for one, accuracy in qualities
+            ]
+        )
         return
-    for quality in qualities:
+    for quality, accuracy in qualities:
         say_lines(version_quality_lines(quality))
+        say_lines(accuracy_lines(accuracy))
 
 
 def _versions(store: Store, strays: Container[str]) -> int:

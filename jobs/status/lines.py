@@ -15,6 +15,7 @@ from collector.quality.pooled import SessionDifferences
 from jobs.planning.gaps import planned_shares, share_line
 from jobs.status.plan_status import OutcomeKind, PlanStatus, ShardStatus
 from jobs.status.summary import NEVER_TRIED, NewMeasurements, Summary
+from opmeter.accuracy import KernelAccuracy
 
 # The output of `opmeter status` for a plan: bars, hours, pace, and cases without a result. Pure.
 
@@ -154,6 +155,16 @@ def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
     yield from _canary_lines(quality.canaries)
     texts = ", ".join(f"{count:,} {origin}" for origin, count in sorted(quality.origins.items()))
     yield f"variance    source: {texts}"
+
+
+def accuracy_lines(found: Iterable[KernelAccuracy]) -> Iterator[str]:
+    """Yield a line for each kernel type about rows that were left out and predicted."""
+    for one in found:
+        yield (
+            f"between     {one.kernel}: median error {_percent(one.median_error)}, p90 "
+            f"{_percent(one.p90_error)}; 95 % intervals of {_percent(one.half_width)} cover "
+            f"{one.coverage:.0%}, of {one.predicted:,} rows left out"
+        )
 
 
 def identity_lines(quality: VersionQuality) -> Iterator[str]:

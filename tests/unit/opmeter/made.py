@@ -75,6 +75,21 @@ def tables(rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
     )
 
 
+@dataclass(frozen=True)
+class Recorded(Row):
+    """A measured case of a record."""
+
+    own: CaseRecord = CaseRecord("", {}, {})
+
+    @property
+    def record(self) -> CaseRecord:
+        return self.own
+
+
+def recorded(record: CaseRecord, mean_us: float) -> Recorded:
+    return Recorded(record.case.kernel_type, [], [], mean_us, own=record)
+
+
 def version_of(rows: Sequence[Row], *, differs: tuple[str, ...] = ()) -> Version:
     data, count = index_bytes(*tables(rows), PATH)
     assert count == len(rows)

@@ -1,15 +1,12 @@
 """The tables of AIConfigurator, from cases with known durations."""
 
-from dataclasses import dataclass
-
 import pytest
 
-from collector.model.record import CaseRecord
 from collector.ranks.collective import Collective, CollectiveCase
 from collector.ranks.topology import Grid
 from opmeter.adapters.aiconfigurator import SCHEMAS, Experts, exported
 from opmeter.version import Version
-from tests.unit.opmeter.made import Row, product, version_of
+from tests.unit.opmeter.made import Row, product, recorded, version_of
 
 pytestmark = pytest.mark.fast
 
@@ -17,19 +14,9 @@ MODEL = Experts(choices=8, experts=128, intermediate=768)
 ABSENT = [None] * 14  # slots of attention after query, key and value
 
 
-@dataclass(frozen=True)
-class Message(Row):
-    collective: Collective = Collective("all_reduce", 0, "bfloat16", 2, 0)
-
-    @property
-    def record(self) -> CaseRecord:
-        return CollectiveCase(self.collective, Grid((4, 8, 2)), 64, "kernel").record()
-
-
-def message(operation: str, size: int, group: int, mean_us: float, tier: int = 1) -> Message:
+def message(operation: str, size: int, group: int, mean_us: float, tier: int = 1) -> Row:
     one = Collective(operation, size, "bfloat16", group, tier)
-    record = CollectiveCase(one, Grid((4, 8, 2)), 64, "kernel").record()
-    return Message(record.kernel_type, [], [], mean_us, collective=one)
+    return recorded(CollectiveCase(one, Grid((4, 8, 2)), 64, "kernel").record(), mean_us)
 
 
 def attention(tokens: int, lengths: str, of_queries: str, mean_us: float, *, paged: bool) -> Row:

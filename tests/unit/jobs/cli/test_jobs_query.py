@@ -134,6 +134,26 @@ def test_what_a_version_lacks_of_a_density_standard_is_listed(root: Path, tmp_pa
 
 
 @pytest.mark.fast
+def test_the_quality_of_a_version_has_the_accuracy_of_interpolation(tmp_path: Path) -> None:
+    records = [add_record(rows) for rows in range(10, 40)]
+    plan = MadePlan([MadeShard("shard", records, [answered(records, 5.0)])])
+    write_campaign(FileStore(tmp_path), plan)
+    merge_plans(FileStore(tmp_path), [plan.name], guard=CREATE, author="test")
+    words = ("db", "quality", "--root", tmp_path)
+    (quality,) = json.loads(opmeter_here(*words, "--json").stdout)
+    (found,) = quality["interpolation"]
+    assert quality["durations"] == 30
+    assert (found["kernel"], found["rows"], found["held"], found["predicted"]) == (
+        "Add",
+        30,
+        30,
+        28,
+    )
+    (line,) = [x for x in opmeter_here(*words).stdout.splitlines() if x.startswith("between")]
+    assert "Add" in line and "28 rows" in line
+
+
+@pytest.mark.fast
 def test_tables_of_aiconfigurator_are_written_once_and_read_back(tmp_path: Path) -> None:
     root, out = tmp_path / "store", tmp_path / "tables"
     cells = dict(zip(BASE_CELLS, ("dynamic", "", *_PRODUCT), strict=True))
