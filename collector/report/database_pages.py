@@ -73,9 +73,7 @@ def write_database(
     for path in paths:
         room, up = ("", "") if len(paths) == 1 else (f"{file_stem(path)}/", "index")
         state = state_of(path)
-        writer = _VersionPages(
-            folder, room, up, source, commit, shown_version(state, path), state
-        )
+        writer = _VersionPages(folder, room, up, source, commit, shown_version(state, path), state)
         listed.append(writer.write(coverage.get(path, ())))
         count += writer.pages
     if len(paths) != 1:

@@ -1,7 +1,7 @@
 """What pages of a database cost: 150,000 cases, and the first page in Chromium.
 
 The baseline of the pages is `load_state` and `shown_versions`, which `db quality` needs too. It
-counts processor time, because the machine may be shared: `python tests/bench/bench_report.py CASES`.
+counts processor time, because the machine may be shared. The number of cases is an argument.
 """
 
 import os
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from collector.database.commits import find_head
+from collector.database.manifest import read_manifest
 from collector.database.snapshot import load_state
 from collector.database.version_quality import shown_versions
 from collector.report.database_pages import DatabaseSource, write_database
@@ -49,7 +50,12 @@ def _write(store: Store, target: Path) -> None:
     assert commit is not None
     pages = Folder(target)
     source = DatabaseSource(store.url, lambda key: key)
-    write_database(pages, source, commit, load_state(store, commit), {})
+    manifest = read_manifest(store, commit)
+    write_database(
+        *(pages, source, commit, sorted(manifest.versions)),
+        lambda path: load_state(store, commit, manifest, paths=[path]),
+        {},
+    )
     pages.finish()
 
 

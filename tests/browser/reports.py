@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from collector.database.commits import find_head
+from collector.database.manifest import read_manifest
 from collector.database.snapshot import load_state
 from collector.report.database_pages import DatabaseSource, WorkloadCoverage, write_database
 from collector.report.pages import Folder
@@ -34,10 +35,15 @@ def write_report(root: Path, target: Path, language: str = "en") -> Path:
     store = open_store(str(root))
     commit = find_head(store)
     assert commit is not None
-    state = load_state(store, commit)
+    manifest = read_manifest(store, commit)
     coverage = {STACK.version_path: [COVERAGE]}
     source = DatabaseSource(store.url, lambda key: address_of(store.url, key))
     pages = Folder(target, language)
-    write_database(pages, source, commit, state, coverage)
+    paths = sorted(manifest.versions)
+    write_database(
+        *(pages, source, commit, paths),
+        lambda path: load_state(store, commit, manifest, paths=[path]),
+        coverage,
+    )
     pages.finish()
     return target
