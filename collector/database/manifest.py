@@ -46,8 +46,8 @@ class StoredFile:
 class VersionFiles:
     """The files of one version directory, as the commit that last touched it wrote them.
 
-    `tree` has the files that users read, by their path in a tree. `measurements` are in the order
-    in which merges added them. `shards` are those that have measurements, by campaign."""
+    `tree` has the files that users read, by their path in a tree; `measurements` are by their
+    sha256. `shards` are those that have measurements, by campaign."""
 
     content_hash: str
     tree: Mapping[str, FileEntry]
@@ -56,6 +56,8 @@ class VersionFiles:
     profiles: FileEntry
     pairs: FileEntry
     index: FileEntry
+    dataset: FileEntry
+    croissant: FileEntry
     shards: Mapping[str, tuple[str, ...]]
     view_version: int  # of the program that rendered the tree
 
@@ -295,6 +297,8 @@ def own_files(path: str, entry: VersionEntry, files: VersionFiles) -> Iterator[S
         (keys.profiles(entry.snapshot, path), files.profiles),
         (keys.pairs(entry.snapshot, path), files.pairs),
         (keys.index(entry.snapshot, path), files.index),
+        (keys.dataset(entry.snapshot, path), files.dataset),
+        (keys.croissant(entry.snapshot, path), files.croissant),
     )
     measured = ((keys.measurements(path, n), one) for n, one in files.measurements.items())
     return (StoredFile(key, one, named_by) for key, one in chain(tables, measured))

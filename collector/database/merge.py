@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from collector import __version__, environment
 from collector.codec.errors import BadInput, NotFound, OpmeterError
-from collector.database import snapshot
+from collector.database import delta, snapshot
 from collector.database.commits import Commit, head_to_extend, try_commit, write_hint
 from collector.database.intervals import VersionIntervals, intervals_of
 from collector.database.layout import collective_folder
@@ -95,12 +95,13 @@ def merge_plans(
         if step.is_nothing:
             if base.commit is not None:  # its merge may have been killed before writing the hint
                 write_hint(store, base.commit.number, base.commit.sha256)
+                delta.publish(store, base.commit)
             return MergeResult(None, base.commit, missing, damaged, 0)
-        added = step.added
-        commit = _write(step, guard, author, added)
+        commit = _write(step, guard, author)
         if _publish(store, commit, guard):
             write_hint(store, commit.number, commit.sha256)
-            return MergeResult(commit, commit, missing, damaged, added.num_rows)
+            delta.publish(store, commit)
+            return MergeResult(commit, commit, missing, damaged, step.added.num_rows)
         logger.info("recomputing: another merge made commit %d", commit.number)
         sleep(pause_s * environment.uniform(0.5, 1.5))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -144,23 +145,13 @@ class _Step:
     belong to."""
 
     base: Base
-    before: State
     joined: State  # of the next version
     gathered: State
+    added: pa.Table  # the measurements that the head lacks
+    # Whether the head has all of it, whatever its plans. Another plan with the same shards may have
+    # published their results. A plan's name alone does not make a new version.
+    is_nothing: bool
     runtime: Runtime
-
-    @property
-    def added(self) -> pa.Table:
-        """Return the measurements that the head lacks."""
-        return self.joined.measurements_beyond(self.before)
-
-    @property
-    def is_nothing(self) -> bool:
-        """Return whether the head has all of it, whatever its plans.
-
-        Another plan with the same shards may have published their results. A plan's name alone does
-        not make a new version."""
-        return replace(self.joined, plans=self.before.plans) == self.before
 
 
 def _next_step(base: Base, results: Sequence[PlanResults], supersede_stack: bool) -> _Step:
@@ -172,7 +163,11 @@ def _next_step(base: Base, results: Sequence[PlanResults], supersede_stack: bool
         _check_supersedes(before, joined, results)
     else:
         _check_stacks(before, results)
-    return _Step(base, before, joined, gathered, runtime)
+    added = joined.measurements_beyond(before)
+    if added.num_rows == gathered.measurements.num_rows:
+        added = gathered.measurements  # the same rows, which are in memory anyway
+    is_nothing = replace(joined, plans=before.plans) == before
+    return _Step(base, joined, gathered, added, is_nothing, runtime)
 
 
 def _runtime(head: Commit | None, gathered: State) -> Runtime:
@@ -228,7 +223,7 @@ def _check_supersedes(base: State, joined: State, results: Sequence[PlanResults]
             )
 
 
-def _write(step: _Step, guard: Guard, author: str, added: pa.Table) -> Commit:
+def _write(step: _Step, guard: Guard, author: str) -> Commit:
     base, head = step.base, step.base.commit
     number = head.number + 1 if head else 1
     state, intervals, folders = _changed_versions(step)
@@ -238,7 +233,7 @@ def _write(step: _Step, guard: Guard, author: str, added: pa.Table) -> Commit:
         intervals=intervals,
         folders=folders,
         runtime=step.runtime,
-        added=added,
+        added=step.added,
     )
     entries = manifest.versions.values()
     return Commit(
@@ -257,7 +252,7 @@ def _write(step: _Step, guard: Guard, author: str, added: pa.Table) -> Commit:
         counts={
             "cases": sum(entry.cases for entry in entries),
             "measurements": sum(entry.measurements for entry in entries),
-            "added_measurements": added.num_rows,
+            "added_measurements": step.added.num_rows,
             "versions": len(manifest.versions),
         },
         view_version=VIEW_VERSION,

@@ -145,12 +145,19 @@ def read_results(store: Store, plan: Plan, held: MergedPlans = NOTHING) -> PlanR
     plan_of = plan_reader(store, plan.campaign)
     new = {shard.shard_id for shard in plan.shards if not held.has(plan, shard.shard_id)}
     is_merged = MergedPlan.of(plan) in held.plans
-    shards = map_concurrently(
-        lambda one: fetch(store, plan, one, with_attempt=one.shard_id in new, plan_of=plan_of),
-        [one for one in plan.shards if one.shard_id in new or not is_merged],
-        AT_ONCE,
-    )
-    return _results_of(plan, held, shards)
+    needed = [one for one in plan.shards if one.shard_id in new or not is_merged]
+
+    def shards() -> Iterator[StoredShard]:
+        for begin in range(0, len(needed), AT_ONCE):  # so that few parts are in memory at once
+            yield from map_concurrently(
+                lambda one: fetch(
+                    store, plan, one, with_attempt=one.shard_id in new, plan_of=plan_of
+                ),
+                needed[begin : begin + AT_ONCE],
+                AT_ONCE,
+            )
+
+    return _results_of(plan, held, shards())
 
 
 def damage_in(plan: Plan, shard: StoredShard) -> Damage | None:

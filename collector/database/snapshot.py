@@ -22,6 +22,7 @@ from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, DamagedObject, OpmeterError
 from collector.codec.files import same_without_case
 from collector.database import layout
+from collector.database.card import card_of, croissant_json, dataset_md
 from collector.database.columns import (
     text_of_measurements,
     text_of_shown,
@@ -212,6 +213,10 @@ class _Writer:
             "index": index_bytes(own.cases, intervals, path),
         }
         shards = measured_shards(own)
+        card = card_of(path, version.shown_stack, (own.measurements, own.cases, intervals))
+        tables["dataset"] = (dataset_md(card), 0)
+        shown = _file_entry(*tables["shown"])
+        tables["croissant"] = (croissant_json(card, shown, measurements), 0)
         own_entries = {name: _file_entry(*table) for name, table in tables.items()}
         files = VersionFiles(
             content_hash=content,
@@ -221,6 +226,8 @@ class _Writer:
             profiles=own_entries["profiles"],
             pairs=own_entries["pairs"],
             index=own_entries["index"],
+            dataset=own_entries["dataset"],
+            croissant=own_entries["croissant"],
             shards=shards,
             view_version=VIEW_VERSION,
         )
@@ -288,7 +295,13 @@ class _Writer:
         store.put(key, one.data)
 
 
-_OWN_KEYS = {"profiles": keys.profiles, "pairs": keys.pairs, "index": keys.index}
+_OWN_KEYS = {
+    "profiles": keys.profiles,
+    "pairs": keys.pairs,
+    "index": keys.index,
+    "dataset": keys.dataset,
+    "croissant": keys.croissant,
+}
 
 
 def _file_entry(data: bytes, rows: int) -> FileEntry:

@@ -13,7 +13,7 @@ read are a view of a state (`view.py`).
 Rows are Arrow tables of text, since a merge moves hundreds of thousands of them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +107,8 @@ class State:
 
     def measurements_beyond(self, base: "State") -> pa.Table:
         """Return the rows of measurements that a database in state `base` lacks."""
+        if not base.measurements.num_rows:
+            return self.measurements
         known = _identity_of_rows(base.measurements)
         return self.measurements.filter(
             pc.invert(pc.is_in(_identity_of_rows(self.measurements), value_set=known))
@@ -124,13 +126,13 @@ def join_all(states: Iterable[State]) -> State:
     versions: dict[str, Version] = {}
     for path, version in (item for state in joined for item in state.versions.items()):
         versions[path] = versions[path].join(version) if path in versions else version
-    return State.of_rows(
-        measurements=[state.measurements for state in joined],
-        cases=[state.cases for state in joined],
-        profiles=[state.profiles for state in joined],
-        versions=dict(sorted(versions.items())),
-        plans=(plan for state in joined for plan in state.plans),
-        elsewhere={
+    return State(
+        _joined_once(MEASUREMENT_SCHEMA, MEASUREMENT_KEY, [s.measurements for s in joined]),
+        _joined_once(CASE_SCHEMA, CASE_KEY, [state.cases for state in joined]),
+        _joined_once(PROFILE_SCHEMA, PROFILE_KEY, [state.profiles for state in joined]),
+        dict(sorted(versions.items())),
+        frozenset(plan for state in joined for plan in state.plans),
+        {
             path: lent
             for state in joined
             for path, lent in state.elsewhere.items()
@@ -160,6 +162,12 @@ def _joined(schema: pa.Schema, key: tuple[str, ...], tables: Iterable[pa.Table])
         return schema.empty_table()
     rank = tuple(name for name in schema.names if name not in key)
     return highest_rows(pa.concat_tables(filled), key, rank)
+
+
+def _joined_once(schema: pa.Schema, key: tuple[str, ...], tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of tables of states, without a copy if only one of them has rows."""
+    filled = [table for table in tables if table.num_rows]
+    return filled[0] if len(filled) == 1 else _joined(schema, key, filled)
 
 
 def _is_last_of_key(ordered: pa.Table, key: tuple[str, ...]) -> Any:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, NotFound
 from collector.database import layout, snapshot
+from collector.database.card import card_of, croissant_json, dataset_md
 from collector.database.commits import (
     Commit,
     end_of_log,
@@ -502,18 +503,14 @@ class _VersionCheck:
             whole = replace(state, elsewhere=lent)
             self.shown = shown_after(self.shown, path, whole, frozenset(files.measurements))
             yield from (place + text for text in _differences(self.shown.files, tree))
-            tree, now = self.shown.files, self.shown.intervals
-            if not intervals.equals(self.shown.interval_rows):
-                yield f"{shown}: its content does not match the state"
-            intervals = self.shown.interval_rows
+            now = self.shown.intervals
             if now.prior != entry.prior or now.lent.counts != entry.pairs:
                 key = keys.snapshot_manifest(commit.snapshot)
                 yield f"{key}: {path}: its prior and pairs do not match the state"
-            index, rows = index_bytes(state.cases, intervals, path)
-            if (sha256_hex(index), rows) != (files.index.sha256, files.index.rows):
-                yield f"{keys.index(entry.snapshot, path)}: its content does not match the state"
-            key = keys.pairs(entry.snapshot, path)
-            if not read_parquet(own[key], key=key).equals(pairs_table(now.lent)):
+            if not intervals.equals(self.shown.interval_rows):
+                yield f"{shown}: its content does not match the state"
+            tree, intervals = self.shown.files, self.shown.interval_rows
+            for key in self._derived(claimed, state, own):
                 yield f"{key}: its content does not match the state"
         hashes = {name: one.sha256 for name, one in tree.items()}
         version = state.versions[path]
@@ -521,6 +518,29 @@ class _VersionCheck:
         if entry.content_hash != found:
             what = f"content_hash: expected {found}, as computed from the state, got "
             yield f"{keys.version_manifest(entry.snapshot, path)}: {what}{entry.content_hash}"
+
+    def _derived(
+        self,
+        claimed: tuple[VersionEntry, VersionFiles],
+        state: State,
+        own: Mapping[str, bytes],
+    ) -> Iterator[str]:
+        """Return the keys of the files that do not follow from what the version shows."""
+        (entry, files), path, shown = claimed, self.path, self.shown
+        assert shown is not None
+        index, rows = index_bytes(state.cases, shown.interval_rows, path)
+        if (sha256_hex(index), rows) != (files.index.sha256, files.index.rows):
+            yield keys.index(entry.snapshot, path)
+        key = keys.pairs(entry.snapshot, path)
+        if not read_parquet(own[key], key=key).equals(pairs_table(shown.intervals.lent)):
+            yield key
+        stack = state.versions[path].shown_stack
+        card = card_of(path, stack, (state.measurements, state.cases, shown.interval_rows))
+        if own[key := keys.dataset(entry.snapshot, path)] != dataset_md(card):
+            yield key
+        croissant = croissant_json(card, files.shown, files.measurements)
+        if own[key := keys.croissant(entry.snapshot, path)] != croissant:
+            yield key
 
 
 _CLAIMS = ("cases", "collectives", "measurements", "campaigns")
@@ -659,5 +679,5 @@ def _of_object(info: Info, named: _Named) -> Iterator[Stray]:
         return
     elif info.key.startswith(keys.SNAPSHOTS) and place not in named.snapshots:
         yield Stray(place, "no version uses this snapshot")
-    elif info.key not in named.objects:
+    elif info.key not in named.objects and "/_delta_log/" not in info.key:
         yield Stray(info.key, "no version names it")

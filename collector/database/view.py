@@ -7,7 +7,7 @@ versions is readable, and the order of merges does not matter.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -340,7 +340,7 @@ def content_hash_of(versions: Mapping[str, str], collectives: Mapping[str, str])
 
 
 def _kernels(
-    cases: pa.Table, measured: Mapping[str, Cells], profiled: Mapping[str, Cells]
+    cases: pa.Table, measured: "_Measured", profiled: Mapping[str, Cells]
 ) -> Iterator[tuple[str, list[Cells]]]:
     order = [(name, "ascending") for name in ("kernel_type", *BASE_CELLS, "case")]
     cases = cases.take(pc.sort_indices(cases, sort_keys=order))
@@ -351,7 +351,7 @@ def _kernels(
         for _, case, extra, *cells in group:
             row = _extra_cells(extra)
             row.update(zip(BASE_CELLS, cells, strict=True))
-            row.update(measured.get(case, {}))
+            row.update(measured.cells(case))
             row.update(profiled.get(case, {}))
             found.append(row)
         yield kernel, found
@@ -372,8 +372,8 @@ def _extra_cells(extra: str) -> Cells:
 
 def _view_measured(
     state: State, path: str, cache: str | None, intervals: VersionIntervals, cases: pa.Table
-) -> tuple[dict[str, Cells], pa.Table]:
-    """Return the cells of every displayed measurement, by case, and the table of its intervals.
+) -> tuple["_Measured", pa.Table]:
+    """Return the displayed measurements, and the table of their intervals.
 
     `cases` are those of the version directory. Collectives are displayed elsewhere."""
     suspects, faults = intervals.suspects, intervals.faults
@@ -392,12 +392,27 @@ def _view_measured(
     warnings = [warnings_cell(found_by.get(case, ())) for case in ids]
     pairs = zip(bare, warnings, strict=True)
     known = [None if row is None else (*row, warned) for row, warned in pairs]
-    more = (best[name].to_pylist() for name in ("counters", "cache", "library", "assumes"))
-    by_case = dict(zip(ids, map(_cells, known, shown_us, warnings, *more), strict=True))
+    more = [best[name].to_pylist() for name in ("counters", "cache", "library", "assumes")]
+    places = {case: at for at, case in enumerate(ids)}
+    measured = _Measured(places, (known, shown_us, warnings, *more))
     found = [row for row in known if row is not None]
     if len(found) < len(known):
         best = best.filter(pa.array([row is not None for row in known], pa.bool_()))
-    return by_case, interval_table(path, best["case"], found)
+    return measured, interval_table(path, best["case"], found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The displayed measurements of a version directory, a list for each fact of `_cells`. The
+    cells of all of them at once would take a gigabyte for each 150,000."""
+
+    places: Mapping[str, int]  # by case
+    columns: tuple[Sequence[Any], ...]
+
+    def cells(self, case: str) -> Cells:
+        """Return the cells of a case, none if it has no displayed measurement."""
+        at = self.places.get(case)
+        return {} if at is None else _cells(*(column[at] for column in self.columns))
 
 
 def _interval_row(

@@ -47,8 +47,9 @@ _OF_A_CAMPAIGN = (
 _OF_THE_DATABASE = (
     rf"HEAD\.json|commits/(?!0+\.)([0-9]{{8}}|[1-9][0-9]{{8,}})\.json"
     rf"|(measurements|shown)/device={_PART}/version={_PART}/{_A_HASH}\.parquet"
+    r"|(measurements|shown)/_delta_log/([0-9]{20}\.(checkpoint\.parquet|json)|_last_checkpoint)"
     rf"|versions/{_A_SNAPSHOT}/{_VERSION_PATH.pattern}"
-    r"/(manifest\.json|(profiles|pairs)\.parquet|index\.bin)"
+    r"/((manifest|croissant)\.json|(profiles|pairs)\.parquet|index\.bin|DATASET\.md)"
     rf"|snapshots/{_A_SNAPSHOT}/.+"
 )
 _OURS = re.compile(
@@ -231,6 +232,11 @@ def shown(version_path: str, sha256: str) -> str:
     return f"{SHOWN}{partition(version_path)}/{_token(sha256)}.parquet"
 
 
+def delta_log(table: str, name: str) -> str:
+    """Return the key of a file of the Delta log of a table, MEASUREMENTS or SHOWN."""
+    return f"{table}_delta_log/{name}"
+
+
 def partition(version_path: str) -> str:
     """Return the folder of a version directory in a table that is partitioned by device and
     version."""
@@ -265,6 +271,16 @@ def pairs(name: str, version_path: str) -> str:
 
 def index(name: str, version_path: str) -> str:
     return f"{_of_version(name, version_path)}index.bin"
+
+
+def dataset(name: str, version_path: str) -> str:
+    """Return the key of the description of a version directory for people."""
+    return f"{_of_version(name, version_path)}DATASET.md"
+
+
+def croissant(name: str, version_path: str) -> str:
+    """Return the key of the description of a version directory for catalogues."""
+    return f"{_of_version(name, version_path)}croissant.json"
 
 
 def _of_version(name: str, version_path: str) -> str:

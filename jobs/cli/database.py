@@ -111,12 +111,27 @@ def verify_command(
         say(f"note        {counted(other, 'version')} {what}")
     if problems:
         say("to do       restore the listed objects from a backup of the store, and verify again")
+    for key in _completed_logs(store, commits) if not problems else ():
+        say(f"note        wrote {key}, which was missing or changed")
     checked = f"version {version}" if version else counted(count, "version")
     harmless = f", {counted(len(found), 'stray')}" if found else ""
     unread = "; raw records not read" if skip_raw else ""
     result = counted(len(problems), "problem") if problems else "no problems"
     say(f"{checked} at {store.url}: {result}{harmless}{unread}")
     return int(bool(problems))
+
+
+def _completed_logs(store: Store, commits: list[Commit] | None) -> tuple[str, ...]:
+    """Complete the logs of Delta tables, if this user may write; return the keys."""
+    from collector.codec.errors import StoreError
+    from collector.database import delta
+    from collector.database.commits import history
+
+    try:
+        return delta.check(store, commits or reversed(list(history(store))))
+    except StoreError as error:
+        say(f"note        the Delta logs were not checked: {error}")
+        return ()
 
 
 def diff_command(

@@ -104,7 +104,7 @@ def test_what_no_version_names_is_listed(store: MemoryStore) -> None:
     store.delete(keys.snapshot(head.snapshot) + "notes.csv")
     for key in (keys.commit(2), keys.HEAD):  # as if the merge had been killed before its commit
         store.delete(key)
-    left = {info.key for info in store.list("db/")} - kept.keys()
+    left = {i.key for i in store.list("db/") if "_delta_log" not in i.key} - kept.keys()
     place = keys.snapshot(head.snapshot)
     left = {place if key.startswith(place) else key for key in left}
     assert {stray.key for stray in find_strays(store)} == left and len(left) > 5
