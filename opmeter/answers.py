@@ -69,6 +69,7 @@ class ExplainedRow(NamedTuple):
     low_us: float
     high_us: float
     sessions: int
+    degrees: float
     settings: str
     lengths: str
 
@@ -77,8 +78,12 @@ class Explanation(NamedTuple):
     """An answer and the measured cases behind it, the greatest weight first.
 
     `widest` is the case whose own interval adds most to the answer's: to measure it again narrows
-    the answer most. None for a miss."""
+    the answer most. None for a miss. `sessions_to_halve` is how many more sessions on other devices
+    would halve its interval, and `sessions_to_halve_here` the same on the device that measured it;
+    None if 1,000 would not."""
 
     answer: Answer
     rows: tuple[ExplainedRow, ...]
     widest: ExplainedRow | None
+    sessions_to_halve: int | None = None
+    sessions_to_halve_here: int | None = None

@@ -1,7 +1,7 @@
 """What a query names: kernel type, shapes, dtypes, settings and lengths, in the index's words."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, zip_longest
@@ -244,17 +244,21 @@ def cells_of(
     return {**further, **cells, **lengths}
 
 
-def cells_of_rows(index: Index, block: IndexBlock) -> Iterator[dict[str, str]]:
-    """Yield the cells of the case of each row of a block, as a row of a tree has them.
+def cells_of_rows(
+    index: Index, block: IndexBlock, rows: Iterable[int] | None = None
+) -> Iterator[dict[str, str]]:
+    """Yield the cells of the case of each row of a block, or of some of them, as a row of a tree
+    has them.
 
     Lists of lengths are written as numbers, whatever their spelling was."""
     settings: dict[int, dict[str, str]] = {}
-    for row, sizes in enumerate(index.sizes_of(block).tolist(), start=block.begin):
+    known = index.sizes_of(block)
+    for row in range(block.begin, block.end) if rows is None else rows:
         number = index.settings[row]
         if number not in settings:
             settings[number] = json.loads(index.text("settings", number))
         lengths = json.loads(index.text("lengths", index.lengths[row]) or "{}")
-        named, left = settings[number], iter(sizes)
+        named, left = settings[number], iter(known[row - block.begin].tolist())
         dtypes = (*(one for one, _ in block.inputs), *_padded(named, OUTPUT_DTYPES, block))
         formats = (*_padded(named, INPUT_FORMATS, block), *_padded(named, OUTPUT_FORMATS, block))
         ranks = (*ranks_of(block), *block.outputs)

@@ -173,6 +173,9 @@ class Version:
         extrapolate: bool = False,
     ) -> Explanation:
         """Return the answer to a query with the measured cases behind it. See `query`."""
+        from collector.quality.variance import prior_of
+        from opmeter.precision import sessions_to_halve
+
         query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
         found = self._resolve(query)
         answer = self._answer(found, query.sizes, query.lengths, extrapolate)
@@ -191,7 +194,12 @@ class Version:
             ordered = sorted(weights.items(), key=lambda pair: -abs(pair[1]))
             rows = [self._explained(surface.block, row, weight) for row, weight in ordered]
         widest = max(rows, key=lambda row: abs(row.weight) * (row.high_us / row.low_us - 1))
-        return Explanation(answer, tuple(rows), widest)
+        interval = (widest.value_us, widest.high_us, widest.degrees, widest.sessions)
+        spread = prior_of(self.path.partition("/")[0]).device_spread
+        return Explanation(
+            *(answer, tuple(rows), widest, sessions_to_halve(*interval)),
+            sessions_to_halve(*interval, device_spread=spread),
+        )
 
     def accuracy(self) -> list[KernelAccuracy]:
         """Return how well interpolation predicts measured rows that it does not see, by kernel
@@ -227,6 +235,15 @@ class Version:
         for block in self._by_kernel.get(kernel, ()):
             for row, cells in enumerate(cells_of_rows(self.index, block), start=block.begin):
                 yield cells, self._measured(row)
+
+    def case(self, case: str) -> tuple[str, dict[str, str]]:
+        """Return the kernel type and the cells of a case by its id. Raises OpmeterError for an
+        unknown id."""
+        places = np.flatnonzero(self.index.arrays["case"] == case.encode())
+        for row in places.tolist():
+            block = next(one for one in self.index.blocks if one.begin <= row < one.end)
+            return block.kernel, next(cells_of_rows(self.index, block, [row]))
+        raise BadInput(f"case: {self.path} has no duration of {case!r}")
 
     # What adapters read: the rows as the index has them.
 
@@ -484,6 +501,7 @@ class Version:
             index.low_us[row],
             index.high_us[row],
             index.sessions[row],
+            float(index.arrays["degrees"][row]),
             index.text("settings", index.settings[row]),
             index.text("lengths", index.lengths[row]),
         )

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput, file_errors
+from collector.codec.text import counted
 from collector.model.vocabulary import INPUT_DTYPES, INPUT_FORMATS, INPUT_SHAPES, OP_STATE
 from jobs.cli import options
 from jobs.cli.terminal import print_json, print_table, say_lines
 
 if TYPE_CHECKING:
+    from jobs.planning.worth import SessionForecast
     from opmeter import Answer, Explanation, Version
 
 _KERNEL = "kernel_type"
@@ -47,7 +49,12 @@ def query_command(
         bool, typer.Option("--extrapolate", help="answer beyond the measured sizes as well")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="list the measured cases behind each answer")
+        bool,
+        typer.Option(
+            "--explain",
+            help="list the measured cases behind each answer, and what would halve the widest "
+            "interval",
+        ),
     ] = False,
     misses: Annotated[
         Path | None, typer.Option(help="file to which the cases without a duration are added")
@@ -82,11 +89,13 @@ def query_command(
         answers = list(_answers(opened, kernel, rows, file, extrapolate))
     if explain:
         found = list(_explained(opened, kernel, rows, extrapolate))
+        costs = [_cost_of_session(opened, one) for one in found]
+        pairs = list(zip(found, costs, strict=True))
         if as_json:
-            print_json([_explanation(one) for one in found])
+            print_json([_explanation(*pair) for pair in pairs])
         else:
-            for one in found:
-                say_lines(_explanation_lines(one))
+            for pair in pairs:
+                say_lines(_explanation_lines(*pair))
     elif as_json:
         print_json([_plain(answer) for answer in answers])
     elif as_csv:
@@ -159,12 +168,54 @@ def _plain(answer: Answer) -> dict[str, object]:
     }
 
 
-def _explanation(found: Explanation) -> dict[str, object]:
+def _cost_of_session(version: Version, found: Explanation) -> SessionForecast | None:
+    """Return what one more session of the widest case costs; None without a forecast."""
+    from collector.model.demand import record_of_cells
+    from jobs.planning.worth import session_forecast
+
+    if found.widest is None:
+        return None
+    kernel, cells = version.case(found.widest.case)
+    device = version.path.partition("/")[0]
+    return session_forecast(record_of_cells(kernel, cells), found.widest.value_us, device)
+
+
+def _explanation(found: Explanation, cost: SessionForecast | None) -> dict[str, object]:
     rows = [row._asdict() for row in found.rows]
-    return {**_plain(found.answer), "rows": rows, "widest": found.widest and found.widest.case}
+    sessions = found.sessions_to_halve
+    minutes = None if cost is None or sessions is None else sessions * cost.case_s / 60
+    return {
+        **_plain(found.answer),
+        "rows": rows,
+        "widest": found.widest and found.widest.case,
+        "sessions_to_halve": sessions,
+        "sessions_to_halve_here": found.sessions_to_halve_here,
+        "device_minutes_to_halve": minutes,
+        "session_start_s": cost and cost.start_s,
+    }
 
 
-def _explanation_lines(found: Explanation) -> Iterator[str]:
+def _halving_line(found: Explanation, cost: SessionForecast | None) -> str:
+    """Return what would halve the interval of the widest case."""
+    more, here = found.sessions_to_halve, found.sessions_to_halve_here
+    if more is None:
+        return "to halve    the widest interval: more than 1,000 sessions"
+    minutes = ""
+    if cost is not None:
+        alone = more * (cost.start_s + cost.case_s) / 60
+        minutes = (
+            f", {more * cost.case_s / 60:.2g} device-minutes; alone, with the starts of sessions, "
+            f"{alone:.2g}"
+        )
+    same = "no number of sessions would" if here is None else f"it takes {here:,}"
+    sessions = counted(more, "more session")
+    return (
+        f"to halve    the widest interval: {sessions} on other devices{minutes}; on the same "
+        f"device {same}"
+    )
+
+
+def _explanation_lines(found: Explanation, cost: SessionForecast | None) -> Iterator[str]:
     values = _plain(found.answer)
     yield "answer      " + ", ".join(f"{name} {_text(one)}" for name, one in values.items() if one)
     for row in found.rows:
@@ -172,6 +223,8 @@ def _explanation_lines(found: Explanation) -> Iterator[str]:
         interval = f"{row.value_us:.6g} us ({row.low_us:.6g} to {row.high_us:.6g})"
         mark = ", the widest" if row == found.widest else ""
         yield f"case        {row.case}  {shapes}  weight {row.weight:+.3f}  {interval}{mark}"
+    if found.widest is not None:
+        yield _halving_line(found, cost)
 
 
 def _text(value: object) -> str:

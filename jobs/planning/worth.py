@@ -5,9 +5,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import fsum
 
-from collector.model.plan import devices_for
+from collector.model.plan import MeasureSettings, devices_for
 from collector.model.record import CaseRecord
-from collector.ops.refusals import FindOperator
+from collector.model.stack import Stack, backend_of
+from collector.ops.refusals import DECLARATION_ERRORS, FindOperator, refusal
+from collector.ops.registry import find
+from collector.ranks.gangs import is_of_gangs
 from jobs.campaign.campaign_file import Campaign
 from jobs.planning import forecast
 from jobs.planning.candidates import Candidate, price, weigh
@@ -71,6 +74,30 @@ def ranked_gains(
     ranked = [gain for _, gain in sorted(known, key=lambda one: (-one[0], one[1].record.case_id))]
     begun = (replace(gain, device_s=gain.device_s + cost.start_s) for gain in ranked[:1])
     return (*begun, *ranked[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class SessionForecast:
+    """One more session of a measured case: the device-seconds of the case, and of the start of a
+    session, which the cases of a campaign share."""
+
+    case_s: float
+    start_s: float
+
+
+def session_forecast(record: CaseRecord, mean_us: float, device: str) -> SessionForecast | None:
+    """Return the forecast of one more session, with the usual settings of a campaign. None if the
+    operator does not launch the case on one device of this kind."""
+    backend, case, op = backend_of(device), record.case, find(record.kernel_type)
+    if op is None or is_of_gangs(case) or refusal(case, find, backend) is not None:
+        return None
+    peaks = forecast.peaks_of(Stack(device=device, torch=""))
+    measure = MeasureSettings()
+    try:
+        case_s = forecast.predict(case, op, peaks, measure, mean_us).total_s
+    except DECLARATION_ERRORS:
+        return None
+    return SessionForecast(case_s, forecast.session_cost(backend, find, peaks, measure).start_s)
 
 
 def curve(found: Sequence[CoveredCase], ordered: Sequence[Gain]) -> tuple[WorthPoint, ...]:

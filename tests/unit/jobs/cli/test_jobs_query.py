@@ -55,6 +55,10 @@ def test_a_shape_is_answered_as_table_csv_and_json(root: Path, tmp_path: Path) -
     assert second["channel"] == "interpolated" and 6 < float(second["value_us"]) < 7
     explained = opmeter_here(*words, "--file", file, "--explain").stdout
     assert explained.count(RECORDS[1].case_id) == 2 and explained.count(RECORDS[2].case_id) == 1
+    assert explained.count("to halve") == 2
+    (found,) = json.loads(opmeter_here(*words, *shape, "--explain", "--json").stdout)
+    assert found["widest"] == RECORDS[1].case_id and found["sessions_to_halve"] >= 1
+    assert found["device_minutes_to_halve"] > 0
 
 
 @pytest.mark.fast
