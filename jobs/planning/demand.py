@@ -33,7 +33,12 @@ def read_standard(path: Path) -> Standard:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadInput("the standard is not valid UTF-8", path=path) from error
-    found = read_document(text, str(path)).fields(
+    return standard_from_text(text, path=str(path))
+
+
+def standard_from_text(text: str, *, path: str) -> Standard:
+    """Return the density standard of a text; see `read_standard`."""
+    found = read_document(text, path).fields(
         ("schema_version", "axes", "kernels"), required=("schema_version", "axes", "kernels")
     )
     if (version := found["schema_version"]).integer(1) != _VERSION:

@@ -25,6 +25,7 @@ from collector.database.rows import check_rows
 from collector.database.snapshot import interval_rows, measurement_rows, shown_tables
 from collector.database.tree import read_kernel_file
 from collector.model import keys
+from collector.model.demand import manifest_from_lines, misses_from_lines
 from collector.model.manifest import Verified, entry_from_json, verified_from_json, verified_to_json
 from collector.model.manifest import commit_from_json as shard_commit_from_json
 from collector.model.manifest import manifest_from_json as attempt_manifest_from_json
@@ -56,6 +57,7 @@ from jobs.objects.waves import (
     wave_from_json,
     wave_to_json,
 )
+from jobs.planning.demand import standard_from_text
 from tests.fixtures.profiles.database import write_database
 from tests.fixtures.profiles.variants import (
     LAYOUTS,
@@ -249,7 +251,28 @@ def _of_texts() -> Iterator[Reader]:
         lambda d: campaign_from_text(text(d), path="c.yaml", base=Path("/nowhere")),
     )
     yield Reader("site", "s.yaml", sites, lambda d: site_from_text(text(d), path="s.yaml"))
+    yield Reader("misses", "m.jsonl", (_MISSES,), lambda d: misses_from_lines(d, path="m.jsonl"))
+    yield Reader(
+        "queries", "q.jsonl", (_QUERIES,), lambda d: manifest_from_lines(d, path="q.jsonl")
+    )
+    yield Reader(
+        "density", "d.yaml", (_DENSITY,), lambda d: standard_from_text(text(d), path="d.yaml")
+    )
     yield Reader("applied", "made", (_SENT,), lambda d: applied_from(_config_map(text(d))))
+
+
+_CELLS = {"Input Shapes": "8,8;8,8", "Input Data Types": "FLOAT;FLOAT", "EP Size": "2"}
+_MISSED = {"kernel_type": "Add", "cells": _CELLS, "reason": "outside", "count": 2, "weight": 4.5}
+_MISSES = b"".join(json.dumps(_MISSED | {"count": n}).encode() + b"\n" for n in (1, 2))
+_QUERY = {"workload_id": "a", "critical": True, "query": {"kernel_type": "Add", **_CELLS}}
+_QUERIES = b"".join(json.dumps(_QUERY | {"workload_id": w}).encode() + b"\n" for w in "ab")
+_DENSITY = b"""schema_version: 1
+axes:
+  rows: {range: [1, 64], segments: [{to: 8, max_gap: 2}, {to: 64, max_ratio: 2}]}
+  depths: {segments: [{to: 64, max_ratio: 1.5}], required_values: [3, 5]}
+kernels:
+  Add: {t: rows, d: depths}
+"""
 
 
 def _config_map(campaign: str) -> dict[str, object]:
