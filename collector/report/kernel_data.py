@@ -374,13 +374,26 @@ def _outliers(groups: Sequence[_Group], mean_us: Floats) -> npt.NDArray[np.bool_
     at = 0
     for group in groups:
         logs = np.log(mean_us[at : at + len(group.places)])
-        sizes = np.array(group.sizes, np.float64).reshape(len(group.places), -1)
-        found[at : at + len(group.places)] = _off_curves(sizes, logs)
+        found[at : at + len(group.places)] = _off_curves(_independent_sizes(group), logs)
         at += len(group.places)
     return found
 
 
 _OFF = np.log(1.5)
+
+
+def _independent_sizes(group: _Group) -> Floats:
+    """Return the sizes of each case that can differ alone: other sizes follow from the lengths of
+    attention, or from M, N and K."""
+    named = _product_axes(group)
+    if lengths := _length_axes(group):
+        (count, _, counts), (_, _, longest), (_, _, total) = lengths
+        whole = np.maximum(np.array(counts, np.float64) * np.array(longest, np.float64), 1)
+        skew = np.round(np.array(total, np.float64) / whole, 2)
+        named = [(count, "", counts), ("longest", "", longest), ("skew", "", skew.tolist())]
+    if named:
+        return np.array([values for _, _, values in named], np.float64).T
+    return np.array(group.sizes, np.float64).reshape(len(group.places), -1)
 
 
 def _off_curves(sizes: Floats, logs: Floats) -> npt.NDArray[np.bool_]:

@@ -66,7 +66,7 @@ opmeter.view((data, main) => {
       made.append(el("p", { class: "muted" }, t("no durations")));
       return;
     }
-    const grid = el("div", { class: "grid" });
+    const grid = el("div", { class: "grid two" });
     made.append(grid);
     widths(grid);
     reliability(grid);

@@ -37,6 +37,17 @@ opmeter.view((data, main) => {
     return c.shapes[at].split(";").filter(Boolean).join("; ") || c.case[at];
   }
 
+  // The sizes of a case that have a name, such as M, N and K, or lengths.
+  function sizes(at) {
+    const group = groupOf(at);
+    return group.axes.filter((axis) => !/^(in|out)put /.test(axis.name))
+      .map((axis) => `${t(axis.name)} ${count(axis.values[at - group.begin])}`).join(" · ");
+  }
+
+  function groupOf(at) {
+    return data.groups.find((group) => at < group.end);
+  }
+
   function label(group) {
     return [group.inputs || t("unknown inputs"), group.state, group.settings].filter(Boolean).join(" · ");
   }
@@ -113,7 +124,7 @@ opmeter.view((data, main) => {
       const some = Math.ceil(lines.length / 40);
       opmeter.chart(grid, {
         title: `${t("duration")} – ${t(axis.name)}`,
-        note: `${count(new Set(axis.values).size)} ${t("sizes")}`,
+        note: `${count(new Set(axis.values).size)} ${t("values")}`,
         open: (d) => certificate(d.at),
         draw: (width) => ({
           width, height: 290, marginLeft: 54, marginBottom: 38,
@@ -174,7 +185,7 @@ opmeter.view((data, main) => {
         const isWide = most / least > 20 && least > 0;
         const height = Math.max(180, Math.min(460, 26 * ys.length + 90));
         return {
-          width, height, marginLeft: 64, marginBottom: 40, marginTop: 24, padding: 0.03,
+          width, height, marginLeft: 64, marginBottom: 40, marginTop: 24, padding: ys.length > 40 || xs.length > 80 ? 0 : 0.03,
           x: { domain: xs, label: t(x.name), ticks: every(xs, (width - 80) / 44), tickFormat: size, tickSize: 0, labelAnchor: "center", labelArrow: "none" },
           y: { domain: ys, label: t(y.name), labelAnchor: "top", ticks: every(ys, (height - 60) / 20), tickFormat: size, tickSize: 0, labelArrow: "none" },
           color: { scheme, type: isWide ? "log" : "linear", domain: most > least ? [least, most] : [0, most] },
@@ -253,14 +264,14 @@ opmeter.view((data, main) => {
 
   function cases() {
     const made = opmeter.section(main, t("Cases"), `${count(rowCount)} ${t("durations")}`, "cases");
-    const groupOf = (at) => data.groups.find((group) => at < group.end);
     const hasRate = c.flop_per_s.some(isNumber);
     opmeter.table(made, {
       name: t("Cases"), search: t("search shapes, dtypes, warnings"), rows: all, size: 25,
-      searched: (at) => `${c.shapes[at]} ${label(groupOf(at))} ${c.warnings[at]} ${c.case[at]}`,
+      searched: (at) => `${c.shapes[at]} ${sizes(at)} ${label(groupOf(at))} ${c.warnings[at]} ${c.case[at]}`,
       empty: t("no durations"),
       columns: [
         { label: t("input shapes"), value: (at) => c.shapes[at], node: (at) => el("button", { class: "plain", type: "button", title: t("certificate"), onclick: () => certificate(at) }, shapes(at)) },
+        ...(all.some((at) => sizes(at)) ? [{ label: t("sizes"), wide: true, value: sizes }] : []),
         ...(data.groups.length > 1 ? [{ label: t("inputs"), wide: true, value: (at) => label(groupOf(at)) }] : []),
         { label: t("duration"), unit: "µs", kind: "number", value: (at) => c.mean_us[at], text: (at) => number(c.mean_us[at]) },
         { label: t("half-width"), kind: "number", value: (at) => c.high_us[at] / c.mean_us[at] - 1, text: (at) => (isNumber(c.high_us[at]) ? `± ${percent(c.high_us[at] / c.mean_us[at] - 1)}` : NONE) },
@@ -304,7 +315,7 @@ opmeter.view((data, main) => {
 
   async function certificate(at) {
     document.querySelector("dialog")?.remove();
-    const group = data.groups.find((one) => at < one.end);
+    const group = groupOf(at);
     const body = el("div", {}, el("p", { class: "muted" }, t("loading")));
     const close = el("button", { type: "button", onclick: () => made.close() }, t("close"));
     const made = el("dialog", { "aria-label": t("certificate") },
@@ -329,6 +340,7 @@ opmeter.view((data, main) => {
     body.replaceChildren();
     body.append(opmeter.pairs([
       [t("duration"), `${us(c.mean_us[at])}  (${us(c.low_us[at])} – ${us(c.high_us[at])}, ${t("95 % interval over sessions and devices")})`],
+      [t("sizes"), sizes(at)],
       [t("sessions"), `${c.sessions[at]}`],
       [t("work"), [isNumber(c.operations[at]) ? `${d3.format(".4~s")(c.operations[at])} FLOP` : "", isNumber(c.traffic_bytes[at]) ? bytes(c.traffic_bytes[at]) : "", isNumber(c.flop_per_s[at]) ? rate(c.flop_per_s[at]) : "", isNumber(c.bytes_per_s[at]) ? bytesRate(c.bytes_per_s[at]) : ""].filter(Boolean).join(" · ")],
       [t("of the roofline"), isNumber(c.roofline_share[at]) ? percent(c.roofline_share[at]) : ""],

@@ -64,8 +64,13 @@ const opmeter = (() => {
     const trail = up ? el("a", { href: up }, `← ${t("overview")}`) : el("span", {}, t("opmeter report"));
     parent.append(
       el("div", { class: "crumbs" }, trail, el("span", {}, facts || "")),
-      el("div", { class: "head" }, el("h1", {}, title), el("p", { class: "sub" }, sub || "")),
+      el("div", { class: "head" }, el("h1", {}, breakable(title)), el("p", { class: "sub" }, sub || "")),
     );
+  }
+
+  // A long name, which may continue on the next line after a separator.
+  function breakable(text) {
+    return String(text).split(/(?<=[/_])/).map((part) => [part, el("wbr")]);
   }
 
   // Tiles with one number each: [label, value, note].
