@@ -23,6 +23,7 @@ from collector.codec.errors import BadInput, DamagedObject, OpmeterError
 from collector.codec.files import same_without_case
 from collector.database import layout
 from collector.database.card import card_of, croissant_json, dataset_md
+from collector.database.changes import ShownCases
 from collector.database.columns import (
     text_of_measurements,
     text_of_shown,
@@ -463,6 +464,16 @@ def read_lent(store: Store, commit: Commit, path: str, entry: VersionEntry) -> L
     named_by = keys.version_manifest(entry.snapshot, path)
     data = read_file(store, StoredFile(key, files.pairs, named_by))
     return lent_pairs(read_parquet(data, key=key), key=key)
+
+
+def read_shown(store: Store, commit: Commit, manifest: SnapshotManifest, path: str) -> ShownCases:
+    """Return what a version directory shows; nothing else of it is read."""
+    entry = manifest.versions[path]
+    files = read_version_files(store, commit, path, entry)
+    key = keys.shown(path, files.shown.sha256)
+    named_by = keys.version_manifest(entry.snapshot, path)
+    data = read_file(store, StoredFile(key, files.shown, named_by))
+    return ShownCases(path, *shown_tables(data, path, key=key))
 
 
 def measurement_rows(data: bytes, path: str, *, key: str) -> pa.Table:

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import fields
-from math import expm1
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.codec.errors import BadInput, DamagedObject, NotFound
+from collector.codec.errors import BadInput, NotFound
 from collector.codec.text import counted
 from collector.model import keys
 from jobs.cli import options
 from jobs.cli.conform import conform_command
+from jobs.cli.diff import diff_command
 from jobs.cli.export import export_command
-from jobs.cli.opening import choose_guard, open_bare, open_campaign, open_root, patient
+from jobs.cli.opening import (
+    choose_guard,
+    chosen_commit,
+    newest,
+    open_bare,
+    open_campaign,
+    open_root,
+    patient,
+    warned,
+)
 from jobs.cli.query import query_command
 from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
-    from collector.database.commits import Commit, Log
+    from collector.database.commits import Commit
     from collector.database.merge import Guard, MergeResult
     from collector.model.plan import Plan
     from collector.store.base import Store
@@ -40,7 +49,7 @@ def log_command(
     from collector.database.commits import history, read_log
 
     store = open_root(root)
-    _newest(_warned(read_log(store)), root)
+    newest(warned(read_log(store)), root)
     if as_json:
         print_json(list(history(store)))
         return
@@ -134,46 +143,6 @@ def _completed_logs(store: Store, commits: list[Commit] | None) -> tuple[str, ..
         return ()
 
 
-def diff_command(
-    before: Annotated[int, typer.Argument(help="version")],
-    after: Annotated[int, typer.Argument(help="later version")],
-    *,
-    root: options.DatabaseRootOption = "opmeter-data",
-    as_json: options.JsonOption = False,
-) -> None:
-    """List the cases that were added, removed or have another duration, and changes of intervals.
-
-    \b
-    Example:
-      opmeter db diff 3 4
-    """
-    from collector.database.changes import differences
-    from collector.database.commits import readable_log
-    from collector.database.snapshot import load_state
-
-    store = open_root(root)
-    log = _warned(readable_log(store))
-    old, new = (load_state(store, _version(store, root, log, n)) for n in (before, after))
-    found = differences(old, new)
-    if as_json:
-        print_json(found)
-        return
-    for change in found.cases:
-        ratio = f"  x{change.ratio:.3f}" if change.ratio is not None else ""
-        say(
-            f"{change.kind:<8} {change.kernel_type} {change.shapes} {change.dtypes}  "
-            f"{_duration(change.before_us)} -> {_duration(change.after_us)}{ratio}"
-        )
-    for one in found.intervals:
-        say(
-            f"interval {one.version_path}: {counted(one.wider, 'case')} wider, "
-            f"{one.narrower} narrower; median half-width ±{_share(one.before)} -> "
-            f"±{_share(one.after)}"
-        )
-    number = counted(len(found.cases), "case differs", "cases differ")
-    say(f"{number} between versions {before} and {after}")
-
-
 def quality_command(
     version: Annotated[int | None, typer.Argument(help="version  [default: newest]")] = None,
     *,
@@ -231,49 +200,6 @@ def quality_command(
 def _versions(store: Store, strays: Container[str]) -> int:
     listed = (info.key for info in store.list(keys.COMMITS) if info.key not in strays)
     return sum(keys.number_of(key, keys.commit) is not None for key in listed)
-
-
-def chosen_commit(store: Store, root: str, number: int | None) -> Commit:
-    from collector.database.commits import read_log, readable_log
-
-    if number is None:
-        return _newest(_warned(read_log(store)), root)
-    return _version(store, root, _warned(readable_log(store)), number)
-
-
-def _warned(log: Log) -> Log:
-    """Return the log, after a warning about damage in it."""
-    if log.warning:
-        say(log.warning, err=True)
-    return log
-
-
-def _newest(log: Log, root: str) -> Commit:
-    if log.head is None and log.fault is not None:
-        raise DamagedObject(log.fault)
-    if log.head is None:
-        raise BadInput(f"no database at {root}: nothing was merged there yet")
-    return log.head
-
-
-def _version(store: Store, root: str, log: Log, number: int) -> Commit:
-    from collector.database.commits import read_commit
-
-    try:
-        return read_commit(store, number)
-    except NotFound as error:
-        if log.head is not None and 0 < number < log.head.number:
-            what = "missing, although later commits exist"
-            raise DamagedObject(what, path=keys.commit(number)) from error
-        raise BadInput(f"no version {number} at {root}; `opmeter db log` lists them") from error
-
-
-def _share(reach: float) -> str:
-    return f"{100 * expm1(reach):.3g} %"
-
-
-def _duration(value_us: float | None) -> str:
-    return "-" if value_us is None else f"{value_us:.3f} us"
 
 
 COMMANDS: dict[str, Callable[..., int | None]] = {

@@ -14,8 +14,7 @@ from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from collector.model.stack import Stack, backend_of
 from collector.ranks.collective import is_collective
-from jobs.cli.database import chosen_commit
-from jobs.cli.opening import DEFAULT_ROOT, open_campaign, open_root
+from jobs.cli.opening import DEFAULT_ROOT, chosen_commit, open_campaign, open_root
 from jobs.cli.options import VersionOptions, WorkloadOptions
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from jobs.campaign.campaign_file import Campaign
     from jobs.planning.coverage import CoveredCase
     from jobs.planning.forecast import Peaks
+    from jobs.planning.workload import Workload
 
 
 _OPTIONS = "the options"  # the path of the document that is made of a command's options
@@ -149,6 +149,16 @@ def find_covered(
         launched.communication_us,
         _free(shown.state, place) if shown else frozenset(),
     )
+
+
+def workload_on(workload: WorkloadOptions, stack: Stack, store: Store) -> Workload:
+    """Return what a workload launches on a stack. Raises BadInput for invalid options."""
+    from jobs.planning.forecast import peaks_of
+    from jobs.planning.workload import workload_of
+
+    workload.check()
+    described = open_campaign(workload.campaign) if workload.campaign else None
+    return workload_of(described or _campaign(workload, stack.device), store, peaks_of(stack))
 
 
 def _check_device(device: str, where: VersionOptions) -> None:

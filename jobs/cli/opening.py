@@ -1,4 +1,5 @@
-"""Opens the campaign and the stores of a command, and chooses the guard of a merge."""
+"""Opens the campaign, the stores and the database versions of a command, and chooses the guard of
+a merge."""
 
 from __future__ import annotations
 
@@ -7,15 +8,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collector.codec.errors import BadInput, NoStore, OpmeterError, StoreUnavailable
+from collector.codec.errors import (
+    BadInput,
+    DamagedObject,
+    NoStore,
+    NotFound,
+    OpmeterError,
+    StoreUnavailable,
+)
+from collector.model import keys
 from collector.profiles.bundled import bundled_file
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.opening import address_of
 from collector.store.probe import probe_store
 from collector.store.waiting import PatientStore, SingleWriterStore
+from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
+    from collector.database.commits import Commit, Log
     from collector.database.merge import Guard
     from jobs.campaign.campaign_file import Campaign
     from jobs.objects.applied_campaign import Applied
@@ -178,3 +189,40 @@ class Stores:
                 "controller in the cluster"
             )
         return root
+
+
+def chosen_commit(store: Store, root: str, number: int | None) -> Commit:
+    """Return version `number` of a database, or the newest. Raises BadInput if there is none."""
+    from collector.database.commits import read_log, readable_log
+
+    if number is None:
+        return newest(warned(read_log(store)), root)
+    return _version(store, root, warned(readable_log(store)), number)
+
+
+def warned(log: Log) -> Log:
+    """Return the log, after a warning about damage in it."""
+    if log.warning:
+        say(log.warning, err=True)
+    return log
+
+
+def newest(log: Log, root: str) -> Commit:
+    """Return the newest version. Raises BadInput if there is none."""
+    if log.head is None and log.fault is not None:
+        raise DamagedObject(log.fault)
+    if log.head is None:
+        raise BadInput(f"no database at {root}: nothing was merged there yet")
+    return log.head
+
+
+def _version(store: Store, root: str, log: Log, number: int) -> Commit:
+    from collector.database.commits import read_commit
+
+    try:
+        return read_commit(store, number)
+    except NotFound as error:
+        if log.head is not None and 0 < number < log.head.number:
+            what = "missing, although later commits exist"
+            raise DamagedObject(what, path=keys.commit(number)) from error
+        raise BadInput(f"no version {number} at {root}; `opmeter db log` lists them") from error

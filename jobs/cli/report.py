@@ -57,8 +57,7 @@ def database_report_command(
     from collector.report.database_pages import DatabaseSource, write_database
     from collector.report.pages import Folder
     from collector.store.opening import address_of
-    from jobs.cli.database import chosen_commit
-    from jobs.cli.opening import open_root
+    from jobs.cli.opening import chosen_commit, open_root
 
     folder = Folder(output, lang)
     store = open_root(root)

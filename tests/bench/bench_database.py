@@ -11,7 +11,6 @@ process of its own, so that its peak memory is its own.
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from collector.database import delta
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
 from collector.database.published import HeldShards, Published
@@ -44,7 +44,8 @@ def make(root: Path, total: int, merged: int) -> None:
     if total:
         made = (MadePlan([], stack=replace(STACK, torch=f"2.0.{n}")) for n in range(_VERSIONS))
         stacks = [replace(one, runtime=Runtime.FAKE).whole_stack for one in made]
-        write_versions(store, "made", stacks, total // _VERSIONS)
+        head = write_versions(store, "made", stacks, total // _VERSIONS)
+        delta.complete(store, head)
     plan = made_plan(2, range(merged))
     write_campaign(store, replace(plan, stack=_STACK, campaign="later", runtime=Runtime.FAKE))
 
@@ -86,12 +87,18 @@ STEPS: dict[str, Callable[[CountingStore, Path], None]] = {
 def run(step: str, root: Path) -> None:
     """Run one step and print its figures: what a process uses before it is not counted."""
     store = CountingStore(FileStore(root))
-    before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here, not the parent's
+    before_mib = _peak_mib()
     began_s, began = time.process_time(), time.perf_counter()
     STEPS[step](store, root.parent)
     used_s, wall_s = time.process_time() - began_s, time.perf_counter() - began
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak_mib = _peak_mib()
     print(json.dumps([used_s, wall_s, peak_mib, peak_mib - before_mib, len(store.calls)]))
+
+
+def _peak_mib() -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def measured(step: str, root: Path) -> list[float]:

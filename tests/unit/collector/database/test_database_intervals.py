@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collector.database.changes import differences
+from collector.database.changes import IntervalChange, ShownCases, directory_changes
 from collector.database.commits import history
 from collector.database.intervals import (
     INTERVAL_SCHEMA,
@@ -39,7 +39,9 @@ from collector.model.case import case_from_cells
 from collector.model.stack import Stack
 from collector.store.in_memory import MemoryStore
 from collector.store.opening import open_store
-from jobs.cli.database import diff_command, quality_command
+from jobs.cli.database import quality_command
+from jobs.cli.diff import diff_command
+from jobs.cli.options import WorkloadOptions
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,
@@ -155,6 +157,11 @@ def test_a_row_without_a_duration_has_no_interval() -> None:
     assert not any(row.get(name) for name in (*STACK_INTERVAL, *SESSION_INTERVAL, STACK_VARIANCE))
 
 
+def intervals_between(before: State, after: State) -> IntervalChange | None:
+    shown = (ShownCases(PATH, one.cases, view_of(one).intervals) for one in (before, after))
+    return directory_changes(*shown).intervals
+
+
 @pytest.mark.thorough
 def test_a_second_session_narrows_or_widens_what_is_known_of_the_others() -> None:
     alone = measured(1, sigma=0.01)
@@ -164,12 +171,12 @@ def test_a_second_session_narrows_or_widens_what_is_known_of_the_others() -> Non
     assert reaches(steady)[-1] < reaches(once)[0] < reaches(shaky)[0]
     told = [row[STACK_VARIANCE] for row in rows(steady)]
     assert told.count("this case") == 20 and told.count("band") == 10
-    [change] = differences(once, steady).intervals
-    assert (change.version_path, change.wider, change.narrower) == (PATH, 0, 30)
+    change = intervals_between(once, steady)
+    assert change is not None and (change.wider, change.narrower) == (0, 30)
     assert change.after < change.before
-    [change] = differences(once, shaky).intervals
-    assert (change.wider, change.narrower) == (30, 0)
-    assert differences(once, once).intervals == ()
+    change = intervals_between(once, shaky)
+    assert change is not None and (change.wider, change.narrower) == (30, 0)
+    assert intervals_between(once, once) is None
 
 
 @pytest.mark.thorough
@@ -216,9 +223,9 @@ def test_a_diff_says_how_many_cases_are_known_better(
     for plan in (measured(1, sigma=0.01), measured(2, sigma=0.01, count=20)):
         write_campaign(store, plan)
         merge_plans(store, [plan.name], guard=CREATE, author="test")
-    diff_command(1, 2, root=str(tmp_path))
+    diff_command("1", "2", WorkloadOptions(), root=str(tmp_path))
     told = capsys.readouterr().out.splitlines()
-    assert names(told[-2], PATH, 0, 30)
+    assert names(told[0], PATH) and names(told[2], 0, 30)
 
 
 @pytest.mark.thorough
@@ -234,7 +241,7 @@ def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_t
     assert names(alone[0], PATH)
     assert re.findall(r"\d+", alone[1]) == ["30", "0"]
     assert names(alone[2], "prior") and not re.search(r"\d", alone[2])
-    assert names(alone[-1], "30 prior") and re.findall(r"\d+", alone[-1]) == ["30"]
+    assert names(alone[-2], "30 prior") and re.findall(r"\d+", alone[-2]) == ["30"]
     quality_command(root=str(tmp_path))
     several = capsys.readouterr().out.splitlines()
     assert re.findall(r"\d+", several[1])[:2] == ["30", "20"]
@@ -242,7 +249,7 @@ def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_t
     assert names(several[3], 50, 80, 95, 20, "blind")
     assert len(re.findall(r"\d+ ?%", several[3])) == 6  # of each stated share the one that is held
     assert names(several[4], 2) and re.search(r"\d ?%", several[4])
-    assert names(several[-1], "10 band", "20 this case")
+    assert names(several[-2], "10 band", "20 this case")
 
 
 @pytest.mark.thorough

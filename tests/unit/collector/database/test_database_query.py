@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from collector.database.changes import differences
+from collector.database.changes import DirectoryChanges, ShownCases, directory_changes
 from collector.database.plan_state import read_results
 from collector.database.query import CaseResult, case_results, held_shards
 from collector.database.state import State, join_all
-from collector.database.view import content_hash, render
+from collector.database.view import content_hash, render, view_of
 from collector.model.measurement import Outcome
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.store.in_memory import MemoryStore
@@ -78,19 +78,24 @@ def test_shards_of_one_id_are_told_apart_by_their_campaign() -> None:
     assert held_shards(State.empty()) == frozenset()
 
 
+def changes_between(before: State, after: State) -> DirectoryChanges:
+    shown = (ShownCases(PATH, one.cases, view_of(one).intervals) for one in (before, after))
+    return directory_changes(*shown)
+
+
 def test_a_diff_lists_what_came_went_and_changed() -> None:
     before = state_of(plan(1, [ONE, TWO], answered([ONE, TWO], 5.0)))
-    after = state_of(plan(2, [ONE, THREE], answered([ONE, THREE], 10.0)))
-    changes = {change.case_id: change for change in differences(before, after).cases}
+    after = state_of(plan(2, [ONE, THREE], answered([ONE, THREE], 500.0)))
+    changes = {change.case_id: change for change in changes_between(before, after).cases}
     assert {case: change.kind for case, change in changes.items()} == {
         ONE.case_id: "changed",
         TWO.case_id: "removed",
         THREE.case_id: "added",
     }
-    assert changes[ONE.case_id].ratio == 2.0
+    assert changes[ONE.case_id].ratio == pytest.approx(100.0)
     assert changes[TWO.case_id].ratio is None and changes[TWO.case_id].before_us == 6.0
     assert changes[THREE.case_id].shapes == '"3,64;3,64"'
-    assert differences(after, after).cases == ()
+    assert changes_between(after, after).cases == ()
 
 
 def test_another_spelling_alone_is_no_change() -> None:
@@ -98,7 +103,7 @@ def test_another_spelling_alone_is_no_change() -> None:
     before = state_of(plan(1, [ONE], answered([ONE], 5.0)))
     after = before.join(state_of(plan(2, [spelled], answered([spelled], 5.0))))
     assert [row["Accelerator Core"] for row in rows(after)] == ["MIX_AIC"]
-    assert differences(before, after).cases == ()
+    assert changes_between(before, after).cases == ()
 
 
 def test_counters_and_further_columns_stand_in_a_row_and_a_trees_own_numbers_do_not() -> None:

@@ -15,7 +15,6 @@ from collector.model.measurement import Outcome
 from collector.store import open_store
 from collector.store.base import Store
 from jobs.cli.database import (
-    diff_command,
     log_command,
     merge_command,
     path_command,
@@ -23,6 +22,8 @@ from jobs.cli.database import (
     quality_command,
     verify_command,
 )
+from jobs.cli.diff import diff_command
+from jobs.cli.options import WorkloadOptions
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,
@@ -125,7 +126,7 @@ def test_whoever_reads_a_broken_log_is_warned_in_the_same_line(
     harm(store)
     root, told = str(tmp_path / "store"), []
     for read in (
-        lambda: diff_command(2, 2, root=root),
+        lambda: diff_command("2", "2", WorkloadOptions(), root=root),
         lambda: path_command(root=root, version=2),
         lambda: pull_command(tmp_path / "tree", root=root, version=2),
     ):

@@ -42,7 +42,7 @@ def test_db_prints_commits_differences_and_quality(root: str) -> None:
     newest, oldest = printed("db", "log", "--root", root)
     assert (newest["number"], oldest["number"]) == (2, 1)
     assert [plan["number"] for plan in newest["plans"]] == [2]
-    found = printed("db", "diff", "1", "2", "--root", root)
+    (found,) = printed("db", "diff", "1", "2", "--root", root)
     assert [change["kind"] for change in found["cases"]] == ["added"]
     (quality,) = printed("db", "quality", "--root", root)
     assert quality["durations"] == 3

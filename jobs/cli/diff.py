@@ -1,0 +1,181 @@
+"""`opmeter db diff`: what two versions, or two stacks, show differently."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import expm1
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.codec.errors import BadInput
+from collector.codec.text import counted
+from jobs.cli import options
+from jobs.cli.options import WorkloadOptions
+from jobs.cli.terminal import print_json, say, say_lines
+
+if TYPE_CHECKING:
+    from collector.database.changes import CaseChange, DirectoryChanges, ShownCases
+    from collector.database.commits import Commit
+    from collector.database.manifest import SnapshotManifest
+    from collector.store.base import Store
+
+_LISTED = 20
+
+
+def diff_command(
+    before: Annotated[str, typer.Argument(help="version, version directory, or 3:DIRECTORY")],
+    after: Annotated[str, typer.Argument(help="the same, of the later one")],
+    workload: WorkloadOptions,
+    *,
+    root: options.DatabaseRootOption = "opmeter-data",
+    other_root: Annotated[
+        str | None, typer.Option(help="store of the later one  [default: --root]")
+    ] = None,
+    list_all: Annotated[
+        bool, typer.Option("--all", help=f"list every case  [default: {_LISTED} of each kind]")
+    ] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="print every case as CSV")] = False,
+    as_json: options.JsonOption = False,
+) -> None:
+    """List the cases that changed between two versions of the database, or between two stacks.
+
+    A case has changed if its two intervals do not overlap, and if the difference is not among those
+    expected by chance (5 % false discoveries, Benjamini-Hochberg). Cases with a duration on one
+    side only are listed as added or removed. With a workload, only its cases are compared, sorted
+    by what a change adds to it. Collectives are not compared.
+
+    \b
+    Examples:
+      opmeter db diff 3 4
+      opmeter db diff CPU_x/vllm_ascend/vllm0_torch2.9_cann0 CPU_x/vllm_ascend/vllm0_torch2.10_cann0
+      opmeter db diff 3 4 --model qwen3-32b --layout tp=4 --json
+    """
+    from collector.database.changes import directory_changes
+
+    chosen = [_chosen(root, before), _chosen(other_root or root, after)]
+    pairs = _pairs(*chosen)
+    found: list[DirectoryChanges] = []
+    for pair in pairs:
+        earlier, later = (side.shown(path) for side, path in zip(chosen, pair, strict=True))
+        launches = _launches(workload, chosen[0], pair[0])
+        found.append(directory_changes(earlier, later, launches))
+    if as_json:
+        print_json(found)
+        return
+    if as_csv:
+        _write_csv(found)
+        return
+    for one in found:
+        say_lines(_lines(one, None if list_all else _LISTED))
+    total = sum(one.count("changed") for one in found)
+    compared = sum(one.compared for one in found)
+    say(f"{counted(total, 'case')} of {compared:,} changed between {before} and {after}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """One side of a comparison: a version of a database, and its directory if one was named."""
+
+    store: Store
+    commit: Commit
+    manifest: SnapshotManifest
+    directory: str | None
+
+    def shown(self, path: str) -> ShownCases:
+        from collector.database.snapshot import read_shown
+
+        return read_shown(self.store, self.commit, self.manifest, path)
+
+
+def _chosen(root: str, text: str) -> _Chosen:
+    from collector.database.manifest import read_manifest
+    from jobs.cli.opening import chosen_commit, open_root
+
+    number, _, directory = text.rpartition(":") if ":" in text else (text, "", "")
+    if not number.isdecimal() and not directory:
+        number, directory = "", text
+    store = open_root(root)
+    commit = chosen_commit(store, root, int(number) if number else None)
+    manifest = read_manifest(store, commit)
+    if directory and directory not in manifest.versions:
+        there = ", ".join(sorted(manifest.versions))
+        what = "expected the number of a version, or one of its directories"
+        raise BadInput(f"{text}: {what} ({there})")
+    return _Chosen(store, commit, manifest, directory or None)
+
+
+def _pairs(before: _Chosen, after: _Chosen) -> Sequence[tuple[str, str]]:
+    """Return the version directories to compare: those that are named, or all that both have."""
+    one, other = before.directory, after.directory
+    if one is not None or other is not None:
+        return [(one or other or "", other or one or "")]
+    both = sorted(before.manifest.versions.keys() & after.manifest.versions.keys())
+    if not both:
+        raise BadInput("expected versions with a directory in common; name one of each")
+    return [(path, path) for path in both]
+
+
+def _launches(workload: WorkloadOptions, side: _Chosen, path: str) -> Mapping[str, int] | None:
+    """Return how often a workload launches each case; None without a workload."""
+    if workload == WorkloadOptions():
+        return None
+    from jobs.cli.look_up import workload_on
+
+    stack = side.manifest.versions[path].version.shown_stack
+    found = workload_on(workload, stack, side.store)
+    return {one.record.case_id: one.launches for one in found.cases}
+
+
+def _lines(found: DirectoryChanges, most: int | None) -> Iterator[str]:
+    names = found.before if found.before == found.after else f"{found.before} -> {found.after}"
+    yield f"directory   {names}"
+    yield (
+        f"cases       {found.compared:,} with a duration in both: "
+        f"{found.count('changed'):,} changed, {found.count('added'):,} added, "
+        f"{found.count('removed'):,} removed"
+    )
+    if found.workload_us is not None:
+        before_us, after_us = found.workload_us
+        ratio = f", x{after_us / before_us:.3f}" if before_us else ""
+        yield f"workload    {before_us:,.0f} us -> {after_us:,.0f} us of the compared cases{ratio}"
+    if (one := found.intervals) is not None:
+        yield (
+            f"intervals   {counted(one.wider, 'case')} wider, {one.narrower:,} narrower; median "
+            f"half-width ±{100 * expm1(one.before):.3g} % -> ±{100 * expm1(one.after):.3g} %"
+        )
+    for kind in ("changed", "added", "removed"):
+        own = [case for case in found.cases if case.kind == kind]
+        yield from map(_line, own[:most])
+        if most is not None and len(own) > most:
+            yield f"            {len(own) - most:,} more {kind}: --all lists them"
+
+
+def _line(change: CaseChange) -> str:
+    times = f"{_duration(change.before_us)} -> {_duration(change.after_us)}"
+    more = ""
+    if change.ratio is not None:
+        more = f"  x{change.ratio:.3f} [{change.ratio_low:.3f}, {change.ratio_high:.3f}]"
+    if change.launches:
+        more += f"  {change.launches:,} launches, {change.difference_us:+,.1f} us"
+    case = f"{change.kernel_type} {change.shapes} {change.dtypes}"
+    return f"{change.kind:<11} {case}  {times}{more}"
+
+
+def _duration(value_us: float | None) -> str:
+    return "-" if value_us is None else f"{value_us:.3f} us"
+
+
+def _write_csv(found: Sequence[DirectoryChanges]) -> None:
+    from collector.database.changes import CaseChange
+
+    names = [field.name for field in fields(CaseChange)]
+    out = csv.writer(sys.stdout)
+    out.writerow(["before", "after", *names])
+    for one in found:
+        for case in one.cases:
+            values = asdict(case)
+            out.writerow([one.before, one.after, *(values[name] for name in names)])
