@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from jobs.cli import options
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
+    from collector.report.compare_pages import ComparedSide, StepWeights
     from collector.report.database_pages import WorkloadCoverage
     from jobs.planning.coverage import CoveredCase
 
@@ -126,4 +128,99 @@ def _kernels(found: Sequence[CoveredCase]) -> Iterator[dict[str, object]]:
         }
 
 
-COMMANDS: dict[str, Callable[..., int | None]] = {"db": database_report_command}
+def compare_report_command(
+    before: Annotated[
+        str, typer.Argument(help="version, version directory of the newest version, or 3:DIRECTORY")
+    ],
+    after: Annotated[str, typer.Argument(help="the same, of the later version or stack")],
+    *,
+    output: OutputOption,
+    root: options.DatabaseRootOption = "opmeter-data",
+    after_root: Annotated[
+        str, typer.Option(help="store of AFTER, if it is another one", show_default=False)
+    ] = "",
+    profile: Annotated[
+        Path | None, typer.Option(help="profile whose step weights the changes")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="model whose step weights the changes: qwen3-32b:tp=4")
+    ] = "",
+    lang: LanguageOption = "en",
+) -> None:
+    """Write a page of the durations that changed between two versions, or two stacks.
+
+    Each change has an interval. Of the reported changes, 5 % are expected to be none
+    (Benjamini-Hochberg).
+
+    \b
+    Examples:
+      opmeter report compare 3 4 -o report
+      opmeter report compare CPU_2t/vllm_ascend/A CPU_2t/vllm_ascend/B -o report --model qwen3-32b
+    """
+    from collector.codec.errors import BadInput
+    from collector.report.compare_pages import write_comparison
+    from collector.report.pages import Folder
+
+    folder = Folder(output, lang)
+    if profile is not None and model:
+        raise BadInput("--profile and --model exclude each other")
+    earlier, later = _side(root, before), _side(after_root or root, after)
+    step = None
+    if profile is not None or model:
+        workload = options.WorkloadOptions(profile=profile) if profile else _model_workload(model)
+        step = _step(workload, options.VersionOptions(root, earlier.number, earlier.directory))
+    changed = write_comparison(folder, earlier.compared, later.compared, step)
+    folder.finish()
+    say(f"{counted(changed, 'changed duration')}, open {output / 'index.html'}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    number: int
+    directory: str
+    compared: ComparedSide
+
+
+def _side(root: str, text: str) -> _Side:
+    """Return the durations that an argument names: `3`, `DIRECTORY` or `3:DIRECTORY`."""
+    import pyarrow as pa
+
+    import opmeter
+    from collector.codec.errors import BadInput
+    from collector.report.compare_pages import COLUMNS, ComparedSide
+    from jobs.cli.database import chosen_commit
+    from jobs.cli.opening import open_root
+
+    number, _, directory = text.partition(":") if text[:1].isdecimal() else ("", "", text)
+    if number and not number.isdecimal():
+        raise BadInput(f"expected a version, a version directory, or 3:DIRECTORY, got {text!r}")
+    commit = chosen_commit(open_root(root), root, int(number) if number else None)
+    database = opmeter.open(root, number=commit.number)
+    if not directory and len(database.versions) > 1:
+        known = ", ".join(database.versions)
+        raise BadInput(f"{text}: expected {text}:DIRECTORY with one of {known}")
+    version = database.directory(directory or database.versions[0])
+    tables = [version.arrow(kernel).select(COLUMNS) for kernel in version.kernels]
+    if not tables:
+        raise BadInput(f"{text}: {version.path} has no durations")
+    name = f"{version.path} · {database.number}"
+    rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    return _Side(database.number, version.path, ComparedSide(name, rows))
+
+
+def _step(workload: options.WorkloadOptions, where: options.VersionOptions) -> StepWeights:
+    from collector.report.compare_pages import StepWeights
+    from jobs.cli.look_up import find_covered
+
+    found = [one.workload for one in find_covered(workload, where).cases]
+    return StepWeights(
+        str(workload),
+        {one.record.case_id: float(one.launches) for one in found},
+        {one.record.case_id: one.time_us for one in found},
+    )
+
+
+COMMANDS: dict[str, Callable[..., int | None]] = {
+    "db": database_report_command,
+    "compare": compare_report_command,
+}

@@ -13,7 +13,7 @@ from collector.database.plans import MergedPlan
 from collector.database.snapshot import Base, write_snapshot
 from collector.database.state import CASE_SCHEMA, MEASUREMENT_SCHEMA, TEXT, State
 from collector.database.versions import Ranked, Version
-from collector.database.view import VIEW_VERSION, View
+from collector.database.view import VIEW_VERSION, View, view_of
 from collector.model import keys
 from collector.model.stack import Runtime, Stack
 from collector.quality.evidence import Pairs
@@ -57,14 +57,15 @@ def write_versions(
     return write_states(store, [_state(campaign, one, measurements, n) for n, one in numbered])
 
 
-def write_states(store: Store, states: Sequence[State]) -> Commit:
-    """A commit for each state, which has one version directory, without its tree."""
+def write_states(store: Store, states: Sequence[State], *, with_view: bool = False) -> Commit:
+    """A commit for each state, which has one version directory; with its tree and index, which
+    takes longer, if requested."""
     commit = manifest = None
     for number, state in enumerate(states, 1):
         (path,) = state.versions
         name, manifest_sha256, manifest = write_snapshot(
             *(Base(store, commit, manifest), number, state),
-            View({}, INTERVAL_SCHEMA.empty_table()),
+            view_of(state) if with_view else View({}, INTERVAL_SCHEMA.empty_table()),
             intervals={path: VersionIntervals({}, {}, {}, None, LentPairs.of(NONE, NONE), "made")},
             folders=(),
             runtime=Runtime.FAKE,

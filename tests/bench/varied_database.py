@@ -5,8 +5,8 @@ follow the declared work at a share of the peaks, with a launch, noise of sessio
 second sessions, warnings, failures, and some texts that no page may run."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -64,9 +64,27 @@ def write_varied_database(store: Store, cases: int, stack: Stack = STACK, seed: 
     return write_states(store, [varied_state(cases, stack, seed)])
 
 
-def varied_state(cases: int, stack: Stack = STACK, seed: int = 1) -> State:
-    """Return the state of such a database."""
-    rows = list(_rows(cases))
+def write_two_stacks(store: Store, cases: int, changes: Mapping[str, float]) -> Commit:
+    """Write the version directories of two stacks, with index: in the later one the durations of
+    some kernel types have changed by a factor, from the width of 4,096 on."""
+    later = replace(STACK, cann="8.6.0")
+    states = [
+        varied_state(cases, is_hostile=False),
+        varied_state(cases, later, 2, is_hostile=False, changes=changes),
+    ]
+    return write_states(store, states, with_view=True)
+
+
+def varied_state(
+    cases: int,
+    stack: Stack = STACK,
+    seed: int = 1,
+    *,
+    is_hostile: bool = True,
+    changes: Mapping[str, float] | None = None,
+) -> State:
+    """Return the state of such a database. Without hostile kernel types it has a tree."""
+    rows = [row for row in _rows(cases) if is_hostile or row.kernel != HOSTILE_KERNEL]
     random = np.random.default_rng(seed)
     plan = MergedPlan("made", 1, "f" * 20)
     table = _cases(rows, stack, plan)
@@ -75,7 +93,7 @@ def varied_state(cases: int, stack: Stack = STACK, seed: int = 1) -> State:
         Ranked((0, 1, plan.plan_hash), canonical_json(stack.as_json()).decode()), None
     )
     return State.of_rows(
-        measurements=_measurements(table, rows, stack, plan, random),
+        measurements=_measurements(table, stack, plan, random, _factors(rows, changes or {})),
         cases=[table],
         versions={path: version},
         plans=[plan],
@@ -200,15 +218,22 @@ def _durations_us(table: pa.Table, stack: Stack, random: np.random.Generator) ->
     return found
 
 
+def _factors(rows: Sequence[_Row], changes: Mapping[str, float]) -> Floats:
+    def width(row: _Row) -> int:
+        return int(row.inputs.split(";")[0].rpartition(",")[2])
+
+    return np.array([changes.get(r.kernel, 1.0) if width(r) >= 4096 else 1.0 for r in rows])
+
+
 def _measurements(
     table: pa.Table,
-    rows: Sequence[_Row],
     stack: Stack,
     plan: MergedPlan,
     random: np.random.Generator,
+    factors: Floats,
 ) -> list[pa.Table]:
     """Return the measurements: one of each case, and a second one of every seventh."""
-    true_us = _durations_us(table, stack, random)
+    true_us = _durations_us(table, stack, np.random.default_rng(0)) * factors
     order = random.permutation(table.num_rows)
     again = random.permutation(order[::7])
     return [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.browser.chromium import chromium
-from tests.browser.reports import write_made_report
+from tests.browser.reports import write_made_comparison, write_made_report
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +25,12 @@ def made_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def report(made_folder: Path) -> Path:
     """The report of a made database of 600 cases."""
     return write_made_report(made_folder, 600)
+
+
+@pytest.fixture(scope="session")
+def comparison(made_folder: Path) -> Path:
+    """The comparison of two made stacks of 600 cases."""
+    return write_made_comparison(made_folder, 600)
 
 
 @pytest.fixture(scope="session")

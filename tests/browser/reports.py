@@ -2,13 +2,22 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+
+import opmeter
 from collector.database.commits import find_head
 from collector.database.manifest import read_manifest
 from collector.database.snapshot import load_state
+from collector.report.compare_pages import COLUMNS, ComparedSide, StepWeights, write_comparison
 from collector.report.database_pages import DatabaseSource, WorkloadCoverage, write_database
 from collector.report.pages import Folder
 from collector.store.opening import address_of, open_store
-from tests.bench.varied_database import STACK, write_varied_database
+from tests.bench.varied_database import (
+    HOSTILE,
+    STACK,
+    write_two_stacks,
+    write_varied_database,
+)
 
 COVERAGE = WorkloadCoverage(
     "qwen3-32b tp=4 <b>decode</b>",
@@ -45,5 +54,30 @@ def write_report(root: Path, target: Path, language: str = "en") -> Path:
         lambda path: load_state(store, commit, manifest, paths=[path]),
         coverage,
     )
+    pages.finish()
+    return target
+
+
+CHANGES = {"SwiGlu": 0.85, "MatMulV2": 1.06, "RmsNorm": 0.95, "FusedInferAttentionScore": 0.9}
+
+
+def write_made_comparison(folder: Path, cases: int) -> Path:
+    """Write the comparison of two made stacks, of which some kernel types changed, weighted by the
+    step of a made model that launches every case."""
+    root, target = folder / f"two-{cases}", folder / f"comparison-{cases}"
+    if not root.exists():
+        write_two_stacks(open_store(str(root)), cases, CHANGES)
+    database = opmeter.open(root)
+    sides = []
+    for path in database.versions:
+        version = database.directory(path)
+        tables = [version.arrow(kernel).select(COLUMNS) for kernel in version.kernels]
+        rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+        sides.append(ComparedSide(f"{path} {HOSTILE}", rows))
+    launched = sides[0].rows["case"].to_pylist()[::7]
+    launches = dict.fromkeys(launched, 64.0)
+    step = StepWeights(f"made model {HOSTILE}", launches, dict.fromkeys(launched, 640.0))
+    pages = Folder(target)
+    write_comparison(pages, sides[0], sides[1], step)
     pages.finish()
     return target

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.browser.chromium import chromium, shown
-from tests.browser.reports import write_made_report, write_report
+from tests.browser.reports import write_made_comparison, write_made_report, write_report
 
 _SIZES = ((1440, "light"), (1440, "dark"), (400, "light"))
 _SMALL, _LARGE = 6000, 150_000
@@ -34,6 +34,7 @@ def _pages(target: Path, root: Path | None) -> Iterator[tuple[str, Path, str]]:
     report = write_made_report(target, _SMALL)
     yield "hostile", next((report / "kernels").glob("Evil*.html")), ""
     yield "certificate", report / "kernels/MatMulV2.html", "#cases tbody tr:nth-child(2) button"
+    yield "comparison", write_made_comparison(target, _SMALL) / "index.html", ""
     chinese = write_made_report(target, _SMALL, "zh")
     yield "chinese", chinese / "index.html", ""
     if root is not None:

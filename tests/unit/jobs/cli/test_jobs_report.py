@@ -1,0 +1,69 @@
+"""`opmeter report`: what the commands write, and what they refuse."""
+
+import csv
+import json
+
+import pytest
+
+from collector.codec.errors import BadInput
+from collector.store.opening import open_store
+from jobs.cli.report import compare_report_command, database_report_command
+from tests.bench.varied_database import STACK, write_two_stacks, write_varied_database
+
+_LATER = STACK.version_path.replace("8.5.0", "8.6.0")
+
+
+@pytest.fixture(scope="module")
+def two_stacks(tmp_path_factory):
+    root = tmp_path_factory.mktemp("two")
+    write_two_stacks(open_store(str(root)), 100, {"SwiGlu": 0.7})
+    return str(root)
+
+
+def test_report_db_lists_the_version_directories(two_stacks, tmp_path):
+    database_report_command(output=tmp_path / "report", root=two_stacks)
+    listed = json.loads((tmp_path / "report/index.json").read_text())["versions"]
+    assert [one["version"] for one in listed] == [STACK.version_path, _LATER]
+    for one in listed:
+        page = tmp_path / "report" / one["href"]
+        data = json.loads(page.with_suffix(".json").read_text())
+        assert len(data["kernels"]) == one["kernels"]
+        assert data["quality"]["durations"] == one["durations"]
+        for kernel in data["kernels"]:
+            assert (page.parent / f"kernels/{kernel['stem']}.html").is_file()
+
+
+def test_report_db_writes_each_measurement_once(tmp_path):
+    root = str(tmp_path / "store")
+    write_varied_database(open_store(root), 100)
+    database_report_command(output=tmp_path / "report", root=root, lang="zh")
+    kernels = tmp_path / "report/kernels"
+    data = json.loads((kernels / "MatMulV2.json").read_text())
+    (chunk,) = (kernels / "MatMulV2").iterdir()
+    rows = json.loads(chunk.read_text().removeprefix("opmeter.receive(").removesuffix(")\n"))
+    assert set(rows["row"]) == set(range(len(data["columns"]["case"])))
+    assert len(set(rows["measurement"])) == len(rows["row"])
+    with (kernels / "MatMulV2.csv").open(newline="") as file:
+        written = list(csv.DictReader(file))
+    assert [row["case"] for row in written] == data["columns"]["case"]
+    (group,) = data["groups"]
+    assert [axis["name"] for axis in group["axes"]] == ["M", "N", "K"]
+    m, n, k = (axis["values"][0] for axis in group["axes"])
+    assert data["columns"]["shapes"][0] == f"{m},{k};{k},{n}"
+    assert data["columns"]["operations"][0] == pytest.approx(2 * m * n * k, rel=1e-5)
+    assert group["dtype"] == "bfloat16" and data["roof"]["flop_per_s"]["bfloat16"] == 353.9e12
+
+
+def test_report_compare_takes_directories_and_versions(two_stacks, tmp_path):
+    names = (STACK.version_path, _LATER), (f"2:{STACK.version_path}", f"2:{_LATER}")
+    for before, after in names:
+        compare_report_command(before, after, output=tmp_path / "report", root=two_stacks)
+        data = json.loads((tmp_path / "report/index.json").read_text())
+        assert data["common"] > 80 and data["step"] is None
+    compare_report_command("1", _LATER, output=tmp_path / "report", root=two_stacks)
+
+
+@pytest.mark.parametrize("side", ["2", "9:x", "nothing", "2x"])
+def test_report_compare_refuses_a_side_that_is_not_there(two_stacks, tmp_path, side):
+    with pytest.raises(BadInput):
+        compare_report_command(side, _LATER, output=tmp_path / "report", root=two_stacks)
