@@ -117,6 +117,9 @@ def _with(record: CaseRecord, column: str, text: str) -> CaseRecord:
     return replace(record, extra={**record.extra, column: text}, profile=None)
 
 
+_REASONS = 5  # of sizes that make no case, in the name of a source
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedSource:
     """A source that was read; its table is stored and hashed."""
@@ -226,9 +229,10 @@ def _densified(campaign: Campaign, loaded: Sequence[LoadedSource]) -> Iterator[L
             continue
         standard = read_standard(source.path)
         required = required_by(standard, cases, campaign.backend, path=source.path)
-        reasons = sorted(required.refused.items())
-        reported = "; ".join(f"{count:,} refused: {why}" for why, count in reasons)
-        name = f"density ({reported})" if reported else "density"
+        reasons = [f"{n:,} refused: {why}" for why, n in Counter(required.refused).most_common()]
+        if len(reasons) > _REASONS:
+            reasons[_REASONS:] = [f"refused for {len(reasons) - _REASONS} more reasons"]
+        name = f"density ({'; '.join(reasons)})" if reasons else "density"
         yield _loaded(name, demanded_records(required.demands), same_stack=False)
 
 

@@ -107,6 +107,11 @@ class _Tensor(NamedTuple):
     dtype: str
 
 
+# Cases of attention by their queries, key heads and number of requests (empty and 0 where a case
+# does not record them): the row, and the mean length of its keys.
+_Attentions = dict[tuple[Shape, str, int], list[tuple[int, float]]]
+
+
 class OpmeterDataSource:
     """See the module. `last_miss_reason` has why the last lookup had no result, in msmodeling's
     words. Misses of single kernels are counted in `misses`, one launch each."""
@@ -135,7 +140,7 @@ class OpmeterDataSource:
         self._constants: dict[int, Sequence[tuple[int | None, int]]] = {}
         self._outputs: dict[int, dict[tuple[Shape | None, str], int]] = {}
         self._messages: dict[str, list[tuple[Collective, Answer]]] = {}
-        self._attentions: dict[int, dict[tuple[Shape, str], list[tuple[int, float]]]] = {}
+        self._attentions: dict[int, _Attentions] = {}
 
     def lookup(self, op_invoke_info: Invocation) -> Any:
         """Return the result for an operator's call, or None for a miss.
@@ -281,7 +286,8 @@ class OpmeterDataSource:
         length = mean_of(lengths)
         near: list[tuple[float, str, Answer]] = []
         for kernel in _kernels(mapping):
-            for row, at in self._rows_of_attention(kernel, shape, key.shape[-2], query.dtype):
+            heads = str(key.shape[-2])
+            for row, at in self._rows_of(kernel, shape, heads, len(lengths), query.dtype):
                 near.append((at - length, kernel, self.version.measured(row)))
         if not near:
             return self._passed_on(call, _REASONS[Reason.OUTSIDE])
@@ -296,20 +302,18 @@ class OpmeterDataSource:
         ends = [(length + gap, answer) for gap, answer in (below, above)]
         return self._result(kernel, _between(length, *ends), mean_length=length)
 
-    def _rows_of_attention(
-        self, kernel: str, shape: Shape, kv_heads: int, dtype: str
+    def _rows_of(
+        self, kernel: str, shape: Shape, heads: str, requests: int, dtype: str
     ) -> Iterator[tuple[int, float]]:
-        """Yield the cases with these queries and heads, and the mean length of their keys."""
+        """Yield the cases with these queries, heads and requests, and the mean length of their
+        keys."""
         for block in self.version.blocks(kernel):
             if block.inputs and block.inputs[0][0] == dtype:
                 known = self._attentions_of(block, shape[-1])
-                yield from known.get((shape, str(kv_heads)), ())
-                yield from known.get((shape, ""), ())
+                for key in product([shape], [heads, ""], [requests, 0]):
+                    yield from known.get(key, ())
 
-    def _attentions_of(
-        self, block: IndexBlock, head_dim: int
-    ) -> Mapping[tuple[Shape, str], list[tuple[int, float]]]:
-        """Return the rows of a block with their mean lengths, by their queries and key heads."""
+    def _attentions_of(self, block: IndexBlock, head_dim: int) -> _Attentions:
         known = self._attentions.get(block.begin)
         if known is None:
             known = {}
@@ -319,7 +323,9 @@ class OpmeterDataSource:
                 own = _of_queries(tuple(sizes[: max(rank, 0)]), head_dim)
                 if own is not None and values:
                     heads = settings.get(RUNTIME_PREFIX + "num_key_value_heads", "")
-                    known.setdefault((own, heads), []).append((row, mean_of(values)))
+                    ends = lengths.get(RUNTIME_PREFIX + "actual_seq_lengths_values", [])
+                    requests = len(ends or lengths.get(KEY_LENGTHS, []))
+                    known.setdefault((own, heads, requests), []).append((row, mean_of(values)))
             self._attentions[block.begin] = known
         return known
 

@@ -74,8 +74,10 @@ operator_mappings:
 CACHE = [(100, 128, 256), (100, 128, 256)]
 
 
-def attention(length: int, mean_us: float) -> Row:
+def attention(length: int, mean_us: float, ends: str = "") -> Row:
     extra = {"Runtime avg_seq_len": f"{length}.000000", "Runtime num_key_value_heads": "2"}
+    if ends:
+        extra["Runtime actual_seq_lengths_values"] = ends
     shapes = [(4, 16, 128), *CACHE]
     return Row("FusedInferAttentionScore", shapes, [(4, 16, 128)], mean_us, extra=extra)
 
@@ -89,6 +91,7 @@ VERSION = version_of(
         Row("GatherV2", [(1000, 64), (8,), (1,)], [(8, 64)], 4.0, "DT_BF16;INT64;INT64"),
         Row("RmsNorm", [(8, 64), (64,)], [(8, 64)], 2.0),
         *(attention(length, mean_us) for length, mean_us in ((1024, 30.0), (4096, 90.0))),
+        attention(1030, 50.0, "4"),  # one request of four tokens
     ]
 )
 
@@ -159,6 +162,7 @@ def test_attention_is_looked_up_by_its_mean_length(source: OpmeterDataSource) ->
     near = attend(1000, 1060)
     assert (near.latency_us, near.source) == (30.0, QuerySource.MEASURED)
     assert near.details["length_gap"] == 6.0
+    assert attend(1030).latency_us == 50.0
     between = attend(2048, 2048)
     assert between.source is QuerySource.INTERPOLATED
     assert between.latency_us == pytest.approx((30 * 90) ** 0.5)

@@ -3,14 +3,11 @@
 import json
 
 import pandas as pd
-import pytest
 
 from collector.model.demand import record_of_cells
 from collector.model.vocabulary import BASE_CELLS, EP_SIZE, RUNTIME_PREFIX
 from tests.unit.jobs.cli.in_process import opmeter_here
 from tests.unit.opmeter.made import recorded, version_of
-
-pytestmark = pytest.mark.fast
 
 
 def test_the_rows_of_a_step_are_answered_together() -> None:
