@@ -91,7 +91,7 @@ _WAYS = (
     *_each("chunk_fwd_kernel_o", "i5", How.ELSEWHERE, "heads come first"),
     *_each("chunk_fwd_kernel_o", "i7", How.ELSEWHERE, "the function counts the chunks itself"),
     *_each("RecurrentGatedDeltaRule", "o2", How.UPDATED, ""),
-    *_each("OnesLike ZerosLike", "o1", How.UPDATED, ""),
+    *_each("OnesLike RandomUniform ZerosLike", "o1", How.UPDATED, ""),
     *_each("MaskedFill IndexFill IndexPutV2 ScatterElementsV2", "o1", How.UPDATED, ""),
     *_each("ScatterNdUpdate", "o1", How.UPDATED, ""),
     *_each("InplaceAddRmsNorm", "o1 o3", How.UPDATED, ""),

@@ -13,7 +13,11 @@ from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, Ten
 
 
 def fill(
-    kernel: str, call: str, reference: Callable[..., Any] | None = None, npu: NpuCall | None = None
+    kernel: str,
+    call: str,
+    reference: Callable[..., Any] | None = None,
+    npu: NpuCall | None = None,
+    constraints: tuple[Constraint, ...] = (),
 ) -> OpSpec:
     """Return an operator that fills its argument, which has the input's shape and dtype."""
     return OpSpec(
@@ -24,7 +28,7 @@ def fill(
         build=_like_build,
         traffic=lambda case: (case.inputs or ())[0].size_bytes,
         moves_data=True,
-        constraints=(rules.one_dtype((0,)), rules.LIKE_INPUT),
+        constraints=(rules.one_dtype((0,)), rules.LIKE_INPUT, *constraints),
         npu=npu or NpuCall(),
     )
 
@@ -83,6 +87,10 @@ ONES_LIKE = fill("OnesLike", "torch.ones", lambda torch, x: x.fill_(1), NpuCall(
 
 # Zeros in the shape of a tensor: the kernel that `zero_` launches on a buffer of gradients.
 ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_")
+
+# Random numbers between 0 and 1: the first kernel of random sampling, in step traces of vLLM-Ascend
+# (March 2026). The sources of CANN describe other kernels (StatelessRandomUniformV2, Muls, Sub).
+RANDOM_UNIFORM = fill("RandomUniform", "torch.Tensor.uniform_", constraints=(rules.floating((0,)),))
 
 
 def _range_build(case: Case, make: TensorMaker) -> Call:

@@ -140,6 +140,14 @@ def test_fills(torch, case_of, build, launch, kernel, value):
     assert launch(case, call)[0].unique().tolist() == [value]
 
 
+def test_random_numbers_fill_a_tensor_between_0_and_1(torch, case_of, build, launch):
+    case = case_of("RandomUniform", "64,96", "FLOAT", "64,96", "FLOAT")
+    call = build(case)
+    call.args[0].fill_(9)
+    (out,) = launch(case, call)
+    assert 0 <= float(out.min()) < 0.1 and 0.9 < float(out.max()) <= 1
+
+
 def test_cast_and_move_copy_the_source(torch, case_of, build, launch):
     for kernel, target in (("Cast", "DT_BF16"), ("TensorMove", "FLOAT")):
         case = case_of(kernel, "4,6", "FLOAT", "4,6", target)
