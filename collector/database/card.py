@@ -147,9 +147,12 @@ def dataset_md(card: Card) -> bytes:
     return "\n".join(lines).encode()
 
 
-def croissant_json(card: Card, shown: FileEntry, measurements: Mapping[str, FileEntry]) -> bytes:
-    """Return the card as Croissant: files with their hashes, and columns with their meaning."""
-    files = [("shown", keys.shown(card.path, shown.sha256), shown)]
+def croissant_json(
+    card: Card, name: str, shown: FileEntry, measurements: Mapping[str, FileEntry]
+) -> bytes:
+    """Return the card as Croissant: files with their hashes, and columns with their meaning. `name`
+    is that of the snapshot."""
+    files = [("shown", keys.shown(card.path, name), shown)]
     files += [
         (f"measurements-{at}", keys.measurements(card.path, name), entry)
         for at, (name, entry) in enumerate(sorted(measurements.items()), 1)

@@ -50,11 +50,11 @@ class _Table:
     root: str
     schema: pa.Schema
 
-    def files(self, files: VersionFiles) -> Mapping[str, FileEntry]:
+    def files(self, entry: VersionEntry, files: VersionFiles) -> Mapping[str, FileEntry]:
         """Return the files of a version directory by their name."""
         if self.root == keys.MEASUREMENTS:
             return files.measurements
-        return {files.shown.sha256: files.shown}
+        return {entry.snapshot: files.shown}
 
     def log(self, version: int) -> str:
         return keys.delta_log(self.root, f"{version:020d}.json")
@@ -161,8 +161,8 @@ def _actions(
             continue
         had: Mapping[str, FileEntry] = {}
         if parent is not None and earlier is not None:
-            had = table.files(read_version_files(store, parent, path, earlier))
-        has = table.files(read_version_files(store, commit, path, entry))
+            had = table.files(earlier, read_version_files(store, parent, path, earlier))
+        has = table.files(entry, read_version_files(store, commit, path, entry))
         for name in sorted(had.keys() - has.keys()):
             yield {"remove": _removed(path, name, had[name], at_ms)}
         for name in sorted(has.keys() - had.keys()):
@@ -277,7 +277,7 @@ def _checkpoint(
 def _files(
     table: _Table, store: Store, commit: Commit, path: str, entry: VersionEntry
 ) -> Mapping[str, FileEntry]:
-    return table.files(read_version_files(store, commit, path, entry))
+    return table.files(entry, read_version_files(store, commit, path, entry))
 
 
 def _struct(schema: Iterable[pa.Field]) -> dict[str, Any]:

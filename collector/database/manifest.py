@@ -46,12 +46,12 @@ class StoredFile:
 class VersionFiles:
     """The files of one version directory, as the commit that last touched it wrote them.
 
-    `tree` has the files that users read, by their path in a tree; `measurements` are by their
-    sha256. `shards` are those that have measurements, by campaign."""
+    `tree` has the files that users read, by their path in a tree; `measurements` are by the
+    snapshot that added them. `shards` are those that have measurements, by campaign."""
 
     content_hash: str
     tree: Mapping[str, FileEntry]
-    measurements: Mapping[str, FileEntry]  # by their name: the sha256
+    measurements: Mapping[str, FileEntry]  # by the snapshot that added them
     shown: FileEntry
     profiles: FileEntry
     pairs: FileEntry
@@ -293,7 +293,7 @@ def own_files(path: str, entry: VersionEntry, files: VersionFiles) -> Iterator[S
     index. Files of measurements come last."""
     named_by = keys.version_manifest(entry.snapshot, path)
     tables = (
-        (keys.shown(path, files.shown.sha256), files.shown),
+        (keys.shown(path, entry.snapshot), files.shown),
         (keys.profiles(entry.snapshot, path), files.profiles),
         (keys.pairs(entry.snapshot, path), files.pairs),
         (keys.index(entry.snapshot, path), files.index),

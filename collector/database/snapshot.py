@@ -1,7 +1,7 @@
 """A snapshot: one immutable state of the database in the store, and its view.
 
-    db/measurements/device=D/version=V/{sha256}.parquet   rows of measurements, never changed
-    db/shown/device=D/version=V/{sha256}.parquet          cases, with the intervals that CSVs show
+    db/measurements/device=D/version=V/{name}.parquet     rows of measurements, never changed
+    db/shown/device=D/version=V/{name}.parquet            cases, with the intervals that CSVs show
     db/snapshots/{name}/{version path}/                   the CSVs and op_mapping.yaml
     db/versions/{name}/{version path}/                    profiles, pairs, index, manifest.json
     db/snapshots/{name}/manifest.json                     written last; names the other manifests
@@ -68,7 +68,7 @@ from collector.model import keys
 from collector.model.stack import Runtime
 from collector.model.vocabulary import INPUT_SHAPES
 from collector.ranks.collective import is_collective
-from collector.store.base import AT_ONCE, Store, create_named
+from collector.store.base import AT_ONCE, Store
 
 _MAY_BE_NULL = frozenset({"std_us", *(c.name for c in layout.INTERVAL_COLUMNS)})
 _ROW_GROUP = 32_768
@@ -172,7 +172,6 @@ class _Write:
 
     data: bytes
     source: StoredFile | None = None
-    is_named: bool = False  # by the hash of its bytes
 
 
 class _Writer:
@@ -202,8 +201,8 @@ class _Writer:
         if new.num_rows:  # one file for a merge
             data = measurements_table_bytes(path, new)
             one = _file_entry(data, new.num_rows)
-            measurements[one.sha256] = one
-            writes[keys.measurements(path, one.sha256)] = _Write(data, is_named=True)
+            measurements[self._name] = one
+            writes[keys.measurements(path, self._name)] = _Write(data)
         tables = {
             "shown": (shown_bytes(path, own.cases, intervals), own.cases.num_rows),
             "profiles": (
@@ -217,7 +216,7 @@ class _Writer:
         card = card_of(path, version.shown_stack, (own.measurements, own.cases, intervals))
         tables["dataset"] = (dataset_md(card), 0)
         shown = _file_entry(*tables["shown"])
-        tables["croissant"] = (croissant_json(card, shown, measurements), 0)
+        tables["croissant"] = (croissant_json(card, self._name, shown, measurements), 0)
         own_entries = {name: _file_entry(*table) for name, table in tables.items()}
         files = VersionFiles(
             content_hash=content,
@@ -234,7 +233,7 @@ class _Writer:
         )
         if entry is not None and files == before and _is_same(entry.version, version):
             return entry
-        writes[keys.shown(path, files.shown.sha256)] = _Write(tables["shown"][0], is_named=True)
+        writes[keys.shown(path, self._name)] = _Write(tables["shown"][0])
         for name, spell in _OWN_KEYS.items():
             writes[spell(self._name, path)] = _Write(tables[name][0])
         self._writes |= writes
@@ -285,9 +284,6 @@ class _Writer:
 
     def _write(self, key: str) -> None:
         one, store = self._writes[key], self._base.store
-        if one.is_named:
-            create_named(store, key, one.data)
-            return
         if one.source is not None:
             with suppress(BadInput):
                 read_file(store, one.source)
@@ -470,7 +466,7 @@ def read_shown(store: Store, commit: Commit, manifest: SnapshotManifest, path: s
     """Return what a version directory shows; nothing else of it is read."""
     entry = manifest.versions[path]
     files = read_version_files(store, commit, path, entry)
-    key = keys.shown(path, files.shown.sha256)
+    key = keys.shown(path, entry.snapshot)
     named_by = keys.version_manifest(entry.snapshot, path)
     data = read_file(store, StoredFile(key, files.shown, named_by))
     return ShownCases(path, *shown_tables(data, path, key=key))

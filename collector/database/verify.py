@@ -13,10 +13,10 @@ from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, NotFound
 from collector.database import layout, snapshot
 from collector.database.card import card_of, croissant_json, dataset_md
+from collector.database.cleanup import OF_VERSIONS, NamedObjects, named_objects
 from collector.database.commits import (
     Commit,
     end_of_log,
-    history,
     is_hint_damaged,
     is_hinted,
     read_commit,
@@ -440,7 +440,7 @@ class _VersionCheck:
         prefix = keys.snapshot(entry.snapshot)
         tree = [StoredFile(prefix + n, one, named_by) for n, one in sorted(files.tree.items())]
         for file in (*own_files(self.path, entry, files), *tree):
-            if file.key.startswith(keys.MEASUREMENTS) and file.entry.sha256 in self.tables:
+            if file.key.startswith(keys.MEASUREMENTS) and _name(file) in self.tables:
                 continue
             try:
                 found = data[file] = read_file(self.store, file)
@@ -453,7 +453,7 @@ class _VersionCheck:
                 yield f"{file.key}: expected {file.entry.size_bytes} bytes, got {len(found)}"
 
     def _measured(self, commit: Commit, file: StoredFile, data: bytes) -> None:
-        name = file.entry.sha256
+        name = _name(file)
         self.tables[name] = None
         table = snapshot.measurement_rows(data, self.path, key=file.key)
         check_rows(table, file.key)
@@ -490,7 +490,7 @@ class _VersionCheck:
     ) -> Iterator[str]:
         entry, files = claimed
         place, path = keys.snapshot(entry.snapshot), self.path
-        shown = keys.shown(path, files.shown.sha256)
+        shown = keys.shown(path, entry.snapshot)
         _, intervals = snapshot.shown_tables(own[shown], path, key=shown)
         if state.cases.num_rows != files.shown.rows:
             yield f"{shown}: expected {files.shown.rows} rows, got {state.cases.num_rows}"
@@ -538,9 +538,14 @@ class _VersionCheck:
         card = card_of(path, stack, (state.measurements, state.cases, shown.interval_rows))
         if own[key := keys.dataset(entry.snapshot, path)] != dataset_md(card):
             yield key
-        croissant = croissant_json(card, files.shown, files.measurements)
+        croissant = croissant_json(card, entry.snapshot, files.shown, files.measurements)
         if own[key := keys.croissant(entry.snapshot, path)] != croissant:
             yield key
+
+
+def _name(file: StoredFile) -> str:
+    """Return the name of the snapshot that added a file of measurements."""
+    return file.key.rpartition("/")[2].removesuffix(".parquet")
 
 
 _CLAIMS = ("cases", "collectives", "measurements", "campaigns")
@@ -621,7 +626,7 @@ class Stray:
 def find_strays(store: Store) -> list[Stray]:
     """Return all strays below `db/` and `campaigns/`, sorted by key. If a version cannot be read,
     strays that depend on the versions are left out."""
-    named = _named(store)
+    named = named_objects(store)
     found: dict[str, str] = {}
     for prefix in (keys.CAMPAIGNS, keys.DATABASE):
         for info in store.list(prefix):
@@ -632,50 +637,13 @@ def find_strays(store: Store) -> list[Stray]:
     return [Stray(key, reason) for key, reason in sorted(found.items())]
 
 
-@dataclass(slots=True)
-class _Named:
-    """The objects that the versions name: snapshots, with the keys below them, and files of
-    measurements."""
-
-    snapshots: set[str] = field(default_factory=set)
-    objects: set[str] = field(default_factory=set)
-    manifests: set[str] = field(default_factory=set)  # of version directories, by their hash
-    is_all: bool = True  # whether every version could be read
-
-
-_OF_VERSIONS = (keys.SNAPSHOTS, keys.VERSIONS, keys.SHOWN, keys.MEASUREMENTS)
-
-
-def _named(store: Store) -> _Named:
-    named = _Named()
-    try:
-        for commit in history(store):
-            place = keys.snapshot(commit.snapshot)
-            named.snapshots.add(place)
-            manifest = read_manifest(store, commit)
-            named.objects.add(keys.snapshot_manifest(commit.snapshot))
-            for path, entry in manifest.versions.items():
-                if entry.sha256 in named.manifests:
-                    continue
-                named.manifests.add(entry.sha256)
-                files = read_version_files(store, commit, path, entry)
-                own = own_files(path, entry, files)
-                named.objects |= {file.key for file in own}
-                named.objects.add(keys.version_manifest(entry.snapshot, path))
-                named.objects |= {keys.snapshot(entry.snapshot) + name for name in files.tree}
-            named.objects |= {file.key for file in collective_files(commit, manifest).values()}
-    except BadInput:  # reported by the check of the versions
-        named.is_all = False
-    return named
-
-
-def _of_object(info: Info, named: _Named) -> Iterator[Stray]:
+def _of_object(info: Info, named: NamedObjects) -> Iterator[Stray]:
     place = "/".join(info.key.split("/")[:3]) + "/"
     if not keys.is_ours(info.key):
         yield Stray(info.key, "not a key of this project")
     elif info.size_bytes == 0:
         yield Stray(info.key, "empty object")
-    elif not named.is_all or not info.key.startswith(_OF_VERSIONS):
+    elif not named.is_all or not info.key.startswith(OF_VERSIONS):
         return
     elif info.key.startswith(keys.SNAPSHOTS) and place not in named.snapshots:
         yield Stray(place, "no version uses this snapshot")

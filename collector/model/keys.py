@@ -46,7 +46,7 @@ _OF_A_CAMPAIGN = (
 )
 _OF_THE_DATABASE = (
     rf"HEAD\.json|commits/(?!0+\.)([0-9]{{8}}|[1-9][0-9]{{8,}})\.json"
-    rf"|(measurements|shown)/device={_PART}/version={_PART}/{_A_HASH}\.parquet"
+    rf"|(measurements|shown)/device={_PART}/version={_PART}/{_A_SNAPSHOT}\.parquet"
     r"|(measurements|shown)/_delta_log/([0-9]{20}\.(checkpoint\.parquet|json)|_last_checkpoint)"
     rf"|versions/{_A_SNAPSHOT}/{_VERSION_PATH.pattern}"
     r"/((manifest|croissant)\.json|(profiles|pairs)\.parquet|index\.bin|DATASET\.md)"
@@ -222,14 +222,16 @@ def commit(number: int) -> str:
     return f"{COMMITS}{number:08d}.json"
 
 
-def measurements(version_path: str, sha256: str) -> str:
-    """Return the key of a file of measurements of a version directory, by the hash of its bytes."""
-    return f"{MEASUREMENTS}{partition(version_path)}/{_token(sha256)}.parquet"
+def measurements(version_path: str, name: str) -> str:
+    """Return the key of the measurements that a merge has added to a version directory; `name` is
+    that of its snapshot, here and below. No two merges write one key, so that an object that no
+    commit names is never named later."""
+    return f"{MEASUREMENTS}{partition(version_path)}/{_token(name)}.parquet"
 
 
-def shown(version_path: str, sha256: str) -> str:
-    """Return the key of the table of the cases that a version directory shows, by its hash."""
-    return f"{SHOWN}{partition(version_path)}/{_token(sha256)}.parquet"
+def shown(version_path: str, name: str) -> str:
+    """Return the key of the table of the cases that a version directory shows."""
+    return f"{SHOWN}{partition(version_path)}/{_token(name)}.parquet"
 
 
 def delta_log(table: str, name: str) -> str:

@@ -13,6 +13,7 @@ from collector.codec.errors import BadInput, NotFound
 from collector.codec.text import counted
 from collector.model import keys
 from jobs.cli import options
+from jobs.cli.cleanup import du_command, gc_command
 from jobs.cli.conform import conform_command
 from jobs.cli.diff import diff_command
 from jobs.cli.export import export_command
@@ -207,6 +208,8 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "path": path_command,
     "verify": verify_command,
     "diff": diff_command,
+    "du": du_command,
+    "gc": gc_command,
     "quality": quality_command,
     "query": query_command,
     "conform": conform_command,

@@ -188,8 +188,7 @@ def _side(root: str, text: str) -> _Side:
     import opmeter
     from collector.codec.errors import BadInput
     from collector.report.compare_pages import COLUMNS, ComparedSide
-    from jobs.cli.database import chosen_commit
-    from jobs.cli.opening import open_root
+    from jobs.cli.opening import chosen_commit, open_root
 
     number, _, directory = text.partition(":") if text[:1].isdecimal() else ("", "", text)
     if number and not number.isdecimal():

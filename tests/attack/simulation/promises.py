@@ -124,9 +124,11 @@ class Promises:
             self._tree(entry["snapshot"], files["tree"], key)
             device, _, version = path.split("/")
             partition = f"device={device}/version={version}"
-            stored = {f"db/measurements/{partition}/{n}.parquet": n for n in files["measurements"]}
-            shown = files["shown"]["sha256"]
-            stored[f"db/shown/{partition}/{shown}.parquet"] = shown
+            stored = {
+                f"db/measurements/{partition}/{name}.parquet": file["sha256"]
+                for name, file in files["measurements"].items()
+            }
+            stored[f"db/shown/{partition}/{entry['snapshot']}.parquet"] = files["shown"]["sha256"]
             for name in ("profiles.parquet", "pairs.parquet", "index.bin"):
                 stored[of_version + name] = files[name.partition(".")[0]]["sha256"]
             for name, sha256 in stored.items():

@@ -42,7 +42,7 @@ def tree_key(store: Store, commit: Commit, name: str) -> str:
 
 
 def shown_key(store: Store, commit: Commit, path: str = PATH) -> str:
-    return keys.shown(path, version_files(store, commit, path).shown.sha256)
+    return keys.shown(path, read_manifest(store, commit).versions[path].snapshot)
 
 
 def entry_of(data: bytes, rows: int) -> dict[str, object]:

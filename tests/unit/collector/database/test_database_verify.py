@@ -5,7 +5,6 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -169,7 +168,7 @@ def forge_intervals(store: MemoryStore, commit: Commit, table: pa.Table, rows: i
     out = io.BytesIO()
     pq.write_table(table, out)
     entry = entry_of(out.getvalue(), rows)
-    store.put(keys.shown(PATH, str(entry["sha256"])), out.getvalue())
+    store.put(shown_key(store, commit), out.getvalue())
     forge_version(store, commit, lambda files: files.update(shown=entry))
 
 
@@ -284,13 +283,8 @@ def call_all_final(store: MemoryStore, commit: Commit) -> None:
     out = io.BytesIO()
     pq.write_table(table.set_column(at, "final", pa.array([True] * table.num_rows)), out)
     entry = entry_of(out.getvalue(), table.num_rows)
-    store.put(keys.measurements(PATH, str(entry["sha256"])), out.getvalue())
-
-    def change(files: dict[str, Any]) -> None:
-        del files["measurements"][own]
-        files["measurements"][entry["sha256"]] = entry
-
-    forge_version(store, commit, change)
+    store.put(keys.measurements(PATH, own), out.getvalue())
+    forge_version(store, commit, lambda files: files["measurements"].update({own: entry}))
 
 
 def forget_measurements(store: MemoryStore, commit: Commit) -> None:

@@ -14,6 +14,7 @@ from collector.model import keys
 from collector.model.measurement import Outcome
 from collector.store import open_store
 from collector.store.base import Store
+from jobs.cli.cleanup import du_command, gc_command
 from jobs.cli.database import (
     log_command,
     merge_command,
@@ -259,3 +260,21 @@ def test_quality_lists_the_rows_with_a_warning_the_widest_interval_first(
         (5.0, ["spread"]),
         (None, ["no duration"]),
     ]
+
+
+def test_gc_lists_first_and_du_counts_what_a_store_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = of_commits(tmp_path / "store", 1)
+    root, left = str(tmp_path / "store"), keys.shown(PATH, "00000001-0123abcd")
+    gc_command(root=root)
+    assert numbers(capsys.readouterr().out)[0] == "0"
+    store.put(left, b"of a killed merge")
+    for delete in (False, True):
+        gc_command(root=root, delete=delete)
+        first, last = capsys.readouterr().out.splitlines()
+        assert first.split() == ["17", "B", left] and numbers(last)[0] == "1"
+        assert (left in {info.key for info in store.list("db/")}) is not delete
+    du_command(root=root, by=True)
+    told = capsys.readouterr().out
+    assert "shown cases" in told and PATH in told and told.splitlines()[-1].endswith(store.url)

@@ -1,0 +1,139 @@
+"""Which objects of a database commits name, what they take, and which can never be named again.
+
+An object of a version directory has the name of its snapshot in its key, and that begins with the
+number of the commit that its merge tried to make. Once this commit exists and names another
+snapshot, no merge can name the object any more: its own try failed, and every further try has
+another name. So deleting it needs no lock, no clock and no grace period, whatever merges run.
+Objects of the number after the newest commit may belong to a merge that is running.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from collector.codec.errors import BadInput
+from collector.database.commits import Commit, head_to_extend, history
+from collector.database.manifest import (
+    collective_files,
+    own_files,
+    read_manifest,
+    read_version_files,
+)
+from collector.model import keys
+from collector.store.base import Info, Store
+
+OF_VERSIONS = (keys.SNAPSHOTS, keys.VERSIONS, keys.SHOWN, keys.MEASUREMENTS)
+_SNAPSHOT = re.compile(r"/(\d{8,})-[0-9a-f]{8}(?=[/.])")
+_PARTITION = re.compile(r"/device=([^/]+)/version=([^/]+)/|/([^/]+)/vllm_ascend/([^/]+)/")
+
+
+@dataclass(slots=True)
+class NamedObjects:
+    """The objects that commits name: snapshots, with the keys below them, and single objects."""
+
+    snapshots: set[str] = field(default_factory=set)
+    objects: set[str] = field(default_factory=set)
+    is_all: bool = True  # whether every version could be read
+
+
+def named_objects(store: Store) -> NamedObjects:
+    """Return what commits name. Manifests of version directories are read once each."""
+    named = NamedObjects()
+    read = set[str]()
+    try:
+        for commit in history(store):
+            _add(store, commit, named, read)
+    except BadInput:  # `db verify` reports it
+        named.is_all = False
+    return named
+
+
+def _add(store: Store, commit: Commit, named: NamedObjects, read: set[str]) -> None:
+    named.snapshots.add(keys.snapshot(commit.snapshot))
+    manifest = read_manifest(store, commit)
+    named.objects.add(keys.snapshot_manifest(commit.snapshot))
+    named.objects |= {file.key for file in collective_files(commit, manifest).values()}
+    for path, entry in manifest.versions.items():
+        if entry.sha256 in read:
+            continue
+        read.add(entry.sha256)
+        files = read_version_files(store, commit, path, entry)
+        named.objects.add(keys.version_manifest(entry.snapshot, path))
+        named.objects |= {file.key for file in own_files(path, entry, files)}
+        named.objects |= {keys.snapshot(entry.snapshot) + name for name in files.tree}
+
+
+def garbage(store: Store) -> list[Info]:
+    """Return the objects that no commit names and no merge can name any more, in order of keys.
+
+    Raises DamagedObject if the log or a manifest cannot be read: what it names is then unknown."""
+    head = head_to_extend(store)
+    if head is None:
+        return []
+    named, read = NamedObjects(), set[str]()
+    for commit in history(store):
+        _add(store, commit, named, read)
+    return [
+        info
+        for prefix in OF_VERSIONS
+        for info in store.list(prefix)
+        if info.key not in named.objects and _is_past(info.key, head.number)
+    ]
+
+
+def _is_past(key: str, newest: int) -> bool:
+    """Return whether a key is of a merge whose commit exists."""
+    found = _SNAPSHOT.search(key)
+    return keys.is_ours(key) and found is not None and int(found[1]) <= newest
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The objects of one kind, and of one version directory or campaign, if they belong to one."""
+
+    kind: str
+    of: str
+    objects: int
+    size_bytes: int
+
+
+_KINDS = (
+    (keys.COMMITS, "commits"),
+    (keys.MEASUREMENTS, "measurements"),
+    (keys.SHOWN, "shown cases"),
+    (keys.SNAPSHOTS, "CSV trees"),
+    (keys.VERSIONS, "indexes and manifests"),
+    (keys.CAMPAIGNS, "campaigns"),
+)
+
+
+def usage(store: Store) -> list[Usage]:
+    """Return what the objects of a store take, the largest first; of one listing each of the
+    database and the campaigns, without reading an object."""
+    objects, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for info in _all(store):
+        place = _place(info.key)
+        objects[place] += 1
+        sizes[place] += info.size_bytes
+    found = [Usage(*place, objects[place], size) for place, size in sizes.items()]
+    return sorted(found, key=lambda one: (-one.size_bytes, one.kind, one.of))
+
+
+def _all(store: Store) -> Iterator[Info]:
+    for prefix in (keys.DATABASE, keys.CAMPAIGNS):
+        yield from store.list(prefix)
+
+
+def _place(key: str) -> tuple[str, str]:
+    kind = next((name for prefix, name in _KINDS if key.startswith(prefix)), "other")
+    if kind == "campaigns":
+        campaign, _, rest = key.removeprefix(keys.CAMPAIGNS).partition("/")
+        return ("profiler's records" if "/raw/" in rest else "campaigns", campaign)
+    if "/_delta_log/" in key:
+        return ("Delta logs", "")
+    found = _PARTITION.search(key)
+    if found is None:
+        return (kind, "")
+    device, version = (found[1] or found[3]), (found[2] or found[4])
+    return (kind, f"{device}/vllm_ascend/{version}")

@@ -1,0 +1,102 @@
+"""`opmeter db du` and `db gc`: what a store holds, and what can be deleted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.codec.text import counted
+from jobs.cli import options
+from jobs.cli.terminal import print_json, say
+
+if TYPE_CHECKING:
+    from collector.database.cleanup import Usage
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def du_command(
+    *,
+    root: options.DatabaseRootOption = "opmeter-data",
+    by: Annotated[
+        bool, typer.Option("--by-version", help="also by version directory and campaign")
+    ] = False,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Report how much space the objects of a store take, by kind.
+
+    \b
+    Examples:
+      opmeter db du
+      opmeter db du --by-version --root s3://bucket/prefix
+    """
+    from collector.database.cleanup import usage
+    from jobs.cli.opening import open_root
+
+    store = open_root(root)
+    found = usage(store)
+    if as_json:
+        print_json(found)
+        return
+    kinds: dict[str, list[Usage]] = defaultdict(list)
+    for one in found:
+        kinds[one.kind].append(one)
+    for kind, own in kinds.items():
+        total = sum(one.size_bytes for one in own)
+        say(f"{size_text(total):>10}  {counted(sum(one.objects for one in own), 'object')}  {kind}")
+        if by:
+            for one in own:
+                if one.of:
+                    say(f"{size_text(one.size_bytes):>10}    {one.of}")
+    total = sum(one.size_bytes for one in found)
+    say(f"{size_text(total):>10}  {store.url}")
+
+
+def gc_command(
+    *,
+    root: options.DatabaseRootOption = "opmeter-data",
+    delete: Annotated[
+        bool, typer.Option("--delete", help="delete the objects  [default: only list them]")
+    ] = False,
+    as_json: options.JsonOption = False,
+) -> None:
+    """List what merges that were killed or overtaken have left, or delete it.
+
+    Only objects that no version names and no running merge can name are listed, so that it is safe
+    next to merges and readers. What the merge after the newest version may still name is kept. A
+    store whose log is damaged is refused: run `opmeter db verify`.
+
+    \b
+    Examples:
+      opmeter db gc
+      opmeter db gc --delete
+    """
+    from collector.database.cleanup import garbage
+    from jobs.cli.opening import open_root
+
+    store = open_root(root)
+    found = garbage(store)
+    if as_json:
+        print_json(found)
+    for info in found:
+        if delete:
+            store.delete(info.key)
+        if not as_json:
+            say(f"{size_text(info.size_bytes):>10}  {info.key}")
+    if as_json:
+        return
+    total = size_text(sum(info.size_bytes for info in found))
+    done = (
+        "deleted" if delete else "can be deleted: opmeter db gc --delete" if found else "to delete"
+    )
+    say(f"{counted(len(found), 'object')}, {total} {done}")
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size with three digits and a binary unit."""
+    value, unit = float(size_bytes), 0
+    while value >= 1000 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.3g} {_UNITS[unit]}"
