@@ -61,7 +61,7 @@ def write_report(root: Path, target: Path, language: str = "en") -> Path:
 CHANGES = {"SwiGlu": 0.85, "MatMulV2": 1.06, "RmsNorm": 0.95, "FusedInferAttentionScore": 0.9}
 
 
-def write_made_comparison(folder: Path, cases: int) -> Path:
+def write_made_comparison(folder: Path, cases: int, words: str = HOSTILE) -> Path:
     """Write the comparison of two made stacks, of which some kernel types changed, weighted by the
     step of a made model that launches every case."""
     root, target = folder / f"two-{cases}", folder / f"comparison-{cases}"
@@ -73,10 +73,10 @@ def write_made_comparison(folder: Path, cases: int) -> Path:
         version = database.directory(path)
         tables = [version.arrow(kernel).select(COLUMNS) for kernel in version.kernels]
         rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-        sides.append(ComparedSide(f"{path} {HOSTILE}", rows))
+        sides.append(ComparedSide(f"{path} · {database.number}", rows))
     launched = sides[0].rows["case"].to_pylist()[::7]
     launches = dict.fromkeys(launched, 64.0)
-    step = StepWeights(f"made model {HOSTILE}", launches, dict.fromkeys(launched, 640.0))
+    step = StepWeights(f"made step of {words}", launches, dict.fromkeys(launched, 640.0))
     pages = Folder(target)
     write_comparison(pages, sides[0], sides[1], step)
     pages.finish()

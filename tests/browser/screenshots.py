@@ -1,13 +1,18 @@
-"""Make screenshots of every kind of page: `python -m tests.browser.screenshots DIR [ROOT]`.
+"""Make screenshots of every kind of page: `python -m tests.browser.screenshots DIR [ROOT]`; or the
+pictures of the documentation: `python -m tests.browser.screenshots --pictures`.
 
-They are of a made database with texts that no page may run, of one of 150,000 cases, and of the
-database at ROOT, such as the quickstart's `opmeter-data`; each at 1440 and 400 pixels, in light and
-dark. Look at them after each change of the pages."""
+The screenshots are of a made database with texts that no page may run, of one of 150,000 cases, and
+of the database at ROOT, such as the quickstart's `opmeter-data`; each at 1440 and 400 pixels, in
+light and dark. Look at them after each change of the pages."""
 
 import sys
+import tempfile
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from tests.browser.chromium import chromium, shown
 from tests.browser.reports import write_made_comparison, write_made_report, write_report
@@ -54,5 +59,25 @@ def _save(browser: Any, file: Path, path: Path, click: str) -> None:
         print(file, *one.faults)
 
 
+def pictures(target: Path) -> None:
+    """Make the pictures of the documentation, of made databases: the upper part of a page."""
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        report = write_made_report(Path(folder), _SMALL)
+        comparison = write_made_comparison(Path(folder), _SMALL, "a model")
+        for name, page, height in (
+            ("report-kernel", report / "kernels/MatMulV2.html", 1010),
+            ("report-comparison", comparison / "index.html", 1110),
+        ):
+            with shown(browser, width=1240) as one:
+                one.open(page)
+                clip = {"x": 0, "y": 0, "width": 1240, "height": height}
+                data = one.page.screenshot(full_page=True, clip=clip)
+            image = Image.open(BytesIO(data)).convert("RGB").quantize(96)  # a third of the bytes
+            image.save(target / f"{name}.png", optimize=True)
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "--pictures":
+        pictures(Path(__file__).parents[2] / "docs" / "pictures")
+        sys.exit()
     main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]) if len(sys.argv) > 2 else None)

@@ -31,8 +31,9 @@ opmeter.view((data, main) => {
 
   function stepSection() {
     const made = opmeter.section(main, t("The step of a model"), step.name, "step");
-    const rows = data.kernels.filter((one) => one.step_before_us || one.step_after_us)
-      .map((one) => ({ ...one, delta: one.step_after_us - one.step_before_us })).slice(0, 20);
+    const all = data.kernels.map((one) => ({ ...one, delta: one.step_after_us - one.step_before_us }));
+    const least = 0.002 * d3.max(all, (one) => Math.abs(one.delta)); // less is no visible bar
+    const rows = all.filter((one) => one.delta && Math.abs(one.delta) >= least).slice(0, 20);
     made.append(el("p", { class: "small muted" },
       `${percent(step.covered)} ${t("of the time of the step is in cases that both sides measured.")} ${t("Changed durations account for")} ${us(Math.abs(step.changed_us))} ${step.changed_us < 0 ? t("less") : t("more")}.`));
     if (!rows.length) return;
