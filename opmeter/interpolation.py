@@ -76,7 +76,7 @@ class NeighbourSurface:
     Threads may share it: what it remembers only saves time."""
 
     def __init__(self, sizes: Floats, mean_us: Floats) -> None:
-        logs = np.log(np.maximum(sizes, 0.5))
+        logs = _logarithms(np.maximum(sizes, 0.5))
         axes = range(sizes.shape[1])
         others = [[axis for axis in axes if axis != one] for one in axes]
         self._main = int(np.argmin([len(distinct_rows(sizes[:, rest])) for rest in others]))
@@ -250,6 +250,14 @@ class NeighbourSurface:
                 across.append(_score(value, y))
         self._calibration = _Calibration(_quantile(along), _quantile(across), _quantile(beyond))
         return self._calibration
+
+
+def _logarithms(sizes: Floats) -> Floats:
+    """Return the logarithms as `math.log` has them, which the places of queries are compared with:
+    on some processors numpy's last digit differs."""
+    distinct, place = np.unique(sizes, return_inverse=True)
+    found = np.array([log(size) for size in distinct.tolist()], np.float64)
+    return found[place.reshape(sizes.shape)]
 
 
 def _plane(curves: list[int], offsets: list[list[float]], values: list[_Value]) -> _Value:

@@ -4,8 +4,14 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from collector.codec.errors import file_errors
-from collector.model.demand import MissedCase, joined_misses, misses_to_lines, read_misses
+from collector.codec.errors import BadInput, file_errors
+from collector.model.demand import (
+    MOST_WEIGHT,
+    MissedCase,
+    joined_misses,
+    misses_to_lines,
+    read_misses,
+)
 from collector.store.atomic import write_whole
 from opmeter.answers import Reason
 
@@ -26,7 +32,9 @@ class MissLog:
         self.add_case(MissedCase(kernel, cells, reason.value, 1, weight))
 
     def add_case(self, one: MissedCase) -> None:
-        """Count a missed case."""
+        """Count a missed case. Raises OpmeterError for a weight that is not above 0."""
+        if not 0 < one.weight <= MOST_WEIGHT:
+            raise BadInput(f"weight: expected a number above 0, got {one.weight}")
         with self._lock:
             before = self._found.get(one.identity)
             self._found[one.identity] = joined_misses((before, one) if before else (one,))[0]

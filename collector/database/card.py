@@ -139,7 +139,9 @@ def dataset_md(card: Card) -> bytes:
         "",
         "Each case was replayed alone, many times in a row, in one session of a profiler or more. "
         "A duration is the mean over sessions; the interval is that of the mean that this stack "
-        "would show over sessions and devices. Failures are rows with a reason.",
+        "would show over sessions and devices. Failures are rows with a reason. How well durations "
+        "between these cases are predicted, by kernel type, on rows that are left out: `opmeter db "
+        "quality`.",
         "",
         "Collectives are in CSV files only. `croissant.json` describes the columns.",
         "",

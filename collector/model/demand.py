@@ -56,7 +56,7 @@ class Urgency(StrEnum):
 
 
 _FREQUENT_SHARE = 0.8
-_MOST = 10**15  # of a count and a weight, whose sums remain exact
+MOST_WEIGHT = 10**15  # of a count and a weight, whose sums remain exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ def misses_from_lines(data: bytes, *, path: str) -> tuple[MissedCase, ...]:
     """Return the misses of a file. Raises BadInput, with the line, for other data."""
     found = []
     for number, one in _objects(MissedCase, data, "a missed case", path):
-        if not (0 < one.count <= _MOST and 0 < one.weight <= _MOST):
-            expected = f"expected a count and a weight above 0, at most {_MOST:.0e}"
+        if not (0 < one.count <= MOST_WEIGHT and 0 < one.weight <= MOST_WEIGHT):
+            expected = f"expected a count and a weight above 0, at most {MOST_WEIGHT:.0e}"
             raise BadInput(expected, path=path, line=number)
         _record_at(one.kernel_type, one.cells, path, number)
         found.append(one)

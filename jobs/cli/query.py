@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput, file_errors
+from collector.codec.numbers import number_of
 from collector.codec.text import counted
+from collector.model.demand import MOST_WEIGHT
 from collector.model.vocabulary import INPUT_DTYPES, INPUT_FORMATS, INPUT_SHAPES, OP_STATE
 from jobs.cli import options
 from jobs.cli.terminal import print_json, print_table, say_lines
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from jobs.planning.worth import SessionForecast
     from opmeter import Answer, Explanation, Version
 
-_KERNEL = "kernel_type"
+_KERNEL, _WEIGHT = "kernel_type", "weight"
 _COLUMNS = ("value_us", "low_us", "high_us", "channel", "support", "warnings", "reason")
 
 
@@ -43,7 +45,10 @@ def query_command(
         str, typer.Option(help="keys of each request of attention, such as 4096,512")
     ] = "",
     file: Annotated[
-        Path | None, typer.Option(help="CSV with columns of a tree, a query in each row")
+        Path | None,
+        typer.Option(
+            help="CSV with columns of a tree, a query in each row; `weight` is what a miss counts"
+        ),
     ] = None,
     extrapolate: Annotated[
         bool, typer.Option("--extrapolate", help="answer beyond the measured sizes as well")
@@ -141,12 +146,24 @@ def _answers(
 
     for line, row in enumerate(rows, start=2):
         try:
-            named = row.get(_KERNEL) or kernel
-            yield version.query(named, **arguments_of(row), extrapolate=extrapolate)
+            named, weight = row.get(_KERNEL) or kernel, _weight_of(row)
+            yield version.query(named, **arguments_of(row), extrapolate=extrapolate, weight=weight)
         except BadInput as error:
             if file is None:
                 raise
             raise BadInput(str(error), path=file, line=line) from error
+
+
+def _weight_of(row: Mapping[str, str]) -> float:
+    """Return what a miss of the row counts, such as launches."""
+    text = row.get(_WEIGHT, "1")
+    try:
+        weight = number_of(text)
+    except ValueError as error:
+        raise BadInput(f"{_WEIGHT}: {error}") from error
+    if not 0 < weight <= MOST_WEIGHT:
+        raise BadInput(f"{_WEIGHT}: expected a number above 0, got {text[:40]!r}")
+    return weight
 
 
 def _explained(

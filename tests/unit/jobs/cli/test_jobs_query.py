@@ -73,6 +73,10 @@ def test_a_query_without_a_duration_is_said_and_recorded(root: Path, tmp_path: P
         1,
         add_record(99).case_id,
     )
+    file = tmp_path / "cases.csv"
+    file.write_text('Input Shapes,Input Data Types,weight\n"98,64;98,64",DT_BF16;DT_BF16,64\n')
+    opmeter_here("db", "query", "Add", "--root", root, "--file", file, "--misses", misses)
+    assert [(one.count, one.weight) for one in read_misses(misses)] == [(1, 64.0), (1, 1.0)]
     for wrong in (
         ("db", "query", "Add", "--root", root),
         ("db", "query", "Add", "--root", root, "--shape", "4,x"),
