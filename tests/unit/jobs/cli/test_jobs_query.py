@@ -202,7 +202,8 @@ def test_misses_are_measured_and_then_answered(tmp_path: Path) -> None:
         file = tmp_path / "campaign.yaml"
         settings = "backend: cpu\nmeasure: {budget_s: 0.05}\n"
         file.write_text(f"campaign: loop\nsources: [{source}]\n{settings}store: {root}\n")
-        done = opmeter_here("run", file, cwd=tmp_path)
+        locks = {"OPMETER_LOCKS": str(tmp_path / "locks")}
+        done = opmeter_here("run", file, cwd=tmp_path, **locks)
         assert done.returncode == 0, done.stdout + done.stderr
 
     run("{tree: rows}")
