@@ -23,6 +23,7 @@ from collector.shapes.deployments import (
     load_names,
     padded,
     range_phase,
+    recorded_load,
     sized,
     step_of_load,
 )
@@ -78,7 +79,7 @@ def solved_deployment(
     Raises NotSolved where the loads of a range do not launch the same."""
     is_graph = any(x.in_graph for one in recording.passes for x in one.launches)
     graph_sizes = tuple(recording.settings["graph_sizes"]) if is_graph else ()
-    passes = {(p.phase, p.requests, p.queries, p.keys): p for p in recording.passes}
+    passes = {(p.phase, p.requests, p.queries, p.keys, p.prompts): p for p in recording.passes}
     empty = PackagedDeployment(
         *(recording.model, recording.config_sha256, recording.layers, recording.release, layout),
         *(recording.device, recording.environment, recording.settings, recording.wheels),
@@ -88,7 +89,7 @@ def solved_deployment(
     for least, most, tokens in ranges:
         loads = [
             _load(
-                passes[one.phase, one.requests, one.queries, one.keys],
+                passes[one.phase, one.requests, one.queries, one.keys, one.prompts],
                 graph_sizes,
                 recording.layout["tp"],
                 constants,
@@ -106,10 +107,20 @@ def solved_deployment(
 def _load(
     found: RecordedPass, graph_sizes: Sequence[int], ranks: int, constants: Constants
 ) -> _Load:
-    batch = Batch(Phase(found.phase), found.requests, found.queries, found.keys)
-    batch = padded(batch, graph_sizes)
+    batch = padded(_batch(found), graph_sizes)
     names = dict(load_names(batch, ranks)) | asdict(constants)
     return _Load(batch, names, load_lists(batch, ranks), found)
+
+
+def _batch(found: RecordedPass) -> Batch:
+    prompts = found.prompts
+    if prompts is None:
+        return Batch(Phase(found.phase), found.requests, found.queries, found.keys)
+    return Batch(
+        *(Phase.PREFILL, prompts.requests, prompts.queries, prompts.keys),
+        mixed_decodes=found.requests,
+        followed_keys=found.keys,
+    )
 
 
 def _range(least: int, most: int, loads: Sequence[_Load]) -> LoadRange:
@@ -126,7 +137,7 @@ def _range(least: int, most: int, loads: Sequence[_Load]) -> LoadRange:
         pattern for columns in by_signature.values() for pattern in _launches(columns, loads)
     ]
     messages = list(_messages(loads))
-    sizes = tuple((one.found.requests, one.found.queries, one.found.keys) for one in loads)
+    sizes = tuple(recorded_load(_batch(one.found)) for one in loads)
     return LoadRange(phase, least, most, sizes, tuple(launches), tuple(messages))
 
 
@@ -300,7 +311,7 @@ def differences(
     it does otherwise."""
     ranks = layout_of(deployment.layout).tp
     load = _load(found, deployment.graph_sizes, ranks, constants)
-    tokens = found.requests * found.queries
+    tokens = _batch(found).tokens
     (one,) = (
         one
         for one in deployment.ranges

@@ -6,11 +6,14 @@ the load. The names that these may use are in `load_names` and `load_lists`.
 
     "Input Shapes": "tokens,5120;320,48,16,16"      17 tokens: "17,5120;320,48,16,16"
 
-The file is JSON, compressed with gzip, and its name has the model, the release and the layout.
+The file is JSON, compressed with gzip, and its name has the model, the release and the layout. The
+file of a family has several layouts, whose ranks are doublings in spans (`tp=2..8`): numbers that
+differ between them are expressions of `tp`, `dp` or `ep`, in braces or as `{"of_layout": TEXT}`.
 """
 
 import gzip
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -30,12 +33,14 @@ from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.layout import Layout, Quantisation, check_layout, layout_of
 from collector.shapes.models import Decoder, bundled_decoder
 from collector.shapes.recorded_step import Occurrences
-from collector.shapes.serving import Batch, check_batch
+from collector.shapes.serving import Batch, Phase, check_batch
 from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive_step
 
 FORMAT, VERSION = "opmeter deployment", 1
 SUFFIX = ".json.gz"
 _FEWEST_PAGES = 16
+_SPAN = re.compile(r"(tp|dp|ep)=(\d+)\.\.(\d+)")
+_OF_LAYOUT = re.compile(r"\{([^{}]+)\}")
 _RECORDING = "recording"
 
 
@@ -72,12 +77,13 @@ class MessagePattern:
 class LoadRange:
     """What passes of a phase launch, from `least` to `most` tokens without padding.
 
-    `loads` are the recorded ones: requests, and of each its new tokens and its tokens in total."""
+    `loads` are the recorded ones: requests, and of each its new tokens and its tokens in total. In
+    mixed passes these are prompts; then follow the decodes, and the tokens of each in total."""
 
     phase: str
     least: int
     most: int
-    loads: tuple[tuple[int, int, int], ...]
+    loads: tuple[tuple[int, ...], ...]
     launches: tuple[LaunchPattern, ...]
     messages: tuple[MessagePattern, ...]
 
@@ -87,7 +93,7 @@ class LoadRange:
 
     @property
     def is_of_one(self) -> bool:
-        """Return whether it was recorded with one request, as a chunk is."""
+        """Return whether it was recorded with one prompt or request, as a chunk is."""
         return all(requests == 1 for requests, *_ in self.loads)
 
 
@@ -114,20 +120,21 @@ class PackagedDeployment:
         return any(one.phase == phase for one in self.ranges)
 
 
-def write_deployment(deployment: PackagedDeployment) -> bytes:
-    """Return the bytes of a deployment's file; equal deployments give equal bytes."""
-    value = {"format": FORMAT, "version": VERSION, **asdict(deployment)}
-    return gzip.compress(readable_json(value), mtime=0)
+def write_deployment(deployment: PackagedDeployment | Mapping[str, Any]) -> bytes:
+    """Return the bytes of the file of a deployment, or of the content of a family; equal ones give
+    equal bytes."""
+    content = asdict(deployment) if isinstance(deployment, PackagedDeployment) else deployment
+    return gzip.compress(readable_json({"format": FORMAT, "version": VERSION, **content}), mtime=0)
 
 
-def file_name(model: str, release: str, layout: Layout) -> str:
-    """Return the name of a deployment's file."""
+def file_name(model: str, release: str, layout: Layout | str) -> str:
+    """Return the name of the file of a deployment or a family."""
     return f"{model}_{release}_{layout}{SUFFIX}"
 
 
 @cache
 def packaged_layouts() -> Mapping[tuple[str, str], tuple[str, ...]]:
-    """Return the layouts that are part of the package, by model and release."""
+    """Return the layouts and families that are part of the package, by model and release."""
     found: dict[tuple[str, str], list[str]] = {}
     for file in sorted(one.name for one in _folder().iterdir()):
         model, release, layout = file.removesuffix(SUFFIX).split("_", 2)
@@ -144,21 +151,63 @@ def is_packaged(decoder: Decoder, release: str) -> bool:
 def find_deployment(model: str, release: str, layout: Layout) -> PackagedDeployment:
     """Return the deployment of a layout. Raises BadInput for one that is not in the package."""
     known = packaged_layouts().get((model, release), ())
-    if str(layout) not in known:
-        raise BadInput(
-            f"layout: no recording of {model} in {release} as {layout}: expected one of "
-            f"{'; '.join(known)}; `opmeter model record` records others"
-        )
-    return _read(file_name(model, release, layout))
+    for layouts in known:
+        if _has_layout(layouts, layout):
+            return _read(file_name(model, release, layouts), layout)
+    raise BadInput(
+        f"layout: no recording of {model} in {release} as {layout}: expected one of "
+        f"{'; '.join(known)}; `opmeter model record` records others"
+    )
+
+
+def _has_layout(layouts: str, layout: Layout) -> bool:
+    """Return whether a layout is one of a family, `tp=2..8` being 2, 4 and 8."""
+    pairs = list(zip(layouts.split(","), str(layout).split(","), strict=False))
+    if len(pairs) != 1 + max(layouts.count(","), str(layout).count(",")):
+        return False
+    return all(one == other or _is_in_span(one, other) for one, other in pairs)
+
+
+def _is_in_span(span: str, part: str) -> bool:
+    found, (name, _, size) = _SPAN.fullmatch(span), part.partition("=")
+    if found is None or found[1] != name:
+        return False
+    least, most = int(found[2]), int(found[3])
+    doublings, rest = divmod(int(size), least)
+    return not rest and least <= int(size) <= most and doublings.bit_count() == 1
 
 
 @cache
-def _read(name: str) -> PackagedDeployment:
+def _read(name: str, layout: Layout) -> PackagedDeployment:
     text = gzip.decompress((_folder() / name).read_bytes())
     found = json_object(text, what="a deployment", key=name)
     if (found.pop("format"), found.pop("version")) != (FORMAT, VERSION):
         raise ValueError(f"{name} is no deployment of this version")
-    return decode_value(PackagedDeployment, found, what="a deployment", key=name)
+    return laid_out(found, layout)
+
+
+def laid_out(content: Mapping[str, Any], layout: Layout) -> PackagedDeployment:
+    """Return the deployment of one layout of a family, or of the only layout of a file."""
+    value = _laid_out(content, {"tp": layout.tp, "dp": layout.dp, "ep": layout.ep})
+    sizes = content["graph_sizes"]
+    if layout.sequence_split:  # the tokens of a graph are divided among the ranks
+        sizes = [size for size in sizes if size % layout.tp == 0]
+    value |= {"layout": str(layout), "graph_sizes": sizes}
+    what = f"{content.get('model')} {layout}"
+    return decode_value(PackagedDeployment, value, what="a deployment", key=what)
+
+
+def _laid_out(value: Any, ranks: Mapping[str, int]) -> Any:
+    match value:
+        case {"of_layout": str(text)}:
+            return Expression(text).value(ranks)
+        case dict():
+            return {key: _laid_out(one, ranks) for key, one in value.items()}
+        case list() | tuple():
+            return [_laid_out(one, ranks) for one in value]
+        case str() if "{" in value:
+            return _OF_LAYOUT.sub(lambda found: str(Expression(found[1]).value(ranks)), value)
+    return value
 
 
 def _folder() -> Any:
@@ -201,13 +250,13 @@ def model_step(decoder: Decoder, layout: Layout, batch: Batch, release: str) -> 
     """Return the pass of one rank: from a recording, where the model is recorded in the release.
 
     Any other model or release has a kernel set, and so have passes of a kind that is not recorded:
-    prompts next to decodes, predicted tokens, INT8 latent attention on a host that only decodes,
-    and chunks of prompts in some deployments. Raises BadInput for a layout or a number of tokens
-    that is not recorded, or that no set describes."""
+    predicted tokens, INT8 latent attention on a host that only decodes, and in some deployments
+    chunks of prompts and prompts next to decodes. Raises BadInput for a layout or a number of
+    tokens that is not recorded, or that no set describes."""
     check_batch(batch)
     deployment = check_deployment(decoder, layout, release)
     is_int8_latent = decoder.is_mla and layout.quantisation is not Quantisation.BF16
-    is_derived = batch.mixed_decodes or batch.predicted or (batch.decodes_alone and is_int8_latent)
+    is_derived = batch.predicted or (batch.decodes_alone and is_int8_latent)
     if deployment is not None and not is_derived and deployment.has_phase(range_phase(batch)):
         return deployed_step(deployment, batch)
     return derive_step(decoder, layout, batch, find_kernel_set(release))
@@ -244,8 +293,26 @@ def _range(deployment: PackagedDeployment, batch: Batch) -> LoadRange:
     )
 
 
+def recorded_load(batch: Batch) -> tuple[int, ...]:
+    """Return a batch as `LoadRange.loads` has it."""
+    decodes = (batch.mixed_decodes, batch.followed_keys) if batch.mixed_decodes else ()
+    return (batch.requests, batch.queries, batch.keys, *decodes)
+
+
+def batch_of(phase: str, load: Sequence[int]) -> Batch:
+    """Return the batch of a recorded load."""
+    requests, queries, keys, *decodes = load
+    found = Batch(Phase.DECODE if phase == Phase.DECODE else Phase.PREFILL, requests, queries, keys)
+    if decodes:
+        found = replace(found, mixed_decodes=decodes[0], followed_keys=decodes[1])
+    return found
+
+
 def range_phase(batch: Batch) -> str:
-    """Return the phase of a range: that of the batch, or `chunk` of prompts with earlier tokens."""
+    """Return the phase of a range: that of the batch, `chunk` of prompts with earlier tokens, or
+    `mixed` of prompts, with or without earlier tokens, next to decodes."""
+    if batch.mixed_decodes:
+        return "mixed"
     is_chunk = not batch.is_decode and batch.keys > batch.queries
     return "chunk" if is_chunk else str(batch.phase)
 
@@ -292,7 +359,8 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
     whole        the same, padded to a multiple of the ranks; `part` of them on each rank
     requests     requests, padded; `sampled` tokens have a next token
     empty        requests that pad
-    queries      new tokens of a request; `keys` in total
+    decodes      decodes next to prompts
+    queries      new tokens of a request or prompt; `keys` in total
     pages        pages of the cache; `table_width` of them in the table of a request"""
     width = ceil_div(batch.most_keys, PAGE)
     requests = batch.requests + batch.mixed_decodes
@@ -303,6 +371,7 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
         "requests": requests,
         "sampled": batch.sampled,
         "empty": batch.padding,
+        "decodes": batch.mixed_decodes,
         "queries": batch.queries,
         "keys": batch.most_keys,
         "pages": max(_FEWEST_PAGES, requests * width),

@@ -13,11 +13,13 @@ from pathlib import Path
 
 from collector.recording.engine import EngineSettings, GraphMode, record_model
 from collector.recording.formulas import Constants, solved_deployment
+from collector.recording.layout_formulas import solved_family
 from collector.recording.model_cuts import Config, find_config
 from collector.recording.quantised import WeightScheme
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import PackagedDeployment, file_name, write_deployment
 from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, layout_of
+from collector.shapes.recorded_step import Prompts
 from collector.shapes.step import PAGE
 
 FOLDER = Path(__file__).parents[2] / "collector" / "data" / "recordings"
@@ -31,20 +33,32 @@ Range = tuple[int, int, tuple[PassTokens, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A deployment to record, with decodes in graphs."""
+    """A file to record, with decodes in graphs: one layout, or a family of them, of which the last
+    is held out to check the others."""
 
     model: str
     release: str
-    layout: str
+    recorded: tuple[str, ...]
+
+    @property
+    def layouts(self) -> str:
+        """Return the name of the family: ranks that differ are spans."""
+        first, *_ = found = [layout_of(text) for text in self.recorded]
+        spans = []
+        for name in ("tp", "dp", "ep"):
+            sizes = sorted({getattr(one, name) for one in found})
+            spans.append(f"{name}={'..'.join(dict.fromkeys(map(str, (sizes[0], sizes[-1]))))}")
+        *_, rest = str(first).split(",", 3)
+        return ",".join((*spans, rest))
 
     @property
     def file_name(self) -> str:
-        return file_name(self.model, self.release, layout_of(self.layout))
+        return file_name(self.model, self.release, self.layouts)
 
 
-def config_of(recipe: Recipe) -> Config:
-    """Return the model of a recipe, quantised as its layout says."""
-    config, scheme = find_config(recipe.model), layout_of(recipe.layout).quantisation
+def config_of(model: str, layout: str) -> Config:
+    """Return a model, quantised as a layout says."""
+    config, scheme = find_config(model), layout_of(layout).quantisation
     return config if scheme is Quantisation.BF16 else config.quantised(WeightScheme(scheme))
 
 
@@ -60,6 +74,14 @@ def _chunks(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
     """Return the last parts of prompts, behind so many parts of the largest size."""
     return tuple(
         PassTokens("prefill", 1, each, parts * _MOST_TOKENS + each) for parts, each in loads
+    )
+
+
+def _mixed(*loads: tuple[int, int, int, int, int]) -> tuple[PassTokens, ...]:
+    """Return decodes and their tokens in total, next to prompts in equal parts."""
+    return tuple(
+        PassTokens("mixed", decodes, 1, keys, Prompts(requests, each, parts * each))
+        for decodes, keys, requests, each, parts in loads
     )
 
 
@@ -88,7 +110,11 @@ def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
         return tuple(found)
     every = _prefill((1, 11), (3, 101), (1, 1001), (5, 1600), (1, 4099))
     chunks = _chunks((1, 11), (2, 301), (1, 3008), (2, 4099))
-    return (1, _MOST_TOKENS, every), decode, *([(1, _MOST_TOKENS, chunks)] if has_chunks else [])
+    mixed = _mixed(
+        (1, 333, 1, 11, 1), (13, 271, 3, 101, 1), (3, 150, 1, 1001, 2), (77, 201, 2, 613, 1)
+    )
+    found = [(1, _MOST_TOKENS, every), decode, (2, _MOST_TOKENS, mixed)]
+    return (*found, (1, _MOST_TOKENS, chunks)) if has_chunks else tuple(found)
 
 
 def _ranges_of_experts(decode: Range) -> tuple[Range, ...]:
@@ -110,12 +136,11 @@ def environment_of(layout: Layout) -> Mapping[str, str]:
 
 
 def settings_of(
-    recipe: Recipe, constants: Constants, passes: Sequence[PassTokens]
+    release: str, layout: Layout, constants: Constants, passes: Sequence[PassTokens]
 ) -> EngineSettings:
-    """Return the settings of the engine that records these passes of a deployment."""
-    layout = layout_of(recipe.layout)
+    """Return the settings of the engine that records these passes of a layout."""
     return EngineSettings(
-        release=recipe.release,
+        release=release,
         passes=tuple(passes),
         tp=layout.tp,
         dp=layout.dp,
@@ -131,28 +156,37 @@ def settings_of(
     )
 
 
-def recorded(recipe: Recipe, work: Path) -> PackagedDeployment:
-    """Record a deployment, and return it. `work` gets the engine's files."""
-    layout = layout_of(recipe.layout)
-    config = config_of(recipe)
+def recorded(model: str, release: str, text: str, work: Path) -> PackagedDeployment:
+    """Record a layout of a model, and return it. `work` gets the engine's files."""
+    layout, config = layout_of(text), config_of(model, text)
     constants = constants_of(config)
     ranges = ranges_of(layout, constants.table_width * PAGE)
     passes = [one for *_, loads in ranges for one in loads]
-    found = record_model(config, settings_of(recipe, constants, passes), work)
+    found = record_model(config, settings_of(release, layout, constants, passes), work)
     return solved_deployment(found, str(layout), ranges, constants)
 
 
 _RELEASES = ("vllm-ascend-0.18", "vllm-ascend-0.23")
-_LAYOUTS = {
-    "qwen3-32b": ("tp=16,nz=2,sequence_split", "tp=16,nz=2", "tp=4", "tp=1"),
-    "llama-3-70b": ("tp=8",),
-    "deepseek-v3": ("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),
+_LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "qwen3-32b": (
+        ("tp=16,nz=2,sequence_split",),
+        ("tp=16,nz=2",),
+        ("tp=2", "tp=8", "tp=4"),
+        ("tp=1",),
+    ),
+    "llama-3-70b": (("tp=2", "tp=8", "tp=4"),),
+    "deepseek-v3": (
+        tuple(
+            f"tp={tp},dp={dp},ep={tp * dp},sequence_split,quantisation=w8a8"
+            for tp, dp in ((4, 2), (8, 8), (8, 2), (16, 2))
+        ),
+    ),
 }
 RECIPES = tuple(
-    Recipe(model, release, layout)
+    Recipe(model, release, layouts)
     for release in _RELEASES
-    for model, layouts in _LAYOUTS.items()
-    for layout in layouts
+    for model, files in _LAYOUTS.items()
+    for layouts in files
 )
 
 
@@ -163,7 +197,11 @@ def main(words: Sequence[str]) -> int:
         if words and not any(word in recipe.file_name for word in words):
             continue
         with tempfile.TemporaryDirectory() as work:
-            found = recorded(recipe, Path(work) / "work")
+            *members, last = [
+                recorded(recipe.model, recipe.release, layout, Path(work) / str(at))
+                for at, layout in enumerate(recipe.recorded)
+            ]
+        found = solved_family(members, last, recipe.layouts) if members else last
         (FOLDER / recipe.file_name).write_bytes(write_deployment(found))
         print(recipe.file_name, flush=True)
     return 0

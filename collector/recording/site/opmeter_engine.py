@@ -83,9 +83,9 @@ def _step(llm, lengths, decoding, prompts, sampling):
     first = len(STEPS)
     engine = llm.llm_engine
     scheduler = engine.engine_core.engine_core.scheduler.scheduler_config
-    parts = prompts[0][1] // prompts[0][0] if prompts else 0
+    part, parts = _parts(prompts)
     steps = 3 + sum(lengths) // 1024 + parts
-    scheduler.long_prefill_token_threshold = prompts[0][0] if parts > 1 and not decoding else 0
+    scheduler.long_prefill_token_threshold = 0 if decoding else part
     most = 1 + steps * max((queries for queries, _ in decoding), default=0)
     for length in lengths:
         _add(engine, length, most, sampling)
@@ -93,7 +93,7 @@ def _step(llm, lengths, decoding, prompts, sampling):
     while waiting or engine.has_unfinished_requests():
         last = STEPS[-1] if len(STEPS) > first else []
         if waiting and [new for new, _ in last] == [queries for queries, _ in decoding]:
-            scheduler.long_prefill_token_threshold = prompts[0][0] if parts > 1 else 0
+            scheduler.long_prefill_token_threshold = part
             for _, length in prompts:
                 _add(engine, length, 1, sampling)
             waiting = []
@@ -110,6 +110,15 @@ def _step(llm, lengths, decoding, prompts, sampling):
     raise RuntimeError(
         f"no step has requests of {expected} new tokens; the first ones have {shown}"
     )
+
+
+def _parts(prompts):
+    """Return the size of the parts into which prompts are cut, 0 for the engine's own, and their
+    number."""
+    if not prompts:
+        return 0, 0
+    new, length = prompts[0]
+    return (0, 1) if length % new else (new if length > new else 0, length // new)
 
 
 def _add(engine, length, most, sampling):

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from collector.recording.formulas import Constants, NotSolved, solve, solved_deployment
+from collector.recording.layout_formulas import solved_family
 from collector.recording.recorded_calls import PassTokens
-from collector.shapes.deployments import deployed_step
+from collector.shapes.deployments import deployed_step, laid_out
+from collector.shapes.layout import Layout
 from collector.shapes.recorded_step import (
     Occurrences,
     RecordedLaunch,
@@ -28,48 +30,50 @@ def launch(kernel, shapes, written, occurrences=ONCE, **extra):
     return RecordedLaunch(f"ACLNN aclnn{kernel}()", kernel, cells, extra, occurrences, True)
 
 
-def decode(requests, keys):
-    """A pass over four ranks, padded to the sizes 4 and 16, as the software would launch it."""
-    size = 4 if requests <= 4 else 16
+def decode(requests, keys, tp=4):
+    """A pass over ranks, padded to the sizes 8 and 16, as the software would launch it."""
+    size = 8 if requests <= 8 else 16
     lengths = ",".join([str(keys)] * requests + ["0"] * (size - requests))
     launches = [
-        launch("MatMulV2", f"{size},64;48,64", f"{size},48"),
+        launch("MatMulV2", f"{size},64;{192 // tp},64", f"{size},{192 // tp}"),
         launch("Fill", "1;", f"{257 - requests}", EACH),
         launch(
-            *("FusedInferAttentionScore", f"{size},2,128;7919,128;{size},61", f"{size},2,128"),
-            **{"Runtime actual_seq_lengths_kv_values": lengths, "Runtime num_heads": "2"},
+            "FusedInferAttentionScore",
+            f"{size},{8 // tp},128;7919,128;{size},61",
+            f"{size},{8 // tp},128",
+            **{"Runtime actual_seq_lengths_kv_values": lengths, "Runtime num_heads": str(8 // tp)},
         ),
     ]
     if size > requests:
         launches.append(launch("Fill", "1;", f"{size - requests}", EACH))
     if requests > 1:
-        launches.append(launch("Transpose", f"4,{requests},9;3", f"{requests},4,9", EACH))
-    part = 2 * 64 * -(-size // 4)
-    message = RecordedMessage("HCCL", "all_gather", part, "bfloat16", 4, ONCE, True)
+        launches.append(launch("Transpose", f"{tp},{requests},9;3", f"{requests},{tp},9", EACH))
+    part = 2 * 64 * -(-size // tp)
+    message = RecordedMessage("HCCL", "all_gather", part, "bfloat16", tp, ONCE, True)
     return RecordedPass("decode", requests, 1, keys, tuple(launches), (message,))
 
 
 LOADS = [(1, 90), (3, 70), (4, 50), (7, 33), (16, 80)]
 
 
-def recording(passes):
+def recording(passes, tp=4):
     return Recording(
         *("tiny", "0" * 64, {"dense": 5}, {"dense": 2}, "vllm-ascend-0.18"),
-        *({"tp": 4, "dp": 1, "ep": 1}, "A3", {}, {"graph_sizes": [4, 16]}, {"vllm": "1"}),
+        *({"tp": tp, "dp": 1, "ep": 1}, "A3", {}, {"graph_sizes": [8, 16]}, {"vllm": "1"}),
         tuple(passes),
     )
 
 
-def solved(passes):
+def solved(passes, tp=4):
     loads = [PassTokens("decode", one.requests, 1, one.keys) for one in passes]
     ranges = [(1, 16, loads)]
-    return solved_deployment(recording(passes), "tp=4,dp=1,ep=1", ranges, CONSTANTS)
+    return solved_deployment(recording(passes, tp), str(Layout(tp)), ranges, CONSTANTS)
 
 
 def test_any_load_follows_from_a_few():
     """Other requests than the recorded ones, whose padding and pages follow from the load."""
     found = solved([decode(*load) for load in LOADS])
-    step = deployed_step(found, Batch(Phase.DECODE, 6, 1, 300))
+    step = deployed_step(found, Batch(Phase.DECODE, 10, 1, 300))
     kernels = [
         (x.record.kernel_type, x.record.cells["Input Shapes"], x.times) for x in step.kernels
     ]
@@ -79,12 +83,12 @@ def test_any_load_follows_from_a_few():
         ("Fill", '"1;"', 1),
         ("Fill", '"1;"', 1),
         ("FusedInferAttentionScore", f'"16,2,128;{pages},128;16,3"', 5),
-        ("Transpose", '"4,6,9;3"', 1),
+        ("Transpose", '"4,10,9;3"', 1),
     ]
     written = [x.record.cells["Output Shapes"] for x in step.kernels]
-    assert written[1:3] == ['"251"', '"10"']
+    assert written[1:3] == ['"247"', '"6"']
     lengths = step.kernels[3].record.extra["Runtime actual_seq_lengths_kv_values"]
-    assert lengths == ",".join(["300"] * 6 + ["1"] * 10)
+    assert lengths == ",".join(["300"] * 10 + ["1"] * 6)
     (message,) = step.collectives
     assert (message.message_bytes, message.times) == (2 * 64 * 4, 5)
     whole = deployed_step(found, Batch(Phase.DECODE, 16, 1, 300))  # nothing pads
@@ -108,3 +112,25 @@ def test_what_no_expression_describes_is_an_error():
         solved([*(decode(*load) for load in LOADS if load[0] != 7), odd])
     with pytest.raises(NotSolved, match="at least 3 loads"):
         solved([decode(*load) for load in LOADS[:2]])
+
+
+def test_a_layout_follows_from_others_and_checks_them():
+    """Ranks 2 and 8 determine 4, which is refused where it launches something else."""
+    two, four, eight = (solved([decode(*load, tp) for load in LOADS], tp) for tp in (2, 4, 8))
+    family = solved_family([two, eight], four, "tp=2..8,dp=1,ep=1")
+    assert laid_out(family, Layout(4)) == four
+    launches = {one["kernel"]: one for one in family["ranges"][0]["launches"]}
+    product, attention = launches["MatMulV2"], launches["FusedInferAttentionScore"]
+    assert product["cells"]["Input Shapes"] == '"tokens,64;{192 // tp},64"'
+    assert attention["columns"]["Runtime num_heads"] == "{8 // tp}"
+    (range_,) = four.ranges
+    (message,) = range_.messages
+    odd = replace(four, ranges=(replace(range_, messages=(replace(message, group_size=3),)),))
+    with pytest.raises(NotSolved, match="derived MessagePattern"):
+        solved_family([two, eight], odd, "tp=2..8,dp=1,ep=1")
+    fewer = replace(eight, ranges=(replace(range_, launches=range_.launches[1:]),))
+    with pytest.raises(NotSolved, match="more than numbers"):
+        solved_family([two, fewer], four, "tp=2..8,dp=1,ep=1")
+    cubic = replace(eight.ranges[0], messages=(replace(message, group_size=512),))
+    with pytest.raises(NotSolved, match="group_size: no expression of"):
+        solved_family([two, four, replace(eight, ranges=(cubic,))], four, "tp=2..8,dp=1,ep=1")

@@ -7,6 +7,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.shapes.deployments import (
+    batch_of,
     check_deployment,
     deployed_step,
     find_deployment,
@@ -116,9 +117,8 @@ def test_every_file_describes_its_recorded_loads():
             version = release.removeprefix("vllm-ascend-")
             assert found.wheels["vllm-ascend"].startswith(version)
             for one in found.ranges:
-                for requests, queries, keys in one.loads:
-                    phase = Phase.DECODE if one.phase == Phase.DECODE else Phase.PREFILL
-                    batch = Batch(phase, requests, queries, keys)
+                for load in one.loads:
+                    batch = batch_of(one.phase, load)
                     step = deployed_step(found, batch)
                     kinds = [x.times for x in step.kernels if x.record.kernel_type in ATTENTION]
                     assert sum(kinds) == decoder.layers, (model, layout, batch)
