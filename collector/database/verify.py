@@ -38,7 +38,7 @@ from collector.database.manifest import (
     read_version_files,
 )
 from collector.database.parquet import read_parquet
-from collector.database.plan_state import read_results
+from collector.database.plan_state import MergedPlans, read_results
 from collector.database.plans import MergedPlan, changed, read_plan
 from collector.database.rows import check_rows
 from collector.database.state import (
@@ -227,7 +227,9 @@ def _read(store: Store, claim: _Claim, published: Collection[tuple[str, str]]) -
     if (plan := claim.plan) is None:
         prefix = keys.all_attempts(claim.merged.campaign)
         return _ShardRows(_NO_ROWS, (claim.problem,), frozenset({prefix}))
-    results = read_results(store, plan)
+    others = {(plan.campaign, s.shard_id) for s in plan.shards} - set(published)
+    held = MergedPlans(frozenset({MergedPlan.of(plan)}), frozenset(others))
+    results = read_results(store, plan, held)
     broken = [d for d in results.damaged if (d.campaign, d.shard) in published]
     problems = [damage.reason for damage in broken]
     if other := changed(plan, [claim.merged]):  # this is the problem of all its shards
@@ -267,11 +269,16 @@ class Problem:
 
 
 def find_problems(
-    store: Store, commits: Iterable[Commit] | None = None, *, with_raw: bool = True
+    store: Store,
+    commits: Iterable[Commit] | None = None,
+    *,
+    with_raw: bool = True,
+    since: int = 0,
 ) -> list[Problem]:
     """Check these commits, or all of them and their chain; the list is empty if all is correct.
 
-    `with_raw` also reads the records of the profiler."""
+    `with_raw` also reads the records of the profiler. Of commits up to `since` only the chain and
+    the manifests of snapshots are checked: an earlier call has found their content correct."""
     problems: list[Problem] = []
     if commits is None:
         commits, problems = _chain(store)
@@ -279,16 +286,16 @@ def find_problems(
     for commit in commits:
         problems += [Problem(commit.number, text) for text in log.read(commit)]
     origins: list[Problem] = []
-    claims = _claims(store, log.plans)
+    claims = _claims(store, log.plans if not since else log.plans_after(since))
     unknown = claims.pop("", [])
     for path in sorted(log.paths | claims.keys()):
-        check = _VersionCheck(store, path)
+        check = _VersionCheck(store, path, since)
         for commit, manifest in log.manifests:
             problems += [Problem(commit.number, text) for text in check.commit(commit, manifest)]
         own = (*claims.get(path, ()), *unknown)
         found = origin_problems(store, own, check.rows, with_raw=with_raw)
         origins += [Problem(*one) for one in found]
-    problems += [Problem(*one) for one in _collective_problems(store, log.manifests)]
+    problems += [Problem(*one) for one in _collective_problems(store, log.manifests, since)]
     problems.sort(key=lambda problem: problem.commit)
     return list(dict.fromkeys((*problems, *origins)))
 
@@ -356,6 +363,13 @@ class _Log:
     manifests: list[tuple[Commit, SnapshotManifest]] = field(default_factory=list)
     plans: dict[MergedPlan, int] = field(default_factory=dict)
 
+    def plans_after(self, since: int) -> dict[MergedPlan, int]:
+        """Return the plans of campaigns whose measurements a commit after `since` may have added:
+        late results of an earlier plan may be among them."""
+        late = (commit.plans for commit, _ in self.manifests if commit.number > since)
+        campaigns = {plan.campaign for plans in late for plan in plans}
+        return {plan: first for plan, first in self.plans.items() if plan.campaign in campaigns}
+
     @property
     def paths(self) -> set[str]:
         return {path for _, manifest in self.manifests for path in manifest.versions}
@@ -393,10 +407,12 @@ class _VersionCheck:
 
     store: Store
     path: str
+    since: int = 0  # what commits up to this one have is known to be correct
     tables: dict[str, pa.Table | None] = field(default_factory=dict)
     shown: Shown | None = None
     entry: VersionEntry | None = None
     last: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()  # files of measurements of the commits up to `since`
     rows: dict[str, tuple[int, pa.Table]] = field(default_factory=dict)
 
     def commit(self, commit: Commit, manifest: SnapshotManifest) -> Iterator[str]:
@@ -414,6 +430,9 @@ class _VersionCheck:
             key = keys.version_manifest(entry.snapshot, self.path)
             yield f"{key}: {min(lost)} was in the previous version and is missing here"
         self.last = names
+        if commit.number <= self.since:
+            self.known = names
+            return
         data: dict[StoredFile, bytes] = {}
         broken = list(self._files(commit, entry, files, data))
         yield from broken
@@ -461,7 +480,8 @@ class _VersionCheck:
             what = f"expected {file.entry.rows} rows, got {table.num_rows}"
             raise BadInput(what, path=file.key)
         self.tables[name] = table
-        self.rows[file.key] = commit.number, table
+        if name not in self.known:
+            self.rows[file.key] = commit.number, table
 
     def _numbers(self, entry: VersionEntry, files: VersionFiles, state: State) -> Iterator[str]:
         """Return the wrong claims of manifests about the rows of the version directory."""
@@ -552,7 +572,7 @@ _CLAIMS = ("cases", "collectives", "measurements", "campaigns")
 
 
 def _collective_problems(
-    store: Store, manifests: Iterable[tuple[Commit, SnapshotManifest]]
+    store: Store, manifests: Iterable[tuple[Commit, SnapshotManifest]], since: int
 ) -> Iterator[tuple[int, str]]:
     """Return the commit and the line of each wrong file of collectives.
 
@@ -569,6 +589,8 @@ def _collective_problems(
             now = (files, *((path, manifest.versions[path].sha256) for path in paths))
             if last.get(folder) != now:
                 last[folder] = now
+                if commit.number <= since:
+                    continue
                 found = _of_folder(store, commit, manifest, folder, paths)
                 yield from ((commit.number, text) for text in found)
 

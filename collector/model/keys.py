@@ -27,6 +27,7 @@ MEASUREMENTS = "db/measurements/"
 SHOWN = "db/shown/"
 VERSIONS = "db/versions/"
 VERIFIED = "verified/"
+VERIFIED_MARK = "db/verified.json"
 
 
 _PART = r"(?!\.)[A-Za-z0-9_.+-]{1,250}"
@@ -45,7 +46,7 @@ _OF_A_CAMPAIGN = (
     rf"|attempts/{_TOKEN.pattern}/{_TOKEN.pattern}/({_OF_AN_ATTEMPT})"
 )
 _OF_THE_DATABASE = (
-    rf"HEAD\.json|commits/(?!0+\.)([0-9]{{8}}|[1-9][0-9]{{8,}})\.json"
+    rf"(HEAD|verified)\.json|commits/(?!0+\.)([0-9]{{8}}|[1-9][0-9]{{8,}})\.json"
     rf"|(measurements|shown)/device={_PART}/version={_PART}/{_A_SNAPSHOT}\.parquet"
     r"|(measurements|shown)/_delta_log/([0-9]{20}\.(checkpoint\.parquet|json)|_last_checkpoint)"
     rf"|versions/{_A_SNAPSHOT}/{_VERSION_PATH.pattern}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container
 from dataclasses import fields
 from pathlib import Path
@@ -91,11 +92,15 @@ def verify_command(
         bool,
         typer.Option("--skip-raw", help="skip the profiler's own records, which is faster"),
     ] = False,
+    check_all: Annotated[
+        bool, typer.Option("--all", help="check also what an earlier verification has checked")
+    ] = False,
 ) -> int:
     """Check every hash and every file of one version, or of all versions.
 
-    The exit code is 1 if something is damaged. Objects that no version names (strays) are listed
-    and do no harm.
+    With the variable OPMETER_VERIFY_KEY, a successful check of all versions leaves a mark that is
+    signed with it, and the next one checks what is new. The exit code is 1 if something is damaged.
+    Objects that no version names (strays) are listed and do no harm.
 
     \b
     Examples:
@@ -106,7 +111,9 @@ def verify_command(
 
     store = open_root(root)
     commits = None if version is None else [chosen_commit(store, root, version)]
-    problems = find_problems(store, commits, with_raw=not skip_raw)
+    secret = os.environ.get("OPMETER_VERIFY_KEY", "") if version is None else ""
+    since = 0 if check_all or not secret else _verified(store, secret, with_raw=not skip_raw)
+    problems = find_problems(store, commits, with_raw=not skip_raw, since=since)
     damaged = {problem.key for problem in problems}
     found = [] if version else [stray for stray in find_strays(store) if stray.key not in damaged]
     count = 1 if version else _versions(store, {stray.key for stray in found})
@@ -121,8 +128,12 @@ def verify_command(
         say(f"note        {counted(other, 'version')} {what}")
     if problems:
         say("to do       restore the listed objects from a backup of the store, and verify again")
-    for key in _completed_logs(store, commits) if not problems else ():
+    for key in _completed_logs(store, commits, since) if not problems else ():
         say(f"note        wrote {key}, which was missing or changed")
+    if since:
+        say(f"note        versions up to {since} were verified before; --all checks them again")
+    if secret and not problems:
+        _mark(store, root, secret, with_raw=not skip_raw)
     checked = f"version {version}" if version else counted(count, "version")
     harmless = f", {counted(len(found), 'stray')}" if found else ""
     unread = "; raw records not read" if skip_raw else ""
@@ -131,14 +142,31 @@ def verify_command(
     return int(bool(problems))
 
 
-def _completed_logs(store: Store, commits: list[Commit] | None) -> tuple[str, ...]:
+def _verified(store: Store, secret: str, *, with_raw: bool) -> int:
+    """Return the number of the newest version that was verified before; 0 if none was."""
+    from collector.database.verified import verified_commit
+
+    commit = verified_commit(store, secret, with_raw=with_raw)
+    return commit.number if commit else 0
+
+
+def _mark(store: Store, root: str, secret: str, *, with_raw: bool) -> None:
+    from collector.database.verified import write_mark
+
+    write_mark(store, chosen_commit(store, root, None), secret, with_raw=with_raw)
+
+
+def _completed_logs(store: Store, commits: list[Commit] | None, since: int) -> tuple[str, ...]:
     """Complete the logs of Delta tables, if this user may write; return the keys."""
     from collector.codec.errors import StoreError
     from collector.database import delta
     from collector.database.commits import history
 
     try:
-        return delta.check(store, commits or reversed(list(history(store))))
+        if commits is None:
+            new = (commit for commit in history(store) if commit.number > since)
+            commits = list(reversed(list(new)))
+        return delta.check(store, commits)
     except StoreError as error:
         say(f"note        the Delta logs were not checked: {error}")
         return ()

@@ -51,7 +51,7 @@ OURS = [
     ),
     *(spell("00000001-0123abcd", PATH) for spell in (keys.version_manifest, keys.index)),
     *(spell("00000001-0123abcd", PATH) for spell in (keys.profiles, keys.pairs)),
-    *(keys.snapshot_manifest("00000001-0123abcd"), keys.nodes("a")),
+    *(keys.snapshot_manifest("00000001-0123abcd"), keys.nodes("a"), keys.VERIFIED_MARK),
     *(keys.source("a", "0" * 64), keys.plan("a", 10), keys.shard("a", "s.1"), keys.wave("a", "0f")),
     *(keys.raw_summary("a", "s", "t", 0), keys.raw_summary("a", "s", "t", 12, "MemoryUB")),
     *(keys.raw_journal("a", "s", "t", 0), keys.raw_journal("a", "s", "t", 1, "L2")),

@@ -15,6 +15,7 @@ from collector.database.commits import Commit, commit_to_json, history, read_com
 from collector.database.manifest import read_manifest
 from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state
+from collector.database.verified import verified_commit, write_mark
 from collector.database.verify import Shown, find_problems, shown_after
 from collector.database.view import content_hash, view_of
 from collector.model import keys
@@ -36,6 +37,7 @@ from tests.unit.collector.database.forging import (
     forge_manifest,
     forge_version,
     shown_key,
+    tree_key,
     version_files,
 )
 from tests.unit.collector.database.test_database_published import random_plan
@@ -472,3 +474,48 @@ def test_what_a_commit_must_show_is_what_its_whole_state_shows(seed: int) -> Non
         assert shown.interval_rows.equals(whole.intervals)
         assert content_hash(state, whole) == commit.content_hash
     assert find_problems(store) == []
+
+
+def test_a_verification_after_a_mark_reads_only_what_is_new(store: MemoryStore) -> None:
+    secret = "a key of the user"
+    write_mark(store, read_commit(store, 2), secret, with_raw=True)
+    for number in (3, 4):
+        records = [add_record(10 * number)]
+        shard = MadeShard(f"shard-{number}", records, [answered(records, 1.0)])
+        plan = MadePlan([shard], number=number, head_commit=number - 1)
+        write_campaign(store, plan)
+        merge_plans(store, [plan.name], guard=CREATE, author="test")
+    marked = verified_commit(store, secret, with_raw=True)
+    assert marked is not None and marked.number == 2
+    counting = CountingStore(store)
+    assert find_problems(counting, since=marked.number) == []
+    read = {key for verb, key in counting.calls if verb == "get"}
+    parts = {key for key in read if "/part-" in key}
+    assert parts == {keys.part("made", f"shard-{n}", "attempt-1", 0) for n in (3, 4)}
+    assert tree_key(store, read_commit(store, 2), CSV) not in read
+    for key in (
+        tree_key(store, read_commit(store, 4), CSV),
+        keys.part("made", "shard-4", "attempt-1", 0),
+    ):
+        whole = store.get(key)
+        store.put(key, whole.replace(b"1.0", b"9.0"))
+        assert {problem.key for problem in find_problems(store, since=2)} == {key}
+        store.put(key, whole)
+    edit_a_part(store, read_commit(store, 2))
+    assert find_problems(store, since=2) == [] != find_problems(store)
+
+
+def test_a_mark_counts_only_with_its_key_and_its_commit(store: MemoryStore) -> None:
+    assert verified_commit(store, "key", with_raw=False) is None
+    write_mark(store, read_commit(store, 2), "key", with_raw=False)
+    assert verified_commit(store, "key", with_raw=False) == read_commit(store, 2)
+    assert verified_commit(store, "key", with_raw=True) is None
+    assert verified_commit(store, "another", with_raw=False) is None
+    mark = store.get(keys.VERIFIED_MARK)
+    store.put(keys.VERIFIED_MARK, mark.replace(b'"number":2', b'"number":1'))
+    assert verified_commit(store, "key", with_raw=False) is None
+    store.put(keys.VERIFIED_MARK, mark)
+    of_another_author(store, 2)
+    assert verified_commit(store, "key", with_raw=False) is None
+    store.put(keys.VERIFIED_MARK, b"{")
+    assert verified_commit(store, "key", with_raw=False) is None
