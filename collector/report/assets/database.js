@@ -135,7 +135,7 @@ opmeter.view((data, main) => {
         el("p", { class: "muted small" }, t("No session has canaries."))));
       return;
     }
-    const devices = d3.groupSort(rows, (of) => -of.length, (one) => one.device);
+    const devices = d3.groupSort(rows, (of) => -1e6 * of.filter((one) => one.fault).length - of.length, (one) => one.device);
     const colour = (one) => series[Math.min(devices.indexOf(one.device), 6)];
     const shown = rows.length > 600 ? rows.filter((one, at) => one.fault || at % Math.ceil(rows.length / 600) === 0) : rows;
     opmeter.chart(grid, {

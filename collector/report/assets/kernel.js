@@ -41,7 +41,7 @@ opmeter.view((data, main) => {
   function sizes(at) {
     const group = groupOf(at);
     return group.axes.filter((axis) => !/^(in|out)put /.test(axis.name))
-      .map((axis) => `${t(axis.name)} ${count(axis.values[at - group.begin])}`).join(" · ");
+      .map((axis) => `${t(axis.name)}\u00a0${count(axis.values[at - group.begin])}`).join(" · ");
   }
 
   function groupOf(at) {
@@ -174,7 +174,14 @@ opmeter.view((data, main) => {
       open: (d) => d.at !== undefined && certificate(d.at),
       draw: (width) => {
         const own = by ? rows.filter((d) => d[by.name] === chosen) : rows;
-        const cells = d3.flatGroup(own, (d) => d[x.name], (d) => d[y.name]).map(([cx, cy, of]) => ({
+        // Of many sizes, neighbours share a cell, which is then large enough to be seen.
+        const shared = (axis, most) => {
+          const known = d3.sort(new Set(own.map((d) => d[axis.name])));
+          const each = Math.ceil(known.length / most);
+          return new Map(known.map((value, at) => [value, known[at - (at % each)]]));
+        };
+        const [ofX, ofY] = [shared(x, Math.max(20, width / 14)), shared(y, 40)];
+        const cells = d3.flatGroup(own, (d) => ofX.get(d[x.name]), (d) => ofY.get(d[y.name])).map(([cx, cy, of]) => ({
           x: cx, y: cy, at: of[0].at, n: of.length, mean: d3.median(of, (d) => d.mean), rate: d3.median(of, (d) => d.flops),
           value: isRate ? d3.median(of, (d) => d.flops) / 1e12 : d3.median(of, (d) => d.mean),
         })).filter((cell) => isNumber(cell.value));
@@ -183,9 +190,9 @@ opmeter.view((data, main) => {
         const every = (of, room) => { const step = Math.ceil(of.length / Math.max(1, room)); return of.filter((_, at) => at % step === 0); };
         const [least, most] = d3.extent(cells, (cell) => cell.value);
         const isWide = most / least > 20 && least > 0;
-        const height = Math.max(180, Math.min(460, 26 * ys.length + 90));
+        const height = Math.max(180, Math.min(520, 26 * ys.length + 90));
         return {
-          width, height, marginLeft: 64, marginBottom: 40, marginTop: 24, padding: ys.length > 40 || xs.length > 80 ? 0 : 0.03,
+          width, height, marginLeft: 64, marginBottom: 40, marginTop: 24, padding: 0.03,
           x: { domain: xs, label: t(x.name), ticks: every(xs, (width - 80) / 44), tickFormat: size, tickSize: 0, labelAnchor: "center", labelArrow: "none" },
           y: { domain: ys, label: t(y.name), labelAnchor: "top", ticks: every(ys, (height - 60) / 20), tickFormat: size, tickSize: 0, labelArrow: "none" },
           color: { scheme, type: isWide ? "log" : "linear", domain: most > least ? [least, most] : [0, most] },

@@ -168,7 +168,7 @@ const opmeter = (() => {
     let page = 0;
     let [by, isDown] = sort || [null, false];
     const words = searched || ((row) => columns.map((one) => one.value(row)).join(" "));
-    const texts = search ? rows.map((row) => String(words(row)).toLowerCase()) : [];
+    const texts = search ? rows.map((row) => String(words(row)).replaceAll("\u00a0", " ").toLowerCase()) : [];
     const heads = columns.map((column, at) => {
       const label = [column.label, column.unit ? el("span", { class: "unit" }, ` (${column.unit})`) : null];
       const press = () => {

@@ -21,7 +21,8 @@ def two_stacks(tmp_path_factory):
 
 
 def test_report_db_lists_the_version_directories(two_stacks, tmp_path):
-    database_report_command(output=tmp_path / "report", root=two_stacks)
+    models = ["qwen3-32b:tp=4"]
+    database_report_command(output=tmp_path / "report", root=two_stacks, model=models)
     listed = json.loads((tmp_path / "report/index.json").read_text())["versions"]
     assert [one["version"] for one in listed] == [STACK.version_path, _LATER]
     for one in listed:
@@ -29,6 +30,12 @@ def test_report_db_lists_the_version_directories(two_stacks, tmp_path):
         data = json.loads(page.with_suffix(".json").read_text())
         assert len(data["kernels"]) == one["kernels"]
         assert data["quality"]["durations"] == one["durations"]
+        (coverage,) = data["coverage"]
+        assert coverage["name"] == "qwen3-32b:tp=4"
+        for share in ("cases", "launches", "time"):
+            assert sum(of[share] for of in coverage["shares"].values()) == pytest.approx(1)
+        assert sum(kernel["share"] for kernel in coverage["kernels"]) == pytest.approx(1)
+        assert {kernel["kernel"] for kernel in coverage["kernels"]} > {"RmsNorm", "SwiGlu"}
         for kernel in data["kernels"]:
             assert (page.parent / f"kernels/{kernel['stem']}.html").is_file()
 
