@@ -9,6 +9,7 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from collector.codec.errors import BadInput, DamagedObject
+from collector.database.channels import commit_of
 from collector.database.commits import Commit, find_head, read_commit
 from collector.database.index import Index
 from collector.database.manifest import (
@@ -31,9 +32,12 @@ _PARTS = ("vllm", "torch", "cann")
 _NEARNESS = ("cann", "vllm", "torch")  # CANN has the kernels, vLLM-Ascend chooses among them
 
 
-def open(address: str | Path, *, number: int | None = None) -> "Database":
-    """Open a database at an address (`s3://bucket/prefix`, a folder), in its newest version or in
-    version `number`; or a folder that `opmeter pull` wrote, whose CSVs are then read.
+def open(
+    address: str | Path, *, number: int | None = None, channel: str | None = None
+) -> "Database":
+    """Open a database at an address (`s3://bucket/prefix`, a folder): in its newest version, in
+    version `number`, or in the one that a channel points at; or open a folder that `opmeter pull`
+    wrote, whose CSVs are then read.
 
     Raises OpmeterError for an invalid address, for a store without a database, and for damage."""
     if (Path(address).expanduser() / _MARKER).is_file():
@@ -41,6 +45,8 @@ def open(address: str | Path, *, number: int | None = None) -> "Database":
 
         return Database(PulledTree(Path(address).expanduser()))
     store = open_store(str(address))
+    if channel is not None:
+        return database_at(store, commit_of(store, channel))
     commit = find_head(store) if number is None else read_commit(store, number)
     if commit is None:
         raise BadInput(f"no database at {store.url}: nothing was merged there yet")

@@ -27,6 +27,7 @@ MEASUREMENTS = "db/measurements/"
 SHOWN = "db/shown/"
 VERSIONS = "db/versions/"
 VERIFIED = "verified/"
+CHANNELS = "db/channels/"
 VERIFIED_MARK = "db/verified.json"
 
 
@@ -49,6 +50,7 @@ _OF_THE_DATABASE = (
     rf"(HEAD|verified)\.json|commits/(?!0+\.)([0-9]{{8}}|[1-9][0-9]{{8,}})\.json"
     rf"|(measurements|shown)/device={_PART}/version={_PART}/{_A_SNAPSHOT}\.parquet"
     r"|(measurements|shown)/_delta_log/([0-9]{20}\.(checkpoint\.parquet|json)|_last_checkpoint)"
+    r"|channels/[a-z][a-z0-9-]{0,30}/[0-9]{8}\.json"
     rf"|versions/{_A_SNAPSHOT}/{_VERSION_PATH.pattern}"
     r"/((manifest|croissant)\.json|(profiles|pairs)\.parquet|index\.bin|DATASET\.md)"
     rf"|snapshots/{_A_SNAPSHOT}/.+"
@@ -246,6 +248,16 @@ def partition(version_path: str) -> str:
     if not (found := _VERSION_PATH.fullmatch(version_path)):
         raise BadInput(f"expected the path of a version directory, got {version_path!r}")
     return f"device={found[1]}/version={found[2]}"
+
+
+def channel(name: str) -> str:
+    """Return the prefix of the records of a channel."""
+    return f"{CHANNELS}{_token(name)}/"
+
+
+def promotion(name: str, number: int) -> str:
+    """Return the key of a record of a channel."""
+    return f"{channel(name)}{number:08d}.json"
 
 
 def snapshot(name: str) -> str:

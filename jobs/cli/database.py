@@ -28,6 +28,7 @@ from jobs.cli.opening import (
     patient,
     warned,
 )
+from jobs.cli.promote import promote_command
 from jobs.cli.query import query_command
 from jobs.cli.terminal import print_json, say, say_lines
 
@@ -234,6 +235,7 @@ def _versions(store: Store, strays: Container[str]) -> int:
 COMMANDS: dict[str, Callable[..., int | None]] = {
     "log": log_command,
     "path": path_command,
+    "promote": promote_command,
     "verify": verify_command,
     "diff": diff_command,
     "du": du_command,

@@ -76,14 +76,14 @@ class OpenedVersion:
         return self.state.versions[self.place].shown_stack
 
 
-def open_version(root: str, number: int | None, directory: str | None) -> OpenedVersion:
+def open_version(root: str, version: str | None, directory: str | None) -> OpenedVersion:
     """Return the named version directory, or the only one, of a version or of the newest. Raises
     BadInput if it does not exist."""
     from collector.database.manifest import read_manifest
     from collector.database.snapshot import load_state
 
     store = open_root(root)
-    commit = chosen_commit(store, root, number)
+    commit = chosen_commit(store, root, version)
     manifest = read_manifest(store, commit)
     there = sorted(manifest.versions)
     place = there[0] if directory is None and len(there) == 1 else directory

@@ -191,13 +191,18 @@ class Stores:
         return root
 
 
-def chosen_commit(store: Store, root: str, number: int | None) -> Commit:
-    """Return version `number` of a database, or the newest. Raises BadInput if there is none."""
+def chosen_commit(store: Store, root: str, version: str | int | None) -> Commit:
+    """Return a version of a database by its number or a channel, or the newest. Raises BadInput if
+    there is none."""
+    from collector.database.channels import commit_of
     from collector.database.commits import read_log, readable_log
 
-    if number is None:
+    if version is None:
         return newest(warned(read_log(store)), root)
-    return _version(store, root, warned(readable_log(store)), number)
+    text = str(version)
+    if not text.isdecimal():
+        return commit_of(store, text)
+    return _version(store, root, warned(readable_log(store)), int(text))
 
 
 def warned(log: Log) -> Log:

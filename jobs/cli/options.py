@@ -27,7 +27,8 @@ DatabaseRootOption = Annotated[
     str, typer.Option(help="store: a folder, file:///path or s3://bucket/prefix")
 ]
 CommitOption = Annotated[
-    int | None, typer.Option("--version", help="database version  [default: newest]")
+    str | None,
+    typer.Option("--version", help="database version: its number, or a channel  [default: newest]"),
 ]
 DirectoryOption = Annotated[
     str | None,

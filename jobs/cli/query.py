@@ -113,11 +113,16 @@ def query_command(
     return int(any(answer.reason is not None for answer in answers))
 
 
-def opened_version(root: str, number: int | None, directory: str | None) -> Version:
+def opened_version(root: str, version: str | None, directory: str | None) -> Version:
     """Return the chosen version directory of a database, or its only one."""
     import opmeter
 
-    db = opmeter.open(root, number=number)
+    is_number = version is not None and version.isdecimal()
+    db = opmeter.open(
+        root,
+        number=int(version) if version is not None and is_number else None,
+        channel=None if is_number else version,
+    )
     there = db.versions
     if directory is None and len(there) > 1:
         raise BadInput(f"--directory: expected one of {', '.join(there)}")

@@ -71,7 +71,7 @@ def database_report_command(
     ]
     covered = {
         place: [
-            _covered(name, workload, options.VersionOptions(root, commit.number, place))
+            _covered(name, workload, options.VersionOptions(root, str(commit.number), place))
             for name, workload in workloads
         ]
         for place in sorted(manifest.versions)
@@ -168,7 +168,7 @@ def compare_report_command(
     step = None
     if profile is not None or model:
         workload = options.WorkloadOptions(profile=profile) if profile else _model_workload(model)
-        step = _step(workload, options.VersionOptions(root, earlier.number, earlier.directory))
+        step = _step(workload, options.VersionOptions(root, str(earlier.number), earlier.directory))
     changed = write_comparison(folder, earlier.compared, later.compared, step)
     folder.finish()
     say(f"{counted(changed, 'changed duration')}, open {output / 'index.html'}")

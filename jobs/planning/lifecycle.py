@@ -538,18 +538,23 @@ def publish(
     """Merge what these plans have committed, with the current user as author.
 
     A merge skips everything that the head already has."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's uid may have no name
-        user = "unknown"
     return merge_plans(
         store,
         [(campaign, number) for number in sorted(plans)],
         guard=guard,
-        author=f"{user}@{platform.node()}",  # for readers of the log
+        author=current_author(),
         supersede_stack=supersede_stack,
         allow_missing=allow_missing,
     )
+
+
+def current_author() -> str:
+    """Return the current user and host, for readers of the log."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's uid may have no name
+        user = "unknown"
+    return f"{user}@{platform.node()}"
 
 
 def _publish(

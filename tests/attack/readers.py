@@ -5,16 +5,18 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
 
+from collector.codec.canonical import readable_json
 from collector.codec.errors import BadInput
 from collector.comm.check import points_of
 from collector.comm.comm_table import read_comm_table
 from collector.comm.kernels import npu_spans
 from collector.comm.validation import read_hccl_test
+from collector.database.channels import Promotion, promotion_from_json
 from collector.database.commits import commit_from_json, find_head
 from collector.database.lent import lent_pairs
 from collector.database.manifest import manifest_from_json, version_files_from_json
@@ -123,6 +125,7 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     yield named("measurements", f"{keys.MEASUREMENTS}*", _measurements)
     yield named("shown", f"{keys.SHOWN}*", _shown)
     yield named("pairs", "db/versions/*/pairs.parquet", _pairs)
+    yield Reader("channel", "a/key", (_PROMOTION,), lambda d: promotion_from_json(d, key="a/key"))
     yield Reader("collectives", "a/key", (_PAIR_TABLE,), _collectives)
     yield Reader("contexts", "a/key", (_CONTEXTS,), lambda d: read_table(d, path="a/key"))
     yield Reader("HEAD", keys.HEAD, of(keys.HEAD), lambda data: _head(objects, data))
@@ -290,6 +293,9 @@ _PAIR = CollectiveCase(
     "HCCL_ALGO=level0:NA",
 )
 _PATH = "CPU/vllm_ascend/v"
+_PROMOTION = readable_json(
+    asdict(Promotion("stable", 1, 3, "0" * 64, {"verify": "no problems"}, "", "a@b", ""))
+)
 _PAIR_TABLE = write_table([_PAIR.record()])
 _FIRST, _SECOND = (replace(_PAIR.record(), kernel_type=name) for name in ("Add", "Mul"))
 _CONTEXTS = write_table([_FIRST, replace(_PAIR.record(), before=(_FIRST, _SECOND, _FIRST))])

@@ -19,7 +19,7 @@ _NAMES = (
         "wave",
         "verified",
         "version files",
-        *("measurements", "shown", "pairs"),
+        *("measurements", "shown", "pairs", "channel"),
         "collectives",
         "contexts",
         "HEAD",

@@ -1,0 +1,113 @@
+"""Channels: names that point at versions, such as `stable`.
+
+A channel is a sequence of create-only records; the last one is where it points. So every promotion
+is recorded with what was checked, an earlier one is never lost, and to go back is one more record.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from collector.codec import canonical
+from collector.codec.errors import AlreadyExists, BadInput, DamagedObject, NotFound, stored
+from collector.database.commits import Commit, read_commit
+from collector.model import keys
+from collector.store.base import Store, create_once
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_WHAT = "a record of a channel"
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """One record: the version that a channel points at from then on.
+
+    `checks` has the result of each gate as text. `reason` is why it was promoted although a gate
+    refused, or why the channel went back; empty otherwise. `time` is for people."""
+
+    channel: str
+    number: int  # of the record, from 1
+    commit: int
+    commit_sha256: str
+    checks: Mapping[str, str]
+    reason: str
+    author: str
+    time: str
+
+
+def channel_name(text: str) -> str:
+    """Return the name. Raises BadInput unless it has 1 to 31 lower-case letters, digits and '-',
+    and begins with a letter."""
+    if not _NAME.fullmatch(text):
+        raise BadInput(
+            "channel: expected a name of lower-case letters, digits and '-' that begins with a "
+            f"letter, got {text!r}"
+        )
+    return text
+
+
+def promotions(store: Store, channel: str) -> list[Promotion]:
+    """Return the records of a channel, in order. Raises DamagedObject, which names the key, for a
+    record that is missing or cannot be read."""
+    prefix = keys.channel(channel_name(channel))
+    listed = (
+        keys.number_of(info.key, lambda n: keys.promotion(channel, n))
+        for info in store.list(prefix)
+    )
+    last = max((number for number in listed if number is not None), default=0)
+    return [_read(store, channel, number) for number in range(1, last + 1)]
+
+
+def channels(store: Store) -> list[str]:
+    """Return the names of all channels."""
+    names = {
+        info.key.removeprefix(keys.CHANNELS).partition("/")[0] for info in store.list(keys.CHANNELS)
+    }
+    return sorted(name for name in names if _NAME.fullmatch(name))
+
+
+def commit_of(store: Store, channel: str) -> Commit:
+    """Return the commit that a channel points at. Raises BadInput if there is no such channel, and
+    DamagedObject if the commit is not the one that was promoted."""
+    found = promotions(store, channel)
+    if not found:
+        there = ", ".join(channels(store)) or "none"
+        raise BadInput(f"expected the number of a version, or a channel ({there}), got {channel!r}")
+    last = found[-1]
+    try:
+        commit = read_commit(store, last.commit)
+    except NotFound as error:
+        what = f"missing, although channel {channel} points at it"
+        raise DamagedObject(what, path=keys.commit(last.commit)) from error
+    if commit.sha256 != last.commit_sha256:
+        what = f"expected sha256 {last.commit_sha256}, as channel {channel} recorded, got "
+        raise DamagedObject(f"{what}{commit.sha256}", path=keys.commit(last.commit))
+    return commit
+
+
+def record(store: Store, promotion: Promotion) -> bool:
+    """Create a record; return False if another process has created one with its number."""
+    key = keys.promotion(promotion.channel, promotion.number)
+    try:
+        create_once(store, key, canonical.readable_json(asdict(promotion)))
+    except AlreadyExists:
+        return False
+    return True
+
+
+def _read(store: Store, channel: str, number: int) -> Promotion:
+    key = keys.promotion(channel, number)
+    try:
+        with stored():
+            found = promotion_from_json(store.get(key), key=key)
+    except NotFound as error:
+        raise DamagedObject("missing, although later records exist", path=key) from error
+    if (found.channel, found.number) != (channel, number):
+        what = f"expected record {number} of {channel}, got {found.number} of {found.channel}"
+        raise DamagedObject(what, path=key)
+    return found
+
+
+def promotion_from_json(data: bytes, *, key: str) -> Promotion:
+    """Return a record. Raises BadInput, which names the key, for other data."""
+    return canonical.decode_object(Promotion, data, what=_WHAT, key=key)

@@ -1,0 +1,209 @@
+"""`opmeter db promote`: point a channel at a version that passes its gates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import expm1, log
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.codec.errors import BadInput
+from jobs.cli import options
+from jobs.cli.options import VersionOptions, WorkloadOptions
+from jobs.cli.terminal import print_json, say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from collector.database.changes import ShownCases
+    from collector.database.commits import Commit
+    from collector.store.base import Store
+
+_REFUSED = 1
+
+
+def promote_command(
+    channel: Annotated[str, typer.Argument(help="channel, such as candidate or stable")],
+    workload: WorkloadOptions,
+    *,
+    root: options.DatabaseRootOption = "opmeter-data",
+    version: options.CommitOption = None,
+    min_coverage: Annotated[
+        float | None,
+        typer.Option(help="share of the workload's time that must be measured, from 0 to 1"),
+    ] = None,
+    max_changed: Annotated[
+        float | None,
+        typer.Option(help="share of the cases of the channel's version that may have changed"),
+    ] = None,
+    max_half_width: Annotated[
+        float | None,
+        typer.Option(help="largest median half-width of the intervals, as a share of the mean"),
+    ] = None,
+    skip_verify: Annotated[
+        bool, typer.Option("--skip-verify", help="do not verify the version first")
+    ] = False,
+    force: Annotated[
+        str, typer.Option(help="why to promote although a gate refuses; is recorded")
+    ] = "",
+    back: Annotated[
+        bool, typer.Option("--back", help="point the channel at its previous version instead")
+    ] = False,
+    list_records: Annotated[
+        bool, typer.Option("--list", help="list the records of the channel instead")
+    ] = False,
+    as_json: options.JsonOption = False,
+) -> int:
+    """Point a channel at a version of the database, if its gates pass.
+
+    A version is verified first. With a workload, its measured share is a gate. Readers name a
+    channel where they name a version: `opmeter pull tree --version stable`. The exit code is 1 if a
+    gate refuses.
+
+    \b
+    Examples:
+      opmeter db promote candidate
+      opmeter db promote stable --version candidate --max-changed 0.05
+      opmeter db promote stable --back --force "regression in MatMulV2"
+    """
+    from collector import environment
+    from collector.database.channels import Promotion, channel_name, promotions, record
+    from jobs.cli.opening import chosen_commit, open_root
+    from jobs.planning.lifecycle import current_author
+
+    store = open_root(root)
+    known = promotions(store, channel_name(channel))
+    if list_records:
+        if as_json:
+            print_json(known)
+            return 0
+        for one in known:
+            why = f"  {one.reason}" if one.reason else ""
+            say(f"{one.number:>4}  version {one.commit}  {one.time}  {one.author}{why}")
+        return 0
+    checks: dict[str, str] = {}
+    if back:
+        commit = _previous(store, channel, [one.commit for one in known])
+        refused = False
+    else:
+        commit = chosen_commit(store, root, version)
+        gates = _Gates(min_coverage, max_changed, max_half_width, not skip_verify)
+        last = known[-1].commit if known else None
+        found = list(gates.results(store, commit, last, workload, root))
+        checks = {name: text for name, text, _ in found}
+        refused = not all(passed for *_, passed in found)
+        if not as_json:
+            for name, text, passed in found:
+                say(f"{'ok' if passed else 'refused':<8} {name:<11} {text}")
+    if refused and not force:
+        say(f"{channel} was not changed: fix the cause, or give the reason with --force", err=True)
+        return _REFUSED
+    made = Promotion(
+        channel=channel,
+        number=len(known) + 1,
+        commit=commit.number,
+        commit_sha256=commit.sha256,
+        checks=checks,
+        reason=force or ("back" if back else ""),
+        author=current_author(),
+        time=environment.utc_now().isoformat(timespec="seconds"),
+    )
+    if not record(store, made):
+        raise BadInput(f"{channel}: another process promoted a version; look at --list, and repeat")
+    if as_json:
+        print_json(made)
+    else:
+        say(f"{channel} points at version {commit.number} (record {made.number})")
+    return 0
+
+
+def _previous(store: Store, channel: str, commits: list[int]) -> Commit:
+    """Return the version that a channel pointed at before the one that it points at now."""
+    from collector.database.commits import read_commit
+
+    earlier = [number for number in commits[:-1] if number != commits[-1]]
+    if not earlier:
+        raise BadInput(f"{channel}: expected an earlier version to go back to, found none")
+    return read_commit(store, earlier[-1])
+
+
+class _Gates:
+    """The gates of a promotion; None for one that is not requested."""
+
+    def __init__(
+        self,
+        min_coverage: float | None,
+        max_changed: float | None,
+        max_half_width: float | None,
+        is_verified: bool,
+    ) -> None:
+        self._min_coverage = min_coverage
+        self._max_changed = max_changed
+        self._max_half_width = max_half_width
+        self._is_verified = is_verified
+
+    def results(
+        self, store: Store, commit: Commit, last: int | None, workload: WorkloadOptions, root: str
+    ) -> Iterator[tuple[str, str, bool]]:
+        """Yield the name of each gate, its result as text, and whether it passes."""
+        if self._is_verified:
+            from collector.database.verify import find_problems
+
+            problems = find_problems(store, [commit])
+            yield "verify", problems[0].text if problems else "no problems", not problems
+        if (workload != WorkloadOptions()) != (self._min_coverage is not None):
+            raise BadInput("a workload and --min-coverage require each other")
+        if self._min_coverage is not None:
+            measured = _measured_share(workload, root, commit)
+            text = f"{measured:.1%} of the time of {workload} is measured"
+            yield "coverage", text, measured >= self._min_coverage
+        if self._max_half_width is not None:
+            width = _median_half_width(store, commit)
+            yield "half-width", f"±{width:.1%} in the median", width <= self._max_half_width
+        if self._max_changed is not None and last is not None:
+            changed, compared = _changed(store, last, commit)
+            share = changed / compared if compared else 0.0
+            text = f"{changed:,} of {compared:,} cases of version {last} changed"
+            yield "changed", text, share <= self._max_changed
+
+
+def _measured_share(workload: WorkloadOptions, root: str, commit: Commit) -> float:
+    from jobs.cli.look_up import find_covered
+    from jobs.planning.coverage import CoverageStatus, share
+
+    found = find_covered(workload, VersionOptions(root=root, version=str(commit.number)))
+    return share(found.cases, CoverageStatus.EXACT).time
+
+
+def _median_half_width(store: Store, commit: Commit) -> float:
+    from statistics import median
+
+    widths = [
+        expm1(log(high / mean))
+        for shown in _shown(store, commit).values()
+        for high, mean in zip(
+            shown.intervals["stack_high_us"].to_pylist(),
+            shown.intervals["mean_us"].to_pylist(),
+            strict=True,
+        )
+    ]
+    return median(widths) if widths else 0.0
+
+
+def _changed(store: Store, last: int, commit: Commit) -> tuple[int, int]:
+    """Return how many cases changed since another version, and how many both show."""
+    from collector.database.changes import directory_changes
+    from collector.database.commits import read_commit
+
+    before, after = _shown(store, read_commit(store, last)), _shown(store, commit)
+    found = [directory_changes(before[path], after[path]) for path in before.keys() & after.keys()]
+    return sum(one.count("changed") for one in found), sum(one.compared for one in found)
+
+
+def _shown(store: Store, commit: Commit) -> Mapping[str, ShownCases]:
+    from collector.database.manifest import read_manifest
+    from collector.database.snapshot import read_shown
+
+    manifest = read_manifest(store, commit)
+    return {path: read_shown(store, commit, manifest, path) for path in manifest.versions}

@@ -1,0 +1,103 @@
+"""Channels point at versions that passed their gates, and every promotion is recorded."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import opmeter
+from collector.codec.errors import BadInput, DamagedObject
+from collector.database.channels import channels, commit_of, promotions
+from collector.database.commits import read_commit
+from collector.database.merge import CREATE, merge_plans
+from collector.model import keys
+from collector.store import open_store
+from collector.store.base import Store
+from jobs.cli.opening import chosen_commit
+from jobs.cli.options import WorkloadOptions
+from jobs.cli.promote import promote_command
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
+
+NOTHING = WorkloadOptions()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """Three versions: the second has the same numbers, the third is ten times slower."""
+    store = open_store(str(tmp_path / "store"))
+    for number, us in ((1, 10.0), (2, 10.0), (3, 1000.0)):
+        records = [add_record(rows) for rows in range(1, 6)]
+        shard = MadeShard(f"shard-{number}", records, [answered(records, us)])
+        plan = MadePlan([shard], number=number, head_commit=number - 1, campaign=f"made-{number}")
+        write_campaign(store, plan)
+        merge_plans(store, [plan.name], guard=CREATE, author="test")
+    return str(tmp_path / "store")
+
+
+def store_at(root: str) -> Store:
+    return open_store(root)
+
+
+def test_a_channel_points_at_a_version_and_back(
+    root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = store_at(root)
+    assert promote_command("stable", NOTHING, root=root, version="1") == 0
+    assert promote_command("candidate", NOTHING, root=root) == 0
+    assert promote_command("stable", NOTHING, root=root, version="candidate") == 0
+    assert channels(store) == ["candidate", "stable"]
+    assert commit_of(store, "stable").number == 3 == chosen_commit(store, root, "stable").number
+    assert opmeter.open(root, channel="stable").number == 3
+    assert promote_command("stable", NOTHING, root=root, back=True, force="slower") == 0
+    assert commit_of(store, "stable").number == 1
+    capsys.readouterr()
+    promote_command("stable", NOTHING, root=root, list_records=True, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [one["commit"] for one in found] == [1, 3, 1]
+    assert found[0]["checks"] == {"verify": "no problems"} and found[2]["reason"] == "slower"
+
+
+def test_a_gate_that_refuses_changes_nothing_unless_it_is_forced(
+    root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = store_at(root)
+    promote_command("stable", NOTHING, root=root, version="1")
+    assert promote_command("stable", NOTHING, root=root, version="2", max_changed=0.0) == 0
+    assert promote_command("stable", NOTHING, root=root, max_half_width=1e-6) == 1
+    assert commit_of(store, "stable").number == 2
+    key = keys.plan("made-3", 3)
+    whole = store.get(key)
+    store.delete(key)
+    assert promote_command("stable", NOTHING, root=root) == 1
+    assert promote_command("stable", NOTHING, root=root, force="known") == 0
+    last = promotions(store, "stable")[-1]
+    assert last.commit == 3 and last.reason == "known" and key in last.checks["verify"]
+    store.put(key, whole)
+    assert "refused" in capsys.readouterr().out
+
+
+def test_channels_that_do_not_exist_and_damaged_ones_are_refused(root: str) -> None:
+    store = store_at(root)
+    with pytest.raises(BadInput, match="stable"):
+        chosen_commit(store, root, "stable")
+    with pytest.raises(BadInput, match="channel"):
+        promote_command("3", NOTHING, root=root)
+    with pytest.raises(BadInput, match="go back"):
+        promote_command("stable", NOTHING, root=root, back=True)
+    for number in ("1", "2"):
+        promote_command("stable", NOTHING, root=root, version=number)
+    store.put(keys.promotion("stable", 1), b"{}")
+    with pytest.raises(DamagedObject, match=keys.promotion("stable", 1)):
+        commit_of(store, "stable")
+    promote_command("other", NOTHING, root=root, version="2")
+    key = keys.commit(2)
+    store.put(key, store.get(key).replace(b'"author": "test"', b'"author": "tess"'))
+    assert read_commit(store, 2).author == "tess"
+    with pytest.raises(DamagedObject, match=key):
+        commit_of(store, "other")
