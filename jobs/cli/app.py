@@ -18,7 +18,7 @@ from collector import __version__
 from collector.codec.errors import BadInput, DamagedObject, NoDevice, NoStore, OpmeterError
 from collector.host import imports
 from collector.host.processes import end_at_once
-from jobs.cli import capture, cluster, database, model, report
+from jobs.cli import capture, cluster, database, model, report, trace
 from jobs.cli.comm import LISTS, comm_command, validate_command
 from jobs.cli.comm_dfc import DFC_LISTS, PROBE_LISTS, dfc_command, probe_dfc_command
 from jobs.cli.compare import compare_command
@@ -75,6 +75,7 @@ GROUPS: dict[str, tuple[Command | None, dict[str, Command]]] = {
     "model": (None, model.COMMANDS),
     "db": (None, database.COMMANDS),
     "report": (None, report.COMMANDS),
+    "trace": (None, trace.COMMANDS),
 }
 SECTION_OF_GROUP = {
     "comm": "Measure",
@@ -82,6 +83,7 @@ SECTION_OF_GROUP = {
     "model": "Models and results",
     "db": "Database",
     "report": "Models and results",
+    "trace": "Tools",
 }
 _HELP = "Measure every operator an LLM runs, and keep the results in one versioned database."
 _LISTS = (*LISTS, *PROBE_LISTS, *DFC_LISTS)
@@ -90,6 +92,7 @@ _GROUP_HELP = {  # without a command of their own
     "db": "Show, verify and compare the versions of the database.",
     "model": "Show what a model's forward pass launches.",
     "report": "Write HTML pages to look at and to show.",
+    "trace": "Read traces of profilers and simulators.",
 }
 _COMPLETING = "_OPMETER_COMPLETE"  # set by the shell's completion
 
