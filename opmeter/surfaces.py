@@ -122,10 +122,14 @@ def interval_of(
     The interval has the error of interpolation, and the intervals of the cases that it is based on.
     Without a calibrated error it spans those of the cases."""
     value_us = exp(estimate.log_us)
-    own = [(rows[part.place], abs(part.weight)) for part in estimate.parts]
     if estimate.half_width is None:
-        low_us = min(value_us, *(index.low_us[row] for row, _ in own))
-        return value_us, low_us, max(value_us, *(index.high_us[row] for row, _ in own))
-    reach = sum(weight * log(index.high_us[row] / index.mean_us[row]) for row, weight in own)
-    width = sqrt(estimate.half_width**2 + (reach / sum(weight for _, weight in own)) ** 2)
+        own = {rows[part.place] for part in estimate.parts}
+        low_us = min(value_us, *(index.low_us[row] for row in own))
+        return value_us, low_us, max(value_us, *(index.high_us[row] for row in own))
+    reach = total = 0.0
+    for part in estimate.parts:
+        row, weight = rows[part.place], abs(part.weight)
+        reach += weight * log(index.high_us[row] / index.mean_us[row])
+        total += weight
+    width = sqrt(estimate.half_width**2 + (reach / total) ** 2)
     return value_us, value_us * exp(-width), value_us * exp(width)
