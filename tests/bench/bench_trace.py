@@ -52,9 +52,8 @@ def main(mib: int) -> int:
         whole_s, whole_mib = time.process_time() - began_s, peak_mib()
         assert count == (len(found) - 1) // 2
     print(f"{mib} MiB, {count:,} device events")
-    print(
-        f"read twice, event by event: {stream_s:.2f} s ({mib / stream_s:.0f} MiB/s), {stream_mib:.0f} MiB"
-    )
+    rate = f"{mib / stream_s:.0f} MiB/s"
+    print(f"read twice, event by event: {stream_s:.2f} s ({rate}), {stream_mib:.0f} MiB")
     print(f"json.load once:             {whole_s:.2f} s, {whole_mib:.0f} MiB")
     print(f"ratio of time: {stream_s / whole_s:.1f}, of memory: {stream_mib / whole_mib:.2f}")
     return int(stream_mib > LIMIT_MIB)
