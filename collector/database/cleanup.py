@@ -89,7 +89,7 @@ def _is_past(key: str, newest: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class SpaceUsed:
     """The objects of one kind, and of one version directory or campaign, if they belong to one."""
 
     kind: str
@@ -108,7 +108,7 @@ _KINDS = (
 )
 
 
-def usage(store: Store) -> list[Usage]:
+def usage(store: Store) -> list[SpaceUsed]:
     """Return what the objects of a store take, the largest first; of one listing each of the
     database and the campaigns, without reading an object."""
     objects, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -116,7 +116,7 @@ def usage(store: Store) -> list[Usage]:
         place = _place(info.key)
         objects[place] += 1
         sizes[place] += info.size_bytes
-    found = [Usage(*place, objects[place], size) for place, size in sizes.items()]
+    found = [SpaceUsed(*place, objects[place], size) for place, size in sizes.items()]
     return sorted(found, key=lambda one: (-one.size_bytes, one.kind, one.of))
 
 

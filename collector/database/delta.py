@@ -28,10 +28,10 @@ from collector.codec.errors import AlreadyExists, BadInput, NotFound, StoreError
 from collector.database.columns import MEASUREMENTS, PARTITION, SHOWN
 from collector.database.commits import Commit, parent_of
 from collector.database.manifest import (
+    DirectoryFiles,
     FileEntry,
     SnapshotManifest,
     VersionEntry,
-    VersionFiles,
     read_manifest,
     read_version_files,
 )
@@ -50,7 +50,7 @@ class _Table:
     root: str
     schema: pa.Schema
 
-    def files(self, entry: VersionEntry, files: VersionFiles) -> Mapping[str, FileEntry]:
+    def files(self, entry: VersionEntry, files: DirectoryFiles) -> Mapping[str, FileEntry]:
         """Return the files of a version directory by their name."""
         if self.root == keys.MEASUREMENTS:
             return files.measurements

@@ -43,7 +43,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionFiles:
+class DirectoryFiles:
     """The files of one version directory, as the commit that last touched it wrote them.
 
     `tree` has the files that users read, by their path in a tree; `measurements` are by the
@@ -226,18 +226,18 @@ def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:
     return manifest
 
 
-def version_files_to_json(files: VersionFiles) -> bytes:
+def version_files_to_json(files: DirectoryFiles) -> bytes:
     return readable_json(asdict(files))
 
 
-def version_files_from_json(data: bytes, *, key: str) -> VersionFiles:
+def version_files_from_json(data: bytes, *, key: str) -> DirectoryFiles:
     """Return the files of a version directory. Raises BadInput, naming the key, for other data."""
-    return decode_object(VersionFiles, data, what=_WHAT_OF_VERSION, key=key)
+    return decode_object(DirectoryFiles, data, what=_WHAT_OF_VERSION, key=key)
 
 
 def read_version_files(
     store: Store, commit: Commit, path: str, entry: VersionEntry
-) -> VersionFiles:
+) -> DirectoryFiles:
     """Return the files of a version directory. Raises DamagedObject if its manifest is not the one
     that the commit's names."""
     key = keys.version_manifest(entry.snapshot, path)
@@ -288,7 +288,7 @@ def collective_files(commit: Commit, manifest: SnapshotManifest) -> dict[str, St
     }
 
 
-def own_files(path: str, entry: VersionEntry, files: VersionFiles) -> Iterator[StoredFile]:
+def own_files(path: str, entry: VersionEntry, files: DirectoryFiles) -> Iterator[StoredFile]:
     """Return the files of a version directory that users do not read: those of its state, and its
     index. Files of measurements come last."""
     named_by = keys.version_manifest(entry.snapshot, path)

@@ -36,11 +36,11 @@ from collector.database.intervals import INTERVAL_SCHEMA, VersionIntervals
 from collector.database.lent import LentPairs, kind_of, lent_pairs, pairs_table, possible_lenders
 from collector.database.manifest import (
     CollectiveFiles,
+    DirectoryFiles,
     FileEntry,
     SnapshotManifest,
     StoredFile,
     VersionEntry,
-    VersionFiles,
     collective_files,
     manifest_to_json,
     own_files,
@@ -101,7 +101,7 @@ class Base:
     def plans(self) -> frozenset[MergedPlan]:
         return frozenset(self.manifest.plans if self.manifest else ())
 
-    def files(self, path: str) -> VersionFiles | None:
+    def files(self, path: str) -> DirectoryFiles | None:
         """Return the files of a version directory; None if there is no such directory."""
         if self.commit is None or path not in self.entries:
             return None
@@ -218,7 +218,7 @@ class _Writer:
         shown = _file_entry(*tables["shown"])
         tables["croissant"] = (croissant_json(card, self._name, shown, measurements), 0)
         own_entries = {name: _file_entry(*table) for name, table in tables.items()}
-        files = VersionFiles(
+        files = DirectoryFiles(
             content_hash=content,
             tree=entries,
             measurements=measurements,

@@ -340,7 +340,7 @@ def content_hash_of(versions: Mapping[str, str], collectives: Mapping[str, str])
 
 
 def _kernels(
-    cases: pa.Table, measured: "_Measured", profiled: Mapping[str, Cells]
+    cases: pa.Table, measured: "_ShownMeasurements", profiled: Mapping[str, Cells]
 ) -> Iterator[tuple[str, list[Cells]]]:
     order = [(name, "ascending") for name in ("kernel_type", *BASE_CELLS, "case")]
     cases = cases.take(pc.sort_indices(cases, sort_keys=order))
@@ -372,7 +372,7 @@ def _extra_cells(extra: str) -> Cells:
 
 def _view_measured(
     state: State, path: str, cache: str | None, intervals: VersionIntervals, cases: pa.Table
-) -> tuple["_Measured", pa.Table]:
+) -> tuple["_ShownMeasurements", pa.Table]:
     """Return the displayed measurements, and the table of their intervals.
 
     `cases` are those of the version directory. Collectives are displayed elsewhere."""
@@ -394,7 +394,7 @@ def _view_measured(
     known = [None if row is None else (*row, warned) for row, warned in pairs]
     more = [best[name].to_pylist() for name in ("counters", "cache", "library", "assumes")]
     places = {case: at for at, case in enumerate(ids)}
-    measured = _Measured(places, (known, shown_us, warnings, *more))
+    measured = _ShownMeasurements(places, (known, shown_us, warnings, *more))
     found = [row for row in known if row is not None]
     if len(found) < len(known):
         best = best.filter(pa.array([row is not None for row in known], pa.bool_()))
@@ -402,7 +402,7 @@ def _view_measured(
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class _ShownMeasurements:
     """The displayed measurements of a version directory, a list for each fact of `_cells`. The
     cells of all of them at once would take a gigabyte for each 150,000."""
 

@@ -117,7 +117,7 @@ def _opened(path: Path) -> IO[str]:
     return path.open(encoding="utf-8")
 
 
-class _Text:
+class _JsonStream:
     """A text that is read in chunks: `value` decodes the JSON value at the current place."""
 
     def __init__(self, file: IO[str]) -> None:
@@ -164,7 +164,7 @@ class _Text:
 
 
 def _events(file: IO[str]) -> Iterator[dict[str, Any]]:
-    text = _Text(file)
+    text = _JsonStream(file)
     first = text.next()
     if first == "[":
         yield from _listed(text)
@@ -186,7 +186,7 @@ def _events(file: IO[str]) -> Iterator[dict[str, Any]]:
             text.value()
 
 
-def _listed(text: _Text) -> Iterator[dict[str, Any]]:
+def _listed(text: _JsonStream) -> Iterator[dict[str, Any]]:
     text.skip()
     while (sign := text.next()) != "]":
         if not sign:

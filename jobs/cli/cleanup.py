@@ -12,7 +12,7 @@ from jobs.cli import options
 from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
-    from collector.database.cleanup import Usage
+    from collector.database.cleanup import SpaceUsed
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -40,7 +40,7 @@ def du_command(
     if as_json:
         print_json(found)
         return
-    kinds: dict[str, list[Usage]] = defaultdict(list)
+    kinds: dict[str, list[SpaceUsed]] = defaultdict(list)
     for one in found:
         kinds[one.kind].append(one)
     for kind, own in kinds.items():

@@ -96,7 +96,7 @@ class Invocation(Protocol):
     out: Any
 
 
-class Source(Protocol):
+class DataSource(Protocol):
     """What is used of msmodeling's `DataSourcePerformanceModel`."""
 
     def lookup(self, op_invoke_info: Any) -> Any: ...
@@ -123,7 +123,7 @@ class OpmeterDataSource:
         *,
         types: Types = OwnTypes,
         misses: MissLog | None = None,
-        fallback: Source | None = None,
+        fallback: DataSource | None = None,
         tier_of: Callable[[Sequence[int]], int] | None = None,
         extrapolate: bool = False,
     ) -> None:

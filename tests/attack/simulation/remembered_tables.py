@@ -15,6 +15,7 @@ from collector.database import (
     snapshot,
     state,
     verify,
+    verify_version,
     view,
 )
 from collector.database.lent import LentPairs
@@ -42,8 +43,8 @@ class Tables:
             ((State,), "measurements_beyond", _of_measurements),
             ((query, verify), "distinct", lambda table, names: (id(table), names)),
             ((view,), "_digest", self._content),
-            ((view, verify, merge), "intervals_of", self._contents_of),
-            ((merge, view, verify), "view_of", self._shown),
+            ((view, verify, verify_version, merge), "intervals_of", self._contents_of),
+            ((merge, view, verify_version), "view_of", self._shown),
         )
         for places, name, which in by:
             found = self._remembering(getattr(places[0], name), which)

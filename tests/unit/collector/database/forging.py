@@ -7,8 +7,8 @@ from typing import Any
 from collector.codec.canonical import readable_json, sha256_hex
 from collector.database.commits import Commit, commit_to_json, find_head, read_commit
 from collector.database.manifest import (
+    DirectoryFiles,
     FileEntry,
-    VersionFiles,
     read_manifest,
     read_version_files,
     tree_files,
@@ -24,7 +24,7 @@ def head_of(store: Store) -> Commit:
     return commit
 
 
-def version_files(store: Store, commit: Commit, path: str = PATH) -> VersionFiles:
+def version_files(store: Store, commit: Commit, path: str = PATH) -> DirectoryFiles:
     """The files of a version directory as a commit has them."""
     return read_version_files(store, commit, path, read_manifest(store, commit).versions[path])
 

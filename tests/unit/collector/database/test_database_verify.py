@@ -16,7 +16,8 @@ from collector.database.manifest import read_manifest
 from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state
 from collector.database.verified import verified_commit, write_mark
-from collector.database.verify import Shown, find_problems, shown_after
+from collector.database.verify import find_problems
+from collector.database.verify_version import Shown, shown_after
 from collector.database.view import content_hash, view_of
 from collector.model import keys
 from collector.model.manifest import StoredObject, manifest_from_json, manifest_to_json
