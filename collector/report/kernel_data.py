@@ -107,7 +107,8 @@ def kernel_data(
         "cases": cases.num_rows,
         "groups": _described_groups(groups, columns),
         "columns": {
-            name: _short(values) if name in _SHORT else values for name, values in columns.items()
+            name: short_numbers(values) if name in _SHORT else values
+            for name, values in columns.items()
         },
         "roof": _roof(stack),
         "failures": failures,
@@ -326,7 +327,7 @@ def _columns(
         "flop_per_s": (operations / seconds).tolist(),
         "bytes_per_s": (traffic / seconds).tolist(),
         "roofline_share": _roofline_shares(groups, operations, traffic, seconds, stack).tolist(),
-        "outlier": _outliers(groups, np.array(mean_us)).tolist(),
+        "outlier": _outliers(groups, np.array(mean_us), np.array(high_us, np.float64)).tolist(),
     }
 
 
@@ -367,19 +368,22 @@ def _compute_dtype(case: Case) -> str:
     return floating[0] if floating else ""
 
 
-def _outliers(groups: Sequence[_Group], mean_us: Floats) -> npt.NDArray[np.bool_]:
+def _outliers(groups: Sequence[_Group], mean_us: Floats, high_us: Floats) -> npt.NDArray[np.bool_]:
     """Return which durations are off the curve of their neighbours: a case between two that differ
-    in one size only, and off the line through them, in logarithms, by more than a factor of 1.5."""
+    in one size only, and off the line through them, in logarithms, by more than its interval and a
+    factor of 1.5."""
     found = np.zeros(len(mean_us), np.bool_)
+    least = np.maximum(np.nan_to_num(np.log(high_us / mean_us)), _OFF)
     at = 0
     for group in groups:
-        logs = np.log(mean_us[at : at + len(group.places)])
-        found[at : at + len(group.places)] = _off_curves(_independent_sizes(group), logs)
-        at += len(group.places)
+        own = slice(at, at + len(group.places))
+        at = own.stop
+        found[own] = off_curves(_independent_sizes(group), np.log(mean_us[own]), least[own])
     return found
 
 
 _OFF = np.log(1.5)
+_FAR = np.log(16)  # of the sizes of two neighbours: a curve between them may bend
 
 
 def _independent_sizes(group: _Group) -> Floats:
@@ -396,7 +400,9 @@ def _independent_sizes(group: _Group) -> Floats:
     return np.array(group.sizes, np.float64).reshape(len(group.places), -1)
 
 
-def _off_curves(sizes: Floats, logs: Floats) -> npt.NDArray[np.bool_]:
+def off_curves(sizes: Floats, logs: Floats, least: Floats) -> npt.NDArray[np.bool_]:
+    """Return which logarithms of durations differ by more than `least` from the line through their
+    neighbours: of the cases (rows of `sizes`) that differ in one size only, the next ones."""
     found = np.zeros(len(logs), np.bool_)
     varying = [at for at in range(sizes.shape[1]) if len(np.unique(sizes[:, at])) > 2]
     if len(logs) < 5:
@@ -410,7 +416,8 @@ def _off_curves(sizes: Floats, logs: Floats) -> npt.NDArray[np.bool_]:
         is_same = (ordered[:-2] == ordered[2:]).all(axis=1) & (x[2:] > x[1:-1]) & (x[1:-1] > x[:-2])
         span = np.where(is_same, x[2:] - x[:-2], 1.0)
         between = y[:-2] + (y[2:] - y[:-2]) * (x[1:-1] - x[:-2]) / span
-        is_off = is_same & (np.abs(y[1:-1] - between) > _OFF)
+        is_near = is_same & (span <= _FAR)
+        is_off = is_near & (np.abs(y[1:-1] - between) > least[order[1:-1]])
         found[order[1:-1][is_off]] = True
     return found
 
@@ -507,7 +514,7 @@ def _chunks(measurements: pa.Table, cases: Sequence[str]) -> Iterator[dict[str, 
     known = known[np.argsort(index[known], kind="stable")]
     row = index[known].astype(np.int64)
     order = pa.array(known)
-    numbers = {name: _short(_numbers(measurements[name]), order) for name in _NUMBERS}
+    numbers = {name: short_numbers(_numbers(measurements[name]), order) for name in _NUMBERS}
     for begin in range(0, len(cases), A_CHUNK):
         first, last = np.searchsorted(row, [begin, begin + A_CHUNK]).tolist()
         own = measurements.select(_TEXTS).take(order.slice(first, last - first))
@@ -529,7 +536,7 @@ def _collapsed(values: list[Any]) -> Any:
     return values[0] if values and all(value == values[0] for value in values) else values
 
 
-def _short(values: Any, order: Any = None) -> list[Any]:
+def short_numbers(values: Any, order: Any = None) -> list[Any]:
     """Return numbers with six digits, which halves the size of a page's data; None for NaN."""
     found = np.asarray(values, np.float64)
     if order is not None:

@@ -40,7 +40,7 @@ opmeter.view((data, main) => {
     opmeter.chart(made, {
       label: t("change of the step by kernel type"),
       draw: (width) => ({
-        width, height: 24 * rows.length + 56, marginTop: 8, marginLeft: Math.min(190, width * 0.42), marginRight: 20, marginBottom: 38,
+        width, height: 24 * rows.length + 56, marginTop: 8, marginLeft: Math.min(190, width * 0.5), marginRight: 20, marginBottom: 38,
         x: { label: `${t("change of the step")} (µs)`, grid: true, nice: true, ticks: Math.max(3, Math.floor(width / 130)), labelAnchor: "center", labelArrow: "none" },
         y: { label: null, domain: rows.map((one) => one.kernel), tickSize: 0 },
         marks: [
@@ -67,7 +67,7 @@ opmeter.view((data, main) => {
     opmeter.chart(made, {
       label: t("Size and certainty of each change"),
       draw: (width) => ({
-        width, height: 380, marginLeft: 48, marginBottom: 40,
+        width, height: 380, marginTop: 28, marginLeft: 48, marginBottom: 40,
         x: { type: "log", domain: ends, label: `${t("duration after over before")} (×)`, ticks: Math.max(3, Math.floor(width / 110)), tickFormat: (v) => `${+v.toPrecision(3)}`, labelAnchor: "center", labelArrow: "none" },
         y: { label: "−log10 p", grid: true, nice: true, ticks: 6, labelArrow: "none" },
         marks: [

@@ -2,7 +2,7 @@
 "use strict";
 
 opmeter.view((data, main) => {
-  const { t, el, count, number, percent, us, isNumber, NONE, series } = opmeter;
+  const { t, el, count, number, percent, reach, us, isNumber, NONE, series } = opmeter;
   const q = data.quality;
 
   opmeter.head(main, {
@@ -13,7 +13,7 @@ opmeter.view((data, main) => {
   opmeter.facts(main, [
     [t("durations"), count(q.durations), `${count(data.kernels.length)} ${t("kernel types")}`],
     [t("of several sessions"), percent(q.durations ? q.of_several_sessions / q.durations : NaN), count(q.of_several_sessions)],
-    [t("median half-width"), q.durations ? `± ${percent(q.median_reach)}` : NONE, t("of the 95 % interval")],
+    [t("median half-width"), q.durations ? reach(q.median_reach) : NONE, t("of the 95 % interval")],
     [t("with a warning"), percent(q.durations ? q.warned / q.durations : NaN), count(q.warned)],
     [t("without a duration"), count(d3.sum(data.kernels, (one) => one.without)), t("cases that were tried or planned")],
   ]);
@@ -80,7 +80,7 @@ opmeter.view((data, main) => {
     if (!bins.length) return;
     opmeter.chart(grid, {
       title: t("Width of the intervals"),
-      note: `${t("median")} ± ${percent(q.median_reach)}`,
+      note: `${t("median")} ${reach(q.median_reach)}`,
       draw: (width) => ({
         width, height: 230, marginLeft: 48, marginBottom: 38,
         x: { type: "log", domain: [Math.min(0.01, bins[0].low), Math.max(0.5, bins.at(-1).high)], label: `${t("half-width of the 95 % interval")} (%)`, tickFormat: (v) => `${+(100 * v).toPrecision(2)}`, ticks: width < 360 ? 3 : 6, labelAnchor: "center", labelArrow: "none" },
@@ -135,6 +135,7 @@ opmeter.view((data, main) => {
         el("p", { class: "muted small" }, t("No session has canaries."))));
       return;
     }
+    const [day, clock] = [d3.utcFormat("%m-%d"), d3.utcFormat("%H:%M")];
     const devices = d3.groupSort(rows, (of) => -1e6 * of.filter((one) => one.fault).length - of.length, (one) => one.device);
     const colour = (one) => series[Math.min(devices.indexOf(one.device), 6)];
     const shown = rows.length > 600 ? rows.filter((one, at) => one.fault || at % Math.ceil(rows.length / 600) === 0) : rows;
@@ -142,8 +143,8 @@ opmeter.view((data, main) => {
       title: t("Drift by device and day"),
       note: `${count(rows.length)} ${t("sessions")}, ${count(devices.length)} ${t("devices")}`,
       draw: (width) => ({
-        width, height: 230, marginLeft: 48, marginBottom: 50,
-        x: { type: "utc", label: t("begin of the session (UTC)"), ticks: Math.max(2, Math.floor(width / 110)), labelAnchor: "center", labelArrow: "none" },
+        width, height: 230, marginLeft: 48, marginBottom: 38,
+        x: { type: "utc", label: t("begin of the session (UTC)"), ticks: Math.max(2, Math.floor(width / 110)), tickFormat: (at) => (at.getUTCHours() || at.getUTCMinutes() ? clock(at) : day(at)), labelAnchor: "center", labelArrow: "none" },
         y: { label: `${t("duration of the canaries over usual")} (×)`, grid: true, nice: true, ticks: 5, labelArrow: "none" },
         marks: [
           Plot.ruleY([1], { stroke: "currentColor", strokeOpacity: 0.5 }),
@@ -198,7 +199,7 @@ opmeter.view((data, main) => {
         { label: t("warnings"), kind: "number", value: (row) => row.warned, text: (row) => count(row.warned) },
         { label: t("several sessions"), kind: "number", wide: true, value: (row) => row.several, text: (row) => count(row.several) },
         { label: t("median duration"), unit: "µs", kind: "number", wide: true, value: (row) => row.median_us, text: (row) => number(row.median_us) },
-        { label: t("half-width"), kind: "number", value: (row) => row.half_width, text: (row) => (isNumber(row.half_width) ? `± ${percent(row.half_width)}` : NONE) },
+        { label: t("half-width"), kind: "number", value: (row) => row.half_width, text: (row) => reach(row.half_width) },
         ...(hasRoof ? [{ label: t("of roofline"), kind: "number", wide: true, value: (row) => row.roofline_share, text: (row) => percent(row.roofline_share) }] : []),
       ],
     });
@@ -243,7 +244,7 @@ opmeter.view((data, main) => {
         columns: [
           { label: t("case"), value: (row) => row[2], node: (row) => (row[7] ? el("a", { href: `kernels/${row[7]}.html#${row[1]}` }, row[2] || row[1]) : row[2] || row[1]) },
           { label: t("duration"), unit: "µs", kind: "number", value: (row) => row[3], text: (row) => number(row[3]) },
-          { label: t("half-width"), kind: "number", value: (row) => row[4], text: (row) => (isNumber(row[4]) ? `± ${percent(row[4])}` : NONE) },
+          { label: t("half-width"), kind: "number", value: (row) => row[4], text: (row) => reach(row[4]) },
           { label: t("gates"), value: (row) => row[5], node: (row) => row[5].split("; ").filter(Boolean).map((gate) => el("span", { class: "tag" }, gate)) },
           { label: t("reasons"), wide: true, value: (row) => row[6] },
         ],

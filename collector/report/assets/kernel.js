@@ -2,7 +2,7 @@
 "use strict";
 
 opmeter.view((data, main) => {
-  const { t, el, count, size, number, percent, us, rate, bytes, bytesRate, isNumber, NONE, series } = opmeter;
+  const { t, el, count, size, number, percent, reach, us, rate, bytes, bytesRate, isNumber, NONE, series } = opmeter;
   const MOST_POINTS = 3000;
   const c = data.columns;
   const rowCount = c.case.length;
@@ -22,7 +22,7 @@ opmeter.view((data, main) => {
   opmeter.facts(main, [
     [t("durations"), count(rowCount), `${t("of")} ${count(data.cases)} ${t("cases")}`],
     [t("median duration"), us(d3.median(c.mean_us)), rowCount ? `${us(d3.min(c.mean_us))} – ${us(d3.max(c.mean_us))}` : ""],
-    [t("median half-width"), halves.length ? `± ${percent(d3.median(halves))}` : NONE, t("of the 95 % interval")],
+    [t("median half-width"), reach(d3.median(halves)), t("of the 95 % interval")],
     [t("with a warning"), count(c.warnings.filter(Boolean).length), `${count(c.outlier.filter(Boolean).length)} ${t("off the curve of their neighbours")}`],
     ...(shares.length ? [[t("of the roofline"), percent(d3.median(shares)), t("median over the cases")]] : []),
   ]);
@@ -107,7 +107,7 @@ opmeter.view((data, main) => {
   function bySize(place, group, rows) {
     const made = opmeter.section(place, t("Duration by size"), rows.length > MOST_POINTS ? `${count(drawn(rows).length)} ${t("of")} ${count(rows.length)} ${t("points are drawn")}` : t("select a point for its certificate"));
     if (!group.axes.length) {
-      made.append(el("p", { class: "muted" }, t("All cases of this group have the same sizes.")));
+      made.append(el("p", { class: "muted" }, group.inputs ? t("All cases of this group have the same sizes.") : t("The sizes of these cases are not known.")));
       return;
     }
     const grid = el("div", { class: "grid" });
@@ -239,12 +239,13 @@ opmeter.view((data, main) => {
     const ridge = roof && peak ? peak / roof.bytes_per_s : null;
     const ends = [Math.min(least, ridge ? ridge / 4 : least) / 1.5, Math.max(most, ridge ? ridge * 4 : most) * 1.5];
     const line = roof && peak ? [ends[0], ridge, ends[1]].map((v) => ({ x: v, y: Math.min(peak, v * roof.bytes_per_s) })) : [];
+    const intensity = (v) => (/^[125]/.test(v.toExponential()) ? (v < 1 ? `${+v.toPrecision(2)}` : d3.format("~s")(v)) : "");
     opmeter.chart(grid, {
       title: t("Roofline"), note: peak ? `${group.dtype} ${rate(peak)}` : "",
       open: (d) => d.at !== undefined && certificate(d.at),
       draw: (width) => ({
         width, height: 290, marginLeft: 54, marginBottom: 38,
-        x: { type: "log", domain: ends, label: `${t("operations per byte")} (FLOP/B)`, ticks: Math.max(3, Math.floor(width / 90)), tickFormat: "~s", labelAnchor: "center", labelArrow: "none" },
+        x: { type: "log", domain: ends, label: `${t("operations per byte")} (FLOP/B)`, ticks: Math.max(3, Math.floor(width / 90)), tickFormat: intensity, labelAnchor: "center", labelArrow: "none" },
         y: { type: "log", label: `${t("achieved")} (FLOP/s)`, grid: true, ticks: 4, tickFormat: "~s", labelArrow: "none" },
         marks: [
           Plot.line(line, { x: "x", y: "y", stroke: "currentColor", strokeWidth: 1.5 }),
@@ -272,6 +273,7 @@ opmeter.view((data, main) => {
   function cases() {
     const made = opmeter.section(main, t("Cases"), `${count(rowCount)} ${t("durations")}`, "cases");
     const hasRate = c.flop_per_s.some(isNumber);
+    const isFast = d3.max(c.flop_per_s) >= 1e11;
     opmeter.table(made, {
       name: t("Cases"), search: t("search shapes, dtypes, warnings"), rows: all, size: 25,
       searched: (at) => `${c.shapes[at]} ${sizes(at)} ${label(groupOf(at))} ${c.warnings[at]} ${c.case[at]}`,
@@ -281,9 +283,9 @@ opmeter.view((data, main) => {
         ...(all.some((at) => sizes(at)) ? [{ label: t("sizes"), wide: true, value: sizes }] : []),
         ...(data.groups.length > 1 ? [{ label: t("inputs"), wide: true, value: (at) => label(groupOf(at)) }] : []),
         { label: t("duration"), unit: "µs", kind: "number", value: (at) => c.mean_us[at], text: (at) => number(c.mean_us[at]) },
-        { label: t("half-width"), kind: "number", value: (at) => c.high_us[at] / c.mean_us[at] - 1, text: (at) => (isNumber(c.high_us[at]) ? `± ${percent(c.high_us[at] / c.mean_us[at] - 1)}` : NONE) },
+        { label: t("half-width"), kind: "number", value: (at) => c.high_us[at] / c.mean_us[at] - 1, text: (at) => reach(isNumber(c.high_us[at]) ? c.high_us[at] / c.mean_us[at] - 1 : null) },
         { label: t("sessions"), kind: "number", wide: true, value: (at) => c.sessions[at], text: (at) => count(c.sessions[at]) },
-        ...(hasRate ? [{ label: "TFLOP/s", kind: "number", wide: true, value: (at) => c.flop_per_s[at], text: (at) => number(c.flop_per_s[at] / 1e12) }] : []),
+        ...(hasRate ? [{ label: isFast ? "TFLOP/s" : "GFLOP/s", kind: "number", wide: true, value: (at) => c.flop_per_s[at], text: (at) => number(c.flop_per_s[at] / (isFast ? 1e12 : 1e9)) }] : []),
         { label: "GiB/s", kind: "number", wide: true, value: (at) => c.bytes_per_s[at], text: (at) => (isNumber(c.bytes_per_s[at]) ? number(c.bytes_per_s[at] / 2 ** 30) : NONE) },
         { label: t("warnings"), value: (at) => c.warnings[at], node: (at) => c.warnings[at].split("; ").filter(Boolean).map((one) => el("span", { class: "tag" }, one)) },
       ],

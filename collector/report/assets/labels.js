@@ -166,6 +166,7 @@ const chinese = {
   "points are drawn": "个点已绘制",
   "select a point for its certificate": "点击数据点查看证书",
   "All cases of this group have the same sizes.": "该组所有用例的尺寸相同。",
+  "The sizes of these cases are not known.": "这些用例的尺寸未知。",
   "sizes": "尺寸",
   "values": "个取值",
   "Heat map": "热力图",

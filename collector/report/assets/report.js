@@ -39,6 +39,11 @@ const opmeter = (() => {
     const digits = share !== 0 && Math.abs(share) < 1 ? 2 : Math.abs(share) < 10 ? 1 : 0;
     return `${share >= 1e4 ? wholeNumber.format(share) : share.toFixed(digits)} %`;
   };
+  // The half-width of an interval, as a share of the mean; above 100 % as a factor both ways.
+  const reach = (share) => {
+    if (!isNumber(share)) return NONE;
+    return share <= 1 ? `± ${percent(share)}` : `×/÷ ${number(1 + share)}`;
+  };
   const scaled = (value, units, base) => {
     if (!isNumber(value)) return NONE;
     let at = 0;
@@ -292,7 +297,7 @@ const opmeter = (() => {
 
   const series = [1, 2, 3, 4, 5, 6, 7].map((at) => `var(--series-${at})`);
   return {
-    t, el, svg, root, series, NONE, count, size, number, percent, us, rate, bytes, bytesRate, isNumber,
+    t, el, svg, root, series, NONE, count, size, number, percent, reach, us, rate, bytes, bytesRate, isNumber,
     head, facts, section, pairs, bar, legend, chart, table, receive, load,
     view: (drawn) => { draw = drawn; },
   };

@@ -2,7 +2,7 @@
 "use strict";
 
 opmeter.view((data, main) => {
-  const { t, el, count, percent } = opmeter;
+  const { t, el, count, reach } = opmeter;
   opmeter.head(main, {
     title: `${t("database version")} ${data.database}`,
     sub: `${data.store} · ${data.time.slice(0, 16).replace("T", " ")} · ${data.author}`,
@@ -16,7 +16,7 @@ opmeter.view((data, main) => {
       { label: t("kernel types"), kind: "number", wide: true, value: (row) => row.kernels, text: (row) => count(row.kernels) },
       { label: t("durations"), kind: "number", value: (row) => row.durations, text: (row) => count(row.durations) },
       { label: t("warnings"), kind: "number", value: (row) => row.warned, text: (row) => count(row.warned) },
-      { label: t("half-width"), kind: "number", value: (row) => row.median_half_width, text: (row) => `± ${percent(row.median_half_width)}` },
+      { label: t("half-width"), kind: "number", value: (row) => row.median_half_width, text: (row) => reach(row.median_half_width) },
     ],
   });
 });
