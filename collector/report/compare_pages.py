@@ -2,7 +2,7 @@
 stacks, by how much, and what that means for the step of a model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,10 @@ import pyarrow.compute as pc
 from collector.quality.changes import FALSE_DISCOVERIES, KnownMeans, MeanChanges, mean_changes
 from collector.report.pages import Folder, Page, Table
 
-COLUMNS = ("case", "kernel_type", "inputs", "input_dtypes", "mean_us", "high_us", "degrees")
+COLUMNS = (
+    *("case", "kernel_type", "inputs", "input_dtypes"),
+    *("mean_us", "low_us", "high_us", "degrees"),
+)
 _MOST_CHANGES, _MOST_POINTS = 5000, 4000
 _CHANGES = (
     *("kernel", "case", "input_shapes", "input_dtypes", "before_us", "after_us"),
@@ -94,9 +97,12 @@ class _Compared:
         ]
         of_step = step.launches if step else {}
         launches = np.array([of_step.get(c, 0.0) for c in cases["case"].to_pylist()], np.float64)
-        return cls(
-            cases, known[0].mean_us, known[1].mean_us, mean_changes(known[0], known[1]), launches
-        )
+        found = mean_changes(known[0], known[1])
+        # As in `db diff`: the intervals of a changed case do not overlap.
+        lows, highs = ([side[n].to_numpy() for side in (old, cases)] for n in ("low_us", "high_us"))
+        apart = (lows[1] > highs[0]) | (lows[0] > highs[1])
+        changes = replace(found, is_changed=found.is_changed & apart)
+        return cls(cases, known[0].mean_us, known[1].mean_us, changes, launches)
 
     @property
     def step_change_us(self) -> Floats:

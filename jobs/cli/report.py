@@ -136,9 +136,9 @@ def compare_report_command(
     *,
     output: OutputOption,
     root: options.DatabaseRootOption = "opmeter-data",
-    after_root: Annotated[
-        str, typer.Option(help="store of AFTER, if it is another one", show_default=False)
-    ] = "",
+    other_root: Annotated[
+        str | None, typer.Option(help="store of the later one  [default: --root]")
+    ] = None,
     profile: Annotated[
         Path | None, typer.Option(help="profile whose step weights the changes")
     ] = None,
@@ -149,8 +149,7 @@ def compare_report_command(
 ) -> None:
     """Write a page of the durations that changed between two versions, or two stacks.
 
-    Each change has an interval. Of the reported changes, 5 % are expected to be none
-    (Benjamini-Hochberg).
+    Each change has an interval. A duration counts as changed as in `opmeter db diff`.
 
     \b
     Examples:
@@ -164,7 +163,7 @@ def compare_report_command(
     folder = Folder(output, lang)
     if profile is not None and model:
         raise BadInput("--profile and --model exclude each other")
-    earlier, later = _side(root, before), _side(after_root or root, after)
+    earlier, later = _side(root, before), _side(other_root or root, after)
     step = None
     if profile is not None or model:
         workload = options.WorkloadOptions(profile=profile) if profile else _model_workload(model)

@@ -82,7 +82,7 @@ opmeter.view((data, main) => {
       keys: [[t("slower"), slower, d3.symbolTriangle], [t("faster"), faster], [t("no change shown"), "var(--muted)"]],
     });
     made.append(el("p", { class: "small muted" },
-      `${t("A duration counts as changed if the Benjamini-Hochberg procedure reports it; expected share of false reports:")} ${percent(data.false_discoveries)}.`));
+      `${t("A duration counts as changed if its two intervals do not overlap and the Benjamini-Hochberg procedure reports it; expected share of false reports, at most:")} ${percent(data.false_discoveries)}.`));
   }
 
   function kernels() {

@@ -136,8 +136,8 @@ const chinese = {
   "Size and certainty of each change": "每项变化的大小与确定程度",
   "duration after over before": "后与前的耗时之比",
   "no change shown": "未显示变化",
-  "A duration counts as changed if the Benjamini-Hochberg procedure reports it; expected share of false reports:":
-    "由 Benjamini-Hochberg 过程判定为有变化；误报比例的期望值：",
+  "A duration counts as changed if its two intervals do not overlap and the Benjamini-Hochberg procedure reports it; expected share of false reports, at most:":
+    "两个区间不重叠、且由 Benjamini-Hochberg 过程报告的耗时算作有变化；误报比例的期望值不超过：",
   "step before": "之前的步时间",
   "step after": "之后的步时间",
   "cases only before": "个用例仅在之前",

@@ -6,6 +6,10 @@ import json
 import pytest
 
 from collector.codec.errors import BadInput
+from collector.database.changes import directory_changes
+from collector.database.commits import find_head
+from collector.database.manifest import read_manifest
+from collector.database.snapshot import read_shown
 from collector.store.opening import open_store
 from jobs.cli.report import compare_report_command, database_report_command
 from tests.bench.varied_database import STACK, write_two_stacks, write_varied_database
@@ -16,7 +20,7 @@ _LATER = STACK.version_path.replace("8.5.0", "8.6.0")
 @pytest.fixture(scope="module")
 def two_stacks(tmp_path_factory):
     root = tmp_path_factory.mktemp("two")
-    write_two_stacks(open_store(str(root)), 100, {"SwiGlu": 0.7})
+    write_two_stacks(open_store(str(root)), 100, {"SwiGlu": 0.3})
     return str(root)
 
 
@@ -74,3 +78,15 @@ def test_report_compare_takes_directories_and_versions(two_stacks, tmp_path):
 def test_report_compare_refuses_a_side_that_is_not_there(two_stacks, tmp_path, side):
     with pytest.raises(BadInput):
         compare_report_command(side, _LATER, output=tmp_path / "report", root=two_stacks)
+
+
+def test_report_compare_counts_the_changes_that_db_diff_lists(two_stacks, tmp_path):
+    store = open_store(two_stacks)
+    commit = find_head(store)
+    manifest = read_manifest(store, commit)
+    sides = [read_shown(store, commit, manifest, path) for path in (STACK.version_path, _LATER)]
+    listed = {one.case_id for one in directory_changes(*sides).cases if one.kind == "changed"}
+    compare_report_command(STACK.version_path, _LATER, output=tmp_path / "report", root=two_stacks)
+    with (tmp_path / "report/index.csv").open(newline="") as file:
+        changed = {row["case"] for row in csv.DictReader(file) if row["changed"] == "1"}
+    assert changed == listed and changed
