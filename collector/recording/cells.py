@@ -79,6 +79,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnApplyAdamWV2": "0 1 2 4 5 -> 0 1 2",
         "aclnnApplyRotaryPosEmbV2": "0 1 2 3 -> 0 1",
         "aclnnRotaryPositionEmbeddingGrad": "0 1 2 3 -> 5 6@3 7@3",
+        "aclnnMlaPrologV2WeightNz": f"{' '.join(map(str, range(19)))} -> 20 21 10 11 22",
         "aclnnKvRmsNormRopeCache": "0 1 2 3 4 5 6 -> 5 6 13 14",
         **dict.fromkeys(("aclnnApplyTopKTopP", "aclnnApplyTopKTopPCustom"), "0 0:INT32 1 2 -> 3"),
         "aclnnArgMax": "0 .:INT64 -> 3:INT32",

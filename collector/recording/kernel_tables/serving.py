@@ -40,6 +40,7 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "npu_lightning_indexer": "LightningIndexerVllm",
     "npu_lightning_indexer_quant": "LightningIndexerQuant",
     "npu_moe_init_routing_custom": "MoeInitRoutingCustom",
+    "aclnnMlaPrologV2WeightNz": "MlaPrologV2",
     "mla_preprocess": "mla_preprocess_0_mix_aic",
     "npu_hc_pre_v2": "HcPre",
     "npu_hc_post": "HcPost",

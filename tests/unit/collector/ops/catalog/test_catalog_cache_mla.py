@@ -114,3 +114,80 @@ def test_mla_preprocess_names_what_a_row_does_not(case_of):
         "Runtime weight_quantized": "True",
         "Runtime metadata_completeness": "runtime_values",
     }
+
+
+def prolog_case(case_of, mode):
+    """3 tokens of 64, 2 heads of 128 + 64, a query rank of 96, latents of 512, 2 pages of 16."""
+    t, h, q, n, p, lat, r = 3, 64, 96, 2, 128, 512, 64
+    up, down = n * (p + r), lat + r
+    shapes = [f"{t},{h}", f"{h},{q}", f"{q},{up}", f"{n},{p},{lat}", f"{h},{down}", q, lat]
+    shapes += [f"{t},{r}", f"{t},{r}", t, f"2,16,1,{lat}", f"2,16,1,{r}"]
+    real, wide = "DT_BF16", "DT_BF16" if mode == "bf16" else "INT8"
+    cache = "INT8" if mode == "cache" else real
+    dtypes = [wide, wide, wide, real, wide, *[real] * 4, "INT64", cache, real]
+    if mode != "bf16":
+        shapes += [f"{t},1", f"1,{q}", f"1,{up}", f"1,{down}"]
+        dtypes += ["FLOAT"] * 4
+    if mode == "cache":
+        shapes, dtypes = [*shapes, f"1,{lat}"], [*dtypes, "FLOAT"]
+    steps = f"{t},{n},1" if mode == "cache" else "1"
+    outputs = f"{t},{n},{lat};{t},{n},{r};2,16,1,{lat};2,16,1,{r};{steps}"
+    written = ";".join((cache, real, cache, real, "FLOAT"))
+    return case_of("MlaPrologV2", ";".join(map(str, shapes)), ";".join(dtypes), outputs, written)
+
+
+def whole(torch, x):
+    """Numbers as INT8 and the scale of each row, element by element."""
+    rows = x.flatten(0, -2)
+    scales = torch.tensor([[float(row.abs().max()) / 127] for row in rows], dtype=torch.float64)
+    return (rows / scales).round().view(x.shape), scales.view(*x.shape[:-1], 1)
+
+
+@pytest.mark.parametrize("mode", ["bf16", "int8", "cache"])
+def test_the_prolog_of_cann_is_its_formulas(torch, case_of, build, launch, mode):
+    case = prolog_case(case_of, mode)
+    assert find("MlaPrologV2").rejection_reason(case, "cpu") == ""
+    call = build(case)
+    x, down, up, absorb, keys_down, gamma, gamma_latent, sin, cos, places, latents, keys = call.args
+    by = {name: one for name, one in call.kwargs.items() if name != "cache_mode"}
+    query, both = x.double() @ down.double(), x.double() @ keys_down.double()
+    if by:
+        query = query * by["dequant_scale_x"] * by["dequant_scale_w_dq"]
+        both = both * by["dequant_scale_x"] * by["dequant_scale_w_dkv_kr"]
+    query = torch.nn.functional.rms_norm(query, gamma.shape, gamma.double(), 1e-5)
+    query = query.to(gamma.dtype).double()
+    if by:
+        integers, scales = whole(torch, query)
+        spread = integers @ up.double() * scales * by["dequant_scale_w_uq_qr"]
+    else:
+        spread = query @ up.double()
+    spread = spread.view(3, 2, 192)
+    expected_query = torch.stack(
+        [spread[:, head, :128] @ absorb[head].double() for head in range(2)], 1
+    )
+    pairs = torch.complex(spread[..., 128::2], spread[..., 129::2])  # interleaved
+    angles = torch.complex(cos[:, :32].double(), sin[:, :32].double())
+    pairs = pairs * angles.unsqueeze(1)
+    rotated = torch.cat((pairs.real, pairs.imag), -1)
+    new = torch.nn.functional.rms_norm(
+        both[:, :512], gamma_latent.shape, gamma_latent.double(), 1e-5
+    )
+    key = torch.complex(both[:, 512::2], both[:, 513::2]) * angles
+    key = torch.cat((key.real, key.imag), -1)
+    found = launch(case, call)
+    close = {"rtol": 0.02, "atol": 0.02 * float(expected_query.abs().max())}
+    answer = found[0].double() * (found[4].double() if mode == "cache" else 1)
+    torch.testing.assert_close(answer, expected_query, **close)
+    torch.testing.assert_close(found[1].double(), rotated, **close)
+    for at, place in enumerate(places.tolist()):
+        page, row = divmod(place, 16)
+        if mode == "cache":  # the first 32 bytes of each row of a page come first
+            one = (
+                latents[page].view(16, 16, 32)[:, row].flatten().double()
+                / by["quant_scale_ckv"].flatten()
+            )
+            other = keys[page].view(4, 16, 16)[:, row].flatten().double()
+        else:
+            one, other = latents[page, row, 0].double(), keys[page, row, 0].double()
+        torch.testing.assert_close(one, new[at], rtol=0.02, atol=0.05)
+        torch.testing.assert_close(other, key[at], rtol=0.02, atol=0.05)
