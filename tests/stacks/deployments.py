@@ -171,11 +171,13 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "qwen3-32b": (
         ("tp=16,nz=2,sequence_split",),
         ("tp=16,nz=2",),
+        ("tp=4",),  # until its family below is recorded, as those of the other models
         ("tp=2", "tp=8", "tp=4"),
         ("tp=1",),
     ),
-    "llama-3-70b": (("tp=2", "tp=8", "tp=4"),),
+    "llama-3-70b": (("tp=8",), ("tp=2", "tp=8", "tp=4")),
     "deepseek-v3": (
+        ("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),
         tuple(
             f"tp={tp},dp={dp},ep={tp * dp},sequence_split,quantisation=w8a8"
             for tp, dp in ((4, 2), (8, 8), (8, 2), (16, 2))
