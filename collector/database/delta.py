@@ -59,6 +59,9 @@ class _Table:
     def log(self, version: int) -> str:
         return keys.delta_log(self.root, f"{version:020d}.json")
 
+    def checkpoint(self, version: int) -> str:
+        return keys.delta_log(self.root, f"{version:020d}.checkpoint.parquet")
+
     @property
     def metadata(self) -> dict[str, Any]:
         text = json.dumps(_struct(self.schema), separators=(",", ":"))
@@ -87,7 +90,7 @@ def complete(store: Store, head: Commit) -> tuple[str, ...]:
     for table in TABLES:
         missing: list[Commit] = []
         commit = parent_of(store, head)
-        while commit is not None and not _exists(store, table.log(commit.number)):
+        while commit is not None and not _is_written(store, table, commit.number):
             missing.append(commit)
             commit = parent_of(store, commit)
         if commit is None:
@@ -99,7 +102,7 @@ def complete(store: Store, head: Commit) -> tuple[str, ...]:
     return tuple(written)
 
 
-def check(store: Store, commits: Iterable[Commit]) -> tuple[str, ...]:
+def check(store: Store, commits: Sequence[Commit]) -> tuple[str, ...]:
     """Write every log file of these commits that is missing or differs; return their keys."""
     written: list[str] = []
     for table in TABLES:
@@ -124,7 +127,7 @@ def _version(store: Store, table: _Table, commit: Commit, *, is_checked: bool = 
     actions = _actions(store, table, (commit, manifest), (parent, before))
     written = _create(store, table.log(commit.number), _lines(actions), is_checked=is_checked)
     if commit.number % CHECKPOINT_EVERY == 0:
-        key = keys.delta_log(table.root, f"{commit.number:020d}.checkpoint.parquet")
+        key = table.checkpoint(commit.number)
         if not _exists(store, key):
             data, size = _checkpoint(table, store, commit, manifest)
             written += _create(store, key, data)
@@ -309,6 +312,14 @@ def _delta_type(kind: pa.DataType) -> Any:
         element = _delta_type(kind.value_type)
         return {"type": "array", "elementType": element, "containsNull": True}
     return next((name for is_kind, name in _TYPES if is_kind(kind)), "string")
+
+
+def _is_written(store: Store, table: _Table, version: int) -> bool:
+    """Return whether a version has its log file, and its checkpoint: a merge may have been killed
+    between the two."""
+    if not _exists(store, table.log(version)):
+        return False
+    return version % CHECKPOINT_EVERY != 0 or _exists(store, table.checkpoint(version))
 
 
 def _exists(store: Store, key: str) -> bool:

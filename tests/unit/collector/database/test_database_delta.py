@@ -196,3 +196,19 @@ def test_a_merge_completes_the_logs_of_killed_ones(tmp_path: Path) -> None:
     actions = store.get(keys.delta_log(keys.SHOWN, f"{4:020d}.json")).splitlines()
     plans = [json.loads(line)["txn"]["appId"] for line in actions if b'"txn"' in line]
     assert plans == ["opmeter:made:4"]
+
+
+def test_a_merge_writes_the_checkpoint_that_a_killed_one_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 2)
+    store = MemoryStore()
+    publish(store, 1)
+    publish(store, 2)
+    checkpoints = [keys.delta_log(root, f"{2:020d}.checkpoint.parquet") for root in TABLES.values()]
+    for key in checkpoints:
+        store.delete(key)
+    head = publish(store, 3)
+    for key in checkpoints:
+        assert pq.read_table(pa.BufferReader(store.get(key))).num_rows > 3
+    assert delta.complete(store, head) == ()
