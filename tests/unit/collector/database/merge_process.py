@@ -1,8 +1,9 @@
-"""Merges as processes of their own, which may be told at which call of the store they die.
+"""Merges as processes of their own, which die at a given call of the store.
 
 `python -m tests.unit.collector.database.merge_process` imports everything once and then forks a
-process for each merge it is told of, so that a hundred of them start in seconds. One line of JSON
-in is a list of merges that run at once; one line out is the list of their exit statuses.
+process for each order that it receives, so that a hundred of them start in seconds. One line of
+JSON in is a list of orders that run at once; one line out is the list of their exit statuses.
+Another module serves orders of its own by `serve`.
 """
 
 import gc
@@ -10,11 +11,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pandas  # noqa: F401  (pyarrow imports it at its first table, and so each child would)
 
@@ -40,9 +42,12 @@ class MergeOrder:
 class MergeProcesses:
     """The test's end of the line. Children end with their parent: their input closes."""
 
+    def __init__(self, module: str = __name__) -> None:
+        self._module = module
+
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", self._module],
             cwd=_CHECKOUT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -58,45 +63,48 @@ class MergeProcesses:
     ) -> None:
         self._process.communicate(timeout=_LIMIT_S)
 
-    def run(self, orders: Sequence[MergeOrder]) -> list[int]:
-        """The exit statuses of merges that run at once; -9 is killed."""
+    def run(self, orders: Sequence[Any]) -> list[int]:
+        """Return the exit statuses of orders that run at once; a negative one is a signal."""
         assert self._process.stdin is not None and self._process.stdout is not None
         print(json.dumps([asdict(order) for order in orders]), file=self._process.stdin, flush=True)
         return list(json.loads(self._process.stdout.readline()))
 
 
-def _merge(order: MergeOrder) -> None:
-    store = CountingStore(open_store(order.url), kill_at=order.kill_at, after=order.after)
-    plans = [(campaign, number) for campaign, number in order.plans]
-    merge_plans(store, plans, guard=CREATE, author="process")
+def _merge(url: str, plans: Sequence[Sequence[Any]], kill_at: int, after: bool) -> None:
+    store = CountingStore(open_store(url), kill_at=kill_at, after=after)
+    chosen = [(campaign, number) for campaign, number in plans]
+    merge_plans(store, chosen, guard=CREATE, author="process")
 
 
-def _forked(order: MergeOrder) -> int:
-    """The id of a child that merges. The child leaves by `_exit`, whatever happens in it."""
+def _forked(run: Callable[..., None], order: dict[str, Any]) -> int:
+    """The id of a child that runs an order. It leaves by `_exit`, whatever happens in it."""
     child = os.fork()
     if child:
         return child
     status = 1
     try:
-        _merge(order)
+        run(**order)
         status = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(status)
 
 
-def _serve() -> None:
+def serve(run: Callable[..., None]) -> None:
+    """Call `run` with the fields of each order, in a process of its own."""
     gc.freeze()  # else each child copies what its collections look through
     is_open = False
     for line in sys.stdin:
-        orders = [MergeOrder(**order) for order in json.loads(line)]
+        orders = json.loads(line)
         if not is_open:
-            open_store(orders[0].url)  # what it parses of S3 is then in every child
+            open_store(orders[0]["url"])  # what it parses of S3 is then in every child
             is_open = True
-        children = [_forked(order) for order in orders]
+        children = [_forked(run, order) for order in orders]
         statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         print(json.dumps(statuses), flush=True)
 
 
 if __name__ == "__main__":
-    _serve()
+    serve(_merge)
