@@ -113,6 +113,7 @@ def verify_command(
     store = open_root(root)
     commits = None if version is None else [chosen_commit(store, root, version)]
     secret = os.environ.get("OPMETER_VERIFY_KEY", "") if version is None else ""
+    head = chosen_commit(store, root, None) if secret else None  # before a merge adds another
     since = 0 if check_all or not secret else _verified(store, secret, with_raw=not skip_raw)
     problems = find_problems(store, commits, with_raw=not skip_raw, since=since)
     damaged = {problem.key for problem in problems}
@@ -133,8 +134,8 @@ def verify_command(
         say(f"note        wrote {key}, which was missing or changed")
     if since:
         say(f"note        versions up to {since} were verified before; --all checks them again")
-    if secret and not problems:
-        _mark(store, root, secret, with_raw=not skip_raw)
+    if head is not None and not problems:
+        _mark(store, head, secret, with_raw=not skip_raw)
     checked = f"version {version}" if version else counted(count, "version")
     harmless = f", {counted(len(found), 'stray')}" if found else ""
     unread = "; raw records not read" if skip_raw else ""
@@ -151,10 +152,10 @@ def _verified(store: Store, secret: str, *, with_raw: bool) -> int:
     return commit.number if commit else 0
 
 
-def _mark(store: Store, root: str, secret: str, *, with_raw: bool) -> None:
+def _mark(store: Store, head: Commit, secret: str, *, with_raw: bool) -> None:
     from collector.database.verified import write_mark
 
-    write_mark(store, chosen_commit(store, root, None), secret, with_raw=with_raw)
+    write_mark(store, head, secret, with_raw=with_raw)
 
 
 def _completed_logs(store: Store, commits: list[Commit] | None, since: int) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from collector.database.changes import ShownCases
+    from collector.database.channels import Promotion
     from collector.database.commits import Commit
     from collector.store.base import Store
 
@@ -31,15 +32,21 @@ def promote_command(
     version: options.CommitOption = None,
     min_coverage: Annotated[
         float | None,
-        typer.Option(help="share of the workload's time that must be measured, from 0 to 1"),
+        typer.Option(help="share of the workload's time that must be measured", min=0, max=1),
     ] = None,
     max_changed: Annotated[
         float | None,
-        typer.Option(help="share of the cases of the channel's version that may have changed"),
+        typer.Option(
+            help="share of the cases of the channel's version that may have changed or be missing",
+            min=0,
+            max=1,
+        ),
     ] = None,
     max_half_width: Annotated[
         float | None,
-        typer.Option(help="largest median half-width of the intervals, as a share of the mean"),
+        typer.Option(
+            help="largest median half-width of the intervals, as a share of the mean", min=0
+        ),
     ] = None,
     skip_verify: Annotated[
         bool, typer.Option("--skip-verify", help="do not verify the version first")
@@ -84,7 +91,7 @@ def promote_command(
         return 0
     checks: dict[str, str] = {}
     if back:
-        commit = _previous(store, channel, [one.commit for one in known])
+        commit = _previous(store, channel, known)
         refused = False
     else:
         commit = chosen_commit(store, root, version)
@@ -118,14 +125,20 @@ def promote_command(
     return 0
 
 
-def _previous(store: Store, channel: str, commits: list[int]) -> Commit:
-    """Return the version that a channel pointed at before the one that it points at now."""
+def _previous(store: Store, channel: str, known: list[Promotion]) -> Commit:
+    """Return the version that a channel pointed at before the one that it points at now. To go back
+    twice goes back two promotions."""
     from collector.database.commits import read_commit
 
-    earlier = [number for number in commits[:-1] if number != commits[-1]]
-    if not earlier:
+    path: list[int] = []  # the versions on the way to the present one, without those left by --back
+    for one in known:
+        if one.commit in path[:-1] and not one.checks:
+            del path[path.index(one.commit) + 1 :]
+        elif path[-1:] != [one.commit]:
+            path.append(one.commit)
+    if len(path) < 2:
         raise BadInput(f"{channel}: expected an earlier version to go back to, found none")
-    return read_commit(store, earlier[-1])
+    return read_commit(store, path[-2])
 
 
 class _Gates:
@@ -160,12 +173,14 @@ class _Gates:
             yield "coverage", text, measured >= self._min_coverage
         if self._max_half_width is not None:
             width = _median_half_width(store, commit)
-            yield "half-width", f"±{width:.1%} in the median", width <= self._max_half_width
+            text = "no intervals" if width is None else f"±{width:.1%} in the median"
+            yield "half-width", text, width is not None and width <= self._max_half_width
         if self._max_changed is not None and last is not None:
-            changed, compared = _changed(store, last, commit)
-            share = changed / compared if compared else 0.0
-            text = f"{changed:,} of {compared:,} cases of version {last} changed"
-            yield "changed", text, share <= self._max_changed
+            changed, known = _changed(store, last, commit)
+            text = f"{changed:,} of {known:,} cases of version {last} changed or are missing"
+            yield "changed", text, known > 0 and changed / known <= self._max_changed
+        if self._max_changed is not None and last is None:
+            yield "changed", "no earlier version of the channel", True
 
 
 def _measured_share(workload: WorkloadOptions, root: str, commit: Commit) -> float:
@@ -176,7 +191,7 @@ def _measured_share(workload: WorkloadOptions, root: str, commit: Commit) -> flo
     return share(found.cases, CoverageStatus.EXACT).time
 
 
-def _median_half_width(store: Store, commit: Commit) -> float:
+def _median_half_width(store: Store, commit: Commit) -> float | None:
     from statistics import median
 
     widths = [
@@ -188,17 +203,19 @@ def _median_half_width(store: Store, commit: Commit) -> float:
             strict=True,
         )
     ]
-    return median(widths) if widths else 0.0
+    return median(widths) if widths else None
 
 
 def _changed(store: Store, last: int, commit: Commit) -> tuple[int, int]:
-    """Return how many cases changed since another version, and how many both show."""
+    """Return how many cases of another version changed or are missing, and how many it has."""
     from collector.database.changes import directory_changes
     from collector.database.commits import read_commit
 
     before, after = _shown(store, read_commit(store, last)), _shown(store, commit)
+    known = sum(shown.intervals.num_rows for shown in before.values())
+    lost = sum(before[path].intervals.num_rows for path in before.keys() - after.keys())
     found = [directory_changes(before[path], after[path]) for path in before.keys() & after.keys()]
-    return sum(one.count("changed") for one in found), sum(one.compared for one in found)
+    return lost + sum(one.count("changed") + one.count("removed") for one in found), known
 
 
 def _shown(store: Store, commit: Commit) -> Mapping[str, ShownCases]:

@@ -85,7 +85,8 @@ def run_order(
         assert problems == [], problems
         delta.check(store, [*history(store)][::-1])
     elif kind == "gc":
-        _collect(store)
+        while find_head(store) is not None:  # until it is killed, so that it meets every merge
+            _collect(store)
     else:
         while find_head(store) is not None:  # until it is killed
             _read_newest(store, url)
@@ -193,12 +194,12 @@ class MergeRounds:
             ("merge", [*self.unmerged, first], 90),
             ("merge", [*share, second], 90),
             ("verify", [], 30 + 25 * self.checked),
-            ("gc", [], 10 + 5 * self.checked),
+            ("gc", [], 60 + 25 * self.checked),
             ("read", [], 30 + 25 * self.checked),
         )
         orders = []
         for kind, plans, calls in kinds:
-            is_killed = kind == "read" or self.random.random() < 0.8
+            is_killed = kind in ("gc", "read") or self.random.random() < 0.8
             kill_at = self.random.randint(1, calls) if is_killed else 0
             delay_s = self.random.uniform(0.0, 0.05 if kind == "read" else 0.005)
             orders.append(Order(self.url, kind, plans, kill_at, delay_s))

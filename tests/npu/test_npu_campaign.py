@@ -82,6 +82,9 @@ IN_BOTH = (
     "IncreFlashAttention",
 )
 FOREIGN = "SwiGluGrad"
+# Calls with the state of a generator, which each launch advances: the runtime gives every launch
+# another duration.
+SEEDED = ("RandomUniform",)
 
 
 @pytest.fixture(scope="module")
@@ -157,11 +160,11 @@ def became(call: Recorded | None) -> Sequence[Part]:
 def truths(own_calls, cases, custom_opp):
     """case id -> what it takes, or None where torch_npu refuses the call; without those of which
     something else became."""
-    records = {record.case_id: record for record in cases}
+    records = {record.case_id: record for record in cases if record.kernel_type not in SEEDED}
     return {
         case: None if call is None else _truth_us(call, records[case], custom_opp)
         for case, call in own_calls.items()
-        if not became(call)
+        if case in records and not became(call)
     }
 
 

@@ -5,11 +5,14 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from collector.codec.errors import BadInput, DamagedObject
+from collector.database import verify
 from collector.database.merge import CREATE, merge_plans
+from collector.database.verified import verified_commit
 from collector.model import keys
 from collector.model.measurement import Outcome
 from collector.store import open_store
@@ -278,3 +281,29 @@ def test_gc_lists_first_and_du_counts_what_a_store_holds(
     du_command(root=root, by=True)
     told = capsys.readouterr().out
     assert "shown cases" in told and PATH in told and told.splitlines()[-1].endswith(store.url)
+
+
+def test_verify_marks_the_version_that_it_has_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not one that a merge adds meanwhile."""
+    store, root = of_commits(tmp_path / "store", 2), str(tmp_path / "store")
+    monkeypatch.setenv("OPMETER_VERIFY_KEY", "secret")
+    find = verify.find_problems
+
+    def with_a_merge(*arguments: Any, **options: Any) -> list[verify.Problem]:
+        found = find(*arguments, **options)
+        made = replace(MADE, number=9, head_commit=2, attempt="attempt-9", campaign="late")
+        write_campaign(store, made)
+        merge_plans(store, [made.name], guard=CREATE, author="test")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(verify, "find_problems", with_a_merge)
+        assert verify_command(root=root) == 0
+    marked = verified_commit(store, "secret", with_raw=True)
+    assert marked is not None and marked.number == 2
+    assert verify_command(root=root) == 0
+    assert "up to 2" in capsys.readouterr().out
+    newest = verified_commit(store, "secret", with_raw=True)
+    assert newest is not None and newest.number == 3

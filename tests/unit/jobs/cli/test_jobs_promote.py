@@ -60,6 +60,8 @@ def test_a_channel_points_at_a_version_and_back(
     promote_command("stable", NOTHING, root=root, list_records=True, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert [one["commit"] for one in found] == [1, 3, 1]
+    with pytest.raises(BadInput, match="go back"):  # not to the version that was left
+        promote_command("stable", NOTHING, root=root, back=True)
     assert found[0]["checks"] == {"verify": "no problems"} and found[2]["reason"] == "slower"
 
 
@@ -70,6 +72,8 @@ def test_a_gate_that_refuses_changes_nothing_unless_it_is_forced(
     promote_command("stable", NOTHING, root=root, version="1")
     assert promote_command("stable", NOTHING, root=root, version="2", max_changed=0.0) == 0
     assert promote_command("stable", NOTHING, root=root, max_half_width=1e-6) == 1
+    assert promote_command("first", NOTHING, root=root, max_changed=0.0) == 0
+    assert promotions(store, "first")[0].checks["changed"].startswith("no earlier")
     assert commit_of(store, "stable").number == 2
     key = keys.plan("made-3", 3)
     whole = store.get(key)

@@ -222,9 +222,8 @@ def test_a_merge_that_lost_its_lease_commits_nothing():
         cut_off(cluster)
         clock.now += DURATION_S * 0.7
         looking = SingleWriterStore(store, guard.still_holds)
-        with pytest.raises(StoreError, match="db/") as refused:
+        with pytest.raises(OpmeterError, match="lost the lease"):
             merge_plans(looking, [("made", 1)], guard=guard, author="test")
-        assert "501" not in str(refused.value)  # which is what the store itself refuses with
     assert find_head(store) is None
 
 
