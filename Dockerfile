@@ -21,6 +21,7 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
 COPY pyproject.toml README.md LICENSE /src/
 COPY collector /src/collector
 COPY jobs /src/jobs
+COPY opmeter /src/opmeter
 RUN /build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /dist /src
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from tests.cluster.testbed import machine
 
 PROJECT = Path(__file__).parents[3]
-_SOURCES = ("collector", "jobs", "images")
+_SOURCES = ("collector", "jobs", "opmeter", "images")
 _FILES = ("Dockerfile", ".dockerignore", "LICENSE", "README.md", "pyproject.toml")
 _BASE_SUITE = "bookworm"  # Python 3.11, as the requirements are locked for
 _BASE_PACKAGES = "python3,python3-venv,ca-certificates"

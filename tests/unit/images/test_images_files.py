@@ -138,3 +138,15 @@ def test_the_hosts_driver_comes_beside_the_libraries_of_the_image(tmp_path):
     assert found == ["/cann/lib64", "/image/lib", "/driver", "/driver/common"]
     found = libraries_in_a_collector(tmp_path, LD_LIBRARY_PATH="/image/lib")
     assert found == ["/cann/lib64", "/image/lib"]
+
+
+def test_the_wheel_of_an_image_has_every_package_of_the_project():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = {
+        n.rstrip("*") for n in settings["tool"]["setuptools"]["packages"]["find"]["include"]
+    }
+    assert {"collector", "jobs", "opmeter"} == packages
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    for package in packages:
+        assert f"COPY {package} /src/{package}\n" in stages()["wheel"]
+        assert f"!{package}" in ignored
