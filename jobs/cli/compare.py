@@ -14,12 +14,15 @@ from collector.model.measurement import CONTEXT
 from collector.model.stack import backend_of
 from jobs.cli import options
 from jobs.cli.look_up import campaign_of, open_version
+from jobs.cli.opening import DEFAULT_ROOT
+from jobs.cli.options import VersionOptions
 from jobs.cli.recordings import compare_with_recording
 from jobs.cli.terminal import print_json, say_lines
 
 if TYPE_CHECKING:
     from collector.profiles.step_trace import StepTrace
-    from collector.report.comparison import M6, ComparedCase, StepSum
+    from collector.report.comparison import ComparedCase, StepSum
+    from collector.report.step_pages import ComparedStep
 
 _LISTED = 10
 _KERNEL_WIDTH = 32
@@ -70,16 +73,29 @@ def compare_command(
             raise BadInput("--recording excludes the options of a version")
         compare_with_recording(profile, recording, as_json=as_json)
         return
+    found = compared_step(profile, VersionOptions(root, version, directory), grid, cache, force)
+    if as_json:
+        _print_json(found)
+        return
+    say_lines(_lines(found))
+
+
+def compared_step(
+    profile: Path, where: VersionOptions, grid: str, cache: str | None, force: bool
+) -> ComparedStep:
+    """Return a profile next to the durations of a version directory. Raises BadInput for one of
+    another kind of device than the profile's, unless `force` is set."""
     from collector.capture.verdict import captured_on
     from collector.profiles.step_trace import read_step_trace
     from collector.report.comparison import compare_cases, isolated_times, m6, step_sum
+    from collector.report.step_pages import ComparedStep
     from jobs.planning.forecast import peaks_of
     from jobs.planning.workload import roofline_us, workload_of
 
     options.check_cache(cache)
     if cache == CONTEXT:
         raise BadInput("--cache: expected warm or cold, got context, which compare always includes")
-    shown = open_version(root, version, directory)
+    shown = open_version(where.root or DEFAULT_ROOT, where.version, where.directory)
     backend = captured_on(profile)
     if backend_of(shown.stack.device) != backend and not force:
         raise BadInput(
@@ -95,27 +111,19 @@ def compare_command(
     trace = read_step_trace(profile)
     known = m6(found, trace, lambda record: roofline_us(record.case, peaks)) if trace else None
     parts = step_sum(found, trace) if trace else None
-    if as_json:
-        _print_json(shown.place, found, trace, parts, known)
-        return
-    say_lines(_lines(shown.place, found, trace, parts, known))
+    return ComparedStep(profile.name, shown.place, found, trace, parts, known)
 
 
-def _lines(
-    place: str,
-    found: Sequence[ComparedCase],
-    trace: StepTrace | None,
-    parts: StepSum | None,
-    known: M6 | None,
-) -> Iterator[str]:
+def _lines(step: ComparedStep) -> Iterator[str]:
     from collector.report.comparison import by_kernel
 
-    yield f"version     {place}"
+    found, known = step.cases, step.known
+    yield f"version     {step.place}"
     exact = sum(one.isolated is not None for one in found)
     behind = sum(one.in_context is not None for one in found)
     more = f", {behind:,} also a time in context" if behind else ""
     yield f"cases       {exact:,} of {counted(len(found), 'case')} have an isolated time{more}"
-    yield from _step_lines(trace, parts)
+    yield from _step_lines(step.trace, step.parts)
     if known is not None:
         yield (
             f"M6          {known.covered:.2f} covered in situ, {known.forecast:.2f} forecast with "
@@ -149,7 +157,7 @@ def _step_lines(trace: StepTrace | None, parts: StepSum | None) -> Iterator[str]
     yield f"step        {time_text(parts.measured_us)} of {counted(trace.steps, 'step')}"
     for name, part_us in parts.parts:
         share = part_us / parts.measured_us if parts.measured_us else 0.0
-        yield f"  {name:<10} {time_text(part_us):>15} {share:7.1%}  {_MEANINGS[name]}"
+        yield f"  {name:<10} {time_text(round(part_us, 3)):>15} {share:7.1%}  {_MEANINGS[name]}"
 
 
 def _largest(found: Sequence[ComparedCase]) -> Iterator[str]:
@@ -181,13 +189,7 @@ def _isolated_text(one: ComparedCase) -> str:
     return f"{times}: {one.record.case.describe()}"
 
 
-def _print_json(
-    place: str,
-    found: Sequence[ComparedCase],
-    trace: StepTrace | None,
-    parts: StepSum | None,
-    known: M6 | None,
-) -> None:
+def _print_json(step: ComparedStep) -> None:
     from collector.report.comparison import by_kernel
 
     cases = [
@@ -207,15 +209,15 @@ def _print_json(
             "context_ratio": one.context_ratio,
             "why": one.why,
         }
-        for one in found
+        for one in step.cases
     ]
     print_json(
         {
-            "version": place,
-            "steps": trace,
-            "sum": parts,
-            "m6": known,
-            "kernels": by_kernel(found),
+            "version": step.place,
+            "steps": step.trace,
+            "sum": step.parts,
+            "m6": step.known,
+            "kernels": by_kernel(step.cases),
             "cases": cases,
         }
     )

@@ -138,6 +138,26 @@ def find_root(root: str | None, campaign: str | None, view: ClusterView) -> str 
     return view.root()
 
 
+def open_followed(
+    campaign: str, root: str | None, namespace: str | None
+) -> tuple[Store, str, ClusterView]:
+    """Return the store of a campaign that is looked at, its name, and its objects on a cluster.
+
+    `campaign` is a name or a file. Raises BadInput if neither the store nor the cluster has it."""
+    from jobs.planning.stored_plans import has_plans, no_campaign
+    from jobs.status.why import ClusterView
+
+    described = open_campaign(campaign) if Path(campaign).is_file() else None
+    name = described.name if described else campaign
+    view = ClusterView(name, namespace)
+    if not (described and described.store):
+        root = find_root(root, name, view)
+    store = open_root(root, described)
+    if not has_plans(store, name) and not view.seen():
+        raise no_campaign(store, name)
+    return store, name, view
+
+
 # The stores of campaigns as a controller opens them, each for a single writer.
 
 # A store that is unavailable for longer is tried again at the next reconciliation, so that other

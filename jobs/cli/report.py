@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from jobs.cli import options
+from jobs.cli.look_up import campaign_of, open_version
+from jobs.cli.recordings import RECORDING_SUFFIX
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
     from collector.report.compare_pages import ComparedSide, StepWeights
     from collector.report.database_pages import WorkloadCoverage
+    from jobs.campaign.campaign_file import Campaign
     from jobs.planning.coverage import CoveredCase
+    from jobs.planning.predicted_passes import LaunchedPass
 
+_RELOAD_S, _IDLE_TIMES = 30, 4.0  # a slow store is read less often
 OutputOption = Annotated[
     Path, typer.Option("--output", "-o", help="folder to write: new, or with an earlier report")
 ]
@@ -156,7 +163,6 @@ def compare_report_command(
       opmeter report compare 3 4 -o report
       opmeter report compare CPU_2t/vllm_ascend/A CPU_2t/vllm_ascend/B -o report --model qwen3-32b
     """
-    from collector.codec.errors import BadInput
     from collector.report.compare_pages import write_comparison
     from collector.report.pages import Folder
 
@@ -173,6 +179,172 @@ def compare_report_command(
     say(f"{counted(changed, 'changed duration')}, open {output / 'index.html'}")
 
 
+def campaign_report_command(
+    campaign: Annotated[str, typer.Argument(help="name or file of a campaign")],
+    *,
+    output: OutputOption,
+    root: options.RootOption = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(help="namespace of its Jobs on a cluster  [default: the context's]"),
+    ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", "-w", help="write it again until the campaign is merged"),
+    ] = False,
+    lang: LanguageOption = "en",
+) -> None:
+    """Write the page of a campaign: a timeline of its devices, the forecast, and what failed.
+
+    With --watch, the page in a browser loads itself again while the campaign runs.
+
+    \b
+    Examples:
+      opmeter report campaign quickstart -o report
+      opmeter report campaign nightly -o report --root s3://perf/opmeter --watch
+    """
+    from collector.report.campaign_pages import write_campaign
+    from collector.report.pages import Folder
+    from jobs.cli.opening import open_followed
+    from jobs.status.timeline import CampaignReader
+
+    store, name, view = open_followed(campaign, root, namespace)
+    reader = CampaignReader(store, name, view)
+    while True:
+        started = time.monotonic()
+        source = reader.read()
+        folder = Folder(output, lang)
+        sessions = write_campaign(folder, source, 0 if source.is_finished else _RELOAD_S)
+        folder.finish()
+        say(f"{counted(sessions, 'session')}, open {output / 'index.html'}")
+        if source.is_finished or not watch:
+            return
+        time.sleep(max(_RELOAD_S, _IDLE_TIMES * (time.monotonic() - started)))
+
+
+def step_report_command(
+    profile: Annotated[Path, typer.Argument(help="profile, or a folder of profiles")],
+    *,
+    output: OutputOption,
+    root: options.DatabaseRootOption = "opmeter-data",
+    version: options.CommitOption = None,
+    directory: options.DirectoryOption = None,
+    grid: options.RanksGridOption = "",
+    cache: options.CacheOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="compare also with durations of a CPU or GPU")
+    ] = False,
+    lang: LanguageOption = "en",
+) -> None:
+    """Write a page about the step of a profile: measured apart, in context and in the profile.
+
+    The difference is shown by cause, as `opmeter compare` prints it.
+
+    \b
+    Examples:
+      opmeter report step PROF_000001 -o report
+      opmeter report step PROF_000001 --grid 48,8,2 --directory A/vllm_ascend/B -o report
+    """
+    from collector.report.pages import Folder
+    from collector.report.step_pages import write_step
+    from jobs.cli.compare import compared_step
+
+    folder = Folder(output, lang)
+    where = options.VersionOptions(root, version, directory)
+    found = compared_step(profile, where, grid, cache, force)
+    compared = write_step(folder, found)
+    folder.finish()
+    say(
+        f"{compared:,} of {counted(len(found.cases), 'case')} with an isolated duration, "
+        f"open {output / 'index.html'}"
+    )
+
+
+def model_report_command(
+    model: Annotated[
+        str, typer.Argument(help="name of `opmeter model list`, a config.json, or a recording")
+    ],
+    *,
+    output: OutputOption,
+    layout: Annotated[
+        str, typer.Option(help="layout of the model over devices: tp=8,sequence_split,...")
+    ] = "",
+    tokens: Annotated[int, typer.Option(help="new tokens of the prefill pass", min=1)] = 4096,
+    requests: Annotated[int, typer.Option(help="requests of the decode pass", min=1)] = 16,
+    keys: Annotated[
+        int, typer.Option("--context", help="tokens of each decoding request in total", min=2)
+    ] = 4096,
+    release: Annotated[
+        str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
+    ] = None,
+    grid: options.RanksGridOption = "",
+    root: options.DatabaseRootOption = "opmeter-data",
+    version: options.CommitOption = None,
+    directory: options.DirectoryOption = None,
+    lang: LanguageOption = "en",
+) -> None:
+    """Write a page about the passes of a model: their launches, by layer, with the time of each.
+
+    The times are the database's; where it has none, the least time at the rates of its device. A
+    recording of `opmeter model record` has its own passes and layout.
+
+    \b
+    Examples:
+      opmeter report model qwen3-32b --layout tp=4 -o report
+      opmeter report model qwen3-32b.json.gz --grid 48,8,2 -o report
+    """
+    from collector.model.stack import backend_of
+    from collector.report.model_pages import ModelSubject, write_model
+    from collector.report.pages import Folder
+    from jobs.cli.query import opened_version
+    from jobs.planning.forecast import peaks_of
+    from jobs.planning.predicted_passes import predicted
+
+    folder = Folder(output, lang)
+    opened = opened_version(root, version, directory)
+    stack = open_version(root, version, opened.path).stack
+    source: dict[str, object] = {"recording": model}
+    if not model.endswith(RECORDING_SUFFIX):
+        source = options.WorkloadOptions(model=model, layout=layout, release=release).model_source()
+    elif layout or release:
+        raise BadInput("--layout and --release: a recording has its own")
+    name, shown_release, passes = _passes(
+        campaign_of(source, grid, stack.device),
+        (tokens, requests, keys),
+        backend_of(stack.device),
+    )
+    known = [predicted(one, opened, peaks_of(stack)) for one in passes]
+    share = write_model(folder, ModelSubject(name, shown_release, opened.path), known)
+    folder.finish()
+    say(f"{share:.1%} of the time is known from measurements, open {output / 'index.html'}")
+
+
+def _passes(
+    described: Campaign, load: tuple[int, int, int], backend: str
+) -> tuple[str, str, list[LaunchedPass]]:
+    """Return the name and release of a model, and its passes: prefill of `tokens`, and decode of
+    `requests` with `keys` tokens each."""
+    from collector.shapes.models import read_decoder
+    from collector.shapes.recorded_step import read_recording
+    from collector.shapes.serving import Batch, Phase
+    from jobs.campaign.source_kinds import ModelSource, RecordingSource
+    from jobs.planning.predicted_passes import passes_of_model, passes_of_recording
+
+    (source,) = described.sources
+    if isinstance(source, RecordingSource):
+        recording = read_recording(source.path)
+        ranks = ", ".join(f"{name}={count}" for name, count in recording.layout.items())
+        found = passes_of_recording(recording, source.collectives, backend)
+        return f"{recording.model}, {ranks}", f"{recording.release}, recorded", list(found)
+    assert isinstance(source, ModelSource)
+    tokens, requests, keys = load
+    batches = (Batch(Phase.PREFILL, 1, tokens, tokens), Batch(Phase.DECODE, requests, 1, keys))
+    model = source.model
+    decoder = read_decoder(model) if isinstance(model, Path) else model
+    found = passes_of_model(replace(source, model=decoder), batches, backend)
+    return f"{decoder.name}, {source.layout}", source.release, list(found)
+
+
 @dataclass(frozen=True, slots=True)
 class _Side:
     number: int
@@ -185,7 +357,6 @@ def _side(root: str, text: str) -> _Side:
     import pyarrow as pa
 
     import opmeter
-    from collector.codec.errors import BadInput
     from collector.report.compare_pages import COLUMNS, ComparedSide
     from jobs.cli.opening import chosen_commit, open_root
 
@@ -221,4 +392,7 @@ def _step(workload: options.WorkloadOptions, where: options.VersionOptions) -> S
 COMMANDS: dict[str, Callable[..., int | None]] = {
     "db": database_report_command,
     "compare": compare_report_command,
+    "step": step_report_command,
+    "model": model_report_command,
+    "campaign": campaign_report_command,
 }

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import visible
-from jobs.cli.opening import find_root, open_campaign, open_existing, open_root
+from jobs.cli.opening import open_existing, open_followed
 from jobs.cli.options import RootOption
 from jobs.cli.terminal import print_json, say, say_lines
 
@@ -49,14 +48,11 @@ def status_command(
       opmeter status
       opmeter status nightly --watch
     """
-    from jobs.planning.stored_plans import campaigns, has_plans, no_campaign
+    from jobs.planning.stored_plans import campaigns
     from jobs.status.follower import Follower
     from jobs.status.picture import CampaignStatus
-    from jobs.status.why import ClusterView
 
-    described = open_campaign(campaign) if campaign and Path(campaign).is_file() else None
-    name = described.name if described else campaign
-    if name is None:
+    if campaign is None:
         if watch:
             raise BadInput("--watch requires the name of a campaign")
         store = open_existing(root)
@@ -71,12 +67,7 @@ def status_command(
         else:
             _all(store)
         return
-    view = ClusterView(name, namespace)
-    if not (described and described.store):
-        root = find_root(root, name, view)
-    store = open_root(root, described)
-    if not has_plans(store, name) and not view.seen():
-        raise no_campaign(store, name)
+    store, name, view = open_followed(campaign, root, namespace)
     screen = CampaignStatus(store, name, view)
     if as_json:
         if watch:

@@ -220,10 +220,10 @@ def _collectives(
     every = ((one, batch, times) for step, batch, times in steps for one in step.collectives)
     for one, batch, times in every:
         sizes = (one.message_bytes, "bfloat16", one.group_size)
-        yield _message_record(one.operation, *sizes, reported, backend), one, batch, times
+        yield message_record(one.operation, *sizes, reported, backend), one, batch, times
 
 
-def _message_record(
+def message_record(
     operation: str,
     message_bytes: int,
     dtype: str,
@@ -273,7 +273,7 @@ def recorded_cases(source: RecordingSource, backend: str) -> RecordedCases:
                 left_out[f"{message.operation} of {message.dtype}"] += times
                 continue
             sizes = (message.message_bytes, message.dtype, message.group_size)
-            record = _message_record(message.operation, *sizes, source.collectives, backend)
+            record = message_record(message.operation, *sizes, source.collectives, backend)
             kernels.append((one.phase, record, times))
     for phase, record, times in kernels:
         record = with_ep_size(record, recording.layout.get("ep"))

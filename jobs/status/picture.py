@@ -23,7 +23,8 @@ from jobs.status.why import ClusterObjects, ClusterView, explain, running_pods
 
 class CampaignStatus:
     """The status of one campaign. `lines` may be called repeatedly, and sets `plans` to what it has
-    read and `is_finished`."""
+    read and `is_finished`. Unless it is `deep`, no part is read, and there are no lines about
+    cases."""
 
     def __init__(self, store: Store, campaign: str, view: ClusterView):
         self._store, self._campaign, self._view = store, campaign, view
@@ -31,26 +32,27 @@ class CampaignStatus:
         self.plans: Sequence[PlanStatus] = ()
         self.is_finished = False
 
-    def lines(self, bars: int = 0) -> Iterator[str]:
+    def lines(self, bars: int = 0, *, deep: bool = True) -> Iterator[str]:
         log = readable_log(self._store)
         merged, held, trouble = self._head(log)
-        plans = self.follower.read(self._campaign, merged=merged, held=held or ())
+        plans = self.follower.read(self._campaign, deep=deep, merged=merged, held=held or ())
         self.plans = tuple(plans)
+        self.is_finished = held is not None and bool(plans) and _is_merged(plans[-1], held)
         node_failures, harm = self._node_failures()
         seen = self._view.seen(node_failures)
         at_work = _at_work(seen) if seen else 0
         yield from trouble
         texts = self.follower.unreadable(self._campaign)
-        if held is not None:  # otherwise it is unknown what is still required
+        if held is not None and deep:  # otherwise it is unknown what is still required
             texts = self.follower.damage(self._campaign, held)
         yield from texts.lines()
         yield from texts.advice(plans[-1].plan if plans else None)
         yield from harm
         for plan in plans:
             yield status_lines.head_line(plan, at_work)
-        if plans:
+        if plans and deep:
             yield from self._details(plans[-1], bars, log.head, held or frozenset())
-        elif not texts.needed:
+        elif not plans and not texts.needed:
             yield f"{self._campaign}: no plan exists yet"
         if seen:
             yield from explain(seen)
@@ -84,9 +86,7 @@ class CampaignStatus:
         yield from status_lines.kernel_lines(status, bars)
         yield from status_lines.share_lines(status)
         yield status_lines.hours_line(status)
-        all_committed = status.committed == len(plan.shards)
-        self.is_finished = all_committed and not plan.beyond(held)
-        if not self.is_finished:
+        if not _is_merged(status, held):
             yield f"database    {self._store.url}, version {head.number if head else 'none yet'}"
             yield f"stack       {plan.stack.version_path}"
             yield from status_lines.efficiency_lines(status)
@@ -104,6 +104,10 @@ class CampaignStatus:
             return
         summary = summarise(state, plan, sources, status.usage)
         yield from status_lines.describe(summary, plan, head, self._store.url)
+
+
+def _is_merged(status: PlanStatus, held: frozenset[str]) -> bool:
+    return status.committed == len(status.plan.shards) and not status.plan.beyond(held)
 
 
 def _at_work(seen: ClusterObjects) -> int:

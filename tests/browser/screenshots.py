@@ -1,9 +1,10 @@
 """Make screenshots of every kind of page: `python -m tests.browser.screenshots DIR [ROOT]`; or the
 pictures of the documentation: `python -m tests.browser.screenshots --pictures`.
 
-The screenshots are of a made database with texts that no page may run, of one of 150,000 cases, and
-of the database at ROOT, such as the quickstart's `opmeter-data`; each at 1440 and 400 pixels, in
-light and dark. Look at them after each change of the pages."""
+The screenshots are of a made database with texts that no page may run, of one of 150,000 cases, of
+made campaigns of 48 and 1,000 devices, of a step and a model, and of the database at ROOT, such as
+the quickstart's `opmeter-data`; each at 1440 and 400 pixels, in light and dark. Look at them after
+each change of the pages."""
 
 import sys
 import tempfile
@@ -14,11 +15,16 @@ from typing import Any
 
 from PIL import Image
 
+from jobs.cli.report import campaign_report_command
+from tests.browser.campaigns import write_made_campaign
 from tests.browser.chromium import chromium, shown
+from tests.browser.models import write_made_model
 from tests.browser.reports import write_made_comparison, write_made_report, write_report
+from tests.browser.steps import write_made_step
 
 _SIZES = ((1440, "light"), (1440, "dark"), (400, "light"))
 _SMALL, _LARGE = 6000, 150_000
+_FEW_DEVICES, _MANY_DEVICES = 48, 1000
 
 
 def main(target: Path, root: Path | None) -> None:
@@ -40,12 +46,24 @@ def _pages(target: Path, root: Path | None) -> Iterator[tuple[str, Path, str]]:
     yield "hostile", next((report / "kernels").glob("Evil*.html")), ""
     yield "certificate", report / "kernels/MatMulV2.html", "#cases tbody tr:nth-child(2) button"
     yield "comparison", write_made_comparison(target, _SMALL) / "index.html", ""
+    for devices in (_FEW_DEVICES, _MANY_DEVICES):
+        yield f"campaign-{devices}", _campaign(target, devices), ""
+    yield "session", _campaign(target, _FEW_DEVICES), "#timeline figure:last-of-type svg.plot"
+    yield "step", write_made_step(target) / "index.html", ""
+    yield "model", write_made_model(target) / "index.html", ""
     chinese = write_made_report(target, _SMALL, "zh")
     yield "chinese", chinese / "index.html", ""
     if root is not None:
         report = write_report(root, target / "report-of-root")
         yield "database-of-root", report / "index.html", ""
         yield "kernel-of-root", next((report / "kernels").glob("Add.html")), ""
+
+
+def _campaign(target: Path, devices: int) -> Path:
+    root = write_made_campaign(target, devices, is_open=True)
+    page = target / f"campaign-page-{devices}"
+    campaign_report_command("made", output=page, root=str(root))
+    return page / "index.html"
 
 
 def _save(browser: Any, file: Path, path: Path, click: str) -> None:
@@ -67,6 +85,8 @@ def pictures(target: Path) -> None:
         for name, page, height in (
             ("report-kernel", report / "kernels/MatMulV2.html", 1010),
             ("report-comparison", comparison / "index.html", 1110),
+            ("report-campaign", _campaign(Path(folder), _FEW_DEVICES), 1530),
+            ("report-step", write_made_step(Path(folder), "rank0_ascend_pt") / "index.html", 860),
         ):
             with shown(browser, width=1240) as one:
                 one.open(page)

@@ -13,6 +13,7 @@ from collector.model.manifest import (
     PartEntry,
     ShardCommit,
     StoredObject,
+    Usage,
     commit_to_json,
     manifest_to_json,
 )
@@ -215,15 +216,16 @@ def commit_sessions(
     plan: Plan,
     shard: MadeShard,
     sessions: Sequence[Sequence[Measurement]],
+    usage: Usage = NO_USAGE,
 ) -> None:
     """Write parts, manifest and commit, in the order in which a worker does. The last measurement
-    of each case is final."""
+    of each case is final. `usage` is that of each session."""
     entries, final = [], dict[str, str]()
     for number, measurements in enumerate(sessions):
         final |= {m.case_id: m.measurement_id for m in measurements if not m.is_filed}
         key = keys.part(made.campaign, shard.name, made.attempt, number)
         raw = _raw(store, made, shard.name, number)
-        entries.append(PartEntry(_stored(store, key, part_bytes(measurements)), raw, NO_USAGE))
+        entries.append(PartEntry(_stored(store, key, part_bytes(measurements)), raw, usage))
     manifest = AttemptManifest(
         campaign=made.campaign,
         plan=made.number,

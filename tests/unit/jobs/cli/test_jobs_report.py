@@ -11,7 +11,12 @@ from collector.database.commits import find_head
 from collector.database.manifest import read_manifest
 from collector.database.snapshot import read_shown
 from collector.store.opening import open_store
-from jobs.cli.report import compare_report_command, database_report_command
+from jobs.cli.report import (
+    compare_report_command,
+    database_report_command,
+    model_report_command,
+    step_report_command,
+)
 from tests.bench.varied_database import STACK, write_two_stacks, write_varied_database
 
 _LATER = STACK.version_path.replace("8.5.0", "8.6.0")
@@ -90,3 +95,40 @@ def test_report_compare_counts_the_changes_that_db_diff_lists(two_stacks, tmp_pa
     with (tmp_path / "report/index.csv").open(newline="") as file:
         changed = {row["case"] for row in csv.DictReader(file) if row["changed"] == "1"}
     assert changed == listed and changed
+
+
+def test_report_step_writes_what_compare_prints(two_stacks, tmp_path):
+    """The kernels of a profile that the database measured, next to its durations."""
+    profile = tmp_path / "PROF" / "ASCEND_PROFILER_OUTPUT"
+    profile.mkdir(parents=True)
+    header = "Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),"
+    header += "Block Dim,Input Shapes,Input Data Types,Input Formats,Output Shapes,"
+    header += "Output Data Types,Output Formats"
+    row = 'op,SwiGlu,dynamic,AI_VECTOR_CORE,1.0,20.0,0.0,24,"""16,12800""",DT_BF16,ND,'
+    row += '"""16,6400""",DT_BF16,ND'
+    second = row.replace(",1.0,", ",30.0,")
+    (profile / "kernel_details.csv").write_text(f"{header}\n{row}\n{second}\n")
+    (profile / "step_trace_time.csv").write_text(
+        "Step,Computing,Communication(Not Overlapped),Free\n1,40.0,5.0,3.0\n"
+    )
+    where = {"root": two_stacks, "directory": STACK.version_path, "force": True}
+    step_report_command(tmp_path / "PROF", output=tmp_path / "report", **where)
+    data = json.loads((tmp_path / "report/index.json").read_text())
+    assert data["parts"]["measured"] == 48.0 and data["steps"] == 1 and data["cases"] == 1
+    assert {one["part"] for one in data["bars"] if one["bar"] == "profile"} == {
+        *("SwiGlu", "#waiting", "#idle")
+    }
+    with (tmp_path / "report/index.csv").open(newline="") as file:
+        (written,) = csv.DictReader(file)
+    assert float(written["in_situ_total_us"]) == 40.0 and written["launches"] == "2"
+
+
+def test_report_model_refuses_options_that_a_recording_has(two_stacks, tmp_path):
+    where = {"root": two_stacks, "directory": STACK.version_path, "output": tmp_path / "report"}
+    with pytest.raises(BadInput, match="recording has its own"):
+        model_report_command("some.json.gz", layout="tp=4", **where)
+    with pytest.raises(BadInput, match="some.json.gz"):
+        model_report_command("some.json.gz", **where)
+    with pytest.raises(BadInput, match="--model"):
+        model_report_command("no-such-model", **where)
+    assert not (tmp_path / "report").exists()

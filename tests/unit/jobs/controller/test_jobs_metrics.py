@@ -4,8 +4,11 @@ import json
 import logging
 import urllib.request
 from dataclasses import replace
+from pathlib import Path
 
+import promql_parser
 import pytest
+import yaml
 from prometheus_client import generate_latest
 
 from collector.model.measurement import Outcome
@@ -19,7 +22,7 @@ from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster, desired
 pytestmark = pytest.mark.fast
 
 
-def told():
+def prepared():
     cluster = PlayedCluster(desired(3))
     cluster.committed["s000"] = Outcome.OK
     observed = replace(
@@ -37,7 +40,7 @@ def sample(metrics, name, **labels):
 
 
 def test_numbers_are_told_in_the_text_format():
-    lines = generate_latest(told().registry).decode().splitlines()
+    lines = generate_latest(prepared().registry).decode().splitlines()
     assert 'opmeter_shards{campaign="c",state="committed"} 1.0' in lines
     assert 'opmeter_shards{campaign="c",state="open"} 2.0' in lines
     assert 'opmeter_node_failures{campaign="c",node="n1"} 1.0' in lines
@@ -111,14 +114,14 @@ def test_devices_are_counted_while_a_pod_holds_them_and_time_left_while_they_mea
 
 
 def test_a_campaign_that_is_gone_is_told_no_more():
-    metrics = told()
+    metrics = prepared()
     metrics.forget("c")
     names = {metric.name for metric in metrics.collect()}
     assert names == {"opmeter_api_requests", "opmeter_is_leader"}
 
 
 def test_a_scrape_is_answered():
-    server = told().serve(0)
+    server = prepared().serve(0)
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics") as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -138,3 +141,63 @@ def test_a_log_line_is_one_json_object():
     assert "\n" not in line
     said = json.loads(line)
     assert said["message"] == "a b" and "ValueError: two" in said["traceback"]
+
+
+# The dashboard and the alert rules that the component `metrics` ships.
+
+COMPONENT = Path(__file__).parents[4] / "manifests" / "components" / "metrics"
+
+
+def shipped_expressions():
+    """Yield the place and the text of each expression of the dashboard and of the alert rules."""
+    board = json.loads((COMPONENT / "dashboard.json").read_text())
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+    rules = yaml.safe_load((COMPONENT / "alerts.yaml").read_text())
+    for group in rules["spec"]["groups"]:
+        for rule in group["rules"]:
+            yield rule["alert"], rule["expr"]
+
+
+def selectors_of(expression):
+    """Return the metrics of an expression with the labels that it matches, by Prometheus' grammar;
+    the variables of a dashboard are texts."""
+    found = []
+    promql_parser.walk(
+        promql_parser.parse(expression),
+        lambda one: found.append(one) if isinstance(one, promql_parser.VectorSelector) else None,
+    )
+    return [(one.name, [m.name for m in one.matchers.matchers]) for one in found]
+
+
+def test_dashboard_and_alerts_name_only_metrics_and_labels_that_the_controller_serves():
+    families = {}
+    for family in prepared().registry.collect():
+        for sample_ in family.samples:
+            families.setdefault(sample_.name, set()).update(sample_.labels)
+    families["opmeter_attempts_total"] = {"campaign", "exit"}  # no pod has ended here
+    used = set()
+    for place, expression in shipped_expressions():
+        selectors = selectors_of(expression)
+        assert selectors, place
+        for name, labels in selectors:
+            assert name in families and set(labels) <= families[name], (place, name, labels)
+            used.add(name)
+    assert used == set(families)
+
+
+def test_dashboard_has_a_unit_for_each_panel_and_panels_do_not_overlap():
+    board = json.loads((COMPONENT / "dashboard.json").read_text())
+    places = set()
+    for panel in board["panels"]:
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        at = panel["gridPos"]
+        own = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not own & places and at["x"] + at["w"] <= 24, panel["title"]
+        places |= own
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])

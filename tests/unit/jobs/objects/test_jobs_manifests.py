@@ -32,7 +32,11 @@ from tests.unit.jobs.plans import plan_of, shards_of
 MANIFESTS = Path(__file__).parents[4] / "manifests"
 OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
 COMPONENTS = sorted(path.name for path in (MANIFESTS / "components").iterdir())
-OF_OTHERS = {"LocalQueue"}  # kinds of custom resources: Kubernetes has no schema of them
+OF_OTHERS = {
+    "LocalQueue",
+    "PodMonitor",
+    "PrometheusRule",
+}  # kinds of custom resources: Kubernetes has no schema of them
 FLOOR = "1.29"
 # Of the component job-policy alone.
 SINCE_1_30 = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")

@@ -1,0 +1,86 @@
+// A model: what its passes launch, by layer, with the time of each launch and how it is known.
+"use strict";
+
+opmeter.view((data, main) => {
+  const { t, el, count, number, percent, us, isNumber, NONE, series } = opmeter;
+  const colours = { exact: series[0], interpolated: series[5], roofline: "var(--warn)", unknown: series[6] };
+  const labels = { exact: t("measured"), interpolated: t("between measured sizes"), roofline: t("roofline only"), unknown: t("time not known") };
+  const sum = (times) => d3.sum(Object.values(times));
+  const known = (times) => (times.exact + times.interpolated) / (sum(times) || 1);
+  const phaseOf = (one) => t(one.phase);
+
+  opmeter.head(main, {
+    title: data.name,
+    sub: [el("span", {}, `${t("release")}  ${data.release}`), el("br"), el("span", {}, `${t("version")}  ${data.place}`)],
+  });
+  opmeter.facts(main, data.passes.flatMap((one) => [
+    [`${phaseOf(one)}: ${t("time of the kernels")}`, us(sum(one.times)), `${count(one.launches)} ${t("launches")}`],
+    [`${phaseOf(one)}: ${t("known from measurements")}`, percent(known(one.times)), `${t("exactly")} ${percent(one.times.exact / (sum(one.times) || 1))}`],
+  ]));
+  for (const one of data.passes) pass(one, data.passes.indexOf(one));
+
+  function pass(one, place) {
+    const whole = sum(one.times);
+    const made = opmeter.section(main, phaseOf(one), one.title, `pass-${place + 1}`);
+    made.append(
+      opmeter.bar(data.sources.map((name) => [one.times[name] / (whole || 1), colours[name], labels[name]])),
+      opmeter.legend(data.sources.filter((name) => one.times[name] > 0 || (name === "unknown" && one.unknown)).map((name) => [`${labels[name]} ${name === "unknown" ? `${count(one.unknown)} ${t("launches")}` : percent(one.times[name] / (whole || 1))}`, colours[name]])));
+    const measured = one.times.exact + one.times.interpolated;
+    if (measured) {
+      made.append(el("p", { class: "small muted" },
+        `${t("Of the launches with a measured duration:")} ${us(measured)}; ${t("sums of the ends of their 95 % intervals:")} ${us(one.low_us)} – ${us(one.high_us)}.`));
+    }
+    const grid = el("div", { class: "grid two", style: { marginTop: "14px" } });
+    made.append(grid);
+    bars(grid, t("By layer"), one.layers);
+    bars(grid, t("By kernel type"), one.kernels);
+    const table = el("div", { style: { marginTop: "14px" } });
+    made.append(table);
+    opmeter.table(table, {
+      name: `${phaseOf(one)}: ${t("launches")}`, search: t("search layers, kernel types, shapes"), rows: one.rows, size: 20,
+      searched: (row) => [row[0], row[1], row[3], row[4], row[8], row[9], labels[row[12]]].join(" "),
+      columns: [
+        { label: t("layer"), value: (row) => row[0], text: (row) => t(row[0]) },
+        { label: t("kernel type"), value: (row) => row[1] },
+        { label: t("launches"), kind: "number", value: (row) => row[2], text: (row) => count(row[2]) },
+        { label: t("input shapes"), wide: true, value: (row) => row[3], text: (row) => row[3].split(";").filter(Boolean).join("; ") || NONE },
+        { label: t("duration"), unit: "µs", kind: "number", value: (row) => row[5] ?? row[11], text: (row) => (isNumber(row[5]) ? number(row[5]) : row[11] ? `(${number(row[11])})` : NONE) },
+        { label: t("95 % interval"), kind: "number", wide: true, value: (row) => row[6], text: (row) => (isNumber(row[6]) ? `${number(row[6])} – ${number(row[7])}` : NONE) },
+        { label: t("known by"), value: (row) => data.sources.indexOf(row[12]), text: (row) => [labels[row[12]], row[9] && t(row[9])].filter(Boolean).join(": ") },
+        { label: t("together"), kind: "number", value: (row) => row[13], text: (row) => us(row[13]) },
+        { label: t("share"), kind: "number", wide: true, value: (row) => row[13], text: (row) => percent(row[13] / (whole || 1)) },
+      ],
+    });
+    made.append(el("p", { class: "small muted" }, t("In brackets: the least time at the rates of the device, where no duration was measured.")));
+  }
+
+  function bars(parent, title, times) {
+    const names = Object.keys(times).filter((name) => sum(times[name]) > 0).sort((a, b) => sum(times[b]) - sum(times[a]));
+    if (!names.length) return;
+    const most = d3.max(names, (name) => sum(times[name]));
+    const rows = names.flatMap((name) => {
+      let from = 0;
+      return data.sources.filter((source) => times[name][source] > 0).map((source) => {
+        const row = { name: t(name), source, from: from / 1000, to: (from + times[name][source]) / 1000, us: times[name][source] };
+        from += times[name][source];
+        return row;
+      });
+    });
+    opmeter.chart(parent, {
+      title, label: title,
+      draw: (width) => {
+        const left = Math.min(14 + 6.8 * d3.max(names, (name) => t(name).length), width * 0.48);
+        const letters = Math.floor((left - 10) / 6.8);
+        return {
+          width, height: 22 * names.length + 44, marginLeft: left, marginRight: 70, marginBottom: 36, marginTop: 2,
+          x: { label: `${t("time")} (ms)`, domain: [0, most / 1000], grid: true, nice: true, ticks: Math.max(2, Math.floor(width / 150)), labelAnchor: "center", labelArrow: "none" },
+          y: { label: null, domain: names.map((name) => t(name)), tickSize: 0, tickFormat: (name) => (name.length > letters ? `${name.slice(0, letters - 1)}…` : name) },
+          marks: [
+            Plot.barX(rows, { x1: "from", x2: "to", y: "name", fill: (d) => colours[d.source], insetTop: 3, insetBottom: 3, title: (d) => `${d.name}\n${labels[d.source]}: ${us(d.us)}`, tip: true }),
+            Plot.text(names, { x: (name) => sum(times[name]) / 1000, y: (name) => t(name), text: (name) => us(sum(times[name])), textAnchor: "start", dx: 5, fill: "currentColor" }),
+          ],
+        };
+      },
+    });
+  }
+});

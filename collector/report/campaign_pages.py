@@ -1,0 +1,406 @@
+"""The page of a campaign: what each device did and when, how the forecast held, and what failed."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import fsum, inf
+from typing import Any
+
+from collector.model.manifest import NO_USAGE, Usage
+from collector.model.measurement import Outcome
+from collector.quality.canaries import DeviceFactor
+from collector.report.pages import Folder, Page, Table, file_stem
+
+_MOST_POINTS, _MOST_FAILURES = 400, 500
+_SESSIONS = (
+    *("node", "device", "plan", "shard", "attempt", "session", "began_s", "ended_s"),
+    *("starting_s", "export_s", "lost_s", "wall_s", "busy_s", "useful_s"),
+    *("cases", "measured", "counts"),
+)
+_DEVICES = (
+    *("node", "device", "sessions", "lost_sessions", "cases", "without_duration", "in_sessions_s"),
+    *("busy_s", "useful_s", "speed", "speed_low", "speed_high", "suspect_sessions"),
+)
+_FAILURES = (
+    *("outcome", "kernel_type", "reason", "cases", "measured_elsewhere", "nodes", "shard"),
+)
+_SHARDS = ("plan", "shard", "cases", "measured", "committed", "forecast_s", "took_s")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCase:
+    """A case of a session. Times are in seconds since 1970, None for a case that was not run."""
+
+    kernel_type: str
+    case_id: str
+    outcome: str
+    reason: str
+    mean_us: float | None
+    begin_s: float | None
+    end_s: float | None
+    has_warning: bool = False
+
+    @property
+    def is_measured(self) -> bool:
+        return self.outcome == Outcome.OK
+
+
+@dataclass(frozen=True)  # without slots: its times are cached in the instance
+class StoredSession:
+    """A session whose part is stored. `usage` includes earlier sessions of the attempt that left no
+    part. `counts` is unset if another attempt committed the shard without this part."""
+
+    plan: int
+    shard: str
+    attempt: str
+    session: int
+    node: str
+    serial: str
+    usage: Usage
+    cases: tuple[SessionCase, ...]
+    counts: bool = True
+
+    @cached_property
+    def first_s(self) -> float:
+        """Begin of the first case; infinite if no case ran."""
+        return min((one.begin_s for one in self.cases if one.begin_s is not None), default=inf)
+
+    @cached_property
+    def last_s(self) -> float:
+        return max((one.end_s for one in self.cases if one.end_s is not None), default=-inf)
+
+    @property
+    def has_times(self) -> bool:
+        return self.first_s <= self.last_s
+
+    @property
+    def starting_s(self) -> float:
+        """Duration from the start of the session to its first case."""
+        return self.usage.startup_s / max(1, self.usage.sessions)
+
+    @property
+    def lost_s(self) -> float:
+        """Duration of the earlier sessions of the attempt that left no part."""
+        if self.usage.sessions < 2:
+            return 0.0
+        own_s = self.starting_s + self.last_s - self.first_s + self.usage.export_s
+        return max(0.0, self.usage.wall_s - own_s)
+
+    @property
+    def measured(self) -> int:
+        return sum(one.is_measured for one in self.cases)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanForecast:
+    """A plan and its forecast. `wall_s` is for all its devices, `device_s` the sum over them."""
+
+    number: int
+    stack: str
+    devices: int
+    wall_s: float
+    floor_s: float
+    device_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedShard:
+    plan: int
+    shard: str
+    cases: int
+    measured: int
+    is_committed: bool
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignSource:
+    """What a campaign has in its store. `lines` are those of `opmeter status`. `node_failures`
+    counts the shards that failed on a node and nowhere else. `address` returns the address of an
+    object for a key."""
+
+    name: str
+    store: str
+    plans: Sequence[PlanForecast]
+    shards: Sequence[ReportedShard]
+    sessions: Sequence[StoredSession]
+    without_part: Mapping[str, int]
+    factors: Sequence[DeviceFactor] = ()
+    node_failures: Mapping[str, int] = field(default_factory=dict)
+    quarantined: frozenset[str] = frozenset()
+    unreadable: Sequence[str] = ()
+    lines: Sequence[str] = ()
+    remaining_s: float = 0.0
+    is_finished: bool = True
+
+
+def write_campaign(folder: Folder, source: CampaignSource, reload_s: int = 0) -> int:
+    """Write the page of a campaign and the cases of its sessions; return the number of sessions.
+    With `reload_s`, the page loads itself again after that time."""
+    timed = sorted((one for one in source.sessions if one.has_times), key=lambda one: one.first_s)
+    origin_s = min((one.first_s - one.starting_s - one.lost_s for one in timed), default=0.0)
+    rows = _rows_of(timed)
+    devices = list(
+        dict.fromkeys(rows[at] for at in sorted(range(len(timed)), key=rows.__getitem__))
+    )
+    place = {row: at for at, row in enumerate(devices)}
+    nodes = sorted({row[0] for row in devices})
+    stems = {node: f"sessions/{file_stem(node)}" for node in nodes}
+    numbered: dict[str, list[list[Any]]] = defaultdict(list)
+    sessions = []
+    for one, row in zip(timed, rows, strict=True):
+        detail = numbered[stems[one.node]]
+        sessions.append(_session(one, place[row], origin_s, len(detail)))
+        detail.append(_details(one, origin_s))
+    for stem, details in numbered.items():
+        folder.write_data(stem, details)
+    failures = _failures(source.sessions)
+    data = {
+        "name": source.name,
+        "store": source.store,
+        "origin_s": origin_s,
+        "finished": source.is_finished,
+        "remaining_s": source.remaining_s,
+        "plans": [_plan(plan, source) for plan in source.plans],
+        "nodes": [_node(node, source, timed) | {"file": stems[node]} for node in nodes],
+        "devices": [_device_name(row) for row in devices],
+        "device_nodes": [nodes.index(row[0]) for row in devices],
+        "sessions": sessions,
+        "progress": _progress(timed, source.shards, origin_s),
+        "shards": _thinned([_shard_point(one) for one in _shard_rows(source)], 4000),
+        "efficiency": _efficiency(source.sessions),
+        "failures": failures[:_MOST_FAILURES],
+        "failure_count": len(failures),
+        "device_rows": _device_rows(source, timed),
+        "lost_sessions": sum(source.without_part.values()),
+        "unreadable": list(source.unreadable),
+        "lines": list(source.lines),
+    }
+    tables = {
+        "index": Table(_SESSIONS, (_session_row(one) for one in source.sessions)),
+        "devices": Table(_DEVICES, _device_rows(source, timed)),
+        "failures": Table(_FAILURES, failures),
+        "shards": Table(_SHARDS, _shard_rows(source)),
+    }
+    folder.write(Page("index", "campaign", source.name, data, tables, reload_s=reload_s))
+    return len(source.sessions)
+
+
+Row = tuple[str, str, int]  # node, serial number, and lane where sessions ran concurrently
+
+
+def _rows_of(timed: Sequence[StoredSession]) -> list[Row]:
+    """Return the row of the timeline of each session, which are in order of time. Without serial
+    numbers, concurrent sessions of a node ran on different devices of it."""
+    ends: dict[tuple[str, str], list[float]] = defaultdict(list)
+    found = []
+    for one in timed:
+        lanes = ends[one.node, one.serial]
+        lane = next((at for at, end_s in enumerate(lanes) if end_s <= one.first_s), len(lanes))
+        lanes[lane : lane + 1] = [one.last_s]
+        found.append((one.node, one.serial, lane))
+    return found
+
+
+def _device_name(row: Row) -> str:
+    node, serial, lane = row
+    name = f"{node} {serial}".strip()
+    return f"{name} · {lane + 1}" if lane else name
+
+
+def _session(one: StoredSession, device: int, origin_s: float, number: int) -> list[Any]:
+    """Return a session as the page draws it: device, plan, begin, begin of cases, end of cases,
+    end, lost time before, cases, measured, busy and useful shares, counts, number in its file."""
+    usage = one.usage
+    begin_s, end_s = one.first_s - origin_s, one.last_s - origin_s
+    wall_s = usage.wall_s or 1.0
+    return [
+        device,
+        one.plan,
+        *(round(value, 2) for value in (begin_s - one.starting_s, begin_s, end_s)),
+        *(round(value, 2) for value in (end_s + usage.export_s, one.lost_s)),
+        len(one.cases),
+        one.measured,
+        round(usage.busy_us / 1e6 / wall_s, 4),
+        round(usage.useful_us / 1e6 / wall_s, 4),
+        int(one.counts),
+        number,
+    ]
+
+
+def _details(one: StoredSession, origin_s: float) -> list[Any]:
+    cases = [
+        [
+            *(case.kernel_type, case.case_id, case.outcome, case.reason[:300]),
+            None if case.mean_us is None else float(f"{case.mean_us:.6g}"),
+            None if case.begin_s is None else round(case.begin_s - origin_s, 3),
+            None if case.end_s is None else round(case.end_s - origin_s, 3),
+            int(case.has_warning),
+        ]
+        for case in one.cases
+    ]
+    return [one.shard, one.attempt, one.session, cases]
+
+
+def _session_row(one: StoredSession) -> list[Any]:
+    usage, times = one.usage, [one.first_s, one.last_s] if one.has_times else [None, None]
+    return [
+        *(one.node, one.serial, one.plan, one.shard, one.attempt, one.session, *times),
+        *(one.starting_s, usage.export_s, one.lost_s if one.has_times else 0.0, usage.wall_s),
+        *(usage.busy_us / 1e6, usage.useful_us / 1e6, len(one.cases), one.measured),
+        int(one.counts),
+    ]
+
+
+def _plan(plan: PlanForecast, source: CampaignSource) -> dict[str, Any]:
+    """Return a plan with its progress, and the wall time from its first session to its last."""
+    shards = [one for one in source.shards if one.plan == plan.number]
+    own = [one for one in source.sessions if one.plan == plan.number]
+    timed = [one for one in own if one.has_times]
+    begin_s = min((one.first_s - one.starting_s - one.lost_s for one in timed), default=0.0)
+    end_s = max((one.last_s + one.usage.export_s for one in timed), default=0.0)
+    return {
+        "number": plan.number,
+        "stack": plan.stack,
+        "devices": plan.devices,
+        "forecast_wall_s": plan.wall_s,
+        "floor_s": plan.floor_s,
+        "forecast_device_s": plan.device_s,
+        "wall_s": end_s - begin_s,
+        "device_s": fsum(one.usage.wall_s for one in own),
+        "devices_seen": len({(one.node, one.serial) for one in own}),
+        "shards": len(shards),
+        "committed": sum(one.is_committed for one in shards),
+        "cases": sum(one.cases for one in shards),
+        "measured": sum(one.measured for one in shards),
+    }
+
+
+def _node(name: str, source: CampaignSource, timed: Sequence[StoredSession]) -> dict[str, Any]:
+    return {
+        "node": name,
+        "sessions": sum(one.node == name for one in timed),
+        "failures": source.node_failures.get(name, 0),
+        "quarantined": name in source.quarantined,
+    }
+
+
+def _device_rows(source: CampaignSource, timed: Sequence[StoredSession]) -> list[list[Any]]:
+    """Return the devices by _DEVICES, those with most cases without a duration first."""
+    factors = {one.device: one for one in source.factors}
+    by_device: dict[tuple[str, str], list[StoredSession]] = defaultdict(list)
+    for one in timed:
+        by_device[one.node, one.serial].append(one)
+    found = []
+    for (node, serial), own in by_device.items():
+        usage = _sum(one.usage for one in own)
+        factor = factors.get(f"{node} {serial}" if serial else f"{node} device 0")
+        speed = (
+            [None] * 3
+            if factor is None
+            else [factor.factor.factor, factor.factor.low, factor.factor.high]
+        )
+        cases = sum(len(one.cases) for one in own)
+        found.append(
+            [
+                *(node, serial, len(own), max(0, usage.sessions - len(own)), cases),
+                cases - sum(one.measured for one in own),
+                *(usage.wall_s, usage.busy_us / 1e6, usage.useful_us / 1e6),
+                *speed,
+                factor.flagged if factor else None,
+            ]
+        )
+    return sorted(found, key=lambda row: (-row[5], row[0], row[1]))
+
+
+def _sum(usages: Iterable[Usage]) -> Usage:
+    total = NO_USAGE
+    for usage in usages:
+        total = total.plus(usage)
+    return total
+
+
+def _efficiency(sessions: Sequence[StoredSession]) -> dict[str, float]:
+    """Return what the device time in sessions was used for, in seconds: the parts add up."""
+    counted = _sum(one.usage for one in sessions if one.counts)
+    whole_s = fsum(one.usage.wall_s for one in sessions)
+    lost_s = fsum(one.lost_s for one in sessions if one.counts and one.has_times)
+    busy_s, useful_s = counted.busy_us / 1e6, counted.useful_us / 1e6
+    parts = {
+        "useful": useful_s,
+        "other_launches": max(0.0, busy_s - useful_s),
+        "starting": counted.startup_s,
+        "export": counted.export_s,
+        "not_counted": whole_s - counted.wall_s,
+        "lost": lost_s,
+    }
+    return parts | {"host": max(0.0, whole_s - fsum(parts.values())), "whole": whole_s}
+
+
+def _failures(sessions: Sequence[StoredSession]) -> list[list[Any]]:
+    """Return the reasons for which cases have no duration by _FAILURES, most cases first."""
+    measured = {one.case_id for own in sessions for one in own.cases if one.is_measured}
+    cases: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+    nodes: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+    shards: dict[tuple[str, str, str], str] = {}
+    for own in sessions:
+        for one in own.cases:
+            if not one.is_measured:
+                kind = (one.outcome, one.kernel_type, one.reason[:1000])
+                cases[kind].add(one.case_id)
+                nodes[kind][own.node] += 1
+                shards.setdefault(kind, own.shard)
+    found = [
+        [*kind, len(of), len(of & measured), len(nodes[kind]), shards[kind]]
+        for kind, of in cases.items()
+    ]
+    return sorted(found, key=lambda row: (-row[3], row[:3]))
+
+
+def _progress(
+    timed: Sequence[StoredSession], shards: Sequence[ReportedShard], origin_s: float
+) -> dict[str, list[list[float]]]:
+    """Return for each plan, over time, the forecast device time of the cases measured so far:
+    points of seconds and seconds."""
+    each_s = {one.shard: one.predicted_s / max(1, one.cases) for one in shards}
+    found: dict[str, list[list[float]]] = {}
+    for number in sorted({one.plan for one in timed}):
+        own = sorted(
+            (one for one in timed if one.plan == number and one.counts), key=lambda one: one.last_s
+        )
+        begin_s = min((one.first_s - one.starting_s - one.lost_s for one in own), default=origin_s)
+        points, done_s = [[begin_s - origin_s, 0.0]], 0.0
+        for one in own:
+            done_s += len(one.cases) * each_s.get(one.shard, 0.0)
+            points.append([round(one.last_s - origin_s, 1), round(done_s, 2)])
+        found[str(number)] = _thinned(points, _MOST_POINTS)
+    return found
+
+
+def _shard_rows(source: CampaignSource) -> list[list[Any]]:
+    took_s: dict[str, float] = defaultdict(float)
+    for one in source.sessions:
+        if one.counts:
+            took_s[one.shard] += one.usage.wall_s
+    return [
+        [
+            *(one.plan, one.shard, one.cases, one.measured, int(one.is_committed)),
+            *(one.predicted_s, took_s.get(one.shard)),
+        ]
+        for one in source.shards
+    ]
+
+
+def _shard_point(row: Sequence[Any]) -> list[Any]:
+    plan, _, cases, _, is_committed, predicted_s, took_s = row
+    rounded = (None if value is None else float(f"{value:.4g}") for value in (predicted_s, took_s))
+    return [plan, cases, is_committed, *rounded]
+
+
+def _thinned(rows: list[Any], most: int) -> list[Any]:
+    """Return at most about `most` of the rows, evenly, with the first and the last."""
+    if len(rows) <= most:
+        return rows
+    step = (len(rows) - 1) / (most - 1)
+    return [rows[round(at * step)] for at in range(most)]

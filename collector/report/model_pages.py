@@ -1,0 +1,138 @@
+"""The page of a model: what its passes launch, by layer, with the time of each launch."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import Any
+
+from collector.report.pages import Folder, Page, Table
+
+_MOST_KERNELS = 12
+_LAUNCHES = (
+    *("pass", "phase", "layer", "kernel", "launches", "size", "dtypes", "value_us", "low_us"),
+    *("high_us", "channel", "reason", "warnings", "roofline_us", "source", "total_us"),
+)
+# How the time of a launch is known, best first.
+EXACT, BETWEEN, ROOFLINE, UNKNOWN = SOURCES = ("exact", "interpolated", "roofline", "unknown")
+_EXACT_CHANNELS = ("measured", "pooled", "reused")
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedLaunch:
+    """Launches of a case in a layer. `value_us` is the duration of one by the database, with its
+    95 % interval, None if it has none, with the `reason`; `roofline_us` the least at the device's
+    rates, 0 if that is unknown."""
+
+    layer: str
+    kernel_type: str
+    times: int
+    size: str
+    dtypes: str
+    value_us: float | None = None
+    low_us: float | None = None
+    high_us: float | None = None
+    channel: str = ""
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+    roofline_us: float = 0.0
+
+    @property
+    def source(self) -> str:
+        if self.value_us is not None:
+            return EXACT if self.channel in _EXACT_CHANNELS else BETWEEN
+        return ROOFLINE if self.roofline_us else UNKNOWN
+
+    @property
+    def total_us(self) -> float:
+        """Time of all its launches: by the database, else the roofline's."""
+        return self.times * (self.roofline_us if self.value_us is None else self.value_us)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedPass:
+    phase: str
+    title: str
+    launches: tuple[PredictedLaunch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSubject:
+    """What a page is about: the model with its layout, and the version directory (`place`)."""
+
+    name: str
+    release: str
+    place: str
+
+
+def write_model(folder: Folder, subject: ModelSubject, passes: Sequence[PredictedPass]) -> float:
+    """Write the page of a model; return the share of its time that the database knows."""
+    data = {
+        "name": subject.name,
+        "release": subject.release,
+        "place": subject.place,
+        "sources": list(SOURCES),
+        "passes": [_pass(one) for one in passes],
+    }
+    rows = (
+        _row(number, one, launch) for number, one in enumerate(passes, 1) for launch in one.launches
+    )
+    title = f"{subject.name} · {subject.place}"
+    folder.write(Page("index", "model", title, data, {"index": Table(_LAUNCHES, rows)}))
+    every = [launch for one in passes for launch in one.launches]
+    known_us = fsum(one.total_us for one in every if one.value_us is not None)
+    return known_us / (fsum(one.total_us for one in every) or 1.0)
+
+
+def _pass(one: PredictedPass) -> dict[str, Any]:
+    known = [launch for launch in one.launches if launch.value_us is not None]
+    kernels = _times(one.launches, lambda launch: launch.kernel_type)
+    order = sorted(kernels, key=lambda name: (-fsum(kernels[name].values()), name))
+    return {
+        "phase": one.phase,
+        "title": one.title,
+        "times": _by_source(one.launches),
+        "low_us": fsum(x.times * (x.low_us or x.value_us or 0.0) for x in known),
+        "high_us": fsum(x.times * (x.high_us or x.value_us or 0.0) for x in known),
+        "launches": sum(launch.times for launch in one.launches),
+        "unknown": sum(launch.times for launch in one.launches if launch.source == UNKNOWN),
+        "layers": _times(one.launches, lambda launch: launch.layer),
+        "kernels": {name: kernels[name] for name in order[:_MOST_KERNELS]},
+        "rows": [
+            [
+                *(x.layer, x.kernel_type, x.times, x.size, x.dtypes, _short(x.value_us)),
+                *(_short(x.low_us), _short(x.high_us), x.channel, x.reason, "; ".join(x.warnings)),
+                *(_short(x.roofline_us), x.source, _short(x.total_us)),
+            ]
+            for x in sorted(one.launches, key=lambda x: -x.total_us)
+        ],
+    }
+
+
+def _times(
+    launches: Iterable[PredictedLaunch], name_of: Callable[[PredictedLaunch], str]
+) -> dict[str, dict[str, float]]:
+    """Return the time of each name, by source, in the order of first launch."""
+    found: dict[str, list[PredictedLaunch]] = defaultdict(list)
+    for one in launches:
+        found[name_of(one)].append(one)
+    return {name: _by_source(of) for name, of in found.items()}
+
+
+def _by_source(launches: Iterable[PredictedLaunch]) -> dict[str, float]:
+    times = dict.fromkeys(SOURCES, 0.0)
+    for one in launches:
+        times[one.source] += one.total_us
+    return times
+
+
+def _row(number: int, one: PredictedPass, x: PredictedLaunch) -> list[Any]:
+    return [
+        *(number, one.phase, x.layer, x.kernel_type, x.times, x.size, x.dtypes, x.value_us),
+        *(x.low_us, x.high_us, x.channel, x.reason, "; ".join(x.warnings), x.roofline_us),
+        *(x.source, x.total_us),
+    ]
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")

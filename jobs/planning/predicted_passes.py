@@ -1,0 +1,163 @@
+"""The passes of a model, with the duration of each launch: from a version of the database, or where
+that has none, the roofline of the device."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.codec.errors import BadInput, CaseRejected
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import INPUT_CELLS, INPUT_SHAPES
+from collector.ranks.collective import DTYPES, OPERATIONS
+from collector.report.model_pages import PredictedLaunch, PredictedPass
+from collector.shapes.deployments import model_step
+from collector.shapes.models import read_decoder
+from collector.shapes.recorded_step import Recording
+from collector.shapes.serving import Batch
+from jobs.campaign.source_kinds import ModelSource, StepCollectives
+from jobs.planning.forecast import Peaks
+from jobs.planning.generated_sources import message_record, with_ep_size
+from jobs.planning.sources import completed_records
+from jobs.planning.workload import roofline_us
+from opmeter.cases import arguments_of
+from opmeter.version import Version
+
+OUTSIDE = "outside of layers"
+_DTYPE = "bfloat16"  # of the messages of a model's step
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Launches of a case in a layer of a pass. A message has no record if it cannot be measured."""
+
+    layer: str
+    kernel_type: str
+    times: int
+    size: str
+    record: CaseRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedPass:
+    """A forward pass: its phase, what it processes, and its launches in order."""
+
+    phase: str
+    title: str
+    launches: tuple[Launch, ...]
+
+
+def passes_of_model(
+    source: ModelSource, batches: Iterable[Batch], backend: str
+) -> Iterator[LaunchedPass]:
+    """Yield the passes of a model. Raises BadInput for a load that is not recorded, or a model
+    whose step no kernel set describes."""
+    decoder = read_decoder(source.model) if isinstance(source.model, Path) else source.model
+    ep_size = source.layout.ep if source.layout.ep > 1 else None
+    for batch in batches:
+        step = model_step(decoder, source.layout, batch, source.release)
+        records = completed_records(with_ep_size(one.record, ep_size) for one in step.kernels)
+        kernels = [
+            Launch(one.layer, record.kernel_type, one.times, _shapes(record), record)
+            for one, record in zip(step.kernels, records, strict=True)
+        ]
+        messages = [
+            _message(
+                (one.layer, one.operation, one.times, one.message_bytes, one.group_size),
+                *(_DTYPE, source.collectives, backend),
+            )
+            for one in step.collectives
+        ]
+        yield LaunchedPass(batch.phase, str(batch), (*kernels, *messages))
+
+
+def passes_of_recording(
+    recording: Recording, collectives: StepCollectives | None, backend: str
+) -> Iterator[LaunchedPass]:
+    """Yield the passes of a recording, in the whole model."""
+    for one in recording.passes:
+        records = completed_records(
+            with_ep_size(launch.record(), recording.layout.get("ep")) for launch in one.launches
+        )
+        kernels = [
+            Launch(layer, record.kernel_type, times, _shapes(record), record)
+            for launch, record in zip(one.launches, records, strict=True)
+            for layer, times in _layers(
+                launch.occurrences.outside, launch.occurrences.per_layer, recording.layers
+            )
+        ]
+        messages = [
+            _message(
+                (layer, message.operation, times, message.message_bytes, message.group_size),
+                *(message.dtype, collectives, backend),
+            )
+            for message in one.messages
+            for layer, times in _layers(
+                message.occurrences.outside, message.occurrences.per_layer, recording.layers
+            )
+        ]
+        yield LaunchedPass(one.phase, str(one), (*kernels, *messages))
+
+
+def predicted(found: LaunchedPass, version: Version, peaks: Peaks) -> PredictedPass:
+    """Return a pass with the duration of each of its launches."""
+    return PredictedPass(
+        found.phase, found.title, tuple(_predicted(one, version, peaks) for one in found.launches)
+    )
+
+
+def _predicted(one: Launch, version: Version, peaks: Peaks) -> PredictedLaunch:
+    plain = (one.layer, one.kernel_type, one.times, one.size)
+    if one.record is None:
+        return PredictedLaunch(*plain, dtypes="", reason="its message is not looked up")
+    cells = {**one.record.cells, **one.record.extra}
+    dtypes = cells.get(INPUT_CELLS[1], "").rstrip(";")
+    floor_us = roofline_us(one.record.case, peaks)
+    try:
+        arguments = arguments_of(cells | {INPUT_SHAPES: cells.get(INPUT_SHAPES, "").strip('"')})
+        answer = version.query(one.record.case.kernel_type, **arguments)
+    except (BadInput, CaseRejected) as error:
+        return PredictedLaunch(*plain, dtypes=dtypes, reason=str(error), roofline_us=floor_us)
+    if answer.reason is not None:
+        return PredictedLaunch(*plain, dtypes=dtypes, reason=answer.reason, roofline_us=floor_us)
+    return PredictedLaunch(
+        *plain,
+        dtypes=dtypes,
+        value_us=answer.value_us,
+        low_us=answer.low_us,
+        high_us=answer.high_us,
+        channel=answer.channel,
+        warnings=answer.warnings,
+        roofline_us=floor_us,
+    )
+
+
+def _layers(
+    outside: int, per_layer: Mapping[str, int], layers: Mapping[str, int]
+) -> Iterator[tuple[str, int]]:
+    """Yield the kinds of layers that launch something, with the number of launches in all of
+    them."""
+    if outside:
+        yield OUTSIDE, outside
+    for kind, each in per_layer.items():
+        if each * layers[kind]:
+            yield f"{kind} layers", each * layers[kind]
+
+
+def _message(
+    sent: tuple[str, str, int, int, int],
+    dtype: str,
+    collectives: StepCollectives | None,
+    backend: str,
+) -> Launch:
+    """Return the launch of a message: its layer, operation, number, bytes and group."""
+    layer, operation, times, message_bytes, group_size = sent
+    record = None
+    if collectives is not None and operation in OPERATIONS and dtype in DTYPES:
+        sizes = (message_bytes, dtype, group_size)
+        record = message_record(operation, *sizes, collectives, backend)
+    kernel_type = OPERATIONS[operation].kernel_type if operation in OPERATIONS else operation
+    return Launch(layer, kernel_type, times, f"{message_bytes:,} B, {group_size} ranks", record)
+
+
+def _shapes(record: CaseRecord) -> str:
+    return record.cells.get(INPUT_SHAPES, "").strip('"').rstrip(";")

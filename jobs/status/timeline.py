@@ -1,0 +1,246 @@
+"""What the page of a campaign shows: its plans, and when each device worked on it, read from the
+sessions that workers have stored.
+
+A part never changes, so each is read once, however often a campaign is read. A session whose worker
+ended before it could store a part has no times: it is counted, and its time is in the usage of the
+next session of its attempt.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from math import fsum
+
+from collector.codec.errors import BadInput, NotFound
+from collector.codec.table import table_rows
+from collector.database.committed import read_commit
+from collector.environment import map_concurrently
+from collector.model import keys
+from collector.model.manifest import NO_USAGE, Usage, entry_from_json, manifest_from_json
+from collector.model.plan import Plan
+from collector.model.row import ABSENT, is_header, value_of
+from collector.quality.canaries import (
+    DeviceFactor,
+    SessionReadings,
+    device_factors,
+    session_factors,
+)
+from collector.quality.variance import prior_of
+from collector.report.campaign_pages import (
+    CampaignSource,
+    PlanForecast,
+    ReportedShard,
+    SessionCase,
+    StoredSession,
+)
+from collector.store.base import Store
+from jobs.planning.stored_plans import committed_shards, known_node_failures
+from jobs.status.follower import READERS
+from jobs.status.picture import CampaignStatus
+from jobs.status.plan_status import PlanStatus
+from jobs.status.why import ClusterView
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The stored sessions of a campaign, earliest first, with the readings of their canaries.
+
+    `without_part` counts the sessions of each shard that began and left no part: they are lost, or
+    still run. `unreadable` are the keys of parts that cannot be read, with the reason."""
+
+    sessions: tuple[StoredSession, ...]
+    canaries: tuple[SessionReadings, ...]
+    without_part: Mapping[str, int]
+    unreadable: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    session: StoredSession
+    canaries: SessionReadings | None
+
+
+class TimelineReader:
+    """Reads the timeline of a campaign repeatedly."""
+
+    def __init__(self, store: Store, campaign: str):
+        self._store, self._campaign = store, campaign
+        self._parts: dict[str, _Part | BadInput] = {}
+        self._counted: dict[str, Mapping[str, Usage]] = {}  # of committed shards, by part
+
+    def read(self) -> Timeline:
+        parts, without = self._listed()
+        new = [key for key in parts if key not in self._parts]
+        self._parts |= zip(new, map_concurrently(self._part, new, READERS), strict=True)
+        # A shard may be committed after the listing: its parts are then counted the next time.
+        shards = set(parts.values())
+        done = committed_shards(self._store, self._campaign) & shards
+        open_shards = [shard for shard in done if shard not in self._counted]
+        found = map_concurrently(self._usages, open_shards, READERS)
+        self._counted |= zip(open_shards, found, strict=True)
+        known = {key: part for key in parts if isinstance(part := self._parts[key], _Part)}
+        return Timeline(
+            tuple(sorted(self._sessions(known), key=lambda one: one.first_s)),
+            tuple(part.canaries for part in known.values() if part.canaries is not None),
+            without,
+            tuple(str(part) for key in parts if isinstance(part := self._parts[key], BadInput)),
+        )
+
+    def _listed(self) -> tuple[dict[str, str], Counter[str]]:
+        """Return the shard of each part, by its key; and for each shard the number of sessions that
+        began and have no part."""
+        prefix = keys.all_attempts(self._campaign)
+        parts: dict[str, str] = {}
+        begun: dict[tuple[str, str], set[int]] = defaultdict(set)
+        ended: dict[tuple[str, str], set[int]] = defaultdict(set)
+        for info in self._store.list(prefix):
+            shard = info.key.removeprefix(prefix).partition("/")[0]
+            found = keys.session_object(info.key, self._campaign, shard)
+            if found is None:
+                continue
+            if found.kind == "session":
+                begun[shard, found.attempt].add(found.session)
+            elif found.kind == "part":
+                parts[info.key] = shard
+                ended[shard, found.attempt].add(found.session)
+        without: Counter[str] = Counter()
+        for (shard, attempt), numbers in begun.items():
+            if left := len(numbers - ended[shard, attempt]):
+                without[shard] += left
+        return parts, without
+
+    def _usages(self, shard: str) -> Mapping[str, Usage]:
+        """Return the usage of each part that a committed shard counts; none if the commit cannot be
+        read, which a merge reports."""
+        try:
+            commit = read_commit(self._store, self._campaign, shard)
+            if commit is None:
+                return {}
+            key = commit.manifest.key
+            manifest = manifest_from_json(self._store.get(key), key=key)
+        except (BadInput, NotFound):
+            return {}
+        return {entry.part.key: entry.usage for entry in manifest.parts}
+
+    def _part(self, key: str) -> _Part | BadInput:
+        prefix = keys.all_attempts(self._campaign)
+        shard = key.removeprefix(prefix).partition("/")[0]
+        found = keys.session_object(key, self._campaign, shard)
+        assert found is not None  # the listing has only such keys
+        entry = keys.part_entry(self._campaign, shard, found.attempt, found.session)
+        try:
+            usage = entry_from_json(self._store.get(entry), key=entry).usage
+        except (BadInput, NotFound):
+            usage = NO_USAGE
+        try:
+            return _part_of(self._store.get(key), key, shard, found, usage)
+        except NotFound:
+            return BadInput("was removed while the campaign was read", path=key)
+        except BadInput as error:
+            return error
+        except ValueError as error:
+            return BadInput(f"expected a part: {error}", path=key)
+
+    def _sessions(self, known: Mapping[str, _Part]) -> Iterable[StoredSession]:
+        for key, part in known.items():
+            counted = self._counted.get(part.session.shard)
+            usage = part.session.usage if counted is None else counted.get(key)
+            yield replace(part.session, counts=usage is not None, usage=usage or part.session.usage)
+
+
+def _part_of(data: bytes, key: str, shard: str, found: keys.SessionObject, usage: Usage) -> _Part:
+    """Return the session of a part. Its cells are checked as far as the page uses them: a merge
+    checks each part in full, which takes 50 times as long."""
+    names = data.partition(b"\n")[0].decode("utf-8", "replace").split(",")
+    if not is_header(names):
+        raise BadInput("expected a part with one column per field of a measurement", path=key)
+    rows = [
+        ABSENT | dict(zip(names, row, strict=True)) for _, row in table_rows(data, names, path=key)
+    ]
+    cases = tuple(
+        SessionCase(
+            kernel_type=row["kernel_type"],
+            case_id=row["case"],
+            outcome=row["outcome"],
+            reason=row["reason"],
+            mean_us=float(row["mean_us"]) if row["mean_us"] else None,
+            begin_s=_epoch_s(row["started_at"]),
+            end_s=_epoch_s(row["ended_at"]),
+            has_warning=bool(row["warnings"]),
+        )
+        for row in rows
+        if not row["asked"]  # what ran instead of a case is not a case of the shard
+    )
+    first = rows[0] if rows else defaultdict(str)
+    node, serial = first["node"], first["device_serial"]
+    session = StoredSession(
+        int(first["plan"] or 0), shard, found.attempt, found.session, node, serial, usage, cases
+    )
+    readings = next(filter(None, (row["canaries"] for row in rows)), "")
+    canaries = None
+    if readings:
+        device = f"{node} {serial}" if serial else f"{node} device {first['rank']}"
+        name = "/".join((shard, found.attempt, str(found.session)))
+        began = min(filter(None, (row["started_at"] for row in rows)), default="")
+        canaries = SessionReadings(
+            name, device, first["cache"], began, value_of("canaries", readings)
+        )
+    return _Part(session, canaries)
+
+
+def _epoch_s(text: str) -> float | None:
+    """Return a time of a part in seconds since 1970; None if it has none."""
+    return datetime.fromisoformat(text).timestamp() if text else None
+
+
+class CampaignReader:
+    """Reads all that the page of a campaign shows, repeatedly."""
+
+    def __init__(self, store: Store, campaign: str, view: ClusterView):
+        self._store, self._campaign = store, campaign
+        self._status = CampaignStatus(store, campaign, view)
+        self._timeline = TimelineReader(store, campaign)
+
+    def read(self) -> CampaignSource:
+        lines = list(self._status.lines(deep=False))
+        plans, timeline = self._status.plans, self._timeline.read()
+        failures = known_node_failures(self._store, self._campaign)
+        nodes = {one.node for one in failures.seen} | {one.node for one in timeline.sessions}
+        return CampaignSource(
+            self._campaign,
+            self._store.url,
+            [_forecast(one.plan) for one in plans],
+            [
+                ReportedShard(one.plan.number, s.shard, s.cases, s.done, s.committed, s.predicted_s)
+                for one in plans
+                for s in one.shards
+            ],
+            timeline.sessions,
+            timeline.without_part,
+            _factors(timeline.canaries, plans),
+            {node: len(shards) for node, shards in failures.against().items()},
+            failures.quarantined(sorted(nodes)),
+            timeline.unreadable,
+            lines,
+            plans[-1].remaining_s() if plans else 0.0,
+            self._status.is_finished,
+        )
+
+
+def _forecast(plan: Plan) -> PlanForecast:
+    found = plan.forecast
+    device_s = fsum(shard.predicted_s for shard in plan.shards)
+    return PlanForecast(
+        plan.number, plan.stack.version_path, plan.devices, found.wall_s, found.floor_s, device_s
+    )
+
+
+def _factors(
+    readings: Sequence[SessionReadings], plans: Sequence[PlanStatus]
+) -> Sequence[DeviceFactor]:
+    """Return how fast each device was by the canaries of its sessions."""
+    if not readings or not plans:
+        return ()
+    prior = prior_of(plans[-1].plan.stack.device)
+    return device_factors(session_factors(readings, prior), prior)

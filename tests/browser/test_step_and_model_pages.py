@@ -1,0 +1,91 @@
+"""The pages of a step and of a model in a browser, with the values of their CSVs."""
+
+import csv
+import math
+
+import pytest
+
+from tests.bench.varied_database import HOSTILE
+from tests.browser.chromium import shown
+from tests.browser.models import MEASURED, write_made_model
+from tests.browser.steps import STEPS, made_step, write_made_step
+
+
+@pytest.fixture(scope="module")
+def step(made_folder):
+    return write_made_step(made_folder)
+
+
+@pytest.fixture(scope="module")
+def model(made_folder):
+    return write_made_model(made_folder)
+
+
+def _rows(file):
+    with file.open(newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+def _in_us(text):
+    value, unit = text.split("\n")[0].split()
+    return float(value) * {"µs": 1, "ms": 1e3, "s": 1e6}[unit]
+
+
+@pytest.mark.parametrize("width", [1440, 400])
+def test_step_is_drawn_and_searched(browser, step, width):
+    with shown(browser, width=width) as one:
+        one.open(step / "index.html")
+        assert not one.is_wider_than_window()
+        assert len(one.page.query_selector_all("figure svg.plot")) == 3
+        assert one.blank_figures() == []
+        assert HOSTILE in one.page.inner_text(".head")
+        one.page.fill("#cases input", "swiglu")
+        rows = one.page.query_selector_all("#cases tbody tr td:first-child")
+        assert rows and {row.inner_text() for row in rows} == {"SwiGlu"}
+        assert one.faults == []
+
+
+def test_times_of_a_step_add_up_to_those_of_the_csv(browser, step):
+    """The bar of the residual ends at the step; its kernels are those of the CSV."""
+    rows = _rows(step / "index.csv")
+    apart = sum(int(r["launches"]) * float(r["isolated_us"]) for r in rows if r["isolated_us"])
+    in_situ = sum(float(row["in_situ_total_us"]) for row in rows)
+    found = made_step()
+    with shown(browser) as one:
+        one.open(step / "index.html")
+        tiles = [tile.inner_text() for tile in one.page.query_selector_all("dd")]
+        causes = one.page.inner_text("#causes")
+    assert math.isclose(_in_us(tiles[0]), found.parts.measured_us / STEPS, rel_tol=1e-3)
+    assert math.isclose(_in_us(tiles[1]), in_situ / STEPS, rel_tol=1e-3)
+    assert math.isclose(_in_us(tiles[3]), apart / STEPS, rel_tol=1e-3)
+    assert math.isclose(sum(us for _, us in found.parts.parts), found.parts.measured_us)
+    assert "waiting for other ranks" in causes
+
+
+@pytest.mark.parametrize("width", [1440, 400])
+def test_model_is_drawn_by_pass(browser, model, width):
+    with shown(browser, width=width) as one:
+        one.open(model / "index.html")
+        assert not one.is_wider_than_window()
+        assert len(one.page.query_selector_all("figure svg.plot")) == 4
+        assert one.blank_figures() == []
+        one.page.fill("#pass-1 input", "roofline only")
+        kernels = one.page.query_selector_all("#pass-1 tbody td:nth-child(2)")
+        assert kernels and not {one.inner_text() for one in kernels} & set(MEASURED)
+        assert one.faults == []
+
+
+def test_times_of_a_model_are_those_of_the_csv(browser, model):
+    rows = _rows(model / "index.csv")
+    with shown(browser) as one:
+        one.open(model / "index.html")
+        tiles = [tile.inner_text() for tile in one.page.query_selector_all("dd")]
+    for at, phase in enumerate(("prefill", "decode")):
+        own = [row for row in rows if row["phase"] == phase]
+        each = [float(row["value_us"] or row["roofline_us"] or 0) for row in own]
+        whole = sum(int(r["launches"]) * us for r, us in zip(own, each, strict=True))
+        known = sum(int(r["launches"]) * float(r["value_us"]) for r in own if r["value_us"])
+        assert math.isclose(_in_us(tiles[2 * at]), whole, rel_tol=1e-3)
+        share = float(tiles[2 * at + 1].split("\n")[0].rstrip(" %"))
+        assert 80 < share < 100 and math.isclose(share, 100 * known / whole, abs_tol=0.6)
+        assert {row["kernel"] for row in own if row["value_us"]} == set(MEASURED)
