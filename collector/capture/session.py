@@ -15,7 +15,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -40,32 +41,87 @@ class _Profiler(Protocol):
     def add_metadata_json(self, key: str, value: str) -> None: ...
 
 
-class CaptureSession:
-    """A running capture. Call `step` after each step of the program."""
+class _Recording:
+    """One run of the profiler, from the first step that it counts to the files that it leaves."""
 
-    def __init__(
-        self, settings: CaptureSettings, profiler: _Profiler, calls: DispatchedCalls | None
-    ) -> None:
+    def __init__(self, settings: CaptureSettings, backend: str) -> None:
         self.settings = settings
-        self.verdicts: tuple[RankVerdict, ...] = ()  # of all ranks so far, when the block has ended
         self.steps_seen = 0
-        self._profiler, self._calls = profiler, calls
+        self._backend, self._began_s = backend, time.time()
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        self._run = _run_folder(settings.folder)
+        self._stack = ExitStack()
+        self._calls = self._stack.enter_context(DispatchedCalls()) if backend == "cpu" else None
+        self.profiler = self._stack.enter_context(_profiler(settings, backend, self._run))
         self._mark()
 
     def step(self) -> None:
-        """End the step that has run since the last call."""
-        self._profiler.step()
+        self.profiler.step()
         self.steps_seen += 1
         self._mark()
 
-    def add_metadata(self, key: str, value: object) -> None:
-        """Store a value with the capture, as JSON."""
-        self._profiler.add_metadata_json(key, json.dumps(value))
+    @property
+    def steps_kept(self) -> int:
+        return sum(is_kept(self.settings, step) for step in range(self.steps_seen))
+
+    def end(self, faults: Sequence[str] = ()) -> None:
+        """Stop the profiler, and write the tables and facts of this rank."""
+        if self._calls is not None:
+            self._calls.step = None
+        self._stack.close()
+        if self._calls is not None:
+            write_profile(self._calls.launches, self._run)
+        _write_facts(self.settings, self._facts(faults))
 
     def _mark(self) -> None:
         if self._calls is not None:
             kept = is_kept(self.settings, self.steps_seen)
             self._calls.step = self.steps_seen if kept else None
+
+    def _facts(self, faults: Sequence[str]) -> dict[str, object]:
+        return {
+            "backend": self._backend,
+            "pid": os.getpid(),
+            "steps_seen": self.steps_seen,
+            "steps_kept": self.steps_kept,
+            "began_s": self._began_s,
+            "faults": list(faults),
+            "torch": torch.__version__,
+        }
+
+
+class CaptureSession:
+    """A running capture. Call `step` after each step of the program."""
+
+    def __init__(self, settings: CaptureSettings, backend: str) -> None:
+        self.settings = settings
+        self.verdicts: tuple[RankVerdict, ...] = ()  # of all ranks so far, when the capture ended
+        self.steps_seen = 0
+        self._recording: _Recording | None = _Recording(settings, backend)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether all rounds are recorded, so that further steps add nothing."""
+        return self.steps_seen >= self.settings.least_steps
+
+    def step(self) -> None:
+        """End the step that has run since the last call."""
+        self.steps_seen += 1
+        if self._recording is not None:
+            self._recording.step()
+
+    def add_metadata(self, key: str, value: object) -> None:
+        """Store a value with the capture, as JSON."""
+        if self._recording is not None:
+            self._recording.profiler.add_metadata_json(key, json.dumps(value))
+
+    def end(self, *, judge: bool = True) -> None:
+        """Stop the capture, and judge it if requested. A second call does nothing."""
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.end()
+            if judge:
+                self.verdicts = verdicts(self.settings.folder)
 
 
 def is_kept(settings: CaptureSettings, step: int) -> bool:
@@ -89,6 +145,17 @@ def capture(
         options: the fields of `CaptureSettings`.
 
     Raises BadInput before anything starts for options that do not fit each other."""
+    session = begin_capture(folder, device, options)
+    try:
+        yield session
+    finally:
+        session.end()
+
+
+def begin_capture(
+    folder: str | Path, device: str | None, options: Mapping[str, Any]
+) -> CaptureSession:
+    """Start a capture that its `end` ends: `capture` without a block."""
     try:
         settings = CaptureSettings(Path(folder), **options)
     except TypeError as error:
@@ -97,22 +164,7 @@ def capture(
     if backend not in BACKENDS:
         raise BadInput(f"device: expected one of {', '.join(BACKENDS)}, got {backend!r}")
     settings.check()
-    settings.folder.mkdir(parents=True, exist_ok=True)
-    run = _run_folder(settings.folder)
-    began_s = time.time()
-    with ExitStack() as stack:
-        calls = stack.enter_context(DispatchedCalls()) if backend == "cpu" else None
-        profiler = stack.enter_context(_profiler(settings, backend, run))
-        session = CaptureSession(settings, profiler, calls)
-        try:
-            yield session
-        finally:
-            if calls is not None:
-                calls.step = None
-    if calls is not None:
-        write_profile(calls.launches, run)
-    _write_facts(settings, backend, session.steps_seen, began_s)
-    session.verdicts = verdicts(settings.folder)
+    return CaptureSession(settings, backend)
 
 
 def available_backend() -> str:
@@ -127,9 +179,13 @@ def available_backend() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def rank_of(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the rank of this process, which torchrun sets; 0 if it is alone."""
-    return int(environment.get("RANK", "0"))
+def ranks() -> tuple[int, int]:
+    """Return the rank of this process and their number: those of torch.distributed, else those that
+    torchrun sets, else (0, 1)."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _run_folder(folder: Path) -> Path:
@@ -144,14 +200,17 @@ def _profiler(
 
 
 def _common(settings: CaptureSettings, profiler: Any) -> dict[str, Any]:
-    return {
-        "schedule": profiler.schedule(
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a schedule has no warmup, which a user chose
+        schedule = profiler.schedule(
             skip_first=settings.skip_first,
             wait=settings.wait,
             warmup=settings.warmup,
             active=settings.steps,
             repeat=settings.repeat,
-        ),
+        )
+    return {
+        "schedule": schedule,
         "record_shapes": settings.shapes,
         "profile_memory": settings.memory,
         "with_stack": settings.stack,
@@ -209,20 +268,15 @@ def _npu_profiler(settings: CaptureSettings) -> AbstractContextManager[_Profiler
     return made
 
 
-def _write_facts(settings: CaptureSettings, backend: str, steps_seen: int, began_s: float) -> None:
-    """Write what this rank was asked for and what it saw, for the verdict."""
-    rank, world = rank_of(), int(os.environ.get("WORLD_SIZE", "1"))
+def _write_facts(settings: CaptureSettings, recorded: Mapping[str, object]) -> None:
+    """Write what this rank was asked for and what it recorded, for the verdict."""
+    rank, world = ranks()
     facts = {
         **asdict(settings),
         "folder": str(settings.folder),
-        "backend": backend,
         "rank": rank,
         "world_size": world,
-        "pid": os.getpid(),
-        "steps_seen": steps_seen,
-        "steps_kept": sum(is_kept(settings, step) for step in range(steps_seen)),
-        "began_s": began_s,
-        "torch": torch.__version__,
+        **recorded,
     }
     path = settings.folder / CAPTURE_FILE.format(rank=rank)
     path.write_bytes(readable_json(facts))

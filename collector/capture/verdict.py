@@ -87,10 +87,13 @@ def verdicts(folder: Path) -> tuple[RankVerdict, ...]:
         own = [run for run in runs if _is_of(run, facts)]
         judged.update(own)
         rank = int(facts.get("rank", 0))
+        noted = tuple(map(str, facts.get("faults", ())))  # what stopped or prevented the capture
         if not own:
-            fault = "no folder of this process: the profiler wrote nothing"
-            found.append(RankVerdict(rank, folder, faults=(fault,)))
-        found += [_of_run(run, rank, facts) for run in own]
+            faults = noted or ("no folder of this process: the profiler wrote nothing",)
+            found.append(RankVerdict(rank, folder, faults=faults))
+        for run in own:
+            one = _of_run(run, rank, facts)
+            found.append(replace(one, faults=(*one.faults, *noted)))
     found += _missing(folder, known)
     if older := [run.name for run in runs if run not in judged]:
         note = f"{counted(len(older), 'folder')} of other captures here: {', '.join(older[:3])}"

@@ -1,11 +1,12 @@
 """`opmeter capture`: profiles of running programs, and whether they can be used."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from collector.capture.injection import Injection, StepsBy
 from collector.capture.settings import (
     DYNAMIC_FILE,
     CaptureSettings,
@@ -16,6 +17,9 @@ from collector.capture.settings import (
 )
 from collector.codec.errors import BadInput
 from jobs.cli.terminal import print_json, say, say_lines
+
+if TYPE_CHECKING:
+    from collector.capture.verdict import RankVerdict
 
 _UNUSABLE = 1
 
@@ -36,7 +40,6 @@ def check_command(
     from collector.capture.verdict import verdicts
 
     found = verdicts(folder)
-    is_unusable = any(one.is_empty for one in found)
     if as_json:
         print_json(
             [
@@ -53,11 +56,66 @@ def check_command(
                 for one in found
             ]
         )
-        return _UNUSABLE if is_unusable else 0
+        return _UNUSABLE if any(one.is_empty for one in found) else 0
+    return _say_verdicts(folder, found)
+
+
+def _say_verdicts(folder: Path, found: Sequence["RankVerdict"]) -> int:
+    """Print verdicts and the next command; return the exit code."""
     say_lines(map(str, found))
-    if not is_unusable:
-        say(f"next: opmeter coverage --profile {folder}")
-    return _UNUSABLE if is_unusable else 0
+    if any(one.is_empty for one in found):
+        return _UNUSABLE
+    say(f"next: opmeter coverage --profile {folder}")
+    return 0
+
+
+def run_command(
+    command: Annotated[list[str], typer.Argument(help="program with its arguments, after `--`")],
+    *,
+    output: Annotated[Path, typer.Option(help="folder for the capture")] = Path("prof"),
+    steps: Annotated[int, typer.Option(help="steps to record", min=1)] = 1,
+    warmup: Annotated[int, typer.Option(help="steps to drop before them", min=0)] = 1,
+    skip_first: Annotated[int, typer.Option(help="steps to skip before the warmup", min=0)] = 0,
+    by: Annotated[StepsBy, typer.Option(help="what ends a step")] = StepsBy.AUTO,
+    after_s: Annotated[
+        float, typer.Option(help="time without a step until a window is recorded, in s", min=0)
+    ] = 60.0,
+    seconds: Annotated[float, typer.Option(help="length of the window, in s", min=0.1)] = 5.0,
+    device: Annotated[
+        str | None, typer.Option(help="npu, cuda or cpu  [default: the first available]")
+    ] = None,
+    level: Annotated[Level, typer.Option(help="how much an NPU records")] = Level.LEVEL1,
+    metrics: Annotated[
+        CoreMetrics, typer.Option(help="counters of AI cores")
+    ] = CoreMetrics.PIPE_UTILIZATION,
+    export: Annotated[Export, typer.Option(help="files that the analysis writes")] = Export.TEXT,
+    analyse: Annotated[bool, typer.Option(help="analyse the capture in the program")] = True,
+) -> int:
+    """Run a program with a capture inside, and judge the capture when it ends.
+
+    The program is not changed: a step of an optimizer ends a step, in inference a call of the
+    outermost module, and without either a window of time is recorded. Children of the program,
+    such as those of torchrun, are captured too, each to its rank. The exit code is that of the
+    program; if it is 0, then 1 if a rank recorded nothing that can be used.
+
+    \b
+    Examples:
+      opmeter capture run --steps 3 -- python train.py --epochs 1
+      opmeter capture run --output prof/tp2 -- torchrun --nproc-per-node 2 train.py
+    """
+    from collector.capture.program import run_captured
+    from collector.capture.verdict import verdicts
+
+    options = {"steps": steps, "warmup": warmup, "skip_first": skip_first, "level": level}
+    options |= {"metrics": metrics, "export": export, "analyse": analyse}
+    injection = Injection(str(output.absolute()), options, device, by, after_s, seconds)
+    code = run_captured(command, injection)
+    try:
+        unusable = _say_verdicts(output, verdicts(output))
+    except BadInput as error:
+        say(f"{error}: no process took a step in time; see --by and --after-s", err=True)
+        unusable = _UNUSABLE
+    return code or unusable
 
 
 def dynamic_command(
@@ -157,6 +215,7 @@ def analyse_command(
 
 
 COMMANDS: dict[str, Callable[..., int | None]] = {
+    "run": run_command,
     "check": check_command,
     "analyse": analyse_command,
     "dynamic": dynamic_command,

@@ -1,0 +1,170 @@
+"""A program that knows nothing of captures is captured by its own steps."""
+
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+torch = pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
+
+from collector.capture import injection  # noqa: E402
+from collector.capture.injection import VARIABLE, Injection, StepsBy  # noqa: E402
+from collector.capture.program import run_captured  # noqa: E402
+from collector.capture.verdict import CAPTURE_FILE, verdicts  # noqa: E402
+from collector.codec.errors import BadInput  # noqa: E402
+from jobs.cli.app import app  # noqa: E402
+from tests.waiting import wait_for  # noqa: E402
+
+pytestmark = pytest.mark.torch
+ROOT = Path(__file__).parents[4]
+OPTIONS = {"steps": 2}
+
+
+class Attached:
+    """Attaches a capture to this process; `end` is what runs when a process ends."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.monkeypatch = folder, monkeypatch
+        self.at_exit = []
+
+    def __call__(self, options=OPTIONS, **given):
+        one = Injection(str(self.folder), options, "cpu", **given)
+        self.monkeypatch.setenv(VARIABLE, one.to_variable())
+        self.monkeypatch.setattr(injection.atexit, "register", self.at_exit.append)
+        injection.attach()
+        return self.folder
+
+    def end(self):
+        while self.at_exit:
+            self.at_exit.pop()()
+
+
+@pytest.fixture
+def attach(tmp_path, monkeypatch):
+    before = signal.getsignal(signal.SIGRTMAX - 1)
+    attached = Attached(tmp_path / "prof", monkeypatch)
+    yield attached
+    attached.end()
+    signal.signal(signal.SIGRTMAX - 1, before)
+    logging.getLogger(injection.__name__).handlers.clear()
+
+
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.SiLU(), torch.nn.Linear(16, 8))
+
+
+def trained(steps):
+    one, x = model(), torch.ones(4, 8)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for _ in range(2)]
+    for _ in range(steps):
+        for _ in range(2):  # gradients of two batches
+            one(x).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_steps_of_training_are_those_of_the_first_optimizer(attach):
+    folder = attach(by=StepsBy.AUTO)
+    trained(5)
+    (verdict,) = verdicts(folder)
+    assert verdict.steps == 2 and verdict.share == 1.0 and not verdict.faults
+    rows = verdict.rows
+    trained(5)  # the hooks are gone
+    assert verdicts(folder)[0].rows == rows
+
+
+def test_steps_of_inference_are_calls_of_the_module_that_repeats(attach):
+    folder = attach(by=StepsBy.AUTO)
+    one, head, x = model(), torch.nn.Linear(8, 4), torch.ones(4, 8)
+    with torch.no_grad():
+        head(one(one(x)))  # another order than in the steps
+        for _ in range(5):
+            head(one(x)).argmax(-1)
+    (verdict,) = verdicts(folder)
+    assert (verdict.rows, verdict.steps, verdict.faults) == (10, 2, ())
+
+
+def test_without_steps_a_window_of_time_is_recorded(attach):
+    folder = attach(by=StepsBy.AUTO, after_s=0.05, seconds=0.05)
+    x, facts = torch.ones(4, 4), folder / CAPTURE_FILE.format(rank=0)
+
+    def is_written():
+        x @ x
+        return facts.exists()
+
+    wait_for(is_written)
+    (verdict,) = verdicts(folder)
+    assert verdict.steps == 1 and verdict.rows and not verdict.faults
+
+
+def test_a_window_waits_while_the_program_is_in_a_mode_of_torch(attach):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    folder = attach(by=StepsBy.TIME, after_s=0.01, seconds=0.01)
+    with Mode():
+        ended = time.monotonic() + 0.15
+        while time.monotonic() < ended:
+            torch.ones(4) + 1
+        assert not folder.exists()
+    facts = folder / CAPTURE_FILE.format(rank=0)
+    wait_for(facts.exists)
+    assert verdicts(folder)[0].steps <= 1
+
+
+def test_a_capture_that_fails_leaves_the_program_alone(attach):
+    folder = attach(options={"steps": 1, "level": "Level0"})
+    trained(3)
+    assert not folder.exists()
+
+
+def test_a_program_that_ends_early_is_reported(attach):
+    folder = attach(by=StepsBy.OPTIMIZER, options={"steps": 9})
+    trained(4)
+    attach.end()
+    (verdict,) = verdicts(folder)
+    assert verdict.steps == 2 and "expected 9 steps, got 2" in verdict.faults
+
+
+PROGRAM = """
+import os, subprocess, sys
+if "RANK" in os.environ:
+    import torch
+    one = torch.nn.Linear(8, 8)
+    with torch.no_grad():
+        for _ in range(5):
+            one(torch.ones(2, 8))
+else:
+    ranks = []
+    for rank in "01":
+        os.environ |= {"RANK": rank, "WORLD_SIZE": "2"}
+        ranks.append(subprocess.Popen([sys.executable, __file__]))
+    assert not any(one.wait() for one in ranks)
+    sys.exit(int(os.environ["CODE_OF_ITS_OWN"]))
+"""
+
+
+def test_ranks_that_a_program_starts_are_captured_and_its_exit_code_is_kept(tmp_path, monkeypatch):
+    (tmp_path / "launch.py").write_text(PROGRAM)
+    (tmp_path / "sitecustomize.py").write_text("import os; os.environ['CODE_OF_ITS_OWN'] = '7'")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{tmp_path}")
+    folder = tmp_path / "prof"
+    arguments = ["capture", "run", "--device", "cpu", "--output", str(folder)]
+    program = [sys.executable, str(tmp_path / "launch.py")]
+    done = CliRunner().invoke(app, [*arguments, "--", *program])
+    assert done.exit_code == 7, done.output
+    found = verdicts(folder)
+    assert [(one.rank, one.rows, one.faults) for one in found] == [(0, 2, ()), (1, 2, ())]
+    with pytest.raises(BadInput):  # the folder has a capture now
+        run_captured(program, Injection(str(folder)))
+    with pytest.raises(BadInput):
+        run_captured(["/no/program"], Injection(str(tmp_path / "other")))
