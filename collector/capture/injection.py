@@ -97,6 +97,7 @@ class _Injected:
         self._pid = os.getpid()
         self._session: CaptureSession | None = None
         self._is_done = False
+        self._is_busy = False  # in the profiler, where a signal may interrupt
         self._by: StepsBy | None = None  # what ends the steps of this program
         self._source: Callable[[], object] = lambda: None  # the optimizer or module that does
         self._calls = WeakKeyDictionary[Any, int]()  # of outermost modules
@@ -189,13 +190,15 @@ class _Injected:
     def _on_time(self, _: int, frame: FrameType | None) -> None:
         if self._is_idle or self._by not in (None, StepsBy.TIME):
             return
-        if not self._is_outside_of_modes or _is_dispatching(frame):
+        if self._is_busy or not self._is_outside_of_modes or _is_dispatching(frame):
             self._after(_BUSY_S)
         elif self._by is None:
             self._begin(StepsBy.TIME, None)
             self._after(self._injection.seconds)
         else:
             self._end_step()
+            if not self._is_done:  # the steps of a trial are windows too
+                self._after(self._injection.seconds)
 
     def _begin(self, by: StepsBy, source: Any) -> None:
         from collector.capture.session import begin_capture
@@ -217,7 +220,7 @@ class _Injected:
         if self._session is not None:
             with self._guarded():
                 self._session.step()
-                if self._session.is_recorded and self._is_outside_of_modes:
+                if self._session.is_ended and self._is_outside_of_modes:
                     self._end()
 
     def _end(self) -> None:
@@ -242,6 +245,7 @@ class _Injected:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
+        self._is_busy = True
         try:
             yield
         except Exception as error:  # the program must not fail because of its capture
@@ -249,6 +253,8 @@ class _Injected:
             self._session = None
             is_ours = isinstance(error, OpmeterError)
             _LOG.error("the capture failed: %s", error, exc_info=None if is_ours else error)
+        finally:
+            self._is_busy = False
 
 
 _ONE_WINDOW = {"steps": 1, "warmup": 0, "wait": 0, "skip_first": 0, "repeat": 1}
@@ -273,6 +279,7 @@ def _is_dispatching(frame: FrameType | None) -> bool:
 def _log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("opmeter capture: %(message)s"))
-    _LOG.addHandler(handler)
-    _LOG.setLevel(logging.INFO)
-    _LOG.propagate = False
+    log = logging.getLogger("collector.capture")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False

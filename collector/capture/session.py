@@ -12,25 +12,36 @@ passed as None in the hope that it is ignored.
 
 import importlib
 import json
+import logging
 import os
+import shutil
 import socket
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from collector.capture.dispatched import DispatchedCalls, write_profile
-from collector.capture.settings import CaptureSettings, Export
+from collector.capture.settings import (
+    TRIAL_STEPS,
+    CaptureSettings,
+    Export,
+    faults_of_versions,
+)
 from collector.capture.verdict import CAPTURE_FILE, RankVerdict, verdicts
 from collector.codec.canonical import readable_json
 from collector.codec.errors import BadInput
+from collector.codec.text import counted
+from collector.host.version_pairs import npu_versions
 
 BACKENDS = ("npu", "cuda", "cpu")
+_LOG = logging.getLogger(__name__)
+_SHARE_OF_DISK = 0.9  # of the free bytes, that a capture may take
 
 
 class _Profiler(Protocol):
@@ -78,37 +89,55 @@ class _Recording:
             kept = is_kept(self.settings, self.steps_seen)
             self._calls.step = self.steps_seen if kept else None
 
+    @property
+    def folders(self) -> list[Path]:
+        """The folders that this process has written here; torch_npu chooses their names."""
+        return sorted(self.settings.folder.glob(f"*_{os.getpid()}_*_ascend_pt"))
+
     def _facts(self, faults: Sequence[str]) -> dict[str, object]:
         return {
-            "backend": self._backend,
-            "pid": os.getpid(),
+            **_process(self._backend),
             "steps_seen": self.steps_seen,
             "steps_kept": self.steps_kept,
             "began_s": self._began_s,
             "faults": list(faults),
-            "torch": torch.__version__,
         }
 
 
+def _process(backend: str) -> dict[str, object]:
+    return {"backend": backend, "pid": os.getpid(), "torch": torch.__version__}
+
+
 class CaptureSession:
-    """A running capture. Call `step` after each step of the program."""
+    """A running capture. Call `step` after each step of the program.
+
+    With a trial, the first steps are recorded in `FOLDER_trial` and judged there. The capture
+    begins only if they can be used."""
 
     def __init__(self, settings: CaptureSettings, backend: str) -> None:
         self.settings = settings
         self.verdicts: tuple[RankVerdict, ...] = ()  # of all ranks so far, when the capture ended
-        self.steps_seen = 0
-        self._recording: _Recording | None = _Recording(settings, backend)
+        self._backend = backend
+        self._bytes_of_step = 0
+        first = _of_trial(settings) if settings.trial else settings
+        self._recording: _Recording | None = _Recording(first, backend)
 
     @property
-    def is_recorded(self) -> bool:
-        """Whether all rounds are recorded, so that further steps add nothing."""
-        return self.steps_seen >= self.settings.least_steps
+    def is_ended(self) -> bool:
+        """Whether further steps add nothing: all rounds are recorded, or something stopped it."""
+        one = self._recording
+        return one is None or (not self._is_trial and one.steps_seen >= one.settings.least_steps)
 
     def step(self) -> None:
         """End the step that has run since the last call."""
-        self.steps_seen += 1
-        if self._recording is not None:
-            self._recording.step()
+        one = self._recording
+        if one is None:
+            return
+        one.step()
+        if self._is_trial and one.steps_seen >= one.settings.least_steps:
+            self._end_trial(one)
+        elif not self._is_trial and not self.is_ended:
+            self._keep_within_budget(one)
 
     def add_metadata(self, key: str, value: object) -> None:
         """Store a value with the capture, as JSON."""
@@ -117,11 +146,86 @@ class CaptureSession:
 
     def end(self, *, judge: bool = True) -> None:
         """Stop the capture, and judge it if requested. A second call does nothing."""
-        recording, self._recording = self._recording, None
-        if recording is not None:
-            recording.end()
-            if judge:
-                self.verdicts = verdicts(self.settings.folder)
+        one, self._recording = self._recording, None
+        if one is not None:
+            one.end()
+            if one.settings.folder != self.settings.folder:
+                self._give_up(f"the program ended in the trial, after {one.steps_seen} steps")
+        if judge and not self.verdicts:
+            self.verdicts = verdicts(self.settings.folder)
+
+    @property
+    def _is_trial(self) -> bool:
+        one = self._recording
+        return one is not None and one.settings.folder != self.settings.folder
+
+    def _end_trial(self, one: _Recording) -> None:
+        """Begin the capture if the trial can be used; a trial that can be used is removed."""
+        one.end()
+        self._recording = None
+        rank, _ = ranks()
+        judged = [found for found in verdicts(one.settings.folder) if found.rank == rank]
+        if fault := next((str(found) for found in judged if found.is_empty), ""):
+            where = f"its files are in {one.settings.folder}"
+            self._give_up(f"the capture did not begin: the trial cannot be used: {fault}; {where}")
+            return
+        self._bytes_of_step = sum(map(_size_of, one.folders))
+        self._remove(one, rank)
+        kept = self.settings.steps * self.settings.repeat
+        budget, estimate = self._budget, self._bytes_of_step * kept
+        _LOG.info(
+            "the trial can be used; a step has %s bytes, %d steps about %s of %s",
+            *(f"{self._bytes_of_step:,}", kept, f"{estimate:,}", f"{budget:,}"),
+        )
+        if self._bytes_of_step > budget:
+            what = f"a step has about {self._bytes_of_step:,} bytes, expected at most {budget:,}"
+            self._give_up(f"the capture did not begin: {what}")
+            return
+        main = replace(self.settings, skip_first=0, trial=False)
+        self._recording = _Recording(main, self._backend)
+
+    @property
+    def _budget(self) -> int:
+        """The bytes that the capture may have: `max_bytes`, and most of what the disk has left."""
+        free = int(shutil.disk_usage(self.settings.folder.parent).free * _SHARE_OF_DISK)
+        return min(free, self.settings.max_bytes or free)
+
+    def _keep_within_budget(self, one: _Recording) -> None:
+        """Stop a capture that the next step would make larger than its budget."""
+        if not self.settings.trial or not one.steps_kept:
+            return
+        written = sum(map(_size_of, one.folders))
+        size = max(written, self._bytes_of_step * one.steps_kept) + self._bytes_of_step
+        budget = self.settings.max_bytes or written + self._budget
+        if size > budget:
+            self._recording = None
+            kept = f"stopped after {counted(one.steps_kept, 'step')}"
+            one.end([f"{kept}: the next one would exceed {budget:,} bytes"])
+
+    def _give_up(self, fault: str) -> None:
+        """Write facts without a capture, so that the verdict has the reason."""
+        _LOG.warning("%s", fault)
+        self.settings.folder.mkdir(parents=True, exist_ok=True)
+        _write_facts(self.settings, {**_process(self._backend), "faults": [fault]})
+
+    def _remove(self, one: _Recording, rank: int) -> None:
+        folder = one.settings.folder
+        for run in one.folders:
+            shutil.rmtree(run, ignore_errors=True)
+        (folder / CAPTURE_FILE.format(rank=rank)).unlink(missing_ok=True)
+        with suppress(OSError):  # other ranks have files there
+            folder.rmdir()
+
+
+def _of_trial(settings: CaptureSettings) -> CaptureSettings:
+    folder = settings.folder.with_name(f"{settings.folder.name}_trial")
+    once = replace(settings, steps=1, warmup=TRIAL_STEPS - 1, wait=0, repeat=1)
+    return replace(once, folder=folder, analyse=True, trial=False, max_bytes=None)
+
+
+def _size_of(folder: Path) -> int:
+    files = (file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+    return sum(file.stat().st_size for file in files)
 
 
 def is_kept(settings: CaptureSettings, step: int) -> bool:
@@ -164,6 +268,8 @@ def begin_capture(
     if backend not in BACKENDS:
         raise BadInput(f"device: expected one of {', '.join(BACKENDS)}, got {backend!r}")
     settings.check()
+    if backend == "npu" and (faults := list(faults_of_versions(settings, npu_versions()))):
+        raise BadInput("; ".join(faults), path=folder)
     return CaptureSession(settings, backend)
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from collector.codec.errors import BadInput
+from collector.host.version_pairs import known_pairs
 
 
 class Export(StrEnum):
@@ -49,6 +50,7 @@ class CoreMetrics(StrEnum):
 # Names as torch_npu accepts them: letters, digits, Chinese, and `. / _ - ~` and spaces.
 _PATH = re.compile(r"[./_\-\s~0-9a-zA-Z\u4e00-\u9fa5]+")
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255
+TRIAL_STEPS = 2  # a warmup, and one that is kept
 _SHAPE_LEVELS = (Level.LEVEL1, Level.LEVEL2)
 _MONITORS = ("MSMONITOR_USE_DAEMON", "KINETO_USE_DAEMON")  # they start and stop the profiler
 
@@ -59,8 +61,9 @@ class CaptureSettings:
 
     Of each of `repeat` rounds, `wait` steps are not recorded, `warmup` steps are recorded and
     dropped, and `steps` are kept; `skip_first` steps precede the first round. `total_steps` is the
-    number of steps that the program runs, if it is known. The options from `export` on are those of
-    an NPU, and other devices ignore them."""
+    number of steps that the program runs, if it is known. A `trial` records and judges one of two
+    steps before that, and `max_bytes` ends the capture before its files are larger. The options
+    from `export` on are those of an NPU, and other devices ignore them."""
 
     folder: Path
     steps: int = 1
@@ -69,6 +72,8 @@ class CaptureSettings:
     skip_first: int = 0
     repeat: int = 1
     total_steps: int | None = None
+    trial: bool = False
+    max_bytes: int | None = None
     shapes: bool = True
     stack: bool = False
     modules: bool = False
@@ -96,7 +101,8 @@ class CaptureSettings:
     @property
     def least_steps(self) -> int:
         """The number of steps after which all rounds are recorded."""
-        return self.skip_first + (self.wait + self.warmup + self.steps) * self.repeat
+        rounds = (self.wait + self.warmup + self.steps) * self.repeat
+        return self.skip_first + TRIAL_STEPS * self.trial + rounds
 
     def check(self, environment: Mapping[str, str] = os.environ) -> None:
         """Raise BadInput that names every combination that cannot be recorded as requested."""
@@ -114,8 +120,12 @@ def _faults(one: CaptureSettings) -> Iterator[str]:
     elif one.total_steps is not None and one.total_steps < one.least_steps:
         yield (
             f"the program runs {one.total_steps} steps, expected at least {one.least_steps} = "
-            "skip_first + (wait + warmup + steps) * repeat"
+            f"skip_first + (wait + warmup + steps) * repeat, and {TRIAL_STEPS} for a trial"
         )
+    if one.max_bytes is not None and not one.trial:
+        yield "max_bytes: expected a trial, which measures the bytes of a step"
+    if one.max_bytes is not None and one.max_bytes < 1:
+        yield f"max_bytes: expected at least 1, got {one.max_bytes}"
     if one.marks and one.export is Export.DB:
         yield "marks (mstx, msprof_tx): expected export text, got db"
     if one.level is Level.NONE and not one.marks:
@@ -157,6 +167,13 @@ def _faults_of_environment(one: CaptureSettings, environment: Mapping[str, str])
     ranks = environment.get("WORLD_SIZE", "1")
     if one.static_kernels and ranks != "1" and not environment.get("LOCAL_WORLD_SIZE"):
         yield "static kernels of several ranks require LOCAL_WORLD_SIZE, equal on every node"
+
+
+def faults_of_versions(one: CaptureSettings, versions: Mapping[str, str]) -> Iterator[str]:
+    """Yield why the versions of an NPU's software cannot record what is requested."""
+    used = {name for name in ("stack", "modules", "analyse") if getattr(one, name)}
+    used |= {one.level.lower(), one.export.value}
+    return (str(pair) for pair in known_pairs(versions, used) if not pair.works)
 
 
 def export_faults(*, has_trace_handler: bool, with_stack: bool) -> Iterator[str]:

@@ -76,6 +76,11 @@ def run_command(
     steps: Annotated[int, typer.Option(help="steps to record", min=1)] = 1,
     warmup: Annotated[int, typer.Option(help="steps to drop before them", min=0)] = 1,
     skip_first: Annotated[int, typer.Option(help="steps to skip before the warmup", min=0)] = 0,
+    trial: Annotated[bool, typer.Option(help="judge a trial of two steps first")] = True,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(help="largest capture of a rank, in bytes  [default: the disk]", min=1),
+    ] = None,
     by: Annotated[StepsBy, typer.Option(help="what ends a step")] = StepsBy.AUTO,
     after_s: Annotated[
         float, typer.Option(help="time without a step until a window is recorded, in s", min=0)
@@ -95,8 +100,11 @@ def run_command(
 
     The program is not changed: a step of an optimizer ends a step, in inference a call of the
     outermost module, and without either a window of time is recorded. Children of the program,
-    such as those of torchrun, are captured too, each to its rank. The exit code is that of the
-    program; if it is 0, then 1 if a rank recorded nothing that can be used.
+    such as those of torchrun, are captured too, each to its rank. The capture begins only if a
+    trial of two steps can be used, and ends before it has more than --max-bytes.
+
+    The exit code is that of the program; if it is 0, then 1 if a rank recorded nothing that can be
+    used.
 
     \b
     Examples:
@@ -107,6 +115,7 @@ def run_command(
     from collector.capture.verdict import verdicts
 
     options = {"steps": steps, "warmup": warmup, "skip_first": skip_first, "level": level}
+    options |= {"trial": trial, "max_bytes": max_bytes}
     options |= {"metrics": metrics, "export": export, "analyse": analyse}
     injection = Injection(str(output.absolute()), options, device, by, after_s, seconds)
     code = run_captured(command, injection)

@@ -23,6 +23,7 @@ from collector.host.cann import (
 from collector.host.npus import board_of, list_npus
 from collector.host.processes import output_of
 from collector.host.stack import installed_torch, installed_vllm
+from collector.host.version_pairs import known_pairs
 from collector.replay.msprof import find_msprof
 from jobs.doctor.machine import Check
 
@@ -30,9 +31,6 @@ _SET_ENV = "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
 _DRIVER_LIBRARIES = ":".join(
     f"/usr/local/Ascend/driver/lib64{part}" for part in ("", "/common", "/driver")
 )
-# The oldest driver whose profiles a release of CANN can parse. CANN 9.1 with drivers of 2025:
-# vllm-ascend issues 14359 and 15411 (driver 25.2.2; cured by 26.1.1, or by CANN 9.0.1).
-_LEAST_DRIVERS = (((9, 1), (26, 0)),)
 _START_S = 60.0
 _IMPORT_S = 180.0
 _SHOWN = 300  # characters of a program's output, from its end
@@ -60,14 +58,12 @@ def check_driver() -> Check:
     except (BadInput, HostFault) as error:
         return Check("driver", False, str(error), "install the driver and firmware of the NPUs")
     found = f"{board.driver}, firmware {board.firmware or 'unknown'} ({board.soc})"
-    driver, cann = _release(board.driver), _release(cann_version() or "")
-    least = [least for since, least in _LEAST_DRIVERS if cann[:2] >= since]
-    if not driver or not least or driver[:2] >= max(least):
+    versions = {"driver": board.driver, "cann": cann_version() or ""}
+    failing = [one for one in known_pairs(versions, ["analyse"]) if not one.works]
+    if not failing:
         return Check("driver", True, found)
-    expected = ".".join(map(str, max(least)))
-    words = f"{found}: CANN {cann_version()} requires driver {expected} or newer to parse profiles"
-    fix = f"install driver {expected} or newer with its firmware, or use CANN 9.0"
-    return Check("driver", False, words, fix)
+    words = f"{found}: CANN {cann_version()}: {failing[0].effect} ({failing[0].source})"
+    return Check("driver", False, words, failing[0].remedy)
 
 
 def check_msprof() -> Check:
@@ -145,10 +141,3 @@ def check_custom_opp() -> Check:
     words = f"only some operators require it: {problem}" if problem else "found"
     fix = "run these lines, or unset ASCEND_CUSTOM_OPP_PATH"
     return Check("custom OPP", not (problem and is_required), words, fix)
-
-
-def _release(text: str) -> tuple[int, ...]:
-    """Return the numbers at the start of a version: (25, 2, 2) for `25.2.2`, (24, 1) for
-    `24.1.rc2`."""
-    match = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(map(int, match[0].split("."))) if match else ()

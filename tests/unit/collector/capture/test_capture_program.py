@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ def attach(tmp_path, monkeypatch):
     yield attached
     attached.end()
     signal.signal(signal.SIGRTMAX - 1, before)
-    logging.getLogger(injection.__name__).handlers.clear()
+    logging.getLogger("collector.capture").handlers.clear()
 
 
 def model():
@@ -106,25 +105,36 @@ def test_without_steps_a_window_of_time_is_recorded(attach):
 def test_a_window_waits_while_the_program_is_in_a_mode_of_torch(attach):
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    def request():
+        signal.raise_signal(signal.SIGRTMAX - 1)  # as the timer does
+
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            request()
             return func(*args, **(kwargs or {}))
 
-    folder = attach(by=StepsBy.TIME, after_s=0.01, seconds=0.01)
+    folder = attach(by=StepsBy.TIME, after_s=60.0, seconds=0.01)
     with Mode():
-        ended = time.monotonic() + 0.15
-        while time.monotonic() < ended:
-            torch.ones(4) + 1
+        request()
+        torch.ones(4) + 1
         assert not folder.exists()
-    facts = folder / CAPTURE_FILE.format(rank=0)
-    wait_for(facts.exists)
-    assert verdicts(folder)[0].steps <= 1
+    request()
+    assert folder.exists()
+    wait_for((folder / CAPTURE_FILE.format(rank=0)).exists)
 
 
 def test_a_capture_that_fails_leaves_the_program_alone(attach):
     folder = attach(options={"steps": 1, "level": "Level0"})
     trained(3)
     assert not folder.exists()
+
+
+def test_a_trial_comes_first_in_a_program_too(attach):
+    folder = attach(by=StepsBy.OPTIMIZER, options={"steps": 2, "trial": True})
+    trained(8)
+    (verdict,) = verdicts(folder)
+    assert verdict.steps == 2 and not verdict.faults
+    assert [one.name for one in folder.parent.iterdir()] == [folder.name]
 
 
 def test_a_program_that_ends_early_is_reported(attach):
@@ -141,7 +151,7 @@ if "RANK" in os.environ:
     import torch
     one = torch.nn.Linear(8, 8)
     with torch.no_grad():
-        for _ in range(5):
+        for _ in range(7):
             one(torch.ones(2, 8))
 else:
     ranks = []

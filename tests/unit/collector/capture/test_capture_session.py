@@ -53,6 +53,39 @@ def test_a_program_that_ends_early_is_reported_with_its_steps(tmp_path):
     assert "expected 3 steps, got 2" in verdict.faults
 
 
+def test_a_trial_of_two_steps_comes_before_the_capture(tmp_path):
+    folder = tmp_path / "prof"
+    session = captured(folder, steps=6, trial=True)  # two, a warmup, and three
+    (verdict,) = session.verdicts
+    assert (verdict.rows, verdict.steps, verdict.faults) == (15, 3, ()) and session.is_ended
+    assert list(tmp_path.iterdir()) == [folder]
+    (verdict,) = captured(tmp_path / "early", steps=1, trial=True).verdicts
+    assert verdict.is_empty and "in the trial" in verdict.faults[0]
+
+
+def test_where_the_trial_cannot_be_used_the_capture_does_not_begin(tmp_path):
+    with capture(tmp_path / "prof", device="cpu", steps=3, trial=True) as session:
+        for step in range(6):
+            assert session.is_ended is (step > 1)
+            session.step()  # without an operator
+    (verdict,) = session.verdicts
+    assert verdict.is_empty and "no row of a device" in verdict.faults[0]
+    assert len(list(tmp_path.rglob("kernel_details.csv"))) == 1  # of the trial, to look at
+
+
+def test_a_capture_stays_within_its_bytes(tmp_path):
+    captured(tmp_path / "whole", trial=True, steps=6)
+    run = next((tmp_path / "whole").glob("*_ascend_pt"))
+    of_step = sum(file.stat().st_size for file in run.rglob("*") if file.is_file()) / 3
+    (verdict,) = captured(
+        tmp_path / "part", steps=6, trial=True, max_bytes=int(of_step * 3)
+    ).verdicts
+    assert 1 <= verdict.steps < 3 and "expected 3 steps" in verdict.faults[0]
+    assert "stopped after" in verdict.faults[1] and not verdict.is_empty
+    (verdict,) = captured(tmp_path / "none", steps=6, trial=True, max_bytes=10).verdicts
+    assert verdict.is_empty and "expected at most 10" in verdict.faults[0]
+
+
 def test_what_is_kept_follows_the_schedule_of_the_profiler(tmp_path):
     settings = CaptureSettings(tmp_path, steps=2, warmup=1, wait=1, skip_first=2, repeat=2)
     action = torch.profiler.ProfilerAction

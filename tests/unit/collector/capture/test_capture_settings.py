@@ -11,6 +11,7 @@ from collector.capture.settings import (
     Level,
     dynamic_config,
     export_faults,
+    faults_of_versions,
 )
 from collector.codec.errors import BadInput
 
@@ -28,6 +29,9 @@ REFUSED = (
     ({"gc_threshold_ms": -1.0}, "gc_threshold_ms"),
     ({"total_steps": 8, "skip_first": 1, "wait": 1, "repeat": 2, "steps": 2}, "at least 9"),
     ({"steps": 0}, "at least 1"),
+    ({"max_bytes": 1 << 30}, "expected a trial"),
+    ({"max_bytes": 0, "trial": True}, "max_bytes"),
+    ({"total_steps": 3, "trial": True}, "at least 4"),
     ({"warmup": -1}, "at least 0"),
 )
 
@@ -61,6 +65,14 @@ def test_the_environment_may_exclude_a_capture(tmp_path):
     for environment in ({"WORLD_SIZE": "2"}, {"MSMONITOR_USE_DAEMON": "1"}):
         with pytest.raises(BadInput):
             settings.check(environment)
+
+
+def test_versions_that_cannot_record_what_is_requested_are_named(tmp_path):
+    settings = CaptureSettings(tmp_path, stack=True)
+    (fault,) = faults_of_versions(settings, {"torch_npu": "2.10.0.post4"})
+    assert "post6" in fault and "15697" in fault
+    bare = CaptureSettings(tmp_path)
+    assert not list(faults_of_versions(bare, {"torch_npu": "2.10.0.post4"}))
 
 
 def test_exports_by_hand_that_have_no_effect_are_named():
