@@ -174,8 +174,20 @@ def dynamic_command(
 
 
 def serve_command(
-    urls: Annotated[list[str], typer.Argument(help="http://HOST:PORT of every instance")],
+    urls: Annotated[
+        list[str] | None, typer.Argument(help="http://HOST:PORT of every instance")
+    ] = None,
     *,
+    selector: Annotated[
+        str, typer.Option(help="labels of the instances' pods, such as app=vllm,role=decode")
+    ] = "",
+    namespace: Annotated[
+        str | None,
+        typer.Option(help="namespace of the pods  [default: that of this pod or context]"),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="port of the pods  [default: the one that they declare]")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="seconds to record", min=0.1)] = 5.0,
     limit_s: Annotated[
         float, typer.Option(help="limit of each stop, which analyses, in seconds", min=1)
@@ -185,18 +197,36 @@ def serve_command(
 ) -> int:
     """Profile serving instances: vLLM, vLLM-Ascend or SGLang.
 
-    Name every prefill, decode and data-parallel instance: a proxy forwards nothing. If one of them
-    does not start, the others are stopped. The exit code is 1 then.
+    Name every prefill, decode and data-parallel instance, or select their pods: a proxy forwards
+    nothing. If one of them does not start, the others are stopped. The exit code is 1 then.
 
     \b
-    Example:
+    Examples:
       opmeter capture serve http://prefill-0:8000 http://decode-0:8000 --seconds 3
+      opmeter capture serve --selector app=vllm --namespace serving
     """
     from collector.capture.serving import capture_instances
 
+    if bool(urls) == bool(selector):
+        raise BadInput("expected the URLs of instances, or --selector")
+    if not urls:
+        urls = _urls_of_pods(selector, namespace, port)
     found = capture_instances(urls, seconds, limit_s=limit_s, is_sglang=sglang, folder=output)
     say_lines(map(str, found))
     return _UNUSABLE if any(one.fault for one in found) else 0
+
+
+def _urls_of_pods(selector: str, namespace: str | None, port: int | None) -> list[str]:
+    """Return the addresses of the pods that a selector finds, and print them."""
+    from jobs.kube.cluster import Cluster
+    from jobs.objects.serving_pods import serving_urls
+
+    cluster = Cluster.connect(namespace)
+    urls = serving_urls(cluster.pods(selector), port)
+    if not urls:
+        raise BadInput(f"no running pod of {selector!r} is in namespace {cluster.namespace}")
+    say_lines(f"{pod}: {url}" for pod, url in urls.items())
+    return list(urls.values())
 
 
 def analyse_command(
