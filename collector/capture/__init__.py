@@ -4,10 +4,12 @@ Only `capture` itself imports torch: `check` and the settings work without it.""
 
 from typing import TYPE_CHECKING, Any
 
+from collector.capture.device_times import write_device_times
+
 if TYPE_CHECKING:
     from collector.capture.session import CaptureSession, capture
 
-__all__ = ["CaptureSession", "capture"]
+__all__ = ["CaptureSession", "capture", "write_device_times"]
 
 
 def __getattr__(name: str) -> Any:

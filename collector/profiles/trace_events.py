@@ -42,12 +42,12 @@ class TraceKind:
         return self.columns == SIMULATION_COLUMNS
 
 
-def events_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a trace, also of a gzip file. Raises BadInput, with the path, for another
-    file, and for one that ends early."""
+def events_of(path: Path, others: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the events of a trace, also of a gzip file; `others` gets the other members of its
+    object. Raises BadInput, with the path, for another file, and for one that ends early."""
     with file_errors(path), _opened(path) as file:
         try:
-            yield from _events(file)
+            yield from _events(file, others)
         except (ValueError, RecursionError, EOFError, gzip.BadGzipFile) as error:
             raise BadInput(f"expected a trace (JSON): {error}", path=path) from error
 
@@ -163,7 +163,7 @@ class _JsonStream:
         return bool(chunk)
 
 
-def _events(file: IO[str]) -> Iterator[dict[str, Any]]:
+def _events(file: IO[str], others: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     text = _JsonStream(file)
     first = text.next()
     if first == "[":
@@ -183,7 +183,9 @@ def _events(file: IO[str]) -> Iterator[dict[str, Any]]:
             yield from _listed(text)
         else:
             text.next()
-            text.value()
+            value = text.value()
+            if others is not None:
+                others[str(key)] = value
 
 
 def _listed(text: _JsonStream) -> Iterator[dict[str, Any]]:

@@ -1,15 +1,17 @@
-"""`opmeter trace`: tables of traces."""
+"""`opmeter trace`: tables of traces, and traces with the kernels of a device without one."""
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Annotated
 
 import typer
 
+from collector.codec.errors import BadInput, file_errors
 from collector.codec.text import counted
 from jobs.cli.terminal import say
 
@@ -30,7 +32,6 @@ def to_csv_command(
     Examples:
       opmeter trace to-csv ASCEND_PROFILER_OUTPUT/trace_view.json -o events.csv
     """
-    from collector.codec.errors import file_errors
     from collector.profiles.trace_events import kind_of, rows_of
 
     kind = kind_of(trace)  # reads the whole file, so that nothing is written of a damaged one
@@ -38,16 +39,69 @@ def to_csv_command(
     if output is None:
         _write(sys.stdout, kind.columns, rows)
         return
+    with _replaced(output) as file:
+        count = _write(file, kind.columns, rows)
+    what = "event of a simulation" if kind.is_simulation else "device event"
+    say(f"{counted(count, what, what.replace('event', 'events'))} in {output}")
+
+
+def merge_command(
+    trace: Annotated[
+        Path, typer.Argument(help="trace of torch.profiler, which has the host's operators")
+    ],
+    events: Annotated[
+        Path,
+        typer.Argument(help="device times, as collector.capture.write_device_times writes them"),
+    ],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="trace to write")],
+    least_us: Annotated[
+        float,
+        typer.Option(min=0, help="device time in microseconds that an operator has to exceed"),
+    ] = 0.0,
+    launch_latency_us: Annotated[
+        float,
+        typer.Option(min=0, help="microseconds from an operator's start to that of its kernel"),
+    ] = 0.0,
+) -> None:
+    """Add device kernels to the trace of a backend that has events only, and no tracing interface.
+
+    Each kernel is placed when it is launched and the device's queue is free, with an arrow from its
+    operator and the memory that the operator allocated. If operators are nested, the innermost one
+    launches. Durations are measured, places are derived. Perfetto opens the result.
+
+    \b
+    Examples:
+      opmeter trace merge trace.json device_times.json -o merged.json
+    """
+    from collector.profiles.trace_merge import merge_trace, read_device_times, write_merged
+
+    if output.exists() and any(output.samefile(one) for one in (trace, events) if one.exists()):
+        raise BadInput(f"--output: expected another file than the inputs, got {output}")
+    times = read_device_times(events)
+    merged = merge_trace(trace, times, least_us=least_us, launch_latency_us=launch_latency_us)
+    with _replaced(output) as file:
+        write_merged(trace, merged, file)
+    kernels = counted(len(merged.kernels), "kernel")
+    say(
+        f"{kernels} in {output}; of the other operators {merged.parents:,} contain these, and "
+        f"{merged.left_out:,} launch none"
+    )
+    if merged.unknown:
+        say(f"{counted(merged.unknown, 'device time')} without an operator in {trace}", err=True)
+
+
+@contextmanager
+def _replaced(output: Path) -> Iterator[IO[str]]:
+    """Provide a file that replaces the output if the block succeeds."""
     beside = output.with_name(f".tmp-{output.name}")
     with file_errors(output, "written"):
         try:
             with beside.open("w", encoding="utf-8", newline="") as file:
-                count = _write(file, kind.columns, rows)
+                yield file
             beside.replace(output)
         finally:
             beside.unlink(missing_ok=True)
-    what = "event of a simulation" if kind.is_simulation else "device event"
-    say(f"{counted(count, what, what.replace('event', 'events'))} in {output}")
 
 
 def _write(file: IO[str], columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
@@ -60,4 +114,7 @@ def _write(file: IO[str], columns: Sequence[str], rows: Iterable[Sequence[str]])
     return count
 
 
-COMMANDS: dict[str, Callable[..., int | None]] = {"to-csv": to_csv_command}
+COMMANDS: dict[str, Callable[..., int | None]] = {
+    "merge": merge_command,
+    "to-csv": to_csv_command,
+}
