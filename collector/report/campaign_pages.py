@@ -1,7 +1,7 @@
 """The page of a campaign: what each device did and when, how the forecast held, and what failed."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import fsum, inf
@@ -12,7 +12,7 @@ from collector.model.measurement import Outcome
 from collector.quality.canaries import DeviceFactor
 from collector.report.pages import Folder, Page, Table, file_stem
 
-_MOST_POINTS, _MOST_FAILURES = 400, 500
+_MOST_POINTS, _MOST_FAILURES, _MOST_LOGS = 400, 500, 40
 _SESSIONS = (
     *("node", "device", "plan", "shard", "attempt", "session", "began_s", "ended_s"),
     *("starting_s", "export_s", "lost_s", "wall_s", "busy_s", "useful_s"),
@@ -117,8 +117,8 @@ class ReportedShard:
 @dataclass(frozen=True, slots=True)
 class CampaignSource:
     """What a campaign has in its store. `lines` are those of `opmeter status`. `node_failures`
-    counts the shards that failed on a node and nowhere else. `address` returns the address of an
-    object for a key."""
+    counts the shards that failed on a node and nowhere else. `log_of` returns the last lines of the
+    stored logs of a shard."""
 
     name: str
     store: str
@@ -133,6 +133,7 @@ class CampaignSource:
     lines: Sequence[str] = ()
     remaining_s: float = 0.0
     is_finished: bool = True
+    log_of: Callable[[str], Sequence[str]] = lambda shard: ()
 
 
 def write_campaign(folder: Folder, source: CampaignSource, reload_s: int = 0) -> int:
@@ -170,7 +171,7 @@ def write_campaign(folder: Folder, source: CampaignSource, reload_s: int = 0) ->
         "progress": _progress(timed, source.shards, origin_s),
         "shards": _thinned([_shard_point(one) for one in _shard_rows(source)], 4000),
         "efficiency": _efficiency(source.sessions),
-        "failures": failures[:_MOST_FAILURES],
+        "failures": _with_logs(folder, failures[:_MOST_FAILURES], source),
         "failure_count": len(failures),
         "device_rows": _device_rows(source, timed),
         "lost_sessions": sum(source.without_part.values()),
@@ -356,6 +357,21 @@ def _failures(sessions: Sequence[StoredSession]) -> list[list[Any]]:
         for kind, of in cases.items()
     ]
     return sorted(found, key=lambda row: (-row[3], row[:3]))
+
+
+def _with_logs(
+    folder: Folder, failures: Sequence[list[Any]], source: CampaignSource
+) -> list[list[Any]]:
+    """Return the failures with the data file of their shard's log, where one is stored."""
+    stems: dict[str, str] = {}
+    for row in failures:
+        shard = row[-1]
+        if shard not in stems and len(stems) < _MOST_LOGS:
+            lines = list(source.log_of(shard))
+            stems[shard] = f"logs/{file_stem(shard)}" if lines else ""
+            if lines:
+                folder.write_data(stems[shard], lines)
+    return [[*row, stems.get(row[-1], "")] for row in failures]
 
 
 def _progress(

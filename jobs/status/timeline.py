@@ -6,7 +6,7 @@ ended before it could store a part has no times: it is counted, and its time is 
 next session of its attempt.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,6 +14,7 @@ from math import fsum
 
 from collector.codec.errors import BadInput, NotFound
 from collector.codec.table import table_rows
+from collector.codec.text import visible
 from collector.database.committed import read_commit
 from collector.environment import map_concurrently
 from collector.model import keys
@@ -36,10 +37,12 @@ from collector.report.campaign_pages import (
 )
 from collector.store.base import Store
 from jobs.planning.stored_plans import committed_shards, known_node_failures
-from jobs.status.follower import READERS
+from jobs.status.follower import READERS, stored_logs
 from jobs.status.picture import CampaignStatus
 from jobs.status.plan_status import PlanStatus
 from jobs.status.why import ClusterView
+
+_LOG_LINES = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,7 @@ class CampaignReader:
         self._store, self._campaign = store, campaign
         self._status = CampaignStatus(store, campaign, view)
         self._timeline = TimelineReader(store, campaign)
+        self._logs: dict[str, list[str]] = {}
 
     def read(self) -> CampaignSource:
         lines = list(self._status.lines(deep=False))
@@ -225,7 +229,18 @@ class CampaignReader:
             lines,
             plans[-1].remaining_s() if plans else 0.0,
             self._status.is_finished,
+            self._log_of,
         )
+
+    def _log_of(self, shard: str) -> list[str]:
+        """Return the last lines of the logs of a shard, which never change once it is committed."""
+        if shard not in self._logs:
+            lines: deque[str] = deque(maxlen=_LOG_LINES)
+            for key, text in stored_logs(self._store, self._campaign, shard):
+                lines.append(f"== {key}")
+                lines.extend(text)
+            self._logs[shard] = [visible(line) for line in lines]
+        return self._logs[shard]
 
 
 def _forecast(plan: Plan) -> PlanForecast:

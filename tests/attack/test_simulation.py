@@ -1,6 +1,7 @@
 """A whole cluster in one process, a thousand times: see tests/attack/README.md."""
 
 import hashlib
+import os
 from contextlib import closing
 
 import pytest
@@ -11,13 +12,14 @@ from tests.attack.simulation.mutants import MUTANTS, WANTED
 
 pytestmark = pytest.mark.slow
 
+_PLAYS = int(os.environ.get("OPMETER_SIMULATED_CAMPAIGNS", "1000"))
 _A_HUNDRED = 100  # of a thousand: a test is over in minutes beside drills that want both cores, too
 _OF_GANGS = range(100)
 _PROCESSES = 2
 _MOST_FOR_A_MUTANT = 120
 
 
-@pytest.mark.parametrize("first", range(0, 1000, _A_HUNDRED))
+@pytest.mark.parametrize("first", range(0, _PLAYS, _A_HUNDRED))
 def test_every_promise_is_kept_whatever_goes_wrong(first):
     seeds = range(first, first + _A_HUNDRED)
     found = list(played(seeds, _PROCESSES))

@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import zstandard
+
 from collector.model import keys
 from collector.model.manifest import Usage
 from collector.model.measurement import CanaryReading, Measurement, Outcome
@@ -119,6 +121,14 @@ def _write_shard(
         cases=len(measurements),
     )
     own = replace(made, node=node)
+    log = f"{node}: measuring {shard.name}\n" + "".join(
+        f"{m.outcome} {m.reason}\n" for m in measurements
+    )
+    create_once(
+        store,
+        keys.attempt_log(made.campaign, shard.name, made.attempt),
+        zstandard.compress(log.encode()),
+    )
     commit_sessions(store, own, plan, shard, [measurements], usage)
     return now_s + export_s + 4 + 20 * chance.random()
 

@@ -62,6 +62,17 @@ def test_timeline_is_filtered_and_a_session_opens_by_key_and_by_pointer(browser,
         assert one.faults == []
 
 
+def test_log_of_a_failure_is_loaded_on_demand(browser, campaign):
+    with shown(browser) as one:
+        one.open(campaign / "index.html")
+        assert not any("/logs/" in url for url in one.addresses)
+        one.page.click("#failures tbody button")
+        one.page.wait_for_selector("dialog pre")
+        assert "measuring shard-" in one.page.inner_text("dialog pre")
+        assert one.page.query_selector_all("dialog img") == []
+        assert one.faults == []
+
+
 def test_values_are_those_of_the_csv(browser, campaign):
     """Recompute the tiles from the CSV of the sessions."""
     with (campaign / "index.csv").open(newline="") as file:

@@ -252,14 +252,7 @@ opmeter.view((data, main) => {
   }
 
   async function openSession(one) {
-    document.querySelector("dialog")?.remove();
-    const body = el("div", {}, el("p", { class: "muted" }, `${t("loading")}…`));
-    const close = el("button", { type: "button", onclick: () => made.close() }, t("close"));
-    const made = el("dialog", { "aria-label": t("session") },
-      el("div", { class: "top" }, el("div", {}, el("h2", {}, data.devices[one.device]), el("p", { class: "small muted" }, sentence(one))), close), body);
-    document.body.append(made);
-    made.addEventListener("close", () => made.remove());
-    made.showModal();
+    const body = dialog(data.devices[one.device], sentence(one));
     const all = await opmeter.load(data.nodes[one.node].file);
     const [shard, attempt, session, cases] = all[one.number];
     const rows = cases.map(([kernel, id, outcome, reason, mean_us, begin, end, warns], place) => ({ kernel, id, outcome, reason, mean_us, begin, end, warns, place }));
@@ -387,12 +380,33 @@ opmeter.view((data, main) => {
         { label: t("cases"), kind: "number", value: (row) => row[3], text: (row) => count(row[3]) },
         { label: t("measured elsewhere"), kind: "number", wide: true, value: (row) => row[4], text: (row) => count(row[4]) },
         { label: t("nodes"), kind: "number", wide: true, value: (row) => row[5], text: (row) => count(row[5]) },
-        { label: t("log"), wide: true, value: (row) => row[6], node: (row) => el("code", {}, `opmeter logs ${row[6]}`) },
+        { label: t("log"), value: (row) => row[6], node: (row) => (row[7] ? el("button", { class: "plain", type: "button", onclick: () => openLog(row) }, t("log")) : el("code", { class: "small" }, `opmeter logs ${row[6]}`)) },
       ],
     });
     if (data.lost_sessions) {
       made.append(el("p", { class: "small muted" }, `${count(data.lost_sessions)} ${t("sessions began and stored no result: they still run, or their worker ended.")}`));
     }
+  }
+
+  async function openLog(row) {
+    const body = dialog(`${row[1]}: ${t(row[0])}`, row[2]);
+    const lines = await opmeter.load(row[7]);
+    body.replaceChildren(
+      el("p", { class: "small muted" }, `opmeter logs ${row[6]} --campaign ${data.name}`),
+      el("pre", { class: "code", tabindex: "0", style: { whiteSpace: "pre-wrap", maxHeight: "60vh", overflow: "auto" } }, lines.join("\n")));
+  }
+
+  // Open a dialog and return its body.
+  function dialog(title, sub) {
+    document.querySelector("dialog")?.remove();
+    const body = el("div", {}, el("p", { class: "muted" }, `${t("loading")}…`));
+    const close = el("button", { type: "button", onclick: () => made.close() }, t("close"));
+    const made = el("dialog", { "aria-label": title },
+      el("div", { class: "top" }, el("div", {}, el("h2", {}, title), el("p", { class: "small muted" }, sub)), close), body);
+    document.body.append(made);
+    made.addEventListener("close", () => made.remove());
+    made.showModal();
+    return body;
   }
 
   function devices() {
@@ -405,8 +419,8 @@ opmeter.view((data, main) => {
     opmeter.table(made, {
       name: t("Devices"), search: t("search devices"), searched: (row) => `${row[0]} ${row[1]}`, rows: data.device_rows, size: 20,
       columns: [
-        { label: t("node"), value: (row) => row[0] },
-        { label: t("device"), value: (row) => row[1] },
+        { label: t("node"), kind: "word", value: (row) => row[0] },
+        { label: t("device"), kind: "word", value: (row) => row[1] },
         { label: t("sessions"), kind: "number", value: (row) => row[2], text: (row) => count(row[2]) },
         { label: t("lost sessions"), kind: "number", wide: true, value: (row) => row[3], text: (row) => count(row[3]) },
         { label: t("cases"), kind: "number", value: (row) => row[4], text: (row) => count(row[4]) },

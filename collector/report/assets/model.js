@@ -40,7 +40,7 @@ opmeter.view((data, main) => {
       name: `${phaseOf(one)}: ${t("launches")}`, search: t("search layers, kernel types, shapes"), rows: one.rows, size: 20,
       searched: (row) => [row[0], row[1], row[3], row[4], row[8], row[9], labels[row[12]]].join(" "),
       columns: [
-        { label: t("layer"), value: (row) => row[0], text: (row) => t(row[0]) },
+        { label: t("layer"), kind: "word", value: (row) => row[0], text: (row) => t(row[0]) },
         { label: t("kernel type"), value: (row) => row[1] },
         { label: t("launches"), kind: "number", value: (row) => row[2], text: (row) => count(row[2]) },
         { label: t("input shapes"), wide: true, value: (row) => row[3], text: (row) => row[3].split(";").filter(Boolean).join("; ") || NONE },
