@@ -232,6 +232,7 @@ def _spans(measurements: pa.Table) -> list[list[object]]:
     """Return for each node and device the number of measurements, and the first and last day."""
     names = ["node", "device_serial"]
     days = pc.utf8_slice_codeunits(measurements["started_at"], 0, 10)
+    days = pc.if_else(pc.equal(days, ""), None, days)  # of a case that was not run
     found = (
         measurements.select(names)
         .append_column("day", days)

@@ -107,7 +107,7 @@ opmeter.view((data, main) => {
       draw: (width) => ({
         width, height: 230, marginLeft: 48, marginBottom: 38,
         x: { domain: [0.4, 1], label: `${t("stated coverage")} (%)`, tickFormat: (v) => `${Math.round(100 * v)}`, ticks: 6, labelAnchor: "center", labelArrow: "none" },
-        y: { domain: [Math.min(0.4, ...rows.map((one) => one.covered)), 1], label: `${t("observed coverage")} (%)`, tickFormat: (v) => `${Math.round(100 * v)}`, grid: true, ticks: 6, labelArrow: "none" },
+        y: { domain: [Math.min(0.4, ...rows.map((one) => spread(one)[0])), 1], label: `${t("observed coverage")} (%)`, tickFormat: (v) => `${Math.round(100 * v)}`, grid: true, ticks: 6, labelArrow: "none" },
         marks: [
           Plot.line([[0.4, 0.4], [1, 1]], { stroke: "currentColor", strokeOpacity: 0.5, strokeDasharray: "4,4" }),
           Plot.ruleX(rows, { x: "nominal", y1: (d) => spread(d)[0], y2: (d) => spread(d)[1], stroke: series[0], strokeWidth: 1.5 }),
