@@ -231,8 +231,12 @@ class Measurement:
     closed: DeviceState = field(
         default=DeviceState(), metadata=doc("after the last repeat", prefix="closed_")
     )
-    started_at: str = field(default="", metadata=doc("begin of the case in its session, UTC; of a gang, of the session"))
-    ended_at: str = field(default="", metadata=doc("end of the case, UTC; of a gang, of the session"))
+    started_at: str = field(
+        default="", metadata=doc("begin of the case in its session, UTC; of a gang, of the session")
+    )
+    ended_at: str = field(
+        default="", metadata=doc("end of the case, UTC; of a gang, of the session")
+    )
     disturbance: Disturbance | None = field(
         default=None, metadata=doc("what else used the device; empty where nothing reports it")
     )

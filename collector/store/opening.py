@@ -26,7 +26,8 @@ _FEWEST = 3  # characters of a bucket name
 _FORMS = (
     "s3://bucket/prefix?endpoint=http://host:port&region=name, file:///folder, a path, or memory:"
 )
-_PARAMETERS = ("endpoint", "region")
+_PARAMETERS = ("endpoint", "region", "create_only")
+_CREATE_ONLY = ("oss", "cos")  # of collector.store.s3.FORBIDDING, without its import
 
 
 def open_store(url: str, *, location: str = "store") -> Store:
@@ -129,8 +130,8 @@ def _s3(bucket: str, prefix: str, parameters: Mapping[str, str]) -> Store:
     # The import of boto3 takes a third of a second, and most commands never need it.
     from collector.store.s3 import S3Store
 
-    endpoint, region = parameters.get("endpoint"), parameters.get("region")
-    return S3Store(bucket, prefix, endpoint=endpoint, region=region)
+    endpoint, region, create_only = map(parameters.get, _PARAMETERS)
+    return S3Store(bucket, prefix, endpoint=endpoint, region=region, create_only=create_only)
 
 
 def _parameters(query: str) -> dict[str, str]:
@@ -139,11 +140,13 @@ def _parameters(query: str) -> dict[str, str]:
     for name in parameters:
         if name not in _PARAMETERS:  # name and value are not shown: either may be a secret
             raise BadInput(
-                f"unexpected parameter: s3:// accepts {' and '.join(_PARAMETERS)} only; "
+                f"unexpected parameter: s3:// accepts {', '.join(_PARAMETERS)} only; "
                 "credentials are read from the environment"
             )
     if len(parameters) != len(pairs) or not all(parameters.values()):
-        raise BadInput("expected endpoint and region at most once each, with a value")
+        raise BadInput(f"expected {', '.join(_PARAMETERS)} at most once each, with a value")
+    if (kind := parameters.get("create_only")) is not None and kind not in _CREATE_ONLY:
+        raise BadInput(f"create_only: expected {' or '.join(_CREATE_ONLY)}, got another value")
     if endpoint := parameters.get("endpoint"):
         _check_no_credentials(endpoint)
         parts = _split(endpoint)

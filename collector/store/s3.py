@@ -12,10 +12,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import boto3
 import botocore.session
@@ -47,6 +47,7 @@ _NO_REPLY = (
 # Codes of an unknown key: the first three have status 400 on AWS, the last one 404 on versitygw.
 _REFUSALS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "XAdminUserNotFound"}
 _PARENTS = {"ObjectParentIsFile", "ExistingObjectIsDirectory"}  # 409 of versitygw
+_EXISTS = "FileAlreadyExists"  # 409 of Aliyun OSS
 _OVERLOADED = {"RequestTimeout", "SlowDown"}
 _OF_REPLY = ("HTTPStatusCode", "HTTPHeaders")
 # What every server of the protocol puts into a good reply, by the operation (API reference of S3).
@@ -57,6 +58,12 @@ _EVIDENCE = {
     "copy_object": "ETag",  # of CopyObjectResult
     "list_objects_v2": "IsTruncated",
 }
+# Headers with which other stores refuse to replace an object. Aliyun OSS refuses If-None-Match of
+# a write (501 NotImplemented), and replies 409 FileAlreadyExists to its own header
+# (help.aliyun.com, oss/user-guide/0026-00000002); both stores resolve a bucket by its host name.
+# Whether a store honours its header is for the probe to find out.
+FORBIDDING = {"oss": "x-oss-forbid-overwrite", "cos": "x-cos-forbid-overwrite"}
+_HOSTS = {"oss": (".aliyuncs.com",), "cos": (".myqcloud.com", ".tencentcos.cn")}
 
 
 class _Conflict(errors.StoreUnavailable):
@@ -64,7 +71,10 @@ class _Conflict(errors.StoreUnavailable):
 
 
 class S3Store:
-    """A store of objects under `prefix` of one bucket; threads share the store and its client."""
+    """A store of objects under `prefix` of one bucket; threads share the store and its client.
+
+    `create_only` is a name of FORBIDDING for a store whose create-only writes have another header
+    than If-None-Match; by default it follows from the host name of the endpoint."""
 
     def __init__(
         self,
@@ -73,13 +83,14 @@ class S3Store:
         *,
         endpoint: str | None = None,
         region: str | None = None,
+        create_only: str | None = None,
         attempts: int = 5,
         connect_timeout_s: float = 5.0,
         read_timeout_s: float = 60.0,
     ):
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        self._given = {"endpoint": endpoint, "region": region}
+        self._given = {"endpoint": endpoint, "region": region, "create_only": create_only}
         self._attempts = attempts
         self._timeouts_s = {"connect_timeout": connect_timeout_s, "read_timeout": read_timeout_s}
         self._lock = threading.Lock()
@@ -206,7 +217,8 @@ class S3Store:
         try:
             session = _new_session()
             region = self._given["region"] or session.region_name or os.environ.get("AWS_REGION")
-            return session.client(
+            by_host = _kind_of_host(endpoint)
+            client = session.client(
                 "s3",
                 endpoint_url=endpoint,
                 region_name=region or "us-east-1",
@@ -216,10 +228,14 @@ class S3Store:
                     response_checksum_validation="when_required",
                     retries={"mode": "standard", "total_max_attempts": self._attempts},
                     max_pool_connections=_CONNECTIONS,
-                    s3={"addressing_style": "path" if endpoint else "auto"},
+                    s3={"addressing_style": _addressing(endpoint, by_host)},
                     **self._timeouts_s,
                 ),
             )
+            if kind := self._given["create_only"] or by_host:
+                forbid = _forbidding(FORBIDDING[kind])
+                client.meta.events.register("before-call.s3.PutObject", forbid)
+            return client
         except ValueError as error:
             # The endpoint of the environment is not shown: it may contain a secret.
             raise errors.StoreError(
@@ -242,7 +258,7 @@ class S3Store:
         what = f"{self._address(key)}: {status} {code}: {error.response['Error'].get('Message')}"
         if code in _PARENTS:
             return parent_conflict(self._address(key))
-        if status == 412:
+        if status == 412 or code == _EXISTS:
             return errors.AlreadyExists(what)
         if status == 409:
             return _Conflict(what)
@@ -269,6 +285,25 @@ class S3Store:
         if isinstance(error, _NO_REPLY):
             return errors.StoreUnavailable(f"{where}: {error}")
         return errors.StoreError(f"{where}: {error}")
+
+
+def _kind_of_host(endpoint: str | None) -> str | None:
+    host = urlsplit(endpoint or "").hostname or ""
+    return next((kind for kind, ends in _HOSTS.items() if host.endswith(ends)), None)
+
+
+def _addressing(endpoint: str | None, kind: str | None) -> str:
+    return "virtual" if kind else "path" if endpoint else "auto"
+
+
+def _forbidding(header: str) -> Callable[..., None]:
+    """Return a handler that replaces If-None-Match of a write, before it is signed."""
+
+    def replace(params: dict[str, Any], **_: Any) -> None:
+        if params["headers"].pop("If-None-Match", None) is not None:
+            params["headers"][header] = "true"
+
+    return replace
 
 
 def _new_session() -> Any:
