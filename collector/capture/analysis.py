@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector.host.version_pairs import known_pairs, npu_versions
 from collector.profiles.discovery import is_kernel_table, unanalysed_captures
 
 _PROGRAM = "import sys; from torch_npu.profiler.profiler import analyse; analyse(sys.argv[1])"
@@ -53,7 +54,10 @@ def _analyse(raw: Path, limit_s: float) -> str:
     if any(is_kernel_table(file.name) for file in raw.rglob("*.csv")):
         return ""
     said = (done.stdout + done.stderr).strip().splitlines()[-_TAIL:]
+    versions = npu_versions()
+    named = ", ".join(f"{name} {version}" for name, version in versions.items()) or "none found"
+    known = [str(one) for one in known_pairs(versions, ["analyse"]) if not one.works]
     return (
-        f"torch_npu's analysis (exit {done.returncode}) wrote no kernels; the raw data remain. Its "
-        f"version must fit CANN's msprof, which is on PATH. It ended with: {' | '.join(said)}"
+        f"torch_npu's analysis (exit {done.returncode}) wrote no kernels; the raw data remain. "
+        f"{'; '.join([f'Versions: {named}', *known])}. It ended with: {' | '.join(said)}"
     )

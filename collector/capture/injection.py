@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "OPMETER_CAPTURE"  # of the environment: an `Injection` as JSON
 _LOG = logging.getLogger(__name__)
+_IMPORTS = "<frozen importlib"  # the file of Python's import system
 _BUSY_S = 0.05  # until a window is tried again that may not begin or end now
 
 
@@ -105,6 +106,7 @@ class _Injected:
         self._modes = 0  # of torch, with the capture's own
         self._hooks: list[Any] = []
         self._signal = signal.SIGRTMAX - 1
+        self._timer: threading.Timer | None = None
 
     def attach(self) -> None:
         by = self._injection.by
@@ -183,14 +185,14 @@ class _Injected:
 
     def _after(self, seconds: float) -> None:
         """Run `_on_time` later in the main thread, whose launches the dispatcher sees."""
-        timer = threading.Timer(seconds, _thread.interrupt_main, (self._signal,))
-        timer.daemon = True
-        timer.start()
+        self._timer = threading.Timer(seconds, _thread.interrupt_main, (self._signal,))
+        self._timer.daemon = True
+        self._timer.start()
 
     def _on_time(self, _: int, frame: FrameType | None) -> None:
         if self._is_idle or self._by not in (None, StepsBy.TIME):
             return
-        if self._is_busy or not self._is_outside_of_modes or _is_dispatching(frame):
+        if self._is_busy or not self._is_outside_of_modes or not _may_be_interrupted(frame):
             self._after(_BUSY_S)
         elif self._by is None:
             self._begin(StepsBy.TIME, None)
@@ -232,11 +234,13 @@ class _Injected:
 
     def _detach(self) -> None:
         self._is_done = True
+        if self._timer is not None:
+            self._timer.cancel()
         for hook in self._hooks:
             hook.remove()
 
     def _on_exit(self) -> None:
-        if self._session is None or os.getpid() != self._pid:
+        if self._is_idle:
             return
         if self._by is not StepsBy.OPTIMIZER:
             self._end_step()  # no call follows that would end the last one
@@ -267,13 +271,17 @@ def _modes_of_torch() -> int:
     return len(_get_current_dispatch_mode_stack())
 
 
-def _is_dispatching(frame: FrameType | None) -> bool:
-    """Return whether a mode handles an operator in these frames: it is not on the stack then."""
+def _may_be_interrupted(frame: FrameType | None) -> bool:
+    """Return whether a capture may begin or end within these frames.
+
+    A mode that handles an operator is not on the stack of modes, and a module that is being
+    imported is not complete."""
     while frame is not None:
-        if frame.f_code.co_name == "__torch_dispatch__":
-            return True
+        code = frame.f_code
+        if code.co_name == "__torch_dispatch__" or code.co_filename.startswith(_IMPORTS):
+            return False
         frame = frame.f_back
-    return False
+    return True
 
 
 def _log_to_stderr() -> None:

@@ -28,9 +28,11 @@ import torch
 
 from collector.capture.dispatched import DispatchedCalls, write_profile
 from collector.capture.settings import (
+    TRACE_FILE,
     TRIAL_STEPS,
     CaptureSettings,
     Export,
+    faults_of_exports,
     faults_of_versions,
 )
 from collector.capture.verdict import CAPTURE_FILE, RankVerdict, verdicts
@@ -50,6 +52,8 @@ class _Profiler(Protocol):
     def step(self) -> None: ...
 
     def add_metadata_json(self, key: str, value: str) -> None: ...
+
+    def export_stacks(self, path: str, metric: str) -> None: ...
 
 
 class _Recording:
@@ -121,6 +125,7 @@ class CaptureSession:
         self._bytes_of_step = 0
         first = _of_trial(settings) if settings.trial else settings
         self._recording: _Recording | None = _Recording(first, backend)
+        self._last = self._recording
 
     @property
     def is_ended(self) -> bool:
@@ -143,6 +148,24 @@ class CaptureSession:
         """Store a value with the capture, as JSON."""
         if self._recording is not None:
             self._recording.profiler.add_metadata_json(key, json.dumps(value))
+
+    def export_stacks(self, path: Path, metric: str) -> None:
+        """Write the stacks of a capture with `stack` that has ended, for flame graphs.
+
+        Args:
+            metric: self_cpu_time_total, self_npu_time_total or self_cuda_time_total."""
+        self._check_export("export_stacks")
+        self._last.profiler.export_stacks(str(path), metric)
+
+    def export_chrome_trace(self, path: Path) -> None:
+        """Raise BadInput: a capture writes its trace by itself."""
+        self._check_export("export_chrome_trace")
+
+    def _check_export(self, name: str) -> None:
+        if faults := list(faults_of_exports(self.settings, name)):
+            raise BadInput("; ".join(faults), path=self.settings.folder)
+        if not self.is_ended:
+            raise BadInput(f"{name}: expected a capture that has ended", path=self.settings.folder)
 
     def end(self, *, judge: bool = True) -> None:
         """Stop the capture, and judge it if requested. A second call does nothing."""
@@ -182,7 +205,7 @@ class CaptureSession:
             self._give_up(f"the capture did not begin: {what}")
             return
         main = replace(self.settings, skip_first=0, trial=False)
-        self._recording = _Recording(main, self._backend)
+        self._recording = self._last = _Recording(main, self._backend)
 
     @property
     def _budget(self) -> int:
@@ -336,10 +359,14 @@ def _torch_profiler(
     def write_trace(done: Any) -> None:
         output = run / "ASCEND_PROFILER_OUTPUT"
         output.mkdir(parents=True, exist_ok=True)
-        done.export_chrome_trace(str(output / "trace_view.json"))
+        done.export_chrome_trace(str(output / TRACE_FILE))
 
+    more = {}
+    if settings.stack:  # else torch drops the stacks of the events (pytorch issue 100253)
+        extended = torch._C._profiler._ExperimentalConfig(verbose=True)
+        more["experimental_config"] = extended
     made: AbstractContextManager[_Profiler] = profiler.profile(
-        activities=activities, on_trace_ready=write_trace, **_common(settings, profiler)
+        activities=activities, on_trace_ready=write_trace, **_common(settings, profiler), **more
     )
     return made
 

@@ -50,6 +50,7 @@ class CoreMetrics(StrEnum):
 # Names as torch_npu accepts them: letters, digits, Chinese, and `. / _ - ~` and spaces.
 _PATH = re.compile(r"[./_\-\s~0-9a-zA-Z\u4e00-\u9fa5]+")
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255
+TRACE_FILE = "trace_view.json"
 TRIAL_STEPS = 2  # a warmup, and one that is kept
 _SHAPE_LEVELS = (Level.LEVEL1, Level.LEVEL2)
 _MONITORS = ("MSMONITOR_USE_DAEMON", "KINETO_USE_DAEMON")  # they start and stop the profiler
@@ -126,6 +127,8 @@ def _faults(one: CaptureSettings) -> Iterator[str]:
         yield "max_bytes: expected a trial, which measures the bytes of a step"
     if one.max_bytes is not None and one.max_bytes < 1:
         yield f"max_bytes: expected at least 1, got {one.max_bytes}"
+    if one.trial and one.level not in _SHAPE_LEVELS:
+        yield f"trial: expected Level1 or Level2, whose shapes it judges, got {one.level}"
     if one.marks and one.export is Export.DB:
         yield "marks (mstx, msprof_tx): expected export text, got db"
     if one.level is Level.NONE and not one.marks:
@@ -176,13 +179,13 @@ def faults_of_versions(one: CaptureSettings, versions: Mapping[str, str]) -> Ite
     return (str(pair) for pair in known_pairs(versions, used) if not pair.works)
 
 
-def export_faults(*, has_trace_handler: bool, with_stack: bool) -> Iterator[str]:
-    """Yield what is wrong with exporting a trace or stacks from a profiler by hand: torch_npu
-    ignores both then."""
-    if has_trace_handler:
-        yield "export_chrome_trace: has no effect with a trace handler, which writes the trace"
-    if not with_stack:
-        yield "export_stacks: expected a capture with stack"
+def faults_of_exports(one: CaptureSettings, name: str) -> Iterator[str]:
+    """Yield why a trace or stacks cannot be exported by hand from a capture: torch_npu ignores such
+    a call."""
+    if name == "export_chrome_trace":
+        yield f"{name}: has no effect with a trace handler, which writes {TRACE_FILE}"
+    if name == "export_stacks" and not one.stack:
+        yield f"{name}: expected a capture with stack"
 
 
 # The file by which torch_npu.profiler.dynamic_profile starts a capture in a running program.

@@ -1,4 +1,4 @@
-"""Capture a small model on the device `npu` twice: analysed, and collected only."""
+"""Capture a small model on the device `npu` in the named ways, one after the other."""
 
 import sys
 from pathlib import Path
@@ -7,13 +7,22 @@ import torch
 
 from collector.capture import capture
 
+KINDS = {
+    "analysed": {},
+    "level2": {"level": "Level2", "metrics": "Memory"},
+    "level0": {"level": "Level0", "metrics": "AiCoreNone", "shapes": False},
+    "marks": {"level": "Level_none", "metrics": "AiCoreNone", "shapes": False, "marks": True},
+    "database": {"export": "db", "op_attr": True},
+    "raw": {"level": "Level2", "analyse": False},
+}
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     import torch_npu  # noqa: F401 - adds torch.npu
 
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.SiLU()).to(torch.bfloat16).npu()
-    for name, options in (("analysed", {}), ("raw", {"level": "Level2", "analyse": False})):
-        with capture(folder / name, steps=3, **options) as session:
+    for name in sys.argv[2:]:
+        with capture(folder / name, steps=3, **KINDS[name]) as session:
             for _ in range(5):
                 model(torch.zeros(32, 64, dtype=torch.bfloat16, device="npu")) * 2
                 torch.npu.synchronize()

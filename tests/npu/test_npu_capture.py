@@ -10,7 +10,7 @@ from collector.capture.verdict import captured_on, verdicts
 from collector.profiles.kernel_details import read_profile
 from tests.npu.fakecann.build import FakeCann, environment
 
-pytestmark = [pytest.mark.npu, pytest.mark.torch]
+pytestmark = [pytest.mark.npu, pytest.mark.torch, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300.0
 
@@ -29,7 +29,7 @@ def run(fake: FakeCann, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_steps_of_the_stock_profiler_become_cases_at_once_or_when_they_are_analysed(
     fake: FakeCann, tmp_path: Path
 ) -> None:
-    done = run(fake, "tests.npu.captured", str(tmp_path))
+    done = run(fake, "tests.npu.captured", str(tmp_path), "analysed", "raw")
     assert done.returncode == 0, done.stderr
     (analysed,), (raw,) = verdicts(tmp_path / "analysed"), verdicts(tmp_path / "raw")
     assert (analysed.rows, analysed.share, analysed.faults) == (12, 1.0, ())
@@ -41,3 +41,33 @@ def test_steps_of_the_stock_profiler_become_cases_at_once_or_when_they_are_analy
     kernels = {one.case.kernel_type for one in read_profile([tmp_path / "analysed"]).records}
     assert kernels == {"MatMulV2", "Swish", "Muls", "ZerosLike"}
     assert captured_on(tmp_path / "analysed") == "npu"
+
+
+def test_each_level_and_export_records_what_it_says_in_one_process(
+    fake: FakeCann, tmp_path: Path
+) -> None:
+    kinds = ("database", "level2", "level0", "marks")
+    done = run(fake, "tests.npu.captured", str(tmp_path), *kinds)
+    assert done.returncode == 0, done.stderr
+    for name in kinds[:2]:
+        (verdict,) = verdicts(tmp_path / name)
+        assert (verdict.rows, verdict.share, verdict.faults) == (12, 1.0, ()), name
+    exported = {one.case for one in read_profile([tmp_path / "database"]).records}
+    assert exported == {one.case for one in read_profile([tmp_path / "level2"]).records}
+    for name in kinds[2:]:
+        (verdict,) = verdicts(tmp_path / name)
+        assert verdict.is_empty, name
+
+
+def test_two_ranks_are_judged_each(fake: FakeCann, tmp_path: Path) -> None:
+    env = {**environment(fake, devices=2), "WORLD_SIZE": "2"}
+    command = [sys.executable, "-m", "tests.npu.captured", str(tmp_path), "analysed"]
+    ranks = [
+        subprocess.Popen(command, cwd=ROOT, env={**env, "RANK": rank}, stderr=subprocess.PIPE)
+        for rank in "01"
+    ]
+    for one in ranks:
+        _, error = one.communicate(timeout=LIMIT_S)
+        assert one.returncode == 0, error.decode()
+    found = verdicts(tmp_path / "analysed")
+    assert [(one.rank, one.rows, one.faults) for one in found] == [(0, 12, ()), (1, 12, ())]

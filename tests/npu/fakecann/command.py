@@ -32,6 +32,7 @@ class Command:
     metrics: str = "PipeUtilization"
     level: str = "l1"
     analyzes: bool = False
+    kind: str = "text"
 
 
 class Refused(Exception):
@@ -59,4 +60,7 @@ def parse(arguments: Sequence[str]) -> Command:
     level = options.get("--task-time", "l1")
     if level not in ("on", "off", "l0", "l1", "l2"):
         raise Refused(f"--task-time={level} is none of on, off, l0, l1, l2")
-    return Command(Path(options["--output"]), application, metrics, level, any(modes[1:]))
+    kind = options.get("--type", "text")
+    if kind not in ("text", "db"):
+        raise Refused(f"--type={kind} is none of text, db")
+    return Command(Path(options["--output"]), application, metrics, level, any(modes[1:]), kind)

@@ -3,7 +3,8 @@
     msprof --output=DIR [--aic-metrics=GROUP] [--task-time=l0|l1|on] ... APPLICATION ARGUMENTS...
     msprof --output=DIR --application="APPLICATION ARGUMENTS..."
     msprof --export=on --output=PROF_DIR      after a run that did not come to its end, or of a
-                                              process that profiled itself
+                                              process that profiled itself; with --type=db as
+                                              a database of its own
     msprof --analyze=on --output=PROF_DIR     does nothing, and so does --parse=on
 
 The application's status is this one's, 128 + n where a signal ended it. An option that msprof of
@@ -24,12 +25,14 @@ from collector.recording.calls import read_calls
 from tests.npu.fakecann.columns import BLOCK_DIM, BLOCK_NUM
 from tests.npu.fakecann.command import Command, Refused, parse
 from tests.npu.fakecann.damage import damaged
+from tests.npu.fakecann.exported import write_kernels
 from tests.npu.fakecann.faults import Orders, ordered
 from tests.npu.fakecann.physical import PHYSICAL, TIMES, PhysicalTimes
 from tests.npu.fakecann.summary import Task, tasks_of, write_summary
 
 _LAUNCHES = "device_0/data/launches.txt"
 _SETTINGS = "host/sample.json"
+_LEVEL_0 = "host/level_0"  # a process asked for times alone
 _FROM_WITHIN = "host/start_info"  # of a process that profiled itself
 # torch_npu looks for a table ten times a second, and gives up where the export ends before that.
 _POLLED_S = 0.35
@@ -51,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     if not command.application:
         for fault in orders.striking("refuse_export"):
             return fault.count
-        return export(command.output, orders)
+        return export(command.output, orders, command.kind)
     for fault in orders.striking("refuse"):
         return fault.count
     folder = start_folder(command)
@@ -77,20 +80,25 @@ def start_folder(command: Command) -> Path:
     return folder
 
 
-def export(folder: Path, orders: Orders) -> int:
-    """Write the op_summary of a PROF folder; 0 where that could be done."""
+def export(folder: Path, orders: Orders, kind: str = "text") -> int:
+    """Write the op_summary or the database of a PROF folder; 0 where that could be done."""
     try:
         settings = json.loads((folder / _SETTINGS).read_text())
         tasks = damaged(tasks_of(read_calls(folder / _LAUNCHES), _physical(orders)), orders)
     except (OSError, ValueError) as error:
         print(f"[ERROR] {folder} cannot be exported: {error}", file=sys.stderr)
         return 1
+    if kind == "db":
+        write_kernels(tasks, folder / f"msprof_{time.strftime('%Y%m%d%H%M%S')}.db")
+        time.sleep(_POLLED_S)
+        return 0
     block = _block(orders)
     pieces = _pieces(tasks, max([1, *(fault.count for fault in orders.striking("slices"))]))
     for number, piece in enumerate(pieces):
         stamp = time.strftime("%Y%m%d%H%M%S") + (f"_slice_{number}" if len(pieces) > 1 else "")
         path = folder / "mindstudio_profiler_output" / f"op_summary_{stamp}.csv"
-        write_summary(piece, path, settings["metrics"], block, names=settings["level"] != "l0")
+        names = settings["level"] != "l0" and not (folder / _LEVEL_0).exists()
+        write_summary(piece, path, settings["metrics"], block, names=names)
     if (folder / _FROM_WITHIN).exists():
         time.sleep(_POLLED_S)
     return 0

@@ -92,6 +92,11 @@ def write_summary(
             writer.writerow([cells.get(name, _NOT_KNOWN) for name in header])
 
 
+def cells_of_task(task: Task, number: int) -> dict[str, str]:
+    """The cells of a launch without its counters, by the columns of an op_summary."""
+    return _base(task, number, 0, ("Block Dim", "Mix Block Dim"), names=True)
+
+
 def _base(
     task: Task, number: int, wait_ns: int, block: tuple[str, str], names: bool
 ) -> dict[str, str]:

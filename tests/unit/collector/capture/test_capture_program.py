@@ -19,7 +19,7 @@ from collector.codec.errors import BadInput  # noqa: E402
 from jobs.cli.app import app  # noqa: E402
 from tests.waiting import wait_for  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]  # torch imports its compiler for a step
 ROOT = Path(__file__).parents[4]
 OPTIONS = {"steps": 2}
 
@@ -40,7 +40,7 @@ class Attached:
 
     def end(self):
         while self.at_exit:
-            self.at_exit.pop()()
+            self.at_exit.pop()()  # ends its hooks and its timer
 
 
 @pytest.fixture

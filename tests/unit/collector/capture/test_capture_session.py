@@ -86,6 +86,16 @@ def test_a_capture_stays_within_its_bytes(tmp_path):
     assert verdict.is_empty and "expected at most 10" in verdict.faults[0]
 
 
+def test_stacks_are_exported_and_a_trace_by_hand_is_refused(tmp_path):
+    session = captured(tmp_path / "prof", stack=True)
+    session.export_stacks(tmp_path / "stacks.log", "self_cpu_time_total")
+    assert "test_capture_session.py" in (tmp_path / "stacks.log").read_text()
+    with pytest.raises(BadInput):
+        session.export_chrome_trace(tmp_path / "trace.json")
+    with pytest.raises(BadInput):  # without stacks
+        captured(tmp_path / "bare").export_stacks(tmp_path / "bare.log", "self_cpu_time_total")
+
+
 def test_what_is_kept_follows_the_schedule_of_the_profiler(tmp_path):
     settings = CaptureSettings(tmp_path, steps=2, warmup=1, wait=1, skip_first=2, repeat=2)
     action = torch.profiler.ProfilerAction

@@ -10,7 +10,6 @@ from collector.capture.settings import (
     Export,
     Level,
     dynamic_config,
-    export_faults,
     faults_of_versions,
 )
 from collector.codec.errors import BadInput
@@ -31,6 +30,7 @@ REFUSED = (
     ({"steps": 0}, "at least 1"),
     ({"max_bytes": 1 << 30}, "expected a trial"),
     ({"max_bytes": 0, "trial": True}, "max_bytes"),
+    ({**BARE, "marks": True, "trial": True}, "trial"),
     ({"total_steps": 3, "trial": True}, "at least 4"),
     ({"warmup": -1}, "at least 0"),
 )
@@ -73,11 +73,6 @@ def test_versions_that_cannot_record_what_is_requested_are_named(tmp_path):
     assert "post6" in fault and "15697" in fault
     bare = CaptureSettings(tmp_path)
     assert not list(faults_of_versions(bare, {"torch_npu": "2.10.0.post4"}))
-
-
-def test_exports_by_hand_that_have_no_effect_are_named():
-    assert len(list(export_faults(has_trace_handler=True, with_stack=False))) == 2
-    assert list(export_faults(has_trace_handler=False, with_stack=True)) == []
 
 
 def test_the_file_of_a_dynamic_capture_starts_at_the_next_step(tmp_path):
