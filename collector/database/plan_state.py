@@ -30,10 +30,11 @@ from collector.database.versions import version_of
 from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.manifest import AttemptManifest
-from collector.model.measurement import Outcome
+from collector.model.measurement import PROFILER, Outcome
 from collector.model.plan import Plan, read_shard
 from collector.model.record import CaseRecord, as_ran
 from collector.model.row import value_of
+from collector.model.stack import EVENTS, backend_of
 from collector.ops.floor import MIN_US, lower_bound_us
 from collector.ops.together import Floats, Whole
 from collector.quality.gates import CORE_TIMES, cores_worked_longer, implausible, max_core_time_us
@@ -232,6 +233,7 @@ def _measurements(
         attempt.bound.check_part(partial(_texts, part), own, key)
         parts.append(part)
     table = pa.concat_tables(parts).combine_chunks()
+    _check_source(table, plan, attempt.key)
     known = (*records, *_records_that_ran(table, records))
     table = with_implausible(table, known, plan, most_lower_bounds_us(cases, plan))
     if not table.num_rows:
@@ -239,6 +241,15 @@ def _measurements(
     path = pa.array([plan.stack.version_path] * table.num_rows, TEXT)
     final = _final_flags(table, attempt.manifest, attempt.key)
     return table.append_column("final", final).append_column("version_path", path)
+
+
+def _check_source(table: pa.Table, plan: Plan, key: str) -> None:
+    """Raise BadInput if events timed a launch of a stack of a profiler, or the reverse."""
+    source = EVENTS if backend_of(plan.stack.device) == EVENTS else PROFILER
+    is_timed = pc.not_equal(table["mean_us"], "")
+    if pc.any(pc.and_(is_timed, pc.not_equal(table["timed_by"], source))).as_py():
+        what = f"timed_by: expected {source} for {plan.stack.device}, got another source"
+        raise BadInput(f"{what}; measure with the backend of the campaign", path=key)
 
 
 def _texts(table: pa.Table, names: Iterable[str]) -> Iterator[tuple[str, ...]]:

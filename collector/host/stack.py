@@ -8,10 +8,11 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput, HostFault, NoDevice
 from collector.host.cann import cann_runtime, cann_version, find_kernel_libraries, installed_version
+from collector.host.event_devices import EventDevices, find_event_devices
 from collector.host.gpus import Gpu, list_gpus
 from collector.host.machine import this_cpu
 from collector.host.npus import Board, Npu, board_of, cube_cores_of, device_name, list_npus
-from collector.model.stack import Stack, runtime_details
+from collector.model.stack import BACKENDS, EVENTS, Stack, runtime_details
 
 # Settings of a cpu session that keep the kernel's memory allocation out of the timed launches: part
 # of the stack, since they change durations. Memory stays in one heap, where adjacent free blocks
@@ -41,7 +42,9 @@ def local_stack(backend: str, requested_device: str | None = None) -> Stack:
         found = list_npus()
         cores = cube_cores_of(found[0])
         return npu_stack(torch, found, board_of(found[0]), cores, requested_device)
-    raise BadInput(f"backend: expected cpu, cuda or npu, got {backend!r}")
+    if backend == EVENTS:
+        return event_stack(torch, find_event_devices())
+    raise BadInput(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
 
 
 def cpu_stack(torch: str) -> Stack:
@@ -75,9 +78,9 @@ def gpu_device(name: str) -> str:
 
 
 def device_serial(backend: str, index: int) -> str | None:
-    """Return the serial number of a device; a cpu has none. Raises HostFault if there is no such
-    device."""
-    if backend == "cpu":
+    """Return the serial number of a device; a cpu has none, and a device of torch reports none.
+    Raises HostFault if there is no such device."""
+    if backend in ("cpu", EVENTS):
         return None
     found = list_npus() if backend == "npu" else list_gpus()
     if index >= len(found):
@@ -91,6 +94,9 @@ def device_locks(backend: str) -> list[str]:
     index differs between processes."""
     if backend == "npu":
         return [f"npu{npu.physical}" for npu in list_npus()]
+    if backend == EVENTS:
+        found = find_event_devices()
+        return [f"{found.kind}{index}" for index in range(found.count)]
     return [gpu.uuid for gpu in list_gpus()] if backend == "cuda" else [f"{backend}0"]
 
 
@@ -110,6 +116,12 @@ def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
     """Return the stack of GPUs of one model. Raises HostFault if there are two models."""
     _check_one_model("GPU", {gpu.name for gpu in found}, "CUDA_VISIBLE_DEVICES")
     return Stack(device=gpu_device(found[0].name), torch=torch, driver=found[0].driver)
+
+
+def event_stack(torch: str, found: EventDevices) -> Stack:
+    """Return the stack of a device of torch that is timed by its events."""
+    details = {"extensions": found.extensions, "timed_by": EVENTS, "torch_device": found.kind}
+    return Stack(device=found.device, torch=torch, details=tuple(sorted(details.items())))
 
 
 def _check_one_model(kind: str, models: set[str], variable: str) -> None:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput
-from collector.model.stack import Runtime
+from collector.model.stack import EVENTS, Runtime
 
 # What the device's cache contains before each repeat: the data of the repeat before (warm), other
 # data (cold), or the data of the launches that ran before the case in a profile (context). The
@@ -21,6 +21,7 @@ from collector.model.stack import Runtime
 ISOLATED = ("warm", "cold")
 CONTEXT = "context"
 CACHES = (*ISOLATED, CONTEXT)
+PROFILER = "profiler"  # the source of all durations but those of the backend `events`
 ENOUGH_CLEAN = 3  # undisturbed repeats; with fewer, more are launched
 _FAR = 1e15  # above any time or count of a session, and small enough to be squared
 _ROUNDING = 1e-9  # the mean of equal numbers may differ in its last digit
@@ -69,8 +70,9 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Device time of the accepted repeats, from the profiler alone. Raises BadInput for numbers
-    that no durations have: not finite, zero or negative, or percentiles that are not in order."""
+    """Device time of the accepted repeats, from the profiler alone or from events alone. Raises
+    BadInput for numbers that no durations have: not finite, zero or negative, or percentiles that
+    are not in order."""
 
     mean_us: float = field(metadata=doc("mean duration", unit="us"))
     ci_low_us: float = field(
@@ -259,6 +261,13 @@ class Measurement:
     profiler_floor_us: float = field(
         default=0.0,
         metadata=doc("shortest duration that the session's profiler reports", unit="us"),
+    )
+    timed_by: str = field(
+        default=PROFILER, metadata=doc("what timed the launches", words=(PROFILER, EVENTS))
+    )
+    empty_launch_us: float = field(
+        default=0.0,
+        metadata=doc("median of launches without work, subtracted from each event", unit="us"),
     )
 
     @property

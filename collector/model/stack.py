@@ -15,11 +15,15 @@ _VERSION = re.compile(r"[A-Za-z0-9]+([._+-][A-Za-z0-9]+)*")
 # `8.5.0`, `8.3.RC1`, `9.1.0-beta.1`: two numbers alone name several releases of CANN.
 _RELEASE = re.compile(r"\d+\.\d+\.\w.*")
 
-# The backends that operators run on, and the library with which their ranks communicate.
+# The backends that a profiler records, and the library with which their ranks communicate.
 COLLECTIVE_LIBRARIES = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}
-BACKENDS = tuple(COLLECTIVE_LIBRARIES)
+PROFILED = tuple(COLLECTIVE_LIBRARIES)
+# Any accelerator of torch, timed by its own events. It has device names of its own, so that these
+# durations are never in one version with those of a profiler.
+EVENTS = "events"
+BACKENDS = (*PROFILED, EVENTS)
 # by the beginning of the device's name; all others are NPUs
-_DEVICES = {"CUDA_": "cuda", "CPU_": "cpu"}
+_DEVICES = {"CUDA_": "cuda", "CPU_": "cpu", "EVENTS_": EVENTS}
 _RUNTIME = "runtime"
 
 

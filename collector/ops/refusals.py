@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from collector.codec.errors import BadInput
 from collector.model.case import Case
 from collector.model.measurement import Outcome
+from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.model.vocabulary import GRAPH, LAUNCHED_BY, OF_950, STATIC
 from collector.ops.spec import OpSpec
 from collector.ranks.collective import collective_case_of, is_collective
@@ -79,6 +80,7 @@ MOST_CPU_RANKS = 64
 # ep_world_size of aclnnMoeDistributeDispatchV2 and aclnnMoeDistributeCombineV2.
 CANN_RANKS = range(2, 769)
 NO_SUCH_WORLD = "CANN cannot exchange tokens of experts among this number of ranks"
+NO_LIBRARY = "events time one device: `opmeter comm` measures collectives, by other backends"
 NO_KERNEL = "mode kernel: gloo launches no kernel that can be timed"
 
 # Exceptions of an error in an operator's declaration, for shapes that it did not foresee.
@@ -146,6 +148,8 @@ def _refusal_by_ranks(case: Case, backend: str) -> Refusal | None:
     """Return why a case of several ranks cannot be measured.
 
     Such a case has no declaration: the bench knows by name what it can run."""
+    if backend not in COLLECTIVE_LIBRARIES:
+        return Refusal(Outcome.UNSUPPORTED, NO_LIBRARY, NO_LIBRARY)
     try:
         ranks = ranks_of(case)
         mode = collective_case_of(case).mode if is_collective(case.kernel_type) else ""

@@ -90,6 +90,17 @@ class LaunchTable(Sequence["KernelLaunch"]):
         return (KernelLaunch(self, at) for at in range(len(self)))
 
 
+def shortened(launches: Sequence["KernelLaunch"], by_us: float) -> Sequence["KernelLaunch"]:
+    """Return the launches of a table with durations that are shorter by this time, and at least a
+    nanosecond if they had any."""
+    if not isinstance(launches, LaunchTable):
+        return launches
+    shorter = np.maximum(launches.durations_us - by_us, 0.001)
+    durations_us = np.where(launches.durations_us > 0, shorter, launches.durations_us)
+    own = (launches.kinds, launches.kinds_at, launches.starts_ns, durations_us, launches.counters)
+    return LaunchTable(*own)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelLaunch:
     """One row of an op_summary, the `at`-th of its table."""

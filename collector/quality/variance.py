@@ -65,7 +65,8 @@ def prior_of(device: str, *, over_ranks: bool = False) -> VariancePrior:
     """Return the prior of a device by its backend, or by the library that its ranks use to
     communicate."""
     backend = backend_of(device)
-    return _priors()[COLLECTIVE_LIBRARIES[backend] if over_ranks else backend]
+    kind = COLLECTIVE_LIBRARIES.get(backend, backend) if over_ranks else backend
+    return _priors()[kind]
 
 
 def prior_of_backend(backend: str) -> VariancePrior:

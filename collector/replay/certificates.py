@@ -18,6 +18,7 @@ from collector.model import measurement
 from collector.model.case import Case
 from collector.model.plan import CANARY_PLACES, CANARY_REPEATS, MeasureSettings
 from collector.model.record import as_ran
+from collector.model.stack import EVENTS
 from collector.ops.floor import lower_bound_us
 from collector.ops.references import canary_records
 from collector.quality.canaries import drift
@@ -56,7 +57,8 @@ class Certificates:
     """Makes the measurement of each case: none if the session has no result for it, and a second
     one if another kernel of its family ran instead. `launches` are all recorded launches, in order
     of their start. The clock that counts durations has steps of `step_us`, and records none below
-    `lower_bound_us`. With `is_partial`, a case without records counts as never run."""
+    `lower_bound_us`. `empty_launch_us` was subtracted from each duration of events. With
+    `is_partial`, a case without records counts as never run."""
 
     spec: SessionSpec
     journal: Journal
@@ -68,6 +70,7 @@ class Certificates:
     idle_mhz: frozenset[float]
     step_us: float
     lower_bound_us: float
+    empty_launch_us: float
 
     def of(self, ordinal: int) -> tuple[measurement.Measurement, ...]:
         entry = self.journal.cases.get(ordinal)
@@ -169,7 +172,8 @@ class Certificates:
         worked = (cores_worked_longer(launch.duration_us, launch.counters) for launch in kept)
         fault = fault or next(filter(None, worked), "")
         # The profiler's lower bound for a launch is the sum of those of its operators.
-        operators = 1 if self.spec.backend == "npu" else operators_of(repeats[0].name)
+        is_single = self.spec.backend in ("npu", EVENTS)
+        operators = 1 if is_single else operators_of(repeats[0].name)
         timed = replace(
             certificate,
             outcome=measurement.Outcome.GATED if entry.doubt else measurement.Outcome.OK,
@@ -205,7 +209,9 @@ class Certificates:
         if self.spec.backend == "cpu":
             return entry.watch.disturbance
         readings, share = self.journal.readings, None
-        if self.spec.backend == "npu" or self.spec.measure.cache == "warm":
+        # Between events, the host's part of a launch is no gap.
+        has_gaps = self.spec.backend != EVENTS
+        if has_gaps and (self.spec.backend == "npu" or self.spec.measure.cache == "warm"):
             first = bisect_left(self.launches, repeats[0].start_ns, key=_START)
             last = bisect_right(self.launches, repeats[-1].start_ns, key=_START)
             share = gap_share((one.start_ns, one.duration_us) for one in self.launches[first:last])
@@ -229,6 +235,8 @@ class Certificates:
             cache=self.spec.measure.cache,
             started_at=entry.began_time,
             ended_at=entry.ended_time,
+            timed_by=EVENTS if self.spec.backend == EVENTS else measurement.PROFILER,
+            empty_launch_us=self.empty_launch_us,
         )
 
 

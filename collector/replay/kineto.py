@@ -25,6 +25,7 @@ from collector.replay.msprof import SummaryRow
 # other operator called; on CUDA it is a kernel, in the order in which the device ran them.
 
 SENTINEL_OPERATOR = "aten::bitwise_not"
+EMPTY_LAUNCH = "OpmeterEmptyLaunch"  # the type of launches without work between two events
 IDLE_OPERATOR = "aten::is_same_size"  # compares two lists of lengths, and makes no tensor
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from collector.codec.errors import OpmeterError
 from collector.host.cann import with_custom_opp, without_custom_opp
+from collector.host.event_devices import AUTOLOAD, autoload_of
 from collector.host.gpus import CUDA_ORDER
 from collector.host.machine import free_bytes
 from collector.host.stack import CPU_ALLOCATOR
@@ -98,7 +99,7 @@ def session_environment(backend: str, vllm: str | None = "") -> dict[str, str]:
     """Return the environment of a session's process: ours, and settings that make sessions
     equal. On an NPU it has the custom operators with which a stack of `vllm` serves; with None,
     only CANN's."""
-    env = dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0", KINETO_LOG_LEVEL="99")
+    env = {**os.environ, AUTOLOAD: autoload_of(backend), "KINETO_LOG_LEVEL": "99"}
     if backend == "cpu":
         env.update(CPU_ALLOCATOR)
     if backend == "cuda":

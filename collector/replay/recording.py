@@ -1,6 +1,6 @@
-"""Recorders of a session's launches: torch's profiler in its process, or msprof outside it.
+"""Recorders of a session's launches: torch's profiler or events in its process, or msprof outside.
 
-Both have the same interface for the loop: they are started, and notified of every case.
+All have the same interface for the loop: they are started, and notified of every case.
 """
 
 import time
@@ -15,11 +15,13 @@ from torch.autograd.profiler import profile
 from collector.codec.errors import CaseRejected
 from collector.model.case import Case
 from collector.model.record import CaseRecord
+from collector.model.stack import EVENTS
 from collector.ops.context import OVER_CACHE
 from collector.quality.reconcile import CONTEXT_MARK, FLUSH, TICK, Mark, Sentinel, sentinel_of
 from collector.replay.devices import Device, KinetoDevice, NpuDevice, open_kineto_device
+from collector.replay.event_device import EventDevice
 from collector.replay.journal import JournalWriter
-from collector.replay.kineto import Filing, summary_rows
+from collector.replay.kineto import Event, Filing, summary_rows
 from collector.replay.msprof import write_summary
 from collector.replay.spec import SessionSpec
 
@@ -75,30 +77,33 @@ class Recorder:
         """Close, once after the last case."""
 
 
-class KinetoRecorder(Recorder):
-    """torch.profiler in windows: each holds a few cases, and becomes a slice of the session's
+class WindowRecorder(Recorder):
+    """Records in windows: each holds a few cases, and becomes a slice of the session's
     op_summary."""
 
-    def __init__(self, device: KinetoDevice, directory: Path, journal: JournalWriter):
-        self._device, self._directory, self._journal = device, directory, journal
-        self._profiler: Any = None  # of the open window
-        self._filings: dict[int, Filing] = {}  # of its cases
+    def __init__(self, directory: Path, journal: JournalWriter):
+        self._directory, self._journal = directory, journal
+        self._is_open = False
+        self._filings: dict[int, Filing] = {}  # of the cases of the open window
         self._began_s = 0.0
         self._slices = 0
 
-    def start(self) -> float:
-        started = time.perf_counter()
-        start_profiler(self._device).__exit__(None, None, None)
-        return time.perf_counter() - started
+    def _open(self) -> None:
+        """Open a window."""
+        raise NotImplementedError
+
+    def _stop(self) -> None:
+        """End the window, after the device has run everything."""
+        raise NotImplementedError
+
+    def _events(self) -> list[Event]:
+        """Return what ran in the window that has ended, in the device's order."""
+        raise NotImplementedError
 
     def before_case(self) -> None:
-        if self._profiler is None:
-            self._profiler, self._began_s = start_profiler(self._device), time.monotonic()
-            sacrifice(self._device, SACRIFICES_OF_A_WINDOW)
-            # Operators that do nothing. On a GPU they launch no kernel, and marks are used instead.
-            tensor = torch.zeros(1, device=self._device.name)
-            for _ in range(_IDLE_LAUNCHES):
-                torch.is_same_size(tensor, tensor)
+        if not self._is_open:
+            self._is_open, self._began_s = True, time.monotonic()
+            self._open()
 
     def measured(self, ordinal: int, record: CaseRecord, before: Sequence[CaseRecord]) -> None:
         neighbours = tuple(Filing(one.kernel_type, one.cells) for one in before)
@@ -110,16 +115,14 @@ class KinetoRecorder(Recorder):
             self.close()
 
     def close(self) -> None:
-        """Stop the profiler, write the slice, and then record it in the journal."""
-        if self._profiler is None:
+        """End the window, write the slice, and then record it in the journal."""
+        if not self._is_open:
             return
         path = self._directory / f"slice-{self._slices:03d}.op_summary.csv"
         times = [time.perf_counter()]
-        self._device.synchronize()
-        self._profiler.__exit__(None, None, None)
+        self._stop()
         times.append(time.perf_counter())
-        raw = self._profiler.kineto_results.events()
-        rows = summary_rows(self._device.events(raw), self._filings)
+        rows = summary_rows(self._events(), self._filings)
         times.append(time.perf_counter())
         sha256 = write_summary(rows, path)
         times.append(time.perf_counter())
@@ -133,8 +136,56 @@ class KinetoRecorder(Recorder):
             read_s=read_s,
             write_s=write_s,
         )
-        self._profiler, self._filings = None, {}
+        self._is_open, self._filings = False, {}
         self._slices += 1
+
+
+class KinetoRecorder(WindowRecorder):
+    """torch.profiler in windows."""
+
+    def __init__(self, device: KinetoDevice, directory: Path, journal: JournalWriter):
+        super().__init__(directory, journal)
+        self._device = device
+        self._profiler: Any = None
+
+    def start(self) -> float:
+        started = time.perf_counter()
+        start_profiler(self._device).__exit__(None, None, None)
+        return time.perf_counter() - started
+
+    def _open(self) -> None:
+        self._profiler = start_profiler(self._device)
+        sacrifice(self._device, SACRIFICES_OF_A_WINDOW)
+        # Operators that do nothing. On a GPU they launch no kernel, and marks are used instead.
+        tensor = torch.zeros(1, device=self._device.name)
+        for _ in range(_IDLE_LAUNCHES):
+            torch.is_same_size(tensor, tensor)
+
+    def _stop(self) -> None:
+        self._device.synchronize()
+        self._profiler.__exit__(None, None, None)
+
+    def _events(self) -> list[Event]:
+        raw = self._profiler.kineto_results.events()
+        self._profiler = None
+        return self._device.events(raw)
+
+
+class EventRecorder(WindowRecorder):
+    """The events that a device records itself, read at the end of a window."""
+
+    def __init__(self, device: EventDevice, directory: Path, journal: JournalWriter):
+        super().__init__(directory, journal)
+        self._device = device
+
+    def _open(self) -> None:
+        self._device.begin_window()
+
+    def _stop(self) -> None:
+        self._device.synchronize()
+
+    def _events(self) -> list[Event]:
+        return self._device.events()
 
 
 def open_recorded_device(
@@ -144,6 +195,9 @@ def open_recorded_device(
     exist."""
     if spec.backend == "npu":
         return NpuDevice(spec), Recorder()
+    if spec.backend == EVENTS:
+        timed = EventDevice(spec)
+        return timed, EventRecorder(timed, directory, journal)
     device = open_kineto_device(spec)
     return device, KinetoRecorder(device, directory, journal)
 

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
 from collector.model.measurement import Measurement, Provenance
+from collector.model.stack import EVENTS
 from collector.model.vocabulary import ACCELERATOR_CORE, core_class
 from collector.ops.registry import find
 from collector.quality.disturbances import clock_step_us, idle_clocks, profiler_lower_bound_us
@@ -22,7 +24,7 @@ from collector.quality.identity import Expectation
 from collector.quality.reconcile import attribute, mark_of
 from collector.replay.certificates import Certificates, with_canary_readings, with_session_warning
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
-from collector.replay.kineto import IDLE_OPERATOR
+from collector.replay.kineto import EMPTY_LAUNCH, IDLE_OPERATOR
 from collector.replay.msprof import OUTPUT, join_summaries, op_summaries, profiles_of
 from collector.replay.spec import SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
@@ -58,7 +60,7 @@ def collect(
     """Return the results of a session that has ended, in any way."""
     (directory / JOURNAL).touch()  # a session that failed to start has none
     journal = read_journal(directory / JOURNAL)
-    records = _records_of(spec, directory, journal)
+    records = _less_empty_launches(_records_of(spec, directory, journal), spec)
     expected = [_expectation(spec, journal.cases[i]) for i in records.ordinals]
     attributions = attribute(records.launches, expected)
     provenance = replace(provenance, runtime=journal.runtime)
@@ -69,6 +71,7 @@ def collect(
         for one in records.launches
         if (one.op_type == IDLE_OPERATOR if spec.backend == "cpu" else mark_of(one) is not None)
     ]
+    lower_bound_us = records.empty_us or profiler_lower_bound_us(idle_us)
     # If a session failed, msprof's last buffers are lost.
     is_over = report.ending in (Ending.COMPLETE, Ending.STOPPED)
     certificates = Certificates(
@@ -83,7 +86,8 @@ def collect(
         step_us=clock_step_us(
             [launch.duration_us for launch in found.repeats] for found in attributions.values()
         ),
-        lower_bound_us=profiler_lower_bound_us(idle_us),
+        lower_bound_us=lower_bound_us,
+        empty_launch_us=records.empty_us,
     )
     reported = {ordinal: certificates.of(ordinal) for ordinal in range(len(spec.cases))}
     canaries = {i: reported.pop(i) for i, case in enumerate(spec.cases) if case.place}
@@ -107,11 +111,13 @@ def collect(
 @dataclass(frozen=True, slots=True)
 class _Records:
     """Records of a session: its launches, and the cases that these must contain. `unread` is the
-    reason why there are none although some were expected."""
+    reason why there are none although some were expected. `empty_us`, the median of launches
+    without work, was subtracted from the durations of events; 0 for those of a profiler."""
 
     launches: Sequence[KernelLaunch]
     ordinals: Sequence[int]
     unread: str = ""
+    empty_us: float = 0.0
 
 
 def _records_of(spec: SessionSpec, directory: Path, journal: Journal) -> _Records:
@@ -129,6 +135,17 @@ def _records_of(spec: SessionSpec, directory: Path, journal: Journal) -> _Record
     if measured and not launches:
         return _Records((), (), "msprof wrote no op_summary")
     return _Records(launches, measured)
+
+
+def _less_empty_launches(records: _Records, spec: SessionSpec) -> _Records:
+    """Return the records with durations that do not include what events and a launch take."""
+    if spec.backend != EVENTS or not records.launches:
+        return records
+    from collector.profiles.launches import shortened
+
+    empty = [one.duration_us for one in records.launches if one.op_type == EMPTY_LAUNCH]
+    empty_us = round(median(empty), 6) if empty else 0.0
+    return replace(records, launches=shortened(records.launches, empty_us), empty_us=empty_us)
 
 
 def _joined(files: Sequence[Path], directory: Path) -> Sequence[KernelLaunch]:

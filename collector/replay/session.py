@@ -17,6 +17,7 @@ from pathlib import Path
 
 from collector.codec.errors import OpmeterError
 from collector.host import imports
+from collector.host.event_devices import AUTOLOAD, autoload_of
 from collector.host.processes import die_with_parent, end_at_once, read_parent
 from collector.replay.journal import JOURNAL, JournalWriter
 from collector.replay.process import ANSWERED, STOP, open_control, this_process
@@ -42,8 +43,8 @@ def main(directory: Path, parent: int | None) -> None:
     end_beats = journal.beat(lambda: faulthandler.dump_traceback_later(_NO_HEARTBEAT_S, exit=True))
     try:
         spec = read_spec(directory)
-        # Before torch is imported: an installed torch_npu would load itself, and requires CANN.
-        os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        # Before torch is imported, which loads extensions that are installed.
+        os.environ[AUTOLOAD] = autoload_of(spec.backend)
         started = time.perf_counter()
         with imports.permanent():
             from collector.replay.loop import Loop

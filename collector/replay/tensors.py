@@ -45,7 +45,13 @@ class CaseTensors:
         self.compute_dtype = ""
         self._device = device
         self._emulated = emulated
-        self._generator = torch.Generator(device).manual_seed(seed)
+        # Where random numbers are made: on the host, if the device has no generator.
+        self._source = device
+        try:
+            self._generator = torch.Generator(device).manual_seed(seed)
+        except (RuntimeError, NotImplementedError):
+            self._source = "cpu"
+            self._generator = torch.Generator(self._source).manual_seed(seed)
 
     def dtype(self, spelling: str) -> Any:
         known = dtype_of(spelling)
@@ -79,9 +85,10 @@ class CaseTensors:
         )
 
     def permutation(self, n: int, dtype: str) -> Any:
-        return torch.randperm(
-            n, generator=self._generator, dtype=self.dtype(dtype), device=self._device
+        made = torch.randperm(
+            n, generator=self._generator, dtype=self.dtype(dtype), device=self._source
         )
+        return made.to(self._device)
 
     def full(self, shape: Sequence[int], dtype: str, value: float) -> Any:
         return torch.full(tuple(shape), value, dtype=self.dtype(dtype), device=self._device)
@@ -99,10 +106,15 @@ class CaseTensors:
         """Return a tensor whose first block `fill` makes, and whose other blocks repeat it."""
         tensor = torch.empty(tuple(shape), dtype=dtype, device=self._device)
         if prod(shape) <= _BLOCK:
-            return fill(tensor)
+            return self._filled(tensor, fill)
         flat = tensor.view(-1)
-        block = fill(flat[:_BLOCK])
+        block = self._filled(flat[:_BLOCK], fill)
         whole = flat.numel() // _BLOCK * _BLOCK
         flat[_BLOCK:whole].view(-1, _BLOCK).copy_(block)
         flat[whole:].copy_(block[: flat.numel() - whole])
         return tensor
+
+    def _filled(self, tensor: Any, fill: Any) -> Any:
+        if self._source == self._device:
+            return fill(tensor)
+        return tensor.copy_(fill(torch.empty(tensor.shape, dtype=tensor.dtype)))

@@ -17,7 +17,7 @@ from collector.codec.canonical import canonical_json
 from collector.codec.errors import BadInput, HostFault, NoDevice
 from collector.codec.text import counted
 from collector.model import keys
-from collector.model.stack import BACKENDS, Runtime
+from collector.model.stack import PROFILED, Runtime
 from collector.store import open_store
 from jobs.cli.opening import DEFAULT_ROOT
 from jobs.cli.options import RootOption, check_backend
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def stack_command(
     *,
-    backend: Annotated[str, typer.Option(help="npu, cuda or cpu")] = "npu",
+    backend: Annotated[str, typer.Option(help="npu, cuda, cpu or events")] = "npu",
     root: Annotated[str | None, typer.Option(help="also check that this store responds")] = None,
     device: Annotated[
         str | None, typer.Option(help="name of the NPU, if its chip has several")
@@ -147,7 +147,7 @@ def _checks(
     from jobs.doctor.npu import check_concurrency, check_npus, is_npu_host
 
     if together is not None:
-        several = [name for name in BACKENDS if name != "cpu"]  # a cpu is all cores of its machine
+        several = [name for name in PROFILED if name != "cpu"]  # a cpu is all cores of its machine
         if together not in several:
             raise BadInput(f"--together: expected {' or '.join(several)}, got {together!r}")
         return check_concurrency(together), False

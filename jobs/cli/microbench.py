@@ -12,7 +12,7 @@ import typer
 
 from collector.codec.errors import BadInput, HostFault
 from collector.codec.text import counted, whole_in_one_line
-from collector.model.stack import Stack
+from collector.model.stack import BACKENDS, Stack
 from jobs.cli.options import TreeOptions, check_backend
 from jobs.cli.terminal import say, say_lines, stop_on_signals
 
@@ -65,7 +65,8 @@ def microbench_command(
         typer.Option("--prune-empty-duration-rows", help="remove rows without any duration"),
     ] = False,
     backend: Annotated[
-        str | None, typer.Option(help="backend to measure on: npu, cpu or cuda  [default: npu]")
+        str | None,
+        typer.Option(help="backend to measure on: npu, cpu, cuda or events  [default: npu]"),
     ] = None,
     of_ranks: Annotated[list[str] | None, typer.Option(*_OF_RANKS, hidden=True)] = None,
 ) -> int:
@@ -130,7 +131,7 @@ def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
     from collector.singlehost.version_files import tree_device
 
     if backend is not None:
-        check_backend(backend)
+        check_backend(backend, known=BACKENDS)
     requested = tree_device(folder)
     if backend is not None:
         return backend, local_stack(backend, requested)

@@ -1,6 +1,6 @@
 """Options that several commands have."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -11,7 +11,7 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.model.measurement import CACHES
-from collector.model.stack import BACKENDS
+from collector.model.stack import PROFILED
 from collector.shapes.models import bundled_decoder
 
 CampaignArgument = Annotated[
@@ -71,10 +71,12 @@ RetryFailedOption = Annotated[
 ]
 
 
-def check_backend(backend: str, said_by: str = "--backend: ") -> None:
-    """Raise BadInput for an unknown backend."""
-    if backend not in BACKENDS:
-        raise BadInput(f"{said_by}expected one of {', '.join(BACKENDS)}, got {backend!r}")
+def check_backend(
+    backend: str, said_by: str = "--backend: ", known: Sequence[str] = PROFILED
+) -> None:
+    """Raise BadInput for a backend that is not one of these, which a profiler records."""
+    if backend not in known:
+        raise BadInput(f"{said_by}expected one of {', '.join(known)}, got {backend!r}")
 
 
 def check_cache(cache: str | None) -> None:

@@ -12,7 +12,7 @@ from collector.host.cann import KEYS_SHIM, installed_version, is_loaded
 from collector.host.machine import available_memory_bytes, free_bytes, this_cpu
 from collector.host.stack import installed_torch, local_stack
 from collector.model.plan import MOST_LAUNCHES
-from collector.model.stack import BACKENDS
+from collector.model.stack import PROFILED
 from collector.replay.disk_space import most_launches
 from collector.store import open_store
 from collector.store.probe import probe_store
@@ -103,7 +103,7 @@ def check_store(url: str) -> Iterator[Check]:
 
 def describe_stack() -> Iterator[str]:
     """Yield the stacks that this machine could measure on."""
-    for backend in BACKENDS:
+    for backend in PROFILED:
         try:
             yield f"{backend}: {local_stack(backend).version_path}"
         except (BadInput, HostFault) as error:

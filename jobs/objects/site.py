@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from collector.codec.errors import BadInput
 from collector.codec.files import MOST_YAML_BYTES, read_small_file
-from collector.model.stack import BACKENDS
+from collector.model.stack import PROFILED
 from jobs.campaign.document import Entry, Fields, read_document
 from jobs.objects.deployment import LABEL, quantity
 
@@ -298,7 +298,7 @@ def _like(profiles: Fields, name: str) -> Fields:
 def _site(name: str, found: Fields) -> Site:
     site = Site(
         name=name,
-        backend=found["backend"].choice(BACKENDS),
+        backend=found["backend"].choice(PROFILED),
         devices_per_node=found["devices_per_node"].integer(1),
         node_selector=found.read("node_selector", _pairs, ()),
         pod_labels=found.read("pod_labels", _labels, ()),

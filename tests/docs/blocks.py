@@ -22,7 +22,7 @@ from jobs.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-NEEDS = ("laptop", "s3", "npu", "cluster", "repository", "package", "stack", "hardware")
+NEEDS = ("laptop", "s3", "npu", "events", "cluster", "repository", "package", "stack", "hardware")
 _FENCE = re.compile(
     r"^(?P<indent> *)(?:<!-- needs: (?P<needs>[^\n]*?) -->\s*?\n\s*?)?"
     r"(?P=indent)```(?P<language>sh|python)\n(?P<text>.*?)^(?P=indent)```$",

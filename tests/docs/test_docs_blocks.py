@@ -22,6 +22,7 @@ from tests.docs.blocks import (
     translated,
     unknown_words,
 )
+from tests.event_device.install import event_device_site
 from tests.lacking import lacking
 from tests.npu.fakecann.build import build_fake_cann, npu_host
 from tests.npu.fakecann.physical import PHYSICAL, TIMES
@@ -32,7 +33,15 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 _LIMIT_S = 900
 
 
-_PROVIDED = ("laptop", "package", "stack", "s3", "npu", "repository")  # cluster: tests/cluster
+_PROVIDED = (
+    "laptop",
+    "package",
+    "stack",
+    "s3",
+    "npu",
+    "events",
+    "repository",
+)  # cluster: tests/cluster
 
 
 @pytest.mark.parametrize("page", pages())
@@ -54,6 +63,8 @@ def test_the_blocks_of_a_page_run_as_they_are_written(page: str, tmp_path: Path)
         base: dict[str, str] = dict(os.environ)
         if "npu" in needs:
             base = _npu_host(tmp_path / "npu")
+        if "events" in needs:
+            base["PYTHONPATH"] = str(event_device_site())
         if "s3" in needs:
             base |= servers.enter_context(_bucket(tmp_path / "s3"))
         root = ROOT

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,28 +10,19 @@ import pytest
 
 from collector.codec.errors import BadInput
 from jobs.cli.trace import merge_command
-from tests.lacking import lacking
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install '.[cpu]'")
 pytestmark = pytest.mark.torch
 SOURCE = Path(__file__).parents[3] / "event_device" / "profiler_stubs.cpp"
 
 
-def built(folder: Path) -> Path:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        lacking("no g++: apt-get install g++")
-    home, library = Path(torch.__file__).parent, folder / "libstubs.so"
-    command = [compiler, "-O1", "-shared", "-fPIC", "-std=c++20", f"-I{home / 'include'}"]
-    command += ["-o", str(library), str(SOURCE), f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10"]
-    subprocess.run(command, check=True)
-    return library
-
-
 def test_operators_of_a_backend_with_events_become_kernels(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.event_device.profiled"]
+    from tests.event_device.install import compiled
+
+    library = compiled(SOURCE, tmp_path / "libstubs.so")
+    command = [sys.executable, "-m", "tests.event_device.profiled", str(library), str(tmp_path)]
     environment = dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
-    subprocess.run([*command, str(built(tmp_path)), str(tmp_path)], check=True, env=environment)
+    subprocess.run(command, check=True, env=environment)
     times, output = tmp_path / "device_times.json", tmp_path / "merged.json"
     merge_command(tmp_path / "trace.json", times, output=output)
     events = json.loads(output.read_text())["traceEvents"]

@@ -80,6 +80,7 @@ class Tried:
     n_observed: int = 0
     n_accepted: int = 0
     warnings: tuple[str, ...] = ()
+    timed_by: str = "profiler"
 
 
 @dataclass(frozen=True)
@@ -282,6 +283,7 @@ def measurement_of(
         cache=tried.cache or made.cache,
         n_observed=tried.n_observed,
         n_accepted=tried.n_accepted,
+        timed_by=tried.timed_by,
         counters=tried.counters,
         warnings=tried.warnings,
         disturbance=tried.disturbance,

@@ -162,3 +162,29 @@ def test_a_part_with_numbers_that_are_no_timing_is_named(text):
     damaged = store.get(key).replace(",".join(["2.0"] * 7).encode(), ",".join(numbers).encode())
     with pytest.raises(BadInput, match=key):
         rows_of_part(damaged, key=key)
+
+
+@pytest.mark.parametrize(
+    ("device", "timed_by", "is_published"),
+    [
+        ("EVENTS_eventful_1", "events", True),
+        ("EVENTS_eventful_1", "profiler", False),
+        ("CUDA_H100", "events", False),
+    ],
+)
+def test_durations_of_events_and_of_profilers_are_never_in_one_version(
+    device, timed_by, is_published
+):
+    store = MemoryStore()
+    made = plan_of(Tried(900.0, timed_by=timed_by))
+    shard = replace(
+        made.shards[0],
+        sessions=[{PRODUCT.case_id: Tried(900.0, timed_by=timed_by), ADD.case_id: Tried()}],
+    )
+    made = replace(made, shards=[shard], stack=replace(STACK, device=device))
+    write_campaign(store, made)
+    result = merge_plans(store, [made.name], guard=CREATE, author="test")
+    assert bool(result.damaged) != is_published
+    assert result.added_measurements == (2 if is_published else 0)
+    if not is_published:
+        assert names(result.damaged[0].reason, "timed_by", device)

@@ -11,7 +11,10 @@ from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
-REAL = ["ATLAS_800_A3_752T_128G_DIE", "CUDA_NVIDIA_A100-SXM4-80GB", "CPU_Xeon_Platinum_2.5GHz_8t"]
+REAL = [
+    *("ATLAS_800_A3_752T_128G_DIE", "CUDA_NVIDIA_A100-SXM4-80GB", "CPU_Xeon_Platinum_2.5GHz_8t"),
+    "EVENTS_cuda_NVIDIA_A100-SXM4-80GB",
+]
 
 
 @pytest.mark.parametrize("name", REAL)
