@@ -1,5 +1,5 @@
-"""What CANN launches around kernels whose operands lie in blocks: those of images, and products of
-matrices that it reads badly where they are plain.
+"""What CANN launches around a kernel: conversions into blocks of the operands of images and of
+matrices that it reads badly where they are plain, and into the dtype that it computes in.
 
 A convolution that is given plain tensors becomes TransData of each operand, the kernel, and
 TransData of its result; pooling the same, in blocks of 16 channels whose format has `:1` behind its
@@ -15,11 +15,17 @@ before the gradient of a filter, of which a profile records no tensors.
 A product of 16 bits becomes TransData of both operands, MatMulV2 and TransData of the result where
 `IsNdToNzOnTheFly` of CANN's open sources (ops-nn) says so: not where both operands are small, k is
 1, or each has rows in memory of 128 to 65,535 numbers, or of fewer in multiples of 16.
+
+A sum or a running sum in a wider dtype becomes a Cast and the kernel; so does an operation with a
+number of the host that is of a higher kind than the tensor. The remainder of a number begins with a
+BroadcastTo of the number. All as CANN's open sources (ops-math) have them for A2 and A3.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 from types import MappingProxyType
 
 from collector.recording.calls import DTYPES, Recorded, RecordedTensor, parse_call
@@ -30,6 +36,19 @@ _OF_16_BITS = frozenset({"FLOAT16", "DT_BF16"})
 _ROWS = 16
 _LEAST, _LONG = 128, 65_535  # numbers in a row that is read well
 _MASK_BYTES = 32  # of a block in the mask that aclnn hands out as bytes
+_CUT = 2**24  # truth values from which a sum is not computed in FLOAT
+_INTEGERS = ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64")  # by rank
+_INTEGER = re.compile(r"-?\d+")
+# Calls with a number of the host, and their kernels.
+_OF_NUMBERS = {
+    "aclnnAdds": "Add",
+    "aclnnSubs": "Sub",
+    "aclnnFloorDivides": "FloorDiv",
+    "aclnnEqScalar": "Equal",
+    "aclnnNeScalar": "NotEqual",
+    "aclnnGtScalar": "Greater",
+    "aclnnRemainderTensorScalar": "FloorMod",
+}
 
 
 def kernels_of(call: Recorded) -> tuple[Recorded, ...]:
@@ -44,9 +63,13 @@ def kernels_of(call: Recorded) -> tuple[Recorded, ...]:
 @lru_cache(maxsize=4096)
 def _became(text: str) -> tuple[Recorded, ...]:
     call = parse_call(text)
-    if call.name not in _BECOMES:
+    if call.name in _PROMOTES:
+        texts = _PROMOTES[call.name](call)
+    elif call.name in _BECOMES:
+        texts = _BECOMES[call.name](call.tensors)
+    else:
         return ()
-    return tuple(parse_call(f"ACLOP {text}") for text in _BECOMES[call.name](call.tensors))
+    return tuple(parse_call(f"ACLOP {text}") for text in texts)
 
 
 def _conv(tensors: Sequence[RecordedTensor]) -> Sequence[str]:
@@ -115,6 +138,71 @@ def _blocks(dtype: str, shape: Sequence[int]) -> str:
     return f"{_SHORT[dtype]}[{_text(shape)}]:FRACTAL_NZ<{storage}>"
 
 
+def _summed(call: Recorded) -> Sequence[str]:
+    """A sum in another dtype; of truth values in FLOAT, which is exact up to 2^24."""
+    x, out = call.tensors
+    listed = _INTEGER.findall(call.arguments[1])
+    dims = [int(one) for one in listed] or range(len(x.shape))
+    computed = out.dtype
+    if (x.dtype, computed) == ("BOOL", "INT64") and prod(x.shape[i] for i in dims) < _CUT:
+        computed = "FLOAT"
+    if not x.is_dense or not x.shape or x.dtype == out.dtype:
+        return ()
+    return _computed("ReduceSum", x, f"i64[{len(dims)}]:ND", computed, out)
+
+
+def _summed_up_to(call: Recorded) -> Sequence[str]:
+    """A running sum in another dtype."""
+    x, out = call.tensors
+    if not x.is_dense or x.dtype == out.dtype or out.dtype not in _INTEGERS:
+        return ()
+    axis = "i64[1]:ND" if call.arguments[1] == "0" else "i32[1]:ND"
+    return _computed("Cumsum", x, axis, out.dtype, out)
+
+
+def _with_number(call: Recorded) -> Sequence[str]:
+    """An operation of a tensor and a number of the host, in the dtype that CANN promotes them to.
+
+    It compares an INT32 with an INT64 in INT64; other operations are in the dtype of the tensor,
+    unless the number is of a higher kind."""
+    (x, out), number = call.tensors, DTYPES.get(call.arguments[1].partition("=")[0], "")
+    kernel, computed = _OF_NUMBERS[call.name], x.dtype
+    if x.dtype in _INTEGERS and number not in _INTEGERS:
+        computed = number if out.dtype == "BOOL" else out.dtype
+    elif x.dtype in _INTEGERS and (x.dtype == "BOOL" or kernel == "Greater"):
+        computed = max(x.dtype, number, key=_INTEGERS.index)
+    if not x.is_dense or computed not in _SHORT:
+        return ()
+    scalar = f"{_SHORT[computed]}[]:ND"
+    if kernel != "FloorMod":
+        return () if computed == x.dtype else _computed(kernel, x, scalar, computed, out)
+    shape = x.shape or (1,)
+    spread = f"{_SHORT[computed]}[{_text(shape)}]:ND"
+    steps = list(_computed(kernel, x, spread, computed, out))
+    at = next(i for i, step in enumerate(steps) if step.startswith(kernel))
+    steps.insert(at, f"BroadcastTo({scalar}, i64[{len(shape)}]:ND -> {spread})")
+    return steps
+
+
+def _computed(
+    kernel: str, x: RecordedTensor, other: str, computed: str, out: RecordedTensor
+) -> Sequence[str]:
+    """The kernel in a dtype, after a Cast of its tensor and before one of its result, where these
+    have others. A comparison writes BOOL."""
+    operand = replace(x, dtype=computed)
+    result = replace(out, dtype="BOOL" if out.dtype == "BOOL" else computed)
+    before = [f"Cast({_plain(x)} -> {_plain(operand)})"] if x.dtype != computed else []
+    behind = [f"Cast({_plain(result)} -> {_plain(out)})"] if out.dtype != result.dtype else []
+    return *before, f"{kernel}({_plain(operand)}, {other} -> {_plain(result)})", *behind
+
+
+_PROMOTES: Mapping[str, Callable[[Recorded], Sequence[str]]] = MappingProxyType(
+    {
+        "aclnnReduceSum": _summed,
+        "aclnnCumsum": _summed_up_to,
+        **dict.fromkeys(_OF_NUMBERS, _with_number),
+    }
+)
 _BECOMES: Mapping[str, Callable[[Sequence[RecordedTensor]], Sequence[str]]] = MappingProxyType(
     {
         "aclnnMm": _product,

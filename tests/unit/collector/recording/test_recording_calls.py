@@ -358,3 +358,53 @@ def test_operands_of_products_are_shown_as_their_kernels_read_them():
         cells = cells_of(parse_call(text))
         shown = (cells["Input Shapes"], cells["Output Shapes"])
         assert shown == (f'"{inputs}"', f'"{outputs}"'), text
+
+
+def test_what_is_computed_in_another_dtype_is_converted_first():
+    for text, kernels in (
+        (
+            "aclnnAdds(bf16[64]:ND, i64=1, i64=1, bf16[64]:ND)",
+            ["Add DT_BF16;DT_BF16 64; -> DT_BF16 64"],
+        ),
+        (
+            "aclnnAdds(bool[8]:ND, i64=1, i64=1, i64[8]:ND)",
+            ["Cast BOOL 8 -> INT64 8", "Add INT64;INT64 8; -> INT64 8"],
+        ),
+        ("aclnnFloorDivides(i32[2]:ND, i64=64, i32[2]:ND)", ["FloorDiv INT32;INT32 2; -> INT32 2"]),
+        ("aclnnEqScalar(i32[6]:ND, i64=0, bool[6]:ND)", ["Equal INT32;INT32 6; -> BOOL 6"]),
+        (
+            "aclnnGtScalar(i32[6]:ND, i64=0, bool[6]:ND)",
+            ["Cast INT32 6 -> INT64 6", "Greater INT64;INT64 6; -> BOOL 6"],
+        ),
+        (
+            "aclnnRemainderTensorScalar(i32[4,6]:ND, i64=128, i32[4,6]:ND)",
+            [
+                "BroadcastTo INT32;INT64 ;2 -> INT32 4,6",
+                "FloorMod INT32;INT32 4,6;4,6 -> INT32 4,6",
+            ],
+        ),
+        (
+            "aclnnReduceSum(i32[4,16]:ND, ints(-1), 0, 9, i64[4]:ND)",
+            ["Cast INT32 4,16 -> INT64 4,16", "ReduceSum INT64;INT64 4,16;1 -> INT64 4"],
+        ),
+        (
+            "aclnnReduceSum(bool[4,16]:ND, ints(), 0, 9, i64[]:ND)",
+            [
+                "Cast BOOL 4,16 -> FLOAT 4,16",
+                "ReduceSum FLOAT;INT64 4,16;2 -> FLOAT ",
+                "Cast FLOAT  -> INT64 ",
+            ],
+        ),
+        (
+            "aclnnCumsum(i32[3]:ND, -1, 9, i64[3]:ND)",
+            ["Cast INT32 3 -> INT64 3", "Cumsum INT64;INT32 3;1 -> INT64 3"],
+        ),
+    ):
+        found = []
+        for _, launch, _ in recording_of(f"ACLNN {text}").launches():
+            sides = (
+                " ".join((launch.cells[f"{side} Data Types"], launch.cells[f"{side} Shapes"]))
+                for side in ("Input", "Output")
+            )
+            found.append(f"{launch.kernel} {' -> '.join(sides)}".replace('"', ""))
+        assert found == kernels, text
