@@ -12,7 +12,8 @@ class Channel(StrEnum):
     - `pooled`: the mean of several sessions of this case.
     - `interpolated`: the case is between measured ones.
     - `extrapolated`: the case is beyond measured ones, as the caller allowed.
-    - `reused`: measured on another version of the stack, as the caller allowed.
+    - `reused`: measured on another version of the stack, as the caller allowed; with the ratio that
+      a sample has shown, if a plan has recorded that the case is reused (`reused=True`).
     - `miss`: there is no duration; the reason says why."""
 
     MEASURED = "measured"

@@ -1,11 +1,13 @@
 """A database as readers see it: its version directories, and how a stack finds its own."""
 
+from __future__ import annotations
+
 import hashlib
 import mmap
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from collector.codec.errors import BadInput, DamagedObject
@@ -25,6 +27,9 @@ from collector.store.base import Store
 from collector.store.opening import open_store
 from opmeter.version import Version
 
+if TYPE_CHECKING:
+    from collector.database.reuse import Reuse
+
 _MARKER = ".opmeter-pull.json"
 _FAKE = "of a fake runtime, not measured on a device"
 _NAME = re.compile(r"vllm(.+)_torch(.+)_cann(.+)")
@@ -32,9 +37,7 @@ _PARTS = ("vllm", "torch", "cann")
 _NEARNESS = ("cann", "vllm", "torch")  # CANN has the kernels, vLLM-Ascend chooses among them
 
 
-def open(
-    address: str | Path, *, number: int | None = None, channel: str | None = None
-) -> "Database":
+def open(address: str | Path, *, number: int | None = None, channel: str | None = None) -> Database:
     """Open a database at an address (`s3://bucket/prefix`, a folder): in its newest version, in
     version `number`, or in the one that a channel points at; or open a folder that `opmeter pull`
     wrote, whose CSVs are then read.
@@ -53,7 +56,7 @@ def open(
     return database_at(store, commit)
 
 
-def database_at(store: Store, commit: Commit) -> "Database":
+def database_at(store: Store, commit: Commit) -> Database:
     """Return the database of a commit in an open store."""
     return Database(_Snapshot(store, commit, read_manifest(store, commit)))
 
@@ -66,6 +69,8 @@ class Source(Protocol):
     versions: tuple[str, ...]
 
     def index(self, path: str) -> Index: ...
+
+    def reuses(self, path: str) -> Sequence[Reuse]: ...
 
 
 class Database:
@@ -88,13 +93,23 @@ class Database:
         return self._source.versions
 
     def version(
-        self, device: str, *, vllm: str = "", torch: str = "", cann: str = "", nearest: bool = False
+        self,
+        device: str,
+        *,
+        vllm: str = "",
+        torch: str = "",
+        cann: str = "",
+        nearest: bool = False,
+        reused: bool = False,
     ) -> Version:
         """Return the version directory of a device and a stack; components that are not given may
         have any version.
 
         With `nearest`, return the one with the nearest versions if none has these: first of CANN,
         then of vLLM-Ascend, then of torch. `Version.differs` says how far it is.
+
+        With `reused`, cases that `plan --upgrade-from` did not measure again are answered from the
+        older stack, in the channel `reused`.
 
         Raises OpmeterError if there is none, or if several are equally near."""
         wanted = _components(version_name(vllm, torch, cann))
@@ -123,17 +138,24 @@ class Database:
             for name, text in given.items()
             if there[path][name] != text
         )
-        return self._opened(path, differs)
+        return self._opened(path, differs, reused=reused)
 
-    def directory(self, path: str) -> Version:
-        """Return the version directory at one of the paths of `versions`."""
+    def directory(self, path: str, *, reused: bool = False) -> Version:
+        """Return the version directory at one of the paths of `versions`. See `version` for
+        `reused`."""
         if path not in self.versions:
             raise BadInput(f"directory: expected one of {', '.join(self.versions)}, got {path!r}")
-        return self._opened(path, ())
+        return self._opened(path, (), reused=reused)
 
-    def _opened(self, path: str, differs: tuple[str, ...]) -> Version:
+    def _opened(self, path: str, differs: tuple[str, ...], *, reused: bool) -> Version:
         notes = () if self._source.runtime is Runtime.REAL else (_FAKE,)
-        return Version(path, self._source.index(path), differs=differs, notes=notes)
+        cases = None
+        if reused:
+            from opmeter.reused import ReusedCases
+
+            cases = ReusedCases(self._source.reuses(path), self.directory)
+        index = self._source.index(path)
+        return Version(path, index, differs=differs, notes=notes, reused=cases)
 
 
 class _Snapshot:
@@ -162,6 +184,19 @@ class _Snapshot:
             read_file(self._store, file)  # says which of the two was changed
             raise DamagedObject("changed while it was read", path=key)
         return Index(data, key=key)
+
+    def reuses(self, path: str) -> Sequence[Reuse]:
+        """Return what a version directory reuses, as decided for the stacks that it and the older
+        directory show, up to this version of the database. The latest decision is the last."""
+        from collector.database.reuse import read_reuses
+
+        stacks = {at: version.shown_stack.stack_id for at, version in self._manifest.stacks.items()}
+        return [
+            one
+            for one in read_reuses(self._store, path)
+            if one.head_commit <= self.number
+            and (one.stack_id, one.of_stack_id) == (stacks[path], stacks.get(one.of))
+        ]
 
 
 def _mapped(store: Store, key: str) -> memoryview | None:

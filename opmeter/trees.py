@@ -1,6 +1,7 @@
 """A pulled tree as the source of a database: its CSVs are read, and indexed in memory."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from collector.database.index import Index
 from collector.database.index_build import index_bytes
 from collector.database.intervals import INTERVAL_SCHEMA
 from collector.database.pull import MARKER, check_is_real
+from collector.database.reuse import Reuse
 from collector.database.state import CASE_SCHEMA
 from collector.database.tree import Cells, read_kernel_file
 from collector.model.record import CaseRecord
@@ -55,6 +57,10 @@ class PulledTree:
             path,
         )
         return Index(memoryview(data), key=str(self._folder / path))
+
+    def reuses(self, path: str) -> Sequence[Reuse]:
+        """Raise BadInput: a pulled tree has measured durations only."""
+        raise BadInput(f"{self._folder}: reused durations are in the store, not in a pulled tree")
 
 
 def _case(path: str, record: CaseRecord) -> dict[str, object]:

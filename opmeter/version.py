@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 
     from opmeter.accuracy import KernelAccuracy
     from opmeter.frames import Filter, Quality
+    from opmeter.reused import ReusedCases
 
 _AMBIGUOUS = "several cases match and differ in settings: the first is used"
+_EXACT = (Channel.MEASURED, Channel.POOLED, Channel.REUSED)
 _UNCALIBRATED = "too few measured cases around it to calibrate the interval: it spans theirs"
 
 
@@ -65,9 +67,16 @@ class Version:
     """The displayed durations of one version directory, read in place. Threads may share it."""
 
     def __init__(
-        self, path: str, index: Index, *, differs: tuple[str, ...] = (), notes: tuple[str, ...] = ()
+        self,
+        path: str,
+        index: Index,
+        *,
+        differs: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
+        reused: ReusedCases | None = None,
     ) -> None:
         self.path = path
+        self._reused = reused
         self.differs = differs
         self.notes = differs + notes  # warnings of every answer
         self.index = index
@@ -132,6 +141,9 @@ class Version:
                 known = self._resolved[key] = self._resolve(query)
             sizes = [int(size) for shape in inputs if shape is not None for size in shape]
             answer = self._answer(known, sizes, None, extrapolate)
+        if self._reused is not None and answer.channel not in _EXACT:
+            query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
+            answer = self._reused.answer(query) or answer
         if answer.reason is not None and self._misses is not None:
             query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
             self._misses.add(query.kernel, self._cells(query), answer.reason, weight)
@@ -179,6 +191,10 @@ class Version:
         query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
         found = self._resolve(query)
         answer = self._answer(found, query.sizes, query.lengths, extrapolate)
+        if self._reused is not None and answer.channel not in _EXACT:
+            reused = self._reused.explained(query)
+            if reused is not None:
+                return Explanation(reused[0], (reused[1],), None)
         if answer.reason is not None:
             return Explanation(answer, (), None)
         exact = next(self._exact(found, query.sizes, query.lengths), None)
@@ -244,6 +260,16 @@ class Version:
             block = next(one for one in self.index.blocks if one.begin <= row < one.end)
             return block.kernel, next(cells_of_rows(self.index, block, [row]))
         raise BadInput(f"case: {self.path} has no duration of {case!r}")
+
+    def exact_rows(self, query: Query) -> Iterator[int]:
+        """Yield the rows with exactly the sizes, lengths and settings of a query."""
+        for _, row in self._exact(self._resolve(query), query.sizes, query.lengths):
+            yield row
+
+    def explained_row(self, row: int) -> ExplainedRow:
+        """Return a row as the only one behind an answer."""
+        block = next(one for one in self.index.blocks if one.begin <= row < one.end)
+        return self._explained(block, row, 1.0)
 
     # What adapters read: the rows as the index has them.
 

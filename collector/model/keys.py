@@ -26,6 +26,7 @@ SNAPSHOTS = "db/snapshots/"
 MEASUREMENTS = "db/measurements/"
 SHOWN = "db/shown/"
 VERSIONS = "db/versions/"
+REUSED = "db/reused/"
 VERIFIED = "verified/"
 CHANNELS = "db/channels/"
 VERIFIED_MARK = "db/verified.json"
@@ -50,6 +51,7 @@ _OF_THE_DATABASE = (
     rf"(HEAD|verified)\.json|commits/(?!0+\.)([0-9]{{8}}|[1-9][0-9]{{8,}})\.json"
     rf"|(measurements|shown)/device={_PART}/version={_PART}/{_A_SNAPSHOT}\.parquet"
     r"|(measurements|shown)/_delta_log/([0-9]{20}\.(checkpoint\.parquet|json)|_last_checkpoint)"
+    rf"|reused/device={_PART}/version={_PART}/{_A_HASH}\.json"
     r"|channels/[a-z][a-z0-9-]{0,30}/[0-9]{8}\.json"
     rf"|versions/{_A_SNAPSHOT}/{_VERSION_PATH.pattern}"
     r"/((manifest|croissant)\.json|(profiles|pairs)\.parquet|index\.bin|DATASET\.md)"
@@ -235,6 +237,17 @@ def measurements(version_path: str, name: str) -> str:
 def shown(version_path: str, name: str) -> str:
     """Return the key of the table of the cases that a version directory shows."""
     return f"{SHOWN}{partition(version_path)}/{_token(name)}.parquet"
+
+
+def all_reused(version_path: str) -> str:
+    """Return the prefix of the records of what a version directory reuses."""
+    return f"{REUSED}{partition(version_path)}/"
+
+
+def reused(version_path: str, sha256: str) -> str:
+    """Return the key of a record of the cases that a version directory reuses of another one, by
+    the hash of its bytes."""
+    return f"{all_reused(version_path)}{_token(sha256)}.json"
 
 
 def delta_log(table: str, name: str) -> str:

@@ -102,6 +102,15 @@ class PlannedSource:
 
 
 @dataclass(frozen=True, slots=True)
+class UpgradeFrom:
+    """The version directory of an older stack whose durations a campaign reuses if a sample of a
+    kernel's cases shows them equal within the `margin`, a share of the duration."""
+
+    version_path: str
+    margin: float
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedShard:
     """A shard and its forecast. Its cases are stored under the shard's key, in order, in a table
     with this hash. A shard of several `ranks` is a gang: all ranks run at once, or none. A shard
@@ -135,10 +144,12 @@ class Forecast:
     second shard, which shows how far sessions differ. `narrowed` cases have a result and are
     measured again for their intervals, `doubtful` ones because the canaries of their session
     deviate. Of surfaces that are learnt from some of their cases, `left_out` cases are not planned,
-    and `unsure` of those are not known to the tolerance. Another round follows if `learning` cases
-    are requested; it is 0 in the last round that is tried. `compute_us` is the time that the
-    sources' cases took; a device of the plan can measure `measurable_us` of it; `unknown_us` is the
-    time of rows whose inputs no profiler recorded."""
+    and `unsure` of those are not known to the tolerance. Of kernels that an older stack measured,
+    `left_out` cases are not planned, and `unsure` of those wait for a sample of `learning` cases;
+    the others are reused. Another round follows if `learning` cases are requested; it is 0 in the
+    last round that is tried. `compute_us` is the time that the sources' cases
+    took; a device of the plan can measure `measurable_us` of it; `unknown_us` is the time of rows
+    whose inputs no profiler recorded."""
 
     cases: int
     unsupported: int
@@ -176,6 +187,7 @@ class Plan:
     op_mapping: str | None  # the text of op_mapping.yaml, copied unchanged
     forecast: Forecast
     shards: tuple[PlannedShard, ...]
+    upgrade_from: UpgradeFrom | None = None
 
     @cached_property
     def sha256(self) -> str:
@@ -235,6 +247,8 @@ def plan_to_json(plan: Plan) -> bytes:
     value["measure"] = plan.measure.as_json()
     for name in ("shard_settings", "limits", "forecast"):
         value[name] = _by_name(value[name])
+    if plan.upgrade_from is not None:
+        value["upgrade_from"] = _by_name(plan.upgrade_from)
     value["sources"] = list(map(_by_name, plan.sources))
     value["shards"] = list(map(_by_name, plan.shards))  # many thousands in a large plan
     return readable_json(value)

@@ -139,7 +139,7 @@ _OF_RATIO = log(1e-4), log(1e6)  # smallest and largest ratio of variances
 _OF_DEVICES = log(1e-10), log(1e2)  # variances between devices
 _NEAREST = 1e-3
 _CLIP = 3.0  # limit of a deviation when the part that sessions share is estimated
-_SHARED, _SHARED_WEIGHT = 0.5, 1.0  # part of the variance that all cases of two sessions share
+SHARED_PART, _SHARED_WEIGHT = 0.5, 1.0  # part of the variance that all cases of two sessions share
 _OF_PRIOR = 5  # weight of the prior, in pairs of sessions or of devices
 
 
@@ -324,7 +324,7 @@ def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:
     products of the deviations of pairs of the same two sessions; shrunk towards a half with the
     weight of one such pair of sessions."""
     if not len(pairs):
-        return _SHARED
+        return SHARED_PART
     ratios = np.array([prior.ratio_of(family) for family in pairs.families], np.float64)
     scale = np.sqrt(2 * ratios * pairs.spread_squared + pairs.repeats_variance)
     deviations = pairs.difference / scale
@@ -336,10 +336,10 @@ def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:
     squares = np.bincount(meetings, clipped**2)
     several = count > 1
     if not several.any():
-        return _SHARED
+        return SHARED_PART
     products = (total**2 - squares)[several] / (count * (count - 1))[several]
     shares = np.clip(products / max(float(np.mean(clipped**2)), 1e-12), -1, 1)
-    drawn = (float(shares.sum()) + _SHARED * _SHARED_WEIGHT) / (len(shares) + _SHARED_WEIGHT)
+    drawn = (float(shares.sum()) + SHARED_PART * _SHARED_WEIGHT) / (len(shares) + _SHARED_WEIGHT)
     return min(max(drawn, 0.0), 1.0)
 
 

@@ -14,7 +14,7 @@ from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.model import keys
 from collector.model.case import normal_kernel_type
 from collector.model.measurement import CACHES, CONTEXT, Library
-from collector.model.plan import Limits, MeasureSettings, ShardSettings
+from collector.model.plan import Limits, MeasureSettings, ShardSettings, UpgradeFrom
 from collector.model.stack import BACKENDS
 from collector.model.vocabulary import CAUSAL_MASK, FULL_MASK
 from collector.store.opening import checked_address
@@ -368,8 +368,12 @@ def _store(entry: Entry, base: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of `opmeter run`, `plan` and `launch` that decide which cases are measured."""
+    """The options of `opmeter run`, `plan` and `launch` that decide which cases are measured.
+
+    `upgrade_from` is the older stack of the next plan; without it that of the newest plan counts.
+    """
 
     again: bool = False
     retry_failed: bool = False
     supersede_stack: bool = False
+    upgrade_from: UpgradeFrom | None = None

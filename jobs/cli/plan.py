@@ -27,6 +27,8 @@ from jobs.cli.options import (
 from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
+    from collector.database.reuse import Reuse
+    from collector.model.plan import UpgradeFrom
     from jobs.planning.gaps import RefusedCases
     from jobs.planning.lifecycle import NextPlan, PlanningState
     from jobs.planning.worth import Gain, WorthPoint
@@ -64,6 +66,19 @@ def plan_command(
     device: Annotated[
         str | None, typer.Option(help="device of a stack that has no version yet (--budget)")
     ] = None,
+    upgrade_from: Annotated[
+        str | None,
+        typer.Option(
+            help="version directory of an older stack: measure a sample of each kernel, and reuse "
+            "the durations of equal ones"
+        ),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="share by which a reused duration may differ (--upgrade-from)  [default: 0.05]"
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="print forecast and gaps as JSON")
     ] = False,
@@ -71,10 +86,13 @@ def plan_command(
     """Forecast a campaign and write its plan, which never changes afterwards.
 
     With --budget, report instead which cases of a campaign, a model or a profile to measure first.
+    With --upgrade-from, plan a sample of what the older stack has measured; once it is merged, the
+    same command plans the kernels that are not shown equal, and records which cases are reused.
 
     \b
     Examples:
       opmeter plan campaign.yaml --dry-run
+      opmeter plan campaign.yaml --upgrade-from DEVICE/vllm_ascend/vllm0.18.0_torch2.9.0_cann8.5.0
       opmeter plan --budget 20h --model qwen3-32b --layout tp=4 --device ATLAS_800_A3_752T_128G_DIE
     """
     from jobs.campaign.campaign_file import RunOptions
@@ -84,6 +102,8 @@ def plan_command(
     if budget is not None:
         if again or retry_failed or dry_run or why or no_collectives or single_writer or as_json:
             raise BadInput("--budget writes no plan: it excludes the options of a plan and --json")
+        if upgrade_from is not None:
+            raise BadInput("--budget excludes --upgrade-from")
         plan_within(workload, where, _device_hours(budget), device, curve, missing)
         return
     is_bare = workload == WorkloadOptions(workload.campaign) and where == VersionOptions(where.root)
@@ -96,7 +116,10 @@ def plan_command(
         raise BadInput("expected a CAMPAIGN, or --budget with --model, --recording or --profile")
     described = open_campaign(workload.campaign, collectives=not no_collectives)
     store = open_root(where.root, described, single_writer=single_writer)
-    state, options = read_state(described, store), RunOptions(again, retry_failed)
+    options = RunOptions(again, retry_failed, upgrade_from=_upgrade(upgrade_from, margin))
+    if options.upgrade_from is not None and again:
+        raise BadInput("--upgrade-from reuses durations: it excludes --again")
+    state = read_state(described, store)
     if dry_run:
         planned = preview(state, options, say)
     else:
@@ -110,7 +133,33 @@ def plan_command(
     does_nothing = dry_run or planned.is_finished
     say_lines(planned.damage.advice(planned.plan) if does_nothing else (), err=True)
     say_lines(describe_forecast(planned.plan))
+    say_lines(_reuse_lines(planned.reuse))
     say_lines(_gap_lines(planned.state, why=why))
+
+
+def _upgrade(version_path: str | None, margin: float | None) -> UpgradeFrom | None:
+    from collector.model.plan import UpgradeFrom
+    from collector.quality.upgrades import MARGIN
+
+    if version_path is None:
+        if margin is not None:
+            raise BadInput("--margin requires --upgrade-from")
+        return None
+    if margin is not None and not 0 < margin < 1:
+        raise BadInput(f"--margin: expected a share between 0 and 1, got {margin:g}")
+    return UpgradeFrom(version_path.strip("/"), MARGIN if margin is None else margin)
+
+
+def _reuse_lines(reuse: Reuse | None) -> Iterator[str]:
+    """The kernels of which a new plan reuses cases."""
+    for kernel in reuse.kernels if reuse else ():
+        low, high = kernel.ratio.interval()
+        name = f"{kernel.kernel_type} {kernel.dtypes} {kernel.formats} {kernel.op_state}".strip()
+        yield (
+            f"reused     {whole_in_one_line(name)}: {counted(len(kernel.cases), 'case')}, "
+            f"x{kernel.ratio.ratio:.3f} [{low:.3f}, {high:.3f}] of "
+            f"{counted(kernel.ratio.cases, 'measured case')}"
+        )
 
 
 def _as_json(planned: NextPlan, store: str, news: str) -> dict[str, object]:
@@ -125,6 +174,8 @@ def _as_json(planned: NextPlan, store: str, news: str) -> dict[str, object]:
         "devices": plan.devices,
         "shards": len(plan.shards),
         "forecast": plan.forecast,
+        "upgrade_from": plan.upgrade_from,
+        "reuse": planned.reuse,
         "gaps": [
             {
                 "kernel_type": gap.kernel_type,

@@ -61,6 +61,12 @@ def query_command(
             "interval",
         ),
     ] = False,
+    reused: Annotated[
+        bool,
+        typer.Option(
+            "--reused", help="answer what `plan --upgrade-from` reuses from the older stack"
+        ),
+    ] = False,
     misses: Annotated[
         Path | None, typer.Option(help="file to which the cases without a duration are added")
     ] = None,
@@ -89,7 +95,7 @@ def query_command(
 
         cells[KEY_LENGTHS] = lengths
     rows = [cells] if file is None else [cells | row for row in _rows_of(file)]
-    opened = opened_version(root, version, directory)
+    opened = opened_version(root, version, directory, reused=reused)
     with nullcontext() if misses is None else opened.recording_misses(misses):
         answers = list(_answers(opened, kernel, rows, file, extrapolate))
     if explain:
@@ -113,7 +119,9 @@ def query_command(
     return int(any(answer.reason is not None for answer in answers))
 
 
-def opened_version(root: str, version: str | None, directory: str | None) -> Version:
+def opened_version(
+    root: str, version: str | None, directory: str | None, *, reused: bool = False
+) -> Version:
     """Return the chosen version directory of a database, or its only one."""
     import opmeter
 
@@ -126,7 +134,7 @@ def opened_version(root: str, version: str | None, directory: str | None) -> Ver
     there = db.versions
     if directory is None and len(there) > 1:
         raise BadInput(f"--directory: expected one of {', '.join(there)}")
-    return db.directory(directory or there[0])
+    return db.directory(directory or there[0], reused=reused)
 
 
 def _rows_of(file: Path) -> Iterator[dict[str, str]]:

@@ -19,7 +19,7 @@ from collector.database.layout import AVERAGE_DURATION
 from collector.model.case import Case
 from collector.model.demand import Urgency, urgency_of
 from collector.model.measurement import CONTEXT, Outcome
-from collector.model.plan import PlannedSource, devices_for
+from collector.model.plan import PlannedSource, UpgradeFrom, devices_for
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.ops.context import context_of
 from collector.ops.refusals import (
@@ -86,6 +86,15 @@ class HeadResult:
     mean_us: float | None
     interval: CaseInterval | None = None
     is_suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OldDurations:
+    """The intervals that the version directory of an older stack shows, by case."""
+
+    source: UpgradeFrom
+    stack_id: str
+    intervals: Mapping[str, CaseInterval]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import fsum
 
 from collector.codec.text import counted, share_of
-from collector.model.plan import AGAIN_SHARE, MORE_REPEATS_SHARE, Forecast, Plan, PlannedSource
+from collector.model.plan import AGAIN_SHARE, MORE_REPEATS_SHARE, Plan, PlannedSource
 from collector.ops.refusals import FindOperator, Refusal
 from jobs.planning.candidates import Candidate, refusal_in_plan
 
@@ -152,7 +152,7 @@ def describe_forecast(plan: Plan) -> list[str]:
         )
         + (f"; {forecast.repeats:,} are measured twice" if forecast.repeats else ""),
         f"device     {forecast.device_s:,.0f} device-seconds ({hours:,.2f} device-hours)",
-        *_density_lines(forecast),
+        *_left_out_lines(plan),
         f"wall time  {_duration(forecast.wall_s)} on {devices}; "
         f"the lower bound is {_duration(forecast.floor_s)}",
         *([_again_line(plan)] if forecast.doubtful else []),
@@ -162,10 +162,19 @@ def describe_forecast(plan: Plan) -> list[str]:
     ]
 
 
-def _density_lines(forecast: Forecast) -> list[str]:
+def _left_out_lines(plan: Plan) -> list[str]:
+    forecast = plan.forecast
     if not forecast.left_out:
         return []
     more = "; another round follows" if forecast.learning else ""
+    if plan.upgrade_from is not None:
+        old = plan.upgrade_from
+        reused = counted(forecast.left_out - forecast.unsure, "case is", "cases are")
+        waiting = f", {forecast.unsure:,} wait for a sample of {forecast.learning:,}"
+        return [
+            f"upgrade    {reused} reused of {old.version_path}, equal within "
+            f"{old.margin:.3g}{waiting if forecast.unsure else ''}{more}"
+        ]
     return [
         f"density    {forecast.left_out:,} cases are omitted, {forecast.unsure:,} of them not "
         f"known within the tolerance{more}"

@@ -29,6 +29,7 @@ from collector.database.merge import Guard, MergeResult, merge_plans
 from collector.database.op_mapping import check_op_mapping
 from collector.database.plans import Damage
 from collector.database.published import HeldShards, Published
+from collector.database.reuse import Reuse, store_reuse
 from collector.database.versions import rank_of
 from collector.environment import map_concurrently
 from collector.model import keys
@@ -41,7 +42,7 @@ from collector.store.base import AT_ONCE, Store, create_named, create_once
 from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.campaign.target import resolve_stack
 from jobs.planning import stored_plans
-from jobs.planning.candidates import HeadResult
+from jobs.planning.candidates import HeadResult, OldDurations
 from jobs.planning.damage import (
     DamageReport,
     cases_to_repeat,
@@ -54,6 +55,7 @@ from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.plan_making import inputs_hash, make_plan
 from jobs.planning.sources import LoadedSource, load_sources, op_mapping_of
 from jobs.planning.stored_plans import StoredPlans
+from jobs.planning.upgrades import check_upgrade
 
 _LEARNED_SHARDS = 32  # whose overheads a forecast is made with
 _FOR_SUSPECTS = re.compile(r"\d+d")  # the round for cases of suspect sessions
@@ -195,6 +197,8 @@ def decide(state: PlanningState, options: RunOptions) -> Step:
     late = tuple(number for number, shards in left_out.items() if set(shards) - unmergeable)
     number, own = state.stored.last + 1, state.own_plans
     is_requested = options.again or options.retry_failed
+    if options.upgrade_from is not None and own:  # a plan of another upgrade is not continued
+        is_requested = is_requested or own[-1].upgrade_from != options.upgrade_from
     if is_requested or not own:
         # A shard of the same cases must not replace one that cannot be merged, or one of a plan
         # that cannot be read. A plan for precision measures cases that have results.
@@ -276,6 +280,7 @@ class NextPlan:
         news: one line that describes how the plan was determined.
         damage: all damage that was found.
         tables: the tables of its shards, if the plan is new and not in the store.
+        reuse: what a new plan reuses of an older stack.
         is_finished: nothing is left to do.
         missing: the number of its shards that are not committed after a run.
         goes_on: another round follows automatically after a run.
@@ -286,6 +291,7 @@ class NextPlan:
     news: str
     damage: DamageReport
     tables: Mapping[str, bytes] | None = None
+    reuse: Reuse | None = None
     is_finished: bool = False
     missing: int = 0
     goes_on: bool = False
@@ -304,7 +310,7 @@ def make_next(state: PlanningState, step: Step, options: RunOptions) -> NextPlan
     made = make_plan(_request(state, step, options), find=find)
     news = f"plan {step.number}"
     if step.after is None:
-        return NextPlan(state, made.plan, news, damage, made.shards)
+        return NextPlan(state, made.plan, news, damage, made.shards, made.reuse)
     before = step.after.number
     if step.suspects:
         purpose = f"results of suspect sessions of plan {before}"
@@ -335,6 +341,8 @@ def store_next(store: Store, made: NextPlan) -> None:
     map_concurrently(lambda entry: create_named(store, *entry), sources, AT_ONCE)
     shards = [(keys.shard(plan.campaign, shard), table) for shard, table in made.tables.items()]
     map_concurrently(lambda entry: create_once(store, *entry), shards, AT_ONCE)
+    if made.reuse is not None:
+        store_reuse(store, made.reuse)
     try:
         create_once(store, keys.plan(plan.campaign, plan.number), plan_to_json(plan))
     except AlreadyExists as error:
@@ -352,7 +360,10 @@ def _damage_report(state: PlanningState, step: Step) -> DamageReport:
 
 
 def _request(state: PlanningState, step: NewPlan, options: RunOptions) -> PlanRequest:
-    measured = read_head_results(state, retry_failed=options.retry_failed)
+    old = read_old_durations(state, options)
+    measured = read_head_results(
+        state, retry_failed=options.retry_failed, with_intervals=old is not None
+    )
     # The last round: the newest plan that does not repeat damaged results.
     rounds = [plan for plan in state.own_plans if not remeasurements(plan)]
     before = rounds[-1].forecast if rounds else None
@@ -372,7 +383,24 @@ def _request(state: PlanningState, step: NewPlan, options: RunOptions) -> PlanRe
         before=before,
         in_pods=state.in_pods,
         usages=_usages(state) if state.campaign.backend == "npu" else (),
+        old=old,
     )
+
+
+def read_old_durations(state: PlanningState, options: RunOptions) -> OldDurations | None:
+    """Return the durations of the older stack that the next plan may reuse: of the one that is
+    requested, or that the newest plan was made for. None to measure every case again.
+
+    Raises BadInput if the database has no such version directory."""
+    own, published = state.own_plans, state.published
+    source = options.upgrade_from or (own[-1].upgrade_from if own else None)
+    if source is None or options.again:
+        return None
+    path = source.version_path
+    check_upgrade(state.campaign, state.stack, path, sorted(published.versions))
+    expected = {record.case_id for source in state.sources for record in source.records}
+    stack_id = published.versions[path].shown_stack.stack_id
+    return OldDurations(source, stack_id, published.intervals(path, expected))
 
 
 def _usages(state: PlanningState) -> tuple[Usage, ...]:
@@ -404,7 +432,7 @@ def _owed(
 
 
 def read_head_results(
-    state: PlanningState, *, retry_failed: bool = False
+    state: PlanningState, *, retry_failed: bool = False, with_intervals: bool = False
 ) -> Mapping[str, HeadResult]:
     """Return the results of the sources' cases in the head for this stack, by case.
 
@@ -416,7 +444,7 @@ def read_head_results(
     expected = {r.case_id: r.kernel_type for source in state.sources for r in source.records}
     known = published.case_results(stack.version_path, expected, cache=campaign.measure.cache)
     counts_held_back = retry_failed or campaign.density is not None
-    needs_intervals = counts_held_back or campaign.update == "precision"
+    needs_intervals = counts_held_back or with_intervals or campaign.update == "precision"
     shown = published.intervals(stack.version_path, expected) if needs_intervals else {}
     held_back = set[str]()
     if counts_held_back:  # collectives are shown elsewhere

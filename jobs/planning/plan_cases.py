@@ -27,6 +27,7 @@ from jobs.planning import shard_cutting
 from jobs.planning.candidates import (
     Candidate,
     HeadResult,
+    OldDurations,
     PricedCase,
     SourceRecords,
     cases_to_measure,
@@ -346,7 +347,8 @@ class PlanRequest:
         again_s: device time that limits how many of `cases_to_repeat` are measured.
         before: the forecast of the campaign's last round with these inputs, if there was one.
         in_pods: the workers are pods of a cluster.
-        usages: those of sessions on this stack, from which its overheads are learned."""
+        usages: those of sessions on this stack, from which its overheads are learned.
+        old: the durations of an older stack, to be reused where they are equal."""
 
     campaign: Campaign
     number: int
@@ -363,6 +365,7 @@ class PlanRequest:
     before: Forecast | None = None
     in_pods: bool = False
     usages: tuple[Usage, ...] = ()
+    old: OldDurations | None = None
 
     @property
     def repeats_suspect_cases(self) -> bool:
@@ -440,23 +443,37 @@ def repeats_of(
     request: PlanRequest,
     shards: Sequence[CutShard],
     start_s: float,
+    sample: Container[str] = frozenset(),
 ) -> list[list[PricedCase]]:
     """Return the cases that a plan measures a second time, by shard.
 
     Return none for a plan that only repeats failures or damage. Gangs of each number of ranks and
-    single devices have separate budgets."""
+    single devices have separate budgets. All cases of the `sample` of an upgrade are repeated: each
+    decides about many others."""
     if request.cases_to_repeat is not None or request.retry_failed:
         return []
     campaign, found = request.campaign, list[list[PricedCase]]()
+    share = campaign.quality.repeat_share
     lanes = {case_id: shard.lane for shard in shards for case_id in shard.case_ids}
     for ranks in sorted({item.ranks for item in priced}, reverse=True):
         if ranks == 1:
             total_s = shard_cutting.device_s(shards, campaign.backend)
         else:
             total_s = fsum(shard.predicted_s for shard in shards if shard.ranks == ranks)
+        own = [item for item in priced if item.ranks == ranks]
+        sampled = [item for item in own if item.candidate.record.case_id in sample]
+        if sampled and share:
+            found += repeated_shards(
+                sampled,
+                share=1.0,
+                total_s=total_s,
+                start_s=start_s,
+                token=request.number,
+                lanes=lanes,
+            )
         found += repeated_shards(
-            [item for item in priced if item.ranks == ranks],
-            campaign.quality.repeat_share,
+            [item for item in own if item.candidate.record.case_id not in sample],
+            share,
             total_s=total_s,
             start_s=start_s if ranks == 1 else shard_cutting.GANG_COST.start_s,
             token=request.number,

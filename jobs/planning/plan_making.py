@@ -10,6 +10,7 @@ from itertools import chain
 from math import ceil, fsum
 
 from collector.codec.canonical import sha256_hex, short_hash
+from collector.database.reuse import Reuse
 from collector.model.plan import (
     Forecast,
     Plan,
@@ -25,8 +26,9 @@ from jobs.planning import plan_cases, shard_cutting
 from jobs.planning.candidates import Candidate, PricedCase, distinct_cases, only_operators
 from jobs.planning.forecast import SessionCost, peaks_of, session_cost, with_overheads
 from jobs.planning.gaps import Shares, refused_cases, shares
-from jobs.planning.plan_cases import PlanRequest
+from jobs.planning.plan_cases import CasesLeftOut, PlanRequest
 from jobs.planning.shard_cutting import CutShard
+from jobs.planning.upgrades import UpgradeRound, upgrade_round
 
 # Which cases of suspect sessions a round measures again: those that a limited time pays for, each
 # on another device or node than before. Pure.
@@ -65,17 +67,22 @@ def _whole_s(work_s: float, settings: ShardSettings, cost: SessionCost) -> float
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """A plan with the tables of its shards, by shard id."""
+    """A plan with the tables of its shards, by shard id, and what it reuses of an older stack."""
 
     plan: Plan
     shards: Mapping[str, bytes]
+    reuse: Reuse | None = None
 
 
 def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     """Return the next round of a campaign; without shards if nothing is left to measure."""
     campaign = request.campaign
     candidates = only_operators(distinct_cases(request.sources), campaign.operators)
+    upgrade = _upgrade_round(candidates, request)
     left = plan_cases.left_out_cases(candidates, request, find)
+    if upgrade.sample or upgrade.reused:
+        waiting = upgrade.waiting
+        left = CasesLeftOut(waiting | upgrade.reused, len(waiting), len(upgrade.sample))
     chosen = plan_cases.chosen_cases(candidates, request, left.left_out)
     taken = {c.record.case_id for c in chosen}
     left_out = len(left.left_out - taken)
@@ -93,7 +100,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         priced = [item for _, items in again for item in items]
         shards = cutter.suspects(again)
     once_s = shard_cutting.device_s(shards, campaign.backend)
-    repeated = plan_cases.repeats_of(missing, request, shards, cost.start_s)
+    repeated = plan_cases.repeats_of(missing, request, shards, cost.start_s, upgrade.sample)
     # Repeats come last: sessions far apart in time show more of the variance between sessions.
     begin_s = once_s / campaign.devices
     shards += cutter.repeats(repeated, begin_s, shards)
@@ -127,6 +134,32 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     return PlannedRound(
         plan=_plan(request, forecast, shards),
         shards={shard.shard_id: shard.table for shard in shards},
+        reuse=_reuse(request, upgrade),
+    )
+
+
+def _upgrade_round(candidates: Sequence[Candidate], request: PlanRequest) -> UpgradeRound:
+    if request.old is None:
+        return UpgradeRound()
+    return upgrade_round(candidates, request.head_results, request.old)
+
+
+def _reuse(request: PlanRequest, upgrade: UpgradeRound) -> Reuse | None:
+    """Return the record of what a round reuses. A plan that only repeats measurements decides
+    nothing."""
+    old = request.old
+    if old is None or not upgrade.kernels or request.cases_to_repeat is not None:
+        return None
+    return Reuse(
+        campaign=request.campaign.name,
+        plan=request.number,
+        head_commit=request.head_commit,
+        version_path=request.stack.version_path,
+        stack_id=request.stack.stack_id,
+        of=old.source.version_path,
+        of_stack_id=old.stack_id,
+        margin=old.source.margin,
+        kernels=upgrade.kernels,
     )
 
 
@@ -247,4 +280,5 @@ def _plan(request: PlanRequest, forecast: Forecast, shards: Sequence[CutShard]) 
             )
             for s in shards
         ),
+        upgrade_from=None if request.old is None else request.old.source,
     )

@@ -123,7 +123,8 @@ def summarise(
     disturbances = [disturbance for disturbance in known if disturbance is not None]
     watched = sum(known.watched for known in disturbances)
     clean = sum(known.clean for known in disturbances)
-    not_measured = _LEFT_OUT if plan.forecast.left_out else _NOT_MEASURED
+    left_out = _REUSED if plan.upgrade_from is not None else _LEFT_OUT
+    not_measured = left_out if plan.forecast.left_out else _NOT_MEASURED
     failures: dict[tuple[str, str, str], list[Weight]] = defaultdict(list)
     for case, weight in weights.items():
         if case not in good:
@@ -212,6 +213,7 @@ class _CaseOutcome:
 
 _NOT_MEASURED = _CaseOutcome(NEVER_TRIED, "not measured", False)
 _LEFT_OUT = replace(_NOT_MEASURED, reason="not measured: `density` leaves cases of curves out")
+_REUSED = replace(_NOT_MEASURED, reason="not measured: reused of the older stack, or for a sample")
 
 
 def _records(

@@ -23,6 +23,7 @@ from collector.database.manifest import manifest_from_json, version_files_from_j
 from collector.database.op_mapping import check_op_mapping
 from collector.database.parquet import read_parquet
 from collector.database.pull import MARKER, check_is_real
+from collector.database.reuse import Reuse, ReusedKernel, reuse_from_json
 from collector.database.rows import check_rows
 from collector.database.snapshot import interval_rows, measurement_rows, shown_tables
 from collector.database.tree import read_kernel_file
@@ -41,6 +42,7 @@ from collector.profiles.kernel_details import read_profile
 from collector.profiles.launches import read_op_summary
 from collector.profiles.step_trace import read_steps
 from collector.profiles.transfers import call_parameters, read_group_ranks, read_transfers
+from collector.quality.upgrades import RatioEstimate
 from collector.ranks.collective import Collective, CollectiveCase, collective_case_of, is_collective
 from collector.ranks.topology import Grid
 from collector.shapes.models import read_config
@@ -126,6 +128,7 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     yield named("shown", f"{keys.SHOWN}*", _shown)
     yield named("pairs", "db/versions/*/pairs.parquet", _pairs)
     yield Reader("channel", "a/key", (_PROMOTION,), lambda d: promotion_from_json(d, key="a/key"))
+    yield Reader("reused", "a/key", (_REUSE,), lambda d: reuse_from_json(d, key="a/key"))
     yield Reader("collectives", "a/key", (_PAIR_TABLE,), _collectives)
     yield Reader("contexts", "a/key", (_CONTEXTS,), lambda d: read_table(d, path="a/key"))
     yield Reader("HEAD", keys.HEAD, of(keys.HEAD), lambda data: _head(objects, data))
@@ -295,6 +298,15 @@ _PAIR = CollectiveCase(
 _PATH = "CPU/vllm_ascend/v"
 _PROMOTION = readable_json(
     asdict(Promotion("stable", 1, 3, "0" * 64, {"verify": "no problems"}, "", "a@b", ""))
+)
+_RATIO = RatioEstimate(1.0, 0.01, 3.0, 0.0, 6)
+_REUSE = readable_json(
+    asdict(
+        Reuse(
+            *("c", 2, 1, "A3/vllm_ascend/new", "s", "A3/vllm_ascend/old", "t", 0.05),
+            (ReusedKernel("Add", "F", "ND", "", _RATIO, ("0" * 20,)),),
+        )
+    )
 )
 _PAIR_TABLE = write_table([_PAIR.record()])
 _FIRST, _SECOND = (replace(_PAIR.record(), kernel_type=name) for name in ("Add", "Mul"))
