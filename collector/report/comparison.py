@@ -7,7 +7,7 @@ rebuilt from them; time that they do not explain is listed by cause. Pure.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 
 import numpy as np
@@ -16,6 +16,7 @@ from collector.database.state import State
 from collector.database.version_quality import shown_version
 from collector.model.case import Case, in_each_state
 from collector.model.record import CaseRecord, ProfileStatistics
+from collector.model.vocabulary import DYNAMIC, GRAPH, LAUNCHED_BY, STATIC
 from collector.ops.registry import twins_of
 from collector.profiles.step_trace import StepTrace
 from collector.ranks.collective import is_collective
@@ -138,6 +139,61 @@ class M6:
     covered: float
     forecast: float
     isolated: float
+
+
+@dataclass(frozen=True, slots=True)
+class StaticGain:
+    """What kernels that are built for their shapes gain, by kernel type: the isolated time of its
+    launches in the profile, for the cases that have both a dynamic and a static duration."""
+
+    kernel_type: str
+    cases: int
+    launches: int
+    dynamic_us: float
+    static_us: float
+
+    @property
+    def gain(self) -> float:
+        """Return the share of the dynamic time that static kernels save; negative if they lose."""
+        return 1 - self.static_us / self.dynamic_us
+
+
+def static_gains(
+    records: Iterable[CaseRecord], isolated: Mapping[str, Isolated]
+) -> tuple[StaticGain, ...]:
+    """Return the gain of each kernel type that has cases in both states, most time first.
+
+    `isolated` are durations by case id. Kernels of a graph are not of these states."""
+    found: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    for record in records:
+        case = replace(record.case, op_state=DYNAMIC)
+        if record.profile is None or case.attribute(LAUNCHED_BY) == GRAPH:
+            continue
+        both = _both_states(case, isolated)
+        if both is not None:
+            found[case.kernel_type].append((record.profile.count, *both))
+    gains = (_gain(name, of) for name, of in found.items())
+    return tuple(sorted(gains, key=lambda one: (-one.dynamic_us, one.kernel_type)))
+
+
+def _both_states(case: Case, isolated: Mapping[str, Isolated]) -> tuple[float, float] | None:
+    """Return the durations of a case, dynamic and static, of the first twin that has both."""
+    for twin in twins_of(case):
+        dynamic = isolated.get(twin.case_id)
+        static = isolated.get(replace(twin, op_state=STATIC).case_id)
+        if dynamic is not None and static is not None:
+            return dynamic.mean_us, static.mean_us
+    return None
+
+
+def _gain(kernel_type: str, found: Sequence[tuple[int, float, float]]) -> StaticGain:
+    return StaticGain(
+        kernel_type,
+        len(found),
+        sum(count for count, _, _ in found),
+        fsum(count * dynamic for count, dynamic, _ in found),
+        fsum(count * static for count, _, static in found),
+    )
 
 
 def compare_cases(

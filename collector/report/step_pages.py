@@ -7,7 +7,14 @@ from typing import Any
 
 from collector.model.case import shape_text
 from collector.profiles.step_trace import StepTrace
-from collector.report.comparison import M6, ComparedCase, Isolated, StepSum, by_kernel
+from collector.report.comparison import (
+    M6,
+    ComparedCase,
+    Isolated,
+    StaticGain,
+    StepSum,
+    by_kernel,
+)
 from collector.report.pages import Folder, Page, Table
 
 _MOST_CASES, _MOST_KERNELS = 4000, 10
@@ -37,6 +44,7 @@ class ComparedStep:
     trace: StepTrace | None
     parts: StepSum | None
     known: M6 | None
+    gains: tuple[StaticGain, ...] = ()
 
 
 def write_step(folder: Folder, step: ComparedStep) -> int:

@@ -237,7 +237,7 @@ def _serving(entry: Entry) -> Serving:
 
 _KINDS = (
     *("profile", "tree", "bundled", "cases", "collectives", "model", "recording"),
-    *("misses", "manifest", "density"),
+    *("misses", "manifest", "density", "static_kernels"),
 )
 _UNNAMED = "cases"
 _OF_CASES = ("communication_us", "name")
@@ -305,6 +305,13 @@ class DensitySource:
 
 
 @dataclass(frozen=True, slots=True)
+class StaticKernelsSource:
+    """A folder of the operators that torchair compiled for their shapes."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
 class RecordingSource:
     """A file of `opmeter model record`. With `collectives`, its messages are cases too."""
 
@@ -330,6 +337,7 @@ _OF_FILES: dict[str, Callable[[Path], "Source"]] = {
     "misses": MissesSource,
     "manifest": ManifestSource,
     "density": DensitySource,
+    "static_kernels": StaticKernelsSource,
 }
 
 
@@ -344,6 +352,7 @@ Source = (
     | MissesSource
     | ManifestSource
     | DensitySource
+    | StaticKernelsSource
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,7 @@ from jobs.cli.terminal import print_json, say_lines
 
 if TYPE_CHECKING:
     from collector.profiles.step_trace import StepTrace
-    from collector.report.comparison import ComparedCase, StepSum
+    from collector.report.comparison import ComparedCase, StaticGain, StepSum
     from collector.report.step_pages import ComparedStep
 
 _LISTED = 10
@@ -87,7 +88,13 @@ def compared_step(
     another kind of device than the profile's, unless `force` is set."""
     from collector.capture.verdict import captured_on
     from collector.profiles.step_trace import read_step_trace
-    from collector.report.comparison import compare_cases, isolated_times, m6, step_sum
+    from collector.report.comparison import (
+        compare_cases,
+        isolated_times,
+        m6,
+        static_gains,
+        step_sum,
+    )
     from collector.report.step_pages import ComparedStep
     from jobs.planning.forecast import peaks_of
     from jobs.planning.workload import roofline_us, workload_of
@@ -111,7 +118,8 @@ def compared_step(
     trace = read_step_trace(profile)
     known = m6(found, trace, lambda record: roofline_us(record.case, peaks)) if trace else None
     parts = step_sum(found, trace) if trace else None
-    return ComparedStep(profile.name, shown.place, found, trace, parts, known)
+    gains = static_gains(records, apart)
+    return ComparedStep(profile.name, shown.place, found, trace, parts, known, gains)
 
 
 def _lines(step: ComparedStep) -> Iterator[str]:
@@ -143,7 +151,18 @@ def _lines(step: ComparedStep) -> Iterator[str]:
             f"  {row.kernel_type:<{_KERNEL_WIDTH}} {time_text(row.in_situ_us):>14} {share:9.0%}"
             f"{spread}"
         )
+    yield from _gain_lines(step.gains)
     yield from _largest(found)
+
+
+def _gain_lines(gains: Sequence[StaticGain]) -> Iterator[str]:
+    if not gains:
+        return
+    yield "static kernels next to dynamic ones: isolated time of the launches in the profile"
+    yield f"  {'kernel type':<{_KERNEL_WIDTH}} {'dynamic':>14} {'static':>14} {'gain':>9}"
+    for one in gains:
+        times = f"{time_text(one.dynamic_us):>14} {time_text(one.static_us):>14}"
+        yield f"  {one.kernel_type:<{_KERNEL_WIDTH}} {times} {one.gain:9.1%}"
 
 
 def _spread_text(ratios: Sequence[float] | None) -> str:
@@ -218,6 +237,7 @@ def _print_json(step: ComparedStep) -> None:
             "sum": step.parts,
             "m6": step.known,
             "kernels": by_kernel(step.cases),
+            "static": [{**asdict(one), "gain": one.gain} for one in step.gains],
             "cases": cases,
         }
     )

@@ -1,15 +1,18 @@
 """`opmeter run`: plan, measure on this machine, merge; and continue an interrupted run."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
 from collector.codec.errors import BadInput
 from collector.codec.files import scratch_folder
 from collector.codec.text import counted
 from collector.database.merge import SINGLE_WRITER, Guard
+from collector.host.cann import static_build_problem
 from collector.host.stack import device_locks, local_stack
 from collector.model.plan import Plan
+from collector.model.record import CaseRecord
+from collector.ops.refusals import requires_static_kernel
 from collector.replay.lock import DeviceLock
 from collector.store.base import Store
 from collector.worker.assignment import check_stack
@@ -72,12 +75,25 @@ def check_here(state: lifecycle.PlanningState) -> None:
         check_stack(state.stack, local_stack(campaign.backend, state.stack.device))
     except (WrongImage, WrongNode) as error:
         raise BadInput(f"campaign {campaign.name} cannot be measured here: {error}") from error
+    check_static_kernels(campaign, (one for source in state.sources for one in source.records))
     here = len(device_locks(campaign.backend))
     if campaign.devices > here:
         raise BadInput(
             f"campaign {campaign.name} requires {counted(campaign.devices, 'device')}, but this "
             f"machine has {here} ({campaign.backend}; a cpu is one device, all its cores)"
         )
+
+
+def check_static_kernels(campaign: Campaign, records: Iterable[CaseRecord]) -> None:
+    """Raise BadInput if some of a campaign's records have kernels to build for their shapes, and
+    this machine cannot build them."""
+    if campaign.backend != "npu":
+        return
+    if not any(requires_static_kernel(record.case) for record in records):
+        return
+    if problem := static_build_problem(campaign.devices):
+        what = f"campaign {campaign.name} has cases of static kernels"
+        raise BadInput(f"{what}, and {problem}")
 
 
 def _outstanding(plan: Plan, done: frozenset[str]) -> list[str]:

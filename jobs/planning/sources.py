@@ -25,6 +25,7 @@ from collector.ops.registry import find
 from collector.ops.runtime import completed
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import Profile, read_profile
+from collector.profiles.static_kernels import read_static_kernels
 from collector.ranks.gangs import is_of_gangs
 from collector.singlehost.version_files import read_tree
 from collector.store.base import Store
@@ -208,6 +209,12 @@ def _load(source: source_kinds.Source, campaign: Campaign, store: Store) -> Load
             workloads = {name for one in demands for name in one.workloads}
             name = f"manifest ({critical} critical; {counted(len(workloads), 'workload')})"
             return _loaded(name, demanded_records(demands), same_stack=False)
+        case source_kinds.StaticKernelsSource(path):
+            static = read_static_kernels(path)
+            others = f", {static.others:,} dynamic only" if static.others else ""
+            compiled = counted(static.compiled, "operator")
+            name = f"static kernels ({compiled} static and dynamic{others})"
+            return _loaded(name, static.records, same_stack=False)
         case source_kinds.DensitySource():
             return _loaded("density", (), same_stack=False)  # see _densified
         case source_kinds.RecordingSource():

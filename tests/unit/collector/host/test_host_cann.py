@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from collector.host.cann import (
     cann_version,
     custom_opp_problem,
     find_kernel_libraries,
+    static_build_problem,
     with_custom_opp,
 )
 from collector.model.stack import Runtime
@@ -170,3 +172,24 @@ def test_a_cann_that_computes_nothing_says_so_by_a_symbol(tmp_path, monkeypatch,
 def test_without_a_cann_nothing_is_fake(tmp_path, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     assert cann_runtime() is Runtime.REAL
+
+
+def test_static_kernels_need_a_folder_of_ones_own_and_the_size_of_the_node(tmp_path):
+    open_to_all = {"TMPDIR": str(tmp_path)}
+    assert static_build_problem(1, open_to_all) == ""
+    assert "LOCAL_WORLD_SIZE=8" in static_build_problem(8, open_to_all)
+    for said in ("", "4", "x", "8.0"):
+        assert "LOCAL_WORLD_SIZE" in static_build_problem(
+            8, {**open_to_all, "LOCAL_WORLD_SIZE": said}
+        )
+    assert static_build_problem(8, {**open_to_all, "LOCAL_WORLD_SIZE": "8"}) == ""
+    absent, link = tmp_path / "absent", tmp_path / "link"
+    link.symlink_to(tmp_path)
+    for folder in (absent, link, link / "below"):
+        (tmp_path / "below").mkdir(exist_ok=True)
+        assert str(folder) in static_build_problem(1, {"TMPDIR": str(folder)})
+
+
+def test_static_kernels_need_the_rights_on_their_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)  # root has all
+    assert str(tmp_path) in static_build_problem(1, {"TMPDIR": str(tmp_path)})

@@ -11,7 +11,14 @@ from collector.model.vocabulary import BASE_CELLS
 from collector.profiles.step_trace import StepTrace
 from collector.ranks.collective import Collective, CollectiveCase
 from collector.ranks.topology import Grid
-from collector.report.comparison import Isolated, by_kernel, compare_cases, m6, step_sum
+from collector.report.comparison import (
+    Isolated,
+    by_kernel,
+    compare_cases,
+    m6,
+    static_gains,
+    step_sum,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -121,3 +128,28 @@ def test_a_case_of_unknown_state_has_the_time_of_the_only_known_one():
     times = [apart(dynamic, 5.0), apart(static, 4.0), apart(dynamic, 5.0) | apart(static, 4.0)]
     found = [compare_cases((unknown,), one, {})[0].isolated for one in times]
     assert [one and one.mean_us for one in found] == [5.0, 4.0, None]
+
+
+def test_static_kernels_are_compared_with_dynamic_ones_by_their_launches():
+    def in_state(one, state):
+        return CaseRecord(one.kernel_type, {**one.cells, "OP State": state}, {}, one.profile)
+
+    small, large, alone = (
+        record("Add", 4, 10, 6.0),
+        record("Add", 8, 2, 9.0),
+        record("Mul", 4, 1, 1.0),
+    )
+    times = {
+        in_state(small, "dynamic").case_id: Isolated(5.0),
+        in_state(small, "static").case_id: Isolated(4.0),
+        in_state(large, "dynamic").case_id: Isolated(10.0),
+        in_state(large, "static").case_id: Isolated(12.0),
+        in_state(alone, "static").case_id: Isolated(1.0),
+    }
+    # The profile has no state, or ran with either kernel.
+    for states in (("", ""), ("dynamic", "static")):
+        profile = [in_state(small, states[0]), in_state(large, states[1]), alone]
+        (gain,) = static_gains(profile, times)
+        assert (gain.kernel_type, gain.cases, gain.launches) == ("Add", 2, 12)
+        assert (gain.dynamic_us, gain.static_us) == (70.0, 64.0)
+        assert gain.gain == pytest.approx(6 / 70)

@@ -1,0 +1,168 @@
+"""The files that CANN dumps of operators to compile for their shapes are cases."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.codec.errors import BadInput
+from collector.profiles.static_kernels import OUTPUTS, read_static_kernels
+from collector.store.in_memory import MemoryStore
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.executor.local_campaign import check_static_kernels
+from jobs.planning.sources import load_sources
+
+pytestmark = pytest.mark.fast
+
+
+def tensor(dtype: str, shape: list[int], layout: str = "ND", **more: Any) -> dict[str, Any]:
+    """A tensor with all members that nnopbase writes."""
+    facts = {"name": "x", "index": 0, "param_type": "required", "value_depend": False}
+    origin = {"origin_shape": shape, "origin_format": "ND"}
+    return {**facts, **origin, "dtype": dtype, "shape": shape, "format": layout, **more}
+
+
+def operator(kernel: str, inputs: list[Any], outputs: list[Any], **more: Any) -> dict[str, Any]:
+    attrs = [{"name": "transpose_x1", "dtype": "bool", "index": 0, "value": False}]
+    rest = {"tune_mode": "all", "attrs": attrs, "impl_mode": 0, "deterministic": "false"}
+    return {"op_type": kernel, "inputs": inputs, "outputs": outputs, **rest, **more}
+
+
+# As CANN passes it: a weight in its storage shape, and no bias or offset.
+PRODUCT = operator(
+    "MatMulV2",
+    [tensor("bf16", [16, 2048]), tensor("bf16", [64, 128, 16, 16], "FRACTAL_NZ"), None, None],
+    [tensor("bf16", [16, 1024])],
+)
+JOINED = operator(
+    "ConcatD",
+    [[tensor("float", [4, 8]), tensor("float", [2, 8])]],
+    [tensor("float", [6, 8])],
+)
+SCALED = operator("Muls", [tensor("int32", [])], [tensor("int32", [])])
+
+
+def write(folder: Path, name: str, *operators: Any, run: str = "20260801_4711_outputs") -> Path:
+    place = folder / OUTPUTS / run / name
+    place.mkdir(parents=True, exist_ok=True)
+    for number, one in enumerate(operators):
+        (place / f"Op_{number}.json").write_text(json.dumps(one, indent=2))
+    return place
+
+
+def cases(folder: Path) -> list[tuple[str, str, str, str]]:
+    return [
+        (one.kernel_type, one.case.op_state, one.cells["Input Shapes"], one.cells["Input Formats"])
+        for one in read_static_kernels(folder).records
+    ]
+
+
+PRODUCT_CELLS = ("16,2048;64,128,16,16;;", "ND;FRACTAL_NZ;NULL;NULL")
+
+
+def test_compiled_operators_are_cases_in_both_states_and_others_dynamic(tmp_path: Path) -> None:
+    write(tmp_path, "4711_opcompile", PRODUCT)
+    write(tmp_path, "4711_debug", {**PRODUCT, "bin_type": 0, "bin_info": "m.o"}, JOINED, SCALED)
+    assert cases(tmp_path) == [
+        ("MatMulV2", "static", *PRODUCT_CELLS),
+        ("MatMulV2", "dynamic", *PRODUCT_CELLS),
+        ("ConcatD", "dynamic", "4,8;2,8", "ND;ND"),
+        ("Muls", "dynamic", "", "ND"),
+    ]
+    found = read_static_kernels(tmp_path)
+    assert (found.compiled, found.others) == (1, 2)
+    product = found.records[0].case
+    assert product.inputs is not None
+    assert [slot.dtype for slot in product.inputs] == ["DT_BF16", "DT_BF16"]
+    assert cases(tmp_path / OUTPUTS) == cases(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("folders", "compiled"),
+    [
+        ({"4711": [PRODUCT], "4711_debug": [PRODUCT, JOINED]}, 1),  # as CANN's documents show it
+        ({"4711_debug": [PRODUCT, JOINED]}, 2),  # what torchair then compiles
+        ({"4711": [PRODUCT], "4711_opcompile": [PRODUCT, JOINED]}, 2),
+        ({"4711_opcompile": [PRODUCT], "4711_opcompile_gathered": [PRODUCT, SCALED]}, 2),
+    ],
+)
+def test_the_compiled_files_are_those_that_torchair_chooses(
+    tmp_path: Path, folders: dict[str, list[Any]], compiled: int
+) -> None:
+    for name, operators in folders.items():
+        write(tmp_path, name, *operators)
+    assert read_static_kernels(tmp_path).compiled == compiled
+
+
+def test_operators_of_several_processes_are_cases_once(tmp_path: Path) -> None:
+    write(tmp_path, "4711_opcompile", PRODUCT)
+    write(tmp_path, "4712_opcompile", PRODUCT, JOINED, run="20260801_4712_outputs")
+    found = read_static_kernels(tmp_path)
+    assert (found.compiled, found.others, len(found.records)) == (2, 0, 4)
+
+
+def test_a_campaign_takes_the_folder_as_a_source(tmp_path: Path) -> None:
+    write(tmp_path, "4711_opcompile", PRODUCT)
+    text = "campaign: c\nsources: [{static_kernels: .}]\nbackend: cpu\n"
+    (source,) = load_sources(campaign_from_text(text, path="c.yaml", base=tmp_path), MemoryStore())
+    assert [one.case.op_state for one in source.records] == ["static", "dynamic"]
+    assert source.planned.rows == 2
+
+
+def test_a_campaign_on_several_npus_is_refused_without_the_size_of_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    write(tmp_path, "4711_opcompile", PRODUCT)
+    records = read_static_kernels(tmp_path).records
+    text = "campaign: c\nsources: [{static_kernels: .}]\nbackend: npu\ndevices: 2\n"
+    campaign = campaign_from_text(text, path="c.yaml", base=tmp_path)
+    with pytest.raises(BadInput) as error:
+        check_static_kernels(campaign, records)
+    assert "LOCAL_WORLD_SIZE=2" in str(error.value)
+    check_static_kernels(campaign, records[1:])  # dynamic kernels are not built
+    check_static_kernels(replace(campaign, devices=1), records)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    check_static_kernels(campaign, records)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"op_type": "../Mul"}, "op_type"),
+        ({"op_type": None}, "op_type"),
+        ({"inputs": {}}, "inputs"),
+        ({"inputs": ["x"]}, "inputs[0].dtype"),
+        ({"inputs": [tensor("float99", [1])]}, "inputs[0].dtype"),
+        ({"inputs": [tensor("float", [1], "N;D")]}, "inputs[0].format"),
+        ({"inputs": [None, tensor("float", [-1])]}, "inputs[1].shape"),
+        ({"inputs": [tensor("float", [1.5])]}, "inputs[0].shape"),  # type: ignore[list-item]
+        ({"inputs": [tensor("float", [1] * 99)]}, "inputs[0].shape"),
+        ({"outputs": None}, "outputs"),
+    ],
+)
+def test_a_file_that_is_no_operator_is_refused_with_its_field(
+    tmp_path: Path, change: dict[str, Any], field: str
+) -> None:
+    place = write(tmp_path, "4711_opcompile", {**PRODUCT, **change})
+    with pytest.raises(BadInput) as error:
+        read_static_kernels(tmp_path)
+    assert error.value.path == place / "Op_0.json"
+    assert f"{field}:" in str(error.value)
+
+
+def test_damaged_files_empty_folders_and_links_are_not_read(tmp_path: Path) -> None:
+    with pytest.raises(BadInput):
+        read_static_kernels(tmp_path)
+    outside = write(tmp_path / "outside", "4711_opcompile", PRODUCT)
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "4711_opcompile").symlink_to(outside)
+    with pytest.raises(BadInput):
+        read_static_kernels(inside)
+    (outside / "Op_1.json").write_text("{")
+    with pytest.raises(BadInput):
+        read_static_kernels(tmp_path / "outside")
