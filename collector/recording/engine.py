@@ -1,7 +1,7 @@
 """Runs a serving engine on the recording runtime, and makes a recording of its passes.
 
-Each cut of the model has a process of its own: an engine holds global state, and its end is not
-clean on a runtime that computes nothing.
+Each cut of the model has a process of its own, forked from one that has imported vLLM: an engine
+holds global state, and its end is not clean on a runtime that computes nothing.
 """
 
 import json
@@ -139,7 +139,7 @@ def record_model(config: Config, settings: EngineSettings, work: Path) -> Record
     check_settings(config, settings)
     serving = install_serving(settings.release)
     cuts = list(config.cuts(settings.depth))
-    runs = [_run(config, cut, settings, serving, work / f"cut{at}") for at, cut in enumerate(cuts)]
+    runs = _runs(config, cuts, settings, serving, work)
     passes = tuple(
         _pass(tokens, cuts, [run.calls[at] for run in runs])
         for at, tokens in enumerate(runs[0].tokens)
@@ -173,59 +173,66 @@ def _pass(
     return recorded_pass(tokens, per_layer(cuts, calls))
 
 
-def _run(
+def _runs(
     config: Config,
-    cut: Mapping[str, int],
+    cuts: Sequence[Mapping[str, int]],
     settings: EngineSettings,
     serving: ServingEnvironment,
     work: Path,
-) -> _Run:
-    """Run the passes of one cut in a process."""
-    model = work / "model"
-    model.mkdir(parents=True)
-    for name, data in config.files(cut).items():
-        (model / name).write_bytes(data)
-    request, result, log = work / "request.json", work / "result.json", work / "calls.log"
-    request.write_bytes(readable_json(_request(config, model, settings)))
-    shown = ", ".join(f"{count} {kind}" for kind, count in cut.items())
-    logger.info("running %s with %s layers", config.name, shown)
+) -> Sequence[_Run]:
+    """Run the passes of each cut."""
+    folders = [work / f"cut{at}" for at in range(len(cuts))]
+    for folder, cut in zip(folders, cuts, strict=True):
+        model = folder / "model"
+        model.mkdir(parents=True)
+        for name, data in config.files(cut).items():
+            (model / name).write_bytes(data)
+        request = readable_json(_request(config, model, settings))
+        (folder / "request.json").write_bytes(request)
+    shown = "; ".join(", ".join(f"{count} {kind}" for kind, count in cut.items()) for cut in cuts)
+    logger.info("running %s with these layers: %s", config.name, shown)
     begun = time.monotonic()
-    env = engine_environment(settings, serving, log)
+    env = engine_environment(settings, serving, work / "calls.log")
     with (work / "engine.txt").open("wb") as output:
-        command = [serving.python, _PROGRAM, request, result]
-        words = list(map(str, command))
+        words = list(map(str, (serving.python, _PROGRAM, *(one.absolute() for one in folders))))
         with subprocess.Popen(
             words, cwd=work, env=env, stdout=output, stderr=subprocess.STDOUT
         ) as process:
-            status = _waited(process)
+            status = _waited(process, len(cuts) * _LIMIT_S)
     memory_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6  # of all so far
     took_s = time.monotonic() - begun
-    logger.info("ran %s layers in %.0f s with at most %.1f GB", shown, took_s, memory_gb)
+    logger.info("ran %s in %.0f s with at most %.1f GB", config.name, took_s, memory_gb)
+    return [_read_run(folder, settings.passes, status) for folder in folders]
+
+
+def _read_run(folder: Path, passes: Sequence[PassTokens], status: str) -> _Run:
+    """Return what the engine of a folder left. Raises EngineFailed where it refused or ended."""
+    result, log, output = (folder / name for name in ("result.json", "calls.log", "engine.txt"))
     if not result.exists():
-        reason = _last_words((work / "engine.txt").read_text(errors="replace"), log)
+        output = output if output.exists() else folder.parent / output.name
+        reason = _last_words(output.read_text(errors="replace"), log)
         raise EngineFailed(f"the engine ended, {status}: {reason}; {_HINT}")
     found = json_object(result.read_bytes(), what="the result of an engine", key=str(result))
     if "error" in found:
         raise EngineFailed(f"the engine refuses this model or setting: {found['error']}; {_HINT}")
     tokens = tuple(
-        _tokens(asked, one["tokens"])
-        for asked, one in zip(settings.passes, found["passes"], strict=True)
+        _tokens(asked, one["tokens"]) for asked, one in zip(passes, found["passes"], strict=True)
     )
     calls = tuple(read_step(log, one["step"]) for one in found["passes"])
     return _Run(found["settings"], tokens, calls)
 
 
-def _waited(process: subprocess.Popen[bytes]) -> str:
-    """Return how an engine ended. At the limit it is aborted: then its stack is in the output."""
+def _waited(process: subprocess.Popen[bytes], limit_s: float) -> str:
+    """Return how engines ended. At the limit one is aborted: then its stack is in the output."""
     try:
-        return f"status {process.wait(_LIMIT_S)}"
+        return f"status {process.wait(limit_s)}"
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGABRT)
     try:
         process.wait(_ABORT_S)
     except subprocess.TimeoutExpired:
         process.kill()
-    return f"not within {_LIMIT_S} s"
+    return f"not within {limit_s:.0f} s"
 
 
 def _last_words(output: str, log: Path) -> str:

@@ -1,37 +1,73 @@
-"""`python opmeter_engine.py REQUEST RESULT`: runs passes of a model in vLLM's engine.
+"""`python opmeter_engine.py FOLDER...`: runs passes of a model in vLLM's engine.
 
-REQUEST is JSON:
+Each folder has a cut of the model. Its engine is a process of its own, because an engine holds
+global state; all are forks of this process, which has imported vLLM, the longer part of a start.
+`request.json` of a folder:
 
     engine    options of vllm.LLM
     sampling  options of vllm.SamplingParams
     passes    [{"phase", "requests", "queries", "keys", "prompts"}]: requests of a pass, and of each
               its new tokens and its tokens in total; `prompts` is the same without a phase, or null
 
-RESULT gets JSON: for each pass the number of its step in the log and the tokens of its requests;
-and the settings that the engine used. Or `error`: what the engine refused.
+The engine writes its calls to `calls.log`, its output to `engine.txt`, and to `result.json`, for
+each pass, the number of its step in the log and the tokens of its requests; and the settings that
+it used. Or `error`: what it refused. Then, or without a result, no other one runs.
 """
 
+import ctypes
+import faulthandler
 import json
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
 
+_PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 _MOST_ATTEMPTS = 4
 _LONGEST_REASON = 300  # characters
 _added = []  # lengths of all requests so far, whose number names the next one
 
 
-def main(request, result):
+def main(folders):
+    """Run the engine of each folder, and return the status of this process."""
+    from vllm import LLM  # noqa: F401  imported once, for all forks
+
+    for folder in map(Path, folders):
+        engine = os.fork()
+        if not engine:
+            _run_in(folder)
+        # what stops this process stops the engine, whose fault handler writes its stack
+        signal.signal(signal.SIGABRT, lambda *_, pid=engine: os.kill(pid, signal.SIGABRT))
+        code = os.waitstatus_to_exitcode(os.waitpid(engine, 0)[1])
+        result = folder / "result.json"
+        if not result.exists():
+            return code if code > 0 else 128 - code
+        if "error" in json.loads(result.read_text()):
+            break
+    return 0
+
+
+def _run_in(folder):
+    """Run the engine of a folder, and end this process."""
+    ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
+    signal.signal(signal.SIGABRT, signal.SIG_DFL)
+    faulthandler.enable()
+    os.chdir(folder)
+    output = os.open("engine.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ["FAKE_CANN_LOG"] = str(folder / "calls.log")
+    ctypes.CDLL("libascendcl.so").opmeter_fake_cann_begin()  # opens this log
     # if memory is short, this process ends before others
     Path("/proc/self/oom_score_adj").write_text("1000")
-    requested = json.loads(Path(request).read_text())
+    requested = json.loads(Path("request.json").read_text())
     try:
         found = _run(requested)
     except Exception as error:  # the engine's own errors have no common class
         traceback.print_exc()
         found = {"error": _described(error)}
-    Path(result).write_text(json.dumps(found))
+    Path("result.json").write_text(json.dumps(found))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # an engine's own shutdown waits for devices
@@ -175,4 +211,6 @@ def _described(error):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(code)  # nothing is left to free
