@@ -360,7 +360,7 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
     requests     requests, padded; `sampled` tokens have a next token
     empty        requests that pad
     decodes      decodes next to prompts
-    queries      new tokens of a request or prompt; `keys` in total
+    earlier      tokens of prompts before those of the pass
     pages        pages of the cache; `table_width` of them in the table of a request"""
     width = ceil_div(batch.most_keys, PAGE)
     requests = batch.requests + batch.mixed_decodes
@@ -372,8 +372,7 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
         "sampled": batch.sampled,
         "empty": batch.padding,
         "decodes": batch.mixed_decodes,
-        "queries": batch.queries,
-        "keys": batch.most_keys,
+        "earlier": 0 if batch.is_decode else batch.requests * (batch.keys - batch.queries),
         "pages": max(_FEWEST_PAGES, requests * width),
         "table_width": width,
     }
@@ -382,16 +381,20 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
 def load_lists(batch: Batch, ranks: int) -> Mapping[str, tuple[int, ...]]:
     """Return the lists of a pass: of each request its keys, and where its new tokens or its keys
     end among those of all. In those of `whole`, tokens that pad to a multiple of the ranks are one
-    more request, with no other keys."""
+    more request, with no other keys. Latent attention has lists of decodes and of prompts apart."""
     lengths = tuple(batch.lengths())
     keys = tuple(keys for _, keys in lengths)
     query_ends = cumulative_ends([queries for queries, _ in lengths])
     whole = align(batch.tokens, ranks)
     is_whole = whole == batch.tokens
+    prompts = lengths[batch.mixed_decodes :]
     return {
         "query_ends": query_ends,
         "key_lengths": keys,
         "key_ends": cumulative_ends(keys),
         "query_ends_of_whole": query_ends if is_whole else (*query_ends, whole),
         "key_lengths_of_whole": keys if is_whole else (*keys, whole - batch.tokens),
+        "decode_key_lengths": keys[: batch.mixed_decodes],
+        "prompt_query_ends": cumulative_ends([queries for queries, _ in prompts]),
+        "earlier_ends": cumulative_ends([keys - queries for queries, keys in prompts]),
     }

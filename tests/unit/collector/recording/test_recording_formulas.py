@@ -12,6 +12,7 @@ from collector.shapes.deployments import deployed_step, laid_out
 from collector.shapes.layout import Layout
 from collector.shapes.recorded_step import (
     Occurrences,
+    Prompts,
     RecordedLaunch,
     RecordedMessage,
     RecordedPass,
@@ -97,9 +98,49 @@ def test_any_load_follows_from_a_few():
     assert "Transpose" not in [x.record.kernel_type for x in one.kernels]
 
 
+def mixed(decodes, keys, prompts, each, earlier):
+    """Latent attention of decodes and of prompts, which has a part for their earlier tokens."""
+    tokens, total = prompts * each, prompts * earlier
+    of_decodes = ",".join([str(keys)] * decodes)
+    ends, earlier_ends = (
+        ",".join(str(n * (at + 1)) for at in range(prompts)) for n in (each, earlier)
+    )
+    queries, values = "Runtime actual_seq_lengths_values", "Runtime actual_seq_lengths_kv_values"
+    launches = [
+        launch("InterleaveRope", f"{decodes},64", f"{decodes},64", **{values: of_decodes}),
+        launch("FusedInferAttentionScore", f"{tokens},4,64", f"{tokens},4,64", **{queries: ends}),
+    ]
+    if earlier:
+        lists = {queries: ends, values: earlier_ends}
+        shapes = f"{tokens},4,64;{total},4,64"
+        launches.append(launch("FusedInferAttentionScore", shapes, f"{tokens},4,64", **lists))
+    load = Prompts(prompts, each, earlier + each)
+    return RecordedPass("mixed", decodes, 1, keys, tuple(launches), (), load)
+
+
+def test_prompts_with_earlier_tokens_next_to_decodes_follow_from_a_few():
+    loads = ((2, 90, 1, 40, 0), (3, 70, 2, 11, 64), (5, 33, 3, 25, 17))
+    passes = [mixed(*load) for load in loads]
+    tokens = [PassTokens("mixed", x.requests, 1, x.keys, x.prompts) for x in passes]
+    ranges = [(1, 256, tokens)]
+    found = solved_deployment(recording(passes), str(Layout(4)), ranges, CONSTANTS)
+    batch = Batch(Phase.PREFILL, 2, 30, 100, mixed_decodes=4, followed_keys=55)
+    _, own, context = deployed_step(found, batch).kernels
+    assert own.record.cells["Input Shapes"] == '"60,4,64"'
+    assert context.record.cells["Input Shapes"] == '"60,4,64;140,4,64"'
+    assert context.record.extra["Runtime actual_seq_lengths_values"] == "30,60"
+    assert context.record.extra["Runtime actual_seq_lengths_kv_values"] == "70,140"
+    without = deployed_step(found, replace(batch, keys=30))
+    assert [x.record.kernel_type for x in without.kernels] == [
+        "InterleaveRope",
+        own.record.kernel_type,
+    ]
+    assert without.kernels[0].record.extra["Runtime actual_seq_lengths_kv_values"] == "55,55,55,55"
+
+
 def test_what_no_expression_describes_is_an_error():
     names = [{"pages": 7919, "table_width": 61, "tokens": n, "sampled": n} for n in (3, 5, 11)]
-    rest = dict.fromkeys(("whole", "part", "requests", "empty", "queries", "keys"), 1)
+    rest = dict.fromkeys(("whole", "part", "requests", "empty", "decodes", "earlier"), 1)
     names = [rest | one for one in names]
     assert solve([13, 19, 37], names, "x") == "4 + 3 * tokens"
     assert solve([15838] * 3, names, "x") == "2 * pages"
