@@ -20,11 +20,13 @@ _SESSIONS = (
 )
 _DEVICES = (
     *("node", "device", "sessions", "lost_sessions", "cases", "without_duration", "in_sessions_s"),
-    *("busy_s", "useful_s", "speed", "speed_low", "speed_high", "suspect_sessions"),
+    *("busy_s", "useful_s", "duration_ratio", "ratio_low", "ratio_high", "suspect_sessions"),
 )
 _FAILURES = (
     *("outcome", "kernel_type", "reason", "cases", "measured_elsewhere", "nodes", "shard"),
 )
+_PROGRESS = ("plan", "time_s", "measured_forecast_s")
+_YEAR_S = 366 * 86400.0
 _SHARDS = ("plan", "shard", "cases", "measured", "committed", "forecast_s", "took_s")
 
 
@@ -48,8 +50,9 @@ class SessionCase:
 
 @dataclass(frozen=True)  # without slots: its times are cached in the instance
 class StoredSession:
-    """A session whose part is stored. `usage` includes earlier sessions of the attempt that left no
-    part. `counts` is unset if another attempt committed the shard without this part."""
+    """A session whose part is stored. `usage` includes the `lost_sessions` of the attempt before it
+    that left no part. `counts` is unset if another attempt committed the shard without this part.
+    """
 
     plan: int
     shard: str
@@ -60,6 +63,7 @@ class StoredSession:
     usage: Usage
     cases: tuple[SessionCase, ...]
     counts: bool = True
+    lost_sessions: int = 0
 
     @cached_property
     def first_s(self) -> float:
@@ -76,16 +80,27 @@ class StoredSession:
 
     @property
     def starting_s(self) -> float:
-        """Duration from the start of the session to its first case."""
-        return self.usage.startup_s / max(1, self.usage.sessions)
+        """Duration from the start of the session to its first case; an equal part of all starts
+        where sessions were lost."""
+        return self.usage.startup_s / (1 + self.lost_sessions)
 
     @property
     def lost_s(self) -> float:
-        """Duration of the earlier sessions of the attempt that left no part."""
-        if self.usage.sessions < 2:
+        """Duration of the lost sessions before it, 0 if there are none."""
+        if not self.lost_sessions:
             return 0.0
-        own_s = self.starting_s + self.last_s - self.first_s + self.usage.export_s
-        return max(0.0, self.usage.wall_s - own_s)
+        return max(0.0, self.usage.wall_s - self._own_s)
+
+    @property
+    def close_s(self) -> float:
+        """End of the session: its records are written, and those of further passes over its cases
+        with other counters."""
+        own_s = self._own_s if self.lost_sessions else max(self._own_s, self.usage.wall_s)
+        return self.first_s - self.starting_s + own_s
+
+    @property
+    def _own_s(self) -> float:
+        return self.starting_s + self.last_s - self.first_s + self.usage.export_s
 
     @property
     def measured(self) -> int:
@@ -109,7 +124,6 @@ class ReportedShard:
     plan: int
     shard: str
     cases: int
-    measured: int
     is_committed: bool
     predicted_s: float
 
@@ -139,7 +153,7 @@ class CampaignSource:
 def write_campaign(folder: Folder, source: CampaignSource, reload_s: int = 0) -> int:
     """Write the page of a campaign and the cases of its sessions; return the number of sessions.
     With `reload_s`, the page loads itself again after that time."""
-    timed = sorted((one for one in source.sessions if one.has_times), key=lambda one: one.first_s)
+    timed, strange = _timed(source.sessions)
     origin_s = min((one.first_s - one.starting_s - one.lost_s for one in timed), default=0.0)
     rows = _rows_of(timed)
     devices = list(
@@ -148,34 +162,38 @@ def write_campaign(folder: Folder, source: CampaignSource, reload_s: int = 0) ->
     place = {row: at for at, row in enumerate(devices)}
     nodes = sorted({row[0] for row in devices})
     stems = {node: f"sessions/{file_stem(node)}" for node in nodes}
-    numbered: dict[str, list[list[Any]]] = defaultdict(list)
+    numbered: dict[str, dict[str, Any]] = defaultdict(dict)
     sessions = []
     for one, row in zip(timed, rows, strict=True):
-        detail = numbered[stems[one.node]]
-        sessions.append(_session(one, place[row], origin_s, len(detail)))
-        detail.append(_details(one, origin_s))
+        sessions.append(_session(one, place[row], origin_s))
+        numbered[stems[one.node]] |= _details(one, origin_s)
     for stem, details in numbered.items():
         folder.write_data(stem, details)
-    failures = _failures(source.sessions)
+    failures, efficiency = _failures(source.sessions), _efficiency(source.sessions)
+    plans = [
+        _plan(plan, source, dict(zip(map(id, timed), rows, strict=True))) for plan in source.plans
+    ]
+    progress = _progress(timed, source.shards, origin_s)
     data = {
         "name": source.name,
         "store": source.store,
         "origin_s": origin_s,
         "finished": source.is_finished,
         "remaining_s": source.remaining_s,
-        "plans": [_plan(plan, source) for plan in source.plans],
+        "plans": plans,
         "nodes": [_node(node, source, timed) | {"file": stems[node]} for node in nodes],
         "devices": [_device_name(row) for row in devices],
         "device_nodes": [nodes.index(row[0]) for row in devices],
         "sessions": sessions,
-        "progress": _progress(timed, source.shards, origin_s),
+        "progress": progress,
         "shards": _thinned([_shard_point(one) for one in _shard_rows(source)], 4000),
-        "efficiency": _efficiency(source.sessions),
+        "efficiency": efficiency,
         "failures": _with_logs(folder, failures[:_MOST_FAILURES], source),
         "failure_count": len(failures),
         "device_rows": _device_rows(source, timed),
         "lost_sessions": sum(source.without_part.values()),
-        "unreadable": list(source.unreadable),
+        "without_duration": len(_without(source.sessions)),
+        "unreadable": [*source.unreadable, *strange],
         "lines": list(source.lines),
     }
     tables = {
@@ -183,9 +201,28 @@ def write_campaign(folder: Folder, source: CampaignSource, reload_s: int = 0) ->
         "devices": Table(_DEVICES, _device_rows(source, timed)),
         "failures": Table(_FAILURES, failures),
         "shards": Table(_SHARDS, _shard_rows(source)),
+        "plans": Table(list(plans[0]) if plans else [], [list(one.values()) for one in plans]),
+        "efficiency": Table(list(efficiency), [list(efficiency.values())]),
+        "progress": Table(_PROGRESS, _progress_rows(progress)),
     }
     folder.write(Page("index", "campaign", source.name, data, tables, reload_s=reload_s))
-    return len(source.sessions)
+    return len(timed)
+
+
+def _timed(sessions: Sequence[StoredSession]) -> tuple[list[StoredSession], list[str]]:
+    """Return the sessions with times, in their order, and a line for each whose clock was a year or
+    more away from the others."""
+    found = sorted((one for one in sessions if one.has_times), key=lambda one: one.first_s)
+    if not found:
+        return [], []
+    middle_s = found[len(found) // 2].first_s
+    strange = [one for one in found if abs(one.first_s - middle_s) > _YEAR_S]
+    lines = [
+        f"shard {one.shard}, attempt {one.attempt}: the clock of {one.node} was over a year away "
+        "from that of most sessions"
+        for one in strange
+    ]
+    return [one for one in found if abs(one.first_s - middle_s) <= _YEAR_S], lines
 
 
 Row = tuple[str, str, int]  # node, serial number, and lane where sessions ran concurrently
@@ -210,27 +247,30 @@ def _device_name(row: Row) -> str:
     return f"{name} · {lane + 1}" if lane else name
 
 
-def _session(one: StoredSession, device: int, origin_s: float, number: int) -> list[Any]:
+def _session(one: StoredSession, device: int, origin_s: float) -> list[Any]:
     """Return a session as the page draws it: device, plan, begin, begin of cases, end of cases,
-    end, lost time before, cases, measured, busy and useful shares, counts, number in its file."""
-    usage = one.usage
-    begin_s, end_s = one.first_s - origin_s, one.last_s - origin_s
+    end, lost time before, cases, measured, busy and useful shares, counts, name in its file."""
+    usage, begin_s = one.usage, one.first_s - origin_s
     wall_s = usage.wall_s or 1.0
     return [
         device,
         one.plan,
-        *(round(value, 2) for value in (begin_s - one.starting_s, begin_s, end_s)),
-        *(round(value, 2) for value in (end_s + usage.export_s, one.lost_s)),
+        *(round(value, 2) for value in (begin_s - one.starting_s, begin_s)),
+        *(round(value, 2) for value in (one.last_s - origin_s, one.close_s - origin_s, one.lost_s)),
         len(one.cases),
         one.measured,
         round(usage.busy_us / 1e6 / wall_s, 4),
         round(usage.useful_us / 1e6 / wall_s, 4),
         int(one.counts),
-        number,
+        _name(one),
     ]
 
 
-def _details(one: StoredSession, origin_s: float) -> list[Any]:
+def _name(one: StoredSession) -> str:
+    return f"{one.shard} {one.attempt} {one.session}"
+
+
+def _details(one: StoredSession, origin_s: float) -> dict[str, Any]:
     cases = [
         [
             *(case.kernel_type, case.case_id, case.outcome, case.reason[:300]),
@@ -241,7 +281,7 @@ def _details(one: StoredSession, origin_s: float) -> list[Any]:
         ]
         for case in one.cases
     ]
-    return [one.shard, one.attempt, one.session, cases]
+    return {_name(one): [one.shard, one.attempt, one.session, cases]}
 
 
 def _session_row(one: StoredSession) -> list[Any]:
@@ -254,27 +294,39 @@ def _session_row(one: StoredSession) -> list[Any]:
     ]
 
 
-def _plan(plan: PlanForecast, source: CampaignSource) -> dict[str, Any]:
+def _plan(plan: PlanForecast, source: CampaignSource, rows: Mapping[int, "Row"]) -> dict[str, Any]:
     """Return a plan with its progress, and the wall time from its first session to its last."""
     shards = [one for one in source.shards if one.plan == plan.number]
     own = [one for one in source.sessions if one.plan == plan.number]
-    timed = [one for one in own if one.has_times]
+    timed = [one for one in own if id(one) in rows]
     begin_s = min((one.first_s - one.starting_s - one.lost_s for one in timed), default=0.0)
-    end_s = max((one.last_s + one.usage.export_s for one in timed), default=0.0)
+    end_s = max((one.close_s for one in timed), default=0.0)
+    names = {shard.shard for shard in shards}
     return {
         "number": plan.number,
         "stack": plan.stack,
         "devices": plan.devices,
         "forecast_wall_s": plan.wall_s,
-        "floor_s": plan.floor_s,
+        "lower_bound_s": plan.floor_s,
         "forecast_device_s": plan.device_s,
         "wall_s": end_s - begin_s,
         "device_s": fsum(one.usage.wall_s for one in own),
-        "devices_seen": len({(one.node, one.serial) for one in own}),
+        "devices_seen": len({rows[id(one)] for one in timed}),
         "shards": len(shards),
         "committed": sum(one.is_committed for one in shards),
         "cases": sum(one.cases for one in shards),
-        "measured": sum(one.measured for one in shards),
+        "measured": len(_measured(one for one in source.sessions if one.shard in names)),
+    }
+
+
+def _measured(sessions: Iterable[StoredSession]) -> set[tuple[str, str]]:
+    """Return the measured cases of sessions, with their shard: a case may be measured in two."""
+    return {
+        (own.shard, one.case_id)
+        for own in sessions
+        if own.counts
+        for one in own.cases
+        if one.is_measured
     }
 
 
@@ -290,14 +342,15 @@ def _node(name: str, source: CampaignSource, timed: Sequence[StoredSession]) -> 
 def _device_rows(source: CampaignSource, timed: Sequence[StoredSession]) -> list[list[Any]]:
     """Return the devices by _DEVICES, those with most cases without a duration first."""
     factors = {one.device: one for one in source.factors}
-    by_device: dict[tuple[str, str], list[StoredSession]] = defaultdict(list)
-    for one in timed:
-        by_device[one.node, one.serial].append(one)
+    by_device: dict[Row, list[StoredSession]] = defaultdict(list)
+    for row, one in zip(_rows_of(timed), timed, strict=True):
+        by_device[row].append(one)
     found = []
-    for (node, serial), own in by_device.items():
+    for row, own in by_device.items():
+        node, serial, lane = row
         usage = _sum(one.usage for one in own)
-        factor = factors.get(f"{node} {serial}" if serial else f"{node} device 0")
-        speed = (
+        factor = factors.get(f"{node} {serial}" if serial else f"{node} device {lane}")
+        ratio = (
             [None] * 3
             if factor is None
             else [factor.factor.factor, factor.factor.low, factor.factor.high]
@@ -305,10 +358,10 @@ def _device_rows(source: CampaignSource, timed: Sequence[StoredSession]) -> list
         cases = sum(len(one.cases) for one in own)
         found.append(
             [
-                *(node, serial, len(own), max(0, usage.sessions - len(own)), cases),
-                cases - sum(one.measured for one in own),
+                *(node, serial or f"{lane + 1}", len(own), sum(one.lost_sessions for one in own)),
+                *(cases, cases - sum(one.measured for one in own)),
                 *(usage.wall_s, usage.busy_us / 1e6, usage.useful_us / 1e6),
-                *speed,
+                *ratio,
                 factor.flagged if factor else None,
             ]
         )
@@ -323,20 +376,30 @@ def _sum(usages: Iterable[Usage]) -> Usage:
 
 
 def _efficiency(sessions: Sequence[StoredSession]) -> dict[str, float]:
-    """Return what the device time in sessions was used for, in seconds: the parts add up."""
-    counted = _sum(one.usage for one in sessions if one.counts)
-    whole_s = fsum(one.usage.wall_s for one in sessions)
-    lost_s = fsum(one.lost_s for one in sessions if one.counts and one.has_times)
-    busy_s, useful_s = counted.busy_us / 1e6, counted.useful_us / 1e6
-    parts = {
-        "useful": useful_s,
-        "other_launches": max(0.0, busy_s - useful_s),
-        "starting": counted.startup_s,
-        "export": counted.export_s,
-        "not_counted": whole_s - counted.wall_s,
-        "lost": lost_s,
+    """Return what the device time in sessions was used for, in seconds: the parts add up to
+    `whole`. What is not measured is host work between launches."""
+    counted = [one for one in sessions if one.counts]
+    usage, whole_s = _sum(one.usage for one in counted), fsum(one.usage.wall_s for one in sessions)
+    left_s, parts = whole_s, dict[str, float]()
+    for name, seconds in (
+        ("useful", usage.useful_us / 1e6),
+        ("other_launches", (usage.busy_us - usage.useful_us) / 1e6),
+        ("not_counted", whole_s - usage.wall_s),
+        ("export", usage.export_s),
+        ("starting", fsum(one.starting_s for one in counted)),
+        ("lost", fsum(one.lost_s for one in counted if one.has_times)),
+    ):
+        parts[name] = min(left_s, max(0.0, seconds))
+        left_s -= parts[name]
+    return parts | {"host": left_s, "whole": whole_s}
+
+
+def _without(sessions: Sequence[StoredSession]) -> set[str]:
+    """Return the cases that were tried, and have no duration in any session."""
+    every = [one for own in sessions for one in own.cases]
+    return {one.case_id for one in every if not one.is_measured} - {
+        one.case_id for one in every if one.is_measured
     }
-    return parts | {"host": max(0.0, whole_s - fsum(parts.values())), "whole": whole_s}
 
 
 def _failures(sessions: Sequence[StoredSession]) -> list[list[Any]]:
@@ -386,12 +449,18 @@ def _progress(
             (one for one in timed if one.plan == number and one.counts), key=lambda one: one.last_s
         )
         begin_s = min((one.first_s - one.starting_s - one.lost_s for one in own), default=origin_s)
-        points, done_s = [[begin_s - origin_s, 0.0]], 0.0
+        points, done_s, seen = [[begin_s - origin_s, 0.0]], 0.0, set[tuple[str, str]]()
         for one in own:
-            done_s += len(one.cases) * each_s.get(one.shard, 0.0)
+            new = {(one.shard, case.case_id) for case in one.cases} - seen
+            seen |= new
+            done_s += len(new) * each_s.get(one.shard, 0.0)
             points.append([round(one.last_s - origin_s, 1), round(done_s, 2)])
         found[str(number)] = _thinned(points, _MOST_POINTS)
     return found
+
+
+def _progress_rows(progress: Mapping[str, Sequence[Sequence[float]]]) -> list[list[Any]]:
+    return [[number, *point] for number, points in progress.items() for point in points]
 
 
 def _shard_rows(source: CampaignSource) -> list[list[Any]]:
@@ -399,9 +468,10 @@ def _shard_rows(source: CampaignSource) -> list[list[Any]]:
     for one in source.sessions:
         if one.counts:
             took_s[one.shard] += one.usage.wall_s
+    measured = Counter(shard for shard, _ in _measured(source.sessions))
     return [
         [
-            *(one.plan, one.shard, one.cases, one.measured, int(one.is_committed)),
+            *(one.plan, one.shard, one.cases, measured[one.shard], int(one.is_committed)),
             *(one.predicted_s, took_s.get(one.shard)),
         ]
         for one in source.shards

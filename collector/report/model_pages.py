@@ -65,8 +65,11 @@ class ModelSubject:
     place: str
 
 
-def write_model(folder: Folder, subject: ModelSubject, passes: Sequence[PredictedPass]) -> float:
-    """Write the page of a model; return the share of its time that the database knows."""
+def write_model(
+    folder: Folder, subject: ModelSubject, passes: Sequence[PredictedPass]
+) -> tuple[float, int]:
+    """Write the page of a model; return the share of its known time that is from the database, and
+    the number of launches of unknown time."""
     data = {
         "name": subject.name,
         "release": subject.release,
@@ -81,7 +84,8 @@ def write_model(folder: Folder, subject: ModelSubject, passes: Sequence[Predicte
     folder.write(Page("index", "model", title, data, {"index": Table(_LAUNCHES, rows)}))
     every = [launch for one in passes for launch in one.launches]
     known_us = fsum(one.total_us for one in every if one.value_us is not None)
-    return known_us / (fsum(one.total_us for one in every) or 1.0)
+    unknown = sum(one.times for one in every if one.source == UNKNOWN)
+    return known_us / (fsum(one.total_us for one in every) or 1.0), unknown
 
 
 def _pass(one: PredictedPass) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import Any
 
 from collector.model.case import shape_text
@@ -44,6 +45,7 @@ class ComparedStep:
     trace: StepTrace | None
     parts: StepSum | None
     known: M6 | None
+    other_device: str = ""  # why the durations are not of the profile's device, if so
     gains: tuple[StaticGain, ...] = ()
 
 
@@ -54,6 +56,7 @@ def write_step(folder: Folder, step: ComparedStep) -> int:
     data = {
         "profile": step.profile,
         "place": step.place,
+        "other_device": step.other_device,
         "steps": step.trace.steps if step.trace else 0,
         "cases": len(rows),
         "compared": sum(one.isolated is not None for one in step.cases),
@@ -66,7 +69,12 @@ def write_step(folder: Folder, step: ComparedStep) -> int:
         "kernels": kernels,
         "rows": [_short(row) for row in rows[:_MOST_CASES]],
     }
-    tables = {"index": Table(_CASES, rows), "kernels": Table(_KERNELS, kernels)}
+    parts = step.parts.parts if step.parts else ()
+    tables = {
+        "index": Table(_CASES, rows),
+        "kernels": Table(_KERNELS, kernels),
+        "causes": Table(("cause", "time_us"), parts),
+    }
     folder.write(Page("index", "step", f"{step.profile} · {step.place}", data, tables))
     return sum(one.isolated is not None for one in step.cases)
 
@@ -107,12 +115,18 @@ def _bars(step: ComparedStep) -> list[dict[str, Any]]:
     kernels = [one for one in step.cases if not one.is_message]
     named = [row[0] for row in _kernels(kernels)[:_MOST_KERNELS]]
     rows = []
+    known = {bar for bar in _BARS if bar != "context" or any(one.in_context for one in kernels)}
+    unmeasured_us = fsum(one.in_situ.total_us for one in kernels if one.isolated is None)
     for bar, time_us in _BARS.items():
+        if bar not in known:
+            continue
         sums: dict[str, float] = defaultdict(float)
         for one in kernels:
             name = one.record.case.kernel_type
             sums[name if name in named else ""] += time_us(one)
         rows += [{"bar": bar, "part": part, "us": sums[part]} for part in (*named, "")]
+        if bar != "profile":
+            rows.append({"bar": bar, "part": "#unmeasured", "us": unmeasured_us})
         if step.trace is not None and step.parts is not None:
             if bar == "profile":
                 rows.append({"bar": bar, "part": "#waiting", "us": step.trace.communication_us})

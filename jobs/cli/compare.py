@@ -87,6 +87,7 @@ def compared_step(
     """Return a profile next to the durations of a version directory. Raises BadInput for one of
     another kind of device than the profile's, unless `force` is set."""
     from collector.capture.verdict import captured_on
+    from collector.profiles.discovery import find_profiles
     from collector.profiles.step_trace import read_step_trace
     from collector.report.comparison import (
         compare_cases,
@@ -102,6 +103,7 @@ def compared_step(
     options.check_cache(cache)
     if cache == CONTEXT:
         raise BadInput("--cache: expected warm or cold, got context, which compare always includes")
+    find_profiles([profile])
     shown = open_version(where.root or DEFAULT_ROOT, where.version, where.directory)
     backend = captured_on(profile)
     if backend_of(shown.stack.device) != backend and not force:
@@ -119,7 +121,12 @@ def compared_step(
     known = m6(found, trace, lambda record: roofline_us(record.case, peaks)) if trace else None
     parts = step_sum(found, trace) if trace else None
     gains = static_gains(records, apart)
-    return ComparedStep(profile.name, shown.place, found, trace, parts, known, gains)
+    other = ""
+    if backend_of(shown.stack.device) != backend:
+        other = f"profile of {backend}, durations of {shown.stack.device}"
+    return ComparedStep(
+        *(profile.name, shown.place, found, trace, parts, known), gains=gains, other_device=other
+    )
 
 
 def _lines(step: ComparedStep) -> Iterator[str]:

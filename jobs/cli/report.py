@@ -214,7 +214,9 @@ def campaign_report_command(
         started = time.monotonic()
         source = reader.read()
         folder = Folder(output, lang)
-        sessions = write_campaign(folder, source, 0 if source.is_finished else _RELOAD_S)
+        sessions = write_campaign(
+            folder, source, _RELOAD_S if watch and not source.is_finished else 0
+        )
         folder.finish()
         say(f"{counted(sessions, 'session')}, open {output / 'index.html'}")
         if source.is_finished or not watch:
@@ -269,11 +271,18 @@ def model_report_command(
     layout: Annotated[
         str, typer.Option(help="layout of the model over devices: tp=8,sequence_split,...")
     ] = "",
-    tokens: Annotated[int, typer.Option(help="new tokens of the prefill pass", min=1)] = 4096,
-    requests: Annotated[int, typer.Option(help="requests of the decode pass", min=1)] = 16,
+    tokens: Annotated[
+        int | None, typer.Option(help="new tokens of the prefill pass  [default: 4096]", min=1)
+    ] = None,
+    requests: Annotated[
+        int | None, typer.Option(help="requests of the decode pass  [default: 16]", min=1)
+    ] = None,
     keys: Annotated[
-        int, typer.Option("--context", help="tokens of each decoding request in total", min=2)
-    ] = 4096,
+        int | None,
+        typer.Option(
+            "--context", help="tokens of each decoding request in total  [default: 4096]", min=2
+        ),
+    ] = None,
     release: Annotated[
         str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
     ] = None,
@@ -306,17 +315,20 @@ def model_report_command(
     source: dict[str, object] = {"recording": model}
     if not model.endswith(RECORDING_SUFFIX):
         source = options.WorkloadOptions(model=model, layout=layout, release=release).model_source()
-    elif layout or release:
-        raise BadInput("--layout and --release: a recording has its own")
+    elif layout or release or tokens or requests or keys:
+        raise BadInput(
+            "--layout, --release, --tokens, --requests, --context: a recording has its own"
+        )
     name, shown_release, passes = _passes(
         campaign_of(source, grid, stack.device),
-        (tokens, requests, keys),
+        (tokens or 4096, requests or 16, keys or 4096),
         backend_of(stack.device),
     )
     known = [predicted(one, opened, peaks_of(stack)) for one in passes]
-    share = write_model(folder, ModelSubject(name, shown_release, opened.path), known)
+    share, unknown = write_model(folder, ModelSubject(name, shown_release, opened.path), known)
     folder.finish()
-    say(f"{share:.1%} of the time is known from measurements, open {output / 'index.html'}")
+    more = f", {counted(unknown, 'launch', 'launches')} without a time" if unknown else ""
+    say(f"{share:.1%} of the time is from measurements{more}, open {output / 'index.html'}")
 
 
 def _passes(

@@ -145,9 +145,17 @@ class Metrics(Collector):
             self.set("opmeter_attempts_total", count, {"campaign": name, "exit": code})
         self.set("opmeter_npu_seconds_total", work.device_s, {"campaign": name})
         self.set("opmeter_eta_seconds", work.eta_s(plan, observed, site), {"campaign": name})
+        self._drop("opmeter_node_failures", name)
         for node, shards_of in observed.node_failures.against().items():
             labels = {"campaign": name, "node": node}
             self.set("opmeter_node_failures", len(shards_of), labels)
+
+    def _drop(self, metric: str, campaign: str) -> None:
+        label = ("campaign", campaign)
+        with self._lock:
+            self._values = {
+                key: v for key, v in self._values.items() if key[0] != metric or label not in key[1]
+            }
 
     def forget(self, campaign: str) -> None:
         label = ("campaign", campaign)

@@ -8,7 +8,8 @@ from pathlib import Path
 from collector.codec.errors import BadInput, CaseRejected
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import INPUT_CELLS, INPUT_SHAPES
-from collector.ranks.collective import DTYPES, OPERATIONS
+from collector.ranks.collective import DTYPES, OPERATIONS, is_collective
+from collector.ranks.gangs import is_of_gangs
 from collector.report.model_pages import PredictedLaunch, PredictedPass
 from collector.shapes.deployments import model_step
 from collector.shapes.models import read_decoder
@@ -108,10 +109,13 @@ def predicted(found: LaunchedPass, version: Version, peaks: Peaks) -> PredictedP
 def _predicted(one: Launch, version: Version, peaks: Peaks) -> PredictedLaunch:
     plain = (one.layer, one.kernel_type, one.times, one.size)
     if one.record is None:
-        return PredictedLaunch(*plain, dtypes="", reason="its message is not looked up")
+        return PredictedLaunch(*plain, dtypes="", reason="a message: give --grid")
     cells = {**one.record.cells, **one.record.extra}
     dtypes = cells.get(INPUT_CELLS[1], "").rstrip(";")
-    floor_us = roofline_us(one.record.case, peaks)
+    # A message has no bound by the rates of the device alone; the planner's guess is no bound.
+    case = one.record.case
+    is_message = is_collective(case.kernel_type) or is_of_gangs(case)
+    floor_us = 0.0 if is_message else roofline_us(case, peaks)
     try:
         arguments = arguments_of(cells | {INPUT_SHAPES: cells.get(INPUT_SHAPES, "").strip('"')})
         answer = version.query(one.record.case.kernel_type, **arguments)

@@ -42,7 +42,8 @@ from jobs.status.picture import CampaignStatus
 from jobs.status.plan_status import PlanStatus
 from jobs.status.why import ClusterView
 
-_LOG_LINES = 400
+_LOG_LINES, _LOGS = 400, 4  # of each log, and logs of a shard: the newest
+_Numbered = tuple[str, str, int]  # shard, attempt and number of a session
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class TimelineReader:
         self._counted: dict[str, Mapping[str, Usage]] = {}  # of committed shards, by part
 
     def read(self) -> Timeline:
-        parts, without = self._listed()
+        parts, begun = self._listed()
         new = [key for key in parts if key not in self._parts]
         self._parts |= zip(new, map_concurrently(self._part, new, READERS), strict=True)
         # A shard may be committed after the listing: its parts are then counted the next time.
@@ -81,37 +82,31 @@ class TimelineReader:
         done = committed_shards(self._store, self._campaign) & shards
         open_shards = [shard for shard in done if shard not in self._counted]
         found = map_concurrently(self._usages, open_shards, READERS)
-        self._counted |= zip(open_shards, found, strict=True)
+        self._counted |= {s: one for s, one in zip(open_shards, found, strict=True) if one}
         known = {key: part for key in parts if isinstance(part := self._parts[key], _Part)}
+        lost = _lost_before(parts, begun, self._campaign)
+        without = Counter(shard for shard, _, _ in begun)
+        without.subtract(parts.values())
         return Timeline(
-            tuple(sorted(self._sessions(known), key=lambda one: one.first_s)),
+            tuple(sorted(self._sessions(known, lost), key=lambda one: one.first_s)),
             tuple(part.canaries for part in known.values() if part.canaries is not None),
-            without,
+            +without,
             tuple(str(part) for key in parts if isinstance(part := self._parts[key], BadInput)),
         )
 
-    def _listed(self) -> tuple[dict[str, str], Counter[str]]:
-        """Return the shard of each part, by its key; and for each shard the number of sessions that
-        began and have no part."""
+    def _listed(self) -> tuple[dict[str, str], set[_Numbered]]:
+        """Return the shard of each part, by its key, and the sessions that began."""
         prefix = keys.all_attempts(self._campaign)
         parts: dict[str, str] = {}
-        begun: dict[tuple[str, str], set[int]] = defaultdict(set)
-        ended: dict[tuple[str, str], set[int]] = defaultdict(set)
+        begun: set[_Numbered] = set()
         for info in self._store.list(prefix):
             shard = info.key.removeprefix(prefix).partition("/")[0]
             found = keys.session_object(info.key, self._campaign, shard)
-            if found is None:
-                continue
-            if found.kind == "session":
-                begun[shard, found.attempt].add(found.session)
-            elif found.kind == "part":
-                parts[info.key] = shard
-                ended[shard, found.attempt].add(found.session)
-        without: Counter[str] = Counter()
-        for (shard, attempt), numbers in begun.items():
-            if left := len(numbers - ended[shard, attempt]):
-                without[shard] += left
-        return parts, without
+            if found is not None and found.kind in ("session", "part"):
+                begun.add((shard, found.attempt, found.session))
+                if found.kind == "part":
+                    parts[info.key] = shard
+        return parts, begun
 
     def _usages(self, shard: str) -> Mapping[str, Usage]:
         """Return the usage of each part that a committed shard counts; none if the commit cannot be
@@ -145,11 +140,39 @@ class TimelineReader:
         except ValueError as error:
             return BadInput(f"expected a part: {error}", path=key)
 
-    def _sessions(self, known: Mapping[str, _Part]) -> Iterable[StoredSession]:
+    def _sessions(
+        self, known: Mapping[str, _Part], lost: Mapping[_Numbered, int]
+    ) -> Iterable[StoredSession]:
         for key, part in known.items():
-            counted = self._counted.get(part.session.shard)
-            usage = part.session.usage if counted is None else counted.get(key)
-            yield replace(part.session, counts=usage is not None, usage=usage or part.session.usage)
+            one = part.session
+            counted = self._counted.get(one.shard)
+            usage = one.usage if counted is None else counted.get(key)
+            yield replace(
+                one,
+                counts=usage is not None,
+                usage=usage or one.usage,
+                lost_sessions=lost.get((one.shard, one.attempt, one.session), 0),
+            )
+
+
+def _lost_before(
+    parts: Mapping[str, str], begun: Iterable[_Numbered], campaign: str
+) -> dict[_Numbered, int]:
+    """Return for each session with a part how many sessions of its attempt began after the one with
+    a part before it: they left none."""
+    stored = set()
+    for key, shard in parts.items():
+        found = keys.session_object(key, campaign, shard)
+        if found is not None:
+            stored.add((shard, found.attempt, found.session))
+    lost: dict[_Numbered, int] = {}
+    waiting: Counter[tuple[str, str]] = Counter()
+    for shard, attempt, session in sorted(begun):
+        if (shard, attempt, session) in stored:
+            lost[shard, attempt, session] = waiting.pop((shard, attempt), 0)
+        else:
+            waiting[shard, attempt] += 1
+    return lost
 
 
 def _part_of(data: bytes, key: str, shard: str, found: keys.SessionObject, usage: Usage) -> _Part:
@@ -176,7 +199,7 @@ def _part_of(data: bytes, key: str, shard: str, found: keys.SessionObject, usage
         if not row["asked"]  # what ran instead of a case is not a case of the shard
     )
     first = rows[0] if rows else defaultdict(str)
-    node, serial = first["node"], first["device_serial"]
+    node, serial = visible(first["node"]), visible(first["device_serial"])
     session = StoredSession(
         int(first["plan"] or 0), shard, found.attempt, found.session, node, serial, usage, cases
     )
@@ -186,9 +209,11 @@ def _part_of(data: bytes, key: str, shard: str, found: keys.SessionObject, usage
         device = f"{node} {serial}" if serial else f"{node} device {first['rank']}"
         name = "/".join((shard, found.attempt, str(found.session)))
         began = min(filter(None, (row["started_at"] for row in rows)), default="")
-        canaries = SessionReadings(
-            name, device, first["cache"], began, value_of("canaries", readings)
-        )
+        try:
+            read = value_of("canaries", readings)
+        except BadInput as error:
+            raise BadInput(str(error), path=key) from error
+        canaries = SessionReadings(name, device, first["cache"], began, read)
     return _Part(session, canaries)
 
 
@@ -216,7 +241,7 @@ class CampaignReader:
             self._store.url,
             [_forecast(one.plan) for one in plans],
             [
-                ReportedShard(one.plan.number, s.shard, s.cases, s.done, s.committed, s.predicted_s)
+                ReportedShard(one.plan.number, s.shard, s.cases, s.committed, s.predicted_s)
                 for one in plans
                 for s in one.shards
             ],
@@ -233,13 +258,13 @@ class CampaignReader:
         )
 
     def _log_of(self, shard: str) -> list[str]:
-        """Return the last lines of the logs of a shard, which never change once it is committed."""
-        if shard not in self._logs:
-            lines: deque[str] = deque(maxlen=_LOG_LINES)
-            for key, text in stored_logs(self._store, self._campaign, shard):
-                lines.append(f"== {key}")
-                lines.extend(text)
-            self._logs[shard] = [visible(line) for line in lines]
+        """Return the last lines of the logs of a shard. A log is stored when an attempt ends."""
+        if not self._logs.get(shard):
+            logs = [
+                [f"== {key}", *deque(text, maxlen=_LOG_LINES)]
+                for key, text in stored_logs(self._store, self._campaign, shard)
+            ]
+            self._logs[shard] = [visible(line) for log in logs[-_LOGS:] for line in log]
         return self._logs[shard]
 
 

@@ -97,7 +97,9 @@ def _write_shard(
         took_s = (
             (wall_s - startup_s - export_s) / len(shard.records) * (0.6 + 0.8 * chance.random())
         )
-        one = _measured(made, plan, shard, record.case_id, record.kernel_type, device, chance)
+        one = _measured(
+            *(made, plan, shard, int(lost), record.case_id, record.kernel_type, device, chance)
+        )
         measurements.append(
             replace(
                 one,
@@ -129,7 +131,10 @@ def _write_shard(
         keys.attempt_log(made.campaign, shard.name, made.attempt),
         zstandard.compress(log.encode()),
     )
-    commit_sessions(store, own, plan, shard, [measurements], usage)
+    for number in range(1 + lost):
+        where = (made.campaign, shard.name, made.attempt, number)
+        store.put(keys.session_cases(*where), b'["cases"]')
+    commit_sessions(store, own, plan, shard, [measurements], usage, int(lost))
     return now_s + export_s + 4 + 20 * chance.random()
 
 
@@ -137,6 +142,7 @@ def _measured(
     made: MadePlan,
     plan: Plan,
     shard: MadeShard,
+    session: int,
     case: str,
     kernel: str,
     device: int,
@@ -149,7 +155,7 @@ def _measured(
             HOSTILE if device % 2 else "aclnnMatmul: 161002, expected an even number of columns"
         )
         tried = Tried(outcome=Outcome.FAILED, reason=reason)
-    return measurement_of(made, plan, shard.name, 0, case, kernel, tried)
+    return measurement_of(made, plan, shard.name, session, case, kernel, tried)
 
 
 def _text(seconds: float) -> str:

@@ -51,6 +51,8 @@ def _pages(target: Path, root: Path | None) -> Iterator[tuple[str, Path, str]]:
     yield "session", _campaign(target, _FEW_DEVICES), "#timeline figure:last-of-type svg.plot"
     yield "step", write_made_step(target) / "index.html", ""
     yield "model", write_made_model(target) / "index.html", ""
+    yield "campaign-zh", _campaign(target, _FEW_DEVICES, "zh"), ""
+    yield "model-zh", write_made_model(target, "zh") / "index.html", ""
     chinese = write_made_report(target, _SMALL, "zh")
     yield "chinese", chinese / "index.html", ""
     if root is not None:
@@ -59,10 +61,10 @@ def _pages(target: Path, root: Path | None) -> Iterator[tuple[str, Path, str]]:
         yield "kernel-of-root", next((report / "kernels").glob("Add.html")), ""
 
 
-def _campaign(target: Path, devices: int) -> Path:
+def _campaign(target: Path, devices: int, language: str = "en") -> Path:
     root = write_made_campaign(target, devices, is_open=True)
-    page = target / f"campaign-page-{devices}"
-    campaign_report_command("made", output=page, root=str(root))
+    page = target / f"campaign-page-{devices}-{language}"
+    campaign_report_command("made", output=page, root=str(root), lang=language)
     return page / "index.html"
 
 

@@ -7,7 +7,12 @@ import re
 
 import pytest
 
+from collector.report.campaign_pages import write_campaign
+from collector.report.pages import Folder
+from collector.store.opening import open_store
 from jobs.cli.report import campaign_report_command
+from jobs.status.timeline import CampaignReader
+from jobs.status.why import ClusterView
 from tests.bench.varied_database import HOSTILE
 from tests.browser.campaigns import write_made_campaign
 from tests.browser.chromium import shown
@@ -89,7 +94,7 @@ def test_values_are_those_of_the_csv(browser, campaign):
     with shown(browser) as one:
         one.open(campaign / "index.html")
         tiles = [tile.inner_text().split("\n")[0] for tile in one.page.query_selector_all("dd")]
-    assert int(tiles[0]) == cases and int(tiles[1]) == DEVICES
+    assert int(tiles[0]) == cases - without and int(tiles[1]) == DEVICES
     assert math.isclose(
         float(re.sub("[^0-9.]", "", tiles[2])), (last_s - first_s) / 60, abs_tol=0.1
     )
@@ -101,6 +106,20 @@ def test_values_are_those_of_the_csv(browser, campaign):
     assert math.isclose(sum(efficiency.values()), whole) and math.isclose(whole, wall_s)
 
 
-def test_page_of_a_running_campaign_loads_itself_again(campaign):
-    """A browser reloads it; the page of a campaign that is merged is left alone."""
-    assert 'data-reload="30"' in (campaign / "index.html").read_text()
+def test_page_that_loads_itself_again_keeps_what_was_chosen(browser, root, made_folder, campaign):
+    """Only a page that `--watch` writes does so."""
+    assert 'data-reload=""' in (campaign / "index.html").read_text()
+    folder = Folder(made_folder / "reloading")
+    write_campaign(
+        folder, CampaignReader(open_store(str(root)), "made", ClusterView("made", None)).read(), 1
+    )
+    folder.finish()
+    with shown(browser) as one:
+        one.open(made_folder / "reloading/index.html")
+        with one.page.expect_navigation():  # by itself
+            one.page.fill("#timeline input", "SN0003")
+        one.page.wait_for_selector("html[data-ready]", state="attached")
+        assert one.page.input_value("#timeline input") == "SN0003"
+        names = one.page.query_selector_all("#timeline details tbody button")
+        assert {name.inner_text() for name in names} == {"node-000 SN0003"}
+        assert one.faults == []

@@ -4,18 +4,31 @@
 opmeter.view((data, main) => {
   const { t, el, count, number, percent, us, isNumber, NONE, series } = opmeter;
   const colours = {
-    measuring: series[0], around: series[5], lost: "var(--warn)", discarded: series[6], without: "var(--bad)",
+    measuring: series[0], around: series[5], lost: series[4], discarded: series[6], without: "var(--bad)",
   };
   const MANY_ROWS = 60; // more rows have no room for names of devices
   const sessions = data.sessions.map((row) => {
-    const [device, plan, start, begin, end, close, lost, cases, measured, busy, useful, counts, number] = row;
-    return { device, plan, start, begin, end, close, lost, cases, measured, busy, useful, counts, number, node: data.device_nodes[device] };
+    const [device, plan, start, begin, end, close, lost, cases, measured, busy, useful, counts, name] = row;
+    return { device, plan, start, begin, end, close, lost, cases, measured, busy, useful, counts, name, node: data.device_nodes[device] };
   });
-  const plans = new Map(data.plans.map((plan) => [plan.number, plan]));
-  const withSessions = data.plans.filter((plan) => sessions.some((one) => one.plan === plan.number));
+  const withSessions = [...new Set(sessions.map((one) => one.plan))].sort((a, b) => a - b);
   const chosen = {
-    plan: (withSessions.at(-1) || data.plans.at(-1) || {}).number, words: "", sort: "node", view: null,
+    plan: withSessions.at(-1) ?? 0, words: "", sort: "node", ...remembered(),
   };
+  // What a user chose, kept in the address, so that it stays when the page loads itself again.
+  function remembered() {
+    const found = new URLSearchParams(location.hash.slice(1));
+    const plan = Number(found.get("plan") ?? NaN);
+    return {
+      ...(plan === 0 || withSessions.includes(plan) ? { plan } : {}),
+      ...(["idle", "without"].includes(found.get("sort")) ? { sort: found.get("sort") } : {}),
+      words: found.get("words") ?? "",
+    };
+  }
+  function remember() {
+    const { plan, sort, words } = chosen;
+    history.replaceState(null, "", `#${new URLSearchParams({ plan, sort, words })}`);
+  }
   const at = (seconds) => `${new Date(1000 * (data.origin_s + seconds)).toISOString().slice(0, 19).replace("T", " ")} UTC`;
   const duration = (seconds) => {
     if (!isNumber(seconds)) return NONE;
@@ -24,9 +37,9 @@ opmeter.view((data, main) => {
   };
   // The unit of a time axis: [seconds of a unit, its name].
   const unit = (seconds) => (seconds < 300 ? [1, "s"] : seconds < 3 * 3600 ? [60, "min"] : [3600, "h"]);
-  const newest = plans.get(chosen.plan) || {};
+  const newest = data.plans.at(-1) || {};
   const whole = data.efficiency.whole || 1;
-  const state = data.finished ? t("merged") : newest.measured < newest.cases ? t("running") : t("measured, not merged yet");
+  const state = data.finished ? t("merged") : !sessions.length ? t("no session yet") : newest.committed < newest.shards ? t("running") : t("measured, not merged yet");
 
   opmeter.head(main, {
     title: data.name,
@@ -35,12 +48,12 @@ opmeter.view((data, main) => {
   });
   opmeter.facts(main, [
     [t("cases measured"), count(newest.measured), `${t("of")} ${count(newest.cases)}, ${t("plan")} ${newest.number ?? NONE}`],
-    [t("devices"), count(new Set(sessions.map((one) => one.device)).size), `${t("nodes")}: ${count(data.nodes.length)}`],
+    [t("devices in use"), count(new Set(sessions.map((one) => one.device)).size), `${t("nodes")}: ${count(data.nodes.length)}`],
     [t("wall time of the newest plan"), duration(newest.wall_s), `${t("forecast")} ${duration(newest.forecast_wall_s)}`],
-    [t("busy"), percent((data.efficiency.useful + data.efficiency.other_launches) / whole), t("of the device time in sessions")],
+    [t("busy"), percent((data.efficiency.useful + data.efficiency.other_launches) / whole), `${t("of the device time in sessions")}${data.plans.length > 1 ? `, ${t("all plans")}` : ""}`],
     [t("useful"), percent(data.efficiency.useful / whole), t("launches that count")],
-    [t("without a duration"), count(d3.sum(data.failures, (row) => row[3] - row[4])), data.failure_count ? `${t("reasons")}: ${count(data.failure_count)}` : ""],
-    ...(data.finished ? [] : [[t("time left"), duration(data.remaining_s), t("at the pace so far")]]),
+    [t("without a duration"), count(data.without_duration), data.failure_count ? `${t("reasons")}: ${count(data.failure_count)}` : ""],
+    ...(data.finished || !data.remaining_s ? [] : [[t("time left"), duration(data.remaining_s), t("at the pace so far")]]),
   ]);
 
   if (data.unreadable.length) {
@@ -64,11 +77,12 @@ opmeter.view((data, main) => {
     }
     const input = el("input", { type: "search", placeholder: t("search devices"), "aria-label": t("search devices"), oninput: () => { chosen.words = input.value; redraw(); } });
     const planChoice = el("select", { "aria-label": t("plan"), onchange: () => { chosen.plan = Number(planChoice.value); redraw(); } },
-      withSessions.map((plan) => el("option", { value: plan.number, selected: plan.number === chosen.plan }, `${t("plan")} ${plan.number}`)),
-      withSessions.length > 1 ? el("option", { value: 0 }, t("all plans")) : null);
+      withSessions.map((plan) => el("option", { value: plan, selected: plan === chosen.plan }, `${t("plan")} ${plan}`)),
+      withSessions.length > 1 ? el("option", { value: 0, selected: !chosen.plan }, t("all plans")) : null);
     const sort = el("select", { "aria-label": t("order"), onchange: () => { chosen.sort = sort.value; redraw(); } },
       [["node", t("by name")], ["idle", t("most idle first")], ["without", t("most cases without a duration first")]]
-        .map(([value, label]) => el("option", { value }, label)));
+        .map(([value, label]) => el("option", { value, selected: value === chosen.sort }, label)));
+    input.value = chosen.words;
     made.append(el("div", { class: "tools" }, input, planChoice, sort));
     let view = chosenView();
     const area = opmeter.chart(made, { title: t("Devices at work"), label: t("Devices at work"), draw: (width) => drawArea(view, width) });
@@ -85,6 +99,7 @@ opmeter.view((data, main) => {
     list();
 
     function redraw() {
+      remember();
       view = chosenView();
       area.redraw();
       gantt.redraw();
@@ -148,9 +163,9 @@ opmeter.view((data, main) => {
     const [scale, name] = unit(end - begin);
     const rows = [...sums].flatMap(([kind, values]) => Array.from(values, (value, place) => ({ kind, x: ((place + 0.5) * step) / scale, value })));
     return {
-      width, height: 130, marginLeft: leftOf(view, width), marginBottom: 22, marginTop: 12, marginRight: 12,
+      width, height: 142, marginLeft: leftOf(view, width), marginBottom: 22, marginTop: 24, marginRight: 12,
       x: { label: null, domain: [0, (end - begin) / scale], ticks: Math.max(3, Math.floor(width / 110)), tickFormat: (v) => `${v} ${name}` },
-      y: { label: null, grid: true, ticks: 4, nice: true },
+      y: { label: t("devices in use"), grid: true, ticks: 4, nice: true, labelArrow: "none" },
       color: { domain: [...sums.keys()], range: [colours.measuring, colours.around] },
       marks: [Plot.areaY(rows, { x: "x", y: "value", fill: "kind", curve: "step", order: [...sums.keys()] }), Plot.ruleY([0])],
     };
@@ -254,12 +269,12 @@ opmeter.view((data, main) => {
   async function openSession(one) {
     const body = dialog(data.devices[one.device], sentence(one));
     const all = await opmeter.load(data.nodes[one.node].file);
-    const [shard, attempt, session, cases] = all[one.number];
+    const [shard, attempt, session, cases] = all[one.name];
     const rows = cases.map(([kernel, id, outcome, reason, mean_us, begin, end, warns], place) => ({ kernel, id, outcome, reason, mean_us, begin, end, warns, place }));
     body.replaceChildren(opmeter.pairs([
       [t("plan"), String(one.plan)], [t("shard"), el("code", {}, shard)], [t("attempt"), `${attempt}, ${t("session")} ${session}`],
       [t("starting"), duration(one.begin - one.start)], [t("cases run"), duration(one.end - one.begin)], [t("writing records"), duration(one.close - one.end)],
-      [t("log"), el("code", {}, `opmeter logs ${shard} --campaign ${data.name}`)],
+      [t("log"), el("code", {}, logCommand(shard))],
     ]));
     const timed = rows.filter((row) => isNumber(row.begin) && isNumber(row.end));
     if (timed.length) {
@@ -340,12 +355,12 @@ opmeter.view((data, main) => {
         { label: t("plan"), kind: "number", value: (row) => row.number },
         { label: t("cases"), kind: "number", value: (row) => row.measured, text: (row) => `${count(row.measured)} / ${count(row.cases)}` },
         { label: t("shards"), kind: "number", value: (row) => row.committed, text: (row) => `${count(row.committed)} / ${count(row.shards)}` },
-        { label: t("devices"), kind: "number", wide: true, value: (row) => row.devices_seen, text: (row) => `${count(row.devices_seen)} / ${count(row.devices)}` },
+        { label: t("devices in use"), kind: "number", wide: true, value: (row) => row.devices_seen, text: (row) => `${count(row.devices_seen)} / ${count(row.devices)}` },
         { label: t("wall time"), kind: "number", value: (row) => row.wall_s, text: (row) => duration(row.wall_s) },
         { label: t("forecast"), kind: "number", value: (row) => row.forecast_wall_s, text: (row) => duration(row.forecast_wall_s) },
         { label: t("device time"), kind: "number", wide: true, value: (row) => row.device_s, text: (row) => duration(row.device_s) },
         { label: t("forecast"), kind: "number", wide: true, value: (row) => row.forecast_device_s, text: (row) => duration(row.forecast_device_s) },
-        { label: t("lower bound"), kind: "number", wide: true, value: (row) => row.floor_s, text: (row) => duration(row.floor_s) },
+        { label: t("lower bound"), kind: "number", wide: true, value: (row) => row.lower_bound_s, text: (row) => duration(row.lower_bound_s) },
         { label: t("stack"), wide: true, value: (row) => row.stack },
       ],
     });
@@ -372,15 +387,14 @@ opmeter.view((data, main) => {
     const made = opmeter.section(main, t("Cases without a duration"), data.failure_count ? `${t("reasons")}: ${count(data.failure_count)}` : "", "failures");
     opmeter.table(made, {
       name: t("Cases without a duration"), search: data.failures.length > 8 ? t("search reasons") : null, rows: data.failures, size: 25,
-      empty: t("Every case that was tried has a duration."),
+      empty: sessions.length ? t("Every case that was tried has a duration.") : t("No session is stored yet."),
       columns: [
-        { label: t("outcome"), kind: "word", value: (row) => row[0], text: (row) => t(row[0]) },
-        { label: t("kernel type"), value: (row) => row[1] },
-        { label: t("reason"), value: (row) => row[2] },
+        { label: t("kernel type"), value: (row) => row[1], node: (row) => (row[7] ? el("button", { class: "plain", type: "button", "aria-label": `${t("log")}: ${row[1]}`, onclick: () => openLog(row) }, row[1]) : row[1]) },
+        { label: t("reason"), value: (row) => `${row[0]} ${row[2]}`, text: (row) => `${t(row[0])}: ${row[2]}` },
         { label: t("cases"), kind: "number", value: (row) => row[3], text: (row) => count(row[3]) },
         { label: t("measured elsewhere"), kind: "number", wide: true, value: (row) => row[4], text: (row) => count(row[4]) },
         { label: t("nodes"), kind: "number", wide: true, value: (row) => row[5], text: (row) => count(row[5]) },
-        { label: t("log"), value: (row) => row[6], node: (row) => (row[7] ? el("button", { class: "plain", type: "button", onclick: () => openLog(row) }, t("log")) : el("code", { class: "small" }, `opmeter logs ${row[6]}`)) },
+        { label: t("log"), wide: true, value: (row) => row[6], node: (row) => el("code", { class: "small" }, logCommand(row[6])) },
       ],
     });
     if (data.lost_sessions) {
@@ -388,11 +402,15 @@ opmeter.view((data, main) => {
     }
   }
 
+  function logCommand(shard) {
+    return `opmeter logs ${shard} --campaign ${data.name}`;
+  }
+
   async function openLog(row) {
     const body = dialog(`${row[1]}: ${t(row[0])}`, row[2]);
     const lines = await opmeter.load(row[7]);
     body.replaceChildren(
-      el("p", { class: "small muted" }, `opmeter logs ${row[6]} --campaign ${data.name}`),
+      el("p", { class: "small muted" }, logCommand(row[6])),
       el("pre", { class: "code", tabindex: "0", style: { whiteSpace: "pre-wrap", maxHeight: "60vh", overflow: "auto" } }, lines.join("\n")));
   }
 
@@ -416,14 +434,20 @@ opmeter.view((data, main) => {
       made.append(el("p", { class: "small" }, `${t("Shards that failed on one node and nowhere else:")} `,
         suspects.map((one) => el("span", { class: "tag" }, `${one.node}: ${count(one.failures)}${one.quarantined ? `, ${t("quarantined")}` : ""}`))));
     }
+    const slow = data.device_rows.filter((row) => row[12] > 0).sort((a, b) => b[9] - a[9]);
+    if (slow.length) {
+      made.append(el("p", { class: "small" }, `${t("Devices whose canaries are unlike those of the others:")} `,
+        slow.slice(0, 24).map((row) => el("span", { class: "tag" }, `${row[0]} ${row[1]} × ${row[9].toFixed(2)}`)),
+        slow.length > 24 ? ` … ${count(slow.length)}` : ""));
+    }
     opmeter.table(made, {
       name: t("Devices"), search: t("search devices"), searched: (row) => `${row[0]} ${row[1]}`, rows: data.device_rows, size: 20,
       columns: [
         { label: t("node"), kind: "word", value: (row) => row[0] },
         { label: t("device"), kind: "word", value: (row) => row[1] },
-        { label: t("sessions"), kind: "number", value: (row) => row[2], text: (row) => count(row[2]) },
+        { label: t("sessions"), kind: "number", wide: true, value: (row) => row[2], text: (row) => count(row[2]) },
         { label: t("lost sessions"), kind: "number", wide: true, value: (row) => row[3], text: (row) => count(row[3]) },
-        { label: t("cases"), kind: "number", value: (row) => row[4], text: (row) => count(row[4]) },
+        { label: t("cases"), kind: "number", wide: true, value: (row) => row[4], text: (row) => count(row[4]) },
         { label: t("without a duration"), kind: "number", value: (row) => row[5], text: (row) => count(row[5]) },
         { label: t("in sessions"), kind: "number", wide: true, value: (row) => row[6], text: (row) => duration(row[6]) },
         { label: t("busy"), kind: "number", wide: true, value: (row) => row[7] / (row[6] || 1), text: (row) => (row[6] ? percent(row[7] / row[6]) : NONE) },

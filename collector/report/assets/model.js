@@ -15,7 +15,7 @@ opmeter.view((data, main) => {
   });
   opmeter.facts(main, data.passes.flatMap((one) => [
     [`${phaseOf(one)}: ${t("time of the kernels")}`, us(sum(one.times)), `${count(one.launches)} ${t("launches")}`],
-    [`${phaseOf(one)}: ${t("known from measurements")}`, percent(known(one.times)), `${t("exactly")} ${percent(one.times.exact / (sum(one.times) || 1))}`],
+    [`${phaseOf(one)}: ${t("known from measurements")}`, percent(known(one.times)), one.unknown ? `${count(one.unknown)} ${t("launches")}: ${t("time not known")}` : `${t("exactly")} ${percent(one.times.exact / (sum(one.times) || 1))}`],
   ]));
   for (const one of data.passes) pass(one, data.passes.indexOf(one));
 
@@ -40,14 +40,14 @@ opmeter.view((data, main) => {
       name: `${phaseOf(one)}: ${t("launches")}`, search: t("search layers, kernel types, shapes"), rows: one.rows, size: 20,
       searched: (row) => [row[0], row[1], row[3], row[4], row[8], row[9], labels[row[12]]].join(" "),
       columns: [
-        { label: t("layer"), kind: "word", value: (row) => row[0], text: (row) => t(row[0]) },
         { label: t("kernel type"), value: (row) => row[1] },
-        { label: t("launches"), kind: "number", value: (row) => row[2], text: (row) => count(row[2]) },
-        { label: t("input shapes"), wide: true, value: (row) => row[3], text: (row) => row[3].split(";").filter(Boolean).join("; ") || NONE },
+        { label: t("layer"), kind: "word", wide: true, value: (row) => row[0], text: (row) => t(row[0]) },
+        { label: t("launches"), kind: "number", wide: true, value: (row) => row[2], text: (row) => count(row[2]) },
+        { label: t("input shapes or message"), wide: true, value: (row) => row[3], text: (row) => row[3].split(";").filter(Boolean).join("; ") || NONE },
         { label: t("duration"), unit: "µs", kind: "number", value: (row) => row[5] ?? row[11], text: (row) => (isNumber(row[5]) ? number(row[5]) : row[11] ? `(${number(row[11])})` : NONE) },
         { label: t("95 % interval"), kind: "number", wide: true, value: (row) => row[6], text: (row) => (isNumber(row[6]) ? `${number(row[6])} – ${number(row[7])}` : NONE) },
-        { label: t("known by"), value: (row) => data.sources.indexOf(row[12]), text: (row) => [labels[row[12]], row[9] && t(row[9])].filter(Boolean).join(": ") },
         { label: t("together"), kind: "number", value: (row) => row[13], text: (row) => us(row[13]) },
+        { label: t("known by"), value: (row) => data.sources.indexOf(row[12]), text: (row) => [labels[row[12]], row[9] && t(row[9])].filter(Boolean).join(": ") },
         { label: t("share"), kind: "number", wide: true, value: (row) => row[13], text: (row) => percent(row[13] / (whole || 1)) },
       ],
     });

@@ -286,7 +286,12 @@ const opmeter = (() => {
       el("span", {}, generator));
   }
 
-  if (html.dataset.reload) setTimeout(() => location.reload(), 1000 * Number(html.dataset.reload));
+  // A page of something that changes loads itself again, but not under an open dialog.
+  function reload() {
+    if (document.querySelector("dialog[open]")) setTimeout(reload, 2000);
+    else location.reload();
+  }
+  if (html.dataset.reload) setTimeout(reload, 1000 * Number(html.dataset.reload));
   document.addEventListener("keydown", (event) => {
     const search = document.querySelector('input[type="search"]');
     if (event.key === "/" && search && !/^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName)) {

@@ -24,6 +24,9 @@ opmeter.view((data, main) => {
     title: t("A step of a profile"),
     sub: [el("span", {}, `${t("profile")}  ${data.profile}`), el("br"), el("span", {}, `${t("version")}  ${data.place}`)],
   });
+  if (data.other_device) {
+    main.append(el("p", { class: "small" }, el("span", { class: "tag" }, t("other device")), ` ${data.other_device}`));
+  }
   opmeter.facts(main, [
     [t("step in the profile"), hasStep ? us(whole / data.steps) : NONE, hasStep ? `${t("mean of steps")}: ${count(data.steps)}` : t("the profile has no step_trace_time.csv")],
     [t("time of its kernels"), us(inProfile / Math.max(1, data.steps)), t("in the profile")],
@@ -42,8 +45,9 @@ opmeter.view((data, main) => {
     const made = opmeter.section(main, t("The step, three times"), hasStep ? t("per step") : "", "bars");
     const labels = { apart: t("measured apart"), context: t("measured in context"), profile: t("in the profile") };
     const special = {
+      "#unmeasured": [t("kernels not measured: their time in the profile"), series[6], 0.75],
       "#messages": [t("messages"), series[4], 0.95], "#waiting": [t("communication, not overlapped"), series[4], 0.95],
-      "#idle": [t("idle device"), series[6], 0.4], "": [t("other kernels"), series[5], 0.5],
+      "#idle": [t("idle device"), "var(--line)", 1], "": [t("other kernels"), series[5], 0.5],
     };
     const kernelNames = [...new Set(data.bars.map((one) => one.part))].filter((name) => !special[name]);
     const shades = series.slice(0, 4);
@@ -71,14 +75,14 @@ opmeter.view((data, main) => {
         return {
           width, height: 210, marginLeft: left, marginBottom: 38, marginRight: 16, marginTop: 6,
           x: { label: hasStep ? `${t("time of a step")} (ms)` : `${t("time")} (ms)`, grid: true, nice: true, domain: [0, most], ticks: Math.max(3, Math.floor(width / 110)), labelAnchor: "center", labelArrow: "none" },
-          y: { label: null, domain: Object.values(labels), tickSize: 0 },
+          y: { label: null, domain: Object.values(labels).filter((name) => rows.some((d) => d.bar === name)), tickSize: 0 },
           marks: [
             Plot.barX(rows, { x1: "from", x2: "to", y: "bar", fill: (d) => colour(d.part), fillOpacity: (d) => opacity(d.part), stroke: "var(--surface)", strokeWidth: 0.8, insetTop: 6, insetBottom: 6, title: (d) => `${d.name}\n${us(1000 * d.ms)}`, tip: true }),
             Plot.text(rows.filter((d) => letters(d) > 4), { x: (d) => (d.from + d.to) / 2, y: "bar", text: (d) => (d.name.length > letters(d) ? `${d.name.slice(0, letters(d) - 1)}…` : d.name), fill: "white", stroke: "#0009", strokeWidth: 2, fontSize: 11, pointerEvents: "none" }),
           ],
         };
       },
-      keys: [...kernelNames.slice(0, shades.length).map((name) => [name, colour(name)]), [t("other kernels"), series[5]], ...(hasStep ? [[t("communication"), series[4]], [t("idle device"), series[6]]] : [])],
+      keys: [...kernelNames.slice(0, shades.length).map((name) => [name, colour(name)]), [t("other kernels"), series[5]], ...(hasStep ? [[t("communication"), series[4]], [t("idle device"), "var(--line)"]] : []), ...(rows.some((d) => d.part === "#unmeasured") ? [[t("kernels not measured: their time in the profile"), series[6]]] : [])],
     });
     if (!data.in_context) {
       made.append(el("p", { class: "small muted" }, t("No case of this step was measured in context: a campaign with cache: context does that.")));
@@ -91,7 +95,8 @@ opmeter.view((data, main) => {
     const rows = Object.keys(names).map((name) => {
       const from = at;
       at += parts[name] / data.steps / 1000;
-      return { name: names[name][0], what: names[name][1], from, to: at, share: parts[name] / whole, us: parts[name] / data.steps };
+      const each = Math.abs(parts[name]) < 1e-6 * whole ? 0 : parts[name]; // rounding of the sums
+      return { name: names[name][0], what: names[name][1], from, to: at, share: each / whole, us: each / data.steps };
     });
     rows.push({ name: t("the step"), what: t("in the profile"), from: 0, to: at, share: 1, us: whole / data.steps });
     const colour = (d) => (d.name === t("the step") ? "var(--muted)" : d.us < 0 ? series[2] : d.name === rows[0].name || d.name === names.messages[0] ? series[0] : "var(--warn)");
@@ -99,7 +104,7 @@ opmeter.view((data, main) => {
       label: t("From the isolated times to the step"),
       draw: (width) => ({
         width, height: 30 * rows.length + 50, marginLeft: 168, marginRight: width < 560 ? 66 : 130, marginBottom: 38, marginTop: 4,
-        x: { label: `${t("time of a step")} (ms)`, grid: true, nice: true, ticks: Math.max(3, Math.floor(width / 130)), labelAnchor: "center", labelArrow: "none" },
+        x: { label: `${t("time of a step")} (ms)`, grid: true, nice: true, ticks: Math.max(2, Math.floor((width - 234) / 90)), labelAnchor: "center", labelArrow: "none" },
         y: { label: null, domain: rows.map((d) => d.name), tickSize: 0 },
         marks: [
           Plot.barX(rows, { x1: "from", x2: "to", y: "name", fill: colour, insetTop: 4, insetBottom: 4, rx: 2, title: (d) => `${d.what}\n${us(d.us)}`, tip: true }),
@@ -141,7 +146,7 @@ opmeter.view((data, main) => {
         { label: t("cases"), kind: "number", wide: true, value: (row) => row[1], text: (row) => count(row[1]) },
         { label: t("launches"), kind: "number", wide: true, value: (row) => row[2], text: (row) => count(row[2]) },
         { label: t("in the profile"), kind: "number", value: (row) => row[3], text: (row) => us(row[3]) },
-        { label: t("of the kernels"), kind: "number", value: (row) => row[3], text: (row) => percent(row[3] / (inProfile || 1)) },
+        { label: t("of the kernels"), kind: "number", wide: true, value: (row) => row[3], text: (row) => percent(row[3] / (inProfile || 1)) },
         { label: t("measured"), kind: "number", value: (row) => row[4] / (row[3] || 1), text: (row) => percent(row[4] / (row[3] || 1)) },
         { label: t("in the profile over apart"), unit: "×", kind: "number", value: (row) => row[8], text: (row) => number(row[8]) },
         { label: t("10 % to 90 % of launches"), kind: "number", wide: true, value: (row) => row[7], text: (row) => (isNumber(row[7]) ? `${number(row[7])} – ${number(row[9])}` : NONE) },
@@ -155,7 +160,7 @@ opmeter.view((data, main) => {
       name: t("Cases"), search: t("search kernel types and shapes"), searched: (row) => `${row[0]} ${row[2]} ${row[11]}`, rows: data.rows, size: 25,
       columns: [
         { label: t("kernel type"), value: (row) => row[0] },
-        { label: t("input shapes"), value: (row) => row[2], text: (row) => row[2].split(";").filter(Boolean).join("; ") || NONE },
+        { label: t("input shapes"), wide: true, value: (row) => row[2], text: (row) => row[2].split(";").filter(Boolean).join("; ") || NONE },
         { label: t("launches"), kind: "number", wide: true, value: (row) => row[3], text: (row) => count(row[3]) },
         { label: t("in the profile"), unit: "µs", kind: "number", value: (row) => row[4], text: (row) => number(row[4]) },
         { label: t("measured apart"), unit: "µs", kind: "number", value: (row) => row[5], text: (row) => (isNumber(row[5]) ? number(row[5]) : t(row[11] || "missing")) },

@@ -218,11 +218,13 @@ def commit_sessions(
     shard: MadeShard,
     sessions: Sequence[Sequence[Measurement]],
     usage: Usage = NO_USAGE,
+    first: int = 0,
 ) -> None:
     """Write parts, manifest and commit, in the order in which a worker does. The last measurement
-    of each case is final. `usage` is that of each session."""
+    of each case is final. `usage` is that of each session, `first` the number of the
+    first one."""
     entries, final = [], dict[str, str]()
-    for number, measurements in enumerate(sessions):
+    for number, measurements in enumerate(sessions, first):
         final |= {m.case_id: m.measurement_id for m in measurements if not m.is_filed}
         key = keys.part(made.campaign, shard.name, made.attempt, number)
         raw = _raw(store, made, shard.name, number)

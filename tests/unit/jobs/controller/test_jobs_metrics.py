@@ -143,6 +143,13 @@ def test_a_log_line_is_one_json_object():
     assert said["message"] == "a b" and "ValueError: two" in said["traceback"]
 
 
+def test_a_node_that_no_longer_counts_is_no_longer_served():
+    cluster, metrics = PlayedCluster(desired(3)), prepared()
+    assert sample(metrics, "opmeter_node_failures", campaign="c", node="n1") == 1
+    metrics.campaign("c", cluster.wanted.plan, cluster.observe(), load_site("cpu"))
+    assert sample(metrics, "opmeter_node_failures", campaign="c", node="n1") is None
+
+
 # The dashboard and the alert rules that the component `metrics` ships.
 
 COMPONENT = Path(__file__).parents[4] / "manifests" / "components" / "metrics"

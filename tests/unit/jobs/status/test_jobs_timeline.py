@@ -1,14 +1,18 @@
 """What the page of a campaign reads: sessions in time, lost ones, and parts that do not count."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from collector.codec.errors import BadInput
 from collector.model import keys
+from collector.report.campaign_pages import write_campaign
+from collector.report.pages import Folder
 from collector.store.opening import open_store
 from jobs.cli.report import campaign_report_command
-from jobs.status.timeline import TimelineReader
+from jobs.status.timeline import CampaignReader, TimelineReader
+from jobs.status.why import ClusterView
 from tests.browser.campaigns import write_made_campaign
 
 DEVICES, SHARDS_EACH, CASES = 4, 2, 3
@@ -26,8 +30,8 @@ def test_every_session_has_its_device_its_times_and_its_cases(store):
     assert [one.first_s for one in found.sessions] == sorted(one.first_s for one in found.sessions)
     for one in found.sessions:
         assert len(one.cases) == CASES and one.counts and one.first_s < one.last_s
-        own_s = one.starting_s + one.last_s - one.first_s + one.usage.export_s
-        assert one.usage.wall_s == pytest.approx(own_s + one.lost_s, abs=0.01)
+        begin_s = one.first_s - one.starting_s - one.lost_s
+        assert one.usage.wall_s == pytest.approx(one.close_s - begin_s, abs=0.01)
     assert {len(one.readings) for one in found.canaries} == {3}
 
 
@@ -45,6 +49,23 @@ def test_a_session_without_a_part_and_a_part_that_is_not_counted_are_known(store
         ("attempt-1", True),
         ("attempt-3", False),
     ]
+
+
+def test_lost_sessions_are_those_without_a_part_and_passes_of_counters_are_none(tmp_path):
+    """`Usage.sessions` also counts a pass for each further group of counters."""
+    store = open_store(str(write_made_campaign(tmp_path, 40, 2, 1)))
+    sessions = TimelineReader(store, "made").read().sessions
+    lost = [one for one in sessions if one.lost_sessions]
+    assert 0 < len(lost) < len(sessions)
+    for one in sessions:
+        assert (one.lost_s > 0) == bool(one.lost_sessions)
+    passes = replace(sessions[0], usage=replace(sessions[0].usage, sessions=3), lost_sessions=0)
+    assert passes.lost_s == 0.0
+    source = CampaignReader(store, "made", ClusterView("made", None)).read()
+    folder = Folder(tmp_path / "page")
+    write_campaign(folder, replace(source, sessions=(*sessions, passes)))
+    efficiency = json.loads((tmp_path / "page/index.json").read_text())["efficiency"]
+    assert sum(efficiency.values()) == pytest.approx(2 * efficiency["whole"])
 
 
 def test_a_damaged_part_is_named_and_the_others_are_shown(store, tmp_path):
