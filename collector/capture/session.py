@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 import torch
 
+from collector.capture.custom_calls import CustomCalls, triton_launches
 from collector.capture.dispatched import DispatchedCalls, write_profile
 from collector.capture.settings import (
     TRACE_FILE,
@@ -40,6 +41,7 @@ from collector.codec.canonical import readable_json
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from collector.host.version_pairs import npu_versions
+from collector.profiles.logged_calls import LOG_FILE
 
 BACKENDS = ("npu", "cuda", "cpu")
 _LOG = logging.getLogger(__name__)
@@ -67,6 +69,11 @@ class _Recording:
         self._run = _run_folder(settings.folder)
         self._stack = ExitStack()
         self._calls = self._stack.enter_context(DispatchedCalls()) if backend == "cpu" else None
+        self._custom = (
+            self._stack.enter_context(CustomCalls(ranks()[0])) if settings.calls else None
+        )
+        if self._custom is not None:
+            self._stack.enter_context(triton_launches(self._custom.launched))
         self.profiler = self._stack.enter_context(_profiler(settings, backend, self._run))
         self._mark()
 
@@ -81,17 +88,22 @@ class _Recording:
 
     def end(self, faults: Sequence[str] = ()) -> None:
         """Stop the profiler, and write the tables and facts of this rank."""
-        if self._calls is not None:
-            self._calls.step = None
+        self._note(None)
         self._stack.close()
         if self._calls is not None:
             write_profile(self._calls.launches, self._run)
+        if self._custom is not None and self._custom.lines:
+            for folder in self.folders:
+                (folder / LOG_FILE).write_bytes(self._custom.as_bytes())
         _write_facts(self.settings, self._facts(faults))
 
     def _mark(self) -> None:
-        if self._calls is not None:
-            kept = is_kept(self.settings, self.steps_seen)
-            self._calls.step = self.steps_seen if kept else None
+        self._note(self.steps_seen if is_kept(self.settings, self.steps_seen) else None)
+
+    def _note(self, step: int | None) -> None:
+        for calls in (self._calls, self._custom):
+            if calls is not None:
+                calls.step = step
 
     @property
     def folders(self) -> list[Path]:

@@ -76,6 +76,7 @@ class CaptureSettings:
     trial: bool = False
     max_bytes: int | None = None
     shapes: bool = True
+    calls: bool = True  # log the arguments of custom operators, which profilers drop
     stack: bool = False
     modules: bool = False
     flops: bool = False

@@ -20,6 +20,7 @@ from collector.codec.files import read_small_file
 from collector.codec.text import counted, share_of
 from collector.profiles.discovery import CAPTURE_SUFFIXES, unanalysed_captures
 from collector.profiles.kernel_details import Profile, read_profile
+from collector.profiles.logged_calls import Completed
 from collector.profiles.rows import open_rows
 
 CAPTURE_FILE = "opmeter_capture_{rank}.json"  # what a rank was asked for, and saw
@@ -46,6 +47,7 @@ class RankVerdict:
     steps: int = 0
     without_inputs: tuple[tuple[str, int], ...] = ()  # kernel types and their rows
     faults: tuple[str, ...] = ()
+    completed: tuple[Completed, ...] = ()  # what logs of calls gave
 
     @property
     def is_empty(self) -> bool:
@@ -64,7 +66,10 @@ class RankVerdict:
         if self.without_inputs:
             listed = ", ".join(f"{kernel} ({n:,})" for kernel, n in self.without_inputs[:_LISTED])
             line += f"; without shapes: {listed}"
-        return "; ".join([line, *self.faults])
+        if rows := sum(one.rows for one in self.completed):
+            line += f"; {counted(rows, 'row')} completed by the log of calls"
+        unpaired = [f"not paired: {note}" for one in self.completed for note in one.unpaired]
+        return "; ".join([line, *self.faults, *unpaired[:_LISTED]])
 
 
 def verdicts(folder: Path) -> tuple[RankVerdict, ...]:
@@ -180,6 +185,7 @@ def _of_run(run: Path, rank: int | None, facts: Mapping[str, Any]) -> RankVerdic
         len(counts),
         tuple(sorted(unknown, key=lambda one: -one[1])),
         tuple(faults),
+        profile.report.completed,
     )
 
 

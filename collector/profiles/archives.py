@@ -31,6 +31,7 @@ from collector.profiles.discovery import (
     note_of,
     unanalysed_captures,
 )
+from collector.profiles.logged_calls import LOG_FILE, log_of
 
 MOST_BYTES = 16 << 30  # unpacked, of one archive: a thousand million launches fit
 # Text of real profiles has a 10th to a 40th of its size when it is packed; zeros have a 1000th.
@@ -241,11 +242,14 @@ def _unpack(archive: Path, folder: Path, allowance: _Allowance, shown: Path) -> 
     if ending := _ending_of_table(low):
         with _PACKED[ending](archive, "rb") as source:
             _copy(source, folder / archive.name[: -len(ending)], allowance)
-        if (companion := archive.with_name(_COMPANION_FILE)).is_file():
-            shutil.copyfile(companion, folder / _COMPANION_FILE)
+        for companion in (archive.with_name(_COMPANION_FILE), log_of(archive)):
+            if companion is not None and companion.is_file():
+                shutil.copyfile(companion, folder / companion.name)
         return []
     if low.endswith(_DB):
         export_kernels(archive, folder / _TABLE, allowance.take, shown=shown)
+        if log := log_of(archive):
+            shutil.copyfile(log, folder / LOG_FILE)
         return []
     members = []
     with closing((_zip_members if low.endswith(_ZIP) else _tar_members)(archive)) as found:
@@ -267,7 +271,7 @@ def _unpack(archive: Path, folder: Path, allowance: _Allowance, shown: Path) -> 
 def _is_required(name: str) -> bool:
     is_info = name.startswith("profiler_info") and name.endswith(".json")
     is_inner = is_archive(name) and (is_export(name) or not name.lower().endswith(_DB))
-    return is_kernel_table(name) or is_info or is_inner or name == _COMPANION_FILE
+    return is_kernel_table(name) or is_info or is_inner or name in (_COMPANION_FILE, LOG_FILE)
 
 
 _Members = Generator[tuple[str, Callable[[], IO[bytes]]], None, None]

@@ -13,7 +13,7 @@ from typing import Literal
 from collector.codec.errors import BadInput
 from collector.model.case import Case, Slot, case_from_cells, known_states
 from collector.model.record import CaseRecord, as_neighbour, with_state_of
-from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES, LAUNCHED_BY
+from collector.model.vocabulary import BASE_CELLS, CALL_VALUES, INPUT_SHAPES, LAUNCHED_BY
 from collector.profiles.archives import Unpacked, unpacked
 from collector.profiles.attention import KERNEL, AttentionFacts, Pairing
 from collector.profiles.blocks import SkippedRow
@@ -26,6 +26,7 @@ from collector.profiles.discovery import (
     unanalysed_captures,
 )
 from collector.profiles.grouping import Group, Key, groups_of
+from collector.profiles.logged_calls import Completed
 from collector.profiles.rows import (
     KEY_AT,
     START,
@@ -33,6 +34,7 @@ from collector.profiles.rows import (
     has_unknown_inputs,
     is_communication_key,
     is_unnamed,
+    runtime_values,
 )
 from collector.profiles.run_files import (
     Repeated,
@@ -54,7 +56,7 @@ class ProfileReport:
     communication rows. `unusable` has the reason for each file that was skipped as a whole,
     `repeated` the files that repeat a run, and `unanalysed` the captures without kernels.
     `pairings` shows how rows of fused attention were matched with operators, `disputed` the values
-    on which operators of one row disagree."""
+    on which operators of one row disagree, `completed` what logs of calls gave."""
 
     files: tuple[Path, ...]
     rows: int
@@ -69,6 +71,7 @@ class ProfileReport:
     unanalysed: tuple[Unanalysed, ...] = ()
     pairings: tuple[Pairing, ...] = ()
     disputed: tuple[str, ...] = ()
+    completed: tuple[Completed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,12 @@ def read_profile(
         is_counted: base every statistic on all launches of its case, leaving out counters of fewer,
             and list the runs of the files."""
     reading = RunFileReader(skip_bad_rows, is_counted)
-    with unpacked(paths, skip_unusable=skip_bad_rows) as found:
+    with unpacked(paths, skip_unusable=skip_bad_rows) as found, reading:
         reading.unusable += found.unusable
         unanalysed = unanalysed_captures(paths, found.members)
         try:
             files = find_profiles(found.paths, unanalysed)
+            found = replace(found, folders=(*found.folders, *reading.complete(files)))
             profile = _read_files(files, reading, group_by, with_contexts, is_counted)
         except BadInput as error:
             raise found.with_user_error(error) from error
@@ -128,6 +132,7 @@ def _with_user_paths(report: ProfileReport, found: Unpacked) -> ProfileReport:
             for one in report.repeated
         ),
         pairings=tuple(replace(one, folder=found.user_path(one.folder)) for one in report.pairings),
+        completed=tuple(replace(one, table=found.user_path(one.table)) for one in report.completed),
     )
 
 
@@ -162,6 +167,7 @@ def _read_files(
         unusable=tuple(reading.unusable),
         repeated=tuple(reading.repeated),
         pairings=tuple(attention.pairings),
+        completed=tuple(reading.completed),
         disputed=attention.disputed,
     )
     return Profile(
@@ -194,7 +200,8 @@ def _with_contexts(
 def _runtime(key: Key, attention: AttentionFacts) -> dict[str, str]:
     """Return the `Runtime ...` cells of a row: of fused attention, and of kernels in a graph."""
     is_attention = key[KEY_AT[TYPE]].strip() == KERNEL
-    recorded = attention.of(key[KEY_AT[INPUT_SHAPES]]) if is_attention else {}
+    recorded = dict(attention.of(key[KEY_AT[INPUT_SHAPES]])) if is_attention else {}
+    recorded |= runtime_values(key[KEY_AT[CALL_VALUES]])
     launched_by = key[KEY_AT[LAUNCHED_BY]]
     return {**recorded, LAUNCHED_BY: launched_by} if launched_by else recorded
 

@@ -1,5 +1,6 @@
 """Rows of a profiler's CSV files: their headers, their cells, and their line numbers."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,9 +88,9 @@ STREAM = "Stream ID"
 DEVICE = "Device_id"
 CONTEXT = "Context ID"  # a number for a part of a task
 
-# The columns that identify the case (the last is derived from the others), and those that
-# distinguish communication rows.
-KEY_COLUMNS = (TYPE, *vocabulary.BASE_CELLS, vocabulary.LAUNCHED_BY)
+# The columns that identify the case (of the last two, one is derived from the others, and one is
+# only in tables that a log of calls completed), and those that distinguish communication rows.
+KEY_COLUMNS = (TYPE, *vocabulary.BASE_CELLS, vocabulary.LAUNCHED_BY, vocabulary.CALL_VALUES)
 EVENT_COLUMNS = (DEVICE, STREAM, NAME, START)
 
 # The position of each of the KEY_COLUMNS in a key.
@@ -273,10 +274,28 @@ def check_key(key: tuple[str, ...]) -> None:
         for word in split_cell(cells[name]):
             if not _WORD.fullmatch(word):
                 raise BadInput(f"{name}: expected a name such as FLOAT or ND in each slot")
+    runtime_values(cells.pop(vocabulary.CALL_VALUES))
     if not is_unnamed(cells[TYPE]):
         if not _TYPE.search(cells[TYPE]):
             raise BadInput(f"{TYPE}: expected the name of a kernel")
         case_from_cells(cells[TYPE], cells)
+
+
+def runtime_values(text: str) -> dict[str, str]:
+    """Return the `Runtime ...` cells of a completed row. Raises BadInput for other text."""
+    if not text:
+        return {}
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{vocabulary.CALL_VALUES}: expected JSON") from error
+    is_one = isinstance(values, dict) and all(
+        isinstance(value, str) and name.startswith(vocabulary.RUNTIME_PREFIX)
+        for name, value in values.items()
+    )
+    if not is_one:
+        raise BadInput(f"{vocabulary.CALL_VALUES}: expected an object of Runtime columns")
+    return dict(values)
 
 
 def has_unknown_inputs(cells: Mapping[str, str]) -> bool:

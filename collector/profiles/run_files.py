@@ -6,18 +6,20 @@ by row, which finds the line or proves the file valid.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from filecmp import cmp
 from functools import lru_cache
 from hashlib import blake2b, file_digest
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from collector.codec.errors import BadInput
+from collector.codec.files import scratch_folder
 from collector.model.record import MOST_BEFORE
 from collector.profiles.blocks import (
     STARTS_US,
@@ -31,6 +33,7 @@ from collector.profiles.blocks import (
 from collector.profiles.communication import FileCommunication
 from collector.profiles.discovery import is_kernel_details
 from collector.profiles.grouping import FileGroups, Floats, Ids, Key, Rows, rows_of
+from collector.profiles.logged_calls import Completed, complete, log_of
 from collector.profiles.rows import (
     CONTEXT,
     DEVICE,
@@ -385,16 +388,48 @@ class RunFile:
 class RunFileReader:
     """Reads files, each run once.
 
-    `unusable` and `repeated` are for the report; `launches` are those of each file that was read,
-    if there are several files or `is_counted` is set.
+    `unusable`, `repeated` and `completed` are for the report; `launches` are those of each file
+    that was read, if there are several files or `is_counted` is set. As a context manager, it
+    removes the tables that `complete` made.
     """
 
     def __init__(self, skip_bad_rows: bool, is_counted: bool) -> None:
         self.unusable: list[str] = []
         self.repeated: list[Repeated] = []
+        self.completed: list[Completed] = []
         self.launches: dict[Path, KnownLaunches] = {}
         self.skip_bad_rows = skip_bad_rows
         self._is_counted = is_counted
+        self._tables: dict[Path, Path] = {}  # completed ones, by the files that they are made of
+        self._scratch = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scratch.close()
+
+    def complete(self, paths: Sequence[Path]) -> list[tuple[Path, Path]]:
+        """Complete the files that have a log of calls; return the folders of the new tables, with
+        the folders of the files. Raises BadInput for a log that is none, unless bad rows are to be
+        skipped."""
+        folders: list[tuple[Path, Path]] = []
+        logs = {path: log for path in paths if (log := log_of(path)) is not None}
+        scratch = self._scratch.enter_context(scratch_folder("completed")) if logs else None
+        for number, (path, log) in enumerate(logs.items()):
+            assert scratch is not None
+            table = scratch / str(number) / path.name
+            table.parent.mkdir()
+            try:
+                self.completed.append(complete(path, log, table))
+            except BadInput as error:
+                if not self.skip_bad_rows:
+                    raise
+                self.unusable.append(str(error))
+                continue
+            self._tables[path] = table
+            folders.append((table.parent, path.parent))
+        return folders
 
     def of(self, paths: Sequence[Path]) -> dict[Path, RunFile]:
         """Return the new content of each file, in their order; files without any are left out.
@@ -413,7 +448,7 @@ class RunFileReader:
             if is_new.any():
                 read[path] = file
             if not is_new.all() and is_new.any():
-                read[path] = _read_file(path, self.skip_bad_rows, is_new)
+                read[path] = _read_file(self._table(path), self.skip_bad_rows, is_new)
         return {path: read[path] for path in paths if path in read}
 
     def _is_new(self, path: Path, file: RunFile, files: int) -> Mask:
@@ -436,10 +471,13 @@ class RunFileReader:
         self.launches[path] = mine
         return ~(is_again | is_known)
 
+    def _table(self, path: Path) -> Path:
+        return self._tables.get(path, path)
+
     def _read(self, path: Path) -> RunFile | None:
         """Return the content of a file by itself; None for a skipped one."""
         try:
-            return _read_file(path, self.skip_bad_rows)
+            return _read_file(self._table(path), self.skip_bad_rows)
         except BadInput as error:
             if not self.skip_bad_rows:
                 raise

@@ -187,6 +187,12 @@ class _Cell:
 _Side = Sequence[_Cell] | None
 
 
+def cells_by_layout(call: Recorded, layout: str) -> dict[str, str]:
+    """The cells of an op_summary's row whose slots are known from elsewhere than `_LAYOUTS`."""
+    inputs, outputs = layout.split(" -> ")
+    return _texts("Input", _read(inputs, call)) | _texts("Output", _read(outputs, call))
+
+
 def cells_of(call: Recorded) -> dict[str, str]:
     """The cells of an op_summary's row, by their columns."""
     inputs, outputs = _sides(call)

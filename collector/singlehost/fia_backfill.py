@@ -4,172 +4,26 @@ The lengths of requests decide the duration of FusedInferAttentionScore, and no 
 file of dumped values is joined to the rows of the kernel by the shapes that both have.
 """
 
-import json
-import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.files import read_small_file
-from collector.codec.table import is_text
 from collector.database import layout
 from collector.database.tree import Cells, KernelFile, read_kernel_file, upsert
-from collector.model.case import Case, case_from_cells, is_formula, shape_text
+from collector.model.case import Case, case_from_cells, is_formula
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.profiles.attention import BLOCK_TABLE_SHAPE, COMPLETENESS, KERNEL, LENGTHS_KV_SHAPE
+from collector.profiles.attention_values import (
+    DUMPED,
+    AttentionValues,
+    JoinKey,
+    Shape,
+    read_attention_values,
+)
 from collector.store.atomic import write_through
 
-# Runtime values of fused attention, as dumped by a serving process: one JSON object per line.
-
-Shape = tuple[int, ...]
-
-# query, key, value; number of kv lengths; attention mask; block table. An absent tensor is ().
-JoinKey = tuple[Shape, Shape, Shape, int, Shape, Shape]
-
-_MOST = 1 << 40  # of an integer
-_MOST_DIGITS = 20
-_DIGITS = re.compile(rf"[0-9]{{1,{_MOST_DIGITS}}}")
-_MOST_BYTES = 1 << 30  # of a file of values: a few million lines
-_SHAPES = ("query_shape", "key_shape", "value_shape", "atten_mask_shape", "block_table_shape")
-_MANDATORY = (*_SHAPES, "actual_seq_lengths_kv")
-_LISTS = ("actual_seq_lengths", "block_table_valid_blocks")
-_NUMBERS = ("num_heads", "num_key_value_heads", "sparse_mode", "block_size")
-_TEXTS = ("input_layout", "attn_state", "kv_cache_mode")
-
-
-@dataclass(frozen=True, slots=True)
-class BackfillLine:
-    """One line: the key of the rows it belongs to, and its `Runtime ...` cells."""
-
-    line: int
-    key: JoinKey
-    cells: Mapping[str, str]
-
-
-def read_runtime_values(path: Path) -> list[BackfillLine]:
-    """Return the objects of a file. Raises BadInput, with the line, for any other content."""
-    try:
-        with file_errors(path):
-            lines = read_small_file(path, _MOST_BYTES).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise BadInput("expected UTF-8 text with one JSON object per line", path=path) from error
-    values = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line, parse_int=_number, object_pairs_hook=_members)
-            values.append(_of(number, value))
-        except json.JSONDecodeError as error:
-            message = f"expected one JSON object per line: {error}"
-            raise BadInput(message, path=path, line=number) from error
-        except RecursionError as error:
-            raise BadInput("nested too deeply", path=path, line=number) from error
-        except ValueError as error:
-            raise BadInput(str(error), path=path, line=number) from error
-    if not values:
-        raise BadInput("expected one JSON object per line, got an empty file", path=path)
-    return values
-
-
-def _number(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
-        raise ValueError(f"expected integers of at most {_MOST_DIGITS} digits, got {len(text)}")
-    return int(text)
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"expected unique keys, got {twice!r:.60} more than once")
-    return members
-
-
-def _of(line: int, value: Any) -> BackfillLine:
-    if not isinstance(value, dict):
-        raise ValueError(f"expected a JSON object, got {value!r:.60}")
-    missing = [name for name in _MANDATORY if name not in value]
-    if missing:
-        raise ValueError(f"missing {', '.join(missing)}")
-    query, key, val, mask, table = (_integers(value[name], name) for name in _SHAPES)
-    lengths_kv = _integers(value["actual_seq_lengths_kv"], "actual_seq_lengths_kv")
-    if not query or not lengths_kv:
-        raise ValueError("query_shape and actual_seq_lengths_kv must not be empty")
-    block_size = _integer(value.get("block_size") or 0, "block_size")
-    capacity = _capacity(key, table, block_size)
-    if max(lengths_kv) > capacity:
-        raise ValueError(
-            f"actual_seq_lengths_kv: expected at most {capacity}, the keys that the cache can hold "
-            f"for a request, got {max(lengths_kv)}"
-        )
-    cells = {
-        "actual_seq_lengths_kv_shape": str(len(lengths_kv)),
-        "actual_seq_lengths_kv_values": shape_text(lengths_kv),
-        "avg_seq_len": layout.number_text(fmean(lengths_kv)),
-        "block_table_shape": shape_text(table),
-        **_optional(value),
-    }
-    recorded = {RUNTIME_PREFIX + name: text for name, text in cells.items() if text}
-    return BackfillLine(line, (query, key, val, len(lengths_kv), mask, table), recorded)
-
-
-def _capacity(key: Shape, table: Shape, block_size: int) -> int:
-    """Return an upper bound of the keys of a request, by the shapes of the keys and of the table.
-
-    A block of a paged cache is (tokens, heads * size), (heads, tokens, size) or, in the NZ layout,
-    (heads, size / 16, tokens, 16). Without a table the layout is unknown: all sizes but the
-    last may be tokens."""
-    if len(key) < 3:
-        return _MOST
-    if len(table) != 2:
-        return prod(key[:-1])
-    return table[1] * (block_size or max(key[1:-1]))
-
-
-def _optional(value: Mapping[str, Any]) -> dict[str, str]:
-    given = {name: entry for name, entry in value.items() if entry is not None}
-    numbers = {name: str(_integer(given[name], name)) for name in _NUMBERS if name in given}
-    texts = {name: _text(given[name], name) for name in _TEXTS if name in given}
-    lists = {name: shape_text(_integers(given[name], name)) for name in _LISTS if name in given}
-    if "actual_seq_lengths" in lists:
-        lengths = lists.pop("actual_seq_lengths")
-        lists["actual_seq_lengths_values"] = lengths
-        lists["actual_seq_lengths_shape"] = str(lengths.count(",") + 1) if lengths else ""
-    return {**numbers, **texts, **lists}
-
-
-def _integers(value: Any, name: str) -> Shape:
-    """Return the integers of `[4, 128]`, `4` or `"4,128"`; null and an empty list give ()."""
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        value = value.replace(";", ",").split(",") if value.strip() else []
-    parts = value if isinstance(value, list) else [value]
-    return tuple(_integer(part, name) for part in parts)
-
-
-def _integer(value: Any, name: str) -> int:
-    if isinstance(value, str) and _DIGITS.fullmatch(value.strip()):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
-        raise ValueError(f"{name}: expected integers from 0 to {_MOST - 1}, got {value!r:.60}")
-    return value
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not value.strip() or not is_text(value) or is_formula(value):
-        raise ValueError(f"{name}: expected text, got {value!a}")
-    return value.strip()
-
-
-DUMPED = "runtime_values_dumped"
 LENGTHS_KV_VALUES = RUNTIME_PREFIX + "actual_seq_lengths_kv_values"
 # The marker that a replay writes for assumed (likeliest) values, and the cells that follow from
 # lengths.
@@ -193,7 +47,7 @@ class Backfilled:
     `values_alone` (their lines) had no match."""
 
     def __init__(
-        self, path: Path, file: KernelFile, values: Sequence[BackfillLine], tag: str
+        self, path: Path, file: KernelFile, values: Sequence[AttentionValues], tag: str
     ) -> None:
         self.path = path
         self._by_key: dict[JoinKey, list[Cells]] = defaultdict(list)
@@ -268,7 +122,7 @@ def backfill(
     if output is not None and output.exists() and not output.samefile(path):
         copy = replace(read_kernel_file(output), kernel_type=KERNEL)
         file = upsert(copy, file.rows).file
-    values = read_runtime_values(values_path)
+    values = read_attention_values(values_path)
     if not tag.strip() or is_formula(tag):
         raise BadInput("tag: expected text such as runtime_values_dumped")
     done = Backfilled(output or path, file, values, tag.strip())

@@ -51,6 +51,8 @@ def check_command(
                     "share": round(one.share, 4),
                     "steps": one.steps,
                     "without_inputs": dict(one.without_inputs),
+                    "completed": sum(log.rows for log in one.completed),
+                    "unpaired": [note for log in one.completed for note in log.unpaired],
                     "faults": list(one.faults),
                 }
                 for one in found

@@ -250,7 +250,9 @@ def _describe(result: ParseResult, became: str) -> Iterator[str]:
 
 
 def _attention(report: ProfileReport) -> Iterator[str]:
-    """Yield the evidence against the pairing of fused attention with its operators."""
+    """Yield what logs of calls gave, and the evidence against the pairing of fused attention with
+    its operators."""
+    yield from map(str, report.completed)
     for found in report.pairings:
         if found.warning or found.kernel_rows != found.operator_rows:
             yield (

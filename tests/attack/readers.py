@@ -36,17 +36,18 @@ from collector.model.plan import plan_from_json, read_shard
 from collector.model.record import read_table, write_table
 from collector.model.stack import Stack
 from collector.profiles.attention import read_operator_rows
+from collector.profiles.attention_values import read_attention_values
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.discovery import software_of
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.launches import read_op_summary
+from collector.profiles.logged_calls import read_log
 from collector.profiles.step_trace import read_steps
 from collector.profiles.transfers import call_parameters, read_group_ranks, read_transfers
 from collector.quality.upgrades import RatioEstimate
 from collector.ranks.collective import Collective, CollectiveCase, collective_case_of, is_collective
 from collector.ranks.topology import Grid
 from collector.shapes.models import read_config
-from collector.singlehost.fia_backfill import read_runtime_values
 from collector.store.in_memory import MemoryStore
 from collector.worker.attempt import read_part
 from jobs.campaign.campaign_file import campaign_from_text
@@ -204,7 +205,8 @@ def _of_files(folder: Path) -> Iterator[Reader]:
     )
     yield in_file("window/kernel_details.csv", _KERNELS)(lambda p: npu_spans(p, "hcom_allReduce_"))
     yield in_file("tree/Add.csv", _TREE)(read_kernel_file)
-    yield in_file("values.jsonl", _VALUES)(read_runtime_values)
+    yield in_file("values.jsonl", _VALUES)(read_attention_values)
+    yield in_file("opmeter_calls.jsonl", _CALLS)(lambda path: list(read_log(path)))
     yield in_file("run_ascend_pt/communication.json", _COLLECTIVES)(
         lambda path: read_transfers(path.parent)
     )
@@ -337,6 +339,20 @@ _TREE = (
     b"OP State,Accelerator Core,Input Shapes,Input Data Types,Input Formats,Output Shapes,"
     b"Output Data Types,Output Formats,Average Duration(us)\n"
     b'dynamic,AI_VECTOR_CORE,"""1,64;1,64""",FLOAT;FLOAT,ND;ND,"""1,64""",FLOAT,ND,10.5\n'
+)
+_CALLS = (
+    json.dumps(
+        {
+            "rank": 0,
+            "step": 1,
+            "order": 0,
+            "operator": "npu::npu_rms_norm",
+            "kernels": ["RmsNorm"],
+            "cells": {"Input Shapes": '"4,8;8"', "Input Data Types": "FLOAT;FLOAT"},
+            "arguments": {"gamma": {"shape": [8], "dtype": "float32", "format": "ND"}},
+        }
+    ).encode()
+    + b"\n"
 )
 _VALUES = (
     json.dumps(

@@ -1,11 +1,13 @@
 """A capture with the stock torch_npu.profiler, on a runtime that records launches."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from collector.capture.custom_calls import SHOWN_OTHERWISE
 from collector.capture.verdict import captured_on, verdicts
 from collector.profiles.kernel_details import read_profile
 from tests.npu.fakecann.build import FakeCann, environment
@@ -71,3 +73,47 @@ def test_two_ranks_are_judged_each(fake: FakeCann, tmp_path: Path) -> None:
         assert one.returncode == 0, error.decode()
     found = verdicts(tmp_path / "analysed")
     assert [(one.rank, one.rows, one.faults) for one in found] == [(0, 12, ()), (1, 12, ())]
+
+
+def test_logged_calls_give_the_cells_that_the_rows_of_their_kernels_have(
+    fake: FakeCann, tmp_path: Path
+) -> None:
+    out, log = tmp_path / "out.json", tmp_path / "calls"
+    command = [sys.executable, "-m", "tests.npu.logged_rows", str(out)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(fake, log=log), capture_output=True, timeout=LIMIT_S
+    )
+    assert out.exists(), done.stderr.decode()
+    found = json.loads(out.read_text())
+    others = {kernel: one["first"] for kernel, one in found.items() if one.get("other")}
+    assert set(others) == SHOWN_OTHERWISE, others
+    assert sum(one.get("equal", 0) for one in found.values()) > 100
+    for kernel in ("FusedInferAttentionScore", "MoeGatingTopK", "MoeInitRoutingV3", "MlaPrologV2"):
+        assert found[kernel].get("equal"), kernel
+
+
+def test_what_the_profiler_drops_comes_from_the_log_of_calls(
+    fake: FakeCann, tmp_path: Path
+) -> None:
+    done = run(fake, "tests.npu.served", str(tmp_path / "prof"))
+    assert done.returncode == 0, done.stderr
+    (verdict,) = verdicts(tmp_path / "prof")
+    assert verdict.rows_with_inputs == verdict.rows and not verdict.faults, verdict
+    profile = read_profile([tmp_path / "prof"])
+    cases = {}
+    for one in profile.records:
+        cases.setdefault(one.case.kernel_type, []).append(one.case)
+    lengths = [
+        case.attribute("Runtime actual_seq_lengths_kv_values")
+        for case in cases["FusedInferAttentionScore"]
+    ]
+    assert lengths == ["201,301", "202,302", "203,303"]  # the first step is a warmup
+    (score,) = cases["FlashAttentionScore"]  # whose row has no tensors
+    assert score.inputs is not None and score.inputs[0].shape == (2, 4, 64)
+    for log in (tmp_path / "prof").rglob("opmeter_calls.jsonl"):
+        log.unlink()
+    without = read_profile([tmp_path / "prof"])
+    plain = {(one.case.kernel_type, one.case.inputs) for one in without.records if one.case.inputs}
+    completed = {(one.case.kernel_type, one.case.inputs) for one in profile.records}
+    assert plain <= completed
+    assert ("FlashAttentionScore", 3) in without.report.unknown_input_rows

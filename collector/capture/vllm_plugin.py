@@ -1,0 +1,125 @@
+"""A general plugin of vLLM: the calls of custom operators, while an instance is being profiled.
+
+vLLM runs the entry point `vllm.general_plugins` in each of its processes, so that an image needs
+nothing but opmeter installed. A worker of vLLM-Ascend logs its calls between the start and the stop
+of its profiler, and writes them into the folder of its run. A captured graph calls no operators
+when it is replayed: profile with `--enforce-eager`.
+"""
+
+import importlib.abc
+import importlib.util
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from collector.profiles.logged_calls import LOG_FILE
+
+WORKERS = "vllm_ascend.worker.worker"  # 0.18 and 0.23
+_RUNS = ("execute_model", "sample_tokens")  # methods that launch; the first one begins a step
+_LOG = logging.getLogger(__name__)
+
+
+def register() -> None:
+    """Have the workers of this process log their calls. vLLM calls it, maybe several times."""
+    if module := sys.modules.get(WORKERS):
+        _attach(module)
+    elif not any(isinstance(one, _AfterImport) for one in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport())
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Attaches to the module of workers after its own code."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != WORKERS:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _attach(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+class _WorkerCalls:
+    """The log of one worker while its profiler runs."""
+
+    def __init__(self, worker: Any) -> None:
+        from collector.capture.custom_calls import CustomCalls
+
+        self._folder = Path(worker.profiler_config.torch_profiler_dir)
+        self._rank = int(worker.rank)
+        self._began_s = time.time()
+        self._calls = CustomCalls(self._rank)
+        self._steps = 0
+
+    def run(self, name: str, launch: Callable[[], Any]) -> Any:
+        """Run a method of the worker in the log's mode, which is of this thread alone."""
+        from collector.capture.custom_calls import triton_launches
+
+        self._steps += name == _RUNS[0]
+        self._calls.step = self._steps
+        with self._calls, triton_launches(self._calls.launched):
+            return launch()
+
+    def write(self) -> None:
+        """Write the calls into the folder that torch_npu has made for this rank."""
+        runs = [
+            run
+            for run in self._folder.glob(f"*rank{self._rank}_*_ascend_pt")
+            if run.stat().st_mtime >= self._began_s - 1.0
+        ]
+        for run in runs:
+            (run / LOG_FILE).write_bytes(self._calls.as_bytes())
+        _LOG.info("rank %d: logged %d calls in %d folders", self._rank, len(self._calls), len(runs))
+
+
+def _attach(module: ModuleType) -> None:
+    worker = module.NPUWorker
+    if hasattr(worker, "_opmeter_calls"):
+        return
+    worker._opmeter_calls = None
+    profile = worker.profile
+
+    def logged_profile(self: Any, is_start: bool = True, *args: Any, **kwargs: Any) -> Any:
+        done = profile(self, is_start, *args, **kwargs)
+        if is_start:
+            self._opmeter_calls = _guarded(lambda: _WorkerCalls(self))
+        elif self._opmeter_calls is not None:
+            calls, self._opmeter_calls = self._opmeter_calls, None
+            _guarded(calls.write)
+        return done
+
+    worker.profile = logged_profile
+    for name in _RUNS:
+        if original := getattr(worker, name, None):
+            setattr(worker, name, _logged(name, original))
+
+
+def _logged(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._opmeter_calls is None:
+            return original(self, *args, **kwargs)
+        return self._opmeter_calls.run(name, lambda: original(self, *args, **kwargs))
+
+    return run
+
+
+def _guarded(act: Callable[[], Any]) -> Any:
+    try:
+        return act()
+    except Exception:  # an instance serves on whatever becomes of its log
+        _LOG.exception("the calls of this profile are not logged")
+        return None
