@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +29,13 @@ SIMULATION_COLUMNS = (
     "sub_kernel_shapes",
 )
 DEVICE_COLUMNS = ("name", "task_type", "process", "stream", "start_us", "duration_us", "connection")
+# Of a trace without a device, as torch.profiler writes it on a CPU.
+HOST_COLUMNS = (
+    *("name", "thread", "start_us", "duration_us", "external_id", "input_shapes"),
+    "input_types",
+)
+_LATEST_US = 1e18
+_HOST_CATEGORY = "cpu_op"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,18 @@ class TraceKind:
     def is_simulation(self) -> bool:
         return self.columns == SIMULATION_COLUMNS
 
+    @property
+    def row_name(self) -> str:
+        """Return what a row is, for a message."""
+        if self.is_simulation:
+            return "event of a simulation"
+        return "host operator" if self.columns == HOST_COLUMNS else "device event"
+
+    def is_device(self, event: Mapping[str, Any]) -> bool:
+        """Return whether an event is of a device."""
+        named = _hashable(event.get("pid")) in self.processes
+        return named or event.get("cat") in _DEVICE_CATEGORIES
+
 
 def events_of(path: Path, others: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the events of a trace, also of a gzip file; `others` gets the other members of its
@@ -53,38 +73,70 @@ def events_of(path: Path, others: dict[str, Any] | None = None) -> Iterator[dict
 
 
 def kind_of(path: Path) -> TraceKind:
-    """Return the kind of a trace: of devices if it has their events, else of a simulation."""
+    """Return the kind of a trace: of devices if it has their events, of a host if it has only its
+    operators, else of a simulation."""
     processes: dict[object, str] = {}
-    has_devices = False
+    has_devices = has_operators = False
     for event in events_of(path):
         if event.get("ph") == "M" and event.get("name") == "process_name":
             name = _arguments(event).get("name")
             if isinstance(name, str) and name.startswith(_DEVICE_PROCESSES):
                 processes[_hashable(event.get("pid"))] = name
         has_devices = has_devices or event.get("cat") in _DEVICE_CATEGORIES
-    is_device = bool(processes) or has_devices
-    return TraceKind(DEVICE_COLUMNS if is_device else SIMULATION_COLUMNS, processes)
+        has_operators = has_operators or is_host_operator(event)
+    if processes or has_devices:
+        return TraceKind(DEVICE_COLUMNS, processes)
+    return TraceKind(HOST_COLUMNS if has_operators else SIMULATION_COLUMNS, processes)
+
+
+def is_host_operator(event: Mapping[str, Any]) -> bool:
+    """Return whether an event is an operator of torch on the host."""
+    return event.get("cat") == _HOST_CATEGORY
+
+
+def inputs_of(event: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the shapes and the dtypes of a host operator's inputs, as in a row: `16,64;64,32`;
+    empty texts if they were not recorded."""
+    arguments = _arguments(event)
+    return _joined(arguments.get("Input Dims", "")), _joined(arguments.get("Input type", ""))
+
+
+def _joined(value: object) -> str:
+    if isinstance(value, list):  # of torch.profiler: [[16, 64], [64, 32], []]
+        return ";".join(
+            ",".join(map(str, one)) if isinstance(one, list) else str(one) for one in value
+        )
+    return "".join(str(value).split())  # of torch_npu: "16,64;\r\n64,32;\r\n"
 
 
 def rows_of(path: Path, kind: TraceKind) -> Iterator[tuple[str, ...]]:
     """Yield the rows of a trace by the columns of its kind: complete events (`ph` X) only, in the
     order of the file."""
-    row = _simulation_row if kind.is_simulation else _device_row
+    row = _host_row if kind.columns == HOST_COLUMNS else _device_row
+    row = _simulation_row if kind.is_simulation else row
     for event in events_of(path):
         if event.get("ph") == "X" and (cells := row(event, kind)) is not None:
             yield cells
 
 
 def _device_row(event: Mapping[str, Any], kind: TraceKind) -> tuple[str, ...] | None:
-    process = kind.processes.get(_hashable(event.get("pid")))
-    if process is None and event.get("cat") not in _DEVICE_CATEGORIES:
+    if not kind.is_device(event):
         return None
+    process = kind.processes.get(_hashable(event.get("pid")))
     arguments = _arguments(event)
     stream = arguments.get("Physic Stream Id", arguments.get("stream", event.get("tid", "")))
     connection = arguments.get("connection_id", arguments.get("correlation", ""))
     task = arguments.get("Task Type", event.get("cat", ""))
     cells = (event.get("name", ""), task, process or "", stream)
     return (*map(_text, cells), *map(_text, (event.get("ts", ""), event.get("dur", 0), connection)))
+
+
+def _host_row(event: Mapping[str, Any], _: TraceKind) -> tuple[str, ...] | None:
+    if not is_host_operator(event):
+        return None
+    number = _arguments(event).get("External id", "")
+    cells = (event.get("name", ""), event.get("tid", ""), event.get("ts", ""), event.get("dur", 0))
+    return (*map(_text, (*cells, number)), *inputs_of(event))
 
 
 def _simulation_row(event: Mapping[str, Any], _: TraceKind) -> tuple[str, ...]:
@@ -94,6 +146,18 @@ def _simulation_row(event: Mapping[str, Any], _: TraceKind) -> tuple[str, ...]:
         _text(first[name] if name in first else arguments.get(name, ""))
         for name in SIMULATION_COLUMNS
     )
+
+
+def nanoseconds_of(value: object) -> int | None:
+    """Return microseconds, a number or a text, in nanoseconds; None for anything else. Times of
+    the day have more digits than a float."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = Decimal(str(value).strip())
+        return round(found * 1000) if abs(found) < _LATEST_US else None
+    except (InvalidOperation, ValueError, TypeError):
+        return None
 
 
 def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -16,14 +16,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import IO, Any
 
 from collector.codec.canonical import json_object
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import MOST_TABLE_BYTES, read_small_file
-from collector.profiles.trace_events import events_of
+from collector.profiles.trace_events import events_of, nanoseconds_of
 
 # Operators that launch no kernel: their events measure only the events themselves. Without them
 # an operator that makes its output and then computes it is a leaf.
@@ -165,7 +164,7 @@ def _timed_operator(
     number = arguments.get("External id")
     if type(number) is not int or (time := times.get((name, number))) is None:
         return None
-    start_ns, length_ns = (_nanoseconds(event.get(what, 0)) for what in ("ts", "dur"))
+    start_ns, length_ns = (nanoseconds_of(event.get(what, 0)) for what in ("ts", "dur"))
     if start_ns is None or length_ns is None or length_ns < 0:
         what = f"{name}: expected ts and dur in microseconds"
         raise BadInput(f"{what}, got {event.get('ts')!r} and {event.get('dur')!r}", path=trace)
@@ -275,18 +274,6 @@ def _json(value: object, trace: Path) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError as error:
         raise BadInput(f"expected finite numbers: {error}", path=trace) from error
-
-
-def _nanoseconds(value: object) -> int | None:
-    """Return microseconds, a number or a text, in nanoseconds; None for anything else. Times of
-    the day have more digits than a float."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        found = Decimal(str(value).strip())
-        return round(found * 1000) if abs(found) < _MOST_US * 1e6 else None
-    except (InvalidOperation, ValueError, TypeError):
-        return None
 
 
 def _microseconds(ns: int) -> float | str:

@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.text import counted
 from jobs.cli.terminal import say
+
+if TYPE_CHECKING:
+    from collector.profiles.trace_events import TraceKind
 
 
 def to_csv_command(
@@ -22,27 +25,57 @@ def to_csv_command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="CSV to write  [default: print it]")
     ] = None,
+    by_kernel: Annotated[
+        Path | None,
+        typer.Option(help="folder to write, a CSV for each kernel of a trace with shapes"),
+    ] = None,
 ) -> None:
     """Write the device events of a trace as a CSV, in the order of the file.
 
-    Of a trace without devices, such as a simulator's, every event is a row with the columns of
-    msmodeling's trace_to_csv. Files of gigabytes are read in bounded memory.
+    Of a trace of a host alone, the operators are the rows. Of a simulator's trace, every event is a
+    row with the columns of msmodeling's trace_to_csv. With --by-kernel, there is a CSV for each
+    kernel instead, with a row for each combination of shapes. Files of gigabytes are read in
+    bounded memory.
 
     \b
     Examples:
       opmeter trace to-csv ASCEND_PROFILER_OUTPUT/trace_view.json -o events.csv
+      opmeter trace to-csv trace.json --by-kernel kernels
     """
     from collector.profiles.trace_events import kind_of, rows_of
 
+    if by_kernel is not None and output is not None:
+        raise BadInput("--by-kernel excludes --output")
     kind = kind_of(trace)  # reads the whole file, so that nothing is written of a damaged one
+    if by_kernel is not None:
+        _write_kernels(trace, kind, by_kernel)
+        return
     rows = rows_of(trace, kind)
     if output is None:
         _write(sys.stdout, kind.columns, rows)
         return
     with _replaced(output) as file:
         count = _write(file, kind.columns, rows)
-    what = "event of a simulation" if kind.is_simulation else "device event"
-    say(f"{counted(count, what, what.replace('event', 'events'))} in {output}")
+    say(f"{_counted(count, kind.row_name)} in {output}")
+
+
+def _write_kernels(trace: Path, kind: TraceKind, folder: Path) -> None:
+    from collector.profiles.trace_kernels import KERNEL_COLUMNS, file_names, kernels_of
+
+    found = kernels_of(trace, kind)
+    with file_errors(folder, "created"):
+        folder.mkdir(parents=True, exist_ok=True)
+    for kernel, name in file_names(found.kernels).items():
+        with _replaced(folder / name) as file:
+            _write(file, KERNEL_COLUMNS, (one.cells for one in found.kernels[kernel]))
+    left = f"; {found.without_shapes:,} without shapes" if found.without_shapes else ""
+    count = _counted(found.launches, kind.row_name)
+    say(f"{counted(len(found.kernels), 'kernel')} with {count} in {folder}{left}")
+
+
+def _counted(count: int, what: str) -> str:
+    first, _, rest = what.partition(" of ")
+    return counted(count, what, f"{first}s of {rest}" if rest else f"{what}s")
 
 
 def merge_command(

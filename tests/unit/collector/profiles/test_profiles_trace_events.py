@@ -12,7 +12,13 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.profiles import trace_events
-from collector.profiles.trace_events import DEVICE_COLUMNS, SIMULATION_COLUMNS, kind_of, rows_of
+from collector.profiles.trace_events import (
+    DEVICE_COLUMNS,
+    HOST_COLUMNS,
+    SIMULATION_COLUMNS,
+    kind_of,
+    rows_of,
+)
 from jobs.cli.trace import to_csv_command
 from tests.lacking import lacking
 
@@ -83,6 +89,98 @@ def test_a_simulation_has_the_columns_of_trace_to_csv(tmp_path: Path) -> None:
     assert out.read_text().splitlines() == [",".join(SIMULATION_COLUMNS)]
 
 
+def operator(name: str, number: int, start: Any, dur: float, **args: Any) -> dict[str, Any]:
+    event = {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": dur}
+    return {**event, "args": {"External id": number, **args}}
+
+
+OF_TORCH = {"Input Dims": [[16, 64], [64, 32], []], "Input type": ["float", "float", "Scalar"]}
+OF_TORCH_CELLS = ("16,64;64,32;", "float;float;Scalar")
+
+
+def test_a_trace_of_a_host_alone_has_its_operators(tmp_path: Path) -> None:
+    path, out = tmp_path / "cpu.json", tmp_path / "out.csv"
+    note = {"ph": "X", "cat": "user_annotation", "name": "step", "ts": 1, "dur": 9}
+    path.write_text(
+        json.dumps({"traceEvents": [note, operator("aten::mm", 3, 2.5, 4, **OF_TORCH)]})
+    )
+    to_csv_command(path, output=out)
+    (row,) = csv.DictReader(io.StringIO(out.read_text()))
+    cells = ("aten::mm", "1", "2.5", "4", "3", *OF_TORCH_CELLS)
+    assert row == dict(zip(HOST_COLUMNS, cells, strict=True))
+
+
+def table(path: Path) -> list[list[str]]:
+    with path.open(newline="") as file:
+        return list(csv.reader(file))[1:]
+
+
+def test_kernels_of_torch_have_the_shapes_of_their_operators(tmp_path: Path) -> None:
+    def launched(number: int, dur: float, name: str = "void gemm<float>(int)") -> dict[str, Any]:
+        args = {"External id": number}
+        return {"ph": "X", "cat": "kernel", "name": name, "ts": 9, "dur": dur, "args": args}
+
+    other = {"Input Dims": [[1, 64]], "Input type": ["float"]}
+    events = [
+        *(
+            launched(3, 2.0),
+            launched(3, 4.0),
+            launched(5, 9.0),
+            launched(8, 1.0),
+            launched(3, 1, "x"),
+        ),
+        *(operator("aten::mm", 3, 2.5, 4, **OF_TORCH), operator("aten::mm", 5, 7.5, 4, **other)),
+    ]
+    path, folder = tmp_path / "gpu.json", tmp_path / "kernels"
+    path.write_text(json.dumps(events))
+    to_csv_command(path, by_kernel=folder)
+    gemm, short = sorted(folder.iterdir())
+    name = "void gemm<float>(int)"
+    assert short.name == "x.csv" and gemm.name.startswith("void_gemm_float_int_-")
+    assert table(gemm) == [
+        [name, "1,64", "float", "1", "9", "9", "9", "9"],
+        [name, *OF_TORCH_CELLS, "2", "3", "2", "4", "6"],
+    ]
+    assert table(short) == [["x", *OF_TORCH_CELLS, "1", "1", "1", "1", "1"]]
+    with pytest.raises(BadInput):
+        to_csv_command(path, by_kernel=folder, output=tmp_path / "out.csv")
+
+
+def test_kernels_of_torch_npu_have_the_shapes_of_the_operator_around_the_call(
+    tmp_path: Path,
+) -> None:
+    arrow = {"cat": "async_npu", "name": "torch_to_npu", "id": 7}
+    dims = {"Input Dims": "16,64;\r\n64,32;\r\n", "Input type": "float;\r\nfloat"}
+    outer = operator("aten::linear", 0, "1736408883674580.100", 30, **dims | {"Input Dims": "1,2"})
+    inner = operator("aten::mm", 0, "1736408883674581.100", 20, **dims)
+    called = operator("aclnnMm", 0, "1736408883674582.500", 5)
+    begin = {"ph": "s", **arrow, "pid": 1, "tid": 1, "ts": "1736408883674582.500"}
+    end = {"ph": "f", **arrow, "pid": 7, "tid": 46, "ts": "1736408883674600.250"}
+    alone = kernel("alone", "1736408883674700.000", 1)
+    ran = kernel("aclnnMm_MatMulV2", "1736408883674600.250", 2.5)
+    path, folder = tmp_path / "trace_view.json", tmp_path / "kernels"
+    path.write_text(json.dumps([ran, alone, end, inner, outer, called, begin, NAMED]))
+    to_csv_command(path, by_kernel=folder)
+    (written,) = folder.iterdir()
+    cells = ["aclnnMm_MatMulV2", "16,64;64,32;", "float;float", "1", "2.5", "2.5", "2.5", "2.5"]
+    assert table(written) == [cells]
+
+
+def test_a_simulation_has_kernels_by_type_and_a_trace_without_shapes_none(tmp_path: Path) -> None:
+    path, folder = tmp_path / "sim.json", tmp_path / "kernels"
+    args = {"kernel_type": "MatMulV2", "simulation_shapes": "2,3;3,4"}
+    path.write_text(json.dumps([{"ph": "X", "name": "mm", "dur": 12.5, "args": args}] * 2))
+    to_csv_command(path, by_kernel=folder)
+    cells = ["MatMulV2", "2,3;3,4", "", "2", "12.5", "12.5", "12.5", "25"]
+    assert table(folder / "MatMulV2.csv") == [cells]
+    for events in (EVENTS, [operator("aten::mm", 1, 1, "x", **OF_TORCH)]):  # type: ignore[arg-type]
+        path.write_text(json.dumps(events))
+        with pytest.raises(BadInput) as error:
+            to_csv_command(path, by_kernel=tmp_path / "none")
+        assert error.value.path == path
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize(
     "text", ["", "nothing", "[", '[{"ph": "X"}', '{"traceEvents": [{"ph"', "[" * 100_000, '{"a" 1}']
 )
@@ -116,3 +214,27 @@ def test_kernels_of_real_runs_equal_their_kernel_details(run: str) -> None:
     assert found.keys() == expected.keys()
     for key, duration_us in expected.items():
         assert found[key] == pytest.approx(duration_us, abs=0.011), key
+
+
+@pytest.mark.parametrize("run", ["inference_cann9.1_ascend_pt", "resnet_2025_rank0_ascend_pt"])
+def test_kernels_of_real_runs_have_the_launches_and_times_of_kernel_details(
+    run: str, tmp_path: Path
+) -> None:
+    if not (root := os.environ.get("OPMETER_TEST_PROFILES")):
+        lacking("real profiles are not part of the project: set OPMETER_TEST_PROFILES")
+    folder = Path(root) / run / "ASCEND_PROFILER_OUTPUT"
+    if not folder.exists():
+        lacking(f"no {folder}")
+    to_csv_command(folder / "trace_view.json", by_kernel=tmp_path)
+    known: dict[str, list[float]] = {}
+    with (folder / "kernel_details.csv").open() as file:
+        for row in csv.DictReader(file):
+            known.setdefault(row["Name"], []).append(float(row["Duration(us)"]))
+    compared = 0
+    for path in tmp_path.iterdir():
+        rows = table(path)
+        if (name := rows[0][0]) in known and sum(int(row[3]) for row in rows) == len(known[name]):
+            compared += 1
+            total_us = sum(float(row[7]) for row in rows)
+            assert total_us == pytest.approx(sum(known[name]), abs=0.011 * len(known[name]))
+    assert compared >= 2

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -138,6 +139,36 @@ def test_numbers_behind_other_launches_stand_beside_those_of_cases_alone(profile
     (one,) = [one for one in told["cases"] if one["case"].startswith("Cast 151936,1024")]
     (furthest,) = [line for line in lines if line.endswith(f": {one['case']}")]
     assert f"{behind_us[one['case_id']]:.4g}" in numbers(furthest)
+
+
+@pytest.mark.thorough
+def test_static_kernels_are_listed_with_what_they_gain(profile, tmp_path):
+    assert json.loads(compare(profile, "--json").stdout)["static"] == []
+    assert "static" not in compare(profile).stdout
+    records = completed_records(read_profile([profile]).records)
+    known = [record for record in records if record.kernel_type == "Cast"]
+    static = [replace(one, cells={**one.cells, "OP State": "static"}) for one in known]
+    shard = MadeShard("static", static, [answered(static, 1.0)])
+    made = MadePlan([shard], number=2, head_commit=1)
+    store = open_store(str(tmp_path / "data"))
+    write_campaign(store, made)
+    merge_plans(store, [made.name], guard=CREATE, author="test")
+    told = json.loads(compare(profile, "--json").stdout)
+    (gain,) = told["static"]
+    apart = {one["case_id"]: one["isolated"]["mean_us"] for one in told["cases"] if one["isolated"]}
+    counts = [record.profile.count for record in known]
+    dynamic_us = sum(n * apart[one.case_id] for n, one in zip(counts, known, strict=True))
+    static_us = sum(n * (1.0 + at) for at, n in enumerate(counts))
+    assert (gain["kernel_type"], gain["cases"], gain["launches"]) == (
+        "Cast",
+        len(known),
+        sum(counts),
+    )
+    assert gain["dynamic_us"] == pytest.approx(dynamic_us)
+    assert gain["static_us"] == pytest.approx(static_us)
+    assert gain["gain"] == pytest.approx(1 - static_us / dynamic_us)
+    lines = compare(profile).stdout.splitlines()
+    assert [line for line in lines if line.split()[0] == "Cast" and line.endswith("%")]
 
 
 @pytest.mark.thorough
