@@ -123,6 +123,8 @@ PROFILING_COUNT = "Profiling Count"
 MICROBENCH = "MicroBench "  # and the name of a counter: its mean
 # Whether the repeats found their inputs in the caches: `warm` or `cold`.
 CACHE = MICROBENCH + "Cache"
+# What timed the launches, in the rows of a tree; empty for a profiler.
+TIMED_BY = MICROBENCH + "Timed By"
 # The library whose kernel ran, and the assumed content of its inputs if no row records it.
 _LIBRARY_COLUMNS = (MICROBENCH + "Library", MICROBENCH + "Assumes")
 # The 95 % interval of the mean of this stack over sessions and devices, its degrees of freedom, and
@@ -366,6 +368,7 @@ _DESCRIPTIONS = {
     MICROBENCH + "{counter}": "mean of a hardware counter in the isolated replay",
     PROFILING + "{counter}": "mean of a hardware counter in the source's own run",
     CACHE: "content of the cache before each repeat: `warm` or `cold`",
+    TIMED_BY: "`events` if events of the device timed the launches; empty for a profiler",
     _LIBRARY_COLUMNS[0]: "library whose kernel ran: `cann`, `vllm-ascend`, `atb` or `triton`",
     WARNINGS: "names of the [gates](gates.md#gates) that warn of the duration, separated by `;`; "
     "empty if none does",

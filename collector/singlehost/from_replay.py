@@ -28,10 +28,10 @@ from collector.measuring.batches import (
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.measuring.sessions import measure_all
 from collector.model.case import Case
-from collector.model.measurement import Measurement, Outcome, Provenance
+from collector.model.measurement import PROFILER, Measurement, Outcome, Provenance
 from collector.model.plan import Limits, MeasureSettings, ShardCase
 from collector.model.record import CaseRecord, as_ran
-from collector.model.stack import Runtime, Stack
+from collector.model.stack import EVENTS, Runtime, Stack
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.refusals import refusal_on_ranks
 from collector.ops.registry import find
@@ -116,6 +116,16 @@ def requested_cases(rows: Sequence[TreeRow]) -> dict[str, RequestedCase]:
     return requested
 
 
+def _check_source(folder: Path, rows: Iterable[TreeRow], source: str) -> None:
+    """Raise BadInput if a row has a duration of another source than this measurement: durations of
+    events and of a profiler are not compared."""
+    for row in rows:
+        is_measured = bool(version_files.duration_us(row.cells, layout.AVERAGE_DURATION))
+        if is_measured and (row.cells.get(layout.TIMED_BY) or PROFILER) != source:
+            what = f"expected no durations but those of {source}, got others"
+            raise BadInput(f"{what}: measure into a tree of its own", path=folder / row.place.file)
+
+
 class TreeResults:
     """The cases to measure for the rows of a version folder, then their results.
 
@@ -141,6 +151,7 @@ class TreeResults:
                 "no {KernelType}.csv in this folder to measure; run `opmeter parse` to make some",
                 path=folder,
             )
+        _check_source(folder, self._files.rows(), EVENTS if backend == EVENTS else PROFILER)
         version_files.only_known(kernels, self._files.kernel_types, "the tree has no file of the")
         self._folder, self._kernels, self._update = folder, kernels, update
         self._measure, self._provenance = measure, provenance
@@ -287,6 +298,7 @@ class TreeResults:
                 *(mean_us, measurement.counters, measurement.cache),
                 warnings_cell(map(gate_of_warning, measurement.warnings)),
             ),
+            **({layout.TIMED_BY: EVENTS} if measurement.timed_by == EVENTS else {}),
             **layout.library_cells(measurement.library, measurement.assumes),
             **{name: text for name, text in extra if name.startswith(RUNTIME_PREFIX)},
         }

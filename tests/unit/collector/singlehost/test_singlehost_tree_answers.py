@@ -10,7 +10,7 @@ from collector.model.manifest import NO_USAGE
 from collector.model.measurement import Measurement, Outcome, Timing
 from collector.model.plan import MeasureSettings
 from collector.model.record import as_ran
-from collector.model.stack import Stack
+from collector.model.stack import EVENTS, Stack
 from collector.ranks.distribution import DISPATCH, DistributeCall
 from collector.ranks.experts import ExpertCall
 from collector.singlehost.from_replay import TreeResults, provenance_of
@@ -43,8 +43,8 @@ def measured(record, us=3.0, outcome=Outcome.OK, **more):
 class Replay(TreeResults):
     """A microbenchmark whose sessions give what a test says."""
 
-    def __init__(self, tree, update=Update.ALL, kernels=(), **more):
-        where = (tree.folder, kernels, update, "cpu")
+    def __init__(self, tree, update=Update.ALL, kernels=(), backend="cpu", **more):
+        where = (tree.folder, kernels, update, backend)
         super().__init__(*where, MeasureSettings(), provenance_of(STACK, "cpu"), **more)
 
     @property
@@ -67,6 +67,23 @@ def test_a_good_measurement_is_in_the_tree_at_once(tree):
     result = work.result((), prune_empty=False)
     assert result.is_complete and [row.launches for row in result.written] == [5, 5]
     assert [count for _, count in result.duplicates] == [2]
+
+
+def test_durations_of_events_are_marked_and_in_trees_of_their_own(tree):
+    source = "MicroBench Timed By"
+    tree.write("Add", {}, TWO)
+    work = Replay(tree, backend=EVENTS)
+    first, _ = work.to_measure
+    work.take(measured(first, timed_by=EVENTS, empty_launch_us=2.0))
+    assert [row.get(source, "") for row in tree.rows("Add")] == [EVENTS, ""]
+    assert Replay(tree, Update.MISSING_ONLY, backend=EVENTS).to_measure
+    with pytest.raises(BadInput, match=r"Add\.csv"):
+        Replay(tree)
+    tree.write("Add", {AVERAGE: "9.0"})
+    with pytest.raises(BadInput, match=r"Add\.csv"):
+        Replay(tree, backend=EVENTS)
+    Replay(tree).take(measured(first))
+    assert tree.rows("Add")[0].get(source, "") == ""
 
 
 def test_a_failed_measurement_displaces_nothing_and_is_told(tree):
