@@ -35,7 +35,7 @@ def to_csv_command(
     Of a trace of a host alone, the operators are the rows. Of a simulator's trace, every event is a
     row with the columns of msmodeling's trace_to_csv. With --by-kernel, there is a CSV for each
     kernel instead, with a row for each combination of shapes. Files of gigabytes are read in
-    bounded memory.
+    bounded memory; with --by-kernel it grows with the number of launches.
 
     \b
     Examples:
