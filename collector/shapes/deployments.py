@@ -13,10 +13,11 @@ differ between them are expressions of `tp`, `dp` or `ep`, in braces or as `{"of
 
 import gzip
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from typing import Any
 
 from collector.codec.canonical import decode_value, json_object, readable_json
@@ -152,7 +153,7 @@ def find_deployment(model: str, release: str, layout: Layout) -> PackagedDeploym
     """Return the deployment of a layout. Raises BadInput for one that is not in the package."""
     known = packaged_layouts().get((model, release), ())
     for layouts in known:
-        if _has_layout(layouts, layout):
+        if layout in layouts_in(layouts):
             return _read(file_name(model, release, layouts), layout)
     raise BadInput(
         f"layout: no recording of {model} in {release} as {layout}: expected one of "
@@ -160,21 +161,22 @@ def find_deployment(model: str, release: str, layout: Layout) -> PackagedDeploym
     )
 
 
-def _has_layout(layouts: str, layout: Layout) -> bool:
-    """Return whether a layout is one of a family, `tp=2..8` being 2, 4 and 8."""
-    pairs = list(zip(layouts.split(","), str(layout).split(","), strict=False))
-    if len(pairs) != 1 + max(layouts.count(","), str(layout).count(",")):
-        return False
-    return all(one == other or _is_in_span(one, other) for one, other in pairs)
+def layouts_in(layouts: str) -> Iterator[Layout]:
+    """Yield the layouts of a file, `tp=2..8` being 2, 4 and 8. Experts use all ranks or one."""
+    for parts in product(*(tuple(_sizes(part)) for part in layouts.split(","))):
+        one = layout_of(",".join(parts))
+        if one.ep in (1, one.tp * one.dp):
+            yield one
 
 
-def _is_in_span(span: str, part: str) -> bool:
-    found, (name, _, size) = _SPAN.fullmatch(span), part.partition("=")
-    if found is None or found[1] != name:
-        return False
-    least, most = int(found[2]), int(found[3])
-    doublings, rest = divmod(int(size), least)
-    return not rest and least <= int(size) <= most and doublings.bit_count() == 1
+def _sizes(part: str) -> Iterator[str]:
+    if (span := _SPAN.fullmatch(part)) is None:
+        yield part
+        return
+    size = int(span[2])
+    while size <= int(span[3]):
+        yield f"{span[1]}={size}"
+        size *= 2
 
 
 @cache

@@ -171,7 +171,6 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "qwen3-32b": (
         ("tp=16,nz=2,sequence_split",),
         ("tp=16,nz=2",),
-        ("tp=4",),  # until its family below is recorded, as those of the other models
         ("tp=2", "tp=8", "tp=4"),
         ("tp=1",),
     ),

@@ -11,6 +11,7 @@ from collector.shapes.deployments import (
     check_deployment,
     deployed_step,
     find_deployment,
+    layouts_in,
     model_step,
     packaged_layouts,
 )
@@ -108,12 +109,12 @@ def test_a_step_of_deepseek_v3_has_what_step_traces_showed():
 
 
 def test_every_file_describes_its_recorded_loads():
-    for (model, release), layouts in packaged_layouts().items():
+    for (model, release), files in packaged_layouts().items():
         decoder = find_decoder(model)
-        for layout in layouts:
-            found = check_deployment(decoder, layout_of(layout), release)
+        for layout in (one for name in files for one in layouts_in(name)):
+            found = check_deployment(decoder, layout, release)
             assert found is not None
-            assert (found.model, found.release, found.layout) == (model, release, layout)
+            assert (found.model, found.release, found.layout) == (model, release, str(layout))
             version = release.removeprefix("vllm-ascend-")
             assert found.wheels["vllm-ascend"].startswith(version)
             for one in found.ranges:
@@ -121,7 +122,7 @@ def test_every_file_describes_its_recorded_loads():
                     batch = batch_of(one.phase, load)
                     step = deployed_step(found, batch)
                     kinds = [x.times for x in step.kernels if x.record.kernel_type in ATTENTION]
-                    assert sum(kinds) == decoder.layers, (model, layout, batch)
+                    assert sum(kinds) == decoder.layers, (model, str(layout), batch)
 
 
 def test_a_decode_is_padded_to_a_graph_and_only_its_requests_are_sampled():
