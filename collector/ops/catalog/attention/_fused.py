@@ -517,7 +517,10 @@ def _lse(case: Case) -> Slot | None:
 
 
 def _lse_is_float(case: Case) -> bool:
-    lse = _lse(case)
+    lse, passed = _lse(case), output_slot(case, 1)
+    if lse is None and passed is not None and passed.shape is not None:
+        query = given(case, 0)  # what graphs pass in their place has the dtype of the queries
+        return query is None or passed.known_dtype is query.known_dtype
     return lse is None or lse.known_dtype is dtype_of("FLOAT")
 
 
@@ -582,7 +585,10 @@ FUSED_RULES = (
     _dtypes("expected INT8, UINT8 or BOOL for the mask", (MASK,), ("INT8", "UINT8", "BOOL")),
     _dtypes("expected INT64 for lengths", (QUERY_LENGTHS, KEY_LENGTHS), ("INT64",)),
     _dtypes("expected INT32 for the block table", (TABLE,), ("INT32",)),
-    Constraint("expected FLOAT for softmax_lse", _lse_is_float),
+    Constraint(
+        "expected FLOAT for softmax_lse, and the dtype of query where it is not requested",
+        _lse_is_float,
+    ),
     *rules_of(read_call, FusedRule),
     _limit(
         "expected a head of at most 512 numbers, a multiple of 16",
