@@ -66,6 +66,11 @@ class DispatchedCalls(TorchDispatchMode):  # type: ignore[misc]
         self.step: int | None = None
         self.launches: list[Launch] = []
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile work as without the capture, which sees what compiled code calls."""
+        return True
+
     def __torch_dispatch__(
         self,
         func: Any,

@@ -219,11 +219,14 @@ class _Injected:
             self._modes = _modes_of_torch()
 
     def _end_step(self) -> None:
-        if self._session is not None:
+        """End a step; within a mode of the program, whose stack a capture may change here, the
+        next step ends it."""
+        if self._session is not None and self._is_outside_of_modes:
             with self._guarded():
                 self._session.step()
-                if self._session.is_ended and self._is_outside_of_modes:
+                if self._session.is_ended:
                     self._end()
+                self._modes = _modes_of_torch()
 
     def _end(self) -> None:
         self._detach()

@@ -6,19 +6,20 @@ judged.
 
 import re
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from collector.codec.errors import BadInput, HostFault
 from collector.host.cann import cann_version, installed_version
-from collector.host.npus import board_of, list_npus
+from collector.host.machine import text_of
 from collector.host.stack import installed_torch
 
+DRIVER_FILE = Path("/usr/local/Ascend/driver/version.info")  # containers mount it
+_VERSION = re.compile(r"^Version=(\S+)", re.MULTILINE)
 _COMPARED = re.compile(r"(<|>=)?\s*(\d.*)")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*(?:\.?post\d+)?")
 
@@ -66,16 +67,19 @@ def known_pairs(
     return tuple(sorted(found, key=lambda one: one.works))
 
 
-def npu_versions() -> dict[str, str]:
+def npu_versions(driver: Path = DRIVER_FILE) -> dict[str, str]:
     """Return the versions on this machine that decide whether its NPUs can be profiled; those that
-    cannot be read are left out."""
+    cannot be read are left out.
+
+    Only files are read: a process that uses an NPU should start no other one, such as npu-smi
+    (CANN's documentation of AscendCL, on fork)."""
+    match = _VERSION.search(text_of(driver))
     found = {
         "torch": installed_torch(),
         "torch_npu": installed_version("torch_npu", "torch-npu"),
         "cann": cann_version(),
+        "driver": match[1] if match else None,
     }
-    with suppress(BadInput, HostFault, IndexError):  # npu-smi is not in every container
-        found["driver"] = board_of(list_npus()[0]).driver
     return {name: version for name, version in found.items() if version}
 
 

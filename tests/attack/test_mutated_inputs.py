@@ -27,7 +27,7 @@ _NAMES = (
         *("capture.zip", "msprof_1.db", "gz/kernel_details.csv.gz"),
     ),
     *("skip/kernel_details.csv", "op_summary_1.csv", "launches.csv", "operator_details.csv"),
-    *("run_ascend_pt/profiler_info_0.json", "tree/Add.csv", "values.jsonl"),
+    *("run_ascend_pt/profiler_info_0.json", "tree/Add.csv", "values.jsonl", "opmeter_calls.jsonl"),
     *("window/kernel_details.csv", "run_ascend_pt/profiler_metadata.json"),
     *("run_ascend_pt/trace_view.json", "run_ascend_pt/step_trace_time.csv"),
     *("run_ascend_pt/communication.json", "hccl/hcom_allReduce_.csv", "hccl_test.txt"),

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
 
-from collector.capture import injection  # noqa: E402
+from collector.capture import capture, injection  # noqa: E402
 from collector.capture.injection import VARIABLE, Injection, StepsBy  # noqa: E402
 from collector.capture.program import run_captured  # noqa: E402
 from collector.capture.verdict import CAPTURE_FILE, verdicts  # noqa: E402
@@ -143,6 +143,29 @@ def test_a_program_that_ends_early_is_reported(attach):
     attach.end()
     (verdict,) = verdicts(folder)
     assert verdict.steps == 2 and "expected 9 steps, got 2" in verdict.faults
+
+
+def test_a_trial_that_exceeds_the_bytes_begins_nothing(attach):
+    folder = attach(options={"steps": 2, "trial": True, "max_bytes": 1})
+    trained(8)
+    (verdict,) = verdicts(folder)
+    assert verdict.is_empty and "expected at most 1" in verdict.faults[0]
+    assert injection._modes_of_torch() == 0
+
+
+def test_a_program_is_compiled_as_without_a_capture(tmp_path):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    product = torch.compile(lambda x: (x @ x).relu(), backend=backend)
+    with torch.no_grad(), capture(tmp_path, device="cpu", steps=1) as session:
+        for _ in range(3):
+            product(torch.ones(4, 4))
+            session.step()
+    assert len(graphs) == 1 and session.verdicts[0].rows == 3  # ones, a product and relu
 
 
 PROGRAM = """

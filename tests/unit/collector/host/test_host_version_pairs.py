@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.host.version_pairs import known_pairs, release
+from collector.host.version_pairs import known_pairs, npu_versions, release
 
 pytestmark = pytest.mark.fast
 
@@ -30,6 +30,13 @@ def test_versions_are_judged_by_the_rows_that_apply() -> None:
         found = known_pairs(versions, options)
         assert (found[0].works if found else None) is works, (versions, options, found)
         assert all(one.works or (one.effect and one.remedy) for one in found)
+
+
+def test_the_version_of_the_driver_is_read_from_its_file(tmp_path) -> None:
+    file = tmp_path / "version.info"
+    assert "driver" not in npu_versions(file)
+    file.write_text("Version=25.2.2\nascendhal_version=7.35.23\npackage_version=25.2.2\n")
+    assert npu_versions(file)["driver"] == "25.2.2"
 
 
 def test_a_version_is_its_leading_numbers() -> None:
