@@ -21,7 +21,7 @@ from collector.ops.slots import dtype_error
 
 def library_of(call: str) -> str:
     """Return the library of a function: torch, torch_npu or vllm-ascend."""
-    if call.startswith(("torch.ops._C_ascend.", "torch.ops.vllm.", "vllm_ascend.")):
+    if call.startswith(("torch.ops._C_ascend.", "torch.ops.vllm.", "vllm_ascend.", "vllm.")):
         return "vllm-ascend"
     is_npu = call.startswith(("torch_npu.", "torch.ops.npu.", "torch.ops.atb."))
     return "torch_npu" if is_npu else "torch"

@@ -57,6 +57,9 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "triton._triton_rope": "0 2 8 10 -> 0 2",
         "triton.split_qkv_rmsnorm_rope_kernel": "0 4 -> 1 2 3",  # as a profile shows it
         # of the other Triton kernels profiles show no tensors: those of a launch, outputs last
+        "triton._apply_global_rmsnorm_kernel": "0 1 2 3 5 6 7 -> 0 1",
+        "triton._split_qkv_and_compute_local_qk_var_kernel": "0 -> 1 2 3 4",
+        "triton.split_qkv_rmsnorm_mrope_kernel": "0 1 2 3 4 5 -> 6 7 8 9",
         "triton._causal_conv1d_update_kernel_npu_tiled": "0 1 2 3 4 -> 9 3",
         "triton._layer_norm_fwd_1pass_kernel_npu": "0 2 3 4 -> 1 5 6",
         "triton.chunk_fwd_kernel_o": "0 1 2 3 4 6 7 -> 5",
@@ -66,7 +69,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "triton.fused_gdn_gating_kernel": "2 3 4 5 -> 0 1",
         "triton.fused_qkvzba_split_reshape_cat_kernel": "4 5 -> 0 1 2 3",
         "triton.fused_sigmoid_gating_delta_rule_update_kernel": ("0 1 2 5 6 7 8 10 11 12 -> 9 10"),
-        "triton.l2norm_fwd_kernel2_loop": "0 -> 1",
+        **dict.fromkeys(("triton.l2norm_fwd_kernel2", "triton.l2norm_fwd_kernel2_loop"), "0 -> 1"),
         "triton.merge_16x16_to_64x64_inverse_kernel": "0 1 3 4 -> 2",
         "triton.recompute_w_u_fwd_kernel": "0 1 2 5 6 7 8 -> 3 4",
         "triton.solve_tril_16x16_kernel": "0 2 3 -> ?",  # the function does not return it

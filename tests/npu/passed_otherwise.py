@@ -131,6 +131,14 @@ COMPANIONS: Mapping[str, frozenset[str]] = MappingProxyType(
         "merge_16x16_to_64x64_inverse_kernel": frozenset(
             {"solve_tril", "triton.solve_tril_16x16_kernel"}
         ),
+        "l2norm_fwd_kernel2": frozenset({"l2norm_fwd"}),
+        "l2norm_fwd_kernel2_loop": frozenset({"l2norm_fwd"}),
+        "_split_qkv_and_compute_local_qk_var_kernel": frozenset(
+            {"split_qkv_tp_rmsnorm_rope", "triton._apply_global_rmsnorm_kernel"}
+        ),
+        "_apply_global_rmsnorm_kernel": frozenset(
+            {"split_qkv_tp_rmsnorm_rope", "triton._split_qkv_and_compute_local_qk_var_kernel"}
+        ),
         "HistogramV2": frozenset({"aclnnInplaceCopy"}),  # the output in the dtype of the input
         "IndexPutV2": frozenset({"aclnnInplaceCopy"}),  # an index that stands behind a whole axis
         "MatMulV2": _CONVERSIONS,  # operands that CANN reads badly as they are

@@ -54,6 +54,22 @@ _SCHEMAS: dict[str, dict[str, Callable[[Any, dict[str, Any]], Any]]] = {
             named["input"].new_empty((len(named["input"]), named[f"{width}_hidden_size"]))
             for width in ("q", "kv", "kv")
         ),
+        "triton_split_qkv_rmsnorm_mrope(Tensor qkv, Tensor q_weight, Tensor k_weight, "
+        "Tensor cos_sin, SymInt num_q_heads, SymInt num_kv_heads, SymInt head_size, float eps, "
+        "SymInt[] mrope_section, bool is_interleaved, SymInt? rope_dim=None, Tensor? q_bias=None, "
+        "Tensor? k_bias=None, bool has_gate=False) "
+        "-> (Tensor, Tensor, Tensor, Tensor)": lambda torch, named: tuple(
+            named["qkv"].new_empty((len(named["qkv"]), heads * named["head_size"]))
+            for heads in (
+                named["num_q_heads"],
+                *(named["num_kv_heads"],) * 2,
+                named["num_q_heads"] * named.get("has_gate", False),
+            )
+        ),
+        "split_qkv_tp_rmsnorm_rope(Tensor input, Tensor q_weight, Tensor k_weight, "
+        "SymInt q_hidden_size, SymInt kv_hidden_size, SymInt head_dim, SymInt rotary_dim, "
+        "float eps, SymInt tp_world, Tensor cos, Tensor sin) "
+        "-> (Tensor, Tensor, Tensor)": lambda torch, named: _split_in_two(torch, named),
         "muls_add(Tensor x, Tensor y, float scale) -> Tensor": lambda torch, named: (
             torch.empty_like(named["x"])
         ),
@@ -177,7 +193,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
         b.new_empty((1, *b.shape)),
     ),
     "vllm_ascend.ops.triton.rms_norm.triton_q_rms": lambda x, eps: x.new_empty(x.shape),
-    f"{_FLA}.l2norm.l2norm_fwd": lambda x: x.new_empty(x.shape),
+    f"{_FLA}.l2norm.l2norm_fwd": lambda x: _of_length_1("l2norm_fwd_kernel2_loop", x),
+    "vllm.model_executor.layers.fla.ops.l2norm.l2norm_fwd": lambda x: (
+        _of_length_1("l2norm_fwd_kernel2", x)
+    ),
     f"{_FLA}.fused_qkvzba_split_reshape.fused_qkvzba_split_reshape_cat": (
         lambda qkvz, ba, keys, heads, key_size, size: (
             qkvz.new_empty((len(qkvz), 2 * keys * key_size + heads * size)),
@@ -225,6 +244,28 @@ def _solved(matrices: Any, **named: Any) -> Any:
     kernel = "triton.merge_16x16_to_64x64_inverse_kernel"
     _record(torch, kernel, (matrices, small, found, ends, large[1]))
     return found
+
+
+def _of_length_1(kernel: str, x: Any) -> Any:
+    """What two functions of one name launch."""
+    import torch
+
+    out = x.new_empty(x.shape)
+    _record(torch, f"triton.{kernel}", (x, out))
+    return out
+
+
+def _split_in_two(torch: Any, named: dict[str, Any]) -> Any:
+    """What the function launches: the split with mean squares, and of them norms and rotations."""
+    x, cos, sin = named["input"], named["cos"], named["sin"]
+    widths = (named[f"{width}_hidden_size"] for width in ("q", "kv", "kv"))
+    parts = tuple(x.new_empty((len(x), width)) for width in widths)
+    squares = _wide(x, (len(x), 2))
+    _record(torch, "triton._split_qkv_and_compute_local_qk_var_kernel", (x, *parts, squares))
+    weights = named["q_weight"], named["k_weight"]
+    applied = (*parts[:2], cos, sin, cos.stride(0), *weights, squares)
+    _record(torch, "triton._apply_global_rmsnorm_kernel", applied)
+    return parts
 
 
 def _of_wheel() -> dict[str, Callable[[Any, dict[str, Any]], Any]]:

@@ -36,6 +36,8 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "rope_forward_triton_siso": "_triton_rope_siso",
     "qkv_rmsnorm_rope": "split_qkv_rmsnorm_rope_kernel",
     "muls_add": "muls_add_kernel",
+    "triton_split_qkv_rmsnorm_mrope": "split_qkv_rmsnorm_mrope_kernel",
+    "split_qkv_tp_rmsnorm_rope": "",  # two kernels, which are recorded by their own names
     "npu_apply_top_k_top_p": "ApplyTopKTopPCustom",
     "npu_lightning_indexer": "LightningIndexerVllm",
     "npu_lightning_indexer_quant": "LightningIndexerQuant",
@@ -62,7 +64,7 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "fused_gdn_gating_patch": "fused_gdn_gating_kernel",
     "fused_qkvzba_split_reshape_cat": "fused_qkvzba_split_reshape_cat_kernel",
     "layer_norm_fwd_npu": "_layer_norm_fwd_1pass_kernel_npu",
-    "l2norm_fwd": "l2norm_fwd_kernel2_loop",
+    "l2norm_fwd": "",  # of vLLM and of vLLM-Ascend; their kernels are recorded by their own names
     "triton_q_rms": "triton_rms_kernel",
     "causal_conv1d_update_npu": "_causal_conv1d_update_kernel_npu_tiled",
     "chunk_local_cumsum": "chunk_local_cumsum_scalar_kernel",

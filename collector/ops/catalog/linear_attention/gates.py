@@ -201,6 +201,13 @@ L2NORM_LOOP = OpSpec(
     ),
 )
 
+# By vLLM's own function, where vLLM-Ascend does not replace it.
+L2NORM = replace(
+    L2NORM_LOOP,
+    kernel="l2norm_fwd_kernel2",
+    call="vllm.model_executor.layers.fla.ops.l2norm.l2norm_fwd",
+)
+
 
 def _rms_build(case: Case, make: TensorMaker) -> Call:
     """Build the call; the function takes rows as heads of tokens, and views them as rows."""

@@ -1,33 +1,14 @@
 """Rotary position embeddings with tables of half-width cos and sin, in vLLM's format."""
 
-import re
-from math import gcd, tau
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
+from collector.ops.catalog.rotary._tables import make_table, rotate_first_dims
 from collector.ops.parts import like
 from collector.ops.parts.tensors import make_positions, per_element
-from collector.ops.slots import elements, given, input_shape, output_shape, outputs_agree
+from collector.ops.slots import elements, given, input_shape, outputs_agree
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
-
-# Tables of half-width cos and sin, in vLLM's format, and rotation by them.
-
-
-def make_table(make: TensorMaker, rows: int, size: int, dtype: str) -> Any:
-    """Return a table with one row per position: cos, then sin, as in vLLM."""
-    angles = make.uniform((rows, size // 2), "FLOAT", 0.0, tau)
-    return make.torch.cat((angles.cos(), angles.sin()), -1).to(make.dtype(dtype))
-
-
-def rotate_first_dims(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
-    """Rotate the first dimensions of x by half-width cos and sin, in float32 and in place."""
-    half = cos.shape[-1]
-    a, b = x[..., :half].float(), x[..., half : 2 * half].float()
-    x[..., : 2 * half] = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-    return x
-
 
 # Rotary positions of queries and keys in place, looked up in a table by each token's position.
 #
@@ -143,134 +124,6 @@ TRITON_ROPE_SISO = OpSpec(
         rules.one_dtype((1, 2), ()),
     ),
 )
-
-# A projection's row split into queries, keys and values; queries and keys normalised and rotated.
-#
-# A profile names the projection and the size of the rotation, in some cases also the table of
-# positions; the heads follow from the outputs. Where only part of a head is rotated, the column
-# `Runtime head_dim` records the size of a head. vLLM-Ascend uses this kernel for few tokens and
-# another one for many.
-_EPSILON = 1e-6
-_FEWEST_ROWS = 2048  # of a table that is not in the row
-_TABLE = 2
-_HEAD = RUNTIME_PREFIX + "head_dim"
-_SIZE = re.compile(r"[1-9][0-9]{0,5}")
-
-
-def head_size(width: int, narrow: int, rotary: int, recorded_size: str | None = None) -> int:
-    """Return the size of a head: the recorded one, if it divides queries and keys; else 0.
-
-    Without a recorded size: the rotation's size where it divides both, or the next larger common
-    divisor."""
-    if recorded_size is not None:
-        size = int(recorded_size) if _SIZE.fullmatch(recorded_size) else 0
-        return 0 if size < rotary or width % size or narrow % size else size
-    common = gcd(width, narrow)
-    return next((size for size in range(rotary, common + 1) if common % size == 0), 0)
-
-
-def _widths(case: Case) -> tuple[int, int, int]:
-    """Return the widths of queries, keys and the rotation; 0 where the row does not record one."""
-    query, key, rotary = output_shape(case, 0), output_shape(case, 1), input_shape(case, 1)
-    sizes = [shape[-1] if shape else 0 for shape in (query, key, rotary)]
-    return sizes[0], sizes[1], sizes[2]
-
-
-def _rows(case: Case) -> int:
-    tables = [shape[0] for shape in (input_shape(case, 1), input_shape(case, _TABLE)) if shape[1:]]
-    return tables[0] if tables else max(input_shape(case, 0)[0], _FEWEST_ROWS)
-
-
-def _split_build(case: Case, make: TensorMaker) -> Call:
-    qkv, rotary, *_ = case.inputs or ()
-    queries, keys, size = _widths(case)
-    rows, head = _rows(case), head_size(queries, keys, size, case.attribute(_HEAD))
-    return Call(
-        input=like.normal(qkv, make),
-        cos_sin_cache=make_table(make, rows, size, rotary.dtype),
-        positions=make.integers(input_shape(case, 0)[:1], "INT64", 0, rows),
-        q_weight=make.normal((head,), qkv.dtype),
-        k_weight=make.normal((head,), qkv.dtype),
-        q_hidden_size=queries,
-        kv_hidden_size=keys,
-        head_dim=head,
-        eps=_EPSILON,
-    )
-
-
-def _split_reference(torch: Any, **given: Any) -> Any:
-    widths = [given["q_hidden_size"], given["kv_hidden_size"], given["kv_hidden_size"]]
-    *queries_and_keys, value = given["input"].split(widths, -1)
-    table = given["cos_sin_cache"].index_select(0, given["positions"])
-    cos, sin = table.float().unsqueeze(1).chunk(2, -1)
-    results = []
-    for x, weight in zip(queries_and_keys, (given["q_weight"], given["k_weight"]), strict=True):
-        heads = x.unflatten(-1, (-1, given["head_dim"])).float()
-        rstd = heads.square().mean(-1, keepdim=True).add_(given["eps"]).rsqrt_()
-        turned = rotate_first_dims(torch, (heads * rstd).mul_(weight), cos, sin)
-        results.append(turned.flatten(-2).to(x.dtype))
-    return *results, value.contiguous()
-
-
-def _flops(case: Case) -> int:
-    """Return the operations: per element of queries and keys 4 to normalise and 3 to rotate."""
-    queries, keys, _ = _widths(case)
-    return 7 * input_shape(case, 0)[0] * (queries + keys)
-
-
-def _split_traffic(case: Case) -> int:
-    """Return the bytes: the row read and written, and a row of the table for each token."""
-    qkv, rotary = (case.inputs or ())[:2]
-    read = input_shape(case, 0)[0] * _widths(case)[2]
-    return 2 * qkv.size_bytes + rules.accepted(rotary.known_dtype).bytes_of(read)
-
-
-def _split_fits(case: Case) -> bool:
-    qkv, rotary, table = (input_shape(case, i) for i in range(3))
-    queries, keys, size = _widths(case)
-    if len(qkv) != 2 or len(rotary) not in (1, 2) or len(table) not in (0, 1, 2):
-        return False
-    if not queries or not keys or size < 2 or size % 2 or qkv[1] != queries + 2 * keys:
-        return False
-    is_table = table[1:] in ((), (size,))
-    return is_table and outputs_agree(case, (qkv[0], queries), (qkv[0], keys), (qkv[0], keys))
-
-
-def _heads_fit(case: Case) -> bool:
-    queries, keys, size = _widths(case)
-    return queries % keys == 0 and head_size(queries, keys, size, case.attribute(_HEAD)) > 0
-
-
-SPLIT_QKV_RMSNORM_ROPE_KERNEL = OpSpec(
-    kernel="split_qkv_rmsnorm_rope_kernel",
-    call="torch.ops.vllm.qkv_rmsnorm_rope",
-    assumes="any position of the table for each token",
-    slots=("qkv", "rope", "table"),
-    optional=frozenset({_TABLE}),
-    reference=_split_reference,
-    build=_split_build,
-    flops=_flops,
-    traffic=_split_traffic,
-    npu=NpuCall(needs=frozenset({Need.TRITON})),
-    constraints=(
-        Constraint(
-            "expected a projection (T, queries + keys + values) with an output for each part, "
-            "and an even size of the rotation",
-            _split_fits,
-        ),
-        Constraint(
-            "expected a head size that divides queries and keys (the rotation's size, the "
-            "next larger divisor, or a larger one from Runtime head_dim), and keys that "
-            "divide queries",
-            _heads_fit,
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0, 1)),
-        rules.inputs_are((*rules.FLOATS, "INT32", "INT64"), (_TABLE,)),
-        rules.one_dtype((0,), (0, 1, 2)),
-    ),
-)
-
 
 _QUERY, _KEY, _COS_SIN = range(1, 4)
 

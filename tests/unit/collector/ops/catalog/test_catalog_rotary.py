@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.ops.catalog.rotary.table_rope import head_size
+from collector.ops.catalog.rotary._tables import head_size
 from collector.ops.registry import find
 from tests.unit.collector.ops.conftest import assert_rejected, gradients
 
@@ -228,3 +228,86 @@ def test_queries_and_keys_are_turned_by_a_table_of_positions(torch, case_of, bui
     assert op.flops(case) == 3 * 6 * (128 + 64)
     for wrong in ("3,6;6,128;6,64;20,64", "6;6,100;6,64;20,64", "6;6,128;5,64;20,64"):
         assert_rejected(case_of(op.kernel, wrong, *cells[1:]), "npu", "positions & table")
+
+
+@pytest.mark.parametrize(("gated", "biased", "size"), [(0, True, 16), (1, False, 12)])
+def test_a_projection_is_split_and_rotated_by_three_positions(
+    torch, case_of, build, launch, gated, biased, size
+):
+    width, bias = 64 + 64 * gated + 2 * 32, "16" if biased else ""
+    case = case_of(
+        "split_qkv_rmsnorm_mrope_kernel",
+        f"3,{width};16;{bias};16;{bias};3,3,{size}",
+        ";".join(["FLOAT"] * 6),
+        f"3,64;3,32;3,32;{'3,64' if gated else ''}",
+        ";".join(["FLOAT"] * 4),
+    )
+    assert find(case.kernel_type).rejection_reason(case, "cpu") == ""
+    call = build(case)
+    named, half = call.kwargs, size // 2
+    x, wide = named["qkv"].double(), 16 * (1 + gated)
+    heads = x.view(3, -1, 16)
+    query, gate = [heads[:, at : 4 * (1 + gated) : 1 + gated] for at in (0, gated)]
+    key, value = x[:, 4 * wide : 4 * wide + 32].view(3, 2, 16), x[:, -32:]
+    sections = named["mrope_section"]
+    place = [
+        1 if i % 3 == 1 and i < 3 * sections[1] else 2 if i % 3 == 2 else 0 for i in range(half)
+    ]
+    assert [place.count(i) for i in range(3)] == sections
+    tables = torch.stack([named["cos_sin"][p][:, i::half] for i, p in enumerate(place)], -1)
+    cos, sin = tables[:, :1].double(), tables[:, 1:].double()
+    found = launch(case, call)
+    for name, part, came in (("q", query, found[0]), ("k", key, found[1])):
+        weight = named[f"{name}_weight"].double()
+        normal = torch.nn.functional.rms_norm(part, (16,), weight, 1e-6)
+        normal = normal if not biased else normal + named[f"{name}_bias"]
+        a, b = normal[..., :half], normal[..., half:size]
+        turned = torch.cat((a * cos - b * sin, b * cos + a * sin, normal[..., size:]), -1)
+        torch.testing.assert_close(came.double(), turned.flatten(1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[2].double(), value)
+    if gated:
+        torch.testing.assert_close(found[3].double(), gate.flatten(1))
+
+
+def test_a_norm_of_all_heads_follows_the_split_by_its_mean_squares(torch, case_of, build, launch):
+    split = case_of(
+        "_split_qkv_and_compute_local_qk_var_kernel",
+        *("3,96", "FLOAT", "3,64;3,16;3,16;3,2", "FLOAT;FLOAT;FLOAT;FLOAT"),
+    )
+    qkv, _ = (call := build(split)).args
+    query, key, value, squares = launch(split, call)
+    assert torch.equal(torch.cat((query, key, value), -1), qkv)
+    for at, part in enumerate((qkv[:, :64], qkv[:, 64:80])):
+        torch.testing.assert_close(squares[:, at], (part.norm(dim=-1) ** 2) / part.shape[-1])
+    cells = ";".join(["FLOAT"] * 7), "3,64;3,16", "FLOAT;FLOAT"
+    norm = case_of("_apply_global_rmsnorm_kernel", "3,64;3,16;3,8;3,8;64;16;3,2", *cells)
+    *parts, cos, sin, of_q, of_k, squares, head = (call := build(norm)).args
+    assert head == 8
+    for at, (x, weight) in enumerate(zip(parts, (of_q, of_k), strict=True)):
+        normal = x.double() * weight / (squares[:, at : at + 1].double() + 1e-6).sqrt()
+        turned = halves_turned(torch, normal.view(3, -1, 8), cos[:, None, :4], sin[:, None, :4])
+        close(torch, launch(norm, call)[at], turned.flatten(1))
+
+
+@pytest.mark.fast
+def test_projections_whose_parts_do_not_fit_are_refused(case_of):
+    real = ";".join(["DT_BF16"] * 6)
+    for kernel, inputs, dtypes, outputs, written in (
+        # more than queries, keys and values, and no gate
+        ("split_qkv_rmsnorm_mrope_kernel", "3,320;32;;32;;3,3,16", real, "3,128;3,32;3,32;", "4"),
+        # a bias for queries alone
+        ("split_qkv_rmsnorm_mrope_kernel", "3,192;32;32;32;;3,3,16", real, "3,128;3,32;3,32;", "4"),
+        # one position for each token
+        ("split_qkv_rmsnorm_mrope_kernel", "3,192;32;;32;;1,3,16", real, "3,128;3,32;3,32;", "4"),
+        (
+            "_split_qkv_and_compute_local_qk_var_kernel",
+            *("3,760", "DT_BF16", "3,512;3,128;3,128;3,2", "4"),
+        ),
+        (
+            "_apply_global_rmsnorm_kernel",
+            "3,512;3,128;3,640;3,640;512;128;3,2",  # more than a head is rotated
+            *(f"{real};FLOAT", "3,512;3,128", "2"),
+        ),
+    ):
+        case = case_of(kernel, inputs, dtypes, outputs, ";".join(["DT_BF16"] * int(written)))
+        assert "expected" in find(kernel).rejection_reason(case, "npu"), inputs

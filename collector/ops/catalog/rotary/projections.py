@@ -1,0 +1,401 @@
+"""Kernels that split a projection into queries, keys and values, and normalise and rotate them."""
+
+from typing import Any
+
+from collector.model.case import Case
+from collector.model.vocabulary import RUNTIME_PREFIX
+from collector.ops import rules
+from collector.ops.catalog.rotary._tables import head_size, make_table, rotate_first_dims
+from collector.ops.parts import like
+from collector.ops.parts.tensors import make_positions
+from collector.ops.slots import elements, given, input_shape, output_shape, outputs_agree
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+
+# By a table of positions.
+#
+# A profile names the projection and the size of the rotation, in some cases also the table; the
+# heads follow from the outputs. Where only part of a head is rotated, the column `Runtime head_dim`
+# records the size of a head. vLLM-Ascend uses this kernel for few tokens and another one for many.
+_EPSILON = 1e-6
+_FEWEST_ROWS = 2048  # of a table that is not in the row
+_TABLE = 2
+_HEAD = RUNTIME_PREFIX + "head_dim"
+
+
+def _widths(case: Case) -> tuple[int, int, int]:
+    """Return the widths of queries, keys and the rotation; 0 where the row does not record one."""
+    query, key, rotary = output_shape(case, 0), output_shape(case, 1), input_shape(case, 1)
+    sizes = [shape[-1] if shape else 0 for shape in (query, key, rotary)]
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _rows(case: Case) -> int:
+    tables = [shape[0] for shape in (input_shape(case, 1), input_shape(case, _TABLE)) if shape[1:]]
+    return tables[0] if tables else max(input_shape(case, 0)[0], _FEWEST_ROWS)
+
+
+def _split_build(case: Case, make: TensorMaker) -> Call:
+    qkv, rotary, *_ = case.inputs or ()
+    queries, keys, size = _widths(case)
+    rows, head = _rows(case), head_size(queries, keys, size, case.attribute(_HEAD))
+    return Call(
+        input=like.normal(qkv, make),
+        cos_sin_cache=make_table(make, rows, size, rotary.dtype),
+        positions=make.integers(input_shape(case, 0)[:1], "INT64", 0, rows),
+        q_weight=make.normal((head,), qkv.dtype),
+        k_weight=make.normal((head,), qkv.dtype),
+        q_hidden_size=queries,
+        kv_hidden_size=keys,
+        head_dim=head,
+        eps=_EPSILON,
+    )
+
+
+def _split_reference(torch: Any, **given: Any) -> Any:
+    widths = [given["q_hidden_size"], given["kv_hidden_size"], given["kv_hidden_size"]]
+    *queries_and_keys, value = given["input"].split(widths, -1)
+    table = given["cos_sin_cache"].index_select(0, given["positions"])
+    cos, sin = table.float().unsqueeze(1).chunk(2, -1)
+    results = []
+    for x, weight in zip(queries_and_keys, (given["q_weight"], given["k_weight"]), strict=True):
+        heads = x.unflatten(-1, (-1, given["head_dim"])).float()
+        rstd = heads.square().mean(-1, keepdim=True).add_(given["eps"]).rsqrt_()
+        turned = rotate_first_dims(torch, (heads * rstd).mul_(weight), cos, sin)
+        results.append(turned.flatten(-2).to(x.dtype))
+    return *results, value.contiguous()
+
+
+def _flops(case: Case) -> int:
+    """Return the operations: per element of queries and keys 4 to normalise and 3 to rotate."""
+    queries, keys, _ = _widths(case)
+    return 7 * input_shape(case, 0)[0] * (queries + keys)
+
+
+def _split_traffic(case: Case) -> int:
+    """Return the bytes: the row read and written, and a row of the table for each token."""
+    qkv, rotary = (case.inputs or ())[:2]
+    read = input_shape(case, 0)[0] * _widths(case)[2]
+    return 2 * qkv.size_bytes + rules.accepted(rotary.known_dtype).bytes_of(read)
+
+
+def _split_fits(case: Case) -> bool:
+    qkv, rotary, table = (input_shape(case, i) for i in range(3))
+    queries, keys, size = _widths(case)
+    if len(qkv) != 2 or len(rotary) not in (1, 2) or len(table) not in (0, 1, 2):
+        return False
+    if not queries or not keys or size < 2 or size % 2 or qkv[1] != queries + 2 * keys:
+        return False
+    is_table = table[1:] in ((), (size,))
+    return is_table and outputs_agree(case, (qkv[0], queries), (qkv[0], keys), (qkv[0], keys))
+
+
+def _heads_fit(case: Case) -> bool:
+    queries, keys, size = _widths(case)
+    return queries % keys == 0 and head_size(queries, keys, size, case.attribute(_HEAD)) > 0
+
+
+SPLIT_QKV_RMSNORM_ROPE_KERNEL = OpSpec(
+    kernel="split_qkv_rmsnorm_rope_kernel",
+    call="torch.ops.vllm.qkv_rmsnorm_rope",
+    assumes="any position of the table for each token",
+    slots=("qkv", "rope", "table"),
+    optional=frozenset({_TABLE}),
+    reference=_split_reference,
+    build=_split_build,
+    flops=_flops,
+    traffic=_split_traffic,
+    npu=NpuCall(needs=frozenset({Need.TRITON})),
+    constraints=(
+        Constraint(
+            "expected a projection (T, queries + keys + values) with an output for each part, "
+            "and an even size of the rotation",
+            _split_fits,
+        ),
+        Constraint(
+            "expected a head size that divides queries and keys (the rotation's size, the "
+            "next larger divisor, or a larger one from Runtime head_dim), and keys that "
+            "divide queries",
+            _heads_fit,
+        ),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0, 1)),
+        rules.inputs_are((*rules.FLOATS, "INT32", "INT64"), (_TABLE,)),
+        rules.one_dtype((0,), (0, 1, 2)),
+    ),
+)
+
+
+# By cos and sin of a token's three positions, of which each pair of numbers takes one, in turn:
+# models of images and their decoders. Profiles show no tensors of it: its rows are those of a
+# recording. A row does not record how many pairs each position has: a third of them.
+_Q_WEIGHT, _Q_BIAS, _K_WEIGHT, _K_BIAS, _COS_SIN = range(1, 6)
+_GATE = 3  # an output
+
+
+def _mrope_build(case: Case, make: TensorMaker) -> Call:
+    slots = case.inputs or ()
+    tokens, size = input_shape(case, _COS_SIN)[1:]
+    head = input_shape(case, _Q_WEIGHT)[0]
+    queries, keys, _ = _widths(case)
+    tables = [make_table(make, tokens, size, slots[_COS_SIN].dtype) for _ in range(3)]
+    third = size // 6
+    return Call(
+        qkv=like.normal(slots[0], make),
+        q_weight=like.uniform(slots[_Q_WEIGHT], make, 0.5, 1.5),
+        k_weight=like.uniform(slots[_K_WEIGHT], make, 0.5, 1.5),
+        cos_sin=make.torch.stack(tables),
+        num_q_heads=queries // head,
+        num_kv_heads=keys // head,
+        head_size=head,
+        eps=_EPSILON,
+        mrope_section=[size // 2 - 2 * third, third, third],
+        is_interleaved=True,
+        rope_dim=size,
+        q_bias=like.normal(given(case, _Q_BIAS), make),
+        k_bias=like.normal(given(case, _K_BIAS), make),
+        has_gate=bool(output_shape(case, _GATE)),
+    )
+
+
+def _chosen(halves: Any, sections: list[int]) -> Any:
+    """Return cos or sin of one position for each pair: of the second and third in turn."""
+    first, second, third = halves
+    first = first.clone()
+    for at, (other, size) in enumerate(zip((second, third), sections[1:], strict=True), 1):
+        own = slice(at, 3 * size + 1, 3)
+        first[:, own] = other[:, own]
+    return first.unsqueeze(1)
+
+
+def _normalised(x: Any, weight: Any, bias: Any, head: int, eps: float) -> Any:
+    """Return heads of a mean square of 1, in float32."""
+    heads = x.unflatten(-1, (-1, head)).float()
+    heads = (heads * heads.square().mean(-1, keepdim=True).add_(eps).rsqrt_()).mul_(weight)
+    return heads if bias is None else heads.add_(bias)
+
+
+def _mrope_reference(torch: Any, **named: Any) -> Any:
+    qkv, head, sections = named["qkv"], named["head_size"], named["mrope_section"]
+    queries, keys = named["num_q_heads"] * head, named["num_kv_heads"] * head
+    gates = queries if named["has_gate"] else 0
+    query, key, value = qkv.split((queries + gates, keys, keys), -1)
+    query, gate = query.unflatten(-1, (named["num_q_heads"], -1)).split(
+        (head, head if gates else 0), -1
+    )
+    cos, sin = (_chosen(half.float(), sections) for half in named["cos_sin"].chunk(2, -1))
+    results = []
+    for x, name in ((query.flatten(1), "q"), (key, "k")):
+        heads = _normalised(x, named[f"{name}_weight"], named[f"{name}_bias"], head, named["eps"])
+        results.append(rotate_first_dims(torch, heads, cos, sin).flatten(1).to(qkv.dtype))
+    return *results, value.contiguous(), gate.flatten(1) if gates else None
+
+
+def _mrope_fits(case: Case) -> bool:
+    qkv, weight, other, cos_sin = (
+        input_shape(case, i) for i in (0, _Q_WEIGHT, _K_WEIGHT, _COS_SIN)
+    )
+    biases = [input_shape(case, i) for i in (_Q_BIAS, _K_BIAS)]
+    queries, keys, _ = _widths(case)
+    gate = output_shape(case, _GATE) or ()
+    if len(qkv) != 2 or len(weight) != 1 or weight != other or not queries or not keys:
+        return False
+    if cos_sin[:2] != (3, qkv[0]) or len(cos_sin) != 3 or biases not in ([()] * 2, [weight] * 2):
+        return False
+    head, size = weight[0], cos_sin[2]
+    is_rotated = 6 <= size <= head and size % 2 == 0 and queries % head == keys % head == 0
+    is_whole = qkv[1] == queries + 2 * keys + (gate[1] if gate else 0)
+    is_gated = gate in ((), (qkv[0], queries))
+    parts = [(qkv[0], width) for width in (queries, keys, keys)]
+    return is_rotated and is_whole and is_gated and outputs_agree(case, *parts)
+
+
+SPLIT_QKV_RMSNORM_MROPE_KERNEL = OpSpec(
+    kernel="split_qkv_rmsnorm_mrope_kernel",
+    call="torch.ops.vllm.triton_split_qkv_rmsnorm_mrope",
+    assumes="a third of the pairs for each position",
+    slots=("qkv", "q_weight", "q_bias", "k_weight", "k_bias", "cos_sin"),
+    optional=frozenset({_Q_BIAS, _K_BIAS}),
+    optional_outputs=frozenset({_GATE}),
+    reference=_mrope_reference,
+    build=_mrope_build,
+    flops=_flops,
+    npu=NpuCall(needs=frozenset({Need.TRITON})),
+    constraints=(
+        Constraint(
+            "expected a projection (T, queries + gates + keys + values) with an output for each "
+            "part, weights (D) and cos and sin (3,T, D or less, even)",
+            _mrope_fits,
+        ),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0, _Q_WEIGHT, _K_WEIGHT, _COS_SIN)),
+        rules.one_dtype((_Q_WEIGHT, _Q_BIAS, _K_WEIGHT, _K_BIAS), ()),
+        rules.one_dtype((0,), (0, 1, 2, 3)),
+    ),
+)
+
+# Where a norm is of all heads of all ranks (MiniMax-M2), one function launches two kernels: the
+# split, with the mean squares of a rank, and the norm and the rotation, which follow the sum over
+# the ranks. Rows do not record the size of a head: 128, if that fits.
+_HEAD_SIZE = 128
+_APPLIED = ("q", "k", "cos", "sin", "q_weight", "k_weight", "variances")
+_COS, _SIN, _OF_Q, _OF_K, _VARIANCES = range(2, 7)
+
+
+def _head(case: Case, queries: int, keys: int, rotary: int) -> int:
+    recorded = case.attribute(_HEAD)
+    if recorded is None and rotary <= _HEAD_SIZE and queries % _HEAD_SIZE == keys % _HEAD_SIZE == 0:
+        return _HEAD_SIZE
+    return head_size(queries, keys, rotary, recorded)
+
+
+def _global_call(make: TensorMaker, qkv: Any, widths: tuple[int, int], **named: Any) -> Call:
+    """Build the call of a function of one rank, and zeros in place of the mean squares, which it
+    does not return."""
+    return Call(
+        input=qkv,
+        q_hidden_size=widths[0],
+        kv_hidden_size=widths[1],
+        eps=_EPSILON,
+        tp_world=1,
+        variances=make.torch.zeros_like(qkv[:, :2], dtype=make.torch.float32),
+        **named,
+    )
+
+
+def _local_build(case: Case, make: TensorMaker) -> Call:
+    return Call(like.normal((case.inputs or ())[0], make), _widths(case)[:2])
+
+
+def _local_npu_build(case: Case, make: TensorMaker) -> Call:
+    qkv, (queries, keys, _) = (case.inputs or ())[0], _widths(case)
+    head = _head(case, queries, keys, 2)
+    cos, sin = make_positions(make, (input_shape(case, 0)[0], head // 2 * 2), qkv.dtype)
+    weights = {
+        f"{x}_weight": make.normal((w,), qkv.dtype) for x, w in (("q", queries), ("k", keys))
+    }
+    rotation = {"cos": cos, "sin": sin, "head_dim": head, "rotary_dim": head // 2 * 2}
+    return _global_call(make, like.normal(qkv, make), (queries, keys), **weights, **rotation)
+
+
+def _local_reference(torch: Any, qkv: Any, widths: tuple[int, int]) -> Any:
+    parts = qkv.split((*widths, widths[1]), -1)
+    squares = [part.float().square().mean(-1) for part in parts[:2]]
+    return *(part.contiguous() for part in parts), torch.stack(squares, -1)
+
+
+def _local_fits(case: Case) -> bool:
+    qkv, (queries, keys, _) = input_shape(case, 0), _widths(case)
+    if len(qkv) != 2 or not queries or not keys or qkv[1] != queries + 2 * keys:
+        return False
+    parts = [(qkv[0], width) for width in (queries, keys, keys, 2)]
+    return outputs_agree(case, *parts) and _head(case, queries, keys, 2) > 0
+
+
+def _local_run(api: Any, *, variances: Any, **named: Any) -> Any:
+    return *api(**named), variances
+
+
+SPLIT_QKV_LOCAL_QK_VAR_KERNEL = OpSpec(
+    kernel="_split_qkv_and_compute_local_qk_var_kernel",
+    call="torch.ops.vllm.split_qkv_tp_rmsnorm_rope",
+    assumes="heads of 128 if Runtime head_dim records no other size",
+    slots=("qkv",),
+    reference=_local_reference,
+    build=_local_build,
+    flops=lambda case: 2 * input_shape(case, 0)[0] * sum(_widths(case)[:2]),
+    npu=NpuCall(run=_local_run, build=_local_npu_build, needs=frozenset({Need.TRITON})),
+    constraints=(
+        Constraint(
+            "expected a projection (T, queries + keys + values), an output for each part, and mean "
+            "squares (T,2)",
+            _local_fits,
+        ),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0,)),
+        rules.one_dtype((0,), (0, 1, 2)),
+        rules.outputs_are(("FLOAT",), (3,)),
+    ),
+)
+
+
+def _global_build(case: Case, make: TensorMaker) -> Call:
+    slots = case.inputs or ()
+    cos, sin = make_positions(make, input_shape(case, _COS), slots[_COS].dtype)
+    widths = input_shape(case, 0)[1], input_shape(case, 1)[1]
+    return Call(
+        *(like.normal(slot, make) for slot in slots[:2]),
+        *(cos, sin),
+        *(like.uniform(slots[i], make, 0.5, 1.5) for i in (_OF_Q, _OF_K)),
+        like.uniform(slots[_VARIANCES], make, 0.5, 1.5),
+        _head(case, *widths, input_shape(case, _COS)[1]),
+    )
+
+
+def _global_npu_build(case: Case, make: TensorMaker) -> Call:
+    slots, (tokens, queries) = case.inputs or (), input_shape(case, 0)
+    keys, rotary = input_shape(case, 1)[1], input_shape(case, _COS)[1]
+    cos, sin = make_positions(make, input_shape(case, _COS), slots[_COS].dtype)
+    return _global_call(
+        make,
+        make.normal((tokens, queries + 2 * keys), slots[0].dtype),
+        (queries, keys),
+        q_weight=like.uniform(slots[_OF_Q], make, 0.5, 1.5),
+        k_weight=like.uniform(slots[_OF_K], make, 0.5, 1.5),
+        cos=cos,
+        sin=sin,
+        head_dim=_head(case, queries, keys, rotary),
+        rotary_dim=rotary,
+    )
+
+
+def _global_reference(torch: Any, *tensors: Any) -> Any:
+    *queries_and_keys, cos, sin, of_q, of_k, variances, head = tensors
+    half, results = cos.shape[1] // 2, []
+    for at, (x, weight) in enumerate(zip(queries_and_keys, (of_q, of_k), strict=True)):
+        scale = variances[:, at : at + 1].add(_EPSILON).rsqrt_()
+        heads = (x.float() * scale).mul_(weight).unflatten(-1, (-1, head))
+        turned = rotate_first_dims(torch, heads, cos[:, None, :half], sin[:, None, :half])
+        results.append(turned.flatten(1).to(x.dtype))
+    return tuple(results)
+
+
+def _global_fits(case: Case) -> bool:
+    query, key, cos, sin, of_q, of_k, variances = (input_shape(case, i) for i in range(7))
+    if len(query) != 2 or len(key) != 2 or len(cos) != 2 or cos != sin or cos[1] % 2:
+        return False
+    is_whole = key[0] == cos[0] == query[0] and variances == (query[0], 2)
+    is_fitting = is_whole and (of_q, of_k) == (query[1:], key[1:])
+    is_fitting = is_fitting and outputs_agree(case, query, key)
+    return is_fitting and min(*query, *key, *cos) > 0 and _head(case, query[1], key[1], cos[1]) > 0
+
+
+APPLY_GLOBAL_RMSNORM_KERNEL = OpSpec(
+    kernel="_apply_global_rmsnorm_kernel",
+    call="torch.ops.vllm.split_qkv_tp_rmsnorm_rope",
+    assumes="heads of 128 if Runtime head_dim records no other size",
+    slots=_APPLIED,
+    reference=_global_reference,
+    build=_global_build,
+    flops=lambda case: 5 * sum(elements(input_shape(case, i)) for i in range(2)),
+    traffic=lambda case: sum(
+        slot.size_bytes * (2 if i < 2 else 1) for i, slot in enumerate(case.inputs or ())
+    ),
+    npu=NpuCall(
+        run=lambda api, *, variances, **named: api(**named)[:2],
+        build=_global_npu_build,
+        needs=frozenset({Need.TRITON}),
+    ),
+    constraints=(
+        Constraint(
+            "expected queries and keys (T,N), cos and sin (T, a head or less, even), weights (N), "
+            "mean squares (T,2), and outputs like queries and keys",
+            _global_fits,
+        ),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0, _COS, _OF_Q)),
+        rules.inputs_are(("FLOAT",), (_VARIANCES,)),
+        rules.one_dtype((0, 1), (0, 1)),
+        rules.one_dtype((_COS, _SIN), ()),
+        rules.one_dtype((_OF_Q, _OF_K), ()),
+    ),
+)
