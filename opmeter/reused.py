@@ -82,7 +82,7 @@ class ReusedCases:
         reach = max(high_us / mean_us, known.value_us / known.low_us)
         low, high = kernel.ratio.interval()
         note = (
-            f"reused of {record.of}, version {record.head_commit}: x{kernel.ratio.ratio:.3f} "
+            f"reused from {record.of}, version {record.head_commit}: x{kernel.ratio.ratio:.3f} "
             f"[{low:.3f}, {high:.3f}] of {kernel.ratio.cases} measured cases"
         )
         return Answer(

@@ -104,6 +104,7 @@ _KINDS = (
     (keys.SHOWN, "shown cases"),
     (keys.SNAPSHOTS, "CSV trees"),
     (keys.VERSIONS, "indexes and manifests"),
+    (keys.REUSED, "records of reused cases"),
     (keys.CAMPAIGNS, "campaigns"),
 )
 

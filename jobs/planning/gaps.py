@@ -172,7 +172,7 @@ def _left_out_lines(plan: Plan) -> list[str]:
         reused = counted(forecast.left_out - forecast.unsure, "case is", "cases are")
         waiting = f", {forecast.unsure:,} wait for a sample of {forecast.learning:,}"
         return [
-            f"upgrade    {reused} reused of {old.version_path}, equal within "
+            f"upgrade    {reused} reused from {old.version_path}, equal within "
             f"{old.margin:.3g}{waiting if forecast.unsure else ''}{more}"
         ]
     return [

@@ -393,7 +393,7 @@ def _density(plan: Plan) -> list[str]:
     if (old := plan.upgrade_from) is not None:
         waiting = f"; {texts.unsure:,} wait for the results of a sample" if texts.unsure else ""
         return [
-            f"upgrade     {counted(predicted, 'case is', 'cases are')} reused of "
+            f"upgrade     {counted(predicted, 'case is', 'cases are')} reused from "
             f"{old.version_path}: their kernels are equal within {old.margin:.3g}{waiting}"
         ]
     share = "all" if not texts.unsure else f"{predicted:,}" if predicted else "none"

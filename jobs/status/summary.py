@@ -123,8 +123,9 @@ def summarise(
     disturbances = [disturbance for disturbance in known if disturbance is not None]
     watched = sum(known.watched for known in disturbances)
     clean = sum(known.clean for known in disturbances)
-    left_out = _REUSED if plan.upgrade_from is not None else _LEFT_OUT
-    not_measured = left_out if plan.forecast.left_out else _NOT_MEASURED
+    not_measured = _LEFT_OUT if plan.forecast.left_out else _NOT_MEASURED
+    if plan.upgrade_from is not None and plan.forecast.left_out:
+        not_measured = _WAITING if plan.forecast.unsure else _REUSED
     failures: dict[tuple[str, str, str], list[Weight]] = defaultdict(list)
     for case, weight in weights.items():
         if case not in good:
@@ -213,7 +214,8 @@ class _CaseOutcome:
 
 _NOT_MEASURED = _CaseOutcome(NEVER_TRIED, "not measured", False)
 _LEFT_OUT = replace(_NOT_MEASURED, reason="not measured: `density` leaves cases of curves out")
-_REUSED = replace(_NOT_MEASURED, reason="not measured: reused of the older stack, or for a sample")
+_REUSED = replace(_NOT_MEASURED, reason="not measured: reused from the older stack")
+_WAITING = replace(_NOT_MEASURED, reason="not measured: it waits for the results of a sample")
 
 
 def _records(

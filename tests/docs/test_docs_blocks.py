@@ -115,9 +115,15 @@ def _bucket(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _npu_host(folder: Path) -> dict[str, str]:
-    """Return the environment of a host with two devices on the recording runtime."""
+    """Return the environment of a host with two devices on the recording runtime, and a newer CANN
+    in the folder NEW_CANN."""
     try:
         fake = build_fake_cann()
     except NoRecordingRuntime as error:
         lacking(str(error))
-    return npu_host(fake, folder, devices=2, log=folder / "calls") | {TIMES: PHYSICAL}
+    host = npu_host(fake, folder, devices=2, log=folder / "calls") | {TIMES: PHYSICAL}
+    newer = folder / "cann-9.0.0"
+    newer.mkdir()
+    (newer / "version.info").write_text("version=9.0.0\n")
+    (newer / "set_env.sh").write_text(f"export ASCEND_TOOLKIT_HOME={newer}\n")
+    return host | {"NEW_CANN": str(newer)}
