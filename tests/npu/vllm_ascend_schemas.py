@@ -194,8 +194,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     ),
     "vllm_ascend.ops.triton.rms_norm.triton_q_rms": lambda x, eps: x.new_empty(x.shape),
     f"{_FLA}.l2norm.l2norm_fwd": lambda x: _of_length_1("l2norm_fwd_kernel2_loop", x),
-    "vllm.model_executor.layers.fla.ops.l2norm.l2norm_fwd": lambda x: (
-        _of_length_1("l2norm_fwd_kernel2", x)
+    "vllm.model_executor.layers.fla.ops.l2norm.l2norm_fwd": lambda x: _of_length_1(
+        "l2norm_fwd_kernel2", x
     ),
     f"{_FLA}.fused_qkvzba_split_reshape.fused_qkvzba_split_reshape_cat": (
         lambda qkvz, ba, keys, heads, key_size, size: (
