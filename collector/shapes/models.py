@@ -402,6 +402,11 @@ def bundled_decoder(word: str) -> Decoder | None:
 
 def unknown_model(word: str) -> BadInput:
     """Return the error for a word that is neither a name nor a file of a model."""
+    if word in bundled_configs():
+        return BadInput(
+            f"model {word!r}: no kernel set describes its step; record it: "
+            f"opmeter model record {word} --output {word}.json.gz"
+        )
     known = ", ".join(bundled_configs())
     return BadInput(f"unknown model {word!r}: expected one of {known}, or a config.json")
 

@@ -476,3 +476,10 @@ def test_the_kernels_of_a_set_are_declared_operators_or_of_gangs(release):
         if isinstance(pattern.launch, KernelPattern):
             assert find(pattern.launch.kernel) or pattern.launch.kernel in KERNELS
         assert pattern.source in ("profile", "code")
+
+
+def test_a_bundled_model_without_a_kernel_set_is_to_be_recorded():
+    with pytest.raises(BadInput, match="record it: opmeter model record qwen3-next-80b-a3b"):
+        find_decoder("qwen3-next-80b-a3b")
+    with pytest.raises(BadInput, match="unknown model 'nope'"):
+        find_decoder("nope")
