@@ -141,6 +141,10 @@ class _TimedCalls(ReferenceCalls):
 def open_accelerator() -> tuple[str, Any]:
     """Return the type of torch's accelerator and its module. Raises BadInput if there is none, or
     if its events cannot time."""
+    if not hasattr(torch, "accelerator"):
+        raise BadInput(
+            f"torch {torch.__version__} cannot name its accelerator: install 2.6 or later"
+        )
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if found is None:
         raise BadInput("torch has no accelerator here: install the extension of its device")
