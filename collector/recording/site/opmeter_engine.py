@@ -25,6 +25,7 @@ from pathlib import Path
 
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 _MOST_ATTEMPTS = 4
+_STEPS_IN_FLIGHT = 2  # of an engine that schedules before it has the tokens of the last step
 _LONGEST_REASON = 300  # characters
 _added = []  # lengths of all requests so far, whose number names the next one
 
@@ -74,8 +75,12 @@ def _run_in(folder):
 
 
 def _run(request):
+    from opmeter_hooks import TOKENS
     from vllm import LLM
 
+    if "speculative_config" not in request["engine"]:  # drafts have graphs of their own
+        groups = [decoding + prompts for decoding, prompts in map(_groups, request["passes"])]
+        TOKENS.update(sum(new for new, _ in group) for group in groups)
     llm = LLM(**request["engine"])
     passes = [_pass(llm, one, request["sampling"]) for one in request["passes"]]
     return {"passes": passes, "settings": _settings(llm)}
@@ -123,29 +128,42 @@ def _step(llm, lengths, decoding, prompts, sampling):
     steps = 3 + sum(lengths) // 1024 + parts
     scheduler.long_prefill_token_threshold = 0 if decoding else part
     most = 1 + steps * max((queries for queries, _ in decoding), default=0)
-    for length in lengths:
-        _add(engine, length, most, sampling)
-    waiting = prompts
-    while waiting or engine.has_unfinished_requests():
+    names = [_add(engine, length, most, sampling) for length in lengths]
+    waiting, number = prompts, None
+    while number is None and (waiting or engine.has_unfinished_requests()):
         last = STEPS[-1] if len(STEPS) > first else []
         if waiting and [new for new, _ in last] == [queries for queries, _ in decoding]:
             scheduler.long_prefill_token_threshold = part
-            for _, length in prompts:
-                _add(engine, length, 1, sampling)
+            names += [_add(engine, length, 1, sampling) for _, length in prompts]
             waiting = []
         engine.step()
+        number = _number(first, decoding, prompts)
+    for _ in range(_STEPS_IN_FLIGHT):
+        if engine.has_unfinished_requests():
+            engine.step()
+    engine.abort_request(names)  # what they would decode next is not of this pass
     record_named("MARK", "end", len(STEPS))
+    if number is None:
+        shown = [[new for new, _ in step] for step in STEPS[first : first + 4]]
+        expected = sorted(new for new, _ in decoding + prompts)
+        raise RuntimeError(
+            f"no step has requests of {expected} new tokens; the first ones have {shown}"
+        )
+    return number, STEPS[number]
+
+
+def _number(first, decoding, prompts):
+    """Return the first step that has the new tokens of these requests, and these prompts."""
+    from opmeter_hooks import STEPS
+
     expected = sorted(new for new, _ in decoding + prompts)
     for number in range(first, len(STEPS)):
         tokens = STEPS[number]
         if sorted(new for new, _ in tokens) == expected and all(
             tokens.count(one) >= prompts.count(one) for one in prompts
         ):
-            return number, tokens
-    shown = [[new for new, _ in step] for step in STEPS[first : first + 4]]
-    raise RuntimeError(
-        f"no step has requests of {expected} new tokens; the first ones have {shown}"
-    )
+            return number
+    return None
 
 
 def _parts(prompts):
@@ -163,7 +181,9 @@ def _add(engine, length, most, sampling):
     _added.append(length)
     params = SamplingParams(max_tokens=most, ignore_eos=True, detokenize=False, **sampling)
     prompt = {"prompt_token_ids": [1 + i % 1000 for i in range(length)]}
-    engine.add_request(str(len(_added)), prompt, params)
+    name = str(len(_added))
+    engine.add_request(name, prompt, params)
+    return name
 
 
 def _settings(llm):

@@ -25,6 +25,7 @@ _LAID_OUT = ".wo_a"  # of DeepSeek-V4
 _OBJECTS = ("broadcast_object_list", "all_gather_object")
 _KEPT = []  # registrations end with their library
 STEPS = []  # (new tokens, tokens in total) of each request, by step
+TOKENS = set()  # numbers of new tokens for which graphs are captured; all if it is empty
 
 
 def after(module):
@@ -177,6 +178,21 @@ def _named_faults(module):
         faulthandler.enable()
 
     module.NPUWorker.init_device = init_device
+
+
+@after("vllm.v1.cudagraph_dispatcher")
+def _graphs_of_passes(module):
+    """Only the sizes of graphs that the passes replay are captured."""
+    dispatcher = module.CudagraphDispatcher
+    add = dispatcher.add_cudagraph_key
+
+    def add_cudagraph_key(self, mode, descriptor):
+        sizes = self._bs_to_padded_graph_size
+        needed = {sizes[n] for n in TOKENS if n < len(sizes)}
+        if not TOKENS or descriptor.num_tokens in needed:
+            add(self, mode, descriptor)
+
+    dispatcher.add_cudagraph_key = add_cudagraph_key
 
 
 @after("vllm_ascend.worker.model_runner_v1")
