@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 from collector.model.vocabulary import is_plain_format
 from collector.recording.calls import Recorded, RecordedTensor, parse_tensor
-from collector.recording.kernel_tables.movement import made_dense
+from collector.recording.kernel_tables.movement import copied, made_dense
 
 UNKNOWN = "?"
 _TOKEN = re.compile(
@@ -228,10 +228,15 @@ def _stated(call: Recorded) -> str | None:
 
 
 def _copied(call: Recorded) -> str:
-    """The layout of a copy: Cast, TensorMove, Slice or Transpose, by the view that it reads.
+    """The layout of a copy: Cast, TensorMove, Slice or Transpose, by the view that it reads, and
+    ViewCopy by the one that it writes.
 
     Of the other views it is unknown what their kernels are given."""
     target, source = call.tensors[:2]
+    if source.is_dense and copied(call.tensors) == "ViewCopy":
+        memory = f"[{prod(target.storage)}]:{target.dtype}"
+        view = "r0:INT64 r0:INT64 [1]:INT64"
+        return f"{memory} {view} 1 {view} -> {memory}"
     if source.is_dense:
         return "1 -> 0"
     if (target.dtype, target.shape) == (source.dtype, source.shape) and target.is_dense:

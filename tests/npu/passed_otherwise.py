@@ -53,6 +53,8 @@ _WAYS = (
     *_each("IndexFill", "i3", How.NUMBER, "the value"),
     *_each("MaskedFill", "i3", How.NUMBER, "the value"),
     *_each("Fill", "i1", How.ELSEWHERE, "the shape is the updated tensor's"),
+    *_each("ViewCopy", "i2 i3 i4 i6 i7 i8", How.ELSEWHERE, "of the views themselves"),
+    *_each("ViewCopy", "o1", How.UPDATED, ""),
     *_each("AsStrided", "i2 i3 i4", How.ELSEWHERE, "sizes, strides and offset are the view's"),
     *_each("Transpose", "i2", How.ELSEWHERE, "the order of dimensions is in the view's strides"),
     *_each("BroadcastTo", "i2", How.ELSEWHERE, "the shape is the updated tensor's"),

@@ -108,6 +108,72 @@ AS_STRIDED = OpSpec(
 )
 
 
+_SOURCE = 4  # before it the sizes, strides and offset of the target, after it those of the source
+
+
+def _target_strides(case: Case) -> Shape | None:
+    """Return strides of rows as far apart as the memory allows; None if the source fills it."""
+    view, memory = input_shape(case, _SOURCE), elements(input_shape(case, 0))
+    first = next((dim for dim, size in enumerate(view) if size > 1), None)
+    if first is None or not all(view):
+        return None
+    row = elements(view[first + 1 :])
+    stride = memory // view[first]
+    whole = (*_dense(view)[:first], stride, *_dense(view)[first + 1 :])
+    return whole if stride > row else None
+
+
+def _view_copy_build(case: Case, make: TensorMaker) -> Call:
+    slots = case.inputs or ()
+    memory, source = like.normal(slots[0], make), like.normal(slots[_SOURCE], make)
+    return Call(memory, memory.as_strided(source.shape, _target_strides(case)), source)
+
+
+def _view_copy_run(copy_into: Callable[..., Any], memory: Any, target: Any, source: Any) -> Any:
+    copy_into(target, source)
+    return memory
+
+
+def _view_copy_fits(case: Case) -> bool:
+    rank = (len(input_shape(case, _SOURCE)),)
+    listed = [input_shape(case, i) for i in (1, 2, 5, 6)]
+    offsets = [input_shape(case, i) for i in (3, 7)]
+    is_listed = listed == [rank] * 4 and all(one in ((), (1,)) for one in offsets)
+    return is_listed and output_shape(case) in (None, input_shape(case, 0))
+
+
+# A dense tensor that is written into a view of a larger memory: a part of the rows of a buffer. A
+# profile records the memory and the sizes, not the strides. The slots are those of CANN's open
+# sources; that the memory has one dimension is assumed.
+VIEW_COPY = OpSpec(
+    kernel="ViewCopy",
+    call="torch.Tensor.copy_",
+    assumes="rows as far apart as the memory allows",
+    slots=(
+        *("y", "dst_size", "dst_stride", "dst_storage_offset"),
+        *("x", "src_size", "src_stride", "src_storage_offset"),
+    ),
+    reference=lambda torch, *tensors: _view_copy_run(torch.Tensor.copy_, *tensors),
+    build=_view_copy_build,
+    traffic=lambda case: 2 * (case.inputs or ())[_SOURCE].size_bytes,
+    moves_data=True,
+    npu=NpuCall(run=_view_copy_run),
+    constraints=(
+        Constraint(
+            "expected sizes and strides of each dimension of input 5 and one offset, for both "
+            "tensors, and an output like the first input",
+            _view_copy_fits,
+        ),
+        rules.reads(
+            "expected memory in which the rows of input 5 are apart: else another kernel copies",
+            _target_strides,
+        ),
+        rules.inputs_are(("INT64",), (1, 2, 3, 5, 6, 7)),
+        rules.one_dtype((0, _SOURCE)),
+    ),
+)
+
+
 def _broadcast_fits(case: Case) -> bool:
     x, out = input_shape(case, 0), output_shape(case)
     return out is not None and broadcast(x, out) == out and elements(out) > elements(x)

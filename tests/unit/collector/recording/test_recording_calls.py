@@ -323,6 +323,12 @@ def test_views_indices_and_products_have_the_tensors_of_their_kernels():
     ]
 
 
+def test_a_copy_into_a_view_shows_the_memory_of_both():
+    cells = cells_of(parse_call("ACLNN aclnnInplaceCopy(f32[3,8]:ND/16,1<48>, f32[3,8]:ND)"))
+    assert cells["Input Shapes"] == '"48;2;2;1;3,8;2;2;1"'
+    assert (cells["Output Shapes"], cells["Output Data Types"]) == ('"48"', "FLOAT")
+
+
 def test_attention_to_chosen_keys_has_the_lengths_of_the_pass():
     text = "ACLNN aclnnSparseFlashAttention(bf16[4,8,512]:NCL, i32[4]:ND+1<6>, bf16[4,8,512]:NCL)"
     ((_, launch, _),) = recording_of(text).launches()

@@ -105,6 +105,25 @@ def test_a_strided_view_leaves_no_element_twice(torch, case_of, build):
         assert places.unique().numel() == view.numel()
 
 
+def test_a_copy_into_a_part_of_rows_leaves_the_rest(torch, case_of, build, launch):
+    for memory, view in ((768, "3,2,64"), (50, "3,8"), (96, "1,4,6")):
+        rank = view.count(",") + 1
+        cells = f"{memory};{rank};{rank};1;{view};{rank};{rank};1"
+        dtypes = ";".join(["FLOAT", *["INT64"] * 3, "FLOAT", *["INT64"] * 3])
+        case = case_of("ViewCopy", cells, dtypes, str(memory), "FLOAT")
+        whole, target, source = (call := build(case)).args
+        assert copied((recorded(target), recorded(source))) == "ViewCopy"
+        before, places = whole.clone(), torch.arange(memory)
+        places = places.as_strided(target.shape, target.stride()).flatten()
+        (after,) = launch(case, call)
+        assert torch.equal(after[places], source.flatten())
+        rest = torch.ones(memory, dtype=torch.bool).index_fill_(0, places, False)
+        assert int(rest.sum()) == memory - source.numel()
+        assert torch.equal(after[rest], before[rest])
+    full = case_of("ViewCopy", "24;2;2;1;3,8;2;2;1", dtypes, "24", "FLOAT")  # as TensorMove copies
+    assert "apart" in find("ViewCopy").rejection_reason(full, "cpu")
+
+
 def test_padding_is_behind_and_zero(torch, case_of, build, launch):
     case = case_of("PadV3", "2,5,3;6;", "FLOAT;INT32;FLOAT", "2,8,4", "FLOAT")
     call = build(case)
