@@ -27,10 +27,11 @@ from jobs.cli.options import (
 from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
-    from collector.database.reuse import Reuse
+    from collector.database.reuse import ReusedKernel
     from collector.model.plan import UpgradeFrom
     from jobs.planning.gaps import RefusedCases
     from jobs.planning.lifecycle import NextPlan, PlanningState
+    from jobs.planning.upgrades import KernelSample
     from jobs.planning.worth import Gain, WorthPoint
 
 
@@ -133,7 +134,7 @@ def plan_command(
     does_nothing = dry_run or planned.is_finished
     say_lines(planned.damage.advice(planned.plan) if does_nothing else (), err=True)
     say_lines(describe_forecast(planned.plan))
-    say_lines(_reuse_lines(planned.reuse))
+    say_lines(_upgrade_lines(planned))
     say_lines(_gap_lines(planned.state, why=why))
 
 
@@ -150,13 +151,20 @@ def _upgrade(version_path: str | None, margin: float | None) -> UpgradeFrom | No
     return UpgradeFrom(version_path.strip("/"), MARGIN if margin is None else margin)
 
 
-def _reuse_lines(reuse: Reuse | None) -> Iterator[str]:
-    """The kernels of which a new plan reuses cases."""
-    for kernel in reuse.kernels if reuse else ():
+def _upgrade_lines(planned: NextPlan) -> Iterator[str]:
+    """The kernels of which a new plan samples or reuses cases."""
+
+    def name(kernel: KernelSample | ReusedKernel) -> str:
+        parts = (kernel.kernel_type, kernel.dtypes, kernel.formats, kernel.op_state)
+        return whole_in_one_line(" ".join(filter(None, parts)))
+
+    for one in planned.samples:
+        cases = counted(len(one.cases) + len(one.waiting), "case")
+        yield f"sample     {name(one)}: {len(one.cases)} of {cases}, power {one.power:.0%}"
+    for kernel in planned.reuse.kernels if planned.reuse else ():
         low, high = kernel.ratio.interval()
-        name = f"{kernel.kernel_type} {kernel.dtypes} {kernel.formats} {kernel.op_state}".strip()
         yield (
-            f"reused     {whole_in_one_line(name)}: {counted(len(kernel.cases), 'case')}, "
+            f"reused     {name(kernel)}: {counted(len(kernel.cases), 'case')}, "
             f"x{kernel.ratio.ratio:.3f} [{low:.3f}, {high:.3f}] of "
             f"{counted(kernel.ratio.cases, 'measured case')}"
         )
@@ -175,6 +183,18 @@ def _as_json(planned: NextPlan, store: str, news: str) -> dict[str, object]:
         "shards": len(plan.shards),
         "forecast": plan.forecast,
         "upgrade_from": plan.upgrade_from,
+        "samples": [
+            {
+                "kernel_type": one.kernel_type,
+                "dtypes": one.dtypes,
+                "formats": one.formats,
+                "op_state": one.op_state,
+                "power": one.power,
+                "cases": len(one.cases),
+                "waiting": len(one.waiting),
+            }
+            for one in planned.samples
+        ],
         "reuse": planned.reuse,
         "gaps": [
             {

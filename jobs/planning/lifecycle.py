@@ -55,7 +55,7 @@ from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.plan_making import inputs_hash, make_plan
 from jobs.planning.sources import LoadedSource, load_sources, op_mapping_of
 from jobs.planning.stored_plans import StoredPlans
-from jobs.planning.upgrades import check_upgrade
+from jobs.planning.upgrades import KernelSample, check_upgrade
 
 _LEARNED_SHARDS = 32  # whose overheads a forecast is made with
 _FOR_SUSPECTS = re.compile(r"\d+d")  # the round for cases of suspect sessions
@@ -281,6 +281,7 @@ class NextPlan:
         damage: all damage that was found.
         tables: the tables of its shards, if the plan is new and not in the store.
         reuse: what a new plan reuses of an older stack.
+        samples: the kernels that a new plan samples after an upgrade.
         is_finished: nothing is left to do.
         missing: the number of its shards that are not committed after a run.
         goes_on: another round follows automatically after a run.
@@ -292,6 +293,7 @@ class NextPlan:
     damage: DamageReport
     tables: Mapping[str, bytes] | None = None
     reuse: Reuse | None = None
+    samples: tuple[KernelSample, ...] = ()
     is_finished: bool = False
     missing: int = 0
     goes_on: bool = False
@@ -310,7 +312,7 @@ def make_next(state: PlanningState, step: Step, options: RunOptions) -> NextPlan
     made = make_plan(_request(state, step, options), find=find)
     news = f"plan {step.number}"
     if step.after is None:
-        return NextPlan(state, made.plan, news, damage, made.shards, made.reuse)
+        return NextPlan(state, made.plan, news, damage, made.shards, made.reuse, made.samples)
     before = step.after.number
     if step.suspects:
         purpose = f"results of suspect sessions of plan {before}"

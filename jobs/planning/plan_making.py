@@ -28,7 +28,7 @@ from jobs.planning.forecast import SessionCost, peaks_of, session_cost, with_ove
 from jobs.planning.gaps import Shares, refused_cases, shares
 from jobs.planning.plan_cases import CasesLeftOut, PlanRequest
 from jobs.planning.shard_cutting import CutShard
-from jobs.planning.upgrades import UpgradeRound, upgrade_round
+from jobs.planning.upgrades import KernelSample, UpgradeRound, upgrade_round
 
 # Which cases of suspect sessions a round measures again: those that a limited time pays for, each
 # on another device or node than before. Pure.
@@ -67,11 +67,13 @@ def _whole_s(work_s: float, settings: ShardSettings, cost: SessionCost) -> float
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """A plan with the tables of its shards, by shard id, and what it reuses of an older stack."""
+    """A plan with the tables of its shards, by shard id. After an upgrade, also what it reuses of
+    the older stack, and the kernels that it samples."""
 
     plan: Plan
     shards: Mapping[str, bytes]
     reuse: Reuse | None = None
+    samples: tuple[KernelSample, ...] = ()
 
 
 def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
@@ -135,6 +137,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         plan=_plan(request, forecast, shards),
         shards={shard.shard_id: shard.table for shard in shards},
         reuse=_reuse(request, upgrade),
+        samples=upgrade.samples,
     )
 
 

@@ -21,6 +21,7 @@ from collector.quality.changes import KnownMeans
 from collector.quality.upgrades import (
     FEWEST_CASES,
     expected_variance,
+    power,
     ratio_estimate,
     sample_size,
 )
@@ -33,15 +34,34 @@ _LEAST_TIMES = 3  # a kernel with fewer times as many cases as its sample is mea
 
 
 @dataclass(frozen=True, slots=True)
+class KernelSample:
+    """The cases of a kernel that a round measures to decide about the `waiting` ones. `power` is
+    the probability that the kernel is shown equal if it has not changed."""
+
+    kernel_type: str
+    dtypes: str
+    formats: str
+    op_state: str
+    power: float
+    cases: frozenset[str]
+    waiting: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class UpgradeRound:
-    """The cases of a round after an upgrade.
+    """The kernels of a round after an upgrade: those of which a sample is measured, so that a later
+    round can measure or reuse the other cases, and those that are shown equal."""
 
-    `sample` cases are measured to decide about `waiting` ones, which a later round measures or
-    reuses. `kernels` are shown equal, and their cases reused."""
-
-    sample: frozenset[str] = frozenset()
-    waiting: frozenset[str] = frozenset()
+    samples: tuple[KernelSample, ...] = ()
     kernels: tuple[ReusedKernel, ...] = ()
+
+    @property
+    def sample(self) -> frozenset[str]:
+        return frozenset(case for kernel in self.samples for case in kernel.cases)
+
+    @property
+    def waiting(self) -> frozenset[str]:
+        return frozenset(case for kernel in self.samples for case in kernel.waiting)
 
     @property
     def reused(self) -> frozenset[str]:
@@ -86,8 +106,7 @@ def upgrade_round(
             kernels[_key(candidate)].append(candidate)
     rounds = [_of_kernel(key, cases, results, old) for key, cases in sorted(kernels.items())]
     return UpgradeRound(
-        frozenset().union(*(one.sample for one in rounds)),
-        frozenset().union(*(one.waiting for one in rounds)),
+        tuple(kernel for one in rounds for kernel in one.samples),
         tuple(kernel for one in rounds for kernel in one.kernels),
     )
 
@@ -120,7 +139,8 @@ def _of_kernel(
     if missing <= 0 or _LEAST_TIMES * size > len(cases):
         return UpgradeRound()
     sample = _sample(left, missing, old.intervals)
-    return UpgradeRound(sample, frozenset(left) - sample)
+    chance = float(power(*expected, np.array([float(size)]), old.source.margin)[0])
+    return UpgradeRound((KernelSample(*key, chance, sample, frozenset(left) - sample),))
 
 
 def _pairs(

@@ -1,5 +1,7 @@
 """After an upgrade a sample of each kernel is measured, and equal kernels are reused."""
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,6 +65,10 @@ def campaign_on(cann, folder):
     return campaign_from_text(text_of(cann), path="c.yaml", base=folder)
 
 
+def numbers_of(line):
+    return [float(text) for text in re.findall(r"[0-9.]+", line)]
+
+
 def duration_us(record):
     return 5.0 + record.case.inputs[0].shape[0] / 10
 
@@ -120,6 +126,9 @@ def test_equal_kernels_are_reused_and_changed_ones_measured(upgraded):
     assert forecast.learning == 2 * counts["Add"] <= forecast.repeats
     assert forecast.left_out == forecast.unsure == 2 * CASES - forecast.learning
     assert sample.reuse is None
+    assert {one.kernel_type: len(one.waiting) for one in sample.samples} == {
+        kernel: CASES - counts[kernel] for kernel in ("Add", "Mul")
+    }
     assert advanced(campaign, store, wish).plan == sample.plan  # it is continued
 
     measure(store, sample.plan.stack, sample.plan, FACTORS)
@@ -227,9 +236,17 @@ def test_the_command_names_the_reused_kernels(upgraded, folder, capsys):
     (folder / "c.yaml").write_text(text_of(NEW_CANN))
     arguments = (WorkloadOptions(str(folder / "c.yaml")), VersionOptions(str(folder / "store")))
     plan_command(*arguments, upgrade_from=old.version_path)
-    assert "wait for a sample" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "wait for a sample" in printed
+    samples = [line for line in printed.splitlines() if line.startswith("sample")]
+    assert len(samples) == 2 and all(0.05 < numbers_of(line)[-1] / 100 < 1 for line in samples)
     sample = advanced(campaign, store, RunOptions())
     measure(store, sample.plan.stack, sample.plan, FACTORS)
+    merge_plans(store, [("made", 1)], guard=CREATE, author="a")
+    plan_command(*arguments, upgrade_from=old.version_path, dry_run=True, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["upgrade_from"]["version_path"] == old.version_path and found["samples"] == []
+    assert [one["kernel_type"] for one in found["reuse"]["kernels"]] == ["Add"]
     plan_command(*arguments, upgrade_from=old.version_path)
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("reused")]
     assert "Add" in line and "x1.002" in line
