@@ -163,18 +163,22 @@ def describe_forecast(plan: Plan) -> list[str]:
 
 
 def _left_out_lines(plan: Plan) -> list[str]:
-    forecast = plan.forecast
-    if not forecast.left_out:
-        return []
+    forecast, old = plan.forecast, plan.upgrade_from
     more = "; another round follows" if forecast.learning else ""
-    if plan.upgrade_from is not None:
-        old = plan.upgrade_from
+    if old is not None and not forecast.left_out:
+        return [
+            f"upgrade    no case is reused from {old.version_path}: kernels differ by more than "
+            f"{old.margin:.3g}, have too few cases, or their intervals are too wide to tell"
+        ]
+    if old is not None:
         reused = counted(forecast.left_out - forecast.unsure, "case is", "cases are")
         waiting = f", {forecast.unsure:,} wait for a sample of {forecast.learning:,}"
         return [
             f"upgrade    {reused} reused from {old.version_path}, equal within "
             f"{old.margin:.3g}{waiting if forecast.unsure else ''}{more}"
         ]
+    if not forecast.left_out:
+        return []
     return [
         f"density    {forecast.left_out:,} cases are omitted, {forecast.unsure:,} of them not "
         f"known within the tolerance{more}"

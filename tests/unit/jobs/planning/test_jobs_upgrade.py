@@ -18,6 +18,7 @@ from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import DensitySettings, RunOptions, campaign_from_text
 from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.plan import plan_command
+from jobs.planning.gaps import describe_forecast
 from jobs.planning.lifecycle import next_plan, read_state
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
@@ -200,6 +201,8 @@ def test_another_margin_makes_another_plan(upgraded):
     none = advanced(campaign, store, RunOptions(upgrade_from=replace(old, margin=0.001)))
     assert none.plan.forecast.left_out == 0  # no sample could show so small a difference
     assert planned(store, none.plan) == dict.fromkeys(KERNELS, CASES)
+    (line,) = [line for line in describe_forecast(none.plan) if line.startswith("upgrade")]
+    assert old.version_path in line
 
 
 def test_a_sample_that_fails_does_not_go_on_for_ever(upgraded):
