@@ -303,8 +303,10 @@ def begin_capture(
     if backend not in BACKENDS:
         raise BadInput(f"device: expected one of {', '.join(BACKENDS)}, got {backend!r}")
     settings.check()
-    if backend == "npu" and (faults := list(faults_of_versions(settings, npu_versions()))):
-        raise BadInput("; ".join(faults), path=folder)
+    if backend == "npu":
+        faults = [*faults_of_versions(settings, npu_versions()), *_unsupported(settings)]
+        if faults:
+            raise BadInput("; ".join(faults), path=folder)
     return CaptureSession(settings, backend)
 
 
@@ -381,6 +383,20 @@ def _torch_profiler(
         activities=activities, on_trace_ready=write_trace, **_common(settings, profiler), **more
     )
     return made
+
+
+def _unsupported(settings: CaptureSettings) -> Iterator[str]:
+    """Yield the options that the installed torch_npu does not support."""
+    profiler: Any = importlib.import_module("torch_npu.profiler")
+    export = "Db" if settings.export is Export.DB else "Text"
+    for kind, name, supported in (
+        (profiler.ProfilerLevel, settings.level.value, profiler.supported_profiler_level()),
+        (profiler.AiCMetrics, settings.metrics.value, profiler.supported_ai_core_metrics()),
+        (profiler.ExportType, export, profiler.supported_export_type()),
+    ):
+        known = {one: value for one, value in vars(kind).items() if value in supported}
+        if name not in known:
+            yield f"{name}: expected one that torch_npu supports ({', '.join(known)})"
 
 
 def _npu_profiler(settings: CaptureSettings) -> AbstractContextManager[_Profiler]:

@@ -75,6 +75,16 @@ def test_two_ranks_are_judged_each(fake: FakeCann, tmp_path: Path) -> None:
     assert [(one.rank, one.rows, one.faults) for one in found] == [(0, 12, ()), (1, 12, ())]
 
 
+def test_a_program_is_captured_unchanged_after_a_trial(fake: FakeCann, tmp_path: Path) -> None:
+    folder = tmp_path / "prof"
+    command = ["capture", "run", "--output", str(folder), "--steps", "2", "--"]
+    done = run(fake, "jobs.cli", *command, sys.executable, "-m", "tests.npu.trained")
+    assert done.returncode == 0, done.stderr
+    (verdict,) = verdicts(folder)
+    assert verdict.rows and verdict.rows % 2 == 0 and verdict.share == 1.0 and not verdict.faults
+    assert [one.name for one in tmp_path.iterdir()] == [folder.name]  # the trial is removed
+
+
 def test_logged_calls_give_the_cells_that_the_rows_of_their_kernels_have(
     fake: FakeCann, tmp_path: Path
 ) -> None:

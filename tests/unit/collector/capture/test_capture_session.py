@@ -1,6 +1,8 @@
 """A capture of a program on a CPU is a profile that the other commands read."""
 
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -103,6 +105,28 @@ def test_what_is_kept_follows_the_schedule_of_the_profiler(tmp_path):
     for step in range(settings.least_steps + 4):
         expected = recorded(step) in (action.RECORD, action.RECORD_AND_SAVE)
         assert is_kept(settings, step) is expected
+
+
+def test_options_that_torch_npu_does_not_support_start_nothing(tmp_path, monkeypatch):
+    level = SimpleNamespace(Level1="l1", Level2="l2")
+    older = SimpleNamespace(
+        ProfilerLevel=level,
+        AiCMetrics=SimpleNamespace(PipeUtilization=1),
+        ExportType=SimpleNamespace(Text="text"),
+        supported_profiler_level=lambda: {"l1"},
+        supported_ai_core_metrics=lambda: {1},
+        supported_export_type=lambda: {"text"},
+    )
+    monkeypatch.setitem(sys.modules, "torch_npu", SimpleNamespace(profiler=older))
+    monkeypatch.setitem(sys.modules, "torch_npu.profiler", older)
+    for options, words in (
+        ({"level": "Level2"}, "Level2"),
+        ({"metrics": "MemoryAccess"}, "MemoryAccess"),
+        ({"export": "db"}, "Db"),
+    ):
+        with pytest.raises(BadInput, match=words), capture(tmp_path / "p", device="npu", **options):
+            raise AssertionError("it started")
+    assert not (tmp_path / "p").exists()
 
 
 def test_options_that_do_not_fit_start_nothing(tmp_path):
