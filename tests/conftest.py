@@ -1,4 +1,4 @@
-"""What every tier of tests shares: where real profiles are, and calm settings for hypothesis."""
+"""Fixtures of every tier of tests: real profiles, and quiet settings for hypothesis."""
 
 import importlib
 import os
@@ -13,25 +13,25 @@ from hypothesis import settings
 from collector.host import imports
 from tests import forkserver
 
-# torch_npu beside another torch makes `import torch` fail unless this is said first.
+# torch_npu next to another torch makes `import torch` fail unless this is set first.
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-# Where bytecode may not be kept, each of hundreds of processes compiles all of ours anew.
+# If bytecode is not cached, each of hundreds of processes compiles all of ours again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Where several processes share two cores, a team of threads that spins at each barrier burns what
-# the thread it waits for would need: seven times the processor time, of a session that measures.
+# If several processes share two cores, a thread team that spins at each barrier uses the core that
+# the awaited thread needs: seven times the processor time of a session that measures.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# numpy and scipy start a team each when they are imported, which spins for longer than all else of
-# the import takes: a fifth of a second in each process that asks for one quantile.
+# numpy and scipy each start a team when they are imported, which spins for longer than the rest of
+# the import takes: a fifth of a second in each process that computes one quantile.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# The machine may be shared: no example is failed for its time.
+# The machine may be shared: no example fails for its time.
 settings.register_profile("calm", deadline=None)
 settings.load_profile("calm")
 
-# What a self-test found on this machine refuses no number of a test.
+# Peaks of a self-test on this machine must not refuse a duration of a test.
 os.environ["OPMETER_PEAKS"] = os.devnull
 
 _VARIABLE = "OPMETER_TEST_PROFILES"
@@ -39,7 +39,7 @@ _VARIABLE = "OPMETER_TEST_PROFILES"
 
 @pytest.fixture(scope="session")
 def real_profiles() -> Path:
-    """The folder of real profiles; the test is skipped where there is none."""
+    """The folder of real profiles; the test is skipped if there is none."""
     folder = os.environ.get(_VARIABLE)
     if not folder:
         pytest.skip(
@@ -71,7 +71,7 @@ def real_starts() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Collect with what tests import kept for good: circles are looked for in what tests make."""
+    """Freeze the imports of the tests: garbage is searched only in objects that tests make."""
     with imports.permanent():
         _import_share(session.config)
         return (yield)
@@ -80,8 +80,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 def _import_share(config: pytest.Config) -> None:
     """Import, in one of several processes, its share of the files that all will collect.
 
-    A clone's first run rewrites the assertions of every file, which takes longer than the imports;
-    what one process has rewritten the others read.
+    The first run of a clone rewrites the assertions of every file, which takes longer than the
+    imports; the other processes read the rewritten files.
     """
     worker = getattr(config, "workerinput", None)
     if worker is None:
@@ -89,12 +89,12 @@ def _import_share(config: pytest.Config) -> None:
     wanted = (config.invocation_params.dir / argument for argument in config.args)
     files = sorted(file for folder in wanted for file in folder.rglob("test_*.py"))
     for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
-        with suppress(Exception, pytest.skip.Exception):  # is told when the file is collected
+        with suppress(Exception, pytest.skip.Exception):  # is set when the file is collected
             name = file.relative_to(config.rootpath).with_suffix("")
             importlib.import_module(".".join(name.parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long come first, so that several processes end together."""
+    """Run slow files first, so that several processes end together."""
     long = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in long)

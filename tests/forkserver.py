@@ -1,18 +1,18 @@
 """Start processes of the product by a fork of one that has imported torch already.
 
 `import torch` costs more than most of what a test starts a process for. `install()` replaces
-`subprocess.Popen` by a class that starts `python -m MODULE`, for the modules in `_PROGRAMS`, by way
-of a server: a process that has imported what these modules import, and has done nothing else. All
-other commands, and everything within `real_starts()`, are started as usual.
+`subprocess.Popen` by a class that starts `python -m MODULE`, for the modules in `_PROGRAMS`,
+through a server: a process that has imported what these modules import, and has done nothing else.
+All other commands, and everything within `real_starts()`, are started as usual.
 
-What is started is a process like any other: its own id, a child of the process that started it
-(which waits for it, and whose death it can watch), the environment, folder, descriptors, session
-and process group that were requested. It differs in what a program can only do before it begins:
-variables that are read when a library is loaded have the server's values, except OMP_NUM_THREADS,
-and `sitecustomize.py` runs after these imports.
+The started process is like any other: its own id, a child of the process that started it (which
+waits for it, and can watch its end), the environment, folder, descriptors, session and process
+group that were requested. It differs in what a program can only do before it begins: variables that
+are read when a library is loaded have the server's values, except OMP_NUM_THREADS, and
+`sitecustomize.py` runs after these imports.
 
 The server is a child of the process that requests others, and forks them as its own siblings
-(CLONE_PARENT of clone(2)). A started process that may start others has a server of its own, forked
+(CLONE_PARENT of clone(2)). A started process that may start others has a separate server, forked
 before anything else.
 """
 
@@ -40,7 +40,7 @@ from typing import Any, NoReturn
 _ROOT = Path(__file__).resolve().parents[1]
 _MSPROF = str(_ROOT / "tests/npu/fakecann/tools/profiler/bin/msprof")
 
-# What may be started by a fork: True where it starts such processes itself.
+# Modules that may be started by a fork: True if they start such processes themselves.
 _PROGRAMS = {
     "collector.comm.agent": True,
     "collector.comm.rank_process": True,
@@ -71,11 +71,11 @@ _IMPORTED = (
     "jobs.cli.run",
     "jobs.executor.local_run",
 )
-# Read when Python or a library begins: each set of their values has a server of its own.
+# Read when Python or a library starts: each set of their values has a separate server.
 _AT_START = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONHOME", "TORCHDYNAMO_DISABLE")
 # torchrun's: it has imported the name Popen.
 _ELASTIC = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
-_SHIM = "keys_shim.so"  # in LD_PRELOAD of the processes that have the fake CANN
+_SHIM = "keys_shim.so"  # in LD_PRELOAD of the processes with the fake CANN
 _CANN = "libcannstub.so"
 _MOST_SERVERS = 3
 _GET_TID_ADDRESS = 40  # PR_GET_TID_ADDRESS of linux/prctl.h
@@ -105,12 +105,12 @@ class _Servers:
         self.is_off = False
 
     def own(self, connection: socket.socket, environment: Mapping[str, str]) -> None:
-        """Use the server at the other end, and none that this process was forked with."""
+        """Use the server at the other end, and none of the forked ones."""
         self.environment = environment
         self._connections = {_key(environment): connection}
 
     def start(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
-        """Return the id of the process that was started; it is a child of this one."""
+        """Return the id of the started process; it is a child of this one."""
         body = json.dumps(request).encode("utf-8", "surrogateescape")
         with self._lock:
             connection = self._connection(request["environment"])
@@ -170,7 +170,7 @@ class ForkedPopen(_RealPopen):  # type: ignore[type-arg]
 
 
 def install() -> None:
-    """Have this process start the product's modules by forks."""
+    """Start the product's modules of this process by forks."""
     if sys.platform == "linux" and not os.environ.get("OPMETER_REAL_STARTS"):
         subprocess.Popen = ForkedPopen  # type: ignore[misc]
 
@@ -183,7 +183,7 @@ def uninstall() -> None:
 
 @contextlib.contextmanager
 def real_starts() -> Iterator[None]:
-    """Within it every process is started as ever: for tests of the start itself."""
+    """Start every process within it as usual: for tests of the start itself."""
     before, _servers.is_off = _servers.is_off, True
     try:
         yield
@@ -192,7 +192,7 @@ def real_starts() -> Iterator[None]:
 
 
 def _request(args: Any, executable: Any, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the server is sent; None where the process needs a real start."""
+    """Return the request to the server; None if the process needs a real start."""
     if _servers.is_off or isinstance(args, str | bytes | os.PathLike) or given["shell"]:
         return None
     words = [os.fsdecode(word) for word in args]
@@ -219,7 +219,7 @@ def _request(args: Any, executable: Any, given: Mapping[str, Any]) -> dict[str, 
 
 
 def _command(words: list[str]) -> tuple[list[str], str, list[str]]:
-    """Return Python's options, the module or script, and its arguments; "" for all else."""
+    """Return Python's options, the module or script, and its arguments; "" for other commands."""
     if words[0] == _MSPROF:
         return ["-P"], _MSPROF, words[1:]
     options = list(itertools.takewhile(lambda word: word in ("-P", "-u"), words[1:]))
@@ -255,7 +255,7 @@ def _tunables() -> dict[str, str]:
 
 
 def _serve(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Start processes until the client is gone. Returns in each of them, with what it is to do."""
+    """Start processes until the client is gone. Returns in each of them, with its request."""
     while True:
         head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST_DESCRIPTORS)
         if not head:
@@ -273,8 +273,9 @@ def _serve(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 def _fork_for_parent() -> int:
     """Fork; the new process is a child of this one's parent, and not of this one.
 
-    It is os.fork() but for the flag CLONE_PARENT of clone(2). As in glibc's fork, the kernel writes
-    the new id where the C library keeps it, which is where it clears it when the process ends.
+    It is os.fork() except for the flag CLONE_PARENT of clone(2). As in glibc's fork, the kernel
+    writes the new id where the C library keeps it, which is where it clears it when the process
+    ends.
     """
     own_id = ctypes.c_void_p()
     libc = ctypes.PyDLL(None, use_errno=True)
@@ -283,7 +284,7 @@ def _fork_for_parent() -> int:
     python = ctypes.pythonapi
     python.PyOS_BeforeFork()
     nothing = ctypes.c_void_p()
-    # The last two change places between architectures; the other of them is not looked at.
+    # The last two are swapped between architectures; the other of them is not read.
     child = int(libc.syscall(_CLONE, ctypes.c_long(_FLAGS), nothing, nothing, own_id, own_id))
     if child == 0:
         python.PyOS_AfterFork_Child()
@@ -295,13 +296,13 @@ def _fork_for_parent() -> int:
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Have what a process that is started has, of all that it can still be given."""
+    """Set the attributes of a started process that can still be set."""
     if request["new_session"]:
         os.setsid()
     if (group := request["process_group"]) is not None and group >= 0:
         os.setpgid(0, group)
     targets = [0, 1, 2, *request["passed"]]
-    # Out of the way first: a target may be the number under which another one was received.
+    # Move them first: a target may be the number under which another one was received.
     high = [_above(descriptor, max(targets)) for descriptor in descriptors]
     for descriptor, target in zip(high, targets, strict=True):
         os.dup2(descriptor, target, inheritable=True)
@@ -334,8 +335,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def _show_arguments(words: Sequence[str]) -> None:
-    """Have `/proc/PID/cmdline` show the command that was requested, and empty words after it:
-    tests find processes by their commands."""
+    """Make `/proc/PID/cmdline` show the command that was requested, and empty words after it: tests
+    find processes by their commands."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = map(int, fields[_ARGUMENTS_START_AT : _ARGUMENTS_START_AT + 2])
     text = b"".join(os.fsencode(word) + b"\0" for word in words)[: end - start - 1]
@@ -417,8 +418,8 @@ def _run(program: str) -> int:
 
 
 def _finish(status: int) -> NoReturn:
-    """End like an interpreter, without taking apart every object: that would copy all memory that
-    is shared with the server."""
+    """End like an interpreter, without freeing every object: that would copy all memory that is
+    shared with the server."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""What a test does on a machine that lacks what it needs."""
+"""The behaviour of a test on a machine that lacks its requirements."""
 
 import os
 from typing import NoReturn

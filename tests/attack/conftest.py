@@ -1,4 +1,4 @@
-"""What takes long is for those who name it: `pytest tests/attack/long`."""
+"""The slow tests run only if they are named: `pytest tests/attack/long`."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What can happen to the objects of a store: one damage, drawn from one seed."""
+"""Damage of the objects of a store: one kind of damage, drawn from a seed."""
 
 import random
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _STRAY_BYTES = (b"", b"{}", b"[]", b'{"number": 1e999}', b"\x00\x01", b"[" * 500
 
 @dataclass(frozen=True)
 class Damage:
-    """`keys` are the objects that were touched; a stray object's own key is one of them."""
+    """`keys` are the touched objects; the key of a stray object is one of them."""
 
     kind: str
     keys: tuple[str, ...]
@@ -30,7 +30,7 @@ class Damage:
 
 
 class DamagedStore(MemoryStore):
-    """A store that begins with these objects, whatever their names are."""
+    """A store that starts with given objects under any names."""
 
     def __init__(self, objects: Mapping[str, bytes]):
         super().__init__()
@@ -41,7 +41,7 @@ class DamagedStore(MemoryStore):
 
 
 def damaged(objects: Mapping[str, bytes], seed: int) -> tuple[DamagedStore, Damage]:
-    """A copy of a store with the damage of a seed: the same seed, the same damage."""
+    """Return a copy of a store with the damage of a seed: the same seed gives the same damage."""
     chance = random.Random(seed)
     changed = dict(objects)
     keys = sorted(key for key in changed if key.startswith(("db/", "campaigns/")))

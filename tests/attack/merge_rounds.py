@@ -47,8 +47,8 @@ KILLED = -signal.SIGALRM
 
 @dataclass(frozen=True)
 class Order:
-    """A process: `kind` is merge, verify, gc or read. It is killed `delay_s` after its call number
-    `kill_at` of the store began; never if that is 0."""
+    """One process: `kind` is merge, verify, gc or read. It is killed `delay_s` after its call
+    number `kill_at` of the store began; never if that is 0."""
 
     url: str
     kind: str
@@ -74,7 +74,7 @@ class KilledStore(WrappedStore):
 def run_order(
     url: str, kind: str, plans: Sequence[Sequence[Any]], kill_at: int, delay_s: float
 ) -> None:
-    """Do what an order says, in this process."""
+    """Execute an order in this process."""
     delta.CHECKPOINT_EVERY = CHECKPOINT_EVERY
     store = KilledStore(open_store(url), kill_at, delay_s)
     if kind == "merge":
@@ -85,7 +85,7 @@ def run_order(
         assert problems == [], problems
         delta.check(store, [*history(store)][::-1])
     elif kind == "gc":
-        while find_head(store) is not None:  # until it is killed, so that it meets every merge
+        while find_head(store) is not None:  # until it is killed, so that it overlaps every merge
             _collect(store)
     else:
         while find_head(store) is not None:  # until it is killed
@@ -163,7 +163,7 @@ class MergeRounds:
         self.store = open_store(self.url)
 
     def one(self) -> None:
-        """Run a round, and check the database as it was left and as it is completed."""
+        """Run a round, and check the database before and after the next merge completes it."""
         new = [self._new_plan() for _ in range(2)]
         orders = self._orders(new)
         statuses = self.processes.run(orders)

@@ -1,11 +1,12 @@
-"""Inputs made from good ones: a few bytes turned, moved, doubled, cut, or put in from elsewhere."""
+"""Inputs made from good ones: a few bytes changed, moved, duplicated, removed, or copied from
+another input."""
 
 import random
 from collections.abc import Sequence
 
 _CHANGES = ("bit", "noise", "cut", "tail", "double", "word", "word", "over", "splice")
 
-# What readers have stumbled over, here and elsewhere.
+# Inputs at which readers have failed, here and in other projects.
 _WORDS = (
     *(b"\r", b"\n", b"\r\n", b"\x00", b"\xff", b"\xef\xbb\xbf", b"\xed\xa0\x80"),
     *(b'"', b'""', b"'", b",", b";", b"\t", b"\\", b"\x1b]52;c;QQ==\x07"),

@@ -1,4 +1,4 @@
-"""Every reader of what others wrote, with good inputs to begin from."""
+"""All readers of files and objects that others write, with good inputs to begin from."""
 
 import gzip
 import io
@@ -77,7 +77,7 @@ Read = Callable[[bytes], object]
 
 @dataclass(frozen=True)
 class Reader:
-    """`read` takes an input's bytes. A refusal of it must say `where`."""
+    """`read` gets the bytes of an input. Its error message must contain `where`."""
 
     name: str
     where: str
@@ -86,14 +86,15 @@ class Reader:
 
 
 def all_readers(objects: Mapping[str, bytes], folder: Path) -> Iterator[Reader]:
-    """All of them; `objects` is a store to take samples from, `folder` a place to write in."""
+    """Return all readers; `objects` is a store to take samples from, `folder` a folder to write
+    in."""
     yield from _of_objects(objects)
     yield from _of_files(folder)
     yield from _of_texts()
 
 
 def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
-    """Whoever reads objects of a store."""
+    """Return the readers of objects of a store."""
     node_failures = node_failures_to_json(
         NodeFailures(frozenset({NodeFailure("node-1", "s1"), NodeFailure("n2", "s1")}))
     )
@@ -136,7 +137,7 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
 
 
 def _collectives(data: bytes) -> object:
-    """Cases of several ranks, as a worker and a merge read them in a shard."""
+    """Return cases of several ranks, as a worker and a merge read them in a shard."""
     try:
         records = read_table(data, path="a/key")
         return [
@@ -170,7 +171,7 @@ def _head(objects: Mapping[str, bytes], data: bytes) -> object:
 
 
 def _of_files(folder: Path) -> Iterator[Reader]:
-    """Whoever reads files that Ascend's tools, people or other processes wrote."""
+    """Return the readers of files that Ascend's tools, users or other processes write."""
     bundled = write_bundled_profile("quickstart", folder / "bundled").read_bytes()
     some = b"".join(bundled.splitlines(keepends=True)[:12])
     layouts = {name: profile_bytes(name, _LAUNCHES) for name in LAYOUTS}
@@ -234,7 +235,7 @@ def _zipped(table: bytes) -> bytes:
 
 
 def _of_texts() -> Iterator[Reader]:
-    """Whoever reads text that came with a campaign; it is UTF-8 before it comes here."""
+    """Return the readers of text that comes with a campaign and is UTF-8 already."""
 
     def text(data: bytes) -> str:
         return data.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""A bench whose sessions have run: it exports their records again, with what goes wrong."""
+"""A self-test bench whose sessions have run: it exports their records again, with faults."""
 
 import os
 import shutil
@@ -17,8 +17,8 @@ from tests.npu.fakecann.profiler import export
 
 @dataclass
 class LyingBench:
-    """Serves recorded sessions as they would be if msprof had exported them under some faults. A
-    session without any launch of the kernels in question stays as it was recorded."""
+    """Return recorded sessions as they would be if msprof had exported them under some faults. A
+    session without a launch of the affected kernels stays as recorded."""
 
     stack: Stack
     recorded: dict[str, Session]

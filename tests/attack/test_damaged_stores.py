@@ -1,4 +1,5 @@
-"""Whatever happens to one object of a store, what is published is true, and the rest is said."""
+"""For any damage of one object of a store, published durations are true, and missing ones are
+reported."""
 
 import os
 
@@ -8,12 +9,12 @@ from tests.attack.damage import DamagedStore, damaged
 from tests.attack.victim import Scene, aftermath, build, true_duration_us
 
 _SEEDS = int(os.environ.get("OPMETER_ATTACK_STORES", "200"))
-_PORTIONS = max(10, _SEEDS // 100)  # each a test, which may not last a quarter of an hour
+_PORTIONS = max(10, _SEEDS // 100)  # each is a test, which may take at most a quarter of an hour
 _LONGEST_LINE = 2000
 
 
 def check(scene: Scene, objects: dict[str, bytes], seed: int) -> None:
-    """Damage a store by a seed, go on as if nothing had happened, and hold against the truth."""
+    """Damage a store by a seed, continue as usual, and compare with the true durations."""
     store, damage = damaged(objects, seed)
     seen = aftermath(scene, store)
     wrong = {
@@ -41,9 +42,7 @@ def objects(scene: Scene) -> dict[str, bytes]:
     return build(scene).objects()
 
 
-def test_an_undamaged_store_comes_to_its_end_without_a_word(
-    scene: Scene, objects: dict[str, bytes]
-) -> None:
+def test_undamaged_store_finishes_without_warnings(scene: Scene, objects: dict[str, bytes]) -> None:
     seen = aftermath(scene, DamagedStore(objects))
     assert seen.said == []
     assert {shapes: float(us) for shapes, us in seen.shown.items()} == {
@@ -52,7 +51,7 @@ def test_an_undamaged_store_comes_to_its_end_without_a_word(
 
 
 @pytest.mark.parametrize("portion", range(_PORTIONS))
-def test_a_damaged_store_ends_in_truth_or_in_a_line_that_names_the_key(
+def test_damaged_store_gives_true_results_or_a_line_with_the_key(
     scene: Scene, objects: dict[str, bytes], portion: int
 ) -> None:
     for seed in range(portion, _SEEDS, _PORTIONS):

@@ -1,4 +1,4 @@
-"""Runs that are killed, against a server that is killed and restarted as well: minutes."""
+"""Runs that are killed, with a server that is killed and restarted too: minutes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def gateway(tmp_path: Path) -> Iterator[Versitygw]:
     server.stop()
 
 
-def test_killed_at_ten_random_moments_beside_a_server(tmp_path: Path, gateway: Versitygw) -> None:
+def test_run_survives_ten_random_kills_with_a_server(tmp_path: Path, gateway: Versitygw) -> None:
     folder = tmp_path / "runs"
     folder.mkdir()
     root = f"s3://drill/{tmp_path.name}?endpoint={gateway.endpoint}"

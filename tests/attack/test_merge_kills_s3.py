@@ -1,4 +1,4 @@
-"""Merges that are killed, and two at once, beside a real server."""
+"""Merges that are killed, and two concurrent ones, with a real server."""
 
 from collections.abc import Iterator
 
@@ -17,13 +17,13 @@ def merges() -> Iterator[MergeProcesses]:
 
 
 @pytest.mark.slow
-def test_a_killed_merge_is_made_good_on_a_real_server(
+def test_killed_merge_on_a_real_server_is_completed_by_the_next(
     s3_place: Place, merges: MergeProcesses, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check_kills(s3_place, merges, capsys)
 
 
-def test_two_processes_at_once_lose_nothing_on_a_real_server(
+def test_two_concurrent_merges_on_a_real_server_lose_nothing(
     s3_place: Place, merges: MergeProcesses
 ) -> None:
     check_two_at_once(s3_place, merges)

@@ -1,4 +1,4 @@
-"""Every reader takes any bytes: it reads them, or says in one line where and why not."""
+"""Every reader accepts any bytes: it reads them, or reports in one line where and why not."""
 
 import os
 import random
@@ -43,7 +43,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
 
 
 def refused(reader: Reader, data: bytes) -> str:
-    """What a reader says against an input; empty where it takes it."""
+    """Return the error of a reader for an input; empty if it accepts it."""
     try:
         reader.read(data)
     except OpmeterError as error:
@@ -51,7 +51,7 @@ def refused(reader: Reader, data: bytes) -> str:
     return ""
 
 
-def test_no_reader_is_left_out_and_each_takes_its_samples(known: dict[str, Reader]) -> None:
+def test_every_reader_is_listed_and_accepts_its_samples(known: dict[str, Reader]) -> None:
     assert set(known) == set(_NAMES)
     for reader in known.values():
         assert reader.samples
@@ -60,7 +60,9 @@ def test_no_reader_is_left_out_and_each_takes_its_samples(known: dict[str, Reade
 
 
 @pytest.mark.parametrize("name", _NAMES)
-def test_mutated_inputs_are_read_or_refused_in_a_line(known: dict[str, Reader], name: str) -> None:
+def test_mutated_inputs_are_read_or_refused_in_one_line(
+    known: dict[str, Reader], name: str
+) -> None:
     reader = known[name]
     for seed in range(_INPUTS // len(_NAMES)):
         chance = random.Random(f"{name} {seed}")

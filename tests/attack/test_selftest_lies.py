@@ -1,6 +1,6 @@
-"""`opmeter selftest npu` passes on the fake NPU, and each lie of that NPU fails its own check and
-no other. Its sessions run once; a lie is told when their records are exported again, or, where
-the device itself has to misbehave, in a session of its own."""
+"""`opmeter selftest npu` passes on the fake NPU, and each falsified result of that NPU fails its
+own check and no other. Its sessions run once; results are falsified when their records are exported
+again, or, if the device itself must misbehave, in a separate session."""
 
 import json
 import os
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 OWN = ("Exp", "Sigmoid")  # of the profile that is the user's own
 ATTENTION = "FusedInferAttentionScore"
-# What the device does to records, and the check that fails of it.
+# The falsification of the records by the device, and the check that fails.
 LIES = (
     ("profiler", [Fault("hide_counters", kernel="Add")]),
     ("parser", [Fault("refuse_export", kernel="NoSuchKernel", count=1)]),
@@ -48,7 +48,7 @@ LIES = (
     ("sessions", [Fault("drift", kernel="SwiGlu", share=0.5)]),
     ("profile", [Fault("scale", kernel=kernel, share=4.0) for kernel in OWN]),
 )
-# What it does when it is asked, or what its host lacks.
+# The falsification in new runs, or the defect of the host.
 LIVE = ("environment", "libraries", "failures")
 WITHOUT_RMS_NORM = """
 import builtins, sys
@@ -79,14 +79,14 @@ def host(tmp_path_factory):
         for name, value in env.items():
             patch.setenv(name, value)
         patch.syspath_prepend(str(fake.site))  # where the version of torch_npu is read
-        # What lets torch_npu run beside a CUDA build is preloaded in sessions, not in this process.
+        # What lets torch_npu run next to a CUDA build is preloaded in sessions, not in this one.
         patch.setattr("jobs.doctor.machine.is_loaded", lambda mark: True)
         yield folder
 
 
 @pytest.fixture(scope="module")
 def recorded(host):
-    """A whole self-test, with the rows of two of its kernels as the user's own profile."""
+    """Run a complete self-test, with the rows of two of its kernels as the user's own profile."""
     bench = SessionBench("npu", local_stack("npu"), 0, host / "sessions")
     verdicts = list(run_checks(bench, only=tuple(name for name in CHECKS if name != "profile")))
     sessions = {session.folder.name: session for session in bench.done}
@@ -106,7 +106,7 @@ def failing(verdicts):
     return {check.name: check.found for check in verdicts if not check.ok}
 
 
-def test_the_fake_npu_passes_every_check_that_it_can(recorded):
+def test_fake_npu_passes_every_possible_check(recorded):
     _, verdicts = recorded
     assert failing(verdicts) == {}
     assert {check.name for check in verdicts} == set(CHECKS)
@@ -114,7 +114,7 @@ def test_the_fake_npu_passes_every_check_that_it_can(recorded):
 
 
 @pytest.mark.parametrize(("check", "lie"), LIES)
-def test_a_lie_about_what_was_recorded_fails_its_own_check_and_no_other(
+def test_falsified_result_fails_its_own_check_and_no_other(
     check, lie, host, recorded, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("FAKE_CANN_FAULTS", "")
@@ -129,14 +129,14 @@ def test_a_lie_about_what_was_recorded_fails_its_own_check_and_no_other(
     assert list(failing(told)) == [check]
 
 
-def test_a_wrong_path_of_custom_operators_fails_the_environment_alone(
+def test_wrong_path_of_custom_operators_fails_only_the_environment_check(
     recorded, host, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", str(tmp_path / "nowhere"))
     assert_fails_alone("environment", recorded, host, tmp_path)
 
 
-def test_a_call_that_a_release_lacks_fails_the_libraries_alone(
+def test_call_missing_in_a_release_fails_only_the_libraries_check(
     recorded, host, tmp_path, monkeypatch
 ):
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_RMS_NORM)
@@ -145,7 +145,7 @@ def test_a_call_that_a_release_lacks_fails_the_libraries_alone(
     assert names(found, "RmsNorm", "torch_npu.npu_rms_norm")
 
 
-def test_a_device_that_never_is_full_fails_the_failures_alone(
+def test_device_without_an_out_of_memory_error_fails_only_the_failures_check(
     recorded, host, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("FAKE_NPU_MEMORY", "endless")
@@ -154,7 +154,7 @@ def test_a_device_that_never_is_full_fails_the_failures_alone(
 
 
 def assert_fails_alone(check, recorded, host, folder):
-    """Of the checks that ask the machine anew; the others look at sessions that have run."""
+    """Run the checks that use the machine; the others read sessions that have run."""
     bench, _ = recorded
     anew = SessionBench("npu", bench.stack, 0, folder / "anew")
     told = failing(run_checks(anew, only=(*LIVE, "profiler", "lengths")))
@@ -162,11 +162,11 @@ def assert_fails_alone(check, recorded, host, folder):
     return told[check]
 
 
-def test_every_check_has_a_lie_of_its_own():
+def test_every_check_has_a_falsified_result():
     assert {*dict(LIES), *LIVE, "outputs", "peaks"} == set(CHECKS)
 
 
-def test_outputs_that_are_not_finite_or_far_from_the_reference_fail_the_outputs(recorded):
+def test_non_finite_and_wrong_outputs_fail_the_outputs_check(recorded):
     import torch
 
     from collector.replay.cases import find_difference
@@ -181,7 +181,7 @@ def test_outputs_that_are_not_finite_or_far_from_the_reference_fail_the_outputs(
     assert not verdict_on_outputs([*good, away]).ok
 
 
-def test_the_command_writes_one_report_and_exits_with_one_where_a_check_fails(
+def test_command_writes_one_report_and_exits_with_1_if_a_check_fails(
     host, recorded, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""A whole cluster in one process, a thousand times: see tests/attack/README.md."""
+"""A complete cluster in one process, a thousand times: see tests/attack/README.md."""
 
 import hashlib
 import os
@@ -13,14 +13,14 @@ from tests.attack.simulation.mutants import MUTANTS, WANTED
 pytestmark = pytest.mark.slow
 
 _PLAYS = int(os.environ.get("OPMETER_SIMULATED_CAMPAIGNS", "1000"))
-_A_HUNDRED = 100  # of a thousand: a test is over in minutes beside drills that want both cores, too
+_A_HUNDRED = 100  # of a thousand: a test ends in minutes next to drills that use both cores too
 _OF_GANGS = range(100)
 _PROCESSES = 2
 _MOST_FOR_A_MUTANT = 120
 
 
 @pytest.mark.parametrize("first", range(0, _PLAYS, _A_HUNDRED))
-def test_every_promise_is_kept_whatever_goes_wrong(first):
+def test_all_invariants_hold_under_random_faults(first):
     seeds = range(first, first + _A_HUNDRED)
     found = list(played(seeds, _PROCESSES))
     assert len(found) == len(seeds)
@@ -29,13 +29,13 @@ def test_every_promise_is_kept_whatever_goes_wrong(first):
     assert sum(one["commits"] for one in found) > len(seeds)
 
 
-def test_gangs_over_several_pods_keep_every_promise():
+def test_all_invariants_hold_for_gangs_over_several_pods():
     found = list(played(_OF_GANGS, _PROCESSES, "--fault", "gangs=4"))
     assert not {one["seed"]: one["broken"] for one in found if one["broken"]}
     assert len(found) == len(_OF_GANGS)
 
 
-def test_what_was_found_once_stays_mended():
+def test_fixed_defects_do_not_return():
     for faults in sorted({kept.faults for kept in KEPT}):
         seeds = [kept.seed for kept in KEPT if kept.faults == faults]
         changes = [word for fault in faults for word in ("--fault", fault)]
@@ -43,7 +43,7 @@ def test_what_was_found_once_stays_mended():
         assert found == dict.fromkeys(seeds, "")
 
 
-def test_a_seed_is_played_again_exactly():
+def test_simulation_of_a_seed_is_deterministic():
     seeds = range(7, 12)
     first, second = (
         {one["seed"]: one["digest"] for one in played(seeds, _PROCESSES, "--digest")}
@@ -55,8 +55,8 @@ def test_a_seed_is_played_again_exactly():
 
 
 @pytest.mark.parametrize("mutant", sorted(MUTANTS))
-def test_a_mistake_that_is_planted_is_seen(mutant):
-    """By one of so many seeds; whoever sees it first ends its process."""
+def test_planted_defect_is_detected(mutant):
+    """Simulate seeds until one detects the defect, which ends its process."""
     changes = [word for fault in WANTED.get(mutant, ()) for word in ("--fault", fault)]
     seeds = range(_MOST_FOR_A_MUTANT)
     with closing(played(seeds, _PROCESSES, "--mutant", mutant, *changes)) as found:

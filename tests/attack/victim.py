@@ -1,9 +1,8 @@
-"""A store with a bit of everything in it, and everything that people and machines do with it next.
+"""A store with an example of everything in it, and the next commands of users and machines.
 
 Two campaigns share a database. One has published a plan and is in the middle of the next: a shard
-is committed, one was left behind by a worker that was killed, one was never begun. Every duration
-follows from its case, so that a number that differs from what was measured is seen wherever it
-turns up.
+is committed, one was left by a killed worker, one was never begun. Every duration follows from its
+case, so that a wrong duration is recognised anywhere.
 """
 
 import csv
@@ -39,7 +38,7 @@ from tests.attack.damage import DamagedStore
 T = TypeVar("T")
 STACK = Stack("CPU_test_2t", "2.13.0", details=(("flags", "avx2"), ("threads", "2")))
 _CASES = 9
-_ROUNDS = 4  # of plan, work and merge, after which a campaign must have come to its end
+_ROUNDS = 4  # of plan, work and merge, after which a campaign must have finished
 _HEADER = (
     "OP State,Accelerator Core,Input Shapes,Input Data Types,Input Formats,"
     "Output Shapes,Output Data Types,Output Formats\n"
@@ -52,7 +51,7 @@ Shown = Mapping[str, str]  # input shapes -> the duration that the head's CSVs s
 
 @dataclass
 class Scene:
-    """The campaigns as people wrote them, and files that a profiler could have left."""
+    """Write the campaigns of the users, and files that a profiler could have left."""
 
     folder: Path
 
@@ -81,7 +80,7 @@ class Scene:
 
 @dataclass
 class PlayedMachine:
-    """A machine of whatever stack a plan is for, that lives for so many sessions."""
+    """A machine with the stack of any plan, which ends after a number of sessions."""
 
     scene: Scene
     sessions: int
@@ -109,8 +108,8 @@ class PlayedMachine:
 
 @dataclass
 class Truthful:
-    """An instrument that measures of each case what follows from its shapes, and dies with its
-    worker after `sessions`."""
+    """An instrument that measures durations that follow from the shapes, and dies with its worker
+    after `sessions`."""
 
     scene: Scene
     sessions: int = 100
@@ -125,18 +124,18 @@ class Truthful:
 
 
 class Killed(BaseException):
-    """What ends a worker at once: nothing of ours catches it."""
+    """Ends a worker at once: no handler of the product catches it."""
 
 
 @dataclass
 class Aftermath:
-    """`said` is every line that anybody was told, `shown` what the database shows at last."""
+    """`said` has every line printed for a user, `shown` the final contents of the database."""
 
     said: list[str] = field(default_factory=list)
     shown: Shown = field(default_factory=dict)
 
     def told(self, act: Callable[[], T]) -> T | None:
-        """Do something that may be refused, in a line."""
+        """Run something that may be refused in one line."""
         try:
             return act()
         except OpmeterError as error:
@@ -145,12 +144,12 @@ class Aftermath:
 
 
 def true_duration_us(shapes: str) -> float:
-    """What every device here takes for `n,64;n,64`."""
+    """Return the duration of `n,64;n,64` on every device here."""
     return 100.0 + int(shapes.strip('"').split(",")[0])
 
 
 def build(scene: Scene) -> DamagedStore:
-    """The store before anything happens to it."""
+    """Return the store before anything happens."""
     store = DamagedStore({})
     for campaign in (scene.alpha, scene.beta):
         plan = _advanced(campaign, store, RunOptions(), print).plan
@@ -164,11 +163,11 @@ def build(scene: Scene) -> DamagedStore:
         _work(scene, store, plan, killed, "first", sessions=1)
     except Killed:
         return store
-    raise AssertionError("the worker was to be killed in its second session")
+    raise AssertionError("the worker was not killed in its second session")
 
 
 def aftermath(scene: Scene, store: Store) -> Aftermath:
-    """Everything that is done with a store from here on, until its campaigns are finished."""
+    """Run all further commands of a store until its campaigns are finished."""
     seen = Aftermath()
     with _listening(seen.said):
         seen.told(lambda: _look(store))
@@ -181,7 +180,7 @@ def aftermath(scene: Scene, store: Store) -> Aftermath:
 
 
 def shown_by(store: Store) -> Shown:
-    """What the CSVs of the head show."""
+    """Return the values in the CSVs of the head."""
     head = find_head(store)
     if head is None:
         return {}
@@ -195,7 +194,7 @@ def _rows(file: bytes) -> Iterator[dict[str, str]]:
 
 
 def _finish(scene: Scene, store: Store, campaign: Campaign, seen: Aftermath) -> None:
-    """What `opmeter run` does, until it says that nothing is left: plan, work, merge."""
+    """Repeat the steps of `opmeter run` until nothing is left: plan, work, merge."""
     for turn in range(_ROUNDS):
         next_up = seen.told(partial(_advanced, campaign, store, RunOptions(), seen.said.append))
         if next_up is None:
@@ -230,7 +229,7 @@ def _work(
 ) -> None:
     assignment = Assignment(plan.campaign, plan.number, plan.plan_hash, shard, attempt)
     machine = PlayedMachine(scene, sessions)
-    unseen = MemoryStore()  # for pictures of progress, which nobody looks at
+    unseen = MemoryStore()  # for progress that is not read
     work(store, assignment, scene.folder, threading.Event(), watched=unseen, machine=machine)
 
 

@@ -1,9 +1,9 @@
-"""How long it takes to know the tiers and groups of a whole super-pod, and to plan a bench of it.
+"""The time to compute the tiers and groups of a whole super-pod, and to plan a bench of it.
 
     python -m tests.bench.bench_comm_plan
 
 All 768 ranks of `48 8 2`: the tier of the first 1, 2, ... 768 of them and of as many groups of 16
-from every rank on, then a plan of every operation, 23 sizes and 10 group sizes. Exits 1 where the
+from every rank on, then a plan of every operation, 23 sizes and 10 group sizes. Exits with 1 if the
 tiers take a second.
 """
 

@@ -1,15 +1,15 @@
-"""How long a controller takes to find its way in a campaign of many shards, and what it holds.
+"""The time and memory of a controller's first reconciliations of a campaign of many shards.
 
     PYTHONPATH=. python tests/bench/bench_controller.py [SHARDS]
 
 Without SHARDS there are 1,000 and 10,000 (100,000 take minutes).
 
-A store on disk holds a plan, its waves and most commits; a process that knows nothing of it takes
-its first look (sources, plan, commits, decision, and the next wave), then further ones; each case
-is a shard there. Then a process plans a campaign of a hundred cases a shard, and one asks a
-database of half a million measurements which shards it holds. Exit code 1 where the first look
+A store on disk holds a plan, its waves and most commits; a new process runs its first
+reconciliation (sources, plan, commits, decision, and the next wave), then further ones; each case
+is a shard there. Then a process plans a campaign of a hundred cases per shard, and one reads which
+shards a database of half a million measurements holds. Exits with 1 if the first reconciliation
 takes 60 s or more, or a process holds 512 MB or more with 10,000 shards, in planning PLANNED cases,
-or over the database.
+or with the database.
 """
 
 import json
@@ -51,16 +51,16 @@ LIMIT_MB_UP_TO = 10_000
 PLANNED, A_SHARD = 100_000, 100
 MEASUREMENTS = 500_000
 COMMITTED = 0.95
-A_CASE_S = 0.5  # about what one is forecast to take
+A_CASE_S = 0.5  # about the forecast of one case
 STACK = Stack(device="CPU_bench_2t", torch="2.13.0")
 LOOKS, DECISIONS = 3, 9
 A_WAVE = 1000
 DEVICES = 256
-MOST_GROWTH = 30.0  # of a decision, where there are ten times as many shards
+MOST_GROWTH = 30.0  # of a decision with ten times as many shards
 
 
 def main(arguments: list[str]) -> int:
-    """Print one line a figure; 1 where one misses its limit."""
+    """Print one line per figure; return 1 if one misses its limit."""
     failures = 0
     decisions = []
     for shards in [int(text) for text in arguments] or SHARDS:
@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> int:
 
 
 def planning() -> int:
-    """A line on a first look that has to plan; 1 where it misses its limit."""
+    """Print the figures of a first reconciliation that plans; return 1 if it misses its limit."""
     with tempfile.TemporaryDirectory(prefix="opmeter-bench-") as name:
         manifest, table = applied_map(PLANNED, target_s=A_CASE_S * A_SHARD)
         write(Path(name), {keys.source("bench", sha256_hex(table)): table})
@@ -107,7 +107,7 @@ def planning() -> int:
 
 
 def following() -> int:
-    """A line on what asking a large database costs; 1 where it misses its limit."""
+    """Print the cost of reading a large database; return 1 if it misses its limit."""
     with tempfile.TemporaryDirectory(prefix="opmeter-bench-") as name:
         run_in_a_new_process(make_database, Path(name))
         found = run_in_a_new_process(held_shards, Path(name))
@@ -124,7 +124,7 @@ def make_database(folder: Path, answer: Connection) -> None:
 
 
 def held_shards(folder: Path, answer: Connection) -> None:
-    """What a look at a campaign wants of the database's head."""
+    """Read what a reconciliation needs of the database's head."""
     started = time.process_time()
     store = FileStore(folder)
     held = HeldShards(store, "bench").at(find_head(store))
@@ -138,8 +138,8 @@ def say(line: str) -> None:
 
 
 def applied_map(shards: int, target_s: float = 0.001) -> tuple[Manifest, bytes]:
-    """The campaign of so many cases, each so long that it is a shard by itself, or as many to a
-    shard as the target says."""
+    """Return the campaign of this many cases, each so long that it is a shard, or as many per shard
+    as the target gives."""
     cells = {
         "OP State": "dynamic",
         "Accelerator Core": "AI_VECTOR_CORE",
@@ -164,7 +164,8 @@ def applied_map(shards: int, target_s: float = 0.001) -> tuple[Manifest, bytes]:
 
 
 def write_campaign(folder: Path, shards: int) -> Plan:
-    """A campaign that is nearly through. Files are written as they are: only reading is timed."""
+    """Write a campaign that is nearly finished. Files are written directly: only reading is
+    timed."""
     manifest, table = applied_map(shards)
     applied = applied_of(manifest)
     campaign = applied.campaign
@@ -200,12 +201,12 @@ def applied_of(manifest: Manifest) -> Applied:
 
 
 def in_a_new_process(folder: Path) -> dict[str, Any]:
-    """The looks of a process that has not built the campaign."""
+    """Run the reconciliations of a process that has not built the campaign."""
     return run_in_a_new_process(looks, folder)
 
 
 def run_in_a_new_process(work: Callable[[Path, Connection], None], folder: Path) -> dict[str, Any]:
-    """What it answers: its memory is its own."""
+    """Run it in a new process, with its own memory, and return its result."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(folder, theirs))
@@ -217,7 +218,7 @@ def run_in_a_new_process(work: Callable[[Path, Connection], None], folder: Path)
 
 
 def peak_mb() -> float:
-    """The most that this program has held; getrusage would tell its parent's, too."""
+    """Return the peak memory of this program; getrusage would include its parent's."""
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
     assert found is not None
@@ -237,12 +238,12 @@ def looks(folder: Path, answer: Connection) -> None:
         started = time.process_time()
         controller.reconcile()
         seconds.append(time.process_time() - started)
-    assert len(cluster.worker_jobs()) >= 1, "the first look launched nothing"
+    assert len(cluster.worker_jobs()) >= 1, "the first reconciliation launched nothing"
     answer.send({"looks": seconds, "peak_mb": peak_mb(), "idle_mb": idle_mb})
 
 
 def decision_s(plan: Plan) -> float:
-    """A decision on the middle of the campaign, with every wave in the store."""
+    """Decide on the middle of the campaign, with every wave in the store."""
     names = [shard.shard_id for shard in plan.shards]
     plan_hash = plan.plan_hash
     waves = tuple(

@@ -1,10 +1,10 @@
-"""How fast cases are told to lie between measured ones, against looking at all of those for each.
+"""The speed of finding the measured neighbours of cases, against comparing with all measured ones.
 
     PYTHONPATH=. python tests/bench/bench_coverage.py
 
-Two curves of 10,000 measured cases and as many asked for: products between their neighbours, and
-attention of which no case has any, the worst there is. Prints seconds and the ratio to comparing
-each case with every measured one (its time for a part of them, carried on). Exits 1 above a limit.
+Two curves of 10,000 measured cases and as many requested ones: products between their neighbours,
+and attention without any, the worst case. Prints seconds and the ratio to comparing each case with
+every measured one (its time for a part of them, extrapolated). Exits with 1 above a limit.
 """
 
 import sys
@@ -54,7 +54,7 @@ def _timed(
 
 
 def _of_all(measured: Sequence[CaseRecord], asked: Sequence[CaseRecord]) -> float:
-    """Reading the places of all, and comparing each case with every measured one."""
+    """Time reading the coverage of all cases, and comparing each with every measured one."""
     began = time.perf_counter()
     places = np.array([curve_position(one.case).sizes for one in measured])
     part = [np.array(curve_position(one.case).sizes) for one in asked[:_PART]]

@@ -85,7 +85,7 @@ STEPS: dict[str, Callable[[CountingStore, Path], None]] = {
 
 
 def run(step: str, root: Path) -> None:
-    """Run one step and print its figures: what a process uses before it is not counted."""
+    """Run one step and print its figures: the memory of a process before it is not counted."""
     store = CountingStore(FileStore(root))
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here, not the parent's
     before_mib = _peak_mib()

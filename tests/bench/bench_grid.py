@@ -1,10 +1,10 @@
-"""How fast rows of a grid are chosen among over a million points, a quarter of which no operator
-takes, against making all of them first.
+"""The speed of choosing rows of a grid among over a million points, a quarter of which no operator
+accepts, against making all of them first.
 
     PYTHONPATH=. python tests/bench/bench_grid.py
 
 Prints seconds, memory and the ratio of choosing 1,000 rows to filtering every point of as large a
-grid before a choice (its time for a part of the points, carried on). Exits 1 above a limit.
+grid before a choice (its time for a part of the points, extrapolated). Exits with 1 above a limit.
 """
 
 import resource
@@ -33,7 +33,7 @@ def main() -> int:
     products = [(n, k) for n in sizes for k in sizes]
     like = [
         Template("MatMulV2", (_word(dtype), _word(dtype, layout)), (_word(dtype),), state, ())
-        for dtype in ("DT_BF16", "FLOAT16", "FLOAT", "INT8")  # of which the last is no case
+        for dtype in ("DT_BF16", "FLOAT16", "FLOAT", "INT8")  # the last of which is not a case
         for layout in _BLOCKS
         for state in ("dynamic", "static", "")
     ]
@@ -54,7 +54,7 @@ def _word(dtype: str, layout: str = "ND") -> SlotProperties:
     return SlotProperties(dtype, layout, is_empty=False, in_blocks=layout == "FRACTAL_NZ")
 
 
-def _asked(record: CaseRecord) -> CaseRecord | str:
+def _launchable(record: CaseRecord) -> CaseRecord | str:
     refused = refusal(record.case, find, "npu")
     return refused.reason if refused else record
 
@@ -70,7 +70,7 @@ def _timed(
         like,
         products,
         frozenset(),
-        _asked,
+        _launchable,
         SampleRequest(rows, 0, 32 << 30),
     )
     return found, time.perf_counter() - began

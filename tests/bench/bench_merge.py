@@ -36,7 +36,7 @@ _COUNTERS = tuple((name, 1.25) for name in COUNTERS)
 
 
 def made_plan(number: int, cases: range) -> MadePlan:
-    """A plan that measured these cases, with all counters."""
+    """Return a plan that measured these cases, with all counters."""
     records = [_record(case) for case in cases]
     shards = []
     for at in range(_SHARDS):
@@ -52,7 +52,7 @@ def _record(case: int) -> CaseRecord:
 
 
 def to_csv_s(made: MadePlan) -> float:
-    """Seconds that pandas takes to write the rows of a plan's measurements."""
+    """Return the seconds that pandas takes to write the rows of a plan's measurements."""
     plan = plan_of(made)
     rows = [
         to_row(measurement_of(made, plan, shard.name, 0, case, "Kernel", tried))
@@ -73,7 +73,7 @@ def main(measurements: int) -> None:
         write_campaign(store, made)
     merge_plans(store, [first.name], guard=CREATE, author="bench")
     gc.collect()
-    gc.freeze()  # what this script holds to make the campaigns is no work of the merge
+    gc.freeze()  # the memory with which this script makes the campaigns is not part of the merge
     start = time.perf_counter()
     result = merge_plans(store, [later.name], guard=CREATE, author="bench")
     merge_s = time.perf_counter() - start

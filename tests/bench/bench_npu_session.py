@@ -1,11 +1,11 @@
-"""What a case costs the host on an NPU beside its launches: milliseconds, at most 5 at the median.
+"""The host's cost of a case on an NPU besides its launches: milliseconds, at most 5 at the median.
 
     python tests/bench/bench_npu_session.py
 
 200 cases of Add, 10 repeats each, in one session under the fake msprof. Counted: building inputs,
-marks, launches, the journal, attribution and certificates; the fake runtime's own time is in it.
-Not counted: warm-ups, and the first case, which loads the kernels. Start-up comes once a session,
-and is printed apart.
+marks, launches, the journal, attribution and certificates, including the fake runtime's own time.
+Not counted: warm-ups, and the first case, which loads the kernels. Start-up occurs once a session,
+and is printed separately.
 """
 
 import json
@@ -84,7 +84,7 @@ def _add(rows: int) -> CaseRecord:
 
 
 def _median_cost_ms(lines: Sequence[dict[str, Any]]) -> float:
-    """From the start of one case to the start of the next, without its warm-ups."""
+    """Return the time from the start of one case to the start of the next, without its warm-ups."""
     began = {line["ordinal"]: line["at_s"] for line in lines if line["event"] == "begin"}
     ended = {line["ordinal"]: line for line in lines if line["event"] == "end"}
     finish_s = next(line["at_s"] for line in lines if line["event"] == "finish")

@@ -1,11 +1,11 @@
-"""What reading the op_summary of a session costs, next to a reader with an object a row.
+"""The cost of reading the op_summary of a session, compared with a reader with one object per row.
 
     python tests/bench/bench_op_summary.py [--rows 1000000]
 
 Writes an op_summary of 47 columns with 1,000 cases into a temporary folder, and reads it in a
-process of its own for each reader: ours, with the attribution of every launch to its case, and the
-baseline, which holds each row as an object with a dict of its counters. Exits 1 where a process of
-ours takes more than 500 MB, or 0.4 of the processor time of the baseline for a row. The baseline
+separate process for each reader: ours, with the attribution of every launch to its case, and the
+baseline, which holds each row as an object with a dict of its counters. Exits with 1 if a process
+of ours takes more than 500 MB, or 0.4 of the processor time of the baseline for a row. The baseline
 reads a tenth of the rows, since its memory is 2.7 KB a row.
 """
 

@@ -1,12 +1,12 @@
-"""How long a profile takes to parse, next to a bare pandas.read_csv of the same columns.
+"""The time to parse a profile, compared with a bare pandas.read_csv of the same columns.
 
     python tests/bench/bench_parse.py [--rows 400000] [--memory]
 
-Writes a file of 47 columns from a fixed random mix into a temporary folder, times both in turn,
-and exits 1 where parsing takes more than 1.5 times as long. What counts is the shortest time of
-each: others on the machine only make times longer, so rounds are added while the ratio is above
-the limit, up to a number. `--memory` parses a file of about
-2 GB instead, and exits 1 where the peak memory passes 700 MB.
+Writes a file of 47 columns from a fixed random mix into a temporary folder, times both in turn, and
+exits with 1 if parsing takes more than 1.5 times as long. The shortest time of each is compared:
+other programs only make times longer, so rounds are added while the ratio is above the limit, up to
+a number. `--memory` parses a file of about 2 GB instead, and exits with 1 if the peak memory
+exceeds 700 MB.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def measure_time(path: Path) -> int:
     columns = [*KEY_COLUMNS[:-1], *EVENT_COLUMNS, DURATION, *COUNTERS]
     read_profile([path])
     peak_mb = peak_memory_mb()
-    import pandas  # after the peak was taken, which is of parsing alone
+    import pandas  # after the peak was read, which is of parsing alone
 
     parse, baseline = (
         Times(lambda: read_profile([path])),
@@ -63,7 +63,7 @@ def measure_time(path: Path) -> int:
     )
     rounds, ratio = 0, LIMIT
     while rounds < ROUNDS or (ratio > LIMIT and rounds < MOST_ROUNDS):
-        baseline.add()  # in turn, so that both see the same machine
+        baseline.add()  # in turn, so that both run on the same machine load
         parse.add()
         rounds, ratio = rounds + 1, parse.wall_s / baseline.wall_s
     print(
@@ -87,7 +87,7 @@ def measure_memory(path: Path) -> int:
 
 
 class Times:
-    """The shortest times that some work has taken so far, each of its own round."""
+    """The shortest times of some work so far, each of one round."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work

@@ -1,9 +1,9 @@
-"""How long 100,000 cases take to plan, and how well the shards keep 64 and 256 devices busy.
+"""The time to plan 100,000 cases, and how well the shards keep 64 and 256 devices busy.
 
     PYTHONPATH=. python tests/bench/bench_plan.py
 
-Exit code 1 where planning takes 10 s or more of the processor, which on a machine with nothing
-else to do is its time, or a packing is below 98 % of the ideal max(total / devices, longest case).
+Exits with 1 if planning takes 10 s or more of processor time, or a packing is below 98 % of the
+ideal max(total / devices, longest case).
 """
 
 import random
@@ -36,7 +36,7 @@ DTYPES = ("FLOAT", "DT_BF16", "FLOAT16", "INT8")
 
 
 def main() -> int:
-    """Print one line a figure; 1 where one misses its limit."""
+    """Print one line per figure; return 1 if one misses its limit."""
     records = synthetic_records(random.Random(7), CASES)
     failures = 0
     for devices in DEVICES:
@@ -66,7 +66,7 @@ def say(line: str) -> None:
 
 
 def timed_plan(campaign: Campaign, records: tuple[CaseRecord, ...]) -> tuple[float, PlannedRound]:
-    """The plan of a request that nothing has been computed of, and the processor time it took."""
+    """Return the plan of a new request without cached values, and the processor time it took."""
     request = PlanRequest(
         campaign=campaign,
         number=1,
@@ -84,7 +84,7 @@ def timed_plan(campaign: Campaign, records: tuple[CaseRecord, ...]) -> tuple[flo
 
 
 def packing_efficiency(rng: random.Random, devices: int, mean_s: float) -> float:
-    """Of log-uniform costs over five decades, in groups of very different sizes."""
+    """Pack log-uniform costs over five decades, in groups of very different sizes."""
     longest = 10 ** rng.uniform(0, 2)
     costs: list[float] = []
     total = 0.0
@@ -104,7 +104,7 @@ def synthetic_campaign(devices: int) -> Campaign:
 
 
 def synthetic_records(rng: random.Random, count: int) -> list[tuple[str, dict[str, str], float]]:
-    """Distinct rows as a profile has them: kernel type, cells, mean duration."""
+    """Return distinct rows as a profile has them: kernel type, cells, mean duration."""
     rows = []
     for index in range(count):
         dtype = rng.choice(DTYPES)
@@ -124,7 +124,7 @@ def synthetic_records(rng: random.Random, count: int) -> list[tuple[str, dict[st
 
 
 def fresh(rows: list[tuple[str, dict[str, str], float]]) -> tuple[CaseRecord, ...]:
-    """Records that have not computed their ids yet."""
+    """Return records that have not computed their ids yet."""
     counters = tuple((name, 0.125) for name in COUNTERS)
     return tuple(
         CaseRecord(kernel, cells, {}, ProfileStatistics(3, mean_us, mean_us, 0.1, counters))
@@ -133,7 +133,7 @@ def fresh(rows: list[tuple[str, dict[str, str], float]]) -> tuple[CaseRecord, ..
 
 
 def synthetic_operators() -> dict[str, OpSpec]:
-    """One operator for all but the last kernel type, which stays unsupported."""
+    """Return one operator for all but the last kernel type, which stays unsupported."""
 
     def flops(case: Case) -> int:
         return prod(prod(slot.shape or ()) for slot in case.inputs or ())

@@ -1,15 +1,14 @@
-"""What quality costs: device time of a plan, and processor time of a merge.
+"""The cost of quality: device time of a plan, and processor time of a merge.
 
     python tests/bench/bench_quality.py [MEASUREMENTS]
 
 Device time, by forecast: the quickstart's plan on this machine, and one of 100,000 cases on 64
-NPUs, with their blind repeats and canaries, over the same plans without; gates look at what was
-measured and take none. Processor time: a merge of so many measurements (100,000 to be judged by the
-limit) of operators with declared work into a database that holds as many, half of the cases new and
-half measured again, over the same merge without gates, without what canaries tell, and without
-intervals.
+NPUs, with their blind repeats and canaries, over the same plans without; gates take no device time.
+Processor time: a merge of this many measurements (the limit applies to 100,000) of operators with
+declared work into a database that holds as many, half of the cases new and half measured again,
+over the same merge without gates, canary factors and intervals.
 
-Exit code 1 where a share passes its limit.
+Exits with 1 if a share exceeds its limit.
 """
 
 import gc
@@ -58,7 +57,7 @@ from tests.unit.collector.database.campaign_maker import (
 )
 
 DEVICE_LIMIT, MERGE_LIMIT = 0.05, 0.20
-MEASUREMENTS = 20_000  # 100,000 take minutes to make, and a merge of fewer pays more for its curves
+MEASUREMENTS = 20_000  # 100,000 take minutes to make; a merge of fewer spends more on curves
 NPU = Stack(device="ATLAS_800_A3_752T_128G_DIE", torch="2.9.0", cann="8.5")
 
 _DEVICES = 64
@@ -71,7 +70,7 @@ _KERNELS = (*_PRODUCTS, *_PAIRS, *_SINGLES)
 
 
 def main(measurements: int) -> int:
-    """Print a line a figure; 1 where one passes its limit."""
+    """Print one line per figure; return 1 if one exceeds its limit."""
     shares = [
         ("quickstart", *device_s(_quickstart), DEVICE_LIMIT),
         (f"plan of {CASES:,} cases", *device_s(_planned), DEVICE_LIMIT),
@@ -86,22 +85,23 @@ def main(measurements: int) -> int:
 
 
 def device_s(planned: Callable[[bool], Plan]) -> tuple[float, float]:
-    """Device-seconds of a plan by forecast, and of the same without repeats and canaries."""
+    """Return the device-seconds of a plan by forecast, and of the same without repeats and
+    canaries."""
     whole = planned(True).forecast.device_s
     with _in_place_of(plan_making, "session_cost", _without_canaries):
         return whole, planned(False).forecast.device_s
 
 
 def _quickstart(repeats: bool) -> Plan:
-    state = read_state(_asking(open_campaign("quickstart"), repeats), MemoryStore())
+    state = read_state(_with_repeats(open_campaign("quickstart"), repeats), MemoryStore())
     return make_next(state, NewPlan(1, ()), RunOptions()).plan
 
 
 def _planned(repeats: bool) -> Plan:
-    """Of operators that nobody has, beside which the canaries are real."""
+    """Return a plan of operators without declared work, next to the real canaries."""
     records = fresh(synthetic_records(random.Random(7), CASES))
     request = PlanRequest(
-        campaign=_asking(synthetic_campaign(_DEVICES), repeats),
+        campaign=_with_repeats(synthetic_campaign(_DEVICES), repeats),
         number=1,
         head_commit=0,
         round="",
@@ -115,7 +115,7 @@ def _planned(repeats: bool) -> Plan:
     return make_plan(request, find=lambda kernel: made.get(kernel) or find(kernel)).plan
 
 
-def _asking(campaign: Campaign, repeats: bool) -> Campaign:
+def _with_repeats(campaign: Campaign, repeats: bool) -> Campaign:
     asked = campaign.quality if repeats else replace(campaign.quality, repeat_share=0.0)
     return replace(campaign, quality=asked)
 
@@ -128,7 +128,7 @@ def _without_canaries(*arguments: Any) -> Any:
 
 
 def merge_s(measurements: int) -> tuple[float, float]:
-    """Processor time of a merge, and of the same without what is asked of its numbers."""
+    """Return the processor time of a merge, and of the same without its quality checks."""
     store = MemoryStore()
     first = made_plan(1, range(measurements))
     later = made_plan(2, range(measurements // 2, measurements // 2 + measurements))
@@ -141,12 +141,12 @@ def merge_s(measurements: int) -> tuple[float, float]:
 
 
 def _merged_s(store: MemoryStore, made: MadePlan, measurements: int) -> float:
-    """Of a merge into a copy of a store."""
+    """Time a merge into a copy of a store."""
     copied = MemoryStore()
     for info in store.list(""):
         copied.put(info.key, store.get(info.key))
     gc.collect()
-    gc.freeze()  # what this script holds to make the campaigns is no work of the merge
+    gc.freeze()  # the memory with which this script makes the campaigns is not part of the merge
     started = time.process_time()
     result = merge_plans(copied, [made.name], guard=CREATE, author="bench")
     took_s = time.process_time() - started
@@ -156,7 +156,7 @@ def _merged_s(store: MemoryStore, made: MadePlan, measurements: int) -> float:
 
 @contextmanager
 def unasked() -> Iterator[None]:
-    """Let merges take every number as it came, and make no interval of it."""
+    """Let merges accept every duration unchecked, without intervals."""
     known = VersionIntervals({}, {}, {}, None, LentPairs.of(NONE, NONE), "")
     with (
         _in_place_of(plan_state, "most_lower_bounds_us", lambda *_: None),
@@ -178,7 +178,7 @@ def _in_place_of(module: Any, name: str, other: Any) -> Iterator[None]:
 
 
 def made_plan(number: int, cases: range) -> MadePlan:
-    """A plan that measured these cases, with all counters, in sessions with canaries."""
+    """Return a plan that measured these cases, with all counters, in sessions with canaries."""
     records = {case: _record(case) for case in cases}
     noise = random.Random(number)
     shards = []
@@ -213,7 +213,7 @@ def _record(case: int) -> CaseRecord:
 
 
 def _duration_us(case: int) -> float:
-    """Behind a launch, half of what the device's peaks would allow."""
+    """Return a duration of a launch and half of the device's peak rates."""
     return 5 + (0.2 if _KERNELS[case % 10] in _PRODUCTS else 0.03) * (case // 10 + 1)
 
 

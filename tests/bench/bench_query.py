@@ -1,9 +1,9 @@
-"""How fast a version directory is opened and queried, against SQLite in the same process.
+"""The speed of opening and querying a version directory, against SQLite in the same process.
 
     PYTHONPATH=. python tests/bench/bench_query.py [rows]
 
 Products of random sizes. SQLite has the same rows in a file, with an index over kernel, dtypes and
-shapes, and a prepared statement. Prints each number with its bar; exits 1 above a bar.
+shapes, and a prepared statement. Prints each figure with its limit; exits with 1 above a limit.
 """
 
 import mmap
@@ -61,7 +61,7 @@ def main(rows: int) -> int:
 def _shapes(
     chance: np.random.Generator, rows: int
 ) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
-    """Distinct m, n and k: as many tokens as there may be, weights of a few hundred sizes."""
+    """Return distinct m, n and k: as many tokens as requested, weights of a few hundred sizes."""
     sizes = 256 * np.arange(1, 41)
     found = np.stack(
         [chance.integers(1, 4096, 2 * rows), *(chance.choice(sizes, 2 * rows) for _ in "nk")],
@@ -72,7 +72,7 @@ def _shapes(
 
 
 def _write_apart(path: Path, rows: int) -> None:
-    """Write the index in another process: what that imports is not part of what is measured."""
+    """Write the index in another process: its imports are not part of the measurement."""
     import subprocess
 
     subprocess.run([sys.executable, __file__, "--write", str(path), str(rows)], check=True)

@@ -1,4 +1,4 @@
-"""What pages of a database cost: 150,000 cases, and the first page in Chromium.
+"""The cost of pages of a database: 150,000 cases, and the first page in Chromium.
 
 The baseline of the pages is `load_state` and `shown_versions`, which `db quality` needs too. It
 counts processor time, because the machine may be shared. The number of cases is an argument.
@@ -60,7 +60,7 @@ def _write(store: Store, target: Path) -> None:
 
 
 def _in_a_child(work: Callable[[], object]) -> tuple[float, int]:
-    """Run something in a process of its own; return its processor time and its peak memory."""
+    """Run something in a separate process; return its processor time and its peak memory."""
 
     child = os.fork()
     if child == 0:

@@ -1,11 +1,11 @@
-"""What a session costs beside the kernels it measures: milliseconds a case, at most 5.
+"""The cost of a session besides its kernels: milliseconds per case, at most 5.
 
     python tests/bench/bench_session.py
 
-100 cases of Add of a few KB, 10 repeats each, in one session. Counted: building inputs, looking
-at outputs, marks, stopping the profiler, reading its events, writing the CSV. Not counted:
-kernels and warm-ups. Imports and the first start of the profiler come once a session, and are
-printed apart.
+100 cases of Add of a few KB, 10 repeats each, in one session. Counted: building inputs, checking
+outputs, marks, stopping the profiler, reading its events, writing the CSV. Not counted: kernels and
+warm-ups. Imports and the first start of the profiler occur once a session, and are printed
+separately.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""How long it takes until the command says something: `opmeter --help` and the bare imports.
+"""The time until the first output of the command: `opmeter --help` and the bare imports.
 
 Baseline: the interpreter alone, in the same run.
 """

@@ -58,7 +58,7 @@ class Found:
 
 
 def simulated(seed: int, kernels: int, noise: Noise, margin: float = MARGIN) -> Found:
-    """Return what the rounds after an upgrade of so many kernels find, and what they cost."""
+    """Return what the rounds after an upgrade of this many kernels find, and what they cost."""
     random = np.random.default_rng(seed)
     sizes = np.exp(random.uniform(np.log(FEWEST), np.log(MOST), kernels)).astype(int)
     is_changed = np.arange(kernels) < CHANGED_SHARE * kernels

@@ -1,7 +1,7 @@
-"""What CPU time `db verify` takes, and what it reads, beside reading all objects once.
+"""The CPU time and reads of `db verify`, compared with reading all objects once.
 
 `python -m tests.bench.bench_verify [MEASUREMENTS]` makes a database of five commits in a folder,
-the first of so many measurements and each later one of three, and prints also what a commit of
+the first of this many measurements and each later one of three, and also prints what a commit of
 three rows adds to the folder.
 """
 
@@ -24,7 +24,7 @@ _LATER = 3
 
 
 class _Counting(FileStore):
-    """Knows how many bytes were read of it."""
+    """Counts the bytes read from it."""
 
     read_bytes = 0
 
@@ -35,13 +35,13 @@ class _Counting(FileStore):
 
 
 def _on_disk(root: Path) -> int:
-    """Bytes below a folder, what is linked several times once."""
+    """Return the bytes below a folder; hard links count once."""
     found = [path.stat() for path in root.rglob("*") if path.is_file()]
     return sum({status.st_ino: status.st_size for status in found}.values())
 
 
 def _once_s(store: FileStore) -> tuple[float, int]:
-    """Seconds of CPU to read and hash every object once, and the bytes of that."""
+    """Return the CPU seconds to read and hash every object once, and their bytes."""
     start, size_bytes = time.process_time(), 0
     for info in store.list(""):
         sha256_hex(store.get(info.key))
@@ -77,7 +77,7 @@ def main(measurements: int) -> None:
         print(f"every object read and hashed once: {once_s:.2f} s")
         print(f"verify: {verify_s:.2f} s, of the first version alone: {first_s:.2f} s")
         print(f"ratio: {verify_s / first_s:.2f}")
-        print(f"read: {store.read_bytes / once_bytes:.2f} times what is there")
+        print(f"read: {store.read_bytes / once_bytes:.2f} times the stored bytes")
         print(f"a commit of {_LATER} rows adds {added[-1] / added[0]:.2f} of the first's bytes")
 
 

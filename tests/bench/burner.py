@@ -1,15 +1,15 @@
-"""Whether durations hold beside a program that holds a core in stretches.
+"""The repeatability of durations next to a program that occupies a core intermittently.
 
     python -m tests.bench.burner [--campaign FILE] [--on-s 2] [--off-s 2]
 
-Runs a campaign on this machine three times, each into a database of its own: twice as it is, and
-once beside a process that burns a core for `on` seconds and rests for `off`. Two runs are compared
-case by case. One JSON line: of both pairs the share of cases whose durations lie within 10 % of
-each other, the median and the 90th percentile of their ratio, and how many of those beyond bear a
-warning; of each run its seconds, the load of the machine before it, and the share of repeats that
-something else disturbed. Exit 1 where a bar is missed: 95 % within 10 % for either pair, and 1.6
-times the seconds beside the burner. It says something only where nothing else runs: `load` and
-`disturbed` of the first two tell.
+Runs a campaign on this machine three times, each into a separate database: twice alone, and once
+next to a process that burns a core for `on` seconds and rests for `off`. Two runs are compared case
+by case. Prints one JSON line: for both pairs the share of cases whose durations differ by at most
+10 %, the median and the 90th percentile of their ratio, and how many of the others have a warning;
+for each run its seconds, the load of the machine before it, and the share of disturbed repeats.
+Exits with 1 if a limit is missed: 95 % within 10 % for either pair, and 1.6 times the seconds next
+to the burner. The result is valid only on an idle machine: see `load` and `disturbed` of the first
+two.
 """
 
 import argparse
@@ -47,7 +47,7 @@ while True:
 
 @dataclass(frozen=True)
 class Run:
-    """One run: the durations of its cases, those with a warning, and how it went."""
+    """One run: the durations of its cases, those with a warning, and its load."""
 
     mean_us: Mapping[str, float]
     warned: frozenset[str]
@@ -102,7 +102,7 @@ def run(campaign: str, folder: Path) -> Run:
 
 
 def compared(one: Run, other: Run) -> dict[str, float]:
-    """How far two runs lie apart, over the cases of both."""
+    """Return the differences of two runs, over the cases of both."""
     ratios = {
         case: max(us / one.mean_us[case], one.mean_us[case] / us)
         for case, us in other.mean_us.items()

@@ -1,4 +1,4 @@
-"""A database of many measurements, for benches: made as rows, since to measure them takes days."""
+"""A database of many measurements for benchmarks: made as rows, since measuring them takes days."""
 
 from collections.abc import Sequence
 
@@ -45,21 +45,21 @@ _TIMES = ("mean_us", "ci_low_us", "ci_high_us", "median_us", "min_us", "p10_us",
 
 
 def write_database(store: Store, campaign: str, stack: Stack, measurements: int) -> Commit:
-    """One commit of so many final measurements of one campaign, in shards of 100."""
+    """Write one commit of this many final measurements of one campaign, in shards of 100."""
     return write_versions(store, campaign, [stack], measurements)
 
 
 def write_versions(
     store: Store, campaign: str, stacks: Sequence[Stack], measurements: int
 ) -> Commit:
-    """A commit for each stack, with so many final measurements each."""
+    """A commit for each stack, with this many final measurements each."""
     numbered = enumerate(stacks, 1)
     return write_states(store, [_state(campaign, one, measurements, n) for n, one in numbered])
 
 
 def write_states(store: Store, states: Sequence[State], *, with_view: bool = False) -> Commit:
-    """A commit for each state, which has one version directory; with its tree and index, which
-    takes longer, if requested."""
+    """Write a commit for each state, which has one version directory; with its tree and index,
+    which takes longer, if requested."""
     commit = manifest = None
     for number, state in enumerate(states, 1):
         (path,) = state.versions
@@ -150,6 +150,6 @@ def _state(campaign: str, stack: Stack, measurements: int, seed: int) -> State:
 
 
 def _hex(random: np.random.Generator, count: int) -> list[str]:
-    """Ids as they are: 20 digits that nothing compresses."""
+    """Return ids of the real form: 20 digits that cannot be compressed."""
     data = random.bytes(10 * count).hex()
     return [data[20 * n : 20 * n + 20] for n in range(count)]

@@ -60,7 +60,7 @@ class _Row:
 
 
 def write_varied_database(store: Store, cases: int, stack: Stack = STACK, seed: int = 1) -> Commit:
-    """Write one commit with about so many cases."""
+    """Write one commit with about this many cases."""
     return write_states(store, [varied_state(cases, stack, seed)])
 
 
@@ -257,7 +257,7 @@ def _of_sessions(
     device = np.arange(sessions) * 5 % 16
     speed = np.exp(0.004 * random.standard_normal(16))[device]
     speed *= np.exp(0.006 * random.standard_normal(sessions))
-    speed[device == 3] *= 1.0 + 0.02 * np.arange((device == 3).sum()) / 4  # a device that drifts
+    speed[device == 3] *= 1.0 + 0.02 * np.arange((device == 3).sum()) / 4  # a device with drift
     noise = np.exp(0.004 * random.standard_normal(count))
     mean_us = true_us[places] * speed[session] * noise
     is_slow = random.random(count) < 0.002

@@ -35,8 +35,9 @@ _SHARD_S = 700.0
 def write_made_campaign(
     folder: Path, devices: int, shards_each: int = 4, cases: int = 12, *, is_open: bool = False
 ) -> Path:
-    """Write a campaign of so many devices, and return its store's folder. One node is slow and
-    fails shards; sessions are lost; some cases fail; with `is_open` the last shards still run."""
+    """Write a campaign of this many devices, and return the folder of its store. One node is slow
+    and fails shards; sessions are lost; some cases fail; with `is_open` the last shards still
+    run."""
     root = folder / f"campaign-{devices}{'-open' if is_open else ''}"
     if root.exists():
         return root

@@ -45,7 +45,7 @@ def chromium() -> Iterator[Any]:
 
 @dataclass
 class Shown:
-    """A page in a browser, with all that went wrong in it."""
+    """A page in a browser, with all errors that occurred in it."""
 
     page: Any
     faults: list[str] = field(default_factory=list)

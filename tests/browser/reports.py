@@ -33,7 +33,7 @@ COVERAGE = WorkloadCoverage(
 
 
 def write_made_report(folder: Path, cases: int, language: str = "en") -> Path:
-    """Write the report of a made database of so many cases, and return its folder."""
+    """Write the report of a made database of this many cases, and return its folder."""
     root = folder / f"made-{cases}"
     if not root.exists():
         write_varied_database(open_store(str(root)), cases)

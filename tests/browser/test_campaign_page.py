@@ -106,7 +106,7 @@ def test_values_are_those_of_the_csv(browser, campaign):
     assert math.isclose(sum(efficiency.values()), whole) and math.isclose(whole, wall_s)
 
 
-def test_page_that_loads_itself_again_keeps_what_was_chosen(browser, root, made_folder, campaign):
+def test_reloaded_page_keeps_its_selection(browser, root, made_folder, campaign):
     """Only a page that `--watch` writes does so."""
     assert 'data-reload=""' in (campaign / "index.html").read_text()
     folder = Folder(made_folder / "reloading")

@@ -110,7 +110,7 @@ def test_warnings_are_loaded_on_demand_and_link_to_their_case(browser, report):
         assert one.faults == []
 
 
-def test_texts_from_data_stay_text(browser, report):
+def test_text_from_data_is_escaped(browser, report):
     with shown(browser) as one:
         one.open(report / "index.html")
         assert HOSTILE_KERNEL in one.page.inner_text("#kernels")
@@ -123,7 +123,7 @@ def test_texts_from_data_stay_text(browser, report):
         assert HOSTILE in one.page.inner_text("#failures")
         assert one.page.query_selector_all("#page img, #page script, #page b") == []
         assert one.faults == []
-        # A script that is in the page all the same does not run.
+        # A script in the page is not run.
         one.page.evaluate(
             "document.body.append(Object.assign(document.createElement('script'),"
             "{textContent: 'window.ran = 1'}))"
@@ -142,7 +142,7 @@ def test_labels_are_chinese_and_the_scheme_is_dark(browser, chinese_report):
         assert light.faults == dark.faults == []
 
 
-def test_every_label_has_a_chinese_one():
+def test_every_label_has_a_chinese_translation():
     assets = Path(__file__).parents[2] / "collector/report/assets"
     known = set(re.findall(r'^  "((?:[^"\\]|\\.)+)":', (assets / "labels.js").read_text(), re.M))
     for script in assets.glob("*.js"):

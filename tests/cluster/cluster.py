@@ -1,4 +1,4 @@
-"""The cluster that tests speak to: one of our own on this machine, or the user's."""
+"""The cluster of the tests: our own on this machine, or the user's."""
 
 import os
 import shutil
@@ -20,47 +20,47 @@ _IMAGE, _COLLECTOR = "OPMETER_TEST_IMAGE", "OPMETER_TEST_COLLECTOR"
 
 @dataclass
 class Cluster:
-    """`testbed` is None for a cluster that is the user's: what must reach nodes, rather than the
-    API, skips there."""
+    """`testbed` is None for the user's cluster: tests that must reach nodes, rather than the API,
+    are skipped there."""
 
     kubectl: Kubectl
     testbed: Testbed | None = None
 
     @property
     def own(self) -> Testbed:
-        """The cluster's machinery; the test is skipped where it is not ours."""
+        """Return the testbed of our own cluster; skip the test on another one."""
         if self.testbed is None:
-            pytest.skip("KUBECONFIG names a cluster whose nodes are not ours to harm")
+            pytest.skip("KUBECONFIG names a cluster whose nodes the tests must not change")
         return self.testbed
 
     @cached_property
     def built_image(self) -> ProjectImage:
-        """The image of the target `controller`, built here; every node of our own has it."""
+        """Return the image of the target `controller`, built here; every node of our own has it."""
         image = build_image(self.own.settings.cache)
         self.own.load(image.archive)
         return image
 
     @property
     def controller_image(self) -> str:
-        """The name of an image of the project without torch."""
+        """Return the name of an image of the project without torch."""
         if self.testbed is None:
             return _named_image(_IMAGE, "controller")
         return self.built_image.name
 
     @property
     def collector_image(self) -> str:
-        """The name of an image of the project that measures on cpu; in our own cluster torch
-        comes with a claim of `site_packages`."""
+        """Return the name of an image of the project that measures on cpu; in our own cluster torch
+        is mounted from a claim of `site_packages`."""
         if self.testbed is None:
             return _named_image(_COLLECTOR, "collector-cpu")
         return self.controller_image
 
     def has_kind(self, kind: str) -> bool:
-        """Whether the cluster knows a kind, as `jobsets.jobset.x-k8s.io`."""
+        """Return whether the cluster knows a kind, as `jobsets.jobset.x-k8s.io`."""
         return self.kubectl.succeeds("get", kind, "--all-namespaces", "--limit=1")
 
     def make_namespace(self, level: str = "restricted") -> Namespace:
-        """A namespace of a new name, whose pods must meet a pod security level."""
+        """Make a namespace with a new name, whose pods must meet a pod security level."""
         name = f"opmeter-test-{uuid.uuid4().hex[:8]}"
         labels = {"pod-security.kubernetes.io/enforce": level, "opmeter-test": "true"}
         metadata = {"name": name, "labels": labels}
@@ -68,16 +68,17 @@ class Cluster:
         return Namespace(name, self.kubectl)
 
     def site_packages(self) -> Path:
-        """This Python's packages, torch among them, for pods whose Python is the same."""
+        """Return the packages of this Python, including torch, for pods with the same Python
+        version."""
         import torch
 
         if sys.version_info[:2] != (3, 11):
-            pytest.skip("the image's Python is 3.11: it cannot load another's packages")
+            pytest.skip("the image has Python 3.11 and cannot load packages of another one")
         return Path(torch.__file__).parents[1]
 
 
 def users_cluster(kubeconfig: Path) -> Cluster:
-    """The cluster that KUBECONFIG names; skips where nothing speaks to it."""
+    """Return the cluster that KUBECONFIG names; skip if it is unreachable."""
     found = shutil.which("kubectl")
     if found is None:
         pytest.skip("KUBECONFIG is set, and there is no kubectl")

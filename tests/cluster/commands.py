@@ -1,4 +1,4 @@
-"""`opmeter` as a process of this machine, which a test may end at any moment.
+"""`opmeter` as a process of this machine, which a test may end at any time.
 
 It is started as users start it, not by a fork of a server (tests/forkserver.py): a controller's
 memory is measured.
@@ -20,14 +20,14 @@ _STOP_S = 60.0
 
 @dataclass
 class Opmeter:
-    """The command with an environment of its own; `folder` takes what processes print."""
+    """The command with its own environment; `folder` has the output of processes."""
 
     folder: Path
     environment: Mapping[str, str]
     _started: list["Process"] = field(default_factory=list)
 
     def __call__(self, *words: str, code: int = 0, limit_s: float = 300.0) -> str:
-        """Run it to its end; AssertionError for another exit code than `code`."""
+        """Run it to its end; AssertionError if the exit code is not `code`."""
         with forkserver.real_starts():
             done = subprocess.run(
                 self._command(words),
@@ -41,7 +41,7 @@ class Opmeter:
         return done.stdout
 
     def start(self, *words: str) -> "Process":
-        """Start it, and go on."""
+        """Start it without waiting."""
         log = self.folder / f"{len(self._started):02}-{words[0]}.log"
         with log.open("wb") as out, forkserver.real_starts():
             process = subprocess.Popen(
@@ -56,7 +56,7 @@ class Opmeter:
         return self._started[-1]
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill the running processes."""
         for process in self._started:
             process.kill()
 
@@ -71,18 +71,18 @@ class Opmeter:
 
 @dataclass(frozen=True)
 class Process:
-    """One that was started."""
+    """A started process."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def kill(self) -> None:
-        """SIGKILL; silent where it has ended."""
+        """SIGKILL it; do nothing if it has ended."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> int:
-        """End it as an operator would: its exit code."""
+        """End it with SIGTERM and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(_STOP_S)
 

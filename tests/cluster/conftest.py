@@ -1,7 +1,7 @@
-"""The cluster of these tests: started here where none runs, and ended if these tests started it.
+"""The cluster of these tests: started here if none runs, and ended if these tests started it.
 
-KUBECONFIG names another cluster instead; what harms nodes skips there. OPMETER_CLUSTER_KEEP=1 keeps
-a cluster of our own running afterwards, so that the next run starts at once.
+KUBECONFIG names another cluster instead; tests that change nodes are skipped there.
+OPMETER_CLUSTER_KEEP=1 keeps our own cluster running, so that the next run starts at once.
 """
 
 import os
@@ -36,14 +36,14 @@ from tests.servers.faults import FaultProxy
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The hours of drills are for those who name them: pytest tests/cluster/long"""
+    """The long drills run only if they are named: pytest tests/cluster/long"""
     is_named = any("long" in Path(argument).parts for argument in config.args)
     return True if collection_path.name == "long" and not is_named else None
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A cluster that runs; KUBECONFIG names it to whoever asks."""
+    """A running cluster; KUBECONFIG names it."""
     settings = from_environment(beside=process_of_tests())
     named = os.environ.get("KUBECONFIG")
     if named and Path(named).resolve() != settings.kubeconfig:
@@ -64,7 +64,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[Namespace]:
-    """A namespace of the test's own, whose pods must be `restricted`."""
+    """A namespace of one test, whose pods must be `restricted`."""
     made = cluster.make_namespace()
     yield made
     made.remove()
@@ -72,7 +72,7 @@ def namespace(cluster: Cluster) -> Iterator[Namespace]:
 
 @pytest.fixture
 def foreign(cluster: Cluster) -> Iterator[Namespace]:
-    """A namespace of other people, whose pods the controller may not list."""
+    """A namespace of other users, whose pods the controller may not list."""
     made = cluster.make_namespace()
     yield made
     made.remove()
@@ -80,27 +80,27 @@ def foreign(cluster: Cluster) -> Iterator[Namespace]:
 
 @pytest.fixture
 def testbed(cluster: Cluster) -> Testbed:
-    """The machinery of a cluster of our own; skips where it is the user's."""
+    """The testbed of our own cluster; skips on the user's."""
     return cluster.own
 
 
 @pytest.fixture
 def faults(testbed: Testbed) -> Faults:
-    """What can go wrong with a cluster of our own; skips where it is the user's."""
+    """The faults of our own cluster; skips on the user's."""
     return Faults(testbed)
 
 
 @pytest.fixture
 def store_proxy(testbed: Testbed) -> Iterator[FaultProxy]:
-    """Between pods and the object store, without rules; `url` is what pods are told."""
+    """A proxy between pods and the object store, without rules; pods get `url`."""
     with FaultProxy(testbed.store.endpoint, host=testbed.settings.gateway) as proxy:
         yield proxy
 
 
 @pytest.fixture(scope="session")
 def own_site_packages(cluster: Cluster) -> Iterator[Path]:
-    """The packages that pods import torch from, with room for a drill's orders: links to what is
-    installed here, which cost neither time nor disk."""
+    """The packages from which pods import torch, with a folder for a drill's orders: links to the
+    installed ones, which cost neither time nor disk."""
     installed = cluster.site_packages()
     folder = Path(tempfile.mkdtemp(prefix="opmeter-drills-", dir=installed.parent))
     try:
@@ -145,8 +145,8 @@ def gang(drill: Drill) -> Drill:
 
 @pytest.fixture(scope="module")
 def kueue(cluster: Cluster) -> Iterator[None]:
-    """A Kueue that manages namespaces of a label, jobs without a queue's name too, and wants pods
-    to be ready in 40 s."""
+    """A Kueue that manages namespaces with a label, including jobs without a queue name, and
+    requires pods to be ready in 40 s."""
     own = cluster.own
     try:
         built = build_kueue(own.settings.cache)
@@ -180,15 +180,15 @@ def fleet(testbed: Testbed, namespace: Namespace, tmp_path: Path) -> Iterator[Na
 
 
 def _skip_late() -> None:
-    """Where OPMETER_DRILLS_UNTIL (seconds since 1970) is past, what comes after the drills shall
-    still have its time."""
+    """Skip the remaining drills after OPMETER_DRILLS_UNTIL (seconds since 1970), so that later
+    steps have their time."""
     until = os.environ.get("OPMETER_DRILLS_UNTIL")
     if until and time.time() > float(until):
-        pytest.skip("OPMETER_DRILLS_UNTIL is past: without it pytest tests/cluster runs this drill")
+        pytest.skip("OPMETER_DRILLS_UNTIL is in the past: run without it to include this drill")
 
 
 def _preload(testbed: Testbed) -> None:
-    """Where the image cannot be built, tests that need it say so."""
+    """If the image cannot be built, tests that need it are skipped with the reason."""
     with suppress(NoCluster):
         testbed.preload(build_image(testbed.settings.cache).archive)
 

@@ -1,4 +1,4 @@
-"""A small campaign on a cluster, from its ConfigMap to the check that its database is whole."""
+"""A small campaign on a cluster, from its ConfigMap to the check of its database."""
 
 import json
 import time
@@ -29,7 +29,7 @@ from tests.cluster.testbed.store import ObjectStore
 SECRET, TORCH, BUCKET = "opmeter-s3", "torch", "drills"
 GOOD = {"ok", "unsupported"}
 WORKERS = "app.kubernetes.io/component=worker"
-# Small operators in six to eight shards, each of seconds: mostly the start of a session.
+# Small operators in six to eight shards of seconds each: mostly the start of a session.
 TEXT = """\
 campaign: drill
 sources: [{bundled: quickstart}]
@@ -44,7 +44,7 @@ shards: {target_s: 0.08, session_s: 60}
 limits: {case_s: 60, memory_gb: 1}
 quality: {repeat_share: 0}
 """
-# Two workers fit on a node beside what else runs there; a node is given up after seconds.
+# Two workers fit on a node next to the other pods; a node is given up after seconds.
 SITE = """\
 site: drill
 backend: cpu
@@ -58,7 +58,7 @@ tolerations:
   - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
   - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
 """
-# Teams of threads that spin while they wait burn what other pods of the machine would need.
+# Thread teams that spin while they wait use the cores of other pods of the machine.
 CALM = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
 _LIMIT_S = 900.0
 _LOOK_S = 1.0
@@ -67,10 +67,10 @@ _DAWDLE_S, _START_S = 25.0, 4.0
 
 @dataclass
 class Drill:
-    """The campaign of TEXT in a namespace of its own, whose accounts are those of the manifests.
+    """The campaign of TEXT in a new namespace, with the accounts of the manifests.
 
-    `site_packages` is what pods import torch from, where a drill may leave orders for their
-    Pythons.
+    `site_packages` is the folder from which pods import torch, and where a drill leaves orders for
+    them.
     """
 
     cluster: Cluster
@@ -80,41 +80,42 @@ class Drill:
     text: str = TEXT
     site: str = SITE
     annotations: Mapping[str, str] = field(default_factory=dict)
-    endpoint: str = ""  # of the store, for pods and for controllers, where it is not the store's
+    endpoint: str = ""  # address of the store for pods and controllers, if it differs
 
     name: str = "drill"
-    root: str = ""  # as pods reach it; the object store where nothing is said
-    seen_at: str = ""  # the same, as this machine reaches it
+    root: str = ""  # address for pods; that of the object store by default
+    seen_at: str = ""  # the same for this machine
 
     def __post_init__(self) -> None:
         self.root = self.root or f"s3://{BUCKET}/{self.namespace.name}"
         self.seen_at = self.seen_at or self.root
 
     def prepare(self) -> None:
-        """Everything but the campaign itself."""
+        """Return everything but the campaign itself."""
         self.cluster.own.store.make_bucket(BUCKET)
         self.namespace.make_secret(SECRET, self.credentials(self.cluster.own.store))
         self.write_credentials(self.cluster.own.store)
         self.namespace.mount_folder(TORCH, self.site_packages)
 
     def credentials(self, store: ObjectStore) -> dict[str, str]:
-        """What the Secret holds."""
+        """Return the contents of the Secret."""
         found = store.credentials()
         return {k: v.replace(store.endpoint, self._endpoint) for k, v in found.items()}
 
     def write_credentials(self, store: ObjectStore) -> None:
-        """What processes of this machine read."""
+        """Return the environment of processes of this machine."""
         for name, text in store.credentials().items():
             (self.folder / name).write_text(text)
 
     def speak_to_store_at(self, endpoint: str) -> None:
-        """Pods and controllers from now on; what a test looks up is asked directly."""
+        """From now on pods and controllers use the proxy; the checks of a test do not."""
         self.endpoint = endpoint
         self.namespace.make_secret(SECRET, self.credentials(self.cluster.own.store))
 
     @cached_property
     def opmeter(self) -> Opmeter:
-        """The command, as the controller's account and with the store's credentials."""
+        """Return the command with the account of the controller and the credentials of the
+        store."""
         config = write_kubeconfig(
             self.namespace, "opmeter-controller", self.folder / "controller.kubeconfig"
         )
@@ -123,7 +124,7 @@ class Drill:
 
     @cached_property
     def store(self) -> Store:
-        """Read directly, whatever stands between the store and the others."""
+        """Return the store without the proxy."""
         return open_store(self.seen_at)
 
     @property
@@ -139,14 +140,15 @@ class Drill:
         )
 
     def order(self, environment: Mapping[str, str] | None = None, **orders: object) -> None:
-        """Tell the Pythons of pods that start from now on what to do; each has CALM too."""
+        """Give orders to the Python processes of pods that start from now on; each includes
+        CALM."""
         path = self.site_packages / saboteur.ORDERS
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(orders | {"environment": CALM | dict(environment or {})}))
         fresh.rename(path)
 
     def apply(self) -> None:
-        """Apply the ConfigMap, as a person would."""
+        """Apply the ConfigMap, as a user would."""
         made = config_map(self.name, self.text, {"site.yaml": self.site}, self.deployment)
         made["metadata"]["annotations"] = dict(self.annotations)
         self.namespace.kubectl.apply(made)
@@ -155,25 +157,26 @@ class Drill:
         self.namespace("delete", "configmap", config_map_name(self.name))
 
     def controller(self) -> Process:
-        """A controller, until somebody ends it."""
+        """Start a controller, which runs until it is ended."""
         return self.opmeter.start(
             "controller", "--namespace", self.namespace.name, "--metrics-port", "0"
         )
 
     def launch(self) -> None:
-        """Apply the campaign and have a controller."""
+        """Apply the campaign and start a controller."""
         self.apply()
         self.controller()
 
     def launch_with_orders(self, orders: Callable[[Plan], Mapping[str, Any]]) -> None:
-        """The same, with orders that depend on the plan: no worker starts before they are given."""
+        """The same, with orders that depend on the plan: no worker starts before they are
+        written."""
         self.annotations = {PAUSED: "true"}
         self.launch()
         self.wait("it is planned", self.has_plan)
         self.order(**orders(self.plan()))
         self.opmeter("pause", self.name, "--resume", "--namespace", self.namespace.name)
 
-    # What is seen
+    # Observations
 
     def plan(self) -> Plan:
         return read_plans(self.store, self.name)[-1]
@@ -182,15 +185,15 @@ class Drill:
         return bool(read_plans(self.store, self.name))
 
     def leader_is(self, process: Process) -> bool:
-        """Whether this controller has made the wave."""
+        """Return whether this controller has made the wave."""
         return "Launch" in process.said
 
     def committed(self) -> int:
-        """How many shards are."""
+        """Return the number of shards."""
         return len(committed_shards(self.store, self.name))
 
     def commits(self) -> dict[str, bytes]:
-        """What workers have committed: key -> object."""
+        """Return the commits of workers: key -> object."""
         under = keys.committed_shards(self.name)
         return {found.key: self.store.get(found.key) for found in self.store.list(under)}
 
@@ -199,7 +202,7 @@ class Drill:
         return sorted(found, key=lambda wave: int(wave["serial"]))
 
     def workers(self, node: str = "") -> list[Any]:
-        """Worker pods that run, and are not being ended."""
+        """Return the worker pods that run and are not being deleted."""
         return [
             pod
             for pod in self.namespace.pods(WORKERS)
@@ -213,16 +216,16 @@ class Drill:
         return MERGED in (found["metadata"].get("annotations") or {})
 
     def reasons(self) -> set[str]:
-        """Why Events were written on the campaign."""
+        """Return the reasons of the Events of the campaign."""
         events = self.namespace.find("events")
         about = config_map_name(self.name)
         return {e["reason"] for e in events if e["involvedObject"].get("name") == about}
 
-    # What is waited for
+    # Conditions to wait for
 
     def wait(self, what: str, holds: Callable[[], bool], limit_s: float = _LIMIT_S) -> None:
-        """AssertionError, with what controllers and the cluster said, where it does not hold in
-        time."""
+        """Wait for a condition; AssertionError with the output of controllers and cluster after the
+        limit."""
         deadline = time.monotonic() + limit_s
         while not holds():
             if time.monotonic() > deadline:
@@ -230,7 +233,7 @@ class Drill:
             time.sleep(_LOOK_S)
 
     def catch_worker(self, node: str = "") -> Any:
-        """A worker pod that has only just begun: it dawdles, so that a drill can harm it."""
+        """Return a worker pod that has just started: it waits, so that a drill can disturb it."""
         known = {pod["metadata"]["uid"] for pod in self.namespace.pods(WORKERS)}
         self.order(delay_s=_DAWDLE_S)
         caught: list[Any] = []
@@ -248,7 +251,7 @@ class Drill:
         self.wait(f"{least} shards are committed", lambda: self.committed() >= least)
 
     def look_on(self, seconds: float) -> None:
-        """Give controllers the time for a few looks."""
+        """Give controllers the time for a few reconciliations."""
         time.sleep(seconds)
 
     def finish(self, limit_s: float = _LIMIT_S) -> None:
@@ -257,18 +260,18 @@ class Drill:
         self.check()
 
     def picture(self) -> str:
-        """What one wants to see of a drill that went wrong."""
+        """Return the state of the cluster for the report of a failed drill."""
         logs = sorted(self.folder.glob("*.log"))
         said = [f"{log.name}:\n{log.read_text(errors='replace')[-4000:]}" for log in logs]
         said.append(self.namespace("get", "jobs,pods", "-o", "wide"))
         said.append(self.namespace("get", "events", "--sort-by=.lastTimestamp")[-4000:])
         return "\n".join(said)
 
-    # What must hold in the end
+    # Final checks
 
     def outcomes(self) -> dict[str, str]:
-        """Case -> its final outcome in the newest version. AssertionError for two of one shard: a
-        case that a plan measures twice stands in two."""
+        """Return case -> its final outcome in the newest version. AssertionError for two of one
+        shard: a case that a plan measures twice is in two."""
         rows = load_state(self.store, find_head(self.store)).measurements
         chosen = rows.select(["case", "shard", "outcome", "final"]).to_pylist()
         final = [row for row in chosen if row["final"]]
@@ -278,13 +281,13 @@ class Drill:
         return {row["case"]: row["outcome"] for row in final}
 
     def shards(self) -> list[str]:
-        """Of all plans: behind one that is done may stand another, of what doubtful sessions
-        alone have measured."""
+        """Return all plans: a finished one may be followed by another of cases that only suspect
+        sessions have measured."""
         plans = read_plans(self.store, self.name)
         return [shard.shard_id for plan in plans for shard in plan.shards]
 
     def cases(self) -> dict[str, str]:
-        """Case -> the newest shard that measures it, as planned."""
+        """Return case -> the newest shard that measures it, as planned."""
         return {
             case.record.case_id: shard
             for shard in self.shards()
@@ -292,14 +295,14 @@ class Drill:
         }
 
     def planned_here(self, campaign: str) -> set[str]:
-        """The cases that `opmeter plan` of a file would measure on this machine."""
+        """Return the cases that `opmeter plan` of a file would measure on this machine."""
         root = self.folder / "here"
         self.opmeter("plan", campaign, "--root", str(root))
         shards = (root / "campaigns" / self.name / "shards").iterdir()
         return {case.record.case_id for path in shards for case in read_shard(path.read_bytes())}
 
     def check(self) -> dict[str, str]:
-        """The database is whole and verified, and answers each case of each plan once."""
+        """Check that the database is verified and has one result for each case of each plan."""
         assert find_problems(self.store) == []
         outcomes = self.outcomes()
         assert set(outcomes) == set(self.cases())

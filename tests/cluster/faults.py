@@ -1,4 +1,4 @@
-"""What goes wrong in a cluster, done to one of our own; `with` ends by setting it right."""
+"""The faults of a cluster of our own; `with` ends by repairing it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ class Faults:
     testbed: Testbed
 
     def kill_container(self, namespace: Namespace, pod: str) -> None:
-        """SIGKILL the first process of a pod's first container, behind the API server's back."""
+        """SIGKILL the first process of a pod's first container, without the API server."""
         found = namespace.get("pods", pod)
         identity = found["status"]["containerStatuses"][0]["containerID"]
         node = self.testbed.node(found["spec"]["nodeName"])
@@ -23,7 +23,7 @@ class Faults:
 
     @contextmanager
     def kubelet_stopped(self, node: str) -> Iterator[None]:
-        """The node is lost to the cluster, while what runs on it goes on."""
+        """The cluster loses the node, whose containers continue."""
         lost = self.testbed.node(node)
         lost.kubelet.kill()
         try:
@@ -34,7 +34,7 @@ class Faults:
 
     @contextmanager
     def node_dead(self, node: str) -> Iterator[None]:
-        """The node loses power: what runs on it ends without a word."""
+        """The node loses power: its containers end without a message."""
         lost = self.testbed.node(node)
         lost.remove()
         try:
@@ -46,7 +46,7 @@ class Faults:
 
     @contextmanager
     def drained(self, node: str) -> Iterator[None]:
-        """An administrator empties the node, and lets nothing in."""
+        """An administrator drains the node."""
         flags = ("--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s")
         try:
             self.testbed.kubectl("drain", node, *flags)
@@ -56,7 +56,7 @@ class Faults:
 
     @contextmanager
     def unhealthy(self, node: str, *devices: int) -> Iterator[None]:
-        """The device plugin reports devices as sick."""
+        """The device plugin reports devices as unhealthy."""
         self.testbed.node(node).set_unhealthy(*devices)
         try:
             yield
@@ -65,7 +65,7 @@ class Faults:
 
     @contextmanager
     def api_server_down(self) -> Iterator[None]:
-        """Nobody answers at the API server's address."""
+        """The API server's address is unreachable."""
         self.testbed.control_plane.api_server.kill()
         try:
             yield
@@ -74,7 +74,7 @@ class Faults:
 
     @contextmanager
     def store_down(self) -> Iterator[None]:
-        """Nobody answers at the object store's address."""
+        """The object store's address is unreachable."""
         self.testbed.store.server.kill()
         try:
             yield

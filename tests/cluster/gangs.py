@@ -1,8 +1,8 @@
-"""A campaign of one gang over two pods of two ranks, in the place of a drill's own."""
+"""A campaign of one gang over two pods of two ranks, in place of the drill's own."""
 
 from tests.cluster.drill import Drill
 
-# Two pods of two ranks; long enough that a drill finds them at it.
+# Two pods of two ranks; long enough that a drill finds them running.
 TEXT = """\
 campaign: drill
 sources:
@@ -25,7 +25,7 @@ quality: {repeat_share: 0}
 
 
 def as_gang(drill: Drill) -> None:
-    """Torch in five processes wants more memory than a worker of one."""
+    """Torch in five processes needs more memory than a worker of one."""
     drill.text = TEXT
     drill.site = drill.site.replace("memory: 1536Mi", "memory: 3Gi") + "ranks_per_pod: 2\n"
 
@@ -35,7 +35,7 @@ def wait_for_both(gang: Drill) -> None:
 
 
 def check_gang(gang: Drill) -> None:
-    """All is measured well, by one Job: whatever was lost of it was replaced within that Job."""
+    """Check that all is measured well by one Job: lost pods were replaced within it."""
     gang.finish()
     assert set(gang.outcomes().values()) == {"ok"}
     (wave,) = gang.waves()

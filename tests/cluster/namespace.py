@@ -1,4 +1,4 @@
-"""A namespace of one test, with short ways to say what tests say often."""
+"""A namespace of one test, with short forms of frequent calls."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _LOG_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a pod ended, and what it printed."""
+    """How a pod ended, and its output."""
 
     exit_code: int
     log: str
@@ -31,19 +31,19 @@ class Namespace:
     kubectl: Kubectl
 
     def __call__(self, *words: str | Path, text: str | None = None) -> str:
-        """What kubectl prints, in this namespace."""
+        """Return the output of kubectl in this namespace."""
         return self.kubectl("-n", self.name, *words, text=text)
 
     def get(self, kind: str, name: str) -> Any:
-        """One object of this namespace, by the plural of its kind."""
+        """Return one object of this namespace, by the plural of its kind."""
         return self.kubectl.objects.get(kind, name, self.name)
 
     def find(self, kind: str, selector: str = "") -> list[Any]:
-        """Objects of this namespace that a selector of labels chooses."""
+        """Return the objects of this namespace that a label selector selects."""
         return self.kubectl.objects.find(kind, self.name, selector)
 
     def pods(self, selector: str = "") -> list[Any]:
-        """Its pods."""
+        """Return its pods."""
         return self.find("pods", selector)
 
     def create(self, *manifests: Manifest) -> None:
@@ -52,8 +52,8 @@ class Namespace:
             self("create", "--validate=strict", "-f", "-", text=json.dumps(manifest))
 
     def refusal(self, manifest: Manifest) -> str:
-        """What the API server says against an object, strictly and without creating it; empty where
-        it would take it."""
+        """Return the error of the API server for an object, strictly and without creating it; empty
+        if it would accept it."""
         return self.kubectl.objects.refusal(manifest, self.name)
 
     def run(self, pod: Manifest, limit_s: float = _POD_LIMIT_S) -> Ended:
@@ -72,8 +72,8 @@ class Namespace:
         self.wait(f"{pod} runs", lambda: self._phase(pod) == "Running", limit_s)
 
     def wait(self, what: str, holds: Callable[[], bool], limit_s: float = _POD_LIMIT_S) -> None:
-        """Wait until something holds; AssertionError with the namespace's events where it does
-        not in time."""
+        """Wait until a condition holds; AssertionError with the namespace's events after the
+        limit."""
         deadline = time.monotonic() + limit_s
         while not holds():
             if time.monotonic() > deadline:
@@ -82,7 +82,7 @@ class Namespace:
             time.sleep(_LOOK_S)
 
     def make_secret(self, name: str, content: Mapping[str, str]) -> None:
-        """A Secret, or new content for it."""
+        """Create or replace a Secret."""
         self.kubectl.apply(
             {
                 "apiVersion": "v1",
@@ -93,13 +93,13 @@ class Namespace:
         )
 
     def make_accounts(self, *names: str) -> None:
-        """ServiceAccounts that may do nothing."""
+        """Create ServiceAccounts without rights."""
         for name in names:
             self("create", "serviceaccount", name)
 
     def mount_folder(self, claim: str, folder: Path) -> None:
-        """A claim through which pods read a folder of our own nodes: their disks are this
-        machine's. A hostPath volume itself is not allowed in a `restricted` namespace."""
+        """Make a claim through which pods read a folder of our own nodes: their disks are those of
+        this machine. A hostPath volume itself is not allowed in a `restricted` namespace."""
         volume = f"{self.name}-{claim}"
         spec = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
         self.kubectl.create(
@@ -126,8 +126,8 @@ class Namespace:
         )
 
     def offer_volume(self, claim: str, folder: Path) -> None:
-        """A volume over a new folder of this machine that a claim of this namespace will find, as a
-        storage class would make it."""
+        """Make a volume over a new folder of this machine that a claim of this namespace will find,
+        as a storage class would make it."""
         folder.mkdir(mode=0o770)
         os.chown(folder, 1000, 1000)
         self.kubectl.create(
@@ -147,7 +147,7 @@ class Namespace:
         )
 
     def remove(self) -> None:
-        """Remove the namespace; returns when its pods have ended: the next test wants the
+        """Remove the namespace; return when its pods have ended: the next test needs the
         devices."""
         self("delete", "jobs,pods", "--all", "--grace-period=1", "--timeout=120s")
         self.kubectl("delete", "namespace", self.name, "--wait=false")
@@ -155,8 +155,8 @@ class Namespace:
         self.kubectl("delete", *of_test, "--wait=false")
 
     def _log(self, pod: str) -> str:
-        """What a container that has ended printed: on a busy node its runtime writes the last of it
-        after it has said that the container ended. One that prints nothing has its time, too."""
+        """Return the output of an ended container: on a busy node its runtime writes the last of it
+        after it has reported the end. A container without output is waited for too."""
         deadline = time.monotonic() + _LOG_S
         while not (said := self("logs", pod)) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)

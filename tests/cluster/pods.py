@@ -1,4 +1,4 @@
-"""Pods of a test: one container that meets the `restricted` level, and ends as it likes."""
+"""Pods of a test: one container that meets the `restricted` level."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ def pod(
     claims: Mapping[str, str] | None = None,
     node: str = "",
 ) -> dict[str, Any]:
-    """A pod; `claims` are mounted read-only, claim -> path, and /work may be written to."""
+    """Return a pod; `claims` are mounted read-only, claim -> path, and /work is writable."""
     volumes: list[dict[str, Any]] = [{"name": "work", "emptyDir": {}}]
     mounts: list[dict[str, Any]] = [{"name": "work", "mountPath": WORK}]
     for claim, path in (claims or {}).items():
@@ -47,7 +47,7 @@ def pod(
 
 
 def pod_spec(container: dict[str, Any], volumes: list[dict[str, Any]]) -> dict[str, Any]:
-    """What every pod of these tests says beside its container."""
+    """Return the fields of every pod of these tests besides its container."""
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 1,
@@ -63,7 +63,7 @@ def pod_spec(container: dict[str, Any], volumes: list[dict[str, Any]]) -> dict[s
 
 
 def job(name: str, pod_: Mapping[str, Any], **spec: Any) -> dict[str, Any]:
-    """An Indexed Job of such a pod."""
+    """Return an Indexed Job of such a pod."""
     template = {"metadata": {"labels": {"opmeter-test": name}}, "spec": pod_["spec"]}
     return {
         "apiVersion": "batch/v1",

@@ -1,4 +1,4 @@
-"""Queues of a real Kueue: how it is set, and a ClusterQueue of a drill's own."""
+"""Queues of a real Kueue: its settings, and a ClusterQueue of a drill."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ from tests.cluster.drill import WORKERS, Drill
 from tests.cluster.testbed.kueue import MANAGED
 
 READY_S = 40
-# Half a dozen shards: what is tried is who starts them.
+# Half a dozen shards: only their start is tested.
 OPERATORS, FEW = re.compile(r"operators: \[[^]]*\]"), "[NotEqual, Sub, Abs, Greater, Sin, SwiGlu]"
 SETTINGS: dict[str, Any] = {
     "manageJobsWithoutQueueName": True,
@@ -19,7 +19,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Queue:
-    """A ClusterQueue of a drill's own, and the LocalQueue of its namespace."""
+    """A ClusterQueue of a drill, and the LocalQueue of its namespace."""
 
     def __init__(self, drill: Drill):
         self.drill = drill
@@ -29,7 +29,7 @@ class Queue:
         drill.text = OPERATORS.sub(f"operators: {FEW}", drill.text)
 
     def make(self, local: str, cpus: float, hold: str = "None") -> None:
-        """`cpus` is its quota, of which a worker takes 0.8 and a merge 1."""
+        """`cpus` is its quota; a worker takes 0.8 and a merge 1."""
         flavor = {
             "apiVersion": "kueue.x-k8s.io/v1beta2",
             "kind": "ResourceFlavor",
@@ -49,12 +49,12 @@ class Queue:
         self.drill.namespace.kubectl.apply(self._cluster_queue(cpus, hold))
 
     def jobs(self) -> list[Any]:
-        """Of workers, that have not ended."""
+        """Return the Jobs of workers that have not ended."""
         found = self.drill.namespace.find("jobs", WORKERS)
         return [job for job in found if not job["status"].get("completionTime")]
 
     def evictions(self) -> list[str]:
-        """Why Kueue took quota back."""
+        """Return why Kueue reclaimed quota."""
         events = self.drill.namespace.find("events")
         return [e["message"] for e in events if e["reason"].startswith("Evicted")]
 

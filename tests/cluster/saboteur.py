@@ -1,5 +1,5 @@
-"""Runs first in every Python of a worker pod, and does what the drill says; a copy of it lies as
-`sitecustomize.py` beside torch. Knows nothing of the project but the names of its commands."""
+"""Runs first in every Python of a worker pod, and follows the drill's orders; a copy of it is
+stored as `sitecustomize.py` next to torch. It knows only the names of the project's commands."""
 
 import json
 import os
@@ -15,7 +15,8 @@ ORDERS = "drill.json"
 
 
 class _Broken(Loader):
-    """What is there, and cannot be loaded: the mount of a library that it needs is missing."""
+    """A module that exists and cannot be loaded: the mount of a library that it needs is
+    missing."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return None

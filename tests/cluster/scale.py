@@ -1,7 +1,7 @@
-"""A campaign of many shards on a simulated fleet, beside a bare Job of the same size.
+"""A campaign of many shards on a simulated fleet, compared with a bare Job of the same size.
 
 Nothing is measured: kwok lets pods complete at once, and a stand-in commits the shards of each
-index that has finished, as its worker would have.
+finished index, as its worker would have.
 """
 
 import json
@@ -61,8 +61,8 @@ _OWN = re.compile("batch.kubernetes.io/|controller-uid$|job-name$")  # labels th
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Indexes a second, of a campaign and of a bare Job, and what the controller took meanwhile:
-    its memory at the most, and requests to the API server a second."""
+    """Indexes per second of a campaign and of a bare Job, and the cost of the controller: its peak
+    memory, and requests to the API server per second."""
 
     campaign: float
     bare: float
@@ -75,15 +75,15 @@ class Found:
 
 
 def is_as_fast(found: Found) -> bool:
-    """Whether it went as fast as the cluster does by itself. AssertionError where it took more than
-    half a gigabyte, or was not gentle to the API server."""
+    """Return whether it was as fast as the bare Job. AssertionError if it took more than half a
+    gigabyte, or too many requests to the API server."""
     print(f"\n{found}, ratio {found.ratio:.2f}")
     assert found.memory_mb < 512 and found.requests <= 5, found
     return found.ratio >= 0.9
 
 
 def compare(namespace: Namespace, folder: Path, count: int, limit_s: float) -> Found:
-    """Run a campaign of so many shards of one case, and then a Job of as many indexes."""
+    """Run a campaign of this many shards of one case, and then a Job of as many indexes."""
     fleet = _Fleet(namespace, folder, count)
     try:
         rate, memory_mb, requests = fleet.run_campaign(limit_s)
@@ -99,14 +99,14 @@ class _Fleet:
         self._waves: dict[str, Wave] = {}
         self._committed: set[str] = set()
         self._template: dict[str, Any] = {}
-        # A kubectl a second is a tenth of a core, which what is measured here has none to spare of.
+        # A kubectl per second is a tenth of a core, which this measurement cannot spare.
         api = new_client_from_config(str(namespace.kubectl.kubeconfig))
         self._cluster = Cluster(api, namespace.name)
         config = write_kubeconfig(namespace, "opmeter-controller", folder / "kubeconfig")
         self.opmeter = Opmeter(folder, {"KUBECONFIG": str(config)})
 
     def run_campaign(self, limit_s: float) -> tuple[float, float, float]:
-        """Indexes a second, and the controller's MB and requests a second."""
+        """Return indexes per second, and the controller's MB and requests per second."""
         self._apply()
         port = free_port()
         controller = self.opmeter.start(
@@ -124,7 +124,7 @@ class _Fleet:
         return self._count / took_s, memory_mb, asked / took_s
 
     def run_bare(self, limit_s: float) -> float:
-        """A Job of the same pods, with nobody to care for it."""
+        """Run a Job of the same pods without a controller."""
         spec = {
             "completionMode": "Indexed",
             "completions": self._count,
@@ -159,10 +159,10 @@ class _Fleet:
         self._namespace.kubectl.apply(made)
 
     def _commit_finished(self) -> bool:
-        """Commit what has finished since; whether that is all."""
+        """Commit the shards that have finished since; return whether those are all."""
         for job in self._jobs():
             wave = self._wave(job["metadata"]["labels"]["opmeter.io/wave"])
-            self._template = self._template or _own_pod(job)
+            self._template = self._template or _copied_pod(job)
             for index in parse_indexes(job["status"].get("completedIndexes") or ""):
                 for shard in set(wave.indexes[index]) - self._committed:
                     create_once(self._store, keys.committed(_NAME, shard), _commit(shard))
@@ -197,8 +197,8 @@ class _Fleet:
             time.sleep(_LOOK_S)
 
 
-def _own_pod(job: Any) -> dict[str, Any]:
-    """The pod of a Job, for another Job: all of it but what tells whose it is."""
+def _copied_pod(job: Any) -> dict[str, Any]:
+    """Return the pod of a Job for another Job, without the fields that name its owner."""
     pod: dict[str, Any] = json.loads(json.dumps(job["spec"]["template"]))
     labels = pod["metadata"]["labels"].items()
     pod["metadata"]["labels"] = {name: text for name, text in labels if not _OWN.match(name)}
@@ -211,7 +211,7 @@ def _commit(shard: str) -> bytes:
 
 
 def _requests(port: int) -> float:
-    """How many requests a controller has made so far, as it tells Prometheus."""
+    """Return the number of requests of a controller so far, from its metrics."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()

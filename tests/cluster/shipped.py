@@ -1,4 +1,5 @@
-"""What `kubectl apply -k` of the project's own manifests gives: accounts, permissions, controller.
+"""The result of `kubectl apply -k` of the project's own manifests: accounts, permissions,
+controller.
 
 An overlay on top of `manifests/`, as a site would write one, with the images and the namespace of a
 test. Nothing of the manifests is repeated here.
@@ -26,7 +27,7 @@ def write_overlay(
     patches: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write an overlay into an empty folder. `resources` and `components` are folders below
-    `manifests/`; `images` tells the names in the manifests -> those here."""
+    `manifests/`; `images` maps the names in the manifests to those here."""
     folder.mkdir(parents=True, exist_ok=True)
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -35,7 +36,7 @@ def write_overlay(
         "resources": [_seen_from(folder, name) for name in resources],
         "components": [_seen_from(folder, name) for name in components],
         "images": [_image(name, wanted) for name, wanted in (images or {}).items()],
-        "patches": [*patches, *_own_names(namespace.name)],
+        "patches": [*patches, *_unique_names(namespace.name)],
     }
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
 
@@ -49,8 +50,9 @@ def apply_overlay(namespace: Namespace, folder: Path, **overlay: Any) -> None:
 def refusals(
     namespace: Namespace, folder: Path, overlays: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Name of an overlay -> why the API server does not take all of it, strictly and without a
-    change; empty where it takes everything. An overlay is what `write_overlay` takes by keyword."""
+    """Return name of an overlay -> why the API server does not accept all of it, strictly and
+    without a change; empty if it accepts everything. An overlay is what `write_overlay` takes by
+    keyword."""
     found, rendered = {}, {}
     for number, (name, overlay) in enumerate(overlays.items()):
         write_overlay(namespace, folder / str(number), **overlay)
@@ -61,12 +63,12 @@ def refusals(
     if _refusal(namespace, *rendered.values()):  # of all at once: one process of kubectl
         each = {name: _refusal(namespace, text) for name, text in rendered.items()}
         found |= {name: why for name, why in each.items() if why}
-        assert found, "each is taken, and all of them at once are not"
+        assert found, "each is accepted, but all of them at once are not"
     return found
 
 
 def apply_base(namespace: Namespace, folder: Path) -> None:
-    """Accounts, permissions and network as shipped, `restricted`, and no controller of its own."""
+    """Accounts, permissions and network as shipped, `restricted`, without a controller."""
     apply_overlay(
         namespace,
         folder,
@@ -82,7 +84,7 @@ def apply_base(namespace: Namespace, folder: Path) -> None:
 
 
 def write_kubeconfig(namespace: Namespace, account: str, path: Path) -> Path:
-    """A kubeconfig by which one speaks as a ServiceAccount of the namespace."""
+    """Return a kubeconfig of a ServiceAccount of the namespace."""
     view = json.loads(namespace.kubectl("config", "view", "--raw", "-o", "json"))
     current = next(c for c in view["contexts"] if c["name"] == view["current-context"])
     cluster = next(c for c in view["clusters"] if c["name"] == current["context"]["cluster"])
@@ -101,7 +103,8 @@ def write_kubeconfig(namespace: Namespace, account: str, path: Path) -> Path:
 
 
 def _refusal(namespace: Namespace, *rendered: str) -> str:
-    """Why the API server does not take all of what kustomize has printed; empty where it does."""
+    """Return why the API server does not accept all of what kustomize has printed; empty if it
+    does."""
     text = "\n---\n".join(rendered)
     strictly = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
     try:
@@ -122,14 +125,14 @@ def _image(name: str, wanted: str) -> dict[str, str]:
 
 
 def remove_from_cluster(namespace: Namespace) -> None:
-    """Remove what the manifests put beside the namespace, which goes by itself."""
+    """Remove the cluster-scoped objects of the manifests; the namespace is removed by itself."""
     name = _of_cluster(namespace.name)
     for kind in ("clusterrolebinding", "clusterrole"):
         namespace.kubectl("delete", kind, name, "--ignore-not-found")
 
 
-def _own_names(namespace: str) -> list[dict[str, Any]]:
-    """What has no namespace must not meet that of another test."""
+def _unique_names(namespace: str) -> list[dict[str, Any]]:
+    """Cluster-scoped objects must not collide with those of another test."""
     name = json.dumps(_of_cluster(namespace))
     own = f'{{"op": "replace", "path": "/metadata/name", "value": {name}}}'
     role = f'{{"op": "replace", "path": "/roleRef/name", "value": {name}}}'

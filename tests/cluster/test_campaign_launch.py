@@ -9,7 +9,7 @@ from tests.cluster.drill import SECRET, SITE, TEXT, TORCH, Drill
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 
 
-def test_a_campaign_launched_from_a_laptop_ends_with_the_cases_of_a_local_plan(
+def test_campaign_launched_from_a_laptop_has_the_cases_of_a_local_plan(
     drill: Drill, tmp_path: Path
 ):
     campaign, site = tmp_path / "campaign.yaml", tmp_path / "site.yaml"

@@ -12,7 +12,7 @@ from tests.cluster.shipped import apply_overlay
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 
 
-def test_a_controller_in_the_cluster_and_a_bucket_survive_a_kill_of_its_container(
+def test_controller_in_the_cluster_with_a_bucket_survives_a_kill_of_its_container(
     drill: Drill, faults: Faults, tmp_path: Path
 ):
     namespace = drill.namespace

@@ -1,4 +1,4 @@
-"""The commands of tutorials and how-tos that need a cluster, as they are written.
+"""The commands of tutorials and how-tos that need a cluster, as written.
 
 They run in a copy of the repository. The demo overlay of the copy names the images of this cluster,
 and the volume from which their Python imports torch; the reader builds images instead.
@@ -27,7 +27,7 @@ _LIMIT_S = 2400
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[Namespace]:
-    """The namespace of the manifests; it is gone when the test ends."""
+    """The namespace of the manifests, which is removed when the test ends."""
     made = Namespace("opmeter", cluster.kubectl)
     metadata = {"name": made.name, "labels": {"opmeter-test": "true"}}
     made.kubectl.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
@@ -40,7 +40,7 @@ def namespace(cluster: Cluster) -> Iterator[Namespace]:
 
 
 @pytest.mark.parametrize("page", _PAGES)
-def test_the_cluster_blocks_of_a_page_run_as_they_are_written(
+def test_cluster_blocks_of_a_page_run_as_written(
     page: str, cluster: Cluster, namespace: Namespace, tmp_path: Path
 ) -> None:
     repository, tools = tmp_path / "repository", tmp_path / "tools"

@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 _NPU = "huawei.com/Ascend910"
 
 
-def test_no_rank_of_a_gang_starts_before_all_can_and_the_api_server_may_leave_then(
+def test_ranks_of_a_gang_start_together_and_survive_an_api_server_outage(
     gang: Drill, faults: Faults, foreign: Namespace
 ):
-    """The cluster takes the Job for a gang of its own: its pods are scheduled together."""
+    """The cluster schedules all pods of the gang together."""
     gang.site = gang.site.replace("devices_per_node: 1", "devices_per_node: 8")
     gang.site = gang.site.replace("cpu: 800m", f"resource: {_NPU}\ncpu: 800m")
     foreign.create(

@@ -1,5 +1,5 @@
 """A drill: credentials of the store that change while pods have them mounted. It ends with a
-complete, verified database. A store that is away or slow: long/test_long_drill_store.py."""
+complete, verified database. An unavailable or slow store: long/test_long_drill_store.py."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ def test_credentials_may_be_rotated_while_pods_run(drill: Drill):
 
 @contextmanager
 def rotated(drill: Drill) -> Iterator[None]:
-    """The store takes another key from now on, which the Secret and this machine's file hold."""
+    """The store accepts another key from now on, which the Secret and this machine's file hold."""
     old = drill.cluster.own.store
     new = replace(old, access_key="rotatedkey", secret_key="rotatedsecret1")
     old.stop()

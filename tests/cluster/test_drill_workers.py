@@ -1,5 +1,5 @@
-"""A drill: workers that fail until the Job controller gives their index up. It ends with a whole,
-verified database. Other ends of workers: long/test_long_drill_workers.py."""
+"""A drill: workers that fail until the Job controller gives their index up. It ends with a
+complete, verified database. Other ends of workers: long/test_long_drill_workers.py."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.cluster.drill import GOOD, Drill
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 
 
-def test_a_shard_that_always_kills_its_worker_is_committed_crashed_and_no_node_is_blamed(
+def test_shard_that_always_kills_its_worker_is_crashed_and_blames_no_node(
     drill: Drill,
 ):
     drill.launch_with_orders(
@@ -28,5 +28,5 @@ def test_a_shard_that_always_kills_its_worker_is_committed_crashed_and_no_node_i
     assert "crashed" in outcomes.values()
     assert "ShardFailed" in drill.reasons() and "NodeQuarantined" not in drill.reasons()
     assert all(wave["avoid"] == [] for wave in drill.waves())
-    with pytest.raises(NotFound):  # nobody foresaw such an end: it is no strike against any node
+    with pytest.raises(NotFound):  # an unexpected end does not count against any node
         drill.store.get(keys.nodes(drill.name))

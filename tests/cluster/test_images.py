@@ -1,4 +1,4 @@
-"""The controller's image, built from the Dockerfile: what it says, holds and may do."""
+"""The controller's image, built from the Dockerfile: its labels, contents and rights."""
 
 import json
 
@@ -34,15 +34,15 @@ def config(cluster: Cluster) -> dict:
     return cluster.built_image.config()["config"]
 
 
-def test_the_image_runs_as_a_numbered_user_who_is_not_root(config):
+def test_image_runs_as_a_numbered_user_who_is_not_root(config):
     assert config["User"] == "1000:1000"
 
 
-def test_the_image_has_no_entry_point_so_that_a_pod_says_what_runs(config):
+def test_image_has_no_entry_point(config):
     assert not config.get("Entrypoint")
 
 
-def test_the_labels_say_what_the_image_is_and_what_it_stands_on(config):
+def test_labels_have_the_image_and_its_base(config):
     labels = {k.removeprefix("org.opencontainers.image."): v for k, v in config["Labels"].items()}
     assert labels["title"] == "opmeter"
     assert labels["licenses"] == "Apache-2.0"
@@ -50,7 +50,7 @@ def test_the_labels_say_what_the_image_is_and_what_it_stands_on(config):
     assert {"source", "revision", "version", "base.digest"} <= set(labels)
 
 
-def test_a_restricted_pod_is_user_1000_without_torch_writes_below_work_only_and_has_the_command(
+def test_restricted_pod_is_user_1000_writes_only_below_work_and_has_the_command(
     cluster: Cluster, namespace: Namespace
 ):
     command = ["python3", "-c", _LOOK_AROUND]

@@ -1,7 +1,7 @@
-"""opmeter installs beside what an image of CANN brings, and changes none of it.
+"""opmeter installs next to the packages of an image of CANN, and changes none of them.
 
-pip is asked what it would do in an environment that holds the versions that vLLM-Ascend 0.18 pins;
-torch and torch_npu are there by name and requirements alone, which is all that pip looks at.
+pip resolves in an environment with the versions that vLLM-Ascend 0.18 pins; torch and torch_npu are
+represented by name and requirements alone, which is all that pip reads.
 """
 
 import json
@@ -16,7 +16,7 @@ import pytest
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-# Of the image's base, and what its torch_npu and vllm_ascend want.
+# Of the image's base, and the requirements of its torch_npu and vllm_ascend.
 THERE = {"torch": [], "torch-npu": ["torch==2.9.0.*", "numpy"], "vllm-ascend": ["numpy<2.0.0"]}
 VERSIONS = {"torch": "2.9.0", "torch-npu": "2.9.0", "vllm-ascend": "0.18.0"}
 PINNED = ["numpy==1.26.4", "pandas==2.2.3", "pyyaml==6.0.2", "python-dateutil==2.9.0.post0"]
@@ -24,7 +24,7 @@ PINNED = ["numpy==1.26.4", "pandas==2.2.3", "pyyaml==6.0.2", "python-dateutil==2
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that holds what the image does."""
+    """The Python of an environment with the packages of the image."""
     folder = tmp_path_factory.mktemp("image")
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv" / "bin" / "python"
@@ -37,7 +37,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wheel(folder: Path, name: str, needs: list[str]) -> Path:
-    """A wheel that holds nothing but its name, version and requirements."""
+    """Write a wheel that contains only its name, version and requirements."""
     stem = f"{name.replace('-', '_')}-{VERSIONS[name]}"
     path = folder / f"{stem}-py3-none-any.whl"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {VERSIONS[name]}"]
@@ -50,7 +50,7 @@ def wheel(folder: Path, name: str, needs: list[str]) -> Path:
 
 
 def installed(python: Path) -> list[tuple[str, str]]:
-    """What `pip freeze` lists of the environment, which for wheels names their files."""
+    """Return what `pip freeze` lists of the environment, which for wheels names their files."""
     listed = json.loads(pip(python, "list", "--format", "json").stdout)
     return [(one["name"].lower().replace("_", "-"), one["version"]) for one in listed]
 
@@ -69,7 +69,7 @@ def pip(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_nothing_that_the_image_holds_is_changed(image, tmp_path):
+def test_installation_changes_no_package_of_the_image(image, tmp_path):
     report, held = tmp_path / "report.json", tmp_path / "held.txt"
     held.write_text("\n".join(f"{name}=={version}" for name, version in installed(image)))
     done = pip(

@@ -1,4 +1,5 @@
-"""What the component `job-policy` keeps from whoever may write campaigns: a real server says."""
+"""The permissions that the component `job-policy` denies to authors of campaigns, by a real
+server."""
 
 import copy
 import json
@@ -71,7 +72,7 @@ def as_account(namespace: Namespace, account: str, folder: Path) -> Namespace:
 
 
 def listing(**lists: str) -> str:
-    """The patch by which an owner writes lists of the policy."""
+    """Return the patch by which an owner writes lists of the policy."""
     places = {name: f"/spec/variables/{at}" for at, name in enumerate(_LISTS)}
     patch: list[Manifest] = []
     for name, value in lists.items():
@@ -82,7 +83,7 @@ def listing(**lists: str) -> str:
 
 @contextmanager
 def changed_lists(namespace: Namespace, **lists: str) -> Iterator[None]:
-    """The owner has written other lists meanwhile."""
+    """The owner has other lists in the meantime."""
     change = ("patch", "validatingadmissionpolicy", "opmeter-jobs", "--type=json", "-p")
     namespace.kubectl(*change, listing(**lists))
     try:
@@ -93,7 +94,7 @@ def changed_lists(namespace: Namespace, **lists: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def policed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
-    """A namespace whose Jobs the policy judges, by _LISTS; tests leave it as it is."""
+    """A namespace whose Jobs the policy checks, by _LISTS; tests leave it unchanged."""
     namespace = cluster.make_namespace()
     apply_overlay(
         namespace,
@@ -117,7 +118,7 @@ def policed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def controller(policed: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
-    """The namespace as the controller sees it, once the policy holds."""
+    """The namespace as the controller sees it, once the policy is active."""
     found = as_account(policed, "opmeter-controller", tmp_path_factory.mktemp("controller"))
     (bad, *_) = jobs_of(deployment_of(policed, image="elsewhere/x:1"))
     (good, *_) = jobs_of(deployment_of(policed))
@@ -126,7 +127,7 @@ def controller(policed: Namespace, tmp_path_factory: pytest.TempPathFactory) -> 
     return found
 
 
-def test_jobs_of_what_is_listed_pass_and_each_other_thing_is_denied_by_name(
+def test_listed_jobs_are_admitted_and_every_deviation_is_denied_by_name(
     controller: Namespace, policed: Namespace
 ):
     usual = deployment_of(policed)
@@ -137,7 +138,7 @@ def test_jobs_of_what_is_listed_pass_and_each_other_thing_is_denied_by_name(
     for image in (pinned, "here/collector", "here.example.com/team/a/b:1"):
         assert controller.refusal(jobs_of(replace(usual, image=image))[0]) == ""
     images = ("evil/x:1", "here/collector-evil:1", "here/collector/x:1", "here.example.com/teams/x")
-    # A registry of one's own is no tag: here.example.com is in the list, as a repository.
+    # A registry is not a tag: here.example.com is in the list, as a repository.
     images += (
         "here.example.com:5000/evil/x:1",
         "here.example.com.evil/x",
@@ -165,7 +166,7 @@ def test_jobs_of_what_is_listed_pass_and_each_other_thing_is_denied_by_name(
         assert words in refusal and "orbidden" in refusal
 
 
-def test_what_the_owner_lists_is_allowed(controller: Namespace, policed: Namespace):
+def test_settings_listed_by_the_owner_are_allowed(controller: Namespace, policed: Namespace):
     (job, *_) = jobs_of(deployment_of(policed), replace(_DRIVERS, network="host"))
     volumes = job["spec"]["template"]["spec"]["volumes"]
     paths = [volume["hostPath"]["path"] for volume in volumes if "hostPath" in volume]
@@ -184,7 +185,7 @@ def _changed(job: Manifest, **pod: object) -> Manifest:
     return made
 
 
-def test_a_controller_that_somebody_else_steers_gets_no_other_way(
+def test_controller_under_foreign_control_gets_no_other_access(
     controller: Namespace, policed: Namespace
 ):
     (job, *_) = jobs_of(deployment_of(policed))
@@ -212,7 +213,7 @@ def test_a_controller_that_somebody_else_steers_gets_no_other_way(
     assert "shares the processes" in controller.refusal(anonymous)
 
 
-def test_a_job_of_opmeter_in_the_name_of_a_person_is_judged_too(
+def test_job_of_opmeter_created_by_a_person_is_checked_too(
     controller: Namespace, policed: Namespace
 ):
     (job, *_) = jobs_of(deployment_of(policed, image="evil/x:1"))
@@ -222,7 +223,7 @@ def test_a_job_of_opmeter_in_the_name_of_a_person_is_judged_too(
     assert policed.refusal(other) == ""
 
 
-def test_a_denial_is_an_event_of_the_campaign(
+def test_denial_is_an_event_of_the_campaign(
     controller: Namespace, policed: Namespace, tmp_path: Path
 ):
     text = "campaign: small\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
@@ -232,7 +233,7 @@ def test_a_denial_is_an_event_of_the_campaign(
     )
     policed.create(applied)
     api = config.new_client_from_config(str(controller.kubectl.kubeconfig))
-    for _ in range(2):  # whoever leads next is told the same
+    for _ in range(2):  # the next leader gets the same error
         one = Controller(Client(api, policed.name), lambda of: store)
         assert one.reconcile() == one.reconcile() == {"small": False}
     found = policed.find("events")

@@ -1,8 +1,8 @@
-"""A gang in the queue of a real Kueue; what else Kueue does to Jobs: long/test_long_kueue.py.
+"""A gang in the queue of a real Kueue; other actions of Kueue on Jobs: long/test_long_kueue.py.
 
 It is built from its Go modules and run with its own webhooks and permissions, or it is the one of
-the cluster that KUBECONFIG names. Where neither can be had, a class plays it in
-tests/unit/jobs/decide/test_jobs_queued_waves.py.
+the cluster that KUBECONFIG names. tests/unit/jobs/decide/test_jobs_queued_waves.py simulates it on
+machines without either.
 """
 
 from pathlib import Path
@@ -17,9 +17,7 @@ from tests.cluster.shipped import refusals
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 
 
-def test_a_gang_is_admitted_whole_or_not_at_all_and_the_component_is_taken(
-    queue: Queue, drill: Drill, tmp_path: Path
-):
+def test_gang_is_admitted_completely_or_not_at_all(queue: Queue, drill: Drill, tmp_path: Path):
     parts = ["base", "campaigns/quickstart"]
     shipped = {"resources": parts, "components": ["components/kueue"]}
     assert refusals(drill.namespace, tmp_path / "kueue", {"components/kueue": shipped}) == {}

@@ -1,4 +1,4 @@
-"""The API server takes every manifest as shipped, strictly and without a change."""
+"""The API server accepts every manifest as shipped, strictly and without a change."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ def folders(parent: str) -> Iterator[str]:
             yield f"{parent}/{path.name}"
 
 
-def test_every_overlay_and_component_is_taken_and_an_unknown_field_is_refused(
+def test_every_overlay_and_component_is_accepted_and_an_unknown_field_is_refused(
     cluster: Cluster, namespace: Namespace, tmp_path: Path
 ):
     overlays = {name: {"resources": [name]} for name in folders("overlays")}
@@ -27,7 +27,7 @@ def test_every_overlay_and_component_is_taken_and_an_unknown_field_is_refused(
     for name in folders("components"):
         overlays[name] = {"resources": quickstart, "components": [name]}
     if not cluster.has_kind("localqueues.kueue.x-k8s.io"):
-        del overlays["components/kueue"]  # test_kueue.py has the kind, and tries this one
+        del overlays["components/kueue"]  # test_kueue.py has the kind, and tests this one
     assert len(overlays) > 15
     assert refusals(namespace, tmp_path / "shipped", overlays) == {}
     patch = '[{"op": "add", "path": "/spec/replcas", "value": 1}]'

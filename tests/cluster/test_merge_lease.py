@@ -1,4 +1,4 @@
-"""A store that knows no conditional write, on a real cluster: merges take turns by a Lease."""
+"""A store without conditional writes, on a real cluster: merges take turns by a Lease."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ _UNKNOWN = b"<Error><Code>NotImplemented</Code><Message>If-None-Match</Message><
 _API = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
-def test_a_store_without_create_only_is_merged_into_by_turns(drill: Drill, store_proxy: FaultProxy):
+def test_store_without_create_only_writes_is_merged_in_turns(drill: Drill, store_proxy: FaultProxy):
     store_proxy.add(Rule(Answer(501, _UNKNOWN), method="PUT", header="If-None-Match"))
     drill.speak_to_store_at(store_proxy.url)
     somebody = {
@@ -31,7 +31,7 @@ def test_a_store_without_create_only_is_merged_into_by_turns(drill: Drill, store
     drill.wait("a worker runs", lambda: bool(drill.workers()))
     assert not any(has_token(pod) for pod in drill.namespace.pods(WORKERS))
     drill.wait("a merge waits", lambda: bool(drill.namespace.pods(MERGES)))
-    beside_it(drill)
+    second_pod(drill)
     drill.finish()
     assert {commit.guard for commit in history(drill.store)} == {"lease"}
     head = find_head(drill.store)
@@ -40,13 +40,13 @@ def test_a_store_without_create_only_is_merged_into_by_turns(drill: Drill, store
     applied = drill.namespace.get("configmaps", config_map_name(drill.name))
     assert applied["metadata"]["annotations"][LEASED] == drill.root
     lease = drill.namespace.get("leases", MERGE_LEASE)["spec"]
-    assert lease["leaseTransitions"] >= 1  # taken from somebody who fell silent
+    assert lease["leaseTransitions"] >= 1  # taken over from a holder that fell silent
     drill.wait("both merges end", lambda: has_ended(drill))
     assert not drill.namespace.get("leases", MERGE_LEASE)["spec"].get("holderIdentity")
     assert find_head(drill.store) == head
 
 
-def beside_it(drill: Drill) -> None:
+def second_pod(drill: Drill) -> None:
     """A second pod for the same merge, as Kubernetes may start one; only these have a token."""
     assert all(has_token(pod) for pod in drill.namespace.pods(MERGES))
     job = drill.namespace.find("jobs", MERGES)[0]

@@ -1,4 +1,5 @@
-"""The API server takes every Job of every site, and admission takes their pods, both strictly."""
+"""The API server accepts every Job of every site, and admission accepts their pods, both
+strictly."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -59,7 +60,7 @@ def prepared(cluster: Cluster, namespace: Namespace) -> Iterator[Namespace]:
         cluster.kubectl("delete", "runtimeclass", _RUNTIME_CLASS)
 
 
-def test_every_job_of_every_site_is_taken_with_its_pods_and_an_unknown_field_is_refused(
+def test_every_job_of_every_site_is_accepted_and_an_unknown_field_is_refused(
     prepared: Namespace,
 ):
     assert len(bundled_sites()) > 5

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 def test_a_thousand_indexes_complete_as_fast_as_those_of_a_bare_job(
     fleet: Namespace, tmp_path: Path
 ):
-    # Half a minute each, of a machine that others use too: one pair of rates may tell of them.
+    # Half a minute each on a shared machine: one pair of rates may be disturbed.
     for number in range(4):
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -1,5 +1,5 @@
-"""The testbed works: its API server, its scheduler, its nodes and their devices. What else it must
-be: long/test_long_testbed_*.py."""
+"""The testbed works: its API server, its scheduler, its nodes and their devices. Further
+requirements: long/test_long_testbed_*.py."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.cluster.testbed.testbed import Testbed
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
-def test_pods_of_a_node_get_devices_that_no_other_has(
+def test_pods_of_a_node_get_disjoint_devices(
     cluster: Cluster, testbed: Testbed, namespace: Namespace
 ):
     node = testbed.nodes[0].name

@@ -1,4 +1,4 @@
-"""The stores that the contract is asked of: memory, a folder, moto, and a real S3 server."""
+"""The stores of the contract tests: memory, a folder, moto, and a real S3 server."""
 
 import os
 import uuid
@@ -21,7 +21,7 @@ _ENDPOINT, _BUCKET = "OPMETER_S3_ENDPOINT", "OPMETER_S3_BUCKET"
 
 @dataclass(frozen=True)
 class S3Server:
-    """A server that runs, a bucket of it, and what a client's environment holds."""
+    """A running server, one of its buckets, and the environment of a client."""
 
     endpoint: str
     bucket: str
@@ -29,12 +29,12 @@ class S3Server:
     run: str = field(default_factory=lambda: f"contract-{uuid.uuid4().hex}")
 
     def store(self, *, endpoint: str | None = None, **settings) -> S3Store:
-        """A store under a prefix of its own."""
+        """Return a store under a new prefix."""
         prefix = f"{self.run}/{uuid.uuid4().hex}"
         return S3Store(self.bucket, prefix, endpoint=endpoint or self.endpoint, **settings)
 
     def enter(self, environment: pytest.MonkeyPatch) -> None:
-        """Let clients see this server's credentials, and nothing of the user's settings."""
+        """Let clients use this server's credentials, and none of the user's settings."""
         for name in list(os.environ):
             if name.startswith("AWS_"):
                 environment.delenv(name)
@@ -70,7 +70,7 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture
 def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Versitygw]:
-    """A real server of the test's own, that it may kill; its credentials are in the environment."""
+    """A real server of one test, which may kill it; its credentials are in the environment."""
     gateway = _started(tmp_path)
     try:
         gateway.make_bucket("own")
@@ -125,7 +125,7 @@ def shared_proxy(real_server: S3Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def proxy(shared_proxy: FaultProxy) -> FaultProxy:
-    """Between the client and the real server, without rules."""
+    """A proxy between the client and the real server, without rules."""
     shared_proxy.clear()
     return shared_proxy
 
@@ -140,7 +140,7 @@ def _started(root: Path) -> Versitygw:
 
 
 def _named_server() -> Iterator[S3Server]:
-    """The server of the environment; what the tests wrote there is removed."""
+    """The server of the environment; objects of the tests are removed."""
     named = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     server = S3Server(os.environ[_ENDPOINT], os.environ[_BUCKET], named)
     yield server

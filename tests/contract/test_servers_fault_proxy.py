@@ -1,4 +1,5 @@
-"""The proxy of the tests loses what a rule names; all else of it is in tests/attack/long."""
+"""The proxy of the tests loses the replies that a rule names; its other tests are in
+tests/attack/long."""
 
 import http.client
 import threading
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.server
 
 
 class Upstream(ThreadingHTTPServer):
-    """Tells what it got; `/watch` answers in chunks, the second only when it is told to."""
+    """Records its requests; `/watch` is sent in chunks, the second only on request."""
 
     def __init__(self):
         self.got, self.go_on = [], threading.Event()
@@ -78,7 +79,7 @@ def ask(client, method, path="/x", body=None, **headers):
     return answer.status, answer.read()
 
 
-def test_a_lost_reply_reached_the_server_and_a_closed_request_did_not(client, proxy, upstream):
+def test_lost_reply_reached_the_server_and_a_closed_request_did_not(client, proxy, upstream):
     proxy.add(Rule(LoseReply(), path="/lost"))
     proxy.add(Rule(Close(), path="/closed"))
     for path in ("/lost", "/closed"):

@@ -1,4 +1,4 @@
-"""The server's build: once, whoever wants it at the same time."""
+"""The server is built once, even by concurrent requests."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ import pytest
 
 from tests.servers.versitygw import executable
 
-# Says each build, and takes its time: `go build -trimpath -o TARGET PACKAGE`.
+# Logs each build, and waits a while: `go build -trimpath -o TARGET PACKAGE`.
 _GO = """#!/bin/sh
 [ "$1" = env ] && { echo go1.24.0; exit; }
 echo built >> "$GO_LOG"
@@ -17,7 +17,7 @@ echo server > "$4"
 """
 
 
-def test_of_two_that_want_the_server_one_builds_it_and_both_have_it(
+def test_concurrent_requests_for_the_server_build_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     go = tmp_path / "bin" / "go"

@@ -1,4 +1,4 @@
-"""What every store promises: one suite over memory, a folder, moto and a real S3 server."""
+"""The contract of every store: one suite over memory, a folder, moto and a real S3 server."""
 
 import os
 import re
@@ -34,25 +34,25 @@ def keys(store, prefix=""):
     return [info.key for info in store.list(prefix)]
 
 
-def test_what_is_put_is_got(store):
+def test_object_is_read_as_written(store):
     store.put("a/b/c.json", b"\x00\xff{}\n")
     assert store.get("a/b/c.json") == b"\x00\xff{}\n"
 
 
-def test_what_is_missing_is_not_found(store):
+def test_missing_object_is_not_found(store):
     store.put("here", b"1")
     for key in ("nothing", "no/thing", "here/below"):
         with pytest.raises(NotFound, match=key):
             store.get(key)
 
 
-def test_a_prefix_is_not_an_object(store):
+def test_prefix_is_not_an_object(store):
     store.put("a/b", b"1")
     with pytest.raises(NotFound):
         store.get("a")
 
 
-def test_put_replaces(store):
+def test_put_replaces_an_object(store):
     store.put("k", b"a longer first value")
     store.put("k", b"second")
     assert store.get("k") == b"second"
@@ -66,28 +66,28 @@ def test_create_writes_once(store):
     assert store.get("commits/1.json") == b"first"
 
 
-def test_create_does_not_replace_what_was_put(store):
+def test_create_does_not_replace_an_object_that_was_put(store):
     store.put("k", b"put")
     with pytest.raises(AlreadyExists):
         store.create("k", b"created")
     assert store.get("k") == b"put"
 
 
-def test_a_deleted_key_can_be_created_again(store):
+def test_deleted_key_can_be_created_again(store):
     store.create("k", b"1")
     store.delete("k")
     store.create("k", b"2")
     assert store.get("k") == b"2"
 
 
-def test_create_once_takes_its_own_object_for_success(store):
+def test_create_once_accepts_its_own_object(store):
     create_once(store, "k", b"mine")
     create_once(store, "k", b"mine")
     with pytest.raises(AlreadyExists):
         create_once(store, "k", b"yours")
 
 
-def test_of_sixteen_writers_one_wins(store):
+def test_one_of_sixteen_writers_creates_the_object(store):
     start = threading.Barrier(16)
 
     def write(number):
@@ -106,7 +106,7 @@ def test_of_sixteen_writers_one_wins(store):
         store.delete("race/key")
 
 
-def test_a_listing_is_in_the_order_of_keys(store):
+def test_listing_is_sorted_by_keys(store):
     wanted = ["a", "a!/x", "a-b", "a.b/c", "ab/c", "b/1", "b/10", "b/2", "b0", "é", "算"]
     for key in reversed(wanted):
         store.put(key, key.encode())
@@ -114,8 +114,8 @@ def test_a_listing_is_in_the_order_of_keys(store):
     assert [info.size_bytes for info in store.list("")] == [len(key.encode()) for key in wanted]
 
 
-def test_a_folder_sorts_by_its_keys(store):
-    # '-' < '.' < '/' < '0': the folder "a" lies between the files "a.b" and "a0".
+def test_folder_is_sorted_by_its_keys(store):
+    # '-' < '.' < '/' < '0': the folder "a" is between the files "a.b" and "a0".
     for key in ("a/1", "a0", "a.b", "a-b"):
         store.put(key, b"")
     assert keys(store) == ["a-b", "a.b", "a/1", "a0"]
@@ -142,8 +142,8 @@ def test_a_prefix_is_the_start_of_a_key(store, prefix, wanted):
 
 @contextmanager
 def small_pages(store, size):
-    """A page of S3 has 1000 keys, which take long to write: the server is asked for fewer.
-    Yields how many keys each page had."""
+    """Use smaller pages than S3's 1000 keys, which take long to write. Yields the number of keys of
+    each page."""
     if not isinstance(store, S3Store):
         yield []
         return
@@ -165,7 +165,7 @@ def small_pages(store, size):
         events.unregister(answer, note)
 
 
-def test_a_listing_goes_on_over_pages(store):
+def test_listing_continues_over_pages(store):
     wanted = [f"many/{number % 7}/{number:04d}" for number in range(103)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda key: store.put(key, b"x"), wanted))
@@ -204,7 +204,7 @@ def test_delete(store):
     assert keys(store) == ["a/d"]
 
 
-def test_a_freed_folder_is_a_free_name(store):
+def test_folder_name_is_free_after_its_last_object_is_deleted(store):
     store.put("a/b/c", b"1")
     store.delete("a/b/c")
     store.put("a", b"2")
@@ -212,7 +212,7 @@ def test_a_freed_folder_is_a_free_name(store):
 
 
 @pytest.mark.parametrize("key", ODD_KEYS)
-def test_odd_keys(store, key):
+def test_unusual_keys_are_accepted(store, key):
     store.create(key, key.encode())
     assert store.get(key) == key.encode()
     assert keys(store) == [key]
@@ -225,7 +225,7 @@ def test_odd_keys(store, key):
     "key",
     ["", "/a", "a/", "a//b", "../a", "a/../b", "a/./b", ".tmp-1", "a/.tmp/b", "a\nb", "\ud800"],
 )
-def test_what_is_no_key_is_refused_everywhere(store, key):
+def test_invalid_key_is_refused_by_every_operation(store, key):
     for call in (
         store.get,
         store.delete,
@@ -240,7 +240,7 @@ def test_what_is_no_key_is_refused_everywhere(store, key):
 
 
 @pytest.mark.parametrize("prefix", ["/", "a//", "../", "a/../b", "a\x00"])
-def test_what_starts_no_key_is_refused_before_the_first_item(store, prefix):
+def test_invalid_prefix_is_refused_before_the_first_item(store, prefix):
     with pytest.raises(StoreError, match=re.escape(repr(prefix))):
         store.list(prefix)
 
@@ -262,7 +262,7 @@ def test_a_large_object(store):
 def test_no_key_is_the_parent_of_another(store, write, request):
     named = os.environ.get("OPMETER_S3_ENDPOINT") and "real_store" in request.node.name
     if "moto" in request.node.name or named:
-        pytest.skip("moto and AWS allow what a folder cannot hold; our keys never ask for it")
+        pytest.skip("moto and AWS allow what a folder cannot hold; our keys never need it")
     store.put("a/b/c", b"1")
     store.put("d", b"2")
     for key in ("a", "a/b", "d/e", "d/e/f"):
@@ -284,9 +284,9 @@ def test_many_threads_share_a_store(store):
 
 
 @pytest.mark.slow
-def test_an_honest_store_passes_the_probe(store, request):
-    # moto answers so slowly that the probe would go on to its last race: that takes seconds, and
-    # how many are enough is asked in test_store_probe_distance.
+def test_honest_store_passes_the_probe(store, request):
+    # moto replies so slowly that the probe would continue to its last race: that takes seconds, and
+    # the sufficient number is tested in test_store_probe_distance.
     fewer = {"most": 8} if "moto" in request.node.name else {}
     answer = probe_store(store, **fewer)
     assert answer.create_only

@@ -72,7 +72,7 @@ def end(process):
 
 
 @pytest.mark.parametrize("links", ["yes", "no"])
-def test_of_six_processes_one_creates_each_key(tmp_path, links):
+def test_one_of_six_processes_creates_each_key(tmp_path, links):
     racers = [python(RACE, tmp_path, f"racer{number}", links) for number in range(6)]
     try:
         for racer in racers:
@@ -101,7 +101,7 @@ def is_whole(data):
     return hashlib.sha256(data[32:]).digest() == data[:32] and len(data) == 200_032
 
 
-def test_a_killed_writer_leaves_only_whole_objects(tmp_path):
+def test_killed_writer_leaves_only_complete_objects(tmp_path):
     chance = random.Random(4)
     store = FileStore(tmp_path)
     for _ in range(12):
@@ -118,7 +118,7 @@ def test_a_killed_writer_leaves_only_whole_objects(tmp_path):
     assert any(info.key.startswith("create/") for info in store.list(""))
 
 
-def test_a_reader_never_sees_half_of_a_replaced_object(tmp_path):
+def test_reader_never_sees_a_partly_replaced_object(tmp_path):
     store = FileStore(tmp_path)
     store.put("k", b"0" * 100_000)
     done = threading.Event()
@@ -137,8 +137,8 @@ def test_a_reader_never_sees_half_of_a_replaced_object(tmp_path):
     writer.join()
 
 
-def test_folders_pruned_and_made_at_once_lose_nothing(tmp_path):
-    """One thread frees folders while others write into them."""
+def test_folders_pruned_and_made_concurrently_lose_nothing(tmp_path):
+    """One thread prunes folders while others write into them."""
     store = FileStore(tmp_path)
 
     def turn(thread):

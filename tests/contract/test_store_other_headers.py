@@ -1,7 +1,7 @@
-"""Create-only writes with another header than If-None-Match: Aliyun OSS, and by its example COS.
+"""Create-only writes with a header other than If-None-Match: Aliyun OSS, and by its example COS.
 
-The server of this test behaves as OSS documents it; no such store is at hand. It shows which
-requests are sent, and that the races of the probe find one winner."""
+The server of this test behaves as OSS documents it; no such store is available. It shows which
+requests are sent, and that exactly one writer wins each race of the probe."""
 
 import threading
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.server
 
 
 class StopHere(Exception):
-    """Raised in place of sending a request."""
+    """Raised instead of sending a request."""
 
 
 class ForbiddingServer(ThreadingHTTPServer):

@@ -1,4 +1,5 @@
-"""How often a far store that looks and then writes is found out: played, by a clock of its own."""
+"""How often a distant store that checks and then writes is detected: simulated, with its own
+clock."""
 
 import random
 import re
@@ -13,7 +14,7 @@ from collector.store.in_memory import MemoryStore
 from collector.store.probe import Probe, RaceResult, Together, Write, probe_store
 
 Chance = random.Random
-WAY_S = 0.05  # at least, to the store and back again
+WAY_S = 0.05  # at least, for the round trip
 
 
 def normal(spread_s: float) -> Callable[[Chance], float]:
@@ -29,7 +30,7 @@ def even(range_s: float) -> Callable[[Chance], float]:
 
 
 class Played(Environment):
-    """A clock that moves only when somebody waits for an answer; one thing at a time."""
+    """A clock that advances only during waits; one thread runs at a time."""
 
     now_s = 0.0
 
@@ -46,8 +47,8 @@ class Played(Environment):
         return found
 
 
-class PlayedTogether(Together):
-    """Writers that start at the same moment of the clock, and end when they are answered."""
+class ConcurrentWriters(Together):
+    """Writers that start at the same time of the clock, and end with their reply."""
 
     def __init__(self, clock: Played):
         self._clock = clock
@@ -65,8 +66,8 @@ class PlayedTogether(Together):
 
 
 class Far(MemoryStore):
-    """A store some way off. All that arrive within `window_s` of the first find nothing there, and
-    all of them win. Each writer sends a little after the one before: one machine makes them."""
+    """A distant store. All requests that arrive within `window_s` of the first find no object, and
+    all of them win. Each writer sends a little after the one before: one machine starts them."""
 
     def __init__(self, clock: Played, window_s: float, way: Callable[[Chance], float], seed: int):
         super().__init__()
@@ -92,11 +93,11 @@ class Far(MemoryStore):
 
 
 def ask(window_s: float, way: Callable[[Chance], float], seed: int) -> tuple[Probe, float]:
-    """What the probe says, and how long it took by the clock that is played."""
+    """Return the result of the probe, and its duration by the simulated clock."""
     clock = Played()
     with environment.use_environment(clock):
         store = Far(clock, window_s, way, seed)
-        return probe_store(store, racers=lambda writers: PlayedTogether(clock)), clock.now_s
+        return probe_store(store, racers=lambda writers: ConcurrentWriters(clock)), clock.now_s
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def ask(window_s: float, way: Callable[[Chance], float], seed: int) -> tuple[Pro
         ("even over 300 ms, more than it can do", even(0.300), 0.7),
     ],
 )
-def test_a_store_at_100_ms_with_a_window_of_1_ms_is_found_out(
+def test_distant_store_with_a_race_window_of_1_ms_is_detected(
     name: str, way: Callable[[Chance], float], least: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = [ask(0.001, way, seed) for seed in range(300)]
@@ -123,7 +124,7 @@ def test_a_store_at_100_ms_with_a_window_of_1_ms_is_found_out(
 
 
 @pytest.mark.parametrize("way", [even(0.010), even(0.100), even(0.300), even(2.0)])
-def test_an_honest_store_passes_at_any_distance_within_bounds(
+def test_honest_store_passes_at_any_distance_in_bounded_time(
     way: Callable[[Chance], float],
 ) -> None:
     for seed in range(30):
@@ -131,10 +132,10 @@ def test_an_honest_store_passes_at_any_distance_within_bounds(
         assert answer.create_only
         (races,) = re.findall(r"\b(\d+) races\b", answer.message)
         assert 3 <= int(races) <= 80
-        assert took_s < 20 + 5 + 10 * 4  # a race more than the bound, and a look after each
+        assert took_s < 20 + 5 + 10 * 4  # one race more than the limit, and a read after each
 
 
-def test_the_message_says_what_the_races_would_have_shown() -> None:
+def test_message_has_the_smallest_detectable_race_window() -> None:
     near, far = (ask(0.0, even(range_s), 1)[0].message for range_s in (0.010, 2.0))
     (near_ms,), (far_ms,) = (re.findall(r"\b(\d+) ms\b", words) for words in (near, far))
     assert near_ms == "1" and int(far_ms) > 1

@@ -1,4 +1,4 @@
-"""Stores that lie about create-only writes, and a probe that must notice."""
+"""Stores with broken create-only writes, which the probe must detect."""
 
 import re
 import threading
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.fast
 
 
 class IgnoresTheCondition(MemoryStore):
-    """As rclone serve s3, s3rver and RGW's dbstore."""
+    """Like rclone serve s3, s3rver and RGW's dbstore."""
 
     def __init__(self):
         super().__init__()
@@ -26,7 +26,7 @@ class IgnoresTheCondition(MemoryStore):
 
 
 class RefusesOnlyTheSecond(MemoryStore):
-    """As Swift: looks first, then writes; whoever looks at the same time wins too."""
+    """Like Swift: checks first, then writes; concurrent writers win too."""
 
     def create(self, key, data):
         if any(info.key == key for info in self.list(key)):
@@ -36,7 +36,7 @@ class RefusesOnlyTheSecond(MemoryStore):
 
 
 class RefusesButWrites(MemoryStore):
-    """Says no to all but the first, and keeps what the last one sent."""
+    """Refuses all but the first, and stores what the last one sent."""
 
     def create(self, key, data):
         try:
@@ -47,7 +47,7 @@ class RefusesButWrites(MemoryStore):
 
 
 class KeepsALosersBytes(MemoryStore):
-    """One racer is told it won, and another's bytes are there; alone it behaves."""
+    """One racer wins, and the bytes of another are stored; a single writer works."""
 
     def __init__(self):
         super().__init__()
@@ -59,14 +59,14 @@ class KeepsALosersBytes(MemoryStore):
                 raise AlreadyExists(key)
             try:
                 super().create(key, data)
-            except AlreadyExists:  # the second to come
+            except AlreadyExists:  # the second to arrive
                 self.told.add(key)
                 self.put(key, data)
                 raise
 
 
 class LosesEverything(MemoryStore):
-    """Says yes once, and holds nothing."""
+    """Confirms once, and stores nothing."""
 
     def __init__(self):
         super().__init__()
@@ -80,7 +80,7 @@ class LosesEverything(MemoryStore):
 
 
 class Keeps(MemoryStore):
-    """Lets nobody delete."""
+    """Refuses deletions."""
 
     def delete(self, key):
         raise StoreRefused(f"{key}: no")
@@ -91,18 +91,18 @@ class Away(MemoryStore):
         raise StoreUnavailable("away")
 
 
-def test_an_ignored_condition_is_noticed():
+def test_ignored_condition_is_detected():
     store = IgnoresTheCondition()
     answer = probe_store(store, writers=6)
     assert not answer.create_only
     assert re.findall(r"\d+", answer.message) == ["6", "6"]  # all of them won
-    assert len(store.keys) == 1  # one race, and no further
+    assert len(store.keys) == 1  # one race, and no more
 
 
-def test_racers_that_win_together_are_noticed():
+def test_several_winners_of_a_race_are_detected():
     store = RefusesOnlyTheSecond()
     store.create("k", b"1")
-    with pytest.raises(AlreadyExists):  # a polite question gets a polite answer
+    with pytest.raises(AlreadyExists):  # a sequential request gets a correct reply
         store.create("k", b"2")
     answer = probe_store(store)
     assert not answer.create_only
@@ -111,41 +111,41 @@ def test_racers_that_win_together_are_noticed():
 
 
 @pytest.mark.parametrize("writers", [1, 8])
-def test_a_refused_write_that_is_kept_is_noticed(writers):
+def test_stored_write_that_was_refused_is_detected(writers):
     assert not probe_store(RefusesButWrites(), writers=writers).create_only
 
 
-def test_a_winner_whose_bytes_are_not_there_is_noticed():
+def test_winner_with_the_bytes_of_another_writer_is_detected():
     answer = probe_store(KeepsALosersBytes())
     assert not answer.create_only
     assert re.findall(r"\d+", answer.message) == ["2", "16"]
 
 
-def test_a_winner_that_is_not_there_is_noticed():
+def test_missing_object_of_the_winner_is_detected():
     answer = probe_store(LosesEverything(), least=1, most=1)
     assert not answer.create_only
-    assert re.search(r"\.probe/\w+", answer.message)  # what is lost
+    assert re.search(r"\.probe/\w+", answer.message)  # the lost object
 
 
-def test_the_probe_leaves_nothing():
+def test_probe_leaves_no_objects():
     for store in (MemoryStore(), IgnoresTheCondition(), RefusesOnlyTheSecond()):
         store.put("mine", b"1")
         probe_store(store, least=1, most=1)
         assert [info.key for info in store.list("")] == ["mine"]
 
 
-def test_an_honest_store_that_lets_nobody_delete_passes(caplog):
+def test_honest_store_without_deletions_passes(caplog):
     answer = probe_store(Keeps(), least=1, most=1)
     assert answer.create_only
-    assert ".probe/" in caplog.text  # what stays
+    assert ".probe/" in caplog.text  # the remaining object
 
 
-def test_a_store_that_is_away_is_not_called_dishonest():
+def test_unavailable_store_gets_no_verdict():
     with pytest.raises(StoreUnavailable):
         probe_store(Away())
 
 
-def test_the_probe_is_an_error_only_where_it_cannot_ask():
+def test_unsupported_condition_is_a_result_and_not_an_error():
     class KnowsNoCondition(MemoryStore):
         def create(self, key, data):
             raise StoreError(f"{key}: 501 NotImplemented")

@@ -1,4 +1,4 @@
-"""What networks and servers do to an S3 store, and what it makes of it."""
+"""Faults of networks and servers, and their effect on an S3 store."""
 
 import threading
 import time
@@ -49,7 +49,7 @@ def shared_store(shared_proxy, real_server):
 
 @pytest.fixture
 def store(s3, proxy, shared_store):
-    """An empty store behind the proxy, that gives up after two attempts."""
+    """An empty store behind the proxy, which gives up after two attempts."""
     yield shared_store
     proxy.clear()
     for info in list(shared_store.list("")):
@@ -73,7 +73,7 @@ def test_without_rules_the_proxy_changes_nothing(store, proxy):
 # Lost replies and conflicts
 
 
-def test_a_create_whose_reply_was_lost_finds_itself(store, proxy):
+def test_create_with_a_lost_reply_is_refused_as_existing(store, proxy):
     proxy.add(Rule(LoseReply(), method="PUT", times=1))
     with pytest.raises(AlreadyExists):
         store.create("commits/1", b"nonce 1")
@@ -81,33 +81,33 @@ def test_a_create_whose_reply_was_lost_finds_itself(store, proxy):
     assert len(seen(proxy, "PUT")) == 2
 
 
-def test_create_once_knows_its_own_object_after_a_lost_reply(store, proxy):
+def test_create_once_recognises_its_own_object_after_a_lost_reply(store, proxy):
     proxy.add(Rule(LoseReply(), method="PUT", times=1))
     create_once(store, "commits/1", b"nonce 1")
     with pytest.raises(AlreadyExists):
         create_once(store, "commits/1", b"nonce 2")
 
 
-def test_a_put_whose_reply_was_lost_is_written_again(store, proxy):
+def test_put_with_a_lost_reply_is_repeated(store, proxy):
     proxy.add(Rule(LoseReply(), method="PUT", times=1))
     store.put("k", b"data")
     assert store.get("k") == b"data"
 
 
-def test_412_is_already_exists(store, proxy):
+def test_status_412_means_already_exists(store, proxy):
     proxy.add(Rule(answer(412, "PreconditionFailed"), method="PUT"))
     with pytest.raises(AlreadyExists, match="said the proxy"):
         store.create("k", b"1")
     assert len(seen(proxy, "PUT")) == 1
 
 
-def test_409_is_asked_again_since_it_names_no_winner(store, proxy):
+def test_status_409_is_retried(store, proxy):
     proxy.add(Rule(answer(409, "ConditionalRequestConflict"), method="PUT", times=1))
     store.create("k", b"1")
     assert store.get("k") == b"1"
 
 
-def test_409_to_the_end_is_already_exists_for_create_alone(store, proxy):
+def test_permanent_status_409_means_already_exists_for_create_only(store, proxy):
     proxy.add(Rule(answer(409, "ConcurrentModification"), method="PUT"))
     with pytest.raises(AlreadyExists, match="said the proxy"):
         store.create("k", b"1")
@@ -119,7 +119,7 @@ def test_409_to_the_end_is_already_exists_for_create_alone(store, proxy):
 
 
 @pytest.mark.parametrize("call", ["get", "create", "list"])
-def test_403_is_refused_after_one_more_try(store, proxy, call):
+def test_status_403_is_a_refusal_after_one_retry(store, proxy, call):
     proxy.add(Rule(answer(403, "AccessDenied")))
     with pytest.raises(StoreRefused, match="AccessDenied"):
         CALLS[call](store)
@@ -127,21 +127,21 @@ def test_403_is_refused_after_one_more_try(store, proxy, call):
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidToken"])
-def test_an_expired_token_is_a_refusal_although_aws_says_400(store, proxy, code):
+def test_expired_token_with_status_400_is_a_refusal(store, proxy, code):
     proxy.add(Rule(answer(400, code), method="GET", times=1))
     with pytest.raises(NotFound):  # the second try reaches the server
         store.get("k")
 
 
 @pytest.mark.parametrize("call", ["get", "create", "list"])
-def test_a_key_that_versitygw_does_not_know_is_a_refusal_although_it_says_404(store, proxy, call):
+def test_unknown_access_key_of_versitygw_is_a_refusal(store, proxy, call):
     proxy.add(Rule(answer(404, "XAdminUserNotFound")))
     with pytest.raises(StoreRefused, match="XAdminUserNotFound"):
         CALLS[call](store)
     assert len(proxy.requests) == 2
 
 
-def test_other_400s_are_neither_refused_nor_tried_again(store, proxy):
+def test_other_errors_with_status_400_are_neither_refusals_nor_retried(store, proxy):
     proxy.add(Rule(answer(400, "KeyTooLongError")))
     with pytest.raises(StoreError, match="KeyTooLong") as raised:
         store.put("k", b"1")
@@ -177,7 +177,7 @@ def test_rotated_credentials_are_picked_up(s3, mounted):
     assert store.get("k") == b"2"
 
 
-def test_threads_that_are_refused_together_read_the_credentials_once(s3, mounted):
+def test_threads_refused_together_read_the_credentials_once(s3, mounted):
     path, good = mounted
     write_credentials(path, good[0], "rotated-away")
     store = s3.store()
@@ -193,12 +193,12 @@ def test_threads_that_are_refused_together_read_the_credentials_once(s3, mounted
     assert len(list(store.list("t/"))) == 8
 
 
-def test_no_credentials_are_a_refusal_that_says_where_to_put_them(s3, mounted):
+def test_missing_credentials_are_refused_with_a_hint(s3, mounted):
     with pytest.raises(StoreRefused, match="AWS_"):
         s3.store().get("k")
 
 
-def test_a_secret_is_in_no_message_and_no_address(s3, mounted, caplog):
+def test_secret_is_in_no_message_and_no_address(s3, mounted, caplog):
     path, good = mounted
     write_credentials(path, good[0], "hush-hush")
     store = s3.store()
@@ -208,7 +208,7 @@ def test_a_secret_is_in_no_message_and_no_address(s3, mounted, caplog):
     assert "credentials" in caplog.text
 
 
-def test_a_missing_bucket_is_a_refusal_that_says_how_to_make_it(s3):
+def test_missing_bucket_is_refused_with_the_command_that_makes_it(s3):
     store = S3Store("no-such-bucket-here", "p", endpoint=s3.endpoint)
     for call in ("get", "create", "list"):
         with pytest.raises(
@@ -221,7 +221,7 @@ def test_a_missing_bucket_is_a_refusal_that_says_how_to_make_it(s3):
 
 
 @pytest.mark.parametrize("fault", [answer(503, "SlowDown"), answer(500, "InternalError"), Close()])
-def test_trouble_that_passes_is_not_noticed(s3, proxy, fault):
+def test_temporary_errors_are_retried(s3, proxy, fault):
     store = s3.store(endpoint=proxy.url, attempts=3)
     proxy.add(Rule(fault, method="PUT", times=2))
     store.put("k", b"1")
@@ -234,7 +234,7 @@ def test_trouble_that_passes_is_not_noticed(s3, proxy, fault):
     [(Close(), call) for call in CALLS]
     + [(answer(503, "SlowDown"), call) for call in ("get", "put")],
 )
-def test_trouble_that_stays_is_unavailable(store, proxy, fault, call):
+def test_permanent_errors_make_the_store_unavailable(store, proxy, fault, call):
     proxy.add(Rule(fault))
     begun = time.monotonic()
     with pytest.raises(StoreUnavailable, match="s3://"):
@@ -243,27 +243,27 @@ def test_trouble_that_stays_is_unavailable(store, proxy, fault, call):
     assert len(proxy.requests) == 2
 
 
-def test_every_third_request_fails_and_nobody_notices(store, proxy):
+def test_failure_of_every_third_request_is_compensated_by_retries(store, proxy):
     proxy.add(Rule(answer(503, "SlowDown"), every=3))
     for number in range(3):
         store.put(f"k{number}", b"%d" % number)
     assert [store.get(f"k{number}") for number in range(3)] == [b"0", b"1", b"2"]
 
 
-def test_a_server_that_is_not_there(s3):
+def test_absent_server_is_unavailable(s3):
     port = free_port()
     store = s3.store(endpoint=f"http://127.0.0.1:{port}", attempts=2)
     with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}"):
         store.get("k")
 
 
-def test_a_slow_answer_is_waited_for(store, proxy):
+def test_slow_response_is_waited_for(store, proxy):
     proxy.add(Rule(Delay(0.5), times=2))
     store.put("k", b"1")
     assert store.get("k") == b"1"
 
 
-def test_an_answer_that_is_too_slow_is_unavailable(s3, proxy):
+def test_too_slow_response_makes_the_store_unavailable(s3, proxy):
     store = s3.store(endpoint=proxy.url, attempts=2, read_timeout_s=0.3)
     proxy.add(Rule(Delay(1.0)))
     with pytest.raises(StoreUnavailable, match="(?i)timeout"):
@@ -271,7 +271,7 @@ def test_an_answer_that_is_too_slow_is_unavailable(s3, proxy):
 
 
 @pytest.mark.parametrize("length_bytes", [0, 70_000])
-def test_a_cut_answer_is_asked_for_again(store, proxy, length_bytes):
+def test_truncated_response_is_requested_again(store, proxy, length_bytes):
     data = bytes(range(250)) * 400
     store.put("k", data)
     proxy.add(Rule(Truncate(length_bytes), method="GET", times=1))
@@ -279,7 +279,7 @@ def test_a_cut_answer_is_asked_for_again(store, proxy, length_bytes):
     assert len(seen(proxy, "GET")) == 2
 
 
-def test_a_cut_answer_is_never_data(store, proxy):
+def test_truncated_response_is_never_returned(store, proxy):
     store.put("k", b"x" * 100_000)
     proxy.add(Rule(Truncate(50_000), method="GET"))
     with pytest.raises(StoreUnavailable):
@@ -287,7 +287,7 @@ def test_a_cut_answer_is_never_data(store, proxy):
     assert len(seen(proxy, "GET")) == 2
 
 
-def test_a_cut_listing_is_never_a_listing(store, proxy):
+def test_truncated_listing_is_never_returned(store, proxy):
     for number in range(5):
         store.put(f"k{number}", b"1")
     proxy.add(Rule(Truncate(700), method="GET"))
@@ -297,12 +297,10 @@ def test_a_cut_listing_is_never_a_listing(store, proxy):
     assert len(list(store.list(""))) == 5
 
 
-# The server's own ways
+# Properties of the server
 
 
-def test_a_server_that_does_not_know_the_condition_fails_the_probe_and_can_be_looked_at(
-    store, proxy
-):
+def test_server_without_conditional_writes_fails_the_probe(store, proxy):
     proxy.add(Rule(answer(501, "NotImplemented"), method="PUT", header="If-None-Match"))
     with pytest.raises(StoreError) as raised:
         store.create("k", b"1")
@@ -318,13 +316,13 @@ def test_a_server_that_does_not_know_the_condition_fails_the_probe_and_can_be_lo
     assert store.get("k") == b"1"
 
 
-def test_the_probe_is_not_fooled_by_lost_replies(store, proxy):
+def test_probe_tolerates_lost_replies(store, proxy):
     proxy.add(Rule(LoseReply(), method="PUT", times=1))
     assert probe_store(store, writers=4, least=2, most=2).create_only
     assert proxy.requests[0].fault == LoseReply()
 
 
-def test_the_probe_says_when_it_cannot_ask(store, proxy):
+def test_probe_reports_a_refused_request(store, proxy):
     proxy.add(Rule(answer(403, "AccessDenied")))
     with pytest.raises(StoreRefused):
         probe_store(store, writers=2, least=1, most=1)
@@ -334,7 +332,7 @@ LOGIN = b"<html><head><title>Log in</title></head><body>Welcome</body></html>"
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_reply_that_is_not_of_the_protocol_is_an_error(store, proxy, call):
+def test_malformed_response_is_an_error(store, proxy, call):
     store.put("k", b"1")
     for body in (LOGIN, b"not found, but with 200", b""):
         proxy.add(Rule(Answer(200, body)))
@@ -349,11 +347,11 @@ def listing(*parts, truncated="false"):
     return f"<?xml version='1.0'?><ListBucketResult>{fields}</ListBucketResult>".encode()
 
 
-def test_a_listing_that_breaks_the_protocol_is_an_error(store, proxy):
+def test_malformed_listing_is_an_error(store, proxy):
     again = "<NextContinuationToken>x</NextContinuationToken>"
     entry = "<Contents><Key>{}</Key><Size>{}</Size></Contents>"
     for body in (
-        listing(again, truncated="true"),  # the same token for ever
+        listing(again, truncated="true"),  # the same token forever
         listing(truncated="true"),
         listing(entry.format("elsewhere", 1)),
         listing("<Contents><Size>1</Size></Contents>"),
@@ -367,7 +365,7 @@ def test_a_listing_that_breaks_the_protocol_is_an_error(store, proxy):
         proxy.clear()
 
 
-def test_a_folder_that_a_browser_made_is_no_object(s3):
+def test_folder_marker_of_a_browser_is_not_an_object(s3):
     store = s3.store()
     store.put("db/commits/1", b"1")
     prefix = store.url.split("?")[0].removeprefix(f"s3://{s3.bucket}/")
@@ -378,7 +376,7 @@ def test_a_folder_that_a_browser_made_is_no_object(s3):
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_the_environment_may_name_the_endpoint(s3, monkeypatch, variable):
+def test_endpoint_may_be_set_by_the_environment(s3, monkeypatch, variable):
     monkeypatch.setenv(variable, s3.endpoint)
     store = open_store(f"s3://{s3.bucket}/by-environment")
     store.put("k", b"1")
@@ -387,7 +385,7 @@ def test_the_environment_may_name_the_endpoint(s3, monkeypatch, variable):
     store.delete("k")
 
 
-def test_an_address_opens_the_same_store(s3):
+def test_address_reopens_the_same_store(s3):
     store = s3.store(region="us-east-1")
     store.put("k", b"1")
     again = open_store(store.url)
@@ -395,7 +393,7 @@ def test_an_address_opens_the_same_store(s3):
     assert again.url == store.url
 
 
-def test_prefixes_of_one_bucket_do_not_see_each_other(s3):
+def test_prefixes_of_one_bucket_are_separate_stores(s3):
     left, right = s3.store(), s3.store()
     left.put("k", b"left")
     assert list(right.list("")) == []
@@ -403,7 +401,7 @@ def test_prefixes_of_one_bucket_do_not_see_each_other(s3):
         right.get("k")
 
 
-def test_a_server_that_is_killed_and_comes_back_has_kept_everything(gateway):
+def test_killed_and_restarted_server_has_kept_everything(gateway):
     store = S3Store("own", endpoint=gateway.endpoint, attempts=2)
     store.create("commits/1", b"1")
     gateway.kill()

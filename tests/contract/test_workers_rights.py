@@ -1,5 +1,5 @@
-"""Workers have credentials of their own: with the policy of docs/reference/rights.md, on a real
-server, a worker does all of its work, and nothing else."""
+"""Workers have separate credentials: with the policy of docs/reference/rights.md, on a real server,
+a worker can do all of its work, and nothing else."""
 
 import json
 import re
@@ -34,8 +34,8 @@ CAMPAIGN = (
 
 
 def documented_policy() -> str:
-    """The policy of the docs, for this server's account. versitygw does not know the condition of
-    the last statement, and says so."""
+    """The policy of the docs, for this server's account. versitygw does not support the condition
+    of the last statement, and reports it."""
     page = (ROOT / "docs" / "reference" / "rights.md").read_text()
     policy = json.loads(re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)[0])
     policy["Statement"] = [one for one in policy["Statement"] if "Condition" not in one]
@@ -69,7 +69,7 @@ def owner(server: Versitygw, monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
-def test_a_worker_writes_what_it_measures_and_nothing_else(owner: Store):
+def test_worker_credentials_allow_only_the_objects_of_its_attempt(owner: Store):
     worker = open_store(owner.url)
     mine = keys.committed("small", "s1")
     for key in (mine, keys.progress("small", "s1", "a"), keys.part("small", "s1", "a", 1)):
@@ -99,7 +99,7 @@ def test_a_worker_writes_what_it_measures_and_nothing_else(owner: Store):
             worker.get(key)
 
 
-def test_a_probe_asks_only_what_a_worker_may(owner: Store, capsys: pytest.CaptureFixture[str]):
+def test_probe_needs_only_the_rights_of_a_worker(owner: Store, capsys: pytest.CaptureFixture[str]):
     stack_command(backend="cpu", root=owner.url)
     printed = capsys.readouterr()
     assert json.loads(printed.out)["device"].startswith("CPU_") and owner.url in printed.err
@@ -108,7 +108,7 @@ def test_a_probe_asks_only_what_a_worker_may(owner: Store, capsys: pytest.Captur
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_pod_with_workers_credentials_commits_its_shards(
+def test_pod_with_worker_credentials_commits_its_shards(
     owner: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

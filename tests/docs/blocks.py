@@ -1,8 +1,8 @@
-"""The command blocks of the documentation: which there are, what each needs, and running them.
+"""The command blocks of the documentation: finding them, their requirements, and running them.
 
-A fenced block of `sh` or `python` in a tutorial or a how-to is a block. A comment above it says
-what it needs: `<!-- needs: npu -->`; without one it needs nothing but opmeter and torch (`laptop`).
-The blocks of a page run in order in one shell, which ends at the first command that fails.
+A fenced block of `sh` or `python` in a tutorial or a how-to is a block. A comment above it declares
+its needs: `<!-- needs: npu -->`; without one it needs only opmeter and torch (`laptop`). The blocks
+of a page run in order in one shell, which ends at the first command that fails.
 """
 
 import os
@@ -32,8 +32,8 @@ _FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a page: `needs` is one of NEEDS, `of` what follows it, such as a package, or the
-    release of a serving stack."""
+    """A block of a page: `needs` is one of NEEDS, `of` the words after it, such as a package, or
+    the release of a serving stack."""
 
     page: str
     line: int
@@ -127,8 +127,7 @@ def copy_repository(folder: Path) -> None:
 
 
 def unknown_words(block: Block) -> Iterator[str]:
-    """Return what the opmeter commands of a block name that opmeter does not have: a command or an
-    option."""
+    """Return the unknown words of the opmeter commands of a block: a command or an option."""
     if block.language != "sh":
         return
     whole: Any = typer.main.get_command(app)

@@ -51,7 +51,7 @@ def pages() -> dict[str, str]:
 
 
 def differing() -> list[str]:
-    """Return the names of the generated pages that are not as the program says."""
+    """Return the names of the generated pages that differ from the program."""
     return [
         name
         for name, text in pages().items()
@@ -125,7 +125,7 @@ def _command(
 
 def _key(record: tuple[str, str]) -> tuple[str, str]:
     """Return what is equal for the same option of two commands: all but the spelling of the
-    default, and what exactly is printed as JSON."""
+    default, and the description of the JSON."""
     if record[0] == "--json":
         return record[0], ""
     return record[0], record[1].replace("[default: opmeter-data]", "[default: ./opmeter-data]")
@@ -210,7 +210,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
 
 
 def _cell(text: str) -> str:
-    text = re.sub(r" \[x>=[01]\]|; x>=[01]\b", "", text)  # what the meaning says
+    text = re.sub(r" \[x>=[01]\]|; x>=[01]\b", "", text)  # already in the meaning
     text = re.sub(r"\s*\[default: (0|none|no check)\]$", "", text.strip())
     text = text.replace("[default: ", "[")
     # The brackets of a default or a range would be a link.
@@ -223,7 +223,7 @@ def main(arguments: list[str]) -> int:
     wrong = differing()
     if arguments == ["--check"]:
         for name in wrong:
-            print(f"docs/reference/{name}: not as the program says: python -m tests.docs.generate")
+            print(f"docs/reference/{name}: outdated: python -m tests.docs.generate")
         return bool(wrong)
     for name, text in pages().items():
         (REFERENCE / name).write_text(text, "utf-8")

@@ -56,7 +56,7 @@ def _output(words: list[str], folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(words)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-    # Progress is for those who wait; where the folder is does not concern a reader.
+    # Progress is for interactive use; the path of the folder is irrelevant to a reader.
     kept = (line for line in done.stdout.splitlines() if not line.startswith("measured "))
     return (
         "\n".join(kept)

@@ -1,4 +1,4 @@
-"""The commands of tutorials and how-tos run as they are written, as far as this machine can."""
+"""The commands of tutorials and how-tos run as written, as far as this machine can."""
 
 import importlib.util
 import os
@@ -45,7 +45,7 @@ _PROVIDED = (
 
 
 @pytest.mark.parametrize("page", pages())
-def test_the_blocks_of_a_page_run_as_they_are_written(page: str, tmp_path: Path) -> None:
+def test_blocks_of_a_page_run_as_written(page: str, tmp_path: Path) -> None:
     blocks = [block for block in blocks_of(page) if block.needs in _PROVIDED]
     missing = {
         block.of
@@ -79,7 +79,7 @@ def test_the_blocks_of_a_page_run_as_they_are_written(page: str, tmp_path: Path)
         pytest.skip(f"not installed: pip install {' '.join(sorted(missing))}")
 
 
-def test_every_block_says_what_it_needs_and_names_commands_that_exist() -> None:
+def test_every_block_declares_its_needs_and_names_existing_commands() -> None:
     wrong = []
     for page in pages():
         for block in blocks_of(page):
@@ -89,13 +89,13 @@ def test_every_block_says_what_it_needs_and_names_commands_that_exist() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_translation_has_the_blocks_of_its_page() -> None:
+def test_translation_has_the_blocks_of_its_page() -> None:
     for page in translated():
         blocks, original = blocks_of(f"zh/{page}"), blocks_of(page)
         assert [one.text for one in blocks] == [one.text for one in original], page
 
 
-def test_generated_pages_are_as_the_program_says() -> None:
+def test_generated_pages_are_up_to_date() -> None:
     assert not generate.differing(), "run python -m tests.docs.generate"
 
 

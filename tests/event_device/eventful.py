@@ -1,7 +1,7 @@
 """A device of torch, `eventful`, whose memory and arithmetic are the CPU's.
 
-It has what an extension of PyTorch has at the least: tensors, operators, a device module with
-`Event`, and the entry point by which torch loads it. It has no profiler, no streams, no generator.
+It has the minimum of an extension of PyTorch: tensors, operators, a device module with `Event`, and
+the entry point by which torch loads it. It has no profiler, no streams, no generator.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "eventful"
-# What an event costs on this device: spent by `record`, so that it is part of each timing.
+# The cost of an event on this device: spent by `record`, so that it is part of each timing.
 RECORD_S = 20e-6
 
 

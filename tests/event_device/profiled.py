@@ -1,6 +1,6 @@
 """`python -m tests.event_device.profiled LIBRARY FOLDER`: a profile of a backend with events only.
 
-The library registers the events of the backend, as an extension of PyTorch does. Written are the
+The library registers the events of the backend, as an extension of PyTorch does. The output is the
 trace of the host, and the device times of its operators.
 """
 

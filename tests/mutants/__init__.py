@@ -1,1 +1,2 @@
-"""The strength of the tests: small faults planted in the product, and which of them tests find."""
+"""The strength of the tests: small faults planted in the product, and which of them tests
+detect."""

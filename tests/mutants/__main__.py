@@ -3,9 +3,9 @@
     python -m tests.mutants --seed 1 --count 150 --results mutants.jsonl
     python -m tests.mutants --from mutants.jsonl --only survived     # the same faults again
 
-A fault is killed where a test of `tests/unit/PACKAGE` fails, or does not end in five times what
-these tests take without it. Each result is one line of JSON; faults already in the file of results
-are not tried again, so an interrupted run goes on where it ended.
+A fault is killed if a test of `tests/unit/PACKAGE` fails, or does not end in five times what these
+tests take without it. Each result is one line of JSON; faults already in the file of results are
+not tried again, so an interrupted run continues.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="faults tried concurrently")
     parser.add_argument("--results", default="mutants.jsonl", help="file of results, continued")
     parser.add_argument("--from", dest="source", help="try the faults of an earlier file")
-    parser.add_argument("--only", choices=("killed", "survived"), help="of these, only such")
+    parser.add_argument("--only", choices=("killed", "survived"), help="only this outcome")
     parser.add_argument("--root", default=".", help="checkout whose product and tests are used")
     parser.add_argument("--list", action="store_true", help="print the faults, run nothing")
     return parser.parse_args()
@@ -112,7 +112,7 @@ def _mutant(line: dict) -> Mutant:  # type: ignore[type-arg]
 
 
 def _copy(root: Path, copy: Path) -> Path:
-    """Copy what git tracks, and what it does not ignore."""
+    """Copy the tracked files, and the untracked ones that git does not ignore."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=root, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
@@ -128,7 +128,8 @@ def _tests(path: str) -> str:
 
 
 def _limits(copies: "Queue[Path]", folders: set[str], jobs: int) -> dict[str, float]:
-    """Return the seconds after which a fault hangs; the tests have to pass without any."""
+    """Return the seconds after which a fault counts as a hang; the tests have to pass without
+    any."""
 
     def limit(folder: str) -> float:
         copy = copies.get()
@@ -174,7 +175,7 @@ def _ordered(copy: Path, path: str) -> tuple[list[str], list[str]]:
 
 
 def _run(copy: Path, files: list[str], limit: float) -> int:
-    """Return the exit status of pytest, or -1 where it did not end in time."""
+    """Return the exit status of pytest, or -1 if it did not end in time."""
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONHASHSEED": "0"}
     with subprocess.Popen(
         [*_PYTEST, *files],

@@ -1,4 +1,4 @@
-"""The faults that can be planted in a module: where each is, and the text it replaces."""
+"""The faults that can be planted in a module: their positions, and the replaced texts."""
 
 import ast
 import random
@@ -40,7 +40,7 @@ _LOGGERS = ("_LOG", "_log", "log", "logger", "logging")
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One planted fault: the text at a place of a file, and what replaces it."""
+    """One planted fault: the text at a position of a file, and its replacement."""
 
     path: str
     start: int
@@ -55,7 +55,7 @@ class Mutant:
         return f"{self.path}:{self.line} ({self.start}) {self.kind}: {self.old} -> {self.new}"
 
     def applied(self, source: bytes) -> bytes:
-        """Return the source with the fault; ValueError where the text is not there."""
+        """Return the source with the fault; ValueError if the text is not there."""
         if source[self.start : self.end] != self.old.encode():
             raise ValueError(
                 f"{self.path}:{self.line}: expected {self.old!r}, the file has changed"

@@ -1,6 +1,6 @@
-"""`python -m tests.npu.expert_bench PLAN FOLDER`: measure a plan of experts over ranks.
+"""Measure a plan of experts over ranks: `python -m tests.npu.expert_bench PLAN FOLDER`.
 
-Prints the reason of each case that failed, a line each.
+Prints the reason of each failed case, one per line.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """The files of recorded calls: `calls/{Kernel}.txt`, what the stock torch_npu launches for each
-fixture row. They are read by people, who check them against what the kernel's slots mean.
+fixture row. They are reviewed by people, who compare them with the meaning of the kernel's slots.
 
-A row's text stands at the margin, its calls below it; a call of another kernel, which the launch
-needs beside its own, is marked with `+`.
+A row is not indented, its calls follow it indented; a call of another kernel, which the launch
+needs besides its own, is marked with `+`.
 """
 
 from collections.abc import Sequence
@@ -26,19 +26,19 @@ def golden_path(kernel: str) -> Path:
 
 
 def golden_text(kernel: str, rows: Sequence[Replayed]) -> str:
-    """What the file of a kernel holds for these rows."""
+    """Return the contents of the file of a kernel for these rows."""
     return "\n".join(_block(kernel, row) for row in rows)
 
 
 def is_own(kernel: str, call: Recorded) -> bool:
-    """Whether a call launches this kernel, or one that the runtime may choose instead."""
+    """Return whether a call launches this kernel, or one that the runtime may choose instead."""
     op = find(kernel)
     return op is not None and any(kernel_of(one) in op.family for one in kernels_of(call))
 
 
 def own_launches(kernel: str, row: Replayed) -> list[Recorded]:
-    """The launches of a row's kernel; of several, as conversions around one kernel are, those on
-    the row's tensors, as attribution has it."""
+    """Return the launches of a row's kernel; of several, such as conversions around one kernel,
+    those with the row's tensors, as in attribution."""
     launched = [one for call in row.calls for one in kernels_of(call) if is_own(kernel, one)]
     if len(launched) < 2:
         return launched
@@ -46,7 +46,7 @@ def own_launches(kernel: str, row: Replayed) -> list[Recorded]:
 
 
 def no_own_call(kernel: str, rows: Sequence[Replayed]) -> str:
-    """What to do about rows none of whose calls is the kernel's own; empty where there are none."""
+    """Return what to do about rows without a call of their kernel; empty if there are none."""
     lost = [row for row in rows if row.calls and not any(is_own(kernel, c) for c in row.calls)]
     if not lost:
         return ""
@@ -69,7 +69,7 @@ def _block(kernel: str, row: Replayed) -> str:
 
 
 def headline(case: Case) -> str:
-    """A row in one line: inputs, outputs, what its columns name."""
+    """Return a row in one line: inputs, outputs, runtime columns."""
     inputs, outputs = case.inputs or (), case.outputs
     text = "; ".join(_slot(slot.shape, slot.dtype, slot.format) for slot in inputs)
     if outputs is None:
@@ -81,7 +81,7 @@ def headline(case: Case) -> str:
 
 
 def _slot(shape: tuple[int, ...] | None, dtype: str, format: str) -> str:
-    """`4,8 FLOAT ND`, `() FLOAT` for an empty cell, `-` for one that says nothing."""
+    """Return `4,8 FLOAT ND`, `() FLOAT` for an empty cell, `-` for an absent one."""
     if shape is None:
         return "-" if is_absent_dtype(dtype) else f"() {dtype}"
     return f"{shape_text(shape)} {dtype} {format}".strip()

@@ -1,9 +1,9 @@
-"""`python -m tests.npu.graph_rows OUT ROW...`: the process on the fake NPU in which the stock
-torchair makes graphs of fixture rows, and writes down the ops of each.
+"""Make graphs of fixture rows with the stock torchair on the fake NPU, and record the ops of each:
+`python -m tests.npu.graph_rows OUT ROW...`.
 
-The graph engine is CANN's own and is not here: a graph is made and never compiled. A row is
-`{kernel}:{number}` of those that graphs launch, or `static`, a sum that wants a kernel built for
-its shape; OUT gets a JSON line for each.
+The graph engine is part of CANN and not available here: a graph is made and never compiled. A row
+is `{kernel}:{number}` of those that graphs launch, or `static`, a sum whose kernel is built for its
+shape; OUT gets a JSON line for each.
 """
 
 import json
@@ -24,11 +24,11 @@ _INNER = frozenset({"Data", "Const", "NetOutput"})
 
 
 class _Made(Exception):
-    """A graph is made; what follows is the engine's."""
+    """Raised when a graph is made, instead of running the engine."""
 
 
 class _Graphs:
-    """Stands where torchair hands a graph to the engine."""
+    """Replaces the call with which torchair passes the graph to the engine."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -54,7 +54,7 @@ def main(out: Path, rows: list[str]) -> None:
             file.write(json.dumps({"row": row, **_graph(host, graphs, row)}) + "\n")
             file.flush()
     sys.stdout.flush()
-    os._exit(0)  # the fake's end is not of interest, and takes long
+    os._exit(0)  # the exit of the fake is irrelevant, and takes long
 
 
 def _cut_off_the_engine(graphs: _Graphs) -> None:
@@ -71,13 +71,13 @@ def _cut_off_the_engine(graphs: _Graphs) -> None:
 
 
 def _graph(host: Host, graphs: _Graphs, row: str) -> dict[str, Any]:
-    """The ops of a row's graph, or the error."""
+    """Return the ops of a row's graph, or the error."""
     graphs.told = []
     try:
         _launch_static(host) if row == "static" else _launch(host, row)
     except OpmeterError as error:
         return {"error": str(error)}
-    except Exception as error:  # whatever torchair says of the call is what is looked for
+    except Exception as error:  # any error of torchair about the call is the result
         if not graphs.told:
             return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"}
     return {"error": "", "ops": graphs.told}
@@ -108,7 +108,7 @@ def _launch_static(host: Host) -> None:
 
 
 def _line(op: Any) -> str:
-    """An op with its inputs and attributes; empty for what is no kernel."""
+    """Return an op with its inputs and attributes; empty if it is not a kernel."""
     if op.type in _INNER:
         return ""
     inputs = ["-" if not name else _input(op, i) for i, name in enumerate(op.input)]
@@ -117,7 +117,7 @@ def _line(op: Any) -> str:
 
 
 def _input(op: Any, index: int) -> str:
-    """`Data 2,3` with the shape where torchair wrote it, else what makes it."""
+    """Return `Data 2,3` with the shape if torchair recorded it, else the op that makes it."""
     maker = re.sub(r"(_\d+)+$", "", op.input[index].partition(":")[0])
     desc = op.input_desc[index]
     return f"{maker} {shape_text(tuple(desc.shape.dim))}".strip()

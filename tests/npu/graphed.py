@@ -1,6 +1,7 @@
-"""What the stock torchair makes of fixture rows that graphs launch: `graph_calls/{Kernel}.txt`.
+"""The graphs that the stock torchair makes of fixture rows launched by graphs:
+`graph_calls/{Kernel}.txt`.
 
-Read the ops beside the rows: GE names an op before it knows its sizes, and launches it by the name
+Read the ops next to the rows: GE names an op before it knows its sizes, and launches it by the name
 of the kernel that fits them.
 """
 
@@ -24,17 +25,17 @@ from tests.npu.golden import headline
 FOLDER = Path(__file__).parent / "graph_calls"
 _ROOT = Path(__file__).parents[2]
 _LIMIT_S = 300
-# Ops whose sizes are constants become kernels that have them inside (ops-math of CANN: SplitVD,
+# Ops whose sizes are constants become kernels with built-in sizes (ops-math of CANN: SplitVD,
 # ConcatV2D, which decode steps of torchair show; CANN's guide of fusions: ReduceSumD).
 KERNELS = {"SplitV": "SplitVD", "ConcatV2": "ConcatV2D", "ReduceSum": "ReduceSumD"}
-# What the engine removes or makes a part of its neighbour: copies for what a graph gives back,
-# transposed operands, casts to the dtype that is there.
+# Ops that the engine removes or fuses with a neighbour: copies of the results of a graph,
+# transposed operands, casts to the dtype that a tensor already has.
 REMOVED = frozenset({"Identity", "Transpose", "Cast"})
 
 
 @dataclass(frozen=True, slots=True)
 class Graphed:
-    """What came of one row: the ops of its graph, in order, or the error."""
+    """The result of one row: the ops of its graph, in order, or the error."""
 
     case: Case
     error: str
@@ -42,28 +43,28 @@ class Graphed:
 
     @property
     def kernels(self) -> list[str]:
-        """The kernel types that its ops are known to become, without what is removed."""
+        """Return the kernel types that its ops are known to become, without the removed ones."""
         types = [op.partition("(")[0] for op in self.ops]
         return [KERNELS.get(name, name) for name in types if name not in REMOVED]
 
 
 def kernels_of_graphs() -> list[str]:
-    """The kernel types with rows that graphs launch."""
+    """Return the kernel types with rows that graphs launch."""
     return [op.kernel for op in all_ops() if rows_of_graphs(op.kernel)]
 
 
 def graphs_of(fake: FakeCann, kernels: Iterable[str]) -> dict[str, list[Graphed]]:
-    """The graphs of every such row of these kernels, made by one process."""
+    """Return the graphs of every such row of these kernels, made by one process."""
     return graphs_in(answers(fake, graph_rows(kernels)))
 
 
 def graph_rows(kernels: Iterable[str]) -> list[str]:
-    """Every row of these kernels that a graph launches, as `answers` takes them."""
+    """Return every row of these kernels that a graph launches, as `answers` takes them."""
     return [f"{k}:{i}" for k in kernels for i in range(len(rows_of_graphs(k)))]
 
 
 def graphs_in(results: Iterable[dict[str, Any]]) -> dict[str, list[Graphed]]:
-    """The graphs in these answers, by kernel."""
+    """Return the graphs in these results, by kernel."""
     found: dict[str, list[Graphed]] = {}
     for answer in results:
         kernel, _, number = answer["row"].partition(":")
@@ -74,7 +75,7 @@ def graphs_in(results: Iterable[dict[str, Any]]) -> dict[str, list[Graphed]]:
 
 
 def answers(fake: FakeCann, rows: Sequence[str]) -> list[dict[str, Any]]:
-    """What `tests.npu.graph_rows` says of each of these rows."""
+    """Return the output of `tests.npu.graph_rows` for each of these rows."""
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder, "out"), Path(folder, "log")
         env = environment(fake, log=log)
@@ -99,7 +100,7 @@ def graph_path(kernel: str) -> Path:
 
 
 def graph_text(rows: Iterable[Graphed]) -> str:
-    """What the file of a kernel holds for these rows."""
+    """Return the contents of the file of a kernel for these rows."""
     return "\n".join(
         "\n".join((headline(row.case), *(f"  {op}" for op in row.ops), "")) for row in rows
     )

@@ -1,5 +1,5 @@
-"""`python -m tests.npu.launched`: writes anew which C function each operator's call ends in
-(`collector/data/launched.csv`), from the recorded calls."""
+"""Write `collector/data/launched.csv`, the C function of each operator's call, from the recorded
+calls: `python -m tests.npu.launched`."""
 
 import sys
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ _COLUMNS = ("Kernel Type", "Function", "Arguments", "Numbers")
 
 
 def launched_table() -> bytes:
-    """A row a function: kernel type, name, a letter for each argument, and whether there are
-    floating-point numbers."""
+    """Return one row per function: kernel type, name, a letter for each argument, and whether there
+    are floating-point numbers."""
     rows = ((op.kernel, *row) for op in all_ops() for row in sorted(set(_functions(op.kernel))))
     return table_bytes(_COLUMNS, rows)
 

@@ -41,12 +41,12 @@ def main(out: Path) -> None:
         found[kernel] = {**counts, "first": first}
     out.write_text(json.dumps(found))
     sys.stdout.flush()
-    os._exit(0)  # the fake's end is not of interest, and takes long
+    os._exit(0)  # the end of the fake is irrelevant here, and slow
 
 
 def compared(host: Host, kernel: str, number: int) -> list[tuple[bool, str]]:
     """Launch a row; return for each pair of a logged call and a row of its kernel whether they
-    agree. There is none where one of them does not know the tensors."""
+    agree. The list is empty where either does not know the tensors."""
     from collector.capture import custom_calls
     from collector.replay.tensors import CaseTensors
 

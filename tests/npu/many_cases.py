@@ -1,4 +1,4 @@
-"""Many legal cases out of few: fixture rows in which one size is another everywhere it occurs."""
+"""Many legal cases from a few: fixture rows in which one size is replaced everywhere."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,8 +16,8 @@ _FRUITLESS = 40
 
 
 def many(rows: list[CaseRecord], wanted: int, seed: int = 0) -> list[CaseRecord]:
-    """So many distinct cases that the operators accept for an NPU, every row's kernel among them
-    as evenly as its shapes allow."""
+    """Return this many distinct cases that the operators accept for an NPU, distributed over the
+    kernels of all rows as evenly as their shapes allow."""
     found = {row.case_id: row for row in rows}
     makers = [_variants(row, Random(f"{seed} {i}")) for i, row in enumerate(rows)]
     while makers and len(found) < wanted:
@@ -31,7 +31,7 @@ def many(rows: list[CaseRecord], wanted: int, seed: int = 0) -> list[CaseRecord]
 
 
 def _variants(row: CaseRecord, chance: Random) -> Iterator[CaseRecord]:
-    """Accepted variants of a row, each once, until none has come for a while."""
+    """Yield accepted variants of a row, each once, until none has been found for a while."""
     seen, fruitless = {row.case_id}, 0
     while fruitless < _FRUITLESS:
         variant = _substituted(row, chance)
@@ -44,7 +44,7 @@ def _variants(row: CaseRecord, chance: Random) -> Iterator[CaseRecord]:
 
 
 def _substituted(row: CaseRecord, chance: Random) -> CaseRecord | None:
-    """The row with one size replaced in all shapes; None where it has no size to replace."""
+    """Return the row with one size replaced in all shapes; None if it has no size to replace."""
     sizes = sorted(
         {size for side in _SIDES for shape in _shapes(row, side) for size in shape or ()}
     )

@@ -1,5 +1,5 @@
-"""`python -m tests.npu.meta_rows OUT`: asks torch_npu's meta kernels what the outputs of fixture
-rows are, beside what the reference gives on a cpu. Runs in a process of its own."""
+"""Compute the outputs of fixture rows with torch_npu's meta kernels and with the reference on a
+cpu: `python -m tests.npu.meta_rows OUT`. Runs in a separate process."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def _answer(roots: dict[str, Any], op: OpSpec, case: Case) -> dict[str, Any]:
         call = op.npu_call(case, CaseTensors("cpu", 7))
         call = Call(*_on_meta(torch, call.args), **_on_meta(torch, dict(call.kwargs)))
         outputs = op.npu.run(resolve(op.call, roots), *call.args, **call.kwargs)
-    except Exception as error:  # which one it is differs by kernel
+    except Exception as error:  # the type of the error differs by kernel
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
     return {"error": "", "meta": _shapes(outputs), "reference": _shapes(reference)}
 
@@ -60,7 +60,7 @@ def _on_meta(torch: Any, value: Any) -> Any:
 
 
 def _shapes(outputs: Any) -> list[Any]:
-    """[shape, dtype] of each output, None for an absent one; lists in it are opened."""
+    """Return [shape, dtype] of each output, None for an absent one; lists are flattened."""
     if outputs is None:
         return [None]
     if isinstance(outputs, (list, tuple)):

@@ -1,9 +1,9 @@
-"""Cases that models ask for, in their real sizes, launched through the stock torch_npu on the fake
-NPU: `python -m tests.npu.model_sample [--rows 50] [--seed 0] [--one-in 1]`.
+"""Launch cases of models in their real sizes through the stock torch_npu on the fake NPU: `python
+-m tests.npu.model_sample [--rows 50] [--seed 0] [--one-in 1]`.
 
-A sample of each kernel type's is drawn by chance from every bundled model, in several layouts and
-passes, as every release launches them; `--one-in 4` looks at a quarter of these. Exits with 1 where
-a launch was refused or launched nothing, and says which.
+A random sample of each kernel type is drawn from every bundled model, in several layouts and
+passes, as every release launches them; `--one-in 4` uses a quarter of these. Exits with 1 if a
+launch was refused or launched nothing, and prints which.
 """
 
 import argparse
@@ -45,14 +45,14 @@ _BATCHES = (
     Batch(Phase.PREFILL, 1, 64, 64, mixed_decodes=6, followed_keys=1030),
     Batch(Phase.PREFILL, 1, 1200, 1200),
 )
-_MOST_BYTES = 2 << 30  # of one case's tensors: the fake's memory is this machine's
+_MOST_BYTES = 2 << 30  # of one case's tensors: the fake's memory is that of this machine
 
 
 def sample(rows: int, seed: int, one_in: int) -> dict[str, list[CaseRecord]]:
-    """At most so many cases of each kernel type that one NPU can launch here, the same for a seed:
-    what Triton compiles, and what several ranks run, it cannot."""
+    """Return at most this many cases of each kernel type that one NPU can launch here, the same for
+    a seed: kernels of Triton and of several ranks are excluded."""
     found: dict[str, dict[str, CaseRecord]] = {}
-    for record in _asked_for(Random(seed), one_in):
+    for record in _derived_records(Random(seed), one_in):
         found.setdefault(record.kernel_type, {})[record.case_id] = record
     return {
         kernel: [of[name] for name in Random(f"{seed} {kernel}").sample(sorted(of), k)]
@@ -61,7 +61,7 @@ def sample(rows: int, seed: int, one_in: int) -> dict[str, list[CaseRecord]]:
     }
 
 
-def _asked_for(chance: Random, one_in: int) -> Iterator[CaseRecord]:
+def _derived_records(chance: Random, one_in: int) -> Iterator[CaseRecord]:
     for release, model in product(map(find_kernel_set, bundled_releases()), bundled_names()):
         decoder = find_decoder(model)
         layouts = _MIXTURE if decoder.is_moe else _DENSE
@@ -70,7 +70,7 @@ def _asked_for(chance: Random, one_in: int) -> Iterator[CaseRecord]:
                 continue
             try:
                 step = derive_step(decoder, layout, batch, release)
-            except BadInput:  # what this release's set does not tell
+            except BadInput:  # not known for this release's set
                 continue
             yield from (one.record for one in step.kernels if _is_launched(one.record))
 
@@ -90,7 +90,7 @@ def main(rows: int, seed: int, one_in: int) -> int:
         for kernel, records in chosen.items():
             (Path(folder) / f"{kernel}.csv").write_bytes(write_table(records))
         os.environ["OPMETER_OP_ROWS"] = (
-            folder  # which the tables' readers ask, here and in children
+            folder  # read by the readers of the tables, here and in children
         )
         from tests.npu.fakecann.build import build_fake_cann
         from tests.npu.replayed import replay

@@ -1,4 +1,4 @@
-"""Operators of which this host lacks something, beside those of the catalogue: named by
+"""Operators whose requirements this host lacks, in addition to the catalogue: named by
 `SessionSpec.catalog`, and found by the session through PYTHONPATH."""
 
 import atexit
@@ -8,7 +8,7 @@ import time
 from collector.ops import registry
 from collector.ops.spec import Need, NpuCall, OpSpec
 
-# A session ends late, as one whose profiler has much to flush.
+# A session that ends late, like one whose profiler has much to flush.
 atexit.register(time.sleep, float(os.environ.get("TEST_FLUSH_S", "0")))
 
 

@@ -1,7 +1,7 @@
-"""Slots of a row that are no tensor of their own in the recorded call, and why.
+"""Slots of a row that are not a separate tensor in the recorded call, and why.
 
-aclnn takes small tables from the host, updates tensors that it is given, and converts what its
-kernel wants in another dtype: the profile shows the kernel's side, the record the caller's.
+aclnn takes small tables from the host, updates given tensors, and converts inputs to the dtype of
+its kernel: the profile shows the kernel's side, the record the caller's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 
 class How(StrEnum):
-    """How a slot reaches the kernel. Each is looked for in the call, but for the last one."""
+    """How a slot reaches the kernel. Each is searched in the call, except for the last one."""
 
     INTS = "an array of the host with as many numbers"
     NUMBER = "a number of the host"
@@ -22,7 +22,7 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a slot is passed, and why so."""
+    """How a slot is passed, and the reason."""
 
     how: How
     why: str
@@ -112,18 +112,18 @@ def _by_kernel() -> Mapping[str, Mapping[str, Way]]:
 
 PASSED_OTHERWISE = _by_kernel()
 
-# Calls beside the kernel's own that a launch makes, and why they cannot be left out.
+# Calls besides the kernel's own that a launch makes, and why they are needed.
 _CONVERSIONS = frozenset({"TransData"})
 COMPANIONS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "ApplyAdamWV2": frozenset({"aclnnSubs"}),  # torch counts the step before, aclnn after
+        "ApplyAdamWV2": frozenset({"aclnnSubs"}),  # torch counts the step before, aclnn after it
         # a pass is of two kernels
         "BNTrainingReduce": frozenset({"BNTrainingUpdate"}),
         "BNTrainingReduceGrad": frozenset({"BNTrainingUpdateGrad"}),
         "BNTrainingUpdate": frozenset({"BNTrainingReduce"}),
         "Conv2D": _CONVERSIONS,
         "Conv2DBackpropInput": _CONVERSIONS,
-        # autograd wants the gradient in memory of its own
+        # autograd needs the gradient in separate memory
         "Conv2DBackpropFilter": _CONVERSIONS | {"aclnnInplaceCopy"},
         "LayerNormV3": frozenset({"aclnnInplaceCopy"}),  # statistics in the dtype of the row
         # a function of Python, which launches two kernels
@@ -142,8 +142,8 @@ COMPANIONS: Mapping[str, frozenset[str]] = MappingProxyType(
             {"split_qkv_tp_rmsnorm_rope", "triton._split_qkv_and_compute_local_qk_var_kernel"}
         ),
         "HistogramV2": frozenset({"aclnnInplaceCopy"}),  # the output in the dtype of the input
-        "IndexPutV2": frozenset({"aclnnInplaceCopy"}),  # an index that stands behind a whole axis
-        "MatMulV2": _CONVERSIONS,  # operands that CANN reads badly as they are
+        "IndexPutV2": frozenset({"aclnnInplaceCopy"}),  # an index that follows a whole axis
+        "MatMulV2": _CONVERSIONS,  # operands that CANN reads inefficiently in this layout
         "MaxPoolGradWithArgmaxV1": _CONVERSIONS,
         "MaxPoolWithArgmaxV1": _CONVERSIONS,
         # what is launched for one of its conversions

@@ -1,9 +1,9 @@
-"""`python -m tests.npu.proofs`: writes anew how each kernel's type, shapes and dtypes are proved,
-as long as no NPU has said so (`collector/data/proofs.csv`, which `opmeter ops` shows).
+"""Write `collector/data/proofs.csv`, which `opmeter ops` shows: how each kernel's type, shapes and
+dtypes are proved until an NPU confirms them. Usage: `python -m tests.npu.proofs`.
 
-What was recorded is the call of the stock torch_npu 2.13.0; which kernel it launches, and what that
-shows of its tensors, is by tables and layouts of ours (`kernels/`, `fakecann/cells.py`), made from
-sources and real profiles.
+The calls of the stock torch_npu 2.13.0 are recorded; the kernels they launch, and the tensors these
+show, follow from our tables and layouts (`kernels/`, `fakecann/cells.py`), made from sources and
+real profiles.
 """
 
 import re
@@ -33,7 +33,7 @@ _SOURCES = "call of vLLM-Ascend's sources; no released wheel has the function"
 _OF_STACKS = "call recorded of the stock vllm_ascend {}"
 _OF_TRITON = "launch recorded of the stock vllm_ascend {}"
 _OF_GRAPHS = "graph made by the stock torchair, its op as the row has it; compiled by none yet"
-# An own call of a golden file; those that are marked are others'.
+# An own call of a golden file; marked ones belong to other kernels.
 _OWN = re.compile(r"^  ([A-Z]+ [\w.:]+)\(", re.MULTILINE)
 _SHOWN = {"SEEN": "seen in a real profile", "READ": "read in CANN's open sources"}
 _NAMED = "named by the call"
@@ -42,13 +42,13 @@ _OVER_RANKS = "call recorded over two ranks"
 
 
 def proofs_table() -> bytes:
-    """A row an operator: its kernel type, and what is known of it."""
+    """Return one row per operator: its kernel type, and its proofs."""
     header = ("Kernel Type", "Proof", "Type")
     return table_bytes(header, ([op.kernel, proof(op), type_proof(op)] for op in all_ops()))
 
 
 def proof(op: OpSpec) -> str:
-    """What shows that a call launches its kernel on the tensors of a row."""
+    """Return the proof that a call launches its kernel on the tensors of a row."""
     if op.library == "vllm-ascend":
         if launching := _launching(op.kernel):
             return _OF_TRITON.format(" and ".join(launching))
@@ -59,7 +59,7 @@ def proof(op: OpSpec) -> str:
         return _OVER_RANKS
     if op.kernel in UNTOLD:
         return f"call recorded; {UNTOLD[op.kernel]}"
-    if op.layouts and not op.kernel.startswith("BN"):  # whose blocks are torch_npu's own
+    if op.layouts and not op.kernel.startswith("BN"):  # whose blocks are those of torch_npu
         return _IN_BLOCKS
     rows = rows_alone(op.kernel)
     if not rows and rows_of_graphs(op.kernel):
@@ -73,7 +73,7 @@ def proof(op: OpSpec) -> str:
 
 
 def type_proof(op: OpSpec) -> str:
-    """What shows that the call launches a kernel of this type, and of no other."""
+    """Return the proof that the call launches a kernel of this type, and of no other."""
     if op.library == "vllm-ascend" and _defining(op.kernel):
         return "by its definition in the wheel"
     if _launching(op.kernel):
@@ -89,7 +89,7 @@ def type_proof(op: OpSpec) -> str:
 
 
 def _in_wheels(op: OpSpec) -> str:
-    """What the wheels hold of one of vLLM-Ascend's own operators."""
+    """Return what the wheels contain of one of vLLM-Ascend's own operators."""
     if release := _defining(op.kernel):
         return _DEFINED.format(release)
     status = release_status(op.kernel).values()
@@ -97,19 +97,20 @@ def _in_wheels(op: OpSpec) -> str:
 
 
 def _defining(kernel: str) -> str:
-    """The first serving stack whose wheel defines a kernel; empty where none does."""
+    """Return the first serving stack whose wheel defines a kernel; empty if none does."""
     names = (name for name in STACKS if kernel in definitions_of(f"vllm_ascend-{name}"))
     return next(names, "")
 
 
 def _is_recorded(kernel: str, release: str) -> bool:
-    """Whether each of its rows became a call of the kernel on a serving stack."""
+    """Return whether each of its rows became a call of the kernel on a serving stack."""
     own = _blocks(otherwise_path(release), kernel)
     return bool(own) and all("\n  ACLNN " in block for block in own)
 
 
 def _launching(kernel: str) -> list[str]:
-    """The serving stacks whose functions launched a kernel of Triton for each of its rows."""
+    """Return the serving stacks whose functions launched a kernel of Triton for each of its
+    rows."""
     return [
         release.vllm_ascend
         for name, release in RELEASES.items()
@@ -119,7 +120,7 @@ def _launching(kernel: str) -> list[str]:
 
 
 def _blocks(path: Path, kernel: str) -> list[str]:
-    """What a file says of the rows of a kernel."""
+    """Return the contents of a file about the rows of a kernel."""
     blocks = path.read_text().split("\n\n")
     return [block for block in blocks if block.startswith(f"{kernel}: ")]
 

@@ -1,6 +1,6 @@
-"""`python -m tests.npu.record [KERNEL...]`: writes anew what the stock torch_npu launches for each
-fixture row, and which graph its torchair makes of those that graphs launch (all kernels, or those
-named). Read the difference before it is committed."""
+"""Record what the stock torch_npu launches for each fixture row, and which graph its torchair makes
+of those that graphs launch (all kernels, or those named): `python -m tests.npu.record [KERNEL...]`.
+Read the difference before it is committed."""
 
 import sys
 
@@ -13,8 +13,8 @@ from tests.npu.replayed import kernels_with_rows, replay
 
 
 def main(kernels: list[str]) -> int:
-    """Record; 1 where a row cannot be replayed, none of its calls is the kernel's own, or a kernel
-    that was named has no row."""
+    """Record; return 1 if a row cannot be replayed, none of its calls is the kernel's own, or a
+    named kernel has no row."""
     wanted = kernels or kernels_with_rows()
     failed = strange = 0
     try:
@@ -28,7 +28,7 @@ def main(kernels: list[str]) -> int:
     without = sorted(set(kernels) - recorded.keys() - set(kernels_of_graphs()))
     for kernel in without:
         print(
-            f"{kernel}: nothing to record, for want of rows in tests/fixtures/ops/{kernel}.csv",
+            f"{kernel}: nothing to record: no rows in tests/fixtures/ops/{kernel}.csv",
             file=sys.stderr,
         )
     for kernel, rows in recorded.items():
@@ -45,7 +45,7 @@ def main(kernels: list[str]) -> int:
 
 
 def _record_graphs(fake: FakeCann, kernels: list[str]) -> int:
-    """How many rows failed."""
+    """Return the number of failed rows."""
     wanted = [kernel for kernel in kernels_of_graphs() if not kernels or kernel in kernels]
     GRAPHS.mkdir(exist_ok=True)
     failed = 0

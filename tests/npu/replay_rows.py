@@ -1,11 +1,11 @@
-"""`python -m tests.npu.replay_rows OUT ROW...`: the process on the fake NPU that launches fixture
-rows through the stock torch_npu, twice each, and writes what was recorded.
+"""Launch fixture rows through the stock torch_npu on the fake NPU, twice each, and write what was
+recorded: `python -m tests.npu.replay_rows OUT ROW...`.
 
 With OPMETER_STOCK_SITE set, the folder of a stack's unpacked wheels, vLLM-Ascend's own extension
 and custom operators are those of the wheel, and calls are chosen as sessions choose them.
 
-A row is `{kernel}:{number}`. OUT gets a JSON line when a row begins and one when it ends, so that
-a row that kills the process is known.
+A row is `{kernel}:{number}`. OUT gets a JSON line when a row begins and one when it ends, so that a
+row that kills the process is known.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ STOCK_SITE = "OPMETER_STOCK_SITE"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a launch needs of this process."""
+    """The requirements of a launch in this process."""
 
     torch: Any
     torch_npu: Any
@@ -58,7 +58,7 @@ def main(out: Path, rows: list[str]) -> None:
             _write(file, {"row": row, "begins": True})
             _write(file, {"row": row, **_replay(host, row)})
     sys.stdout.flush()
-    os._exit(0)  # the fake's end is not of interest, and takes long
+    os._exit(0)  # the exit of the fake is irrelevant, and takes long
 
 
 def open_host(log: Path) -> Host:
@@ -68,7 +68,7 @@ def open_host(log: Path) -> Host:
 
     torch_npu.npu.config.allow_internal_format = True
     torch.npu.set_device(0)
-    # Nobody but the runtime, which has opened it, is to write there.
+    # Only the runtime, which has opened it, may write there.
     del os.environ["FAKE_CANN_LOG"]
     if STOCK_SITE in os.environ:
         _load_extension(torch, Path(os.environ[STOCK_SITE]) / "vllm_ascend")
@@ -82,7 +82,7 @@ def open_host(log: Path) -> Host:
 
 
 def _load_extension(torch: Any, package: Path) -> None:
-    """Have the extension loaded as the package does, whose import wants vllm."""
+    """Load the extension as the package does, whose import requires vllm."""
 
     def enable() -> None:
         extension = next(package.glob("vllm_ascend_C*.so"))
@@ -96,8 +96,8 @@ def _load_extension(torch: Any, package: Path) -> None:
 
 
 def _launcher(host: Host, op: OpSpec, case: Case) -> Any:
-    """What launches a case: the function that its declaration names, or with a stack's own wheels
-    the one that a session would choose."""
+    """Return the function that launches a case: the declared one, or with a stack's own wheels the
+    one that a session would choose."""
     from collector.replay.calls import Launcher, NpuCalls, resolve
 
     if STOCK_SITE not in os.environ:
@@ -110,7 +110,7 @@ def _launcher(host: Host, op: OpSpec, case: Case) -> Any:
 
 
 def _replay(host: Host, row: str) -> dict[str, Any]:
-    """What happened: the calls of each launch and the outputs, or the error."""
+    """Return the calls of each launch and the outputs, or the error."""
     kernel, _, number = row.partition(":")
     op, case = find(kernel), rows_alone(kernel)[int(number)].case
     assert op is not None
@@ -118,7 +118,7 @@ def _replay(host: Host, row: str) -> dict[str, Any]:
         launches, outputs, library = _launched(host, op, case)
     except OpmeterError as error:
         return {"error": str(error)}
-    except Exception as error:  # whatever torch_npu says of the call is what is looked for
+    except Exception as error:  # any error of torch_npu about the call is the result
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"}
     return {"error": "", "launches": launches, "outputs": outputs, "library": library}
 

@@ -1,4 +1,4 @@
-"""Fixture rows replayed on the fake NPU, by processes of their own, and what came of each.
+"""Fixture rows replayed on the fake NPU by separate processes, and their results.
 
 torch_npu is never imported in the process that runs the tests.
 """
@@ -25,8 +25,8 @@ _LIMIT_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of one row. `launches` holds the recorded calls of each of its launches; `library`
-    is whose kernel these launch, where it was chosen as sessions choose it."""
+    """The result of one row. `launches` has the recorded calls of each of its launches; `library`
+    is that of their kernel, if it was chosen as sessions choose it."""
 
     case: Case
     error: str
@@ -36,18 +36,18 @@ class Replayed:
 
     @property
     def calls(self) -> tuple[Recorded, ...]:
-        """Those of the last launch: the first may make what it keeps."""
+        """Return the calls of the last launch: the first may make what it keeps."""
         return self.launches[-1] if self.launches else ()
 
 
 def kernels_with_rows() -> list[str]:
-    """The kernel types that have a fixture table of their own, and that one NPU can launch."""
+    """Return the kernel types with a separate fixture table that one NPU can launch."""
     names = (op.kernel for op in all_ops() if op.kernel not in DISTRIBUTE_KERNELS)
     return [kernel for kernel in names if rows_alone(kernel)]
 
 
 def replay(fake: FakeCann, kernels: Iterable[str]) -> dict[str, list[Replayed]]:
-    """Launch every fixture row of these kernels; a row that kills its process costs that alone."""
+    """Launch every fixture row of these kernels; a row that kills its process costs only itself."""
     waiting = [f"{k}:{i}" for k in kernels for i in range(len(rows_alone(k)))]
     found: dict[str, list[Replayed]] = {}
     while waiting:
@@ -57,13 +57,13 @@ def replay(fake: FakeCann, kernels: Iterable[str]) -> dict[str, list[Replayed]]:
             case = rows_alone(kernel)[int(number)].case
             found.setdefault(kernel, []).append(_replayed(case, answers[row], status))
         if not answers:
-            raise RuntimeError(f"no row was begun, the process ended with {status}")
+            raise RuntimeError(f"no row was started, the process ended with {status}")
         waiting = waiting[len(answers) :]
     return found
 
 
 def _run(fake: FakeCann, rows: Sequence[str]) -> tuple[dict[str, dict[str, Any]], str]:
-    """The last line about each row that was begun, and how the process ended."""
+    """Return the last line about each started row, and how the process ended."""
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder, "out"), Path(folder, "log")
         command = [sys.executable, "-m", "tests.npu.replay_rows", str(out), *rows]

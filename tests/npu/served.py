@@ -10,7 +10,7 @@ from collector.capture import capture
 
 
 def step(heads: int, lengths: list[int]) -> None:
-    """Launch a decoding step of so many requests: attention over pages, a routing, a norm."""
+    """Launch a decoding step of this many requests: attention over pages, a routing, a norm."""
     import torch_npu
 
     def made(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""Fixture rows that a profile of their own recorded call would not show: what is not known of the
-kernel's cells, and where they would be others. On an NPU such a row is `unverified` in the first
-case, and in the second answered `substituted`.
+"""Fixture rows that a profile of their own recorded call would not show: cells of the kernel that
+are unknown, or that differ. On an NPU such a row is `unverified` in the first case, and
+`substituted` in the second.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ _RETURNED = "the function returns its outputs, so that the record does not hold 
 
 _NIBBLES = "torch has INT4 eight to an INT32, and whether the kernel shows that is not known"
 
-# Kernels of whose cells the recorded call does not tell all, in some rows or in every one.
+# Kernels whose recorded call does not have all cells, in some rows or in every one.
 UNTOLD: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("AsStrided", "BroadcastTo", "Transpose"), _VIEW),
@@ -52,7 +52,7 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# Rows by their number in the fixture table, from 0, that differ from what their kernel would show.
+# Rows by their number in the fixture table, from 0, that differ from those of their kernel.
 DIFFERENT: Mapping[str, Mapping[int, str]] = MappingProxyType(
     {
         "ArgMaxV2": {3: "the kernel has a dimension, and writes INT32"},

@@ -1,4 +1,4 @@
-"""Finds the slots of a row in a recorded call, whatever the golden file says."""
+"""Finds the slots of a row in a recorded call, independently of the golden file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
@@ -10,12 +10,12 @@ from tests.npu.passed_otherwise import How, Way
 
 
 def missing(case: Case, call: Recorded, ways: Mapping[str, Way]) -> tuple[list[str], set[str]]:
-    """What of the row is not in the call, and which of the ways were needed.
+    """Return the slots of the row that are not in the call, and which of the ways were needed.
 
-    Slots are `i1`, `o1` ... Each tensor is one slot at most. A slot is a tensor where dtype and
-    kind of format are equal, and its shape is that of the view, or that in memory, or the view's
-    in another order: a transposed weight has its dimensions swapped and strides that say so.
-    A kernel that Python registered returns its outputs, so that the call does not hold them.
+    Slots are `i1`, `o1` ... Each tensor is one slot at most. A slot is a tensor if dtype and kind
+    of format are equal, and its shape is that of the view, or that in memory, or the view's in
+    another order: a transposed weight has its dimensions swapped and matching strides. A kernel
+    that Python registered returns its outputs, so that the call does not contain them.
     """
     left, absent, needed = list(call.tensors), [], set()
     for name, slot in _slots(case, with_outputs=call.kind != "CUSTOM"):
@@ -30,7 +30,7 @@ def missing(case: Case, call: Recorded, ways: Mapping[str, Way]) -> tuple[list[s
 
 
 def _slots(case: Case, *, with_outputs: bool) -> Iterator[tuple[str, Slot]]:
-    """Those that name a shape."""
+    """Return those with a shape."""
     sides = [("i", case.inputs), ("o", case.outputs if with_outputs else ())]
     for side, slots in sides:
         for number, slot in enumerate(slots or (), 1):
@@ -60,7 +60,8 @@ def _is_view(slot: Slot, tensor: RecordedTensor) -> bool:
 
 
 def _is_memory(slot: Slot, tensor: RecordedTensor) -> bool:
-    """The shape in memory, as a profile shows a private format, or what a flat view lies in."""
+    """Return the shape in memory, as a profile shows a private format, or that of a flat view's
+    storage."""
     return tensor.storage == slot.shape or tensor.shape == logical_shape(slot)
 
 
@@ -87,7 +88,7 @@ def _is_passed(slot: Slot, call: Recorded, way: Way) -> bool:
 
 
 def _ints(argument: str) -> int | None:
-    """How many numbers an array of the host has."""
+    """Return the length of an array of the host."""
     if not argument.startswith("ints("):
         return None
     listed = argument[len("ints(") : -1].split(",")

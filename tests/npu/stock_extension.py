@@ -1,9 +1,9 @@
-"""`python -m tests.npu.stock_extension [RELEASE...]`: writes anew what vLLM-Ascend's own extension
-calls for a mixture of experts over two ranks, and which arguments it takes (`stock_calls/`).
+"""Record what vLLM-Ascend's own extension calls for a mixture of experts over two ranks, and which
+arguments it takes (`stock_calls/`): `python -m tests.npu.stock_extension [RELEASE...]`.
 
-Each release runs with the torch and torch_npu that it is built for, all three as they are on PyPI,
-in an environment of its own in the cache: 7 GB and minutes for each, once. `tests/stacks` holds the
-files against another recording; read the difference before it is committed.
+Each release runs with the torch and torch_npu that it is built for, all three as on PyPI, in a
+separate environment in the cache: 7 GB and minutes for each, once. `tests/stacks` compares the
+files with another recording; read the difference before it is committed.
 """
 
 import ctypes
@@ -45,12 +45,13 @@ def experts_path(release: str) -> Path:
 
 
 def recorded_experts(release: str) -> str:
-    """What an installed stack's extension calls now."""
+    """Return what an installed stack's extension calls now."""
     return run_inside("tests.npu.stock_extension", release)
 
 
 def run_inside(module: str, release: str) -> str:
-    """What a module writes that an installed stack's own Python runs: `--inside SITE OUT`."""
+    """Return the output of a module that an installed stack's own Python runs: `--inside SITE
+    OUT`."""
     folder = stack_folder(release)
     env = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     with tempfile.TemporaryDirectory() as scratch:
@@ -61,7 +62,7 @@ def run_inside(module: str, release: str) -> str:
 
 
 def _record(site: Path, out: Path) -> int:
-    """Run by the release's own Python: have all ranks call, and write down what came."""
+    """Run by the release's own Python: let all ranks call, and write the results."""
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "calls"
         env = environment(build_fake_cann(site), devices=RANKS, log=log)
@@ -93,13 +94,13 @@ def _is_of_experts(call: str) -> bool:
 
 
 def _call(rank: int) -> int:
-    """One rank: each operator once, with weights of INT8, and the fused one with others besides."""
+    """One rank: each operator once, with weights of INT8, and the fused one with others too."""
     import torch
     import torch.distributed as dist
     import torch_npu  # noqa: F401  (registers the device)
 
     extension = next((Path(os.environ["SITE"]) / "vllm_ascend").glob("vllm_ascend_C*.so"))
-    # As the package does, whose import wants vllm.
+    # As the package does, whose import requires vllm.
     ctypes.CDLL(str(extension.with_name("libvllm_ascend_kernels.so")), ctypes.RTLD_GLOBAL)
     torch.ops.load_library(str(extension))
     from collector.comm.moe.moe_plan import MoeCase

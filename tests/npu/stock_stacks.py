@@ -1,12 +1,12 @@
-"""`python -m tests.npu.stock_stacks [RELEASE...]`: writes anew what the serving stacks, whole, call
-for the fixture rows of the catalogue: vllm_ascend, and the torch and torch_npu that it wants.
+"""Record what the complete serving stacks (vllm_ascend with its torch and torch_npu) call for the
+fixture rows of the catalogue: `python -m tests.npu.stock_stacks [RELEASE...]`.
 
     stock_calls/{release}_served.txt      of the kernels that CANN and vLLM-Ascend both have
     stock_calls/{release}_otherwise.txt   of every other row that is refused, or whose calls are
                                           not those of torch_npu 2.13.0 (`calls/`)
 
-The wheels are as they are; a release's own headers and library of custom operators decide which
-function is called. `tests/stacks` holds the files against another recording; read the difference
+The wheels are unchanged; a release's own headers and library of custom operators decide which
+function is called. `tests/stacks` compares the files with another recording; read the difference
 before it is committed. `python -m tests.npu.stock_stacks install` makes the environments of
 `stock_extension`, and those of the releases that `opmeter model record` knows.
 """
@@ -33,15 +33,15 @@ from tests.npu.replayed import Replayed, kernels_with_rows, replay
 from tests.npu.stock_extension import FOLDER, run_inside
 
 _INSIDE, _INSTALL = "--inside", "install"
-# What no two runs have in common: numbers that torch_npu reads out of memory that it has given
-# back (`restore_shape` of MoeTokenUnpermute, until 2.10), and what a process said before its end.
+# Numbers that differ between runs: those that torch_npu reads from memory that it has
+# freed (`restore_shape` of MoeTokenUnpermute, until 2.10), and the last output of a process.
 _ADDRESS = re.compile(r"ints\(\d{12,}\)")
 _LAST_WORDS = re.compile(r"(error: the process ended, status -?\d+).*", re.S)
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What came of all rows; the blocks of the two files."""
+    """The results of all rows: the blocks of the two files."""
 
     rows: int
     served: tuple[str, ...]
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 
 def recorded(release: str) -> Recording:
-    """What an installed stack calls now."""
+    """Return what an installed stack calls now."""
     told = json.loads(run_inside("tests.npu.stock_stacks", release))
     return Recording(told["rows"], tuple(told["served"]), tuple(told["otherwise"]))
 
@@ -82,7 +82,7 @@ def otherwise_path(release: str) -> Path:
 
 
 def _record(site: Path, out: Path) -> int:
-    """Run by the release's own Python: replay every row, and write down what is of interest."""
+    """Run by the release's own Python: replay every row, and write the relevant results."""
     os.environ[STOCK_SITE] = str(site)
     found = replay(build_fake_cann(site), kernels_with_rows())
     rows = sum(map(len, found.values()))
@@ -107,7 +107,7 @@ def _of_library(block: str, row: Replayed) -> str:
 
 
 def _otherwise(found: Mapping[str, Sequence[Replayed]]) -> list[str]:
-    """The rows, with their calls, that are not as the recording tier holds them."""
+    """Return the rows, with their calls, that differ from those of the recording tier."""
     blocks = []
     for kernel, rows in found.items():
         path = golden_path(kernel)

@@ -1,7 +1,7 @@
-"""What the stock torch_npu launches for each fixture row: the call, its tensors, its attributes.
+"""The launches of the stock torch_npu for each fixture row: the call, its tensors, its attributes.
 
-The files in calls/ are exact; `python -m tests.npu.record` writes them anew. What holds of every
-call is asserted beside them: the row's slots are in it, and one call is the kernel's own.
+The files in calls/ are exact; `python -m tests.npu.record` writes them. Properties of every call
+are asserted too: the row's slots are in it, and one call is the kernel's own.
 """
 
 import pytest
@@ -43,7 +43,7 @@ def described(row: Replayed) -> str:
 
 
 def own_launch(row: Replayed) -> Recorded:
-    """The one launch of the row's own kernel."""
+    """Return the one launch of the row's own kernel."""
     assert not no_own_call(row.case.kernel_type, [row])
     own = own_launches(row.case.kernel_type, row)
     assert len(own) == 1, [call.text for call in row.calls]
@@ -51,7 +51,7 @@ def own_launch(row: Replayed) -> Recorded:
 
 
 def is_of_wheel(op: OpSpec) -> bool:
-    """Whether torch_npu itself holds the kernel; vLLM-Ascend's are registered by the tests."""
+    """Return whether torch_npu itself has the kernel; vLLM-Ascend's are registered by the tests."""
     return op.library != "vllm-ascend" and not op.call.startswith("vllm_ascend.")
 
 
@@ -77,7 +77,7 @@ def test_every_launch_is_the_same(rows):
     assert failing(rows, check, described) == []
 
 
-def test_one_call_is_the_kernels_own(rows):
+def test_exactly_one_call_is_that_of_the_kernel(rows):
     def check(row):
         own = own_launch(row)
         launched = [one for call in row.calls for one in kernels_of(call)]
@@ -98,10 +98,10 @@ def test_slots_of_the_row_are_in_the_call(rows):
 
     assert failing(rows, check, described) == []
     ways = {kernel: set(PASSED_OTHERWISE.get(kernel, {})) for kernel in KERNELS}
-    assert needed == ways, "what is declared as passed otherwise is so in no row"
+    assert needed == ways, "no row needs a declared way of passing"
 
 
-def test_the_row_is_what_a_profile_of_the_call_would_show(replayed):
+def test_row_equals_the_one_that_a_profile_of_the_call_would_have(replayed):
     def check(kernel):
         found = {}
         for number, row in enumerate(replayed[kernel]):
@@ -117,7 +117,7 @@ def test_the_row_is_what_a_profile_of_the_call_would_show(replayed):
     assert failing(KERNELS, check) == []
 
 
-def test_kernels_of_the_wheel_are_no_custom_ones(rows):
+def test_kernels_of_the_wheel_are_not_custom_ones(rows):
     def check(row):
         kernel = row.case.kernel_type
         kinds = {call.kind for call in row.calls if is_own(kernel, call)}
@@ -136,6 +136,6 @@ def test_every_kernel_of_the_wheel_is_replayed(replayed):
     assert len(wanted) >= 80
 
 
-def test_golden_files_are_those_of_kernels():
+def test_golden_files_belong_to_kernels():
     folder = golden_path("Add").parent
     assert {path.stem for path in folder.iterdir()} == set(KERNELS)

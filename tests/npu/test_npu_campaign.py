@@ -1,9 +1,10 @@
-"""A whole campaign of 600 mixed cases on the fake NPU, of which one in twenty meets a fault, one
-in twenty is cast, transposed or split on its way to its kernel, and one in twenty is answered by a
-custom OPP that has a function of CANN's name.
+"""A complete campaign of 600 mixed cases on the fake NPU: one in twenty has a fault, one in twenty
+is cast, transposed or split before its kernel, and one in twenty is run by a custom OPP that has a
+function with CANN's name.
 
-The fake's durations follow from the call alone. What a case has to measure is found by launching
-it once, alone, outside of every session; the campaign must come to the same number or to none.
+The fake's durations follow from the call alone. The expected duration of a case is found by
+launching it once, alone, outside of every session; the campaign must give the same duration or
+none.
 """
 
 import os
@@ -74,8 +75,8 @@ FAULTS = (
 )
 
 
-# Kernels that a custom OPP has too; of every third case CANN's own is asked for. The function of
-# the last one takes an argument more than CANN's, so that nobody may call it.
+# Kernels that a custom OPP has too; for every third case CANN's own is requested. The function of
+# the last one takes one argument more than CANN's, so that it must not be called.
 IN_BOTH = (
     *("MoeGatingTopKSoftmax", "MoeInitRoutingV3", "MoeReRouting", "MoeTokenPermute", "ReduceSum"),
     *("MoeTokenUnpermute", "DynamicQuant", "ApplyRotaryPosEmb", "InterleaveRope"),
@@ -89,7 +90,7 @@ SEEDED = ("RandomUniform",)
 
 @pytest.fixture(scope="module")
 def custom_opp(tmp_path_factory):
-    """The environment that names it."""
+    """Return the environment that names it."""
     taken = {
         function.name: (function.arguments + "." * (kernel == FOREIGN), function.has_numbers)
         for kernel in (*IN_BOTH, FOREIGN)
@@ -102,10 +103,10 @@ def custom_opp(tmp_path_factory):
 @pytest.fixture(scope="module")
 def cases():
     rows = [row for op in all_ops() if op.library != "vllm-ascend" for row in rows_alone(op.kernel)]
-    return list(_asking_for_cann(completed_records(many(rows, CASES))))
+    return list(_with_library_cann(completed_records(many(rows, CASES))))
 
 
-def _asking_for_cann(records) -> Iterator[CaseRecord]:
+def _with_library_cann(records) -> Iterator[CaseRecord]:
     number = 0
     for record in records:
         if record.kernel_type in IN_BOTH:
@@ -116,14 +117,14 @@ def _asking_for_cann(records) -> Iterator[CaseRecord]:
 
 
 def _library(record: CaseRecord) -> Library:
-    """Whose kernel answers."""
+    """Return the library whose kernel runs."""
     is_custom = record.kernel_type in IN_BOTH and record.extra.get(LIBRARY) != "cann"
     return Library.VLLM_ASCEND if is_custom else Library.CANN
 
 
 @pytest.fixture(scope="module")
 def own_calls(fake, cases, tmp_path_factory):
-    """case id -> the call that launches its kernel, or None where torch_npu refuses it."""
+    """case id -> the call that launches its kernel, or None if torch_npu refuses it."""
     folder = tmp_path_factory.mktemp("rows")
     by_kernel = {}
     for row in cases:
@@ -147,7 +148,7 @@ def _own(kernel: str, row: Replayed) -> Recorded | None:
 
 
 def became(call: Recorded | None) -> Sequence[Part]:
-    """What CANN made of a call on its way to its kernel; nothing where it did what was asked."""
+    """Return the launches that CANN made of a call; none if it did what was requested."""
     if call is None:
         return ()
     orders = (fault for fault in FAULTS if fault.fault == "between")
@@ -158,8 +159,8 @@ def became(call: Recorded | None) -> Sequence[Part]:
 
 @pytest.fixture(scope="module")
 def truths(own_calls, cases, custom_opp):
-    """case id -> what it takes, or None where torch_npu refuses the call; without those of which
-    something else became."""
+    """case id -> its duration, or None if torch_npu refuses the call; without the converted
+    ones."""
     records = {record.case_id: record for record in cases if record.kernel_type not in SEEDED}
     return {
         case: None if call is None else _truth_us(call, records[case], custom_opp)
@@ -209,15 +210,15 @@ def answered(state):
     return case_results(state, version)
 
 
-def test_every_case_has_an_answer(answered, cases):
+def test_every_case_has_a_result(answered, cases):
     assert answered.keys() >= {case.case_id for case in cases}
     outcomes = Counter(answered[case.case_id].outcome.value for case in cases)
     print(dict(outcomes))
     assert outcomes["ok"] > 0.8 * len(cases)
 
 
-def test_what_is_measured_is_the_truth(state, answered, truths):
-    # What ran in place of a case may be another one, and is as long as the call that it came from.
+def test_measured_durations_equal_the_simulated_ones(state, answered, truths):
+    # A kernel that ran in place of a case may be another one, with the duration of its call.
     filed = {row["case"] for row in state.measurements.to_pylist() if row["asked"]}
     measured = {
         case: found.mean_us
@@ -233,7 +234,7 @@ def test_what_is_measured_is_the_truth(state, answered, truths):
     assert len(measured.keys() & truths.keys()) > 0.85 * len(truths)
 
 
-def test_every_number_is_filed_under_what_ran(state, own_calls):
+def test_every_duration_is_recorded_under_the_kernel_that_ran(state, own_calls):
     changed = {case: became(call) for case, call in own_calls.items() if became(call)}
     assert len(changed) > 0.04 * len(own_calls)
     filed = 0
@@ -243,7 +244,7 @@ def test_every_number_is_filed_under_what_ran(state, own_calls):
             continue
         parts = [part for part in changed[case] if part.kernel == row["kernel_type"]]
         recorded, mean_us = dict(value_of("recorded", row["recorded"])), float(row["mean_us"])
-        assert row["asked"], f"{case} has the number of something else"
+        assert row["asked"], f"{case} has the duration of something else"
         assert recorded in [dict(part.cells) for part in parts]
         call = own_calls[case]
         assert mean_us in [pytest.approx(part.duration_us(call), abs=1e-6) for part in parts]
@@ -251,7 +252,7 @@ def test_every_number_is_filed_under_what_ran(state, own_calls):
     assert filed > 0.3 * len(changed)  # most of the others have two launches for one
 
 
-def test_every_number_says_whose_kernel_answered(state, answered, cases):
+def test_every_duration_has_the_library_of_its_kernel(state, answered, cases):
     numbers = [row for row in state.measurements.to_pylist() if row["outcome"] == "ok"]
     wanted = {record.case_id: _library(record) for record in cases}
     told = [(row, row["asked"] or row["case"]) for row in numbers]
@@ -263,11 +264,11 @@ def test_every_number_says_whose_kernel_answered(state, answered, cases):
     assert foreign and {found.outcome.value for found in foreign} == {"unsupported"}
 
 
-def test_what_torch_npu_refuses_is_not_measured(answered, truths):
+def test_case_that_torch_npu_refuses_is_not_measured(answered, truths):
     assert not [case for case, us in truths.items() if us is None and answered[case].is_good]
 
 
-def test_faults_met_one_case_in_twenty(state, cases):
+def test_faults_occurred_in_one_case_of_twenty(state, cases):
     failed = {
         row["case"]
         for row in state.measurements.to_pylist()
@@ -276,5 +277,5 @@ def test_faults_met_one_case_in_twenty(state, cases):
     assert len(failed) >= 0.05 * len(cases)
 
 
-def test_all_of_it_says_that_the_runtime_is_fake(state):
+def test_all_measurements_have_the_fake_runtime(state):
     assert state.runtimes == {"fake"}

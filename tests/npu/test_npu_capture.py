@@ -28,7 +28,7 @@ def run(fake: FakeCann, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_steps_of_the_stock_profiler_become_cases_at_once_or_when_they_are_analysed(
+def test_steps_of_the_stock_profiler_become_cases_immediately_or_after_analysis(
     fake: FakeCann, tmp_path: Path
 ) -> None:
     done = run(fake, "tests.npu.captured", str(tmp_path), "analysed", "raw")
@@ -45,7 +45,7 @@ def test_steps_of_the_stock_profiler_become_cases_at_once_or_when_they_are_analy
     assert captured_on(tmp_path / "analysed") == "npu"
 
 
-def test_each_level_and_export_records_what_it_says_in_one_process(
+def test_each_level_and_export_records_its_data_in_one_process(
     fake: FakeCann, tmp_path: Path
 ) -> None:
     kinds = ("database", "level2", "level0", "marks")
@@ -61,7 +61,7 @@ def test_each_level_and_export_records_what_it_says_in_one_process(
         assert verdict.is_empty, name
 
 
-def test_two_ranks_are_judged_each(fake: FakeCann, tmp_path: Path) -> None:
+def test_each_of_two_ranks_is_judged(fake: FakeCann, tmp_path: Path) -> None:
     env = {**environment(fake, devices=2), "WORLD_SIZE": "2"}
     command = [sys.executable, "-m", "tests.npu.captured", str(tmp_path), "analysed"]
     ranks = [
@@ -85,7 +85,7 @@ def test_a_program_is_captured_unchanged_after_a_trial(fake: FakeCann, tmp_path:
     assert [one.name for one in tmp_path.iterdir()] == [folder.name]  # the trial is removed
 
 
-def test_logged_calls_give_the_cells_that_the_rows_of_their_kernels_have(
+def test_logged_calls_give_the_cells_of_the_rows_of_their_kernels(
     fake: FakeCann, tmp_path: Path
 ) -> None:
     out, log = tmp_path / "out.json", tmp_path / "calls"
@@ -102,7 +102,7 @@ def test_logged_calls_give_the_cells_that_the_rows_of_their_kernels_have(
         assert found[kernel].get("equal"), kernel
 
 
-def test_what_the_profiler_drops_comes_from_the_log_of_calls(
+def test_cells_that_the_profiler_drops_come_from_the_log_of_calls(
     fake: FakeCann, tmp_path: Path
 ) -> None:
     done = run(fake, "tests.npu.served", str(tmp_path / "prof"))

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.npu, pytest.mark.torch]
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 10.0
 FIRST_MESSAGE = "HCCL HcclAllReduce(f32[256]:ND, 0, ranks=2)"
-RANKS, CALLS = 2, 8  # one that is looked at, two pilots, and the fewest that are timed
+RANKS, CALLS = 2, 8  # one that is checked, two pilots, and the fewest that are timed
 
 
 OTHERS = [f"to={other}, from={other}, ranks=2" for other in (0, 1)]
@@ -51,11 +51,11 @@ CALLS_OF = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "operations"),
-    # The latter in windows of the stock profiler, each of which costs a second and more.
+    # Kernels are timed in windows of the stock profiler, each of which costs a second and more.
     [("event", OPERATIONS), ("kernel", ("all_reduce", "send_recv"))],
     ids=["event", "kernel"],
 )
-def test_every_operation_becomes_hccls_own_call_and_a_result_that_never_came_is_no_row(
+def test_every_operation_makes_its_hccl_call_and_a_missing_result_is_not_a_row(
     fake: FakeCann, tmp_path: Path, mode: str, operations: tuple[str, ...]
 ):
     log = tmp_path / "log"
@@ -83,7 +83,7 @@ def test_every_operation_becomes_hccls_own_call_and_a_result_that_never_came_is_
     assert calls == expected
 
 
-def test_a_window_of_the_stock_profiler_tells_when_each_kernel_of_a_type_ran(fake: FakeCann):
+def test_window_of_the_stock_profiler_has_the_start_of_each_kernel(fake: FakeCann):
     before_ns = time.time_ns()
     done = subprocess.run(
         [sys.executable, "-m", "tests.npu.kernel_window"],
@@ -113,7 +113,7 @@ def bench(folder: Path, fake: FakeCann, environment_: dict[str, str]) -> BenchPl
 
 
 def failure(folder: Path, fake: FakeCann, environment_: dict[str, str]) -> str:
-    """Why it ended; none of its ranks is left."""
+    """Return why it failed; none of its ranks is left."""
     with pytest.raises(GangFailed) as error:
         bench(folder, fake, environment_)
     wait_for_their_end(folder)
@@ -121,14 +121,14 @@ def failure(folder: Path, fake: FakeCann, environment_: dict[str, str]) -> str:
 
 
 def with_python(folder: Path, fake: FakeCann, text: str) -> dict[str, str]:
-    """What every rank runs when it starts."""
+    """Return the environment with a module that every rank runs when it starts."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(text)
     return {"PYTHONPATH": f"{folder}{os.pathsep}{environment(fake)['PYTHONPATH']}"}
 
 
 @pytest.mark.slow
-def test_a_first_message_that_does_not_come_through_blames_no_case(fake: FakeCann, tmp_path: Path):
+def test_failing_first_message_blames_no_case(fake: FakeCann, tmp_path: Path):
     hangs = for_ranks(tmp_path / "faults", Fault("hang", call="HcclAllReduce(", nth=1, device=1))
     reason = failure(tmp_path / "bench", fake, hangs)
     assert names(reason, "first message", "hccl") and "all_reduce" not in reason
@@ -136,7 +136,7 @@ def test_a_first_message_that_does_not_come_through_blames_no_case(fake: FakeCan
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_in_a_collective_is_named_with_its_case(fake: FakeCann, tmp_path: Path):
+def test_rank_that_dies_in_a_collective_is_named_with_its_case(fake: FakeCann, tmp_path: Path):
     dies = for_ranks(
         tmp_path / "faults", Fault("crash", call="HcclAllReduce(bf16", nth=3, device=1)
     )
@@ -156,9 +156,7 @@ if os.environ.get("RANK") == "1":
 
 
 @pytest.mark.slow
-def test_a_rank_that_never_calls_is_told_from_one_that_waits_for_its_npu(
-    fake: FakeCann, tmp_path: Path
-):
+def test_rank_that_never_calls_is_distinguished_from_a_waiting_one(fake: FakeCann, tmp_path: Path):
     reason = failure(tmp_path / "bench", fake, with_python(tmp_path / "site", fake, NEVER_CALLS))
     assert names(reason, "rank 1", "all_reduce", 1024, "in never")
 
@@ -176,9 +174,7 @@ if os.environ.get("RANK") == "1":
 
 
 @pytest.mark.slow
-def test_a_rank_that_comes_late_is_seen_as_skew_and_not_as_the_time_of_the_call(
-    fake: FakeCann, tmp_path: Path
-):
+def test_late_rank_increases_the_skew_and_not_the_duration(fake: FakeCann, tmp_path: Path):
     folder = tmp_path / "bench"
     bench(folder, fake, with_python(tmp_path / "site", fake, COMES_LATE))
     (seen,) = read_results(folder)
@@ -188,9 +184,7 @@ def test_a_rank_that_comes_late_is_seen_as_skew_and_not_as_the_time_of_the_call(
     assert timing.duration_us < 25_000
 
 
-def test_ranks_are_not_started_on_an_npu_that_is_broken(
-    fake: FakeCann, tmp_path: Path, monkeypatch
-):
+def test_ranks_are_not_started_on_an_unhealthy_npu(fake: FakeCann, tmp_path: Path, monkeypatch):
     for name, value in environment(fake, devices=RANKS).items():
         if name in ("PATH", "FAKE_NPU_COUNT"):
             monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""A session on a fake NPU whose clock is held down, and a campaign on one that another process has
+"""A session on a fake NPU whose clock is throttled, and a campaign on one that another process uses
 while the first session begins."""
 
 import os
@@ -43,7 +43,7 @@ quality: {{repeat_share: 0}}
 
 
 def run(fake, folder, *faults):
-    """What the campaign said, and its store."""
+    """Return the output of the campaign, and its store."""
     records = [case_record("Add", f"{n},64;{n},64", f"{n},64") for n in range(1, _CASES + 1)]
     store, table = open_store(str(folder / "data")), write_table(records)
     store.put(keys.source("shared", sha256_hex(table)), table)
@@ -67,7 +67,7 @@ def run(fake, folder, *faults):
     return done.stdout, store
 
 
-def test_what_ran_beside_another_process_is_measured_again_or_says_so(fake, tmp_path):
+def test_case_measured_next_to_another_process_is_repeated_or_marked(fake, tmp_path):
     said, store = run(fake, tmp_path, Fault("neighbour", times=1))
     state = load_state(store, find_head(store))
     tried = {}
@@ -79,7 +79,7 @@ def test_what_ran_beside_another_process_is_measured_again_or_says_so(fake, tmp_
         tried.setdefault(row["case"], []).append(told.others)
     once = [others for others in tried.values() if len(others) == 1]
     again = [others for others in tried.values() if len(others) > 1]
-    # Of the six of the first session as many as take a quarter of the shard's time by forecast.
+    # Of the six cases of the first session, those that fill a quarter of the shard's forecast.
     assert again in ([[1, 0]] * 4, [[1, 0]] * 5)
     left = once.count([1])
     assert left + len(again) == 6 and once.count([0]) == _CASES - 6
@@ -91,7 +91,7 @@ def test_what_ran_beside_another_process_is_measured_again_or_says_so(fake, tmp_
     assert names(line, f"{5 * left} %")
 
 
-def test_a_session_whose_clock_is_held_down_measures_and_says_so(fake, tmp_path, monkeypatch):
+def test_session_with_a_throttled_clock_has_disturbed_measurements(fake, tmp_path, monkeypatch):
     order = write_faults(tmp_path / "faults.json", Fault("throttle", count=1200))
     env = environment(fake, faults=order)
     env["PYTHONPATH"] = os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))

@@ -1,4 +1,4 @@
-"""What `opmeter doctor` says on a host with NPUs, and beside a CUDA build of torch."""
+"""The output of `opmeter doctor` on a host with NPUs, and next to a CUDA build of torch."""
 
 import os
 import subprocess
@@ -43,12 +43,12 @@ def doctor(env, folder, *arguments):
 
 
 def line_of(said, state, check):
-    """The line of a check, which is in this state."""
+    """Return the line of a check, which has this state."""
     (line,) = (line for line in said.splitlines() if line.split()[:2] == [state, check])
     return line
 
 
-def test_an_npu_host_hears_of_its_devices_driver_cann_and_profiler(fake, tmp_path):
+def test_doctor_of_an_npu_host_reports_devices_driver_cann_and_profiler(fake, tmp_path):
     (tmp_path / "version.info").write_text("version=8.5.0\n")
     env = environment(fake, devices=2) | {"ASCEND_TOOLKIT_HOME": str(tmp_path)}
     _, said = doctor(env, tmp_path)
@@ -68,21 +68,21 @@ def without_cann(fake, tmp_path_factory):
     return doctor(env, tmp_path_factory.mktemp("without_cann"))
 
 
-def test_a_host_without_cann_hears_how_to_have_it(without_cann):
+def test_doctor_of_a_host_without_cann_reports_how_to_install_it(without_cann):
     _, said = without_cann
     assert line_of(said, "FAIL", "cann")
     assert "source /usr/local/Ascend/ascend-toolkit/set_env.sh" in said
 
 
-def test_a_cuda_build_beside_torch_npu_is_named_with_its_cure(without_cann):
+def test_cuda_build_next_to_torch_npu_is_reported_with_its_fix(without_cann):
     code, said = without_cann
     if "+cu" not in (installed_torch() or ""):
-        pytest.skip("this torch is no CUDA build: pip install torch==2.13.0 from PyPI provides one")
+        pytest.skip("this torch is not a CUDA build: pip install torch==2.13.0 (PyPI)")
     assert code == 1
     assert line_of(said, "FAIL", "torch_npu") and "CPU build" in said
 
 
-def test_devices_side_by_side_are_compared_with_one_alone(fake, tmp_path, monkeypatch):
+def test_concurrent_devices_are_compared_with_one_alone(fake, tmp_path, monkeypatch):
     (tmp_path / "version.info").write_text("version=8.5.0\n")
     env = environment(fake, devices=2) | {
         "ASCEND_TOOLKIT_HOME": str(tmp_path),
@@ -103,5 +103,5 @@ def test_devices_side_by_side_are_compared_with_one_alone(fake, tmp_path, monkey
     assert done.exit_code == 0, done.output
     assert names(line_of(done.output, "ok", "together"), 2, "+0.0%")
     assert len(compared) >= 8
-    # On this device a launch takes what its call says, whoever else is at work.
+    # On this device the duration of a launch follows from its call, whatever else runs.
     assert {case.slowdown for case in compared} == {0.0}

@@ -1,5 +1,5 @@
-"""A campaign on two fake NPUs, of which one runs at half its clock for a session: nothing shows of
-it until the other one has measured it again."""
+"""A campaign on two fake NPUs, one of which runs at half its clock for a session: its measurements
+are not shown until the other one has repeated them."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ shards: {target_s: 80, session_s: 240}
 """
 
 
-def test_half_a_clock_in_one_session_is_found_and_measured_on_the_other_device(fake, tmp_path):
+def test_session_at_half_the_clock_is_detected_and_repeated_on_the_other_device(fake, tmp_path):
     (tmp_path / "profile").mkdir()
     rows = [add_record(64 * rows) for rows in range(1, _CASES + 1)]
     summary = (

@@ -44,13 +44,13 @@ IDS, WEIGHED, COUNTS = "i32[6,2]:ND", "f32[6,2]:ND", "i64[2]:ND, i32[4]:ND"
 
 
 def received(rows: str, info: str, room: int, tp: int) -> str:
-    """The outputs of a dispatch, which has room for so many rows."""
+    """Return the outputs of a dispatch with a given capacity of rows."""
     per_row = f"f32[{room}]:ND"
     return f"{rows}, {per_row}, {info}, {COUNTS}, i32[{tp}]:ND, {per_row}"
 
 
 def calls_of(rank: int) -> Counter[str]:
-    """What a rank calls: each dispatch and combine in turns with one of the other."""
+    """Return the calls of a rank: dispatches and combines alternate."""
     plain = f'"fake_hccl", {RANKS}, {rank}, 4, "", 0, 0, 0, 1, 0'
     tp = f'"fake_hccl", {RANKS}, {rank}, 4, "fake_hccl", 1, 0, 0, 1, 0'
     end, x, mask, none = '"", 0, 0, 0', "bf16[6,32]:ND", "bool[6]:ND", ", 0" * 7
@@ -66,15 +66,15 @@ def calls_of(rank: int) -> Counter[str]:
     with_tp = f"i32[1]:ND, {mask}, 0, 0, 0"
     return Counter(
         {
-            # room for 6 tokens of each rank: 12 in all; the first has no combine before it
+            # capacity for 6 tokens of each rank: 12 in all; the first has no combine before it
             sent("0, 0", plain, "0, 12", received(*rows, 24, 0)): 2 + PAIRS,
             back(rows, "0, 0, 0, 0, 0, 0", plain, 12): 1 + PAIRS,
-            # quantised by rows, with weights; room for 8
+            # quantised by rows, with weights; capacity 8
             sent(f"{mask}, {WEIGHED}", tp, "2, 16", received("i8[32,32]:ND", more[1], 32, 1)): 1
             + PAIRS,
             sent(f"{mask}, 0", tp, "0, 16", received(*more, 32, 1)): 1,
             back(more, f"{with_tp}, 0", tp, 16): 1 + PAIRS,
-            # a combine that is timed, with what a dispatch said of each row
+            # a combine that is timed, with what a dispatch returned for each row
             sent(f"{mask}, 0", tp, "0, 12", received(*rows, 24, 1)): 1 + PAIRS,
             back(rows, f"{with_tp}, f32[24]:ND", tp, 12): 1 + PAIRS,
         }
@@ -83,7 +83,7 @@ def calls_of(rank: int) -> Counter[str]:
 
 @dataclass(frozen=True)
 class Benched:
-    """What two ranks said, called and saw."""
+    """The output, calls and results of two ranks."""
 
     said: list[str]
     calls: Counter[str]
@@ -92,7 +92,8 @@ class Benched:
 
 @pytest.fixture(scope="module")
 def benched(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mode], Benched]:
-    """The bench of a mode. By kernels it has a case more, whose kernel is given other tensors."""
+    """Run the bench of a mode. With kernel timing it has one case more, whose kernel gets other
+    tensors."""
 
     @cache
     def benched_by(mode: Mode) -> Benched:
@@ -119,7 +120,7 @@ def benched(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [Mode.EVENT, Mode.KERNEL])
-def test_every_rank_calls_the_kernels_with_its_place_and_times_one_of_them(
+def test_every_rank_calls_the_kernels_with_its_number_and_times_one_of_them(
     benched: Callable[[Mode], Benched], mode: Mode
 ):
     found = benched(mode)
@@ -133,14 +134,14 @@ def test_every_rank_calls_the_kernels_with_its_place_and_times_one_of_them(
         assert [len(rank.durations_us) for rank in ranks] == [TIMED] * RANKS
         assert min(min(rank.durations_us) for rank in ranks) > 0
         assert all(list(rank.starts_us) == sorted(rank.starts_us) for rank in ranks)
-    wanted = {Mode.KERNEL: "proved", Mode.EVENT: "unverified"}[mode]  # events tell no tensors
+    wanted = {Mode.KERNEL: "proved", Mode.EVENT: "unverified"}[mode]  # events have no tensors
     assert [one.identity for one in seen] == [wanted] * len(CALLS)
-    if mode is Mode.KERNEL:  # the runtime takes as long for the same tensors, and nothing beside
+    if mode is Mode.KERNEL:  # the runtime takes as long for the same tensors, and runs nothing else
         assert all(len(set(rank.durations_us)) == 1 for one in seen for rank in one.ranks)
 
 
 @pytest.mark.slow
-def test_a_kernel_that_is_given_other_tensors_is_no_number_of_the_case(
+def test_kernel_with_other_tensors_gives_no_duration_of_the_case(
     benched: Callable[[Mode], Benched],
 ):
     (seen,) = benched(Mode.KERNEL).seen[len(CALLS) :]

@@ -1,4 +1,4 @@
-"""The stock torch_npu runs on the fake CANN, which records its calls; all else of the fake is in
+"""The stock torch_npu runs on the fake CANN, which records its calls; its other tests are in
 tests/attack/long."""
 
 import subprocess
@@ -51,7 +51,7 @@ CALLS = [
 ]
 
 
-def test_a_program_sees_the_devices_and_its_calls_are_recorded(fake: FakeCann, tmp_path: Path):
+def test_program_sees_the_devices_and_its_calls_are_recorded(fake: FakeCann, tmp_path: Path):
     """On the second and third of three devices."""
     log = tmp_path / "log"
     done = subprocess.run(

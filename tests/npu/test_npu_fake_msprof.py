@@ -1,4 +1,4 @@
-"""The fake msprof exports what was launched; all else of it is in tests/attack/long.
+"""The fake msprof exports launches; its other tests are in tests/attack/long.
 
 The application is a script that writes lines of the log by itself, so that no torch is needed.
 """
@@ -65,7 +65,8 @@ class Profiler:
         return subprocess.Popen(command)
 
     def runs(self) -> list[Path]:
-        """In the order in which they were seen: a clock that is set back tells another one."""
+        """Return them in the order of creation: their names depend on a clock that may be set
+        back."""
         found = sorted((self.folder / "prof").glob("PROF_*"))
         self._runs += [path for path in found if path not in self._runs]
         return self._runs
@@ -90,7 +91,7 @@ def kernels(calls=CALLS) -> list[str]:
     return [kernel_of(parse_call(call)) for call in calls]
 
 
-def test_each_launch_is_a_row_in_order_and_as_long_as_the_truth(msprof):
+def test_each_launch_is_a_row_in_order_with_its_simulated_duration(msprof):
     assert msprof("--task-time=l1", "--aic-metrics=PipeUtilization") == 0
     launches = msprof.launches()
     assert [launch.op_type for launch in launches] == kernels()

@@ -1,7 +1,7 @@
 """What the stock torchair makes of each fixture row that a graph launches: the op, its inputs, its
-attributes. CANN's graph engine, which makes kernels of it, is not here.
+attributes. CANN's graph engine, which makes kernels of it, is not available here.
 
-The files in graph_calls/ are exact; `python -m tests.npu.record` writes them anew.
+The files in graph_calls/ are exact; `python -m tests.npu.record` writes them.
 """
 
 from typing import Any
@@ -23,8 +23,8 @@ from tests.npu.graphed import (
 pytestmark = [pytest.mark.npu, pytest.mark.torch, pytest.mark.slow]
 
 KERNELS = kernels_of_graphs()
-# Beside a kernel: a host's list of lengths made a tensor; what is written in place, until the
-# engine finds that its memory may be.
+# Besides a kernel: a host's list of lengths made a tensor; outputs written in place, until the
+# engine finds that their memory may be shared.
 BESIDE = {
     "FusedInferAttentionScore": {"Pack"},
     "IncreFlashAttention": {"Pack"},
@@ -55,7 +55,7 @@ def test_every_row_becomes_a_graph_of_its_kernel(made):
     assert failing(rows, check, lambda row: row.case.describe()) == []
 
 
-def test_the_graph_is_that_of_the_golden_file(made):
+def test_graph_is_that_of_the_golden_file(made):
     def check(kernel):
         path = graph_path(kernel)
         again = f"record again, and read the difference: python -m tests.npu.record {kernel}"

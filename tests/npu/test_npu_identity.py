@@ -1,6 +1,6 @@
-"""What ran is what was asked: the stock torch_npu under msprof, on a CANN that is told to do
-something else between a call and its kernel. Whatever it does, no number is filed under the case
-that was asked for, and each is filed under what the profiler recorded.
+"""The identity of kernels: the stock torch_npu under msprof, on a CANN that converts calls on
+request. No duration is recorded under a case whose kernel did not run, and each is recorded under
+what the profiler recorded.
 """
 
 from dataclasses import replace
@@ -43,7 +43,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 
 def again(folder: Path, ran: Recorded, *faults: Fault) -> SessionResult:
-    """What the session gives, had CANN done this between its calls and their kernels."""
+    """Return the results of the session, had CANN converted its calls in this way."""
     with pytest.MonkeyPatch.context() as patch:
         bench = bench_in(folder, patch)
         bench.faults(*faults)
@@ -52,7 +52,7 @@ def again(folder: Path, ran: Recorded, *faults: Fault) -> SessionResult:
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory, ran: Recorded) -> SessionResult:
-    """Each of six kernels is given something else, as CANN does on an NPU."""
+    """Each of six kernels gets other arguments, as CANN does on an NPU."""
     ways = {
         "Sort": "sort_in_float",
         "IndexPutV2": "sorted_put",
@@ -65,7 +65,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory, ran: Recorded) -> SessionR
     return again(tmp_path_factory.mktemp("changed"), ran, *faults)
 
 
-def test_what_the_profiler_told_is_proved_and_what_it_did_not_is_not(ran):
+def test_recorded_shapes_prove_the_identity_and_missing_ones_do_not(ran):
     found = {m.kernel_type: m for m in ran.result.measurements}
     assert {m.outcome for m in found.values()} == {Outcome.OK}, ran.result.measurements
     proofs = {kernel: m.identity for kernel, m in found.items()}
@@ -73,13 +73,13 @@ def test_what_the_profiler_told_is_proved_and_what_it_did_not_is_not(ran):
     assert set(proofs.values()) == {Proof.PROVED} and len(proofs) == 6
 
 
-def test_without_shapes_the_type_alone_is_known(ran, tmp_path):
+def test_identity_is_unverified_without_shapes(ran, tmp_path):
     (abs_,) = about(ABS, again(tmp_path, ran, Fault("hide_shapes", kernel="Abs")))
     assert (abs_.outcome, abs_.identity) == (Outcome.OK, Proof.UNVERIFIED)
 
 
-def test_a_sort_of_bf16_that_cann_does_in_float_is_one_of_float(ran, changed):
-    requested, filed = what_ran(changed, SORT)
+def test_bf16_sort_computed_in_float_is_a_float_sort(ran, changed):
+    requested, filed = executed(changed, SORT)
     assert names(requested.reason, "input 1", "16,64 FLOAT ND", "16,64 DT_BF16 ND")
     assert filed.case_id == with_cells(SORT, filed).case_id
     assert dict(filed.recorded)["Input Data Types"] == "FLOAT"
@@ -88,13 +88,13 @@ def test_a_sort_of_bf16_that_cann_does_in_float_is_one_of_float(ran, changed):
     ]
 
 
-def test_indices_that_cann_narrows_are_those_of_the_kernel(changed):
-    _, filed = what_ran(changed, PUT)
+def test_indices_narrowed_by_cann_are_those_of_the_kernel(changed):
+    _, filed = executed(changed, PUT)
     assert dict(filed.recorded)["Input Data Types"].endswith(";INT32")
 
 
-def test_a_scatter_along_the_first_dimension_is_one_of_what_was_transposed(changed):
-    requested, filed = what_ran(changed, SCATTER)
+def test_scatter_along_the_first_dimension_is_recorded_with_the_transposed_tensor(changed):
+    requested, filed = executed(changed, SCATTER)
     assert names(requested.reason, "input 1", "6,20 FLOAT ND", "20,6 FLOAT ND")
     assert dict(filed.recorded)["Input Shapes"] == '"6,20;6,5;6,5"'
     assert dict(filed.recorded)["Input Data Types"] == "FLOAT;INT32;FLOAT"
@@ -103,34 +103,34 @@ def test_a_scatter_along_the_first_dimension_is_one_of_what_was_transposed(chang
     assert transposes.count == 4 * casts.count
 
 
-def test_a_product_over_one_element_is_a_number_of_mul(changed):
-    requested, filed = what_ran(changed, OUTER)
+def test_product_over_one_element_is_recorded_as_mul(changed):
+    requested, filed = executed(changed, OUTER)
     assert names(requested.reason, "Mul", "MatMulV2")
     assert (filed.kernel_type, filed.identity) == ("Mul", Proof.PROVED)
 
 
-def test_several_launches_a_call_are_told_once_and_not_tried_again(changed):
+def test_several_launches_per_call_are_a_substitution_without_retry(changed):
     (requested,) = about(WIDE, changed)
     assert requested.outcome is Outcome.SUBSTITUTED and requested.timing is None
     assert names(requested.reason, 2, "ConcatD")
     assert is_final([requested.outcome])
 
 
-def test_a_transposed_or_halved_input_is_no_number_of_the_case(ran, changed, tmp_path):
-    requested, filed = what_ran(changed, ABS)
+def test_transposed_or_split_input_gives_no_duration_of_the_case(ran, changed, tmp_path):
+    requested, filed = executed(changed, ABS)
     assert names(requested.reason, "input 1", "64,12 FLOAT ND", "12,64 FLOAT ND")
     assert filed.case_id != ABS.case_id
     (requested,) = about(ABS, again(tmp_path, ran, Fault("between", to="splits", kernel="Abs")))
     assert names(requested.reason, 2, "Abs")
 
 
-def test_a_case_whose_kernel_ran_as_requested_keeps_its_number(ran, changed):
+def test_case_whose_kernel_ran_as_requested_keeps_its_duration(ran, changed):
     (before,), (after,) = about(STRIDED, ran.result), about(STRIDED, changed)
     assert (after.outcome, after.timing.mean_us) == (Outcome.OK, before.timing.mean_us)
 
 
-def what_ran(result: SessionResult, record: CaseRecord):
-    """The case's own answer, and the number of what ran in its place."""
+def executed(result: SessionResult, record: CaseRecord):
+    """Return the result of the case, and the measurement of the kernel that ran in its place."""
     requested, filed = about(record, result)
     assert (requested.outcome, requested.timing) == (Outcome.SUBSTITUTED, None)
     assert requested.recorded == filed.recorded != ()
@@ -143,7 +143,7 @@ def with_cells(record: CaseRecord, filed) -> CaseRecord:
 
 
 def len_of_warm_ups(ran: Recorded) -> int:
-    """Launches before those that count, of which a companion has as many."""
+    """Return the launches before the counted ones, as many as those of a companion."""
     rows = ran.directory / "op_summary.csv"
     launches = sum(",Sort," in line for line in rows.read_text().splitlines())
     return launches - 5

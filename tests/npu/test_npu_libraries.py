@@ -1,9 +1,9 @@
-"""Sessions on a host where CANN and a custom OPP have one kernel: each case is answered by the
-library that it asks for, in a session of its own.
+"""Sessions on a host where CANN and a custom OPP have one kernel: each case is run by the library
+that it requests, in a separate session.
 
 The custom OPP is a header of vLLM-Ascend 0.18's signature, and its extension one operator that is
-written down under the C function's name. What the fake takes follows from what was passed, which
-differs between the two.
+recorded under the C function's name. The fake's duration follows from the arguments, which differ
+between the two.
 """
 
 import threading
@@ -71,7 +71,7 @@ def bench(tmp_path, monkeypatch):
     return bench
 
 
-def test_each_case_is_answered_by_the_library_that_it_asks_for(bench):
+def test_each_case_is_run_by_its_requested_library(bench):
     row = rows_of("SparseFlashAttention")[0]
     asked = [
         row,
@@ -90,7 +90,7 @@ def test_each_case_is_answered_by_the_library_that_it_asks_for(bench):
     assert not todo
     served, of_cann, of_vllm_ascend = (answers[record.case_id] for record in asked)
     assert [(m.outcome, m.reason) for m in answers.values()] == [(Outcome.OK, "")] * 3
-    assert of_cann.identity is Proof.PROVED  # of a kernel that a test registers no cells are told
+    assert of_cann.identity is Proof.PROVED  # a kernel that a test registers has no cells
     assert (served.library, of_vllm_ascend.library) == (Library.VLLM_ASCEND,) * 2
     assert of_cann.library is Library.CANN
     assert of_cann.assumes

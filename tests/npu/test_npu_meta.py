@@ -1,5 +1,5 @@
-"""References against torch_npu's own meta kernels: two independent accounts of what an operator's
-outputs are, shapes and dtypes."""
+"""References against torch_npu's own meta kernels: two independent sources of an operator's output
+shapes and dtypes."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ NO_META = {
     *("PagedCacheLoadNdKernel", "RINGMLAPrefillBF16Kernel", "ReshapeAndCacheNdKernel"),
     *("GatherPaKvCache", "Slice"),
 }
-# Rows by kernel and number, with why nothing can be compared.
+# Rows by kernel and number, with the reason why they cannot be compared.
 UNASKED = {
     ("ApplyTopKTopPWithSorted", 2): "the meta kernel wants k, which the schema leaves out",
     ("GroupedMatmul", 5): "the meta kernel knows fewer output dtypes than the C++",

@@ -27,7 +27,7 @@ AVERAGE = "Average Duration(us)"
 
 @pytest.fixture
 def machine(fake: FakeCann, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with one fake NPU; npu-smi alone is missing, so that its name is given here."""
+    """A machine with one fake NPU without npu-smi, so that its name is given here."""
     env = environment(fake)
     env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{ROOT}"
     env["OPMETER_LOCKS"] = str(tmp_path / "locks")
@@ -73,10 +73,10 @@ def test_rows_get_the_durations_and_counters_that_msprof_recorded(machine, tmp_p
     assert {m.outcome for m in result.measurements} == {Outcome.OK}
 
 
-def test_numbers_of_a_fake_npu_come_into_no_tree_unasked(machine, tmp_path):
+def test_durations_of_a_fake_npu_are_written_to_no_tree_by_default(machine, tmp_path):
     write(tmp_path / "tree", "Add", row("8,64;8,64", "8,64"))
     before = (tmp_path / "tree" / "Add.csv").read_bytes()
-    # One that says so is not begun; one that passes for real is found out by what answers.
+    # A declared fake stack is refused before the start, an undeclared one by its runtime.
     for stack in (FAKE, STACK):
         with pytest.raises(OpmeterError, match="fake"):
             measure(tmp_path / "tree", stack)

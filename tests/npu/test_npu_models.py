@@ -80,8 +80,8 @@ def outcomes(fake, tmp_path_factory):
 
 
 def test_every_kernel_of_a_pass_is_launched_by_its_call(outcomes):
-    """But what needs vLLM-Ascend, and experts without their ranks. A fake that knows no physics may
-    say that a large product takes less time than it can."""
+    """Return them without those that need vLLM-Ascend, and experts without their ranks. A fake
+    without physics may report that a large product takes less time than possible."""
     alone = {
         kernel
         for kernel in outcomes
@@ -103,8 +103,8 @@ def test_every_kernel_of_a_pass_is_launched_by_its_call(outcomes):
     assert {"GroupedMatmul", "GroupedMatmulSwigluQuant", "MoeTokenPermute"} <= alone
 
 
-def test_a_sample_of_what_models_ask_for_is_launched_by_its_calls(fake):
-    """Twenty-five cases of each kernel type, in real sizes, of a quarter of what is asked for."""
+def test_sample_of_the_cases_of_models_is_launched_by_its_calls(fake):
+    """Twenty-five cases of each kernel type, in real sizes, of a quarter of the cases of models."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.npu.model_sample", "--rows", "25", "--one-in", "4"],
         cwd=_ROOT,
@@ -119,7 +119,7 @@ def test_a_sample_of_what_models_ask_for_is_launched_by_its_calls(fake):
     assert any(line.startswith("SparseFlashAttention: 25 cases, 0 ") for line in kernels)
 
 
-def test_what_is_not_launched_here_says_that_it_is_not_supported(outcomes):
+def test_kernels_that_are_not_launched_here_are_unsupported(outcomes):
     elsewhere = {kernel for kernel in outcomes if set(outcomes[kernel]) == {Outcome.UNSUPPORTED}}
     assert elsewhere == {
         *("AddRmsNormBias", "DispatchFFNCombine", "_triton_rope"),

@@ -1,4 +1,4 @@
-"""What `tests.npu.record` says where no call is the kernel's own, and where it cannot record."""
+"""The output of `tests.npu.record` if no call is the kernel's own, and if it cannot record."""
 
 import pytest
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fast
 
 @pytest.fixture
 def recorded(monkeypatch, tmp_path):
-    """(call) -> the exit code of a recording of Neg that gave it."""
+    """(call) -> the exit code of a recording of Neg with that call."""
     for module in (golden, record):
         monkeypatch.setattr(module, "FOLDER", tmp_path)
     monkeypatch.setattr(record, "build_fake_cann", lambda: None)
@@ -26,19 +26,19 @@ def recorded(monkeypatch, tmp_path):
     return record_one
 
 
-def test_a_call_of_its_own_name_is_taken_down(recorded, tmp_path):
+def test_call_with_the_name_of_its_kernel_is_recorded(recorded, tmp_path):
     assert recorded("ACLNN aclnnNeg(f32[4]:ND, f32[4]:ND)") == 0
     assert "\n  ACLNN aclnnNeg(" in (tmp_path / "Neg.txt").read_text()
 
 
-def test_a_call_of_another_name_is_told_with_what_to_put_where(recorded, capsys):
+def test_call_with_another_name_is_reported_with_the_missing_table_entry(recorded, capsys):
     assert recorded("ACLNN aclnnNegative(f32[4]:ND, f32[4]:ND)") == 1
     [line] = capsys.readouterr().err.splitlines()
     assert '"aclnnNegative": "Neg"' in line and "collector/recording/kernel_tables/" in line
     assert "python -m tests.npu.record Neg" in line
 
 
-def test_a_kernel_without_rows_is_named_and_is_no_success(recorded, monkeypatch, tmp_path, capsys):
+def test_kernel_without_rows_is_named_and_fails(recorded, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(record, "replay", lambda fake, wanted: {})
     assert record.main(["NoSuchKernel"]) == 1
     said = capsys.readouterr()
@@ -47,7 +47,7 @@ def test_a_kernel_without_rows_is_named_and_is_no_success(recorded, monkeypatch,
     assert not list(tmp_path.iterdir())
 
 
-def test_where_nothing_can_be_recorded_the_reason_is_a_line(recorded, monkeypatch, capsys):
+def test_unsupported_machine_is_reported_in_one_line(recorded, monkeypatch, capsys):
     def build():
         raise NoRecordingRuntime("arm64: arguments are recorded on x86-64 only")
 

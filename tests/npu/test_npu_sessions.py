@@ -1,8 +1,8 @@
-"""Sessions of the stock torch_npu under msprof, on an NPU that computes nothing: what each way in
-which a device or its profiler can fail does to the answers.
+"""Sessions of the stock torch_npu under msprof, on an NPU that computes nothing: the effect of each
+failure of a device or its profiler on the results.
 
-The fake NPU's durations follow from the call alone, so that a wrong attribution shows. What goes
-wrong only when msprof exports is done to one session's records, exported again for each damage.
+The fake NPU's durations follow from the call alone, so that a wrong attribution is visible. Faults
+of the export are applied to one session's records, exported again for each fault.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Bench:
-    """Runs sessions on the fake NPU; `faults` orders what goes wrong in the next ones."""
+    """Runs sessions on the fake NPU; `faults` requests the faults of the next ones."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch):
         self.folder = folder
@@ -73,7 +73,8 @@ class Bench:
         return report, collect(spec, directory, report, PROVENANCE)
 
     def export_again(self, recorded: "Recorded") -> SessionResult:
-        """What a session gives that ran before, if its records are exported under these faults."""
+        """Return the results of an earlier session, if its records are exported with these
+        faults."""
         directory = self.folder / "again"
         shutil.copytree(recorded.directory / OUTPUT, directory / OUTPUT)
         shutil.copy(recorded.directory / JOURNAL, directory)
@@ -84,7 +85,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A session that ran to its end, and is whole."""
+    """A session that ran to its end without faults."""
 
     spec: SessionSpec
     directory: Path
@@ -137,7 +138,7 @@ def outcomes(result: SessionResult) -> list[Outcome]:
 
 
 def about(record: CaseRecord, result: SessionResult) -> list[Measurement]:
-    """What a session says of a case, and what it measured in its place."""
+    """Return the result of a case, and the measurement of the kernel that ran in its place."""
     return [m for m in result.measurements if record.case_id in (m.case_id, m.asked)]
 
 
@@ -148,13 +149,13 @@ MARK = case_record("Abs", "3,7,1,1,1", "3,7,1,1,1")
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """The good cases, two that cannot be measured, and one as whose kernel another runs."""
+    """The good cases, two that cannot be measured, and one whose kernel is replaced by another."""
     spec = session(*GOOD, unary("NoSuchKernel"), MARK, nz_matmul())
-    return ran_whole(tmp_path_factory.mktemp("recorded"), spec)
+    return complete_session(tmp_path_factory.mktemp("recorded"), spec)
 
 
-def ran_whole(folder: Path, spec: SessionSpec, *faults: Fault) -> Recorded:
-    """A session that many tests look at, or export again."""
+def complete_session(folder: Path, spec: SessionSpec, *faults: Fault) -> Recorded:
+    """A session that many tests read, or export again."""
     with pytest.MonkeyPatch.context() as patch:
         bench = bench_in(folder, patch)
         if faults:
@@ -163,7 +164,7 @@ def ran_whole(folder: Path, spec: SessionSpec, *faults: Fault) -> Recorded:
     return Recorded(spec, folder / "session_1", report, result)
 
 
-def test_every_case_is_answered_and_marked_as_of_a_fake_runtime(recorded):
+def test_every_case_has_a_result_of_the_fake_runtime(recorded):
     report, result = recorded.report, recorded.result
     assert report.ending is Ending.COMPLETE, report.log_tail
     good, others = outcomes(result)[: len(GOOD)], outcomes(result)[len(GOOD) :]
@@ -183,15 +184,15 @@ def test_every_case_is_answered_and_marked_as_of_a_fake_runtime(recorded):
     assert result.unread == ""
 
 
-def test_a_weight_in_fractal_nz_is_laid_out_so_before_its_launches(recorded):
+def test_weight_is_converted_to_fractal_nz_before_its_launches(recorded):
     rows = list(read_op_summary(recorded.result.summary))
     launches = [row for row in rows if "FRACTAL_NZ" in row.cells["Input Formats"]]
     assert len(launches) == 8
     assert {row.cells[INPUT_SHAPES] for row in launches} == {'"32,64;8,4,16,16"'}
 
 
-def test_a_cold_launch_is_told_from_the_flushing_before_it(bench):
-    """Though msprof fails, once it has written what it recorded."""
+def test_cold_launch_is_distinguished_from_the_cache_flush(bench):
+    """Although msprof fails after it has written its records."""
     measure = MeasureSettings(repeat_count=4, cache="cold")
     bench.faults(Fault("status", count=139))
     report, result = bench.run(session(add(8), unary("Abs"), measure=measure))
@@ -200,10 +201,10 @@ def test_a_cold_launch_is_told_from_the_flushing_before_it(bench):
     assert _durations(result) == _recorded_durations(result)
     for m in result.measurements:
         assert (m.cache, m.n_observed, m.companions) == ("cold", 4, ())
-    # This runtime tells a cache of a few bytes, which would flush nothing.
+    # This runtime reports a cache of a few bytes, which would flush nothing.
     rows = list(read_op_summary(result.summary))
     added = [row.cells[INPUT_SHAPES].strip('"').split(";") for row in rows if row.op_type == "Add"]
-    flushed = [first for first, second in added if not second]  # a number is added
+    flushed = [first for first, second in added if not second]  # one scalar is added
     assert {int(shape) * 4 for shape in flushed} == {240 * 2**20}
 
 
@@ -213,18 +214,18 @@ def in_context(record: CaseRecord, *before: CaseRecord) -> CaseRecord:
 
 @pytest.fixture(scope="module")
 def in_contexts(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """Two cases and eight more, behind launches of their own type and tensors, too; msprof ends
+    """Two cases and eight more, after launches of their own type and tensors, too; msprof ends
     without an export."""
     unknown = case_record("NoSuchKernel", "4,4", "4,4")
     two = (in_context(add(8), add(8), unknown, unary("Abs")), in_context(unary("Abs"), add(8)))
     eight = (in_context(add(rows), unary("Abs"), add(rows)) for rows in range(11, 19))
     measure = MeasureSettings(repeat_count=4, cache="context")
     spec = session(*two, *eight, measure=measure)
-    return ran_whole(tmp_path_factory.mktemp("contexts"), spec, Fault("no_export", times=1))
+    return complete_session(tmp_path_factory.mktemp("contexts"), spec, Fault("no_export", times=1))
 
 
-def test_what_ran_before_a_case_is_told_from_it_by_its_order(recorded, in_contexts):
-    """With no mark between any two kernels, and of an export that is made later."""
+def test_context_launches_are_distinguished_by_their_order(recorded, in_contexts):
+    """Without marks between kernels, and with a later export."""
     report, result = in_contexts.report, in_contexts.result
     assert (report.ending, report.reason) == (Ending.COMPLETE, "")
     assert outcomes(result) == [Outcome.OK] * 10
@@ -238,7 +239,7 @@ def test_what_ran_before_a_case_is_told_from_it_by_its_order(recorded, in_contex
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_lost_records_of_what_ran_before_a_case_move_no_number(bench, in_contexts, seed):
+def test_lost_records_of_context_launches_change_no_duration(bench, in_contexts, seed):
     bench.faults(Fault("lose", share=0.02), seed=seed)
     damaged = bench.export_again(in_contexts)
     whole = _durations(in_contexts.result)
@@ -249,13 +250,13 @@ def test_lost_records_of_what_ran_before_a_case_move_no_number(bench, in_context
     assert all(found[m.case_id] == whole[m.case_id] for m in good)
 
 
-def test_a_lost_head_costs_no_case(bench, recorded):
+def test_lost_first_records_cost_no_case(bench, recorded):
     bench.faults(Fault("lose_head", count=12))
     assert _durations(bench.export_again(recorded)) == _durations(recorded.result)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_lost_records_cost_their_own_cases_and_move_no_number(bench, recorded, seed):
+def test_lost_records_cost_their_own_cases_and_change_no_duration(bench, recorded, seed):
     bench.faults(Fault("lose", share=0.05), seed=seed)
     damaged = bench.export_again(recorded)
     lost = [m for m in damaged.measurements if m.outcome is Outcome.PROFILER_LOST]
@@ -267,12 +268,12 @@ def test_lost_records_cost_their_own_cases_and_move_no_number(bench, recorded, s
     assert good.items() <= _durations(recorded.result).items()
 
 
-def test_records_whose_shapes_are_not_known_are_told_by_their_order(bench, recorded):
+def test_records_without_shapes_are_attributed_by_their_order(bench, recorded):
     bench.faults(Fault("hide_shapes", kernel="Add"))
     assert _durations(bench.export_again(recorded)) == _durations(recorded.result)
 
 
-def test_without_its_marks_no_case_is_believed(bench, recorded):
+def test_recording_without_its_marks_gives_no_durations(bench, recorded):
     bench.faults(Fault("hide_shapes", call="aclnnNeg("))
     result = bench.export_again(recorded)
     assert outcomes(result)[: len(GOOD)] == [Outcome.PROFILER_LOST] * len(GOOD)
@@ -280,8 +281,8 @@ def test_without_its_marks_no_case_is_believed(bench, recorded):
 
 @pytest.fixture(scope="module")
 def substituted(tmp_path_factory: pytest.TempPathFactory, recorded: Recorded) -> SessionResult:
-    """What was recorded, had other kernels run in place of three: a twin, another operator, and
-    one of unknown tensors."""
+    """The results, had other kernels run in place of three: a twin, another operator, and one of
+    unknown tensors."""
     unknown = "aclnnAdd(f32[10,64]"
     with pytest.MonkeyPatch.context() as patch:
         bench = bench_in(tmp_path_factory.mktemp("substituted"), patch)
@@ -294,7 +295,7 @@ def substituted(tmp_path_factory: pytest.TempPathFactory, recorded: Recorded) ->
         return bench.export_again(recorded)
 
 
-def test_a_twin_that_ran_is_filed_under_its_own_name(substituted):
+def test_twin_that_ran_is_recorded_under_its_own_name(substituted):
     requested, ran = about(add(8), substituted)
     assert requested.outcome is Outcome.SUBSTITUTED and names(requested.reason, "AddAiCore", "Add")
     assert requested.timing is None
@@ -303,18 +304,18 @@ def test_a_twin_that_ran_is_filed_under_its_own_name(substituted):
     assert ran.measurement_id != requested.measurement_id
 
 
-def test_another_operator_that_ran_is_a_number_of_its_own(substituted):
+def test_another_operator_that_ran_is_recorded_under_its_name(substituted):
     requested, ran = about(add(9), substituted)
     assert requested.outcome is Outcome.SUBSTITUTED and names(requested.reason, "TensorMove", "Add")
     assert (ran.outcome, ran.kernel_type, ran.identity) == (Outcome.OK, "TensorMove", "proved")
 
 
-def test_another_operator_of_unknown_tensors_is_no_measurement(substituted):
+def test_another_operator_with_unknown_tensors_is_not_recorded(substituted):
     (requested,) = about(add(10), substituted)
     assert requested.outcome is Outcome.SUBSTITUTED and names(requested.reason, "TensorMove", "Add")
 
 
-def test_what_ran_instead_of_some_cases_changes_no_other(substituted):
+def test_substituted_cases_change_no_other(substituted):
     others = [record for record in GOOD if record not in (add(8), add(9), add(10))]
     found = [(m.outcome, m.is_filed) for record in others for m in about(record, substituted)]
     assert found == [(Outcome.OK, False)] * len(others)
@@ -337,7 +338,7 @@ LACKING = ("NeedsOpp", "NeedsVllm", "NoAttribute", "NoTorchOp")
 
 @pytest.fixture(scope="module")
 def unread(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """A session of which nothing can be read, and most of whose cases are not launched."""
+    """A session with an unreadable profile, most of whose cases are not launched."""
     folder = tmp_path_factory.mktemp("unread")
     with pytest.MonkeyPatch.context() as patch:
         bench = bench_in(folder, patch)
@@ -350,7 +351,7 @@ def unread(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return Recorded(spec, folder / "session_1", report, result)
 
 
-def test_a_session_of_which_nothing_can_be_read_answers_nothing(unread):
+def test_session_with_an_unreadable_profile_has_no_results(unread):
     report, result = unread.report, unread.result
     assert report.ending is Ending.COMPLETE
     assert outcomes(result) == [Outcome.UNSUPPORTED] * 5
@@ -363,10 +364,10 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """A session that ended in a launch of its third case."""
     spec = session(add(8), add(9), unary("Abs"), add(10))
     crash = Fault("crash", call="aclnnAbs(", nth=3)
-    return ran_whole(tmp_path_factory.mktemp("crashed"), spec, crash)
+    return complete_session(tmp_path_factory.mktemp("crashed"), spec, crash)
 
 
-def test_a_crash_keeps_the_cases_before_it(crashed):
+def test_crash_keeps_the_preceding_cases(crashed):
     report, result = crashed.report, crashed.result
     assert (report.ending, report.offender) == (Ending.CRASHED, 2)
     assert "SIGSEGV" in report.reason or "msprof" in report.reason
@@ -374,14 +375,14 @@ def test_a_crash_keeps_the_cases_before_it(crashed):
     assert about(add(10), result) == []
 
 
-def test_a_crash_whose_last_records_are_lost_has_the_case_measured_again(bench, crashed):
+def test_case_of_a_crash_with_lost_records_is_measured_again(bench, crashed):
     bench.faults(Fault("lose", kernel="Add", nth=12))
     result = bench.export_again(crashed)
     assert outcomes(result) == [Outcome.OK, Outcome.CRASHED]
     assert about(add(9), result) == about(add(10), result) == []
 
 
-def test_a_hang_is_ended_with_msprof_and_blamed(bench):
+def test_hanging_session_is_ended_with_msprof_and_its_case_blamed(bench):
     bench.faults(Fault("hang", call="aclnnAbs(", nth=2))
     spec = session(add(8), unary("Abs"), add(9), limit_s=5.0)
     report, result = bench.run(spec)
@@ -391,7 +392,7 @@ def test_a_hang_is_ended_with_msprof_and_blamed(bench):
     assert _processes_of(bench.folder) == []
 
 
-def test_a_stopped_session_finishes_the_case_in_hand(bench):
+def test_stopped_session_finishes_its_current_case(bench):
     stop = threading.Event()
     tick = _once(lambda progress: progress.ended >= 2, stop.set)
     spec = session(*(add(rows) for rows in range(1, 4000)))
@@ -401,7 +402,7 @@ def test_a_stopped_session_finishes_the_case_in_hand(bench):
     assert set(outcomes(result)) == {Outcome.OK}
 
 
-def test_killing_the_supervisor_leaves_neither_session_nor_msprof(bench):
+def test_neither_session_nor_msprof_survives_a_killed_supervisor(bench):
     bench.faults(Fault("hang", call="aclnnAbs("))
     write_spec(session(unary("Abs")), bench.folder)
     code = (
@@ -419,7 +420,7 @@ def test_killing_the_supervisor_leaves_neither_session_nor_msprof(bench):
     _until(lambda: _processes_of(bench.folder) == [], 20)
 
 
-def test_what_lacks_is_told_before_any_case(bench, monkeypatch):
+def test_missing_requirement_is_reported_before_any_case(bench, monkeypatch):
     report, result = bench.run(session(add(8), device=1))
     assert (report.ending, report.offender) == (Ending.CRASHED, None)
     assert names(report.reason, "npu", "device 1", "torch")
@@ -432,7 +433,7 @@ def test_what_lacks_is_told_before_any_case(bench, monkeypatch):
         assert names(report.reason, "CUDA", "torch_npu")
 
 
-def test_msprof_that_will_not_start_is_told(bench, monkeypatch):
+def test_failing_msprof_start_is_reported(bench, monkeypatch):
     bench.faults(Fault("refuse", count=3))
     report, result = bench.run(session(add(8)))
     assert names(report.reason, 3) and not result.began
@@ -441,14 +442,14 @@ def test_msprof_that_will_not_start_is_told(bench, monkeypatch):
         bench.run(session(add(8)))
 
 
-def test_a_disk_without_room_is_told_before_the_session(bench, monkeypatch):
+def test_insufficient_disk_space_is_reported_before_the_session(bench, monkeypatch):
     usage = shutil.disk_usage(bench.folder)._replace(free=100 << 10)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     with pytest.raises(NoSpace, match=naming("0 MiB", 11, "1 MiB")):
         bench.run(session(add(8), measure=MeasureSettings(repeat_count=5)))
 
 
-def test_a_session_may_be_silent_while_its_profiler_flushes(bench, monkeypatch):
+def test_session_may_be_silent_during_a_profiler_flush(bench, monkeypatch):
     monkeypatch.setenv("TEST_FLUSH_S", "8")
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}:{Path(__file__).parent}")
     spec = session(add(8), catalog="npu_operators")
@@ -457,7 +458,7 @@ def test_a_session_may_be_silent_while_its_profiler_flushes(bench, monkeypatch):
     assert [m.outcome for m in result.measurements] == [Outcome.OK]
 
 
-def test_operators_whose_needs_are_not_met_are_unsupported(unread):
+def test_operators_without_their_requirements_are_unsupported(unread):
     found = by_kernel(unread.result.measurements)
     assert {found[name].outcome for name in LACKING} == {Outcome.UNSUPPORTED}
     assert "export ASCEND_CUSTOM_OPP_PATH=" in found["NeedsOpp"].reason
@@ -484,7 +485,7 @@ def instrumented(tmp_path_factory: pytest.TempPathFactory) -> SessionResults:
         )
 
 
-def test_every_group_of_counters_is_a_pass_of_its_own(instrumented):
+def test_every_counter_group_is_a_separate_pass(instrumented):
     answers = instrumented
     good, refused, _ = answers.measurements
     names = [name for name, _ in good.counters]
@@ -495,12 +496,12 @@ def test_every_group_of_counters_is_a_pass_of_its_own(instrumented):
     assert "aiv_main_mem_read_bw" in answers.raw[1].summary.read_text().splitlines()[0]
 
 
-def test_a_session_of_a_minute_tells_its_canaries(instrumented):
+def test_session_of_a_minute_has_canary_readings(instrumented):
     measured = [m for m in instrumented.measurements if m.outcome is not Outcome.UNSUPPORTED]
     assert [m.case_id for m in measured] == [add(rows).case_id for rows in (8, 16)]
     assert all(m.is_good and m.n_expected == 3 for m in measured)
     (told,) = {m.canaries for m in measured}
-    # The fake device does a product of 4096 in less than any device can: that is no reading.
+    # The fake device does a product of 4096 in less than any device can: that is not a reading.
     assert [(r.case.split()[0], r.place) for r in told] == [("Add", p) for p in CANARY_PLACES]
 
 
@@ -509,8 +510,8 @@ def _durations(result: SessionResult) -> dict[str, float]:
 
 
 def _recorded_durations(result: SessionResult) -> dict[str, float]:
-    """What the device took for each case, told by the rows' own cells: in these sessions no two
-    cases have the same."""
+    """Return the duration of each case by the rows' own cells: in these sessions no two cases have
+    equal ones."""
     recorded = {}
     for row in read_op_summary(result.summary):
         case = CaseRecord(row.op_type, row.cells, {})

@@ -1,4 +1,4 @@
-"""A target that names this very host says only what matters; the host says the rest."""
+"""A target that names this host may omit the values that the host provides."""
 
 import os
 
@@ -29,12 +29,12 @@ def campaign(device):
     return campaign_from_text(TEXT % device, path="c.yaml", base=None)
 
 
-def test_the_host_fills_what_a_target_that_is_its_own_leaves_open(host):
+def test_host_completes_a_target_of_its_own_device(host):
     stack = resolve_stack(campaign("ATLAS_800_A2_313T_64G"))
     assert (stack.cann, stack.driver, stack.torch_npu) == ("8.5.0", "24.1.rc2", "2.13.0")
     assert os.environ["FAKE_NPU_COUNT"] == "1"
 
 
-def test_another_device_is_refused_with_what_would_help(host):
+def test_target_of_another_device_is_refused_with_a_hint(host):
     with pytest.raises(BadInput, match="opmeter stack"):
         resolve_stack(campaign("ATLAS_800_A2_376T_64G"))

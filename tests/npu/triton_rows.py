@@ -1,9 +1,9 @@
-"""`python -m tests.npu.triton_rows [RELEASE...]`: writes again what the functions of a released
-vLLM-Ascend launch for the fixture rows of its Triton kernels (`stock_calls/{release}_triton.txt`).
+"""Record what the functions of a released vLLM-Ascend launch for the fixture rows of its Triton
+kernels (`stock_calls/{release}_triton.txt`): `python -m tests.npu.triton_rows [RELEASE...]`.
 
-They run in the environment of `opmeter model record`, where a launch of Triton is recorded with
-all its arguments instead of compiled (`collector/recording/site/opmeter_hooks.py`). `tests/stacks`
-holds the files against another recording.
+They run in the environment of `opmeter model record`, where a launch of Triton is recorded with all
+its arguments instead of compiled (`collector/recording/site/opmeter_hooks.py`). `tests/stacks`
+compares the files with another recording.
 """
 
 import os
@@ -46,7 +46,7 @@ def triton_path(release: str) -> Path:
 
 
 def recorded_triton(release: str) -> str:
-    """What the functions of an installed release launch now."""
+    """Return what the functions of an installed release launch now."""
     serving = install_serving(release)
     with tempfile.TemporaryDirectory() as scratch:
         out, log = Path(scratch) / "told", Path(scratch) / "calls"
@@ -58,13 +58,13 @@ def recorded_triton(release: str) -> str:
 
 
 def triton_kernels() -> list[str]:
-    """The kernels that Python launches by Triton, with rows of their own."""
+    """Return the kernels that Python launches by Triton, with separate rows."""
     kernels = [op.kernel for op in all_ops() if Need.TRITON in op.npu.needs]
     return [kernel for kernel in kernels if rows_alone(kernel)]
 
 
 def _record(out: Path) -> int:
-    """Run by the release's own Python: launch every row once, and write down what came."""
+    """Run by the release's own Python: launch every row once, and write the results."""
     import torch
     import torch_npu
 
@@ -86,7 +86,7 @@ def _record(out: Path) -> int:
 def _block(launched: Any, case: Case) -> str:
     try:
         found: list[Recorded] = launched(case)
-    except Exception as error:  # whatever the release says of the call is what is looked for
+    except Exception as error:  # any error of the release about the call is the result
         said = " ".join(str(error).split())
         return f"{headline(case)}\n  error: {type(error).__name__}: {said}\n"
     lines = [headline(case)]
@@ -97,7 +97,7 @@ def _block(launched: Any, case: Case) -> str:
 
 
 def _differs(case: Case, call: Recorded) -> str:
-    """What a profile of the call would show otherwise than the row."""
+    """Return the difference of a profile of the call from the row."""
     identity = identity_of(case, cells_of(call))
     return f"  differs: {', '.join(map(str, identity.differences))}" if identity.differences else ""
 

@@ -1,11 +1,11 @@
-"""vLLM-Ascend's own operators, as far as the catalogue calls them, where the library itself is
-not there: it is built with CANN, for an NPU.
+"""vLLM-Ascend's own operators that the catalogue calls, for machines without the library: it is
+built with CANN, for an NPU.
 
 The schemas of `torch.ops._C_ascend` are those in the wheel of 0.18.0, or else of 0.23.0; those of
 `torch.ops.vllm`, which its Python registers without any, are ours, and those of operators that no
-wheel has are of vLLM-Ascend's sources. `tests/stacks` runs the extension itself. An
-implementation here computes nothing: it gives memory of the right shapes, and records the call in
-`CALLS` and, where the fake CANN runs, in its log of launches as `CUSTOM name(bf16[2,3]:ND, ...)`.
+wheel has are of vLLM-Ascend's sources. `tests/stacks` runs the extension itself. An implementation
+here computes nothing: it returns memory of the right shapes, and records the call in `CALLS` and,
+under the fake CANN, in its log of launches as `CUSTOM name(bf16[2,3]:ND, ...)`.
 """
 
 import ctypes
@@ -19,11 +19,11 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-# What was called: name, and the arguments in order, keywords after positions.
+# The recorded calls: name, and the arguments in order, keywords after positions.
 CALLS: list[tuple[str, tuple[Any, ...]]] = []
 
 _WHEELS = Path(__file__).parent / "releases" / "schemas"
-_RELEASES = ("0.18.0", "0.23.0")  # the first that has an operator says what it takes
+_RELEASES = ("0.18.0", "0.23.0")  # the first that has an operator has its schema
 _RUNTIME, _RECORD = "libascendcl.so", "opmeter_fake_cann_record"
 _ND = 2  # acl/acl_base.h
 _FORMATS = {0: "NCHW", 1: "NHWC", 2: "ND", 29: "FRACTAL_NZ", 30: "NCDHW", 47: "NCL"}
@@ -37,7 +37,7 @@ _SHORT = {
     "bool": "bool",
 }
 
-# namespace -> schema -> what a call gives, from its arguments by name.
+# namespace -> schema -> the result of a call, from its arguments by name.
 _MLA_OUTPUTS = ("q_out0", "kv_cache_out0", "q_out1", "kv_cache_out1", "inner_out")
 _SCHEMAS: dict[str, dict[str, Callable[[Any, dict[str, Any]], Any]]] = {
     "vllm": {
@@ -120,7 +120,7 @@ _SCHEMAS: dict[str, dict[str, Callable[[Any, dict[str, Any]], Any]]] = {
         "-> Tensor": lambda torch, named: _plan(named["cu_seqlens_q"]),
     },
 }
-# What operators of its extension give, whose schemas are the wheel's.
+# Results of operators of its extension, whose schemas are the wheel's.
 _OF_EXTENSION: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "npu_moe_init_routing_custom": lambda torch, named: _routed(torch, named),
     "npu_lightning_indexer": lambda torch, named: _indexed(torch, named),
@@ -226,14 +226,15 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _wide(tensor: Any, shape: Sequence[int]) -> Any:
-    """One of FLOAT where the tensor is."""
+    """Return one of FLOAT if the tensor is."""
     import torch
 
     return tensor.new_empty(shape, dtype=torch.float32)
 
 
 def _solved(matrices: Any, **named: Any) -> Any:
-    """What the function launches: the inverses of small blocks, and of them those of chunks."""
+    """Return what the function launches: the inverses of small blocks, and from them those of
+    chunks."""
     import torch
 
     small = matrices.new_empty((*matrices.shape[:3], 16))
@@ -247,7 +248,7 @@ def _solved(matrices: Any, **named: Any) -> Any:
 
 
 def _of_length_1(kernel: str, x: Any) -> Any:
-    """What two functions of one name launch."""
+    """Return the launches of two functions of one name."""
     import torch
 
     out = x.new_empty(x.shape)
@@ -256,7 +257,8 @@ def _of_length_1(kernel: str, x: Any) -> Any:
 
 
 def _split_in_two(torch: Any, named: dict[str, Any]) -> Any:
-    """What the function launches: the split with mean squares, and of them norms and rotations."""
+    """Return the launches of the function: the split with mean squares, and of them norms and
+    rotations."""
     x, cos, sin = named["input"], named["cos"], named["sin"]
     widths = (named[f"{width}_hidden_size"] for width in ("q", "kv", "kv"))
     parts = tuple(x.new_empty((len(x), width)) for width in widths)
@@ -269,7 +271,7 @@ def _split_in_two(torch: Any, named: dict[str, Any]) -> Any:
 
 
 def _of_wheel() -> dict[str, Callable[[Any, dict[str, Any]], Any]]:
-    """The operators of the extension by the schemas that its wheels hold."""
+    """Return the operators of the extension by the schemas of its wheels."""
     schemas: dict[str, str] = {}
     for release in _RELEASES:
         text = (_WHEELS / f"vllm_ascend-{release}.txt").read_text()
@@ -279,12 +281,12 @@ def _of_wheel() -> dict[str, Callable[[Any, dict[str, Any]], Any]]:
 
 
 def _plan(lengths: Any) -> Any:
-    """What divides the work of an attention among the cores: 1024 numbers."""
+    """Return the division of an attention among the cores: 1024 numbers."""
     return lengths.new_empty((1024,))
 
 
 def _streams_read(torch: Any, x: Any) -> Any:
-    """A block's input, the weights of its output, and those of the streams."""
+    """Return a block's input, the weights of its output, and those of the streams."""
     *tokens, streams, size = x.shape
     shapes = (*tokens, streams), (*tokens, streams, streams)
     weights = (x.new_empty(shape, dtype=torch.float32) for shape in shapes)
@@ -292,13 +294,13 @@ def _streams_read(torch: Any, x: Any) -> Any:
 
 
 def _indexed(torch: Any, named: dict[str, Any]) -> Any:
-    """So many places for each token; a default is not among what is named."""
+    """Return this many positions for each token; a default is not among the keywords."""
     shape = len(named["query"]), 1, named.get("sparse_count", 2048)
     return named["query"].new_empty(shape, dtype=torch.int32)
 
 
 def _routed(torch: Any, named: dict[str, Any]) -> Any:
-    """Rows in the order of experts, their places, counts, and a number for each row."""
+    """Return rows in the order of experts, their positions, counts, and a number for each row."""
     x, rows = named["x"], named["expert_idx"].numel()
     dtype = x.dtype if named["quant_mode"] == -1 else torch.int8
     return (
@@ -310,17 +312,17 @@ def _routed(torch: Any, named: dict[str, Any]) -> Any:
 
 
 def _row_statistics(torch: Any, x: Any, gamma: Any) -> Any:
-    """One number for each row that gamma covers, its dimensions kept as 1."""
+    """Return one number for each row that gamma covers, its dimensions kept as 1."""
     rows = x.dim() - gamma.dim()
     shape = (*x.shape[:rows], *(1,) * gamma.dim())
     return torch.empty(shape, dtype=torch.float32, device=x.device)
 
 
 def register(torch: Any, key: str = "PrivateUse1") -> None:
-    """Defines the operators, for NPUs or another dispatch key of torch, and the modules of the
+    """Define the operators, for NPUs or another dispatch key of torch, and the modules of the
     functions, in this process."""
     for namespace, schemas in (*_SCHEMAS.items(), ("_C_ascend", _of_wheel())):
-        # The library ends with the object: torch keeps what it defines only as long.
+        # The library ends with the object: torch keeps its definitions only as long.
         library = torch.library.Library(namespace, "FRAGMENT")
         _KEPT.append(library)
         for schema, gives in schemas.items():
@@ -350,7 +352,7 @@ def _recorded(
 
 
 def _place(torch: Any, path: str, function: Callable[..., Any]) -> None:
-    """The function in a module of its path, whose packages are made where there are none."""
+    """Define the function in a module of its path, making missing packages."""
     module_name, name = path.rsplit(".", 1)
     parts = module_name.split(".")
     for depth in range(1, len(parts) + 1):
@@ -360,7 +362,7 @@ def _place(torch: Any, path: str, function: Callable[..., Any]) -> None:
         except ImportError:
             sys.modules[known] = module = types.ModuleType(known)
             module.__path__ = []
-            module.__spec__ = ModuleSpec(known, None)  # as who only looks for it wants one
+            module.__spec__ = ModuleSpec(known, None)  # needed by a plain search for the module
             if depth > 1:
                 setattr(sys.modules[".".join(parts[: depth - 1])], parts[depth - 1], module)
 
@@ -381,7 +383,7 @@ def _record(torch: Any, name: str, arguments: tuple[Any, ...]) -> None:
 
 @cache
 def _fake_recorder() -> Callable[[bytes], Any] | None:
-    """The fake CANN's own function; None where another CANN or none is loaded."""
+    """Return the fake CANN's own function; None if another CANN or none is loaded."""
     try:
         library = ctypes.CDLL(_RUNTIME, mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
     except OSError:
@@ -390,7 +392,7 @@ def _fake_recorder() -> Callable[[bytes], Any] | None:
 
 
 def _text(torch: Any, argument: Any) -> str:
-    """An argument as the fake CANN writes those of its calls."""
+    """Return an argument as the fake CANN writes those of its calls."""
     if isinstance(argument, torch.Tensor):
         shape = ",".join(map(str, argument.shape))
         dtype = str(argument.dtype).removeprefix("torch.")

@@ -1,5 +1,5 @@
-"""`python -m tests.npu.wrong_calls DEVICE OUT`: makes calls that are wrong, on `meta` or the fake
-`npu:0`, and writes for each whether it was refused, and how. Runs in a process of its own."""
+"""Make wrong calls on `meta` or the fake `npu:0`, and write whether and how each was refused:
+`python -m tests.npu.wrong_calls DEVICE OUT`. Runs in a separate process."""
 
 import json
 import os
@@ -14,8 +14,8 @@ Empty = Callable[..., Any]
 
 
 def calls_to_refuse(torch: Any, npu: Any) -> dict[str, Callable[[Empty], Any]]:
-    """Name -> what makes the call, from a function that makes empty tensors (bfloat16 where no
-    dtype is told)."""
+    """Return name -> the function that makes the call, from one that makes empty tensors (bfloat16
+    by default)."""
     f32, i8, i32, i64 = torch.float32, torch.int8, torch.int32, torch.int64
 
     def attention(E: Empty, layout: str) -> Any:
@@ -86,7 +86,7 @@ def main(device: str, out: Path) -> None:
         try:
             call(empty)
             answers[name] = ""
-        except Exception as error:  # which one it is differs by layer
+        except Exception as error:  # the type of the error differs by layer
             answers[name] = f"{type(error).__name__}: {error}".split("\n")[0]
     out.write_text(json.dumps(answers))
     os._exit(0)

@@ -1,8 +1,9 @@
-"""An HTTP proxy that forwards faithfully, until a rule says to fail.
+"""An HTTP proxy that forwards faithfully, except for requests that match a rule.
 
-It stands between a client and any HTTP/1.1 server (an S3 server, the Kubernetes API), and does to
-the client what networks and servers do: lost replies, refusals, conflicts, pauses, cut answers.
-Bodies are streamed, so that a watch arrives event by event. Protocol upgrades are not forwarded.
+It is placed between a client and any HTTP/1.1 server (an S3 server, the Kubernetes API), and
+produces the faults of networks and servers: lost replies, refusals, conflicts, pauses, truncated
+responses. Bodies are streamed, so that a watch arrives event by event. Protocol upgrades are not
+forwarded.
 
     with FaultProxy("http://127.0.0.1:7070") as proxy:
         proxy.add(Rule(LoseReply(), method="PUT", path="/commits/", times=1))
@@ -28,7 +29,7 @@ _CHUNK_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LoseReply:
-    """The server does what is asked; the client never hears of it."""
+    """The server handles the request; the client gets no reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The proxy answers in the server's place, which sees nothing."""
+    """The proxy responds in place of the server, which gets nothing."""
 
     status: int
     body: bytes = b""
@@ -54,7 +55,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The answer promises its full length, and ends after `length_bytes` of its body."""
+    """The response announces its full length, and ends after `length_bytes` of its body."""
 
     length_bytes: int
 
@@ -81,7 +82,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it arrived, and the fault it met."""
+    """One request as it arrived, and its fault."""
 
     method: str
     path: str
@@ -109,7 +110,7 @@ class _RuleInForce:
 
 
 class FaultProxy:
-    """Starts when made, on a free port of `host`; `close` (or the end of `with`) ends it."""
+    """Starts when created, on a free port of `host`; `close` (or the end of `with`) ends it."""
 
     def __init__(
         self, target: str, *, context: ssl.SSLContext | None = None, host: str = "127.0.0.1"
@@ -132,17 +133,17 @@ class FaultProxy:
 
     @property
     def requests(self) -> list[Request]:
-        """What arrived so far, in order."""
+        """Return the requests so far, in order."""
         with self._lock:
             return list(self._requests)
 
     def add(self, rule: Rule) -> None:
-        """Put a rule in force; of several that match, the one added first fires."""
+        """Add a rule; of several that match, the one added first applies."""
         with self._lock:
             self._rules.append(_RuleInForce(rule))
 
     def clear(self) -> None:
-        """Forward everything again, and forget what arrived."""
+        """Forward everything again, and forget the requests."""
         with self._lock:
             self._rules.clear()
             self._requests.clear()
@@ -165,7 +166,7 @@ class FaultProxy:
         self.close()
 
     def fault_for(self, method: str, path: str, headers: Container[str] = ()) -> Fault | None:
-        """The fault that this request meets; counts it."""
+        """Return the fault of this request, and count it."""
         with self._lock:
             fault = next(
                 (r.rule.fault for r in self._rules if r.fires(method, path, headers)), None
@@ -174,7 +175,7 @@ class FaultProxy:
         return fault
 
     def connect(self) -> http.client.HTTPConnection:
-        """A new connection to the server behind."""
+        """Open a new connection to the server."""
         host, port = self._target
         if self._secure:
             return http.client.HTTPSConnection(host, port, context=self._context)
@@ -220,11 +221,11 @@ class _Handler(BaseHTTPRequestHandler):
     def handle(self) -> None:
         try:
             super().handle()
-        except OSError:  # the client, or the server behind, hung up: nobody is left to tell
+        except OSError:  # the client, or the server, disconnected
             self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:
-        """Silence: `FaultProxy.requests` is the log."""
+        """Log nothing: `FaultProxy.requests` is the log."""
 
     def _serve(self) -> None:
         body = self._body()

@@ -8,11 +8,11 @@ from typing import Any
 
 @contextmanager
 def serve_moto() -> Iterator[str]:
-    """The endpoint of a server that keeps everything in memory.
+    """Yield the endpoint of a server that keeps everything in memory.
 
-    moto looks whether a key is there and then writes, without a lock: of racing create-only writes
-    more than one may win. Writes are therefore let in one by one; the store's contract is asked of
-    a server that keeps it.
+    moto checks for a key and then writes, without a lock: of racing create-only writes more than
+    one may win. Writes are therefore serialised; the contract of the store is tested on a server
+    that satisfies it.
     """
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback whose answers are told by a test, one after another.
+"""An HTTP server on loopback whose responses are given by a test, one after another.
 
 with ScriptedServer([Answer(429), Answer(200, {"items": []})]) as server:
     ...
@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 @dataclass(frozen=True)
 class Answer:
-    """`cut` ends the connection without a word; `silent_s` is a pause before the answer. With
+    """`cut` ends the connection without a response; `silent_s` is a pause before the response. With
     `lines` the body is streamed, one chunk each, and after them the connection stays open for
     `open_s`."""
 
@@ -32,7 +32,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request that came."""
+    """One received request."""
 
     method: str
     path: str
@@ -42,7 +42,7 @@ class Asked:
 
 
 class ScriptedServer:
-    """The last answer is given again and again."""
+    """The last response is repeated."""
 
     def __init__(self, answers: Sequence[Answer]):
         self.answers = list(answers)
@@ -70,7 +70,7 @@ class ScriptedServer:
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
 
             def log_message(self, format: str, *arguments: object) -> None:
-                """The test tells what went wrong."""
+                """Log nothing: the test reports errors."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -104,7 +104,7 @@ class ScriptedServer:
             return
         try:
             self._write(handler, answer)
-        except OSError:  # who asked has gone
+        except OSError:  # the client has disconnected
             handler.close_connection = True
 
     def _write(self, handler: BaseHTTPRequestHandler, answer: Answer) -> None:

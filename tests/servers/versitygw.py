@@ -1,8 +1,8 @@
 """A real S3 server for tests: versitygw, built from its Go module and started on loopback.
 
-The build is cached outside the checkout by the hash of what goes in; of several processes that
-want it one builds, and the others wait. A test may kill the server and start it again on the same
-folder and port, as a machine that loses power does.
+The build is cached outside the checkout by the hash of its inputs; of several processes that need
+it one builds, and the others wait. A test may kill the server and start it again on the same folder
+and port, like a machine that loses power.
 """
 
 import fcntl
@@ -33,11 +33,11 @@ _OLDEST_GO = (1, 21)  # the first that fetches the toolchain a go.mod asks for
 
 
 class NoServer(Exception):
-    """This machine cannot build the server; the message says why, and what would."""
+    """This machine cannot build the server; the message has the reason and what would help."""
 
 
 def executable() -> Path:
-    """The built server, from the cache; NoServer where there is no Go to build it with."""
+    """Return the built server, from the cache; NoServer if there is no Go to build it with."""
     cached = _cache() / f"versitygw-{_hash_of_sources()}" / "versitygw"
     if cached.exists():
         return cached
@@ -51,7 +51,7 @@ def executable() -> Path:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
+    """Return a free port of loopback."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -60,8 +60,8 @@ def free_port() -> int:
 
 @dataclass
 class Versitygw:
-    """One server over a folder; made stopped. Buckets are folders below `root`/buckets.
-    `accounts` are users (key -> secret) beside the owner, who may do what a policy says."""
+    """One server over a folder; made stopped. Buckets are folders below `root`/buckets. `accounts`
+    are users (key -> secret) besides the owner, whose rights a policy gives."""
 
     root: Path
     access_key: str = "opmeter-test"
@@ -75,7 +75,7 @@ class Versitygw:
         return f"http://127.0.0.1:{self.port}"
 
     def environment(self, account: str = "") -> dict[str, str]:
-        """What a client's process needs to be let in, as the owner or as another account."""
+        """Return the credentials for a client's process, as the owner or as another account."""
         return {
             "AWS_ACCESS_KEY_ID": account or self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.accounts.get(account, self.secret_key),
@@ -83,7 +83,7 @@ class Versitygw:
         }
 
     def start(self) -> None:
-        """Start, and wait until it answers."""
+        """Start, and wait until it replies."""
         if self._process is not None:
             raise RuntimeError("the server is running")
         buckets, metadata = self.root / "buckets", self.root / "metadata"
@@ -93,7 +93,7 @@ class Versitygw:
             self._process = subprocess.Popen(
                 [executable(), "--port", f"127.0.0.1:{self.port}", "--health", "/health"]
                 + ["--quiet", "--keep-alive", *self._iam()]
-                # Metadata beside the objects: not every file system has extended attributes.
+                # Metadata next to the objects: not every file system has extended attributes.
                 + ["posix", "--sidecar", metadata, buckets],
                 env={
                     **os.environ,
@@ -107,7 +107,7 @@ class Versitygw:
         self._wait_until_healthy()
 
     def stop(self) -> None:
-        """End it as an operator would; silent where it does not run."""
+        """End it with SIGTERM; do nothing if it is stopped."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -115,7 +115,7 @@ class Versitygw:
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Kill it where it runs, and start it on the same folder and port."""
+        """Kill it if it runs, and start it on the same folder and port."""
         self.kill()
         self.start()
 
@@ -124,7 +124,7 @@ class Versitygw:
             client.create_bucket(Bucket=name)
 
     def set_policy(self, bucket: str, policy: str) -> None:
-        """Say what other accounts may do with a bucket, as JSON."""
+        """Set the rights of other accounts to a bucket, as JSON."""
         with self._client() as client:
             client.put_bucket_policy(Bucket=bucket, Policy=policy)
 
@@ -183,7 +183,7 @@ class Versitygw:
 
 
 def answers(url: str) -> bool:
-    """Whether a server says at that address that it is well."""
+    """Return whether a server at that address reports that it is healthy."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=2) as answer:
@@ -213,7 +213,7 @@ def _require_go() -> None:
 
 
 def _build_in(cached: Path) -> None:
-    """The file appears when it is whole."""
+    """The file appears when it is complete."""
     with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
         built = Path(folder) / "versitygw"
         _build(built)

@@ -1,8 +1,8 @@
-"""`python -m tests.stacks.deployments [WORD...]`: records again the deployments of the package.
+"""Record the deployments of the package again: `python -m tests.stacks.deployments [WORD...]`.
 
 A word is part of a file's name; without one, all are recorded. Each takes one to three minutes with
 the environments of `opmeter model record`. `tests/stacks/test_stacks_deployments.py` compares small
-ones with what the software launches. Read the difference of a file before it is committed.
+ones with the launches of the software. Read the difference of a file before it is committed.
 """
 
 import sys
@@ -33,7 +33,7 @@ Range = tuple[int, int, tuple[PassTokens, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A file to record, with decodes in graphs: one layout, or a family of them, of which the last
+    """A file to record, with decodes in graphs: one layout, or a family of them, the last of which
     is held out to check the others."""
 
     model: str
@@ -71,7 +71,7 @@ def _decode(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
 
 
 def _chunks(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
-    """Return the last parts of prompts, behind so many parts of the largest size."""
+    """Return the last parts of prompts, after this many parts of the largest size."""
     return tuple(
         PassTokens("prefill", 1, each, parts * _MOST_TOKENS + each) for parts, each in loads
     )
@@ -86,7 +86,7 @@ def _mixed(*loads: tuple[int, int, int, int, int]) -> tuple[PassTokens, ...]:
 
 
 def constants_of(config: Config) -> Constants:
-    """Return the pages of the cache and of a request, for a model of so many tokens."""
+    """Return the pages of the cache and of a request, for a model of this many tokens."""
     width = next(one for one in _TABLE_WIDTHS if one * PAGE <= config.max_tokens)
     return Constants(_PAGES, width)
 

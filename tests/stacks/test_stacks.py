@@ -1,8 +1,8 @@
-"""Both serving stacks whole, as they are on PyPI: what they call for every fixture row, and for a
-mixture of experts over two ranks, is what the files of `tests/npu/stock_calls` hold.
+"""Both complete serving stacks, as on PyPI: their calls for every fixture row, and for a mixture of
+experts over two ranks, equal the files of `tests/npu/stock_calls`.
 
-7 GB a stack, so that this is for who asks: `python -m tests.npu.stock_stacks install` provides
-them, and `python -m tests.npu.stock_stacks` and `...stock_extension` write the files anew.
+7 GB a stack, so that these tests run on request: `python -m tests.npu.stock_stacks install`
+provides them, and `python -m tests.npu.stock_stacks` and `...stock_extension` write the files.
 """
 
 import pytest
@@ -21,8 +21,8 @@ AGAIN = "record again, and read the difference: python -m tests.npu."
 
 @pytest.fixture(params=STACKS)
 def release(request: pytest.FixtureRequest) -> str:
-    """A release of vllm_ascend, installed with its torch and torch_npu. Where it is not the test
-    is skipped with the command; under CI, or with OPMETER_NO_SKIP=1, it fails."""
+    """A release of vllm_ascend, installed with its torch and torch_npu. If it is not the test is
+    skipped with the command; under CI, or with OPMETER_NO_SKIP=1, it fails."""
     name: str = request.param
     if not is_stack_installed(name):
         lacks = f"vllm_ascend {name} is not installed: python -m tests.npu.stock_stacks install"
@@ -30,7 +30,7 @@ def release(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_a_stack_calls_for_every_row_what_its_files_say(release):
+def test_calls_of_a_stack_for_every_row_equal_its_files(release):
     told = recorded(release)
     assert told.rows == sum(len(rows_alone(kernel)) for kernel in kernels_with_rows())
     again = f"{AGAIN}stock_stacks {release}"
@@ -38,6 +38,6 @@ def test_a_stack_calls_for_every_row_what_its_files_say(release):
     assert "\n".join(told.otherwise) == otherwise_path(release).read_text(), again
 
 
-def test_the_extension_of_a_stack_calls_over_two_ranks_what_its_file_says(release):
+def test_extension_calls_of_a_stack_over_two_ranks_equal_its_file(release):
     again = f"{AGAIN}stock_extension {release}"
     assert recorded_experts(release) == experts_path(release).read_text(), again

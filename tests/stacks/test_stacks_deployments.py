@@ -1,5 +1,5 @@
 """The deployments of the package against the software: models of a few layers are recorded again,
-with other loads than those of the files, and launch what the files derive for so many layers."""
+with other loads than those of the files, and launch what the files derive for this many layers."""
 
 import pytest
 
@@ -20,7 +20,7 @@ CHOSEN = {one.model: one for one in reversed(PACKAGED)}  # the first of each mod
 
 
 @pytest.mark.parametrize("recipe", CHOSEN.values(), ids=lambda one: one.file_name)
-def test_a_model_launches_what_its_file_derives(recipe, tmp_path, monkeypatch):
+def test_model_launches_equal_those_derived_from_its_file(recipe, tmp_path, monkeypatch):
     if not is_serving_installed(recipe.release):
         lacking(f"{recipe.release} is not installed: python -m tests.npu.stock_stacks install")
     text = recipe.recorded[-1]

@@ -1,4 +1,4 @@
-"""Recordings of small models from the whole serving stack, as `opmeter model record` makes them.
+"""Recordings of small models from the complete serving stack, as `opmeter model record` makes them.
 
 They need the environment of the release (`python -m tests.npu.stock_stacks install`).
 """
@@ -111,14 +111,14 @@ def config_of(values) -> Config:
 
 
 def kernels_of(one, layers) -> Counter[str]:
-    """How often each kernel is launched in a pass of the whole model."""
+    """Return how often each kernel is launched in a pass of the whole model."""
     found = Counter[str]()
     for launch in one.launches:
         found[launch.kernel] += launch.occurrences.times(layers)
     return found
 
 
-def test_a_recording_has_the_launches_of_every_layer(release, tmp_path):
+def test_recording_has_the_launches_of_every_layer(release, tmp_path):
     settings = EngineSettings(release, (PREFILL, DECODE))
     found = record_model(config_of(DENSE), settings, tmp_path)
     assert found.layers == {"dense": 12}
@@ -131,14 +131,14 @@ def test_a_recording_has_the_launches_of_every_layer(release, tmp_path):
         assert (kernels["MatMulV2"], kernels["AddRmsNormBias"]) == (4 * 12 + 1, 2 * 12), one
         shapes = {launch.cells.get("Input Shapes") for launch in one.launches}
         tokens = one.requests * one.queries
-        assert f'"{tokens},512;2048,512"' in shapes, one  # gate and up, as they lie in memory
+        assert f'"{tokens},512;2048,512"' in shapes, one  # gate and up, in their memory layout
         assert not any(launch.in_graph for launch in one.launches)
     _, decode = found.passes
     (attention,) = (x for x in decode.launches if x.kernel == "FusedInferAttentionScore")
     assert attention.extra["Runtime actual_seq_lengths_kv_values"] == "200,200,200,200"
 
 
-def test_a_rank_alone_in_a_graph_records_messages_and_scales_by_layers(usual, tmp_path):
+def test_single_rank_in_a_graph_records_messages_and_scales_by_layers(usual, tmp_path):
     settings = {"passes": (DECODE,), "tp": 2, "graph": GraphMode.FULL_DECODE}
     two, three = (
         record_model(
@@ -148,7 +148,7 @@ def test_a_rank_alone_in_a_graph_records_messages_and_scales_by_layers(usual, tm
         )
         for depth in (2, 3)
     )
-    assert two.passes == three.passes  # what a layer launches does not depend on the depth
+    assert two.passes == three.passes  # the launches of a layer do not depend on the depth
     (one,) = two.passes
     reductions = [x for x in one.messages if x.operation == "all_reduce"]
     assert sum(x.occurrences.times(two.layers) for x in reductions) == 2 * 12 + 1
@@ -192,7 +192,7 @@ def test_experts_are_recorded_over_data_parallel_ranks(release, tmp_path):
     assert found.settings["graph_mode"] == "FULL_DECODE_ONLY"
 
 
-def test_layers_that_draft_tokens_are_a_kind_and_stay_in_floating_point(usual, tmp_path):
+def test_drafting_layers_are_a_kind_and_stay_in_floating_point(usual, tmp_path):
     verify = PassTokens("decode", 4, 2, 200)  # one drafted token each, accepted in each pass
     settings = EngineSettings(
         usual, (verify,), tp=2, ep=2, speculative=1, graph=GraphMode.PIECEWISE
@@ -204,7 +204,7 @@ def test_layers_that_draft_tokens_are_a_kind_and_stay_in_floating_point(usual, t
     attention = [x for x in one.launches if x.kernel == "FusedInferAttentionScore"]
     assert [dict(x.occurrences.per_layer) for x in attention] == [{"moe": 1, "mtp": 1}]
     assert attention[0].extra["Runtime actual_seq_lengths_kv_values"] == "200,200,200,200"
-    assert not attention[0].in_graph  # graphs hold what is between attention
+    assert not attention[0].in_graph  # graphs contain what is between attention
     experts = [x for x in one.launches if x.kernel == "GroupedMatmul"]
     packed = {x.call for x in experts if x.in_graph}
     assert len(packed) == 2 and all("i32[16," in call for call in packed)  # 8 of 4 bits each
@@ -226,13 +226,13 @@ def test_layers_of_linear_attention_are_counted_in_blocks(usual, tmp_path):
         assert split.cells["Output Shapes"].startswith(f'"{tokens},1024;{tokens},4,128;')
 
 
-def test_what_the_engine_refuses_ends_in_one_line(usual, tmp_path):
+def test_engine_error_is_reported_in_one_line(usual, tmp_path):
     unknown = config_of(DENSE | {"architectures": ["NoSuchModel"], "model_type": "no_such_type"})
     with pytest.raises(EngineFailed) as raised:
         record_model(unknown, EngineSettings(usual, (DECODE,)), tmp_path)
     assert "\n" not in str(raised.value)
 
 
-def test_functions_of_triton_launch_for_every_row_what_the_file_says(release):
+def test_triton_launches_of_every_row_equal_the_file(release):
     again = f"record again, and read the difference: python -m tests.npu.triton_rows {release}"
     assert recorded_triton(release) == triton_path(release).read_text(), again

@@ -1,13 +1,13 @@
-"""Whether intervals hold a second collection of one table.
+"""Coverage of intervals by a second collection of one table.
 
     python -m tests.truth.again FIRST AGAIN
 
 Two parquet files of ai-dynamo/aiconfigurator, `gemm_perf.parquet`: the same cases, collected twice,
-one latency each. Half of the cases, by chance, are shown from both collections; for the other
-half, intervals made of the first are held against the second. `blind` says the same where no more
-cases are shown from both than a campaign measures again, 2 %, up to 12 in each decade: what so few
-tell is chance, so it is judged over many draws of them, with how far single draws lie apart.
-One JSON line; exit 1 where a bar is missed.
+one latency each. A random half of the cases is shown from both collections; for the other half,
+intervals made of the first are compared with the second. `blind` is the same if only as many cases
+are shown from both as a campaign repeats: 2 %, up to 12 in each decade. Results of so few are
+random, so they are judged over many draws, with the differences of single draws. Prints one JSON
+line; exits with 1 if a limit is missed.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def judge_blind(
 
 
 def _joined(first: pd.DataFrame, again: pd.DataFrame, draw: int) -> pd.DataFrame:
-    """The cases of both, in an order by chance."""
+    """Return the cases of both, in a random order."""
     joined = first.merge(again, on=_KEY, suffixes=("", "_again"))
     order = np.random.default_rng(draw).permutation(len(joined))
     return joined.assign(order=order).sort_values("order", ignore_index=True)
@@ -61,8 +61,8 @@ def _joined(first: pd.DataFrame, again: pd.DataFrame, draw: int) -> pd.DataFrame
 def _held_against(
     joined: pd.DataFrame, shown: np.ndarray, prior: VariancePrior, every: int = 1
 ) -> tuple[Floats, Floats]:
-    """Of the cases that are not shown from both, how far apart both lie and how far intervals
-    reach."""
+    """Return, for the cases that are not shown from both, the differences and the half-widths of
+    the intervals."""
     means = both(_means(joined, "latency", 0), _means(joined[shown], "latency_again", 1))
     evidence = evidence_of(means, repeat_spread=prior.repeat_spread)
     parts = parts_of(evidence, fit(evidence, prior))

@@ -1,20 +1,20 @@
-"""Whether canaries find a device that is 6 % off and a slow throttle, and leave sound ones alone.
+"""Whether canaries detect a device that is 6 % off and slow throttling, without false alarms.
 
     python -m tests.truth.canaries [--stacks N] [--seed N]
 
 Sessions are drawn as they are on accelerators: launches that scatter by 1 to 2 % with a long tail,
 sessions that differ by 0.5 to 1 %, most of it common to both canaries. A stack has 8 to 48 of them,
-each on a device of its own.
+each on a separate device.
 
-- `shift`: one device takes 6 % longer; the share of stacks that find it by the 24 launches that a
+- `shift`: one device takes 6 % longer; the share of stacks that detect it by the 24 launches that a
   session has of one canary (its other canary is not drawn).
-- `others`: the share of the other sessions of a stack with such a device that are found odd.
-- `shuffled`: the same, shift included, once the labels of all launches are dealt out anew.
-- `steady`: the share of sessions in which nothing changed that are said to drift.
-- `throttle`: a device whose clock falls by 1 % a minute, over its sessions of four minutes, beside
-  8 sound ones: the share found within ten minutes, by a session's own drift or by the history.
+- `others`: the share of the other sessions of a stack with such a device that are flagged.
+- `shuffled`: the same, shift included, after the labels of all launches are permuted.
+- `steady`: the share of unchanged sessions that are reported to drift.
+- `throttle`: a device whose clock falls by 1 % a minute, over its sessions of four minutes, next to
+  8 intact ones: the share detected within ten minutes, by a session's own drift or by the history.
 
-One JSON line; exit 1 where a bar is missed.
+Prints one JSON line; exits with 1 if a limit is missed.
 """
 
 import argparse
@@ -37,17 +37,17 @@ USUAL_US = {"Add": 90.0, "MatMulV2": 450.0}
 _SESSION_S = 240.0
 _SHIFT = 0.06
 _THROTTLE_A_MINUTE = 0.01
-_COMMON = 0.7  # of the variance of sessions, what is common to both canaries
+_COMMON = 0.7  # of the variance of sessions, the part common to both canaries
 _WITHIN_S = 600.0
-_AT_S = (0.0, _SESSION_S / 2, _SESSION_S)  # of the places of a session
+_AT_S = (0.0, _SESSION_S / 2, _SESSION_S)  # of the positions of a session
 BARS = {"shift": 0.95, "others": 0.01, "shuffled": 0.01, "steady": 0.01, "throttle": 0.95}
 
 Draw = np.random.Generator
-Launches = dict[tuple[str, str], Floats]  # by canary and place, in microseconds
+Launches = dict[tuple[str, str], Floats]  # by canary and position, in microseconds
 
 
 class Stack:
-    """How launches scatter and sessions differ on one stack."""
+    """The scatter of launches and the differences of sessions on one stack."""
 
     def __init__(self, draw: Draw):
         self.draw = draw
@@ -62,7 +62,7 @@ class Stack:
         a_minute: float = 0.0,
         after_s: float = 0.0,
     ) -> Launches:
-        """A session that begins when its device has been at work for `after_s`."""
+        """Return a session that begins after its device has worked for `after_s`."""
         common = self.draw.normal(0, self.sessions * _COMMON**0.5)
         launches = {}
         for case in cases:
@@ -75,7 +75,7 @@ class Stack:
 
 
 def readings_of(number: int, launches: Launches) -> SessionReadings:
-    """What a session of these launches tells, as results of sessions are made."""
+    """Return the readings of a session of these launches, in the form of results."""
     readings = []
     for (case, place), times_us in launches.items():
         kept = accept(times_us.tolist())
@@ -92,17 +92,17 @@ def told(sessions: Sequence[Launches]) -> list[SessionReadings]:
 
 
 def judge(stacks: int, seed: int) -> dict[str, object]:
-    """The shares over so many stacks, and whether all bars are met."""
+    """Return the shares over this many stacks, and whether all limits are met."""
     draw = np.random.default_rng(seed)
     shares: dict[str, list[float]] = {name: [] for name in BARS}
     for _ in range(stacks):
         stack, count = Stack(draw), int(draw.integers(8, 49))
         shifts = [_SHIFT] + [0.0] * (count - 1)
         one = [stack.session(cases=("MatMulV2",), slower=shift) for shift in shifts]
-        shares["shift"].append(_odd(told(one))[0])
+        shares["shift"].append(_flagged(told(one))[0])
         both = [stack.session(slower=shift) for shift in shifts]
-        shares["others"].append(fmean(_odd(told(both))[1:]))
-        shares["shuffled"].append(fmean(_odd(told(_shuffled(both, draw)))))
+        shares["others"].append(fmean(_flagged(told(both))[1:]))
+        shares["shuffled"].append(fmean(_flagged(told(_shuffled(both, draw)))))
         drifted = [bool(drift(one.readings, PRIOR)) for one in told(both)]
         shares["steady"].append(fmean(drifted))
         shares["throttle"].append(_finds_throttle(stack))
@@ -114,12 +114,12 @@ def judge(stacks: int, seed: int) -> dict[str, object]:
     return {"stacks": stacks, "launches": launches, **found, "bars": BARS, "is_met": is_met}
 
 
-def _odd(sessions: Sequence[SessionReadings]) -> list[bool]:
+def _flagged(sessions: Sequence[SessionReadings]) -> list[bool]:
     return [bool(found.fault) for found in session_factors(sessions, PRIOR)]
 
 
 def _shuffled(sessions: Sequence[Launches], draw: Draw) -> list[Launches]:
-    """The same launches of each canary; whose each is, and of which place, is dealt out anew."""
+    """Return the same launches of each canary, permuted over sessions and positions."""
     dealt: list[Launches] = [{} for _ in sessions]
     for case in USUAL_US:
         all_us = np.concatenate([one[case, place] for one in sessions for place in CANARY_PLACES])
@@ -130,13 +130,13 @@ def _shuffled(sessions: Sequence[Launches], draw: Draw) -> list[Launches]:
 
 
 def _finds_throttle(stack: Stack) -> bool:
-    """Whether any session that ends within ten minutes tells that its device grows slower."""
+    """Return whether any session that ends within ten minutes reports that its device slows."""
     sound = [stack.session() for _ in range(8)]
     begins_s = np.arange(0, _WITHIN_S - _SESSION_S + 1, _SESSION_S)
     slow = [stack.session(a_minute=_THROTTLE_A_MINUTE, after_s=float(s)) for s in begins_s]
     known = told([*sound, *slow])
     drifted = any(drift(one.readings, PRIOR) for one in known[len(sound) :])
-    return drifted or any(_odd(known)[len(sound) :])
+    return drifted or any(_flagged(known)[len(sound) :])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,16 +1,16 @@
-"""Whether numbers that were measured apart add up to the step of a run, on this CPU.
+"""Whether isolated durations add up to the step of a run, on this CPU.
 
     python -m tests.truth.closure [--requests 1 8 32] [--rounds 5] [--steps 50] [--cache warm]
 
-A small decoder is profiled and timed, its kernels are measured by `opmeter run` in a store of its
-own, apart and behind the launches that stand before them in the run, and `opmeter compare` rebuilds
-its step. The decoder has the allocator of a session. One JSON line for each number of requests: the
-step as it was timed, its parts by cause, how far kernels lie from the run by kernel type, and by
-how much of the step the isolated times and the host miss it (`apart`), and those behind other
-launches and the host (`in_context`). Processes differ by where their memory lies, the decoder's and
-a session's: so each line is the round in the middle of several, and names what every round missed
-by (`rounds`). Exit 1 where the one in the middle is over a tenth. Steps and repeats during which a
-thread waited for a core are left out; the machine wants to be quiet all the same.
+A small decoder is profiled and timed, its kernels are measured by `opmeter run` in a separate
+store, alone and after the launches that precede them in the run, and `opmeter compare` explains its
+step. The decoder has the allocator of a session. Prints one JSON line for each number of requests:
+the timed step, its parts by cause, the difference of kernels from the run by kernel type, and the
+error of the sum of isolated times and host time (`apart`), and of those after other launches and
+host time (`in_context`). Processes differ by their memory layout, both the decoder's and a
+session's: so each line is the median round of several, and has the errors of every round
+(`rounds`). Exits with 1 if the median exceeds a tenth. Steps and repeats during which a thread
+waited for a core are excluded; the machine should be quiet all the same.
 """
 
 import argparse
@@ -43,16 +43,16 @@ _PROGRAM = "import sys; from jobs.cli import main; sys.exit(main())"
 def closed(
     folder: Path, requests: int, steps: int, cache: str = "warm", repeats: int | None = None
 ) -> dict[str, object]:
-    """The sum of a decoder's step, in microseconds, and what its parts leave apart. Each kernel is
-    repeated so often, once, or as a budget and how busy the machine is ask for."""
+    """Return the sum of a decoder's step, in microseconds, and the unexplained rest. Each kernel is
+    repeated so often, once, or as the budget and the load of the machine determine."""
     output = folder / "run_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True)
     ran = profiled_steps(SmallDecoder(requests), steps)
-    # Of several steps each launch has those of the step before it in front of it.
+    # With several steps each launch is preceded by those of the step before it.
     (output / "kernel_details.csv").write_bytes(kernel_details(ran.launches * _PROFILED))
     kernels_us = sum(one.profile.total_us for one in ran.launches if one.profile)
     step_us = ran.step_s * 1e6
-    # The watched kernels may take longer than the step that nobody watched.
+    # The watched kernels may take longer than the unwatched step.
     computing_us = min(step_us, kernels_us)
     lines = [f"{n},{computing_us},0,{step_us - computing_us}" for n in range(_PROFILED)]
     header = "Step,Computing,Communication(Not Overlapped),Free"
@@ -100,7 +100,7 @@ def _opmeter(folder: Path, *words: str) -> str:
 
 
 def main(words: list[str]) -> int:
-    if not CPU_ALLOCATOR.items() <= os.environ.items():  # it is asked for as a process begins
+    if not CPU_ALLOCATOR.items() <= os.environ.items():  # it is read when a process starts
         command = [sys.executable, "-m", "tests.truth.closure", *words]
         os.execve(sys.executable, command, os.environ | CPU_ALLOCATOR)
     parser = argparse.ArgumentParser(description=__doc__)

@@ -1,4 +1,4 @@
-"""Where measurements by others are that the project's statistics are held against."""
+"""The published measurements with which the project's statistics are compared."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ _VARIABLE = "OPMETER_TEST_TRUTH"
 
 @pytest.fixture(scope="session")
 def truth() -> Path:
-    """The folder of others' measurements; the test is skipped where there is none."""
+    """The folder of published measurements; the test is skipped if there is none."""
     folder = os.environ.get(_VARIABLE)
     if not folder:
         pytest.skip(

@@ -1,10 +1,10 @@
-"""How well a surface is known of which a quarter is measured, the quarter chosen as it is learnt.
+"""The accuracy of a surface of which a quarter is measured, chosen as it is learnt.
 
     python -m tests.truth.density FILE.parquet --dtype D
 
 A file of ai-dynamo/aiconfigurator, `gemm_perf.parquet`: latency in ms by dtype, m, n, k. The model
-sees the latency of a row only if it asks for it, and each that it asks for counts. The rows never
-asked judge it. One JSON line.
+sees the latency of a row only if it requests it, and each request counts. The unrequested rows
+judge it. Prints one JSON line.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from collector.surface.rounds import LEVEL, Known, PointBudget, next_round
 from collector.surface.surrogate import Estimate, Points
 
 _BAR_SHARE, _BAR_ERROR, _BAR_HELD = 0.25, 0.11, (0.93, 0.97)
-_CORES = 132  # of an H100; the trees find the steps of a device with others
+_CORES = 132  # of an H100; the trees learn the steps of other devices
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -29,7 +29,7 @@ Indices = npt.NDArray[np.intp]
 
 @dataclass
 class Server:
-    """Measures rows: tells the durations of those it is asked for, and remembers which they are."""
+    """Measures rows: returns the durations of requested ones, and remembers which they are."""
 
     _latency_ms: Floats
     budget: int
@@ -37,28 +37,28 @@ class Server:
     is_judged: bool = False
 
     def ask(self, rows: Indices) -> Floats:
-        """Their durations in us. PermissionError beyond the budget of distinct rows, and once the
-        others were looked at."""
+        """Return their durations in us. PermissionError beyond the budget of distinct rows, and
+        after the evaluation."""
         if self.is_judged:
-            raise PermissionError("rows asked for after the others were looked at")
+            raise PermissionError("rows requested after the others were read")
         asked = np.union1d(self.asked, rows)
         if len(asked) > self.budget:
-            raise PermissionError(f"{len(asked)} rows asked for, {self.budget} may be")
+            raise PermissionError(f"{len(asked)} rows requested, at most {self.budget} allowed")
         self.asked = asked
         return self._latency_ms[rows] * 1e3
 
     def errors(self, told: Floats) -> tuple[Indices, Floats]:
-        """The rows never asked, and what was told of each over what it takes, as a logarithm. For
-        the judge, after the last question."""
+        """Return the unrequested rows, and the logarithm of estimate over duration of each. For the
+        evaluation, after the last request."""
         self.is_judged = True
         rest = np.setdiff1d(np.arange(len(self._latency_ms)), self.asked)
         return rest, told[rest] - np.log(self._latency_ms[rest] * 1e3)
 
 
 def table_of(path: Path, dtype: str, every: int = 1) -> tuple[Points, Floats]:
-    """The shapes of a slice, and their latencies in ms; rows without a positive, finite latency
-    and repeated shapes are left out. Of the values of each axis only `every` second, third ... is
-    kept: of one in two, an eighth of the rows."""
+    """Return the shapes of a slice, and their latencies in ms; rows without a positive, finite
+    latency and repeated shapes are excluded. Of the values of each axis only `every` second, third
+    ... is kept: of one in two, an eighth of the rows."""
     rows = pd.read_parquet(path)
     rows = rows[rows["gemm_dtype"] == dtype]
     rows = rows[np.isfinite(rows["latency"]) & (rows["latency"] > 0)]
@@ -73,7 +73,7 @@ def table_of(path: Path, dtype: str, every: int = 1) -> tuple[Points, Floats]:
 def learn(
     points: Points, server: Server, tolerance: float, seed: int = 0
 ) -> tuple[Estimate, Floats]:
-    """What the model tells of every row, with half-widths of 95 %, within the server's budget, in
+    """Return the estimates of every row, with half-widths of 95 %, within the server's budget, in
     the rounds in which a campaign measures."""
     checks = np.zeros(len(points), bool)
     budget = PointBudget(server.budget)
@@ -91,8 +91,8 @@ def learn(
 def judge(
     points: Points, latency_ms: Floats, *, share: float, tolerance: float, seed: int = 0
 ) -> dict[str, object]:
-    """How far what was learnt is off on the rows never asked, how many of its intervals hold, and
-    of how many it says itself that they are not known as well as tolerated."""
+    """Return the errors on the unrequested rows, the coverage of its intervals, and the number of
+    rows whose interval exceeds the tolerance."""
     server = Server(latency_ms, int(share * len(points)))
     found, widths = learn(points, server, tolerance, seed)
     rest, error = server.errors(found.log_us)
@@ -116,9 +116,9 @@ def judge(
 
 
 def twins_p95(points: Points, latency_ms: Floats) -> float | None:
-    """How far a row lies from the median of its twins, at p95: the rows of the same n and k with
-    an m of the same eight, up to 16. No tile tells them apart, so whoever knows all rows but one
-    knows that one no better: what is left is noise. None where there are none."""
+    """Return the difference of a row from the median of its twins, at p95: the rows of the same n
+    and k with an m of the same eight, up to 16. They have the same tiles, so the difference is
+    noise, which no model can predict. None if there are none."""
     m, n, k = points.axes.T
     few = m <= 16
     rows = pd.DataFrame({"n": n, "k": k, "eight": (m - 1) // 8, "log": np.log(latency_ms)})[few]
@@ -128,7 +128,7 @@ def twins_p95(points: Points, latency_ms: Floats) -> float | None:
 
 
 def _off_others(logs: Floats) -> Floats:
-    """How far each is from the median of the others, of at least three."""
+    """Return the difference of each from the median of the others, of at least three."""
     others = ([*logs[:at], *logs[at + 1 :]] for at in range(len(logs) if len(logs) > 3 else 0))
     return np.array([log - np.median(rest) for log, rest in zip(logs, others, strict=False)])
 
@@ -137,7 +137,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("file", type=Path, metavar="FILE.parquet")
     parser.add_argument("--dtype", required=True)
-    parser.add_argument("--share", type=float, default=_BAR_SHARE, help="rows that may be asked")
+    parser.add_argument("--share", type=float, default=_BAR_SHARE, help="share of rows to read")
     parser.add_argument("--tolerance", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

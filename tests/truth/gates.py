@@ -1,10 +1,10 @@
-"""Which slices of others' tables the gates stop, with the figures they decide by.
+"""Which slices of published tables the gates stop, with the figures of their decision.
 
     python -m tests.truth.gates [--hidden-us US] [--added-us US] FILE.parquet ...
 
 Files of ai-dynamo/aiconfigurator, `gemm_perf.parquet`: latency in ms by dtype, m, n, k. A slice is
 a dtype of a file; each of its kernels is judged as opmeter judges the measurements of a kernel type
-and dtype on one stack. Nothing is known of the device or of the dtype. One JSON line.
+and dtype on one stack. Device and dtype are unknown. Prints one JSON line.
 """
 
 import argparse
@@ -22,7 +22,7 @@ _DTYPE, _KERNEL = "gemm_dtype", "kernel_source"
 
 
 def curve_of(rows: pd.DataFrame) -> WorkCurve:
-    """The cases of a slice; those without a positive, finite latency are left out."""
+    """Return the cases of a slice; those without a positive, finite latency are excluded."""
     rows = rows[np.isfinite(rows["latency"]) & (rows["latency"] > 0)]
     m, n, k = (rows[name].to_numpy(float) for name in ("m", "n", "k"))
     return WorkCurve(
@@ -33,9 +33,9 @@ def curve_of(rows: pd.DataFrame) -> WorkCurve:
 
 
 def verdict(rows: pd.DataFrame) -> dict[str, object]:
-    """What the gate says of a slice: it is stopped where it says so of the kernels that make most
-    of its cases. Where most are of kernels that it cannot tell, they are judged as one. Figures are
-    those of the largest kernel that decided; none where it cannot tell."""
+    """Return the verdict on a slice: it is stopped if the kernels of most of its cases are. If most
+    are of undecided kernels, they are judged as one. Figures are those of the largest decided
+    kernel; none if there is none."""
     kernels = rows.groupby(_KERNEL, dropna=False) if _KERNEL in rows else []
     found = [(len(part), str(name), find_hidden_work(curve_of(part))) for name, part in kernels]
     if 2 * sum(count for count, _, one in found if one) < len(rows):
@@ -57,8 +57,8 @@ def verdict(rows: pd.DataFrame) -> dict[str, object]:
 
 
 def judge(path: Path, *, hidden_us: float = 0.0, added_us: float = 0.0) -> list[dict[str, object]]:
-    """The verdict on each slice of a file, by dtype, with host time planted: a host delays each
-    launch until `hidden_us`, and `added_us` are added."""
+    """Return the verdict on each slice of a file, by dtype, with planted host time: a host delays
+    each launch until `hidden_us`, and `added_us` are added."""
     table = pd.read_parquet(path)
     table["latency"] = table["latency"].clip(lower=hidden_us / 1e3) + added_us / 1e3
     return [

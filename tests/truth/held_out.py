@@ -1,10 +1,10 @@
-"""How well queries interpolate: rows of a real table are left out, and asked for.
+"""The accuracy of interpolated queries: rows of a real table are held out, and queried.
 
     python -m tests.truth.held_out FILE.parquet --dtype D
 
 A file of ai-dynamo/aiconfigurator, `gemm_perf.parquet`: latency in ms by dtype, m, n, k. Of all
-rows, and then of all pairs of n and k, a tenth is left out of an index; a sample of them is asked
-for. One JSON line each.
+rows, and then of all pairs of n and k, a tenth is excluded from an index; a sample of them is
+queried. Prints one JSON line each.
 """
 
 import argparse
@@ -29,8 +29,8 @@ Mask = npt.NDArray[np.bool_]
 def judge(
     shapes: npt.NDArray[np.int64], mean_us: Floats, held: Mask, seed: int = 0
 ) -> dict[str, float]:
-    """Errors and coverage of queries for a sample of the held rows (m, n, k), as shares; `missed`
-    is the share without a duration."""
+    """Return errors and coverage of queries for a sample of the held-out rows (m, n, k), as shares;
+    `missed` is the share without a duration."""
     data = products_index(shapes[~held], mean_us[~held].tolist(), reach=0.0)
     version = Version(PATH, Index(memoryview(data), key="held out"))
     asked = np.random.default_rng(seed).permutation(np.flatnonzero(held))[:_ASKED]
@@ -58,7 +58,7 @@ def held_rows(shapes: npt.NDArray[np.int64], seed: int = 0) -> Mask:
 
 
 def held_weights(shapes: npt.NDArray[np.int64], seed: int = 0) -> Mask:
-    """All rows of a tenth of the pairs of n and k."""
+    """Return all rows of a tenth of the pairs of n and k."""
     _, pair = np.unique(shapes[:, 1:], axis=0, return_inverse=True)
     held: Mask = (np.random.default_rng(seed).random(int(pair.max()) + 1) < _SHARE)[pair]
     return held

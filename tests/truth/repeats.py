@@ -1,15 +1,14 @@
-"""Whether intervals hold a second session, on operators that others measured twice.
+"""Coverage of intervals by a second session, on operators that others measured twice.
 
     python -m tests.truth.repeats --fit DIR --judge DIR
 
-The files of a folder are those of microsoft/vidur, `data/profiling/compute/{device}/{model}/`.
-Each is a stack; a (token count, tensor-parallel size) that a file holds twice was measured in two
-sessions. What the files of `--fit` tell becomes the prior of those of `--judge`, which show only
-their first sessions. Where both are one folder, random halves of its files judge the others, twenty
-times, and the pairs of all splits together meet the bar or miss it; `splits_met` counts the single
-splits that meet it. Of two folders there is one split, which may miss the bar by chance, as most of
-those do.
-One JSON line; exit 1 where a bar is missed.
+The files of a folder are those of microsoft/vidur, `data/profiling/compute/{device}/{model}/`. Each
+is a stack; a (token count, tensor-parallel size) that occurs twice in a file was measured in two
+sessions. The variances of the files of `--fit` become the prior of those of `--judge`, which show
+only their first sessions. If both are one folder, random halves of its files judge the others,
+twenty times, and the pairs of all splits together meet the limit or miss it; `splits_met` counts
+the single splits that meet it. Two folders give one split, which may miss the limit by chance, as
+most of those do. Prints one JSON line; exits with 1 if a limit is missed.
 """
 
 import argparse
@@ -28,7 +27,7 @@ from collector.quality.variance import VariancePrior, fit, learn, parts_of
 
 _REPEATS = 20
 _SPLITS = 20
-# The project's own prior was made of files like these: here nothing is known but what is fitted.
+# The project's own prior was made of files like these: here only the fitted prior is used.
 UNKNOWING = VariancePrior(
     ratio=0.5, tail_degrees=4, repeat_spread=0.01, device_spread=0.01, weight=1
 )
@@ -47,7 +46,8 @@ SHARES = (0.5, 0.8, 0.95)
 
 @cache
 def sessions_of(path: Path) -> tuple[SessionMeans, SessionMeans]:
-    """The first sessions of all cases of a file, and the second ones of those that have one."""
+    """Return the first sessions of all cases of a file, and the second ones of those that have
+    one."""
     table = pd.read_csv(path)
     again = table.groupby(_KEY).cumcount()
     return _means(table, again == 0), _means(table, again == 1)
@@ -104,7 +104,8 @@ def learnt_from(paths: Sequence[Path]) -> VariancePrior:
 
 
 def judged(paths: Sequence[Path], prior: VariancePrior) -> list[tuple[Floats, Floats]]:
-    """Of each file the pairs: how far apart they lie, and what each share's interval reaches."""
+    """Return the pairs of each file: their differences, and the half-width of each share's
+    interval."""
     found = []
     for path in paths:
         first, second = sessions_of(path)
@@ -118,8 +119,8 @@ def judged(paths: Sequence[Path], prior: VariancePrior) -> list[tuple[Floats, Fl
 
 
 def another_session(seen: Evidence, prior: VariancePrior) -> Floats:
-    """How far from each mean the interval reaches that another session on the same device keeps to,
-    a row for each of SHARES: both sessions have their own deviation."""
+    """Return the half-width of the interval for another session on the same device around each
+    mean, a row for each of SHARES: both sessions have their own deviation."""
     parts = parts_of(seen, fit(seen, prior))
     return np.array(
         [half_widths(2 * (parts.repeats + parts.session), parts.degrees, s) for s in SHARES]
@@ -151,8 +152,8 @@ def judge(fit_on: Sequence[Path], judge_on: Sequence[Path]) -> dict[str, object]
 
 
 def judge_halves(paths: Sequence[Path]) -> dict[str, object]:
-    """Random halves of the files, each judged by what the other tells; the pairs of all splits
-    together, and how far single splits lie apart, which few sessions make far."""
+    """Judge random halves of the files, each with the variances of the other; return the pairs of
+    all splits together, and the differences of single splits, which are large for few sessions."""
     found, shares, met = list[tuple[Floats, Floats]](), [], 0
     for split in range(_SPLITS):
         order = np.random.default_rng(split).permutation(len(paths))

@@ -1,15 +1,15 @@
-"""Whether intervals made of one run hold what other runs on this machine show.
+"""Coverage of the intervals of one run by other runs on this machine.
 
     python -m tests.truth.sessions [--runs 10] [--campaign quickstart] [--keep FOLDER]
     python -m tests.truth.sessions --judge FOLDER FOLDER ...
 
-Runs a campaign several times, each into a database of its own: a session, and the few cases that
-the campaign measures again by itself. The intervals of each database are held against the mean of
-the other runs' means, case by case. `--judge` does it with databases that are there. One JSON line:
-the share of the cases held, over all runs and of the least and the best run, the median half-width,
-where the variance came from, how far two runs lie apart, what all runs together would make of a
-prior of this kind of device, and of each run its seconds and the load of the machine before it.
-Exit 1 where the bar is missed: 90 to 98 %. It says something only where nothing else runs.
+Runs a campaign several times, each into a separate database: a session, and the few cases that the
+campaign repeats by itself. The intervals of each database are compared with the mean of the other
+runs' means, case by case. `--judge` uses existing databases. Prints one JSON line: the share of
+covered cases, over all runs and of the worst and the best run, the median half-width, the origins
+of the variance, the differences of two runs, the prior of this kind of device that all runs
+together give, and of each run its seconds and the load of the machine before it. Exits with 1 if
+the limit is missed: 90 to 98 %. The result is valid only on an idle machine.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from collector.store.opening import open_store
 BAR = (0.90, 0.98)
 WITHIN = 0.10
 
-# What next to nothing is known of, so that what is measured decides.
+# A prior with nearly no weight, so that the measurements decide.
 _UNKNOWING = VariancePrior(1.0, 3.0, repeat_spread=0.02, device_spread=0.02, weight=0.5)
 
 Session = Mapping[str, CaseInterval]
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def run(campaign: str, folder: Path) -> dict[str, float]:
-    """Run the campaign; how long it took, and the load of the machine before it."""
+    """Run the campaign; return its duration, and the load of the machine before it."""
     load, started = os.getloadavg()[0], time.monotonic()
     command = [sys.executable, "-m", "jobs.cli", "run", campaign, "--root", folder.as_uri()]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=sys.stderr)
@@ -78,7 +78,7 @@ def state_of(folder: Path) -> State:
 
 
 def told(states: Sequence[State]) -> dict[str, float]:
-    """The numbers of `data/variance.yaml` that the pairs of all runs' sessions tell."""
+    """Return the numbers of `data/variance.yaml` from the pairs of all runs' sessions."""
     (found,) = evidence_of_versions(join_all(states)).values()
     learnt = learn([found.evidence.pairs], _UNKNOWING)
     return {
@@ -90,7 +90,7 @@ def told(states: Sequence[State]) -> dict[str, float]:
 
 
 def read(state: State) -> Session:
-    """What a database shows of each case that has an interval."""
+    """Return what a database shows of each case that has an interval."""
     ((version, told),) = intervals_of(state).items()
     best = best_rows(state, version, suspects=told.suspects)
     rows = zip(*(best[name].to_pylist() for name in ("case", "measurement", "good")), strict=True)
@@ -98,7 +98,7 @@ def read(state: State) -> Session:
 
 
 def judge(sessions: Sequence[Session]) -> dict[str, object]:
-    """How many intervals of each session hold the mean of the others' means."""
+    """Return how many intervals of each session cover the mean of the others' means."""
     cases = sorted(set.intersection(*(set(session) for session in sessions)))
     held = np.array([_held(cases, session, _others(sessions, session)) for session in sessions])
     shares = held.mean(axis=1)
@@ -132,8 +132,8 @@ def _held(cases: Sequence[str], session: Session, others: Sequence[Session]) -> 
 
 
 def _repeatability(cases: Sequence[str], sessions: Sequence[Session]) -> dict[str, float]:
-    """Over all pairs of runs: the share of cases within 10 % of each other, and how far they lie
-    apart."""
+    """Return, over all pairs of runs, the share of cases within 10 % of each other, and their
+    differences."""
     means = np.array([[session[case].mean_us for case in cases] for session in sessions])
     apart = np.concatenate(
         [np.abs(np.log(means[a] / means[b])) for a, b in combinations(range(len(means)), 2)]

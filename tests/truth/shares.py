@@ -1,8 +1,8 @@
-"""`python -m tests.truth.shares [FOLDER]`: what part of the device time of real profiles can be
-measured, on an NPU and on a cpu, and what cannot, with its rule.
+"""The part of the device time of real profiles that can be measured, on an NPU and on a cpu, and
+the rest with its rules: `python -m tests.truth.shares [FOLDER]`.
 
-FOLDER holds profiles, a file or a run each; without it OPMETER_TEST_PROFILES names it. Shares are
-of the compute time of rows whose inputs a profiler told, unless said otherwise.
+FOLDER has profiles, a file or a run each; without it OPMETER_TEST_PROFILES names it. Shares are of
+the compute time of rows with recorded inputs, unless stated otherwise.
 """
 
 import os
@@ -19,13 +19,13 @@ from collector.ops.registry import find
 from collector.profiles.discovery import find_profiles
 from collector.profiles.kernel_details import Profile, read_profile
 
-NAMED = 0.005  # of the compute time: what is larger and refused is named
+NAMED = 0.005  # of the compute time: larger refused cases are named
 _BACKENDS = ("npu", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What one rule keeps of one kernel type from being measured on an NPU."""
+    """The cases of one kernel type that one rule excludes from measuring on an NPU."""
 
     kernel_type: str
     rule: str
@@ -34,20 +34,20 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Measurable:
-    """Of one profile: rows and microseconds of compute and of communication, and of compute what
-    can be measured on each backend."""
+    """One profile: rows and microseconds of compute and of communication, and the part of compute
+    that can be measured on each backend."""
 
     name: str
     rows: int
     compute_us: float
-    unknown_us: float  # of inputs that no profiler told
+    unknown_us: float  # of inputs that the profiler did not record
     communication_us: float
     measurable_rows: dict[str, int]
     measurable_us: dict[str, float]
     refused: tuple[Refused, ...]
 
     def lines(self) -> Iterator[str]:
-        """The row of the table, and under it what is refused and takes long."""
+        """Print the row of the table, followed by the refused cases that take long."""
         whole = self.compute_us + self.communication_us
         told = "  ".join(
             f"{backend} {_percent(self.measurable_us[backend], self.compute_us)} of time, "
@@ -67,7 +67,7 @@ class Measurable:
 
 
 def measurable(name: str, profile: Profile) -> Measurable:
-    """How a profile's device time divides."""
+    """Return how a profile's device time divides."""
     timed = [(r, r.profile) for r in profile.records if r.profile is not None]
     rows, time = Counter[str](), defaultdict[str, list[float]](list)
     refused = defaultdict[tuple[str, str], list[float]](list)
@@ -93,7 +93,7 @@ def measurable(name: str, profile: Profile) -> Measurable:
 
 
 def profiles_in(folder: Path) -> Iterator[Measurable]:
-    """Each file of a folder by itself; those that are no profile at level 1 say why."""
+    """Yield each file of a folder separately; print why if one is not a profile at level 1."""
     for file in find_profiles([folder]):
         try:
             yield measurable(str(file.relative_to(folder)), read_profile([file]))

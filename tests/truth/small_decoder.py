@@ -1,8 +1,8 @@
 """A decoder of four layers on this CPU, each of whose kernels is called as a replay calls it.
 
-One step answers one token of each request: its keys and values lie there already, as they do in a
-cache. A kernel is filed as a profile of an NPU would, and takes as long as its operators, gaps
-between them excluded, which is how the cpu backend measures.
+One step computes one token of each request: its keys and values exist already, as in a cache. A
+kernel is recorded as a profile of an NPU would, and takes as long as its operators, gaps between
+them excluded, which is how the cpu backend measures.
 """
 
 import time
@@ -24,8 +24,8 @@ from collector.replay.kineto import operator_events
 
 LAYERS, HIDDEN, HEADS, INTERMEDIATE, VOCABULARY, KEYS = 4, 512, 8, 1408, 8192, 256
 _LABEL = "kernel "
-_MOST_TIMES = 10  # as many steps as are wanted
-_FEWEST = 5  # undisturbed ones that tell more than all of them
+_MOST_TIMES = 10  # as many steps as requested
+_FEWEST = 5  # undisturbed ones, preferred to all of them
 _DTYPES = {torch.float32: "FLOAT", torch.int64: "INT64", torch.int32: "INT32"}
 
 Run = Callable[[str, tuple[Any, ...], Sequence[Slot]], Any]
@@ -34,8 +34,8 @@ Run = Callable[[str, tuple[Any, ...], Sequence[Slot]], Any]
 @dataclass
 class Launches:
     """Kernels in their order: `told` calls one and keeps its record, `watched` only labels it, so
-    that as little as possible runs between two of them. What a single thread waited for a core
-    meanwhile is known, and no part of a kernel's time."""
+    that as little as possible runs between two of them. The time that a single thread waited for a
+    core is recorded, and not part of a kernel's time."""
 
     records: list[CaseRecord] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
@@ -43,7 +43,8 @@ class Launches:
     waits: ThreadWaits = field(default_factory=ThreadWaits)
 
     def told(self, kernel: str, args: tuple[Any, ...], more: Sequence[Slot] = ()) -> Any:
-        """What the kernel gives; `more` are inputs of its row that are no tensors of the call."""
+        """Return the result of the kernel; `more` are inputs of its row that are not tensors of the
+        call."""
         out = _call(kernel, args)
         self.records.append(_record(kernel, args, more, out))
         return out
@@ -59,7 +60,7 @@ class Launches:
 
 
 class SmallDecoder:
-    """Weights of FLOAT, each in memory of its own."""
+    """Return weights of FLOAT, each in separate memory."""
 
     def __init__(self, requests: int, seed: int = 0):
         draw = torch.Generator().manual_seed(seed)
@@ -85,7 +86,7 @@ class SmallDecoder:
         self.tokens = torch.randint(0, VOCABULARY, (requests,), generator=draw)
 
     def step(self, run: Run) -> Any:
-        """One forward pass: the next token of each request."""
+        """Run one forward pass: the next token of each request."""
         scalar = (Slot((1,), "INT64", "ND"),)
         x = run("GatherV2", (self.embedding, self.tokens), scalar)
         for layer in self.layers:
@@ -108,8 +109,8 @@ class SmallDecoder:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The launches of a step, in order, each as long as it took in the middle of so many profiled
-    steps; and the seconds of a step, with a profiler and without, in the middle of as many."""
+    """Return the launches of a step, in order, each with its median duration of this many profiled
+    steps; and the median seconds of as many steps, with a profiler and without."""
 
     launches: tuple[CaseRecord, ...]
     profiled: int
@@ -119,8 +120,8 @@ class Steps:
 
 
 def profiled_steps(decoder: SmallDecoder, steps: int) -> Steps:
-    """Runs steps until so many were undisturbed, as repeats of a case are: no thread waited for a
-    core that something else held. A machine that is never quiet gives fewer."""
+    """Run steps until this many were undisturbed, like repeats of a case: no thread waited for a
+    core that something else occupied. A machine that is never quiet gives fewer."""
     with torch.inference_mode():
         for _ in range(3):
             decoder.step(_plain)
@@ -153,8 +154,8 @@ def _of_step(record: CaseRecord, took_us: float) -> CaseRecord:
 
 
 def _undisturbed(step: Callable[[], object], wanted: int) -> dict[int, float]:
-    """The seconds of the steps that nothing disturbed, by their place among all; of all of them
-    where too few were to be had. What a single thread waited is known, and no part of its step."""
+    """Return the seconds of the undisturbed steps, by their position among all; of all of them if
+    too few were undisturbed. The time that a single thread waited is excluded."""
     waits = ThreadWaits()
     waits.begin()
     taken: dict[int, float] = {}
@@ -202,7 +203,7 @@ def _slot(tensor: Any) -> Slot:
 
 
 def _times_us(count: int, raw: Sequence[Any]) -> list[float]:
-    """How long each of so many launches took: the operators within its label."""
+    """Return the duration of each of this many launches: the operators within its label."""
     labels = {
         int(one.name().removeprefix(_LABEL)): (one.start_ns(), one.start_ns() + one.duration_ns())
         for one in raw

@@ -1,5 +1,5 @@
-"""What a quarter of a real table tells of the rest, as its script judges it: here of an eighth of
-the rows, of all of them in `whole_density.py`, which is run by its name."""
+"""The estimates of a real table from a quarter of it, as judged by their script: here of an eighth
+of the rows, of all of them in `whole_density.py`, which is run by its name."""
 
 import numpy as np
 import pytest
@@ -9,13 +9,13 @@ from tests.truth import density
 pytestmark = pytest.mark.slow
 
 
-def test_rows_never_asked_are_known_as_well_as_stated(truth):
+def test_unmeasured_rows_have_the_stated_error(truth):
     path = truth / "gemm" / "h200_sxm-trtllm-1.3.0rc20.parquet"
     found = density.judge(*density.table_of(path, "fp8", every=2), share=0.25, tolerance=0.05)
     assert found["is_met"], found
 
 
-def test_a_table_tells_by_its_twins_how_noisy_it_is(truth):
+def test_noise_of_a_table_is_estimated_from_equal_shapes(truth):
     """Of the same shapes on the same kind of device."""
     quiet, noisy = (
         density.twins_p95(*density.table_of(truth / "gemm" / f"h100_sxm-{name}.parquet", "fp8"))
@@ -24,7 +24,7 @@ def test_a_table_tells_by_its_twins_how_noisy_it_is(truth):
     assert quiet == pytest.approx(0.024, abs=0.002) and noisy == pytest.approx(0.164, abs=0.005)
 
 
-def test_a_server_tells_what_it_is_asked_within_its_budget_and_before_it_is_judged():
+def test_server_answers_within_its_budget_and_only_before_the_evaluation():
     server = density.Server(np.array([1.0, 2, 3, 4]), budget=2)
     assert server.ask(np.array([2])).tolist() == [3000]
     with pytest.raises(PermissionError):

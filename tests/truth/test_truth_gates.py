@@ -1,4 +1,4 @@
-"""What the gates stop of real tables, as their script judges them."""
+"""The slices of real tables that the gates stop, as judged by their script."""
 
 from dataclasses import replace
 
@@ -32,14 +32,14 @@ def slices(truth):
     return {(one["file"], one["dtype"]): one for one in found}
 
 
-def test_host_bound_slices_are_stopped_and_no_other(slices):
+def test_only_host_bound_slices_are_stopped(slices):
     stopped = {name: one for name, one in slices.items() if one["is_stopped"]}
     assert stopped.keys() == _HOST_BOUND, slices
     gates_of = {gate_of_outcome(Outcome.IMPLAUSIBLE, one["reason"]) for one in stopped.values()}
     assert gates_of == {"host time"}
 
 
-def test_the_bar_lies_far_from_both_kinds(slices):
+def test_threshold_is_far_from_both_kinds(slices):
     host = [one for name, one in slices.items() if name in _HOST_BOUND]
     others = [one for name, one in slices.items() if name not in _HOST_BOUND]
     shares = [[one["shown_share"] for one in kind] for kind in (host, others)]
@@ -49,7 +49,7 @@ def test_the_bar_lies_far_from_both_kinds(slices):
     assert max(bases[1]) * 1.9 < LONG_BASE_US < min(bases[0]) / 1.9, slices
 
 
-def test_host_time_planted_in_any_clean_kernel_is_found(truth):
+def test_planted_host_time_is_detected_in_any_clean_kernel(truth):
     for path in sorted((truth / "gemm").glob("*.parquet")):
         table = pd.read_parquet(path)
         for dtype, rows in table.groupby("gemm_dtype"):

@@ -1,5 +1,5 @@
-"""Queries for rows of real tables that were left out: as accurate as docs/evaluation/queries.md
-says, and with intervals that hold."""
+"""Queries for held-out rows of real tables: as accurate as docs/evaluation/queries.md states, with
+intervals that reach their coverage."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tests.truth import density, held_out
 pytestmark = pytest.mark.slow
 
 
-def test_rows_and_weights_left_out_are_interpolated_within_their_intervals(truth):
+def test_held_out_rows_and_weights_are_interpolated_within_their_intervals(truth):
     path = truth / "gemm" / "h200_sxm-trtllm-1.3.0rc20.parquet"
     covered = []
     for dtype, hold, most_p90 in (

@@ -1,4 +1,4 @@
-"""The stated shares of intervals on real sessions, as their scripts judge them."""
+"""The stated coverage of intervals on real sessions, as judged by their scripts."""
 
 import pandas as pd
 import pytest
@@ -8,7 +8,7 @@ from tests.truth import again, repeats
 pytestmark = pytest.mark.slow
 
 
-def test_intervals_hold_second_sessions_of_stacks_that_were_not_fitted(truth):
+def test_intervals_cover_second_sessions_of_unseen_stacks(truth):
     found = repeats.judge_halves(sorted((truth / "repeats").glob("*.csv")))
     assert found["is_met"], found
 
@@ -22,11 +22,11 @@ def tables(truth):
     )
 
 
-def test_intervals_hold_a_second_collection_of_a_table(tables):
+def test_intervals_cover_a_second_collection_of_a_table(tables):
     found = again.judge(*tables, repeats.UNKNOWING)
     assert found["is_met"], found
 
 
-def test_intervals_hold_where_a_few_cases_alone_were_measured_again(tables):
+def test_intervals_cover_if_only_a_few_cases_were_measured_again(tables):
     found = again.judge_blind(*tables, repeats.UNKNOWING)
     assert found["is_met"], found

@@ -1,4 +1,4 @@
-"""What runs on this machine tell of each other's intervals, as their script judges it."""
+"""The coverage of intervals between runs on this machine, as judged by their script."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.fast
 
 
 def played(spread, stated, runs=10, cases=200):
-    """Runs whose means differ by a spread, and that state another."""
+    """Return runs whose means differ by a spread, and that state another."""
     draw = np.random.default_rng(5)
     means = np.exp(spread * draw.standard_normal((runs, cases)))
     return [
@@ -22,14 +22,14 @@ def played(spread, stated, runs=10, cases=200):
     ]
 
 
-def test_intervals_that_know_the_spread_meet_the_bar():
+def test_intervals_with_the_true_spread_reach_their_coverage():
     found = judge(played(0.02, 2.1 * 0.02))
     assert found["is_met"] and 0.92 < found["held"] < 0.97
     assert found["two_runs"]["within"] > 0.99 and found["variance"] == {"band": 2000}
 
 
 @pytest.mark.parametrize("stated", [0.02, 0.2])
-def test_too_narrow_and_too_wide_ones_miss_it(stated):
+def test_too_narrow_and_too_wide_intervals_miss_their_coverage(stated):
     assert not judge(played(0.02, stated))["is_met"]
 
 

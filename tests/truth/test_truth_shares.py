@@ -1,4 +1,4 @@
-"""The table of what can be measured of real profiles; and of the real ones, where they are."""
+"""The table of the measurable share of profiles; and of the real ones, if available."""
 
 import os
 import re
@@ -20,7 +20,7 @@ GOALS = {
 }
 
 
-def test_time_is_divided_and_what_is_refused_is_named_with_its_rule(tmp_path, capsys):
+def test_time_is_divided_and_refused_cases_are_named_with_their_rule(tmp_path, capsys):
     start = 1764246877083
     rows = [
         Told(duration="60.0", start=f"{start}000.000"),
@@ -42,15 +42,15 @@ def test_time_is_divided_and_what_is_refused_is_named_with_its_rule(tmp_path, ca
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_nearly_all_of_a_real_run_s_compute_time_can_be_measured(name):
+def test_nearly_all_compute_time_of_a_real_run_can_be_measured(name):
     folder = Path(os.environ.get("OPMETER_TEST_PROFILES", "/nowhere")) / name
     if not folder.is_dir():
-        pytest.skip(f"{name} is not at hand: OPMETER_TEST_PROFILES names a folder of profiles")
+        pytest.skip(f"{name} is not available: OPMETER_TEST_PROFILES names a folder of profiles")
     for found in profiles_in(folder):
         assert found.measurable_us["npu"] >= GOALS[name] * found.compute_us
 
 
-def test_whatever_is_refused_of_a_real_profile_and_takes_long_is_named_in_the_docs():
+def test_slow_refused_kernels_of_real_profiles_are_named_in_the_docs():
     folder = Path(os.environ.get("OPMETER_TEST_PROFILES", "/nowhere"))
     if not folder.is_dir():
         pytest.skip("OPMETER_TEST_PROFILES names no folder of profiles")
@@ -67,7 +67,7 @@ def test_whatever_is_refused_of_a_real_profile_and_takes_long_is_named_in_the_do
 
 
 @pytest.mark.thorough
-def test_without_profiles_it_says_how_to_name_some(monkeypatch, capsys):
+def test_hint_is_printed_without_profiles(monkeypatch, capsys):
     monkeypatch.delenv("OPMETER_TEST_PROFILES", raising=False)
     assert main([]) == 0
     assert "OPMETER_TEST_PROFILES" in capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""Kernels that others measured in two sessions, as if the stack had been upgraded in between."""
+"""Kernels with published measurements in two sessions, as if the stack had been upgraded in
+between."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the tests of the test machinery share."""
+"""Fixtures of the tests of the test tools."""
 
 from tests.npu import conftest as of_npus
 

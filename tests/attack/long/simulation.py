@@ -1,7 +1,8 @@
-"""Very many plays, for hours: `nice python -m tests.attack.long.simulation [--plays 100000]`.
+"""Run very many simulations, for hours: `nice python -m tests.attack.long.simulation [--plays
+100000]`.
 
-Prints its figures after each few hundred, and every seed that broke a promise. With `--kept FILE`
-they are kept there, too, and whoever begins it again with that file goes on where it ended.
+Prints its figures after every few hundred, and every seed that broke an invariant. With `--kept
+FILE` they are stored there too, and the next run with that file continues after them.
 """
 
 import argparse
@@ -21,7 +22,7 @@ _FIGURES = ("virtual_s", "steps", "calls", "shards", "commits")
 
 @dataclass
 class Tally:
-    """What was played so far; `following` is the seed that is next."""
+    """The figures so far; `following` is the next seed."""
 
     following: int
     took_s: float = 0.0
@@ -30,7 +31,7 @@ class Tally:
     broken: list[int] = field(default_factory=list)
 
     def play(self, end: int, processes: int) -> None:
-        """The next portion."""
+        """Run the next portion."""
         began, seeds = time.monotonic(), range(self.following, min(self.following + _AT_ONCE, end))
         figures, scenes = Counter(self.figures), Counter(self.scenes)
         for one in played(seeds, processes):
@@ -57,7 +58,7 @@ def main() -> int:
     parser.add_argument("--plays", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=1_000_000, help="the first seed")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--kept", type=Path, help="a file of figures, to go on from")
+    parser.add_argument("--kept", type=Path, help="file of figures to continue")
     options = parser.parse_args()
     tally, end = Tally(options.first), options.first + options.plays
     if options.kept is not None and options.kept.exists():

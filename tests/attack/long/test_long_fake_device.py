@@ -1,5 +1,5 @@
-"""The fake CANN: how it is built, what it records of ATB, registered kernels and collectives, and
-how a launch may end a process."""
+"""The fake CANN: how it is built, its records of ATB, registered kernels and collectives, and how a
+launch may end a process."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def texts(log: Path) -> list[str]:
     return [call.text for call in read_calls(log)]
 
 
-def test_without_the_stubs_torch_npu_cannot_be_imported(fake: FakeCann):
+def test_torch_npu_cannot_be_imported_without_the_stubs(fake: FakeCann):
     env = environment(fake) | {"LD_LIBRARY_PATH": ""}
     done = run(env, "")
     assert done.returncode == 1
@@ -74,7 +74,7 @@ print("launches", sum(1 for line in open(__import__("os").environ["FAKE_CANN_LOG
 
 @dataclass(frozen=True)
 class Written:
-    """The calls that each part of a program made."""
+    """Return the calls that each part of a program made."""
 
     atb_and_registered: list[str]
     collectives: list[str]
@@ -82,7 +82,7 @@ class Written:
 
 @pytest.fixture(scope="module")
 def written(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """One program."""
+    """Run one program."""
     folder = tmp_path_factory.mktemp("written")
     log = folder / "log"
     env = environment(fake, log=log) | {"MEETING": str(folder / "meeting")}
@@ -95,7 +95,7 @@ def written(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory) -> Written
     return Written(*(calls[a:b] for a, b in pairwise(ends)))
 
 
-def test_atb_and_registered_kernels_are_written_down_in_order(written: Written):
+def test_atb_and_registered_kernels_are_recorded_in_order(written: Written):
     assert written.atb_and_registered == [
         "ATB ReshapeAndCacheParam(bf16[5,3,16]:ND, bf16[5,3,16]:ND, bf16[11,8,3,16]:ND, "
         "bf16[11,8,3,16]:ND, i32[5]:ND -> bf16[11,8,3,16]:ND, bf16[11,8,3,16]:ND)",
@@ -105,21 +105,21 @@ def test_atb_and_registered_kernels_are_written_down_in_order(written: Written):
     ]
 
 
-def test_collectives_are_written_down(written: Written):
+def test_collectives_are_recorded(written: Written):
     assert written.collectives == [
         "HCCL HcclAllReduce(bf16[32]:ND, 0, ranks=1)",
         "HCCL HcclBroadcast(bf16[32]:ND, 0, ranks=1)",
     ]
 
 
-def test_a_launch_may_crash_at_its_third_time_and_only_once(crashed_and_whole):
-    one, _ = crashed_and_whole
+def test_launch_crashes_once_at_the_configured_number(crashed_and_complete):
+    one, _ = crashed_and_complete
     launches = list(read_op_summary(_summary(one)))
     assert [x.op_type for x in launches] == ["Abs", "Neg", "Abs", "Neg", "Abs"]
 
 
-def test_launches_under_msprof_are_rows_that_last_as_the_truth_says(crashed_and_whole):
-    _, two = crashed_and_whole
+def test_launches_under_msprof_are_rows_with_simulated_durations(crashed_and_complete):
+    _, two = crashed_and_complete
     (log,) = two.glob("PROF_*/device_0/data/launches.txt")
     calls = read_calls(log)
     launches = list(read_op_summary(_summary(two)))
@@ -129,8 +129,8 @@ def test_launches_under_msprof_are_rows_that_last_as_the_truth_says(crashed_and_
 
 
 @pytest.fixture(scope="module")
-def crashed_and_whole(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory):
-    """The folders of two runs under msprof, in the first of which the third Neg crashes."""
+def crashed_and_complete(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory):
+    """Return the folders of two runs under msprof; in the first the third Neg crashes."""
     folder = tmp_path_factory.mktemp("crashed")
     faults = write_faults(folder / "faults.json", Fault("crash", kernel="Neg", nth=3, times=1))
     env = environment(fake, faults=faults)
@@ -142,7 +142,7 @@ def crashed_and_whole(fake: FakeCann, tmp_path_factory: pytest.TempPathFactory):
     return one, two
 
 
-def test_a_launch_may_hang_and_what_ran_before_is_exported_later(fake: FakeCann, tmp_path: Path):
+def test_launches_before_a_hang_are_exported_later(fake: FakeCann, tmp_path: Path):
     program = "\ntorch.abs(x)\ntorch.neg(x)\ntorch.npu.synchronize()\n"
     faults = write_faults(tmp_path / "faults.json", Fault("hang", call="aclnnNeg(bf16[4,8]"))
     command = ["msprof", f"--output={tmp_path}", sys.executable, "-c", PROGRAM + program]
@@ -163,7 +163,7 @@ def test_a_launch_may_hang_and_what_ran_before_is_exported_later(fake: FakeCann,
 
 
 @pytest.mark.slow
-def test_two_processes_may_build_at_once(fake: FakeCann, tmp_path: Path):
+def test_two_processes_may_build_concurrently(fake: FakeCann, tmp_path: Path):
     (tmp_path / fake.site.name).symlink_to(fake.site)
     program = (
         "from tests.npu.fakecann.build import build_fake_cann; print(build_fake_cann().libraries)"
@@ -183,18 +183,18 @@ def test_two_processes_may_build_at_once(fake: FakeCann, tmp_path: Path):
     )
 
 
-def test_what_is_built_once_comes_from_the_cache(fake: FakeCann, monkeypatch):
+def test_build_is_cached(fake: FakeCann, monkeypatch):
     monkeypatch.setattr(building, "_compile", None)
     assert build_fake_cann() == fake
 
 
-def test_a_machine_without_a_compiler_hears_what_to_install(monkeypatch):
+def test_machine_without_a_compiler_is_refused_with_the_packages_to_install(monkeypatch):
     monkeypatch.setattr(building.shutil, "which", lambda name: None)
     with pytest.raises(NoRecordingRuntime, match=r"gcc, g\+\+, nm, readelf.*apt-get install"):
         build_fake_cann()
 
 
-def test_a_machine_without_the_wheel_hears_the_command(monkeypatch, tmp_path):
+def test_machine_without_the_wheel_is_refused_with_the_command(monkeypatch, tmp_path):
     monkeypatch.setenv("OPMETER_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(

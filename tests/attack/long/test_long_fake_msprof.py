@@ -1,4 +1,4 @@
-"""The fake msprof: its command line, what it exports, and the faults that a test can order."""
+"""The fake msprof: its command line, its export, and the faults that a test can request."""
 
 import shlex
 import signal
@@ -44,24 +44,24 @@ def test_raw_cells_are_spelled_as_msprof_spells_them(msprof):
 
 
 @pytest.mark.parametrize(("cann", "name"), [("8.5.2", "Block Dim"), ("9.0.0", "Block Num")])
-def test_the_header_is_of_the_version_of_cann(msprof, cann, name):
+def test_header_depends_on_the_version_of_cann(msprof, cann, name):
     msprof(cann=cann)
     assert f",{name},Mix {name}," in msprof.files()[0].read_text()
     assert msprof.types() == kernels()
 
 
-def test_level_0_names_nothing(msprof):
+def test_level_0_has_no_names(msprof):
     msprof("--task-time=l0")
     assert set(msprof.types()) == {"N/A"}
     assert {launch.cells["Input Shapes"] for launch in msprof.launches()} == {"N/A"}
 
 
-def test_the_status_is_the_applications(msprof):
+def test_exit_status_is_that_of_the_application(msprof):
     assert msprof(status=7) == 7
     assert msprof.types() == kernels()
 
 
-def test_a_signal_ends_the_application_and_what_ran_is_exported(msprof):
+def test_signal_ends_the_application_and_its_launches_are_exported(msprof):
     program = APPLICATION.replace(
         "sys.exit(", "log.close(); import time; time.sleep(60); sys.exit("
     )
@@ -78,7 +78,7 @@ def test_a_signal_ends_the_application_and_what_ran_is_exported(msprof):
     assert msprof.types() == kernels([ADD])
 
 
-def test_an_application_may_be_named_by_an_option(msprof):
+def test_application_may_be_given_by_an_option(msprof):
     command = [sys.executable, str(msprof.folder / "application.py"), "0", ADD]
     assert (
         msprof.run(f"--output={msprof.folder / 'prof'}", f"--application={shlex.join(command)}")
@@ -98,17 +98,17 @@ def test_an_application_may_be_named_by_an_option(msprof):
         ["true"],
     ],
 )
-def test_a_wrong_command_line_is_refused(msprof, arguments):
+def test_invalid_command_line_is_refused(msprof, arguments):
     assert msprof.run(*arguments) == 1
     assert not (msprof.folder / "prof").exists()
 
 
-def test_without_launches_there_is_no_file(msprof):
+def test_run_without_launches_writes_no_file(msprof):
     assert msprof(calls=()) == 0
     assert msprof.files() == []
 
 
-def test_what_a_killed_run_left_is_exported_later(msprof):
+def test_launches_of_a_killed_run_are_exported_later(msprof):
     msprof.order(Fault("no_export", times=1))
     assert msprof(status=9) == 9
     assert msprof.files() == []
@@ -118,17 +118,17 @@ def test_what_a_killed_run_left_is_exported_later(msprof):
     assert msprof.types() == kernels()
 
 
-def test_nothing_can_be_exported_from_nothing(msprof):
+def test_export_without_a_run_fails(msprof):
     assert msprof.run("--export=on", f"--output={msprof.folder}") == 1
 
 
-def test_the_head_of_a_window_may_be_lost(msprof):
+def test_first_records_of_a_window_may_be_lost(msprof):
     msprof.order(Fault("lose_head", count=2))
     msprof()
     assert msprof.types() == kernels()[2:]
 
 
-def test_records_are_lost_by_a_share_that_a_seed_decides(msprof):
+def test_seed_determines_the_share_of_lost_records(msprof):
     many = (ADD,) * 400
     msprof.order(Fault("lose", share=0.25), seed=3)
     assert msprof(calls=many) == 0
@@ -141,7 +141,7 @@ def test_records_are_lost_by_a_share_that_a_seed_decides(msprof):
     assert [launch.start_ns for launch in msprof.launches()] == first
 
 
-def test_a_fault_strikes_only_the_kernel_call_and_number_it_names(msprof):
+def test_fault_affects_only_the_named_kernel_call_and_number(msprof):
     msprof.order(
         Fault("lose", kernel="Neg", nth=2),
         Fault("rename", call="aclnnAdd(", to="AddAiCore"),
@@ -150,7 +150,7 @@ def test_a_fault_strikes_only_the_kernel_call_and_number_it_names(msprof):
     assert msprof.types() == ["AddAiCore", "Neg", kernels()[2], "AddAiCore"]
 
 
-def test_a_fault_may_strike_once_over_all_runs(msprof):
+def test_fault_may_occur_once_over_all_runs(msprof):
     msprof.order(Fault("hide_shapes", kernel="Neg", times=1))
     msprof()
     msprof()
@@ -159,7 +159,7 @@ def test_a_fault_may_strike_once_over_all_runs(msprof):
     assert struck(msprof.faults) == ["fault-0.0"]
 
 
-def test_jitter_strays_by_no_more_than_its_share(msprof):
+def test_jitter_is_at_most_its_share(msprof):
     msprof.order(Fault("jitter", share=0.01))
     msprof(calls=(ADD,) * 50)
     truth = truth_us(parse_call(ADD), "Add")
@@ -168,7 +168,7 @@ def test_jitter_strays_by_no_more_than_its_share(msprof):
     assert all(abs(d - truth) <= 0.01 * truth + 0.001 for d in durations)
 
 
-def test_an_op_summary_may_come_in_slices(msprof):
+def test_op_summary_may_be_split_into_slices(msprof):
     msprof.order(Fault("slices", count=2), Fault("block", to="Num"))
     msprof()
     assert len(msprof.files()) == 2

@@ -1,4 +1,4 @@
-"""The proxy of the tests: what it passes on, and which requests its rules meet."""
+"""The proxy of the tests: which requests it forwards, and which its rules apply to."""
 
 import http.client
 
@@ -36,7 +36,7 @@ def test_a_watch_arrives_event_by_event(client, upstream):
     assert answer.read() == b"second\n"
 
 
-def test_an_answer_in_the_server_s_place(client, proxy, upstream):
+def test_rule_may_answer_in_place_of_the_server(client, proxy, upstream):
     proxy.add(Rule(Answer(503, b"busy"), method="GET|PUT", path="^/x"))
     assert ask(client, "GET") == (503, b"busy")
     assert ask(client, "PUT", "/x", b"body") == (503, b"busy")
@@ -45,14 +45,14 @@ def test_an_answer_in_the_server_s_place(client, proxy, upstream):
     assert [method for method, *_ in upstream.got] == ["PATCH", "GET"]
 
 
-def test_a_rule_may_want_a_header(client, proxy, upstream):
+def test_rule_may_require_a_header(client, proxy, upstream):
     proxy.add(Rule(Answer(501), method="PUT", header="If-None-Match"))
     assert ask(client, "PUT", "/x", b"1", **{"if-none-match": "*"})[0] == 501
     assert ask(client, "PUT", "/x", b"1") == (200, b"PUT 1")
     assert len(upstream.got) == 1
 
 
-def test_a_truncated_answer_ends_early(client, proxy):
+def test_truncated_response_ends_early(client, proxy):
     proxy.add(Rule(Truncate(5)))
     with pytest.raises(http.client.IncompleteRead) as raised:
         ask(client, "PUT", "/x", b"0123456789")
@@ -67,7 +67,7 @@ def test_a_truncated_answer_ends_early(client, proxy):
         (Rule(Answer(500), every=2, times=2), [200, 500, 200, 500, 200, 200]),
     ],
 )
-def test_a_rule_meets_the_first_or_every_so_many(client, proxy, rule, statuses):
+def test_rule_applies_to_the_first_or_every_nth_request(client, proxy, rule, statuses):
     proxy.add(rule)
     assert [ask(client, "GET")[0] for _ in statuses] == statuses
     assert [request.fault for request in proxy.requests] == [
@@ -75,7 +75,7 @@ def test_a_rule_meets_the_first_or_every_so_many(client, proxy, rule, statuses):
     ]
 
 
-def test_a_server_that_is_gone_looks_gone(client, proxy, upstream):
+def test_stopped_server_is_unreachable_through_the_proxy(client, proxy, upstream):
     assert ask(client, "GET")[0] == 200
     upstream.shutdown()
     upstream.server_close()

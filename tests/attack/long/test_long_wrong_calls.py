@@ -1,6 +1,6 @@
-"""Which wrong calls a machine without an NPU sees, layer by layer, and which only CANN would.
+"""Which wrong calls a machine without an NPU detects, layer by layer, and which only CANN would.
 
-So it is known what a green run of this tier does not say: aclnn's own checks are CANN's.
+This shows the limits of this tier: aclnn's own checks are those of CANN.
 """
 
 import json
@@ -54,7 +54,7 @@ def answers(fake: FakeCann, request, tmp_path_factory) -> tuple[str, dict[str, s
     return request.param, json.loads(out.read_text())
 
 
-def test_each_layer_refuses_what_it_can_see(answers):
+def test_each_layer_refuses_the_errors_it_can_detect(answers):
     device, said = answers
     refused = {name for name, error in said.items() if error}
     seen = {"meta": BY_META_ALONE, "npu:0": BY_ARGUMENT_CODE_ALONE}[device]
@@ -62,13 +62,13 @@ def test_each_layer_refuses_what_it_can_see(answers):
     assert set(said) - refused >= BY_CANN_ALONE
 
 
-def test_nineteen_calls_are_tried_and_twelve_are_seen_somewhere(answers):
+def test_twelve_of_nineteen_wrong_calls_are_detected(answers):
     somewhere = BY_SCHEMA | BY_BOTH | BY_META_ALONE | BY_ARGUMENT_CODE_ALONE
     assert set(answers[1]) == somewhere | BY_CANN_ALONE
     assert (len(answers[1]), len(somewhere)) == (19, 12)
 
 
-def test_a_refusal_says_what_is_wrong(answers):
+def test_refusal_names_the_error(answers):
     device, said = answers
     assert "'eps'" in said["unknown keyword"]
     assert "missing value for argument 'scale'" in said["missing argument"]

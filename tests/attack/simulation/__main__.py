@@ -1,4 +1,5 @@
-"""`python -m tests.attack.simulation --seed N [--trace]`: play one seed again, exactly."""
+"""Run one seed of the simulation again, exactly: `python -m tests.attack.simulation --seed N
+[--trace]`."""
 
 import argparse
 import gc
@@ -18,7 +19,7 @@ from tests.attack.simulation.mutants import MUTANTS, planted
 from tests.attack.simulation.play import play_seed
 from tests.attack.simulation.remembered import remembering
 
-_COLLECTED_EVERY = 50  # plays: each leaves half a megabyte of circles
+_COLLECTED_EVERY = 50  # simulations: each leaves half a megabyte of reference cycles
 
 
 def _tracer(options: argparse.Namespace, digest: "hashlib._Hash") -> Callable[[str], None] | None:
@@ -28,8 +29,8 @@ def _tracer(options: argparse.Namespace, digest: "hashlib._Hash") -> Callable[[s
 
 
 def _collecting(seeds: Sequence[int]) -> Iterator[int]:
-    """The seeds; objects that hold each other are looked for between plays, and not a thousand
-    times in each: a tenth of the time."""
+    """Run the seeds; garbage is collected between simulations and not a thousand times in each: a
+    tenth of the time."""
     gc.freeze()
     gc.disable()
     for number, seed in enumerate(seeds, 1):
@@ -40,13 +41,13 @@ def _collecting(seeds: Sequence[int]) -> Iterator[int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.attack.simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, action="append", help="play this one")
-    parser.add_argument("--seeds", help="play FIRST:END, without the end; - reads numbers")
+    parser.add_argument("--seed", type=int, action="append", help="simulate this seed")
+    parser.add_argument("--seeds", help="simulate FIRST:END, without END; - reads numbers")
     parser.add_argument("--trace", action="store_true", help="print every step")
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each seed")
     parser.add_argument("--digest", action="store_true", help="with --json: hash the trace")
     parser.add_argument("--fault", action="append", default=[], help="NAME=VALUE, as in faults.py")
-    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="with this mistake planted")
+    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="plant this defect")
     options = parser.parse_args()
     seeds = list(options.seed or ())
     if options.seeds == "-":
@@ -54,7 +55,7 @@ def main() -> int:
     elif options.seeds:
         first, _, end = options.seeds.partition(":")
         seeds += range(int(first), int(end))
-    pa.set_cpu_count(1)  # its threads are nobody's here, and gain nothing with tables so small
+    pa.set_cpu_count(1)  # its threads are not simulated, and save no time with tables so small
     failed, totals = 0, Counter()
     for seed in _collecting(seeds):
         began = time.monotonic()
@@ -69,7 +70,7 @@ def main() -> int:
                 break
         elif played.broken or len(seeds) == 1:
             took_s = time.monotonic() - began
-            print(f"seed {seed}: {played.broken or 'every promise was kept'}")
+            print(f"seed {seed}: {played.broken or 'no invariant was broken'}")
             print(f"  {played.scene}, {played.faults}, {took_s:.2f} s", flush=True)
     if not options.json and len(seeds) > 1:
         print(f"{len(seeds)} seeds, {failed} broken, {dict(totals)}")
@@ -77,11 +78,11 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is chance, too
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is random too
         arguments = [sys.executable, "-m", "tests.attack.simulation", *sys.argv[1:]]
         os.execve(sys.executable, arguments, os.environ | {"PYTHONHASHSEED": "0"})
     code = main()
     sys.stdout.flush()
-    # pyarrow was seen to abort while the interpreter is taken down, and then a play that kept every
-    # promise ends with -6.
+    # pyarrow was seen to abort while the interpreter shuts down, and then a simulation without a
+    # violation ends with -6.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""`opmeter run` on machines without a cluster, and `opmeter merge` beside it: the executor, its
+"""`opmeter run` on machines without a cluster, concurrently with `opmeter merge`: the executor, its
 workers and the merge are the real ones."""
 
 import tempfile
@@ -21,12 +21,12 @@ from tests.attack.simulation.storage import Depot
 from tests.attack.simulation.workers import starter
 
 _PATIENCE_S = 600.0
-# What whoever runs a campaign may be told, though nothing is wrong with it.
+# Errors that a user may get though nothing is wrong with the campaign.
 _FORESEEN = ("was just written by another run",)
 
 
 class Machine:
-    """One machine where people run campaigns, one command at a time."""
+    """One machine where users run campaigns, one command at a time."""
 
     def __init__(self, depot: Depot, node: Node, folder: Path):
         self.depot, self.node, self._folder = depot, node, folder
@@ -39,17 +39,17 @@ class Machine:
         return self.process is None or self.process.over.is_set()
 
     def is_final(self, name: str) -> bool:
-        """Whether the last run of a campaign was of what is wanted in the end."""
+        """Return whether the last run of a campaign had its final settings."""
         return name in self._final
 
     def run(self, wanted: Wanted, options: RunOptions, *, final: bool) -> None:
-        """The whole way: plan, measure here, merge."""
+        """Plan, measure here and merge."""
         if final:
             self._final.add(wanted.name)
         self._begin(f"run {wanted.name}", wanted.name, lambda p: self._run(p, wanted, options))
 
     def merge(self, wanted: Wanted, *, allow_missing: bool) -> None:
-        """`opmeter merge`, of all its plans."""
+        """Run `opmeter merge` for all plans of a campaign."""
         self._begin(
             f"merge {wanted.name}", wanted.name, lambda p: self._merge(p, wanted, allow_missing)
         )

@@ -1,6 +1,5 @@
-"""The API server of a play: objects with versions, and the requests that the
-real `jobs.kube.cluster` sends. What Kubernetes' own parts do to objects, they do here without
-requests."""
+"""The API server of a simulation: objects with versions, and the requests that the real
+`jobs.kube.cluster` sends. The actions of Kubernetes' own controllers need no requests here."""
 
 import json
 import re
@@ -23,7 +22,8 @@ _OF_CLUSTER = re.compile(r"/api/v1/(nodes|pods)")
 
 
 class ApiServer:
-    """`changed` are told which kind has changed; `created` of a Job, `asked` of every request."""
+    """`changed` is called with the kind that changed, `created` with each new Job, `asked` for
+    every request."""
 
     def __init__(self, world: World, faults: Faults):
         self.world, self.faults = world, faults
@@ -33,17 +33,17 @@ class ApiServer:
         self.away_until = 0.0
         self.changed: list[Callable[[str], None]] = []
         self.logs: dict[str, str] = {}
-        self.admission: Callable[[Object], None] = lambda job: None  # a webhook's, of Jobs
+        self.admission: Callable[[Object], None] = lambda job: None  # of a webhook, for Jobs
         self.others: Callable[[str], Object | None] = lambda path: None  # groups of others
         self._applied: dict[str, set[str]] = {}
         self._history: dict[str, deque[tuple[float, dict[str, Object]]]] = {
             kind: deque(maxlen=40) for kind in self.kinds
         }
         self._version = 0
-        self._written: dict[str, str] = {}  # by the version, of which there are no two
+        self._written: dict[str, str] = {}  # by the version, which is unique
 
     def put(self, kind: str, thing: Object) -> Object:
-        """Create or replace; old listings keep what they had."""
+        """Create or replace an object; old listings keep the old one."""
         self._version += 1
         metadata = {**thing["metadata"], "resourceVersion": str(self._version)}
         metadata.setdefault("uid", f"uid-{self._version}")
@@ -64,14 +64,15 @@ class ApiServer:
         self.put(kind, {**found, **new})
 
     def written(self, thing: Object) -> str:
-        """An object as JSON, which is the same at every request until it has another version."""
+        """Return an object as JSON, which is the same at every request until its version
+        changes."""
         version = thing["metadata"]["resourceVersion"]
         if version not in self._written:
             self._written[version] = json.dumps(thing)
         return self._written[version]
 
     def listed(self, kind: str, lag_s: float) -> dict[str, Object]:
-        """All of a kind, as it was so long ago."""
+        """Return all objects of a kind as they were some time ago."""
         found = self.kinds[kind]
         for when, older in reversed(self._history[kind]):
             if when <= self.world.now - lag_s:
@@ -80,13 +81,13 @@ class ApiServer:
         return found
 
     def delete_job(self, name: str) -> None:
-        """In the background: the Job is gone at once, its pods are told to end."""
+        """Delete a Job in the background: the Job is gone at once, and its pods begin to end."""
         uid = self.kinds["jobs"][name]["metadata"]["uid"]
         self.remove("jobs", name)
         self.world.after(self.world.chance.random() * 3.0, lambda: self._orphans(uid))
 
     def delete_pod(self, name: str, *, disrupted: bool = False) -> None:
-        """Tell a pod to end."""
+        """Request a pod to end."""
         pod = self.kinds["pods"].get(name)
         if pod is None or "deletionTimestamp" in pod["metadata"]:
             return
@@ -97,7 +98,7 @@ class ApiServer:
         self.change("pods", name, metadata={"deletionTimestamp": "now"}, status=status)
 
     def apply_job(self, name: str, body: Object) -> Object:
-        """What an earlier apply said and this one does not, goes."""
+        """Remove the fields that an earlier apply set and this one does not."""
         job = self.kinds["jobs"][name]
         notes = dict(job["metadata"].get("annotations") or {})
         said = body["metadata"].get("annotations") or {}
@@ -115,7 +116,7 @@ class ApiServer:
                 self.delete_pod(name)
 
     def owned_by_nobody(self) -> None:
-        """Jobs whose owner is gone go too."""
+        """Delete Jobs whose owner is gone too."""
         owners = {one["metadata"]["uid"] for one in self.kinds["configmaps"].values()}
         for name, job in list(self.kinds["jobs"].items()):
             references = job["metadata"].get("ownerReferences") or ()
@@ -138,7 +139,7 @@ class _Answer:
 
 
 class Client:
-    """What `kubernetes.client.ApiClient` is to `jobs.kube.cluster`: one request a call."""
+    """Replaces `kubernetes.client.ApiClient` of `jobs.kube.cluster`: one call is one request."""
 
     def __init__(self, server: ApiServer, process: Process):
         self._server, self._process = server, process
@@ -154,7 +155,7 @@ class Client:
         server, chance, faults = self._server, self._process.chance, self._server.faults
         server.world.pause(chance.random() * _CALL_S)
         if server.world.now < server.away_until:
-            raise urllib3.exceptions.ConnectTimeoutError("nobody answers")
+            raise urllib3.exceptions.ConnectTimeoutError("no response")
         if chance.random() < faults.api_errors:
             raise _refusal(chance.choice((429, 500, 503, 504)), "overloaded")
         value = self._do(method, path, dict(query_params), body)
@@ -269,13 +270,13 @@ def _matches(thing: Object, selector: str) -> bool:
 
 
 def made_by(pod: Object) -> str:
-    """The uid of a pod's Job."""
+    """Return the uid of a pod's Job."""
     (owner,) = pod["metadata"]["ownerReferences"]
     return str(owner["uid"])
 
 
 def _fields_match(thing: Object, selector: str) -> bool:
-    """Of phases and of what Events are about; other fields are not asked for here."""
+    """Field selectors by phase and by the object of an Event; no others are used."""
     for part in filter(None, selector.split(",")):
         key, _, value = part.partition("=")
         if key == "status.phase!" and thing.get("status", {}).get("phase") == value:

@@ -1,4 +1,4 @@
-"""Campaigns of a play: small ones, whose cases are told apart by their shapes."""
+"""The campaigns of a simulation: small ones, whose cases are distinguished by their shapes."""
 
 from dataclasses import dataclass, replace
 
@@ -32,7 +32,7 @@ MESSAGES = dict(zip(map(str, _MESSAGES), GANG_CASES, strict=True))
 
 @dataclass(frozen=True)
 class Wanted:
-    """A campaign as somebody wants it: `first` to `last` of the cases there are."""
+    """A campaign with the settings that a user requests: the cases from `first` to `last`."""
 
     name: str
     first: int
@@ -40,7 +40,7 @@ class Wanted:
     devices: int
     shards: int
     update: str = "missing-only"
-    gangs: int = 0  # how many cases of several ranks
+    gangs: int = 0  # number of cases of several ranks
 
     @property
     def cases(self) -> frozenset[str]:
@@ -55,13 +55,13 @@ class Wanted:
         return keys.source(self.name, sha256_hex(self.table))
 
     def edited(self) -> "Wanted":
-        """With a case more, where there is one; else with one less."""
+        """Return it with one case more if there is one, else with one less."""
         more = self.last < _MOST
         return replace(self, last=self.last + 1 if more else self.last - 1)
 
     @property
     def text(self) -> str:
-        """campaign.yaml. Small targets cut so many shards; small sessions cut those."""
+        """Return campaign.yaml. Small targets give many shards, small sessions split them."""
         target_s = max(0.01, 1.0 * (self.last - self.first) / self.shards)
         return (
             f"campaign: {self.name}\n"

@@ -1,4 +1,4 @@
-"""What runs in the pods of a played cluster: the real worker pod, merges, and probes."""
+"""The processes of the pods of a simulated cluster: the real worker pod, merges, and probes."""
 
 import tempfile
 import threading
@@ -23,7 +23,7 @@ from tests.attack.simulation.stage import Stage
 from tests.attack.simulation.workers import starter
 
 _PATIENCE_S = 600.0
-_GRAIN_S = 5.0  # between two looks of a pod's first process at its workers
+_GRAIN_S = 5.0  # interval at which the first process of a pod checks its workers
 _COMPONENT = "app.kubernetes.io/component"
 _KILLED = (137, "")
 
@@ -31,13 +31,13 @@ Result = Callable[[], tuple[int, str]]
 
 
 class Containers:
-    """Begins what a pod's Job asks for."""
+    """Start the process of a pod's Job."""
 
     def __init__(self, stage: Stage, server: ApiServer):
         self._stage, self._server = stage, server
 
     def start(self, pod: Object, node: Node) -> tuple[Process, Result]:
-        """A process on the node, and how it ends."""
+        """A process on a node, and how it ends."""
         component = pod["metadata"]["labels"][_COMPONENT]
         name = pod["metadata"]["name"]
         skewed = self._stage.faults.skewed
@@ -49,7 +49,7 @@ class Containers:
         return process, lambda: ends[0] if ends else _KILLED
 
     def _work(self, process: Process, pod: Object, node: Node) -> tuple[int, str]:
-        """`opmeter work`: all of it is the real one but for what starts its workers."""
+        """`opmeter work`: only the start of its workers is simulated."""
         start = starter(process, self._stage.depot, node, self._stage.meetings)
         with tempfile.TemporaryDirectory(dir=self._stage.folder) as scratch:
             task = task_of(_environment(pod, node) | {"TMPDIR": scratch})
@@ -75,7 +75,7 @@ class Containers:
         stop: threading.Event,
         left: Callable[[], Sequence[str]],
     ) -> None:
-        """Ranks for another pod: all of it is the real one but for the meeting."""
+        """Ranks for another pod: only the meeting is simulated."""
         check_stack(plan.stack, PlayedMachine(node, process).stack(plan))
         follow = follower(process, node, self._stage.meetings)
         follow_gang(store, wave, task.index, task.scratch, stop, left, follow)

@@ -1,5 +1,5 @@
-"""The machines of a play and their instruments: what is measured is known, so that what is
-published can be told true from false."""
+"""The machines of a simulation and their instruments: the true durations are known, so that
+published ones can be checked."""
 
 import errno
 import threading
@@ -21,7 +21,7 @@ from tests.attack.simulation.world import Killed
 
 STACK = Stack(device="CPU_played_2t", torch="2.13.0+cpu")
 _ROOM = 1 << 40
-# What may be wrong with a case: it fails so wherever it is measured.
+# Defects of a case: it fails in this way on every machine.
 _FATES = (
     Outcome.FAILED,
     Outcome.OOM,
@@ -34,14 +34,14 @@ _POISON, _KILLER = "poison", "killer"
 
 
 class Truth:
-    """What was measured, by the id of the measurement; and each case's fate, by the seed."""
+    """The measured durations by measurement id, and the outcome of each case by the seed."""
 
     def __init__(self, seed: int, faults: Faults):
         self.measured: dict[str, tuple[str, float]] = {}  # measurement -> case, mean
         self._seed, self._share = seed, faults.bad_cases
 
     def fate(self, case_id: str) -> str:
-        """How a case ends wherever it is measured; empty for a good one."""
+        """Return how a case ends on every machine; empty for a good one."""
         draw = int(sha256_hex(f"{self._seed} {case_id}".encode())[:12], 16)
         if draw % 10_000 >= self._share * 10_000:
             return ""
@@ -49,7 +49,7 @@ class Truth:
         return str(fates[draw // 10_000 % len(fates)])
 
     def mean_us(self, case_id: str, again: int) -> float:
-        """True of this case alone, and of this measurement of it."""
+        """Return the true duration of this case in this measurement."""
         base = 1000 + int(sha256_hex(case_id.encode())[:6], 16) % 100_000
         return base + (again % 1000) / 1024
 
@@ -58,8 +58,8 @@ class Truth:
 
 
 class Node:
-    """A machine. `trouble` is what is wrong with it: nothing, `device` (another one than the
-    plan's), `sessions` (none begins), `stuck` (a hang that nothing clears)."""
+    """A machine. `trouble` is its defect: none, `device` (another one than that of the plan),
+    `sessions` (none begins), `stuck` (a permanent hang)."""
 
     def __init__(self, name: str, truth: Truth, faults: Faults, trouble: str = ""):
         self.name, self.truth, self.faults, self.trouble = name, truth, faults, trouble
@@ -67,7 +67,7 @@ class Node:
 
 
 class PlayedMachine:
-    """A node as the worker on it sees it."""
+    """A node as its worker sees it."""
 
     def __init__(self, node: Node, process: Process):
         self._node, self._process = node, process
@@ -99,7 +99,7 @@ class PlayedMachine:
 
 
 class PlayedInstrument:
-    """Sessions that take virtual time, and end in every way that real ones do."""
+    """Sessions in virtual time that end in every way that real ones do."""
 
     def __init__(
         self,
@@ -113,11 +113,11 @@ class PlayedInstrument:
         self._stop, self._on_progress = stop, on_progress
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionResults:
-        """One session: its complete cases are answered, whatever ended it."""
+        """Run one session: its complete cases get results, however it ends."""
         world, chance, faults = self._process.world, self._process.chance, self._node.faults
         world.pause(1.0 + chance.random() * 4.0)
         if self._node.trouble == "stuck":
-            raise SessionStuck("its process does not go away")
+            raise SessionStuck("its process does not end")
         if self._node.trouble == "sessions":
             return self._ended(provenance, (), "exit 1", began=False)
         if chance.random() < faults.full_disk:
@@ -133,7 +133,7 @@ class PlayedInstrument:
             world.pause(0.5 + chance.random() * 5.0)
             fate = fates[case.record.case_id]
             if fate == _KILLER:
-                self._process.kill()  # the container's memory is at its end
+                self._process.kill()  # the container's memory is exhausted
                 raise Killed
             found.append(self._answer(case, provenance, fate))
             if fate in (Outcome.CRASHED, Outcome.HUNG):

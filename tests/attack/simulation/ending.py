@@ -1,4 +1,4 @@
-"""What must hold when all is said and done."""
+"""The conditions at the end of a simulation."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -23,7 +23,7 @@ from tests.attack.simulation.world import Violation
 
 
 class _Alone(Environment):
-    """Nobody waits for this store, so that threads that read it would only be begun and ended."""
+    """This store has no latency: threads that read it would only be started and ended."""
 
     def map_concurrently(
         self, call: Callable[[Any], Any], items: Iterable[Any], threads: int
@@ -32,8 +32,8 @@ class _Alone(Environment):
 
 
 def check_end(stage: Stage) -> None:
-    """Every wanted case has its answer, the database is what its log says, and would be the same
-    if all of it were merged anew in another order. Raises Violation."""
+    """Check that every requested case has its result, the database agrees with its log, and merging
+    everything again in another order would give the same. Raises Violation."""
     with use_environment(_Alone()):
         _check(stage)
 
@@ -60,11 +60,12 @@ def _check_answers(stage: Stage, state: State) -> None:
             raise Violation(f"{wanted.name}: {len(missing)} cases without an answer")
     good = {case for case, answer in found.items() if answer.is_good}
     if good != stage.promises.shown():
-        raise Violation("the tree does not show the good answers, all of them and nothing else")
+        raise Violation("the tree does not show exactly the good answers")
 
 
 def _check_certificates(stage: Stage, state: State) -> None:
-    """Of every good measurement the numbers are the device's, and the raw record is there."""
+    """Check that the durations of every good measurement are those of the device, and that the raw
+    record exists."""
     table = state.measurements
     for row in table.filter(pc.equal(table["outcome"], "ok")).to_pylist():
         truth = stage.truth.measured.get(row["measurement"])
@@ -75,8 +76,8 @@ def _check_certificates(stage: Stage, state: State) -> None:
 
 
 def _due(store: Store, campaign: str, state: State) -> Iterator[tuple[str, int]]:
-    """The plans that were merged, and those of which a shard is committed that is in no version. Of
-    a plan whose every committed shard came with another one that has it, too, nothing is due."""
+    """Return the merged plans, and those with a committed shard that is in no version. A plan whose
+    committed shards were all merged with another plan needs no merge."""
     merged = {(plan.campaign, plan.number) for plan in state.plans}
     held, done = held_shards(state), committed_shards(store, campaign)
     for number in plan_numbers(store, campaign):
@@ -87,19 +88,19 @@ def _due(store: Store, campaign: str, state: State) -> Iterator[tuple[str, int]]
 
 
 def _check_order(stage: Stage, state: State) -> None:
-    """Merging all of it again changes nothing; merging it into an empty database gives the same
-    `state`, that of the newest version."""
+    """Check that merging everything again changes nothing, and merging it into an empty database
+    gives the same `state`, that of the newest version."""
     again = stored(stage.depot.objects)
     plans = [plan for name in stage.wanted for plan in _due(again, name, state)]
     if (
         merge_plans(again, plans, guard=CREATE, author="again", allow_missing=True).commit
         is not None
     ):
-        raise Violation("what was committed had not all been published")
+        raise Violation("not every commit was published")
     fresh = stored(stage.depot.objects, "campaigns/")
     stage.chance.shuffle(plans)
     middle = stage.chance.randrange(len(plans))
     for portion in filter(None, (plans[:middle], plans[middle:])):
         merge_plans(fresh, portion, guard=CREATE, author="anew", allow_missing=True)
     if content_hash(load_state(fresh, find_head(fresh))) != content_hash(state):
-        raise Violation(f"merged in the order {plans} the content is another")
+        raise Violation(f"merging in the order {plans} gives other content")

@@ -1,5 +1,5 @@
-"""What goes wrong in one play, and how often. Each seed draws its own few: where everything goes
-wrong at once, most of it hides the rest."""
+"""The faults of one simulation, and their rates. Each seed draws only a few: with all faults at
+once most of them hide the others."""
 
 from dataclasses import dataclass, fields
 from random import Random
@@ -7,38 +7,38 @@ from random import Random
 
 @dataclass
 class Faults:
-    """Shares are of calls, counts of the whole play, times in virtual seconds; 0 is never."""
+    """Shares are of calls, counts of the whole simulation, times in virtual seconds; 0 is never."""
 
-    unavailable: float = 0.0  # a call of the store that is not answered, without effect
-    refused: float = 0.0  # one that is refused, as while credentials are exchanged
-    lost_reply: float = 0.0  # a call that had its effect, and whose answer is lost
-    late_write: float = 0.0  # a write that fails, and takes effect a while later
+    unavailable: float = 0.0  # share of store calls that get no reply and have no effect
+    refused: float = 0.0  # share that is refused, as while credentials are rotated
+    lost_reply: float = 0.0  # share that has its effect, with a lost reply
+    late_write: float = 0.0  # share of failing writes that take effect later
     list_lag_s: float = 0.0  # how long a new object may be missing from listings
-    slow: float = 0.0  # a call that takes a hundred times as long
+    slow: float = 0.0  # share of calls that take a hundred times as long
     outages: int = 0  # of the store, for everyone or for one machine
-    rot: int = 0  # objects that change at rest
+    rot: int = 0  # objects that change in the store
     kills: int = 0  # of any process, at any call
     skewed: bool = False  # clocks that differ, in time and in speed
-    full_disk: float = 0.0  # a session that finds no room
-    session_dies: float = 0.0  # a session that ends outside of every case
-    lost_records: float = 0.0  # a case whose records the profiler lost
+    full_disk: float = 0.0  # share of sessions without enough disk space
+    session_dies: float = 0.0  # share of sessions that end outside of every case
+    lost_records: float = 0.0  # share of cases whose records the profiler lost
     bad_cases: float = 0.0  # the share of cases that crash, hang, fail or kill their worker
-    bad_nodes: float = 0.0  # the share of nodes that fail whatever they are given
-    api_errors: float = 0.0  # a call of the API server that is answered 429, 500 or 503
+    bad_nodes: float = 0.0  # the share of nodes on which everything fails
+    api_errors: float = 0.0  # share of calls that the API server answers with 429, 500 or 503
     api_lost_reply: float = 0.0
     api_lag_s: float = 0.0  # how old a listing of the API server may be
     api_outages: int = 0
     node_losses: int = 0
     drains: int = 0
-    wrong_image: int = 0  # times that the workers' image is another than the plan's
-    people: int = 0  # edits, wishes, pauses, cancels, merges by hand
-    queue: bool = False  # Kueue has the Jobs: suspends, admits and evicts
-    queue_acts: int = 0  # what happens to its queues, where there is one
-    gangs: int = 0  # cases of ranks in two pods; never drawn, so that seeds stay what they are
+    wrong_image: int = 0  # how often the image of the workers differs from that of the plan
+    people: int = 0  # edits, reruns, pauses, cancels, merges by a user
+    queue: bool = False  # Kueue manages the Jobs: suspends, admits and evicts
+    queue_acts: int = 0  # changes of its queues, if there is one
+    gangs: int = 0  # cases of ranks in two pods; never drawn, so that existing seeds do not change
 
     @classmethod
     def drawn(cls, chance: Random) -> "Faults":
-        """A few faults, each at a rate of its own."""
+        """Draw a few faults, each with its own rate."""
         found = cls()
         most = chance.choice((0, 2, 4, 8, 30))
         names = [*_RANGES]
@@ -49,12 +49,12 @@ class Faults:
         return found
 
     def set(self, name: str, value: str) -> None:
-        """Have one fault as somebody says it."""
+        """Return the faults with one set to a given value."""
         kind = type(getattr(self, name))
         setattr(self, name, kind(float(value)))
 
     def cease(self) -> None:
-        """From now on nothing goes wrong any more; what is broken already stays so."""
+        """Stop all faults; existing damage remains."""
         for field in fields(self):
             if field.name not in ("bad_cases", "skewed", "queue", "gangs"):
                 setattr(self, field.name, type(getattr(self, field.name))(0))

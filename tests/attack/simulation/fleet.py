@@ -1,4 +1,4 @@
-"""Many seeds, by several processes of this machine: the order of sets is fixed, as in a replay."""
+"""Run many seeds in several processes of this machine; the hash seed is fixed, as in a replay."""
 
 import json
 import os
@@ -14,8 +14,8 @@ _ROOT = Path(__file__).parents[3]
 
 
 def played(seeds: Sequence[int], processes: int, *more: str) -> Iterator[dict[str, Any]]:
-    """What each seed came to, as `python -m tests.attack.simulation --json` says it, in any order.
-    Raises RuntimeError where a process does not come to its end."""
+    """Yield the result of each seed as `python -m tests.attack.simulation --json` prints it, in any
+    order. Raises RuntimeError if a process does not finish."""
     with ExitStack() as ends:
         running = []
         for first in range(min(processes, len(seeds))):
@@ -31,13 +31,13 @@ def played(seeds: Sequence[int], processes: int, *more: str) -> Iterator[dict[st
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """Whoever has seen enough does not wait for the rest."""
+    """A caller that has seen enough does not wait for the rest."""
     process.kill()
     process.wait()
 
 
 def _begin(seeds: Sequence[str], more: Sequence[str], told: IO[str]) -> "subprocess.Popen[str]":
-    """Seeds are told on standard input: a command line holds only so many."""
+    """Seeds are passed on standard input: a command line is too short for them."""
     command = [sys.executable, "-m", "tests.attack.simulation", "--json", "--seeds", "-", *more]
     environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": str(_ROOT)}
     process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Gangs over several pods: how their pods meet in a play, and the sessions of their ranks.
+"""Gangs over several pods: how their pods meet in a simulation, and the sessions of their ranks.
 
-What leads and what follows them is the real code; in the place of sockets and torchrun stands a
-`Meeting`, which whoever is gone has left.
+The leader and its followers are the real code; a `Meeting` replaces sockets and torchrun. Pods that
+are gone have left it.
 """
 
 import threading
@@ -22,12 +22,13 @@ from tests.attack.simulation.process import Process
 
 _LOOK_S = 5.0
 _PORT = 2345
-_NO_PLAN: Any = None  # of a bench: nobody runs it
+_NO_PLAN: Any = None  # of a bench that is not run
 
 
 @dataclass
 class Meeting:
-    """One try of a gang to run its ranks: who leads it, and the pods that have come by number."""
+    """One attempt of a gang to run its ranks: its leader, and the pods that have joined, by
+    number."""
 
     lead: Process
     others: dict[int, Process] = field(default_factory=dict)
@@ -42,13 +43,13 @@ class Meeting:
         return {number for number, process in self.others.items() if not process.is_killed}
 
 
-Meetings = dict[str, Meeting]  # by the token of their place
+Meetings = dict[str, Meeting]  # by the token of their address
 
 
 @dataclass
 class Lead:
-    """The first pod of a gang: what `OverNodes` is to a real one, up to the ranks' first call.
-    `publish` leaves the place where the others look for it."""
+    """The first pod of a gang: replaces `OverNodes` up to the first call of the ranks. `publish`
+    stores the address where the others look for it."""
 
     process: Process
     pods: int
@@ -56,7 +57,8 @@ class Lead:
     publish: Callable[[MeetingAddress], None]
 
     def gather(self, stop: threading.Event) -> Meeting:
-        """A meeting with all pods there. Raises PeersUnreached, GangFailed when told to stop."""
+        """Return a meeting with all pods. Raises PeersUnreached, or GangFailed after a stop
+        request."""
         world = self.process.world
         deadline_s = world.now + GATHER_S
         while True:
@@ -85,13 +87,13 @@ class Lead:
             if meeting.failed:
                 raise PeersAway(meeting.failed)
             if self.process.world.now > deadline_s:
-                raise PeersAway("not all pods of a gang came")
+                raise PeersAway("not all pods of a gang connected")
             self.process.world.wait(meeting.over, _LOOK_S)
 
 
-class PlayedGang(PlayedInstrument):
-    """Sessions of ranks, in several pods where somebody leads: they end where one of these is gone,
-    and were none where nothing was measured by then. `begins` is told when the ranks do."""
+class SimulatedGang(PlayedInstrument):
+    """Sessions of ranks, in several pods if there is a leader. They end when one pod is gone, and
+    do not count if nothing was measured by then. `begins` is called when the ranks begin."""
 
     lead: Lead | None = None
     begins: Callable[[], None]
@@ -124,7 +126,7 @@ class PlayedGang(PlayedInstrument):
 
 
 class GangMachine(PlayedMachine):
-    """A node as a worker on it sees it that may lead gangs."""
+    """A node as a worker on it sees it, which may lead gangs."""
 
     lead: Lead | None = None
 
@@ -136,20 +138,20 @@ class GangMachine(PlayedMachine):
         stop: threading.Event,
         on_progress: OnProgress,
         start: StartRanks,
-    ) -> PlayedGang:
-        found = PlayedGang(self._node, self._process, scratch, stop, on_progress)
+    ) -> SimulatedGang:
+        found = SimulatedGang(self._node, self._process, scratch, stop, on_progress)
         found.lead = self.lead
         found.begins = lambda: start(GangWork(plan=_NO_PLAN), ranks, scratch)
         return found
 
 
 def start_played(work: GangWork, world: int, folder: Path) -> None:
-    """No ranks are started; that they would be is told."""
+    """Start no ranks; report that they would be started."""
     work.begins()
 
 
 def follower(process: Process, node: Node, meetings: Meetings) -> Callable[..., None]:
-    """What `meeting.follow` is to a real pod."""
+    """Replaces `meeting.follow` of a real pod."""
 
     def follow(place: MeetingAddress, number: int, name: str, folder: Path, tick: Tick) -> None:
         process.world.pause(process.chance.random())
@@ -163,7 +165,7 @@ def follower(process: Process, node: Node, meetings: Meetings) -> Callable[..., 
         try:
             while not meeting.over.is_set():
                 if not meeting.is_led:
-                    raise PeerLeft("whoever led is gone")
+                    raise PeerLeft("the leader has ended")
                 tick(0)
                 process.world.wait(meeting.over, _LOOK_S)
         finally:

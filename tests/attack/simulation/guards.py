@@ -1,4 +1,4 @@
-"""What must hold of a cluster after every step, seen from its objects."""
+"""Invariants of a cluster that hold after every step, checked on its objects."""
 
 import json
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ _COMPONENT = "app.kubernetes.io/component"
 
 
 class Guards:
-    """Told of every change of an object."""
+    """Called at every change of an object."""
 
     def __init__(self, stage: Stage, server: ApiServer):
         self._stage, self._server = stage, server
-        self._images_differ = bool(stage.faults.wrong_image)  # in this play, at some time
+        self._images_differ = bool(stage.faults.wrong_image)  # in this simulation, at any time
         server.changed.append(self._changed)
 
     def _changed(self, kind: str) -> None:
@@ -26,8 +26,8 @@ class Guards:
             self._check_waves()
 
     def _check_cap(self) -> None:
-        """No more pods of a campaign than it may have devices, but for those that end, or will as
-        soon as the cluster has noticed that their Job is gone."""
+        """Check that a campaign has no more pods than devices, except for pods that end, or will
+        end as soon as the cluster has noticed that their Job is gone."""
         held: dict[str, list[Object]] = {}
         jobs = {job["metadata"]["uid"] for job in self._server.kinds["jobs"].values()}
         for pod in self._server.kinds["pods"].values():
@@ -39,7 +39,7 @@ class Guards:
                 self._stage.world.broken(f"{name}: {len(pods)} pods, and {most} devices are wanted")
 
     def _with_work(self, campaign: str, pods: Sequence[Object]) -> int:
-        """How many of its pods have a shard that nobody has committed: the others end at once."""
+        """Return how many of its pods have an uncommitted shard: the others end at once."""
         objects = self._stage.depot.objects
         count = 0
         for pod in pods:
@@ -50,9 +50,8 @@ class Guards:
         return count
 
     def _check_waves(self) -> None:
-        """A quarantine never takes more than half of the nodes. (Where an image differs, those that
-        have it are avoided, too; and a gang keeps away from where it failed, while there are nodes
-        enough.)"""
+        """Check that at most half of the nodes are quarantined. (Nodes with another image are
+        avoided too; and a gang avoids nodes on which it failed, while there are enough nodes.)"""
         if self._images_differ:
             return
         nodes = len(self._server.kinds["nodes"])

@@ -1,6 +1,6 @@
-"""Kubernetes' Job controller, its scheduler and its garbage collector, as far as Jobs feel them:
-Indexed Jobs, a retry budget for each index, podFailurePolicy, suspension, replacement of pods that
-have failed and of none that still end."""
+"""Kubernetes' Job controller, its scheduler and its garbage collector, as far as they affect Jobs:
+Indexed Jobs, a retry budget per index, podFailurePolicy, suspension, replacement of failed pods but
+not of pods that still end."""
 
 import math
 
@@ -14,7 +14,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class JobController:
-    """Looks at every Job a moment after anything has changed."""
+    """Reconcile every Job shortly after any change."""
 
     def __init__(self, server: ApiServer):
         self._server = server
@@ -70,8 +70,8 @@ class JobController:
             self._server.change("jobs", name, status=status)
 
     def _is_over(self, job: Object, pod: Object) -> bool:
-        """Whether another pod may take its place: where it only may once it has failed, not yet
-        while it ends."""
+        """Return whether a pod may be replaced: not while it still ends, if replacement requires a
+        failed pod."""
         waits = job["spec"].get("podReplacementPolicy") == "Failed" or job["spec"]["suspend"]
         return has_ended(pod) or (not waits and "deletionTimestamp" in pod["metadata"])
 
@@ -104,7 +104,8 @@ class JobController:
             self._ends[uid] = ("Failed", "BackoffLimitExceeded", words)
 
     def _scale(self, job: Object, live: list[Object], over: set[int]) -> None:
-        """As many pods as may run, for the indexes that are left; the youngest go first."""
+        """Start as many pods as may run for the remaining indexes; the youngest are removed
+        first."""
         uid, spec = job["metadata"]["uid"], job["spec"]
         busy = {int(pod["metadata"]["labels"].get(INDEX, 0)) for pod in live}
         active = [pod for pod in live if "deletionTimestamp" not in pod["metadata"]]
@@ -134,7 +135,7 @@ class JobController:
         self._server.put("pods", pod)
 
     def _collect(self) -> None:
-        """Pods that were told to end, have ended, and are counted, go."""
+        """Remove pods that have ended and are counted."""
         jobs = {job["metadata"]["uid"] for job in self._server.kinds["jobs"].values()}
         for name, pod in list(self._server.kinds["pods"].items()):
             metadata = pod["metadata"]
@@ -145,7 +146,7 @@ class JobController:
 
 
 class Scheduler:
-    """Gives pods to nodes that have room for them."""
+    """Assign pods to nodes with free resources."""
 
     def __init__(self, server: ApiServer):
         self._server = server
@@ -174,7 +175,7 @@ class Scheduler:
                 self._server.change("pods", name, status={"conditions": [told]})
 
     def _repels(self, pod: Object, node: str) -> bool:
-        """Whether a pod may not be where one of those labels is."""
+        """Return whether a pod may not run next to one of those labels."""
         affinity = (pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}
         apart = [term["labelSelector"]["matchLabels"] for term in affinity.get(_REQUIRED, ())]
         return any(
@@ -219,7 +220,8 @@ def _age(pod: Object) -> str:
 
 
 def _action(job: Object, pod: Object) -> str:
-    """What the Job's podFailurePolicy makes of a failed pod: the first rule that fits."""
+    """Return the action of the Job's podFailurePolicy for a failed pod: the first rule that
+    fits."""
     rules = (job["spec"].get("podFailurePolicy") or {}).get("rules") or ()
     conditions = [c["type"] for c in pod["status"].get("conditions") or ()]
     statuses = pod["status"].get("containerStatuses") or ()

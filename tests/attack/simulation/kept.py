@@ -1,7 +1,8 @@
-"""Plays that once broke a promise, each with what it found. They are played in every run.
+"""Simulations that once broke an invariant, each with the defect it found. They run in every test
+run.
 
-What a seed draws changes with the simulation: what was found is also a test of its own beside the
-code that was mended.
+The draws of a seed change with the simulation, therefore each defect also has a test of its own
+next to the code that was fixed.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kept:
-    """`faults` are set beside those that the seed draws, as `--fault NAME=VALUE` does it."""
+    """`faults` are set in addition to those that the seed draws, as by `--fault NAME=VALUE`."""
 
     seed: int
     faults: tuple[str, ...]

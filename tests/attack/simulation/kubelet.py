@@ -1,5 +1,5 @@
-"""The nodes of a played cluster: what their kubelets start, end and tell, and what becomes of pods
-on one that is lost."""
+"""The nodes of a simulated cluster: what their kubelets start, end and report, and what happens to
+the pods of a lost one."""
 
 from collections.abc import Callable
 
@@ -11,12 +11,12 @@ from tests.attack.simulation.process import Process
 _GRACE_S = 120.0
 _SILENT_S, _EVICTED_S = 40.0, 300.0
 
-# A pod and its node -> a process, and what gives its exit code and last words once it is over.
+# A pod and its node -> a process, and the function that returns its exit code and last message.
 Start = Callable[[Object, Node], tuple[Process, Callable[[], tuple[int, str]]]]
 
 
 class Kubelet:
-    """One node's. While it is down nobody hears of its pods; `start` begins a container."""
+    """One node. While it is down its pods are not reported; `start` begins a container."""
 
     def __init__(self, server: ApiServer, node: Node, start: Start, cpu: int):
         self.node, self.is_up = node, True
@@ -34,7 +34,7 @@ class Kubelet:
         server.changed.append(self._wake)
 
     def lose(self, *, power: bool) -> None:
-        """The node is lost to the cluster; with its power what runs there ends, too."""
+        """Lose the node; without power its containers end too."""
         self.is_up = False
         if power:
             for _, process in self._running.values():
@@ -46,13 +46,13 @@ class Kubelet:
             return
         self.is_up = True
         self._server.change("nodes", self.node.name, status={"conditions": [_ready("True")]})
-        self._server.world.after(1.0, lambda: self._wake("pods"))  # what was given to it meanwhile
+        self._server.world.after(1.0, lambda: self._wake("pods"))  # requests in the meantime
         for name, pod in list(self._server.kinds["pods"].items()):
             if pod["spec"].get("nodeName") == self.node.name and not has_ended(pod):
                 self._server.world.after(1.0, lambda name=name: self._look(name))
 
     def drain(self) -> None:
-        """Let nothing in, and tell what is there to end."""
+        """Accept no pods, and end the existing ones."""
         self._server.change("nodes", self.node.name, spec={"unschedulable": True})
         for name, pod in list(self._server.kinds["pods"].items()):
             if pod["spec"].get("nodeName") == self.node.name:
@@ -62,7 +62,7 @@ class Kubelet:
         self._server.change("nodes", self.node.name, spec={"unschedulable": False})
 
     def _notice(self) -> None:
-        """The cluster misses the node's word, and later gives its pods up."""
+        """The cluster misses the heartbeat of the node, and later gives its pods up."""
         if not self.is_up:
             lost = {"conditions": [_ready("Unknown")]}
             self._server.change("nodes", self.node.name, status=lost)
@@ -93,7 +93,7 @@ class Kubelet:
         if pod is None or not self.is_up or has_ended(pod):
             return
         if "deletionTimestamp" in pod["metadata"]:
-            self._tell(name, 137, "")
+            self._report_end(name, 137, "")
             return
         uid = pod["metadata"]["uid"]
         process, result = self._start(pod, self.node)
@@ -107,7 +107,7 @@ class Kubelet:
         )
 
     def _look(self, name: str) -> None:
-        """End what is to end, and find what has ended while nobody looked."""
+        """End all pods that should end, and report those that ended while the node was down."""
         pod = self._server.kinds["pods"].get(name)
         if pod is None or not self.is_up or has_ended(pod):
             return
@@ -115,7 +115,7 @@ class Kubelet:
         if held is None:
             if pod["metadata"]["uid"] in self._begun and pod["status"]["phase"] == "Pending":
                 if "deletionTimestamp" in pod["metadata"]:
-                    self._tell(name, 137, "")
+                    self._report_end(name, 137, "")
                 else:
                     self._begun.discard(pod["metadata"]["uid"])
                     self._wake("pods")
@@ -131,10 +131,10 @@ class Kubelet:
         if not self.is_up or uid not in self._running:
             return
         name, _ = self._running.pop(uid)
-        self._tell(name, *result())
+        self._report_end(name, *result())
 
-    def _tell(self, name: str, code: int, words: str) -> None:
-        """How a container ended."""
+    def _report_end(self, name: str, code: int, words: str) -> None:
+        """Return how a container ended."""
         ended: Object = {"exitCode": code, "reason": "Error" if code else "Completed"}
         ended |= {"message": words} if words else {}
         status = {

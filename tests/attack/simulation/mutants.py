@@ -1,7 +1,6 @@
-"""Known mistakes, planted one at a time: a simulation that does not see them sees nothing.
+"""Known defects, planted one at a time: the simulation must detect each of them.
 
-Each takes the place of a piece of the code under test while a seed is played, and is what somebody
-might write there in good faith.
+Each replaces a piece of the code under test while a seed is simulated, and is a plausible error.
 """
 
 from collections.abc import Iterator
@@ -22,13 +21,13 @@ Patch = tuple[Any, str, Any]
 
 
 def _commit_over(store: Any, commit: commits.Commit) -> bool:
-    """Writes its commit, whoever was first: two merges at once, and one is lost."""
+    """Write its commit though another was first: two concurrent merges, and one is lost."""
     store.put(keys.commit(commit.number), commits.commit_to_json(commit))
     return True
 
 
 def _commit_twice(self: attempt.Attempt, *arguments: Any) -> Any:
-    """A worker that commits whatever others have committed."""
+    """A worker that commits a shard that others have committed."""
     try:
         return _COMMIT(self, *arguments)
     finally:
@@ -41,42 +40,42 @@ def _commit_twice(self: attempt.Attempt, *arguments: Any) -> Any:
 
 
 def _final_by_order(tried: Any) -> dict[str, str]:
-    """The first of what was tried answers, good or not."""
+    """The first try is the result, good or not."""
     return {m.case_id: m.measurement_id for m in reversed(list(tried))}
 
 
 def _final_forgets(tried: Any) -> dict[str, str]:
-    """Cases without a good measurement have no answer."""
+    """Cases without a good measurement have no result."""
     return dict(_FINAL(good for good in tried if good.is_good))
 
 
 def _no_difference(step: Any) -> bool:
-    """Publishes although nothing is new."""
+    """Publish although nothing is new."""
     return False
 
 
 def _quarantines_all(self: NodeFailures, nodes: Any) -> frozenset[str]:
-    """Where one node fails none is good enough."""
+    """If one node fails, none is used."""
     return frozenset(nodes) if self.against() else frozenset()
 
 
 def _everyone_at_once(job: Any, left: int) -> int:
-    """Each wave takes all that there is."""
+    """Each wave takes all shards."""
     return max(1, job.completions - 1)
 
 
 def _nothing_left(*arguments: Any, **more: Any) -> Iterator[Any]:
-    """Says that it is finished when nothing runs any more."""
+    """Report the campaign as finished when nothing runs any more."""
     yield Finish()
 
 
 def _as_many_as_left(claim: Any, left: int) -> int:
-    """A gang is narrowed as any Job."""
+    """Scale down a gang like any Job."""
     return _SHARE(replace(claim, job=replace(claim.job, gang=False)), left)
 
 
 def _waits_for_it(self: Any, job: Any) -> bool:
-    """A gang waits for a node that is lost."""
+    """A gang waits for a lost node."""
     return False
 
 
@@ -98,8 +97,8 @@ MUTANTS: dict[str, Patch] = {
 }
 
 
-# What a mistake wants to be seen soon: two merges at once are rare where nobody merges by hand.
-# And gangs are in no play that does not ask for them.
+# Settings that detect a defect soon: two merges at once are rare without merges by users.
+# And gangs occur only in simulations that request them.
 WANTED = {
     "a merge that writes over another's commit": ("people=20",),
     "a gang that is narrowed": ("gangs=4",),
@@ -109,7 +108,7 @@ WANTED = {
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """Let the code under test have this mistake."""
+    """Replace the code under test with this defect."""
     where, attribute, other = MUTANTS[name]
     with patch.object(where, attribute, other):
         yield

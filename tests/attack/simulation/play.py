@@ -16,7 +16,7 @@ from tests.attack.simulation.stage import Stage
 from tests.attack.simulation.world import Violation, World
 
 _NOISE_S = (60.0, 3600.0)
-_QUIET_S = 4 * 3600.0  # after which whoever is not done never will be
+_QUIET_S = 4 * 3600.0  # after which an unfinished simulation never ends
 _IN_CLUSTER = 0.7
 _MOST_STEPS = 400_000
 
@@ -26,7 +26,7 @@ Scene = Alone | InCluster
 
 @dataclass(frozen=True)
 class Played:
-    """What one seed came to; `broken` is empty where every promise was kept."""
+    """The result of one seed; `broken` is empty if every invariant held."""
 
     seed: int
     scene: str
@@ -42,7 +42,7 @@ class Played:
 def play_seed(
     seed: int, trace: Callable[[str], None] | None = None, changes: Sequence[str] = ()
 ) -> Played:
-    """Play a seed to its end, with some of its faults as `changes` say them (NAME=VALUE)."""
+    """Run a seed to its end, with some of its faults set by `changes` (NAME=VALUE)."""
     world = World(seed, trace)
     faults = Faults.drawn(world.chance)
     for name, _, value in (change.partition("=") for change in changes):
@@ -54,7 +54,7 @@ def play_seed(
     world.say(f"seed {seed}: {type(scene).__name__} {drawn} {list(stage.wanted.values())}")
     broken = ""
     try:
-        with _mistakes_told(world):
+        with _unexpected_errors_reported(world):
             _play(stage, scene)
             check_end(stage)
     except Violation as error:
@@ -91,11 +91,11 @@ def _play(stage: Stage, scene: Scene) -> None:
     limit_s = noise_s + _QUIET_S
     world.run(lambda: scene.is_done() or world.now > limit_s or world.steps > _MOST_STEPS)
     if not scene.is_done():
-        raise Violation(f"at {world.now:.0f} s and {world.steps} steps it has not come to its end")
+        raise Violation(f"not finished after {world.now:.0f} s and {world.steps} steps")
 
 
 def _misfortunes(stage: Stage, scene: Scene) -> list[tuple[Callable[[], None], int]]:
-    """What happens now and then, and how often in this play."""
+    """The events of a simulation, and their rates."""
     known = {
         "kills": stage.kill_one,
         "outages": stage.store_away,
@@ -106,16 +106,16 @@ def _misfortunes(stage: Stage, scene: Scene) -> list[tuple[Callable[[], None], i
 
 
 @contextmanager
-def _mistakes_told(world: World) -> Iterator[None]:
-    """Whatever is logged with a traceback was caught by somebody who had not foreseen it."""
+def _unexpected_errors_reported(world: World) -> Iterator[None]:
+    """A record with a traceback is an unexpected error that was caught."""
 
-    class Mistakes(logging.Handler):
+    class UnexpectedErrors(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.exc_info:
                 what = logging.Formatter().formatException(record.exc_info)
-                world.fail(Violation(f"a mistake was logged: {record.getMessage()}\n{what}"))
+                world.fail(Violation(f"error in the log: {record.getMessage()}\n{what}"))
 
-    handler, root = Mistakes(logging.ERROR), logging.getLogger()
+    handler, root = UnexpectedErrors(logging.ERROR), logging.getLogger()
     root.addHandler(handler)
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""A played process: threads that die together, and time and chance of its own."""
+"""A simulated process: threads that die together, with its own clock and random numbers."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,7 @@ _LONGEST_SKEW_S = 7200.0
 
 
 class Process:
-    """`speed` is how fast its clock runs; `grain_s` the least that a wait for an event takes."""
+    """`speed` is the rate of its clock; `grain_s` the shortest wait for an event."""
 
     def __init__(self, world: World, name: str, *, grain_s: float = 0.0, skewed: bool = False):
         self.world, self.name, self.grain_s = world, name, grain_s
@@ -49,15 +49,15 @@ class Process:
         return found
 
     def family(self) -> "list[Process]":
-        """It and its children."""
+        """Return it and its children."""
         return [self, *(p for child in self._children for p in child.family())]
 
     def end(self) -> None:
-        """Whatever threads are left are gone, as with any process."""
+        """All remaining threads end, as with any process."""
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL: from now on nothing of it has an effect."""
+        """SIGKILL: from now on it has no effect."""
         if self.is_killed:
             return
         self.is_killed = True
@@ -70,12 +70,12 @@ class Process:
 
     @contextmanager
     def surroundings_of_its_own(self) -> Iterator[None]:
-        with use_environment(_Played(self)):
+        with use_environment(_SimulatedEnvironment(self)):
             yield
 
 
-class _Played(Environment):
-    """Time and chance of one process."""
+class _SimulatedEnvironment(Environment):
+    """The clock and random numbers of one process."""
 
     def __init__(self, process: Process):
         self._process, self._world = process, process.world
@@ -102,7 +102,7 @@ class _Played(Environment):
     def map_concurrently(
         self, call: Callable[[Any], Any], items: Iterable[Any], threads: int
     ) -> list[Any]:
-        """Threads that finish in any order: one after the other in such an order."""
+        """Run threads that finish in any order one after the other, in a drawn order."""
         todo = list(enumerate(items))
         self._process.chance.shuffle(todo)
         found = [None] * len(todo)

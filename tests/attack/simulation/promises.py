@@ -1,6 +1,6 @@
-"""What must hold after every step, whatever goes wrong: the rules that protect data, looked at from
-outside. Nothing here believes what the code under test says of itself: objects are read as bytes,
-numbers are compared with what the played devices measured."""
+"""Invariants that hold after every step under all faults: the rules that protect data, checked from
+outside. Nothing here trusts the code under test: objects are read as bytes, durations are compared
+with those that the simulated devices measured."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from tests.attack.simulation.device import Truth
 from tests.attack.simulation.storage import Depot
 from tests.attack.simulation.world import World
 
-# Written once and never again, by whomever; everything else may be written anew.
+# Written once and never again by any process; everything else may be rewritten.
 _SEALED = re.compile(
     r"campaigns/[^/]+/(sources|plans|shards|waves|committed)/.*"
     r"|campaigns/[^/]+/attempts/.*/(raw/.*|part-.*|entry-.*|manifest\.json|log\.zst)"
@@ -27,13 +27,13 @@ _COMMIT = re.compile(r"db/commits/(\d+)\.json")
 _SAME_US = 5e-4  # closer than any two measurements of a case
 _DECIMALS_US = 6e-3
 _MESSAGE = "message_bytes"
-_SAME_SHARE = 1e-4  # to which a mean over sessions is told: five digits
+_SAME_SHARE = 1e-4  # the precision of a mean over sessions: five digits
 
 
 class Promises:
-    """Told of every change of the store; breaks the play at the first that must not be. `shapes`
-    tells the case of each spelling of input shapes, over all campaigns, and `messages` that of a
-    collective by its size."""
+    """Called at every change of the store; ends the simulation at the first violation. `shapes`
+    maps each spelling of input shapes to its case, over all campaigns, and `messages` the size of a
+    collective to its case."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Promises:
         self.rotten: set[str] = set()
         self.commits = self.shards = 0
         self._shown: dict[str, set[str]] = {}  # version path -> cases with a duration
-        self._finals: dict[str, set[str]] = {}  # case -> ids that committed manifests name
+        self._finals: dict[str, set[str]] = {}  # case -> ids in committed manifests
         depot.watch = self.changed
 
     def changed(self, verb: str, key: str, before: bytes | None, after: bytes | None) -> None:
@@ -68,13 +68,14 @@ class Promises:
         return json.loads(self._depot.objects[key])
 
     def _shard_committed(self, campaign: str, shard: str, key: str) -> None:
-        """What a commit names is there, and every case of the shard has one final outcome."""
+        """Check that the objects of a commit exist, and every case of the shard has one final
+        outcome."""
         self.shards += 1
         commit = self._json(key, "the store")
         stored = commit["manifest"]
         self._check_stored(stored, key)
         if stored["key"] in self.rotten:
-            return  # damaged between its writing and its commit, as a part may be below
+            return  # damaged between its write and its commit, as a part may be below
         manifest = self._json(stored["key"], key)
         table = f"campaigns/{campaign}/shards/{shard}.csv"
         wanted = {self._shapes[row[INPUT_SHAPES]] for row in _rows(self._depot.objects[table])}
@@ -83,7 +84,7 @@ class Promises:
             self._world.broken(f"{key}: {len(final)} final outcomes for {len(wanted)} cases")
         tried: dict[str, dict[str, str]] = {}
         if any(entry["part"]["key"] in self.rotten for entry in manifest["parts"]):
-            return  # damaged between its reading and its commit: its cases are planned anew
+            return  # damaged between its read and its commit: its cases are planned again
         for entry in manifest["parts"]:
             for item in (entry["part"], *entry["raw"]):
                 self._check_stored(item, stored["key"])
@@ -108,7 +109,8 @@ class Promises:
             self._world.broken(f"{named_by} names other bytes of {key}")
 
     def _published(self, number: int, key: str) -> None:
-        """A commit is the next one, names what is there, and shows nothing but the truth."""
+        """Check that a commit is the next one, its objects exist, and it shows only true
+        durations."""
         if number != self.commits + 1:
             self._world.broken(f"commit {number} follows commit {self.commits}")
         self.commits = number
@@ -135,7 +137,7 @@ class Promises:
                 self._check_stored({"key": name, "sha256": sha256}, key)
 
     def _tree(self, snapshot: str, files: Mapping[str, Any], key: str) -> None:
-        """Check files of a tree: they are there, and show nothing but the truth."""
+        """Check files of a tree: they exist, and show only true durations."""
         where = f"db/snapshots/{snapshot}/"
         for path, entry in files.items():
             self._check_stored({"key": where + path, "sha256": entry["sha256"]}, key)
@@ -144,7 +146,7 @@ class Promises:
                 self._shows(path.rsplit("/", 1)[0], list(map(self._told, rows)), key)
 
     def _told(self, row: Mapping[str, str]) -> tuple[str, str, float]:
-        """The case of a row, its duration, and how far that may be from what was measured."""
+        """Return the case of a row, its duration, and the tolerance."""
         if _MESSAGE in row:  # of a collective, in two decimals
             return self._messages[row[_MESSAGE]], row["Duration(us)"], _DECIMALS_US
         return self._shapes[row[INPUT_SHAPES]], row["Average Duration(us)"], _SAME_US
@@ -159,7 +161,7 @@ class Promises:
             shown.add(case)
             known = (self._truth.measured.get(m) for m in self._finals.get(case, ()))
             times_us = [t[1] for t in known if t and t[0] == case]
-            # Of several sessions of a case their mean is shown, in five digits.
+            # A case of several sessions shows their mean, in five digits.
             sessions = sum(t[0] == case for t in self._truth.measured.values())
             slack_us = same_us if sessions == 1 else max(same_us, _SAME_SHARE * float(said))
             least, most = (of(times_us, default=math.nan) for of in (min, max))
@@ -170,7 +172,7 @@ class Promises:
         self._shown[version] = shown
 
     def shown(self) -> frozenset[str]:
-        """The cases that have a duration."""
+        """Return the cases that have a duration."""
         return frozenset().union(*self._shown.values())
 
 

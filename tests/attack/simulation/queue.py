@@ -1,5 +1,5 @@
-"""A Kueue that has the Jobs of a played cluster: it suspends, admits, narrows, evicts and gives up,
-as the class does that the tests of the controller have of it."""
+"""A Kueue that manages the Jobs of a simulated cluster: it suspends, admits, evicts and gives up,
+using the class of the controller tests."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ _VERSION = f"{GROUP}/v1beta2"
 
 
 class Queue:
-    """Looks at every Job each few seconds, on copies, and applies what it changed."""
+    """Reconcile every Job every few seconds, on copies, and apply the changes."""
 
     def __init__(self, stage: Stage, server: ApiServer):
         self._stage, self._server = stage, server
@@ -71,7 +71,7 @@ class Queue:
         self._changed(self._kueue.step)
 
     def _changed(self, act: Callable[[], Any]) -> None:
-        """Do it on copies of the Jobs, in its own order, and apply what became of them."""
+        """Reconcile copies of the Jobs in its own order, and apply their changes."""
         there = self._server.kinds["jobs"]
         self.live = {name: _copy(there[name]) for name in [*self.live, *there] if name in there}
         act()

@@ -1,8 +1,8 @@
-"""What follows from its bytes alone is worked out once: in a play the same plan, part, campaign and
-version are read hundreds of times, by every process, and most of its time went there.
+"""Caches of values that follow from bytes alone: in a simulation the same plan, part, campaign and
+version are read hundreds of times by every process, which took most of its time.
 
-Each of these gives a value that nobody can change, or its own error anew. The bytes still come from
-the played store at every read, and are compared with their hashes there.
+Each function returns an immutable value, or raises its error again. The bytes still come from the
+simulated store at every read, and are compared with their hashes there.
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ _OF_BYTES: tuple[tuple[Any, str], ...] = (
     (plan_state, "read_shard"),
     (plan_state, "rows_of_part"),
     (plans, "plan_from_json"),
-    (worker, "_parser"),  # of nothing at all: a worker is a process of its own elsewhere
+    (worker, "_parser"),  # of nothing: a real worker is a separate process
 )
 _MOST = 512  # values of each, of some kilobytes
 
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """Let what is played remember them."""
+    """Let the code under test use these caches."""
     with ExitStack() as patches:
         for where, name in _OF_BYTES:
             known = lru_cache(_MOST)(getattr(where, name))

@@ -1,6 +1,6 @@
-"""The same of tables. One is known again by being the same object, which it is where it was read
-from the same bytes or joined of the same tables. What a version shows knows it by its content,
-too, since that is computed of it as it was made and as it was read.
+"""The same for tables. A table is recognised by its identity, which is kept if it was read from the
+same bytes or joined from the same tables. A shown version is recognised by its content too, since
+it is computed from the state as made and as read.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -25,14 +25,14 @@ _Which = Callable[..., Hashable]
 
 
 class Tables:
-    """What one play has worked out so far."""
+    """The cached values of one simulation."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, tuple[Any, Any]] = {}
         self._contents: dict[int, tuple[pa.Table, bytes]] = {}
 
     def known(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-        """Where each function is looked up, by what name, and what stands there in its place."""
+        """The module and name of each replaced function, and its replacement."""
         by: tuple[tuple[tuple[Any, ...], str, _Which], ...] = (
             ((snapshot,), "_table", lambda data, schema, key, path: (data, id(schema), key)),
             ((snapshot,), "parquet_bytes", self._of_file),
@@ -55,14 +55,14 @@ class Tables:
             given = tuple(_whole(one) for one in given)
             asked = (call, which(*given, **options))
             if asked not in self._found:
-                # What is given is held, so that no other object gets the identity of one.
+                # Arguments are kept alive, so that no other object gets their identity.
                 self._found[asked] = (_whole(call(*given, **options)), (given, options))
             return self._found[asked][0]
 
         return once
 
     def _shown(self, of: State, *, intervals: Any = None, **options: Any) -> Hashable:
-        """The tree of a state, whose intervals may be given: mostly they are its own."""
+        """Return the tree of a state, whose intervals may be given: mostly they are its own."""
         known = view.intervals_of(of) if intervals is None else intervals
         return (self._contents_of(of), id(known), *options.items())
 
@@ -90,12 +90,12 @@ def _bytes(lent: LentPairs) -> Iterator[bytes]:
 
 
 def _whole(one: Any) -> Any:
-    """What can be gone through once only, as what can be gone through again."""
+    """Make an iterator repeatable."""
     return tuple(one) if isinstance(one, Iterator) else one
 
 
 def _of_parts(plan: Any, attempt: Any, records: Iterable[Any], cases: Any) -> Hashable:
-    """The rows of a shard's parts, whose cases follow from the plan."""
+    """Return the rows of a shard's parts, whose cases follow from the plan."""
     final = frozenset(attempt.manifest.final.items())
     return (id(plan), attempt.key, attempt.parts, final, *map(id, records))
 

@@ -1,21 +1,21 @@
-"""Objects that change where they lie: a bit, a piece, all of it. Only where the system promises to
-survive it; what may rot and stop a campaign is another attack's matter (test_damaged_stores)."""
+"""Damage of stored objects: a bit, a piece, or all of it. Only objects whose damage the system must
+survive; the others are tested by test_damaged_stores."""
 
 import re
 from random import Random
 
 from tests.attack.simulation.storage import Depot
 
-# Hints and pictures: nothing is decided by them.
+# Hints and progress: no decision depends on them.
 _HINT = re.compile(r"db/HEAD\.json|campaigns/[^/]+/attempts/.*/(progress\.json|log\.zst)")
-# What attempts have left that nobody has committed is measured again.
+# Uncommitted objects of attempts are measured again.
 _LEFTOVER = re.compile(
     r"campaigns/([^/]+)/attempts/([^/]+)/.*(raw/|part-|entry-|session-|manifest\.json).*"
 )
 
 
 def rot_object(depot: Depot, chance: Random) -> str:
-    """Damage one object; its key, or nothing where there is none that may rot."""
+    """Damage one object; return its key, or None if there is none that may be damaged."""
     found = [key for key in sorted(depot.objects) if _may_rot(key, depot)]
     if not found:
         return ""
@@ -32,7 +32,7 @@ def _may_rot(key: str, depot: Depot) -> bool:
 
 
 def damaged(data: bytes, chance: Random) -> bytes:
-    """Other bytes than these."""
+    """Return other bytes than these."""
     kind = chance.choice(("bit", "cut", "empty", "foreign"))
     if kind == "bit" and data:
         place = chance.randrange(len(data))

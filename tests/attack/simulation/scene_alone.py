@@ -1,4 +1,4 @@
-"""A play without a cluster: people run campaigns on machines of theirs, and merge beside it."""
+"""A simulation without a cluster: users run campaigns on their machines, and merge concurrently."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ from tests.attack.simulation.alone import Machine
 from tests.attack.simulation.stage import Stage
 
 _EVERY_S = 150.0
-_CROWDS = 0.5  # the share of times that everybody merges at once
+_CROWDS = 0.5  # share of the times at which all users merge at once
 
 
 class Alone:
-    """Two to four machines; each command is begun again until the campaign is done."""
+    """Two to four machines; each command is repeated until the campaign is finished."""
 
     def __init__(self, stage: Stage):
         self._stage = stage
@@ -27,7 +27,7 @@ class Alone:
         return self._stage.is_quiet and self._done == set(self._stage.wanted)
 
     def misfortunes(self) -> dict[str, Callable[[], None]]:
-        """What else may happen here, by the fault that it is."""
+        """The other events here, by their fault."""
         return {"people": self._stage.edit}
 
     def be_quiet(self) -> None:
@@ -36,7 +36,7 @@ class Alone:
         self._done.clear()
 
     def _look(self) -> None:
-        """Whoever's machine is free does something."""
+        """Run the next command of a user whose machine is free."""
         stage = self._stage
         if self.is_done():
             return

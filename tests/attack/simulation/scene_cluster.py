@@ -1,5 +1,5 @@
-"""A play on a cluster: controllers that lead by turns, nodes, Jobs, and people who apply campaigns
-and change their minds."""
+"""A simulation of a cluster: controllers that take turns leading, nodes, Jobs, and users who apply
+and edit campaigns."""
 
 from collections.abc import Callable
 
@@ -72,14 +72,14 @@ class InCluster:
             self._controller(number)
 
     def is_done(self) -> bool:
-        """Every campaign says of itself that it is merged, as it is wanted now."""
+        """Return whether every campaign is marked as merged with its final settings."""
         if not self._stage.is_quiet:
             return False
         maps = self._server.kinds["configmaps"]
         return all(self._is_merged(maps.get(config_map_name(n))) for n in self._stage.wanted)
 
     def _is_merged(self, found: Object | None) -> bool:
-        """Read once a version: this is asked at every step."""
+        """Cached per version: this is called at every step."""
         if found is None:
             return False
         version = found["metadata"]["resourceVersion"]
@@ -93,13 +93,13 @@ class InCluster:
             "node_losses": self._lose_node,
             "drains": self._drain,
             "wrong_image": self._wrong_image,
-            "people": self._somebody_acts,
+            "people": self._user_acts,
             **(self._queue.misfortunes() if self._queue else {}),
         }
 
     def be_quiet(self) -> None:
-        """What people can mend they mend: what is paused goes on, what was taken off is applied,
-        and a campaign that had stopped for its image is launched again."""
+        """Users fix what they can: paused campaigns are resumed, deleted ones applied, and
+        campaigns that stopped for their image launched again."""
         self._server.away_until = 0.0
         if self._queue:
             self._queue.be_quiet()
@@ -113,7 +113,7 @@ class InCluster:
             self._annotate(name, **{PAUSED: None, LAUNCHED: self._token()})
 
     def _controller(self, number: int) -> None:
-        """One replica; where it dies another begins."""
+        """One replica; when it dies another begins."""
         stage = self._stage
         skewed = stage.faults.skewed
         process = Process(stage.world, f"controller-{number}", grain_s=_GRAIN_S, skewed=skewed)
@@ -140,7 +140,7 @@ class InCluster:
             run_forever(controller, election.hold, process.stop, interval_s=_LOOK_S)
 
     def _apply(self, name: str) -> None:
-        """`opmeter launch`, or `kubectl apply`: what controllers and others noted stays."""
+        """`opmeter launch`, or `kubectl apply`: annotations of controllers and others are kept."""
         wanted = self._stage.wanted[name]
         depot = self._stage.depot
         depot.objects.setdefault(wanted.source_key, wanted.table)
@@ -162,7 +162,7 @@ class InCluster:
                 "configmaps", held["metadata"]["name"], metadata={"annotations": said}
             )
 
-    def _somebody_acts(self) -> None:
+    def _user_acts(self) -> None:
         stage, chance = self._stage, self._stage.chance
         name = chance.choice(sorted(stage.wanted))
         what = chance.choice(_DEEDS)
@@ -214,7 +214,8 @@ class InCluster:
         stage.world.after(stage.chance.uniform(10.0, 1000.0), kubelet.uncordon)
 
     def _wrong_image(self) -> None:
-        """Another software than the plan's, on some nodes or on all, until somebody mends it."""
+        """Another software than that of the plan, on some nodes or on all, until a user fixes
+        it."""
         stage = self._stage
         some = stage.nodes if stage.chance.random() < 0.5 else stage.nodes[1:2]
         stage.world.say(f"IMAGE differs on {', '.join(node.name for node in some)}")

@@ -1,4 +1,4 @@
-"""What every play has: a world, a store, the truth of it, and promises that are watched."""
+"""The parts of every simulation: a world, a store, its true durations, and watched invariants."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +19,8 @@ _TROUBLES = ("device", "sessions", "stuck")
 
 @dataclass
 class Stage:
-    """`wanted` are the campaigns as people want them now, by name; `processes` those that chance
-    may kill."""
+    """`wanted` are the campaigns with their current settings, by name; `processes` those that may
+    be killed."""
 
     world: World
     faults: Faults
@@ -46,8 +46,8 @@ class Stage:
         return self.world.chance
 
     def draw_nodes(self, count: int, name: str) -> None:
-        """Machines; the first is always sound, so that there is an end, and so is the second where
-        a gang needs both."""
+        """Machines; the first is always intact, so that the simulation ends, and so is the second
+        if a gang needs both."""
         sound = 2 if self.faults.gangs else 1
         for number in range(count):
             is_bad = number >= sound and self.chance.random() < self.faults.bad_nodes
@@ -55,7 +55,7 @@ class Stage:
             self.nodes.append(Node(f"{name}{number}", self.truth, self.faults, trouble))
 
     def kill_one(self) -> None:
-        """Any process, at whatever it is doing."""
+        """Kill any process at any time."""
         alive = [p for process in self.processes for p in process.family() if not p.is_killed]
         self.processes = [p for p in self.processes if not p.is_killed]
         if alive:
@@ -64,7 +64,7 @@ class Stage:
             chosen.kill()
 
     def store_away(self) -> None:
-        """For everybody, or for one machine."""
+        """For all machines, or for one."""
         until = self.world.now + self.chance.choice((5.0, 60.0, 300.0, 1500.0))
         if self.chance.random() < 0.6:
             self.depot.away_until = until
@@ -75,19 +75,19 @@ class Stage:
             self.world.say(f"OUTAGE of the store for {node} until {until:.0f}")
 
     def rot_one(self) -> None:
-        """An object changes where it lies."""
+        """Damage a stored object."""
         if key := rot_object(self.depot, self.chance):
             self.world.say(f"ROT {key}")
             self.promises.rotten.add(key)
 
     def edit(self) -> None:
-        """Somebody wants a campaign to be another."""
+        """A user edits a campaign."""
         name = self.chance.choice(sorted(self.wanted))
         self.wanted[name] = self.wanted[name].edited()
         self.world.say(f"EDIT {name}: cases {self.wanted[name].first}-{self.wanted[name].last}")
 
     def be_quiet(self) -> None:
-        """Nothing goes wrong any more."""
+        """Stop all faults."""
         self.world.say("QUIET")
         self.is_quiet = True
         self.faults.cease()

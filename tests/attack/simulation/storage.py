@@ -1,4 +1,4 @@
-"""The object store of a play: it keeps what it took, and answers when it likes."""
+"""The object store of a simulation: it keeps what it accepted, and replies with delays."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,14 +17,14 @@ Watch = Callable[[str, str, bytes | None, bytes | None], None]
 
 
 class Depot:
-    """The objects themselves. `watch` is told of every change: verb, key, before, after."""
+    """The objects. `watch` is called at every change: operation, key, before, after."""
 
     def __init__(self, world: World, faults: Faults):
         self.world, self.faults = world, faults
         self.objects: dict[str, bytes] = {}
         self.watch: Watch = lambda verb, key, before, after: None
         self.away_until = 0.0
-        self.away_from: dict[str, float] = {}  # machine -> until when it is cut off
+        self.away_from: dict[str, float] = {}  # machine -> end of its network outage
         self.calls = 0
         self._shown_at: dict[str, float] = {}
 
@@ -128,7 +128,7 @@ class Reach:
         return answer
 
     def _late(self, verb: str, key: str, effect: Callable[[], Any]) -> None:
-        """What the network held back comes to the store, whether anybody waits for it or not."""
+        """Delayed writes reach the store, whether a process waits for them or not."""
         try:
             effect()
         except (AlreadyExists, NotFound):

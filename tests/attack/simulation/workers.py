@@ -1,4 +1,4 @@
-"""Workers as their parents have them: the real worker's `run`, in a played process of its own."""
+"""Workers as started by their parents: the real worker's `run`, in a simulated process."""
 
 import subprocess
 from collections.abc import Callable, Sequence
@@ -15,18 +15,18 @@ from tests.attack.simulation.process import Process
 from tests.attack.simulation.storage import Depot
 
 _KILLED = -9
-_LOOK_S = 5.0  # between two looks of a parent at its worker, which are 0.5 s elsewhere
+_LOOK_S = 5.0  # interval at which a parent checks its worker, 0.5 s in reality
 
 
 def starter(
     parent: Process, depot: Depot, node: Node, meetings: Meetings | None = None
 ) -> Callable[[Sequence[str], IO[bytes]], WorkerProcess]:
-    """What begins a worker on a node, for a parent there; gangs meet in `meetings`."""
+    """Start a worker on a node, for a parent there; gangs meet in `meetings`."""
     met = {} if meetings is None else meetings
-    return lambda command, err: PlayedWorker(parent, depot, node, command[4:], met)
+    return lambda command, err: SimulatedWorker(parent, depot, node, command[4:], met)
 
 
-class PlayedWorker:
+class SimulatedWorker:
     """A child process; its exit code is the real worker's."""
 
     stdin: IO[bytes] | None = None

@@ -1,10 +1,9 @@
-"""One thing at a time, in virtual time: who goes on next is drawn from the seed.
+"""A scheduler in virtual time, one task at a time: the seed decides which continues.
 
-The code under test is synchronous, so each of its threads has a stack of its own here, a greenlet:
-threads of the machine took a third of the time to wake one another. A baton goes round: a thread
-runs only while it holds it, and gives it away wherever it waits, which is at every call of a store
-or an API server. So every interleaving of calls can happen, and the same seed gives the same one
-again.
+The code under test is synchronous, so each of its threads is a greenlet here: real threads took a
+third of the time to wake one another. A thread runs only while it holds the baton, and passes it on
+wherever it waits, which is at every call of a store or an API server. So every interleaving of
+calls can happen, and the same seed gives the same one.
 """
 
 import heapq
@@ -21,20 +20,20 @@ Call = Callable[[], Any]
 
 
 class Killed(BaseException):
-    """The process is gone: no line of it runs on, and what it still tries has no effect."""
+    """The process was killed: none of its code continues, and its calls have no effect."""
 
 
 class Violation(AssertionError):
-    """A promise was broken; the message says which, and when."""
+    """An invariant was broken; the message has which, and when."""
 
 
 class Task:
-    """One thread of a played process."""
+    """One thread of a simulated process."""
 
     def __init__(self, name: str, process: Any):
         self.name, self.process = name, process
         self.ended = threading.Event()
-        self.turn = 0  # which of its entries in the queue counts
+        self.turn = 0  # which of its entries in the queue is valid
         self.stack: greenlet
 
     def is_alive(self) -> bool:
@@ -42,7 +41,7 @@ class Task:
 
 
 class World:
-    """The queue of what happens, by virtual seconds. `chance` is the seed's."""
+    """The queue of events by virtual seconds. `chance` is the random generator of the seed."""
 
     def __init__(self, seed: int, trace: Callable[[str], None] | None = None):
         self.chance = Random(seed)
@@ -54,13 +53,13 @@ class World:
         self._count = itertools.count()
         self._waiting: dict[Task, threading.Event] = {}
         self._current: Task | None = None
-        self._main = getcurrent()  # to which each task comes back that ends
+        self._main = getcurrent()  # to which each ended task returns
         self._alive: dict[Task, None] = {}
         self._until: Callable[[], bool] = lambda: False
         self.over = False
 
     def say(self, text: str) -> None:
-        """A line of the trace."""
+        """Write a line of the trace."""
         if self._trace is not None:
             self._trace(f"{self.now:10.3f} {text}")
 
@@ -69,11 +68,11 @@ class World:
         return self._trace is not None
 
     def after(self, seconds: float, call: Call) -> None:
-        """Have something happen later; it must not wait for anything."""
+        """Schedule a function for later; it must not wait."""
         self._push(self.now + seconds, call, 0)
 
     def begin(self, process: Any, call: Call, name: str) -> Task:
-        """Begin a thread of a process; it runs when its turn comes."""
+        """Start a thread of a process; it runs when its turn comes."""
         task = Task(name, process)
         process.tasks[task] = None
         self._alive[task] = None
@@ -82,18 +81,18 @@ class World:
         return task
 
     def pause(self, seconds: float) -> None:
-        """Let others go on, and come back when so much time has passed. Raises Killed where the
-        process that calls is gone by then."""
+        """Let others continue, and return after some time. Raises Killed if the calling process was
+        killed by then."""
         task = self._current
-        assert task is not None, "only a played process waits"
+        assert task is not None, "only a simulated process waits"
         self._check(task)
         self._push(self.now + seconds, task, task.turn)
         self._let_go(task)
 
     def wait(self, event: threading.Event, seconds: float | None) -> bool:
-        """The same until an event is set, so long at most."""
+        """The same until an event is set, with a limit."""
         task = self._current
-        assert task is not None, "only a played process waits"
+        assert task is not None, "only a simulated process waits"
         self._check(task)
         if event.is_set():
             return True
@@ -104,14 +103,14 @@ class World:
         return event.is_set()
 
     def interrupt(self, task: Task) -> None:
-        """Give a task that waits its turn now; it finds that its process was killed."""
+        """Continue a waiting task now; it finds that its process was killed."""
         if task in self._alive and task is not self._current:
             self._waiting.pop(task, None)
             task.turn += 1
             self._push(self.now, task, task.turn)
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Play until that is so. Raises the first violation."""
+        """Run until the condition holds. Raises the first violation."""
         self._until = until
         following = self._choose()
         while following is not None:
@@ -122,13 +121,13 @@ class World:
             raise self.failure
 
     def fail(self, error: BaseException) -> None:
-        """Remember what broke first; the play ends with this step."""
+        """Remember the first violation; the simulation ends with this step."""
         if self.failure is None:
             self.say(f"VIOLATION {error}")
             self.failure = error
 
     def broken(self, promise: str) -> None:
-        """A promise is broken: whoever did it does not get to swallow that."""
+        """Break an invariant: the code that did it must not catch this."""
         self.fail(Violation(f"at {self.now:.3f} s: {promise}"))
         raise Killed
 
@@ -152,7 +151,8 @@ class World:
             raise Killed
 
     def _choose(self) -> Task | None:
-        """Whose turn is next; what is no task happens on the way. None where the play is over."""
+        """Return the next task, after running the events before it. None at the end of the
+        simulation."""
         while True:
             for task, event in list(self._waiting.items()):
                 if event.is_set():
@@ -176,7 +176,7 @@ class World:
                 self.fail(error)
 
     def _run_task(self, task: Task, call: Call) -> Task | None:
-        """All of a task; whose turn is next."""
+        """Run a task; return the next one."""
         task.turn += 1
         self._current = task
         try:
@@ -197,7 +197,7 @@ class World:
         return self._choose()
 
     def _end_all(self) -> None:
-        """Every thread that still waits comes to its end, one after the other."""
+        """End every waiting thread, one after the other."""
         while self._alive:
             task = next(iter(self._alive))
             task.process.is_killed = True

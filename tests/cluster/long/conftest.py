@@ -1,4 +1,4 @@
-"""What takes long here takes long on purpose."""
+"""Long tests are expected here."""
 
 import faulthandler
 
@@ -7,5 +7,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_limit() -> None:
-    """Elsewhere a test that has not ended after a quarter of an hour hangs, and ends the run."""
+    """In other folders a test of more than a quarter of an hour counts as a hang, and ends the
+    run."""
     faulthandler.cancel_dump_traceback_later()

@@ -21,7 +21,7 @@ _CLAIM = "opmeter-store"
 _CONTROLLER = "deploy/opmeter-controller"
 
 
-def test_the_demo_overlay_ends_with_the_csvs_of_the_quickstart_on_the_users_disk(
+def test_demo_overlay_ends_with_the_csvs_of_the_quickstart_on_the_users_disk(
     drill: Drill, tmp_path: Path
 ):
     namespace, image = drill.namespace, drill.cluster.controller_image

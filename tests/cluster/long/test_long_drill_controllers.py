@@ -1,5 +1,5 @@
-"""Drills: what happens to controllers and to what they speak to. Each ends with a complete,
-verified database."""
+"""Drills: faults of controllers and of their servers. Each ends with a complete, verified
+database."""
 
 import time
 
@@ -11,7 +11,7 @@ from tests.cluster.faults import Faults
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 
 
-def test_a_controller_may_be_killed_at_any_moment(drill: Drill):
+def test_controller_may_be_killed_at_any_time(drill: Drill):
     drill.apply()
     for seconds in (0.7, 4.0, 9.0):  # while it starts, before the plan, around the first wave
         controller = drill.controller()
@@ -38,7 +38,7 @@ def test_two_controllers_make_one_campaign(drill: Drill):
     assert len(drill.waves()) == 1
 
 
-def test_a_campaign_that_is_deleted_half_way_goes_on_when_it_is_applied_again(drill: Drill):
+def test_deleted_and_reapplied_campaign_continues(drill: Drill):
     drill.launch()
     drill.wait_committed(2)
     drill.delete()
@@ -52,7 +52,7 @@ def test_a_campaign_that_is_deleted_half_way_goes_on_when_it_is_applied_again(dr
     assert drill.plan().number == 1
 
 
-def test_a_restart_of_the_api_server_is_survived(drill: Drill, faults: Faults):
+def test_campaign_survives_a_restart_of_the_api_server(drill: Drill, faults: Faults):
     drill.launch()
     drill.wait_committed(2)
     with faults.api_server_down():

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-def test_pods_of_a_gang_are_killed_and_the_gang_meets_again(gang: Drill, faults: Faults):
+def test_gang_whose_pods_are_killed_is_started_again(gang: Drill, faults: Faults):
     """First one that lends its ranks, then the one that measures."""
     gang.launch()
     for index in ("1", "0"):
@@ -32,7 +32,7 @@ def is_gone(gang: Drill, name: str) -> bool:
     return name not in {worker["metadata"]["name"] for worker in gang.workers()}
 
 
-def test_a_node_of_a_gang_loses_power_in_the_middle(gang: Drill, faults: Faults):
+def test_gang_survives_a_power_loss_of_a_node(gang: Drill, faults: Faults):
     gang.launch()
     wait_for_both(gang)
     gang.look_on(10)

@@ -1,5 +1,4 @@
-"""Drills: nodes that are drained, and nodes that are bad. Each ends with a complete, verified
-database."""
+"""Drills: drained and faulty nodes. Each ends with a complete, verified database."""
 
 import pytest
 
@@ -9,7 +8,7 @@ from tests.cluster.faults import Faults
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 
 
-def test_a_node_is_drained_without_a_loss(drill: Drill, faults: Faults):
+def test_drained_node_loses_nothing(drill: Drill, faults: Faults):
     drill.launch()
     drill.wait_committed(1)
     node = drill.catch_worker()["spec"]["nodeName"]
@@ -20,11 +19,11 @@ def test_a_node_is_drained_without_a_loss(drill: Drill, faults: Faults):
     assert len(drill.waves()) == 1
 
 
-def test_a_node_on_which_every_shard_fails_is_left_alone(drill: Drill):
+def test_node_on_which_every_shard_fails_is_quarantined(drill: Drill):
     drill.text = drill.text.replace("devices: 2", "devices: 4")
-    drill.text = drill.text.replace("Slice]", "Slice, ConcatD, SwiGlu]")  # enough to be judged by
+    drill.text = drill.text.replace("Slice]", "Slice, ConcatD, SwiGlu]")  # enough shards
     bad = {"node_without_torch": "node2", "environment": {"OPMETER_HOLD_S": "2"}}
-    # Those elsewhere take their time, so that more than one shard meets the bad node.
+    # Shards on other nodes are slow, so that more than one shard runs on the faulty node.
     drill.launch_with_orders(lambda plan: {**bad, "delay_s": 15})
     drill.wait("its quarantine", lambda: "NodeQuarantined" in drill.reasons())
     drill.order(**bad)

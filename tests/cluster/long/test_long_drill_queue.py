@@ -1,5 +1,4 @@
-"""A drill: who waits for whom, where devices are free one by one. Queues: see
-test_long_kueue.py."""
+"""A drill: waiting for devices that become free one by one. Queues: see test_long_kueue.py."""
 
 import pytest
 
@@ -12,10 +11,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 _NPU = "huawei.com/Ascend910"
 
 
-def test_a_wave_starts_with_the_one_device_that_is_free_and_is_no_gang(
-    drill: Drill, foreign: Namespace
-):
-    """The cluster makes a gang of a Job with as many pods at once as completions."""
+def test_wave_starts_on_one_free_device_without_gang_scheduling(drill: Drill, foreign: Namespace):
+    """The cluster makes a gang of a Job with as many concurrent pods as completions."""
     drill.site = drill.site.replace("devices_per_node: 1", "devices_per_node: 8")
     drill.site = drill.site.replace("cpu: 800m", f"resource: {_NPU}\ncpu: 300m")
     drill.text = drill.text.replace("devices: 2", "devices: 3")

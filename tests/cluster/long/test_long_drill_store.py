@@ -1,4 +1,5 @@
-"""Drills: a store that is away, slow or busy. Each ends with a complete, verified database."""
+"""Drills: an unavailable, slow or overloaded store. Each ends with a complete, verified
+database."""
 
 import time
 
@@ -20,7 +21,7 @@ _SLOW_DOWN = (
 
 
 def outage(drill: Drill, faults: Faults, seconds: float) -> None:
-    """The campaign, with a store that is away for so long in the midst of it."""
+    """Run the campaign with an outage of the store in its middle."""
     drill.launch()
     drill.wait_committed(2)
     with faults.store_down():
@@ -30,7 +31,7 @@ def outage(drill: Drill, faults: Faults, seconds: float) -> None:
     assert len(drill.waves()) == 1
 
 
-def test_an_outage_of_the_store_is_waited_for(drill: Drill, faults: Faults):
+def test_outage_of_the_store_is_waited_for(drill: Drill, faults: Faults):
     outage(drill, faults, OUTAGE_S)
 
 
@@ -38,9 +39,7 @@ def test_two_minutes_without_a_store_are_waited_for(drill: Drill, faults: Faults
     outage(drill, faults, 120.0)
 
 
-def test_a_store_that_is_slow_and_then_overloaded_is_borne_with(
-    drill: Drill, store_proxy: FaultProxy
-):
+def test_slow_and_overloaded_store_is_tolerated(drill: Drill, store_proxy: FaultProxy):
     drill.speak_to_store_at(store_proxy.url)
     store_proxy.add(Rule(Delay(1.5), every=3))
     drill.launch()

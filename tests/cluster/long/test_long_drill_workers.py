@@ -1,4 +1,4 @@
-"""Drills: what happens to single workers. Each ends with a complete, verified database."""
+"""Drills: faults of single workers. Each ends with a complete, verified database."""
 
 import subprocess
 
@@ -11,7 +11,7 @@ from tests.cluster.faults import Faults
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 
 
-# As the kernel does it when a container is over its limit, and the first process is the largest.
+# Like the kernel when a container exceeds its limit, and the first process is the largest.
 _EAT = """
 import pathlib
 pathlib.Path("/proc/1/oom_score_adj").write_text("1000")
@@ -26,12 +26,12 @@ def name_of(pod: dict) -> str:
 
 
 def ended(drill: Drill, pod: str) -> dict:
-    """How the container of a pod ended; empty while it has not."""
+    """Return how the container of a pod ended; empty while it runs."""
     status = drill.namespace.get("pods", pod)["status"]["containerStatuses"][0]["state"]
     return dict(status.get("terminated", {}))
 
 
-def test_worker_pods_that_are_killed_are_replaced(drill: Drill, faults: Faults):
+def test_killed_worker_pods_are_replaced(drill: Drill, faults: Faults):
     drill.launch()
     for least in range(3):
         drill.wait_committed(least)
@@ -44,11 +44,11 @@ def test_worker_pods_that_are_killed_are_replaced(drill: Drill, faults: Faults):
     assert len(drill.waves()) == 1
 
 
-def test_a_pod_that_runs_out_of_memory_is_replaced(drill: Drill):
+def test_pod_that_runs_out_of_memory_is_replaced(drill: Drill):
     drill.launch()
     drill.wait_committed(1)
     pod = name_of(drill.catch_worker())
-    with pytest.raises(RuntimeError):  # the pod ends while it is asked
+    with pytest.raises(RuntimeError):  # the pod may end during the request
         drill.namespace("exec", pod, "--", "python3", "-c", _EAT)
     drill.wait(f"{pod} has ended", lambda: bool(ended(drill, pod)))
     assert (ended(drill, pod)["reason"], ended(drill, pod)["exitCode"]) == ("OOMKilled", 137)
@@ -57,7 +57,7 @@ def test_a_pod_that_runs_out_of_memory_is_replaced(drill: Drill):
     assert len(drill.waves()) == 1
 
 
-def test_a_worker_whose_volume_is_full_is_replaced(drill: Drill):
+def test_worker_with_a_full_volume_is_replaced(drill: Drill):
     drill.launch()
     drill.wait_committed(1)
     pod = drill.catch_worker()
@@ -70,7 +70,7 @@ def test_a_worker_whose_volume_is_full_is_replaced(drill: Drill):
 
 
 def fill_work_volume(drill: Drill, pod: dict) -> None:
-    """From now on nothing fits below /work/tmp of a running pod."""
+    """Fill the volume at /work/tmp of a running pod."""
     container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
     node = drill.cluster.own.node(pod["spec"]["nodeName"])
     tasks = [line.split() for line in node.ctr("task", "ls").splitlines()]

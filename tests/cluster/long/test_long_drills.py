@@ -1,4 +1,4 @@
-"""Drills of many kills, and of a node that stays away: pytest tests/cluster/long"""
+"""Drills of many kills, and of a permanently lost node: pytest tests/cluster/long"""
 
 import random
 import time
@@ -17,9 +17,9 @@ KILLS = 20
 SEED = 20260601
 
 
-def test_a_controller_is_killed_at_twenty_random_moments(drill: Drill):
-    """Each lives for some seconds. Its Lease goes with it: that the next one waits for it to run
-    out is another drill's, and the moments shall fall into the work."""
+def test_controller_survives_twenty_random_kills(drill: Drill):
+    """Each lives for some seconds. Its Lease is deleted with it: that the next one waits for the
+    Lease to expire is another drill's subject."""
     chance = random.Random(SEED)
     drill.order(delay_s=5)  # so that the campaign outlives the kills
     drill.apply()
@@ -33,16 +33,16 @@ def test_a_controller_is_killed_at_twenty_random_moments(drill: Drill):
         drill.namespace("delete", "lease", LEASE, "--ignore-not-found")
         shards = f"{drill.committed()} shards" if drill.has_plan() else "no plan"
         print(f"kill {kills} after {life_s:.1f} s: {shards}, {len(drill.waves())} waves")
-    assert kills == KILLS, "the campaign was over before the last kill"
+    assert kills == KILLS, "the campaign finished before the last kill"
     drill.controller()
     drill.finish()
     assert set(drill.outcomes().values()) <= GOOD
 
 
-def test_a_gang_that_lost_a_node_for_good_waits_for_room_and_is_made_anew(
+def test_gang_that_permanently_lost_a_node_waits_for_another_and_is_recreated(
     drill: Drill, faults: Faults
 ):
-    """Of two nodes: with one there is no room for it, and people are told."""
+    """Of two nodes: one has not enough resources for it, and an Event is announced."""
     as_gang(drill)
     drill.launch()
     drill.wait("both pods run", lambda: len(drill.workers()) == 2)

@@ -1,5 +1,5 @@
 """The image of workers on clusters without NPUs, built from the Dockerfile as a site would: it runs
-the quickstart by itself, as a user who is not root. Several gigabytes of torch, and minutes."""
+the quickstart as a user who is not root. Several gigabytes of torch, and minutes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Drills with a real Kueue, which labels, suspends, admits, evicts and gives up as it likes."""
+"""Drills with a real Kueue, which labels, suspends, admits, evicts and gives up Jobs."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.cluster.queues import READY_S, Queue
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 
 
-def test_a_namespace_whose_queue_takes_every_job_is_not_fought(queue: Queue, drill: Drill):
+def test_default_queue_of_a_namespace_is_respected(queue: Queue, drill: Drill):
     """The site names no queue; Kueue labels every Job, and starts two at a time."""
     queue.make("default", cpus=1.6)
     drill.apply()
@@ -22,10 +22,8 @@ def test_a_namespace_whose_queue_takes_every_job_is_not_fought(queue: Queue, dri
     assert not queue.evictions()
 
 
-def test_a_held_queue_is_told_a_pause_starts_nothing_and_quota_that_is_back_is_used(
-    queue: Queue, drill: Drill
-):
-    """The namespace is one where Kueue starts nothing that names no queue: the merge too."""
+def test_held_queue_is_reported_and_returned_quota_is_used(queue: Queue, drill: Drill):
+    """The namespace is one where Kueue starts no Job without a queue name, including the merge."""
     drill.site += "kueue_queue: team\n"
     queue.make("team", cpus=0.8)
     drill.launch()
@@ -37,7 +35,7 @@ def test_a_held_queue_is_told_a_pause_starts_nothing_and_quota_that_is_back_is_u
     assert "stopped" in told and "stopPolicy" in told
     drill.opmeter("pause", drill.name, *_in(drill))
     drill.wait("what waits is taken off", lambda: not queue.jobs())
-    # A pod that is being ended may still commit what it has measured.
+    # A pod that is being deleted may still commit its results.
     drill.wait("no pod is left", lambda: not drill.namespace.pods(WORKERS))
     before = drill.committed()
     queue.change(cpus=0.8)
@@ -55,13 +53,13 @@ def test_a_held_queue_is_told_a_pause_starts_nothing_and_quota_that_is_back_is_u
     assert [job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] for job in merges] == ["team"]
 
 
-def test_room_for_fewer_pods_than_are_admitted_is_never_no_progress(queue: Queue, drill: Drill):
-    """More are admitted than there is room for: those that wait are evicted after 40 s, and given
-    up the second time."""
+def test_insufficient_nodes_for_admitted_pods_do_not_stop_progress(queue: Queue, drill: Drill):
+    """More pods are admitted than fit: the waiting ones are evicted after 40 s, and given up the
+    second time."""
     drill.text = drill.text.replace("devices: 2", "devices: 8")
     drill.site = drill.site.replace("cpu: 800m", "cpu: 1500m") + "kueue_queue: team\n"
     queue.make("team", cpus=9.0)
-    drill.order(delay_s=READY_S + 15.0)  # of those that found room, one on each node
+    drill.order(delay_s=READY_S + 15.0)  # of those that fit, one on each node
     drill.launch()
     drill.wait("some wait", lambda: bool(_pending(drill)))
     drill.wait("some are evicted", lambda: any("PodsReady" in why for why in queue.evictions()))

@@ -1,4 +1,5 @@
-"""The control plane is real enough: its version, its gangs, its outages, JobSet and kwok."""
+"""The control plane behaves like a real one: its version, gang scheduling, outages, JobSet and
+kwok."""
 
 import pytest
 
@@ -26,12 +27,12 @@ def _running(namespace: Namespace, label: str) -> int:
     return sum(p["status"]["phase"] == "Running" for p in pods)
 
 
-def test_the_api_server_is_of_the_version_that_was_built(testbed: Testbed):
+def test_api_server_has_the_built_version(testbed: Testbed):
     said = testbed.kubectl("version", "-o", "json")
     assert f'"gitVersion": "v{version()}"' in said.split("serverVersion")[1]
 
 
-def test_a_job_of_equal_completions_and_parallelism_waits_for_all_its_devices(
+def test_job_of_equal_completions_and_parallelism_waits_for_all_its_devices(
     cluster: Cluster, testbed: Testbed, namespace: Namespace
 ):
     assert len(testbed.nodes) == 2
@@ -48,7 +49,7 @@ def test_a_job_of_equal_completions_and_parallelism_waits_for_all_its_devices(
     namespace("wait", "--for=condition=Complete", "job/gang", "--timeout=120s")
 
 
-def test_a_job_of_less_parallelism_than_completions_starts_where_there_is_room(
+def test_job_of_less_parallelism_than_completions_starts_on_free_devices(
     cluster: Cluster, testbed: Testbed, namespace: Namespace
 ):
     assert len(testbed.nodes) == 2
@@ -60,7 +61,7 @@ def test_a_job_of_less_parallelism_than_completions_starts_where_there_is_room(
     namespace("wait", "--for=condition=Complete", "job/shards", "--timeout=120s")
 
 
-def test_an_api_server_that_was_away_has_forgotten_nothing(
+def test_restarted_api_server_has_kept_its_objects(
     testbed: Testbed, namespace: Namespace, faults: Faults
 ):
     with faults.api_server_down():
@@ -68,7 +69,7 @@ def test_an_api_server_that_was_away_has_forgotten_nothing(
     assert namespace.pods() == []
 
 
-def test_pods_find_each_other_by_the_names_of_a_headless_service(
+def test_pods_are_resolved_by_the_names_of_a_headless_service(
     cluster: Cluster, namespace: Namespace
 ):
     peer = pod("peer", cluster.controller_image, ["sleep", "300"])
@@ -111,11 +112,11 @@ def test_jobset_restarts_every_rank_when_one_fails(
 
 
 @pytest.mark.parametrize(("jobs", "pods", "starts"), [(1, 2, 0), (2, 1, 1)])
-def test_a_jobset_waits_for_an_occupied_node_where_its_pods_are_of_one_job(
+def test_jobset_of_one_job_waits_for_an_occupied_node(
     cluster: Cluster, testbed: Testbed, namespace: Namespace, jobs: int, pods: int, starts: int
 ):
-    """What holds a gang back is the Job that is one, not the set: of a Job for each rank the first
-    begins alone (decision 0013)."""
+    """A Job that is a gang is held back, not the set: of one Job per rank the first begins alone
+    (decision 0013)."""
     testbed.install_jobset()
     image = cluster.controller_image
     namespace.create(pod("busy", image, ["sleep", "300"], devices=8))

@@ -1,4 +1,4 @@
-"""`down` leaves nothing behind, even of pods that were killed and of a command that was."""
+"""`down` leaves nothing behind, even after killed pods and a killed command."""
 
 import json
 import os
@@ -20,13 +20,13 @@ from tests.cluster.testbed.images import PROJECT
 from tests.cluster.testbed.settings import NoCluster, Settings, process_of_tests
 from tests.cluster.testbed.testbed import Testbed, open_testbed
 
-_NUMBER = 9 - process_of_tests()  # beside any that a person would choose
+_NUMBER = 9 - process_of_tests()  # unlike any that a user would choose
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def _traces() -> set[str]:
-    """What a cluster would leave on this machine: everything that bears its name or folder."""
+    """Return what a cluster would leave on this machine: everything with its name or folder."""
     name, folder = f"opmeter{_NUMBER}", f"opmeter-cluster-{_NUMBER}"
     found = {f"link {link}" for link in os.listdir("/sys/class/net") if link.startswith(name)}
     found |= {f"group {p}" for p in Path("/sys/fs/cgroup").glob(f"*/{name}*")}
@@ -47,7 +47,8 @@ def _read(file: Path) -> str:
 
 
 def _network_homes(testbed: Testbed) -> list[Path]:
-    """Where the network namespaces of pods are mounted: elsewhere they would stay behind."""
+    """Return where the network namespaces of pods are mounted: in other places they would
+    remain."""
     node = testbed.nodes[0]
     containers = node.ctr("containers", "list", "-q").split()
     details = [json.loads(node.ctr("containers", "info", name)) for name in containers]
@@ -60,7 +61,7 @@ def _network_homes(testbed: Testbed) -> list[Path]:
 
 @pytest.fixture
 def another(cluster: Cluster, tmp_path: Path) -> Iterator[Testbed]:
-    """A cluster of one node beside the one of the other tests; made stopped."""
+    """A cluster of one node next to that of the other tests; made stopped."""
     settings = cluster.own.settings
     run = settings.run.with_name(f"opmeter-cluster-{_NUMBER}")
     made = open_testbed(Settings(_NUMBER, nodes=1, devices=2, run=run, cache=settings.cache))
@@ -68,7 +69,7 @@ def another(cluster: Cluster, tmp_path: Path) -> Iterator[Testbed]:
     made.down()
 
 
-def test_nothing_is_left_of_a_cluster_whose_pods_were_killed_or_still_run(another: Testbed):
+def test_cluster_leaves_nothing_after_killed_and_running_pods(another: Testbed):
     before = _traces()
     assert not any(f"opmeter{_NUMBER}" in trace for trace in before)
     another.up()
@@ -86,7 +87,7 @@ def test_nothing_is_left_of_a_cluster_whose_pods_were_killed_or_still_run(anothe
     assert not another.settings.run.exists()
 
 
-def test_a_link_may_go_with_its_namespace_while_it_is_removed(tmp_path: Path):
+def test_link_may_disappear_with_its_namespace_during_removal(tmp_path: Path):
     settings = Settings(_NUMBER, nodes=9, devices=2, run=tmp_path, cache=tmp_path)
     link = f"{settings.name}n9"
     for _ in range(40):
@@ -101,7 +102,7 @@ def test_a_link_may_go_with_its_namespace_while_it_is_removed(tmp_path: Path):
         assert link not in os.listdir("/sys/class/net")
 
 
-def test_what_a_killed_command_has_started_is_continued_by_the_next(another: Testbed):
+def test_next_command_continues_a_killed_one(another: Testbed):
     environment = {
         **os.environ,
         "OPMETER_CLUSTER": str(_NUMBER),

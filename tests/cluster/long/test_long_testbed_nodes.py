@@ -1,4 +1,4 @@
-"""Nodes are real enough: their containers, and the ways in which they fail."""
+"""Nodes behave like real ones: their containers, and their failures."""
 
 import pytest
 
@@ -26,10 +26,8 @@ def test_nodes_share_the_files_of_images_and_no_database(cluster: Cluster, testb
     assert cluster.controller_image in testbed.nodes[0].ctr("images", "ls", "-q").split()
     one, other = (node.folder / "containerd/root" for node in testbed.nodes)
     if testbed.settings.cache.stat().st_dev != one.stat().st_dev:
-        pytest.skip(
-            "links want one disk: let OPMETER_CACHE and OPMETER_CLUSTER_RUN lie on the same"
-        )
-    (filled,) = preloaded.fillings(testbed.settings.cache)  # more was loaded by tests before
+        pytest.skip("links require one disk: put OPMETER_CACHE and OPMETER_CLUSTER_RUN on the same")
+    (filled,) = preloaded.fillings(testbed.settings.cache)  # more were loaded by tests before
     held = filled / "containerd/root"
     blobs = [
         blob.relative_to(held)
@@ -42,7 +40,7 @@ def test_nodes_share_the_files_of_images_and_no_database(cluster: Cluster, testb
     assert all(database.stat().st_nlink == 1 for database in databases)
 
 
-def test_a_sick_device_leaves_the_count_until_it_is_well(
+def test_unhealthy_device_is_not_counted_until_it_recovers(
     cluster: Cluster, namespace: Namespace, faults: Faults
 ):
     with faults.unhealthy("node1", 0, 5):
@@ -50,7 +48,7 @@ def test_a_sick_device_leaves_the_count_until_it_is_well(
     namespace.wait("they come back", lambda: _allocatable(cluster, "node1") == "8", 30)
 
 
-def test_a_killed_container_counts_as_a_failure_and_is_replaced(
+def test_killed_container_counts_as_a_failure_and_is_replaced(
     cluster: Cluster, namespace: Namespace, faults: Faults
 ):
     sleeper = pod("unused", cluster.controller_image, _SLEEP)
@@ -63,7 +61,7 @@ def test_a_killed_container_counts_as_a_failure_and_is_replaced(
     namespace.wait("a second pod", lambda: len(namespace.pods()) == 2)
 
 
-def test_a_node_whose_kubelet_is_gone_is_lost_and_comes_back_with_its_devices(
+def test_node_without_its_kubelet_is_lost_and_returns_with_its_devices(
     cluster: Cluster, namespace: Namespace, faults: Faults
 ):
     def status() -> str:
@@ -79,7 +77,7 @@ def test_a_node_whose_kubelet_is_gone_is_lost_and_comes_back_with_its_devices(
     assert namespace.run(again).log.strip() == "0,1,2,3,4,5,6,7"
 
 
-def test_a_node_that_loses_power_runs_pods_again_when_it_is_back(
+def test_node_runs_pods_again_after_a_power_loss(
     cluster: Cluster, namespace: Namespace, faults: Faults
 ):
     namespace.create(pod("gone", cluster.controller_image, _SLEEP, node="node2"))
@@ -90,7 +88,7 @@ def test_a_node_that_loses_power_runs_pods_again_when_it_is_back(
     assert namespace.run(after).exit_code == 0
 
 
-def test_a_drained_node_evicts_its_pods_and_takes_none(
+def test_drained_node_evicts_its_pods_and_accepts_none(
     cluster: Cluster, namespace: Namespace, faults: Faults
 ):
     sleeper = pod("moved", cluster.controller_image, _SLEEP)

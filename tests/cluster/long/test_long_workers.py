@@ -1,4 +1,5 @@
-"""What a worker needs of a cluster is there: torch, the store, and an API that takes its Jobs."""
+"""The cluster provides the needs of a worker: torch, the store, and an API that accepts its
+Jobs."""
 
 import json
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ def test_torch_computes_in_a_restricted_pod_of_an_image_without_it(
 
 
 @pytest.mark.torch
-def test_a_probe_tells_the_stack_of_a_worker(
+def test_probe_prints_the_stack_of_a_worker(
     cluster: Cluster, testbed: Testbed, namespace: Namespace
 ):
     namespace.mount_folder("torch", cluster.site_packages())
@@ -62,8 +63,8 @@ def test_a_probe_tells_the_stack_of_a_worker(
     assert stack["torch"].startswith("2.")
 
 
-def _ask_doctor(cluster: Cluster, namespace: Namespace, secret: Mapping[str, str]) -> list[str]:
-    """What `opmeter doctor` says of the store in a pod with these files mounted."""
+def _doctor_report(cluster: Cluster, namespace: Namespace, secret: Mapping[str, str]) -> list[str]:
+    """Return what `opmeter doctor` reports about the store in a pod with these files mounted."""
     namespace.make_secret("store", secret)
     settings = {
         "AWS_SHARED_CREDENTIALS_FILE": "/etc/store/credentials",
@@ -78,19 +79,19 @@ def _ask_doctor(cluster: Cluster, namespace: Namespace, secret: Mapping[str, str
     return [line for line in lines if line.split()[1:2] == ["store"]]
 
 
-def test_a_pod_finds_the_store_honest_with_credentials_from_a_mounted_secret(
+def test_pod_with_mounted_credentials_passes_the_store_probe(
     cluster: Cluster, testbed: Testbed, namespace: Namespace
 ):
     testbed.store.make_bucket("doctor")
-    said = _ask_doctor(cluster, namespace, testbed.store.credentials())
+    said = _doctor_report(cluster, namespace, testbed.store.credentials())
     assert [line.split()[0] for line in said] == ["ok"], said
 
 
-def test_a_pod_meets_the_faults_of_a_proxy_before_the_store(
+def test_pod_reaches_the_store_through_a_faulty_proxy(
     cluster: Cluster, testbed: Testbed, namespace: Namespace, store_proxy: FaultProxy
 ):
     testbed.store.make_bucket("doctor")
     store_proxy.add(Rule(Answer(403), method="PUT"))
-    said = _ask_doctor(cluster, namespace, testbed.store.credentials(store_proxy.url))
+    said = _doctor_report(cluster, namespace, testbed.store.credentials(store_proxy.url))
     assert [line.split()[0] for line in said] == ["FAIL"], said
     assert any(request.method == "PUT" for request in store_proxy.requests)

@@ -1,11 +1,11 @@
 """A Kubernetes cluster on this machine, from Go modules and Debian packages, for tests.
 
     python -m tests.cluster.testbed build    servers, the project's image and Kueue (minutes, once)
-    python -m tests.cluster.testbed up       build, start, and say how to reach it
+    python -m tests.cluster.testbed up       build, start, and print how to reach it
     python -m tests.cluster.testbed status   what runs, with its memory
     python -m tests.cluster.testbed down     end everything and leave nothing behind
 
-Its number (OPMETER_CLUSTER, 1 to 9) tells clusters apart that live beside each other.
+Its number (OPMETER_CLUSTER, 1 to 9) distinguishes clusters on one machine.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def _build(testbed: Testbed) -> None:
     try:
         print(build_kueue(testbed.settings.cache).folder)
     except NoCluster as error:
-        print(f"{error}; the rest of the cluster does without", file=sys.stderr)
+        print(f"{error}; the cluster starts without it", file=sys.stderr)
 
 
 def _up(testbed: Testbed) -> None:

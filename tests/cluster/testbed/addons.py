@@ -1,4 +1,4 @@
-"""What only some tests want of a cluster: JobSet's controller, and kwok's simulated nodes."""
+"""Additions to the cluster for some tests: JobSet's controller, and kwok's simulated nodes."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _FAKE = {"kwok.x-k8s.io/node": "fake"}
 
 @dataclass(frozen=True)
 class Kwok:
-    """Plays the kubelets of simulated nodes, whose pods run and complete at once."""
+    """Simulates the kubelets of nodes whose pods run and complete at once."""
 
     settings: Settings
     built: Built
@@ -33,7 +33,7 @@ class Kwok:
         return Daemon("kwok", self.settings.run, lambda: words)
 
     def add_nodes(self, count: int, devices: int) -> None:
-        """That many simulated nodes with NPUs; they repel pods that do not tolerate them."""
+        """Make simulated nodes with NPUs; they repel pods without the toleration."""
         self.daemon.start()
         self.kubectl.apply(*(_fake_node(number, devices) for number in range(count)))
 
@@ -44,9 +44,10 @@ class Kwok:
 
 
 def install_jobset(built: Built, kubectl: Kubectl) -> None:
-    """Run JobSet's controller with its own manifests, its image built here; nodes hold it."""
+    """Run JobSet's controller with its own manifests, its image built here and loaded on the
+    nodes."""
     written = kubectl("kustomize", built.jobset_manifests / "default")
-    # Which registry its authors use is their affair: whatever runs the manager is ours.
+    # The registry of its authors is not used: the manager runs from our own image.
     image = re.compile(r"^(\s*image: ).*$", re.MULTILINE)
     ours = image.sub(r"\1local/jobset:1", written)
     kubectl("apply", "--server-side", "-f", "-", text=ours)

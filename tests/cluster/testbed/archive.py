@@ -1,4 +1,5 @@
-"""Images of a single program, written without a daemon: what `docker save` would have written."""
+"""Images of a single program, written without a daemon, as `docker save` would have written
+them."""
 
 import hashlib
 import io
@@ -22,7 +23,7 @@ class Image:
 
 
 def write_archive(target: Path, image: Image) -> None:
-    """The image as a docker-archive; the same program gives the same bytes."""
+    """Return the image as a docker-archive; the same program gives the same bytes."""
     layer = _layer(image)
     digest = hashlib.sha256(layer).hexdigest()
     config = json.dumps(_config(image, digest), sort_keys=True).encode()

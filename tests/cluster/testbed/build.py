@@ -1,7 +1,7 @@
 """Builds the servers of the cluster from their Go modules, into the cache.
 
-The folder's name is the hash of everything that goes in, so that a stale build is never used. Of
-two processes that want it one builds, and the other waits.
+The folder's name is the hash of all inputs, so that a stale build is never used. Of two processes
+that need it one builds, and the other waits.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ _GO = {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"}
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A folder of executables, of images as archives, and of what the modules carry beside code."""
+    """A folder of executables, of images as archives, and of the non-code files of the modules."""
 
     folder: Path
 
@@ -55,7 +55,7 @@ class Built:
 
 
 def build_servers(cache: Path) -> Built:
-    """The servers, from the cache or built now (minutes). NoCluster where there is no Go."""
+    """Return the servers, from the cache or built now (minutes). NoCluster if there is no Go."""
     folder = cache / f"kubernetes-{_key()}"
     if not folder.is_dir():
         if shutil.which("go") is None:
@@ -69,7 +69,7 @@ def build_servers(cache: Path) -> Built:
 
 
 def version() -> str:
-    """The version of Kubernetes that is built, as 1.36.3."""
+    """Return the version of Kubernetes that is built, as 1.36.3."""
     found = re.search(r"^\s*k8s\.io/kubernetes v(\S+)$", _text("go.mod"), re.MULTILINE)
     assert found, "go.mod requires k8s.io/kubernetes"
     return found[1]
@@ -91,13 +91,13 @@ def _fill(folder: Path) -> None:
 
 
 def _write_images(built: Built) -> None:
-    """Images without a registry: a statically linked program each."""
+    """Build images without a registry: a statically linked program each."""
     write_archive(built.pause, Image("local/pause:1", built.tool("pause"), "/pause"))
     write_archive(built.jobset, Image("local/jobset:1", built.tool("jobset"), "/manager", "65532"))
 
 
 def _version_flags() -> str:
-    """Without these the API server would lie about its version."""
+    """Without these the API server would report a wrong version."""
     full = version()
     major, minor, _ = full.split(".")
     said = {"gitVersion": f"v{full}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
@@ -106,7 +106,7 @@ def _version_flags() -> str:
 
 
 def _stages() -> str:
-    """kwok's own behaviours of nodes and pods, as one file."""
+    """Return kwok's own behaviours of nodes and pods, as one file."""
     folder = _module(_KWOK) / "kustomize" / "stage"
     files = [file for part in _STAGES for file in sorted((folder / part).glob("*.yaml"))]
     return "\n---\n".join(file.read_text() for file in files if file.stem != "kustomization")
@@ -121,7 +121,7 @@ def _go(*words: str) -> str:
 
 
 def _build_in(cache: Path, folder: Path) -> None:
-    """The folder appears when it is whole."""
+    """The folder appears when it is complete."""
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         fresh = Path(scratch) / "built"
         _fill(fresh)

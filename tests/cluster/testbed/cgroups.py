@@ -7,17 +7,17 @@ _CPUSET = ("cpuset.cpus", "cpuset.mems")
 
 
 def make(name: str) -> None:
-    """The group, ready for a kubelet, which refuses one that some hierarchy lacks."""
+    """Make the group as a kubelet requires it: in every hierarchy."""
     for hierarchy in _all():
         if hierarchy.name != "unified":
             (hierarchy / name).mkdir(exist_ok=True)
-    for file in _CPUSET:  # empty in a new group, in which no process could live
+    for file in _CPUSET:  # empty in a new group, where no process could run
         everything = (_HIERARCHIES / "cpuset" / file).read_text()
         (_HIERARCHIES / "cpuset" / name / file).write_text(everything)
 
 
 def holds(name: str, pid: int) -> bool:
-    """Whether a process lives in the group, or in one below it."""
+    """Return whether a process is in the group, or in one below it."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except OSError:
@@ -26,7 +26,7 @@ def holds(name: str, pid: int) -> bool:
 
 
 def remove(name: str) -> None:
-    """Remove the group and those below it; nobody may live there any more."""
+    """Remove the group and those below it, which must have no processes."""
     for hierarchy in _all():
         group = hierarchy / name
         if group.is_dir():
@@ -36,5 +36,5 @@ def remove(name: str) -> None:
 
 
 def _all() -> list[Path]:
-    """Every hierarchy once: some have a second name, which is a link."""
+    """Return every hierarchy once: some have a second name, which is a link."""
     return [p for p in _HIERARCHIES.iterdir() if p.is_dir() and not p.is_symlink()]

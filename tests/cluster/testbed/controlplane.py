@@ -10,7 +10,7 @@ from tests.cluster.testbed.kubectl import Kubectl
 from tests.cluster.testbed.processes import Daemon, wait_until
 from tests.cluster.testbed.settings import Settings
 
-# Gang scheduling of plain Jobs, alpha in 1.36: what waves of independent shards must not fall for.
+# Gang scheduling of plain Jobs, alpha in 1.36: waves of independent shards must avoid it.
 _GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true,WorkloadWithJob=true"
 _GANG_API = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
 # Far above the defaults, which would be the limit of every test of scale.
@@ -93,19 +93,19 @@ class ControlPlane:
         return Daemon("dns", settings.run, lambda: words)
 
     def start(self) -> None:
-        """Start what does not run, and wait until the API server answers."""
+        """Start the stopped parts, and wait until the API server replies."""
         self.etcd.start()
         self.start_api_server()
         for daemon in (self.controllers, self.scheduler, self.name_server):
             daemon.start()
 
     def start_api_server(self) -> None:
-        """Start the API server where it does not run, and wait until it answers."""
+        """Start the API server if it is stopped, and wait until it replies."""
         self.api_server.start()
         wait_until("API server", self.answers, _START_S, self.api_server, self.etcd)
 
     def daemons(self) -> tuple[Daemon, ...]:
-        """Everything, clients before what they ask."""
+        """Return all processes, clients before their servers."""
         return (self.name_server, self.scheduler, self.controllers, self.api_server, self.etcd)
 
     def answers(self) -> bool:

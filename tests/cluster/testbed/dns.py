@@ -1,10 +1,10 @@
-"""A cluster's name server, just big enough for tests; a program of its own.
+"""A cluster's name server, as small as the tests allow; a separate program.
 
     python dns.py ADDRESS API_URL PKI_FOLDER
 
-It knows Services' addresses, headless Services, and the pods behind those by their host names
-(HOST.SERVICE.NAMESPACE.svc.cluster.local). For anything else it says at once that there is no such
-name: a pod that looks outside waits for nothing.
+It knows the addresses of Services, headless Services, and the pods behind those by their host names
+(HOST.SERVICE.NAMESPACE.svc.cluster.local). For any other name it replies at once that it does not
+exist: pods do not wait for names of the outside.
 """
 
 import json
@@ -27,7 +27,7 @@ Object = dict[str, Any]
 
 
 def names_of(services: list[Object], slices: list[Object]) -> Names:
-    """Every name, and its addresses."""
+    """Return every name, and its addresses."""
     addresses = {_name(s["metadata"]["name"], s): s["spec"].get("clusterIP") for s in services}
     headless = {name for name, address in addresses.items() if address == "None"}
     names = {n: [a] if a and n not in headless else [] for n, a in addresses.items()}
@@ -44,7 +44,7 @@ def names_of(services: list[Object], slices: list[Object]) -> Names:
 
 
 def answer(query: bytes, names: Names) -> bytes:
-    """The reply to one query of one question."""
+    """Return the reply to one query of one question."""
     labels, at = [], _QUESTION_AT
     while query[at]:
         labels.append(query[at + 1 : at + 1 + query[at]].decode().lower())
@@ -67,7 +67,7 @@ def _name(service: str, entry: Object) -> str:
 
 
 class _Directory:
-    """The names as the API server tells them, asked again and again."""
+    """The names from the API server, read periodically."""
 
     def __init__(self, api: str, pki: str):
         self.names: Names = {}

@@ -1,7 +1,7 @@
 """The project's own image, built from its Dockerfile without a registry and without a daemon.
 
 The base is made from Debian's packages. podman keeps its layers in the cache, so that a change of
-the sources builds the last layers anew and no others.
+the sources builds only the last layers again.
 """
 
 import fcntl
@@ -31,19 +31,19 @@ runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "none"
 """
-# podman keeps a cache in /var/lib whatever it is told: it gets one of its own.
+# podman keeps a cache in /var/lib despite its options: it gets a separate one.
 _PODMAN = 'mount --bind "$0/lib" /var/lib && exec podman --runroot "$0/run" --tmpdir "$0/tmp" "$@"'
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectImage:
-    """An image under a name that changes with its content, and the archive that holds it."""
+    """An image under a name that changes with its content, and its archive."""
 
     name: str
     archive: Path
 
     def config(self) -> dict[str, Any]:
-        """What the image says of itself: user, environment, labels, layers."""
+        """Return the configuration of the image: user, environment, labels, layers."""
         with tarfile.open(self.archive) as archive:
             manifest = json.loads(_read(archive, "manifest.json"))
             config: dict[str, Any] = json.loads(_read(archive, manifest[0]["Config"]))
@@ -51,9 +51,9 @@ class ProjectImage:
 
 
 def build_image(cache: Path, target: str = "controller") -> ProjectImage:
-    """The image of a target of the Dockerfile, from the cache or built now (minutes, once).
+    """Return the image of a target of the Dockerfile, from the cache or built now (minutes, once).
 
-    NoCluster where podman is not to be had, RuntimeError where the build fails.
+    NoCluster if podman is not available, RuntimeError if the build fails.
     """
     machine.require_root()
     machine.require(machine.IMAGE_TOOLS)
@@ -62,7 +62,7 @@ def build_image(cache: Path, target: str = "controller") -> ProjectImage:
     if not image.archive.exists():
         podman = _Podman(cache / "podman")
         with podman.alone():
-            if not image.archive.exists():  # somebody else built it meanwhile
+            if not image.archive.exists():  # built by another process in the meantime
                 podman.build(image.name, target, _base(podman))
                 image.archive.parent.mkdir(parents=True, exist_ok=True)
                 podman.save(image.name, image.archive)
@@ -72,10 +72,10 @@ def build_image(cache: Path, target: str = "controller") -> ProjectImage:
 
 
 def run_built(cache: Path, target: str, words: Sequence[str]) -> str:
-    """What a command prints in a container of a target that is built here (of `collector-cpu`
-    several gigabytes), without a network; it is kept nowhere but in podman's own store.
+    """Return the output of a command in a container of a target that is built here (several
+    gigabytes for `collector-cpu`), without a network; it is kept only in podman's own store.
 
-    NoCluster where podman is not to be had, RuntimeError where anything fails.
+    NoCluster if podman is not available, RuntimeError if anything fails.
     """
     machine.require_root()
     machine.require(machine.IMAGE_TOOLS)
@@ -90,13 +90,13 @@ def run_built(cache: Path, target: str, words: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Podman:
-    """podman, with everything it keeps below one folder."""
+    """podman, with all of its files below one folder."""
 
     folder: Path
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """One build at a time."""
+        """Allow one build at a time."""
         for part in ("lib", "run", "tmp"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as file:
@@ -143,7 +143,7 @@ class _Podman:
 
 
 def _base(podman: _Podman) -> str:
-    """A Debian with Python and nothing else, where python:3.11-slim cannot be pulled."""
+    """Make a Debian with Python and nothing else, used if python:3.11-slim cannot be pulled."""
     digest = hashlib.sha256(f"{_BASE_SUITE} {_BASE_PACKAGES}".encode()).hexdigest()[:12]
     name = f"localhost/opmeter-base:{digest}"
     if not podman.has(name):
@@ -156,7 +156,7 @@ def _base(podman: _Podman) -> str:
 
 
 def _pip_settings() -> str:
-    """pip's settings here, as far as a build needs them: its certificates and its index."""
+    """Return pip's settings here that a build needs: its certificates and its index."""
     index = os.environ.get("PIP_INDEX_URL", "")
     chosen = f"index-url = {index}\n" if index else ""
     return f"[global]\ncert = /run/secrets/ca\n{chosen}"
@@ -175,7 +175,7 @@ def _read(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def _key() -> str:
-    """The hash of everything that a build reads."""
+    """Return the hash of everything that a build reads."""
     files = [PROJECT / name for name in _FILES]
     for folder in _SOURCES:
         files += [p for p in (PROJECT / folder).rglob("*") if "__pycache__" not in p.parts]

@@ -1,4 +1,4 @@
-"""kubectl against one cluster, with its caches kept off the user's home."""
+"""kubectl for one cluster, with its caches outside of the user's home."""
 
 import json
 import subprocess
@@ -17,35 +17,35 @@ Manifest = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Kubectl:
-    """`executable` is ours: one found on a machine may be years older than the cluster."""
+    """`executable` is ours: an installed one may be years older than the cluster."""
 
     executable: Path
     kubeconfig: Path
     cache: Path
 
     def __call__(self, *words: str | Path, text: str | None = None) -> str:
-        """What kubectl prints. RuntimeError with its complaint where it fails."""
+        """Return the output of kubectl. RuntimeError with its message if it fails."""
         try:
             return command([*self._start, *words], text=text)
         except RuntimeError as error:
-            # Seen once in many runs, while a cluster beside it went down.
+            # Seen once in many runs, while another cluster was stopped.
             if "connection reset by peer" not in str(error):
                 raise
         time.sleep(1.0)
         return command([*self._start, *words], text=text)
 
     def succeeds(self, *words: str | Path) -> bool:
-        """Whether kubectl ends well, within seconds."""
+        """Return whether kubectl succeeds within seconds."""
         words = (*self._start, "--request-timeout=5s", *words)
         return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
     @cached_property
     def objects(self) -> Objects:
-        """The same account's reads of what is looked at again and again."""
+        """The reads of the same account for repeated polling."""
         return Objects(self.kubeconfig)
 
     def get(self, *words: str) -> Any:
-        """Objects as JSON says them."""
+        """Return objects as JSON."""
         return json.loads(self("get", *words, "-o", "json"))
 
     def apply(self, *manifests: Manifest, dry_run: bool = False) -> None:

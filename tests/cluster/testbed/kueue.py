@@ -1,7 +1,7 @@
 """A real Kueue: built from its Go modules, and run in the cluster with its own manifests.
 
-It is a module of its own: its dependencies are not those of the servers. Where they cannot be
-fetched, whoever wants it skips; the rest of the cluster does without.
+It is a separate module: its dependencies are not those of the servers. If they cannot be fetched,
+the tests that need it are skipped.
 """
 
 import fcntl
@@ -28,7 +28,7 @@ _SOURCES = Path(__file__).parent.parent / "kueue"
 _MODULE, _GROUP = "sigs.k8s.io/kueue", "kueue.x-k8s.io"
 _BUILD_LIMIT_S, _START_S = 900, 120
 _GO = {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"}
-# Kinds that speak of pods' addresses to everybody, and serve nothing that is tried here.
+# Kinds that expose pods' addresses, and are not needed here.
 _LEFT_OUT = ("APIService",)
 
 
@@ -48,7 +48,8 @@ class BuiltKueue:
 
 
 def build_kueue(cache: Path) -> BuiltKueue:
-    """From the cache, or built now (minutes). NoCluster where its modules cannot be had."""
+    """Return it from the cache, or build it now (minutes). NoCluster if its modules cannot be
+    fetched."""
     folder = cache / f"kueue-{_key()}"
     if not folder.is_dir():
         if shutil.which("go") is None:
@@ -63,7 +64,7 @@ def build_kueue(cache: Path) -> BuiltKueue:
 
 def install_kueue(built: BuiltKueue, kubectl: Kubectl, settings: dict[str, Any]) -> None:
     """Run its manager with its own permissions and webhooks; nodes hold its image. `settings` are
-    added to its configuration. It manages the namespaces that bear the label MANAGED."""
+    added to its configuration. It manages the namespaces with the label MANAGED."""
     objects = list(yaml.safe_load_all(kubectl("kustomize", built.manifests / "default")))
     wanted = [_ours(one, settings) for one in objects if one["kind"] not in _LEFT_OUT]
     kubectl("apply", "--server-side", "-f", "-", text=yaml.safe_dump_all(wanted))
@@ -72,8 +73,8 @@ def install_kueue(built: BuiltKueue, kubectl: Kubectl, settings: dict[str, Any])
 
 
 def remove_kueue(built: BuiltKueue, kubectl: Kubectl) -> None:
-    """Once it has let go of what namespaces held of it; then its webhooks first: what is created
-    without it would be refused."""
+    """Remove it once its finalizers are gone; its webhooks first: without it they would refuse new
+    objects."""
     is_gone = partial(_holds_nothing, kubectl)
     wait_until("Kueue's objects are gone", is_gone, _START_S)
     for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
@@ -91,8 +92,8 @@ def _holds_nothing(kubectl: Kubectl) -> bool:
 
 
 def _ours(manifest: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """As shipped, but for whose image it is, how much it asks for on a small node, and what is
-    set."""
+    """Return its manifests as shipped, except for the image, the requests on a small node, and the
+    settings."""
     if manifest["kind"] == "Deployment":
         (container,) = manifest["spec"]["template"]["spec"]["containers"]
         container |= {"image": "local/kueue:1", "imagePullPolicy": "Never"}
@@ -107,7 +108,7 @@ def _ours(manifest: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _build_in(cache: Path, folder: Path) -> None:
-    """The folder appears when it is whole."""
+    """The folder appears when it is complete."""
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         fresh = Path(scratch) / "built"
         fresh.mkdir()
@@ -131,7 +132,7 @@ def _go(*words: str | Path) -> str:
 
 
 def version() -> str:
-    """The version of Kueue that is built, as 0.19.2."""
+    """Return the version of Kueue that is built, as 0.19.2."""
     found = re.search(rf"{re.escape(_MODULE)} v(\S+)", (_SOURCES / "go.mod").read_text())
     assert found, f"go.mod requires {_MODULE}"
     return found[1]

@@ -1,4 +1,4 @@
-"""What a test cluster needs of the machine, and short commands that must succeed."""
+"""The requirements of a test cluster on the machine, and short commands that must succeed."""
 
 import os
 import shutil
@@ -23,18 +23,17 @@ _CPUSET = Path("/sys/fs/cgroup/cpuset")
 
 
 def require_root() -> None:
-    """NoCluster where this process could not make namespaces and cgroups."""
+    """NoCluster if this process cannot make namespaces and cgroups."""
     if os.geteuid() != 0:
-        raise NoCluster("a cluster of one's own needs root; or name another cluster by KUBECONFIG")
+        raise NoCluster("starting a cluster needs root; or set KUBECONFIG to another cluster")
     if not _CPUSET.is_dir():
         raise NoCluster(
-            f"no {_CPUSET}: nodes are laid out for the first version of cgroups; "
-            "name another cluster by KUBECONFIG"
+            f"no {_CPUSET}: nodes need cgroups of version 1; set KUBECONFIG to another cluster"
         )
 
 
 def require(tools: Mapping[str, str]) -> None:
-    """Install what is missing, where this is a Debian; NoCluster where it cannot be had."""
+    """Install what is missing on Debian; NoCluster if it is not available."""
     missing = sorted({package for tool, package in tools.items() if shutil.which(tool) is None})
     if not missing:
         return
@@ -54,7 +53,7 @@ def command(
     text: str | None = None,
     limit_s: float = 600.0,
 ) -> str:
-    """Run a command to its end; what it printed. RuntimeError with its words where it fails."""
+    """Run a command to its end; return its output. RuntimeError with its output if it fails."""
     done = subprocess.run(
         [str(word) for word in words],
         env={**os.environ, **(environment or {})},

@@ -1,7 +1,7 @@
 """The bridge that joins the host and the nodes, and each node's link to it.
 
 Nothing is forwarded to the outside: nodes and pods reach the host's addresses on the bridge and
-each other. The machine's own routes and firewall stay as they are.
+each other. The machine's own routes and firewall are not changed.
 """
 
 from pathlib import Path
@@ -15,12 +15,12 @@ def has_bridge(settings: Settings) -> bool:
 
 
 def make_bridge(settings: Settings) -> None:
-    """The bridge, with the host's addresses on it."""
+    """Make the bridge, with the host's addresses on it."""
     if has_bridge(settings):
         return
     _refuse_taken_address(settings)
-    # An address of its own: else it has a node's, and another one when that node loses power,
-    # which the rest would go on calling for half a minute.
+    # A fixed address: else it has that of a node, and another one when that node loses power,
+    # while the others use the old one for half a minute.
     _ip("link", "add", settings.name, "address", _hardware(settings, 0), "type", "bridge")
     for address in (
         f"{settings.gateway}/24",
@@ -42,7 +42,7 @@ def join(settings: Settings, node: int, pid: int) -> None:
         ["ip", "link", "set", "lo", "up"],
         ["ip", "addr", "add", f"{address}/24", "dev", "eth0"],
         ["ip", "link", "set", "eth0", "up"],
-        # No default route: a pod that asks for the outside hears at once that there is none.
+        # No default route: a pod that connects to the outside fails at once.
         ["ip", "route", "add", settings.services_network, "via", settings.gateway],
         *(
             ["ip", "route", "add", settings.pods_network(n), "via", settings.node_address(n)]
@@ -57,19 +57,19 @@ def join(settings: Settings, node: int, pid: int) -> None:
 
 
 def leave(settings: Settings, node: int) -> None:
-    """Remove a node's link, where its namespace has not taken it along already."""
+    """Remove a node's link, unless it was removed with its namespace."""
     link = _link_of(settings, node)
     if not _has_link(link):
         return
     try:
         _ip("link", "del", link)
     except RuntimeError:
-        if _has_link(link):  # the kernel takes it along in its own time: also between two looks
+        if _has_link(link):  # the kernel removes it asynchronously: also between two reads
             raise
 
 
 def remove_bridge(settings: Settings) -> None:
-    """Remove the bridge; its addresses and routes go with it."""
+    """Remove the bridge, with its addresses and routes."""
     if has_bridge(settings):
         _ip("link", "del", settings.name)
 
@@ -88,7 +88,7 @@ def _link_of(settings: Settings, node: int) -> str:
 
 
 def _hardware(settings: Settings, host: int) -> str:
-    """The hardware address of a node, or of the bridge (0): the same when it is back."""
+    """Return the hardware address of a node, or of the bridge (0): the same after a restart."""
     return f"02:00:00:00:{settings.number:02x}:{host:02x}"
 
 

@@ -1,7 +1,7 @@
 """A node: namespaces with a container runtime, a kubelet and pretend NPUs in them.
 
-A private mount namespace keeps what is hard-coded in those programs to the node: /var/log/pods,
-which two kubelets would clean up for each other, the folder of device plugins, and /run.
+A private mount namespace separates the hard-coded paths of those programs: /var/log/pods, which two
+kubelets would clean up for each other, the folder of device plugins, and /run.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ from tests.cluster.testbed.machine import command
 from tests.cluster.testbed.processes import Daemon, kill_members, wait_until
 from tests.cluster.testbed.settings import Settings
 
-_OWN = ("/run", "/var/lib", "/var/log")  # the node's own; settings.py refuses to live there
+_OWN = ("/run", "/var/lib", "/var/log")  # the node's own; settings.py refuses to use that folder
 _LOST_WITH_POWER = ("own/run", "containerd/state", "addresses")
 _START_S = 60.0
 
 
 @dataclass(frozen=True)
 class Node:
-    """Node `number` of a cluster, whether it runs or not."""
+    """Node `number` of a cluster, running or not."""
 
     settings: Settings
     built: Built
@@ -38,7 +38,7 @@ class Node:
 
     @property
     def namespaces(self) -> Daemon:
-        """The process whose network and mount namespaces are the node's."""
+        """Return the process whose network and mount namespaces are the node's."""
         mounts = " && ".join(
             f"mkdir -p {self.folder}/own{path} && mount --bind {self.folder}/own{path} {path}"
             for path in _OWN
@@ -66,9 +66,9 @@ class Node:
         return self._daemon("device-plugin", lambda: self._inside(words))
 
     def start_runtime(self) -> None:
-        """Bring up the namespaces and containerd, and give it the image that holds pods."""
+        """Start the namespaces and containerd, and load the pause image."""
         if self.namespaces.pid is None:
-            self.remove()  # what is left of a node that lost power
+            self.remove()  # leftovers of a node that lost power
             cgroups.make(self._group)
             self.folder.mkdir(parents=True, exist_ok=True)
             preloaded.give(self.settings.cache, self.folder)
@@ -81,7 +81,7 @@ class Node:
         self.load(self.built.pause)
 
     def start_kubelet(self) -> None:
-        """Start the kubelet and the device plugin where they do not run."""
+        """Start the kubelet and the device plugin if they are stopped."""
         self.kubelet.start()
         socket = self.folder / "own/var/lib/kubelet/device-plugins/kubelet.sock"
         wait_until(f"{self.name}: kubelet", socket.exists, _START_S, self.kubelet)
@@ -96,7 +96,7 @@ class Node:
             marker.touch()
 
     def ctr(self, *words: str | Path) -> str:
-        """What containerd's client says, about the containers of pods."""
+        """Return the output of containerd's client about the containers of pods."""
         return command(["ctr", "-a", self._socket, "-n", "k8s.io", *words])
 
     def kill_container(self, container: str) -> None:
@@ -104,11 +104,11 @@ class Node:
         self.ctr("task", "kill", "-s", "SIGKILL", container)
 
     def set_unhealthy(self, *devices: int) -> None:
-        """Let the device plugin say that these devices are sick, and the others well."""
+        """Let the device plugin report these devices as unhealthy, and the others as healthy."""
         self._unhealthy.write_text("".join(f"Ascend910-{device}\n" for device in devices))
 
     def remove(self) -> None:
-        """Lose power: everything that runs on the node ends at once, and its links go."""
+        """Lose power: everything on the node ends at once, and its links are removed."""
         for daemon in (self.device_plugin, self.kubelet, self.containerd):
             daemon.kill()
         kill_members(partial(self._is_home_of, self._known_mount_namespace()))
@@ -150,7 +150,7 @@ class Node:
         return Daemon(f"{self.name}-{name}", self.settings.run, words)
 
     def _inside(self, words: Sequence[str | Path]) -> list[str | Path]:
-        # Not `ip netns exec`: that mounts /sys anew, and hides the control groups.
+        # Not `ip netns exec`: that mounts /sys again, and hides the control groups.
         return ["nsenter", "-t", str(self._pid), "-m", "-n", "--", *words]
 
     def _answers(self) -> bool:
@@ -164,7 +164,7 @@ class Node:
         return self._mount_namespace.read_text().strip() if self._mount_namespace.exists() else ""
 
     def _is_home_of(self, mount_namespace: str, pid: int) -> bool:
-        """Whether a process is of this node: a container's, or one of what runs containers."""
+        """Return whether a process belongs to the node: to a container, or to its runtime."""
         if cgroups.holds(self._group, pid):
             return True
         try:

@@ -1,4 +1,5 @@
-"""What the programs of a node read: the settings of containerd, of its network, of the kubelet."""
+"""The files that the programs of a node read: settings of containerd, its network, and the
+kubelet."""
 
 import json
 from pathlib import Path
@@ -49,7 +50,7 @@ def write(settings: Settings, node: int) -> None:
 
 
 def group(settings: Settings, node: int) -> str:
-    """The control group of a node's pods."""
+    """Return the control group of a node's pods."""
     return f"{settings.name}-node{node}"
 
 
@@ -112,7 +113,7 @@ def _kubelet(settings: Settings, node: int) -> dict[str, object]:
         "resolvConf": "",
         "clusterDomain": "cluster.local",
         "clusterDNS": [settings.dns_address],
-        # The machine is shared, and its disk is not the node's to judge.
+        # The machine is shared: the node does not judge its disk.
         "evictionHard": {
             "memory.available": "50Mi",
             "nodefs.available": "1%",

@@ -1,5 +1,5 @@
-"""Reads of a cluster's objects, and what it says against others, by one connection that is kept: a
-test looks a thousand times, and each process of kubectl takes a twentieth of a second of a core."""
+"""Reads of a cluster's objects, and dry runs of others, by one persistent connection: a test polls
+a thousand times, and each process of kubectl takes a twentieth of a second of a core."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from jobs.kube.errors import ClusterAway, ClusterError
 from jobs.kube.requests import Query, RateLimit, Requests
 from jobs.objects.deployment import Manifest
 
-# The plural of a kind -> where the API server has it.
+# The plural of a kind -> its path on the API server.
 _APIS = {
     "configmaps": "api/v1",
     "events": "api/v1",
@@ -24,28 +24,29 @@ _APIS = {
     "jobsets": "apis/jobset.x-k8s.io/v1alpha2",
     "podgroups": "apis/scheduling.k8s.io/v1alpha2",
 }
-_RATE = 100.0  # a test asks as it likes: the cluster is its own
+_RATE = 100.0  # a test needs no rate limit: the cluster is its own
 
 
 @dataclass(frozen=True)
 class Objects:
-    """As the account of a kubeconfig sees them. RuntimeError with the API server's complaint."""
+    """The cluster as the account of a kubeconfig sees it. RuntimeError with the API server's
+    message."""
 
     kubeconfig: Path
 
     def get(self, kind: str, name: str, namespace: str = "") -> Any:
-        """One object, by the plural of its kind."""
-        return self._ask(f"{_path(kind, namespace)}/{name}", {})
+        """Return one object, by the plural of its kind."""
+        return self._get(f"{_path(kind, namespace)}/{name}", {})
 
     def find(self, kind: str, namespace: str = "", selector: str = "") -> list[Any]:
-        """Those that a selector of labels chooses, the first name first."""
+        """Return the objects that a label selector selects, sorted by name."""
         query = {"labelSelector": selector} if selector else {}
-        items: list[Any] = self._ask(_path(kind, namespace), query)["items"]
+        items: list[Any] = self._get(_path(kind, namespace), query)["items"]
         return sorted(items, key=lambda item: str(item["metadata"]["name"]))
 
     def refusal(self, manifest: Manifest, namespace: str) -> str:
-        """What the API server says against an object, strictly and without creating it; empty where
-        it would take it."""
+        """Return the error of the API server for an object, strictly and without creating it; empty
+        if it would accept it."""
         path = _path(f"{manifest['kind'].lower()}s", namespace)
         strictly = {"dryRun": "All", "fieldValidation": "Strict"}
         try:
@@ -62,7 +63,7 @@ class Objects:
         client.configuration.retries = False
         return Requests(KubernetesConnection(client).send, RateLimit(_RATE, _RATE))
 
-    def _ask(self, path: str, query: Query) -> Any:
+    def _get(self, path: str, query: Query) -> Any:
         try:
             return self._requests.json("GET", path, query=query)
         except ClusterError as error:

@@ -1,4 +1,4 @@
-"""The certificates of a cluster, and a kubeconfig for everybody who has one."""
+"""The certificates of a cluster, and a kubeconfig for each account."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ _SERVICE = "kubernetes.default.svc"
 
 
 def make(settings: Settings) -> None:
-    """Write what is not there yet."""
+    """Write the missing files."""
     folder = settings.pki
     if (folder / "complete").exists():
         return

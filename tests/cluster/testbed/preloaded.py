@@ -1,8 +1,8 @@
-"""What the runtime of a node holds from its first second: images are unpacked once on a machine,
-and nodes get links to them.
+"""The initial contents of a node's runtime: images are unpacked once on a machine, and nodes get
+links to them.
 
-The project's image is 0.9 GB: to import it a node writes it twice over, with a core for fifteen
-seconds, and eight nodes begin together where four clusters stand beside each other.
+The project's image is 0.9 GB: a node that imports it writes it twice, with a core for fifteen
+seconds, and eight nodes start together if four clusters run concurrently.
 """
 
 import fcntl
@@ -29,18 +29,18 @@ _START_S = 60.0
 
 
 def marker(node: Path, archive: Path) -> Path:
-    """The file that tells that a node, or what its runtime is filled from, has an archive."""
+    """Return the file that marks that a node, or its template, has an archive."""
     return node / _MARKERS / f"{archive.parent.name}-{archive.name}"
 
 
 def fill(cache: Path, archives: Sequence[Path]) -> None:
-    """Have what nodes that start from now on are given: the images of these archives, whose names
-    change with their content."""
+    """Prepare the template for nodes that start from now on: the images of these archives, whose
+    names change with their content."""
     with _lock(cache, fcntl.LOCK_EX):
         wanted = _home(cache) / _key(archives)
         if wanted.is_dir():
             return
-        shutil.rmtree(_home(cache), ignore_errors=True)  # an older image, which nobody asks for
+        shutil.rmtree(_home(cache), ignore_errors=True)  # an older image, which is not used
         _home(cache).mkdir(parents=True)
         with tempfile.TemporaryDirectory(dir=_home(cache)) as scratch:
             _import(Path(scratch), archives)
@@ -54,9 +54,9 @@ def fill(cache: Path, archives: Sequence[Path]) -> None:
 
 
 def give(cache: Path, node: Path) -> None:
-    """Fill the runtime of a node that has never run, where anything is there for it and on the
-    same disk: files are linked, which a runtime only reads, and databases are copied. Whoever is
-    killed meanwhile leaves no half of it: a runtime would write into the databases of all."""
+    """Fill the runtime of a node that has never run from the template, if there is one on the same
+    disk: files are linked, since a runtime only reads them, and databases are copied. A killed fill
+    leaves nothing partial: a runtime would write into the databases of all."""
     if (node / _ROOT).exists() or not _home(cache).is_dir():
         return
     with _lock(cache, fcntl.LOCK_SH):
@@ -66,13 +66,13 @@ def give(cache: Path, node: Path) -> None:
 
 
 def fillings(cache: Path) -> list[Path]:
-    """What nodes are filled from, each as the folder of a node: not what a `fill` that was killed
-    has left."""
+    """Return the templates of nodes, each as the folder of a node, without those of a killed
+    `fill`."""
     return [home for home in _home(cache).iterdir() if (home / _MARKERS).is_dir()]
 
 
 def _import(folder: Path, archives: Sequence[Path]) -> None:
-    """Unpack archives into `root`, by a runtime of its own that ends with it."""
+    """Unpack archives into `root`, by a separate runtime that ends with it."""
     (folder / "settings.toml").write_text(_SETTINGS.format(folder=folder))
     runtime = Daemon("fill", folder, lambda: ["containerd", "-c", str(folder / "settings.toml")])
     ctr = ["ctr", "-a", str(folder / "socket"), "-n", "k8s.io"]
@@ -86,25 +86,25 @@ def _import(folder: Path, archives: Sequence[Path]) -> None:
 
 
 def _link(filled: Path, node: Path) -> None:
-    fresh = Path(tempfile.mkdtemp(prefix="filling-", dir=node))  # a killed command's cp may go on
+    fresh = Path(tempfile.mkdtemp(prefix="filling-", dir=node))  # a killed cp may still run
     command(["cp", "-al", f"{filled}/.", fresh])
     for database in (fresh / _ROOT).glob("*/*.db"):
         _unlink(database)
-    for part in (_MARKERS, _ROOT):  # the root last: where it is, all is
+    for part in (_MARKERS, _ROOT):  # the root last: if it exists, everything does
         command(["rm", "-rf", node / part])
         (node / part).parent.mkdir(exist_ok=True)
         (fresh / part).rename(node / part)
 
 
 def _unlink(file: Path) -> None:
-    """Give a file content of its own."""
+    """Replace a link by a copy of its content."""
     fresh = file.with_suffix(".new")
     shutil.copy2(file, fresh)
     fresh.rename(file)
 
 
 def _key(archives: Sequence[Path]) -> str:
-    runtime = command(["containerd", "--version"])  # its files are its own version's
+    runtime = command(["containerd", "--version"])  # its files belong to its version
     names = [str(archive) for archive in archives]
     return hashlib.sha256("\n".join([runtime, *names]).encode()).hexdigest()[:16]
 

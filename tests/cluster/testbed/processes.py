@@ -1,7 +1,7 @@
 """Processes that outlive the command that starts them, and are never mistaken for others.
 
-A process is known by its number and the time it started, in a file: a number alone may have been
-given to somebody else's process since.
+A process is identified by its number and start time, in a file: the number alone may have been
+reused since.
 """
 
 import os
@@ -19,8 +19,8 @@ _LOG_TAIL = 2000
 
 @dataclass(frozen=True)
 class Daemon:
-    """A program of the cluster; made stopped or running, whatever it is. `command` is a function
-    where it depends on what runs already."""
+    """A program of the cluster; made stopped or running. `command` is a function if it depends on
+    other running programs."""
 
     name: str
     run: Path
@@ -33,7 +33,7 @@ class Daemon:
 
     @property
     def pid(self) -> int | None:
-        """The process's number while it runs."""
+        """Return the process's number while it runs."""
         try:
             pid, started = map(int, self._file.read_text().split())
         except (OSError, ValueError):
@@ -41,7 +41,7 @@ class Daemon:
         return pid if _start_of(pid) == started else None
 
     def start(self) -> bool:
-        """Start it where it does not run; whether it had to be."""
+        """Start it if it is stopped; return whether it was."""
         if self.pid is not None:
             return False
         for folder in (self._file.parent, self.log.parent):
@@ -63,7 +63,7 @@ class Daemon:
         return True
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """End it as an operator would, and kill it where it does not end in time."""
+        """End it with SIGTERM, and kill it after the limit."""
         self.signal(signal.SIGTERM)
         deadline = time.monotonic() + grace_s
         while self.pid is not None and time.monotonic() < deadline:
@@ -78,13 +78,13 @@ class Daemon:
         self._file.unlink(missing_ok=True)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal where it runs."""
+        """Send a signal if it runs."""
         pid = self.pid
         if pid is not None:
             os.kill(pid, number)
 
     def tail(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.log.read_text(errors="replace")[-_LOG_TAIL:] if self.log.exists() else ""
 
     @property
@@ -93,7 +93,7 @@ class Daemon:
 
 
 def wait_until(what: str, holds: Callable[[], bool], limit_s: float, *logs: Daemon) -> None:
-    """Return once it holds; NoCluster with the ends of the logs where it does not in time."""
+    """Return once a condition holds; NoCluster with the ends of the logs after the limit."""
     deadline = time.monotonic() + limit_s
     while not holds():
         if time.monotonic() > deadline:
@@ -103,7 +103,7 @@ def wait_until(what: str, holds: Callable[[], bool], limit_s: float, *logs: Daem
 
 
 def kill_members(belongs: Callable[[int], bool], limit_s: float = 20.0) -> None:
-    """Kill every process of which `belongs` is true, and what they start meanwhile."""
+    """Kill every process for which `belongs` is true, and those they start in the meantime."""
     deadline = time.monotonic() + limit_s
     while members := [pid for pid in _all_pids() if belongs(pid)]:
         for pid in members:
@@ -125,12 +125,12 @@ def _all_pids() -> list[int]:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process started, in ticks since boot; None for one that is not, or only its entry."""
+    """Return when a process started, in ticks since boot; None if it has ended or is a zombie."""
     try:
         if os.waitpid(pid, os.WNOHANG)[0] == pid:
             return None
     except ChildProcessError:
-        pass  # started by another command: its parent sees to it
+        pass  # started by another command, whose process reaps it
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,6 +1,6 @@
-"""Where a test cluster lives: its folders, names and addresses, all derived from one number.
+"""The settings of a test cluster: its folders, names and addresses, all derived from one number.
 
-Two clusters of different numbers share a machine without meeting.
+Two clusters of different numbers share a machine without conflicts.
 """
 
 import os
@@ -12,13 +12,13 @@ _HIDDEN_FROM_NODES = ("/run", "/var/lib", "/var/log")  # a node has its own of t
 
 
 class NoCluster(Exception):
-    """This machine cannot carry a test cluster; the message says why, and what would help."""
+    """This machine cannot run a test cluster; the message has the reason, and what would help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`devices` is the count of pretend NPUs on each of `nodes`; `run` is removed by `down`, and
-    `cache` outlives it."""
+    """`devices` is the number of pretend NPUs on each of `nodes`; `run` is removed by `down`, and
+    `cache` is kept."""
 
     number: int
     nodes: int
@@ -28,12 +28,12 @@ class Settings:
 
     @property
     def name(self) -> str:
-        """The name of the bridge, and the start of every other name on this machine."""
+        """Return the name of the bridge, and the prefix of every other name on this machine."""
         return f"opmeter{self.number}"
 
     @property
     def gateway(self) -> str:
-        """The host's address on the bridge: what pods reach beside each other."""
+        """Return the host's address on the bridge: what pods reach besides each other."""
         return f"10.{200 + self.number}.0.1"
 
     @property
@@ -52,8 +52,8 @@ class Settings:
 
     @property
     def api_address(self) -> str:
-        """The address of the `kubernetes` Service. The API server itself listens there, on the
-        bridge: pods reach it without kube-proxy."""
+        """Return the address of the `kubernetes` Service. The API server itself listens there, on
+        the bridge: pods reach it without kube-proxy."""
         return f"10.{96 + self.number}.0.1"
 
     @property
@@ -62,7 +62,7 @@ class Settings:
 
     @property
     def loopback(self) -> str:
-        """Where the parts of the control plane listen that no pod may reach."""
+        """Return where the parts of the control plane listen that no pod may reach."""
         return f"127.{200 + self.number}.0.1"
 
     @property
@@ -83,8 +83,9 @@ class Settings:
 
 
 def from_environment(beside: int = 0) -> Settings:
-    """OPMETER_CLUSTER (the number), OPMETER_CLUSTER_NODES, _DEVICES and _RUN, and OPMETER_CACHE.
-    `beside` is added to the number: so many processes of tests have clusters of their own."""
+    """Read OPMETER_CLUSTER (the number), OPMETER_CLUSTER_NODES, _DEVICES and _RUN, and
+    OPMETER_CACHE. `beside` is added to the number: concurrent test processes have separate
+    clusters."""
     number = _integer("OPMETER_CLUSTER", 1, 1, 9) + beside
     default = Path(tempfile.gettempdir()) / f"opmeter-cluster-{number}"
     run = Path(os.environ.get("OPMETER_CLUSTER_RUN") or default).resolve()
@@ -101,12 +102,13 @@ def from_environment(beside: int = 0) -> Settings:
 
 
 def process_of_tests() -> int:
-    """Which of several processes of pytest-xdist this is, from 0: each has clusters of its own."""
+    """Return which of several processes of pytest-xdist this is, from 0: each has separate
+    clusters."""
     return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 
 def _integer(name: str, default: int, least: int, most: int) -> int:
     text = os.environ.get(name) or str(default)
     if not text.isdecimal() or not least <= int(text) <= most:
-        raise NoCluster(f"{name}={text}: a number from {least} to {most} is wanted")
+        raise NoCluster(f"{name}={text}: expected a number from {least} to {most}")
     return int(text)

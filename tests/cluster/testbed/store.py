@@ -22,7 +22,7 @@ class ObjectStore:
 
     @property
     def endpoint(self) -> str:
-        """The same from the host and from pods."""
+        """Return its URL, the same from the host and from pods."""
         return f"http://{self.settings.gateway}:{_PORT}"
 
     @property
@@ -35,7 +35,7 @@ class ObjectStore:
         return Daemon("s3", self.settings.run, self._command, keys)
 
     def start(self) -> None:
-        """Start it where it does not run, and wait until it answers."""
+        """Start it if it is stopped, and wait until it replies."""
         for folder in (self.buckets, self._metadata):
             folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -48,11 +48,11 @@ class ObjectStore:
         self.server.stop()
 
     def make_bucket(self, name: str) -> None:
-        """An empty bucket, where there is none of that name."""
+        """Make an empty bucket, unless one of that name exists."""
         (self.buckets / name).mkdir(exist_ok=True)
 
     def environment(self) -> dict[str, str]:
-        """What a client's process on the host needs."""
+        """Return the environment of a client's process on the host."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -64,7 +64,8 @@ class ObjectStore:
         }
 
     def credentials(self, endpoint: str = "") -> dict[str, str]:
-        """What a Secret for pods holds: AWS's two files. `endpoint` is that of a proxy."""
+        """Return the contents of a Secret for pods: AWS's two files. `endpoint` is that of a
+        proxy."""
         return {
             "credentials": (
                 f"[default]\naws_access_key_id = {self.access_key}\n"

@@ -1,4 +1,4 @@
-"""A whole cluster of one's own on this machine: up, down, and what runs of it."""
+"""A complete cluster on this machine: up, down, and its running parts."""
 
 import fcntl
 import functools
@@ -25,9 +25,9 @@ _CLAIM = "claimed"
 
 @dataclass(frozen=True)
 class Testbed:
-    """A cluster, whether it runs or not; `open` builds what it consists of."""
+    """A cluster, running or not; `open` builds its parts."""
 
-    __test__ = False  # to pytest a class of this name would be one of tests
+    __test__ = False  # pytest would collect a class of this name
 
     settings: Settings
     built: Built
@@ -55,11 +55,11 @@ class Testbed:
         return Kwok(self.settings, self.built, self.kubectl)
 
     def node(self, name: str) -> Node:
-        """The node that the cluster calls by that name."""
+        """Return the node that has this name in the cluster."""
         return next(node for node in self.nodes if node.name == name)
 
     def up(self) -> None:
-        """Start what does not run, and wait until every node is ready."""
+        """Start the stopped parts, and wait until every node is ready."""
         with _lock(self.settings):
             _claim(self.settings)
             network.make_bridge(self.settings)
@@ -80,14 +80,14 @@ class Testbed:
             if not _is_ours(self.settings):
                 return
             for daemon in (self.kwok.daemon, self.store.server, *self.control_plane.daemons()):
-                daemon.kill()  # nobody wants what they would have written
+                daemon.kill()  # their output is not needed
             for node in self.nodes:
                 node.remove()
             network.remove_bridge(self.settings)
             _remove(self.settings.run)
 
     def daemons(self) -> Iterator[Daemon]:
-        """Every process that `up` starts, and kwok's."""
+        """Return every process that `up` starts, and kwok's."""
         yield from reversed(self.control_plane.daemons())
         for node in self.nodes:
             yield from (node.namespaces, node.containerd, node.kubelet, node.device_plugin)
@@ -95,21 +95,21 @@ class Testbed:
         yield self.kwok.daemon
 
     def is_up(self) -> bool:
-        """Whether everything that `up` starts runs, and the API server answers."""
+        """Return whether everything that `up` starts runs, and the API server replies."""
         wanted = [daemon for daemon in self.daemons() if daemon.name != self.kwok.daemon.name]
         return all(daemon.pid is not None for daemon in wanted) and self.control_plane.answers()
 
     def load(self, archive: Path) -> None:
-        """Give the images of an archive to every node."""
+        """Load the images of an archive on every node."""
         with ThreadPoolExecutor(max_workers=len(self.nodes) or 1) as pool:
             list(pool.map(lambda node: node.load(archive), self.nodes))
 
     def preload(self, archive: Path) -> None:
-        """Let nodes that start from now on have the images of an archive."""
+        """Load the images of an archive on nodes that start from now on."""
         preloaded.fill(self.settings.cache, [self.built.pause, archive])
 
     def install_jobset(self) -> None:
-        """Let JobSet's controller run in the cluster."""
+        """Run JobSet's controller in the cluster."""
         self.load(self.built.jobset)
         addons.install_jobset(self.built, self.kubectl)
 
@@ -133,7 +133,8 @@ class Testbed:
 
 
 def open_testbed(settings: Settings) -> Testbed:
-    """A testbed of what is built, now where it was not. NoCluster where this machine cannot."""
+    """Return a testbed of the built parts, building missing ones now. NoCluster if this machine
+    cannot."""
     machine.require_root()
     machine.require(machine.CLUSTER_TOOLS)
     return Testbed(settings, build_servers(settings.cache))
@@ -141,7 +142,7 @@ def open_testbed(settings: Settings) -> Testbed:
 
 @contextmanager
 def _lock(settings: Settings) -> Iterator[None]:
-    """One `up` or `down` of a cluster at a time."""
+    """Allow one `up` or `down` of a cluster at a time."""
     settings.cache.mkdir(parents=True, exist_ok=True)
     with (settings.cache / f"{settings.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -149,7 +150,7 @@ def _lock(settings: Settings) -> Iterator[None]:
 
 
 def _claim(settings: Settings) -> None:
-    """Take the number; NoCluster where another folder's cluster has it."""
+    """Reserve the number; NoCluster if a cluster of another folder has it."""
     if not _is_ours(settings) and network.has_bridge(settings):
         raise NoCluster(
             f"another cluster has the number {settings.number} (or died without `down`: then "
@@ -160,13 +161,13 @@ def _claim(settings: Settings) -> None:
 
 
 def _is_ours(settings: Settings) -> bool:
-    """Whether the cluster of that number was started from this folder. Names on the machine hold
-    the number alone: nothing may be ended by them that is another folder's."""
+    """Return whether the cluster of that number was started from this folder. Names on the machine
+    have only the number: those of another folder must not be ended."""
     return (settings.run / _CLAIM).exists()
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder; never what is mounted below it, which is somebody else's."""
+    """Remove a folder, but never what is mounted below it."""
     if not folder.exists():
         return
     mounts = Path("/proc/self/mounts").read_text().splitlines()

@@ -1,5 +1,5 @@
-"""`opmeter run` is SIGKILLed at random moments, each followed by a re-run. Nothing is lost, nothing
-is measured twice, no process stays behind."""
+"""`opmeter run` is SIGKILLed at random times, each followed by another run. Nothing is lost,
+nothing is measured twice, no process is left."""
 
 import random
 import signal
@@ -11,17 +11,17 @@ from tests.contract.drills.runs import CASES, Runs
 from tests.servers.versitygw import Versitygw
 from tests.waiting import wait_for
 
-# A run writes some eighty objects: from before anything is planned until it is being merged.
+# A run writes some eighty objects: the kills cover planning to merging.
 _KILLED_WITHIN_OBJECTS = 75
-_AND_S = 0.3  # after the object: what a run does between two
-# Where the server is killed, too, the run waits for it, and writes nothing meanwhile.
+_AND_S = 0.3  # after the object: the time of a run between two
+# If the server is killed too, the run waits for it, and writes nothing in the meantime.
 _KILLED_WITHIN_S = (0.3, 6.5)
 
 
 @dataclass(frozen=True)
 class _Before:
-    """What is uploaded while nobody runs: shards and cases whose number is believed, and all
-    attempts so far."""
+    """Return what is uploaded between runs: shards and cases with a final result, and all attempts
+    so far."""
 
     believed: set[tuple[str, str]]
     attempts: set[str]
@@ -32,8 +32,8 @@ class _Before:
 
 
 def check_kills(runs: Runs, kills_wanted: int, server: Versitygw | None = None) -> None:
-    """Kill runs until so many were killed, finish the last, and look at all that they left. A
-    server is killed and restarted as well, in every third."""
+    """Kill a number of runs, finish the last, and check everything they left. A server is killed
+    and restarted too, in every third."""
     moments = random.Random(20)
     kills, arguments, sizes = 0, (), []
     while kills < kills_wanted:
@@ -49,15 +49,15 @@ def check_kills(runs: Runs, kills_wanted: int, server: Versitygw | None = None) 
         process.kill()
         output, _ = process.communicate()
         assert runs.wait_until_alone() == []
-        _nothing_measured_again(runs, before)
+        _check_nothing_is_repeated(runs, before)
         if process.returncode == -signal.SIGKILL:
             kills, arguments = kills + 1, ()
-        else:  # it came to its end first: the next round is there to be killed
+        else:  # it finished first: the next round is killed
             assert process.returncode == 0, output.decode()
             arguments = ("--again",)
     before = _Before.of(runs)
     output = runs.finish()
-    _nothing_measured_again(runs, before)
+    _check_nothing_is_repeated(runs, before)
     assert runs.wait_until_alone() == []
     finals = runs.finals()
     assert set(finals.values()) == {1}, output
@@ -65,9 +65,9 @@ def check_kills(runs: Runs, kills_wanted: int, server: Versitygw | None = None) 
     assert len(wanted) == CASES
     plans = {plan for plan, _ in finals}
     assert set(finals) == {(plan, case) for plan in plans for case in wanted}
-    runs.command("db", "verify")  # which fails where anything is broken
+    runs.command("db", "verify")  # which fails if anything is damaged
     print(f"{runs.root}: killed {kills} times; {len(finals)} cases, one final outcome each;")
-    print(f"believed and uploaded before each start: {sizes}")
+    print(f"accepted and uploaded before each start: {sizes}")
 
 
 def _wait_for_a_moment(
@@ -79,13 +79,13 @@ def _wait_for_a_moment(
 
 
 def _cut_off(server: Versitygw, moments: random.Random) -> None:
-    """Take the server away in the middle of things, and bring it back."""
+    """Stop the server during a run, and restart it."""
     time.sleep(moments.uniform(0.5, 4.0))
     server.kill()
     time.sleep(moments.uniform(0.2, 2.0))
     server.start()
 
 
-def _nothing_measured_again(runs: Runs, before: _Before) -> None:
-    """A case whose number was uploaded and is believed has no launch in any later attempt."""
+def _check_nothing_is_repeated(runs: Runs, before: _Before) -> None:
+    """Check that a case with an uploaded final result has no launch in any later attempt."""
     assert not (before.believed & runs.launched(but_not=before.attempts))

@@ -1,4 +1,4 @@
-"""`opmeter run` as a process that can be killed, and what its store says afterwards."""
+"""`opmeter run` as a process that can be killed, and the state of its store afterwards."""
 
 import contextlib
 import csv
@@ -33,7 +33,7 @@ _CHECKOUT = Path(__file__).parents[3]
 NAME = "drill"
 CASES = 109  # of the bundled sample
 _ATTEMPTS = f"campaigns/{NAME}/attempts/"
-# The sample's sequence, vocabulary and flat parameters; what heads and layers are made of is left.
+# The sample's sequence, vocabulary and flat parameters; sizes of heads and layers are kept.
 _LONG_AXIS = re.compile(r"\b(4096|\d{6,})\b(?!\.)")
 _CUT = 128
 _ANSWERED_AT_ONCE = re.compile("unsupported|rejected")
@@ -68,14 +68,14 @@ class Runs:
         )
 
     def finish(self, *arguments: str) -> str:
-        """Run to the end: what it printed."""
+        """Run to the end; return the output."""
         process = self.start(*arguments)
         output, _ = process.communicate(timeout=900)
         assert process.returncode == 0, output.decode()
         return output.decode()
 
     def command(self, *arguments: str) -> str:
-        """What a command printed on standard output; it must succeed."""
+        """Return the standard output of a command, which must succeed."""
         done = subprocess.run(
             self._command(*arguments),
             cwd=self.folder,
@@ -88,7 +88,7 @@ class Runs:
         return done.stdout
 
     def plan(self) -> str:
-        """The forecast; nothing is written."""
+        """Print the forecast; write nothing."""
         return self.command("plan", str(self.campaign), "--dry-run")
 
     def plan_for_good(self) -> str:
@@ -98,27 +98,28 @@ class Runs:
         return [sys.executable, "-m", "jobs.cli", *arguments, "--root", self.root]
 
     def processes(self) -> list[str]:
-        """What runs for this store: the command, its workers and their sessions."""
+        """Return the processes of this store: the command, its workers and their sessions."""
         return [line for line in _command_lines() if self.root in line or str(self.folder) in line]
 
     def wait_until_alone(self, limit_s: float = 10.0) -> list[str]:
-        """The processes that are still there after a while."""
+        """Return the processes that are still running after a while."""
         deadline = time.monotonic() + limit_s
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return left
 
     def objects(self) -> int:
-        """How many objects the store holds."""
+        """Return the number of objects of the store."""
         return sum(1 for _ in self.store.list(""))
 
     def uploaded(self) -> dict[tuple[str, str], str]:
-        """Shard and measured case -> the attempt whose part holds it, as far as parts are up."""
+        """Return shard and measured case -> the attempt whose part has it, of all uploaded
+        parts."""
         return {(shard, m.case_id): attempt for shard, attempt, m in self._measured()}
 
     def believed(self) -> set[tuple[str, str]]:
-        """Shard and case of what is uploaded, but for numbers that something disturbed and what
-        comes of lost records: those alone may be measured again."""
+        """Return shard and case of the uploaded results, except for disturbed ones and lost
+        records: only those may be measured again."""
         return {
             (shard, m.case_id)
             for shard, _, m in self._measured()
@@ -126,7 +127,7 @@ class Runs:
         }
 
     def _measured(self) -> Iterator[tuple[str, str, Measurement]]:
-        """Shard, attempt and measurement, as far as parts are up."""
+        """Return shard, attempt and measurement of all uploaded parts."""
         store = self.store
         for key in _keys(store, "/part-"):
             shard, attempt = key.split("/")[3:5]
@@ -135,17 +136,17 @@ class Runs:
                     yield shard, attempt, m
 
     def source_cases(self) -> set[str]:
-        """The cases of all tables that the campaign's plans were made of."""
+        """Return the cases of all tables of the campaign's plans."""
         store = self.store
         tables = [store.get(info.key) for info in store.list(f"campaigns/{NAME}/sources/")]
         return {record.case_id for table in tables for record in read_table(table)}
 
     def attempts(self) -> set[str]:
-        """Every attempt that has left anything, were it a session whose parts never came."""
+        """Return every attempt that has left an object, including sessions without parts."""
         return {info.key.split("/")[4] for info in self.store.list(_ATTEMPTS)}
 
     def launched(self, but_not: set[str]) -> set[tuple[str, str]]:
-        """Shard and case of every launch in a raw op_summary, but for these attempts."""
+        """Return shard and case of every launch in a raw op_summary, except for these attempts."""
         store = self.store
         cases = set()
         for key in _keys(store, "/op_summary-"):
@@ -154,12 +155,13 @@ class Runs:
                 continue
             text = zstandard.decompress(store.get(key)).decode()
             for row in csv.DictReader(io.StringIO(text, newline="")):
-                if "::" not in row["OP Type"]:  # else torch's own operator, beside the cases
+                if "::" not in row["OP Type"]:  # else torch's own operator, next to the cases
                     cases.add((shard, case_from_cells(row["OP Type"], row).case_id))
         return cases
 
     def finals(self) -> Counter[tuple[int, str]]:
-        """How many final outcomes each case of each plan has, over all committed shards."""
+        """Return the number of final outcomes of each case of each plan, over all committed
+        shards."""
         store, count = self.store, Counter()
         for shard in committed_shards(store, NAME):
             commit = commit_from_json(store.get(keys.committed(NAME, shard)))
@@ -182,7 +184,7 @@ class Runs:
 
 
 def short_campaign(folder: Path) -> Path:
-    """A campaign over the bundled sample, written into a folder. All cases are those of the sample
+    """Write a campaign over the bundled sample into a folder. All cases are those of the sample
     with their long axes cut: at full length a few of them last longer than all the others."""
     facts = bundled_file("quickstart", "facts.csv").decode()
     cut = _LONG_AXIS.sub(lambda axis: str(int(axis[0]) // _CUT), facts)

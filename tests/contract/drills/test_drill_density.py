@@ -28,7 +28,7 @@ def numbers_of(output: str, name: str) -> list[list[str]]:
     return [numbers(line) for line in output.splitlines() if line.split()[:1] == [name]]
 
 
-def test_a_curve_is_measured_in_rounds_until_the_rest_is_known(tmp_path: Path):
+def test_curve_is_measured_in_rounds_until_the_rest_is_known(tmp_path: Path):
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
     rows = [
         f'dynamic,AI_VECTOR_CORE,"""{n},64;{n},64""",FLOAT;FLOAT,ND;ND,"""{n},64""",FLOAT,ND'
@@ -45,7 +45,7 @@ def test_a_curve_is_measured_in_rounds_until_the_rest_is_known(tmp_path: Path):
     assert asked in ([150], [150, 50])
     assert [found[:2] for found in lines["coverage"]] == [[str(sum(asked)), "800"]]
     assert str(800 - sum(asked)) in [found[0] for found in lines["density"]]
-    runs.command("db", "verify")  # which fails where anything is broken
+    runs.command("db", "verify")  # which fails if anything is damaged
     attempts = runs.attempts()
     runs.finish()
     assert runs.attempts() == attempts

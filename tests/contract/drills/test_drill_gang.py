@@ -1,5 +1,5 @@
-"""The worker of a gang is killed while its ranks measure: none of them stays behind, the next
-worker goes on, and every case has one outcome."""
+"""The worker of a gang is killed while its ranks measure: none of them is left, the next worker
+continues, and every case has one outcome."""
 
 import os
 import re
@@ -24,7 +24,7 @@ _PATIENCE_S = 120.0
 
 
 def running(runs: Runs, module: str) -> list[psutil.Process]:
-    """The processes of a module for this store, or below its folder."""
+    """Return the processes of a module for this store, or below its folder."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -38,7 +38,7 @@ def running(runs: Runs, module: str) -> list[psutil.Process]:
 
 
 def wait_for_ranks(runs: Runs) -> None:
-    """Until both ranks are there and one has said what it measures."""
+    """Wait until both ranks run and one has reported its case."""
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         journals = list(runs.folder.rglob("rank-0.jsonl"))
@@ -48,7 +48,7 @@ def wait_for_ranks(runs: Runs) -> None:
     raise AssertionError("no rank began to measure")
 
 
-def test_a_worker_that_is_killed_in_a_gang_takes_its_ranks_along(tmp_path: Path) -> None:
+def test_killed_worker_of_a_gang_ends_its_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
     campaign = tmp_path / "campaign.yaml"
     campaign.write_text(_CAMPAIGN)
@@ -66,5 +66,5 @@ def test_a_worker_that_is_killed_in_a_gang_takes_its_ranks_along(tmp_path: Path)
     assert re.search(r"^coverage\D+2\D+2\b", output.decode(), flags=re.MULTILINE)
     finals = runs.finals()
     assert len(finals) == 2 and set(finals.values()) == {1}
-    runs.command("db", "verify")  # which fails where anything is broken
+    runs.command("db", "verify")  # which fails if anything is damaged
     assert runs.wait_until_alone() == []

@@ -1,4 +1,4 @@
-"""The whole command on a small campaign: what it prints, how it ends, what a second one does."""
+"""The whole command on a small campaign: its output, its exit, and a second run."""
 
 import csv
 import os
@@ -37,7 +37,7 @@ def runs(tmp_path: Path) -> Runs:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, str]:
-    """A run that came to its end, and what it printed: for tests that only look at it."""
+    """A finished run, and its output: for tests that only read it."""
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
     folder = tmp_path_factory.mktemp("finished")
     runs = small(folder, "{bundled: quickstart}", repeats="[3, 5], budget_s: 0.02", share=0.1)
@@ -47,7 +47,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, str]:
 def small(
     folder: Path, source: str, target_s: float = 60, repeats: str = "4", share: float = 0
 ) -> Runs:
-    """Its repeats are fixed unless told: else a busy machine is waited for, seconds a case. No
+    """Its repeats are fixed by default: a busy machine would be waited for, seconds per case. No
     share of its cases is measured in a second session, which takes as long as the first."""
     campaign = folder / "small.yaml"
     text = _SMALL.replace("{SOURCE}", source).replace("TARGET", str(target_s))
@@ -56,7 +56,7 @@ def small(
     return Runs(folder, f"file://{folder}/data", {"TMPDIR": str(folder)}, campaign)
 
 
-def test_a_run_ends_with_a_database_that_can_be_read(finished: tuple[Runs, str]):
+def test_run_ends_with_a_readable_database(finished: tuple[Runs, str]):
     runs, output = finished
     assert re.search(rf"^coverage\D+{_CASES}\D+({CASES}|{_CASES})\b", output, flags=re.MULTILINE)
     for line in ("database +file://", "stack +CPU_", "efficiency .*%", "time .*%"):
@@ -70,11 +70,11 @@ def test_a_run_ends_with_a_database_that_can_be_read(finished: tuple[Runs, str])
         line for line in runs.command("status", "drill").splitlines() if "drill plan" in line
     ]
     assert numbers(head)[:3] == ["1", "1", "1"]  # the plan, shards committed, and all of them
-    runs.command("db", "verify")  # which fails where anything is broken
+    runs.command("db", "verify")  # which fails if anything is damaged
     assert runs.wait_until_alone() == []
 
 
-def test_the_same_campaign_again_measures_nothing(finished: tuple[Runs, str]):
+def test_second_run_of_a_campaign_measures_nothing(finished: tuple[Runs, str]):
     runs, _ = finished
     attempts = set(runs.uploaded().values())
     runs.finish()
@@ -87,7 +87,7 @@ def test_again_makes_the_next_version(finished: tuple[Runs, str], tmp_path: Path
     shutil.copytree(before.folder / "data", tmp_path / "data")
     assert "version 2" in runs.finish("--again")
     differ, compared, *versions = numbers(runs.command("db", "diff", "1", "2").splitlines()[-1])
-    # Where the machine was busy the second time alone, and warned of it, a case shows as before.
+    # If the machine was busy only the second time, with a warning, a case shows as before.
     assert int(differ) <= int(compared) <= _CASES and versions == ["1", "2"]
     quality = runs.command("db", "quality")
     assert re.search(rf"^durations +{_CASES}\b", quality, flags=re.MULTILINE)
@@ -95,17 +95,15 @@ def test_again_makes_the_next_version(finished: tuple[Runs, str], tmp_path: Path
     runs.command("db", "verify")
 
 
-def test_a_pulled_version_is_a_tree(finished: tuple[Runs, str], tmp_path: Path):
+def test_pulled_version_is_a_tree(finished: tuple[Runs, str], tmp_path: Path):
     runs, _ = finished
     runs.command("pull", str(tmp_path / "tree"))
-    runs.command("pull", str(tmp_path / "tree"))  # replaces what it wrote itself
+    runs.command("pull", str(tmp_path / "tree"))  # replaces its own output
     (csv_file,) = (tmp_path / "tree").glob("CPU_*/vllm_ascend/vllm0_torch*_cann0/Sub.csv")
     assert '""";"""' in csv_file.read_text()  # two scalars, quoted as the profiler does
 
 
-def test_a_tree_with_durations_leaves_nothing_to_measure(
-    finished: tuple[Runs, str], tmp_path: Path
-):
+def test_tree_with_durations_leaves_nothing_to_measure(finished: tuple[Runs, str], tmp_path: Path):
     runs, _ = finished
     runs.command("pull", str(tmp_path / "tree"))
     (version,) = (tmp_path / "tree").glob("CPU_*/vllm_ascend/*")
@@ -119,10 +117,10 @@ def test_a_tree_with_durations_leaves_nothing_to_measure(
     from_tree.finish()
     before, after = (_durations(r, "RmsNorm") for r in (runs, from_tree))
     assert before.keys() == after.keys()
-    assert not set(before.values()) & set(after.values())  # measured anew, not carried
+    assert not set(before.values()) & set(after.values())  # measured again, not copied
 
 
-def test_interrupted_it_stops_cleanly_and_continues(tmp_path: Path):
+def test_interrupted_run_stops_cleanly_and_continues(tmp_path: Path):
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
     runs = small(tmp_path, "{bundled: quickstart}", target_s=0.05)
     process = runs.start()
@@ -143,7 +141,7 @@ def test_interrupted_it_stops_cleanly_and_continues(tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def contended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, int, int, str]:
-    """A run by a single writer, its process, and how a second one ended that came meanwhile."""
+    """A run by a single writer, its process, and the exit of a second one in the meantime."""
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
     folder = tmp_path_factory.mktemp("contended")
     (folder / "a").mkdir()
@@ -162,19 +160,19 @@ def contended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, int, int,
     return first, holder.pid, other.returncode, output
 
 
-def test_a_second_run_is_kept_out_and_told_by_whom(contended: tuple[Runs, int, int, str]):
+def test_concurrent_run_is_refused_with_the_holder(contended: tuple[Runs, int, int, str]):
     _, holder, code, output = contended
     assert code == 1, output
     assert re.search(rf"\bcpu0\b.*\b{holder}\b.*\bdrill\b.*\bplan 1\b", output)
 
 
-def test_a_single_writer_is_taken_at_the_users_word(contended: tuple[Runs, int, int, str]):
+def test_single_writer_option_is_recorded(contended: tuple[Runs, int, int, str]):
     runs, *_ = contended
     assert "guard single-writer" in runs.command("db", "log")
     runs.command("db", "verify")
 
 
-def test_the_real_profile_gives_the_same_cases(runs: Runs, tmp_path: Path, real_profiles: Path):
+def test_real_profile_gives_the_same_cases(runs: Runs, tmp_path: Path, real_profiles: Path):
     (tmp_path / "real").mkdir()
     real = small(
         tmp_path / "real", f"{{profile: {real_profiles}/train_cann8.3rc1_rank0_ascend_pt}}"

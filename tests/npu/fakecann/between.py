@@ -1,11 +1,11 @@
-"""What CANN does between a call and its kernel, where a test orders it.
+"""The conversions of CANN between a call and its kernel, if a test requests them.
 
-aclnn may cast, transpose or split what it is given, or choose another kernel; the call is the same,
-and only the rows of the profile tell. Each entry of BETWEEN turns one launch into those that the
-device saw; what it does not concern stays one.
+aclnn may cast, transpose or split its arguments, or choose another kernel; the call is the same,
+and only the rows of the profile show it. Each entry of BETWEEN turns one launch into those that the
+device saw; unaffected launches stay one.
 
-    casts         inputs of 16 bits become FLOAT in a Cast before, outputs in one behind
-    transposes    the first input is transposed in a kernel of its own
+    casts         inputs of 16 bits become FLOAT in a preceding Cast, outputs in a following one
+    transposes    the first input is transposed in a separate kernel
     turned_scatter  of another dimension than the last: all is transposed first, and indices
                   become INT32 (aclnn_scatter.cpp of ops-nn)
     splits        two launches of half of the rows each
@@ -33,25 +33,25 @@ Cells = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the launches that a call became."""
+    """One of the launches of a call."""
 
     kernel: str
     cells: Cells
 
     def duration_us(self, call: Recorded) -> float:
-        """As long as the call, this kernel and these cells say."""
+        """Return a duration that follows from the call, this kernel and these cells."""
         return truth_us(call, f"{self.kernel}|{sorted(self.cells.items())}")
 
 
 def parts_of(name: str, call: Recorded, kernel: str) -> Sequence[Part]:
-    """What a call becomes; nothing where the behaviour does not concern it."""
+    """Return the launches of a call; none if the behaviour does not apply to it."""
     cells = cells_of(call)
     return BETWEEN[name](kernel, cells) if _IN_SHAPES in cells and _OUT_SHAPES in cells else ()
 
 
 def is_struck(name: str, call: Recorded, share: float) -> bool:
-    """Whether a behaviour strikes a call, of which it does this share: always the same ones, and
-    never a mark."""
+    """Return whether a behaviour applies to a call, of which it affects this share: always the same
+    ones, and never a mark."""
     if call.name == "aclnnNeg":
         return False
     digest = hashlib.sha256(f"{name}|{call.text}".encode()).digest()
@@ -66,7 +66,7 @@ def _casts(kernel: str, cells: Cells) -> Sequence[Part]:
 
 
 def _in_float(kernel: str, cells: Cells) -> Sequence[Part]:
-    """Cast, the kernel in FLOAT, and Cast back."""
+    """Return Cast, the kernel in FLOAT, and Cast back."""
     shape, dtype = _slot(cells[_IN_SHAPES], 0), cells[_IN_DTYPES].split(";")[0]
     wide = {
         name: ";".join("FLOAT" if d in _NARROW else d for d in cells[name].split(";"))
@@ -171,7 +171,7 @@ def _with(cell: str, first: str) -> str:
 
 
 def _one(shape: str, dtype: str, out: str, out_dtype: str) -> Cells:
-    """The cells of a kernel with one input and one output."""
+    """Return the cells of a kernel with one input and one output."""
     return {
         _IN_SHAPES: f'"{shape}"',
         _IN_DTYPES: dtype,

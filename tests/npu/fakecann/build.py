@@ -1,8 +1,8 @@
-"""The recording runtime with the parts of the tests: faults, and a profiler.
+"""The recording runtime with the additions for tests: faults, and a profiler.
 
-fake = build_fake_cann()              # seconds the first time, then from the cache
-env = environment(fake, devices=1)    # what a subprocess needs
-subprocess.run([sys.executable, "-c", "import torch, torch_npu; ..."], env=env)
+fake = build_fake_cann()              # seconds the first time, then from the cache env =
+environment(fake, devices=1)    # for a subprocess subprocess.run([sys.executable, "-c", "import
+torch, torch_npu; ..."], env=env)
 """
 
 import os
@@ -19,8 +19,8 @@ LAUNCHES = Path(recording.__file__).parent / "site"  # has the module opmeter_la
 
 @dataclass(frozen=True, slots=True)
 class FakeCann:
-    """libraries: the stubs; shim: what keeps a CUDA build of torch and torch_npu apart;
-    site: the folder of the package torch_npu; tools: where `msprof` lies."""
+    """libraries: the stubs; shim: separates a CUDA build of torch from torch_npu; site: the folder
+    of the package torch_npu; tools: the folder of `msprof`."""
 
     libraries: Path
     shim: Path

@@ -31,7 +31,7 @@ def _pipes(core: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{core}_{name}_{what}" for name in names for what in ("time(us)", "ratio"))
 
 
-# aic_metrics -> (what comes behind the cube cores' two columns, behind the vector cores' two).
+# aic_metrics -> (columns after the cube cores' two, columns after the vector cores' two).
 _GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "PipeUtilization": (
         (*_pipes("aic", "mac", "scalar", "mte1", "mte2", "fixpipe"), "aic_icache_miss_rate"),
@@ -83,11 +83,11 @@ GROUPS = tuple(_GROUPS)
 
 
 def counters(group: str) -> tuple[str, ...]:
-    """The counters that a group of aic_metrics adds, in msprof's order."""
+    """Return the counters that a group of aic_metrics adds, in msprof's order."""
     cube, vector = _GROUPS[group]
     return (*_CUBE, *cube, *_VECTOR, *vector)
 
 
 def summary_columns(group: str, block: tuple[str, str]) -> tuple[str, ...]:
-    """The header of an op_summary."""
+    """Return the header of an op_summary."""
     return (*_IDENTITY, *block, "HF32 Eligible", *_SHAPES, "Context ID", *counters(group))

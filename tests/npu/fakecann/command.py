@@ -36,11 +36,11 @@ class Command:
 
 
 class Refused(Exception):
-    """A command line that msprof does not take."""
+    """A command line that msprof refuses."""
 
 
 def parse(arguments: Sequence[str]) -> Command:
-    """Options up to the first word that is none, then the application. Raises Refused."""
+    """Parse options up to the first other word, then the application. Raises Refused."""
     options: dict[str, str] = {}
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
@@ -50,17 +50,17 @@ def parse(arguments: Sequence[str]) -> Command:
         options[name] = value
     application = tuple(rest) or tuple(shlex.split(options.get("--application", "")))
     if "--output" not in options:
-        raise Refused("--output is wanted")
+        raise Refused("--output is required")
     modes = [options.get(name) == "on" for name in ("--export", "--analyze", "--parse")]
     if [bool(application), *modes].count(True) != 1:
-        raise Refused("an application, --export=on, --parse=on or --analyze=on is wanted")
+        raise Refused("an application, --export=on, --parse=on or --analyze=on is required")
     metrics = options.get("--aic-metrics", "PipeUtilization")
     if metrics not in GROUPS:
-        raise Refused(f"--aic-metrics={metrics} is none of {', '.join(GROUPS)}")
+        raise Refused(f"--aic-metrics={metrics} is not one of {', '.join(GROUPS)}")
     level = options.get("--task-time", "l1")
     if level not in ("on", "off", "l0", "l1", "l2"):
-        raise Refused(f"--task-time={level} is none of on, off, l0, l1, l2")
+        raise Refused(f"--task-time={level} is not one of on, off, l0, l1, l2")
     kind = options.get("--type", "text")
     if kind not in ("text", "db"):
-        raise Refused(f"--type={kind} is none of text, db")
+        raise Refused(f"--type={kind} is not one of text, db")
     return Command(Path(options["--output"]), application, metrics, level, any(modes[1:]), kind)

@@ -1,4 +1,4 @@
-"""What faults do to the records of a window before msprof exports them."""
+"""The effect of faults on the records of a window before msprof exports them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,11 +9,11 @@ from tests.npu.fakecann.between import Part, is_struck, parts_of
 from tests.npu.fakecann.faults import Fault, Orders
 from tests.npu.fakecann.summary import Task
 
-_TASK_IDS = 65536  # as many as sixteen bits tell apart
+_TASK_IDS = 65536  # as many as sixteen bits distinguish
 
 
 def damaged(tasks: Sequence[Task], orders: Orders) -> list[Task]:
-    """The records that are left, as they are spelled then. The same orders and window give the
+    """Return the remaining records in their changed spelling. The same faults and window give the
     same damage."""
     window = orders.next_window()
     chance = Random(f"{orders.seed}|{window}")
@@ -53,7 +53,7 @@ def _changed(
 
 
 def _choose(tasks: Sequence[Task], fault: Fault, chance: Random) -> set[int]:
-    """The positions of the tasks that a fault strikes."""
+    """Return the positions of the tasks that a fault affects."""
     concerned = [i for i, task in enumerate(tasks) if _concerns(fault, task)]
     if fault.nth:
         concerned = concerned[fault.nth - 1 : fault.nth]
@@ -65,8 +65,8 @@ def _concerns(fault: Fault, task: Task) -> bool:
 
 
 def _between(task: Task, fault: Fault) -> Sequence[Task]:
-    """What the device did for one launch: one kernel behind the other, where it was several. How
-    long they take is no matter of when they start, so that no later launch has to move."""
+    """Return the kernels of one launch, one after the other. Their durations do not depend on their
+    starts, so that no later launch has to move."""
     if task.shown is not None or not (
         _concerns(fault, task) and is_struck(fault.to, task.call, fault.share)
     ):

@@ -9,7 +9,7 @@ from tests.npu.fakecann.summary import Task, cells_of_task
 
 
 def write_kernels(tasks: Iterable[Task], path: Path) -> None:
-    """Write the tables of kernels and collectives, to the schema that Huawei publishes."""
+    """Write the tables of kernels and collectives, with the schema that Huawei publishes."""
     write_database(path, (_told(task, number) for number, task in enumerate(tasks)))
 
 

@@ -39,7 +39,7 @@ class Fault:
             hide_counters  N/A instead of counters
             plain        ND instead of FRACTAL_NZ
             wrap         of launches with one task id, the later ones are lost
-            scale        durations are so many times as long: `share`
+            scale        durations are this many times as long: `share`
             drift        in every second window durations are longer by this share
             ignores      where times are physical, the device ignores `to` (physical.py)
             jitter       durations stray by up to this share
@@ -76,26 +76,26 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The faults that are ordered; `folder` is where it is counted how often each struck."""
+    """The requested faults; `folder` has the counts of their occurrences."""
 
     faults: tuple[Fault, ...] = ()
     seed: int = 0
     folder: Path | None = None
 
     def striking(self, kind: str) -> list[Fault]:
-        """The faults of a kind that strike now; they are counted."""
+        """Return the faults of a kind that occur now, and count them."""
         numbered = enumerate(self.faults)
         return [f for i, f in numbered if f.fault == kind and self._may_strike(i, f.times)]
 
     def next_window(self) -> int:
-        """Counts windows, so that a second one is not struck by the same chance."""
+        """Count windows, so that a second one has other random numbers."""
         number = 0
         while self.folder is not None and not _claim(self.folder / f"window.{number}"):
             number += 1
         return number
 
     def for_launches(self) -> str:
-        """The lines that the runtime reads."""
+        """Return the lines that the runtime reads."""
         return "".join(
             f"{fault.fault}\t{fault.nth}\t{fault.times}\t{fault.device}\t{self._state(i)}"
             f"\t{_words(fault)}\n"
@@ -111,7 +111,7 @@ class Orders:
 
 
 def write_faults(path: Path, *faults: Fault, seed: int = 0) -> Path:
-    """Order faults; what struck before is forgotten. Returns the path."""
+    """Request faults and forget earlier occurrences. Returns the path."""
     folder = _folder(path)
     folder.mkdir(exist_ok=True)
     for struck in folder.iterdir():
@@ -121,8 +121,8 @@ def write_faults(path: Path, *faults: Fault, seed: int = 0) -> Path:
 
 
 def for_ranks(path: Path, *faults: Fault) -> dict[str, str]:
-    """The environment of processes that no fake msprof starts, so that launches of theirs go
-    wrong."""
+    """Return the environment of processes that no fake msprof starts, so that faults affect their
+    launches."""
     orders = Orders(faults, folder=_folder(write_faults(path, *faults)))
     lines = path.with_name(path.name + ".launches")
     lines.write_text(orders.for_launches())
@@ -130,7 +130,7 @@ def for_ranks(path: Path, *faults: Fault) -> dict[str, str]:
 
 
 def ordered() -> Orders:
-    """The faults that this process's environment names; none where it names no file."""
+    """Return the faults that this process's environment names; none if it names no file."""
     name = os.environ.get("FAKE_CANN_FAULTS")
     if not name:
         return Orders()
@@ -140,8 +140,8 @@ def ordered() -> Orders:
 
 
 def struck(path: Path) -> list[str]:
-    """Which faults of a file have struck: `fault-0.0` is the first one's first time. Faults of
-    windows that may strike always are not counted."""
+    """Return which faults of a file have occurred: `fault-0.0` is the first one's first time.
+    Unlimited faults of windows are not counted."""
     return sorted(p.name for p in _folder(path).iterdir() if p.name.startswith("fault-"))
 
 
@@ -158,7 +158,8 @@ def _claim(path: Path) -> bool:
 
 
 def _words(fault: Fault) -> str:
-    """What a launch's line must hold: one of these. Of a kernel the calls that may launch it."""
+    """Return the texts of which a launch's line must contain one: for a kernel the calls that may
+    launch it."""
     words: Sequence[str] = [fault.call]
     if fault.kernel:
         words = [f" {name}(" for name in calls_of(fault.kernel)]

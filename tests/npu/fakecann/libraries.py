@@ -1,8 +1,8 @@
-"""Two libraries with one function: which of them answers a call on the fake NPU.
+"""Two libraries with one function: the choice between them on the fake NPU.
 
-As torch_npu does, it looks into the custom OPP that the environment of a process names, and into
-CANN behind it. Only headers are read, by a reader of its own; the row of a launch does not say who
-answered, its duration alone does.
+Like torch_npu, it searches the custom OPP that the environment of a process names, and then CANN.
+Only headers are read, by a separate reader; the row of a launch does not have its library, only its
+duration depends on it.
 """
 
 import os
@@ -15,7 +15,7 @@ _FUNCTION = re.compile(r"\b(aclnn\w+)GetWorkspaceSize\(")
 
 
 def answered_by(function: str, kernel: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The kernel by the name that its duration follows from: that of a custom OPP is another."""
+    """Return the kernel name that determines its duration: that of a custom OPP differs."""
     folders = environment.get("ASCEND_CUSTOM_OPP_PATH", "").split(":")
     is_custom = any(function in _functions(folder) for folder in folders if folder)
     return f"{kernel} of a custom OPP" if is_custom else kernel
@@ -28,8 +28,8 @@ def _functions(folder: str) -> frozenset[str]:
 
 
 def write_custom_opp(folder: Path, functions: Mapping[str, tuple[str, bool]]) -> Path:
-    """A custom OPP that has these functions, by name: for each argument `s` for a text and `.` for
-    anything else, and whether numbers are among them. Returns the path."""
+    """Write a custom OPP with these functions, by name: for each argument `s` for a text and `.`
+    for anything else, and whether numbers are among them. Returns the path."""
     include = folder / "op_api" / "include"
     include.mkdir(parents=True)
     for name, (arguments, has_numbers) in functions.items():

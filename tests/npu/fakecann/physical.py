@@ -1,9 +1,9 @@
-"""How long a launch takes on a fake NPU whose times mean something: FAKE_CANN_TIMES=physical.
+"""Physical durations of a fake NPU: FAKE_CANN_TIMES=physical.
 
 A launch takes what its arithmetic or its bytes take at four fifths of the peaks of the device that
-the fake stands for (an Atlas 800 A2, 294.9 TFLOPS of BF16 and 1.6 TiB/s), and two microseconds.
-What the cache holds comes from there, three times as fast, until a large integer sum has flushed
-it. Attention takes longer with every key that its lengths name. Nothing else is known of it.
+the fake represents (an Atlas 800 A2, 294.9 TFLOPS of BF16 and 1.6 TiB/s), and two microseconds.
+Data in the cache is read three times as fast, until a large integer sum has flushed it. The
+duration of attention grows with every key of its lengths. Nothing else is modelled.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from collector.recording.calls import Recorded
 
 TIMES = "FAKE_CANN_TIMES"
 PHYSICAL = "physical"
-# What a test may have this device not do: `cache` (a flush changes nothing), `lengths`.
+# Behaviour that a test may disable: `cache` (a flush changes nothing), `lengths`.
 IGNORED = ("cache", "lengths")
 
 _FLOPS_PER_S, _BYTES_PER_S = 0.8 * 294.9e12, 0.8 * 1638.4 * 2**30
@@ -27,14 +27,14 @@ _INTS = re.compile(r"ints\(([\d,]+)\)")
 
 
 class PhysicalTimes:
-    """The times of one device's launches, in their order: it remembers what was flushed."""
+    """The durations of one device's launches, in their order: it remembers flushes."""
 
     def __init__(self, ignored: Collection[str] = ()):
         self._ignored = frozenset(ignored)
         self._is_flushed = False
 
     def of_us(self, call: Recorded, kernel: str) -> float:
-        """Microseconds of the next launch, with three decimals."""
+        """Return the microseconds of the next launch, with three decimals."""
         moved = sum(_bytes(t.dtype, t.shape) for t in call.tensors)
         if _is_flush(call, moved):
             self._is_flushed = True
@@ -54,7 +54,8 @@ class PhysicalTimes:
 
 
 def _is_flush(call: Recorded, moved: int) -> bool:
-    """A sum of integers as wide as a cache, of whatever size torch_npu takes it for."""
+    """Return whether it is a sum of integers as large as a cache, of any size that torch_npu
+    assumes."""
     return "Adds" in call.name and moved > _LEAST_FLUSH_BYTES and call.tensors[0].dtype == "INT32"
 
 
@@ -75,5 +76,6 @@ def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def _stray_us(call: Recorded) -> float:
-    """Up to a hundredth of a microsecond, by the call alone: no two calls take quite the same."""
+    """Return up to a hundredth of a microsecond that depends on the call alone: no two calls take
+    exactly the same."""
     return int.from_bytes(hashlib.sha256(call.text.encode()).digest()[:2], "big") % 10 / 1000

@@ -1,13 +1,13 @@
-"""What the fake msprof does: runs an application, and exports what its launches left.
+"""The fake msprof: runs an application, and exports the records of its launches.
 
     msprof --output=DIR [--aic-metrics=GROUP] [--task-time=l0|l1|on] ... APPLICATION ARGUMENTS...
     msprof --output=DIR --application="APPLICATION ARGUMENTS..."
-    msprof --export=on --output=PROF_DIR      after a run that did not come to its end, or of a
-                                              process that profiled itself; with --type=db as
-                                              a database of its own
+    msprof --export=on --output=PROF_DIR      after an interrupted run, or of a process that
+                                              profiled itself; with --type=db as a separate
+                                              database
     msprof --analyze=on --output=PROF_DIR     does nothing, and so does --parse=on
 
-The application's status is this one's, 128 + n where a signal ended it. An option that msprof of
+Its exit status is that of the application, 128 + n if a signal ended it. An option that msprof of
 CANN 8.5 does not know is refused, as there.
 """
 
@@ -32,14 +32,14 @@ from tests.npu.fakecann.summary import Task, tasks_of, write_summary
 
 _LAUNCHES = "device_0/data/launches.txt"
 _SETTINGS = "host/sample.json"
-_LEVEL_0 = "host/level_0"  # a process asked for times alone
+_LEVEL_0 = "host/level_0"  # a process requested times alone
 _FROM_WITHIN = "host/start_info"  # of a process that profiled itself
-# torch_npu looks for a table ten times a second, and gives up where the export ends before that.
+# torch_npu checks for a table ten times a second, and gives up if the export ends before that.
 _POLLED_S = 0.35
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command line; its exit status."""
+    """Run a command line; return its exit status."""
     if list(arguments) == ["--help"]:
         print(f"Usage:\n{__doc__}")
         return 0
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def start_folder(command: Command) -> Path:
-    """The PROF folder of a run, in which its launches are written down."""
+    """Return the PROF folder of a run, in which its launches are recorded."""
     now_ms = time.time_ns() // 1_000_000
     stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
     folder = command.output.absolute() / f"PROF_000001_{stamp}_{_letters(os.getpid())}"
@@ -81,7 +81,7 @@ def start_folder(command: Command) -> Path:
 
 
 def export(folder: Path, orders: Orders, kind: str = "text") -> int:
-    """Write the op_summary or the database of a PROF folder; 0 where that could be done."""
+    """Write the op_summary or the database of a PROF folder; return 0 on success."""
     try:
         settings = json.loads((folder / _SETTINGS).read_text())
         tasks = damaged(tasks_of(read_calls(folder / _LAUNCHES), _physical(orders)), orders)
@@ -105,14 +105,14 @@ def export(folder: Path, orders: Orders, kind: str = "text") -> int:
 
 
 def _physical(orders: Orders) -> PhysicalTimes | None:
-    """Times that mean something, where the environment asks for them."""
+    """Return physical durations, if the environment requests them."""
     if os.environ.get(TIMES) != PHYSICAL:
         return None
     return PhysicalTimes([fault.to for fault in orders.striking("ignores")])
 
 
 def _pieces(tasks: Sequence[Task], count: int) -> list[Sequence[Task]]:
-    """So many slices of equal length; none of nothing."""
+    """Return this many slices of equal length; none of an empty list."""
     length = -(-len(tasks) // count)
     return [tasks[i : i + length] for i in range(0, len(tasks), length)] if tasks else []
 
@@ -126,7 +126,7 @@ def _block(orders: Orders) -> tuple[str, str]:
 
 
 def _run(application: Sequence[str], folder: Path, orders: Orders) -> int:
-    """The application's exit status. It inherits input and output, and is sent the signals that
+    """Return the application's exit status. It inherits input and output, and gets the signals that
     end msprof."""
     launch_faults = folder / "host" / "launch_faults.txt"
     launch_faults.write_text(orders.for_launches())
@@ -143,7 +143,7 @@ def _run(application: Sequence[str], folder: Path, orders: Orders) -> int:
 
 
 def _letters(number: int) -> str:
-    """The capital letters at the end of a PROF folder's name."""
+    """Return the capital letters at the end of a PROF folder's name."""
     letters = ""
     for _ in range(16):
         number = number * 6364136223846793005 + 1442695040888963407 & (1 << 64) - 1

@@ -1,4 +1,4 @@
-"""Turns recorded launches into the rows of an op_summary, spelled as msprof spells them."""
+"""Converts recorded launches into the rows of an op_summary, spelled as msprof spells them."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +17,11 @@ from tests.npu.fakecann.libraries import answered_by
 from tests.npu.fakecann.physical import PhysicalTimes
 from tests.npu.fakecann.truth import truth_us
 
-_ON_ITS_WAY_NS = 10_000  # from the host's call to the device
+_ON_ITS_WAY_NS = 10_000  # from the host's call to the start on the device
 _CLOCK_MHZ = 1650
 _NO_MODEL = "4294967295"
 _NOT_KNOWN = "N/A"
-# What no core of A2 and A3 computes in DOUBLE (ops-math of CANN: sub.cpp, mul.cpp).
+# Kernels that no core of A2 and A3 computes in DOUBLE (ops-math of CANN: sub.cpp, mul.cpp).
 _ON_AI_CPU = frozenset({"Sub", "Mul"})
 
 
@@ -35,7 +35,7 @@ class Task:
     duration_ns: int
     shows_shapes: bool = True
     shows_counters: bool = True
-    shown: Mapping[str, str] | None = None  # instead of what follows from the call
+    shown: Mapping[str, str] | None = None  # instead of the one that follows from the call
 
     @property
     def core(self) -> str:
@@ -49,8 +49,8 @@ class Task:
 
 
 def tasks_of(calls: Iterable[Recorded], physical: PhysicalTimes | None = None) -> list[Task]:
-    """What a device did for the launches: one after the other, each as long as the truth says, or
-    as physics."""
+    """Return the kernels of the launches: one after the other, each with its simulated or physical
+    duration."""
     tasks: list[Task] = []
     free_ns: dict[int, int] = {}
     for call in chain.from_iterable(map(kernels_of, calls)):
@@ -67,7 +67,7 @@ def tasks_of(calls: Iterable[Recorded], physical: PhysicalTimes | None = None) -
 
 @lru_cache(maxsize=4096)
 def _known(text: str) -> tuple[str, int]:
-    """The kernel of a call, and how long it takes."""
+    """Return the kernel of a call, and its duration."""
     call = parse_call(text)
     kernel = kernel_of(call)
     return kernel, round(truth_us(call, answered_by(call.name, kernel)) * 1000)
@@ -138,7 +138,7 @@ def _shapes(text: str) -> Mapping[str, str]:
 
 @lru_cache(maxsize=4096)
 def _counted(core: str, duration_ns: int, group: str) -> dict[str, str]:
-    """Counters that fit the duration: the cores that did not run say 0, as msprof does."""
+    """Return counters that fit the duration: those of idle cores are 0, as in msprof."""
     if core in ("COMMUNICATION", "AI_CPU"):
         return {}
     busy_us = duration_ns / 1000 * 0.9

@@ -1,4 +1,4 @@
-"""How long a launch takes on the fake NPU: decided by the call, so that a test can know it."""
+"""The duration of a launch on the fake NPU: determined by the call, so that a test knows it."""
 
 import hashlib
 
@@ -9,11 +9,11 @@ _STEPS = 199_000  # of a nanosecond
 
 
 def truth_us(call: Recorded, kernel: str) -> float:
-    """Microseconds of one launch, with three decimals, from the OP Type and everything that the
-    call was given: tensors with their strides and formats, attributes, numbers.
+    """Return the microseconds of one launch, with three decimals, from the OP Type and all
+    arguments of the call: tensors with their strides and formats, attributes, numbers.
 
-    It spreads over 1 to 200 us and means nothing: two calls that differ in anything take, but for
-    one chance in 199 000, different times, so that a wrong attribution shows.
+    It ranges over 1 to 200 us without a physical meaning: two calls that differ in anything take
+    different times, except for one chance in 199 000, so that a wrong attribution is visible.
     """
     digest = hashlib.sha256(f"{kernel}|{call.text}".encode()).digest()
     step = int.from_bytes(digest[:8], "big") % _STEPS

@@ -1,4 +1,4 @@
-"""Whether a call fits a schema as PyTorch writes it, read as text: no torch is asked."""
+"""Whether a call fits a schema as PyTorch writes it, read as text without torch."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One argument of a schema. What is optional takes None; what has a default may be left out."""
+    """One argument of a schema. An optional one accepts None; one with a default may be omitted."""
 
     name: str
     is_optional: bool
@@ -28,8 +28,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The name of an operator, without its overload, and what it takes. One `is_told` of which
-    only the name is known takes anything."""
+    """The name of an operator, without its overload, and its arguments. With `is_told` false only
+    the name is known, and any arguments are accepted."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -37,11 +37,11 @@ class Schema:
 
 
 def parse_schema(text: str) -> Schema:
-    """`npu_x(Tensor a, *, int b=1) -> Tensor`. Raises ValueError for text that is none."""
+    """Parse `npu_x(Tensor a, *, int b=1) -> Tensor`. Raises ValueError for other text."""
     found = _NAME.match(text)
     end = _closing(text, found.end()) if found else None
     if found is None or end is None or not text[end + 1 :].lstrip().startswith("->"):
-        raise ValueError(f"a schema is wanted, this came: {text!r}")
+        raise ValueError(f"expected a schema, got {text!r}")
     if text[found.end() : end].strip() == "...":
         return Schema(found[1], (), is_told=False)
     by_name_only, parameters = False, []
@@ -51,7 +51,7 @@ def parse_schema(text: str) -> Schema:
             continue
         parsed = _PARAMETER.fullmatch(piece)
         if parsed is None:
-            raise ValueError(f"an argument is wanted, this came: {piece!r} in {text!r}")
+            raise ValueError(f"expected an argument, got {piece!r} in {text!r}")
         parameters.append(
             Parameter(
                 parsed["name"],
@@ -64,7 +64,7 @@ def parse_schema(text: str) -> Schema:
 
 
 def misfit(passed: Passed, schemas: Iterable[Schema]) -> str:
-    """Why a call fits none of an operator's overloads; empty where it fits one."""
+    """Return why a call fits none of an operator's overloads; empty if it fits one."""
     reasons = [_misfit(passed, schema) for schema in schemas]
     return "" if not reasons or "" in reasons else min(reasons, key=len)
 
@@ -90,7 +90,7 @@ def _misfit(passed: Passed, schema: Schema) -> str:
 
 
 def _closing(text: str, start: int) -> int | None:
-    """Where the bracket closes whose inside begins at `start`."""
+    """Return the position of the closing bracket whose contents begin at `start`."""
     depth = 1
     for place, letter in enumerate(text[start:], start):
         depth += (letter == "(") - (letter == ")")
@@ -100,7 +100,7 @@ def _closing(text: str, start: int) -> int | None:
 
 
 def _pieces(text: str) -> list[str]:
-    """The arguments, cut at commas that no bracket or quote holds."""
+    """Split the arguments at commas outside of brackets and quotes."""
     pieces, depth, quote = [""], 0, ""
     for letter in text:
         if letter == "," and depth == 0 and not quote:

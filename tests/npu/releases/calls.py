@@ -1,8 +1,8 @@
-"""What the declarations pass to the functions that they name, found out without torch.
+"""The arguments that the declarations pass to their functions, determined without torch.
 
-A case is built with tensors that are stand-ins: whatever is asked of one, or done to it, gives
-another. The declaration's own `run` then calls a function that notes what it is given. What depends
-on the numbers in a tensor could come out otherwise; no declaration looks at them.
+A case is built with stand-ins for tensors: any access or operation gives another stand-in. The
+declaration's own `run` then calls a function that records its arguments. Calls that depend on the
+numbers in a tensor could differ; no declaration reads them.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.npu.releases.binding import Passed, Schema
 
 
 class StandIn:
-    """A tensor, a dtype, torch itself: everything asked of it is one more."""
+    """A tensor, a dtype, or torch itself: every access gives another one."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -49,7 +49,7 @@ class StandIn:
 
 
 class _Noted(Exception):
-    """The function was called: what becomes of its outputs is of no interest."""
+    """Raised when the function is called: its outputs are not needed."""
 
     def __init__(self, passed: Passed):
         super().__init__(passed)
@@ -58,7 +58,7 @@ class _Noted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """Stands for an operator of torch: it tells its schemas as torch does, and notes its call."""
+    """Replaces an operator of torch: it has its schemas as torch does, and records its call."""
 
     schemas: tuple[Schema, ...]
 
@@ -74,8 +74,7 @@ class _Operator:
 
 
 def passed_by(op: OpSpec, case: Case, schemas: tuple[Schema, ...]) -> Passed:
-    """What a launch of a case passes to the function that the declaration names, where that has
-    these schemas."""
+    """Return what a launch of a case passes to the declared function, if that has these schemas."""
     call = op.npu_call(case, StandIn())
     try:
         (op.graph_of(case) or op.npu).run(_Operator(schemas), *call.args, **call.kwargs)

@@ -1,5 +1,5 @@
-"""`python -m tests.npu.releases.matrix`: writes anew which releases take the calls of the catalogue
-(`collector/data/releases.csv`), from the schemas beside this file. It needs neither torch nor the
+"""Write `collector/data/releases.csv`, which releases accept the calls of the catalogue, from the
+schemas next to this file: `python -m tests.npu.releases.matrix`. It needs neither torch nor the
 network; read the difference before it is committed.
 """
 
@@ -23,7 +23,7 @@ NAMES = tuple(release.replace("==", "-") for release in RELEASES)
 
 
 def releases_table() -> bytes:
-    """A row an operator of torch_npu's or vLLM-Ascend's, a column a release of either."""
+    """Return one row per operator of torch_npu or vLLM-Ascend, one column per release of either."""
     rows = rows_by_kernel()
     table = [
         [op.kernel, op.call, *(answer(op, release, rows.get(op.kernel, [])) for release in NAMES)]
@@ -34,8 +34,8 @@ def releases_table() -> bytes:
 
 
 def answer(op: OpSpec, release: str, cases: list) -> str:
-    """How a release takes the calls of an operator's rows: of its library, or of vLLM-Ascend the
-    function by which that serves; empty where it has none to do with it."""
+    """Return how a release accepts the calls of an operator's rows: for its library, or for
+    vLLM-Ascend the function with which it serves; empty if it does not apply."""
     name = _function(op, release)
     if not name:
         return ""
@@ -60,7 +60,7 @@ def _function(op: OpSpec, release: str) -> str:
 
 @cache
 def schemas_of(release: str) -> Schemas:
-    """The schemas that a wheel has, by name without the overload."""
+    """Return the schemas of a wheel, by name without the overload."""
     found: dict[str, list[Schema]] = {}
     for line in (FOLDER / f"{release}.txt").read_text().splitlines():
         if not line.startswith("#"):

@@ -1,8 +1,8 @@
-"""`python -m tests.npu.releases.wheels [RELEASE...]`: writes anew which schemas the releases of
-torch_npu and vLLM-Ascend have of the operators that declarations call (`schemas/`).
+"""Write the schemas that the releases of torch_npu and vLLM-Ascend have of the declared operators
+(`schemas/`): `python -m tests.npu.releases.wheels [RELEASE...]`.
 
 The wheels come from the package index that pip is set up with, 250 MB in all, and are read as
-files: their libraries hold every schema as text. Operators that vLLM-Ascend registers in Python
+files: their libraries contain every schema as text. Operators that vLLM-Ascend registers in Python
 are read from its source. Each file names its wheel and the wheel's sha256.
 """
 
@@ -25,7 +25,7 @@ from collector.replay.calls import read_header
 from tests.npu.releases.binding import parse_schema
 
 FOLDER = Path(__file__).parent / "schemas"
-# What users run, and the oldest and newest; docs/reference/operators.md names them to users. Of
+# The releases in use, and the oldest and newest; docs/reference/operators.md lists them. Of
 # 2.10.0, post4 is that of vLLM-Ascend 0.23.0, post2 of CANN 9.0, and post6 the newest.
 _OF_2_10 = tuple(f"2.10.0.post{n}" for n in (2, 4, 6))
 RELEASES = (
@@ -39,16 +39,16 @@ OWN_OPERATORS = "# torch.ops._C_ascend: "
 CALLED = "# calls of torch_npu: "
 _TEXT = re.compile(rb"[\x20-\x7e]{8,}")
 _SCHEMA = re.compile(r"(?:\w+::)?(\w+)(?:\.\w+)?\([^)]*\S.*\)\s*->\s*\S.*")
-# Operators of ATB that C++ registers without a schema: the texts for people have their arguments,
-# or a list their names alone.
+# Operators of ATB that C++ registers without a schema: the documentation has their arguments,
+# or a list only their names.
 _DOCUMENTED = re.compile(r"^torch_npu\.atb\.(\w+)\((.*)\) -> .+$", re.MULTILINE)
 _LISTED = re.compile(r"^    '(\w+)',$", re.MULTILINE)
-# As sources write them; those of another chip than A2 and A3 are left aside.
+# As sources write them; those of another chip than A2 and A3 are ignored.
 _OF_TORCH_NPU = re.compile(
     r"(?:torch_npu|torch_npu\.atb|torch\.ops\.npu|torch\.ops\.atb)\.(_?npu_\w+)"
 )
 _OTHER_CHIPS = "/_310p/"
-_OF_OPP = "/_cann_ops_custom/"  # functions by which CANN compiles kernels, and nobody calls them
+_OF_OPP = "/_cann_ops_custom/"  # functions with which CANN compiles kernels
 _REGISTERED = re.compile(r'op_name="(\w+)",\s*op_func=(\w+)')
 
 
@@ -63,7 +63,7 @@ def main(releases: list[str]) -> None:
 
 
 def called_names(library: str) -> frozenset[str]:
-    """The last names of the functions of a library that declarations call, and of those that
+    """Return the last names of the functions of a library that declarations call, and of those that
     divide the work of one among the cores."""
     calls = (call for op in all_ops() for call in (op.call, op.npu.served))
     names = {call.rpartition(".")[2] for call in calls if library_of(call) == library}
@@ -71,17 +71,18 @@ def called_names(library: str) -> frozenset[str]:
 
 
 def schemas_in(data: bytes, names: Iterable[str]) -> set[str]:
-    """The schemas of operators that stand in a library's bytes."""
+    """Return the schemas of operators in a library's bytes."""
     texts = (found.group().decode() for found in _TEXT.finditer(data))
     wanted = frozenset(names)
     found = (t for t in texts if (s := _SCHEMA.fullmatch(t)) is not None and s[1] in wanted)
-    # Compilers keep parts of texts in code: what is left of one is none.
+    # Compilers keep parts of texts in code: the rest of one is not a schema.
     found = (t for t in found if t.count("(") == t.count(")"))
     return {" ".join(t.split()) for t in found}
 
 
 def schemas_of_sources(sources: Sequence[str], names: Iterable[str]) -> set[str]:
-    """The same of a package in Python: functions, and those registered under another name."""
+    """Return the same of a package in Python: functions, and those registered under another
+    name."""
     wanted = frozenset(names)
     pairs = (pair for source in sources for pair in _REGISTERED.findall(source))
     registered = {function: name for name, function in pairs}
@@ -96,7 +97,7 @@ def schemas_of_sources(sources: Sequence[str], names: Iterable[str]) -> set[str]
 
 
 def schemas_of_texts(source: str, names: Iterable[str]) -> set[str]:
-    """What torch_npu's own pages and lists say of ATB's operators."""
+    """Return what torch_npu's own pages and lists have about ATB's operators."""
     wanted = frozenset(names)
     told = {name: _as_any(inside) for name, inside in _DOCUMENTED.findall(source)}
     known = {**dict.fromkeys(_LISTED.findall(source), "..."), **told}
@@ -104,14 +105,14 @@ def schemas_of_texts(source: str, names: Iterable[str]) -> set[str]:
 
 
 def _as_any(arguments: str) -> str:
-    """Arguments as Python writes them; those with a default may be None."""
+    """Return arguments as Python writes them; those with a default may be None."""
     pieces = (piece.strip() for piece in arguments.split(","))
     return ", ".join(p if p == "*" else f"Any{'?' if '=' in p else ''} {p}" for p in pieces)
 
 
 def c_functions(archive: zipfile.ZipFile) -> Iterator[str]:
-    """The C functions of a custom OPP's headers that bear the name of one of CANN's which
-    declarations end in."""
+    """Return the C functions of a custom OPP's headers that have the name of one of CANN's that
+    declarations use."""
     ours = {one.name for op in all_ops() for one in launched_by(op.kernel)}
     headers = (n for n in archive.namelist() if "/op_api/include/" in n and n.endswith(".h"))
     read = (archive.read(name).decode(errors="replace") for name in headers)
@@ -121,14 +122,14 @@ def c_functions(archive: zipfile.ZipFile) -> Iterator[str]:
 
 
 def c_functions_of(release: str) -> dict[str, CFunction]:
-    """What the file of a release holds of them."""
+    """Return the contents of the file of a release about them."""
     lines = (FOLDER / f"{release}.txt").read_text().splitlines()
     told = (line.removeprefix(C_FUNCTION).split() for line in lines if line.startswith(C_FUNCTION))
     return {name: CFunction(name, arguments, numbers == "yes") for name, arguments, numbers in told}
 
 
 def _arguments(args: ast.arguments) -> Iterator[str]:
-    """As a schema spells them; Python's annotations say which may be None."""
+    """Return them as a schema spells them; Python's annotations have which may be None."""
     plain = args.posonlyargs + args.args
     defaults = [None] * (len(plain) - len(args.defaults)) + list(args.defaults)
     for arg, default in zip(plain, defaults, strict=True):
@@ -140,7 +141,7 @@ def _arguments(args: ast.arguments) -> Iterator[str]:
 
 
 def _others(function: ast.FunctionDef) -> Iterator[str]:
-    """Those of `**others` that the function reads."""
+    """Return those of `**others` that the function reads."""
     if function.args.kwarg is None:
         return
     read = rf"\b{function.args.kwarg.arg}\.(?:get|pop)\('(\w+)'"
@@ -183,23 +184,24 @@ def _lines(wheel: Path) -> Iterator[str]:
             sources = (archive.read(name).decode("utf-8-sig") for name in of_python)
             called = {call for source in sources for call in calls_of_torch_npu(source)}
             yield f"{CALLED}{' '.join(sorted(called))}"
-        read = [archive.read(n).decode("utf-8-sig") for n in archive.namelist() if _is_told(n)]
+        read = [archive.read(n).decode("utf-8-sig") for n in archive.namelist() if _is_source(n)]
     if is_ours:
         found |= schemas_of_sources(read, names)
     else:
-        found |= _told_besides(read, found, names)
+        found |= _documented_schemas(read, found, names)
     yield from sorted(found)
 
 
 def definitions_of(release: str) -> dict[str, Any]:
-    """The definitions that were read from a release's wheel, by kernel type."""
+    """Return the definitions that were read from a release's wheel, by kernel type."""
     lines = (FOLDER / f"{release}.txt").read_text().splitlines()
     told = (line.removeprefix(DEFINITION) for line in lines if line.startswith(DEFINITION))
     return {one["kernel"]: one for one in map(json.loads, told)}
 
 
 def definitions(archive: zipfile.ZipFile) -> Iterator[str]:
-    """What the custom OPP says that declared kernels take on A2: names, dtypes, required or not."""
+    """Return the slots of declared kernels on A2 from the custom OPP: names, dtypes, required or
+    not."""
     declared = frozenset(op.kernel for op in all_ops() if op.library == "vllm-ascend")
     for name in archive.namelist():
         if not name.endswith(_OF_A2):
@@ -211,14 +213,14 @@ def definitions(archive: zipfile.ZipFile) -> Iterator[str]:
 
 
 def _slots(told: Mapping[str, Mapping[str, str]], side: str) -> list[tuple[str, str, str]]:
-    """Name, dtypes and whether it is required, of each slot in order."""
+    """Return name, dtypes and whether it is required, of each slot in order."""
     count = sum(name.startswith(side) for name in told)
     slots = (told[f"{side}{number}"] for number in range(count))
     return [(slot["name"], slot["dtype"], slot["paramType"]) for slot in slots]
 
 
 def own_operators(archive: zipfile.ZipFile) -> set[str]:
-    """The operators of `torch.ops._C_ascend`, all of them: vLLM-Ascend's extension holds no other
+    """Return all operators of `torch.ops._C_ascend`: vLLM-Ascend's extension contains no other
     schemas."""
     extensions = (n for n in archive.namelist() if n.startswith("vllm_ascend/vllm_ascend_C."))
     texts = (t.group().decode() for n in extensions for t in _TEXT.finditer(archive.read(n)))
@@ -226,20 +228,21 @@ def own_operators(archive: zipfile.ZipFile) -> set[str]:
 
 
 def calls_of_torch_npu(source: str) -> set[str]:
-    """The functions of torch_npu and ATB that a module in Python calls, or names to call them."""
+    """Return the functions of torch_npu and ATB that a module in Python calls or names."""
     told = (ast.unparse(n) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute))
     return {found[1] for text in told if (found := _OF_TORCH_NPU.fullmatch(text)) is not None}
 
 
-def _is_told(name: str) -> bool:
-    """Sources that tell of operators: all of vLLM-Ascend's, and torch_npu's pages of ATB's."""
+def _is_source(name: str) -> bool:
+    """Return sources about operators: all of vLLM-Ascend's, and torch_npu's pages of ATB's."""
     is_of_atb = name.rpartition("/")[2] in ("_atb_ops.py", "_atb_api_docs.py")
     is_ours = name.startswith("vllm_ascend/") and _OF_OPP not in name
     return name.endswith(".py") and (is_ours or is_of_atb)
 
 
-def _told_besides(sources: Iterable[str], found: set[str], names: Iterable[str]) -> set[str]:
-    """Of operators that have no schema as text; their pages before the list of their names."""
+def _documented_schemas(sources: Iterable[str], found: set[str], names: Iterable[str]) -> set[str]:
+    """Return those of operators without a schema as text; their pages precede the list of their
+    names."""
     have = {parse_schema(text).name for text in found}
     best: dict[str, str] = {}
     for text in (t for source in sources for t in schemas_of_texts(source, set(names) - have)):

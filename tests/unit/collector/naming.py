@@ -1,4 +1,4 @@
-"""The data that a message must contain, whatever the words around it are."""
+"""The data that a message must contain, whatever the words around it."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a process takes from outside itself, and that another may be given."""
+"""The environment that a process reads, and that a test can replace it."""
 
 import threading
 
@@ -18,18 +18,18 @@ class Played(Environment):
         return [("played", call(item)) for item in items]
 
 
-def test_what_is_done_within_another_environment_is_done_in_it_alone():
+def test_environment_is_replaced_only_within_its_context_and_thread():
     before = environment.monotonic()
     with use_environment(Played()):
         assert environment.monotonic() == 7.0
         assert environment.map_concurrently(abs, [-1], 2) == [("played", 1)]
         seen = []
         environment.begin(lambda: seen.append(environment.monotonic()), "other").join()
-        assert seen != [7.0], "a thread of its own has an environment of its own"
+        assert seen != [7.0], "another thread has its own environment"
     assert environment.monotonic() >= before
 
 
-def test_side_by_side_keeps_the_order_and_raises_what_the_first_raised():
+def test_concurrent_map_keeps_the_order_and_raises_the_first_error():
     both = threading.Barrier(2, timeout=60)
 
     def meet(number):
@@ -43,12 +43,12 @@ def test_side_by_side_keeps_the_order_and_raises_what_the_first_raised():
         environment.map_concurrently(meet, [2, 3], 2)
 
 
-def test_a_token_has_as_many_digits_as_were_asked_for_and_differs():
+def test_token_has_the_requested_length_and_is_unique():
     drawn = {environment.token(digits) for digits in (6, 7, 12, 32) for _ in range(50)}
     assert len(drawn) == 200 and {len(token) for token in drawn} == {6, 7, 12, 32}
 
 
-def test_an_event_is_waited_for():
+def test_wait_ends_when_the_event_is_set():
     event = threading.Event()
     assert not environment.wait(event, 0.0)
     event.set()

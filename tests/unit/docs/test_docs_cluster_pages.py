@@ -16,7 +16,7 @@ REFERENCE = ROOT / "docs" / "reference"
 
 
 def table_with(page, name):
-    """Return the names in the first cells of the page's table that has this one."""
+    """Return the names in the first cells of the table of the page that contains this one."""
     text = (REFERENCE / page).read_text(encoding="utf-8")
     tables = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
     cells = ("\n".join(row.split("|")[1] for row in one.splitlines()) for one in tables)

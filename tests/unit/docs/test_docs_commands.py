@@ -1,4 +1,4 @@
-"""Commands of the documents run as they are written."""
+"""Commands in the documents run as they are written."""
 
 import os
 import re

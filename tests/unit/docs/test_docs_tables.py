@@ -1,4 +1,4 @@
-"""Tables of the documents have a row for each thing that the program says."""
+"""Tables in the documents have a row for each thing that the program reports."""
 
 import ast
 import re
@@ -14,7 +14,8 @@ SAYERS = {"Announce", "Suspension", "announce", "say"}
 
 
 def table_of(page, names, column):
-    """Return what a column has in backquotes, of the page's table that has most of these names."""
+    """Return the backquoted names in a column of the table of the page that has most of these
+    names."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     cells = [[row.split("|")[column + 1] for row in table.splitlines()[2:]] for table in tables]
@@ -22,8 +23,8 @@ def table_of(page, names, column):
     return sorted(max(found, key=lambda one: len(names & set(one))))
 
 
-def reasons_said(source):
-    """The reasons that calls in this program give to Events, as literals."""
+def event_reasons(source):
+    """The literal reasons with which this program creates Events."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and called(node.func) in SAYERS:
             literals = [one.value for one in node.args if isinstance(one, ast.Constant)]
@@ -37,7 +38,7 @@ def called(function):
 def all_reasons():
     files = [file for room in ("decide", "controller") for file in (ROOT / "jobs" / room).glob("*")]
     sources = [file.read_text(encoding="utf-8") for file in files if file.suffix == ".py"]
-    return {reason for source in sources for reason in reasons_said(source)}
+    return {reason for source in sources for reason in event_reasons(source)}
 
 
 @pytest.mark.fast
@@ -48,20 +49,20 @@ def test_the_page_has_a_row_for_each_reason_of_an_event():
 
 
 @pytest.mark.fast
-def test_reasons_are_found_wherever_they_are_said():
-    assert list(reasons_said('yield Announce("One", f"{x}: no", x)')) == ["One"]
-    assert list(reasons_said('self.say(\n"Two", "all of it")')) == ["Two"]
-    assert list(reasons_said('announce(cluster, object, memory, "Three", words)')) == ["Three"]
+def test_reasons_are_found_in_every_call_that_announces_one():
+    assert list(event_reasons('yield Announce("One", f"{x}: no", x)')) == ["One"]
+    assert list(event_reasons('self.say(\n"Two", "all of it")')) == ["Two"]
+    assert list(event_reasons('announce(cluster, object, memory, "Three", words)')) == ["Three"]
 
 
 @pytest.mark.thorough
 @pytest.mark.fast
-def test_what_is_no_warning_is_said_somewhere():
+def test_reasons_without_a_warning_are_announced_somewhere():
     assert performer._NEWS - all_reasons() == set()
 
 
 @pytest.mark.fast
-def test_the_page_has_each_gate_by_which_db_quality_counts():
+def test_page_has_every_gate_that_db_quality_counts():
     counted = {gate for _, gate in (*gates._REFUSALS, *gates._WARNINGS)}
     counted |= {*gates._OUTCOMES.values(), gates.ENVELOPE}
     assert set(table_of("reference/gates.md", counted, 1)) == counted

@@ -1,4 +1,4 @@
-"""The files that images are built from: they agree with each other and with pyproject.toml."""
+"""The files that images are built from agree with each other and with pyproject.toml."""
 
 import os
 import re
@@ -48,7 +48,7 @@ def test_the_controller_has_every_dependency_of_the_project():
     assert names(project()["dependencies"]) <= names(locked("controller"))
 
 
-def test_the_collector_leaves_numpy_and_pandas_to_its_base_and_takes_the_rest():
+def test_collector_requirements_exclude_numpy_and_pandas_of_the_base_image():
     assert names(locked("controller")) - names(locked("collector")) == {"numpy", "pandas"}
     assert set(locked("collector")) < set(locked("controller"))
 
@@ -85,7 +85,7 @@ def run_pin(folder, *arguments, skopeo):
     return subprocess.run(command, env=path, capture_output=True, text=True, timeout=60)
 
 
-def test_pin_fills_the_digest_and_nothing_else(tmp_path):
+def test_pin_fills_in_only_the_digest(tmp_path):
     stack = tmp_path / "stack.yaml"
     before = STACKS[0].read_text()
     stack.write_text(before)
@@ -97,7 +97,7 @@ def test_pin_fills_the_digest_and_nothing_else(tmp_path):
     assert stack.read_text() == re.sub(r"(?m)^digest: .*$", f"digest: {DIGEST}", before)
 
 
-def test_pin_changes_nothing_where_the_registry_refuses(tmp_path):
+def test_pin_changes_nothing_if_the_registry_refuses(tmp_path):
     stack = tmp_path / "stack.yaml"
     stack.write_text(STACKS[0].read_text())
     done = run_pin(tmp_path, stack, skopeo="echo 'no such tag' >&2; exit 1")
@@ -107,7 +107,7 @@ def test_pin_changes_nothing_where_the_registry_refuses(tmp_path):
 
 
 def libraries_in_a_collector(folder, **environment):
-    """What the real command would find in LD_LIBRARY_PATH, in an image with a CANN that sets it."""
+    """The value of LD_LIBRARY_PATH for the real command, in an image with a CANN that sets it."""
     (folder / "cann").mkdir(exist_ok=True)
     script = 'export LD_LIBRARY_PATH="/cann/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"\n'
     (folder / "cann" / "set_env.sh").write_text(script)
@@ -131,7 +131,7 @@ def test_the_paths_of_atb_are_set_without_importing_torch(tmp_path):
     assert libraries_in_a_collector(tmp_path) == ["/atb/--cxx_abi=1"]
 
 
-def test_the_hosts_driver_comes_beside_the_libraries_of_the_image(tmp_path):
+def test_driver_libraries_of_the_host_follow_those_of_the_image(tmp_path):
     found = libraries_in_a_collector(
         tmp_path, LD_LIBRARY_PATH="/image/lib", OPMETER_DRIVER_LIBRARIES="/driver:/driver/common"
     )

@@ -1,4 +1,4 @@
-"""What tests of several rooms ask for."""
+"""Fixtures that tests of several components use."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from collector.surface import surrogate
 
 @pytest.fixture
 def few_trees(monkeypatch):
-    """Surfaces are learnt by an eighth of the trees: for tests of what is done with what a model
-    says, and not of how well it learns."""
+    """Surfaces are learnt with an eighth of the trees: for tests of how predictions are used, not
+    of how good they are."""
     for name in ("_DURATIONS", "_ERRORS"):
         monkeypatch.setattr(surrogate, name, replace(getattr(surrogate, name), trees=25))

@@ -1,7 +1,7 @@
-"""A cluster that is played: the calls of `jobs.kube.cluster.Cluster` on objects in memory, a Job
+"""A simulated cluster: the calls of `jobs.kube.cluster.Cluster` on objects in memory, a Job
 controller, and a kubelet whose workers commit to a real store.
 
-Nothing here decides for the controller: Jobs, pods and nodes only do what Kubernetes would.
+Nothing here makes decisions for the controller: Jobs, pods and nodes only do what Kubernetes would.
 """
 
 import itertools
@@ -32,11 +32,11 @@ Worker = Callable[[str, str], int]  # shard, node -> exit code; 0 commits the sh
 COMPONENT = "app.kubernetes.io/component"
 INDEX = "batch.kubernetes.io/job-completion-index"
 NO_FAULT = (45, 47, 75)
-RUNS = -1  # what a worker says that has not come to its end
+RUNS = -1  # what a worker prints that has not finished
 
 
 def copied(thing: Any) -> Any:
-    """Like `copy.deepcopy` of what JSON can say, in a fifth of the time."""
+    """Like `copy.deepcopy` of JSON values, in a fifth of the time."""
     if isinstance(thing, dict):
         return {key: copied(value) for key, value in thing.items()}
     if isinstance(thing, (list, tuple)):
@@ -45,18 +45,18 @@ def copied(thing: Any) -> Any:
 
 
 def _versioned(thing: Object) -> Object:
-    """With a version that is another whenever anything in it is."""
+    """With a version that changes whenever anything in it changes."""
     version = sha256_hex(canonical_json(thing))[:16]
     return {**thing, "metadata": {**thing["metadata"], "resourceVersion": version}}
 
 
 class Killed(BaseException):
-    """The process that called is gone."""
+    """The calling process was killed."""
 
 
 class FakeCluster:
-    """`store` is what its pods reach. `before` and `after` are called around every call, with its
-    number, and may raise: before it has an effect, or when only the reply is lost."""
+    """`store` is the store that its pods use. `before` and `after` are called around every call,
+    with its number, and may raise: before it has an effect, or when only the reply is lost."""
 
     def __init__(self, store: Store, nodes: tuple[str, ...] = ("n1", "n2"), devices: int = 2):
         self.namespace = "bench"
@@ -67,21 +67,21 @@ class FakeCluster:
         self.before: Callable[[int, str], None] = lambda number, name: None
         self.after: Callable[[int, str], None] = lambda number, name: None
         self.kueue = NoKueue()
-        self.room: int | None = None  # pods that find a node at once; any number where it is None
+        self.room: int | None = None  # pods that get a node at once; any number where it is None
         self.devices = devices
         self.maps: dict[str, Object] = {}
         self.live: dict[str, Object] = {}
         self.running: list[Object] = []
         self.going: list[tuple[Object, Object]] = []
-        self.foreign: list[Object] = []  # pods of other people
+        self.foreign: list[Object] = []  # pods of other users
         self.told: dict[str, Object] = {}
         self.warnings: dict[str, list[str]] = {}
         self.leases: dict[str, Object] = {}
         self.names = dict.fromkeys(nodes, True)
         self.created: list[str] = []
         self.merges_fail = ""
-        self.merges_wait = False  # a merge takes a while
-        self.grace = False  # pods of a Job that is deleted work on until the next step
+        self.merges_wait = False  # a merge takes some time
+        self.grace = False  # pods of a deleted Job continue until the next step
         self.forbidden: frozenset[str] = frozenset()
         self.drops: frozenset[str] = frozenset()
         self.most = 0
@@ -89,7 +89,7 @@ class FakeCluster:
         self._uid = itertools.count()
         self._random = random.Random(1)
 
-    # What jobs.cluster.Cluster offers.
+    # The calls of jobs.cluster.Cluster.
 
     def config_maps(self, selector: str) -> list[Object]:
         return self._call(
@@ -234,7 +234,7 @@ class FakeCluster:
     def watch_jobs(self, selector: str, seconds: int) -> Iterator[str]:
         return iter(())
 
-    # What people and Kubernetes do.
+    # Actions of people and Kubernetes.
 
     def apply(self, config_map: Object) -> None:
         name = config_map["metadata"]["name"]
@@ -245,7 +245,7 @@ class FakeCluster:
         self.maps[name] = kept
 
     def has_answered(self, name: str, stack: Stack) -> None:
-        """The probe of an applied campaign's workers has ended, and this is what it found."""
+        """The probe of the workers of an applied campaign has ended, and this is what it found."""
         self.stack = stack
         applied = applied_from(self.maps[name])
         job = named_probe(applied.campaign, applied.site, applied.deployment)
@@ -264,13 +264,13 @@ class FakeCluster:
                 self.running = [p for p in self.running if _job_of(p) != job]
 
     def suspend(self, name: str) -> None:
-        """A Job's pods go, those that have ended stay."""
+        """The pods of a Job are deleted; those that have ended stay."""
         self.live[name]["spec"]["suspend"] = True
         self.live[name]["status"].pop("active", None)
         self.running = [p for p in self.running if _job_of(p) != name or _ended(p)]
 
     def step(self) -> None:
-        """Pods start where there is room, and those that run come to their end."""
+        """Pods start where there is capacity, and running pods finish."""
         self.kueue.step()
         for name, job in list(self.live.items()):
             component = job["metadata"]["labels"][COMPONENT]
@@ -334,7 +334,7 @@ class FakeCluster:
         status["active"] = len(mine)
 
     def _place(self) -> None:
-        """Those that wait for a node get one, as long as there is room; else they go on waiting."""
+        """Pods that wait for a node get one while there is capacity; else they continue to wait."""
         if self.room is None:
             return
         there = [p for p in self.running if not _ended(p)]
@@ -399,7 +399,7 @@ class FakeCluster:
         return worst
 
     def _count(self, job: Object, index: int, code: int) -> None:
-        """What the Job controller makes of a pod's end."""
+        """How the Job controller handles the end of a pod."""
         status, spec = job["status"], job["spec"]
         done = _indexes(status, "completedIndexes")
         failed = _indexes(status, "failedIndexes")

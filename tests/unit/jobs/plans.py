@@ -1,4 +1,4 @@
-"""A plan as small as one can be, for tests of what is made from it."""
+"""A minimal plan, for tests of its derived objects."""
 
 from collector.model.plan import (
     Forecast,
@@ -10,7 +10,7 @@ from collector.model.plan import (
 )
 from collector.model.stack import Stack
 
-# A target that leaves nothing open, so that no machine is asked: of NPUs alone is there one.
+# A complete target, so that no machine is asked: only targets for NPUs can be complete.
 TOLD = (
     "{device: ATLAS_800_A2_376T_64G, vllm: 0.18.0, torch: 2.9.0, cann: '8.5.0', driver: 24.1.rc2, "
     "firmware: 7.7.0, torch_npu: 2.9.0}"
@@ -18,7 +18,7 @@ TOLD = (
 
 
 def shards_of(*seconds: float) -> tuple[PlannedShard, ...]:
-    """Shards of one case, s0, s1 ..., that take so long each by forecast."""
+    """Shards of one case, s0, s1 ..., with these forecast durations."""
     return tuple(PlannedShard(f"s{i}", 1, s, "0" * 64) for i, s in enumerate(seconds))
 
 
@@ -28,7 +28,7 @@ def plan_of(
     number: int = 1,
     backend: str = "cpu",
 ) -> Plan:
-    """A plan of these shards; everything else is anything."""
+    """A plan of these shards; every other field is arbitrary."""
     return Plan(
         campaign=campaign,
         number=number,

@@ -1,8 +1,8 @@
-"""A Kueue that is played: it suspends, admits and evicts the Jobs of a played cluster as Kueue
-0.19 was seen to do on Kubernetes 1.36, by its label and by `spec.suspend`.
+"""A simulated Kueue: it suspends, admits and evicts the Jobs of a simulated cluster as Kueue 0.19
+was observed to do on Kubernetes 1.36, by its label and by `spec.suspend`.
 
-A unit of quota is one pod. Time goes by steps; nothing is drawn at random, so that the same calls
-give the same end.
+A unit of quota is one pod. Time passes in steps; nothing is random, so that the same calls give the
+same result.
 """
 
 import copy
@@ -19,7 +19,7 @@ DEFAULT = "default"  # a LocalQueue of this name takes every Job that names none
 
 
 class Jobs(Protocol):
-    """What it acts on: `live` Jobs by name, and pods with their phases."""
+    """The objects that it acts on: `live` Jobs by name, and pods with their phases."""
 
     live: dict[str, Object]
     running: list[Object]
@@ -32,7 +32,7 @@ class NoKueue:
     """A cluster without it."""
 
     def webhook(self, job: Object) -> None:
-        """Nobody changes a Job as it is made."""
+        """No Job is changed at creation."""
 
     def workloads(self) -> list[Object]:
         return []
@@ -49,10 +49,10 @@ class NoKueue:
 
 @dataclass
 class PlayedKueue(NoKueue):
-    """`quota` is of the one ClusterQueue behind all `queues`; `holds` its stopPolicy. With
-    `takes_all` it suspends Jobs that name no queue too (manageJobsWithoutQueueName), and never
+    """`quota` is that of the one ClusterQueue behind all `queues`; `holds` is its stopPolicy. With
+    `takes_all` it also suspends Jobs that name no queue (manageJobsWithoutQueueName), and never
     starts them. `ready_steps` is how long all pods of a Job may take to run (waitForPodsReady), and
-    `tries` how often one is tried again before it is given up."""
+    `tries` how often one is tried again before it gives up."""
 
     cluster: Jobs
     quota: int = 8
@@ -62,15 +62,15 @@ class PlayedKueue(NoKueue):
     holds: str = "None"
     ready_steps: int | None = None
     tries: int | None = None
-    is_running: bool = True  # its manager; its webhook then answers nobody
+    is_running: bool = True  # its manager; its webhook is unreachable then
     made: dict[str, Object] = field(default_factory=dict)  # Workloads, by the uids of their Jobs
-    fights: int = 0  # Jobs that ran without its leave, and were stopped
+    fights: int = 0  # Jobs that ran without its admission, and were stopped
     _waited: dict[str, int] = field(default_factory=dict)
 
-    # What the API server asks of it and has of it.
+    # Calls of the API server.
 
     def webhook(self, job: Object) -> None:
-        """As it is made: the label of the default queue, and suspended."""
+        """At creation: the label of the default queue, and suspended."""
         labels = job["metadata"]["labels"]
         if DEFAULT in self.queues:
             labels.setdefault(QUEUE, DEFAULT)
@@ -94,17 +94,17 @@ class PlayedKueue(NoKueue):
             "spec": {"stopPolicy": self.holds, "resourceGroups": [group]},
         }
 
-    # What people do.
+    # Actions of people.
 
     def preempt(self, job: str) -> None:
-        """Others of more weight take its quota; it waits for its turn again."""
+        """A Job with higher priority takes its quota; it returns to the queue."""
         self._evict(self.cluster.live[job], "Preempted", "Preempted to accommodate a workload")
 
     def set_active(self, job: str, active: bool) -> None:
         """As a person does it on the Job's Workload."""
         self.made[self.cluster.live[job]["metadata"]["uid"]]["spec"]["active"] = active
 
-    # What happens by itself.
+    # What happens automatically.
 
     def step(self) -> None:
         """One pass over all Jobs, the oldest first."""
@@ -113,7 +113,7 @@ class PlayedKueue(NoKueue):
         jobs = {j["metadata"]["uid"]: j for j in self.cluster.live.values() if self._has(j)}
         self.made = {uid: self.made.get(uid) or _workload(job) for uid, job in jobs.items()}
         for uid, job in jobs.items():
-            self._look_at(job, self.made[uid])
+            self._update_admission(job, self.made[uid])
         for uid, job in jobs.items():
             self._try(job, self.made[uid])
 
@@ -125,8 +125,8 @@ class PlayedKueue(NoKueue):
     def _has(self, job: Object) -> bool:
         return self.takes_all or QUEUE in job["metadata"]["labels"]
 
-    def _look_at(self, job: Object, workload: Object) -> None:
-        """What ends an admission."""
+    def _update_admission(self, job: Object, workload: Object) -> None:
+        """End the admission of a Job if there is a reason."""
         if _has_ended(job):
             workload["status"]["pods"] = 0
             _say(workload, "Finished", True, "Succeeded", "Job finished successfully")
@@ -163,7 +163,7 @@ class PlayedKueue(NoKueue):
         return sum(p["status"]["phase"] == "Running" for p in mine)
 
     def _try(self, job: Object, workload: Object) -> None:
-        """Admit it, or say why not."""
+        """Admit it, or report why not."""
         status = workload["status"]
         if status["pods"] or _has_ended(job) or not workload["spec"]["active"]:
             return

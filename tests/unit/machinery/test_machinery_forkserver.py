@@ -51,7 +51,7 @@ def start(tmp_path: Path):
         process.communicate()
 
 
-def test_a_process_has_what_was_requested_and_its_exit_code(start, tmp_path: Path):
+def test_process_has_the_requested_environment_and_exit_code(start, tmp_path: Path):
     process = start("3")
     output, _ = process.communicate("a line\n", timeout=60)
     assert process.returncode == 3

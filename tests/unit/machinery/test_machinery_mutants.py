@@ -1,4 +1,4 @@
-"""Planted faults: which there are, and that each is applied at its place."""
+"""Planted faults: which exist, and that each is applied at its place."""
 
 import ast
 from collections import Counter
@@ -26,7 +26,7 @@ def total(first: int, second: float = 0.5) -> float:
 
 
 @pytest.mark.fast
-def test_every_kind_of_fault_is_found_once_where_it_changes_what_runs():
+def test_every_kind_of_fault_is_found_once_where_it_changes_code():
     found = list(faults_of("a.py", SOURCE))
     assert Counter(mutant.kind for mutant in found) == {
         "comparison": 1,
@@ -42,14 +42,14 @@ def test_every_kind_of_fault_is_found_once_where_it_changes_what_runs():
 
 
 @pytest.mark.fast
-def test_a_fault_is_not_applied_to_another_source():
+def test_fault_is_not_applied_to_another_source():
     mutant = next(faults_of("a.py", SOURCE))
     with pytest.raises(ValueError, match="a.py"):
         mutant.applied(SOURCE.replace("LIMIT", "MOST").encode())
 
 
 @pytest.mark.fast
-def test_a_seed_draws_the_same_faults_of_each_kind(tmp_path):
+def test_seed_draws_the_same_faults_of_each_kind(tmp_path):
     for number in range(3):
         (tmp_path / "made").mkdir(exist_ok=True)
         (tmp_path / "made" / f"m{number}.py").write_text(SOURCE)

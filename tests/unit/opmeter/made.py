@@ -99,8 +99,8 @@ def version_of(rows: Sequence[Row], *, differs: tuple[str, ...] = ()) -> Version
 def products_index(
     shapes: npt.NDArray[np.int64], mean_us: Sequence[float], reach: float = 0.05
 ) -> bytes:
-    """The index of many products, `shapes` (rows, 3) being m, n and k; the intervals reach so far
-    to each side, as a share."""
+    """The index of many products, `shapes` (rows, 3) being m, n and k; the intervals extend this
+    far to each side, as a share."""
     rows = len(shapes)
     words = {
         "version_path": PATH,

@@ -27,14 +27,14 @@ def version(scatter: float, reach: float = 0.0) -> Version:
     return Version(PATH, Index(memoryview(data), key="made"))
 
 
-def test_a_power_law_is_predicted_without_an_error() -> None:
+def test_power_law_is_predicted_without_an_error() -> None:
     (found,) = version(0.0).accuracy()
     assert (found.kernel, found.rows, found.held) == ("MatMulV2", len(SHAPES), MOST_HELD)
     assert found.p90_error < 1e-6 and 0.7 * found.held < found.predicted < found.held
     assert found.coverage > 0.9
 
 
-def test_known_errors_of_rows_are_found_and_covered() -> None:
+def test_known_errors_of_rows_are_estimated_and_covered() -> None:
     """A row left out has its own error; the rows around it average theirs."""
     (found,) = version(0.05).accuracy()
     alone = 0.05 * 0.674  # the median of a normal deviation

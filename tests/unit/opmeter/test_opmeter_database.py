@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_store_is_opened_at_any_version(folder: Path) -> None:
+def test_store_is_opened_at_any_version(folder: Path) -> None:
     db = opmeter.open(folder)
     assert db.number == 3 and len(db.versions) == 3
     assert len(opmeter.open(folder.as_uri(), number=1).versions) == 1
@@ -62,7 +62,7 @@ def test_a_store_is_opened_at_any_version(folder: Path) -> None:
         opmeter.open(folder / "none")
 
 
-def test_a_stack_finds_the_nearest_version_and_how_far_it_is(folder: Path) -> None:
+def test_stack_finds_the_nearest_version_and_its_distance(folder: Path) -> None:
     db = opmeter.open(folder)
     for wanted, path, differs in (
         ({"cann": "9.1"}, "vllm0.18.0_torch2.9.0_cann9.0", ("cann 9.0 instead of 9.1",)),
@@ -84,7 +84,7 @@ def test_a_stack_finds_the_nearest_version_and_how_far_it_is(folder: Path) -> No
         db.version("ATLAS_800_A2_280T_64G", vllm="0.18.0")
 
 
-def test_a_pulled_tree_answers_like_its_store(folder: Path, tmp_path: Path) -> None:
+def test_pulled_tree_gives_the_results_of_its_store(folder: Path, tmp_path: Path) -> None:
     store = FileStore(folder)
     commit = find_head(store)
     assert commit is not None
@@ -99,7 +99,7 @@ def test_a_pulled_tree_answers_like_its_store(folder: Path, tmp_path: Path) -> N
             assert one[:3] == pytest.approx(other[:3], rel=1e-6, nan_ok=True)
 
 
-def test_durations_of_a_fake_runtime_are_said_to_be_so(tmp_path: Path) -> None:
+def test_durations_of_a_fake_runtime_have_a_warning(tmp_path: Path) -> None:
     shard = MadeShard("shard", RECORDS, [answered(RECORDS, 10.0)])
     plan = MadePlan([shard], runtime=Runtime.FAKE)
     write_campaign(FileStore(tmp_path), plan)
@@ -110,7 +110,7 @@ def test_durations_of_a_fake_runtime_are_said_to_be_so(tmp_path: Path) -> None:
         assert answer.reason is None and "fake runtime" in answer.warnings[0]
 
 
-def test_a_damaged_index_is_not_read(tmp_path: Path) -> None:
+def test_damaged_index_is_refused(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     publish(store, stack("0.18.0", "8.5"))
     commit = find_head(store)

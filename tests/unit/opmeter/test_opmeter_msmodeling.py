@@ -106,7 +106,7 @@ def mm(m: int, k: int, n: int, dtype: str = "torch.bfloat16") -> OpInvokeInfo:
     return OpInvokeInfo("aten.mm.default", (Tensor((m, k), dtype), Tensor((k, n), dtype)))
 
 
-def test_a_lookup_has_the_latency_the_interval_and_where_it_comes_from(
+def test_lookup_has_latency_interval_and_source(
     source: OpmeterDataSource,
 ) -> None:
     found = source.lookup(mm(16, 5120, 768))
@@ -170,7 +170,7 @@ def test_attention_is_looked_up_by_its_mean_length(source: OpmeterDataSource) ->
     assert attend(9000, 9000) is None and source.last_miss_reason == "shape_mismatch"
 
 
-def test_a_miss_has_a_reason_is_counted_and_is_passed_on(tmp_path: Path) -> None:
+def test_miss_has_a_reason_is_counted_and_uses_the_fallback(tmp_path: Path) -> None:
     class Fallback:
         last_miss_reason = "csv_format_raw"
 

@@ -10,8 +10,8 @@ _DRAWN = 20_000
 
 
 def half_width(sessions: int, spread: float, of_devices: float = 0.0) -> float:
-    """The root mean square of the half-widths of intervals from so many simulated sessions, all on
-    one device if devices differ."""
+    """The root mean square of the half-widths of intervals from this many simulated sessions, all
+    on one device if devices differ."""
     drawn = np.random.default_rng(sessions).normal(0.0, spread, (_DRAWN, sessions))
     variance = drawn.var(axis=1, ddof=1) / sessions + of_devices**2
     return student_t_factor(sessions - 1) * float(np.sqrt(variance.mean()))
@@ -28,7 +28,7 @@ def test_simulated_sessions_halve_the_interval_as_predicted(sessions: int) -> No
 
 
 @pytest.mark.fast
-def test_the_variance_between_devices_remains_on_one_device() -> None:
+def test_variance_between_devices_remains_on_one_device() -> None:
     for of_devices, is_possible in ((0.002, True), (0.009, False)):
         now = half_width(5, 0.02, of_devices)
         interval = (100.0, 100.0 * np.exp(now), 4.0, 5)
@@ -41,7 +41,7 @@ def test_the_variance_between_devices_remains_on_one_device() -> None:
 
 
 @pytest.mark.fast
-def test_an_interval_without_width_cannot_be_halved() -> None:
+def test_interval_without_width_cannot_be_halved() -> None:
     assert sessions_to_halve(5.0, 5.0, 3.0, 1) is None
     assert sessions_to_halve(5.0, 5.1, 0.0, 1) is None
     assert (

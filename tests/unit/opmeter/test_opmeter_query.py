@@ -41,7 +41,7 @@ def random_rows(chance: np.random.Generator, count: int) -> list[Row]:
     return list(rows.values())
 
 
-def test_answers_equal_a_search_of_all_rows() -> None:
+def test_query_results_equal_a_search_of_all_rows() -> None:
     chance = np.random.default_rng(5)
     rows = random_rows(chance, 10_000)
     version = version_of(rows)
@@ -83,7 +83,7 @@ def test_answers_equal_a_search_of_all_rows() -> None:
         assert found["reason"].tolist() == [str(answer.reason or "") for answer in answers]
 
 
-def test_between_measured_cases_the_duration_is_interpolated() -> None:
+def test_duration_between_measured_cases_is_interpolated() -> None:
     version = version_of(PRODUCTS)
     for m, n, k in ((32, 1024, 1024), (64, 700, 1024), (128, 600, 1500)):
         answer = version.query("MatMulV2", [(m, k), (k, n)], "bf16")
@@ -95,7 +95,7 @@ def test_between_measured_cases_the_duration_is_interpolated() -> None:
     assert exact.channel == "measured"
 
 
-def test_the_interval_of_few_cases_spans_theirs_and_says_so() -> None:
+def test_interval_of_few_cases_is_their_range_with_a_warning() -> None:
     version = version_of([product(m, 64, 64, float(m)) for m in (8, 32)])
     answer = version.query("MatMulV2", [(16, 64), (64, 64)], "bf16")
     assert answer.value_us == pytest.approx(16.0)
@@ -103,7 +103,7 @@ def test_the_interval_of_few_cases_spans_theirs_and_says_so() -> None:
     assert "calibrate" in answer.warnings[0] and answer.support == 2
 
 
-def test_a_miss_says_why() -> None:
+def test_miss_has_a_reason() -> None:
     version = version_of([*PRODUCTS, attention("100,200", 5.0), attention("300,400", 9.0)])
     shapes = [(64, 1024), (1024, 1024)]
     for reason, arguments in (
@@ -141,7 +141,7 @@ def test_attention_is_found_by_its_lengths_and_interpolated_between_them() -> No
         version.query("Attend", [(2, 4, 8)], "bf16", lengths={"keys": [1]})
 
 
-def test_beyond_the_measured_sizes_only_on_request() -> None:
+def test_sizes_beyond_the_measured_ones_are_extrapolated_only_on_request() -> None:
     version = version_of([product(m, 64, 64, float(m)) for m in (8, 16, 32)])
     shapes = [(64, 64), (64, 64)]
     assert version.query("MatMulV2", shapes, "bf16").reason is Reason.OUTSIDE
@@ -150,7 +150,7 @@ def test_beyond_the_measured_sizes_only_on_request() -> None:
     assert answer.value_us == pytest.approx(64.0) and answer.high_us >= answer.value_us
 
 
-def test_a_duration_of_another_version_is_named_so() -> None:
+def test_duration_of_another_version_is_marked_as_reused() -> None:
     version = version_of([PRODUCTS[0]], differs=("cann 8.5 instead of 8.6",))
     answer = version.query("MatMulV2", [(1, 512), (512, 512)], "bf16")
     assert answer.channel is Channel.REUSED and answer.warnings == version.differs
@@ -174,7 +174,7 @@ def test_sessions_and_warnings_are_those_of_the_row() -> None:
     assert answer[:3] == pytest.approx((5.0, 4.75, 5.25))
 
 
-def test_explain_gives_the_cases_behind_an_answer() -> None:
+def test_explain_returns_the_cases_of_a_result() -> None:
     version = version_of(PRODUCTS)
     found = version.explain("MatMulV2", [(128, 1500), (1500, 600)], "bf16")
     assert found.answer == version.query("MatMulV2", [(128, 1500), (1500, 600)], "bf16")
@@ -230,7 +230,7 @@ def asked(m: int) -> tuple[list[tuple[int, int]], str]:
     return [(m, 900), (900, 1000)], "bf16"
 
 
-def test_the_package_imports_none_of_the_heavy_libraries() -> None:
+def test_package_imports_no_heavy_libraries() -> None:
     heavy = "torch", "pandas", "pyarrow", "scipy", "boto3", "polars"
     code = f"import sys, opmeter; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ from tests.unit.jobs.cli.in_process import opmeter_here
 from tests.unit.opmeter.made import recorded, version_of
 
 
-def test_the_rows_of_a_step_are_answered_together() -> None:
+def test_rows_of_a_step_are_queried_together() -> None:
     words = ("model", "show", "qwen3-32b", "--layout", "tp=4", "--tokens", "16", "--json")
     kernels = json.loads(opmeter_here(*words).stdout)["kernels"]
     records = {}

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextmanager
 def instance(status: int = 200) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
-    """An instance that answers with a status: its address, and the requests that it got."""
+    """An instance that responds with a status: its address, and the requests that it received."""
     got: list[tuple[str, bytes]] = []
 
     class Handler(BaseHTTPRequestHandler):

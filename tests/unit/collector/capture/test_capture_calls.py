@@ -1,4 +1,4 @@
-"""Custom operators are logged with what a profiler drops of them."""
+"""Custom operators are logged with the data that a profiler drops."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
 
 from collector.capture import capture, vllm_plugin  # noqa: E402
 from collector.capture.custom_calls import CustomCalls, triton_launches  # noqa: E402
@@ -81,7 +81,7 @@ def kernel(out_ptr, in_ptr, n):
 
 
 class JITFunction:
-    """As Triton's: it has a function, and is launched by `run`."""
+    """Like a function of Triton: it has a function, and is launched by `run`."""
 
     fn, arg_names, launched = staticmethod(kernel), ["out_ptr", "in_ptr", "n"], 0
 
@@ -109,7 +109,7 @@ def test_launches_of_triton_have_the_tensors_that_they_read_and_write(monkeypatc
 
 
 class NPUWorker:
-    """As a worker of vLLM-Ascend: its profiler makes a folder of its rank when it stops."""
+    """Like a worker of vLLM-Ascend: its profiler makes a folder of its rank when it stops."""
 
     def __init__(self, folder, ops):
         self.profiler_config = SimpleNamespace(torch_profiler_dir=str(folder))

@@ -11,7 +11,7 @@ import pytest
 from collector.codec.errors import BadInput
 from jobs.cli.trace import merge_command
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install '.[cpu]'")
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
 pytestmark = pytest.mark.torch
 SOURCE = Path(__file__).parents[3] / "event_device" / "profiler_stubs.cpp"
 

@@ -1,4 +1,4 @@
-"""A program that knows nothing of captures is captured by its own steps."""
+"""A program without code for captures is captured by its own steps."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-torch = pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
 
 from collector.capture import capture, injection  # noqa: E402
 from collector.capture.injection import VARIABLE, Injection, StepsBy  # noqa: E402
@@ -74,7 +74,7 @@ def test_steps_of_training_are_those_of_the_first_optimizer(attach):
     (verdict,) = verdicts(folder)
     assert verdict.steps == 2 and verdict.share == 1.0 and not verdict.faults
     rows = verdict.rows
-    trained(5)  # the hooks are gone
+    trained(5)  # the hooks are removed
     assert verdicts(folder)[0].rows == rows
 
 
@@ -82,7 +82,7 @@ def test_steps_of_inference_are_calls_of_the_module_that_repeats(attach):
     folder = attach(by=StepsBy.AUTO)
     one, head, x = model(), torch.nn.Linear(8, 4), torch.ones(4, 8)
     with torch.no_grad():
-        head(one(one(x)))  # another order than in the steps
+        head(one(one(x)))  # an order other than in the steps
         for _ in range(5):
             head(one(x)).argmax(-1)
     (verdict,) = verdicts(folder)
@@ -123,13 +123,13 @@ def test_a_window_waits_while_the_program_is_in_a_mode_of_torch(attach):
     wait_for((folder / CAPTURE_FILE.format(rank=0)).exists)
 
 
-def test_a_capture_that_fails_leaves_the_program_alone(attach):
+def test_failed_capture_does_not_disturb_the_program(attach):
     folder = attach(options={"steps": 1, "level": "Level0"})
     trained(3)
     assert not folder.exists()
 
 
-def test_a_trial_comes_first_in_a_program_too(attach):
+def test_trial_precedes_the_capture_of_a_program(attach):
     folder = attach(by=StepsBy.OPTIMIZER, options={"steps": 2, "trial": True})
     trained(8)
     (verdict,) = verdicts(folder)
@@ -145,7 +145,7 @@ def test_a_program_that_ends_early_is_reported(attach):
     assert verdict.steps == 2 and "expected 9 steps, got 2" in verdict.faults
 
 
-def test_a_trial_that_exceeds_the_bytes_begins_nothing(attach):
+def test_trial_that_exceeds_the_byte_limit_starts_no_capture(attach):
     folder = attach(options={"steps": 2, "trial": True, "max_bytes": 1})
     trained(8)
     (verdict,) = verdicts(folder)

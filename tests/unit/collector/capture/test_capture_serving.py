@@ -9,7 +9,7 @@ from tests.unit.collector.capture.instances import instance
 pytestmark = pytest.mark.fast
 
 
-def test_instances_are_recorded_between_start_and_stop_of_all() -> None:
+def test_capture_starts_and_stops_the_profilers_of_all_instances() -> None:
     with instance() as (first, one), instance() as (second, two):
         waited: list[float] = []
 
@@ -22,12 +22,12 @@ def test_instances_are_recorded_between_start_and_stop_of_all() -> None:
         assert [path for path, _ in one] == [path for path, _ in two] == [START, STOP]
 
 
-def test_where_an_instance_is_down_or_has_no_profiler_the_others_are_stopped() -> None:
+def test_capture_stops_started_instances_if_another_is_down_or_has_no_profiler() -> None:
     with instance() as (good, got), instance(404) as (bare, _), instance() as (down, _):
         pass
     with instance() as (good, got), instance(404) as (bare, _):
         found = capture_instances(
-            [good, bare, down], 3.0, limit_s=9, wait=lambda _: pytest.fail("it recorded")
+            [good, bare, down], 3.0, limit_s=9, wait=lambda _: pytest.fail("was recorded")
         )
         faults = {(answer.url, answer.path): answer.fault for answer in found}
         assert faults[good, START] == faults[good, STOP] == ""
@@ -36,13 +36,13 @@ def test_where_an_instance_is_down_or_has_no_profiler_the_others_are_stopped() -
         assert [path for path, _ in got] == [START, STOP]
 
 
-def test_sglang_is_asked_for_shapes() -> None:
+def test_sglang_is_requested_to_record_shapes() -> None:
     with instance() as (url, got):
         capture_instances([url], 0.0, limit_s=9, wait=lambda _: None, is_sglang=True)
     assert b'"record_shapes": true' in got[0][1]
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+def test_invalid_instance_address_is_refused() -> None:
     for url in ("ftp://host", "http://"):
         with pytest.raises(BadInput):
             capture_instances([url], 1.0, limit_s=1.0)

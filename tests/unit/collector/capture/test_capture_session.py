@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
 
 from collector.capture import capture  # noqa: E402
 from collector.capture.session import is_kept  # noqa: E402
@@ -29,7 +29,7 @@ def captured(folder, steps=5, **options):
     return session
 
 
-def test_the_operators_of_the_kept_steps_are_cases_by_the_kernels_of_an_npu(tmp_path):
+def test_operators_of_recorded_steps_are_cases_of_npu_kernels(tmp_path):
     (verdict,) = captured(tmp_path).verdicts
     assert (verdict.rows, verdict.steps, verdict.share, verdict.faults) == (15, 3, 1.0, ())
     records = {one.case.kernel_type: one for one in read_profile([tmp_path]).records}
@@ -65,17 +65,17 @@ def test_a_trial_of_two_steps_comes_before_the_capture(tmp_path):
     assert verdict.is_empty and "in the trial" in verdict.faults[0]
 
 
-def test_where_the_trial_cannot_be_used_the_capture_does_not_begin(tmp_path):
+def test_capture_does_not_start_after_an_unusable_trial(tmp_path):
     with capture(tmp_path / "prof", device="cpu", steps=3, trial=True) as session:
         for step in range(6):
             assert session.is_ended is (step > 1)
             session.step()  # without an operator
     (verdict,) = session.verdicts
     assert verdict.is_empty and "no row of a device" in verdict.faults[0]
-    assert len(list(tmp_path.rglob("kernel_details.csv"))) == 1  # of the trial, to look at
+    assert len(list(tmp_path.rglob("kernel_details.csv"))) == 1  # of the trial, for inspection
 
 
-def test_a_capture_stays_within_its_bytes(tmp_path):
+def test_capture_stays_within_its_byte_limit(tmp_path):
     captured(tmp_path / "whole", trial=True, steps=6)
     run = next((tmp_path / "whole").glob("*_ascend_pt"))
     of_step = sum(file.stat().st_size for file in run.rglob("*") if file.is_file()) / 3
@@ -98,7 +98,7 @@ def test_stacks_are_exported_and_a_trace_by_hand_is_refused(tmp_path):
         captured(tmp_path / "bare").export_stacks(tmp_path / "bare.log", "self_cpu_time_total")
 
 
-def test_what_is_kept_follows_the_schedule_of_the_profiler(tmp_path):
+def test_recorded_steps_equal_the_schedule_of_the_torch_profiler(tmp_path):
     settings = CaptureSettings(tmp_path, steps=2, warmup=1, wait=1, skip_first=2, repeat=2)
     action = torch.profiler.ProfilerAction
     recorded = torch.profiler.schedule(skip_first=2, wait=1, warmup=1, active=2, repeat=2)
@@ -125,12 +125,12 @@ def test_options_that_torch_npu_does_not_support_start_nothing(tmp_path, monkeyp
         ({"export": "db"}, "Db"),
     ):
         with pytest.raises(BadInput, match=words), capture(tmp_path / "p", device="npu", **options):
-            raise AssertionError("it started")
+            raise AssertionError("the profiler started")
     assert not (tmp_path / "p").exists()
 
 
-def test_options_that_do_not_fit_start_nothing(tmp_path):
+def test_invalid_capture_options_start_no_recording(tmp_path):
     for options in ({"level": "Level0"}, {"stepz": 1}, {"device": "tpu"}):
         with pytest.raises(BadInput), capture(tmp_path / "prof", **options):
-            raise AssertionError("it started")
+            raise AssertionError("the profiler started")
     assert not (tmp_path / "prof").exists()

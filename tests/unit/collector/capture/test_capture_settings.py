@@ -1,4 +1,4 @@
-"""Options of a capture that do not fit each other are refused before anything starts."""
+"""Incompatible options of a capture are refused before anything starts."""
 
 import json
 
@@ -16,7 +16,7 @@ from collector.codec.errors import BadInput
 
 pytestmark = pytest.mark.fast
 BARE = {"level": "Level_none", "shapes": False, "metrics": "AiCoreNone"}
-# What does not fit, and the words of the one fault that it has.
+# Incompatible options, and the words of their one fault.
 REFUSED = (
     ({"marks": True, "export": "db"}, "marks"),
     (BARE, "records marks alone"),
@@ -36,7 +36,7 @@ REFUSED = (
 )
 
 
-def test_each_combination_that_does_not_fit_is_refused_with_its_reason(tmp_path):
+def test_invalid_combinations_of_settings_are_refused_with_their_reason(tmp_path):
     for options, words in REFUSED:
         with pytest.raises(BadInput) as refused:
             CaptureSettings(tmp_path / "prof", **options).check({})
@@ -59,7 +59,7 @@ def test_paths_that_torch_npu_refuses_are_refused(tmp_path):
     CaptureSettings(tmp_path / "采集_1-a.b ~").check({})
 
 
-def test_the_environment_may_exclude_a_capture(tmp_path):
+def test_environment_of_another_profiler_or_of_several_nodes_is_refused(tmp_path):
     settings = CaptureSettings(tmp_path, static_kernels=True, skip_first=1)
     settings.check({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
     for environment in ({"WORLD_SIZE": "2"}, {"MSMONITOR_USE_DAEMON": "1"}):
@@ -67,7 +67,7 @@ def test_the_environment_may_exclude_a_capture(tmp_path):
             settings.check(environment)
 
 
-def test_versions_that_cannot_record_what_is_requested_are_named(tmp_path):
+def test_versions_that_cannot_record_a_requested_feature_are_named(tmp_path):
     settings = CaptureSettings(tmp_path, stack=True)
     (fault,) = faults_of_versions(settings, {"torch_npu": "2.10.0.post4"})
     assert "post6" in fault and "15697" in fault

@@ -30,7 +30,7 @@ def rows(*steps: int, cells: str = SHAPES) -> str:
 
 
 def captured(folder: Path, table: str | None, *, rank: int = 0, world: int = 1) -> Path:
-    """Write what a rank leaves that was asked for three steps; without a table, raw data."""
+    """Write what a rank leaves after a request for three steps; without a table, raw data."""
     run = folder / f"host_{100 + rank}_20261127000000000_ascend_pt"
     (run / "FRAMEWORK").mkdir(parents=True)
     (run / "FRAMEWORK" / "torch.op_range").write_bytes(b"raw")
@@ -81,14 +81,14 @@ def test_each_planted_fault_is_found(tmp_path):
         assert json.loads(done.output)[0]["faults"] == list(found.faults)
 
 
-def test_ranks_that_are_empty_or_missing_are_named(tmp_path):
+def test_empty_and_missing_ranks_are_reported(tmp_path):
     captured(tmp_path, GOOD, world=3)
     shutil.rmtree(captured(tmp_path, GOOD, rank=1, world=3))
     found = verdicts(tmp_path)
     assert [(one.rank, one.is_empty) for one in found] == [(0, False), (1, True), (2, True)]
 
 
-def test_folders_of_an_older_capture_are_not_judged_as_this_one(tmp_path):
+def test_capture_ignores_folders_of_an_older_capture(tmp_path):
     captured(tmp_path, GOOD)
     older = tmp_path / "host_99_20250101000000000_ascend_pt"
     older.mkdir()
@@ -96,7 +96,7 @@ def test_folders_of_an_older_capture_are_not_judged_as_this_one(tmp_path):
     assert found.rows == 30 and older.name in found.faults[-1]
 
 
-def test_the_capture_of_another_tool_is_judged_by_its_folders(tmp_path):
+def test_folders_of_another_capture_tool_are_judged_by_their_contents(tmp_path):
     run = captured(tmp_path, rows(1, 2, cells=UNKNOWN) + rows(3).partition("\n")[2])
     (tmp_path / CAPTURE_FILE.format(rank=0)).unlink()
     (run / "profiler_info_5.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""Numbers of things, as people say them."""
+"""Counts in words, with singular and plural."""
 
 import pytest
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.fast
         (1, ("shard is left", "shards are left"), "1 shard is left"),
     ],
 )
-def test_one_is_said_as_one(number, nouns, said):
+def test_singular_noun_follows_the_number_one(number, nouns, said):
     assert counted(number, *nouns) == said
 
 
-def test_a_share_is_told_in_percent_and_of_nothing_there_is_none():
+def test_share_is_in_percent_and_a_dash_if_the_total_is_zero():
     assert share_of(1, 8) == "12.5 %" and share_of(0, 0) == "-"
 
 

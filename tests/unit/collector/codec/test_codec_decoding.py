@@ -1,4 +1,4 @@
-"""Stored JSON becomes a dataclass of the declared types, or one line that names key and field."""
+"""Stored JSON becomes a dataclass of the declared types, or one line with the key and the field."""
 
 import json
 from collections.abc import Mapping
@@ -42,11 +42,11 @@ def read(data: bytes) -> Outer:
     return decode_object(Outer, data, what="an outer", key="some/key.json")
 
 
-def test_what_is_declared_is_read() -> None:
+def test_declared_fields_are_decoded() -> None:
     assert read(outer()) == Outer(1, True, Inner("a"), (Inner("b", 2.5),), ("k", 0.5), {"x": 3})
 
 
-def test_a_whole_number_is_a_number() -> None:
+def test_whole_number_is_decoded_as_a_float() -> None:
     assert read(outer(pair=["k", 2])).pair == ("k", 2.0)
 
 
@@ -67,7 +67,7 @@ def test_a_whole_number_is_a_number() -> None:
         ({"number": "\x1b]52;c;AAAA\x07"}, ("number", "'\\x1b]52;c;AAAA\\x07'")),
     ],
 )
-def test_a_field_of_another_type_is_named(
+def test_field_of_another_type_is_refused_with_its_name(
     changed: dict[str, object], named: tuple[object, ...]
 ) -> None:
     with pytest.raises(BadInput, match=naming("outer", *named)) as error:
@@ -79,7 +79,7 @@ def test_a_field_of_another_type_is_named(
     "data",
     [b"", b"\xff\xfe", b"{", b"[" * 100_000, b"9" * 5000, b"1e999", b"NaN", b"null", b"[1]"],
 )
-def test_what_is_no_object_is_refused_in_a_line(data: bytes) -> None:
+def test_data_that_is_not_an_object_is_refused_in_one_line(data: bytes) -> None:
     for reader in (read, lambda d: json_object(d, what="an outer", key="some/key.json")):
         with pytest.raises(BadInput, match=naming("some/key.json:", "outer")) as error:
             reader(data)
@@ -94,13 +94,13 @@ def test_json_is_utf8() -> None:
 
 @pytest.mark.parametrize("half", [rb"\ud800", rb"x\uDFFFy", rb"\udc00\ud800"])
 @pytest.mark.parametrize("place", [b'"k"', b'"a"', b'"x"'])
-def test_half_of_a_surrogate_pair_is_no_text(half: bytes, place: bytes) -> None:
-    """Nobody could write it again, nor hash it."""
+def test_unpaired_surrogate_is_refused(half: bytes, place: bytes) -> None:
+    """It could be neither written again nor hashed."""
     with pytest.raises(BadInput, match=naming("some/key.json:", "outer", "surrogate")):
         read(outer().replace(place, b'"' + half + b'"'))
 
 
-def test_a_whole_surrogate_pair_is_text() -> None:
+def test_paired_surrogates_are_decoded() -> None:
     assert read(outer().replace(b'"a"', rb'"\ud83d\ude00"')).inner.name == "\U0001f600"
 
 
@@ -111,7 +111,7 @@ def test_numbers_are_finite(number: bytes) -> None:
         read(data)
 
 
-def test_a_class_may_spell_itself() -> None:
+def test_class_with_its_own_json_codec_is_decoded_by_it() -> None:
     stack = Stack("D", "2.13.0", details=(("threads", "2"),))
     data = canonical_json(stack.as_json())
     assert decode_object(Stack, data, what="a stack", key="k") == stack

@@ -1,4 +1,4 @@
-"""A refusal is one printable line, whatever it was that came; and all errors are of one tree."""
+"""An error message is one printable line for any cause; and all errors have one base class."""
 
 import builtins
 import re
@@ -41,7 +41,7 @@ def written() -> set[tuple[str, str]]:
 
 
 def drawn() -> set[tuple[str, str]]:
-    """The same, as the drawing has it."""
+    """The same, from the diagram."""
     found, over = set(), ["OpmeterError"]
     for line in _DRAWN.finditer(errors.__doc__ or ""):
         depth = len(line["way"]) // 4
@@ -51,26 +51,26 @@ def drawn() -> set[tuple[str, str]]:
 
 
 @given(st.text())
-def test_a_refusal_is_one_line_on_any_terminal(came: str) -> None:
+def test_error_message_is_one_line_on_any_terminal(came: str) -> None:
     said = str(BadInput(f"{came} came", path="some/key", line=3))
     assert said.startswith("some/key:3: ") and said.endswith(" came")
     assert said.isprintable()
 
 
-def test_what_can_be_printed_is_said_as_it_is() -> None:
+def test_printable_characters_of_an_error_are_unchanged() -> None:
     assert str(BadInput("算子 'Add' 1 µs — no", path="a")) == "a: 算子 'Add' 1 µs — no"
 
 
-def test_a_long_refusal_keeps_its_ends() -> None:
+def test_long_error_message_keeps_its_start_and_end() -> None:
     said = str(BadInput("A" * 100_000 + ": say less", path="some/key"))
     assert said.startswith("some/key: AAA") and said.endswith("AAA: say less")
     assert len(said) < 2000
 
 
-def test_every_error_of_a_public_name_is_drawn_where_it_stands() -> None:
+def test_class_diagram_has_every_public_error_with_its_base_class() -> None:
     assert drawn() == {(name, parent) for name, parent in written() if name[0] != "_"}
 
 
-def test_the_tree_has_one_root_but_for_signals_of_one_module() -> None:
+def test_all_errors_but_the_signals_of_one_module_share_one_base_class() -> None:
     foreign = {name for name, parent in classes() if issubclass(builtin(parent), BaseException)}
     assert foreign == {"OpmeterError", "_Diverging", "_NotComputed", "_OneByOne"}

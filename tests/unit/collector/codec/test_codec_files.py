@@ -72,7 +72,7 @@ def test_archive_of_a_killed_parse_is_removed_by_the_next(temporary, tmp_path):
 
 
 @pytest.mark.fast
-def test_pipes_and_devices_in_place_of_a_file_are_refused_at_once(tmp_path):
+def test_pipes_and_devices_given_as_files_are_refused_immediately(tmp_path):
     pipe, device, endless = (tmp_path / name for name in ("pipe.yaml", "null.yaml", "zero.yaml"))
     os.mkfifo(pipe)
     device.symlink_to("/dev/null")

@@ -1,4 +1,5 @@
-"""Numbers in texts are read strictly: what Python's own readers accept beyond them is damage."""
+"""Numbers in texts are read strictly: further spellings that Python's own readers accept are
+damage."""
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_only_plain_numbers_are_read():
             number_of(text)
 
 
-def test_a_shape_in_another_spelling_is_refused():
+def test_malformed_shape_is_refused():
     shapes = {"4096,1": (4096, 1), "(4096, 1)": (4096, 1), "(8,)": (8,), "0": (0,), "": None}
     assert {text: parse_shape(text) for text in shapes} == shapes
     others = ("4 096,1", "4096 1", "4096,,1", "4096,", ",1", "(4096,1", "4,-0", "1.0")
@@ -35,7 +36,7 @@ def test_a_shape_in_another_spelling_is_refused():
             parse_shape(text)
 
 
-def test_a_duration_of_a_tree_that_is_no_number_is_named_with_its_line(tmp_path):
+def test_nonnumeric_duration_of_a_tree_is_refused_with_its_line(tmp_path):
     path = tmp_path / "Add.csv"
     header = "Input Shapes,Input Data Types,Input Formats,Average Duration(us)\n"
     for text in (*NO_NUMBERS[:-1], "soon"):

@@ -1,4 +1,4 @@
-"""Text of others on a terminal: what can be printed stays, the rest is spelled out."""
+"""Foreign text on a terminal: printable characters are unchanged, others are escaped."""
 
 import logging
 
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.fast
 
 
 @given(st.text())
-def test_nothing_but_lines_tabs_and_printable_text_is_left(text):
+def test_only_printable_text_tabs_and_line_breaks_remain(text):
     assert all(c.isprintable() or c in "\n\t" for c in visible(text))
     assert in_a_line(text).isprintable()
 
 
 @given(st.text(st.characters(blacklist_categories=["C", "Z"])))
-def test_what_can_be_printed_stays(text):
+def test_printable_text_is_unchanged(text):
     assert visible(f"{text}\n\t{text}") == f"{text}\n\t{text}"
 
 

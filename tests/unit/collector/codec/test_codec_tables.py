@@ -1,4 +1,4 @@
-"""What we write, we read back: any text that a cell may hold, through every table of ours."""
+"""Tables are read as written: any text of a cell, through each of our tables."""
 
 import csv
 import io
@@ -64,7 +64,7 @@ records = st.lists(st.builds(record, texts, texts, texts), max_size=4)
 @given(st.lists(st.tuples(texts, texts, texts), max_size=5), st.sampled_from(["\n", "\r\n"]))
 @example([("a\rb", "\r", LONG), ("", "", "")], "\n")
 @many
-def test_any_table(rows, line_end):
+def test_table_of_any_cells_is_read_as_written(rows, line_end):
     columns = ("a", "b\r", "c")
     data = table_bytes(columns, rows, line_end=line_end)
     read = list(table_rows(data, columns, path="t"))
@@ -75,7 +75,7 @@ def test_any_table(rows, line_end):
 @pytest.mark.thorough
 @given(st.lists(st.lists(st.text(st.characters(exclude_characters="\r\0", codec="utf-8")))))
 @many
-def test_what_holds_no_carriage_return_has_the_bytes_it_always_had(rows):
+def test_table_without_carriage_returns_has_the_bytes_of_the_csv_module(rows):
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([["a"], *rows])
     assert table_bytes(["a"], rows) == out.getvalue().encode()
@@ -85,7 +85,7 @@ def test_what_holds_no_carriage_return_has_the_bytes_it_always_had(rows):
 @given(records)
 @example([record("a\rb", LONG, "\r\n")])
 @many
-def test_records_and_shards(rows):
+def test_records_and_shards_are_read_as_written(rows):
     assert read_table(write_table(rows)) == rows
     cases = [ShardCase(row, 2.5) for row in rows]
     assert read_shard(write_shard(cases)) == cases
@@ -130,7 +130,7 @@ def test_parts_read_by_row_and_by_column(measured):
 @given(any_texts)
 @example("\udc80 \0")
 @many
-def test_a_message_of_any_text_costs_no_part(message):
+def test_message_of_any_text_damages_no_part(message):
     one = measurement("node", "")
     told = Measurement(one.case_id, "Add", one.outcome, message, one.provenance)
     (read,) = read_part(part_bytes([told]), key="part-1.csv")
@@ -138,7 +138,7 @@ def test_a_message_of_any_text_costs_no_part(message):
     assert read.reason == message or not is_text(message)
 
 
-# A shape must be one, or the tree is refused for another reason; other cells may be anything but a
+# A shape must be valid, or the tree is refused for that reason; other cells may be all but a
 # formula of a spreadsheet.
 values = texts.filter(lambda text: not is_formula(text))
 shapes = st.sampled_from(["16", '"16"', '"4,4;;"', " 16 "])
@@ -155,7 +155,7 @@ tree_rows = st.fixed_dictionaries(
 @given(st.lists(tree_rows, min_size=1, max_size=4))
 @example([{**dict.fromkeys(BASE_CELLS, "a\rb"), INPUT_CELLS[0]: "1", OUTPUT_CELLS[0]: LONG_SHAPE}])
 @many
-def test_trees_and_what_pandas_reads_of_them(rows):
+def test_trees_are_read_alike_by_the_reader_and_by_pandas(rows):
     columns = database_columns(rows[0])
     filled = tuple({name: row.get(name, "") for name in columns} for row in rows)
     with TemporaryDirectory() as folder:
@@ -166,19 +166,19 @@ def test_trees_and_what_pandas_reads_of_them(rows):
     assert frame.to_dict("records") == list(filled)
 
 
-def test_a_tree_of_one_column_keeps_its_empty_row(tmp_path):
+def test_tree_of_one_column_keeps_an_empty_row(tmp_path):
     path = tmp_path / "Add.csv"
     path.write_bytes(KernelFile("Add", (INPUT_CELLS[0],), ({INPUT_CELLS[0]: ""},)).as_bytes())
     assert read_kernel_file(path).rows == ({INPUT_CELLS[0]: ""},)
 
 
-def test_what_ran_before_a_case_travels_with_it_and_is_no_case():
+def test_launches_before_a_case_are_stored_with_it_and_are_not_cases():
     first, second, alone = (record(name, "x", "n") for name in "abc")
     nearest, other = as_neighbour(first), as_neighbour(alone)
     row = replace(second, before=(other, nearest, other))
     data = write_table([first, row])
     assert read_table(data) == [first, row]
-    # Each launch is spelled once, and named by its row.
+    # Each launch is written once, and referenced by its row.
     assert [line.rsplit(b",", 1)[1] for line in data.splitlines()] == [
         b"Before",
         b"",
@@ -191,7 +191,7 @@ def test_what_ran_before_a_case_travels_with_it_and_is_no_case():
 
 
 @pytest.mark.parametrize("text", [b"3", b"-1", b"0 x", b"0  0", b"00", b"0 " * 64 + b"0"])
-def test_a_row_that_is_not_there_ran_before_nothing(text):
+def test_reference_to_a_missing_row_before_a_case_is_refused(text):
     data = write_table(
         [replace(record("a", "x", "n"), before=(as_neighbour(record("b", "x", "n")),))]
     )
@@ -230,7 +230,7 @@ GOOD = write_table([record("a\rb", "x", "n"), record("c", "x", "n")])
         (GOOD.replace(b'""x""', b"[" * 100_000), 2, ("recursion",)),
     ],
 )
-def test_what_is_no_table_is_refused_by_path_and_line(data, line, named):
+def test_malformed_table_is_refused_with_path_and_line(data, line, named):
     with pytest.raises(BadInput, match=naming(*named)) as error:
         read_table(data, path="t")
     assert (error.value.path, error.value.line) == ("t", line)
@@ -238,27 +238,27 @@ def test_what_is_no_table_is_refused_by_path_and_line(data, line, named):
 
 
 @pytest.mark.parametrize("text", [b"nan", b"inf", b"-1", b"", b"two"])
-def test_a_forecast_that_is_no_time_is_refused(text):
+def test_forecast_that_is_not_a_duration_is_refused(text):
     data = write_shard([ShardCase(record("a\rb", "x", "n"), 2.5)])
     with pytest.raises(BadInput, match=naming("s:2:", "Forecast(s)")):
         read_shard(data.replace(b",2.5\n", b"," + text + b"\n"), path="s")
 
 
 @pytest.mark.parametrize("text", ["\0", "\ud800", "a\udfff"])
-def test_what_no_table_can_hold_is_refused_when_it_is_written(text):
+def test_unrepresentable_cell_is_refused_when_written(text):
     assert not is_text(text)
     with pytest.raises(BadInput, match=naming("row 3", "cell 2", "NUL")):
         table_bytes(["a", "b"], [["1\r\n2", "3"], ["4", text]])
 
 
 @pytest.mark.thorough
-def test_no_row_is_written_that_nobody_could_read():
+def test_row_longer_than_the_limit_is_neither_written_nor_read():
     with pytest.raises(BadInput, match=naming(LONGEST_ROW)):
         table_bytes(["a"], [["x" * LONGEST_ROW]])
     with pytest.raises(BadInput, match=naming("t:2:", "CSV", LONGEST_ROW)):
         list(csv_rows(["a\n", "x" * (LONGEST_ROW + 2)], path="t"))
 
 
-def test_lines_are_those_that_rows_start_on():
+def test_reported_line_is_the_line_on_which_a_row_starts():
     data = table_bytes(["a", OP_STATE], [["1\n2", "\r"], ["3", "4"]])
     assert [line for line, _ in table_rows(data, ["a", OP_STATE], path="t")] == [2, 5]

@@ -1,4 +1,4 @@
-"""A text of YAML is read, or refused in a line: also one that was written to do harm."""
+"""YAML text is read, or refused in one line: also malicious text."""
 
 import tracemalloc
 
@@ -32,7 +32,7 @@ def alias_bomb(levels, wide=9):
 
 @pytest.mark.parametrize("bomb", [merge_bomb(12), alias_bomb(12)], ids=["merge keys", "aliases"])
 @pytest.mark.parametrize("read", [read_node, lambda text, path: check_op_mapping(text, path=path)])
-def test_a_small_text_does_not_stand_for_gigabytes(bomb, read):
+def test_small_yaml_cannot_expand_to_gigabytes(bomb, read):
     assert len(bomb) < 1000
     tracemalloc.start()
     try:
@@ -54,7 +54,7 @@ def test_a_small_text_does_not_stand_for_gigabytes(bomb, read):
         ('a: "\\UFFFFFFFF"', None, ("escape",)),
     ],
 )
-def test_what_would_take_for_ever_is_refused(text, line, named):
+def test_yaml_that_would_take_too_long_to_read_is_refused(text, line, named):
     with pytest.raises(BadInput, match=naming(*named)) as caught:
         read_node(text, "o.yaml")
     assert (caught.value.path, caught.value.line) == ("o.yaml", line)
@@ -68,8 +68,8 @@ def test_what_would_take_for_ever_is_refused(text, line, named):
         ("a: &a [" + "1," * 400 + "]\nb:\n  c: *a\n  d: *a\n  e: *a\n", 5, ("alias", 1000)),
     ],
 )
-def test_more_values_than_may_be_are_refused(monkeypatch, text, line, named):
-    """Whether they are written out or stood for, where so many may be."""
+def test_yaml_with_too_many_values_is_refused(monkeypatch, text, line, named):
+    """Whether they are written out or aliases, at a small limit."""
     monkeypatch.setattr(yaml_nodes, "_MOST_VALUES", 1000)
     with pytest.raises(BadInput, match=naming(*named)) as caught:
         read_node(text, "o.yaml")
@@ -77,7 +77,7 @@ def test_more_values_than_may_be_are_refused(monkeypatch, text, line, named):
     assert ("alias" in str(caught.value)) == ("alias" in named)
 
 
-def test_aliases_and_merges_of_honest_size_are_read():
+def test_aliases_and_merges_of_ordinary_size_are_read():
     text = "a: &a {k: 1}\nb: {<<: *a, m: [*a, *a]}\nc: &c [*c]\n"
     assert isinstance(read_node(text, "o.yaml"), yaml.MappingNode)
     assert isinstance(read_node(merge_bomb(4), "o.yaml"), yaml.MappingNode)
@@ -118,7 +118,7 @@ def dict_of(document):
     return document.mapping() if hasattr(document, "mapping") else document.fields()
 
 
-def test_only_what_somebody_wrote_for_this_program_is_quoted():
+def test_error_quotes_values_of_own_documents_only():
     with pytest.raises(BadInput, match=naming("o.yaml:1: a:", "list", "'secret'")):
         read_document("a: secret", "o.yaml").mapping()["a"].items()
     with pytest.raises(BadInput, match=naming("o.yaml:1: a:", "list")) as caught:

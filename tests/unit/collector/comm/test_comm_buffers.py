@@ -1,4 +1,4 @@
-"""A result that did not come is seen."""
+"""A missing or wrong result is detected."""
 
 from itertools import product
 
@@ -23,13 +23,13 @@ def buffers(operation, dtype, at):
 @pytest.mark.parametrize(
     ("operation", "dtype"), [*product(OPERATIONS, ("bfloat16", "float16", "float32", "int8"))]
 )
-def test_what_was_never_sent_is_not_right(operation, dtype):
+def test_buffers_are_not_right_before_the_operation(operation, dtype):
     wrong = [not buffers(operation, dtype, at).is_right() for at in range(SIZE)]
     root_has_it = operation == "broadcast"
     assert wrong == [not root_has_it, True, True, True]
 
 
-def test_one_wrong_part_is_seen():
+def test_wrong_part_of_a_result_is_detected():
     made = [buffers("all_gather", "float32", at) for at in range(SIZE)]
     whole = torch.cat([one._sent for one in made])
     made[0]._got.copy_(whole)
@@ -38,7 +38,7 @@ def test_one_wrong_part_is_seen():
     assert not made[0].is_right()
 
 
-def test_a_sum_that_lacks_a_rank_is_seen():
+def test_sum_without_one_rank_is_detected():
     made = [buffers("all_reduce", "bfloat16", at) for at in range(SIZE)]
     total = sum(one._sent.clone() for one in made)
     lacking = total - made[2]._sent
@@ -49,7 +49,7 @@ def test_a_sum_that_lacks_a_rank_is_seen():
 
 
 @pytest.mark.parametrize("size", [2, 120 * 2, 121 * 2, 4096])
-def test_what_is_sent_is_what_is_expected_of_every_place(size):
+def test_sent_values_equal_the_expected_values_at_every_position(size):
     for at in range(SIZE):
         made = Buffers(
             Collective("broadcast", size, "bfloat16", SIZE, 1),

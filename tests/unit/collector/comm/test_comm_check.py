@@ -1,4 +1,4 @@
-"""What cannot be in a table of collectives, and what hccl_test says to it."""
+"""Impossible values in a table of collectives, and the comparison with hccl_test."""
 
 import pytest
 
@@ -36,14 +36,14 @@ def only_series(*points):
     return series
 
 
-def test_no_bus_carries_more_than_its_link():
+def test_bandwidth_above_that_of_the_link_is_reported():
     series = only_series(point(1 << 20, 100.0), point(2 << 20, 150.0))
     assert problems(series) == []
     (line,) = problems(series, link_gbps=20.0)
     assert names(line, 2097152, "24.5 GB/s", 20)
 
 
-def test_a_larger_message_is_not_much_faster():
+def test_larger_message_that_is_much_faster_is_reported():
     series = only_series(point(1024, 50.0), point(2048, 39.0), point(4096, 60.0))
     (line,) = problems(series)
     assert names(line, "all_reduce", 2048, "39 us", 1024, "50 us", 8, "DT_BF16", "tier 1")
@@ -52,14 +52,14 @@ def test_a_larger_message_is_not_much_faster():
     assert not problems(noisy)
 
 
-def test_ranks_that_lie_nearer_are_not_slower():
+def test_nearer_ranks_that_are_slower_are_reported():
     near, far = point(1024, 50.0, tier="1"), point(1024, 30.0, tier="0")
     assert len(tier_problems(series_of([near, far]))) == 1
     assert not tier_problems(series_of([near, point(1024, 49.0, tier="0")]))
     assert not tier_problems(series_of([near, point(1024, 30.0, tier="2")]))
 
 
-def test_rows_without_a_duration_are_left_out():
+def test_rows_without_a_duration_are_ignored():
     columns = ("message_bytes", "num_devices", "Duration(us)")
     rows = ({"message_bytes": "1024", "num_devices": "8", "Duration(us)": ""},)
     assert points_of("all_reduce", CommTable(columns, rows), "x.csv") == []
@@ -69,7 +69,7 @@ def test_rows_without_a_duration_are_left_out():
     ("size", "ranks", "us"),
     [("x", "8", "1"), ("1024", "8", "nan"), ("1024", "8", "-1"), ("0", "8", "1"), ("8", "1", "1")],
 )
-def test_numbers_that_cannot_be_are_named_with_their_line(size, ranks, us):
+def test_invalid_numbers_are_refused_with_their_line(size, ranks, us):
     columns = ("message_bytes", "num_devices", "Duration(us)")
     row = dict(zip(columns, (size, ranks, us), strict=True))
     with pytest.raises(BadInput, match=r"x\.csv:2: "):
@@ -84,7 +84,7 @@ def test_hccl_test_is_read_without_the_rows_of_failing_ranks():
         read_hccl_test(["nothing"], "out.txt")
 
 
-def test_a_size_whose_check_failed_is_not_compared_and_unclear_rows_are_refused():
+def test_hccl_test_size_with_a_failed_check_is_not_compared():
     rows = ["8192 | 12.00 | 0.68 | success", "16384 | 13.00 | 1.26 | failed"]
     test = read_hccl_test(rows, "out.txt")
     assert (test.rows, test.failed_bytes) == (((8192, 12.0),), (16384,))
@@ -96,14 +96,14 @@ def test_a_size_whose_check_failed_is_not_compared_and_unclear_rows_are_refused(
         assert (error.value.path, error.value.line) == ("out.txt", 3)
 
 
-def test_hccl_test_is_read_behind_the_ranks_that_mpi_writes():
+def test_hccl_test_output_is_read_with_the_rank_prefixes_of_mpi():
     plain = read_hccl_test(PRINTED.splitlines(), "out.txt")
     for prefix in ("[1,0]<stdout>:", "[1,0]<stdout>: ", "[0] ", "[prterun-node-7-9@1,0]<stdout>: "):
         lines = [prefix + line for line in PRINTED.splitlines()]
         assert read_hccl_test(lines, "out.txt") == plain, prefix
 
 
-def test_hccl_tests_size_is_the_whole_tensor():
+def test_hccl_test_size_is_that_of_the_whole_tensor():
     test = read_hccl_test(PRINTED.splitlines(), "out.txt")
     (reduced,) = compared(test, "all_reduce", 8, [point(8192, 60.0), point(1024, 1.0)])
     assert reduced.ratio == pytest.approx(1.2)
@@ -119,5 +119,5 @@ def test_hccl_tests_size_is_the_whole_tensor():
     ("ratio", "expected"),
     [(1.0, "PASS"), (0.5, "PASS"), (3.9, "WARN"), (0.24, "FAIL"), (4.1, "FAIL")],
 )
-def test_a_verdict_is_the_consumers(ratio, expected):
+def test_verdict_has_the_limits_of_the_consumer(ratio, expected):
     assert verdict(ratio) == expected

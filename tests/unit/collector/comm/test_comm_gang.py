@@ -1,4 +1,4 @@
-"""Ranks that really run, over gloo: what they find, and how they end when one of them does not."""
+"""Ranks that really run, over gloo: their results, and how they end when one of them fails."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def measured(plan, folder):
 
 
 def endless(world):
-    """A case that takes an hour, so that whatever ends it is seen."""
+    """A case that takes an hour, so that it ends only by the tested cause."""
     return plan_of(["all_reduce"], [1024], [world], world, budget_s=3600.0)
 
 
@@ -65,11 +65,11 @@ def disturb(folder, rank, number):
 
 
 def wait_for_their_end(folder):
-    """What is killed is gone in a moment, and on a busy machine in seconds."""
+    """Killed processes are gone in a moment, and on a busy machine in seconds."""
     wait_for(lambda: not any(one.process and one.process.is_alive for one in rank_states(folder)))
 
 
-def test_every_operation_gives_the_right_result_in_groups_of_two_and_of_four(tmp_path):
+def test_every_operation_is_right_in_groups_of_two_and_four_ranks(tmp_path):
     plan = plan_of(list(OPERATIONS), [64, 1 << 20], [2, 4], 4, rounds=2)
     found = measured(plan, tmp_path)
     assert len(found) == len(OPERATIONS) * 2 * 3  # two alone, two at once, four
@@ -81,7 +81,7 @@ def test_every_operation_gives_the_right_result_in_groups_of_two_and_of_four(tmp
     wait_for_their_end(tmp_path)
 
 
-# As a library does that changes its protocol at so many bytes; read by every rank when it starts.
+# Like a library that changes its protocol at this many bytes; read by every rank when it starts.
 SLOW_FROM_1500_BYTES = """
 import os, time
 if "RANK" in os.environ:
@@ -96,7 +96,7 @@ if "RANK" in os.environ:
 """
 
 
-def test_a_jump_is_located_while_the_ranks_go_on(tmp_path, monkeypatch):
+def test_jump_is_located_during_the_run(tmp_path, monkeypatch):
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(SLOW_FROM_1500_BYTES)
@@ -111,7 +111,7 @@ def test_a_jump_is_located_while_the_ranks_go_on(tmp_path, monkeypatch):
     assert first_slow < 1.1 * max(size for size in found if size < 1500)
 
 
-# Rank 1 comes 50 ms after the others to every call.
+# Rank 1 is 50 ms late for every call.
 COMES_LATE = """
 import os, time
 if os.environ.get("RANK") == "1":
@@ -124,9 +124,7 @@ if os.environ.get("RANK") == "1":
 """
 
 
-def test_a_rank_that_comes_late_is_seen_as_skew_and_not_as_the_time_of_the_call(
-    tmp_path, monkeypatch
-):
+def test_late_rank_increases_the_skew_and_not_the_duration(tmp_path, monkeypatch):
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(COMES_LATE)
@@ -141,7 +139,7 @@ def test_a_rank_that_comes_late_is_seen_as_skew_and_not_as_the_time_of_the_call(
     assert one.duration_us < 25_000
 
 
-def test_a_rank_that_is_killed_ends_the_gang_with_its_name(tmp_path):
+def test_killed_rank_ends_the_gang_and_is_named(tmp_path):
     disturb(tmp_path, 1, signal.SIGKILL)
     with pytest.raises(GangFailed, match=naming("rank 1", "SIGKILL", "all_reduce", 1024)):
         run_gang(GangWork(endless(2)), Rendezvous(2), tmp_path)
@@ -161,21 +159,21 @@ Root Cause (first observed failure):
 
 
 @pytest.mark.parametrize(("other", "named"), [(-9, "rank 1"), (-15, "rank 0"), (1, "rank 0")])
-def test_a_rank_that_a_signal_ended_is_named_before_one_that_lost_it(tmp_path, other, named):
-    """SIGTERM is torchrun's own, to the ranks that are left."""
+def test_rank_ended_by_a_signal_is_named_before_ranks_that_lost_it(tmp_path, other, named):
+    """SIGTERM is sent by torchrun to the remaining ranks."""
     (tmp_path / "torchrun.log").write_text(REPORT.format(other=other))
     assert names(gang._reason(1, [], tmp_path), named)
 
 
 def hang_of(plan, folder, patience_s=2.0):
-    """Why a gang that hangs was ended."""
+    """Return why a hanging gang was ended."""
     with pytest.raises(RanksHang) as error:
         run_gang(GangWork(plan, patience_s=patience_s), Rendezvous(plan.world), folder)
     wait_for_their_end(folder)
     return str(error.value)
 
 
-def test_a_stopped_rank_is_named_alone_and_the_log_has_where_the_others_stood(tmp_path, caplog):
+def test_stopped_rank_is_named_and_the_log_has_the_stacks_of_the_others(tmp_path, caplog):
     disturb(tmp_path, 1, signal.SIGSTOP)
     reason = hang_of(endless(2), tmp_path)
     assert names(reason, "2 s", "rank 1", "all_reduce", 1024) and "File" not in reason
@@ -185,7 +183,7 @@ def test_a_stopped_rank_is_named_alone_and_the_log_has_where_the_others_stood(tm
     assert ["File" in one for one in of_rank[1]] == [False]
 
 
-# Rank 1 comes to its first call, and then does something else for an hour.
+# Rank 1 reaches its first call, and then does something else for an hour.
 NEVER_CALLS = """
 import os
 if os.environ.get("RANK") == "1":
@@ -201,7 +199,7 @@ if os.environ.get("RANK") == "1":
     ["import time; time.sleep(3600)", "import ctypes; ctypes.PyDLL(None).sleep(3600)"],
     ids=["python", "native"],
 )
-def test_a_rank_that_never_calls_is_named_by_those_that_wait(tmp_path, monkeypatch, wait):
+def test_rank_that_never_calls_is_named(tmp_path, monkeypatch, wait):
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(NEVER_CALLS.format(wait=wait))
@@ -236,7 +234,7 @@ def on_two_nodes(plans, folder):
     return reasons
 
 
-def test_two_nodes_measure_together_and_the_first_knows(tmp_path):
+def test_two_nodes_measure_together_and_the_first_has_the_results(tmp_path):
     plan = plan_of(["all_reduce"], [1024], [2], 2)
     assert on_two_nodes([plan, plan], tmp_path) == {}
     (one,) = bench_results(plan, read_results(tmp_path / "first"), {}).measured
@@ -244,7 +242,7 @@ def test_two_nodes_measure_together_and_the_first_knows(tmp_path):
     assert read_results(tmp_path / "second") == []
 
 
-def test_nodes_that_were_told_otherwise_are_refused(tmp_path):
+def test_nodes_with_different_options_are_refused(tmp_path):
     plan = plan_of(["all_reduce"], [1024], [2], 2)
     reasons = on_two_nodes([plan, replace(plan, rounds=2)], tmp_path)
     assert sorted(reasons) == [0, 1]
@@ -259,12 +257,12 @@ def test_nodes_that_were_told_otherwise_are_refused(tmp_path):
         (Rendezvous(2, master_addr="no.such.host.invalid"), ("--master-addr", "no.such.host")),
     ],
 )
-def test_ranks_that_could_never_meet_are_not_started(meeting, named):
+def test_ranks_without_a_common_address_are_not_started(meeting, named):
     with pytest.raises(BadInput, match=naming(*named)):
         checked(meeting)
 
 
-def test_a_port_in_use_is_told_before_any_rank_starts():
+def test_port_in_use_is_reported_before_any_rank_starts():
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""Whom the others wait for, by where each rank of a gang stands."""
+"""The rank that the others wait for, by the step of each rank of a gang."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def rank(number, steps, stack):
     ("stacks", "ranks", "data"),
     [
         ([(5, WAITS), (5, "")], "rank 1", ["step 5"]),
-        ([(5, WAITS), (6, "")], "rank 1", ["step 6"]),  # behind, since it waits
+        ([(5, WAITS), (6, "")], "rank 1", ["step 6"]),  # after the others, since it waits
         ([(5, SLEEPS), (5, "")], "rank 1", ["step 5"]),
         ([(5, WAITS), (5, SLEEPS)], "rank 1", ["step 5", NAP]),
         ([(5, ON_DEVICE), (5, SLEEPS)], "rank 1", ["step 5", NAP]),
@@ -39,25 +39,25 @@ def rank(number, steps, stack):
         ([(5, SLEEPS), (5, SLEEPS)], "ranks 0, 1", ["rank 0", "step 5", NAP]),
     ],
 )
-def test_the_rank_is_named_that_the_others_wait_for(stacks, ranks, data):
+def test_rank_that_blocks_the_others_is_named(stacks, ranks, data):
     found = [rank(at, *stack) for at, stack in enumerate(stacks)]
     line = blocking_ranks(found, range(len(found)))
     assert line.startswith(ranks + " ") and names(line, *data)
     assert ("/x/" in line) == (len(data) > 1)  # a silent rank has no stack
-    assert ("node" in line) == ("node" in data)  # whose ranks are awaited where all of these wait
+    assert ("node" in line) == ("node" in data)  # whose ranks are awaited if all of these wait
 
 
-def test_a_rank_that_has_not_begun_is_named_before_those_that_wait_for_it():
+def test_rank_that_has_not_begun_is_named_before_ranks_that_wait_for_it():
     line = blocking_ranks([rank(4, 1, WAITS)], range(4, 7))
     assert line.startswith("ranks 5, 6 ") and "step" not in line
 
 
-def test_the_innermost_frames_of_the_programs_thread_are_told():
+def test_innermost_frames_of_the_main_thread_are_reported():
     told = rank(0, 1, WAITS).where()
     assert told.startswith('File "/x/torch/distributed/c10d.py", line 7 in all_reduce | ')
 
 
-def test_what_is_kept_of_a_stack_is_bounded(tmp_path):
+def test_stored_part_of_a_stack_is_bounded(tmp_path):
     (tmp_path / "rank-3.stacks").write_text("x" * 100_000)
     ((name, kept),) = stacks_kept(tmp_path)
     assert (name, len(kept)) == ("rank-3.stacks", 16 << 10)

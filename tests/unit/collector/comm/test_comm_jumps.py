@@ -28,11 +28,11 @@ GRID_BYTES = [128 << at for at in range(23)]
 
 
 def bisected(time_of, sizes, factor=1.1, whole=2):
-    """What the decision asks for until it is content: the sizes it asked for, and its jumps."""
+    """Return the sizes that the search requests until it ends, and its jumps."""
     first = {size: Timed(time_of(size)) for size in sizes}
     again = {}
     while (size := next_size(first, again, factor, whole)) is not None:
-        assert size not in again, "a size is asked for once"
+        assert size not in again, "a size is requested once"
         again[size] = Timed(time_of(size))
     return first, again, jumps_of(first, again, factor, whole)
 
@@ -42,7 +42,7 @@ def bisected(time_of, sizes, factor=1.1, whole=2):
     st.floats(1e-7, 1e-2),
     st.lists(st.floats(0.92, 1.08), min_size=len(GRID_BYTES), max_size=len(GRID_BYTES)),
 )
-def test_a_line_with_noise_has_no_jumps(alpha, beta, noise):
+def test_noise_on_a_line_is_not_a_jump(alpha, beta, noise):
     noisy = dict(zip(GRID_BYTES, noise, strict=True))
     _, again, jumps = bisected(lambda size: (alpha + beta * size) * noisy[size], GRID_BYTES)
     assert again == {}
@@ -69,7 +69,7 @@ def test_a_change_of_protocol_is_located(alpha, beta, switch, by, factor):
     assert len(again) <= steps + 2
 
 
-def test_a_jump_that_is_gone_when_measured_again_is_said_to_be():
+def test_jump_that_disappears_on_remeasurement_is_reported_as_such():
     first = {1024: Timed(10.0), 2048: Timed(50.0), 4096: Timed(52.0)}
     assert next_size(first, {}, 1.1, 2) == 1024
     again = {1024: Timed(10.0), 2048: Timed(11.0)}
@@ -83,20 +83,20 @@ def test_a_jump_that_is_gone_when_measured_again_is_said_to_be():
     assert jumps_of(first, again, 1.1, 2) == [Jump(1024, 2048, 5.0, JumpKind.NOT_REPRODUCIBLE)]
 
 
-def test_what_differs_between_rounds_is_no_jump():
+def test_difference_within_the_spread_of_rounds_is_not_a_jump():
     quiet = {1024: Timed(10.0), 2048: Timed(30.0)}
     assert next_size(quiet, {}, 1.1, 2) == 1024
     loud = {1024: Timed(10.0), 2048: Timed(30.0, spread=0.6)}
     assert next_size(loud, {}, 1.1, 2) is None
 
 
-def test_no_message_of_broken_parts_is_asked_for():
+def test_bisection_uses_only_messages_of_whole_parts():
     _, again, (jump,) = bisected(lambda size: 10.0 if size < 200 else 90.0, [128, 256], 1.01, 32)
     assert sorted(again) == [128, 192, 224, 256]
     assert (jump.lower_bytes, jump.upper_bytes, jump.kind) == (192, 224, JumpKind.LOCATED)
 
 
-def test_chaos_comes_to_an_end():
+def test_bisection_of_random_durations_ends():
     _, again, _ = bisected(lambda size: 10.0 if size // 2 % 2 else 90.0, GRID_BYTES, 1.001)
     assert len(again) <= 64
 
@@ -114,7 +114,7 @@ def seen(number, at, duration_us, extra=None):
     return CaseSeen(number, at, ranks, "", (), extra)
 
 
-def test_only_what_is_alike_but_for_its_size_is_searched():
+def test_jump_search_groups_cases_that_differ_only_in_size():
     cases = [case(1024), case(2048), case(1024, together=True), case(1024, "all_gather")]
     assert searched(plan_of(*cases)) == [cases[0], cases[3]]
     assert searched(plan_of(*cases, factor=None)) == []
@@ -122,7 +122,7 @@ def test_only_what_is_alike_but_for_its_size_is_searched():
     assert searched(plan_of(*by_size, backend="npu", mode=None)) == by_size
 
 
-def test_a_bench_tells_its_jumps_at_their_upper_end():
+def test_bench_reports_a_jump_at_its_upper_end():
     plan = plan_of(case(1000), case(1100), case(1000, "all_gather"))
     one, every = case(1000), [seen(0, 0, 10.0), seen(0, 1, 90.0), seen(0, 2, 5.0)]
     assert next_case(plan, one, every) == case(1000)
@@ -136,7 +136,7 @@ def test_a_bench_tells_its_jumps_at_their_upper_end():
     assert jumps[case(1000)] == jumps[case(1000, "all_gather")] == ""
 
 
-def test_sizes_between_are_rows_of_their_own():
+def test_sizes_added_by_bisection_are_separate_rows():
     plan = plan_of(case(1024), case(2048))
     every = [seen(0, 0, 10.0), seen(0, 1, 90.0), seen(1, 0, 10.0), seen(1, 1, 90.0)]
     between = next_case(plan, case(1024), every)
@@ -154,13 +154,13 @@ def test_a_factor_that_can_never_be_reached_is_refused(factor):
         plan_of(case(1024), factor=factor)
 
 
-def test_the_plan_that_ranks_read_has_its_factor():
+def test_plan_for_ranks_contains_the_jump_factor():
     plan = plan_of(case(1024))
     assert read_plan(BenchPlan, plan.to_json()) == plan
     assert replace(plan, jump_factor=None).number != plan.number
 
 
-def test_a_size_that_gives_no_time_is_asked_for_once():
+def test_size_without_a_duration_is_requested_only_once():
     first = {1024: Timed(10.0, 0.0), 2048: Timed(11.0, 0.0), 4096: Timed(60.0, 0.0)}
     asked: set[int] = set()
     while (size := next_size(first, {}, 1.1, 2, asked)) is not None:

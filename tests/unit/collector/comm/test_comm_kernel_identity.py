@@ -1,4 +1,4 @@
-"""What a rank's records say of the case that was asked for, and what the ranks say together."""
+"""The evidence of a rank's records for the requested case, and of all ranks together."""
 
 import pytest
 
@@ -24,23 +24,23 @@ def told(*rows, calls=2):
     return proof_of_calls(spans, calls, CALL.case)
 
 
-def test_rows_of_the_case_prove_it():
+def test_rows_of_the_case_prove_its_kernel():
     assert told(CELLS, CELLS) is Proof.PROVED
 
 
-def test_rows_without_tensors_and_several_a_call_prove_nothing():
+def test_rows_without_tensors_and_several_rows_per_call_prove_nothing():
     assert told(CELLS, {}) is Proof.UNVERIFIED
     assert told(*[CELLS] * 4) is Proof.UNVERIFIED
 
 
-def test_other_tensors_are_told_with_their_slot():
+def test_different_tensors_are_reported_with_their_slot():
     other = CELLS | {"Input Shapes": CELLS["Input Shapes"].replace("6,32", "8,32", 1)}
     found = told(CELLS, other)
     assert found.startswith(f"{OTHER_TENSORS}: ")
     assert names(found, "input 1", "8,32 DT_BF16 ND", "6,32 DT_BF16 ND")
 
 
-def test_one_rank_s_difference_is_all_ranks_and_the_least_proof_counts():
+def test_proof_of_a_gang_is_the_weakest_of_its_ranks():
     of_ranks = {0: "proved", 1: f"{OTHER_TENSORS}: input 1: 8", 2: "unverified"}
     found = proof_of_ranks(of_ranks)
     assert found.startswith(OTHER_TENSORS) and names(found, "rank 1", "input 1: 8")

@@ -29,7 +29,7 @@ def row(name, kind, start_us, took_us, core="COMMUNICATION"):
     return f"7,0,{name},{kind},{core},{start_us}\t,{took_us}"
 
 
-def test_an_operation_has_its_own_rows_once(tmp_path):
+def test_operation_has_only_its_own_rows_and_each_once(tmp_path):
     path = details(
         tmp_path,
         row("hcom_allGather__097_2_1", "hcom_allGather_", "1764246877843030.125", "12.500"),
@@ -48,7 +48,7 @@ def test_an_operation_has_its_own_rows_once(tmp_path):
 
 
 @pytest.mark.parametrize(("start", "took"), [("N/A", "1"), ("1", "x"), ("1", "Infinity")])
-def test_a_time_that_is_none_is_named(tmp_path, start, took):
+def test_invalid_time_is_refused_with_its_line(tmp_path, start, took):
     path = details(tmp_path, row("hcom_allReduce__1", "hcom_allReduce_", start, took))
     with pytest.raises(BadInput, match=naming("kernel_details.csv:2:")):
         npu_spans(path, "hcom_allReduce_")
@@ -61,7 +61,7 @@ def test_a_table_without_times_is_refused(tmp_path):
         npu_spans(path, "hcom_allReduce_")
 
 
-def test_of_a_gpu_only_nccls_own_kernels_count():
+def test_only_nccl_kernels_of_a_gpu_are_counted():
     names = (
         "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
         "Memcpy DtoD (Device -> Device)",
@@ -79,20 +79,20 @@ def test_a_call_lasts_from_its_first_kernel_to_its_last():
     assert spans_of_calls(spans, 2) == [Span(0, 25), Span(100, 10)]
 
 
-def test_kernels_that_cannot_be_dealt_out_are_of_no_call():
+def test_kernels_that_cannot_be_divided_among_calls_are_ignored():
     assert spans_of_calls([Span(0, 10)] * 7, 10) == []
     assert spans_of_calls([Span(0, 10)] * 15, 10) == []
     assert spans_of_calls([], 10) == []
 
 
 class ProfiledRank(HostRank):
-    """A rank whose profiler tells of kernels of 3 us, as many of each call as is planted."""
+    """A rank whose profiler reports kernels of 3 us, a planted number per call."""
 
     def __init__(self, kernels_of_a_call):
         self.kernels_of_a_call, self.calls_at_once = kernels_of_a_call, 0
 
     def timed(self, call, before=None):
-        assert not self.calls_at_once  # nobody waits for a call of a window
+        assert not self.calls_at_once  # no rank waits for a call of a window
         return super().timed(call, before)
 
     def kernels(self, kernel_type, calls):
@@ -127,7 +127,7 @@ def test_calls_of_a_window_are_timed_by_their_kernels(world_of_one):
     assert measured(world_of_one, ProfiledRank(2)).ranks[0][2] == (13.0,) * 5
 
 
-def test_window_in_which_the_wall_clock_was_set_is_no_timing(world_of_one, monkeypatch):
+def test_window_with_a_wall_clock_step_gives_no_timing(world_of_one, monkeypatch):
     class ClockSetter(ProfiledRank):
         def kernels(self, kernel_type, calls):
             spans = super().kernels(kernel_type, calls)
@@ -144,7 +144,7 @@ def test_window_in_which_the_wall_clock_was_set_is_no_timing(world_of_one, monke
 
 
 @pytest.mark.parametrize("kernels_of_a_call", [0, 1.2])
-def test_a_window_that_lost_kernels_is_no_timing(world_of_one, kernels_of_a_call):
+def test_window_with_lost_kernels_gives_no_timing(world_of_one, kernels_of_a_call):
     seen = measured(world_of_one, ProfiledRank(kernels_of_a_call))
     assert seen.ranks == ()
     kernels = f"{5 * kernels_of_a_call:g} kernels"

@@ -1,4 +1,4 @@
-"""Nodes of a gang come together over TCP: all begin, or none does, and none outlives the others."""
+"""Nodes of a gang meet over TCP: all begin, or none does, and none outlives the others."""
 
 import contextlib
 import json
@@ -38,11 +38,11 @@ HOST = "127.0.0.1"
 
 
 def nothing(measured: int) -> None:
-    """A tick that lets everything go on."""
+    """A tick that changes nothing."""
 
 
 class Guests:
-    """Connections to whoever leads, closed at the end of a test."""
+    """Connections to a leader, closed at the end of a test."""
 
     def __init__(self) -> None:
         self.all: list[NodeConnection] = []
@@ -78,7 +78,7 @@ def order(**changes) -> GangTask:
 
 
 class TestGathering:
-    def test_whoever_knows_the_token_and_a_number_of_its_own_is_let_in(self, joined) -> None:
+    def test_node_joins_only_with_the_token_and_a_unique_number(self, joined) -> None:
         with Lead(HOST, 3) as lead:
             strangers = [
                 joined(lead.place, 1, token="guessed"),
@@ -95,13 +95,13 @@ class TestGathering:
                 with pytest.raises(Gone):
                     stranger.receive(5)
 
-    def test_who_does_not_come_is_named_and_nobody_is_blamed(self, joined) -> None:
+    def test_missing_node_is_named(self, joined) -> None:
         with Lead(HOST, 3) as lead:
             joined(lead.place, 1)
             with pytest.raises(PeersAway, match=naming("3 nodes", 2, "1 s")):
                 lead.gather(1, nothing)
 
-    def test_a_node_that_left_while_others_were_awaited_may_come_again(self, joined) -> None:
+    def test_node_that_left_before_the_start_may_join_again(self, joined) -> None:
         with Lead(HOST, 3) as lead:
             joined(lead.place, 1).close()
             ticks = []
@@ -116,7 +116,7 @@ class TestGathering:
             lead.begin(order())
             assert all(one.receive(5) is not None for one in joins)
 
-    def test_whoever_is_told_to_stop_waits_for_nobody(self) -> None:
+    def test_stop_request_ends_the_wait_for_nodes(self) -> None:
         def stop(measured: int) -> None:
             raise GangFailed("told to stop")
 
@@ -134,7 +134,7 @@ class TestGathering:
         ],
         ids=["http", "text", "escape", "brackets", "long"],
     )
-    def test_noise_on_the_port_ends_nothing(self, joined, noise: bytes) -> None:
+    def test_invalid_data_on_the_port_ends_nothing(self, joined, noise: bytes) -> None:
         with Lead(HOST, 2) as lead:
             with socket.create_connection((HOST, lead.place.port)) as stranger:
                 stranger.sendall(noise)
@@ -142,7 +142,7 @@ class TestGathering:
                 lead.gather(10, nothing)
             assert ours.receive() is None
 
-    def test_a_stranger_who_speaks_slowly_is_not_listened_to_for_long(self, joined) -> None:
+    def test_slow_connection_without_a_token_does_not_block_the_gathering(self, joined) -> None:
         with Lead(HOST, 2) as lead, socket.create_connection((HOST, lead.place.port)) as slow:
             stop = threading.Event()
 
@@ -160,7 +160,7 @@ class TestGathering:
             stop.set()
             speaker.join()
 
-    def test_a_node_that_is_told_to_stop_is_no_failure_of_its_ranks(self, joined) -> None:
+    def test_stopped_node_is_not_a_failure_of_its_ranks(self, joined) -> None:
         with Lead(HOST, 2) as lead:
             other = joined(lead.place, 1)
             lead.gather(10, nothing)
@@ -170,7 +170,7 @@ class TestGathering:
             ):
                 wait_for(lambda: bool(lead.check()))
 
-    def test_ranks_that_fail_elsewhere_are_told_with_their_node(self, joined) -> None:
+    def test_ranks_that_fail_on_another_node_are_reported_with_it(self, joined) -> None:
         with Lead(HOST, 2) as lead:
             other = joined(lead.place, 1)
             lead.gather(10, nothing)
@@ -181,7 +181,7 @@ class TestGathering:
 
 
 def raising(error: GangFailed, steps: dict[int, int]) -> Callable[..., None]:
-    """Starts ranks that say so many steps each, and end so."""
+    """Start ranks that report this many steps each, and then end."""
 
     def run(work: GangWork, at: Rendezvous, folder: Path) -> None:
         for rank, count in steps.items():
@@ -194,13 +194,13 @@ def raising(error: GangFailed, steps: dict[int, int]) -> Callable[..., None]:
 
 
 class TestLeading:
-    def test_who_was_awaited_in_vain_is_told_with_who_awaited(self, tmp_path: Path) -> None:
+    def test_unreached_nodes_are_reported_with_the_node_that_waited(self, tmp_path: Path) -> None:
         start = OverNodes(3, HOST, lambda place: None, gather_s=0.5)
         waited = r".*\b0\.\d+ s"
         with pytest.raises(PeersUnreached, match=naming(HOST, "3 nodes", "1, 2") + waited):
             start(GangWork(bench()), 3, tmp_path)
 
-    def test_nodes_whose_npus_cannot_connect_are_named_and_do_not_begin(
+    def test_nodes_whose_npus_cannot_connect_are_named_and_do_not_start(
         self, tmp_path: Path, monkeypatch, joined
     ) -> None:
         ran: list[str] = []
@@ -226,7 +226,7 @@ class TestLeading:
                 start(npus, 4, tmp_path)
             assert ran == []
 
-    def test_nothing_is_said_to_begin_while_others_are_awaited(self, tmp_path: Path) -> None:
+    def test_begin_is_not_reported_before_all_nodes_have_joined(self, tmp_path: Path) -> None:
         begun: list[int] = []
         start = OverNodes(2, HOST, lambda place: None, gather_s=0.5)
         with pytest.raises(PeersUnreached):
@@ -243,7 +243,7 @@ class TestLeading:
         ],
         ids=["none finds another", "one did not begin", "they had met", "one failed"],
     )
-    def test_only_ranks_that_wait_for_others_blame_the_way_to_them(
+    def test_only_ranks_that_wait_for_others_report_unreachable_nodes(
         self, tmp_path: Path, monkeypatch, joined, error, steps, found
     ) -> None:
         monkeypatch.setattr(meeting, "run_gang", raising(error, steps))
@@ -260,7 +260,7 @@ def other_of(lead: Lead) -> NodeConnection:
 
 
 def refusal(folder: Path, says: Callable[[Lead], None]) -> BaseException:
-    """What a node that follows makes of what the first one says to it."""
+    """Return the error of a following node for a message of the first one."""
     found: queue.Queue[BaseException] = queue.Queue()
     with Lead(HOST, 2) as lead:
 
@@ -278,15 +278,13 @@ def refusal(folder: Path, says: Callable[[Lead], None]) -> BaseException:
 
 @pytest.mark.fast
 class TestFollowing:
-    def test_where_nobody_leads_any_more_that_is_said(self, tmp_path: Path) -> None:
+    def test_missing_leader_is_reported_with_its_address(self, tmp_path: Path) -> None:
         with Lead(HOST, 2) as lead:
             place = lead.place
         with pytest.raises(Unreached, match=naming(f"{place.host}:{place.port}")):
             follow(place, 1, "n1", tmp_path, nothing)
 
-    def test_a_node_connects_from_the_interface_that_is_named(
-        self, tmp_path: Path, monkeypatch
-    ) -> None:
+    def test_node_connects_from_the_named_interface(self, tmp_path: Path, monkeypatch) -> None:
         monkeypatch.setattr(meeting, "interface_address", lambda: "127.0.0.7")
         with socket.create_server((HOST, 0)) as first:
             place = MeetingAddress(HOST, first.getsockname()[1], "t")
@@ -309,14 +307,14 @@ class TestFollowing:
     @pytest.mark.parametrize(
         "said", [{"order": {"plan": 1}}, {}, {"order": None}, {"order": {"program": "os"}}]
     )
-    def test_what_is_no_order_is_not_obeyed(self, tmp_path: Path, said: dict) -> None:
+    def test_malformed_order_is_refused(self, tmp_path: Path, said: dict) -> None:
         assert isinstance(refusal(tmp_path, lambda lead: other_of(lead).send(said)), Gone)
 
-    def test_a_program_that_no_gang_runs_is_not_started(self, tmp_path: Path) -> None:
+    def test_program_outside_of_the_allowed_list_is_not_started(self, tmp_path: Path) -> None:
         found = refusal(tmp_path, lambda lead: lead.begin(order(program="http.server")))
         assert isinstance(found, Gone) and names(str(found), "'http.server'")
 
-    def test_a_place_is_read_as_it_was_written_and_nothing_else_is(self) -> None:
+    def test_address_is_read_as_written_and_a_malformed_one_is_refused(self) -> None:
         place = MeetingAddress("10.0.0.1", 4711, "t")
         assert address_from_json(place.to_json(), key="k") == place
         with pytest.raises(BadInput, match=naming("k:", "port")):
@@ -324,14 +322,14 @@ class TestFollowing:
 
 
 def bench(sizes: tuple[int, ...] = (4096,), a_node: int = 2) -> BenchPlan:
-    """Over two nodes of so many ranks."""
+    """Over two nodes of this many ranks."""
     ranks = 2 * a_node
     cases = tuple(Collective("all_reduce", size, "float32", ranks, 0) for size in sizes)
     return BenchPlan("cpu", Grid((2, a_node)), ranks, Mode.EVENT, 1, 0.05, (3, 10), cases)
 
 
 class Node:
-    """The second node of a gang, as a thread: it follows until it is told to end."""
+    """The second node of a gang, as a thread: it follows until it is stopped."""
 
     def __init__(self, folder: Path, number: int = 1):
         self.places: queue.Queue[MeetingAddress] = queue.Queue()
@@ -384,7 +382,7 @@ class TestRanks:
         assert journals == [f"rank-{n}.jsonl" for n in range(4)]
         assert not list((there / "try-0").glob("results.jsonl"))
 
-    def test_a_node_that_leaves_in_the_middle_ends_the_gang_and_says_why(self, tmp_path) -> None:
+    def test_node_that_leaves_ends_the_gang_with_its_reason(self, tmp_path) -> None:
         there, here = tmp_path / "n1", tmp_path / "n0"
         there.mkdir(), here.mkdir()
         other = Node(there)

@@ -39,7 +39,7 @@ def plan_of(cases, world=4):
     return BenchPlan("cpu", GRID, world, Mode.EVENT, 2, 0.1, (5, 20), tuple(cases))
 
 
-def test_a_tier_with_several_groups_is_measured_alone_and_at_once():
+def test_tier_with_several_groups_is_measured_alone_and_concurrently():
     cases, left_out = planned(["all_reduce"], [1024], [2, 16])
     assert not left_out
     assert [(case.group_size, case.tier, case.together) for case in cases] == [
@@ -52,7 +52,7 @@ def test_a_tier_with_several_groups_is_measured_alone_and_at_once():
     assert len(plan.all_groups()) == 9
 
 
-def test_what_cannot_be_measured_is_left_out_with_its_reason():
+def test_cases_that_cannot_be_measured_are_excluded_with_a_reason():
     cases, left_out = planned(["all_to_all", "all_reduce"], [3, 32], [16, 32], tiers=[0, 1][:1])
     assert {(one.collective.group_size, one.collective.tier) for one in left_out} == {
         (16, 0),
@@ -61,7 +61,7 @@ def test_what_cannot_be_measured_is_left_out_with_its_reason():
     for one in left_out:
         assert names(one.reason, f"{one.collective.group_size} ranks", "tier 0", "16 ranks")
     assert not cases
-    # Of all sizes and tiers that are asked for, no four ranks lie in one package of two.
+    # Of all requested sizes and tiers, no four ranks are in one package of two.
     cases, left_out = planned(["all_reduce"], [32], [2, 4], tiers=[1, 2])
     assert {(case.group_size, case.tier) for case in cases} == {(2, 1), (2, 2), (4, 1)}
     (one,) = left_out
@@ -80,17 +80,17 @@ def test_what_cannot_be_measured_is_left_out_with_its_reason():
     ("operations", "sizes", "named"),
     [(["all_gathr"], [2], ("'all_gathr'", "all_gather")), (["broadcast"], [1], (1, 2))],
 )
-def test_a_mistake_is_refused_by_name(operations, sizes, named):
+def test_invalid_option_is_refused_by_name(operations, sizes, named):
     with pytest.raises(BadInput, match=naming(*named)):
         planned(operations, [1024], sizes)
 
 
-def test_a_tier_that_the_grid_does_not_have_is_refused():
+def test_tier_outside_of_the_grid_is_refused():
     with pytest.raises(BadInput, match=naming("tier", 3, "48 8 2", 2)):
         planned(["all_reduce"], [1024], [2], tiers=[3])
 
 
-def test_every_rank_reads_the_plan_that_was_written():
+def test_every_rank_reads_the_written_plan():
     cases, _ = planned(list(OPERATIONS), [1024, 4096], [2, 4], world=4)
     plan = plan_of(cases)
     assert read_plan(BenchPlan, plan.to_json()) == plan
@@ -149,7 +149,7 @@ def test_bytes_are_counted_as_the_consumer_does(operation, sent, received, cross
     assert case.elements == 1024
 
 
-def test_a_message_of_broken_elements_is_refused():
+def test_message_that_is_not_a_whole_number_of_elements_is_refused():
     check(Collective("all_reduce", 6, "bfloat16", 8, 1))
     with pytest.raises(BadInput, match=naming("7 bytes", "2 bytes")):
         check(Collective("all_reduce", 7, "bfloat16", 8, 1))
@@ -158,7 +158,7 @@ def test_a_message_of_broken_elements_is_refused():
 
 
 @given(st.integers(1, 10**6), st.integers(2, 768))
-def test_uneven_parts_make_the_whole(elements, ranks):
+def test_uneven_parts_sum_to_the_message(elements, ranks):
     parts = parts_v(elements, ranks)
     assert sum(parts) == elements
     assert len(parts) == ranks
@@ -166,11 +166,11 @@ def test_uneven_parts_make_the_whole(elements, ranks):
     assert all(first <= second for first, second in pairwise(parts))
 
 
-def test_the_worked_examples_of_the_first_design():
+def test_durations_of_msmodelings_worked_examples_are_reproduced():
     hidden = Collective("all_reduce", 144 * 5120 * 2, "bfloat16", 2, 2)
     assert list(key_cells(hidden).values()) == ["1474560", "2", "DT_BF16", "2"]
     huge = Collective("all_gather", 512 << 20, "bfloat16", 768, 0)
-    assert huge.output_bytes == 384 << 30  # which no die holds: a rank leaves it out by its memory
+    assert huge.output_bytes == 384 << 30  # which no die can hold: a rank excludes it by its memory
     with pytest.raises(BadInput, match=naming("384 ranks", "768 bytes")):  # 768 bytes would be sent
         check(Collective("all_to_all", 128, "bfloat16", 384, 0))
     production = SIZE_GRIDS["production"]
@@ -179,7 +179,7 @@ def test_the_worked_examples_of_the_first_design():
     assert SIZE_GRIDS["quick"] == (1024, 65536, 1048576, 16777216, 268435456)
 
 
-def test_every_node_of_a_super_pod_is_asked_for_the_same_groups():
+def test_every_node_of_a_super_pod_gets_the_same_groups():
     sizes = (32, 64, 128, 256, 384, 512, 768)
     cases, left_out = planned(["all_reduce"], [1024], sizes, tiers=[0], world=64)
     assert sorted({case.group_size for case in cases}) == [32, 64]
@@ -203,12 +203,12 @@ def test_a_dtype_has_three_spellings(text):
     assert dtype_named(text) == "bfloat16"
 
 
-def test_another_dtype_is_refused():
+def test_unknown_dtype_is_refused():
     with pytest.raises(BadInput, match=naming("'float8'", "bfloat16")):
         dtype_named("float8")
 
 
-def test_cases_of_a_profile_that_the_ranks_do_not_hold_are_left_out():
+def test_profiled_cases_with_more_ranks_than_the_world_are_excluded():
     grid = Grid((48, 8, 2))
     pair, wide = (
         Collective("all_reduce", 64, "bfloat16", size, 2 - (size > 2)) for size in (2, 16)

@@ -1,4 +1,4 @@
-"""Rows of a tree beside what a real step took."""
+"""Rows of a tree compared with the durations of a real step."""
 
 import csv
 import io
@@ -34,26 +34,26 @@ def row(size, us, operation="all_gather", ranks=16, dtype="DT_BF16", tier="1"):
     return CheckedRow(operation, size, ranks, dtype, tier, us)
 
 
-def test_the_middle_of_a_networks_times_counts():
+def test_trimmed_median_ignores_the_outliers_of_a_network():
     late = [17.0] * 8 + [5.0, 5600.0]
     assert trimmed_median(late) == 17.0
     assert trimmed_median([3.0]) == 3.0
-    assert trimmed_median([3.0, 5.0]) == 4.0  # of two nobody is in the middle
+    assert trimmed_median([3.0, 5.0]) == 4.0  # two values have no middle one
 
 
 @given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=50))
-def test_the_middle_lies_among_the_times(times):
+def test_trimmed_median_is_within_the_range_of_the_times(times):
     assert min(times) <= trimmed_median(times) <= max(times)
 
 
-def test_a_profiles_rows_become_messages_with_their_middle():
+def test_rows_of_a_profile_become_messages_with_their_trimmed_median():
     sent = [Transfer("hcom_allGather_", "g", 16, 15 * 1024, us) for us in (10.0, 12.0, 900.0)]
     lost = Transfer("hcom_allReduce_", "g", None, 0, 5.0)
     (one,) = in_network(profiled_collectives([*sent, lost], GRID, "bfloat16"))
     assert one == InNetwork(Collective("all_gather", 1024, "bfloat16", 16, 1), 3, 12.0, True)
 
 
-def test_a_row_of_the_size_is_compared_by_itself():
+def test_message_is_compared_with_the_row_of_its_size():
     one = compare_with_tree(
         message(75968, 25.9), [row(65536, 9.0), row(75968, 12.5), row(131072, 20.0)]
     )
@@ -63,7 +63,7 @@ def test_a_row_of_the_size_is_compared_by_itself():
     assert one.offset_us == pytest.approx(13.4)
 
 
-def test_a_size_between_rows_is_on_their_line_and_has_no_offset():
+def test_message_between_two_sizes_is_interpolated_and_has_no_offset():
     one = compare_with_tree(
         message(1536, 12.0), [row(2048, 14.0), row(1024, 10.0), row(4096, 90.0)]
     )
@@ -77,31 +77,31 @@ def test_a_size_between_rows_is_on_their_line_and_has_no_offset():
     "points",
     [
         [],
-        [row(2048, 1.0), row(4096, 2.0)],  # beyond: nothing is told of smaller sizes
+        [row(2048, 1.0), row(4096, 2.0)],  # beyond: smaller sizes are unknown
         [row(512, 1.0)],
         [row(1024, 1.0, ranks=8)],
         [row(1024, 1.0, operation="all_reduce")],
     ],
 )
-def test_what_no_row_tells_is_not_compared(points):
+def test_message_without_matching_rows_is_not_compared(points):
     assert compare_with_tree(message(1024, 5.0), points) is None
 
 
-def test_of_several_tiers_and_dtypes_the_messages_own_comes_first():
+def test_row_of_the_own_tier_and_dtype_is_preferred():
     rows = [row(1024, 1.0, tier="0"), row(1024, 2.0), row(1024, 3.0, dtype="DT_FP16")]
     assert compare_with_tree(message(1024, 5.0), rows).isolated_us == 2.0
     assert (
         compare_with_tree(message(1024, 5.0), rows[::2]).isolated_us == 3.0
-    )  # the tier counts more
+    )  # the tier has precedence
     assert compare_with_tree(message(1024, 5.0), rows[:1]).isolated_us == 1.0
 
 
 @pytest.mark.parametrize(("network_us", "offset"), [(9.0, None), (10.0, 0.0), (31.0, None)])
-def test_waiting_and_less_than_nothing_are_no_offset(network_us, offset):
+def test_waiting_time_and_negative_differences_are_not_offsets(network_us, offset):
     assert compare_with_tree(message(1024, network_us), [row(1024, 10.0)]).offset_us == offset
 
 
-def test_offsets_are_a_column_of_their_own(tmp_path):
+def test_offsets_are_written_to_a_separate_column(tmp_path):
     path = tmp_path / "hcom_allGather_.csv"
     path.write_text(
         "message_bytes,num_devices,dtype,topology_tier,Duration(us),Offset(us)\n"
@@ -115,19 +115,19 @@ def test_offsets_are_a_column_of_their_own(tmp_path):
     rows = list(csv.DictReader(io.StringIO(path.read_text())))
     assert [(found["Duration(us)"], found["Offset(us)"]) for found in rows] == [
         ("10.00", "4.60"),
-        ("11.00", ""),  # this profile does not tell
+        ("11.00", ""),  # this profile does not record
     ]
     assert read_comm_table(path).columns[-1] == "Offset(us)"
 
 
-def test_offsets_go_into_tables_of_collectives_only(tmp_path):
+def test_offsets_are_written_only_to_tables_of_collectives(tmp_path):
     path = tmp_path / "hcom_allGather_.csv"
     path.write_text("Name,Type\n")
     with pytest.raises(BadInput, match=naming("message_bytes", "num_devices")):
         write_offsets(path, {})
 
 
-def test_rows_of_another_tier_or_dtype_are_compared_and_get_no_offset():
+def test_rows_of_another_tier_or_dtype_are_compared_but_get_no_offset():
     for other in (row(1024, 10.0, tier="0"), row(1024, 10.0, dtype="DT_FLOAT")):
         one = compare_with_tree(message(1024, 12.0), [other])
         assert one.is_exact and not one.is_own
@@ -135,7 +135,7 @@ def test_rows_of_another_tier_or_dtype_are_compared_and_get_no_offset():
         assert one.offset_us is None
 
 
-def test_what_a_trace_told_is_held_against_the_row_of_its_very_key():
+def test_message_from_a_trace_is_compared_with_the_row_of_its_key():
     sent = Transfer("hcom_allReduce_", "g", 8, 28_647_232, 45.0, (), 4_097_000, "FP32")
     (message,) = in_network(profiled_collectives([sent], GRID, "bfloat16"))
     of = ("all_reduce", 8)
@@ -145,7 +145,7 @@ def test_what_a_trace_told_is_held_against_the_row_of_its_very_key():
     assert one.offset_us == pytest.approx(5.0)
 
 
-def test_times_of_nothing_are_no_messages():
+def test_collectives_of_zero_duration_are_ignored():
     sent = [Transfer("hcom_allGather_", "g", 16, 15 * 1024, us) for us in (0.0, 10.0)]
     (one,) = in_network(profiled_collectives(sent, GRID, "bfloat16"))
     assert one.duration_us == 10.0

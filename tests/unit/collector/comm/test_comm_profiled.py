@@ -1,4 +1,4 @@
-"""What a profile tells of collectives, as cases."""
+"""The collectives of a profile, as cases."""
 
 import json
 
@@ -30,7 +30,8 @@ def told(ms, sent_mb, rdma_mb=0):
 
 @pytest.fixture
 def run(tmp_path):
-    """The files of a run with three groups: of two ranks, of four, and of ranks nobody tells."""
+    """Write the files of a run with three groups: of two ranks, of four, and of unreported
+    ranks."""
     times = {
         "step7": {
             "p2p": {"hcom_batchSendRecv__1_0_1@22": told(5.0, 8.0)},
@@ -62,7 +63,7 @@ def run(tmp_path):
     return folder
 
 
-def test_a_run_is_found_and_its_sum_is_no_collective(run, tmp_path):
+def test_run_is_found_without_its_total_row(run, tmp_path):
     assert find_transfers(tmp_path) == (run,)
     assert find_transfers(run / "communication.json") == (run,)
     transfers = read_transfers(run)
@@ -71,7 +72,7 @@ def test_a_run_is_found_and_its_sum_is_no_collective(run, tmp_path):
     assert {one.group: one.group_size for one in transfers} == {"22": 2, "44": 4, "0": None}
 
 
-def test_what_was_sent_tells_the_message(run):
+def test_message_is_derived_from_the_sent_bytes(run):
     found = profiled_collectives(read_transfers(run), GRID, "bfloat16")
     cases = {one.collective: (one.count, one.total_us) for one in found if one.collective}
     assert cases == {
@@ -87,7 +88,7 @@ def test_what_was_sent_tells_the_message(run):
 
 
 def of_two(run, ranks, name="group_name_19"):
-    """The cases and reasons of an all_reduce of a named group whose links join two ranks."""
+    """Return the case and reason of an all_reduce of a named group whose links join two ranks."""
     group = group_number(name)
     times = {"step": {"collective": {f"hcom_allReduce__1_1_1@{group}": told(1.0, 3.0)}}}
     matrix = {"step": {"collective": {f"allreduce-top1@{group}": {"0-1": {}}}}}
@@ -112,7 +113,7 @@ def test_the_tier_is_that_of_the_ranks_a_profile_names(run):
 
 
 @pytest.mark.parametrize(("ranks", "name"), [([0, 2], "group_name_7"), ([0], "group_name_19")])
-def test_ranks_that_are_not_told_or_too_few_are_assumed_to_be_near(run, ranks, name):
+def test_tier_of_unreported_ranks_is_assumed_to_be_the_nearest(run, ranks, name):
     found = of_two(run, ranks, name)
     assert found.collective.tier == 2
     assert found.tier_assumed
@@ -123,7 +124,7 @@ def test_ranks_that_are_not_told_or_too_few_are_assumed_to_be_near(run, ranks, n
 @pytest.mark.parametrize(
     ("size", "grid", "tier"), [(17, GRID, 0), (2, Grid((1, 2)), 1), (4, Grid((8,)), 0)]
 )
-def test_the_only_tier_that_ranks_can_be_of_is_not_assumed(size, grid, tier):
+def test_only_possible_tier_is_not_marked_as_assumed(size, grid, tier):
     (found,) = profiled_collectives(
         [Transfer("hcom_allReduce_", "g", size, 1 << 20, 5.0)], grid, "bfloat16"
     )
@@ -131,7 +132,7 @@ def test_the_only_tier_that_ranks_can_be_of_is_not_assumed(size, grid, tier):
     assert not found.tier_assumed
 
 
-def test_ranks_for_which_the_grid_has_no_group_are_no_case(run):
+def test_ranks_without_a_group_in_the_grid_are_not_a_case(run):
     beyond = of_two(run, [0, 768])
     assert beyond.collective is None
     assert names(beyond.reason, 768, "48 8 2")
@@ -142,13 +143,13 @@ def test_ranks_for_which_the_grid_has_no_group_are_no_case(run):
 
 
 @pytest.mark.parametrize("ranks", [None, "0", ["0"], [True], [-1], [0, 0], [1 << 40]])
-def test_ranks_that_cannot_be_are_refused(run, ranks):
+def test_invalid_ranks_are_refused(run, ranks):
     with pytest.raises(BadInput, match=naming("profiler_metadata.json:", "global_ranks")):
         of_two(run, ranks)
 
 
 def asked(elements, dtype="FP32", kernel="hcom_allReduce_", size=4, sent=7 << 20):
-    """The row of a collective that HCCL was called with."""
+    """Return the row of a collective with the arguments of its HCCL call."""
     one = Transfer(kernel, "g", size, sent, 5.0, (), elements, dtype)
     (found,) = profiled_collectives([one], GRID, "bfloat16")
     return found
@@ -165,7 +166,7 @@ def asked(elements, dtype="FP32", kernel="hcom_allReduce_", size=4, sent=7 << 20
         ("hcom_alltoallv_", 4 * 1_000_000),
     ],
 )
-def test_a_case_is_what_hccl_was_called_with(kernel, message_bytes):
+def test_case_has_the_arguments_of_the_hccl_call(kernel, message_bytes):
     found = asked(1_000_000, kernel=kernel)
     assert (found.collective.message_bytes, found.collective.dtype) == (message_bytes, "float32")
     assert not found.is_derived
@@ -176,36 +177,36 @@ def test_a_case_is_what_hccl_was_called_with(kernel, message_bytes):
 @pytest.mark.parametrize(
     ("dtype", "ours"), [("BFP16", "bfloat16"), ("FP16", "float16"), ("INT8", "int8")]
 )
-def test_dtypes_are_hccls(dtype, ours):
+def test_dtypes_are_those_of_hccl(dtype, ours):
     assert asked(1000, dtype).collective.dtype == ours
 
 
-def test_what_a_call_does_not_tell_whole_is_derived():
-    sent = asked(10, kernel="hcom_batchSendRecv_")  # of its parts one is counted
+def test_size_that_the_call_does_not_report_is_derived():
+    sent = asked(10, kernel="hcom_batchSendRecv_")  # one of its parts is counted
     assert (sent.collective.message_bytes, sent.collective.dtype) == (7 << 20, "float32")
     assert sent.is_derived
     assert "about" in next(profile_lines([sent]))
-    uneven = asked(1_000_001, kernel="hcom_alltoallv_")  # no whole element for each of four
+    uneven = asked(1_000_001, kernel="hcom_alltoallv_")  # not a multiple of four elements
     assert uneven.collective.message_bytes == 4 * 1_000_000
     assert uneven.is_derived
     lost = asked(10, kernel="hcom_batchSendRecv_", sent=0)
     assert lost.collective is None and lost.reason
 
 
-def test_a_dtype_that_cannot_be_measured_is_no_case():
+def test_dtype_that_cannot_be_measured_is_not_a_case():
     found = asked(1000, "INT64")
     assert found.collective is None
     assert names(found.reason, "INT64", "bfloat16", "float16", "float32", "int8")
 
 
-def test_a_size_that_was_told_once_is_not_derived():
+def test_size_reported_by_one_row_is_not_derived():
     told = Transfer("hcom_allReduce_", "g", 4, 7 << 20, 5.0, (), 1 << 20, "BFP16")
     derived = Transfer("hcom_allReduce_", "g", 4, 3 << 20, 6.0)
     (found,) = profiled_collectives([derived, told], GRID, "bfloat16")
     assert (found.count, found.is_derived) == (2, False)
 
 
-def test_a_runs_trace_tells_what_its_collectives_were_called_with(run):
+def test_trace_of_a_run_supplies_the_arguments_of_its_collectives(run):
     args = {"count": 500_001, "data_type": "FP32", "rank_size": 8}
     events = [
         {"name": "hcom_allReduce__9_2_1", "args": args},
@@ -219,7 +220,7 @@ def test_a_runs_trace_tells_what_its_collectives_were_called_with(run):
     }
 
 
-def test_a_profiles_cases_are_a_plan(run):
+def test_cases_of_a_profile_become_a_plan(run):
     cases = tuple(
         one.collective
         for one in profiled_collectives(read_transfers(run), GRID, "bfloat16")
@@ -229,7 +230,7 @@ def test_a_profiles_cases_are_a_plan(run):
     assert {len(plan.groups(case)[0]) for case in cases} == {2, 4}
 
 
-def test_nothing_is_no_share():
+def test_share_of_no_cases_is_zero():
     assert share(()) == 0.0
 
 
@@ -250,7 +251,7 @@ def only(member):
         (only(told(1, 1e300)), ("'Transit Size(MB)'", 1e300)),
     ],
 )
-def test_a_file_of_another_kind_is_named(tmp_path, content, named):
+def test_file_of_another_kind_is_refused_by_name(tmp_path, content, named):
     (tmp_path / "communication.json").write_text(json.dumps(content))
     with pytest.raises(BadInput, match=naming("communication.json:", *named)):
         read_transfers(tmp_path)
@@ -263,7 +264,7 @@ SENT = "hcom_allReduce__1_1_1,hcom_allReduce_,COMMUNICATION,5.0,9.0,N/A,N/A,N/A,
 
 
 @pytest.mark.parametrize("rows", [None, ADD, ADD + SENT], ids=["none", "add", "sent"])
-def test_a_folder_without_collectives_says_what_it_holds(tmp_path, rows):
+def test_folder_without_collectives_is_refused_with_its_contents(tmp_path, rows):
     if rows is not None:
         (tmp_path / "kernel_details.csv").write_text(HEADER + REST + rows)
     with pytest.raises(BadInput, match=naming("communication.json")) as error:
@@ -272,7 +273,7 @@ def test_a_folder_without_collectives_says_what_it_holds(tmp_path, rows):
     assert names(str(error.value), "1 kernel", "Level1") == (rows == ADD + SENT)
 
 
-def test_real_profiles_that_hold_no_collectives_say_so(real_profiles):
+def test_real_profiles_without_collectives_are_refused(real_profiles):
     refused = []
     for folder in sorted(real_profiles.iterdir()):
         try:
@@ -300,17 +301,17 @@ def test_real_profiles_become_cases(real_profiles):
         (4 * elements, "float32") for elements in (2469696, 4097000, 16781312, 37752832)
     }
     derived = [one for found in by_run.values() for one in found if one.is_derived]
-    assert {one.collective.dtype for one in derived} == {"bfloat16"}  # as was asked for
+    assert {one.collective.dtype for one in derived} == {"bfloat16"}  # as requested
 
 
-def test_what_was_sent_of_a_real_profile_comes_near_what_was_asked_for(real_profiles):
+def test_sent_bytes_of_a_real_profile_match_the_reported_elements(real_profiles):
     (resnet,) = real_profiles.glob("resnet*/ASCEND_PROFILER_OUTPUT")
     for one in read_transfers(resnet):
         exact_bytes = 4 * one.elements
         assert 0.998 < one.sent_bytes / (1.75 * exact_bytes) <= 1
 
 
-def test_groups_of_a_real_profile_are_of_the_ranks_it_names(real_profiles):
+def test_groups_of_a_real_profile_have_the_ranks_it_records(real_profiles):
     (train,) = (one for one in find_transfers(real_profiles) if one.parent.name.startswith("train"))
     transfers = read_transfers(train)
     assert {one.ranks for one in transfers} == {(0, 1), (0, 2), (0, 1, 2, 3)}

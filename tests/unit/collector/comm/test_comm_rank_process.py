@@ -1,4 +1,4 @@
-"""The process of a rank: what it says of a program that is not there, and how it ends."""
+"""The process of a rank: its error for a missing program, and how it ends."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ print("ran with", *sys.argv[1:])
 
 @pytest.fixture
 def started(tmp_path, real_starts):
-    """Runs a program beside a torch that says whether a device of it was opened."""
+    """Run a program with a torch that reports whether one of its devices was opened."""
     torch = tmp_path / "torch"
     torch.mkdir()
     (torch / "__init__.py").write_text("from torch import cuda")
@@ -41,17 +41,17 @@ def started(tmp_path, real_starts):
     return run
 
 
-def test_a_program_without_a_driver_ends_with_what_it_said_and_is_not_taken_down(started):
+def test_program_without_a_driver_exits_with_its_own_output(started):
     done = started("program")
     assert (done.returncode, done.stdout) == (0, "ran with these words\n")
 
 
 @pytest.mark.parametrize(("program", "opened"), [("npu_program", ""), ("program", "1")])
-def test_a_driver_may_do_something_at_the_exit(started, program, opened):
+def test_exit_handlers_of_a_driver_are_run(started, program, opened):
     assert started(program, OPENED=opened).stdout == "ran with these words\ntaken down\n"
 
 
-def test_a_program_that_is_not_there_is_named_before_torch_is_imported(started):
+def test_missing_program_is_named_before_torch_is_imported(started):
     done = started("no_such_program")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1 and names(done.stderr, "no_such_program")

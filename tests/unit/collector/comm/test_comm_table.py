@@ -1,4 +1,4 @@
-"""Rows of collectives in a tree: changed by key, and nothing of others lost."""
+"""Rows of collectives in a tree: changed by key, without losing those of others."""
 
 import csv
 import io
@@ -69,7 +69,7 @@ def test_a_first_row_has_the_consumers_columns_first(tmp_path):
     assert (row["concurrent_groups"], row["concurrent_us"]) == ("2", "110.00")
 
 
-def test_measuring_again_adds_no_row(tmp_path):
+def test_second_measurement_of_a_case_adds_no_row(tmp_path):
     write_measured(tmp_path, found(ALONE).measured)
     (change,) = write_measured(tmp_path, found(ALONE, rounds_us=(50.0,)).measured)
     assert (change.added, change.changed) == (0, 1)
@@ -77,7 +77,7 @@ def test_measuring_again_adds_no_row(tmp_path):
     assert row["Duration(us)"] == "50.00"
 
 
-def test_an_offset_goes_with_the_duration_that_it_belongs_to(tmp_path):
+def test_offset_is_removed_with_the_duration_that_it_belongs_to(tmp_path):
     (change,) = write_measured(tmp_path, found(ALONE).measured)
     assert "Offset(us)" not in rows(change.path)[0]
     assert write_offsets(change.path, {("4096", "2", "DT_BF16", "2"): 3.0}) == 1
@@ -87,7 +87,7 @@ def test_an_offset_goes_with_the_duration_that_it_belongs_to(tmp_path):
     assert rows(change.path)[0]["Offset(us)"] == ""
 
 
-def test_what_a_database_knew_of_a_row_goes_with_what_was_measured_anew(tmp_path):
+def test_columns_of_a_database_are_cleared_in_rows_measured_again(tmp_path):
     (change,) = write_measured(tmp_path, found(ALONE, TOGETHER).measured)
     header, row = change.path.read_text().splitlines()
     more = (*OF_SESSIONS, *OF_SESSIONS_TOGETHER)
@@ -101,7 +101,7 @@ def test_what_a_database_knew_of_a_row_goes_with_what_was_measured_anew(tmp_path
     assert not any(found_row[name] for name in more)
 
 
-def test_what_others_wrote_stays(tmp_path):
+def test_rows_and_columns_of_other_producers_are_kept(tmp_path):
     path = tmp_path / "hcom_allReduce_.csv"
     path.write_text(
         "message_bytes,num_devices,dtype,topology_tier,Duration(us),bandwidth_gbps,note\r\n"
@@ -112,13 +112,13 @@ def test_what_others_wrote_stays(tmp_path):
     change = write_file(path, found(ALONE, backend="npu").measured)
     assert (change.added, change.changed, change.twice) == (0, 1, 1)
     assert [(row["Duration(us)"], row["note"]) for row in rows(path)] == [
-        ("100.00", "first"),  # which the consumer takes
+        ("100.00", "first"),  # which the consumer reads
         ("8.00", "second"),
         ("9.00", "other"),
     ]
 
 
-def test_a_profilers_own_rows_are_no_table_of_collectives(tmp_path):
+def test_profiler_output_is_not_a_table_of_collectives(tmp_path):
     path = tmp_path / "hcom_allReduce_.csv"
     path.write_text("Name,Type,Duration(us)\nhcom_allReduce__1,hcom_allReduce_,5\n")
     before = path.read_bytes()
@@ -129,7 +129,7 @@ def test_a_profilers_own_rows_are_no_table_of_collectives(tmp_path):
     assert path.read_bytes() == before
 
 
-def test_rows_of_another_backend_are_not_mixed_in(tmp_path):
+def test_rows_of_two_backends_are_not_mixed(tmp_path):
     write_measured(tmp_path, found(ALONE).measured)
     with pytest.raises(BadInput, match=naming("hcom_allReduce_.csv:", "gloo", "hccl")):
         write_measured(tmp_path, found(ALONE, backend="npu").measured)
@@ -140,7 +140,7 @@ def plan_of(mode, *cases, jump_factor=None):
     return BenchPlan("cpu", Grid((48, 8, 2)), 4, *of, jump_factor=jump_factor)
 
 
-def test_a_row_of_another_mode_is_refused_before_it_is_measured_again(tmp_path):
+def test_row_of_another_mode_is_refused_before_measuring(tmp_path):
     (change,) = write_measured(tmp_path, found(ALONE).measured)
     before = change.path.read_bytes()
     again, other = plan_of(Mode.EVENT, ALONE), plan_of(Mode.ALTERNATING, ALONE)
@@ -157,13 +157,13 @@ def test_a_row_of_another_mode_is_refused_before_it_is_measured_again(tmp_path):
     assert change.path.read_bytes() == before
 
 
-def test_rows_that_a_run_does_not_touch_may_be_of_any_mode(tmp_path):
+def test_rows_that_a_run_does_not_change_may_have_any_mode(tmp_path):
     write_measured(tmp_path, found(ALONE).measured)
     others = [replace(ALONE, message_bytes=size) for size in (1024, 8192)]
     for other in (*others, replace(ALONE, tier=1), replace(ALONE, operation="all_gather")):
         check_folder(tmp_path, plan_of(Mode.ALTERNATING, other), {})
     check_folder(tmp_path, plan_of(Mode.ALTERNATING, *others), {})
-    with pytest.raises(BadInput, match=naming(4096)):  # a size that may be looked at for a jump
+    with pytest.raises(BadInput, match=naming(4096)):  # a size that the search may request
         check_folder(tmp_path, plan_of(Mode.ALTERNATING, *others, jump_factor=1.1), {})
 
 
@@ -179,7 +179,7 @@ def test_rows_that_a_run_does_not_touch_may_be_of_any_mode(tmp_path):
         ({"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree"}, ("NCCL_ALGO", "Ring", "Tree")),
     ],
 )
-def test_a_row_of_another_environment_is_refused(tmp_path, then, now, named):
+def test_row_of_another_environment_is_refused(tmp_path, then, now, named):
     write_measured(tmp_path, found(ALONE, environment=then).measured)
     check_folder(tmp_path, plan_of(Mode.EVENT, ALONE), then)
     with pytest.raises(BadInput, match=naming(4096, 2, *named)):
@@ -196,13 +196,13 @@ def test_a_campaigns_environment_is_read_as_it_is_written(tmp_path):
         check_folder(tmp_path, plan_of(Mode.EVENT, ALONE), {"HCCL_ALGO": "ring"})
 
 
-def test_where_ranks_meet_is_no_other_environment(tmp_path):
+def test_address_settings_do_not_make_another_environment(tmp_path):
     write_measured(tmp_path, found(ALONE, environment={"HCCL_IF_IP": "10.0.0.1"}).measured)
     there = {"HCCL_IF_IP": "10.0.0.2", "GLOO_SOCKET_IFNAME": "eth1", "NCCL_DEBUG": "INFO"}
     check_folder(tmp_path, plan_of(Mode.EVENT, ALONE), there)
 
 
-def test_rows_of_others_tell_no_mode_and_may_be_measured_again(tmp_path):
+def test_rows_without_a_mode_may_be_measured_again(tmp_path):
     path = tmp_path / "hcom_allReduce_.csv"
     rows = "7" * 5_000 + ",2,DT_BF16,2\n4096,2,DT_BF16,2\n"
     path.write_text("message_bytes,num_devices,dtype,topology_tier\n" + rows)
@@ -216,11 +216,11 @@ def test_a_row_with_too_many_cells_is_named(tmp_path):
         read_comm_table(path)
 
 
-def test_no_file_is_an_empty_table(tmp_path):
+def test_missing_file_is_an_empty_table(tmp_path):
     assert read_comm_table(tmp_path / "hcom_allGather_.csv").columns == COLUMNS
 
 
-def test_the_environment_that_changes_a_run_is_kept(tmp_path):
+def test_environment_that_affects_a_run_is_recorded(tmp_path):
     environment = {"HCCL_OP_EXPANSION_MODE": "AIV", "HOME": "/root", "GLOO_X": "1"}
     environment["HCCL_CONNECT_TIMEOUT"] = "600"
     write_measured(tmp_path, found(ALONE, environment=environment).measured)
@@ -236,7 +236,7 @@ def test_a_wrong_result_has_no_row():
     assert names(result.wrong[0].reason, "rank 1")
 
 
-def test_what_a_killed_rank_had_begun_to_write_is_no_result(tmp_path):
+def test_partial_line_of_a_killed_rank_is_ignored(tmp_path):
     line = '{"round": 0, "case": 2, "ranks": [[0, [1.0], [2.0]]], "left_out": "", "wrong": []}\n'
     results = tmp_path / "results.jsonl"
     written = GrowingFile(results)
@@ -249,26 +249,26 @@ def test_what_a_killed_rank_had_begun_to_write_is_no_result(tmp_path):
     assert written.new() == [line.strip().encode()]
 
 
-def test_a_round_that_a_profiler_lost_does_not_take_the_others_with_it():
+def test_round_lost_by_a_profiler_does_not_invalidate_the_others():
     plan = BenchPlan("npu", Grid((48, 8, 2)), 2, Mode.KERNEL, 2, 0.1, (5, 9), (ALONE,))
     lost = CaseSeen(0, 0, (), "the profiler of rank 1 tells of 0 kernels, 2 calls were made", ())
     (one,) = bench_results(plan, [lost, seen(0, 1, 5.0)], {}).measured
     assert (one.mode, one.duration_us, len(one.timings)) == ("kernel", 5.0, 1)
 
 
-def test_what_the_ranks_left_out_is_told():
+def test_reason_of_an_excluded_case_is_reported():
     plan = BenchPlan("cpu", Grid((8,)), 2, Mode.EVENT, 1, 0.1, (5, 9), (ALONE,))
     result = bench_results(plan, [CaseSeen(0, 0, (), "too large", ())], {})
     assert [one.reason for one in result.left_out] == ["too large"]
 
 
-def test_one_case_in_twenty_moves_more_between_rounds():
+def test_round_p95_is_the_spread_exceeded_by_one_case_in_twenty():
     sizes = [replace(ALONE, message_bytes=1024 * at) for at in range(1, 41)]
     assert found(*sizes, rounds_us=(90.0, 100.0, 105.0)).round_p95 == pytest.approx(0.1)
     assert found(ALONE).round_p95 == 0.0
 
 
-def test_rows_of_other_producers_are_of_npus(tmp_path):
+def test_rows_without_a_backend_are_rows_of_npus(tmp_path):
     table = tmp_path / "hcom_allReduce_.csv"
     table.write_text(
         "message_bytes,num_devices,dtype,topology_tier,Duration(us)\n4096,2,DT_BF16,2,12.5\n"

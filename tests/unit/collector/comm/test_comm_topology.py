@@ -1,4 +1,4 @@
-"""Where ranks lie: the worked examples of the first design, and what holds of every grid."""
+"""The positions of ranks: the worked examples of msmodeling, and properties of every grid."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ A3, A2 = Grid((48, 8, 2)), Grid((128, 8))
         (A3, range(5, 16), 1),
     ],
 )
-def test_the_tier_is_the_outermost_place_in_which_ranks_differ(grid, ranks, tier):
+def test_tier_is_the_outermost_level_in_which_ranks_differ(grid, ranks, tier):
     assert grid.tier(ranks) == tier
 
 
@@ -43,7 +43,7 @@ def test_ranks_count_through_the_innermost_extent_first():
     assert places == [(0, 0, 0), (0, 0, 1), (0, 7, 1), (1, 0, 0), (47, 7, 1)]
 
 
-def test_every_rank_of_a_super_pod_has_a_place_of_its_own():
+def test_ranks_of_a_super_pod_have_unique_coordinates():
     places = {A3.coordinates(rank) for rank in range(A3.size)}
     assert len(places) == A3.size == 768
     assert {A3.tier(range(size)) for size in range(2, 769)} == {0, 1, 2}
@@ -61,11 +61,11 @@ def test_every_rank_of_a_super_pod_has_a_place_of_its_own():
         (32, 0, tuple(range(32))),
     ],
 )
-def test_a_group_is_of_the_tier_that_was_asked_for(size, tier, first):
+def test_group_has_the_requested_tier(size, tier, first):
     assert A3.groups(size, tier, A3.size)[0] == first
 
 
-def test_all_groups_of_a_tier_work_side_by_side():
+def test_all_groups_of_a_tier_run_concurrently():
     assert Grid((3, 8, 2)).groups(16, 1, 48) == tuple(
         tuple(range(start, start + 16)) for start in (0, 16, 32)
     )
@@ -73,12 +73,12 @@ def test_all_groups_of_a_tier_work_side_by_side():
     assert len(A3.groups(2, 2, 768)) == 384
 
 
-def test_a_world_that_is_too_small_has_no_such_group():
+def test_world_that_is_too_small_has_no_group():
     assert A3.groups(32, 0, 16) == ()
 
 
 @pytest.mark.parametrize(("size", "tier"), [(4, 2), (32, 1), (769, 0), (2, 3), (0, 1), (1, 0)])
-def test_what_no_grid_holds_is_refused(size, tier):
+def test_group_that_the_grid_cannot_hold_is_refused(size, tier):
     with pytest.raises(BadInput, match=naming("48 8 2")):
         A3.groups(size, tier, A3.size)
 
@@ -89,7 +89,7 @@ def test_a_grid_has_positive_extents(extents):
         Grid(extents)
 
 
-def test_a_rank_outside_of_the_grid_is_refused():
+def test_rank_outside_of_the_grid_is_refused():
     with pytest.raises(BadInput, match=naming("rank", 768, "48 8 2", 767)):
         A3.coordinates(768)
 
@@ -100,7 +100,7 @@ def test_a_rank_outside_of_the_grid_is_refused():
     st.integers(0, 3),
     st.integers(1, 200),
 )
-def test_groups_are_of_one_tier_and_share_no_rank(extents, size, tier, world):
+def test_groups_have_one_tier_and_share_no_rank(extents, size, tier, world):
     grid = Grid(tuple(extents))
     try:
         found = grid.groups(size, tier, world)
@@ -125,7 +125,7 @@ def test_the_tier_is_where_any_two_ranks_differ(extents, data):
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.data())
-def test_a_rank_is_found_again_by_its_place(extents, data):
+def test_rank_is_recovered_from_its_coordinates(extents, data):
     grid = Grid(tuple(extents))
     rank = data.draw(st.integers(0, grid.size - 1))
     again = 0
@@ -140,7 +140,7 @@ def test_a_rank_is_found_again_by_its_place(extents, data):
     st.integers(-1, 4),
     st.integers(0, 200),
 )
-def test_a_group_is_there_exactly_where_groups_finds_one(extents, size, tier, world):
+def test_has_group_agrees_with_groups(extents, size, tier, world):
     grid = Grid(tuple(extents))
     try:
         found = bool(grid.groups(size, tier, world))

@@ -1,4 +1,4 @@
-"""Campaigns made up for tests: what a planner and its workers would have left in a store."""
+"""Made-up campaigns for tests: what a planner and its workers would have left in a store."""
 
 import csv
 import io
@@ -60,18 +60,18 @@ PATH = STACK.version_path
 
 @dataclass(frozen=True)
 class Tried:
-    """How one try of a case ended; good where there is a mean. Where another kernel `ran`, the mean
-    is that one's, and the case itself is answered substituted."""
+    """How one try of a case ended; good if there is a mean. If another kernel `ran`, the mean is
+    that of the other one, and the case itself is substituted."""
 
     mean_us: float | None = None
     outcome: Outcome = Outcome.FAILED
     counters: tuple[tuple[str, float], ...] = ()
-    cache: str | None = None  # the plan's own where it is not said
+    cache: str | None = None  # the plan's own by default
     ran: str = ""
     state: str = "dynamic"
     core: str = "AI_VECTOR_CORE"
-    recorded: tuple[tuple[str, str], ...] = ()  # where it ran on other tensors
-    reason: str = 'it said "no",\nand nothing else'  # where there is no mean
+    recorded: tuple[tuple[str, str], ...] = ()  # if it ran on other tensors
+    reason: str = 'it said "no",\nand nothing else'  # if there is no mean
     disturbance: Disturbance | None = None
     library: Library = Library.NONE
     assumes: str = ""
@@ -105,7 +105,7 @@ class MadePlan:
     runtime: Runtime = Runtime.REAL
     attempt: str = "attempt-1"
     node: str = "node-1"
-    raw: bytes = b""  # what the profiler recorded of each session, where it did
+    raw: bytes = b""  # the raw records of each session, if there are any
 
     @property
     def name(self) -> tuple[str, int]:
@@ -113,13 +113,14 @@ class MadePlan:
 
     @property
     def whole_stack(self) -> Stack:
-        """The stack, with what a fake runtime says of itself."""
+        """Return the stack, with the details of a fake runtime."""
         details = (*self.stack.details, *runtime_details(self.runtime))
         return replace(self.stack, details=tuple(sorted(details)))
 
 
 def add_record(rows: int, *, core: str = "AI_VECTOR_CORE", kernel: str = "Add") -> CaseRecord:
-    """A case `rows x 64 + rows x 64`, spelled as profiles do, with quotes inside the cell."""
+    """Return a case `rows x 64 + rows x 64`, spelled as profiles do, with quotes inside the
+    cell."""
     return record_of_shapes(kernel, f'"{rows},64;{rows},64"', f'"{rows},64"', core=core)
 
 
@@ -147,12 +148,12 @@ def record_of_shapes(
 
 
 def answered(records: Sequence[CaseRecord], mean_us: float) -> dict[str, Tried]:
-    """One session in which every record was measured, each a little slower than the last."""
+    """Return one session in which every record was measured, each a little slower than the last."""
     return {record.case_id: Tried(mean_us + at) for at, record in enumerate(records)}
 
 
 def write_campaign(store: Store, made: MadePlan) -> Plan:
-    """Write the plan, its shards, and what the committed ones left behind."""
+    """Write the plan, its shards, and the objects of the committed ones."""
     plan = plan_of(made)
     for shard in made.shards:
         create_once(store, keys.shard(plan.campaign, shard.name), table_of(shard))
@@ -193,7 +194,7 @@ def plan_of(made: MadePlan) -> Plan:
 
 
 def commit_shard(store: Store, made: MadePlan, plan: Plan, shard: MadeShard) -> None:
-    """Write what is made up of a shard's cases."""
+    """Write the made-up results of a shard's cases."""
     kernels = {record.case_id: record.case.kernel_type for record in shard.records}
     asked = {record.case_id: record for record in shard.records}
     sessions = []
@@ -220,9 +221,8 @@ def commit_sessions(
     usage: Usage = NO_USAGE,
     first: int = 0,
 ) -> None:
-    """Write parts, manifest and commit, in the order in which a worker does. The last measurement
-    of each case is final. `usage` is that of each session, `first` the number of the
-    first one."""
+    """Write parts, manifest and commit, in the order of a worker. The last measurement of each case
+    is final. `usage` is that of each session, `first` the number of the first one."""
     entries, final = [], dict[str, str]()
     for number, measurements in enumerate(sessions, first):
         final |= {m.case_id: m.measurement_id for m in measurements if not m.is_filed}
@@ -299,7 +299,7 @@ def measurement_of(
 def filed_of(
     made: MadePlan, plan: Plan, shard: str, session: int, asked: CaseRecord, tried: Tried
 ) -> Measurement:
-    """What was measured of the kernel that ran instead."""
+    """Return the measurement of the kernel that ran instead."""
     ran = as_ran(asked, tried.ran, tried.state, tried.core, tried.recorded)
     good = measurement_of(
         made, plan, shard, session, ran.case_id, tried.ran, replace(tried, ran="")

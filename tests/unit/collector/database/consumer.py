@@ -1,6 +1,6 @@
-"""The existing consumer's way with a tree (msmodeling's ProfilingDataSource), as far as a tree can
-make it fail: files read by pandas with its defaults, every row of a kernel type looked at, slots of
-shapes turned into integers as soon as a row has a duration."""
+"""A tree as the existing consumer reads it (msmodeling's ProfilingDataSource), as far as a tree can
+make it fail: files read by pandas with its defaults, every row of a kernel type read, slots of
+shapes converted to integers if a row has a duration."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Consumer:
         return sorted(path.stem for path in self.version.glob("*.csv"))
 
     def durations(self, kernel_type: str) -> dict[Shapes, float]:
-        """What it takes each call to last, by the shapes of the inputs."""
+        """Return the duration of each call, by the shapes of the inputs."""
         frame = pd.read_csv(self.version / f"{kernel_type}.csv")
         return dict(self._candidates(frame))
 

@@ -1,4 +1,4 @@
-"""Databases that were changed by someone who knows every hash: only the content contradicts."""
+"""Databases that were changed by an attacker who knows every hash: only the content contradicts."""
 
 import json
 from collections.abc import Callable

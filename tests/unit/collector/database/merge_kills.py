@@ -1,5 +1,5 @@
 """A merge that is killed at its first call of the store, or after any that writes, and run again,
-ends as if nothing had been; two that run at once lose nothing."""
+gives the same as an undisturbed one; two concurrent merges lose nothing."""
 
 import signal
 from collections.abc import Callable
@@ -29,17 +29,17 @@ from tests.unit.collector.database.wrapped_stores import CountingStore
 RECORDS = [add_record(rows) for rows in range(1, 4)]
 MUL = [record_of_shapes("Mul", "2,2;2,2", "2,2")]
 PLANS = [("made", 2), ("made", 3)]
-READS = ("get", "list")  # which leave a store as it was
+READS = ("get", "list")  # calls that do not change a store
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where databases can be made, each by a name."""
+    """A location for databases, each with a name."""
 
     url: Callable[[str], str]
 
     def filled(self, name: str, prepared: Store) -> tuple[str, Store]:
-        """A new copy of a prepared database, and its address."""
+        """Return a new copy of a prepared database, and its address."""
         url = self.url(name)
         store = open_store(url)
         for info in prepared.list(""):
@@ -48,7 +48,7 @@ class Place:
 
 
 def prepare() -> Store:
-    """One commit, and two plans that nobody has merged yet."""
+    """Return one commit, and two unmerged plans."""
     store = MemoryStore()
     write_campaign(store, MadePlan([MadeShard("one", RECORDS, [answered(RECORDS, 5.0)])]))
     merge_plans(store, [("made", 1)], guard=CREATE, author="test")
@@ -60,7 +60,7 @@ def prepare() -> Store:
 
 
 def undisturbed() -> tuple[str, list[tuple[str, str]]]:
-    """The content that the merge leads to, and the calls of the store that it takes."""
+    """Return the content after the merge, and its number of store calls."""
     store = CountingStore(prepare())
     head = merge_plans(store, PLANS, guard=CREATE, author="test").head
     assert head is not None
@@ -72,7 +72,7 @@ def check_kills(place: Place, merges: MergeProcesses, capsys: pytest.CaptureFixt
     with capsys.disabled():
         print(f" a merge of N = {len(calls)} store calls, killed after each that writes", end="")
     prepared = prepare()
-    # What is left after a call that writes is left until the next such, whatever is read meanwhile.
+    # The state after a write is the same until the next write, whatever is read in between.
     writes = [at for at, (verb, _) in enumerate(calls, 1) if verb not in READS]
     for at, after in ((1, False), *((at, True) for at in writes)):
         url, store = place.filled(f"{at}-{after}", prepared)

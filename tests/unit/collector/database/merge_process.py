@@ -1,9 +1,9 @@
-"""Merges as processes of their own, which die at a given call of the store.
+"""Merges as separate processes, which die at a given call of the store.
 
 `python -m tests.unit.collector.database.merge_process` imports everything once and then forks a
 process for each order that it receives, so that a hundred of them start in seconds. One line of
-JSON in is a list of orders that run at once; one line out is the list of their exit statuses.
-Another module serves orders of its own by `serve`.
+JSON in is a list of concurrent orders; one line out is the list of their exit statuses. Another
+module handles its own orders with `serve`.
 """
 
 import gc
@@ -31,7 +31,7 @@ _LIMIT_S = 30
 
 @dataclass(frozen=True)
 class MergeOrder:
-    """Merge these plans; die before or after call number `kill_at`, where that is not 0."""
+    """Merge these plans; die before or after call number `kill_at`, unless that is 0."""
 
     url: str
     plans: Sequence[tuple[str, int]]
@@ -40,7 +40,7 @@ class MergeOrder:
 
 
 class MergeProcesses:
-    """The test's end of the line. Children end with their parent: their input closes."""
+    """The connection of the test. Children end with their parent: their input closes."""
 
     def __init__(self, module: str = __name__) -> None:
         self._module = module
@@ -64,7 +64,7 @@ class MergeProcesses:
         self._process.communicate(timeout=_LIMIT_S)
 
     def run(self, orders: Sequence[Any]) -> list[int]:
-        """Return the exit statuses of orders that run at once; a negative one is a signal."""
+        """Return the exit statuses of concurrent orders; a negative one is a signal."""
         assert self._process.stdin is not None and self._process.stdout is not None
         print(json.dumps([asdict(order) for order in orders]), file=self._process.stdin, flush=True)
         return list(json.loads(self._process.stdout.readline()))
@@ -93,13 +93,13 @@ def _forked(run: Callable[..., None], order: dict[str, Any]) -> int:
 
 
 def serve(run: Callable[..., None]) -> None:
-    """Call `run` with the fields of each order, in a process of its own."""
-    gc.freeze()  # else each child copies what its collections look through
+    """Call `run` with the fields of each order, in a separate process."""
+    gc.freeze()  # else each child copies the memory that its garbage collections read
     is_open = False
     for line in sys.stdin:
         orders = json.loads(line)
         if not is_open:
-            open_store(orders[0]["url"])  # what it parses of S3 is then in every child
+            open_store(orders[0]["url"])  # every child then has the parsed description of S3
             is_open = True
         children = [_forked(run, order) for order in orders]
         statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]

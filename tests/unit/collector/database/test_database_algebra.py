@@ -1,4 +1,4 @@
-"""Merging is idempotent, commutative and associative, whatever is measured how often."""
+"""Merging is idempotent, commutative and associative for any measurements."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ caches = st.sampled_from(CACHES)
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[MadePlan, ...]:
-    """Three plans over the same cases, each spelling them in its own way."""
+    """Three plans over the same cases, each with its own spelling."""
     return tuple(
         _plan(n, draw(heads), draw(caches), [draw(sessions), draw(sessions)]) for n in (1, 2, 3)
     )
@@ -69,14 +69,14 @@ def _plan(
 def _shard(
     name: str, records: Sequence[CaseRecord], sessions: Sequence[Mapping[int, Tried]]
 ) -> MadeShard:
-    """A shard in whose sessions its own cases were tried."""
+    """Return a shard whose sessions tried its own cases."""
     own = [record.case_id for record in records]
     found = [{own[n % len(own)]: tried for n, tried in told.items()} for told in sessions]
     return MadeShard(name, records, found)
 
 
 def _portion(made: MadePlan, committed: int) -> State:
-    """What is known while only one of the plan's shards is committed."""
+    """Return the state while only one of the plan's shards is committed."""
     store = MemoryStore()
     shards = [
         MadeShard(shard.name, shard.records, shard.sessions, is_committed=at == committed)
@@ -89,7 +89,7 @@ def _portion(made: MadePlan, committed: int) -> State:
 @pytest.mark.slow
 @given(plans(), st.data())
 @settings(max_examples=10)
-def test_states_join_to_the_same_in_any_order_grouping_and_repetition(
+def test_join_of_states_is_commutative_associative_and_idempotent(
     made: tuple[MadePlan, ...], data: st.DataObject
 ) -> None:
     chosen = data.draw(
@@ -111,7 +111,7 @@ def test_states_join_to_the_same_in_any_order_grouping_and_repetition(
 @pytest.mark.slow
 @given(plans(), st.permutations([1, 2, 3]), st.lists(st.sampled_from([1, 2, 3]), max_size=2))
 @settings(max_examples=10)
-def test_merging_plans_one_by_one_or_at_once_gives_the_same_database(
+def test_merging_plans_separately_or_together_gives_the_same_database(
     made: tuple[MadePlan, ...], order: list[int], again: list[int]
 ) -> None:
     one_by_one, at_once = MemoryStore(), MemoryStore()
@@ -122,7 +122,7 @@ def test_merging_plans_one_by_one_or_at_once_gives_the_same_database(
         last = merge_plans(one_by_one, [("made", number)], guard=CREATE, author="test").head
     all_plans = [("made", number) for number in (1, 2, 3)]
     whole = merge_plans(at_once, all_plans, guard=CREATE, author="test").head
-    if whole is None:  # no shard measured anything at all
+    if whole is None:  # no shard measured anything
         assert last is None
         return
     assert last is not None
@@ -133,7 +133,7 @@ def test_merging_plans_one_by_one_or_at_once_gives_the_same_database(
 
 @given(plans())
 @settings(max_examples=10)
-def test_the_good_final_measurement_of_highest_rank_shows_warm_before_cold(
+def test_highest_ranked_good_measurement_is_shown_and_warm_precedes_cold(
     made: tuple[MadePlan, ...],
 ) -> None:
     joined = join_all(_portion(plan, shard) for plan in made for shard in (0, 1))
@@ -151,10 +151,10 @@ def test_the_good_final_measurement_of_highest_rank_shows_warm_before_cold(
 
 @given(plans(), st.data())
 @settings(max_examples=10)
-def test_what_is_published_is_blanked_by_nothing_that_comes_later(
+def test_later_merge_never_removes_a_published_duration(
     made: tuple[MadePlan, ...], data: st.DataObject
 ) -> None:
-    """Whatever comes in whatever order: a duration stays one, and a warm one stays warm."""
+    """For any further merge in any order: a duration stays one, and a warm one stays warm."""
     portions = [(plan, shard) for plan in (0, 1, 2) for shard in (0, 1)]
     state, before = State.empty(), dict[str, str]()
     for plan, shard in data.draw(st.permutations(portions), label="order"):
@@ -167,10 +167,10 @@ def test_what_is_published_is_blanked_by_nothing_that_comes_later(
 
 @given(plans(), heads, st.lists(st.dictionaries(st.integers(0, CASES - 1), own_tries)))
 @settings(max_examples=10)
-def test_what_was_measured_behind_other_launches_moves_nothing_that_is_shown(
+def test_measurements_behind_other_launches_change_nothing_that_is_shown(
     made: tuple[MadePlan, ...], head: int, told: list[Mapping[int, Tried]]
 ) -> None:
-    """Whatever its rank and whenever it is merged: the same rows, intervals and answers."""
+    """For any rank and time of the merge: the same rows, intervals and results."""
     twin = _plan(3, head, CONTEXT, [told, told])
     shards = [replace(shard, name=f"behind-{shard.name}") for shard in twin.shards]
     behind = replace(twin, number=4, shards=shards)
@@ -188,7 +188,7 @@ def test_what_was_measured_behind_other_launches_moves_nothing_that_is_shown(
 
 
 def _durations_shown(state: State, cache: str | None = None) -> dict[str, dict[str, str]]:
-    """What every row with a duration says of it, by the row's shapes."""
+    """Return the columns of every row with a duration, by the row's shapes."""
     found = {}
     for path, file in render(state, cache=cache).items():
         if path.endswith(".csv"):
@@ -200,7 +200,7 @@ def _durations_shown(state: State, cache: str | None = None) -> dict[str, dict[s
 
 
 def _caches_shown(state: State) -> dict[str, str]:
-    """The state of the caches of every row that shows a duration, by the row's other cells."""
+    """Return the cache state of every row that shows a duration, by the row's other cells."""
     found = {}
     for path, file in render(state).items():
         if path.endswith(".csv"):
@@ -214,8 +214,8 @@ def _caches_shown(state: State) -> dict[str, str]:
 def _good_finals(
     made: Sequence[MadePlan], case: str, cache: str | None
 ) -> list[tuple[tuple[bool, int, int], float]]:
-    """Rank (without its tie-breaks) and duration of every good final measurement taken in that
-    state of the caches, or in any in which a case is alone."""
+    """Return rank (without its tie-breaks) and duration of every good final measurement in that
+    cache state, or in any in which a case runs alone."""
     found = []
     for plan in made:
         for shard in plan.shards:

@@ -1,5 +1,5 @@
-"""Whose a committed object is: what is sealed well and says something else than its plan, its shard
-or its own key is refused by the key that says so."""
+"""The origin of a committed object: one with correct hashes that contradicts its plan, its shard or
+its own key is refused with the contradicting key."""
 
 import io
 from dataclasses import replace
@@ -82,14 +82,14 @@ def seal_commit(store, **changes):
 
 
 def seal_manifest(store, **changes):
-    """Another manifest, and a commit that says it is right."""
+    """Replace the manifest, and the hash in its commit."""
     data = manifest_to_json(replace(manifest_from_json(store.get(MANIFEST)), **changes))
     store.put(MANIFEST, data)
     seal_commit(store, manifest=StoredObject(MANIFEST, len(data), sha256_hex(data)))
 
 
 def seal_part(store, data):
-    """Another part, with all that leads to it."""
+    """Replace the part, and all hashes that lead to it."""
     store.put(PART, data)
     manifest = manifest_from_json(store.get(MANIFEST))
     stored = StoredObject(PART, len(data), sha256_hex(data))
@@ -98,7 +98,7 @@ def seal_part(store, data):
 
 
 def rows_of(data):
-    """The measurements of a part; none where it holds none."""
+    """Return the measurements of a part."""
     try:
         return read_part(data, key=PART)
     except BadInput:
@@ -106,7 +106,7 @@ def rows_of(data):
 
 
 def forge(store, **changes):
-    """Every row of the part changed, its ids made anew, and all of it sealed."""
+    """Change every row of the part with new ids, and all hashes."""
     names = Measurement.__dataclass_fields__
     own = {name: value for name, value in changes.items() if name in names}
     told = {name: value for name, value in changes.items() if name not in names}
@@ -147,13 +147,13 @@ def refused(store, key, *data):
     ],
     ids=lambda changes: "-".join(changes),
 )
-def test_rows_that_say_something_else_than_their_key_and_plan_are_refused(store, changes):
+def test_rows_that_contradict_their_key_or_plan_are_refused(store, changes):
     forge(store, **changes)
-    # Answers to cases that are none of the shard's are seen before any row.
+    # Results of cases outside of the shard are detected before any row.
     refused(store, MANIFEST if changes.keys() == {"case_id"} else PART)
 
 
-def test_what_ran_in_place_of_a_case_is_bound_to_it_good_or_not():
+def test_kernel_that_ran_in_place_of_a_case_is_bound_to_it():
     store = MemoryStore()
     session = {RECORDS[0].case_id: Tried(5.0, ran="AddAiCore")}
     write_campaign(store, MadePlan([MadeShard("s1", RECORDS[:1], [session])]))
@@ -166,7 +166,7 @@ def test_what_ran_in_place_of_a_case_is_bound_to_it_good_or_not():
     ("new", "data"),
     [(b"8,64;8,64", ("Add", RECORDS[0].case_id)), (b"8,x;8,64", ("shape", "integers"))],
 )
-def test_tensors_that_were_not_recorded_are_refused(new, data):
+def test_unrecorded_tensors_are_refused(new, data):
     store = MemoryStore()
     cells = {name: RECORDS[0].cells[name] for name in (*INPUT_CELLS, *OUTPUT_CELLS)}
     recorded = tuple({**cells, "Input Shapes": "7,64;7,64"}.items())
@@ -176,7 +176,7 @@ def test_tensors_that_were_not_recorded_are_refused(new, data):
     refused(store, PART, *data)
 
 
-def test_a_filed_row_answers_nothing():
+def test_row_filed_under_another_kernel_is_not_a_result_of_the_case():
     store = MemoryStore()
     session = {RECORDS[0].case_id: Tried(5.0, ran="AddAiCore")}
     write_campaign(store, MadePlan([MadeShard("s1", RECORDS[:1], [session])]))
@@ -197,18 +197,18 @@ def test_a_filed_row_answers_nothing():
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_a_manifest_that_is_not_the_shards_is_refused(store, changes):
+def test_manifest_that_contradicts_its_shard_is_refused(store, changes):
     seal_manifest(store, **changes)
     refused(store, MANIFEST)
 
 
-def test_a_manifest_of_another_plan_of_that_number_is_refused(store):
+def test_manifest_of_another_plan_with_the_same_number_is_refused(store):
     seal_manifest(store, plan_hash="0" * 16)
     refused(store, keys.plan("made", 1), MANIFEST, "0" * 16)
 
 
 def elsewhere(store, key) -> AttemptManifest:
-    """The shard's manifest, its part at another key."""
+    """Return the shard's manifest, with its part at another key."""
     manifest = manifest_from_json(store.get(MANIFEST))
     data = store.get(PART)
     store.put(key, data)
@@ -226,12 +226,12 @@ def elsewhere(store, key) -> AttemptManifest:
         "campaigns/made/attempts/s1/attempt-1/part-00.csv",
     ],
 )
-def test_a_part_that_lies_elsewhere_is_refused(store, key):
+def test_part_under_another_key_is_refused(store, key):
     seal_manifest(store, parts=elsewhere(store, key).parts)
     refused(store, MANIFEST, key, "s1")
 
 
-def test_a_part_may_not_count_twice_nor_have_records_of_another_session(store):
+def test_duplicate_part_and_records_of_another_session_are_refused(store):
     entry = manifest_from_json(store.get(MANIFEST)).parts[0]
     raw = StoredObject(keys.raw_summary("made", "s1", "attempt-1", 5), 1, "0" * 64)
     seal_manifest(store, parts=(replace(entry, raw=(raw,)),))
@@ -241,7 +241,7 @@ def test_a_part_may_not_count_twice_nor_have_records_of_another_session(store):
 
 
 @pytest.mark.thorough
-def test_a_commit_that_points_at_another_campaign_or_shard_is_refused(store):
+def test_commit_of_another_campaign_or_shard_is_refused(store):
     write_campaign(store, replace(PLAN, campaign="other"))
     own = commit_from_json(store.get(COMMITTED))
     for campaign, shard in (("other", "s1"), ("made", "s2")):
@@ -255,21 +255,22 @@ def test_a_commit_that_points_at_another_campaign_or_shard_is_refused(store):
         refused(store, COMMITTED)
 
 
-def test_a_plan_edited_under_way_is_refused(store):
+def test_plan_edited_after_its_start_is_refused(store):
     key = keys.plan("made", 1)
     store.put(key, store.get(key).replace(b"avx2", b"avx9"))
     refused(store, key, MANIFEST)
 
 
 def shared(store, **changes):
-    """A second plan of the campaign that has shard s1 too, and how it differs from the first."""
+    """Write a second plan of the campaign that has shard s1 too, with some differences from the
+    first."""
     first = plan_from_json(store.get(keys.plan("made", 1)))
     second = replace(first, number=2, inputs_hash="another", **changes)
     store.put(keys.plan("made", 2), plan_to_json(second))
     return second
 
 
-def test_plans_that_share_a_shard_take_each_others_rows_whoever_measured_them(store):
+def test_plans_that_share_a_shard_accept_each_others_rows(store):
     shared(store, head_commit=3)
     assert publish(store, ("made", 2)).counts["measurements"] == 7
     assert {m.provenance.plan for m in read_part(store.get(PART), key=PART)} == {1}
@@ -280,8 +281,9 @@ def test_plans_that_share_a_shard_take_each_others_rows_whoever_measured_them(st
     [{"shards": ()}, {"head_commit": 5}, {"campaign": "made", "round": "x"}],
     ids=["another shard", "another head", "another hash"],
 )
-def test_rows_cannot_be_of_a_plan_that_does_not_hold_them(store, changes):
-    """A rank is a plan's: rows have a later one's only where it is there, and theirs."""
+def test_rows_of_a_plan_without_their_shard_are_refused(store, changes):
+    """A rank belongs to a plan: rows may have that of a later one only if it exists and has their
+    shard."""
     second = shared(store, **changes)
     forge(store, plan=2, plan_hash=second.plan_hash, head_commit=7)
     refused(store, PART)
@@ -289,7 +291,7 @@ def test_rows_cannot_be_of_a_plan_that_does_not_hold_them(store, changes):
     refused(store, PART)
 
 
-def test_a_commit_of_the_same_shard_by_two_plans_is_one(store):
+def test_shard_committed_by_two_plans_is_merged_once(store):
     other = MemoryStore()
     plan = write_campaign(other, replace(PLAN, number=2))
     commit = replace(PLAN, number=2, attempt="attempt-2")
@@ -333,7 +335,7 @@ ODD = {
 
 
 @pytest.mark.parametrize(("name", "text"), [(n, t) for n, texts in ODD.items() for t in texts])
-def test_cells_that_are_no_such_thing_are_refused_by_merge_and_worker(store, name, text):
+def test_malformed_cells_are_refused_by_merge_and_worker(store, name, text):
     ((_, cells), *_) = table_rows(store.get(PART), ROW_COLUMNS, path=PART)
     row = dict(zip(ROW_COLUMNS, cells, strict=True)) | {name: text}
     data = table_bytes(ROW_COLUMNS, [list(row.values())])
@@ -343,7 +345,7 @@ def test_cells_that_are_no_such_thing_are_refused_by_merge_and_worker(store, nam
         from_row(row)
 
 
-def test_a_measurement_that_is_there_twice_is_refused(store):
+def test_duplicate_measurement_is_refused(store):
     data = store.get(PART)
     seal_part(store, data + data.split(b"\n", 1)[1])
     refused(store, PART, "measurement")
@@ -384,7 +386,7 @@ def test_a_column_that_was_added_later_is_read_with_its_default(store):
 
 @cache
 def a_measurement():
-    """One of the plan's own."""
+    """Return one of the plan's own."""
     store = MemoryStore()
     write_campaign(store, PLAN)
     return read_part(store.get(PART), key=PART)[0]
@@ -423,7 +425,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
     ),
 )
 @settings(max_examples=200)
-def test_whatever_a_worker_can_write_a_merge_takes_in(
+def test_merge_accepts_any_part_that_a_worker_can_write(
     counters, companions, warnings, state, disturbance, canaries
 ):
     measured = replace(

@@ -1,4 +1,4 @@
-"""What lies exactly at the bound of a rule of the database."""
+"""Values exactly at the limit of a rule of the database."""
 
 import pytest
 
@@ -18,20 +18,20 @@ pytestmark = pytest.mark.fast
 
 
 def out_of_order(cases: int, above: int) -> list[tuple[str, int, int]]:
-    """The kernel types with too many durations above those of larger cases, where `above` of so
-    many cases, the smallest, take ten times as long as all others."""
+    """Return the kernel types with too many durations above those of larger cases, if `above` of
+    this many cases, the smallest, take ten times as long as all others."""
     timed = [(record(n, 8), 100.0 if n <= above else 10.0) for n in range(1, cases + 1)]
     return [(one.kernel_type, one.above, one.cases) for one in found(timed).out_of_order]
 
 
-def test_a_kernel_is_out_of_order_above_a_twentieth_of_forty_cases():
+def test_kernel_is_reported_above_a_twentieth_of_forty_cases():
     assert out_of_order(40, 2) == []
     assert out_of_order(40, 3) == [("Add", 3, 40)]
     assert out_of_order(39, 3) == []
 
 
 class LosingStore(MemoryStore):
-    """Another merge, of the plan that comes next, takes the number of a commit first."""
+    """Another merge, of the next plan, takes the number of a commit first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class LosingStore(MemoryStore):
 
 
 @pytest.mark.thorough
-def test_a_merge_that_loses_a_number_waits_twice_as_long_each_time(monkeypatch):
+def test_merge_that_loses_the_commit_race_doubles_its_wait(monkeypatch):
     monkeypatch.setattr(environment, "uniform", lambda low, high: high)
     store, pauses = LosingStore(), []
     add = record_of_shapes("Add", "8,8;8,8", "8,8")

@@ -1,4 +1,4 @@
-"""Sessions whose canaries are odd: their measurements are kept, and give way to others."""
+"""Sessions with deviating canaries: their measurements are stored, and replaced by others."""
 
 import json
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def canaries(number: int, factor: float) -> tuple[CanaryReading, ...]:
 
 
 def plan(number: int, factor: float = 1.0) -> MadePlan:
-    """Each measures the same case once more, on a node of its own."""
+    """Return plans that each measure the same case again, on a separate node."""
     tried = Tried(100.0 * factor, canaries=canaries(number, factor))
     shard = MadeShard(f"shard-{number}", [RECORD], [{RECORD.case_id: tried}])
     return MadePlan([shard], number=number, stack=NPU, node=f"node-{number}")
@@ -57,7 +57,7 @@ def plans(factor: float = 1.08) -> list[MadePlan]:
 
 
 PLANS = plans()
-BEYOND = 1.5  # what no sound device takes
+BEYOND = 1.5  # impossible for an intact device
 
 
 def state_of(*plans: MadePlan) -> State:
@@ -74,21 +74,21 @@ def merge(store: MemoryStore, plans: Sequence[MadePlan]) -> None:
 
 
 def shown(state: State) -> tuple[str, str]:
-    """The shard whose measurement of the case shows, and what it is warned of."""
+    """Return the shard whose measurement of the case is shown, and its warnings."""
     (row,) = best_rows(state, NPU.version_path).select(["measurement", "warnings"]).to_pylist()
     rows = state.measurements.select(["measurement", "shard"]).to_pylist()
     return {r["measurement"]: r["shard"] for r in rows}[row["measurement"]], row["warnings"]
 
 
-def test_a_measurement_of_a_usual_session_shows_before_one_of_a_slow_device():
+def test_measurement_of_a_usual_session_precedes_one_of_a_slow_device():
     state = state_of(*PLANS)
     assert shown(state) == (f"shard-{SLOW - 1}", "")
-    assert set(state.measurements["warnings"].to_pylist()) == {""}  # kept as they are
+    assert set(state.measurements["warnings"].to_pylist()) == {""}  # stored unchanged
     flagged = [one for one in session_canaries(state, NPU.version_path) if one.fault]
     assert [one.of.device for one in flagged] == [f"node-{SLOW} device 0"]
 
 
-def test_where_there_is_no_other_it_shows_with_the_warning():
+def test_only_measurement_of_a_slow_device_is_shown_with_a_warning():
     alone = replace(PLANS[-1], shards=[_of_another_case(PLANS[-1])])
     best = best_rows(state_of(*PLANS[:-1], alone), NPU.version_path)
     assert best["good"].to_pylist() == [True, True]
@@ -98,7 +98,7 @@ def test_where_there_is_no_other_it_shows_with_the_warning():
     assert gate_of_warning(warning) == "canaries" and names(warning, "Add 4096")
 
 
-def test_of_a_device_beyond_the_band_nothing_shows_and_everything_is_kept():
+def test_measurement_beyond_the_canary_band_is_stored_but_not_shown():
     off = plans(BEYOND)
     alone = replace(off[-1], shards=[_of_another_case(off[-1])])
     state = state_of(*off[:-1], alone)
@@ -112,12 +112,12 @@ def test_of_a_device_beyond_the_band_nothing_shows_and_everything_is_kept():
     assert quality.refused == {"canary band": 1} and quality.durations == 1
 
 
-def test_a_number_that_is_withheld_gives_way_to_any_good_one():
+def test_good_measurement_replaces_a_withheld_one():
     assert shown(state_of(*plans(BEYOND))) == (f"shard-{SLOW - 1}", "")
 
 
-def test_more_sessions_of_its_kind_may_bring_it_back():
-    """Of a stack of which most are so slow, it is not the slow ones that are off."""
+def test_further_sessions_of_the_same_speed_reinstate_a_measurement():
+    """In a stack with a majority of slow sessions the slow ones are not flagged."""
     slow = [plan(number, BEYOND) for number in range(SLOW, 3 * SLOW)]
     state = state_of(*plans(BEYOND)[:-1], *slow)
     known = intervals_of(state)[NPU.version_path].of.values()
@@ -131,17 +131,17 @@ def _of_another_case(made: MadePlan) -> MadeShard:
     return MadeShard(shard.name, [other], [{other.case_id: next(iter(session.values()))}])
 
 
-def test_without_a_history_the_latest_shows():
+def test_latest_session_is_shown_without_a_canary_history():
     assert shown(state_of(*PLANS[-2:])) == (f"shard-{SLOW}", "")
 
 
-def test_a_slow_device_tells_nothing_of_the_mean():
+def test_slow_device_does_not_change_the_mean():
     known = intervals_of(state_of(*PLANS))[NPU.version_path].of.values()
     assert {one.mean_us for one in known} == {100.0}
 
 
 @pytest.mark.parametrize("factor", [1.08, BEYOND])
-def test_no_order_of_merging_decides_and_every_version_verifies(factor):
+def test_order_of_merging_changes_nothing_and_every_version_verifies(factor):
     trees = []
     for order in (((1, 2, 3), (4, 5, 6), (7, 8), (9,)), ((9,), (8, 7), (6, 5, 4), (3, 2, 1))):
         store = MemoryStore()
@@ -157,8 +157,8 @@ def test_no_order_of_merging_decides_and_every_version_verifies(factor):
 
 
 @pytest.mark.parametrize("factor", [1.08, BEYOND])
-def test_a_case_that_only_a_doubtful_session_measured_is_owed(factor):
-    """By the whole state, and by who reads the head a file at a time."""
+def test_case_measured_only_by_a_suspect_session_is_planned_again(factor):
+    """In the whole state, and in the head read file by file."""
     *others, slow = plans(factor)
     alone = replace(slow, shards=[_of_another_case(slow)])
     store = MemoryStore()
@@ -174,7 +174,7 @@ def test_a_case_that_only_a_doubtful_session_measured_is_owed(factor):
 
 
 @pytest.mark.parametrize("factor", [1.08, BEYOND])
-def test_where_a_doubtful_session_was_is_told_until_a_second_is_doubtful_too(factor):
+def test_node_of_a_suspect_session_is_reported_until_a_second_is_suspect(factor):
     *others, slow = plans(factor)
     alone = replace(slow, shards=[_of_another_case(slow)])
     twice = replace(alone, number=SLOW + 1, node="node-x")
@@ -188,7 +188,7 @@ def test_where_a_doubtful_session_was_is_told_until_a_second_is_doubtful_too(fac
     assert told[-2:] == [{case: f"node-{SLOW}/"}, {}] and not any(told[:-2])
 
 
-def test_the_quality_of_a_version_tells_its_devices():
+def test_quality_of_a_version_reports_its_devices():
     quality = quality_of(shown_version(state_of(*PLANS), NPU.version_path))
     assert (quality.canaries[0].device, quality.canaries[0].flagged) == (f"node-{SLOW} device 0", 1)
     lines = [*version_quality_lines(quality)]
@@ -203,6 +203,6 @@ def test_the_quality_of_a_version_tells_its_devices():
 
 
 def _bare(made: MadePlan) -> MadeShard:
-    """A session without canaries."""
+    """Return a session without canaries."""
     (shard,) = made.shards
     return replace(shard, sessions=[{RECORD.case_id: Tried(100.0)}])

@@ -1,4 +1,4 @@
-"""What is said of a version directory follows from its content, and names its files."""
+"""The description of a version directory follows from its content, and names its files."""
 
 import json
 from dataclasses import replace
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.fast
 
 
 def described(*plans: MadePlan) -> tuple[MemoryStore, str, str]:
-    """A database of these plans, and both descriptions of its version directory."""
+    """Return a database of these plans, and both descriptions of its version directory."""
     store = MemoryStore()
     for plan in plans:
         write_campaign(store, plan)
@@ -44,7 +44,7 @@ def plan(number: int, **changes: object) -> MadePlan:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def test_a_card_counts_what_a_version_directory_has() -> None:
+def test_card_counts_the_contents_of_a_version_directory() -> None:
     _, page, _ = described(plan(1), plan(2))
     assert "| cases | 2 of 1 kernel type |" in page
     assert "| with a duration | 2, of which 2 from several sessions |" in page
@@ -54,7 +54,7 @@ def test_a_card_counts_what_a_version_directory_has() -> None:
     assert "fake runtime, not of a device" in page
 
 
-def test_croissant_names_the_files_and_their_columns() -> None:
+def test_croissant_metadata_has_the_files_and_their_columns() -> None:
     store, _, text = described(plan(1), plan(2))
     value = json.loads(text)
     assert value["@type"] == "sc:Dataset" and value["conformsTo"].endswith("croissant/1.0")

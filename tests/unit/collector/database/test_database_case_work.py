@@ -1,4 +1,4 @@
-"""The work of many cases is that of each, however their shapes are spelled."""
+"""The work of many cases equals that of each, for any spelling of their shapes."""
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,7 @@ SPELLED = [
 
 
 def table_of(*spelled):
-    """So many cases of each, the first of each first."""
+    """Return this many cases of each, the first of each first."""
     found = []
     for row in range(1, FEW + 3):
         for kernel, inputs, outputs in spelled:
@@ -53,7 +53,7 @@ def table_of(*spelled):
 
 
 @pytest.mark.parametrize("spelled", [*((one,) for one in SPELLED), SPELLED])
-def test_each_case_has_its_own_work(spelled):
+def test_work_of_a_table_equals_the_work_of_each_case(spelled):
     table = table_of(*spelled)
     work = work_of(table, A3, is_checked=True)
     floors = work.lower_bounds_us(A3)
@@ -73,11 +73,11 @@ def test_each_case_has_its_own_work(spelled):
         assert floors[at] == most[at] == lower_bound_us(case, A3)
 
 
-def test_no_case_has_no_work():
+def test_empty_table_has_no_work():
     assert not len(work_of(table_of(SPELLED[0]).slice(0, 0), A3, is_checked=True).operations)
 
 
-def test_rows_are_alike_by_all_columns_and_not_by_what_they_say_together():
+def test_equal_rows_are_grouped_by_all_columns():
     texts = [("a", "bc"), ("ab", "c"), ("a", "bc"), ("", "abc"), ("ab", "c")]
     table = pa.table([pa.array(column, TEXT) for column in zip(*texts, strict=True)], ["x", "y"])
     assert sorted(map(list, places_alike(table, ["x", "y"]))) == [[0, 2], [1, 4], [3]]

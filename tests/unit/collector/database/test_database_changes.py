@@ -1,4 +1,4 @@
-"""Which cases changed between two version directories: real changes, and few others."""
+"""Changed cases between two version directories: real changes, and few others."""
 
 from math import exp
 
@@ -15,7 +15,7 @@ SPREAD = 0.02  # standard error of a logarithm
 
 
 def shown(path: str, means: dict[str, float], random: np.random.Generator | None) -> ShownCases:
-    """A version directory whose means deviate from the true ones, with the intervals that so many
+    """A version directory whose means deviate from the true ones, with the intervals that this many
     degrees of freedom give."""
     names = list(means)
     count = len(names)
@@ -44,7 +44,7 @@ def shown(path: str, means: dict[str, float], random: np.random.Generator | None
     )
 
 
-def test_real_changes_are_found_and_few_others() -> None:
+def test_real_changes_are_found_with_few_false_positives() -> None:
     """100 of 1,000 cases become 25 % slower; repeated ten times."""
     found = wrong = 0
     for seed in range(10):
@@ -60,7 +60,7 @@ def test_real_changes_are_found_and_few_others() -> None:
     assert wrong <= 0.05 * (found + wrong), (found, wrong)
 
 
-def test_equal_and_unmeasured_rows_are_no_changes() -> None:
+def test_equal_and_unmeasured_rows_are_not_changes() -> None:
     means = {f"case-{n}": 5.0 for n in range(50)}
     one = shown("a", means, None)
     assert directory_changes(one, one).cases == ()
@@ -69,7 +69,7 @@ def test_equal_and_unmeasured_rows_are_no_changes() -> None:
     assert directory_changes(without, without).cases == ()
 
 
-def test_changes_are_sorted_by_what_they_add_to_a_workload() -> None:
+def test_changes_are_sorted_by_their_effect_on_a_workload() -> None:
     before = {"often": 10.0, "rare": 10.0, "absent": 10.0, "gone": 4.0}
     after = {"often": 15.0, "rare": 100.0, "absent": 30.0, "new": 4.0}
     result = directory_changes(

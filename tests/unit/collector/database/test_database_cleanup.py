@@ -1,5 +1,5 @@
-"""What merges leave can be deleted, and nothing else (`tests/attack/test_merge_rounds.py` does so
-next to merges and readers)."""
+"""Garbage of merges can be deleted, and nothing else (`tests/attack/test_merge_rounds.py` does so
+concurrently with merges and readers)."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def write_plan(store: Store, number: int) -> tuple[str, int]:
     return plan.name
 
 
-def test_garbage_is_of_commits_that_exist_only() -> None:
+def test_garbage_excludes_files_of_commits_that_may_be_in_progress() -> None:
     store = MemoryStore()
     merge_plans(store, [write_plan(store, 1)], guard=CREATE, author="test")
     assert cleanup.garbage(store) == []

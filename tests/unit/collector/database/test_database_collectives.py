@@ -1,4 +1,4 @@
-"""Collectives of a database: where their rows lie, which one of several shows."""
+"""Collectives of a database: the files of their rows, and which one of several is shown."""
 
 import csv
 import io
@@ -92,7 +92,7 @@ def test_one_group_alone_and_all_at_once_are_one_row(tmp_path: Path) -> None:
     assert view_of(load_state(store, find_head(store))).intervals.num_rows == 0
 
 
-def test_what_was_measured_otherwise_does_not_show_in_its_place(tmp_path: Path) -> None:
+def test_measurement_with_other_settings_is_in_a_separate_file(tmp_path: Path) -> None:
     store = MemoryStore()
     aiv = replace(ALONE, environment="HCCL_OP_EXPANSION_MODE=AIV")
     merged(store, made([(aiv, Tried(9.0)), (ALONE, Tried(16.0))]))
@@ -104,7 +104,7 @@ def test_what_was_measured_otherwise_does_not_show_in_its_place(tmp_path: Path) 
 
 
 @pytest.mark.thorough
-def test_a_measured_setting_shows_before_one_that_failed(tmp_path: Path) -> None:
+def test_measured_setting_precedes_a_failed_one(tmp_path: Path) -> None:
     store = MemoryStore()
     alternating = replace(ALONE, mode="alternating")
     merged(store, made([(ALONE, Tried(16.0))]))
@@ -116,7 +116,7 @@ def test_a_measured_setting_shows_before_one_that_failed(tmp_path: Path) -> None
 
 
 @pytest.mark.thorough
-def test_versions_of_one_library_share_the_file_and_say_so(tmp_path: Path) -> None:
+def test_versions_of_one_library_share_a_file_with_a_version_column(tmp_path: Path) -> None:
     store = MemoryStore()
     larger = replace(ALONE, collective=replace(ALONE.collective, message_bytes=8192))
     newer = replace(STACK, vllm="0.20.0")
@@ -130,7 +130,7 @@ def test_versions_of_one_library_share_the_file_and_say_so(tmp_path: Path) -> No
 
 
 @pytest.mark.thorough
-def test_a_newer_version_of_one_group_does_not_blank_what_all_took(tmp_path: Path) -> None:
+def test_newer_version_of_one_column_keeps_the_concurrent_columns(tmp_path: Path) -> None:
     store = MemoryStore()
     newer = replace(STACK, vllm="0.20.0")
     both = [(ALONE, Tried(5.0)), (TOGETHER, Tried(7.0, counters=FACTS))]
@@ -145,14 +145,14 @@ def test_a_newer_version_of_one_group_does_not_blank_what_all_took(tmp_path: Pat
 
 
 @pytest.mark.thorough
-def test_the_order_of_merging_does_not_show() -> None:
+def test_order_of_merging_collectives_changes_nothing() -> None:
     plans = [
         made([(ALONE, Tried(16.0, counters=FACTS))]),
         made([(TOGETHER, Tried(25.0, counters=FACTS))], number=2),
         made([(replace(ALONE, mode="alternating"), Tried(12.0))], number=3),
     ]
     contents = set()
-    # Each comes first and last, and before and behind each other.
+    # Each is merged first and last, and before and after each other.
     for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)):
         store = MemoryStore()
         for at in order:
@@ -164,7 +164,7 @@ def test_the_order_of_merging_does_not_show() -> None:
 
 
 @pytest.mark.thorough
-def test_a_collective_of_several_sessions_shows_their_middle_and_how_well_it_is_known(
+def test_collective_of_several_sessions_has_a_median_and_an_interval(
     tmp_path: Path,
 ) -> None:
     store = MemoryStore()
@@ -180,7 +180,7 @@ def test_a_collective_of_several_sessions_shows_their_middle_and_how_well_it_is_
     assert float(twice["stack_high_us"]) < float(once["stack_high_us"])
 
 
-def test_what_a_network_does_widens_no_interval_of_a_kernel() -> None:
+def test_variance_of_collectives_widens_no_interval_of_a_kernel() -> None:
     records = [add_record(rows) for rows in range(1, 9)]
     steady = [MadeShard(f"s{n}", records, [answered(records, 10.0 + 0.01 * n)]) for n in (1, 2)]
     wild = [
@@ -198,7 +198,7 @@ def state_of(shards: Sequence[MadeShard]) -> State:
     return read_results(store, write_campaign(store, MadePlan(shards))).state
 
 
-def test_a_row_that_tells_no_collective_stands_where_other_cases_do(tmp_path: Path) -> None:
+def test_collective_kernel_without_its_call_is_in_the_table_of_cases(tmp_path: Path) -> None:
     store = MemoryStore()
     told = ALONE.record()
     bare = CaseRecord(told.kernel_type, told.cells, {})
@@ -217,7 +217,7 @@ def test_a_row_that_tells_no_collective_stands_where_other_cases_do(tmp_path: Pa
         ("CPU_x/vllm_ascend/vllm0_torch2.9.0_cann0", "CPU_x/gloo/v2.9.0"),
     ],
 )
-def test_collectives_lie_by_the_library_that_ran_them(version: str, folder: str) -> None:
+def test_collectives_are_stored_by_the_library_that_ran_them(version: str, folder: str) -> None:
     assert collective_folder(version) == folder
     assert is_file_of(f"{folder}/hcom_allReduce_.csv", version)
     assert is_file_of(f"{folder}/other_settings/hcom_broadcast_.csv", version)
@@ -226,8 +226,8 @@ def test_collectives_lie_by_the_library_that_ran_them(version: str, folder: str)
     assert not is_file_of(f"{folder}/hcom_allReduce_", version)
 
 
-def test_uneven_loads_stand_behind_even_ones(tmp_path: Path) -> None:
-    """A consumer that asks for shapes and EP Size alone takes the first row."""
+def test_uneven_loads_follow_even_ones(tmp_path: Path) -> None:
+    """A consumer that selects by shapes and EP Size alone reads the first row."""
     store = MemoryStore()
     calls = [ExpertCall(tokens, 64, 32, 8, 2, ep_size=2) for tokens in (16, 32)]
     records = []

@@ -1,4 +1,4 @@
-"""The columns of a kernel's CSV: order, numbers, and names of earlier days."""
+"""The columns of a kernel's CSV: order, numbers, and old names."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ from collector.model.vocabulary import BASE_CELLS
 pytestmark = pytest.mark.fast
 
 
-def test_the_62_columns_stand_at_the_positions_of_the_contract():
+def test_columns_have_the_62_positions_of_the_contract():
     assert len(DATABASE_COLUMNS) == 62
     assert DATABASE_COLUMNS[:8] == BASE_CELLS
     assert DATABASE_COLUMNS[8] == "Average Duration(us)"
@@ -51,7 +51,7 @@ def test_a_parsers_file_has_36_columns_and_no_microbenchmark():
     assert AVERAGE_DURATION not in PARSER_COLUMNS
 
 
-def test_what_else_a_row_carries_comes_behind_in_one_order():
+def test_additional_columns_follow_in_one_order():
     extra = [
         "Note",
         "EP Size",
@@ -74,7 +74,7 @@ def test_what_else_a_row_carries_comes_behind_in_one_order():
 
 @given(st.permutations(database_columns(["EP Size", "Runtime a", "x", "Profiling Average y"])))
 @settings(max_examples=50)
-def test_the_order_does_not_depend_on_who_asks(names):
+def test_column_order_is_independent_of_the_input_order(names):
     assert ordered(names) == database_columns(["EP Size", "Runtime a", "x", "Profiling Average y"])
 
 
@@ -82,7 +82,7 @@ def test_a_parsers_file_gets_microbenchmark_columns_where_msmodeling_puts_them()
     assert inserted(PARSER_COLUMNS, DATABASE_COLUMNS) == DATABASE_COLUMNS
 
 
-def test_an_existing_header_keeps_its_own_order():
+def test_existing_header_keeps_its_order():
     existing = ("Note", "Profiling Average Duration(us)", *BASE_CELLS)
     columns = inserted(existing, [AVERAGE_DURATION, "EP Size", "Note"])
     assert [name for name in columns if name in existing] == list(existing)
@@ -105,7 +105,7 @@ def test_a_profiles_statistics_become_cells():
     }
 
 
-def test_the_old_microbenchmark_column_has_its_new_name_and_its_siblings_go():
+def test_old_microbenchmark_column_is_renamed_and_its_siblings_dropped():
     names = present_names(
         [*BASE_CELLS, "MicroBench Duration(us)", "MicroBench Task Duration(us)", PROFILING_AVERAGE]
     )
@@ -114,7 +114,7 @@ def test_the_old_microbenchmark_column_has_its_new_name_and_its_siblings_go():
     assert names[PROFILING_AVERAGE] == PROFILING_AVERAGE
 
 
-def test_the_first_parsers_average_is_the_profiles():
+def test_average_of_the_first_parser_is_a_profiling_average():
     names = present_names(
         [
             *BASE_CELLS,
@@ -131,25 +131,25 @@ def test_the_first_parsers_average_is_the_profiles():
     assert names["avg_seq_len"] == "Runtime avg_seq_len"
 
 
-def test_an_average_beside_microbenchmark_counters_stays_what_it_is():
+def test_average_next_to_microbenchmark_counters_keeps_its_name():
     names = present_names(
         ["Average Duration(us)", "Median Duration(us)", "MicroBench aic_mac_ratio"]
     )
     assert names["Average Duration(us)"] == AVERAGE_DURATION
 
 
-# What a table can hold: test_codec_tables tries the rest.
+# Possible cells of a table: test_codec_tables tests the others.
 _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 
 
 @pytest.mark.thorough
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), _TEXT), max_size=5))
 @settings(max_examples=100)
-def test_odd_cells_come_back_from_the_bytes(rows):
+def test_unusual_cells_are_read_back_unchanged(rows):
     data = csv_bytes(("a", "b", "c"), rows)
     read = list(csv.DictReader(io.StringIO(data.decode(), newline="")))
     assert read == [{name: row.get(name, "") for name in ("a", "b", "c")} for row in rows]
 
 
-def test_lines_end_as_the_csv_module_ends_them_and_there_is_no_bom():
+def test_lines_end_like_those_of_the_csv_module_without_a_bom():
     assert csv_bytes(("a", "b"), [{"a": '"16"'}]) == b'a,b\r\n"""16""",\r\n'

@@ -1,5 +1,5 @@
-"""Curves timed by a host, or in another unit: their measurements are kept and do not show, in any
-order of merging."""
+"""Curves limited by a host, or in another unit: their measurements are stored and not shown, for
+any order of merging."""
 
 import csv
 import io
@@ -46,8 +46,8 @@ _HALF = 140
 
 
 def product(m: int, n: int, k: int) -> tuple[CaseRecord, float]:
-    """A matrix product, and the time that half of a device's best rates take after a launch of
-    5 us."""
+    """Return a matrix product, and its time at half of a device's best rates after a launch of 5
+    us."""
     record = record_of_shapes("MatMulV2", f'"{m},{k};{k},{n}"', f'"{m},{n}"')
     work_us = max(2 * m * n * k / 354e6, 2 * (m * k + k * n + m * n) / 1.7e6)
     return record, 5 + 2 * work_us
@@ -58,7 +58,7 @@ def products() -> tuple[tuple[CaseRecord, float], ...]:
     """Matrix products, each with its time."""
     draw, found = np.random.default_rng(2), {}
     while len(found) < 2 * _HALF:
-        # Now one of next to no work, now one of 10 to 100 us of it.
+        # Alternately nearly no work, and 10 to 100 us of it.
         is_small = len(found) % 2
         high = (5, 6, 6) if is_small else (4, 0, 0)
         m, n, k = (2 ** draw.uniform(0, high)).astype(int).tolist()
@@ -85,7 +85,7 @@ def state_of(*plans: MadePlan) -> State:
 
 
 def shown(state: State, stack: Stack = NPU, **how: str) -> list[str]:
-    """The durations that show."""
+    """Return the durations that are shown."""
     data = render(state, **how)[f"{stack.version_path}/MatMulV2.csv"].data.decode()
     rows = csv.DictReader(io.StringIO(data, newline=""))
     return [row[AVERAGE_DURATION] for row in rows if row[AVERAGE_DURATION]]
@@ -100,7 +100,7 @@ def device(us: float) -> float:
 
 
 @pytest.mark.thorough
-def test_what_a_host_was_timed_for_is_kept_and_not_shown():
+def test_measurement_limited_by_the_host_is_stored_but_not_shown():
     state = state_of(plan(1, hosted), plan(2, hosted))
     assert shown(state) == []
     assert state.measurements.num_rows == 2 * _HALF
@@ -110,7 +110,7 @@ def test_what_a_host_was_timed_for_is_kept_and_not_shown():
 
 
 @pytest.mark.thorough
-def test_the_quality_of_a_version_counts_cases_by_the_gate_that_holds_them_back():
+def test_quality_counts_withheld_cases_by_gate():
     state = state_of(plan(1, hosted), plan(2, hosted))
     quality = quality_of(shown_version(state, NPU.version_path))
     assert quality.refused == {"host time": 2 * _HALF}
@@ -120,7 +120,7 @@ def test_the_quality_of_a_version_counts_cases_by_the_gate_that_holds_them_back(
     assert not any("host time" in line for line in version_quality_lines(clean))
 
 
-def test_kernels_that_show_their_work_are_shown():
+def test_kernels_whose_duration_grows_with_the_work_are_shown():
     assert len(shown(state_of(plan(1, device), plan(2, device)))) == 2 * _HALF
 
 
@@ -132,9 +132,10 @@ def test_a_case_that_two_sessions_measured_is_on_its_curve_twice(timed, count):
     assert len(shown(state_of(*once, replace(once[0], number=3, shards=[shard])))) == count
 
 
-def test_a_host_that_hides_a_part_of_the_work_is_found_on_cores_alone():
-    """Products of up to 600 us of work. A device takes twice their work; here a host delays the
-    first 20 us, and each launch takes 25 us longer. A kernel on an AI CPU may do so by itself."""
+def test_host_that_hides_part_of_the_work_is_detected_by_core_times():
+    """Return a time for products of up to 600 us of work. A device takes twice their work; here a
+    host delays the first 20 us, and each launch takes 25 us longer. A kernel on an AI CPU may do so
+    by itself."""
     rows = [(16, 16, 16 + number) for number in range(60)]
     rows += [(int(100 * 2 ** (number / 40)), 4096, 4096) for number in range(240)]
     made = [product(*sizes) for sizes in rows]
@@ -150,14 +151,14 @@ def test_a_host_that_hides_a_part_of_the_work_is_found_on_cores_alone():
     assert found == {"": 1, "AI_CORE": 1, "AI_CPU": 0}
 
 
-def test_a_launch_that_costs_a_device_60_us_is_shown():
+def test_launch_overhead_of_60_us_on_the_device_does_not_withhold_a_curve():
     later = state_of(*(plan(number, lambda us: us + 55) for number in (1, 2)))
     assert len(shown(later)) == 2 * _HALF
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("times", [1e3, 1e-3])
-def test_a_curve_in_another_unit_is_kept_and_not_shown(times):
+def test_curve_in_another_unit_is_stored_but_not_shown(times):
     state = state_of(*(plan(number, lambda us: us * times) for number in (1, 2)))
     assert shown(state) == []
     assert state.measurements.num_rows == 2 * _HALF
@@ -166,27 +167,27 @@ def test_a_curve_in_another_unit_is_kept_and_not_shown(times):
     assert gates == {"unit" if times > 1 else "floor"}
 
 
-def test_a_device_that_nobody_described_may_be_a_thousand_times_slower():
+def test_undescribed_device_may_be_a_thousand_times_slower():
     slow = (plan(number, lambda us: us * 1e3, stack=UNKNOWN) for number in (1, 2))
     assert len(shown(state_of(*slow), UNKNOWN)) == 2 * _HALF
 
 
 @pytest.mark.thorough
-def test_a_curve_that_is_held_back_tells_nothing_of_variance():
+def test_withheld_curve_contributes_no_variance():
     both = state_of(plan(1, hosted), plan(2, hosted))
     assert intervals_of(both)[NPU.version_path].of == {}
     clean = state_of(plan(1, device), plan(2, device))
     assert len(intervals_of(clean)[NPU.version_path].of) == 2 * _HALF
 
 
-def test_on_a_cpu_the_host_is_the_device():
+def test_host_time_gate_ignores_cpu_devices():
     both = (plan(number, hosted, stack=CPU) for number in (1, 2))
     assert len(shown(state_of(*both), CPU)) == 2 * _HALF
 
 
 @pytest.mark.thorough
-def test_states_of_the_caches_are_curves_of_their_own():
-    """A case whose warm curve is held back shows from its cold one."""
+def test_warm_and_cold_caches_have_separate_curves():
+    """A case with a withheld warm curve shows its cold duration."""
     warm = [plan(number, hosted) for number in (1, 2)]
     cold = [plan(number, device, cache="cold") for number in (1, 2)]
     plans = enumerate((*warm, *cold), 1)
@@ -196,7 +197,7 @@ def test_states_of_the_caches_are_curves_of_their_own():
 
 
 @pytest.mark.thorough
-def test_no_order_of_merging_decides_and_every_version_verifies():
+def test_order_of_merging_changes_nothing_and_every_version_verifies():
     trees = []
     for order in ((1, 2), (2, 1)):
         store = MemoryStore()

@@ -1,4 +1,4 @@
-"""What cannot be read is told in one line, and holds nothing else up."""
+"""Unreadable objects are reported in one line, and block nothing else."""
 
 from collections.abc import Callable
 from functools import cache
@@ -57,7 +57,7 @@ def published(store: Store) -> frozenset[str]:
 
 @pytest.mark.parametrize("key", [PART, MANIFEST, COMMITTED, TABLE])
 @pytest.mark.parametrize("harm", ["bytes", "nothing", "deep", "another"])
-def test_a_damaged_shard_is_named_and_all_others_are_published(key: str, harm: str) -> None:
+def test_damaged_shard_is_reported_and_all_others_are_published(key: str, harm: str) -> None:
     store = MemoryStore()
     write_campaign(store, TWO_SHARDS)
     other = key.replace("bad", "good")
@@ -76,11 +76,11 @@ def test_a_damaged_shard_is_named_and_all_others_are_published(key: str, harm: s
     assert result.missing == ()
     assert find_problems(store) == []
     rows = render(load_state(store, result.commit))[f"{PATH}/Add.csv"].rows
-    assert rows == (2 if key == TABLE else 4)  # the cases of a table that can be read have a row
+    assert rows == (2 if key == TABLE else 4)  # the cases of a readable table have a row
 
 
 def slip(text: bytes) -> bytes:
-    """A hash, its first digit another."""
+    """Return a hash with another first digit."""
     return (b"1" if text[:1] == b"0" else b"0") + text[1:]
 
 
@@ -94,7 +94,7 @@ def slip(text: bytes) -> bytes:
         (MANIFEST, COMMITTED, lambda text: text[:-1]),
     ],
 )
-def test_of_a_hash_and_its_object_the_one_that_was_changed_is_blamed(
+def test_changed_one_of_an_object_and_its_hash_is_reported(
     named: str, by: str, edit: Callable[[bytes], bytes]
 ) -> None:
     store = MemoryStore()
@@ -102,7 +102,7 @@ def test_of_a_hash_and_its_object_the_one_that_was_changed_is_blamed(
     promised = sha256_hex(store.get(named)).encode()
     whole = {key: store.get(key) for key in (by, MANIFEST, COMMITTED)}
     store.put(by, store.get(by).replace(promised, edit(promised)))
-    if by == MANIFEST:  # else its own hash tells first
+    if by == MANIFEST:  # else its own hash is reported first
         resealed = sha256_hex(store.get(MANIFEST)).encode()
         old = sha256_hex(whole[MANIFEST]).encode()
         store.put(COMMITTED, store.get(COMMITTED).replace(old, resealed))
@@ -116,7 +116,7 @@ def test_of_a_hash_and_its_object_the_one_that_was_changed_is_blamed(
 
 
 @pytest.mark.parametrize("key", [PART, MANIFEST, TABLE])
-def test_an_object_that_is_gone_is_damage_and_a_commit_that_is_gone_is_a_shard_to_measure(
+def test_missing_object_is_damage_and_missing_commit_leaves_its_shard_unmeasured(
     key: str,
 ) -> None:
     store = MemoryStore()
@@ -131,7 +131,7 @@ def test_an_object_that_is_gone_is_damage_and_a_commit_that_is_gone_is_a_shard_t
     assert (result.damaged, result.missing) == ((), (("made", 1, "bad"),))
 
 
-def test_measurements_of_a_plan_that_was_edited_since_are_damage() -> None:
+def test_measurements_of_a_plan_edited_later_are_damage() -> None:
     store = MemoryStore()
     write_campaign(store, MadePlan([shard("bad", 0)]))
     key = keys.plan("made", 1)
@@ -142,7 +142,7 @@ def test_measurements_of_a_plan_that_was_edited_since_are_damage() -> None:
     assert reason.startswith(f"{key}: ") and names(reason, MANIFEST)
 
 
-def test_a_plan_that_cannot_be_read_is_named_and_others_go_on() -> None:
+def test_unreadable_plan_is_reported_and_the_others_are_merged() -> None:
     store = MemoryStore()
     for number in (1, 2, 3):
         write_campaign(store, MadePlan([shard(f"s{number}", number)], number=number))
@@ -157,7 +157,7 @@ def test_a_plan_that_cannot_be_read_is_named_and_others_go_on() -> None:
         publish(store, 7)
 
 
-def test_what_the_head_holds_is_not_read_again_and_its_rot_stops_nothing() -> None:
+def test_merged_shards_are_not_read_again_and_their_damage_stops_nothing() -> None:
     store = CountingStore(MemoryStore())
     write_campaign(store, MadePlan([shard("bad", 0), shard("late", 1, is_committed=False)]))
     publish(store, 1, allow_missing=True)
@@ -180,7 +180,7 @@ def test_what_the_head_holds_is_not_read_again_and_its_rot_stops_nothing() -> No
     assert read == [keys.plan("made", 1)]
 
 
-def test_a_shard_that_is_mended_is_published_by_the_next_merge() -> None:
+def test_repaired_shard_is_published_by_the_next_merge() -> None:
     store = MemoryStore()
     write_campaign(store, MadePlan([shard("good", 0), shard("bad", 1)]))
     kept = store.get(PART)
@@ -199,8 +199,9 @@ def test_a_shard_that_is_mended_is_published_by_the_next_merge() -> None:
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_whatever_is_damaged_the_rest_is_published_as_it_is(data: st.DataObject) -> None:
-    """Any byte range of any object of one shard, or none of it: others are as in a whole store."""
+def test_any_damage_of_one_shard_leaves_the_others_published(data: st.DataObject) -> None:
+    """For any or no damaged byte range of any object of one shard, the others equal those of an
+    intact store."""
     store = MemoryStore()
     write_campaign(store, TWO_SHARDS)
     key = data.draw(st.sampled_from([PART, MANIFEST, COMMITTED, TABLE]))
@@ -223,7 +224,7 @@ def test_whatever_is_damaged_the_rest_is_published_as_it_is(data: st.DataObject)
 
 @cache
 def undamaged() -> dict[str, object]:
-    """The answers of a store in which nothing was damaged."""
+    """Return the results of an intact store."""
     store = MemoryStore()
     write_campaign(store, TWO_SHARDS)
     publish(store, 1)
@@ -248,7 +249,7 @@ def _caseless(key: str) -> str:
     return key.lower() if key.endswith(".csv") and "/snapshots/" in key else key
 
 
-def test_store_that_ignores_case_gets_no_version_of_files_that_differ_only_in_case() -> None:
+def test_case_insensitive_store_refuses_files_that_differ_only_in_case() -> None:
     for kernels, is_published in ((("Add", "Mul"), True), (("Add", "ADD"), False)):
         records = [add_record(4, kernel=kernel) for kernel in kernels]
         durations = answered(records[:1], 10.0) | answered(records[1:], 20.0)

@@ -1,4 +1,4 @@
-"""The tables of a database, as readers of Parquet and of Delta tables see them."""
+"""The tables of a database, as read by readers of Parquet and of Delta tables."""
 
 import json
 from collections.abc import Iterable
@@ -177,7 +177,7 @@ def test_log_files_follow_from_the_commits(folder: Path) -> None:
     assert store.get(changed) == plain[changed]
 
 
-def test_a_merge_completes_the_logs_of_killed_ones(tmp_path: Path) -> None:
+def test_merge_completes_the_logs_of_a_killed_merge(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     for number in (1, 2, 3):
         publish(store, number)
@@ -190,7 +190,7 @@ def test_a_merge_completes_the_logs_of_killed_ones(tmp_path: Path) -> None:
         assert table.version() == 4
         assert ids(table.to_pyarrow_table()) == ids(rows_of(store, head, root))
     stale = keys.delta_log(keys.SHOWN, f"{5:020d}.json")
-    store.put(stale, b'{"txn":{}}\n')  # of a commit that was lost
+    store.put(stale, b'{"txn":{}}\n')  # of a lost commit
     publish(store, 5)
     assert deltalake.DeltaTable(tmp_path / "db" / "shown").version() == 5
     actions = store.get(keys.delta_log(keys.SHOWN, f"{4:020d}.json")).splitlines()
@@ -198,7 +198,7 @@ def test_a_merge_completes_the_logs_of_killed_ones(tmp_path: Path) -> None:
     assert plans == ["opmeter:made:4"]
 
 
-def test_a_merge_writes_the_checkpoint_that_a_killed_one_left_out(
+def test_merge_writes_the_checkpoint_that_a_killed_merge_missed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 2)

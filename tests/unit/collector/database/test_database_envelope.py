@@ -1,4 +1,4 @@
-"""Durations above those of larger cases are found in what a version shows, however spelled."""
+"""Durations above those of larger cases are found in a version, in any spelling."""
 
 import random
 from dataclasses import replace
@@ -46,9 +46,9 @@ def found(timed: list[tuple[CaseRecord, float]], device: str = NPU.device) -> En
 
 
 @pytest.mark.parametrize("count", [FEW // 2, 9 * FEW])
-def test_each_case_is_held_against_those_that_differ_from_it_in_lengths_alone(count):
-    """Read together or one after the other; AI_CPU is another kernel, other cores, blanks and
-    quotes are spellings."""
+def test_case_is_compared_only_with_cases_that_differ_in_sizes(count):
+    """Read together or one by one; AI_CPU is another kernel, other cores, blanks and quotes are
+    spellings."""
     draw, timed = random.Random(count), {}
     for _ in range(count):
         told = (*draw.choices(range(1, 20), k=2), draw.choice(SPELLED), draw.choice(CORES))
@@ -68,14 +68,14 @@ def test_each_case_is_held_against_those_that_differ_from_it_in_lengths_alone(co
         assert one.larger_us == timed[one.larger.case_id][1] < one.mean_us / 2
 
 
-def test_another_dtype_is_another_curve():
+def test_case_of_another_dtype_is_on_another_envelope():
     small, large = record(8, 8), record(16, 16)
     cells = {**large.cells, INPUT_DTYPES: "FLOAT;FLOAT"}
     assert len(found([(small, 90.0), (large, 30.0)]).above) == 1
     assert found([(small, 90.0), (replace(large, cells=cells), 30.0)]) == Envelope()
 
 
-def test_on_a_cpu_and_of_nothing_none_is_asked():
+def test_cpu_and_empty_tables_have_no_envelope():
     assert found([(record(8, 8), 90.0), (record(16, 16), 30.0)], STACK.device) == Envelope()
     assert found([]) == Envelope()
 
@@ -89,7 +89,7 @@ def quality(*means_us: float) -> VersionQuality:
     return quality_of(shown_version(state, NPU.version_path))
 
 
-def test_the_quality_of_a_version_counts_what_lies_above_among_what_is_warned_of():
+def test_quality_counts_cases_above_the_envelope_as_warned():
     told = quality(90.0, 30.0, 40.0, 99.0, 41.0)
     assert (told.suspect, told.warned, told.refused) == ({"envelope": 2}, 2, {})
     lines = [*version_quality_lines(told)]

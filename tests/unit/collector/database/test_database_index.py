@@ -36,7 +36,7 @@ def plan(records, name: str = "shard-1") -> MadePlan:
     return MadePlan([MadeShard(name, records, [answered(records, 10.0)])])
 
 
-def test_each_displayed_duration_is_found_by_its_sizes() -> None:
+def test_index_finds_each_displayed_duration_by_its_sizes() -> None:
     records = [add_record(rows) for rows in range(1, 40)]
     records += [record_of_shapes("Mul", f'"{n},8;;{n}"', f'"{n},8"') for n in (1, 2, 3)]
     lengths = ("10,20", "15,15", "1,2,3")
@@ -81,12 +81,12 @@ def test_rows_have_equal_bytes_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"opmeter index 1\n", b"opmeter index 1\n" + bytes(64)])
-def test_other_bytes_are_damage(data: bytes) -> None:
+def test_malformed_index_is_damage(data: bytes) -> None:
     with pytest.raises(DamagedObject, match="^db/x: "):
         Index(memoryview(data), key="db/x")
 
 
-def test_verify_finds_an_index_that_its_state_contradicts() -> None:
+def test_verify_detects_an_index_that_contradicts_its_state() -> None:
     store = MemoryStore()
     write_campaign(store, plan([add_record(rows) for rows in range(1, 5)]))
     merge_plans(store, [("made", 1)], guard=CREATE, author="test")

@@ -1,5 +1,5 @@
-"""Both intervals of a number: where they show, what they are of, and that no order of merging
-decides them."""
+"""Both intervals of a duration: their columns, their meaning, and their independence of the order
+of merging."""
 
 import csv
 import io
@@ -60,7 +60,8 @@ OTHER = Stack(device="CPU_test_2t", torch="2.14.0+cpu", details=(("flags", "avx2
 
 
 def measured(number: int, *, sigma: float, count: int = 30, seed: int = 0) -> MadePlan:
-    """A plan whose session measured the first cases, each some way off its true mean."""
+    """Return a plan whose session measured the first cases, each with a deviation from its true
+    mean."""
     chance = random.Random(seed + number)
     session = {
         record.case_id: Tried((10.0 + at) * math.exp(chance.gauss(0, sigma)))
@@ -85,7 +86,7 @@ def reaches(state: State, path: str = PATH) -> list[float]:
     return sorted(one.reach for one in intervals_of(state)[path].of.values())
 
 
-def test_every_number_shows_both_intervals_and_where_its_variance_is_from() -> None:
+def test_row_has_both_intervals_and_the_source_of_its_variance() -> None:
     for row in rows(state_of(measured(1, sigma=0.01))):
         low, mean, high = (
             float(row[name]) for name in (STACK_INTERVAL[0], AVERAGE_DURATION, STACK_INTERVAL[1])
@@ -95,7 +96,7 @@ def test_every_number_shows_both_intervals_and_where_its_variance_is_from() -> N
         assert row[STACK_VARIANCE] == "prior" and float(row[STACK_DEGREES]) > 1
 
 
-def test_a_case_of_several_sessions_shows_the_mean_of_them() -> None:
+def test_case_of_several_sessions_shows_their_mean() -> None:
     sessions = [measured(n, sigma=0.05, count=40 - 10 * n) for n in (1, 2)]
     told = [{r["Input Shapes"]: r for r in rows(state_of(one))} for one in sessions]
     both = {r["Input Shapes"]: r for r in rows(state_of(*sessions))}
@@ -109,7 +110,7 @@ def test_a_case_of_several_sessions_shows_the_mean_of_them() -> None:
     assert [row[SESSIONS] for row in both.values()].count("2") == 20
 
 
-def test_numbers_near_what_the_profiler_tells_reach_down_by_it_and_say_so() -> None:
+def test_interval_near_the_profiler_floor_is_widened_and_marked() -> None:
     def shown(floor_us: float) -> tuple[State, list[dict[str, str]]]:
         near, far = (Tried(us, profiler_floor_us=floor_us) for us in (0.4, 4.0))
         session = {RECORDS[0].case_id: near, RECORDS[1].case_id: far}
@@ -122,11 +123,11 @@ def test_numbers_near_what_the_profiler_tells_reach_down_by_it_and_say_so() -> N
     assert changed == {STACK_INTERVAL[0], SESSION_INTERVAL[0]}
     for low in changed:
         assert float(near[low]) == pytest.approx(float(plain[low]) - 0.05, abs=1e-5)
-    # No session narrows it: it is no reason to measure the case again.
+    # No session narrows it: it is not a reason to measure the case again.
     assert reaches(state) == reaches(before)
 
 
-def test_the_table_of_a_view_has_the_intervals_that_its_csvs_show() -> None:
+def test_view_table_has_the_intervals_of_its_csvs() -> None:
     session = {RECORDS[0].case_id: Tried(0.4, profiler_floor_us=0.05), RECORDS[1].case_id: Tried()}
     near = MadePlan([MadeShard("near", RECORDS[:2], [session])], number=3, stack=OTHER)
     state = state_of(measured(1, sigma=0.05), measured(2, sigma=0.05, count=20), near)
@@ -151,7 +152,7 @@ def test_the_table_of_a_view_has_the_intervals_that_its_csvs_show() -> None:
     assert [row["profiler_floor_us"] for row in own] == [0.05]
 
 
-def test_a_row_without_a_duration_has_no_interval() -> None:
+def test_row_without_a_duration_has_no_interval() -> None:
     failed = MadePlan([MadeShard("s", RECORDS[:1], [{RECORDS[0].case_id: Tried()}])])
     (row,) = rows(state_of(failed))
     assert not any(row.get(name) for name in (*STACK_INTERVAL, *SESSION_INTERVAL, STACK_VARIANCE))
@@ -163,7 +164,7 @@ def intervals_between(before: State, after: State) -> IntervalChange | None:
 
 
 @pytest.mark.thorough
-def test_a_second_session_narrows_or_widens_what_is_known_of_the_others() -> None:
+def test_second_session_changes_the_intervals_of_the_others() -> None:
     alone = measured(1, sigma=0.01)
     once = state_of(alone)
     steady = state_of(alone, measured(2, sigma=0.01, count=20))
@@ -180,7 +181,7 @@ def test_a_second_session_narrows_or_widens_what_is_known_of_the_others() -> Non
 
 
 @pytest.mark.thorough
-def test_another_stack_of_the_kind_is_the_prior_of_one_without_repeats() -> None:
+def test_stack_without_repeats_gets_its_prior_from_stacks_of_its_kind() -> None:
     elsewhere = [replace(measured(n, sigma=0.005), stack=OTHER) for n in (2, 3)]
     alone, beside = state_of(measured(1, sigma=0.01)), state_of(measured(1, sigma=0.01), *elsewhere)
     assert reaches(beside)[-1] < reaches(alone)[0]
@@ -189,7 +190,7 @@ def test_another_stack_of_the_kind_is_the_prior_of_one_without_repeats() -> None
 
 
 @pytest.mark.thorough
-def test_a_stack_of_another_kind_is_no_prior_though_its_kind_has_the_same_figures() -> None:
+def test_stack_of_another_kind_is_not_a_prior() -> None:
     def of(device: str, *numbers: int) -> list[MadePlan]:
         stack = replace(OTHER, device=device)
         return [replace(measured(n, sigma=0.005), stack=stack) for n in numbers]
@@ -202,7 +203,7 @@ def test_a_stack_of_another_kind_is_no_prior_though_its_kind_has_the_same_figure
 
 
 @pytest.mark.thorough
-def test_intervals_are_the_same_whatever_was_merged_first() -> None:
+def test_intervals_are_independent_of_the_order_of_merging() -> None:
     plans = [measured(n, sigma=0.05, count=30 - 5 * n) for n in (1, 2, 3)]
     stores = [MemoryStore(), MemoryStore()]
     for store, order in zip(stores, (plans, plans[::-1]), strict=True):
@@ -216,7 +217,7 @@ def test_intervals_are_the_same_whatever_was_merged_first() -> None:
 
 
 @pytest.mark.thorough
-def test_a_diff_says_how_many_cases_are_known_better(
+def test_diff_counts_the_cases_with_narrower_intervals(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = open_store(str(tmp_path))
@@ -229,7 +230,7 @@ def test_a_diff_says_how_many_cases_are_known_better(
 
 
 @pytest.mark.thorough
-def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_them(
+def test_db_quality_reports_differences_between_sessions_and_coverage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = open_store(str(tmp_path))
@@ -247,14 +248,15 @@ def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_t
     assert re.findall(r"\d+", several[1])[:2] == ["30", "20"]
     assert names(several[2], "20 pairs") and len(re.findall(r"[\d.]+ ?%", several[2])) == 6
     assert names(several[3], 50, 80, 95, 20, "blind")
-    assert len(re.findall(r"\d+ ?%", several[3])) == 6  # of each stated share the one that is held
+    assert len(re.findall(r"\d+ ?%", several[3])) == 6  # the covered share for each stated one
     assert names(several[4], 2) and re.search(r"\d ?%", several[4])
     assert names(several[-2], "10 band", "20 this case")
 
 
 @pytest.mark.thorough
-def test_intervals_are_judged_by_what_one_plan_measured_twice() -> None:
-    """What another measured once more may be what lay far apart, as under `update: precision`."""
+def test_coverage_is_computed_from_cases_that_one_plan_measured_twice() -> None:
+    """Cases repeated by another plan may be those with large differences, as with `update:
+    precision`."""
     once, twice = measured(1, sigma=0.005), measured(1, sigma=0.005, count=12, seed=1)
     [again] = twice.shards
     blind = replace(once, shards=[*once.shards, replace(again, name="again")])
@@ -262,12 +264,12 @@ def test_intervals_are_judged_by_what_one_plan_measured_twice() -> None:
         quality = quality_of(shown_version(state_of(blind, *others), PATH))
         assert quality.is_blind and quality.sessions is not None
         assert {one.pairs for one in quality.reliability} == {12}
-        # Two of three sessions are a pair; so are each of them and the third one.
+        # Two of three sessions are a pair; so is each of them with the third one.
         assert quality.sessions.pairs == (12 * 3 + 8 if others else 12)
         assert min(one.covered for one in quality.reliability) > 0.5
 
 
-def test_blind_pairs_bear_the_numbers_of_the_evidence() -> None:
+def test_blind_pairs_have_the_counts_of_the_evidence() -> None:
     def plan(number: int) -> MadePlan:
         once, twice = (measured(number, sigma=0.005, seed=seed) for seed in (0, 9))
         return replace(

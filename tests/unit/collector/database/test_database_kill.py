@@ -1,4 +1,4 @@
-"""Merges that are killed, and two at once, in a folder."""
+"""Merges that are killed, and two concurrent ones, in a folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,13 +21,13 @@ def merges() -> Iterator[MergeProcesses]:
 
 
 @pytest.mark.slow
-def test_a_killed_merge_is_made_good_in_a_folder(
+def test_killed_merge_in_a_folder_is_completed_by_the_next(
     file_place: Place, merges: MergeProcesses, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check_kills(file_place, merges, capsys)
 
 
-def test_two_processes_at_once_lose_nothing_in_a_folder(
+def test_two_concurrent_merges_in_a_folder_lose_nothing(
     file_place: Place, merges: MergeProcesses
 ) -> None:
     check_two_at_once(file_place, merges)

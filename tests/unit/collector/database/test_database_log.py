@@ -1,4 +1,5 @@
-"""A log with a hole, a fork or another end than it had is not built on, and is still readable."""
+"""A log with a missing commit, a fork or another end than before is not extended, and is still
+readable."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -59,7 +60,7 @@ def publish(store: Store, number: int) -> MergeResult:
 
 
 def database(commits: int) -> MemoryStore:
-    """A store with so many commits: a copy of one that is built once."""
+    """Return a store with this many commits: a copy of one that is built once."""
     store = MemoryStore()
     for key, data in built(commits).items():
         store.put(key, data)
@@ -75,7 +76,7 @@ def built(commits: int) -> Mapping[str, bytes]:
 
 
 def edit(store: Store, number: int, **changes: object) -> None:
-    """A commit as somebody with an editor leaves it."""
+    """Edit a commit by hand."""
     key = keys.commit(number)
     store.put(key, readable_json(json.loads(store.get(key)) | changes))
 
@@ -85,7 +86,7 @@ def objects(store: Store) -> Mapping[str, bytes]:
 
 
 def lag(store: Store, number: int) -> None:
-    """HEAD.json as it was when this commit was the newest."""
+    """Restore HEAD.json of the time when this commit was the newest."""
     store.put(keys.HEAD, readable_json(hint_of(store, number)))
 
 
@@ -104,8 +105,8 @@ def test_a_commit_names_its_parent_by_number_and_hash() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("hint", [1, 3, None])
-def test_a_hole_is_not_filled_and_what_lies_behind_it_is_read(hint: int | None) -> None:
-    """HEAD.json may lag behind the hole, know the newest commit, or be gone."""
+def test_missing_commit_is_reported_and_later_ones_are_read(hint: int | None) -> None:
+    """HEAD.json may be older than the missing commit, know the newest one, or be missing."""
     store = database(3)
     lag(store, hint) if hint else store.delete(keys.HEAD)
     newest = read_commit(store, 3)
@@ -118,7 +119,7 @@ def test_a_hole_is_not_filled_and_what_lies_behind_it_is_read(hint: int | None) 
     assert load_state(store, newest).measurements.num_rows == 9
 
 
-def test_a_newest_commit_that_is_gone_is_missed() -> None:
+def test_missing_newest_commit_is_reported() -> None:
     store = database(3)
     store.delete(keys.commit(3))
     before = objects(store)
@@ -131,7 +132,7 @@ def test_a_newest_commit_that_is_gone_is_missed() -> None:
     assert publish(store, 4).head == read_commit(store, 3)
 
 
-def test_a_log_of_which_nothing_is_left_is_missed() -> None:
+def test_missing_only_commit_is_reported() -> None:
     store = database(1)
     store.delete(keys.commit(1))
     with pytest.raises(DamagedObject, match=naming(f"{keys.commit(1)}:", keys.HEAD)):
@@ -139,8 +140,8 @@ def test_a_log_of_which_nothing_is_left_is_missed() -> None:
     assert find_head(store) is None
 
 
-def test_what_was_measured_comes_back_with_the_next_merge() -> None:
-    """Where nothing is left that knows of the newest commit, its plan still is."""
+def test_next_merge_restores_the_measurements_of_a_lost_commit() -> None:
+    """If no object knows of the newest commit any more, its plan is still there."""
     store = database(3)
     lag(store, 2)
     wanted = read_commit(store, 3).content_hash
@@ -150,7 +151,7 @@ def test_what_was_measured_comes_back_with_the_next_merge() -> None:
 
 
 def repoint(store: Store, number: int) -> None:
-    """A commit that names the snapshot of another of its number, with the right hashes."""
+    """A commit that names the snapshot of another with its number, with the right hashes."""
     commit = read_commit(store, number)
     name = f"{number:08d}-01234567"
     for info in list(store.list(keys.snapshot(commit.snapshot))):
@@ -159,7 +160,7 @@ def repoint(store: Store, number: int) -> None:
     edit(store, number, snapshot=name)
 
 
-def test_a_parent_that_was_repointed_is_noticed() -> None:
+def test_changed_parent_commit_is_detected() -> None:
     store = database(3)
     repoint(store, 2)
     refusal = naming(f"{keys.commit(2)}:", "sha256", keys.commit(3))
@@ -171,7 +172,7 @@ def test_a_parent_that_was_repointed_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("hint", [2, 3])
-def test_a_newest_commit_that_was_repointed_is_noticed(hint: int) -> None:
+def test_changed_newest_commit_is_detected(hint: int) -> None:
     store = database(3)
     lag(store, hint)
     repoint(store, hint)
@@ -196,7 +197,7 @@ def test_a_newest_commit_that_was_repointed_is_noticed(hint: int) -> None:
         ({"counts": {"cases": 1e999}}, ("counts.cases", "inf")),
     ],
 )
-def test_a_commit_that_contradicts_itself_is_refused(
+def test_commit_that_contradicts_itself_is_refused(
     changes: Mapping[str, object], named: tuple[object, ...]
 ) -> None:
     store = database(2)
@@ -215,7 +216,7 @@ def test_a_commit_that_contradicts_itself_is_refused(
         ({"plans": [{"campaign": "x", "number": 1, "plan_hash": "0"}]}, ("plan 1", "x")),
     ],
 )
-def test_a_commit_that_disagrees_with_the_manifest_that_it_names_by_hash_is_refused(
+def test_commit_that_contradicts_its_manifest_is_refused(
     changes: Mapping[str, object], named: tuple[object, ...]
 ) -> None:
     store = database(2)
@@ -227,8 +228,8 @@ def test_a_commit_that_disagrees_with_the_manifest_that_it_names_by_hash_is_refu
             call()
 
 
-def test_measurements_of_another_runtime_than_the_commit_s_are_refused() -> None:
-    """The forger turns the commit and the manifest: the rows still say what they are."""
+def test_measurements_of_another_runtime_than_their_commit_are_refused() -> None:
+    """The attacker changes the commit and the manifest, but not the rows."""
     store = database(1)
     commit = read_commit(store, 1)
     where = keys.snapshot_manifest(commit.snapshot)
@@ -243,7 +244,7 @@ def test_strays_are_neither_commits_nor_holes() -> None:
     strays = ["00000002.json~", ".DS_Store", "99999999.json", "3.json", "00000000.json", "x/y.json"]
     for name in strays:
         store.put(keys.COMMITS + name, b"")
-    store.put(keys.commit(5), store.get(keys.commit(2)))  # a copy is no commit 5
+    store.put(keys.commit(5), store.get(keys.commit(2)))  # a copy is not commit 5
     head = find_head(store)
     assert head is not None and head.number == 2
     assert publish(store, 3).commit == find_head(store) == read_commit(store, 3)
@@ -258,7 +259,7 @@ HINTS = [
 
 
 @pytest.mark.parametrize("hint", HINTS)
-def test_a_hint_that_is_nonsense_says_nothing_and_is_written_anew(hint: bytes) -> None:
+def test_invalid_head_hint_is_ignored_and_rewritten(hint: bytes) -> None:
     store = database(2)
     wanted = store.get(keys.HEAD)
     store.put(keys.HEAD, hint)
@@ -268,7 +269,7 @@ def test_a_hint_that_is_nonsense_says_nothing_and_is_written_anew(hint: bytes) -
 
 
 @pytest.mark.thorough
-def test_a_hint_with_a_bit_turned_over_accuses_no_commit() -> None:
+def test_head_hint_with_a_changed_bit_blames_no_commit() -> None:
     store = database(2)
     wanted = store.get(keys.HEAD)
     for place in range(len(wanted)):
@@ -279,7 +280,7 @@ def test_a_hint_with_a_bit_turned_over_accuses_no_commit() -> None:
 
 
 class LaggingLists(WrappedStore):
-    """A listing of commits is as it was some commits ago."""
+    """A stale listing of commits."""
 
     unseen = 0
 
@@ -292,7 +293,7 @@ class LaggingLists(WrappedStore):
 
 
 @pytest.mark.parametrize("unseen", [1, 2, 3])
-def test_a_listing_that_lags_hides_no_commit(unseen: int) -> None:
+def test_stale_listing_hides_no_commit(unseen: int) -> None:
     store = LaggingLists(database(3))
     store.unseen = unseen
     head = find_head(store)
@@ -301,7 +302,7 @@ def test_a_listing_that_lags_hides_no_commit(unseen: int) -> None:
 
 
 @pytest.mark.thorough
-def test_the_end_of_the_log_takes_five_requests() -> None:
+def test_end_of_the_log_is_found_in_five_requests() -> None:
     class Counting(WrappedStore):
         calls = 0
 
@@ -311,14 +312,12 @@ def test_the_end_of_the_log_takes_five_requests() -> None:
 
     store = Counting(database(4))
     assert head_to_extend(store) == read_commit(store.store, 4)
-    assert store.calls == 5  # the hint, a listing, the newest, none behind it, its parent
+    assert store.calls == 5  # the hint, a listing, the newest, none after it, its parent
 
 
 @pytest.mark.thorough
 @given(st.binary(max_size=200), st.integers(0, 10_000), st.integers(0, 200))
-def test_any_bytes_are_a_commit_or_one_line_that_names_the_key(
-    noise: bytes, at: int, length: int
-) -> None:
+def test_any_bytes_are_a_commit_or_refused_with_the_key(noise: bytes, at: int, length: int) -> None:
     whole = commit_to_json(COMMIT)
     at %= len(whole)
     data = whole[:at] + noise + whole[at + length :]
@@ -349,7 +348,7 @@ COMMIT = Commit(
 )
 
 
-def test_a_commit_of_a_newer_format_is_not_damaged() -> None:
+def test_commit_of_a_newer_format_is_not_reported_as_damaged() -> None:
     store = MemoryStore()
     value = json.loads(commit_to_json(replace(COMMIT, number=1, parent=0, parent_sha256="")))
     value |= {"format": 2, "written_by": "0.9.0", "snapshot": "00000001-0123abcd", "unknown": 1}
@@ -359,14 +358,14 @@ def test_a_commit_of_a_newer_format_is_not_damaged() -> None:
             read(store)
 
 
-def test_a_commit_is_given_back_as_it_was() -> None:
+def test_commit_is_read_as_written() -> None:
     changed = replace(COMMIT, counts={"cases": 2})
     assert commit_from_json(commit_to_json(COMMIT), key=keys.commit(2)) == COMMIT
     assert changed.sha256 == sha256_hex(commit_to_json(changed)) != COMMIT.sha256
 
 
-def test_a_damaged_leftover_of_a_killed_merge_is_written_anew() -> None:
-    """A file of measurements is named by its hash, and a merge that is run again makes the same."""
+def test_damaged_file_left_by_a_killed_merge_is_rewritten() -> None:
+    """A file of measurements is named by its hash, and a repeated merge makes the same."""
     [left] = [info.key for info in database(1).list(f"{keys.MEASUREMENTS}device=")]
     store = MemoryStore()
     store.put(left, b"PAR1 and no more")
@@ -375,7 +374,7 @@ def test_a_damaged_leftover_of_a_killed_merge_is_written_anew() -> None:
 
 
 @pytest.mark.thorough
-def test_rot_in_a_file_of_the_parent_is_not_handed_on() -> None:
+def test_damaged_file_of_the_parent_is_not_copied() -> None:
     store = database(1)
     rotten = keys.snapshot(read_commit(store, 1).snapshot) + f"{PATH}/Add.csv"
     store.put(rotten, store.get(rotten).replace(b"11.0", b"12.0"))

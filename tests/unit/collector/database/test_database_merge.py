@@ -1,4 +1,4 @@
-"""What a merge publishes, refuses, and does when it is not alone."""
+"""Merges: their results and refusals, and concurrent merges."""
 
 import csv
 import io
@@ -45,7 +45,7 @@ from tests.unit.collector.naming import names, naming
 pytestmark = pytest.mark.fast
 
 RECORDS = [add_record(rows) for rows in range(1, 5)]
-# What was recorded of a launch that got seven rows.
+# The recorded tensors of a launch with seven rows.
 SEVEN = {"Input Shapes": '"7,64;7,64"', "Output Shapes": '"7,64"'}
 OF_SEVEN = tuple((name, RECORDS[0].cells[name]) for name in (*INPUT_CELLS, *OUTPUT_CELLS))
 OF_SEVEN = tuple((name, SEVEN.get(name, text)) for name, text in OF_SEVEN)
@@ -53,7 +53,7 @@ MUL = [record_of_shapes("Mul", "2,2;2,2", "2,2")]
 
 
 def made(number: int = 1, mean_us: float = 10.0, **changes: object) -> MadePlan:
-    """A plan of one shard that measures all of RECORDS."""
+    """Return a plan of one shard that measures all of RECORDS."""
     shard = MadeShard(f"shard-{number}", RECORDS, [answered(RECORDS, mean_us)])
     return replace(MadePlan([shard], number=number), **changes)  # type: ignore[arg-type]
 
@@ -81,7 +81,7 @@ def test_the_first_merge_makes_commit_one_with_its_certificate() -> None:
     assert find_problems(store) == []
 
 
-def test_a_merge_of_what_is_known_makes_no_commit() -> None:
+def test_merge_without_new_measurements_makes_no_commit() -> None:
     store = MemoryStore()
     first = publish(store, made())
     again = merge_plans(store, [("made", 1)], guard=CREATE, author="test")
@@ -123,8 +123,8 @@ def test_a_merge_touches_only_the_version_directories_of_its_results() -> None:
     assert find_problems(store) == []
 
 
-def test_a_version_directory_is_rendered_again_if_others_lend_it_other_pairs() -> None:
-    """Whatever the order of merges: the variance of a stack is learnt from others of its kind."""
+def test_version_directory_is_rendered_again_if_related_stacks_change_its_intervals() -> None:
+    """For any order of merging: the variance of a stack is estimated from others of its kind."""
     other = replace(STACK, torch="2.12.0")
     plans = [made(1), made(2, stack=other), made(3, mean_us=14.0, stack=other)]
     stores = [MemoryStore() for _ in range(3)]
@@ -143,7 +143,7 @@ def test_a_version_directory_is_rendered_again_if_others_lend_it_other_pairs() -
         assert head.content_hash == content_hash(load_state(store, head))
 
 
-def test_missing_shards_hold_a_merge_back_unless_they_are_allowed() -> None:
+def test_missing_shards_block_a_merge_unless_they_are_allowed() -> None:
     store = MemoryStore()
     late = MadeShard("late", MUL, is_committed=False)
     plan = MadePlan([MadeShard("shard-1", RECORDS, [answered(RECORDS, 1.0)]), late])
@@ -156,14 +156,14 @@ def test_missing_shards_hold_a_merge_back_unless_they_are_allowed() -> None:
     assert rows == {f"{PATH}/Add.csv": 4, f"{PATH}/Mul.csv": 1}  # an unmeasured case has a row
 
 
-def test_nothing_is_published_while_nothing_is_committed() -> None:
+def test_merge_without_committed_shards_publishes_nothing() -> None:
     store = MemoryStore()
     result = publish(store, MadePlan([MadeShard("s", MUL, is_committed=False)]), allow_missing=True)
     assert result.commit is None and find_head(store) is None
 
 
 @pytest.mark.thorough
-def test_a_second_stack_is_refused_and_shows_when_it_supersedes() -> None:
+def test_second_stack_is_refused_unless_it_supersedes_the_first() -> None:
     store = MemoryStore()
     publish(store, made())
     other = Stack(device=STACK.device, torch=STACK.torch, details=(("flags", "avx512"),))
@@ -180,7 +180,7 @@ def test_a_second_stack_is_refused_and_shows_when_it_supersedes() -> None:
     assert find_problems(store) == []
 
 
-def test_a_stack_that_was_superseded_does_not_stand_in_the_way_of_later_plans() -> None:
+def test_superseded_stack_does_not_block_later_plans() -> None:
     store = MemoryStore()
     other = replace(STACK, driver="25.1")
     publish(store, made(1), made(2, head_commit=1, stack=other), supersede_stack=True)
@@ -208,7 +208,7 @@ def test_measurements_of_another_runtime_are_refused(first: Runtime, then: Runti
         publish(store, made(2, runtime=then))
 
 
-def test_a_plan_that_is_not_there_is_named() -> None:
+def test_missing_plan_is_refused_by_name() -> None:
     with pytest.raises(BadInput, match=naming("'made'", "plan 7", "memory:")):
         merge_plans(MemoryStore(), [("made", 7)], guard=CREATE, author="test")
 
@@ -225,7 +225,7 @@ def test_a_failed_measurement_never_displaces_a_good_one() -> None:
     assert first == second
 
 
-def test_a_commit_whose_reply_was_lost_is_known_as_ours() -> None:
+def test_commit_with_a_lost_reply_is_recognised_by_its_writer() -> None:
     store = LostReplyStore(MemoryStore())
     result = publish(store, made())
     assert store.lost == 1
@@ -234,7 +234,7 @@ def test_a_commit_whose_reply_was_lost_is_known_as_ours() -> None:
 
 
 @pytest.mark.thorough
-def test_two_merges_at_once_lose_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_two_concurrent_merges_lose_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     plain = MemoryStore()
     publish(plain, made(1))
@@ -259,7 +259,7 @@ def test_two_merges_at_once_lose_nothing(caplog: pytest.LogCaptureFixture) -> No
     assert find_problems(plain) == []
 
 
-def test_a_lease_is_asked_for_before_the_commit_and_recorded() -> None:
+def test_lease_is_checked_before_the_commit_and_recorded() -> None:
     store = MemoryStore()
     write_campaign(store, made())
     with pytest.raises(OpmeterError, match=naming("lease", "commit 1")):
@@ -269,8 +269,8 @@ def test_a_lease_is_asked_for_before_the_commit_and_recorded() -> None:
     assert result.commit is not None and result.commit.guard == "lease"
 
 
-def test_a_single_writer_does_not_overwrite_a_commit_it_can_see() -> None:
-    """On a store that overwrites silently, the commit of another is looked for first."""
+def test_single_writer_does_not_overwrite_a_visible_commit() -> None:
+    """On a store that overwrites silently, a commit of another writer is searched first."""
 
     class Overwriting(MeetingStore):
         def __init__(self, store: Store):
@@ -299,7 +299,7 @@ def test_a_single_writer_does_not_overwrite_a_commit_it_can_see() -> None:
 
 
 @pytest.mark.thorough
-def test_the_hint_of_the_head_is_never_trusted() -> None:
+def test_head_is_found_despite_a_wrong_hint() -> None:
     store = MemoryStore()
     for number in (1, 2, 3):
         publish(store, made(number, mean_us=number, head_commit=number - 1))
@@ -314,7 +314,7 @@ def test_the_hint_of_the_head_is_never_trusted() -> None:
 
 
 def shown(store: Store) -> dict[str, tuple[str, str]]:
-    """Duration and state of the caches of each row of Add.csv, by its shapes."""
+    """Return duration and cache state of each row of Add.csv, by its shapes."""
     head = find_head(store)
     assert head is not None
     data = store.get(f"{keys.snapshot(head.snapshot)}{PATH}/Add.csv").decode()
@@ -334,7 +334,7 @@ def shown(store: Store) -> dict[str, tuple[str, str]]:
         pytest.param(made(2, mean_us=50.0, head_commit=1, cache="cold"), id="a later plan"),
     ],
 )
-def test_a_cold_campaign_blanks_nothing_that_is_warm(cold: MadePlan) -> None:
+def test_cold_campaign_replaces_no_warm_duration(cold: MadePlan) -> None:
     store, other = MemoryStore(), MemoryStore()
     warm = made(3, head_commit=0, campaign="warm")
     publish(store, warm)
@@ -349,7 +349,7 @@ def test_a_cold_campaign_blanks_nothing_that_is_warm(cold: MadePlan) -> None:
     assert find_head(store).content_hash == find_head(other).content_hash  # type: ignore[union-attr]
 
 
-def test_each_case_shows_warm_where_it_is_good_and_else_cold() -> None:
+def test_case_shows_its_cold_duration_if_the_warm_one_failed() -> None:
     store = MemoryStore()
     failed = {r.case_id: Tried(outcome=Outcome.OOM) for r in RECORDS[:2]}
     warm = MadeShard("warm", RECORDS[:3], [failed | answered(RECORDS[2:3], 10.0)])
@@ -367,7 +367,7 @@ def test_each_case_shows_warm_where_it_is_good_and_else_cold() -> None:
 
 
 @pytest.mark.thorough
-def test_a_stack_that_could_not_show_is_refused_though_it_shall_supersede() -> None:
+def test_superseding_stack_of_a_lower_rank_is_refused() -> None:
     store = MemoryStore()
     publish(store, made(1))
     publish(store, made(2, head_commit=1))
@@ -380,11 +380,11 @@ def test_a_stack_that_could_not_show_is_refused_though_it_shall_supersede() -> N
     higher = made(4, mean_us=99.0, head_commit=2, stack=other)
     assert publish(store, higher, supersede_stack=True).commit is not None
     assert "99.000000" in {us for us, _ in shown(store).values()}
-    # Said again where it is done: nothing is new, and nothing is refused.
+    # Repeated when it is superseded already: nothing is new, and nothing is refused.
     assert publish(store, higher, supersede_stack=True).commit is None
 
 
-def test_the_op_mapping_of_the_highest_plan_shows() -> None:
+def test_op_mapping_of_the_highest_plan_is_shown() -> None:
     store = MemoryStore()
     late = made(2, mean_us=50.0, head_commit=1, op_mapping="late: 1\n")
     publish(store, late)
@@ -397,8 +397,8 @@ def test_the_op_mapping_of_the_highest_plan_shows() -> None:
     assert store.get(f"{snapshot}{PATH}/op_mapping.yaml") == b"late: 1\n"
 
 
-def test_a_plan_that_measured_nothing_publishes_nothing_alone_or_beside_others() -> None:
-    """As `--retry-failed` makes one where nothing failed, and a shard whose cases are gone."""
+def test_plan_without_measurements_publishes_nothing() -> None:
+    """Like a plan of `--retry-failed` without failures, and a shard whose cases are gone."""
     empty = MadePlan([], number=2, op_mapping="late: 1\n")
     unmeasured = MadePlan([MadeShard("mul", MUL, [{}])], number=3)
     store = MemoryStore()
@@ -411,7 +411,7 @@ def test_a_plan_that_measured_nothing_publishes_nothing_alone_or_beside_others()
 
 @pytest.mark.thorough
 def test_plans_that_share_a_shard_give_the_same_database_in_any_order() -> None:
-    """A plan of other inputs may have shards of an older one, committed by then."""
+    """A plan of other inputs may have shards of an older one that are committed by then."""
     shard = MadeShard("shard-1", RECORDS, [answered(RECORDS, 10.0)])
     older, later = (
         made(),
@@ -431,8 +431,8 @@ def test_plans_that_share_a_shard_give_the_same_database_in_any_order() -> None:
 
 
 @pytest.mark.thorough
-def test_a_plan_whose_shards_all_came_with_a_later_one_makes_no_version() -> None:
-    """Its name alone would be new, and a merge that brings nothing stops."""
+def test_plan_whose_shards_were_merged_with_a_later_one_makes_no_version() -> None:
+    """Only its name would be new, and a merge without anything new stops."""
     older = made()
     later = made(2, shards=[replace(older.shards[0], is_committed=False)])
     store = MemoryStore()
@@ -448,7 +448,7 @@ def test_a_plan_whose_shards_all_came_with_a_later_one_makes_no_version() -> Non
 
 
 def substituting(number: int = 1, **tried: object) -> MadePlan:
-    """A plan of two cases, of which the first ran as something else."""
+    """Return a plan of two cases, the first of which ran as another kernel."""
     first, second = RECORDS[:2]
     session = {
         first.case_id: Tried(7.5, ran="AddAiCore", **tried),  # type: ignore[arg-type]
@@ -457,7 +457,7 @@ def substituting(number: int = 1, **tried: object) -> MadePlan:
     return MadePlan([MadeShard(f"shard-{number}", [first, second], [session])], number=number)
 
 
-def test_what_ran_in_place_of_a_case_is_a_case_of_its_own() -> None:
+def test_kernel_that_ran_in_place_of_a_case_is_a_separate_case() -> None:
     store = MemoryStore()
     result = publish(store, substituting())
     assert result.commit is not None and find_problems(store) == []
@@ -474,7 +474,7 @@ def test_what_ran_in_place_of_a_case_is_a_case_of_its_own() -> None:
     assert b"7.5" not in files[f"{PATH}/Add.csv"].data
 
 
-def test_another_state_that_ran_is_another_case_of_the_same_kernel() -> None:
+def test_another_op_state_that_ran_is_a_separate_case_of_the_kernel() -> None:
     store = MemoryStore()
     session = {RECORDS[0].case_id: Tried(7.5, ran="Add", state="static")}
     result = publish(store, MadePlan([MadeShard("shard", RECORDS[:1], [session])]))
@@ -484,7 +484,7 @@ def test_another_state_that_ran_is_another_case_of_the_same_kernel() -> None:
     assert shown[ran.case_id].mean_us == 7.5 and ran.case.op_state == "static"
 
 
-def test_the_tensors_that_were_recorded_are_those_of_its_case() -> None:
+def test_recorded_tensors_are_those_of_the_case() -> None:
     store = MemoryStore()
     session = {RECORDS[0].case_id: Tried(7.5, ran="Add", recorded=OF_SEVEN)}
     result = publish(store, MadePlan([MadeShard("shard", RECORDS[:1], [session])]))
@@ -497,7 +497,7 @@ def test_the_tensors_that_were_recorded_are_those_of_its_case() -> None:
     assert pulled.rows == 2 and b"7,64;7,64" in pulled.data
 
 
-def test_what_ran_on_the_ai_cpu_has_a_row_of_its_own() -> None:
+def test_case_that_ran_on_the_ai_cpu_has_a_separate_row() -> None:
     store = MemoryStore()
     session = {RECORDS[0].case_id: Tried(750.0, ran="Add", core="AI_CPU")}
     result = publish(store, MadePlan([MadeShard("shard", RECORDS[:1], [session])]))
@@ -508,7 +508,7 @@ def test_what_ran_on_the_ai_cpu_has_a_row_of_its_own() -> None:
     assert render(state)[f"{PATH}/Add.csv"].rows == 2 and find_problems(store) == []
 
 
-def test_of_two_measurements_of_a_kernel_that_ran_instead_the_later_plan_shows() -> None:
+def test_later_plan_precedes_for_a_kernel_that_ran_instead() -> None:
     store = MemoryStore()
     later = substituting(2)
     session = {RECORDS[0].case_id: Tried(6.0, ran="AddAiCore")}

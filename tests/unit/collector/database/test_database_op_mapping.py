@@ -1,4 +1,4 @@
-"""What an op_mapping.yaml may say, what it may not, and where a mistake is said to stand."""
+"""Valid and invalid contents of an op_mapping.yaml, and the reported line of an error."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_every_feature_of_the_schema_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("ends", ["\r\n", "\r"])
-def test_line_ends_and_a_byte_order_mark_are_no_mistake(ends: str) -> None:
+def test_line_ends_and_byte_order_mark_are_accepted(ends: str) -> None:
     check_op_mapping("\ufeff" + RICH.replace("\n", ends), path="rich.yaml")
 
 
@@ -61,7 +61,7 @@ def test_line_ends_and_a_byte_order_mark_are_no_mistake(ends: str) -> None:
         ("kernel_type: Add", "compute_subcategory: of_a_later_schema"),
     ],
 )
-def test_each_way_to_an_answer_is_accepted_alone(lines: tuple[str, ...]) -> None:
+def test_each_kind_of_mapping_is_accepted(lines: tuple[str, ...]) -> None:
     check_op_mapping(mapped(*lines), path="op_mapping.yaml")
 
 
@@ -135,7 +135,7 @@ def test_each_way_to_an_answer_is_accepted_alone(lines: tuple[str, ...]) -> None
         ),
     ],
 )
-def test_a_mistake_is_named_by_its_line(
+def test_invalid_mapping_is_refused_with_its_line(
     lines: tuple[str, ...], line: int, named: tuple[object, ...]
 ) -> None:
     message = refused(mapped(*lines))
@@ -161,7 +161,7 @@ def test_a_mistake_is_named_by_its_line(
         ("decomposer_options: {deep: [{kernel_type: a b}]}", "kernel_type: Add"),
     ],
 )
-def test_what_is_no_name_of_a_kernel_is_refused_wherever_it_stands(lines: tuple[str, ...]) -> None:
+def test_invalid_kernel_name_is_refused_anywhere(lines: tuple[str, ...]) -> None:
     assert refused(mapped(*lines)).startswith("op_mapping.yaml:3: aten.x.")
 
 
@@ -188,14 +188,14 @@ def test_what_is_no_name_of_a_kernel_is_refused_wherever_it_stands(lines: tuple[
         ("a: 1\nb: [{c: 1, c: 2}]\n", 2, ("key", "line 2")),
     ],
 )
-def test_what_is_no_mapping_of_operators_is_refused(
+def test_file_that_is_not_an_op_mapping_is_refused(
     text: str, line: int, named: tuple[object, ...]
 ) -> None:
     message = refused(text)
     assert message.startswith(f"op_mapping.yaml:{line}: ") and names(message, *named)
 
 
-def test_an_operator_that_stands_twice_is_refused() -> None:
+def test_operator_mapped_twice_is_refused() -> None:
     again = "  'aten.mm.default': {kernel_type: Add}\n\ntorch_npu_reference:"
     message = refused(RICH.replace("\ntorch_npu_reference:", again))
     first = RICH[: RICH.index('"aten.mm.default"')].count("\n") + 1
@@ -203,23 +203,23 @@ def test_an_operator_that_stands_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", ["2026-02-30", "!!bool 7", "!!int ''", "!!timestamp soon"])
-def test_a_value_that_no_loader_takes_is_refused(value: str) -> None:
+def test_unsafe_yaml_tag_is_refused(value: str) -> None:
     message = refused(f"a: {value}\n")
     assert message.startswith("op_mapping.yaml: ") and names(message, "tag")
 
 
 @pytest.mark.thorough
-def test_a_file_without_bottom_is_refused() -> None:
+def test_deeply_nested_file_is_refused() -> None:
     message = refused("a: " + "[" * 5000)
     assert message.startswith("op_mapping.yaml: ") and names(message, "nested")
 
 
-def test_a_name_that_would_break_the_line_is_quoted() -> None:
+def test_name_with_a_line_break_is_quoted() -> None:
     message = refused(mapped("notes: none", operator='"aten\\nx"'))
     assert message.startswith("op_mapping.yaml:3: 'aten\\nx': ") and names(message, "kernel_type")
 
 
-def test_what_a_merge_key_brings_counts_and_what_stands_beside_it_counts_more() -> None:
+def test_merge_key_supplies_values_that_explicit_keys_override() -> None:
     base = "base: &base {kernel_type: Add, query_mode: elementwise}\noperator_mappings:\n"
     check_op_mapping(f"{base}  aten.x: {{<<: *base}}\n", path="op_mapping.yaml")
     counted = "  aten.x: {<<: *base, query_mode: moe_fused, tc_input_count: 2}\n"
@@ -228,7 +228,7 @@ def test_what_a_merge_key_brings_counts_and_what_stands_beside_it_counts_more() 
     assert names(message, COUNT, "query_mode", "elementwise")
 
 
-def test_a_value_that_holds_itself_ends() -> None:
+def test_self_referencing_value_is_accepted() -> None:
     check_op_mapping(mapped("kernel_type: Add", "more: &more [*more]"), path="op_mapping.yaml")
 
 
@@ -236,7 +236,7 @@ def test_a_value_that_holds_itself_ends() -> None:
 @settings(max_examples=100)
 @given(at=st.integers(0, len(RICH)), length=st.integers(0, 40), put=st.text(max_size=5))
 def test_a_damaged_file_is_accepted_or_refused_in_one_line(at: int, length: int, put: str) -> None:
-    """Whatever is cut out or put in: no other error, and what is accepted is what loads."""
+    """For anything cut out or inserted: no other error, and accepted text can be loaded."""
     text = RICH[:at] + put + RICH[at + length :]
     try:
         check_op_mapping(text, path="op_mapping.yaml")
@@ -247,6 +247,6 @@ def test_a_damaged_file_is_accepted_or_refused_in_one_line(at: int, length: int,
         assert all(isinstance(entry, dict) for entry in loaded.values())
 
 
-def test_the_kernels_that_count_as_free_are_named():
+def test_kernels_that_count_as_free_are_listed():
     text = Path("tests/fixtures/op_mapping/rich.yaml").read_text()
     assert zero_cost_kernels(text) == {"MemSet"}

@@ -1,4 +1,4 @@
-"""Crafted Parquet tables end in a line that names their key, before they expand."""
+"""Malicious Parquet tables are refused in a line with their key, before they are expanded."""
 
 import io
 import resource
@@ -55,7 +55,7 @@ def test_table_that_expands_is_refused_without_expanding(monkeypatch):
             assert after - before < 20 * KIB, name  # in KiB
 
 
-def test_table_of_other_types_is_refused():
+def test_table_with_other_types_is_refused():
     for column in (
         pa.array([{"a": 1}]),
         pa.array([[1]]),
@@ -70,7 +70,7 @@ def test_table_of_other_types_is_refused():
         assert refused.value.path == "db/x"
 
 
-def test_table_that_is_cut_off_or_none_is_refused():
+def test_truncated_table_is_refused():
     data = written(pa.table({"case": ["a", "b"]}))
     for bad in (b"", b"PAR1", data[:-1], data[:40] + bytes(8) + data[48:], data[::-1]):
         with pytest.raises(DamagedObject):

@@ -1,4 +1,4 @@
-"""What no device can have done is kept and counted, and never shown."""
+"""Impossible durations are stored and counted, and never shown."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def publish(store: MemoryStore, *plans: MadePlan):
 
 
 @pytest.mark.parametrize(("mean_us", "gate"), [(0.001, "floor"), (1e9, "limit")])
-def test_a_duration_that_cannot_be_is_kept_with_its_reason_and_not_shown(mean_us, gate):
+def test_implausible_duration_is_stored_with_its_reason_and_not_shown(mean_us, gate):
     state = publish(MemoryStore(), plan_of(Tried(mean_us)))
     rows = {row["case"]: row for row in state.measurements.to_pylist()}
     assert rows[PRODUCT.case_id]["outcome"] == Outcome.IMPLAUSIBLE
@@ -71,13 +71,13 @@ def test_a_duration_that_cannot_be_is_kept_with_its_reason_and_not_shown(mean_us
 @pytest.mark.parametrize(
     ("worked_us", "accepted", "outcome"),
     [
-        (1_126.0, 30, Outcome.OK),  # 1.25 times as long, and a microsecond, may be another clock
+        (1_126.0, 30, Outcome.OK),  # 1.25 times as long, plus a microsecond, may be another clock
         (1_126.5, 30, Outcome.IMPLAUSIBLE),
-        (9e5, 30, Outcome.IMPLAUSIBLE),  # ms for us, where the floor sees nothing
-        (9e5, 29, Outcome.OK),  # the thirtieth may have worked so long, and is not in the mean
+        (9e5, 30, Outcome.IMPLAUSIBLE),  # ms instead of us, where the lower bound detects nothing
+        (9e5, 29, Outcome.OK),  # the thirtieth may have taken so long, and is not in the mean
     ],
 )
-def test_cores_that_worked_longer_than_the_launches_took(name, worked_us, accepted, outcome):
+def test_core_time_above_the_duration_is_implausible(name, worked_us, accepted, outcome):
     counters = (("aiv_vec_ratio", 0.5), (name, worked_us))
     tried = Tried(900.0, counters=counters, n_observed=30, n_accepted=accepted)
     device = replace(STACK, device="ATLAS_800_A3_752T_128G_DIE")
@@ -92,7 +92,7 @@ def test_cores_that_worked_longer_than_the_launches_took(name, worked_us, accept
 
 
 @pytest.mark.thorough
-def test_it_displaces_nothing_good_whatever_its_rank():
+def test_implausible_duration_replaces_no_good_one_of_any_rank():
     good, bad = plan_of(Tried(9e5)), plan_of(Tried(0.001), number=2)
     orders = []
     for first, second in ((good, bad), (bad, good)):
@@ -103,14 +103,14 @@ def test_it_displaces_nothing_good_whatever_its_rank():
     assert case_results(orders[0], PATH)[PRODUCT.case_id].mean_us == 9e5
 
 
-def test_a_merge_of_it_again_makes_no_commit():
+def test_second_merge_of_an_implausible_duration_makes_no_commit():
     store = MemoryStore()
     publish(store, plan_of(Tried(0.001)))
     again = merge_plans(store, [("made", 1)], guard=CREATE, author="test")
     assert again.commit is None
 
 
-def test_a_kernel_that_ran_instead_is_asked_too_and_is_no_case_of_its_own():
+def test_plausibility_is_checked_for_the_kernel_that_ran_instead():
     ran = as_ran(PRODUCT, "MatMulV3", "dynamic", "AI_VECTOR_CORE")
     state = publish(MemoryStore(), plan_of(Tried(0.001, ran="MatMulV3")))
     (filed,) = (r for r in state.measurements.to_pylist() if r["case"] == ran.case_id)
@@ -118,8 +118,8 @@ def test_a_kernel_that_ran_instead_is_asked_too_and_is_no_case_of_its_own():
     assert f"{PATH}/MatMulV3.csv" not in render(state)
 
 
-def test_the_device_decides():
-    """What a cpu of two threads cannot do, a device that nobody knows may."""
+def test_lower_bound_depends_on_the_device():
+    """A duration impossible for a cpu of two threads is possible for an unknown device."""
     tried = Tried(5_000.0)
     known = replace(STACK, details=(("flags", "avx2"), ("threads", "2")))
     slow, fast = (replace(plan_of(tried), stack=s) for s in (known, replace(STACK, device="X")))
@@ -134,7 +134,7 @@ def test_the_device_decides():
 @pytest.mark.thorough
 @given(st.lists(st.sampled_from(["0.001", "1.9", "5000.0", "9e5", "7e7", "nan", "-1.0", ""])))
 @settings(max_examples=30, deadline=None)
-def test_what_a_floor_is_at_most_changes_no_verdict(means):
+def test_checking_only_candidates_below_the_largest_lower_bound_changes_no_verdict(means):
     records, made = [PRODUCT, ADD], plan_of_made(plan_of(Tried(2.0)))
     columns = {
         "case": [records[at % 2].case_id if at % 3 else "unknown" for at in range(len(means))],
@@ -154,7 +154,7 @@ def test_what_a_floor_is_at_most_changes_no_verdict(means):
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "0.0", "-2.0", "1.0,9.0,0.5", ""])
-def test_a_part_with_numbers_that_are_no_timing_is_named(text):
+def test_part_with_numbers_that_are_not_a_timing_is_refused(text):
     store = MemoryStore()
     write_campaign(store, plan_of(Tried(9e5)))
     key = keys.part("made", "shard-1", "attempt-1", 0)

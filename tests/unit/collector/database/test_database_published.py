@@ -1,4 +1,4 @@
-"""What is read of a database by who may not hold it: the same answers, from less."""
+"""Reading a database without its whole state: the same results, from fewer files."""
 
 import io
 import random
@@ -51,7 +51,8 @@ def merged(store: Store, made: MadePlan) -> Commit:
 def random_plan(
     chance: random.Random, number: int, records: Sequence[CaseRecord] = RECORDS
 ) -> MadePlan:
-    """Some cases, some of them answered, by any cache state, now and then on another stack."""
+    """Return a plan with some results of some cases, in any cache state, sometimes on another
+    stack."""
     chosen = chance.sample(records, 4)
     session = {
         record.case_id: chance.choice(
@@ -70,7 +71,7 @@ def random_plan(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
-def test_the_head_answers_as_the_whole_state_does(seed: int) -> None:
+def test_results_read_from_the_head_equal_those_of_the_whole_state(seed: int) -> None:
     chance = random.Random(seed)
     store = MemoryStore()
     for number in range(1, 5):
@@ -88,7 +89,7 @@ def test_the_head_answers_as_the_whole_state_does(seed: int) -> None:
         assert HeldShards(store, campaign).at(head) == own
 
 
-def test_an_empty_database_answers_nothing() -> None:
+def test_empty_database_has_no_results() -> None:
     store = MemoryStore()
     published = Published.of(store, None)
     assert published.versions == {} and not published.shows(STACK)
@@ -111,7 +112,7 @@ def test_held_shards_read_no_measurements() -> None:
     assert sorted(key.split("/")[1] for key in read) == ["snapshots", "versions"]
 
 
-def test_a_campaign_that_was_never_merged_is_answered_from_the_manifest_alone() -> None:
+def test_campaign_without_merges_is_found_from_the_manifest_alone() -> None:
     store = CountingStore(MemoryStore())
     head = merged(store, MadePlan([MadeShard("s", RECORDS[:1], [answered(RECORDS[:1], 5.0)])]))
     store.calls.clear()
@@ -119,7 +120,7 @@ def test_a_campaign_that_was_never_merged_is_answered_from_the_manifest_alone() 
     assert [key for _, key in store.calls] == [keys.snapshot_manifest(head.snapshot)]
 
 
-def test_a_file_that_was_changed_is_refused() -> None:
+def test_changed_file_is_refused() -> None:
     store = MemoryStore()
     head = merged(store, MadePlan([MadeShard("s", RECORDS[:1], [answered(RECORDS[:1], 5.0)])]))
     [key] = [info.key for info in store.list(f"{keys.MEASUREMENTS}device=")]
@@ -128,7 +129,7 @@ def test_a_file_that_was_changed_is_refused() -> None:
         Published.of(store, head).case_results(PATH, [RECORDS[0].case_id])
 
 
-def test_the_intervals_of_the_head_are_those_of_the_state():
+def test_intervals_of_the_head_are_those_of_the_state():
     store, records, twice = MemoryStore(), RECORDS[:5], RECORDS[:3]
     merged(store, MadePlan([MadeShard("s1", records, [answered(records, 7.0)])]))
     head = merged(store, MadePlan([MadeShard("s2", twice, [answered(twice, 7.1)])], number=2))
@@ -160,7 +161,7 @@ def test_the_intervals_of_the_head_are_those_of_the_state():
         ("stack_low_us", None),
     ],
 )
-def test_a_table_of_impossible_intervals_is_damage(column, values):
+def test_table_of_impossible_intervals_is_damage(column, values):
     store = MemoryStore()
     head = merged(store, MadePlan([MadeShard("s1", RECORDS[:1], [answered(RECORDS[:1], 7.0)])]))
     key = shown_key(store, head)

@@ -1,4 +1,5 @@
-"""A pulled snapshot is a folder that consumers read by name, and that never replaces their work."""
+"""A pulled snapshot is a folder that consumers read by name; a pull never replaces files of
+users."""
 
 import os
 from collections.abc import Callable
@@ -44,7 +45,8 @@ RECORDS = [
 
 
 def database(op_mapping: str | None = "a: 1\n") -> tuple[MemoryStore, Commit]:
-    """Two good Adds, a failed one, and a Gelu whose inputs nobody knows; Adds also taken cold."""
+    """Return two good Adds, a failed one, and a Gelu with unknown inputs; Adds also measured
+    cold."""
     store = MemoryStore()
     tried = answered(RECORDS[:2], 5.0) | {r.case_id: Tried() for r in RECORDS[2:]}
     write_campaign(store, MadePlan([MadeShard("s", RECORDS, [tried])], op_mapping=op_mapping))
@@ -75,7 +77,7 @@ def test_a_pulled_tree_is_read_by_name_with_quotes_kept_inside_shapes(tmp_path: 
     assert (tmp_path / "tree" / PATH / "op_mapping.yaml").read_text() == "a: 1\n"
 
 
-def test_a_row_says_whose_kernel_answered_and_what_was_assumed(tmp_path: Path) -> None:
+def test_row_has_the_library_of_its_kernel_and_the_assumptions(tmp_path: Path) -> None:
     records = [add_record(1), add_record(2)]
     told = Tried(5.0, library=Library.VLLM_ASCEND, assumes="rows all over the table")
     tried = dict(zip((r.case_id for r in records), (told, Tried(6.0)), strict=True))
@@ -91,7 +93,7 @@ def test_a_row_says_whose_kernel_answered_and_what_was_assumed(tmp_path: Path) -
     assert [r.case_id for r in read_tree(tmp_path / PATH).records] == [r.case_id for r in records]
 
 
-def test_a_case_of_unknown_inputs_has_a_row_where_consumers_do_not_look(tmp_path: Path) -> None:
+def test_case_of_unknown_inputs_is_in_a_separate_folder(tmp_path: Path) -> None:
     store, head = database()
     pull_version(store, head, tmp_path)
     assert not (tmp_path / PATH / "Gelu.csv").exists()
@@ -108,7 +110,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize("kept", [{}, {"prune_empty": True}, {"cache": "warm"}])
-def test_a_consumer_reads_the_rows_beside_one_whose_inputs_are_unknown(
+def test_consumer_reads_a_file_next_to_rows_of_unknown_inputs(
     tmp_path: Path, kept: dict[str, Any]
 ) -> None:
     records = [add_record(1), *UNREADABLE, add_record(2)]
@@ -126,7 +128,7 @@ def test_a_consumer_reads_the_rows_beside_one_whose_inputs_are_unknown(
     assert ids == {r.case_id for r in records}
 
 
-def test_cells_of_any_text_come_through_a_campaign_as_its_source_wrote_them(tmp_path: Path) -> None:
+def test_cells_of_any_text_are_pulled_unchanged(tmp_path: Path) -> None:
     told = {"Runtime x": "a\rb", "Notes": 'l\r\n"2" \u2028, ', "Long": "x" * 200_000}
     record = replace(add_record(1), extra=told)
     store = MemoryStore()
@@ -142,26 +144,26 @@ def test_cells_of_any_text_come_through_a_campaign_as_its_source_wrote_them(tmp_
     assert {name: row[name] for name in told} == {name: seen[name] for name in told} == told
 
 
-def test_a_missing_op_mapping_is_told(tmp_path: Path) -> None:
+def test_missing_op_mapping_is_reported(tmp_path: Path) -> None:
     store, head = database(op_mapping=None)
     assert pull_version(store, head, tmp_path).without_mapping == (PATH,)
 
 
-def test_empty_durations_can_be_left_out(tmp_path: Path) -> None:
+def test_rows_without_a_duration_can_be_excluded(tmp_path: Path) -> None:
     store, head = database()
     pulled = pull_version(store, head, tmp_path, prune_empty=True)
     assert pulled.rows == 2
     assert read(tmp_path, "Add")["Average Duration(us)"].tolist() == [5.0, 6.0]
 
 
-def test_the_other_cache_state_can_be_shown(tmp_path: Path) -> None:
+def test_cold_durations_can_be_pulled(tmp_path: Path) -> None:
     store, head = database()
     pull_version(store, head, tmp_path, cache="cold")
     durations = read(tmp_path, "Add")["Average Duration(us)"]
     assert durations[0] == 77.0 and durations.isna().tolist() == [False, True, True]
 
 
-def test_a_pull_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+def test_pull_replaces_an_earlier_pull(tmp_path: Path) -> None:
     store, head = database()
     target = tmp_path / "tree"
     pull_version(store, head, target, prune_empty=True)
@@ -171,7 +173,7 @@ def test_a_pull_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mine.txt", f"{PATH}/Mul.csv", f"{PATH}/Add.csv"])
-def test_what_somebody_put_into_a_pulled_folder_is_kept(tmp_path: Path, name: str) -> None:
+def test_users_file_in_a_pulled_folder_is_kept(tmp_path: Path, name: str) -> None:
     store, head = database()
     pull_version(store, head, tmp_path)
     (tmp_path / name).write_text("mine")
@@ -180,7 +182,7 @@ def test_what_somebody_put_into_a_pulled_folder_is_kept(tmp_path: Path, name: st
     assert (tmp_path / name).read_text() == "mine"
 
 
-def test_a_link_to_the_folder_stays_and_its_folder_is_written(tmp_path: Path) -> None:
+def test_symlink_to_the_folder_is_kept_and_its_target_is_written(tmp_path: Path) -> None:
     store, head = database()
     real, link = tmp_path / "elsewhere" / "real", tmp_path / "link"
     link.symlink_to(real)  # which does not exist yet
@@ -225,7 +227,7 @@ def test_links_folders_and_special_files_in_a_pulled_folder_are_kept(tmp_path: P
     assert (mine / "notes").read_text() == "mine"
 
 
-def test_what_a_user_adds_during_a_pull_is_kept(tmp_path: Path) -> None:
+def test_file_added_during_a_pull_is_kept(tmp_path: Path) -> None:
     store, head = database()
     pull_version(store, head, tmp_path)
 
@@ -239,7 +241,7 @@ def test_what_a_user_adds_during_a_pull_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == "mine" and (tmp_path / MARKER).exists()
 
 
-def test_a_folder_that_no_pull_made_is_refused(tmp_path: Path) -> None:
+def test_folder_that_was_not_pulled_is_refused(tmp_path: Path) -> None:
     store, head = database()
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(BadInput, match=naming(f"{tmp_path}:")):
@@ -249,7 +251,7 @@ def test_a_folder_that_no_pull_made_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
-def test_a_damaged_snapshot_leaves_the_earlier_pull_untouched(tmp_path: Path) -> None:
+def test_damaged_snapshot_leaves_the_earlier_pull_unchanged(tmp_path: Path) -> None:
     store, head = database()
     pull_version(store, head, tmp_path)
     key = keys.snapshot(head.snapshot) + f"{PATH}/Add.csv"
@@ -261,9 +263,7 @@ def test_a_damaged_snapshot_leaves_the_earlier_pull_untouched(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("marker", [b"", b"{}", b"[" * 100_000, b'{"runtime": "banana"}'])
-def test_a_marker_that_cannot_be_read_is_not_taken_for_that_of_a_real_runtime(
-    tmp_path: Path, marker: bytes
-) -> None:
+def test_unreadable_marker_is_refused(tmp_path: Path, marker: bytes) -> None:
     version = tmp_path / "device" / "vllm_ascend" / "v"
     version.mkdir(parents=True)
     check_is_real(version)

@@ -1,4 +1,4 @@
-"""What answers a case, what changed between two states, and what shows in a row."""
+"""The result of a case, the changes between two states, and the cells of a row."""
 
 import csv
 import io
@@ -49,7 +49,7 @@ def rows(state: State, kernel: str = "Add") -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(data, newline="")))
 
 
-def test_a_good_answer_stands_before_a_later_failure_and_a_failure_is_an_answer() -> None:
+def test_good_result_precedes_a_later_failure_and_failures_are_results() -> None:
     first = plan(1, [ONE, TWO], answered([ONE], 5.0) | {TWO.case_id: Tried(outcome=Outcome.OOM)})
     later = plan(2, [ONE], {ONE.case_id: Tried(outcome=Outcome.HUNG)})
     assert case_results(state_of(first, later), PATH) == {
@@ -59,7 +59,7 @@ def test_a_good_answer_stands_before_a_later_failure_and_a_failure_is_an_answer(
     assert case_results(state_of(first), "another/vllm_ascend/version") == {}
 
 
-def test_answers_are_warm_or_cold_unless_one_is_asked_for() -> None:
+def test_results_are_warm_or_cold_unless_one_is_requested() -> None:
     state = state_of(
         plan(1, [ONE], answered([ONE], 5.0)),
         plan(2, [TWO], answered([TWO], 9.0), cache="cold"),
@@ -69,7 +69,7 @@ def test_answers_are_warm_or_cold_unless_one_is_asked_for() -> None:
     assert case_results(state, PATH, cache="cold")[TWO.case_id].mean_us == 9.0
 
 
-def test_shards_of_one_id_are_told_apart_by_their_campaign() -> None:
+def test_shards_with_equal_ids_are_distinguished_by_their_campaign() -> None:
     shard = MadeShard("twin", [ONE, TWO], [answered([ONE, TWO], 5.0)])
     state = state_of(MadePlan([shard]), MadePlan([MadeShard("own", [TWO], [{}])], number=2))
     assert held_shards(state) == {("made", "twin")}
@@ -83,7 +83,7 @@ def changes_between(before: State, after: State) -> DirectoryChanges:
     return directory_changes(*shown)
 
 
-def test_a_diff_lists_what_came_went_and_changed() -> None:
+def test_diff_lists_added_removed_and_changed_cases() -> None:
     before = state_of(plan(1, [ONE, TWO], answered([ONE, TWO], 5.0)))
     after = state_of(plan(2, [ONE, THREE], answered([ONE, THREE], 500.0)))
     changes = {change.case_id: change for change in changes_between(before, after).cases}
@@ -98,7 +98,7 @@ def test_a_diff_lists_what_came_went_and_changed() -> None:
     assert changes_between(after, after).cases == ()
 
 
-def test_another_spelling_alone_is_no_change() -> None:
+def test_another_spelling_alone_is_not_a_change() -> None:
     spelled = add_record(1, core="MIX_AIC")
     before = state_of(plan(1, [ONE], answered([ONE], 5.0)))
     after = before.join(state_of(plan(2, [spelled], answered([spelled], 5.0))))
@@ -106,7 +106,7 @@ def test_another_spelling_alone_is_no_change() -> None:
     assert changes_between(before, after).cases == ()
 
 
-def test_counters_and_further_columns_stand_in_a_row_and_a_trees_own_numbers_do_not() -> None:
+def test_row_has_counters_and_extra_columns_but_no_durations_of_its_source() -> None:
     extra = {"Average Duration(us)": "1.5", "MicroBench aiv_time(us)": "1.5", "EP Size": "8"}
     record = record_of_shapes("Add", "4;4", "4", extra={**extra, "Runtime sparse_mode": "0"})
     tried = {record.case_id: Tried(7.0, counters=(("aiv_time(us)", 3.0), ("new_counter", 0.5)))}
@@ -119,17 +119,17 @@ def test_counters_and_further_columns_stand_in_a_row_and_a_trees_own_numbers_do_
     assert unmeasured["Average Duration(us)"] == unmeasured["MicroBench aiv_time(us)"] == ""
 
 
-def test_what_a_profile_of_the_versions_stack_says_shows_whatever_other_sources_are() -> None:
+def test_profile_statistics_of_the_versions_stack_are_shown() -> None:
     profile = ProfileStatistics(3, 2.5, 2.0, 0.1, (("aiv_time(us)", 1.25),))
     own = record_of_shapes("Add", "4;4", "4", profile=profile)
-    foreign = record_of_shapes("Add", "5;5", "5")  # as a planner leaves it, without its numbers
+    foreign = record_of_shapes("Add", "5;5", "5")  # as a planner leaves it, without its durations
     made = plan(1, [own, foreign], answered([own, foreign], 5.0))
     names = ("Profiling Average Duration(us)", "Profiling Average aiv_time(us)")
     shown = [[row[name] for name in names] for row in rows(state_of(made))]
     assert shown == [["2.500000", "1.250000"], ["", ""]]
 
 
-def test_a_profile_shows_only_while_the_version_has_its_stack() -> None:
+def test_profile_statistics_of_a_superseded_stack_are_not_shown() -> None:
     profile = ProfileStatistics(3, 2.5, 2.0, 0.1)
     record = record_of_shapes("Add", "4;4", "4", profile=profile)
     first = plan(1, [record], answered([record], 5.0))

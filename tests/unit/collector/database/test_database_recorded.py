@@ -1,4 +1,4 @@
-"""One set of parts shows the same bytes, to the last, until somebody says that it does not."""
+"""The rendered bytes of one set of parts are fixed until a change is declared."""
 
 from dataclasses import replace
 
@@ -21,9 +21,9 @@ from tests.unit.collector.database.campaign_maker import (
 
 pytestmark = pytest.mark.fast
 
-# The version of the view, and the content hash of the plans below. Where this fails, a change has
-# moved published bytes: raise VIEW_VERSION if it was meant to, and record the new hash. A change of
-# the format of a plan moves the hash of each plan, which is in every measurement, and nothing else.
+# The version of the view, and the content hash of the plans below. If this fails, a change has
+# published bytes changed: raise VIEW_VERSION if intended, and record the new hash. A change of
+# the format of a plan changes only the hash of each plan, which is in every measurement.
 RECORDED = (5, "6aec52b197a71c556d3aaff627ec06b008ca8e65e3b993fc1ed5b8cbca09ea2c")
 
 NPU = Stack(device="ATLAS_800_A3_752T_128G_DIE", cann="8.5.2", torch="2.10.0", torch_npu="2.10.0")
@@ -31,7 +31,7 @@ KERNELS = ("Add", "Mul", "Nobody")
 
 
 def _tried(at: int, session: int) -> Tried:
-    """Of every kind of answer some, by the numbers alone."""
+    """Return results of every kind, depending on the numbers alone."""
     if at % 11 == 3:
         return Tried(outcome=(Outcome.FAILED, Outcome.OOM, Outcome.HUNG)[at % 3])
     mean_us = (1.7 + at) * (1 + 0.01 * ((at * 7 + session * 5) % 9))
@@ -57,7 +57,7 @@ def _plan(number: int, stack: Stack, node: str, cases: range) -> MadePlan:
 
 
 @pytest.mark.thorough
-def test_what_a_version_of_the_view_shows_stays_as_it_is() -> None:
+def test_view_of_a_recorded_database_has_a_fixed_hash() -> None:
     store = MemoryStore()
     cpu = Stack(device="CPU_test_2t", torch="2.13.0+cpu", details=(("flags", "avx2"),))
     plans = [
@@ -72,4 +72,4 @@ def test_what_a_version_of_the_view_shows_stays_as_it_is() -> None:
         commit = merge_plans(store, [plan.name], guard=CREATE, author="test").commit
     assert commit is not None
     shown = (VIEW_VERSION, read_manifest(store, commit).content_hash)
-    assert shown == RECORDED, "if it was meant, raise VIEW_VERSION of view.py, and write this down"
+    assert shown == RECORDED, "if it was intended, raise VIEW_VERSION of view.py, and record this"

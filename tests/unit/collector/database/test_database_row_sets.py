@@ -13,7 +13,7 @@ def table(*rows: tuple[str, float | None]) -> pa.Table:
     return pa.table({"name": pa.array(names, pa.string()), "us": pa.array(values, pa.float64())})
 
 
-def test_rows_that_one_table_has_alone_are_found_on_both_sides() -> None:
+def test_rows_of_only_one_table_are_found_on_both_sides() -> None:
     one, other = table(("a", 1.0), ("b", None)), table(("b", 2.0), ("a", 1.0), ("c", None))
     assert differing(one, other).to_pylist() == [
         {"name": "b", "us": None},
@@ -24,14 +24,14 @@ def test_rows_that_one_table_has_alone_are_found_on_both_sides() -> None:
     assert differing(table(), one).to_pylist() == one.to_pylist()
 
 
-def test_rows_are_told_apart_wherever_a_cell_ends() -> None:
+def test_rows_are_distinguished_by_cell_boundaries() -> None:
     texts = pa.table({"one": ["a 1", "a"], "other": ["b", "1 b"]})
     assert len(set(identities(texts, texts.column_names).to_pylist())) == 2
     first = identities(texts.slice(0, 1), texts.column_names)
     assert is_among(texts, texts.column_names, first).to_pylist() == [True, False]
 
 
-def test_each_pair_that_two_columns_say_is_there_once() -> None:
+def test_distinct_pairs_of_two_columns_are_listed_once() -> None:
     shards = pa.table({"campaign": ["x", "y", "x"], "shard": ["1", "1", "1"], "n": [1, 2, 3]})
     assert distinct(shards, ("campaign", "shard")) == {("x", "1"), ("y", "1")}
     assert distinct(shards.slice(0, 0), ("campaign", "shard")) == frozenset()

@@ -1,5 +1,5 @@
-"""Numbers of a fake runtime are never taken for a device's: it is one of two words, part of the
-stack and of every id."""
+"""Durations of a fake runtime are never mistaken for those of a device: the runtime has two values,
+and is part of the stack and of every id."""
 
 import json
 
@@ -42,7 +42,7 @@ def published(store: MemoryStore) -> Commit:
     return read_commit(store, 1)
 
 
-def test_a_fake_stack_is_another_one_and_says_so_in_its_plan(store):
+def test_fake_runtime_is_recorded_in_plan_and_commit(store):
     plan = plan_from_json(store.get(keys.plan("made", 1)))
     assert plan.stack.runtime is Runtime.FAKE
     assert published(store).runtime is Runtime.FAKE
@@ -57,7 +57,7 @@ def test_rows_edited_to_another_runtime_are_refused(store, runtime):
 
 
 @pytest.mark.parametrize("runtime", ["none", "banana", "", None, 1, ["real"]])
-def test_a_commit_or_a_manifest_of_no_runtime_is_refused(store, runtime):
+def test_commit_or_manifest_without_a_runtime_is_refused(store, runtime):
     commit = published(store)
     told = json.loads(commit_to_json(commit)) | {"runtime": runtime}
     with pytest.raises(BadInput, match="db/commits/1"):
@@ -68,7 +68,7 @@ def test_a_commit_or_a_manifest_of_no_runtime_is_refused(store, runtime):
         manifest_from_json(json.dumps(told).encode(), key=key)
 
 
-def test_a_plan_for_a_stack_of_no_runtime_is_refused(store):
+def test_plan_with_an_unknown_runtime_is_refused(store):
     key = keys.plan("made", 1)
     edited = store.get(key).replace(b'"runtime": "fake"', b'"runtime": "banana"')
     with pytest.raises(BadInput, match=f"{key}.*banana"):

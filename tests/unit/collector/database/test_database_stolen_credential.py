@@ -1,4 +1,4 @@
-"""What a worker's credential can do to the database (docs/reference/rights.md): it writes below
+"""The rights of a worker's credential in the database (docs/reference/rights.md): it writes below
 `attempts/`, and creates objects in `committed/`."""
 
 from dataclasses import replace
@@ -45,7 +45,7 @@ def shown(store: MemoryStore) -> dict[str, float | None]:
 
 
 def forge(store: MemoryStore, plan: Plan, made: MadePlan = MADE) -> None:
-    """Commit the open shard, with rows that nothing has measured."""
+    """Commit the open shard, with unmeasured rows."""
     commit_shard(store, replace(made, attempt="forged"), plan, SHARDS[1])
 
 
@@ -55,11 +55,11 @@ def rewrite(store: MemoryStore, key: str) -> None:
     store.put(key, forged)
 
 
-def test_it_can_commit_forged_rows_of_an_open_shard_of_the_plan_and_its_stack() -> None:
+def test_stolen_credential_can_commit_forged_rows_of_open_shards_only() -> None:
     store = MemoryStore()
     plan = write_campaign(store, MADE)
     forge(store, plan)
-    assert merged(store).damaged == ()  # nothing shows that they are forged
+    assert merged(store).damaged == ()  # the forgery cannot be detected
     assert shown(store) == {FIRST.case_id: TRUE_US, SECOND.case_id: FORGED_US}
     other = replace(MADE, stack=replace(MADE.stack, details=(("flags", "avx512f"),)))
     store = MemoryStore()
@@ -68,7 +68,7 @@ def test_it_can_commit_forged_rows_of_an_open_shard_of_the_plan_and_its_stack() 
     assert shown(store) == {FIRST.case_id: TRUE_US}
 
 
-def test_a_part_that_it_changes_after_the_commit_is_damage() -> None:
+def test_part_changed_by_a_stolen_credential_after_the_commit_is_damage() -> None:
     store = MemoryStore()
     write_campaign(store, MADE)
     rewrite(store, PART)
@@ -77,7 +77,7 @@ def test_a_part_that_it_changes_after_the_commit_is_damage() -> None:
     assert FORGED_US not in shown(store).values()
 
 
-def test_what_is_published_stays_and_a_verification_finds_what_it_changed() -> None:
+def test_published_rows_are_unchanged_and_verify_reports_the_changed_part() -> None:
     store = MemoryStore()
     write_campaign(store, MADE)
     merged(store)

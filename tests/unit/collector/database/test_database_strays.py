@@ -1,4 +1,4 @@
-"""Objects that nobody wrote for the database are told apart from what it lost, and harm nothing."""
+"""Foreign objects are distinguished from objects that the database lost, and harm nothing."""
 
 from functools import partial
 
@@ -63,7 +63,7 @@ OURS = [
 
 
 @pytest.mark.parametrize("key", OURS)
-def test_every_key_that_is_written_is_ours(key: str) -> None:
+def test_every_written_key_is_recognised(key: str) -> None:
     assert keys.is_ours(key)
     for stray in (f"{key}~", f"{key}.bak", f"{key}/x", f"x/{key}", f"{key}\n"):
         assert not keys.is_ours(stray) or "/snapshots/" in stray
@@ -83,7 +83,7 @@ STRAYS = [
 
 
 @pytest.mark.thorough
-def test_strays_are_listed_and_harm_nothing(store: MemoryStore) -> None:
+def test_strays_are_listed_and_change_nothing(store: MemoryStore) -> None:
     assert find_strays(store) == []
     for key in STRAYS:
         store.put(key, b"mine")
@@ -94,7 +94,7 @@ def test_strays_are_listed_and_harm_nothing(store: MemoryStore) -> None:
     assert find_problems(store) == [] and {stray.key for stray in find_strays(store)} == set(STRAYS)
 
 
-def test_what_no_version_names_is_listed(store: MemoryStore) -> None:
+def test_object_that_no_version_names_is_listed(store: MemoryStore) -> None:
     kept = {info.key: store.get(info.key) for info in store.list("db/")}
     publish(store, 2)
     head = read_commit(store, 2)
@@ -116,14 +116,14 @@ def test_empty_objects_are_listed(store: MemoryStore) -> None:
     assert stray.key == keys.nodes("made") and names(stray.reason, "empty")
 
 
-def test_nothing_is_called_unnamed_where_a_version_cannot_be_read(store: MemoryStore) -> None:
+def test_unreadable_version_disables_the_search_for_unnamed_objects(store: MemoryStore) -> None:
     publish(store, 2)
     store.delete(keys.snapshot_manifest(read_commit(store, 1).snapshot))
     assert find_strays(store) == []
 
 
 @given(st.text(max_size=40), st.integers(0, 10**12))
-def test_a_number_is_read_only_from_the_key_that_it_gives(noise: str, number: int) -> None:
+def test_number_is_parsed_only_from_a_key_that_it_produces(noise: str, number: int) -> None:
     assert keys.number_of(keys.commit(number), keys.commit) == number
     for key in (noise, keys.COMMITS + noise, f"{keys.COMMITS}{noise}.json"):
         found = keys.number_of(key, keys.commit)
@@ -134,7 +134,7 @@ def test_a_number_is_read_only_from_the_key_that_it_gives(noise: str, number: in
 
 
 @pytest.mark.parametrize("damage", [b"{", b"[" * 100_000, None])
-def test_a_hint_that_is_damaged_is_listed_until_it_is_written_anew(
+def test_damaged_head_hint_is_listed_until_it_is_rewritten(
     store: MemoryStore, damage: bytes | None
 ) -> None:
     whole = store.get(keys.HEAD)

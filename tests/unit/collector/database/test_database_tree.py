@@ -1,4 +1,5 @@
-"""A kernel's CSV in a tree: read with its quirks, joined by identity, written whole."""
+"""A kernel's CSV in a tree: read with its irregularities, joined by identity, written
+completely."""
 
 import os
 
@@ -42,12 +43,12 @@ def written(tmp_path, data, name="Add.csv"):
     return path
 
 
-def test_what_was_written_is_read(tmp_path):
+def test_kernel_file_is_read_as_written(tmp_path):
     file = file_of([cells(**{MEASURED: "1.500000", PROFILED: ""})])
     assert read_kernel_file(written(tmp_path, file.as_bytes())) == file
 
 
-def test_a_byte_order_mark_is_read_and_not_written(tmp_path):
+def test_byte_order_mark_is_read_and_not_written(tmp_path):
     file = file_of([cells(**{MEASURED: "1.5", PROFILED: ""})])
     path = written(tmp_path, b"\xef\xbb\xbf" + file.as_bytes())
     assert read_kernel_file(path).as_bytes() == file.as_bytes()
@@ -59,13 +60,13 @@ _ODD = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 @pytest.mark.thorough
 @given(st.lists(_ODD, min_size=1, max_size=4))
 @settings(max_examples=60)
-def test_odd_cells_come_back(tmp_path_factory, texts):
+def test_unusual_cells_are_read_as_written(tmp_path_factory, texts):
     file = file_of([cells(Note=text) for text in texts], (*BASE_CELLS, "Note"))
     path = written(tmp_path_factory.mktemp("tree"), file.as_bytes())
     assert read_kernel_file(path) == file
 
 
-def test_a_row_of_the_same_case_takes_the_new_numbers_and_keeps_the_rest():
+def test_row_of_the_same_case_gets_the_new_numbers():
     old = cells("4,2;4,2", **{MEASURED: "7.000000", PROFILED: "1.000000", "EP Size": ""})
     old |= {"Note": "by hand"}
     joined = upsert(file_of([old]), [cells(**{PROFILED: "2.000000"})])
@@ -73,7 +74,7 @@ def test_a_row_of_the_same_case_takes_the_new_numbers_and_keeps_the_rest():
     assert joined.file.rows == (old | {PROFILED: "2.000000"},)
 
 
-def test_a_row_of_another_case_is_added_at_the_end():
+def test_row_of_another_case_is_appended():
     generated = cells('"8,2;8,2"', **{MEASURED: "0", PROFILED: "0"})
     joined = upsert(file_of([generated]), [cells(**{PROFILED: "2.000000"})])
     assert (joined.added, joined.updated, joined.unchanged) == (1, 0, 0)
@@ -81,7 +82,7 @@ def test_a_row_of_another_case_is_added_at_the_end():
     assert joined.file.rows[1]["Input Shapes"] == '"4,2;4,2"'
 
 
-def test_joining_again_changes_nothing():
+def test_second_upsert_changes_nothing():
     rows = [cells(**{PROFILED: "2.000000"}), cells('"16"', **{PROFILED: "3.000000"})]
     once = upsert(KernelFile("Add", PARSER_COLUMNS, ()), rows)
     again = upsert(once.file, rows)
@@ -89,20 +90,20 @@ def test_joining_again_changes_nothing():
     assert (again.added, again.updated, again.unchanged) == (0, 0, 2)
 
 
-def test_an_empty_cell_takes_nothing_away():
+def test_empty_cell_replaces_nothing():
     old = cells(**{"Profiling Average aic_mac_ratio": "0.5"})
     joined = upsert(file_of([old]), [cells(**{"Profiling Average aic_mac_ratio": ""})])
     assert joined.file.rows == (old,)
 
 
-def test_of_two_rows_of_one_case_the_first_is_updated_and_both_are_kept():
+def test_duplicate_rows_are_kept_and_the_first_is_updated():
     old = [cells(**{PROFILED: "1.0"}), cells("4,2;4,2", **{PROFILED: "1.0"})]
     joined = upsert(file_of(old), [cells(**{PROFILED: "2.0"})])
     assert [row[PROFILED] for row in joined.file.rows] == ["2.0", "1.0"]
     assert joined.duplicates == ("Add 4,2;4,2 FLOAT;FLOAT",)
 
 
-def test_new_columns_stand_where_they_belong():
+def test_new_columns_are_inserted_in_the_usual_order():
     new = cells(**{"MicroBench vec_ratio": "1", "Profiling Average vec_ratio": "1"})
     joined = upsert(file_of([], (*BASE_CELLS, PROFILED, "EP Size")), [new])
     assert joined.file.columns[8:] == (
@@ -113,7 +114,7 @@ def test_new_columns_stand_where_they_belong():
     )
 
 
-def test_a_file_that_cannot_tell_the_state_gives_its_row_to_the_first_that_fits():
+def test_row_of_a_file_without_op_state_is_updated_by_the_first_match():
     columns = [name for name in BASE_CELLS if name != "OP State"]
     old = {name: text for name, text in cells().items() if name in columns}
     static = cells(**{PROFILED: "3.0"}) | {"OP State": "static"}
@@ -123,14 +124,14 @@ def test_a_file_that_cannot_tell_the_state_gives_its_row_to_the_first_that_fits(
     assert joined.file.columns[0] == "OP State"
 
 
-def test_old_names_are_read_as_todays(tmp_path):
+def test_old_column_names_are_read_as_the_current_ones(tmp_path):
     row = cells(**{"MicroBench Duration(us)": "5.0", "MicroBench Task Duration(us)": "6.0"})
     path = written(tmp_path, csv_bytes(tuple(row), [row]))
     (read,) = read_kernel_file(path).rows
     assert read == cells(**{MEASURED: "5.0"})
 
 
-def test_where_an_old_and_a_new_name_meet_the_one_that_says_something_counts(tmp_path):
+def test_nonempty_one_of_an_old_and_a_new_column_is_read(tmp_path):
     columns = (*BASE_CELLS, MEASURED, "MicroBench Duration(us)")
     assert set(present_names(columns).values()) == {*BASE_CELLS, MEASURED}
     rows = [cells(**{MEASURED: ""}), cells('"16"', **{MEASURED: "4.0"})]
@@ -160,18 +161,18 @@ GOOD = csv_bytes(BASE_CELLS, [cells(), cells('"16"')])
         (GOOD.replace(b"dynamic", b"dyn\xe9mic", 1), ("UTF-8",), 2),
     ],
 )
-def test_what_is_no_kernels_file_is_refused_with_its_line(tmp_path, data, named, line):
+def test_malformed_kernel_file_is_refused_with_its_line(tmp_path, data, named, line):
     path = written(tmp_path, data)
     with pytest.raises(BadInput, match=naming(*named)) as error:
         read_kernel_file(path)
     assert (error.value.path, error.value.line) == (path, line)
 
 
-def test_a_header_alone_is_a_file_without_rows(tmp_path):
+def test_header_alone_is_a_file_without_rows(tmp_path):
     assert read_kernel_file(written(tmp_path, csv_bytes(BASE_CELLS, []))).rows == ()
 
 
-def test_writing_makes_folders_and_leaves_nothing_else(tmp_path):
+def test_write_makes_folders_and_leaves_no_other_files(tmp_path):
     path = tmp_path / "device" / "reports" / "communication.csv"
     write_whole(path, b"old")
     write_whole(path, b"new")
@@ -179,7 +180,7 @@ def test_writing_makes_folders_and_leaves_nothing_else(tmp_path):
     assert [entry.name for entry in path.parent.iterdir()] == ["communication.csv"]
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path):
+def test_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "Add.csv"
     path.mkdir()  # a folder cannot be replaced by a file
     with pytest.raises(OSError):
@@ -187,12 +188,12 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert os.listdir(tmp_path) == ["Add.csv"]
 
 
-def test_a_version_is_named_by_its_parts():
+def test_version_is_named_by_its_components():
     assert version_dir_name("0.18.0", "2.9.0+cpu", "cann8.5") == "vllm0.18.0_torch2.9.0_cann8.5"
     assert version_dir_name("", "2.13.0", "") == "vllm0_torch2.13.0_cann0"
 
 
-def test_a_whole_name_is_taken_as_it_is():
+def test_complete_version_name_is_used_unchanged():
     assert version_dir_name("vllm0.18.0_torch2.9.0_cann8.5", "", "") == (
         "vllm0.18.0_torch2.9.0_cann8.5"
     )
@@ -201,11 +202,11 @@ def test_a_whole_name_is_taken_as_it_is():
 @pytest.mark.parametrize(
     "text", ["vllm_torch_cann", "vllm1_torch2", "x", "vllm1/_torch2_cann3", ""]
 )
-def test_other_names_are_no_versions(text):
+def test_other_names_are_not_versions(text):
     assert not is_version_name(text)
 
 
-def test_a_version_lies_below_its_device(tmp_path):
+def test_version_directory_is_below_its_device(tmp_path):
     path = version_dir(tmp_path, "ATLAS_800_A3_752T_128G_DIE", "0.18.0", "2.9.0", "8.5")
     assert path.relative_to(tmp_path).as_posix() == (
         "ATLAS_800_A3_752T_128G_DIE/vllm_ascend/vllm0.18.0_torch2.9.0_cann8.5"
@@ -213,18 +214,18 @@ def test_a_version_lies_below_its_device(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["..", "a/b", "", ".hidden", "../x"])
-def test_a_device_that_leads_elsewhere_is_refused(tmp_path, device):
+def test_device_name_with_a_path_is_refused(tmp_path, device):
     with pytest.raises(BadInput, match="device"):
         version_dir(tmp_path, device, "0.18.0", "2.9.0", "8.5")
 
 
 @pytest.mark.parametrize("kernel_type", ["../x", "a/b", "", ".x", "a b"])
-def test_a_kernel_type_that_is_no_file_name_is_refused(kernel_type):
+def test_kernel_type_that_is_not_a_file_name_is_refused(kernel_type):
     with pytest.raises(BadInput, match="kernel type"):
         kernel_file_name(kernel_type)
 
 
-def test_a_row_of_unknown_state_is_that_of_the_only_known_one():
+def test_row_of_unknown_op_state_matches_the_only_known_one():
     known, unknown = (cells(**{"OP State": state, MEASURED: ""}) for state in ("dynamic", "N/A"))
     for old, new in ((known, unknown), (unknown, known)):
         result = upsert(file_of([old]), [{**new, PROFILED: "2.5"}])
@@ -236,10 +237,10 @@ def test_a_row_of_unknown_state_is_that_of_the_only_known_one():
     assert upsert(file_of([known]), [other]).added == 0
 
 
-def test_a_file_behind_a_link_is_written_and_the_link_stays(tmp_path):
+def test_file_behind_a_symlink_is_written_and_the_link_is_kept(tmp_path):
     real, link = tmp_path / "real" / "Add.csv", tmp_path / "Add.csv"
     link.symlink_to(real)
-    for data in (b"old", b"new"):  # the first time the link leads to nothing
+    for data in (b"old", b"new"):  # the first time the symlink is dangling
         write_through(link, data)
         assert link.is_symlink() and real.read_bytes() == data
     os.mkfifo(tmp_path / "pipe")

@@ -1,4 +1,4 @@
-"""The typed columns of files give back the text of a state, to the last character."""
+"""The typed columns of files reproduce the text of a state, to the last character."""
 
 import io
 from datetime import UTC, datetime
@@ -54,7 +54,7 @@ def cell(name: str) -> st.SearchStrategy[object]:
 
 
 @given(st.lists(st.fixed_dictionaries({name: cell(name) for name in NAMES}), max_size=4))
-def test_typed_measurements_keep_every_text(rows: list[dict[str, object]]) -> None:
+def test_typed_measurements_preserve_every_text(rows: list[dict[str, object]]) -> None:
     columns = {
         name: pa.array([row[name] for row in rows], MEASUREMENT_SCHEMA.field(name).type)
         for name in NAMES
@@ -99,7 +99,7 @@ def test_derived_columns_are_times_and_lists() -> None:
     assert back.select(SHOWN_SCHEMA.names).cast(SHOWN_SCHEMA).equals(cases)
 
 
-def test_numbers_in_another_spelling_are_refused() -> None:
+def test_noncanonical_numbers_are_refused() -> None:
     store, records = MemoryStore(), [add_record(1)]
     write_campaign(store, MadePlan([MadeShard("s", records, [answered(records, 10.0)])]))
     commit = merge_plans(store, [("made", 1)], guard=CREATE, author="test").commit
@@ -111,7 +111,7 @@ def test_numbers_in_another_spelling_are_refused() -> None:
             check_rows(rows.set_column(at, "mean_us", pa.array([text], TEXT)), "db/x")
 
 
-def test_a_file_of_other_types_is_damage() -> None:
+def test_file_with_other_types_is_damage() -> None:
     table = pa.table({name: pa.array([1]) for name in MEASUREMENTS.names})
     nested = table.set_column(table.column_names.index("case"), "case", pa.array([[{"a": 1}]]))
     for odd in (nested, table.drop_columns(["case"])):

@@ -1,4 +1,4 @@
-"""A database that is not what its commits say is found out, whatever was done to it."""
+"""Any change of a database that contradicts its commits is detected."""
 
 import io
 import json
@@ -65,7 +65,7 @@ def store(made: MemoryStore) -> MemoryStore:
 
 
 def database(second_us: float = 20.0) -> MemoryStore:
-    """A database of two commits; of the second the first case was tried twice."""
+    """A database of two commits; in the second the first case was tried twice."""
     store = MemoryStore()
     for number, rows, mean_us in ((1, 2, 10.0), (2, 5, second_us)):
         records = [add_record(n) for n in range(1, rows)]
@@ -143,7 +143,8 @@ def unlist_the_intervals(store: MemoryStore, commit: Commit) -> None:
 
 
 def narrow_the_intervals(store: MemoryStore, commit: Commit) -> None:
-    """The forged table is as the manifests and the commit name it: only the state contradicts."""
+    """The forged table has the hashes of the manifests and the commit: only the state
+    contradicts."""
     table = read_intervals(store, commit)
     at = table.column_names.index("stack_high_us")
     forge_intervals(store, commit, table.set_column(at, "stack_high_us", table["mean_us"]))
@@ -203,8 +204,8 @@ def claim_another_runtime(store: MemoryStore, commit: Commit) -> None:
     store.put(keys.commit(commit.number), readable_json(value))
 
 
-def publish_a_number_nobody_measured(store: MemoryStore, commit: Commit) -> None:
-    """The forger rewrites the CSV, the manifests and the commit: only the state contradicts."""
+def publish_an_unmeasured_duration(store: MemoryStore, commit: Commit) -> None:
+    """The attacker rewrites the CSV, the manifests and the commit: only the state contradicts."""
     key = keys.snapshot(commit.snapshot) + CSV
     data = store.get(key).replace(b"20.000000", b"19.000000")
     assert data != store.get(key)
@@ -234,8 +235,9 @@ def edit_an_attempts_manifest(store: MemoryStore, commit: Commit) -> None:
     store.put(key, store.get(key).replace(b"node-1", b"node-2"))
 
 
-def commit_a_shard_anew(store: MemoryStore, commit: Commit) -> None:
-    """All hashes under `campaigns/` are right, and lead to other numbers than were published."""
+def commit_a_shard_again(store: MemoryStore, commit: Commit) -> None:
+    """All hashes under `campaigns/` are right, and lead to other durations than the published
+    ones."""
     part = keys.part(*SHARD, "attempt-1", 1)
     data = store.get(part).replace(b"20.0", b"19.0")
     store.put(part, data)
@@ -269,8 +271,8 @@ def take_a_plan_away(store: MemoryStore, commit: Commit) -> None:
     store.delete(keys.plan("made", 2))
 
 
-def publish_measurements_that_nobody_took(store: MemoryStore, commit: Commit) -> None:
-    """All of `db/` is that of other numbers, with every hash as it should be."""
+def publish_invented_measurements(store: MemoryStore, commit: Commit) -> None:
+    """All of `db/` belongs to other durations, with right hashes."""
     forged = database(second_us=19.0)
     for info in list(store.list("db/")):
         store.delete(info.key)
@@ -279,7 +281,7 @@ def publish_measurements_that_nobody_took(store: MemoryStore, commit: Commit) ->
 
 
 def call_all_final(store: MemoryStore, commit: Commit) -> None:
-    """The first try of a case answers it too, by no manifest."""
+    """The first try of a case is marked final too, by no manifest."""
     *_, own = version_files(store, commit).measurements
     table = pq.read_table(io.BytesIO(store.get(keys.measurements(PATH, own))))
     at = table.column_names.index("final")
@@ -317,23 +319,23 @@ def forget_measurements(store: MemoryStore, commit: Commit) -> None:
         (delete_a_part, "/attempt-1/part-0.csv", []),
         (edit_a_part, "/attempt-1/part-1.csv", ["sha256"]),
         (edit_an_attempts_manifest, "/attempt-1/manifest.json", ["sha256"]),
-        (commit_a_shard_anew, ".parquet", [keys.part(*SHARD, "attempt-1", 1)]),
+        (commit_a_shard_again, ".parquet", [keys.part(*SHARD, "attempt-1", 1)]),
         (take_a_shards_commit_away, ".parquet", [keys.part(*SHARD, "attempt-1", 1)]),
         (edit_a_plan, keys.plan("made", 2), []),
         (take_the_commit_away, keys.commit(2), [keys.HEAD]),
         (take_a_plan_away, keys.plan("made", 2), []),
-        (publish_measurements_that_nobody_took, ".parquet", [4, keys.part(*SHARD, "attempt-1", 1)]),
+        (publish_invented_measurements, ".parquet", [4, keys.part(*SHARD, "attempt-1", 1)]),
         (call_all_final, ".parquet", [1, keys.part(*SHARD, "attempt-1", 0)]),
         (forget_measurements, "/manifest.json", ["missing"]),
         (tear_the_commit, keys.commit(2), []),
         (claim_another_parent, keys.commit(2), ["parent", 0, 1]),
         (claim_another_content, keys.commit(2), ["content_hash", "0" * 64]),
         (claim_another_runtime, keys.commit(2), ["runtime", "fake"]),
-        (publish_a_number_nobody_measured, "/Add.csv", ["state"]),
+        (publish_an_unmeasured_duration, "/Add.csv", ["state"]),
         (hide_a_row, "/Add.csv", ["state"]),
     ],
 )
-def test_damage_is_found_where_it_is(
+def test_damage_is_reported_with_its_key(
     store: MemoryStore, damage: Damage, where: str, named: Sequence[object]
 ) -> None:
     damage(store, read_commit(store, 2))
@@ -342,12 +344,12 @@ def test_damage_is_found_where_it_is(
     assert {problem.commit for problem in problems} == {2}
 
 
-def test_a_plan_that_was_changed_is_told_once_whatever_shards_it_has(store: MemoryStore) -> None:
+def test_changed_plan_is_reported_once(store: MemoryStore) -> None:
     edit_a_plan(store, read_commit(store, 2))
     assert [problem.key for problem in find_problems(store)] == [keys.plan("made", 2)]
 
 
-def test_a_commit_missing_in_the_middle_is_found(store: MemoryStore) -> None:
+def test_missing_commit_in_the_middle_is_reported(store: MemoryStore) -> None:
     store.delete(keys.commit(1))
     [problem] = find_problems(store)
     assert (problem.commit, problem.key) == (1, keys.commit(1))
@@ -359,7 +361,7 @@ def of_another_author(store: MemoryStore, number: int) -> None:
 
 
 def another_parent(store: MemoryStore, number: int) -> None:
-    """One digit."""
+    """Change one digit."""
     sha256 = read_commit(store, number).parent_sha256
     other = ("1" if sha256[0] == "0" else "0") + sha256[1:]
     key = keys.commit(number)
@@ -370,7 +372,7 @@ def another_parent(store: MemoryStore, number: int) -> None:
 @pytest.mark.parametrize(
     ("harm", "number", "other"), [(of_another_author, 1, 2), (another_parent, 2, 1)]
 )
-def test_of_two_commits_that_do_not_follow_the_one_that_was_changed_is_named(
+def test_changed_one_of_two_contradicting_commits_is_reported(
     store: MemoryStore, hint: str, harm: Callable[[MemoryStore, int], None], number: int, other: int
 ) -> None:
     harm(store, number)
@@ -382,7 +384,7 @@ def test_of_two_commits_that_do_not_follow_the_one_that_was_changed_is_named(
 
 
 def recorded() -> MemoryStore:
-    """A database whose raw records are there, published by two commits."""
+    """A database with its raw records, published by two commits."""
     store = MemoryStore()
     for number in (1, 2):
         records = [add_record(number)]
@@ -404,7 +406,7 @@ def recorded() -> MemoryStore:
     ],
 )
 @pytest.mark.parametrize("spell", [keys.raw_summary, keys.raw_journal])
-def test_what_the_profiler_recorded_is_read_unless_it_is_left_out(
+def test_raw_profiler_files_are_verified_unless_excluded(
     harm: Callable[[MemoryStore, str], None], named: Sequence[object], spell: Callable[..., str]
 ) -> None:
     store = recorded()
@@ -416,7 +418,7 @@ def test_what_the_profiler_recorded_is_read_unless_it_is_left_out(
     assert find_problems(store, with_raw=False) == []
 
 
-def test_a_record_of_a_shard_that_is_not_published_is_nobodys_promise() -> None:
+def test_raw_file_of_an_unpublished_shard_is_not_verified() -> None:
     store = recorded()
     records = [add_record(9)]
     made = MadePlan(
@@ -427,7 +429,7 @@ def test_a_record_of_a_shard_that_is_not_published_is_nobodys_promise() -> None:
     assert find_problems(store) == []
 
 
-def test_every_object_is_read_once_however_many_commits_name_it(store: MemoryStore) -> None:
+def test_every_object_is_read_once_for_all_commits(store: MemoryStore) -> None:
     for number in (3, 4, 5):
         records = [add_record(10 * number)]
         made = MadePlan(
@@ -441,7 +443,7 @@ def test_every_object_is_read_once_however_many_commits_name_it(store: MemorySto
     assert find_problems(counting) == []
     read = [key for verb, key in counting.calls if verb == "get"]
     again = {key for key in read if read.count(key) > 1}
-    assert again <= {keys.HEAD, keys.commit(5)}  # the end of the log is found before it is walked
+    assert again <= {keys.HEAD, keys.commit(5)}  # the end of the log is found before it is read
     assert {keys.part("made", f"shard-{n}", "attempt-1", 0) for n in (1, 2, 3, 4, 5)} <= set(read)
 
 
@@ -450,11 +452,11 @@ KINDS = {
 }
 
 
-# With each of these, something else is told that a commit changes without a row of its own: which
-# stack a directory stands for (5, 7), and how wide its intervals are (10).
+# With each of these, a commit has another effect without a row: the stack of a
+# directory (5, 7), and the widths of its intervals (10).
 @pytest.mark.parametrize("seed", [1, 5, 7, 10])
-def test_what_a_commit_must_show_is_what_its_whole_state_shows(seed: int) -> None:
-    """Only what may have changed is rendered, and gives the same as to render everything."""
+def test_incremental_verification_equals_a_complete_rendering(seed: int) -> None:
+    """Only changed files are rendered, with the same result as rendering everything."""
     chance, store = random.Random(seed), MemoryStore()
     for number in range(1, 6):
         records = KINDS[chance.choice(("Add", "Mul"))]
@@ -477,7 +479,7 @@ def test_what_a_commit_must_show_is_what_its_whole_state_shows(seed: int) -> Non
     assert find_problems(store) == []
 
 
-def test_a_verification_after_a_mark_reads_only_what_is_new(store: MemoryStore) -> None:
+def test_verification_after_a_mark_reads_only_new_commits(store: MemoryStore) -> None:
     secret = "a key of the user"
     write_mark(store, read_commit(store, 2), secret, with_raw=True)
     for number in (3, 4):
@@ -506,7 +508,7 @@ def test_a_verification_after_a_mark_reads_only_what_is_new(store: MemoryStore) 
     assert find_problems(store, since=2) == [] != find_problems(store)
 
 
-def test_a_mark_counts_only_with_its_key_and_its_commit(store: MemoryStore) -> None:
+def test_mark_is_valid_only_with_its_key_and_commit(store: MemoryStore) -> None:
     assert verified_commit(store, "key", with_raw=False) is None
     write_mark(store, read_commit(store, 2), "key", with_raw=False)
     assert verified_commit(store, "key", with_raw=False) == read_commit(store, 2)

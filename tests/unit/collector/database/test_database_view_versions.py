@@ -1,5 +1,5 @@
-"""The rule for changing the view: versions that another version of it rendered are checked by
-everything but rendering them, and the next merge renders them again."""
+"""The rule for changing the view: versions of another view version are checked without rendering
+them, and the next merge renders them again."""
 
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def publish(store: Store, number: int) -> None:
 
 
 def shown_by_an_older_program(store: Store, *, version: int = VIEW_VERSION + 1) -> None:
-    """Rewrite the newest commit as one that spelled its numbers otherwise, every hash right."""
+    """Rewrite the newest commit as one with another spelling of its numbers and right hashes."""
     commit = head_of(store)
     state = load_state(store, commit)
     key = tree_key(store, commit, CSV)
@@ -97,7 +97,7 @@ def store() -> MemoryStore:
 
 
 @pytest.mark.thorough
-def test_what_an_older_view_version_showed_is_no_problem(store: MemoryStore) -> None:
+def test_csvs_of_an_older_view_version_are_not_a_problem(store: MemoryStore) -> None:
     assert [read_commit(store, n).view_version for n in (1, 2, 3)] == [
         *[VIEW_VERSION + 1] * 2,
         VIEW_VERSION,
@@ -107,14 +107,14 @@ def test_what_an_older_view_version_showed_is_no_problem(store: MemoryStore) -> 
     assert find_problems(store, newest) == [] and of_other_view_versions(store, newest) == 0
 
 
-def test_what_a_later_view_version_showed_is_none_either() -> None:
+def test_csvs_of_a_later_view_version_are_not_a_problem() -> None:
     store = MemoryStore()
     publish(store, 1)
     shown_by_an_older_program(store, version=VIEW_VERSION + 1)
     assert find_problems(store) == [] and of_other_view_versions(store) == 1
 
 
-def test_other_bytes_of_this_view_version_do_not_follow_from_the_state() -> None:
+def test_changed_csv_of_the_current_view_version_is_reported() -> None:
     store = MemoryStore()
     publish(store, 1)
     shown_by_an_older_program(store, version=VIEW_VERSION)
@@ -124,14 +124,14 @@ def test_other_bytes_of_this_view_version_do_not_follow_from_the_state() -> None
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_damaged_csv_is_found_whoever_showed_it(store: MemoryStore, number: int) -> None:
+def test_damaged_csv_is_reported_for_any_view_version(store: MemoryStore, number: int) -> None:
     key = keys.snapshot(read_commit(store, number).snapshot) + CSV
     store.put(key, store.get(key)[:-1])
     [problem] = find_problems(store)
     assert (problem.commit, problem.key) == (number, key)
 
 
-def test_a_content_hash_that_does_not_follow_is_found_whoever_showed_it() -> None:
+def test_wrong_content_hash_is_reported_for_any_view_version() -> None:
     store = MemoryStore()
     publish(store, 1)
     commit = read_commit(store, 1)
@@ -145,7 +145,7 @@ def test_a_content_hash_that_does_not_follow_is_found_whoever_showed_it() -> Non
 
 
 @pytest.mark.thorough
-def test_a_new_view_version_makes_no_version_and_the_next_merge_shows_all_of_it_anew() -> None:
+def test_new_view_version_makes_no_commit_but_the_next_merge_renders_everything() -> None:
     store = MemoryStore()
     publish(store, 1)
     shown_by_an_older_program(store)
@@ -158,7 +158,7 @@ def test_a_new_view_version_makes_no_version_and_the_next_merge_shows_all_of_it_
 
 
 @pytest.mark.thorough
-def test_the_verbs_tell_of_other_view_versions_in_a_note(
+def test_commands_report_other_view_versions_in_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     database(open_store(str(tmp_path)))

@@ -1,4 +1,4 @@
-"""Each row of a version names the warnings of its duration; all counts are of these rows."""
+"""Each row of a version has the warnings of its duration; all counts are of these rows."""
 
 import csv
 import io
@@ -75,7 +75,7 @@ def rows(state: State, path: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(render(state)[path].data.decode())))
 
 
-def test_a_row_names_its_warnings_and_those_that_later_measurements_cause() -> None:
+def test_row_has_its_warnings_and_those_caused_by_later_measurements() -> None:
     def cells(state: State) -> list[str]:
         found = rows(state, f"{NPU.version_path}/Add.csv")
         by_shape = {row["Input Shapes"]: row["MicroBench Warnings"] for row in found}
@@ -85,12 +85,12 @@ def test_a_row_names_its_warnings_and_those_that_later_measurements_cause() -> N
     assert cells(merged(FIRST, SECOND)) == ["envelope;few repeats;spread", "", ""]
 
 
-def test_a_row_of_a_collective_names_them_for_each_of_its_durations() -> None:
+def test_collective_row_has_warnings_for_each_duration() -> None:
     (row,) = rows(merged(FIRST), "ATLAS_800_A3_752T_128G_DIE/hccl/v8.5.2/hcom_allReduce_.csv")
     assert (row["warnings"], row["concurrent_warnings"]) == ("few repeats", "spread")
 
 
-def test_a_run_a_status_and_the_quality_of_a_version_count_the_same_durations() -> None:
+def test_run_status_and_quality_count_the_same_durations() -> None:
     state = merged(FIRST, SECOND)
     shown = shown_version(state, NPU.version_path)
     quality = quality_of(shown)
@@ -107,7 +107,7 @@ def test_a_run_a_status_and_the_quality_of_a_version_count_the_same_durations() 
     assert [(one.mean_us, one.warnings) for one in listed[3:]] == [(None, ("floor",))]
 
 
-def test_a_disturbed_measurement_replaces_and_changes_no_quieter_one() -> None:
+def test_disturbed_measurement_replaces_no_undisturbed_one() -> None:
     busy = "the session was disturbed: threads waited for a core 52% of the time of its repeats"
     tried = {SMALL.case_id: Tried(90.0, warnings=(SPREAD,)), LARGE.case_id: Tried(99.0)}
     first = made(1, tried, [SMALL, LARGE])
@@ -129,10 +129,10 @@ def test_a_disturbed_measurement_replaces_and_changes_no_quieter_one() -> None:
     for record in (SMALL, LARGE):
         shapes = record.cells["Input Shapes"]
         assert after[shapes] == quiet[shapes]
-    assert float(after[QUIET.cells["Input Shapes"]][0]) > 95.0  # has no quiet measurement
+    assert float(after[QUIET.cells["Input Shapes"]][0]) > 95.0  # has no undisturbed measurement
 
 
-def test_of_a_part_of_the_version_only_its_own_durations_count() -> None:
+def test_summary_of_a_plan_counts_only_its_own_durations() -> None:
     state = merged(FIRST, SECOND)
     summary = summarise(state, plan_of(SECOND), [[LARGE, QUIET]], NO_USAGE)
     assert (summary.measured_cases, summary.warned, summary.envelope.above) == (2, 0, ())

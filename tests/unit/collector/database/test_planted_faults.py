@@ -1,8 +1,8 @@
-"""Faults, each planted where it happens in a small campaign, and each stopped before it is
-published; the same campaign without it shows every number.
+"""Faults, each planted where it occurs in a small campaign, and each stopped before publication;
+the same campaign without it shows every duration.
 
-The parts are real: what msprof would have written and the session's journal go through the worker's
-own reading, and from a store through merge and view into the published files.
+The parts are real: the output of msprof and the session's journal are read by the worker, and
+published from a store through merge and view.
 """
 
 import csv
@@ -58,20 +58,20 @@ CANARY_US = {"Add": 90.0, KERNEL: 450.0}
 
 @dataclass(frozen=True)
 class Launch:
-    """A row of the op_summary, and how far the session is when it begins: 0 to 1."""
+    """A row of the op_summary, and the progress of the session when it begins: 0 to 1."""
 
     kernel: str
     cells: dict[str, str]
     us: float
-    case: str = ""  # whose launch it is; of a mark none
+    case: str = ""  # the case of the launch; none for a mark
     progress: float = 0.0
 
 
 @dataclass(frozen=True)
 class Planted:
     """A fault. `launches` changes what a profiler recorded of a shard, `part` what a worker wrote
-    of it. It stops the numbers of the cases in `stops`, counted under one of `gates`; where there
-    is none their shard is refused with words like `refusal`."""
+    of it. It stops the durations of the cases in `stops`, counted under one of `gates`; if there
+    are none their shard is refused with words like `refusal`."""
 
     stops: frozenset[str] = frozenset()
     gates: frozenset[str] = frozenset()
@@ -82,8 +82,8 @@ class Planted:
 
 @cache
 def products() -> tuple[tuple[CaseRecord, float], ...]:
-    """Products, by turns of next to no work and of 20 to 60 us of it, each with the time that half
-    of a device's best rates take after a launch of 5 us."""
+    """Return products, alternately with nearly no work and with 20 to 60 us of it, each with its
+    time at half of a device's best rates after a launch of 5 us."""
     draw, found = np.random.default_rng(5), {}
     while len(found) < SHARDS * OF_SHARD:
         m, n, k = (2 ** draw.uniform(0, (5, 6, 6))).astype(int).tolist()
@@ -108,7 +108,7 @@ ONE = records_of(0)[3].case_id
 
 
 def recorded(spec: SessionSpec, shard: int) -> list[Launch]:
-    """What a profiler records of a sound session: its repeats scatter by 1 %."""
+    """Return what a profiler records of an intact session: its repeats scatter by 1 %."""
     draw, usual_us = np.random.default_rng(shard), {r.case_id: us for r, us in products()}
     found = []
     for ordinal, case in enumerate(spec.cases):
@@ -129,7 +129,7 @@ def _mark(mark: Mark, ordinal: int) -> Launch:
 
 
 def measured(plan: Plan, shard: int, planted: Planted, folder: Path) -> Sequence[Measurement]:
-    """What a worker makes of one session."""
+    """Return what a worker makes of one session."""
     cases = [SessionCase(record, 1.0, 60.0) for record in records_of(shard)]
     spec = SessionSpec(
         backend="npu",
@@ -164,8 +164,8 @@ def _provenance(plan: Plan, shard: int) -> Provenance:
 
 
 def published(planted: Planted, folder: Path) -> tuple[State, dict[str, str], list[str]]:
-    """The state that a merge of such a campaign publishes, the duration that shows of each case,
-    and what was refused."""
+    """Return the state that a merge of such a campaign publishes, the shown duration of each case,
+    and the refusals."""
     store = MemoryStore()
     shards = [MadeShard(f"s{shard}", records_of(shard)) for shard in range(SHARDS)]
     made = MadePlan(shards, stack=NPU)
@@ -185,7 +185,7 @@ def published(planted: Planted, folder: Path) -> tuple[State, dict[str, str], li
 
 
 def durations(store, head) -> dict[str, str]:
-    """What the published files show, by case."""
+    """Return the values in the published files, by case."""
     found = {}
     for path in tree_of(store, head.number):
         data = store.get(tree_key(store, head, path)).decode()
@@ -196,7 +196,7 @@ def durations(store, head) -> dict[str, str]:
 
 
 def timed(*shards: int, how: Callable[[Launch], float]) -> Callable[..., list[Launch]]:
-    """Whatever these shards launch takes another time; marks too."""
+    """Any launch of these shards takes another time, including marks."""
 
     def change(shard: int, launches: list[Launch]) -> list[Launch]:
         return [replace(one, us=how(one)) for one in launches] if shard in shards else launches
@@ -255,7 +255,7 @@ FAULTS = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_stopped_before_it_is_published(name, tmp_path):
+def test_planted_fault_is_stopped_before_publication(name, tmp_path):
     fault = FAULTS[name]
     state, shown, refused = published(fault, tmp_path)
     assert fault.stops and EVERY & shown.keys() == EVERY - fault.stops
@@ -267,11 +267,11 @@ def test_a_planted_fault_is_stopped_before_it_is_published(name, tmp_path):
     by = {held[case] for case in fault.stops}
     assert by <= fault.gates, "another gate refused it, or quality/gates.py lacks the reason"
     assert refused == []
-    assert fault.stops <= set(state.measurements["case"].to_pylist())  # kept, and not shown
+    assert fault.stops <= set(state.measurements["case"].to_pylist())  # stored, and not shown
 
 
 @pytest.mark.thorough
-def test_the_clean_twin_shows_every_number(tmp_path):
+def test_database_without_planted_faults_shows_every_duration(tmp_path):
     _, shown, refused = published(Planted(), tmp_path)
     assert shown.keys() == EVERY and refused == []
     usual_us = {record.case_id: us for record, us in products()}

@@ -1,4 +1,4 @@
-"""Stores that do to a merge what the world does: count, kill, lose replies, interleave."""
+"""Stores with faults during a merge: count, kill, lose replies, interleave."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class WrappedStore:
-    """Passes every call on, through `_call`, which a subclass makes its own."""
+    """Forwards every call, through `_call`, which a subclass overrides."""
 
     def __init__(self, store: Store):
         self.store = store
@@ -46,7 +46,7 @@ class WrappedStore:
 
 
 class CountingStore(WrappedStore):
-    """Remembers every call, and kills its own process before or after call number `kill_at`."""
+    """Records every call, and kills its own process before or after call number `kill_at`."""
 
     def __init__(self, store: Store, *, kill_at: int = 0, after: bool = False):
         super().__init__(store)
@@ -69,8 +69,8 @@ class CountingStore(WrappedStore):
 
 
 class LostReplyStore(WrappedStore):
-    """The reply to the first create of a commit is lost; the client tries again, and is told
-    that the key is taken."""
+    """Loses the reply to the first create of a commit; the client tries again, and gets the error
+    that the key exists."""
 
     def __init__(self, store: Store):
         super().__init__(store)
@@ -85,7 +85,7 @@ class LostReplyStore(WrappedStore):
 
 
 class MeetingStore(WrappedStore):
-    """The first commit of each thread waits until all have come to theirs."""
+    """Delays the first commit of each thread until all have reached theirs."""
 
     def __init__(self, store: Store, parties: int):
         super().__init__(store)

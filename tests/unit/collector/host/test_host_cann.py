@@ -1,4 +1,4 @@
-"""CANN's version files, and what vLLM-Ascend's operators want of the environment."""
+"""CANN's version files, and the environment that vLLM-Ascend's operators require."""
 
 import shutil
 import subprocess
@@ -35,14 +35,14 @@ pytestmark = pytest.mark.fast
         ("aarch64-linux/ascend_toolkit_install.info", "  version=[8.5.0]\n"),
     ],
 )
-def test_the_version_is_in_one_of_the_installers_files(tmp_path, place, text):
+def test_cann_version_is_read_from_the_files_of_its_installer(tmp_path, place, text):
     (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / place).write_text(text)
     assert cann_version({"ASCEND_HOME_PATH": str(tmp_path)}, ()) == "8.5.0"
     assert cann_version({}, (str(tmp_path),)) == "8.5.0"
 
 
-def test_the_first_place_that_tells_wins(tmp_path):
+def test_first_location_with_a_version_is_used(tmp_path):
     for name, version in (("a", "8.5.0"), ("b", "9.1.0")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "version.info").write_text(f"Version={version}")
@@ -51,7 +51,7 @@ def test_the_first_place_that_tells_wins(tmp_path):
     assert cann_version({}, (str(tmp_path / "none"),)) is None
 
 
-def test_an_environment_with_the_custom_operators_has_no_problem(tmp_path):
+def test_environment_with_the_custom_operators_has_no_problem(tmp_path):
     libraries = tmp_path / "op_api" / "lib"
     environment = {
         "ASCEND_CUSTOM_OPP_PATH": f"{tmp_path}:/somewhere/else:",
@@ -68,7 +68,7 @@ def test_an_environment_with_the_custom_operators_has_no_problem(tmp_path):
         ({"ASCEND_CUSTOM_OPP_PATH": "/tmp"}, ("/tmp/op_api/lib", "LD_LIBRARY_PATH")),
     ],
 )
-def test_what_lacks_is_told_with_the_two_lines_that_mend_it(environment, named):
+def test_missing_custom_operators_are_reported_with_the_two_lines_that_fix_it(environment, named):
     found = custom_opp_problem(environment)
     assert names(found, *named)
     assert "_cann_ops_custom/vendors/vllm-ascend" in found or "=/tmp:" in found
@@ -77,17 +77,17 @@ def test_what_lacks_is_told_with_the_two_lines_that_mend_it(environment, named):
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """An installed vllm_ascend, with its operators in a folder of the name that 0.23 has."""
+    """An installed vllm_ascend, with its operators in the folder of 0.23."""
     folder = tmp_path / "vllm_ascend" / "_cann_ops_custom" / "vendors" / "custom_transformer"
     (folder / "op_api" / "lib").mkdir(parents=True)
     (folder / "op_api" / "lib" / "libcust_opapi.so").write_bytes(b"a library")
     (tmp_path / "vllm_ascend" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "vllm_ascend", raising=False)  # another test's stand-in
+    monkeypatch.delitem(sys.modules, "vllm_ascend", raising=False)  # another test's replacement
     return folder
 
 
-def test_a_session_of_a_serving_stack_finds_the_operators_that_it_serves_with(installed):
+def test_session_of_a_serving_stack_finds_its_custom_operators(installed):
     libraries = f"{installed}/op_api/lib"
     added = with_custom_opp({"LD_LIBRARY_PATH": "/usr/lib"}, "0.23.0")
     assert added == {
@@ -101,12 +101,12 @@ def test_a_session_of_a_serving_stack_finds_the_operators_that_it_serves_with(in
     )
 
 
-def test_a_stack_that_does_not_serve_keeps_cann_s_own_operators(installed):
+def test_stack_without_serving_uses_the_operators_of_cann(installed):
     assert with_custom_opp({}, "") == {}
     assert "custom_opp" not in dict(find_kernel_libraries({}, ""))
 
 
-def test_what_the_user_named_comes_first_and_a_wrong_path_is_left_to_be_told(installed, tmp_path):
+def test_operators_named_by_the_user_precede_and_a_wrong_path_is_kept(installed, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     named = {"ASCEND_CUSTOM_OPP_PATH": f"{mine}:"}
@@ -120,11 +120,11 @@ def test_what_the_user_named_comes_first_and_a_wrong_path_is_left_to_be_told(ins
     assert names(custom_opp_problem(wrong), "ASCEND_CUSTOM_OPP_PATH=/nowhere")
 
 
-def test_what_lacks_is_told_with_where_an_installed_release_has_it(installed):
+def test_missing_custom_operators_are_reported_with_their_installed_path(installed):
     assert f"export ASCEND_CUSTOM_OPP_PATH={installed}:" in custom_opp_problem({})
 
 
-def test_an_extension_of_the_same_version_built_otherwise_is_another_stack_s(installed):
+def test_extension_built_otherwise_is_another_stack(installed):
     package = installed.parents[2]
     (package / "vllm_ascend_C.cpython-311-x86_64-linux-gnu.so").write_bytes(b"built here")
     assert dict(find_kernel_libraries({}, "0.23.0"))["vllm_ascend"] == "af79a631e4af"
@@ -133,7 +133,7 @@ def test_an_extension_of_the_same_version_built_otherwise_is_another_stack_s(ins
 @pytest.mark.parametrize(
     ("info", "name"),
     [
-        # As a host with nnal 8.2.RC2 has it.
+        # As on a host with nnal 8.2.RC2.
         (
             "    Ascend-cann-atb : 8.2.RC2\n    Ascend-cann-atb Version : 8.2.RC2.B030\n",
             "8.2.RC2.B030-",
@@ -142,7 +142,7 @@ def test_an_extension_of_the_same_version_built_otherwise_is_another_stack_s(ins
         (None, ""),
     ],
 )
-def test_atb_is_told_by_its_version_and_its_library(tmp_path, info, name):
+def test_atb_is_identified_by_its_version_and_library(tmp_path, info, name):
     home = tmp_path / "latest" / "atb" / "cxx_abi_0"
     (home / "lib").mkdir(parents=True)
     (home / "lib" / "libatb.so").write_bytes(b"a library")
@@ -154,14 +154,14 @@ def test_atb_is_told_by_its_version_and_its_library(tmp_path, info, name):
     )
 
 
-def test_no_atb_is_told_where_none_is_set_up():
+def test_atb_is_absent_if_not_set_up_and_unread_if_unreadable():
     assert "atb" not in dict(find_kernel_libraries({"ATB_HOME_PATH": " "}, ""))
     assert dict(find_kernel_libraries({"ATB_HOME_PATH": "/"}, ""))["atb"] == "unread"
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 @pytest.mark.parametrize(("symbol", "runtime"), [(FAKE_MARK, "fake"), ("aclInit", "real")])
-def test_a_cann_that_computes_nothing_says_so_by_a_symbol(tmp_path, monkeypatch, symbol, runtime):
+def test_fake_cann_is_recognised_by_a_symbol(tmp_path, monkeypatch, symbol, runtime):
     source, library = tmp_path / "made.c", tmp_path / RUNTIME_LIBRARY
     source.write_text(f"int {symbol}(void) {{ return 1; }}\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
@@ -169,12 +169,12 @@ def test_a_cann_that_computes_nothing_says_so_by_a_symbol(tmp_path, monkeypatch,
     assert cann_runtime() is Runtime(runtime)
 
 
-def test_without_a_cann_nothing_is_fake(tmp_path, monkeypatch):
+def test_machine_without_cann_is_not_fake(tmp_path, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     assert cann_runtime() is Runtime.REAL
 
 
-def test_static_kernels_need_a_folder_of_ones_own_and_the_size_of_the_node(tmp_path):
+def test_static_kernels_need_a_real_folder_and_the_size_of_the_node(tmp_path):
     open_to_all = {"TMPDIR": str(tmp_path)}
     assert static_build_problem(1, open_to_all) == ""
     assert "LOCAL_WORLD_SIZE=8" in static_build_problem(8, open_to_all)
@@ -190,6 +190,6 @@ def test_static_kernels_need_a_folder_of_ones_own_and_the_size_of_the_node(tmp_p
         assert str(folder) in static_build_problem(1, {"TMPDIR": str(folder)})
 
 
-def test_static_kernels_need_the_rights_on_their_folder(tmp_path, monkeypatch):
+def test_static_kernels_need_permissions_on_their_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)  # root has all
     assert str(tmp_path) in static_build_problem(1, {"TMPDIR": str(tmp_path)})

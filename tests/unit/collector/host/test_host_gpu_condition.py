@@ -1,4 +1,4 @@
-"""What is read of a GPU through NVML, of a library that answers as its reference says."""
+"""Reading a GPU through NVML, with a library that behaves like its reference."""
 
 import os
 from types import SimpleNamespace
@@ -14,8 +14,8 @@ OTHER = (1 << 22) + 1  # more than Linux gives to any process
 
 
 class FakeNvml:
-    """One GPU. A function whose answer is missing is not supported; `samples` are pid, share of the
-    cores and time, of which a question names the last time that it has seen."""
+    """One GPU. A function without a given result is not supported; `samples` are pid, share of the
+    cores and time; a call has the last time that it has seen."""
 
     class NVMLError(Exception):
         def __init__(self, value=3):  # not supported
@@ -53,7 +53,7 @@ def read(nvml):
     return GpuCondition(nvml, "handle").read()
 
 
-def test_a_gpu_that_tells_everything():
+def test_gpu_condition_has_every_reported_value():
     nvml = FakeNvml(
         pids=[os.getpid()],
         nvmlDeviceGetClockInfo=1980,
@@ -65,33 +65,33 @@ def test_a_gpu_that_tells_everything():
     assert read(nvml) == Condition(1980.0, None, 61.0, 312.45, None, held, 0)
 
 
-def test_what_a_gpu_or_its_driver_does_not_support_is_not_told():
+def test_values_that_a_gpu_does_not_support_are_absent():
     assert read(FakeNvml()) == Condition()
 
 
-def test_an_older_driver_tells_reasons_by_their_older_name():
+def test_older_drivers_throttle_reasons_are_read():
     assert read(FakeNvml(nvmlDeviceGetCurrentClocksThrottleReasons=0x1)).held == (ClockLimit.IDLE,)
 
 
-def test_bits_of_one_kind_are_one_reason_and_unknown_ones_are_told_as_such():
+def test_throttle_bits_are_mapped_to_reasons_and_unknown_ones_to_other():
     assert held_by(0) == ()
     assert held_by(0x68) == (ClockLimit.SLOWDOWN, ClockLimit.THERMAL)
     assert held_by(0x112) == (ClockLimit.SETTING,)
     assert held_by(0x8000) == (ClockLimit.OTHER,)
 
 
-def test_another_process_counts_where_it_computed_since_the_last_reading():
+def test_other_process_counts_if_it_computed_since_the_last_reading():
     nvml = FakeNvml(pids=[os.getpid(), OTHER], samples=[(OTHER, 40, 1000), (os.getpid(), 9, 1001)])
     gpu = GpuCondition(nvml, "handle")
     assert [gpu.read().others for _ in range(2)] == [1, 0]
-    nvml.samples = [(OTHER, 0, 2000)]  # it was there, and did nothing
+    nvml.samples = [(OTHER, 0, 2000)]  # it existed, and did nothing
     assert gpu.read().others == 0
     assert nvml.asked_from == [0, 1001, 1001]
 
 
-def test_another_process_counts_where_nobody_tells_whether_it_computed():
+def test_other_process_counts_if_its_utilisation_is_unknown():
     assert read(FakeNvml(pids=[os.getpid(), OTHER])).others == 1
 
 
-def test_processes_of_another_namespace_tell_nothing():
+def test_processes_of_another_namespace_are_unknown():
     assert read(FakeNvml(pids=[OTHER])).others is None

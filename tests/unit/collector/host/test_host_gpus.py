@@ -1,4 +1,4 @@
-"""Which GPUs a session would see, from recorded answers of nvidia-smi."""
+"""The GPUs of a session, from recorded outputs of nvidia-smi."""
 
 import os
 
@@ -22,7 +22,7 @@ MIXED = """0, NVIDIA H100 80GB HBM3, GPU-aa11, 550.54.15
 
 @pytest.fixture
 def nvidia_smi(tmp_path, monkeypatch):
-    """Puts a program of this name on PATH that does what it is told."""
+    """Put a program of this name on PATH, with a given script."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
@@ -42,7 +42,7 @@ def test_every_gpu_has_its_name_uuid_and_driver():
 
 
 @pytest.mark.parametrize("text", ["", "No devices were found\n", "NVIDIA-SMI has failed, so, a, b"])
-def test_an_answer_without_gpus_is_refused_with_its_words(text):
+def test_output_without_gpus_is_refused_and_quoted(text):
     with pytest.raises(HostFault, match=naming("nvidia-smi", "GPU", text.strip())):
         parse(text)
 
@@ -55,14 +55,14 @@ def test_an_answer_without_gpus_is_refused_with_its_words(text):
         (" 6 , 7 ", [6, 7]),
         ("GPU-5f2b7d5e-0000-4d5c-8d5c-000000000005,0", [5, 0]),
         ("GPU-2f2b", [2]),
-        ("1,8,2", [1]),  # as CUDA: nothing after what there is none of
+        ("1,8,2", [1]),  # like CUDA: nothing after an invalid one
         ("", []),
         ("-1", []),
-        ("GPU-", []),  # could be any
+        ("GPU-", []),  # ambiguous
         ("NoDevFiles", []),
     ],
 )
-def test_only_visible_gpus_count_and_are_numbered_as_cuda_does(variable, seen):
+def test_only_visible_gpus_count_and_have_cudas_numbers(variable, seen):
     found = visible(parse(EIGHT), variable)
     assert [gpu.uuid[4] for gpu in found] == [str(i) for i in seen]
     assert [gpu.index for gpu in found] == list(range(len(seen)))
@@ -76,12 +76,12 @@ def test_only_visible_gpus_count_and_are_numbered_as_cuda_does(variable, seen):
         ("MIG-1f2b", ("'MIG-1f2b'",)),
     ],
 )
-def test_what_no_session_could_use_is_refused(variable, named):
+def test_unusable_cuda_visible_devices_is_refused(variable, named):
     with pytest.raises(HostFault, match=naming("CUDA_VISIBLE_DEVICES", *named)):
         visible(parse(EIGHT), variable)
 
 
-def test_two_models_are_no_stack():
+def test_two_gpu_models_are_not_one_stack():
     named = ("NVIDIA GeForce RTX 4090", "NVIDIA H100", "CUDA_VISIBLE_DEVICES")
     with pytest.raises(HostFault, match=naming(*named)):
         cuda_stack("2.13.0+cu130", parse(MIXED))
@@ -89,7 +89,7 @@ def test_two_models_are_no_stack():
     assert (stack.device, stack.driver) == ("CUDA_NVIDIA_H100_80GB_HBM3", "550.54.15")
 
 
-def test_the_variable_chooses_what_is_asked_of_nvidia_smi(nvidia_smi, monkeypatch):
+def test_cuda_visible_devices_selects_the_queried_gpus(nvidia_smi, monkeypatch):
     assert len(list_gpus()) == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert list_gpus() == (Gpu(0, "NVIDIA GeForce RTX 4090", "GPU-ab22", "550.54.15"),)
@@ -105,7 +105,7 @@ def test_a_cpu_has_no_serial():
     assert device_serial("cpu", 0) is None
 
 
-def test_a_driver_that_hangs_or_fails_is_told_in_a_line(nvidia_smi, monkeypatch):
+def test_failing_nvidia_smi_is_reported_in_one_line(nvidia_smi, monkeypatch):
     nvidia_smi("echo the driver is not loaded >&2; exit 9")
     with pytest.raises(HostFault, match="the driver is not loaded"):
         list_gpus()

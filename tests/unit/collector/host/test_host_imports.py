@@ -1,4 +1,4 @@
-"""What is imported for good is kept out of every later collection."""
+"""Permanent imports are excluded from every later garbage collection."""
 
 import gc
 import subprocess
@@ -10,7 +10,7 @@ from collector.host import imports
 
 
 @pytest.mark.fast
-def test_what_is_made_within_is_not_looked_through_and_what_comes_later_is():
+def test_objects_made_within_are_excluded_from_garbage_collection():
     try:
         with imports.permanent():
             assert not gc.isenabled()
@@ -25,7 +25,7 @@ def test_what_is_made_within_is_not_looked_through_and_what_comes_later_is():
 
 
 @pytest.mark.fast
-def test_an_import_that_fails_leaves_collections_on():
+def test_failed_import_leaves_garbage_collection_enabled():
     try:
         with pytest.raises(ModuleNotFoundError), imports.permanent():
             import no_such_module  # noqa: F401

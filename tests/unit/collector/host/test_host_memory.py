@@ -1,4 +1,4 @@
-"""What memory a process is told it can have, on a bare machine and in a container."""
+"""The memory available to a process, on a bare machine and in a container."""
 
 import pytest
 
@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def machine(tmp_path):
-    """Files as the kernel shows them; `group` adds a control group's."""
+    """Write files as the kernel shows them; `group` adds a control group's."""
     (tmp_path / "meminfo").write_text("MemTotal: 9999 kB\nMemAvailable:   8192 kB\n")
     (tmp_path / "cgroup").write_text("")
 
@@ -29,12 +29,12 @@ def machine(tmp_path):
     return ask
 
 
-def test_a_bare_machine_has_what_the_kernel_says(machine):
+def test_bare_machine_has_the_memory_that_the_kernel_reports(machine):
     assert machine() == 8 * MIB
     assert machine("0::/user.slice\n", [("user.slice", {"memory.max": "max\n"})]) == 8 * MIB
 
 
-def test_a_container_has_what_its_limit_leaves_and_file_caches_count_as_free(machine):
+def test_container_memory_is_its_limit_less_usage_without_file_caches(machine):
     files = {
         "memory.max": str(4 * MIB),
         "memory.current": str(3 * MIB),
@@ -43,19 +43,19 @@ def test_a_container_has_what_its_limit_leaves_and_file_caches_count_as_free(mac
     assert machine("0::/\n", [("", files)]) == 2 * MIB
 
 
-def test_the_narrowest_of_nested_groups_counts(machine):
+def test_smallest_limit_of_nested_cgroups_is_used(machine):
     outer = {"memory.max": str(4 * MIB), "memory.current": str(3 * MIB)}
     inner = {"memory.max": str(4 * MIB), "memory.current": str(MIB)}
     assert machine("0::/a/b\n", [("a", outer), ("a/b", inner)]) == MIB
 
 
-def test_the_older_groups_are_read_too(machine):
+def test_cgroups_of_version_1_are_read(machine):
     files = {"memory.limit_in_bytes": str(2 * MIB), "memory.usage_in_bytes": str(MIB)}
     line = "7:cpu,cpuacct:/x\n5:memory:/kubepods/pod1\n"
     assert machine(line, [("memory/kubepods/pod1", files)]) == MIB
 
 
-def test_a_group_over_its_limit_leaves_nothing(machine):
+def test_cgroup_over_its_limit_has_no_free_memory(machine):
     files = {"memory.max": "10", "memory.current": "20"}
     assert machine("0::/\n", [("", files)]) == 0
 
@@ -72,7 +72,7 @@ def test_a_group_over_its_limit_leaves_nothing(machine):
         ),
     ],
 )
-def test_what_a_container_holds_is_what_the_kernel_cannot_take_back(
+def test_used_memory_of_a_container_excludes_reclaimable_caches(
     tmp_path, membership, folder, names, prefix
 ):
     (tmp_path / "cgroup").write_text(membership)
@@ -88,6 +88,6 @@ def test_what_a_container_holds_is_what_the_kernel_cannot_take_back(
     assert container_memory(tmp_path / "absent", tmp_path / "cgroups") is None
 
 
-def test_where_nobody_tells_nothing_is_known(tmp_path):
+def test_memory_is_unknown_without_kernel_files(tmp_path):
     nowhere = tmp_path / "absent"
     assert available_memory_bytes(nowhere, nowhere, nowhere) is None

@@ -1,4 +1,4 @@
-"""How this machine reaches other nodes, as a fake `hccn_tool` and its own interfaces tell it."""
+"""The connection of this machine to other nodes, from a fake `hccn_tool` and its own interfaces."""
 
 import socket
 import subprocess
@@ -23,7 +23,7 @@ NONE = "no certificate found"
 
 @pytest.fixture
 def hccn(tmp_path, monkeypatch):
-    """Puts an npu-smi with two NPUs and an hccn_tool on PATH: `say(query, of NPU 0, of NPU 1)`."""
+    """Put an npu-smi with two NPUs and an hccn_tool on PATH: `say(query, of NPU 0, of NPU 1)`."""
     (tmp_path / "npus").write_text(A2.replace("Warning", "OK     "))
     (tmp_path / "npu-smi").write_text(f"#!/bin/sh\ncat {tmp_path}/npus\n")
     script = f'#!/bin/sh\n[ "$4" = -g ] && printf "$(cat {tmp_path}/$3.$2)\\n"\n'
@@ -42,17 +42,17 @@ def hccn(tmp_path, monkeypatch):
     return say
 
 
-def test_a_port_without_a_link_is_named_with_its_node(hccn):
+def test_port_without_a_link_is_reported_with_its_node(hccn):
     hccn("-link", "link status: UP", "link status: UP")
     check_links(2)
     hccn("-link", "link status: UP", "link status: DOWN")
     with pytest.raises(HostFault, match=naming("n7", "NPU 1", "DOWN", "hccn_tool -i 1 -link -g")):
         check_links(2, {"NODE_NAME": "n7"})
     check_links(1)  # a gang that does not use it
-    check_links(2, {"OPMETER_SUPER_POD": "1"})  # its nodes are connected otherwise
+    check_links(2, {"OPMETER_SUPER_POD": "1"})  # its nodes have another network
 
 
-def test_ports_have_one_state_of_the_switch_or_both(hccn):
+def test_ports_have_one_tls_state_or_both(hccn):
     states = {"off": ("0", "0"), "on": ("1", "1"), "off and on": ("1", "0")}
     for state, (first, second) in states.items():
         hccn("-tls", TLS.format(first) + CERTIFICATE, TLS.format(second))
@@ -61,7 +61,7 @@ def test_ports_have_one_state_of_the_switch_or_both(hccn):
     assert tls_switches() == "off"
 
 
-def test_a_state_that_is_not_shown_is_no_fault(hccn, monkeypatch):
+def test_unreadable_port_state_is_not_a_fault(hccn, monkeypatch):
     for said in ("permission denied", "hccn_tool is busy, please try again", ""):
         for query in ("-link", "-tls"):
             hccn(query, said, said)
@@ -72,7 +72,7 @@ def test_a_state_that_is_not_shown_is_no_fault(hccn, monkeypatch):
     assert tls_switches() == ""
 
 
-def test_an_interface_has_an_address_or_is_named_with_those_there_are():
+def test_interface_without_an_address_is_reported_with_the_existing_ones():
     assert interface_address({}) == ""
     assert interface_address({"GLOO_SOCKET_IFNAME": "lo"}) == "127.0.0.1"
     there = [name for _, name in socket.if_nameindex()]
@@ -82,7 +82,7 @@ def test_an_interface_has_an_address_or_is_named_with_those_there_are():
 
 @dataclass(frozen=True)
 class NpuPlan:
-    """The plan of a gang that no rank reads."""
+    """Return the plan of a gang that no rank reads."""
 
     backend: str = "npu"
 
@@ -90,9 +90,7 @@ class NpuPlan:
         return "{}"
 
 
-def test_ranks_of_a_gang_over_nodes_begin_with_links_and_know_their_address(
-    hccn, tmp_path, monkeypatch
-):
+def test_multi_node_gang_starts_ranks_with_links_up_and_their_address(hccn, tmp_path, monkeypatch):
     begun, usual = [], subprocess.Popen
 
     def begin(*command, env=None, **options):
@@ -110,7 +108,7 @@ def test_ranks_of_a_gang_over_nodes_begin_with_links_and_know_their_address(
     with pytest.raises(HostFault, match=naming("NPU 0", "DOWN")):
         run_gang(GangWork(NpuPlan()), together, tmp_path)
     assert begun == []
-    with pytest.raises(InterruptedError):  # on one node they do not use the ports
+    with pytest.raises(InterruptedError):  # ranks of one node do not use the ports
         run_gang(GangWork(NpuPlan()), alone, tmp_path)
     hccn("-link", "link status: UP", "link status: UP")
     with pytest.raises(InterruptedError):

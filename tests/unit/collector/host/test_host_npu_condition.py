@@ -1,4 +1,4 @@
-"""What is read of an NPU, from answers written as npu-smi gives them on A2 and A3."""
+"""Reading an NPU, from outputs in npu-smi's format on A2 and A3."""
 
 import os
 
@@ -42,12 +42,12 @@ def processes(*pids):
     return "\n".join([HEAD, *lines, "        Chip ID                        : 0"])
 
 
-def test_an_npu_that_tells_everything():
+def test_npu_condition_has_every_reported_value():
     told = parse_condition(COMMON, processes(os.getpid(), NOBODYS))
     assert told == Condition(1650.0, 1800.0, 66.0, 331.1, 0.7, None, 1)
 
 
-def test_a_name_with_two_numbers_is_told_of_a_chip_and_of_something_else():
+def test_value_reported_twice_is_ambiguous_and_absent():
     told = parse_condition(COMMON + CONTROLLER, NOBODY)
     assert told.temperature_c is None and told.power_w == 331.1
 
@@ -61,11 +61,11 @@ def test_a_name_with_two_numbers_is_told_of_a_chip_and_of_something_else():
         "Aicore curFreq(MHZ)            : 1e999\nTemperature(C) : -\nTemperature(C) : 1 2",
     ],
 )
-def test_what_is_not_printed_as_documented_is_not_told(text):
+def test_output_in_another_format_is_absent(text):
     assert parse_condition(text, text) == Condition()
 
 
-def test_processes_are_told_all_or_none():
+def test_process_list_is_complete_or_unknown():
     assert parse_processes(processes(11, 22, 33)) == [11, 22, 33]
     assert parse_processes(NOBODY) == []
     assert parse_processes(NOBODY + processes(11)) is None
@@ -74,13 +74,13 @@ def test_processes_are_told_all_or_none():
 
 
 @given(st.text(), st.text())
-def test_any_text_tells_something_or_nothing(common, listed):
+def test_any_output_is_parsed_without_an_error(common, listed):
     told = parse_condition(common, listed)
     assert told.others is None
     parse_processes(f"Process id:{listed}")
 
 
-def test_both_questions_are_about_the_chip_and_silence_tells_nothing(monkeypatch):
+def test_both_queries_name_the_chip_and_a_failing_one_gives_no_reading(monkeypatch):
     asked = []
 
     def answer(*arguments, patience_s):
@@ -96,6 +96,6 @@ def test_both_questions_are_about_the_chip_and_silence_tells_nothing(monkeypatch
     assert asked[:2] == [("info", "-t", "common", *chip), ("info", "-t", "proc-mem", *chip)]
 
 
-def test_without_npu_smi_nothing_is_asked(monkeypatch):
+def test_machine_without_npu_smi_has_no_condition(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert open_npu(0) is None

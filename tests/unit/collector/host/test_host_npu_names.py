@@ -1,4 +1,4 @@
-"""How the database calls a chip: one name, or a refusal that says what to write."""
+"""The database's name of a chip: one name, or an error with the choices."""
 
 import re
 
@@ -30,7 +30,7 @@ DIE = "ATLAS_800_A3_752T_128G_DIE"
         ("Ascend910_9392", 64, 24, DIE),
     ],
 )
-def test_a_chip_names_itself_by_its_cores_and_its_memory(soc, memory_gb, cube_cores, name):
+def test_device_is_named_by_soc_cores_and_memory(soc, memory_gb, cube_cores, name):
     assert device_name(soc, memory_gb, cube_cores) == name
     assert device_names(soc) == (name,)
     assert name in described_devices()
@@ -48,7 +48,7 @@ def test_a_chip_names_itself_by_its_cores_and_its_memory(soc, memory_gb, cube_co
         ("Ascend999", 64, None, []),
     ],
 )
-def test_what_is_not_certain_is_asked_for_and_not_guessed(soc, memory_gb, cube_cores, choices):
+def test_ambiguous_device_name_is_refused_with_the_choices(soc, memory_gb, cube_cores, choices):
     cores = (f"{cube_cores} cube cores",) if cube_cores else ()
     named = (soc, f"{memory_gb} GB", *cores, "target", "device")
     with pytest.raises(BadInput, match=naming(*named)) as refused:
@@ -56,7 +56,7 @@ def test_what_is_not_certain_is_asked_for_and_not_guessed(soc, memory_gb, cube_c
     assert re.findall(r"ATLAS_\w+", str(refused.value)) == choices
 
 
-def test_of_several_names_the_campaign_chooses():
+def test_campaign_target_selects_among_several_names():
     wanted = "ATLAS_800_A2_280T_64G_PCIE"
     assert device_name("Ascend910B4-1", 64, 20, wanted) == wanted
     assert device_name("Ascend910_9372", 64, 20, "A_NEW_ONE") == "A_NEW_ONE"
@@ -67,6 +67,6 @@ def test_of_several_names_the_campaign_chooses():
 
 
 @pytest.mark.parametrize("wanted", [None, "ATLAS_800_A2_313T_64G"])
-def test_a_slice_of_a_device_has_no_name_at_all(wanted):
+def test_virtual_slice_of_a_device_has_no_name(wanted):
     with pytest.raises(HostFault, match=naming("10 cube cores", 20)):
         device_name("Ascend910B3", 64, 10, wanted)

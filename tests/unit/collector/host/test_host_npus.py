@@ -1,4 +1,4 @@
-"""Which NPUs a session would see, from answers written as npu-smi gives them on A2 and A3."""
+"""The NPUs of a session, from outputs in npu-smi's format on A2 and A3."""
 
 import os
 
@@ -96,7 +96,7 @@ CHIP_A3 = """        NPU ID                         : 0
 
 @pytest.fixture
 def npu_smi(tmp_path, monkeypatch):
-    """Puts a program of this name on PATH that answers as a machine with two 910B3."""
+    """Put a program of this name on PATH that behaves like a machine with two 910B3."""
     for name, text in (("info", A2), ("card", CARD), ("chip", CHIP_A2), ("common", COMMON)):
         (tmp_path / name).write_text(text)
     monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES", raising=False)
@@ -116,8 +116,8 @@ def test_every_chip_of_an_a2_has_its_name_and_memory():
 
 
 @pytest.mark.parametrize("told", ["Alarm", "Critical", "UNKNOWN"])
-def test_a_broken_npu_is_named_unless_it_is_not_asked_for(tmp_path, npu_smi, told):
-    check_health()  # a warning is nothing that ends a run
+def test_unhealthy_npu_is_reported_unless_it_is_unused(tmp_path, npu_smi, told):
+    check_health()  # a warning does not end a run
     (tmp_path / "info").write_text(A2.replace("Warning", told))
     with pytest.raises(HostFault, match=naming("npu-smi", "NPU 1", told)):
         check_health()
@@ -125,7 +125,7 @@ def test_a_broken_npu_is_named_unless_it_is_not_asked_for(tmp_path, npu_smi, tol
     check_health({"ASCEND_RT_VISIBLE_DEVICES": "0"})
 
 
-def test_the_two_dies_of_an_a3_are_two_devices():
+def test_two_dies_of_an_a3_are_two_devices():
     assert parse(A3) == (Npu(0, 0, 0, 0, "Ascend910", 64), Npu(1, 1, 0, 1, "Ascend910", 64))
 
 
@@ -133,32 +133,32 @@ def test_the_two_dies_of_an_a3_are_two_devices():
     ("answer", "visible_dies", "at_once", "chip"),
     [
         (A3, "0,1", 1, "chip0"),
-        (A3, "1", 1, "chip0"),  # its other die may be another process's
+        (A3, "1", 1, "chip0"),  # its other die may belong to another process
         (A3, "0,1", 2, ""),  # as many as there are dies
         (A2, "0,1", 1, ""),
         (A3, "", 1, ""),
     ],
 )
-def test_a_die_has_its_chip_to_itself_unless_all_dies_may_measure(
+def test_die_reserves_its_chip_unless_all_dies_may_measure(
     tmp_path, npu_smi, answer, visible_dies, at_once, chip
 ):
     (tmp_path / "info").write_text(answer)
     assert exclusive_chip(0, at_once, {"ASCEND_RT_VISIBLE_DEVICES": visible_dies}) == chip
 
 
-def test_every_chip_has_a_turn_before_any_has_two():
+def test_devices_are_dealt_out_over_all_chips_first():
     dies = [Npu(i, i, i // 2, i % 2, "Ascend910", 64) for i in range(6)]
     assert one_a_chip_first(dies) == [0, 2, 4, 1, 3, 5]
     assert one_a_chip_first(parse(A2)) == [0, 1]
 
 
 @pytest.mark.parametrize("text", ["", "dcmi model initialized failed, ret is -8005"])
-def test_an_answer_without_npus_is_refused_with_its_words(text):
+def test_output_without_npus_is_refused_and_quoted(text):
     with pytest.raises(HostFault, match=naming("npu-smi", "NPU", text)):
         parse(text)
 
 
-def test_a_board_tells_driver_firmware_chip_and_serial():
+def test_board_has_driver_firmware_chip_and_serial():
     serial = "42C711D4-20B03704-4A10C8D4-14CC040A-D2102003"
     assert parse_board(CARD, CHIP_A2) == Board("Ascend910B3", "24.1.rc2", "7.3.0.1.231", serial)
     assert parse_board(CARD, CHIP_A3) == Board(
@@ -171,7 +171,7 @@ def test_a_board_tells_driver_firmware_chip_and_serial():
 @pytest.mark.parametrize(
     ("variable", "seen"), [(None, [0, 1]), ("1,0", [1, 0]), (" 1 ", [1]), ("0,5,1", [0]), ("", [])]
 )
-def test_only_visible_npus_count_and_are_numbered_anew(variable, seen):
+def test_only_visible_npus_count_and_are_renumbered(variable, seen):
     found = visible(parse(A2), variable)
     assert [npu.physical for npu in found] == seen
     assert [npu.index for npu in found] == list(range(len(seen)))
@@ -182,7 +182,7 @@ def test_an_npu_named_twice_is_refused():
         visible(parse(A2), "1,1")
 
 
-def test_what_is_asked_of_npu_smi_is_about_the_chip_that_was_chosen(npu_smi, monkeypatch):
+def test_npu_smi_queries_name_the_selected_chip(npu_smi, monkeypatch):
     assert len(list_npus()) == 2
     assert device_locks("npu") == ["npu0", "npu1"]
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "1")
@@ -198,18 +198,18 @@ def test_what_is_asked_of_npu_smi_is_about_the_chip_that_was_chosen(npu_smi, mon
         list_npus()
 
 
-def test_npu_smi_tells_the_cores_of_a_chip_or_nothing_is_known_of_them(npu_smi):
+def test_cube_cores_are_parsed_or_unknown(npu_smi):
     assert cube_cores_of(list_npus()[0]) == 20
     assert parse_cores("This device does not support querying common.") is None
-    assert parse_cores(COMMON + COMMON.replace(": 20", ": 24")) is None  # of which of the two?
+    assert parse_cores(COMMON + COMMON.replace(": 20", ": 24")) is None  # which of the two?
 
 
-def test_an_npu_smi_without_that_query_tells_no_cores(npu_smi):
+def test_npu_smi_without_the_core_query_gives_no_cores(npu_smi):
     npu_smi('case "$*" in *common*) echo Unsupported; exit 1;; *) cat info;; esac')
     assert cube_cores_of(list_npus()[0]) is None
 
 
-def test_a_driver_that_hangs_or_is_not_there_is_told_in_a_line(npu_smi, monkeypatch):
+def test_failing_npu_smi_is_reported_in_one_line(npu_smi, monkeypatch):
     monkeypatch.setattr("collector.host.processes._TOOL_PATIENCE_S", 0.1)
     npu_smi("exec sleep 5")
     with pytest.raises(HostFault, match=naming("npu-smi", "0.1 s")):
@@ -219,7 +219,7 @@ def test_a_driver_that_hangs_or_is_not_there_is_told_in_a_line(npu_smi, monkeypa
         list_npus()
 
 
-def test_a_stack_is_what_the_board_and_the_installed_packages_say(monkeypatch):
+def test_stack_has_the_versions_of_board_and_packages(monkeypatch):
     versions = {"torch_npu": "2.9.0.post1", "vllm_ascend": "0.18.0rc1"}
     installed = "collector.host.stack.installed_version"
     monkeypatch.setattr(installed, lambda *names: versions.get(names[0]))

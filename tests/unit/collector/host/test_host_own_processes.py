@@ -1,4 +1,4 @@
-"""Whose the processes on a device are, from a folder as /proc is one."""
+"""The owners of the processes on a device, from a folder like /proc."""
 
 import pytest
 
@@ -12,7 +12,7 @@ NEIGHBOUR, SIBLING = 55, 91
 
 @pytest.fixture
 def proc(tmp_path):
-    """One run with two workers, started from a shell from which something else was started, too."""
+    """One run with two workers, started from a shell that started something else too."""
     for pid, parent, command in (
         (1, 0, "/sbin/init"),
         (SHELL, 1, "-bash"),
@@ -31,16 +31,16 @@ def proc(tmp_path):
     return tmp_path
 
 
-def test_those_of_one_run_are_ours_and_what_its_shell_started_besides_is_not(proc):
+def test_processes_of_the_same_run_are_own_and_others_of_its_shell_are_not(proc):
     ours = {OWN, MSPROF, WORKER, RUN, CHILD, SIBLING}
     assert others_among(ours, OWN, proc) == frozenset()
     assert others_among({*ours, NEIGHBOUR, SHELL}, OWN, proc) == {NEIGHBOUR, SHELL}
 
 
-def test_one_that_cannot_be_looked_at_is_another(proc):
+def test_unreadable_process_is_another_process(proc):
     assert others_among([OWN, 4711], OWN, proc) == {4711}
 
 
-def test_where_this_process_is_not_told_its_number_means_nothing_here(proc):
+def test_processes_of_another_pid_namespace_are_unknown(proc):
     assert others_among([NEIGHBOUR], OWN, proc) is None
     assert others_among([], OWN, proc) is None

@@ -1,4 +1,4 @@
-"""How often a device is asked how it does."""
+"""The rate of condition queries."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.fast
 
 
 class Source:
-    """Takes half a second to answer, on a clock of its own."""
+    """Takes half a second per query, on its own clock."""
 
     def __init__(self):
         self.now_s = 100.0
@@ -24,7 +24,7 @@ class Source:
         return self.now_s
 
 
-def test_asking_takes_a_hundredth_of_the_time_at_most():
+def test_condition_queries_take_at_most_a_hundredth_of_the_time():
     source = Source()
     sparing = RateLimited(source.ask, source.clock)
     assert sparing.read() == Condition(clock_mhz=1.0)

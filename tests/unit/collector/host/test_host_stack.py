@@ -1,4 +1,4 @@
-"""What this machine says of itself, from recorded files of the kernel."""
+"""The description of this machine, from recorded files of the kernel."""
 
 import pytest
 
@@ -22,7 +22,7 @@ CPU part\t: 0xd01
 """
 
 
-def test_a_processor_names_a_device(tmp_path):
+def test_device_is_named_by_its_processor(tmp_path):
     path = tmp_path / "cpuinfo"
     path.write_text(XEON)
     cpu = this_cpu(path)
@@ -31,7 +31,7 @@ def test_a_processor_names_a_device(tmp_path):
     assert cpu.device == f"CPU_Intel_Xeon_Platinum_8480_{cpu.threads}t"
 
 
-def test_an_arm_processor_is_named_by_its_part(tmp_path):
+def test_arm_processor_is_named_by_its_part_number(tmp_path):
     path = tmp_path / "cpuinfo"
     path.write_text(KUNPENG)
     assert this_cpu(path).model.endswith("0x48-0xd01")
@@ -60,9 +60,7 @@ def test_an_arm_processor_is_named_by_its_part(tmp_path):
         ("", {}, 64),
     ],
 )
-def test_a_container_has_the_cores_that_its_quota_pays_for(
-    tmp_path, monkeypatch, membership, files, threads
-):
+def test_container_has_the_cores_of_its_quota(tmp_path, monkeypatch, membership, files, threads):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(64)))
     (tmp_path / "membership").write_text(membership)
     for name, text in files.items():
@@ -71,10 +69,10 @@ def test_a_container_has_the_cores_that_its_quota_pays_for(
     assert usable_threads(tmp_path / "membership", tmp_path / "groups") == threads
 
 
-def test_what_the_kernel_does_not_tell_is_none(tmp_path):
+def test_cpu_without_kernel_files_has_a_name(tmp_path):
     assert this_cpu(tmp_path / "absent").device.startswith("CPU_")
 
 
-def test_an_unknown_backend_is_refused_with_what_is_wanted():
+def test_unknown_backend_is_refused_with_the_allowed_ones():
     with pytest.raises(BadInput, match="npu.*cuda.*cpu.*events|torch"):
         local_stack("tpu")

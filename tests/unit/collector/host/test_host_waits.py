@@ -1,4 +1,4 @@
-"""What Linux tells of threads that waited for a core."""
+"""The waits of threads for a core, as reported by Linux."""
 
 import os
 import threading
@@ -22,7 +22,7 @@ def tasks(tmp_path):
     return write
 
 
-def test_each_thread_waits_for_itself(tasks):
+def test_wait_time_is_recorded_per_thread(tasks):
     tasks("8", 2_000)
     waits = ThreadWaits(tasks("9", 5_500))
     assert waits.begin() > 0
@@ -31,7 +31,7 @@ def test_each_thread_waits_for_itself(tasks):
     assert list(waits.read()) == [2.0, 4005.5]
 
 
-def test_threads_come_and_go_between_cases(tasks, tmp_path):
+def test_threads_may_start_and_end_between_cases(tasks, tmp_path):
     waits = ThreadWaits(tasks("8", 2_000))
     waits.begin()
     (tmp_path / "8" / "schedstat").unlink()
@@ -41,7 +41,7 @@ def test_threads_come_and_go_between_cases(tasks, tmp_path):
     assert list(waits.read()) == [7.0]
 
 
-def test_other_threads_of_python_are_left_out(tasks):
+def test_other_python_threads_are_excluded(tasks):
     done = threading.Event()
     other = threading.Thread(target=done.wait)
     other.start()
@@ -55,7 +55,7 @@ def test_other_threads_of_python_are_left_out(tasks):
         other.join()
 
 
-def test_where_the_system_tells_nothing_nobody_waited(tmp_path):
+def test_missing_scheduler_statistics_count_as_no_waits(tmp_path):
     waits = ThreadWaits(tmp_path / "no", tmp_path / "stat")
     waits.begin()
     assert (list(waits.read()), waits.stolen_us()) == ([], 0.0)
@@ -66,13 +66,13 @@ def test_where_the_system_tells_nothing_nobody_waited(tmp_path):
     assert list(waits.read()) == [0.0]
 
 
-def test_what_the_host_takes_is_counted_in_ticks(tmp_path):
+def test_stolen_time_is_counted_in_ticks(tmp_path):
     stat = tmp_path / "stat"
     stat.write_text("cpu  3090661 1997479 1255478 1601804 194755 0 42401 24560 0 0\ncpu0 1\n")
     assert ThreadWaits(stat=stat).stolen_us() == 24560 * 1e6 / os.sysconf("SC_CLK_TCK")
 
 
-def test_pressure_is_the_sum_of_the_line_some(tmp_path):
+def test_pressure_is_read_from_the_total_of_the_line_some(tmp_path):
     pressure = tmp_path / "cpu"
     waits = ThreadWaits(pressure=pressure)
     assert waits.pressure_us() is None  # an older kernel has no such file
@@ -82,14 +82,15 @@ def test_pressure_is_the_sum_of_the_line_some(tmp_path):
     for odd in ("", "some\n", f"some {some}\n{full}"):
         pressure.write_text(odd)
         assert waits.pressure_us() is None
-    assert ThreadWaits(pressure=tmp_path).pressure_us() is None  # it refuses to be read
+    assert ThreadWaits(pressure=tmp_path).pressure_us() is None  # reading it fails
 
 
 def test_work_is_counted_for_each_thread_of_the_team():
     one, four = ThreadWaits(), ThreadWaits(threads=4)
 
     def read_us():
-        """Of the team between two of one thread, however long this process is kept from a core."""
+        """Alternate two threads of the team with one, however long this process waits for a
+        core."""
         return one.worked_us(), four.worked_us(), one.worked_us()
 
     earliest_us, team_us, early_us = read_us()
@@ -101,8 +102,8 @@ def test_work_is_counted_for_each_thread_of_the_team():
     assert took_us <= (latest_us - earliest_us) / 4 * (1 + 1e-9)
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="Linux tells it")
-def test_this_process_is_read():
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="no Linux /proc")
+def test_statistics_of_the_own_process_are_read():
     waits = ThreadWaits()
     assert waits.begin() < 0.01
     first, then = waits.read(), waits.read()
@@ -110,7 +111,7 @@ def test_this_process_is_read():
     assert waits.switches() >= 0
 
 
-def test_other_programs_used_what_the_machine_worked_beyond_this_process(tmp_path, monkeypatch):
+def test_core_time_of_other_programs_is_machine_time_less_own_time(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     stat, ticks = tmp_path / "stat", os.sysconf("SC_CLK_TCK")
     values = [100, 0, 100, 10_000, 500, 0, 0, 100, 77, 0]  # idle and iowait are the 4th and 5th

@@ -1,4 +1,4 @@
-"""Cases, an operator for them, and instruments that only pretend to measure."""
+"""Cases, an operator for them, and simulated instruments."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def cases(n=4):
 
 
 class Pretender:
-    """Answers every case of a session as told; keeps what it was asked."""
+    """Gives every case of a session a set outcome; records its requests."""
 
     def __init__(self, folder, outcomes=lambda case, session: Outcome.OK, began=True):
         self.folder = folder
@@ -71,7 +71,7 @@ class Pretender:
 
 
 class Poisoned(Pretender):
-    """Sessions that hold one of these cases die when their window is closed."""
+    """Sessions with one of these cases die when their window is closed."""
 
     def __init__(self, folder, poison):
         super().__init__(folder)
@@ -86,9 +86,9 @@ class Poisoned(Pretender):
 
 
 class PlayedSupervisor:
-    """Stands for the supervisor and the profiler of a replaying instrument: sessions without a
-    process, which end as told. `measure` gives the measurements of a session from its cases and
-    its provenance, `unread` says why nobody could read its profile."""
+    """Replaces the supervisor and the profiler of a replaying instrument: sessions without a
+    process, with set ends. `measure` returns the measurements of a session from its cases and its
+    provenance, `unread` why its profile could not be read."""
 
     def __init__(self, patch):
         self.specs, self.folders, self.during = [], [], lambda spec: None

@@ -1,4 +1,4 @@
-"""Groups of counters: one pass each, and one measurement in the end."""
+"""Groups of counters: one pass each, and one combined measurement."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def _measured(counters, outcome=Outcome.OK, asked=""):
     )
 
 
-def test_further_groups_add_counters_and_change_nothing_else():
+def test_further_counter_groups_add_counters_only():
     first = _measured((("aiv_time(us)", 1.0),))
     more = _measured((("aiv_time(us)", 2.0), ("aiv_ub_read_bw(GB/s)", 3.0)))
     (joined,) = with_counters([first], [more], "Memory")
@@ -31,7 +31,7 @@ def test_further_groups_add_counters_and_change_nothing_else():
         assert names(joined.warnings[0], "Memory")
 
 
-def test_only_an_npu_has_groups_and_the_one_with_durations_comes_first():
+def test_only_npus_have_counter_groups_and_the_duration_group_is_first():
     assert counter_groups("cpu", ("Memory", "PipeUtilization")) == ["PipeUtilization"]
     assert counter_groups("npu", ("Memory", "PipeUtilization", "L2Cache")) == [
         *("PipeUtilization", "Memory", "L2Cache"),

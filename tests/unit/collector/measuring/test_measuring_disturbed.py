@@ -1,5 +1,5 @@
-"""A campaign beside a program that holds a core every other two seconds, played on a clock of its
-own: how many cases are measured undisturbed, and what that costs."""
+"""A campaign next to a program that occupies a core every other two seconds, simulated with its own
+clock: the number of undisturbed cases, and the cost."""
 
 from random import Random
 from statistics import fmean
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.fast
 
 MEASURE = MeasureSettings(budget_s=0.2, min_repeats=3, max_repeats=30)
 QUANTUM_S, START_S, MAKE_S = 0.008, 1.6, 0.03
-ONE_THREAD_S = 50e-6  # what is shorter runs on one thread, and waits for nobody
-# As the quickstart's: 37 on one thread, 40 up to 5 ms, 24 up to 0.1 s, 7 up to 1.5 s.
+ONE_THREAD_S = 50e-6  # shorter ones run on one thread, and wait for nothing
+# Like the quickstart's: 37 on one thread, 40 up to 5 ms, 24 up to 0.1 s, 7 up to 1.5 s.
 LAUNCHES_S = [
     low * (high / low) ** (place / count)
     for low, high, count in ((1e-6, 4e-5, 37), (6e-5, 5e-3, 40), (5e-3, 0.1, 24), (0.1, 1.5, 7))
@@ -26,8 +26,8 @@ LAUNCHES_S = [
 
 
 class Machine:
-    """Two cores, one of which a burner holds for `held_s` in every `period_s`: a short launch of
-    a team then takes a quantum, a long one twice its time."""
+    """Two cores, one of which a burner occupies for `held_s` in every `period_s`: a short launch of
+    a team then takes a time slice, a long one twice its time."""
 
     def __init__(self, now_s, held_s, period_s):
         self.now_s, self.launch_s = now_s, 0.0
@@ -75,7 +75,8 @@ class Machine:
 
 
 def campaign(machine, shards=8):
-    """Every shard to its end: seconds, the cases with an undisturbed repeat, and tries in all."""
+    """Run every shard to its end: seconds, the cases with an undisturbed repeat, and tries in
+    all."""
     started_s, clean, tries = machine.now_s, set(), 0
     cases = [
         (ShardCase(record(f"{place + 1},2"), s * (WARM_UPS + 1 + MEASURE.repeats_of(s)) + 0.05), s)
@@ -112,20 +113,20 @@ def measured(machine, repeater, name):
 QUIET_S, _, _ = campaign(Machine(0.0, 0.0, 4.0))
 
 
-def test_on_a_quiet_machine_nothing_is_measured_twice():
+def test_quiet_machine_measures_nothing_twice():
     _, clean, tries = campaign(Machine(0.0, 0.0, 4.0))
     assert (clean, tries) == (1.0, len(LAUNCHES_S))
 
 
 @pytest.mark.thorough
-def test_beside_a_burner_all_cases_have_an_undisturbed_number_in_little_more_time():
+def test_intermittent_load_leaves_undisturbed_durations_in_bounded_time():
     phases = [campaign(Machine(now_s, 2.0, 4.0)) for now_s in (0.0, 0.7, 1.5, 2.2, 3.1)]
     assert all(clean >= 0.95 for _, clean, _ in phases)
     # The burner alone makes it 1.2 times as long.
     assert fmean(seconds for seconds, _, _ in phases) <= 1.6 * QUIET_S
 
 
-def test_on_a_machine_that_is_always_busy_the_time_is_bounded_and_nothing_is_measured_twice():
+def test_permanent_load_bounds_the_time_and_measures_nothing_twice():
     seconds, clean, tries = campaign(Machine(0.0, 4.0, 4.0))
     assert clean < 0.5 and tries == len(LAUNCHES_S)
-    assert seconds <= 2.5 * QUIET_S  # of which the burner makes 1.6
+    assert seconds <= 2.5 * QUIET_S  # of which the burner causes 1.6

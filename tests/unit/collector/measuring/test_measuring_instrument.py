@@ -1,4 +1,4 @@
-"""A session waits for its slot, and what it says is looked at before it is believed."""
+"""A session waits for its slot, and its results are checked."""
 
 import threading
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ def made(folder, settings=SETTINGS, stop=None, **more):
         ("cpu", "1", (1, "")),
     ],
 )
-def test_where_a_site_limits_npus_a_die_asks_for_its_chip(
+def test_session_reserves_its_chip_if_a_site_limits_concurrent_measuring(
     sessions, tmp_path, monkeypatch, backend, limit, asked
 ):
     held, slots = [], []
@@ -64,7 +64,7 @@ def test_where_a_site_limits_npus_a_die_asks_for_its_chip(
     ("backend", "state", "is_alone"),
     [("npu", "static", True), ("npu", "dynamic", False), ("cpu", "static", False)],
 )
-def test_a_session_that_builds_kernels_into_cann_is_alone_with_that(
+def test_session_that_builds_kernels_into_cann_reserves_the_installation(
     sessions, tmp_path, monkeypatch, backend, state, is_alone
 ):
     held, seen = [], []
@@ -83,7 +83,7 @@ def test_a_session_that_builds_kernels_into_cann_is_alone_with_that(
     assert seen == [is_alone]
 
 
-def test_a_session_on_another_runtime_than_the_plans_blames_the_node(sessions, tmp_path):
+def test_session_on_another_runtime_than_the_plan_is_a_host_fault(sessions, tmp_path):
     provenance = replace(PROVENANCE, runtime=Runtime.FAKE)
     timing = Timing(*[1.0] * 8)
     told = Measurement("c", "Add", Outcome.OK, "", provenance, timing=timing)
@@ -92,7 +92,7 @@ def test_a_session_on_another_runtime_than_the_plans_blames_the_node(sessions, t
         made(tmp_path).measure(cases(1), PROVENANCE)
 
 
-def test_a_profile_is_kept_only_where_nobody_could_read_it(sessions, tmp_path):
+def test_profile_is_kept_only_if_it_could_not_be_read(sessions, tmp_path):
     assert made(tmp_path).measure(cases(1), PROVENANCE).unread == ""
     assert not list(tmp_path.rglob("PROF_1"))
     sessions.unread = lambda records: "msprof wrote no op_summary"
@@ -101,7 +101,7 @@ def test_a_profile_is_kept_only_where_nobody_could_read_it(sessions, tmp_path):
     assert len(list(tmp_path.rglob("PROF_1"))) == 1
 
 
-def test_a_profile_is_kept_where_that_is_wanted_and_only_the_newest(sessions, tmp_path):
+def test_newest_unread_profile_is_moved_to_the_requested_folder(sessions, tmp_path):
     kept = tmp_path / "kept"
     sessions.unread = lambda records: "msprof wrote no op_summary"
     asked = made(tmp_path / "scratch", unread=kept)
@@ -113,7 +113,7 @@ def test_a_profile_is_kept_where_that_is_wanted_and_only_the_newest(sessions, tm
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.OOM])
-def test_a_session_is_stopped_by_the_outcomes_that_are_named(sessions, tmp_path, outcome):
+def test_session_stops_at_the_named_outcomes(sessions, tmp_path, outcome):
     def fail(spec):
         journal = JournalWriter(sessions.folders[-1] / JOURNAL)
         journal.write("begin", ordinal=0, time="")
@@ -124,13 +124,13 @@ def test_a_session_is_stopped_by_the_outcomes_that_are_named(sessions, tmp_path,
     assert stop.is_set() == (outcome is Outcome.FAILED)
 
 
-def test_a_case_may_take_many_times_its_forecast_within_the_campaigns_limit():
+def test_case_limit_is_a_multiple_of_its_forecast_within_the_campaign_limit():
     limits = Limits(case_s=100.0)
     assert [case_limit_s(predicted_s, limits) for predicted_s in (0.1, 3.0, 9.0)] == [60, 90, 100]
     assert case_limit_s(0.1, limits, 100.0) == 100
 
 
-def test_a_session_of_a_minute_has_canaries_and_a_shorter_one_none(sessions, tmp_path):
+def test_sessions_of_a_minute_have_canaries_and_shorter_ones_none(sessions, tmp_path):
     minute = [replace(case, predicted_s=15.0) for case in cases(4)]
     asked = made(tmp_path)
     asked.measure(minute, PROVENANCE)
@@ -142,7 +142,7 @@ def test_a_session_of_a_minute_has_canaries_and_a_shorter_one_none(sessions, tmp
     assert sessions.sizes[2] == 7
 
 
-def test_only_the_pass_that_gives_durations_has_canaries(sessions, tmp_path):
+def test_only_the_pass_with_durations_has_canaries(sessions, tmp_path):
     groups = MeasureSettings(aic_metrics=("PipeUtilization", "Memory"))
     settings = replace(SETTINGS, backend="npu", measure=groups, canaries_from_s=1.0)
     timing = Timing(*[1.0] * 8)
@@ -154,9 +154,7 @@ def test_only_the_pass_that_gives_durations_has_canaries(sessions, tmp_path):
     assert sessions.sizes == [8, 2]
 
 
-def test_a_session_that_dies_in_a_canary_is_repeated_without_and_so_are_all_after(
-    sessions, tmp_path
-):
+def test_session_that_dies_in_a_canary_is_repeated_without_canaries(sessions, tmp_path):
     sessions.report = SessionReport(Ending.CRASHED, "killed", 1, 1.0, "")
     asked = made(tmp_path, replace(SETTINGS, canaries_from_s=1.0))
     told = asked.measure(cases(2), PROVENANCE)
@@ -166,7 +164,7 @@ def test_a_session_that_dies_in_a_canary_is_repeated_without_and_so_are_all_afte
     assert told.usage.sessions == 2
 
 
-def test_the_limits_of_the_cases_are_told_to_the_session(sessions, tmp_path):
+def test_session_gets_the_limits_of_its_cases(sessions, tmp_path):
     settings = replace(SETTINGS, limits=Limits(case_s=240.0))
     made(tmp_path, settings).measure(cases(2), PROVENANCE)
     patient = replace(settings, least_limit_s=240.0)

@@ -1,4 +1,4 @@
-"""Which outcomes are believed at once."""
+"""Which outcomes are final at once."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from tests.unit.collector.measuring.pretending import record
 pytestmark = pytest.mark.fast
 
 
-def test_which_outcomes_answer_a_case():
+def test_case_is_final_after_the_outcome_or_its_repetition():
     lost = Outcome.PROFILER_LOST
     assert not is_final([]) and not is_final([lost])
     assert is_final([lost, lost]) and is_final([lost, Outcome.HUNG])
@@ -44,20 +44,20 @@ def tries(case, *disturbances):
     }
 
 
-def test_what_was_measured_in_peace_is_never_measured_again():
+def test_undisturbed_measurement_is_not_repeated():
     tried = {}
     for case, disturbance in zip(CASES, (QUIET, None, Disturbance(30, 3), QUIET), strict=True):
         tried |= tries(case, disturbance)
     assert cases_to_repeat(CASES, tried) == []
 
 
-def test_disturbed_cases_are_measured_again_the_shortest_first_within_a_share_of_the_forecast():
+def test_disturbed_cases_are_repeated_shortest_first_within_a_budget():
     tried = tries(CASES[0], HELD) | tries(CASES[1], HELD)
     assert cases_to_repeat(CASES, tried) == CASES[:1]  # 1 + 2 s are more than a quarter of 10
     assert cases_to_repeat([*CASES, REST], tried) == CASES[:2]
 
 
-def test_a_device_that_throttled_or_was_shared_is_measured_again_and_one_that_only_waited_is_not():
+def test_throttled_or_shared_device_causes_a_repetition_and_waiting_does_not():
     readings = [
         ConditionReading(0.0, Condition(held=("heat",))),
         ConditionReading(0.0, Condition(others=1)),
@@ -73,7 +73,7 @@ def test_a_device_that_throttled_or_was_shared_is_measured_again_and_one_that_on
     )
 
 
-def test_what_was_spent_on_tries_counts():
+def test_repetitions_count_against_the_budget():
     first, second, *_ = CASES
     tried = tries(first, HELD, QUIET) | tries(second, HELD)
     assert cases_to_repeat(CASES, tried) == []  # 2 s more, and 1.5 are left
@@ -82,19 +82,19 @@ def test_what_was_spent_on_tries_counts():
     assert cases_to_repeat([*CASES, REST], tried) == []  # a few times
 
 
-def test_where_measuring_again_has_helped_none_it_is_given_up():
+def test_repetition_ends_if_it_has_helped_no_case():
     first, second, *_ = CASES
     tried = tries(first, HELD, HELD) | tries(second, HELD)
     assert cases_to_repeat([*CASES, REST], tried) == []
 
 
-def test_where_most_cases_are_disturbed_it_is_the_machine_and_none_is_tried_again():
+def test_repetition_is_skipped_if_most_cases_are_disturbed():
     tried = tries(CASES[0], HELD) | tries(CASES[1], HELD)
     assert cases_to_repeat([*CASES[:3], REST], tried) == CASES[:2]
     assert cases_to_repeat([*CASES[:2], REST], tried) == []
 
 
-def test_what_a_session_that_drifted_measured_is_measured_again():
+def test_case_of_a_drifting_session_is_measured_again():
     (first,) = tries(CASES[0], QUIET).values()
     drifted = [replace(first[0], warnings=(f"{DRIFTED}: by 6 %",))]
     name = CASES[0].record.case_id
@@ -102,11 +102,11 @@ def test_what_a_session_that_drifted_measured_is_measured_again():
     assert cases_to_repeat(CASES, {name: [*drifted, *first]}) == []
 
 
-def test_one_try_in_peace_is_enough():
+def test_one_undisturbed_try_is_enough():
     assert cases_to_repeat(CASES, tries(CASES[0], HELD, QUIET)) == []
 
 
-def test_a_case_without_a_number_is_not_disturbed():
+def test_case_without_a_duration_is_not_disturbed():
     name = CASES[0].record.case_id
     failed = Measurement(name, "Add", Outcome.FAILED, "it raised", None, disturbance=None)
     assert cases_to_repeat(CASES, {name: [failed]}) == []

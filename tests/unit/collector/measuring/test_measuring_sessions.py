@@ -1,4 +1,4 @@
-"""Sessions go on until every case has its answer, whatever sessions do."""
+"""Sessions continue until every case has its result, however sessions end."""
 
 import threading
 from dataclasses import replace
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.fast
 
 
 class Notebook:
-    """A sink that writes outcomes down; it closes after so many sessions, if told to."""
+    """A sink that records outcomes; it can close after a number of sessions."""
 
     def __init__(self, shard_cases, closes_after=None):
         self.cases = {case.record.case_id: case for case in shard_cases}
@@ -61,7 +61,7 @@ def run(sink, instrument, session_s=100.0, stop=None, seen=None):
     )
 
 
-def test_all_cases_are_answered_session_by_session(tmp_path):
+def test_all_cases_get_results_session_by_session(tmp_path):
     sink, instrument, seen = Notebook(cases(7)), Pretender(tmp_path), []
     assert run(sink, instrument, session_s=4.0, seen=seen)
     assert [len(batch) for batch in instrument.asked] == [4, 3]
@@ -70,13 +70,13 @@ def test_all_cases_are_answered_session_by_session(tmp_path):
 
 
 @pytest.mark.parametrize("outcome", [Outcome.PROFILER_LOST, Outcome.OOM])
-def test_what_may_not_be_the_cases_fault_is_tried_once_more(tmp_path, outcome):
+def test_outcome_that_may_have_another_cause_is_retried_once(tmp_path, outcome):
     sink = Notebook(cases(2))
     assert run(sink, Pretender(tmp_path, lambda case, session: outcome))
     assert list(sink.outcomes.values()) == [[outcome] * 2] * 2
 
 
-def test_a_case_that_kills_its_session_is_found_by_halving(tmp_path):
+def test_case_that_kills_its_session_is_found_by_bisection(tmp_path):
     shard = cases(7)
     sink, instrument = Notebook(shard), Poisoned(tmp_path, [shard[2]])
     assert run(sink, instrument, session_s=7.0)
@@ -84,10 +84,10 @@ def test_a_case_that_kills_its_session_is_found_by_halving(tmp_path):
     assert blamed.record == shard[2].record and blamed.outcome is Outcome.CRASHED
     assert blamed.reason == "killed by SIGSEGV outside any case"
     sizes = [len(batch) for batch in instrument.asked]
-    assert sizes[0] == 7 and sizes[-1] > 1  # those behind it share sessions again
+    assert sizes[0] == 7 and sizes[-1] > 1  # the cases after it share sessions again
 
 
-def test_a_case_that_was_alone_in_a_stopped_session_is_not_blamed(tmp_path):
+def test_single_case_of_a_stopped_session_is_not_blamed(tmp_path):
     sink, stop = Notebook(cases(1)), threading.Event()
 
     def stopped(case, session):
@@ -97,7 +97,7 @@ def test_a_case_that_was_alone_in_a_stopped_session_is_not_blamed(tmp_path):
     assert sink.unmeasured == [] and sink.sessions == 1
 
 
-def test_sessions_that_never_begin_and_records_that_nobody_reads_are_no_cases_fault(tmp_path):
+def test_sessions_without_a_start_or_readable_records_blame_no_case(tmp_path):
     mute = Pretender(tmp_path, lambda case, session: None, began=False)
     with pytest.raises(SessionsFail, match=naming("3 sessions", "SIGSEGV")):
         run(Notebook(cases(4)), mute)
@@ -112,7 +112,7 @@ def test_sessions_that_never_begin_and_records_that_nobody_reads_are_no_cases_fa
     assert [len(batch) for batch in unread.asked] == [4, 2, 1]
 
 
-def test_where_other_machines_are_away_the_session_is_told_and_no_case_is_suspected(tmp_path):
+def test_missing_nodes_are_reported_and_blame_no_case(tmp_path):
     class Alone(Pretender):
         def measure(self, batch, provenance):
             raise PeersAway("expected 2 nodes of the gang, nodes 1 did not connect")
@@ -129,7 +129,7 @@ def test_where_other_machines_are_away_the_session_is_told_and_no_case_is_suspec
     assert sink.unmeasured == []
 
 
-def test_nothing_is_begun_once_it_is_stopped_or_nobody_wants_more(tmp_path):
+def test_no_session_starts_after_a_stop_or_when_the_sink_is_closed(tmp_path):
     stop = threading.Event()
     stop.set()
     idle = Pretender(tmp_path)

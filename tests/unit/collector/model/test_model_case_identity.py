@@ -1,4 +1,4 @@
-"""What makes two calls the same case, and what does not."""
+"""The properties that make two calls the same case, and those that do not."""
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +29,7 @@ def case_id(kernel_type="Add", **changes):
     return case_from_cells(kernel_type, cells(**changes)).case_id
 
 
-def test_quotes_blanks_and_trailing_empties_are_spelling():
+def test_quotes_blanks_and_trailing_empty_slots_do_not_change_the_case_id():
     plain = case_id(shapes="2,3;3")
     assert case_id(shapes='"2,3;3"') == plain
     assert case_id(shapes=' "2,3; 3" ') == plain
@@ -39,12 +39,12 @@ def test_quotes_blanks_and_trailing_empties_are_spelling():
     )
 
 
-def test_the_core_is_not_identity_but_the_state_is():
+def test_op_state_is_part_of_the_case_id_and_the_core_is_not():
     assert case_id(**{"Accelerator Core": "MIX_AIC"}) == case_id()
     assert case_id(**{"OP State": "static"}) != case_id()
 
 
-def test_the_ai_cpu_runs_another_kernel_than_any_core():
+def test_ai_cpu_case_differs_from_that_of_every_other_core():
     cores = ("AI_CORE", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV", "", "N/A")
     assert len({case_id(**{"Accelerator Core": core}) for core in cores}) == 1
     assert case_id() == "e711b7c347d25e56429d"
@@ -54,7 +54,7 @@ def test_the_ai_cpu_runs_another_kernel_than_any_core():
     assert case.attribute("Accelerator Core") == "AI_CPU"
 
 
-def test_what_ran_on_the_ai_cpu_is_filed_under_its_own_case():
+def test_result_of_the_ai_cpu_is_recorded_under_its_own_case():
     asked = CaseRecord("Add", {**cells(), "Accelerator Core": "AI_VECTOR_CORE"}, {})
     ran = as_ran(asked, "Add", "dynamic", "AI_CPU")
     assert ran.case.attribute("Accelerator Core") == "AI_CPU"
@@ -62,7 +62,7 @@ def test_what_ran_on_the_ai_cpu_is_filed_under_its_own_case():
     assert as_ran(ran, "Add", "dynamic", "N/A").case_id == ran.case_id
 
 
-def test_what_no_graph_built_for_its_shapes_is_no_row_of_one():
+def test_result_of_a_kernel_without_a_graph_build_has_no_graph_column():
     told = {"Runtime launched_by": "graph"}
     asked = CaseRecord("Add", {**cells(), "OP State": "static"}, told)
     assert as_ran(asked, "Add", "static", None).case_id == asked.case_id
@@ -70,40 +70,40 @@ def test_what_no_graph_built_for_its_shapes_is_no_row_of_one():
 
 
 @pytest.mark.parametrize("dtype", ["FLOAT", "INT32", "INT64"])
-def test_empty_slots_keep_their_dtype(dtype):
+def test_empty_slots_preserve_their_dtype(dtype):
     pair = case_from_cells("Add", cells('";"', f"{dtype};{dtype}", "ND;ND", '""'))
     assert pair.inputs == (Slot(None, dtype, "ND"), Slot(None, dtype, "ND"))
     others = {case_id(shapes='";"', dtypes=f"{d};{d}") for d in ("FLOAT", "INT32", "INT64")}
     assert len(others) == 3
 
 
-def test_inner_empty_slots_are_positions():
+def test_inner_empty_slots_preserve_positions():
     assert case_id(shapes='"2,3;;3"', dtypes="DT_BF16;FLOAT;FLOAT", formats="ND;ND;ND") != case_id(
         shapes='"2,3;3"', dtypes="DT_BF16;FLOAT;FLOAT", formats="ND;ND;ND"
     )
 
 
-def test_an_unknown_output_is_a_case_and_unknown_inputs_have_no_slots():
+def test_unknown_output_is_a_case_and_unknown_inputs_have_no_slots():
     adam = case_from_cells("ApplyAdamWV2", cells(out="N/A"))
     assert adam.outputs is None and adam.inputs is not None
     assert case_from_cells("MemSet", cells("N/A", "N/A", "N/A", "N/A")).inputs is None
     assert case_id("ApplyAdamWV2", out="N/A") != case_id("ApplyAdamWV2", out='""')
 
 
-def test_runtime_columns_and_ep_size_are_identity_but_their_origin_is_not():
+def test_case_id_includes_runtime_columns_and_ep_size_but_not_their_origin():
     assert case_id(**{"Runtime sparse_mode": "3"}) != case_id(**{"Runtime sparse_mode": "0"})
     assert case_id(**{"EP Size": "16"}) != case_id()
     assert case_id(**{"EP Size": ""}) == case_id()
     assert case_id(**{"Runtime source_profile": "a"}) == case_id()
 
 
-def test_two_compiled_variants_are_renamed_and_nothing_else():
+def test_only_two_compiled_variants_are_renamed():
     assert case_id("muls_add_kernel_1") == case_id("muls_add_kernel")
     assert case_id("_triton_rope_1") != case_id("_triton_rope")
 
 
 @pytest.mark.parametrize("name", ["../Add", "a/b", "", ".hidden", "a b", "x" * 300, "Add\n"])
-def test_a_kernel_type_that_is_no_name_is_refused(name):
+def test_invalid_kernel_type_is_refused(name):
     if name.strip() != name and name.strip():
         assert case_from_cells(name, cells()).kernel_type == name.strip()
         return
@@ -114,7 +114,7 @@ def test_a_kernel_type_that_is_no_name_is_refused(name):
 @pytest.mark.parametrize(
     "shape", ["2,x", "2;-1", "-3", "1.5", "9" * 19, "4294967296,4294967296", "0" + ",999" * 9]
 )
-def test_a_shape_that_is_none_is_refused(shape):
+def test_invalid_shape_is_refused(shape):
     with pytest.raises(BadInput, match="shape"):
         case_from_cells("Add", cells(shape))
 
@@ -132,19 +132,19 @@ shapes = st.none() | st.lists(st.integers(0, 6000), min_size=1, max_size=5).map(
 @pytest.mark.thorough
 @given(shapes)
 @settings(max_examples=100)
-def test_a_shape_survives_its_text(shape):
+def test_shape_is_recovered_from_its_text(shape):
     assert parse_shape(shape_text(shape)) == shape
 
 
 @pytest.mark.thorough
 @given(st.lists(shapes, min_size=1, max_size=8))
 @settings(max_examples=100)
-def test_every_slot_keeps_its_position(slots):
+def test_every_slot_preserves_its_position(slots):
     text = '"' + ";".join(map(shape_text, slots)) + '"'
     assert [parse_shape(part) for part in split_cell(text)] == slots
 
 
-def test_formula_of_a_spreadsheet_is_no_cell_of_a_case():
+def test_spreadsheet_formula_is_refused_in_every_cell():
     row = cells() | {
         "Runtime attn_state": "decode",
         "Runtime source_profile": "rank0",
@@ -157,4 +157,4 @@ def test_formula_of_a_spreadsheet_is_no_cell_of_a_case():
                 case_from_cells("Add", {**row, name: text})
     for text in ("-1", "-", "-1.5", "a=b"):
         assert case_from_cells("Add", {**row, "Runtime x": text}).attribute("Runtime x") == text
-    case_from_cells("Add", {**row, "Comment": "=1+1"})  # a column of another tool stays there
+    case_from_cells("Add", {**row, "Comment": "=1+1"})  # columns of another tool are kept

@@ -1,4 +1,4 @@
-"""Files of misses and manifests: what is requested, by whom, and how urgently."""
+"""Files of misses and manifests: the requested cases, their origin and urgency."""
 
 import json
 
@@ -54,13 +54,13 @@ def test_a_manifest_has_each_query_once_and_the_critical_ones_first():
         b"\xff",
     ],
 )
-def test_a_bad_line_of_a_manifest_is_refused_with_its_number(bad: bytes):
+def test_invalid_line_of_a_manifest_is_refused_with_its_number(bad: bytes):
     with pytest.raises(BadInput, match=r"^made\.jsonl:2: ") as refused:
         manifest_from_lines(line("a") + bad, path="made.jsonl")
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_a_bad_line_of_misses_is_refused_with_its_number():
+def test_invalid_line_of_misses_is_refused_with_its_number():
     good = {"kernel_type": "Add", "cells": CELLS, "reason": "outside", "count": 1, "weight": 2.0}
     lines = json.dumps(good).encode() + b"\n"
     (one,) = misses_from_lines(lines + lines, path="m")
@@ -70,7 +70,7 @@ def test_a_bad_line_of_misses_is_refused_with_its_number():
             misses_from_lines(lines + json.dumps({**good, **wrong}).encode(), path="m")
 
 
-def test_records_have_their_urgency_and_weight_in_that_order():
+def test_records_are_ordered_by_urgency_and_weight():
     def demand(rows: int, weight: float, critical: bool = False) -> Demand:
         record = record_of_cells("Add", {**CELLS, "Input Shapes": f"{rows},8;{rows},8"})
         return Demand(record, weight, 2, critical)

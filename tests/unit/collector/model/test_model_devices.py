@@ -1,4 +1,4 @@
-"""A device is a folder beside a snapshot's own files: its name is never one of theirs."""
+"""A device is a folder next to a snapshot's own files: its name is never one of theirs."""
 
 import pytest
 from hypothesis import given
@@ -18,13 +18,13 @@ REAL = [
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_names_of_devices_are_taken(name):
+def test_device_names_are_accepted(name):
     assert Stack(name, "2.9.0").version_path.startswith(f"{name}/vllm_ascend/")
 
 
-def test_a_device_tells_its_backend():
+def test_backend_follows_from_the_device_name():
     assert tuple(map(backend_of, REAL)) == BACKENDS
-    assert backend_of("CPUX") == "npu"  # a board's name is its maker's
+    assert backend_of("CPUX") == "npu"  # a board's name is chosen by its maker
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,14 @@ def test_a_device_tells_its_backend():
         *("op_mapping.yaml", "a..b", "a..", "a.", ".", "..", ".hidden", "a/b", "a\\b", "a\n", ""),
     ],
 )
-def test_names_of_files_and_of_other_folders_are_refused(name):
+def test_device_names_that_are_files_or_paths_are_refused(name):
     with pytest.raises(BadInput, match=naming("device", repr(name))):
         Stack(name, "2.9.0")
 
 
 @pytest.mark.thorough
 @given(st.from_regex(r"[A-Za-z0-9_.-]{1,20}(\.json|\.parquet)?", fullmatch=True))
-def test_no_version_is_a_child_of_a_file_of_its_snapshot(name):
+def test_version_path_is_never_below_a_file_of_its_snapshot(name):
     try:
         path = keys.snapshot("1-a") + Stack(name, "2.9.0").version_path
     except BadInput:

@@ -1,4 +1,4 @@
-"""Whatever is written can be read back, byte for byte and value for value."""
+"""Everything is read as written, byte for byte and value for value."""
 
 import subprocess
 import sys
@@ -82,20 +82,20 @@ records = st.builds(
 @pytest.mark.thorough
 @given(st.lists(records, max_size=5))
 @settings(max_examples=60)
-def test_a_table_of_cases(rows):
+def test_table_of_cases_round_trips(rows):
     assert read_table(write_table(rows)) == rows
 
 
 @pytest.mark.thorough
 @given(st.lists(records, max_size=5), numbers)
 @settings(max_examples=60)
-def test_a_shard(rows, predicted_s):
+def test_shard_round_trips(rows, predicted_s):
     predicted_s = float(f"{predicted_s:.6g}")
     cases = [ShardCase(record, predicted_s) for record in rows]
     assert read_shard(write_shard(cases)) == cases
 
 
-def test_a_damaged_table_names_its_line():
+def test_damaged_table_is_refused_with_its_line():
     data = write_table([CaseRecord("Add", dict.fromkeys(BASE_CELLS, ""), {})])
     with pytest.raises(BadInput, match=naming("cases.csv:2:", 15, 2)):
         read_table(data.split(b"\n")[0] + b"\na,b\n", path="cases.csv")
@@ -103,8 +103,8 @@ def test_a_damaged_table_names_its_line():
         read_table(b"\xff\xfe\x00")
 
 
-# In a process of its own, where nothing has been read: what others left in caches, and when the
-# table of interned strings grows, would count otherwise.
+# In a separate process, where nothing has been read: caches of others, and the growth of
+# the table of interned strings, would count otherwise.
 HELD = """
 import tracemalloc
 
@@ -126,7 +126,7 @@ print(len(data), *tracemalloc.get_traced_memory())
 
 
 @pytest.mark.thorough
-def test_a_record_of_a_plan_is_held_in_about_a_kilobyte():
+def test_record_of_a_plan_takes_about_a_kilobyte_of_memory():
     """A controller plans hundreds of thousands of cases in half a gigabyte."""
     told = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=True)
     size, held, most = map(int, told.stdout.split())
@@ -210,7 +210,7 @@ measurements = st.builds(
 @pytest.mark.thorough
 @given(measurements)
 @settings(max_examples=100)
-def test_a_measurement_as_a_row(measurement):
+def test_measurement_round_trips_as_a_row(measurement):
     row = to_row(measurement)
     assert tuple(row) == ROW_COLUMNS
     assert from_row(row) == measurement
@@ -218,7 +218,7 @@ def test_a_measurement_as_a_row(measurement):
 
 @given(measurements)
 @settings(max_examples=20)
-def test_a_row_whose_id_is_not_its_own_is_refused(measurement):
+def test_row_with_a_wrong_measurement_id_is_refused(measurement):
     with pytest.raises(BadInput, match=naming(to_row(measurement)["measurement"])):
         from_row(to_row(measurement) | {"session": "77"})
 
@@ -245,7 +245,7 @@ def example_plan():
     )
 
 
-def test_a_plan_and_its_hash():
+def test_plan_round_trips_with_its_hash():
     plan = example_plan()
     data = plan_to_json(plan)
     assert plan_from_json(data) == plan
@@ -254,7 +254,7 @@ def test_a_plan_and_its_hash():
         plan_from_json(b"{}", key="plans/2.json")
 
 
-def test_a_manifest_and_a_commit():
+def test_manifest_and_commit_round_trip():
     stored = StoredObject("k", 3, "00")
     entries = (
         PartEntry(stored, (stored,), Usage(4.0, 3.0, 2.0, 1.0)),
@@ -281,7 +281,7 @@ def test_a_manifest_and_a_commit():
         ("", "2.13.0+cu130", "", "vllm0_torch2.13.0_cann0"),
     ],
 )
-def test_version_names(vllm, torch, cann, name):
+def test_version_names_are_composed_of_their_components(vllm, torch, cann, name):
     assert version_name(vllm, torch, cann) == name
 
 

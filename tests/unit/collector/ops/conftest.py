@@ -9,8 +9,8 @@ from collector.ops.registry import find
 
 
 class CpuMaker:
-    """Makes tensors as `TensorMaker` promises. With `wide`, 16-bit types become float32, as on
-    a machine that cannot compute in them."""
+    """Makes tensors as `TensorMaker` specifies. With `wide`, 16-bit types become float32, as on a
+    machine that cannot compute in them."""
 
     def __init__(self, torch, wide=False):
         self.torch = torch
@@ -55,14 +55,14 @@ class CpuMaker:
 
 
 def is_named(tensor, slot, dtype):
-    """Whether a tensor is what a slot of a row names: its shape, or what lies so in blocks, numbers
-    of channels among them. Of a filter's blocks the shape is not told, of packed numbers neither
-    that nor the dtype."""
+    """Return whether a tensor is that of a row's slot: its shape, or its contents in blocks,
+    including the number of channels. The shape of a filter's blocks is not known, for packed
+    numbers neither that nor the dtype."""
     if not slot.known_dtype.torch_name:
         return True
     lying = logical_shape(slot)
     of_channels = lying[1:2] if slot.format == "NC1HWC0" and lying[::2] == (1, 1) else lying
-    scalar = () if slot.shape == (1,) else lying  # which rows write as one element, too
+    scalar = () if slot.shape == (1,) else lying  # which rows may write as one element too
     shapes = (slot.shape or (), lying, of_channels, scalar)
     return tensor.dtype == dtype and (slot.format == "FRACTAL_Z" or tuple(tensor.shape) in shapes)
 
@@ -78,7 +78,7 @@ def assert_rejected(case, backend, words):
 
 
 def gradients(torch, function, inputs, upstream):
-    """What autograd says of a function of several tensors."""
+    """Return the gradients of a function of several tensors by autograd."""
     leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
     return torch.autograd.grad(function(*leaves), leaves, upstream)
 
@@ -100,7 +100,7 @@ def case_of():
 @pytest.fixture(scope="session")
 def torch():
     """torch on one thread, so that small tensors don't wait for each other."""
-    module = pytest.importorskip("torch", reason="torch is wanted: pip install '.[cpu]'")
+    module = pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
     before = module.get_num_threads()
     module.set_num_threads(1)
     yield module
@@ -109,7 +109,7 @@ def torch():
 
 @pytest.fixture(scope="session")
 def build(torch):
-    """case -> Call, once the declaration has accepted the case."""
+    """case -> Call, after the declaration has accepted the case."""
 
     def build_case(case, wide=False):
         op = find(case.kernel_type)
@@ -121,7 +121,7 @@ def build(torch):
 
 @pytest.fixture(scope="session")
 def launch(torch):
-    """(case, call) -> what the reference gives, as a tuple."""
+    """(case, call) -> the result of the reference, as a tuple."""
 
     def launch_case(case, call):
         outputs = find(case.kernel_type).run_reference(torch, *call.args, **call.kwargs)

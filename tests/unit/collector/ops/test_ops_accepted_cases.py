@@ -1,5 +1,5 @@
-"""What a declaration accepts, its reference can run: rows that went astray are either refused
-with a reason, or give exactly the outputs that they name."""
+"""The reference can run every case that a declaration accepts: damaged rows are either refused with
+a reason, or give exactly their outputs."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ SIZES = st.integers(0, 8)
 
 @st.composite
 def astray_slot(draw, slot):
-    """A slot with another dtype, no shape, or a shape that differs in one respect."""
+    """Draw a slot with another dtype, no shape, or a shape that differs in one respect."""
     kind = draw(st.sampled_from(["dtype", "empty", "size", "shorter", "longer", "shuffled"]))
     shape = list(slot.shape or ())
     if kind == "dtype":
@@ -45,7 +45,7 @@ def astray_slot(draw, slot):
 
 @st.composite
 def astray_case(draw):
-    """A fixture row of which one slot went astray, or all have another dtype."""
+    """Draw a fixture row with one damaged slot, or with another dtype of all."""
     case = draw(st.sampled_from(ROWS))
     sides = {"inputs": case.inputs, "outputs": case.outputs}
     if draw(st.booleans()):
@@ -66,7 +66,7 @@ def astray_case(draw):
 
 @given(case=astray_case())
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
-def test_a_case_is_refused_or_gives_what_it_names(torch, build, launch, case):
+def test_case_is_refused_or_returns_the_outputs_of_its_row(torch, build, launch, case):
     op = find(case.kernel_type)
     try:
         op.check(case, "cpu")

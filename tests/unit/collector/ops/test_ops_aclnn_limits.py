@@ -1,4 +1,4 @@
-"""Limits that aclnn documents for A2 and A3, on both sides: a fake CANN would take what an NPU
+"""Limits that aclnn documents for A2 and A3, on both sides: a fake CANN would accept what an NPU
 refuses, and a limit that is too strict leaves rows of real profiles unmeasured."""
 
 import pytest
@@ -84,7 +84,7 @@ def columns_of(cells):
     ],
     ids=lambda cells: f"{cells[0]} {cells[1]} {cells[2]}",
 )
-def test_what_the_documentation_allows_is_accepted(case_of, cells):
+def test_documented_arguments_are_accepted(case_of, cells):
     find(cells[0]).check(case_with(case_of, cells, **columns_of(cells)), "npu")
 
 
@@ -109,7 +109,7 @@ def test_what_the_documentation_allows_is_accepted(case_of, cells):
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value[0]} {value[1]} {value[2]}",
 )
-def test_what_the_documentation_refuses_is_rejected(case_of, cells, rule):
+def test_arguments_outside_of_the_documentation_are_refused(case_of, cells, rule):
     assert_rejected(case_with(case_of, cells, **columns_of(cells)), "npu", rule)
 
 

@@ -1,5 +1,5 @@
-"""Values that a row does not hold, and on which the time may depend: each declaration that makes
-them says what it takes."""
+"""Values that a row does not contain, and on which the duration may depend: each declaration that
+generates them documents them."""
 
 import pytest
 from typer.testing import CliRunner
@@ -9,12 +9,12 @@ from jobs.cli.app import app
 from tests.fixtures.op_rows import cpu_rows
 from tests.unit.collector.ops.conftest import CpuMaker
 
-# Their whole numbers are computed with, and point nowhere.
+# Their whole numbers are operands, and not positions.
 COMPUTED_WITH = {
     *("DequantSwigluQuant", "DropOutDoMask", "FloorDiv", "FloorMod", "Pow"),
     *("QuantBatchMatmulV3", "QuantBatchMatmulV4", "WeightQuantBatchMatmulV2"),
 }
-# What is chosen by the numbers themselves: random ones are made of those too.
+# Operators that select by the numbers themselves: random ones are generated for those too.
 BY_NUMBERS = {
     *("ApplyTopKTopPCustom", "ApplyTopKTopPWithSorted", "ArgMaxV2", "ArgMaxWithValue"),
     *("MaskedFill", "SelectV2"),
@@ -23,7 +23,8 @@ BY_NUMBERS = {
 
 
 class PointingMaker(CpuMaker):
-    """Notes whether a declaration asks for whole numbers that are no tensor's random ones."""
+    """Records whether a declaration requests whole numbers that are not random contents of a
+    tensor."""
 
     def __init__(self, torch):
         super().__init__(torch)
@@ -49,7 +50,7 @@ class PointingMaker(CpuMaker):
         return super().tensor(values, dtype)
 
 
-def test_what_points_somewhere_says_where(torch):
+def test_operators_with_generated_positions_document_them(torch):
     silent = set()
     for record in cpu_rows():
         op, make = find(record.kernel_type), PointingMaker(torch)
@@ -60,7 +61,7 @@ def test_what_points_somewhere_says_where(torch):
 
 
 @pytest.mark.fast
-def test_what_is_chosen_by_its_numbers_says_which_they_are():
+def test_operators_that_depend_on_their_values_document_them():
     told = {op.kernel for op in all_ops() if op.assumes}
     assert told >= BY_NUMBERS
     assert not told & COMPUTED_WITH
@@ -68,7 +69,7 @@ def test_what_is_chosen_by_its_numbers_says_which_they_are():
 
 @pytest.mark.thorough
 @pytest.mark.fast
-def test_a_user_reads_it():
+def test_assumptions_are_shown_to_the_user():
     shown = CliRunner().invoke(app, ["ops", "GatherV2"]).output
     assert find("GatherV2").assumes.split(",")[0] in shown
     assert "assumes" not in CliRunner().invoke(app, ["ops", "Neg"]).output

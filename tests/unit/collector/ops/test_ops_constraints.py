@@ -100,14 +100,14 @@ GRADIENT = f"{F4};BOOL;{F4};INT64" + ";FLOAT" * 5
             "slots",
         ),
         (
-            (  # 5 heads do not share 32 numbers
+            (  # 5 heads cannot share 32 numbers
                 *("FlashAttentionScore", "9,1,32;9,1,32;9,1,32;;;;;;;;;;;;", ATTENTION),
                 *("1,5,9,8;1,5,9,8;;9,1,32", F4),
             ),
             "layout & SBH",
         ),
         (
-            (  # causal wants as many keys as queries
+            (  # causal requires as many keys as queries
                 *("FlashAttentionScore", "9,1,32;8,1,32;8,1,32;;;;2048,2048;;;;;;;;", ATTENTION),
                 *("1,4,9,8;1,4,9,8;;9,1,32", F4),
             ),
@@ -124,7 +124,7 @@ GRADIENT = f"{F4};BOOL;{F4};INT64" + ";FLOAT" * 5
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_what_does_not_fit_is_rejected(case_of, cells, rule):
+def test_contradicting_cases_are_refused(case_of, cells, rule):
     assert_rejected(case_of(*cells), "cpu", rule)
 
 
@@ -135,7 +135,7 @@ def test_unknown_inputs_are_rejected_by_every_operator():
     assert failing([op.kernel for op in all_ops()], check) == []
 
 
-def test_an_output_of_na_is_a_case_like_others(case_of):
+def test_output_of_na_is_accepted(case_of):
     for cells in (("Add", "4;4", F2), ("MatMulV3", "10,4;6,4", F2), ("TensorMove", "4", "FLOAT")):
         case = case_of(*cells, "N/A", "N/A")
         find(case.kernel_type).check(case, "cpu")

@@ -1,4 +1,4 @@
-"""The rules of vLLM-Ascend's own operators agree with what its custom OPP says that they take."""
+"""The rules of vLLM-Ascend's own operators agree with the definitions of its custom OPP."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ SPELLED = {
     "int32": "INT32",
     "int64": "INT64",
     "bool": "BOOL",
-    "int4": None,  # torch cannot hold it, and no row is of it
+    "int4": None,  # torch has no such dtype, and no row has it
 }
 
 
@@ -33,14 +33,14 @@ TOLD = [(release, kernel) for release in RELEASES for kernel in definitions(rele
 
 
 def columns(definition):
-    """The combinations of dtypes: of the inputs, then of the outputs, in order."""
+    """Return the combinations of dtypes: of the inputs, then of the outputs, in order."""
     slots = [*definition["input"], *definition["output"]]
     found = zip(*([SPELLED[d] for d in dtypes.split(",")] for _, dtypes, _ in slots), strict=True)
     return [column for column in found if None not in column]
 
 
 def spelled(record, definition):
-    """The dtypes of a row's slots, None where one is left out, as wide as the definition."""
+    """Return the dtypes of a row's slots, None for an omitted one, as many as in the definition."""
     case = record.case
     sides = (("input", case.inputs), ("output", case.outputs))
     found = []
@@ -55,7 +55,7 @@ def agrees(found, column):
 
 
 def with_dtypes(record, column, inputs):
-    """The row with a combination's dtypes in the slots that it has."""
+    """Return the row with a combination's dtypes in the slots that it has."""
     cells = dict(record.cells)
     for name, dtypes in (("Input", column[:inputs]), ("Output", column[inputs:])):
         cell = f"{name} Data Types"
@@ -65,7 +65,7 @@ def with_dtypes(record, column, inputs):
     return replace(record, cells=cells)
 
 
-def test_rows_are_of_dtypes_that_the_definition_has():
+def test_rows_have_dtypes_of_the_definition():
     def check(release_kernel_and_row):
         release, kernel, record = release_kernel_and_row
         definition = definitions(release)[kernel]
@@ -76,7 +76,7 @@ def test_rows_are_of_dtypes_that_the_definition_has():
     assert failing(rows, check, lambda row: f"{row[0]} {row[2].case.describe()}") == []
 
 
-def test_a_combination_of_the_definition_is_taken_by_some_row():
+def test_every_dtype_combination_of_the_definition_fits_a_row():
     refused = []
     for release, kernel in TOLD:
         definition, op = definitions(release)[kernel], find(kernel)
@@ -89,7 +89,7 @@ def test_a_combination_of_the_definition_is_taken_by_some_row():
     assert refused == []
 
 
-def test_slots_are_as_many_and_as_optional_as_the_definition_has():
+def test_number_and_optionality_of_slots_equal_the_definition():
     def check(release_and_kernel):
         release, kernel = release_and_kernel
         definition, op = definitions(release)[kernel], find(kernel)
@@ -100,6 +100,6 @@ def test_slots_are_as_many_and_as_optional_as_the_definition_has():
     assert failing(TOLD, check, " ".join) == []
 
 
-def test_the_release_in_use_defines_six_of_ours():
+def test_current_release_defines_six_custom_operators():
     ours = {"AddRmsNormBias", "ApplyTopKTopPCustom", "LightningIndexerVllm", "MoeInitRoutingCustom"}
     assert set(definitions("0.18.0")) == ours | {"LightningIndexerQuant", "CausalConv1d"}

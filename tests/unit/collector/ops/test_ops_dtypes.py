@@ -1,4 +1,4 @@
-"""Promotion without torch is torch's promotion."""
+"""Promotion without torch equals torch's promotion."""
 
 from itertools import product
 
@@ -31,7 +31,7 @@ def test_pairs_promote_as_torch_does(torch):
 
 
 @pytest.mark.fast
-def test_an_unknown_dtype_promotes_to_nothing():
+def test_unknown_dtype_is_not_promoted():
     known, unknown = Slot((3,), "FLOAT", "ND"), Slot((3,), "COMPLEX64", "ND")
     assert promoted((known, unknown)) is None
     assert promoted((known, known)) == dtype_of("FLOAT")

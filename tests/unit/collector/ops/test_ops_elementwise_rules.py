@@ -1,4 +1,4 @@
-"""What elementwise operators, folds and fills refuse, and what they cost."""
+"""Refusals and costs of elementwise operators, reductions and fills."""
 
 import pytest
 
@@ -53,7 +53,7 @@ BF16 = "DT_BF16"
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_what_does_not_fit_is_rejected(case_of, cells, rule):
+def test_contradicting_cases_are_refused(case_of, cells, rule):
     assert_rejected(case_of(*cells), "npu", rule)
 
 
@@ -68,13 +68,13 @@ def test_what_does_not_fit_is_rejected(case_of, cells, rule):
         ("LogSoftmaxGrad", "32,1000;32,1000", F2, "32,1000", "FLOAT"),
         ("ReluGrad", "32,4096;32,4096", F2, "32,4096", "FLOAT"),
         ("Gelu", "32,1024", "FLOAT", "32,1024", "FLOAT"),
-        # Long rows of integers, and sums across rows, stay with the vector unit.
+        # Long rows of integers, and sums across rows, are computed by the vector unit.
         ("Cumsum", "12800,512;1", "INT32;INT32", "12800,512", "INT32"),
         ("Cumsum", "12800,512;1", "FLOAT;INT64", "12800,512", "FLOAT"),
     ],
     ids=lambda cells: " ".join(cells[:2]),
 )
-def test_what_fits_is_accepted(case_of, cells):
+def test_supported_cases_are_accepted(case_of, cells):
     case = case_of(*cells)
     find(case.kernel_type).check(case, "npu")
 
@@ -111,7 +111,7 @@ def test_costs(case_of, cells, flops, traffic):
 @pytest.mark.parametrize(
     "kernel", ["Add", "Cast", "Less", "LogicalAnd", "LogicalNot", "Mul", "Sub", "MaskedFill"]
 )
-def test_the_other_spelling_of_a_kernel_is_its_twin(kernel):
+def test_other_name_of_a_kernel_is_its_twin(kernel):
     twin = find(f"{kernel}AiCore")
     assert twin is not None
     assert twin.call == find(kernel).call

@@ -1,4 +1,4 @@
-"""Every operator runs its fixture rows and gives exactly the outputs that the row names."""
+"""Every operator runs its fixture rows and returns exactly the outputs of the row."""
 
 import pytest
 
@@ -18,7 +18,7 @@ IN_PLACE_LAUNCHES, LAUNCHES = 200, 5
 
 
 def is_as_named(torch, tensor, case, position, wide):
-    """Whether an output is the one that a row names; None for one that it leaves out."""
+    """Return whether an output is that of a row; None for an omitted one."""
     op, slot = find(case.kernel_type), case.outputs[position]
     if slot.shape is None and position in op.optional_outputs:
         return tensor is None
@@ -33,7 +33,7 @@ def all_finite(torch, outputs):
 
 @FAMILIES
 def test_outputs_are_those_of_the_row(torch, build, launch, family):
-    """In the row's own dtypes, and where a machine computes 16-bit types in float32."""
+    """In the row's own dtypes, and on a machine that computes 16-bit types in float32."""
 
     def check(case_and_width):
         case, wide = case_and_width
@@ -64,10 +64,10 @@ def test_every_launch_runs_the_same_operators(torch, build, launch, family):
 
 
 def operators_of_two(torch, run):
-    """For each of two launches the names of the operators that it starts, in order, those within
-    others left out."""
+    """Return for each of two launches the names of the operators that it starts, in order, without
+    nested ones."""
     marks = ("first launch", "second launch")
-    with torch.autograd.profiler.profile() as profile:  # torch.profiler's imports a compiler, too
+    with torch.autograd.profiler.profile() as profile:  # torch.profiler's imports a compiler too
         for mark in marks:
             with torch.profiler.record_function(mark):
                 run()
@@ -80,7 +80,7 @@ def operators_of_two(torch, run):
 
 @FAMILIES
 def test_results_stay_finite_over_many_launches(torch, build, launch, family):
-    """A launch that writes over its own inputs is repeated as often as a long session does."""
+    """A launch that overwrites its own inputs is repeated as often as in a long session."""
 
     def check(case):
         call = build(case)
@@ -94,7 +94,7 @@ def test_results_stay_finite_over_many_launches(torch, build, launch, family):
     assert failing(ROWS[family], check, Case.describe) == []
 
 
-def test_launches_that_write_over_their_inputs_are_recognised(torch, build, launch):
+def test_operators_that_overwrite_their_inputs_are_recognised(torch, build, launch):
     in_place = set()
     for case in (case for cases in ROWS.values() for case in cases):
         before = versions(torch, call := build(case))
@@ -105,7 +105,7 @@ def test_launches_that_write_over_their_inputs_are_recognised(torch, build, laun
 
 
 def versions(torch, call):
-    """How often each tensor of a call was written to, as torch counts it for autograd."""
+    """Return how often each tensor of a call was written, as torch counts it for autograd."""
 
     def tensors(value):
         if isinstance(value, torch.Tensor):
@@ -128,7 +128,7 @@ def test_costs_are_positive():
     assert failing([record.case for record in all_rows()], check, Case.describe) == []
 
 
-def test_a_row_that_fails_is_reported_and_hides_no_later_one():
+def test_failing_row_is_reported_and_later_ones_are_checked():
     def check(number):
         assert number != 2, "two"
         return 1 // (number - 3)

@@ -1,4 +1,4 @@
-"""The least time of a case: it refuses what no device can do, and nothing that one has done."""
+"""The lower bound of a case: it refuses impossible durations, and no measured one."""
 
 import csv
 import os
@@ -41,7 +41,7 @@ def product(case_of):
     return make
 
 
-def test_a_product_is_half_of_what_its_operations_take_at_the_peak(product):
+def test_lower_bound_of_a_product_is_half_its_time_at_the_peak(product):
     # 2 * 4096^3 = 137,438,953,472 operations at 376 TFLOP/s are 365.5 us
     assert lower_bound_us(product(4096, 4096, 4096), A3) == pytest.approx(182.76, abs=0.01)
     # FLOAT may be computed in a format of fewer bits; INT8 is twice as fast
@@ -49,11 +49,11 @@ def test_a_product_is_half_of_what_its_operations_take_at_the_peak(product):
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_no_device_multiplies_4096_cubed_in_a_nanosecond(product, stack):
+def test_lower_bound_of_a_large_product_is_above_a_microsecond(product, stack):
     assert lower_bound_us(product(4096, 4096, 4096), stack) > 1.0
 
 
-def test_large_copies_come_from_memory_and_small_ones_may_come_from_a_cache(case_of):
+def test_lower_bound_of_large_copies_uses_memory_and_of_small_ones_the_cache(case_of):
     def add(rows):
         return case_of("Add", f"{rows},1024;{rows},1024", "FLOAT;FLOAT", f"{rows},1024", "FLOAT")
 
@@ -64,13 +64,13 @@ def test_large_copies_come_from_memory_and_small_ones_may_come_from_a_cache(case
 
 
 @pytest.mark.parametrize(("dtype", "rate"), [(BF16, 376), ("INT8", 752), ("INT32", 1504)])
-def test_the_dtypes_say_which_unit_may_compute(case_of, dtype, rate):
+def test_peak_rate_follows_from_the_dtypes(case_of, dtype, rate):
     """INT32 may hold eight packed numbers of four bits."""
     case = case_of("Add", "64;64", f"{dtype};{dtype}", "64", dtype)
     assert flops_per_s(case, A3) == rate * 1e12
 
 
-def test_of_what_is_not_declared_nothing_is_known_but_that_it_ran(case_of):
+def test_undeclared_kernel_has_the_smallest_lower_bound(case_of):
     strange = case_of("NoSuchKernel", "4096,4096", "FLOAT", "4096,4096", "FLOAT")
     refused = case_of("Add", "3,4;5,6", "FLOAT;FLOAT", "7,8", "FLOAT")
     assert lower_bound_us(strange, A3) == lower_bound_us(refused, A3) == MIN_KERNEL_US
@@ -79,7 +79,7 @@ def test_of_what_is_not_declared_nothing_is_known_but_that_it_ran(case_of):
     assert lower_bound_us(empty, CPU) == lower_bound_us(empty, None) == MIN_US
 
 
-def test_a_cpu_is_as_fast_as_its_threads(product):
+def test_peak_of_a_cpu_grows_with_its_threads(product):
     case = product(4096, 4096, 4096)
     one, two = (
         lower_bound_us(case, Stack("CPU_x", "2", details=(("flags", "avx2"), ("threads", threads))))
@@ -92,7 +92,7 @@ def test_a_cpu_is_as_fast_as_its_threads(product):
 
 @settings(max_examples=50)
 @given(st.text(max_size=12), st.text(max_size=20))
-def test_any_details_of_a_cpu_give_a_floor(threads, flags):
+def test_any_details_of_a_cpu_give_a_lower_bound(threads, flags):
     details = (("flags", flags), ("threads", threads))
     cells = dict(
         zip(BASE_CELLS, ("", "", "64,64", "FLOAT", "ND", "64,64", "FLOAT", "ND"), strict=True)
@@ -102,7 +102,7 @@ def test_any_details_of_a_cpu_give_a_floor(threads, flags):
 
 
 @pytest.mark.thorough
-def test_every_operator_has_a_floor():
+def test_every_operator_has_a_lower_bound():
     def check(case):
         assert [
             us for stack in STACKS if not MIN_US <= (us := lower_bound_us(case, stack)) < 1e6
@@ -111,8 +111,8 @@ def test_every_operator_has_a_floor():
     assert failing([row.case for row in all_rows()], check, Case.describe) == []
 
 
-def test_no_kernel_of_a_real_profile_is_below_its_floor(real_profiles):
-    # The devices of these profiles are not named: 910B class, of which this is the fastest.
+def test_no_kernel_of_a_real_profile_is_below_its_lower_bound(real_profiles):
+    # The devices of these profiles are not known: 910B class, of which this is the fastest.
     judged = 0
     for path in sorted(real_profiles.rglob("*.csv")):
         for case, duration_us in launches_of(path):
@@ -123,7 +123,7 @@ def test_no_kernel_of_a_real_profile_is_below_its_floor(real_profiles):
 
 
 def launches_of(path):
-    """The cases and durations of a kernel_details or op_summary file; of others none."""
+    """Return the cases and durations of a kernel_details or op_summary file; none for others."""
     with path.open(newline="", encoding="utf-8-sig") as lines:
         for row in csv.DictReader(lines):
             kernel = row.get("Type") or row.get("OP Type") or ""
@@ -132,11 +132,11 @@ def launches_of(path):
                 yield case_from_cells(kernel, row), float(duration)
 
 
-def test_no_published_product_of_a_gpu_is_below_its_floor(product):
+def test_no_published_gpu_product_is_below_its_lower_bound(product):
     parquet = pytest.importorskip("pyarrow.parquet")
     folder = os.environ.get(_VARIABLE)
     if not folder:
-        pytest.skip(f"measurements by others are wanted: {_VARIABLE} names their folder")
+        pytest.skip(f"published measurements are not available: {_VARIABLE} names their folder")
     judged = refused = 0
     for path in sorted(Path(folder).rglob("*.parquet")):
         table = parquet.read_table(path, filters=[("gemm_dtype", "=", "bfloat16")])
@@ -148,7 +148,7 @@ def test_no_published_product_of_a_gpu_is_below_its_floor(product):
     assert judged > 20_000 and refused == 0
 
 
-def test_every_described_device_says_where_its_figures_are_from():
+def test_every_described_device_has_a_source():
     assert [d for d in described_devices() if not described_peaks(d).source] == []
 
 

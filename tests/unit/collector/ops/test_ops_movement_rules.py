@@ -1,4 +1,4 @@
-"""What moving and indexing refuses, and what it costs: known from shapes alone."""
+"""Refusals and costs of moving and indexing, which follow from shapes alone."""
 
 import pytest
 
@@ -81,7 +81,7 @@ PLACED, PUT = "FLOAT;INT64;FLOAT", "FLOAT;FLOAT;INT64;INT64;INT64"
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_what_does_not_fit_is_rejected(case_of, cells, rule):
+def test_contradicting_cases_are_refused(case_of, cells, rule):
     assert_rejected(case_of(*cells), "npu", rule)
 
 
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_rejected(case_of, cells, rule):
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_only_what_is_touched_counts(case_of, cells, traffic):
+def test_traffic_counts_only_accessed_elements(case_of, cells, traffic):
     case = case_of(*cells)
     op = find(case.kernel_type)
     op.check(case, "cpu")

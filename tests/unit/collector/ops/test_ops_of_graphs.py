@@ -1,5 +1,5 @@
-"""Rows of graphs: what of a decode step that torchair compiled can be replayed, how slots are told
-by their kind, and what the references of kernels give that graphs alone launch."""
+"""Rows of graphs: which rows of a decode step compiled by torchair can be replayed, how slots are
+distinguished by their kind, and the references of kernels that only graphs launch."""
 
 from dataclasses import replace
 
@@ -82,7 +82,9 @@ HALVES = ";".join([HALF] * 3)
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else value,
 )
-def test_rows_of_a_decode_step_are_replayed_or_say_why_not(case_of, cells, outcome, words):
+def test_rows_of_a_decode_step_are_replayed_or_refused_with_a_reason(
+    case_of, cells, outcome, words
+):
     no = refusal(case_of(*cells), find, "npu")
     if outcome is None:
         assert no is None
@@ -93,7 +95,7 @@ def test_rows_of_a_decode_step_are_replayed_or_say_why_not(case_of, cells, outco
 
 
 @pytest.mark.fast
-def test_a_weight_in_blocks_is_multiplied_as_it_lies():
+def test_weight_in_blocks_is_multiplied_unconverted():
     slots = (Slot((1, 1024), HALF, "ND"), Slot((64, 192, 16, 16), HALF, "FRACTAL_NZ"))
     case = Case("MatMul", slots, (Slot((1, 3072), HALF, "ND"),), "static")
     assert refusal(case, find, "npu") is None
@@ -101,7 +103,7 @@ def test_a_weight_in_blocks_is_multiplied_as_it_lies():
 
 
 @pytest.mark.fast
-def test_a_row_reads_as_the_same_with_its_absent_inputs_and_without(case_of):
+def test_row_reads_the_same_with_and_without_its_absent_inputs(case_of):
     op = find("IncreFlashAttention")
     of_graph = case_of(op.kernel, f"{QKV};1,1,1,4096", f"{HALVES};BOOL", "1,16,1,128", HALF)
     absent = ";DT_UNDEFINED" * 10
@@ -117,7 +119,7 @@ def test_a_row_reads_as_the_same_with_its_absent_inputs_and_without(case_of):
 
 
 @pytest.mark.fast
-def test_one_list_of_lengths_may_be_of_queries_or_of_keys(case_of):
+def test_single_list_of_lengths_is_ambiguous(case_of):
     fused = "FusedInferAttentionScore"
     lengths = case_of(fused, f"{QKV};1", f"{HALVES};INT64", "1,16,1,128", HALF)
     no = refusal(lengths, find, "npu")
@@ -125,7 +127,7 @@ def test_one_list_of_lengths_may_be_of_queries_or_of_keys(case_of):
     pages = case_of(
         fused, "3,4,1,16;9,16,32;9,16,32;3;3,2", f"{HALVES};INT64;INT32", "3,4,1,16", HALF
     )
-    assert find(fused).rejection_reason(pages, "npu") == ""  # of pages the keys' lengths are wanted
+    assert find(fused).rejection_reason(pages, "npu") == ""  # pages require the keys' lengths
     assert "lengths" in refusal(pages, find, "npu").why
 
 
@@ -135,9 +137,9 @@ def test_one_list_of_lengths_may_be_of_queries_or_of_keys(case_of):
 @pytest.mark.parametrize(
     ("kernel", "kinds"), [("IncreFlashAttention", INCREMENTAL), ("FusedInferAttentionScore", FUSED)]
 )
-def test_a_tensor_is_never_taken_for_another_slots(kernel, kinds, data):
-    """Whatever optional tensors a graph was given: its row is read with each at its own slot, or
-    it is refused."""
+def test_tensor_is_never_read_as_that_of_another_slot(kernel, kinds, data):
+    """For any optional tensors of a graph: its row is read with each at its own slot, or it is
+    refused."""
     given_slots = data.draw(st.sets(st.sampled_from(sorted(kinds)), min_size=1))
     given_slots |= {other for slot in given_slots for other in kinds[slot].requires}
     given_slots |= {other for slot in given_slots for other in kinds[slot].requires}
@@ -163,8 +165,8 @@ def test_a_tensor_is_never_taken_for_another_slots(kernel, kinds, data):
 
 
 @pytest.mark.fast
-def test_no_row_reads_as_another_where_a_graph_left_its_absent_inputs_out():
-    """Of every operator: what is left reads as the row itself, or is refused."""
+def test_row_without_its_absent_inputs_is_read_as_the_same_or_refused():
+    """For every operator: the rest is read as the row itself, or is refused."""
     read = set()
 
     def check(case):
@@ -188,7 +190,7 @@ def test_no_row_reads_as_another_where_a_graph_left_its_absent_inputs_out():
     assert read == {*attention, "FusedInferAttentionScore", "QuantBatchMatmulV3"}
 
 
-def test_updates_go_to_the_place_of_their_batch(torch, build, launch, case_of):
+def test_scatter_writes_updates_at_the_position_of_their_batch(torch, build, launch, case_of):
     case = case_of("Scatter", "2,3,9,4;2;2,3,1,4", "FLOAT;INT64;FLOAT", "2,3,9,4", "FLOAT")
     call = build(case)
     cache, indices, updates, axis = call.args
@@ -199,7 +201,7 @@ def test_updates_go_to_the_place_of_their_batch(torch, build, launch, case_of):
     assert torch.equal(out, wanted)
 
 
-def test_parts_are_what_lies_there_and_one_row_is_without_its_dimension(torch, launch, case_of):
+def test_split_returns_consecutive_parts_and_gather_one_row(torch, launch, case_of):
     three = ";".join(["FLOAT"] * 3)
     split = case_of("SplitVD", "3,24", "FLOAT", "3,8;3,12;3,4", three)
     call = find("SplitVD").build(split, CpuMaker(torch))
@@ -213,7 +215,7 @@ def test_parts_are_what_lies_there_and_one_row_is_without_its_dimension(torch, l
     assert torch.equal(row, call.args[0][1])
 
 
-def test_keys_that_a_mask_hides_count_nothing(torch, case_of):
+def test_masked_keys_do_not_contribute(torch, case_of):
     op = find("IncreFlashAttention")
     case = case_of(
         op.kernel,
@@ -230,7 +232,7 @@ def test_keys_that_a_mask_hides_count_nothing(torch, case_of):
 
 
 def replace_dtype(case: Case) -> Case:
-    """The case in 16 bits, as the kernel wants it; the maker makes float32 of them."""
+    """Return the case in 16 bits, as the kernel requires; the maker makes float32 of them."""
     slots = tuple(
         replace(slot, dtype=HALF if slot.dtype == "FLOAT" else slot.dtype)
         for slot in case.inputs or ()

@@ -1,5 +1,5 @@
-"""Numbers that torch only stores, or has not at all: replayed where a kernel takes them as bits of
-others, else refused with what would take them."""
+"""Dtypes that torch only stores, or lacks: replayed if a kernel reads them as bits of others, else
+refused with the dtypes that it accepts."""
 
 import pytest
 
@@ -55,7 +55,7 @@ def test_the_two_names_are_two_cases():
         ("Add", "COMPLEX64;COMPLEX64", "COMPLEX64", "COMPLEX64"),
     ],
 )
-def test_what_no_operator_takes_is_refused_with_what_would(kernel, dtypes, out, words):
+def test_unsupported_dtypes_are_refused_with_the_supported_ones(kernel, dtypes, out, words):
     shapes = ";".join(["16,16"] * len(dtypes.split(";")))
     for backend in ("npu", "cuda", "cpu"):
         assert_rejected(case_of(kernel, shapes, dtypes, "16,16", out), backend, words)
@@ -65,6 +65,6 @@ def test_what_no_operator_takes_is_refused_with_what_would(kernel, dtypes, out, 
     ("dtype", "numel", "size_bytes"),
     [("INT4", 6, 3), ("INT4", 7, 4), ("UINT64", 3, 24), ("FLOAT8_E8M0", 5, 5), ("DT_BF16", 3, 6)],
 )
-def test_the_size_of_every_known_dtype_counts(dtype, numel, size_bytes):
+def test_size_of_every_known_dtype_is_used(dtype, numel, size_bytes):
     assert Slot((numel,), dtype, "ND").size_bytes == size_bytes
     assert dtype_of("DT_" + dtype.removeprefix("DT_")) is dtype_of(dtype)

@@ -1,4 +1,4 @@
-"""How each kernel is proved, as long as no NPU has said so."""
+"""The proof of each kernel until an NPU confirms it."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -15,12 +15,12 @@ from tests.npu.proofs import RECORDED, proofs_table
 pytestmark = pytest.mark.fast
 
 
-def test_the_list_is_that_of_the_recording_tier():
+def test_proofs_table_equals_the_recorded_proofs():
     held = (files("collector") / "data" / "proofs.csv").read_bytes()
-    assert held == proofs_table(), "python -m tests.npu.proofs writes it anew"
+    assert held == proofs_table(), "python -m tests.npu.proofs writes it"
 
 
-def test_every_operator_has_a_proof_of_its_call_and_of_its_type():
+def test_every_operator_has_a_proof_of_its_call_and_kernel_type():
     kernels = [op.kernel for op in all_ops()]
     assert [kernel for kernel in kernels if not proof_of(kernel)] == []
     assert [kernel for kernel in kernels if not type_proof_of(kernel)] == []
@@ -28,20 +28,20 @@ def test_every_operator_has_a_proof_of_its_call_and_of_its_type():
     assert proof_of("NoSuchKernel") == type_proof_of("NoSuchKernel") == ""
 
 
-def test_a_call_is_known_by_one_source_and_by_that_of_a_table():
+def test_each_call_has_one_source_and_a_kernel_table():
     for path in sorted((Path(__file__).parents[3] / "npu" / "kernels").glob("[!_]*.py")):
         names = [name for kind in ("SEEN", "READ") for name in getattr(load(path), kind, ())]
         assert len(set(names)) == len(names)
-        assert set(names) <= {*tables(), "aclnnAdd"}, path  # whose numbers decide
+        assert set(names) <= {*tables(), "aclnnAdd"}, path  # which is chosen by its numbers
 
 
-def test_an_operator_that_the_list_lacks_is_told_with_what_writes_it(monkeypatch):
+def test_operator_without_a_proof_is_reported_with_the_command_that_writes_it(monkeypatch):
     monkeypatch.setattr("collector.ops.releases._proofs_table", dict)
     said = CliRunner().invoke(app, ["ops", "MoeInitRoutingCustom"]).output
     assert "proofs.csv" in said and "python -m tests.npu.proofs" in said
 
 
-def test_the_command_says_it():
+def test_ops_command_shows_the_proofs():
     said = CliRunner().invoke(app, ["ops", "MoeInitRoutingCustom"]).output
     assert type_proof_of("MoeInitRoutingCustom") in said
     assert proof_of("MoeInitRoutingCustom").partition(";")[0] in said

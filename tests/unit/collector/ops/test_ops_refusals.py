@@ -1,4 +1,4 @@
-"""Which cases need no device to be answered, and which mistakes are left to the session."""
+"""Cases that need no device for their outcome, and errors that are left to the session."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from tests.unit.collector.measuring.pretending import ADD, NEEDS_TWO_DIMS, find,
 pytestmark = pytest.mark.fast
 
 
-def test_what_cannot_be_launched_is_refused_with_its_reason():
+def test_case_that_cannot_be_launched_is_refused_with_a_reason():
     unknown, unheard, flat = record("N/A", "MemSet"), record("3,3", "Unheard"), record("3")
     no_inputs, no_operator = (refusal(one.case, find, "cpu") for one in (unknown, unheard))
     assert (no_inputs.outcome, no_inputs.why) == (Outcome.UNSUPPORTED, NO_INPUTS)
@@ -41,7 +41,7 @@ def test_what_cannot_be_launched_is_refused_with_its_reason():
         lambda case: len(7),
     ],
 )
-def test_a_mistake_in_a_declaration_is_left_to_the_session(mistake):
+def test_error_in_a_declaration_is_left_to_the_session(mistake):
     constraints = (Constraint("something is wanted", mistake),)
     wrong = OpSpec(
         "Add", "torch.add", ("x",), lambda *_: None, lambda _: 0, constraints=constraints
@@ -57,7 +57,7 @@ def test_a_rejection_names_the_rule_and_the_case():
 
 @pytest.mark.parametrize("kernel", DISTRIBUTE_KERNELS)
 @pytest.mark.parametrize(("ranks", "is_taken"), [(1, False), (2, True), (512, True), (1024, False)])
-def test_experts_are_exchanged_on_npus_among_as_many_ranks_as_cann_takes(kernel, ranks, is_taken):
+def test_expert_exchange_on_npus_requires_a_supported_number_of_ranks(kernel, ranks, is_taken):
     case = DistributeCall(kernel, 8, 64, 2048, 4, ep_size=ranks, capacity=8).case
     no = refusal(case, registry.find, "npu")
     if is_taken:
@@ -67,4 +67,4 @@ def test_experts_are_exchanged_on_npus_among_as_many_ranks_as_cann_takes(kernel,
     assert [
         word for word in (f"{ranks} rank", "2 ", "768", "EP Size") if word not in no.reason
     ] == []
-    assert refusal(case, registry.find, "cuda") is None  # the reference has no such bound
+    assert refusal(case, registry.find, "cuda") is None  # the reference has no such limit

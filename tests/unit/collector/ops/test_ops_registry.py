@@ -20,7 +20,7 @@ KERNELS = [op.kernel for op in all_ops()]
 
 @pytest.mark.fast
 def test_every_kernel_is_declared_once():
-    """No operator is imported, either: it would be a name of two modules."""
+    """No operator is imported either: its name would be that of two modules."""
     names = [f"{catalog.__name__}.{p.parent.name}.{p.stem}" for p in CATALOGUE.glob("*/[!_]*.py")]
     values = [item for name in names for item in vars(import_module(name)).items()]
     kernels = Counter(
@@ -48,9 +48,9 @@ def test_every_operator_has_fixture_rows():
 
 
 @pytest.mark.fast
-def test_every_fixture_is_of_an_operator():
+def test_every_fixture_has_an_operator():
     strange = {path.stem for path in FOLDER.glob("*.csv")} - {op.kernel for op in all_ops()}
-    assert strange == set(), "tables in tests/fixtures/ops/ of kernel types that no file declares"
+    assert strange == set(), "tables in tests/fixtures/ops/ of kernel types without a declaration"
 
 
 @pytest.mark.fast

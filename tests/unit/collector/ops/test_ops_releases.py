@@ -1,4 +1,4 @@
-"""Which releases take the calls of the catalogue: from the schemas that their wheels hold."""
+"""Which releases accept the calls of the catalogue: from the schemas of their wheels."""
 
 from importlib.resources import files
 
@@ -38,12 +38,12 @@ TORCH_NPU = [r.replace("==", "-") for r in RELEASES if r.startswith("torch_npu")
 
 
 @pytest.mark.thorough
-def test_the_matrix_is_that_of_the_wheels():
+def test_matrix_equals_the_one_of_the_wheels():
     held = (files("collector") / "data" / "releases.csv").read_bytes()
-    assert held == releases_table(), "python -m tests.npu.releases.matrix writes it anew"
+    assert held == releases_table(), "python -m tests.npu.releases.matrix writes it"
 
 
-def test_every_call_of_torch_npu_or_vllm_ascend_has_an_answer_for_each_of_its_releases():
+def test_every_library_call_has_a_status_for_each_release():
     def check(kernel):
         op = find(kernel)
         if op.library == "torch" or kernel in DISTRIBUTE_KERNELS:
@@ -65,7 +65,7 @@ def test_each_list_of_schemas_names_its_wheel_and_the_wheel_s_hash():
     assert failing(known_releases(), check) == []
 
 
-def test_the_release_of_the_recording_tier_takes_every_call_but_one_whose_schema_is_not_told():
+def test_release_of_the_recording_tier_accepts_every_call_but_one_without_a_schema():
     words = {
         op.kernel: release_status(op.kernel).get("torch_npu-2.13.0", BOUND) for op in all_ops()
     }
@@ -84,13 +84,13 @@ def test_the_release_of_the_recording_tier_takes_every_call_but_one_whose_schema
         ("LightningIndexer", [ABSENT] * 2 + [BOUND] * 6),
     ],
 )
-def test_known_drift_is_seen(kernel, answers):
+def test_known_changes_between_releases_are_in_the_matrix(kernel, answers):
     found = [release_status(kernel)[release] for release in TORCH_NPU]
     found = ["cache_mode" if "cache_mode" in answer else answer for answer in found]
     assert found == answers
 
 
-def test_a_release_that_takes_no_such_call_is_named_with_those_that_do():
+def test_release_without_a_call_is_reported_with_those_that_have_it():
     absent = why_unsupported("SparseFlashAttention", "torch_npu-2.8.0")
     taking = ("2.9.0", "2.10.0.post4", "2.13.0", "2.14.0")
     assert [word for word in ("torch_npu 2.8.0", *taking) if word not in absent] == []
@@ -103,20 +103,20 @@ def test_a_release_that_takes_no_such_call_is_named_with_those_that_do():
 @pytest.mark.parametrize(
     ("kernel", "release"),
     [
-        ("ScatterPaKvCache", "torch_npu-2.10.0.post4"),  # takes it
-        ("MoeFinalizeRoutingV2", "torch_npu-2.9.0"),  # takes it otherwise, and is given that
-        ("ScatterPaKvCache", "torch_npu-2.9.0.post9"),  # nobody has looked
+        ("ScatterPaKvCache", "torch_npu-2.10.0.post4"),  # accepts it
+        ("MoeFinalizeRoutingV2", "torch_npu-2.9.0"),  # accepts it in another form, which is passed
+        ("ScatterPaKvCache", "torch_npu-2.9.0.post9"),  # not recorded
         ("Add", "torch-2.9.0"),
         ("NoSuchKernel", "torch_npu-2.9.0"),
         ("SparseFlashAttention", ""),
     ],
 )
-def test_nothing_is_refused_that_is_taken_or_not_known(kernel, release):
+def test_supported_and_unknown_releases_are_not_refused(kernel, release):
     assert why_unsupported(kernel, release) == ""
 
 
 @pytest.mark.thorough
-def test_the_command_shows_the_matrix_and_a_kernel_s_row():
+def test_ops_command_shows_the_matrix_and_the_row_of_a_kernel():
     said = CliRunner().invoke(app, ["ops", "--releases"]).output
     lines = said.splitlines()
     assert lines[0].split("\t")[2:] == list(known_releases())
@@ -141,7 +141,7 @@ def test_a_schema_is_read_with_brackets_quotes_and_overloads():
 
 
 @pytest.mark.parametrize("text", ["", "npu_x", "npu_x(Tensor a", "npu_x(Tensor a)", "x(1+) -> T"])
-def test_text_that_is_no_schema_is_refused_in_one_line(text):
+def test_malformed_schema_is_refused_in_one_line(text):
     with pytest.raises(ValueError) as error:
         parse_schema(text)
     assert repr(text) in str(error.value) and "\n" not in str(error.value)
@@ -160,13 +160,13 @@ def test_text_that_is_no_schema_is_refused_in_one_line(text):
         ((False, False), (("b", False),), "b & twice"),
     ],
 )
-def test_a_call_fits_or_the_reason_is_told(by_place, by_name, words):
+def test_call_fits_its_schema_or_has_a_reason(by_place, by_name, words):
     fault = misfit(Passed(by_place, by_name), [parse_schema(SCHEMA)])
     assert bool(fault) == bool(words)
     assert [word for word in words.split(" & ") if word not in fault] == []
 
 
-def test_one_overload_that_fits_is_enough_and_an_untold_one_takes_all():
+def test_one_fitting_overload_suffices_and_an_elided_one_accepts_all():
     two = Passed((False, False), ())
     assert misfit(two, [parse_schema("x(Tensor a) -> T"), parse_schema(SCHEMA)]) == ""
     assert misfit(two, [parse_schema("x(...) -> Any")]) == ""
@@ -182,7 +182,7 @@ def test_any_text_is_a_schema_or_refused(text):
     assert schema.name
 
 
-def test_schemas_are_found_in_a_library_s_bytes_and_broken_ones_are_not():
+def test_schemas_are_found_in_the_bytes_of_a_library():
     data = b"\x7fELF\x00npu_x(Tensor a) -> Tensor\x00npu_y(Tensor a) -> Tensor\x00npu_x(Ten"
     data += b"\x00npu_x.out(Tensor a, Tensor(a!) o) -> (Tensor(load(Tens\x00"
     assert schemas_in(data, {"npu_x"}) == {"npu_x(Tensor a) -> Tensor"}
@@ -197,7 +197,7 @@ def test_operators_that_python_registers_are_read_from_its_source():
     assert found == {"scaled(Any x, Any? y=None, *, Any s) -> Any"}
 
 
-def test_what_a_function_reads_of_its_other_arguments_is_one_of_them():
+def test_keyword_that_a_function_reads_from_its_kwargs_is_an_argument():
     source = 'def impl(x, **others):\n    return x + others.get("y", 0)\n'
     assert schemas_of_sources([source], {"impl"}) == {"impl(Any? x, *, Any? y=None) -> Any"}
 
@@ -208,7 +208,7 @@ def test_operators_of_atb_are_read_from_pages_and_lists():
     assert schemas_of_texts("ALL = [\n    'load',\n]\n", {"load"}) == {"load(...) -> Any"}
 
 
-def test_a_function_tells_what_it_takes_and_one_that_does_not_is_taken_to():
+def test_function_with_a_schema_accepts_its_arguments_and_others_accept_all():
     class Names:
         def __init__(self, *names):
             self.arguments = [type("Argument", (), {"name": name}) for name in names]
@@ -230,7 +230,7 @@ def test_calls_of_torch_npu_are_read_from_sources():
     assert calls_of_torch_npu(source) == {"npu_a", "npu_b"}
 
 
-def test_a_schema_s_file_holds_none_twice():
+def test_schema_file_has_no_duplicates():
     for release in known_releases():
         for schemas in schemas_of(release).values():
             assert len(set(schemas)) == len(schemas)

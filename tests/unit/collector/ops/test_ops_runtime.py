@@ -1,4 +1,4 @@
-"""Runtime columns are filled in from what the operator says, and nothing else changes."""
+"""Runtime columns are filled in by the operator, and nothing else changes."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ COMPLETENESS = "Runtime metadata_completeness"
 
 
 def fused(**extra):
-    """A paged decode row that names nothing."""
+    """Return a paged decode row without runtime columns."""
     row = rows_of("FusedInferAttentionScore")[1]
     return replace(row, extra={name.replace("_", " ", 1): text for name, text in extra.items()})
 
@@ -42,7 +42,7 @@ def test_every_column_that_a_launch_depends_on_is_filled_in():
     }
 
 
-def test_the_case_names_what_was_filled_in_and_its_provenance_is_no_part_of_it():
+def test_filled_in_columns_are_part_of_the_case_and_their_origin_is_not():
     bare, row = fused(), completed(fused(), OP)
     assert row.case_id != bare.case_id
     assert row.case.attribute("Runtime num_heads") == "4"
@@ -59,12 +59,12 @@ def test_the_case_names_what_was_filled_in_and_its_provenance_is_no_part_of_it()
         ("legacy", "legacy"),
     ],
 )
-def test_completeness_is_what_the_row_says_unless_that_is_over(said, becomes):
+def test_completeness_is_that_of_the_row_unless_it_is_outdated(said, becomes):
     row = completed(fused(Runtime_metadata_completeness=said), OP)
     assert row.extra[COMPLETENESS] == becomes
 
 
-def test_what_a_row_says_stays_as_it_is_written():
+def test_given_columns_are_unchanged():
     said = {"Runtime_actual_seq_lengths_kv_values": "9;8;7;6;5", "Runtime_source_profile": "a"}
     row = completed(fused(**said), OP)
     assert row.extra["Runtime actual_seq_lengths_kv_values"] == "9;8;7;6;5"
@@ -72,14 +72,14 @@ def test_what_a_row_says_stays_as_it_is_written():
     assert row.extra["Runtime avg_seq_len"] == "7.000000"
 
 
-def test_a_refused_row_and_an_operator_without_columns_come_back_as_they_are():
+def test_refused_rows_and_operators_without_columns_are_unchanged():
     refused = fused(Runtime_num_heads="3")
     assert completed(refused, OP) is refused
     plain = rows_of("Add")[0]
     assert completed(plain, find("Add")) is plain
 
 
-def test_a_completed_row_says_all_that_its_launch_depends_on():
+def test_completed_row_has_every_column_that_its_launch_depends_on():
     rows = [row for row in all_rows() if find(row.kernel_type).runtime(row.case)]
 
     def check(row):

@@ -1,4 +1,4 @@
-"""`DT_INT8` is INT8: a row costs and builds the same however its dtypes are spelled."""
+"""`DT_INT8` is INT8: a row has the same costs and call in any spelling of its dtypes."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ ROWS = [record.case for record in all_rows()]
 
 
 def respelled(slots):
-    """The slots, each dtype with `DT_` in front."""
+    """Return the slots, each dtype with the prefix `DT_`."""
     if slots is None:
         return None
     return tuple(
@@ -29,7 +29,7 @@ def respelled(slots):
 
 
 def described(value):
-    """Shapes and dtypes where tensors are, and all other arguments as they are."""
+    """Return shapes and dtypes for tensors, and all other arguments unchanged."""
     if isinstance(value, (list, tuple)):
         return [described(each) for each in value]
     if isinstance(value, dict):
@@ -37,7 +37,7 @@ def described(value):
     return (tuple(value.shape), value.dtype) if hasattr(value, "shape") else value
 
 
-def test_a_row_means_the_same_in_other_spellings(torch):
+def test_row_in_other_spellings_gives_the_same_call(torch):
     def check(case):
         op = find(case.kernel_type)
         other = replace(case, inputs=respelled(case.inputs), outputs=respelled(case.outputs))

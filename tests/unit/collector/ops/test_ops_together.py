@@ -1,4 +1,4 @@
-"""Of many cases at once a declaration says what it says of each by itself."""
+"""The joint evaluation of many cases equals that of each."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def alone(ask, form, lengths):
 
 
 def variants(case, draw):
-    """The case with one length after the other changed wherever it stands, or one of them alone."""
+    """Return the case with one length after the other changed everywhere, or one of them alone."""
     own = np.array(lengths_of(case), np.int64)
     rows = [own]
     for length in np.unique(own).tolist():
@@ -41,7 +41,7 @@ def variants(case, draw):
 
 
 @pytest.mark.thorough
-def test_every_operator_says_the_same_of_many_cases_as_of_each():
+def test_evaluation_of_many_cases_equals_that_of_each():
     draw = np.random.default_rng(1)
 
     def check(case):
@@ -50,14 +50,14 @@ def test_every_operator_says_the_same_of_many_cases_as_of_each():
         np.testing.assert_array_equal(found, alone(work, case, lengths), case.kernel_type)
         assert np.isfinite(found[0]).all()
 
-    # A twin has the same functions as the operator whose rows it shares.
+    # A twin has the same functions as the operator with its rows.
     cases = [row.case for op in all_ops() for row in rows_of(op.kernel)]
     assert failing(cases, check, Case.describe) == []
 
 
 @pytest.mark.thorough
-def test_most_operators_are_asked_once_for_cases_of_one_kind():
-    """Twice as many rows, three times, ...: nothing is asked that tells them apart."""
+def test_most_operators_are_evaluated_once_for_similar_cases():
+    """Twice as many rows, three times, ...: no comparison distinguishes them."""
     once = set()
     for row in all_rows():
         own = np.array(lengths_of(row.case), np.int64)
@@ -98,7 +98,7 @@ _ASKED = {
 @pytest.mark.parametrize("name", _ASKED)
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32), most=st.sampled_from([2, 7, 10**4]))
-def test_what_is_computed_is_each_case_s_own(name, seed, most, case_of):
+def test_joint_evaluation_equals_that_of_each_case(name, seed, most, case_of):
     form = case_of("Add", "4,8;4,8", "FLOAT;FLOAT", "4,8", "FLOAT")
     lengths = np.random.default_rng(seed).integers(0, most, (4 * FEW, 6))
 

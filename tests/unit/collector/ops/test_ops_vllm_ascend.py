@@ -1,4 +1,4 @@
-"""What the catalogue calls of vLLM-Ascend fits its schemas, as far as these are known here."""
+"""The calls of vLLM-Ascend in the catalogue fit its schemas, as far as these are known here."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def registered(torch):
     vllm_ascend_schemas.register(torch, "CPU")
 
 
-def test_a_call_fits_its_schema_and_gives_the_row_s_outputs(torch, registered):
+def test_call_fits_its_schema_and_returns_the_outputs_of_the_row(torch, registered):
     from collector.replay.cases import check_outputs
 
     def check(case):

@@ -1,4 +1,4 @@
-"""Profiles as people send and keep them: compressed, in archives, behind links."""
+"""Profiles as users send and store them: compressed, in archives, behind symlinks."""
 
 import bz2
 import gzip
@@ -50,7 +50,7 @@ def told(path):
     return [(r.kernel_type, r.cells, r.profile) for r in profile.records]
 
 
-def test_compressed_and_zipped_tables_give_what_the_plain_one_gives(plain, tmp_path):
+def test_compressed_and_zipped_tables_equal_the_plain_one(plain, tmp_path):
     compressed = tmp_path / "kernel_details.csv.gz"
     compressed.write_bytes(gzip.compress(TABLE))
     archive = zipped(tmp_path / "capture.zip", (INSIDE, TABLE), ("trace_view.json", b"{"))
@@ -70,7 +70,7 @@ def tarred(path, *members):
     return path
 
 
-def test_tar_archives_give_what_the_plain_table_gives(plain, tmp_path):
+def test_tar_archives_equal_the_plain_table(plain, tmp_path):
     raw = ("rank0_ascend_pt/PROF_1/device_0/data/aicore.slice_0", bytes(1_500_000))
     for name in ("c.tar", "c.tar.gz", "c.tgz", "c.tar.bz2", "c.tar.xz"):
         before = [raw] if name in ("c.tar", "c.tgz") else []
@@ -130,7 +130,7 @@ def test_archive_within_too_many_is_refused(tmp_path):
         read_profile([tmp_path / "1.zip"])
 
 
-def test_archive_of_a_kind_that_is_not_read_is_refused_or_skipped(plain, tmp_path):
+def test_unsupported_archive_is_refused_or_skipped(plain, tmp_path):
     for name in ("rank1.7z", "rank1.rar", "rank1.tar.zst"):
         path = plain / name
         path.write_bytes(b"x")
@@ -171,7 +171,7 @@ def test_archive_much_larger_than_its_file_is_refused(tmp_path, monkeypatch):
         assert str(refused.value.path).startswith(str(archive))
 
 
-def test_file_of_another_kind_is_refused_by_what_it_is(tmp_path):
+def test_file_of_another_kind_is_refused(tmp_path):
     for name in ("communication.json", "config.json", "campaign.yaml", "trace_view.json"):
         path = tmp_path / name
         path.write_bytes(b"{}")
@@ -180,7 +180,7 @@ def test_file_of_another_kind_is_refused_by_what_it_is(tmp_path):
         assert (refused.value.path, refused.value.line) == (path, None)
 
 
-def test_archives_in_a_folder_are_read_and_others_are_left_alone(plain, tmp_path):
+def test_archives_with_tables_in_a_folder_are_read_and_others_ignored(plain, tmp_path):
     shutil.rmtree(plain / "rank0_ascend_pt")
     zipped(plain / "rank0.zip", (INSIDE, TABLE))
     zipped(plain / "logs.zip", ("log.txt", b"nothing"))
@@ -199,7 +199,7 @@ def test_a_table_and_its_compressed_copy_count_once(plain):
     )
 
 
-def test_a_run_says_its_software_from_within_an_archive(tmp_path):
+def test_software_versions_are_read_from_an_archive(tmp_path):
     info = ("rank0_ascend_pt/profiler_info_0.json", b'{"torch_npu_version": "2.9.0"}')
     archive = zipped(tmp_path / "capture.zip", (INSIDE, TABLE), info)
     software = read_profile([archive]).report.software
@@ -207,7 +207,7 @@ def test_a_run_says_its_software_from_within_an_archive(tmp_path):
     assert software[0].folder == archive / "rank0_ascend_pt"
 
 
-def test_a_bad_row_is_named_by_its_archive_and_line(tmp_path):
+def test_bad_row_is_reported_with_its_archive_and_line(tmp_path):
     bad = TABLE.replace(b",5.0,", b",long,")
     archive = zipped(tmp_path / "capture.zip", (INSIDE, bad))
     with pytest.raises(BadInput) as error:
@@ -218,7 +218,7 @@ def test_a_bad_row_is_named_by_its_archive_and_line(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../kernel_details.csv", "/kernel_details.csv"])
-def test_no_member_leaves_the_archive(tmp_path, name):
+def test_member_with_a_path_outside_of_the_archive_is_refused(tmp_path, name):
     archive = zipped(tmp_path / "capture.zip", (name, TABLE))
     with pytest.raises(BadInput, match=naming(f"{archive}:", name)):
         read_profile([archive])
@@ -235,7 +235,7 @@ def test_a_link_in_an_archive_is_not_followed(tmp_path):
         read_profile([archive])
 
 
-def test_a_bomb_ends_at_its_bound(tmp_path, monkeypatch):
+def test_decompression_bomb_is_refused_at_its_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "MOST_BYTES", 1 << 20)
     bomb = TABLE + b"\n" * (2 << 20)
     for archive in (
@@ -248,7 +248,7 @@ def test_a_bomb_ends_at_its_bound(tmp_path, monkeypatch):
             read_profile([archive])
 
 
-def test_several_members_share_one_bound(tmp_path, monkeypatch):
+def test_several_members_share_one_size_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "MOST_BYTES", len(TABLE) + 10)
     members = [(f"{n}/kernel_details.csv", TABLE) for n in range(2)]
     archive = zipped(tmp_path / "capture.zip", *members)
@@ -258,7 +258,7 @@ def test_several_members_share_one_bound(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["capture.zip", "kernel_details.csv.gz"])
 @pytest.mark.parametrize("cut", [0, 10, 60])
-def test_an_archive_that_is_cut_off_or_none_at_all_is_named(tmp_path, name, cut):
+def test_truncated_archive_is_refused_by_name(tmp_path, name, cut):
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as archive:
         archive.writestr(INSIDE, TABLE)
@@ -271,14 +271,14 @@ def test_an_archive_that_is_cut_off_or_none_at_all_is_named(tmp_path, name, cut)
     assert "opmeter-unpacked" not in str(error.value)
 
 
-def test_a_member_that_stands_twice_is_refused(tmp_path):
+def test_duplicate_archive_member_is_refused(tmp_path):
     with pytest.warns(UserWarning, match="Duplicate name"):
         archive = zipped(tmp_path / "capture.zip", (INSIDE, TABLE), (INSIDE, TABLE))
     with pytest.raises(BadInput, match=naming(f"{archive}:")):
         read_profile([archive])
 
 
-def test_ranks_behind_links_are_read_once_each(plain, tmp_path):
+def test_ranks_behind_symlinks_are_read_once(plain, tmp_path):
     gathered = tmp_path / "gathered"
     gathered.mkdir()
     for name in ("rank0", "again"):
@@ -297,13 +297,13 @@ def test_ranks_behind_links_are_read_once_each(plain, tmp_path):
         ("trace_view.json", "kernel_details.csv"),
     ],
 )
-def test_a_folder_of_another_tool_says_what_is_there_and_what_to_do(tmp_path, name, named):
+def test_folder_of_another_tool_is_refused_with_its_contents(tmp_path, name, named):
     (tmp_path / name).write_bytes(b"x")
     with pytest.raises(BadInput, match=naming("1 file", named)):
         read_profile([tmp_path])
 
 
-def test_a_kernel_type_that_is_a_number_is_a_bad_row(tmp_path):
+def test_numeric_kernel_type_is_a_bad_row(tmp_path):
     path = tmp_path / "kernel_details.csv"
     bad = Told("0", "4,8;4,8", "FLOAT;FLOAT", "ND;ND", "4,8", "FLOAT", "ND")
     path.write_bytes(profile_bytes(LAYOUT, [*ROWS, bad]))

@@ -1,4 +1,4 @@
-"""Rows of fused attention find the operators that launched them, and say where they could not."""
+"""Rows of fused attention find the operators that launched them, or report why not."""
 
 import csv
 
@@ -31,13 +31,14 @@ def fia(shapes=DECODE, duration="10.000"):
 
 
 def slots_of(count, **at):
-    """A row of arguments, told by position."""
+    """Return a row of arguments, given by position."""
     told = {int(name.removeprefix("s")): text for name, text in at.items()}
     return [told.get(position, "") for position in range(count)]
 
 
 def write_operators(folder, *rows, columns=COLUMNS, join=";\r\n"):
-    """An operator_details.csv as torch_npu writes it: slots joined by `;` and a line break."""
+    """Write an operator_details.csv as torch_npu writes it: slots joined by `;` and a line
+    break."""
     path = folder / "operator_details.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -58,7 +59,7 @@ def runtime(profile):
     return [dict(record.extra) for record in profile.records if record.kernel_type == KERNEL]
 
 
-def test_a_kernel_row_tells_its_own_shapes_where_there_is_no_operator(folder):
+def test_kernel_row_without_an_operator_supplies_its_shapes(folder):
     (cells,) = runtime(read_profile([write_profile(folder, "K6", [fia(), Told()])]))
     assert cells == {
         SOURCE_PROFILE: "rank0_ascend_pt",
@@ -69,7 +70,7 @@ def test_a_kernel_row_tells_its_own_shapes_where_there_is_no_operator(folder):
     }
 
 
-def test_an_operator_in_the_kernels_own_layout_overrides_it(tmp_path):
+def test_operator_in_the_layout_of_the_kernel_overrides_its_row(tmp_path):
     path = write_profile(tmp_path / "profile_a", "K5", [fia("8192,16,128;1171,128,512")])
     slots = slots_of(31, s0="5,16,1,512", s1="1171,1,128,512", s5="5", s14="5,512")
     write_operators(path.parent, ("aclnnFusedInferAttentionScoreV2", slots), join=";")
@@ -90,20 +91,20 @@ def test_an_operator_in_the_kernels_own_layout_overrides_it(tmp_path):
         ("npu::npu_fused_infer_attention_score_v2", slots_of(45, s0="128,4,128", s9="128,64")),
     ],
 )
-def test_each_public_function_has_its_block_table_elsewhere(folder, name, slots):
+def test_block_table_has_another_position_in_each_public_function(folder, name, slots):
     write_operators(folder, (name, slots), ("aclnnFusedInferAttentionScoreV3", [""]))
     profile = read_profile([write_profile(folder, "K6", [fia("128,4,128;9,128,128")])])
     assert runtime(profile)[0][BLOCK_TABLE_SHAPE] == "128,64"
-    assert profile.report.pairings[0].operator_rows == 1  # a row without shapes is none
+    assert profile.report.pairings[0].operator_rows == 1  # a row without shapes does not count
 
 
-def test_what_launches_no_kernel_is_no_operator(folder):
+def test_functions_without_a_kernel_are_ignored(folder):
     names = ("npu::_npu_fused_infer_attention_score_get_max_workspace", "aten::add")
     path = write_operators(folder, *((name, slots_of(40, s0="128,4,128")) for name in names))
     assert read_operator_rows(path) == []
 
 
-def test_rows_are_paired_in_order_and_other_block_tables_are_other_cases(folder):
+def test_rows_are_paired_in_order_and_block_tables_distinguish_cases(folder):
     tables = ("128,64", "128,32")
     shapes = [f"128,4,{width};9,128,128" for width in (128, 64)]
     operators = [
@@ -119,7 +120,7 @@ def test_rows_are_paired_in_order_and_other_block_tables_are_other_cases(folder)
     assert attributes == list(tables)
 
 
-def test_where_counts_differ_only_the_beginning_with_equal_queries_is_paired(folder):
+def test_only_the_prefix_with_equal_queries_is_paired_if_counts_differ(folder):
     shapes = [f"{tokens},4,128;9,128,128" for tokens in (1, 2, 3, 4)]
     operators = [
         ("npu::npu_fused_infer_attention_score", slots_of(40, s0=f"{t},4,128", s18=f"{t},7"))
@@ -134,7 +135,7 @@ def test_where_counts_differ_only_the_beginning_with_equal_queries_is_paired(fol
     assert names(pairing.warning, "pair 3", "query")
 
 
-def test_what_operators_of_one_row_disagree_on_is_left_to_the_row(folder):
+def test_contradicting_operators_of_one_row_are_ignored_and_reported(folder):
     operators = [
         ("npu::npu_fused_infer_attention_score", slots_of(40, s0="128,4,128", s18=table))
         for table in ("128,64", "128,32")
@@ -147,13 +148,13 @@ def test_what_operators_of_one_row_disagree_on_is_left_to_the_row(folder):
     assert text.startswith(BLOCK_TABLE_SHAPE) and "128,32 or 128,64" in text
 
 
-def test_other_operators_of_real_files_are_passed_over(real_profiles):
+def test_other_operators_of_real_files_are_ignored(real_profiles):
     for run in ("inference_cann9.1_ascend_pt", "resnet_2025_rank0_ascend_pt"):
         path = real_profiles / run / "ASCEND_PROFILER_OUTPUT" / "operator_details.csv"
         assert read_operator_rows(path) == []
 
 
-def test_bad_file_of_operators_is_named_or_skipped(folder):
+def test_bad_file_of_operators_is_refused_or_skipped(folder):
     path = write_profile(folder, "K6", [fia(), Told()])
     details = folder / "operator_details.csv"
     details.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 7\n")
@@ -164,7 +165,7 @@ def test_bad_file_of_operators_is_named_or_skipped(folder):
     assert report.unusable == (str(refused.value),) and report.files == (path,)
 
 
-def test_folder_whose_name_is_a_formula_is_no_source(tmp_path):
+def test_folder_name_that_is_a_formula_is_not_recorded_as_source(tmp_path):
     path = write_profile(tmp_path / "=cmd|x!A0" / "ASCEND_PROFILER_OUTPUT", "K6", [fia(), Told()])
     (cells,) = runtime(read_profile([path]))
     assert cells.get(SOURCE_PROFILE, "") == "" and cells[LENGTHS_SHAPE] == "128"

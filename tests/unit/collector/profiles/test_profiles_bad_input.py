@@ -1,4 +1,4 @@
-"""What is wrong in a profile is named with its line; or left out and listed, where asked."""
+"""Errors in a profile are reported with their line; or skipped and listed on request."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ from tests.unit.collector.naming import names, naming
 pytestmark = pytest.mark.fast
 
 COLUMNS = LAYOUTS["K5"][1].split(",")
-BAD_ROW = 3  # rows 1 to 5; the header is line 1, so this one stands on line 4
+BAD_ROW = 3  # rows 1 to 5; the header is line 1, so this one is on line 4
 BAD_LINE = 4
 
 
@@ -50,7 +50,7 @@ def with_cell(column, text):
 
 
 def shifted_left(row, *, at):
-    """One cell lost, and one empty cell at the end: as many cells as before."""
+    """Remove one cell, and add an empty one at the end: as many cells as before."""
     place = COLUMNS.index(at)
     return [*row[:place], *row[place + 1 :], ""]
 
@@ -99,7 +99,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage, named", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_bad_row_is_named_with_its_line(tmp_path, damage, named):
+def test_bad_row_is_refused_with_its_line(tmp_path, damage, named):
     rows = table()
     rows[BAD_ROW] = damage(rows[BAD_ROW])
     path = written(tmp_path, rows)
@@ -110,7 +110,7 @@ def test_a_bad_row_is_named_with_its_line(tmp_path, damage, named):
 
 
 @pytest.mark.parametrize("damage, named", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_bad_row_is_left_out_and_listed_where_asked(tmp_path, damage, named):
+def test_bad_row_is_skipped_and_listed_on_request(tmp_path, damage, named):
     rows = table()
     rows[BAD_ROW] = damage(rows[BAD_ROW])
     path = written(tmp_path, rows)
@@ -124,7 +124,7 @@ def test_a_bad_row_is_left_out_and_listed_where_asked(tmp_path, damage, named):
 
 
 @pytest.mark.parametrize("name", ["one cell less", "text as duration", "latin-1 in a name"])
-def test_launches_name_the_line_too(tmp_path, name):
+def test_launches_are_refused_with_the_line_too(tmp_path, name):
     damage, named = DAMAGES[name]
     rows = table()
     rows[BAD_ROW] = damage(rows[BAD_ROW])
@@ -134,16 +134,16 @@ def test_launches_name_the_line_too(tmp_path, name):
     assert error.value.line == BAD_LINE
 
 
-def test_a_start_that_lost_its_digits_is_no_launch(tmp_path):
+def test_start_time_in_exponent_notation_is_refused_for_launches_only(tmp_path):
     rows = table()
     rows[BAD_ROW] = with_cell("Start Time(us)", "1.69512E+15")(rows[BAD_ROW])
     path = written(tmp_path, rows)
     with pytest.raises(BadInput, match=naming(f"kernel_details.csv:{BAD_LINE}:", "Start Time(us)")):
         list(read_op_summary(path))
-    assert read_profile([path]).report.rows == 5  # of durations it says as much as any
+    assert read_profile([path]).report.rows == 5  # durations are read from it as from any other
 
 
-def test_the_first_of_several_bad_rows_is_named(tmp_path):
+def test_first_of_several_bad_rows_is_reported(tmp_path):
     rows = table()
     rows[2], rows[4] = rows[2][:-1], with_cell("Type", "../x")(rows[4])
     path = written(tmp_path, rows)
@@ -196,7 +196,7 @@ def test_lines_are_counted_through_cells_of_several_lines(tmp_path):
         "a quote left open",
     ],
 )
-def test_what_is_no_profile_is_refused(tmp_path, data, named, line):
+def test_file_that_is_not_a_profile_is_refused(tmp_path, data, named, line):
     path = tmp_path / "kernel_details.csv"
     path.write_bytes(data)
     with pytest.raises(BadInput, match=naming(*named)) as error:
@@ -205,7 +205,7 @@ def test_what_is_no_profile_is_refused(tmp_path, data, named, line):
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"a,b\n1,2\n", profile_bytes("K5", [])])
-def test_a_file_that_is_no_profile_is_skipped_whole_and_named_where_asked(tmp_path, data):
+def test_file_that_is_not_a_profile_is_skipped_on_request(tmp_path, data):
     path = tmp_path / "kernel_details.csv"
     path.write_bytes(data)
     with pytest.raises(BadInput) as error:
@@ -218,7 +218,7 @@ def test_a_file_that_is_no_profile_is_skipped_whole_and_named_where_asked(tmp_pa
     assert read_profile([path], skip_bad_rows=True).records == ()
 
 
-def test_a_quote_left_open_at_the_end_is_a_short_row(tmp_path):
+def test_unclosed_quote_at_the_end_is_a_short_row(tmp_path):
     path = tmp_path / "kernel_details.csv"
     path.write_bytes(profile_bytes("K5", [Told()]) + b'13,0,"4294967295\r\n')
     with pytest.raises(BadInput, match=naming(47, 3)) as error:
@@ -233,7 +233,7 @@ def test_a_file_of_bad_rows_alone_has_no_rows(tmp_path):
     assert profile.records == () and names(why, f"{path}:1:", "header")
 
 
-def test_one_bad_file_among_good_ones_is_named(tmp_path):
+def test_one_bad_file_among_good_ones_is_reported(tmp_path):
     for rank in range(3):
         folder = tmp_path / f"rank{rank}"
         folder.mkdir()
@@ -247,7 +247,7 @@ def test_one_bad_file_among_good_ones_is_named(tmp_path):
     assert read_profile([tmp_path], skip_bad_rows=True).report.rows == 14
 
 
-def test_long_lines_rows_and_blank_tails_are_refused_within_bounds(tmp_path, monkeypatch):
+def test_overlong_lines_and_rows_are_refused_within_bounds(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "LONGEST_LINE", 10_000)
     monkeypatch.setattr(table_module, "LONGEST_ROW", 20_000)
     monkeypatch.setattr(rows_module, "_MOST_BLANK", 100)
@@ -269,7 +269,7 @@ def test_long_lines_rows_and_blank_tails_are_refused_within_bounds(tmp_path, mon
     with pytest.raises(BadInput) as error:
         read_profile([path])
     assert error.value.line == 1
-    for tail in (b" \n" * 90, b"\n" * 20_000):  # blank lines are no rows
+    for tail in (b" \n" * 90, b"\n" * 20_000):  # blank lines are not rows
         path.write_bytes(data + tail)
         assert read_profile([path]).report.rows == 1
 
@@ -287,15 +287,15 @@ OVERFLOWN = "18446744073709551.615"  # 2 ** 64 - 1 ns
 
 
 def timed(*launches, **more):
-    """Launches of one stream by their start and duration, in microseconds."""
+    """Return launches of one stream by their start and duration, in microseconds."""
     return [
         Told(start=f"1764246877{start:06d}.000\t", duration=duration, **more)
         for start, duration in launches
     ]
 
 
-def test_a_duration_that_no_launch_can_have_is_named_or_skipped(tmp_path):
-    """Each of these has its impossible row on line 3."""
+def test_impossible_duration_is_refused_or_skipped(tmp_path):
+    """Return profiles with an impossible row on line 3."""
     queue = ((0, "2.5"), (10, OVERFLOWN), (20, "2.7"), (30, "100"))
     damages = {
         "overflown": timed(*queue),
@@ -314,7 +314,7 @@ def test_a_duration_that_no_launch_can_have_is_named_or_skipped(tmp_path):
         assert ([row.line for row in report.skipped], report.rows) == ([3], len(rows) - 1), name
 
 
-def test_launches_that_may_overlap_are_read(tmp_path):
+def test_launches_that_may_overlap_are_accepted(tmp_path):
     rows = {
         "other streams": [*timed((0, "9000.0")), *timed((10, "2.7"), stream="3")],
         "parts of one task": timed(
@@ -329,7 +329,7 @@ def test_launches_that_may_overlap_are_read(tmp_path):
         assert read_profile([path]).report.rows == len(told), name
 
 
-def test_a_start_is_a_time_or_unknown(tmp_path):
+def test_start_is_a_time_or_unknown(tmp_path):
     for text, is_read in (("", True), ("N/A", True), ("1.76e+15", True), ("soon", False)):
         rows = [Told(), Told(start=text)]
         path = write_profile(tmp_path / (text or "empty").replace("/", ""), "K5", rows)

@@ -1,4 +1,4 @@
-"""The bundled sample: written from facts, it reads back as the same facts."""
+"""The bundled sample: written from facts, it is read as the same facts."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.unit.collector.naming import naming
 pytestmark = pytest.mark.fast
 
 
-def test_the_sample_reads_back_as_its_facts(tmp_path):
+def test_bundled_sample_has_its_recorded_statistics(tmp_path):
     facts = {r.case_id: r for r in read_table(bundled_file("quickstart", "facts.csv"))}
     profile = read_profile([write_bundled_profile("quickstart", tmp_path)])
     assert len(profile.records) == 109
@@ -25,7 +25,7 @@ def test_the_sample_reads_back_as_its_facts(tmp_path):
         assert dict(record.profile.counters) == pytest.approx(dict(fact.profile.counters))
 
 
-def test_the_sample_has_the_case_ids_of_the_profile_it_comes_from(tmp_path, real_profiles):
+def test_bundled_sample_has_the_case_ids_of_its_profile(tmp_path, real_profiles):
     sample = read_profile([write_bundled_profile("quickstart", tmp_path)])
     real = read_profile([real_profiles / "train_cann8.3rc1_rank0_ascend_pt"])
     assert {r.case_id: r.profile.count for r in sample.records} == {
@@ -33,7 +33,7 @@ def test_the_sample_has_the_case_ids_of_the_profile_it_comes_from(tmp_path, real
     }
 
 
-@pytest.mark.parametrize("name", ["x", "models", "."])  # other data lies beside the samples
-def test_an_unknown_sample_names_those_there_are(name):
+@pytest.mark.parametrize("name", ["x", "models", "."])  # other data is next to the samples
+def test_unknown_sample_is_refused_with_the_existing_ones(name):
     with pytest.raises(BadInput, match=naming(f"'{name}'", "quickstart")):
         bundled_file(name, "facts.csv")

@@ -1,4 +1,4 @@
-"""Captures without kernels are named with what to do; they never count as read."""
+"""Captures without kernels are reported with a hint; they never count as read."""
 
 import zipfile
 
@@ -12,7 +12,7 @@ from tests.fixtures.profiles.variants import Told, profile_bytes
 pytestmark = pytest.mark.fast
 
 TABLE = profile_bytes("K5", [Told()])
-# The files of a capture by what was done with it (torch_npu 2.7, msprof of CANN 8.3).
+# The files of a capture by its processing state (torch_npu 2.7, msprof of CANN 8.3).
 RAW = {
     "host_1_20260801_ascend_pt": ("FRAMEWORK/torch.op_mark", "PROF_000001_2026_A/host/start_info"),
     "host_2_20260801_ascend_pt": ("profiler_info_0.json",),
@@ -56,7 +56,7 @@ def left_out(path):
     return {one.folder: one.is_raw for one in read_profile([path]).report.unanalysed}
 
 
-def test_captures_without_kernels_are_reported_each(tmp_path):
+def test_each_capture_without_kernels_is_reported(tmp_path):
     expected = dict.fromkeys(RAW, True) | dict.fromkeys(WITHOUT_KERNELS, False)
     groups = (RAW, WITHOUT_KERNELS, ANALYSED)
     for root in (written(tmp_path / "p", *groups), zipped(tmp_path / "p.zip", *groups)):
@@ -69,7 +69,7 @@ def test_captures_next_to_an_archive_are_reported(tmp_path):
     assert left_out(tmp_path) == {tmp_path / name: True for name in RAW}
 
 
-def test_captures_alone_are_an_error(tmp_path):
+def test_captures_without_any_kernels_are_an_error(tmp_path):
     for root in (written(tmp_path / "p", RAW), zipped(tmp_path / "p.zip", RAW)):
         with pytest.raises(BadInput) as refused:
             read_profile([root])
@@ -77,7 +77,7 @@ def test_captures_alone_are_an_error(tmp_path):
         assert all(name in str(refused.value) for name in RAW)
 
 
-def test_captures_without_collectives_are_named(tmp_path, caplog):
+def test_captures_without_collectives_are_reported(tmp_path, caplog):
     written(tmp_path, RAW)
     with pytest.raises(BadInput) as refused:
         find_transfers(tmp_path)

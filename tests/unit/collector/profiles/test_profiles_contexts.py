@@ -1,4 +1,4 @@
-"""What ran before the cases of a profile, read from the order of its rows."""
+"""The launches before the cases of a profile, from the order of its rows."""
 
 from pathlib import Path
 
@@ -28,17 +28,17 @@ def write(folder: Path, *rows: str, name: str = "kernel_details.csv") -> Path:
 
 
 def before(folder: Path) -> dict[str, str]:
-    """Of each kernel of a folder what stands before it, by name."""
+    """Return the launches before each kernel of a folder, by name."""
     found = read_profile([folder], with_contexts=True).records
     return {r.kernel_type: " ".join(one.kernel_type for one in r.before) for r in found}
 
 
-def test_the_order_is_that_of_the_device_not_of_the_file(tmp_path):
+def test_order_is_that_of_the_device_and_not_of_the_file(tmp_path):
     rows = [row("Relu", "1764246877000003.25"), row("Abs", "1764246877000001"), row("Neg", "\t2")]
     assert before(write(tmp_path, *rows)) == {"Neg": "", "Abs": "Neg", "Relu": "Neg Abs"}
 
 
-def test_the_likeliest_place_of_a_case_is_followed_back(tmp_path):
+def test_most_frequent_predecessors_of_a_case_are_traced_back(tmp_path):
     run = ["Exp", "Relu", "Abs", "Neg", "Relu", "Abs", "Neg", "Relu"]
     found = before(write(tmp_path, *(row(name, at) for at, name in enumerate(run))))
     assert found["Relu"] == "Exp Relu Abs Neg Relu Abs Neg"
@@ -46,25 +46,25 @@ def test_the_likeliest_place_of_a_case_is_followed_back(tmp_path):
     assert found["Exp"] == ""
 
 
-def test_what_a_case_rarely_follows_is_not_before_it(tmp_path):
+def test_rare_predecessor_is_not_used(tmp_path):
     run = ["Abs", "Exp", "Relu", "Neg", "Relu", "Neg", "Relu", "Exp", "Relu"]
     found = before(write(tmp_path, *(row(name, at) for at, name in enumerate(run))))
-    # Neg and Exp stand twice before Relu, Exp the last time.
+    # Neg and Exp occur twice before Relu, Exp the last time.
     assert found["Relu"].endswith("Neg Relu Exp")
 
 
-def test_devices_and_files_are_runs_of_their_own(tmp_path):
+def test_devices_and_files_are_separate_runs(tmp_path):
     write(tmp_path, row("Abs", 1, device=0), row("Relu", 2, device=1), row("Neg", 3, device=0))
     write(tmp_path, row("Exp", 2.5), name="kernel_details_2.csv")
     assert before(tmp_path) == {"Abs": "", "Relu": "", "Neg": "Abs", "Exp": ""}
 
 
-def test_communication_is_passed_over(tmp_path):
+def test_communication_is_ignored(tmp_path):
     write(tmp_path, row("Abs", 1), row("hcom_allReduce_", 2), row("Neg", 3))
     assert before(tmp_path) == {"Abs": "", "Neg": "Abs"}
 
 
-def test_what_lies_further_back_than_any_replay_goes_is_left_out(tmp_path):
+def test_predecessors_beyond_the_replay_limit_are_dropped(tmp_path):
     write(tmp_path, *(row("Abs", at) for at in range(MOST_BEFORE + 5)), row("Neg", 999))
     assert len(before(tmp_path)["Neg"].split()) == MOST_BEFORE
 
@@ -79,7 +79,7 @@ def test_rows_without_a_start_have_no_order(tmp_path, start):
 
 @given(st.lists(st.sampled_from(["Abs", "Neg", "Exp"]), min_size=1, max_size=12), st.randoms())
 @settings(max_examples=40, deadline=None)
-def test_what_stands_before_a_case_stood_there_in_the_run(tmp_path_factory, run, chance):
+def test_predecessors_of_a_case_occurred_in_the_run(tmp_path_factory, run, chance):
     folder = tmp_path_factory.mktemp("run")
     rows = [row(name, at) for at, name in enumerate(run)]
     for name, told in before(write(folder, *rows)).items():

@@ -1,5 +1,5 @@
-"""A run that was exported as a database gives what its text gives. No real database was at hand:
-these are written to the schema that Huawei publishes."""
+"""A run exported as a database gives the same as its text. No real database was available: these
+are written in the schema that Huawei publishes."""
 
 import sqlite3
 from contextlib import closing
@@ -37,14 +37,14 @@ def told(path):
 
 
 @pytest.mark.parametrize("name", ["msprof_20261123.db", "ascend_pytorch_profiler_0.db"])
-def test_a_database_gives_the_cases_and_means_of_its_run_s_text(tmp_path, name):
+def test_database_has_the_cases_and_means_of_the_text_export(tmp_path, name):
     text = told(write_profile(tmp_path / "text", "K5", ROWS))
     assert told(write_database(tmp_path / "db" / name, ROWS)) == text
     assert told(tmp_path / "db") == text
     assert len(text[0]) == 3 and text[1] == [(700.125, 1)]
 
 
-def test_text_and_database_of_one_run_count_once_and_the_report_says_which(tmp_path):
+def test_text_and_database_of_one_run_count_once_and_are_reported(tmp_path):
     table = write_profile(tmp_path / "ASCEND_PROFILER_OUTPUT", "K5", ROWS)
     database = write_database(table.with_name("ascend_pytorch_profiler_0.db"), ROWS)
     profile = read_profile([tmp_path])
@@ -53,7 +53,7 @@ def test_text_and_database_of_one_run_count_once_and_the_report_says_which(tmp_p
     assert (again.path.parent, again.of) == (database, table)
 
 
-def test_a_database_in_a_zip_s_place_is_named_with_what_it_lacks(tmp_path):
+def test_database_without_the_needed_tables_is_refused_with_their_names(tmp_path):
     path = tmp_path / "msprof_1.db"
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE TASK (startNs)")
@@ -62,7 +62,7 @@ def test_a_database_in_a_zip_s_place_is_named_with_what_it_lacks(tmp_path):
         read_profile([path])
 
 
-def test_a_release_without_the_state_of_operators_is_read(tmp_path):
+def test_database_without_op_states_is_read(tmp_path):
     path = write_database(tmp_path / "msprof_1.db", ROWS[:5], without=("opState",))
     (record,) = read_profile([path]).records
     assert record.cells["OP State"] == ""
@@ -71,7 +71,7 @@ def test_a_release_without_the_state_of_operators_is_read(tmp_path):
         read_profile([path])
 
 
-def test_a_view_in_the_place_of_a_table_is_not_looked_at(tmp_path):
+def test_view_in_place_of_a_table_is_refused(tmp_path):
     path = write_database(tmp_path / "msprof_1.db", ROWS)
     with closing(sqlite3.connect(path)) as db:
         db.execute("DROP TABLE TASK")
@@ -90,7 +90,7 @@ def test_a_launch_that_ends_before_it_starts_is_a_bad_row_of_the_database(tmp_pa
         read_profile([path])
 
 
-def test_a_database_of_another_tool_in_a_folder_is_left_alone(tmp_path):
+def test_database_of_another_tool_in_a_folder_is_ignored(tmp_path):
     write_profile(tmp_path, "K5", ROWS)
     (tmp_path / "analysis.db").write_bytes(b"whatever")
     assert len(read_profile([tmp_path]).report.files) == 1
@@ -106,7 +106,7 @@ def changed(path, *statements):
     return path
 
 
-def test_database_refuses_what_would_be_computed(tmp_path):
+def test_database_with_computed_columns_is_refused(tmp_path):
     heavy = "GENERATED ALWAYS AS (hex(zeroblob(500000000)))"
     for number, statements in enumerate(
         [
@@ -123,13 +123,13 @@ def test_database_refuses_what_would_be_computed(tmp_path):
         assert refused.value.path == path, statements
 
 
-def test_database_of_another_tool_s_views_is_read(tmp_path):
+def test_database_with_additional_views_is_read(tmp_path):
     path = write_database(tmp_path / "msprof_1.db", ROWS)
     changed(path, "CREATE VIEW slow AS SELECT * FROM TASK", "CREATE INDEX i ON TASK(startNs)")
     assert read_profile([path]).report.rows == len(ROWS)
 
 
-def test_database_refuses_ids_that_multiply_launches(tmp_path):
+def test_database_with_ids_that_multiply_launches_is_refused(tmp_path):
     same = "SELECT * FROM {0} WHERE rowid = 1"
     texts = "UPDATE {0} SET globalTaskId = '0' || globalTaskId || '.0x' WHERE rowid = 1"
     for number, statement in enumerate(
@@ -143,7 +143,7 @@ def test_database_refuses_ids_that_multiply_launches(tmp_path):
         with pytest.raises(BadInput) as refused:
             read_profile([changed(path, statement)])
         assert refused.value.path == path, statement
-    # Tasks without a kernel may have what they like.
+    # Tasks without a kernel may have any values.
     path = write_database(tmp_path / "msprof_9.db", ROWS)
     changed(path, *["INSERT INTO TASK (globalTaskId) VALUES (4294967295)"] * 2)
     assert read_profile([path]).report.rows == len(ROWS)
@@ -159,7 +159,7 @@ def test_database_that_takes_too_much_work_is_refused(tmp_path, monkeypatch):
     assert refused.value.path == path
 
 
-def test_database_whose_table_would_be_too_large_is_refused(tmp_path, monkeypatch):
+def test_database_with_a_too_large_table_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "MOST_BYTES", 300)
     path = write_database(tmp_path / "msprof_1.db", ROWS)
     with pytest.raises(BadInput) as refused:
@@ -167,7 +167,7 @@ def test_database_whose_table_would_be_too_large_is_refused(tmp_path, monkeypatc
     assert refused.value.path == path
 
 
-def test_file_that_is_no_whole_database_is_named_or_skipped(tmp_path):
+def test_incomplete_database_is_refused_or_skipped(tmp_path):
     table = write_profile(tmp_path / "rank", "K5", ROWS)
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 7\n"
     whole = write_database(tmp_path / "msprof_0.db", ROWS).read_bytes()
@@ -201,7 +201,7 @@ def test_file_that_is_no_whole_database_is_named_or_skipped(tmp_path):
         max_size=12,
     )
 )
-def test_any_launches_are_the_same_from_both_exports(tmp_path_factory, launches):
+def test_both_exports_of_any_launches_are_equal(tmp_path_factory, launches):
     rows = [
         Told(
             kernel,

@@ -21,7 +21,7 @@ from tests.unit.collector.naming import naming
 pytestmark = pytest.mark.fast
 
 
-def told_rows(layout):
+def sample_rows(layout):
     """Two cases, one of them twice; the last counter is unknown in one row."""
     names = counters_of(layout)
     first = {name: f"{at}.500" for at, name in enumerate(names)}
@@ -36,8 +36,8 @@ def told_rows(layout):
 
 
 @pytest.mark.parametrize("layout", WITH_SHAPES)
-def test_a_layout_gives_cases_with_statistics(layout, tmp_path):
-    path = write_profile(tmp_path, layout, told_rows(layout))
+def test_each_layout_gives_cases_with_statistics(layout, tmp_path):
+    path = write_profile(tmp_path, layout, sample_rows(layout))
     profile = read_profile([path])
     add, cast, mem_set = profile.records
     names = counters_of(layout)
@@ -48,22 +48,22 @@ def test_a_layout_gives_cases_with_statistics(layout, tmp_path):
     assert (add.profile.count, add.profile.mean_us, add.profile.median_us) == (2, 15.0, 15.0)
     assert add.profile.std_us == 5.0
     expected = {name: at + 1.0 for at, name in enumerate(names)}
-    expected[names[-1]] = len(names) - 0.5  # N/A is left out of the mean
+    expected[names[-1]] = len(names) - 0.5  # N/A is excluded from the mean
     assert dict(add.profile.counters) == expected
     assert cast.profile.counters == ()
 
 
 @pytest.mark.parametrize("layout", WITH_SHAPES)
-def test_a_layout_is_counted(layout, tmp_path):
-    report = read_profile([write_profile(tmp_path, layout, told_rows(layout))]).report
+def test_each_layout_is_counted(layout, tmp_path):
+    report = read_profile([write_profile(tmp_path, layout, sample_rows(layout))]).report
     assert (report.rows, report.compute_rows, report.communication_rows) == (5, 4, 1)
     assert report.unknown_input_rows == (("MemSet", 1),)
     assert report.skipped == ()
 
 
 @pytest.mark.parametrize("layout", WITH_SHAPES)
-def test_a_layout_gives_launches(layout, tmp_path):
-    path = write_profile(tmp_path, layout, told_rows(layout))
+def test_each_layout_gives_launches(layout, tmp_path):
+    path = write_profile(tmp_path, layout, sample_rows(layout))
     launches = [launch for launch in read_op_summary(path) if launch.op_type == "Add"]
     assert [launch.duration_us for launch in launches] == [10.0, 20.0]
     assert launches[0].start_ns == 1764246877083299960
@@ -74,12 +74,12 @@ def test_a_layout_gives_launches(layout, tmp_path):
 
 
 @pytest.mark.parametrize("layout", WITH_SHAPES)
-def test_all_counters_and_nothing_else_are_counters(layout, tmp_path):
+def test_only_counter_columns_are_counters(layout, tmp_path):
     header = read_header(LAYOUTS[layout][1].split(","), path=tmp_path)
     assert header.counters == counters_of(layout)
 
 
-def test_level_0_is_refused_with_what_to_do(tmp_path):
+def test_level_0_profile_is_refused_with_a_hint(tmp_path):
     path = write_profile(tmp_path, "K2", [Told(kernel="N/A", core="N/A")])
     with pytest.raises(BadInput, match=naming("level 0", "Level1")) as error:
         read_profile([path])
@@ -92,21 +92,21 @@ def test_level_0_with_empty_shape_columns_is_refused_too(tmp_path):
         read_profile([write_profile(tmp_path, "O2", rows)])
 
 
-def test_a_row_without_an_operator_among_others_is_counted(tmp_path):
+def test_rows_without_an_operator_are_counted(tmp_path):
     rows = [Told(), unknown_inputs("N/A", core="N/A", state="N/A")]
     profile = read_profile([write_profile(tmp_path, "O2", rows)])
     assert [record.kernel_type for record in profile.records] == ["Add"]
     assert profile.report.unknown_input_rows == (("N/A", 1),)
 
 
-def test_a_missing_column_is_named(tmp_path):
+def test_missing_column_is_named(tmp_path):
     path = tmp_path / "kernel_details.csv"
     path.write_bytes(profile_bytes("K5", [Told()]).replace(b",Duration(us),", b",Length(us),"))
     with pytest.raises(BadInput, match=naming("kernel_details.csv:1:", "Duration(us)")):
         read_profile([path])
 
 
-def test_the_format_of_another_tool_is_refused(tmp_path):
+def test_format_of_another_tool_is_refused(tmp_path):
     path = tmp_path / "op_summary_1.csv"
     path.write_text("block_id,sub_block_id,aic_time(us),\n0,cube0,1.5,\n")
     with pytest.raises(
@@ -115,14 +115,14 @@ def test_the_format_of_another_tool_is_refused(tmp_path):
         read_profile([path])
 
 
-def test_a_column_twice_is_refused(tmp_path):
+def test_duplicate_column_is_refused(tmp_path):
     path = tmp_path / "kernel_details.csv"
     path.write_bytes(profile_bytes("K5", [Told()]).replace(b"Wait Time(us)", b"Type"))
     with pytest.raises(BadInput, match=naming("kernel_details.csv:1:", "'Type'")):
         read_profile([path])
 
 
-def test_a_register_of_ones_own_is_a_counter_where_it_holds_numbers(tmp_path):
+def test_custom_register_with_numbers_is_a_counter(tmp_path):
     path = tmp_path / "kernel_details.csv"
     rows = [Told(other={"aic_total_cycles": "5"}), Told(other={"aic_total_cycles": "N/A"})]
     path.write_bytes(profile_bytes("K5", rows).replace(b"aic_total_cycles", b"0x500"))

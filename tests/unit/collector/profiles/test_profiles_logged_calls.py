@@ -96,7 +96,7 @@ def test_an_archive_and_a_database_of_a_run_are_completed_too(tmp_path):
     assert report.compute_rows == 1 and not report.unknown_input_rows
 
 
-def test_rows_stay_unknown_where_calls_and_rows_do_not_fit(tmp_path):
+def test_rows_remain_unknown_if_calls_and_rows_do_not_match(tmp_path):
     known = row(1, "muls_add_kernel", 9, '"""7,8;8""",FLOAT16;FLOAT16,ND;ND,"""7,8""",FLOAT16,ND')
     for name, rows, words in (
         ("fewer calls", [row(1, "muls_add_kernel", at) for at in (1, 2)], "2 rows and 1 calls"),
@@ -131,7 +131,7 @@ def test_each_launch_of_fused_attention_gets_its_own_lengths(tmp_path):
     assert len(read_attention_values(log)) == 2  # the backfill reads the same file
 
 
-def test_a_log_that_is_none_is_refused_with_its_line(tmp_path):
+def test_invalid_log_is_refused_with_its_line(tmp_path):
     for number, line in enumerate(
         (
             "{",

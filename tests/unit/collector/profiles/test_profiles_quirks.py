@@ -1,4 +1,4 @@
-"""Odd cells that are right, communication rows, and which files below a folder are read."""
+"""Unusual but valid cells, communication rows, and which files below a folder are read."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def read(tmp_path, rows, **options):
     return read_profile([write_profile(tmp_path, "K5", rows)], **options)
 
 
-def test_empty_slots_are_kept_and_tell_cases_apart(tmp_path):
+def test_empty_slots_are_preserved_and_distinguish_cases(tmp_path):
     rows = [
         Told(shapes='"4096;"', dtypes="FLOAT;FLOAT", formats="ND;ND"),
         Told(shapes='"4096;"', dtypes="FLOAT;INT32", formats="ND;ND"),
@@ -54,7 +54,7 @@ def test_a_scalar_is_an_empty_shape_in_quotes(tmp_path):
         {"out_formats": "NC1HWC0:1"},
     ],
 )
-def test_what_changes_the_kernel_makes_another_case(tmp_path, changes):
+def test_attributes_of_the_kernel_distinguish_cases(tmp_path, changes):
     rows = [Told(), Told(**changes)]
     assert len(read(tmp_path, rows).records) == 2
     assert len(read(tmp_path, rows, group_by="shapes").records) == 1
@@ -64,27 +64,27 @@ def test_what_changes_the_kernel_makes_another_case(tmp_path, changes):
     ("name", "state", "launched_by"),
     [
         ("Add_17", "static", "graph"),
-        ("aclnnAdd_AddAiCore_Add", "static", None),  # built for its shapes by itself
-        ("Add", "static", None),  # as custom operators are named
+        ("aclnnAdd_AddAiCore_Add", "static", None),  # compiled for its shapes by itself
+        ("Add", "static", None),  # the naming of custom operators
         ("N/A", "static", None),
         ("Add_17", "dynamic", None),
     ],
 )
-def test_a_kernel_of_a_graph_is_told_by_its_name(tmp_path, name, state, launched_by):
+def test_kernel_of_a_graph_is_recognised_by_its_name(tmp_path, name, state, launched_by):
     rows = [Told(), Told(name=name, state=state)]
     *_, last = read(tmp_path, rows).records
     assert last.case.attribute("Runtime launched_by") == launched_by
     assert last.cells["OP State"] == state
 
 
-def test_grouping_by_shapes_takes_the_cells_that_came_first(tmp_path):
+def test_grouping_by_shapes_uses_the_cells_of_the_first_row(tmp_path):
     rows = [Told(duration="2.000"), Told(dtypes="INT8;INT8", duration="4.000")]
     (record,) = read(tmp_path, rows, group_by="shapes").records
     assert record.cells["Input Data Types"] == "FLOAT;FLOAT"
     assert (record.profile.count, record.profile.mean_us) == (2, 3.0)
 
 
-def test_the_core_is_no_part_of_a_case_and_spelling_is_not_either(tmp_path):
+def test_core_and_spelling_do_not_distinguish_cases(tmp_path):
     rows = [Told(), Told(core="MIX_AIV"), Told(shapes="4096,1024;4096,1024")]
     (record,) = read(tmp_path, rows).records
     assert record.profile.count == 3
@@ -92,7 +92,7 @@ def test_the_core_is_no_part_of_a_case_and_spelling_is_not_either(tmp_path):
     assert record.cells["Input Shapes"] == '"4096,1024;4096,1024"'
 
 
-def test_an_unknown_output_beside_known_inputs_is_a_case(tmp_path):
+def test_unknown_output_with_known_inputs_is_a_case(tmp_path):
     rows = [Told("ApplyAdamWV2", out_shapes="N/A", out_dtypes="N/A", out_formats="N/A")] * 2
     profile = read(tmp_path, rows)
     (record,) = profile.records
@@ -101,7 +101,7 @@ def test_an_unknown_output_beside_known_inputs_is_a_case(tmp_path):
     assert profile.report.unknown_input_rows == ()
 
 
-def test_compiled_variants_that_were_renamed_are_one_type(tmp_path):
+def test_renamed_compiled_variants_are_one_kernel_type(tmp_path):
     rows = [Told("muls_add_kernel_1"), Told("muls_add_kernel")]
     (record,) = read(tmp_path, rows).records
     assert record.case.kernel_type == "muls_add_kernel"
@@ -115,7 +115,7 @@ def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path, line_end, mark)
     assert read_profile([path]).records[0].profile.count == 2
 
 
-def test_no_line_end_behind_the_last_row_and_blank_lines(tmp_path):
+def test_missing_last_line_end_and_blank_lines_are_accepted(tmp_path):
     path = tmp_path / "kernel_details.csv"
     path.write_bytes(b"\n" + profile_bytes("K5", [Told(), Told()], line_end="\n") + b"\n\n")
     assert read_profile([path]).report.rows == 2
@@ -123,7 +123,7 @@ def test_no_line_end_behind_the_last_row_and_blank_lines(tmp_path):
     assert read_profile([path]).report.rows == 2
 
 
-def test_cells_of_several_lines_and_other_alphabets_are_read(tmp_path):
+def test_multiline_cells_and_other_alphabets_are_read(tmp_path):
     rows = [Told(name='first\r\nsecond, "third"'), Told(name="算子")] * 3
     profile = read(tmp_path, rows)
     assert profile.report.rows == 6
@@ -137,7 +137,7 @@ def test_numbers_with_blanks_and_tabs_around_them(tmp_path):
     assert record.profile.counters == (("aic_mac_ratio", 0.5),)
 
 
-def test_collectives_make_no_case_and_are_summed_up(tmp_path):
+def test_collectives_are_summed_up_and_are_not_cases(tmp_path):
     rows = [Told(), collective("1.000", "10.000"), collective("20.000", "30.000", number=2)]
     profile = read(tmp_path, rows)
     assert [record.kernel_type for record in profile.records] == ["Add"]
@@ -160,7 +160,7 @@ def test_collectives_make_no_case_and_are_summed_up(tmp_path):
         Told("hcom_allGather_"),
     ],
 )
-def test_a_collective_is_known_by_its_core_or_its_type(tmp_path, row):
+def test_collective_is_recognised_by_its_core_or_type(tmp_path, row):
     report = read(tmp_path, [Told(), row]).report
     assert (report.compute_rows, report.communication_rows) == (1, 1)
     assert report.unknown_input_rows == ()
@@ -199,7 +199,7 @@ def test_a_folder_is_searched_and_each_file_is_read_once(tmp_path):
     assert find_profiles([tmp_path, first, tmp_path / "c"]) == (first, ranked, second)
 
 
-def test_a_run_that_is_there_twice_is_taken_as_kernel_details(tmp_path):
+def test_kernel_details_precede_the_op_summary_of_the_same_run(tmp_path):
     run = tmp_path / "host_1_ascend_pt"
     details = write_profile(run / "ASCEND_PROFILER_OUTPUT", "K6", [Told()])
     write_profile(run / "PROF_1" / "mindstudio_profiler_output", "O2", [Told()])
@@ -211,7 +211,7 @@ def test_a_run_that_is_there_twice_is_taken_as_kernel_details(tmp_path):
 
 
 def launches(count, first=0, **more):
-    """Rows that start one after another, each a microsecond later."""
+    """Return rows that start one after another, each a microsecond later."""
     return [
         Told(start=f"17642468770{at:05d}.960\t", duration=f"{5 + at % 3}.500", **more)
         for at in range(first, first + count)
@@ -233,7 +233,7 @@ def test_one_run_exported_twice_counts_once(tmp_path, again):
     assert {repeated.path, repeated.of} == {once, twice} and repeated.rows == 45
 
 
-def test_what_only_the_second_export_of_a_run_tells_is_kept(tmp_path):
+def test_rows_of_only_the_second_export_are_kept(tmp_path):
     rows = launches(40)
     first = write_profile(tmp_path / "a", "K5", rows[:30])
     second = write_profile(tmp_path / "b", "K5", rows[10:])
@@ -261,9 +261,7 @@ def test_a_copied_file_without_starts_counts_once(tmp_path):
     assert (report.rows, [r.path.parent.name for r in report.repeated]) == (4, ["b"])
 
 
-def test_the_op_summary_of_a_real_run_says_nothing_that_its_kernel_details_did(
-    real_profiles, tmp_path
-):
+def test_op_summary_of_a_real_run_adds_nothing_to_its_kernel_details(real_profiles, tmp_path):
     run = real_profiles / "inference_cann9.1_ascend_pt"
     (summary,) = run.rglob("op_summary_*.csv")
     (details,) = run.rglob("kernel_details.csv")
@@ -278,25 +276,25 @@ def test_the_op_summary_of_a_real_run_says_nothing_that_its_kernel_details_did(
     assert repeated.rows >= 0.9 * read_profile([summary]).report.rows
 
 
-def test_an_op_summary_without_kernel_details_beside_it_is_read(tmp_path):
+def test_op_summary_without_kernel_details_is_read(tmp_path):
     run = tmp_path / "host_1_ascend_pt"
     path = write_profile(run / "PROF_1" / "mindstudio_profiler_output", "O2", [Told()])
     assert find_profiles([run]) == (path,)
 
 
-def test_a_file_may_have_any_name(tmp_path):
+def test_file_may_have_any_name(tmp_path):
     path = tmp_path / "a003.csv"
     path.write_bytes(profile_bytes("O2", [Told()]))
     assert read_profile([path]).report.files == (path,)
 
 
-def test_nothing_found_says_what_is_looked_for(tmp_path):
+def test_missing_profile_is_reported_with_the_expected_names(tmp_path):
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(BadInput, match=naming("kernel_details*.csv", "op_summary_*.csv")):
             find_profiles([path])
 
 
-def test_the_run_tells_its_software(tmp_path):
+def test_software_versions_of_a_run_are_read(tmp_path):
     run = tmp_path / "host_1_ascend_pt"
     write_profile(run / "ASCEND_PROFILER_OUTPUT", "K6", [Told()])
     info = {"torch_npu_version": "2.7.1", "cann_version": "8.3.RC1", "rank_id": 0}
@@ -306,7 +304,7 @@ def test_the_run_tells_its_software(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", None])
-def test_a_run_that_tells_nothing_is_read_all_the_same(tmp_path, text):
+def test_run_without_software_versions_is_read(tmp_path, text):
     run = tmp_path / "host_1_ascend_pt"
     write_profile(run / "ASCEND_PROFILER_OUTPUT", "K6", [Told()])
     if text is not None:
@@ -314,7 +312,7 @@ def test_a_run_that_tells_nothing_is_read_all_the_same(tmp_path, text):
     assert read_profile([run]).report.software == ()
 
 
-def test_a_launch_counts_once_though_one_export_lacks_its_device_or_start(tmp_path):
+def test_launch_counts_once_if_one_export_lacks_its_device_or_start(tmp_path):
     rows = launches(20)
     no_start = [replace(row, start="N/A") if at in (3, 4) else row for at, row in enumerate(rows)]
     both_in_one = [*rows, *(replace(row, device="N/A") for row in rows)]
@@ -335,7 +333,7 @@ def test_a_launch_counts_once_though_one_export_lacks_its_device_or_start(tmp_pa
     assert found == {name: (20, sum(map(len, exports)) - 20) for name, exports in variants.items()}
 
 
-def test_as_many_launches_without_a_start_are_repeated_as_the_other_export_has(tmp_path):
+def test_launches_without_a_start_are_matched_by_their_number(tmp_path):
     same = [replace(row, duration="5.500") for row in launches(6)]
     write_profile(tmp_path / "a", "O2", same[:5])
     write_profile(tmp_path / "b", "O2", [*same[:4], *[replace(same[5], start="N/A")] * 3])
@@ -347,12 +345,12 @@ def test_equal_launches_of_two_devices_in_one_file_are_two(tmp_path):
     assert read(tmp_path, rows).report.rows == 8
 
 
-def test_few_equal_rows_in_a_file_are_no_second_export(tmp_path):
+def test_few_equal_rows_in_a_file_are_not_a_second_export(tmp_path):
     rows = launches(20)
     assert read(tmp_path, [*rows, *rows[:4]]).report.rows == 24
 
 
-def test_identifiers_and_time_stamps_are_no_counters(tmp_path):
+def test_identifiers_and_time_stamps_are_not_counters(tmp_path):
     path = write_profile(tmp_path, "O1", [Told(), Told(start="1764246877083399.960")])
     lines = path.read_text().replace("Start Time(us)", "Task Start Time").splitlines()
     more = ("Step ID,Thread Id,End Time(us),0x500", "7,4242,9.5,3", "8,4243,11.5,5")
@@ -362,7 +360,7 @@ def test_identifiers_and_time_stamps_are_no_counters(tmp_path):
     assert dict(record.profile.counters) == {"0x500": 4.0}
 
 
-def test_spellings_of_dtypes_and_formats_make_no_other_case(tmp_path):
+def test_spellings_of_dtypes_and_formats_do_not_distinguish_cases(tmp_path):
     spellings = [
         {},
         {"formats": "FORMAT_ND;nd", "out_formats": "FORMAT_ND"},
@@ -370,7 +368,7 @@ def test_spellings_of_dtypes_and_formats_make_no_other_case(tmp_path):
     ]
     (record,) = read(tmp_path / "a", [Told(**more) for more in spellings]).records
     assert record.profile.count == 3
-    assert record.cells["Input Formats"] == "ND;ND"  # as it was written first
+    assert record.cells["Input Formats"] == "ND;ND"  # the first spelling
     absent = [("DT_UNDEFINED", "NULL"), ("", ""), ("UNDEFINED", "N/A")]
     rows = [
         Told(shapes='"8;;8"', dtypes=f"FLOAT;{dtype};FLOAT", formats=f"ND;{fmt};ND")
@@ -380,7 +378,7 @@ def test_spellings_of_dtypes_and_formats_make_no_other_case(tmp_path):
     assert record.profile.count == 3
 
 
-def test_a_case_of_unknown_state_is_the_only_one_of_known_state(tmp_path):
+def test_case_of_unknown_op_state_joins_the_only_known_one(tmp_path):
     known = launches(3, name="Add_17", state="static")
     rows = [*known, *launches(2, first=20), *launches(1, first=30, kernel="Mul", state="dynamic")]
     rows += [replace(row, shapes='"8;8"') for row in launches(2, first=50)]

@@ -1,4 +1,4 @@
-"""What held on real profiles: the profiler's own summaries agree with what is read."""
+"""Properties of real profiles: the profiler's own summaries agree with the read rows."""
 
 import csv
 from collections import defaultdict
@@ -35,7 +35,7 @@ def compute_launches(path):
     ]
 
 
-def test_the_training_run_has_the_rows_and_cases_it_is_known_for(real_profiles):
+def test_training_run_has_its_known_rows_and_cases(real_profiles):
     profile = read_profile([real_profiles / TRAIN])
     report = profile.report
     assert (report.rows, report.compute_rows, report.communication_rows) == (2463, 2448, 15)
@@ -45,7 +45,7 @@ def test_the_training_run_has_the_rows_and_cases_it_is_known_for(real_profiles):
     assert [(s.torch_npu, s.cann) for s in report.software] == [("2.7.1", "8.3.RC1")]
 
 
-def test_optimizer_rows_whose_outputs_are_unknown_are_kept(real_profiles):
+def test_optimizer_rows_with_unknown_outputs_are_kept(real_profiles):
     records = [
         record
         for record in read_profile([real_profiles / TRAIN]).records
@@ -57,7 +57,7 @@ def test_optimizer_rows_whose_outputs_are_unknown_are_kept(real_profiles):
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_durations_by_type_and_core_are_those_of_op_statistic(real_profiles, run):
+def test_durations_by_type_and_core_equal_op_statistic(real_profiles, run):
     found = defaultdict(list)
     for launch in compute_launches(output(real_profiles, run, "kernel_details.csv")):
         found[launch.op_type, launch.task_type].append(launch.duration_us)
@@ -73,7 +73,7 @@ def test_durations_by_type_and_core_are_those_of_op_statistic(real_profiles, run
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_the_time_of_all_cases_is_the_computing_time_of_the_step(real_profiles, run):
+def test_total_of_all_cases_is_the_computing_time_of_the_step(real_profiles, run):
     profile = read_profile([real_profiles / run])
     total_us = sum(record.profile.total_us for record in profile.records)
     steps = table(output(real_profiles, run, "step_trace_time.csv"))
@@ -82,7 +82,7 @@ def test_the_time_of_all_cases_is_the_computing_time_of_the_step(real_profiles, 
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_the_cases_stand_for_the_same_time_as_the_launches(real_profiles, run):
+def test_total_of_the_cases_is_that_of_the_launches(real_profiles, run):
     by_type = defaultdict(float)
     for launch in compute_launches(output(real_profiles, run, "kernel_details.csv")):
         by_type[launch.op_type] += launch.duration_us

@@ -1,4 +1,4 @@
-"""What a run's folder says of its software is asked for, never waited for, and never in the way."""
+"""The software versions of a run's folder are read if possible, without waiting or failing."""
 
 import json
 import os
@@ -42,14 +42,14 @@ def test_the_versions_of_a_run_are_read(run):
     ],
     ids=["brackets", "objects", "no text", "empty", "list", "number", "large"],
 )
-def test_what_says_nothing_is_passed_over_for_the_next(run, content):
+def test_unusable_version_file_is_skipped_for_the_next(run, content):
     (run / "profiler_info.json").write_bytes(content)
     assert said(run) == []
     (run / "profiler_info_1.json").write_text(json.dumps(GOOD))
     assert said(run) == [("2.7.1", "8.3.RC1")]
 
 
-def test_a_pipe_a_folder_a_dead_link_and_a_device_are_no_files(run):
+def test_special_files_and_folders_are_ignored_as_version_files(run):
     os.mkfifo(run / "profiler_info_a.json")
     (run / "profiler_info_b.json").mkdir()
     (run / "profiler_info_c.json").symlink_to(run / "nothing")
@@ -61,6 +61,6 @@ def test_a_pipe_a_folder_a_dead_link_and_a_device_are_no_files(run):
 
 
 @pytest.mark.parametrize("version", [7, ["2.7"], {"a": 1}, "\x1b]0;x\x07", "2" * 101, None, True])
-def test_what_cannot_be_a_version_is_none(run, version):
+def test_invalid_version_is_ignored(run, version):
     (run / "profiler_info.json").write_text(json.dumps(GOOD | {"cann_version": version}))
     assert said(run) == [("2.7.1", "")]

@@ -1,4 +1,4 @@
-"""The files that CANN dumps of operators to compile for their shapes are cases."""
+"""The files in which CANN describes operators to compile for their shapes are cases."""
 
 import json
 from dataclasses import replace
@@ -83,7 +83,7 @@ def test_compiled_operators_are_cases_in_both_states_and_others_dynamic(tmp_path
     ("folders", "compiled"),
     [
         ({"4711": [PRODUCT], "4711_debug": [PRODUCT, JOINED]}, 1),  # as CANN's documents show it
-        ({"4711_debug": [PRODUCT, JOINED]}, 2),  # what torchair then compiles
+        ({"4711_debug": [PRODUCT, JOINED]}, 2),  # what torchair compiles then
         ({"4711": [PRODUCT], "4711_opcompile": [PRODUCT, JOINED]}, 2),
         ({"4711_opcompile": [PRODUCT], "4711_opcompile_gathered": [PRODUCT, SCALED]}, 2),
     ],
@@ -103,7 +103,7 @@ def test_operators_of_several_processes_are_cases_once(tmp_path: Path) -> None:
     assert (found.compiled, found.others, len(found.records)) == (2, 0, 4)
 
 
-def test_a_campaign_takes_the_folder_as_a_source(tmp_path: Path) -> None:
+def test_campaign_accepts_the_folder_as_a_source(tmp_path: Path) -> None:
     write(tmp_path, "4711_opcompile", PRODUCT)
     text = "campaign: c\nsources: [{static_kernels: .}]\nbackend: cpu\n"
     (source,) = load_sources(campaign_from_text(text, path="c.yaml", base=tmp_path), MemoryStore())
@@ -144,7 +144,7 @@ def test_a_campaign_on_several_npus_is_refused_without_the_size_of_the_node(
         ({"outputs": None}, "outputs"),
     ],
 )
-def test_a_file_that_is_no_operator_is_refused_with_its_field(
+def test_file_that_is_not_an_operator_is_refused_with_its_field(
     tmp_path: Path, change: dict[str, Any], field: str
 ) -> None:
     place = write(tmp_path, "4711_opcompile", {**PRODUCT, **change})

@@ -37,7 +37,8 @@ _TOLD = st.builds(
 
 
 def naive(data):
-    """Case id -> (first cells, durations, numbers of each counter), by the csv module alone."""
+    """Return case id -> (first cells, durations, numbers of each counter), by the csv module
+    alone."""
     found = {}
     for row in csv.DictReader(io.StringIO(data.decode(), newline="")):
         cells = {name: row[name] for name in BASE_CELLS}
@@ -69,13 +70,13 @@ def assert_as_a_plain_loop_finds(path):
 
 @given(st.lists(_TOLD, min_size=1, max_size=30))
 @settings(max_examples=60)
-def test_statistics_are_those_of_a_plain_loop(tmp_path_factory, rows):
+def test_statistics_equal_those_of_a_plain_loop(tmp_path_factory, rows):
     assert_as_a_plain_loop_finds(write_profile(tmp_path_factory.mktemp("profile"), "K5", rows))
 
 
 @pytest.mark.parametrize("name", ["aclnnAdd_Add", "a name\nof two lines"])
-def test_so_are_those_of_a_file_of_many_pieces(tmp_path, monkeypatch, name):
-    """Where a cell holds a line end, a cut may go through it: then the slow way reads."""
+def test_statistics_of_a_file_read_in_pieces_equal_a_plain_loop(tmp_path, monkeypatch, name):
+    """If a cell contains a line end, a piece may end inside it: then the slow reader is used."""
     monkeypatch.setattr(blocks, "PIECE_BYTES", 1 << 17)
     rng = random.Random(7)
     rows = [
@@ -95,7 +96,7 @@ def test_so_are_those_of_a_file_of_many_pieces(tmp_path, monkeypatch, name):
 
 @given(st.lists(_TOLD, min_size=1, max_size=20), st.integers(0, 20))
 @settings(max_examples=40)
-def test_the_slow_way_gives_what_the_fast_way_gives(tmp_path_factory, rows, place):
+def test_slow_reader_equals_the_fast_one(tmp_path_factory, rows, place):
     folder = tmp_path_factory.mktemp("profile")
     plain = read_profile([write_profile(folder / "plain", "K5", rows)])
     lines = list(csv.reader(io.StringIO(profile_bytes("K5", rows).decode(), newline="")))
@@ -140,7 +141,7 @@ def test_several_files_in_any_order_give_the_same_statistics(tmp_path_factory, f
             assert dict(profile.counters) == pytest.approx(dict(first.counters))
 
 
-def test_files_of_other_counters_bring_theirs(tmp_path):
+def test_files_with_other_counters_add_them(tmp_path):
     first = write_profile(tmp_path / "a", "K5", [Told(other={"aic_mac_ratio": "0.5"})])
     second = write_profile(
         tmp_path / "b", "K4", [Told(duration="7.0", other={"vec_ratio": "0.25"})]
@@ -150,7 +151,7 @@ def test_files_of_other_counters_bring_theirs(tmp_path):
     assert dict(record.profile.counters) == {"aic_mac_ratio": 0.5, "vec_ratio": 0.25}
 
 
-def test_more_distinct_texts_than_one_number_can_hold_are_told_apart(tmp_path):
+def test_rows_are_distinguished_beyond_64_bits_of_combinations(tmp_path):
     """300 rows that differ in nine columns: 300 ** 9 combinations do not fit into 64 bits."""
     rows = [
         Told(

@@ -1,4 +1,4 @@
-"""`step_trace_time.csv` of a run: what its steps are made of."""
+"""`step_trace_time.csv` of a run: the parts of its steps."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def profile(tmp_path_factory):
 
 @pytest.fixture
 def run(profile):
-    """A profile, and the file of its steps, which is not there yet."""
+    """Return a profile, and the path of its step file, which does not exist yet."""
     (table,) = find_profiles([profile])
     file = table.parent / FILE
     file.unlink(missing_ok=True)
@@ -43,12 +43,12 @@ def test_steps_are_summed_up(run):
         ("x" * 200_000, "Computing"),
     ],
 )
-def test_a_column_of_steps_that_is_missing_is_named(run, text, column):
+def test_missing_step_column_is_refused_by_name(run, text, column):
     profile, file = run
     file.write_text(text)
     with pytest.raises(BadInput, match=naming(f"{file}:", column)) as error:
         read_step_trace(profile)
-    if "Computing" in text:  # which may be named too, as one of the columns that are needed
+    if "Computing" in text:  # which may be named too, as one of the required columns
         assert str(error.value).count(column) > str(error.value).count("Computing")
 
 
@@ -63,15 +63,15 @@ def test_a_column_of_steps_that_is_missing_is_named(run, text, column):
         ('0,3,"' + "1" * 200_000 + '",1,0,2,3\n', 2),
     ],
 )
-def test_what_is_no_table_of_steps_is_refused_with_its_line(run, rows, line):
+def test_malformed_step_table_is_refused_with_its_line(run, rows, line):
     profile, file = run
     file.write_text(_HEADER + rows)
     with pytest.raises(BadInput, match=rf"{FILE}: ?(line )?{line}\b"):
         read_step_trace(profile)
 
 
-def test_the_parts_of_real_steps_add_up_to_them(real_profiles):
-    """Stage is what the profiler says of the whole, to its rounding."""
+def test_parts_of_real_steps_sum_to_them(real_profiles):
+    """Stage is the profiler's total, to its rounding."""
     wanted = {
         "inference_cann9.1_ascend_pt": None,
         "train_cann8.3rc1_rank0_ascend_pt": 810_022.25,

@@ -1,4 +1,4 @@
-"""Events of traces become rows, whatever the size of the file and the order of its events."""
+"""Events of traces become rows, for any size of the file and order of its events."""
 
 import csv
 import gzip
@@ -38,7 +38,7 @@ def kernel(name: str, start: str, dur: float, **more: Any) -> dict[str, Any]:
     } | more
 
 
-# Tasks of cores; others are copies, events and what the profiler itself launches.
+# Tasks of cores; others are copies, events and launches of the profiler itself.
 KERNEL_TASKS = {"AI_CORE", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV", "DSA_SQE", "AI_CPU"}
 NAMED = {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "Ascend Hardware"}}
 HOST = {"ph": "X", "name": "aten::add", "pid": 1, "tid": 1, "ts": "1.5", "dur": 3, "args": {}}
@@ -74,7 +74,7 @@ def test_kernels_of_torch_profiler_are_device_events(tmp_path: Path) -> None:
     assert rows(path) == [("gemm", "kernel", "", "7", "1.5", "2", "12")]
 
 
-def test_a_simulation_has_the_columns_of_trace_to_csv(tmp_path: Path) -> None:
+def test_simulation_has_the_columns_of_trace_to_csv(tmp_path: Path) -> None:
     args = {"kernel_type": "MatMulV2", "confidence": 0.9, "kernel_shapes": [[2, 3]]}
     events = [{"ph": "X", "name": "mm", "dur": 12.5, "args": args}, {"ph": "X", "name": "x"}]
     path, out = tmp_path / "sim.json", tmp_path / "out.csv"

@@ -35,7 +35,7 @@ TRACE = [
     operator("aten::empty", 7, 102.0, 1.0),
     operator("aten::add", 3, 112.25, 4.0),
     operator("aten::relu", 4, 200.0, 4.0),
-    operator("aten::relu", 5, 201.0, 4.0, TID + 1),  # of another thread: not in the one before
+    operator("aten::relu", 5, 201.0, 4.0, TID + 1),  # of another thread: not in the previous one
     operator("aten::unseen", 6, 300.0, 4.0),
     memory(102.5, 640, 20),
     memory(103.5, 128, 0),
@@ -159,7 +159,7 @@ def test_members_and_exact_times_of_the_trace_are_kept(tmp_path: Path) -> None:
         ([*TRACE, {"ph": "X", "ts": float("nan")}], TIMES, "trace.json"),
     ],
 )
-def test_files_that_do_not_fit_are_named_and_nothing_is_written(
+def test_mismatched_files_are_named_and_nothing_is_written(
     tmp_path: Path, trace: object, times: object, file: str
 ) -> None:
     with pytest.raises(BadInput) as error:

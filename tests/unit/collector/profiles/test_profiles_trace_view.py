@@ -1,4 +1,4 @@
-"""What a run's trace tells of its collectives, however long it is and whatever stands in it."""
+"""The collectives of a run's trace, for any length and other contents."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def event(name=NAME, **args):
 
 @pytest.fixture
 def told(tmp_path):
-    """What a trace of some events, or of a text, tells."""
+    """Return the call parameters of a trace of some events, or of a text."""
 
     def written(content):
         text = content if isinstance(content, str) else json.dumps(content)
@@ -28,7 +28,7 @@ def told(tmp_path):
     return written
 
 
-def test_a_run_without_a_trace_tells_nothing(tmp_path):
+def test_run_without_a_trace_has_no_call_parameters(tmp_path):
     assert call_parameters(tmp_path) == {}
 
 
@@ -55,17 +55,17 @@ def test_collectives_among_other_events_are_found(told):
         {"count": 5, "data_type": "RESERVED"},
     ],
 )
-def test_a_call_of_which_the_profiler_knew_too_little_tells_nothing(told, args):
+def test_incomplete_call_parameters_are_ignored(told, args):
     assert told([event(**args)]) == {}
 
 
-def test_a_name_that_stands_for_two_things_tells_nothing(told):
+def test_contradicting_parameters_of_one_name_are_ignored(told):
     one, other = event(data_type="FP32", count=4), event(data_type="FP32", count=8)
     assert told([one, one]) == {NAME: CallParameters(4, "FP32")}
     assert told([one, other]) == {}
 
 
-def test_a_trace_of_many_pieces_is_read_event_by_event(tmp_path):
+def test_trace_read_in_pieces_gives_the_same_events(tmp_path):
     filler = "é" * 700_000  # characters of two bytes, across the ends of pieces of one MiB
     events = [
         event(f"hcom_allReduce__1_{at}_1", x=filler, count=at + 1, data_type="FP16")
@@ -99,12 +99,12 @@ ONE = json.dumps(event())
         ([event(count=4, data_type="FP32", rank_size=1.5)], ("event 1", "'rank_size'")),
     ],
 )
-def test_a_trace_of_another_kind_is_named_with_its_event(told, content, named):
+def test_malformed_trace_is_refused_with_its_event(told, content, named):
     with pytest.raises(BadInput, match=naming("trace_view.json:", *named)):
         told(content)
 
 
-def test_a_trace_that_is_no_text_or_no_file_is_named(tmp_path):
+def test_unreadable_trace_is_refused_by_name(tmp_path):
     path = tmp_path / "trace_view.json"
     path.write_bytes(b"[" + ONE.encode() + b', {"name": "\xff"}]')
     with pytest.raises(BadInput, match=naming("trace_view.json:", "UTF-8")):
@@ -115,7 +115,7 @@ def test_a_trace_that_is_no_text_or_no_file_is_named(tmp_path):
         list(trace_events(path))
 
 
-def test_an_event_without_an_end_is_not_gathered_for_ever(tmp_path, monkeypatch):
+def test_event_without_an_end_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("collector.profiles.transfers._LONGEST_EVENT", 1 << 16)
     path = tmp_path / "trace_view.json"
     path.write_text('[{"a": "' + "x" * (5 << 20))

@@ -1,9 +1,9 @@
-"""Nobody gets a wrong number called proved: an adversary between a call and its record.
+"""A wrong duration is never called proved: an adversary between a call and its record.
 
-Several cases of one kernel are recorded, and then whatever can go wrong in between does: kernels
-are given other tensors, blanks and layouts, rows are lost, doubled, exchanged between cases, and
-their cells are spelled otherwise or hidden. Each row knows what it ran, which attribution is not
-told. What a number is filed under must be that, or the number is unverified, or there is none.
+Several cases of one kernel are recorded, and then anything goes wrong in between: kernels get other
+tensors, blanks and layouts, rows are lost, duplicated, exchanged between cases, and their cells are
+spelled otherwise or hidden. Each row knows what it ran, which is hidden from attribution. A
+duration must be recorded under what ran, or be unverified, or be absent.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ _SPELLINGS = {"DT_BF16": "BF16", "FLOAT": "DT_FLOAT", "ND": "NCHW"}
 
 @dataclass(frozen=True)
 class Row:
-    """A launch: what it ran, and the cells that say so, or say less."""
+    """A launch: what it ran, and its cells, which may contain less."""
 
     op_type: str
     cells: dict[str, str]
@@ -73,14 +73,14 @@ def _without_trailing_blanks(row):
 
 
 def _without_blanks(row):
-    """As a graph's row has it, which is a case of its own: what it left out nobody knows."""
+    """Return it as in a graph's row, which is a separate case: omitted slots are unknown."""
     kernel, inputs, outputs = row.ran
     return _launch((kernel, [slot for slot in inputs if slot != _BLANK], outputs))
 
 
 @st.composite
 def _damaged(draw):
-    """Cases, what each asks for, and the rows that are left of them."""
+    """Cases, the expectation of each, and their remaining rows."""
     asked = draw(st.lists(_RUN, min_size=1, max_size=3))
     windows, expectations = [], []
     for ordinal, run in enumerate(asked):
@@ -102,7 +102,7 @@ def _damaged(draw):
 
 @st.composite
 def _near(draw, run):
-    """The call with one thing different, as CANN may have it."""
+    """Return the call with one difference, as CANN may convert it."""
     kernel, inputs, outputs = run
     place = draw(st.integers(0, len(inputs)))
     more = draw(st.one_of(_SLOT, st.just(_BLANK)))
@@ -129,7 +129,7 @@ def _other(layout):
 
 @st.composite
 def _struck(draw, rows):
-    """Rows lost, doubled or exchanged, or the cells of all launches otherwise."""
+    """Lose, duplicate or exchange rows, or change the cells of all launches."""
     one, other = (draw(st.integers(0, len(rows) - 1)) for _ in range(2))
     exchanged = list(rows)
     exchanged[one], exchanged[other] = rows[other], rows[one]
@@ -156,8 +156,8 @@ def _struck(draw, rows):
 
 
 def _work(kernel, inputs, outputs):
-    """What a launch does: elements, dtype and layout of each tensor at its place. 64 bits that are
-    packed are one dtype, as are a number's two spellings; see identity.py."""
+    """Return the work of a launch: elements, dtype and layout of each tensor at its position.
+    Packed 64-bit dtypes are equal, as are a number's two spellings; see identity.py."""
     is_quantised = any(slot is not None and slot[1] == "INT8" for slot in inputs)
 
     def told(slot, packs):
@@ -186,7 +186,7 @@ def _of_run(run):
 
 
 def _of_filed(kernel, cells):
-    """The work of a case by its cells, read without the reader that attribution uses."""
+    """Return the work of a case by its cells, without the reader that attribution uses."""
     names = {new: old for old, new in _SPELLINGS.items()}
 
     def side(columns):
@@ -199,7 +199,7 @@ def _of_filed(kernel, cells):
 
 @given(_damaged())
 @settings(max_examples=300)
-def test_what_a_proved_number_is_filed_under_is_what_ran(damaged):
+def test_proved_duration_is_recorded_under_the_kernel_that_ran(damaged):
     rows, expectations = damaged
     for ordinal, found in attribute(rows, expectations).items():
         expected = expectations[ordinal]
@@ -209,7 +209,7 @@ def test_what_a_proved_number_is_filed_under_is_what_ran(damaged):
         assert len(found.repeats) == expected.repeats
         ran = [_of_run(row.ran) for row in found.repeats]
         if instead is None and found.identity.is_proved:
-            wanted = _of_asked(expected)
+            wanted = _of_requested(expected)
         elif instead is not None and instead.cells and "N/A" not in dict(instead.cells).values():
             wanted = _of_filed(instead.kernel_type, dict(instead.cells))
         else:
@@ -217,7 +217,7 @@ def test_what_a_proved_number_is_filed_under_is_what_ran(damaged):
         assert ran == [wanted] * len(ran)
 
 
-def _of_asked(expected):
+def _of_requested(expected):
     def side(slots):
         text = [(",".join(map(str, s.shape or ())), s.dtype, s.format) for s in slots or ()]
         return [None if dtype == "DT_UNDEFINED" else (shape, dtype, f) for shape, dtype, f in text]

@@ -1,4 +1,4 @@
-"""Whether a session stayed as fast as it began."""
+"""Whether the speed of a session was constant."""
 
 from dataclasses import replace
 
@@ -24,12 +24,12 @@ def readings(*mean_us, deviation=0.01, case="Add 4096,4096 DT_BF16"):
     ]
 
 
-def test_places_that_differ_as_repeats_scatter_are_of_one_state():
+def test_positions_that_differ_like_repeats_show_no_drift():
     assert drift(readings(100.0, 101.0, 99.5), NPU) == ""
     assert drift([], NPU) == "" and drift(readings(100.0, 150.0, 99.0)[:1], NPU) == ""
 
 
-def test_a_device_that_grows_slower_is_told_with_where_it_shows_most():
+def test_slowing_device_is_reported_with_its_largest_difference():
     at_end = drift(readings(100.0, 103.0, 106.0), NPU)
     assert at_end.startswith(DRIFTED)
     assert names(at_end, "Add 4096,4096 DT_BF16", "1.060", "start", "end", "220 s")
@@ -37,12 +37,12 @@ def test_a_device_that_grows_slower_is_told_with_where_it_shows_most():
     assert names(in_middle, "1.100", "start", "middle", "110 s") and not names(in_middle, "end")
 
 
-def test_what_one_canary_tells_is_enough():
+def test_one_drifting_canary_is_sufficient():
     steady = readings(500.0, 500.0, 500.0, case="MatMulV2")
     assert "Add" in drift([*steady, *readings(100.0, 100.0, 90.0)], NPU)
 
 
-def test_what_all_canaries_tell_together_is_more_than_each_of_them_alone():
+def test_all_canaries_together_detect_a_smaller_drift_than_each_alone():
     add = readings(100.0, 102.0, 104.0, deviation=0.02)
     product = readings(500.0, 510.0, 520.0, deviation=0.02, case="MatMulV2")
     assert drift(add, NPU) == drift(product, NPU) == ""
@@ -51,17 +51,17 @@ def test_what_all_canaries_tell_together_is_more_than_each_of_them_alone():
     assert "Add" not in together and "MatMulV2" not in together
 
 
-def test_repeats_that_scatter_widely_and_devices_that_do_tell_less():
+def test_large_spread_of_repeats_or_device_reduces_the_sensitivity():
     assert drift(readings(100.0, 103.0, 106.0, deviation=0.05), NPU) == ""
     assert drift(readings(100.0, 103.0, 106.0), CPU) == ""
     assert drift(readings(100.0, 120.0, 160.0), CPU)
 
 
-def test_repeats_that_agree_to_a_tick_of_the_clock_make_no_drift_of_the_next_tick():
+def test_one_clock_tick_is_not_a_drift():
     assert drift(readings(100.0, 100.2, 100.0, deviation=0.0), NPU) == ""
 
 
-def test_only_a_number_with_that_warning_is_of_a_session_that_drifted():
+def test_only_ok_measurements_with_a_drift_warning_are_suspect():
     warned = replace(TIMED, warnings=("few repeats", drift(readings(100.0, 103.0, 110.0), NPU)))
     assert is_suspect(warned)
     assert not is_suspect(replace(TIMED, warnings=("few repeats",)))
@@ -83,6 +83,6 @@ def test_only_a_number_with_that_warning_is_of_a_session_that_drifted():
         {"repeats": 10**40},
     ],
 )
-def test_what_no_canary_can_have_taken_is_no_reading(wrong):
+def test_impossible_canary_reading_is_refused(wrong):
     with pytest.raises(BadInput, match=naming("canary", *wrong.values())):
         replace(readings(1.0, 1.0, 1.0)[0], **wrong)

@@ -1,4 +1,4 @@
-"""How fast sessions and devices were, against the history of their stack."""
+"""The speed of sessions and devices, compared with the history of their stack."""
 
 import re
 from dataclasses import replace
@@ -44,13 +44,13 @@ def faults(*sessions):
 USUAL = [session(number) for number in range(8)]
 
 
-def test_sessions_that_differ_as_sessions_do_are_all_usual():
+def test_sessions_within_the_usual_spread_have_no_fault():
     assert faults(*USUAL) == {}
     for one in session_factors(USUAL, NPU):
         assert 0.98 < one.factor.low < one.factor.factor < one.factor.high < 1.02
 
 
-def test_a_session_that_is_6_percent_slower_is_told_with_its_factor():
+def test_session_that_is_6_percent_slower_is_reported_with_its_factor():
     found = faults(*USUAL, session(8, factor=1.06))
     assert list(found) == ["session 8"]
     assert re.search(r"\b1\.0[2-8]", found["session 8"])
@@ -58,23 +58,23 @@ def test_a_session_that_is_6_percent_slower_is_told_with_its_factor():
     assert 1.02 < told.low < told.factor < told.high < 1.08
 
 
-def test_one_that_is_faster_is_as_odd_as_one_that_is_slower():
+def test_faster_session_is_reported_like_a_slower_one():
     assert re.search(r"\b0\.9", faults(*USUAL, session(8, factor=0.93))["session 8"])
 
 
-def test_one_canary_alone_can_be_odd():
-    """As where only the memory is slower."""
+def test_single_deviating_canary_is_reported():
+    """Like a device of which only the memory is slower."""
     odd = session(8, factor=1.08, only="Add").readings + session(9, only="MatMulV2").readings
     (told,) = faults(*USUAL, session(8, readings=odd)).values()
     assert names(told, "Add") and re.search(r"\b1\.0", told)
 
 
-def test_repeats_that_scatter_as_in_no_other_session_are_odd():
+def test_unusual_spread_of_repeats_is_reported():
     (told,) = faults(*USUAL, session(8, deviation=0.2)).values()
     assert names(told, "20.0", "1.0")
 
 
-def test_a_few_sessions_have_no_history():
+def test_few_sessions_have_no_history():
     few = [*USUAL[: LEAST_SESSIONS - 2], session(8, factor=1.2)]
     assert faults(*few) == {} and faults(session(0)) == faults() == {}
 
@@ -86,51 +86,51 @@ def beyond_band(*sessions, prior=NPU):
 @pytest.mark.parametrize(
     ("factor", "found"), [(1.2, []), (1.35, ["session 8"]), (0.7, ["session 8"])]
 )
-def test_beyond_the_band_is_what_no_sound_device_shows(factor, found):
+def test_band_excludes_factors_that_no_intact_device_shows(factor, found):
     odd = session(8, factor=factor)
     assert beyond_band(*USUAL, odd) == found
-    assert list(faults(*USUAL, odd)) == ["session 8"]  # odd it is either way
+    assert list(faults(*USUAL, odd)) == ["session 8"]  # it is flagged either way
 
 
-def test_two_sessions_that_agree_outvote_one_and_of_two_nobody_knows():
+def test_two_agreeing_sessions_outvote_one_and_two_sessions_decide_nothing():
     odd = session(8, factor=2)
     assert beyond_band(*USUAL[: LEAST_FOR_BAND - 1], odd) == ["session 8"]
     assert beyond_band(USUAL[0], odd) == []
 
 
-def test_the_band_of_a_cpu_is_wider():
+def test_band_of_a_cpu_is_wider():
     cpu = prior_of("CPU_test_2t")
     assert beyond_band(*USUAL, session(8, factor=2), prior=cpu) == []
     assert beyond_band(*USUAL, session(8, factor=4), prior=cpu) == ["session 8"]
 
 
 @pytest.mark.parametrize(("slower", "found"), [(1.1, []), (1.4, ["session 0"])])
-def test_a_session_that_leaves_the_band_by_itself_needs_no_others(slower, found):
+def test_drift_beyond_the_band_needs_no_other_sessions(slower, found):
     readings = tuple(
         replace(one, mean_us=one.mean_us * (slower if one.place == CANARY_PLACES[-1] else 1))
         for one in session(0).readings
     )
     tired = session(0, readings=readings)
     assert beyond_band(tired) == found
-    assert [*faults(tired)] == found  # less is the warning that its measurements bear already
+    assert [*faults(tired)] == found  # below that its measurements already have a warning
 
 
-def test_sessions_with_cold_caches_are_another_history():
+def test_cold_and_warm_sessions_have_separate_histories():
     cold = [session(number, factor=1.5, cache="cold") for number in range(10, 18)]
     assert faults(*USUAL, *cold) == {}
 
 
-def test_a_session_without_readings_is_passed_over():
+def test_session_without_readings_is_ignored():
     found = session_factors([session(99, readings=()), *USUAL], NPU)
     assert [one.of for one in found] == USUAL
 
 
-def test_the_order_of_sessions_decides_nothing():
+def test_order_of_sessions_changes_nothing():
     sessions = [*USUAL, session(8, factor=1.06)]
     assert faults(*reversed(sessions)) == faults(*sessions)
 
 
-def test_devices_are_told_the_slowest_first_with_the_sessions_that_were_odd():
+def test_devices_are_sorted_by_slowness_with_their_flagged_sessions():
     slow = [session(n, device="node-2 device 3", factor=1.06) for n in range(20, 23)]
     found = device_factors(session_factors([*USUAL, *slow], NPU), NPU)
     assert [(one.device, one.sessions, one.flagged) for one in found] == [
@@ -142,7 +142,7 @@ def test_devices_are_told_the_slowest_first_with_the_sessions_that_were_odd():
 
 
 def alike(sessions, *, play=0):
-    """Devices that have so many sessions each, which differ by 1 % and in nothing else."""
+    """Return devices with this many sessions each, which differ by 1 % and in nothing else."""
     factors = np.exp(np.random.default_rng(play).normal(0, 0.01, sum(sessions)))
     devices = [f"device {n:02}" for n, count in enumerate(sessions) for _ in range(count)]
     told = [
@@ -154,18 +154,18 @@ def alike(sessions, *, play=0):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("sessions", [[1] * 64, [1] * 60 + [4], [2] * 48, [4] * 32])
-def test_devices_that_are_alike_are_not_told_apart(sessions):
+def test_intervals_of_equal_devices_cover_one(sessions):
     found = [one for play in range(6) for one in alike(sessions, play=play)]
     missed = [one for one in found if not one.factor.low <= 1 <= one.factor.high]
     assert len(missed) <= 0.08 * len(found)  # 5 % is stated
 
 
-def test_a_few_sessions_of_one_device_among_many_with_one_are_no_drift():
+def test_few_sessions_of_one_device_rarely_report_a_drift():
     found = [one for play in range(40) for one in alike([1] * 8 + [4], play=play)]
     assert sum(one.drift is not None for one in found) <= 1  # of 40; 0.2 % is stated
 
 
-def test_a_device_that_grows_slower_over_its_sessions_is_told():
+def test_device_that_slows_over_its_sessions_is_reported():
     tired = [
         session(n, device="node-2 device 3", factor=1 + 0.01 * (n - 20)) for n in range(20, 28)
     ]

@@ -1,4 +1,4 @@
-"""When a gpu or an npu was disturbed, by what it told before and behind the repeats of a case."""
+"""When a gpu or an npu was disturbed, from its condition before and after the repeats of a case."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def told(*conditions, idle_mhz=(), gap_share=None):
     return disturbance_of_readings(readings, 30, idle_mhz=idle_mhz, gap_share=gap_share)
 
 
-def test_a_device_that_kept_its_clock_and_was_alone_is_clean():
+def test_device_with_a_constant_clock_and_no_other_process_is_undisturbed():
     quiet = Disturbance(30, 30, 0.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 300.0)
     assert told(GPU, GPU) == quiet
     assert disturbance_warnings(quiet) == () and not quiet.is_total
@@ -47,7 +47,7 @@ def test_a_device_that_kept_its_clock_and_was_alone_is_clean():
 
 @pytest.mark.parametrize("why", [ClockLimit.THERMAL, ClockLimit.SLOWDOWN, ClockLimit.POWER_BRAKE])
 @pytest.mark.parametrize("place", [0, 1])
-def test_what_holds_a_clock_down_before_or_behind_the_repeats_disturbs_all_of_them(why, place):
+def test_throttling_before_or_after_the_repeats_disturbs_all_of_them(why, place):
     readings = [GPU, GPU]
     readings[place] = gpu(held=(why,))
     found = told(*readings)
@@ -59,11 +59,11 @@ def test_what_holds_a_clock_down_before_or_behind_the_repeats_disturbs_all_of_th
 @pytest.mark.parametrize(
     "why", [ClockLimit.IDLE, ClockLimit.SETTING, ClockLimit.OTHER, ClockLimit.POWER_CAP]
 )
-def test_what_any_session_would_meet_disturbs_none(why):
+def test_common_throttle_reasons_disturb_nothing(why):
     assert told(gpu(held=(why,)), gpu(held=(why,))).clean == 30
 
 
-def test_another_process_disturbs_and_is_counted():
+def test_other_process_disturbs_and_is_counted():
     (warning,) = disturbance_warnings(told(GPU, gpu(others=1)))
     assert gate_of_warning(warning) == "disturbed" and names(warning, 30, "process")
     both = told(gpu(others=2), gpu(others=1, held=(ClockLimit.THERMAL,)))
@@ -71,16 +71,16 @@ def test_another_process_disturbs_and_is_counted():
     assert names(disturbance_warnings(both)[0], "clock", 2)
 
 
-def test_a_clock_that_fell_by_more_than_a_tenth_disturbs():
+def test_clock_drop_of_more_than_a_tenth_disturbs():
     assert told(GPU, gpu(clock_mhz=1790.0)).clean == 30
     fell = told(GPU, gpu(clock_mhz=1400.0))
     assert fell.is_total and fell.clock_share == 0.7071
     (warning,) = disturbance_warnings(fell)
     assert gate_of_warning(warning) == "disturbed" and names(warning, 30, "clock", 71)
-    assert told(gpu(clock_mhz=1400.0), GPU).clean == 30  # it rose: it had been idle
+    assert told(gpu(clock_mhz=1400.0), GPU).clean == 30  # it increased: it had been idle
 
 
-def test_a_lower_clock_is_none_of_its_work_or_explained():
+def test_lower_clock_while_idle_or_with_a_known_reason_does_not_disturb():
     assert told(GPU, gpu(clock_mhz=345.0, held=(ClockLimit.IDLE,))).clean == 30
     capped = told(GPU, gpu(clock_mhz=1400.0, held=(ClockLimit.POWER_CAP,)))
     assert (capped.clean, capped.capped_share, capped.clock_share) == (30, 0.5, 0.7071)
@@ -88,11 +88,11 @@ def test_a_lower_clock_is_none_of_its_work_or_explained():
     assert (untold.clean, untold.clock_share) == (30, None)
 
 
-def test_the_clock_of_an_npu_at_work_is_held_against_its_rated_one():
+def test_clock_of_a_busy_npu_is_compared_with_its_rated_clock():
     assert told(NPU, npu(1700.0)).clean == 30
     held = told(npu(1200.0), npu(1800.0))
     assert held.is_total and held.clock_share == 0.6667
-    # It did nothing when it was asked, or its usage told of what it did before that.
+    # It was idle when it was read, or its utilisation refers to the time before.
     assert told(NPU, npu(800.0, busy=0.0)).clock_share == 1.0
     assert told(NPU, npu(800.0), idle_mhz={800.0}).clock_share == 1.0
     assert told(npu(1200.0), idle_mhz={800.0}).is_total
@@ -100,7 +100,7 @@ def test_the_clock_of_an_npu_at_work_is_held_against_its_rated_one():
     assert idle_clocks(asked) == {800.0}
 
 
-def test_gaps_between_launches_are_told_and_disturb_nothing():
+def test_gaps_between_launches_are_reported_and_disturb_nothing():
     found = told(GPU, GPU, gap_share=0.95)
     assert (found.clean, found.launch_gap_share) == (30, 0.95)
     alone = told(gap_share=0.123456)
@@ -108,13 +108,13 @@ def test_gaps_between_launches_are_told_and_disturb_nothing():
     assert disturbance_warnings(alone) == () and not alone.is_total
 
 
-def test_what_tells_nothing_is_none():
+def test_empty_conditions_give_no_disturbance():
     assert told() is None and told(Condition(), Condition()) is None
     heat = told(Condition(temperature_c=90.0, power_w=350.0))
     assert heat == Disturbance(0, 0, power_w=350.0)
 
 
-def test_readings_around_a_case_are_the_last_before_and_the_first_behind():
+def test_case_uses_the_last_reading_before_and_the_first_after_it():
     readings = [ConditionReading(at, gpu(clock_mhz=at)) for at in (1.0, 5.0, 9.0, 12.0)]
     assert around(readings, 5.0, 9.0) == readings[1:3]
     assert around(readings, 6.0, 7.0) == readings[1:3]
@@ -123,7 +123,7 @@ def test_readings_around_a_case_are_the_last_before_and_the_first_behind():
     assert around([], 1.0, 2.0) == []
 
 
-def test_only_a_near_reading_tells_the_state_at_a_launch():
+def test_only_a_near_reading_gives_the_state_at_a_launch():
     readings = [ConditionReading(1.0, GPU), ConditionReading(9.0, gpu(clock_mhz=1410.0))]
     first, last = states(readings, 2.0, 8.0)
     assert (first, last) == (DeviceState(1980.0, 60.0), DeviceState(1410.0))

@@ -1,4 +1,4 @@
-"""Each verdict is counted under its own gate, in the very words that the gate says."""
+"""Each verdict is counted under its own gate, with the messages of the gate."""
 
 import numpy as np
 import pytest
@@ -38,12 +38,12 @@ def _ok(mean_us: float) -> str:
         ("a release to come says so", OTHER),
     ],
 )
-def test_a_number_that_cannot_be_is_counted_by_what_refused_it(reason, gate):
+def test_implausible_outcome_is_counted_under_its_gate(reason, gate):
     assert reason
     assert gate_of_outcome(Outcome.IMPLAUSIBLE, reason) == gate
 
 
-def test_other_outcomes_of_a_gate_are_counted_and_failures_are_not():
+def test_other_gated_outcomes_are_counted_and_failures_are_not():
     told = {outcome: gate_of_outcome(outcome, "why") for outcome in Outcome}
     assert told[Outcome.GATED] == "outputs"
     assert told[Outcome.SUBSTITUTED] == "identity"
@@ -66,5 +66,5 @@ def test_other_outcomes_of_a_gate_are_counted_and_failures_are_not():
         (["3 of 5 rounds", "set where it ran: HCCL_ALGO=ring"], ["rounds", "settings"]),
     ],
 )
-def test_a_warning_is_counted_by_what_warns(warnings, gates):
+def test_warning_is_counted_under_its_gate(warnings, gates):
     assert [gate_of_warning(warning) for warning in warnings] == gates

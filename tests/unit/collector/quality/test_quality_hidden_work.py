@@ -20,7 +20,7 @@ _BYTES_PER_US = 2e6
 
 
 def _products(count: int = 3000) -> WorkCurve:
-    """Matrix products as a device does them: a launch of 5 us, then the work at some of its best
+    """Return matrix products as on a device: a launch of 5 us, then the work at some of its best
     rates."""
     draw = np.random.default_rng(3)
     m, n, k = (2.0 ** draw.uniform(0, high, count) for high in (14, 15, 15))
@@ -33,14 +33,14 @@ def _timed(curve: WorkCurve, duration_us) -> WorkCurve:
     return WorkCurve(curve.operations, curve.traffic, duration_us)
 
 
-def test_a_kernel_shows_its_work():
+def test_duration_that_grows_with_the_work_hides_nothing():
     found = find_hidden_work(_products())
     assert found is not None
     assert found.shown_share > 1 and found.fault == ""
 
 
 @pytest.mark.parametrize("host_us", [40, 60, 150])
-def test_a_host_that_launches_more_slowly_than_the_device_works_is_found(host_us):
+def test_host_that_launches_slower_than_the_device_works_is_detected(host_us):
     curve = _products()
     noise = np.random.default_rng(1).normal(1, 0.05, len(curve.duration_us))
     found = find_hidden_work(_timed(curve, np.maximum(curve.duration_us, host_us * noise)))
@@ -50,7 +50,7 @@ def test_a_host_that_launches_more_slowly_than_the_device_works_is_found(host_us
     assert found.base_us == pytest.approx(host_us, 0.1)
 
 
-def test_a_host_that_hides_a_part_of_the_work_is_found_where_no_core_takes_as_long():
+def test_partly_hidden_work_is_detected_if_cores_are_faster():
     """A host delays the first 25 us, and each launch takes 30 us longer."""
     curve = _products()
     partly = _timed(curve, np.maximum(curve.duration_us, 25) + 30)
@@ -60,7 +60,7 @@ def test_a_host_that_hides_a_part_of_the_work_is_found_where_no_core_takes_as_lo
     # An AI CPU may take that long by itself.
     own = find_hidden_work(replace(partly, is_of_cores=False))
     assert own is not None and own.fault == ""
-    # The best rates are not known if no duration goes far beyond those of next to no work, and
+    # The best rates are not known if no duration is far above those of nearly no work, and
     # cores may take as long as half of these durations.
     short = partly.duration_us < 200
     part = WorkCurve(
@@ -72,14 +72,14 @@ def test_a_host_that_hides_a_part_of_the_work_is_found_where_no_core_takes_as_lo
 
 
 @pytest.mark.parametrize("constant_us", [60, 150])
-def test_what_a_device_does_first_hides_nothing_however_long_it_is(constant_us):
+def test_constant_overhead_of_any_length_hides_nothing(constant_us):
     curve = _products()
     found = find_hidden_work(_timed(curve, curve.duration_us + constant_us))
     assert found is not None
     assert found.fault == ""
 
 
-def test_cores_that_fill_side_by_side_are_no_host():
+def test_parallel_cores_are_not_mistaken_for_a_host_limit():
     """One core in a hundred takes 60 us for its tile, and so do all of them for theirs."""
     cores = np.repeat(np.arange(1.0, 101), 30)
     waves = np.tile(np.arange(1.0, 31), 100)
@@ -88,8 +88,8 @@ def test_cores_that_fill_side_by_side_are_no_host():
     assert found is None or found.fault == ""
 
 
-def test_a_slow_path_of_the_smallest_cases_is_no_host():
-    """What is not aligned takes 60 us, and most of the smallest are not."""
+def test_slow_path_of_the_smallest_cases_is_not_mistaken_for_a_host_limit():
+    """Unaligned cases take 60 us, and most of the smallest ones are unaligned."""
     curve = _products()
     is_small = curve.operations < 1e8
     slow_us = np.where(is_small, np.maximum(curve.duration_us, 60), curve.duration_us)
@@ -97,7 +97,7 @@ def test_a_slow_path_of_the_smallest_cases_is_no_host():
     assert found is None or found.fault == ""
 
 
-def test_units_of_work_do_not_count():
+def test_result_is_independent_of_the_unit_of_work():
     curve = _products()
     slow = np.maximum(curve.duration_us, 60)
     found = find_hidden_work(_timed(curve, slow))
@@ -116,13 +116,13 @@ def test_an_operator_without_arithmetic_is_judged_by_its_bytes():
 
 
 @pytest.mark.parametrize("count", [0, 1, 30])
-def test_few_cases_tell_nothing(count):
+def test_few_cases_give_no_verdict(count):
     curve = _products(count)
     assert find_hidden_work(_timed(curve, np.full(count, 60.0))) is None
 
 
-def test_small_launches_alone_tell_nothing():
-    """Nothing says how long their work would take: all of it may be done in no time."""
+def test_small_launches_alone_give_no_fault():
+    """The duration of their work is unknown: it may be negligible."""
     curve = _products()
     small = curve.operations < 1e6
     flat = WorkCurve(curve.operations[small], curve.traffic[small], np.full(small.sum(), 3.0))
@@ -130,7 +130,7 @@ def test_small_launches_alone_tell_nothing():
     assert found is None or found.fault == ""
 
 
-def test_durations_alone_clear_a_curve_whose_fastest_launches_cost_a_device_no_more():
+def test_fast_launches_clear_a_curve_without_its_work():
     curve = _products()
     assert not may_hide_work(curve.duration_us - 3)
     assert may_hide_work(np.maximum(curve.duration_us, 60))

@@ -1,6 +1,6 @@
-"""Which spellings of a recorded launch are the call that a case asks for, and which are not.
+"""Which spellings of a recorded launch are the call that a case requests, and which are not.
 
-Each rule stands beside what it must not excuse.
+Each rule is next to what it must not excuse.
 """
 
 import re
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.fast
 
 
 def cells(text: str) -> dict[str, str]:
-    """`4,8 FLOAT ND; - -> 4,8 FLOAT ND`: shape, dtype and format of each slot, `()` for an empty
-    cell, `-` for a slot that says nothing."""
+    """Parse `4,8 FLOAT ND; - -> 4,8 FLOAT ND`: shape, dtype and format of each slot, `()` for an
+    empty cell, `-` for an unspecified slot."""
     found = {}
     for side_names, side in zip((INPUT_CELLS, OUTPUT_CELLS), text.split("->"), strict=False):
         slots = [slot.split() for slot in side.split(";")]
@@ -40,9 +40,9 @@ def compared(asked: str, recorded: str):
 
 SAME = [
     ("4,8 FLOAT ND -> 4,8 FLOAT ND", "4,8 FLOAT ND -> 4,8 FLOAT ND"),
-    # Trailing slots that say nothing, as profiles of many optional inputs have them.
+    # Unspecified trailing slots, as in profiles of many optional inputs.
     ("4,8 FLOAT ND -> 4,8 FLOAT ND", "4,8 FLOAT ND; - ; - -> 4,8 FLOAT ND; -"),
-    # A slot in the middle that the case leaves blank, and the row calls undefined.
+    # A slot in the middle that is blank in the case, and undefined in the row.
     (
         "4 FLOAT ND; -; 4 FLOAT ND -> 4 FLOAT ND",
         "4 FLOAT ND; () DT_UNDEFINED N/A; 4 FLOAT ND -> 4 FLOAT ND",
@@ -56,11 +56,11 @@ SAME = [
     # Every prefix of a dtype, every name of a plain layout, and none.
     ("2,3,4 BF16 ND -> 2,3,4 DT_FLOAT ND", "2,3,4 DT_BF16 NCL -> 2,3,4 FLOAT NCHW"),
     ("4,8 FLOAT -> 4,8 FLOAT", "4,8 FLOAT ND -> 4,8 FLOAT ND"),
-    # FRACTAL_NZ: as it lies in memory, or as torch has it, up to whole blocks.
+    # FRACTAL_NZ: in its memory layout, or as torch has it, up to whole blocks.
     ("3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
     ("30,41 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
     ("5,30,64 INT8 FRACTAL_NZ -> 4 FLOAT ND", "5,2,2,16,32 INT8 FRACTAL_NZ -> 4 FLOAT ND"),
-    # An output that was not asked for is a tensor of no elements.
+    # An output that was not requested is a tensor of no elements.
     ("4 FLOAT ND -> 4 FLOAT ND", "4 FLOAT ND -> 4 FLOAT ND; () FLOAT ND"),
 ]
 OTHER = [
@@ -78,19 +78,19 @@ OTHER = [
     ("0,8 FLOAT ND -> 0,8 FLOAT ND", "() DT_BF16 ND -> () FLOAT ND"),
     ("8 INT64 ND -> 8 FLOAT ND", "8 INT32 ND -> 8 FLOAT ND"),
     ("4,8 INT8 ND; 8 INT64 ND -> 8 FLOAT ND", "4,8 INT8 ND; 8 INT32 ND -> 8 FLOAT ND"),
-    # Numbers of 64 bits beside nothing quantised, and those that come back, are no packed scales.
+    # 64-bit tensors next to unquantised ones, and outputs, are not packed scales.
     ("8 INT64 ND -> 8 INT64 ND", "8 UINT64 ND -> 8 INT64 ND"),
     ("4 INT8 ND; 8 INT64 ND -> 8 INT64 ND", "4 INT8 ND; 8 UINT64 ND -> 8 UINT64 ND"),
-    # An optional input at another's place: a bias for a scale.
+    # An optional input at another position: a bias for a scale.
     (
         "4 INT32 ND; 8 FLOAT ND; -; 8 FLOAT ND; 1 FLOAT ND -> 4 FLOAT ND",
         "4 INT32 ND; -; 8 FLOAT ND; 8 FLOAT ND; 1 FLOAT ND -> 4 FLOAT ND",
     ),
     ("3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "32,48 DT_BF16 ND -> 4 FLOAT ND"),
-    # Two tensors of which each fills one block in part.
+    # Two tensors which each fill one block partly.
     ("4,8 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "8,4 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
     ("30,50 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND", "3,2,16,16 DT_BF16 FRACTAL_NZ -> 4 FLOAT ND"),
-    # As many elements in whole blocks, and no way in which 4,8 lies: INT8 has blocks of 16 by 32.
+    # As many elements in whole blocks, and not a layout of 4,8: INT8 has blocks of 16 by 32.
     ("4,8 INT8 FRACTAL_NZ -> 4 FLOAT ND", "2,1,16,16 INT8 FRACTAL_NZ -> 4 FLOAT ND"),
     ("2,1,16,16 INT8 FRACTAL_NZ -> 4 FLOAT ND", "4,8 INT8 FRACTAL_NZ -> 4 FLOAT ND"),
     ("1,1,16,32 INT8 FRACTAL_NZ -> 4 FLOAT ND", "2,1,16,16 INT8 FRACTAL_NZ -> 4 FLOAT ND"),
@@ -105,7 +105,7 @@ def test_another_spelling_of_the_same_call_is_proved(asked, recorded):
 
 
 @pytest.mark.parametrize(("asked", "recorded"), OTHER)
-def test_another_call_is_told_by_its_slots(asked, recorded):
+def test_another_call_is_recognised_by_its_slots(asked, recorded):
     found = compared(asked, recorded)
     assert found.differences and not found.is_proved
 
@@ -131,15 +131,15 @@ _NO_FORMATS = (("format", "input 1"), ("format", "output 1"))
         ("4,8 FLOAT -> 4,8 FLOAT N/A", _NO_FORMATS),
     ],
 )
-def test_what_was_not_recorded_proves_nothing(recorded, untold):
+def test_unrecorded_slots_leave_the_identity_unverified(recorded, untold):
     found = compared("4,8 FLOAT ND -> 4,8 FLOAT ND", recorded)
     assert (found.differences, found.is_proved) == ((), False)
     assert all(names(text, *data) for text, data in zip(found.unverified, untold, strict=True))
 
 
 @pytest.mark.parametrize("is_graph_s", [True, False])
-def test_where_absent_inputs_are_left_out_their_places_are_not_told(is_graph_s):
-    """Rows of a graph leave them out, elsewhere they keep their place."""
+def test_omitted_absent_inputs_leave_positions_unverified(is_graph_s):
+    """Rows of a graph omit them, others keep their position."""
     rows = ("4 INT8 ND; 8 FLOAT ND -> 4 FLOAT ND", "4 INT8 ND; -; 8 FLOAT ND -> 4 FLOAT ND")
     found = compared(*(rows if is_graph_s else rows[::-1]))
     assert (found.differences, found.is_proved) == ((), False)
@@ -147,7 +147,7 @@ def test_where_absent_inputs_are_left_out_their_places_are_not_told(is_graph_s):
     assert names(text, "inputs", "absent")
 
 
-def test_where_they_are_the_operator_tells():
+def test_operator_supplies_the_positions_of_omitted_inputs():
     tensors, out = ("4,8 INT8 ND", "8,4 INT8 ND", "4 FLOAT ND"), " -> 4,4 DT_BF16 ND"
     asked, of_tokens = "; ".join((*tensors, "4 FLOAT ND")), "; - ; - ; 4 FLOAT ND"
     case = case_from_cells("QuantBatchMatmulV3", cells(asked + out))
@@ -158,16 +158,16 @@ def test_where_they_are_the_operator_tells():
     assert names(as_bias.differences[0], "input 5", "4 FLOAT ND", "nothing")
 
 
-def test_of_what_the_case_does_not_say_nothing_is_asked():
+def test_unspecified_slots_of_the_case_are_not_compared():
     assert compared("4,8 FLOAT ND -> N/A", "4,8 FLOAT ND -> 8,4 INT8 ND").is_proved
 
 
-def test_cells_that_are_none_prove_nothing():
+def test_malformed_cells_prove_nothing():
     found = compared("4,8 FLOAT ND -> 4,8 FLOAT ND", "4,x FLOAT ND -> 4,8 FLOAT ND")
     assert not found.differences and names(found.unverified[0], "Input Shapes")
 
 
-def test_whole_rows_alone_tell_what_ran():
+def test_only_complete_rows_describe_what_ran():
     assert describe_all_tensors(tensor_cells(cells("4 FLOAT ND -> 4 FLOAT ND")))
     for row in ("4 FLOAT ND -> N/A", "N/A -> 4 FLOAT ND", "4 - ND -> 4 FLOAT ND", ""):
         assert not describe_all_tensors(tensor_cells(cells(row)))
@@ -193,25 +193,25 @@ def test_every_call_is_itself(row):
 
 @pytest.mark.thorough
 @given(_ROW, _ROW)
-def test_no_side_matters_which_is_asked(one, other):
+def test_comparison_of_identities_is_symmetric(one, other):
     assert bool(compared(one, other).differences) == bool(compared(other, one).differences)
 
 
 @pytest.mark.thorough
 @given(_ROW, _ROW)
-def test_two_calls_of_other_work_are_never_one(one, other):
+def test_calls_with_different_work_are_never_equal(one, other):
     if work(one) != work(other):
         assert not compared(one, other).is_proved
 
 
 def work(row: str) -> list[list[tuple[int, str]]]:
-    """Elements and dtype of every tensor."""
+    """Return elements and dtype of every tensor."""
     case = case_from_cells("Add", cells(row))
     sides = (case.inputs or (), case.outputs or ())
     return [[(slot.numel, slot.dtype) for slot in side] for side in sides]
 
 
-def test_a_wording_is_read_once():
+def test_each_wording_is_parsed_once():
     told = Comparison(case_from_cells("Add", cells("4 FLOAT ND -> 4 FLOAT ND")))
     row = cells("4 FLOAT ND -> 4 FLOAT ND")
     assert told.of(row) is told.of(dict(row))

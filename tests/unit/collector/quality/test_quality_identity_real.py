@@ -1,4 +1,4 @@
-"""The rules of identity on what msprof really wrote: one run, exported by two tools."""
+"""The rules of identity on real output of msprof: one run, exported by two tools."""
 
 from collector.model.case import case_from_cells
 from collector.profiles.launches import read_op_summary
@@ -7,7 +7,7 @@ from collector.quality.identity import identity_of
 RUN = "inference_cann9.1_ascend_pt"
 
 
-def test_a_launch_of_kernel_details_is_proved_by_its_row_of_op_summary(real_profiles):
+def test_launch_of_kernel_details_is_proved_by_its_op_summary_row(real_profiles):
     (summary,) = (real_profiles / RUN).glob("PROF*/mindstudio_profiler_output/op_summary*.csv")
     recorded = {(row.start_ns, row.op_type): row for row in read_op_summary(summary)}
     details = real_profiles / RUN / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
@@ -19,8 +19,8 @@ def test_a_launch_of_kernel_details_is_proved_by_its_row_of_op_summary(real_prof
         assert identity_of(case, row.cells).is_proved, case.describe()
 
 
-def test_no_two_cases_of_a_real_step_are_taken_for_each_other(real_profiles):
-    """Of one kernel type: what its rows tell apart, identity does."""
+def test_distinct_cases_of_a_real_step_are_never_confused(real_profiles):
+    """Cases of one kernel type that differ in their rows differ in identity."""
     path = real_profiles / "train_cann8.3rc1_rank0_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
     launches = read_op_summary(path / "kernel_details.csv")
     cells = {
@@ -44,7 +44,7 @@ def test_no_two_cases_of_a_real_step_are_taken_for_each_other(real_profiles):
 
 
 def _work(case):
-    """Elements and dtype of every tensor that is there: what benign spellings cannot change."""
+    """Return elements and dtype of every present tensor: unchanged by equivalent spellings."""
     return [
         [(slot.numel, slot.dtype) for slot in side or () if not slot.is_blank]
         for side in (case.inputs, case.outputs)

@@ -26,7 +26,8 @@ def of_one_case(
     trust: list[Trust] | None = None,
     prior: VariancePrior = PRIOR,
 ) -> PooledMeans:
-    """What is made of one case's measurements, and of a hundred others of one session each."""
+    """Return the pooled result of one case's measurements, among a hundred others of one session
+    each."""
     count, more = len(mean_us), 100
     total = count + more
     means = SessionMeans(
@@ -57,11 +58,11 @@ def of_one_case(
     return PooledMeans(found.mean_us[:count], found.variance[:count], found.sessions[:count])
 
 
-def test_a_single_session_is_what_it_measured() -> None:
+def test_single_session_is_its_own_mean() -> None:
     assert of_one_case([123.456]).mean_us.tolist() == [123.456]
 
 
-def test_sessions_of_one_device_meet_in_the_middle_and_are_known_better() -> None:
+def test_sessions_of_one_device_are_averaged_with_a_smaller_variance() -> None:
     one, two = of_one_case([10.0]), of_one_case([10.0, 10.4])
     assert two.mean_us == pytest.approx([104**0.5] * 2, rel=1e-9)
     assert two.sessions.tolist() == [2, 2]
@@ -70,18 +71,18 @@ def test_sessions_of_one_device_meet_in_the_middle_and_are_known_better() -> Non
     assert PRIOR.device_spread**2 < same.variance[0] < one.variance[0]
 
 
-def test_one_wild_session_in_ten_does_not_carry_the_others_along() -> None:
+def test_one_outlying_session_in_ten_does_not_shift_the_mean() -> None:
     steady = [10.0, 10.1, 9.9, 10.05, 9.95, 10.0, 10.02, 9.98, 10.0]
     found = of_one_case([*steady, 80.0])
     assert found.mean_us[0] == pytest.approx(10.0, rel=0.03)
     assert of_one_case([80.0, *steady]).mean_us[0] == pytest.approx(found.mean_us[0], rel=1e-9)
 
 
-def test_of_two_that_lie_apart_neither_is_believed_more() -> None:
+def test_two_distant_sessions_have_equal_weights() -> None:
     assert of_one_case([10.0, 1000.0]).mean_us == pytest.approx([100.0, 100.0])
 
 
-def test_sessions_of_one_device_share_what_is_the_devices() -> None:
+def test_sessions_of_one_device_share_its_deviation() -> None:
     devices = replace(PRIOR, device_spread=0.5)
     found = of_one_case([10.0, 10.0, 10.0, 12.0], devices=[0, 0, 0, 1], prior=devices)
     assert found.mean_us[0] == pytest.approx(120**0.5, rel=0.03)
@@ -90,7 +91,7 @@ def test_sessions_of_one_device_share_what_is_the_devices() -> None:
     assert alike.variance[0] < found.variance[0]
 
 
-def test_where_clean_ones_are_those_with_warnings_do_not_count() -> None:
+def test_sessions_with_warnings_are_ignored_if_clean_ones_exist() -> None:
     found = of_one_case([10.0, 30.0, 10.0], trust=[Trust.CLEAN, Trust.WARNED, Trust.CLEAN])
     assert found.mean_us == pytest.approx([10.0] * 3) and found.sessions.tolist() == [2] * 3
     alone = of_one_case([10.0, 30.0], trust=[Trust.CLEAN, Trust.WARNED])
@@ -102,19 +103,19 @@ def test_where_clean_ones_are_those_with_warnings_do_not_count() -> None:
     assert (busy.mean_us[0], busy.sessions[0]) == (10.0, 1)
 
 
-def test_equal_means_stay_what_they_are_to_the_last_digit() -> None:
+def test_equal_means_are_unchanged_to_the_last_digit() -> None:
     for mean_us in (8038.4555801505685, 0.1 + 0.2, 1234565.0):
         assert set(of_one_case([mean_us] * 3).mean_us) == {mean_us}
 
 
-def test_a_session_counts_once_however_often_it_measured_a_case() -> None:
+def test_session_counts_once_for_any_number_of_its_measurements() -> None:
     found = of_one_case([10.0, 20.0, 20.0], sessions=[0, 1, 1])
     assert found.mean_us == pytest.approx([200**0.5] * 3) and found.sessions.tolist() == [2] * 3
 
 
 @pytest.mark.thorough
 @given(st.lists(st.floats(0.1, 1e6), min_size=2, max_size=9))
-def test_a_pooled_mean_lies_among_its_sessions(mean_us: list[float]) -> None:
+def test_pooled_mean_is_within_the_range_of_its_sessions(mean_us: list[float]) -> None:
     found = of_one_case(mean_us)
     assert min(mean_us) * 0.999999 <= found.mean_us[0] <= max(mean_us) * 1.000001
     assert found.variance[0] > 0 and np.isfinite(found.variance[0])
@@ -122,7 +123,7 @@ def test_a_pooled_mean_lies_among_its_sessions(mean_us: list[float]) -> None:
 
 @pytest.mark.thorough
 @given(st.lists(st.floats(20, 40), min_size=2, max_size=9), st.randoms(use_true_random=False))
-def test_the_order_of_sessions_decides_nothing(mean_us: list[float], random) -> None:
+def test_order_of_sessions_changes_nothing(mean_us: list[float], random) -> None:
     found = of_one_case(mean_us)
     shuffled = mean_us[:]
     random.shuffle(shuffled)

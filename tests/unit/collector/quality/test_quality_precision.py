@@ -1,4 +1,4 @@
-"""When repeats tell their mean as precisely as asked, on noise that is made."""
+"""When repeats give their mean as precisely as requested, on simulated noise."""
 
 import math
 import random
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.fast
 
 
 def noise(number, share, alike=0.0):
-    """A thousand times about 100 us; each has `alike` of the one before."""
+    """Return a thousand times around 100 us with autocorrelation `alike`."""
     draw, state = random.Random(number), 0.0
     for _ in range(1000):
         state = alike * state + math.sqrt(1 - alike**2) * draw.gauss(0, 1)
@@ -19,7 +19,7 @@ def noise(number, share, alike=0.0):
 
 
 def used(times, precision):
-    """The times that were taken before it was precise; all of them where it never was."""
+    """Return the times that were taken until it was precise; all of them if it never was."""
     times = list(times)
     for count in range(1, len(times)):
         if is_check_count(count) and is_precise(times[:count], precision):
@@ -33,7 +33,7 @@ def off(times):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("share", "most"), [(0.001, 6), (0.01, 30), (0.03, 110), (0.1, 1000)])
-def test_it_takes_the_repeats_that_the_noise_makes_necessary(share, most):
+def test_number_of_repeats_follows_from_the_noise(share, most):
     taken = [used(noise(number, share), 0.01) for number in range(60)]
     assert max(map(len, taken)) <= most
     needed = (1.96 * share / 0.01) ** 2
@@ -42,21 +42,21 @@ def test_it_takes_the_repeats_that_the_noise_makes_necessary(share, most):
 
 
 @pytest.mark.thorough
-def test_neighbours_that_are_alike_take_more():
+def test_autocorrelated_repeats_need_more_of_them():
     alone = [used(noise(number, 0.03), 0.01) for number in range(40)]
     alike = [used(noise(number, 0.03, 0.5), 0.01) for number in range(40)]
     assert sum(map(len, alike)) > 1.5 * sum(map(len, alone))
     assert sum(off(times) > 0.01 for times in alike) <= 8
 
 
-def test_a_few_lucky_repeats_are_not_believed():
+def test_few_equal_repeats_are_not_sufficient():
     lucky = [100.0] * 5
     assert not is_precise(lucky, 0.01)
     assert is_precise([*lucky, 100.0], 0.01)
-    assert not is_precise([*lucky, 104.0], 0.01)  # the noise is not what it was
+    assert not is_precise([*lucky, 104.0], 0.01)  # the noise has changed
     assert not is_precise([*lucky, 130.0], 0.01)
 
 
-def test_looks_become_rarer():
+def test_precision_checks_become_less_frequent():
     looks = [count for count in range(1, 1001) if is_check_count(count)]
     assert looks[:4] == [6, 7, 8, 10] and len(looks) < 30

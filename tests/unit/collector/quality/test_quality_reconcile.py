@@ -1,4 +1,4 @@
-"""Attribution by order, on rows: a fault touches the case it belongs to and no other number."""
+"""Attribution by order, on rows: a fault affects its own case and no other duration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ def launch_row(kernel_type: str, duration_us: float, owner: int | None = None) -
 
 @st.composite
 def recordings(draw: st.DrawFn) -> tuple[list[Row], list[Expectation]]:
-    """A faultless recording of several cases, with strays between them."""
+    """Draw an intact recording of several cases, with strays between them."""
     rows: list[Row] = []
     expectations = []
     number = 0
@@ -64,7 +64,7 @@ def recordings(draw: st.DrawFn) -> tuple[list[Row], list[Expectation]]:
 
 @given(recordings())
 @settings(max_examples=50)
-def test_a_faultless_recording_gives_every_case_its_last_launches(recording):
+def test_intact_recording_gives_every_case_its_last_launches(recording):
     rows, expectations = recording
     found = attribute(rows, expectations)
     for expected in expectations:
@@ -79,7 +79,7 @@ def test_a_faultless_recording_gives_every_case_its_last_launches(recording):
 @pytest.mark.thorough
 @given(recordings(), st.data())
 @settings(max_examples=200)
-def test_a_lost_or_doubled_row_loses_exactly_its_case(recording, data):
+def test_missing_or_duplicate_row_loses_exactly_its_case(recording, data):
     rows, expectations = recording
     place = data.draw(st.integers(0, len(rows) - 1))
     damaged = data.draw(
@@ -99,7 +99,7 @@ def test_a_lost_or_doubled_row_loses_exactly_its_case(recording, data):
 @pytest.mark.thorough
 @given(recordings(), st.data())
 @settings(max_examples=100)
-def test_a_foreign_kernel_is_a_companion_and_moves_nothing(recording, data):
+def test_foreign_kernel_is_a_companion_and_changes_no_duration(recording, data):
     rows, expectations = recording
     place = data.draw(st.integers(0, len(rows)))
     damaged = [*rows[:place], launch_row("Memcpy", 7.0), *rows[place:]]
@@ -116,7 +116,7 @@ def test_a_foreign_kernel_is_a_companion_and_moves_nothing(recording, data):
 @pytest.mark.thorough
 @given(recordings(), st.data())
 @settings(max_examples=100)
-def test_a_sentinel_recorded_again_elsewhere_costs_only_its_own_case(recording, data):
+def test_duplicate_sentinel_costs_only_its_own_case(recording, data):
     rows, expectations = recording
     sentinels = [row for row in rows if row.op_type == SENTINEL_TYPE]
     again = data.draw(st.sampled_from(sentinels))
@@ -130,7 +130,7 @@ def test_a_sentinel_recorded_again_elsewhere_costs_only_its_own_case(recording, 
             assert after[expected.ordinal] == before[expected.ordinal]
 
 
-def test_the_reasons_name_the_numbers():
+def test_reasons_contain_the_numbers():
     rows = [sentinel_row(Mark.OPEN, 0), launch_row("Add", 1.0), sentinel_row(Mark.CLOSE, 0)]
     three, one = [Expectation(0, "Add", 3, 2)], [Expectation(0, "Add", 1, 1)]
     assert names(attribute(rows, three)[0].lost, "3 launches", 1)
@@ -139,7 +139,7 @@ def test_the_reasons_name_the_numbers():
     assert names(attribute(rows[::-1], one)[0].lost, "sentinels", "order")
 
 
-def test_windows_that_overlap_are_both_broken():
+def test_overlapping_windows_are_both_lost():
     marks = [(0, Mark.OPEN, 0), (5, Mark.OPEN, 1), (9, Mark.CLOSE, 0), (12, Mark.CLOSE, 1)]
     windows = find_windows((place, Sentinel(mark, i)) for place, mark, i in marks)
     assert windows.good == ()
@@ -148,21 +148,21 @@ def test_windows_that_overlap_are_both_broken():
 
 @given(st.sampled_from([Mark.OPEN, Mark.CLOSE]), st.integers(0, 100_000))
 @settings(max_examples=100)
-def test_a_shape_spells_its_sentinel(mark, ordinal):
+def test_sentinel_is_decoded_from_its_shape(mark, ordinal):
     assert sentinel_of(Sentinel(mark, ordinal).shape) == Sentinel(mark, ordinal)
 
 
 @pytest.mark.parametrize("shape", [(), (3, 7), (3, 7, 9, 1, 1), (3, 7, 1, 0, 1), (3, 7, 1, 1, 33)])
-def test_other_shapes_spell_none(shape):
+def test_other_shapes_are_not_sentinels(shape):
     assert sentinel_of(shape) is None
 
 
-def test_ticks_and_flushes_are_told_apart():
+def test_ticks_and_flushes_are_distinguished():
     assert sentinel_of(TICK.shape) == TICK != FLUSH == sentinel_of(FLUSH.shape)
 
 
 def _places(rows: list[Row]) -> dict[int | None, tuple[int, int]]:
-    """Where each case's two sentinels are."""
+    """Return the positions of each case's two sentinels."""
     places: dict[int | None, list[int]] = {}
     for i, row in enumerate(rows):
         if row.op_type == SENTINEL_TYPE:
@@ -171,7 +171,7 @@ def _places(rows: list[Row]) -> dict[int | None, tuple[int, int]]:
 
 
 def _case(kernel: str, state: str = "") -> list[Row]:
-    """A window of four launches of one type, as a profiler of an NPU writes it."""
+    """Return a window of four launches of one type, as a profiler of an NPU writes it."""
     cells = {INPUT_SHAPES: '"4,4"', OP_STATE: state}
     launches = [Row(kernel, float(i), cells) for i in range(1, 5)]
     return [sentinel_row(Mark.OPEN, 0), *launches, sentinel_row(Mark.CLOSE, 0)]
@@ -183,49 +183,49 @@ def _attributed(rows: list[Row], **expected):
 
 
 def without_reason(found) -> Substitution:
-    """What ran instead, its reason left out."""
+    """Return the substitution without its reason."""
     assert found.substitution.reason
     return replace(found.substitution, reason="")
 
 
 @pytest.mark.parametrize("name", ["Neg", "SomeOtherMark"])
-def test_a_mark_is_known_by_its_shape_whatever_its_type(name):
+def test_sentinel_is_recognised_by_its_shape_for_any_type(name):
     rows = [replace(r, op_type=name) if r.op_type == SENTINEL_TYPE else r for r in _case("Add")]
     found = _attributed(rows)
     assert [row.duration_us for row in found.repeats] == [3.0, 4.0]
     assert found.companions == () and found.substitution is None
 
 
-def test_all_launches_as_a_twin_are_the_twin_s():
+def test_launches_of_a_twin_are_recorded_under_it():
     found = _attributed(_case("AddAiCore"))
     assert found.lost == "" and len(found.repeats) == 2
     assert without_reason(found) == Substitution("AddAiCore", True, "")
     assert names(found.substitution.reason, "AddAiCore", "Add")
 
 
-def test_all_launches_as_something_else_are_nobody_s():
+def test_launches_of_an_unrelated_kernel_are_recorded_under_no_case():
     found = _attributed(_case("Muls"))
     assert found.lost == "" and not found.substitution.is_filed
     assert names(found.substitution.reason, "Muls", "Add")
     filed = _attributed(_case("AddAiCore")).substitution.reason.replace("AddAiCore", "Muls")
-    assert len(found.substitution.reason) > len(filed)  # it also says that it is not filed
+    assert len(found.substitution.reason) > len(filed)  # it also has that it is not recorded
 
 
-def test_two_kernels_a_launch_of_which_none_was_asked_for_are_both_named():
+def test_two_unrelated_kernels_are_both_named():
     rows = [row for pair in zip(_case("Muls"), _case("Cast"), strict=True) for row in pair]
     found = _attributed([rows[0], *rows[2:-2], rows[-1]])
     assert names(found.substitution.reason, "Cast", "Muls", "Add")
     assert not found.substitution.is_filed
 
 
-def test_a_member_of_the_family_comes_before_a_companion_of_the_same_count():
+def test_kernel_of_the_family_precedes_a_companion_with_equal_count():
     rows = [row for pair in zip(_case("AddAiCore"), _case("Cast"), strict=True) for row in pair]
     found = _attributed([rows[0], *rows[2:-2], rows[-1]])
     assert found.substitution.kernel_type == "AddAiCore" and found.substitution.is_filed
     assert [c.kernel_type for c in found.companions] == ["Cast"]
 
 
-def test_launches_as_the_one_and_as_the_other_are_lost():
+def test_launches_of_two_kernels_of_a_family_are_lost():
     rows = _case("Add")
     rows[2] = replace(rows[2], op_type="AddAiCore")
     assert names(_attributed(rows).lost, "4 launches", 3)
@@ -240,7 +240,7 @@ def test_launches_as_the_one_and_as_the_other_are_lost():
         ("static", "dynamic", True),
     ],
 )
-def test_another_state_than_the_case_names_is_another_case(asked, told, substituted):
+def test_another_op_state_than_that_of_the_case_is_a_substitution(asked, told, substituted):
     found = _attributed(_case("Add", told), op_state=asked)
     assert (found.substitution is not None) == substituted
     assert found.op_state == ("" if told == "N/A" else told)
@@ -261,7 +261,7 @@ def test_another_state_than_the_case_names_is_another_case(asked, told, substitu
         ("AI_CORE", ["AI_CORE", "AI_CORE", "AI_CORE", "AI_CPU"], False),
     ],
 )
-def test_a_kernel_of_the_ai_cpu_is_no_measurement_of_one_of_its_cores(asked, came, is_filed):
+def test_ai_cpu_kernel_is_not_a_measurement_of_a_core(asked, came, is_filed):
     first, *launches, last = _case("Add")
     cores = [
         replace(row, cells={**row.cells, ACCELERATOR_CORE: core})
@@ -293,13 +293,13 @@ def test_launches_of_two_kinds_have_no_mean(column, came, kinds):
     assert names(found.reason, column, *kinds) and not found.is_filed
 
 
-def test_the_index_of_a_compiled_variant_is_no_part_of_a_type():
+def test_index_of_a_compiled_variant_is_not_part_of_its_type():
     rows = _case("muls_add_kernel_1")
     found = attribute(rows, [Expectation(0, "muls_add_kernel", 4, 2)])[0]
     assert (found.lost, found.substitution) == ("", None)
 
 
-def test_from_a_flush_to_the_next_tick_nothing_counts():
+def test_launches_between_a_flush_and_the_next_tick_are_ignored():
     first, *launches, last = _case("Add")
     flush, tick = sentinel_row(Mark.FLUSH, 0), sentinel_row(Mark.TICK, 0)
     cold = [row for launch in launches for row in (flush, launch_row("Add", 99.0), tick, launch)]
@@ -323,25 +323,25 @@ NOT_TOLD = dict.fromkeys(SORT, "N/A")
 
 
 def _of_sort(*launches: tuple[str, dict[str, str]], **expected):
-    """What becomes of a case that asks for SORT, of which four launches were issued."""
+    """Attribute a case that requests SORT, of which four launches were issued."""
     rows = [Row(kernel, float(i), cells) for i, (kernel, cells) in enumerate(launches, 1)]
     window = [sentinel_row(Mark.OPEN, 0), *rows, sentinel_row(Mark.CLOSE, 0)]
     values = {"family": frozenset({"Sort"}), "case": case_from_cells("Sort", SORT)} | expected
     return attribute(window, [Expectation(0, "Sort", 4, 2, **values)])[0]
 
 
-def test_the_tensors_of_every_counted_launch_prove_the_case():
+def test_tensors_of_every_counted_launch_prove_the_case():
     found = _of_sort(*[("Sort", SORT)] * 4)
     assert found.substitution is None and found.identity.is_proved
 
 
-def test_what_was_not_told_is_unverified():
+def test_unrecorded_tensors_are_unverified():
     found = _of_sort(*[("Sort", SORT)] * 3, ("Sort", NOT_TOLD))
     assert found.substitution is None and not found.identity.is_proved
     assert _of_sort(*[("Sort", NOT_TOLD)] * 4, case=None).identity is None
 
 
-def test_the_kernel_on_other_tensors_is_filed_under_those():
+def test_kernel_with_other_tensors_is_recorded_under_them():
     found = _of_sort(*[("Cast", SORT), ("Sort", SORT | FLOAT)] * 4)
     assert found.substitution.kernel_type == "Sort" and found.substitution.is_filed
     assert dict(found.substitution.cells) == SORT | FLOAT
@@ -349,13 +349,13 @@ def test_the_kernel_on_other_tensors_is_filed_under_those():
     assert [(c.kernel_type, c.count) for c in found.companions] == [("Cast", 4)]
 
 
-def test_launches_on_tensors_of_two_kinds_are_filed_under_neither():
+def test_launches_with_two_kinds_of_tensors_are_recorded_under_neither():
     found = _of_sort(*[("Sort", SORT)] * 3, ("Sort", SORT | FLOAT))
     assert without_reason(found) == Substitution("Sort", False, "")
     assert names(found.substitution.reason, "launches")
 
 
-def test_another_operator_is_filed_where_all_its_tensors_were_recorded():
+def test_another_operator_is_recorded_if_all_its_tensors_are_known():
     found = _of_sort(*[("Mul", SORT)] * 4)
     assert found.substitution.is_filed and dict(found.substitution.cells) == SORT
     for cells in (NOT_TOLD, SORT | {"Output Shapes": "N/A"}):
@@ -363,7 +363,7 @@ def test_another_operator_is_filed_where_all_its_tensors_were_recorded():
     assert not _of_sort(*[("0", SORT)] * 4).substitution.is_filed
 
 
-def test_other_tensors_without_a_dtype_are_no_case():
+def test_other_tensors_without_a_dtype_are_not_a_case():
     halved = SORT | {INPUT_SHAPES: '"8,64"', "Input Data Types": "N/A"}
     found = _of_sort(*[("Sort", halved)] * 4)
     assert not found.substitution.is_filed and found.substitution.cells == ()
@@ -371,14 +371,14 @@ def test_other_tensors_without_a_dtype_are_no_case():
 
 
 @pytest.mark.parametrize("times", [2, 3])
-def test_a_multiple_of_the_launches_is_no_loss(times):
+def test_multiple_of_the_expected_launches_is_not_a_loss(times):
     found = _of_sort(*[("Sort", SORT | {INPUT_SHAPES: '"8,64"'})] * 4 * times)
     assert not found.lost and not found.substitution.is_filed
     assert names(found.substitution.reason, f"{times} launches", "Sort")
     assert _of_sort(*[("Sort", SORT)] * (4 * times + 1)).lost
 
 
-def test_of_more_launches_those_on_the_case_s_tensors_are_its_own():
+def test_launches_with_the_tensors_of_the_case_are_selected_among_more():
     before = ("Sort", SORT | {INPUT_SHAPES: '"8,64"'})
     found = _of_sort(*[before, ("Sort", SORT)] * 4)
     assert found.substitution is None and found.identity.is_proved
@@ -391,7 +391,7 @@ KINDS = ["Add", "Mul", "MatMulV3"]
 
 @st.composite
 def contexts(draw: st.DrawFn) -> tuple[list[Row], list[Expectation]]:
-    """A faultless recording of cases behind launches that may be of their own types, too."""
+    """Draw an intact recording of cases after launches that may be of their own types too."""
     rows: list[Row] = []
     expectations = []
     for ordinal in range(draw(st.integers(1, 3))):
@@ -413,7 +413,7 @@ def contexts(draw: st.DrawFn) -> tuple[list[Row], list[Expectation]]:
 @pytest.mark.thorough
 @given(contexts(), st.data())
 @settings(max_examples=200)
-def test_what_runs_before_a_case_is_neither_counted_nor_a_companion(recording, data):
+def test_launches_before_a_case_are_neither_counted_nor_companions(recording, data):
     rows, expectations = recording
     whole = attribute(rows, expectations)
     place = data.draw(st.integers(0, len(rows) - 1))
@@ -427,13 +427,13 @@ def test_what_runs_before_a_case_is_neither_counted_nor_a_companion(recording, d
         assert [row.duration_us for row in found.repeats] == numbers
         if expected.ordinal != rows[place].owner:
             assert after == found
-        elif damage:  # a launch that is there twice may be a companion of one before the case
+        elif damage:  # a duplicate launch may be a companion of one before the case
             assert after.lost or [row.duration_us for row in after.repeats] == numbers
         else:
             assert after.lost
 
 
-def test_a_launch_of_a_context_may_be_a_twin_and_have_companions():
+def test_context_launch_may_be_a_twin_and_have_companions():
     mark = sentinel_row(Mark.CONTEXT, 0)
     stretch = [launch_row(kind, 9.0) for kind in ("Cast", "MatMulV3", "Cast", "Add")]
     rows = [sentinel_row(Mark.OPEN, 0)]

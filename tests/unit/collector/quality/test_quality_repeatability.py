@@ -1,4 +1,4 @@
-"""What second sessions tell of first ones: how far they lie apart, and whether intervals hold."""
+"""Second sessions compared with first ones: their differences, and the coverage of intervals."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from tests.unit.collector.quality.test_quality_variance import PRIOR, chosen, dr
 pytestmark = pytest.mark.fast
 
 
-def test_sessions_lie_as_far_apart_as_they_were_drawn() -> None:
+def test_estimated_differences_equal_the_drawn_ones() -> None:
     evidence = evidence_of(drawn(800, 2, session_sd=0.05), repeat_spread=0.01)
     found = session_differences(evidence.pairs)
     assert found is not None and found.pairs == 800
@@ -21,7 +21,7 @@ def test_sessions_lie_as_far_apart_as_they_were_drawn() -> None:
 
 
 @pytest.mark.parametrize("device_sd", [0.0, 0.1])
-def test_intervals_hold_what_they_state_of_cases_that_they_do_not_know(device_sd: float) -> None:
+def test_intervals_cover_unseen_cases_at_the_stated_rate(device_sd: float) -> None:
     means = drawn(1500, 2, session_sd=0.04, device_sd=device_sd)
     told = coverage_of_intervals(evidence_of(means, repeat_spread=0.01), PRIOR)
     assert [one.nominal for one in told] == list(SHARES)
@@ -29,7 +29,7 @@ def test_intervals_hold_what_they_state_of_cases_that_they_do_not_know(device_sd
     assert [one.covered for one in told] == pytest.approx(SHARES, abs=0.05)
 
 
-def test_who_is_asked_to_judge_judges_alone() -> None:
+def test_only_the_given_pairs_are_used_for_coverage() -> None:
     evidence = evidence_of(drawn(200, 2, session_sd=0.04), repeat_spread=0.01)
     some = evidence.pairs.only(evidence.pairs.cases < 50)
     for differ, held in ((0.0, 1.0), (9.0, 0.0)):
@@ -38,23 +38,23 @@ def test_who_is_asked_to_judge_judges_alone() -> None:
         assert [(one.covered, one.pairs) for one in told] == [(held, 50)] * len(SHARES)
 
 
-def test_without_second_sessions_nothing_is_told() -> None:
+def test_single_sessions_give_no_differences_and_no_coverage() -> None:
     evidence = evidence_of(drawn(20, 1, session_sd=0.05), repeat_spread=0.01)
     assert (
         session_differences(evidence.pairs) is None and coverage_of_intervals(evidence, PRIOR) == []
     )
 
 
-def test_a_handful_of_pairs_is_judged_as_well() -> None:
+def test_coverage_is_computed_for_few_pairs() -> None:
     told = coverage_of_intervals(
         evidence_of(drawn(2, 2, session_sd=0.05), repeat_spread=0.01), PRIOR
     )
     assert {one.pairs for one in told} == {2}
 
 
-def test_sessions_are_judged_by_who_does_not_know_them() -> None:
-    """Of twelve sessions each two measure cases of their own; one in six is half as slow again. A
-    model that knew it would hold all of its pairs, or none."""
+def test_coverage_of_a_session_is_computed_without_its_own_pairs() -> None:
+    """Of twelve sessions each two measure separate cases; one in six is half as slow again. A model
+    that knew it would cover all of its pairs, or none."""
     means = drawn(120, 12, session_sd=0.004, wild=1)
     of_two = (means.cases // 20) == (means.sessions // 2)
     places = np.flatnonzero(of_two).tolist()

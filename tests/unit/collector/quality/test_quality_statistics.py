@@ -24,7 +24,7 @@ pytestmark = pytest.mark.fast
 durations = st.lists(st.floats(0.001, 1e7), min_size=1, max_size=60)
 
 
-def test_a_worked_example():
+def test_summary_of_a_worked_example():
     timing = summarise([10.0, 12.0, 11.0, 13.0, 9.0]).timing
     assert timing.mean_us == 11.0
     assert timing.median_us == 11.0
@@ -41,7 +41,7 @@ def test_an_interruption_is_an_outlier():
     assert accept([*quiet, 55.0]) == tuple(quiet)
 
 
-def test_a_coarse_clock_makes_no_outliers():
+def test_coarse_clock_causes_no_outliers():
     values = [10.0] * 9 + [10.2]
     assert accept(values) == tuple(values)
     assert accept([*values, 11.0]) == tuple(values)
@@ -56,7 +56,7 @@ def test_one_repeat_has_no_width():
 @pytest.mark.thorough
 @given(durations)
 @settings(max_examples=100)
-def test_the_numbers_are_in_order(values):
+def test_statistics_are_ordered(values):
     summary = summarise(values)
     timing = summary.timing
     assert set(summary.accepted_us) <= set(values)
@@ -68,13 +68,13 @@ def test_the_numbers_are_in_order(values):
 
 @given(durations, st.randoms())
 @settings(max_examples=50)
-def test_order_does_not_matter(values, random):
+def test_order_of_repeats_changes_nothing(values, random):
     shuffled = list(values)
     random.shuffle(shuffled)
     assert sorted(accept(shuffled)) == sorted(accept(values))
 
 
-def test_the_interval_holds_the_mean_as_often_as_it_says():
+def test_interval_covers_the_mean_at_the_stated_rate():
     random = Random(7)
     tries, held = 2000, 0
     for _ in range(tries):
@@ -84,7 +84,7 @@ def test_the_interval_holds_the_mean_as_often_as_it_says():
     assert 0.92 < held / tries < 0.975
 
 
-def test_the_factor_of_an_interval_falls_to_the_normal_value():
+def test_factor_of_an_interval_approaches_the_normal_value():
     values = [student_t_factor(n) for n in range(1, 200)]
     assert values == sorted(values, reverse=True)
     assert student_t_factor(60) == pytest.approx(2.000, abs=0.002)
@@ -104,7 +104,7 @@ def test_durations_must_be_positive_numbers(bad):
     assert implausible(bad, lowest_us=0.01, limit_us=1e6)
 
 
-def test_nothing_takes_less_than_its_floor_or_more_than_its_limit():
+def test_duration_below_the_lower_bound_or_above_the_limit_is_implausible():
     assert implausible(5.0, lowest_us=5.0, limit_us=5.0) == ""
     short = implausible(4.0, lowest_us=5.0, limit_us=1e6)
     assert names(short, "4 us", "5 us") and gate_of_outcome(Outcome.IMPLAUSIBLE, short) == "floor"
@@ -118,11 +118,11 @@ def test_nothing_takes_less_than_its_floor_or_more_than_its_limit():
 
 @pytest.mark.thorough
 @given(st.lists(st.floats(1e-3, 6e10), min_size=1, max_size=200))
-def test_what_is_made_of_durations_is_a_timing(durations):
-    summarise(durations)  # the constructor of a timing refuses what is none
+def test_any_durations_make_a_valid_timing(durations):
+    summarise(durations)  # the constructor of a timing refuses invalid ones
 
 
-def test_wobbling_numbers_and_few_repeats_are_warned_of():
+def test_unsteady_durations_and_few_repeats_cause_warnings():
     wobbling = summarise([5.0, 10.0, 15.0, 20.0]).timing
     (warning,) = timing_warnings(wobbling, 4)
     assert gate_of_warning(warning) == "spread" and names(warning, 59, 10)
@@ -132,7 +132,7 @@ def test_wobbling_numbers_and_few_repeats_are_warned_of():
 
 
 def played(random: Random, repeats: int, correlation: float) -> list[float]:
-    """A series around 100 us whose neighbours correlate so."""
+    """Return an autocorrelated series around 100 us."""
     last, series = random.gauss(0, 1), []
     for _ in range(repeats):
         series.append(100 + 2 * last)
@@ -143,7 +143,7 @@ def played(random: Random, repeats: int, correlation: float) -> list[float]:
 @pytest.mark.parametrize(
     ("repeats", "correlation", "least"), [(30, 0.5, 0.87), (100, 0.5, 0.92), (100, 0.7, 0.90)]
 )
-def test_the_interval_of_repeats_that_are_like_their_neighbours_holds(repeats, correlation, least):
+def test_interval_of_autocorrelated_repeats_covers_the_mean(repeats, correlation, least):
     random, tries = Random(11), 400
     timings = [summarise(played(random, repeats, correlation)).timing for _ in range(tries)]
     assert sum(t.ci_low_us <= 100 <= t.ci_high_us for t in timings) / tries >= least
@@ -151,7 +151,7 @@ def test_the_interval_of_repeats_that_are_like_their_neighbours_holds(repeats, c
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("repeats", [10, 20, 30, 100])
-def test_repeats_that_know_nothing_of_each_other_keep_their_interval(repeats):
+def test_interval_of_independent_repeats_is_hardly_wider(repeats):
     random, wider = Random(12), []
     for _ in range(400):
         found = summarise(played(random, repeats, 0.0))
@@ -161,7 +161,7 @@ def test_repeats_that_know_nothing_of_each_other_keep_their_interval(repeats):
     assert 1 <= fmean(wider) <= 1.04
 
 
-def test_a_series_that_moves_is_worth_a_few_repeats():
+def test_drifting_series_has_a_small_effective_sample_size():
     timing = summarise([100 + n / 10 for n in range(100)]).timing
-    assert timing.ci_high_us - timing.mean_us > 2.0  # 0.57 were they independent
+    assert timing.ci_high_us - timing.mean_us > 2.0  # 0.57 if they were independent
     assert summarise([5.0] * 40).timing.ci_high_us == 5.0

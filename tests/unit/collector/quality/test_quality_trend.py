@@ -1,4 +1,4 @@
-"""Series of repeats that become slower or faster, and those that only wobble."""
+"""Series of repeats that become slower or faster, and unsteady ones."""
 
 import random
 
@@ -12,33 +12,33 @@ pytestmark = pytest.mark.fast
 
 
 def wobbling(number, count, share=0.02, drift=0.0):
-    """Repeats of about 100 us, the last of which take `drift` more than the first."""
+    """Return repeats around 100 us, the last of which take `drift` more than the first."""
     draw = random.Random(number)
     return [100 * (1 + drift * i / count) * (1 + share * draw.gauss(0, 1)) for i in range(count)]
 
 
 @pytest.mark.parametrize("count", [24, 30, 100, 300])
-def test_noise_alone_is_no_trend(count):
+def test_noise_alone_has_no_trend(count):
     assert not any(find_trend(wobbling(number, count, share=0.3)) for number in range(300))
 
 
 @pytest.mark.parametrize(("count", "drift"), [(30, 0.3), (100, 0.12), (300, -0.12)])
-def test_a_clock_that_changes_is_told(count, drift):
+def test_changing_clock_is_reported_as_a_trend(count, drift):
     told = [find_trend(wobbling(number, count, drift=drift)) for number in range(100)]
     assert all(told)
     assert gate_of_warning(told[0]) == "trend"
 
 
-def test_a_cache_that_has_not_settled_is_told():
+def test_unsettled_cache_is_reported_as_a_trend():
     assert names(find_trend([200.0] * 40 + [100.0] * 60), 0.5)
 
 
-def test_little_and_few_are_no_trend():
-    assert find_trend(wobbling(1, 1000, share=0.001, drift=0.04)) == ""  # sure, and too little
+def test_small_changes_and_short_series_have_no_trend():
+    assert find_trend(wobbling(1, 1000, share=0.001, drift=0.04)) == ""  # significant, but small
     assert find_trend([100.0] * 11 + [200.0] * 12) == ""
     assert find_trend([]) == ""
 
 
-def test_steps_of_a_clock_are_no_trend():
+def test_clock_ticks_are_not_a_trend():
     draw = random.Random(3)
     assert find_trend([draw.choice((1.04, 1.06, 1.08)) for _ in range(300)]) == ""

@@ -41,8 +41,8 @@ def drawn(
     wild: int = 0,
     seed: int = 0,
 ) -> SessionMeans:
-    """Cases of true means over three decades, each measured by every session; odd sessions are
-    another device's. The first `wild` sessions take half as long again."""
+    """Draw cases of true means over three decades, each measured by every session; odd sessions are
+    on another device. The first `wild` sessions take half as long again."""
     random = np.random.default_rng(seed)
     true_us = 10 ** random.uniform(1, 4, cases)
     devices = random.normal(0, device_sd, (2, cases))
@@ -75,18 +75,18 @@ def session_sd(means: SessionMeans, prior: VariancePrior = PRIOR) -> float:
     return float(np.median(variance.ratios * evidence.group_spread**2) ** 0.5)
 
 
-def test_the_variance_between_sessions_is_learnt():
+def test_variance_between_sessions_is_estimated():
     for true in (0.003, 0.03, 0.2):
         assert session_sd(drawn(200, 2, session_sd=true)) == pytest.approx(true, rel=0.25)
 
 
-def test_a_wild_session_in_ten_counts_little():
-    """Half as long again, while sessions differ by 2 %: without care that would be 13 %."""
+def test_one_outlying_session_in_ten_has_little_weight():
+    """Half as long again, while sessions differ by 2 %: a plain estimate would be 13 %."""
     quiet = session_sd(drawn(60, 10, session_sd=0.02))
     assert session_sd(drawn(60, 10, session_sd=0.02, wild=1)) < 1.6 * quiet
 
 
-def test_without_repeats_the_prior_stands_and_is_named():
+def test_prior_variance_is_used_and_named_without_repeats():
     evidence = evidence_of(drawn(50, 1, session_sd=0.05), repeat_spread=0.01)
     variance = fit(evidence, PRIOR)
     assert variance.learnt == PRIOR and variance.is_of_prior
@@ -98,7 +98,7 @@ def test_without_repeats_the_prior_stands_and_is_named():
     assert (found.high_us > evidence.means.mean_us).all()
 
 
-def test_a_few_repeats_move_the_prior_and_many_replace_it():
+def test_few_repeats_adjust_the_prior_and_many_replace_it():
     few, many = (
         learn([evidence_of(drawn(n, 2, session_sd=0.05), repeat_spread=0.01).pairs], PRIOR).ratio
         for n in (3, 300)
@@ -107,9 +107,9 @@ def test_a_few_repeats_move_the_prior_and_many_replace_it():
     assert many == pytest.approx(25, rel=0.3)
 
 
-def test_cases_measured_again_make_the_band_of_the_others():
+def test_cases_measured_twice_give_the_variance_of_the_others():
     means = drawn(40, 2, session_sd=0.05)
-    again = 20  # of the first half of the cases alone
+    again = 20  # only of the first half of the cases
     evidence = evidence_of(chosen(means, list(range(40 + again))), repeat_spread=0.01)
     variance = fit(evidence, PRIOR)
     origins = stack_intervals(evidence, variance).origins
@@ -118,8 +118,8 @@ def test_cases_measured_again_make_the_band_of_the_others():
     assert set(origins[again:40]) == {Origin.BAND}
 
 
-def test_a_case_that_is_measured_often_is_known_by_itself():
-    """One case wobbles ten times as far as its group does."""
+def test_frequently_measured_case_has_its_own_variance():
+    """One case scatters ten times as much as its group."""
     means = drawn(60, 12, session_sd=0.01)
     wobble = np.random.default_rng(5).normal(0, 0.1, len(means.cases))
     is_it = means.cases == 7
@@ -129,7 +129,7 @@ def test_a_case_that_is_measured_often_is_known_by_itself():
     assert np.median(parts.session[is_it]) > 10 * np.median(parts.session[~is_it])
 
 
-def test_devices_are_told_from_sessions():
+def test_variance_of_devices_is_separated_from_that_of_sessions():
     means = drawn(300, 4, session_sd=0.01, device_sd=0.05)
     learnt = learn([evidence_of(means, repeat_spread=0.01).pairs], PRIOR)
     assert learnt.device_spread == pytest.approx(0.05, rel=0.25)
@@ -138,9 +138,9 @@ def test_devices_are_told_from_sessions():
     assert learn([pairs], PRIOR).device_spread == PRIOR.device_spread
 
 
-def test_stated_shares_hold():
-    """Variances are learnt from 24 cases measured twice; intervals of the first session of 400
-    others are held against what twelve more sessions show. One device."""
+def test_stated_coverage_is_reached():
+    """Variances are estimated from 24 cases measured twice; intervals of the first session of 400
+    others are compared with the mean of twelve more sessions. One device."""
     prior = replace(PRIOR, device_spread=1e-6)
     means = drawn(424, 13, session_sd=0.03, seed=3)
     seen = chosen(means, [*range(424), *range(424, 448)])
@@ -153,20 +153,20 @@ def test_stated_shares_hold():
         assert np.mean((low <= others) & (others <= high)) == pytest.approx(share, abs=slack)
 
 
-def test_the_order_of_sessions_does_not_matter():
+def test_order_of_sessions_changes_nothing():
     means = drawn(30, 3, session_sd=0.05)
     swapped = replace(means, sessions=2 - means.sessions)
     one, other = (fit(evidence_of(m, repeat_spread=0.01), PRIOR) for m in (means, swapped))
     assert one.learnt == other.learnt
 
 
-def test_repeats_of_one_session_tell_nothing_of_sessions():
+def test_repeats_of_one_session_give_no_variance_of_sessions():
     means = drawn(30, 2, session_sd=0.05)
     together = replace(means, sessions=np.zeros(60, np.int64))
     assert len(evidence_of(together, repeat_spread=0.01).pairs) == 0
 
 
-def test_a_session_without_spread_takes_that_of_its_group():
+def test_session_without_spread_gets_that_of_its_group():
     means = drawn(20, 1, session_sd=0.05, repeat_sd=0.05)
     spreads, repeats = means.spreads.copy(), means.repeats.copy()
     spreads[0], repeats[0], spreads[1] = np.nan, 1, 0.0
@@ -188,7 +188,7 @@ def test_every_kind_of_device_has_a_prior():
 
 
 def of_one_case(mean_us: list[float], sessions: list[int], devices: list[int]):
-    """The parts of the variance of one case's measurements, where nothing else is known."""
+    """Return the parts of the variance of one case's measurements, if nothing else is known."""
     count = len(mean_us)
     means = SessionMeans(
         cases=np.zeros(count, np.int64),
@@ -207,28 +207,28 @@ def of_one_case(mean_us: list[float], sessions: list[int], devices: list[int]):
     )
 
 
-def test_devices_that_agree_are_known_to():
+def test_agreeing_devices_have_a_small_variance():
     means = drawn(400, 4, session_sd=0.002, repeat_sd=0.001, device_sd=0.0005)
     prior = replace(PRIOR, device_spread=0.015)
     learnt = fit(evidence_of(means, repeat_spread=0.01), prior).learnt
     assert learnt.device_spread < 0.003
 
 
-def test_what_lies_between_devices_is_no_variance_of_sessions():
+def test_difference_between_devices_is_not_variance_of_sessions():
     apart = of_one_case([10.0, 10.0, 15.0, 15.0], [0, 1, 2, 3], [0, 0, 1, 1])
     alike = of_one_case([10.0, 10.0, 10.0, 10.0], [0, 1, 2, 3], [0, 0, 1, 1])
     assert apart.session == pytest.approx(alike.session, rel=0.3)
     assert set(apart.degrees) == {3.0}  # one of each device's two sessions, and the group's
 
 
-def test_all_measurements_of_a_case_know_what_its_sessions_told():
+def test_all_measurements_of_a_case_share_its_variance():
     found = of_one_case([10.0, 20.0, 30.0, 31.0], [0, 0, 1, 2], [0, 0, 0, 0])
     assert set(found.degrees) == {3.0}
     assert set(found.origins) == {Origin.THIS_CASE}
     assert len(set(found.session)) == 1
 
 
-def test_one_session_on_each_of_two_devices_tells_nothing_of_sessions():
+def test_one_session_on_each_of_two_devices_gives_no_session_variance():
     found = of_one_case([10.0, 15.0], [0, 1], [0, 1])
     assert set(found.degrees) == {1.0} and Origin.THIS_CASE not in found.origins
 
@@ -236,8 +236,8 @@ def test_one_session_on_each_of_two_devices_tells_nothing_of_sessions():
 def together(
     device_of: list[int], cases_of: list[range], *, session_sd: float, device_sd: float, seed: int
 ) -> tuple[SessionMeans, np.ndarray]:
-    """Sessions on these devices, each of so many cases; what befalls a session or a device befalls
-    all its cases alike. And the true mean of each measurement's case."""
+    """Draw sessions on these devices, each of this many cases; the effect of a session or a device
+    is common to all its cases. Also returns the true mean of each measurement's case."""
     random = np.random.default_rng(seed)
     true_us = 10 ** random.uniform(1, 4, max(cases.stop for cases in cases_of))
     devices = random.normal(0, device_sd, max(device_of) + 1)
@@ -259,7 +259,7 @@ def together(
 
 
 def held_of(plays: list[tuple[SessionMeans, np.ndarray]], prior: VariancePrior) -> float:
-    """The share of the true means that intervals of 95 % hold."""
+    """Return the share of the true means that intervals of 95 % cover."""
     held = []
     for means, true_us in plays:
         evidence = evidence_of(means, repeat_spread=0.01)
@@ -269,7 +269,7 @@ def held_of(plays: list[tuple[SessionMeans, np.ndarray]], prior: VariancePrior) 
 
 
 @pytest.mark.thorough
-def test_two_devices_tell_of_one_difference_however_many_cases_both_have_measured():
+def test_two_devices_give_one_degree_of_freedom_for_any_number_of_cases():
     prior = replace(PRIOR, ratio=0.22, tail_degrees=3.0, device_spread=0.015)
     halves = [range(100), range(100, 200), range(100, 200), range(100)]
     plays = [
@@ -282,7 +282,7 @@ def test_two_devices_tell_of_one_difference_however_many_cases_both_have_measure
 
 
 @pytest.mark.thorough
-def test_two_sessions_tell_of_one_difference_however_many_cases_both_have_measured():
+def test_two_sessions_give_one_degree_of_freedom_for_any_number_of_cases():
     both = [range(200), range(100)]
     plays = [
         together([0, 0], both, session_sd=0.02, device_sd=0.0, seed=seed) for seed in range(150)
@@ -292,6 +292,6 @@ def test_two_sessions_tell_of_one_difference_however_many_cases_both_have_measur
     assert held_of(plays, replace(PRIOR, device_spread=1e-6)) > 0.88
 
 
-def test_who_meets_nobody_new_tells_nothing_new():
+def test_pair_of_known_sessions_adds_no_independent_difference():
     met = np.array([[0, 1], [1, 2], [2, 0], [0, 1], [3, 4]])
     assert independent_differences(met) == 3 and independent_differences(met[:0]) == 0

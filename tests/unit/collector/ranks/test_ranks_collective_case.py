@@ -44,7 +44,7 @@ def asked(draw: st.DrawFn) -> CollectiveCase:
 
 @pytest.mark.thorough
 @given(asked())
-def test_a_collective_is_the_same_after_a_table(case: CollectiveCase) -> None:
+def test_collective_case_is_read_from_a_table_unchanged(case: CollectiveCase) -> None:
     (read,) = read_table(write_table([case.record()]))
     assert is_collective(read.case.kernel_type)
     assert collective_case_of(read.case) == case
@@ -52,7 +52,9 @@ def test_a_collective_is_the_same_after_a_table(case: CollectiveCase) -> None:
 
 @pytest.mark.thorough
 @given(asked(), asked())
-def test_what_differs_is_another_case(one: CollectiveCase, other: CollectiveCase) -> None:
+def test_different_collectives_are_different_cases(
+    one: CollectiveCase, other: CollectiveCase
+) -> None:
     assert (one == other) == (one.record().case_id == other.record().case_id)
 
 
@@ -82,19 +84,19 @@ def changed(**cells: str) -> CaseRecord:
         ({"environment": "HCCL_ALGO=a HCCL_ALGO=b"}, ("environment", "names")),
     ],
 )
-def test_a_row_that_cannot_be_meant_is_refused_by_its_column(
+def test_invalid_row_is_refused_with_its_column(
     cells: dict[str, str], named: tuple[object, ...]
 ) -> None:
     with pytest.raises(BadInput, match=naming(*named)):
         collective_case_of(changed(**cells).case)
 
 
-def test_a_row_of_a_profile_says_what_it_lacks() -> None:
+def test_incomplete_row_of_a_profile_is_refused_with_the_missing_column() -> None:
     case = case_from_cells("hcom_allReduce_", {"Input Shapes": "2048", "Input Data Types": "FLOAT"})
     with pytest.raises(BadInput, match=naming("Runtime message_bytes")):
         collective_case_of(case)
 
 
-def test_an_environment_has_its_names_in_order() -> None:
+def test_environment_has_its_names_in_order() -> None:
     with pytest.raises(BadInput, match=naming("environment", "names")):
         checked_environment("HCCL_B=1 HCCL_A=1")

@@ -14,19 +14,19 @@ pytestmark = pytest.mark.fast
 RUNTIME = RecordingRuntime(Path("/built/lib"), Path("/built/shim.so"), Path("/site"))
 
 
-def test_a_machine_without_compilers_is_refused(monkeypatch):
+def test_machine_without_compilers_is_refused(monkeypatch):
     monkeypatch.setattr(build.shutil, "which", lambda tool: None if tool == "gcc" else tool)
     with pytest.raises(OpmeterError, match="gcc"):
         build_runtime()
 
 
-def test_a_machine_of_another_architecture_is_refused(monkeypatch):
+def test_machine_of_another_architecture_is_refused(monkeypatch):
     monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
     with pytest.raises(OpmeterError, match="riscv64"):
         build_runtime()
 
 
-def test_environment_puts_the_runtime_before_what_is_set(monkeypatch):
+def test_runtime_precedes_other_libraries_in_the_environment(monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", "/other")
     monkeypatch.setenv(LOG, "/old/log")
     env = environment(RUNTIME, devices=2)

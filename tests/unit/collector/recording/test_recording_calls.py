@@ -28,7 +28,7 @@ ROTARY = (
 
 
 def log_of(path, *steps):
-    """A log with a mark before each step."""
+    """Write a log with a mark before each step."""
     lines = []
     for number, calls in enumerate(steps):
         lines += [f'0 0 0 CUSTOM MARK("step", {number})', *(f"1 0 5 {call}" for call in calls)]
@@ -37,7 +37,7 @@ def log_of(path, *steps):
     return path
 
 
-def test_a_step_has_the_calls_up_to_the_next_mark(tmp_path):
+def test_step_has_the_calls_up_to_the_next_mark(tmp_path):
     graph = ("CUSTOM GRAPH(1)", NORM, "CUSTOM GRAPH(0)")
     draft = ('CUSTOM MARK("draft", 1)', NORM, 'CUSTOM MARK("draft", 0)')
     log = log_of(tmp_path / "log", [MATMUL], [MATMUL, *draft, MATMUL, *graph, NORM])
@@ -51,7 +51,7 @@ def test_a_step_has_the_calls_up_to_the_next_mark(tmp_path):
         read_step(log, 2)
 
 
-def test_numbers_of_freed_memory_are_not_part_of_a_call(tmp_path):
+def test_addresses_of_freed_memory_are_not_part_of_a_call(tmp_path):
     call = "ACLNN aclnnMoeTokenUnpermute(bf16[8,2]:ND, 0, ints({}), bf16[4,2]:ND)"
     log = log_of(tmp_path / "log", [call.format(139930037522368), call.format(139930037522369)])
     assert read_step(log, 0) == {(call.format("?"), False, False): 2}
@@ -73,7 +73,7 @@ def test_counts_scale_by_the_layers_of_each_kind():
     assert dict(found[NORM].per_layer) == {"moe": 1, "mtp": 5}
 
 
-def test_a_call_that_the_first_layer_lacks_is_counted():
+def test_call_missing_in_the_first_layer_is_counted():
     calls = [
         Counter({(MATMUL, False, False): 1}),
         Counter({(MATMUL, False, False): 2, (NORM, False, False): 1}),
@@ -108,13 +108,13 @@ def recording_of(*texts):
     )
 
 
-def test_a_recording_has_kernels_with_tensors_and_messages_with_bytes():
+def test_recording_has_kernels_with_tensors_and_messages_with_bytes():
     found = recording_of(MATMUL, NORM, FUSED, ROTARY, GATHER)
     rows = {launch.kernel: (launch.record(), times) for _, launch, times in found.launches()}
     assert {times for _, times in rows.values()} == {64}
     assert rows["MatMulV2"][0].cells["Input Shapes"] == '"4,8;16,8"'
     assert rows["_triton_rope"][0].cells["Input Shapes"] == '"4,2,128;4,1,128;64,128;4"'
-    assert "Input Shapes" not in rows["fused_kernel"][0].cells  # which slots it has is unknown
+    assert "Input Shapes" not in rows["fused_kernel"][0].cells  # its slots are unknown
     ((_, message, times),) = found.messages()
     assert (message.operation, message.message_bytes, message.group_size) == ("all_gather", 64, 16)
     assert times == 64
@@ -138,7 +138,7 @@ def test_lengths_of_attention_are_columns(listed, version):
     assert launch.kernel == "FusedInferAttentionScore"
 
 
-def test_a_number_of_the_host_is_an_input_of_the_kernel():
+def test_host_scalar_is_an_input_of_the_kernel():
     texts = (
         "ACLNN aclnnInplaceMuls(f32[4,8]:ND, f64=-1)",
         "ACLNN aclnnMuls(bf16[4,8]:ND, f64=0.5, bf16[4,8]:ND)",
@@ -153,19 +153,19 @@ def test_a_number_of_the_host_is_an_input_of_the_kernel():
     ]
 
 
-def test_a_tensor_without_elements_launches_no_kernel():
+def test_tensor_without_elements_launches_no_kernel():
     found = recording_of("ACLNN aclnnInplaceFillScalar(i32[0,64]:ND+64<1024>, i64=0)")
     assert not list(found.launches())
 
 
-def test_operators_of_booleans_are_logical():
+def test_boolean_operators_are_logical():
     name = "ACLNN aclnnBitwiseNot({0}[4]:ND, {0}[4]:ND)"
     found = [recording_of(name.format(dtype)) for dtype in ("bool", "i32")]
     kernels = [launch.kernel for one in found for _, launch, _ in one.launches()]
     assert kernels == ["LogicalNot", "Invert"]
 
 
-def test_a_recording_is_read_as_it_was_written(tmp_path):
+def test_recording_is_read_as_written(tmp_path):
     path = tmp_path / "a.json.gz"
     found = recording_of(MATMUL, GATHER)
     path.write_bytes(write_recording(found))
@@ -173,7 +173,7 @@ def test_a_recording_is_read_as_it_was_written(tmp_path):
     assert write_recording(read_recording(path)) == path.read_bytes()
 
 
-def test_another_file_is_refused(tmp_path):
+def test_malformed_recording_is_refused(tmp_path):
     path = tmp_path / "a.json.gz"
     for data in (b"", b"text", gzip.compress(b"{}"), gzip.compress(b"[]")):
         path.write_bytes(data)
@@ -199,7 +199,7 @@ def config_of(**values):
     return Config("tiny", json.dumps({**base, **values}).encode(), "config.json")
 
 
-def test_cuts_keep_layers_of_every_kind():
+def test_cut_models_have_layers_of_every_kind():
     mixed = config_of(n_routed_experts=256, first_k_dense_replace=3)
     assert mixed.layers == {"dense": 3, "moe": 58}
     cuts = list(mixed.cuts(2))
@@ -210,7 +210,7 @@ def test_cuts_keep_layers_of_every_kind():
     assert config_of(num_experts=128, mlp_only_layers=[]).layers == {"moe": 61}
 
 
-def test_layers_that_alternate_are_a_kind_together():
+def test_alternating_layers_are_one_kind():
     linear, full = "linear_attention", "full_attention"
     for values in (
         {"full_attention_interval": 4},
@@ -223,7 +223,7 @@ def test_layers_that_alternate_are_a_kind_together():
         assert json.loads(mixed.cut(more))["layer_types"] == [linear, linear, linear, full] * 2
 
 
-def test_every_item_of_a_list_belongs_to_its_layer():
+def test_every_list_item_belongs_to_its_layer():
     ratios = [0, 0, 4, *[128, 4] * 4]
     mixed = config_of(num_hidden_layers=11, num_hash_layers=3, compress_ratios=[*ratios, 0])
     hashed, other, both = mixed.layers
@@ -231,14 +231,14 @@ def test_every_item_of_a_list_belongs_to_its_layer():
     assert both == "compress_ratios 128 + compress_ratios 4"
     assert list(mixed.cuts(2)) == [
         {hashed: 2, other: 1, both: 1},
-        {hashed: 2, other: 1, both: 2},  # of the others, all layers are there
+        {hashed: 2, other: 1, both: 2},  # all layers of the others are present
     ]
     changed = json.loads(mixed.cut({hashed: 1, other: 2, both: 1}))
     assert changed["compress_ratios"] == [0, 4, 4, 128, 4, 0]  # the last is of a predicting layer
     assert (changed["num_hidden_layers"], changed["num_hash_layers"]) == (5, 3)
 
 
-def test_the_decoder_of_a_model_of_images_is_cut():
+def test_decoder_of_a_vision_model_is_cut():
     text = {"num_hidden_layers": 36, "vocab_size": 9, "max_position_embeddings": 4096}
     vision = {"depth": 27, "deepstack_visual_indexes": [8, 16, 24]}
     whole = config_of(text_config=text, vision_config=vision)
@@ -263,7 +263,7 @@ def test_layers_of_unknown_kinds_are_refused(values):
         config_of(**values)
 
 
-def test_models_by_name_have_the_keys_of_an_engine(tmp_path):
+def test_models_by_name_have_the_settings_of_an_engine(tmp_path):
     assert find_config("Qwen/Qwen3-32B").layers == {"dense": 64}
     folder = tmp_path / "Qwen3-32B"
     folder.mkdir()
@@ -275,7 +275,7 @@ def test_models_by_name_have_the_keys_of_an_engine(tmp_path):
         find_config("no-such-model")
 
 
-def test_settings_that_cannot_be_recorded_are_refused():
+def test_unsupported_settings_are_refused():
     passes = (PassTokens("decode", 1, 1, 8192),)
     with pytest.raises(BadInput, match="--context"):
         check_settings(config_of(), EngineSettings("vllm-ascend-0.18", passes))
@@ -285,7 +285,7 @@ def test_settings_that_cannot_be_recorded_are_refused():
         read_environment(["NAME"])
 
 
-def test_a_description_of_quantised_weights_keeps_the_kinds_of_layers():
+def test_quantisation_description_keeps_the_kinds_of_layers():
     described = {
         "lm_head.weight": "FLOAT",
         **{f"model.layers.{at}.mlp.weight": "DENSE" if at < 3 else "MOE" for at in range(61)},
@@ -329,21 +329,21 @@ def test_a_copy_into_a_view_shows_the_memory_of_both():
     assert (cells["Output Shapes"], cells["Output Data Types"]) == ('"48"', "FLOAT")
 
 
-def test_attention_to_chosen_keys_has_the_lengths_of_the_pass():
+def test_attention_to_selected_keys_has_the_lengths_of_the_pass():
     text = "ACLNN aclnnSparseFlashAttention(bf16[4,8,512]:NCL, i32[4]:ND+1<6>, bf16[4,8,512]:NCL)"
     ((_, launch, _),) = recording_of(text).launches()
     assert launch.extra["Runtime actual_seq_lengths_kv_values"] == "4096,4096,4096,4096"
     assert launch.extra["Runtime actual_seq_lengths_values"] == "1,2,3,4"
 
 
-def test_operands_of_products_are_shown_as_their_kernels_read_them():
+def test_operands_of_products_have_the_layout_that_their_kernels_read():
     experts = (
         "ACLNN aclnnDispatchFFNCombine(bf16[1,64]:ND, {i8[4,64,32]:FRACTAL_NZ<4,1,4,16,32>}, "
         "{i8[4,16,64]:FRACTAL_NZ<4,2,1,16,32>}, i32[1,8]:ND, {i64[128]:ND}, {i64[256]:ND}, "
         'f32[1,8]:ND, "group", 65536, bf16[1,64]:ND, i32[4]:ND)'
     )
     for text, inputs, outputs in (
-        # rows of a batch that lie token by token
+        # rows of a batch in the order of tokens
         (
             "ACLNN aclnnBatchMatMul(bf16[16,8,128]:NCL/192,3072,1, bf16[16,128,512]:NCL, "
             "bf16[16,8,512]:NCL, 0)",
@@ -366,7 +366,7 @@ def test_operands_of_products_are_shown_as_their_kernels_read_them():
         assert shown == (f'"{inputs}"', f'"{outputs}"'), text
 
 
-def test_what_is_computed_in_another_dtype_is_converted_first():
+def test_inputs_computed_in_another_dtype_are_converted_first():
     for text, kernels in (
         (
             "aclnnAdds(bf16[64]:ND, i64=1, i64=1, bf16[64]:ND)",

@@ -1,5 +1,5 @@
 """The process that imports an engine once and forks one for each cut of a model, with an engine
-that ends in other ways than with a result."""
+that ends without a result."""
 
 import json
 import os

@@ -33,7 +33,7 @@ def test_an_unknown_release_is_refused():
         find_release("vllm-ascend-0.1")
 
 
-def test_requirements_leave_out_extras_and_what_no_recording_imports():
+def test_requirements_exclude_extras_and_unused_packages():
     found = environments._requirements(METADATA, environments._NOT_USED)
     assert list(found) == ["regex", 'compressed_tensors>=0.11.0; python_version > "3.8"']
 

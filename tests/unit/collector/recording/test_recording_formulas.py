@@ -1,5 +1,5 @@
-"""Recordings of several loads become expressions of the load, or an error that names what does
-not."""
+"""Recordings of several loads become expressions of the load, or an error that names the
+exception."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def launch(kernel, shapes, written, occurrences=ONCE, **extra):
 
 
 def decode(requests, keys, tp=4):
-    """A pass over ranks, padded to the sizes 8 and 16, as the software would launch it."""
+    """Simulate a pass over ranks, padded to the sizes 8 and 16, as the software would launch it."""
     size = 8 if requests <= 8 else 16
     lengths = ",".join([str(keys)] * requests + ["0"] * (size - requests))
     launches = [
@@ -71,7 +71,7 @@ def solved(passes, tp=4):
     return solved_deployment(recording(passes, tp), str(Layout(tp)), ranges, CONSTANTS)
 
 
-def test_any_load_follows_from_a_few():
+def test_any_load_follows_from_a_few_recordings():
     """Other requests than the recorded ones, whose padding and pages follow from the load."""
     found = solved([decode(*load) for load in LOADS])
     step = deployed_step(found, Batch(Phase.DECODE, 10, 1, 300))
@@ -92,7 +92,7 @@ def test_any_load_follows_from_a_few():
     assert lengths == ",".join(["300"] * 10 + ["1"] * 6)
     (message,) = step.collectives
     assert (message.message_bytes, message.times) == (2 * 64 * 4, 5)
-    whole = deployed_step(found, Batch(Phase.DECODE, 16, 1, 300))  # nothing pads
+    whole = deployed_step(found, Batch(Phase.DECODE, 16, 1, 300))  # nothing is padded
     assert [x.record.kernel_type for x in whole.kernels].count("Fill") == 1
     one = deployed_step(found, Batch(Phase.DECODE, 1, 1, 300))
     assert "Transpose" not in [x.record.kernel_type for x in one.kernels]
@@ -138,7 +138,7 @@ def test_prompts_with_earlier_tokens_next_to_decodes_follow_from_a_few():
     assert without.kernels[0].record.extra["Runtime actual_seq_lengths_kv_values"] == "55,55,55,55"
 
 
-def test_what_no_expression_describes_is_an_error():
+def test_launches_without_an_expression_are_refused():
     names = [{"pages": 7919, "table_width": 61, "tokens": n, "sampled": n} for n in (3, 5, 11)]
     rest = dict.fromkeys(("whole", "part", "requests", "empty", "decodes", "earlier"), 1)
     names = [rest | one for one in names]
@@ -155,8 +155,8 @@ def test_what_no_expression_describes_is_an_error():
         solved([decode(*load) for load in LOADS[:2]])
 
 
-def test_a_layout_follows_from_others_and_checks_them():
-    """Ranks 2 and 8 determine 4, which is refused where it launches something else."""
+def test_layout_is_derived_from_others_and_checks_them():
+    """Ranks 2 and 8 determine 4, which is refused if it launches something else."""
     two, four, eight = (solved([decode(*load, tp) for load in LOADS], tp) for tp in (2, 4, 8))
     family = solved_family([two, eight], four, "tp=2..8,dp=1,ep=1")
     assert laid_out(family, Layout(4)) == four

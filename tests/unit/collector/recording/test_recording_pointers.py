@@ -1,4 +1,4 @@
-"""Which tensors a Triton kernel reads and writes, as the site of an engine finds it out."""
+"""Which tensors a Triton kernel reads and writes, as determined in the process of an engine."""
 
 import sys
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from collector.recording.engine import SITE
 
 pytestmark = pytest.mark.torch
 
-tl = SimpleNamespace()  # the kernels below are read, and never run
+tl = SimpleNamespace()  # the kernels below are parsed, and never run
 
 
 def _normalise(rows, sums, n):
@@ -36,7 +36,7 @@ def _gather(table, index, out, unused, absent, weights, sums, n):
     normalise(weights, sums=sums, n=n)
 
 
-def test_the_tensors_of_a_kernel_are_those_that_it_loads_and_stores(monkeypatch):
+def test_tensors_of_a_kernel_are_those_that_it_loads_and_stores(monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(SITE))
     try:
@@ -51,7 +51,7 @@ def test_the_tensors_of_a_kernel_are_those_that_it_loads_and_stores(monkeypatch)
     assert found == "0 1 3 5 6 -> 2 5 6"
 
 
-def test_a_kernel_has_the_tensors_that_its_call_states():
+def test_kernel_has_the_tensors_of_its_call():
     text = 'CUSTOM triton.a(bf16[4,8]:ND, 8, i32[4]:ND, f32[4]:ND, "grid", ints(2), "0 2 -> 3")'
     cells = cells_of(parse_call(text))
     assert cells["Input Shapes"] == '"4,8;4"'

@@ -1,4 +1,4 @@
-"""Sessions for tests, and where their processes find operators."""
+"""Sessions for tests, and the operators of their processes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def session_of(monkeypatch: pytest.MonkeyPatch) -> SpecMaker:
 
 @dataclass(frozen=True)
 class Ran:
-    """A session that several tests look at."""
+    """A session that several tests read."""
 
     spec: SessionSpec
     directory: Path
@@ -56,7 +56,7 @@ class Ran:
 
 
 def ran(spec: SessionSpec, folder: Path) -> Ran:
-    """Runs a session, started in a folder where a file bears a name of Python's own modules."""
+    """Runs a session, started in a folder with a file named like one of Python's own modules."""
     (folder / "statistics.py").write_text("raise SystemExit('a file of the user')")
     directory = folder / "session"
     directory.mkdir()

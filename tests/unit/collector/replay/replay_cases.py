@@ -13,7 +13,7 @@ PROVENANCE = Provenance(
 def case_record(
     kernel_type: str, inputs: str, outputs: str, dtype: str = "FLOAT", formats: str = "ND"
 ) -> CaseRecord:
-    """A case whose tensors all have one dtype; shapes are written as in a profile."""
+    """Return a case whose tensors all have one dtype; shapes are written as in a profile."""
     cells = {"OP State": "dynamic", "Accelerator Core": "AI_VECTOR_CORE"}
     for side, shapes in (("Input", inputs), ("Output", outputs)):
         slots = shapes.count(";") + 1

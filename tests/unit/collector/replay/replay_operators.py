@@ -1,5 +1,5 @@
-"""Operators that misbehave, for sessions in tests: named by `SessionSpec.catalog`, and found by
-the session through PYTHONPATH. The others are the catalogue's own."""
+"""Operators that misbehave, for sessions in tests: named by `SessionSpec.catalog`, and found by the
+session through PYTHONPATH. The others are the catalogue's own."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ def _sleep(torch: Any, tensor: Any) -> Any:
 
 
 def _stop_everything(torch: Any, tensor: Any) -> Any:
-    """Not even the heartbeat goes on."""
+    """Stop everything including the heartbeat."""
     os.kill(os.getpid(), signal.SIGSTOP)
     return tensor + 1
 
@@ -33,7 +33,7 @@ def _fail(torch: Any, tensor: Any) -> Any:
 
 
 def _grow(torch: Any, tensor: Any) -> Any:
-    """Takes memory that its shapes do not tell of, faster than a launch ends."""
+    """Allocate memory that its shapes do not include, faster than a launch ends."""
     held = []
     while True:
         held.append(torch.ones(1 << 24))

@@ -1,4 +1,4 @@
-"""Whose function launches a kernel that CANN and vLLM-Ascend both have."""
+"""The function that launches a kernel that CANN and vLLM-Ascend both have."""
 
 import sys
 import types
@@ -38,7 +38,7 @@ aclnnStatus aclnnSparseFlashAttentionGetWorkspaceSize(
 
 
 def asking(library):
-    """The row, with a library asked for."""
+    """Return the row with a requested library."""
     return replace(ROW, extra={**ROW.extra, LIBRARY: library})
 
 
@@ -53,7 +53,7 @@ def custom_opp(tmp_path):
 
 
 @pytest.mark.fast
-def test_cann_answers_where_no_custom_opp_has_the_kernel(custom_opp):
+def test_cann_is_used_if_no_custom_opp_has_the_kernel(custom_opp):
     found = selected_function(SPARSE, ROW.case, {})
     assert (found.call, found.library, found.refused) == (SPARSE.call, Library.CANN, "")
     add = find("Add")
@@ -61,13 +61,13 @@ def test_cann_answers_where_no_custom_opp_has_the_kernel(custom_opp):
 
 
 @pytest.mark.fast
-def test_what_serves_is_called_where_the_custom_opp_has_the_kernel(custom_opp):
+def test_function_of_the_serving_stack_is_called_if_the_custom_opp_has_the_kernel(custom_opp):
     found = selected_function(SPARSE, ROW.case, custom_opp)
     assert (found.call, found.library, found.refused) == (OWN, Library.VLLM_ASCEND, "")
 
 
 @pytest.mark.fast
-def test_a_library_without_headers_is_asked_for_its_names(tmp_path):
+def test_library_without_headers_is_searched_for_function_names(tmp_path):
     library = tmp_path / "op_api" / "lib" / "libcust_opapi.so"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"\x7fELF\x00aclnnMoeGatingTopKGetWorkspaceSize\x00")
@@ -78,7 +78,7 @@ def test_a_library_without_headers_is_asked_for_its_names(tmp_path):
 
 
 @pytest.mark.fast
-def test_without_a_function_of_its_own_another_signature_is_refused(custom_opp):
+def test_other_signature_without_a_serving_function_is_refused(custom_opp):
     unserved = replace(SPARSE, npu=NpuCall(run=SPARSE.npu.run))
     found = selected_function(unserved, ROW.case, custom_opp)
     assert found.library is Library.VLLM_ASCEND and names(
@@ -87,7 +87,7 @@ def test_without_a_function_of_its_own_another_signature_is_refused(custom_opp):
 
 
 @pytest.mark.fast
-def test_a_case_gets_the_library_that_it_asks_for_or_none(custom_opp):
+def test_case_gets_the_requested_library_or_is_refused(custom_opp):
     assert selected_function(SPARSE, asking("cann").case, {}).refused == ""
     assert selected_function(SPARSE, asking("vllm-ascend").case, custom_opp).refused == ""
     refused = selected_function(SPARSE, asking("vllm-ascend").case, {}).refused
@@ -97,14 +97,14 @@ def test_a_case_gets_the_library_that_it_asks_for_or_none(custom_opp):
 
 
 @pytest.mark.fast
-def test_a_session_for_cann_has_no_custom_opp(custom_opp):
+def test_session_for_cann_has_no_custom_opp(custom_opp):
     bare = without_custom_opp({**custom_opp, "HOME": "/root"})
     assert bare == {"LD_LIBRARY_PATH": "/usr/lib:/lib", "HOME": "/root"}
     assert without_custom_opp({"HOME": "/root"}) == {"HOME": "/root"}
 
 
 @pytest.mark.fast
-def test_a_session_measures_for_one_library():
+def test_session_measures_for_one_library():
     plain, served, cann = (
         ShardCase(one, 1.0) for one in (ROW, asking("vllm-ascend"), asking("cann"))
     )
@@ -127,7 +127,7 @@ def test_a_session_measures_for_one_library():
         (rows_alone("AddRmsNormBias")[0], "cann", "npu", ("vllm-ascend",)),
     ],
 )
-def test_only_what_has_such_a_kernel_may_be_asked(row, library, backend, named):
+def test_library_can_be_requested_only_for_its_kernels(row, library, backend, named):
     case = replace(row, extra={**row.extra, LIBRARY: library}).case
     op = find(case.kernel_type)
     if named:
@@ -138,7 +138,7 @@ def test_only_what_has_such_a_kernel_may_be_asked(row, library, backend, named):
 
 
 @pytest.mark.torch
-def test_the_function_that_serves_is_given_what_its_release_takes(custom_opp, monkeypatch):
+def test_serving_function_gets_the_arguments_of_its_release(custom_opp, monkeypatch):
     import torch
 
     from collector.replay.calls import NpuCalls
@@ -170,7 +170,7 @@ def test_the_function_that_serves_is_given_what_its_release_takes(custom_opp, mo
 
 
 @pytest.mark.fast
-def test_every_function_that_serves_is_vllm_ascend_s():
+def test_every_serving_function_is_that_of_vllm_ascend():
     served = [op for op in all_ops() if op.npu.served]
     assert {library_of(op.npu.served) for op in served} == {"vllm-ascend"}
     assert {op.kernel for op in served} == {
@@ -183,9 +183,9 @@ def test_every_function_that_serves_is_vllm_ascend_s():
 
 @pytest.mark.fast
 @pytest.mark.parametrize("release", STACKS)
-def test_the_stock_extension_calls_what_its_custom_opp_declares(release):
-    """Recorded from the release's own wheels: where its custom OPP has the function, its own
-    extension called it, with as many arguments as the header says; elsewhere CANN answers."""
+def test_stock_extension_calls_the_functions_that_its_custom_opp_declares(release):
+    """Recorded from the release's own wheels: if its custom OPP has the function, its own extension
+    called it, with the arguments of the header; otherwise CANN is used."""
     declared = c_functions_of(f"vllm_ascend-{release}")
     called = {"aclnnGroupedMatmulSwigluQuantV2"} & declared.keys()  # no extension calls it
     for block in served_path(release).read_text().split("\n\n"):
@@ -200,20 +200,20 @@ def test_the_stock_extension_calls_what_its_custom_opp_declares(release):
     assert called == set(declared)
 
 
-# What a stack answers where not as torch_npu 2.13.0 does, and why nothing else is wanted.
+# Refusals of a stack that differ from torch_npu 2.13.0, with the reason why they are expected.
 _KNOWN = (
     "has no such function",  # recorded of its wheels, collector/data/releases.csv
     "accepts other arguments",
-    "aten::",  # asked of the function itself
-    "No module named 'vllm'",  # of whose package the Triton kernels are
-    "the process ended, status -11",  # launched past aclnn, which the recording runtime lacks
-    "10 FLOAT",  # torch_npu 2.9.0 gives no sums
+    "aten::",  # checked on the function itself
+    "No module named 'vllm'",  # the package of the Triton kernels
+    "the process ended, status -11",  # launched without aclnn, which the recording runtime lacks
+    "10 FLOAT",  # torch_npu 2.9.0 returns no sums
 )
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize("release", STACKS)
-def test_the_stacks_refuse_what_is_known(release):
+def test_stacks_refuse_only_the_known_calls(release):
     text = otherwise_path(release).read_text()
     refused = [line.strip() for line in text.splitlines() if "error:" in line]
     assert refused and all(any(known in line for known in _KNOWN) for line in refused)
@@ -222,6 +222,6 @@ def test_the_stacks_refuse_what_is_known(release):
 
 
 @pytest.mark.fast
-def test_the_header_of_these_tests_is_the_wheel_s():
+def test_header_of_these_tests_is_that_of_the_wheel():
     (own,) = read_header(HEADER)
     assert own == c_functions_of("vllm_ascend-0.18.0")["aclnnSparseFlashAttention"]

@@ -1,4 +1,4 @@
-"""The functions that declarations name, as an NPU host has them."""
+"""The functions that declarations name, as on an NPU host."""
 
 import sys
 import types
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def torch():
-    return pytest.importorskip("torch", reason="torch is wanted: pip install '.[cpu]'")
+    return pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
 
 
 @pytest.fixture
 def package(monkeypatch):
-    """A function two packages down, in modules that nobody has looked into yet."""
+    """A function two packages down, in modules that are not imported yet."""
     names = ("made_up", "made_up.ops", "made_up.ops.rope")
     modules = [types.ModuleType(name) for name in names]
     for module in modules:
@@ -36,12 +36,12 @@ def resolved(call, roots):
     return resolve(call, roots)
 
 
-def test_a_function_is_found_attribute_by_attribute(torch):
+def test_function_is_resolved_attribute_by_attribute(torch):
     assert resolved("torch.nn.functional.silu", {"torch": torch}) is torch.nn.functional.silu
     assert resolved("torch.ops.aten.index", {"torch": torch}) is torch.ops.aten.index
 
 
-def test_a_function_of_another_package_comes_out_of_its_module(torch, package):
+def test_function_of_another_package_is_imported_from_its_module(torch, package):
     assert resolved("made_up.ops.rope.turn", {"torch": torch})(1) == 2
 
 
@@ -53,19 +53,19 @@ def test_a_function_of_another_package_comes_out_of_its_module(torch, package):
         ("made_up.ops.rope.no_such_thing", "no_such_thing"),
     ],
 )
-def test_what_is_not_there_is_said_with_what_to_install(torch, package, call, reason):
+def test_missing_function_is_reported_with_its_package(torch, package, call, reason):
     from collector.replay.calls import NoOperator
 
     with pytest.raises(NoOperator, match=naming(call, reason)):
         resolved(call, {"torch": torch})
 
 
-def test_every_call_starts_in_a_package_that_can_be_looked_into():
+def test_every_call_starts_with_a_known_package():
     assert {op.call.split(".")[0] for op in all_ops()} <= {"torch", "torch_npu", "vllm_ascend"}
 
 
 class Torchair:
-    """Stands for torchair: it notes with which configuration something was compiled."""
+    """Replaces torchair: it records the configuration of each compilation."""
 
     def __init__(self):
         self.configs = []
@@ -106,7 +106,7 @@ def test_graphs_and_kernels_of_one_shape_are_compiled(
     assert [config.mode for config in torchair.configs] == ([mode] if mode else [])
 
 
-def test_what_compiles_launches_while_it_is_built(torch):
+def test_compiled_call_is_launched_once_while_it_is_built(torch):
     from collector.ops.spec import Call
     from collector.replay.calls import compiled_while_built
 
@@ -116,7 +116,7 @@ def test_what_compiles_launches_while_it_is_built(torch):
     assert launched == [("case", "make")]
 
 
-def test_without_torchair_a_row_of_a_graph_says_what_is_needed(torch, monkeypatch):
+def test_graph_row_without_torchair_is_refused_with_its_name(torch, monkeypatch):
     from collector.replay.calls import NoOperator, NpuCalls
 
     monkeypatch.setitem(sys.modules, "torchair", None)

@@ -1,4 +1,4 @@
-"""Canaries among the cases of a session: where they stand, and what is read of them."""
+"""Canaries among the cases of a session: their positions, and their readings."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ CASES = tuple(SessionCase(add_record(rows), float(rows), 60.0) for rows in (1, 2
 
 @pytest.mark.fast
 @pytest.mark.parametrize("backend", ["cpu", "cuda", "npu"])
-def test_every_backend_has_a_canary_of_memory_and_one_of_arithmetic(backend):
+def test_every_backend_has_a_memory_and_an_arithmetic_canary(backend):
     memory, arithmetic = canary_records(backend)
     for record in (memory, arithmetic):
         op = find(record.kernel_type)
@@ -35,7 +35,7 @@ def test_every_backend_has_a_canary_of_memory_and_one_of_arithmetic(backend):
 
 
 @pytest.mark.fast
-def test_canaries_stand_before_behind_and_where_half_of_the_time_is_spent():
+def test_canaries_are_at_the_start_end_and_half_of_the_time():
     spec = with_canaries(CASES, "npu", 30.0)
     start, middle, end = ([place] * 2 for place in CANARY_PLACES)
     assert [case.place for case in spec] == [*start, "", "", "", *middle, "", *end]
@@ -44,7 +44,7 @@ def test_canaries_stand_before_behind_and_where_half_of_the_time_is_spent():
 
 
 @pytest.mark.fast
-def test_progress_counts_the_cases_that_were_asked_for(session_of):
+def test_progress_counts_only_the_requested_cases(session_of):
     spec = replace(session_of(), cases=with_canaries(CASES, "cpu", 30.0))
     assert [count_cases_before(spec, at) for at in range(11)] == [0, 0, 0, 1, 2, 3, 3, 3, 4, 4, 4]
     assert [is_canary(spec, at) for at in (None, 0, 2, 5)] == [False, True, False, True]
@@ -52,7 +52,7 @@ def test_progress_counts_the_cases_that_were_asked_for(session_of):
 
 @pytest.fixture
 def canaried(session_of, tmp_path):
-    """What a real session of two cases gives, with canaries around and between them."""
+    """The results of a real session of two cases, with canaries around and between them."""
     pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
 
     def run(*cases, **changes):
@@ -67,7 +67,7 @@ def canaried(session_of, tmp_path):
 
 
 @pytest.mark.torch
-def test_a_session_tells_its_canaries_with_every_measurement_and_answers_none(canaried, tmp_path):
+def test_canary_readings_are_part_of_every_measurement_and_not_results(canaried, tmp_path):
     spec, result = canaried(
         add_record(8), case_record("Abs", "9,9", "9,9"), catalog=DEFAULT_CATALOG
     )
@@ -75,7 +75,7 @@ def test_a_session_tells_its_canaries_with_every_measurement_and_answers_none(ca
     assert all(m.is_good and m.n_expected == 5 for m in result.measurements)
     first, second = (m.canaries for m in result.measurements)
     assert first == second
-    # A place where something else had the device has no reading.
+    # A position where something else occupied the device has no reading.
     names = [record.case.describe() for record in canary_records("cpu")]
     told = [(r.place, r.case) for r in first]
     assert told == [p for p in ((x, n) for x in CANARY_PLACES for n in names) if p in told]
@@ -88,7 +88,7 @@ def test_a_session_tells_its_canaries_with_every_measurement_and_answers_none(ca
 
 
 @pytest.mark.torch
-def test_a_canary_that_fails_costs_its_reading_alone(canaried, monkeypatch):
+def test_failing_canary_loses_only_its_own_reading(canaried, monkeypatch):
     failing = [case_record(kernel, "4,4", "4,4") for kernel in ("Fail", "NoSuchKernel")]
     monkeypatch.setattr("collector.replay.certificates.canary_records", lambda backend: failing)
     _, result = canaried(add_record(8))
@@ -98,7 +98,7 @@ def test_a_canary_that_fails_costs_its_reading_alone(canaried, monkeypatch):
 
 
 @pytest.mark.fast
-def test_a_session_that_never_began_answers_nothing_not_even_its_canaries(session_of, tmp_path):
+def test_session_that_never_began_has_no_results(session_of, tmp_path):
     spec = replace(session_of(), cases=with_canaries(CASES, "cpu", 30.0))
     report = SessionReport(Ending.CRASHED, "killed", 0, 1.0, "")
     result = collect(spec, tmp_path, report, PROVENANCE)

@@ -1,4 +1,4 @@
-"""Which launches run before a case, what they are given of each other, and in what order."""
+"""Which launches run before a case, the arguments they share, and their order."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def feeds(*launches, is_real=True):
     return feeds_of(before, [results_of(one, is_real) for one in before], own)
 
 
-def test_the_nearest_launches_are_run_until_they_fill_a_cache():
+def test_nearest_launches_are_run_until_they_fill_a_cache():
     small, large = add_record(4), add_record(1024)
     unknown = case_record("NoSuchKernel", "4,4", "4,4")
     size_bytes = 3 * 1024 * 64 * 4
@@ -44,12 +44,12 @@ def test_the_nearest_launches_are_run_until_they_fill_a_cache():
     assert more.left_out == ("NoSuchKernel",)
     whole = context_of(before, find, "cpu", 1 << 40)
     assert len(whole.neighbours) == 3 and whole.left_out == ("NoSuchKernel",) * 2
-    # What ran is told by its cases and their order, not by what was left out.
+    # The context is identified by its cases and their order, not by the omitted ones.
     told = [context_text(found).partition(";")[0] for found in (one, more, whole)]
     assert told[0] != told[1] == told[2]
 
 
-def test_an_argument_is_the_nearest_result_of_its_shape_and_each_result_is_one():
+def test_argument_is_the_nearest_result_of_its_shape_and_each_result_is_used_once():
     first, second = launch(torch.neg, rows(2, 4)), launch(torch.abs, rows(2, 4))
     other = launch(lambda x: (x.sum(), x.bfloat16()), rows(2, 4))
     own = launch(torch.add, rows(2, 4), rows(2, 4), rows(2, 4))
@@ -61,7 +61,7 @@ def test_an_argument_is_the_nearest_result_of_its_shape_and_each_result_is_one()
     )
 
 
-def test_a_result_in_another_shape_is_seen_as_it_is_wanted_and_no_vector_is_one():
+def test_result_is_reshaped_for_the_argument_unless_it_is_a_vector():
     before = launch(torch.neg, rows(2, 8))
     own = launch(torch.bmm, rows(4, 1, 4), rows(16), rows(2, 4))
     assert feeds(before, own) == ((), (Feed(0, 0, 0, (4, 1, 4)),))
@@ -76,20 +76,20 @@ def test_a_result_in_another_shape_is_seen_as_it_is_wanted_and_no_vector_is_one(
         torch.ones(2, 4, dtype=torch.bfloat16),
     ],
 )
-def test_what_may_be_an_index_or_has_no_end_or_lies_otherwise_feeds_nothing(result):
+def test_integer_and_nonstandard_results_are_not_used_as_arguments(result):
     before = launch(lambda: result)
     own = launch(torch.neg, torch.ones(2, 4, dtype=result.dtype).float())
     assert feeds(before, own) == ((), ())
 
 
-def test_a_weight_in_a_layout_of_npus_is_never_a_result():
+def test_weight_in_an_npu_layout_is_never_replaced_by_a_result():
     before = launch(torch.neg, rows(8, 8))
     product = launch(torch.matmul, rows(4, 8), rows(8, 8), case=NZ)
     assert feeds(before, product) == ((), ())
     assert feeds(before, launch(torch.matmul, rows(4, 8), rows(8, 8)))[-1]
 
 
-def test_launches_run_in_order_behind_a_mark_each_and_begin_anew_in_each_round():
+def test_launches_run_in_order_each_after_its_mark_in_every_round():
     said = []
 
     def run(name, *args):
@@ -108,6 +108,6 @@ def test_launches_run_in_order_behind_a_mark_each_and_begin_anew_in_each_round()
     for _ in range(2):
         (argument,) = chain.arguments()
         assert said == ["begin", "|", "a", "|", "b", "|", "c"]
-        # Ones, with one more for each launch that it came through: never more for a second round.
+        # Ones, plus one for each launch on their way: never more for a second round.
         assert argument.shape == (8, 1) and argument.unique().tolist() == [3.0]
         said.clear()

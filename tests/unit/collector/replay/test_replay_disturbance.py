@@ -1,4 +1,4 @@
-"""How many may measure at once, and what the devices of a machine cost each other."""
+"""The number of concurrent measurements, and the interference of the devices of a machine."""
 
 import re
 import threading
@@ -25,7 +25,7 @@ from tests.unit.collector.replay.conftest import ROOT
 
 
 @pytest.mark.fast
-def test_a_site_says_how_many_measure_at_once():
+def test_site_limits_the_number_of_concurrent_measurements():
     assert concurrency_limit({}) is None
     assert concurrency_limit({"OPMETER_MEASURE_CONCURRENCY": " 4 "}) == 4
     for text in ("0", "all", "-1"):
@@ -34,7 +34,7 @@ def test_a_site_says_how_many_measure_at_once():
 
 
 @pytest.mark.fast
-def test_no_more_than_so_many_hold_a_slot(tmp_path: Path, monkeypatch):
+def test_slots_limit_the_number_of_concurrent_holders(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("collector.replay.lock._SLOT_POLL_S", 0.01)
     stop, inside, most = threading.Event(), [], []
 
@@ -54,7 +54,7 @@ def test_no_more_than_so_many_hold_a_slot(tmp_path: Path, monkeypatch):
 
 
 @pytest.mark.fast
-def test_no_two_dies_of_a_chip_measure_together_and_every_chip_does(tmp_path: Path, monkeypatch):
+def test_dies_of_one_chip_never_measure_together_and_chips_do(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("collector.replay.lock._SLOT_POLL_S", 0.01)
     stop, inside, most = threading.Event(), [], []
     all_chips = threading.Barrier(4, timeout=30)
@@ -77,7 +77,7 @@ def test_no_two_dies_of_a_chip_measure_together_and_every_chip_does(tmp_path: Pa
 
 
 @pytest.mark.fast
-def test_a_chip_without_a_slot_is_left_to_its_other_die(tmp_path: Path):
+def test_chip_without_a_free_slot_is_released_to_its_other_die(tmp_path: Path):
     stop = threading.Event()
     with ExitStack() as held:
         held.enter_context(measuring_slot(1, stop, tmp_path))
@@ -87,7 +87,7 @@ def test_a_chip_without_a_slot_is_left_to_its_other_die(tmp_path: Path):
 
 
 @pytest.mark.fast
-def test_who_is_stopped_does_not_wait_for_a_slot(tmp_path: Path):
+def test_stopped_process_does_not_wait_for_a_slot(tmp_path: Path):
     stop = threading.Event()
     with measuring_slot(1, stop, tmp_path):
         stop.set()
@@ -114,7 +114,7 @@ def test_sessions_that_install_kernels_wait_for_each_other(tmp_path: Path):
 
 
 @pytest.mark.fast
-def test_the_largest_slowdown_of_the_first_device_comes_first():
+def test_interference_is_sorted_by_slowdown_of_the_first_device():
     asked: list[tuple[int, str]] = []
 
     def measure(device: int, round_name: str) -> dict[str, float]:
@@ -130,13 +130,13 @@ def test_the_largest_slowdown_of_the_first_device_comes_first():
 
 
 @pytest.mark.fast
-def test_where_nothing_was_measured_nothing_is_told():
+def test_comparison_without_measurements_is_refused():
     with pytest.raises(OpmeterError, match=naming("device 0")):
         compare(lambda device, name: {name: 1.0}, [0, 1])
 
 
 @pytest.mark.fast
-def test_a_session_that_comes_to_no_case_is_told_with_its_device(tmp_path: Path, monkeypatch):
+def test_session_that_reaches_no_case_is_reported_with_its_device(tmp_path: Path, monkeypatch):
     report = SessionReport(Ending.CRASHED, "exited with 1", None, 1.0, "no device 3\n")
     monkeypatch.setattr("collector.replay.check_session.run_session", lambda spec, folder: report)
     with pytest.raises(OpmeterError, match=naming("device 3:", "exited with 1", "no device 3")):
@@ -144,7 +144,7 @@ def test_a_session_that_comes_to_no_case_is_told_with_its_device(tmp_path: Path,
 
 
 def smaller(references):
-    """The same kernels; a CPU takes seconds for what saturates an NPU."""
+    """The same kernels; a CPU takes seconds for sizes that saturate an NPU."""
     return tuple(
         (kernel, *(re.sub(r"\d+", lambda size: str(int(size[0]) // 16), text) for text in shapes))
         for kernel, *shapes in references
@@ -153,7 +153,7 @@ def smaller(references):
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_cpu_measures_the_reference_cases(tmp_path: Path, monkeypatch):
+def test_cpu_measures_the_reference_cases(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
     monkeypatch.setattr("collector.replay.check_session.REFERENCES", smaller(REFERENCES))

@@ -1,4 +1,4 @@
-"""What a session's process finds in its environment."""
+"""The environment of a session's process."""
 
 import platform
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from collector.replay.process import session_environment
 
-# As an operator's launches: two inputs, and an output that is given back before the next one.
+# Like an operator's launches: two inputs, and an output that is freed before the next one.
 _LAUNCHES = """
 import ctypes, resource
 libc = ctypes.CDLL(None)
@@ -27,7 +27,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - warm)
 
 
 def faults(environment):
-    """How many pages the launches after the first took from the kernel."""
+    """Return how many pages the launches after the first took from the kernel."""
     command = [sys.executable, "-S", "-c", _LAUNCHES]
     done = subprocess.run(
         command, env=environment, check=True, capture_output=True, timeout=60, text=True
@@ -35,8 +35,8 @@ def faults(environment):
     return int(done.stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator of glibc is told")
-def test_launches_of_a_cpu_session_take_no_new_memory():
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="requires the allocator of glibc")
+def test_launches_of_a_cpu_session_allocate_no_new_memory():
     told = session_environment("cpu")
     assert faults(told) < 100
     assert faults({**told, "GLIBC_TUNABLES": ""}) > 10_000  # 12,288 pages an output
@@ -44,8 +44,8 @@ def test_launches_of_a_cpu_session_take_no_new_memory():
 
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc" or platform.libc_ver()[1] > "2.37",
-    reason="a C library of glibc before 2.38 is told",
+    reason="requires glibc before 2.38",
 )
-def test_a_heap_alone_would_take_new_memory():
+def test_malloc_tunables_without_the_other_settings_cause_page_faults():
     alone = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"
     assert faults({**session_environment("cpu"), "GLIBC_TUNABLES": alone}) > 10_000

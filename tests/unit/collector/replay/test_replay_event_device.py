@@ -19,7 +19,7 @@ from collector.replay.check_session import check_result, check_spec
 from collector.replay.kineto import EMPTY_LAUNCH
 from collector.replay.supervisor import Ending, run_session
 
-pytest.importorskip("torch", reason="needs torch: pip install '.[cpu]'")
+pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 RECORD_US = 20.0  # of an event of the device `eventful`

@@ -1,4 +1,4 @@
-"""What counts of a profiler's raw events, where no gpu is at hand: by events that stand in."""
+"""Selection of a profiler's raw events, on simulated events for machines without a gpu."""
 
 from dataclasses import dataclass
 
@@ -51,7 +51,7 @@ class RawEvent:
         return list(self.inputs)
 
 
-def test_operators_inside_others_do_not_count():
+def test_nested_operators_are_not_counted():
     raw = [
         RawEvent("aten::sum", 120, 10),
         RawEvent("aten::mean", 100, 50),
@@ -62,12 +62,12 @@ def test_operators_inside_others_do_not_count():
     assert operator_events(raw) == [Event("aten::mean", 100, 50), Event("aten::add", 150, 5)]
 
 
-def test_another_thread_has_its_own_operators():
+def test_threads_have_separate_operators():
     raw = [RawEvent("aten::mm", 100, 50), RawEvent("aten::add", 110, 5, thread=2)]
     assert [event.name for event in operator_events(raw)] == ["aten::mm", "aten::add"]
 
 
-def test_kernels_come_in_the_order_they_ran_with_the_shape_of_a_sentinel():
+def test_kernels_are_in_order_of_execution_with_the_shapes_of_sentinels():
     gpu = {"on": "cuda", "kind": "kernel"}
     raw = [
         RawEvent(SENTINEL_OPERATOR, 10, 5, correlation=1, inputs=([3, 7, 1, 1, 4],)),

@@ -1,4 +1,4 @@
-"""Functions of a custom OPP that bear the name of one of CANN's and take other arguments."""
+"""Functions of a custom OPP with the name of one of CANN's and other arguments."""
 
 from importlib.resources import files
 
@@ -45,16 +45,16 @@ def test_a_header_is_read():
 
 
 @pytest.mark.fast
-def test_the_table_is_that_of_the_recorded_calls():
+def test_function_table_equals_the_recorded_calls():
     held = (files("collector") / "data" / "launched.csv").read_bytes()
-    assert held == launched_table(), "python -m tests.npu.launched writes it anew"
+    assert held == launched_table(), "python -m tests.npu.launched writes it"
     assert launched_by("SparseFlashAttention") == (
         CFunction("aclnnSparseFlashAttention", "..........ss........", has_numbers=True),
     )
 
 
 @pytest.mark.fast
-def test_a_call_that_another_library_would_misread_is_refused(custom_opp):
+def test_call_that_another_library_would_misread_is_refused(custom_opp):
     environment = custom_opp(HEADER)
     reason = mismatched_function("SparseFlashAttention", environment)
     assert names(reason, "aclnnSparseFlashAttention", "14 arguments", "20 arguments")
@@ -72,7 +72,7 @@ def test_a_call_that_another_library_would_misread_is_refused(custom_opp):
         ("const aclTensor *x, int64_t k, const aclTensor *out", False),
     ],
 )
-def test_as_many_arguments_are_wanted_and_numbers_where_numbers_are(custom_opp, arguments, fits):
+def test_number_and_kind_of_arguments_must_match(custom_opp, arguments, fits):
     environment = custom_opp(
         f"aclnnStatus aclnnNegGetWorkspaceSize({arguments}, uint64_t *size, aclOpExecutor **e);"
     )
@@ -80,7 +80,7 @@ def test_as_many_arguments_are_wanted_and_numbers_where_numbers_are(custom_opp, 
 
 
 @pytest.mark.fast
-def test_which_functions_of_the_releases_take_other_arguments():
+def test_functions_with_other_arguments_are_listed_per_release():
     passed = {one.name: one for op in all_ops() for one in launched_by(op.kernel)}
     releases = [name.replace("==", "-") for name in RELEASES if name.startswith("vllm")]
     other = {

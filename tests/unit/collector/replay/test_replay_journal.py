@@ -1,4 +1,4 @@
-"""The journal's two ends, the specification's files, and memory: without torch."""
+"""Writing and reading the journal, the specification's files, and memory: without torch."""
 
 import os
 from dataclasses import asdict, replace
@@ -49,7 +49,7 @@ START = {"pid": 123, "started": 456}
 READY = {"runtime": "fake", "import_s": 2.0, "profiler_start_s": 1.0, "sacrifice_s": 0.25}
 
 
-def test_a_journal_is_read_as_it_was_written(tmp_path):
+def test_journal_is_read_as_written(tmp_path):
     path = tmp_path / JOURNAL
     writer = JournalWriter(path)
     writer.write("start", **START)
@@ -87,13 +87,13 @@ def test_a_journal_is_read_as_it_was_written(tmp_path):
     assert journal.recorded == {0}
 
 
-def test_a_session_that_will_not_begin_says_why(tmp_path):
+def test_reason_of_a_refused_session_is_in_its_journal(tmp_path):
     writer = JournalWriter(tmp_path / JOURNAL)
     writer.write("refused", reason="no device")
     assert read_journal(tmp_path / JOURNAL).refused == "no device"
 
 
-def test_a_torn_last_line_was_never_begun(tmp_path):
+def test_incomplete_last_line_is_ignored(tmp_path):
     path = tmp_path / JOURNAL
     writer = JournalWriter(path)
     writer.write("begin", ordinal=0, case="c0", time="t0")
@@ -107,7 +107,7 @@ def test_a_torn_last_line_was_never_begun(tmp_path):
     assert read_journal(path).in_flight is None
 
 
-def test_a_tail_takes_up_a_line_when_it_is_complete(tmp_path):
+def test_tail_reads_a_line_when_it_is_complete(tmp_path):
     path = tmp_path / JOURNAL
     tail = JournalTail(path)
     assert tail.read().cases == {}
@@ -130,7 +130,7 @@ def test_a_tail_takes_up_a_line_when_it_is_complete(tmp_path):
         b'{"event": "end", "at_s": "soon"}',
     ],
 )
-def test_what_follows_a_line_that_cannot_be_read_is_as_if_it_was_not_done(tmp_path, broken):
+def test_lines_after_an_unreadable_one_are_ignored(tmp_path, broken):
     path = tmp_path / JOURNAL
     begun = b'{"event": "begin", "at_s": 1.5, "ordinal": 4, "case": "c", "time": "t"}\n'
     after = begun.replace(b"4", b"5")
@@ -142,7 +142,7 @@ def test_what_follows_a_line_that_cannot_be_read_is_as_if_it_was_not_done(tmp_pa
     assert set(tail.read().cases) == {4}
 
 
-def test_a_heartbeat_is_no_step(tmp_path):
+def test_heartbeat_is_not_a_step(tmp_path):
     path = tmp_path / JOURNAL
     path.write_bytes(
         b'{"event": "ready", "at_s": 1.0, "import_s": 1, "profiler_start_s": 1, "sacrifice_s": 1}\n'
@@ -164,7 +164,7 @@ def _spec(*records) -> SessionSpec:
     )
 
 
-def test_a_specification_comes_back_from_its_files(tmp_path):
+def test_specification_is_read_as_written(tmp_path):
     spec = _spec(add_record(3), case_record("MatMulV3", "4,5;5,6", "4,6", "DT_BF16"))
     spec = replace(spec, cases=with_canaries(spec.cases, "npu", 60.0))
     write_spec(spec, tmp_path)
@@ -175,7 +175,7 @@ def test_a_specification_comes_back_from_its_files(tmp_path):
     assert read_spec(tmp_path) == told
 
 
-def test_a_directory_without_a_specification_is_named(tmp_path):
+def test_directory_without_a_specification_is_refused(tmp_path):
     with pytest.raises(BadInput, match=naming(f"{tmp_path / 'spec.json'}:")):
         read_spec(tmp_path)
     write_spec(_spec(add_record(3)), tmp_path)
@@ -184,7 +184,7 @@ def test_a_directory_without_a_specification_is_named(tmp_path):
         read_spec(tmp_path)
 
 
-def test_a_slice_that_was_changed_is_not_believed(tmp_path):
+def test_slice_with_a_wrong_hash_is_ignored(tmp_path):
     spec = _spec(add_record(3))
     writer = JournalWriter(tmp_path / JOURNAL)
     writer.write("begin", ordinal=0, case="c", time="t0")
@@ -201,14 +201,14 @@ def test_a_slice_that_was_changed_is_not_believed(tmp_path):
     assert measurement.case_id == spec.cases[0].record.case_id
 
 
-def test_what_a_case_needs_is_counted_in_the_dtypes_it_runs_in():
+def test_needed_memory_uses_the_dtypes_of_the_backend():
     case = case_record("Add", "1024,1024;1024,1024", "1024,1024", "DT_BF16").case
     assert needed_bytes(case) == 3 * (1 << 21)
     assert needed_bytes(case, frozenset({"bfloat16"})) == 3 * (1 << 22)
     assert needed_bytes(case, frozenset({"float16"})) == 3 * (1 << 21)
 
 
-def test_memory_is_refused_with_the_figures():
+def test_too_much_memory_is_refused_with_the_figures():
     gib = 1 << 30
     check_memory(gib, 2.0, 2 * gib)
     check_memory(gib, 2.0, None)
@@ -220,6 +220,6 @@ def test_memory_is_refused_with_the_figures():
     assert not exceeds(gib, 2.0, gib, held=gib)
 
 
-def test_this_process_holds_memory_and_a_dead_one_none():
+def test_resident_memory_is_zero_for_a_dead_process():
     assert resident_bytes(os.getpid()) > 1 << 20
     assert resident_bytes(2**22 + 1) == 0

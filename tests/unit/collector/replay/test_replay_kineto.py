@@ -1,6 +1,6 @@
-"""From recorded events to measurements' numbers: what a damaged recording may change.
+"""From recorded events to measurements: the possible effects of a damaged recording.
 
-A stream of events goes the whole way: to rows of op_summary, through the CSV, and to attribution.
+A stream of events is converted to rows of op_summary, written as CSV, and attributed.
 """
 
 import tempfile
@@ -44,7 +44,7 @@ CELLS = {
 
 @dataclass(frozen=True)
 class Recorded:
-    """An event, and what it was recorded for."""
+    """An event, and the case it was recorded for."""
 
     event: Event
     owner: int | None = None
@@ -69,7 +69,7 @@ class Recording:
     def attributed(
         self, items: list[Recorded] | None = None
     ) -> dict[int, Attribution[KernelLaunch]]:
-        """The whole way, with starts as the device would have told them."""
+        """Run all steps, with starts as from a device."""
         clock, events = 1_000_000, []
         for item in self.items if items is None else items:
             events.append(replace(item.event, start_ns=clock))
@@ -82,7 +82,7 @@ class Recording:
 
 @cache
 def folder() -> tempfile.TemporaryDirectory[str]:
-    """Where one summary after the other is written, each in the place of the last."""
+    """A path where one summary after the other is written, each replacing the last."""
     return tempfile.TemporaryDirectory()
 
 
@@ -99,7 +99,7 @@ def mark_event(sentinel: Sentinel) -> Event:
 
 @st.composite
 def recordings(draw: st.DrawFn) -> Recording:
-    """A faultless recording: several cases, each of one or more operators, warm or cold."""
+    """Draw an intact recording: several cases, each of one or more operators, warm or cold."""
     items: list[Recorded] = []
     expectations = []
     duration = 1000
@@ -128,7 +128,7 @@ def recordings(draw: st.DrawFn) -> Recording:
 
 @st.composite
 def contexts(draw: st.DrawFn) -> Recording:
-    """A faultless recording of one case behind others, whose operators may be its own."""
+    """Draw an intact recording of one case after others, whose operators may be its own."""
     operators = st.lists(st.sampled_from(["aten::mm", "aten::mul"]), min_size=1, max_size=2)
     launches = draw(st.lists(operators, min_size=2, max_size=4))
     repeats = draw(st.integers(3, 4))
@@ -155,8 +155,8 @@ Attributions = dict[int, Attribution[KernelLaunch]]
 def untouched(
     recording: Recording, damaged: list[Recorded], owner: int | None
 ) -> tuple[Attributions, Attributions]:
-    """Assert that every case but the owner's is as if nothing had happened; what is attributed
-    before and after."""
+    """Assert that every case but the owner's is unchanged; return the attribution before and
+    after."""
     before, after = recording.attributed(), recording.attributed(damaged)
     for ordinal in before:
         if ordinal != owner:
@@ -168,7 +168,7 @@ def untouched(
 
 @given(recordings())
 @settings(max_examples=50, deadline=None)
-def test_a_launch_is_the_sum_of_its_operators(recording):
+def test_duration_of_a_launch_is_the_sum_of_its_operators(recording):
     found = recording.attributed()
     for expected in recording.expectations:
         events = [
@@ -188,7 +188,7 @@ def test_a_launch_is_the_sum_of_its_operators(recording):
 
 @given(recordings(), st.data())
 @settings(max_examples=150, deadline=None)
-def test_a_dropped_event_touches_at_most_its_own_case(recording, data):
+def test_dropped_event_affects_at_most_its_own_case(recording, data):
     place = data.draw(st.integers(0, len(recording.items) - 1))
     lost = recording.items[place]
     damaged = [*recording.items[:place], *recording.items[place + 1 :]]
@@ -198,14 +198,14 @@ def test_a_dropped_event_touches_at_most_its_own_case(recording, data):
     after = found[lost.owner]
     if lost.part in ("open", "close", "tick", "operator"):
         assert after.lost
-    else:  # without its mark a flush is a companion, or spoils what it looks like
+    else:  # without its mark a flush is a companion, or invalidates a similar launch
         assert after.lost or numbers(after) == numbers(whole[lost.owner])
         assert after.lost or lost.part == "flush" or after.companions
 
 
 @given(recordings(), st.data())
 @settings(max_examples=150, deadline=None)
-def test_a_doubled_event_touches_at_most_its_own_case(recording, data):
+def test_duplicate_event_affects_at_most_its_own_case(recording, data):
     place = data.draw(st.integers(0, len(recording.items) - 1))
     doubled = recording.items[place]
     damaged = [*recording.items[: place + 1], *recording.items[place:]]
@@ -221,7 +221,7 @@ def test_a_doubled_event_touches_at_most_its_own_case(recording, data):
 
 @given(recordings(), st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_dropped_launch_loses_its_case(recording, data):
+def test_dropped_launch_loses_its_case(recording, data):
     ticks = [i for i, item in enumerate(recording.items) if item.part == "tick"]
     first = data.draw(st.sampled_from(ticks))
     last = first + 1
@@ -235,7 +235,7 @@ def test_a_dropped_launch_loses_its_case(recording, data):
 
 @given(recordings(), st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_foreign_kernel_is_a_companion_and_moves_no_number(recording, data):
+def test_foreign_kernel_is_a_companion_and_changes_no_duration(recording, data):
     place = data.draw(st.integers(1, len(recording.items)))
     foreign = Recorded(Event("aten::foreign", 0, 4321))
     damaged = [*recording.items[:place], foreign, *recording.items[place:]]
@@ -254,7 +254,7 @@ def test_a_foreign_kernel_is_a_companion_and_moves_no_number(recording, data):
 
 @given(recordings(), st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_sentinel_recorded_again_anywhere_costs_only_its_own_case(recording, data):
+def test_duplicate_sentinel_costs_only_its_own_case(recording, data):
     sentinels = [item for item in recording.items if item.part in ("open", "close")]
     again = data.draw(st.sampled_from(sentinels))
     place = data.draw(st.integers(0, len(recording.items)))
@@ -263,7 +263,7 @@ def test_a_sentinel_recorded_again_anywhere_costs_only_its_own_case(recording, d
     assert names(found[again.owner].lost, "sentinel", 2)
 
 
-def test_an_operator_of_the_first_launch_alone_is_a_companion():
+def test_operator_of_only_the_first_launch_is_a_companion():
     launches = [["aten::set_up", "aten::mm"], ["aten::mm"], ["aten::mm"]]
     events = [mark_event(Sentinel(Mark.OPEN, 0))]
     for launch in launches:
@@ -276,7 +276,7 @@ def test_an_operator_of_the_first_launch_alone_is_a_companion():
     ]
 
 
-def test_a_case_that_failed_half_way_leaves_strays():
+def test_partly_failed_case_leaves_strays():
     events = [
         mark_event(Sentinel(Mark.OPEN, 0)),
         mark_event(TICK),
@@ -302,9 +302,7 @@ def test_slices_are_joined_under_one_header(tmp_path):
 
 @given(contexts(), st.data())
 @settings(max_examples=150, deadline=None)
-def test_whatever_is_lost_or_doubled_the_launches_before_a_case_are_none_of_its_own(
-    recording, data
-):
+def test_damaged_recording_never_counts_context_launches_as_own(recording, data):
     (expected,) = recording.expectations
     width = sum(i.part == "operator" for i in recording.items) // expected.launches
     whole = recording.attributed()[0]

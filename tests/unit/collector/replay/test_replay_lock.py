@@ -1,4 +1,4 @@
-"""A device has one holder, whose name is told to others and whose death frees it."""
+"""A device has one holder, whose name is reported to others and whose death releases it."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ from tests.unit.collector.naming import names, naming
 
 
 @pytest.mark.fast
-def test_a_busy_device_names_its_holder(tmp_path):
+def test_busy_device_is_reported_with_its_holder(tmp_path):
     with DeviceLock("cpu0", "campaign first", tmp_path):
         with pytest.raises(DeviceBusy) as refused, DeviceLock("cpu0", "second", tmp_path):
             pass
@@ -25,7 +25,7 @@ def test_a_busy_device_names_its_holder(tmp_path):
         pass
 
 
-def test_a_dead_holder_frees_the_device(tmp_path):
+def test_dead_holder_releases_the_device(tmp_path):
     code = (
         "import os, sys; from pathlib import Path\n"
         "from collector.replay.lock import DeviceLock\n"
@@ -38,7 +38,7 @@ def test_a_dead_holder_frees_the_device(tmp_path):
 
 
 @pytest.mark.fast
-def test_all_users_meet_in_one_place(tmp_path, monkeypatch):
+def test_all_users_share_one_lock_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("OPMETER_LOCKS", raising=False)
     for variable in ("XDG_RUNTIME_DIR", "TMPDIR", "HOME"):
         monkeypatch.setenv(variable, str(tmp_path))
@@ -51,7 +51,7 @@ def test_all_users_meet_in_one_place(tmp_path, monkeypatch):
 
 
 @pytest.mark.fast
-def test_a_place_that_cannot_be_written_is_told_in_a_line(tmp_path):
+def test_unwritable_lock_folder_is_reported_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(
@@ -63,7 +63,7 @@ def test_a_place_that_cannot_be_written_is_told_in_a_line(tmp_path):
 
 
 @pytest.mark.fast
-def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
+def test_symlink_in_place_of_a_lock_is_not_followed(tmp_path):
     (tmp_path / "precious").write_text("kept")
     (tmp_path / "cpu0.lock").symlink_to(tmp_path / "precious")
     with pytest.raises(OpmeterError), DeviceLock("cpu0", "campaign", tmp_path):
@@ -72,7 +72,7 @@ def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
 
 
 @pytest.mark.fast
-def test_a_pipe_or_a_second_name_in_place_of_a_lock_is_refused(tmp_path):
+def test_pipe_or_hard_link_in_place_of_a_lock_is_refused(tmp_path):
     (tmp_path / "precious").write_text("kept")
     os.link(tmp_path / "precious", tmp_path / "cpu0.lock")
     os.mkfifo(tmp_path / "cpu1.lock")
@@ -88,7 +88,7 @@ def test_a_pipe_or_a_second_name_in_place_of_a_lock_is_refused(tmp_path):
 
 
 @pytest.mark.fast
-def test_a_folder_of_locks_that_is_a_link_or_free_for_all_is_refused(tmp_path):
+def test_lock_folder_that_is_a_symlink_or_world_writable_is_refused(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     (tmp_path / "free").mkdir()
@@ -102,7 +102,7 @@ def test_a_folder_of_locks_that_is_a_link_or_free_for_all_is_refused(tmp_path):
     assert not list((tmp_path / "mine").iterdir()) and not list((tmp_path / "free").iterdir())
 
 
-def test_a_folder_of_locks_of_another_user_is_refused_and_left_as_it_is(tmp_path):
+def test_lock_folder_of_another_user_is_refused_unchanged(tmp_path):
     if os.getuid() != 0:
         pytest.skip("only root may give a folder to another user: run as root")
     folder = tmp_path / "theirs"
@@ -123,7 +123,7 @@ def test_a_folder_of_locks_of_another_user_is_refused_and_left_as_it_is(tmp_path
         (b"\xff\x1b[2J" * 100, ()),
     ],
 )
-def test_the_note_of_another_user_cannot_steer_a_terminal(tmp_path, note, named):
+def test_control_characters_in_a_lock_note_are_escaped(tmp_path, note, named):
     with DeviceLock("cpu0", "campaign", tmp_path):
         (tmp_path / "cpu0.lock").write_bytes(note)
         with pytest.raises(DeviceBusy) as refused, DeviceLock("cpu0", "second", tmp_path):
@@ -133,7 +133,7 @@ def test_the_note_of_another_user_cannot_steer_a_terminal(tmp_path, note, named)
 
 
 @pytest.mark.fast
-def test_a_long_command_leaves_a_note_that_can_be_read(tmp_path, monkeypatch):
+def test_long_command_leaves_a_readable_note(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["opmeter", "\u7b97" * 5000])
     second = DeviceLock("cpu0", "second", tmp_path)
     refused = pytest.raises(DeviceBusy, match=naming(os.getpid()))

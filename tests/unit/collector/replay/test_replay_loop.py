@@ -1,4 +1,4 @@
-"""When a session's device is asked how it does."""
+"""When the condition of a session's device is read."""
 
 import json
 import threading
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 
 
 class TellingDevice(CpuDevice):
-    """A device that counts how often it is asked, and tells that as its clock."""
+    """A device that counts its reads, and reports the count as its clock."""
 
     def __init__(self):
         super().__init__(torch.get_num_threads())
@@ -31,7 +31,7 @@ class TellingDevice(CpuDevice):
         return Condition(clock_mhz=float(self.asked))
 
 
-def test_a_device_is_asked_at_the_start_and_around_the_launches_of_each_case(tmp_path, monkeypatch):
+def test_device_condition_is_read_at_the_start_and_around_each_case(tmp_path, monkeypatch):
     device = TellingDevice()
     monkeypatch.setattr(
         "collector.replay.loop.open_recorded_device", lambda *_: (device, Recorder())

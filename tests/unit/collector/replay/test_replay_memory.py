@@ -18,13 +18,13 @@ ROOMY = GroupMemory(limit=10 * GIB, used=10 * GIB, inactive_file=GIB, active_fil
     [
         (5 * GIB, None, 1, ("5.00 GiB", "4 GiB")),
         (3 * GIB, None, 1, ()),
-        (3 * GIB, ROOMY, 1, ()),  # files that are cached can be had back
-        (3 * GIB, FULL, 1, ()),  # it is not the session that fills it
+        (3 * GIB, ROOMY, 1, ()),  # cached files can be reclaimed
+        (3 * GIB, FULL, 1, ()),  # the session is not the cause
         (3 * GIB, FULL, 2, ("3.00 GiB", "9.50 GiB", "10.00 GiB")),
         (2 * GIB, FULL, 2, ()),
     ],
 )
-def test_a_session_ends_over_its_limit_or_where_it_fills_its_container(
+def test_session_ends_over_its_memory_limit_or_if_its_container_is_full(
     held, container, at_once, named
 ):
     found = too_much(held, 4.0, container, at_once)

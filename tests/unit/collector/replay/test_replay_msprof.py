@@ -1,4 +1,4 @@
-"""msprof's command line and folders, and the joining of what it writes: without a device."""
+"""msprof's command line and folders, and joining its output: without a device."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ def program(path: Path, script: str) -> Path:
     return path
 
 
-def test_the_application_follows_the_options():
+def test_application_follows_the_options():
     command = record_command(Path("/cann/msprof"), Path("/out"), "Memory", ["python", "-P"], 512)
     assert command[0] == "/cann/msprof" and command[-2:] == ["python", "-P"]
     assert {"--output=/out", "--aic-metrics=Memory", "--ai-core=on"} <= set(command)
@@ -58,7 +58,7 @@ def test_the_application_follows_the_options():
     assert f"--python-path={sys.executable}" in command  # not the first of PATH
 
 
-def test_msprof_is_found_on_the_path_or_where_cann_lies(tmp_path):
+def test_msprof_is_found_on_the_path_or_in_cann(tmp_path):
     on_path = program(tmp_path / "bin" / "msprof", "")
     in_cann = program(tmp_path / "cann" / "tools/profiler/bin/msprof", "")
     home = {"ASCEND_HOME_PATH": str(tmp_path / "cann")}
@@ -68,7 +68,7 @@ def test_msprof_is_found_on_the_path_or_where_cann_lies(tmp_path):
         find_msprof({"PATH": "/nowhere"})
 
 
-def test_room_is_wanted_for_every_launch_that_may_come(tmp_path):
+def test_disk_space_is_required_for_every_possible_launch(tmp_path):
     assert MeasureSettings(repeat_count=5).most_launches() == 11
     assert MeasureSettings(max_repeats=100).most_launches() == 107
     assert most_launches(tmp_path) == 100_000
@@ -78,20 +78,20 @@ def test_room_is_wanted_for_every_launch_that_may_come(tmp_path):
     assert parse_limit_s(100_000) > 2 * parse_limit_s(0)
 
 
-def test_a_session_may_record_half_of_what_is_free():
+def test_session_may_record_half_of_the_free_space():
     assert storage_limit_mb(40 << 30) == 20 << 10
-    assert storage_limit_mb(0) == 200  # the least that msprof takes
+    assert storage_limit_mb(0) == 200  # the least that msprof accepts
     assert storage_limit_mb(1 << 60) == (1 << 32) - 1
 
 
-def test_room_is_wanted_in_the_volume_and_not_only_on_its_disk(tmp_path, monkeypatch):
+def test_disk_space_is_required_in_the_volume_too(tmp_path, monkeypatch):
     monkeypatch.setenv("OPMETER_VOLUME_BYTES", str(1 << 20))
     check_space(tmp_path, 1)
     with pytest.raises(NoSpace, match=naming(f"{tmp_path}:", "1 MiB", "100 launches", "4 MiB")):
         check_space(tmp_path, 100)
 
 
-def test_only_what_has_no_op_summary_is_parsed_again(tmp_path):
+def test_only_profiles_without_an_op_summary_are_parsed_again(tmp_path):
     whole, bare = tmp_path / "prof/PROF_1", tmp_path / "prof/PROF_2"
     for folder in (whole, bare):
         (folder / "mindstudio_profiler_output").mkdir(parents=True)
@@ -116,13 +116,13 @@ def test_only_what_has_no_op_summary_is_parsed_again(tmp_path):
     python = f"--python-path={sys.executable}"
     assert exported.read_text() == f"--export=on {python} --output={bare}\n"
     assert (tmp_path / "log").read_text() == "parsed\nexported\n"
-    assert (bare / "found").read_text() == f"{bare}/device_0/data\n"  # the records, nothing else
+    assert (bare / "found").read_text() == f"{bare}/device_0/data\n"  # only the records
     assert not (bare / "msprof_1.db").exists()
     discard_exports(tmp_path)
     assert op_summaries(whole) == []
 
 
-def test_a_parser_that_hangs_is_not_waited_for(tmp_path):
+def test_hanging_parser_is_ended(tmp_path):
     (tmp_path / "prof/PROF_1").mkdir(parents=True)
     started = time.monotonic()
     export_missing(program(tmp_path / "msprof", "exec sleep 30"), tmp_path, tmp_path / "log", 0.2)
@@ -143,7 +143,7 @@ def test_slices_of_one_header_are_joined_byte_for_byte(tmp_path):
     ]
 
 
-def test_slices_of_several_headers_keep_every_column(tmp_path):
+def test_slices_with_different_headers_keep_every_column(tmp_path):
     (tmp_path / "a.csv").write_text(f"{HEADER}\n{row(1)}\n")
     (tmp_path / "b.csv").write_text(f"Block Num,{HEADER},aiv_time(us)\n24,{row(2)},1.25\n")
     assert join_summaries([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "all.csv")
@@ -152,7 +152,7 @@ def test_slices_of_several_headers_keep_every_column(tmp_path):
     assert first.cells == second.cells
 
 
-def test_of_no_slice_there_is_a_header_without_rows(tmp_path):
+def test_join_of_no_slices_is_a_header_without_rows(tmp_path):
     assert not join_summaries([], tmp_path / "all.csv")
     assert (tmp_path / "all.csv").read_text().startswith("Device_id,Model ID,")
 
@@ -167,13 +167,13 @@ def test_of_no_slice_there_is_a_header_without_rows(tmp_path):
         (-9, ("SIGKILL", "memory")),
     ],
 )
-def test_an_end_is_told_in_words(code, named):
+def test_exit_code_is_described_in_words(code, named):
     found = describe_end(code)
     assert names(found, *named)
     assert ("SIG" in found, "memory" in found) == (named[0] not in (1, 255), "memory" in named)
 
 
-def test_a_process_that_nobody_has_waited_for_is_not_alive():
+def test_zombie_process_is_not_alive():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         known = ProcessId.of(process.pid)
         assert known is not None and known.is_alive
@@ -182,14 +182,14 @@ def test_a_process_that_nobody_has_waited_for_is_not_alive():
     assert ProcessId.of(process.pid) is None
 
 
-def test_a_process_that_came_later_under_the_same_id_is_left_alone():
+def test_later_process_with_the_same_id_is_not_killed():
     me = this_process()
     another = replace(me, started=me.started - 1)
     assert me.is_alive and not another.is_alive
     another.kill()
 
 
-def test_a_session_whose_supervisor_is_gone_is_at_the_end_of_its_pipe(tmp_path):
+def test_session_without_a_supervisor_reads_the_end_of_its_pipe(tmp_path):
     with ControlPipe(tmp_path) as control:
         held = open_control(tmp_path)
         control.request_stop()
@@ -201,7 +201,7 @@ def test_a_session_whose_supervisor_is_gone_is_at_the_end_of_its_pipe(tmp_path):
 
 
 @pytest.mark.parametrize("damaged", [b"\xff\xfe,b\n1,2\n", b"a,c\n\xff,2\n"])
-def test_summaries_that_cannot_be_joined_are_refused_in_a_line(tmp_path, damaged):
+def test_summaries_that_cannot_be_joined_are_refused_in_one_line(tmp_path, damaged):
     (tmp_path / "one.csv").write_bytes(b"a,b\n1,2\n")
     (tmp_path / "two.csv").write_bytes(damaged)
     pieces = [tmp_path / "one.csv", tmp_path / "two.csv"]

@@ -1,7 +1,7 @@
-"""A stream that was recorded on a cpu, damaged at every single place in turn.
+"""A stream that was recorded on a cpu, damaged at every single position in turn.
 
-`recorded_events.jsonl` holds the top-level operators of a real session (torch 2.13, cold cache):
-Add, RmsNorm of eight operators and SwiGlu of three, each with three warm-ups and three repeats.
+`recorded_events.jsonl` has the top-level operators of a real session (torch 2.13, cold cache): Add,
+RmsNorm of eight operators and SwiGlu of three, each with three warm-ups and three repeats.
 """
 
 import json
@@ -31,8 +31,8 @@ def recorded() -> list[Event]:
 
 
 def owners(events: list[Event]) -> list[tuple[int | None, Mark | None]]:
-    """For each event the case whose sentinels enclose it, itself included, and the mark that it
-    is or follows."""
+    """Return for each event the case whose sentinels enclose it, itself included, and the mark that
+    it is or follows."""
     found: list[tuple[int | None, Mark | None]] = []
     owner: int | None = None
     last: Mark | None = None
@@ -58,7 +58,7 @@ def numbers(case: Attribution[KernelLaunch]) -> tuple[object, ...]:
     return durations, case.observed, case.companions, case.lost
 
 
-def test_the_recording_reconciles(tmp_path):
+def test_recorded_events_reconcile(tmp_path):
     found = attributed(recorded(), tmp_path / "op_summary.csv")
     for case in found.values():
         assert (case.lost, case.observed, len(case.repeats)) == ("", 6, 3)
@@ -67,7 +67,7 @@ def test_the_recording_reconciles(tmp_path):
 
 
 @pytest.mark.thorough
-def test_whatever_is_lost_costs_at_most_its_own_case(tmp_path):
+def test_lost_event_costs_at_most_its_own_case(tmp_path):
     events = recorded()
     before = attributed(events, tmp_path / "whole.csv")
     lost = 0
@@ -81,7 +81,7 @@ def test_whatever_is_lost_costs_at_most_its_own_case(tmp_path):
 
 
 @pytest.mark.thorough
-def test_whatever_comes_twice_costs_at_most_its_own_case(tmp_path):
+def test_duplicate_event_costs_at_most_its_own_case(tmp_path):
     events = recorded()
     before = attributed(events, tmp_path / "whole.csv")
     for place, (owner, mark) in enumerate(owners(events)):
@@ -98,7 +98,7 @@ def test_whatever_comes_twice_costs_at_most_its_own_case(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_foreign_kernel_anywhere_moves_no_number(tmp_path):
+def test_foreign_kernel_changes_no_duration(tmp_path):
     events = recorded()
     before = attributed(events, tmp_path / "whole.csv")
     for place, (owner, mark) in enumerate(owners(events)):

@@ -1,4 +1,4 @@
-"""How many repeats a case gets while something else has the device, in time that is planted."""
+"""The number of repeats of a case while something else occupies the device, in simulated time."""
 
 import random
 from dataclasses import replace
@@ -15,8 +15,8 @@ MEASURE = MeasureSettings(budget_s=0.2, min_repeats=3, max_repeats=30)
 
 
 class Machine:
-    """A clock, and another process that holds a core in stretches; its watcher tells of them.
-    `held(second)` says whether it does."""
+    """A clock, and another process that occupies a core intermittently; its watcher reports this.
+    `held(second)` returns whether it does."""
 
     def __init__(self, held=lambda _: False, launch_s=CAST_S, reading_s=1e-6, noise=0.0):
         self.now_s = 0.0
@@ -60,27 +60,27 @@ def in_stretches(on_s):
     return lambda at_s: at_s % (2 * on_s) < on_s
 
 
-def test_a_quiet_machine_launches_what_the_budget_pays_for_and_no_more():
+def test_quiet_machine_launches_exactly_the_budget():
     machine = Machine()
     repeats = Repeater(machine).repeat(machine.launch, CAST_S, MEASURE)
     assert repeats.count == machine.launches == 30 == repeats.watch.clean
 
 
-def test_where_nobody_tells_the_repeats_are_launched_in_one_go():
+def test_repeats_are_launched_at_once_without_scheduler_statistics():
     machine = Machine()
     repeats = Repeater(None).repeat(machine.launch, CAST_S, MEASURE)
     assert (repeats.count, repeats.watch.laps) == (30, ())
 
 
-def test_a_case_goes_on_until_a_few_repeats_were_undisturbed():
+def test_case_is_repeated_until_a_few_repeats_were_undisturbed():
     machine = Machine(held=in_stretches(0.3))
     repeats = Repeater(machine).repeat(machine.launch, CAST_S, MEASURE)
     assert repeats.count > 30 and machine.now_s < 0.31
     assert 3 <= repeats.watch.clean < 30
 
 
-def test_what_the_machine_and_the_process_counted_is_told_of_the_time_of_all_repeats():
-    """Every launch waits half of what it lasts too long, while a warm-up before did not."""
+def test_counters_of_machine_and_process_cover_only_the_repeats():
+    """Every launch waits for half of its excess time, while a preceding warm-up did not."""
     machine = Machine(held=lambda at_s: at_s > 1.5 * CAST_S)
     machine.launch(2)
     repeater = Repeater(machine, clock=lambda: machine.now_s)
@@ -91,13 +91,13 @@ def test_what_the_machine_and_the_process_counted_is_told_of_the_time_of_all_rep
     assert watch.worked_us == pytest.approx((1 - waited / 2) * watch.wall_us, abs=1)
 
 
-def test_a_fixed_number_of_repeats_is_kept_to():
+def test_fixed_number_of_repeats_is_used():
     machine = Machine(held=lambda _: True)
     repeats = Repeater(machine).repeat(machine.launch, CAST_S, MeasureSettings(repeat_count=5))
     assert repeats.count == 5 and repeats.watch.clean == 0
 
 
-def test_on_a_machine_that_is_always_busy_a_session_spends_a_bounded_share_more():
+def test_busy_machine_extends_a_session_by_a_bounded_share():
     machine = Machine(held=lambda _: True)
     repeater = Repeater(machine)
     for _ in range(200):
@@ -107,7 +107,7 @@ def test_on_a_machine_that_is_always_busy_a_session_spends_a_bounded_share_more(
     assert machine.now_s > own_s
 
 
-def test_where_time_that_was_lent_helped_nothing_less_is_lent():
+def test_extra_time_is_reduced_if_it_did_not_help():
     machine = Machine(held=lambda _: True)
     repeater = Repeater(machine)
     first, second = (
@@ -117,17 +117,17 @@ def test_where_time_that_was_lent_helped_nothing_less_is_lent():
     assert second < 0.7 * first
 
 
-def test_long_launches_are_repeated_until_the_stretch_is_over():
+def test_long_launches_are_repeated_until_the_disturbance_ends():
     machine = Machine(held=lambda at_s: at_s < 0.9, launch_s=0.3)
     repeats = Repeater(machine).repeat(machine.launch, 0.3, MEASURE)
-    assert (repeats.count, repeats.watch.clean) == (3, 3)  # a quantum in 0.3 s is little
+    assert (repeats.count, repeats.watch.clean) == (3, 3)  # a time slice in 0.3 s is little
     machine = Machine(held=lambda at_s: at_s < 0.09, launch_s=0.03)
     measure = MeasureSettings(budget_s=0.05, min_repeats=3, max_repeats=3)
     repeats = Repeater(machine).repeat(machine.launch, 0.03, measure)
     assert (repeats.count, repeats.watch.clean) == (6, 3)
 
 
-def test_looking_takes_a_tenth_of_a_lap_at_most():
+def test_statistics_take_at_most_a_tenth_of_a_lap():
     assert launches_of_lap(5e-6, 20e-6) == 3
     assert launches_of_lap(5e-6, 1.0) == 1
     assert launches_of_lap(5e-6, 0.0) == 1
@@ -142,39 +142,39 @@ PRECISE = replace(MEASURE, max_repeats=1000, precision=0.01)
 
 @pytest.mark.parametrize("is_watched", [True, False])
 @pytest.mark.parametrize(("noise", "least", "most"), [(0.001, 6, 6), (0.02, 12, 72)])
-def test_with_a_precision_repeats_end_when_it_is_reached(noise, least, most, is_watched):
+def test_repeats_end_when_the_precision_is_reached(noise, least, most, is_watched):
     machine = Machine(launch_s=2e-3, noise=noise)
     repeats = Repeater(machine if is_watched else None).repeat(machine.launch, 2e-3, PRECISE)
     assert least <= repeats.count == machine.launches <= most
     assert repeats.watch.launches == (repeats.count if is_watched else 0)
 
 
-def test_the_budget_ends_what_cannot_be_so_precise():
+def test_budget_ends_repeats_that_cannot_reach_the_precision():
     machine = Machine(launch_s=2e-3, noise=0.2)
     repeats = Repeater(machine).repeat(machine.launch, 2e-3, PRECISE)
     assert repeats.count == PRECISE.repeats_of(2e-3) == 100
 
 
-def test_the_fewest_repeats_are_launched_however_precise_they_are():
+def test_minimum_of_repeats_is_launched_at_any_precision():
     machine = Machine(launch_s=2e-3)
     repeats = Repeater(machine).repeat(machine.launch, 2e-3, replace(PRECISE, min_repeats=40))
     assert 40 <= repeats.count < 50
 
 
-def test_disturbed_laps_tell_nothing_of_the_precision():
+def test_disturbed_laps_are_ignored_for_the_precision():
     machine = Machine(held=in_stretches(0.02), launch_s=2e-3, noise=0.001)
     repeats = Repeater(machine).repeat(machine.launch, 2e-3, PRECISE)
     assert 6 <= repeats.watch.clean < 12 < PRECISE.repeats_of(2e-3)
 
 
-def test_short_launches_are_looked_at_in_laps():
+def test_short_launches_are_watched_in_laps():
     machine = Machine(launch_s=5e-6, noise=0.05)
     repeats = Repeater(None).repeat(machine.launch, 5e-6, replace(PRECISE, precision=0.02))
     assert repeats.count == 600  # six laps of a hundred
 
 
-def test_what_runs_before_each_repeat_disturbs_none_of_them_and_is_paid_for():
-    """Something holds a core whenever the caches are filled, and never in a repeat."""
+def test_work_before_each_repeat_is_not_a_disturbance_but_counts_against_the_budget():
+    """Another process occupies a core whenever the caches are filled, and never in a repeat."""
     machine, repeat_s = Machine(held=lambda _: True), 100e-6
     repeater = Repeater(machine, clock=lambda: machine.now_s)
 

@@ -1,4 +1,4 @@
-"""What is told of a session that has ended."""
+"""The report of an ended session."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from collector.replay.supervisor import Ending, SessionReport, why_it_ended
 pytestmark = pytest.mark.fast
 
 
-def test_the_reason_of_a_session_that_never_began_is_its_last_word():
+def test_reason_of_a_session_that_never_began_has_its_last_log_line():
     log = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'torch'\n"
     report = SessionReport(Ending.CRASHED, "exited with 1 outside any case", None, 1.0, log)
     last_line = "ModuleNotFoundError: No module named 'torch'"

@@ -1,4 +1,4 @@
-"""From what a profiler recorded to measurements: what no device can have done is none of them."""
+"""From the records of a profiler to measurements: impossible durations are not measurements."""
 
 import csv
 import re
@@ -41,7 +41,7 @@ SPEC = SessionSpec(
 
 @pytest.fixture
 def collected(tmp_path):
-    """(nanoseconds of each repeat) -> the measurements that a session of them gives."""
+    """(nanoseconds of each repeat) -> the measurements of a session with them."""
 
     def collect_of(
         *durations_ns,
@@ -88,7 +88,7 @@ def collected(tmp_path):
 
 
 def _with_counters(path, counters):
-    """The counters of every launch, as msprof takes them; the sha256 of the file."""
+    """The counters of every launch, as msprof writes them; the sha256 of the file."""
     header, *rows = csv.reader(path.read_text().splitlines())
     for row in rows:
         for name, value in counters.items():
@@ -106,18 +106,18 @@ def measured(collected):
     return measure
 
 
-def test_what_a_device_can_do_is_ok(measured):
+def test_possible_duration_is_ok(measured):
     fine = measured(500_000, 510_000, 505_000)
     assert fine.outcome is Outcome.OK and fine.is_good
     assert fine.timing.mean_us == pytest.approx(505.0)
 
 
-def test_what_the_profiler_records_of_nothing_is_on_record(collected):
+def test_profiler_floor_is_recorded(collected):
     idle = [(IDLE_OPERATOR, {}, 50 + at % 3) for at in range(32)]
     (one,) = collected(500_000, 510_000, 505_000, idle=idle)
     assert one.profiler_floor_us == 0.05
     (two,) = collected(500_000, 510_000, 505_000, idle=idle, name="aten::mul and 2 more")
-    assert two.profiler_floor_us == 0.15  # each of three operators has its own
+    assert two.profiler_floor_us == 0.15  # each of three operators has a separate one
     (unknown,) = collected(500_000, 510_000, 505_000, idle=idle[:9])
     assert unknown.profiler_floor_us == 0.0
     marks = [({"Input Shapes": "3,7,3,1,1"}, 900 + at) for at in range(20)]
@@ -127,7 +127,7 @@ def test_what_the_profiler_records_of_nothing_is_on_record(collected):
     assert kernel.profiler_floor_us == pytest.approx(0.902, abs=0.001)
 
 
-def test_a_mean_below_the_floor_is_implausible_and_keeps_its_numbers(measured):
+def test_mean_below_the_lower_bound_is_implausible_and_kept(measured):
     short = measured(1, 1, 1)
     assert short.outcome is Outcome.IMPLAUSIBLE and not short.is_good
     assert short.timing.mean_us == 0.001 and short.n_accepted == 3
@@ -135,11 +135,11 @@ def test_a_mean_below_the_floor_is_implausible_and_keeps_its_numbers(measured):
     assert names(short.reason, "0.001 us") and " 182.7" in short.reason
 
 
-def test_the_floor_is_that_of_the_stack(measured):
+def test_lower_bound_is_that_of_the_stack(measured):
     assert measured(100_000, 100_000, 100_000).outcome is Outcome.IMPLAUSIBLE
 
 
-def test_what_a_machine_is_known_to_reach_refuses_more_there(measured):
+def test_measured_peaks_of_a_machine_raise_its_lower_bound(measured):
     cpu = Stack("CPU_x_2t", "2.13", details=(("flags", "avx512f"), ("threads", "2")))
     peaks = MachinePeaks(cpu, 4e11, 1e12, 3e11, 4e10, "now")
     spec = replace(SPEC, stack=cpu)
@@ -152,13 +152,13 @@ def test_what_a_machine_is_known_to_reach_refuses_more_there(measured):
     assert measured(*[70_000_000] * 3, spec=replace(spec, peaks=peaks)).outcome is Outcome.OK
 
 
-def test_any_device_may_be_faster_than_a_known_one(measured):
+def test_undescribed_device_may_be_faster_than_a_known_one(measured):
     fast = measured(100_000, 100_000, 100_000, spec=replace(SPEC, stack=None))
     assert fast.outcome is Outcome.OK
 
 
 @pytest.mark.parametrize("name", ["aicore_time(us)", "aiv_time(us)"])
-def test_a_launch_that_is_shorter_than_its_cores_worked_is_implausible(measured, name):
+def test_launch_shorter_than_its_core_time_is_implausible(measured, name):
     at_work = measured(500_000, 500_000, 500_000, counted={name: 504.5})
     assert at_work.outcome is Outcome.OK and dict(at_work.counters)[name] == 504.5
     anothers = measured(500_000, 500_000, 500_000, counted={name: 700.0})
@@ -168,13 +168,13 @@ def test_a_launch_that_is_shorter_than_its_cores_worked_is_implausible(measured,
 
 
 @pytest.mark.parametrize(("ns", "gate"), [(0, "no duration"), (61_000_000_000, "limit")])
-def test_a_launch_of_no_time_or_beyond_its_limit_makes_no_timing(measured, ns, gate):
+def test_launch_of_zero_time_or_beyond_its_limit_makes_no_timing(measured, ns, gate):
     odd = measured(500_000, ns, 505_000)
     assert odd.outcome is Outcome.IMPLAUSIBLE and odd.timing is None
     assert gate_of_outcome(odd.outcome, odd.reason) == gate
 
 
-def test_repeats_that_waited_for_a_core_make_no_timing_beside_others(measured):
+def test_repeats_that_waited_for_a_core_are_excluded(measured):
     waited = measured(900_000, 8_000_000, 910_000, watch=[[[1, 950, 0], [2, 9000, 4000]], 0, 2])
     assert waited.timing.mean_us == 900.0
     assert (waited.n_observed, waited.n_accepted) == (3, 1)
@@ -184,7 +184,7 @@ def test_repeats_that_waited_for_a_core_make_no_timing_beside_others(measured):
     assert sorted(re.findall(r"\d+", warning)) == ["1", "3", "3"]
 
 
-def test_where_every_repeat_waited_all_make_the_timing_and_it_says_so(measured):
+def test_all_repeats_are_used_with_a_warning_if_every_one_waited(measured):
     waited = measured(8_000_000, 8_000_000, 8_000_000, watch=[[[3, 24000, 12000]], 0, 9])
     assert waited.timing.mean_us == 8000.0 and waited.is_good and waited.is_disturbed
     (warning,) = waited.warnings
@@ -196,7 +196,7 @@ COOL = Condition(clock_mhz=1980.0, temperature_c=60.0, held=(), others=0)
 HOT = replace(COOL, clock_mhz=1200.0, temperature_c=92.0, held=(ClockLimit.THERMAL,))
 
 
-def test_repeats_of_a_gpu_that_throttled_make_the_timing_and_it_says_so(measured):
+def test_repeats_of_a_throttled_gpu_are_used_with_a_warning(measured):
     hot = measured(500_000, 510_000, 505_000, spec=GPU, conditions=(COOL, HOT))
     assert hot.is_good and hot.is_disturbed and hot.n_accepted == 3
     (warning,) = hot.warnings
@@ -208,7 +208,7 @@ def test_repeats_of_a_gpu_that_throttled_make_the_timing_and_it_says_so(measured
 
 
 @pytest.mark.parametrize(("cache", "share"), [("warm", 0.0), ("cold", None)])
-def test_gaps_of_a_gpu_are_told_where_all_that_ran_is_recorded(measured, cache, share):
+def test_launch_gaps_of_a_gpu_are_recorded_only_with_a_complete_recording(measured, cache, share):
     spec = replace(GPU, measure=replace(GPU.measure, cache=cache))
     told = measured(500_000, 510_000, spec=spec, conditions=(COOL, COOL)).disturbance
     assert told.launch_gap_share == share
@@ -216,12 +216,12 @@ def test_gaps_of_a_gpu_are_told_where_all_that_ran_is_recorded(measured, cache, 
     assert alone == (None if share is None else Disturbance(0, 0, launch_gap_share=share))
 
 
-def test_what_a_cpu_tells_of_its_clock_disturbs_nothing(measured):
+def test_clock_of_a_cpu_disturbs_nothing(measured):
     throttled = measured(500_000, 510_000, 505_000, conditions=(COOL, HOT))
     assert throttled.disturbance is None and throttled.closed.clock_mhz == 1200.0
 
 
-def test_a_series_of_two_modes_says_so(measured):
+def test_bimodal_series_has_a_warning(measured):
     spec = replace(SPEC, measure=MeasureSettings(repeat_count=12))
     modal = measured(*[500_000, 502_000, 504_000] * 3, 700_000, 702_000, 704_000, spec=spec)
     assert modal.is_good
@@ -229,7 +229,7 @@ def test_a_series_of_two_modes_says_so(measured):
     assert gate_of_warning(warning) == "two modes" and names(warning, 25, "702 us", "502 us")
 
 
-def test_a_series_of_two_modes_without_spread_says_so(measured):
+def test_bimodal_series_without_spread_has_a_warning(measured):
     spec = replace(SPEC, measure=MeasureSettings(repeat_count=12))
     modal = measured(*[500_000] * 9, *[700_000] * 3, spec=spec)
     assert modal.is_good
@@ -237,12 +237,12 @@ def test_a_series_of_two_modes_without_spread_says_so(measured):
     assert gate_of_warning(warning) == "two modes" and names(warning, 25, "700 us", "500 us")
 
 
-def test_a_quiet_session_is_not_disturbed(measured):
+def test_quiet_session_is_not_disturbed(measured):
     quiet = measured(500_000, 510_000, 505_000, watch=[[[3, 1600, 4]], 0, 0])
     assert not quiet.is_disturbed and quiet.n_accepted == 3 and quiet.warnings == ()
 
 
-def asking_for(core):
+def with_requested_core(core):
     record = CaseRecord(PRODUCT.kernel_type, {**PRODUCT.cells, ACCELERATOR_CORE: core}, {})
     return record, replace(SPEC, stack=None, cases=(SessionCase(record, 1.0, 60.0),))
 
@@ -251,8 +251,8 @@ def asking_for(core):
     ("asked", "ran"), [("AI_CORE", "AI_CPU"), ("AI_CPU", "AI_VECTOR_CORE"), ("MIX_AIC", "AI_CPU")]
 )
 @pytest.mark.parametrize("ns", [500_000, 0])
-def test_what_ran_on_the_ai_cpu_is_filed_apart_from_what_a_core_runs(collected, asked, ran, ns):
-    record, spec = asking_for(asked)
+def test_result_of_the_ai_cpu_is_recorded_apart_from_that_of_a_core(collected, asked, ran, ns):
+    record, spec = with_requested_core(asked)
     answer, filed = collected(ns, 510_000, 505_000, spec=spec, core=ran)
     assert (answer.case_id, answer.outcome) == (record.case_id, Outcome.SUBSTITUTED)
     assert answer.timing is None and "Accelerator Core" in answer.reason
@@ -265,12 +265,12 @@ def test_what_ran_on_the_ai_cpu_is_filed_apart_from_what_a_core_runs(collected, 
 @pytest.mark.parametrize(
     ("asked", "ran"), [("AI_CORE", "MIX_AIC"), ("AI_CPU", "N/A"), ("", "AI_CPU"), ("AI_CPU",) * 2]
 )
-def test_cores_that_do_not_differ_for_sure_are_the_case_that_was_asked_for(measured, asked, ran):
-    record, spec = asking_for(asked)
+def test_unspecified_cores_match_the_requested_case(measured, asked, ran):
+    record, spec = with_requested_core(asked)
     answer = measured(500_000, 510_000, 505_000, spec=spec, core=ran)
     assert (answer.case_id, answer.outcome) == (record.case_id, Outcome.OK)
 
 
-def test_wrong_outputs_and_impossible_times_are_told_apart(measured):
+def test_wrong_output_precedes_an_implausible_duration(measured):
     gated = measured(500_000, 510_000, doubt="not finite")
     assert (gated.outcome, gated.reason) == (Outcome.GATED, "not finite")

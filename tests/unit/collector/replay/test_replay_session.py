@@ -1,4 +1,4 @@
-"""Real sessions of tiny operators: what each kind of case is answered with."""
+"""Real sessions of tiny operators: the outcome of each kind of case."""
 
 import json
 import re
@@ -27,7 +27,7 @@ pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
 pytestmark = pytest.mark.torch
 
 
-def test_every_kind_of_case_is_answered(session_of, tmp_path):
+def test_every_kind_of_case_gets_its_outcome(session_of, tmp_path):
     square = ("4,4", "4,4")
     spec = session_of(
         add_record(8),
@@ -83,7 +83,7 @@ def test_launches_of_the_summary_are_those_of_the_journal(session_of, tmp_path):
         window.slice for window in journal.windows
     ]
     rows = list(read_op_summary(result.summary))
-    # What both windows record of nothing, which is less than any operator takes.
+    # The time that both windows record without work, which is less than that of any operator.
     floors_us = {m.profiler_floor_us for m in result.measurements}
     assert len(floors_us) == 1
     assert 0 < floors_us.pop() < min(m.timing.min_us for m in result.measurements)
@@ -95,7 +95,7 @@ def test_launches_of_the_summary_are_those_of_the_journal(session_of, tmp_path):
     }
 
 
-def test_flushing_the_cache_is_no_launch_and_no_companion(session_of, tmp_path):
+def test_cache_flush_is_neither_a_launch_nor_a_companion(session_of, tmp_path):
     measure = MeasureSettings(repeat_count=4, cache="cold")
     spec = session_of(add_record(8), case_record("TwoSteps", "9,9", "9,9"), measure=measure)
     report = run_session(spec, tmp_path)
@@ -110,7 +110,7 @@ def test_flushing_the_cache_is_no_launch_and_no_companion(session_of, tmp_path):
     assert "aten::add_" not in {row.op_type for row in rows}
 
 
-def test_the_budget_chooses_the_repeats(session_of, tmp_path):
+def test_budget_determines_the_repeats(session_of, tmp_path):
     spec = session_of(
         add_record(2),
         case_record("TwoSteps", "3000,1000", "3000,1000"),
@@ -119,7 +119,7 @@ def test_the_budget_chooses_the_repeats(session_of, tmp_path):
     report = run_session(spec, tmp_path)
     result = collect(spec, tmp_path, report, PROVENANCE)
     small, large = result.measurements
-    # More of them where another process had a core.
+    # More of them if another process occupied a core.
     assert small.n_expected == 20 or small.disturbance.clean < small.disturbance.watched
     assert small.n_expected >= 20
     assert large.n_expected >= 3
@@ -142,11 +142,11 @@ def plain(tmp_path_factory):
     return ran(spec_of(add_record(3)), tmp_path_factory.mktemp("plain"))
 
 
-def test_files_where_it_was_started_are_not_imported(plain):
+def test_files_in_the_working_directory_are_not_imported(plain):
     assert plain.report.ending is Ending.COMPLETE, plain.report.log_tail
 
 
-def test_the_journal_is_json_lines(plain):
+def test_journal_is_json_lines(plain):
     lines = (plain.directory / JOURNAL).read_text().splitlines()
     events = [json.loads(line)["event"] for line in lines]
     steps = [event for event in events if event != "heartbeat"]
@@ -155,7 +155,7 @@ def test_the_journal_is_json_lines(plain):
 
 @pytest.fixture(scope="module")
 def in_context(tmp_path_factory):
-    """Cases behind few launches, behind none, and behind many."""
+    """Cases after few launches, after none, and after many."""
     own, two = add_record(8), case_record("TwoSteps", "8,64", "8,64")
     unknown = case_record("NoSuchKernel", "4,4", "4,4")
     spec = spec_of(
@@ -169,7 +169,7 @@ def in_context(tmp_path_factory):
     return ran(spec, tmp_path_factory.mktemp("context"))
 
 
-def test_what_ran_before_a_case_runs_before_each_repeat_and_is_no_part_of_it(in_context):
+def test_launches_before_a_case_precede_each_repeat_and_are_not_part_of_it(in_context):
     result = in_context.result
     behind_itself, other, alone, behind_nothing = result.measurements[:4]
     for measured in (behind_itself, other):
@@ -184,7 +184,7 @@ def test_what_ran_before_a_case_runs_before_each_repeat_and_is_no_part_of_it(in_
     rows = [row.op_type for row in read_op_summary(result.summary)]
     launches = read_journal(in_context.directory / JOURNAL).cases[0].launches
     first = rows[rows.index(SENTINEL_TYPE) :][: 1 + 5 * launches]
-    # The mark of each repeat, the three launches before the case, and that.
+    # The mark of each repeat, the three launches before the case, and the case.
     assert [kind for kind in first[1:] if kind != SENTINEL_TYPE] == [
         "Add",
         "TwoSteps",
@@ -194,8 +194,8 @@ def test_what_ran_before_a_case_runs_before_each_repeat_and_is_no_part_of_it(in_
     assert all(from_row(to_row(m)) == m for m in result.measurements)
 
 
-def test_what_runs_before_cases_fills_a_profilers_window_as_they_do(in_context):
-    """Of at least 64 launches: 4 and 2, and twice 41; what is refused is in none."""
+def test_context_launches_count_towards_the_profiler_window(in_context):
+    """Of at least 64 launches: 4 and 2, and twice 41; refused cases are in none."""
     assert all(m.is_good for m in in_context.result.measurements[4:])
     journal = read_journal(in_context.directory / JOURNAL)
     assert [len(window.ordinals) for window in journal.windows] == [4, 1]

@@ -1,4 +1,4 @@
-"""A session that SIGKILL does not end, as one that a driver holds."""
+"""A session that SIGKILL does not end, like one blocked in a driver."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from tests.unit.collector.naming import naming
 
 
 class Stuck:
-    """Looks like a process; there is no such id, and it never ends."""
+    """Resembles a process; there is no such id, and it never ends."""
 
     pid = 1 << 30
 
@@ -23,14 +23,14 @@ class Stuck:
 
 
 @pytest.mark.fast
-def test_a_session_that_cannot_be_killed_is_not_waited_for_for_ever():
+def test_wait_for_an_unkillable_session_is_bounded():
     process = Stuck()
     with pytest.raises(SessionStuck, match=naming(process.pid, "60 s", "SIGKILL")):
         end_group(process)
     assert process.waited_s == [60.0]
 
 
-def test_what_a_session_started_ends_with_it():
+def test_processes_of_a_session_are_ended_with_it():
     code = "import subprocess; subprocess.Popen(['sleep', '60']).wait()"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     end_group(process)

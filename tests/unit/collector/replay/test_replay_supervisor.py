@@ -1,4 +1,5 @@
-"""Sessions that hang, crash, grow or are abandoned: who is blamed, what is kept, what is left."""
+"""Sessions that hang, crash, grow or are abandoned: the blamed case, the kept results, the
+remaining processes."""
 
 import os
 import signal
@@ -30,7 +31,7 @@ GIB = 1 << 30
 SQUARE = ("4,4", "4,4")
 
 
-def test_a_case_that_hangs_is_blamed_and_the_open_window_runs_again(session_of, tmp_path):
+def test_hanging_case_is_blamed_and_the_open_window_is_measured_again(session_of, tmp_path):
     spec = session_of(add_record(1), case_record("Sleep", *SQUARE), add_record(2), limit_s=6.0)
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.HUNG, 1)
@@ -42,13 +43,13 @@ def test_a_case_that_hangs_is_blamed_and_the_open_window_runs_again(session_of, 
     assert _session_processes(tmp_path) == []
 
 
-def test_a_limit_that_is_that_of_every_case_is_told_as_such(session_of, tmp_path):
+def test_limit_that_is_that_of_every_case_is_reported_as_such(session_of, tmp_path):
     spec = session_of(case_record("Sleep", *SQUARE), limit_s=4.0, limits=Limits(case_s=4.0))
     report = run_session(spec, tmp_path)
     assert names(report.reason, "4 s", "launching") and "forecast" not in report.reason
 
 
-def test_a_crash_keeps_the_windows_that_were_closed(session_of, tmp_path):
+def test_crash_keeps_the_closed_windows(session_of, tmp_path):
     records = [*(add_record(rows) for rows in range(1, 66)), case_record("Crash", *SQUARE)]
     spec = session_of(*records, add_record(99))
     report = run_session(spec, tmp_path)
@@ -62,7 +63,7 @@ def test_a_crash_keeps_the_windows_that_were_closed(session_of, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_session_without_a_heartbeat_is_ended(session_of, tmp_path):
+def test_session_without_a_heartbeat_is_ended(session_of, tmp_path):
     spec = session_of(case_record("StopEverything", *SQUARE))
     report = run_session(spec, tmp_path, heartbeat_limit_s=8.0)
     assert (report.ending, report.offender) == (Ending.HUNG, 0)
@@ -79,7 +80,7 @@ def test_a_session_that_outgrows_its_memory_is_ended(session_of, tmp_path):
     assert grown.outcome is Outcome.OOM
 
 
-def test_a_session_that_fills_its_container_is_ended_before_the_kernel_ends_both(
+def test_session_that_fills_its_container_is_ended_before_the_kernel_ends_both(
     session_of, tmp_path, monkeypatch
 ):
     limit = 3 * GIB // 2
@@ -98,7 +99,7 @@ def test_a_session_that_fills_its_container_is_ended_before_the_kernel_ends_both
     assert grown.outcome is Outcome.OOM
 
 
-def test_a_stopped_session_finishes_the_case_in_hand(session_of, tmp_path):
+def test_stopped_session_finishes_its_current_case(session_of, tmp_path):
     spec = session_of(*(add_record(rows) for rows in range(1, 4000)))
     stop = threading.Event()
 
@@ -114,9 +115,9 @@ def test_a_stopped_session_finishes_the_case_in_hand(session_of, tmp_path):
     assert len({m.case_id for m in result.measurements}) == len(result.measurements)
 
 
-def test_a_session_that_cannot_start_says_why(session_of, tmp_path, monkeypatch):
+def test_session_that_cannot_start_reports_the_reason(session_of, tmp_path, monkeypatch):
     spec = session_of(add_record(1))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the operators of the tests are not
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # without the operators of the tests
     report = run_session(spec, tmp_path)
     assert (report.ending, report.offender) == (Ending.CRASHED, None)
     assert names(report.reason, 1) and "launching" not in report.reason
@@ -125,7 +126,7 @@ def test_a_session_that_cannot_start_says_why(session_of, tmp_path, monkeypatch)
     assert result.measurements == () and not result.began
 
 
-def test_killing_the_supervisor_leaves_no_session(session_of, tmp_path):
+def test_no_session_survives_a_killed_supervisor(session_of, tmp_path):
     spec = session_of(case_record("Sleep", *SQUARE))
     write_spec(spec, tmp_path)
     code = (

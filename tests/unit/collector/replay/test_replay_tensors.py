@@ -37,7 +37,7 @@ def test_a_cpu_without_16_bit_arithmetic_emulates_it():
     assert emulated_dtypes(["amx_bf16", "avx512_fp16"]) == set()
 
 
-def test_emulated_dtypes_become_float32_and_say_so():
+def test_emulated_dtypes_are_computed_and_recorded_as_float32():
     make = CaseTensors("cpu", 1, frozenset({"bfloat16"}))
     assert make.normal((2, 2), "FLOAT16").dtype is torch.float16
     assert make.compute_dtype == ""
@@ -55,7 +55,7 @@ def test_normal_numbers_are_finite_and_spread(dtype, shape):
         assert 0.9 < float(tensor.double().std()) < 1.1
 
 
-def test_other_numbers_keep_their_ranges():
+def test_other_dtypes_have_their_ranges():
     make = CaseTensors("cpu", 3)
     assert set(make.normal((1000,), "BOOL").tolist()) == {False, True}
     assert set(make.normal((1000,), "INT64").tolist()) == set(range(1, 8))
@@ -69,7 +69,7 @@ def test_other_numbers_keep_their_ranges():
         make.dtype("INT4")
 
 
-def test_only_the_seed_decides_values():
+def test_values_depend_only_on_the_seed():
     first = CaseTensors("cpu", 7).normal((3, 500_000), "FLOAT")
     assert torch.equal(first, CaseTensors("cpu", 7).normal((3, 500_000), "FLOAT"))
     assert not torch.equal(first, CaseTensors("cpu", 8).normal((3, 500_000), "FLOAT"))
@@ -97,7 +97,7 @@ def _dtype(spelling):
         ((torch.ones(2, 3), torch.ones(5)), "2,3"),
     ],
 )
-def test_outputs_as_the_case_names_them_pass(outputs, shapes):
+def test_outputs_of_the_case_are_accepted(outputs, shapes):
     check_outputs(outputs, case_record("Any", "1", shapes).case, _dtype)
 
 
@@ -115,19 +115,19 @@ def test_other_outputs_are_refused(outputs, given):
         check_outputs(outputs, case_record("Any", "1", "2,3").case, _dtype)
 
 
-def test_a_private_format_is_laid_out_otherwise():
+def test_private_format_has_another_layout():
     record = case_record("Any", "1", "1,1,16,16", formats="FRACTAL_NZ")
     check_outputs(torch.ones(16, 16), record.case, _dtype)
 
 
-def test_numbers_that_are_not_finite_are_found():
+def test_values_that_are_not_finite_are_found():
     bad = torch.ones(100)
     bad[40] = float("nan")
     assert find_invalid_values((torch.ones(3), torch.arange(4), torch.ones(0))) == ""
     assert names(find_invalid_values([torch.ones(3), bad]), "output 1")
 
 
-def test_what_a_device_cannot_look_at_is_not_doubted():
+def test_outputs_that_a_device_cannot_check_are_accepted():
     odd = torch.ones(4).to(torch.float8_e4m3fn)
     with pytest.raises(NotImplementedError):
         torch.isfinite(odd)
@@ -135,7 +135,7 @@ def test_what_a_device_cannot_look_at_is_not_doubted():
     assert find_invalid_values((odd, torch.tensor([float("inf")]))).startswith("output 1 has")
 
 
-def test_only_operators_that_no_other_called_are_events():
+def test_only_outermost_operators_are_events():
     tensor = torch.ones(4, 4)
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         torch.nn.functional.rms_norm(tensor, (4,))
@@ -153,7 +153,7 @@ def test_only_operators_that_no_other_called_are_events():
     assert all(a.start_ns < b.start_ns for a, b in zip(events, events[1:], strict=False))
 
 
-def test_a_mark_is_one_launch():
+def test_sentinel_is_one_launch():
     device = CpuDevice(1)
     marks = Marks(device, 40, cold=False)
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
@@ -179,7 +179,7 @@ def test_a_mark_is_one_launch():
         (CaseRejected("no"), "rejected"),
     ],
 )
-def test_an_error_stands_for_an_outcome(error, outcome):
+def test_error_is_mapped_to_an_outcome(error, outcome):
     assert judge_error(error)[0] == outcome
 
 
@@ -191,12 +191,12 @@ def test_the_last_level_cache_is_the_largest(tmp_path):
     assert last_level_cache_bytes(tmp_path / "none") == 64 << 20
 
 
-def test_a_backend_that_is_none_is_refused(session_of):
+def test_unknown_backend_is_refused(session_of):
     with pytest.raises(BadInput, match=naming("'tpu'", "cpu", "cuda", "npu")):
         open_kineto_device(replace(session_of(add_record(1)), backend="tpu"))
 
 
-def test_another_gpu_than_the_plan_s_is_refused(session_of):
+def test_another_gpu_than_that_of_the_plan_is_refused(session_of):
     spec = replace(
         session_of(add_record(1)), device=3, stack=Stack("CUDA_NVIDIA_H100_80GB_HBM3", "2.9.0")
     )
@@ -206,7 +206,7 @@ def test_another_gpu_than_the_plan_s_is_refused(session_of):
         check_gpu(spec, "NVIDIA A10")
 
 
-def test_an_npu_that_is_another_device_or_a_slice_of_one_is_refused(session_of):
+def test_npu_that_is_another_device_or_a_virtual_slice_is_refused(session_of):
     stack = Stack("ATLAS_800_A2_313T_64G", "2.9.0")
     spec = replace(session_of(add_record(1)), device=3, stack=stack)
     check_npu(spec, "Ascend910B3", 60.97, 20)
@@ -218,6 +218,6 @@ def test_an_npu_that_is_another_device_or_a_slice_of_one_is_refused(session_of):
         check_npu(spec, "Ascend910B3", 60.97, 5)
 
 
-def test_sessions_number_gpus_as_nvidia_smi_does(monkeypatch):
+def test_sessions_use_the_gpu_numbers_of_nvidia_smi(monkeypatch):
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     assert session_environment("cuda")["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"

@@ -1,4 +1,4 @@
-"""What is in situ against what was measured apart, and the step rebuilt."""
+"""Durations in a run compared with isolated ones, and the explained step."""
 
 from math import fsum
 
@@ -43,10 +43,10 @@ def apart(one, mean_us):
     return {one.case_id: Isolated(mean_us)}
 
 
-def test_the_step_is_rebuilt_by_hand():
-    """Ten adds of 6 us that take 5 apart, two products of 40 us of which nothing is known, three
-    messages of 30 us of which 20 are apart; the device computed 130 us, 10 less than its kernels
-    took, and 80 of 90 us of messages were hidden by nothing."""
+def test_step_time_equals_a_sum_by_hand():
+    """Ten adds of 6 us that take 5 isolated, two products of 40 us that are unknown, three messages
+    of 30 us of which 20 are isolated; the device computed 130 us, 10 less than its kernels took,
+    and 80 of 90 us of messages were not overlapped."""
     add, product, sent = record("Add", 4, 10, 6.0), record("MatMulV2", 4, 2, 40.0), message(3, 30.0)
     found = compare_cases((add, product, sent), apart(add, 5.0) | apart(sent, 20.0), {})
     trace = StepTrace(1, computing_us=130.0, communication_us=80.0, free_us=15.0)
@@ -62,7 +62,7 @@ def test_the_step_is_rebuilt_by_hand():
         "host": 15.0,
     }
     assert told.measured_us == fsum(part for _, part in told.parts) == 225.0
-    # Behind the launches before them the adds take 5.8 us; of the others nobody knows that.
+    # After the launches before them the adds take 5.8 us; for the others that is unknown.
     behind = compare_cases((add, product, sent), apart(add, 5.0), {}, apart(add, 5.8))
     parts = step_sum(behind, trace)
     assert (parts.isolated_us, parts.neighbours_us, parts.context_us) == pytest.approx((50, 8, 2))
@@ -81,7 +81,7 @@ _TIMES = st.floats(0.01, 1e6)
     st.lists(st.tuples(st.integers(1, 99), _TIMES, st.none() | _TIMES), max_size=1),
     st.tuples(*[st.floats(0, 1e7)] * 3),
 )
-def test_the_parts_are_the_step_whatever_is_known(kernels, messages, steps):
+def test_parts_sum_to_the_step_for_any_known_times(kernels, messages, steps):
     rows = [(record("Add", 4 + at, n, us), known) for at, (n, us, known) in enumerate(kernels)]
     rows += [(message(n, us), known) for n, us, known in messages]
     isolated = {one.case_id: Isolated(known) for one, known in rows if known is not None}
@@ -91,14 +91,14 @@ def test_the_parts_are_the_step_whatever_is_known(kernels, messages, steps):
     assert min(told.isolated_us, told.unknown_us, told.messages_us, told.waiting_us) >= -1e-6
 
 
-def test_a_twin_answers_for_what_the_runtime_chose():
+def test_time_of_a_twin_is_used_for_the_kernel_that_the_runtime_chose():
     found = compare_cases(
         (record("MatMulV3", 4, 1, 9.0),), apart(record("MatMulV2", 4, 1, 1.0), 6.0), {}
     )
     assert (found[0].kernel_type, found[0].ratio) == ("MatMulV2", 1.5)
 
 
-def test_what_has_no_isolated_time_says_why():
+def test_case_without_an_isolated_time_has_a_reason():
     tried, other = record("Add", 4, 1, 9.0), record("Add", 5, 1, 9.0)
     found = compare_cases((tried, other), {}, {tried.case_id: "oom"})
     assert [one.why for one in found] == ["oom", "missing"]
@@ -106,8 +106,8 @@ def test_what_has_no_isolated_time_says_why():
     assert row.ratios is None and row.compared_us == 0.0 and row.launches == 2
 
 
-def test_ratios_are_those_of_launches():
-    """Of a hundred launches five are ten times as long as apart, and the others half."""
+def test_ratios_are_weighted_by_launches():
+    """Of a hundred launches five take ten times the isolated duration, and the others half."""
     many, few = record("Add", 4, 95, 1.0), record("Add", 5, 5, 20.0)
     found = compare_cases((few, many), apart(many, 2.0) | apart(few, 2.0), {})
     (row,) = by_kernel(found)
@@ -115,11 +115,11 @@ def test_ratios_are_those_of_launches():
     assert (row.cases, row.launches, row.in_situ_us, row.isolated_us) == (2, 100, 195.0, 200.0)
 
 
-def test_a_run_in_which_nothing_ran_has_no_m6():
+def test_run_without_kernels_has_no_m6():
     assert m6((), StepTrace(1, 0.0, 0.0, 9.0), lambda record: 0.0) is None
 
 
-def test_a_case_of_unknown_state_has_the_time_of_the_only_known_one():
+def test_case_of_unknown_op_state_has_the_time_of_the_only_known_one():
     unknown = record("Add", 4, 10, 6.0)
     dynamic, static = (
         CaseRecord("Add", {**unknown.cells, "OP State": state}, {})

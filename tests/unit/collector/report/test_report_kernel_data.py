@@ -34,4 +34,4 @@ def test_a_duration_off_the_curve_of_its_neighbours_is_an_outlier():
     assert not off_curves(sizes, np.log(us), np.full(len(us), 1.0)).any()  # wide intervals
     far = sizes * np.array([1.0, 1.0])
     far[:, 0] **= 4
-    assert not off_curves(far, np.log(us), least).any()  # neighbours too far away
+    assert not off_curves(far, np.log(us), least).any()  # neighbours too distant

@@ -1,4 +1,4 @@
-"""A folder of pages: what is written, what is refused, and that data stay text."""
+"""A folder of pages: written files, refusals, and that data stay text."""
 
 import json
 import re
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fast
 _HOSTILE = "</script><script>alert(1)</script>\"'&\u2028{{scripts}}"
 
 
-def test_page_has_its_data_its_tables_and_assets(tmp_path):
+def test_page_has_its_data_tables_and_assets(tmp_path):
     folder = Folder(tmp_path / "report", "zh")
     table = Table(("name", "us"), [(_HOSTILE, 1.5), ("b", float("nan")), ("c", None)])
     page = Page("kernels/a", "kernel", _HOSTILE, {"x": _HOSTILE}, {"kernels/a": table}, "index")
@@ -33,7 +33,7 @@ def test_page_has_its_data_its_tables_and_assets(tmp_path):
     assert (tmp_path / "report/kernels/a.csv").read_text().splitlines()[-2:] == ["b,", "c,"]
 
 
-def test_page_of_something_that_changes_loads_itself_again(tmp_path):
+def test_page_of_changing_data_reloads_itself(tmp_path):
     folder = Folder(tmp_path)
     folder.write(Page("index", "database", "a", {}, reload_s=30))
     assert 'data-reload="30"' in (tmp_path / "index.html").read_text()
@@ -73,6 +73,6 @@ def test_names_from_data_become_distinct_plain_file_names():
     assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", stem) for stem in stems), stems
 
 
-def test_json_has_no_number_that_json_lacks():
+def test_json_has_no_invalid_numbers():
     found = json.loads(json_text({"a": [float("inf"), 1.0], "b": float("nan"), "c": (1, "<")}))
     assert found == {"a": [None, 1.0], "b": None, "c": [1, "<"]}

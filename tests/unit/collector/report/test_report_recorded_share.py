@@ -1,4 +1,4 @@
-"""A profile next to a recording."""
+"""A profile compared with a recording."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def record(kernel, size, *, state="dynamic", us=0.0):
     return CaseRecord(kernel, cells, {}, statistics)
 
 
-def test_the_time_of_the_same_cases_is_contained():
+def test_recorded_share_counts_the_time_of_equal_cases():
     profile = [
         record("SwiGlu", 4, us=6.0),
         record("SwiGlu", 5, us=2.0),
@@ -34,12 +34,12 @@ def test_the_time_of_the_same_cases_is_contained():
 
 
 @pytest.mark.parametrize("state", ["", "static", "dynamic"])
-def test_a_kernel_in_another_state_is_the_same_launch(state):
+def test_kernel_of_another_op_state_is_the_same_launch(state):
     found = recorded_share([record("SwiGlu", 4, state=state, us=1.0)], [record("SwiGlu", 4)])
     assert not found.missing
     assert not found.unmatched
 
 
-def test_a_profile_without_times_has_none():
+def test_profile_without_times_has_zero_shares():
     found = recorded_share([], [])
     assert (found.time_us, found.recorded_us, found.kernels) == (0, 0, ())

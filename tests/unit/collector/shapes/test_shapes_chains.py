@@ -1,4 +1,4 @@
-"""Chains of a step: what a kernel reads, an earlier kernel of the step produced."""
+"""Chains of a step: every input of a kernel was produced by an earlier kernel of the step."""
 
 from itertools import product
 from math import prod
@@ -244,20 +244,20 @@ def broken_links(step):
 
 
 def _is_transposed(source, slot):
-    """Whether heads come first in one of the tensors, and tokens in the other one."""
+    """Return whether heads are first in one of the tensors, and tokens in the other one."""
     before, after = ([size for size in one.shape or () if size > 1] for one in (source, slot))
     is_whole = prod(before) == prod(after) and min(len(before), len(after)) > 1
     return is_whole and before[0] != after[0] == before[1]
 
 
 def _carries(source, slot, step):
-    """Whether an input may be a tensor, a part of it, or what ranks gathered of it."""
+    """Return whether an input may be a tensor, a part of it, or its parts gathered from ranks."""
     if source.shape is None or source.dtype != slot.dtype:
         return False
     have, needed = prod(source.shape), prod(slot.shape)
     if needed <= have:
         return True
-    # Of more tokens, which ranks gathered or with which a graph is padded. Heads may come first.
+    # Of more tokens, which ranks gathered or with which a graph is padded. Heads may be first.
     if any(needed // tokens <= have // source.shape[0] for tokens in slot.shape[:2]):
         return True
     return any(
@@ -268,7 +268,7 @@ def _carries(source, slot, step):
     )
 
 
-def test_every_input_of_a_step_was_produced_with_its_dtype_and_size():
+def test_every_input_of_a_step_is_produced_with_its_dtype_and_size():
     broken, steps = {}, 0
     for release, model in product(map(find_kernel_set, bundled_releases()), bundled_names()):
         decoder = find_decoder(model)
@@ -295,7 +295,7 @@ _CHOICE = ("router", "bias of the choice", "choice of experts", "weights of expe
 
 
 @pytest.mark.fast
-def test_experts_are_chosen_in_the_dtype_of_the_router_and_weighted_in_float():
+def test_experts_are_chosen_in_the_router_dtype_and_weighted_in_float():
     """Recorded in both releases: select_experts, and get_combine_mc_kwargs of the dispatchers."""
     bf16, wide = "DT_BF16", "FLOAT"
     plain = [
@@ -323,6 +323,6 @@ def test_experts_are_chosen_in_the_dtype_of_the_router_and_weighted_in_float():
     ):
         step = step_of(model, layout, Phase.DECODE, 16, 1, 1024, release=release)
         assert dtypes_of(step, *_CHOICE) == expected, (model, layout, release)
-    # Rows that come back by an all-to-all are weighted in BF16 (npu_moe_token_unpermute).
+    # Rows that return by an all-to-all are weighted in BF16 (npu_moe_token_unpermute).
     large = step_of("qwen3-235b-a22b", apart, Phase.PREFILL, 1, 2048, 2048)
     assert dtypes_of(large, *_CHOICE) == plain[:2]

@@ -1,4 +1,4 @@
-"""How close sizes stand along an axis, and what is wanted between them."""
+"""The density of sizes along an axis, and the missing sizes between them."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ STANDARD = find_standard("density-v1")
     st.lists(st.integers(1, 200_000), max_size=6),
     st.lists(st.integers(1, 200_000), max_size=20),
 )
-def test_what_is_filled_has_no_gap_left_and_stays_between(axis, sizes, known):
+def test_filled_sizes_leave_no_gap_and_are_between_the_given_ones(axis, sizes, known):
     density = STANDARD.axes[axis]
     found = density.missing(sizes, known)
     assert density.missing([*sizes, *found], known) == ()
@@ -30,7 +30,7 @@ def test_what_is_filled_has_no_gap_left_and_stays_between(axis, sizes, known):
     assert len({*sizes, *found}) == len({*sizes}) + len(found)
 
 
-def test_a_gap_is_filled_with_sizes_of_the_grid_where_it_has_any():
+def test_gap_is_filled_with_sizes_of_the_grid_if_it_has_any():
     tokens = STANDARD.axes["m"]
     assert tokens.missing([4, 14, 40], [12, 30]) == (5, 6, 7, 8, 10, 12, 16, 20, 24, 28, 30, 34)
     assert STANDARD.axes["nk"].missing([5120, 7168], [5504, 6144]) == (6144,)
@@ -39,7 +39,7 @@ def test_a_gap_is_filled_with_sizes_of_the_grid_where_it_has_any():
 
 
 @pytest.mark.parametrize("pattern", bundled_patterns().patterns, ids=lambda one: one.name)
-def test_the_grid_itself_keeps_the_standard(pattern):
+def test_grid_satisfies_the_density_standard(pattern):
     for axis, values in pattern.axes.items():
         density = STANDARD.of(pattern.name, axis, pattern.value_names.get(axis, ""))
         if density is not None:
@@ -47,8 +47,8 @@ def test_the_grid_itself_keeps_the_standard(pattern):
     assert STANDARD.axes["nk"].missing(bundled_patterns().sizes, ()) == ()
 
 
-def test_rows_are_points_of_their_patterns():
-    """Whatever numbers a row is of, they make its shapes again."""
+def test_rows_are_reproduced_from_points_of_their_pattern():
+    """The point of any row reproduces its shapes."""
     solved = 0
     for pattern in bundled_patterns().patterns:
         rows = [row for name in pattern.kernels for row in rows_of(name)]
@@ -64,7 +64,7 @@ def test_rows_are_points_of_their_patterns():
     assert solved > len(list(all_ops())) // 4
 
 
-def test_what_is_wanted_stands_between_rows_that_are_alike_but_for_one_size():
+def test_missing_points_are_between_rows_that_differ_in_one_size():
     pattern = bundled_patterns().of("MatMulV2")
     row = rows_of("MatMulV2")[0]
 
@@ -80,13 +80,13 @@ def test_what_is_wanted_stands_between_rows_that_are_alike_but_for_one_size():
         return type(row)("MatMulV2", cells, {}).case
 
     cases = [case_of(16, 512, 4096), case_of(24, 512, 4096), case_of(24, 512, 7168)]
-    cases += [case_of(1, 512, 4096, "FLOAT16")]  # of another dtype: no line with the others
+    cases += [case_of(1, 512, 4096, "FLOAT16")]  # of another dtype: not on a line with the others
     found = cases_between(pattern, cases, STANDARD, bundled_patterns().sizes, lambda record: record)
     shapes = [one.cells["Input Shapes"] for one in found]
     widths = [f'"24,{depth};512,{depth}"' for depth in (5120, 6144)]
     assert shapes == ['"20,4096;512,4096"', *widths]
 
 
-def test_no_other_standard_is_known():
+def test_unknown_density_standard_is_refused():
     with pytest.raises(BadInput, match=naming("'density-v2'", "density-v1")):
         find_standard("density-v2")

@@ -1,5 +1,5 @@
-"""Deployments of the package: what real steps of Qwen3-32B had, loads that are not recorded, and
-what each file says of itself."""
+"""Deployments of the package: the kernels of real steps of Qwen3-32B, unrecorded loads, and the
+description of each file."""
 
 from collections import Counter
 
@@ -37,7 +37,7 @@ def counted(step):
     return found
 
 
-def test_a_step_of_qwen3_32b_has_what_step_traces_showed():
+def test_step_of_qwen3_32b_has_the_kernels_of_published_step_traces():
     """Reports of msmodeling (March 2026) of Qwen3-32B BF16 tp=16 on Atlas A3: sizes and counts of
     products, norms and heads, messages; a decode of 16, and a prompt of 4,104 tokens, which 16
     ranks split. They also have Sort in sampling, which a later release does without."""
@@ -69,7 +69,7 @@ def test_a_step_of_qwen3_32b_has_what_step_traces_showed():
         assert {name: prefill[name] for name in sent} == sent
 
 
-def test_a_step_of_deepseek_v3_has_what_step_traces_showed():
+def test_step_of_deepseek_v3_has_the_kernels_of_published_step_traces():
     """The same reports of DeepSeek-V3 W8A8 tp=8 dp=2 ep=16: (n,k) of every product in blocks, with
     61 layers, of which 3 are dense. In prefills they have fused attention, the wheel of 0.18.0 ring
     attention."""
@@ -136,7 +136,7 @@ def test_a_decode_is_padded_to_a_graph_and_only_its_requests_are_sampled():
     assert lengths == ",".join(["300"] * 5 + ["1"] * 11)  # an empty request has one key
 
 
-def test_what_is_not_recorded_is_one_line_that_says_what_is():
+def test_unrecorded_deployment_is_refused_with_the_recorded_ones():
     qwen, batch = find_decoder("qwen3-32b"), Batch(Phase.DECODE, 4, 1, 64)
     refused = [
         (layout_of("tp=2,nz=2"), batch, QWEN.partition(",")[0]),
@@ -153,7 +153,7 @@ def test_what_is_not_recorded_is_one_line_that_says_what_is():
         assert "`opmeter model record`" in text
 
 
-def test_passes_of_a_kind_that_is_not_recorded_keep_the_kernel_set():
+def test_unrecorded_kinds_of_passes_use_the_kernel_set():
     qwen = find_decoder("qwen3-32b")
     mixed = Batch(Phase.PREFILL, 1, 64, 64, mixed_decodes=3, followed_keys=90)
     chunk = Batch(Phase.PREFILL, 1, 64, 4160)

@@ -13,11 +13,11 @@ def test_a_model_is_spread_over_powers_of_two_of_ranks():
     assert found == tuple((count, 7168, 2048) for count in (1, 2, 4, 8, 16, 32, 64))
 
 
-def test_models_without_experts_have_none():
+def test_models_without_experts_have_no_expert_sizes():
     assert experts_of([find_decoder("qwen3-32b"), find_decoder("llama-3-70b")]) == ()
 
 
-def test_each_size_comes_once_in_order():
+def test_expert_sizes_are_unique_and_sorted():
     every = list(map(find_decoder, bundled_names()))
     found = experts_of([*every, *every])
     assert found == tuple(sorted(set(found))) and len({size[1:] for size in found}) == 5

@@ -28,7 +28,7 @@ NAMES = {"a": 3, "b": 10, "c": 0}
         ("1 < a <= 3 < b", 1),
     ],
 )
-def test_it_computes(text, value):
+def test_expression_is_evaluated(text, value):
     assert parse_expression(text).value(NAMES) == value
 
 
@@ -40,13 +40,13 @@ def test_it_computes(text, value):
         *("max()", "True", "a << 3", "f'{a}'", "1" * 300),
     ],
 )
-def test_what_is_not_of_the_language_is_refused(text):
+def test_invalid_expression_is_refused(text):
     with pytest.raises(BadInput):
         parse_expression(text)
 
 
 @pytest.mark.parametrize("text", ["d", "a // c", "max(a)", f"{2**61} * 8", "align(a)"])
-def test_what_cannot_be_computed_is_refused(text):
+def test_expression_without_a_value_is_refused(text):
     with pytest.raises(BadInput):
         parse_expression(text).value(NAMES)
 

@@ -1,6 +1,6 @@
-"""The steps of models against what was seen in step traces of real serving on Atlas A3 (reports of
-msmodeling, March 2026): Qwen3-32B BF16 tp=16, DeepSeek-V3 W8A8 tp=8 dp=2 ep=16. Those of other
-models against what vLLM-Ascend's code calls with their public sizes."""
+"""The steps of models against step traces of real serving on Atlas A3 (reports of msmodeling, March
+2026): Qwen3-32B BF16 tp=16, DeepSeek-V3 W8A8 tp=8 dp=2 ep=16. Those of other models against the
+calls of vLLM-Ascend's code with their public sizes."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
 
-_QWEN = "tp=16,nz=2,sequence_split"  # which the release does in passes of over 1,000 tokens
+_QWEN = "tp=16,nz=2,sequence_split"  # as the release does in passes of over 1,000 tokens
 _DSV3 = "tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8"
 
 
@@ -34,7 +34,7 @@ def step_of(model, layout, phase, requests, queries, keys, padding=0, release="0
 
 
 def kernels_of(step):
-    """`kernel shapes` -> launches; of lists of shapes, those of the tensors that are there."""
+    """Return `kernel shapes` -> launches; of lists of shapes, those of the present tensors."""
     found = {}
     for one in step.kernels:
         slots = [slot for slot in one.record.case.inputs if slot.shape is not None]
@@ -58,7 +58,7 @@ QWEN_DECODE = {
     "MatMulV2 16,5120;320,200,16,16": 64,  # gate_up (3200,5120)
     "MatMulV2 16,1600;100,320,16,16": 64,  # down (5120,1600)
     "SwiGlu 16,3200": 64,
-    "AddRmsNormBias 16,5120;16,5120;5120": 128,  # two a layer, the last of them behind all layers
+    "AddRmsNormBias 16,5120;16,5120;5120": 128,  # two a layer, the last of them after all layers
     "split_qkv_rmsnorm_rope_kernel 16,768;128": 63,  # of 64 layers
     "MatMulV2 16,5120;9496,5120": 1,  # lm_head (9496,5120), not in blocks
     "Sort 16,151936": 1,  # sampling
@@ -112,9 +112,9 @@ DSV3_PREFILL = {
 DSV32_DECODE = {
     "QuantBatchMatmulV3 8,7168;66,448,16,32;2112;2112": 61,  # q_a and kv_a, of split tokens
     "MatMulV2 8,7168;128,7168": 61,  # the indexer's keys
-    "LayerNormV3 8,128;128;128": 61,  # of FLOAT
+    "LayerNormV3 8,128;128;128": 61,  # in FLOAT
     "_triton_rope_siso 8,1,128;8,64;8,64": 61,
-    "ConcatD 8,64;8,512;8,128": 61,  # what ranks gather of each other's keys
+    "ConcatD 8,64;8,512;8,128": 61,  # the keys that ranks gather of each other
     "QuantBatchMatmulV3 8,1536;768,96,16,32;24576;24576": 61,  # q_b of all 128 heads
     "BatchMatMulV2 128,8,128;128,128,512": 61,  # absorbed keys
     "InterleaveRope 8,128,1,64;8,1,1,64;8,1,1,64": 61,
@@ -141,7 +141,7 @@ GLM51_DECODE = {
     "MoeGatingTopK 4,256;256": 75,
     "DispatchFFNCombine 4,6144;8,6144,4096;8,2048,6144;4,8;32768;49152;4,8": 75,
 }
-# GLM-4.5: heads that are normalised and half rotated behind a bias, and a router in FLOAT.
+# GLM-4.5: heads that are normalised and half rotated after a bias, and a router in FLOAT.
 GLM45_DECODE = {
     "MatMulV2 8,5120;320,112,16,16;1792": 92,  # qkv (1792,5120) with a bias
     "split_qkv_rmsnorm_rope_kernel 8,1792;64": 91,
@@ -176,12 +176,12 @@ GLM45_DECODE = {
         (("deepseek-v3", _DSV3, Phase.PREFILL, 1, 2048, 2048), DSV3_PREFILL),
     ],
 )
-def test_a_step_launches_what_was_seen_in_real_serving_or_the_code_calls(step, seen):
+def test_step_has_the_kernels_of_real_serving_or_of_the_code(step, seen):
     found = kernels_of(step_of(*step))
     assert {name: found.get(name, 0) for name in seen} == seen
 
 
-def test_attention_of_a_decode_reads_pages_and_keeps_the_queries_of_its_heads():
+def test_decode_attention_reads_pages_and_has_the_queries_of_its_heads():
     (dense,) = _attention(step_of("qwen3-32b", _QWEN, Phase.DECODE, 16, 1, 4097))
     assert dense.case.inputs[0].shape == (16, 4, 128)
     assert dense.case.inputs[14].shape == (16, 33)  # pages of 128 tokens for each request
@@ -191,7 +191,7 @@ def test_attention_of_a_decode_reads_pages_and_keeps_the_queries_of_its_heads():
     assert latent.case.inputs[24].shape == (5, 16, 1, 64)
 
 
-def test_a_graphs_padding_attends_to_one_key_and_is_not_sampled():
+def test_graph_padding_attends_to_one_key_and_is_not_sampled():
     step = step_of("qwen3-32b", _QWEN, Phase.DECODE, 16, 1, 4097, padding=3)
     found = kernels_of(step)
     assert found["MatMulV2 16,5120;320,48,16,16"] == 64
@@ -208,7 +208,7 @@ def _attention(step):
     ]
 
 
-def test_the_messages_of_a_step_are_those_of_real_serving():
+def test_messages_of_a_step_are_those_of_real_serving():
     decode = messages_of(step_of("qwen3-32b", _QWEN, Phase.DECODE, 16, 1, 4096))
     assert decode == {
         ("all_reduce", 163_840, 16): 129,  # two a layer and the embedding's
@@ -229,7 +229,7 @@ def test_ranks_of_sparse_attention_gather_keys_and_send_results_of_heads():
     keys, heads = 2 * 8 * (64 + 512 + 128), 2 * 8 * 128 * 128
     assert decode[("all_gather", keys, 8)] == decode[("all_to_all", heads, 8)] == 61
     prefill = messages_of(step_of("deepseek-v3.2", _DSV3, Phase.PREFILL, 1, 2048, 2048))
-    assert prefill[("all_gather", 16 * 128 * 7168, 8)] == 61  # what of o the others have, in INT8
+    assert prefill[("all_gather", 16 * 128 * 7168, 8)] == 61  # the part of o of the others, in INT8
     assert not any(name == "all_to_all" for name, _, _ in prefill)
 
 
@@ -242,7 +242,7 @@ def test_a_part_of_sparse_attention_sees_the_keys_up_to_its_last_token():
     assert row.case.inputs[0].shape == (38, 128, 512)
 
 
-def test_answers_and_prompts_of_one_pass_attend_together_or_apart():
+def test_answers_and_prompts_of_one_pass_attend_together_or_separately():
     batch = Batch(Phase.PREFILL, 2, 512, 512, mixed_decodes=6, followed_keys=3000)
     release = find_kernel_set("vllm-ascend-0.18")
     dense = derive_step(find_decoder("qwen3-32b"), layout_of("tp=8"), batch, release)
@@ -256,7 +256,7 @@ def test_answers_and_prompts_of_one_pass_attend_together_or_apart():
     assert kernels_of(latent)["MatMulV2 8,7168;16160,7168"] == 1  # a token of each is sampled
 
 
-def test_a_chunk_behind_latent_attention_reads_and_joins_what_stood_before():
+def test_chunk_with_latent_attention_reads_and_joins_the_earlier_keys():
     found = kernels_of(step_of("deepseek-v3", _DSV3, Phase.PREFILL, 2, 512, 2048))
     past = 2 * (2048 - 512)
     wanted = (
@@ -269,7 +269,7 @@ def test_a_chunk_behind_latent_attention_reads_and_joins_what_stood_before():
     assert {name: found.get(name) for name in wanted} == dict.fromkeys(wanted, 61)
 
 
-def test_without_a_split_of_tokens_ranks_share_the_shared_expert():
+def test_ranks_without_a_token_split_share_the_shared_expert():
     layout = "tp=8,dp=2,ep=16,quantisation=w8a8"
     step = step_of("deepseek-v3", layout, Phase.DECODE, 16, 1, 4096)
     found = kernels_of(step)
@@ -277,11 +277,11 @@ def test_without_a_split_of_tokens_ranks_share_the_shared_expert():
     assert found["QuantBatchMatmulV3 16,256;224,16,16,32;7168;16"] == 58  # down (7168,256)
     assert found["DispatchFFNCombine 2,7168;16,7168,4096;16,2048,7168;2,8;65536;114688;2,8"] == 58
     messages = messages_of(step)
-    assert messages[("all_gather", 2 * 2 * 7168, 8)] == 58  # what each rank's part came to
+    assert messages[("all_gather", 2 * 2 * 7168, 8)] == 58  # the results of each rank's part
     assert messages[("all_reduce", 2 * 16 * 7168, 8)] == 61 + 3 + 58 + 1
 
 
-def test_prompts_of_an_older_release_go_through_ring_attention_round_by_round():
+def test_prompts_of_an_older_release_use_ring_attention_in_rounds():
     found = kernels_of(step_of("deepseek-v3", _DSV3, Phase.PREFILL, 1, 512, 2048, release="0.13"))
     heads = "512,16,128;512,16,64"
     first = f"RINGMLAPrefillBF16Kernel {heads};{heads};512,16,128;512,512"
@@ -291,7 +291,7 @@ def test_prompts_of_an_older_release_go_through_ring_attention_round_by_round():
     assert not any(name.startswith(("FusedInfer", "AttentionUpdate")) for name in found)
 
 
-def test_what_was_predicted_is_looked_at_in_one_pass_and_the_next_told_by_a_layer():
+def test_predicted_tokens_are_verified_in_one_pass_and_drafted_by_one_layer():
     seen = Batch(Phase.DECODE, 4, 2, 4097, predicted=1)
     release = find_kernel_set("vllm-ascend-0.18")
     model = derive_step(find_decoder("deepseek-v3"), layout_of(_DSV3), seen, release)
@@ -309,7 +309,7 @@ def test_what_was_predicted_is_looked_at_in_one_pass_and_the_next_told_by_a_laye
         "AddRmsNormBias 1,7168;1,7168;7168": 1,
         "MoeDistributeDispatchV2 1,7168;1,8;1": 1,  # its experts are not fused
         "QuantBatchMatmulV3 1,7168;66,448,16,32;2112;2112": 1,
-        "MatMulV2 4,7168;16160,7168": 1,  # one token of each request goes on
+        "MatMulV2 4,7168;16160,7168": 1,  # one token of each request continues
         "ArgMaxV2 4,129280": 1,
     }
     assert {name: found.get(name) for name in wanted} == wanted
@@ -317,19 +317,19 @@ def test_what_was_predicted_is_looked_at_in_one_pass_and_the_next_told_by_a_laye
         derive_step(find_decoder("qwen3-32b"), layout_of(""), seen, release)
 
 
-# Qwen3-32B in INT8, of which 8 ranks split a prompt: the norm before qkv is quantised with it.
+# Qwen3-32B in INT8, with a prompt split over 8 ranks: the norm before qkv is quantised with it.
 QWEN_INT8_PREFILL = {
     "RmsNorm 257,5120;5120": 1,  # the first layer's, which adds nothing
     "AscendQuantV2 2056,5120;5120;5120": 1,
     "AddRmsNormQuant 257,5120;257,5120;5120;5120;5120": 63,
-    "AddRmsNormBias 257,5120;257,5120;5120": 64 + 1,  # before the feed-forward, and behind all
+    "AddRmsNormBias 257,5120;257,5120;5120": 64 + 1,  # before the feed-forward, and after all
     "QuantBatchMatmulV3 2056,5120;40,320,16,32;1280;1280": 64,  # qkv (1280,5120)
     "AscendQuantV2 2056,1024;1024;1024": 64,  # before o
     "DynamicQuant 2056,5120": 64,  # before gate_up
 }
 
 
-def test_a_norm_of_int8_is_joined_with_its_quantising_and_gathered_so():
+def test_int8_norm_is_fused_with_its_quantisation_and_gathered():
     split = "tp=8,sequence_split,quantisation=w8a8"
     step = step_of("qwen3-32b", split, Phase.PREFILL, 1, 2056, 2056)
     found = kernels_of(step)
@@ -342,7 +342,7 @@ def test_a_norm_of_int8_is_joined_with_its_quantising_and_gathered_so():
     assert older["AddRmsNormBias 257,5120;257,5120;5120"] == 128
 
 
-# DeepSeek-V3.2 in 0.13, otherwise than in 0.18: one rotation, and the indexer's cache twice.
+# DeepSeek-V3.2 in 0.13, unlike 0.18: one rotation, and the indexer's cache twice.
 DSV32_IN_0_13 = {
     "_triton_rope 8,64,128;8,1,128;2048,64": 61,
     "LightningIndexer 8,64,128;2112,128,1,128;8,64;8;8;8,33": 61,
@@ -359,18 +359,18 @@ def test_sparse_attention_of_an_older_release_writes_its_caches_by_scatters():
     assert {name: found.get(name, 0) for name in DSV32_IN_0_13} == DSV32_IN_0_13
 
 
-# DeepSeek-V3 on a host that only decodes: one kernel from gathered tokens to both caches.
+# DeepSeek-V3 on a decode-only host: one kernel from gathered tokens to both caches.
 DSV3_DECODES_ALONE = {
     "mla_preprocess_0_mix_aic 16,7168;1,224,2112,32;2112;1536;1536;1,48,3072,32;3072;512;16,64;"
     "16,64;16,128,512;528,128,1,512;528,128,1,64;16;1;1;2112;1;1;3072;1;1": 61,
     "FusedInferAttentionScore 16,16,1,512;528,1,128,512;528,1,128,512;16;16,33;16,16,1,64;"
     "528,1,128,64": 61,
     "TransposeBatchMatMul 16,16,512;16,512,128": 61,
-    "AscendQuantV2 16,2048;2048;2048": 61,  # before o, and nowhere else
+    "AscendQuantV2 16,2048;2048;2048": 61,  # before o, and in no other position
 }
 
 
-def test_a_host_that_only_decodes_has_one_kernel_before_latent_attention():
+def test_decode_only_host_has_one_kernel_before_latent_attention():
     batch = Batch(Phase.DECODE, 16, 1, 4100, decodes_alone=True)
     decoder, layout = find_decoder("deepseek-v3"), layout_of(_DSV3)
     step = derive_step(decoder, layout, batch, find_kernel_set("vllm-ascend-0.18"))
@@ -387,7 +387,7 @@ def test_a_host_that_only_decodes_has_one_kernel_before_latent_attention():
     assert kernels_of(unasked)["AscendQuantV2 2,7168;7168;7168"] == 61
 
 
-def test_a_later_token_is_predicted_in_the_room_of_all_that_were_looked_at():
+def test_later_draft_token_uses_the_padding_of_all_verified_ones():
     release, decoder = find_kernel_set("vllm-ascend-0.18"), find_decoder("deepseek-v3")
     # Four requests with two predicted tokens: twelve tokens, eight of them of empty requests.
     later = Batch(Phase.DECODE, 12, 1, 4099, padding=8, predicted=2, is_draft=True)
@@ -395,7 +395,7 @@ def test_a_later_token_is_predicted_in_the_room_of_all_that_were_looked_at():
     assert attention.case.inputs[0].shape == (12, 16, 512)
     lengths = attention.extra["Runtime actual_seq_lengths_kv_values"]
     assert lengths == ",".join(["4099"] * 4 + ["1"] * 8)
-    # Behind a prompt of 4,096 its one next token attends, and all of them pass the layer.
+    # After a prompt of 4,096 its one next token attends, and all of them pass the layer.
     behind = Batch(Phase.DECODE, 1, 1, 4097, predicted=2, is_draft=True, idle=4095)
     step = derive_step(decoder, layout_of(_DSV3), behind, release)
     found = kernels_of(step)
@@ -405,7 +405,7 @@ def test_a_later_token_is_predicted_in_the_room_of_all_that_were_looked_at():
     assert found["MatMulV2 1,7168;16160,7168"] == 1  # one is sampled
 
 
-def test_an_older_release_yet_adds_no_bias_and_dispatches_its_experts():
+def test_even_older_release_adds_no_bias_and_dispatches_its_experts():
     layout = "tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart"
     found = kernels_of(step_of("deepseek-v3", layout, Phase.DECODE, 8, 1, 4096, release="0.11"))
     assert found["AddRmsNorm 1,7168;1,7168;7168"] == 122
@@ -414,7 +414,7 @@ def test_an_older_release_yet_adds_no_bias_and_dispatches_its_experts():
         step_of("deepseek-v3", _DSV3, Phase.DECODE, 8, 1, 4096, release="0.11")
 
 
-def test_of_a_later_release_few_layers_choose_keys_and_all_attend_to_them():
+def test_later_release_selects_keys_in_few_layers_for_all():
     layout = "tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8"
     found = kernels_of(step_of("glm-5.2", layout, Phase.DECODE, 16, 1, 4096, release="0.23"))
     # all tokens, and the 8 heads of a rank
@@ -426,7 +426,7 @@ def test_of_a_later_release_few_layers_choose_keys_and_all_attend_to_them():
     assert found["TensorMove 16,2048"] == 21
 
 
-def test_uneven_lengths_and_loads_stand_in_the_columns_of_a_row():
+def test_uneven_lengths_and_loads_are_in_the_columns_of_a_row():
     batch = Batch(Phase.DECODE, 5, 1, 1000, skew=50, imbalance=50)
     layout = layout_of("tp=1,dp=16,ep=16,quantisation=w8a8,experts=apart")
     release = find_kernel_set("vllm-ascend-0.18")
@@ -452,7 +452,7 @@ def test_experts_of_four_bits_are_multiplied_by_groups_of_256_rows():
     assert found["QuantBatchMatmulV3 256,7168;128,448,16,32;4096;256"] == 58  # shared: INT8
 
 
-def test_experts_behind_plain_attention_have_no_dense_layer_and_no_bias():
+def test_experts_with_plain_attention_have_no_dense_layer_and_no_bias():
     layout = "tp=4,dp=4,ep=16,sequence_split,quantisation=w8a8"
     found = kernels_of(step_of("qwen3-235b-a22b", layout, Phase.DECODE, 8, 1, 4096))
     assert found["MoeGatingTopK 2,128"] == 94
@@ -462,11 +462,11 @@ def test_experts_behind_plain_attention_have_no_dense_layer_and_no_bias():
     assert not any(name.startswith("SwiGlu") for name in found)
 
 
-def test_experts_apart_of_a_large_pass_are_sent_by_all_to_alls():
+def test_separate_experts_of_a_large_pass_use_all_to_all():
     layout = "tp=4,dp=4,ep=16,sequence_split,quantisation=w8a8,experts=apart"
     step = step_of("qwen3-235b-a22b", layout, Phase.PREFILL, 1, 2048, 2048)
     found = kernels_of(step)
-    # 512 tokens a rank, each to 8 experts: 4,096 rows go, and as many come
+    # 512 tokens a rank, each to 8 experts: 4,096 rows are sent, and as many received
     wanted = (
         *("MoeTokenPermute 512,4096;512,8", "DynamicQuant 4096,4096"),
         *("MoeTokenPermute 4096,1;4096", "MoeTokenPermute 4096,4096;4096"),
@@ -497,14 +497,14 @@ MIXTURE = (
 @pytest.mark.thorough
 @pytest.mark.parametrize("release", bundled_releases())
 @pytest.mark.parametrize("model", bundled_names())
-def test_every_case_of_a_bundled_model_is_one_that_its_operator_takes(model, release):
+def test_operators_accept_every_case_of_a_bundled_model(model, release):
     decoder, kernels = find_decoder(model), find_kernel_set(release)
     told, wrong = cases_of(decoder, MIXTURE if decoder.is_moe else DENSE, kernels)
     assert not wrong
     assert (told > 0) == (model not in UNTOLD.get(release, ()))
 
 
-CONFIGS = {  # of families that no bundled model is of, as their models have them
+CONFIGS = {  # of families without a bundled model, as in their models
     "Qwen2.5-72B": ("qwen2", 80, 8192, 29568, 64, 8, 152064, {}),
     "Qwen1.5-MoE-A2.7B": (
         *("qwen2_moe", 24, 2048, 5632, 16, 16, 151936),
@@ -526,7 +526,7 @@ _KEYS = (
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_case_of_a_config_is_one_that_its_operator_takes(name):
+def test_operators_accept_every_case_of_a_config(name):
     *sizes, more = CONFIGS[name]
     text = json.dumps(dict(zip(_KEYS, sizes, strict=True)) | more)
     decoder = read_config(text.encode(), name=name, path="config.json")
@@ -537,13 +537,13 @@ def test_every_case_of_a_config_is_one_that_its_operator_takes(name):
 
 
 def cases_of(decoder, layouts, kernels):
-    """How many passes are told, and the cases that no operator takes."""
+    """Return the number of passes, and the cases that no operator accepts."""
     batches = [
         *(Batch(Phase.DECODE, requests, 1, keys) for requests in (1, 7, 64) for keys in (2, 4097)),
         Batch(Phase.DECODE, 8, 1, 4097, padding=3),
         *(Batch(Phase.PREFILL, requests, 1031, 1031) for requests in (1, 3)),
         Batch(Phase.PREFILL, 1, 512, 2048),  # a chunk of a longer prompt
-        Batch(Phase.PREFILL, 2, 300, 900, mixed_decodes=5, followed_keys=4000),  # beside answers
+        Batch(Phase.PREFILL, 2, 300, 900, mixed_decodes=5, followed_keys=4000),  # next to answers
         *(Batch(Phase.DECODE, 6, 2, 4000, 1, predicted=1, is_draft=draft) for draft in (0, 1)),
         Batch(Phase.DECODE, 6, 3, 4000, predicted=2),
         Batch(Phase.DECODE, 18, 1, 4000, padding=12, predicted=2, is_draft=True),
@@ -577,11 +577,11 @@ def refusal_of(record):
 
 @cache
 def _refusal_of(kernel_type, cells, extra):
-    """Most cases come again, in other passes, layouts, releases and models."""
+    """Most cases recur in other passes, layouts, releases and models."""
     return refusal(CaseRecord(kernel_type, dict(cells), dict(extra)).case, find, "npu")
 
 
-UNTOLD = {  # models of which a release does what its set does not tell, in every layout
+UNTOLD = {  # models for which the set of a release is incomplete, in every layout
     "vllm-ascend-0.18": ("glm-5.2",),
     "vllm-ascend-0.13": ("glm-4.5", "glm-4.5-air", "glm-5.1", "glm-5.2"),
     "vllm-ascend-0.11": {*bundled_names()} - {"deepseek-v3", "kimi-k2", "kimi-k2-thinking"},

@@ -43,14 +43,14 @@ def chosen(kernel, *, rows=20, seed=0, like=None, sizes=None, largest=ANY, known
     return choose(pattern, like, sizes, known, ask, SampleRequest(rows, seed, largest))
 
 
-def test_how_much_of_a_mask_holds_is_an_axis():
+def test_density_of_a_mask_is_an_axis():
     found = chosen("MaskedFill", rows=None, like=fixture_rows("MaskedFill")[:1]).records
     densities = Counter(record.extra["Runtime mask_density"] for record in found)
     assert set(densities) == {"1", "10", "50", "90", "99"}
-    assert len(set(densities.values())) == 1  # of each size all of them
+    assert len(set(densities.values())) == 1  # all of them for each size
 
 
-def test_how_uneven_the_loads_of_experts_are_is_an_axis():
+def test_imbalance_of_expert_loads_is_an_axis():
     kernel = "GroupedMatmulSwigluQuant"
     found = chosen(kernel, rows=None).records
     column = "Runtime group_list_values"
@@ -59,14 +59,14 @@ def test_how_uneven_the_loads_of_experts_are_is_an_axis():
         for record in found
         if record.extra.get(column)
     ]
-    assert 0 < len(loads) < len(found)  # the others are even, of which a row says nothing
+    assert 0 < len(loads) < len(found)  # the others are even, which a row does not contain
     for ends in loads:
         counts = [end - start for start, end in pairwise([0, *ends])]
         assert counts == sorted(counts) and counts[0] < counts[-1]
 
 
 @pytest.mark.parametrize("kernel", ["MaskedFill", "GroupedMatmulSwigluQuant"])
-def test_rows_that_say_such_an_axis_make_no_more_of_it(kernel):
+def test_rows_with_such_an_axis_add_no_further_points(kernel):
     rows = fixture_rows(kernel)
     first = chosen(kernel, like=rows)
     again = chosen(
@@ -76,12 +76,12 @@ def test_rows_that_say_such_an_axis_make_no_more_of_it(kernel):
     assert (again.points, again.known) == (first.points, 20)
 
 
-def test_no_kernel_is_of_two_patterns():
+def test_kernels_have_at_most_one_pattern():
     assert max(Counter(KERNELS).values()) == 1
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_every_pattern_makes_cases_that_its_operator_takes_of_rows_that_are_there(kernel):
+def test_every_pattern_makes_accepted_cases_from_existing_rows(kernel):
     op = find(kernel)
     family = [row for name in (kernel, *op.family) for row in fixture_rows(name)]
     rows = [type(row)(kernel, row.cells, row.extra) for row in family]
@@ -109,14 +109,14 @@ PLAIN = row("4,8;16,8", "DT_BF16;DT_BF16", "ND;ND", "4,16")
 BLOCKS = row("4,32;2,4,16,16", "DT_BF16;DT_BF16", "ND;FRACTAL_NZ", "4,64")
 
 
-def test_every_dtype_and_format_that_is_there_is_asked_for():
+def test_every_existing_dtype_and_format_is_requested():
     found = chosen("MatMulV2", rows=None, like=[PLAIN, BLOCKS, PLAIN])
     assert found.points == 2 * 37 * 3 == len(found.records)
     formats = Counter(record.cells["Input Formats"] for record in found.records)
     assert formats == {"ND;ND": 111, "ND;FRACTAL_NZ": 111}
 
 
-def test_a_weight_in_blocks_is_told_by_its_blocks():
+def test_weight_in_blocks_is_recognised_by_its_format():
     shapes = {
         record.cells["Input Shapes"]
         for record in chosen("MatMulV2", rows=None, like=[BLOCKS], sizes=[(768, 5120)]).records
@@ -124,7 +124,7 @@ def test_a_weight_in_blocks_is_told_by_its_blocks():
     assert '"1,5120;320,48,16,16"' in shapes  # (768, 5120), as a profile writes it
 
 
-def test_no_point_is_chosen_that_is_there_or_too_large():
+def test_existing_and_too_large_points_are_not_chosen():
     every = chosen("MatMulV2", rows=None, like=[PLAIN]).records
     known = {record.case_id for record in every[:10]}
     rest = chosen("MatMulV2", rows=None, like=[PLAIN], known=known)
@@ -137,13 +137,13 @@ def test_no_point_is_chosen_that_is_there_or_too_large():
 
 @cache
 def case_ids(kernel):
-    """Of every point of its grid that would run."""
+    """Return the cases of every point of its grid that would run."""
     return frozenset(record.case_id for record in chosen(kernel, rows=None).records)
 
 
 @given(seed=st.integers(0, 1 << 30), rows=st.integers(1, 60))
 @settings(max_examples=20)
-def test_a_sample_is_of_the_cases_that_would_run_and_its_seed_decides_it(seed, rows):
+def test_sample_has_runnable_cases_determined_by_its_seed(seed, rows):
     every = case_ids("PadV3")
     found = chosen("PadV3", rows=rows, seed=seed)
     ids = [record.case_id for record in found.records]
@@ -152,7 +152,7 @@ def test_a_sample_is_of_the_cases_that_would_run_and_its_seed_decides_it(seed, r
     assert found == chosen("PadV3", rows=rows, seed=seed)
 
 
-def test_what_is_there_counts_so_that_a_wish_over_again_asks_for_nothing():
+def test_existing_points_count_so_that_a_repeated_request_adds_nothing():
     first = chosen("MatMulV2", rows=10, like=[PLAIN])
     known = {record.case_id for record in first.records}
     again = chosen("MatMulV2", rows=10, like=[PLAIN], known=known)
@@ -161,7 +161,7 @@ def test_what_is_there_counts_so_that_a_wish_over_again_asks_for_nothing():
     assert len(more.records) == 5 and more.known == 10
 
 
-def test_a_case_of_two_points_comes_once():
+def test_case_of_two_points_is_chosen_once():
     like = [row("4,8;4,8", "DT_BF16;DT_BF16", "ND;ND", "4,8", "Add")]
     pattern = PATTERNS.of("Add")
     twice = replace(pattern, axes={"t": (1, 2, 2), "d": (8,)})
@@ -171,7 +171,7 @@ def test_a_case_of_two_points_comes_once():
     assert (len(found.records), found.repeated, found.known) == (2, 1, 0)
 
 
-def test_why_there_is_no_case_is_said_of_the_first():
+def test_reason_for_no_case_is_that_of_the_first():
     found = chosen("TensorMove", rows=None)
     assert found.refused and names(found.why, "t * d >= 262144")
     found = chosen("TransposeBatchMatMul", rows=20)
@@ -182,13 +182,13 @@ def test_why_there_is_no_case_is_said_of_the_first():
     ("dtypes", "formats"),
     [("INT4;INT4", "ND;FRACTAL_NZ"), ("FLUFF;FLUFF", "FRACTAL_NZ;FRACTAL_NZ"), (";", ";")],
 )
-def test_a_row_of_dtypes_that_nobody_knows_makes_no_case(dtypes, formats):
+def test_row_of_unknown_dtypes_makes_no_case(dtypes, formats):
     like = [row("4,32;2,4,16,16", dtypes, formats, "4,64")]
     found = chosen("MatMulV2", rows=None, like=like)
     assert not found.records and found.why
 
 
-def test_a_matrix_that_rows_tell_plain_is_told_plain_whatever_its_format():
+def test_plain_matrix_of_a_row_stays_plain_in_any_format():
     like = [row("4,32;64,32", "DT_BF16;DT_BF16", "ND;FRACTAL_NZ", "4,64")]
     found = chosen("MatMulV2", rows=None, like=like, sizes=[(768, 5120)]).records
     assert '"1,5120;768,5120"' in {record.cells["Input Shapes"] for record in found}
@@ -200,37 +200,37 @@ def shapes_like(kernel, shapes, out, dtypes="DT_BF16;DT_BF16"):
     return {record.cells["Input Shapes"] for record in found}
 
 
-def test_a_slot_that_is_empty_in_a_row_stays_empty():
-    assert '"64,7168;"' in shapes_like("Add", "4,8;", "4,8")  # a tensor and a number
+def test_empty_slot_of_a_row_stays_empty():
+    assert '"64,7168;"' in shapes_like("Add", "4,8;", "4,8")  # a tensor and a scalar
     assert '"64,7168;64,7168;"' in shapes_like(
         "MaskedFill", "4,8;4,8;", "4,8", "DT_BF16;BOOL;DT_BF16"
     )
 
 
-def test_a_row_of_scalars_is_as_good_for_its_dtypes():
+def test_row_of_scalars_supplies_its_dtypes():
     assert '"64,7168;64,7168"' in shapes_like("Add", ";", "")
 
 
-def test_a_linear_layer_with_a_bias_keeps_it():
+def test_linear_layer_with_a_bias_keeps_it():
     like = [row("4,8;16,8;16", "DT_BF16;DT_BF16;FLOAT", "ND;ND;ND", "4,16")]
     found = chosen("MatMulV2", rows=None, like=like, sizes=[(2560, 2048)]).records
     assert '"16,2048;2560,2048;2560"' in {record.cells["Input Shapes"] for record in found}
 
 
-def test_experts_multiply_both_ways():
+def test_experts_have_both_products():
     found = chosen("GroupedMatmul", rows=None, sizes=[(16, 7168, 2048)]).records
     weights = {record.case.inputs[1].shape for record in found}
     assert {(16, 7168, 4096), (16, 2048, 7168)} <= weights
     assert all(record.case.inputs[0].shape[1] in (7168, 2048) for record in found)
 
 
-def test_lists_of_a_row_are_not_those_of_other_shapes():
+def test_lists_of_a_row_are_not_copied_to_other_shapes():
     lists = {"Runtime group_list_values": "2,5,10", "Runtime mode": "x"}
     (like,) = templates([case_from_cells("Add", {**PLAIN.cells, **lists})])
     assert like.settings == (("Runtime mode", "x"),)
 
 
-def test_rows_that_say_nothing_of_tensors_are_no_templates():
+def test_rows_without_tensors_are_not_templates():
     unknown = case_from_cells("Add", {"Input Shapes": "N/A"})
     slow = case_from_cells("Add", {**fixture_rows("Add")[0].cells, "Accelerator Core": "AI_CPU"})
     assert templates([unknown, slow]) == ()
@@ -248,7 +248,7 @@ def test_models_have_layouts_weights_and_attention(model):
     assert (len(rows[attention]) > 500) == is_told and rows["Identity"] == []
 
 
-def test_the_weights_of_a_model_are_those_of_its_fused_projections():
+def test_weights_of_a_model_are_those_of_its_fused_projections():
     qwen = products_of([find_decoder("qwen3-32b")], find_kernel_set("vllm-ascend-0.18"))
     assert {(768, 5120), (5120, 512), (3200, 5120), (5120, 1600), (9496, 5120)} <= set(
         qwen
@@ -267,6 +267,6 @@ def test_the_weights_of_a_model_are_those_of_its_fused_projections():
         {"axes": {"a": "products", "b": "experts"}, "ways": [], "kernels": []},
     ],
 )
-def test_a_pattern_that_is_none_is_refused_by_its_name(said):
+def test_invalid_pattern_is_refused_by_name(said):
     with pytest.raises(BadInput, match=naming("pattern p")):
         read_patterns({"values": {"nk": [1]}, "patterns": {"p": said}})

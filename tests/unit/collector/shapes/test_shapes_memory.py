@@ -1,4 +1,4 @@
-"""What the tensors of a case take."""
+"""The memory of the tensors of a case."""
 
 import pytest
 
@@ -13,11 +13,11 @@ pytestmark = pytest.mark.fast
     ("weight", "format", "taken"),
     [
         ("64,128", "ND", 64 * 128 * 2),
-        ("8,4,16,16", "FRACTAL_NZ", 2 * 8 * 4 * 256 * 2),  # beside the plain one it is made of
+        ("8,4,16,16", "FRACTAL_NZ", 2 * 8 * 4 * 256 * 2),  # besides the plain one it is made from
         ("20,20", "FRACTAL_NZ", 2 * 32 * 32 * 2),  # in whole blocks of 16 by 16
     ],
 )
-def test_a_matrix_in_blocks_is_there_twice_and_whole(weight, format, taken):
+def test_matrix_in_blocks_counts_twice_and_padded(weight, format, taken):
     cells = {
         "Input Shapes": f"10,64;{weight};",
         "Input Data Types": "DT_BF16;DT_BF16;DT_UNDEFINED",
@@ -30,7 +30,7 @@ def test_a_matrix_in_blocks_is_there_twice_and_whole(weight, format, taken):
 
 
 @pytest.mark.parametrize(("tokens", "buffer_mib"), [(4, 200), (4096, 3 * 224 + 10)])
-def test_experts_over_ranks_have_a_buffer_for_what_comes_and_one_for_what_goes(tokens, buffer_mib):
+def test_exchanged_experts_have_a_receive_and_a_send_buffer(tokens, buffer_mib):
     call = ExpertCall(tokens, 7168, 2048, 16, 8, 4)
     case = call.case
     tensors = sum(

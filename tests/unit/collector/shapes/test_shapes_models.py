@@ -1,4 +1,4 @@
-"""What describes a model, how it is spread, and what it serves."""
+"""The description of a model, its layout over ranks, and its serving load."""
 
 import json
 import os
@@ -36,10 +36,10 @@ def decoder(**changes):
     return read_config(json.dumps(CONFIG | changes).encode(), name="m", path="config.json")
 
 
-def test_a_bundled_model_is_found_by_its_name_and_by_its_owners(tmp_path, monkeypatch):
+def test_bundled_model_is_found_by_its_name_and_by_its_owners(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_decoder("Qwen/Qwen3-32B") == find_decoder("qwen3-32b")
-    (tmp_path / "qwen3-32b").mkdir()  # a folder of that name does not stand before it
+    (tmp_path / "qwen3-32b").mkdir()  # a folder of that name does not precede it
     assert find_decoder("qwen3-32b").layers == 64
     for short, name in {
         "dsv3": "deepseek-v3",
@@ -98,7 +98,7 @@ def test_a_config_is_read_from_its_file_or_its_folder(tmp_path):
         ({"kv_lora_rank": 512}, ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim")),
     ],
 )
-def test_a_config_of_no_decoder_that_is_derived_is_refused_with_its_file(changes, named):
+def test_unsupported_config_is_refused_with_its_file(changes, named):
     with pytest.raises(BadInput, match=naming("config.json:", *named)):
         decoder(**changes)
 
@@ -113,7 +113,7 @@ def test_a_config_of_no_decoder_that_is_derived_is_refused_with_its_file(changes
         ({"num_nextn_predict_layers": 1}, {"predictors": 1}),
     ],
 )
-def test_a_config_tells_of_biases_rotations_and_predictors(changes, told):
+def test_config_supplies_biases_rotations_and_predictors(changes, told):
     found = decoder(**changes)
     assert {name: getattr(found, name) for name in told} == told
 
@@ -135,11 +135,11 @@ MIXTURE = {
         ({"model_type": "glm4_moe", "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 6}, 2),
     ],
 )
-def test_a_mixtures_dense_layers_are_counted(changes, dense):
+def test_dense_layers_of_a_mixture_are_counted(changes, dense):
     assert decoder(**(MIXTURE | changes)).dense_layers == dense
 
 
-def test_a_shared_expert_behind_a_gate_has_its_own_size():
+def test_gated_shared_expert_has_its_own_size():
     found = decoder(**MIXTURE, model_type="qwen2_moe", shared_expert_intermediate_size=96)
     assert (found.shared, found.gates_shared, found.biases_qkv) == (96, True, True)
     batch = Batch(Phase.DECODE, 3, 1, 9)
@@ -150,7 +150,7 @@ def test_a_shared_expert_behind_a_gate_has_its_own_size():
     assert [one.record.kernel_type for one in gate] == ["MatMulV2", "Sigmoid", "Mul"]
 
 
-def test_layers_that_choose_keys_are_counted_by_each_way_of_telling_them():
+def test_layers_that_select_keys_are_counted_in_every_spelling():
     assert find_decoder("glm-5.2").indexers == 21  # 0, 1, 2 and every fourth of 78
     assert find_decoder("glm-5.1").indexers == 78
     sizes = {"index_topk": 8, "index_n_heads": 2, "index_head_dim": 8}
@@ -164,20 +164,20 @@ def test_layers_that_choose_keys_are_counted_by_each_way_of_telling_them():
         assert decoder(**MIXTURE | sizes | latent | told).indexers == 4
 
 
-def test_what_a_config_says_is_off_is_off():
+def test_disabled_options_of_a_config_have_no_effect():
     off = {"sliding_window": 4096, "use_sliding_window": False, "mlp_only_layers": []}
     assert decoder(**off, attention_bias=False, partial_rotary_factor=1.0) == decoder()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense", "[" * 100_000, '{"model_type": ["llama"]}'])
-def test_what_is_no_config_is_refused(text):
+def test_malformed_config_is_refused(text):
     with pytest.raises(BadInput, match=naming("config.json:")):
         read_config(text.encode(), name="m", path="config.json")
 
 
-def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path):
+def test_missing_or_binary_config_is_refused(tmp_path):
     (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
-    os.mkfifo(tmp_path / "pipe.json")  # which nobody waits for
+    os.mkfifo(tmp_path / "pipe.json")  # which must not be waited for
     (tmp_path / "large.json").write_bytes(b" " * (2 << 20))
     for word in ("config.json", "nowhere.json", "no-such-model", "pipe.json", "large.json"):
         with pytest.raises(BadInput):
@@ -200,7 +200,7 @@ def test_any_sizes_make_a_decoder_or_are_refused(changes):
     assert all(one.times > 0 and one.record.case.case_id for one in step.kernels)
 
 
-def test_a_layout_is_read_from_its_words_and_written_back():
+def test_layout_is_parsed_and_formatted():
     layout = layout_of("tp=8, dp=2,ep=16,sequence_split,quantisation=w8a8,nz=2,experts=apart")
     assert layout == Layout(8, 2, 16, True, Quantisation.W8A8, 2, ExpertLaunch.APART)
     assert layout_of(str(layout)) == layout
@@ -210,7 +210,7 @@ def test_a_layout_is_read_from_its_words_and_written_back():
 @pytest.mark.parametrize(
     "text", ["tp", "tp=0", "tp=x", "pp=2", "tp=2,tp=4", "nz=3", "tp=-1", "é=1"]
 )
-def test_a_layout_that_cannot_be_meant_is_refused(text):
+def test_invalid_layout_is_refused(text):
     with pytest.raises(BadInput, match=naming("layout:")):
         layout_of(text)
 
@@ -224,7 +224,7 @@ def test_a_layout_that_cannot_be_meant_is_refused(text):
         ("deepseek-v3", "tp=3,ep=3,quantisation=w8a8"),
     ],
 )
-def test_a_model_that_cannot_be_spread_so_is_refused(model, layout):
+def test_layout_that_a_model_cannot_have_is_refused(model, layout):
     with pytest.raises(BadInput, match=naming("layout:")):
         check_layout(find_decoder(model), layout_of(layout))
 
@@ -244,7 +244,7 @@ def test_key_heads_are_shared_or_repeated():
         ("tp=8,dp=2,ep=16,quantisation=w4a8,experts=apart,nz=0", ("FRACTAL_NZ",)),
     ],
 )
-def test_experts_that_no_kernel_here_computes_are_refused(layout, named):
+def test_unsupported_experts_are_refused(layout, named):
     batch = Batch(Phase.DECODE, 4, 1, 10)
     with pytest.raises(BadInput, match=naming("deepseek-v3", "vllm-ascend-0.18", *named)):
         derive_step(
@@ -253,7 +253,7 @@ def test_experts_that_no_kernel_here_computes_are_refused(layout, named):
         )
 
 
-def test_experts_apart_are_dispatched_up_to_a_size_of_passes():
+def test_separate_experts_are_dispatched_up_to_a_pass_size():
     layout = layout_of("tp=1,dp=16,ep=16,experts=apart")
     release = find_kernel_set("vllm-ascend-0.18")
     for tokens, sent in ((512, "MoeDistributeDispatchV2"), (513, "MoeTokenPermute")):
@@ -271,11 +271,11 @@ def test_serving_makes_the_passes_of_its_range():
     found = passes(Serving((1, 5), 100, 51, 300, graph_sizes=(1, 8)))
     assert found == {
         Batch(Phase.PREFILL, 1, 100, 100): 1,
-        Batch(Phase.DECODE, 1, 1, 101): 12,  # a quarter of 50 decodes is told by the first
+        Batch(Phase.DECODE, 1, 1, 101): 12,  # a quarter of 50 decodes is determined by the first
         Batch(Phase.DECODE, 1, 1, 125): 26,
         Batch(Phase.DECODE, 1, 1, 150): 12,
         Batch(Phase.PREFILL, 3, 100, 100): 1,  # as many whole prompts as fit into 300 tokens
-        Batch(Phase.PREFILL, 2, 100, 100): 1,  # those that are left of 5
+        Batch(Phase.PREFILL, 2, 100, 100): 1,  # the remaining ones of 5
         Batch(Phase.DECODE, 8, 1, 101, padding=3): 12,
         Batch(Phase.DECODE, 8, 1, 125, padding=3): 26,
         Batch(Phase.DECODE, 8, 1, 150, padding=3): 12,
@@ -283,7 +283,7 @@ def test_serving_makes_the_passes_of_its_range():
 
 
 @given(st.integers(1, 10_000), st.integers(1, 60), st.integers(0, 99))
-def test_uneven_lengths_keep_their_mean_and_their_bounds(mean, count, percent):
+def test_uneven_lengths_keep_their_mean_and_bounds(mean, count, percent):
     found = spread(mean, count, percent)
     assert len(found) == count and found == sorted(found)
     assert abs(sum(found) / count - mean) <= 1
@@ -292,7 +292,7 @@ def test_uneven_lengths_keep_their_mean_and_their_bounds(mean, count, percent):
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_a_deployment_of_one_phase_makes_its_passes_only(phase):
+def test_deployment_of_one_phase_has_only_its_passes(phase):
     both = passes(Serving((1, 5), 100, 51, 300))
     alone = passes(Serving((1, 5), 100, 51, 300, phases=(phase,)))
     assert alone == {
@@ -302,12 +302,12 @@ def test_a_deployment_of_one_phase_makes_its_passes_only(phase):
     }
 
 
-def test_an_answer_of_one_token_has_no_decode_to_serve():
+def test_answer_of_one_token_has_no_decode_pass():
     with pytest.raises(BadInput, match=naming("serving:", "pass")):
         passes(Serving((1,), 100, 1, 300, phases=(Phase.DECODE,)))
 
 
-def test_a_prompt_longer_than_a_pass_is_cut_into_chunks_for_each_request():
+def test_prompt_longer_than_a_pass_is_cut_into_chunks_for_each_request():
     chunks = passes(Serving((2,), 700, 1, 300))
     assert [(b.requests, b.queries, b.keys, times) for b, times in chunks.items()] == [
         (1, 300, 300, 2),
@@ -316,12 +316,12 @@ def test_a_prompt_longer_than_a_pass_is_cut_into_chunks_for_each_request():
     ]
 
 
-def test_prompts_pass_beside_the_answers_of_other_requests():
+def test_prompts_share_passes_with_the_answers_of_other_requests():
     found = passes(Serving((3,), 700, 21, 402, mixed=True))
     assert found == {
         Batch(Phase.PREFILL, 1, 400, 400, mixed_decodes=2, followed_keys=710): 3,
         Batch(Phase.PREFILL, 1, 300, 700, mixed_decodes=2, followed_keys=710): 3,
-        # of the 20 tokens of each answer 4 passed beside the two others' chunks
+        # of the 20 tokens of each answer 4 shared passes with the two others' chunks
         Batch(Phase.DECODE, 3, 1, 701): 4,
         Batch(Phase.DECODE, 3, 1, 710): 8,
         Batch(Phase.DECODE, 3, 1, 720): 4,
@@ -330,17 +330,17 @@ def test_prompts_pass_beside_the_answers_of_other_requests():
         passes(Serving((3,), 700, 21, 400, phases=(Phase.DECODE,), mixed=True))
 
 
-def test_predicted_tokens_are_looked_at_and_told_by_passes_of_their_own():
+def test_predicted_tokens_have_verifying_and_drafting_passes():
     found = passes(Serving((3,), 100, 13, 500, predicted=2))
     prompt = Batch(Phase.PREFILL, 3, 100, 100, predicted=2)
     answers = [key for key in found if key.phase is Phase.DECODE]
     assert found[prompt] == found[replace(prompt, is_draft=True)] == 1
-    # Of 12 tokens three are told by each look; each look and each prompt has two drafts.
+    # Of 12 tokens three are verified by each pass; each pass and each prompt has two drafts.
     assert sum(found[one] for one in answers if not one.is_draft) == 4
     assert {one.queries for one in answers if not one.is_draft} == {3}
     drafts = [one for one in answers if one.is_draft]
     assert sum(found[one] for one in drafts) == 4 + 4 + 1
-    # The second goes on in the room of all tokens: a graph's empty requests, or beside a prompt's.
+    # The second uses the padding of all tokens: a graph's empty requests, or next to a prompt's.
     assert {(one.requests, one.padding, one.idle) for one in drafts if one.queries == 1} == {
         (9, 6, 0),
         (3, 0, 297),
@@ -349,7 +349,7 @@ def test_predicted_tokens_are_looked_at_and_told_by_passes_of_their_own():
         passes(Serving((3,), 100, 13, 500, predicted=1, mixed=True))
 
 
-def test_requests_that_no_row_could_tell_of_are_refused():
+def test_requests_that_no_row_can_hold_are_refused():
     with pytest.raises(BadInput, match=naming("serving:", 1 << 20, "concurrency")):
         passes(Serving(tuple(range(65_336, 65_536)), 128, 512, 8192))
 
@@ -363,7 +363,7 @@ def test_requests_that_no_row_could_tell_of_are_refused():
     st.lists(st.integers(1, 256), max_size=5),
     st.booleans(),
 )
-def test_passes_are_within_what_was_served(concurrency, prompt, answer, most, sizes, mixed):
+def test_passes_sum_to_the_served_tokens(concurrency, prompt, answer, most, sizes, mixed):
     found = passes(Serving(tuple(concurrency), prompt, answer, most, tuple(sizes), mixed=mixed))
     new = {Phase.PREFILL: 0, Phase.DECODE: 0}
     for batch, times in found.items():
@@ -377,7 +377,7 @@ def test_passes_are_within_what_was_served(concurrency, prompt, answer, most, si
     assert new == {Phase.PREFILL: served * prompt, Phase.DECODE: served * (answer - 1)}
 
 
-def test_int8_of_a_dense_model_is_known_by_code():
+def test_int8_products_of_a_dense_model_have_the_source_code():
     batch, release = Batch(Phase.DECODE, 4, 1, 10), find_kernel_set("vllm-ascend-0.18")
     found = derive_step(find_decoder("qwen3-32b"), layout_of("quantisation=w8a8"), batch, release)
     products = {k.source for k in found.kernels if k.record.kernel_type == "QuantBatchMatmulV3"}
@@ -408,17 +408,17 @@ def test_a_path_with_a_nul_is_refused():
         Batch(Phase.PREFILL, 4, 9, 9, mixed_decodes=1, followed_keys=9, predicted=1),
     ],
 )
-def test_a_pass_that_nobody_could_make_is_refused(batch):
+def test_impossible_pass_is_refused(batch):
     with pytest.raises(BadInput):
         derive_step(decoder(), Layout(), batch, find_kernel_set("vllm-ascend-0.18"))
 
 
-def test_a_prompt_of_endless_chunks_is_refused():
+def test_prompt_of_too_many_chunks_is_refused():
     with pytest.raises(BadInput, match=naming("serving:", 4096, "chunks")):
         passes(Serving((1,), 1 << 40, 1, 1))
 
 
-def test_a_set_of_kernels_names_the_line_that_is_none():
+def test_invalid_line_of_a_kernel_set_is_named():
     line = {"layer": "x", "kernel": "Add", "times": "1", "source": "code"}
     for wrong in (
         {"inputs": ["FLOT (1)"], "outputs": []},
@@ -437,7 +437,7 @@ def line_of(layer, **more):
     }
 
 
-def test_a_set_tells_what_differs_from_another():
+def test_kernel_set_is_read_as_differences_from_another():
     old = read_kernel_set(
         {
             "step": [line_of("a"), line_of("b"), line_of("b"), line_of("c")],
@@ -467,7 +467,7 @@ def test_a_set_tells_what_differs_from_another():
 
 
 @pytest.mark.parametrize("release", bundled_releases())
-def test_the_kernels_of_a_set_are_declared_operators_or_of_gangs(release):
+def test_kernels_of_a_set_are_declared_operators_or_exchanges(release):
     from collector.ops.registry import find
     from collector.ranks.experts import KERNELS
     from collector.shapes.kernel_set import KernelPattern

@@ -1,4 +1,4 @@
-"""Small trees, told by the few cells that a test is about."""
+"""Small trees, given by the few cells that a test is about."""
 
 import pytest
 
@@ -17,7 +17,7 @@ PLAIN = dict(
 
 
 class Tree:
-    """A version folder in the making."""
+    """A version folder under construction."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -45,7 +45,7 @@ def tree(tmp_path):
 
 
 def matmul(shapes, out, **more):
-    """The cells of a MatMul row: two BF16 inputs of these shapes."""
+    """Return the cells of a MatMul row: two BF16 inputs of these shapes."""
     count = shapes.count(";") + 1
     words = {"Input Data Types": ";".join(["DT_BF16"] * count), "Output Data Types": "DT_BF16"}
     formats = {"Input Formats": ";".join(["ND"] * count), "Accelerator Core": "AI_CORE"}

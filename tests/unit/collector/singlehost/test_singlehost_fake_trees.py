@@ -1,4 +1,4 @@
-"""A tree of a fake runtime is no source, and a tree that cannot be written is not measured."""
+"""A tree of a fake runtime is not a source, and an unwritable tree is not measured."""
 
 import threading
 
@@ -35,17 +35,17 @@ def test_a_tree_pulled_from_a_fake_database_is_refused(tmp_path):
         read_tree(version)
 
 
-def test_other_pulled_trees_are_sources(tmp_path):
+def test_other_pulled_trees_are_accepted(tmp_path):
     version = tree(tmp_path, **MADE, runtime="real")
     assert [record.kernel_type for record in read_tree(version).records] == ["Abs"]
 
 
-def test_a_pulled_tree_that_does_not_say_its_runtime_is_refused(tmp_path):
+def test_pulled_tree_without_a_runtime_is_refused(tmp_path):
     with pytest.raises(BadInput, match=naming(f"{tmp_path / MARKER}:", "runtime")):
         read_tree(tree(tmp_path, **MADE))
 
 
-def test_nothing_is_measured_for_a_tree_that_cannot_be_written(tmp_path, monkeypatch):
+def test_unwritable_tree_is_refused_before_measuring(tmp_path, monkeypatch):
     version = tree(tmp_path, **MADE, runtime="real")
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     stack = Stack(device="D", torch="2")

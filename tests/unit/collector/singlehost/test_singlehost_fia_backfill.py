@@ -1,4 +1,4 @@
-"""Values dumped by a running model meet the rows of fused attention that they belong to."""
+"""Values dumped by a running model are joined to their rows of fused attention."""
 
 import json
 
@@ -45,7 +45,7 @@ def attention(shapes=SHAPES, **more):
     return {"Input Shapes": f'"{shapes}"', **empty, **more}
 
 
-def test_a_row_gets_the_values_of_its_shapes(csv_path, dump):
+def test_row_gets_the_values_of_its_shapes(csv_path, dump):
     optional = {"num_heads": 4, "num_key_value_heads": 1, "sparse_mode": 3, "input_layout": "TND"}
     more = {
         "block_size": 128,
@@ -76,7 +76,7 @@ def test_a_row_gets_the_values_of_its_shapes(csv_path, dump):
     assert row["Input Shapes"] == f'"{SHAPES}"'
 
 
-def test_several_values_make_several_rows_and_alike_ones_one(csv_path, dump):
+def test_several_values_make_several_rows_and_equal_ones_one(csv_path, dump):
     values = [{**VALUES, "actual_seq_lengths_kv": lengths} for lengths in ([1, 2], [3, 4], [1, 2])]
     done = backfill(csv_path, dump(*values), tag="dumped")
     assert (done.filled, done.made) == (1, 2)
@@ -85,7 +85,7 @@ def test_several_values_make_several_rows_and_alike_ones_one(csv_path, dump):
     assert {row["Runtime metadata_completeness"] for row in rows} == {"dumped"}
 
 
-def test_numbers_of_another_case_do_not_stay(tree, dump):
+def test_durations_of_another_case_are_cleared(tree, dump):
     numbers = {"Average Duration(us)": "5.0", "MicroBench aic_mac_ratio": "0.5"}
     profile = {"Profiling Average Duration(us)": "6.0", "Profiling Average aic_mac_ratio": "0.6"}
     path = tree.write(KERNEL, attention(**numbers, **profile))
@@ -100,7 +100,7 @@ def test_numbers_of_another_case_do_not_stay(tree, dump):
     assert row["Profiling Average Duration(us)"] == "6.0"
 
 
-def test_a_second_run_changes_nothing_and_a_row_that_came_back_joins_its_values(tree, dump):
+def test_second_run_changes_nothing_and_a_readded_row_joins_its_values(tree, dump):
     path = tree.write(KERNEL, attention())
     values = dump(VALUES, {**VALUES, "num_heads": 8})
     backfill(path, values)
@@ -114,7 +114,7 @@ def test_a_second_run_changes_nothing_and_a_row_that_came_back_joins_its_values(
     assert len(read_kernel_file(path).rows) == 2
 
 
-def test_values_that_a_replay_assumed_give_way_to_real_ones(tree, dump):
+def test_values_assumed_by_a_replay_are_replaced_by_real_ones(tree, dump):
     assumed = {
         "Runtime actual_seq_lengths_kv_values": "65536,65536",
         "Runtime block_table_valid_blocks": "512,512",
@@ -131,7 +131,7 @@ def test_values_that_a_replay_assumed_give_way_to_real_ones(tree, dump):
     assert row["Average Duration(us)"] == ""
 
 
-def test_what_meets_nothing_is_told_on_either_side(tree, dump):
+def test_unmatched_rows_and_values_are_reported(tree, dump):
     path = tree.write(KERNEL, attention(), attention("8,4,128;9,128,128;9,128,128;;;8;8"))
     done = backfill(path, dump(VALUES, {**VALUES, "query_shape": [1, 4, 128]}))
     assert (done.filled, done.values_alone) == (1, [2])
@@ -139,7 +139,7 @@ def test_what_meets_nothing_is_told_on_either_side(tree, dump):
     assert done.made == 1 and len(read_kernel_file(path).rows) == 2
 
 
-def test_a_row_without_mask_and_blocks_meets_values_that_say_so(tree, dump):
+def test_row_without_mask_and_blocks_matches_values_without_them(tree, dump):
     path = tree.write(KERNEL, attention("8,4,128;9,128,128;9,128,128;;;2;2"))
     shapes = {"query_shape": [8, 4, 128], "key_shape": [9, 128, 128], "value_shape": [9, 128, 128]}
     none = {"atten_mask_shape": None, "block_table_shape": []}
@@ -149,7 +149,7 @@ def test_a_row_without_mask_and_blocks_meets_values_that_say_so(tree, dump):
         backfill(path, dump({**values, "actual_seq_lengths_kv": [1153, 1]}))
 
 
-def test_another_file_is_written_where_one_is_named(csv_path, dump, tmp_path):
+def test_named_output_file_is_written_instead(csv_path, dump, tmp_path):
     before = csv_path.read_bytes()
     done = backfill(csv_path.parent, dump(VALUES), tmp_path / "out.csv")
     assert done.path == tmp_path / "out.csv" and done.path.exists()
@@ -187,7 +187,7 @@ def test_missing_and_empty_files_are_refused(csv_path, dump, tmp_path):
         backfill(tmp_path / "none.csv", dump(VALUES))
 
 
-def test_second_run_into_a_copy_keeps_its_rows_and_counts_what_is_new(csv_path, dump, tmp_path):
+def test_second_run_into_a_copy_keeps_its_rows_and_counts_new_ones(csv_path, dump, tmp_path):
     copy = tmp_path / "copy.csv"
     done = backfill(csv_path, dump(VALUES), copy)
     assert (done.filled, done.made, done.complete, done.known) == (1, 1, 0, 0)
@@ -204,7 +204,7 @@ def test_second_run_into_a_copy_keeps_its_rows_and_counts_what_is_new(csv_path, 
     assert not any(row.get("Runtime actual_seq_lengths_kv_values") for row in bare)
 
 
-def test_values_that_cannot_be_are_refused_with_their_line(csv_path, dump):
+def test_impossible_values_are_refused_with_their_line(csv_path, dump):
     before, line = csv_path.read_bytes(), json.dumps(VALUES)
     for bad in (
         line.replace("3593", "9" * 400),

@@ -1,4 +1,4 @@
-"""Launches that a profiler recorded earlier find their rows, and only those."""
+"""Launches that a profiler recorded earlier are assigned to their rows, and only to those."""
 
 import csv
 from collections import defaultdict
@@ -37,7 +37,7 @@ def mat(kernel, shapes, out, duration="10.000", dtypes="DT_BF16;DT_BF16", format
     return Told(kernel, *texts, duration)
 
 
-def test_a_row_gets_the_plain_mean_of_all_its_launches(tree, profile):
+def test_row_gets_the_mean_of_all_its_launches(tree, profile):
     tree.write("Add", {AVERAGE: "99.0"})
     durations = ("2.000", "4.000", "90.000")
     source = profile(*(Told(duration=d, other={"aiv_vec_ratio": "0.5"}) for d in durations))
@@ -49,28 +49,28 @@ def test_a_row_gets_the_plain_mean_of_all_its_launches(tree, profile):
     assert (written.launches, written.ran, written.old_us) == (3, "", 99.0)
 
 
-def test_counters_of_an_earlier_microbenchmark_do_not_stay_beside_a_new_duration(tree, profile):
+def test_counters_of_an_earlier_microbenchmark_are_cleared_with_a_new_duration(tree, profile):
     tree.write("Add", {AVERAGE: "9.0", "MicroBench aic_mac_ratio": "0.7", "Note": "kept"})
     microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))])
     (row,) = tree.rows("Add")
     assert (row["MicroBench aic_mac_ratio"], row[AVERAGE], row["Note"]) == ("", "3.000000", "kept")
 
 
-def test_the_same_shapes_in_another_dtype_are_another_row(tree, profile):
+def test_same_shapes_in_another_dtype_are_another_row(tree, profile):
     tree.write("Add", {}, {"Input Data Types": "DT_BF16;DT_BF16", "Output Data Types": "DT_BF16"})
     result = microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))])
     assert tree.durations("Add") == ["3.000000", ""]
     assert [case.inputs[0].dtype for case in result.alone] == ["DT_BF16"]
 
 
-def test_a_row_that_says_less_than_the_profile_is_found_by_its_signature(tree, profile):
+def test_row_with_fewer_attributes_than_the_profile_is_found_by_its_signature(tree, profile):
     tree.write("Add", {"OP State": "", "Output Formats": ""})
     result = microbench_from_profile(tree.folder, [profile(Told(duration="3.000"))])
     assert tree.durations("Add") == ["3.000000"]
     assert names(result.written[0].ran, "signature")
 
 
-def test_a_row_with_launches_of_its_own_takes_no_others(tree, profile):
+def test_row_with_exact_launches_uses_no_others(tree, profile):
     row = {"Input Shapes": '"4,768;2"', "Output Shapes": '"2,768"', "Input Data Types": "FLOAT"}
     tree.write("Slice", row)
     cells = ("ND;ND", '"2,768"', "FLOAT", "ND", "AI_VECTOR_CORE", "dynamic")
@@ -83,7 +83,7 @@ def test_a_row_with_launches_of_its_own_takes_no_others(tree, profile):
     assert tree.durations("Slice")[0] == "5.000000"
 
 
-def test_rows_that_attributes_tell_apart_are_not_filled_by_a_profile_that_cannot(tree, profile):
+def test_rows_distinguished_by_attributes_are_not_filled_by_a_profile_without_them(tree, profile):
     rows = [{"Runtime num_heads": heads} for heads in ("8", "16")]
     tree.write("FusedInferAttentionScore", *rows)
     source = profile(Told("FusedInferAttentionScore", duration="3.000"))
@@ -100,7 +100,7 @@ def test_duplicate_rows_are_updated_alike_and_reported(tree, profile):
     assert [count for _, count in result.duplicates] == [2]
 
 
-def test_a_matmul_row_takes_what_another_kernel_of_the_family_took_and_says_so(tree, profile):
+def test_matmul_row_uses_and_reports_another_kernel_of_its_family(tree, profile):
     tree.write("MatMulCommon", matmul("32,128;128,64", "32,64"))
     result = microbench_from_profile(
         tree.folder, [profile(mat("MatMulV3", "32,128;64,128", "32,64", "7.000"))]
@@ -110,7 +110,7 @@ def test_a_matmul_row_takes_what_another_kernel_of_the_family_took_and_says_so(t
     assert (tree.files(), result.leftover) == (["MatMulCommon.csv"], ())
 
 
-def test_a_matmuls_own_launches_come_before_the_familys(tree, profile):
+def test_own_launches_of_a_matmul_precede_those_of_its_family(tree, profile):
     tree.write("MatMulV2", matmul("32,128;128,64", "32,64"))
     source = profile(
         mat("MatMulV3", "32,128;128,64", "32,64", "20.000"),
@@ -129,7 +129,7 @@ def test_launches_of_the_family_add_no_row(tree, profile):
     assert names(result.leftover[0].fate, "MatMulV3.csv")
 
 
-def test_launches_without_a_row_are_added_only_to_files_that_are_there(tree, profile):
+def test_launches_without_a_row_are_added_only_to_existing_files(tree, profile):
     tree.write("Add", {})
     source = profile(Told(shapes='"8,8;8,8"', out_shapes='"8,8"'), Told("Mul"))
     result = microbench_from_profile(tree.folder, [source])
@@ -139,7 +139,7 @@ def test_launches_without_a_row_are_added_only_to_files_that_are_there(tree, pro
     assert [names(left.fate, "Mul.csv") for left in result.leftover] == [True]
 
 
-def test_missing_only_fills_what_has_no_duration_and_adds_nothing(tree, profile):
+def test_missing_only_fills_rows_without_a_duration_and_adds_nothing(tree, profile):
     measured = {AVERAGE: "5.0"}
     profiled = {"Input Shapes": '"1;1"', "Profiling Average Duration(us)": "6.0"}
     missing = {"Input Shapes": '"2;2"', AVERAGE: "0"}
@@ -153,7 +153,7 @@ def test_missing_only_fills_what_has_no_duration_and_adds_nothing(tree, profile)
     assert names(result.leftover[0].fate, Update.MISSING_ONLY)
 
 
-def test_an_empty_tree_gets_a_file_with_every_column_for_each_kernel(tree, profile):
+def test_empty_tree_gets_a_complete_file_for_each_kernel(tree, profile):
     source = profile(
         Told(),
         unknown_inputs("Custom", duration="7.840"),
@@ -169,7 +169,7 @@ def test_an_empty_tree_gets_a_file_with_every_column_for_each_kernel(tree, profi
     assert [names(left.fate, "AICPU") for left in result.leftover] == [True]
 
 
-def test_a_parsed_trees_columns_get_theirs_before_those_of_the_profile(tree, profile):
+def test_measured_columns_are_inserted_before_those_of_the_profile(tree, profile):
     parse_profile([profile(Told(duration="8.000"), name="serving")], tree.folder)
     assert read_kernel_file(tree.folder / "Add.csv").columns == PARSER_COLUMNS
     microbench_from_profile(
@@ -181,7 +181,7 @@ def test_a_parsed_trees_columns_get_theirs_before_those_of_the_profile(tree, pro
     assert columns.index(mine) == columns.index(theirs) - 1
 
 
-def test_columns_of_earlier_days_are_migrated(tree, profile):
+def test_old_columns_are_migrated(tree, profile):
     legacy = {"MicroBench Duration(us)": "5.0", "MicroBench Task Duration(us)": "6.0"}
     other = {"Input Shapes": '"1;1"', **legacy}
     tree.write("Add", other, {}, columns=BASE_CELLS)
@@ -190,7 +190,7 @@ def test_columns_of_earlier_days_are_migrated(tree, profile):
     assert "MicroBench Task Duration(us)" not in tree.rows("Add")[0]
 
 
-def test_rows_without_any_duration_are_removed_only_where_that_is_asked_for(tree, profile):
+def test_rows_without_a_duration_are_removed_only_on_request(tree, profile):
     tree.write("Add", {}, {"Input Shapes": '"1;1"', AVERAGE: "N/A"})
     source = profile(Told(duration="3.000"))
     assert microbench_from_profile(tree.folder, [source]).deleted == ()
@@ -200,7 +200,7 @@ def test_rows_without_any_duration_are_removed_only_where_that_is_asked_for(tree
     assert (kernel, cells["Input Shapes"]) == ("Add", '"1;1"')
 
 
-def test_a_chosen_kernel_alone_is_written_and_an_unknown_one_refused(tree, profile):
+def test_only_a_selected_kernel_is_written_and_an_unknown_one_refused(tree, profile):
     tree.write("Add", {})
     tree.write("Mul", {})
     source = profile(Told(), Told("Mul"))
@@ -210,7 +210,7 @@ def test_a_chosen_kernel_alone_is_written_and_an_unknown_one_refused(tree, profi
         microbench_from_profile(tree.folder, [source], kernels=("Mull",))
 
 
-def test_nothing_is_written_where_a_file_of_the_tree_is_wrong(tree, profile):
+def test_nothing_is_written_if_a_file_of_the_tree_is_invalid(tree, profile):
     tree.write("Add", {})
     (tree.folder / "Mul.csv").write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
     with pytest.raises(BadInput, match="git lfs pull"):
@@ -218,7 +218,7 @@ def test_nothing_is_written_where_a_file_of_the_tree_is_wrong(tree, profile):
     assert tree.durations("Add") == [""]
 
 
-def test_a_row_takes_no_launches_of_the_ai_cpu(tree, profile):
+def test_row_uses_no_launches_of_the_ai_cpu(tree, profile):
     tree.write("Add", {})
     source = profile(Told(duration="10.000"), Told(core="AI_CPU", duration="900.000"))
     microbench_from_profile(tree.folder, [source])
@@ -230,7 +230,7 @@ def test_a_row_takes_no_launches_of_the_ai_cpu(tree, profile):
     assert tree.durations("Add") == ["10.000000", "800.000000"]
 
 
-def test_a_row_of_unknown_inputs_gets_its_number_where_no_consumer_looks(tree, profile):
+def test_row_of_unknown_inputs_is_moved_to_a_separate_folder(tree, profile):
     unknown = {"Input Shapes": "N/A", "Input Data Types": "N/A", "Input Formats": "N/A"}
     unknown |= {"Output Shapes": "N/A", "Output Data Types": "N/A", "Output Formats": "N/A"}
     tree.write("Add", {AVERAGE: "3.0"}, {**unknown, "Note": "mine"}, {"Input Shapes": '"1;1"'})
@@ -258,7 +258,7 @@ def test_a_second_run_changes_nothing(tree, profile):
 
 
 def spreadsheet(path):
-    """Mean duration and number of launches by type and tensors, straight from the raw file."""
+    """Return mean duration and number of launches by type and tensors, from the raw file."""
     durations = defaultdict(list)
     with path.open(encoding="utf-8-sig", newline="") as file:
         for row in csv.DictReader(file):
@@ -269,7 +269,7 @@ def spreadsheet(path):
 
 @pytest.mark.parametrize("run", ["inference_cann9.1_ascend_pt", "op_cann8.5.2_PROF"])
 @pytest.mark.parametrize("is_parsed", [False, True], ids=["empty tree", "parsed tree"])
-def test_real_profiles_give_what_a_spreadsheet_gives(real_profiles, tree, run, is_parsed):
+def test_real_profiles_give_the_means_of_a_spreadsheet(real_profiles, tree, run, is_parsed):
     (summary,) = (real_profiles / run).rglob("op_summary_*.csv")
     if is_parsed:
         parse_profile([real_profiles / run], tree.folder)

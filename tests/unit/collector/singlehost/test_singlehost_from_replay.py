@@ -1,5 +1,5 @@
-"""A microbenchmark measures as the worker does: one after the other, halved after a crash, tried
-again where that may help, and with what it could not read kept."""
+"""A microbenchmark measures as the worker does: session by session, with bisection after a crash,
+retries where they may help, and unreadable profiles kept."""
 
 import re
 import threading
@@ -25,7 +25,7 @@ STACK = Stack("CPU_x_2t", "2.13.0")
 
 @pytest.fixture
 def sessions(monkeypatch, tmp_path):
-    """Sessions that measure every case well, on a machine that is nobody else's."""
+    """Sessions that measure every case well, on an exclusive machine."""
     monkeypatch.setenv("OPMETER_LOCKS", str(tmp_path / "locks"))
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
@@ -57,7 +57,7 @@ def first(record):
     return record.case.inputs[0].shape == (1,)
 
 
-def test_a_slot_is_held_while_a_session_measures_and_none_between(sessions, tree, monkeypatch):
+def test_slot_is_held_during_a_session_and_released_between_sessions(sessions, tree, monkeypatch):
     monkeypatch.setenv("OPMETER_MEASURE_CONCURRENCY", "1")
     rows(tree, 130)
     met = []
@@ -77,7 +77,7 @@ def test_a_slot_is_held_while_a_session_measures_and_none_between(sessions, tree
         pass
 
 
-def test_a_slot_that_another_has_is_waited_for(sessions, tree, monkeypatch):
+def test_occupied_slot_is_waited_for(sessions, tree, monkeypatch):
     monkeypatch.setenv("OPMETER_MEASURE_CONCURRENCY", "1")
     monkeypatch.setattr("collector.replay.lock._SLOT_POLL_S", 0.01)
     rows(tree, 1)
@@ -91,14 +91,14 @@ def test_a_slot_that_another_has_is_waited_for(sessions, tree, monkeypatch):
     assert found[0].is_complete and sessions.sizes == [1]
 
 
-def test_a_device_that_another_run_has_is_refused(sessions, tree):
+def test_device_of_another_run_is_refused(sessions, tree):
     rows(tree, 1)
     with DeviceLock("cpu0", "another run"), pytest.raises(DeviceBusy, match="another run"):
         microbench(tree)
     assert sessions.specs == []
 
 
-def test_a_row_names_the_warnings_of_its_duration_and_of_no_earlier_one(sessions, tree):
+def test_row_has_only_the_warnings_of_its_current_duration(sessions, tree):
     warnings = ("all 3 repeats were disturbed: heat", "1 accepted repeats: too few", "spread 2%")
     rows(tree, 2)
     sessions.measure = lambda records, provenance: [
@@ -112,7 +112,7 @@ def test_a_row_names_the_warnings_of_its_duration_and_of_no_earlier_one(sessions
     assert [row["MicroBench Warnings"] for row in tree.rows("Add")] == ["", ""]
 
 
-def test_a_case_that_kills_its_session_is_found_by_halving(sessions, tree):
+def test_case_that_kills_its_session_is_found_by_bisection(sessions, tree):
     rows(tree, 8)
 
     def poisoned(records, provenance):
@@ -127,7 +127,7 @@ def test_a_case_that_kills_its_session_is_found_by_halving(sessions, tree):
     assert crashed.outcome in {m.outcome for m in result.measurements}
 
 
-def test_a_profile_that_nobody_could_read_is_kept_and_named(sessions, tree, tmp_path):
+def test_unreadable_profile_is_kept_and_reported(sessions, tree, tmp_path):
     rows(tree, 4)
     sessions.unread = lambda records: "msprof wrote no op_summary" if len(records) > 2 else ""
     result = microbench(tree)
@@ -137,7 +137,7 @@ def test_a_profile_that_nobody_could_read_is_kept_and_named(sessions, tree, tmp_
     assert names(text, "session 1", "msprof wrote no op_summary", profile.parent.parent)
 
 
-def test_what_cannot_be_read_of_a_case_alone_ends_the_run_and_says_where_it_lies(sessions, tree):
+def test_run_ends_if_the_profile_of_a_single_case_is_unreadable(sessions, tree):
     rows(tree, 2)
     sessions.unread = lambda records: "msprof wrote no op_summary"
     refusal = naming("Add", "msprof wrote no op_summary")
@@ -149,7 +149,7 @@ def test_what_cannot_be_read_of_a_case_alone_ends_the_run_and_says_where_it_lies
 
 
 @pytest.mark.parametrize("outcome", [Outcome.PROFILER_LOST, Outcome.OOM])
-def test_what_may_not_be_the_cases_fault_is_tried_once_more(sessions, tree, outcome):
+def test_outcome_that_may_have_another_cause_is_retried_once(sessions, tree, outcome):
     rows(tree, 3)
 
     def doubtful(records, provenance):
@@ -162,7 +162,7 @@ def test_what_may_not_be_the_cases_fault_is_tried_once_more(sessions, tree, outc
     assert result.is_complete
 
 
-def test_one_failure_ends_the_run_where_that_is_wanted(sessions, tree):
+def test_first_failure_ends_the_run_on_request(sessions, tree):
     rows(tree, 200)
     sessions.measure = lambda records, provenance: [
         failed(r, provenance, Outcome.GATED) if first(r) else good(r, provenance) for r in records
@@ -171,20 +171,20 @@ def test_one_failure_ends_the_run_where_that_is_wanted(sessions, tree):
     assert sessions.sizes == [128] and not result.is_complete and len(result.failed) == 1
 
 
-def test_a_case_has_the_whole_limit_since_nobody_has_forecast_it(sessions, tree):
+def test_case_without_a_forecast_has_the_whole_limit(sessions, tree):
     rows(tree, 1)
     microbench(tree)
     assert [case.limit_s for case in sessions.specs[0].cases] == [240]
 
 
-def test_progress_counts_cases_that_are_through(sessions, tree):
+def test_progress_counts_finished_cases(sessions, tree):
     rows(tree, 130)
     seen = []
     microbench(tree, on_progress=lambda done, total: seen.append((done, total)))
     assert seen == [(0, 130), (128, 130), (128, 130), (130, 130), (130, 130)]
 
 
-def test_what_computes_nothing_is_not_even_begun(sessions, tree):
+def test_fake_runtime_is_refused_before_measuring(sessions, tree):
     rows(tree, 1)
     fake = Stack("CPU_x_2t", "2.13.0", details=runtime_details(Runtime.FAKE))
     with pytest.raises(OpmeterError, match=naming("fake")):
@@ -193,7 +193,7 @@ def test_what_computes_nothing_is_not_even_begun(sessions, tree):
     assert microbench(tree, fake, allow_fake=True).is_complete
 
 
-def test_stopped_it_begins_no_other_session(sessions, tree):
+def test_stopped_run_begins_no_further_session(sessions, tree):
     rows(tree, 130)
     stop = threading.Event()
     sessions.during = lambda spec: stop.set()
@@ -201,7 +201,7 @@ def test_stopped_it_begins_no_other_session(sessions, tree):
     assert sessions.sizes == [128] and len(result.written) == 128 and not result.is_complete
 
 
-def test_a_file_of_a_tree_that_is_a_link_stays_one(sessions, tree, tmp_path):
+def test_symlinked_file_of_a_tree_stays_a_symlink(sessions, tree, tmp_path):
     rows(tree, 1)
     file, real = tree.folder / "Add.csv", tmp_path / "real.csv"
     file.rename(real)

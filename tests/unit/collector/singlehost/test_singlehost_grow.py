@@ -1,4 +1,4 @@
-"""A tree that gets more rows: what is added, and what stays."""
+"""A tree that gets more rows: the added and the unchanged ones."""
 
 import os
 import shutil
@@ -53,13 +53,13 @@ def parsed(tmp_path_factory):
 
 @pytest.fixture
 def tree(parsed, tmp_path):
-    """A copy for each test to grow."""
+    """A copy for each test to extend."""
     return Path(shutil.copytree(parsed, tmp_path / "tree"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_models():
-    """Two stand for all that come with the package, whose rows would take seconds."""
+    """Two represent all bundled models, whose rows would take seconds."""
     with pytest.MonkeyPatch.context() as patch, nothing_kept():
         patch.setattr(growing, "bundled_names", lambda: MODELS)
         yield
@@ -67,7 +67,7 @@ def few_models():
 
 @pytest.fixture
 def few_passes(monkeypatch):
-    """Rows of fewer lengths than there are."""
+    """Return rows of fewer lengths than available."""
     with nothing_kept():
         monkeypatch.setattr(model_rows, "_PREFILL", ((1, 2), (256, 8192)))
         monkeypatch.setattr(model_rows, "_DECODE", ((1, 4), (512, 4100)))
@@ -76,7 +76,7 @@ def few_passes(monkeypatch):
 
 @contextmanager
 def nothing_kept():
-    """What was derived outside is not known within, nor the other way round."""
+    """Isolate the caches of derived models of the block."""
     kept = (growing._model_rows, growing._sizes)
     for one in kept:
         one.cache_clear()
@@ -86,7 +86,7 @@ def nothing_kept():
 
 
 def only(tree, *kernels):
-    """The tree with the files of these kernels alone."""
+    """Return the tree with only the files of these kernels."""
     for path in tree.glob("*.csv"):
         if path.stem not in kernels:
             path.unlink()
@@ -97,7 +97,7 @@ def content(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*.csv"))}
 
 
-def test_rows_are_added_behind_those_that_are_there(tree):
+def test_rows_are_added_after_the_existing_ones(tree):
     before = {path.stem: read_kernel_file(path).rows for path in tree.glob("*.csv")}
     grown = {one.kernel_type: one for one in grow(tree, options())}
     for kernel_type, rows in before.items():
@@ -112,9 +112,9 @@ def test_rows_are_added_behind_those_that_are_there(tree):
     assert len(set(ids)) == len(ids)
 
 
-def test_another_time_adds_what_is_not_there_and_at_last_nothing(tree):
-    """Of a kernel whose sizes are a model's, of some with points that are refused or there already,
-    and of one without a pattern."""
+def test_repeated_growth_adds_missing_rows_and_finally_nothing(tree):
+    """Kernels whose sizes are those of a model, some with refused or existing points, and one
+    without a pattern."""
     only(tree, "ConcatD", "MatMulV2", "NonZero", "SwiGlu", "TensorMove")
     every = options(rows=None, models=("qwen3-32b",))
     first = sum(len(one.chosen.records) for one in grow(tree, every) if one.chosen)
@@ -124,7 +124,7 @@ def test_another_time_adds_what_is_not_there_and_at_last_nothing(tree):
     assert content(tree) == there
 
 
-def test_the_same_wish_over_again_adds_nothing_and_another_seed_does(tree):
+def test_same_request_adds_nothing_and_another_seed_does(tree):
     grow(tree, options(rows=7))
     there = content(tree)
     assert not any(one.chosen.records for one in grow(tree, options(rows=7)) if one.chosen)
@@ -132,7 +132,7 @@ def test_the_same_wish_over_again_adds_nothing_and_another_seed_does(tree):
     assert any(one.chosen.records for one in grow(tree, options(rows=7, seed=1)) if one.chosen)
 
 
-def test_what_a_kill_left_undone_is_added_by_the_same_wish(tree):
+def test_rows_missing_after_a_kill_are_added_by_the_same_request(tree):
     before = content(tree)
     grow(tree, options(rows=7))
     whole = content(tree)
@@ -143,7 +143,7 @@ def test_what_a_kill_left_undone_is_added_by_the_same_wish(tree):
 
 
 class Interloper(tuple):
-    """Models whose first look makes another command write a row into the tree."""
+    """Models whose first use makes another command write a row into the tree."""
 
     def __bool__(self):
         path = self[0]
@@ -151,7 +151,7 @@ class Interloper(tuple):
         return False
 
 
-def test_what_another_command_writes_meanwhile_is_not_lost(tree):
+def test_concurrent_change_of_the_tree_is_not_lost(tree):
     only(tree, "MatMulV2")
     path = tree / "MatMulV2.csv"
     before = path.read_text().rstrip("\n")
@@ -161,7 +161,7 @@ def test_what_another_command_writes_meanwhile_is_not_lost(tree):
 
 
 @pytest.mark.parametrize("rows", [5, None])
-def test_a_row_whose_settings_were_filled_is_like_the_one_it_was_made_after(tmp_path, rows):
+def test_row_with_filled_in_settings_is_not_added_again(tmp_path, rows):
     kernel = "KvRmsNormRopeCache"
     cells = [case_cells(record) for record in rows_of(kernel)]
     (tmp_path / f"{kernel}.csv").write_bytes(
@@ -175,7 +175,7 @@ def test_a_row_whose_settings_were_filled_is_like_the_one_it_was_made_after(tmp_
     assert added and all(row["Runtime cache_mode"] for row in added)
 
 
-def test_without_models_attention_has_the_rows_of_all_that_are_known(tmp_path, few_passes):
+def test_attention_without_a_model_has_the_rows_of_all_models(tmp_path, few_passes):
     (tmp_path / "FusedInferAttentionScore.csv").write_text(_ATTENTION)
     found = []
     for models in ((), *((name,) for name in MODELS)):
@@ -185,7 +185,7 @@ def test_without_models_attention_has_the_rows_of_all_that_are_known(tmp_path, f
     assert any_model == one | other and len(any_model) > max(len(one), len(other)) > 20
 
 
-def test_the_same_seed_makes_the_same_bytes_in_two_fresh_processes(tree, tmp_path):
+def test_same_seed_makes_the_same_bytes_in_two_processes(tree, tmp_path):
     program = (
         "import sys; from pathlib import Path\n"
         "from collector.singlehost.grow import GridOptions, grow_tree\n"
@@ -203,7 +203,7 @@ def test_the_same_seed_makes_the_same_bytes_in_two_fresh_processes(tree, tmp_pat
     assert found[0] == found[1] != content(tree)
 
 
-def test_a_kernel_gets_the_same_rows_whatever_others_there_are(tree):
+def test_rows_of_a_kernel_are_independent_of_the_other_files(tree):
     alone = tree.parent / "alone"
     alone.mkdir()
     (alone / "SwiGlu.csv").write_bytes((tree / "SwiGlu.csv").read_bytes())
@@ -212,7 +212,7 @@ def test_a_kernel_gets_the_same_rows_whatever_others_there_are(tree):
     assert (alone / "SwiGlu.csv").read_bytes() == (tree / "SwiGlu.csv").read_bytes()
 
 
-def test_attention_gets_rows_of_models_that_differ_in_lengths_alone(tmp_path):
+def test_attention_gets_rows_of_models_that_differ_only_in_lengths(tmp_path):
     path = tmp_path / "FusedInferAttentionScore.csv"
     path.write_text(_ATTENTION)
     grow(tmp_path, options(rows=None, models=("qwen3-32b",)))
@@ -227,7 +227,7 @@ def test_attention_gets_rows_of_models_that_differ_in_lengths_alone(tmp_path):
     assert all(row["Runtime num_heads"] and row["Runtime avg_seq_len"] for row in rows)
 
 
-def test_no_row_is_added_that_the_memory_would_not_hold(tree):
+def test_rows_above_the_memory_limit_are_not_added(tree):
     only(tree, "Add")
     small = grow(tree, options(rows=None, largest_gib=0.001), write=False)
     any_size = grow(tree, options(rows=None, largest_gib=None), write=False)

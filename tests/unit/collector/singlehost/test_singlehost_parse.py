@@ -1,4 +1,4 @@
-"""A profile becomes a tree, and joins one that others have written in."""
+"""A profile becomes a tree, and is joined to one with rows of other producers."""
 
 import csv
 import gc
@@ -65,7 +65,7 @@ def test_a_new_tree_has_a_file_for_each_kernel(profile, version):
     assert read_kernel_file(version / "Add.csv").columns == PARSER_COLUMNS
 
 
-def test_cells_are_spelled_as_the_profiler_did_and_numbers_have_six_decimals(profile, version):
+def test_cells_have_the_spelling_of_the_profiler_and_numbers_six_decimals(profile, version):
     parse_profile([profile], version)
     lines = (version / "Add.csv").read_bytes().split(b"\r\n")
     assert lines[1].startswith(
@@ -77,7 +77,7 @@ def test_cells_are_spelled_as_the_profiler_did_and_numbers_have_six_decimals(pro
     assert row["Profiling Average aiv_vec_ratio"] == ""
 
 
-def test_communication_has_its_report(profile, version):
+def test_communication_has_a_report(profile, version):
     result = parse_profile([profile], version)
     with result.communication.open(newline="") as file:
         (row,) = csv.DictReader(file)
@@ -101,7 +101,7 @@ def test_other_counters_become_further_columns(tmp_path, version):
     assert file.rows[0]["Profiling Average aic_mac_ratio"] == ""
 
 
-def test_parsing_again_changes_no_file(profile, version):
+def test_second_parse_changes_no_file(profile, version):
     parse_profile([profile], version)
     before = snapshot(version)
     stamps = {path: path.stat().st_mtime_ns for path in before}
@@ -111,7 +111,7 @@ def test_parsing_again_changes_no_file(profile, version):
     assert {path: path.stat().st_mtime_ns for path in before} == stamps
 
 
-def test_what_others_wrote_into_a_tree_stays(profile, version):
+def test_columns_of_other_producers_are_kept(profile, version):
     version.mkdir(parents=True)
     columns = (*BASE_CELLS, "Average Duration(us)", "MicroBench aic_mac_ratio", "EP Size", "Note")
     texts = ("dynamic", "AI_VECTOR_CORE", "4096,1024;4096,1024", "FLOAT;FLOAT", "ND;ND")
@@ -133,7 +133,7 @@ def test_what_others_wrote_into_a_tree_stays(profile, version):
     assert (version / "op_mapping.yaml").read_bytes() == b"untouched"
 
 
-def test_bad_input_leaves_the_tree_as_it_was(tmp_path, profile, version):
+def test_bad_input_leaves_the_tree_unchanged(tmp_path, profile, version):
     parse_profile([profile], version)
     before = snapshot(version)
     bad = write_profile(tmp_path / "bad", "K5", [Told(duration="99.000"), Told("../x")])
@@ -143,7 +143,7 @@ def test_bad_input_leaves_the_tree_as_it_was(tmp_path, profile, version):
     assert snapshot(version) == before
 
 
-def test_a_bad_file_of_the_tree_leaves_all_others_as_they_were(profile, version):
+def test_bad_file_of_the_tree_leaves_all_others_unchanged(profile, version):
     version.mkdir(parents=True)
     (version / "Cast.csv").write_text("Input Shapes\n1,2\n")
     before = snapshot(version)
@@ -153,14 +153,14 @@ def test_a_bad_file_of_the_tree_leaves_all_others_as_they_were(profile, version)
     assert snapshot(version) == before
 
 
-def test_bad_rows_are_left_out_where_asked(tmp_path, version):
+def test_bad_rows_are_skipped_on_request(tmp_path, version):
     path = write_profile(tmp_path / "p", "K5", [Told(), Told("../x")])
     result = parse_profile([path], version, skip_bad_rows=True)
     assert [row.line for row in result.report.skipped] == [3]
     assert [path.stem for path in result.kernels] == ["Add"]
 
 
-def test_a_refused_file_leaves_no_thread_to_the_garbage_collector(tmp_path, version):
+def test_refused_file_leaves_no_thread_to_the_garbage_collector(tmp_path, version):
     before = threading.active_count()
     path = write_profile(tmp_path / "p", "K5", [Told(), Told("../x")])
     gc.disable()
@@ -177,29 +177,29 @@ def test_grouping_by_shapes_makes_one_row_of_two_dtypes(tmp_path, version):
     [kernel] = parse_profile([path], version, group_by="shapes").kernels.values()
     assert kernel.added == 1
     [kernel] = parse_profile([path], version).kernels.values()
-    assert kernel.added == 1  # by identity the other one is new
+    assert kernel.added == 1  # the other one has a new identity
 
 
-def test_a_file_in_the_place_of_the_version_is_refused(tmp_path, profile):
+def test_file_in_place_of_the_version_folder_is_refused(tmp_path, profile):
     path = tmp_path / "file"
     path.write_text("")
     with pytest.raises(BadInput, match=naming(f"{path}:")):
         parse_profile([profile], path)
 
 
-def test_a_folder_in_the_place_of_a_file_is_refused_in_one_line(profile, version):
+def test_folder_in_place_of_a_file_is_refused_in_one_line(profile, version):
     (version / "Add.csv").mkdir(parents=True)
     with pytest.raises(BadInput, match=naming(f"{version / 'Add.csv'}:")):
         parse_profile([profile], version)
 
 
-def test_a_tree_gives_back_the_cases_it_was_made_of(profile, version):
+def test_tree_has_the_cases_of_its_profile(profile, version):
     parse_profile([profile], version)
     records = read_profile([profile]).records
     assert [r.case_id for r in read_tree(version).records] == [r.case_id for r in records]
 
 
-def test_launches_on_the_ai_cpu_have_a_row_of_their_own(tmp_path, version):
+def test_launches_on_the_ai_cpu_have_a_separate_row(tmp_path, version):
     rows = [Told(duration="10.000"), Told(core="AI_CPU", duration="900.000"), Told(core="MIX_AIV")]
     path = write_profile(tmp_path / "both", "K5", rows)
     parse_profile([path], version)
@@ -219,7 +219,7 @@ def test_consumers_read_a_tree_of_a_profile_with_unknown_inputs(tmp_path, versio
     assert row["Profiling Average Duration(us)"]
 
 
-def test_rows_of_unknown_inputs_leave_the_file_that_another_tool_put_them_in(profile, version):
+def test_rows_of_unknown_inputs_are_moved_out_of_the_kernel_file(profile, version):
     parse_profile([profile], version)
     path = version / "Add.csv"
     file = read_kernel_file(path)
@@ -236,7 +236,7 @@ def test_rows_of_unknown_inputs_leave_the_file_that_another_tool_put_them_in(pro
     assert snapshot(version) == before
 
 
-def test_a_tree_tells_its_attributes_and_durations_and_no_other_numbers(version):
+def test_tree_supplies_attributes_and_durations_but_no_other_numbers(version):
     version.mkdir(parents=True)
     columns = (*BASE_CELLS, "Average Duration(us)", "MicroBench vec_ratio", "EP Size")
     texts = ("", "", '"8"', "FLOAT", "ND", '"8"', "FLOAT", "ND", "4.5", "0.5", "16")
@@ -248,7 +248,7 @@ def test_a_tree_tells_its_attributes_and_durations_and_no_other_numbers(version)
     assert record.case.attribute("EP Size") == "16"
 
 
-def test_a_tree_says_how_many_of_its_rows_are_a_case_of_an_earlier_one(version):
+def test_rows_of_an_earlier_case_of_a_tree_are_counted(version):
     version.mkdir(parents=True)
     columns = (*BASE_CELLS, "Average Duration(us)", "EP Size")
     texts = ("", "AI_VECTOR_CORE", '"8"', "FLOAT", "ND", '"8"', "FLOAT", "ND", "4.5", "16")
@@ -269,7 +269,7 @@ def test_a_tree_says_how_many_of_its_rows_are_a_case_of_an_earlier_one(version):
     rows = [{**row, "Average Duration(us)": ""}, row]
     (version / "Add.csv").write_bytes(csv_bytes(columns, rows))
     (record,) = read_tree(version).records
-    assert record.extra["Average Duration(us)"] == "4.5"  # which `missing-only` leaves out
+    assert record.extra["Average Duration(us)"] == "4.5"  # which `missing-only` excludes
     (version / "Add.csv").write_bytes(csv_bytes(columns, [row]))
     assert read_tree(version).repeated_rows_note() == ""
 
@@ -303,7 +303,7 @@ def attention_row(duration="10.000"):
     return Told("FusedInferAttentionScore", shapes, *cells, duration=duration)
 
 
-def test_fused_attention_gets_the_sixteen_columns_that_describe_its_run(tmp_path, version):
+def test_fused_attention_has_the_sixteen_columns_that_describe_its_run(tmp_path, version):
     parse_profile([write_profile(tmp_path / "profile_a", "K5", [attention_row()])], version)
     path = version / "FusedInferAttentionScore.csv"
     file = read_kernel_file(path)
@@ -322,7 +322,7 @@ def test_fused_attention_gets_the_sixteen_columns_that_describe_its_run(tmp_path
     assert path.read_bytes() == before
 
 
-def test_no_cell_of_a_tree_begins_like_a_formula(tmp_path, version):
+def test_cell_of_a_tree_never_begins_like_a_formula(tmp_path, version):
     data = profile_bytes("K5", [Told(), collective("1.000", "30.000")]).decode()
     header, *rows = csv.reader(io.StringIO(data, newline=""))
     with (tmp_path / "kernel_details.csv").open("w", newline="") as file:

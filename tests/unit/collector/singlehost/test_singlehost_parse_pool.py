@@ -33,7 +33,7 @@ def version(tmp_path):
 
 
 def profile(folder, durations, start=0, **told):
-    """A file of launches of one Add, which begin one after the other."""
+    """Write a file of launches of one Add, which begin one after the other."""
     rows = [
         Told(duration=f"{us:.3f}", start=f"1764246877{start + at:06d}.960\t", **told)
         for at, us in enumerate(durations)
@@ -72,7 +72,7 @@ _LAUNCHES = st.lists(
 @pytest.mark.thorough
 @given(st.lists(_LAUNCHES, min_size=2, max_size=3))
 @settings(max_examples=40, deadline=None)
-def test_one_after_the_other_is_as_together(tmp_path_factory, runs):
+def test_pooling_one_by_one_equals_pooling_together(tmp_path_factory, runs):
     folder = tmp_path_factory.mktemp("pool")
     starts = iter(range(10**6))
     files = [
@@ -109,7 +109,7 @@ def test_one_after_the_other_is_as_together(tmp_path_factory, runs):
                 assert float(mine[MAC]) == pytest.approx(float(theirs[MAC]), abs=ROUNDING)
 
 
-def test_a_run_counts_once_whatever_it_is_called(tmp_path, version):
+def test_run_counts_once_under_any_name(tmp_path, version):
     rows = [Told(duration=f"{at + 1}.000", start=f"17642468770{at:02d}.960\t") for at in range(20)]
     pooling([write_profile(tmp_path / "a", "K5", rows)], version)
     before = (version / "Add.csv").read_bytes()
@@ -125,7 +125,7 @@ def test_a_run_counts_once_whatever_it_is_called(tmp_path, version):
     assert (version / "Add.csv").read_bytes() == before
 
 
-def test_a_file_without_starts_is_known_by_its_bytes(tmp_path, version):
+def test_file_without_starts_is_identified_by_its_bytes(tmp_path, version):
     file = write_profile(tmp_path / "a", "K5", [Told(start="N/A")])
     pooling([file], version)
     with pytest.raises(BadInput, match=naming(f"{file}:")):
@@ -134,7 +134,7 @@ def test_a_file_without_starts_is_known_by_its_bytes(tmp_path, version):
     assert row_of(version)["Profiling Count"] == "2"
 
 
-def test_rows_of_which_no_count_is_known_are_not_pooled(tmp_path, version):
+def test_rows_without_a_count_are_not_pooled(tmp_path, version):
     parse_profile([profile(tmp_path / "a", [10.0])], version)
     assert not (version / PARSED_PROFILES).exists()
     before = (version / "Add.csv").read_bytes()
@@ -160,7 +160,7 @@ def test_without_the_flag_a_pooled_row_is_replaced_with_its_count(tmp_path, vers
         pooling([newer], version)
 
 
-def test_rows_that_no_profile_wrote_take_the_first_one(tmp_path, version):
+def test_rows_without_a_profile_are_filled_by_the_first_one(tmp_path, version):
     pooling([profile(tmp_path / "a", [10.0])], version)
     path = version / "Add.csv"
     path.write_bytes(path.read_bytes().replace(b"10.000000", b"").replace(b",1\r\n", b",\r\n"))
@@ -168,7 +168,7 @@ def test_rows_that_no_profile_wrote_take_the_first_one(tmp_path, version):
     assert (row_of(version)["Profiling Count"], row_of(version)[AVERAGE]) == ("2", "30.000000")
 
 
-def test_what_was_cut_off_is_not_gone_on_with(tmp_path, version):
+def test_interrupted_pooling_is_refused(tmp_path, version):
     version.mkdir(parents=True)
     (version / "unknown_inputs").write_text("in the way")
     rows = [Told(), unknown_inputs("MemSet")]
@@ -197,7 +197,7 @@ def test_collectives_and_unknown_inputs_are_pooled_too(tmp_path, version):
 
 
 @pytest.mark.parametrize("cell", ["0", "-1", "x", "1.5"])
-def test_a_count_that_is_none_is_refused(tmp_path, version, cell):
+def test_invalid_count_is_refused(tmp_path, version, cell):
     pooling([profile(tmp_path / "a", [10.0])], version)
     path = version / "Add.csv"
     file = read_kernel_file(path)
@@ -210,14 +210,14 @@ def test_a_count_that_is_none_is_refused(tmp_path, version, cell):
 @pytest.mark.parametrize(
     "text", ["{}x", '{"profiles": [{"profile": "a", "is_whole": true, "launches": ["z"]}]}']
 )
-def test_a_list_of_profiles_that_is_none_is_refused(tmp_path, version, text):
+def test_invalid_list_of_profiles_is_refused(tmp_path, version, text):
     (version / PARSED_PROFILES).parent.mkdir(parents=True)
     (version / PARSED_PROFILES).write_text(text)
     with pytest.raises(BadInput):
         pooling([profile(tmp_path / "a", [10.0])], version)
 
 
-def test_samples_of_large_runs_are_compared_as_far_as_both_reach():
+def test_samples_of_large_runs_are_compared_up_to_the_shorter_one():
     whole = range(0, 40 * MOST, 2)
     assert are_of_one_run(whole[:MOST], whole[::10][:MOST])  # a tenth of it
     assert not are_of_one_run(whole[:MOST], range(1, 2 * MOST, 2)[:MOST])
@@ -225,7 +225,7 @@ def test_samples_of_large_runs_are_compared_as_far_as_both_reach():
 
 
 def test_several_releases_of_cann_in_one_tree_are_reported(tmp_path, version):
-    """The name of the tree has 8.5."""
+    """The name of the tree contains 8.5."""
     runs = {}
     for at, release in enumerate(("8.5.RC1", "8.5", "9.1.0", "")):
         run = tmp_path / f"rank{at}_ascend_pt"

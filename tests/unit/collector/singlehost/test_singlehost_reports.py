@@ -1,4 +1,4 @@
-"""The reports tell everything that happened, under names that are nobody else's."""
+"""The reports contain all events, under unique names."""
 
 import csv
 import re
@@ -46,7 +46,7 @@ def names(folder):
     return sorted(path.name for path in (folder / "reports").iterdir())
 
 
-def test_a_table_is_aligned_and_an_empty_one_says_none():
+def test_table_is_aligned_and_an_empty_one_is_marked_none():
     assert table(("A", "B"), []) == ["_None_"]
     assert table(("A", "Long"), [("x|y", 1), ("z", 22)]) == [
         "| A    | Long |",
@@ -56,7 +56,7 @@ def test_a_table_is_aligned_and_an_empty_one_says_none():
     ]
 
 
-def test_the_page_tells_what_was_written_failed_and_left(tmp_path):
+def test_report_lists_written_failed_and_unused_rows(tmp_path):
     text = page(
         result(
             tmp_path,
@@ -75,7 +75,7 @@ def test_the_page_tells_what_was_written_failed_and_left(tmp_path):
         )
     )
     lines = {" ".join(line.replace("|", " ").split()) for line in text.splitlines()}
-    # Of files, and of rows: updated, added, unchanged, left alone and deleted; then of cases.
+    # Of files, and of rows: updated, added, unchanged, ignored and deleted; then of cases.
     overview = text.split("\n## ")[2].splitlines()
     assert re.findall(r"\| (\d+) +\|$", "\n".join(overview), re.MULTILINE) == list("111041111111")
     shapes = "4096,1024;4096,1024 -> 4096,1024"
@@ -92,7 +92,7 @@ def test_the_page_tells_what_was_written_failed_and_left(tmp_path):
     assert re.search(r"^## .*\(1 of 1\)$", text, re.MULTILINE)
 
 
-def test_gaps_are_sorted_by_how_far_both_durations_are_apart(tmp_path):
+def test_gaps_are_sorted_by_the_difference_of_both_durations(tmp_path):
     rows = [written(us, 10.0, at) for at, us in enumerate((9.0, 30.0, 2.0, 12.0))]
     found = gaps(result(tmp_path, *rows, written(5.0)))
     assert [gap.mean_us for gap in found] == [2.0, 30.0, 12.0, 9.0]
@@ -100,7 +100,7 @@ def test_gaps_are_sorted_by_how_far_both_durations_are_apart(tmp_path):
     assert (found[0].ratio, found[0].difference_us) == (0.2, 8.0)
 
 
-def test_two_runs_of_one_second_keep_both_reports(tmp_path):
+def test_two_runs_in_one_second_keep_both_reports(tmp_path):
     first = write_reports(result(tmp_path, written(3.0, 2.0)), NOW)
     second = write_reports(result(tmp_path, written(4.0, 2.0)), NOW)
     assert first.name == REPORT
@@ -118,7 +118,7 @@ def test_the_gap_table_has_a_row_for_each_pair_of_durations(tmp_path):
     assert (row["MB/Profile"], row["Hotspot"], row["Launches"]) == ("1.500000", "yes", "7")
 
 
-def test_certificates_are_kept_of_what_was_measured_here(tmp_path):
+def test_certificates_of_a_replay_are_stored(tmp_path):
     provenance = provenance_of(Stack("CPU_x_2t", "2.13.0"), "cpu")
     told = Measurement(ADD.case_id, "Add", Outcome.HUNG, "not done after 240 s", provenance)
     write_reports(result(tmp_path, measurements=(told,)), NOW)
@@ -127,6 +127,6 @@ def test_certificates_are_kept_of_what_was_measured_here(tmp_path):
         assert [from_row(row) for row in csv.DictReader(file)] == [told]
 
 
-def test_where_nothing_was_measured_there_are_no_certificates(tmp_path):
+def test_no_certificates_are_written_without_measurements(tmp_path):
     write_reports(result(tmp_path), NOW)
     assert names(tmp_path) == ["duration_gap_20260601_142441.csv", REPORT]

@@ -1,4 +1,4 @@
-"""The coarser signature sees rows as msmodeling's own tool does; what contradicts stays apart."""
+"""The coarser signature compares rows as msmodeling's own tool does; contradicting rows differ."""
 
 from dataclasses import replace
 
@@ -22,20 +22,20 @@ def matmul(kernel, shapes, out="32,64", dtypes="DT_BF16;DT_BF16", formats="ND;ND
     return case(kernel, shapes, dtypes, formats, out=out)
 
 
-def test_state_output_formats_and_spellings_of_dtypes_do_not_count():
+def test_state_output_formats_and_dtype_spellings_are_not_part_of_a_signature():
     assert signature_of(case(state="static", out_formats="NCHW")) == signature_of(case())
     assert signature_of(case(dtypes="DT_FLOAT;DT_FLOAT")) == signature_of(case())
     assert signature_of(case(dtypes="FLOAT16;FLOAT16")) != signature_of(case())
 
 
-def test_generated_and_profiled_empty_slots_are_alike():
+def test_generated_and_profiled_empty_slots_are_equal():
     generated = case(shapes="4,8;;4,8", dtypes="FLOAT;;FLOAT", formats="ND;;ND")
     profiled = case(shapes="4,8;;4,8;", dtypes="FLOAT;DT_UNDEFINED;FLOAT;", formats="ND;NULL;ND;")
     assert signature_of(generated) == signature_of(profiled)
     assert agrees(generated, profiled)
 
 
-def test_a_matmul_is_the_same_whichever_way_its_right_side_lies_and_whoever_runs_it():
+def test_signature_of_a_matmul_ignores_kernel_bias_and_transposition():
     straight = matmul("MatMulV2", "32,128;128,64")
     turned = matmul("MatMulV3", "32,128;64,128")
     assert signature_of(straight) == signature_of(turned)
@@ -44,14 +44,14 @@ def test_a_matmul_is_the_same_whichever_way_its_right_side_lies_and_whoever_runs
     assert signature_of(biased) == signature_of(turned)
 
 
-def test_a_matmul_whose_inner_size_cannot_be_told_is_taken_as_it_is():
+def test_matmul_with_an_ambiguous_inner_size_is_unchanged():
     odd = matmul("MatMulV2", "8,8;16,16", out="32,64")
     assert signature_of(odd)[0] == ((8, 8), (16, 16))
     blocked = matmul("MatMulV2", "32,128;8,4,16,16", formats="ND;FRACTAL_NZ")
     assert signature_of(blocked)[0] == ((32, 128), (8, 4, 16, 16))
 
 
-def test_index_knows_its_source_and_how_much_is_taken():
+def test_signature_of_index_has_its_source_and_output():
     dtypes = "DT_BF16;INT64;INT64;INT64"
     rows = [
         case("Index", f"64,1728;{scalars};16", dtypes, "ND;ND;ND;ND", out="16,1728")
@@ -63,18 +63,18 @@ def test_index_knows_its_source_and_how_much_is_taken():
 
 
 @pytest.mark.parametrize("kernel", ["Slice", "SliceAiCore", "Transpose", "TransposeAiCore"])
-def test_parameter_slots_do_not_count(kernel):
+def test_parameter_slots_are_not_part_of_a_signature(kernel):
     full = case(kernel, "4,768;2;2", "DT_BF16;INT64;INT64", "ND;ND;ND")
     bare = case(kernel, "4,768", "DT_BF16", "NCHW")
     assert signature_of(full) == signature_of(bare)
 
 
-def test_dispatch_belongs_to_its_ep_size():
+def test_dispatch_signature_has_its_ep_size():
     sizes = [case("DispatchFFNCombine", **{"EP Size": size}) for size in ("16", "32")]
     assert signature_of(sizes[0]) != signature_of(sizes[1])
 
 
-def test_what_both_say_must_not_differ():
+def test_attributes_given_on_both_sides_must_agree():
     assert agrees(case(), case(state="dynamic"))
     assert not agrees(case(state="static"), case(state="dynamic"))
     assert not agrees(case(out_formats="NCHW"), case(out_formats="ND"))

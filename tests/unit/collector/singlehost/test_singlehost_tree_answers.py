@@ -1,4 +1,4 @@
-"""What sessions measured comes into the tree, and only where it belongs."""
+"""Measurements of sessions are written to the tree, to their rows only."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def measured(record, us=3.0, outcome=Outcome.OK, **more):
 
 
 class Replay(TreeResults):
-    """A microbenchmark whose sessions give what a test says."""
+    """A microbenchmark with simulated sessions."""
 
     def __init__(self, tree, update=Update.ALL, kernels=(), backend="cpu", **more):
         where = (tree.folder, kernels, update, backend)
@@ -56,7 +56,7 @@ class Replay(TreeResults):
         self.add(session, SessionResults(measurements, (), NO_USAGE, True, ""))
 
 
-def test_a_good_measurement_is_in_the_tree_at_once(tree):
+def test_good_measurement_is_written_to_the_tree_immediately(tree):
     tree.write("Add", {AVERAGE: "9.0", "MicroBench aic_mac_ratio": "0.7"}, {})
     work = Replay(tree)
     (record,) = work.to_measure
@@ -69,7 +69,7 @@ def test_a_good_measurement_is_in_the_tree_at_once(tree):
     assert [count for _, count in result.duplicates] == [2]
 
 
-def test_durations_of_events_are_marked_and_in_trees_of_their_own(tree):
+def test_durations_of_events_are_marked_and_in_separate_trees(tree):
     source = "MicroBench Timed By"
     tree.write("Add", {}, TWO)
     work = Replay(tree, backend=EVENTS)
@@ -86,7 +86,7 @@ def test_durations_of_events_are_marked_and_in_trees_of_their_own(tree):
     assert tree.rows("Add")[0].get(source, "") == ""
 
 
-def test_a_failed_measurement_displaces_nothing_and_is_told(tree):
+def test_failed_measurement_replaces_nothing_and_is_reported(tree):
     tree.write("Add", {AVERAGE: "9.0"})
     work = Replay(tree)
     work.take(measured(work.to_measure[0], outcome=Outcome.GATED))
@@ -95,7 +95,7 @@ def test_a_failed_measurement_displaces_nothing_and_is_told(tree):
     assert [(u.outcome, u.reason) for u in result.failed] == [(Outcome.GATED, "why")]
 
 
-def test_what_nobody_can_launch_is_told_apart_from_what_failed(tree):
+def test_unlaunchable_rows_are_reported_apart_from_failed_ones(tree):
     tree.write("Nothing", {})
     tree.write("Add", {"Input Shapes": "N/A"}, {"Input Shapes": '"4;8"'})
     work = Replay(tree)
@@ -110,7 +110,7 @@ def test_what_nobody_can_launch_is_told_apart_from_what_failed(tree):
     assert result.failed == () and result.is_complete
 
 
-def test_a_row_of_several_ranks_is_told_so_and_not_launched(tree):
+def test_row_of_several_ranks_is_skipped_with_a_reason(tree):
     for call in (ExpertCall(8, 64, 32, 8, 2, 2), DistributeCall(DISPATCH, 8, 64, 8, 2, 2, 8)):
         tree.write(call.kernel, call.cells)
     work = Replay(tree)
@@ -119,7 +119,7 @@ def test_a_row_of_several_ranks_is_told_so_and_not_launched(tree):
     assert names(reason, "2 ranks", 1)
 
 
-def test_missing_only_asks_for_rows_without_any_duration(tree):
+def test_missing_only_selects_rows_without_a_duration(tree):
     profiled = {"Input Shapes": '"1;1"', "Profiling Average Duration(us)": "6.0"}
     tree.write("Add", {AVERAGE: "5.0"}, profiled, {**TWO, AVERAGE: "0"})
     work = Replay(tree, Update.MISSING_ONLY)
@@ -127,7 +127,7 @@ def test_missing_only_asks_for_rows_without_any_duration(tree):
     assert work.result((), prune_empty=False).kept == 2
 
 
-def test_only_chosen_kernels_are_asked_for(tree):
+def test_only_selected_kernels_are_measured(tree):
     tree.write("Add", {})
     tree.write("Mul", {})
     assert [r.kernel_type for r in Replay(tree, kernels=("Mul",)).to_measure] == ["Mul"]
@@ -135,7 +135,7 @@ def test_only_chosen_kernels_are_asked_for(tree):
         Replay(tree, kernels=("Sub",))
 
 
-def test_a_kernel_that_ran_in_place_of_another_is_filed_under_its_own_name(tree):
+def test_kernel_that_ran_in_place_of_another_is_recorded_under_its_name(tree):
     tree.write("MatMulV2", matmul("8,8;8,8", "8,8"))
     tree.write("MatMulV3", matmul("4,4;4,4", "4,4"))
     work = Replay(tree)
@@ -162,7 +162,7 @@ def test_missing_only_adds_no_row_for_a_kernel_that_ran_instead(tree):
     assert names(left.fate, "MatMulV2")
 
 
-def test_rows_are_removed_only_where_every_case_had_its_chance(tree):
+def test_rows_are_removed_only_if_every_case_was_tried(tree):
     tree.write("Add", {}, {"Input Shapes": '"1;1"', "Output Shapes": '"1"'})
     work = Replay(tree)
     first, second = work.to_measure
@@ -175,12 +175,12 @@ def test_rows_are_removed_only_where_every_case_had_its_chance(tree):
     assert [cells["Input Shapes"] for _, cells in result.deleted] == ['"1;1"']
 
 
-def test_a_tree_of_nothing_is_refused(tree):
+def test_empty_tree_is_refused(tree):
     with pytest.raises(BadInput, match=naming("{KernelType}.csv", "opmeter parse")):
         Replay(tree)
 
 
-def test_numbers_of_one_device_do_not_come_into_the_tree_of_another(tmp_path):
+def test_tree_of_another_device_is_refused(tmp_path):
     place = tmp_path / "ATLAS_800_A3_752T_128G_DIE" / "vllm_ascend"
     named = ("ATLAS_800_A3_752T_128G_DIE", "CPU_x_2t", "--backend")
     with pytest.raises(BadInput, match=naming(*named)):
@@ -193,7 +193,7 @@ def test_numbers_of_one_device_do_not_come_into_the_tree_of_another(tmp_path):
 
 
 @pytest.mark.parametrize("doubtful", [Outcome.PROFILER_LOST, Outcome.OOM])
-def test_what_may_not_be_the_cases_fault_is_tried_once_more_and_then_told(tree, doubtful):
+def test_outcome_that_may_have_another_cause_is_retried_once_and_reported(tree, doubtful):
     tree.write("Add", {}, TWO)
     work = Replay(tree)
     first, second = work.to_measure
@@ -206,7 +206,7 @@ def test_what_may_not_be_the_cases_fault_is_tried_once_more_and_then_told(tree, 
     assert len(result.measurements) == 4  # every try has its certificate
 
 
-def test_a_case_that_no_session_measured_has_a_certificate_of_its_own(tree):
+def test_case_without_a_session_has_its_own_certificate(tree):
     tree.write("Add", {})
     work = Replay(tree)
     (record,) = work.to_measure
@@ -221,9 +221,9 @@ def test_a_case_that_no_session_measured_has_a_certificate_of_its_own(tree):
     assert result.is_complete
 
 
-def test_one_failure_is_enough_where_that_is_wanted(tree):
+def test_first_failure_closes_the_replay_on_request(tree):
     tree.write("Add", {}, TWO)
-    tree.write("Nothing", {})  # nobody launched it: that is no failure
+    tree.write("Nothing", {})  # it was not launched: that is not a failure
     work, patient = Replay(tree, ends_at_failure=True), Replay(tree)
     assert not work.is_closed()
     for each in (work, patient):

@@ -1,4 +1,4 @@
-"""A folder as a store: what lies on the disk, and what its troubles become."""
+"""A folder as a store: its files, and the errors of a disk."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ KEYS = st.lists(PARTS, min_size=1, max_size=3).map("/".join)
 
 
 class Fails:
-    """A link(2) that answers with an error number."""
+    """A link(2) that returns an error number."""
 
     def __init__(self, number):
         self.number = number
@@ -59,7 +59,7 @@ def test_objects_have_the_permissions_of_ordinary_files(tmp_path):
     assert len(modes) == 1
 
 
-def test_what_a_killed_writer_left_is_no_object(tmp_path):
+def test_file_left_by_a_killed_writer_is_not_an_object(tmp_path):
     store = FileStore(tmp_path)
     store.put("a/b", b"1")
     (tmp_path / "a" / ".tmp-0123").write_bytes(b"half")
@@ -68,7 +68,7 @@ def test_what_a_killed_writer_left_is_no_object(tmp_path):
         store.get("a/.tmp-0123")
 
 
-def test_a_link_to_elsewhere_is_not_listed(tmp_path):
+def test_symlink_to_another_folder_is_not_listed(tmp_path):
     store = FileStore(tmp_path / "store")
     store.put("a", b"1")
     (tmp_path / "secret").write_bytes(b"s")
@@ -77,7 +77,7 @@ def test_a_link_to_elsewhere_is_not_listed(tmp_path):
     assert [info.key for info in store.list("")] == ["a"]
 
 
-def test_nothing_is_made_before_the_first_write(tmp_path):
+def test_store_folder_is_made_by_the_first_write(tmp_path):
     store = FileStore(tmp_path / "deep" / "store")
     assert list(store.list("")) == []
     assert list(store.list("a/b")) == []
@@ -85,7 +85,7 @@ def test_nothing_is_made_before_the_first_write(tmp_path):
     assert files(tmp_path) == []
 
 
-def test_nothing_stays_of_a_write_that_failed(tmp_path):
+def test_failed_write_leaves_no_files(tmp_path):
     store = FileStore(tmp_path, link=Fails(errno.ENOSPC))
     with pytest.raises(StoreUnavailable):
         store.create("k", b"1")
@@ -96,14 +96,14 @@ def test_nothing_stays_of_a_write_that_failed(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_create_works_where_links_are_refused(tmp_path, number):
+def test_create_works_without_hard_links(tmp_path, number):
     store = FileStore(tmp_path, link=Fails(number))
     store.create("a/k", b"1")
     with pytest.raises(AlreadyExists):
         store.create("a/k", b"2")
     with pytest.raises(StoreError, match=naming(f"{tmp_path / 'a'}:")) as raised:
         store.create("a", b"2")
-    assert type(raised.value) is StoreError  # AlreadyExists is another refusal
+    assert type(raised.value) is StoreError  # AlreadyExists is another error
     assert store.get("a/k") == b"1"
     assert files(tmp_path) == ["a", "a/k"]
 
@@ -121,15 +121,15 @@ def test_create_works_where_links_are_refused(tmp_path, number):
         (errno.EINVAL, StoreError),
     ],
 )
-def test_the_disk_s_troubles_have_names(tmp_path, number, kind):
+def test_disk_errors_are_mapped_to_store_errors(tmp_path, number, kind):
     with pytest.raises(StoreError, match=str(tmp_path)) as raised:
         FileStore(tmp_path, link=Fails(number)).create("k", b"1")
     assert type(raised.value) is kind
     assert isinstance(raised.value.__cause__, OSError)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere: run as another user")
-def test_a_folder_that_may_not_be_written(tmp_path):
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere: run as another user")
+def test_unwritable_folder_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(StoreRefused):
@@ -138,7 +138,7 @@ def test_a_folder_that_may_not_be_written(tmp_path):
         tmp_path.chmod(0o700)
 
 
-def test_a_part_that_is_too_long_is_said_to_be(tmp_path):
+def test_too_long_key_component_is_reported(tmp_path):
     store = FileStore(tmp_path)
     for key, call in (
         ("x" * 256, lambda key: store.put(key, b"1")),
@@ -148,7 +148,7 @@ def test_a_part_that_is_too_long_is_said_to_be(tmp_path):
             call(key)
 
 
-def test_two_stores_over_one_folder_see_each_other(tmp_path):
+def test_two_stores_of_one_folder_see_the_same_objects(tmp_path):
     FileStore(tmp_path).create("k", b"1")
     assert FileStore(str(tmp_path)).get("k") == b"1"
 
@@ -167,7 +167,7 @@ def test_two_stores_over_one_folder_see_each_other(tmp_path):
         max_size=12,
     )
 )
-def test_a_folder_answers_as_memory_does(tmp_path_factory, calls):
+def test_folder_store_behaves_like_the_memory_store(tmp_path_factory, calls):
     folder, memory = FileStore(tmp_path_factory.mktemp("store")), MemoryStore()
 
     def outcome(store, name, arguments):

@@ -1,4 +1,4 @@
-"""What killed writers leave in a folder, and who clears it away: no clock is asked."""
+"""Files left by killed writers in a folder, and their removal without a clock."""
 
 import errno
 import fcntl
@@ -24,12 +24,12 @@ LEFT = ".tmp-" + "0a" * 16
 
 
 def refuses(source: object, target: object) -> None:
-    """link(2) on a mount that knows no links."""
+    """link(2) on a mount without hard links."""
     raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(target))
 
 
 class Unhurried(Environment):
-    """Nothing is waited for."""
+    """Waits take no time."""
 
     def __init__(self) -> None:
         self.slept_s = 0.0
@@ -39,7 +39,7 @@ class Unhurried(Environment):
 
 
 def held(path: Path) -> int:
-    """A file that a live writer is at."""
+    """Open a file like a live writer."""
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
@@ -49,7 +49,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_listing_collects_what_killed_writers_left(tmp_path: Path) -> None:
+def test_listing_removes_files_left_by_killed_writers(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     store.put("a/b/k", b"1")
     for folder in ("a", "a/b"):
@@ -58,7 +58,7 @@ def test_a_listing_collects_what_killed_writers_left(tmp_path: Path) -> None:
     assert names(tmp_path / "a") == ["b"] and names(tmp_path / "a" / "b") == ["k"]
 
 
-def test_what_a_live_writer_is_at_stays(tmp_path: Path) -> None:
+def test_file_of_a_live_writer_is_kept(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     store.put("k", b"1")
     descriptor = held(tmp_path / LEFT)
@@ -71,7 +71,7 @@ def test_what_a_live_writer_is_at_stays(tmp_path: Path) -> None:
     assert names(tmp_path) == ["k"]
 
 
-def test_only_temporary_files_of_a_store_are_collected(tmp_path: Path) -> None:
+def test_only_temporary_files_of_a_store_are_removed(tmp_path: Path) -> None:
     FileStore(tmp_path).put("k", b"1")
     others = [".tmp", ".tmp-notes", ".tmp-0123", f"{LEFT}.csv", f".tmp-claim-{'0' * 32}"]
     for name in others:
@@ -85,10 +85,10 @@ def test_only_temporary_files_of_a_store_are_collected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["put", "create"])
-def test_a_writer_whose_file_was_collected_writes_it_again(
+def test_writer_whose_file_was_removed_writes_it_again(
     tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a mount that keeps locks to one machine."""
+    """As on a mount with locks per machine."""
     taken = []
 
     def sync_and_lose(descriptor: int) -> None:
@@ -107,10 +107,10 @@ def claim_of(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
-def test_a_writer_killed_where_there_are_no_links_leaves_no_object(
+def test_writer_killed_without_hard_links_leaves_no_object(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    """Killed before or after it renames, with its claim on the disk; the next writer goes on."""
+    """Killed before or after it renames, with its claim on the disk; the next writer continues."""
 
     class Killed(BaseException):
         pass
@@ -143,7 +143,7 @@ def test_a_writer_killed_where_there_are_no_links_leaves_no_object(
     assert [info.key for info in store.list("")] == ["c/plan.json"]
 
 
-def test_a_claim_of_a_live_writer_is_not_taken(tmp_path: Path) -> None:
+def test_claim_of_a_live_writer_is_respected(tmp_path: Path) -> None:
     descriptor, waited = held(claim_of(tmp_path / "k")), Unhurried()
     try:
         with (
@@ -157,7 +157,7 @@ def test_a_claim_of_a_live_writer_is_not_taken(tmp_path: Path) -> None:
     assert names(tmp_path) == [claim_of(tmp_path / "k").name]
 
 
-def test_where_there_are_no_locks_either_a_new_claim_holds_and_an_old_one_is_named(
+def test_new_claim_is_valid_without_locks_and_an_old_one_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(descriptor: int, operation: int) -> None:
@@ -176,7 +176,7 @@ def test_where_there_are_no_locks_either_a_new_claim_holds_and_an_old_one_is_nam
         store.create("other", b"1")
 
 
-def test_of_many_writers_without_links_one_wins_beside_a_dead_claim(tmp_path: Path) -> None:
+def test_one_of_many_writers_without_links_wins_over_a_stale_claim(tmp_path: Path) -> None:
     store, start = FileStore(tmp_path, link=refuses), threading.Barrier(8)
     claim_of(tmp_path / "k").touch()
 
@@ -196,11 +196,11 @@ def test_of_many_writers_without_links_one_wins_beside_a_dead_claim(tmp_path: Pa
     assert names(tmp_path) == ["k"]
 
 
-def test_a_copy_is_a_link_that_later_writes_do_not_reach(tmp_path: Path) -> None:
+def test_copy_is_a_hard_link_unaffected_by_later_writes(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     store.put("a/k", b"first")
     store.copy("a/k", "b/k")
-    store.copy("a/k", "b/k")  # once more: two names of one file
+    store.copy("a/k", "b/k")  # again: two names of one file
     assert (tmp_path / "a/k").stat().st_ino == (tmp_path / "b/k").stat().st_ino
     assert names(tmp_path / "b") == ["k"]
     store.put("a/k", b"second")
@@ -210,7 +210,7 @@ def test_a_copy_is_a_link_that_later_writes_do_not_reach(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV])
-def test_a_copy_takes_room_where_there_is_no_link(tmp_path: Path, number: int) -> None:
+def test_copy_without_hard_links_duplicates_the_file(tmp_path: Path, number: int) -> None:
     def refused(source: object, target: object) -> None:
         raise OSError(number, os.strerror(number), str(target))
 
@@ -221,7 +221,7 @@ def test_a_copy_takes_room_where_there_is_no_link(tmp_path: Path, number: int) -
     assert names(tmp_path / "b") == ["k"]
 
 
-def test_a_further_name_left_by_a_killed_copy_is_collected(tmp_path: Path) -> None:
+def test_hard_link_left_by_a_killed_copy_is_removed(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     store.put("k", b"1")
     os.link(tmp_path / "k", tmp_path / LEFT)
@@ -229,7 +229,7 @@ def test_a_further_name_left_by_a_killed_copy_is_collected(tmp_path: Path) -> No
     assert names(tmp_path) == ["k"] and store.get("k") == b"1"
 
 
-def test_a_folder_that_is_not_ours_is_listed_all_the_same(
+def test_folder_with_an_unreadable_temporary_file_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FileStore(tmp_path).put("k", b"1")

@@ -1,4 +1,4 @@
-"""From an address to a store, and what is no address."""
+"""From an address to a store, and invalid addresses."""
 
 import subprocess
 import sys
@@ -25,14 +25,14 @@ def keys_set(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
 
 
-def test_memory():
+def test_memory_store_is_opened():
     store = open_store("memory:")
     assert isinstance(store, MemoryStore)
     assert store.url == "memory:"
 
 
 @pytest.mark.parametrize("form", ["{path}", "file://{path}", "file:{path}", "{path}/"])
-def test_a_folder(tmp_path, form):
+def test_folder_store_is_opened(tmp_path, form):
     store = open_store(form.format(path=tmp_path / "new"))
     assert isinstance(store, FileStore)
     assert store.url == f"file://{tmp_path}/new"
@@ -41,7 +41,7 @@ def test_a_folder(tmp_path, form):
     assert (tmp_path / "new" / "a" / "b").read_bytes() == b"1"
 
 
-def test_a_relative_folder_is_told_by_its_full_path(tmp_path, monkeypatch):
+def test_relative_folder_is_opened_by_its_absolute_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = open_store("opmeter-data")
     monkeypatch.chdir("/")
@@ -51,14 +51,14 @@ def test_a_relative_folder_is_told_by_its_full_path(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["with space", "per%20cent", "ü", "what?#", "a+b"])
-def test_a_folder_of_any_name_is_found_again_by_its_url(tmp_path, name):
+def test_folder_of_any_name_is_reopened_by_its_url(tmp_path, name):
     store = open_store(str(tmp_path / name))
     store.put("k", b"1")
     assert (tmp_path / name / "k").exists()
     assert open_store(store.url).get("k") == b"1"
 
 
-def test_home_is_understood(tmp_path, monkeypatch):
+def test_tilde_is_expanded_to_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert open_store("~/data").url == f"file://{tmp_path}/data"
 
@@ -78,7 +78,7 @@ def test_home_is_understood(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_s3(url, shown, keys_set):
+def test_s3_store_is_opened(url, shown, keys_set):
     store = open_store(url)
     assert store.url == shown
     assert open_store(shown).url == shown
@@ -111,7 +111,7 @@ def test_s3(url, shown, keys_set):
         ("s3://[bucket/p", ("s3://bucket/prefix",)),
     ],
 )
-def test_what_is_no_address(url, named):
+def test_invalid_store_address_is_refused(url, named):
     with pytest.raises(BadInput, match=naming("store:", *named)):
         open_store(url)
 
@@ -146,12 +146,12 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(url):
 
 
 @pytest.mark.parametrize("name", ["runs@home", "./a:b@c", "/data/a:b@c"])
-def test_a_folder_may_have_any_name(name, tmp_path, monkeypatch):
+def test_folder_may_have_any_name(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert open_store(name).url.startswith("file://")
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_file_is_refused_as_a_store_folder(tmp_path):
     (tmp_path / "file.csv").write_text("a")
     with pytest.raises(BadInput, match=naming(repr(str(tmp_path / "file.csv")))):
         open_store(str(tmp_path / "file.csv"))
@@ -190,12 +190,12 @@ def test_opening_a_folder_does_not_import_boto3():
         ("s3://bkt?region=eu", "s3://bkt/db/x%23y?region=eu"),
     ],
 )
-def test_a_keys_address_in_a_bucket_opens_a_store_there(keys_set, url, address):
+def test_address_of_a_key_in_a_bucket_opens_a_store_there(keys_set, url, address):
     assert address_of(url, "db/x#y") == address
     assert open_store(address).url == address
 
 
-def test_a_keys_address_in_a_folder_is_a_path(tmp_path):
+def test_address_of_a_key_in_a_folder_is_a_path(tmp_path):
     store = open_store(str(tmp_path / "a folder"))
     store.put("db/x#y", b"1")
     assert Path(address_of(store.url, "db/x#y")).read_bytes() == b"1"

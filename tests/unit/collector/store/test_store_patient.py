@@ -1,4 +1,4 @@
-"""Waiting for a store that is away."""
+"""Waiting for an unavailable store."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fast
 
 
 class AwayFor(MemoryStore):
-    """Does not answer the first `n` calls."""
+    """Is unavailable for the first `n` calls."""
 
     def __init__(self, n):
         super().__init__()
@@ -42,7 +42,7 @@ def patient(store, patience_s, **options):
     return PatientStore(store, patience_s, clock=clock.time, sleep=clock.sleep, **options), clock
 
 
-def test_a_store_that_comes_back_is_waited_for():
+def test_unavailable_store_is_retried_until_it_returns():
     inner = AwayFor(5)
     inner.put("a", b"1")
     store, clock = patient(inner, 600)
@@ -50,14 +50,14 @@ def test_a_store_that_comes_back_is_waited_for():
     assert 0 < clock.now_s < 60
 
 
-def test_patience_ends():
+def test_retries_end_after_the_limit():
     store, clock = patient(AwayFor(10**6), 600)
     with pytest.raises(StoreUnavailable):
         store.get("a")
     assert 500 < clock.now_s <= 600
 
 
-def test_an_answer_is_an_answer():
+def test_definite_store_errors_are_not_retried():
     store, clock = patient(MemoryStore(), 600)
     with pytest.raises(NotFound):
         store.get("a")
@@ -68,7 +68,7 @@ def test_an_answer_is_an_answer():
 
 
 class Refusing(MemoryStore):
-    """Refuses the first `n` calls, as a server does whose credentials are being exchanged."""
+    """Refuses the first `n` calls, like a server whose credentials are being rotated."""
 
     def __init__(self, n):
         super().__init__()
@@ -81,7 +81,7 @@ class Refusing(MemoryStore):
         return super().get(key)
 
 
-def test_a_refusal_is_waited_for_only_where_that_was_asked():
+def test_refusal_is_retried_only_on_request():
     inner = Refusing(2)
     inner.put("a", b"1")
     store, clock = patient(inner, 600)
@@ -94,7 +94,7 @@ def test_a_refusal_is_waited_for_only_where_that_was_asked():
 
 
 class Told:
-    """An event that is set once the clock comes to a time."""
+    """An event that is set at a time of the clock."""
 
     def __init__(self, clock, at_s):
         self._clock, self._at_s = clock, at_s
@@ -104,7 +104,7 @@ class Told:
 
 
 @pytest.mark.parametrize("told_s", [0.0, 0.3, 100.0])
-def test_who_is_told_to_stop_has_a_grace_for_all_calls_together(told_s):
+def test_stop_request_leaves_one_grace_period_for_all_calls(told_s):
     clock = Clock()
     store = PatientStore(
         AwayFor(10**6),
@@ -120,7 +120,7 @@ def test_who_is_told_to_stop_has_a_grace_for_all_calls_together(told_s):
         assert told_s + 5 < clock.now_s <= told_s + 20 + 15  # a pause may begin before the stop
 
 
-def test_a_store_that_is_back_within_the_grace_gets_what_was_measured():
+def test_store_that_returns_within_the_grace_period_is_used():
     inner = AwayFor(5)
     inner.put("a", b"1")
     clock = Clock()
@@ -128,7 +128,7 @@ def test_a_store_that_is_back_within_the_grace_gets_what_was_measured():
     assert PatientStore(inner, 600, clock=clock.time, sleep=clock.sleep, **options).get("a") == b"1"
 
 
-def test_waiting_ends_where_somebody_says_stop():
+def test_stop_request_ends_the_retries():
     stop = threading.Event()
     store = PatientStore(AwayFor(10**6), 600, stop=stop)
     timer = threading.Timer(0.3, stop.set)
@@ -139,6 +139,6 @@ def test_waiting_ends_where_somebody_says_stop():
     assert time.monotonic() - begin < 30
     timer.join()
     inner = AwayFor(10**6)
-    with pytest.raises(StoreUnavailable):  # and is not begun any more
+    with pytest.raises(StoreUnavailable):  # and does not start again
         PatientStore(inner, 600, stop=stop).get("a")
     assert inner.left == 10**6 - 1

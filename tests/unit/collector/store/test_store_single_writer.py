@@ -1,4 +1,4 @@
-"""What a single writer's word is worth on a store without create-only writes."""
+"""The guarantees of a single writer on a store without create-only writes."""
 
 import pytest
 
@@ -12,14 +12,14 @@ pytestmark = pytest.mark.fast
 
 
 class Refusing(MemoryStore):
-    """Answers a conditional write as a server does that does not know the header."""
+    """Answers a conditional write like a server that does not know the header."""
 
     def create(self, key: str, data: bytes) -> None:
         raise StoreError(f"{key}: 501 NotImplemented: If-None-Match")
 
 
 class Ignoring(MemoryStore):
-    """Takes a conditional write for any other."""
+    """Handles a conditional write like any other."""
 
     def create(self, key: str, data: bytes) -> None:
         self.put(key, data)
@@ -31,7 +31,7 @@ def inner(request: pytest.FixtureRequest) -> MemoryStore:
     return store
 
 
-def test_what_is_there_is_kept(inner: MemoryStore) -> None:
+def test_existing_object_is_kept(inner: MemoryStore) -> None:
     store = SingleWriterStore(inner)
     store.create("a/b", b"first")
     with pytest.raises(AlreadyExists, match=naming(inner.url, "a/b")):
@@ -42,13 +42,13 @@ def test_what_is_there_is_kept(inner: MemoryStore) -> None:
         create_once(store, "a/b", b"second")
 
 
-def test_an_empty_object_is_there_too(inner: MemoryStore) -> None:
+def test_empty_object_exists_too(inner: MemoryStore) -> None:
     inner.put("a", b"")
     with pytest.raises(AlreadyExists):
         SingleWriterStore(inner).create("a", b"1")
 
 
-def test_everything_else_is_the_stores_own(inner: MemoryStore) -> None:
+def test_other_operations_are_passed_to_the_store(inner: MemoryStore) -> None:
     store: Store = SingleWriterStore(inner)
     store.put("a", b"1")
     store.put("a", b"2")
@@ -61,7 +61,7 @@ def test_everything_else_is_the_stores_own(inner: MemoryStore) -> None:
     assert store.url == inner.url
 
 
-def test_a_store_that_does_not_answer_is_not_written_to() -> None:
+def test_unavailable_store_is_not_written() -> None:
     class Away(MemoryStore):
         def get(self, key: str) -> bytes:
             raise StoreUnavailable("away")
@@ -72,7 +72,7 @@ def test_a_store_that_does_not_answer_is_not_written_to() -> None:
     assert list(inner.list("")) == []
 
 
-def test_whoever_has_lost_its_lock_writes_nothing_new(inner: MemoryStore) -> None:
+def test_writer_without_its_lock_creates_nothing(inner: MemoryStore) -> None:
     held = [True]
     store = SingleWriterStore(inner, lambda: held[0])
     store.create("a", b"1")
@@ -82,4 +82,4 @@ def test_whoever_has_lost_its_lock_writes_nothing_new(inner: MemoryStore) -> Non
     with pytest.raises(StoreError, match=naming(inner.url, "b", "lock")):
         store.create("b", b"1")
     assert [info.key for info in inner.list("")] == ["a"]
-    store.put("c", b"1")  # what may be written twice needs no lock
+    store.put("c", b"1")  # repeatable writes need no lock

@@ -1,4 +1,4 @@
-"""Intervals that hold what they state, whatever the errors are like."""
+"""Intervals that reach their coverage for any distribution of errors."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ pytestmark = pytest.mark.fast
 
 
 def _wrong_model(points: int) -> tuple[Estimate, np.ndarray]:
-    """A model that is twice too sure, off by 3 % on average, and blind to half of the noise; and
-    what the points take, in us."""
+    """Return a model with half of the true uncertainty, a bias of 3 % on average, and without half
+    of the noise; and the durations of the points, in us."""
     draw = np.random.default_rng(7)
     log_us, error = draw.uniform(0, 8, points), draw.choice([0.01, 0.05], points)
     noise = 2 * error * draw.standard_t(3, points) * draw.choice([1, 2], points)
@@ -19,7 +19,7 @@ def _wrong_model(points: int) -> tuple[Estimate, np.ndarray]:
 
 
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.95])
-def test_intervals_of_a_wrong_model_hold_what_they_state(level):
+def test_intervals_of_a_wrong_model_reach_their_coverage(level):
     found, duration_us = _wrong_model(40_000)
     held = np.arange(2_000)
     widths = half_widths(found, misses(found, held, duration_us[held]), level)
@@ -33,7 +33,7 @@ def test_an_interval_is_as_wide_as_the_error_expected():
     assert widths / found.error == pytest.approx(widths[0] / found.error[0])
 
 
-def test_too_few_points_give_an_interval_without_end():
+def test_too_few_points_give_an_infinite_interval():
     found, duration_us = _wrong_model(100)
     missed = misses(found, np.arange(18), duration_us[:18])
     assert np.isinf(half_widths(found, missed, 0.95)).all()

@@ -13,7 +13,7 @@ def _grid():
     return np.stack([side.ravel() for side in sides], axis=1)
 
 
-def test_a_coarse_start_has_points_in_every_corner():
+def test_initial_points_cover_every_corner():
     axes = _grid()
     chosen = coarse(axes, 32, np.random.default_rng(0))
     assert len(np.unique(chosen)) == 32
@@ -22,21 +22,21 @@ def test_a_coarse_start_has_points_in_every_corner():
 
 
 @pytest.mark.parametrize("width", [3, 8, 12])
-def test_a_start_is_spread_over_many_axes(width):
-    """Neighbours on the curve lie in the same half of each axis."""
+def test_initial_points_are_spread_over_many_axes(width):
+    """Neighbours on the curve are in the same half of each axis."""
     axes = np.random.default_rng(0).integers(1, 1025, (20_000, width)).astype(float)
     chosen = axes[coarse(axes, 2**width, np.random.default_rng(1))]
     upper = chosen > 512
     assert len(np.unique(upper, axis=0)) > 0.75 * 2**width
 
 
-def test_the_widest_intervals_are_asked_for_and_nothing_twice():
+def test_points_with_the_widest_intervals_are_requested_once():
     widths = np.array([0.5, 0.1, 0.4, 0.01, 0.3])
     assert unsure(widths, np.array([0]), 0.05, 2).tolist() == [2, 4]
     assert unsure(widths, np.array([0]), 0.05, 9).tolist() == [2, 4, 1]
 
 
-def test_what_is_as_sure_as_tolerated_is_not_asked_for():
+def test_points_within_the_tolerance_are_not_requested():
     widths = np.full(100, 0.04)
     widths[:4] = 0.2
     assert unsure(widths, np.array([99]), 0.05, 50).tolist() == []

@@ -13,8 +13,8 @@ BUDGET = PointBudget(250)
 
 
 def surface(noise=0.02):
-    """Shapes of a matrix product, and what they take: work behind a launch, edges of tiles, and
-    noise."""
+    """Return shapes of a matrix product, and their durations: work after a launch, edges of tiles,
+    and noise."""
     chance = np.random.default_rng(3)
     m, n, k = 2.0 ** chance.integers(4, 13, (3, N)) + chance.integers(0, 16, (3, N))
     points = Points(np.stack([m, n, k], 1), 2 * m * n * k, m * k + n * k + m * n, 24)
@@ -38,7 +38,7 @@ def to_the_end():
 
 
 def rounds(points, duration_us, tolerance, known=None):
-    """All rounds to the end, and what is known then."""
+    """Run all rounds to the end, and return the final state."""
     known, found = known or unknown(), []
     while not found or len(found[-1].points_to_measure):
         found.append(next_round(points, known, BUDGET, tolerance))
@@ -53,10 +53,10 @@ def test_a_budget_is_split_into_a_start_steps_and_checks():
     assert (large.coarse, large.step, large.checks) == (3600, 900, 1800)
     assert large.coarse + 4 * large.step == large.teaching
     least = PointBudget(LEAST_BUDGET)
-    assert least.coarse < least.teaching and least.checks >= 19  # of fewer no 95 % can be told
+    assert least.coarse < least.teaching and least.checks >= 19  # fewer points: no 95 % interval
 
 
-def test_a_surface_is_learnt_within_its_budget_and_tells_how_well():
+def test_surface_is_learnt_within_its_budget_with_calibrated_intervals():
     _, duration_us = surface()
     found, known = to_the_end()
     assert [len(one.points_to_measure) for one in found] == [160, 50, 40, 0]
@@ -68,7 +68,7 @@ def test_a_surface_is_learnt_within_its_budget_and_tells_how_well():
     assert np.median(error) < 0.1
 
 
-def test_points_that_check_teach_nothing():
+def test_check_points_are_not_used_for_training():
     points, duration_us = surface()
     known = unknown()
     (first, before, *_), _ = to_the_end()
@@ -79,7 +79,7 @@ def test_points_that_check_teach_nothing():
     assert np.array_equal(after.estimate.log_us, before.estimate.log_us)
 
 
-def test_checks_that_are_far_off_widen_every_interval():
+def test_distant_check_points_widen_every_interval():
     points, _ = surface()
     found, known = to_the_end()
     wild = known.duration_us * np.where(known.checks, 3.0, 1.0)
@@ -88,19 +88,19 @@ def test_checks_that_are_far_off_widen_every_interval():
     assert (worse.half_widths[rest] > 3 * found[-1].half_widths[rest]).all()
 
 
-def test_a_surface_that_is_known_is_checked_at_once():
+def test_known_surface_is_checked_immediately():
     points, duration_us = surface()
     found, known = rounds(points, duration_us, 0.99)
     assert [len(one.points_to_measure) for one in found] == [160, 0]
 
 
-def test_where_next_to_nothing_gives_a_duration_everything_is_measured():
+def test_all_points_are_measured_if_hardly_any_gives_a_duration():
     points, duration_us = surface()
     known = unknown()
     ask = next_round(points, known, BUDGET, 0.05).points_to_measure
     known.requested[ask] = True
-    known.duration_us[ask[:149]] = duration_us[ask[:149]]  # the checks, and 99 that teach
-    for count in (50, 40):  # all that may teach
+    known.duration_us[ask[:149]] = duration_us[ask[:149]]  # the check points, and 99 for training
+    for count in (50, 40):  # all that may be used for training
         more = next_round(points, known, BUDGET, 0.05).points_to_measure
         assert len(more) == count
         known.requested[more] = True
@@ -110,12 +110,12 @@ def test_where_next_to_nothing_gives_a_duration_everything_is_measured():
     assert not len(next_round(points, known, BUDGET, 0.05).points_to_measure)
 
 
-def test_what_is_known_beforehand_counts():
+def test_points_known_beforehand_count():
     points, duration_us = surface()
     known = unknown()
     measure(known, np.arange(50, 230), duration_us)
     ask = next_round(points, known, BUDGET, 0.01).points_to_measure.tolist()
-    assert len(ask) == 50  # those that check: enough is known that teaches
+    assert len(ask) == 50  # the check points: there are enough for training
     measure(known, np.array(ask), duration_us)
     assert len(next_round(points, known, BUDGET, 0.01).points_to_measure) == 20
     measure(known, np.arange(230, 270), duration_us)

@@ -1,4 +1,4 @@
-"""A surface of products is learnt from a few of them, and the model knows where it is unsure."""
+"""A surface of products is learnt from a few of them, and the model knows where it is uncertain."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ _CORES = 20
 
 
 def _products() -> tuple[Points, np.ndarray]:
-    """Products on tiles of 128 x 128, dealt out to 20 cores in waves, behind a launch of 5 us. They
-    vary by 20 % where k is beyond 4096, else by 1 %. And their durations in us."""
+    """Products on tiles of 128 x 128, distributed over 20 cores in waves, after a launch of 5 us.
+    They vary by 20 % where k is above 4096, else by 1 %. Returns them and their durations in us."""
     sides = np.meshgrid(np.arange(64, 2113, 64), 2 ** np.arange(7, 13), 2 ** np.arange(8, 15))
     m, n, k = (side.ravel().astype(float) for side in sides)
     waves = np.ceil(np.ceil(m / 128) * np.ceil(n / 128) / _CORES)
@@ -37,7 +37,7 @@ def found(surface, asked):
 
 
 def _of_axes(count: int) -> Points:
-    """Points along so many axes, each of which varies by a greater factor than the one before."""
+    """Points along this many axes, each of which varies by a greater factor than the one before."""
     chance = np.random.default_rng(1)
     tops = np.arange(1, count + 1) * 100
     axes = np.stack([chance.integers(1, top, 500) for top in tops], axis=1).astype(float)
@@ -46,8 +46,8 @@ def _of_axes(count: int) -> Points:
 
 
 @pytest.mark.parametrize("count", [7, 20])
-def test_only_the_six_axes_that_vary_most_make_pairs(count):
-    """Another axis adds what it adds by itself: its logarithm, seven edges and a divisor."""
+def test_only_the_six_most_variable_axes_make_pairs(count):
+    """One more axis adds only its own features: its logarithm, seven edges and a divisor."""
     few, many = features(_of_axes(6)), features(_of_axes(count))
     assert many.shape[1] == few.shape[1] + (count - 6) * 9
     logs = np.log2(_of_axes(count).axes)
@@ -57,7 +57,7 @@ def test_only_the_six_axes_that_vary_most_make_pairs(count):
     assert (logs[:, 1] - logs[:, 0]).tobytes() not in told
 
 
-def test_waves_are_learnt_where_a_roofline_is_far_off(surface, asked, found):
+def test_waves_are_learnt_where_the_roofline_is_inaccurate(surface, asked, found):
     points, duration_us = surface
     rest = np.setdiff1d(np.flatnonzero(points.axes[:, 2] <= 4096), asked)
     off = np.abs(found.log_us - np.log(duration_us))[rest]
@@ -65,7 +65,7 @@ def test_waves_are_learnt_where_a_roofline_is_far_off(surface, asked, found):
     assert np.median(off) < 0.03 and np.median(off) < np.median(plain) / 5
 
 
-def test_noisy_regions_are_known_as_such(surface, found):
+def test_noisy_regions_have_larger_errors(surface, found):
     points, _ = surface
     is_noisy = points.axes[:, 2] > 4096
     assert np.median(found.error[is_noisy]) > 3 * np.median(found.error[~is_noisy])
@@ -77,12 +77,12 @@ def test_too_few_points_are_refused(surface):
         estimate(points, np.arange(99), duration_us[:99], np.random.default_rng(0))
 
 
-def test_features_are_numbers_and_none_is_the_same_everywhere(surface):
+def test_features_are_finite_and_none_is_constant(surface):
     told = features(surface[0])
     assert np.isfinite(told).all() and (np.ptp(told, axis=0) > 0).all()
 
 
-def test_a_shape_of_one_length_has_features_too():
+def test_shape_of_one_length_has_features():
     lengths = 2.0 ** np.arange(4, 12)[:, None]
     told = features(Points(lengths, lengths[:, 0], lengths[:, 0], _CORES))
     assert len(told) == 8 and np.isfinite(told).all()

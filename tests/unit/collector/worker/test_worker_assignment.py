@@ -1,4 +1,4 @@
-"""A worker measures the plan it was given, on the machine the plan is for, or not at all."""
+"""A worker measures only the plan that it was given, on the machine that the plan is for."""
 
 import platform
 import threading
@@ -53,16 +53,14 @@ def refused(store, assignment, tmp_path, *data):
     assert read_commit(store, assignment.campaign, "s1") is None
 
 
-def test_another_plan_than_the_one_assigned_is_refused(store, assignment, tmp_path):
+def test_another_plan_than_the_assigned_one_is_refused(store, assignment, tmp_path):
     other = replace(assignment, plan_hash="0" * 16)
     refused(store, other, tmp_path, "plans/1.json:", "0" * 16, assignment.plan_hash)
 
 
 @pytest.mark.parametrize("by", ["worker", "who gives up"])
 @pytest.mark.parametrize("damage", [None, b"", b"\xff", b"other cases"])
-def test_a_shard_whose_cases_nobody_can_read_is_left_to_the_next_plan(
-    store, assignment, tmp_path, damage, by
-):
+def test_unreadable_shard_is_left_to_the_next_plan(store, assignment, tmp_path, damage, by):
     key = keys.shard(assignment.campaign, "s1")
     store.delete(key)
     if damage is not None:
@@ -78,7 +76,7 @@ def test_a_shard_whose_cases_nobody_can_read_is_left_to_the_next_plan(
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"[]", b"\xff", None])
-def test_a_plan_that_cannot_be_read_is_every_workers_matter(store, assignment, tmp_path, data):
+def test_unreadable_plan_is_refused(store, assignment, tmp_path, data):
     key = keys.plan(assignment.campaign, assignment.plan)
     store.delete(key)
     if data is not None:
@@ -86,18 +84,18 @@ def test_a_plan_that_cannot_be_read_is_every_workers_matter(store, assignment, t
     refused(store, assignment, tmp_path, "plans/1.json")
 
 
-def test_a_shard_of_another_plan_is_refused(store, assignment, tmp_path):
+def test_shard_of_another_plan_is_refused(store, assignment, tmp_path):
     key = keys.shard(assignment.campaign, "s1")
     store.put(keys.shard(assignment.campaign, "s2"), store.get(key))
     refused(store, replace(assignment, shard="s2"), tmp_path, "plans/1.json:", "s2")
 
 
 def test_another_machine_is_refused(store, assignment, tmp_path):
-    with pytest.raises((WrongImage, WrongNode)):  # the former where torch is not installed
+    with pytest.raises((WrongImage, WrongNode)):  # the first where torch is not installed
         work(store, assignment, tmp_path, threading.Event(), watched=store)
 
 
-def test_software_blames_the_image_and_the_device_blames_the_node():
+def test_software_mismatch_blames_the_image_and_device_mismatch_the_node():
     stack = Stack("CPU_x_2t", "2.13.0", driver="1")
     check_stack(stack, stack)
     with pytest.raises(WrongImage, match=naming("torch", "'2.13.0'", "'2.12.0'")):
@@ -106,7 +104,7 @@ def test_software_blames_the_image_and_the_device_blames_the_node():
         check_stack(stack, replace(stack, driver="2"))
 
 
-def test_versions_beside_cann_are_those_that_people_write_and_cann_is_one_release():
+def test_local_version_suffixes_are_ignored_and_cann_must_match_exactly():
     here = Stack(
         *("ATLAS_800_A3_752T_128G_DIE", "2.9.0+cpu", "25.5.2", "7.8.0"),
         *("8.5.0", "2.9.0.post1", "0.18.0rc1"),
@@ -125,7 +123,7 @@ def test_versions_beside_cann_are_those_that_people_write_and_cann_is_one_releas
         check_stack(replace(here, driver="25.5"), here)
 
 
-def test_in_a_pod_the_node_is_named_and_not_the_pod(store, assignment, monkeypatch):
+def test_node_name_of_a_pod_is_recorded_instead_of_the_pod_name(store, assignment, monkeypatch):
     monkeypatch.setenv("NODE_NAME", "npu-node-7")
     abandon(store, assignment, Outcome.CRASHED, "played")
     commit = read_commit(store, assignment.campaign, "s1")

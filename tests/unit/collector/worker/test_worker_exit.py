@@ -1,4 +1,5 @@
-"""How a worker ends when it cannot go on: its exit code, its last line, and the log it leaves."""
+"""How a worker ends when it cannot continue: its exit code, its last line, and the log it
+leaves."""
 
 import errno
 import logging
@@ -71,7 +72,7 @@ ASSIGNMENT = Assignment("made", 1, "h", "s1", "a1")
         (PermissionError(errno.EACCES, "not yours"), ExitCode.FAILED),
     ],
 )
-def test_an_error_blames_somebody(error, code):
+def test_error_is_mapped_to_an_exit_code(error, code):
     assert exit_code(error) is code
 
 
@@ -80,8 +81,8 @@ class Away(MemoryStore):
         raise StoreUnavailable("away")
 
 
-class ToldToStop(Environment):
-    """A clock of its own, and somebody who says stop a minute after the beginning."""
+class StopRequested(Environment):
+    """Its own clock, and a request to stop one minute after the start."""
 
     def __init__(self, stop):
         self.now_s, self._stop = 0.0, stop
@@ -101,20 +102,18 @@ class ToldToStop(Environment):
 
 
 @pytest.mark.fast
-def test_who_is_told_to_stop_while_the_store_is_away_does_not_wait_for_it(tmp_path):
+def test_stopped_worker_does_not_wait_for_an_unavailable_store(tmp_path):
     stop = threading.Event()
-    played = ToldToStop(stop)
+    played = StopRequested(stop)
     with use_environment(played):
         code = run(Away(), ASSIGNMENT, tmp_path, 600.0, stop)
     assert (
         code is ExitCode.STORE and 60 < played.now_s < 90
-    )  # its parent waits 30 s beyond the case
+    )  # its parent waits 30 s longer than the case
 
 
 @pytest.mark.fast
-def test_a_volume_that_is_nearly_full_is_found_out_before_the_pod_is_evicted(
-    tmp_path, monkeypatch, caplog
-):
+def test_nearly_full_volume_ends_the_worker_before_an_eviction(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("OPMETER_VOLUME_BYTES", str((1 << 30) - 1))
     code = run(MemoryStore(), ASSIGNMENT, tmp_path, 1.0, threading.Event())
     assert code is ExitCode.SPACE and names(caplog.text, "1023 MiB", "1 GiB")
@@ -137,9 +136,7 @@ def of_an_npu(store):
         ("echo dcmi module initialize failed. ret is -8005", ("dcmi module initialize failed",)),
     ],
 )
-def test_a_driver_that_does_not_answer_is_the_nodes_fault(
-    tmp_path, monkeypatch, caplog, npu_smi, named
-):
+def test_unresponsive_driver_is_a_fault_of_the_node(tmp_path, monkeypatch, caplog, npu_smi, named):
     store, work = MemoryStore(), tmp_path / "work"
     if npu_smi is not None:
         (tmp_path / "npu-smi").write_text(f"#!/bin/sh\n{npu_smi}\n")
@@ -153,21 +150,21 @@ def test_a_driver_that_does_not_answer_is_the_nodes_fault(
 
 
 @pytest.mark.fast
-def test_software_that_is_missing_is_the_images_fault(tmp_path, monkeypatch):
+def test_missing_software_is_a_fault_of_the_image(tmp_path, monkeypatch):
     store = MemoryStore()
     monkeypatch.setattr("collector.host.stack.installed_torch", lambda: None)
     assert run(store, of_an_npu(store), tmp_path, 1.0, threading.Event()) is ExitCode.IMAGE
 
 
 class FullDisk(MemoryStore):
-    """Reading finds the disk full, once."""
+    """Reading fails once because the disk is full."""
 
     def get(self, key):
         raise OSError(errno.ENOSPC, "No space left on device", "/scratch/x")
 
 
 @pytest.mark.fast
-def test_a_worker_that_gives_up_leaves_its_log(tmp_path, caplog):
+def test_failing_worker_stores_its_log(tmp_path, caplog):
     (tmp_path / LOG).write_text("the last words")
     store = FullDisk()
     with caplog.at_level(logging.ERROR):
@@ -177,7 +174,7 @@ def test_a_worker_that_gives_up_leaves_its_log(tmp_path, caplog):
     assert zstandard.decompress(stored) == b"the last words"
 
 
-def test_the_last_line_of_a_worker_is_in_its_stored_log(tmp_path):
+def test_stored_log_has_the_last_line_of_its_worker(tmp_path):
     url = (tmp_path / "data").as_uri()
     done = _worker(url, tmp_path)
     assert done.returncode == ExitCode.IMAGE
@@ -187,7 +184,7 @@ def test_the_last_line_of_a_worker_is_in_its_stored_log(tmp_path):
     assert zstandard.decompress(log).decode().splitlines()[-1] == last
 
 
-def test_a_worker_without_a_folder_says_so_in_a_line(tmp_path):
+def test_worker_without_a_folder_reports_it_in_one_line(tmp_path):
     done = _worker((tmp_path / "data").as_uri(), tmp_path / "absent")
     assert done.returncode == ExitCode.FAILED
     assert len(done.stderr.splitlines()) == 1 and "absent/worker.log" in done.stderr

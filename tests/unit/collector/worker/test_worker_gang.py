@@ -1,4 +1,4 @@
-"""The shard of a gang: what its ranks saw becomes certificates, and what ends them is told."""
+"""The shard of a gang: measurements of its ranks become certificates, and failures are reported."""
 
 import csv
 import json
@@ -72,18 +72,18 @@ ALONE = (times(0, [0.0, 100.0, 200.0], [50.0] * 3), times(1, [10.0, 110.0, 210.0
 
 @pytest.mark.fast
 class TestCertificates:
-    def test_a_call_counts_from_its_last_arrival_to_its_last_end(self) -> None:
+    def test_call_lasts_from_its_last_arrival_to_its_last_end(self) -> None:
         (made,) = certificates(session(asked()), [seen(0, 0, *ALONE), seen(0, 1, *ALONE)], {})
         assert made.outcome is Outcome.OK
         assert made.timing is not None
-        assert made.timing.median_us == 40.0  # rank 1 came at 10, rank 0 ended at 50
+        assert made.timing.median_us == 40.0  # rank 1 started at 10, rank 0 ended at 50
         assert (made.n_expected, made.n_accepted) == (6, 6)
         counters = dict(made.counters)
         assert (counters["skew_us"], counters["rounds"]) == (10.0, 2.0)
         assert counters["known"] == 1.0
         assert any(names(warning, 2, 3) for warning in made.warnings)
 
-    def test_groups_at_once_are_told_by_their_median_and_their_slowest(self) -> None:
+    def test_concurrent_groups_have_their_median_and_slowest_duration(self) -> None:
         case = asked(ranks=4, collective=replace(asked().collective, together=True))
         slow = (times(2, [0.0] * 3, [90.0] * 3), times(3, [0.0] * 3, [60.0] * 3))
         (made,) = certificates(session(case), [seen(0, 0, *ALONE, *slow)], {})
@@ -92,70 +92,70 @@ class TestCertificates:
         assert dict(made.counters)["concurrent_slowest_us"] == 90.0
         assert dict(made.counters)["concurrent_groups"] == 2.0
 
-    def test_a_wrong_result_is_measured_and_not_shown(self) -> None:
+    def test_wrong_result_is_gated_and_not_good(self) -> None:
         rounds = [seen(0, 0, *ALONE), seen(0, 1, *ALONE, wrong=[1])]
         (made,) = certificates(session(asked()), rounds, {})
         assert made.outcome is Outcome.GATED and names(made.reason, "rank 1")
         assert not made.is_good
 
-    def test_what_no_rank_has_the_memory_for_is_out_of_memory(self) -> None:
+    def test_call_too_large_for_a_rank_is_out_of_memory(self) -> None:
         reason = f"{TOO_LARGE} 3 MiB a rank can have"
         (made,) = certificates(session(asked()), [seen(0, 0, left_out=reason)], {})
         assert (made.outcome, made.reason) == (Outcome.OOM, reason)
 
-    def test_a_window_that_lost_its_records_is_tried_again(self) -> None:
+    def test_window_without_its_records_is_retried(self) -> None:
         (made,) = certificates(session(asked()), [seen(0, 0, left_out="3 of 4 rows")], {})
         assert made.outcome is Outcome.PROFILER_LOST
 
-    def test_a_kernel_on_other_tensors_is_substituted(self) -> None:
+    def test_kernel_with_other_tensors_is_substituted(self) -> None:
         reason = f"{OTHER_TENSORS} in rank 1: input 1: 4 FLOAT ND"
         (made,) = certificates(session(asked()), [seen(0, 0, left_out=reason)], {})
         assert (made.outcome, made.reason) == (Outcome.SUBSTITUTED, reason)
 
-    def test_as_much_is_proved_as_in_the_round_that_knows_least(self) -> None:
+    def test_proof_is_that_of_the_weakest_round(self) -> None:
         told = [replace(seen(0, at, *ALONE), identity="proved") for at in range(2)]
         for least, wanted in (("proved", Proof.PROVED), ("unverified", Proof.UNVERIFIED)):
             rounds = [told[0], replace(told[1], identity=least)]
             (made,) = certificates(session(asked()), rounds, {})
             assert made.identity is wanted
 
-    def test_an_end_before_the_beginning_is_no_duration(self) -> None:
+    def test_end_before_the_beginning_is_implausible(self) -> None:
         early = (times(0, [0.0], [5.0]), times(1, [50.0], [-10.0]))
         (made,) = certificates(session(asked()), [seen(0, 0, *early)], {})
         assert made.outcome is Outcome.IMPLAUSIBLE
         assert made.timing is None
 
-    def test_what_the_node_sets_by_itself_is_told(self) -> None:
+    def test_environment_of_the_node_is_recorded_as_a_warning(self) -> None:
         (made,) = certificates(session(asked()), [seen(0, 0, *ALONE)], {"HCCL_BUFFSIZE": "200"})
         assert any(names(warning, "HCCL_BUFFSIZE=200") for warning in made.warnings)
 
-    def test_a_session_next_to_other_programs_is_disturbed(self) -> None:
+    def test_session_with_other_programs_is_disturbed(self) -> None:
         assert gang_disturbance(0.15) == ""
         disturbed = replace(session(asked()), disturbed=gang_disturbance(0.4))
         (made,) = certificates(disturbed, [seen(0, 0, *ALONE)], {})
         assert "disturbed" in map(gate_of_warning, made.warnings)
 
-    def test_cases_without_a_round_have_no_answer_yet(self) -> None:
+    def test_cases_without_a_round_have_no_result_yet(self) -> None:
         other = asked(collective=replace(asked().collective, message_bytes=2048))
         (made,) = certificates(session(asked(), other), [seen(1, 0, *ALONE)], {})
         assert made.case_id == other.record().case_id
 
 
 @pytest.mark.fast
-def test_all_rounds_together_have_the_calls_that_a_plan_asks_for() -> None:
+def test_rounds_together_have_the_calls_of_the_plan() -> None:
     assert calls_a_round(MeasureSettings(min_repeats=3, max_repeats=100)) == (1, 34)
     assert calls_a_round(MeasureSettings(repeat_count=10)) == (4, 4)
 
 
 def expert_record(imbalance: str = "") -> CaseRecord:
-    """A call of 8 tokens to 2 of 4 experts on 2 ranks, as a tree's row tells of it."""
+    """A call of 8 tokens to 2 of 4 experts on 2 ranks, in the form of a table row."""
     cells = dict(ExpertCall(8, 16, 8, 4, 2, ep_size=2).cells)
     extra = {EP_SIZE: cells.pop(EP_SIZE), **({IMBALANCE: imbalance} if imbalance else {})}
     return CaseRecord(KERNEL, {"OP State": "", "Accelerator Core": "", **cells}, extra)
 
 
 def distribute_record(kernel: str) -> CaseRecord:
-    """Tokens sent to 2 of 4 experts on 2 ranks, or what came of them sent back."""
+    """Tokens sent to 2 of 4 experts on 2 ranks, or their results sent back."""
     cells = dict(DistributeCall(kernel, 8, 16, 4, 2, ep_size=2, capacity=8).cells)
     extra = {EP_SIZE: cells.pop(EP_SIZE)}
     return CaseRecord(kernel, {"OP State": "", "Accelerator Core": "", **cells}, extra)
@@ -163,16 +163,16 @@ def distribute_record(kernel: str) -> CaseRecord:
 
 @pytest.mark.fast
 class TestStarts:
-    def test_a_start_is_of_one_family_of_kernels(self) -> None:
+    def test_start_has_one_family_of_kernels(self) -> None:
         sent, back = distribute_record(DISPATCH).case, distribute_record(COMBINE).case
         assert start_of(sent) == start_of(back) != start_of(expert_record().case)
 
-    def test_collectives_share_what_their_ranks_are_started_with(self) -> None:
+    def test_collectives_share_a_start_if_their_environment_is_equal(self) -> None:
         plain, other = asked().record().case, asked(environment="GLOO_TEST=1").record().case
         assert start_of(plain) != start_of(other) != start_of(expert_record().case)
         assert start_of(expert_record().case) == start_of(expert_record("0.5").case)
 
-    def test_a_bench_of_experts_knows_how_uneven_its_loads_are(self) -> None:
+    def test_bench_of_experts_records_the_imbalance_of_its_loads(self) -> None:
         cases = [expert_record().case, expert_record("1").case]
         bench = bench_of(cases, "cpu", 2, MeasureSettings())
         assert bench.groups == (((0, 1),), ((0, 1),))
@@ -185,8 +185,8 @@ class TestStarts:
 
 
 @pytest.mark.fast
-def test_what_a_session_left_in_the_middle_is_measured_again(tmp_path, monkeypatch) -> None:
-    """One case has all its rounds, the other has not."""
+def test_partly_measured_case_of_a_session_is_measured_again(tmp_path, monkeypatch) -> None:
+    """One case has all its rounds, the other does not."""
 
     class Ended:
         groups, facts = (((0, 1),),) * 2, ((), ())
@@ -210,7 +210,7 @@ def test_what_a_session_left_in_the_middle_is_measured_again(tmp_path, monkeypat
 
 
 @pytest.mark.fast
-def test_where_ranks_hung_is_kept_although_nothing_was_measured(tmp_path, monkeypatch) -> None:
+def test_stacks_of_hung_ranks_are_kept_without_measurements(tmp_path, monkeypatch) -> None:
     class Hung:
         groups, facts = (((0, 1),),), ((),)
 
@@ -237,7 +237,7 @@ def measure(tmp_path, cases: list[CollectiveCase], stop: threading.Event):
 
 
 def processes_in(folder) -> list[int]:
-    """The processes whose command names a folder."""
+    """The processes whose command line contains a folder."""
     found = psutil.process_iter(["pid", "cmdline"])
     return [one.pid for one in found if str(folder) in " ".join(one.info["cmdline"] or ())]
 
@@ -254,7 +254,7 @@ def measure_records(tmp_path, records: list[CaseRecord], stop: threading.Event):
 @pytest.mark.slow
 @pytest.mark.torch
 class TestRanks:
-    def test_cases_of_one_start_are_answered_with_what_every_rank_saw(self, tmp_path) -> None:
+    def test_cases_of_one_start_get_the_result_of_all_ranks(self, tmp_path) -> None:
         plain, other = asked(), asked(environment="GLOO_TEST=1")
         found, heard = measure(tmp_path, [plain, other], threading.Event())
         assert found.reason == ""
@@ -279,16 +279,16 @@ class TestRanks:
         ],
         ids=["fused", "distributed"],
     )
-    def test_experts_over_ranks_are_answered_in_the_same_way(self, tmp_path, records) -> None:
+    def test_expert_exchanges_are_measured_like_collectives(self, tmp_path, records) -> None:
         found, _ = measure_records(tmp_path, records, threading.Event())
         assert found.reason == ""
         assert [m.case_id for m in found.measurements] == [one.case_id for one in records]
         for made in found.measurements:
             assert made.outcome is Outcome.OK
             assert {"imbalance", "rank_imbalance", "skew_us"} <= dict(made.counters).keys()
-            assert dict(made.counters)["timed_by_kernels"] == 0.0  # of a cpu, by events
+            assert dict(made.counters)["timed_by_kernels"] == 0.0  # of a CPU, by events
 
-    def test_a_call_that_no_routing_can_be_is_answered_without_a_start(self, tmp_path) -> None:
+    def test_impossible_routing_is_rejected_without_a_start(self, tmp_path) -> None:
         records = [expert_record(), expert_record("50")]
         found, _ = measure_records(tmp_path, records, threading.Event())
         (made,) = found.measurements
@@ -296,10 +296,10 @@ class TestRanks:
         assert "imbalance" in made.reason and made.provenance.raw_key is None
         assert not found.raw
 
-    @pytest.mark.usefixtures("real_starts")  # ranks that begin at once would measure
-    def test_a_gang_that_is_told_to_stop_ends_at_once(self, tmp_path) -> None:
+    @pytest.mark.usefixtures("real_starts")  # ranks that started now would measure
+    def test_stopped_gang_ends_immediately(self, tmp_path) -> None:
         stop = threading.Event()
         stop.set()
         found, _ = measure(tmp_path, [asked()], stop)
         assert found.reason and not found.measurements
-        wait_for(lambda: not processes_in(tmp_path))  # also of ranks that had not begun yet
+        wait_for(lambda: not processes_in(tmp_path))  # also of ranks that had not started yet

@@ -1,5 +1,5 @@
-"""What earlier attempts left is taken over where it can be relied on, and else set aside: it never
-keeps a later attempt from its commit, and what that commits is what a merge takes in."""
+"""Leftovers of earlier attempts are reused if sound, and otherwise set aside: they never prevent a
+later attempt from committing, and a merge accepts its commit."""
 
 import logging
 import threading
@@ -52,7 +52,8 @@ RAW, JOURNAL = (of("made", "s1", "a1", 1) for of in (keys.raw_summary, keys.raw_
 
 
 class Instrument:
-    """Measures every case well, two a session, and counts sessions; stops after one if told."""
+    """Measures every case well, two per session, and counts sessions; stops after one if
+    requested."""
 
     def __init__(self, folder, stop=None):
         self.folder, self.stop, self.asked = folder, stop, []
@@ -97,8 +98,8 @@ def run(store, plan, attempt, instrument):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """A store and a plan, and in it what an attempt left that was stopped after its first session,
-    of two."""
+    """A store and a plan, with the leftovers of an attempt that stopped after the first of its two
+    sessions."""
     store = MemoryStore()
     plan = write_campaign(store, MadePlan([SHARD]))
     folder = tmp_path_factory.mktemp("stopped")
@@ -121,8 +122,8 @@ def copied(stopped):
 
 
 def finished(store: Store, plan, folder) -> tuple[int, int]:
-    """A second attempt, and a merge of what it commits: how many sessions it needed, and of how
-    many parts its answer is made."""
+    """A second attempt, and a merge of its commit: how many sessions it needed, and how many parts
+    its answer has."""
     instrument = Instrument(folder)
     assert run(store, plan, "a2", instrument)
     commit = read_commit(store, "made", "s1")
@@ -134,12 +135,12 @@ def finished(store: Store, plan, folder) -> tuple[int, int]:
     return len(instrument.asked), len(manifest.parts)
 
 
-def test_a_complete_session_is_taken_over(left, tmp_path):
+def test_complete_session_of_an_earlier_attempt_is_reused(left, tmp_path):
     assert finished(*left, tmp_path) == (1, 2)
 
 
 def rewrite(store, **changes):
-    """The part, with every row changed and its ids made anew."""
+    """The part, with every row changed and its ids computed again."""
     measurements = read_part(store.get(PART), key=PART)
     own = {k: v for k, v in changes.items() if k in Measurement.__dataclass_fields__}
     told = {k: v for k, v in changes.items() if k not in own}
@@ -152,7 +153,7 @@ def rewrite(store, **changes):
 
 
 def seal(store, data):
-    """Other bytes as the part, and an entry that says they are right."""
+    """Other bytes for the part, and an entry that declares them right."""
     store.put(PART, data)
     entry = entry_from_json(store.get(ENTRY))
     stored = StoredObject(PART, len(data), sha256_hex(data))
@@ -202,7 +203,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=list(DAMAGE))
-def test_what_cannot_be_relied_on_is_set_aside_by_name_and_measured_again(
+def test_damaged_session_is_ignored_with_a_warning_and_measured_again(
     left, tmp_path, caplog, damage
 ):
     store, plan = left
@@ -218,9 +219,7 @@ def test_what_cannot_be_relied_on_is_set_aside_by_name_and_measured_again(
 @pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=75, deadline=None)
-def test_whatever_befalls_a_leftover_the_shard_is_committed_and_merged(
-    data, stopped, tmp_path_factory
-):
+def test_shard_with_any_damaged_leftover_is_committed_and_merged(data, stopped, tmp_path_factory):
     """A bit, a range or a whole object, of anything that the first attempt left."""
     folder = tmp_path_factory.mktemp("work")
     store, plan = copied(stopped)
@@ -233,7 +232,7 @@ def test_whatever_befalls_a_leftover_the_shard_is_committed_and_merged(
     assert (sessions, parts) in ((1, 2), (2, 2))
 
 
-def test_rows_of_an_earlier_plan_of_the_same_shard_are_taken_over(left, tmp_path):
+def test_rows_of_an_earlier_plan_with_the_same_shard_are_reused(left, tmp_path):
     store, first = left
     second = replace(first, number=2, head_commit=3, inputs_hash="another")
     store.put(keys.plan("made", 2), plan_to_json(second))
@@ -243,9 +242,7 @@ def test_rows_of_an_earlier_plan_of_the_same_shard_are_taken_over(left, tmp_path
 
 
 @pytest.mark.parametrize("odd", [b"", b"{}", b"[1]", b"\xff", b"[" * 100_000, b'["unheard"]'])
-def test_a_list_of_a_session_s_cases_that_cannot_be_relied_on_blames_nobody(
-    left, tmp_path, caplog, odd
-):
+def test_damaged_list_of_session_cases_blames_no_case(left, tmp_path, caplog, odd):
     store, plan = left
     key = keys.session_cases("made", "s1", "a0", 1)
     store.put(key, odd)
@@ -266,7 +263,7 @@ def test_a_list_of_a_session_s_cases_that_cannot_be_relied_on_blames_nobody(
         "x/part-1.csv",
     ],
 )
-def test_what_no_attempt_writes_is_passed_over(left, tmp_path, caplog, name):
+def test_unknown_objects_in_the_attempt_folder_are_ignored(left, tmp_path, caplog, name):
     store, plan = left
     store.put(f"campaigns/made/attempts/s1/a1/{name}", b"anything")
     with caplog.at_level(logging.WARNING):
@@ -275,7 +272,7 @@ def test_what_no_attempt_writes_is_passed_over(left, tmp_path, caplog, name):
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
-def test_a_shard_whose_commit_is_damaged_has_nothing_left_to_do(left, tmp_path, caplog, data):
+def test_shard_with_a_damaged_commit_is_left_unchanged(left, tmp_path, caplog, data):
     store, plan = left
     key = keys.committed("made", "s1")
     store.put(key, data)
@@ -287,7 +284,7 @@ def test_a_shard_whose_commit_is_damaged_has_nothing_left_to_do(left, tmp_path, 
     assert caplog.messages and all(names(one, "s1", key) for one in caplog.messages)
 
 
-def test_another_spelling_of_a_row_is_no_row(left):
+def test_row_in_another_spelling_is_refused(left):
     store, _ = left
     (row, *_) = [to_row(m) for m in read_part(store.get(PART), key=PART)]
     assert to_row(from_row(row)) == row

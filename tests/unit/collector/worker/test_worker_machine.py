@@ -1,4 +1,4 @@
-"""What a worker's sessions are told of the machine that they run on."""
+"""The information about the machine that the sessions of a worker receive."""
 
 import threading
 
@@ -14,7 +14,7 @@ from tests.unit.collector.replay.replay_cases import PROVENANCE
 pytestmark = pytest.mark.fast
 
 
-def test_durations_are_held_against_the_peaks_that_this_machine_keeps(tmp_path, monkeypatch):
+def test_durations_are_checked_against_the_stored_peaks_of_the_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path))
     sessions = PlayedSupervisor(monkeypatch)
     peaks = MachinePeaks(STACK, 4e11, 1e12, 3e11, 4e10, "now")

@@ -1,4 +1,4 @@
-"""The picture of an attempt's progress: the newest one, and never waited for."""
+"""The snapshot of an attempt's progress: always the newest, and nothing waits for its upload."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ KEY = keys.progress("c", "s1", "a1")
 
 
 class Slow(MemoryStore):
-    """Takes its time: a write lasts until `go` is set."""
+    """A slow store: a write lasts until `go` is set."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,7 @@ class Away(MemoryStore):
         raise StoreUnavailable("away")
 
 
-def test_what_is_written_says_where_the_attempt_is():
+def test_progress_object_has_the_state_of_the_attempt():
     store = MemoryStore()
     with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
         progress.count_measured(2, 5)
@@ -52,7 +52,7 @@ def test_what_is_written_says_where_the_attempt_is():
         wait_for(lambda: _stored(store) == {"done": 3, "cases": 5, "case": "Add 2,2"})
 
 
-def test_a_session_that_is_lost_does_not_take_the_picture_back():
+def test_lost_session_does_not_reduce_the_progress():
     store = MemoryStore()
     with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
         progress.count_measured(2, 9)
@@ -76,7 +76,7 @@ def test_a_slow_store_gets_only_the_newest_value():
         wait_for(lambda: store.written == [0, 99])
 
 
-def test_it_is_written_now_and_then_only():
+def test_progress_is_written_at_intervals():
     store = Slow()
     store.go.set()
     with ProgressObject(store, "c", "s1", "a1", every_s=60.0) as progress:
@@ -87,7 +87,7 @@ def test_it_is_written_now_and_then_only():
     assert store.written == [1]
 
 
-def test_a_store_that_is_away_is_tried_again_with_the_next_value():
+def test_unavailable_store_is_retried_with_the_next_value():
     store = Away()
     with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
         for tried in (1, 2):
@@ -109,7 +109,7 @@ def _stored(store):
         *(b'{"done": null, "cases": 3, "case": ""}', b'{"done": 1}'),
     ],
 )
-def test_an_odd_picture_of_the_progress_is_passed_over(odd):
+def test_malformed_progress_is_ignored(odd):
     store = MemoryStore()
     assert read_progress(store, KEY) is None
     store.put(KEY, odd)

@@ -1,4 +1,4 @@
-"""A collective of which fewer rounds were measured than planned says so."""
+"""A collective for which fewer rounds were measured than planned is marked as such."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.mark.parametrize(("rounds", "warnings"), [(2, 1), (3, 0)])
-def test_rounds_that_are_missing_are_warned_of(rounds: int, warnings: int) -> None:
+def test_missing_rounds_cause_a_warning(rounds: int, warnings: int) -> None:
     found = [seen(0, round_, *ALONE) for round_ in range(rounds)]
     (made,) = certificates(session(asked()), found, {})
     assert len([warning for warning in made.warnings if "rounds" in warning]) == warnings

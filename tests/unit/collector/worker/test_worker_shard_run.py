@@ -1,4 +1,4 @@
-"""A shard from its cases to its commit, with an instrument that only pretends to measure."""
+"""A shard from its cases to its commit, with a simulated instrument."""
 
 import threading
 from dataclasses import replace
@@ -79,7 +79,7 @@ def outcomes_of(store):
     return {case_id: rows[m].outcome for case_id, m in manifest.final.items()}
 
 
-def test_a_kernel_that_cannot_be_installed_is_not_built(tmp_path, monkeypatch):
+def test_kernel_that_cannot_be_installed_is_unsupported(tmp_path, monkeypatch):
     monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path / "cann"))
     (tmp_path / "cann" / "opp").mkdir(parents=True)
     usual = cases()[0].record
@@ -107,10 +107,10 @@ def test_every_case_has_one_final_outcome(tmp_path):
         odd[2].record.case_id: Outcome.REJECTED,
     }
     assert outcomes_of(store) == expected
-    assert [len(batch) for batch in instrument.asked] == [2, 2]  # two seconds a session
+    assert [len(batch) for batch in instrument.asked] == [2, 2]  # two seconds per session
 
 
-def test_a_part_of_an_earlier_attempt_is_not_measured_again(tmp_path):
+def test_part_of_an_earlier_attempt_is_not_measured_again(tmp_path):
     store = MemoryStore()
     stop = threading.Event()
 
@@ -130,7 +130,7 @@ def test_a_part_of_an_earlier_attempt_is_not_measured_again(tmp_path):
 HELD, QUIET = Disturbance(30, 0, waited_share=0.5), Disturbance(30, 30)
 
 
-def test_a_disturbed_case_is_measured_again_after_the_others_and_its_clean_number_stands(tmp_path):
+def test_disturbed_case_is_repeated_at_the_end_and_its_undisturbed_result_is_final(tmp_path):
     store, instrument = MemoryStore(), Pretender(tmp_path)
     first = cases()[0]
     instrument.disturbance = lambda case, session: (
@@ -143,7 +143,7 @@ def test_a_disturbed_case_is_measured_again_after_the_others_and_its_clean_numbe
     assert len(rows) == 5 and not any(rows[m].is_disturbed for m in committed(store).final.values())
 
 
-def test_of_a_machine_that_is_always_busy_what_it_gave_stands(tmp_path):
+def test_results_of_a_permanently_busy_machine_are_final(tmp_path):
     store, instrument = MemoryStore(), Pretender(tmp_path)
     instrument.disturbance = lambda case, session: HELD
     assert run(store, cases(8), instrument, session_s=8.0)
@@ -153,7 +153,7 @@ def test_of_a_machine_that_is_always_busy_what_it_gave_stands(tmp_path):
     assert run(store, cases(8), idle, "a2") and idle.asked == []
 
 
-def test_a_later_number_that_was_disturbed_does_not_displace_a_clean_one(tmp_path):
+def test_later_disturbed_result_does_not_replace_an_undisturbed_one(tmp_path):
     store, instrument = MemoryStore(), Pretender(tmp_path)
     assert run(store, cases(1), instrument)
     (clean,) = measured(store)
@@ -166,7 +166,7 @@ def test_a_later_number_that_was_disturbed_does_not_displace_a_clean_one(tmp_pat
     assert final_measurements([failed, later]) == {clean.case_id: later.measurement_id}
 
 
-def test_a_shard_that_is_committed_is_left_alone(tmp_path):
+def test_committed_shard_is_not_measured_again(tmp_path):
     store = MemoryStore()
     run(store, cases(), Pretender(tmp_path), "a1")
     before = committed(store)
@@ -175,7 +175,7 @@ def test_a_shard_that_is_committed_is_left_alone(tmp_path):
     assert idle.asked == [] and committed(store) == before
 
 
-def test_lost_records_are_measured_once_more_and_then_left(tmp_path):
+def test_lost_records_are_measured_once_more(tmp_path):
     store = MemoryStore()
     lost_at_first = Pretender(
         tmp_path, lambda case, session: Outcome.PROFILER_LOST if session == 1 else Outcome.OK
@@ -194,11 +194,11 @@ def test_sessions_that_do_not_start_blame_the_node(tmp_path):
     with pytest.raises(SessionsFail, match=naming("3 sessions", "SIGSEGV")):
         run(store, cases(), mute)
     assert len(mute.asked) == 3 and read_commit(store, "c", "s1") is None
-    assert mute.asked[0] == mute.asked[2]  # a batch that was never begun is not suspected
+    assert mute.asked[0] == mute.asked[2]  # a batch that never started is not suspected
 
 
 @pytest.mark.parametrize("poison", [(0,), (7,), (15,), (3, 4), (0, 15), range(16)])
-def test_a_case_that_ends_its_session_from_outside_is_found_and_blamed(tmp_path, poison):
+def test_case_that_ends_its_session_from_outside_is_found_and_blamed(tmp_path, poison):
     store, shard = MemoryStore(), cases(16)
     instrument = Poisoned(tmp_path, [shard[i] for i in poison])
     assert run(store, shard, instrument, session_s=100.0)
@@ -215,11 +215,11 @@ def test_a_case_that_ends_its_session_from_outside_is_found_and_blamed(tmp_path,
 
 
 class Killed(Exception):
-    """The worker is gone, and says nothing more."""
+    """The worker is killed, and reports nothing more."""
 
 
 class Deadly(Pretender):
-    """Sessions that hold one of these cases take the worker with them."""
+    """Sessions that hold one of these cases kill the worker."""
 
     def __init__(self, folder, deadly):
         super().__init__(folder)
@@ -235,7 +235,7 @@ class Deadly(Pretender):
 @pytest.mark.parametrize(
     ("guilty", "deadly"), [(0, [11, 5, 2, 1]), (6, [11, 5, 2, 1]), (10, [11, 1])]
 )
-def test_a_case_that_takes_its_workers_with_it_costs_only_itself(tmp_path, guilty, deadly):
+def test_case_that_kills_its_worker_costs_only_itself(tmp_path, guilty, deadly):
     store, shard, sizes = MemoryStore(), cases(11), []
     for attempt in range(12):
         instrument = Deadly(tmp_path, [shard[guilty]])
@@ -251,7 +251,7 @@ def test_a_case_that_takes_its_workers_with_it_costs_only_itself(tmp_path, guilt
     assert set(outcomes.values()) == {Outcome.OK} and len(outcomes) == 10
 
 
-def test_a_worker_that_was_killed_once_blames_no_case(tmp_path):
+def test_one_killed_worker_blames_no_case(tmp_path):
     store, shard = MemoryStore(), cases(1)
     with pytest.raises(Killed):
         run(store, shard, Deadly(tmp_path, shard), "a1")
@@ -259,7 +259,7 @@ def test_a_worker_that_was_killed_once_blames_no_case(tmp_path):
     assert list(outcomes_of(store).values()) == [Outcome.OK]
 
 
-def test_a_session_that_ended_without_a_part_is_no_suspect(tmp_path):
+def test_session_that_ended_without_a_part_is_not_suspect(tmp_path):
     store, shard = MemoryStore(), cases(4)
     stop = threading.Event()
 
@@ -275,7 +275,7 @@ def test_a_session_that_ended_without_a_part_is_no_suspect(tmp_path):
     assert [len(batch) for batch in again.asked] == [4]
 
 
-def test_a_session_that_was_stopped_blames_no_case(tmp_path):
+def test_stopped_session_blames_no_case(tmp_path):
     store, stop = MemoryStore(), threading.Event()
 
     def stopped(case, session):
@@ -285,7 +285,7 @@ def test_a_session_that_was_stopped_blames_no_case(tmp_path):
     assert measured(store) == []
 
 
-def test_giving_up_answers_what_nobody_answered(tmp_path):
+def test_giving_up_records_an_outcome_for_every_open_case(tmp_path):
     store = MemoryStore()
     half = Pretender(tmp_path, lambda c, s: Outcome.OK if s == 1 else None, began=False)
     with pytest.raises(SessionsFail):
@@ -295,7 +295,7 @@ def test_giving_up_answers_what_nobody_answered(tmp_path):
     assert found == [Outcome.OK, Outcome.OK, Outcome.CRASHED, Outcome.CRASHED]
 
 
-def test_what_every_attempt_took_is_in_the_manifest(tmp_path):
+def test_manifest_has_the_usage_of_all_attempts(tmp_path):
     store, stop = MemoryStore(), threading.Event()
 
     def stop_after_one(case, session):
@@ -303,7 +303,7 @@ def test_what_every_attempt_took_is_in_the_manifest(tmp_path):
         return Outcome.OK
 
     run(store, cases(), Pretender(tmp_path, stop_after_one), "a1", stop)
-    poison = Poisoned(tmp_path, cases()[3:])  # the sessions: both, the third, the poisoned one
+    poison = Poisoned(tmp_path, cases()[3:])  # the sessions: both cases, the third, the faulty one
     assert run(store, cases(), poison, "a2")
     manifest = committed(store)
     assert len(poison.asked) == 3
@@ -311,7 +311,7 @@ def test_what_every_attempt_took_is_in_the_manifest(tmp_path):
     assert sorted(entry.usage.wall_s for entry in manifest.parts) == [1.0, 1.0, 2.0]
 
 
-def test_the_manifest_is_the_last_write_before_the_commit(tmp_path):
+def test_manifest_is_the_last_write_before_the_commit(tmp_path):
     class Recording(MemoryStore):
         def __init__(self):
             super().__init__()
@@ -327,7 +327,7 @@ def test_the_manifest_is_the_last_write_before_the_commit(tmp_path):
     assert kinds == ["op_summary", "journal", "entry", "part", "manifest.json", "s1.json"]
 
 
-def test_a_shard_that_somebody_commits_meanwhile_is_not_published_again(tmp_path):
+def test_shard_committed_concurrently_is_not_committed_again(tmp_path):
     store, shard = MemoryStore(), cases(2)
 
     class Overtaken(Pretender):
@@ -342,7 +342,7 @@ def test_a_shard_that_somebody_commits_meanwhile_is_not_published_again(tmp_path
     assert manifests == [keys.attempt_manifest("c", "s1", "a2")]
 
 
-def test_a_store_that_fails_before_the_part_leaves_no_part(tmp_path):
+def test_store_failure_before_the_part_leaves_no_part(tmp_path):
     class NoParts(MemoryStore):
         def create(self, key, data):
             if "/part-" in key:
@@ -356,7 +356,7 @@ def test_a_store_that_fails_before_the_part_leaves_no_part(tmp_path):
     assert not list(store.list(keys.committed_shards("c")))
 
 
-def test_the_choice_of_a_final_measurement_ignores_order(tmp_path):
+def test_final_measurement_is_independent_of_the_order(tmp_path):
     store = MemoryStore()
     instrument = Pretender(tmp_path, lambda c, s: Outcome.PROFILER_LOST if s == 1 else Outcome.OK)
     run(store, cases(2), instrument)
@@ -365,7 +365,8 @@ def test_the_choice_of_a_final_measurement_ignores_order(tmp_path):
 
 
 class Substituting(Pretender):
-    """Another kernel runs for every case: each is answered so, and the other one is filed."""
+    """A different kernel runs for every case: each is answered with that, and the other one is
+    recorded."""
 
     def measure(self, batch, provenance):
         self.outcomes = lambda case, session: Outcome.SUBSTITUTED
@@ -384,7 +385,7 @@ class Substituting(Pretender):
         return replace(told, measurements=told.measurements + filed)
 
 
-def test_what_ran_instead_is_kept_and_answers_no_case_of_the_shard(tmp_path):
+def test_substituted_kernel_is_stored_and_is_not_a_result_of_the_shard(tmp_path):
     store, shard = MemoryStore(), cases(2)
     instrument = Substituting(tmp_path)
     assert run(store, shard, instrument)
@@ -395,7 +396,7 @@ def test_what_ran_instead_is_kept_and_answers_no_case_of_the_shard(tmp_path):
     assert len(instrument.asked) == 1
 
 
-def test_a_filed_measurement_of_a_case_that_is_asked_for_too_does_not_answer_it(tmp_path):
+def test_substituted_kernel_equal_to_a_requested_case_is_not_its_result(tmp_path):
     store, shard = MemoryStore(), cases(1)
     mine = shard[0].record
 
@@ -413,7 +414,7 @@ def test_a_filed_measurement_of_a_case_that_is_asked_for_too_does_not_answer_it(
     assert attempt.without_result() == shard
 
 
-def test_who_is_killed_while_ranks_are_awaited_was_killed_by_no_case(tmp_path):
+def test_worker_killed_while_waiting_for_ranks_blames_no_case(tmp_path):
     store, shard = MemoryStore(), cases(2)
     first = ShardResults(Attempt(store, PLAN, "s1", "a1", "here"), shard, gathers=True)
     first.next_session(shard)
@@ -426,7 +427,7 @@ def test_who_is_killed_while_ranks_are_awaited_was_killed_by_no_case(tmp_path):
     assert third.killed == (tuple(case.record.case_id for case in shard),)
 
 
-def test_records_that_nobody_can_read_are_looked_for_with_fewer_cases_and_blame_the_node(tmp_path):
+def test_unreadable_records_are_bisected_and_blame_the_node(tmp_path):
     class Unreadable(Pretender):
         def measure(self, batch, provenance):
             told = super().measure(batch, provenance)
@@ -440,7 +441,7 @@ def test_records_that_nobody_can_read_are_looked_for_with_fewer_cases_and_blame_
     assert measured(store) == []
 
 
-def test_every_pass_keeps_its_raw_records(tmp_path):
+def test_every_pass_stores_its_raw_records(tmp_path):
     class TwoPasses(Pretender):
         def measure(self, batch, provenance):
             told = super().measure(batch, provenance)
@@ -465,7 +466,7 @@ def test_every_pass_keeps_its_raw_records(tmp_path):
     assert len(second.raw) == 2
 
 
-def test_a_session_without_an_answer_may_leave_what_tells_of_its_end(tmp_path):
+def test_session_without_results_may_store_its_journal(tmp_path):
     class Hung(Pretender):
         def measure(self, batch, provenance):
             told = super().measure(batch, provenance)
@@ -479,7 +480,7 @@ def test_a_session_without_an_answer_may_leave_what_tells_of_its_end(tmp_path):
     assert not any(part.raw for part in committed(store).parts)
 
 
-def test_answers_that_took_no_device_are_of_the_plans_runtime():
+def test_results_without_a_device_have_the_runtime_of_the_plan():
     store = MemoryStore()
     stack = replace(PLAN.stack, details=runtime_details(Runtime.FAKE))
     give_up(answers(store, cases(2), plan=replace(PLAN, stack=stack)), Outcome.CRASHED, "died")

@@ -1,4 +1,4 @@
-"""A campaign file: what each key means, and the one line that names each mistake."""
+"""A campaign file: what each key means, and the one-line error for each mistake."""
 
 import re
 from pathlib import Path
@@ -91,7 +91,7 @@ def test_every_key_is_read() -> None:
     )
 
 
-def test_what_is_left_out_has_a_default() -> None:
+def test_omitted_keys_have_defaults() -> None:
     campaign = read(SMALL)
     assert campaign.operators is None
     assert campaign.target is None
@@ -104,7 +104,7 @@ def test_what_is_left_out_has_a_default() -> None:
     assert (campaign.op_mapping, campaign.store) == (None, None)
 
 
-def test_words_and_numbers_may_be_said_in_other_ways() -> None:
+def test_values_may_be_given_in_other_spellings() -> None:
     campaign = read(
         SMALL + "operators: all\ntarget: here\nmeasure: {repeats: 7, budget_s: 1e-1}\nstore: data\n"
     )
@@ -115,7 +115,7 @@ def test_words_and_numbers_may_be_said_in_other_ways() -> None:
 
 
 @pytest.mark.parametrize("precision", ["2%", "0.02", "2.0%"])
-def test_a_precision_is_a_share_of_the_mean_and_lets_there_be_more_repeats(precision) -> None:
+def test_precision_is_a_share_of_the_mean_and_allows_more_repeats(precision) -> None:
     measure = read(SMALL + f"measure: {{precision: {precision}}}\n").measure
     assert (measure.precision, measure.min_repeats, measure.max_repeats) == (0.02, 3, 1000)
     bounded = read(SMALL + "measure: {precision: 1%, repeats: [5, 50]}\n").measure
@@ -128,7 +128,7 @@ def test_a_density_is_a_tolerance_and_at_most_a_share() -> None:
     assert told == DensitySettings(0.1, 0.4)
 
 
-def test_an_operator_is_known_by_the_name_of_its_cases() -> None:
+def test_compiled_variant_in_operators_is_normalised() -> None:
     assert read(SMALL + "operators: [muls_add_kernel_1]").operators == {"muls_add_kernel"}
 
 
@@ -146,7 +146,7 @@ def test_an_operator_is_known_by_the_name_of_its_cases() -> None:
         ),
     ],
 )
-def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str) -> None:
+def test_store_address_with_a_secret_is_refused_and_not_repeated(address: str) -> None:
     with pytest.raises(BadInput) as caught:
         read(SMALL + f"store: {address}\n")
     assert str(caught.value).startswith("c.yaml:4: store: ")
@@ -329,7 +329,9 @@ def test_a_store_that_may_hold_a_secret_is_refused_and_not_repeated(address: str
         ("[" * 5000, "c.yaml: ", ["YAML", "nested"]),
     ],
 )
-def test_a_mistake_is_one_line_that_names_its_place(text: str, place: str, data: list[str]) -> None:
+def test_invalid_value_is_refused_in_one_line_with_its_position(
+    text: str, place: str, data: list[str]
+) -> None:
     with pytest.raises(BadInput) as caught:
         read(text)
     said = str(caught.value)
@@ -338,13 +340,13 @@ def test_a_mistake_is_one_line_that_names_its_place(text: str, place: str, data:
     assert "\n" not in said and "secret@" not in said
 
 
-def test_a_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     file = tmp_path / "campaign.yaml"
     file.write_text("\ufeff" + FULL, encoding="utf-8")
     assert load_campaign(file).op_mapping == tmp_path / "op_mapping.yaml"
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_campaign_file_is_refused_by_name(tmp_path: Path) -> None:
     absent = tmp_path / "no.yaml"
     with pytest.raises(BadInput, match="No such file") as caught:
         load_campaign(absent)
@@ -365,7 +367,7 @@ def test_any_text_is_a_campaign_or_bad_input(text: str) -> None:
         assert str(error).startswith("c.yaml")
 
 
-def test_the_documented_example_is_a_campaign_and_no_key_is_left_out() -> None:
+def test_documented_example_is_valid_and_has_every_key() -> None:
     page = Path(__file__).parents[4] / "docs" / "reference" / "campaign-file.md"
     document = page.read_text(encoding="utf-8")
     example = document.split("```yaml\n")[1].split("```")[0]
@@ -377,7 +379,7 @@ def test_the_documented_example_is_a_campaign_and_no_key_is_left_out() -> None:
     assert [key for key in known if f"`{key}" not in document] == []
 
 
-def test_a_profile_may_have_its_bad_rows_skipped() -> None:
+def test_bad_rows_of_a_profile_source_may_be_skipped() -> None:
     text = SMALL.replace("{bundled: quickstart}", "{profile: p, bad_rows: skip}")
     assert read(text).sources == (ProfileSource(BASE / "p", same_stack=False, skip_bad_rows=True),)
     text = SMALL.replace("{bundled: quickstart}", "{profile: p, bad_rows: refuse}")

@@ -27,7 +27,7 @@ def source(more: str = "") -> ModelSource:
     return found
 
 
-def test_collectives_of_a_model_are_cases_only_where_they_are_requested():
+def test_collectives_of_a_model_are_cases_only_on_request():
     assert source().collectives is None
     found = source("    collectives: {grid: [1, 8, 2]}\n").collectives
     assert found is not None and found.grid == Grid((1, 8, 2))

@@ -1,4 +1,5 @@
-"""From a target to the stack of a campaign: what is left open is filled by the machines."""
+"""From a target to the stack of a campaign: fields that are left open are filled from the
+machines."""
 
 from dataclasses import replace
 
@@ -23,25 +24,25 @@ def campaign(cann, more=ALL):
 
 
 @pytest.mark.parametrize("line", ["8.5", "8"])
-def test_a_line_of_cann_becomes_the_release_that_the_machines_have(line):
+def test_cann_line_is_resolved_to_the_release_of_the_machines(line):
     assert resolve_stack_of(campaign(line), lambda: NODE) == NODE
     assert resolve_stack_of(campaign(line, "vllm: 0.18.0"), lambda: NODE) == NODE
     assert resolve_stack_of(campaign(line), lambda: None) is None  # they have not answered
 
 
-def test_a_release_is_asked_of_nobody():
+def test_complete_cann_release_needs_no_probe():
     asked = []
     found = resolve_stack_of(campaign("8.5.0"), lambda: asked.append(1))
     assert (found, asked) == (replace(NODE, cann="8.5.0"), [])
 
 
 @pytest.mark.parametrize("there", ["9.1.0", "8.50.0"])
-def test_machines_of_another_line_are_refused_with_what_they_have(there):
+def test_machines_of_another_cann_line_are_refused_with_their_release(there):
     with raises_naming(BadInput, "8.5", there):
         resolve_stack_of(campaign("8.5"), lambda: replace(NODE, cann=there))
 
 
-def test_where_nobody_can_be_asked_a_line_is_refused(monkeypatch):
+def test_cann_line_is_refused_without_a_machine_to_probe(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with raises_naming(BadInput, "cann", "8.5"):
         resolve_stack(campaign("8.5"))

@@ -1,4 +1,4 @@
-"""What several verbs are tried on."""
+"""Fixtures for the tests of several commands."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.unit.jobs.cli.small_model import write_small_model
 
 @pytest.fixture
 def small_model_folder(tmp_path, monkeypatch):
-    """A folder with a campaign and a database that has all of its cases but those of Sort."""
+    """A folder with a campaign and a database that has all of its cases except those of Sort."""
     monkeypatch.chdir(tmp_path)
     write_small_model(tmp_path)
     return tmp_path

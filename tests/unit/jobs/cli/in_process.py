@@ -1,6 +1,6 @@
-"""The command `opmeter` in the process of the tests, with its `main`: a process for each of a
-hundred commands takes several times what they do. What a process is for itself, which modules it
-loads and how it ends, is tried in test_jobs_command.py."""
+"""The command `opmeter` in the process of the tests, with its `main`: starting a process for each
+of a hundred commands takes several times longer than the commands. What depends on the process,
+such as loaded modules and how it ends, is tested in test_jobs_command.py."""
 
 import io
 import logging
@@ -19,16 +19,17 @@ ROOT = Path(__file__).parents[4]
 
 
 class _Ended(BaseException):
-    """Where the process would be gone."""
+    """Raised where the process would end."""
 
 
 def invoked(*words):
-    """What a command prints and raises, as click's runner has it: without `main` around it."""
+    """The output and exception of a command, as recorded by click's runner, without `main` around
+    it."""
     return CliRunner().invoke(app.app_for(words), list(map(str, words)))
 
 
 def opmeter_here(*arguments, cwd=None, **env):
-    """What the command says, and the code that it ends with."""
+    """The output of the command, and its exit code."""
     words = [str(argument) for argument in arguments]
     path = os.pathsep.join((str(Path(sys.executable).parent), "/usr/bin", "/bin"))
     codes, out, err = [], io.StringIO(), io.StringIO()
@@ -46,11 +47,11 @@ def opmeter_here(*arguments, cwd=None, **env):
             mock.patch.dict(
                 os.environ, {"PATH": path, "HOME": str(cwd or ROOT), **env}, clear=True
             ),
-            # As before anything is logged: the command adds a handler that writes to its stderr.
+            # Nothing is logged before this: the command adds a handler that writes to its stderr.
             mock.patch.object(logging.root, "handlers", []),
             mock.patch.object(logging.root, "level", logging.WARNING),
             mock.patch.object(app, "end_at_once", end),
-            mock.patch.object(app.imports, "without_pandas"),  # it would be for good
+            mock.patch.object(app.imports, "without_pandas"),  # it would remain
         ):
             stack.enter_context(within)
         with suppress(_Ended):

@@ -1,4 +1,4 @@
-"""A model of two layers, a campaign of it, and a database that lacks some of its cases."""
+"""A model of two layers, its campaign, and a database that lacks some of its cases."""
 
 import json
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ SERVING = ("--layout", "nz=0", "--input", "32", "--output", "8")
 
 
 def write_small_model(folder: Path) -> None:
-    """config.json, campaign.yaml, and in `data` all of its cases but those of Sort."""
+    """Writes config.json, campaign.yaml, and in `data` all cases except those of Sort."""
     (folder / "config.json").write_text(json.dumps(_CONFIG))
     (folder / "campaign.yaml").write_text(CAMPAIGN)
     campaign = campaign_from_text(CAMPAIGN, path="c.yaml", base=folder)

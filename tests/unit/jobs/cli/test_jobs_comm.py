@@ -1,4 +1,4 @@
-"""`opmeter comm` as a user types it; its ranks are real ones, over gloo."""
+"""`opmeter comm` as a user calls it; the ranks are real ones, over gloo."""
 
 import csv
 import json
@@ -20,25 +20,25 @@ def comm(*words, cwd=None):
     return run("comm", *words, cwd=cwd)
 
 
-def test_without_do_run_the_plan_is_said():
+def test_plan_is_printed_without_do_run():
     words = "--backend cpu --num-devices 2 16 --ops all_reduce --bytes-grid quick 3"
     done = comm(*words.split())
     assert done.returncode == 0, done.stderr
     *plan, whole, last = done.stdout.splitlines()
     assert sum(bool(re.search(r"all_reduce\b.*\b3 bytes", line)) for line in plan) == 3
     sizes = ["5", "1024", "268435456"]  # how many, and from which to which
-    # Ranks of a group, its tier, groups at once, the first ranks, and the sizes.
+    # Ranks of a group, its tier, concurrent groups, the first ranks, and the sizes.
     assert [numbers(line) for line in plan if line.startswith("all_reduce ")] == [
         ["2", "2", "1", "0", "1", *sizes],
         ["2", "2", "8", "0", "1", *sizes],
         ["16", "1", "1", "0", "1", "2", "3", *sizes],
     ]
-    # Cases, rounds, seconds of a round, seconds of so many ranks, and seconds of devices.
+    # Cases, rounds, seconds per round, seconds of this many ranks, and seconds of devices.
     assert numbers(whole) == ["15", "3", "0.2", "9", "16", "144"]
     assert "--do-run" in last
 
 
-def test_the_plan_says_how_each_size_is_timed():
+def test_plan_has_the_timing_mode_of_each_size():
     words = "--backend npu --num-devices 2 --ops all_gather all_reduce --nproc-per-node 2"
     done = comm(*words.split())
     assert done.returncode == 0, done.stderr
@@ -52,7 +52,7 @@ def test_the_plan_says_how_each_size_is_timed():
     assert numbers(whole) == ["46", "3", "0.2", "418", "2", "835"]
 
 
-def test_cases_left_out_for_one_reason_are_one_line():
+def test_cases_excluded_for_one_reason_are_one_line():
     every = [
         LeftOut(Collective(name, size, "bfloat16", 24, 0), "uneven")
         for name in ("all_to_all", "all_to_allv")
@@ -90,7 +90,7 @@ def test_cases_left_out_for_one_reason_are_one_line():
         ("--ops all_reduce --bytes-grid 3", ["case"]),
     ],
 )
-def test_a_mistake_is_one_line(words, data):
+def test_invalid_option_is_refused_in_one_line(words, data):
     done = comm("--backend", "cpu", *words.split())
     assert done.returncode == 2
     assert missing(done.stderr, data) == []
@@ -106,7 +106,7 @@ def test_the_collectives_of_real_steps_are_a_plan_with_its_device_time(real_prof
     assert cost and int(cost[1]) == int(total[2]) > 0 and int(cost[2]) > 0
 
 
-def test_a_row_of_another_mode_is_refused_before_anything_is_measured(tmp_path):
+def test_row_of_another_mode_is_refused_before_measuring(tmp_path):
     table = tmp_path / "hcom_allReduce_.csv"
     table.write_text(
         "message_bytes,num_devices,dtype,topology_tier,Duration(us),mode,backend,environment\n"
@@ -143,7 +143,7 @@ def test_collectives_are_measured_written_and_validated(tmp_path):
     assert "hcom_*.csv" in nothing.stderr
 
 
-def test_without_devices_no_command_starts_ranks(tmp_path):
+def test_no_ranks_are_started_without_devices(tmp_path):
     out = tmp_path / "out"
     for words in (
         f"--do-run --num-devices 2 --ops all_reduce --bytes-grid 1024 --output-dir {out}",
@@ -158,7 +158,7 @@ def test_without_devices_no_command_starts_ranks(tmp_path):
     assert not out.exists()
 
 
-def test_rows_are_held_against_hccl_test(tmp_path):
+def test_rows_are_compared_with_hccl_test(tmp_path):
     (tmp_path / "hcom_allReduce_.csv").write_text(
         "message_bytes,num_devices,dtype,topology_tier,Duration(us)\n8192,8,DT_BF16,1,60\n"
     )
@@ -192,7 +192,7 @@ def results(printed):
     return [(line.split()[0], numbers(line)) for line in lines]
 
 
-def test_rows_are_held_against_a_profile_and_told_what_it_adds(tmp_path):
+def test_rows_are_compared_with_a_profile_and_get_its_offsets(tmp_path):
     sent = {8192: 0.068, 12288: 0.05, 65536: 9.0}
     step = {
         "collective": {
@@ -208,7 +208,7 @@ def test_rows_are_held_against_a_profile_and_told_what_it_adds(tmp_path):
     table.write_text(f"{header}\n8192,2,DT_BF16,2,60\n16384,2,DT_BF16,2,80\n")
     done = comm(*["validate", ".", "--profiling-path", ".", "--write-offsets"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    # Ratio, bytes, ranks, tier, times in the profile, us there and us alone; and the sizes around.
+    # Ratio, bytes, ranks, tier, times in the profile, us there and us alone; and the nearest sizes.
     assert results(done.stdout) == [
         ("PASS", ["0.88", "8192", "2", "2", "1", "68", "60"]),
         ("PASS", ["1.40", "12288", "2", "2", "1", "50", "70", "8192", "16384"]),
@@ -217,7 +217,7 @@ def test_rows_are_held_against_a_profile_and_told_what_it_adds(tmp_path):
     assert "8192,2,DT_BF16,2,60,8.00" in table.read_text().splitlines()
     table.write_text(f"{header}\n8192,2,DT_BF16,1,60\n")
     elsewhere = comm(*["validate", ".", "--profiling-path", "."], cwd=tmp_path)
-    # Another tier is assumed than the rows have, which is named.
+    # A tier other than that of the rows is assumed, and the output names it.
     assert results(elsewhere.stdout) == [("PASS", ["0.88", "8192", "2", "2", "1", "68", "60", "1"])]
     words = ["validate", ".", "--grid-shape", "128", "8", "--profiling-path", "."]
     assert results(comm(*words, cwd=tmp_path).stdout) == [

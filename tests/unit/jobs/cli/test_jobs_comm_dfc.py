@@ -1,4 +1,4 @@
-"""`opmeter comm dfc` as a user types it; its ranks are real ones, over gloo."""
+"""`opmeter comm dfc` as a user calls it; the ranks are real ones, over gloo."""
 
 import csv
 import importlib.util
@@ -30,18 +30,18 @@ def dfc(words, cwd=None):
         (f"{SMALL} --tokens 8 --bench-mode often", ["--bench-mode", "'often'", "auto, event"]),
     ],
 )
-def test_a_mistake_is_one_line(words, data, tmp_path):
+def test_invalid_option_is_refused_in_one_line(words, data, tmp_path):
     done = dfc(words, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert missing(done.stderr, data) == []
     assert "Traceback" not in done.stderr
 
 
-def test_without_do_run_the_cases_are_said():
+def test_cases_are_printed_without_do_run():
     done = dfc(f"{SMALL} --tokens 8 16 --imbalance 0 0.9")
     assert done.returncode == 0, done.stderr
     *cases, last = done.stdout.splitlines()
-    # Tokens, their width, how many of the experts, their width, ranks, imbalance and seed.
+    # Tokens, their width, the experts per token, their width, ranks, imbalance and seed.
     assert list(map(numbers, cases)) == [
         [tokens, "64", "2", "16", "32", "2", imbalance, "0"]
         for tokens in ("8", "16")

@@ -1,4 +1,4 @@
-"""`opmeter comm probe-dfc` as a user types it; its ranks are real ones, over gloo."""
+"""`opmeter comm probe-dfc` as a user calls it; the ranks are real ones, over gloo."""
 
 import csv
 import importlib.util
@@ -28,7 +28,7 @@ def probe(words, cwd=None, run=opmeter):
         ("--backend cpu --ep-size 2 --nnodes 2", ["--master-port"]),
     ],
 )
-def test_a_mistake_is_one_line(words, data):
+def test_invalid_option_is_refused_in_one_line(words, data):
     done = probe(words, run=opmeter_here)
     assert done.returncode == 2, done.stderr
     assert missing(done.stderr, data) == []
@@ -37,7 +37,7 @@ def test_a_mistake_is_one_line(words, data):
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="pip install '.[cpu]'")
-def test_the_limits_of_a_memory_are_said_and_written(tmp_path):
+def test_memory_limits_are_printed_and_written(tmp_path):
     grid = "--tokens 8 16 32 64 --experts 2 4 8 --top-k 1 2"
     done = probe(f"{SMALL} {grid} --memory-limit-mb 0.03 --output-csv limits.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

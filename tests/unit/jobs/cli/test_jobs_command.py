@@ -1,4 +1,4 @@
-"""The command as a user meets it: what it loads, what it says, how it ends."""
+"""The command as a user sees it: what it loads, what it prints, how it ends."""
 
 import re
 import subprocess
@@ -52,7 +52,7 @@ def test_the_packages_are_this_projects():
 @pytest.mark.parametrize(
     "statement", ["import collector, jobs", "import jobs.cli", "import collector.worker.__main__"]
 )
-def test_nothing_heavy_is_loaded(statement):
+def test_heavy_packages_are_not_imported(statement):
     code = f"import sys; {statement}; print([m for m in {HEAVY} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
@@ -107,7 +107,7 @@ def test_one_cause_has_one_exit_code(tmp_path):
     assert not (tmp_path / "opmeter-data").exists()
 
 
-def test_a_process_says_and_ends_as_the_command_does_within_one(tmp_path):
+def test_command_in_a_process_equals_the_command_called_directly(tmp_path):
     for words in (("ops", "Ad"), ("run", "nothing.yaml"), ("comm", "--dtype", "x"), ("--version",)):
         process, here = (run(*words, cwd=tmp_path) for run in (opmeter, opmeter_here))
         assert process.returncode == here.returncode
@@ -123,7 +123,7 @@ def test_a_process_says_and_ends_as_the_command_does_within_one(tmp_path):
     ],
 )
 @pytest.mark.parametrize("verb", ["run", "plan"])
-def test_nothing_is_made_before_the_input_is_read_and_accepted(tmp_path, verb, line, words):
+def test_invalid_input_is_refused_before_files_are_written(tmp_path, verb, line, words):
     (tmp_path / "c.yaml").write_text(f"campaign: a\nbackend: cpu\n{line}\n")
     (tmp_path / "odd.yaml").write_text("a: [1\n")
     done = opmeter_here(verb, "c.yaml", cwd=tmp_path)
@@ -142,9 +142,7 @@ def test_nothing_is_made_before_the_input_is_read_and_accepted(tmp_path, verb, l
         (("run", "quickstart"), keys.commit(1)),
     ],
 )
-def test_damage_of_the_database_is_no_bad_input_but_exit_1_and_says_what_to_do(
-    tmp_path, arguments, lost
-):
+def test_damaged_database_exits_with_1_and_a_hint(tmp_path, arguments, lost):
     store = FileStore(tmp_path / "store")
     for number in (1, 2):
         records = [add_record(number)]
@@ -159,7 +157,7 @@ def test_damage_of_the_database_is_no_bad_input_but_exit_1_and_says_what_to_do(
     assert harmed in line and "opmeter db verify" in line
 
 
-def test_ops_lists_what_can_be_replayed(tmp_path):
+def test_ops_lists_the_operators_that_can_be_replayed(tmp_path):
     done = opmeter_here("ops", cwd=tmp_path)
     assert done.returncode == 0
     header, *rows = [line.split("\t") for line in done.stdout.splitlines()]
@@ -172,7 +170,7 @@ def test_ops_lists_what_can_be_replayed(tmp_path):
     assert one.returncode == 0 and re.search(r"^slot 1 +gamma", one.stdout, flags=re.MULTILINE)
 
 
-def test_ops_names_what_is_measured_over_ranks_and_by_what(tmp_path):
+def test_ops_names_the_command_that_measures_each_collective(tmp_path):
     done = opmeter_here("ops", cwd=tmp_path)
     states = {line.split("\t")[0]: line.split("\t")[-1] for line in done.stdout.splitlines()}
     assert "`opmeter comm dfc`" in states["DispatchFFNCombine"]
@@ -195,9 +193,9 @@ def test_doctor_checks_this_machine_and_the_store(tmp_path):
 
 
 @pytest.mark.parametrize("address", ["s3://me:hush@bucket/x", "s3://bucket/x?secret=hush"])
-def test_doctor_says_once_what_to_do_about_an_address(tmp_path, address):
+def test_doctor_reports_an_invalid_address_once(tmp_path, address):
     done = opmeter_here("doctor", "--root", address, cwd=tmp_path)
     lines = done.stdout.splitlines()
     (at,) = (n for n, line in enumerate(lines) if line.startswith("FAIL  store "))
     assert done.returncode == 1 and "hush" not in done.stdout
-    assert not lines[at + 1].startswith(" ")  # as a line would that says what to do
+    assert not lines[at + 1].startswith(" ")  # as a line with advice would

@@ -1,4 +1,4 @@
-"""`opmeter compare` as a user types it."""
+"""`opmeter compare` as a user calls it."""
 
 import json
 import re
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.fast
 
 @pytest.fixture
 def profile(tmp_path, monkeypatch):
-    """A profile whose steps are told, and a database that has all of its cases but products: 5 us,
+    """A profile with marked steps, and a database that has all of its cases except products: 5 us,
     and one more for each that follows."""
     monkeypatch.chdir(tmp_path)
     found = write_bundled_profile("quickstart", tmp_path / "profile")
@@ -54,7 +54,7 @@ def compare(*words):
 
 
 @pytest.mark.thorough
-def test_a_profile_is_held_against_what_was_measured_apart(profile):
+def test_profile_is_compared_with_isolated_measurements(profile):
     told = json.loads(compare(profile, "--json").stdout)
     records = completed_records(read_profile([profile]).records)
     assert told["version"] == PATH and len(told["cases"]) == len(records)
@@ -76,7 +76,7 @@ def test_a_profile_is_held_against_what_was_measured_apart(profile):
 
 
 @pytest.mark.thorough
-def test_the_lines_name_every_part_of_the_step_and_what_is_not_known(profile):
+def test_comparison_lists_every_part_of_the_step_and_unknown_kernels(profile):
     said = compare(profile).stdout
     for part in (
         "isolated",
@@ -95,7 +95,7 @@ def test_the_lines_name_every_part_of_the_step_and_what_is_not_known(profile):
 
 
 @pytest.mark.thorough
-def test_a_profile_without_steps_is_compared_by_case_alone(profile):
+def test_profile_without_steps_is_compared_only_by_case(profile):
     (file,) = find_profiles([profile])
     (file.parent / FILE).unlink()
     said = compare(profile).stdout
@@ -103,7 +103,7 @@ def test_a_profile_without_steps_is_compared_by_case_alone(profile):
 
 
 @pytest.mark.thorough
-def test_numbers_behind_other_launches_stand_beside_those_of_cases_alone(profile, tmp_path):
+def test_context_durations_are_listed_next_to_isolated_ones(profile, tmp_path):
     records = completed_records(read_profile([profile]).records)
     known = [record for record in records if record.kernel_type == "Cast"]
     store = open_store(str(tmp_path / "data"))
@@ -142,7 +142,7 @@ def test_numbers_behind_other_launches_stand_beside_those_of_cases_alone(profile
 
 
 @pytest.mark.thorough
-def test_static_kernels_are_listed_with_what_they_gain(profile, tmp_path):
+def test_static_kernels_are_listed_with_their_gain(profile, tmp_path):
     assert json.loads(compare(profile, "--json").stdout)["static"] == []
     assert "static" not in compare(profile).stdout
     records = completed_records(read_profile([profile]).records)
@@ -183,19 +183,19 @@ def test_static_kernels_are_listed_with_what_they_gain(profile, tmp_path):
         (["profile", "--grid", "1,2"], ["communication.json"]),
     ],
 )
-def test_what_cannot_be_compared_is_refused(profile, words, data):
+def test_invalid_comparison_is_refused(profile, words, data):
     error = compare(*words).exception
     assert isinstance(error, BadInput) and missing(str(error), data) == []
 
 
-def test_a_profile_of_npus_is_not_compared_with_a_cpu_unless_forced(profile):
+def test_npu_profile_is_not_compared_with_a_cpu_unless_forced(profile):
     error = invoked("compare", profile, "--root", "data").exception
     assert isinstance(error, BadInput) and missing(str(error), [PATH, "CPU_test_2t"]) == []
     assert compare(profile).exit_code == 0
 
 
-def test_a_real_run_is_compared_with_its_messages(real_profiles, tmp_path, monkeypatch):
-    """The database has the cases of the run's kernels; of messages it has none."""
+def test_real_run_is_compared_with_its_messages(real_profiles, tmp_path, monkeypatch):
+    """The database has the cases of the run's kernels, but none of its messages."""
     monkeypatch.chdir(tmp_path)
     run = real_profiles / "train_cann8.3rc1_rank0_ascend_pt"
     _make_database(tmp_path, completed_records(read_profile([run]).records))

@@ -1,4 +1,4 @@
-"""`opmeter coverage` as a user types it."""
+"""`opmeter coverage` as a user calls it."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ def coverage(*words):
 
 
 @pytest.mark.thorough
-def test_what_a_campaign_lacks_is_told_by_kernel_and_by_case(folder):
+def test_missing_cases_of_a_campaign_are_listed_by_kernel_and_case(folder):
     said = coverage("campaign.yaml").stdout
     lines = said.splitlines()
     assert lines[0].split() == ["version", PATH]
@@ -39,7 +39,7 @@ def test_what_a_campaign_lacks_is_told_by_kernel_and_by_case(folder):
     assert sorted(gaps) == ["1,100 FLOAT", "4,100 FLOAT"]
 
 
-def test_of_a_campaign_its_operators_alone_are_looked_up(folder):
+def test_coverage_of_a_campaign_is_limited_to_its_operators(folder):
     every = json.loads(coverage("campaign.yaml", "--json").stdout)["cases"]
     text = (folder / "campaign.yaml").read_text()
     (folder / "some.yaml").write_text(f"{text}operators: [Sort, SwiGlu]\n")
@@ -51,7 +51,7 @@ def test_of_a_campaign_its_operators_alone_are_looked_up(folder):
 
 
 @pytest.mark.thorough
-def test_of_a_profile_it_is_said_what_share_of_its_device_time_the_cases_are(folder):
+def test_coverage_of_a_profile_reports_the_share_of_device_time(folder):
     start = 1764246877083
     rows = [Told(duration="25.0", start=f"{start}000.000"), collective(f"{start}400.000", "75.0")]
     write_profile(folder / "run", "K5", rows)
@@ -63,10 +63,10 @@ def test_of_a_profile_it_is_said_what_share_of_its_device_time_the_cases_are(fol
 
 
 @pytest.mark.parametrize("run", ["train_cann8.3rc1_rank0", "inference_cann9.1"])
-def test_a_database_of_a_real_runs_cases_covers_it_but_for_what_it_lacks(
+def test_coverage_of_a_real_run_is_complete_except_for_removed_cases(
     real_profiles, tmp_path, monkeypatch, run
 ):
-    """It has all cases but those of MatMulV2; shares are by the profiler's own rows."""
+    """It has all cases except those of MatMulV2; shares come from the profiler's own rows."""
     monkeypatch.chdir(tmp_path)
     profile = real_profiles / f"{run}_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
     records = completed_records(read_profile([profile]).records)
@@ -96,11 +96,11 @@ def test_the_options_of_a_model_are_those_of_a_source(folder):
     assert of_options == of_campaign
     assert of_campaign["metrics"]["m2"] < 1 and of_campaign["version"] == PATH
     norms = [one for one in of_campaign["cases"] if one["inputs"] == ["4,64", "4,64", "64"]]
-    assert [one["launches"] for one in norms] == [7 * 4]  # of seven decodes, four each
+    assert [one["launches"] for one in norms] == [7 * 4]  # of seven decodes, four requests each
 
 
 @pytest.mark.thorough
-def test_a_batch_between_measured_ones_is_told_apart_from_one_beyond(folder):
+def test_unmeasured_batch_is_between_or_outside_of_measured_ones(folder):
     standings = {}
     for requests in ("2", "9"):
         words = ("--concurrency", requests, *SERVING, "--json")
@@ -112,7 +112,7 @@ def test_a_batch_between_measured_ones_is_told_apart_from_one_beyond(folder):
 
 
 @pytest.mark.thorough
-def test_what_is_missing_is_a_source_that_plans_just_that(folder):
+def test_missing_cases_are_written_as_a_source(folder):
     said = coverage("campaign.yaml", "--missing", "gaps/v1")
     assert missing(said.stderr, ["2 cases", "tree: gaps/v1"]) == []
     text = "campaign: c\nsources: [{tree: gaps/v1}]\nbackend: cpu\n"
@@ -123,7 +123,7 @@ def test_what_is_missing_is_a_source_that_plans_just_that(folder):
 
 
 @pytest.mark.thorough
-def test_messages_are_looked_up_where_a_grid_says_how_ranks_lie(folder):
+def test_messages_are_covered_if_a_grid_is_given(folder):
     words = ("--model", "qwen3-32b", "--layout", "tp=16,nz=2", "--concurrency", "4")
     (not_looked_up,) = re.findall("^messages .*", coverage(*words).stdout, flags=re.MULTILINE)
     assert "--grid" in not_looked_up
@@ -143,7 +143,7 @@ def test_a_deployment_is_described_as_a_campaign_does(folder):
 
 
 @pytest.mark.thorough
-def test_serving_of_a_model_may_be_uneven_mixed_and_predict_tokens(folder):
+def test_serving_options_cover_uneven_mixed_and_predicted_tokens(folder):
     words = ("--model", "glm-4.5", "--layout", "tp=8,ep=8,experts=apart", "--concurrency", "4")
     words += ("--input", "64", "--output", "9", "--json")
 
@@ -155,7 +155,7 @@ def test_serving_of_a_model_may_be_uneven_mixed_and_predict_tokens(folder):
     predicting = told("--predicted-tokens", "1", "--skew", "40", "--imbalance", "20")
     assert ("Add", "4,5120", "4,5120") not in plain | mixed
     assert ("Add", "8,5120", "8,5120") in predicting  # the layer that predicts
-    assert ("SwiGlu", "67,3072") in mixed - plain  # 64 tokens of a prompt beside three answers
+    assert ("SwiGlu", "67,3072") in mixed - plain  # 64 tokens of a prompt and three answers
 
 
 @pytest.mark.thorough
@@ -178,6 +178,6 @@ def test_serving_of_a_model_may_be_uneven_mixed_and_predict_tokens(folder):
         (["campaign.yaml", "--missing", "data"], ["data: ", "--missing"]),
     ],
 )
-def test_what_cannot_be_looked_up_is_refused(folder, words, data):
+def test_invalid_coverage_request_is_refused(folder, words, data):
     error = coverage(*words).exception
     assert isinstance(error, BadInput) and missing(str(error), data) == []

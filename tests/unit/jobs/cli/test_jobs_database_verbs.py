@@ -1,4 +1,4 @@
-"""What the verbs about a database print, and refuse."""
+"""Output and refusals of the commands about a database."""
 
 import json
 import re
@@ -45,7 +45,7 @@ RECORDS = [add_record(1), add_record(2)]
 MADE = MadePlan([MadeShard("shard", RECORDS, [answered(RECORDS, 5.0)])])
 
 
-def test_a_versions_path_is_a_folder_to_go_to(
+def test_path_of_a_version_is_an_existing_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "a folder"
@@ -66,7 +66,7 @@ def test_a_versions_path_is_a_folder_to_go_to(
         ("made", [7, 1, 3], ["'made'", "3, 7", "1"]),
     ],
 )
-def test_a_merge_of_what_was_not_planned_is_refused(
+def test_merge_without_a_plan_is_refused(
     tmp_path: Path, name: str, plans: list[int], data: list[str]
 ) -> None:
     write_campaign(open_store(str(tmp_path)), MADE)
@@ -75,7 +75,7 @@ def test_a_merge_of_what_was_not_planned_is_refused(
 
 
 def of_commits(folder: Path, commits: int) -> Store:
-    """A database of so many commits, each of a plan of its own."""
+    """A database with this many commits, each of its own plan."""
     store = open_store(str(folder))
     for number in range(1, commits + 1):
         made = replace(MADE, number=number, head_commit=number - 1, attempt=f"attempt-{number}")
@@ -85,7 +85,7 @@ def of_commits(folder: Path, commits: int) -> Store:
     return store
 
 
-def test_who_reads_a_log_with_a_hole_is_warned_and_given_what_there_is(
+def test_log_with_a_missing_commit_is_read_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = of_commits(tmp_path, 2)
@@ -99,7 +99,7 @@ def test_who_reads_a_log_with_a_hole_is_warned_and_given_what_there_is(
     assert capsys.readouterr().out.startswith("   2 ")
 
 
-def test_a_log_of_which_nothing_is_left_is_no_database_that_never_was(tmp_path: Path) -> None:
+def test_log_without_any_commit_left_is_damaged(tmp_path: Path) -> None:
     store = of_commits(tmp_path, 1)
     store.delete(keys.commit(1))
     with pytest.raises(DamagedObject, match=f"{keys.commit(1)}: .*HEAD"):
@@ -120,7 +120,7 @@ ENDLESS = [f"warning: {keys.commit(3)}: "]
         (lambda store: store.put(keys.commit(3), b"{}"), ENDLESS),
     ],
 )
-def test_whoever_reads_a_broken_log_is_warned_in_the_same_line(
+def test_all_readers_of_a_damaged_log_print_the_same_warning(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     harm: Callable[[Store], None],
@@ -141,13 +141,13 @@ def test_whoever_reads_a_broken_log_is_warned_in_the_same_line(
 
 
 def repoint(store: Store, number: int) -> None:
-    """A commit of another author: nobody is harmed, but for whoever counted on its bytes."""
+    """A commit by a different author: it breaks only what relied on its bytes."""
     key = keys.commit(number)
     store.put(key, store.get(key).replace(b'"author": "test"', b'"author": "tess"'))
 
 
 @pytest.mark.thorough
-def test_what_the_profiler_recorded_can_be_left_out_and_that_is_said(
+def test_raw_files_can_be_excluded_from_verification_with_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = open_store(str(tmp_path))
@@ -163,7 +163,7 @@ def test_what_the_profiler_recorded_can_be_left_out_and_that_is_said(
 
 
 @pytest.mark.thorough
-def test_strays_are_listed_and_break_nothing(
+def test_strays_are_listed_without_failing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(BadInput, match=re.escape(str(tmp_path))):
@@ -179,7 +179,7 @@ def test_strays_are_listed_and_break_nothing(
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("stray campaigns/made/plans/1.json~: ")
     assert told[1].startswith("1 version ") and told[1].endswith(" 1 stray")
-    store.put(keys.commit(99_999_999), b"")  # which is no version
+    store.put(keys.commit(99_999_999), b"")  # which is not a version
     assert verify_command(root=str(tmp_path)) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[-1].startswith("1 version ") and told[-1].endswith(" 2 strays")
@@ -189,7 +189,7 @@ def test_strays_are_listed_and_break_nothing(
 
 
 @pytest.mark.thorough
-def test_what_is_broken_is_no_stray_besides(
+def test_damaged_objects_are_not_listed_as_strays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = of_commits(tmp_path, 2)
@@ -204,7 +204,7 @@ def test_what_is_broken_is_no_stray_besides(
 
 
 @pytest.mark.thorough
-def test_a_merge_names_what_is_damaged_publishes_the_rest_and_fails(
+def test_merge_with_damaged_shards_publishes_the_others_and_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = open_store(str(tmp_path))
@@ -218,14 +218,14 @@ def test_a_merge_names_what_is_damaged_publishes_the_rest_and_fails(
     assert published.startswith("version 1") and numbers(published) == ["1", "1"]
     assert merge_command("made", root=str(tmp_path), single_writer=True, allow_damaged=True) == 0
     assert "damaged" in capsys.readouterr().out
-    # The plan that measures it anew makes it good.
+    # The plan that measures it again repairs it.
     write_campaign(store, MadePlan([MadeShard("s1m", RECORDS[1:], [{}])], number=2))
     again = MadeShard("s1n", RECORDS[1:], [answered(RECORDS[1:], 6.0)])
     write_campaign(store, MadePlan([again], number=3))
     assert merge_command("made", root=str(tmp_path), plan=[1, 3], single_writer=True) == 0
 
 
-def test_what_is_missing_holds_a_merge_back_though_something_is_damaged(
+def test_missing_shards_block_a_merge_with_damaged_shards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = open_store(str(tmp_path))
@@ -240,7 +240,7 @@ def test_what_is_missing_holds_a_merge_back_though_something_is_damaged(
     assert merge_command("made", root=str(tmp_path), allow_missing=True, single_writer=True) == 1
 
 
-def test_quality_lists_the_rows_with_a_warning_the_widest_interval_first(
+def test_quality_lists_rows_with_warnings_by_interval_width(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = {
@@ -265,7 +265,7 @@ def test_quality_lists_the_rows_with_a_warning_the_widest_interval_first(
     ]
 
 
-def test_gc_lists_first_and_du_counts_what_a_store_holds(
+def test_gc_lists_before_deleting_and_du_counts_the_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = of_commits(tmp_path / "store", 1)
@@ -283,10 +283,10 @@ def test_gc_lists_first_and_du_counts_what_a_store_holds(
     assert "shown cases" in told and PATH in told and told.splitlines()[-1].endswith(store.url)
 
 
-def test_verify_marks_the_version_that_it_has_checked(
+def test_verify_marks_the_verified_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And not one that a merge adds meanwhile."""
+    """Nor one that a merge adds in the meantime."""
     store, root = of_commits(tmp_path / "store", 2), str(tmp_path / "store")
     monkeypatch.setenv("OPMETER_VERIFY_KEY", "secret")
     find = verify.find_problems

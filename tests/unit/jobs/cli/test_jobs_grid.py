@@ -1,4 +1,4 @@
-"""`opmeter grid` as a user types it."""
+"""`opmeter grid` as a user calls it."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def grid(tree, *words):
     return invoked("grid", "--database-path", tree, *words)
 
 
-def test_what_was_added_and_left_is_said_kernel_by_kernel(tree):
+def test_grid_reports_added_and_skipped_rows_by_kernel(tree):
     said = grid(tree, "--target-models", "Qwen/Qwen3-32B,deepseek-v3", "--rows", "10").stdout
     first, second, last = said.splitlines()
     assert first.startswith("MatMulV2") and numbers(first)[0] == "10"  # added
@@ -44,28 +44,28 @@ def test_a_dry_run_writes_nothing(tree):
 
 
 @pytest.mark.thorough
-def test_the_tree_may_be_called_as_the_first_design_did(tree):
+def test_data_dir_option_of_msmodeling_is_accepted(tree):
     said = invoked("grid", "--data-dir", tree, "--rows", "10", "--dry-run")
     assert said.stdout == grid(tree, "--rows", "10", "--dry-run").stdout
 
 
 @pytest.mark.thorough
-def test_a_tree_that_has_all_of_it_is_done(tree):
+def test_complete_tree_exits_with_0(tree):
     assert grid(tree, "--rows", "10").exit_code == 0
     again = grid(tree, "--rows", "10")
     first, *_, last = again.stdout.splitlines()
     assert again.exit_code == 0
-    assert numbers(first)[0] == "0" and numbers(first)[-1] == "10"  # added, and there already
+    assert numbers(first)[0] == "0" and numbers(first)[-1] == "10"  # added, and already present
     assert last.startswith("0 rows ")
 
 
-def test_a_tree_of_which_no_kernel_has_a_case_ends_with_1(tree):
+def test_tree_without_any_case_exits_with_1(tree):
     (tree / "MatMulV2.csv").unlink()
     assert grid(tree).exit_code == 1
 
 
 @pytest.mark.thorough
-def test_what_is_no_case_says_why(tree):
+def test_reason_for_no_case_is_printed(tree):
     (tree / "MatMulV2.csv").write_text(_ROW.replace("ND;ND", "ND;NC1HWC0"))
     said = grid(tree, "--rows", "10", "--target-models", "qwen3-32b")
     assert said.exit_code == 1
@@ -79,7 +79,7 @@ def test_what_is_no_case_says_why(tree):
         (["--target-models", ","], "--target-models"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(tree, words, said):
+def test_invalid_grid_options_are_refused(tree, words, said):
     error = grid(tree, *words).exception
     assert isinstance(error, BadInput) and said in str(error)
 
@@ -89,7 +89,7 @@ def test_a_tree_must_be_named():
 
 
 @pytest.mark.thorough
-def test_a_standard_fills_what_stands_too_far_apart_once(tree):
+def test_density_standard_fills_large_gaps_once(tree):
     row = _ROW.splitlines()[1].replace('"""4,8;16,8""",', '"""%d,256;512,256""",')
     row = row.replace('"""4,16"""', '"""%d,512"""')
     rows = [row % (tokens, tokens) for tokens in (16, 32)]
@@ -103,7 +103,7 @@ def test_a_standard_fills_what_stands_too_far_apart_once(tree):
         assert isinstance(grid(tree, "--standard", *words).exception, BadInput)
 
 
-def test_a_reserve_that_leaves_no_room_is_refused(tree):
+def test_reserve_that_leaves_no_memory_is_refused(tree):
     said = grid(tree, "--max-hbm-gb", "2", "--reserve-gb", "2")
     assert isinstance(said.exception, BadInput)
     assert missing(str(said.exception), ["--max-hbm-gb", "--reserve-gb", "2"]) == []

@@ -1,4 +1,4 @@
-"""`--json` prints one JSON value with what the lines say."""
+"""`--json` prints one JSON value with the content of the lines."""
 
 import json
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.fast
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Two versions: the second has one case more."""
+    """Two versions: the second has one more case."""
     folder = str(tmp_path_factory.mktemp("json") / "data")
     store = open_store(folder)
     for number in (1, 2):

@@ -1,5 +1,5 @@
-"""`opmeter launch --watch`: a controller on a laptop serves all that the namespace's one Lease is
-for."""
+"""`opmeter launch --watch`: a controller on a laptop serves everything that the single Lease of the
+namespace covers."""
 
 import threading
 from contextlib import contextmanager
@@ -41,24 +41,25 @@ def opened(monkeypatch):
     return found
 
 
-def test_a_laptop_reaches_its_own_store_by_another_address_and_others_by_their_own(opened):
+def test_own_store_of_a_launch_has_another_address_outside_of_the_cluster(opened):
     reached = Stores(lambda: True, (MINE, FROM_HERE))
     reached.open(applied("mine", MINE))
     reached.open(applied("other", "s3://else/y"))
     assert opened == [FROM_HERE, "s3://else/y"]
 
 
-def test_a_laptop_takes_no_folder_of_its_own_for_a_volume_of_pods(opened):
+def test_local_folder_is_not_mistaken_for_a_volume_of_pods(opened):
     reached = Stores(lambda: True, (MINE, FROM_HERE))
     with pytest.raises(StoreUnavailable, match="file:///store"):
         reached.open(applied("other", "file:///store"))
-    Stores(lambda: True).open(applied("other", "file:///store"))  # a controller's own mount
+    Stores(lambda: True).open(applied("other", "file:///store"))  # a mount of the controller itself
     Stores(lambda: True, ("file:///store", "file:///mnt")).open(applied("mine", "file:///store"))
     assert opened == ["file:///store", "file:///mnt"]
 
 
 class Looking:
-    """A controller of two campaigns, the first of which is finished at the second look."""
+    """A controller of two campaigns, the first of which is finished at the second
+    reconciliation."""
 
     def __init__(self, cluster, open_store, *, may_perform):
         self.looks = 0
@@ -68,7 +69,7 @@ class Looking:
         return {"mine": self.looks > 1, "other": False}
 
 
-def test_who_watches_follows_every_campaign_and_ends_with_its_own(monkeypatch):
+def test_launch_watches_every_campaign_and_ends_with_its_own(monkeypatch):
     seen = []
     changes = SimpleNamespace(stop=lambda: None, wait=lambda seconds: True)
 
@@ -94,7 +95,7 @@ def test_who_watches_follows_every_campaign_and_ends_with_its_own(monkeypatch):
     assert seen == [SELECTOR, "released"]
 
 
-def test_what_follows_a_launch_is_a_command_that_works_from_here(monkeypatch, capsys, tmp_path):
+def test_printed_follow_up_command_works_locally(monkeypatch, capsys, tmp_path):
     applied_there = []
     bench = SimpleNamespace(namespace="bench", apply_config_map=applied_there.append)
     monkeypatch.setattr(Cluster, "connect", lambda namespace: bench)

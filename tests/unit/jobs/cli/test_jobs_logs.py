@@ -1,4 +1,4 @@
-"""`opmeter logs`: what an attempt stored, and what its pod printed where it stored nothing."""
+"""`opmeter logs`: the stored log of an attempt, and the log of its pod where none is stored."""
 
 import tracemalloc
 
@@ -91,7 +91,7 @@ def store_log(store, shard, attempt, text):
     store.put(keys.attempt_log("small", shard, attempt), zstandard.compress(text.encode()))
 
 
-def test_a_killed_worker_is_told_by_what_its_pod_printed(store, pods, tmp_path, capsys):
+def test_log_of_a_killed_worker_has_the_output_of_its_pod(store, pods, tmp_path, capsys):
     pods.add("wave-1-a", 1, "out of memory")
     pods.add("wave-1-b", 1, "it goes on", phase="Running")
     pods.add("wave-0-a", 0, "of another index")
@@ -102,7 +102,7 @@ def test_a_killed_worker_is_told_by_what_its_pod_printed(store, pods, tmp_path, 
     assert missing(of_b, ["wave-1-b", "Running", "n1"]) == [] and second == "it goes on"
 
 
-def test_what_attempts_stored_comes_first_and_is_enough_once_the_shard_is_committed(
+def test_stored_logs_precede_and_replace_pod_output_of_committed_shards(
     store, pods, tmp_path, capsys
 ):
     for shard in ("s-done", "s-open"):
@@ -117,7 +117,7 @@ def test_what_attempts_stored_comes_first_and_is_enough_once_the_shard_is_commit
     assert printed.index("stored of s-open") < printed.index("wave-1-a")
 
 
-def test_the_store_is_found_as_the_cluster_names_it(store, pods, tmp_path, monkeypatch, capsys):
+def test_store_is_found_by_the_address_in_the_cluster(store, pods, tmp_path, monkeypatch, capsys):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     store_log(store, "s-done", "a-1", "stored")
@@ -126,7 +126,7 @@ def test_the_store_is_found_as_the_cluster_names_it(store, pods, tmp_path, monke
         assert "stored" in capsys.readouterr().out
 
 
-def test_the_folder_here_comes_before_the_cluster(store, pods, tmp_path, monkeypatch, capsys):
+def test_local_folder_precedes_the_cluster(store, pods, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     pods.campaigns = []
     store_log(store, "s-done", "a-1", "stored here")
@@ -142,17 +142,17 @@ def test_the_shards_of_a_finished_campaign_are_listed_too(store, pods, tmp_path,
     assert missing(still_open, ["s-open", "small", "plan 1", "1 case", "open"]) == []
 
 
-def test_a_shard_that_is_not_there_is_answered_with_those_that_are(store, pods, tmp_path):
+def test_unknown_shard_is_refused_with_the_existing_ones(store, pods, tmp_path):
     with raises_naming(BadInput, "'x'", "0", "s-done, s-open"):
         logs_command("x", root=str(tmp_path / "store"), campaign="small")
 
 
-def test_a_campaign_that_is_not_there_is_not_taken_for_a_missing_shard(store, pods, tmp_path):
+def test_unknown_campaign_is_refused_with_the_existing_ones(store, pods, tmp_path):
     with raises_naming(BadInput, "'smal'", "small"):
         logs_command("s-done", root=str(tmp_path / "store"), campaign="smal")
 
 
-def test_where_nothing_is_left_it_is_said_why(store, pods, tmp_path, monkeypatch):
+def test_missing_logs_are_reported_with_the_reason(store, pods, tmp_path, monkeypatch):
     root = str(tmp_path / "store")
     with raises_naming(BadInput, "s-open", "small"):
         logs_command("s-open", root=root)
@@ -174,16 +174,16 @@ def test_an_empty_log_is_reported_as_empty(store, pods, tmp_path, capsys):
     assert "a-1" in stored and "wave-1-a" in pod and empty == also_empty and empty.startswith("(")
 
 
-def shown_of(store, tmp_path, capsys, data):
+def displayed_log(store, tmp_path, capsys, data):
     store.put(keys.attempt_log("small", "s-done", "a-1"), data)
     logs_command("s-done", root=str(tmp_path / "store"), campaign="small")
     return capsys.readouterr().out
 
 
-def test_a_log_cannot_steer_a_terminal(store, pods, tmp_path, capsys):
+def test_control_characters_of_a_stored_log_are_escaped(store, pods, tmp_path, capsys):
     steering = "ok\r\n\x1b]52;c;aGk=\x07\ttitle \x1b]0;x\x07 \x9b2J back\u202ewards\rgone\n\udcff"
     text = zstandard.compress(steering.encode("utf-8", "surrogateescape"))
-    shown = shown_of(store, tmp_path, capsys, text)
+    shown = displayed_log(store, tmp_path, capsys, text)
     _, *lines = shown.splitlines()
     assert lines[0] == "ok"
     assert lines[1].startswith(r"\x1b]52;c;aGk=\x07") and "\ttitle" in lines[1]
@@ -192,41 +192,37 @@ def test_a_log_cannot_steer_a_terminal(store, pods, tmp_path, capsys):
 
 
 @pytest.mark.thorough
-def test_a_log_takes_the_memory_of_what_is_shown_and_not_of_what_it_claims(
-    store, pods, tmp_path, capsys, monkeypatch
-):
+def test_decompressed_log_is_bounded(store, pods, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(follower, "_MOST_BYTES", 1 << 20)
-    bomb = zstandard.compress(b"a" * (256 << 20))  # a few KiB that are 256 MiB
+    bomb = zstandard.compress(b"a" * (256 << 20))  # a few KiB that decompress to 256 MiB
     tracemalloc.start()
     try:
-        shown = shown_of(store, tmp_path, capsys, bomb)
+        shown = displayed_log(store, tmp_path, capsys, bomb)
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
     assert "1 MiB" in shown.splitlines()[-1]
 
 
-def test_a_log_too_large_to_fetch_is_left_where_it_is(store, pods, tmp_path, capsys, monkeypatch):
+def test_too_large_log_is_not_fetched(store, pods, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(follower, "_MOST_BYTES", 10)
-    assert "0 MiB" in shown_of(store, tmp_path, capsys, b"x" * 11)
+    assert "0 MiB" in displayed_log(store, tmp_path, capsys, b"x" * 11)
 
 
-# A frame header that claims an exabyte, one with a window of two gigabytes, and plain garbage.
+# A frame header that declares an exabyte, one with a window of two gigabytes, and random bytes.
 CLAIMS = bytes.fromhex("28b52ffde0") + (1 << 60).to_bytes(8, "little") + bytes(9)
 WIDE = bytes.fromhex("28b52ffd00a8") + bytes(9)
 
 
 @pytest.mark.parametrize("data", [CLAIMS, WIDE, b"no log", b"", zstandard.compress(b"a" * 99)[:-3]])
-def test_what_is_no_log_is_said_to_be_none_and_the_others_are_shown(
-    store, pods, tmp_path, capsys, data
-):
+def test_malformed_log_is_reported_and_the_others_are_shown(store, pods, tmp_path, capsys, data):
     store_log(store, "s-done", "a-2", "the other")
-    shown = shown_of(store, tmp_path, capsys, data)
+    shown = displayed_log(store, tmp_path, capsys, data)
     assert shown.rstrip().endswith("the other")
     assert "a-1/log.zst" in shown and len(shown) < 1000
 
 
-def test_what_a_pod_printed_cannot_steer_a_terminal_either(store, pods, tmp_path, capsys):
+def test_control_characters_of_a_pod_log_are_escaped(store, pods, tmp_path, capsys):
     pods.add("wave-1-a", 1, "\x1b[2Jgone")
     logs_command("s-op", root=str(tmp_path / "store"))
     assert r"\x1b[2Jgone" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`opmeter model` as a user types it."""
+"""`opmeter model` as a user calls it."""
 
 import json
 
@@ -15,7 +15,7 @@ def model(*words):
     return invoked("model", *words)
 
 
-def test_the_models_that_come_along_are_listed():
+def test_bundled_models_are_listed():
     names = [
         *("deepseek-v3", "deepseek-v3.2", "deepseek-v4-flash", "glm-4.5", "glm-4.5-air"),
         *("glm-5.1", "glm-5.2", "gpt-oss-120b", "kimi-k2", "kimi-k2-thinking", "llama-3-70b"),
@@ -25,7 +25,7 @@ def test_the_models_that_come_along_are_listed():
     assert model("list").stdout.split() == names
 
 
-def test_a_pass_is_shown_as_lines_of_cells():
+def test_pass_is_printed_as_lines_of_cells():
     said = model("show", "qwen3-32b", "--layout", "tp=16,nz=2", "--tokens", "16").stdout
     header, *rows = (line.split("\t") for line in said.splitlines())
     assert header[:3] == ["layer", "kernel", "times"]
@@ -36,21 +36,21 @@ def test_a_pass_is_shown_as_lines_of_cells():
 
 
 @pytest.mark.thorough
-def test_the_requests_that_fill_a_graph_are_not_sampled():
+def test_padding_requests_of_a_graph_are_not_sampled():
     said = model("show", "qwen3-32b", "--tokens", "16", "--padding", "3").stdout
     found = {row[1]: row[3] for row in (line.split("\t") for line in said.splitlines())}
     assert found["SwiGlu"] == "16,51200" and found["SoftmaxV2"] == "13,151936"
 
 
 @pytest.mark.thorough
-def test_a_host_that_only_decodes_shows_its_own_kernel():
+def test_decode_only_host_shows_its_own_kernel():
     layout = "tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8"
     words = ("deepseek-v3", "--layout", layout, "--tokens", "8")
     both, alone = (model("show", *words, *more).stdout for more in ((), ("--decodes-alone",)))
     assert "mla_preprocess_0_mix_aic" in alone and "mla_preprocess_0_mix_aic" not in both
 
 
-def test_a_pass_is_told_as_json_with_the_ids_that_a_campaign_gives_its_cases():
+def test_json_of_a_pass_has_the_case_ids_of_a_campaign():
     words = ("--phase", "prefill", "--tokens", "1024", "--requests", "2", "--json")
     told = json.loads(model("show", "llama-3-70b", "--layout", "tp=8", *words).stdout)
     assert missing(told["step"], ["prefill", "2 x 512 tokens", "512 keys"]) == []
@@ -74,6 +74,6 @@ def test_a_pass_is_told_as_json_with_the_ids_that_a_campaign_gives_its_cases():
         (["glm-4.5"], ["experts=apart", "quantisation=w8a8"]),
     ],
 )
-def test_what_cannot_be_shown_is_refused(words, data):
+def test_invalid_model_request_is_refused(words, data):
     error = model("show", *words).exception
     assert isinstance(error, BadInput) and missing(str(error), data) == []

@@ -1,4 +1,4 @@
-"""`opmeter plan --budget` as a user types it."""
+"""`opmeter plan --budget` as a user calls it."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ def plan(*words):
 
 
 @pytest.mark.thorough
-def test_a_budget_tells_what_is_worth_measuring_first(folder):
+def test_budget_lists_the_most_valuable_cases_first(folder):
     none = plan("campaign.yaml", "--budget", "0", "--missing", "none")
     assert none.exit_code == 0 and not (folder / "none").exists()
     said = plan("campaign.yaml", "--budget", "1h", "--missing", "gaps")
@@ -47,7 +47,7 @@ def test_a_budget_tells_what_is_worth_measuring_first(folder):
 
 
 @pytest.mark.thorough
-def test_a_model_is_asked_for_by_the_options_that_coverage_has(folder):
+def test_model_options_of_plan_are_those_of_coverage(folder):
     words = ("--model", "config.json", "--concurrency", "1", "--concurrency", "4", *SERVING)
     of_options, of_campaign = plan(*words, "--budget", "20h"), plan("campaign.yaml", "--budget=20")
     assert of_options.exit_code == 0 and of_options.stdout == of_campaign.stdout
@@ -56,7 +56,7 @@ def test_a_model_is_asked_for_by_the_options_that_coverage_has(folder):
 
 
 @pytest.mark.thorough
-def test_of_a_stack_without_a_version_all_is_to_be_measured(folder):
+def test_all_cases_are_missing_for_a_stack_without_a_version(folder):
     words = ("--model", "qwen3-32b", "--layout", "tp=16,nz=2", "--concurrency", "4")
     known = invoked("plan", *words, "--budget", "1", "--root", "nowhere")
     assert "--device" in str(known.exception)
@@ -69,7 +69,7 @@ def test_of_a_stack_without_a_version_all_is_to_be_measured(folder):
 
 
 @pytest.mark.thorough
-def test_a_gpu_runs_references_and_takes_other_time(folder):
+def test_forecast_of_a_gpu_differs_from_that_of_an_npu(folder):
     words = ("--model", "config.json", *SERVING, "--budget", "1", "--device")
     said = [plan(*words, name).stdout for name in ("CUDA_NVIDIA_H200", "ATLAS_800_A2_313T_64G")]
     gpu, npu = (text.splitlines()[1] for text in said)
@@ -77,7 +77,7 @@ def test_a_gpu_runs_references_and_takes_other_time(folder):
 
 
 @pytest.mark.thorough
-def test_a_budgets_curve_is_drawn(folder):
+def test_curve_of_a_budget_is_drawn(folder):
     plan("campaign.yaml", "--budget", "0", "--curve", "curve.svg")
     picture = ElementTree.parse(folder / "curve.svg").getroot()
     line = max(picture.findall("{*}polyline"), key=lambda one: len(one.get("points").split()))
@@ -89,7 +89,7 @@ def test_a_budgets_curve_is_drawn(folder):
     assert any("budget" in text for text in texts) and "device-hours" in texts
 
 
-def test_the_ticks_of_the_axis_are_round():
+def test_axis_ticks_are_round_numbers():
     for last, expected in (
         (13.7, "0 5 10"),
         (10, "0 2 4 6 8 10"),
@@ -101,7 +101,7 @@ def test_the_ticks_of_the_axis_are_round():
 
 
 @pytest.mark.thorough
-def test_a_curve_is_a_png_where_its_file_is_called_so(folder):
+def test_curve_is_a_png_if_its_file_has_that_suffix(folder):
     image = pytest.importorskip("PIL.Image", reason="pip install '.[png]'")
     plan("campaign.yaml", "--budget", "0", "--curve", "curve.png")
     with image.open(folder / "curve.png") as picture:
@@ -111,7 +111,7 @@ def test_a_curve_is_a_png_where_its_file_is_called_so(folder):
 
 
 @pytest.mark.thorough
-def test_without_pillow_a_png_is_refused_with_what_brings_it(folder, monkeypatch):
+def test_png_without_pillow_is_refused_with_the_extra_to_install(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     said = plan("campaign.yaml", "--budget", "0", "--curve", "curve.png")
     assert isinstance(said.exception, BadInput) and "opmeter[png]" in str(said.exception)
@@ -141,7 +141,7 @@ def test_without_pillow_a_png_is_refused_with_what_brings_it(folder, monkeypatch
         (["--model", "qwen3-32b", "--budget", "1", "--device", "X"], ["--device", "'X'"]),
     ],
 )
-def test_what_cannot_be_meant_is_refused(folder, words, data):
+def test_invalid_budget_options_are_refused(folder, words, data):
     error = plan(*words).exception
     assert isinstance(error, BadInput) and missing(str(error), data) == []
 
@@ -161,7 +161,7 @@ def test_an_error_about_a_value_names_its_option(folder):
 
 
 @pytest.mark.thorough
-def test_a_picture_that_is_there_is_kept(folder):
+def test_existing_picture_is_not_overwritten(folder):
     (folder / "curve.svg").write_text(json.dumps("mine"))
     error = plan("campaign.yaml", "--budget", "1", "--curve", "curve.svg").exception
     assert isinstance(error, BadInput) and str(error).startswith("curve.svg: ")

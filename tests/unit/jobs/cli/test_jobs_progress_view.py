@@ -1,4 +1,4 @@
-"""What a log shows of a run, and what a terminal does."""
+"""How progress of a run appears in a log, and on a terminal."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ class Clock:
         return self.now_s
 
 
-def test_a_log_gets_a_line_a_minute_with_rate_and_time_left():
+def test_log_view_prints_a_line_a_minute_with_rate_and_eta():
     lines, clock = [], Clock()
     with LineView(lines.append, clock=clock) as view:
         for second in range(0, 130, 10):
@@ -33,12 +33,12 @@ def test_a_log_gets_a_line_a_minute_with_rate_and_time_left():
     assert numbers(lines[-1])[:2] == ["100", "100"]
 
 
-def test_the_view_fits_where_it_is_shown():
+def test_view_depends_on_the_terminal():
     assert isinstance(view_for(True), TerminalView)
     assert isinstance(view_for(False), LineView)
 
 
-def test_a_terminal_shows_a_bar(capsys):
+def test_terminal_view_shows_a_progress_bar(capsys):
     with TerminalView() as view:
         view.say("plan 1")
         view.measure(3, 10)
@@ -46,7 +46,7 @@ def test_a_terminal_shows_a_bar(capsys):
 
 
 class Shown(LineView):
-    """Keeps what it is told."""
+    """Keeps what it receives."""
 
     def __init__(self):
         super().__init__(lambda line: None)
@@ -56,7 +56,7 @@ class Shown(LineView):
         self.done.append((done, cases))
 
 
-def test_a_shard_that_begins_again_does_not_take_the_progress_back():
+def test_restarted_shard_does_not_reduce_the_progress():
     shards = tuple(replace(shard, cases=10) for shard in shards_of(1.0, 1.0, 1.0))
     view = Shown()
     tally = Tally(plan_of(shards), ["s1", "s2"], view)

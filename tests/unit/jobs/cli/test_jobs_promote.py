@@ -60,12 +60,12 @@ def test_a_channel_points_at_a_version_and_back(
     promote_command("stable", NOTHING, root=root, list_records=True, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert [one["commit"] for one in found] == [1, 3, 1]
-    with pytest.raises(BadInput, match="go back"):  # not to the version that was left
+    with pytest.raises(BadInput, match="go back"):  # not to the version before the last change
         promote_command("stable", NOTHING, root=root, back=True)
     assert found[0]["checks"] == {"verify": "no problems"} and found[2]["reason"] == "slower"
 
 
-def test_a_gate_that_refuses_changes_nothing_unless_it_is_forced(
+def test_refusing_gate_changes_nothing_unless_forced(
     root: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = store_at(root)
@@ -86,7 +86,7 @@ def test_a_gate_that_refuses_changes_nothing_unless_it_is_forced(
     assert "refused" in capsys.readouterr().out
 
 
-def test_channels_that_do_not_exist_and_damaged_ones_are_refused(root: str) -> None:
+def test_unknown_and_damaged_channels_are_refused(root: str) -> None:
     store = store_at(root)
     with pytest.raises(BadInput, match="stable"):
         chosen_commit(store, root, "stable")

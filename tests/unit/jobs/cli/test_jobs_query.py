@@ -36,7 +36,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.fast
-def test_a_shape_is_answered_as_table_csv_and_json(root: Path, tmp_path: Path) -> None:
+def test_query_prints_table_csv_and_json(root: Path, tmp_path: Path) -> None:
     words = ("db", "query", "Add", "--root", root)
     shape = ("--shape", "4,64;4,64", "--dtype", "bf16")
     table = opmeter_here(*words, *shape)
@@ -62,7 +62,7 @@ def test_a_shape_is_answered_as_table_csv_and_json(root: Path, tmp_path: Path) -
 
 
 @pytest.mark.fast
-def test_a_query_without_a_duration_is_said_and_recorded(root: Path, tmp_path: Path) -> None:
+def test_query_without_a_duration_is_reported_and_recorded(root: Path, tmp_path: Path) -> None:
     misses = tmp_path / "misses.jsonl"
     asked = ("db", "query", "Add", "--root", root, "--shape", "99,64;99,64", "--misses", misses)
     done = opmeter_here(*asked)
@@ -89,9 +89,7 @@ def test_a_query_without_a_duration_is_said_and_recorded(root: Path, tmp_path: P
 
 
 @pytest.mark.fast
-def test_what_a_version_lacks_of_a_manifest_is_listed_and_becomes_misses(
-    root: Path, tmp_path: Path
-) -> None:
+def test_missing_cases_of_a_manifest_are_listed_and_recorded(root: Path, tmp_path: Path) -> None:
     manifest, misses = tmp_path / "manifest.jsonl", tmp_path / "misses.jsonl"
 
     def line(workload: str, critical: bool, rows: int, kernel: str = "Add") -> str:
@@ -119,14 +117,14 @@ def test_what_a_version_lacks_of_a_manifest_is_listed_and_becomes_misses(
     assert "8,64;8,64" in opmeter_here(*words).stdout
     manifest.write_text(line("a", True, 4) + line("a", True, 8, "NoSuchKernel"))
     found = json.loads((done := opmeter_here(*words, "--json")).stdout)
-    assert done.returncode == 0 and len(found["refused"]) == 1  # reported, but no campaign helps
+    assert done.returncode == 0 and len(found["refused"]) == 1  # reported, but cannot be measured
     manifest.write_text(line("a", True, 4) + '{"workload_id": "a"}\n')
     failed = opmeter_here(*words)
     assert failed.returncode == 2 and f"{manifest}:2" in failed.stderr
 
 
 @pytest.mark.fast
-def test_what_a_version_lacks_of_a_density_standard_is_listed(root: Path, tmp_path: Path) -> None:
+def test_gaps_of_a_density_standard_are_listed(root: Path, tmp_path: Path) -> None:
     standard = tmp_path / "density.yaml"
     axis = "{range: [1, 32], segments: [{to: 32, max_ratio: 2}], required_values: [5]}"
     kernels = "kernels: {Add: {t: rows}}"
@@ -142,7 +140,7 @@ def test_what_a_version_lacks_of_a_density_standard_is_listed(root: Path, tmp_pa
 
 
 @pytest.mark.fast
-def test_the_quality_of_a_version_has_the_accuracy_of_interpolation(tmp_path: Path) -> None:
+def test_quality_of_a_version_reports_the_interpolation_accuracy(tmp_path: Path) -> None:
     records = [add_record(rows) for rows in range(10, 40)]
     plan = MadePlan([MadeShard("shard", records, [answered(records, 5.0)])])
     write_campaign(FileStore(tmp_path), plan)
@@ -162,7 +160,7 @@ def test_the_quality_of_a_version_has_the_accuracy_of_interpolation(tmp_path: Pa
 
 
 @pytest.mark.fast
-def test_tables_of_aiconfigurator_are_written_once_and_read_back(tmp_path: Path) -> None:
+def test_aiconfigurator_tables_are_written_once_and_read_back(tmp_path: Path) -> None:
     root, out = tmp_path / "store", tmp_path / "tables"
     cells = dict(zip(BASE_CELLS, ("dynamic", "", *_PRODUCT), strict=True))
     records = [CaseRecord("MatMulV2", cells, {})]
@@ -183,8 +181,8 @@ def test_tables_of_aiconfigurator_are_written_once_and_read_back(tmp_path: Path)
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_misses_are_measured_and_then_answered(tmp_path: Path) -> None:
-    """A simulator asks, a campaign measures what it missed, and nothing is missed any more."""
+def test_measured_misses_are_answered_by_a_query(tmp_path: Path) -> None:
+    """A simulator queries, a campaign measures what was missing, and then nothing is missing."""
     root, misses, queries = (tmp_path / name for name in ("store", "misses.jsonl", "cases.csv"))
     tree = tmp_path / "rows"
     tree.mkdir()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.fast
 
 @pytest.fixture
 def ran(monkeypatch):
-    """The settings with which the engine would run; it gives the same recording."""
+    """The settings with which the engine would run; it returns the same recording."""
     found = []
 
     def record_model(config, settings, work):
@@ -28,7 +28,7 @@ def ran(monkeypatch):
     return found
 
 
-def test_a_recording_is_written_and_shown(ran, tmp_path):
+def test_recording_is_written_and_shown(ran, tmp_path):
     path = tmp_path / "tiny.json.gz"
     words = ("--layout", "tp=16,ep=16", "--graph", "full-decode", "--env", "A=1", "--env", "B=2")
     sizes = ("--tokens", "512", "--prompts", "2", "--requests", "8", "--context", "1024")
@@ -98,7 +98,7 @@ def test_a_profile_is_compared_with_a_recording(tmp_path):
         (("--sampling", "{"), "--sampling"),
     ],
 )
-def test_options_that_cannot_be_recorded_are_refused(ran, tmp_path, monkeypatch, words, named):
+def test_unsupported_recording_options_are_refused(ran, tmp_path, monkeypatch, words, named):
     monkeypatch.chdir(tmp_path)
     output = () if "--output" in words else ("--output", "a.json.gz")
     done = invoked("model", "record", "qwen3-32b", *output, *words)
@@ -107,7 +107,7 @@ def test_options_that_cannot_be_recorded_are_refused(ran, tmp_path, monkeypatch,
     assert not ran
 
 
-def test_a_file_that_is_no_recording_is_refused(tmp_path):
+def test_truncated_recording_is_refused(tmp_path):
     path = tmp_path / "a.json.gz"
     path.write_bytes(write_recording(recording_of(MATMUL))[:-9])
     assert isinstance(invoked("model", "show", str(path)).exception, BadInput)

@@ -1,4 +1,4 @@
-"""`opmeter report`: what the commands write, and what they refuse."""
+"""`opmeter report`: output and refusals of the commands."""
 
 import csv
 import json
@@ -70,7 +70,7 @@ def test_report_db_writes_each_measurement_once(tmp_path):
     assert group["dtype"] == "bfloat16" and data["roof"]["flop_per_s"]["bfloat16"] == 353.9e12
 
 
-def test_report_compare_takes_directories_and_versions(two_stacks, tmp_path):
+def test_report_compare_accepts_directories_and_versions(two_stacks, tmp_path):
     names = (STACK.version_path, _LATER), (f"2:{STACK.version_path}", f"2:{_LATER}")
     for before, after in names:
         compare_report_command(before, after, output=tmp_path / "report", root=two_stacks)
@@ -80,7 +80,7 @@ def test_report_compare_takes_directories_and_versions(two_stacks, tmp_path):
 
 
 @pytest.mark.parametrize("side", ["2", "9:x", "nothing", "2x"])
-def test_report_compare_refuses_a_side_that_is_not_there(two_stacks, tmp_path, side):
+def test_report_compare_refuses_an_unknown_side(two_stacks, tmp_path, side):
     with pytest.raises(BadInput):
         compare_report_command(side, _LATER, output=tmp_path / "report", root=two_stacks)
 

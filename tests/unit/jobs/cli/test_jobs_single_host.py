@@ -1,4 +1,4 @@
-"""The verbs of the single-host flow as a user meets them."""
+"""The commands of the single-host flow as a user calls them."""
 
 import csv
 import json
@@ -38,7 +38,7 @@ def opmeter(*arguments, cwd, **env):
 
 @pytest.fixture
 def tree(tmp_path):
-    """A parsed tree of four small rows: three to measure, and one that nobody can."""
+    """A parsed tree of four small rows: three to measure, and one that cannot be measured."""
     rows = [
         Told(shapes=ADD, out_shapes='"8,8"', duration="2.000"),
         Told(shapes='"4;4"', out_shapes='"4"'),
@@ -50,7 +50,7 @@ def tree(tmp_path):
     return tmp_path / "tree"
 
 
-def test_a_profile_of_nothing_is_bad_input(tmp_path):
+def test_profile_without_files_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     write_profile(tmp_path / "header", "K5", [])
     here = ("parse", "--database-path", "t", "--profiling-path")
@@ -63,7 +63,7 @@ def test_a_profile_of_nothing_is_bad_input(tmp_path):
 
 
 def rows_of(printed):
-    """Return how many rows of the tree were written, added and left alone."""
+    """Return how many rows of the tree were written, added and left unchanged."""
     (line,) = [line for line in printed.splitlines() if line.startswith("tree: ")]
     return numbers(line)[:3]
 
@@ -72,7 +72,7 @@ def durations(tree, kernel):
     return [row.get(AVERAGE, "") for row in read_kernel_file(tree / f"{kernel}.csv").rows]
 
 
-def test_a_parse_says_what_it_left_out_and_fails_where_nothing_was_kept(tmp_path):
+def test_parse_reports_skipped_rows_and_fails_if_none_is_left(tmp_path):
     bad = tmp_path / "bad" / "kernel_details.csv"
     bad.parent.mkdir()
     bad.write_bytes(b"\0")
@@ -114,7 +114,7 @@ def test_rows_of_a_tree_are_measured_and_written_back(tree, tmp_path):
 
 
 @pytest.mark.torch
-def test_the_first_failure_ends_it_where_that_is_wanted(tree, tmp_path):
+def test_first_failure_ends_the_microbenchmark_on_request(tree, tmp_path):
     huge = ["1000000,1000000,100;1000000,1000000,100", "1000000,1000000,100"]
     path = tree / "Add.csv"
     path.write_bytes(path.read_bytes().replace(b"4;4", huge[0].encode()))
@@ -222,7 +222,7 @@ def test_bad_input_is_one_line_and_exit_2(tree, tmp_path, arguments, data):
         (["serving"], ["'serving'", "--profiling-path serving"]),
     ],
 )
-def test_a_path_that_is_none_or_has_no_option_gets_a_sentence(tmp_path, words, data):
+def test_invalid_path_is_refused_with_a_sentence(tmp_path, words, data):
     done = opmeter_here("parse", "--database-path", "tree", *words, cwd=tmp_path)
     assert done.returncode == 2
     assert missing(done.stderr, data) == []

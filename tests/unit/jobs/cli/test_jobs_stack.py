@@ -1,4 +1,4 @@
-"""`opmeter stack`: what a probe's pod prints, and what it is told."""
+"""`opmeter stack`: the output of a probe's pod, and its input."""
 
 import json
 import subprocess
@@ -20,7 +20,8 @@ DIE = "ATLAS_800_A3_752T_128G_DIE"
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What a machine whose chips have several names is asked; it answers by the name it is told."""
+    """Responses of a machine whose chips have several names; it answers with the name that it is
+    given."""
     found = []
 
     def local_stack(backend, wanted):
@@ -33,7 +34,7 @@ def asked(monkeypatch):
     return found
 
 
-def test_the_name_that_is_given_reaches_the_machine(asked, capsys):
+def test_device_option_selects_the_name_of_the_stack(asked, capsys):
     stack_command(backend="npu", device=DIE)
     assert json.loads(capsys.readouterr().out)["device"] == DIE
     with pytest.raises(BadInput, match="several names"):
@@ -41,14 +42,14 @@ def test_the_name_that_is_given_reaches_the_machine(asked, capsys):
     assert asked == [("npu", DIE), ("npu", None)]
 
 
-def test_a_name_is_refused_where_a_machine_names_itself(asked):
+def test_device_option_is_refused_if_the_machine_has_one_name(asked):
     with raises_naming(BadInput, "--device", "cpu"):
         stack_command(backend="cpu", device="CPU_x_2t")
     assert not asked
 
 
 def run(limit_s, takes_s):
-    """A process whose driver takes its time."""
+    """A process whose driver responds slowly."""
     code = (
         "import time; from collector.host import stack; from collector.model.stack import Stack\n"
         "from jobs.cli.machine import stack_command\n"
@@ -61,13 +62,13 @@ def run(limit_s, takes_s):
 
 
 @pytest.mark.thorough
-def test_a_driver_that_hangs_is_given_up_after_the_limit():
+def test_hanging_driver_is_ended_after_the_limit():
     done = run(limit_s=0.1, takes_s=50)
     assert done.returncode == 1 and not done.stdout
     assert "0.1 s" in done.stderr
 
 
 @pytest.mark.thorough
-def test_an_answer_in_time_is_given():
+def test_stack_is_printed_within_the_limit():
     done = run(limit_s=50, takes_s=0.0)
     assert done.returncode == 0 and json.loads(done.stdout)["device"] == "D"

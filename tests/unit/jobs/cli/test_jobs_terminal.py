@@ -38,7 +38,7 @@ def test_tables_fit_the_terminal_and_break_no_number():
 
 
 def printed(columns: int, *words: str) -> str:
-    """What the command prints on a terminal of this width."""
+    """The output of the command on a terminal of this width."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (50, columns))
     command = [sys.executable, "-m", "jobs.cli", *words]
@@ -56,5 +56,5 @@ def printed(columns: int, *words: str) -> str:
 def read(end: int) -> bytes:
     try:
         return os.read(end, 1 << 16)
-    except OSError:  # Linux reports the end of a terminal so
+    except OSError:  # Linux reports the end of a terminal this way
         return b""

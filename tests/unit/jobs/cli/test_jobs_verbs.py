@@ -1,4 +1,4 @@
-"""Every command is registered and explains itself."""
+"""Every command is registered and has a help text."""
 
 import re
 
@@ -20,11 +20,11 @@ EVERY_COMMAND = {**{(name,): verb for name, verb in ALONE.items()}, **IN_GROUPS}
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("command", [*EVERY_COMMAND, ("db",)], ids=" ".join)
-def test_every_verb_explains_itself(command):
+def test_every_command_has_help(command):
     answer = invoked(*command, "--help")
     assert answer.exit_code == 0 and "Usage" in answer.stdout, answer.output
     verb = EVERY_COMMAND.get(command)
-    assert not verb or verb.__doc__, f"{' '.join(command)}: a docstring is its help"
+    assert not verb or verb.__doc__, f"{' '.join(command)}: the help text is its docstring"
 
 
 def test_the_examples_of_commands_name_bundled_sites():
@@ -47,7 +47,7 @@ def test_a_default_is_written_in_one_way():
     assert found == []
 
 
-def test_the_whole_command_lists_every_verb_and_group_in_their_order():
+def test_root_help_lists_every_command_and_group_once():
     answer = CliRunner().invoke(app, ["--help"])
     listed = answer.stdout.partition("Measure:")[2].splitlines()
     named = [line.split()[0] for line in listed if re.match("  [a-z]", line)]

@@ -1,4 +1,4 @@
-"""The first design's way to give several words to one option."""
+"""The earlier syntax for giving several words to one option."""
 
 import pytest
 
@@ -18,5 +18,5 @@ LISTS = ("--ops", "--num-devices")
         ("validate folder", "validate folder"),
     ],
 )
-def test_further_words_belong_to_the_option_before_them(words, wanted):
+def test_further_words_are_values_of_the_preceding_option(words, wanted):
     assert list(repeated(words.split(), LISTS)) == wanted.split()

@@ -1,4 +1,4 @@
-"""A campaign on a played cluster, with the real controller: what its tests play."""
+"""A campaign on a simulated cluster, with the real controller."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ STACK = Stack(device="CPU_test_2t", torch="2.13.0+cpu")
 
 
 class WatchedStore(MemoryStore):
-    """Counts the commits of shards; goes away, or kills who calls, when it is told to."""
+    """Counts the commits of shards; becomes unreachable, or kills the caller, on request."""
 
     def __init__(self):
         super().__init__()
@@ -81,7 +81,7 @@ def campaign_text(sha256, devices=4, target=TOLD, more="", target_s=0.01, sessio
 
 
 class Play:
-    """A campaign on a cluster, and controllers that come and go."""
+    """A campaign on a cluster, with controllers that start and end."""
 
     def __init__(self, cases=12, site=(), nodes=("n1", "n2"), **text):
         self.store = WatchedStore()
@@ -99,7 +99,7 @@ class Play:
         text = campaign_text(digest, **self.text)
         deployment = replace(DEPLOYMENT, **changes)
         self.cluster.apply(config_map("small", text, {"site": "cpu", **self.site}, deployment))
-        if "target" not in self.text:  # where the machines are asked is not what is tried here
+        if "target" not in self.text:  # asking the machines is tested elsewhere
             self.cluster.has_answered(MAP, STACK)
 
     def new_controller(self, **more):
@@ -125,7 +125,7 @@ class Play:
             if self.reconcile():
                 return self
             self.cluster.step()
-        raise AssertionError(f"it does not end: {self.cluster.reasons()}")
+        raise AssertionError(f"the campaign does not end: {self.cluster.reasons()}")
 
     @property
     def plan(self):
@@ -164,7 +164,7 @@ def everything_is_held(play):
 
 
 def rot(play, number=0, data=b"rot"):
-    """Damage a part of a committed shard; says of which."""
+    """Damage a part of a committed shard; return which shard."""
     shard = sorted(committed_shards(play.store, "small"))[number]
     [key] = [
         info.key for info in play.store.list(keys.attempts("small", shard)) if "/part-" in info.key

@@ -1,4 +1,5 @@
-"""The real controller on a played cluster and a real store: whole campaigns, whatever happens."""
+"""The real controller on a simulated cluster and a real store: whole campaigns, with all kinds of
+disturbances."""
 
 import itertools
 
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.mark.thorough
-def test_a_campaign_is_planned_measured_merged_and_said_to_be():
+def test_campaign_is_planned_measured_merged_and_announced():
     play = Play(cases=24).play()
     play.check_complete()
     assert len(play.plan.shards) > 6
@@ -42,7 +43,7 @@ def test_a_campaign_is_planned_measured_merged_and_said_to_be():
 
 
 @pytest.mark.thorough
-def test_what_is_merged_is_not_looked_at_again_by_anyone():
+def test_merged_campaign_is_not_read_again():
     play = Play().play()
     before = play.store.calls
     assert play.new_controller().reconcile() == {"small": True}
@@ -56,7 +57,7 @@ def test_what_is_merged_is_not_looked_at_again_by_anyone():
 
 
 @pytest.mark.thorough
-def test_who_takes_over_a_campaign_that_runs_waits_for_no_other_pod():
+def test_new_leader_of_a_running_campaign_creates_no_second_probe():
     """Its own pods may hold every device."""
     play = Play(target="target: here")
     play.cluster.stack = STACK
@@ -70,7 +71,7 @@ def test_who_takes_over_a_campaign_that_runs_waits_for_no_other_pod():
 
 
 @pytest.mark.thorough
-def test_two_controllers_at_once_do_no_more_than_one():
+def test_two_concurrent_controllers_do_the_work_of_one():
     play = Play(cases=20)
     others = itertools.cycle([play.new_controller(), play.controller])
 
@@ -85,7 +86,7 @@ def test_two_controllers_at_once_do_no_more_than_one():
 
 
 @pytest.mark.thorough
-def test_a_store_that_is_away_stops_nothing_that_runs_and_is_waited_for():
+def test_running_jobs_continue_while_the_store_is_unavailable():
     play = Play(cases=20)
     play.rounds(2)
     play.store.away = True
@@ -99,7 +100,7 @@ def test_a_store_that_is_away_stops_nothing_that_runs_and_is_waited_for():
 
 
 @pytest.mark.thorough
-def test_workers_that_gave_up_on_the_store_are_paused_until_it_is_back():
+def test_workers_without_access_to_the_store_are_suspended_until_it_returns():
     play = Play(cases=20)
     play.reconcile()
     play.cluster.worker = lambda shard, node: 45
@@ -114,7 +115,7 @@ def test_workers_that_gave_up_on_the_store_are_paused_until_it_is_back():
 
 
 @pytest.mark.thorough
-def test_where_the_controller_missed_the_store_too_jobs_go_on_when_it_is_back():
+def test_jobs_are_resumed_if_the_controller_lost_the_store_too():
     play = Play(cases=20)
     play.reconcile()
     play.reconcile()
@@ -129,7 +130,7 @@ def test_where_the_controller_missed_the_store_too_jobs_go_on_when_it_is_back():
 
 
 @pytest.mark.thorough
-def test_a_campaign_that_is_deleted_half_way_and_applied_again_goes_on():
+def test_deleted_and_reapplied_campaign_continues():
     play = Play(cases=24)
     play.rounds(2)
     half = len(play.store.commits)
@@ -145,7 +146,7 @@ def test_a_campaign_that_is_deleted_half_way_and_applied_again_goes_on():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", ["waves", "nodes", "committed", "plans"])
-def test_rot_in_what_a_controller_reads_does_not_stop_a_campaign(what):
+def test_damaged_controller_state_does_not_stop_a_campaign(what):
     play = Play(cases=24, nodes=("n1", "n2", "n3"))
     play.cluster.worker = lambda shard, node: 44 if node == "n1" else 0
     play.rounds(3)
@@ -159,7 +160,7 @@ def test_rot_in_what_a_controller_reads_does_not_stop_a_campaign(what):
 
 
 @pytest.mark.thorough
-def test_a_node_on_which_all_fails_is_left_alone():
+def test_failing_node_is_quarantined():
     play = Play(cases=24, nodes=("n1", "n2", "n3"))
     play.cluster.worker = lambda shard, node: 44 if node == "n1" else 0
     play.play().check_complete()
@@ -169,7 +170,7 @@ def test_a_node_on_which_all_fails_is_left_alone():
 
 
 @pytest.mark.thorough
-def test_without_permission_to_list_nodes_there_is_no_quarantine():
+def test_no_quarantine_without_permission_to_list_nodes():
     play = Play(cases=24, nodes=("n1", "n2", "n3"))
     play.cluster.forbidden = frozenset({"nodes"})
     play.cluster.worker = lambda shard, node: 44 if node == "n1" else 0
@@ -179,7 +180,7 @@ def test_without_permission_to_list_nodes_there_is_no_quarantine():
 
 
 @pytest.mark.thorough
-def test_a_shard_that_kills_every_worker_is_given_up_with_a_word():
+def test_shard_that_kills_every_worker_is_given_up_with_an_event():
     play = Play(cases=12)
     play.rounds(1)
     bad = play.plan.shards[1].shard_id
@@ -193,7 +194,7 @@ def test_a_shard_that_kills_every_worker_is_given_up_with_a_word():
 
 
 @pytest.mark.thorough
-def test_without_retries_of_an_index_a_bad_shard_still_ends():
+def test_bad_shard_ends_without_retries_per_index():
     play = Play(cases=12)
     play.cluster.drops = frozenset({"backoffLimitPerIndex", "maxFailedIndexes"})
     play.rounds(1)
@@ -209,7 +210,7 @@ def test_without_retries_of_an_index_a_bad_shard_still_ends():
 
 
 @pytest.mark.thorough
-def test_a_paused_campaign_stands_still_and_goes_on():
+def test_paused_campaign_stops_and_continues():
     play = Play(cases=24)
     play.rounds(2)
     play.annotate(paused="true")
@@ -222,11 +223,11 @@ def test_a_paused_campaign_stands_still_and_goes_on():
 
 
 @pytest.mark.thorough
-def test_with_missing_shards_allowed_what_there_is_is_merged_once_nothing_moves():
+def test_available_shards_are_merged_when_idle_if_missing_ones_are_allowed():
     play = Play(cases=24)
     play.annotate(**{"allow-missing": "true"})
     play.rounds(2)
-    assert find_head(play.store) is None  # while it moves, the rest is waited for
+    assert find_head(play.store) is None  # while it moves, the rest waits
     play.annotate(paused="true")
     play.rounds(3)
     done = len(play.store.commits)
@@ -234,7 +235,7 @@ def test_with_missing_shards_allowed_what_there_is_is_merged_once_nothing_moves(
     assert len(held) == done < len(play.plan.shards)
     notes = play.cluster.maps[MAP]["metadata"]["annotations"]
     assert MERGED not in notes
-    assert play.reconcile(), "who watches is released: nothing runs until somebody acts"
+    assert play.reconcile(), "the campaign has no owner: nothing runs until a person acts"
     assert play.controller.read_state("small") == {"small": True}
     play.annotate(paused=None)
     assert not play.reconcile()
@@ -243,7 +244,7 @@ def test_with_missing_shards_allowed_what_there_is_is_merged_once_nothing_moves(
     assert len(held_shards(load_state(play.store, find_head(play.store)))) == len(play.plan.shards)
 
 
-def test_node_failures_that_another_leader_has_written_meanwhile_stay():
+def test_node_failures_written_by_another_leader_are_kept():
     play = Play(cases=24)
     play.rounds(2)
     key, memory = keys.nodes("small"), play.controller._memories["small"]
@@ -257,7 +258,7 @@ def test_node_failures_that_another_leader_has_written_meanwhile_stay():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("namespace", ["theirs", "bench"])
-def test_no_more_pods_are_wanted_than_others_leave_room_for(namespace):
+def test_parallelism_is_limited_by_the_free_resources(namespace):
     play = Play(cases=24, nodes=("n1", "n2", "n3"))
     taken = [{"resources": {"requests": {"cpu": "2"}}}]
     play.cluster.foreign = [
@@ -274,19 +275,19 @@ def test_no_more_pods_are_wanted_than_others_leave_room_for(namespace):
 
 
 @pytest.mark.thorough
-def test_a_follower_acts_in_nothing():
+def test_follower_performs_no_action():
     play = Play(cases=6)
     follower = play.new_controller(may_perform=lambda: False)
     assert follower.reconcile() == {"small": False}
     acts = itertools.count()
-    hasty = play.new_controller(may_perform=lambda: next(acts) < 2)  # deposed in the middle
+    hasty = play.new_controller(may_perform=lambda: next(acts) < 2)  # loses the Lease in the middle
     hasty.reconcile()
     assert len(play.cluster.created) <= 1
     play.play().check_complete()
 
 
 @pytest.mark.thorough
-def test_a_pod_of_a_lost_node_holds_nothing_up():
+def test_pod_of_a_lost_node_does_not_block_a_campaign():
     play = Play(cases=24)
     play.reconcile()
     play.cluster.names["n1"] = False

@@ -1,7 +1,7 @@
-"""A controller killed before and after each of its calls, and whoever follows it.
+"""A controller killed before and after each of its calls, and the controller that follows it.
 
-Each is tried at many calls, which takes seconds: not of the edit loop, which has the others of
-`test_jobs_controller.py`.
+Each is tested at many calls, which takes seconds: these tests are not in the edit loop, which has
+the others of `test_jobs_controller.py`.
 """
 
 import itertools
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def read_once():
-    """Hundreds of plays read the same bytes."""
+    """Hundreds of simulations read the same bytes."""
     with remembering():
         yield
 
 
 def kill_once(thing, when, number):
-    """Let the call of that number, or the next that succeeds, be the last of whoever makes it; the
-    list tells whether it was made."""
+    """Make the call of that number, or the next that succeeds, the last one of its caller; the list
+    records whether it was made."""
     seen = []
 
     def die(at, *name):
@@ -47,7 +47,7 @@ def kill_once(thing, when, number):
 
 
 def survive(play):
-    """A killed controller is followed by another; killed pods are the Job controller's matter."""
+    """Another controller follows a killed one; killed pods are handled by the Job controller."""
     for _ in range(300):
         try:
             if play.reconcile():
@@ -57,13 +57,13 @@ def survive(play):
             continue
         with suppress(Killed):
             play.cluster.step()
-    raise AssertionError(f"it does not end: {play.cluster.reasons()}")
+    raise AssertionError(f"the campaign does not end: {play.cluster.reasons()}")
 
 
 # Not every call: the simulation (tests/attack) kills controllers at random calls a thousand times.
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("of", "step"), [("cluster", 5), ("store", 13)])
-def test_whoever_is_killed_at_any_call_is_followed_by_another(of, step, when):
+def test_controller_killed_at_any_call_is_replaced(of, step, when):
     for number in itertools.count(1, step):
         play = Play(cases=6)
         thing = getattr(play, of)
@@ -81,7 +81,7 @@ def test_whoever_is_killed_at_any_call_is_followed_by_another(of, step, when):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("of", "step"), [("cluster", 5), ("store", 29)])
-def test_whoever_is_killed_between_two_plans_is_followed_by_another(of, step, when):
+def test_controller_killed_between_two_plans_is_replaced(of, step, when):
     for number in itertools.count(1, step):
         play = Play(cases=6)
         play.cluster.grace = True
@@ -101,7 +101,7 @@ def test_whoever_is_killed_between_two_plans_is_followed_by_another(of, step, wh
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_whoever_is_killed_while_something_is_damaged_is_followed_by_another(when):
+def test_controller_killed_during_damage_is_replaced(when):
     for number in itertools.count(1, 7):
         play = Play(cases=6)
         play.rounds(2)
@@ -118,7 +118,7 @@ def test_whoever_is_killed_while_something_is_damaged_is_followed_by_another(whe
     assert number > 10
 
 
-def test_a_controller_killed_while_it_serves_a_wish_leaves_one_round():
+def test_controller_killed_while_serving_a_rerun_leaves_one_round():
     for number in itertools.count(1, 3):
         play = Play(cases=4).play()
         play.annotate(again="monday")

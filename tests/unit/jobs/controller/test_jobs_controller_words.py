@@ -1,5 +1,5 @@
-"""What a controller tells of what it cannot do, once and to the right campaign: the real
-controller on a played cluster and a real store."""
+"""A controller reports the steps that it cannot do, once and for the right campaign: the real
+controller on a simulated cluster and a real store."""
 
 import copy
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.mark.thorough
-def test_a_damaged_database_is_announced_as_such_and_says_what_to_do():
+def test_damaged_database_is_announced_with_a_hint():
     play = Play().play()
     play.store.delete(keys.commit(1))
     play.cases += 1  # which makes the next plan
@@ -39,7 +39,7 @@ def test_a_damaged_database_is_announced_as_such_and_says_what_to_do():
     assert "BadInput" not in play.cluster.reasons()
 
 
-def test_a_merge_that_fails_is_told_once_and_tried_again_when_its_job_is_gone():
+def test_failing_merge_is_announced_once_and_retried_when_its_job_is_gone():
     play = Play(cases=6)
     play.cluster.merges_fail = "no space"
     play.rounds(12)
@@ -52,7 +52,7 @@ def test_a_merge_that_fails_is_told_once_and_tried_again_when_its_job_is_gone():
     play.play().check_complete()
 
 
-def test_what_the_cluster_refuses_is_told_and_tried_again():
+def test_refusal_of_the_cluster_is_announced_and_retried():
     play = Play(cases=6)
     play.cluster.forbidden = frozenset({"create"})
     play.rounds(4)
@@ -63,7 +63,7 @@ def test_what_the_cluster_refuses_is_told_and_tried_again():
     play.play().check_complete()
 
 
-def test_a_probe_that_the_cluster_refuses_is_told_and_tried_again():
+def test_refused_probe_is_announced_and_retried():
     play = Play(cases=6, target="target: here")
     play.cluster.stack = STACK
     play.cluster.forbidden = frozenset({"create"})
@@ -74,7 +74,7 @@ def test_a_probe_that_the_cluster_refuses_is_told_and_tried_again():
     play.play().check_complete()
 
 
-def test_a_webhook_that_fails_is_told_though_the_server_calls_it_an_error_of_its_own():
+def test_failing_webhook_is_announced_as_a_refusal():
     play = Play(cases=6)
     words = 'Internal error occurred: failed calling webhook "policy.example.com": EOF'
 
@@ -90,7 +90,7 @@ def test_a_webhook_that_fails_is_told_though_the_server_calls_it_an_error_of_its
     play.play().check_complete()
 
 
-def test_the_same_news_are_told_once_by_a_controller():
+def test_unchanged_state_is_announced_once():
     play = Play(cases=6)
     play.cluster.worker = lambda shard, node: 43
     play.rounds(3)
@@ -100,7 +100,7 @@ def test_the_same_news_are_told_once_by_a_controller():
 
 
 @pytest.mark.thorough
-def test_a_config_map_that_cannot_be_meant_is_told_and_harms_no_other():
+def test_invalid_config_map_is_announced_and_affects_no_other():
     play = Play(cases=6)
     bad = config_map("other", "campaign: other\n", {"site": "cpu"}, DEPLOYMENT)
     play.cluster.apply(bad)
@@ -109,7 +109,7 @@ def test_a_config_map_that_cannot_be_meant_is_told_and_harms_no_other():
     assert "sources" in event["message"]
 
 
-def test_a_mistake_in_one_campaign_ends_no_other(monkeypatch):
+def test_error_in_one_campaign_ends_no_other(monkeypatch):
     play = Play(cases=6)
     other = copy.deepcopy(play.cluster.maps[MAP])
     name = config_map_name("broken")
@@ -127,7 +127,7 @@ def test_a_mistake_in_one_campaign_ends_no_other(monkeypatch):
     assert "AssertionError" in event["message"]
 
 
-def test_of_two_config_maps_of_one_campaign_only_the_one_of_its_name_counts():
+def test_only_the_config_map_named_after_its_campaign_is_used():
     play = Play(cases=6)
     other = copy.deepcopy(play.cluster.maps[MAP])
     other["metadata"]["name"] = "the-other"
@@ -138,7 +138,7 @@ def test_of_two_config_maps_of_one_campaign_only_the_one_of_its_name_counts():
     assert missing(event["message"], ["'small'", MAP]) == []
 
 
-def test_what_is_said_of_a_pod_that_is_being_made_is_passed_on():
+def test_events_of_a_starting_pod_are_forwarded():
     play = Play(cases=24, site={"site.kueue_queue": "team"})
     play.reconcile()
     (job,) = play.cluster.worker_jobs()

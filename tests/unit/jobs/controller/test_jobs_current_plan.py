@@ -1,5 +1,5 @@
-"""Which plan a controller works on, as inputs, stacks, images and damage come and go: the real
-controller on a played cluster and a real store."""
+"""Which plan a controller works on when inputs, stacks, images and damage change: the real
+controller on a simulated cluster and a real store."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def gang_of(ranks, backend="npu", devices=8):
     return replace(plan, devices=devices)
 
 
-def test_a_gang_that_a_pod_of_the_site_holds_is_launched_there():
+def test_gang_that_fits_into_a_pod_is_accepted():
     node = load_site("a2-800t", {"shape": "node"})
     check_gangs(gang_of(8), node)
     check_gangs(gang_of(1), load_site("a2-800t"))
@@ -56,7 +56,7 @@ def test_a_gang_that_a_pod_of_the_site_holds_is_launched_there():
     check_gangs(gang_of(64, backend="cpu"), load_site("cpu"))
 
 
-def test_a_gang_wider_than_a_pod_takes_several():
+def test_gang_wider_than_a_pod_uses_several():
     node, cpu = load_site("a2-800t", {"shape": "node"}), load_site("cpu", {"ranks_per_pod": "2"})
     assert wide_gangs(gang_of(16, devices=16), node) == {"s0": 2}
     assert wide_gangs(gang_of(8), node) == {}
@@ -73,20 +73,18 @@ def test_a_gang_wider_than_a_pod_takes_several():
         (16, {"shape": "node"}, 8, ["2 pods", "1"]),
     ],
 )
-def test_a_gang_that_no_pods_of_the_site_hold_is_refused_with_the_reason(
-    ranks, changes, devices, data
-):
+def test_gang_that_does_not_fit_is_refused_with_the_reason(ranks, changes, devices, data):
     with pytest.raises(BadInput) as refused:
         check_gangs(gang_of(ranks, devices=devices), load_site("a2-800t", changes))
     assert missing(str(refused.value), [f"{ranks} ranks", "a2-800t", *data]) == []
 
 
-def test_only_a_cpu_is_told_how_many_ranks_a_pod_holds():
+def test_ranks_per_pod_is_accepted_only_for_cpus():
     with pytest.raises(BadInput, match="ranks_per_pod: "):
         load_site("a2-800t", {"ranks_per_pod": "2"})
 
 
-def test_where_the_stack_is_left_open_a_pod_of_the_site_is_asked():
+def test_unspecified_stack_is_read_by_a_probe_pod():
     play = Play(target="target: here")
     play.cluster.stack = STACK
     play.play().check_complete()
@@ -94,7 +92,7 @@ def test_where_the_stack_is_left_open_a_pod_of_the_site_is_asked():
     assert sum(name.startswith("opmeter-probe-") for name in play.cluster.created) == 1
 
 
-def test_of_a_processor_that_is_named_the_probe_says_the_rest():
+def test_probe_completes_the_stack_of_a_named_processor():
     """Without flags, threads and allocator every worker would refuse the plan."""
     found = replace(STACK, details=(("flags", "avx2"), ("threads", "2")))
     play = Play(target="target: {device: CPU_test_2t, torch: 2.13.0+cpu}")
@@ -103,7 +101,7 @@ def test_of_a_processor_that_is_named_the_probe_says_the_rest():
     assert play.plan.stack == found
 
 
-def test_another_processor_than_the_campaign_names_is_refused():
+def test_another_processor_than_that_of_the_campaign_is_refused():
     play = Play(target="target: {device: CPU_other_8t, torch: 2.13.0+cpu}")
     play.cluster.stack = STACK
     play.rounds(6)
@@ -112,7 +110,7 @@ def test_another_processor_than_the_campaign_names_is_refused():
     assert not play.cluster.worker_jobs()
 
 
-def test_other_inputs_make_another_plan_and_retire_the_jobs_of_the_last():
+def test_changed_inputs_make_another_plan_and_delete_the_old_jobs():
     play = Play(cases=24)
     play.rounds(2)
     old = {job["metadata"]["name"] for job in play.cluster.worker_jobs()}
@@ -138,7 +136,7 @@ def test_a_plan_of_a_cluster_is_made_for_pods(monkeypatch):
     assert made and all(made)
 
 
-def test_what_an_older_plan_committed_is_merged_by_a_job_before_the_next_is_made(monkeypatch):
+def test_commits_of_an_older_plan_are_merged_by_a_job_before_the_next_plan(monkeypatch):
     def merge_here(*arguments, **options):
         raise AssertionError("a controller merges nothing itself")
 
@@ -161,7 +159,7 @@ def test_what_an_older_plan_committed_is_merged_by_a_job_before_the_next_is_made
     assert done and len(tried) == len(set(tried))
 
 
-def test_a_merge_of_older_plans_that_fails_is_told_and_tried_again():
+def test_failing_merge_of_older_plans_is_announced_and_retried():
     play = Play(cases=24)
     play.rounds(2)
     play.cases = 26
@@ -177,7 +175,7 @@ def test_a_merge_of_older_plans_that_fails_is_told_and_tried_again():
 
 
 def with_pods_at_work(cases=24):
-    """A campaign that has committed something, and whose pods run on."""
+    """A campaign that has committed something, and whose pods continue to run."""
     play = Play(cases=cases)
     play.cluster.grace = True
     play.rounds(2)
@@ -187,7 +185,7 @@ def with_pods_at_work(cases=24):
     return play
 
 
-def test_what_is_committed_in_the_grace_of_a_retired_plan_is_published():
+def test_commit_in_the_grace_period_of_a_retired_plan_is_published():
     play = with_pods_at_work()
     play.cases = 26
     play.apply()
@@ -203,8 +201,8 @@ def test_what_is_committed_in_the_grace_of_a_retired_plan_is_published():
     assert play.plan.number == 2 and everything_is_held(play)
 
 
-def test_who_ends_a_campaign_waits_for_pods_whose_job_is_gone():
-    """The next plan has nothing to measure, and a worker of the last still commits."""
+def test_campaign_waits_for_pods_of_deleted_jobs_before_it_ends():
+    """The next plan has nothing to measure, and a worker of the last plan still commits."""
     play = with_pods_at_work()
     done = {
         case.record.cells["Input Shapes"]
@@ -222,7 +220,7 @@ def test_who_ends_a_campaign_waits_for_pods_whose_job_is_gone():
     assert everything_is_held(play)
 
 
-def test_a_pod_that_never_ends_holds_no_campaign_up():
+def test_pod_that_never_ends_does_not_block_a_campaign():
     play = with_pods_at_work()
     play.cases = 26
     play.apply()
@@ -243,7 +241,7 @@ def test_a_pod_that_never_ends_holds_no_campaign_up():
     assert finished and everything_is_held(play)
 
 
-def test_what_is_damaged_is_named_and_measured_anew_by_the_next_plan():
+def test_damaged_shard_is_announced_and_measured_by_the_next_plan():
     play = Play(cases=24)
     play.rounds(2)
     bad = rot(play)
@@ -260,7 +258,7 @@ def test_what_is_damaged_is_named_and_measured_anew_by_the_next_plan():
     assert play.new_controller().reconcile() == {"small": True}
 
 
-def test_what_a_merge_finds_damaged_of_an_older_plan_is_measured_anew():
+def test_shard_of_an_older_plan_that_a_merge_finds_damaged_is_measured_again():
     """The database was lost, and then a shard of an older plan is damaged."""
     play = Play(cases=24)
     play.play()
@@ -288,7 +286,7 @@ CURVE = {"cases": 400, "target_s": 2, "more": "density: {tolerance: 50%, share: 
 
 
 def measures(play):
-    """Workers that measure: what a case takes is its size behind a launch."""
+    """Workers that measure: the duration of a case is its size plus a launch."""
 
     def worker(shard, node):
         plan = play.plan
@@ -301,8 +299,8 @@ def measures(play):
     play.cluster.worker = worker
 
 
-def test_rounds_follow_each_other_until_the_surface_is_known():
-    """What one round has taught decides the next; whoever leads goes on from what is stored."""
+def test_rounds_continue_until_the_surface_is_known():
+    """The results of one round decide the next; a new leader continues from what is stored."""
     play = Play(**CURVE)
     measures(play)
 
@@ -320,7 +318,7 @@ def test_rounds_follow_each_other_until_the_surface_is_known():
 
 
 @pytest.mark.parametrize(("learning", "told"), [(150, True), (0, False)])
-def test_a_partial_end_tells_of_the_round_that_was_still_due(learning, told):
+def test_partial_end_announces_the_round_that_was_due(learning, told):
     play = Play(**CURVE)
     play.reconcile()
     forecast = replace(play.plan.forecast, learning=learning)
@@ -333,8 +331,8 @@ def test_a_partial_end_tells_of_the_round_that_was_still_due(learning, told):
     assert ("density" in event["message"]) is told
 
 
-def test_who_lost_the_lease_while_it_planned_publishes_no_plan():
-    """The first to ask is the look itself; the plan is made between the first and the second."""
+def test_planner_that_lost_the_lease_publishes_no_plan():
+    """The first request starts it; the plan is made between the first and the second."""
     play = Play(**CURVE)
     asked = []
 
@@ -352,7 +350,7 @@ def test_who_lost_the_lease_while_it_planned_publishes_no_plan():
 
 
 @few_trees
-def test_damage_in_a_round_is_mended_before_the_next():
+def test_damage_of_a_round_is_repaired_before_the_next():
     play = Play(**CURVE)
     measures(play)
     while not committed_shards(play.store, "small"):
@@ -365,7 +363,7 @@ def test_damage_in_a_round_is_mended_before_the_next():
 
 
 @few_trees
-def test_rounds_on_a_store_that_damages_everything_end():
+def test_rounds_end_on_a_store_that_damages_everything():
     play = Play(**CURVE)
     measures(play)
 
@@ -379,7 +377,7 @@ def test_rounds_on_a_store_that_damages_everything_end():
 
 
 @few_trees
-def test_rounds_whose_answers_nobody_sees_end(monkeypatch):
+def test_rounds_end_if_their_results_are_invisible(monkeypatch):
     monkeypatch.setattr(lifecycle, "read_head_results", lambda *_, **__: {})
     play = Play(**CURVE)
     measures(play)
@@ -389,14 +387,14 @@ def test_rounds_whose_answers_nobody_sees_end(monkeypatch):
 
 
 @few_trees
-def test_a_curve_of_which_nothing_can_be_measured_is_answered_whole():
+def test_curve_without_measurable_points_is_requested_completely():
     play = Play(**CURVE).play()
     assert [plan.forecast.learning for plan in read_plans(play.store, "small")] == [150, 50, 200, 0]
     state = load_state(play.store, find_head(play.store))
     assert len(case_results(state, STACK.version_path)) == 400
 
 
-def test_a_store_that_damages_everything_ends_with_a_word_and_not_never():
+def test_campaign_on_a_store_that_damages_everything_ends_with_an_event():
     play = Play(cases=4)
 
     def each(play, number):
@@ -409,27 +407,27 @@ def test_a_store_that_damages_everything_ends_with_a_word_and_not_never():
     assert "Damaged" in play.cluster.reasons()
 
 
-def test_another_image_is_taken_up_by_the_same_plan():
+def test_same_plan_continues_with_another_image():
     play = Play(cases=24)
     play.cluster.worker = lambda shard, node: 43
     play.rounds(3)
     assert "WrongImage" in play.cluster.reasons()
     made = len(play.cluster.created)
     play.rounds(3)
-    assert len(play.cluster.created) == made  # nothing is begun with the wrong image
+    assert len(play.cluster.created) == made  # nothing starts with the wrong image
     play.cluster.worker = lambda shard, node: 0
     play.apply(image="here/collector:2")
     play.play().check_complete()
     assert play.plan.number == 1
 
 
-def test_a_campaign_that_is_launched_again_gets_past_a_wrong_image():
+def test_relaunched_campaign_retries_a_wrong_image():
     play = Play(cases=24)
     play.annotate(launched="monday")
     play.cluster.worker = lambda shard, node: 43
     play.rounds(3)
     assert "WrongImage" in play.cluster.reasons()
-    play.cluster.worker = lambda shard, node: 0  # the tag names another image now
+    play.cluster.worker = lambda shard, node: 0  # the tag refers to another image now
     play.rounds(3)
     assert not play.store.commits
     play.annotate(launched="tuesday")
@@ -437,14 +435,14 @@ def test_a_campaign_that_is_launched_again_gets_past_a_wrong_image():
     assert play.plan.number == 1
 
 
-def test_a_wish_for_another_round_is_served_once_a_token():
+def test_rerun_request_is_served_once_per_token():
     play = Play(cases=6).play()
     said = rerun_annotations(RunOptions(again=True), "monday")
     play.cluster.annotate_config_map(MAP, said)
     play.play()
     assert play.plan.number == 2 and play.plan.round == "2"
     assert play.new_controller().reconcile() == {"small": True}
-    play.apply(image="here/collector:2")  # says nothing new of the wish
+    play.apply(image="here/collector:2")  # reports nothing new about the request
     play.play()
     assert play.plan.number == 2
     play.annotate(again="tuesday")

@@ -1,5 +1,5 @@
-"""What a session with odd canaries measured is measured again on another node, once, by the real
-controller on a played cluster."""
+"""Cases of a session with suspect canaries are measured again on another node, once, by the real
+controller on a simulated cluster."""
 
 import pytest
 
@@ -22,8 +22,8 @@ LONG = "measure: {{budget_s: {budget_s}, repeats: [3, 10000000]}}\nquality: {{re
 
 
 class Fleet:
-    """Workers that measure; the session of one shard has canaries that take `factor` times as long,
-    and so have, where it `stays`, all later ones of that shard's cases."""
+    """Workers that measure; the session of one shard has canaries that take `factor` times as long.
+    If `stays`, so do all later sessions of the cases of that shard."""
 
     def __init__(self, *, factor=5.0, stays=False, cases=24, budget_s=20, **play):
         long = LONG.format(budget_s=budget_s)
@@ -64,7 +64,7 @@ def readings(factor):
 
 
 @pytest.mark.thorough
-def test_a_slow_session_is_measured_again_on_another_node_and_both_stay():
+def test_slow_session_is_measured_again_on_another_node():
     fleet = Fleet()
     fleet.play.play()
     first, second = fleet.plans
@@ -84,7 +84,7 @@ def test_a_slow_session_is_measured_again_on_another_node_and_both_stay():
 
 
 @pytest.mark.thorough
-def test_what_is_damaged_of_the_second_look_is_still_measured_elsewhere():
+def test_damaged_shard_of_the_second_session_still_avoids_the_first_node():
     fleet = Fleet()
 
     def each(play, number):
@@ -103,7 +103,7 @@ def test_what_is_damaged_of_the_second_look_is_still_measured_elsewhere():
 
 
 @pytest.mark.thorough
-def test_what_a_second_session_doubts_too_is_not_measured_a_third_time():
+def test_case_that_is_suspect_twice_is_not_measured_a_third_time():
     fleet = Fleet(stays=True)
     fleet.play.play()
     assert [plan.round for plan in fleet.plans] == ["", "2d"]
@@ -114,7 +114,7 @@ def test_what_a_second_session_doubts_too_is_not_measured_a_third_time():
 
 
 @pytest.mark.thorough
-def test_a_cluster_of_one_node_measures_again_there_and_says_so():
+def test_single_node_cluster_repeats_on_the_same_node_with_an_event():
     fleet = Fleet(nodes=("n1",))
     fleet.play.play()
     assert [plan.round for plan in fleet.plans] == ["", "2d"]
@@ -122,8 +122,8 @@ def test_a_cluster_of_one_node_measures_again_there_and_says_so():
 
 
 @pytest.mark.thorough
-def test_what_takes_more_than_its_share_stays_as_it_is():
-    """Of three shards of a case each, a quarter of the time pays for none."""
+def test_repetition_beyond_its_budget_is_skipped():
+    """Of three shards with one case each, a quarter of the time pays for none."""
     fleet = Fleet(cases=3, budget_s=60, devices=3)
     fleet.play.play()
     assert [plan.round for plan in fleet.plans] == [""] and fleet.plans[0].may_have_canaries
@@ -132,14 +132,14 @@ def test_what_takes_more_than_its_share_stays_as_it_is():
 
 
 @pytest.mark.thorough
-def test_sessions_that_are_alike_end_the_campaign_at_once():
-    """And no machine is asked for its stack once more, which would take a device."""
+def test_sessions_that_agree_end_the_campaign_immediately():
+    """And no machine is probed for its stack again, which would occupy a device."""
     fleet = Fleet(factor=1.0, target="")
     cluster = fleet.play.cluster
     cluster.stack = STACK
 
     def each(play, number):
-        if fleet.plans:  # Kubernetes clears the Job of the probe away
+        if fleet.plans:  # Kubernetes deletes the Job of the probe
             cluster.live = {name: job for name, job in cluster.live.items() if "probe" not in name}
 
     fleet.play.play(each=each)
@@ -148,7 +148,7 @@ def test_sessions_that_are_alike_end_the_campaign_at_once():
 
 
 @pytest.mark.thorough
-def test_a_controller_that_is_killed_at_any_look_goes_on():
+def test_controller_killed_at_any_reconciliation_continues():
     fleet = Fleet()
 
     def each(play, number):

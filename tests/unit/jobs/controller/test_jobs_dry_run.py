@@ -1,4 +1,4 @@
-"""What `launch --dry-run` shows, and the Jobs that a campaign begins with."""
+"""The output of `launch --dry-run`, and the first Jobs of a campaign."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def campaign_of(folder, text=TEXT):
     return campaign_from_text(text, path="c.yaml", base=folder)
 
 
-def test_the_first_wave_is_shown_where_the_stack_is_told(folder):
+def test_dry_run_prints_the_first_wave_if_the_stack_is_given(folder):
     store = MemoryStore()
     (job,) = first_objects(campaign_of(folder, NPUS), CPU, DEPLOYMENT, store)
     assert job["spec"]["completions"] == 1 and job["kind"] == "Job"
@@ -56,7 +56,7 @@ def test_the_first_wave_is_shown_where_the_stack_is_told(folder):
     assert not list(store.list(""))
 
 
-def test_a_gang_is_shown_with_the_super_pod_that_it_stays_in(folder):
+def test_dry_run_prints_a_gang_with_its_super_pod(folder):
     text = f"""\
 campaign: c
 sources:
@@ -74,15 +74,15 @@ target: {TOLD}
     assert near["topologyKey"] == "example.com/sp"
 
 
-def test_a_printed_wave_names_no_queue_that_would_start_it_before_there_is_a_plan(folder):
+def test_printed_wave_is_suspended_and_has_no_queue(folder):
     site = replace(CPU, kueue_queue="team")
     (job,) = first_objects(campaign_of(folder, NPUS), site, DEPLOYMENT, MemoryStore())
     assert job["spec"]["suspend"] is True and QUEUE not in job["metadata"]["labels"]
 
 
 @pytest.mark.parametrize("target", ["", TARGET], ids=["nothing", "a processor by its name"])
-def test_the_probe_is_shown_where_it_is_not(folder, target):
-    """Flags, threads and allocator of a processor are more than a target can say."""
+def test_dry_run_prints_the_probe_if_the_stack_is_incomplete(folder, target):
+    """Flags, threads and allocator of a processor are more than a target can express."""
     campaign = campaign_of(folder, TEXT.replace(TARGET, target))
     (job,) = first_objects(campaign, CPU, DEPLOYMENT, MemoryStore())
     assert job["metadata"]["name"].startswith("opmeter-probe-")
@@ -96,7 +96,7 @@ def named(printed, key):
     return [line for line in printed.splitlines() if line.startswith("#") and key in line]
 
 
-def test_a_dry_run_prints_objects_that_mean_the_same_in_the_cluster(folder, capsys):
+def test_dry_run_prints_objects_with_the_same_meaning_in_the_cluster(folder, capsys):
     asked = {"image": "here/worker:1", "store": str(folder / "store"), "dry_run": True}
     code = launch_command("c.yaml", **asked)
     printed = capsys.readouterr().out
@@ -115,7 +115,7 @@ def test_a_dry_run_prints_objects_that_mean_the_same_in_the_cluster(folder, caps
     assert applied.campaign.target == campaign_of(folder).target
 
 
-def test_keys_of_the_site_are_changed_as_by_components(folder, capsys):
+def test_site_keys_are_changed_as_by_components(folder, capsys):
     asked = {"image": "here/worker:1", "store": str(folder / "store"), "dry_run": True}
     keys = ["scheduler=volcano", "volcano_queue=a=b", "memory=5Gi"]
     assert launch_command("c.yaml", set_key=keys, **asked) == 0
@@ -143,7 +143,7 @@ def test_a_dry_run_needs_no_credentials(folder, capsys, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_a_job_that_was_printed_and_applied_is_let_go_by_a_controller():
+def test_printed_and_applied_job_is_resumed_by_a_controller():
     play, other = Play(cases=6), Play(cases=6)
     other.reconcile()
     (job,) = other.cluster.worker_jobs()
@@ -177,7 +177,7 @@ def test_nodes_are_avoided_by_their_names(plan):
     assert [one["values"] for one in term["matchFields"]] == [["n1"], ["n2"]]
 
 
-def test_what_a_job_is_made_of_changes_with_image_and_site_only(plan):
+def test_fingerprint_of_a_job_depends_only_on_image_and_site(plan):
     job = worker_job(a_wave("ab"), plan, CPU, DEPLOYMENT, cap=2)
     assert job["metadata"]["annotations"][MADE_OF] == made_of(CPU, DEPLOYMENT)
     same = replace(DEPLOYMENT, owner=("c", "uid"), controller_image="other")
@@ -186,7 +186,7 @@ def test_what_a_job_is_made_of_changes_with_image_and_site_only(plan):
     assert made_of(replace(CPU, memory="9Gi"), DEPLOYMENT) != made_of(CPU, DEPLOYMENT)
 
 
-def test_what_changes_while_a_job_lives_makes_no_other_job(plan):
+def test_mutable_fields_do_not_make_another_job(plan):
     wave = a_wave("abcd")
     one = worker_job(wave, plan, CPU, DEPLOYMENT, cap=1)
     two = worker_job(wave, plan, CPU, DEPLOYMENT, cap=3, suspend=True)
@@ -196,7 +196,7 @@ def test_what_changes_while_a_job_lives_makes_no_other_job(plan):
     assert "podReplacementPolicy" not in old["spec"]
 
 
-def test_the_digest_of_an_image_reaches_the_certificates(plan):
+def test_digest_of_an_image_reaches_the_certificates(plan):
     pinned = replace(DEPLOYMENT, image="here/worker@sha256:" + "0" * 64)
     job = worker_job(a_wave("a"), plan, CPU, pinned, cap=1)
     env = {

@@ -1,4 +1,4 @@
-"""A campaign that is launched is the one that its file asks for, wherever its sources lie."""
+"""A launched campaign is the one that its file describes, wherever its sources are stored."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fast
 
 DEPLOYMENT = Deployment("bench", "here/collector:1", "here/controller:1", "s3://perf/opmeter")
 
-# YAML would guess numbers, truths, dates and nothing of these words.
+# YAML would read numbers, booleans, dates and null from these words.
 WORDS = """\
 # of one model
 campaign: launched
@@ -37,7 +37,7 @@ store: s3://perf/opmeter
 
 
 def launched(folder: Path, text: str) -> tuple[Campaign, Campaign]:
-    """What a file asks for, and what the ConfigMap of it does."""
+    """The campaign of a file, and the campaign of its ConfigMap."""
     tree = folder / "tree"
     tree.mkdir()
     (tree / "Add.csv").write_bytes(write_table([add_record(1), add_record(2)]))
@@ -58,7 +58,7 @@ def launched(folder: Path, text: str) -> tuple[Campaign, Campaign]:
         "{campaign: 1e3, sources: [{tree: tree}], backend: npu, operators: ['No', 1e3]}\n",
     ],
 )
-def test_what_is_launched_is_what_the_file_asks_for(tmp_path: Path, text: str) -> None:
+def test_launched_campaign_equals_its_file(tmp_path: Path, text: str) -> None:
     asked, told = launched(tmp_path, text)
     assert replace(told, sources=()) == replace(asked, sources=(), store=None)
     assert told.sources[:-1] == asked.sources[:-1]

@@ -1,4 +1,4 @@
-"""What a controller says to Prometheus and to log collectors."""
+"""The metrics of a controller, and its lines for log collectors."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ def sample(metrics, name, **labels):
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_numbers_are_told_in_the_text_format():
+def test_metrics_have_the_prometheus_text_format():
     lines = generate_latest(prepared().registry).decode().splitlines()
     assert 'opmeter_shards{campaign="c",state="committed"} 1.0' in lines
     assert 'opmeter_shards{campaign="c",state="open"} 2.0' in lines
@@ -50,7 +50,7 @@ def test_numbers_are_told_in_the_text_format():
     assert not any("_created" in line for line in lines)
 
 
-def test_cases_that_are_measured_a_second_time_are_no_more_cases():
+def test_repeated_cases_are_not_counted_twice():
     cluster = PlayedCluster(desired(3))
     cluster.committed["s000"] = Outcome.OK
     plan, metrics = cluster.wanted.plan, Metrics()
@@ -71,7 +71,7 @@ def pod(uid, phase, code=None):
     return PodView(uid, uid, "j", 0, "n1", phase, exit_code=code)
 
 
-def test_pods_that_succeeded_are_counted_though_they_are_not_listed():
+def test_succeeded_pods_are_counted_though_they_are_not_listed():
     plan = desired(3).plan
     metrics = Metrics()
     jobs = (job("a", 0, 1, 2), replace(job("m", 0), component="merge"))
@@ -82,7 +82,7 @@ def test_pods_that_succeeded_are_counted_though_they_are_not_listed():
     assert sample(metrics, "opmeter_attempts_total", campaign="c", exit="0") == 3
 
 
-def test_each_pod_that_ended_is_one_attempt_by_its_exit_code():
+def test_each_ended_pod_is_one_attempt_by_its_exit_code():
     work, site = WorkDone(lambda: 0.0), load_site("cpu")
     first = (pod("a", "Failed", 44), pod("b", "Failed"), pod("c", "Running"))
     for jobs in ((job("j", 1),), (job("j", 1),), (job("j", 1, 2), job("k", 0))):
@@ -92,9 +92,9 @@ def test_each_pod_that_ended_is_one_attempt_by_its_exit_code():
     assert work.attempts == {"0": 3, "44": 2, "none": 1}
 
 
-def test_devices_are_counted_while_a_pod_holds_them_and_time_left_while_they_measure():
+def test_devices_are_counted_while_held_and_the_eta_while_measuring():
     now = [100.0]
-    node = replace(load_site("a2-800t"), shape="node", measure_concurrency=2)  # 8 devices, by twos
+    node = replace(load_site("a2-800t"), shape="node", measure_concurrency=2)  # 8 devices, in pairs
     plan = replace(desired(8).plan, devices=16)  # 10 s each
     work = WorkDone(lambda: now[0])
     nothing = Observed(frozenset(), ())
@@ -103,7 +103,7 @@ def test_devices_are_counted_while_a_pod_holds_them_and_time_left_while_they_mea
     runs = replace(nothing, pods=(pod("a", "Running"),))
     now[0] += 50.0
     work.count(runs, node)
-    assert work.device_s == 0.0  # nobody knows since when
+    assert work.device_s == 0.0  # the start time is unknown
     assert work.eta_s(plan, runs, node) == 8 * 10.0 / 2
     now[0] += 60.0
     done = replace(runs, committed=frozenset(f"s{n:03d}" for n in range(4)))
@@ -113,14 +113,14 @@ def test_devices_are_counted_while_a_pod_holds_them_and_time_left_while_they_mea
     assert work.eta_s(plan, done, node) == pytest.approx(2.4 * 4 * 10.0 / 2)
 
 
-def test_a_campaign_that_is_gone_is_told_no_more():
+def test_deleted_campaign_has_no_metrics():
     metrics = prepared()
     metrics.forget("c")
     names = {metric.name for metric in metrics.collect()}
     assert names == {"opmeter_api_requests", "opmeter_is_leader"}
 
 
-def test_a_scrape_is_answered():
+def test_metrics_are_served_over_http():
     server = prepared().serve(0)
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics") as answer:
@@ -131,7 +131,7 @@ def test_a_scrape_is_answered():
         server.server_close()
 
 
-def test_a_log_line_is_one_json_object():
+def test_log_line_is_one_json_object():
     try:
         raise ValueError("two\nlines")
     except ValueError as error:

@@ -1,4 +1,5 @@
-"""What a campaign in a cluster may have the controller read, and that nothing of it is told."""
+"""The files that a campaign in a cluster may make the controller read, and that none of their
+content is reported."""
 
 import csv
 import errno
@@ -37,7 +38,7 @@ def folder(tmp_path):
 
 
 def refused(path, folders):
-    """Return the error; its path is what is wrong."""
+    """Return the error; its path is the part at fault."""
     with pytest.raises(BadInput) as error:
         check_mounted(path, folders)
     return error.value
@@ -51,7 +52,7 @@ def words(error):
 # Where --------------------------------------------------------------------------------------------
 
 
-def test_without_a_folder_nothing_is_read_and_nobody_learns_what_is_there(folder):
+def test_path_outside_of_the_source_folders_is_refused_without_a_hint_of_its_existence(folder):
     there, nowhere = folder.parent / "token", folder.parent / "nowhere"
     for folders in ((), (folder,)):
         (said,) = {words(refused(path, folders)) for path in (there, nowhere)}
@@ -77,7 +78,7 @@ def test_a_link_counts_by_where_it_leads(folder):
     for name in ("outside.csv", "up/token", "up"):
         error = refused(folder / name, [folder])
         assert error.path == folder / name and str(folder) in words(error)
-    # A reader of a file looks at its neighbours, and a reader of a folder at all of them.
+    # A reader of a file also reads the files next to it, and a reader of a folder reads all in it.
     for name in ("inside.csv", "."):
         error = refused(folder / name, [folder])
         assert error.path in (folder / "outside.csv", folder / "up")
@@ -88,7 +89,7 @@ def test_a_link_counts_by_where_it_leads(folder):
     check_mounted(folder, [folder])
 
 
-def test_a_folder_that_is_mounted_as_kubernetes_mounts_a_config_map_is_read(folder):
+def test_folder_mounted_from_a_config_map_is_read(folder):
     (folder / "..2026").mkdir()
     (folder / "..2026" / "op_mapping.yaml").write_text("x")
     (folder / "..data").symlink_to("..2026")
@@ -96,7 +97,7 @@ def test_a_folder_that_is_mounted_as_kubernetes_mounts_a_config_map_is_read(fold
     check_mounted(folder / "op_mapping.yaml", [folder])
 
 
-def test_what_a_run_says_beside_its_files_is_looked_at_too(folder):
+def test_further_files_of_a_run_are_checked_too(folder):
     output = folder / "rank0_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True)
     (output / "kernel_details.csv").write_text("x")
@@ -106,13 +107,13 @@ def test_what_a_run_says_beside_its_files_is_looked_at_too(folder):
     assert error.path == output.parent / "profiler_info_0.json" and str(folder) in words(error)
 
 
-def test_what_lies_beside_a_link_is_looked_at_as_what_lies_beside_its_end(folder):
+def test_files_next_to_a_symlink_and_next_to_its_target_are_checked(folder):
     for name in ("near", "far"):
         (folder / name).mkdir()
     (folder / "far" / "kernel_details.csv").write_text("x")
     (folder / "near" / "kernel_details.csv").symlink_to("../far/kernel_details.csv")
     check_mounted(folder / "near" / "kernel_details.csv", [folder])
-    for name in ("near", "far"):  # a reader opens it by the name that it is given
+    for name in ("near", "far"):  # a reader opens it by the name that it receives
         other = folder / name / "operator_details.csv"
         other.symlink_to("../../token")
         error = refused(folder / "near" / "kernel_details.csv", [folder])
@@ -120,7 +121,7 @@ def test_what_lies_beside_a_link_is_looked_at_as_what_lies_beside_its_end(folder
         other.unlink()
 
 
-def test_what_the_run_of_a_link_says_is_looked_at(folder):
+def test_run_folder_of_a_symlink_is_checked(folder):
     run = folder / "rank0_ascend_pt"
     run.mkdir()
     (folder / "op_summary_1.csv").write_text("x")
@@ -132,7 +133,7 @@ def test_what_the_run_of_a_link_says_is_looked_at(folder):
 
 
 def is_absent(error, path, folder):
-    """Whether an error is about a path that is not there: inside the folder, and of no kind."""
+    """Whether an error is about a path that does not exist: inside the folder, and of no kind."""
     text = words(error)
     return error.path == path and str(folder) not in text and "regular" not in text
 
@@ -146,7 +147,7 @@ def test_names_that_lead_nowhere_are_refused(folder):
     assert refused(folder / "a\0b", [folder]).path == ascii("a\0b")
 
 
-def test_a_link_out_does_not_tell_what_is_there(folder):
+def test_symlink_out_of_the_folder_does_not_reveal_its_target(folder):
     said = set()
     for name in ("../token", "../nowhere"):
         (folder / "x").symlink_to(name)
@@ -157,25 +158,25 @@ def test_a_link_out_does_not_tell_what_is_there(folder):
     assert len(said) == 1
 
 
-def test_a_pipe_is_no_source(folder):
+def test_pipe_is_not_a_source(folder):
     os.mkfifo(folder / "op_mapping.yaml")
     for path in (folder / "op_mapping.yaml", folder):
         error = refused(path, [folder])
         assert error.path == folder / "op_mapping.yaml" and "regular" in words(error)
 
 
-def test_a_file_that_is_not_there_is_named(folder):
+def test_missing_file_is_named(folder):
     assert is_absent(refused(folder / "x.csv", [folder]), folder / "x.csv", folder)
     (folder / "dangling.csv").symlink_to("gone.csv")
     error = refused(folder, [folder])
     assert error.path == folder / "dangling.csv" and os.strerror(errno.ENOENT) in words(error)
 
 
-# What is told -------------------------------------------------------------------------------------
+# What is reported ---------------------------------------------------------------------------------
 
 
 class Said:
-    """A campaign that names files, one look of a controller at it, and all that was said."""
+    """A campaign that names files, one reconciliation of it by a controller, and all output."""
 
     def __init__(self, folder, caplog, *lines):
         text = "campaign: small\nbackend: cpu\ntarget: {device: CPU_x_2t, torch: 2.13.0+cpu}\n"
@@ -219,7 +220,7 @@ KERNEL_DETAILS = {
             [text if name == column else cell for name, cell in zip(COLUMNS, row, strict=True)],
         )
         for column in COLUMNS
-        if column not in ("Type", "Name")  # names of what runs, which the plan holds
+        if column not in ("Type", "Name")  # names of running things, which the plan holds
         for text in (f"{SECRET}.é",)
         for row in table()[1:]
     },
@@ -247,7 +248,7 @@ OP_MAPPINGS = (
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["op_mapping.yaml", "tree"])
-def test_no_word_of_an_op_mapping_is_told(folder, caplog, name):
+def test_contents_of_an_op_mapping_are_never_announced(folder, caplog, name):
     (folder / "run").mkdir()
     (folder / "run" / "kernel_details.csv").write_text(rows(*table()))
     named = [f"sources: [{{profile: {folder}/run}}]", f"op_mapping: {folder}/op_mapping.yaml"]
@@ -263,14 +264,14 @@ def test_no_word_of_an_op_mapping_is_told(folder, caplog, name):
 
 
 @pytest.mark.parametrize("column", KERNEL_DETAILS)
-def test_no_cell_of_a_profile_is_told(folder, caplog, column):
+def test_contents_of_a_profile_are_never_announced(folder, caplog, column):
     (folder / "kernel_details.csv").write_text(KERNEL_DETAILS[column])
     found = Said(folder, caplog, f"sources: [{{profile: {folder}}}]")
     assert set(found.reasons) & {"BadInput", "Planned"}
     assert "InternalError" not in found.reasons and SECRET not in found.words
 
 
-def test_no_word_of_what_lies_beside_a_profile_is_told(folder, caplog):
+def test_contents_of_files_next_to_a_profile_are_never_announced(folder, caplog):
     (folder / "kernel_details.csv").write_text(rows(*table()).replace("Add", "FusedInferAttention"))
     for name in ("operator_details.csv", "profiler_info.json", "opmeter-tree.json"):
         (folder / name).write_text(f'{{"runtime": "{SECRET}", "{SECRET}": {SECRET}')
@@ -289,14 +290,14 @@ MODELS = (
 
 
 @pytest.mark.parametrize("text", MODELS)
-def test_no_word_of_a_model_is_told(folder, caplog, text):
+def test_contents_of_a_model_config_are_never_announced(folder, caplog, text):
     (folder / "config.json").write_text(text)
     found = Said(folder, caplog, f"sources: [{{model: {folder}/config.json, {SERVED}}}]")
     assert found.reasons == ["BadInput"], found.words
     assert "config.json" in found.words and SECRET not in found.words
 
 
-def test_a_model_outside_of_the_folders_is_not_looked_for(folder, caplog):
+def test_model_outside_of_the_folders_is_not_opened(folder, caplog):
     (folder.parent / "config.json").write_text(f'"{SECRET}"')
     for name in ("config.json", "nowhere.json"):
         path = folder.parent / name
@@ -307,21 +308,21 @@ def test_a_model_outside_of_the_folders_is_not_looked_for(folder, caplog):
 
 
 @pytest.mark.parametrize("column", TREE)
-def test_no_cell_of_a_tree_is_told(folder, caplog, column):
+def test_contents_of_a_tree_are_never_announced(folder, caplog, column):
     (folder / "Add.csv").write_text(TREE[column])
     found = Said(folder, caplog, f"sources: [{{tree: {folder}}}]")
     assert set(found.reasons) & {"BadInput", "Planned"}
     assert "InternalError" not in found.reasons and SECRET not in found.words
 
 
-def test_an_operator_that_no_source_has_is_answered_with_none_of_theirs(folder, caplog):
+def test_unknown_operator_is_refused_without_listing_those_of_a_source(folder, caplog):
     (folder / f"{SECRET}.csv").write_text(rows(BASE_CELLS, [""] * len(BASE_CELLS)))
     asked = f"operators: [{SECRET[:-1]}A]", f"sources: [{{tree: {folder}}}]"
     found = Said(folder, caplog, *asked)
     assert found.reasons == ["BadInput"] and SECRET not in found.words
 
 
-def test_a_mistake_of_ours_is_told_without_its_words(folder, caplog, monkeypatch):
+def test_internal_error_is_announced_without_its_message(folder, caplog, monkeypatch):
     def read_state(*_):
         try:
             int(SECRET)
@@ -335,7 +336,7 @@ def test_a_mistake_of_ours_is_told_without_its_words(folder, caplog, monkeypatch
     assert SECRET not in found.words
 
 
-def test_places_of_an_error_are_frames_and_kinds():
+def test_traceback_summary_has_only_frames_and_error_types():
     try:
         raise ValueError(SECRET)
     except ValueError as error:

@@ -1,4 +1,5 @@
-"""What a look at the store costs: of the database, only what tells whether a plan is merged."""
+"""The reads of one reconciliation from the store: of the database, only enough to show whether a
+plan is merged."""
 
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def shard(name: str, record: CaseRecord, *, done: bool = True) -> MadeShard:
 
 
 class Looks:
-    """One controller that looks at a campaign whose database has a head."""
+    """One controller that reconciles a campaign whose database has a head."""
 
     def __init__(self, shards: list[MadeShard], **notes: str):
         self.store = CountingStore(MemoryStore())
@@ -68,14 +69,14 @@ class Looks:
         return observe(self.cluster, self.applied, known, self.store, self.memory)
 
     def read(self, beginning: str = "") -> list[str]:
-        """What was read of the database's snapshots and measurements."""
+        """The objects read of the snapshots and measurements of the database."""
         read = [key for verb, key in self.store.calls if verb == "get"]
         kinds = ("measurements", "shown", "snapshots", "versions")
         content = [key for key in read if key.startswith(tuple(f"db/{kind}/" for kind in kinds))]
         return [key for key in content if key.startswith(beginning)]
 
 
-def test_whether_a_plan_is_merged_is_told_without_the_databases_other_tables() -> None:
+def test_merged_state_of_a_plan_is_read_from_manifests_alone() -> None:
     play = Looks([shard("a", RECORDS[0]), shard("b", RECORDS[1])])
     assert not play.reconcile()
     play.merge()
@@ -83,7 +84,7 @@ def test_whether_a_plan_is_merged_is_told_without_the_databases_other_tables() -
     assert play.read() and all(key.endswith("/manifest.json") for key in play.read())
 
 
-def test_further_commits_of_a_plan_that_may_be_merged_in_part_read_nothing_again() -> None:
+def test_further_commits_of_a_partly_merged_plan_cause_no_reads() -> None:
     late = shard("late", RECORDS[2], done=False)
     play = Looks([shard("a", RECORDS[0]), late], **{"opmeter.io/allow-missing": "true"})
     play.merge()
@@ -96,9 +97,7 @@ def test_further_commits_of_a_plan_that_may_be_merged_in_part_read_nothing_again
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("update", ["missing-only", "precision"])
-def test_planning_reads_of_the_database_only_what_answers_its_cases(
-    tmp_path: Path, update: str
-) -> None:
+def test_planning_reads_only_the_tables_of_its_cases(tmp_path: Path, update: str) -> None:
     play = Looks([shard("a", RECORDS[0])])
     play.merge()
     text = f"{TEXT}update: {update}\n"
@@ -113,7 +112,7 @@ def test_planning_reads_of_the_database_only_what_answers_its_cases(
     assert len(play.read("db/shown/")) == (1 if update == "precision" else 0)
 
 
-def test_an_index_that_ended_well_is_given_a_while_for_its_commits_to_be_listed() -> None:
+def test_commits_of_a_succeeded_index_may_be_listed_late() -> None:
     now = [100.0]
     play = Looks([shard("a", RECORDS[0]), shard("b", RECORDS[1], done=False)])
     play.memory = Memory(lambda: now[0])
@@ -128,7 +127,7 @@ def test_an_index_that_ended_well_is_given_a_while_for_its_commits_to_be_listed(
     assert not play.observe().settling
 
 
-def test_a_long_list_of_pods_is_asked_for_less_often_unless_something_failed() -> None:
+def test_long_pod_list_is_read_less_often_unless_a_pod_failed() -> None:
     now, listed = [100.0], []
 
     def ask() -> int:

@@ -1,4 +1,5 @@
-"""Rounds that are made beside a controller's looks, and what becomes of them meanwhile."""
+"""Rounds that are made concurrently with the reconciliations of a controller, and what happens to
+them meanwhile."""
 
 import threading
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.fast
 
 
 class Held(Rounds):
-    """Rounds that are not made before they may."""
+    """Rounds that are blocked until a test releases them."""
 
     def __init__(self):
         super().__init__(wait_s=0.0)
@@ -27,30 +28,30 @@ class Held(Rounds):
         self.made += 1
 
     def finish(self):
-        """Let what was begun be made, and wait for it."""
+        """Let the started rounds finish, and wait for that."""
         self.may.set()
         for making in self._making.values():
             making.thread.join(60)
 
 
-def test_a_round_is_there_at_once_where_it_is_made_soon():
+def test_round_made_quickly_is_returned_immediately():
     rounds = Rounds(wait_s=None)
     assert rounds.begin("a", "x", lambda: ("plan", None)) == ("plan", None)
     assert rounds.take("a", "x") is None and not rounds.is_making("a", "x")
 
 
-def test_a_round_that_takes_long_is_asked_for_until_it_is_there_and_given_once():
+def test_slow_round_is_polled_and_returned_once():
     rounds = Held()
     assert rounds.begin("a", "x", lambda: ("plan", None)) is None
     assert rounds.is_making("a", "x") and rounds.take("a", "x") is None
     assert not rounds.is_making("a", "y") and not rounds.is_making("b", "x")
     rounds.finish()
     assert not rounds.is_making("a", "x")
-    assert rounds.take("a", "y") is None, "it is of the campaign as it was"
+    assert rounds.take("a", "y") is None, "it belongs to the campaign before its change"
     assert rounds.take("a", "x") == ("plan", None) and rounds.take("a", "x") is None
 
 
-def test_what_making_a_round_raised_is_raised_by_the_look_that_asks():
+def test_error_in_a_round_is_raised_by_the_next_reconciliation():
     def wrong():
         raise ValueError("no")
 
@@ -58,7 +59,7 @@ def test_what_making_a_round_raised_is_raised_by_the_look_that_asks():
         Rounds(wait_s=None).begin("a", "x", wrong)
 
 
-def test_of_two_rounds_one_is_made_after_the_other_and_a_forgotten_one_never():
+def test_rounds_are_made_one_by_one_and_forgotten_ones_never():
     rounds, at_work, seen = Rounds(wait_s=0.0), threading.Event(), []
     go = threading.Event()
 
@@ -79,7 +80,7 @@ def test_of_two_rounds_one_is_made_after_the_other_and_a_forgotten_one_never():
 
 
 @pytest.mark.thorough
-def test_looks_end_while_a_round_is_made_and_nothing_is_written_before_one_asks():
+def test_reconciliation_continues_during_a_round_and_writes_it_only_on_request():
     play = Play(**CURVE)
     rounds = Held()
     play.controller = play.new_controller(rounds=rounds)
@@ -92,7 +93,7 @@ def test_looks_end_while_a_round_is_made_and_nothing_is_written_before_one_asks(
 
 
 @pytest.mark.thorough
-def test_a_round_of_a_campaign_that_has_changed_is_not_written():
+def test_round_of_a_changed_campaign_is_not_written():
     play = Play(**CURVE)
     rounds = Held()
     play.controller = play.new_controller(rounds=rounds)
@@ -108,7 +109,7 @@ def test_a_round_of_a_campaign_that_has_changed_is_not_written():
 
 @pytest.mark.usefixtures("few_trees")
 @pytest.mark.thorough
-def test_a_round_that_another_has_made_and_measured_meanwhile_is_not_taken_up():
+def test_round_made_concurrently_by_another_controller_is_discarded():
     exact = "density: {tolerance: 1%, share: 50%}\n"  # so that another round follows
     play = Play(**{**CURVE, "more": exact})
     rounds = Held()

@@ -43,7 +43,7 @@ class OneProbe:
         return [{"metadata": metadata, "spec": {"nodeName": "n1"}, "status": self.status}]
 
     def log(self, pod):
-        assert self.status.get("phase") != "Failed", "the API server answers with an error"
+        assert self.status.get("phase") != "Failed", "the API server returns an error"
         return self._log
 
 
@@ -58,7 +58,7 @@ def stack_of(log, state="Complete"):
     return stack_of_workers(cluster, applied)
 
 
-def test_no_plan_is_read_while_no_wave_is_at_work():
+def test_no_plan_is_read_without_a_running_wave():
     def read():
         raise AssertionError("a large plan takes a second")
 
@@ -68,21 +68,21 @@ def test_no_plan_is_read_while_no_wave_is_at_work():
 @pytest.mark.parametrize(
     "log", [f"store s3://x: well\n{LINE}\n", f"{LINE}\nstore s3://x: well\n", LINE]
 )
-def test_the_two_streams_of_a_pod_may_come_in_any_order(log):
+def test_output_streams_of_a_pod_may_be_interleaved(log):
     assert stack_of(log) == STACK
 
 
-def test_a_pod_that_ends_badly_tells_why():
+def test_failed_probe_is_reported_with_its_output():
     with pytest.raises(BadInput, match="no torch here"):
         stack_of("store s3://x: well\nno torch here\n", "Failed")
 
 
-def test_a_pod_that_ends_badly_without_a_word_is_told_by_its_job():
+def test_failed_probe_without_output_is_reported_with_its_job_status():
     with pytest.raises(BadInput, match="BackoffLimitExceeded.*it failed thrice"):
         stack_of("", "Failed")
 
 
-def test_a_pod_that_a_device_plugin_refuses_is_told_with_what_helps():
+def test_pod_refused_by_a_device_plugin_is_reported_with_a_hint():
     cluster = OneProbe("", "Failed")
     error = "Allocate failed due to rpc error: code = Unknown desc = not get valid pod"
     cluster.status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": error}
@@ -92,6 +92,6 @@ def test_a_pod_that_a_device_plugin_refuses_is_told_with_what_helps():
 
 
 @pytest.mark.parametrize("log", ["", "store s3://x: well", '{"device": '])
-def test_a_pod_that_prints_no_stack_is_refused(log):
+def test_probe_that_prints_no_stack_is_refused(log):
     with pytest.raises(BadInput, match="^Job opmeter-probe-.*stack"):
         stack_of(log)

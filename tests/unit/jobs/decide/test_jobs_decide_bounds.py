@@ -1,4 +1,4 @@
-"""What lies exactly at the bound of a rule of the controller."""
+"""Inputs exactly at the bound of a rule of the controller."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.fast
 GANG = Wave("c", 1, "h", 0, (("g0",), ("g0",)), pods=2)
 
 
-def test_a_pod_of_a_gang_is_absent_after_more_than_ten_minutes():
+def test_pod_of_a_gang_counts_as_absent_after_more_than_ten_minutes():
     job = job_of(GANG, gang=True)
     late = pod_of(job, 1, "", "Pending", unschedulable="0/2 nodes", in_state_s=STUCK_S)
     assert suspension(job, GANG, [pod_of(job, 0), late], avoid=()) is None
@@ -27,7 +27,7 @@ def test_a_pod_of_a_gang_is_absent_after_more_than_ten_minutes():
 
 
 @pytest.mark.parametrize(("committed", "pods"), [((), 0), (("g0",), 2)])
-def test_nodes_of_a_gang_are_for_the_next_one_once_it_is_committed(committed, pods):
+def test_nodes_of_a_committed_gang_are_available_to_the_next(committed, pods):
     shards = [PlannedShard(f"g{i}", 1, 10.0, "0" * 64, ranks=4) for i in range(2)]
     desired = Desired(plan_of(shards), 4, per_index=1, wide={"g0": 2, "g1": 2})
     job = job_of(GANG, gang=True)

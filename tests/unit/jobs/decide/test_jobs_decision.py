@@ -1,5 +1,5 @@
-"""The controller's decisions, followed to the end on a cluster that is played: pods end by a
-script, nodes get lost, the controller forgets everything between two looks."""
+"""The controller's decisions, followed to the end on a simulated cluster: a script ends pods, nodes
+get lost, the controller loses all memory between two reconciliations."""
 
 import random
 from dataclasses import replace
@@ -50,7 +50,7 @@ def desired(shards, workers=4, **more):
 
 
 class PlayedCluster:
-    """Jobs, pods and nodes, moved on by `step`; `end(shard, node)` is the exit code of a worker."""
+    """Jobs, pods and nodes, advanced by `step`; `end(shard, node)` is the exit code of a worker."""
 
     def __init__(self, wanted, end=lambda shard, node: 0, nodes=("n1", "n2"), seed=1):
         self.wanted = wanted
@@ -124,7 +124,7 @@ class PlayedCluster:
                 self.finished = True
 
     def step(self):
-        """Pods start where there is room, and those that run come to their end: in a minute."""
+        """Pods start where there is capacity, and running pods finish: in a minute."""
         self.now += 60.0
         for name, job in list(self.jobs.items()):
             if not job.is_live or job.suspended:
@@ -139,7 +139,7 @@ class PlayedCluster:
             ]
             for index in free[: max(0, job.parallelism - len(running))]:
                 ready = [n for n, up in self.nodes.items() if up and n not in wave.avoid]
-                if wave.is_gang:  # each pod on a node of its own
+                if wave.is_gang:  # each pod on its own node
                     used = {p.node for p in self.pods if p.job == name and p.phase == "Running"}
                     ready = [node for node in ready if node not in used]
                 if ready:
@@ -153,11 +153,12 @@ class PlayedCluster:
         self.pods = [self._ended(pod) for pod in self.pods]
 
     def _has_work(self, pod):
-        """An empty index ends as soon as it has begun: it holds up nobody."""
+        """An empty index ends as soon as it has started: it delays nothing."""
         return bool(self.waves[self.jobs[pod.job].wave].indexes[pod.index])
 
     def _is_whole(self, job):
-        """Whether every pod of a gang runs, or its shard is committed: alone none gets anywhere."""
+        """Whether every pod of a gang runs, or its shard is committed: a part of a gang makes no
+        progress."""
         there = {p.index for p in self.pods if p.job == job.name and p.phase == "Running"}
         done = self.waves[job.wave].shards <= set(self.committed)
         return done or len(there | job.succeeded) == job.completions
@@ -202,14 +203,14 @@ def why_deleted(actions, job):
     return "; ".join(a.why for a in actions if isinstance(a, Delete) and a.job == job)
 
 
-def test_every_shard_is_committed_then_merged_once_and_nothing_is_left():
+def test_all_shards_are_committed_and_merged_once():
     cluster = PlayedCluster(desired(10)).play()
     assert len(cluster.committed) == 10 and set(cluster.committed.values()) == {Outcome.OK}
     assert cluster.merged and not cluster.jobs
     assert cluster.most <= 4
 
 
-def test_a_job_that_ended_well_stays_a_while_beside_others_and_no_longer():
+def test_succeeded_job_is_deleted_after_a_delay():
     cluster, name = begun(200, workers=3)
     for shard in cluster.waves[cluster.jobs[name].wave].shards:
         cluster.committed[shard] = Outcome.OK
@@ -221,7 +222,7 @@ def test_a_job_that_ended_well_stays_a_while_beside_others_and_no_longer():
     assert "committed" in why_deleted(cluster.reconcile(), name)
 
 
-def test_what_a_store_lists_late_is_not_measured_again():
+def test_shard_whose_commit_is_listed_late_is_not_measured_again():
     cluster, name = begun(3, workers=3, allow_missing=True)
     (wave,) = cluster.waves.values()
     cluster.committed["s001"] = Outcome.OK
@@ -233,7 +234,7 @@ def test_what_a_store_lists_late_is_not_measured_again():
     assert launch.wave.shards == {"s000", "s002"}
 
 
-def test_a_wave_of_several_indexes_never_runs_all_of_them_at_once():
+def test_wave_of_several_indexes_never_runs_all_of_them_at_once():
     for shards in (2, 3, 8, 9, 20):
         cluster = PlayedCluster(desired(shards, workers=8))
         (launch,) = [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
@@ -242,7 +243,7 @@ def test_a_wave_of_several_indexes_never_runs_all_of_them_at_once():
     assert parallelism(1, 5) == 1
 
 
-def test_all_shards_run_at_once_where_there_are_workers_for_all():
+def test_all_shards_run_at_once_if_there_are_enough_workers():
     for shards in (1, 2, 5):
         cluster = PlayedCluster(desired(shards, workers=5))
         cluster.reconcile()
@@ -251,7 +252,7 @@ def test_all_shards_run_at_once_where_there_are_workers_for_all():
         cluster.play()
 
 
-def test_the_next_wave_comes_while_the_last_indexes_of_the_first_run():
+def test_next_wave_starts_during_the_last_indexes_of_the_first():
     cluster = PlayedCluster(desired(200, workers=3))
     cluster.reconcile()
     (first,) = cluster.jobs.values()
@@ -264,7 +265,7 @@ def test_the_next_wave_comes_while_the_last_indexes_of_the_first_run():
     assert len(cluster.committed) == 200
 
 
-def test_a_shard_that_kills_every_worker_is_given_up_and_no_node_is_blamed():
+def test_shard_that_kills_every_worker_is_given_up_without_blaming_a_node():
     def end(shard, node):
         return 44 if shard == "s003" else 0
 
@@ -275,19 +276,19 @@ def test_a_shard_that_kills_every_worker_is_given_up_and_no_node_is_blamed():
     assert not any(reason == "NodeQuarantined" for reason, _ in cluster.announced)
 
 
-def test_a_hang_that_nothing_clears_is_said_to_be_one():
+def test_permanent_hang_gives_the_outcome_hung():
     cluster = PlayedCluster(desired(3), lambda shard, node: 46 if shard == "s001" else 0).play()
     assert cluster.committed["s001"] == Outcome.HUNG
 
 
-def test_a_node_on_which_all_fails_is_quarantined_and_its_work_ends_elsewhere():
+def test_failing_node_is_quarantined_and_its_work_ends_on_another():
     cluster = PlayedCluster(desired(30), lambda shard, node: 44 if node == "n1" else 0).play()
     assert set(cluster.committed.values()) == {Outcome.OK}
     assert [m for r, m in cluster.announced if r == "NodeQuarantined"][0].startswith("n1:")
     assert any(wave.avoid == ("n1",) for wave in cluster.waves.values())
 
 
-def test_a_quarantine_lets_what_runs_elsewhere_come_to_its_end():
+def test_quarantine_lets_pods_on_other_nodes_finish():
     cluster, name = begun(8, workers=6)
     (first,) = cluster.waves.values()
     cluster.nodes["n3"] = True
@@ -302,7 +303,7 @@ def test_a_quarantine_lets_what_runs_elsewhere_come_to_its_end():
     assert launch.wave.shards == first.shards - {f"s{i:03d}" for i in range(4)}
     cluster.committed["s000"] = Outcome.OK
     cluster.jobs[name] = replace(cluster.jobs[name], succeeded=frozenset({0}))
-    # In its place the Job has begun what the new wave holds already.
+    # In its place the Job has started what the new wave already holds.
     cluster.pods[0] = PodView("r9", "r9", name, 4, "n3", "Running")
     actions = cluster.reconcile()
     assert Scale(name, 3) in actions and not [a for a in actions if isinstance(a, LaunchWave)]
@@ -311,8 +312,8 @@ def test_a_quarantine_lets_what_runs_elsewhere_come_to_its_end():
     cluster.play()
 
 
-def test_a_quarantine_spares_a_queues_job_that_holds_nothing_but_what_runs_elsewhere():
-    """It may not be narrowed: one that holds more would begin that on the node."""
+def test_quarantine_keeps_a_queued_job_with_running_pods_only_on_other_nodes():
+    """It must not become narrower: a Job that holds more would start that on the node."""
     cluster = PlayedCluster(desired(8, workers=4, kueue=True), nodes=("n1", "n2", "n3"))
     for _ in range(5):
         cluster.reconcile()
@@ -334,44 +335,44 @@ def test_a_quarantine_spares_a_queues_job_that_holds_nothing_but_what_runs_elsew
     assert not [a for a in actions if isinstance(a, Scale | Suspend)]
 
 
-def test_a_quarantine_in_a_paused_campaign_ends_the_job():
+def test_quarantine_in_a_paused_campaign_deletes_the_job():
     cluster, name = begun(8, workers=6)
     cluster.wanted = replace(cluster.wanted, paused=True)
     cluster.pods = [PodView("r", "r", name, 0, "n2", "Running"), *failed(name, 44, "n1", "n1")]
     assert "n1" in why_deleted(cluster.reconcile(), name)
 
 
-def test_never_more_than_half_of_the_nodes_are_quarantined():
+def test_at_most_half_of_the_nodes_are_quarantined():
     failures = NodeFailures(frozenset(NodeFailure(n, f"{n}-{i}") for n in "abc" for i in range(3)))
     assert len(failures.quarantined(["a", "b", "c", "d"])) == 2
     assert failures.quarantined(["a"]) == frozenset()
     assert node_failures_from_json(node_failures_to_json(failures), key="k") == failures
 
 
-def test_one_shard_is_no_proof_against_a_node():
+def test_failures_of_one_shard_do_not_quarantine_a_node():
     one = NodeFailures(frozenset({NodeFailure("a", "s")}))
     assert one.quarantined(["a", "b", "c"]) == frozenset()
     both = one.plus([NodeFailure("a", "t"), NodeFailure("b", "t")])
     assert both.against() == {"a": frozenset({"s"})}
 
 
-def test_the_shards_of_a_lost_node_finish_in_a_successor_wave():
+def test_shards_of_a_lost_node_finish_in_a_successor_wave():
     cluster = PlayedCluster(desired(6, workers=3))
     cluster.reconcile()
     cluster.step()
     cluster.reconcile()
     started = [p for p in cluster.pods if p.phase == "Running"] or None
-    assert started is None  # pods of this play end within a step
+    assert started is None  # pods of this simulation end within a step
     name = next(iter(cluster.jobs))
     stuck = PodView("stuck", "u", name, 5, "n1", "Running", deleting=True, in_state_s=500)
     cluster.nodes["n1"] = False
     cluster.pods.append(stuck)
     cluster.play()
     assert len(cluster.committed) == 6 and len(cluster.waves) == 2
-    assert not cluster.jobs  # also the Job that its lost pod would have kept for ever
+    assert not cluster.jobs  # also the Job that its lost pod would have kept permanently
 
 
-def test_a_wave_without_its_job_is_launched_as_it_was():
+def test_wave_without_its_job_is_launched_unchanged():
     cluster = PlayedCluster(desired(5))
     cluster.reconcile()
     (wave,) = cluster.waves.values()
@@ -380,7 +381,7 @@ def test_a_wave_without_its_job_is_launched_as_it_was():
     assert again.wave == wave and len(cluster.waves) == 1
 
 
-def test_another_image_ends_the_launching_with_a_word():
+def test_wrong_image_ends_the_launches_with_an_event():
     cluster = PlayedCluster(desired(5))
     cluster.reconcile()
     name = next(iter(cluster.jobs))
@@ -393,7 +394,7 @@ def test_another_image_ends_the_launching_with_a_word():
 
 
 def ended_by_image(cluster, *nodes):
-    """The newest Job has ended with pods on these nodes that said 43."""
+    """The newest Job has ended, with pods on these nodes that exited with 43."""
     name = list(cluster.jobs)[-1]
     cluster.pods += failed(name, 43, *nodes)
     end = {"state": "Failed", "reason": "PodFailurePolicy", "message": "exit code 43"}
@@ -401,7 +402,7 @@ def ended_by_image(cluster, *nodes):
     return name
 
 
-def test_one_node_that_differs_from_the_image_is_left_aside_and_a_second_is_asked():
+def test_one_node_with_another_software_is_avoided_and_a_second_is_tried():
     cluster, _ = begun(5)
     name = ended_by_image(cluster, "n1")
     (launch,) = [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
@@ -419,25 +420,25 @@ def test_one_node_that_differs_from_the_image_is_left_aside_and_a_second_is_aske
     cluster.play()
 
 
-def test_on_the_only_node_one_word_against_the_image_is_proof():
+def test_one_report_of_a_wrong_image_suffices_on_the_only_node():
     cluster, _ = begun(5)
     cluster.nodes.pop("n2")
     ended_by_image(cluster, "n1")
     assert [a.reason for a in cluster.reconcile()] == ["WrongImage"]
 
 
-def test_a_job_whose_wave_is_not_in_the_store_tells_nothing_of_the_image():
+def test_job_without_a_wave_in_the_store_is_no_evidence_against_the_image():
     cluster, name = begun(5)
     ended_by_image(cluster, "n1", "n2")
     (wave,) = cluster.waves.values()
-    cluster.waves.clear()  # somebody applied what a dry run printed
+    cluster.waves.clear()  # a person applied the output of a dry run
     actions = cluster.reconcile()
     assert "store" in why_deleted(actions[:1], name)
     assert [a.wave for a in actions if isinstance(a, LaunchWave)] == [wave]
     assert "WrongImage" not in dict(cluster.announced)
 
 
-def test_pause_suspends_and_resumes_without_a_loss():
+def test_pause_suspends_and_resumes_without_losses():
     cluster = PlayedCluster(desired(12))
     cluster.reconcile()
     cluster.step()
@@ -452,7 +453,7 @@ def test_pause_suspends_and_resumes_without_a_loss():
     assert len(cluster.committed) == 12
 
 
-def test_with_kueue_neither_parallelism_nor_suspend_is_touched():
+def test_kueue_jobs_are_neither_scaled_nor_suspended():
     cluster = PlayedCluster(desired(200, workers=4, kueue=True))
     seen = []
     for _ in range(80):
@@ -463,7 +464,7 @@ def test_with_kueue_neither_parallelism_nor_suspend_is_touched():
 
 
 def age(cluster, seconds=60.0):
-    """The Jobs, that the controller has known for a while."""
+    """The Jobs, which the controller has known for some time."""
     cluster.observe()
     cluster.now += seconds
     return cluster.jobs
@@ -478,13 +479,13 @@ def failed(job, code, *nodes):
 
 
 @pytest.mark.parametrize("code", [44, 1])
-def test_shards_that_end_their_workers_at_once_are_given_up_though_they_look_like_bad_nodes(code):
+def test_shards_that_end_their_workers_at_once_are_given_up(code):
     bad = {"s003", "s017", "s030"}
     cluster = PlayedCluster(desired(40), lambda shard, node: code if shard in bad else 0).play(2000)
     assert {s for s, o in cluster.committed.items() if o == Outcome.CRASHED} == bad
 
 
-def test_a_pod_that_cannot_start_pauses_its_job_and_is_named():
+def test_pod_that_cannot_start_suspends_its_job_and_is_named():
     cluster = PlayedCluster(desired(5))
     cluster.reconcile()
     name = next(iter(cluster.jobs))
@@ -497,7 +498,7 @@ def test_a_pod_that_cannot_start_pauses_its_job_and_is_named():
     assert any(isinstance(a, Announce) and why in a.message for a in actions)
 
 
-def test_workers_that_cannot_reach_the_store_pause_until_it_answers():
+def test_workers_without_the_store_are_suspended_until_it_returns():
     cluster = PlayedCluster(desired(5))
     cluster.reconcile()
     (name,) = age(cluster)
@@ -512,7 +513,7 @@ def test_workers_that_cannot_reach_the_store_pause_until_it_answers():
     assert any(isinstance(a, Suspend) and not a.on for a in back)
 
 
-def test_workers_that_the_store_refuses_pause_though_the_controller_reaches_it():
+def test_workers_refused_by_the_store_are_suspended_though_the_controller_reaches_it():
     cluster = PlayedCluster(desired(5))
     cluster.reconcile()
     (name,) = age(cluster)
@@ -525,12 +526,12 @@ def test_workers_that_the_store_refuses_pause_though_the_controller_reaches_it()
     assert not [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     cluster.now += 600
     assert [a.on for a in cluster.reconcile() if isinstance(a, Suspend)] == [False]
-    cluster.now += 60  # what was refused then tells nothing of now
+    cluster.now += 60  # an earlier refusal shows nothing about the present
     assert not [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     cluster.play()
 
 
-def test_workers_of_one_node_that_the_store_refuses_stop_no_others():
+def test_workers_of_one_node_refused_by_the_store_suspend_no_others():
     cluster = PlayedCluster(desired(5))
     cluster.reconcile()
     (name,) = age(cluster)
@@ -540,16 +541,16 @@ def test_workers_of_one_node_that_the_store_refuses_stop_no_others():
     assert "n1" in dict(cluster.announced)["StoreRefusesWorkers"]
 
 
-def test_what_a_controller_finds_ended_when_it_comes_stops_no_job():
+def test_pods_that_ended_before_the_controller_started_suspend_no_job():
     cluster = PlayedCluster(desired(5))
     cluster.reconcile()
     (name,) = cluster.jobs
-    cluster.pods += failed(name, 45, "n1", "n2", "n1")  # yesterday's, as old as the Job to us
+    cluster.pods += failed(name, 45, "n1", "n2", "n1")  # yesterday's, as old as the Job here
     away = replace(cluster.observe(), store_works=False)
     assert not decide(cluster.wanted, away)
 
 
-def test_pods_that_their_node_refuses_are_failures_of_it_and_blame_no_shard():
+def test_pods_refused_by_their_node_count_against_it_and_blame_no_shard():
     def end(shard, node):
         return None if node == "n1" else 0
 
@@ -559,7 +560,7 @@ def test_pods_that_their_node_refuses_are_failures_of_it_and_blame_no_shard():
     assert "PodRefused" in dict(cluster.announced)
 
 
-def test_the_first_refused_pod_is_told_with_its_node_and_what_helps():
+def test_first_refused_pod_is_announced_with_its_node_and_a_hint():
     cluster = PlayedCluster(desired(2), lambda shard, node: 0)
     cluster.reconcile()
     (name,) = cluster.jobs
@@ -572,7 +573,7 @@ def test_the_first_refused_pod_is_told_with_its_node_and_what_helps():
     assert missing(told, ["n2", "1 pod", refused.name, words, "volcano"]) == []
 
 
-def test_shards_that_no_worker_ever_began_are_not_given_up_and_are_tried_again():
+def test_shards_that_no_worker_began_are_retried_and_not_given_up():
     ill = [True]
     cluster = PlayedCluster(desired(2), lambda shard, node: None if ill[0] else 0)
     for _ in range(60):
@@ -580,7 +581,7 @@ def test_shards_that_no_worker_ever_began_are_not_given_up_and_are_tried_again()
         cluster.step()
     told = dict(cluster.announced)
     assert missing(told["ShardsFailEverywhere"], ["2 shards", "s000", "refused"]) == []
-    assert len(cluster.waves) < 60 / 15 + 3, "a quarter of an hour lies between two waves"
+    assert len(cluster.waves) < 60 / 15 + 3, "waves are at least a quarter of an hour apart"
     ill[0] = False
     cluster.play()
     assert set(cluster.committed.values()) == {Outcome.OK}
@@ -588,7 +589,7 @@ def test_shards_that_no_worker_ever_began_are_not_given_up_and_are_tried_again()
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("code", [44, 1])
-def test_a_driver_that_changed_under_a_campaign_crashes_no_shard_and_stops_the_wave(code):
+def test_driver_changed_during_a_campaign_stops_the_wave_without_crashed_shards(code):
     ill = [False]
     cluster = PlayedCluster(desired(40), lambda shard, node: code if ill[0] else 0)
     for number in range(400):
@@ -606,12 +607,12 @@ def test_a_driver_that_changed_under_a_campaign_crashes_no_shard_and_stops_the_w
     assert set(cluster.committed.values()) == {Outcome.OK}
 
 
-def test_an_error_that_nobody_foresaw_is_no_failure_of_its_node():
+def test_unexpected_error_does_not_count_against_its_node():
     cluster = PlayedCluster(desired(40), lambda shard, node: 1 if node == "n1" else 0).play(2000)
     assert not cluster.node_failures.seen and set(cluster.committed.values()) == {Outcome.OK}
 
 
-def test_without_nodes_to_list_none_is_quarantined_or_lost():
+def test_no_node_is_quarantined_or_lost_without_a_node_list():
     cluster = PlayedCluster(desired(6, workers=3))
     cluster.reconcile()
     (name,) = cluster.jobs
@@ -627,8 +628,8 @@ def test_without_nodes_to_list_none_is_quarantined_or_lost():
     assert not [r for r, _ in cluster.announced if r in ("NodeLost", "NodeQuarantined")]
 
 
-def test_a_pod_of_a_waves_older_job_says_nothing_of_the_job_that_was_made_anew():
-    """It is left on a node that is lost: the Job of today has a pod for its index."""
+def test_pod_of_a_previous_job_is_ignored_for_the_recreated_one():
+    """It is left on a node that is lost: today's Job has a pod for its index."""
     cluster = PlayedCluster(desired(2, workers=3))
     cluster.reconcile()
     (name,) = cluster.jobs
@@ -641,8 +642,8 @@ def test_a_pod_of_a_waves_older_job_says_nothing_of_the_job_that_was_made_anew()
     assert [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
 
 
-def test_a_pod_in_whose_place_a_taken_index_may_begin_holds_a_worker():
-    """Of an older Job index 2 runs, and 3, which is committed; 0 and 1 are lost with their node."""
+def test_lost_pod_whose_index_may_restart_counts_as_a_worker():
+    """Index 2 of an older Job runs, and 3, which is committed; 0 and 1 are lost with their node."""
     cluster = PlayedCluster(desired(4, workers=3))
     cluster.reconcile()
     (name,) = cluster.jobs
@@ -659,7 +660,7 @@ def test_a_pod_in_whose_place_a_taken_index_may_begin_holds_a_worker():
     assert launch.wave.shards == {*wave.indexes[0], *wave.indexes[1]} and launch.cap == 1
 
 
-def test_jobs_of_an_older_plan_are_retired():
+def test_jobs_of_an_older_plan_are_deleted():
     cluster = PlayedCluster(desired(4))
     old = JobView("old", "u", WORKER, "w", "another", 4, 2, False, 1)
     merge = JobView("m", "u", MERGE, "", "another", 1, 1, False, 1)
@@ -677,9 +678,7 @@ def test_jobs_of_an_older_plan_are_retired():
     seed=st.integers(0, 99),
 )
 @settings(max_examples=60, deadline=None)
-def test_whatever_fails_every_shard_is_answered_in_the_end(
-    shards, workers, nodes, bad, flaky, seed
-):
+def test_every_shard_gets_an_outcome_under_any_failures(shards, workers, nodes, bad, flaky, seed):
     dice = random.Random(seed)
 
     def end(shard, node):
@@ -695,7 +694,7 @@ def test_whatever_fails_every_shard_is_answered_in_the_end(
     assert len(quarantined) <= nodes // 2
 
 
-def test_waves_and_the_ranges_of_a_jobs_status_are_read_back():
+def test_waves_and_index_ranges_are_parsed_as_written():
     cluster = PlayedCluster(desired(9))
     cluster.reconcile()
     (wave,) = cluster.waves.values()
@@ -705,13 +704,13 @@ def test_waves_and_the_ranges_of_a_jobs_status_are_read_back():
 
 
 def begun(shards=12, workers=4, **more):
-    """A campaign whose first wave has its Job, and that Job's name."""
+    """A campaign whose first wave has its Job, and the name of that Job."""
     cluster = PlayedCluster(desired(shards, workers=workers, **more))
     cluster.reconcile()
     return cluster, next(iter(cluster.jobs))
 
 
-def test_a_job_whose_pods_could_not_start_stays_suspended_for_a_while():
+def test_job_whose_pods_could_not_start_stays_suspended_for_a_while():
     cluster, name = begun()
     cluster.jobs[name] = replace(cluster.jobs[name], suspended=True, held=True, in_state_s=60)
     assert not [a for a in cluster.reconcile() if isinstance(a, Suspend)]
@@ -719,7 +718,7 @@ def test_a_job_whose_pods_could_not_start_stays_suspended_for_a_while():
     assert [a.on for a in cluster.reconcile() if isinstance(a, Suspend)] == [False]
 
 
-def test_a_younger_wave_gets_what_the_older_ones_leave():
+def test_younger_wave_gets_the_workers_that_older_ones_leave():
     cluster = PlayedCluster(desired(140, workers=16))
     cluster.reconcile()
     (first,) = cluster.jobs
@@ -730,7 +729,7 @@ def test_a_younger_wave_gets_what_the_older_ones_leave():
     cluster.reconcile()
     second = next(name for name in cluster.jobs if name != first)
     assert cluster.jobs[second].parallelism == 2  # fourteen indexes of the first are left
-    cluster.wanted = replace(cluster.wanted, workers=3)  # devices went away
+    cluster.wanted = replace(cluster.wanted, workers=3)  # devices disappeared
     cluster.reconcile()
     assert cluster.jobs[first].parallelism == 3 and cluster.jobs[second].parallelism == 0
     cluster.wanted = replace(cluster.wanted, workers=20)
@@ -739,8 +738,8 @@ def test_a_younger_wave_gets_what_the_older_ones_leave():
     cluster.play()
 
 
-def test_an_older_wave_whose_node_is_trusted_again_does_not_come_on_top_of_a_younger():
-    """Three pods may run; of the first wave's three shards a younger one has two."""
+def test_older_wave_does_not_exceed_the_workers_after_its_node_recovers():
+    """Three pods may run; two of the three shards of the first wave are in a younger wave."""
     cluster, first = begun(3, workers=3)
     cluster.nodes["n3"] = True
     cluster.pods = failed(first, 44, "n1", "n1")
@@ -753,7 +752,7 @@ def test_an_older_wave_whose_node_is_trusted_again_does_not_come_on_top_of_a_you
     cluster.pods = [pod for pod in cluster.pods if pod.phase == "Running"] + at_work
     cluster.node_failures = (
         NodeFailures()
-    )  # what spoke against the node is told of the shards elsewhere, too
+    )  # what is suspect about the node is reported for the shards on other nodes, too
     cluster.reconcile()
     assert cluster.jobs[first].parallelism == 1  # its other two indexes are the younger wave's
     cluster.wanted = replace(cluster.wanted, workers=4)
@@ -762,9 +761,9 @@ def test_an_older_wave_whose_node_is_trusted_again_does_not_come_on_top_of_a_you
     cluster.play()
 
 
-def test_a_pod_that_measures_what_a_younger_wave_has_too_holds_a_device():
-    """Two may run: of the first wave one index has failed for good, and the pod of the other works
-    beside the younger wave's."""
+def test_pod_measuring_a_shard_of_a_younger_wave_holds_a_device():
+    """Two pods may run: one index of the first wave has failed permanently, and the pod of the
+    other runs at the same time as the pod of the younger wave."""
     cluster, first = begun(2, workers=2)
     cluster.nodes["n3"] = True
     lost = PodView("l", "l", first, 1, "n1", "Running", deleting=True, in_state_s=500)
@@ -787,7 +786,7 @@ def test_a_pod_that_measures_what_a_younger_wave_has_too_holds_a_device():
     assert len(cluster.jobs) == 3
 
 
-def test_pods_that_are_back_with_their_node_wait_for_those_that_took_their_place():
+def test_pods_that_return_with_their_node_wait_for_their_replacements():
     cluster, first = begun(3, workers=3)
     running = [PodView(f"p{i}", f"p{i}", first, i, "n2", "Running") for i in (0, 1)]
     lost = PodView("l", "l", first, 2, "n1", "Running", deleting=True, in_state_s=500)
@@ -805,8 +804,8 @@ def test_pods_that_are_back_with_their_node_wait_for_those_that_took_their_place
 
 
 @pytest.mark.parametrize("suspended", [True, False])
-def test_an_older_job_does_not_start_again_what_a_wave_of_this_round_takes(suspended):
-    """Its node may be back before the next look, and its lost pod be replaced."""
+def test_older_job_does_not_restart_shards_of_the_current_wave(suspended):
+    """Its node may return before the next reconciliation, and its lost pod may be replaced."""
     cluster, first = begun(3, workers=3)
     lost = PodView("l", "l", first, 2, "n1", "Running", deleting=True, in_state_s=500)
     cluster.nodes["n1"] = False
@@ -820,14 +819,14 @@ def test_an_older_job_does_not_start_again_what_a_wave_of_this_round_takes(suspe
     assert not cluster.jobs[first].suspended
 
 
-def test_a_job_goes_on_before_its_share_changes():
+def test_job_is_resumed_before_it_is_scaled():
     cluster, name = begun(100, workers=8)
     cluster.jobs[name] = replace(cluster.jobs[name], suspended=True, parallelism=3)
     assert [type(a) for a in cluster.reconcile()] == [Suspend]
     assert [type(a) for a in cluster.reconcile()] == [Scale]
 
 
-def test_what_runs_is_never_lowered():
+def test_parallelism_is_never_reduced_below_the_running_pods():
     cluster, name = begun(100, workers=8)
     busy = replace(cluster.jobs[name], active=8)
     cluster.wanted = replace(cluster.wanted, workers=2)
@@ -835,7 +834,7 @@ def test_what_runs_is_never_lowered():
     assert not [a for a in decide(cluster.wanted, seen) if isinstance(a, Scale)]
 
 
-def test_jobs_of_another_image_are_made_anew():
+def test_jobs_of_another_image_are_recreated():
     cluster, name = begun()
     cluster.wanted = replace(cluster.wanted, made_of="new")
     actions = cluster.reconcile()
@@ -845,7 +844,7 @@ def test_jobs_of_another_image_are_made_anew():
     cluster.play()
 
 
-def test_while_the_store_is_away_nothing_is_given_up_or_ended():
+def test_nothing_is_given_up_or_deleted_while_the_store_is_unavailable():
     cluster, name = begun(2, workers=2)
     cluster.jobs[name] = replace(
         cluster.jobs[name], state="Failed", failed=frozenset({0, 1}), reason="FailedIndexes"
@@ -854,7 +853,7 @@ def test_while_the_store_is_away_nothing_is_given_up_or_ended():
     assert decide(cluster.wanted, away) == ()
 
 
-def test_a_shard_that_was_only_moved_has_not_failed():
+def test_moved_shard_has_not_failed():
     cluster, name = begun(4)
     cluster.pods = failed(name, 137, "n1")
     for serial in (1, 2, 3):
@@ -863,11 +862,11 @@ def test_a_shard_that_was_only_moved_has_not_failed():
     cluster.jobs[name] = replace(cluster.jobs[name], failed=frozenset({0}))
     assert not [a for a in cluster.reconcile() if isinstance(a, GiveUp)]
     wave = replace(next(iter(cluster.waves.values())), serial=4)
-    cluster.waves[wave.wave_hash] = wave  # so often that its other Jobs must be gone
+    cluster.waves[wave.wave_hash] = wave  # so often that its other Jobs must be deleted
     assert [a.shard for a in cluster.reconcile() if isinstance(a, GiveUp)] == ["s000"]
 
 
-def test_a_pod_of_several_shards_is_one_witness_and_names_its_shard():
+def test_pod_of_several_shards_counts_once_and_names_its_shard():
     cluster = PlayedCluster(replace(desired(16, workers=2), per_index=8))
     cluster.reconcile()
     (name,) = cluster.jobs
@@ -880,7 +879,7 @@ def test_a_pod_of_several_shards_is_one_witness_and_names_its_shard():
     assert NodeFailure("n2", "s000") in cluster.node_failures.seen
 
 
-def test_one_pod_that_cannot_start_ends_no_other_and_its_shard_goes_elsewhere():
+def test_pod_that_cannot_start_ends_no_other_and_its_shard_moves():
     cluster, name = begun(4, workers=4)
     why = "ImagePullBackOff: no such image"
     stuck = PodView("p0", "u0", name, 0, "n1", "Pending", waiting=why, in_state_s=601)
@@ -897,10 +896,10 @@ def test_one_pod_that_cannot_start_ends_no_other_and_its_shard_goes_elsewhere():
     cluster.step()
     cluster.reconcile()
     assert set(cluster.committed) == {"s000", "s001", "s002", "s003"}
-    assert name not in cluster.jobs  # with the pod that never began
+    assert name not in cluster.jobs  # with the pod that never started
 
 
-def test_on_the_only_node_a_pod_that_cannot_start_is_told_and_waited_for():
+def test_pod_that_cannot_start_on_the_only_node_is_announced_and_kept():
     cluster, name = begun(4, workers=4)
     cluster.nodes.pop("n2")
     stuck = PodView("p0", "u0", name, 0, "n1", "Pending", waiting="x", in_state_s=601)
@@ -909,14 +908,14 @@ def test_on_the_only_node_a_pod_that_cannot_start_is_told_and_waited_for():
     assert "NotStarting" in dict(cluster.announced)
 
 
-def test_a_pod_that_is_being_made_for_ever_is_told_in_the_words_of_its_last_warning():
+def test_pod_stuck_in_creation_is_announced_with_its_last_warning():
     cluster, name = begun(4, kueue=True)
     pod = PodView("p0", "u0", name, 0, "n1", "Pending", in_state_s=700)
     cluster.pods = [pod]
     cluster.reconcile()
-    assert "NotStarting" not in dict(cluster.announced)  # a large image takes its time
+    assert "NotStarting" not in dict(cluster.announced)  # a large image takes some time
     cluster.pods = [replace(pod, event='secret "opmeter-s3" not found')]
-    assert not [a for a in cluster.reconcile() if isinstance(a, Suspend)]  # Kueue has it
+    assert not [a for a in cluster.reconcile() if isinstance(a, Suspend)]  # Kueue holds it
     assert 'secret "opmeter-s3" not found' in dict(cluster.announced)["NotStarting"]
     cluster.announced.clear()
     cluster.pods = [replace(pod, in_state_s=2000)]
@@ -924,7 +923,7 @@ def test_a_pod_that_is_being_made_for_ever_is_told_in_the_words_of_its_last_warn
     assert "30" in numbers(dict(cluster.announced)["NotStarting"])
 
 
-def test_pods_that_nobody_takes_and_pods_that_do_not_end_are_told():
+def test_unschedulable_and_undeletable_pods_are_announced():
     cluster, name = begun()
     waits = PodView(
         "p1", "u1", name, 0, "", "Pending", unschedulable="0/2 nodes: cpu", in_state_s=700
@@ -938,14 +937,14 @@ def test_pods_that_nobody_takes_and_pods_that_do_not_end_are_told():
     assert missing(told["Terminating"], ["p2", "kubectl delete node n1"]) == []
 
 
-def test_the_same_state_gives_the_same_wave_whoever_looks():
+def test_decision_is_deterministic():
     one, other = (PlayedCluster(desired(50, workers=5)) for _ in range(2))
     one.reconcile()
     other.reconcile()
     assert one.waves == other.waves
 
 
-def test_a_merge_that_runs_is_waited_for_and_one_that_is_deleted_too():
+def test_running_or_deleted_merge_is_waited_for():
     cluster = PlayedCluster(desired(3)).play()
     key = cluster.merged
     cluster.merged = False

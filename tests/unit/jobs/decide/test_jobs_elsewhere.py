@@ -1,5 +1,4 @@
-"""What a doubtful session measured goes to another node, where there is one, and never waits for
-ever."""
+"""Cases of a suspect session go to another node, where there is one, and never wait without end."""
 
 from dataclasses import replace
 
@@ -29,7 +28,8 @@ def wanted(*not_on, workers=4, predicted_s=10.0, **more):
 
 
 class Cluster(PlayedCluster):
-    """Knows where each shard was measured; `others` are nodes whose devices somebody else holds."""
+    """Knows where each shard was measured; `others` are nodes whose devices another campaign
+    holds."""
 
     def __init__(self, *given, others=(), **more):
         super().__init__(*given, **more)
@@ -55,21 +55,21 @@ class Cluster(PlayedCluster):
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kueue", [False, True])
-def test_each_shard_runs_on_another_node_than_its_own(seed, kueue):
+def test_each_shard_runs_on_another_node_than_before(seed, kueue):
     kept = ["n1", "n2", "n1", "", "n2", "n1"]
     cluster = Cluster(wanted(*kept, kueue=kueue), seed=seed).play()
     assert all(cluster.ran[f"s{at}"] != node for at, node in enumerate(kept))
     assert cluster.told() == [] and len(cluster.ran) == len(kept)
 
 
-def test_shards_that_may_run_on_the_same_nodes_share_a_job():
+def test_shards_that_avoid_the_same_node_share_a_job():
     cluster = Cluster(wanted("n1", "n2", "n1"))
     cluster.play()
     first = min(cluster.waves.values(), key=lambda wave: wave.serial)
     assert first.shards == {"s0", "s2"} and first.avoid == ("n1",)
 
 
-def test_the_job_of_such_a_shard_may_not_use_its_node():
+def test_job_of_a_shard_excludes_its_avoided_node():
     cluster = Cluster(wanted("n1"))
     cluster.reconcile()
     (wave,) = cluster.waves.values()
@@ -81,18 +81,18 @@ def test_the_job_of_such_a_shard_may_not_use_its_node():
     }
 
 
-def test_one_node_measures_again_itself_and_says_so():
+def test_single_node_repeats_its_own_shards_with_an_event():
     cluster = Cluster(wanted("n1", "n1"), nodes=("n1",)).play()
     assert set(cluster.ran.values()) == {"n1"}
     assert missing(cluster.told()[0], ["2 shards", "n1"]) == []
 
 
-def test_a_node_that_others_hold_is_none():
+def test_occupied_node_does_not_count_as_an_alternative():
     cluster = Cluster(wanted("n1"), others=["n2"]).play()
     assert cluster.ran == {"s0": "n1"} and len(cluster.told()) >= 1
 
 
-def test_a_job_whose_other_nodes_are_gone_before_it_begins_gives_way():
+def test_job_without_remaining_nodes_is_replaced():
     cluster = Cluster(wanted("n1"))
     cluster.reconcile()
     assert [wave.avoid for wave in cluster.waves.values()] == [("n1",)]
@@ -101,7 +101,7 @@ def test_a_job_whose_other_nodes_are_gone_before_it_begins_gives_way():
     assert cluster.ran == {"s0": "n1"} and len(cluster.waves) == 2
 
 
-def test_a_node_that_is_quarantined_as_well_makes_no_job_after_the_other():
+def test_quarantine_of_the_avoided_node_makes_no_further_job():
     cluster = Cluster(wanted("n1"))
     cluster.node_failures = NodeFailures(
         frozenset({NodeFailure("n1", "x"), NodeFailure("n1", "y")})
@@ -116,8 +116,8 @@ def test_a_node_that_is_quarantined_as_well_makes_no_job_after_the_other():
     assert cluster.play().ran == {"s0": "n2"}
 
 
-def test_a_wave_of_such_a_node_that_has_no_job_is_not_taken_up():
-    """Whoever was killed between the wave and its Job has left it."""
+def test_wave_without_a_job_and_without_nodes_is_replaced():
+    """A controller that was killed between the wave and its Job has left it."""
     cluster = Cluster(wanted("n1"))
     cluster.reconcile()
     cluster.jobs.clear()
@@ -126,7 +126,7 @@ def test_a_wave_of_such_a_node_that_has_no_job_is_not_taken_up():
     assert cluster.ran == {"s0": "n1"} and len(cluster.waves) == 2
 
 
-def test_where_nodes_may_not_be_listed_nobody_is_kept_from_any():
+def test_no_node_is_avoided_without_a_node_list():
     plan = wanted("n1")
     (launch, *_) = [
         one
@@ -137,7 +137,7 @@ def test_where_nodes_may_not_be_listed_nobody_is_kept_from_any():
 
 
 @pytest.mark.parametrize(("predicted_s", "asks"), [(59.0, False), (60.0, True)])
-def test_what_may_have_canaries_is_asked_about_once_before_the_end(predicted_s, asks):
+def test_plan_with_canaries_is_replanned_once_before_the_end(predicted_s, asks):
     cluster = Cluster(wanted("", predicted_s=predicted_s))
     ends = []
     while not cluster.finished:

@@ -1,4 +1,4 @@
-"""Gangs over several pods: what a controller decides of them, on a cluster that is played."""
+"""Gangs over several pods: what a controller decides about them, on a simulated cluster."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def gang_job(cluster):
     return found
 
 
-def test_a_gang_has_all_of_its_pods_and_the_others_share_what_is_left():
+def test_gang_gets_all_of_its_pods_and_other_waves_share_the_rest():
     cluster = PlayedCluster(desired(), nodes=FOUR)
     (first,) = launches(cluster)
     assert first.wave.indexes == (("g0",), ("g0",)) and first.cap == 2
@@ -47,7 +47,7 @@ def test_a_gang_has_all_of_its_pods_and_the_others_share_what_is_left():
     assert cluster.most <= 4
 
 
-def test_the_wave_of_a_gang_is_read_back_and_waves_without_one_keep_their_bytes():
+def test_gang_wave_is_read_as_written_and_other_waves_are_unchanged():
     cluster = PlayedCluster(desired(), nodes=FOUR)
     cluster.reconcile(), cluster.reconcile()
     gang, other = sorted(cluster.waves.values(), key=lambda wave: -wave.pods)
@@ -56,12 +56,12 @@ def test_the_wave_of_a_gang_is_read_back_and_waves_without_one_keep_their_bytes(
     assert b'"pods": 2' in wave_to_json(gang) and b"pods" not in wave_to_json(other)
 
 
-def test_where_a_gang_has_no_room_the_others_go_first_and_people_are_told():
+def test_single_shards_run_first_and_an_oversized_gang_is_announced():
     cluster = PlayedCluster(desired(pods=5, workers=4), nodes=FOUR)
     (first,) = launches(cluster)
     assert first.wave.shards == {f"s{i}" for i in range(6)}
     told = [text for reason, text in cluster.announced if reason == "GangWaits"]
-    assert told and numbers(told[0]) == ["5", "4"]  # pods of the gang, room
+    assert told and numbers(told[0]) == ["5", "4"]  # pods of the gang, capacity
     for _ in range(20):
         cluster.reconcile(), cluster.step()
     assert len(cluster.committed) == 6
@@ -71,7 +71,7 @@ def test_where_a_gang_has_no_room_the_others_go_first_and_people_are_told():
     assert cluster.committed["g0"] is Outcome.OK
 
 
-def test_a_gang_waits_until_so_many_workers_are_free():
+def test_gang_waits_until_enough_workers_are_free():
     cluster = PlayedCluster(desired(gangs=0, shards=6, workers=4), nodes=FOUR)
     cluster.reconcile()
     cluster.wanted = desired(gangs=1, shards=6, pods=3, workers=4)
@@ -83,7 +83,7 @@ def test_a_gang_waits_until_so_many_workers_are_free():
     assert len(cluster.committed) == 7
 
 
-def test_no_gang_is_ever_narrowed():
+def test_gang_is_never_scaled_down():
     cluster = PlayedCluster(desired(pods=3, workers=4), nodes=FOUR)
     cluster.reconcile()
     cluster.step()
@@ -93,7 +93,7 @@ def test_no_gang_is_ever_narrowed():
     cluster.play()
 
 
-def test_a_paused_gang_rests_and_comes_back_whole():
+def test_paused_gang_is_resumed_completely():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     cluster.wanted = replace(cluster.wanted, paused=True)
@@ -104,7 +104,7 @@ def test_a_paused_gang_rests_and_comes_back_whole():
     cluster.play()
 
 
-def test_nothing_is_launched_into_the_place_of_a_gang_that_comes_back():
+def test_nothing_is_launched_in_place_of_a_resumed_gang():
     cluster = PlayedCluster(desired(workers=2), nodes=FOUR)
     cluster.reconcile()
     for paused in (True, False):
@@ -115,8 +115,8 @@ def test_nothing_is_launched_into_the_place_of_a_gang_that_comes_back():
     assert cluster.most == 2 and len(cluster.committed) == 7
 
 
-def test_a_gang_comes_back_when_workers_are_free_and_next():
-    """Nodes have room, and the campaign may not have more pods."""
+def test_suspended_gang_is_resumed_next_when_workers_are_free():
+    """Nodes have capacity, and the campaign may not have more pods."""
     cluster = PlayedCluster(desired(workers=4, shards=40), nodes=FOUR)
     cluster.reconcile()
     job = gang_job(cluster)
@@ -135,7 +135,7 @@ def test_a_gang_comes_back_when_workers_are_free_and_next():
     assert list(cluster.committed).index("g0") < 20
 
 
-def test_a_gang_that_lost_a_node_is_made_anew_elsewhere():
+def test_gang_that_lost_a_node_is_recreated_on_others():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     cluster.step()
@@ -163,8 +163,9 @@ def gang_job_running(cluster):
     return cluster.jobs[name]
 
 
-def test_the_remains_of_a_gang_that_lost_a_node_do_not_end_the_next_one():
-    """Its pod on that node stays for as long as the node is away, and names the old Job."""
+def test_remaining_pods_of_a_gang_do_not_end_the_next_one():
+    """Its pod on that node stays for as long as the node is unreachable, and refers to the old
+    Job."""
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
@@ -177,7 +178,7 @@ def test_the_remains_of_a_gang_that_lost_a_node_do_not_end_the_next_one():
     assert gang_job(cluster).name == found[0].wave.job_name
 
 
-def test_a_gang_goes_to_other_nodes_than_where_its_pod_did_not_start():
+def test_gang_avoids_a_node_on_which_its_pod_did_not_start():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
@@ -188,7 +189,7 @@ def test_a_gang_goes_to_other_nodes_than_where_its_pod_did_not_start():
     assert launch.wave.avoid == ("n2",)
 
 
-def test_a_gang_that_lost_its_room_holds_up_nobody():
+def test_suspended_gang_without_enough_nodes_blocks_no_other_wave():
     cluster = PlayedCluster(desired(pods=4), nodes=FOUR)
     cluster.reconcile()
     job = gang_job(cluster)
@@ -204,7 +205,7 @@ def test_a_gang_that_lost_its_room_holds_up_nobody():
     assert cluster.committed["g0"] is Outcome.OK
 
 
-def test_a_gang_for_which_too_few_nodes_are_trusted_waits_and_holds_up_nobody():
+def test_gang_with_too_few_trusted_nodes_blocks_no_other_wave():
     cluster = PlayedCluster(desired(pods=4), nodes=FOUR)
     struck(cluster, "n1")
     for _ in range(30):
@@ -215,7 +216,7 @@ def test_a_gang_for_which_too_few_nodes_are_trusted_waits_and_holds_up_nobody():
     assert numbers(told[0]) == ["4", "3"]
 
 
-def test_a_gang_does_not_go_twice_to_a_node_that_failed_it():
+def test_gang_does_not_return_to_a_node_on_which_it_failed():
     cluster = PlayedCluster(
         desired(shards=0), end=lambda shard, node: 44 if node == "n1" else 0, nodes=FOUR
     ).play()
@@ -223,7 +224,7 @@ def test_a_gang_does_not_go_twice_to_a_node_that_failed_it():
     assert all("n1" in wave.avoid for wave in cluster.waves.values() if wave.serial)
 
 
-def test_a_wave_of_other_pods_than_the_site_has_now_is_not_taken_up():
+def test_gang_wave_with_another_number_of_pods_is_replaced():
     cluster = PlayedCluster(desired(pods=4), nodes=FOUR)
     (first,) = launches(cluster)
     cluster.jobs.clear()
@@ -236,7 +237,7 @@ def test_a_wave_of_other_pods_than_the_site_has_now_is_not_taken_up():
     assert (first.wave.pods, second.wave.pods) == (4, 2)
 
 
-def test_a_gang_that_may_use_a_bad_node_and_does_not_goes_on():
+def test_gang_that_does_not_use_a_quarantined_node_continues():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
@@ -245,7 +246,7 @@ def test_a_gang_that_may_use_a_bad_node_and_does_not_goes_on():
     assert job.name in cluster.jobs
 
 
-def test_a_gang_on_a_bad_node_is_made_anew_without_it():
+def test_gang_on_a_quarantined_node_is_recreated_without_it():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
@@ -262,7 +263,7 @@ def struck(cluster, node):
     )
 
 
-def test_a_gang_that_waits_for_a_pod_gives_back_its_nodes_after_a_while():
+def test_gang_waiting_for_a_pod_releases_its_nodes_after_a_while():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
@@ -275,9 +276,9 @@ def test_a_gang_that_waits_for_a_pod_gives_back_its_nodes_after_a_while():
     assert "p9" in stops.why and stops.why.endswith("0/4 nodes")
 
 
-def test_a_gang_that_a_queue_admitted_and_of_which_a_pod_waits_goes_into_the_queue_again():
-    """Nobody but the queue may suspend it, and where that knows nothing of pods that are not ready
-    in time, its nodes would be held for ever."""
+def test_admitted_gang_with_a_waiting_pod_is_queued_again():
+    """Only the queue may suspend it, and where the queue does not limit how long pods may take to
+    become ready, its nodes would be held permanently."""
     cluster = PlayedCluster(desired(shards=0, queue="team", kueue=True), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
@@ -295,8 +296,8 @@ def test_a_gang_that_a_queue_admitted_and_of_which_a_pod_waits_goes_into_the_que
     assert set(cluster.committed.values()) == {Outcome.OK}
 
 
-def test_pods_of_a_gang_that_do_not_reach_each_other_rest_and_cost_no_case():
-    """They are tried again, wherever there is room then; nobody is struck for it."""
+def test_gang_whose_pods_cannot_connect_is_suspended_and_costs_no_case():
+    """They are tried again, wherever there is capacity then; no node gets a strike for it."""
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
@@ -316,7 +317,7 @@ def test_pods_of_a_gang_that_do_not_reach_each_other_rest_and_cost_no_case():
 
 
 @pytest.mark.parametrize("code", [1, 44, 46, 48])
-def test_a_gang_that_fails_again_and_again_is_given_up_and_holds_up_nobody(code):
+def test_repeatedly_failing_gang_is_given_up_and_blocks_no_other_wave(code):
     cluster = PlayedCluster(
         desired(), end=lambda shard, node: code if shard == "g0" else 0, nodes=FOUR
     ).play()
@@ -324,7 +325,7 @@ def test_a_gang_that_fails_again_and_again_is_given_up_and_holds_up_nobody(code)
     assert all(cluster.committed[f"s{i}"] is Outcome.OK for i in range(6))
 
 
-def test_a_wave_of_a_gang_without_its_job_is_launched_when_there_is_room():
+def test_gang_wave_without_its_job_is_launched_when_it_fits():
     cluster = PlayedCluster(desired(pods=3, workers=4), nodes=FOUR)
     (first,) = launches(cluster)
     cluster.jobs.clear()
@@ -335,7 +336,7 @@ def test_a_wave_of_a_gang_without_its_job_is_launched_when_there_is_room():
     assert not other.wave.is_gang
 
 
-def test_with_a_queue_a_gang_asks_for_all_of_its_pods_beside_the_others():
+def test_queued_gang_requests_all_of_its_pods_next_to_other_waves():
     cluster = PlayedCluster(
         desired(gangs=2, pods=3, workers=4, queue="team", kueue=True), nodes=FOUR
     )

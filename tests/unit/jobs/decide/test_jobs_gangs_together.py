@@ -1,4 +1,4 @@
-"""Several gangs and single shards on one played cluster: who begins when, and what is idle."""
+"""Several gangs and single shards on one simulated cluster: what starts when, and what is idle."""
 
 import random
 from dataclasses import replace
@@ -19,9 +19,10 @@ _NODES = tuple(f"n{i}" for i in range(8))
 
 
 class TimedCluster(PlayedCluster):
-    """Nodes of eight devices, each for one pod, whose shards take as long as the plan says, a shard
-    a device. A shard that is done holds its device until those beside it are; so does a gang that
-    waits for a pod. A pod of a gang begins up to `late_min` minutes after it could."""
+    """Nodes of eight devices, each device for one pod, whose shards take as long as the plan says,
+    one shard per device. A finished shard holds its device until the shards on the same node
+    finish; so does a gang that waits for a pod. A pod of a gang starts up to `late_min` minutes
+    after it could."""
 
     def __init__(self, wanted, nodes=_NODES, late_min=0, seed=1):
         super().__init__(wanted, nodes=nodes, seed=seed)
@@ -30,7 +31,8 @@ class TimedCluster(PlayedCluster):
         self.late_min, self.most_gathering, self.most_gangs = late_min, 0, 0
 
     def busy(self):
-        """Which part of all devices' time was measured in, until the last shard ended."""
+        """In which share of the time of all devices something was measured, until the last shard
+        ended."""
         pods = self.wanted.wide
         held = (took * 8 * pods[s] if s in pods else took for s, took in self.took_s.items())
         return sum(held) / (64 * self.ended_s)
@@ -91,7 +93,7 @@ class TimedCluster(PlayedCluster):
 
 
 def wanted(gangs, singles, single_s=600.0):
-    """A plan of gangs of so many pods each, ten minutes long, and of single shards."""
+    """A plan of gangs of this many pods each, ten minutes long, and of single shards."""
     of_gangs = [
         PlannedShard(f"g{i}", 1, 600.0, "0" * 64, ranks=8 * pods) for i, pods in enumerate(gangs)
     ]
@@ -122,7 +124,7 @@ def wanted(gangs, singles, single_s=600.0):
         ((6, 4, 2, 2), 400, 600.0, 4800.0, 0.9, 2),
     ],
 )
-def test_devices_are_busy_where_gangs_and_single_shards_share_them(
+def test_devices_are_busy_with_gangs_and_single_shards(
     gangs, singles, single_s, least_s, busy, beside
 ):
     cluster = TimedCluster(wanted(gangs, singles, single_s)).play()
@@ -134,8 +136,8 @@ def test_devices_are_busy_where_gangs_and_single_shards_share_them(
 
 
 @pytest.mark.thorough
-def test_no_two_gangs_are_half_begun_and_all_of_them_end():
-    """Whatever their pods' number, and however late each pod comes."""
+def test_gangs_never_deadlock_and_all_of_them_end():
+    """Whatever the number of their pods, and however late each pod starts."""
     for seed in range(30):
         chance = random.Random(seed)
         gangs = sorted((chance.randint(2, 8) for _ in range(chance.randint(2, 6))), reverse=True)
@@ -146,8 +148,8 @@ def test_no_two_gangs_are_half_begun_and_all_of_them_end():
         assert cluster.most_gathering <= 1, seed
 
 
-def test_the_younger_of_two_gangs_that_gather_gives_back_its_nodes():
-    """The older was whole, and lost a pod while the younger began."""
+def test_younger_of_two_waiting_gangs_releases_its_nodes():
+    """The older was complete, and lost a pod while the younger started."""
     cluster = TimedCluster(wanted((4, 4), 0))
     cluster.reconcile()
     cluster.step()
@@ -159,8 +161,8 @@ def test_the_younger_of_two_gangs_that_gather_gives_back_its_nodes():
     assert cluster.play().most_gangs == 2
 
 
-def test_a_gang_goes_before_a_wave_of_shards_that_lacks_its_job():
-    """That wave leaves its workers to the gang: neither would ever begin."""
+def test_gang_precedes_a_wave_without_a_job():
+    """That wave leaves its workers to the gang: otherwise neither would ever start."""
     cluster = TimedCluster(wanted((), 20))
     cluster.reconcile()
     cluster.jobs.clear()

@@ -1,4 +1,4 @@
-"""Live objects as values: what a controller reads of Jobs, pods and nodes."""
+"""Live objects as values: what a controller reads from Jobs, pods and nodes."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def a_pod(name="p", node="n1", phase="Running", container=None, **metadata):
     }
 
 
-def test_a_job_is_read_with_its_indexes_and_its_end():
+def test_job_is_read_with_its_indexes_and_its_end():
     done = {"type": "Failed", "status": "True", "reason": "FailedIndexes", "message": "x"}
     view = job_view(a_job(completedIndexes="0,2-4", failedIndexes="1", conditions=[done]))
     assert (view.succeeded, view.failed) == ({0, 2, 3, 4}, {1})
@@ -56,12 +56,12 @@ def test_a_job_is_read_with_its_indexes_and_its_end():
     assert view.suspended and view.held and view.made_of == "m"
 
 
-def test_a_job_whose_pods_are_still_ending_lives():
+def test_job_with_ending_pods_is_live():
     target = {"type": "FailureTarget", "status": "True", "reason": "PodFailurePolicy"}
     assert job_view(a_job(conditions=[target])).is_live
 
 
-def test_a_pod_that_ended_tells_its_code_and_the_shard():
+def test_ended_pod_has_an_exit_code_and_a_shard():
     words = '{"code": 44, "reason": "bad", "shard": "s1"}\n'
     ended = {"terminated": {"exitCode": 44, "reason": "Error", "message": words}}
     (pod,) = aged([pod_view(a_pod(phase="Failed", container=ended))], StateAges(lambda: 0.0))
@@ -72,7 +72,7 @@ def test_a_pod_that_ended_tells_its_code_and_the_shard():
         assert aged([pod_view(a_pod(container=ended))], StateAges(lambda: 0.0))[0].shard == ""
 
 
-def test_why_a_pod_does_not_start_is_told_in_kubernetes_words():
+def test_waiting_reason_of_a_pod_is_that_of_kubernetes():
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     (pod,) = aged([pod_view(a_pod(phase="Pending", container=waiting))], StateAges(lambda: 0.0))
     assert pod.waiting == "ImagePullBackOff: no such image"
@@ -80,7 +80,7 @@ def test_why_a_pod_does_not_start_is_told_in_kubernetes_words():
     assert aged([pod_view(a_pod(container=waiting))], StateAges(lambda: 0.0))[0].waiting == ""
 
 
-def test_how_long_a_pod_has_been_like_this_is_told_by_our_own_clock():
+def test_age_of_a_pod_state_is_measured_by_the_own_clock():
     now = [100.0]
     since = StateAges(lambda: now[0])
 
@@ -94,10 +94,10 @@ def test_how_long_a_pod_has_been_like_this_is_told_by_our_own_clock():
     now[0] += 5
     assert age(a_pod(phase="Running")) == 5
     aged([], since)
-    assert age(a_pod(phase="Running")) == 0  # forgotten in between
+    assert age(a_pod(phase="Running")) == 0  # not remembered in between
 
 
-def test_who_says_the_same_in_other_words_is_in_the_same_state():
+def test_changed_message_does_not_change_the_pod_state():
     now = [0.0]
     since = StateAges(lambda: now[0])
 
@@ -119,7 +119,7 @@ def test_who_says_the_same_in_other_words_is_in_the_same_state():
     assert last == 700.0
 
 
-def test_a_pod_that_a_kubelet_refused_never_began():
+def test_pod_refused_by_a_kubelet_never_began():
     def is_refused(reason, node="n1", **status):
         one = a_pod(phase="Failed", node=node)
         one["status"] |= {"reason": reason, "message": "Pod was rejected: ...", **status}
@@ -136,7 +136,7 @@ def test_a_pod_that_a_kubelet_refused_never_began():
     assert not is_refused("", containerStatuses=[running])
 
 
-def test_how_long_a_job_has_been_suspended_is_told():
+def test_duration_of_a_suspension_is_measured():
     now = [0.0]
     since = StateAges(lambda: now[0])
     job_views([a_job()], since)
@@ -155,7 +155,7 @@ def a_node(name, ready="True", **allocatable):
     }
 
 
-def test_the_devices_of_a_node_are_those_that_nobody_holds():
+def test_free_devices_of_a_node_exclude_those_of_running_pods():
     site = load_site("a2-800t", {"node_selector": "", "shape": "device"})
     nodes = [a_node("n1", **{site.resource: "8"}), a_node("n2", "False", **{site.resource: "8"})]
     pods = [
@@ -172,13 +172,13 @@ def test_the_devices_of_a_node_are_those_that_nobody_holds():
     assert available_workers(64, site, (two,), []) == 1  # never below one, which waits
 
 
-def test_nodes_that_the_site_does_not_select_are_none_of_it():
+def test_nodes_outside_of_the_site_selector_are_ignored():
     other = {"node_selector": "{accelerator-type: other}", "accelerator_type": "other"}
     site = load_site("a2-800t", other)
     assert node_views([a_node("n1")], [], site) == ()
 
 
-def test_a_site_without_devices_counts_workers_of_the_processor():
+def test_site_without_devices_counts_cpu_workers():
     (node,) = node_views([a_node("n1", cpu="3900m")], [], CPU)
     assert node.devices == CPU.devices_per_node == 1
     (node,) = node_views([a_node("n1", cpu="500m")], [], CPU)
@@ -187,7 +187,7 @@ def test_a_site_without_devices_counts_workers_of_the_processor():
     assert node.free_devices == 0
 
 
-def test_what_others_request_is_summed_by_node():
+def test_requests_of_other_pods_are_summed_by_node():
     def pod(node, *requests):
         containers = [{"resources": {"requests": r}} for r in requests] + [{}]
         return {"spec": {"nodeName": node, "containers": containers}}
@@ -199,11 +199,11 @@ def test_what_others_request_is_summed_by_node():
 
 
 @pytest.mark.parametrize(("text", "value"), [("8", 8), ("500m", 0.5), ("1k", 1000), ("?", 0)])
-def test_quantities_are_read_as_kubernetes_writes_them(text, value):
+def test_quantities_are_parsed_as_kubernetes_writes_them(text, value):
     assert quantity(text) == value
 
 
-def test_a_job_tells_whose_it_is_and_who_has_suspended_it():
+def test_job_view_has_its_queue_and_the_origin_of_its_suspension():
     def seen(labels=(), **notes):
         annotations = {f"opmeter.io/{key}": value for key, value in notes.items()}
         metadata = {"name": "j", "uid": "u", "labels": dict(labels), "annotations": annotations}

@@ -1,4 +1,4 @@
-"""Campaigns whose Jobs a queue starts and stops: the real controller, and a played Kueue."""
+"""Campaigns whose Jobs a queue starts and stops: the real controller, and a simulated Kueue."""
 
 import json
 
@@ -21,7 +21,8 @@ def queued(play, **more):
 
 
 def slow(play, steps):
-    """Workers come to their end after so many steps; who is ended before begins anew."""
+    """Workers finish after this many steps; a worker that is ended earlier starts again from the
+    beginning."""
     begun = {}
 
     def work(shard, node):
@@ -34,7 +35,7 @@ def slow(play, steps):
 
 
 def patches(play):
-    """Notes what is done to suspend and parallelism of Jobs."""
+    """Records changes of suspend and parallelism of Jobs."""
     found, real = [], play.cluster.patch_job
 
     def patch(name, spec, notes=None):
@@ -49,11 +50,11 @@ def suspended(play):
     return [job for job in play.cluster.worker_jobs() if job["spec"]["suspend"]]
 
 
-# Whose Jobs they are ----------------------------------------------------------------------------
+# Which Jobs a queue manages ---------------------------------------------------------------------
 
 
-def test_a_queue_that_takes_every_job_of_the_namespace_is_not_fought():
-    """Nobody named a queue; Kueue labels every Job where a LocalQueue is called default."""
+def test_default_queue_of_a_namespace_is_respected():
+    """No queue was named; Kueue labels every Job where a LocalQueue is called default."""
     play = queued(Play(cases=24), queues=("default",), quota=2)
     patched = patches(play)
     slow(play, 3)
@@ -63,7 +64,7 @@ def test_a_queue_that_takes_every_job_of_the_namespace_is_not_fought():
     assert len(told) == 1 and "default" in told[0]["message"]
 
 
-def test_a_queue_that_comes_later_is_not_fought_either():
+def test_queue_created_later_is_respected():
     play = queued(Play(cases=40), queues=())
     slow(play, 4)
     play.rounds(2)
@@ -76,14 +77,14 @@ def test_a_queue_that_comes_later_is_not_fought_either():
     assert not [spec for _, spec in patched if not spec["suspend"]]
 
 
-def test_who_suspends_a_job_again_and_again_is_left_to_it():
+def test_repeated_suspension_by_others_is_accepted_with_an_event():
     play = Play(cases=24)
     play.reconcile()
     (job,) = play.cluster.worker_jobs()
     patched = patches(play)
     for _ in range(10):
         play.cluster.suspend(job["metadata"]["name"])
-        play.controller = play.new_controller()  # who comes next knows it too
+        play.controller = play.new_controller()  # the next controller knows it too
         play.reconcile()
     assert 1 <= len(patched) <= 3
     (event,) = [e for e in play.cluster.told.values() if e["reason"] == "SuspendedByOthers"]
@@ -92,7 +93,7 @@ def test_who_suspends_a_job_again_and_again_is_left_to_it():
     play.play().check_complete()
 
 
-def test_a_controllers_own_suspensions_are_nobody_elses():
+def test_own_suspensions_are_not_attributed_to_others():
     play = Play(cases=24)
     slow(play, 20)
     play.reconcile()
@@ -106,8 +107,9 @@ def test_a_controllers_own_suspensions_are_nobody_elses():
     assert "SuspendedByOthers" not in play.cluster.reasons()
 
 
-def test_jobs_that_may_name_no_queue_where_one_is_wanted_are_made_with_it():
-    """manageJobsWithoutQueueName: what names none never runs. The merge did not, nor the probe."""
+def test_every_job_names_the_required_queue():
+    """manageJobsWithoutQueueName: a Job that names no queue never runs. The merge did not, nor the
+    probe."""
     play = queued(Play(cases=12, site=TEAM, target="target: here"), takes_all=True, quota=2)
     play.cluster.stack = STACK
     play.play().check_complete()
@@ -115,18 +117,18 @@ def test_jobs_that_may_name_no_queue_where_one_is_wanted_are_made_with_it():
     assert any("-merge-" in name for name in play.cluster.created)
 
 
-def test_a_job_without_the_sites_queue_is_made_anew():
+def test_job_without_the_queue_of_the_site_is_recreated():
     play = queued(Play(cases=12, site=TEAM))
     play.reconcile()
     (job,) = play.cluster.worker_jobs()
-    del job["metadata"]["labels"][QUEUE]  # as whoever applies what a dry run printed
+    del job["metadata"]["labels"][QUEUE]  # as after applying the output of a dry run
     play.play().check_complete()
 
 
 # How waves are cut ------------------------------------------------------------------------------
 
 
-def test_as_much_is_launched_as_is_admitted_and_no_job_asks_for_more_than_one_pod():
+def test_launched_jobs_follow_the_admission_with_one_pod_each():
     play = queued(Play(cases=60, site=TEAM, devices=16), quota=4)
     slow(play, 5)
     widths = []
@@ -140,7 +142,7 @@ def test_as_much_is_launched_as_is_admitted_and_no_job_asks_for_more_than_one_po
     play.play().check_complete()
 
 
-def test_a_campaign_grows_when_the_quota_is_back():
+def test_campaign_grows_when_the_quota_returns():
     play = queued(Play(cases=120, site=TEAM, devices=16), quota=1)
     slow(play, 6)
     play.rounds(6)
@@ -151,7 +153,7 @@ def test_a_campaign_grows_when_the_quota_is_back():
     play.play().check_complete()
 
 
-def test_a_large_fleet_has_few_jobs_and_none_that_asks_for_more_than_runs():
+def test_large_fleet_has_few_jobs_that_request_no_more_than_runs():
     play = queued(Play(cases=300, site=TEAM, devices=320), quota=160)
     slow(play, 30)
     for _ in range(14):
@@ -161,31 +163,31 @@ def test_a_large_fleet_has_few_jobs_and_none_that_asks_for_more_than_runs():
     assert play.cluster.kueue.used > 50
     assert max(job["spec"]["parallelism"] for job in play.cluster.worker_jobs()) > 1
     assert len(play.cluster.worker_jobs()) < 80
-    play.cluster.kueue.quota = 3  # and most of it is wanted back
+    play.cluster.kueue.quota = 3  # and most of it is reclaimed
     for job in play.cluster.worker_jobs():
         if not job["spec"]["suspend"]:
             play.cluster.kueue.preempt(job["metadata"]["name"])
     play.rounds(8)
-    assert play.cluster.kueue.used == 3, "what is too wide for the quota is cut anew"
+    assert play.cluster.kueue.used == 3, "a wave too wide for the quota is cut again"
 
 
 @pytest.mark.parametrize("shard_s", [10.0, 400.0, 700.0, 2000.0])
 @pytest.mark.parametrize("width", [1, 3])
-def test_a_queued_wave_ends_within_a_quarter_of_an_hour_or_holds_one_index_a_pod(shard_s, width):
+def test_queued_wave_ends_within_15_minutes_or_has_one_index_per_pod(shard_s, width):
     shards = [f"s{i}" for i in range(500)]
     wave = cut_for_queue(shards, 1, width, 8, lambda index: shard_s)
     filled = [index for index in wave if index]
     each = -(-len(filled) // width)
     assert each == 1 or each * shard_s <= QUEUED_S
     assert width * each <= -(-500 // 8) * width
-    assert len(wave) > width or width == 1, "it is no gang"
+    assert len(wave) > width or width == 1, "it is not a gang"
     assert [s for index in filled for s in index] == shards[: len(filled)]
 
 
-# What a queue takes back ------------------------------------------------------------------------
+# What a queue reclaims --------------------------------------------------------------------------
 
 
-def test_what_is_pre_empted_goes_on_and_nothing_is_measured_twice():
+def test_pre_empted_jobs_continue_and_nothing_is_measured_twice():
     play = queued(Play(cases=24, site=TEAM), quota=4)
     slow(play, 2)
 
@@ -198,7 +200,7 @@ def test_what_is_pre_empted_goes_on_and_nothing_is_measured_twice():
     assert len(play.store.commits) == len(set(play.store.commits))
 
 
-def test_a_queue_that_is_held_and_drained_is_waited_for():
+def test_drained_queue_is_waited_for():
     play = queued(Play(cases=24, site=TEAM), quota=4)
     slow(play, 3)
     play.rounds(4)
@@ -211,9 +213,9 @@ def test_a_queue_that_is_held_and_drained_is_waited_for():
     play.play().check_complete()
 
 
-def test_room_for_half_of_what_is_admitted_is_never_no_progress():
-    """Eight pods and room for four, where all pods of a Job must run in time: each round of a wide
-    wave was evicted, nothing was committed, and it was given up."""
+def test_insufficient_nodes_for_admitted_pods_do_not_stop_progress():
+    """Eight pods and capacity for four, where all pods of a Job must run in time: each round of a
+    wide wave was evicted, nothing was committed, and the campaign gave up."""
     play = queued(Play(cases=40, site=TEAM, devices=8), quota=8, ready_steps=2, tries=1)
     play.cluster.room = 4
     slow(play, 5)
@@ -228,7 +230,7 @@ def test_room_for_half_of_what_is_admitted_is_never_no_progress():
     assert len(play.store.commits) == len(set(play.store.commits))
 
 
-def test_what_a_person_switches_off_stays_off():
+def test_deactivated_workload_stays_deactivated():
     play = queued(Play(cases=24, site=TEAM), quota=4)
     slow(play, 50)
     play.rounds(2)
@@ -244,7 +246,7 @@ def test_what_a_person_switches_off_stays_off():
 # Pauses -----------------------------------------------------------------------------------------
 
 
-def test_a_pause_starts_no_work_when_the_quota_comes():
+def test_paused_campaign_starts_no_work_when_the_quota_arrives():
     play = queued(Play(cases=24, site=TEAM), quota=0)
     play.rounds(3)
     assert suspended(play)
@@ -257,7 +259,7 @@ def test_a_pause_starts_no_work_when_the_quota_comes():
     play.play().check_complete()
 
 
-def test_who_pauses_what_runs_is_told_how_to_stop_it_and_it_stays_stopped():
+def test_pause_of_a_queued_campaign_announces_how_to_stop_running_jobs():
     play = queued(Play(cases=24, site=TEAM), quota=1)
     slow(play, 50)
     play.rounds(3)
@@ -274,7 +276,7 @@ def test_who_pauses_what_runs_is_told_how_to_stop_it_and_it_stays_stopped():
     play.play().check_complete()
 
 
-def test_the_played_kueue_plays_the_same_again():
+def test_simulated_kueue_is_deterministic():
     def told():
         play = queued(Play(cases=40, site=TEAM, devices=8), quota=5, ready_steps=2, tries=1)
         play.cluster.room = 3

@@ -1,5 +1,5 @@
-"""The examples in the docstrings of the controller's rules, with exactly their numbers: who changes
-a rule or a constant finds here what the docstring has to say then."""
+"""The examples in the docstrings of the controller's rules, with exactly their numbers: after a
+change of a rule or a constant they show what the docstring must say."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def wave_of(shards, serial=0, per_index=1, avoid=()):
 
 
 def job_of(wave, **more):
-    """The Job of a wave, at work for two hours."""
+    """The Job of a wave, running for two hours."""
     indexes = len(wave.indexes)
     job = JobView(wave.job_name, "u", WORKER, wave.wave_hash, "h", indexes, indexes, False, 0)
     return replace(job, **{"in_state_s": 7200.0, **more})
@@ -55,7 +55,7 @@ def nodes_of(*ready, away=()):
 # Nodes ------------------------------------------------------------------------------------------
 
 
-def test_the_example_of_node_failures():
+def test_example_of_node_failures():
     against = {"n1": ("s1", "s2", "s3"), "n2": ("s4", "s5"), "n3": ("s6",), "n4": ("s6",)}
     found = NodeFailures(
         frozenset(NodeFailure(n, s) for n, shards in against.items() for s in shards)
@@ -65,7 +65,7 @@ def test_the_example_of_node_failures():
     assert found.quarantined(["n1", "n2", "n3"]) == {"n1"}
 
 
-def test_the_example_of_a_quarantine():
+def test_example_of_a_quarantine():
     wave = wave_of(8)
     job = job_of(wave)
     pods = (pod_of(job, 0, "n2"), pod_of(job, 1, "n2"), pod_of(job, 2, "n1"))
@@ -77,7 +77,7 @@ def test_the_example_of_a_quarantine():
 
 
 @pytest.mark.parametrize(("code", "found"), [(44, [NodeFailure("n1", "s2")]), (48, [])])
-def test_the_example_of_a_pods_failure(code, found):
+def test_example_of_a_pods_failure(code, found):
     wave = wave_of(["s1", "s2"], per_index=2)
     job = job_of(wave)
     seen = Observed(frozenset({"s1"}), (wave,), (job,), tuple(failed(job, code, [0])))
@@ -85,7 +85,7 @@ def test_the_example_of_a_pods_failure(code, found):
 
 
 @pytest.mark.parametrize(("in_state_s", "is_lost"), [(180.0, False), (181.0, True)])
-def test_the_example_of_a_lost_pod(in_state_s, is_lost):
+def test_example_of_a_lost_pod(in_state_s, is_lost):
     job = job_of(wave_of(1))
     pod = pod_of(job, 0, deleting=True, in_state_s=in_state_s)
     seen = Observed(frozenset(), (), (job,), (pod,), nodes_of("n2", away=["n1"]))
@@ -101,7 +101,7 @@ def test_the_example_of_a_lost_pod(in_state_s, is_lost):
         ("", 1801.0, True),
     ],
 )
-def test_the_example_of_a_pod_that_does_not_start(waiting, in_state_s, is_stuck):
+def test_example_of_a_pod_that_does_not_start(waiting, in_state_s, is_stuck):
     job = job_of(wave_of(1))
     pod = pod_of(job, 0, phase="Pending", waiting=waiting, in_state_s=in_state_s)
     assert bool(not_starting(pod)) is is_stuck
@@ -116,7 +116,7 @@ def test_the_example_of_a_pod_that_does_not_start(waiting, in_state_s, is_stuck)
         (["n1"], ["n1"], (), True),
     ],
 )
-def test_the_example_of_a_wrong_image(said, nodes, avoid, is_proved):
+def test_example_of_a_wrong_image(said, nodes, avoid, is_proved):
     waves = [wave_of(4, serial) for serial, _ in enumerate(said)]
     jobs = [job_of(wave, state="Failed", reason="PodFailurePolicy") for wave in waves]
     pods = [failed(job, ExitCode.IMAGE, [0], node)[0] for job, node in zip(jobs, said, strict=True)]
@@ -130,7 +130,7 @@ def test_the_example_of_a_wrong_image(said, nodes, avoid, is_proved):
 @pytest.mark.parametrize(
     ("running", "reason"), [(["n3"], "StoreRefusesWorkers"), (["n3", "n4"], "")]
 )
-def test_the_example_of_a_store_that_refuses_workers(running, reason):
+def test_example_of_a_store_that_refuses_workers(running, reason):
     wave = wave_of(8)
     job = job_of(wave)
     pods = failed(job, ExitCode.STORE, [0, 1], "n1") + failed(job, ExitCode.STORE, [2], "n2")
@@ -140,7 +140,7 @@ def test_the_example_of_a_store_that_refuses_workers(running, reason):
 
 
 @pytest.mark.parametrize(("phase", "reason"), [("Running", "GangApart"), ("Pending", "")])
-def test_the_example_of_a_gang_whose_pods_do_not_reach_each_other(phase, reason):
+def test_example_of_a_gang_whose_pods_cannot_connect(phase, reason):
     wave = Wave("c", 1, "h", 0, (("g",), ("g",)), pods=2)
     job = job_of(wave, gang=True)
     words = "from n1 (10.0.0.1): expected 2 nodes of the gang, nodes 1 did not connect within 600 s"
@@ -155,7 +155,7 @@ def test_the_example_of_a_gang_whose_pods_do_not_reach_each_other(phase, reason)
 
 
 @pytest.mark.parametrize(("fail", "run", "reason"), [(4, 3, "NodesFail"), (4, 4, ""), (3, 0, "")])
-def test_the_example_of_nodes_that_fail(fail, run, reason):
+def test_example_of_failing_nodes(fail, run, reason):
     wave = wave_of(12)
     job = job_of(wave)
     pods = failed(job, ExitCode.NODE, range(fail))
@@ -165,7 +165,7 @@ def test_the_example_of_nodes_that_fail(fail, run, reason):
 
 
 @pytest.mark.parametrize(("runs", "older", "younger"), [(0, 8, 2), (6, 4, 6)])
-def test_the_example_of_shared_workers(runs, older, younger):
+def test_example_of_shared_workers(runs, older, younger):
     jobs = [job_of(wave_of(9, serial), parallelism=1) for serial in (0, 1)]
     left = Remaining(tuple(range(8)), frozenset(), 0)
     claims = [JobShare(jobs[0], left), JobShare(replace(jobs[1], active=runs), left)]
@@ -187,7 +187,7 @@ def twice_failed(first, again, fail):
 
 
 @pytest.mark.parametrize(("fail", "given_up", "unproven"), [(3, 3, 0), (5, 0, 5)])
-def test_the_example_of_shards_that_fail(fail, given_up, unproven):
+def test_example_of_failing_shards(fail, given_up, unproven):
     indexes = fail + 40
     seen = twice_failed(wave_of(indexes), wave_of(fail, serial=1), fail)
     left = [f"s{i}" for i in range(fail)]
@@ -197,13 +197,13 @@ def test_the_example_of_shards_that_fail(fail, given_up, unproven):
 
 
 @pytest.mark.parametrize(("fail", "given_up"), [(10, 10), (11, 0)])
-def test_the_example_of_a_wave_of_what_has_failed_before(fail, given_up):
+def test_example_of_a_wave_of_failed_shards(fail, given_up):
     seen = twice_failed(wave_of(1000), wave_of(fail, serial=1), fail)
     verdict = judge(seen, seen.jobs, (), [f"s{i}" for i in range(fail)], 1000)
     assert len(verdict.given_up) == given_up
 
 
-def test_the_example_of_a_wave_without_its_job():
+def test_example_of_a_wave_without_its_job():
     wanted, wave = desired(3, workers=2), wave_of(["s1", "s2"])
     seen = Observed(frozenset({"s1"}), (wave,))
     assert wave_without_job(wanted, seen, avoid=()) is wave
@@ -215,11 +215,11 @@ def test_the_example_of_a_wave_without_its_job():
 
 
 @pytest.mark.parametrize(("workers", "indexes"), [(4, 64), (100, 400), (1000, 1000)])
-def test_the_example_of_a_waves_size(workers, indexes):
+def test_example_of_a_waves_size(workers, indexes):
     assert wave_size(workers) == indexes
 
 
-def test_the_example_of_nodes_that_the_next_wave_avoids():
+def test_example_of_nodes_that_the_next_wave_avoids():
     wanted, wave = desired(10, workers=20), wave_of(8, avoid=("n1",))
     job = job_of(wave, plan_hash=wanted.plan_hash)
     stuck = {"phase": "Pending", "waiting": "ImagePullBackOff", "in_state_s": 700.0}
@@ -235,7 +235,7 @@ def test_the_example_of_nodes_that_the_next_wave_avoids():
 @pytest.mark.parametrize(
     ("ended_s", "shards", "is_deleted"), [(599.0, 5, False), (600.0, 5, True), (0.0, 4, True)]
 )
-def test_the_example_of_a_job_that_ended_well(ended_s, shards, is_deleted):
+def test_example_of_a_succeeded_job(ended_s, shards, is_deleted):
     wanted, wave = desired(shards, workers=4), wave_of(4)
     ended = {"state": "Complete", "succeeded": frozenset(range(4)), "in_state_s": ended_s}
     job = job_of(wave, plan_hash=wanted.plan_hash, **ended)
@@ -248,7 +248,7 @@ def queued_job(pods, **more):
 
 
 @pytest.mark.parametrize(("admitted", "asked"), [(0, [1]), (100, [7] * 8)])
-def test_the_example_of_queued_jobs(admitted, asked):
+def test_example_of_queued_jobs(admitted, asked):
     wanted = desired(1000, workers=400, queue="team", kueue=True)
     live = [queued_job(admitted)] if admitted else []
     todo = [shard.shard_id for shard in wanted.plan.shards]
@@ -257,7 +257,7 @@ def test_the_example_of_queued_jobs(admitted, asked):
 
 
 @pytest.mark.parametrize(("waits_for", "is_deleted"), [(51, True), (50, False)])
-def test_the_example_of_a_queued_job_that_may_wait_for_ever(waits_for, is_deleted):
+def test_example_of_a_queued_job_that_may_wait_forever(waits_for, is_deleted):
     waiting = queued_job(waits_for, suspended=True)
     live = [queued_job(100), waiting]
     found = list(queueing(desired(10, workers=400, queue="team", kueue=True), live, [waiting], {}))
@@ -268,7 +268,7 @@ def test_the_example_of_a_queued_job_that_may_wait_for_ever(waits_for, is_delete
     ("committed", "allow_missing", "partial"),
     [(9, False, None), (9, True, True), (10, False, False), (10, True, False)],
 )
-def test_the_example_of_an_end(committed, allow_missing, partial):
+def test_example_of_an_end(committed, allow_missing, partial):
     wanted = desired(10, workers=4, allow_missing=allow_missing)
     shards = [shard.shard_id for shard in wanted.plan.shards]
     seen = Observed(frozenset(shards[:committed]), ())

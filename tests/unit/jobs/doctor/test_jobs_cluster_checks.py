@@ -1,4 +1,4 @@
-"""The checks of a cluster: what is wrong is told with what to do about it."""
+"""The checks of a cluster: each problem is reported with its remedy."""
 
 import copy
 from dataclasses import replace
@@ -54,12 +54,12 @@ def only(checks, name):
         ("who knows", False, "podFailurePolicy"),
     ],
 )
-def test_versions_below_the_floor_say_what_is_lost(version, ok, words):
+def test_check_of_an_old_version_names_the_missing_features(version, ok, words):
     check = check_version(version)
     assert check.ok is ok and words in check.found
 
 
-def test_an_api_is_missed_only_where_the_site_wants_it():
+def test_api_is_required_only_if_the_site_uses_it():
     assert all(check.ok for check in check_apis({}, A2))
     queued = replace(A2, kueue_queue="team")
     assert not only(check_apis({}, queued), "kueue").ok
@@ -78,7 +78,7 @@ def test_missing_permissions_are_named():
     assert numbers(every) == [str(len(NEEDED) - 8)]  # of which eight are listed
 
 
-def test_nodes_that_the_selector_misses_are_told_with_what_they_have():
+def test_nodes_outside_of_the_selector_are_reported_with_their_labels():
     other = node(labels={"accelerator-type": "module-a3-16"})
     check = only(check_nodes([other], A2), "nodes")
     assert not check.ok
@@ -87,7 +87,7 @@ def test_nodes_that_the_selector_misses_are_told_with_what_they_have():
     assert "accelerator-type=module-910b-8" in bare and "module-a3-16" not in bare
 
 
-def test_nodes_of_another_type_are_reported_where_no_selector_excludes_them():
+def test_nodes_of_another_type_are_reported_if_no_selector_excludes_them():
     cce = load_site("cce")
     labels = dict(cce.node_selector)
     same, other = (
@@ -99,14 +99,14 @@ def test_nodes_of_another_type_are_reported_where_no_selector_excludes_them():
         assert "type" not in {check.name for check in check_nodes([node(labels=fine)], cce)}
 
 
-def test_nodes_that_are_not_ready_are_counted():
+def test_ready_nodes_are_counted():
     check = only(check_nodes([node(), node("n2", ready="False")], A2), "nodes")
     assert numbers(check.found)[:2] == ["1", "2"]
     assert not only(check_nodes([node(ready="Unknown")], A2), "nodes").ok
     assert only(check_nodes([], A2), "nodes").skipped  # this account may not list them
 
 
-def test_super_pods_are_counted_by_the_label_that_keeps_gangs_within_one():
+def test_super_pods_are_counted_by_their_label():
     near = replace(A2, super_pod_label="example.com/sp")
     of = [{**LABELS, "example.com/sp": name} for name in ("s1", "s1", "s2")] + [LABELS]
     nodes = [node(f"n{i}", labels=labels) for i, labels in enumerate(of)]
@@ -128,7 +128,7 @@ def test_devices_are_compared_with_the_profile():
     assert not only(check_nodes([node("n2", "6")], pair), "devices").ok
 
 
-def test_fields_that_the_server_drops_are_named():
+def test_fields_dropped_by_the_server_are_named():
     job = sample_job(A2, Deployment("n", "i", "i", "s3://b/p"))
     kept = copy.deepcopy(job)
     kept["spec"]["selector"] = {}
@@ -141,7 +141,7 @@ def test_fields_that_the_server_drops_are_named():
     assert "spec.template.spec.containers[0].securityContext.capabilities" in check.found
 
 
-def test_a_probe_that_found_nothing_quotes_the_cluster():
+def test_probe_without_a_result_quotes_the_cluster():
     events = [
         {"type": "Normal", "message": "Scheduled"},
         {"type": "Warning", "message": 'secret "s3" not found'},
@@ -153,7 +153,7 @@ def test_a_probe_that_found_nothing_quotes_the_cluster():
     assert check_probe("CPU_x/vllm_ascend/v", "").ok
 
 
-def test_the_controllers_account_is_judged_by_its_own_rights():
+def test_account_of_the_controller_is_checked_by_its_own_rights():
     assert check_account(dict.fromkeys(NEEDED, True), "it").ok
     some = dict.fromkeys(NEEDED, True) | {("delete", "batch", "jobs"): False}
     check = check_account(some, "it")
@@ -182,7 +182,7 @@ def plugin(*args, name="ascend-device-plugin-daemonset", image="ascend-k8sdevice
         ("-shareDevCount=4", {}, False, " 4 "),
     ],
 )
-def test_the_plugins_mode_is_compared_with_the_profile(args, site, ok, words):
+def test_mode_of_the_device_plugin_is_compared_with_the_profile(args, site, ok, words):
     others = plugin("kube-proxy", name="kube-proxy", image="kube-proxy:v1")
     default = replace(A2, scheduler="default", shape="device")
     ours = plugin(f"device-plugin {args}")
@@ -192,7 +192,7 @@ def test_the_plugins_mode_is_compared_with_the_profile(args, site, ok, words):
     assert ok or check.fix
 
 
-def test_a_plugin_that_nobody_shows_is_not_called_well():
+def test_invisible_device_plugin_is_skipped():
     nvidia = plugin("nvidia-device-plugin", name="nvidia", image="nvidia/k8s-device-plugin")
     for shown in (None, [], [nvidia]):
         check = check_device_plugin(shown, A2)

@@ -1,4 +1,4 @@
-"""What `opmeter doctor --together` makes of devices side by side."""
+"""The report of `opmeter doctor --together` about concurrent devices."""
 
 import pytest
 
@@ -10,17 +10,17 @@ from tests.unit.jobs.printed import missing
 pytestmark = pytest.mark.fast
 
 
-def test_devices_that_leave_each_other_alone_are_fine():
+def test_devices_without_interference_pass():
     check = verdict([Interference("Add 4,4", 100.0, 101.0), Interference("Mul 4,4", 50.0, 50.0)], 8)
     assert check.ok and missing(check.found, ["8", "Add 4,4 +1.0%", "Mul 4,4 +0.0%"]) == []
 
 
-def test_a_slowdown_is_named_with_what_to_set():
+def test_slowdown_is_reported_with_the_setting_that_fixes_it():
     check = verdict([Interference("Add 4,4", 100.0, 120.0)], 8)
     assert not check.ok and "+20.0%" in check.found
     assert "OPMETER_MEASURE_CONCURRENCY=4" in check.fix
 
 
-def test_one_device_has_nobody_to_disturb():
+def test_single_device_has_no_interference():
     with pytest.raises(BadInput, match=r"\bcpu\b"):
         list(check_concurrency("cpu"))

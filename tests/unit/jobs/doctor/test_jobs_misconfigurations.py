@@ -118,7 +118,7 @@ class Host:
             (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
 
     def source(self, script: str) -> None:
-        """Take over the environment of a shell that has run these lines."""
+        """Apply the environment of a shell that has run these lines."""
         done = subprocess.run(
             ["bash", "-c", f"{script}\nexec env -0"], env=self.env, capture_output=True, check=True
         )
@@ -149,7 +149,7 @@ def failed(checks: list[dict[str, object]]) -> list[str]:
 
 
 def follows(checks: list[dict[str, object]], cause: str) -> list[str]:
-    """The checks that say that they follow from a cause."""
+    """The checks that are reported as consequences of a cause."""
     return [
         str(check["name"]) for check in checks if f"follows from `{cause}`" in str(check["found"])
     ]
@@ -172,20 +172,20 @@ def planted(
     return str(check["fix"])
 
 
-def test_a_host_that_is_fit_has_no_failure(host):
+def test_fit_host_has_no_failure(host):
     checks = host.check()
     assert failed(checks) == []
     assert follows(checks, "npu") == []
 
 
-def test_a_driver_older_than_cann_requires(host):
+def test_driver_older_than_cann_requires_is_reported(host):
     (host.cann / "version.info").write_text("version=9.1.0\n")
     planted(host, "driver", "25.2.2", "9.1.0", "26.0", fix=("driver 26.0", "CANN 9.0"))
     host.driver("26.1.1")
     assert failed(host.check()) == []
 
 
-def test_torch_npu_of_another_release_than_torch(host):
+def test_torch_npu_of_another_release_than_torch_is_reported(host):
     host.torch("2.9.0+cpu", "2.8.0")
     told = ("2.8.0", "2.9.0+cpu", "same release")
     fix = ("pip install 'torch_npu==2.9.0.*'",)
@@ -194,7 +194,7 @@ def test_torch_npu_of_another_release_than_torch(host):
     assert failed(host.check()) == []
 
 
-def test_an_msprof_that_cannot_start(host):
+def test_msprof_that_cannot_start_is_reported(host):
     del host.env["DRIVER_MOUNTED"]
     fix = ("/usr/local/Ascend/driver/lib64/common", "export LD_LIBRARY_PATH=")
     planted(host, "msprof", "Init platform by driver faild!", fix=fix)
@@ -202,7 +202,7 @@ def test_an_msprof_that_cannot_start(host):
     assert failed(host.check()) == []
 
 
-def test_an_environment_without_set_env(host):
+def test_environment_without_set_env_is_reported(host):
     del host.env["ASCEND_HOME_PATH"]
     script = f"source {host.cann}/set_env.sh"
     fix = planted(host, "cann", "set_env.sh", fix=(script,), consequences=("msprof", "import"))
@@ -210,7 +210,7 @@ def test_an_environment_without_set_env(host):
     assert failed(host.check()) == []
 
 
-def test_a_cuda_build_of_torch(host):
+def test_cuda_build_of_torch_is_reported(host):
     host.torch("2.9.0+cu128", "2.9.0")
     fix = ("CPU build", "pip install torch==2.9.0+cpu")
     planted(host, "torch_npu", "2.9.0+cu128", fix=fix, consequences=("import",))
@@ -221,7 +221,7 @@ def test_a_cuda_build_of_torch(host):
 OF_DEVICES = ("health", "driver", "msprof", "import")
 
 
-def test_no_permission_on_device_nodes(host, monkeypatch):
+def test_missing_permission_on_device_nodes_is_reported(host, monkeypatch):
     closed = host.dev / "davinci0"
     closed.chmod(0)
     host.table(_DCMI.format(-8005))
@@ -243,7 +243,7 @@ os.access = lambda path, mode: bool(os.stat(path).st_mode & 0o600)
 """
 
 
-def test_a_device_that_another_container_has(host):
+def test_device_used_by_another_container_is_reported(host):
     for code in (-8005, -8020):
         host.table(_DCMI.format(code))
         told, fix = ("another container", code), ("docker ps", "/dev/davinciN")
@@ -252,7 +252,7 @@ def test_a_device_that_another_container_has(host):
     assert failed(host.check()) == []
 
 
-def test_a_container_without_npu_smi(host):
+def test_container_without_npu_smi_is_reported(host):
     hidden = (host.bin / "npu-smi").rename(host.folder / "npu-smi")
     fix = ("mount npu-smi",)
     planted(host, "npu", "npu-smi is not on PATH", fix=fix, consequences=("health", "driver"))
@@ -260,22 +260,22 @@ def test_a_container_without_npu_smi(host):
     assert failed(host.check()) == []
 
 
-def test_a_wrong_path_of_custom_operators(host):
+def test_wrong_path_of_custom_operators_is_reported(host):
     host.env["ASCEND_CUSTOM_OPP_PATH"] = "/nowhere"
     fix = planted(host, "custom OPP", "/nowhere", fix=("unset ASCEND_CUSTOM_OPP_PATH",))
     host.source(fix.partition("or ")[2])
     assert failed(host.check()) == []
 
 
-def test_a_disk_too_small_for_a_session(host):
+def test_disk_too_small_for_a_session_is_reported(host):
     host.env["OPMETER_VOLUME_BYTES"] = str(1 << 30)
     told = ("1.0 GiB free", host.folder / "tmp", "26,214", "100,000")
     planted(host, "disk", *told, fix=("TMPDIR", host.folder / "tmp"))
-    del host.env["OPMETER_VOLUME_BYTES"]  # as a volume that is large enough
+    del host.env["OPMETER_VOLUME_BYTES"]  # like a volume that is large enough
     assert failed(host.check()) == []
 
 
-def test_a_python_without_sqlite3(host):
+def test_python_without_sqlite3_is_reported(host):
     refuse = "echo \"ModuleNotFoundError: No module named '_sqlite3'\"; exit 1"
     host.program("python3", f"#!/bin/sh\n{refuse}\n")
     told = (host.bin / "python3", "'_sqlite3'")
@@ -284,7 +284,7 @@ def test_a_python_without_sqlite3(host):
     assert failed(host.check()) == []
 
 
-def test_another_profiler_that_is_active(host):
+def test_other_active_profiler_is_reported(host):
     process = host.proc / "4321"
     process.mkdir()
     (process / "comm").write_text("msprof\n")
@@ -298,7 +298,7 @@ def test_another_profiler_that_is_active(host):
     assert failed(host.check()) == []
 
 
-def test_a_self_test_that_cannot_begin_leaves_a_report_of_the_machine(host):
+def test_self_test_that_cannot_begin_reports_the_machine(host):
     (host.bin / "npu-smi").unlink()
     log = host.folder / "home/ascend/log/debug/plog"
     log.mkdir(parents=True)

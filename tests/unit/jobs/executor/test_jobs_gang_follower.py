@@ -1,4 +1,4 @@
-"""Every pod of a gang but the first: follows whoever leads, until all is committed."""
+"""Every pod of a gang except the first follows the leader until all is committed."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ def looks_often(monkeypatch):
 
 
 class Played:
-    """Follows by a script: each meeting does what its turn says. `left` are the shards."""
+    """Follows by a script: each meeting does what its turn specifies. `left` are the shards."""
 
     def __init__(self, tmp_path: Path, *turns):
         self.store = FileStore(tmp_path / "store")
@@ -59,13 +59,13 @@ def ends_well(played, folder, tick):
     played.left.clear()
 
 
-def is_led_again(played, folder, tick):
+def gets_a_second_leader(played, folder, tick):
     played.lead("second")
 
 
 def is_gone(played, folder, tick):
     played.lead("second")
-    raise Gone("nobody leads")
+    raise Gone("no leader")
 
 
 def fails_together(played, folder, tick):
@@ -85,16 +85,16 @@ def is_stopped(played, folder, tick):
     tick(0)
 
 
-def test_a_pod_follows_until_all_is_committed(tmp_path):
+def test_pod_follows_until_all_shards_are_committed(tmp_path):
     assert Played(tmp_path, ends_well).run() == [("first", 1)]
 
 
-@pytest.mark.parametrize("turn", [is_led_again, is_gone, fails_together])
-def test_whoever_leads_next_is_followed_whatever_became_of_the_last(tmp_path, turn):
+@pytest.mark.parametrize("turn", [gets_a_second_leader, is_gone, fails_together])
+def test_next_leader_is_followed_after_any_end_of_the_last(tmp_path, turn):
     assert Played(tmp_path, turn, ends_well).run() == [("first", 1), ("second", 1)]
 
 
-def test_ranks_that_do_not_even_begin_blame_their_node(tmp_path):
+def test_ranks_that_do_not_begin_blame_their_node(tmp_path):
     with pytest.raises(LocalRunFailed, match="rank 2 exited with 1") as failed:
         Played(tmp_path, fails_alone).run()
     assert (failed.value.code, failed.value.shard) == (ExitCode.NODE, "g0")
@@ -104,7 +104,9 @@ def is_unreached(played, folder, tick):
     raise Unreached("cannot reach the first node at host:1: timed out")
 
 
-def test_a_way_that_stays_closed_is_told_with_both_ends_and_blames_no_node(tmp_path, monkeypatch):
+def test_unreachable_leader_is_reported_with_both_addresses_and_blames_no_node(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(worker_pod, "GATHER_S", 0.0)
     played = Played(tmp_path, is_unreached, is_unreached)
     with pytest.raises(
@@ -116,24 +118,24 @@ def test_a_way_that_stays_closed_is_told_with_both_ends_and_blames_no_node(tmp_p
     assert list(played.scratch.iterdir()) == [] and len(played.met) == 2
 
 
-def test_a_way_that_opens_is_no_closed_one(tmp_path, monkeypatch):
+def test_connection_that_opens_later_is_not_a_failure(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_pod, "GATHER_S", 0.0)
     turns = [is_unreached, is_gone, is_unreached, ends_well]
     assert len(Played(tmp_path, *turns).run()) == 4
 
 
-def test_who_is_told_to_stop_blames_nobody(tmp_path):
+def test_stopped_follower_blames_no_node(tmp_path):
     assert Played(tmp_path, is_stopped).run() == [("first", 1)]
 
 
-def test_nothing_of_a_meeting_stays_on_the_disk(tmp_path):
+def test_meeting_leaves_no_files(tmp_path):
     played = Played(tmp_path, fails_together, ends_well)
     played.run()
     assert list(played.scratch.iterdir()) == []
 
 
-def lead_at_second_look(played):
-    """Write a good place just before the store is read for it the second time."""
+def lead_at_second_read(played):
+    """Write a sound place just before the store is read for it the second time."""
     looks, read = itertools.count(1), played.store.get
 
     def get(key):
@@ -145,21 +147,21 @@ def lead_at_second_look(played):
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"\xff"])
-def test_a_damaged_place_is_waited_out(tmp_path, damage):
+def test_damaged_leader_address_is_retried(tmp_path, damage):
     played = Played(tmp_path, ends_well)
     played.store.put(keys.meeting("c", WAVE.wave_hash), damage)
-    lead_at_second_look(played)
+    lead_at_second_read(played)
     assert played.run() == [("first", 1)]
 
 
-def test_where_nobody_has_led_yet_that_is_waited_for(tmp_path):
+def test_missing_leader_address_is_retried(tmp_path):
     played = Played(tmp_path, ends_well)
     played.store.delete(keys.meeting("c", WAVE.wave_hash))
-    lead_at_second_look(played)
+    lead_at_second_read(played)
     assert played.run() == [("first", 1)]
 
 
-def test_where_all_is_committed_nobody_is_followed(tmp_path):
+def test_no_leader_is_followed_if_all_shards_are_committed(tmp_path):
     played = Played(tmp_path)
     played.left.clear()
     assert played.run() == []

@@ -1,4 +1,4 @@
-"""A run goes on by itself behind sessions whose canaries are odd, once."""
+"""A run continues automatically after sessions with suspect canaries, once."""
 
 from dataclasses import dataclass, replace
 
@@ -58,7 +58,7 @@ def slowed(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_what_a_slow_session_measured_is_measured_again_in_the_same_run(slowed):
+def test_cases_of_a_slow_session_are_measured_again_in_the_same_run(slowed):
     here = slowed(2.0)
     code, said = here.run()
     first, second = read_plans(here.store, "made")
@@ -71,15 +71,15 @@ def test_what_a_slow_session_measured_is_measured_again_in_the_same_run(slowed):
 
 
 @pytest.mark.thorough
-def test_a_run_of_sound_sessions_ends_with_its_plan(slowed):
+def test_run_of_intact_sessions_ends_with_its_plan(slowed):
     here = slowed(1.0)
     here.run()
     assert [plan.round for plan in read_plans(here.store, "made")] == [""]
 
 
 @pytest.mark.thorough
-def test_a_run_is_about_what_its_files_were_when_it_began(slowed):
-    """Also behind its first plan: large profiles are read once."""
+def test_run_uses_its_files_as_they_were_at_the_start(slowed):
+    """Also after its first plan: large profiles are read once."""
     here = slowed(2.0)
     measure = here.measured
 

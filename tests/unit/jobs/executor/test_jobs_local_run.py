@@ -1,4 +1,4 @@
-"""Workers that die, stop or fail, and what the executor of this machine makes of it."""
+"""Workers that crash, stop or fail, and how the executor of this machine handles it."""
 
 import errno
 import signal
@@ -38,8 +38,8 @@ SIGKILLED = -signal.SIGKILL
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToldRun(LocalRun):
-    """A run whose workers only do what `worker` says."""
+class ScriptedRun(LocalRun):
+    """A run whose workers only do what `worker` specifies."""
 
     worker: Callable[[Assignment], tuple[int, str]]
 
@@ -51,7 +51,7 @@ def told_run(store, tmp_path, worker, finished=None):
     """A run of one shard of two cases, and that shard."""
     shard = MadeShard("s1", [add_record(1), add_record(2)], is_committed=False)
     plan = write_campaign(store, MadePlan([shard]))
-    return ToldRun(
+    return ScriptedRun(
         store=store,
         watched=MemoryStore(),
         plan=plan,
@@ -73,7 +73,7 @@ def outcomes(store, plan):
 
 
 @pytest.mark.fast
-def test_a_shard_is_abandoned_beside_the_parts_of_its_last_worker(tmp_path):
+def test_abandoned_shard_keeps_the_parts_of_its_last_worker(tmp_path):
     store, finished = MemoryStore(), []
     cases = []
 
@@ -91,7 +91,7 @@ def test_a_shard_is_abandoned_beside_the_parts_of_its_last_worker(tmp_path):
 
 
 @pytest.mark.fast
-def test_a_worker_that_was_only_asked_to_stop_is_no_failed_attempt(tmp_path):
+def test_stopped_worker_is_not_a_failed_attempt(tmp_path):
     codes = [ExitCode.TEMPORARY] * 5 + [SIGKILLED, ExitCode.TEMPORARY, ExitCode.HANG, ExitCode.DONE]
     finished = []
     run = told_run(MemoryStore(), tmp_path, lambda assignment: (codes.pop(0), ""), finished)
@@ -100,7 +100,7 @@ def test_a_worker_that_was_only_asked_to_stop_is_no_failed_attempt(tmp_path):
 
 
 @pytest.mark.fast
-def test_three_workers_that_died_are_enough(tmp_path):
+def test_shard_is_given_up_after_three_dead_workers(tmp_path):
     store, codes = MemoryStore(), [SIGKILLED, ExitCode.HANG, -signal.SIGSEGV, ExitCode.DONE]
     run = told_run(store, tmp_path, lambda assignment: (codes.pop(0), ""))
     run.measure(["s1"])
@@ -109,7 +109,7 @@ def test_three_workers_that_died_are_enough(tmp_path):
 
 @pytest.mark.fast
 @pytest.mark.parametrize("code", [1, ExitCode.IMAGE, ExitCode.NODE, ExitCode.STORE, ExitCode.SPACE])
-def test_a_worker_that_blames_the_machine_ends_the_run_and_no_shard(tmp_path, code):
+def test_worker_that_blames_the_machine_ends_the_run_but_no_shard(tmp_path, code):
     store = MemoryStore()
     run = told_run(store, tmp_path, lambda assignment: (code, "torch 2.9 is wanted"))
     with pytest.raises(LocalRunFailed, match="torch 2.9 is wanted"):
@@ -128,7 +128,7 @@ def test_a_worker_that_blames_the_machine_ends_the_run_and_no_shard(tmp_path, co
         (ExitCode.STORE, 1),
     ],
 )
-def test_where_all_are_tried_a_bad_shard_keeps_no_other_from_it(tmp_path, code, tried):
+def test_bad_shard_does_not_prevent_the_others_if_all_are_tried(tmp_path, code, tried):
     seen = []
 
     def worker(assignment):
@@ -142,7 +142,7 @@ def test_where_all_are_tried_a_bad_shard_keeps_no_other_from_it(tmp_path, code, 
 
 
 @pytest.mark.fast
-def test_an_error_of_the_machine_ends_the_run_in_a_line(tmp_path):
+def test_machine_error_ends_the_run_with_one_line(tmp_path):
     def no_room(assignment):
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
 
@@ -152,7 +152,7 @@ def test_an_error_of_the_machine_ends_the_run_in_a_line(tmp_path):
 
 
 class SlowWorker:
-    """A worker that has not ended at so many looks, and then ends well."""
+    """A worker that is still running at this many checks, and then exits with success."""
 
     def __init__(self, looks):
         self.looks, self.waited_s = looks, []
@@ -165,7 +165,7 @@ class SlowWorker:
 
 
 @pytest.mark.fast
-def test_progress_is_not_waited_for(tmp_path):
+def test_run_does_not_wait_for_progress(tmp_path):
     class Asked(MemoryStore):
         def get(self, key):
             asked.append(key)
@@ -185,7 +185,7 @@ def test_progress_is_not_waited_for(tmp_path):
 
 
 @pytest.mark.fast
-def test_progress_is_read_no_more_often_than_it_is_written(tmp_path):
+def test_progress_is_read_at_most_as_often_as_it_is_written(tmp_path):
     class Asked(MemoryStore):
         def get(self, key):
             asked.append(key)
@@ -199,7 +199,7 @@ def test_progress_is_read_no_more_often_than_it_is_written(tmp_path):
 
 
 @pytest.mark.fast
-def test_a_worker_is_told_which_plan_it_is(tmp_path):
+def test_worker_gets_the_hash_of_its_plan(tmp_path):
     told = []
     run = told_run(MemoryStore(), tmp_path, lambda a: (told.append(a), (ExitCode.DONE, ""))[1])
     run.measure(["s1"])
@@ -209,7 +209,7 @@ def test_a_worker_is_told_which_plan_it_is(tmp_path):
 
 @pytest.fixture
 def dying_worker(tmp_path, monkeypatch, real_starts):
-    """Workers that say something and end as they are told."""
+    """Workers that print a message and end as specified."""
 
     def put(end):
         package = tmp_path / "told" / "collector" / "worker"
@@ -235,9 +235,7 @@ def dying_worker(tmp_path, monkeypatch, real_starts):
         (f"sys.exit({int(ExitCode.HANG)})", ExitCode.HANG),
     ],
 )
-def test_the_log_of_a_worker_that_was_killed_is_kept_by_its_parent(
-    tmp_path, dying_worker, end, code
-):
+def test_log_of_a_killed_worker_is_stored_by_its_parent(tmp_path, dying_worker, end, code):
     dying_worker(end)
     store = FileStore(tmp_path / "data")
     run = replace(told_run(store, tmp_path / "work", worker=None), watched=store)
@@ -246,7 +244,7 @@ def test_the_log_of_a_worker_that_was_killed_is_kept_by_its_parent(
     assert log.startswith("session 3: Add 4,4\n")
 
 
-def test_the_log_that_a_worker_has_stored_itself_is_kept(tmp_path, dying_worker):
+def test_log_stored_by_a_worker_is_kept(tmp_path, dying_worker):
     dying_worker(f"sys.exit({int(ExitCode.HANG)})")
     store = FileStore(tmp_path / "data")
     store.create(keys.attempt_log("made", "s1", "a1"), b"its own")
@@ -256,14 +254,14 @@ def test_the_log_that_a_worker_has_stored_itself_is_kept(tmp_path, dying_worker)
 
 
 @pytest.mark.parametrize(("code", "left"), [(ExitCode.DONE, False), (ExitCode.NODE, True)])
-def test_who_has_done_its_shard_leaves_its_room_to_the_next(tmp_path, dying_worker, code, left):
+def test_scratch_folder_of_a_finished_worker_is_removed(tmp_path, dying_worker, code, left):
     dying_worker(f"sys.exit({int(code)})")
     run = told_run(FileStore(tmp_path / "data"), tmp_path / "work", worker=None)
     LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))
     assert (tmp_path / "work" / "a1").exists() is left
 
 
-def test_who_ends_by_itself_keeps_its_own_log(tmp_path, dying_worker):
+def test_log_of_a_worker_that_exits_is_not_stored_by_its_parent(tmp_path, dying_worker):
     dying_worker(f"sys.exit({int(ExitCode.TEMPORARY)})")
     run = told_run(FileStore(tmp_path / "data"), tmp_path / "work", worker=None)
     LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))
@@ -271,7 +269,7 @@ def test_who_ends_by_itself_keeps_its_own_log(tmp_path, dying_worker):
 
 
 @pytest.mark.usefixtures("real_starts")
-def test_files_where_it_was_started_are_not_imported_by_a_worker(tmp_path, monkeypatch):
+def test_files_in_the_working_directory_are_not_imported_by_a_worker(tmp_path, monkeypatch):
     (tmp_path / "statistics.py").write_text("raise SystemExit('a file of the user')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -1,4 +1,4 @@
-"""Process 1 of a container, in a process namespace of its own where this machine allows one."""
+"""Process 1 of a container, in its own process namespace where this machine allows one."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from jobs.executor.pid1 import run_as_pid1
 
 ROOT = Path(__file__).parents[4]
 
-# Each program is process 1. What it works on is told by its one argument.
+# Each program is process 1. Its one argument specifies its work.
 PROGRAM = """
 import os, signal, subprocess, sys, time
 from jobs.executor.pid1 import run_as_pid1
@@ -58,7 +58,8 @@ sys.exit(run_as_pid1(globals()[sys.argv[1]]))
 
 
 def unshare():
-    """The command that makes what follows process 1; the test is skipped where it may not be."""
+    """The command that makes the rest of the command line process 1; skips the test where that is
+    not permitted."""
     if shutil.which("unshare"):
         command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         if os.getuid() != 0:
@@ -80,7 +81,7 @@ def started(what):
 @pytest.mark.parametrize(
     ("what", "code"), [("ends", 44), ("dies", 128 + 9), ("leaves", 43), ("breaks", 1)]
 )
-def test_the_exit_code_is_that_of_the_work(what, code):
+def test_exit_code_is_that_of_the_child(what, code):
     process = started(what)
     _, error = process.communicate(timeout=30)
     assert process.returncode == code
@@ -88,19 +89,19 @@ def test_the_exit_code_is_that_of_the_work(what, code):
 
 
 @pytest.mark.parametrize(("what", "code"), [("leaves", 43), ("dies", 137)])
-def test_the_example_of_an_exit_code(what, code):
+def test_example_of_an_exit_code(what, code):
     process = started(what)
     process.communicate(timeout=30)
     assert process.returncode == code
 
 
-def test_orphans_are_reaped_while_the_work_goes_on():
+def test_orphans_are_reaped_during_the_work():
     process = started("orphans")
     process.communicate(timeout=30)
     assert process.returncode == 0
 
 
-def test_a_signal_reaches_the_work():
+def test_signal_is_forwarded_to_the_child():
     process = started("stops")
     assert process.stdout.readline() == b"ready\n"
     (init,) = children(process.pid)
@@ -109,7 +110,7 @@ def test_a_signal_reaches_the_work():
     assert process.returncode == 75
 
 
-def test_a_signal_that_comes_too_early_is_not_lost():
+def test_early_signal_is_not_lost():
     process = started("stops")
     deadline = time.monotonic() + 20
     while process.poll() is None and time.monotonic() < deadline:
@@ -118,7 +119,7 @@ def test_a_signal_that_comes_too_early_is_not_lost():
                 os.kill(init, signal.SIGTERM)
         time.sleep(0.005)
     process.communicate(timeout=30)
-    # Before Python has come as far as `run_as_pid1`, the kernel drops what process 1 ignores.
+    # Before Python has reached `run_as_pid1`, the kernel drops the signals that process 1 ignores.
     assert process.returncode == 75
 
 
@@ -135,5 +136,5 @@ def command_of(pid):
 
 
 @pytest.mark.fast
-def test_anywhere_else_the_work_simply_runs():
+def test_work_runs_directly_if_not_pid_1():
     assert run_as_pid1(lambda: 7) == 7

@@ -1,4 +1,4 @@
-"""Which device measures what is measured a second time."""
+"""Which device measures a case the second time."""
 
 import heapq
 import random
@@ -19,34 +19,34 @@ AGAIN = {"r0": ("s0",), "r1": ("s1",), "r2": ("s2",)}
 
 
 def with_repeats(again_of, first):
-    """A plan of so many shards and of these that measure cases of them again."""
+    """A plan of this many shards and of shards that measure their cases again."""
     shards = shards_of(*[1.0] * first)
     again = (replace(shards[0], shard_id=name, again_of=of) for name, of in again_of.items())
     return plan_of((*shards, *again))
 
 
-def test_what_is_measured_for_the_first_time_is_done_in_the_order_of_the_plan():
+def test_first_measurements_follow_the_order_of_the_plan():
     assert next_shard(["s3", "r0", "r1"], 0, AGAIN, {"s0": 0}) == "s3"
 
 
 @pytest.mark.parametrize(("device", "shard"), [(0, "r1"), (1, "r0"), (2, "r0")])
-def test_a_repeat_goes_to_a_device_that_has_not_measured_it(device, shard):
+def test_repeat_goes_to_a_device_that_has_not_measured_it(device, shard):
     assert next_shard(["r0", "r1"], device, AGAIN, {"s0": 0, "s1": 1}) == shard
 
 
-def test_every_third_stays_where_it_was_and_nobody_waits():
+def test_every_third_repeat_stays_on_its_device_and_no_device_waits():
     taken = {"s0": 0, "s1": 1, "s2": 2}
     assert next_shard(["r1", "r2"], 2, {**AGAIN, "r1": ("s2",)}, taken) == "r2"
     assert next_shard(["r2"], 0, AGAIN, taken) == "r2"
     assert next_shard(["r0"], 0, AGAIN, taken) == "r0"
 
 
-def test_of_repeats_of_several_devices_the_one_with_least_of_the_own_is_taken():
+def test_repeat_with_the_fewest_own_shards_is_chosen():
     again = {"r0": ("s0", "s1"), "r1": ("s0", "s1", "s3")}
     assert next_shard(["r0", "r1"], 0, again, {"s0": 0, "s1": 1, "s3": 1}) == "r1"
 
 
-def test_each_shard_is_given_once():
+def test_each_shard_is_assigned_once():
     todo = Todo(with_repeats(AGAIN, 3), ["s0", "s1", "s2", "r0", "r1", "r2"], [0, 1])
     given = [todo.take(at % 2) for at in range(8)]
     assert sorted(given[:6]) == ["r0", "r1", "r2", "s0", "s1", "s2"]
@@ -54,7 +54,7 @@ def test_each_shard_is_given_once():
 
 
 def kept_from(**places):
-    """A plan of shards that shall not run at these places again."""
+    """A plan of shards that must not run at these places again."""
     (shard,) = shards_of(1.0)
     return plan_of(tuple(replace(shard, shard_id=s, not_on=p) for s, p in places.items()))
 
@@ -63,19 +63,19 @@ def place(plan, device):
     return f"here/d{device}"
 
 
-def test_a_shard_of_what_was_doubted_waits_for_another_device():
+def test_suspect_shard_waits_for_another_device():
     todo = Todo(kept_from(a="here/d0", b="here/d1"), ["a", "b"], [0, 1], place)
     assert [todo.take(0), todo.take(0), todo.take(1), todo.take(1)] == ["b", None, "a", None]
 
 
-def test_one_device_and_other_machines_take_what_comes():
+def test_single_device_and_other_machines_run_suspect_shards():
     alone = Todo(kept_from(a="here/d0"), ["a"], [0], place)
     assert alone.take(0) == "a"
     far = Todo(kept_from(a="there/d0"), ["a"], [0, 1], place)
     assert far.take(0) == "a"
 
 
-def test_a_run_of_one_shard_begins_on_the_device_that_it_is_not_kept_from(tmp_path):
+def test_run_of_one_shard_starts_on_a_device_that_it_need_not_avoid(tmp_path):
     on = {}
 
     def worker(assignment):
@@ -88,8 +88,8 @@ def test_a_run_of_one_shard_begins_on_the_device_that_it_is_not_kept_from(tmp_pa
 
 
 def elsewhere(devices, seed):
-    """Of a plan whose shards take as long as they like, whether each repeat was on another device
-    than its cases: those that should be, and those that should stay."""
+    """For a plan whose shards take arbitrary times, whether each repeat was on a device other than
+    that of its cases: those that should be, and those that should stay."""
     chance = random.Random(seed)
     first = 6 * devices
     again = {
@@ -118,12 +118,12 @@ def test_most_repeats_are_measured_on_other_devices_and_some_are_not(devices):
     assert stayed / (20 * 2) < of_chance
 
 
-def test_a_run_of_two_devices_measures_again_on_the_other_one(tmp_path):
+def test_run_on_two_devices_repeats_on_the_other_one(tmp_path):
     both, on = threading.Barrier(2, timeout=60), {}
 
     def worker(assignment):
         on[assignment.shard] = assignment.device
-        both.wait()  # neither is so fast that nothing is left to the other
+        both.wait()  # neither is so fast that nothing is left for the other
         return 0, ""
 
     shards = [

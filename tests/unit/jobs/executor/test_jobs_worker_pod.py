@@ -1,4 +1,4 @@
-"""A worker pod: from its environment to its exit code, by what is committed in the end."""
+"""A worker pod: from its environment to its exit code, which depends on what is committed."""
 
 import json
 import signal
@@ -83,7 +83,7 @@ def ended(store, plan, measure=commits_all, stop=None, wave=None, reach=open_sto
 
 
 def fails(code, first=commits_all, shards=0):
-    """Commits the first shards, then says that the next one failed."""
+    """Commits the first shards, then reports that the next one failed."""
 
     def measure(run, todo):
         first(run, todo[:shards])
@@ -93,7 +93,7 @@ def fails(code, first=commits_all, shards=0):
 
 
 @pytest.mark.fast
-def test_an_index_whose_shards_are_committed_is_done(store, plan):
+def test_index_with_committed_shards_is_done(store, plan):
     seen = []
 
     def measure(run, shards):
@@ -105,20 +105,20 @@ def test_an_index_whose_shards_are_committed_is_done(store, plan):
 
 
 @pytest.mark.fast
-def test_what_somebody_has_committed_is_not_measured_again(store, plan):
+def test_shard_committed_by_another_worker_is_not_measured_again(store, plan):
     wave = wave_of(store, plan)
     assert ended(store, plan, wave=wave).code == ExitCode.DONE
     assert ended(store, plan, fails(ExitCode.NODE), wave=wave).code == ExitCode.DONE
 
 
 @pytest.mark.fast
-def test_a_worker_that_failed_after_all_was_committed_is_no_failure(store, plan):
+def test_worker_that_failed_after_the_last_commit_is_done(store, plan):
     assert ended(store, plan, fails(ExitCode.NODE, shards=2)) == End(ExitCode.DONE)
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("shards", "end"), [(1, End(44, "its last words", "s2")), (2, End(0))])
-def test_the_example_of_a_worker_that_fails(store, plan, shards, end):
+def test_example_of_a_failing_worker(store, plan, shards, end):
     assert ended(store, plan, fails(44, shards=shards)) == end
 
 
@@ -131,17 +131,17 @@ def test_the_example_of_a_worker_that_fails(store, plan, shards, end):
         (ExitCode.STORE, ExitCode.STORE),
         (ExitCode.HANG, ExitCode.HANG),
         (ExitCode.SPACE, ExitCode.SPACE),
-        (-signal.SIGKILL, ExitCode.SPACE),  # as who ran out of memory
+        (-signal.SIGKILL, ExitCode.SPACE),  # like a process that ran out of memory
         (-signal.SIGSEGV, ExitCode.FAILED),
         (1, ExitCode.FAILED),
     ],
 )
-def test_a_failure_is_told_with_its_shard(store, plan, code, found):
+def test_failure_is_reported_with_its_shard(store, plan, code, found):
     assert ended(store, plan, fails(code, shards=1)) == End(found, "its last words", "s2")
 
 
 @pytest.mark.fast
-def test_who_is_told_to_stop_says_so_and_blames_nobody(store, plan):
+def test_stopped_pod_exits_as_temporary_and_blames_no_shard(store, plan):
     stop = threading.Event()
 
     def measure(run, shards):
@@ -166,15 +166,13 @@ def no_driver():
     ("backend", "found", "order"),
     [
         ("npu", lambda: dies(4), [0, 2, 1, 3]),
-        ("npu", lambda: dies(3), [0, 2, 1, 3]),  # one is missing: its worker says so
+        ("npu", lambda: dies(3), [0, 2, 1, 3]),  # one is missing: its worker reports so
         ("npu", lambda: dies(8), [0, 2, 1, 3]),
         ("npu", no_driver, [0, 1, 2, 3]),
         ("cpu", no_driver, [0, 1, 2, 3]),
     ],
 )
-def test_shards_go_to_every_chip_before_one_has_two(
-    store, plan, monkeypatch, backend, found, order
-):
+def test_shards_are_dealt_out_over_all_chips_first(store, plan, monkeypatch, backend, found, order):
     seen = []
 
     def measure(run, shards):
@@ -195,7 +193,7 @@ def at_its_deadline(store, plan, measure, stop=None, **more):
 
 
 @pytest.mark.fast
-def test_who_is_not_done_at_its_deadline_hangs(store, plan):
+def test_unfinished_pod_at_its_deadline_is_a_hang(store, plan):
     def measure(run, shards):
         commit(run, shards[0])
         assert run.stop.wait(30)
@@ -206,7 +204,7 @@ def test_who_is_not_done_at_its_deadline_hangs(store, plan):
 
 
 @pytest.mark.fast
-def test_who_lends_ranks_to_another_pod_at_its_deadline_blames_no_node(store):
+def test_pod_that_lends_ranks_blames_no_node_at_its_deadline(store):
     shard = MadeShard("s1", [add_record(1)], is_committed=False)
     plan = write_campaign(store, MadePlan([shard], stack=local_stack("cpu", "")))
     end = lent(store, plan, OPMETER_DEADLINE_S="1")
@@ -214,7 +212,7 @@ def test_who_lends_ranks_to_another_pod_at_its_deadline_blames_no_node(store):
 
 
 @pytest.mark.fast
-def test_a_pod_of_another_device_lends_no_ranks(store, plan):
+def test_pod_of_another_device_lends_no_ranks(store, plan):
     end = lent(store, plan)
     assert end.code == ExitCode.NODE
     assert "'CPU_test_2t'" in end.reason
@@ -229,7 +227,7 @@ def lent(store, plan, **more):
 
 
 @pytest.mark.fast
-def test_who_was_told_to_stop_before_its_deadline_does_not_hang(store, plan):
+def test_pod_stopped_before_its_deadline_is_not_a_hang(store, plan):
     stop = threading.Event()
 
     def measure(run, shards):
@@ -240,7 +238,7 @@ def test_who_was_told_to_stop_before_its_deadline_does_not_hang(store, plan):
 
 
 @pytest.mark.fast
-def test_who_has_done_all_at_its_deadline_is_done(store, plan):
+def test_finished_pod_at_its_deadline_is_done(store, plan):
     def measure(run, shards):
         assert run.stop.wait(30)
         commits_all(run, shards)
@@ -249,7 +247,7 @@ def test_who_has_done_all_at_its_deadline_is_done(store, plan):
 
 
 @pytest.mark.fast
-def test_a_store_that_is_away_until_the_deadline_is_no_hang(store, plan, monkeypatch):
+def test_unavailable_store_until_the_deadline_is_not_a_hang(store, plan, monkeypatch):
     class Away(FileStore):
         def get(self, key):
             raise StoreUnavailable("no route")
@@ -259,13 +257,13 @@ def test_a_store_that_is_away_until_the_deadline_is_no_hang(store, plan, monkeyp
 
 
 @pytest.mark.fast
-def test_without_a_deadline_there_is_none(store, plan):
+def test_deadline_is_optional(store, plan):
     told = environment(store, plan, wave_of(store, plan))
     assert task_of(told).deadline_s is None
 
 
 @pytest.mark.fast
-def test_every_device_has_a_worker_however_few_may_measure_at_once(store, plan):
+def test_every_device_has_a_worker_under_a_concurrency_limit(store, plan):
     seen = []
 
     def measure(run, shards):
@@ -278,13 +276,13 @@ def test_every_device_has_a_worker_however_few_may_measure_at_once(store, plan):
 
 
 @pytest.mark.fast
-def test_an_index_that_the_wave_has_not_is_everybodys_matter(store, plan):
+def test_index_outside_of_the_wave_blames_the_image(store, plan):
     end = ended(store, plan, JOB_COMPLETION_INDEX="7")
     assert end.code == ExitCode.IMAGE and missing(end.reason, ["2", "7"]) == []
 
 
 @pytest.mark.fast
-def test_another_plan_is_everybodys_matter(store, plan):
+def test_another_plan_blames_the_image(store, plan):
     end = ended(store, plan, OPMETER_PLAN_HASH="0000")
     assert end.code == ExitCode.IMAGE and "0000" in end.reason
     wave = wave_of(store, plan, plan_hash="feed")
@@ -293,16 +291,14 @@ def test_another_plan_is_everybodys_matter(store, plan):
 
 
 @pytest.mark.fast
-def test_a_wave_that_is_not_there_is_everybodys_matter(store, plan):
+def test_missing_wave_blames_the_image(store, plan):
     wave = Wave("made", 1, plan.plan_hash, 5, (("s1",),))
     assert ended(store, plan, wave=wave).code == ExitCode.IMAGE
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("told", "code"), [(True, ExitCode.TEMPORARY), (False, ExitCode.STORE)])
-def test_a_store_that_is_away_is_waited_for_and_is_nobodys_fault(
-    store, plan, monkeypatch, told, code
-):
+def test_unavailable_store_is_retried_and_blames_nothing(store, plan, monkeypatch, told, code):
     class Away(FileStore):
         def get(self, key):
             raise StoreUnavailable("no route")
@@ -316,7 +312,7 @@ def test_a_store_that_is_away_is_waited_for_and_is_nobodys_fault(
 
 @pytest.mark.fast
 @pytest.mark.parametrize("missing", ["OPMETER_ROOT", "OPMETER_WAVE", "JOB_COMPLETION_INDEX"])
-def test_a_pod_that_no_wave_started_names_what_it_lacks(store, plan, missing):
+def test_pod_without_its_environment_is_refused_with_the_missing_variable(store, plan, missing):
     told = environment(store, plan, Wave("made", 1, "h", 0, (("s1",),)))
     del told[missing]
     with pytest.raises(BadInput, match=missing):
@@ -324,14 +320,14 @@ def test_a_pod_that_no_wave_started_names_what_it_lacks(store, plan, missing):
 
 
 @pytest.mark.fast
-def test_an_index_that_is_no_number_is_named(store, plan):
+def test_nonnumeric_index_is_refused(store, plan):
     told = environment(store, plan, Wave("made", 1, "h", 0, (("s1",),)), JOB_COMPLETION_INDEX="x")
     with pytest.raises(BadInput, match="JOB_COMPLETION_INDEX.*'x'"):
         task_of(told)
 
 
 @pytest.mark.fast
-def test_the_last_words_are_one_line_that_a_controller_reads(tmp_path):
+def test_termination_message_is_one_json_line(tmp_path):
     log = tmp_path / "termination-log"
     assert write_termination_message(End(44, "bad\nnode", "s1"), log) == 44
     assert not log.exists()  # it belongs to the kubelet
@@ -344,7 +340,7 @@ def test_the_last_words_are_one_line_that_a_controller_reads(tmp_path):
 @pytest.mark.torch
 @pytest.mark.slow
 def test_two_pods_measure_a_gang_and_the_first_commits(tmp_path, monkeypatch):
-    """Each with its own folders, as on two nodes; nothing between them but the store and TCP."""
+    """Each with its own folders, as on two nodes, connected only by the store and TCP."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
     store = FileStore(tmp_path / "store")
     text = (

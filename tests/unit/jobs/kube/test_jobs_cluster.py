@@ -1,4 +1,4 @@
-"""The door to Kubernetes, against a server that answers as API servers do on bad days."""
+"""The access to Kubernetes, against a server that returns the errors of real API servers."""
 
 import pytest
 from kubernetes import client
@@ -43,7 +43,7 @@ def in_a_hurry(monkeypatch):
 
 @pytest.fixture
 def cluster_of():
-    """A cluster whose server gives these answers."""
+    """A cluster whose server returns these responses."""
     servers = []
 
     def make(*answers):
@@ -66,7 +66,7 @@ def listing(*names, token="", kind="Job"):
 
 
 @pytest.mark.parametrize("trouble", [BUSY, AWAY, Answer(500), Answer(cut=True)])
-def test_creating_is_asked_again_while_the_server_is_overloaded(cluster_of, trouble):
+def test_creation_is_retried_while_the_server_is_overloaded(cluster_of, trouble):
     cluster, server = cluster_of(trouble, trouble, Answer(201, JOB))
     assert cluster.create_or_adopt(JOB)
     assert [asked.method for asked in server.asked] == ["POST"] * 3
@@ -74,7 +74,7 @@ def test_creating_is_asked_again_while_the_server_is_overloaded(cluster_of, trou
     assert server.asked[-1].query == {"fieldValidation": "Strict", "fieldManager": "opmeter"}
 
 
-def test_a_patch_is_applied_and_asked_again(cluster_of):
+def test_patch_is_server_side_applied_and_retried(cluster_of):
     cluster, server = cluster_of(BUSY, Answer(200, JOB))
     cluster.patch_job("wave-1", {"parallelism": 2, "suspend": False})
     one, two = server.asked
@@ -83,7 +83,7 @@ def test_a_patch_is_applied_and_asked_again(cluster_of):
     assert two.body["spec"] == {"parallelism": 2, "suspend": False}
 
 
-def test_a_job_that_exists_is_ours_where_it_was_made_from_the_same(cluster_of):
+def test_existing_job_is_adopted_if_its_specification_is_equal(cluster_of):
     cluster, _ = cluster_of(Answer(409, {"message": "exists"}), Answer(200, JOB))
     assert not cluster.create_or_adopt(JOB)
     other = {"metadata": {"name": "wave-1", "annotations": {SPEC_HASH: "xyz"}}}
@@ -92,21 +92,21 @@ def test_a_job_that_exists_is_ours_where_it_was_made_from_the_same(cluster_of):
         cluster.create_or_adopt(JOB)
 
 
-def test_a_creation_whose_reply_was_lost_finds_its_own_job(cluster_of):
+def test_creation_with_a_lost_reply_adopts_its_own_job(cluster_of):
     cluster, server = cluster_of(Answer(cut=True), Answer(409), Answer(200, JOB))
     assert not cluster.create_or_adopt(JOB)
     assert [asked.method for asked in server.asked] == ["POST", "POST", "GET"]
 
 
-def test_who_is_silent_is_given_up_in_bounded_time(cluster_of, monkeypatch):
+def test_silent_server_is_given_up_in_bounded_time(cluster_of, monkeypatch):
     monkeypatch.setattr(requests, "_PATIENCE_S", 0.6)
     cluster, server = cluster_of(Answer(200, {}, silent_s=30))
     with pytest.raises(ClusterAway):
         cluster.version()
-    assert len(server.asked) <= 2  # the client itself asks nothing again
+    assert len(server.asked) <= 2  # the client itself repeats no request
 
 
-def test_an_answer_that_is_cut_off_is_asked_again(cluster_of):
+def test_truncated_response_is_retried(cluster_of):
     cut = Answer(200, '{"gitVersion": "v1.', {"X": "y"})
     cluster, server = cluster_of(Answer(cut=True), Answer(200, {"gitVersion": "v1.36.3"}))
     assert cluster.version() == "v1.36.3" and len(server.asked) == 2
@@ -115,21 +115,21 @@ def test_an_answer_that_is_cut_off_is_asked_again(cluster_of):
         cluster.version()
 
 
-def test_a_refusal_is_told_in_the_servers_words_and_not_repeated(cluster_of):
+def test_refusal_is_reported_in_the_words_of_the_server_and_not_retried(cluster_of):
     cluster, server = cluster_of(Answer(403, {"message": "exceeded quota: pods"}))
     with pytest.raises(ClusterError, match="403: exceeded quota: pods"):
         cluster.create_or_adopt(JOB)
     assert len(server.asked) == 1
 
 
-def test_a_long_listing_comes_in_pages(cluster_of):
+def test_long_listing_is_read_in_pages(cluster_of):
     cluster, server = cluster_of(listing("a", "b", token="next"), listing("c"))
     assert [pod["metadata"]["name"] for pod in cluster.pods("x=y")] == ["a", "b", "c"]
     assert [asked.query.get("continue") for asked in server.asked] == [None, "next"]
     assert all(asked.query["limit"] == "500" for asked in server.asked)
 
 
-def test_a_listing_that_grew_too_old_is_begun_again(cluster_of):
+def test_expired_listing_is_started_again(cluster_of):
     gone = Answer(410, {"message": "the provided continue parameter is too old"})
     cluster, server = cluster_of(
         listing("a", "b", token="old"), gone, listing("a", token="new"), listing("c")
@@ -138,7 +138,7 @@ def test_a_listing_that_grew_too_old_is_begun_again(cluster_of):
     assert len(server.asked) == 4
 
 
-def test_nodes_that_may_not_be_listed_are_none(cluster_of):
+def test_forbidden_node_list_is_empty(cluster_of):
     cluster, _ = cluster_of(Answer(403, {"message": "forbidden"}))
     assert cluster.nodes() == []
     assert list(cluster.pods_everywhere("")) == []
@@ -147,7 +147,7 @@ def test_nodes_that_may_not_be_listed_are_none(cluster_of):
         cluster.nodes()
 
 
-def test_what_is_gone_is_deleted(cluster_of):
+def test_deletion_of_a_missing_object_succeeds(cluster_of):
     cluster, server = cluster_of(Answer(404, {"message": "not found"}))
     cluster.delete_job("wave-1")
     assert server.asked[0].body == {"propagationPolicy": "Background"}
@@ -169,33 +169,31 @@ KUEUE = Answer(200, {"preferredVersion": {"groupVersion": "kueue.x-k8s.io/v1beta
         ({}, False),
     ],
 )
-def test_a_dry_run_tells_who_takes_jobs_as_they_are_made(kept, queued):
+def test_dry_run_detects_a_queue_that_suspends_new_jobs(kept, queued):
     sent = {"spec": {"suspend": False}}
     assert features_of(sent, kept).queued is queued
     assert features_of({"spec": {"suspend": True}}, {"spec": {"suspend": True}}).queued is False
 
 
-def test_workloads_are_asked_for_in_the_version_that_the_cluster_prefers(cluster_of):
+def test_workloads_are_read_in_the_preferred_version(cluster_of):
     cluster, server = cluster_of(KUEUE, listing("job-a", kind="Workload"))
     assert [one["metadata"]["name"] for one in cluster.kueue.workloads()] == ["job-a"]
     assert server.asked[1].path == "/apis/kueue.x-k8s.io/v1beta1/namespaces/bench/workloads"
 
 
 @pytest.mark.parametrize("answers", [[Answer(404)], [KUEUE, Answer(403)], [Answer(403)]])
-def test_where_kueue_is_not_installed_or_may_not_be_read_there_are_no_workloads(
-    cluster_of, answers
-):
+def test_workloads_are_empty_if_kueue_is_missing_or_forbidden(cluster_of, answers):
     cluster, _ = cluster_of(*answers)
     assert cluster.kueue.workloads() == []
 
 
-def test_an_api_server_that_is_away_is_not_taken_for_one_without_kueue(cluster_of):
+def test_unavailable_api_server_is_not_mistaken_for_one_without_kueue(cluster_of):
     cluster, _ = cluster_of(*[AWAY] * 20)
     with pytest.raises(ClusterAway):
         cluster.kueue.workloads()
 
 
-def test_queues_are_read_by_name_and_a_missing_one_is_told(cluster_of):
+def test_queues_are_read_by_name_and_a_missing_one_is_reported(cluster_of):
     queue = Answer(200, {"spec": {"clusterQueue": "cq"}})
     cluster, server = cluster_of(KUEUE, queue, KUEUE, Answer(404))
     assert cluster.kueue.local_queue("team") == queue.body
@@ -206,7 +204,7 @@ def test_queues_are_read_by_name_and_a_missing_one_is_told(cluster_of):
     assert paths[3].endswith("/v1beta1/clusterqueues/cq")
 
 
-def test_the_same_news_is_one_event(cluster_of):
+def test_repeated_announcement_is_one_event(cluster_of):
     cluster, server = cluster_of(Answer(201), Answer(409))
     owner = {"metadata": {"name": "campaign", "namespace": "bench", "uid": "u"}}
     cluster.announce(owner, "NodeLost", "n1 is silent for 5 s", about="n1", warning=True)
@@ -220,7 +218,7 @@ def change(name, kind="MODIFIED"):
     return {"type": kind, "object": {"metadata": {"name": name}}}
 
 
-def test_a_watch_begins_now_and_tells_names(cluster_of):
+def test_watch_starts_at_the_current_version_and_yields_names(cluster_of):
     cluster, server = cluster_of(listing(), Answer(lines=[change("a"), change("b")]))
     assert list(cluster.watch_jobs("x=y", 1)) == ["a", "b"]
     assert server.asked[1].query == {
@@ -231,7 +229,7 @@ def test_a_watch_begins_now_and_tells_names(cluster_of):
     }
 
 
-def test_a_watch_that_grew_too_old_ends(cluster_of):
+def test_expired_watch_ends(cluster_of):
     gone = {"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}
     cluster, _ = cluster_of(listing(), Answer(lines=[change("a"), gone, change("never")]))
     assert list(cluster.watch_jobs("x=y", 1)) == ["a"]
@@ -239,12 +237,12 @@ def test_a_watch_that_grew_too_old_ends(cluster_of):
     assert list(cluster.watch_jobs("x=y", 1)) == []
 
 
-def test_a_watch_whose_other_end_is_dead_ends_by_itself(cluster_of):
+def test_watch_of_a_dead_connection_ends(cluster_of):
     cluster, _ = cluster_of(listing(), Answer(lines=[change("a")], open_s=60))
     assert list(cluster.watch_jobs("x=y", 0)) == ["a"]
 
 
-def test_every_request_takes_from_one_budget():
+def test_all_requests_share_one_rate_limit():
     slept, now = [], [0.0]
     budget = RateLimit(rate=5.0, burst=2.0, clock=lambda: now[0], sleep=slept.append)
     for _ in range(5):
@@ -255,13 +253,13 @@ def test_every_request_takes_from_one_budget():
     assert len(slept) == 3
 
 
-def test_a_server_says_when_to_ask_again():
+def test_retry_after_of_the_server_is_used():
     error = cluster_error(429, "busy", "7")
     assert isinstance(error, ClusterAway) and error.retry_after_s == 7
     assert cluster_error(429, "busy", "Thu, 01 Jan 2026 00:00:00 GMT").retry_after_s == 0
 
 
-def test_a_field_that_a_dry_run_drops_is_a_feature_that_is_missing():
+def test_field_dropped_by_a_dry_run_is_a_missing_feature():
     spec = dict.fromkeys(
         ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "podReplacementPolicy"], 1
     )
@@ -276,21 +274,21 @@ def test_a_field_that_a_dry_run_drops_is_a_feature_that_is_missing():
         features_of(sent, {"spec": kept})
 
 
-def test_an_old_server_that_refuses_the_fields_is_one_without_them():
+def test_old_server_that_refuses_the_fields_lacks_the_features():
     words = 'strict decoding error: unknown field "spec.backoffLimitPerIndex"'
     assert unknown_fields(words) == DEGRADED
     assert unknown_fields('strict decoding error: unknown field "spec.typo"') is None
     assert unknown_fields("403: forbidden") is None
 
 
-def test_daemon_sets_of_all_namespaces_are_told_or_known_to_be_hidden(cluster_of):
+def test_daemon_sets_of_all_namespaces_are_listed_or_unknown(cluster_of):
     cluster, server = cluster_of(listing("plugin", token="more"), listing("plugin"))
     assert cluster.daemon_sets() is not None and len(server.asked) == 2
     cluster, _ = cluster_of(Answer(403, {"message": "forbidden"}))
     assert cluster.daemon_sets() is None
 
 
-def test_the_rights_of_another_account_are_asked_in_its_name(cluster_of):
+def test_rights_of_another_account_are_reviewed_in_its_name(cluster_of):
     cluster, server = cluster_of(Answer(201, {"status": {"allowed": True}}), Answer(403))
     assert cluster.may("list", "batch", "jobs", account="opmeter-controller")
     (asked,) = server.asked
@@ -300,7 +298,7 @@ def test_the_rights_of_another_account_are_asked_in_its_name(cluster_of):
         cluster.may("list", "batch", "jobs", account="opmeter-controller")
 
 
-def test_a_right_to_one_object_is_asked_by_its_name(cluster_of):
+def test_right_to_one_object_is_reviewed_by_its_name(cluster_of):
     allowed = Answer(201, {"status": {"allowed": True}})
     cluster, server = cluster_of(allowed, allowed, allowed)
     of_lease = ("update", "coordination.k8s.io", "leases", "opmeter-merge")

@@ -1,4 +1,4 @@
-"""Who leads: two candidates whose clocks run at different speeds never lead at once."""
+"""Leader election: two candidates whose clocks run at different speeds never lead at once."""
 
 import time
 
@@ -17,7 +17,7 @@ FASTEST = 1.2  # how much faster than another a clock may run
 
 
 class Candidate:
-    """Its clock runs `speed` times as fast as the true time; it may be cut off."""
+    """Its clock runs `speed` times as fast as the true time; it may be disconnected."""
 
     def __init__(self, cluster, name, now, speed=1.0):
         self.election = Election(cluster, name, clock=lambda: now() * speed)
@@ -46,7 +46,7 @@ def candidates(*speeds):
     return now, cluster, [Candidate(cluster, f"c{i}", now, s) for i, s in enumerate(speeds)]
 
 
-def test_the_first_leads_and_the_second_waits_until_it_falls_silent():
+def test_second_candidate_leads_after_the_first_falls_silent():
     now, _, (one, two) = candidates(1.0, 1.0)
     assert one.hold() and not two.hold()
     for _ in range(20):
@@ -59,7 +59,7 @@ def test_the_first_leads_and_the_second_waits_until_it_falls_silent():
     assert DURATION_S < now.now - silent_at <= DURATION_S + 6
 
 
-def test_who_gives_the_lease_back_is_followed_at_once():
+def test_released_lease_is_taken_immediately():
     now, cluster, (one, two) = candidates(1.0, 1.0)
     one.hold()
     one.election.release()
@@ -69,7 +69,7 @@ def test_who_gives_the_lease_back_is_followed_at_once():
     assert not one.hold()
 
 
-def test_who_cannot_renew_stops_before_another_begins():
+def test_leader_that_cannot_renew_stops_before_another_begins():
     now, cluster, (one, two) = candidates(1.0, 1.0)
     one.hold()
     two.hold()
@@ -85,7 +85,7 @@ def test_who_cannot_renew_stops_before_another_begins():
     assert one.hold() and not two.hold()
 
 
-def test_a_reply_that_is_lost_costs_the_lease_for_a_moment_only():
+def test_lost_reply_does_not_lose_the_lease():
     now, cluster, (one, _) = candidates(1.0, 1.0)
     one.hold()
     lost = []
@@ -102,7 +102,7 @@ def test_a_reply_that_is_lost_costs_the_lease_for_a_moment_only():
     assert one.hold()
 
 
-def test_between_two_renewals_nothing_is_asked():
+def test_lease_is_not_requested_between_renewals():
     now, cluster, (one, _) = candidates(1.0, 1.0)
     one.hold()
     asked = cluster.requests
@@ -121,7 +121,7 @@ def test_between_two_renewals_nothing_is_asked():
     ),
 )
 @settings(max_examples=150)
-def test_never_do_two_lead_whatever_is_lost_and_however_clocks_differ(speeds, moves):
+def test_two_candidates_never_lead_at_once_under_losses_and_clock_differences(speeds, moves):
     now, cluster, found = candidates(*speeds)
     for who, pause, fault in moves:
         now.now += pause
@@ -151,7 +151,7 @@ class Looks:
 
 
 class StopAfter:
-    """An event that is set after so many waits."""
+    """An event that is set after this many waits."""
 
     def __init__(self, waits):
         self.left = waits
@@ -165,25 +165,25 @@ class StopAfter:
         return self.is_set()
 
 
-def test_the_loop_looks_until_the_campaign_is_finished():
+def test_loop_reconciles_until_the_campaign_is_finished():
     looks = Looks([False, False, True])
     done = run_forever(looks, lambda: True, StopAfter(99), until="c", interval_s=0)
     assert done and looks.looks == 3
 
 
-def test_a_campaign_that_somebody_took_away_is_not_waited_for():
+def test_deleted_campaign_ends_the_loop():
     looks = Looks([False])
     assert not run_forever(looks, lambda: True, StopAfter(99), until="c", interval_s=0)
     assert looks.looks == 2
 
 
-def test_who_does_not_lead_waits_for_who_does():
+def test_follower_waits_for_the_leader_to_finish():
     looks = Looks()
     assert run_forever(looks, lambda: False, StopAfter(99), until="c", interval_s=0)
     assert looks.looks == 0 and looks.asked == 2
 
 
-def test_an_api_server_that_is_away_ends_no_loop():
+def test_unavailable_api_server_does_not_end_the_loop():
     looks = Looks()
 
     def leads():
@@ -196,7 +196,7 @@ def test_an_api_server_that_is_away_ends_no_loop():
     assert run_forever(looks, leads, StopAfter(99), until="c", interval_s=0)
 
 
-def test_a_change_wakes_the_loop_and_a_broken_watch_is_begun_again():
+def test_change_wakes_the_loop_and_a_broken_watch_is_restarted():
     watches = []
 
     class Jobs:
@@ -212,8 +212,9 @@ def test_a_change_wakes_the_loop_and_a_broken_watch_is_begun_again():
     assert len(watches) > 2 and set(watches) == {"x=y"}
 
 
-class LongLook:
-    """A controller whose look takes several Leases, while another candidate tries to take over."""
+class LongReconciliation:
+    """A controller whose reconciliation takes several Lease durations, while another candidate
+    tries to take over."""
 
     def __init__(self, now, cluster, other):
         self.now, self.cluster, self.other, self.taken = now, cluster, other, False
@@ -234,9 +235,9 @@ def looks_often(monkeypatch):
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_look_that_takes_several_leases_keeps_the_lease():
+def test_lease_is_renewed_during_a_long_reconciliation():
     now, cluster, (one, two) = candidates(1.0, 1.0)
-    looking = LongLook(now, cluster, two)
+    looking = LongReconciliation(now, cluster, two)
     with one.election.kept():
         wait_for(one.hold)
         assert run_forever(looking, one.hold, StopAfter(99), until="c", interval_s=0)
@@ -247,7 +248,7 @@ def test_a_look_that_takes_several_leases_keeps_the_lease():
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_who_is_stuck_loses_the_lease_though_it_is_kept():
+def test_stuck_leader_loses_the_lease():
     now, cluster, (one, two) = candidates(1.0, 1.0)
     with one.election.kept(stuck_s=DURATION_S):
         wait_for(one.hold)
@@ -255,5 +256,5 @@ def test_who_is_stuck_loses_the_lease_though_it_is_kept():
         now.now += DURATION_S + 1
         wait_for(lambda: not one.leads)
         reads = now.reads
-        wait_for(lambda: now.reads >= reads + 2)  # its keeper has looked twice
+        wait_for(lambda: now.reads >= reads + 2)  # its keeper has checked twice
         assert two.hold() and not one.leads

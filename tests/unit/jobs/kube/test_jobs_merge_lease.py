@@ -52,14 +52,14 @@ TEXT = (
 
 
 class Dull(MemoryStore):
-    """Knows no conditional write, and says so: whoever relies on one fails."""
+    """Supports no conditional write, and reports that: code that relies on one fails."""
 
     def create(self, key, data):
         raise StoreError(f"{key}: 501 NotImplemented: If-None-Match")
 
 
 class Meeting(Dull):
-    """Who writes a commit waits for another who does: both have looked by then."""
+    """A writer of a commit waits for a second writer, so that both have read the state first."""
 
     def __init__(self, wait_s=0.3):
         super().__init__()
@@ -99,7 +99,7 @@ def quick(monkeypatch):
 
 
 def together(*acts):
-    """Each in a thread of its own; what they give, in order."""
+    """Each in its own thread; their results, in order."""
     given = [None] * len(acts)
 
     def run(at):
@@ -129,7 +129,7 @@ def held_plans(store):
 
 @pytest.fixture
 def of_cluster(monkeypatch):
-    """A store and a cluster -> what merges one plan in a pod there."""
+    """A store and a cluster -> a function that merges one plan in a pod there."""
 
     def prepare(store, cluster, turn_s=60.0):
         brief = partial(MergeLease, duration_s=3.0)
@@ -142,7 +142,7 @@ def of_cluster(monkeypatch):
     return prepare
 
 
-def test_two_merges_at_once_lose_one_where_nothing_keeps_them_apart():
+def test_two_concurrent_merges_lose_one_without_a_lease():
     store = Meeting(wait_s=30.0)
     two_plans(store)
 
@@ -154,7 +154,7 @@ def test_two_merges_at_once_lose_one_where_nothing_keeps_them_apart():
     assert len(held_plans(store)) == 1  # what the Lease is for
 
 
-def test_two_merges_at_once_lose_nothing_by_a_lease(of_cluster, caplog):
+def test_two_concurrent_merges_lose_nothing_with_a_lease(of_cluster, caplog):
     store, cluster = Meeting(), Shared()
     two_plans(store)
     publish = of_cluster(store, cluster)
@@ -176,7 +176,7 @@ def test_two_pods_of_one_merge_make_one_version(of_cluster, capsys):
     assert sorted(map(numbers, printed)) == [["1"], ["1", "2"]]  # the version, and what is new
 
 
-def test_who_waits_in_vain_ends_with_a_code_that_means_later(of_cluster, capsys):
+def test_merge_that_waits_in_vain_exits_as_temporary(of_cluster, capsys):
     store, cluster = Dull(), Shared()
     two_plans(store)
     assert Election(cluster, "another", name=MERGE_LEASE).hold()
@@ -185,7 +185,7 @@ def test_who_waits_in_vain_ends_with_a_code_that_means_later(of_cluster, capsys)
     assert MERGE_LEASE in capsys.readouterr().err
 
 
-def test_the_lease_of_a_pod_that_was_killed_is_taken_over(of_cluster):
+def test_lease_of_a_killed_pod_is_taken_over(of_cluster):
     store, cluster = Dull(), Shared()
     two_plans(store)
     assert Election(cluster, "killed", name=MERGE_LEASE, duration_s=1.0).hold()
@@ -193,13 +193,13 @@ def test_the_lease_of_a_pod_that_was_killed_is_taken_over(of_cluster):
     assert cluster.leases[MERGE_LEASE]["spec"]["leaseTransitions"] == 1
 
 
-def test_on_one_machine_such_a_store_is_refused_and_what_helps_is_said():
+def test_store_without_create_only_writes_is_refused_with_the_options():
     with raises_naming(OpmeterError, "501", "--single-writer", "--lease"):
         choose_guard(Dull(), single_writer=False)
     assert choose_guard(Dull(), single_writer=True) is SINGLE_WRITER
 
 
-def test_one_writer_and_several_are_not_both_meant(of_cluster):
+def test_single_writer_and_lease_are_mutually_exclusive(of_cluster):
     with raises_naming(BadInput, "--single-writer", "--lease"):
         merge_command("made", root=ROOT, single_writer=True, lease="bench")
 
@@ -214,7 +214,7 @@ def cut_off(cluster):
     cluster.before = away
 
 
-def test_a_merge_that_lost_its_lease_commits_nothing():
+def test_merge_that_lost_its_lease_commits_nothing():
     store, cluster, clock = Dull(), Shared(), Clock()
     two_plans(store)
     with MergeLease(cluster, "one", clock=clock).held() as guard:
@@ -227,7 +227,7 @@ def test_a_merge_that_lost_its_lease_commits_nothing():
     assert find_head(store) is None
 
 
-def test_a_lease_that_another_had_meanwhile_is_not_the_same_any_more():
+def test_lease_held_by_another_in_between_is_lost():
     cluster, clock = Shared(), Clock()
     one, two = (MergeLease(cluster, name, clock=clock) for name in ("one", "two"))
     with one.held() as guard:
@@ -243,7 +243,7 @@ def test_a_lease_that_another_had_meanwhile_is_not_the_same_any_more():
         assert not guard.still_holds()
 
 
-def test_the_lease_is_renewed_while_it_is_held():
+def test_lease_is_renewed_while_held():
     cluster, clock = Shared(), Clock()
     one, two = (MergeLease(cluster, name, clock=clock) for name in ("one", "two"))
     with one.held() as guard:
@@ -254,12 +254,12 @@ def test_the_lease_is_renewed_while_it_is_held():
             with pytest.raises(LeaseTaken):
                 two.held().__enter__()
             assert guard.still_holds()
-    clock.now += DURATION_S / 5  # between two questions nothing is asked
+    clock.now += DURATION_S / 5  # nothing is requested between two polls
     with two.held():
         assert not guard.still_holds()
 
 
-def test_an_account_that_may_take_no_lease_is_told_at_once():
+def test_forbidden_lease_is_reported_immediately():
     cluster = Shared()
 
     def refuse(number, name):
@@ -274,7 +274,8 @@ def test_an_account_that_may_take_no_lease_is_told_at_once():
 
 
 class Play:
-    """A campaign on a cluster whose store knows no conditional write, and the real controller."""
+    """A campaign on a cluster whose store supports no conditional write, and the real
+    controller."""
 
     def __init__(self, monkeypatch, cases=8):
         self.store, self.clock = Dull(), Clock()
@@ -302,7 +303,7 @@ class Play:
             if self.controller.reconcile()["small"]:
                 return
             self.cluster.step()
-        raise AssertionError(f"it does not end: {self.cluster.reasons()}")
+        raise AssertionError(f"the campaign does not end: {self.cluster.reasons()}")
 
     def check(self):
         plan = read_plans(self.store, "small")[-1]
@@ -313,7 +314,7 @@ class Play:
         assert {commit.guard for commit in history(self.store)} == {"lease"}
 
 
-def test_a_campaign_is_merged_under_a_lease_where_its_store_wants_one(monkeypatch):
+def test_campaign_on_a_store_without_create_only_writes_merges_under_a_lease(monkeypatch):
     play = Play(monkeypatch)
     play.play()
     play.check()
@@ -325,12 +326,12 @@ def test_a_campaign_is_merged_under_a_lease_where_its_store_wants_one(monkeypatc
     assert play.cluster.leases[MERGE_LEASE]["spec"]["holderIdentity"] == ""
 
 
-def test_what_was_found_out_of_a_store_stays_found(monkeypatch):
+def test_result_of_the_store_probe_is_remembered(monkeypatch):
     play = Play(monkeypatch)
     play.controller.reconcile()
 
     def ask(store):
-        raise AssertionError("asked again")
+        raise AssertionError("requested again")
 
     play.election.release()
     play.controller, _ = play.new_controller("two", probe_store=ask)
@@ -338,14 +339,14 @@ def test_what_was_found_out_of_a_store_stays_found(monkeypatch):
     play.check()
 
 
-def test_what_an_older_plan_left_is_merged_under_the_lease_too(monkeypatch):
+def test_shards_of_an_older_plan_are_merged_under_the_lease(monkeypatch):
     play = Play(monkeypatch, cases=24)
     play.controller.reconcile()
     play.cluster.step()
     assert committed_shards(play.store, "small") and find_head(play.store) is None
     play.apply(25)
     play.controller.reconcile()
-    assert len(read_plans(play.store, "small")) == 1  # its Job has not come to its end
+    assert len(read_plans(play.store, "small")) == 1  # its Job has not finished
     play.cluster.step()
     head = find_head(play.store)
     assert head is not None and head.guard == "lease"
@@ -355,7 +356,7 @@ def test_what_an_older_plan_left_is_merged_under_the_lease_too(monkeypatch):
     play.check()
 
 
-def test_a_controller_that_leads_no_more_writes_nothing_there(monkeypatch):
+def test_controller_without_the_lease_writes_nothing(monkeypatch):
     play = Play(monkeypatch)
     play.controller.reconcile()
     config = play.cluster.maps[MAP]

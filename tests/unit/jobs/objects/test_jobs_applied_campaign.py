@@ -1,4 +1,4 @@
-"""A campaign as it is applied: the ConfigMap that is written, read again, and what is refused."""
+"""An applied campaign: the ConfigMap that is written, read again, and what is refused."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def made(text=CAMPAIGN, deployment=DEPLOYMENT, **more):
     return manifest
 
 
-def test_what_is_written_is_read_again():
+def test_config_map_is_read_as_written():
     applied = applied_from(made())
     assert applied.campaign.name == "small"
     assert applied.site.name == "cpu"
@@ -39,7 +39,7 @@ def test_what_is_written_is_read_again():
     assert not applied.paused and not applied.allow_missing
 
 
-def test_a_live_config_map_owns_what_is_made_for_it():
+def test_config_map_owns_the_objects_of_its_campaign():
     live = made()
     live["metadata"] |= {"uid": "u-1", "annotations": {PAUSED: "true"}}
     applied = applied_from(live)
@@ -56,17 +56,17 @@ def test_a_store_without_create_only_is_remembered_by_its_root():
     live["data"]["root"] = "s3://other/x"
     assert not applied_from(live).deployment.leased
     live["data"] |= {"root": "s3://perf/x", "single_writer": "true"}
-    assert applied_from(live).deployment == DEPLOYMENT  # the user's word comes first
+    assert applied_from(live).deployment == DEPLOYMENT  # the user's value takes precedence
 
 
-def test_single_keys_of_the_profile_are_changed_and_taken_away():
+def test_single_keys_of_the_profile_are_changed_and_removed():
     live = made(CAMPAIGN.replace("cpu", "npu"), replace(DEPLOYMENT, image=PINNED))
     live["data"] |= {"site": "a2-800t", "site.kueue_queue": "team", "site.devices_per_node": "4"}
     live["data"] |= {"site.node_selector": "{disk: fast}", "site.runtime_class": ""}
     site = applied_from(live).site
     assert (site.kueue_queue, site.devices_per_node, site.runtime_class) == ("team", 4, "")
     assert site.node_selector == (("disk", "fast"),)
-    assert site.resource == "huawei.com/Ascend910"  # what was not named stays
+    assert site.resource == "huawei.com/Ascend910"  # fields that were not named stay
 
 
 @pytest.mark.parametrize(
@@ -86,12 +86,12 @@ def test_single_keys_of_the_profile_are_changed_and_taken_away():
         ({"campaign.yaml": "campaign: small\n"}, "small/campaign.yaml"),
     ],
 )
-def test_what_it_cannot_mean_is_refused_by_its_key(change, words):
+def test_invalid_value_is_refused_with_its_key(change, words):
     with pytest.raises(BadInput, match=words):
         applied_from(made(**change))
 
 
-def test_a_label_that_names_another_campaign_is_refused():
+def test_label_of_another_campaign_is_refused():
     live = made()
     live["metadata"]["labels"]["opmeter.io/campaign"] = "large"
     with raises_naming(BadInput, "'large'", "'small'"):
@@ -121,14 +121,14 @@ def test_an_npu_image_without_a_digest_is_refused_as_by_launch(image):
     assert applied_from(made(deployment=loose)).deployment.image == image  # a processor
 
 
-def test_a_volume_is_no_store_of_pods_with_another_user_than_the_controllers():
+def test_store_claim_is_refused_for_pods_with_another_user():
     other = {"site.run_as_user": "1001"}
     assert applied_from(made(**other)).site.run_as_user == 1001
     with raises_naming(BadInput, "run_as_user", "1000", "1001", "bucket"):
         applied_from(made(**other, store_claim="disk"))
 
 
-def test_machines_of_another_kind_than_the_campaign_measures_on_are_refused():
+def test_site_of_another_backend_than_the_campaign_is_refused():
     with raises_naming(BadInput, "small", "cpu", "npu"):
         applied_from(made(site="a2-800t"))
 
@@ -137,12 +137,12 @@ def test_machines_of_another_kind_than_the_campaign_measures_on_are_refused():
     ("site", "grid", "fits"),
     [
         ("a3-800t", "[48, 8, 2]", True),
-        ("a2-800t", "[48, 8, 2]", False),  # 16 ranks of two nodes would be called those of one
+        ("a2-800t", "[48, 8, 2]", False),  # 16 ranks of two nodes would be labelled as those of one
         ("a2-800t", "[128, 8]", True),
         ("a2-800t", "[8]", True),
     ],
 )
-def test_ranks_lie_as_the_nodes_of_the_site_hold_them(site, grid, fits):
+def test_grid_of_ranks_must_fit_the_nodes_of_the_site(site, grid, fits):
     of_ranks = f"sources: [{{collectives: {{groups: [2], grid: {grid}}}}}]"
     text = f"campaign: small\n{of_ranks}\nbackend: npu\n"
     config_map = made(text, replace(DEPLOYMENT, image=PINNED), site=site)
@@ -153,14 +153,14 @@ def test_ranks_lie_as_the_nodes_of_the_site_hold_them(site, grid, fits):
         applied_from(config_map)
 
 
-def test_an_npu_campaign_says_which_machines():
+def test_npu_campaign_requires_a_site():
     live = made(CAMPAIGN.replace("cpu", "npu"))
     del live["data"]["site"]
     with raises_naming(BadInput, "site", "site.yaml"):
         applied_from(live)
 
 
-def test_files_that_a_campaign_names_lie_in_a_folder_that_is_for_them(tmp_path):
+def test_files_of_a_campaign_must_be_in_a_sources_folder(tmp_path):
     (tmp_path / "op_mapping.yaml").write_text("x")
     for line in (f"sources: [{{profile: {tmp_path}}}]", f"sources: [{{tree: {tmp_path}}}]"):
         campaign = applied_from(made(f"campaign: small\nbackend: cpu\n{line}\n")).campaign

@@ -1,4 +1,4 @@
-"""What the Jobs of a campaign say: of waves, of merges, and of the probe that asks for a stack."""
+"""The content of the Jobs of a campaign: of waves, of merges, and of the probe of a stack."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ def container_of(job):
 
 
 def worker_of(site=CPU, cap=2, seconds=(10.0, 10.0, 10.0), indexes=None, deployment=DEPLOYMENT):
-    """The Job of a wave of shards that take so long each; one an index, where nothing is said."""
+    """The Job of a wave of shards with these durations; one per index by default."""
     shards = shards_of(*seconds)
     plan = plan_of(shards, number=7, backend=site.backend)
     cut = indexes or tuple((shard.shard_id,) for shard in shards)
@@ -44,14 +44,14 @@ def worker_of(site=CPU, cap=2, seconds=(10.0, 10.0, 10.0), indexes=None, deploym
 # Labels -----------------------------------------------------------------------------------------
 
 
-def test_ascends_labels_are_on_a_job_and_on_its_pods():
+def test_labels_of_ascend_are_on_a_job_and_its_pods():
     for job in (worker_of(A3), probe_job(A3, DEPLOYMENT, "probe")):
         for labels in (job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]):
             assert labels["ring-controller.atlas"] == "ascend-910b"
     assert "ring-controller.atlas" not in worker_of(CPU)["metadata"]["labels"]
 
 
-def test_no_label_of_a_site_replaces_one_of_ours():
+def test_label_of_a_site_does_not_replace_an_own_label():
     names = ("opmeter.io/wave", "opmeter.io/plan", "app.kubernetes.io/component")
     greedy = replace(CPU, pod_labels=tuple((name, "mine") for name in names))
     for job in (worker_of(greedy), probe_job(greedy, DEPLOYMENT, "probe")):
@@ -61,7 +61,7 @@ def test_no_label_of_a_site_replaces_one_of_ours():
     assert own == usual
 
 
-def test_a_job_names_its_plan_and_the_hash_of_it():
+def test_job_has_its_plan_and_hash():
     job = worker_of()
     notes = job["metadata"]["annotations"]
     assert notes["opmeter.io/plan-uri"] == "s3://perf/x/campaigns/c/plans/7.json"
@@ -73,26 +73,26 @@ def test_a_job_names_its_plan_and_the_hash_of_it():
 # Limits -----------------------------------------------------------------------------------------
 
 
-def said_to(job):
+def variables_of(job):
     return {one["name"]: one.get("value") for one in container_of(job)["env"]}
 
 
 def deadline_s(job):
-    return int(said_to(job)["OPMETER_DEADLINE_S"])
+    return int(variables_of(job)["OPMETER_DEADLINE_S"])
 
 
-def test_a_worker_gives_up_before_the_kubelet_stops_it():
+def test_worker_deadline_is_before_that_of_the_kubelet():
     job = worker_of()
     room_s = pod_of(job)["activeDeadlineSeconds"] - deadline_s(job)
     # The kubelet counts the pull of the image; a hang keeps its node from the queue for 120 s.
     assert 600 <= room_s <= 1800
 
 
-def test_the_deadline_is_of_the_longest_index():
+def test_deadline_follows_the_longest_index():
     assert deadline_s(worker_of(seconds=(10.0, 4000.0, 20.0))) == 3 * 4000 + 1800
 
 
-def test_shards_of_an_index_share_what_measures_at_once_and_the_longest_is_not_shared():
+def test_deadline_accounts_for_the_measuring_concurrency_of_an_index():
     assert (A3.devices_per_worker, A3.measure_concurrency) == (16, 8)
     even = worker_of(A3, seconds=(100.0,) * 16, indexes=(tuple(f"s{i}" for i in range(16)), ()))
     assert deadline_s(even) == 3 * 200 + 1800
@@ -100,7 +100,7 @@ def test_shards_of_an_index_share_what_measures_at_once_and_the_longest_is_not_s
     assert deadline_s(odd) == 3 * 4000 + 1800
 
 
-def test_gangs_of_an_index_share_nothing_and_come_before_the_others():
+def test_gangs_of_an_index_run_one_by_one_before_the_other_shards():
     single = PlannedShard("s", 1, 100.0, "0" * 64)
     gang = replace(single, ranks=8)
     planned = {"s": single, "t": single, "g": gang, "h": gang}
@@ -110,18 +110,18 @@ def test_gangs_of_an_index_share_nothing_and_come_before_the_others():
 @pytest.mark.parametrize(
     ("limit", "count"), [("40Gi", 40 * 2**30), ("400G", 400 * 10**9), ("1000000", 10**6)]
 )
-def test_a_worker_is_told_how_much_its_volume_may_hold(limit, count):
+def test_worker_gets_the_size_limit_of_its_volume(limit, count):
     job = worker_of(replace(A2, ephemeral_storage=limit))
     (work,) = [volume for volume in pod_of(job)["volumes"] if volume["name"] == "work"]
     assert work["emptyDir"]["sizeLimit"] == limit
-    assert said_to(job)["OPMETER_VOLUME_BYTES"] == str(count)
+    assert variables_of(job)["OPMETER_VOLUME_BYTES"] == str(count)
 
 
 def merge_of(deployment):
     return merge_job("c", [7], "feed", deployment, partial=False)
 
 
-def test_a_merge_gets_the_memory_that_the_campaign_says():
+def test_merge_has_the_memory_of_the_campaign():
     for deployment, memory in (
         (DEPLOYMENT, "8Gi"),
         (replace(DEPLOYMENT, merge_memory="40Gi"), "40Gi"),
@@ -130,22 +130,22 @@ def test_a_merge_gets_the_memory_that_the_campaign_says():
         assert asked["requests"]["memory"] == asked["limits"]["memory"] == memory
 
 
-def test_the_memory_of_merges_makes_no_worker_anew():
+def test_memory_of_merges_does_not_recreate_workers():
     more = replace(DEPLOYMENT, merge_memory="40Gi")
     assert made_of(CPU, more) == made_of(CPU, DEPLOYMENT)
 
 
-def test_a_driver_from_the_host_replaces_no_library_path_of_the_image():
-    said = said_to(worker_of(load_site("cce")))
+def test_driver_of_the_host_replaces_no_library_path_of_the_image():
+    said = variables_of(worker_of(load_site("cce")))
     assert "/usr/local/Ascend/driver/lib64" in said["OPMETER_DRIVER_LIBRARIES"].split(":")
     assert "LD_LIBRARY_PATH" not in said
-    assert "OPMETER_DRIVER_LIBRARIES" not in said_to(worker_of(A2))
+    assert "OPMETER_DRIVER_LIBRARIES" not in variables_of(worker_of(A2))
 
 
 # The user and the network of a site ---------------------------------------------------------------
 
 
-def test_a_pod_that_measures_has_the_user_of_its_site_and_that_user_has_a_name():
+def test_measuring_pod_has_the_named_user_of_its_site():
     usual = pod_of(worker_of(A2))["securityContext"]
     ids = {"run_as_user": "1001", "run_as_group": "1002", "supplemental_groups": "[27, 44]"}
     site = load_site("a2-800t", ids)
@@ -165,9 +165,9 @@ def test_a_pod_that_measures_has_the_user_of_its_site_and_that_user_has_a_name()
     assert "passwd" not in [one["name"] for one in pod_of(worker_of(A2))["volumes"]]
 
 
-def test_the_interface_and_the_patience_of_a_site_reach_its_ranks():
+def test_interface_and_timeout_of_a_site_reach_its_ranks():
     def network(name, **changes):
-        said = said_to(worker_of(load_site(name, changes)))
+        said = variables_of(worker_of(load_site(name, changes)))
         keys = ("HCCL_", "GLOO_", "OPMETER_SUPER_POD")
         return {key: value for key, value in said.items() if key.startswith(keys)}
 
@@ -179,7 +179,7 @@ def test_the_interface_and_the_patience_of_a_site_reach_its_ranks():
     longer = network("a3-superpod", hccl_connect_timeout_s="900")
     assert longer == {"HCCL_CONNECT_TIMEOUT": "900", "OPMETER_SUPER_POD": "1"}
     assert network("cpu", host_ip_interface="eth1") == {"GLOO_SOCKET_IFNAME": "eth1"}
-    # A variable may use those before it: that is what makes $(HOST_IP) an address.
+    # A variable may use those before it: that is how $(HOST_IP) becomes an address.
     before = [one["name"] for one in container_of(worker_of(load_site("cpu")))["env"]]
     assert before.index("HOST_IP") < before.index("HOME")
 
@@ -195,8 +195,8 @@ def test_paths_of_the_node_are_mounted_once_and_read_only():
 # Queues -----------------------------------------------------------------------------------------
 
 
-def test_all_jobs_of_a_site_with_a_queue_name_it_and_wait_for_it():
-    """Where Kueue takes what names no queue too, a merge without one would never run."""
+def test_all_jobs_of_a_site_with_a_queue_name_it_and_start_suspended():
+    """Where Kueue also manages Jobs that name no queue, a merge without one would never run."""
     queued = replace(A2, kueue_queue="team")
     merge = merge_job("c", [1], "feed", DEPLOYMENT, partial=False, queue="team")
     for job in (worker_of(queued), merge, probe_job(queued, DEPLOYMENT, "probe")):
@@ -206,14 +206,14 @@ def test_all_jobs_of_a_site_with_a_queue_name_it_and_wait_for_it():
         assert QUEUE not in job["metadata"]["labels"] and not job["spec"].get("suspend")
 
 
-def test_a_queue_gives_a_wave_all_of_its_pods_or_none():
-    """What is admitted narrowly stays narrow for the whole life of a Job."""
+def test_queue_admits_all_pods_of_a_wave_or_none():
+    """A Job that is admitted narrow stays narrow until its end."""
     job = worker_of(replace(A2, kueue_queue="team"))
     assert "kueue.x-k8s.io/job-min-parallelism" not in job["metadata"]["annotations"]
 
 
-def test_a_probe_asks_for_all_that_a_worker_asks_for():
-    """A queue may cover less than that: ephemeral-storage by default, for one."""
+def test_probe_has_the_resource_requests_of_a_worker():
+    """A queue may cover less than that: ephemeral-storage is not covered by default."""
     asked = [
         container_of(job)["resources"]["requests"]
         for job in (worker_of(A2), probe_job(A2, DEPLOYMENT, "probe"))
@@ -237,33 +237,33 @@ def probe_of(site, target="here"):
     return named_probe(campaign, site, DEPLOYMENT)
 
 
-def test_a_probe_is_told_the_name_that_the_campaign_gives_its_npus():
+def test_probe_gets_the_device_name_of_the_campaign():
     named = probe_of(A3, f"{{device: {DIE}}}")
     assert container_of(named)["command"][6:8] == ["--device", DIE]
     other = probe_of(A3, f"{{device: {DIE.replace('752T', '560T')}}}")
     assert named["metadata"]["name"] != other["metadata"]["name"]
 
 
-def test_a_probe_is_told_no_name_where_there_is_none_or_the_machine_names_itself():
+def test_probe_gets_no_name_if_there_is_none_or_for_cpus():
     assert "--device" not in container_of(probe_of(A3))["command"]
     assert "--device" not in container_of(probe_of(CPU, "{device: CPU_x_2t}"))["command"]
 
 
 @pytest.mark.parametrize("name", bundled_sites())
-def test_a_probe_asks_for_the_devices_that_a_worker_asks_for(name):
+def test_probe_requests_the_devices_of_a_worker(name):
     site = load_site(name)
     asked = container_of(probe_of(site))["resources"]["requests"]
     assert asked.get(site.resource, "1") == str(site.devices_per_worker)
 
 
-def test_the_logical_super_pod_of_a_pod_is_what_it_asks_for():
+def test_sp_block_of_a_pod_equals_its_requested_devices():
     for site in (SUPERPOD, replace(SUPERPOD, shape="pair", scheduler="default")):
         probe = probe_job(site, DEPLOYMENT, "probe")
         block = probe["spec"]["template"]["metadata"]["annotations"]["sp-block"]
         assert block == container_of(probe)["resources"]["limits"][site.resource]
 
 
-def test_the_time_that_a_probe_waits_or_pulls_its_image_is_not_counted():
+def test_queueing_and_image_pull_do_not_count_against_the_probe_limit():
     probe = probe_job(A2, DEPLOYMENT, "probe")
     assert "activeDeadlineSeconds" not in probe["spec"]
     assert "activeDeadlineSeconds" not in pod_of(probe)
@@ -271,7 +271,7 @@ def test_the_time_that_a_probe_waits_or_pulls_its_image_is_not_counted():
     assert float(command[command.index("--limit") + 1]) >= 300  # counted by the process itself
 
 
-def test_a_probe_that_failed_is_soon_gone_and_made_again():
+def test_failed_probe_is_deleted_soon():
     assert probe_job(A2, DEPLOYMENT, "probe")["spec"]["ttlSecondsAfterFinished"] <= 300
 
 
@@ -286,7 +286,7 @@ def gang_job(site=A3, pods=2, **more):
     return worker_job(wave, plan, site, DEPLOYMENT, cap=1)
 
 
-def test_a_gang_runs_all_of_its_pods_at_once_and_fails_with_one_of_them():
+def test_gang_runs_all_of_its_pods_at_once_and_fails_with_one_of_them():
     spec = gang_job(pods=3)["spec"]
     assert spec["completions"] == spec["parallelism"] == 3
     assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"]) == (3, 0)
@@ -294,7 +294,7 @@ def test_a_gang_runs_all_of_its_pods_at_once_and_fails_with_one_of_them():
     assert worker_of()["metadata"]["labels"]["opmeter.io/kind"] == "single"
 
 
-def test_each_pod_of_a_gang_has_a_node_without_another_of_any_gang_and_knows_its_address():
+def test_pods_of_gangs_run_on_separate_nodes_and_know_their_address():
     job = gang_job(avoid=("n7",))
     affinity = pod_of(job)["affinity"]
     (apart,) = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -310,7 +310,7 @@ def test_each_pod_of_a_gang_has_a_node_without_another_of_any_gang_and_knows_its
     assert not [e for e in container_of(worker_of())["env"] if e["name"] == "POD_IP"]
 
 
-def test_a_gang_stays_in_the_super_pod_of_its_first_pod():
+def test_gang_stays_in_the_super_pod_of_its_first_pod():
     job = gang_job(replace(A3, super_pod_label="example.com/sp"))
     affinity = pod_of(job)["affinity"]
     (near,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -323,7 +323,7 @@ def test_a_gang_stays_in_the_super_pod_of_its_first_pod():
     assert "podAffinity" not in single.get("affinity", {})
 
 
-def test_a_super_pods_scheduler_is_told_how_many_belong_together():
+def test_super_pod_scheduler_gets_the_size_of_the_gang():
     job = gang_job(SUPERPOD)
     assert job["metadata"]["annotations"]["scheduling.volcano.sh/group-min-member"] == "2"
     assert job["spec"]["template"]["metadata"]["annotations"]["sp-block"] == "32"

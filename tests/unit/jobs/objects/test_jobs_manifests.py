@@ -1,5 +1,5 @@
-"""The manifests: every one renders, validates strictly against the oldest and the newest schemas,
-means what the controller reads, and asks for no more permission than it needs."""
+"""The manifests: each one renders, validates strictly against the oldest and the newest schemas,
+means what the controller reads, and requests no more permission than it needs."""
 
 import json
 import os
@@ -58,13 +58,13 @@ DEPLOYMENT = Deployment(
 def kubectl():
     found = shutil.which("kubectl")
     if found is None:
-        pytest.skip("kubectl renders the manifests: install it (apt-get install kubernetes-client)")
+        pytest.skip("kubectl is not installed: apt-get install kubernetes-client")
     return found
 
 
-# Each rendering is over before there is anything to collect, and one core is enough for it.
+# No rendering lives long enough to collect garbage, and one core is enough for it.
 RENDERS_ONCE = {"GOGC": "off", "GOMAXPROCS": "1"}
-# In C where PyYAML was built with it: what is rendered is long.
+# In C if PyYAML was built with it: the rendered text is long.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -79,7 +79,7 @@ def rendered(folder):
 
 
 def composed(components=(), campaign="quickstart", namespace="opmeter", more=None):
-    """An overlay of one's own, in a folder elsewhere. Each is rendered once: only read it."""
+    """A user's overlay, in another folder. Each is rendered once: only read it."""
     overlay = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -93,7 +93,8 @@ def composed(components=(), campaign="quickstart", namespace="opmeter", more=Non
 
 @cache
 def rendered_elsewhere(text):
-    """What an overlay gives whose resources and components are named from MANIFESTS."""
+    """The rendered objects of an overlay whose resources and components are given relative to
+    MANIFESTS."""
     overlay = json.loads(text)
     with TemporaryDirectory() as folder:
         for name in ("resources", "components"):
@@ -127,7 +128,7 @@ def validate(request, monkeypatch):
     """A strict check against the schemas of one version of Kubernetes."""
     checker = pytest.importorskip(
         "kubernetes_validate",
-        reason="the schemas of Kubernetes (108 MB): pip install kubernetes-validate",
+        reason="the schemas of Kubernetes are missing (108 MB): pip install kubernetes-validate",
     )
     version = request.param or checker.latest_version()
     monkeypatch.setattr(checker.utils, "schema_contents", cache(checker.utils.schema_contents))
@@ -143,7 +144,7 @@ def validate(request, monkeypatch):
 # What is rendered -------------------------------------------------------------------------------
 
 
-def test_everything_that_is_rendered_validates_strictly(validate):
+def test_all_rendered_objects_validate_strictly(validate):
     objects = [found for name in OVERLAYS for found in rendered(MANIFESTS / "overlays" / name)]
     for name in COMPONENTS:
         found = composed([f"components/{name}"])
@@ -155,13 +156,13 @@ def test_everything_that_is_rendered_validates_strictly(validate):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_campaign_of_an_overlay_is_one_that_the_controller_reads(overlay):
+def test_campaign_of_an_overlay_is_accepted_by_the_controller(overlay):
     applied = campaign_of(rendered(MANIFESTS / "overlays" / overlay))
     assert applied.campaign.backend == applied.site.backend
     assert applied.deployment.store_claim or applied.deployment.store_secret
 
 
-def test_a_campaign_names_no_chip_that_names_itself():
+def test_overlay_names_no_chip_that_is_detected_automatically():
     chips = {"a2-800t": "Ascend910B3", "a3-800t": "Ascend910_9392"}
     for name in ("a2-example", "a2-volcano", "a3-example"):
         applied = campaign_of(rendered(MANIFESTS / "overlays" / name))
@@ -169,12 +170,12 @@ def test_a_campaign_names_no_chip_that_names_itself():
         assert (len(names), applied.campaign.target) == (1, None)
 
 
-def test_the_demo_is_the_bundled_quickstart():
+def test_demo_uses_the_bundled_quickstart():
     text = (MANIFESTS / "campaigns/quickstart/campaign.yaml").read_bytes()
     assert text == bundled_file("quickstart", "campaign.yaml")
 
 
-def test_a_small_machine_has_room_for_the_merge_of_the_demo():
+def test_merge_of_the_demo_fits_a_small_machine():
     applied = campaign_of(rendered(MANIFESTS / "overlays" / "cpu-demo"))
     (container,) = pod_of(merge_of(applied.deployment))["containers"]
     assert quantity(container["resources"]["requests"]["memory"]) <= 2 * 2**30
@@ -190,16 +191,16 @@ def test_a_small_machine_has_room_for_the_merge_of_the_demo():
         ("hostnetwork", {"network": "host"}),
     ],
 )
-def test_a_component_changes_what_it_is_about_and_nothing_else(component, expected):
+def test_component_changes_only_its_own_settings(component, expected):
     parts = ["components/s3-secret", f"components/{component}"]
     applied = campaign_of(composed(parts, "npu-example", more=PINNED | A2))
     assert applied.site == replace(load_site("a2-800t"), **expected)
 
 
-def test_nothing_of_the_whole_cluster_is_made_but_rights_and_the_namespace():
+def test_cluster_scoped_objects_are_only_rights_and_the_namespace():
     parts = [f"components/{name}" for name in COMPONENTS if name not in ("s3-secret", "kueue")]
     objects = composed(parts)
-    # A kubectl that is older than these kinds takes them for a namespace's; no server does.
+    # A kubectl older than these kinds treats them as namespaced; no server does.
     found = {one["kind"] for one in objects if not namespace_of(one) or one["kind"] in SINCE_1_30}
     assert found == {"Namespace", "ClusterRole", "ClusterRoleBinding", *SINCE_1_30}
 
@@ -208,7 +209,7 @@ def namespace_of(found):
     return found["metadata"].get("namespace")
 
 
-def test_the_images_of_a_campaign_follow_kustomize():
+def test_images_of_a_campaign_follow_kustomize():
     images = [
         {"name": "opmeter/controller", "newName": "here/a", "newTag": "7"},
         {"name": "opmeter/collector-cpu", "newName": "here/b", "digest": "sha256:" + "1" * 64},
@@ -221,12 +222,12 @@ def test_the_images_of_a_campaign_follow_kustomize():
     assert pod_of(deployment)["containers"][0]["image"] == "here/a:7"
 
 
-def test_everything_moves_to_another_namespace():
+def test_all_objects_move_to_another_namespace():
     parts = [f"components/{name}" for name in ("nodes", "pvc-store", "prometheus")]
     objects = composed([*parts, "components/kueue"], namespace="elsewhere")
     assert [found["metadata"]["name"] for found in of_kind(objects, "Namespace")] == ["elsewhere"]
     namespaces = {found["metadata"].get("namespace") for found in objects}
-    assert namespaces == {None, "elsewhere"}  # None: what belongs to the cluster
+    assert namespaces == {None, "elsewhere"}  # None: objects of the whole cluster
     bindings = of_kind(objects, "RoleBinding") + of_kind(objects, "ClusterRoleBinding")
     assert len(bindings) == 3
     assert {s["namespace"] for binding in bindings for s in binding["subjects"]} == {"elsewhere"}
@@ -237,7 +238,7 @@ def names_of_cluster(objects):
     return {(f["kind"], f["metadata"]["name"]) for kind in kinds for f in of_kind(objects, kind)}
 
 
-def test_two_installations_share_nothing_of_the_cluster_by_the_patch_of_the_docs():
+def test_two_installations_share_no_cluster_object_with_the_documented_patch():
     page = (MANIFESTS.parent / "docs" / "reference" / "manifests.md").read_text()
     (text,) = re.findall(r"```yaml\n(patches:.*?)```", page, flags=re.DOTALL)
     made = {}
@@ -255,7 +256,7 @@ def test_two_installations_share_nothing_of_the_cluster_by_the_patch_of_the_docs
     assert applied.deployment.store_claim == claim["metadata"]["name"]
 
 
-def test_the_controller_reaches_the_store_as_the_pods_do():
+def test_controller_reaches_the_store_like_the_pods():
     for store in ("pvc-store", "s3-secret"):
         objects = composed([f"components/{store}"])
         (deployment,) = of_kind(objects, "Deployment")
@@ -264,7 +265,7 @@ def test_the_controller_reaches_the_store_as_the_pods_do():
         assert store_mounts(pod_of(deployment)) == store_mounts(merge)
 
 
-def test_the_lists_of_the_policy_are_written_by_the_patch_of_the_docs():
+def test_documented_patch_writes_the_lists_of_the_policy():
     page = (MANIFESTS.parent / "docs" / "reference" / "rights.md").read_text()
     (text,) = re.findall(r"```yaml\n(components:.*?)```", page, flags=re.DOTALL)
     more = {"patches": yaml.safe_load(text)["patches"]}
@@ -278,7 +279,7 @@ def test_the_lists_of_the_policy_are_written_by_the_patch_of_the_docs():
     assert chosen.items() <= namespace["metadata"]["labels"].items()
 
 
-def test_workers_have_credentials_of_their_own():
+def test_workers_have_separate_credentials():
     objects = composed(["components/s3-secret"])
     there, site = campaign_of(objects).deployment, load_site("cpu")
     wave = Wave("small", 1, "feed", 0, (("s0",),))
@@ -292,7 +293,7 @@ def test_workers_have_credentials_of_their_own():
     assert shared["secret"]["secretName"] == "opmeter-s3"  # where there is one for all
 
 
-def test_workers_have_a_role_of_their_own():
+def test_workers_have_a_separate_role():
     accounts = of_kind(composed(["components/s3-web-identity"]), "ServiceAccount")
     roles = {
         account["metadata"]["name"]: account["metadata"]["annotations"][
@@ -303,7 +304,7 @@ def test_workers_have_a_role_of_their_own():
     assert roles["opmeter-controller"] == roles["opmeter-merge"] != roles["opmeter-worker"]
 
 
-def test_a_campaign_may_name_files_only_where_the_deployment_says():
+def test_campaign_may_name_files_only_in_folders_of_the_deployment():
     folders = []
     for parts in ([], ["components/sources"]):
         (deployment,) = of_kind(composed(parts), "Deployment")
@@ -316,20 +317,21 @@ def test_a_campaign_may_name_files_only_where_the_deployment_says():
     assert taken.exit_code == 0 and "--sources-folder" in taken.output
 
 
-def test_a_volume_of_one_node_is_let_go_before_the_next_controller_wants_it():
+def test_volume_of_one_node_is_released_before_the_next_controller_starts():
     (deployment,) = of_kind(composed(["components/pvc-store"]), "Deployment")
     (claim,) = of_kind(composed(["components/pvc-store"]), "PersistentVolumeClaim")
     assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
 
 
-def test_the_queue_is_of_the_newest_version_that_kueue_has():
+def test_local_queue_has_the_newest_version_of_kueue():
     (queue,) = of_kind(composed(["components/kueue"]), "LocalQueue")
     assert queue["apiVersion"] == "kueue.x-k8s.io/v1beta2"
 
 
 def store_mounts(pod):
-    """Where a pod finds the store: volumes, where they are mounted, and what AWS's names say."""
+    """Where a pod finds the store: volumes, where they are mounted, and the values of the AWS
+    variables."""
     container = pod["containers"][0]
     volumes = {v["name"]: v for v in pod["volumes"] if v["name"] in ("store", "credentials")}
     mounted = {m["name"]: m["mountPath"] for m in container["volumeMounts"] if m["name"] in volumes}
@@ -338,7 +340,7 @@ def store_mounts(pod):
     return volumes, mounted, said
 
 
-def test_the_api_server_is_reached_at_whatever_port_and_the_rest_stays_closed():
+def test_api_server_is_reachable_at_any_port_and_other_targets_are_not():
     policies = {p["metadata"]["name"]: p["spec"] for p in of_kind(composed(), POLICY)}
     deny = policies["opmeter-default-deny"]
     assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -353,16 +355,16 @@ NODES_OWN_CACHES = {ip_network("169.254.20.10/32"), ip_network("169.254.25.10/32
 
 
 def blocks_of(policy):
-    """Where a policy lets pods go: the networks, and what is left out of each."""
+    """Where a policy lets pods connect: the networks, and the exceptions of each."""
     for rule in policy.get("egress", ()):
-        assert rule["to"], "no `to` is everywhere"
+        assert rule["to"], "a rule without `to` allows every destination"
         for peer in rule["to"]:
             if block := peer.get("ipBlock"):
                 yield ip_network(block["cidr"]), [ip_network(n) for n in block.get("except", ())]
 
 
 @pytest.mark.parametrize("local", ["169.254.0.0/16", "fe80::/10"])
-def test_no_pod_reaches_an_address_by_which_a_cloud_gives_credentials(local):
+def test_no_pod_reaches_the_credential_addresses_of_clouds(local):
     found = composed([f"components/{name}" for name in COMPONENTS])
     links, seen = ip_network(local), 0
     for policy in of_kind(found, POLICY):
@@ -377,14 +379,14 @@ def test_no_pod_reaches_an_address_by_which_a_cloud_gives_credentials(local):
 
 
 def permissions_of(roles, name):
-    """What a Role allows, as doctor asks about it."""
+    """The permissions of a Role, in the form that doctor checks."""
     for rule in (r for role in roles if role["metadata"]["name"] == name for r in role["rules"]):
         names = [(n,) for n in rule.get("resourceNames", ())] or [()]
         for verb, group, resource in product(rule["verbs"], rule["apiGroups"], rule["resources"]):
             yield from ((verb, group, resource, *named) for named in names)
 
 
-def test_no_role_is_wider_than_its_use():
+def test_roles_have_only_the_used_permissions():
     objects = composed(["components/nodes"])
     roles = of_kind(objects, "Role") + of_kind(objects, "ClusterRole")
     allowed = {
@@ -396,8 +398,8 @@ def test_no_role_is_wider_than_its_use():
         for verb in rule["verbs"]
     }
     of_controller = set(permissions_of(roles, "opmeter-controller"))
-    assert of_controller == set(NEEDED)  # what doctor asks about
-    for role in roles:  # of Leases only the ones that are ours, which only a name can tell
+    assert of_controller == set(NEEDED)  # what doctor checks
+    for role in roles:  # of Leases only those of this project, which only a name can restrict
         leases = [p for p in permissions_of([role], role["metadata"]["name"]) if "leases" in p]
         named = {(verb, *name) for verb, _, _, *name in leases}
         assert all(len(one) == 2 for one in named if one[0] != "create")
@@ -419,7 +421,7 @@ def test_no_role_is_wider_than_its_use():
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_workers_are_bound_to_nothing_and_nobody_to_cluster_admin(overlay):
+def test_workers_have_no_role_binding_and_no_account_is_cluster_admin(overlay):
     objects = rendered(MANIFESTS / "overlays" / overlay)
     bindings = of_kind(objects, "RoleBinding") + of_kind(objects, "ClusterRoleBinding")
     subjects = {subject["name"] for binding in bindings for subject in binding["subjects"]}
@@ -433,7 +435,7 @@ def test_workers_are_bound_to_nothing_and_nobody_to_cluster_admin(overlay):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_only_drivers_from_the_host_keep_a_namespace_from_being_restricted(overlay):
+def test_namespace_is_restricted_unless_drivers_come_from_the_host(overlay):
     objects = rendered(MANIFESTS / "overlays" / overlay)
     (namespace,) = of_kind(objects, "Namespace")
     level = namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
@@ -484,7 +486,7 @@ def test_every_job_validates_strictly(validate):
             validate(job)
 
 
-def test_the_schemas_refuse_a_field_that_nobody_knows(validate):
+def test_schemas_refuse_an_unknown_field(validate):
     job = merge_of(DEPLOYMENT)
     job["spec"]["backofLimit"] = 1
     with pytest.raises(Exception, match="backofLimit"):
@@ -492,7 +494,7 @@ def test_the_schemas_refuse_a_field_that_nobody_knows(validate):
 
 
 @pytest.mark.parametrize("site", list(sites()), ids=lambda site: site.name)
-def test_every_pod_is_restricted_where_drivers_do_not_come_from_the_host(site):
+def test_pods_are_restricted_unless_drivers_come_from_the_host(site):
     for job in jobs_of(site):
         found = offences(pod_of(job))
         is_merge = job["metadata"]["labels"]["app.kubernetes.io/component"] == "merge"
@@ -501,7 +503,7 @@ def test_every_pod_is_restricted_where_drivers_do_not_come_from_the_host(site):
 
 
 @pytest.mark.parametrize("site", list(sites()), ids=lambda site: site.name)
-def test_no_pod_of_a_job_gets_a_token_but_a_merge_that_takes_a_lease(site):
+def test_only_a_merge_with_a_lease_gets_a_service_account_token(site):
     for leased in (False, True):
         for job in jobs_of(site, leased=leased):
             pod = pod_of(job)
@@ -510,7 +512,7 @@ def test_no_pod_of_a_job_gets_a_token_but_a_merge_that_takes_a_lease(site):
             assert pod["automountServiceAccountToken"] is (leased and is_merge)
 
 
-def test_a_store_that_cannot_tell_writers_apart_is_told_to_all_who_write_to_it():
+def test_every_writer_gets_the_guard_of_its_store():
     merge = pod_of(merge_of(replace(DEPLOYMENT, single_writer=False, leased=True)))
     command = merge["containers"][0]["command"]
     assert command[-2:] == ["--lease", "bench"] and "--single-writer" not in command
@@ -551,13 +553,13 @@ def offences(pod):
         if own.get("capabilities") != {"drop": ["ALL"]}:
             found.add("capabilities")
         if not own.get("readOnlyRootFilesystem"):
-            found.add("a root file system that can be written")  # our own rule
+            found.add("a root file system that can be written")  # a rule of this project
         if any("hostPort" in port for port in container.get("ports", ())):
             found.add("hostPort")
     return found
 
 
-def test_the_check_itself_finds_what_is_wrong():
+def test_pod_security_check_detects_violations():
     pod = pod_of(merge_of(DEPLOYMENT))
     assert not offences(pod)
     assert offences({**pod, "hostPID": True}) == {"hostPID"}

@@ -18,7 +18,7 @@ memory: 1Gi
 
 
 def seconds_on_a_lost_node(site):
-    """What Kubernetes makes of a pod's tolerations: the first that fits a taint counts."""
+    """How Kubernetes applies the tolerations of a pod: the first that matches a taint counts."""
     pod = {}
     node_selection(pod, site, ())
     found = {}
@@ -29,17 +29,17 @@ def seconds_on_a_lost_node(site):
     return found
 
 
-def test_a_pod_stays_five_minutes_on_a_node_that_does_not_answer():
+def test_pod_stays_five_minutes_on_an_unresponsive_node():
     assert seconds_on_a_lost_node(load_site("cpu")) == {"unreachable": 300, "not-ready": 300}
 
 
-def test_a_site_may_give_up_a_node_sooner():
+def test_site_may_give_up_a_node_sooner():
     own = "tolerations:\n  - {key: node.kubernetes.io/unreachable, tolerationSeconds: 5}\n"
     found = seconds_on_a_lost_node(site_from_text(SITE + own, path="own.yaml"))
     assert found == {"unreachable": 5, "not-ready": 300}
 
 
-def test_a_site_that_tolerates_everything_still_leaves_a_lost_node():
+def test_site_with_a_general_toleration_leaves_a_lost_node():
     own = "tolerations:\n  - {operator: Exists}\n"
     found = seconds_on_a_lost_node(site_from_text(SITE + own, path="own.yaml"))
     assert found == {"unreachable": 300, "not-ready": 300}

@@ -14,10 +14,10 @@ pytestmark = pytest.mark.fast
         *(("1Ki", 1024), ("40Gi", 40 * 2**30), ("2M", 2e6), ("1Ti", 2**40), ("1E", 1e18)),
     ],
 )
-def test_an_amount_is_read(text, value):
+def test_quantity_is_parsed(text, value):
     assert quantity(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "?", "Gi", "4GB", "4 Gi", "4K", "4mi", "4ii", "nan?"])
-def test_what_is_none_counts_as_nothing(text):
+def test_invalid_quantity_is_zero(text):
     assert quantity(text) == 0

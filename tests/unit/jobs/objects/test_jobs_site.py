@@ -1,4 +1,4 @@
-"""Site profiles: what is read, and which shapes a cluster would refuse."""
+"""Site profiles: what is read, and which settings a cluster would refuse."""
 
 import re
 from pathlib import Path
@@ -32,16 +32,16 @@ def site(shape="node", kind="module-a3-16", scheduler="volcano", more=""):
     )
 
 
-def test_every_bundled_profile_is_read_under_its_own_name():
+def test_every_bundled_profile_has_its_own_name():
     assert {load_site(name).name for name in bundled_sites()} == set(bundled_sites())
     x8, x16 = load_site("a3-x8-superpod"), load_site("a3-superpod")
     assert (x8.devices_per_node, x8.at_once, x8.schedule_policy) == (8, 4, "chip2-node8-sp")
     assert (x16.devices_per_node, x16.at_once, x16.schedule_policy) == (16, 8, "chip2-node16-sp")
     assert x8.scheduler == x16.scheduler == "volcano" and x8.is_of_super_pod
-    assert load_site("cce-a3").devices_per_worker == 16  # the only die of a chip is no pod's
+    assert load_site("cce-a3").devices_per_worker == 16  # a chip's only die is not for a pod
 
 
-def test_the_reference_lists_every_bundled_profile_and_no_other():
+def test_reference_lists_exactly_the_bundled_profiles():
     page = (REFERENCE / "site-profile.md").read_text(encoding="utf-8")
     table = page.split("## Bundled profiles\n", 1)[1].split("\n## ", 1)[0]
     listed = re.findall(r"^\|`([a-z0-9-]+)`\|", table, re.MULTILINE)
@@ -57,16 +57,14 @@ def test_the_reference_lists_every_bundled_profile_and_no_other():
         ("pair", "module-a3-16-super-pod", "volcano", ["should be equal to node npu"]),
     ],
 )
-def test_a_shape_that_the_scheduler_refuses_is_refused_with_its_reason(
-    shape, kind, scheduler, data
-):
+def test_shape_that_the_scheduler_refuses_is_refused_with_its_reason(shape, kind, scheduler, data):
     with raises_naming(BadInput, "mine.yaml:5: shape: ", *data) as refused:
         site(shape, kind, scheduler)
     assert ("Volcano" in str(refused.value)) is (scheduler == "volcano")
 
 
 @pytest.mark.parametrize("shape", ["pair", "node"])
-def test_other_shapes_stand(shape):
+def test_other_shapes_are_accepted(shape):
     assert site(shape).shape == shape
     assert site("device", "module-910b-8").devices_per_worker == 1
     assert site(shape, "module-a3-16-super-pod", "default").shape == shape
@@ -77,7 +75,7 @@ HAMI = {"resource": "huawei.com/Ascend910C", "accelerator_type": "", "scheduler"
 
 
 @pytest.mark.parametrize("changes", [{"shape": "device"}, {"devices_per_node": "15"}])
-def test_hami_would_give_another_number_of_dies_than_an_odd_one(changes):
+def test_odd_number_of_dies_is_refused_under_hami(changes):
     text = A3.format(shape="node", kind="x", scheduler="volcano")
     with raises_naming(BadInput, "HAMi", "huawei.com/Ascend910C"):
         site_from_text(text, path="mine.yaml", changes=HAMI | changes)
@@ -86,20 +84,20 @@ def test_hami_would_give_another_number_of_dies_than_an_odd_one(changes):
     assert pair.devices_per_worker == 2
 
 
-def test_volcano_is_told_which_machines_a_job_is_for():
+def test_volcano_requires_a_schedule_policy_or_a_node_selector():
     text = A3.format(shape="node", kind="module-910b-8", scheduler="volcano")
     silent = {"schedule_policy": ""}
     with raises_naming(BadInput, "schedule_policy", "node_selector"):
         site_from_text(text, path="mine.yaml", changes=silent)
     told = silent | {"node_selector": "{accelerator-type: module-910b-8}"}
     assert site_from_text(text, path="mine.yaml", changes=told).schedule_policy == ""
-    others = silent | {"resource": "huawei.com/ascend-1980"}  # of a plugin with rules of its own
+    others = silent | {"resource": "huawei.com/ascend-1980"}  # of a plugin with its own rules
     assert site_from_text(text, path="mine.yaml", changes=others).scheduler == "volcano"
     with raises_naming(BadInput, "schedule_policy", "node_selector"):
         site_from_text(text, path="mine.yaml", changes=others | {"accelerator_type": ""})
 
 
-def test_a_limit_for_a_node_is_refused_where_its_pods_do_not_know_each_other():
+def test_node_limit_is_refused_for_pods_that_share_a_node():
     a2 = load_site("a2-800t")
     assert (a2.shape, a2.devices_per_node) == ("device", 8)
     with raises_naming(BadInput, "measure_concurrency: ", "8", "4", "node"):
@@ -111,12 +109,12 @@ def test_a_limit_for_a_node_is_refused_where_its_pods_do_not_know_each_other():
 
 @pytest.mark.parametrize("text", ["40 Gi", "40GB", "lots", "0", "-1Gi", "4KI"])
 @pytest.mark.parametrize("key", ["cpu", "memory", "ephemeral_storage", "shared_memory"])
-def test_an_amount_that_kubernetes_would_not_take_is_refused_where_it_stands(key, text):
+def test_invalid_quantity_is_refused_with_its_position(key, text):
     with pytest.raises(BadInput, match=f"site.{key}.*'{text}'"):
         load_site("cpu", {key: text})
 
 
-def test_a_policy_that_divides_devices_or_is_missing_is_refused():
+def test_missing_policy_or_one_that_divides_devices_is_refused():
     with pytest.raises(BadInput, match="schedule_policy: .*divides devices"):
         load_site("a2-800t", {"schedule_policy": "chip1-softShareDev"})
     a5 = {"scheduler": "volcano"}
@@ -125,16 +123,16 @@ def test_a_policy_that_divides_devices_or_is_missing_is_refused():
         load_site("a5-850", a5 | {"schedule_policy": ""})
 
 
-def test_dies_of_a3_are_known_by_the_policy_too():
+def test_a3_dies_are_recognised_by_the_policy_too():
     with raises_naming(BadInput, "shape", "pair", "node"):
         load_site("a3-x8", {"accelerator_type": "", "shape": "device"})
 
 
-def test_a_processor_under_volcano_is_told_nothing():
+def test_cpu_site_under_volcano_needs_no_policy():
     assert load_site("cpu", {"scheduler": "volcano"}).scheduler == "volcano"
 
 
-def test_a_slice_of_a_device_is_refused():
+def test_virtual_slice_of_a_device_is_refused():
     text = A3.format(shape="device", kind="module-910b-8", scheduler="default")
     for name in (
         # Static and dynamic slices of MindCluster's device plugin (its documentation, 2026-11).
@@ -159,7 +157,7 @@ def test_a_slice_of_a_device_is_refused():
     assert whole.resource == "nvidia.com/gpu"
 
 
-def test_the_type_of_machines_is_that_of_the_selected_nodes():
+def test_machine_type_is_that_of_the_selected_nodes():
     a3 = "node_selector: {accelerator-type: module-a3-16-super-pod}\n"
     with pytest.raises(BadInput, match=r"^mine\.yaml:6: accelerator_type: .*super-pod"):
         site(more=a3)
@@ -170,7 +168,7 @@ def test_the_type_of_machines_is_that_of_the_selected_nodes():
         site_from_text(text, path="mine.yaml", changes=silent)
 
 
-def test_npus_without_a_name_are_refused_where_they_are_wanted():
+def test_npu_site_without_a_resource_name_is_refused():
     with pytest.raises(BadInput, match=r"^mine\.yaml:2: backend: .*resource"):
         site_from_text(
             A3.format(shape="node", kind="x", scheduler="default"),
@@ -179,7 +177,7 @@ def test_npus_without_a_name_are_refused_where_they_are_wanted():
         )
 
 
-def test_labels_and_tolerations_are_the_sites_own():
+def test_labels_and_tolerations_are_those_of_the_site():
     more = "node_selector: {a/b: 'on'}\ntolerations:\n- {key: k, operator: Exists}\n"
     found = site(more=more)
     assert found.node_selector == (("a/b", "on"),)
@@ -198,30 +196,30 @@ RESERVED = [
 
 
 @pytest.mark.parametrize("key", RESERVED)
-def test_a_label_by_which_others_find_pods_is_refused_where_it_stands(key):
+def test_reserved_label_is_refused_with_its_position(key):
     with pytest.raises(BadInput, match=rf"^mine\.yaml:13: pod_labels\.{key}: "):
         site(more=f"pod_labels:\n  team: numbers\n  {key}: controller\n")
     with pytest.raises(BadInput, match=rf"site\.pod_labels:1: pod_labels\.{key}"):
         load_site("a2-800t", {"pod_labels": f"{{{key}: x}}"})
 
 
-def test_labels_that_only_begin_alike_are_the_sites_own():
+def test_labels_with_a_similar_prefix_are_accepted():
     more = "pod_labels: {scheduling.x-k8s.io/pod-group: a, job-names: b, my.opmeter.io/c: d}\n"
     assert len(site(more=more).pod_labels) == 3
 
 
-def test_a_toleration_lasts_for_a_number_of_seconds():
+def test_toleration_may_have_a_number_of_seconds():
     with pytest.raises(BadInput, match=r"mine.yaml:12: tolerations\[0\].tolerationSeconds"):
         site(more="tolerations:\n- {key: k, tolerationSeconds: soon}\n")
 
 
-def test_a_label_of_super_pods_is_refused_where_volcano_sees_to_them():
+def test_super_pod_label_is_refused_under_volcano():
     assert load_site("a3-800t", {"super_pod_label": "example.com/sp"}).super_pod_label
     with pytest.raises(BadInput, match="super_pod_label: .*Volcano"):
         load_site("a3-superpod", {"super_pod_label": "example.com/sp"})
 
 
-def test_values_that_no_pod_could_have_are_refused_where_they_stand():
+def test_values_that_no_pod_can_have_are_refused_with_their_position():
     wrong = {
         "run_as_user": ["0", "HwHiAiUser"],
         "supplemental_groups": ["1001", "[-1]"],
@@ -239,7 +237,7 @@ def test_values_that_no_pod_could_have_are_refused_where_they_stand():
     assert load_site("a2-800t", {"run_as_user": "1001"}).run_as_group == 1001
 
 
-def test_unknown_names_are_answered_with_what_there_is():
+def test_unknown_names_are_refused_with_the_existing_ones():
     with pytest.raises(BadInput, match="a2-800t"):
         load_site("a2")
     with pytest.raises(BadInput, match="^/nowhere/site.yaml: .*No such file"):

@@ -1,4 +1,4 @@
-"""How shards become the indexes of a wave, gangs among them."""
+"""How shards, including gangs, become the indexes of a wave."""
 
 import heapq
 
@@ -15,7 +15,7 @@ DEVICES = 8  # of a pod
 
 @pytest.mark.thorough
 @given(st.lists(st.booleans(), max_size=40), st.integers(1, 9), st.integers(1, 40))
-def test_every_shard_is_in_one_index_in_order_and_a_gang_is_alone(kinds, per_index, workers):
+def test_every_shard_is_in_one_index_in_order_and_a_gang_has_its_own(kinds, per_index, workers):
     shards = [f"{'g' if gang else 's'}{at}" for at, gang in enumerate(kinds)]
     gangs = {shard for shard in shards if shard.startswith("g")}
     indexes = cut(shards, per_index, workers, gangs)
@@ -28,14 +28,15 @@ def test_every_shard_is_in_one_index_in_order_and_a_gang_is_alone(kinds, per_ind
 
 @pytest.mark.thorough
 @given(st.lists(st.text(min_size=1), unique=True), st.integers(1, 9), st.integers(1, 40))
-def test_without_gangs_shards_are_cut_as_they_come(shards, per_index, workers):
+def test_shards_without_gangs_are_cut_in_order(shards, per_index, workers):
     chosen = shards[: per_index * wave_size(workers)]
     plain = [tuple(chosen[i : i + per_index]) for i in range(0, len(chosen), per_index)]
     assert [index for index in cut(shards, per_index, workers) if index] == plain
 
 
 def busy_share(indexes, took_s, pods):
-    """How much of all devices' time is measuring, where each pod takes the next index."""
+    """The share of the time of all devices that is spent measuring, where each pod takes the next
+    index."""
     ends = [0.0] * pods
     spent_s = 0.0
     for index in indexes:
@@ -49,7 +50,7 @@ def busy_share(indexes, took_s, pods):
     return spent_s / (pods * DEVICES * max(ends))
 
 
-def test_twenty_shards_and_four_gangs_keep_64_devices_busy_for_four_fifths_of_the_time():
+def test_twenty_shards_and_four_gangs_keep_64_devices_80_percent_busy():
     shards = [*(f"g{at}" for at in range(4)), *(f"s{at}" for at in range(20))]
     indexes = cut(shards, DEVICES, 8, set(shards[:4]))
     assert list(map(len, indexes)) == [1, 1, 1, 1, 8, 8, 4, 0]

@@ -70,14 +70,14 @@ def gangs(of: PlannedRound) -> dict[int, list[tuple[str, Collective]]]:
     return found
 
 
-def test_a_tier_of_several_groups_is_measured_with_one_alone_and_with_all() -> None:
+def test_tier_of_several_groups_is_measured_alone_and_concurrently() -> None:
     of = campaign("operations: [all_gather], bytes: [1024], groups: [8], ranks: 16, grid: [2, 8]")
     alone = Collective("all_gather", 1024, "bfloat16", 8, 1)
     together = replace(alone, together=True)
     assert gangs(planned(of)) == {8: [("kernel", alone)], 16: [("kernel", together)]}
 
 
-def test_the_widest_gang_comes_first_and_single_devices_last() -> None:
+def test_widest_gang_is_first_and_single_devices_last() -> None:
     of = campaign("bytes: quick, groups: [2, 8], grid: [1, 8]")
     plan = planned(of).plan
     ranks = [shard.ranks for shard in plan.shards if shard not in plan.repeats]
@@ -85,7 +85,7 @@ def test_the_widest_gang_comes_first_and_single_devices_last() -> None:
     assert set(ranks) == {2, 8}
 
 
-def test_gangs_of_as_many_ranks_pay_for_a_second_session_of_some_of_their_cases() -> None:
+def test_gangs_of_equal_rank_count_may_repeat_some_cases_in_a_second_session() -> None:
     """A start of 20 s and the cases are less than a twentieth of what their gangs take; two ranks
     of a few cases pay for none."""
     more = "quality: {repeat_share: 0}\ndevices: 16"
@@ -99,15 +99,15 @@ def test_gangs_of_as_many_ranks_pay_for_a_second_session_of_some_of_their_cases(
     assert few.repeats == ()
 
 
-def test_a_group_alone_starts_whole_parts_of_the_grid() -> None:
+def test_gang_of_a_single_group_covers_whole_parts_of_the_grid() -> None:
     of = campaign(
         "operations: [broadcast], bytes: [64], groups: [2], tiers: [0], ranks: 4, grid: [2, 2]"
     )
-    # ranks 0 and 2 lie in two parts of two
+    # ranks 0 and 2 are in two parts of two
     assert set(gangs(planned(of))) == {4}
 
 
-def test_the_mode_is_what_comes_nearest_to_production_where_none_is_asked_for() -> None:
+def test_default_mode_is_the_one_nearest_to_production() -> None:
     told = "operations: [all_reduce, all_gather], bytes: [1024, 4194304], groups: [2]"
     modes = [mode for mode, _ in gangs(planned(campaign(told)))[2]]
     assert sorted(modes) == ["alternating", "alternating", "alternating", "kernel"]
@@ -115,14 +115,14 @@ def test_the_mode_is_what_comes_nearest_to_production_where_none_is_asked_for() 
     assert set(modes) == {"event"}
 
 
-def test_the_forecast_knows_what_it_takes_to_read_a_profilers_windows() -> None:
+def test_forecast_includes_reading_the_profiler_windows() -> None:
     told = "operations: [all_gather], bytes: [1024], groups: [2], mode: "
     by = {mode: planned(campaign(f"{told}{mode}")).plan for mode in ("kernel", "event")}
     (kernel,), (event,) = by["kernel"].shards, by["event"].shards
-    assert kernel.predicted_s - event.predicted_s == pytest.approx(3 * 10.0)  # one a round
+    assert kernel.predicted_s - event.predicted_s == pytest.approx(3 * 10.0)  # one per round
 
 
-def test_sizes_that_no_whole_elements_make_are_left_out_and_told() -> None:
+def test_sizes_without_whole_elements_are_excluded_and_reported() -> None:
     of = campaign("operations: [all_to_all, all_reduce], bytes: [18], groups: [2]")
     (loaded,) = load_sources(of, MemoryStore())
     assert loaded.planned.name.startswith("collectives (")
@@ -131,7 +131,7 @@ def test_sizes_that_no_whole_elements_make_are_left_out_and_told() -> None:
     assert describe_forecast(planned(of).plan)[-1].endswith(f" {loaded.planned.name}")
 
 
-def test_a_plan_of_gangs_reads_back() -> None:
+def test_plan_of_gangs_is_read_as_written() -> None:
     plan = planned(campaign("operations: [all_reduce], bytes: [64], groups: [2]")).plan
     data = plan_to_json(plan)
     assert b'"ranks": 2' in data
@@ -145,7 +145,7 @@ def test_ranks_of_a_cpu_share_its_cores() -> None:
     assert set(gangs(planned(of, CPU))) == {4}
 
 
-def test_a_mode_that_a_backend_does_not_have_is_answered_without_a_device() -> None:
+def test_unsupported_mode_gets_an_outcome_without_a_device() -> None:
     told = "operations: [all_reduce], bytes: [64], groups: [2], mode: kernel"
     found = planned(campaign(told, backend="cpu", more="devices: 1"), CPU)
     assert found.plan.forecast.unsupported == 1
@@ -163,9 +163,7 @@ def test_a_mode_that_a_backend_does_not_have_is_answered_without_a_device() -> N
         ),
     ],
 )
-def test_a_gang_that_could_never_be_measured_is_refused(
-    told: str, more: str, data: list[str]
-) -> None:
+def test_gang_that_can_never_be_measured_is_refused(told: str, more: str, data: list[str]) -> None:
     with pytest.raises(BadInput) as refused:
         planned(campaign(told, more=more))
     assert missing(str(refused.value), data) == []
@@ -189,7 +187,7 @@ def test_a_gang_that_could_never_be_measured_is_refused(
         ("groups: [2], ranks: 64, grid: [4, 8]", "", ["64", "4 8", "32"]),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_its_line(
+def test_invalid_collectives_source_is_refused_with_its_line(
     told: str, field: str, data: list[str]
 ) -> None:
     with pytest.raises(BadInput) as refused:
@@ -199,7 +197,7 @@ def test_what_cannot_be_meant_is_refused_with_its_line(
     assert missing(str(refused.value).removeprefix(place), data) == []
 
 
-def test_a_campaign_file_says_all_of_it() -> None:
+def test_campaign_file_has_all_settings_of_collectives() -> None:
     (source,) = campaign(
         "operations: all, bytes: [quick, 300], max_bytes: 1048576, dtype: float16, groups: [2, 4], "
         "ranks: 8, grid: [2, 2, 2], tiers: [0, 2], mode: alternating, "
@@ -213,7 +211,7 @@ def test_a_campaign_file_says_all_of_it() -> None:
     assert source.environment == "HCCL_ALGO=level0:NA;level1:H-D_R HCCL_OP_EXPANSION_MODE=AIV"
 
 
-def test_a_campaign_goes_without_its_own_collectives() -> None:
+def test_collectives_of_a_campaign_can_be_removed() -> None:
     sources = "[{bundled: quickstart}, {collectives: {groups: [2]}}]"
     text = f"campaign: c\nsources: {sources}\nbackend: cpu\n"
     of = campaign_from_text(text, path="c.yaml", base=Path("."))
@@ -223,7 +221,7 @@ def test_a_campaign_goes_without_its_own_collectives() -> None:
 
 
 @pytest.mark.thorough
-def test_what_the_ranks_of_a_profile_have_sent_are_cases_where_it_is_asked_for(
+def test_collectives_of_a_profile_are_cases_on_request(
     tmp_path: Path,
 ) -> None:
     write_bundled_profile("quickstart", tmp_path)
@@ -264,7 +262,7 @@ def test_what_the_ranks_of_a_profile_have_sent_are_cases_where_it_is_asked_for(
     assert told.collective == Collective("all_gather", 16_000_004, "float32", 2, 1)
 
 
-def test_experts_over_ranks_are_a_gang_of_them() -> None:
+def test_exchanged_experts_are_a_gang_of_their_ranks() -> None:
     call = ExpertCall(64, 128, 64, 32, 4, ep_size=16)
     cells = dict(call.cells)
     bare = CaseRecord(KERNEL, {name: text for name, text in cells.items() if name != EP_SIZE}, {})
@@ -282,8 +280,9 @@ def test_experts_over_ranks_are_a_gang_of_them() -> None:
     assert refusal_in_plan(bare.case, find, "npu", of.devices, "warm").why == NO_RANKS
 
 
-def test_tokens_sent_to_ranks_and_back_are_a_gang_of_them() -> None:
-    """A dispatch tells its ranks, a combine does not; of one rank both are answered and not run."""
+def test_dispatch_and_combine_are_gangs_of_their_ranks() -> None:
+    """A dispatch includes its ranks, a combine does not; on one rank both are answered and not
+    run."""
     sent = DistributeCall(DISPATCH, 8, 64, 32, 4, ep_size=16, capacity=8)
     bare = []
     for call in (sent, replace(sent, kernel=COMBINE), replace(sent, ep_size=1)):
@@ -316,19 +315,19 @@ def bare_record(call: DistributeCall, **without: str) -> CaseRecord:
 
 
 @pytest.mark.parametrize("kernel", [DISPATCH, COMBINE])
-def test_a_row_that_its_cells_say_is_of_one_rank_is_of_no_gang(kernel: str) -> None:
+def test_row_of_one_rank_is_not_a_gang(kernel: str) -> None:
     alone = bare_record(DistributeCall(kernel, 8, 64, 32, 4, ep_size=1, capacity=8))
     assert with_ep_size(alone, 16) == alone
     assert not is_of_gangs(alone.case)
 
 
-def test_a_dispatch_whose_counts_tell_its_ranks_stays_the_same_case() -> None:
+def test_dispatch_with_counts_keeps_its_case() -> None:
     sent = bare_record(DistributeCall(DISPATCH, 8, 64, 32, 4, ep_size=16, capacity=8))
     assert with_ep_size(sent, 8).case_id == sent.case_id
     assert ranks_of(sent.case) == 16
 
 
-def test_a_combine_and_a_dispatch_without_counts_are_told_their_ranks() -> None:
+def test_combine_and_dispatch_without_counts_get_their_ranks() -> None:
     sent = DistributeCall(DISPATCH, 8, 64, 32, 4, ep_size=16, capacity=8)
     back = bare_record(replace(sent, kernel=COMBINE))
     assert ranks_of(with_ep_size(back, 16).case) == 16
@@ -338,7 +337,7 @@ def test_a_combine_and_a_dispatch_without_counts_are_told_their_ranks() -> None:
 
 
 @pytest.mark.parametrize("more", ["devices: 8", "devices: 16\nmeasure: {cache: cold}"])
-def test_a_row_whose_ranks_have_no_place_is_answered_and_the_others_are_measured(more: str) -> None:
+def test_row_with_too_many_ranks_gets_an_outcome_and_the_others_are_measured(more: str) -> None:
     call = ExpertCall(64, 128, 64, 32, 4, ep_size=16)
     cells = dict(call.cells)
     extra = {EP_SIZE: cells.pop(EP_SIZE)}
@@ -356,7 +355,7 @@ def test_a_row_whose_ranks_have_no_place_is_answered_and_the_others_are_measured
     assert refusal_on_ranks(record.case, find, "npu", 16) is None
 
 
-def test_a_cpu_is_not_given_more_processes_than_it_can_bear() -> None:
+def test_number_of_processes_on_a_cpu_is_bounded() -> None:
     case = ExpertCall(8, 16, 8, 256, 2, ep_size=128).case
     no = refusal(case, find, "cpu")
     assert no is not None and numbers(no.reason)[0] == "128"

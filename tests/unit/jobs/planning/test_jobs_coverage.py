@@ -1,4 +1,4 @@
-"""How far a version covers what is wanted."""
+"""How much of the demand a version covers."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def test_a_case_has_a_duration_or_neighbours_or_nothing():
     ]
 
 
-def test_neighbours_have_the_same_weights_and_lie_near():
+def test_neighbours_have_equal_weights_and_similar_sizes():
     measured = [product(16), product(128), product(4096), product(64, width=192)]
     wanted = [
         product(32),  # twice 16, a quarter of 128
@@ -76,20 +76,20 @@ def test_neighbours_have_the_same_weights_and_lie_near():
     st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=4, unique=True),
     st.tuples(*[st.integers(0, 3)] * 3),
 )
-def test_a_product_with_weights_of_its_own_has_no_neighbours(corners, asked):
-    """However far around it others lie."""
+def test_product_with_other_weights_has_no_neighbours(corners, asked):
+    """Regardless of how wide the range around it is."""
     measured = [product(16 << i, 96 << j, 64 << k) for i, j, k in corners]
     i, j, k = asked
     (standing,) = standings([product(24 << i, 100 << j, 72 << k)], measured)
     assert standing == "missing"
 
 
-def test_a_twin_that_the_runtime_chose_answers_for_the_kernel_that_was_asked_for():
+def test_result_of_a_twin_covers_the_requested_kernel():
     asked, ran = product(4112), product(4112, kernel="MatMulV3")
     assert standings([asked], [ran], failed=[asked]) == ["exact"]
 
 
-def test_tokens_of_batches_stand_behind_their_heads():
+def test_tokens_of_a_batch_are_its_second_dimension():
     def absorbed(heads, tokens):
         return record(
             "BatchMatMulV2", f"{heads},{tokens},128;{heads},128,512", f"{heads},{tokens},512"
@@ -123,7 +123,7 @@ def test_lengths_are_sizes_and_heads_are_not():
     assert standings(wanted, measured) == ["between", "outside", "missing", "outside"]
 
 
-def test_how_many_pages_a_host_has_tells_nothing_of_a_launch():
+def test_number_of_cache_pages_does_not_distinguish_launches():
     known = attention(2, (100, 300), block_table_valid_blocks="1,3", source_profile="p0")
     served = attention(2, (100, 300), pages=12_307, width=320)
     assert standings([served], [known]) == ["exact"]
@@ -132,7 +132,7 @@ def test_how_many_pages_a_host_has_tells_nothing_of_a_launch():
     assert standings([served], [warm]) == ["exact"]
 
 
-def test_a_message_between_measured_ones_is_of_the_same_ranks_and_grid():
+def test_message_between_measured_ones_has_the_same_ranks_and_grid():
     def message(size_bytes, grid=(48, 8, 2)):
         one = Collective("all_reduce", size_bytes, "bfloat16", 2, len(grid) - 1)
         return CollectiveCase(one, Grid(grid), 2, "event").record()
@@ -147,7 +147,7 @@ SIZES = st.tuples(st.integers(1, 6), st.integers(1, 6)).map(lambda s: f"{s[0]},{
 
 @pytest.mark.thorough
 @given(st.lists(SIZES, min_size=1, max_size=6), st.lists(SIZES, max_size=6), SIZES)
-def test_another_measured_case_never_makes_a_standing_worse(wanted, measured, more):
+def test_further_measured_case_never_reduces_the_coverage_status(wanted, measured, more):
     order = ["missing", "outside", "between", "exact"]
     records = [record("Exp", shape) for shape in wanted]
     known = [record("Exp", shape) for shape in measured]
@@ -156,9 +156,9 @@ def test_another_measured_case_never_makes_a_standing_worse(wanted, measured, mo
     assert all(order.index(b) <= order.index(a) for b, a in zip(before, after, strict=True))
 
 
-def test_the_metrics_are_those_of_an_example_that_is_computed_by_hand():
-    """MatMulV2: two cases, one with a duration, launched 60 and 4 times. Exp: one, with a
-    duration, launched once. Identity: one, without, which an op_mapping calls free."""
+def test_metrics_equal_an_example_computed_by_hand():
+    """MatMulV2: two cases, one with a duration, launched 60 and 4 times. Exp: one, with a duration,
+    launched once. Identity: one without, which an op_mapping marks as free."""
     found = [
         CoveredCase(WorkloadCase(record("MatMulV2", "16,64"), 60, 600.0), CoverageStatus.EXACT),
         CoveredCase(WorkloadCase(record("MatMulV2", "32,64"), 4, 80.0), CoverageStatus.BETWEEN),
@@ -167,7 +167,7 @@ def test_the_metrics_are_those_of_an_example_that_is_computed_by_hand():
     ]
     told = user_metrics(found, {"Identity"})
     assert told.m1 == pytest.approx(61 / 80)
-    assert told.m2 == pytest.approx(1 / 3)  # Exp alone is whole
+    assert told.m2 == pytest.approx(1 / 3)  # only Exp is complete
     assert told.m3 == pytest.approx(1 / 2)
     assert told.m4 == pytest.approx(2 / 3)
     assert told.m5 == pytest.approx(620 / 800)
@@ -176,7 +176,7 @@ def test_the_metrics_are_those_of_an_example_that_is_computed_by_hand():
     assert user_metrics([], ()).m1 is None
 
 
-def test_a_case_is_found_however_its_row_is_spelled():
+def test_case_is_found_in_any_spelling():
     plain = case_from_cells("Exp", record("Exp", "8,64").cells)
     assert standings([record("Exp", "8, 64")], []) == ["missing"]
     found = covered_cases(

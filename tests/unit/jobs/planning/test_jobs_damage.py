@@ -1,4 +1,4 @@
-"""What is damaged in a store is told by run, plan, merge and status alike, or by none of them."""
+"""Damage in a store is reported by run, plan, merge and status alike, or by none of them."""
 
 import json
 import re
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.fast
 
 @dataclass
 class Here:
-    """A campaign of several shards and its store, and what each verb says of them."""
+    """A campaign of several shards and its store, and the output of each command about them."""
 
     folder: Path
     capsys: pytest.CaptureFixture[str]
@@ -67,7 +67,7 @@ class Here:
         return next_plan(state, lambda: CREATE, RunOptions(), lambda line: None).plan
 
     def measured(self, plan: Plan, shards: slice = slice(None)) -> None:
-        """What workers leave of some shards of a plan, or all."""
+        """The objects that workers leave of some shards of a plan, or all."""
         for shard in plan.shards[shards]:
             table = read_shard(self.store.get(keys.shard("made", shard.shard_id)))
             records = [case.record for case in table]
@@ -118,7 +118,7 @@ class View:
         self._said.append(line)
 
     def measure(self, done: int, cases: int) -> None:
-        """Nobody looks."""
+        """Progress is not displayed."""
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def part_of(here: Here, plan: Plan) -> str:
 
 
 @pytest.mark.thorough
-def test_what_is_damaged_and_needed_is_told_by_all_with_its_key(here: Here) -> None:
+def test_needed_damaged_shard_is_reported_by_all_commands_with_its_key(here: Here) -> None:
     plan = here.planned()
     here.measured(plan)
     here.store.put(key := part_of(here, plan), b"rot")
@@ -171,7 +171,7 @@ def test_what_is_damaged_and_needed_is_told_by_all_with_its_key(here: Here) -> N
 
 
 @pytest.mark.thorough
-def test_what_later_plans_have_measured_is_ignored_in_one_line_by_all(here: Here) -> None:
+def test_damaged_shard_measured_by_later_plans_is_ignored_in_one_line(here: Here) -> None:
     first = here.planned()
     here.measured(first)
     here.store.put(key := part_of(here, first), b"rot")
@@ -184,7 +184,7 @@ def test_what_later_plans_have_measured_is_ignored_in_one_line_by_all(here: Here
 
 
 @pytest.mark.parametrize("order", ["merged first", "open"])
-def test_cases_that_no_later_plan_measures_are_measured_again(here: Here, order: str) -> None:
+def test_cases_without_a_later_measurement_are_measured_again(here: Here, order: str) -> None:
     """The database was lost, and then a shard of an older plan is damaged: the newest plan was made
     when the database had its cases, and does not measure them."""
     first = here.planned()
@@ -219,7 +219,7 @@ def lost_commit(store: Store, plan: Plan) -> str:
 
 
 def edited_plan(store: Store, plan: Plan) -> str:
-    """One digit."""
+    """Change one digit."""
     key = keys.plan("made", plan.number)
     said = json.loads(store.get(key))
     said["forecast"]["wall_s"] += 1
@@ -237,7 +237,7 @@ def edited_hash(store: Store, plan: Plan) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("harm", [rotten_part, lost_commit, edited_plan, edited_hash])
-def test_what_the_head_holds_is_told_by_nobody_but_verify(
+def test_damage_of_merged_shards_is_reported_only_by_verify(
     here: Here, harm: Callable[[Store, Plan], str]
 ) -> None:
     plan = here.planned()
@@ -252,7 +252,7 @@ def test_what_the_head_holds_is_told_by_nobody_but_verify(
 
 
 @pytest.mark.thorough
-def test_of_a_plan_that_was_changed_after_it_was_merged_nothing_more_is_published(
+def test_plan_changed_after_its_merge_publishes_nothing_more(
     here: Here,
 ) -> None:
     plan = here.planned()
@@ -273,7 +273,7 @@ def test_of_a_plan_that_was_changed_after_it_was_merged_nothing_more_is_publishe
 
 
 @pytest.mark.thorough
-def test_a_campaign_that_is_begun_anew_takes_no_number_that_was_merged(here: Here) -> None:
+def test_restarted_campaign_reuses_no_merged_plan_number(here: Here) -> None:
     here.measured(here.planned())
     here.run()
     for info in list(here.store.list("campaigns/")):
@@ -287,7 +287,7 @@ def test_a_campaign_that_is_begun_anew_takes_no_number_that_was_merged(here: Her
         assert about(said) == []
 
 
-def test_a_plan_that_was_changed_before_it_was_merged_is_blamed_once(here: Here) -> None:
+def test_plan_changed_before_its_merge_is_blamed_once(here: Here) -> None:
     plan = here.planned()
     here.measured(plan)
     key = edited_plan(here.store, plan)
@@ -300,7 +300,7 @@ def test_a_plan_that_was_changed_before_it_was_merged_is_blamed_once(here: Here)
 
 
 @pytest.mark.thorough
-def test_a_plan_that_cannot_be_read_is_told_until_there_is_another(here: Here) -> None:
+def test_unreadable_plan_is_reported_until_there_is_another(here: Here) -> None:
     plan = here.planned()
     here.measured(plan)
     here.store.put(key := keys.plan("made", 1), b"{")
@@ -318,7 +318,7 @@ def test_a_plan_that_cannot_be_read_is_told_until_there_is_another(here: Here) -
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_broken_log_is_told_by_status_in_a_line(here: Here, lost: int) -> None:
+def test_damaged_log_is_reported_by_status_in_one_line(here: Here, lost: int) -> None:
     here.measured(here.planned())
     here.run()
     here.path.write_text(here.path.read_text() + "limits: {case_s: 59}\nupdate: all\n")
@@ -329,7 +329,7 @@ def test_a_broken_log_is_told_by_status_in_a_line(here: Here, lost: int) -> None
         assert keys.commit(lost) in warning and "opmeter db verify" in warning
 
 
-def test_a_shard_of_two_plans_is_told_once_and_a_long_list_is_cut() -> None:
+def test_shard_of_two_plans_is_reported_once_and_a_long_list_is_cut() -> None:
     found = [Damage("c", 1, "s", "a: x"), Damage("c", 2, "s", "a: x")]
     found += [Damage("c", 2, f"t{n}", f"k{n}: x") for n in range(40)]
     lines = list(DamageReport.of(found, 2).lines())

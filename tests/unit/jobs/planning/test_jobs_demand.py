@@ -52,7 +52,7 @@ def test_manifests_and_standards_are_sources_of_a_campaign(tmp_path: Path):
         campaign_from_text(alone, path="c.yaml", base=tmp_path)
 
 
-def test_a_standard_requires_sizes_on_each_line_and_counts_what_makes_no_case(tmp_path: Path):
+def test_standard_requires_sizes_for_each_dtype_and_counts_refused_rows(tmp_path: Path):
     file = tmp_path / "d.yaml"
     file.write_text(STANDARD)
     cases = [one.case for one in (add(2), add(32), add(4, "DT_BF16"), add(2, "QUARTZ"))]

@@ -32,7 +32,7 @@ ALONE = [record("Mul", f"{n + 1},2") for n in range(5)]
 
 
 def duration_us(found: CaseRecord) -> float:
-    """What a case takes: its work behind a launch, and noise that its id draws."""
+    """The duration of a case: its work after a launch, and noise drawn from its id."""
     noise = np.random.default_rng(int(found.case_id[:8], 16)).normal(0, 0.03)
     return float((3 + found.case.inputs[0].numel / 500) * np.exp(noise))
 
@@ -44,7 +44,7 @@ def measured(ids, records):
 
 @cache
 def first_round():
-    """The first plan of a campaign of the curve alone, and the answers of what it asks for."""
+    """The first plan of a campaign of the curve alone, and the answers to its cases."""
     made = plan(request(*CURVE, more=ASKED))
     return made, measured(planned_ids(made), CURVE)
 
@@ -55,7 +55,7 @@ def to_the_end():
 
 
 def rounds(records=(*CURVE, *ALONE), more=ASKED):
-    """All plans of a campaign to the one after which none follows; each is measured."""
+    """All plans of a campaign up to the last one; each is measured."""
     answered, found = {}, []
     while not found or found[-1].plan.forecast.learning:
         asked = replace(request(*records, more=more), head_results=answered, number=len(found) + 1)
@@ -67,7 +67,7 @@ def rounds(records=(*CURVE, *ALONE), more=ASKED):
 
 
 @few_trees
-def test_a_quarter_of_a_curve_is_measured_and_all_that_is_none():
+def test_quarter_of_a_curve_is_measured_and_all_single_cases():
     found, answered = to_the_end()
     told = [made.plan.forecast for made in found]
     assert [(f.learning, f.left_out) for f in told] == [
@@ -82,20 +82,20 @@ def test_a_quarter_of_a_curve_is_measured_and_all_that_is_none():
     assert all(f.cases + f.answered + f.left_out == 1005 for f in told)
 
 
-def test_fewer_are_measured_where_the_rest_is_known():
+def test_fewer_points_are_measured_if_the_rest_is_known():
     found, answered = rounds(more=ASKED.replace("1%", "30%"))
     assert len(answered) == 165 and found[-1].plan.forecast.unsure <= 0.05 * 840
 
 
 @few_trees
-def test_the_same_answers_give_the_same_round():
+def test_equal_results_give_the_same_round():
     asked, (_, answers) = request(*CURVE, more=ASKED), first_round()
     one, other = (plan(replace(asked, head_results=answers)) for _ in range(2))
     assert plan_to_json(one.plan) == plan_to_json(other.plan) and one.shards == other.shards
 
 
 @few_trees
-def test_what_has_no_duration_is_asked_for_once():
+def test_point_without_a_duration_is_requested_once():
     asked, (first, answers) = request(*CURVE, more=ASKED), first_round()
     ids = planned_ids(first)
     answers = answers | {case: HeadResult(False, None) for case in ids[:5]}
@@ -106,17 +106,17 @@ def test_what_has_no_duration_is_asked_for_once():
 
 
 @few_trees
-def test_once_more_is_what_was_measured_and_the_next_round():
+def test_again_repeats_the_measured_points_and_the_next_round():
     asked, (_, answers) = request(*CURVE, more=ASKED), first_round()
     assert len(planned_ids(plan(replace(asked, head_results=answers, again=True)))) == 160 + 50
 
 
-def test_damaged_cases_are_measured_whatever_the_model_says():
+def test_damaged_points_are_measured_independently_of_the_model():
     asked = request(*CURVE, more=ASKED)
     owed = dict.fromkeys((one.case_id for one in CURVE[:300]), "")
     made = plan(replace(asked, cases_to_repeat=owed)).plan
     assert set(planned_ids(plan(replace(asked, cases_to_repeat=owed)))) == owed.keys()
-    assert made.forecast.learning == 160  # so that rounds go on behind it
+    assert made.forecast.learning == 160  # so that further rounds follow
     assert (made.forecast.cases, made.forecast.answered) == (300, 0)
     answers = measured([one.case_id for one in CURVE[300:350]], CURVE)
     assert (
@@ -125,26 +125,26 @@ def test_damaged_cases_are_measured_whatever_the_model_says():
     )
 
 
-def test_a_round_that_brought_no_answer_is_followed_by_one_more_and_no_other():
+def test_round_without_results_is_followed_by_one_more_and_no_other():
     asked, (first, _) = request(*CURVE, more=ASKED), first_round()
     in_vain = plan(replace(asked, before=first.plan.forecast))
     assert planned_ids(in_vain) == planned_ids(first) and in_vain.plan.forecast.learning == 0
     one = measured(planned_ids(first)[:1], CURVE)
     assert plan(replace(asked, before=first.plan.forecast, head_results=one)).plan.forecast.learning
-    # A campaign that is asked for once more begins anew, and what mends its last round does not.
+    # A campaign that is launched again starts over, and repairs of its last round do not.
     ended = replace(asked, before=in_vain.plan.forecast)
     assert plan(ended).plan.forecast.learning == 160
     assert plan(replace(ended, cases_to_repeat=dict.fromkeys(one, ""))).plan.forecast.learning == 0
 
 
-def test_curves_too_small_to_learn_are_measured_whole():
+def test_curves_too_small_to_learn_are_measured_completely():
     made = plan(request(*CURVE[:799], more=ASKED)).plan
     assert (made.forecast.left_out, made.forecast.learning, made.forecast.cases) == (0, 0, 799)
     assert plan(request(*CURVE[:800], more=ASKED)).plan.forecast.left_out == 650
 
 
 @few_trees
-def test_doubted_numbers_teach_and_are_measured_again():
+def test_suspect_durations_are_used_for_training_and_measured_again():
     asked, (first, answers) = request(*CURVE, more=ASKED), first_round()
     ids = planned_ids(first)
     doubted = {case: replace(answers[case], is_suspect=True) for case in ids[:80]}
@@ -166,19 +166,19 @@ def test_other_dtypes_are_another_curve():
     assert {one.case_id for one in halves} <= set(planned_ids(made))
 
 
-def test_what_no_device_runs_is_answered_and_on_no_curve():
+def test_unsupported_cases_are_on_no_curve():
     nobody = [record("Unknown", f"{n + 1},8") for n in range(900)]
     made = plan(request(*nobody, more=ASKED))
     assert made.plan.forecast.left_out == 0 and made.plan.forecast.unsupported == len(nobody)
 
 
-def test_a_declaration_that_cannot_tell_the_work_leaves_nothing_out():
+def test_operator_without_known_work_excludes_no_points():
     broken = [record("Broken", f"{n + 1},8") for n in range(900)]
     assert plan(request(*broken, more=ASKED)).plan.forecast.left_out == 0
 
 
 @few_trees
-def test_an_operator_without_operations_has_a_surface():
+def test_operator_without_operations_has_a_surface():
     moved = operator("Move", flops=lambda case: 0)
     records = [record("Move", f"{n + 1},8") for n in range(900)]
     asked, find = request(*records, more=ASKED), {**OPERATORS, "Move": moved}.get
@@ -189,7 +189,7 @@ def test_an_operator_without_operations_has_a_surface():
     assert following.plan.forecast.learning and following.plan.forecast.left_out > 600
 
 
-def test_equal_lengths_are_one_axis_and_those_of_outputs_come_first():
+def test_equal_lengths_are_one_axis_and_output_axes_are_first():
     (surface,) = find_surfaces(
         ((one.case_id, one.case) for one in CURVE), OPERATORS.get, "cpu", least=1
     )
@@ -199,7 +199,7 @@ def test_equal_lengths_are_one_axis_and_those_of_outputs_come_first():
 
 
 @few_trees
-def test_the_forecast_says_what_is_left_out():
+def test_forecast_reports_the_excluded_points():
     found, _ = to_the_end()
     first, last = found[0].plan, found[-1].plan
 
@@ -209,13 +209,13 @@ def test_the_forecast_says_what_is_left_out():
 
     assert numbers(density_line(first)) == ["840", "840"]
     assert numbers(density_line(last)) == ["750", str(last.forecast.unsure)]
-    # That another round follows is said where one does.
+    # The output announces another round where one follows.
     assert density_line(first) != density_line(
         replace(first, forecast=replace(first.forecast, learning=0))
     )
 
 
-def test_plans_with_and_without_a_density_read_back():
+def test_plans_with_and_without_a_density_are_read_as_written():
     for made in (first_round()[0].plan, plan(request(*CURVE)).plan):
         assert plan_from_json(plan_to_json(made)) == made
 

@@ -1,4 +1,4 @@
-"""What a case is expected to take, against examples worked by hand."""
+"""The expected duration of a case, against examples computed by hand."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def operator(flops: int) -> OpSpec:
     return OpSpec("MatMul", "", ("x", "y"), lambda torch, x, y: x @ y, flops=lambda case: flops)
 
 
-def test_a_launch_takes_the_longer_of_computing_and_moving() -> None:
+def test_launch_takes_the_longer_of_computing_and_moving() -> None:
     # 12 MB over 1 GB/s are 12 ms; 2e9 operations over 1 TFLOP/s are 2 ms.
     moving = predict(FLOAT, operator(2 * 10**9), PEAKS, MeasureSettings(), None)
     assert moving.launch_s == pytest.approx(0.012 + 1e-5)
@@ -60,7 +60,7 @@ def test_a_launch_takes_the_longer_of_computing_and_moving() -> None:
     assert narrower.launch_s == pytest.approx(0.05 + 1e-5)
 
 
-def test_a_case_is_its_launches_its_inputs_and_what_every_case_costs() -> None:
+def test_cost_of_a_case_has_launches_inputs_and_overhead() -> None:
     measured = predict(FLOAT, operator(1), PEAKS, MeasureSettings(budget_s=1.0), 50_000.0)
     assert measured.launch_s == pytest.approx(0.05)
     launches = 20 + WARM_UPS + 1  # pilot
@@ -72,7 +72,7 @@ def test_fixed_repeats_need_no_pilot() -> None:
     assert fixed.total_s == pytest.approx((10 + WARM_UPS) * 0.05 + 0.008 + CASE_OVERHEAD_S)
 
 
-def test_a_cold_cache_costs_a_flush_before_each_launch() -> None:
+def test_cold_cache_costs_a_flush_before_each_launch() -> None:
     settings = MeasureSettings(repeat_count=10, cache="cold")
     warm = predict(FLOAT, operator(1), PEAKS, MeasureSettings(repeat_count=10), 100.0)
     cold = predict(FLOAT, operator(1), PEAKS, settings, 100.0)
@@ -80,7 +80,7 @@ def test_a_cold_cache_costs_a_flush_before_each_launch() -> None:
     assert cold.total_s - warm.total_s == pytest.approx(flushes_s)
 
 
-def test_what_runs_before_a_case_is_launched_and_made_as_often() -> None:
+def test_context_launches_are_launched_and_allocated_for_each_repeat() -> None:
     settings = MeasureSettings(repeat_count=10, cache="context")
     alone = predict(FLOAT, operator(1), PEAKS, settings, 100.0)
     other = operator(2 * 10**11)
@@ -90,14 +90,14 @@ def test_what_runs_before_a_case_is_launched_and_made_as_often() -> None:
     more_s = 2 * ((10 + WARM_UPS) * once.launch_s + made_s)
     assert behind.launch_s == alone.launch_s
     assert behind.total_s - alone.total_s == pytest.approx(more_s)
-    # They spend the budget, too.
+    # They count against the budget, too.
     budget = MeasureSettings(budget_s=1.0, cache="context")
     few = predict(FLOAT, operator(1), PEAKS, budget, 100.0, [(FLOAT, other)] * 20)
     launches = 3 + WARM_UPS + 1
     assert 20 * launches * once.launch_s < few.total_s < 20 * launches * once.launch_s + 1.0
 
 
-def test_each_group_of_counters_is_a_pass_of_its_own() -> None:
+def test_each_counter_group_is_a_separate_pass() -> None:
     both = MeasureSettings(aic_metrics=("PipeUtilization", "Memory"))
     one = predict(FLOAT, operator(1), PEAKS, MeasureSettings(), 100.0).total_s
     assert predict(FLOAT, operator(1), PEAKS, both, 100.0).total_s == pytest.approx(2 * one)
@@ -109,7 +109,7 @@ def test_repeats_fill_the_budget_within_their_bounds(launch_s: float, repeats: i
     assert MeasureSettings(repeat_count=7).repeats_of(launch_s) == 7
 
 
-def test_a_known_device_has_its_published_peaks() -> None:
+def test_known_device_has_its_published_peaks() -> None:
     peaks = peaks_of(Stack("ATLAS_800_A3_752T_128G_DIE", "2.9.0", cann="8.5"))
     assert peaks.flops_of("bfloat16") == pytest.approx(353.9e12 * 0.7)
     assert peaks.flops_of("int8") == pytest.approx(752e12 * 0.7)
@@ -119,7 +119,7 @@ def test_a_known_device_has_its_published_peaks() -> None:
     assert small.bytes_per_s == pytest.approx(0.8 * 2**40 * 0.6)
 
 
-def test_a_device_that_nobody_described_is_taken_for_a_slower_one() -> None:
+def test_undescribed_device_has_the_peaks_of_a_slower_one() -> None:
     known = peaks_of(Stack("ATLAS_800_A2_280T_64G", "2.9.0", cann="8.5"))
     other = peaks_of(Stack("CUDA_Some_GPU", "2.13.0"))
     assert 0 < other.flops_of("float32") < known.flops_of("float32")
@@ -130,7 +130,7 @@ def cpu(**details: str) -> Peaks:
     return peaks_of(Stack("CPU_x_8t", "2.13.0", details=tuple(sorted(details.items()))))
 
 
-def test_a_cpu_is_worked_out_from_its_facts() -> None:
+def test_peaks_of_a_cpu_follow_from_its_details() -> None:
     plain = cpu(threads="8", flags="avx2 fma", clock_mhz="2000")
     # 8 threads of 2 GHz with 16 operations a cycle, of which 40 % are reached.
     assert plain.flops_of("float32") == pytest.approx(8 * 2e9 * 16 * 0.4)
@@ -142,7 +142,7 @@ def test_a_cpu_is_worked_out_from_its_facts() -> None:
     assert tiles.flops_of("bfloat16") > wide.flops_of("bfloat16")
 
 
-def test_a_cpu_that_tells_nothing_has_one_slow_thread() -> None:
+def test_cpu_without_details_has_one_slow_thread() -> None:
     assert cpu().flops_of("float32") == pytest.approx(2.5e9 * 4 * 0.4)
     assert cpu(threads="many", clock_mhz="-1") == cpu()
 
@@ -159,14 +159,14 @@ def test_every_session_starts_and_long_ones_have_canaries() -> None:
 
 
 def test_overheads_are_learned_from_sessions_of_the_stack() -> None:
-    # Starts of 50 s, 40 ms of the host a case, exports of 5.5 s and half a millisecond a launch.
+    # Starts of 50 s, 40 ms of the host per case, exports of 5.5 s and 0.5 ms per launch.
     small = Usage(2e6, 0, 50 + 10 * 0.04 + 2 + 6, 50, 6, sessions=1, cases=10, launches=1000)
     large = Usage(9e6, 0, 50 + 90 * 0.04 + 9 + 10, 50, 10, sessions=1, cases=90, launches=9000)
     learned = with_overheads(PEAKS, [small, NO_USAGE, large])
     assert learned.session_start_s == pytest.approx(55.5)
     assert learned.case_s == pytest.approx(0.04)
     assert learned.export_s == pytest.approx(0.0005)
-    alike = with_overheads(PEAKS, [small, small])  # which cannot be told apart
+    alike = with_overheads(PEAKS, [small, small])  # which cannot be distinguished
     assert (alike.session_start_s, alike.export_s) == (50, 0.006)
     cold = replace(small, startup_s=150, wall_s=small.wall_s + 100)  # the first on its node
     assert with_overheads(PEAKS, [cold, small]).session_start_s == 50

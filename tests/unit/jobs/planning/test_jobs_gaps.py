@@ -1,4 +1,5 @@
-"""What of the sources' time can be measured, and which rule stands before the rest."""
+"""The share of the sources' time that can be measured, and which rule is the obstacle for the
+rest."""
 
 from dataclasses import replace
 
@@ -31,7 +32,7 @@ def found(*records, source=SOURCE):
     )
 
 
-def test_gaps_come_by_their_time_each_with_its_rule_and_its_largest_case():
+def test_gaps_are_sorted_by_time_with_their_rule_and_largest_case():
     told, _ = found(*RECORDS)
     assert [(gap.kernel_type, gap.rows, gap.time_us) for gap in told] == [
         ("Nobody", 5, 250.0),
@@ -45,13 +46,13 @@ def test_gaps_come_by_their_time_each_with_its_rule_and_its_largest_case():
     assert odd.reason == f"{whys[2]}: {odd.cases[0].candidate.record.case.describe()}"
 
 
-def test_a_plan_keeps_the_shares_of_all_its_sources_whatever_it_takes_up():
+def test_plan_keeps_the_shares_of_all_its_sources():
     _, line = found(*RECORDS)
     fresh = plan(request(*RECORDS, source=SOURCE)).plan
     assert share_line(planned_shares(fresh)) == line
     asked = replace(
         request(*RECORDS, source=SOURCE),
-        cases_to_repeat={RECORDS[0].case_id: ""},  # a plan about one case alone
+        cases_to_repeat={RECORDS[0].case_id: ""},  # a plan of one case only
     )
     assert share_line(planned_shares(plan(asked).plan)) == line
     again = plan_from_json(plan_to_json(fresh))
@@ -63,7 +64,7 @@ def test_cases_under_one_rule_are_one_gap_and_under_two_are_two():
     assert [len(gap.cases) for gap in told if gap.kernel_type == "Odd"] == [2]
 
 
-def test_shares_keep_compute_communication_and_unknown_inputs_apart():
+def test_shares_separate_compute_communication_and_unknown_inputs():
     _, line = found(*RECORDS)
     assert numbers(line) == ["27.0", "2.3", "35.5", "64.5"] and "opmeter comm" in line
     alone = replace(SOURCE, communication_us=0.0)

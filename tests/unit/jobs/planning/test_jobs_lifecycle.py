@@ -125,7 +125,7 @@ def step(
 ) -> Continue | NewPlan:
     """Return the step of a campaign with these plans.
 
-    `last` is the greatest number that is taken; `unread` if a plan cannot be read.
+    `last` is the greatest number in use; `unread` if a plan cannot be read.
     """
     found = sorted(existing, key=lambda one: one.plan.number)
     plans = tuple(one.plan for one in found)
@@ -144,7 +144,7 @@ def step(
     return decide(whole, RunOptions(again, retry_failed))
 
 
-def test_a_campaign_begins_with_plan_one() -> None:
+def test_campaign_begins_with_plan_one() -> None:
     assert step() == NewPlan(1, ())
     assert step(again=True, retry_failed=True) == NewPlan(1, (), "1")
 
@@ -154,31 +154,31 @@ def test_an_unfinished_plan_is_continued() -> None:
     assert step(state(1, committed=1)) == Continue(plan(1))
 
 
-def test_a_plan_that_is_measured_but_not_merged_is_continued() -> None:
+def test_measured_but_unmerged_plan_is_continued() -> None:
     assert step(state(1, committed=2)) == Continue(plan(1))
 
 
-def test_a_plan_that_was_merged_in_part_is_continued() -> None:
+def test_partly_merged_plan_is_continued() -> None:
     assert step(state(1, committed=1, merged=True)) == Continue(plan(1))
 
 
-def test_a_merged_plan_is_the_end() -> None:
+def test_merged_plan_finishes_the_campaign() -> None:
     assert step(state(1, committed=2, merged=True)) == finished(plan(1))
 
 
-def test_a_plan_of_nothing_is_the_end() -> None:
+def test_empty_plan_finishes_the_campaign() -> None:
     assert step(state(1, shards=0)) == finished(plan(1, shards=0))
 
 
-def test_of_several_plans_with_the_inputs_the_newest_counts() -> None:
+def test_newest_of_several_plans_with_equal_inputs_is_used() -> None:
     assert step(state(2, committed=2, merged=True), state(1)) == finished(plan(2))
 
 
-def test_going_back_to_earlier_inputs_continues_their_plan() -> None:
+def test_return_to_earlier_inputs_continues_their_plan() -> None:
     assert step(state(1), state(2, inputs="B", committed=2, merged=True)) == Continue(plan(1))
 
 
-def test_other_inputs_make_the_next_plan_and_merge_what_is_there() -> None:
+def test_other_inputs_make_the_next_plan_and_merge_the_committed_ones() -> None:
     found = step(
         state(3, committed=1),
         state(1, committed=2, merged=True),
@@ -190,7 +190,7 @@ def test_other_inputs_make_the_next_plan_and_merge_what_is_there() -> None:
 
 
 @pytest.mark.parametrize("flag", ["again", "retry_failed"])
-def test_asking_for_another_round_makes_one(flag: str) -> None:
+def test_rerun_flags_make_another_round(flag: str) -> None:
     finished = step(state(1, committed=2, merged=True), **{flag: True})
     assert finished == NewPlan(2, (), "2")
     interrupted = step(state(1, committed=1), **{flag: True})
@@ -198,7 +198,7 @@ def test_asking_for_another_round_makes_one(flag: str) -> None:
     assert step(broken(1), **{flag: True}) == NewPlan(2, (), "2")
 
 
-def test_what_is_damaged_of_the_newest_plan_is_planned_anew() -> None:
+def test_damaged_shards_of_the_newest_plan_are_planned_again() -> None:
     assert step(broken(1)) == NewPlan(2, (), "2m1", plan(1), ("1-0",))
     mend = replace(broken(2), plan=replace(plan(2), round="2m1"))
     assert step(broken(1), mend) == NewPlan(3, (), "3m2", mend.plan, ("2-0",))
@@ -207,12 +207,12 @@ def test_what_is_damaged_of_the_newest_plan_is_planned_anew() -> None:
 
 
 def learning(found: Progress) -> Progress:
-    """The same, of a plan that asked for cases of surfaces."""
+    """The same, for a plan with cases of surfaces."""
     forecast = replace(found.plan.forecast, learning=2)
     return replace(found, plan=replace(found.plan, forecast=forecast))
 
 
-def test_a_round_that_surfaces_are_learnt_from_is_followed_by_another() -> None:
+def test_learning_round_is_followed_by_another() -> None:
     assert isinstance(step(learning(state(1, committed=1))), Continue)
     assert isinstance(step(learning(state(1, committed=2))), Continue)
     done = learning(state(1, committed=2, merged=True))
@@ -220,7 +220,7 @@ def test_a_round_that_surfaces_are_learnt_from_is_followed_by_another() -> None:
     assert step(done, state(2, committed=2, merged=True)) == finished(plan(2))
 
 
-def test_what_is_damaged_of_a_round_is_measured_before_the_next() -> None:
+def test_damaged_shards_of_a_round_are_measured_before_the_next() -> None:
     damaged = learning(broken(1))
     assert step(damaged) == NewPlan(2, (), "2m1", damaged.plan, ("1-0",))
     mended = learning(state(2, committed=2, merged=True))
@@ -252,7 +252,7 @@ def rounds(*names: str, predicted_s: float = 60.0) -> list[Progress]:
         (["", "2d", "3"], True),
     ],
 )
-def test_what_is_doubted_is_measured_again_once_behind_what_was_asked_for(
+def test_suspect_cases_are_measured_again_once_after_the_requested_ones(
     names: list[str], may: bool
 ) -> None:
     places, plans = {"case": "n1/serial"}, rounds(*names)
@@ -264,7 +264,7 @@ def test_what_is_doubted_is_measured_again_once_behind_what_was_asked_for(
     assert isinstance(others, NewPlan) and others.after is None
 
 
-def test_sessions_that_are_too_short_for_canaries_are_not_asked_about() -> None:
+def test_sessions_too_short_for_canaries_are_not_repeated() -> None:
     short = rounds("", predicted_s=59.0)
     assert step(*short, suspects={"case": "n1/serial"}) == finished(short[-1].plan)
 
@@ -276,33 +276,33 @@ def test_suspect_cases_are_not_repeated_after_a_plan_that_stays_damaged() -> Non
     assert step(hopeless, suspects={"case": "n1"}) == finished(done.plan)
 
 
-def test_what_is_missing_is_measured_and_merged_before_what_is_damaged() -> None:
+def test_missing_shards_are_measured_and_merged_before_damaged_ones() -> None:
     lacking = replace(broken(1), committed=frozenset({"1-0"}))
     assert step(lacking) == Continue(plan(1))
     unmerged = replace(broken(1), held=frozenset())
     assert step(unmerged) == Continue(plan(1))
 
 
-def test_a_store_that_damages_everything_is_not_fed_for_ever() -> None:
+def test_repair_of_a_damaging_store_ends_after_three_plans() -> None:
     last = replace(broken(4), plan=replace(plan(4), round="4m3"))
     assert step(last) == finished(last.plan)
 
 
-def test_shards_of_other_inputs_are_set_apart_from_those_that_are_damaged() -> None:
+def test_shards_of_other_inputs_have_another_round_than_damaged_ones() -> None:
     assert step(broken(1), inputs="B") == NewPlan(2, (), "2")
     assert step(state(1, committed=2, merged=True), inputs="B") == NewPlan(2, (), "")
 
 
-def test_what_came_late_of_a_retired_plan_is_merged_with_the_next() -> None:
+def test_late_commits_of_a_retired_plan_are_merged_with_the_next() -> None:
     late = state(1, inputs="A", committed=1)
     assert step(late, state(2, inputs="B"), inputs="B") == Continue(plan(2, "B"), (1,))
     merged = state(2, inputs="B", committed=2, merged=True)
     assert step(late, merged, inputs="B") == finished(plan(2, "B"), (1,))
 
 
-def test_the_number_of_a_plan_that_cannot_be_read_is_taken() -> None:
+def test_number_of_an_unreadable_plan_is_not_reused() -> None:
     assert step(last=3) == NewPlan(4, ())
 
 
-def test_shards_of_a_plan_that_cannot_be_read_are_set_apart_from_the_next() -> None:
+def test_shards_after_an_unreadable_plan_have_another_round() -> None:
     assert step(last=1, unread=True) == NewPlan(2, (), "2")

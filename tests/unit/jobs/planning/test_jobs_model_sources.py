@@ -40,7 +40,7 @@ def loaded(told, **more):
     return source
 
 
-def test_the_passes_of_a_model_are_cases_each_once():
+def test_each_case_of_the_passes_of_a_model_is_planned_once():
     source = loaded(_QWEN)
     layout = "tp=16,dp=1,ep=1,quantisation=bf16,nz=2"
     named = ["model qwen3-32b", layout, "8", "vllm-ascend-0.18"]
@@ -52,8 +52,8 @@ def test_the_passes_of_a_model_are_cases_each_once():
     assert not any(is_of_gangs(record.case) for record in source.records)
 
 
-def test_lengths_of_attention_are_told_by_its_columns():
-    """So that a long context is another case than a short one, though no shape tells it."""
+def test_attention_lengths_are_columns_of_a_case():
+    """A long context must be a different case than a short one, although no shape shows it."""
     lengths = {
         record.extra["Runtime actual_seq_lengths_kv_values"].split(",")[0]
         for record in loaded(_QWEN).records
@@ -62,7 +62,7 @@ def test_lengths_of_attention_are_told_by_its_columns():
     assert lengths == {"500", "501", "510", "519"}
 
 
-def test_a_row_tells_the_layers_and_passes_it_stands_in_and_is_the_case_of_any_model():
+def test_row_has_its_layers_and_passes_and_the_case_of_any_model():
     found = {record.cells.get("Input Shapes"): record for record in loaded(_QWEN).records}
     layout = "qwen3-32b (tp=16,dp=1,ep=1,quantisation=bf16,nz=2)"
     assert found['"4,3200"'].extra[MODEL_STEPS] == f"{layout}: decode, dense layers x 64"
@@ -85,7 +85,7 @@ def test_launches_are_those_of_serving_every_request_once():
 
 
 @pytest.mark.thorough
-def test_a_deployment_that_decodes_only_has_its_experts_apart():
+def test_decode_only_deployment_has_separate_experts():
     told = _DSV3.replace("quantisation: w8a8", "quantisation: w8a8, experts: apart")
     told = told.replace("deepseek-ai/DeepSeek-V3", "glm-4.5")
     source = loaded(told.replace("output: 20", "output: 20, phase: decode"))
@@ -96,7 +96,7 @@ def test_a_deployment_that_decodes_only_has_its_experts_apart():
     assert gangs == {16}
 
 
-def test_rows_to_experts_are_sent_in_whole_elements_for_each_rank():
+def test_tokens_for_experts_are_sent_in_whole_elements_per_rank():
     told = (
         "model: qwen3-235b-a22b, layout: {dp: 64, ep: 64, quantisation: w8a8, experts: apart}, "
         "serving: {concurrency: [1], input: 605, output: 1}, collectives: {grid: [8, 4, 2]}"
@@ -118,7 +118,7 @@ def test_experts_are_cases_of_all_their_ranks():
     assert experts == 16
 
 
-def test_messages_are_cases_where_they_are_asked_for():
+def test_messages_are_cases_on_request():
     source = loaded(f"{_QWEN}, collectives: {{grid: [48, 8, 2]}}")
     found = [
         collective_case_of(record.case)
@@ -138,7 +138,7 @@ def test_messages_over_more_ranks_than_devices_are_refused():
         loaded(f"{_QWEN}, collectives: {{grid: [1, 8, 2]}}", devices=8)
 
 
-def test_a_file_beside_the_campaign_is_a_model(tmp_path):
+def test_config_file_next_to_the_campaign_is_a_model(tmp_path):
     config = {
         "model_type": "llama",
         "hidden_size": 64,
@@ -169,7 +169,7 @@ def test_a_file_beside_the_campaign_is_a_model(tmp_path):
         ("profile: x, serving: {}", "serving", ["model"]),
     ],
 )
-def test_a_source_that_cannot_be_meant_is_refused_with_its_line(told, field, data):
+def test_invalid_model_source_is_refused_with_its_line(told, field, data):
     with pytest.raises(BadInput) as refused:
         campaign(told)
     place = f"c.yaml:2: sources[0].{field}: "

@@ -1,4 +1,4 @@
-"""What older plans have committed is merged before the next plan is made, by `run` and `plan`."""
+"""Commits of older plans are merged before `run` and `plan` make the next plan."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +81,7 @@ def advanced(campaign, store, wish=None):
     return next_plan(state, lambda: CREATE, wish or RunOptions(), said.append), said
 
 
-def test_what_an_older_plan_committed_is_merged_and_left_out(campaign):
+def test_commits_of_an_older_plan_are_merged_and_not_measured_again(campaign):
     store = MemoryStore()
     stack = read_state(campaign, store).stack
     write_campaign(store, MadePlan([TRIED], stack=stack))
@@ -91,7 +91,7 @@ def test_what_an_older_plan_committed_is_merged_and_left_out(campaign):
     assert result.plan.shards == ()  # its one case is answered at the head
 
 
-def test_an_older_plan_of_another_stack_is_left_alone_and_named(campaign):
+def test_older_plan_of_another_stack_is_ignored_and_reported(campaign):
     store = MemoryStore()
     write_campaign(store, MadePlan([TRIED], stack=STACK))
     result, said = advanced(campaign, store)
@@ -106,7 +106,7 @@ def test_the_next_plan_is_continued_until_it_is_merged(campaign):
     assert first.plan == second.plan and numbers(second.news) == ["1"]
 
 
-def test_another_stack_in_the_version_is_refused_before_anything_is_measured(campaign):
+def test_another_stack_in_the_version_is_refused_before_measuring(campaign):
     store = MemoryStore()
     stack = replace(read_state(campaign, store).stack, driver="24.1")
     write_campaign(store, MadePlan([TRIED], campaign="other", stack=stack))
@@ -117,7 +117,7 @@ def test_another_stack_in_the_version_is_refused_before_anything_is_measured(cam
 
 
 def measured_here(store, stack, plan):
-    """What workers would leave of a plan: every case of every shard is measured."""
+    """The objects that workers would leave of a plan: every case of every shard is measured."""
     for shard in plan.shards:
         table = read_shard(store.get(keys.shard("made", shard.shard_id)))
         records = [case.record for case in table]
@@ -129,7 +129,7 @@ def measured_here(store, stack, plan):
 @pytest.mark.thorough
 @pytest.mark.parametrize("update", ["missing-only", "all"])
 @pytest.mark.parametrize("harmed", ["part-0.csv", "manifest.json", "committed", "shards"])
-def test_what_is_damaged_is_measured_anew_by_the_next_run_and_nothing_else(wide, update, harmed):
+def test_only_damaged_shards_are_measured_again_by_the_next_run(wide, update, harmed):
     campaign = replace(wide, update=update)
     store = MemoryStore()
     first, _ = advanced(campaign, store)
@@ -152,7 +152,7 @@ def test_what_is_damaged_is_measured_anew_by_the_next_run_and_nothing_else(wide,
     assert third.state.published.case_results(stack.version_path, CASES).keys() == set(CASES)
 
 
-def test_a_store_that_damages_all_it_is_given_is_not_measured_for_ever(wide):
+def test_store_that_damages_everything_is_not_measured_forever(wide):
     store = MemoryStore()
     for number in range(1, 5):
         result, _ = advanced(wide, store)
@@ -166,7 +166,7 @@ def test_a_store_that_damages_all_it_is_given_is_not_measured_for_ever(wide):
     assert damaged == sorted(shard.shard_id for shard in result.plan.shards)
 
 
-def test_a_plan_that_cannot_be_read_takes_its_number_and_is_named(wide):
+def test_unreadable_plan_keeps_its_number_and_is_reported(wide):
     store = MemoryStore()
     first, _ = advanced(wide, store)
     store.put(keys.plan("made", 1), b"[" * 10_000)
@@ -178,7 +178,7 @@ def test_a_plan_that_cannot_be_read_takes_its_number_and_is_named(wide):
 
 
 @pytest.mark.parametrize("wish", [RunOptions(again=True), RunOptions(retry_failed=True)])
-def test_another_round_is_planned_whatever_is_damaged(wide, wish):
+def test_another_round_is_planned_despite_damage(wide, wish):
     store = MemoryStore()
     first, _ = advanced(wide, store)
     measured_here(store, first.state.stack, first.plan)
@@ -193,7 +193,7 @@ def test_another_round_is_planned_whatever_is_damaged(wide, wish):
 
 
 @pytest.mark.thorough
-def test_what_came_late_of_a_retired_plan_is_published_by_the_next_run(wide):
+def test_late_commits_of_a_retired_plan_are_published_by_the_next_run(wide):
     store = MemoryStore()
     first, _ = advanced(wide, store)
     stack = first.state.stack
@@ -203,14 +203,14 @@ def test_what_came_late_of_a_retired_plan_is_published_by_the_next_run(wide):
     measured_here(store, stack, second.plan)
     done, _ = advanced(edited, store)
     assert done.is_finished
-    measured_here(store, stack, first.plan)  # its workers came to their end after all
+    measured_here(store, stack, first.plan)  # its workers finished after all
     late, said = advanced(edited, store)
     assert late.is_finished and said == []
     held = HeldShards(store, "made").at(late.state.head)
     assert held >= {s.shard_id for plan in (first.plan, second.plan) for s in plan.shards}
 
 
-def test_a_plan_that_could_not_supersede_is_refused_before_anything_is_measured(wide):
+def test_plan_that_cannot_supersede_is_refused_before_measuring(wide):
     store = MemoryStore()
     first, _ = advanced(wide, store)
     stack = replace(first.state.stack, driver="24.1")
@@ -221,7 +221,7 @@ def test_a_plan_that_could_not_supersede_is_refused_before_anything_is_measured(
     assert find_head(store).number == 1
 
 
-def test_a_plan_on_top_of_what_shows_supersedes_it(wide):
+def test_plan_with_the_current_head_supersedes(wide):
     store = MemoryStore()
     first, _ = advanced(wide, store)
     stack = replace(first.state.stack, driver="24.1")
@@ -236,7 +236,7 @@ def test_a_plan_on_top_of_what_shows_supersedes_it(wide):
 
 
 @pytest.mark.parametrize("state", ["nothing", "committed", "damaged", "no plan to read"])
-def test_a_dry_run_of_a_plan_writes_and_merges_nothing(campaign, tmp_path, state, capsys):
+def test_dry_run_of_a_plan_writes_and_merges_nothing(campaign, tmp_path, state, capsys):
     text = f"campaign: made\nsources: [{{tree: tree}}]\nbackend: npu\n{TARGET}\n"
     (tmp_path / "c.yaml").write_text(text)
     store = FileStore(tmp_path / "store")
@@ -265,7 +265,7 @@ def test_a_dry_run_of_a_plan_writes_and_merges_nothing(campaign, tmp_path, state
     assert ("plans/1.json" in told) == (state == "no plan to read")
 
 
-def test_what_a_plan_that_cannot_be_read_committed_does_not_take_the_place_of_the_next(campaign):
+def test_commits_of_an_unreadable_plan_do_not_replace_those_of_the_next(campaign):
     store = MemoryStore()
     first, _ = advanced(campaign, store)
     store.put(keys.plan("made", 1), b"{")
@@ -277,7 +277,7 @@ def test_what_a_plan_that_cannot_be_read_committed_does_not_take_the_place_of_th
 
 
 @pytest.mark.thorough
-def test_what_is_known_least_is_measured_again_until_nobody_asks_for_more(wide):
+def test_widest_intervals_are_measured_again_until_the_budget_is_spent(wide):
     store = MemoryStore()
     first, _ = advanced(wide, store)
     stack = first.state.stack
@@ -301,7 +301,7 @@ def test_what_is_known_least_is_measured_again_until_nobody_asks_for_more(wide):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("timed", [hosted, device])
-def test_what_is_measured_and_held_back_is_a_failure_to_retry_and_teaches_nothing(tmp_path, timed):
+def test_withheld_case_is_a_failure_to_retry_and_is_not_used_for_forecasts(tmp_path, timed):
     text = f"campaign: made\nsources: [{{tree: tree}}]\nbackend: npu\n{TARGET}\n"
     text = text.replace("device: A3", f"device: {NPU.device}")
     (tmp_path / "tree").mkdir()

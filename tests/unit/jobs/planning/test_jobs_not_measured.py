@@ -37,7 +37,7 @@ def recording_of(*launches):
     )
 
 
-def test_kernels_without_an_operator_come_in_the_order_of_their_time():
+def test_kernels_without_an_operator_are_sorted_by_their_time():
     found = not_measured(
         recording_of(
             launch("no_such_kernel", "4,8", "4,8", 1),

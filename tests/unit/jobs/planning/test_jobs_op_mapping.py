@@ -1,4 +1,4 @@
-"""Which op_mapping.yaml a version gets, and that not one byte of it changes on the way."""
+"""Which op_mapping.yaml a version gets, and that it is copied byte for byte."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def tree(base: Path, name: str, op_mapping: bytes | None) -> None:
 
 
 def surveyed(base: Path, *trees: str, more: str = "") -> str | None:
-    """What is planned to become the version's op_mapping."""
+    """The content that is planned to become the version's op_mapping."""
     sources = ", ".join(f"{{tree: {name}}}" for name in trees)
     text = f"campaign: c\nsources: [{sources}]\nbackend: npu\n{TARGET}\n{more}"
     state = read_state(campaign_from_text(text, path="c.yaml", base=base), MemoryStore())
@@ -51,12 +51,12 @@ def surveyed(base: Path, *trees: str, more: str = "") -> str | None:
     return state.op_mapping
 
 
-def test_without_a_file_there_is_no_op_mapping(tmp_path: Path) -> None:
+def test_op_mapping_is_absent_without_a_file(tmp_path: Path) -> None:
     tree(tmp_path, "plain", None)
     assert surveyed(tmp_path, "plain") is None
 
 
-def test_a_tree_brings_its_own_unless_the_campaign_names_another(tmp_path: Path) -> None:
+def test_op_mapping_of_a_tree_is_used_unless_the_campaign_names_another(tmp_path: Path) -> None:
     tree(tmp_path, "plain", None)
     tree(tmp_path, "mapped", RICH)
     (tmp_path / "named.yaml").write_bytes(OTHER)
@@ -65,7 +65,7 @@ def test_a_tree_brings_its_own_unless_the_campaign_names_another(tmp_path: Path)
     assert named == OTHER.decode()
 
 
-def test_trees_that_disagree_want_the_campaign_to_choose(tmp_path: Path) -> None:
+def test_differing_op_mappings_of_trees_require_a_choice(tmp_path: Path) -> None:
     tree(tmp_path, "a", RICH)
     tree(tmp_path, "b", RICH)
     assert surveyed(tmp_path, "a", "b") == RICH.decode()
@@ -85,7 +85,7 @@ def test_trees_that_disagree_want_the_campaign_to_choose(tmp_path: Path) -> None
         ),
     ],
 )
-def test_a_file_that_cannot_serve_is_refused_before_planning(
+def test_unusable_op_mapping_is_refused_before_planning(
     tmp_path: Path, data: bytes, place: str
 ) -> None:
     tree(tmp_path, "mapped", data)
@@ -93,7 +93,7 @@ def test_a_file_that_cannot_serve_is_refused_before_planning(
         surveyed(tmp_path, "mapped")
 
 
-def test_a_named_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_named_op_mapping_is_refused(tmp_path: Path) -> None:
     tree(tmp_path, "mapped", RICH)
     with pytest.raises(BadInput, match=r"gone\.yaml: .*No such file"):
         surveyed(tmp_path, "mapped", more="op_mapping: gone.yaml")
@@ -107,9 +107,9 @@ def test_a_named_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         b"\xef\xbb\xbf" + RICH.rstrip(b"\n"),
         "notes: 'ü \u2028 \U0001f642'\noperator_mappings: {a: {zero_cost: true}}\r\n\n".encode(),
     ],
-    ids=["as it is", "CRLF", "with a mark and no end", "beyond ASCII"],
+    ids=["unchanged", "CRLF", "with a byte order mark and no final newline", "beyond ASCII"],
 )
-def test_a_pulled_tree_holds_the_bytes_of_the_source(tmp_path: Path, data: bytes) -> None:
+def test_pulled_tree_has_the_op_mapping_bytes_of_the_source(tmp_path: Path, data: bytes) -> None:
     tree(tmp_path, "mapped", data)
     text = surveyed(tmp_path, "mapped")
     store, records = MemoryStore(), [add_record(8)]

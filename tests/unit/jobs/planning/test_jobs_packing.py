@@ -1,4 +1,5 @@
-"""Packing: near the ideal on real spreads of cost, never worse than LPT's bound, nothing lost."""
+"""Packing: near the ideal for real distributions of cost, never worse than LPT's bound, nothing
+lost."""
 
 from itertools import product
 from math import fsum
@@ -16,7 +17,7 @@ costs_of_small_instances = st.lists(st.integers(1, 50).map(float), min_size=1, m
 
 @st.composite
 def spread_costs(draw: st.DrawFn) -> tuple[int, list[float], list[list[int]]]:
-    """Devices, log-uniform costs over five decades, 3 to 60 minutes a device, in groups of very
+    """Devices, log-uniform costs over five decades, 3 to 60 minutes per device, in groups of very
     different sizes."""
     rng = Random(draw(st.integers(0, 2**32)))
     devices = draw(st.sampled_from([64, 256]))
@@ -58,7 +59,7 @@ def test_devices_are_busy_for_98_percent_of_the_ideal(
 
 @settings(max_examples=60, deadline=None)
 @given(costs_of_small_instances, st.integers(1, 3))
-def test_longest_first_keeps_its_bound(costs: list[float], bins: int) -> None:
+def test_longest_first_satisfies_its_bound(costs: list[float], bins: int) -> None:
     dealt = longest_first(costs, bins)
     longest = max(fsum(costs[item] for item in part) for part in dealt)
     assert longest <= best_makespan(costs, bins) * (4 / 3 - 1 / (3 * bins)) + 1e-9
@@ -73,7 +74,7 @@ def test_groups_never_cost_more_than_the_bound_of_single_cases(
     packing = pack([group for group in grouped if group], costs, devices, shards)
     longest = max(loads(device, costs) for device in packing.devices)
     bound = best_makespan(costs, devices) * (4 / 3 - 1 / (3 * devices))
-    # Balance above 99 % is taken for balanced, and splits no further.
+    # A balance above 99 % counts as balanced, and is not split further.
     assert longest <= bound / 0.99 + 1e-9
 
 
@@ -95,7 +96,7 @@ def test_every_item_is_in_exactly_one_shard(
     assert all(shard for device in packing.devices for shard in device)
 
 
-def test_a_group_that_fits_stays_whole() -> None:
+def test_group_that_fits_is_not_split() -> None:
     costs = [1.0] * 40
     groups = [list(range(start, start + 5)) for start in range(0, 40, 5)]
     (device,) = pack(groups, costs, devices=1, shards=4).devices
@@ -108,22 +109,22 @@ def test_a_group_that_exceeds_a_shard_is_split_in_equal_parts() -> None:
     assert [len(shard) for device in packing.devices for shard in device] == [10, 10, 10]
 
 
-def test_whole_groups_that_would_leave_devices_idle_are_split() -> None:
-    # Three groups of equal cost for two devices: whole, one device would wait a third of the time.
+def test_groups_that_would_leave_devices_idle_are_split() -> None:
+    # Three groups of equal cost for two devices: unsplit, one device is idle a third of the time.
     groups = [list(range(start, start + 8)) for start in (0, 8, 16)]
     packing = pack(groups, [1.0] * 24, devices=2, shards=1)
     assert [len(shard) for device in packing.devices for shard in device] == [12, 12]
 
 
-def test_what_costs_nothing_spreads_too() -> None:
+def test_cases_of_zero_cost_are_distributed_evenly() -> None:
     packing = pack([[index] for index in range(8)], [0.0] * 8, devices=2, shards=2)
     assert [len(shard) for device in packing.devices for shard in device] == [2, 2, 2, 2]
 
 
-def test_nothing_gives_no_shard() -> None:
+def test_no_cases_give_no_shard() -> None:
     assert pack([], [], devices=4, shards=2).devices == ()
 
 
-def test_a_device_begins_with_its_longest_shard() -> None:
+def test_device_begins_with_its_longest_shard() -> None:
     packing = pack([[index] for index in range(3)], [1.0, 9.0, 4.0], devices=1, shards=3)
     assert packing.devices == (((1,), (2,), (0,)),)

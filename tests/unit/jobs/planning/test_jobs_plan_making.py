@@ -1,4 +1,4 @@
-"""A plan: what it takes up, how it is cut, and that it is the same whenever it is made again."""
+"""A plan: what it includes, how it is cut, and that making it again gives the same plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -141,7 +141,7 @@ def test_pods_build_no_kernels_into_cann() -> None:
         assert forecast.unknown_us == 0 and forecast.measurable_us == 10.0 * (2 - refused)
 
 
-def test_what_queries_request_most_urgently_is_measured_first() -> None:
+def test_most_urgent_queries_are_measured_first() -> None:
     urgencies = (Urgency.RARE, Urgency.CRITICAL, None, Urgency.FREQUENT)
 
     def urgent(number: int, one: CaseRecord) -> CaseRecord:
@@ -158,11 +158,11 @@ def test_what_queries_request_most_urgently_is_measured_first() -> None:
     several = order([f"{n + 1},200000000" for n in range(24)])
     assert several == sorted(several, key=list(Urgency).index)
     assert set(several) == {urgency.value for urgency in Urgency}
-    short = order([str(n + 1) for n in range(8)])  # too short for sessions of their own
+    short = order([str(n + 1) for n in range(8)])  # too short for separate sessions
     assert sorted(short) == sorted(["rare", "critical", "rare", "frequent"] * 2)
 
 
-def test_a_case_of_several_rows_and_sources_is_planned_once() -> None:
+def test_case_of_several_rows_and_sources_is_planned_once() -> None:
     asked = replace(
         request(),
         sources=((FOREIGN, (record(), record(shape="8"))), (OWN, (record(), record("Mul")))),
@@ -174,7 +174,7 @@ def test_a_case_of_several_rows_and_sources_is_planned_once() -> None:
     assert planned.plan.sources == (FOREIGN, OWN)
 
 
-def test_a_shard_carries_numbers_of_its_own_stack_only() -> None:
+def test_shard_has_only_profile_statistics_of_its_own_stack() -> None:
     foreign, own = record(mean_us=5.0), record(mean_us=7.0)
     both = plan(replace(request(), sources=((FOREIGN, (foreign,)), (OWN, (own,)))))
     assert [case.record.profile for case in cases_of(both)] == [own.profile]
@@ -189,7 +189,7 @@ def test_operators_filter_the_cases() -> None:
     assert planned.plan.forecast.answered == 0
 
 
-def test_an_operator_that_no_source_has_is_refused() -> None:
+def test_operator_that_no_source_has_is_refused() -> None:
     with pytest.raises(BadInput, match=r"^operators: .*'Muls'.*'Mul'"):
         plan(request(record("Mul"), more="operators: [Muls]\n"))
 
@@ -210,7 +210,7 @@ THREE = (record(shape="1"), record(shape="2"), record(shape="3"))
         ("all", True, ["2", "3"]),
     ],
 )
-def test_missing_only_leaves_out_what_has_an_answer(
+def test_missing_only_excludes_cases_with_a_result(
     update: str, retry_failed: bool, left: list[str]
 ) -> None:
     asked = request(*THREE, more=f"update: {update}\n")
@@ -219,7 +219,7 @@ def test_missing_only_leaves_out_what_has_an_answer(
     assert planned.plan.forecast.answered == 3 - len(left)
 
 
-def test_a_case_of_a_doubtful_session_is_owed() -> None:
+def test_case_of_a_suspect_session_is_planned() -> None:
     doubted = {case: replace(found, is_suspect=found.is_good) for case, found in ANSWERED.items()}
     planned = plan(replace(request(*THREE, more="update: missing-only\n"), head_results=doubted))
     assert planned_ids(planned) == sorted(record(shape=shape).case_id for shape in "13")
@@ -231,7 +231,7 @@ PLACES = {r.case_id: f"n{at % 2}/d" for at, r in enumerate(DOUBTED)}
 
 
 def again(device_s: float) -> PlannedRound:
-    """The round for these cases, behind one of so much device time."""
+    """The round for these cases, after one of this much device time."""
     asked = request(
         *DOUBTED, record(shape="99"), more="measure: {budget_s: 1, repeats: [3, 10000000]}\n"
     )
@@ -247,7 +247,7 @@ def again(device_s: float) -> PlannedRound:
     )
 
 
-def test_what_is_doubted_is_measured_away_from_where_it_was() -> None:
+def test_suspect_case_is_planned_on_another_device() -> None:
     planned = again(device_s=1e4).plan
     found = {shard.not_on: shard for shard in planned.shards}
     assert list(found) == ["n0/d", "n1/d"] and planned.kept_from.keys() == {
@@ -262,13 +262,15 @@ def test_what_is_doubted_is_measured_away_from_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("device_s", [0.0, 30.0, 60.0, 100.0, 200.0])
-def test_no_more_is_measured_again_than_a_quarter_of_the_last_round(device_s: float) -> None:
+def test_repetitions_of_suspect_cases_take_at_most_a_quarter_of_the_last_round(
+    device_s: float,
+) -> None:
     planned = again(device_s).plan
     assert planned.forecast.device_s <= 0.25 * device_s
     assert bool(planned.shards) is (device_s >= 30.0)
 
 
-def test_again_takes_up_everything_and_still_knows_what_it_cost() -> None:
+def test_again_plans_all_cases_with_their_measured_costs() -> None:
     in_tree = record(count=0, shape="9", duration="12.5")
     slow = {case: replace(answer, mean_us=5e6) for case, answer in ANSWERED.items()}
     planned = plan(replace(request(*THREE, in_tree), head_results=slow, again=True))
@@ -280,13 +282,13 @@ def test_again_takes_up_everything_and_still_knows_what_it_cost() -> None:
 @pytest.mark.parametrize(
     ("duration", "is_left"), [("12.5", False), ("", True), ("0", True), ("nan", True), ("x", True)]
 )
-def test_a_row_of_a_tree_with_a_duration_is_answered(duration: str, is_left: bool) -> None:
+def test_tree_row_with_a_duration_is_not_planned(duration: str, is_left: bool) -> None:
     row = record(count=0, duration=duration)
     assert bool(cases_of(plan(request(row)))) is is_left
     assert cases_of(plan(request(row, more="update: all\n")))
 
 
-def test_nothing_to_measure_is_a_plan_without_shards() -> None:
+def test_plan_without_cases_has_no_shards() -> None:
     asked = replace(request(THREE[0]), head_results=ANSWERED)
     planned = plan(asked)
     assert planned.plan.shards == ()
@@ -296,7 +298,7 @@ def test_nothing_to_measure_is_a_plan_without_shards() -> None:
     assert (forecast.device_s, forecast.wall_s, forecast.floor_s) == (0.0, 0.0, 0.0)
 
 
-def test_what_cannot_be_measured_is_planned_and_named() -> None:
+def test_unsupported_cases_are_planned_and_counted() -> None:
     unknown = record("Add", "N/A", count=4, mean_us=2.0)
     planned = plan(
         request(
@@ -311,27 +313,27 @@ def test_what_cannot_be_measured_is_planned_and_named() -> None:
     assert len(cases_of(planned)) == planned.plan.forecast.cases == 5
 
 
-def test_cases_answered_at_once_are_spread_over_the_shards() -> None:
+def test_unsupported_cases_are_distributed_over_the_shards() -> None:
     strangers = [record("Nobody", str(n + 1)) for n in range(8)]
     planned = plan(request(*strangers, more="devices: 4\n"))
     assert [shard.cases for shard in planned.plan.shards] == [2, 2, 2, 2]
 
 
-def test_an_operator_that_cannot_tell_its_cost_does_not_stop_the_plan() -> None:
+def test_operator_with_a_failing_cost_does_not_stop_the_plan() -> None:
     planned = plan(request(record("Broken"), record()))
     assert len(cases_of(planned)) == 2
     assert planned.plan.forecast.unsupported == 0
     assert max(case.predicted_s for case in cases_of(planned)) == 1.0  # the budget of a case
 
 
-def test_a_mistake_in_a_rule_refuses_no_case() -> None:
-    """A worker measures it all the same: what becomes of it is its outcome."""
+def test_failing_rule_refuses_no_case() -> None:
+    """A worker measures it anyway: the result is its outcome."""
     planned = plan(request(record("Mistaken"), record()))
     assert len(cases_of(planned)) == 2
     assert planned.plan.forecast.unsupported == 0
 
 
-def test_the_last_measurement_is_the_better_forecast() -> None:
+def test_last_measurement_is_preferred_as_forecast() -> None:
     shape = "4096,4096"
     fast, slow = record(shape=shape), record(shape=shape, mean_us=200_000.0)
     unmeasured = fsum(c.predicted_s for c in cases_of(plan(request(fast, source=FOREIGN))))
@@ -342,13 +344,13 @@ def test_the_last_measurement_is_the_better_forecast() -> None:
     assert unmeasured < profiled < measured
 
 
-def test_no_case_is_expected_to_outlive_its_limit() -> None:
+def test_forecast_of_a_case_is_at_most_its_limit() -> None:
     slow = record(mean_us=9e9)
     (case,) = cases_of(plan(request(slow, source=OWN, more="limits: {case_s: 30}\n")))
     assert case.predicted_s == 30.0
 
 
-def test_groups_stay_together_and_cheap_ones_come_first() -> None:
+def test_groups_are_kept_together_and_cheap_ones_are_first() -> None:
     mixed = [record(kernel, f"{n + 1}", mean_us=1.0) for n in range(6) for kernel in ("Mul", "Add")]
     dear = record("Mul", "4096,4096", dtype="INT64")
     (table,) = plan(request(dear, record("Nobody"), *mixed)).shards.values()
@@ -367,7 +369,7 @@ def test_groups_stay_together_and_cheap_ones_come_first() -> None:
     st.floats(0.05, 400.0),
     st.randoms(use_true_random=False),
 )
-def test_every_case_is_in_one_shard_whatever_the_order_of_rows(
+def test_every_case_is_in_one_shard_for_any_row_order(
     count: int, devices: int, target_s: float, random: Random
 ) -> None:
     records = rows(count)
@@ -383,7 +385,7 @@ def test_every_case_is_in_one_shard_whatever_the_order_of_rows(
     assert again.shards == planned.shards
 
 
-def test_equal_sources_in_another_order_make_the_same_shards() -> None:
+def test_order_of_the_sources_does_not_change_the_shards() -> None:
     records = tuple(rows(20))
     one = replace(request(), sources=((FOREIGN, records), (OWN, records[:9])))
     other = replace(request(), sources=((OWN, records[:9]), (FOREIGN, records)))
@@ -391,7 +393,7 @@ def test_equal_sources_in_another_order_make_the_same_shards() -> None:
     assert plan(one).plan.inputs_hash == plan(other).plan.inputs_hash
 
 
-def test_a_plan_comes_back_from_its_text() -> None:
+def test_plan_is_read_as_written() -> None:
     made = plan(request(*rows(30), more="devices: 3\nshards: {target_s: 0.5}\n")).plan
     data = plan_to_json(made)
     assert plan_from_json(data) == made
@@ -399,7 +401,7 @@ def test_a_plan_comes_back_from_its_text() -> None:
     assert made.sha256 == sha256_hex(data) and made.sha256.startswith(made.plan_hash)
 
 
-def test_a_shard_is_named_by_its_cases_settings_and_round() -> None:
+def test_shard_id_depends_on_cases_settings_and_round() -> None:
     asked = request(*rows(5))
     others: Sequence[PlanRequest] = (
         request(*rows(6)),
@@ -414,7 +416,7 @@ def test_a_shard_is_named_by_its_cases_settings_and_round() -> None:
     assert tuple(plan(replace(asked, number=7, head_commit=3)).shards) == ids[0]
 
 
-def test_plans_with_and_without_a_precision_read_back() -> None:
+def test_plans_with_and_without_a_precision_are_read_as_written() -> None:
     made = plan(request(*rows(2))).plan
     asked = plan(request(*rows(2), more="measure: {precision: 1%}\n")).plan
     for one in (made, asked):
@@ -422,7 +424,7 @@ def test_plans_with_and_without_a_precision_read_back() -> None:
     assert asked.measure.precision == 0.01
 
 
-def test_inputs_are_sources_settings_and_stack() -> None:
+def test_inputs_hash_depends_on_sources_settings_and_stack() -> None:
     def hash_of(more: str = "", torch: str = "2.13.0", op_mapping: str | None = None) -> str:
         stack = replace(STACK, torch=torch)
         return inputs_hash(campaign(more), stack, (FOREIGN, OWN), op_mapping)
@@ -452,7 +454,7 @@ def test_inputs_are_sources_settings_and_stack() -> None:
         (300.0, 720.0, 1),  # two of 150 + 20 s too
         (330.0, 720.0, 2),  # 165 + 20 s are not
         (1300.0, 720.0, 8),  # two for the target, then 325, then 162.5 + 20 s
-        (100.0, 30.0, 4),  # a target below 3 minutes is obeyed
+        (100.0, 30.0, 4),  # a target below 3 minutes is respected
         (100.0, 100.0, 1),
     ],
 )
@@ -464,7 +466,7 @@ def test_shards_are_halved_while_they_stay_above_three_minutes(
         assert found == shards
 
 
-def test_a_small_target_gives_shards_of_that_size() -> None:
+def test_small_target_gives_shards_of_that_size() -> None:
     records = [record(shape=f"1024,{n + 1}", mean_us=1000.0) for n in range(300)]
     asked = request(*records, source=OWN, more=f"shards: {{target_s: 5}}\n{ONCE}")
     made = plan(asked).plan
@@ -492,7 +494,7 @@ def test_the_forecast_adds_up() -> None:
     assert forecast.floor_s == pytest.approx(work_s / 4, abs=0.01)
 
 
-def test_shards_are_listed_by_the_time_their_device_comes_to_them() -> None:
+def test_shards_are_sorted_by_the_start_on_their_device() -> None:
     records = [record(shape=f"{n + 1}", mean_us=100.0 * n) for n in range(1, 80)]
     made = plan(
         request(*records, source=OWN, more="devices: 3\nshards: {target_s: 10}\nupdate: all\n")
@@ -504,7 +506,7 @@ def test_shards_are_listed_by_the_time_their_device_comes_to_them() -> None:
     assert max(free_at) == pytest.approx(made.forecast.wall_s, rel=1e-3)
 
 
-def test_the_forecast_is_told_a_line_a_fact() -> None:
+def test_forecast_has_one_line_per_fact() -> None:
     made = plan(request(*rows(3), record("Nobody"))).plan
     forecast = replace(
         made.forecast, cases=12_345, answered=6, device_s=7200.0, wall_s=5500.0, floor_s=88.0

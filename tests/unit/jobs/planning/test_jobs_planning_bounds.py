@@ -1,4 +1,4 @@
-"""What lies exactly at the bound of a rule of planning, and sums that a forecast is made of."""
+"""Inputs exactly at the bound of a rule of planning, and the sums of a forecast."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +19,11 @@ from tests.unit.jobs.planning.test_jobs_repeats import priced
 pytestmark = pytest.mark.fast
 
 
-def test_what_a_cold_cache_is_flushed_with_is_larger_than_any_cache():
+def test_flush_buffer_is_larger_than_any_cache():
     assert FLUSH_BYTES == 268_435_456
 
 
-def test_ranks_make_what_their_call_needs_and_what_it_is_compared_with():
+def test_ranks_allocate_the_inputs_and_the_reference_of_their_call():
     call = ExpertCall(64, 128, 64, 32, 4, ep_size=16)
     slow = predict_routed(call, PEAKS, MeasureSettings(), None).total_s
     faster = replace(PEAKS, fill_bytes_per_s=2 * PEAKS.fill_bytes_per_s)
@@ -36,11 +36,11 @@ def test_ranks_make_what_their_call_needs_and_what_it_is_compared_with():
     ("devices", "shards", "balanced"),
     [(0.99, 0.9, True), (0.989, 0.9, False), (0.99, 0.899, False)],
 )
-def test_a_packing_is_balanced_from_its_bounds_on(devices: float, shards: float, balanced: bool):
+def test_packing_is_balanced_from_its_bounds_on(devices: float, shards: float, balanced: bool):
     assert Packing((), devices, shards).is_balanced is balanced
 
 
-def test_cases_of_one_device_are_dealt_like_those_of_any():
+def test_repeats_of_one_device_are_distributed_like_those_of_any():
     cases = [
         replace(case, cost_s=1.0 + number % 7)
         for number, case in enumerate(priced(*[3e-5] * 40, cost_s=1.0))
@@ -52,7 +52,7 @@ def test_cases_of_one_device_are_dealt_like_those_of_any():
     assert repeated_shards(cases, 0.5, lanes=lanes, **more) == dealt
 
 
-def test_what_sources_launch_is_each_case_once_with_its_launches():
+def test_workload_of_sources_has_each_case_once_with_its_launches():
     text = "campaign: a\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
     campaign = campaign_from_text(text, path="c.yaml", base=Path("/campaigns"))
     found = workload_of(campaign, MemoryStore(), PEAKS)

@@ -1,4 +1,4 @@
-"""Plans that measure again what is known least, for the time that it takes."""
+"""Plans that measure the most uncertain cases again, weighed against the time that it takes."""
 
 from dataclasses import replace
 from math import exp
@@ -38,7 +38,7 @@ def interval(reach, sessions):
 
 
 def asked(known, hours=1.0, records=RECORDS, **more):
-    """A plan of cases of which those in `known` are answered, with such intervals."""
+    """A plan of cases of which those in `known` are answered, with these intervals."""
     text = f"update: precision\nquality: {{repeat_share: 0, budget_device_h: {hours}}}\n"
     answers = {
         case: HeadResult(True, 50.0, interval(*told) if told else None)
@@ -52,13 +52,13 @@ def alike(reach=0.1, sessions=1):
 
 
 def hours_for(cases, known):
-    """A budget that pays for so many of the cases, which all cost the same, and a start."""
+    """A budget that pays for this many of the cases, which all cost the same, and a start."""
     whole = asked(known).plan.forecast
     each_s = whole.floor_s / whole.cases
     return (5.0 + (cases + 0.5) * each_s) / 3600
 
 
-def test_what_is_missing_is_measured_whatever_the_budget():
+def test_missing_cases_are_measured_with_any_budget():
     known = alike()
     missing = [case for case in known if case != ONE.case_id]
     made = asked({ONE.case_id: known[ONE.case_id]}, hours=hours_for(0, known))
@@ -66,7 +66,7 @@ def test_what_is_missing_is_measured_whatever_the_budget():
     assert (made.plan.forecast.narrowed, made.plan.forecast.answered) == (0, 1)
 
 
-def test_the_widest_are_measured_again_as_far_as_the_budget_goes():
+def test_widest_intervals_are_measured_again_within_the_budget():
     known = alike()
     wide = [record.case_id for record in RECORDS[5:9]]
     known |= dict.fromkeys(wide, (0.5, 1))
@@ -76,13 +76,13 @@ def test_the_widest_are_measured_again_as_far_as_the_budget_goes():
     assert numbers(describe_forecast(made.plan)[0]) == ["4", "1", "0", "36", "4"]
 
 
-def test_a_session_more_tells_most_where_there_was_one():
+def test_case_with_one_session_gains_most_from_another():
     known = alike(sessions=4)
     known[ONE.case_id] = (0.1, 1)
     assert planned_ids(asked(known, hours=hours_for(1, known))) == [ONE.case_id]
 
 
-def test_a_case_that_takes_long_waits_for_those_that_do_not():
+def test_slow_case_follows_the_fast_ones():
     known = alike(reach=0.2)
     slow = ONE.case_id
     known[slow] = (0.3, 1)
@@ -94,11 +94,11 @@ def test_a_case_that_takes_long_waits_for_those_that_do_not():
     assert made.plan.forecast.narrowed >= 10 and slow not in planned_ids(made)
 
 
-def test_what_has_no_interval_is_left():
+def test_case_without_an_interval_is_not_repeated():
     assert planned_ids(asked(dict.fromkeys(alike()))) == []
 
 
-def test_failures_and_damage_alone_are_measured_where_that_is_asked():
+def test_failures_and_damage_are_measured_only_on_request():
     known = alike()
     assert planned_ids(asked(known, retry_failed=True)) == []
     assert planned_ids(asked(known, cases_to_repeat={ONE.case_id: ""})) == [ONE.case_id]
@@ -106,25 +106,25 @@ def test_failures_and_damage_alone_are_measured_where_that_is_asked():
     assert again.plan.forecast.narrowed == 3  # another round of the same, not all of it
 
 
-def test_a_budget_that_pays_for_no_case_is_refused():
+def test_budget_that_pays_for_no_case_is_refused():
     with pytest.raises(BadInput, match=r"^quality\.budget_device_h: .*\b1 s\b"):
         asked(alike(), hours=1 / 3600)
 
 
 @pytest.mark.parametrize("devices", [1, 8, 32])
 @pytest.mark.parametrize("hours", [0.02, 0.1])
-def test_the_starts_of_all_devices_sessions_and_their_canaries_are_in_the_budget(devices, hours):
+def test_starts_of_devices_sessions_and_canaries_are_in_the_budget(devices, hours):
     records = [record("Add", f"{n + 1},2") for n in range(800)]
     known = {r.case_id: HeadResult(True, 5000.0, interval(0.1, 1)) for r in records}
     text = f"update: precision\nquality: {{repeat_share: 0, budget_device_h: {hours}}}\n"
     asked_of = request(*records, more=f"{text}devices: {devices}\n")
     forecast = plan(replace(asked_of, head_results=known)).plan.forecast
-    # What is left is less than what one more device takes to start.
+    # The rest is less than what one more device takes to start.
     assert hours * 3600 - 6 <= forecast.device_s <= hours * 3600 * 1.001
 
 
 @pytest.mark.parametrize(("hours", "is_enough"), [(0.2, False), (0.5, True)])
-def test_the_starts_of_all_ranks_of_gangs_are_in_the_budget(hours, is_enough):
+def test_starts_of_all_gang_ranks_are_in_the_budget(hours, is_enough):
     records = []
     for tokens in range(1, 200):
         cells = dict(ExpertCall(tokens, 128, 64, 32, 4, ep_size=16).cells)
@@ -138,6 +138,6 @@ def test_the_starts_of_all_ranks_of_gangs_are_in_the_budget(hours, is_enough):
     assert (forecast.narrowed > 0) == is_enough and forecast.device_s <= hours * 3600
 
 
-def test_the_plan_of_such_a_round_reads_back():
+def test_plan_of_a_precision_round_is_read_as_written():
     made = asked(alike(), hours=hours_for(2, alike())).plan
     assert plan_from_json(plan_to_json(made)) == made

@@ -26,7 +26,7 @@ CUTS = [{"dense": 2}, {"dense": 3}]
 
 @pytest.fixture
 def path(tmp_path):
-    """A recording of a model with 64 layers: a norm outside of them."""
+    """A recording of a model with 64 layers, and a norm outside of them."""
     calls = [
         Counter({(text, False, False): cut["dense"] for text in (MATMUL, REDUCE, COUNTS)})
         + Counter({(NORM, False, False): 1})
@@ -62,7 +62,7 @@ sources:
     return campaign_from_text(text, path="campaign.yaml", base=path.parent)
 
 
-def test_a_recording_is_the_workload_of_the_whole_model(path):
+def test_recording_gives_the_workload_of_the_whole_model(path):
     found = workload_of(
         campaign(path), MemoryStore(), peaks_of(Stack(device="Ascend910_9391", torch=""))
     )
@@ -81,13 +81,13 @@ def test_messages_are_cases_if_the_grid_is_known(path):
     assert "messages omitted" in loaded.planned.name
 
 
-def test_a_source_that_is_no_recording_is_refused(path):
+def test_malformed_recording_source_is_refused(path):
     path.write_bytes(b"no recording")
     with pytest.raises(BadInput) as raised:
         load_sources(campaign(path), MemoryStore())
     assert str(path) in str(raised.value)
 
 
-def test_the_settings_of_a_model_are_refused_next_to_a_recording(path):
+def test_model_settings_are_refused_next_to_a_recording(path):
     with pytest.raises(BadInput):
         campaign(path, "    release: vllm-ascend-0.18")

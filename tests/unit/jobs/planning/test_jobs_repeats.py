@@ -56,7 +56,7 @@ def decades(cases: list[PricedCase]) -> Counter[int]:
     st.floats(0.0, 1.0),
     st.integers(1, 3),
 )
-def test_repeats_keep_to_their_bounds(launches_s: list[float], share: float, token: int) -> None:
+def test_repeats_are_within_their_bounds(launches_s: list[float], share: float, token: int) -> None:
     cases = priced(*launches_s)
     again = repeated_cases(cases, share, token)
     more = max(1.0, share / 0.02)
@@ -68,13 +68,13 @@ def test_repeats_keep_to_their_bounds(launches_s: list[float], share: float, tok
     assert again == repeated_cases(cases, share, token)
 
 
-def test_decades_have_equally_many_as_far_as_they_have_cases() -> None:
+def test_decades_have_equally_many_repeats_if_they_have_enough_cases() -> None:
     cases = priced(*[3e-6] * 5, *[3e-5] * 2000, *[3e-3] * 995)
     again = repeated_cases(cases, 0.02, 1)
     assert decades(again) == {-6: 5, -5: 12, -3: 12}
 
 
-def test_a_small_plan_repeats_a_dozen_where_they_are_cheap() -> None:
+def test_small_plan_repeats_a_dozen_cheap_cases() -> None:
     cheap, dear = priced(*[3e-6] * 60, cost_s=0.01), priced(*[1.0] * 3, cost_s=50.0)
     again = repeated_cases(cheap + dear, 0.02, 1)
     assert decades(again) == {-6: 12}
@@ -86,7 +86,7 @@ def test_another_plan_repeats_other_cases() -> None:
     assert ids(repeated_cases(cases, 0.02, 1)) != ids(repeated_cases(cases, 0.02, 2))
 
 
-def test_sessions_are_as_many_as_their_starts_are_worth() -> None:
+def test_number_of_repeat_sessions_follows_from_their_start_costs() -> None:
     cases = priced(*[3e-6, 3e-5, 3e-4, 3e-3] * 400)
 
     def shards(total_s: float, start_s: float = 30.0) -> list[int]:
@@ -117,7 +117,7 @@ def test_repeats_cost_less_than_a_twentieth_of_a_plan(
     assert cost_s <= 0.048 * total_s + 1e-9
 
 
-def test_what_nobody_runs_is_not_repeated() -> None:
+def test_unsupported_cases_are_not_repeated() -> None:
     refused = [replace(c, refusal="no", launch_s=0.0) for c in priced(*[3e-5] * 500)]
     assert repeated_cases(refused, 0.5, 1) == []
 
@@ -126,7 +126,7 @@ MANY = [record(shape=f"1024,{n + 1}", mean_us=3000.0) for n in range(1500)]
 
 
 @pytest.mark.thorough
-def test_the_other_shards_are_as_without_repeats() -> None:
+def test_repeats_do_not_change_the_other_shards() -> None:
     once = plan(request(*MANY, source=OWN, more="quality: {repeat_share: 0}\n"))
     twice = plan(request(*MANY, source=OWN))
     repeats = twice.plan.shards[len(once.plan.shards) :]
@@ -139,7 +139,7 @@ def test_the_other_shards_are_as_without_repeats() -> None:
 
 
 @pytest.mark.thorough
-def test_nobody_sees_that_a_case_is_repeated() -> None:
+def test_repeated_case_is_indistinguishable_from_its_first_measurement() -> None:
     made = plan(request(*MANY, source=OWN))
     first: dict[str, CaseRecord] = {}
     again = {}
@@ -153,7 +153,7 @@ def test_nobody_sees_that_a_case_is_repeated() -> None:
 
 
 @pytest.mark.thorough
-def test_a_shard_of_repeats_says_in_which_its_cases_stand_first() -> None:
+def test_shard_of_repeats_names_the_shards_of_its_first_measurements() -> None:
     made = plan(request(*MANY, source=OWN, more="devices: 4\n"))
     cases = {
         shard.shard_id: {case.record.case_id for case in read_shard(made.shards[shard.shard_id])}
@@ -167,7 +167,7 @@ def test_a_shard_of_repeats_says_in_which_its_cases_stand_first() -> None:
     assert plan_from_json(plan_to_json(made.plan)) == made.plan
 
 
-def test_cases_that_one_device_measures_first_are_repeated_together() -> None:
+def test_cases_first_measured_by_one_device_are_repeated_together() -> None:
     cases = priced(*[3e-6, 3e-5, 3e-4, 3e-3] * 400)
     lanes = {case: at % 2 for at, case in enumerate(ids(cases))}
     found = repeated_shards(cases, 0.02, total_s=1e6, start_s=30.0, token=1, lanes=lanes)
@@ -184,7 +184,7 @@ def test_failures_and_damage_are_measured_once() -> None:
 
 
 @pytest.mark.thorough
-def test_plans_with_and_without_repeats_read_back() -> None:
+def test_plans_with_and_without_repeats_are_read_as_written() -> None:
     made = plan(request(*MANY, source=OWN, more="quality: {repeat_share: 0}\n")).plan
     assert plan_from_json(plan_to_json(made)) == made
     told = plan(request(*MANY, source=OWN)).plan
@@ -192,7 +192,7 @@ def test_plans_with_and_without_repeats_read_back() -> None:
     assert numbers(describe_forecast(told)[0])[-1] == "12"
 
 
-def test_plans_of_campaigns_that_say_nothing_of_quality_stay_theirs() -> None:
+def test_default_quality_settings_do_not_change_the_inputs_hash() -> None:
     def wanted(more: str) -> str:
         return inputs_hash(campaign(more), STACK, [OWN], None)
 

@@ -1,4 +1,4 @@
-"""Where the cases of a model stand among those with the same weights."""
+"""The position of the cases of a model among those with the same weights."""
 
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.mark.parametrize("tokens", [64, 3])
-def test_no_pool_of_sparse_attention_tells_anything_of_its_launches(tokens):
-    """Nor the width of a table, wherever kernels have them; more tokens are another place."""
+def test_pool_size_of_sparse_attention_does_not_distinguish_launches(tokens):
+    """Nor does the width of a table, wherever kernels have one; more tokens are another place."""
     places = []
     for keys, count in ((4000, 512), (4000, 700), (4000, 512)):
         batch = Batch(Phase.DECODE, tokens + (len(places) == 2), 1, keys)

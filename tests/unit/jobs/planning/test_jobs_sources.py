@@ -1,4 +1,4 @@
-"""Sources on their way into a plan: cases are told in full before they are planned."""
+"""How sources become a plan: cases are completed before they are planned."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ from tests.unit.jobs.printed import missing, numbers, raises_naming
 
 pytestmark = pytest.mark.fast
 
-# The first tells its lengths, of the second nobody knows how long its sequences are.
+# The first records its lengths, the sequence lengths of the second are unknown.
 TOLD, UNTOLD = rows_of("FusedInferAttentionScore")[:2]
 ROWS = [TOLD]
 LENGTHS = "runtime: {kv_length: [8, 16]}\n"
@@ -37,7 +37,7 @@ def campaign(cases, more="", backend="cpu"):
     return campaign_from_text(text, path="c.yaml", base=None)
 
 
-def test_cases_parsed_elsewhere_are_read_from_the_store_and_told_in_full():
+def test_cases_parsed_elsewhere_are_read_from_the_store_and_completed():
     store, table = MemoryStore(), write_table(ROWS)
     store.put(keys.source("c", sha256_hex(table)), table)
     (source,) = load_sources(campaign(sha256_hex(table)), store)
@@ -54,7 +54,7 @@ def stored_source(rows, more="", backend="cpu"):
     return source
 
 
-def test_lengths_that_nobody_can_guess_are_refused_and_not_filled_in():
+def test_unknown_lengths_are_refused_and_not_filled_in():
     (record,) = stored_source([UNTOLD]).records
     assert record == UNTOLD
     refused = refusal(record.case, find, "cpu")
@@ -62,7 +62,7 @@ def test_lengths_that_nobody_can_guess_are_refused_and_not_filled_in():
     assert refusal(TOLD.case, find, "cpu") is None
 
 
-def test_assumed_lengths_make_a_case_each_beside_the_row_that_does_not_tell():
+def test_assumed_lengths_add_one_case_each():
     profile = ProfileStatistics(7, 58.0, 58.0, 1.0)
     source = stored_source([TOLD, replace(UNTOLD, profile=profile)], LENGTHS)
     told, untold, *added = source.records
@@ -78,7 +78,7 @@ def test_assumed_lengths_make_a_case_each_beside_the_row_that_does_not_tell():
 
 
 @pytest.mark.parametrize("kernel", ["FlashAttentionScore", "FlashAttentionScoreGrad"])
-def test_masks_that_nobody_can_guess_are_what_the_campaign_says(kernel):
+def test_assumed_masks_are_those_of_the_campaign(kernel):
     compressed, causal, full = rows_of(kernel)
     untold = replace(causal, extra={})
     refused = refusal(untold.case, find, "npu")
@@ -92,7 +92,7 @@ def test_masks_that_nobody_can_guess_are_what_the_campaign_says(kernel):
     assert 2 * flops[0] == flops[1]
 
 
-def test_assumed_lengths_are_added_once_wherever_the_table_was_made():
+def test_assumed_lengths_are_added_once():
     parsed = stored_source([UNTOLD], LENGTHS)
     again = stored_source(read_table(parsed.table), LENGTHS)
     assert [one.case_id for one in again.records] == [one.case_id for one in parsed.records]
@@ -107,17 +107,17 @@ def test_assumed_lengths_are_added_once_wherever_the_table_was_made():
         *("{library: []}", "{library: [atb]}", "{library: [cann, cann]}"),
     ],
 )
-def test_values_of_a_launch_that_are_none_are_refused_with_their_line(wrong):
+def test_invalid_runtime_values_are_refused_with_their_line(wrong):
     with pytest.raises(BadInput, match="c.yaml:4"):
         campaign("0" * 64, f"runtime: {wrong}\n", backend="npu")
 
 
-def test_a_library_is_asked_for_on_npus_only():
+def test_library_is_accepted_only_for_npus():
     with raises_naming(BadInput, "c.yaml:4: ", "library", "cpu"):
         campaign("0" * 64, "runtime: {library: [cann]}\n")
 
 
-def test_rows_of_kernels_that_two_libraries_have_are_asked_of_the_one_that_is_wanted():
+def test_rows_of_kernels_in_two_libraries_are_requested_from_each_named_one():
     add, gating = rows_of("Add")[0], rows_of("MoeGatingTopK")[0]
     profile = ProfileStatistics(7, 58.0, 58.0, 1.0)
     rows = [add, replace(gating, profile=profile)]
@@ -133,14 +133,14 @@ def test_rows_of_kernels_that_two_libraries_have_are_asked_of_the_one_that_is_wa
     assert again.table == source.table, "a row that names a library keeps it"
 
 
-def test_a_library_and_lengths_go_together():
+def test_library_and_lengths_can_be_combined():
     row = rows_of("SparseFlashAttention")[1]
     more = "runtime: {kv_length: [8, 16], library: [cann]}\n"
     _, *added = stored_source([row], more, backend="npu").records
     assert [one.case.attribute("Runtime library") for one in added] == ["cann", "cann"]
 
 
-def test_communication_is_told_by_a_profile_and_by_who_parsed_it_elsewhere(tmp_path):
+def test_communication_time_of_a_profile_is_kept_in_an_uploaded_source(tmp_path):
     path = write_profile(tmp_path, "K5", [Told(duration="2.000"), collective("1.000", "30.000")])
     (parsed,) = load_sources(
         campaign_from_text(
@@ -165,8 +165,8 @@ def test_communication_is_told_by_a_profile_and_by_who_parsed_it_elsewhere(tmp_p
             )
 
 
-def test_what_could_not_be_a_case_is_told_where_the_cases_are_planned(tmp_path):
-    """A table in the store tells of its cases only: the campaign says what else there was."""
+def test_excluded_cases_of_an_uploaded_source_are_reported(tmp_path):
+    """A table in the store has only its cases: the campaign records the rest of the source."""
     text = (
         "campaign: c\nbackend: cpu\ndevices: 4\n"
         "sources: [{collectives: {groups: [4], bytes: [6], ranks: 4}}]\n"
@@ -187,24 +187,24 @@ def test_what_could_not_be_a_case_is_told_where_the_cases_are_planned(tmp_path):
     assert unnamed.planned.name == "cases"
 
 
-def test_cases_that_nobody_uploaded_are_refused_with_the_command_that_does():
+def test_missing_uploaded_cases_are_refused_with_the_command_that_uploads_them():
     with pytest.raises(BadInput, match="opmeter launch"):
         load_sources(campaign("0" * 64), MemoryStore())
 
 
-def test_a_table_under_a_wrong_name_is_refused():
+def test_table_under_a_wrong_name_is_refused():
     store = MemoryStore()
     store.put(keys.source("c", "0" * 64), write_table(ROWS))
     with pytest.raises(DamagedObject, match=keys.source("c", "0" * 64)):
         load_sources(campaign("0" * 64), store)
 
 
-def test_the_name_of_a_table_is_a_hash():
+def test_name_of_a_table_is_a_hash():
     with raises_naming(BadInput, "c.yaml:2: sources[0].cases: ", "sha256", "64"):
         campaign("latest")
 
 
-def test_a_source_says_how_many_bad_rows_it_left_out(tmp_path):
+def test_source_reports_its_number_of_skipped_bad_rows(tmp_path):
     write_profile(tmp_path, "K5", [Told(), Told(kernel="0")])
     text = f"campaign: c\nsources: [{{profile: {tmp_path}, bad_rows: skip}}]\nbackend: cpu\n"
     (source,) = load_sources(campaign_from_text(text, path="c.yaml", base=tmp_path), MemoryStore())
@@ -219,7 +219,7 @@ CONTEXT = "measure: {cache: context}\n"
 
 
 @pytest.mark.thorough
-def test_what_ran_before_a_case_is_read_of_a_profile_only_where_it_is_wanted(tmp_path):
+def test_context_launches_are_read_from_a_profile_only_on_request(tmp_path):
     folder = write_bundled_profile("quickstart", tmp_path)
 
     def loaded(more=""):
@@ -232,7 +232,7 @@ def test_what_ran_before_a_case_is_read_of_a_profile_only_where_it_is_wanted(tmp
     assert [replace(record, before=()) for record in behind.records] == list(alone.records)
     first, *others = behind.records
     assert all(record.before for record in others)
-    # A table that was made with them says them where no profile is; who does not ask is told none.
+    # A table made with them reports them without a profile; without a request they are omitted.
     rows = read_table(behind.table)
     again = stored_source(rows, CONTEXT)
     assert (again.table, again.records) == (behind.table, behind.records)
@@ -241,7 +241,7 @@ def test_what_ran_before_a_case_is_read_of_a_profile_only_where_it_is_wanted(tmp
         stored_source(read_table(alone.table), CONTEXT)
 
 
-def test_a_plan_holds_what_runs_before_its_cases_told_in_full(tmp_path):
+def test_plan_has_the_completed_context_launches_of_its_cases(tmp_path):
     (before,) = completed_records([as_neighbour(TOLD)])
     add = replace(rows_of("Add")[0], before=(as_neighbour(TOLD), as_neighbour(UNTOLD)))
     source = stored_source([add, TOLD], CONTEXT)
@@ -255,7 +255,7 @@ def test_a_plan_holds_what_runs_before_its_cases_told_in_full(tmp_path):
     assert found.before == source.records[0].before
 
 
-def test_sources_that_lack_the_state_of_operators_have_the_cases_of_the_others(tmp_path):
+def test_source_without_op_states_has_the_cases_of_the_others(tmp_path):
     places = []
     for name, layout in (("a", "K1"), ("b", "K5")):  # K1 has no OP State
         rows = [Told(state="static", name="Add_17"), Told("Mul")]

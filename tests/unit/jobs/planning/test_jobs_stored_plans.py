@@ -1,4 +1,4 @@
-"""The plans of a campaign among objects that are none of it."""
+"""The plans of a campaign among objects that do not belong to it."""
 
 from dataclasses import replace
 
@@ -35,16 +35,16 @@ STRAYS = ["1.json~", ".DS_Store", "99999999.json", "0.json", "01.json", "x.json"
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"mine"])
-def test_strays_are_no_plans_and_take_no_number(store: MemoryStore, data: bytes) -> None:
+def test_strays_are_not_plans_and_occupy_no_number(store: MemoryStore, data: bytes) -> None:
     for name in STRAYS:
         store.put(keys.plans("made") + name, data)
-    store.put(keys.plan("made", 7), store.get(keys.plan("made", 2)))  # a copy is no plan 7
+    store.put(keys.plan("made", 7), store.get(keys.plan("made", 2)))  # a copy is not plan 7
     found = find_plans(store, "made")
     assert [plan.number for plan in found.plans] == [1, 2, 3]
     assert (found.damaged, found.last) == ((), 3)
 
 
-def test_a_plan_behind_a_hole_is_there_and_a_damaged_one_before_it_is_told(
+def test_plan_after_a_missing_one_is_found_and_a_damaged_one_reported(
     store: MemoryStore,
 ) -> None:
     store.delete(keys.plan("made", 2))
@@ -58,7 +58,7 @@ def test_a_plan_behind_a_hole_is_there_and_a_damaged_one_before_it_is_told(
     assert plan_numbers(store, "made") == [1]
 
 
-def test_strays_are_no_committed_shards(store: MemoryStore) -> None:
+def test_strays_are_not_committed_shards(store: MemoryStore) -> None:
     wanted = committed_shards(store, "made")
     assert wanted == {"shard-1", "shard-2", "shard-3"}
     for name in (".DS_Store", "shard-1.json~", "x/y.json", "shard-4.csv"):

@@ -1,4 +1,4 @@
-"""Waves in a store: strays beside them are nothing, and a damaged one is written anew."""
+"""Waves in a store: stray objects next to them are ignored, and a damaged wave is written again."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def write(store: MemoryStore, *waves: Wave) -> None:
         store.create(key_of(wave), wave_to_json(wave))
 
 
-def test_strays_are_no_waves_and_are_not_read() -> None:
+def test_strays_are_not_waves_and_are_not_read() -> None:
     store = MemoryStore()
     write(store, WAVE)
     for name in (".DS_Store", f"{WAVE.wave_hash}.json~", "x/y.json", "1.txt"):
@@ -49,7 +49,7 @@ def test_strays_are_no_waves_and_are_not_read() -> None:
         wave_to_json(replace(OTHER, campaign="other")),
     ],
 )
-def test_a_damaged_wave_is_told_once_stands_for_nothing_and_is_written_anew(
+def test_damaged_wave_is_reported_once_ignored_and_rewritten(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, known = MemoryStore(), dict[str, Wave | None]()
@@ -64,7 +64,7 @@ def test_a_damaged_wave_is_told_once_stands_for_nothing_and_is_written_anew(
     assert set(find_waves(store, "made", forgotten)) == {WAVE, OTHER}
 
 
-def test_campaigns_are_those_that_have_a_plan_by_a_name_that_can_be_one() -> None:
+def test_campaigns_are_those_with_a_valid_name_and_a_plan() -> None:
     store = MemoryStore()
     for key in (
         *("campaigns/.DS_Store", "campaigns/Made!/plans/1.json", "campaigns/made/plans/1.json"),

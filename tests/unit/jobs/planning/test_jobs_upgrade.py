@@ -86,7 +86,7 @@ def measure(store, stack, plan, factors, *, campaign="made"):
 
 
 def publish_old(store, stack):
-    """Publish what a campaign of the older stack has measured: each case in two sessions."""
+    """Publish the measurements of a campaign of the older stack: each case in two sessions."""
     records = [record for kernel, count in OF_OLD.items() for record in RECORDS[kernel][:count]]
     tried = {record.case_id: Tried(duration_us(record)) for record in records}
     shards = [MadeShard(name, records, [tried]) for name in ("one", "two")]
@@ -133,7 +133,7 @@ def test_equal_kernels_are_reused_and_changed_ones_measured(upgraded):
     assert advanced(campaign, store, wish).plan == sample.plan  # it is continued
 
     measure(store, sample.plan.stack, sample.plan, FACTORS)
-    rest = advanced(campaign, store, RunOptions())  # as `run` does: the plan goes on by itself
+    rest = advanced(campaign, store, RunOptions())  # as `run` does: the plan continues
     assert planned(store, rest.plan) == {"Mul": CASES - counts["Mul"]}
     assert (rest.plan.forecast.learning, rest.plan.forecast.unsure) == (0, 0)
     assert rest.plan.forecast.left_out == CASES - counts["Add"]
@@ -153,7 +153,7 @@ def test_equal_kernels_are_reused_and_changed_ones_measured(upgraded):
 
 
 def check_answers(store, plan, kernel):
-    """Check that reused durations are answered on request only, and never put in a tree."""
+    """Check that reused durations are returned on request only, and are never written to a tree."""
     merge_plans(store, [("made", n) for n in (1, 2)], guard=CREATE, author="a")
     path = plan.stack.version_path
     db = opmeter.open(store.url)
@@ -199,13 +199,13 @@ def test_another_margin_makes_another_plan(upgraded):
     assert other.plan.upgrade_from.margin == 0.2
     assert plan_from_json(plan_to_json(other.plan)) == other.plan
     none = advanced(campaign, store, RunOptions(upgrade_from=replace(old, margin=0.001)))
-    assert none.plan.forecast.left_out == 0  # no sample could show so small a difference
+    assert none.plan.forecast.left_out == 0  # no sample could show such a small difference
     assert planned(store, none.plan) == dict.fromkeys(KERNELS, CASES)
     (line,) = [line for line in describe_forecast(none.plan) if line.startswith("upgrade")]
     assert old.version_path in line
 
 
-def test_a_sample_that_fails_does_not_go_on_for_ever(upgraded):
+def test_plan_after_a_failed_sample_measures_the_remaining_cases(upgraded):
     store, campaign, old = upgraded
     sample = advanced(campaign, store, RunOptions(upgrade_from=old))
     for shard in sample.plan.shards:

@@ -40,7 +40,7 @@ def test_a_ratio_is_equal_only_if_its_interval_is_within_the_margin():
         estimate = ratio_estimate(before, known([change] * 8, error))
         assert estimate.ratio == pytest.approx(np.exp(change))
         assert estimate.is_within(0.05) == is_within
-    # A kernel that changed for every fourth case only: its mean is within, a typical case is not.
+    # A kernel that changed only for every fourth case: its mean is within, a typical case is not.
     some = ratio_estimate(before, known([0.0, 0.0, 0.0, 0.12] * 2, 0.005))
     assert some.scatter > 0.05 and not some.is_within(0.06)
     low, high = some.interval()

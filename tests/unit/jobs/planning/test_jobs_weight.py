@@ -1,4 +1,4 @@
-"""What a case stands for in the sources of a campaign."""
+"""The weight of a case in the sources of a campaign."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from tests.unit.collector.database.campaign_maker import add_record
 pytestmark = pytest.mark.fast
 
 
-def test_a_case_weighs_its_invocations_and_their_time_over_all_sources() -> None:
+def test_weight_of_a_case_sums_its_invocations_over_all_sources() -> None:
     bare = add_record(1)
     profiled = replace(bare, profile=ProfileStatistics(3, 2.0, 2.0, 0.0))
     assert weigh([bare]) == Weight(rows=1, time_us=0.0, in_tree=False)
@@ -23,6 +23,6 @@ def test_a_case_weighs_its_invocations_and_their_time_over_all_sources() -> None
     ("duration", "in_tree"),
     [("1.5", True), ("", False), ("0", False), ("-1", False), ("nan", False), ("inf", False)],
 )
-def test_a_row_of_a_tree_with_a_duration_needs_no_other(duration: str, in_tree: bool) -> None:
+def test_tree_row_with_a_duration_needs_no_measurement(duration: str, in_tree: bool) -> None:
     row = replace(add_record(1), extra={AVERAGE_DURATION: duration})
     assert weigh([add_record(1), row]).in_tree is in_tree

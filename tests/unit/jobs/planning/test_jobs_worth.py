@@ -1,4 +1,4 @@
-"""What is worth measuring first, and what it brings."""
+"""The order in which cases are worth measuring, and the gain."""
 
 from itertools import pairwise
 
@@ -32,7 +32,7 @@ def wanted(rows, time_us, standing, kernel="MatMulV2"):
     return CoveredCase(WorkloadCase(product(rows, kernel=kernel), 10, time_us), standing)
 
 
-def test_unknown_time_comes_before_time_that_neighbours_tell():
+def test_unknown_time_precedes_interpolated_time():
     near = wanted(16, 300.0, CoverageStatus.BETWEEN)
     far = wanted(17, 100.0, CoverageStatus.MISSING)
     found = ordered(near, far, wanted(18, 600.0, CoverageStatus.EXACT))
@@ -43,14 +43,14 @@ def test_unknown_time_comes_before_time_that_neighbours_tell():
     assert [point.cases for point in points] == [0, 1, 2]
 
 
-def test_what_no_device_runs_or_has_run_is_not_asked_for():
+def test_unsupported_and_failed_cases_are_not_requested():
     odd = CoveredCase(
         WorkloadCase(record("MatMulV2", "4,8;9,6", "4,6"), 1, 9.0), CoverageStatus.MISSING
     )
     assert ordered(odd, wanted(16, 9.0, CoverageStatus.FAILED)) == ()
 
 
-def test_a_costly_case_waits_for_cheap_ones_of_the_same_time():
+def test_cheap_case_precedes_a_costly_one_with_equal_time():
     large, small = (
         wanted(1 << 16, 100.0, CoverageStatus.MISSING),
         wanted(8, 100.0, CoverageStatus.MISSING),
@@ -61,7 +61,7 @@ def test_a_costly_case_waits_for_cheap_ones_of_the_same_time():
     ]
 
 
-def test_the_first_case_pays_for_the_start_of_a_session():
+def test_first_case_pays_for_the_start_of_a_session():
     first, second = ordered(*(wanted(rows, 9.0, CoverageStatus.MISSING) for rows in (16, 17)))
     assert first.device_s > 20.0 > 1.0 > second.device_s
 
@@ -75,7 +75,7 @@ _CASES = st.lists(
 
 @pytest.mark.thorough
 @given(_CASES, st.floats(0, 1))
-def test_a_budget_is_kept_and_more_of_it_never_brings_less(cases, budget_h):
+def test_budget_is_kept_and_a_larger_one_never_covers_less(cases, budget_h):
     found = [wanted(*case) for case in cases]
     first = ordered(*found)
     points = curve(found, first)

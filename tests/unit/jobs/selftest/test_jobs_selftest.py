@@ -1,4 +1,4 @@
-"""What a self-test says, and what it leaves, without a device."""
+"""Output and results of a self-test, without a device."""
 
 import pytest
 import yaml
@@ -28,7 +28,7 @@ STACK = Stack("ATLAS_800_A2_313T_64G", "2.9.0", torch_npu="2.9.0", cann="8.5.0")
 # Over ranks alone, or with rows of layouts.csv only.
 NO_ROW = {
     *("MoeDistributeDispatchV2", "MoeDistributeCombineV2", "GroupedMatmulSwigluQuant"),
-    *("ReduceSumD", "Scatter", "SplitVD"),  # of graphs, which want torchair
+    *("ReduceSumD", "Scatter", "SplitVD"),  # of graphs, which need torchair
     *("GroupedMatmulSwigluQuantV2", "MlaPrologV2"),
     # Whether a profiler shows INT4 or eight of them as INT32, and which of two kernels makes bits
     # of a mask, is not known: a device that is right would fail. So is the name of random numbers,
@@ -37,10 +37,10 @@ NO_ROW = {
 }
 
 
-def test_every_operator_has_a_row_of_its_own_or_of_its_twins():
+def test_every_operator_has_a_self_test_row_or_one_of_its_twins():
     rows = {record.kernel_type for record in rows_of("operators")}
     lacking = {op.kernel for op in all_ops() if not rows & op.family}
-    assert lacking == NO_ROW, "a plain row of each stands in collector/data/selftest/operators.csv"
+    assert lacking == NO_ROW, "each has a plain row in collector/data/selftest/operators.csv"
     assert "GroupedMatmulSwigluQuant" in {r.kernel_type for r in rows_of("layouts")}
 
 
@@ -49,7 +49,7 @@ def test_rows_of_the_self_test_can_be_replayed_on_an_npu(name):
     assert [r for r in rows_of(name) if refusal(r.case, find, "npu") is not None] == []
 
 
-def test_rows_of_operators_have_no_layout_of_npus_and_those_of_layouts_each_have_one():
+def test_operator_rows_have_plain_layouts_and_layout_rows_npu_layouts():
     def layouts(record):
         told = {s.format for s in record.case.inputs if s.shape and not is_plain_format(s.format)}
         return told - find(record.kernel_type).layouts  # which the runtime makes of plain tensors
@@ -61,7 +61,7 @@ def test_rows_of_operators_have_no_layout_of_npus_and_those_of_layouts_each_have
 
 
 @pytest.mark.parametrize("keys_a_request", [128, 1024, 8192])
-def test_a_decode_step_is_a_case_of_its_length_and_its_shapes_are_the_same(keys_a_request):
+def test_decode_steps_of_different_lengths_have_equal_shapes(keys_a_request):
     record = decoding_case(keys_a_request)
     assert refusal(record.case, find, "npu") is None
     assert record.cells == decoding_case(1).cells
@@ -69,14 +69,14 @@ def test_a_decode_step_is_a_case_of_its_length_and_its_shapes_are_the_same(keys_
     assert lengths == ",".join([str(keys_a_request)] * 4)
 
 
-def test_troubles_stand_before_declared_operators_and_leave_the_others():
+def test_trouble_operators_precede_declared_ones():
     assert find_trouble("OpmeterKilled").kernel == "OpmeterKilled"
     assert find_trouble("Mul") is not find("Mul")
     assert find_trouble("Add") is find("Add")
     assert find_trouble("NoSuchKernel") is None
 
 
-def test_what_was_proved_is_kept_once_and_told_of_real_devices_alone():
+def test_proof_is_stored_once_and_only_those_of_real_devices_are_listed():
     store = MemoryStore()
     proved = Verified(STACK, ("Add", "Mul"), "2026-11-23T12:00:00+00:00")
     fake = Stack(STACK.device, "2.9.0", details=runtime_details(Runtime.FAKE))
@@ -88,7 +88,7 @@ def test_what_was_proved_is_kept_once_and_told_of_real_devices_alone():
     assert keys.is_ours(key)
 
 
-def test_a_damaged_object_is_named():
+def test_damaged_proof_is_refused_by_name():
     store = MemoryStore()
     key = keys.verified("0" * 64)
     store.put(key, b'{"stack": 1}')
@@ -96,19 +96,19 @@ def test_a_damaged_object_is_named():
         list(read_kept(store))
 
 
-def test_a_proof_reads_back_as_it_was_written():
+def test_proof_is_read_as_written():
     proved = Verified(STACK, ("Add",), "2026-11-23T12:00:00+00:00")
     assert verified_from_json(verified_to_json(proved)) == proved
 
 
-def test_a_report_holds_the_package_s_list_with_what_was_proved_added():
-    assert verified_on("Add") == ()  # nobody has sent a report yet
+def test_report_adds_the_proved_operators_to_the_list_of_the_package():
+    assert verified_on("Add") == ()  # no report has been received yet
     text = with_proved("ATLAS", ["Mul", "Add"])
     assert yaml.safe_load(text) == {"ATLAS": ["Add", "Mul"]}
     assert text.startswith("# ")
 
 
-def test_a_call_of_vllm_ascend_that_is_not_there_fails_nothing():
+def test_missing_call_of_vllm_ascend_fails_nothing():
     calls = (
         ResolvedCall("Add", "torch.add", "torch", ""),
         ResolvedCall("SparseFlashAttention", "torch.ops._C_ascend.sfa", "vllm-ascend", "no such"),
@@ -117,7 +117,7 @@ def test_a_call_of_vllm_ascend_that_is_not_there_fails_nothing():
     assert check.ok and numbers(check.found) == ["1"] and check.found.endswith("torch")
 
 
-def test_a_call_of_torch_npu_that_is_not_there_is_named_and_so_is_a_function_of_two_libraries():
+def test_missing_call_of_torch_npu_and_a_function_of_two_libraries_are_named():
     calls = (ResolvedCall("RmsNorm", "torch_npu.npu_rms_norm", "torch_npu", "no such"),)
     check = verdict_on_libraries(ResolvedCalls(calls, ()), "torch_npu-2.13.0")
     assert not check.ok and missing(check.found, ["RmsNorm", "torch_npu.npu_rms_norm"]) == []
@@ -127,14 +127,14 @@ def test_a_call_of_torch_npu_that_is_not_there_is_named_and_so_is_a_function_of_
     assert "aclnnMoeGatingTopK" in both.found
 
 
-def test_a_call_that_this_release_is_known_to_lack_is_no_drift():
+def test_call_that_the_release_is_known_to_lack_is_not_a_failure():
     call = ResolvedCall("SparseFlashAttention", "torch_npu.npu_sparse", "torch_npu", "no such")
     old = verdict_on_libraries(ResolvedCalls((call,), ()), "torch_npu-2.8.0")
     assert old.ok and missing(old.found, ["1", "torch_npu-2.8.0"]) == []
     assert not verdict_on_libraries(ResolvedCalls((call,), ()), "torch_npu-2.13.0").ok
 
 
-def test_functions_in_two_libraries_are_read_from_their_names(tmp_path):
+def test_functions_in_two_libraries_are_found_by_their_names(tmp_path):
     custom, home = tmp_path / "vendor", tmp_path / "cann"
     (custom / "op_api/lib").mkdir(parents=True)
     (home / "lib64").mkdir(parents=True)
@@ -146,25 +146,25 @@ def test_functions_in_two_libraries_are_read_from_their_names(tmp_path):
     assert functions_in_both({"ASCEND_HOME_PATH": str(home)}) == []
 
 
-def test_several_checks_are_one_that_names_those_which_failed():
-    good, bad = Check("disk", True, "40 GiB"), Check("npu", False, "none is there", "mount it")
+def test_several_checks_are_combined_into_one_that_names_the_failed_ones():
+    good, bad = Check("disk", True, "40 GiB"), Check("npu", False, "no device", "mount it")
     assert gathered([good]).ok
-    assert gathered([good, bad]) == Check("environment", False, "npu: none is there", "mount it")
+    assert gathered([good, bad]) == Check("environment", False, "npu: no device", "mount it")
 
 
-def test_sizes_by_turns_are_compared_within_and_between_themselves():
+def test_alternating_sizes_are_compared_within_and_between_themselves():
     fine = [2.0, 5.0, 30.0] * 4
     assert _mixed(fine, 0.25) == ""
-    moved = [*fine[:3], 5.0, *fine[4:]]  # the small one took what the next size takes
+    moved = [*fine[:3], 5.0, *fine[4:]]  # the small one took the time of the next size
     assert numbers(_mixed(moved, 0.25)) == ["64", "5.000", "2.000"]  # rows, and times in us
     assert {"30.000", "2.000"} < set(numbers(_mixed([30.0, 5.0, 2.0] * 4, 0.25)))
 
 
-def test_a_check_that_nobody_knows_is_refused_with_those_that_are():
+def test_unknown_check_is_refused_with_the_existing_ones():
     with raises_naming(BadInput, "--only", "'physic'", "environment, libraries"):
         run_checks(None, only=("physic",))
 
 
-def test_a_reference_row_of_the_self_test_is_a_plain_case():
+def test_reference_row_of_the_self_test_is_a_plain_case():
     record = reference_record("Add", "8,64;8,64", "8,64", "FLOAT")
     assert refusal(record.case, find, "cpu") is None

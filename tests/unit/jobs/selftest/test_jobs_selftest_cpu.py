@@ -1,4 +1,4 @@
-"""`opmeter selftest cpu`, as a user types it."""
+"""`opmeter selftest cpu`, as a user calls it."""
 
 import csv
 import io
@@ -28,8 +28,8 @@ def asked(*words):
     return done.exit_code, done.output, done.exception
 
 
-def test_a_cpu_passes_and_leaves_one_report(here):
-    # None that compares durations: other tests run beside this one.
+def test_cpu_passes_and_writes_one_report(here):
+    # None compares durations: other tests run at the same time.
     only = ("failures", "marks", "operators", "outputs", "layouts")
     code, said, _ = asked("cpu", *(word for name in only for word in ("--only", name)))
     assert code == 0, said
@@ -45,7 +45,7 @@ def test_a_cpu_passes_and_leaves_one_report(here):
         verdicts = json.loads(report.read("selftest.json"))
         assert [check["name"] for check in verdicts["checks"]] == list(only)
         assert {"failures/session.log", "marks-queue/op_summary.csv"} <= set(report.namelist())
-        assert verdicts["proved"] == []  # no profiler of a cpu tells what a launch was given
+        assert verdicts["proved"] == []  # no profiler of a CPU reports the arguments of a launch
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_cpu_passes_and_leaves_one_report(here):
         (["cpu", "--only", "physic"], ["--only", "'physic'", "environment"]),
     ],
 )
-def test_a_mistake_is_answered_in_one_line(here, words, data):
+def test_invalid_option_is_refused_in_one_line(here, words, data):
     _, _, error = asked(*words)
     assert isinstance(error, BadInput) and missing(str(error), data) == []
     assert not (here / "opmeter-selftest.zip").exists()

@@ -1,4 +1,4 @@
-"""What a machine's processor reaches: how it is measured, and the life of its file."""
+"""The measured peaks of a machine's processor, and the life of their file."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def answers(us, **more):
 
 
 @pytest.mark.fast
-def test_of_each_kind_the_fastest_launch_tells_and_a_disturbed_one_tells_nothing():
+def test_peaks_are_those_of_the_fastest_undisturbed_launches():
     told = peaks_of(STACK, answers(1e4), "now")
     assert told.float32_flops_per_s == told.bfloat16_flops_per_s == 2 * 2048**3 / 1e-2
     assert told.cache_bytes_per_s == 12 * 2**20 / 1e-2
@@ -58,7 +58,7 @@ def test_large_cases_are_compared_with_the_measured_peaks():
 
 
 @pytest.mark.fast
-def test_the_better_of_each_rate_stays_however_slow_the_machine_is_later(tmp_path, monkeypatch):
+def test_better_of_each_stored_rate_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path / "peaks"))
     assert stored_peaks(STACK) is None
     assert keep_peaks(peaks(2e12)).endswith(str(path_of_peaks(STACK)))
@@ -77,7 +77,7 @@ def test_the_better_of_each_rate_stays_however_slow_the_machine_is_later(tmp_pat
         (peaks_to_bytes(peaks(stack=Stack("CPU_x_2t", "2.12.0"))), "details, torch"),
     ],
 )
-def test_a_file_that_is_damaged_or_of_another_stack_is_left_aside_with_a_line(
+def test_peaks_file_that_is_damaged_or_of_another_stack_is_ignored_with_a_warning(
     tmp_path, monkeypatch, caplog, kept, data
 ):
     monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path))
@@ -90,14 +90,14 @@ def test_a_file_that_is_damaged_or_of_another_stack_is_left_aside_with_a_line(
 
 
 @pytest.mark.fast
-def test_where_nothing_can_be_kept_one_line_says_so(tmp_path, monkeypatch):
+def test_unwritable_peaks_folder_is_reported(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path / "file" / "peaks"))
     assert "OPMETER_PEAKS" in keep_peaks(peaks())
 
 
 @pytest.mark.torch
-def test_a_cpu_tells_what_it_reaches_unless_something_else_has_it(tmp_path):
+def test_peaks_of_this_cpu_are_measured_unless_disturbed(tmp_path):
     bench = SessionBench("cpu", local_stack("cpu"), 0, tmp_path)
     told = check_peaks(bench, SMALL)
     assert told.ok, told.found
@@ -106,5 +106,5 @@ def test_a_cpu_tells_what_it_reaches_unless_something_else_has_it(tmp_path):
     assert told.skipped == (undisturbed is None)
     if undisturbed is not None:
         assert "GFLOP/s" in told.found
-        # Far below what any such cpu may do, and above what none is as slow as.
+        # Far below what any CPU of this kind may reach, and above the slowest.
         assert 1e7 < undisturbed.float32_flops_per_s < 1e14

@@ -1,4 +1,5 @@
-"""What `status` and `doctor --cluster` fetch, from a cluster that is played or is not there."""
+"""The objects that `status` and `doctor --cluster` fetch, from a cluster that is simulated or
+absent."""
 
 import re
 from dataclasses import replace
@@ -62,12 +63,12 @@ class PlayedCluster:
 
     def version(self):
         if self.away:
-            raise ClusterAway("nobody answers")
+            raise ClusterAway("no response")
         return "v1.36.0"
 
     def config_maps(self, selector):
         if self.away:
-            raise ClusterAway("nobody answers")
+            raise ClusterAway("no response")
         return self.campaigns
 
     def jobs(self, selector):
@@ -130,21 +131,21 @@ def nowhere(monkeypatch):
     monkeypatch.setattr(Cluster, "connect", classmethod(connect))
 
 
-def test_no_cluster_is_no_trouble_unless_a_namespace_was_named(nowhere):
+def test_missing_cluster_is_reported_only_if_a_namespace_was_named(nowhere):
     assert ClusterView("small", None).seen() is None
     assert ClusterView("small", None).trouble == ""
     assert "KUBECONFIG" in ClusterView("small", "bench").trouble
     assert ClusterView("small", None).root() is None
 
 
-def test_a_cluster_that_does_not_answer_is_told_in_one_line(cluster):
+def test_unreachable_cluster_is_reported_in_one_line(cluster):
     cluster.away = True
     view = ClusterView("small", None)
     assert view.seen() is None
-    assert "nobody answers" in view.trouble and "\n" not in view.trouble
+    assert "no response" in view.trouble and "\n" not in view.trouble
 
 
-def test_a_campaign_that_is_not_there_is_told_where_a_namespace_was_named(cluster):
+def test_missing_campaign_is_reported_only_if_a_namespace_was_named(cluster):
     cluster.campaigns = []
     view = ClusterView("small", "bench")
     assert view.seen() is None and missing(view.trouble, ["'small'", "bench"]) == []
@@ -152,7 +153,7 @@ def test_a_campaign_that_is_not_there_is_told_where_a_namespace_was_named(cluste
     assert silent.seen() is None and silent.trouble == ""
 
 
-def test_a_probe_of_this_campaign_is_shown_while_there_is_no_wave(cluster):
+def test_probe_of_the_campaign_is_shown_before_the_first_wave(cluster):
     def probe(name, owner):
         return {"metadata": {"name": name, "ownerReferences": [{"uid": owner}]}, "spec": {}}
 
@@ -164,7 +165,7 @@ def test_a_probe_of_this_campaign_is_shown_while_there_is_no_wave(cluster):
     assert [job["metadata"]["name"] for job in seen.jobs] == ["wave"]
 
 
-def test_few_requests_are_made_however_many_pods_wait(cluster):
+def test_number_of_requests_is_independent_of_the_waiting_pods(cluster):
     cluster.waiting = [
         {"metadata": {"name": f"p{i}"}, "spec": {}, "status": {"phase": "Pending"}}
         for i in range(500)
@@ -173,16 +174,14 @@ def test_few_requests_are_made_however_many_pods_wait(cluster):
     assert len(cluster.asked) <= 8
 
 
-def test_nodes_in_quarantine_are_judged_as_the_controller_does(cluster):
+def test_quarantined_nodes_are_determined_as_by_the_controller(cluster):
     failures = NodeFailures(
         frozenset({NodeFailure("n1", "s1"), NodeFailure("n1", "s2"), NodeFailure("n2", "s3")})
     )
     assert ClusterView("small", None).seen(failures).quarantined == {"n1"}
 
 
-def test_the_stores_address_is_taken_from_the_campaign_where_it_means_the_same_here(
-    cluster, tmp_path
-):
+def test_store_address_of_the_campaign_is_used_if_it_is_valid_here(cluster, tmp_path):
     view = ClusterView("small", None)
     assert view.root() == "s3://b/p"
     cluster.campaigns = PlayedCluster(root="file:///not/here").campaigns
@@ -191,7 +190,7 @@ def test_the_stores_address_is_taken_from_the_campaign_where_it_means_the_same_h
     assert view.root() == f"file://{tmp_path}"
 
 
-def test_status_without_a_cluster_says_what_the_store_knows(nowhere, tmp_path, capsys):
+def test_status_without_a_cluster_shows_the_contents_of_the_store(nowhere, tmp_path, capsys):
     records = [add_record(1), add_record(2)]
     shards = [
         MadeShard("done", records[:1], [answered(records[:1], 5.0)]),
@@ -206,14 +205,14 @@ def test_status_without_a_cluster_says_what_the_store_knows(nowhere, tmp_path, c
     assert "\ncluster" not in printed and "\ncontroller" not in printed
 
 
-def test_status_shows_what_the_cluster_knows_before_there_is_a_plan(cluster, tmp_path, capsys):
+def test_status_without_a_plan_shows_the_state_of_the_cluster(cluster, tmp_path, capsys):
     status_command("small", root=str(tmp_path))
     printed = capsys.readouterr().out
     assert "small plan" not in printed  # there is none yet
     assert missing(printed, ["small", "bench", "opmeter-controller"]) == []
 
 
-def test_time_left_is_by_the_devices_that_measure_in_running_pods(cluster, tmp_path, capsys):
+def test_eta_follows_from_the_devices_of_running_pods(cluster, tmp_path, capsys):
     shards = [MadeShard(f"s{n}", [add_record(n + 1)], is_committed=False) for n in range(240)]
     write(tmp_path, MadePlan(shards, campaign="small"))  # a second each, by forecast
     pod = {
@@ -236,7 +235,7 @@ def test_time_left_is_by_the_devices_that_measure_in_running_pods(cluster, tmp_p
     assert "30 s" in capsys.readouterr().out
 
 
-def test_a_named_campaign_is_found_without_listing_those_of_others(nowhere, tmp_path, monkeypatch):
+def test_named_campaign_is_found_without_listing_others(nowhere, tmp_path, monkeypatch):
     listed = []
 
     def campaigns(store):
@@ -252,7 +251,7 @@ def test_a_named_campaign_is_found_without_listing_those_of_others(nowhere, tmp_
     assert len(listed) == 1
 
 
-def test_the_database_is_read_once_its_campaign_is_merged_and_not_before(
+def test_database_is_read_only_after_the_merge_of_its_campaign(
     nowhere, tmp_path, monkeypatch, capsys
 ):
     loaded = []
@@ -282,7 +281,7 @@ def test_the_database_is_read_once_its_campaign_is_merged_and_not_before(
     assert len(loaded) == 1
 
 
-def test_a_watch_looks_less_often_where_a_look_takes_long(nowhere, tmp_path, monkeypatch):
+def test_watch_interval_grows_with_the_duration_of_a_read(nowhere, tmp_path, monkeypatch):
     write(tmp_path, MadePlan([MadeShard("s", [add_record(1)], is_committed=False)], "small"))
     clock, slept = [0.0], []
 
@@ -306,7 +305,7 @@ def test_a_watch_looks_less_often_where_a_look_takes_long(nowhere, tmp_path, mon
     assert slept == [60.0, 120.0]
 
 
-def test_a_watch_wants_one_campaign_and_a_campaign_that_is_somewhere(nowhere, tmp_path):
+def test_watch_requires_one_existing_campaign(nowhere, tmp_path):
     with pytest.raises(BadInput, match="--watch"):
         status_command(root=str(tmp_path), watch=True)
     with pytest.raises(BadInput, match="'small'"):
@@ -323,7 +322,7 @@ def write(folder, made):
     ["plans/1", "plans/2", "nodes.json", "waves/", "progress.json", "committed/s2"]
     + ["shards/s2", "part-0.csv", "manifest.json", "sources/"],
 )
-def test_a_status_is_told_whatever_is_rotten(nowhere, tmp_path, capsys, harmed, merged):
+def test_status_is_printed_despite_any_damage(nowhere, tmp_path, capsys, harmed, merged):
     store = open_store(str(tmp_path))
     record, source = add_record(1), write_table([add_record(1)])
     digest = sha256_hex(source)
@@ -363,7 +362,7 @@ def checks(**more):
     return {check.name: check for check in check_cluster(None, more.get("site"), more.get("root"))}
 
 
-def test_a_doctor_looks_at_everything_and_leaves_nothing_behind(cluster, monkeypatch):
+def test_doctor_checks_everything_and_leaves_no_objects(cluster, monkeypatch):
     asked = []
 
     def stack_of_workers(cluster, applied):
@@ -375,11 +374,11 @@ def test_a_doctor_looks_at_everything_and_leaves_nothing_behind(cluster, monkeyp
     assert all(check.ok for check in found.values())
     assert "CPU_x" in found["pod"].found
     assert asked[0].deployment.root == "s3://other/place"
-    assert asked[0].campaign.name.startswith("doctor-")  # so that no older answer is taken
+    assert asked[0].campaign.name.startswith("doctor-")  # so that no older answer is used
     assert len(cluster.deleted) == 1
 
 
-def test_a_pod_that_finds_nothing_is_a_failure_with_its_words(cluster, monkeypatch):
+def test_failing_probe_pod_is_reported_with_its_output(cluster, monkeypatch):
     def stack_of_workers(cluster, applied):
         raise BadInput("Job x found no stack on a worker's node: the store refuses")
 
@@ -397,20 +396,20 @@ def with_kueue(cluster, monkeypatch):
     return cluster
 
 
-def test_a_doctor_misses_the_queue_that_a_site_names(with_kueue):
+def test_doctor_reports_a_missing_queue_of_the_site(with_kueue):
     (check,) = found_of(with_kueue, "queue", "other")
     assert not check.ok and "other" in check.found and "kueue_queue" in check.fix
     assert found_of(with_kueue, "queue")[0].ok
 
 
 @pytest.mark.parametrize("policy", ["Hold", "HoldAndDrain"])
-def test_a_doctor_tells_a_queue_that_is_held(with_kueue, policy):
+def test_doctor_reports_a_held_queue(with_kueue, policy):
     with_kueue.kueue.holds = policy
     (check,) = found_of(with_kueue, "cluster queue")
     assert not check.ok and policy in check.found
 
 
-def test_a_doctor_names_what_workers_ask_for_and_the_queue_does_not_cover(with_kueue):
+def test_doctor_reports_resources_that_the_queue_does_not_cover(with_kueue):
     """ephemeral-storage, which no ClusterQueue covers by default: no worker was ever admitted."""
     (check,) = found_of(with_kueue, "quota")
     assert not check.ok and "ephemeral-storage" in check.found and "memory" in check.found
@@ -419,7 +418,7 @@ def test_a_doctor_names_what_workers_ask_for_and_the_queue_does_not_cover(with_k
     assert found_of(with_kueue, "quota")[0].ok
 
 
-def test_a_doctor_without_rights_to_a_cluster_queue_does_not_call_it_missing(with_kueue):
+def test_doctor_without_rights_to_a_cluster_queue_does_not_report_it_missing(with_kueue):
     def refuse(name):
         raise ClusterError("403: forbidden")
 
@@ -428,19 +427,19 @@ def test_a_doctor_without_rights_to_a_cluster_queue_does_not_call_it_missing(wit
     assert check.ok and check.skipped
 
 
-def test_a_doctor_without_a_campaign_says_what_it_did_not_look_at(cluster):
+def test_doctor_without_a_campaign_reports_the_skipped_checks(cluster):
     cluster.campaigns = []
     found = checks()
     assert found["pod"].skipped
     assert found["site"].found == "cpu"
 
 
-def test_a_doctor_tells_the_controllers_rights_from_its_own(cluster):
+def test_doctor_separates_the_rights_of_the_controller_from_its_own(cluster):
     cluster.campaigns = []
     found = checks()
     assert found["rights"].ok and not found["rights"].skipped
     assert found["controller"].skipped
-    assert found["plugin"].skipped  # a cpu site asks for no devices
+    assert found["plugin"].skipped  # a CPU site requests no devices
     cluster.keeps_quiet = False
     found = checks()
     assert found["rights"].ok and not found["controller"].ok
@@ -448,7 +447,7 @@ def test_a_doctor_tells_the_controllers_rights_from_its_own(cluster):
     assert "opmeter-controller" in found["controller"].found
 
 
-def test_what_was_not_looked_at_is_not_called_ok(cluster, capsys):
+def test_skipped_check_is_not_reported_as_ok(cluster, capsys):
     cluster.campaigns = []
     assert doctor_command(cluster=True) == 0
     lines = {line.split()[1]: line.split()[0] for line in capsys.readouterr().out.splitlines()}
@@ -456,17 +455,17 @@ def test_what_was_not_looked_at_is_not_called_ok(cluster, capsys):
     assert lines["version"] == "ok"
 
 
-def test_a_doctor_says_that_nobody_answers_and_goes_no_further(cluster):
+def test_doctor_stops_if_the_cluster_is_unreachable(cluster):
     cluster.away = True
     found = checks()
     assert list(found) == ["version"] and not found["version"].ok
 
 
-def test_a_job_that_is_refused_quotes_the_server(cluster):
+def test_refused_job_is_reported_in_the_words_of_the_server(cluster):
     cluster.campaigns, cluster.refuses = [], True
     assert "exceeded quota" in checks()["features"].found
 
 
-def test_a_campaign_that_cannot_be_read_is_told_by_its_key(cluster):
+def test_invalid_campaign_is_reported_with_its_key(cluster):
     cluster.campaigns[0]["data"]["imag"] = "x"
     assert "'imag'" in checks()["campaigns"].found

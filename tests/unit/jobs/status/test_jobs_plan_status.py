@@ -1,4 +1,4 @@
-"""What is known of a campaign from its store alone, and how it is printed."""
+"""The state of a campaign from its store alone, and how it is printed."""
 
 from collections import Counter
 from dataclasses import replace
@@ -66,7 +66,7 @@ class Counting(MemoryStore):
 
 
 class Played(Environment):
-    """Does what is side by side one by one, and remembers how much that was."""
+    """Does concurrent work sequentially, and records how much that was."""
 
     def __init__(self):
         self.done = []
@@ -110,7 +110,7 @@ def test_kernel_types_are_counted_over_committed_shards_and_parts_of_open_ones()
     assert numbers(head_line(status))[:5] == ["1", "1", "2", "3", "4"]
 
 
-def test_cases_that_are_measured_a_second_time_are_told_apart():
+def test_repeated_cases_are_counted_separately():
     status = looked(written())
     first, once_more = status.shards
     forecast = replace(status.plan.forecast, repeats=once_more.cases)
@@ -122,14 +122,14 @@ def test_cases_that_are_measured_a_second_time_are_told_apart():
     assert len(list(failure_lines(status))) == 1
 
 
-def test_a_failure_is_told_with_its_reason_before_anything_is_merged():
+def test_failure_is_shown_with_its_reason_before_the_merge():
     status = looked(written())
     (line,) = failure_lines(status)
     assert line.split()[0] == Outcome.FAILED and "Add" in line and numbers(line) == ["1"]
     assert line.endswith('it said "no", and nothing else')
 
 
-def test_a_reason_is_told_whole():
+def test_reason_is_printed_completely():
     reason = "the rule that " + "it broke " * 100 + "at last"
     made = MadePlan([MadeShard("done", [FAST], [{FAST.case_id: Tried(reason=reason)}])])
     (line,) = failure_lines(looked(written(made), made))
@@ -144,13 +144,13 @@ def test_only_the_last_try_of_a_case_counts():
     assert list(failure_lines(status)) == []
 
 
-def test_a_kernel_that_ran_instead_is_not_counted_twice():
+def test_kernel_that_ran_instead_is_not_counted_twice():
     made = MadePlan([MadeShard("done", [FAST], [{FAST.case_id: Tried(4.0, ran="AddV2")}])])
     (line,) = kernel_lines(looked(written(made), made))
     assert bar(line) == ("Add", FULL, ["1", "1", "1"])
 
 
-def test_what_is_committed_is_read_once_however_often_one_looks():
+def test_committed_shard_is_read_once_by_repeated_status_reads():
     store = written()
     follower = Follower(store)
     for _ in range(3):
@@ -161,7 +161,7 @@ def test_what_is_committed_is_read_once_however_often_one_looks():
     assert {store.read[key] for key in settled} == {1}
 
 
-def test_a_shallow_look_reads_neither_shards_nor_parts():
+def test_shallow_read_opens_neither_shards_nor_parts():
     store = written()
     (status,) = Follower(store).read("made", deep=False)
     assert status.committed == 1
@@ -169,7 +169,7 @@ def test_a_shallow_look_reads_neither_shards_nor_parts():
 
 
 def many(number, *, open_ones):
-    """A campaign of so many shards, the last of which are open and begun."""
+    """A campaign of this many shards, the last of which are open and started."""
     records = [add_record(n) for n in range(1, number + 1)]
     at = number - open_ones
     shards = [MadeShard(f"s{n}", [record], is_committed=False) for n, record in enumerate(records)]
@@ -185,7 +185,7 @@ def many(number, *, open_ones):
     return store
 
 
-def test_many_open_shards_are_looked_into_by_one_listing_and_few_one_by_one():
+def test_many_open_shards_are_read_with_one_listing_and_few_one_by_one():
     store = many(40, open_ones=40)
     (status,) = Follower(store).read("made", deep=False)
     assert [shard.done for shard in status.shards] == [1] * 40
@@ -196,7 +196,7 @@ def test_many_open_shards_are_looked_into_by_one_listing_and_few_one_by_one():
     assert keys.all_attempts("made") not in store.listed and len(store.listed) == 5
 
 
-def test_only_the_newest_plan_is_looked_into():
+def test_only_the_newest_plan_is_read_in_detail():
     store = many(3, open_ones=3)
     later = replace(MADE, number=2, shards=[MadeShard("new", [MUL], is_committed=False)])
     write_campaign(store, later)
@@ -237,7 +237,7 @@ def shard(name, *, committed, done=0, predicted_s=100.0, wall_s=0.0):
     return ShardStatus(name, committed, done, 10, "", predicted_s, usage)
 
 
-def test_time_left_follows_the_pace_so_far_and_the_devices_at_work():
+def test_eta_follows_from_the_pace_and_the_devices_at_work():
     done = shard("a", committed=True, done=10, wall_s=200.0)
     half, fresh = shard("b", committed=False, done=5), shard("c", committed=False)
     status = status_of(done, half, fresh)
@@ -248,29 +248,29 @@ def test_time_left_follows_the_pace_so_far_and_the_devices_at_work():
     assert "5 min" in head_line(status)
 
 
-def test_hours_are_of_npus_where_npus_measure():
+def test_hours_are_npu_hours_on_npus():
     status = status_of(shard("a", committed=True, wall_s=7200.0, predicted_s=3600.0))
     assert "NPU-hours" in hours_line(status)
     assert numbers(hours_line(status)) == ["2.00", "1.00"]
     assert "device-hours" in hours_line(replace(status, plan=replace(status.plan, backend="cpu")))
 
 
-def test_a_share_says_of_what_it_is():
+def test_share_of_measurable_time_is_shown_with_its_total():
     status = status_of(shard("a", committed=False))
-    assert list(share_lines(status)) == []  # its sources tell no time
+    assert list(share_lines(status)) == []  # its sources contain no time
     told = replace(status.plan.forecast, compute_us=80.0, measurable_us=60.0, unknown_us=8.0)
     [line] = share_lines(replace(status, plan=replace(status.plan, forecast=told)))
     assert numbers(line) == ["75.0", "10.0"]
 
 
-def test_efficiency_is_told_once_something_is_committed():
+def test_efficiency_is_shown_after_the_first_commit():
     assert list(efficiency_lines(status_of(shard("a", committed=False)))) == []
     used = replace(shard("a", committed=True), usage=Usage(50e6, 25e6, 100.0, 10.0))
     (line,) = efficiency_lines(status_of(used))
     assert numbers(line) == ["50.0", "25.0", "100", "10", "1.0"]
 
 
-def test_the_bars_with_the_most_left_come_first_and_the_rest_is_counted():
+def test_kernels_with_the_most_open_cases_are_first_and_the_rest_counted():
     one = replace(
         shard("a", committed=False),
         planned=Counter({"A": 2, "B": 9, "C": 5}),
@@ -281,7 +281,7 @@ def test_the_bars_with_the_most_left_come_first_and_the_rest_is_counted():
     assert numbers(found[2]) == ["1"]
 
 
-def test_durations_are_told_as_people_do():
+def test_durations_are_formatted_with_a_fitting_unit():
     assert [duration(s) for s in (7, 119, 600, 9000)] == ["7 s", "119 s", "10 min", "2.5 h"]
 
 
@@ -289,7 +289,7 @@ def test_durations_are_told_as_people_do():
     "rot", [b"", b"x", b"[]", b"[" * 50_000, b'{"done": 1e999, "cases": 1, "case": ""}']
 )
 @pytest.mark.parametrize("what", ["progress.json", "part-0.csv"])
-def test_what_an_open_shard_left_and_nobody_can_read_counts_for_nothing(what, rot):
+def test_unreadable_object_of_an_open_shard_is_ignored(what, rot):
     store = written()
     store.create(f"campaigns/made/attempts/open/a-1/{what}", rot)
     status = looked(store)
@@ -297,7 +297,7 @@ def test_what_an_open_shard_left_and_nobody_can_read_counts_for_nothing(what, ro
     assert status.shards[1].damage is None
 
 
-def test_a_campaign_is_looked_at_by_the_threads_of_its_surroundings():
+def test_status_is_read_with_the_threads_of_its_environment():
     store, played = written(), Played()
     with use_environment(played):
         looked(store)

@@ -1,4 +1,4 @@
-"""What is said of how good numbers are, in few lines."""
+"""The few printed lines about the quality of numbers."""
 
 import pytest
 
@@ -35,16 +35,16 @@ def first_words(lines):
     return [line.split()[0] for line in lines]
 
 
-def test_a_run_says_in_three_lines_how_well_its_numbers_are_known():
+def test_run_prints_three_lines_about_its_precision():
     assert first_words(brief_lines(QUALITY)) == ["sessions", "intervals", "widths"]
 
 
-def test_what_is_proved_to_have_run_is_a_line_by_itself():
+def test_proved_identities_are_a_separate_line():
     (line,) = identity_lines(QUALITY)
     assert numbers(line) == ["39", "1"]
 
 
-def test_a_version_says_both_and_more():
+def test_quality_of_a_version_has_the_lines_of_a_run_and_more():
     told = first_words(version_quality_lines(QUALITY))
     known = ["identity", "sessions", "intervals", "widths", "devices"]
     assert told == ["version", "durations", *known, "variance"]

@@ -1,4 +1,4 @@
-"""What a run ends by saying is about the cases of its plan, on its own stack."""
+"""The final lines of a run are about the cases of its plan, on its own stack."""
 
 import csv
 import io
@@ -51,7 +51,7 @@ def head_state(*plans):
     return load_state(store, merged.head)
 
 
-def test_coverage_counts_rows_and_time_of_what_the_plan_is_about():
+def test_coverage_counts_rows_and_time_of_the_cases_of_the_plan():
     plan = replace(plan_of(MADE), operators=("Add",))
     summary = summarise(head_state(), plan, [SOURCE], NO_USAGE)
     assert (summary.cases, summary.measured_cases) == (2, 1)
@@ -61,7 +61,7 @@ def test_coverage_counts_rows_and_time_of_what_the_plan_is_about():
     assert (failure.kernel_type, failure.outcome, failure.rows) == ("Add", Outcome.FAILED, 1)
 
 
-def test_a_case_that_nobody_tried_is_missing():
+def test_untried_case_is_missing():
     summary = summarise(head_state(), plan_of(MADE), [SOURCE], NO_USAGE)
     assert summary.cases == 3
     assert [(f.kernel_type, f.outcome) for f in summary.failures] == [
@@ -70,14 +70,15 @@ def test_a_case_that_nobody_tried_is_missing():
     ]
 
 
-def test_what_a_plan_left_out_on_purpose_hides_no_failure():
-    """Another campaign has measured one of the two that this plan left out, and failed at it."""
+def test_excluded_cases_of_a_plan_hide_no_failure():
+    """Another campaign has measured one of the two cases that this plan left out, and failed at
+    it."""
     summary = summarise(head_state(), plan_of(MADE), [SOURCE], NO_USAGE)
     assert summary.lacking(0) == 2
     assert summary.lacking(1) == summary.lacking(2) == 1
 
 
-def test_a_duration_in_a_tree_is_not_asked_for_again():
+def test_case_with_a_duration_in_a_tree_is_not_missing():
     in_tree = replace(MUL, extra={"Average Duration(us)": "3.5"})
     plan = replace(plan_of(MADE), update="missing-only")
     summary = summarise(head_state(), plan, [[FAST, in_tree]], NO_USAGE)
@@ -86,7 +87,7 @@ def test_a_duration_in_a_tree_is_not_asked_for_again():
     assert summarise(head_state(), plan_of(MADE), [[in_tree]], NO_USAGE).cases == 1
 
 
-def test_time_is_of_compute_and_communication_stands_beside_it():
+def test_coverage_is_a_share_of_compute_time_and_communication_is_separate():
     plan = plan_of(MADE)
     (source,) = plan.sources
     plan = replace(plan, sources=(replace(source, communication_us=22.0 / 3),))
@@ -102,7 +103,7 @@ def test_time_is_of_compute_and_communication_stands_beside_it():
     assert "opmeter comm" not in line and numbers(line) == ["1", "3", "30.0", f"{share:.1f}"]
 
 
-def test_a_reason_is_printed_whole_in_one_line_that_steers_no_terminal():
+def test_reason_is_printed_in_one_line_with_escaped_control_characters():
     reason = "the rule\nof \x1b[31mthis " + "long " * 200 + "end"
     made = MadePlan([MadeShard("s", [SLOW], [{SLOW.case_id: Tried(reason=reason)}])])
     plan = plan_of(made)
@@ -115,16 +116,16 @@ def test_a_reason_is_printed_whole_in_one_line_that_steers_no_terminal():
     ("outcome", "is_told"),
     [(Outcome.HUNG, True), (Outcome.FAILED, True), (Outcome.UNSUPPORTED, False)],
 )
-def test_a_failure_that_may_end_otherwise_is_told_with_the_option_for_it(outcome, is_told):
+def test_retryable_failure_is_shown_with_its_option(outcome, is_told):
     tried = Tried(outcome=outcome, reason="why")
     made = MadePlan([MadeShard("s", [SLOW], [{SLOW.case_id: tried}])])
-    plan, records = plan_of(made), [[SLOW], [MUL]]  # nobody tried the second: no failure
+    plan, records = plan_of(made), [[SLOW], [MUL]]  # the second was not tried: no failure
     lines = describe(summarise(head_state(made), plan, records, NO_USAGE), plan, None, "file:///x")
     assert ("--retry-failed" in "\n".join(lines)) == is_told
 
 
 def lines_of(*disturbances, warnings=()):
-    """The lines that end a run of as many cases, each with these warnings."""
+    """The final lines of a run of this many cases, each with these warnings."""
     records = [add_record(rows) for rows in range(1, len(disturbances) + 1)]
     pairs = zip(records, disturbances, strict=True)
     tried = {
@@ -138,7 +139,7 @@ def lines_of(*disturbances, warnings=()):
 QUIET, HELD = Disturbance(30, 30), Disturbance(30, 0, waited_share=0.5)
 
 
-def test_a_machine_that_was_busy_all_the_time_is_said_first():
+def test_permanently_busy_machine_is_reported_first():
     first, *_ = lines_of(QUIET, HELD, HELD)
     assert first.startswith("busy ") and numbers(first) == ["67", "2", "3"]
     first, *_ = lines_of(Disturbance(30, 5), Disturbance(30, 5))
@@ -147,7 +148,7 @@ def test_a_machine_that_was_busy_all_the_time_is_said_first():
     assert first.startswith("busy ") and numbers(first) == ["17", "0", "2"]
 
 
-def test_a_case_that_was_unlucky_is_said_among_the_rest():
+def test_single_disturbed_case_is_reported_among_the_rest():
     lines = lines_of(*[QUIET] * 19, HELD)
     assert lines[0].startswith("database")
     (line,) = [line for line in lines if line.startswith("disturbed ")]
@@ -171,13 +172,13 @@ def test_disturbed_measurements_that_replace_no_duration_are_reported_first():
     line, *others = describe(summary, plan, None, "file:///x")
     assert line.startswith("busy ") and numbers(line) == ["3", "4", "2", "2"]
     assert summarise(state, plan, [records], NO_USAGE, since=1).new.count == 7
-    # Nothing is reported of a plan whose measurements are all shown, or undisturbed.
+    # Nothing is reported for a plan whose measurements are all shown, or undisturbed.
     for made in (MadePlan([MadeShard("s", records, [loud])]), first):
         summary = summarise(head_state(made), plan_of(made), [records], NO_USAGE)
         assert summary.new.unused == 0
 
 
-def test_second_measurements_that_do_not_count_are_reported():
+def test_uncounted_second_measurements_are_reported():
     records = [add_record(rows) for rows in range(1, 4)]
     clean = {record.case_id: Tried(5.0) for record in records[1:]}
     warned = {record.case_id: Tried(6.0, warnings=("few repeats: 3",)) for record in records}
@@ -198,13 +199,13 @@ def test_second_measurements_that_do_not_count_are_reported():
 
 
 @pytest.mark.thorough
-def test_a_quiet_machine_and_one_that_tells_nothing_are_not_mentioned():
-    gaps = Disturbance(0, 0, launch_gap_share=0.9)  # of a device that tells no more
+def test_quiet_and_unwatched_machines_are_not_mentioned():
+    gaps = Disturbance(0, 0, launch_gap_share=0.9)  # of a device that reports no more
     for lines in (lines_of(QUIET, Disturbance(30, 28)), lines_of(None, None), lines_of(gaps)):
         assert not any(line.startswith(("busy ", "disturbed ")) for line in lines)
 
 
-def test_a_precision_that_was_asked_for_is_held_against_what_was_recorded():
+def test_requested_precision_is_compared_with_the_recorded_one():
     made = MadePlan([MadeShard("s", [FAST, SLOW], [{FAST.case_id: Tried(5.0)}])])
     state, plan = head_state(made), plan_of(made)
     asked = replace(plan, measure=replace(plan.measure, precision=0.01))
@@ -213,13 +214,13 @@ def test_a_precision_that_was_asked_for_is_held_against_what_was_recorded():
         assert [numbers(line) for line in lines if line.startswith("precision ")] == said
 
 
-def test_answers_of_another_stack_are_not_this_plans():
+def test_results_of_another_stack_are_not_counted():
     other = replace(plan_of(MADE), stack=replace(STACK, details=(("flags", "avx512f"),)))
     summary = summarise(head_state(), other, [[FAST]], NO_USAGE)
     assert summary.measured_cases == 0
 
 
-def test_efficiency_is_over_the_sessions_and_the_floor_over_the_wall():
+def test_efficiency_is_relative_to_sessions_and_the_lower_bound_to_wall_time():
     plan = replace(plan_of(MADE), devices=4)
     usage = Usage(busy_us=30e6, useful_us=20e6, wall_s=40.0, startup_s=2.0)
     lines = describe(summarise(head_state(), plan, [SOURCE], usage), plan, None, "file:///x")
@@ -229,7 +230,7 @@ def test_efficiency_is_over_the_sessions_and_the_floor_over_the_wall():
     assert numbers(lines[1]) == ["1", "10", "1", "1", "10.0"]
 
 
-def test_what_surfaces_predict_of_the_cases_left_out_is_a_number_or_all_or_none():
+def test_predicted_share_of_excluded_cases_is_reported():
     plan = plan_of(MADE)
     summary = summarise(head_state(), plan, [SOURCE], NO_USAGE)
 
@@ -255,8 +256,8 @@ def envelope_of(device, *means_us):
 
 
 @pytest.mark.thorough
-def test_a_kernel_whose_launches_a_host_delayed_now_and_then_is_told():
-    """Every fourth launch waits 50 us; the twin that none delays has no such line."""
+def test_kernel_with_delayed_launches_is_reported():
+    """Every fourth launch waits 50 us; the twin without delays has no such line."""
 
     def disorder(delayed):
         timed = [(add_record(8 * at), 3 + at / 5) for at in range(1, 61)]
@@ -276,7 +277,7 @@ def test_a_kernel_whose_launches_a_host_delayed_now_and_then_is_told():
     assert "Add" in line and numbers(line) == ["15", "60"]
 
 
-def test_a_duration_is_told_as_its_row_shows_it_over_all_sessions():
+def test_reported_duration_is_the_mean_over_all_sessions():
     records = [add_record(rows) for rows in (64, 128)]
     first = {r.case_id: Tried(us) for r, us in zip(records, (90.0, 30.0), strict=True)}
     again = {records[0].case_id: Tried(70.0)}
@@ -291,7 +292,7 @@ def test_a_duration_is_told_as_its_row_shows_it_over_all_sessions():
     assert {above.mean_us, above.larger_us} == shown and above.mean_us not in (90.0, 70.0)
 
 
-def test_a_case_that_is_slower_than_larger_ones_is_told_beside_one_of_them():
+def test_case_slower_than_a_larger_one_is_reported_with_it():
     (line,) = envelope_of("ATLAS_800_A2_376T_64G", 90.0, 30.0, 40.0)
     assert numbers(line)[:2] == ["1", "3"] and line.count("suspect") == 1
     above, larger = "Add 64,64;64,64 DT_BF16;DT_BF16", "Add 128,64;128,64"
@@ -301,9 +302,9 @@ def test_a_case_that_is_slower_than_larger_ones_is_told_beside_one_of_them():
 @pytest.mark.parametrize(
     ("device", "means_us"),
     [
-        pytest.param("ATLAS_800_A2_376T_64G", (55.0, 30.0, 40.0), id="a sawtooth"),
-        pytest.param("CPU_test_2t", (90.0, 30.0, 40.0), id="threads that come in at a size"),
+        pytest.param("ATLAS_800_A2_376T_64G", (55.0, 30.0, 40.0), id="sawtooth"),
+        pytest.param("CPU_test_2t", (90.0, 30.0, 40.0), id="threads start at a size"),
     ],
 )
-def test_a_sawtooth_and_threads_are_not(device, means_us):
+def test_sawtooth_and_cpu_cases_are_not_reported(device, means_us):
     assert envelope_of(device, *means_us) == []

@@ -1,4 +1,4 @@
-"""What the page of a campaign reads: sessions in time, lost ones, and parts that do not count."""
+"""The data of the page of a campaign: sessions in time, lost ones, and parts that do not count."""
 
 import json
 from dataclasses import replace
@@ -35,7 +35,7 @@ def test_every_session_has_its_device_its_times_and_its_cases(store):
     assert {len(one.readings) for one in found.canaries} == {3}
 
 
-def test_a_session_without_a_part_and_a_part_that_is_not_counted_are_known(store):
+def test_sessions_without_a_part_and_uncounted_parts_are_listed(store):
     reader = TimelineReader(store, "made")
     (first, *_) = reader.read().sessions
     where = ("made", first.shard)

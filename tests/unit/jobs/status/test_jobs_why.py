@@ -1,4 +1,4 @@
-"""Why a campaign on a cluster waits: who says so is passed on in their own words."""
+"""Why a campaign on a cluster waits: reasons of Kubernetes and Kueue are passed on verbatim."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def line(beginning, found):
     return next(text for text in found if text.startswith(beginning))
 
 
-def test_pods_that_wait_for_the_same_are_one_line_in_the_schedulers_words():
+def test_pods_waiting_for_one_reason_are_one_line_in_the_schedulers_words():
     pods = [pod(f"p{i}", why="0/2 nodes are available: 2 Insufficient cpu") for i in range(3)]
     pods += [pod("r", "Running", spec={"nodeName": "n1"})]
     found = lines(jobs=[job()], pods=pods)
@@ -72,7 +72,7 @@ def test_pods_that_wait_for_the_same_are_one_line_in_the_schedulers_words():
     assert running_pods(pods) == 1 and len(waiting_pods(pods)) == 3
 
 
-def test_volcano_is_quoted_with_what_it_says_of_the_group():
+def test_volcano_message_of_the_pod_group_is_quoted():
     waits = pod(spec={"schedulerName": "volcano"}, why="1/1 tasks in gang unschedulable")
     about = "podgroup-uid-of-wave"
     events = [
@@ -86,7 +86,7 @@ def test_volcano_is_quoted_with_what_it_says_of_the_group():
     assert "older" not in said and "not ours" not in said
 
 
-def test_volcano_that_says_nothing_on_the_pod_is_quoted_from_its_events():
+def test_volcano_events_are_quoted_if_the_pod_has_no_message():
     waits = pod(spec={"schedulerName": "volcano"})
     said = event("Pod", "p0", "queue is full")
     quoted = line("pending", lines(pods=[waits], events=[said]))
@@ -150,8 +150,8 @@ HELPS = [
 
 
 @pytest.mark.parametrize("component", ["worker", "merge"])
-def test_what_a_workload_says_is_quoted_with_what_helps(component):
-    """Its Events may be gone, and a missing queue has none."""
+def test_workload_condition_is_quoted_with_a_hint(component):
+    """Its Events may have expired, and a missing queue has none."""
     wrong, given = [], {}
     for of_kueue, help in HELPS:
         named = {} if "LocalQueue  " in str(of_kueue) else {"kueue.x-k8s.io/queue-name": "team"}
@@ -168,14 +168,14 @@ def test_what_a_workload_says_is_quoted_with_what_helps(component):
     assert len(given) == 8 and all(len(helps) == 1 for helps in given.values())
 
 
-def test_a_merge_that_somebody_else_has_suspended_is_not_said_to_go_on_by_itself():
+def test_merge_suspended_by_others_is_not_announced_to_resume_by_itself():
     merge = job("merge", suspend=True, labels={"app.kubernetes.io/component": "merge"})
     said, of_wave = (line("job", lines(jobs=[one])) for one in (merge, job(suspend=True)))
     assert "suspended" in said and "suspended" in of_wave
     assert "Kueue" in said and "Kueue" not in of_wave
 
 
-def test_jobs_that_wait_for_the_same_are_one_line_and_of_many_only_the_newest_are_told():
+def test_waiting_jobs_with_one_reason_are_one_line_and_only_the_newest_are_listed():
     labels = {"kueue.x-k8s.io/queue-name": "team"}
     waiting = [job(f"w{i}", suspend=True, labels=labels) for i in range(9)]
     running = [job(f"r{i}") for i in range(40)]
@@ -185,7 +185,7 @@ def test_jobs_that_wait_for_the_same_are_one_line_and_of_many_only_the_newest_ar
     assert numbers(queued) == ["0", "8", "8"]
 
 
-def test_who_pauses_is_told_how_to_stop_what_belongs_to_kueue():
+def test_pause_shows_how_to_stop_jobs_of_kueue():
     paused = config_map(annotations={"opmeter.io/paused": "true"})
     running = job(labels={"kueue.x-k8s.io/queue-name": "team"})
     found = "\n".join(lines(paused, jobs=[running]))
@@ -194,14 +194,14 @@ def test_who_pauses_is_told_how_to_stop_what_belongs_to_kueue():
     assert "active" not in "\n".join(lines(jobs=[running]))
 
 
-def test_a_pause_says_how_it_ends():
+def test_pause_shows_how_it_ends():
     paused = config_map(annotations={"opmeter.io/paused": "true"})
     found = lines(paused, jobs=[job(suspend=True)])
     assert "opmeter pause c --resume" in line("cluster", found)
     assert "paused" in line("job", found)
 
 
-def test_the_controllers_newest_reason_for_a_suspension_is_told():
+def test_newest_suspension_reason_of_the_controller_is_shown():
     events = [
         event("ConfigMap", "opmeter-campaign-c", "wave: old", reason="Suspended", at="1"),
         event("ConfigMap", "opmeter-campaign-c", "wave: the store is away", reason="Suspended"),
@@ -238,23 +238,23 @@ def test_the_controllers_newest_reason_for_a_suspension_is_told():
         ),
     ],
 )
-def test_what_keeps_a_pod_from_starting_is_told(one, events, words):
+def test_reason_why_a_pod_does_not_start_is_shown(one, events, words):
     said = line("pending", lines(pods=[one], events=events))
     assert missing(said, ["p0", *words]) == [] and numbers(said) == ["1"]
 
 
-def test_a_job_whose_pods_are_refused_says_by_what():
+def test_refused_pods_of_a_job_are_shown_with_the_reason():
     refused = event("Job", "wave", 'violates PodSecurity "restricted"', reason="FailedCreate")
     found = line("job", lines(jobs=[job()], events=[refused]))
     assert "FailedCreate" in found and found.endswith('violates PodSecurity "restricted"')
 
 
 def help_in(found):
-    """Return the lines without a label: what can be done about the line before each."""
+    """Return the lines without a label: the remedy for the line before each."""
     return [text for text in found if text.startswith("  ")]
 
 
-def test_each_trouble_comes_with_what_helps():
+def test_each_problem_has_a_hint():
     waits = pod(why="0/2 nodes are available: 2 Insufficient huawei.com/Ascend910")
     assert "site.cpu" in help_in(lines(jobs=[job()], pods=[waits]))[0]
     pull = {"reason": "ImagePullBackOff", "message": "not found"}
@@ -268,7 +268,7 @@ def test_each_trouble_comes_with_what_helps():
     assert "kubectl delete node n7" in help_in(lines(pods=[stuck]))[0]
 
 
-def test_what_goes_its_way_wants_no_help():
+def test_normal_states_have_no_hint():
     paused = config_map(annotations={"opmeter.io/paused": "true"})
     assert not help_in(lines(paused, jobs=[job(suspend=True)]))
     assert not help_in(lines(jobs=[job(suspend=True)], pods=[pod(spec={"nodeName": "n1"})]))
@@ -276,13 +276,13 @@ def test_what_goes_its_way_wants_no_help():
     assert not help_in(lines(pods=[pod(spec={"schedulingGates": [{"name": "gate"}]})]))
 
 
-def test_a_job_that_ended_says_how():
+def test_ended_job_has_its_condition():
     failed = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": "43"}
     found = line("job", lines(jobs=[job(conditions=[failed], succeeded=3, failed=2)]))
     assert "wave" in found and numbers(found) == ["3", "8", "2", "43"]
 
 
-def test_without_a_leader_it_is_said_that_nothing_will_happen():
+def test_missing_leader_is_reported():
     for lease in (None, {"spec": {"holderIdentity": ""}}):
         assert "opmeter-controller" in line("controller", lines(lease=lease))
     led = line("controller", lines())
@@ -297,7 +297,7 @@ def test_nodes_in_quarantine_and_pods_that_do_not_end_are_named():
     assert numbers(line("ending", found)) == ["1"]
 
 
-def test_only_the_newest_warnings_of_the_campaign_are_told():
+def test_only_the_newest_warnings_of_the_campaign_are_shown():
     name = "opmeter-campaign-c"
     events = [event("ConfigMap", name, f"m{i}", at=f"2026-08-0{i}") for i in range(1, 9)]
     events.append(event("ConfigMap", name, "all is well", warning=False, at="2026-09-01"))

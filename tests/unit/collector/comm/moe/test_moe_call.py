@@ -1,4 +1,4 @@
-"""DispatchFFNCombine as values: its seven inputs, and the call back from a row."""
+"""DispatchFFNCombine as values: its seven inputs, and the call derived from a row."""
 
 from dataclasses import replace
 
@@ -59,13 +59,13 @@ def test_a_production_call_has_the_cells_of_its_profile():
     assert cells[EP_SIZE] == "16"
 
 
-def test_weights_that_are_not_int8_are_another_kernel():
+def test_weights_other_than_int8_use_another_kernel():
     floating = replace(DEEPSEEK, weight_bits=16)
     assert (DEEPSEEK.kernel, floating.kernel) == (KERNEL, KERNEL_FLOATING)
     assert floating.case.case_id != DEEPSEEK.case.case_id
 
 
-def test_weights_of_four_bits_have_biases_and_may_have_a_cell_for_a_mask():
+def test_four_bit_weights_have_biases_and_an_optional_mask_cell():
     nibbles = replace(DEEPSEEK, weight_bits=4)
     assert nibbles.kernel == KERNEL_INT4
     cells = nibbles.cells
@@ -86,19 +86,19 @@ def test_weights_of_four_bits_have_biases_and_may_have_a_cell_for_a_mask():
         check(replace(nibbles, hidden=7164))
 
 
-def test_another_number_of_ranks_is_another_case():
+def test_number_of_ranks_is_part_of_the_case_id():
     cells = DEEPSEEK.cells
     assert case_from_cells(KERNEL, {**cells, EP_SIZE: "32"}).case_id != DEEPSEEK.case.case_id
 
 
 @pytest.mark.thorough
 @given(calls())
-def test_a_row_tells_the_call_that_it_came_from(call):
+def test_call_is_derived_from_its_row(call):
     check(call)
     assert call_of(call.case) == call
 
 
-def test_a_row_may_have_a_batch_of_one_and_a_row_of_scales_an_expert():
+def test_row_may_have_a_batch_dimension_of_one_and_scales_per_expert():
     cells = DEEPSEEK.cells
     shapes = "1,120,7168;16,7168,4096;16,2048,7168;120,4;16,4096;16,7168;120,4"
     assert call_of(case_from_cells(KERNEL, {**cells, INPUT_SHAPES: shapes})) == DEEPSEEK
@@ -115,7 +115,7 @@ def test_a_row_may_have_a_batch_of_one_and_a_row_of_scales_an_expert():
         ({"tokens": 1 << 20}, ("HCCL_BUFFSIZE", 86026, 65535)),
     ],
 )
-def test_a_call_that_cannot_be_is_refused_by_the_name_of_its_constraint(changed, named):
+def test_invalid_call_is_refused_with_the_violated_constraint(changed, named):
     with pytest.raises(BadInput, match=naming(*named)):
         check(replace(DEEPSEEK, **changed))
 
@@ -176,7 +176,7 @@ def test_the_buffer_is_three_times_the_rows_that_a_rank_sends(tokens, hidden, ch
     assert call.buffsize_mb == wanted_mb
 
 
-def test_ranks_get_that_buffer_unless_somebody_has_said_otherwise():
+def test_buffer_size_is_set_unless_the_environment_sets_it():
     large = MoePlan("npu", 16, 1, 1.0, (MoeCase(replace(DEEPSEEK, tokens=4096), 0),))
     assert large.largest_buffsize_mb() == 346
     small = MoePlan("npu", 16, 1, 1.0, (MoeCase(DEEPSEEK, 0),))
@@ -186,12 +186,12 @@ def test_ranks_get_that_buffer_unless_somebody_has_said_otherwise():
     assert buffsize_settings("cpu", 346, {}) == {}
 
 
-def test_packed_scales_may_be_called_as_the_kernel_calls_them():
+def test_packed_scales_may_have_the_dtypes_of_the_kernel():
     dtypes = "DT_BF16;INT8;INT8;INT32;UINT64;UINT64;FLOAT"
     assert call_of(case_from_cells(KERNEL, {**DEEPSEEK.cells, INPUT_DTYPES: dtypes})) == DEEPSEEK
 
 
-def test_a_row_of_another_kernel_or_of_other_weights_is_refused():
+def test_row_of_another_kernel_or_weight_dtype_is_refused():
     floating = replace(DEEPSEEK, weight_bits=16).cells
     with pytest.raises(BadInput, match=naming(KERNEL, KERNEL_FLOATING)):
         call_of(case_from_cells(KERNEL, floating))
@@ -201,7 +201,7 @@ def test_a_row_of_another_kernel_or_of_other_weights_is_refused():
 
 
 @pytest.mark.parametrize("changed", [{"experts": 1 << 44}, {"tokens": 1 << 21, "hidden": 1}])
-def test_a_call_that_no_group_of_ranks_can_hold_is_refused(changed):
+def test_call_that_no_group_of_ranks_can_run_is_refused(changed):
     with pytest.raises(BadInput, match=naming("experts", "tokens", *changed.values())) as error:
         check(replace(DEEPSEEK, **changed))
     assert "HCCL_BUFFSIZE" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Dispatch and combine of a mixture of experts as values: a row, and the call back from it."""
+"""Dispatch and combine of a mixture of experts as values: a row, and the call derived from it."""
 
 from dataclasses import replace
 
@@ -77,7 +77,7 @@ def test_a_production_call_has_the_cells_of_its_profile():
 
 @pytest.mark.thorough
 @given(calls())
-def test_a_row_tells_the_call_that_it_came_from(call):
+def test_call_is_derived_from_its_row(call):
     assert distribute_call(call.case) == replace(call, optional=tuple(sorted(call.optional)))
     assert is_of_gangs(call.case) == (call.ep_size > 1)
 
@@ -87,14 +87,14 @@ def without_ranks(call, **changed):
     return case_from_cells(call.kernel, {name: t for name, t in cells.items() if name != EP_SIZE})
 
 
-def test_the_counts_of_a_dispatch_tell_its_ranks():
+def test_ranks_of_a_dispatch_are_derived_from_its_counts():
     case = without_ranks(SENT)
     assert is_of_gangs(case) and ranks_of(case) == 16
     alone = replace(SENT, ep_size=1, optional=())
     assert not is_of_gangs(without_ranks(alone))
 
 
-def test_a_combine_does_not_tell_its_ranks():
+def test_ranks_of_a_combine_cannot_be_derived():
     case = without_ranks(BACK)
     assert is_of_gangs(case)
     with pytest.raises(BadInput, match=naming(EP_SIZE)):
@@ -140,5 +140,5 @@ def test_a_row_that_contradicts_itself_is_refused_with_the_tensor(call, changed,
         (DistributeCall(DISPATCH, 64, 2048, 512, 8, 4, 64), 293),
     ],
 )
-def test_the_buffer_is_what_canns_documents_want(call, wanted_mb):
+def test_buffer_size_equals_the_one_that_the_cann_documents_require(call, wanted_mb):
     assert call.buffsize_mb == wanted_mb

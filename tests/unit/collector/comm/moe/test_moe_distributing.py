@@ -1,4 +1,4 @@
-"""What a dispatch gives and a combine brings back, over ranks of gloo; what is wrong is seen."""
+"""The result of a dispatch and of a combine, over ranks of gloo; errors are detected."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ WHOLE = replace(CALL, capacity=40, dtype="FLOAT16", optional=(WEIGHTS, MASK, TP_
 
 
 def dispatch_of(call, rank, routing):
-    """A dispatch as the seven tensors of what one process expects."""
+    """Return a dispatch as the seven tensors that one process expects."""
     from collector.comm.moe.distributing import Dispatched, expected
 
     wanted = expected(call, 7, rank, routing)
@@ -29,7 +29,7 @@ def dispatch_of(call, rank, routing):
 
 
 @pytest.mark.parametrize("is_int8", [False, True])
-def test_a_row_that_is_off_is_seen(is_int8):
+def test_wrong_row_is_detected(is_int8):
     from collector.comm.moe.distributing import has_rows, is_as_expected
 
     call = replace(CALL, is_int8=is_int8)
@@ -43,7 +43,7 @@ def test_a_row_that_is_off_is_seen(is_int8):
     assert not is_as_expected(short, wanted) and not has_rows(short, wanted)
 
 
-def test_a_kernel_may_order_an_experts_rows_as_it_likes():
+def test_dispatch_accepts_any_order_of_the_rows_of_an_expert():
     from collector.comm.moe.distributing import has_rows, is_as_expected
 
     got, wanted = dispatch_of(CALL, 0, skewed(CALL, 7, 0.0))
@@ -55,7 +55,7 @@ def test_a_kernel_may_order_an_experts_rows_as_it_likes():
     assert not has_rows(among_experts, wanted)
 
 
-def test_what_a_combine_gives_back_is_the_weighed_sum_of_its_experts():
+def test_combine_result_is_the_weighted_sum_of_the_experts():
     from collector.comm.moe.distributing import expected_tokens, expert_results
     from collector.comm.moe.reference import make_tokens
 

@@ -1,6 +1,6 @@
-"""The fused kernel is called as each release of vLLM-Ascend's extension takes it.
+"""The fused kernel is called with the arguments of each release of vLLM-Ascend's extension.
 
-The schemas are those that the stock extensions gave (`python -m tests.npu.stock_extension`).
+The schemas are those of the stock extensions (`python -m tests.npu.stock_extension`).
 """
 
 import re
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 RECORDED = Path(__file__).parents[4] / "npu" / "stock_calls"
-RETURNED = re.compile(r"\(\$\d+! -> \)")  # as torch prints an argument that is written to
+RETURNED = re.compile(r"\(\$\d+! -> \)")  # as torch writes an argument that is modified
 
 
 def recorded(release):
-    """What a release's stock extension said of its operators, by name, and what it called."""
+    """The operators of a release's stock extension, by name, and its calls."""
     lines = (RECORDED / f"{release}.txt").read_text().splitlines()
     schemas = [line.removeprefix("_C_ascend::") for line in lines if line.startswith("_C_ascend::")]
     plain = [RETURNED.sub("!", one) for one in schemas]
@@ -35,7 +35,7 @@ CALL = ExpertCall(8, 64, 32, 4, 2, 2)
 
 @pytest.fixture(params=[(release, name) for release in RELEASES for name in (FUSED, DECODE)])
 def operator(request):
-    """An operator of the release's schema that only notes what it was given."""
+    """An operator with the release's schema that only records its arguments."""
     release, name = request.param
     schema = recorded(release)[0][name]
     library = torch.library.Library("_C_ascend", "FRAGMENT")
@@ -49,7 +49,7 @@ def operator(request):
     casts._destroy()
 
 
-def test_a_call_gives_what_the_schema_takes(operator):
+def test_arguments_match_the_schema_of_the_operator(operator):
     from collector.comm.moe.trials import arguments
 
     takes = {one.name for one in operator.default._schema.arguments}
@@ -98,7 +98,7 @@ def test_the_tensors_are_the_inputs_of_a_row():
                 assert (scales > 0).all()
 
 
-def test_four_bits_are_packed_by_eight_and_corrected():
+def test_four_bit_weights_are_packed_eight_to_a_word_and_corrected():
     from collector.comm.moe import trials
 
     weight = torch.randint(-8, 8, (2, 3, 16), dtype=torch.int8)
@@ -111,7 +111,7 @@ def test_four_bits_are_packed_by_eight_and_corrected():
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_stock_extension_called_the_kernels_with_what_it_was_given(release):
+def test_stock_extension_calls_the_kernels_with_the_recorded_arguments(release):
     """Two ranks on a runtime that computes nothing; weights in FRACTAL_NZ, INT8, BF16 and INT4."""
     _, calls = recorded(release)
     kernels = [call.removeprefix("ACLNN ").partition("(")[0] for call in calls]

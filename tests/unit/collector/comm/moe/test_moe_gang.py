@@ -1,4 +1,4 @@
-"""Experts over ranks that really run, held against one process; over gloo, and by one start."""
+"""Experts over ranks that really run, compared with one process; over gloo, and by one start."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ ROUNDS = 2
 
 
 def fused():
-    """Every routing of a fused call."""
+    """Return every routing of a fused call."""
     int8 = ExpertCall(33, 96, 80, 12, 3, 4)
     cases = (
         case
@@ -42,7 +42,8 @@ def fused():
 
 
 def exchanges():
-    """Every routing of a dispatch and of a combine, with and without what they may be given."""
+    """Return every routing of a dispatch and of a combine, with and without the optional
+    arguments."""
     call = DistributeCall(DISPATCH, 33, 64, 12, 3, 4, 33)
     whole = replace(call, capacity=40, dtype="FLOAT16", optional=(WEIGHTS, MASK, TP_COUNTS))
     back = replace(whole, kernel=COMBINE, optional=(EXPAND_SCALES, MASK, TP_COUNTS))
@@ -56,7 +57,7 @@ def exchanges():
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """case -> what four ranks found of it; none of them was wrong."""
+    """case -> the results of four ranks; none of them was wrong."""
     folder = tmp_path_factory.mktemp("ranks")
     plan = MoePlan("cpu", 4, ROUNDS, 0.001, (*fused(), *exchanges()))
     assert read_plan(MoePlan, plan.to_json()) == plan
@@ -67,7 +68,7 @@ def measured(tmp_path_factory):
     return {one.case: one for one in found.measured}
 
 
-def test_four_ranks_compute_what_one_process_computes(measured):
+def test_four_ranks_compute_the_result_of_one_process(measured):
     """Every routing, and INT8 to the last bit."""
     for one in (measured[case] for case in fused()):
         assert len(one.timings) == ROUNDS
@@ -79,6 +80,6 @@ def test_four_ranks_compute_what_one_process_computes(measured):
     assert imbalances[2] > 1.0
 
 
-def test_four_ranks_exchange_what_one_process_expects(measured):
+def test_four_ranks_exchange_the_rows_that_one_process_computes(measured):
     """Every routing, to the last bit."""
     assert all(measured[case].mean_us > 0 for case in exchanges())

@@ -1,4 +1,4 @@
-"""Ranks that probe: a region is found, and what a try breaks is started anew, and nothing else."""
+"""Ranks that probe: a region is found, and only a process that a try kills is started again."""
 
 import json
 from math import log2
@@ -42,7 +42,7 @@ def tries_of(plan, folder):
 
 
 def processes(folder):
-    """Of each rank, the processes in which it tried, in order."""
+    """Return the processes of each rank in which it tried, in order."""
     found = {}
     for path in sorted(folder.glob("rank-*.jsonl")):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -90,7 +90,9 @@ main(Path(sys.argv[1]), prepare)
 """
 
 
-def test_a_rank_that_dies_hangs_or_raises_is_a_refusal_and_the_others_go_on(tmp_path, monkeypatch):
+def test_rank_that_dies_hangs_or_raises_counts_as_refusal_and_probing_continues(
+    tmp_path, monkeypatch
+):
     (tmp_path / "faulty_prober.py").write_text(FAULTY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     folder = tmp_path / "probe"

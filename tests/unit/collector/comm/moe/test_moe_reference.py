@@ -1,4 +1,4 @@
-"""The reference of DispatchFFNCombine is what its formula says, and a wrong result is seen."""
+"""The reference of DispatchFFNCombine equals its formula, and a wrong result is detected."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def by_formula(call, seed, rank, routing):
 
 
 @pytest.mark.parametrize(("bits", "within"), [(16, 0.02), (8, 0.05), (4, 0.05)])
-def test_a_rank_gets_the_weighed_sum_of_its_tokens_experts(bits, within):
+def test_rank_receives_the_weighted_sum_of_the_experts_of_its_tokens(bits, within):
     from collector.comm.moe.reference import reference_alone
 
     call = replace(CALL, weight_bits=bits)
@@ -42,7 +42,7 @@ def test_a_rank_gets_the_weighed_sum_of_its_tokens_experts(bits, within):
     assert float(off) < within
 
 
-def test_one_number_that_is_off_is_seen():
+def test_one_wrong_number_is_detected():
     from collector.comm.moe.reference import agrees, reference_alone
 
     for call in (CALL, replace(CALL, weight_bits=16)):

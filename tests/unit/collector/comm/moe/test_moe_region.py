@@ -1,4 +1,4 @@
-"""The probe's search: every monotone region is found as it is, and simple ones with few tries."""
+"""The probe's search: every monotone region is found exactly, and simple ones with few tries."""
 
 from math import ceil, log2
 
@@ -34,7 +34,8 @@ class CountingOracle:
 
 
 def find_region(grid, oracle, is_call=lambda point: True):
-    """The region in which an oracle accepts, told as ranks tell it: one try after the other."""
+    """Return the region in which an oracle accepts, reported like the tries of ranks: one after the
+    other."""
     region = Region(grid, is_call)
     for point in region.tries():
         region.record(point, oracle(point))
@@ -42,7 +43,7 @@ def find_region(grid, oracle, is_call=lambda point: True):
 
 
 def is_found(grid, accepts):
-    """The region is exactly what was planted; says how many tries it took."""
+    """Check that the region is exactly the planted one; return the number of tries."""
     oracle = CountingOracle(accepts)
     region = find_region(grid, oracle)
     assert region.open_points == 0
@@ -59,7 +60,7 @@ def boxes(draw, most=40):
 
 @pytest.mark.thorough
 @given(boxes())
-def test_limits_of_their_own_are_found_in_twice_the_logarithm_of_the_grid(box):
+def test_independent_limits_are_found_in_logarithmically_many_tries(box):
     sizes, limits = box
     tries = is_found(
         grid_of(sizes),
@@ -70,7 +71,7 @@ def test_limits_of_their_own_are_found_in_twice_the_logarithm_of_the_grid(box):
 
 
 def down_sets(sizes):
-    """Any region that is monotone along all axes: all that lies below some corners."""
+    """Any region that is monotone along all axes: all points below some corners."""
     corner = st.tuples(*(st.integers(0, size - 1) for size in sizes))
     return st.lists(corner, max_size=6)
 
@@ -94,7 +95,7 @@ def test_any_staircase_is_found_by_bisecting_its_lines_at_worst(planted):
 @pytest.mark.thorough
 @given(st.integers(1, 400), st.integers(1, 8))
 def test_a_limit_of_rows_is_found_where_more_choices_leave_fewer_tokens(rows, most_experts):
-    """As the operator's own: tokens x choices within a buffer, experts within a memory."""
+    """Like the operator's own: tokens x choices within a buffer, experts within a memory."""
     grid = ProbeGrid((1, 2, 4, 8, 16, 32, 64, 128), (8, 16, 32, 64), (1, 2, 4, 6, 8))
 
     def accepts(point):
@@ -104,13 +105,13 @@ def test_a_limit_of_rows_is_found_where_more_choices_leave_fewer_tokens(rows, mo
     assert is_found(grid, accepts) <= 21  # of 160 points
 
 
-def test_where_the_least_call_is_refused_nothing_else_is_tried():
+def test_probe_ends_if_the_smallest_call_is_refused():
     oracle = CountingOracle(lambda point: False)
     find_region(grid_of((9, 9, 9)), oracle)
     assert oracle.asked == [(0, 0, 0)]
 
 
-def test_what_is_no_call_is_not_tried():
+def test_invalid_points_of_the_grid_are_not_tried():
     grid = ProbeGrid((1, 2, 4), (2, 4), (1, 2, 4))
 
     def is_call(point):
@@ -130,7 +131,7 @@ def test_what_is_no_call_is_not_tried():
     assert {(one.accepted, one.refused) for one in region.limits()} == {(2, 4)}
 
 
-def test_what_is_not_known_yet_is_open():
+def test_unprobed_points_are_counted_as_open():
     region = Region(ProbeGrid((1, 2, 4), (8,), (2,)), lambda point: True)
     region.record((0, 0, 0), True)
     assert region.open_points == 2

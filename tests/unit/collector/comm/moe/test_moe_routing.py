@@ -1,4 +1,4 @@
-"""Routing: what is drawn is what was asked for, whole, and the same wherever it is drawn."""
+"""Routing: the drawn routing is complete, as requested, and the same on every rank."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,8 @@ def calls(draw):
 
 
 def is_whole(call, routing):
-    """Every token has so many distinct experts, and the loads are those of the tokens."""
+    """Check that every token has this many distinct experts, and the loads are those of the
+    tokens."""
     assert routing.experts.shape == (call.ep_size, call.tokens, call.choices)
     assert routing.experts.min() >= 0
     ordered = np.sort(routing.experts, axis=-1)
@@ -44,7 +45,7 @@ def test_balanced_experts_differ_by_one_row_at_most(call, seed):
 
 @pytest.mark.thorough
 @given(calls(), SEEDS, st.floats(0, 3))
-def test_skewed_routing_is_whole_or_refused(call, seed, imbalance):
+def test_skewed_routing_is_complete_or_refused(call, seed, imbalance):
     try:
         routing = skewed(call, seed, imbalance)
     except BadInput as error:
@@ -55,7 +56,7 @@ def test_skewed_routing_is_whole_or_refused(call, seed, imbalance):
 
 @pytest.mark.thorough
 @given(calls(), SEEDS, st.data())
-def test_replayed_routing_is_whole_and_a_larger_count_never_gets_fewer_rows(call, seed, data):
+def test_replayed_routing_is_complete_and_monotonic_in_the_counts(call, seed, data):
     counts = data.draw(st.lists(st.integers(0, 1000), min_size=call.experts, max_size=call.experts))
     if not any(counts):
         counts[0] = 1
@@ -67,7 +68,7 @@ def test_replayed_routing_is_whole_and_a_larger_count_never_gets_fewer_rows(call
 
 @pytest.mark.thorough
 @given(calls(), SEEDS, st.floats(0, 1))
-def test_what_was_drawn_can_be_replayed_row_for_row(call, seed, imbalance):
+def test_drawn_routing_can_be_replayed_row_for_row(call, seed, imbalance):
     try:
         loads = skewed(call, seed, imbalance).loads
     except BadInput:
@@ -78,7 +79,7 @@ def test_what_was_drawn_can_be_replayed_row_for_row(call, seed, imbalance):
 @pytest.mark.parametrize("imbalance", [0.14, 0.3, 0.7, 1.0, 1.5, 2.1])
 @settings(max_examples=5)
 @given(seed=SEEDS)
-def test_the_spread_of_production_is_drawn_within_a_hundredth(imbalance, seed):
+def test_imbalance_of_production_is_drawn_within_one_percent(imbalance, seed):
     routing = skewed(DEEPSEEK, seed, imbalance)
     is_whole(DEEPSEEK, routing)
     assert routing.imbalance == pytest.approx(imbalance, abs=0.01)
@@ -87,12 +88,12 @@ def test_the_spread_of_production_is_drawn_within_a_hundredth(imbalance, seed):
 
 @pytest.mark.thorough
 @given(calls(), SEEDS)
-def test_the_same_seed_is_the_same_routing_on_every_rank(call, seed):
+def test_same_seed_gives_the_same_routing_on_every_rank(call, seed):
     one, other = skewed(call, seed, 0.0), skewed(call, seed, 0.0)
     assert (one.experts == other.experts).all()
 
 
-def test_another_seed_sends_tokens_elsewhere():
+def test_another_seed_changes_the_experts_but_not_the_loads():
     one, other = skewed(DEEPSEEK, 1, 0.5), skewed(DEEPSEEK, 2, 0.5)
     assert (one.experts != other.experts).any()
     assert sorted(one.loads) == sorted(other.loads)
@@ -104,13 +105,13 @@ def test_imbalance_is_the_spread_of_loads_by_their_mean():
     assert imbalance_of(np.array([0, 0])) == 0.0
 
 
-def test_the_busiest_rank_is_told_by_the_mean_of_ranks():
+def test_imbalance_of_ranks_is_their_maximum_over_their_mean():
     call = ExpertCall(4, 8, 8, 4, 1, 2)
     routing = replayed(call, 0, [3, 3, 1, 1])
     assert routing.rank_imbalance(2) == pytest.approx(6 / 4)
 
 
-def test_a_count_beyond_what_an_expert_can_get_goes_to_the_others():
+def test_count_above_the_limit_of_an_expert_is_spread_over_the_others():
     call = ExpertCall(4, 8, 8, 4, 2, 1)
     assert replayed(call, 0, [100, 1, 1, 0]).loads.tolist() == [4, 2, 2, 0]
     assert replayed(call, 0, [100, 0, 0, 0]).loads.sum() == 8
@@ -126,6 +127,6 @@ def test_a_count_beyond_what_an_expert_can_get_goes_to_the_others():
         (lambda: replayed(DEEPSEEK, 0, [-1] * 256), ("counts", 0)),
     ],
 )
-def test_what_no_routing_of_the_call_can_be_is_refused(draw, named):
+def test_impossible_routing_is_refused(draw, named):
     with pytest.raises(BadInput, match=naming(*named)):
         draw()

@@ -1,4 +1,4 @@
-"""Rows of DispatchFFNCombine in a tree: one a case, the balanced one first, with its routing."""
+"""Rows of DispatchFFNCombine in a tree: one per case, the balanced one first, with its routing."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ def test_a_row_has_its_ranks_its_mean_and_the_routing_that_was_drawn(tmp_path):
     assert row["Mode"] == "event"
 
 
-def test_a_balanced_row_is_the_case_of_a_profile_and_stands_first(tmp_path):
+def test_balanced_row_has_the_case_of_a_profile_and_is_first(tmp_path):
     write_measured(tmp_path, found(SKEWED, REPLAYED).measured)
     write_measured(tmp_path, found(BALANCED, us=(50.0, 50.0)).measured)
     first, *others = rows(tmp_path)
@@ -71,7 +71,7 @@ def test_measuring_again_changes_the_row(tmp_path):
     assert [float(row["Average Duration(us)"]) for row in rows(tmp_path)] == [110.0, 7.0]
 
 
-def test_rows_of_another_backend_are_not_mixed(tmp_path):
+def test_rows_of_two_backends_are_not_mixed(tmp_path):
     write_measured(tmp_path, found(BALANCED).measured)
     with pytest.raises(BadInput, match=naming(f"{KERNEL}.csv:", "gloo", "hccl")):
         write_measured(tmp_path, found(SKEWED, backend="npu").measured)
@@ -79,7 +79,7 @@ def test_rows_of_another_backend_are_not_mixed(tmp_path):
 
 @pytest.mark.parametrize(("there", "came"), [(Mode.KERNEL, Mode.EVENT), (Mode.EVENT, Mode.KERNEL)])
 @pytest.mark.parametrize("case", [BALANCED, SKEWED])
-def test_rows_of_another_mode_are_neither_changed_nor_mixed(tmp_path, there, came, case):
+def test_rows_of_two_modes_are_not_mixed(tmp_path, there, came, case):
     write_measured(tmp_path, found(BALANCED, backend="npu", mode=there).measured)
     before = rows(tmp_path)
     wanted = naming(f"{KERNEL}.csv:", there, came, "--bench-mode")
@@ -97,7 +97,7 @@ def test_rows_of_a_profile_have_no_mode(tmp_path):
     check_mode(tmp_path, Mode.KERNEL)
 
 
-def test_the_cases_of_a_file_are_those_of_so_many_ranks(tmp_path):
+def test_cases_of_a_file_are_filtered_by_the_number_of_ranks(tmp_path):
     other = MoeCase(replace(CALL, tokens=4, weight_bits=16), 1)
     write_measured(tmp_path, found(BALANCED, SKEWED, REPLAYED, other).measured)
     assert read_cases(tmp_path, 2, 1) == [BALANCED, SKEWED, other]
@@ -105,7 +105,7 @@ def test_the_cases_of_a_file_are_those_of_so_many_ranks(tmp_path):
     assert read_cases(tmp_path / "nothing", 2, 1) == []
 
 
-def test_a_row_whose_loads_are_not_in_it_is_no_case():
+def test_row_without_its_expert_loads_is_refused():
     with pytest.raises(BadInput, match=naming("Runtime imbalance", "Runtime expert_loads")):
         imbalance_of(case_from_cells(KERNEL, case_cells(REPLAYED)))
 
@@ -117,6 +117,6 @@ def test_a_row_whose_loads_are_not_in_it_is_no_case():
         ({"left_out": "9 MiB are more"}, "9 MiB are more"),
     ],
 )
-def test_what_has_no_number_has_a_reason(changed, named):
+def test_case_without_a_duration_has_a_reason(changed, named):
     ((case, reason),) = found(BALANCED, **changed).failed
     assert case == BALANCED and names(reason, named)

@@ -20,7 +20,7 @@ def shape(layout, heads, length):
 
 
 def to_heads(tensor, layout):
-    """(batch, heads, sequence, head size), by einops-like steps of our own."""
+    """Convert to (batch, heads, sequence, head size), by einops-like steps of our own."""
     if layout == "SBH":
         return tensor.view(*tensor.shape[:2], -1, SIZE).transpose(0, 1).transpose(1, 2)
     if layout == "BSH":
@@ -79,7 +79,7 @@ def grad_case(case_of, layout, lengths, causal):
 
 
 def visible(torch, queries, keys, causal):
-    """Which keys a query sees: with a causal mask the last query sees all."""
+    """Return the keys that a query attends to: with a causal mask the last query attends to all."""
     whole = torch.ones(queries, keys, dtype=torch.bool)
     return whole.tril(keys - queries) if causal else whole
 
@@ -91,7 +91,9 @@ def sdpa(torch, query, key, value, layout, seen):
     )
 
 
-def test_attention(torch, build, launch, small_blocks, forward_case, layout, lengths, causal):
+def test_attention_equals_the_reference(
+    torch, build, launch, small_blocks, forward_case, layout, lengths, causal
+):
     call = build(forward_case)
     query, key, value, _ = call.args
     maximum, total, absent, attention = launch(forward_case, call)
@@ -108,7 +110,9 @@ def test_attention(torch, build, launch, small_blocks, forward_case, layout, len
         torch.testing.assert_close(logsumexp, scores.logsumexp(-1))
 
 
-def test_gradient(torch, build, launch, small_blocks, grad_case, layout, lengths, causal):
+def test_gradient_equals_the_reference(
+    torch, build, launch, small_blocks, grad_case, layout, lengths, causal
+):
     call = build(grad_case)
     *inputs, dy = call.args[:4]
     leaves = [tensor.clone().requires_grad_() for tensor in inputs]
@@ -122,10 +126,10 @@ def test_gradient(torch, build, launch, small_blocks, grad_case, layout, lengths
 
 @pytest.mark.parametrize("hidden", ["causal", "full"])
 @pytest.mark.parametrize(("layout", "lengths", "causal"), [("BSH", (11, 11), True)], indirect=True)
-def test_a_whole_mask_hides_what_the_row_says(
+def test_whole_mask_hides_the_positions_of_the_row(
     torch, build, launch, small_blocks, forward_case, grad_case, layout, lengths, hidden
 ):
-    forward, grad = (_beside_whole_mask(case, hidden) for case in (forward_case, grad_case))
+    forward, grad = (_with_full_mask(case, hidden) for case in (forward_case, grad_case))
     seen = visible(torch, *lengths, hidden == "causal")
     call = build(forward)
     query, key, value, mask = call.args
@@ -141,7 +145,7 @@ def test_a_whole_mask_hides_what_the_row_says(
         torch.testing.assert_close(came, wanted, rtol=1e-4, atol=1e-5)
 
 
-def _beside_whole_mask(case, hidden):
+def _with_full_mask(case, hidden):
     inputs = [
         replace(slot, shape=(11, 11)) if slot.shape == (2048, 2048) else slot
         for slot in case.inputs
@@ -149,7 +153,7 @@ def _beside_whole_mask(case, hidden):
     return replace(case, inputs=tuple(inputs), attributes=(("Runtime mask", hidden),))
 
 
-def test_blocks_cover_each_query_once_and_keep_to_the_budget():
+def test_blocks_cover_each_query_once_within_the_memory_budget():
     sizes = _sizes.Attention("SBH", 1, 64, 8, 5000, 70000, 128, causal=True)
     covered = set()
     for block in sizes.blocks():

@@ -10,7 +10,7 @@ from tests.unit.collector.ops.conftest import assert_rejected
 
 
 def sdpa(torch, query, key, value, queries, keys):
-    """Each request's heads with torch's own function; BNSD, grouped, no mask."""
+    """Compute each request's heads with torch's own function; BNSD, grouped, no mask."""
     group = query.shape[1] // key.shape[1]
     out = torch.zeros_like(query)
     for i, (n, m) in enumerate(zip(queries, keys, strict=True)):
@@ -24,7 +24,7 @@ def sdpa(torch, query, key, value, queries, keys):
     ("kernel", "row", "queries"),
     [("PromptFlashAttention", 1, (5, 3)), ("IncreFlashAttention", 2, (1, 1))],
 )
-def test_lengths_are_taken_from_their_own_slots(torch, build, launch, kernel, row, queries):
+def test_lengths_are_read_from_their_own_slots(torch, build, launch, kernel, row, queries):
     case = rows_of(kernel)[row].case
     call = build(case, wide=True)
     (out,) = launch(case, call)
@@ -71,12 +71,12 @@ BF16 = "DT_BF16;DT_BF16;DT_BF16"
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_what_the_function_does_not_take_is_refused(case_of, cells, rule):
+def test_unsupported_arguments_are_refused(case_of, cells, rule):
     case = case_of(*cells, "DT_BF16")
     assert_rejected(case, "npu", rule)
 
 
-def test_a_full_mask_of_a_prompt_wants_the_mode_that_leaves_nothing_out(case_of):
+def test_full_mask_of_a_prompt_requires_sparse_mode_1(case_of):
     shapes, dtypes = "2,4,9,16;2,4,9,16;2,4,9,16;;9,9", f"{BF16};DT_UNDEFINED;BOOL"
     case = case_of("PromptFlashAttention", shapes, dtypes, "2,4,9,16", "DT_BF16")
     op = find("PromptFlashAttention")

@@ -1,5 +1,5 @@
-"""Fused attention of inference: numbers against torch's own attention, each key looked up by hand;
-what a row's lengths and pages mean; and that a row says no more once it is completed."""
+"""Fused attention of inference: results against torch's own attention, each key looked up by hand;
+the meaning of a row's lengths and pages; and that a completed row gives the same call."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +23,7 @@ MASK = "2048,2048"
 
 
 def record_of(shapes, out, lse="", dtype="DT_BF16", mask_dtype="INT8", **runtime):
-    """A row: `shapes` by position, Runtime columns by name."""
+    """Return a row: `shapes` by position, Runtime columns by name."""
     dtypes = {4: mask_dtype, 5: "INT64", 6: "INT64", 14: "INT32"}
     slots = [
         (shapes[i], dtypes.get(i, dtype), "ND") if i in shapes else ("", "DT_UNDEFINED", "NULL")
@@ -36,13 +36,13 @@ def record_of(shapes, out, lse="", dtype="DT_BF16", mask_dtype="INT8", **runtime
 
 
 def decode(**runtime):
-    """Three requests of one query each, GQA 4:2 of 16 numbers, in flat pages of 16."""
+    """Return three requests of one query each, GQA 4:2 of 16 numbers, in flat pages of 16."""
     shapes = {0: "3,4,16", 1: "9,16,32", 2: "9,16,32", 4: MASK, 5: "3", 6: "3", 14: "3,4"}
     return record_of(shapes, "3,4,16", **runtime)
 
 
 def heads_first(tensor, letters, index, start, length, heads):
-    """A request's part of a tensor in a layout, as (heads, tokens, size)."""
+    """Return a request's part of a tensor in a layout, as (heads, tokens, size)."""
     if "T" in letters:
         part = tensor[start : start + length]
         return part if letters == "NTD" else part.transpose(0, 1)
@@ -53,7 +53,7 @@ def heads_first(tensor, letters, index, start, length, heads):
 
 
 def paged(cache, table, index, keys, heads):
-    """Keys of a request, one by one: page, place in it, head."""
+    """Return keys of a request, one by one: page, position in it, head."""
     flat = cache.dim() == 3
     if cache.dim() == 5:  # blocks, heads, size / 16, tokens, 16
         cache = by_tokens(cache)
@@ -66,7 +66,7 @@ def paged(cache, table, index, keys, heads):
 
 
 def by_tokens(cache):
-    """Pages of NZ as (blocks, heads, tokens, size), part by part."""
+    """Return pages of NZ as (blocks, heads, tokens, size), part by part."""
     whole = cache.new_empty(*cache.shape[:2], cache.shape[3], cache.shape[2] * 16)
     for part in range(cache.shape[2]):
         whole[..., 16 * part : 16 * part + 16] = cache[:, :, part]
@@ -74,7 +74,7 @@ def by_tokens(cache):
 
 
 def expected(torch, call_args, sizes, index):
-    """Attention of one request in float64 by torch's own function."""
+    """Compute attention of one request in float64 by torch's own function."""
     query, key, value, mask, table, query_rope, key_rope = call_args
     start, kv_start = sum(sizes.queries[:index]), sum(sizes.keys[:index])
     n, m = sizes.queries[index], sizes.keys[index]
@@ -115,7 +115,7 @@ def expected(torch, call_args, sizes, index):
 @pytest.mark.torch
 @pytest.mark.parametrize("blocks", ["whole", "small"])
 @pytest.mark.parametrize("record", ROWS, ids=lambda record: record.case.describe()[:60])
-def test_each_request_is_attention(torch, build, launch, monkeypatch, record, blocks):
+def test_each_request_is_computed_as_attention(torch, build, launch, monkeypatch, record, blocks):
     if blocks == "small":
         monkeypatch.setattr(_sizes, "_BLOCK_ROWS", 2)
     case = record.case
@@ -139,7 +139,7 @@ def test_each_request_is_attention(torch, build, launch, monkeypatch, record, bl
 
 
 @pytest.mark.torch
-def test_no_page_is_shared_and_all_are_in_the_pool(build):
+def test_pages_are_not_shared_and_are_within_the_pool(build):
     for record in ROWS:
         sizes, table = read_call(record.case), build(record.case).args[4]
         if sizes.pages is None:
@@ -152,7 +152,7 @@ def test_no_page_is_shared_and_all_are_in_the_pool(build):
 
 
 @pytest.mark.fast
-def test_lengths_come_first_then_their_mean_then_pages_in_use():
+def test_lengths_precede_their_mean_and_used_pages():
     def keys(**runtime):
         return read_call(decode(**runtime).case).keys
 
@@ -164,7 +164,7 @@ def test_lengths_come_first_then_their_mean_then_pages_in_use():
 
 
 @pytest.mark.fast
-def test_one_number_in_place_of_statistics_requests_none():
+def test_one_number_in_place_of_statistics_returns_none():
     """vLLM-Ascend passes it in captured graphs, in the dtype of the query."""
     row = decode(actual_seq_lengths_kv_values="20,9,30")
     cells = {"Output Shapes": "3,4,16;1", "Output Data Types": "DT_BF16;DT_BF16"}
@@ -173,7 +173,7 @@ def test_one_number_in_place_of_statistics_requests_none():
     assert not read_call(case).returns_lse
 
 
-def test_a_flat_cache_tells_the_heads_of_keys():
+def test_heads_of_keys_follow_from_a_flat_cache():
     call = read_call(decode(num_heads="4.0").case)
     assert (call.heads, call.kv_heads, call.pages.block_size) == (4, 2, 16)
 
@@ -206,7 +206,7 @@ def test_a_flat_cache_tells_the_heads_of_keys():
     ],
     ids=str,
 )
-def test_what_contradicts_the_shapes_is_refused(runtime, rule):
+def test_row_that_contradicts_its_shapes_is_refused(runtime, rule):
     assert_rejected(decode(**runtime).case, "npu", rule)
 
 
@@ -258,7 +258,7 @@ def test_what_contradicts_the_shapes_is_refused(runtime, rule):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_the_function_does_not_take_is_refused(record, rule):
+def test_unsupported_arguments_are_refused(record, rule):
     assert_rejected(record.case, "npu", rule)
 
 
@@ -286,7 +286,7 @@ def test_latent_keys_are_read_once():
 
 @st.composite
 def fused_records(draw):
-    """Rows of prefill and decode, of which some columns are named and most are not."""
+    """Return rows of prefill and decode, with some columns and most missing."""
     batch, kv_heads, group = draw(st.tuples(*(st.integers(1, 3) for _ in range(3))))
     heads, size = kv_heads * group, draw(st.sampled_from([16, 32]))
     lengths = draw(st.lists(st.integers(1, 40), min_size=batch, max_size=batch))
@@ -345,7 +345,7 @@ def test_a_completed_row_replays_as_before(build, record):
 
 
 def square(mask, **runtime):
-    """Two requests of 40 queries and as many keys in BSND."""
+    """Return two requests of 40 queries and as many keys in BSND."""
     shapes = dict.fromkeys((0, 1, 2), "2,40,4,16") | {4: mask}
     return record_of(shapes, "2,40,4,16", mask_dtype="BOOL", **runtime).case
 
@@ -360,7 +360,7 @@ def test_a_full_mask_leaves_nothing_out(mask, told, mode):
     assert OP.runtime(square(mask, **told))["Runtime sparse_mode"] == str(mode)
 
 
-def test_a_mask_that_may_be_either_is_the_compressed_one_until_a_column_says_otherwise():
+def test_ambiguous_mask_is_compressed_unless_a_column_gives_the_mode():
     shapes = dict.fromkeys((0, 1, 2), "1,2048,2,16") | {4: MASK}
     modes = [
         read_call(record_of(shapes, "1,2048,2,16", **told).case).sparse_mode
@@ -379,7 +379,7 @@ def test_a_mask_that_may_be_either_is_the_compressed_one_until_a_column_says_oth
         ("40,40", {"sparse_mode": "3"}),
     ],
 )
-def test_a_mask_of_other_sizes_is_refused(mask, told):
+def test_mask_of_a_wrong_size_is_refused(mask, told):
     assert_rejected(square(mask, **told), "npu", "mask & (Q_S,KV_S) & sparse mode")
 
 
@@ -397,7 +397,7 @@ def test_ragged_requests_and_rope_parts_take_no_full_mask():
         ("5,1,8,128,16", "5,1,4,128,16", "keys & pages & block_size,16"),
     ],
 )
-def test_pages_of_nz_hold_latent_keys(cache, rope, said):
+def test_pages_in_nz_format_hold_latent_keys(cache, rope, said):
     shapes = {0: "2,1,4,512", 1: cache, 2: cache, 14: "2,2", 24: "2,1,4,64", 25: rope}
     case = record_of(shapes, "2,1,4,512").case
     if not said:

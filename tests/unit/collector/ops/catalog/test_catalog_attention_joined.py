@@ -24,7 +24,7 @@ def cut(tensor, start, length):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("case", ROWS[RING], ids=lambda case: case.describe()[:60])
-def test_a_round_is_attention_joined_with_what_came_before(torch, build, launch, case):
+def test_round_joins_its_attention_with_the_earlier_result(torch, build, launch, case):
     call = build(case, wide=True)
     q_nope, q_rope, k_nope, k_rope, value, _, _, out, lse, lengths = call.args
     before, sum_before = out.clone(), lse.clone()
@@ -54,7 +54,7 @@ def test_a_round_is_attention_joined_with_what_came_before(torch, build, launch,
 
 @pytest.mark.torch
 @pytest.mark.parametrize("case", ROWS[UPDATE], ids=lambda case: case.describe()[:60])
-def test_joined_parts_weigh_as_their_sums(torch, build, launch, case):
+def test_joined_parts_are_weighted_by_their_sums(torch, build, launch, case):
     call = build(case, wide=True)
     sums, outputs = (torch.stack([t.double() for t in side]) for side in call.args)
     out, lse = launch(case, call)
@@ -98,6 +98,6 @@ SHAPES = "9,2,128;9,2,64;{kv},2,128;{kv},2,64;{kv},2,128;{mask}"
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_what_does_not_fit_is_refused(case_of, cells, rule):
+def test_contradicting_arguments_are_refused(case_of, cells, rule):
     case = case_of(*cells)
     assert_rejected(case, "npu", rule)

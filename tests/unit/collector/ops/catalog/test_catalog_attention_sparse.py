@@ -36,13 +36,13 @@ def named(row, **columns):
 
 
 def token(cache, table, request, place):
-    """One token of a request's cache."""
+    """Return one token of a request's cache."""
     block = cache.shape[1]
     return cache[int(table[request, place // block]), place % block, 0].double()
 
 
 def tokens(call):
-    """(request, how many keys it sees) for each query."""
+    """Return (request, number of its visible keys) for each query."""
     for request in range(len(call.queries)):
         for position in range(call.queries[request]):
             behind = call.queries[request] - position - 1 if call.sparse_mode == 3 else 0
@@ -53,7 +53,7 @@ def tokens(call):
 @pytest.mark.parametrize(
     "row", ROWS["SparseFlashAttention"], ids=lambda row: row.case.describe()[:40]
 )
-def test_attention_to_chosen_keys(torch, build, launch, monkeypatch, row):
+def test_attention_to_selected_keys_equals_the_reference(torch, build, launch, monkeypatch, row):
     monkeypatch.setattr(sparse_flash_attention, "_STEP_BYTES", 1 << 17)
     call = build(row.case, wide=True)
     query, key, indices, query_rope, key_rope, table, *_ = call.args
@@ -68,7 +68,7 @@ def test_attention_to_chosen_keys(torch, build, launch, monkeypatch, row):
 
 
 @pytest.mark.torch
-def test_attention_to_rows_of_a_quantised_cache(torch, build, launch):
+def test_attention_to_a_quantised_cache_equals_the_reference(torch, build, launch):
     row, _ = rows_of("KvQuantSparseFlashAttention")
     call = build(row.case, wide=True)
     query, cache, indices, table, *_ = call.args
@@ -96,7 +96,7 @@ def test_attention_to_rows_of_a_quantised_cache(torch, build, launch):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("pattern", ["uniform", "contiguous", "random"])
-def test_indices_are_sorted_seen_keys_each_once_and_minus_one_behind(build, pattern):
+def test_indices_are_sorted_unique_keys_padded_with_minus_one(build, pattern):
     for row in ROWS["SparseFlashAttention"]:
         call = build(named(row, sparse_indices_pattern=pattern).case)
         sizes, indices = call.kwargs["call"], call.args[2]
@@ -148,9 +148,7 @@ def test_the_indexer_finds_the_best_keys(torch, build, launch, monkeypatch, row)
 
 @pytest.mark.torch
 @pytest.mark.parametrize("row", QUANTISED, ids=lambda row: row.case.describe()[:40])
-def test_the_quantised_indexer_finds_the_best_keys_of_what_its_numbers_stand_for(
-    torch, build, launch, row
-):
+def test_quantised_indexer_finds_the_best_dequantised_keys(torch, build, launch, row):
     call = build(row.case)
     query, key, weights, of_queries, of_keys, *_, table = call.args
     sizes = call.kwargs["call"]
@@ -168,7 +166,7 @@ def test_the_quantised_indexer_finds_the_best_keys_of_what_its_numbers_stand_for
 
 
 @pytest.mark.fast
-def test_a_completed_row_says_what_readers_want():
+def test_completed_row_has_the_runtime_columns():
     row = completed(ROWS["SparseFlashAttention"][1], ATTENTION)
     said = {name.removeprefix("Runtime "): text for name, text in row.extra.items()}
     assert said == {
@@ -198,7 +196,7 @@ def test_a_completed_row_says_what_readers_want():
 
 
 @pytest.mark.fast
-def test_phase_is_told_by_the_lengths():
+def test_phase_follows_from_the_lengths():
     row = ROWS["LightningIndexer"][0]
     for keys, queries, phase in (("61,20,42", "1,2,3", "decode"), ("1,1,1", "1,2,3", "prefill")):
         case = named(
@@ -239,7 +237,7 @@ def test_phase_is_told_by_the_lengths():
     ],
     ids=str,
 )
-def test_what_contradicts_the_shapes_is_refused(kernel, columns, rule):
+def test_row_that_contradicts_its_shapes_is_refused(kernel, columns, rule):
     row = named(ROWS[kernel][0], **columns)
     assert_rejected(row.case, "npu", rule)
 
@@ -269,7 +267,7 @@ def test_a_completed_row_replays_as_before(build, row, dropped):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("row", SHARED, ids=lambda row: row.case.describe()[:60])
-def test_attention_to_a_window_and_compressed_keys_with_a_sink(
+def test_attention_to_a_window_and_compressed_keys_uses_the_sink(
     torch, build, launch, monkeypatch, row
 ):
     monkeypatch.setattr(shared_kv, "_STEP_BYTES", 1 << 18)
@@ -291,7 +289,7 @@ def test_attention_to_a_window_and_compressed_keys_with_a_sink(
 
 
 @pytest.mark.torch
-def test_the_best_compressed_keys_are_complete_before_the_query(torch, build, launch):
+def test_best_compressed_keys_are_complete_before_the_query(torch, build, launch):
     for row in COMPRESSED:
         call = build(row.case)
         query, key, weights, own, scale, *_, table, _ = call.args
@@ -310,15 +308,15 @@ def test_the_best_compressed_keys_are_complete_before_the_query(torch, build, la
 
 
 def flat(scale, table, request, place):
-    """The scale of one key of a request's cache."""
+    """Return the scale of one key of a request's cache."""
     block = scale.shape[1]
     return scale[int(table[request, place // block]), place % block].double()
 
 
 @pytest.mark.torch
-def test_tokens_are_compressed_with_those_before_them(torch, build, launch):
-    """Against a loop over keys, of all tokens at once: the earlier ones' projections are put into
-    the state first."""
+def test_tokens_are_compressed_with_their_predecessors(torch, build, launch):
+    """Compare with a loop over keys, for all tokens at once: the earlier ones' projections are put
+    into the state first."""
     for row in rows_of("Compressor"):
         call = build(row.case, wide=True)
         x, values, gate, state, ape, norm, sin, cos, table, *_ = call.args
@@ -365,7 +363,7 @@ def test_tokens_are_compressed_with_those_before_them(torch, build, launch):
 
 
 @pytest.mark.torch
-def test_the_plan_of_a_compressor_names_the_first_token_of_each_key(torch, build, launch):
+def test_compressor_plan_has_the_first_token_of_each_key(torch, build, launch):
     for row, keys in zip(rows_of("CompressorMetadata"), ([], [(0, 0), (1, 0)]), strict=True):
         call = build(row.case, wide=True)
         given = call.kwargs
@@ -382,7 +380,7 @@ def test_the_plan_of_a_compressor_names_the_first_token_of_each_key(torch, build
         assert bool((cos[len(keys) :] == 1).all()) and not bool(sin[len(keys) :].any())
 
 
-def test_starts_of_the_windows_keys_are_those_of_the_queries_or_none():
+def test_window_starts_must_equal_those_of_the_queries_or_be_absent():
     row = next(row for row in rows_of("SparseAttnSharedkv") if not row.case.inputs[2].shape)
     op, slots = find("SparseAttnSharedkv"), list(row.case.inputs)
     slots[8] = slots[7]

@@ -1,4 +1,4 @@
-"""Paged caches: what lies where, looked at place by place."""
+"""Paged caches: their contents, compared position by position."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def place(cache, number):
 
 
 def written(torch, cache, before, places, rows):
-    """Whether the cache has these rows at these places, and is as it was elsewhere."""
+    """Return whether the cache has these rows at these positions, and is otherwise unchanged."""
     expected = before.clone()
     for number, row in zip(places.tolist(), rows, strict=True):
         place(expected, number)[:] = row
@@ -26,7 +26,7 @@ def written(torch, cache, before, places, rows):
 
 
 @pytest.mark.parametrize("count", [1, 7, 24])
-def test_places_are_within_the_cache_and_none_is_taken_twice(torch, count):
+def test_cache_positions_are_in_range_and_distinct(torch, count):
     from collector.ops.parts.tensors import distinct
 
     places = distinct(CpuMaker(torch), count, 24, "INT32")
@@ -49,7 +49,7 @@ def cache_case(case_of, kernel):
 
 
 @pytest.mark.parametrize("kernel", ["ReshapeAndCacheNdKernel", "ScatterPaKvCache"])
-def test_each_token_gets_its_place_and_others_stay(torch, case_of, build, launch, kernel):
+def test_each_token_is_written_to_its_position_only(torch, case_of, build, launch, kernel):
     case = cache_case(case_of, kernel)
     key, value, keys, values, places = (call := build(case)).args
     before = keys.clone(), values.clone()
@@ -60,7 +60,7 @@ def test_each_token_gets_its_place_and_others_stay(torch, case_of, build, launch
 
 
 @pytest.mark.parametrize("kernel", ["ReshapeAndCacheNdKernel", "ScatterPaKvCache"])
-def test_an_npu_gets_the_tensors_in_the_function_s_order(torch, case_of, kernel):
+def test_npu_call_has_the_tensors_in_the_order_of_the_function(torch, case_of, kernel):
     case = cache_case(case_of, kernel)
     op, seen = find(kernel), []
     call = op.build(case, CpuMaker(torch))
@@ -73,7 +73,9 @@ def test_an_npu_gets_the_tensors_in_the_function_s_order(torch, case_of, kernel)
 
 @pytest.mark.parametrize("lengths", ["3", "4"], ids=["lengths", "sums"])
 @pytest.mark.parametrize("blocks", [9, 2], ids=["own blocks", "shared blocks"])
-def test_rows_come_from_the_blocks_of_their_request(torch, case_of, build, launch, lengths, blocks):
+def test_rows_are_read_from_the_blocks_of_their_request(
+    torch, case_of, build, launch, lengths, blocks
+):
     caches = f"{blocks},{BLOCK},1,8;{blocks},{BLOCK},1,6"
     rows = "17,1,8;17,1,6"
     cells = (
@@ -134,7 +136,8 @@ def mla_case(case_of, mode="", angles="2,1,3,64", block=MLA_BLOCK):
 
 
 def mla_rows(torch, call):
-    """What the kernel computes, in float64: the rotated part of pairs, and the normalised part."""
+    """Compute the kernel's result in float64: the rotated part of pairs, and the normalised
+    part."""
     kv, gamma, cos, sin = (tensor.double() for tensor in call.args[:4])
     latent, pairs = kv.split([512, 64], -1)
     pairs = torch.view_as_complex(pairs.unflatten(-1, (-1, 2)).contiguous())
@@ -157,7 +160,7 @@ def test_new_keys_are_normalised_rotated_and_cached(torch, case_of, build, launc
     assert written(torch, latents, before[1], places, latent.flatten(0, 2).unsqueeze(1))
 
 
-def test_a_cache_in_columns_of_16_has_the_same_rows(torch, case_of, build, launch):
+def test_cache_in_columns_of_16_has_the_same_rows(torch, case_of, build, launch):
     case = mla_case(case_of, "PA_NZ")
     call = build(case, wide=True)
     assert call.kwargs["cache_mode"] == "PA_NZ"
@@ -168,12 +171,12 @@ def test_a_cache_in_columns_of_16_has_the_same_rows(torch, case_of, build, launc
 
 
 @pytest.mark.fast
-def test_a_block_of_the_latent_cache_holds_a_multiple_of_16_tokens(case_of):
+def test_block_of_the_latent_cache_has_a_multiple_of_16_tokens(case_of):
     assert_rejected(mla_case(case_of, block=24), "npu", "16")
 
 
 @pytest.mark.fast
-def test_the_cache_s_mode_is_the_case_s_or_the_usual_one(case_of):
+def test_cache_mode_is_that_of_the_case_or_the_default(case_of):
     op = find("KvRmsNormRopeCache")
     assert op.runtime(mla_case(case_of)) == {"Runtime cache_mode": "PA_BNSD"}
     assert op.runtime(mla_case(case_of, "PA")) == {"Runtime cache_mode": "PA"}

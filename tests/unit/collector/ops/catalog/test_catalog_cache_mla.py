@@ -12,7 +12,7 @@ SIZES = {"T": 3, "H": 64, "N": 2, "Q": 32, "L": 512, "P": 16, "R": 64, "C": 2, "
 
 
 def mla_case(case_of):
-    """T tokens of H, N heads of P + R, a query rank Q, latent keys of L, C blocks of B."""
+    """Return T tokens of H, N heads of P + R, a query rank Q, latent keys of L, C blocks of B."""
     s = SIZES
     down, up = s["L"] + s["R"] + s["Q"], s["N"] * (s["P"] + s["R"])
     inputs = [
@@ -42,7 +42,7 @@ def unblocked(weight):
 
 
 def product(torch, x, weight, scale, offset, bias, descale):
-    """With whole numbers, as the cube unit has it."""
+    """Compute with whole numbers, like the cube unit."""
     quantised = (x.double() / scale.double() + offset.double()).round().clamp(-128, 127).long()
     return (quantised @ unblocked(weight).long().t() + bias.long()).double() * descale.double()
 
@@ -66,7 +66,7 @@ def test_mla_preprocess(torch, case_of, build, launch):
     query = norm(torch, query, args[3]) + args[4].double()
     came = launch(case, call)
     torch.testing.assert_close(came[4].double(), query, rtol=1e-4, atol=1e-4)
-    # From here on with the kernel's own rounding of what it quantises next.
+    # From here on with the kernel's own rounding before each further quantisation.
     spread = product(torch, came[4], args[5], *args[17:20], args[6]).view(3, 2, 80)
     plain, rotated = spread.split([16, 64], -1)
     absorbed = torch.stack([plain[:, n] @ args[10][n].double() for n in range(2)], 1)
@@ -81,7 +81,7 @@ def test_mla_preprocess(torch, case_of, build, launch):
             torch.testing.assert_close(cached.double(), row, rtol=1e-4, atol=1e-4)
 
 
-def test_mla_preprocess_gives_no_inner_output_where_its_row_has_none(torch, case_of, build, launch):
+def test_mla_preprocess_returns_no_inner_output_if_its_row_has_none(torch, case_of, build, launch):
     case = mla_case(case_of)
     *given, inner = case.outputs
     alone = replace(case, outputs=(*given, replace(inner, shape=None)))
@@ -95,7 +95,7 @@ def test_mla_preprocess_gives_no_inner_output_where_its_row_has_none(torch, case
 
 
 @pytest.mark.fast
-def test_mla_preprocess_names_what_a_row_does_not(case_of):
+def test_mla_preprocess_fills_in_missing_runtime_columns(case_of):
     case = mla_case(case_of)
     columns = find(case.kernel_type).runtime(case)
     assert columns == {
@@ -144,7 +144,7 @@ def whole(torch, x):
 
 
 @pytest.mark.parametrize("mode", ["bf16", "int8", "cache"])
-def test_the_prolog_of_cann_is_its_formulas(torch, case_of, build, launch, mode):
+def test_prolog_of_cann_equals_its_formulas(torch, case_of, build, launch, mode):
     case = prolog_case(case_of, mode)
     assert find("MlaPrologV2").rejection_reason(case, "cpu") == ""
     call = build(case)
@@ -181,7 +181,7 @@ def test_the_prolog_of_cann_is_its_formulas(torch, case_of, build, launch, mode)
     torch.testing.assert_close(found[1].double(), rotated, **close)
     for at, place in enumerate(places.tolist()):
         page, row = divmod(place, 16)
-        if mode == "cache":  # the first 32 bytes of each row of a page come first
+        if mode == "cache":  # the first 32 bytes of each row of a page precede
             one = (
                 latents[page].view(16, 16, 32)[:, row].flatten().double()
                 / by["quant_scale_ckv"].flatten()

@@ -79,19 +79,19 @@ def test_functions_of_one_tensor(torch, case_of, build, launch, kernel, function
     assert launch(case, call)[0].tolist() == pytest.approx(expected)
 
 
-def test_a_product_with_a_number_of_the_host(torch, case_of, build, launch):
+def test_product_with_a_host_scalar(torch, case_of, build, launch):
     case = case_of("Muls", "5", "DT_BF16", "5", "DT_BF16")
     call = build(case)
     torch.testing.assert_close(launch(case, call)[0], call.args[0] / 2)
 
 
-def test_the_square_that_a_norm_wants(torch, case_of, build, launch):
+def test_pows_without_an_exponent_shape_is_a_square(torch, case_of, build, launch):
     case = case_of("Pows", "5;", "FLOAT;FLOAT", "5", "FLOAT")
     call = build(case)
     torch.testing.assert_close(launch(case, call)[0], call.args[0] * call.args[0])
 
 
-def test_gelu_with_a_tangent_is_near_the_one_with_the_error_function(torch, case_of, build, launch):
+def test_tanh_gelu_is_close_to_erf_gelu(torch, case_of, build, launch):
     case = case_of("Gelu", "60", "FLOAT", "60", "FLOAT")
     call = build(case)
     expected = [x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in call.args[0].tolist()]
@@ -116,13 +116,13 @@ def test_logic(torch, case_of, build, launch, kernel, function):
     assert {True, False} == set(expected)
 
 
-def test_the_opposite(torch, case_of, build, launch):
+def test_negation(torch, case_of, build, launch):
     case = case_of("LogicalNot", "40", "BOOL", "40", "BOOL")
     call = build(case)
     assert launch(case, call)[0].tolist() == [not x for x in call.args[0].tolist()]
 
 
-def test_the_square_of_integers(torch, case_of, build, launch):
+def test_square_of_integers(torch, case_of, build, launch):
     case = case_of("Square", "40", "INT32", "40", "INT32")
     call = build(case)
     assert launch(case, call)[0].tolist() == [x * x for x in call.args[0].tolist()]
@@ -147,21 +147,21 @@ def test_masked_elements_become_zero_in_place(torch, case_of, build, launch):
 
 
 @pytest.mark.parametrize(("told", "share"), [("0", 0), ("10", 0.1), ("100", 1), (None, 0.5)])
-def test_of_a_mask_as_much_holds_as_its_row_says(case_of, build, told, share):
+def test_mask_has_the_density_of_its_row(case_of, build, told, share):
     case = case_of("MaskedFill", "50,80;50,80;", "FLOAT;BOOL;FLOAT", "50,80", "FLOAT")
     said = (("Runtime mask_density", told),) if told else ()
     _, mask, _ = build(replace(case, attributes=said)).args
     assert mask.float().mean().item() == pytest.approx(share, abs=0.03)
 
 
-def test_a_mask_that_holds_more_than_all_is_refused(case_of, build):
+def test_mask_density_above_100_percent_is_refused(case_of, build):
     case = case_of("MaskedFill", "5,8;5,8;", "FLOAT;BOOL;FLOAT", "5,8", "FLOAT")
     with pytest.raises(CaseRejected, match="Runtime mask_density"):
         build(replace(case, attributes=(("Runtime mask_density", "101"),)))
 
 
 @pytest.mark.parametrize(("dtype", "low"), [("FLOAT", -1), ("INT32", -1), ("UINT8", 0)])
-def test_nothing_leaves_the_interval(torch, case_of, build, launch, dtype, low):
+def test_clipped_values_are_within_the_interval(torch, case_of, build, launch, dtype, low):
     case = case_of("ClipByValueV2", "60;;", f"{dtype};{dtype};{dtype}", "60", dtype)
     call = build(case)
     expected = [min(max(x, low), 1) for x in call.args[0].tolist()]
@@ -201,7 +201,7 @@ def test_muls_add(torch, case_of, build, launch):
     torch.testing.assert_close(launch(case, call)[0], x * factor + y)
 
 
-def test_a_multiple_is_added(torch, case_of, build, launch):
+def test_scaled_tensor_is_added(torch, case_of, build, launch):
     case = case_of("AxpyV2", "6,16;16;", "FLOAT;FLOAT;FLOAT", "6,16", "FLOAT")
     x, y = (call := build(case)).args
     torch.testing.assert_close(launch(case, call)[0], x + 2.5 * y)
@@ -224,7 +224,7 @@ def test_optimiser_step(torch, case_of, build, launch, launches, kernel, inputs,
     optimizer.state[weight] = {"exp_avg": m.clone(), "exp_avg_sq": v.clone()}
     weight.grad = grad.clone()
     for _ in range(launches):
-        # torch counts a step before it uses it; the kernel is told.
+        # torch counts a step before using it; the kernel gets the number.
         optimizer.state[weight]["step"] = torch.tensor(float(step.item() - 1))
         optimizer.step()
         outputs = launch(case, call)
@@ -235,7 +235,7 @@ def test_optimiser_step(torch, case_of, build, launch, launches, kernel, inputs,
     assert outputs[0] is var
 
 
-def test_the_fast_gelu_and_its_gradient_are_those_of_a_sigmoid(torch, case_of, build, launch):
+def test_fast_gelu_and_its_gradient_equal_the_sigmoid_formula(torch, case_of, build, launch):
     case = case_of("FastGelu", "60", "DOUBLE", "60", "DOUBLE")
     call = build(case)
     (x,) = call.args
@@ -248,7 +248,7 @@ def test_the_fast_gelu_and_its_gradient_are_those_of_a_sigmoid(torch, case_of, b
     torch.testing.assert_close(launch(case, call)[0], at.grad)
 
 
-def test_random_bits_are_as_many_as_the_output_holds(torch, case_of, build, launch):
+def test_random_bits_fill_the_output(torch, case_of, build, launch):
     cells = ("DSAStatelessGenBitMask", "1;;1;2", "INT64;UINT64;FLOAT16;INT64", "96", "UINT8")
     case = case_of(*cells)
     op = find(case.kernel_type)

@@ -1,4 +1,4 @@
-"""Operators on lists of tensors, and dropout: what they give, and which rows are refused."""
+"""Operators on lists of tensors, and dropout: their results, and the refused rows."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from collector.ops.registry import find
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 
 F5 = ";".join(["FLOAT"] * 5)
-# What each does to x with y and z, and the number n.
+# The effect of each on x with y and z, and the number n.
 MEANT = {
     "ForeachAddList": lambda n, x, y: x + n * y,
     "ForeachAddScalar": lambda n, x: x + n,
@@ -24,7 +24,7 @@ MEANT = {
 
 
 @pytest.mark.parametrize("kernel", MEANT)
-def test_each_tensor_of_a_list_is_computed_alone(torch, case_of, kernel):
+def test_each_tensor_of_a_list_is_computed_separately(torch, case_of, kernel):
     meant = MEANT[kernel]
     lists = meant.__code__.co_argcount - 1
     numbers = 1 if kernel.endswith(("Scalar", "AddList", "SubList")) else 0
@@ -43,7 +43,7 @@ def test_each_tensor_of_a_list_is_computed_alone(torch, case_of, kernel):
 
 
 def test_a_thousand_repeats_stay_finite(torch, case_of):
-    """Each works on what the last one left."""
+    """Each works on the result of the last one."""
     for kernel in MEANT:
         numbers = 1 if kernel.endswith(("Scalar", "AddList", "SubList")) else 0
         lists = MEANT[kernel].__code__.co_argcount - 1
@@ -75,11 +75,11 @@ def test_a_thousand_repeats_stay_finite(torch, case_of):
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else value,
 )
-def test_rows_of_other_calls_are_refused(case_of, cells, rule):
+def test_unsupported_rows_are_refused(case_of, cells, rule):
     assert_rejected(case_of(*cells), "npu", rule)
 
 
-def test_a_mask_keeps_the_numbers_whose_bit_is_set(torch, case_of):
+def test_mask_keeps_the_numbers_whose_bit_is_set(torch, case_of):
     case = case_of("DropOutDoMask", "3,5;16;1", "FLOAT;UINT8;FLOAT", "3,5", "FLOAT")
     op = find("DropOutDoMask")
     x, mask, dropped = op.build(case, CpuMaker(torch)).args

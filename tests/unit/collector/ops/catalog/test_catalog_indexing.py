@@ -1,4 +1,4 @@
-"""Lookups, and what is placed where indices tell, against torch's own indexing and loops."""
+"""Lookups, and writes at indices, against torch's own indexing and loops."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.torch
 F3 = "FLOAT;INT64;INT64"
 
 
-def test_non_zero_finds_as_many_as_the_row_says(torch, case_of, build, launch):
+def test_non_zero_finds_the_number_of_elements_of_its_row(torch, case_of, build, launch):
     case = case_of("NonZero", "4,5", "BOOL", "7,2", "INT64")
     call = build(case)
     rows = call.args[0].tolist()
@@ -23,14 +23,14 @@ def test_lookup(torch, case_of, build, launch):
     case = case_of("GatherV2", "20,6;3,4;1", "FLOAT;INT64;INT64", "3,4,6", "FLOAT")
     table, indices = (call := build(case)).args
     torch.testing.assert_close(launch(case, call)[0], table[indices])
-    assert int(indices.max()) > 8  # all over the table
+    assert int(indices.max()) > 8  # anywhere in the table
 
 
 def test_gradient_of_a_lookup(torch, case_of, build, launch):
     cells = ("2,12,6;24;24", "FLOAT;INT32;INT32", "20,6", "FLOAT")
     case = case_of("EmbeddingDenseGradV2", *cells)
     grad, rows, origins, _ = (call := build(case)).args
-    launch(case, call)  # a second launch starts afresh
+    launch(case, call)  # a second launch starts again
     table = torch.zeros(20, 6, requires_grad=True)
     looked_up = torch.empty(24, dtype=torch.int64)
     looked_up[origins] = rows
@@ -43,7 +43,7 @@ def test_lookup_along_a_later_dimension(torch, case_of, build, launch):
     table, axis, indices = (call := build(case)).args
     assert axis == 1
     torch.testing.assert_close(launch(case, call)[0], table[:, indices], rtol=0, atol=0)
-    assert int(indices.max()) > 8  # all over the table
+    assert int(indices.max()) > 8  # anywhere in the table
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_elements_are_looked_up_along_one_dimension(torch, case_of, build, launc
         ("3,9,32;2;4;2,4", "3,2,4,32", lambda i: (slice(None), i)),
     ],
 )
-def test_index_looks_up_what_follows_the_dimensions_kept(
+def test_index_selects_along_the_indexed_dimensions(
     torch, case_of, build, launch, shapes, out, key
 ):
     dtypes = ";".join(["FLOAT"] + ["INT64"] * (shapes.count(";")))
@@ -86,9 +86,7 @@ def test_index_looks_up_what_follows_the_dimensions_kept(
         ("ScatterNdUpdateV2", "5,4,1,8;3,2;3,8", "5,4,1,8"),
     ],
 )
-def test_what_is_placed_is_found_where_the_indices_tell(
-    torch, case_of, build, launch, kernel, shapes, out
-):
+def test_index_put_writes_at_the_indices(torch, case_of, build, launch, kernel, shapes, out):
     dtypes = ["FLOAT"] + ["INT64"] * shapes.count(";")
     value = 1 if kernel == "IndexPutV2" else 2
     dtypes[value] = "FLOAT"
@@ -112,7 +110,7 @@ def test_scattered_elements_are_found_along_the_last_dimension(torch, case_of, b
         torch.testing.assert_close(x.gather(axis, index), updates, rtol=0, atol=0)
 
 
-def test_filled_rows_are_zero_and_the_others_are_left(torch, case_of, build, launch):
+def test_filled_rows_are_zero_and_the_others_unchanged(torch, case_of, build, launch):
     case = case_of("IndexFill", "40,8;6;", "FLOAT;INT32;FLOAT", "40,8", "FLOAT")
     x, _, rows, _ = (call := build(case)).args
     before, (after,) = x.clone(), launch(case, call)
@@ -131,7 +129,9 @@ def test_filled_rows_are_zero_and_the_others_are_left(torch, case_of, build, lau
         (("ScatterElementsV2", "3,4000;3,50;3,50", "FLOAT;INT64;FLOAT", "3,4000"), 2, 4000),
     ],
 )
-def test_places_differ_and_spread_over_the_whole(case_of, build, cells, position, size):
+def test_indices_are_distinct_and_spread_over_the_whole_range(
+    case_of, build, cells, position, size
+):
     numbers = build(case_of(*cells, "FLOAT")).args[position]
     lines = (numbers[0] if isinstance(numbers, (list, tuple)) else numbers).view(-1, 50).tolist()
     for line in lines:
@@ -141,7 +141,7 @@ def test_places_differ_and_spread_over_the_whole(case_of, build, cells, position
         assert line != sorted(line)
 
 
-def test_places_repeat_where_there_are_too_few(case_of, build):
+def test_indices_repeat_if_the_range_is_too_small(case_of, build):
     case = case_of("ScatterNdUpdate", "4,2;50,1;50,2", "FLOAT;INT32;FLOAT", "4,2", "FLOAT")
     (column,) = build(case).args[1]
     assert set(column.tolist()) == set(range(4))
@@ -173,8 +173,10 @@ def embedding_gradient(grad, rows, size):
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_what_an_npu_is_given_gives_the_same(torch, case_of, build, launch, cells, launch_npu):
-    """Where its call takes other arguments than the reference."""
+def test_npu_arguments_give_the_result_of_the_reference(
+    torch, case_of, build, launch, cells, launch_npu
+):
+    """For calls with other arguments than the reference."""
     case = case_of(*cells)
     given = find(case.kernel_type).npu.build(case, CpuMaker(torch))
     expected = launch(case, build(case))[0]

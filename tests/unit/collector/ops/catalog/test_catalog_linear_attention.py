@@ -15,7 +15,7 @@ TOKENS = sum(LENGTHS)
 
 
 def recurrence(torch, query, key, value, beta, gate, state, scale):
-    """The output (T,H,V) and the state (H,K,V) after the tokens, one by one."""
+    """Return the output (T,H,V) and the state (H,K,V) after the tokens, one by one."""
     found = []
     for t in range(len(value)):
         q, k = (x[t].repeat_interleave(HEADS // KEY_HEADS, 0) for x in (query, key))
@@ -27,11 +27,11 @@ def recurrence(torch, query, key, value, beta, gate, state, scale):
 
 
 def run(torch, kernel, call, **tensors):
-    """A kernel's reference, with these tensors instead of its call's own."""
+    """Run a kernel's reference with these tensors instead of its call's own."""
     return find(kernel).run_reference(torch, *call.args, **{**call.kwargs, **tensors})
 
 
-def test_chunks_give_what_the_recurrence_gives(torch, case_of):
+def test_chunked_computation_equals_the_recurrence(torch, case_of):
     ends, chunks = "3", 4
     by_head, keys, values = (
         f"1,{HEADS},{TOKENS}",
@@ -102,7 +102,7 @@ def test_chunks_give_what_the_recurrence_gives(torch, case_of):
         torch.testing.assert_close(final[request], last, rtol=1e-3, atol=1e-4)
 
 
-def test_blocks_of_16_are_solved_alone(torch, build, launch):
+def test_blocks_of_16_are_solved_separately(torch, build, launch):
     (row,) = rows_of("solve_tril_16x16_kernel")
     (matrices,) = (call := build(row.case)).args
     (found,) = launch(row.case, call)
@@ -211,13 +211,13 @@ def test_norms_of_rows(torch, build, launch):
 
 
 def convolved(torch, line, weight, bias):
-    """A convolution of each channel by torch, over tokens (T,D) with those before them."""
+    """Compute a convolution of each channel by torch, over tokens (T,D) with the preceding ones."""
     return torch.nn.functional.silu(
         torch.nn.functional.conv1d(line.t().unsqueeze(0), weight.t().unsqueeze(1), bias, groups=16)
     )[0].t()
 
 
-def test_a_convolution_reads_the_tokens_before(torch, build, launch):
+def test_convolution_reads_the_preceding_tokens(torch, build, launch):
     for row in rows_of("CausalConv1d"):
         x, weight, bias, state, _, places, initial = (call := build(row.case, wide=True)).args
         before, (out,) = state.clone(), launch(row.case, call)
@@ -231,7 +231,7 @@ def test_a_convolution_reads_the_tokens_before(torch, build, launch):
             start += length
 
 
-def test_a_token_s_convolution_moves_its_state(torch, build, launch):
+def test_single_token_convolution_updates_its_state(torch, build, launch):
     (row,) = rows_of("_causal_conv1d_update_kernel_npu_tiled")
     x, weight, bias, state, places = (call := build(row.case, wide=True)).args
     before, (out, after) = state.clone(), launch(row.case, call)

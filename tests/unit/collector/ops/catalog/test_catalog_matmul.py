@@ -1,4 +1,4 @@
-"""Matrix products: the layout is read off the output, and each layout is the right product."""
+"""Matrix products: the layout follows from the output, and each layout gives the right product."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ def test_each_layout_is_recognised_and_multiplied(torch, case_of, build, launch,
 
 
 def as_stored(operand, shape):
-    """The operand as it lies in memory, which is how the row names it."""
+    """Return the operand in its memory layout, as in the row."""
     stored = operand if operand.is_contiguous() else operand.t()
     assert stored.is_contiguous() and tuple(stored.shape) == shape
     return stored
@@ -65,13 +65,13 @@ NZ = "ND;FRACTAL_NZ"
     [
         ("136,5120;320,48,16,16", "136,768", "NT", (768, 5120)),
         ("136,768;320,48,16,16", "136,5120", "NN", (768, 5120)),
-        # 40 columns are kept as 3 blocks of 16
+        # 40 columns are stored as 3 blocks of 16
         ("10,32;2,3,16,16", "10,40", "NT", (40, 32)),
         ("10,40;2,3,16,16", "10,32", "NN", (40, 32)),
         ("10,32;48,32", "10,48", "NT", (48, 32)),
     ],
 )
-def test_a_weight_in_blocks_is_read_as_the_matrix_it_holds(case_of, inputs, output, layout, weight):
+def test_weight_in_blocks_is_read_as_its_matrix(case_of, inputs, output, layout, weight):
     case = case_of("MatMulV2", inputs, "DT_BF16;DT_BF16", output, "DT_BF16", NZ)
     find("MatMulV2").check(case, "npu")
     product = product_of(case)
@@ -79,17 +79,17 @@ def test_a_weight_in_blocks_is_read_as_the_matrix_it_holds(case_of, inputs, outp
 
 
 @pytest.mark.parametrize("block", ["18,18", "16,32", "32,16"])
-def test_blocks_that_cann_does_not_lay_out_do_not_fit(case_of, block):
+def test_blocks_of_another_size_are_refused(case_of, block):
     case = case_of("MatMulV2", f"10,32;1,1,{block}", "DT_BF16;DT_BF16", "10,16", "DT_BF16", NZ)
     assert_rejected(case, "npu", "NT, NN, TN or TT")
 
 
-def test_blocks_that_are_more_than_padding_do_not_fit(case_of):
+def test_blocks_beyond_the_padding_are_refused(case_of):
     case = case_of("MatMulV2", "10,32;2,3,16,16", "DT_BF16;DT_BF16", "10,32", "DT_BF16", NZ)
     assert_rejected(case, "npu", "NT, NN, TN or TT")
 
 
-def test_of_two_matrices_only_the_weight_may_be_in_blocks(case_of):
+def test_only_the_weight_of_a_product_may_be_in_blocks(case_of):
     cells = ("MatMulV2", "1,1,16,16;16,16", "DT_BF16;DT_BF16", "16,16", "DT_BF16")
     assert_rejected(case_of(*cells, "FRACTAL_NZ;ND"), "npu", "FRACTAL_NZ & input 1")
 
@@ -100,7 +100,7 @@ def in_blocks(case_of, a, b, out, dtype="DT_BF16", kernel="MatMulV2"):
     return replace(case, outputs=(replace(output, format="FRACTAL_NZ"),))
 
 
-# (rows in memory, numbers in each) of both operands, as aclnn is given them.
+# (rows in memory, numbers in each) of both operands, as passed to aclnn.
 @pytest.mark.parametrize(
     ("a", "b", "out", "layout", "sizes"),
     [
@@ -113,7 +113,9 @@ def in_blocks(case_of, a, b, out, dtype="DT_BF16", kernel="MatMulV2"):
         ("40,40,16,16", "7,40,16,16", "7,40,16,16", "NN", (640, 111, 640)),
     ],
 )
-def test_operands_in_blocks_were_plain_ones_that_cann_converts(case_of, a, b, out, layout, sizes):
+def test_operands_in_blocks_are_built_from_plain_ones_that_cann_converts(
+    case_of, a, b, out, layout, sizes
+):
     case = in_blocks(case_of, a, b, out)
     find("MatMulV2").check(case, "npu")
     product = product_of(case)
@@ -122,7 +124,7 @@ def test_operands_in_blocks_were_plain_ones_that_cann_converts(case_of, a, b, ou
     assert_rejected(case, "cpu", "FRACTAL_NZ & NPU & cpu")
 
 
-def test_plain_operands_are_made_for_it_and_lie_as_the_row_says(torch, case_of):
+def test_plain_operands_have_the_layout_of_the_row(torch, case_of):
     case = in_blocks(case_of, "4097,1,16,16", "4097,1,16,16", "1,1,16,16")
     a, b = find("MatMulV2").build(case, CpuMaker(torch)).args
     assert (a.shape, b.t().shape) == ((16, 65552), (16, 65552))
@@ -133,20 +135,20 @@ def test_plain_operands_are_made_for_it_and_lie_as_the_row_says(torch, case_of):
 @pytest.mark.parametrize(
     ("a", "b", "out", "more"),
     [
-        ("80,40,16,16", "40,80,16,16", "40,40,16,16", {}),  # rows of 640 and more: read well
+        ("80,40,16,16", "40,80,16,16", "40,40,16,16", {}),  # rows of 640 and more: read efficiently
         ("2,1,16,16", "1,2,16,16", "1,1,16,16", {}),  # small
-        ("9496,256,16,16", "320,9490,16,16", "320,256,16,16", {}),  # they do not multiply
+        ("9496,256,16,16", "320,9490,16,16", "320,256,16,16", {}),  # they cannot be multiplied
         ("4097,1,16,16", "1,4097,16,16", "1,1,16,16", {}),  # a long k to few numbers
         ("4097,1,16,16", "4097,1,16,16", "1,1,16,16", {"kernel": "MatMul"}),
     ],
 )
-def test_operands_in_blocks_that_cann_would_leave_plain_are_refused(case_of, a, b, out, more):
+def test_operands_in_blocks_that_cann_would_not_convert_are_refused(case_of, a, b, out, more):
     case = in_blocks(case_of, a, b, out, **more)
     assert_rejected(case, "npu", "operands & FRACTAL_NZ")
 
 
-def test_a_linear_layer_takes_both_operands_in_blocks(torch, case_of):
-    """By torch_npu's own function, whatever CANN would convert."""
+def test_linear_layer_accepts_both_operands_in_blocks(torch, case_of):
+    """By torch_npu's own function, independently of CANN's conversions."""
     case = in_blocks(case_of, "2,1,16,16", "2,3,16,16", "3,1,16,16")
     op, make = find("MatMulV2"), CpuMaker(torch)
     op.check(case, "npu")
@@ -190,7 +192,9 @@ def test_an_npu_launches_a_bias_with_the_product(torch, case_of, build):
         ("8,8;8,8", "8,8", "mk,nk->mn"),
     ],
 )
-def test_a_batch_is_read_like_matrices(torch, case_of, build, launch, inputs, output, equation):
+def test_batch_layouts_are_recognised_like_those_of_matrices(
+    torch, case_of, build, launch, inputs, output, equation
+):
     case = case_of("BatchMatMulV2", inputs, "FLOAT;FLOAT", output, "FLOAT")
     call = build(case)
     shapes = [slot.shape for slot in case.inputs]
@@ -202,7 +206,7 @@ def test_a_batch_is_read_like_matrices(torch, case_of, build, launch, inputs, ou
 
 
 @pytest.mark.parametrize("kernel", ["BatchMatMulV2", "BatchMatMulV3", "BatchMatMulNd"])
-def test_one_batch_of_weights_may_serve_all(case_of, kernel):
+def test_one_batch_of_weights_is_broadcast(case_of, kernel):
     case = case_of(kernel, "3,10,8;1,8,6", "FLOAT;FLOAT", "3,10,6", "FLOAT")
     op = find(kernel)
     op.check(case, "cpu")
@@ -226,7 +230,7 @@ TOKENS = "mhk,hkn->mhn"
         ("batch_matmul_transpose_0", "3,4,128", TOKENS),
     ],
 )
-def test_tokens_come_first_out_of_a_product_by_heads(
+def test_transposed_batch_product_returns_tokens_first(
     torch, case_of, build, launch, kernel, x, equation
 ):
     case = case_of(kernel, f"{x};4,128,128", "DT_BF16;DT_BF16", "3,4,128", "DT_BF16")
@@ -239,7 +243,7 @@ def test_tokens_come_first_out_of_a_product_by_heads(
     torch.testing.assert_close(result, torch.einsum(equation, tensor, weight))
 
 
-def test_an_npu_is_told_which_dimension_comes_first(torch, case_of):
+def test_npu_call_has_the_permutation_of_the_input(torch, case_of):
     build = find("TransposeBatchMatMul").npu.build
 
     def order(x, out):
@@ -256,16 +260,16 @@ def test_an_npu_is_told_which_dimension_comes_first(torch, case_of):
     [
         ("4,3,64", "4,64,128", "3,4,128"),
         ("4,3,128", "4,128,64", "3,4,64"),
-        # heads * K is 65536, where the tokens come first
+        # heads * K is 65536, where the tokens are first
         ("3,128,512", "128,512,128", "3,128,128"),
     ],
 )
-def test_sizes_that_the_kernel_does_not_take_are_refused(case_of, x, weight, out):
+def test_unsupported_sizes_are_refused(case_of, x, weight, out):
     case = case_of("TransposeBatchMatMul", f"{x};{weight}", "DT_BF16;DT_BF16", out, "DT_BF16")
     assert_rejected(case, "npu", "128")
 
 
-def test_a_weight_of_int8_is_given_back_as_numbers(torch, case_of, build, launch):
+def test_int8_weight_is_dequantised(torch, case_of, build, launch):
     dtypes = "FLOAT16;INT8;FLOAT16;FLOAT16;DT_UNDEFINED;DT_UNDEFINED;FLOAT16"
     cells = ("10,32;64,32;1,64;1,64;;;64", dtypes, "10,64", "FLOAT16")
     case = case_of("WeightQuantBatchMatmulV2", *cells)
@@ -279,7 +283,7 @@ def test_a_weight_of_int8_is_given_back_as_numbers(torch, case_of, build, launch
 WIDE = ("MatMulV2", "10,32;64,32", "DT_BF16;DT_BF16", "10,64", "FLOAT")
 
 
-def test_a_product_given_back_wider_is_computed_so(torch, case_of, build, launch):
+def test_product_with_a_wider_output_is_computed_in_it(torch, case_of, build, launch):
     case = case_of(*WIDE)
     call = build(case)
     (came,) = launch(case, call)
@@ -289,7 +293,7 @@ def test_a_product_given_back_wider_is_computed_so(torch, case_of, build, launch
 
 
 class Dispatcher:
-    """torch of a release that has these kernels for NPUs; None has not even the schema."""
+    """Return torch of a release that has these kernels for NPUs; None has not even the schema."""
 
     def __init__(self, kernels):
         self.kernels = kernels
@@ -302,7 +306,7 @@ class Dispatcher:
 
 
 @pytest.mark.parametrize("kernels", [None, [("aten::mm", "PrivateUse1")]])
-def test_a_release_without_it_is_refused_with_one_that_has_it(kernels):
+def test_release_without_wide_outputs_is_refused_with_one_that_has_them(kernels):
     make = SimpleNamespace(torch=Dispatcher(kernels))
     with pytest.raises(CaseRejected, match=r"2\.10\.0\.post4") as rejection:
         check_release(make, "aten::mm.dtype")
@@ -311,7 +315,7 @@ def test_a_release_without_it_is_refused_with_one_that_has_it(kernels):
     check_release(there, "aten::mm.dtype")
 
 
-def test_products_in_a_batch_given_back_wider_are_computed_so(torch, case_of, build, launch):
+def test_batched_product_with_a_wider_output_is_computed_in_it(torch, case_of, build, launch):
     case = case_of("BatchMatMulV2", "2,3,4;2,4,5", WIDE[2], "2,3,5", "FLOAT")
     a, b = (call := build(case)).args
     (came,) = launch(case, call)
@@ -329,9 +333,9 @@ def test_products_in_a_batch_given_back_wider_are_computed_so(torch, case_of, bu
         (("BatchMatMulV2", "3,4;4,5", WIDE[2], "3,5", "FLOAT"), "(B,M,K) & (K,N)"),
     ],
 )
-def test_another_output_is_refused(case_of, cells, said):
+def test_unsupported_output_is_refused(case_of, cells, said):
     assert_rejected(case_of(*cells), "npu", said)
 
 
-def test_a_product_keeps_its_arguments_so_that_an_npu_is_compared_with_the_reference():
+def test_npu_arguments_of_a_product_are_those_of_the_reference():
     assert find("MatMulV2").npu.build is find("BatchMatMulV2").npu.build is None

@@ -16,7 +16,7 @@ SLOTS = {"bias": 2, "scale": 3, "antiquant_scale": 5, "antiquant_offset": 6}
 
 
 def grouped(x, weight, output, *, dtypes, token_scale=False, **by_column):
-    """The cells of a GroupedMatmul of (T, K) and 3 experts."""
+    """Return the cells of a GroupedMatmul of (T, K) and 3 experts."""
     shapes, kinds = [""] * 9, [NONE] * 9
     shapes[0], shapes[1], shapes[7] = x, weight, "3"
     kinds[0], kinds[1], kinds[7] = (*dtypes, "INT64")
@@ -28,13 +28,13 @@ def grouped(x, weight, output, *, dtypes, token_scale=False, **by_column):
 
 
 def expert_of(torch, tokens):
-    """Tokens lie sorted by expert, and are spread evenly over 3."""
+    """Tokens are sorted by expert, and distributed evenly over 3."""
     counts = torch.tensor([tokens // 3 + (i < tokens % 3) for i in range(3)])
     return torch.arange(3).repeat_interleave(counts)
 
 
 def by_token(torch, x, weight, columns):
-    """Sums of each token with its expert's weight in float64, and its expert's columns."""
+    """Return sums of each token with its expert's weight in float64, and its expert's columns."""
     expert = expert_of(torch, len(x))
     total = torch.einsum("tk,tkn->tn", x.double(), weight.double()[expert])
     return total, {name: tensor.double()[expert] for name, tensor in columns.items()}
@@ -43,7 +43,7 @@ def by_token(torch, x, weight, columns):
 @pytest.mark.parametrize("tokens", [10, 2, 3])
 @pytest.mark.parametrize("weight", ["3,32,6", "3,6,32"])
 @pytest.mark.parametrize("bias", [{}, {"bias": "FLOAT"}])
-def test_tokens_meet_the_weight_of_their_expert(
+def test_tokens_are_multiplied_by_the_weight_of_their_expert(
     torch, case_of, build, launch, tokens, weight, bias
 ):
     output = (f"{tokens},6", "FLOAT")
@@ -83,7 +83,7 @@ def test_quantised_tokens_are_summed_exactly(torch, case_of, build, launch, outp
     torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_weights_of_int8_are_given_back_as_numbers(torch, case_of, build, launch):
+def test_int8_weights_are_dequantised(torch, case_of, build, launch):
     columns = {"antiquant_scale": "DT_BF16", "antiquant_offset": "DT_BF16"}
     cells = grouped("10,32", "3,32,6", ("10,6", "DT_BF16"), dtypes=("DT_BF16", "INT8"), **columns)
     call = build(case := case_of(*cells), wide=True)
@@ -93,7 +93,7 @@ def test_weights_of_int8_are_given_back_as_numbers(torch, case_of, build, launch
     torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_npu_is_given_lists_and_where_each_group_ends(torch, case_of):
+def test_npu_call_has_tensor_lists_and_group_ends(torch, case_of):
     cells = grouped(
         *("10,32", "3,6,32", ("10,6", "DT_BF16")),
         dtypes=("INT8", "INT8"),
@@ -131,7 +131,7 @@ def test_weights_in_blocks_are_read_in_either_spelling(case_of, weight, format):
     assert op.flops(case) == 2 * 10 * 32 * 64
 
 
-def test_weights_that_no_token_meets_are_not_counted_as_read(case_of):
+def test_weights_without_tokens_are_not_counted_as_read(case_of):
     def traffic(tokens):
         cells = grouped(
             *(f"{tokens},32", "3,32,6", (f"{tokens},6", "FLOAT")), dtypes=("FLOAT", "FLOAT")
@@ -154,7 +154,7 @@ def test_weights_that_no_token_meets_are_not_counted_as_read(case_of):
         ({"antiquant_offset": "FLOAT"}, "dtypes & bias & output"),
     ],
 )
-def test_what_products_by_expert_do_not_take_is_refused(case_of, change, rule):
+def test_unsupported_grouped_products_are_refused(case_of, change, rule):
     usual = {"weight": "3,32,6", "dtypes": ("FLOAT", "FLOAT")}
     settings = {**usual, **change}
     cells = grouped("10,32", settings.pop("weight"), ("10,6", "FLOAT"), **settings)
@@ -175,7 +175,7 @@ def test_an_expert_layer_up_to_its_gate(torch, case_of, build, launch):
     assert float((y.double() - (gated / scales.unsqueeze(-1)).round()).abs().max()) <= 1
 
 
-def test_the_kernel_up_to_the_gate_reads_blocks_whatever_the_label(torch, case_of):
+def test_gated_kernel_reads_blocks_under_any_label(torch, case_of):
     stored = []
 
     class Maker(CpuMaker):
@@ -198,12 +198,12 @@ ENDS = "Runtime group_list_values"
 
 
 def routed(case, ends):
-    """The case with where each expert's rows end."""
+    """Return the case with the end of each expert's rows."""
     return replace(case, attributes=((ENDS, ends),))
 
 
-def test_rows_behind_the_last_group_are_room_that_nobody_computes(torch, case_of, build, launch):
-    """As behind an exchange between ranks, which makes room for any routing."""
+def test_rows_behind_the_last_group_are_not_computed(torch, case_of, build, launch):
+    """As after an exchange between ranks, which reserves rows for any routing."""
     cells = grouped("10,32", "3,32,6", ("10,6", "FLOAT"), dtypes=("FLOAT", "FLOAT"))
     case = routed(case_of(*cells), "2,2,5")
     call = build(case)
@@ -223,7 +223,7 @@ def test_rows_behind_the_last_group_are_room_that_nobody_computes(torch, case_of
 @pytest.mark.parametrize(
     "ends", ["", "2,5", "2,1,5", "2,2,11", "0,0,0", "2,2,-5", "a,b,c", "1,2,3,4"]
 )
-def test_ends_of_groups_that_cannot_be_are_refused(case_of, build, ends):
+def test_invalid_group_ends_are_refused(case_of, build, ends):
     cells = grouped("10,32", "3,32,6", ("10,6", "FLOAT"), dtypes=("FLOAT", "FLOAT"))
     with pytest.raises(CaseRejected, match="Runtime group_list_values"):
         build(routed(case_of(*cells), ends))
@@ -241,9 +241,7 @@ def signed(number):
     return number - 16 if number > 7 else number
 
 
-def test_weights_of_four_bits_are_multiplied_by_the_scale_of_their_rows(
-    torch, case_of, build, launch
-):
+def test_four_bit_weights_are_multiplied_by_the_scale_of_their_rows(torch, case_of, build, launch):
     for scale in ("3,2,64", "3,1,64", "3,64"):
         cells = [cell.replace("3,2,64", scale) for cell in W4A8]
         call = build(case := case_of(*cells))
@@ -266,7 +264,7 @@ W4A16 = (
 )
 
 
-def test_weights_of_four_bits_are_given_back_as_numbers(torch, case_of, build, launch):
+def test_four_bit_weights_are_dequantised(torch, case_of, build, launch):
     for scale in ("3,2,32", "3,32"):
         cells = [cell.replace("3,2,32", scale) for cell in W4A16]
         call = build(case := case_of(*cells), wide=True)
@@ -311,7 +309,7 @@ def test_four_bits_take_half_a_byte_in_traffic(case_of):
         (W4A16, {5: "ND;FRACTAL_NZ;;;;ND;ND;ND;"}, "FRACTAL_NZ & INT8 tokens"),
     ],
 )
-def test_what_aclnn_does_not_take_of_four_bits_is_refused(case_of, row, changes, said):
+def test_unsupported_four_bit_products_are_refused(case_of, row, changes, said):
     cells = [changes.get(i, cell) for i, cell in enumerate(row)]
     formats = [changes[5]] if 5 in changes else []
     assert_rejected(case_of(*cells, *formats), "npu", said)
@@ -346,7 +344,7 @@ def test_both_kernels_up_to_the_gate_multiply_four_bits(torch, case_of, build, l
         assert npu.get("dequant_mode", 0) == (case.kernel_type == GATED[0])
 
 
-def test_what_the_kernels_up_to_the_gate_do_not_take_is_refused(case_of):
+def test_unsupported_gated_products_are_refused(case_of):
     for changes, said in (
         ({1: GATED[1].replace("3,2,64", "3,3,64")}, "(E,G,N)"),
         ({1: GATED[1].rpartition(";")[0], 2: GATED[2].rpartition(";")[0]}, "FLOAT matrix"),

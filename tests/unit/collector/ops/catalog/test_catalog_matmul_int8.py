@@ -39,7 +39,7 @@ def test_products_of_the_largest_numbers_are_exact(torch, case_of, build, launch
         ("6,32;32,6;6;6", "FLOAT;FLOAT", "DT_BF16", {"pertoken_scale"}),
         ("10,32;32,6;6;6", "FLOAT;FLOAT", "INT8", {"offset"}),
         ("10,32;32,6;6;1", "INT64;FLOAT", "INT8", {"offset"}),
-        # rows have no scale where INT8 comes out
+        # rows have no scale if the output is INT8
         ("6,32;32,6;6;6", "FLOAT;FLOAT", "INT8", {"offset"}),
         ("6,32;32,6;6;;6", f"FLOAT;{NONE};FLOAT", "DT_BF16", {"bias"}),
         ("6,32;32,6;6;;6;6", f"FLOAT;{NONE};INT32;FLOAT", "FLOAT16", {"bias", "pertoken_scale"}),
@@ -71,8 +71,8 @@ def test_a_quantised_product(torch, case_of, build, launch, inputs, dtypes, outp
     torch.testing.assert_close(result.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_an_npu_is_given_packed_scales_where_it_wants_them(torch, case_of):
-    """Otherwise the API packs them before each launch, by a kernel of its own."""
+def test_npu_call_has_packed_scales_if_the_kernel_requires_them(torch, case_of):
+    """Otherwise the API packs them before each launch, by a separate kernel."""
     packed = []
 
     def pack(scale, offset):
@@ -99,7 +99,7 @@ def test_an_npu_is_given_packed_scales_where_it_wants_them(torch, case_of):
     assert len(packed) == 2
 
 
-def test_a_weight_in_blocks_of_int8_is_k_by_n(case_of):
+def test_int8_weight_in_blocks_has_the_order_k_by_n(case_of):
     cells = ("QuantBatchMatmulV3", "136,7168;66,448,16,32;2112;2112", "INT8;INT8;FLOAT;INT32")
     case = case_of(*cells, "136,2112", "DT_BF16", "ND;FRACTAL_NZ;ND;ND")
     op = find("QuantBatchMatmulV3")
@@ -121,13 +121,13 @@ def test_a_weight_in_blocks_of_int8_is_k_by_n(case_of):
         ("1,65536;65536,6;6", "INT8;INT8;FLOAT", "DT_BF16", "65535"),
     ],
 )
-def test_what_the_quantised_product_does_not_take_is_refused(case_of, inputs, dtypes, output, rule):
+def test_unsupported_quantised_products_are_refused(case_of, inputs, dtypes, output, rule):
     out = f"{inputs.split(',')[0]},6"
     case = case_of("QuantBatchMatmulV3", inputs, dtypes, out, output)
     assert_rejected(case, "npu", rule)
 
 
-def test_a_weight_of_four_bits_is_given_back_as_numbers(torch, case_of, build, launch):
+def test_four_bit_weight_is_dequantised(torch, case_of, build, launch):
     for scale in ("2,32", "1,32", "32"):
         dtypes = f"DT_BF16;INT4;DT_BF16;DT_BF16;{NONE};{NONE};FLOAT"
         shapes = f"10,64;64,32;{scale};{scale};;;32"
@@ -165,7 +165,7 @@ def test_rows_of_int8_and_a_weight_of_four_bits(torch, case_of, build, launch):
     assert case.inputs[1].size_bytes == 512 * 64 // 2
 
 
-def test_what_the_kernels_do_not_take_of_four_bits_is_refused(case_of):
+def test_unsupported_four_bit_weights_are_refused(case_of):
     for changes, said in (
         ({1: V4[1].replace("512", "128")}, "K & 256"),
         ({1: V4[1].replace(";2,64", ";4,64")}, "(K/256,N)"),

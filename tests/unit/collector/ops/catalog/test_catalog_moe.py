@@ -12,7 +12,7 @@ pytestmark = pytest.mark.torch
 
 
 def sorted_choices(choices):
-    """(expert, token, choice) in the order that experts get them."""
+    """Return (expert, token, choice) in the order of the experts."""
     return sorted(
         (expert, token, choice)
         for token, row in enumerate(choices.tolist())
@@ -20,7 +20,7 @@ def sorted_choices(choices):
     )
 
 
-def test_a_token_goes_to_different_experts(torch):
+def test_choices_of_a_token_are_distinct_experts(torch):
     choices = make_choices(CpuMaker(torch), 50, 4, 6, "INT32")
     assert choices.dtype == torch.int32
     assert all(len(set(row)) == 4 for row in choices.tolist())
@@ -40,7 +40,7 @@ def test_token_permute(torch, case_of, build, launch, kept):
 
 
 @pytest.mark.parametrize("dtype", ["FLOAT", "INT8"])
-def test_tokens_that_came_to_their_experts_are_sorted_by_them(torch, case_of, build, launch, dtype):
+def test_exchanged_tokens_are_sorted_by_their_experts(torch, case_of, build, launch, dtype):
     case = case_of("MoeTokenPermute", "24,4;24", f"{dtype};INT32", "24,4;24", f"{dtype};INT32")
     call = build(case)
     tokens, experts, _ = call.args
@@ -180,7 +180,7 @@ def test_finalize_routing(torch, case_of, build, launch, whole):
     torch.testing.assert_close(came.double(), torch.stack(expected), rtol=1e-5, atol=1e-5)
 
 
-def test_finalize_routing_tells_an_npu_how_choices_lie(torch, case_of):
+def test_finalize_routing_passes_the_layout_of_choices(torch, case_of):
     cells = ("12,5;12;;;;4,3;", "FLOAT;INT32;FLOAT;FLOAT;FLOAT;FLOAT;INT32", "4,5", "FLOAT")
     case, seen = case_of("MoeFinalizeRoutingV2", *cells), []
     op = find("MoeFinalizeRoutingV2")
@@ -248,7 +248,7 @@ def test_a_dispatch_within_one_rank_sorts_by_expert(torch, case_of, build, launc
     assert weights.tolist() == [given[token, choice].item() for _, token, choice in order]
 
 
-def test_a_combine_gives_each_token_its_weighted_rows(torch, case_of, build, launch):
+def test_combine_returns_the_weighted_rows_of_each_token(torch, case_of, build, launch):
     cells = ("12,8;6,2;1536;4;6,2", "DT_BF16;INT32;INT32;INT32;FLOAT", "6,8", "DT_BF16")
     case = case_of("MoeDistributeCombineV2", *cells)
     rows, ids, info, ends, weights = (call := build(case, wide=True)).args
@@ -263,7 +263,7 @@ def test_a_combine_gives_each_token_its_weighted_rows(torch, case_of, build, lau
 
 
 def weights_of(x, experts):
-    """What DeepSeek-V4 gives the experts of a token: shares of 1.5."""
+    """The weights of a token's experts in DeepSeek-V4: they sum to 1.5."""
     scores = {expert: math.sqrt(math.log1p(math.exp(x[expert]))) for expert in experts}
     return [1.5 * scores[expert] / sum(scores.values()) for expert in experts]
 

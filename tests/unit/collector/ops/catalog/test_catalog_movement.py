@@ -16,7 +16,7 @@ F2, F3 = "FLOAT;INT64", "FLOAT;INT64;INT64"
 
 
 def recorded(tensor):
-    """A tensor as the NPU's library is given it."""
+    """A tensor as it is passed to the NPU's library."""
     return RecordedTensor(
         dtype=str(tensor.dtype),
         shape=tuple(tensor.shape),
@@ -38,7 +38,7 @@ def recorded(tensor):
         ("1,8,1,8", "1,8,1,8", (0, 3, 2, 1)),
     ],
 )
-def test_a_transpose_moves_any_dimensions(torch, case_of, build, launch, source, target, order):
+def test_transpose_permutes_any_dimensions(torch, case_of, build, launch, source, target, order):
     rank = len(order)
     case = case_of("Transpose", f"{source};{rank}", F2, target, "FLOAT")
     call = build(case)
@@ -48,9 +48,7 @@ def test_a_transpose_moves_any_dimensions(torch, case_of, build, launch, source,
     torch.testing.assert_close(out, whole.permute(order), rtol=0, atol=0)
 
 
-def test_a_transpose_takes_the_first_permutation_that_changes_the_order(
-    torch, case_of, build, launch
-):
+def test_transpose_uses_the_first_fitting_permutation(torch, case_of, build, launch):
     case = case_of("Transpose", "2,3,2,3;4", F2, "3,2,2,3", "FLOAT")
     call = build(case)
     whole, (out,) = call.args[1]._base, launch(case, call)
@@ -80,7 +78,7 @@ def test_a_copy_launches_the_kernel_of_the_case(torch, case_of, build, launch, c
     torch.testing.assert_close(launch(case, call)[0], source.to(target.dtype), rtol=0, atol=0)
 
 
-def test_a_view_that_is_a_block_is_copied_by_slice(torch):
+def test_contiguous_view_is_copied_by_slice(torch):
     def kernel(view):
         return copied((recorded(torch.empty(view.shape)), recorded(view)))
 
@@ -95,7 +93,7 @@ def test_a_view_that_is_a_block_is_copied_by_slice(torch):
     assert kernel(torch.empty(9).unfold(0, 3, 1)) == "AsStrided"
 
 
-def test_a_strided_view_leaves_no_element_twice(torch, case_of, build):
+def test_strided_view_covers_each_element_once(torch, case_of, build):
     for shape in ("2,3,64", "6,64", "5,7"):
         size = 2 * prod(map(int, shape.split(",")))
         rank = shape.count(",") + 1
@@ -124,7 +122,7 @@ def test_a_copy_into_a_part_of_rows_leaves_the_rest(torch, case_of, build, launc
     assert "apart" in find("ViewCopy").rejection_reason(full, "cpu")
 
 
-def test_padding_is_behind_and_zero(torch, case_of, build, launch):
+def test_padding_is_zero_and_at_the_end(torch, case_of, build, launch):
     case = case_of("PadV3", "2,5,3;6;", "FLOAT;INT32;FLOAT", "2,8,4", "FLOAT")
     call = build(case)
     (out,) = launch(case, call)
@@ -143,7 +141,9 @@ def test_tiles_and_broadcasts_repeat_the_input(torch, case_of, build, launch):
 
 
 @pytest.mark.parametrize(("whole", "dim"), [("2,4,6", 0), ("4,2,6", 1), ("4,6,2", 2)])
-def test_packing_adds_the_dimension_that_counts(torch, case_of, build, launch, whole, dim):
+def test_packing_adds_the_dimension_of_the_number_of_inputs(
+    torch, case_of, build, launch, whole, dim
+):
     case = case_of("Pack", "4,6;4,6", "FLOAT;FLOAT", whole, "FLOAT")
     call = build(case)
     (out,) = launch(case, call)
@@ -186,7 +186,7 @@ def test_slice_is_a_dense_copy_of_the_first_block(torch, case_of, build, launch)
     torch.testing.assert_close(out, whole[:, :, :2], rtol=0, atol=0)
 
 
-def test_a_block_that_an_npu_is_told_is_the_one_that_is_copied(torch, case_of, build, launch):
+def test_slice_sizes_of_the_npu_call_select_the_copied_block(torch, case_of, build, launch):
     case = case_of("Slice", "12,4,8;3;3", F3, "3,4,2", "FLOAT")
     x, _, sizes = find("Slice").npu.build(case, CpuMaker(torch)).args
     expected = launch(case, build(case))[0]

@@ -30,13 +30,13 @@ def test_a_sum_is_normalised(torch, case_of, build, launch, kernel, x, gamma, rs
     torch.testing.assert_close(inverse, weight.numel() ** 0.5 / norm, rtol=1e-4, atol=1e-5)
 
 
-def test_a_bias_comes_after_the_norm(torch, case_of, build, launch):
+def test_bias_is_added_after_the_norm(torch, case_of, build, launch):
     case = case_of("AddRmsNormBias", "6,16;6,16;16;16", f"{F3};FLOAT", "6,16;6,1;6,16", F3)
     x1, x2, gamma, beta = (call := build(case)).args
     torch.testing.assert_close(launch(case, call)[0], normal(torch, x1 + x2, gamma) + beta)
 
 
-def test_a_norm_in_place_writes_over_its_terms(torch, case_of, build, launch):
+def test_in_place_norm_writes_over_its_inputs(torch, case_of, build, launch):
     case = case_of("InplaceAddRmsNorm", "6,16;6,16;16", F3, "6,16;6,1;6,16", F3)
     call = build(case)
     y, _, total = launch(case, call)
@@ -44,7 +44,7 @@ def test_a_norm_in_place_writes_over_its_terms(torch, case_of, build, launch):
     assert total is call.args[1]
 
 
-def test_an_npu_gives_only_the_statistics_of_a_norm_in_place(torch, case_of, build):
+def test_npu_run_of_an_in_place_norm_returns_the_inputs_and_the_statistics(torch, case_of, build):
     case = case_of("InplaceAddRmsNorm", "6,16;6,16;16", F3, "6,16;6,1;6,16", F3)
     x1, x2, gamma = build(case).args
     given = find("InplaceAddRmsNorm").npu.run(lambda *tensors: len(tensors), x1, x2, gamma)
@@ -60,7 +60,7 @@ def int8_rows(torch, wide):
 
 
 @pytest.mark.parametrize("more", [False, True])
-def test_a_normalised_sum_is_quantised_by_known_scales(torch, case_of, build, launch, more):
+def test_normalised_sum_is_quantised_by_given_scales(torch, case_of, build, launch, more):
     slots, dtype = (";16;;16", "DT_BF16") if more else (";;;", "DT_UNDEFINED")
     dtypes = f"{';'.join(['DT_BF16'] * 4)};DT_UNDEFINED;{dtype};DT_UNDEFINED;{dtype}"
     outputs = ("6,16;6,16;6,16", "INT8;INT8;DT_BF16")
@@ -69,7 +69,7 @@ def test_a_normalised_sum_is_quantised_by_known_scales(torch, case_of, build, la
     x1, x2, gamma, scales, zeros, beta, room = call.args
     rows, second, total = launch(case, call)
     torch.testing.assert_close(total, x1 + x2)
-    assert second is room  # which nobody writes
+    assert second is room  # not written
     y = normal(torch, x1 + x2, gamma) + (beta if more else 0)
     expected = (y / scales + (zeros if more else 0)).round().clamp(-128, 127)
     assert int((rows.int() - expected.int()).abs().max()) <= 1
@@ -93,7 +93,7 @@ def test_a_normalised_sum_is_quantised_twice(torch, case_of, build, launch, smoo
     assert call.kwargs["output_mask"] == [True, True]
 
 
-def test_a_second_quantisation_may_be_left_out(torch, case_of, build, launch):
+def test_second_quantisation_is_optional(torch, case_of, build, launch):
     outputs = ("6,16;;6,16;6;", "INT8;INT8;DT_BF16;FLOAT;FLOAT")
     case = case_of(QUANT, "6,16;6,16;16", ";".join(["DT_BF16"] * 3), *outputs)
     call = build(case)
@@ -114,7 +114,7 @@ def test_a_second_quantisation_may_be_left_out(torch, case_of, build, launch):
         ("6,16;6,16;8", "6,16;6,16;6,16;6;6", "shape & row"),
     ],
 )
-def test_what_a_quantised_norm_does_not_take_is_refused(case_of, inputs, outputs, rule):
+def test_unsupported_quantised_norms_are_refused(case_of, inputs, outputs, rule):
     dtypes = ";".join("DT_BF16" if shape else "DT_UNDEFINED" for shape in inputs.split(";"))
     case = case_of(QUANT, inputs, dtypes, outputs, "INT8;INT8;DT_BF16;FLOAT;FLOAT")
     assert_rejected(case, "npu", rule)
@@ -138,7 +138,7 @@ def test_layer_norm(torch, case_of, build, launch, kernel, x, gamma, rows):
 
 
 @pytest.mark.parametrize("dtype", ["FLOAT16", "DT_BF16"])
-def test_layer_norm_tells_its_statistics_in_the_dtype_of_gamma(torch, case_of, build, dtype):
+def test_layer_norm_returns_statistics_in_the_dtype_of_gamma(torch, case_of, build, dtype):
     half, name = ";".join([dtype] * 3), "LayerNormV3"
     case = case_of(name, "6,16;16;16", half, "6,16;6,1;6,1", half)
     find(name).check(case, "npu")
@@ -164,7 +164,7 @@ def test_layer_norm_of_a_sum(torch, case_of, build, launch):
     torch.testing.assert_close(y, torch.nn.functional.layer_norm(x1 + x2, (16,), gamma, beta))
 
 
-def test_the_sum_may_be_left_out(case_of, build, launch):
+def test_sum_output_of_a_layer_norm_is_optional(case_of, build, launch):
     outputs = ("6,16;6,1;6,1;", f"{F3};FLOAT")
     case = case_of("AddLayerNorm", "6,16;6,16;16;16", f"{F3};FLOAT", *outputs)
     assert launch(case, build(case))[3] is None
@@ -172,7 +172,7 @@ def test_the_sum_may_be_left_out(case_of, build, launch):
     assert given == (1, 2, 3, None)
 
 
-def test_the_gradient_of_an_rms_norm_names_its_tensors_in_another_order(torch, case_of, build):
+def test_rms_norm_gradient_passes_its_tensors_in_the_order_of_the_api(torch, case_of, build):
     cells = ("6,8;6,8;6,1;8", ";".join(["FLOAT"] * 4), "6,8;8", "FLOAT;FLOAT")
     dy, x, rstd, gamma = build(case_of("RmsNormGrad", *cells)).args
     given = find("RmsNormGrad").npu.run(lambda *tensors: tensors, dy, x, rstd, gamma)
@@ -212,7 +212,7 @@ def test_rms_norm_grad(torch, case_of, build, launch, x, gamma, rstd):
         torch.testing.assert_close(came, wanted)
 
 
-def test_a_norm_alone_is_quantised_row_by_row(torch, case_of, build, launch):
+def test_rms_norm_output_is_quantised_row_by_row(torch, case_of, build, launch):
     cells = ("6,16;16;16;;16", "FLOAT16;FLOAT16;FLOAT16;DT_UNDEFINED;FLOAT16")
     case = case_of("RmsNormDynamicQuant", *cells, "6,16;;6;", "INT8;INT8;FLOAT;FLOAT")
     x, gamma = (call := build(case, wide=True)).args
@@ -229,7 +229,7 @@ def hyper_connection(case_of):
     return case_of("HcPre", shapes[0], f"DT_BF16;{F3}", shapes[1], "DT_BF16;FLOAT;FLOAT")
 
 
-def test_streams_without_a_projection_are_read_by_the_base_alone(torch, case_of, build, launch):
+def test_streams_without_a_projection_use_the_base_alone(torch, case_of, build, launch):
     case = hyper_connection(case_of)
     x, projection, _, base, *_ = (call := build(case, wide=True)).args
     projection.zero_()

@@ -16,7 +16,7 @@ def rows_as_int8(torch, wide):
 
 
 @pytest.mark.parametrize("smooth", ["", ";16"])
-def test_each_row_is_quantised_by_its_own_largest_number(torch, case_of, build, launch, smooth):
+def test_each_row_is_quantised_by_its_maximum(torch, case_of, build, launch, smooth):
     dtypes = "DT_BF16;DT_BF16" if smooth else "DT_BF16"
     case = case_of("DynamicQuant", f"2,3,16{smooth}", dtypes, "2,3,16;2,3", "INT8;FLOAT")
     call = build(case, wide=True)
@@ -30,7 +30,7 @@ def test_each_row_is_quantised_by_its_own_largest_number(torch, case_of, build, 
     assert torch.equal(call.args[0], before)
 
 
-def test_experts_have_smoothing_scales_of_their_own(torch, case_of, build, launch):
+def test_each_expert_has_smoothing_scales(torch, case_of, build, launch):
     cells = ("6,16;4,16;4", "DT_BF16;DT_BF16;INT32", "6,16;6", "INT8;FLOAT")
     case = case_of("DynamicQuant", *cells)
     call = build(case, wide=True)
@@ -46,7 +46,9 @@ def test_experts_have_smoothing_scales_of_their_own(torch, case_of, build, launc
 
 @pytest.mark.parametrize("kernel", ["AscendQuantV2", "AscendQuantV2Aicore"])
 @pytest.mark.parametrize("cells", [("6,16;16;16", 3), ("6,16;1", 2), ("2,3,16;1,1,16", 2)])
-def test_known_scales_multiply(torch, case_of, build, launch, kernel, cells):
+def test_static_quantisation_multiplies_by_the_scale_and_adds_the_offset(
+    torch, case_of, build, launch, kernel, cells
+):
     inputs, count = cells
     out = inputs.split(";")[0]
     case = case_of(kernel, inputs, ";".join(["FLOAT"] * count), out, "INT8")
@@ -59,9 +61,7 @@ def test_known_scales_multiply(torch, case_of, build, launch, kernel, cells):
 
 
 @pytest.mark.parametrize("activation", ["6", "6,1"])
-def test_sums_are_given_back_as_numbers_gated_and_quantised(
-    torch, case_of, build, launch, activation
-):
+def test_sums_are_dequantised_gated_and_quantised(torch, case_of, build, launch, activation):
     cells = (f"6,64;64;{activation};64;32", "INT32;FLOAT;FLOAT;INT32;FLOAT", "6,32;6", "INT8;FLOAT")
     case = case_of("DequantSwigluQuant", *cells)
     call = build(case)
@@ -72,7 +72,7 @@ def test_sums_are_given_back_as_numbers_gated_and_quantised(
     check_gated(torch, wide, given["quant_scale"], y, scale)
 
 
-def test_groups_have_scales_of_their_own(torch, case_of, build, launch):
+def test_each_group_has_quantisation_scales(torch, case_of, build, launch):
     dtypes = f"INT32;FLOAT;FLOAT;{NONE};FLOAT;{NONE};INT64"
     case = case_of("DequantSwigluQuant", "6,128;4,128;6;;4,64;;4", dtypes, "6,64;6", "INT8;FLOAT")
     call = build(case)
@@ -119,7 +119,7 @@ def test_costs(case_of, cells, flops, traffic):
     assert (op.flops(case), op.traffic(case)) == (flops, traffic)
 
 
-def test_rows_between_their_least_and_largest_number(torch, case_of, build, launch):
+def test_asymmetric_quantisation_maps_the_range_of_each_row(torch, case_of, build, launch):
     for smooth in ("", ";16"):
         dtypes = ";".join(["DT_BF16"] * (1 + bool(smooth)))
         cells = (f"6,16{smooth}", dtypes, "6,16;6;6", "INT8;FLOAT;FLOAT")

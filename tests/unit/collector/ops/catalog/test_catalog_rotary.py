@@ -10,7 +10,7 @@ pytestmark = pytest.mark.torch
 
 
 def turned(torch, a, b, cos, sin):
-    """(a + ib) times (cos + i sin), as its two parts."""
+    """Return (a + ib) times (cos + i sin), as its two parts."""
     number = torch.complex(a.double(), b.double()) * torch.complex(cos.double(), sin.double())
     return number.real, number.imag
 
@@ -23,7 +23,7 @@ def halves_turned(torch, x, cos, sin):
 
 
 def neighbours_turned(torch, x, cos, sin):
-    """Elements 2i and 2i + 1 are a pair; the results lie as halves."""
+    """Elements 2i and 2i + 1 are a pair; the results are stored as halves."""
     half = x.shape[-1] // 2
     return torch.cat(turned(torch, x[..., ::2], x[..., 1::2], cos[..., :half], sin[..., :half]), -1)
 
@@ -118,12 +118,12 @@ def test_split_qkv_rmsnorm_rope(torch, case_of, build, launch, rotary, head):
     ("queries", "keys", "rotary", "head"),
     [(512, 128, 128, 128), (128, 64, 24, 32), (768, 64, 64, 64), (96, 64, 33, 0)],
 )
-def test_a_head_is_as_large_as_its_rotation_or_the_next_divisor(queries, keys, rotary, head):
+def test_head_size_is_that_of_its_rotation_or_the_next_divisor(queries, keys, rotary, head):
     assert head_size(queries, keys, rotary) == head
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["with x", "without x"])
-def test_the_gradient_asks_an_npu_for_what_the_row_names(torch, case_of, named):
+def test_rotary_gradient_requests_only_the_outputs_of_the_row(torch, case_of, named):
     from tests.unit.collector.ops.conftest import CpuMaker
 
     x, dtype = ("6,1,4,16", "FLOAT") if named else ("", "DT_UNDEFINED")
@@ -145,7 +145,7 @@ def test_the_gradient_asks_an_npu_for_what_the_row_names(torch, case_of, named):
 
 
 def rotary(torch, x, cos, sin):
-    """Each pair (i, i + half) turned in its plane."""
+    """Rotate each pair (i, i + half) in its plane."""
     half = x.shape[-1] // 2
     first = x[..., :half] * cos[..., :half] - x[..., half:] * sin[..., :half]
     second = x[..., half:] * cos[..., half:] + x[..., :half] * sin[..., half:]
@@ -190,9 +190,7 @@ def test_rotary_position_embedding_grad_without_x(torch, case_of, build, launch)
     assert dcos is dsin is None
 
 
-def test_the_last_dimensions_of_a_head_are_turned_in_place_pair_by_pair(
-    torch, case_of, build, launch
-):
+def test_last_dimensions_of_a_head_are_rotated_in_place_by_pairs(torch, case_of, build, launch):
     shapes = "3,1,2,16;3,1,1,8;3,1,1,8"
     case = case_of("InplacePartialRotaryMul", shapes, "FLOAT;FLOAT;FLOAT", "3,1,2,16", "FLOAT")
     x, cos, sin = (call := build(case)).args
@@ -210,11 +208,11 @@ def test_the_last_dimensions_of_a_head_are_turned_in_place_pair_by_pair(
 @pytest.mark.parametrize(
     ("told", "head"), [("128", 128), ("32", 0), ("96", 0), ("128.0", 0), ("x", 0)]
 )
-def test_a_row_may_tell_a_head_of_which_a_part_is_rotated(told, head):
+def test_runtime_column_may_give_a_partly_rotated_head_size(told, head):
     assert head_size(512, 128, 64, told) == head
 
 
-def test_queries_and_keys_are_turned_by_a_table_of_positions(torch, case_of, build, launch):
+def test_queries_and_keys_are_rotated_by_a_table_of_positions(torch, case_of, build, launch):
     cells = ("6;6,128;6,64;20,64", "INT64;FLOAT;FLOAT;FLOAT", "6,128;6,64", "FLOAT;FLOAT")
     call = build(case := case_of("RopeWithSinCosCache", *cells))
     positions, query, key, table, size = call.args

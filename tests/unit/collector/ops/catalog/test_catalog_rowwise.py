@@ -1,4 +1,4 @@
-"""Folds, running sums, searches, softmaxes and histograms against independent sources."""
+"""Reductions, running sums, searches, softmaxes and histograms against independent sources."""
 
 import math
 from collections import Counter
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.torch
         ("ReduceMin", min),
     ],
 )
-def test_rows_fold_into_one_number_each(torch, case_of, build, launch, kernel, fold):
+def test_rows_are_reduced_to_one_number_each(torch, case_of, build, launch, kernel, fold):
     case = case_of(kernel, "3,16;1", "DOUBLE;INT64", "3", "DOUBLE")
     call = build(case)
     expected = [fold(row) for row in call.args[0].tolist()]
@@ -31,7 +31,7 @@ def test_rows_fold_into_one_number_each(torch, case_of, build, launch, kernel, f
 
 @pytest.mark.parametrize(("kernel", "fold"), [("ReduceAll", all), ("ReduceAny", any)])
 @pytest.mark.parametrize(("axes", "out"), [("1", "5"), ("2", "")])
-def test_truth_of_rows_and_of_all(torch, case_of, build, launch, kernel, fold, axes, out):
+def test_any_and_all_of_rows(torch, case_of, build, launch, kernel, fold, axes, out):
     case = case_of(kernel, f"5,2;{axes}", "BOOL;INT64", out, "BOOL")
     call = build(case)
     rows = call.args[0].tolist()
@@ -48,7 +48,7 @@ def test_truth_of_rows_and_of_all(torch, case_of, build, launch, kernel, fold, a
         ("1", "4,6,1", (2,), True),
     ],
 )
-def test_dimensions_are_those_that_the_output_lacks(
+def test_reduced_dimensions_are_those_that_the_output_lacks(
     torch, case_of, build, launch, axes, out, dims, stays
 ):
     case = case_of("ReduceSum", f"4,6,9;{axes}", "FLOAT;INT64", out, "FLOAT")
@@ -57,7 +57,7 @@ def test_dimensions_are_those_that_the_output_lacks(
     torch.testing.assert_close(launch(case, call)[0], expected)
 
 
-def test_of_equal_dimensions_the_last_one_folds(torch, case_of, build, launch):
+def test_last_one_of_equal_dimensions_is_reduced(torch, case_of, build, launch):
     case = case_of("ReduceMax", "7,7;1", "INT32;INT64", "7", "INT32")
     call = build(case)
     call.args[0].copy_(torch.arange(49).view(7, 7))
@@ -65,9 +65,7 @@ def test_of_equal_dimensions_the_last_one_folds(torch, case_of, build, launch):
 
 
 @pytest.mark.parametrize(("axis", "dim"), [("INT64", 0), ("INT32", 1)])
-def test_running_sums_along_the_dimension_that_the_axis_tells(
-    torch, case_of, build, launch, axis, dim
-):
+def test_cumulative_sum_uses_the_given_axis(torch, case_of, build, launch, axis, dim):
     case = case_of("Cumsum", "3,4;1", f"INT32;{axis}", "3,4", "INT32")
     call = build(case)
     (out,) = launch(case, call)
@@ -77,7 +75,7 @@ def test_running_sums_along_the_dimension_that_the_axis_tells(
 
 
 @pytest.mark.parametrize(("out", "dtype"), [("5", "INT32"), ("5,1", "INT64")])
-def test_where_the_greatest_is(torch, case_of, build, launch, out, dtype):
+def test_argmax_returns_the_position_of_the_maximum(torch, case_of, build, launch, out, dtype):
     case = case_of("ArgMaxV2", "5,30;", "FLOAT;INT64", out, dtype)
     call = build(case)
     expected = [row.index(max(row)) for row in call.args[0].tolist()]
@@ -109,7 +107,7 @@ def test_gradients_of_a_softmax(torch, case_of, build, launch, kernel, name, fli
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (2, 3, 4)])
-def test_narrowed_indices_are_the_same_numbers(torch, shape):
+def test_narrowed_indices_are_unchanged(torch, shape):
     from collector.ops.catalog.rowwise.ordering import narrowed
 
     indices = torch.randint(0, 2**31, shape)
@@ -134,13 +132,11 @@ def test_norm(torch, case_of, build, launch, kernel, out):
     [
         ("6,4,8", "6,8", {1}),
         ("6,4,8", "1,4,1", {0, 2}),
-        ("6,6", "6", {1}),  # of equal dimensions the last
+        ("6,6", "6", {1}),  # the last of equal dimensions
         ("6,4", "", {0, 1}),
     ],
 )
-def test_dimensions_built_into_the_kernel_are_read_off_the_output(
-    torch, case_of, build, x, out, dims
-):
+def test_compiled_in_dimensions_are_derived_from_the_output(torch, case_of, build, x, out, dims):
     case = replace(case_of("ReduceSumD", x, "FLOAT", out, "FLOAT"), op_state="static")
     find("ReduceSumD").check(case, "npu")
     tensor, folded, stays = build(case).args
@@ -163,12 +159,12 @@ def test_dimensions_built_into_the_kernel_are_read_off_the_output(
         ("6,4", "6", "dynamic", "OP State & static"),
     ],
 )
-def test_what_no_graph_sums_so_is_refused(case_of, x, out, state, rule):
+def test_unsupported_reductions_of_a_graph_are_refused(case_of, x, out, state, rule):
     case = replace(case_of("ReduceSumD", x, "FLOAT", out, "FLOAT"), op_state=state)
     assert_rejected(case, "npu", rule)
 
 
-def test_sort_is_descending_and_tells_origins(torch, case_of, build, launch):
+def test_sort_is_descending_and_returns_the_original_positions(torch, case_of, build, launch):
     case = case_of("Sort", "3,16", "FLOAT", "3,16;3,16", "FLOAT;INT32")
     call = build(case)
     values, origins = launch(case, call)
@@ -186,7 +182,7 @@ def test_a_histogram_counts_each_number(torch, case_of, build, launch, dtype):
 
 
 @pytest.mark.parametrize(("out", "dim"), [("3,5", 2), ("3,1,8", 1), ("5,8", 0)])
-def test_the_greatest_and_where_it_is(torch, case_of, build, launch, out, dim):
+def test_maximum_and_its_position(torch, case_of, build, launch, out, dim):
     case = case_of("ArgMaxWithValue", "3,5,8", "FLOAT", f"{out};{out}", "INT32;FLOAT")
     call = build(case)
     indices, values = launch(case, call)

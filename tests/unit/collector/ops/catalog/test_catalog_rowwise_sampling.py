@@ -44,7 +44,7 @@ def test_an_npu_gets_unsorted_logits(torch, case_of, kernel, p, k):
     assert [limit is not None for limit in rest] == [bool(p), bool(k)]
 
 
-def test_the_largest_numbers_of_each_row_and_their_places(torch, case_of, build, launch):
+def test_top_k_returns_the_largest_values_and_their_positions(torch, case_of, build, launch):
     case = case_of("TopKV2", "6,40;", "FLOAT;INT32", "6,5;6,5", "FLOAT;INT32")
     call = build(case)
     x, count, _ = call.args

@@ -25,7 +25,7 @@ def conv2d(x, w, out, dtype="FLOAT"):
     return case_in("Conv2D", f"{x};{w}", f"{dtype};{dtype}", formats, out, dtype, "NC1HWC0")
 
 
-# --- what a row leaves unsaid ----------------------------------------------------------------
+# --- what a row does not contain -------------------------------------------------------------
 
 
 @pytest.mark.fast
@@ -45,13 +45,13 @@ def conv2d(x, w, out, dtype="FLOAT"):
         (7, 1, 7, 7, 0),  # a whole image
     ],
 )
-def test_known_layers_are_read_from_their_sizes(image, output, window, stride, padding):
+def test_window_of_known_layers_is_derived_from_their_sizes(image, output, window, stride, padding):
     found = read_window((image, image), (output, output), window * window)
     assert found == SlidingWindow((window, window), (stride, stride), (padding, padding))
 
 
 @pytest.mark.fast
-def test_of_windows_that_are_no_square_the_sizes_must_tell_which():
+def test_non_square_window_is_accepted_only_if_the_sizes_determine_it():
     assert read_window((17, 17), (17, 17), 7) is None  # 1 by 7, or 7 by 1
     assert read_window((17, 17), (17, 11), 7) == SlidingWindow((1, 7), (1, 1), (0, 0))
     assert read_window((8, 8), (80, 80), 9) is None
@@ -78,7 +78,7 @@ def test_of_windows_that_are_no_square_the_sizes_must_tell_which():
         ),
     ],
 )
-def test_what_is_none_is_refused(case):
+def test_unsupported_format_conversions_are_refused(case):
     to_nz = case.outputs[0].format == "FRACTAL_NZ"
     assert_rejected(case, "npu", "FRACTAL_NZ" if to_nz else "NC1HWC0")
 
@@ -104,7 +104,7 @@ def test_costs_of_a_real_layer():
 
 
 @pytest.mark.fast
-def test_what_a_window_steps_over_is_not_read():
+def test_elements_between_windows_are_not_counted_as_read():
     case = conv2d("1,1,8,8,8", "1,1,16,8", "1,1,4,4,8")
     assert find("Conv2D").traffic(case) == 4 * (8 * 4 * 4 + 16 * 8 + 8 * 4 * 4)
 
@@ -113,7 +113,8 @@ def test_what_a_window_steps_over_is_not_read():
 
 
 def unfolded(torch, x, window):
-    """(N, C, area, outputs): what each window sees; outside of the image there is `nan`."""
+    """Return (N, C, area, outputs): the elements of each window; outside of the image there is
+    `nan`."""
     (ph, pw), (kh, kw), (sh, sw) = window.padding, window.size, window.stride
     padded = torch.nn.functional.pad(x, (pw, pw, ph, ph), value=float("nan"))
     seen = padded.unfold(2, kh, sh).unfold(3, kw, sw)
@@ -135,7 +136,7 @@ def rows(kernel):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("case", rows("Conv2D"), ids=lambda case: case.describe())
-def test_a_convolution_is_a_product_of_what_windows_see(torch, build, launch, case):
+def test_convolution_equals_a_product_of_its_windows(torch, build, launch, case):
     x, w, bias, stride, padding = build(case).args
     window = SlidingWindow(tuple(w.shape[2:]), tuple(stride), tuple(padding))
     expected = convolved(torch, x.double(), w.double(), window) + bias.double()[:, None, None]
@@ -147,7 +148,7 @@ def test_a_convolution_is_a_product_of_what_windows_see(torch, build, launch, ca
 @pytest.mark.parametrize(
     ("kernel", "leaf"), [("Conv2DBackpropInput", 0), ("Conv2DBackpropFilter", 1)]
 )
-def test_gradients_are_those_of_that_product(torch, build, launch, kernel, leaf):
+def test_gradients_equal_those_of_that_product(torch, build, launch, kernel, leaf):
     for case in rows(kernel):
         call = build(case)
         dy, x, w, window = call.args
@@ -159,7 +160,7 @@ def test_gradients_are_those_of_that_product(torch, build, launch, kernel, leaf)
 
 
 @pytest.mark.torch
-def test_pooling_takes_the_greatest_and_gives_its_gradient_to_it(torch, build, launch):
+def test_max_pooling_returns_the_maximum_and_routes_its_gradient(torch, build, launch):
     (case,) = rows("MaxPoolGradWithArgmaxV1")
     call = build(case)
     dy, x, _, window = call.args
@@ -176,7 +177,8 @@ def test_pooling_takes_the_greatest_and_gives_its_gradient_to_it(torch, build, l
 
 
 def place(format, index, blocks, window):
-    """Where an element of a plain tensor lies in blocks, by the definition of the format."""
+    """Return the position of an element of a plain tensor in blocks, by the definition of the
+    format."""
     c0 = blocks[-1]
     if format == "FRACTAL_NZ":
         r, c = index
@@ -192,7 +194,7 @@ def place(format, index, blocks, window):
 @pytest.mark.parametrize(
     "case", [row.case for row in rows_of("TransData")], ids=lambda case: case.describe()
 )
-def test_a_conversion_puts_each_element_where_the_format_has_it(torch, build, launch, case):
+def test_conversion_moves_each_element_to_its_position_in_the_format(torch, build, launch, case):
     call = build(case)
     into = case.inputs[0].format in ("NCHW", "ND")
     plain, blocked = (call.args[0], launch(case, call)[0])[:: 1 if into else -1]
@@ -207,13 +209,13 @@ def test_a_conversion_puts_each_element_where_the_format_has_it(torch, build, la
         assert plain.count_nonzero() == blocked.count_nonzero()
 
 
-# --- normalised batches ----------------------------------------------------------------------
+# --- batch normalisation ---------------------------------------------------------------------
 
 IMAGE, BLOCKED, EACH = "2,2,6,6,16", "1,2,1,1,16", "32"
 
 
 def batch_norm(kernel, images, statistics, outputs, dtype="FLOAT"):
-    """A case of `images` images, then these statistics; `outputs` are i and s."""
+    """Return a case of `images` images, then these statistics; `outputs` are i and s."""
     slots = [(IMAGE, dtype, "NC1HWC0")] * images
     slots += [(s, "FLOAT", "NC1HWC0" if "," in s else "ND") for s in statistics]
     image, statistic = (IMAGE, dtype, "NC1HWC0"), (BLOCKED, "FLOAT", "NC1HWC0")
@@ -238,7 +240,7 @@ def over_channels(torch, numbers):
 @pytest.mark.torch
 @pytest.mark.parametrize("dtype", ["FLOAT", "FLOAT16"])
 @pytest.mark.parametrize(("kernel", "images", "statistics", "outputs"), NORMS)
-def test_a_batch_is_normalised_as_its_formulas_say(
+def test_batch_norm_equals_its_formulas(
     torch, build, launch, kernel, images, statistics, outputs, dtype
 ):
     case = batch_norm(kernel, images, [EACH] * statistics, outputs, dtype)
@@ -251,7 +253,7 @@ def test_a_batch_is_normalised_as_its_formulas_say(
     x_mean = over_channels(torch, x) / count
     x_variance = over_channels(torch, (x - x_mean.view(one)) ** 2) / count
     inverse = (x_variance + 1e-5).rsqrt()
-    if kernel.endswith("Grad"):  # of the statistics that are given
+    if kernel.endswith("Grad"):  # of the given statistics
         normal = (x - mean.view(one)) * variance.view(one)
         d_scale, d_offset = over_channels(torch, dy[0] * normal), over_channels(torch, dy[0])
         step = dy[0] - (d_offset.view(one) + normal * d_scale.view(one)) / count
@@ -272,7 +274,7 @@ def test_a_batch_is_normalised_as_its_formulas_say(
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("kernel", "images", "statistics", "outputs"), NORMS)
-def test_statistics_lie_in_blocks_or_by_channel(kernel, images, statistics, outputs):
+def test_statistics_are_in_blocks_or_by_channel(kernel, images, statistics, outputs):
     op = find(kernel)
     for shape in (BLOCKED, EACH):
         case = batch_norm(kernel, images, [shape] * statistics, outputs)
@@ -289,7 +291,7 @@ def test_statistics_lie_in_blocks_or_by_channel(kernel, images, statistics, outp
             op.check(case, "npu")
 
 
-def test_blocks_of_atlas_910_hold_sixteen_floats(torch, case_of, build, launch):
+def test_blocks_of_atlas_910_have_sixteen_floats(torch, case_of, build, launch):
     values = ("2,20,7,7", "FLOAT", "NCHW", "2,2,7,7,16", "FLOAT", "NC1HWC0")
     case = case_from_cells("TransData", dict(zip(BASE_CELLS[2:], values, strict=True)))
     call = build(case)

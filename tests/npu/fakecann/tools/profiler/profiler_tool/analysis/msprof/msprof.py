@@ -1,1 +1,1 @@
-"""Only has to lie here: by this file torch_npu sees that it has found CANN's msprof."""
+"""A placeholder: by this file torch_npu recognises that it has found CANN's msprof."""
