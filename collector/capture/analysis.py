@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.host.version_pairs import known_pairs, npu_versions
-from collector.profiles.discovery import is_kernel_table, unanalysed_captures
+from collector.profiles.discovery import unanalysed_captures
 
 _PROGRAM = "import sys; from torch_npu.profiler.profiler import analyse; analyse(sys.argv[1])"
 _TAIL = 3  # lines of its output that explain a failure
@@ -51,7 +51,7 @@ def _analyse(raw: Path, limit_s: float) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"not analysed within {limit_s:g} s; the raw data remain"
-    if any(is_kernel_table(file.name) for file in raw.rglob("*.csv")):
+    if not unanalysed_captures([raw]):  # it has a table or a database of kernels
         return ""
     said = (done.stdout + done.stderr).strip().splitlines()[-_TAIL:]
     versions = npu_versions()

@@ -14,6 +14,8 @@ from collector.codec.errors import BadInput
 _SITE = Path(__file__).parent / "site"  # its sitecustomize attaches the capture
 _SIGNALLED = 128  # plus the signal: the exit code of a shell for a program that a signal ended
 
+_DEVICES = ("npu", "cuda", "cpu")
+
 
 def run_captured(
     command: Sequence[str], injection: Injection, environment: Mapping[str, str] = os.environ
@@ -24,6 +26,8 @@ def run_captured(
     options that do not fit, for a folder that has a capture, and for a program that is none."""
     settings = CaptureSettings(Path(injection.folder), **injection.options)
     settings.check(environment)
+    if injection.device is not None and injection.device not in _DEVICES:
+        raise BadInput(f"--device: expected npu, cuda or cpu, got {injection.device!r}")
     if next(settings.folder.glob(CAPTURE_FILE.format(rank="*")), None) is not None:
         raise BadInput("expected a folder without a capture", path=settings.folder)
     environment = {**environment, VARIABLE: injection.to_variable()}

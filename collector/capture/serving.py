@@ -7,10 +7,12 @@ of 0.18.0).
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -19,10 +21,12 @@ from collector.codec.errors import BadInput
 
 START, STOP = "/start_profile", "/stop_profile"
 _CONNECT_S = 30.0
+_HOST = re.compile(r"[A-Za-z0-9._:%-]+")  # a name, or an address of IPv4 or IPv6
 _FLAGS = (
     "start vLLM with --profiler-config.profiler=torch --profiler-config.torch_profiler_dir=DIR "
     "(before 0.13: VLLM_TORCH_PROFILER_DIR=DIR); ask the instances, not a proxy"
 )
+_SGLANG = "ask the instances, not a router"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +65,34 @@ def capture_instances(
         body = {"activities": ["CPU", "GPU"], "record_shapes": True}
         body |= {"output_dir": folder} if folder else {}
     with ThreadPoolExecutor(len(addresses)) as pool:
-        started = list(pool.map(lambda url: _post(url, START, body, _CONNECT_S), addresses))
-        running = [one.url for one in started if not one.fault]
-        if len(running) == len(started):
-            wait(seconds)
-        stopped = list(pool.map(lambda url: _post(url, STOP, {}, limit_s), running))
+        started: list[InstanceReply] = []
+        stopped: list[InstanceReply] = []
+        try:
+            started += pool.map(
+                lambda url: _post(url, START, body, _CONNECT_S, is_sglang), addresses
+            )
+            if not any(one.fault for one in started):
+                wait(seconds)
+        finally:  # whoever interrupts it, no profiler is left running; it may have started
+            running = [one.url for one in started if not one.fault] if started else addresses
+            stopped += pool.map(lambda url: _post(url, STOP, {}, limit_s, is_sglang), running)
     return [*started, *stopped]
 
 
 def _address(url: str) -> str:
     parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        is_known = parts.scheme in ("http", "https") and (parts.port is None or parts.port > 0)
+    except ValueError:  # no number, or too large
+        is_known = False
+    if not is_known or not _HOST.fullmatch(parts.hostname or ""):
         raise BadInput(f"expected http://HOST:PORT of an instance, got {url!r}")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
-def _post(url: str, path: str, body: dict[str, object], limit_s: float) -> InstanceReply:
+def _post(
+    url: str, path: str, body: dict[str, object], limit_s: float, is_sglang: bool
+) -> InstanceReply:
     began_s = time.monotonic()
     request = Request(
         url + path,
@@ -91,9 +107,11 @@ def _post(url: str, path: str, body: dict[str, object], limit_s: float) -> Insta
     except HTTPError as error:
         fault = f"HTTP {error.code}"
         if error.code in (404, 405):
-            fault += f": this server has no profiler: {_FLAGS}"
+            fault += f": this server has no profiler: {_SGLANG if is_sglang else _FLAGS}"
     except TimeoutError:
         fault = f"no answer within {limit_s:g} s; its capture may still be analysed"
+    except HTTPException as error:
+        fault = f"no answer in HTTP: {error!r}"
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         is_late = isinstance(reason, TimeoutError)

@@ -127,7 +127,7 @@ def _process(backend: str) -> dict[str, object]:
 class CaptureSession:
     """A running capture. Call `step` after each step of the program.
 
-    With a trial, the first steps are recorded in `FOLDER_trial` and judged there. The capture
+    With a trial, the first steps are recorded in `FOLDER_trial_PID` and judged there. The capture
     begins only if they can be used."""
 
     def __init__(self, settings: CaptureSettings, backend: str) -> None:
@@ -253,7 +253,8 @@ class CaptureSession:
 
 
 def _of_trial(settings: CaptureSettings) -> CaptureSettings:
-    folder = settings.folder.with_name(f"{settings.folder.name}_trial")
+    # One for each process: a rank that ends its trial removes the folder, which others still read.
+    folder = settings.folder.with_name(f"{settings.folder.name}_trial_{os.getpid()}")
     once = replace(settings, steps=1, warmup=TRIAL_STEPS - 1, wait=0, repeat=1)
     return replace(once, folder=folder, analyse=True, trial=False, max_bytes=None)
 

@@ -25,7 +25,19 @@ from collector.profiles.rows import open_rows
 
 CAPTURE_FILE = "opmeter_capture_{rank}.json"  # what a rank was asked for, and saw
 _FACTS = "opmeter_capture_*.json"
+# Numbers of these facts, with the largest that is one: a file may be damaged.
+_NUMBERS = {
+    "rank": 1 << 20,
+    "world_size": 1 << 20,
+    "steps": 1 << 30,
+    "repeat": 1 << 30,
+    "steps_kept": 1 << 30,
+    "pid": 1 << 40,
+    "began_s": 1 << 40,
+}
+_MOST_MISSING = 64  # ranks without a capture that get a line each
 _STEP = "Step Id"
+_TAIL_SHARE = 0.5  # of the last step: decodes that end make it smaller
 _HEAD_SHARE = 0.9  # of the rows of the other steps; the first step of a complete capture has all
 _LEAST_STEPS = 3  # of which the first is compared with the others
 _LISTED = 5
@@ -79,15 +91,20 @@ def verdicts(folder: Path) -> tuple[RankVerdict, ...]:
     are named as older. Raises BadInput if there is no capture at all."""
     if not folder.is_dir():
         raise BadInput("expected the folder of a capture", path=folder)
-    known = [_facts(path) for path in sorted(folder.glob(_FACTS))]
+    known, damaged = list[Mapping[str, Any]](), list[RankVerdict]()
+    for path in sorted(folder.glob(_FACTS)):
+        try:
+            known.append(_facts(path))
+        except BadInput as error:
+            damaged.append(RankVerdict(None, folder, faults=(str(error),)))
     runs = sorted(run for run in _runs(folder))
-    if not runs and not known:
+    if not (runs or known or damaged):
         raise BadInput(
             f"no capture: expected folders that end in {' or '.join(CAPTURE_SUFFIXES)}", path=folder
         )
     if not known:
-        return tuple(_of_run(run, _rank_in(run), {}) for run in runs)
-    judged, found = set[Path](), []
+        return (*damaged, *(_of_run(run, _rank_in(run), {}) for run in runs))
+    judged, found = set[Path](), damaged
     for facts in known:
         own = [run for run in runs if _is_of(run, facts)]
         judged.update(own)
@@ -119,7 +136,20 @@ def _with_fault(one: RankVerdict, fault: str) -> RankVerdict:
 
 
 def _facts(path: Path) -> Mapping[str, Any]:
-    return json_object(read_small_file(path), what="the facts of a capture", key=str(path))
+    found = json_object(read_small_file(path), what="the facts of a capture", key=str(path))
+    for name, most in _NUMBERS.items():
+        value = found.get(name, 0)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+            raise BadInput(f"{name}: expected a number from 0 to {most}, got {value!r}", path=path)
+    if not all(isinstance(one, str) for one in _listed(found.get("faults", []), path)):
+        raise BadInput("faults: expected a list of texts", path=path)
+    return found
+
+
+def _listed(value: object, path: Path) -> list[object]:
+    if not isinstance(value, list):
+        raise BadInput(f"faults: expected a list of texts, got {value!r}", path=path)
+    return value
 
 
 def _runs(folder: Path) -> Iterable[Path]:
@@ -150,9 +180,11 @@ def _missing(folder: Path, known: Sequence[Mapping[str, Any]]) -> list[RankVerdi
     world = max(int(facts.get("world_size", 1)) for facts in known)
     present = {int(facts.get("rank", 0)) for facts in known}
     fault = f"this rank of {world} left no capture here"
-    return [
-        RankVerdict(rank, folder, faults=(fault,)) for rank in range(world) if rank not in present
-    ]
+    absent = [rank for rank in range(world) if rank not in present]
+    found = [RankVerdict(rank, folder, faults=(fault,)) for rank in absent[:_MOST_MISSING]]
+    if more := absent[_MOST_MISSING:]:
+        found[-1] = _with_fault(found[-1], f"and {counted(len(more), 'further rank')}")
+    return found
 
 
 def _of_run(run: Path, rank: int | None, facts: Mapping[str, Any]) -> RankVerdict:
@@ -225,11 +257,17 @@ def _faults_of_steps(counts: Counter[str], facts: Mapping[str, Any]) -> Iterable
         kept = int(facts["steps_kept"])
         yield f"expected {counted(requested, 'step')}, the program ended after {kept} of them"
     if len(counts) >= _LEAST_STEPS:
-        first, *others = (counts[step] for step in sorted(counts, key=_number))
-        if first < _HEAD_SHARE * median(others):
+        sizes = [counts[step] for step in sorted(counts, key=_number)]
+        usual = median(sizes)
+        if sizes[0] < _HEAD_SHARE * usual:
             yield (
-                f"the head is lost: the first step has {counted(first, 'row')}, the others "
-                f"{median(others):.0f}; use a warmup of at least 1"
+                f"the head is lost: the first step has {counted(sizes[0], 'row')}, the others "
+                f"{usual:.0f}; use a warmup of at least 1"
+            )
+        if sizes[-1] < _TAIL_SHARE * usual:
+            yield (
+                f"the tail is lost: the last step has {counted(sizes[-1], 'row')}, the others "
+                f"{usual:.0f}: a full disk or a killed program cuts files"
             )
 
 

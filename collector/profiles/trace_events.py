@@ -76,14 +76,17 @@ def kind_of(path: Path) -> TraceKind:
     """Return the kind of a trace: of devices if it has their events, of a host if it has only its
     operators, else of a simulation."""
     processes: dict[object, str] = {}
-    has_devices = has_operators = False
+    has_devices = has_operators = has_events = False
     for event in events_of(path):
+        has_events = has_events or event.get("ph") == "X"
         if event.get("ph") == "M" and event.get("name") == "process_name":
             name = _arguments(event).get("name")
             if isinstance(name, str) and name.startswith(_DEVICE_PROCESSES):
                 processes[_hashable(event.get("pid"))] = name
         has_devices = has_devices or event.get("cat") in _DEVICE_CATEGORIES
         has_operators = has_operators or is_host_operator(event)
+    if not has_events:
+        raise BadInput("expected a trace with complete events (ph: X), got none", path=path)
     if processes or has_devices:
         return TraceKind(DEVICE_COLUMNS, processes)
     return TraceKind(HOST_COLUMNS if has_operators else SIMULATION_COLUMNS, processes)

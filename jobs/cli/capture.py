@@ -15,7 +15,8 @@ from collector.capture.settings import (
     Level,
     dynamic_config,
 )
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, file_errors
+from collector.store.atomic import write_whole
 from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
@@ -169,9 +170,8 @@ def dynamic_command(
     )
     settings.check()
     path = folder / DYNAMIC_FILE
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(readable_json(dynamic_config(settings)))
-    partial.replace(path)
+    with file_errors(path, "written"):
+        write_whole(path, readable_json(dynamic_config(settings)))
     say(f"wrote {path}: the next step begins a capture in {settings.folder}")
 
 
@@ -245,12 +245,14 @@ def analyse_command(
       opmeter capture analyse prof/qwen
     """
     from collector.capture.analysis import analyse_captures
+    from collector.profiles.discovery import find_profiles
 
     found = []
     for one in analyse_captures(folder, limit_s):
         say(one)
         found.append(one)
     if not found:
+        find_profiles([folder])  # raises for a folder without any capture
         say(f"every capture is analysed: opmeter capture check {folder}")
     return _UNUSABLE if any(one.fault for one in found) else 0
 

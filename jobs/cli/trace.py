@@ -46,6 +46,8 @@ def to_csv_command(
 
     if by_kernel is not None and output is not None:
         raise BadInput("--by-kernel excludes --output")
+    if output is not None and output.resolve() == trace.resolve():
+        raise BadInput("--output: expected another file than the trace", path=output)
     kind = kind_of(trace)  # reads the whole file, so that nothing is written of a damaged one
     if by_kernel is not None:
         _write_kernels(trace, kind, by_kernel)

@@ -36,6 +36,16 @@ def test_capture_stops_started_instances_if_another_is_down_or_has_no_profiler()
         assert [path for path, _ in got] == [START, STOP]
 
 
+def test_interrupted_capture_leaves_no_profiler_running() -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with instance() as (first, one), instance() as (second, two):
+        with pytest.raises(KeyboardInterrupt):
+            capture_instances([first, second], 3.0, limit_s=9, wait=interrupted)
+        assert [path for path, _ in one] == [path for path, _ in two] == [START, STOP]
+
+
 def test_sglang_is_requested_to_record_shapes() -> None:
     with instance() as (url, got):
         capture_instances([url], 0.0, limit_s=9, wait=lambda _: None, is_sglang=True)
@@ -43,6 +53,6 @@ def test_sglang_is_requested_to_record_shapes() -> None:
 
 
 def test_invalid_instance_address_is_refused() -> None:
-    for url in ("ftp://host", "http://"):
+    for url in ("ftp://host", "http://", "http://h:abc", "http://h:999999", "http://bad host/"):
         with pytest.raises(BadInput):
             capture_instances([url], 1.0, limit_s=1.0)

@@ -56,6 +56,7 @@ PLANTED = (
     ("no shapes", rows(1, 2, 3, cells=UNKNOWN), True, "no row has shapes"),
     ("wrong step count", rows(1, 1, 2, 2), False, "expected 3 steps, got 2"),
     ("lost head", rows(1, *[2] * 10, *[3] * 10), False, "the head is lost"),
+    ("lost tail", rows(*[1] * 10, *[2] * 10, 3), False, "the tail is lost"),
     ("analysis killed", None, True, "not analysed"),
     ("disk full", GOOD[:-60], False, "cannot be read"),
 )
@@ -108,3 +109,20 @@ def test_folders_of_another_capture_tool_are_judged_by_their_contents(tmp_path):
     for folder in (tmp_path / "empty", tmp_path / "absent"):
         with pytest.raises(BadInput):
             verdicts(folder)
+
+
+def test_damaged_facts_are_one_line_and_hide_no_other_rank(tmp_path):
+    captured(tmp_path, GOOD, world=2)
+    damaged = tmp_path / CAPTURE_FILE.format(rank=1)
+    for text in ("{", "[]", '{"rank": "one"}', '{"world_size": 5000000}', '{"faults": 3}'):
+        damaged.write_text(text)
+        found = verdicts(tmp_path)
+        assert [bool(one.faults) for one in found if one.rank == 0] == [False]
+        (line,) = (one.faults for one in found if one.rank is None)
+        assert str(damaged) in line[0]
+
+
+def test_many_missing_ranks_are_counted(tmp_path):
+    captured(tmp_path, GOOD, world=1000)
+    found = verdicts(tmp_path)
+    assert len(found) == 65 and "935 further ranks" in found[-1].faults[-1]

@@ -84,9 +84,14 @@ def test_simulation_has_the_columns_of_trace_to_csv(tmp_path: Path) -> None:
     assert tuple(found[0]) == SIMULATION_COLUMNS
     assert found[0] | {"dur_us": "12.5"} == found[0] and found[0]["kernel_shapes"] == "[[2, 3]]"
     assert [row["op_name"] for row in found] == ["mm", "x"] and found[1]["dur_us"] == "0"
-    path.write_text("{}")
-    to_csv_command(path, output=out)
-    assert out.read_text().splitlines() == [",".join(SIMULATION_COLUMNS)]
+    written = out.read_bytes()
+    for text in ("{}", "[]", '{"traceEvents": []}'):
+        path.write_text(text)
+        with pytest.raises(BadInput, match="complete events"):
+            to_csv_command(path, output=out)
+    with pytest.raises(BadInput, match="another file than the trace"):
+        to_csv_command(path, output=path)
+    assert out.read_bytes() == written
 
 
 def operator(name: str, number: int, start: Any, dur: float, **args: Any) -> dict[str, Any]:
