@@ -31,7 +31,9 @@ def test_call_fits_its_schema_and_returns_the_outputs_of_the_row(torch, register
         call = op.npu_call(case, make)
         vllm_ascend_schemas.CALLS.clear()
         outputs = op.npu.run(api, *call.args, **call.kwargs)
-        assert [called for called, _ in vllm_ascend_schemas.CALLS] == [name]
+        called = [called for called, _ in vllm_ascend_schemas.CALLS]
+        # Some of its functions launch Triton kernels of their own.
+        assert [one for one in called if not one.startswith("triton.")] == [name]
         check_outputs(outputs, case, make.dtype)
 
     kernels = {op.kernel for op in all_ops() if op.call.startswith(PREFIXES)}
