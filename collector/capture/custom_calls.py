@@ -17,8 +17,8 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from collector.capture.dispatched import DTYPE_WORDS, DispatchObserver
 from collector.ops.registry import all_ops, family_of
 from collector.ops.spec import OpSpec
 from collector.profiles.attention import KERNEL as ATTENTION
@@ -32,13 +32,6 @@ _FRACTAL_NZ = 29
 _PLAIN = (0, 1, 2, 30, 47)  # formats of ACL in which a tensor has its own shape
 # What torch_npu calls a plain tensor of so many dimensions when it launches a kernel.
 _BY_DIMS = {3: "NCL", 4: "NCHW", 5: "NCDHW"}
-_DTYPES = {
-    "bfloat16": "bf16",
-    **{f"float{bits}": f"f{bits}" for bits in (16, 32, 64)},
-    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
-    "uint8": "u8",
-    "bool": "bool",
-}
 # Kernels whose rows show other tensors than their calls: packed or transposed weights, tensors that
 # are updated in place, outputs that are absent (`tests/npu/logged_rows.py` compares every kernel).
 SHOWN_OTHERWISE = frozenset(
@@ -64,7 +57,7 @@ _ATTENTION_VALUES = (
 Line = dict[str, Any]
 
 
-class CustomCalls(TorchDispatchMode):  # type: ignore[misc]
+class CustomCalls(DispatchObserver):
     """Logs the custom operators that run while `step` is a number."""
 
     def __init__(self, rank: int) -> None:
@@ -72,11 +65,6 @@ class CustomCalls(TorchDispatchMode):  # type: ignore[misc]
         self.lines: list[Line] = []
         self._rank, self._order = rank, 0
         self._step: int | None = None
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let torch.compile work as without the log, which sees what compiled code calls."""
-        return True
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -265,7 +253,7 @@ def _text(value: Any) -> str:
 
 def _tensor(value: torch.Tensor) -> str:
     name, shape = _format(value), list(value.shape)
-    dtype = _DTYPES.get(str(value.dtype).removeprefix("torch."), "undefined")
+    dtype = DTYPE_WORDS.get(str(value.dtype).removeprefix("torch."), "undefined")
     text = f"{dtype}[{_listed(shape)}]:{name}"
     if not value.is_contiguous():
         text += f"/{_listed(value.stride())}"

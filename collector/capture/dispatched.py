@@ -23,20 +23,16 @@ from collector.recording.calls import DTYPES, parse_call
 from collector.recording.cells import cells_of
 from collector.recording.kernels import kernel_of
 
-_DTYPES = {
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "u8",
-    torch.bool: "bool",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
+# The words of a recorded call for dtypes, by torch's names.
+DTYPE_WORDS = {
+    "bfloat16": "bf16",
+    **{f"float{bits}": f"f{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    "uint8": "u8",
+    "bool": "bool",
 }
+_DTYPES = {getattr(torch, name): word for name, word in DTYPE_WORDS.items()}
+_DTYPES |= {torch.complex64: "c64", torch.complex128: "c128"}
 COLUMNS = (
     *("Step Id", "Device_id", "Name", "Type", "OP State", "Accelerator Core"),
     *("Start Time(us)", "Duration(us)", "Wait Time(us)"),
@@ -58,18 +54,22 @@ class Launch:
     duration_ns: int
 
 
-class DispatchedCalls(TorchDispatchMode):  # type: ignore[misc]
+class DispatchObserver(TorchDispatchMode):  # type: ignore[misc]
+    """A mode that sees operators and changes none."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile work as without the mode, which sees what compiled code calls."""
+        return True
+
+
+class DispatchedCalls(DispatchObserver):
     """Notes the operators that run while `step` is a number; views run nothing and are omitted."""
 
     def __init__(self) -> None:
         super().__init__()
         self.step: int | None = None
         self.launches: list[Launch] = []
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let torch.compile work as without the capture, which sees what compiled code calls."""
-        return True
 
     def __torch_dispatch__(
         self,

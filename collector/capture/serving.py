@@ -73,7 +73,7 @@ def capture_instances(
             )
             if not any(one.fault for one in started):
                 wait(seconds)
-        finally:  # whoever interrupts it, no profiler is left running; it may have started
+        finally:  # also if it is interrupted: no profiler is left running
             running = [one.url for one in started if not one.fault] if started else addresses
             stopped += pool.map(lambda url: _post(url, STOP, {}, limit_s, is_sglang), running)
     return [*started, *stopped]

@@ -289,14 +289,21 @@ def read_commit(store: Store, campaign: str, shard: str) -> ShardCommit | None:
 
 def shard_usage(store: Store, campaign: str, shard: str) -> Usage:
     """Return the usage of a shard, or none if it cannot be read, which the merge reports."""
+    manifest = committed_manifest(store, campaign, shard)
+    return NO_USAGE if manifest is None else manifest.usage
+
+
+def committed_manifest(store: Store, campaign: str, shard: str) -> AttemptManifest | None:
+    """Return the manifest of a committed shard; None if it is not committed, or cannot be read,
+    which the merge reports."""
     try:
         commit = read_commit(store, campaign, shard)
         if commit is None:
-            return NO_USAGE
+            return None
         key = commit.manifest.key
-        return manifest_from_json(store.get(key), key=key).usage
+        return manifest_from_json(store.get(key), key=key)
     except (BadInput, NotFound):
-        return NO_USAGE
+        return None
 
 
 def _attempt_of(store: Store, bound: BoundShard) -> CommittedAttempt | None:

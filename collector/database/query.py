@@ -31,6 +31,7 @@ from collector.quality.canaries import (
     WITHHELD,
     SessionFactor,
     SessionReadings,
+    device_name,
     session_factors,
 )
 from collector.quality.gates import trust_of
@@ -124,7 +125,7 @@ def factors_of(rows: pa.Table, version: Version) -> list[SessionFactor]:
     for session, (node, serial, rank), cache, began, text in zip(
         sessions, devices, *columns, strict=True
     ):
-        device = f"{node} {serial}" if serial else f"{node} device {rank}"
+        device = device_name(node, serial, rank)
         readings = SessionReadings(session, device, cache, began, value_of("canaries", text))
         found.setdefault(session, readings)
     return session_factors(list(found.values()), prior_of(version.shown_stack.device))

@@ -4,7 +4,7 @@ The manifest is the last write of an attempt. It names parts by key and hash, al
 attempts, and the final measurement of every case. The first commit of a shard is the valid one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import reduce
 
@@ -42,6 +42,10 @@ class Usage:
 NO_USAGE = Usage(0.0, 0.0, 0.0, 0.0)
 
 
+def total_usage(usages: Iterable[Usage]) -> Usage:
+    return reduce(Usage.plus, usages, NO_USAGE)
+
+
 @dataclass(frozen=True, slots=True)
 class PartEntry:
     """One session's part, the raw records it was derived from (none for results that need no
@@ -68,7 +72,7 @@ class AttemptManifest:
     @property
     def usage(self) -> Usage:
         """Return the usage of all attempts together for the parts that count."""
-        return reduce(Usage.plus, (entry.usage for entry in self.parts), NO_USAGE)
+        return total_usage(entry.usage for entry in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

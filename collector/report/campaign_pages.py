@@ -1,15 +1,15 @@
 """The page of a campaign: what each device did and when, how the forecast held, and what failed."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import fsum, inf
 from typing import Any
 
-from collector.model.manifest import NO_USAGE, Usage
+from collector.model.manifest import Usage, total_usage
 from collector.model.measurement import Outcome
-from collector.quality.canaries import DeviceFactor
+from collector.quality.canaries import DeviceFactor, device_name
 from collector.report.pages import Folder, Page, Table, file_stem
 
 _MOST_POINTS, _MOST_FAILURES, _MOST_LOGS = 400, 500, 40
@@ -92,6 +92,11 @@ class StoredSession:
         return max(0.0, self.usage.wall_s - self._own_s)
 
     @property
+    def begin_s(self) -> float:
+        """Begin of the session, or of the lost ones before it."""
+        return self.first_s - self.starting_s - self.lost_s
+
+    @property
     def close_s(self) -> float:
         """End of the session: its records are written, and those of further passes over its cases
         with other counters."""
@@ -154,25 +159,24 @@ def write_campaign(folder: Folder, source: CampaignSource, reload_s: int = 0) ->
     """Write the page of a campaign and the cases of its sessions; return the number of sessions.
     With `reload_s`, the page loads itself again after that time."""
     timed, strange = _timed(source.sessions)
-    origin_s = min((one.first_s - one.starting_s - one.lost_s for one in timed), default=0.0)
-    rows = _rows_of(timed)
-    devices = list(
-        dict.fromkeys(rows[at] for at in sorted(range(len(timed)), key=rows.__getitem__))
-    )
+    origin_s = min((one.begin_s for one in timed), default=0.0)
+    placed = _placed(timed)
+    devices = sorted({row for _, row in placed})
     place = {row: at for at, row in enumerate(devices)}
     nodes = sorted({row[0] for row in devices})
     stems = {node: f"sessions/{file_stem(node)}" for node in nodes}
     numbered: dict[str, dict[str, Any]] = defaultdict(dict)
     sessions = []
-    for one, row in zip(timed, rows, strict=True):
+    for one, row in placed:
         sessions.append(_session(one, place[row], origin_s))
         numbered[stems[one.node]] |= _details(one, origin_s)
     for stem, details in numbered.items():
         folder.write_data(stem, details)
+    measured = _measured(source.sessions)
     failures, efficiency = _failures(source.sessions), _efficiency(source.sessions)
-    plans = [
-        _plan(plan, source, dict(zip(map(id, timed), rows, strict=True))) for plan in source.plans
-    ]
+    plans = [_plan(plan, source, placed, measured) for plan in source.plans]
+    shard_rows, device_rows = _shard_rows(source, measured), _device_rows(source, placed)
+    per_node = Counter(one.node for one in timed)
     progress = _progress(timed, source.shards, origin_s)
     data = {
         "name": source.name,
@@ -181,16 +185,16 @@ def write_campaign(folder: Folder, source: CampaignSource, reload_s: int = 0) ->
         "finished": source.is_finished,
         "remaining_s": source.remaining_s,
         "plans": plans,
-        "nodes": [_node(node, source, timed) | {"file": stems[node]} for node in nodes],
+        "nodes": [_node(node, per_node[node], source) | {"file": stems[node]} for node in nodes],
         "devices": [_device_name(row) for row in devices],
         "device_nodes": [nodes.index(row[0]) for row in devices],
         "sessions": sessions,
         "progress": progress,
-        "shards": _thinned([_shard_point(one) for one in _shard_rows(source)], 4000),
+        "shards": _thinned([_shard_point(one) for one in shard_rows], 4000),
         "efficiency": efficiency,
         "failures": _with_logs(folder, failures[:_MOST_FAILURES], source),
         "failure_count": len(failures),
-        "device_rows": _device_rows(source, timed),
+        "device_rows": device_rows,
         "lost_sessions": sum(source.without_part.values()),
         "without_duration": len(_without(source.sessions)),
         "unreadable": [*source.unreadable, *strange],
@@ -198,9 +202,9 @@ def write_campaign(folder: Folder, source: CampaignSource, reload_s: int = 0) ->
     }
     tables = {
         "index": Table(_SESSIONS, (_session_row(one) for one in source.sessions)),
-        "devices": Table(_DEVICES, _device_rows(source, timed)),
+        "devices": Table(_DEVICES, device_rows),
         "failures": Table(_FAILURES, failures),
-        "shards": Table(_SHARDS, _shard_rows(source)),
+        "shards": Table(_SHARDS, shard_rows),
         "plans": Table(list(plans[0]) if plans else [], [list(one.values()) for one in plans]),
         "efficiency": Table(list(efficiency), [list(efficiency.values())]),
         "progress": Table(_PROGRESS, _progress_rows(progress)),
@@ -225,19 +229,23 @@ def _timed(sessions: Sequence[StoredSession]) -> tuple[list[StoredSession], list
     return [one for one in found if abs(one.first_s - middle_s) <= _YEAR_S], lines
 
 
+_ShardCase = tuple[str, str]  # the names of a shard and of a case of it
 Row = tuple[str, str, int]  # node, serial number, and lane where sessions ran concurrently
 
 
-def _rows_of(timed: Sequence[StoredSession]) -> list[Row]:
-    """Return the row of the timeline of each session, which are in order of time. Without serial
-    numbers, concurrent sessions of a node ran on different devices of it."""
+Placed = Sequence[tuple[StoredSession, Row]]
+
+
+def _placed(timed: Sequence[StoredSession]) -> Placed:
+    """Return the sessions, which are in order of time, with their rows of the timeline. Without
+    serial numbers, concurrent sessions of a node ran on different devices of it."""
     ends: dict[tuple[str, str], list[float]] = defaultdict(list)
     found = []
     for one in timed:
         lanes = ends[one.node, one.serial]
         lane = next((at for at, end_s in enumerate(lanes) if end_s <= one.first_s), len(lanes))
         lanes[lane : lane + 1] = [one.last_s]
-        found.append((one.node, one.serial, lane))
+        found.append((one, (one.node, one.serial, lane)))
     return found
 
 
@@ -294,13 +302,15 @@ def _session_row(one: StoredSession) -> list[Any]:
     ]
 
 
-def _plan(plan: PlanForecast, source: CampaignSource, rows: Mapping[int, "Row"]) -> dict[str, Any]:
+def _plan(
+    plan: PlanForecast, source: CampaignSource, placed: Placed, measured: Collection[_ShardCase]
+) -> dict[str, Any]:
     """Return a plan with its progress, and the wall time from its first session to its last."""
     shards = [one for one in source.shards if one.plan == plan.number]
     own = [one for one in source.sessions if one.plan == plan.number]
-    timed = [one for one in own if id(one) in rows]
-    begin_s = min((one.first_s - one.starting_s - one.lost_s for one in timed), default=0.0)
-    end_s = max((one.close_s for one in timed), default=0.0)
+    timed = [(one, row) for one, row in placed if one.plan == plan.number]
+    begin_s = min((one.begin_s for one, _ in timed), default=0.0)
+    end_s = max((one.close_s for one, _ in timed), default=0.0)
     names = {shard.shard for shard in shards}
     return {
         "number": plan.number,
@@ -311,15 +321,15 @@ def _plan(plan: PlanForecast, source: CampaignSource, rows: Mapping[int, "Row"])
         "forecast_device_s": plan.device_s,
         "wall_s": end_s - begin_s,
         "device_s": fsum(one.usage.wall_s for one in own),
-        "devices_seen": len({rows[id(one)] for one in timed}),
+        "devices_seen": len({row for _, row in timed}),
         "shards": len(shards),
         "committed": sum(one.is_committed for one in shards),
         "cases": sum(one.cases for one in shards),
-        "measured": len(_measured(one for one in source.sessions if one.shard in names)),
+        "measured": sum(shard in names for shard, _ in measured),
     }
 
 
-def _measured(sessions: Iterable[StoredSession]) -> set[tuple[str, str]]:
+def _measured(sessions: Iterable[StoredSession]) -> set[_ShardCase]:
     """Return the measured cases of sessions, with their shard: a case may be measured in two."""
     return {
         (own.shard, one.case_id)
@@ -330,26 +340,26 @@ def _measured(sessions: Iterable[StoredSession]) -> set[tuple[str, str]]:
     }
 
 
-def _node(name: str, source: CampaignSource, timed: Sequence[StoredSession]) -> dict[str, Any]:
+def _node(name: str, sessions: int, source: CampaignSource) -> dict[str, Any]:
     return {
         "node": name,
-        "sessions": sum(one.node == name for one in timed),
+        "sessions": sessions,
         "failures": source.node_failures.get(name, 0),
         "quarantined": name in source.quarantined,
     }
 
 
-def _device_rows(source: CampaignSource, timed: Sequence[StoredSession]) -> list[list[Any]]:
+def _device_rows(source: CampaignSource, placed: Placed) -> list[list[Any]]:
     """Return the devices by _DEVICES, those with most cases without a duration first."""
     factors = {one.device: one for one in source.factors}
     by_device: dict[Row, list[StoredSession]] = defaultdict(list)
-    for row, one in zip(_rows_of(timed), timed, strict=True):
+    for one, row in placed:
         by_device[row].append(one)
     found = []
     for row, own in by_device.items():
         node, serial, lane = row
-        usage = _sum(one.usage for one in own)
-        factor = factors.get(f"{node} {serial}" if serial else f"{node} device {lane}")
+        usage = total_usage(one.usage for one in own)
+        factor = factors.get(device_name(node, serial, lane))
         ratio = (
             [None] * 3
             if factor is None
@@ -368,18 +378,14 @@ def _device_rows(source: CampaignSource, timed: Sequence[StoredSession]) -> list
     return sorted(found, key=lambda row: (-row[5], row[0], row[1]))
 
 
-def _sum(usages: Iterable[Usage]) -> Usage:
-    total = NO_USAGE
-    for usage in usages:
-        total = total.plus(usage)
-    return total
-
-
 def _efficiency(sessions: Sequence[StoredSession]) -> dict[str, float]:
     """Return what the device time in sessions was used for, in seconds: the parts add up to
     `whole`. What is not measured is host work between launches."""
     counted = [one for one in sessions if one.counts]
-    usage, whole_s = _sum(one.usage for one in counted), fsum(one.usage.wall_s for one in sessions)
+    usage, whole_s = (
+        total_usage(one.usage for one in counted),
+        fsum(one.usage.wall_s for one in sessions),
+    )
     left_s, parts = whole_s, dict[str, float]()
     for name, seconds in (
         ("useful", usage.useful_us / 1e6),
@@ -448,7 +454,7 @@ def _progress(
         own = sorted(
             (one for one in timed if one.plan == number and one.counts), key=lambda one: one.last_s
         )
-        begin_s = min((one.first_s - one.starting_s - one.lost_s for one in own), default=origin_s)
+        begin_s = min((one.begin_s for one in own), default=origin_s)
         points, done_s, seen = [[begin_s - origin_s, 0.0]], 0.0, set[tuple[str, str]]()
         for one in own:
             new = {(one.shard, case.case_id) for case in one.cases} - seen
@@ -463,15 +469,15 @@ def _progress_rows(progress: Mapping[str, Sequence[Sequence[float]]]) -> list[li
     return [[number, *point] for number, points in progress.items() for point in points]
 
 
-def _shard_rows(source: CampaignSource) -> list[list[Any]]:
+def _shard_rows(source: CampaignSource, measured: Collection[_ShardCase]) -> list[list[Any]]:
     took_s: dict[str, float] = defaultdict(float)
     for one in source.sessions:
         if one.counts:
             took_s[one.shard] += one.usage.wall_s
-    measured = Counter(shard for shard, _ in _measured(source.sessions))
+    counts = Counter(shard for shard, _ in measured)
     return [
         [
-            *(one.plan, one.shard, one.cases, measured[one.shard], int(one.is_committed)),
+            *(one.plan, one.shard, one.cases, counts[one.shard], int(one.is_committed)),
             *(one.predicted_s, took_s.get(one.shard)),
         ]
         for one in source.shards

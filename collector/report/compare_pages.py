@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.quality.changes import FALSE_DISCOVERIES, KnownMeans, MeanChanges, mean_changes
-from collector.report.pages import Folder, Page, Table
+from collector.report.pages import Folder, Page, Table, short_row
 
 COLUMNS = (
     *("case", "kernel_type", "inputs", "input_dtypes"),
@@ -66,7 +66,7 @@ def write_comparison(
         "median_ratio": float(np.median(table.changes.ratio)) if rows else None,
         "step": _step(table, step),
         "kernels": kernels,
-        "changes": [_short_row(row) for row in shown],
+        "changes": [short_row(row) for row in shown],
         "points": _points(table),
     }
     by_kernel = [[one[name] for name in _KERNELS] for one in kernels]
@@ -140,10 +140,6 @@ def _shapes(inputs: Sequence[Sequence[int]]) -> str:
     return ";".join(",".join(map(str, shape)) for shape in inputs)
 
 
-def _short_row(row: Sequence[Any]) -> list[Any]:
-    return [float(f"{value:.6g}") if isinstance(value, float) else value for value in row]
-
-
 def _by_kernel(table: _Compared) -> list[dict[str, Any]]:
     """Return a row for each kernel type: those that change the step most, or have most changes,
     first."""
@@ -208,6 +204,6 @@ def _points(table: _Compared) -> list[list[Any]]:
         strict=True,
     )
     return [
-        _short_row([kernel, _shapes(inputs), *own])
+        short_row([kernel, _shapes(inputs), *own])
         for (kernel, inputs), own in zip(texts, numbers, strict=True)
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Any
 
-from collector.report.pages import Folder, Page, Table
+from collector.report.pages import Folder, Page, Table, short_row
 
 _MOST_KERNELS = 12
 _LAUNCHES = (
@@ -78,7 +78,9 @@ def write_model(
         "passes": [_pass(one) for one in passes],
     }
     rows = (
-        _row(number, one, launch) for number, one in enumerate(passes, 1) for launch in one.launches
+        [number, one.phase, *_cells(launch)]
+        for number, one in enumerate(passes, 1)
+        for launch in one.launches
     )
     title = f"{subject.name} · {subject.place}"
     folder.write(Page("index", "model", title, data, {"index": Table(_LAUNCHES, rows)}))
@@ -102,14 +104,7 @@ def _pass(one: PredictedPass) -> dict[str, Any]:
         "unknown": sum(launch.times for launch in one.launches if launch.source == UNKNOWN),
         "layers": _times(one.launches, lambda launch: launch.layer),
         "kernels": {name: kernels[name] for name in order[:_MOST_KERNELS]},
-        "rows": [
-            [
-                *(x.layer, x.kernel_type, x.times, x.size, x.dtypes, _short(x.value_us)),
-                *(_short(x.low_us), _short(x.high_us), x.channel, x.reason, "; ".join(x.warnings)),
-                *(_short(x.roofline_us), x.source, _short(x.total_us)),
-            ]
-            for x in sorted(one.launches, key=lambda x: -x.total_us)
-        ],
+        "rows": [short_row(_cells(x)) for x in sorted(one.launches, key=lambda x: -x.total_us)],
     }
 
 
@@ -130,13 +125,9 @@ def _by_source(launches: Iterable[PredictedLaunch]) -> dict[str, float]:
     return times
 
 
-def _row(number: int, one: PredictedPass, x: PredictedLaunch) -> list[Any]:
+def _cells(x: PredictedLaunch) -> list[Any]:
+    """Return the cells of a launch by _LAUNCHES, without its pass and phase."""
     return [
-        *(number, one.phase, x.layer, x.kernel_type, x.times, x.size, x.dtypes, x.value_us),
-        *(x.low_us, x.high_us, x.channel, x.reason, "; ".join(x.warnings), x.roofline_us),
-        *(x.source, x.total_us),
+        *(x.layer, x.kernel_type, x.times, x.size, x.dtypes, x.value_us, x.low_us, x.high_us),
+        *(x.channel, x.reason, "; ".join(x.warnings), x.roofline_us, x.source, x.total_us),
     ]
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")

@@ -61,6 +61,11 @@ def file_stem(name: str) -> str:
     return f"{plain or 'name'}-{sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
+def short_row(row: Iterable[Any]) -> list[Any]:
+    """Return a row with its numbers as a page shows them: six digits."""
+    return [float(f"{value:.6g}") if isinstance(value, float) else value for value in row]
+
+
 def json_text(value: object) -> str:
     """Return a value as JSON, without what a script element or line of JavaScript cannot contain.
     A number that JSON cannot contain is null."""

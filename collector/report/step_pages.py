@@ -16,7 +16,7 @@ from collector.report.comparison import (
     StepSum,
     by_kernel,
 )
-from collector.report.pages import Folder, Page, Table
+from collector.report.pages import Folder, Page, Table, short_row
 
 _MOST_CASES, _MOST_KERNELS = 4000, 10
 _CASES = (
@@ -67,7 +67,7 @@ def write_step(folder: Folder, step: ComparedStep) -> int:
         else {},
         "m6": [step.known.covered, step.known.forecast, step.known.isolated] if step.known else [],
         "kernels": kernels,
-        "rows": [_short(row) for row in rows[:_MOST_CASES]],
+        "rows": [short_row(row) for row in rows[:_MOST_CASES]],
     }
     parts = step.parts.parts if step.parts else ()
     tables = {
@@ -89,10 +89,6 @@ def _case(one: ComparedCase) -> list[Any]:
         one.in_context.mean_us if one.in_context else None,
         *(one.in_situ.total_us, one.ratio, one.why),
     ]
-
-
-def _short(row: Sequence[Any]) -> list[Any]:
-    return [float(f"{value:.6g}") if isinstance(value, float) else value for value in row]
 
 
 def _kernels(cases: Sequence[ComparedCase]) -> list[list[Any]]:

@@ -9,7 +9,7 @@ and the worker that commits it knows its bytes and its usage.
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -135,15 +135,22 @@ def read_part(data: bytes, *, key: str) -> tuple[Measurement, ...]:
     """Return the measurements of a part. Raises BadInput, which names the key, for other data."""
     # A merge reads parts as columns (`database.rows`), because it reads 100,000s of rows, which
     # would be as many objects here. A test checks that both readers return the same.
-    names = data.partition(b"\n")[0].decode("utf-8", "replace").split(",")
-    columns = names if is_header(names) else ROW_COLUMNS
     found = []
-    for line, row in table_rows(data, columns, path=key):
+    for line, row in part_rows(data, key=key):
         try:
-            found.append(from_row(ABSENT | dict(zip(columns, row, strict=True))))
+            found.append(from_row(row))
         except BadInput as error:
             raise BadInput(str(error), path=key, line=line) from error
     return tuple(found)
+
+
+def part_rows(data: bytes, *, key: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the cells of each row of a part by ROW_COLUMNS, with its line. The cells are not
+    checked. Raises BadInput, which names the key, for data with other columns."""
+    names = data.partition(b"\n")[0].decode("utf-8", "replace").split(",")
+    columns = names if is_header(names) else ROW_COLUMNS
+    for line, row in table_rows(data, columns, path=key):
+        yield line, ABSENT | dict(zip(columns, row, strict=True))
 
 
 def _create(store: Store, key: str, data: bytes) -> StoredObject:

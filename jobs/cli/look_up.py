@@ -18,6 +18,8 @@ from jobs.cli.opening import DEFAULT_ROOT, chosen_commit, open_campaign, open_ro
 from jobs.cli.options import VersionOptions, WorkloadOptions
 
 if TYPE_CHECKING:
+    from collector.database.commits import Commit
+    from collector.database.manifest import SnapshotManifest
     from collector.database.state import State
     from collector.model.case import Case
     from collector.model.record import CaseRecord
@@ -79,8 +81,22 @@ class OpenedVersion:
 def open_version(root: str, version: str | None, directory: str | None) -> OpenedVersion:
     """Return the named version directory, or the only one, of a version or of the newest. Raises
     BadInput if it does not exist."""
-    from collector.database.manifest import read_manifest
     from collector.database.snapshot import load_state
+
+    store, commit, manifest, place = _chosen(root, version, directory)
+    return OpenedVersion(store, load_state(store, commit, manifest, paths=[place]), place)
+
+
+def shown_stack(root: str, version: str | None, directory: str | None) -> Stack:
+    """Return the stack that the same version directory shows; no measurement is read."""
+    _, _, manifest, place = _chosen(root, version, directory)
+    return manifest.versions[place].version.shown_stack
+
+
+def _chosen(
+    root: str, version: str | None, directory: str | None
+) -> tuple[Store, Commit, SnapshotManifest, str]:
+    from collector.database.manifest import read_manifest
 
     store = open_root(root)
     commit = chosen_commit(store, root, version)
@@ -89,7 +105,7 @@ def open_version(root: str, version: str | None, directory: str | None) -> Opene
     place = there[0] if directory is None and len(there) == 1 else directory
     if place is None or place not in manifest.versions:
         raise BadInput(f"--directory: expected one of {', '.join(there)}")
-    return OpenedVersion(store, load_state(store, commit, manifest, paths=[place]), place)
+    return store, commit, manifest, place
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from jobs.cli import options
-from jobs.cli.look_up import campaign_of, open_version
+from jobs.cli.look_up import campaign_of, shown_stack
 from jobs.cli.recordings import RECORDING_SUFFIX
 from jobs.cli.terminal import say
 
@@ -311,7 +311,7 @@ def model_report_command(
 
     folder = Folder(output, lang)
     opened = opened_version(root, version, directory)
-    stack = open_version(root, version, opened.path).stack
+    stack = shown_stack(root, version, opened.path)
     source: dict[str, object] = {"recording": model}
     if not model.endswith(RECORDING_SUFFIX):
         source = options.WorkloadOptions(model=model, layout=layout, release=release).model_source()

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from itertools import groupby
 from math import fsum
 from wsgiref.simple_server import WSGIServer
@@ -145,23 +145,24 @@ class Metrics(Collector):
             self.set("opmeter_attempts_total", count, {"campaign": name, "exit": code})
         self.set("opmeter_npu_seconds_total", work.device_s, {"campaign": name})
         self.set("opmeter_eta_seconds", work.eta_s(plan, observed, site), {"campaign": name})
-        self._drop("opmeter_node_failures", name)
+        self._drop(name, ("opmeter_node_failures",))
         for node, shards_of in observed.node_failures.against().items():
             labels = {"campaign": name, "node": node}
             self.set("opmeter_node_failures", len(shards_of), labels)
 
-    def _drop(self, metric: str, campaign: str) -> None:
+    def forget(self, campaign: str) -> None:
+        self._work.pop(campaign, None)
+        self._drop(campaign, frozenset(_HELP))
+
+    def _drop(self, campaign: str, metrics: Container[str]) -> None:
+        """Serve the values of a campaign no longer."""
         label = ("campaign", campaign)
         with self._lock:
             self._values = {
-                key: v for key, v in self._values.items() if key[0] != metric or label not in key[1]
+                key: value
+                for key, value in self._values.items()
+                if label not in key[1] or key[0] not in metrics
             }
-
-    def forget(self, campaign: str) -> None:
-        label = ("campaign", campaign)
-        self._work.pop(campaign, None)
-        with self._lock:
-            self._values = {key: v for key, v in self._values.items() if label not in key[1]}
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:

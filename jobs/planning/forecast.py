@@ -7,14 +7,13 @@ It is never written as a measurement.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from math import ceil, fsum, inf
 from statistics import linear_regression, median_low
 
 from collector.codec.numbers import number_of
 from collector.model import plan
 from collector.model.case import Case
-from collector.model.manifest import Usage
+from collector.model.manifest import Usage, total_usage
 from collector.model.plan import MeasureSettings
 from collector.model.stack import Stack, backend_of
 from collector.ops.floor import DevicePeaks, assumed_peaks, described_peaks
@@ -231,7 +230,7 @@ def with_overheads(peaks: Peaks, usages: Sequence[Usage]) -> Peaks:
     seen = [one for one in usages if one.sessions and one.cases and one.launches]
     if not seen:
         return peaks
-    total = reduce(Usage.plus, seen)
+    total = total_usage(seen)
     begun_s = median_low(one.startup_s / one.sessions for one in seen)
     loop_s = total.wall_s - total.startup_s - total.export_s - total.busy_us * _MICRO
     export_s = [one.export_s / one.sessions for one in seen]

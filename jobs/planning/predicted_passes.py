@@ -13,7 +13,7 @@ from collector.ranks.gangs import is_of_gangs
 from collector.report.model_pages import PredictedLaunch, PredictedPass
 from collector.shapes.deployments import model_step
 from collector.shapes.models import read_decoder
-from collector.shapes.recorded_step import Recording
+from collector.shapes.recorded_step import Occurrences, Recording
 from collector.shapes.serving import Batch
 from jobs.campaign.source_kinds import ModelSource, StepCollectives
 from jobs.planning.forecast import Peaks
@@ -82,9 +82,7 @@ def passes_of_recording(
         kernels = [
             Launch(layer, record.kernel_type, times, _shapes(record), record)
             for launch, record in zip(one.launches, records, strict=True)
-            for layer, times in _layers(
-                launch.occurrences.outside, launch.occurrences.per_layer, recording.layers
-            )
+            for layer, times in _layers(launch.occurrences, recording.layers)
         ]
         messages = [
             _message(
@@ -92,9 +90,7 @@ def passes_of_recording(
                 *(message.dtype, collectives, backend),
             )
             for message in one.messages
-            for layer, times in _layers(
-                message.occurrences.outside, message.occurrences.per_layer, recording.layers
-            )
+            for layer, times in _layers(message.occurrences, recording.layers)
         ]
         yield LaunchedPass(one.phase, str(one), (*kernels, *messages))
 
@@ -135,14 +131,12 @@ def _predicted(one: Launch, version: Version, peaks: Peaks) -> PredictedLaunch:
     )
 
 
-def _layers(
-    outside: int, per_layer: Mapping[str, int], layers: Mapping[str, int]
-) -> Iterator[tuple[str, int]]:
+def _layers(found: Occurrences, layers: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     """Yield the kinds of layers that launch something, with the number of launches in all of
     them."""
-    if outside:
-        yield OUTSIDE, outside
-    for kind, each in per_layer.items():
+    if found.outside:
+        yield OUTSIDE, found.outside
+    for kind, each in found.per_layer.items():
         if each * layers[kind]:
             yield f"{kind} layers", each * layers[kind]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import fsum
 
 from collector.database.plans import Damage
-from collector.model.manifest import NO_USAGE, Usage
+from collector.model.manifest import NO_USAGE, Usage, total_usage
 from collector.model.measurement import Outcome
 from collector.model.plan import Plan
 from jobs.objects.site import Site
@@ -85,10 +85,7 @@ class PlanStatus:
     @property
     def usage(self) -> Usage:
         """Return the usage of the sessions whose parts are stored."""
-        total = NO_USAGE
-        for shard in self.shards:
-            total = total.plus(shard.usage)
-        return total
+        return total_usage(shard.usage for shard in self.shards)
 
     @property
     def pace(self) -> float:

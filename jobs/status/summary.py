@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from math import fsum
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from collector.database.version_quality import (
 )
 from collector.environment import map_concurrently
 from collector.model.case import normal_kernel_type
-from collector.model.manifest import NO_USAGE, Usage
+from collector.model.manifest import Usage, total_usage
 from collector.model.measurement import Disturbance
 from collector.model.plan import Plan
 from collector.model.record import CaseRecord
@@ -166,7 +166,7 @@ def plan_usage(store: Store, plan: Plan) -> Usage:
     """Return the device and wall time of a plan's committed attempts."""
     shards = [shard.shard_id for shard in plan.shards]
     usages = map_concurrently(partial(shard_usage, store, plan.campaign), shards, AT_ONCE)
-    return reduce(Usage.plus, usages, NO_USAGE)
+    return total_usage(usages)
 
 
 def _envelope(shown: ShownVersion | None, cases: Container[str], kernels: set[str]) -> Envelope:

@@ -7,24 +7,24 @@ next session of its attempt.
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import fsum
 
 from collector.codec.errors import BadInput, NotFound
-from collector.codec.table import table_rows
 from collector.codec.text import visible
-from collector.database.committed import read_commit
+from collector.database.committed import committed_manifest
 from collector.environment import map_concurrently
 from collector.model import keys
-from collector.model.manifest import NO_USAGE, Usage, entry_from_json, manifest_from_json
+from collector.model.manifest import NO_USAGE, Usage, entry_from_json
 from collector.model.plan import Plan
-from collector.model.row import ABSENT, is_header, value_of
+from collector.model.row import value_of
 from collector.quality.canaries import (
     DeviceFactor,
     SessionReadings,
     device_factors,
+    device_name,
     session_factors,
 )
 from collector.quality.variance import prior_of
@@ -36,6 +36,7 @@ from collector.report.campaign_pages import (
     StoredSession,
 )
 from collector.store.base import Store
+from collector.worker.attempt import part_rows
 from jobs.planning.stored_plans import committed_shards, known_node_failures
 from jobs.status.follower import READERS, stored_logs
 from jobs.status.picture import CampaignStatus
@@ -76,63 +77,54 @@ class TimelineReader:
     def read(self) -> Timeline:
         parts, begun = self._listed()
         new = [key for key in parts if key not in self._parts]
-        self._parts |= zip(new, map_concurrently(self._part, new, READERS), strict=True)
+        read = map_concurrently(lambda key: self._part(key, parts[key]), new, READERS)
+        self._parts |= zip(new, read, strict=True)
         # A shard may be committed after the listing: its parts are then counted the next time.
-        shards = set(parts.values())
+        shards = {shard for shard, _, _ in parts.values()}
         done = committed_shards(self._store, self._campaign) & shards
         open_shards = [shard for shard in done if shard not in self._counted]
         found = map_concurrently(self._usages, open_shards, READERS)
         self._counted |= {s: one for s, one in zip(open_shards, found, strict=True) if one}
         known = {key: part for key in parts if isinstance(part := self._parts[key], _Part)}
-        lost = _lost_before(parts, begun, self._campaign)
-        without = Counter(shard for shard, _, _ in begun)
-        without.subtract(parts.values())
+        stored = frozenset(parts.values())
+        lost = _lost_before(stored, begun)
+        without = Counter(shard for shard, _, _ in begun - stored)
         return Timeline(
             tuple(sorted(self._sessions(known, lost), key=lambda one: one.first_s)),
             tuple(part.canaries for part in known.values() if part.canaries is not None),
-            +without,
+            without,
             tuple(str(part) for key in parts if isinstance(part := self._parts[key], BadInput)),
         )
 
-    def _listed(self) -> tuple[dict[str, str], set[_Numbered]]:
-        """Return the shard of each part, by its key, and the sessions that began."""
+    def _listed(self) -> tuple[dict[str, _Numbered], set[_Numbered]]:
+        """Return the session of each part, by its key, and the sessions that began."""
         prefix = keys.all_attempts(self._campaign)
-        parts: dict[str, str] = {}
+        parts: dict[str, _Numbered] = {}
         begun: set[_Numbered] = set()
         for info in self._store.list(prefix):
             shard = info.key.removeprefix(prefix).partition("/")[0]
             found = keys.session_object(info.key, self._campaign, shard)
             if found is not None and found.kind in ("session", "part"):
-                begun.add((shard, found.attempt, found.session))
+                one = shard, found.attempt, found.session
+                begun.add(one)
                 if found.kind == "part":
-                    parts[info.key] = shard
+                    parts[info.key] = one
         return parts, begun
 
     def _usages(self, shard: str) -> Mapping[str, Usage]:
         """Return the usage of each part that a committed shard counts; none if the commit cannot be
         read, which a merge reports."""
-        try:
-            commit = read_commit(self._store, self._campaign, shard)
-            if commit is None:
-                return {}
-            key = commit.manifest.key
-            manifest = manifest_from_json(self._store.get(key), key=key)
-        except (BadInput, NotFound):
-            return {}
-        return {entry.part.key: entry.usage for entry in manifest.parts}
+        manifest = committed_manifest(self._store, self._campaign, shard)
+        return {entry.part.key: entry.usage for entry in manifest.parts} if manifest else {}
 
-    def _part(self, key: str) -> _Part | BadInput:
-        prefix = keys.all_attempts(self._campaign)
-        shard = key.removeprefix(prefix).partition("/")[0]
-        found = keys.session_object(key, self._campaign, shard)
-        assert found is not None  # the listing has only such keys
-        entry = keys.part_entry(self._campaign, shard, found.attempt, found.session)
+    def _part(self, key: str, one: _Numbered) -> _Part | BadInput:
+        entry = keys.part_entry(self._campaign, *one)
         try:
             usage = entry_from_json(self._store.get(entry), key=entry).usage
         except (BadInput, NotFound):
             usage = NO_USAGE
         try:
-            return _part_of(self._store.get(key), key, shard, found, usage)
+            return _part_of(self._store.get(key), key, one, usage)
         except NotFound:
             return BadInput("was removed while the campaign was read", path=key)
         except BadInput as error:
@@ -155,16 +147,9 @@ class TimelineReader:
             )
 
 
-def _lost_before(
-    parts: Mapping[str, str], begun: Iterable[_Numbered], campaign: str
-) -> dict[_Numbered, int]:
+def _lost_before(stored: Collection[_Numbered], begun: Iterable[_Numbered]) -> dict[_Numbered, int]:
     """Return for each session with a part how many sessions of its attempt began after the one with
     a part before it: they left none."""
-    stored = set()
-    for key, shard in parts.items():
-        found = keys.session_object(key, campaign, shard)
-        if found is not None:
-            stored.add((shard, found.attempt, found.session))
     lost: dict[_Numbered, int] = {}
     waiting: Counter[tuple[str, str]] = Counter()
     for shard, attempt, session in sorted(begun):
@@ -175,15 +160,10 @@ def _lost_before(
     return lost
 
 
-def _part_of(data: bytes, key: str, shard: str, found: keys.SessionObject, usage: Usage) -> _Part:
+def _part_of(data: bytes, key: str, one: _Numbered, usage: Usage) -> _Part:
     """Return the session of a part. Its cells are checked as far as the page uses them: a merge
     checks each part in full, which takes 50 times as long."""
-    names = data.partition(b"\n")[0].decode("utf-8", "replace").split(",")
-    if not is_header(names):
-        raise BadInput("expected a part with one column per field of a measurement", path=key)
-    rows = [
-        ABSENT | dict(zip(names, row, strict=True)) for _, row in table_rows(data, names, path=key)
-    ]
+    rows = [row for _, row in part_rows(data, key=key)]
     cases = tuple(
         SessionCase(
             kernel_type=row["kernel_type"],
@@ -200,14 +180,12 @@ def _part_of(data: bytes, key: str, shard: str, found: keys.SessionObject, usage
     )
     first = rows[0] if rows else defaultdict(str)
     node, serial = visible(first["node"]), visible(first["device_serial"])
-    session = StoredSession(
-        int(first["plan"] or 0), shard, found.attempt, found.session, node, serial, usage, cases
-    )
+    session = StoredSession(int(first["plan"] or 0), *one, node, serial, usage, cases)
     readings = next(filter(None, (row["canaries"] for row in rows)), "")
     canaries = None
     if readings:
-        device = f"{node} {serial}" if serial else f"{node} device {first['rank']}"
-        name = "/".join((shard, found.attempt, str(found.session)))
+        device = device_name(node, serial, first["rank"])
+        name = "/".join(map(str, one))
         began = min(filter(None, (row["started_at"] for row in rows)), default="")
         try:
             read = value_of("canaries", readings)

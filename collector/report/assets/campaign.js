@@ -151,6 +151,9 @@ opmeter.view((data, main) => {
     return Math.max(40, Math.min(14 + 6.6 * longest, width * 0.36, 230));
   }
 
+  // The height of a device's row: all fit into some 1,200 pixels, as far as they can be seen.
+  const rowHeight = (rows) => Math.max(1.5, Math.min(18, 1200 / rows));
+
   function drawArea(view, width) {
     const { sessions: shown, begin, end } = view;
     const bins = Math.max(40, Math.min(300, Math.floor(width / 4)));
@@ -182,7 +185,7 @@ opmeter.view((data, main) => {
     const { sessions: shown, devices: order, row, begin, end } = view;
     const [scale, name] = unit(end - begin);
     const isDense = order.length > MANY_ROWS;
-    const each = Math.max(1.5, Math.min(18, 1200 / order.length));
+    const each = rowHeight(order.length);
     const names = isDense ? nodeRows(order) : order.map((device, place) => [place + 0.5, data.devices[device]]);
     const left = leftOf(view, width);
     const letters = Math.max(6, Math.floor((left - 12) / 6.6));
@@ -219,7 +222,7 @@ opmeter.view((data, main) => {
       const svg = context.ownerSVGElement;
       const under = (event) => {
         const place = svg.getBoundingClientRect();
-        const device = order[Math.floor(scales.y.invert ? scales.y.invert(event.clientY - place.top) : (event.clientY - place.top - 6) / each)];
+        const device = order[Math.floor(scales.y.invert(event.clientY - place.top))];
         const own = shown.filter((one) => one.device === device);
         const px = event.clientX - place.left;
         return own.find((one) => x(one.start - one.lost) - 2 <= px && px <= x(one.close) + 2);
@@ -252,7 +255,7 @@ opmeter.view((data, main) => {
       found.push([(first + place) / 2, data.nodes[data.device_nodes[order[first]]].node]);
       first = place;
     }
-    const each = Math.max(1.5, Math.min(18, 1200 / order.length));
+    const each = rowHeight(order.length);
     let last = -Infinity;
     return found.filter(([place]) => {
       if ((place - last) * each < 11) return false;
