@@ -13,10 +13,8 @@ from collector.codec.errors import BadInput
 from collector.codec.text import counted, time_text
 from collector.model.measurement import CONTEXT
 from collector.model.stack import backend_of
-from jobs.cli import options
 from jobs.cli.look_up import campaign_of, open_version
-from jobs.cli.opening import DEFAULT_ROOT
-from jobs.cli.options import VersionOptions
+from jobs.cli.options import ComparisonOptions, check_cache
 from jobs.cli.recordings import compare_with_recording
 from jobs.cli.terminal import print_json, say_lines
 
@@ -42,15 +40,8 @@ _MEANINGS = {
 
 def compare_command(
     profile: Annotated[Path, typer.Argument(help="profile, or a folder of profiles")],
+    where: ComparisonOptions,
     *,
-    root: options.DatabaseRootOption = "opmeter-data",
-    version: options.CommitOption = None,
-    directory: options.DirectoryOption = None,
-    grid: options.RanksGridOption = "",
-    cache: options.CacheOption = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="compare also with durations of a CPU or GPU")
-    ] = False,
     recording: Annotated[
         Path | None,
         typer.Option(help="recording of `opmeter model record` to compare with, not a version"),
@@ -70,22 +61,20 @@ def compare_command(
       opmeter compare PROF_000001 --recording qwen3-32b.json.gz
     """
     if recording is not None:
-        if version is not None or directory is not None or grid or cache is not None or force:
+        if where != ComparisonOptions(where.root):
             raise BadInput("--recording excludes the options of a version")
         compare_with_recording(profile, recording, as_json=as_json)
         return
-    found = compared_step(profile, VersionOptions(root, version, directory), grid, cache, force)
+    found = compared_step(profile, where)
     if as_json:
         _print_json(found)
         return
     say_lines(_lines(found))
 
 
-def compared_step(
-    profile: Path, where: VersionOptions, grid: str, cache: str | None, force: bool
-) -> ComparedStep:
+def compared_step(profile: Path, where: ComparisonOptions) -> ComparedStep:
     """Return a profile next to the durations of a version directory. Raises BadInput for one of
-    another kind of device than the profile's, unless `force` is set."""
+    another kind of device than the profile's, without `force`."""
     from collector.capture.verdict import captured_on
     from collector.profiles.discovery import find_profiles
     from collector.profiles.step_trace import read_step_trace
@@ -100,21 +89,21 @@ def compared_step(
     from jobs.planning.forecast import peaks_of
     from jobs.planning.workload import roofline_us, workload_of
 
-    options.check_cache(cache)
-    if cache == CONTEXT:
+    check_cache(where.cache)
+    if where.cache == CONTEXT:
         raise BadInput("--cache: expected warm or cold, got context, which compare always includes")
     find_profiles([profile])
-    shown = open_version(where.root or DEFAULT_ROOT, where.version, where.directory)
+    shown = open_version(where.root, where.version, where.directory)
     backend = captured_on(profile)
-    if backend_of(shown.stack.device) != backend and not force:
+    if backend_of(shown.stack.device) != backend and not where.force:
         raise BadInput(
             f"{shown.place}: expected durations of the profile's backend, {backend}, got those of "
             f"{shown.stack.device}; name another --directory, or compare anyway with --force"
         )
-    described = campaign_of({"profile": str(profile)}, grid, shown.stack.device)
+    described = campaign_of({"profile": str(profile)}, where.grid, shown.stack.device)
     peaks = peaks_of(shown.stack)
     records = [one.record for one in workload_of(described, shown.store, peaks, in_situ=True).cases]
-    apart, why = isolated_times(shown.state, shown.place, cache=cache)
+    apart, why = isolated_times(shown.state, shown.place, cache=where.cache)
     in_context, _ = isolated_times(shown.state, shown.place, cache=CONTEXT)
     found = compare_cases(records, apart, why, in_context)
     trace = read_step_trace(profile)

@@ -271,6 +271,20 @@ class VersionOptions:
     directory: DirectoryOption = None
 
 
+@dataclass(frozen=True, slots=True)
+class ComparisonOptions:
+    """The version directory with which a profile is compared, and how."""
+
+    root: DatabaseRootOption = "opmeter-data"
+    version: CommitOption = None
+    directory: DirectoryOption = None
+    grid: RanksGridOption = ""
+    cache: CacheOption = None
+    force: Annotated[
+        bool, typer.Option("--force", help="compare also with durations of a CPU or GPU")
+    ] = False
+
+
 def grouped(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """The command with the fields of its option groups as parameters of their own."""
     hints = get_type_hints(command, include_extras=True)

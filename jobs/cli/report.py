@@ -228,14 +228,7 @@ def step_report_command(
     profile: Annotated[Path, typer.Argument(help="profile, or a folder of profiles")],
     *,
     output: OutputOption,
-    root: options.DatabaseRootOption = "opmeter-data",
-    version: options.CommitOption = None,
-    directory: options.DirectoryOption = None,
-    grid: options.RanksGridOption = "",
-    cache: options.CacheOption = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="compare also with durations of a CPU or GPU")
-    ] = False,
+    where: options.ComparisonOptions,
     lang: LanguageOption = "en",
 ) -> None:
     """Write a page about the step of a profile: measured apart, in context and in the profile.
@@ -252,8 +245,7 @@ def step_report_command(
     from jobs.cli.compare import compared_step
 
     folder = Folder(output, lang)
-    where = options.VersionOptions(root, version, directory)
-    found = compared_step(profile, where, grid, cache, force)
+    found = compared_step(profile, where)
     compared = write_step(folder, found)
     folder.finish()
     say(

@@ -11,6 +11,7 @@ from collector.database.commits import find_head
 from collector.database.manifest import read_manifest
 from collector.database.snapshot import read_shown
 from collector.store.opening import open_store
+from jobs.cli.options import ComparisonOptions
 from jobs.cli.report import (
     compare_report_command,
     database_report_command,
@@ -111,8 +112,8 @@ def test_report_step_writes_what_compare_prints(two_stacks, tmp_path):
     (profile / "step_trace_time.csv").write_text(
         "Step,Computing,Communication(Not Overlapped),Free\n1,40.0,5.0,3.0\n"
     )
-    where = {"root": two_stacks, "directory": STACK.version_path, "force": True}
-    step_report_command(tmp_path / "PROF", output=tmp_path / "report", **where)
+    where = ComparisonOptions(two_stacks, directory=STACK.version_path, force=True)
+    step_report_command(tmp_path / "PROF", output=tmp_path / "report", where=where)
     data = json.loads((tmp_path / "report/index.json").read_text())
     assert data["parts"]["measured"] == 48.0 and data["steps"] == 1 and data["cases"] == 1
     assert {one["part"] for one in data["bars"] if one["bar"] == "profile"} == {
