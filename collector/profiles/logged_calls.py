@@ -7,6 +7,7 @@ shape contradicts it. Then rows without inputs get the cells of their calls, and
 attention the lengths with which they were launched.
 """
 
+import csv
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,6 @@ from typing import Any
 
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import read_small_file
-from collector.codec.table import table_bytes
 from collector.codec.text import counted
 from collector.model.case import case_from_cells
 from collector.model.vocabulary import (
@@ -89,7 +89,9 @@ def complete(table: Path, log: Path, output: Path) -> Completed:
                 values[at] = json.dumps(dict(call.values), sort_keys=True)
                 completed.add(at)
     wide = [[*row, values.get(at, "")] for at, row in enumerate(rows)]
-    output.write_bytes(table_bytes([*names, CALL_VALUES], wide))
+    # Bytes that are no UTF-8 stay, so that the reader of the table refuses them with their line.
+    with output.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        csv.writer(file).writerows([[*names, CALL_VALUES], *wide])
     return Completed(table, len(completed), tuple(unpaired))
 
 

@@ -96,6 +96,16 @@ def test_an_archive_and_a_database_of_a_run_are_completed_too(tmp_path):
     assert report.compute_rows == 1 and not report.unknown_input_rows
 
 
+def test_bytes_that_are_no_text_are_refused_with_their_line_next_to_a_log(tmp_path):
+    folder = written(tmp_path, [row(1, "Add", 5), row(1, "Mul", 9)], [call(1)])
+    (table,) = folder.rglob("kernel_details.csv")
+    table.write_bytes(table.read_bytes().replace(b"Mul_1", b"Mul_\xff"))
+    with pytest.raises(BadInput, match=r"kernel_details\.csv:3: expected UTF-8 text"):
+        read_profile([folder])
+    profile = read_profile([folder], skip_bad_rows=True)
+    assert [one.line for one in profile.report.skipped] == [3]
+
+
 def test_rows_remain_unknown_if_calls_and_rows_do_not_match(tmp_path):
     known = row(1, "muls_add_kernel", 9, '"""7,8;8""",FLOAT16;FLOAT16,ND;ND,"""7,8""",FLOAT16,ND')
     for name, rows, words in (
