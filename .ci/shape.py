@@ -11,7 +11,7 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
-PACKAGES = ("collector", "jobs")
+PACKAGES = ("collector", "jobs", "opmeter")
 
 
 def main(root: Path) -> None:

@@ -112,8 +112,8 @@ class Database:
         older stack, in the channel `reused`.
 
         Raises OpmeterError if there is none, or if several are equally near."""
-        wanted = _components(version_name(vllm, torch, cann))
-        given = {name: wanted[name] for name in _PARTS if wanted[name] != "0"}
+        requested = _components(version_name(vllm, torch, cann))
+        given = {name: requested[name] for name in _PARTS if requested[name] != "0"}
         there = {
             path: _components(path.rpartition("/")[2])
             for path in self.versions
@@ -128,8 +128,8 @@ class Database:
         names = ", ".join(path.rpartition("/")[2] for path in sorted(there))
         is_exact = not any(map(any, least))
         if not is_exact and not nearest:
-            asked = " ".join(f"{name} {text}" for name, text in given.items())
-            raise BadInput(f"{device}: expected one of {names}, got {asked}; or pass nearest=True")
+            shown = " ".join(f"{name} {text}" for name, text in given.items())
+            raise BadInput(f"{device}: expected one of {names}, got {shown}; or pass nearest=True")
         if len(chosen) > 1:
             raise BadInput(f"{device}: several versions match: {names}; name more components")
         (path,) = chosen

@@ -67,16 +67,16 @@ def kernel_table(
         table = table.filter(pc.equal(table["warnings"].cast(pa.string()), ""))
     if min_quality == "repeated":
         table = table.filter(pc.greater(table["sessions"], 1))
-    for name, wanted in where.items():
+    for name, limit in where.items():
         column = table[name]
-        if isinstance(wanted, int):
-            table = table.filter(pc.equal(column, wanted))
-        elif isinstance(wanted, tuple) and len(wanted) == 2:
-            least, most = wanted
+        if isinstance(limit, int):
+            table = table.filter(pc.equal(column, limit))
+        elif isinstance(limit, tuple) and len(limit) == 2:
+            least, most = limit
             is_in = pc.and_(pc.greater_equal(column, least), pc.less_equal(column, most))
             table = table.filter(is_in)
         else:
-            table = table.filter(pc.is_in(column, value_set=pa.array(wanted, pa.int64())))
+            table = table.filter(pc.is_in(column, value_set=pa.array(limit, pa.int64())))
     return table
 
 

@@ -116,13 +116,13 @@ def _answer_group(
     if block is not None:
         index = version.index
         own = index.arrays["hash"][block.begin : block.end]
-        wanted = hashes_of(sizes)
-        at = np.searchsorted(own, wanted)
+        hashes = hashes_of(sizes)
+        at = np.searchsorted(own, hashes)
         last = len(own) - 1
         here = np.minimum(at, last)
         # A hash that occurs twice may be two cases: the single query decides between them.
-        is_own = (own[here] == wanted) & (
-            (here == last) | (own[np.minimum(here + 1, last)] != wanted)
+        is_own = (own[here] == hashes) & (
+            (here == last) | (own[np.minimum(here + 1, last)] != hashes)
         )
         is_own &= (index.sizes_of(block)[here, : sizes.shape[1]] == sizes).all(axis=1)
         exact, places = rows[is_own], here[is_own] + block.begin

@@ -350,13 +350,13 @@ class Version:
         if found.reason is not None:
             return MISSES[found.reason]
         index = self.index
-        hashes, wanted = index.hashes, hash_of(sizes)
+        hashes, own_hash = index.hashes, hash_of(sizes)
         for block, allowed in found.rows:
-            row = bisect_left(hashes, wanted, block.begin, block.end)
-            if row == block.end or hashes[row] != wanted:
+            row = bisect_left(hashes, own_hash, block.begin, block.end)
+            if row == block.end or hashes[row] != own_hash:
                 continue
             following = hashes[row + 1] if row + 1 < block.end else None
-            if block.lengths or allowed is not None or following == wanted:
+            if block.lengths or allowed is not None or following == own_hash:
                 if (exact := next(self._exact(found, sizes, lengths), None)) is None:
                     continue
                 several = self._is_ambiguous(found, sizes, lengths)

@@ -86,8 +86,8 @@ def _import_share(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)
     if worker is None:
         return
-    wanted = (config.invocation_params.dir / argument for argument in config.args)
-    files = sorted(file for folder in wanted for file in folder.rglob("test_*.py"))
+    expected = (config.invocation_params.dir / argument for argument in config.args)
+    files = sorted(file for folder in expected for file in folder.rglob("test_*.py"))
     for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
         with suppress(Exception, pytest.skip.Exception):  # is set when the file is collected
             name = file.relative_to(config.rootpath).with_suffix("")

@@ -55,7 +55,7 @@ class NamedNode(ABC):
     def items(self) -> list[Self]:
         """Return the values of a list that is not empty."""
         if not self.is_list:
-            raise self.unwanted("a list")
+            raise self.mismatch("a list")
         if not self.node.value:
             raise self.refusal("expected a list of at least one entry, got an empty list")
         return self.numbered()
@@ -69,7 +69,7 @@ class NamedNode(ABC):
         """Return a value of this mapping."""
         return replace(self, name=f"{self.name}.{key}" if self.name else key, node=node)
 
-    def unwanted(self, expected: str, got: str = "") -> BadInput:
+    def mismatch(self, expected: str, got: str = "") -> BadInput:
         """Return the error `expected X, got Y`; without `got` it names the kind of the value."""
         return self.refusal(f"expected {expected}, got {got or self._kind()}")
 

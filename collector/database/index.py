@@ -156,10 +156,10 @@ class Index:
 
     def find(self, block: IndexBlock, sizes: list[int]) -> Iterator[int]:
         """Yield the rows of a block with exactly these input sizes, in their order."""
-        wanted, width = hash_of(sizes), block.width
+        own_hash, width = hash_of(sizes), block.width
         hashes, known = self.hashes, self.sizes
-        row = bisect_left(hashes, wanted, block.begin, block.end)
-        while row < block.end and hashes[row] == wanted:
+        row = bisect_left(hashes, own_hash, block.begin, block.end)
+        while row < block.end and hashes[row] == own_hash:
             at = block.at + (row - block.begin) * width
             if known[at : at + len(sizes)].tolist() == sizes:
                 yield row

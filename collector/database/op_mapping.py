@@ -38,14 +38,14 @@ class Value(NamedNode):
     def fields(self) -> dict[str, "Value"]:
         """Return the values of a mapping by key, including those from `<<`."""
         if not self.is_mapping:
-            raise self.unwanted("a mapping")
+            raise self.mismatch("a mapping")
         # A key of the mapping comes after the same key from `<<`, so the own value is used.
         return {key.value: self.named(key.value, value) for key, value in self.node.value}
 
     def text(self) -> str:
         """Return a text as YAML reads it: not a number or a boolean."""
         if not self.is_a("str"):
-            raise self.unwanted("text")
+            raise self.mismatch("text")
         return str(self.node.value)
 
     def choice(self, allowed: Sequence[str]) -> str:
@@ -56,13 +56,13 @@ class Value(NamedNode):
 
     def flag(self) -> bool:
         if not self.is_a("bool"):
-            raise self.unwanted("true or false")
+            raise self.mismatch("true or false")
         return yaml.SafeLoader.bool_values[str(self.node.value).lower()]
 
     def count(self) -> int:
         text = str(self.node.value)
         if not (self.is_a("int") and text.isdecimal() and int(text) > 0):
-            raise self.unwanted("an integer of at least 1")
+            raise self.mismatch("an integer of at least 1")
         return int(text)
 
     def is_a(self, kind: str) -> bool:

@@ -111,18 +111,18 @@ def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> Non
     """Write next to the target, then rename. The earlier content is removed last."""
     target.parent.mkdir(parents=True, exist_ok=True)
     check_case(target.parent, files)
-    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        fresh = beside / "new"
+        fresh = scratch / "new"
         for path, file in files.items():
             _write(fresh / _safe(path), file.data)
         hashes = {path: sha256_hex(file.data) for path, file in files.items()}
         marker = _Marker(commit.number, commit.content_hash, commit.runtime, hashes)
         _write(fresh / MARKER, readable_json(asdict(marker)))
         _check_target(target)  # again: a user may have changed it since the first check
-        _swap(fresh, target, beside / "old")
+        _swap(fresh, target, scratch / "old")
     finally:
-        shutil.rmtree(beside)
+        shutil.rmtree(scratch)
 
 
 def _swap(fresh: Path, target: Path, aside: Path) -> None:

@@ -57,10 +57,10 @@ def known_pairs(
     found = [one for one in _table() if one.applies(versions, options)]
     torch, torch_npu = release(versions.get("torch", "")), release(versions.get("torch_npu", ""))
     if torch and torch_npu and torch[:2] != torch_npu[:2]:
-        wanted = ".".join(map(str, torch[:2]))
+        expected = ".".join(map(str, torch[:2]))
         pair = {name: versions[name] for name in ("torch", "torch_npu")}
         effect = "torch_npu cannot be imported, or its profiler fails"
-        remedy = f"install torch_npu {wanted}"
+        remedy = f"install torch_npu {expected}"
         found.append(
             VersionPair(pair, False, "METADATA of torch_npu", effect=effect, remedy=remedy)
         )

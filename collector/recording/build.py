@@ -20,7 +20,7 @@ from pathlib import Path
 
 from collector.recording import wheel
 from collector.recording.stubs import assembly
-from collector.recording.symbols import defined_in, wanted_by
+from collector.recording.symbols import defined_in, undefined_in
 from collector.recording.wheel import NoRecordingRuntime, publish
 
 _HERE = Path(__file__).parent
@@ -117,16 +117,16 @@ def _compile(folder: Path, package: Path, torch_libraries: Path, parts: Sequence
     libraries, work = folder / _LIBRARIES, folder / "work"
     libraries.mkdir()
     work.mkdir()
-    wanted = wanted_by(package, torch_libraries)
+    undefined = undefined_in(package, torch_libraries)
     objects = _objects(work, parts)
     written = {symbol for path in objects for symbol in defined_in(path)}
     stubs = work / "stubs.S"
-    stubs.write_text(assembly(wanted, written))
+    stubs.write_text(assembly(undefined, written))
     _gcc("-shared", f"-Wl,-soname,{_MAIN}", "-Wl,-z,defs", "-Wl,-Bsymbolic-functions")(
         libraries / _MAIN, *objects, stubs, "-lpthread"
     )
     link = _gcc("-shared", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN")
-    for name in wanted.libraries:
+    for name in undefined.libraries:
         link(libraries / name, f"-Wl,-soname,{name}", f"-L{libraries}", "-lcannstub")
     _gcc("-shared", "-fPIC", "-O1", compiler="g++")(folder / _SHIM, _RUNTIME / "keys_shim.cpp")
     shutil.rmtree(work)

@@ -4,7 +4,7 @@ entry a kernel. Everything that does something is written in C, in runtime/."""
 import re
 from collections.abc import Iterable, Iterator
 
-from collector.recording.symbols import Wanted
+from collector.recording.symbols import Undefined
 
 _ATB_OPERATION = re.compile(r"_ZN3atb15CreateOperationINS_5infer\d+(\w+?Param)E")
 _ATB_CONTEXT = "_ZN3atb13CreateContext"
@@ -13,10 +13,10 @@ _ATB_CONTEXT = "_ZN3atb13CreateContext"
 _END = '  .section .note.GNU-stack, "", @progbits\n'
 
 
-def assembly(wanted: Wanted, written: Iterable[str]) -> str:
+def assembly(undefined: Undefined, written: Iterable[str]) -> str:
     """The text of the stubs; `written` are the symbols that the C parts define."""
-    functions = sorted(wanted.functions - set(written))
-    return "\n".join((*_plain(functions), *_kernels(sorted(wanted.kernels)), _END))
+    functions = sorted(undefined.functions - set(written))
+    return "\n".join((*_plain(functions), *_kernels(sorted(undefined.kernels)), _END))
 
 
 def _plain(functions: Iterable[str]) -> Iterator[str]:

@@ -38,7 +38,7 @@ _SIZE, _MOST = "GetWorkspaceSize", "GetMaxWorkspaceSize"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Undefined:
     """libraries: file names to provide; functions: symbols; kernels: names that are called in two
     steps, as aclnnAdd is."""
 
@@ -47,7 +47,7 @@ class Wanted:
     kernels: frozenset[str]
 
 
-def wanted_by(package: Path, torch_libraries: Path) -> Wanted:
+def undefined_in(package: Path, torch_libraries: Path) -> Undefined:
     """What the libraries of a package lack. Both folders are read, nothing is loaded."""
     own = sorted(package.rglob("*.so"))
     names = {path.name for path in own}
@@ -60,7 +60,7 @@ def wanted_by(package: Path, torch_libraries: Path) -> Wanted:
     kernels = {_stem(name) for name in aclnn}
     kernels |= {_stem(name) for name in named if name.startswith("Atb")}
     steps = kernels | {name + step for name in kernels for step in (_SIZE, _MOST)}
-    return Wanted(
+    return Undefined(
         libraries=tuple(sorted(libraries | set(_OPENED))),
         functions=frozenset((missing | named) - steps),
         kernels=frozenset(kernels),

@@ -62,20 +62,20 @@ def publish(fresh: Path, folder: Path) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _install(wanted: str, target: Path, shown: Path) -> None:
+def _install(requirement: str, target: Path, shown: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
     try:
         subprocess.run(
-            [*pip, target, wanted],
+            [*pip, target, requirement],
             capture_output=True,
             text=True,
             check=True,
             timeout=_INSTALL_LIMIT_S,
         )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        said = (error.stderr or "") if isinstance(error.stderr, str) else ""
-        last = (said.strip().splitlines() or [str(error)])[-1]
-        command = f"pip install --no-deps --target {shown} {wanted}"
+        output = (error.stderr or "") if isinstance(error.stderr, str) else ""
+        last = (output.strip().splitlines() or [str(error)])[-1]
+        command = f"pip install --no-deps --target {shown} {requirement}"
         raise NoRecordingRuntime(
-            f"{wanted} cannot be downloaded ({last}); try: {command}"
+            f"{requirement} cannot be downloaded ({last}); try: {command}"
         ) from error

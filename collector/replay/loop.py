@@ -126,7 +126,7 @@ class Loop:
 
     def _query(self) -> None:
         """Have the supervisor write the condition of an NPU. npu-smi is a process, and CANN's
-        documents warn of fork and posix_spawn beside AscendCL ("may fail or hang", CANN 8.5,
+        documents warn of fork and posix_spawn next to AscendCL ("may fail or hang", CANN 8.5,
         aclcppdevg_000238)."""
         if self._answered is not None:
             self._answered.clear()

@@ -31,7 +31,7 @@ _SHARDS = ("plan", "shard", "cases", "measured", "committed", "forecast_s", "too
 
 
 @dataclass(frozen=True, slots=True)
-class SessionCase:
+class CampaignCase:
     """A case of a session. Times are in seconds since 1970, None for a case that was not run."""
 
     kernel_type: str
@@ -61,7 +61,7 @@ class StoredSession:
     node: str
     serial: str
     usage: Usage
-    cases: tuple[SessionCase, ...]
+    cases: tuple[CampaignCase, ...]
     counts: bool = True
     lost_sessions: int = 0
 

@@ -68,7 +68,7 @@ class Entry(NamedNode):
     def fields(self, known: Collection[str], required: Collection[str] = ()) -> "Fields":
         """Return the entries of a mapping by key; refuse unknown, repeated and missing keys."""
         if not self.is_mapping:
-            raise self.unwanted(f"a mapping with the keys {', '.join(known)}")
+            raise self.mismatch(f"a mapping with the keys {', '.join(known)}")
         found = Fields()
         for key_node, value_node in self.node.value:
             key = self._key(key_node, known)
@@ -83,7 +83,7 @@ class Entry(NamedNode):
     def mapping(self) -> "Fields":
         """Return the entries of a mapping with arbitrary keys; refuse a repeated one."""
         if not self.is_mapping:
-            raise self.unwanted("a mapping")
+            raise self.mismatch("a mapping")
         return self.fields([str(key.value) for key, _ in self.node.value])
 
     def _key(self, node: yaml.Node, known: Collection[str]) -> str:
@@ -105,23 +105,23 @@ class Entry(NamedNode):
         try:
             value = read(text)
         except ValueError as error:
-            raise self.unwanted(expected, repr(text)) from error
+            raise self.mismatch(expected, repr(text)) from error
         if not fits(value):
-            raise self.unwanted(expected, text)
+            raise self.mismatch(expected, text)
         return value
 
     def _plain(self, expected: str) -> str:
         text = self._scalar(expected)
         if isinstance(self.node, yaml.ScalarNode) and self.node.style is not None:
-            raise self.unwanted(expected, f"the quoted text {text!r}")
+            raise self.mismatch(expected, f"the quoted text {text!r}")
         return text
 
     def _scalar(self, expected: str) -> str:
         if not isinstance(self.node, yaml.ScalarNode) or self.node.tag.endswith(":null"):
-            raise self.unwanted(expected)
+            raise self.mismatch(expected)
         text = str(self.node.value).strip()
         if not text:
-            raise self.unwanted(expected, "nothing")
+            raise self.mismatch(expected, "nothing")
         return text
 
     def _scalar_kind(self) -> str:

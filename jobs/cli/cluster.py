@@ -346,7 +346,7 @@ def _opened(
         store = open_bare(
             root or deployment.root,
             single_writer=deployment.single_writer,
-            said_by="--root" if root else "--store",
+            location="--root" if root else "--store",
         )
         if dry_run:
             say(f"reading {store.url}", err=True)

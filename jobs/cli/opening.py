@@ -67,14 +67,14 @@ def open_bare(
     campaign: Campaign | None = None,
     *,
     single_writer: bool = False,
-    said_by: str = "--root",
+    location: str = "--root",
 ) -> Store:
     """Return the store of a command, without waiting for it: that of `--root`, else the
-    campaign's, else a folder here. `said_by` is the source of `root`, for error messages."""
+    campaign's, else a folder here. `location` is the source of `root`, for error messages."""
     url = root or (campaign.store if campaign else None) or DEFAULT_ROOT
     if url.startswith("memory:"):
         raise BadInput(f"--root {url}: a store in memory ends with this command; pass a folder")
-    store = open_store(url, location=said_by if root else "store")
+    store = open_store(url, location=location if root else "store")
     return SingleWriterStore(store) if single_writer else store
 
 
@@ -190,7 +190,7 @@ class Stores:
         store = open_bare(
             self._from_here(applied),
             single_writer=deployment.single_writer,
-            said_by=f"root of {applied.campaign.name}",
+            location=f"root of {applied.campaign.name}",
         )
         if deployment.leased:
             store = SingleWriterStore(store, self._may_perform)

@@ -72,11 +72,11 @@ RetryFailedOption = Annotated[
 
 
 def check_backend(
-    backend: str, said_by: str = "--backend: ", known: Sequence[str] = PROFILED
+    backend: str, location: str = "--backend: ", known: Sequence[str] = PROFILED
 ) -> None:
     """Raise BadInput for a backend that is not one of these, which a profiler records."""
     if backend not in known:
-        raise BadInput(f"{said_by}expected one of {', '.join(known)}, got {backend!r}")
+        raise BadInput(f"{location}expected one of {', '.join(known)}, got {backend!r}")
 
 
 def check_cache(cache: str | None) -> None:

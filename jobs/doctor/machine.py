@@ -61,8 +61,8 @@ def check_machine() -> Iterator[Check]:
 
 
 def check_versions() -> Check:
-    """Check torch and torch_npu by their files: torch_npu aborts the process beside a CUDA build,
-    and cannot be imported beside the torch of another release."""
+    """Check torch and torch_npu by their files: torch_npu aborts the process next to a CUDA build,
+    and cannot be imported with the torch of another release."""
     torch, torch_npu = installed_torch() or "", installed_version("torch_npu", "torch-npu")
     if torch_npu is None:
         return Check("torch_npu", True, "not installed; only the npu backend needs it")

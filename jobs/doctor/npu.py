@@ -70,8 +70,8 @@ def _check_devices(dev: Path) -> Check:
     try:
         found = list_npus()
         cores = cube_cores_of(found[0])
-        beside = f", {cores} cube cores" if cores else ""
-        words = f"{len(found)} x {found[0].name}, {found[0].memory_gb} GB each{beside}"
+        cores_text = f", {cores} cube cores" if cores else ""
+        words = f"{len(found)} x {found[0].name}, {found[0].memory_gb} GB each{cores_text}"
     except (BadInput, HostFault) as error:
         problem = words = str(error)
     if shutil.which("npu-smi") is None:

@@ -42,7 +42,7 @@ def standard_from_text(text: str, *, path: str) -> Standard:
         ("schema_version", "axes", "kernels"), required=("schema_version", "axes", "kernels")
     )
     if (version := found["schema_version"]).integer(1) != _VERSION:
-        raise version.unwanted(str(_VERSION), version.text())
+        raise version.mismatch(str(_VERSION), version.text())
     axes = {name: _density(entry) for name, entry in found["axes"].mapping().items()}
     kernels = {
         kernel: _axes_of(kernel, entry, axes)
@@ -90,7 +90,7 @@ def _limit(entry: Entry, after: int) -> DensityLimit:
         return DensityLimit(to, found["max_gap"].integer(1), 0.0)
     ratio = found["max_ratio"].positive()
     if ratio <= 1:
-        raise found["max_ratio"].unwanted("a number above 1", found["max_ratio"].text())
+        raise found["max_ratio"].mismatch("a number above 1", found["max_ratio"].text())
     return DensityLimit(to, 0, min(ratio, float(_LARGEST)))
 
 

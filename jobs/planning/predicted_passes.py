@@ -28,7 +28,7 @@ _DTYPE = "bfloat16"  # of the messages of a model's step
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ModelLaunch:
     """Launches of a case in a layer of a pass. A message has no record if it cannot be measured."""
 
     layer: str
@@ -44,7 +44,7 @@ class LaunchedPass:
 
     phase: str
     title: str
-    launches: tuple[Launch, ...]
+    launches: tuple[ModelLaunch, ...]
 
 
 def passes_of_model(
@@ -58,7 +58,7 @@ def passes_of_model(
         step = model_step(decoder, source.layout, batch, source.release)
         records = completed_records(with_ep_size(one.record, ep_size) for one in step.kernels)
         kernels = [
-            Launch(one.layer, record.kernel_type, one.times, _shapes(record), record)
+            ModelLaunch(one.layer, record.kernel_type, one.times, _shapes(record), record)
             for one, record in zip(step.kernels, records, strict=True)
         ]
         messages = [
@@ -80,7 +80,7 @@ def passes_of_recording(
             with_ep_size(launch.record(), recording.layout.get("ep")) for launch in one.launches
         )
         kernels = [
-            Launch(layer, record.kernel_type, times, _shapes(record), record)
+            ModelLaunch(layer, record.kernel_type, times, _shapes(record), record)
             for launch, record in zip(one.launches, records, strict=True)
             for layer, times in _layers(launch.occurrences, recording.layers)
         ]
@@ -102,7 +102,7 @@ def predicted(found: LaunchedPass, version: Version, peaks: Peaks) -> PredictedP
     )
 
 
-def _predicted(one: Launch, version: Version, peaks: Peaks) -> PredictedLaunch:
+def _predicted(one: ModelLaunch, version: Version, peaks: Peaks) -> PredictedLaunch:
     plain = (one.layer, one.kernel_type, one.times, one.size)
     if one.record is None:
         return PredictedLaunch(*plain, dtypes="", reason="a message: give --grid")
@@ -146,7 +146,7 @@ def _message(
     dtype: str,
     collectives: StepCollectives | None,
     backend: str,
-) -> Launch:
+) -> ModelLaunch:
     """Return the launch of a message: its layer, operation, number, bytes and group."""
     layer, operation, times, message_bytes, group_size = sent
     record = None
@@ -154,7 +154,9 @@ def _message(
         sizes = (message_bytes, dtype, group_size)
         record = message_record(operation, *sizes, collectives, backend)
     kernel_type = OPERATIONS[operation].kernel_type if operation in OPERATIONS else operation
-    return Launch(layer, kernel_type, times, f"{message_bytes:,} B, {group_size} ranks", record)
+    return ModelLaunch(
+        layer, kernel_type, times, f"{message_bytes:,} B, {group_size} ranks", record
+    )
 
 
 def _shapes(record: CaseRecord) -> str:

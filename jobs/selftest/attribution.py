@@ -38,8 +38,8 @@ def check_attribution(bench: Bench) -> Check:
 
     The cases also include a kernel of both cores."""
     sums = tuple(adding(rows) for _ in range(_ROUNDS) for rows in _SIZES)
-    beside = reference_record("Mul", "512,64;512,64", "512,64", "FLOAT")
-    records = (*sums, _of_the_ai_cpu(bench.backend), decoding_case(_KEYS), beside)
+    other = reference_record("Mul", "512,64;512,64", "512,64", "FLOAT")
+    records = (*sums, _of_the_ai_cpu(bench.backend), decoding_case(_KEYS), other)
     session = bench.session(SessionRequest("interleaved", records, catalog=_CATALOG))
     fault = unmeasured(session, len(records))
     if not fault:

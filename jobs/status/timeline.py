@@ -29,10 +29,10 @@ from collector.quality.canaries import (
 )
 from collector.quality.variance import prior_of
 from collector.report.campaign_pages import (
+    CampaignCase,
     CampaignSource,
     PlanForecast,
     ReportedShard,
-    SessionCase,
     StoredSession,
 )
 from collector.store.base import Store
@@ -165,7 +165,7 @@ def _part_of(data: bytes, key: str, one: _Numbered, usage: Usage) -> _Part:
     checks each part in full, which takes 50 times as long."""
     rows = [row for _, row in part_rows(data, key=key)]
     cases = tuple(
-        SessionCase(
+        CampaignCase(
             kernel_type=row["kernel_type"],
             case_id=row["case"],
             outcome=row["outcome"],

@@ -26,7 +26,7 @@ class Damage:
 
     kind: str
     keys: tuple[str, ...]
-    told: str
+    reported: str
 
 
 class DamagedStore(MemoryStore):
@@ -49,17 +49,17 @@ def damaged(objects: Mapping[str, bytes], seed: int) -> tuple[DamagedStore, Dama
     key = chance.choice(keys)
     if kind == "stray":
         key, changed[key] = _stray(key, chance)
-        told = f"{changed[key][:20]!r}"
+        reported = f"{changed[key][:20]!r}"
     elif kind == "swapped":
         other = chance.choice([one for one in keys if one != key])
         changed[key], changed[other] = changed[other], changed[key]
         return DamagedStore(changed), Damage(kind, (key, other), "")
     elif kind == "missing":
         del changed[key]
-        told = ""
+        reported = ""
     else:
-        changed[key], told = _rotten(kind, changed[key], chance)
-    return DamagedStore(changed), Damage(kind, (key,), told)
+        changed[key], reported = _rotten(kind, changed[key], chance)
+    return DamagedStore(changed), Damage(kind, (key,), reported)
 
 
 def _stray(key: str, chance: random.Random) -> tuple[str, bytes]:

@@ -32,25 +32,25 @@ class LyingBench:
         path = write_faults(self.folder / "faults.json", *self.faults)
         os.environ["FAKE_CANN_FAULTS"] = str(path)
 
-    def session(self, wanted: SessionRequest) -> Session:
-        if wanted.name not in self.recorded:
-            raise OpmeterError(f"no session {wanted.name} was recorded")
-        if wanted.name not in self.done:
-            self.done[wanted.name] = self._lied(self.recorded[wanted.name], wanted)
-        return begun(self.done[wanted.name])
+    def session(self, expected: SessionRequest) -> Session:
+        if expected.name not in self.recorded:
+            raise OpmeterError(f"no session {expected.name} was recorded")
+        if expected.name not in self.done:
+            self.done[expected.name] = self._lied(self.recorded[expected.name], expected)
+        return begun(self.done[expected.name])
 
-    def _lied(self, told: Session, wanted: SessionRequest) -> Session:
-        assert [case.record for case in told.spec.cases] == list(wanted.records)
-        if not any(self._concerns(fault, told) for fault in self.faults):
-            return told
-        folder = self.folder / wanted.name
-        shutil.copytree(told.folder / OUTPUT, folder / OUTPUT)
-        shutil.copy(told.folder / JOURNAL, folder)
+    def _lied(self, reported: Session, expected: SessionRequest) -> Session:
+        assert [case.record for case in reported.spec.cases] == list(expected.records)
+        if not any(self._concerns(fault, reported) for fault in self.faults):
+            return reported
+        folder = self.folder / expected.name
+        shutil.copytree(reported.folder / OUTPUT, folder / OUTPUT)
+        shutil.copy(reported.folder / JOURNAL, folder)
         discard_exports(folder)
         for profile in profiles_of(folder / OUTPUT):
             assert export(profile, ordered()) == 0
-        result = check_result(told.spec, folder, told.report)
-        return Session(told.spec, folder, told.report, result)
+        result = check_result(reported.spec, folder, reported.report)
+        return Session(reported.spec, folder, reported.report, result)
 
-    def _concerns(self, fault: Fault, told: Session) -> bool:
-        return not fault.kernel or any(row.op_type == fault.kernel for row in told.launches)
+    def _concerns(self, fault: Fault, reported: Session) -> bool:
+        return not fault.kernel or any(row.op_type == fault.kernel for row in reported.launches)

@@ -23,11 +23,11 @@ def check(scene: Scene, objects: dict[str, bytes], seed: int) -> None:
         if shapes not in scene.shapes or (shown and float(shown) != true_duration_us(shapes))
     }
     assert not wrong, f"seed {seed}: {damage}: published, and not what was measured: {wrong}"
-    unreadable = [line for line in seen.said if "\n" in line or len(line) > _LONGEST_LINE]
+    unreadable = [line for line in seen.message if "\n" in line or len(line) > _LONGEST_LINE]
     assert not unreadable, f"seed {seed}: {damage}: {unreadable}"
     lacking = [shapes for shapes in scene.shapes if not seen.shown.get(shapes)]
-    named = any(key in line for key in damage.keys for line in seen.said)
-    assert named or not lacking, f"seed {seed}: {damage}: {lacking} are lost; said: {seen.said}"
+    named = any(key in line for key in damage.keys for line in seen.message)
+    assert named or not lacking, f"seed {seed}: {damage}: {lacking} are lost; said: {seen.message}"
     in_database = any(key.startswith("db/") for key in damage.keys)
     assert in_database or not lacking, f"seed {seed}: {damage}: {lacking} were not measured again"
 
@@ -44,7 +44,7 @@ def objects(scene: Scene) -> dict[str, bytes]:
 
 def test_undamaged_store_finishes_without_warnings(scene: Scene, objects: dict[str, bytes]) -> None:
     seen = aftermath(scene, DamagedStore(objects))
-    assert seen.said == []
+    assert seen.message == []
     assert {shapes: float(us) for shapes, us in seen.shown.items()} == {
         shapes: true_duration_us(shapes) for shapes in scene.shapes
     }

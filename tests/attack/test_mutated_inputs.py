@@ -66,7 +66,10 @@ def test_mutated_inputs_are_read_or_refused_in_one_line(
     reader = known[name]
     for seed in range(_INPUTS // len(_NAMES)):
         chance = random.Random(f"{name} {seed}")
-        said = refused(reader, mutated(reader.samples, chance))
-        assert "\n" not in said and "\r" not in said and "\x1b" not in said, (seed, said)
-        assert len(said) <= _LONGEST_LINE, (seed, said[:200])
-        assert not said or reader.where in said, (seed, said)
+        message = refused(reader, mutated(reader.samples, chance))
+        assert "\n" not in message and "\r" not in message and "\x1b" not in message, (
+            seed,
+            message,
+        )
+        assert len(message) <= _LONGEST_LINE, (seed, message[:200])
+        assert not message or reader.where in message, (seed, message)

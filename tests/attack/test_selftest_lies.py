@@ -125,8 +125,8 @@ def test_falsified_result_fails_its_own_check_and_no_other(
         tmp_path / "lies",
         tuple(lie),
     )
-    told = run_checks(lying, only=tuple(set(CHECKS) - set(LIVE)), profile=host / "own")
-    assert list(failing(told)) == [check]
+    reported = run_checks(lying, only=tuple(set(CHECKS) - set(LIVE)), profile=host / "own")
+    assert list(failing(reported)) == [check]
 
 
 def test_wrong_path_of_custom_operators_fails_only_the_environment_check(
@@ -157,9 +157,9 @@ def assert_fails_alone(check, recorded, host, folder):
     """Run the checks that use the machine; the others read sessions that have run."""
     bench, _ = recorded
     anew = SessionBench("npu", bench.stack, 0, folder / "anew")
-    told = failing(run_checks(anew, only=(*LIVE, "profiler", "lengths")))
-    assert list(told) == [check]
-    return told[check]
+    reported = failing(run_checks(anew, only=(*LIVE, "profiler", "lengths")))
+    assert list(reported) == [check]
+    return reported[check]
 
 
 def test_every_check_has_a_falsified_result():

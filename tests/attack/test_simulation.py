@@ -6,9 +6,9 @@ from contextlib import closing
 
 import pytest
 
-from tests.attack.simulation.fleet import played
+from tests.attack.simulation.fleet import simulated
 from tests.attack.simulation.kept import KEPT
-from tests.attack.simulation.mutants import MUTANTS, WANTED
+from tests.attack.simulation.mutants import MUTANTS, EXPECTED
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ _MOST_FOR_A_MUTANT = 120
 @pytest.mark.parametrize("first", range(0, _PLAYS, _A_HUNDRED))
 def test_all_invariants_hold_under_random_faults(first):
     seeds = range(first, first + _A_HUNDRED)
-    found = list(played(seeds, _PROCESSES))
+    found = list(simulated(seeds, _PROCESSES))
     assert len(found) == len(seeds)
     broken = {one["seed"]: one["broken"] for one in found if one["broken"]}
     assert not broken, "replay with: python -m tests.attack.simulation --trace --seed N"
@@ -30,7 +30,7 @@ def test_all_invariants_hold_under_random_faults(first):
 
 
 def test_all_invariants_hold_for_gangs_over_several_pods():
-    found = list(played(_OF_GANGS, _PROCESSES, "--fault", "gangs=4"))
+    found = list(simulated(_OF_GANGS, _PROCESSES, "--fault", "gangs=4"))
     assert not {one["seed"]: one["broken"] for one in found if one["broken"]}
     assert len(found) == len(_OF_GANGS)
 
@@ -39,14 +39,14 @@ def test_fixed_defects_do_not_return():
     for faults in sorted({kept.faults for kept in KEPT}):
         seeds = [kept.seed for kept in KEPT if kept.faults == faults]
         changes = [word for fault in faults for word in ("--fault", fault)]
-        found = {one["seed"]: one["broken"] for one in played(seeds, _PROCESSES, *changes)}
+        found = {one["seed"]: one["broken"] for one in simulated(seeds, _PROCESSES, *changes)}
         assert found == dict.fromkeys(seeds, "")
 
 
 def test_simulation_of_a_seed_is_deterministic():
     seeds = range(7, 12)
     first, second = (
-        {one["seed"]: one["digest"] for one in played(seeds, _PROCESSES, "--digest")}
+        {one["seed"]: one["digest"] for one in simulated(seeds, _PROCESSES, "--digest")}
         for _ in range(2)
     )
     assert first == second
@@ -57,7 +57,7 @@ def test_simulation_of_a_seed_is_deterministic():
 @pytest.mark.parametrize("mutant", sorted(MUTANTS))
 def test_planted_defect_is_detected(mutant):
     """Simulate seeds until one detects the defect, which ends its process."""
-    changes = [word for fault in WANTED.get(mutant, ()) for word in ("--fault", fault)]
+    changes = [word for fault in EXPECTED.get(mutant, ()) for word in ("--fault", fault)]
     seeds = range(_MOST_FOR_A_MUTANT)
-    with closing(played(seeds, _PROCESSES, "--mutant", mutant, *changes)) as found:
+    with closing(simulated(seeds, _PROCESSES, "--mutant", mutant, *changes)) as found:
         assert any(one["broken"] for one in found)

@@ -79,7 +79,7 @@ class Scene:
 
 
 @dataclass
-class PlayedMachine:
+class SimulatedMachine:
     """A machine with the stack of any plan, which ends after a number of sessions."""
 
     scene: Scene
@@ -131,15 +131,15 @@ class Killed(BaseException):
 class Aftermath:
     """`said` has every line printed for a user, `shown` the final contents of the database."""
 
-    said: list[str] = field(default_factory=list)
+    message: list[str] = field(default_factory=list)
     shown: Shown = field(default_factory=dict)
 
-    def told(self, act: Callable[[], T]) -> T | None:
+    def reported(self, act: Callable[[], T]) -> T | None:
         """Run something that may be refused in one line."""
         try:
             return act()
         except OpmeterError as error:
-            self.said.append(str(error))
+            self.message.append(str(error))
             return None
 
 
@@ -169,13 +169,13 @@ def build(scene: Scene) -> DamagedStore:
 def aftermath(scene: Scene, store: Store) -> Aftermath:
     """Run all further commands of a store until its campaigns are finished."""
     seen = Aftermath()
-    with _listening(seen.said):
-        seen.told(lambda: _look(store))
+    with _listening(seen.message):
+        seen.reported(lambda: _reconcile(store))
         for campaign in (scene.alpha, scene.beta):
             _finish(scene, store, campaign, seen)
-        seen.told(lambda: _look(store))
-        seen.told(lambda: seen.said.extend(problem.text for problem in find_problems(store)))
-        seen.shown = seen.told(lambda: shown_by(store)) or {}
+        seen.reported(lambda: _reconcile(store))
+        seen.reported(lambda: seen.message.extend(problem.text for problem in find_problems(store)))
+        seen.shown = seen.reported(lambda: shown_by(store)) or {}
     return seen
 
 
@@ -196,16 +196,18 @@ def _rows(file: bytes) -> Iterator[dict[str, str]]:
 def _finish(scene: Scene, store: Store, campaign: Campaign, seen: Aftermath) -> None:
     """Repeat the steps of `opmeter run` until nothing is left: plan, work, merge."""
     for turn in range(_ROUNDS):
-        next_up = seen.told(partial(_advanced, campaign, store, RunOptions(), seen.said.append))
+        next_up = seen.reported(
+            partial(_advanced, campaign, store, RunOptions(), seen.message.append)
+        )
         if next_up is None:
-            seen.told(partial(_merge, store, campaign, seen.said.append))
+            seen.reported(partial(_merge, store, campaign, seen.message.append))
             continue
         plan = next_up.plan
         if next_up.is_finished:
             return
         for shard in plan.shards:
-            seen.told(partial(_work, scene, store, plan, shard.shard_id, f"again-{turn}"))
-        seen.told(partial(_merge, store, campaign, seen.said.append))
+            seen.reported(partial(_work, scene, store, plan, shard.shard_id, f"again-{turn}"))
+        seen.reported(partial(_merge, store, campaign, seen.message.append))
 
 
 def _advanced(campaign: Campaign, store: Store, options: RunOptions, say: Say) -> NextPlan:
@@ -228,12 +230,12 @@ def _work(
     scene: Scene, store: Store, plan: Plan, shard: str, attempt: str, sessions: int = 100
 ) -> None:
     assignment = Assignment(plan.campaign, plan.number, plan.plan_hash, shard, attempt)
-    machine = PlayedMachine(scene, sessions)
+    machine = SimulatedMachine(scene, sessions)
     unseen = MemoryStore()  # for progress that is not read
     work(store, assignment, scene.folder, threading.Event(), watched=unseen, machine=machine)
 
 
-def _look(store: Store) -> None:
+def _reconcile(store: Store) -> None:
     for name in campaigns(store):
         Follower(store).read(name)
 
@@ -260,17 +262,17 @@ def _row(size: int) -> str:
 
 
 class _Lines(logging.Handler):
-    def __init__(self, said: list[str]):
+    def __init__(self, message: list[str]):
         super().__init__(logging.WARNING)
-        self._said = said
+        self._message = message
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._said.append(record.getMessage())
+        self._message.append(record.getMessage())
 
 
 @contextmanager
-def _listening(said: list[str]) -> Iterator[None]:
-    handler = _Lines(said)
+def _listening(message: list[str]) -> Iterator[None]:
+    handler = _Lines(message)
     logging.getLogger().addHandler(handler)
     try:
         yield

@@ -68,13 +68,13 @@ def main(arguments: list[str]) -> int:
             folder = Path(name)
             plan = write_campaign(folder, shards)
             found = in_a_new_process(folder)
-        first_s, warm_s = found["looks"][0], min(found["looks"][1:])
+        first_s, warm_s = found["reconcile_s"][0], min(found["reconcile_s"][1:])
         decisions.append(decision_s(plan))
         is_large = shards > LIMIT_MB_UP_TO
         failures += first_s >= LIMIT_S
         failures += not is_large and found["peak_mb"] >= LIMIT_MB
         say(
-            f"{len(plan.shards):,} shards: first look {first_s:.1f} s of processor time "
+            f"{len(plan.shards):,} shards: first reconciliation {first_s:.1f} s of processor time "
             f"(limit {LIMIT_S:.0f} s), further ones {warm_s:.2f} s, "
             f"a decision {decisions[-1]:.3f} s, at most {found['peak_mb']:.0f} MB"
             + ("" if is_large else f" (limit {LIMIT_MB:.0f} MB)")
@@ -99,8 +99,9 @@ def planning() -> int:
     free_mb, used_mb = LIMIT_MB - found["idle_mb"], found["peak_mb"] - found["idle_mb"]
     reach = PLANNED * free_mb / used_mb
     say(
-        f"planning {PLANNED:,} cases in {len(plan.shards):,} shards: {found['looks'][0]:.0f} s of "
-        f"processor time, at most {found['peak_mb']:.0f} MB (limit {LIMIT_MB:.0f} MB): "
+        f"planning {PLANNED:,} cases in {len(plan.shards):,} shards: "
+        f"{found['reconcile_s'][0]:.0f} s of processor time, "
+        f"at most {found['peak_mb']:.0f} MB (limit {LIMIT_MB:.0f} MB): "
         f"{used_mb * 1000 / PLANNED:.1f} kB a case, so that about {reach:,.0f} cases fit"
     )
     return found["peak_mb"] >= LIMIT_MB
@@ -202,7 +203,7 @@ def applied_of(manifest: Manifest) -> Applied:
 
 def in_a_new_process(folder: Path) -> dict[str, Any]:
     """Run the reconciliations of a process that has not built the campaign."""
-    return run_in_a_new_process(looks, folder)
+    return run_in_a_new_process(reconciliations, folder)
 
 
 def run_in_a_new_process(work: Callable[[Path, Connection], None], folder: Path) -> dict[str, Any]:
@@ -225,7 +226,7 @@ def peak_mb() -> float:
     return int(found[1]) / 1024
 
 
-def looks(folder: Path, answer: Connection) -> None:
+def reconciliations(folder: Path, answer: Connection) -> None:
     idle_mb = peak_mb()
     store = FileStore(folder)
     cluster = FakeCluster(store, tuple(f"n{n}" for n in range(DEVICES)))
@@ -239,7 +240,7 @@ def looks(folder: Path, answer: Connection) -> None:
         controller.reconcile()
         seconds.append(time.process_time() - started)
     assert len(cluster.worker_jobs()) >= 1, "the first reconciliation launched nothing"
-    answer.send({"looks": seconds, "peak_mb": peak_mb(), "idle_mb": idle_mb})
+    answer.send({"reconcile_s": seconds, "peak_mb": peak_mb(), "idle_mb": idle_mb})
 
 
 def decision_s(plan: Plan) -> float:

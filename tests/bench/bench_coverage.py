@@ -28,13 +28,13 @@ def main() -> int:
     known = [attention(1 + at % 64, [1 + at] * (1 + at % 64)) for at in range(_CASES)]
     alone = [attention(1 + at % 64, [9 * _CASES + at] * (1 + at % 64)) for at in range(_CASES)]
     worst = 0.0
-    for name, measured, asked, wanted in (
+    for name, measured, requested, expected in (
         ("between", products, between, CoverageStatus.BETWEEN),
         ("alone", known, alone, CoverageStatus.OUTSIDE),
     ):
-        found, took_s = _timed(measured, asked)
-        right = sum(one.status is wanted for one in found)
-        all_s = _of_all(measured, asked)
+        found, took_s = _timed(measured, requested)
+        right = sum(one.status is expected for one in found)
+        all_s = _of_all(measured, requested)
         worst = max(worst, took_s / all_s)
         print(
             f"coverage: {right:,} of {_CASES:,} cases {name} in {took_s:.2f} s, places read; each "
@@ -44,27 +44,27 @@ def main() -> int:
 
 
 def _timed(
-    measured: Sequence[CaseRecord], asked: Sequence[CaseRecord]
+    measured: Sequence[CaseRecord], requested: Sequence[CaseRecord]
 ) -> tuple[tuple[CoveredCase, ...], float]:
-    wanted = [WorkloadCase(one, 1, 1.0) for one in asked]
+    expected = [WorkloadCase(one, 1, 1.0) for one in requested]
     cases = {one.case_id: one.case for one in measured}
     began = time.perf_counter()
-    found = covered_cases(wanted, cases, frozenset())
+    found = covered_cases(expected, cases, frozenset())
     return found, time.perf_counter() - began
 
 
-def _of_all(measured: Sequence[CaseRecord], asked: Sequence[CaseRecord]) -> float:
+def _of_all(measured: Sequence[CaseRecord], requested: Sequence[CaseRecord]) -> float:
     """Time reading the coverage of all cases, and comparing each with every measured one."""
     began = time.perf_counter()
     places = np.array([curve_position(one.case).sizes for one in measured])
-    part = [np.array(curve_position(one.case).sizes) for one in asked[:_PART]]
+    part = [np.array(curve_position(one.case).sizes) for one in requested[:_PART]]
     read_s = time.perf_counter() - began
     began = time.perf_counter()
     for place in part:
         below = ((place / NEAR <= places) & (places <= place)).all(axis=1).any()
         above = ((place <= places) & (places <= place * NEAR)).all(axis=1).any()
         assert isinstance(bool(below and above), bool)
-    return 2 * read_s + (time.perf_counter() - began) / _PART * len(asked)
+    return 2 * read_s + (time.perf_counter() - began) / _PART * len(requested)
 
 
 if __name__ == "__main__":

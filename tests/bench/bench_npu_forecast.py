@@ -65,14 +65,14 @@ def main() -> int:
         batches = Batches(SessionSize(240.0, measure, scratch), backend="npu")
         settings = instrument.SessionSettings("npu", STACK, measure, Limits(case_s=600.0))
         device = instrument.ReplayInstrument(
-            settings, scratch, threading.Event(), lambda ended, case: disk.look(scratch)
+            settings, scratch, threading.Event(), lambda ended, case: disk.reconcile(scratch)
         )
         while todo:
             batch = batches.next(todo)
             began_s = processor_s()
             found = device.measure(batch, replace(_PROVENANCE, session=len(usages) + 1))
             used_s = processor_s() - began_s
-            disk.look(scratch)
+            disk.reconcile(scratch)
             good = sum(m.is_good for m in found.measurements)
             if good != len(batch):
                 _say(f"{good} of {len(batch)} cases measured: {found.reason}, {found.unread}")
@@ -121,7 +121,7 @@ class Disk:
     def __init__(self) -> None:
         self.most, self._read_s = 0, 0.0
 
-    def look(self, folder: Path) -> None:
+    def reconcile(self, folder: Path) -> None:
         if time.monotonic() - self._read_s > 1:
             self._read_s = time.monotonic()
             self.most = max(self.most, used_bytes(folder))

@@ -116,8 +116,8 @@ def _planned(repeats: bool) -> Plan:
 
 
 def _with_repeats(campaign: Campaign, repeats: bool) -> Campaign:
-    asked = campaign.quality if repeats else replace(campaign.quality, repeat_share=0.0)
-    return replace(campaign, quality=asked)
+    requested = campaign.quality if repeats else replace(campaign.quality, repeat_share=0.0)
+    return replace(campaign, quality=requested)
 
 
 _session_cost = plan_making.session_cost
@@ -134,7 +134,7 @@ def merge_s(measurements: int) -> tuple[float, float]:
     later = made_plan(2, range(measurements // 2, measurements // 2 + measurements))
     for made in (first, later):
         write_campaign(store, made)
-    with unasked():
+    with unrequested():
         merge_plans(store, [first.name], guard=CREATE, author="bench")
         without_s = _merged_s(store, later, measurements)
     return _merged_s(store, later, measurements), without_s
@@ -155,7 +155,7 @@ def _merged_s(store: MemoryStore, made: MadePlan, measurements: int) -> float:
 
 
 @contextmanager
-def unasked() -> Iterator[None]:
+def unrequested() -> Iterator[None]:
     """Let merges accept every duration unchecked, without intervals."""
     known = VersionIntervals({}, {}, {}, None, LentPairs.of(NONE, NONE), "")
     with (

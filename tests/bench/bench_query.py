@@ -39,13 +39,13 @@ def main(rows: int) -> int:
         began = time.process_time()  # of this process, whatever else runs
         version = _opened(path)
         found = {"open": 1e3 * (time.process_time() - began), "memory": _resident_mb() - before}
-        asked = [tuple(shapes[at]) for at in chance.integers(0, rows, _SINGLE)]
+        requested = [tuple(shapes[at]) for at in chance.integers(0, rows, _SINGLE)]
         found["exact"] = _median_us(
-            lambda m, n, k: version.query("MatMulV2", [(m, k), (k, n)], "bf16"), asked
+            lambda m, n, k: version.query("MatMulV2", [(m, k), (k, n)], "bf16"), requested
         )
         sqlite = _sqlite(Path(folder) / "rows.db", shapes)
-        beside = _median_us(sqlite, asked)
-        between = [(m + 1, n, k) for m, n, k in asked[:2000]]
+        beside = _median_us(sqlite, requested)
+        between = [(m + 1, n, k) for m, n, k in requested[:2000]]
         version.query("MatMulV2", [(100, 512), (512, 512)], "bf16")  # calibrates the surface
         found["interpolated"] = _median_us(
             lambda m, n, k: version.query("MatMulV2", [(m, k), (k, n)], "bf16"), between
@@ -114,29 +114,29 @@ def _sqlite(
     base.commit()
     query = "select us from rows where kernel = ? and dtypes = ? and shapes = ?"
 
-    def ask(m: int, n: int, k: int) -> object:
+    def request(m: int, n: int, k: int) -> object:
         key = ("MatMulV2", "DT_BF16;DT_BF16", f"{m},{k};{k},{n}")
         return base.execute(query, key).fetchone()
 
-    return ask
+    return request
 
 
-def _median_us(ask: Callable[..., object], asked: Sequence[Sequence[int]]) -> float:
+def _median_us(request: Callable[..., object], requested: Sequence[Sequence[int]]) -> float:
     took = []
-    for m, n, k in asked:
+    for m, n, k in requested:
         began = time.perf_counter()
-        ask(m, n, k)
+        request(m, n, k)
         took.append(time.perf_counter() - began)
     return 1e6 * float(np.median(took))
 
 
-def _many(version: Version, asked: list[list[int]]) -> float:
+def _many(version: Version, requested: list[list[int]]) -> float:
     import pandas as pd
 
     frame = pd.DataFrame(
         {
             "kernel_type": "MatMulV2",
-            "Input Shapes": [f"{m},{k};{k},{n}" for m, n, k in asked],
+            "Input Shapes": [f"{m},{k};{k},{n}" for m, n, k in requested],
             "Input Data Types": "DT_BF16;DT_BF16",
         }
     )
@@ -145,8 +145,8 @@ def _many(version: Version, asked: list[list[int]]) -> float:
         began = time.process_time()  # of this process, whatever else runs
         answers = version.query_many(frame)
         took.append(time.process_time() - began)
-    assert np.allclose(answers["value_us"], _durations_us(np.array(asked)))
-    return 1e6 * min(took) / len(asked)
+    assert np.allclose(answers["value_us"], _durations_us(np.array(requested)))
+    return 1e6 * min(took) / len(requested)
 
 
 def _resident_mb() -> float:

@@ -61,11 +61,11 @@ def main() -> int:
     parser.add_argument("--campaign", default="quickstart")
     parser.add_argument("--on-s", type=float, default=2.0)
     parser.add_argument("--off-s", type=float, default=2.0)
-    wanted = parser.parse_args()
+    expected = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        quiet, again = (run(wanted.campaign, Path(name) / part) for part in ("quiet", "again"))
-        with burning(wanted.on_s, wanted.off_s):
-            beside = run(wanted.campaign, Path(name) / "beside")
+        quiet, again = (run(expected.campaign, Path(name) / part) for part in ("quiet", "again"))
+        with burning(expected.on_s, expected.off_s):
+            beside = run(expected.campaign, Path(name) / "beside")
     pairs = {"quiet": compared(quiet, again), "burner": compared(quiet, beside)}
     ratio = beside.seconds / quiet.seconds
     runs = [
@@ -90,14 +90,14 @@ def run(campaign: str, folder: Path) -> Run:
     kernels = dict(zip(*(state.cases[n].to_pylist() for n in ("case", "kernel_type")), strict=True))
     rows = [row for row in rows if not is_collective(kernels[row["case"]])]
     cells = [row["disturbance"] for row in rows]
-    told = [found for cell in cells if (found := value_of("disturbance", cell)) is not None]
-    watched = sum(found.watched for found in told)
+    reported = [found for cell in cells if (found := value_of("disturbance", cell)) is not None]
+    watched = sum(found.watched for found in reported)
     return Run(
         {row["case"]: float(row["mean_us"]) for row in rows},
         frozenset(row["case"] for row in rows if row["warnings"]),
         seconds,
         load,
-        1 - sum(found.clean for found in told) / watched if watched else 0.0,
+        1 - sum(found.clean for found in reported) / watched if watched else 0.0,
     )
 
 

@@ -91,5 +91,5 @@ class Process:
         return self.process.poll() is None
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         return self.log.read_text(errors="replace")

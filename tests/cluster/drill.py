@@ -186,7 +186,7 @@ class Drill:
 
     def leader_is(self, process: Process) -> bool:
         """Return whether this controller has made the wave."""
-        return "Launch" in process.said
+        return "Launch" in process.message
 
     def committed(self) -> int:
         """Return the number of shards."""
@@ -250,7 +250,7 @@ class Drill:
     def wait_committed(self, least: int) -> None:
         self.wait(f"{least} shards are committed", lambda: self.committed() >= least)
 
-    def look_on(self, seconds: float) -> None:
+    def observe(self, seconds: float) -> None:
         """Give controllers the time for a few reconciliations."""
         time.sleep(seconds)
 
@@ -262,10 +262,10 @@ class Drill:
     def picture(self) -> str:
         """Return the state of the cluster for the report of a failed drill."""
         logs = sorted(self.folder.glob("*.log"))
-        said = [f"{log.name}:\n{log.read_text(errors='replace')[-4000:]}" for log in logs]
-        said.append(self.namespace("get", "jobs,pods", "-o", "wide"))
-        said.append(self.namespace("get", "events", "--sort-by=.lastTimestamp")[-4000:])
-        return "\n".join(said)
+        message = [f"{log.name}:\n{log.read_text(errors='replace')[-4000:]}" for log in logs]
+        message.append(self.namespace("get", "jobs,pods", "-o", "wide"))
+        message.append(self.namespace("get", "events", "--sort-by=.lastTimestamp")[-4000:])
+        return "\n".join(message)
 
     # Final checks
 

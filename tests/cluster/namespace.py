@@ -158,9 +158,9 @@ class Namespace:
         """Return the output of an ended container: on a busy node its runtime writes the last of it
         after it has reported the end. A container without output is waited for too."""
         deadline = time.monotonic() + _LOG_S
-        while not (said := self("logs", pod)) and time.monotonic() < deadline:
+        while not (message := self("logs", pod)) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
-        return said
+        return message
 
     def _phase(self, pod: str) -> str:
         return str(self.get("pods", pod)["status"].get("phase", ""))

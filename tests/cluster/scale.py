@@ -116,12 +116,12 @@ class _Fleet:
         started, before = time.monotonic(), _requests(port)
         self._wait("all shards", self._commit_finished, limit_s, controller)
         took_s = time.monotonic() - started
-        asked = _requests(port) - before
+        requested = _requests(port) - before
         memory_mb = _peak_mb(controller)
         controller.kill()
         self._namespace("delete", "configmap", config_map_name(_NAME))
         self._wait("its pods are gone", lambda: not self._has_pods(), limit_s, controller)
-        return self._count / took_s, memory_mb, asked / took_s
+        return self._count / took_s, memory_mb, requested / took_s
 
     def run_bare(self, limit_s: float) -> float:
         """Run a Job of the same pods without a controller."""
@@ -180,9 +180,9 @@ class _Fleet:
 
     def _has_pods(self) -> bool:
         pods = f"/api/v1/namespaces/{self._namespace.name}/pods"
-        wanted = f"labelSelector={WORKERS.replace('=', '%3D')}&limit=1"
-        said = self._namespace.kubectl("get", "--raw", f"{pods}?{wanted}")
-        return bool(json.loads(said)["items"])
+        expected = f"labelSelector={WORKERS.replace('=', '%3D')}&limit=1"
+        message = self._namespace.kubectl("get", "--raw", f"{pods}?{expected}")
+        return bool(json.loads(message)["items"])
 
     def _bare_is_done(self) -> bool:
         (bare,) = self._cluster.jobs(f"{COMPONENT_LABEL}={_BARE}")
@@ -192,8 +192,8 @@ class _Fleet:
     def _wait(self, what: str, holds: Callable[[], bool], limit_s: float, *logs: Process) -> None:
         deadline = time.monotonic() + limit_s
         while not holds():
-            said = "\n".join(log.said[-3000:] for log in logs)
-            assert time.monotonic() < deadline, f"{what}: not within {limit_s:.0f} s\n{said}"
+            message = "\n".join(log.message[-3000:] for log in logs)
+            assert time.monotonic() < deadline, f"{what}: not within {limit_s:.0f} s\n{message}"
             time.sleep(_LOOK_S)
 
 

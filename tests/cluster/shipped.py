@@ -35,7 +35,7 @@ def write_overlay(
         "namespace": namespace.name,
         "resources": [_seen_from(folder, name) for name in resources],
         "components": [_seen_from(folder, name) for name in components],
-        "images": [_image(name, wanted) for name, wanted in (images or {}).items()],
+        "images": [_image(name, expected) for name, expected in (images or {}).items()],
         "patches": [*patches, *_unique_names(namespace.name)],
     }
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
@@ -108,19 +108,19 @@ def _refusal(namespace: Namespace, *rendered: str) -> str:
     text = "\n---\n".join(rendered)
     strictly = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
     try:
-        said = namespace.kubectl("apply", *strictly, "-f", "-", text=text)
+        message = namespace.kubectl("apply", *strictly, "-f", "-", text=text)
     except RuntimeError as error:
         return str(error)
-    taken, wanted = said.count("serverside-applied (server dry run)"), text.count("\nkind: ")
-    return "" if taken == wanted else f"{taken} of {wanted} objects are taken: {said}"
+    taken, expected = message.count("serverside-applied (server dry run)"), text.count("\nkind: ")
+    return "" if taken == expected else f"{taken} of {expected} objects are taken: {message}"
 
 
 def _seen_from(folder: Path, name: str) -> str:
     return os.path.relpath(MANIFESTS / name, folder.resolve())
 
 
-def _image(name: str, wanted: str) -> dict[str, str]:
-    new, _, tag = wanted.rpartition(":")
+def _image(name: str, expected: str) -> dict[str, str]:
+    new, _, tag = expected.rpartition(":")
     return {"name": name, "newName": new, "newTag": tag}
 
 

@@ -17,14 +17,14 @@ def test_campaign_launched_from_a_laptop_has_the_cases_of_a_local_plan(
     site.write_text(SITE)
     account = f"--serviceaccount={drill.namespace.name}:opmeter-controller"
     drill.namespace("create", "rolebinding", "launcher", "--role=opmeter-launcher", account)
-    said = drill.opmeter(
+    message = drill.opmeter(
         *("launch", str(campaign), "--site", str(site), "--namespace", drill.namespace.name),
         *("--image", drill.deployment.image, "--store", drill.root),
         *("--controller-image", drill.deployment.controller_image),
         *("--store-secret", SECRET, "--site-packages", TORCH, "--merge-memory", "2Gi", "--watch"),
         limit_s=900,
     )
-    assert said.splitlines()[-1] == "merged"
+    assert message.splitlines()[-1] == "merged"
     outcomes = drill.check()
     assert set(outcomes) == drill.planned_here(str(campaign))
     assert {"ok", "unsupported"} >= set(outcomes.values())

@@ -30,7 +30,7 @@ def test_ranks_of_a_gang_start_together_and_survive_an_api_server_outage(
     gang.wait("its pods are there", lambda: len(gang.namespace.pods(WORKERS)) == 2)
     (job,) = gang.namespace.find("jobs", "opmeter.io/kind=gang")
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
-    gang.look_on(15)
+    gang.observe(15)
     pods = gang.namespace.pods(WORKERS)
     assert [pod["status"]["phase"] for pod in pods] == ["Pending", "Pending"]
     assert len({pod["spec"]["schedulingGroup"]["podGroupName"] for pod in pods}) == 1
@@ -38,5 +38,5 @@ def test_ranks_of_a_gang_start_together_and_survive_an_api_server_outage(
     wait_for_both(gang)
     assert {pod["spec"]["nodeName"] for pod in gang.workers()} == {"node1", "node2"}
     with faults.api_server_down():
-        gang.look_on(20)
+        gang.observe(20)
     check_gang(gang)

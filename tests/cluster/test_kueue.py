@@ -26,7 +26,7 @@ def test_gang_is_admitted_completely_or_not_at_all(queue: Queue, drill: Drill, t
     queue.make("team", cpus=1.2)
     drill.launch()
     drill.wait("its Job waits", lambda: len(queue.jobs()) == 1)
-    drill.look_on(10)
+    drill.observe(10)
     (job,) = queue.jobs()
     assert job["spec"]["suspend"] and job["spec"]["parallelism"] == 2
     assert drill.namespace.pods(WORKERS) == []

@@ -20,13 +20,13 @@ _API = "/var/run/secrets/kubernetes.io/serviceaccount"
 def test_store_without_create_only_writes_is_merged_in_turns(drill: Drill, store_proxy: FaultProxy):
     store_proxy.add(Rule(Answer(501, _UNKNOWN), method="PUT", header="If-None-Match"))
     drill.speak_to_store_at(store_proxy.url)
-    somebody = {
+    other = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {"name": MERGE_LEASE},
         "spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 20},
     }
-    drill.namespace.create(somebody)
+    drill.namespace.create(other)
     drill.launch()
     drill.wait("a worker runs", lambda: bool(drill.workers()))
     assert not any(has_token(pod) for pod in drill.namespace.pods(WORKERS))

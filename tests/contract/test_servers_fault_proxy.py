@@ -73,7 +73,7 @@ def client(proxy):
     connection.close()
 
 
-def ask(client, method, path="/x", body=None, **headers):
+def query(client, method, path="/x", body=None, **headers):
     client.request(method, path, body, headers)
     answer = client.getresponse()
     return answer.status, answer.read()
@@ -84,6 +84,6 @@ def test_lost_reply_reached_the_server_and_a_closed_request_did_not(client, prox
     proxy.add(Rule(Close(), path="/closed"))
     for path in ("/lost", "/closed"):
         with pytest.raises((http.client.HTTPException, ConnectionError)):
-            ask(client, "GET", path)
+            query(client, "GET", path)
         client.close()
     assert [path for _, path, *_ in upstream.got] == ["/lost"]

@@ -28,6 +28,8 @@ def test_concurrent_requests_for_the_server_build_it_once(
     monkeypatch.setenv("GO_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("OPMETER_CACHE", str(tmp_path / "cache"))
     with ThreadPoolExecutor(2) as pool:
-        one, other = [asked.result() for asked in [pool.submit(executable) for _ in range(2)]]
+        one, other = [
+            requested.result() for requested in [pool.submit(executable) for _ in range(2)]
+        ]
     assert one == other and one.read_text() == "server\n"
     assert (tmp_path / "log").read_text() == "built\n"

@@ -107,11 +107,11 @@ def test_one_of_sixteen_writers_creates_the_object(store):
 
 
 def test_listing_is_sorted_by_keys(store):
-    wanted = ["a", "a!/x", "a-b", "a.b/c", "ab/c", "b/1", "b/10", "b/2", "b0", "é", "算"]
-    for key in reversed(wanted):
+    expected = ["a", "a!/x", "a-b", "a.b/c", "ab/c", "b/1", "b/10", "b/2", "b0", "é", "算"]
+    for key in reversed(expected):
         store.put(key, key.encode())
-    assert keys(store) == wanted
-    assert [info.size_bytes for info in store.list("")] == [len(key.encode()) for key in wanted]
+    assert keys(store) == expected
+    assert [info.size_bytes for info in store.list("")] == [len(key.encode()) for key in expected]
 
 
 def test_folder_is_sorted_by_its_keys(store):
@@ -122,7 +122,7 @@ def test_folder_is_sorted_by_its_keys(store):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "wanted"),
+    ("prefix", "expected"),
     [
         ("", ["db/commits/1", "db/commits/12", "db/commits/2", "db/head", "dbx/1"]),
         ("db/", ["db/commits/1", "db/commits/12", "db/commits/2", "db/head"]),
@@ -134,10 +134,10 @@ def test_folder_is_sorted_by_its_keys(store):
         ("db/head/", []),
     ],
 )
-def test_a_prefix_is_the_start_of_a_key(store, prefix, wanted):
+def test_a_prefix_is_the_start_of_a_key(store, prefix, expected):
     for key in ("db/commits/1", "db/commits/2", "db/commits/12", "db/head", "dbx/1"):
         store.put(key, b"1")
-    assert keys(store, prefix) == wanted
+    assert keys(store, prefix) == expected
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def small_pages(store, size):
         yield []
         return
     pages, events = [], store._client.meta.events
-    ask, answer = "provide-client-params.s3.ListObjectsV2", "after-call.s3.ListObjectsV2"
+    query, answer = "provide-client-params.s3.ListObjectsV2", "after-call.s3.ListObjectsV2"
 
     def fewer(params, **_):
         return {**params, "MaxKeys": size}
@@ -156,25 +156,25 @@ def small_pages(store, size):
     def note(parsed, **_):
         pages.append(parsed["KeyCount"])
 
-    events.register(ask, fewer)
+    events.register(query, fewer)
     events.register(answer, note)
     try:
         yield pages
     finally:
-        events.unregister(ask, fewer)
+        events.unregister(query, fewer)
         events.unregister(answer, note)
 
 
 def test_listing_continues_over_pages(store):
-    wanted = [f"many/{number % 7}/{number:04d}" for number in range(103)]
+    expected = [f"many/{number % 7}/{number:04d}" for number in range(103)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda key: store.put(key, b"x"), wanted))
+        list(pool.map(lambda key: store.put(key, b"x"), expected))
     with small_pages(store, 20) as pages:
-        assert keys(store, "many/") == sorted(wanted)
+        assert keys(store, "many/") == sorted(expected)
         assert not isinstance(store, S3Store) or len(pages) >= 6
-        assert len(keys(store, "many/3/")) == sum(key.startswith("many/3/") for key in wanted)
+        assert len(keys(store, "many/3/")) == sum(key.startswith("many/3/") for key in expected)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(store.delete, wanted))
+        list(pool.map(store.delete, expected))
     assert keys(store) == []
 
 

@@ -29,7 +29,7 @@ def even(range_s: float) -> Callable[[Chance], float]:
     return lambda chance: WAY_S + chance.uniform(0.0, range_s)
 
 
-class Played(Environment):
+class Simulated(Environment):
     """A clock that advances only during waits; one thread runs at a time."""
 
     now_s = 0.0
@@ -50,7 +50,7 @@ class Played(Environment):
 class ConcurrentWriters(Together):
     """Writers that start at the same time of the clock, and end with their reply."""
 
-    def __init__(self, clock: Played):
+    def __init__(self, clock: Simulated):
         self._clock = clock
 
     def race(self, write: Write, writers: int) -> list[RaceResult]:
@@ -69,16 +69,18 @@ class Far(MemoryStore):
     """A distant store. All requests that arrive within `window_s` of the first find no object, and
     all of them win. Each writer sends a little after the one before: one machine starts them."""
 
-    def __init__(self, clock: Played, window_s: float, way: Callable[[Chance], float], seed: int):
+    def __init__(
+        self, clock: Simulated, window_s: float, way: Callable[[Chance], float], seed: int
+    ):
         super().__init__()
         self._clock, self._window_s, self._way = clock, window_s, way
         self._chance = random.Random(seed)
         self._arrivals: dict[str, list[float]] = {}
-        self._came: dict[str, int] = {}
+        self._actual: dict[str, int] = {}
 
     def create(self, key: str, data: bytes) -> None:
         arrivals = self._arrivals.setdefault(key, self._drawn())
-        number = self._came[key] = self._came.get(key, -1) + 1
+        number = self._actual[key] = self._actual.get(key, -1) + 1
         later_s = max(arrivals) + 1
         arrived_s = arrivals[number] if number < len(arrivals) else later_s
         there_s = arrived_s if arrived_s < later_s else self._way(self._chance)
@@ -92,9 +94,9 @@ class Far(MemoryStore):
         return [0.001 * turn + self._way(self._chance) for turn in turns]
 
 
-def ask(window_s: float, way: Callable[[Chance], float], seed: int) -> tuple[Probe, float]:
+def request(window_s: float, way: Callable[[Chance], float], seed: int) -> tuple[Probe, float]:
     """Return the result of the probe, and its duration by the simulated clock."""
-    clock = Played()
+    clock = Simulated()
     with environment.use_environment(clock):
         store = Far(clock, window_s, way, seed)
         return probe_store(store, racers=lambda writers: ConcurrentWriters(clock)), clock.now_s
@@ -115,7 +117,7 @@ def ask(window_s: float, way: Callable[[Chance], float], seed: int) -> tuple[Pro
 def test_distant_store_with_a_race_window_of_1_ms_is_detected(
     name: str, way: Callable[[Chance], float], least: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answers = [ask(0.001, way, seed) for seed in range(300)]
+    answers = [request(0.001, way, seed) for seed in range(300)]
     caught = sum(not answer.create_only for answer, _ in answers) / len(answers)
     missed = [answer.message for answer, _ in answers if answer.create_only]
     with capsys.disabled():
@@ -128,7 +130,7 @@ def test_honest_store_passes_at_any_distance_in_bounded_time(
     way: Callable[[Chance], float],
 ) -> None:
     for seed in range(30):
-        answer, took_s = ask(0.0, way, seed)
+        answer, took_s = request(0.0, way, seed)
         assert answer.create_only
         (races,) = re.findall(r"\b(\d+) races\b", answer.message)
         assert 3 <= int(races) <= 80
@@ -136,6 +138,6 @@ def test_honest_store_passes_at_any_distance_in_bounded_time(
 
 
 def test_message_has_the_smallest_detectable_race_window() -> None:
-    near, far = (ask(0.0, even(range_s), 1)[0].message for range_s in (0.010, 2.0))
+    near, far = (request(0.0, even(range_s), 1)[0].message for range_s in (0.010, 2.0))
     (near_ms,), (far_ms,) = (re.findall(r"\b(\d+) ms\b", words) for words in (near, far))
     assert near_ms == "1" and int(far_ms) > 1

@@ -51,16 +51,16 @@ class KeepsALosersBytes(MemoryStore):
 
     def __init__(self):
         super().__init__()
-        self.first, self.told = threading.Lock(), set()
+        self.first, self.reported = threading.Lock(), set()
 
     def create(self, key, data):
         with self.first:
-            if key in self.told:
+            if key in self.reported:
                 raise AlreadyExists(key)
             try:
                 super().create(key, data)
             except AlreadyExists:  # the second to arrive
-                self.told.add(key)
+                self.reported.add(key)
                 self.put(key, data)
                 raise
 

@@ -118,7 +118,7 @@ def test_pod_with_worker_credentials_commits_its_shards(
     wave = Wave("small", 1, plan.plan_hash, 0, (shards,))
     owner.create(keys.wave("small", wave.wave_hash), wave_to_json(wave))
     (tmp_path / "work").mkdir()
-    told = {
+    reported = {
         "OPMETER_ROOT": owner.url,
         "OPMETER_CAMPAIGN": "small",
         "OPMETER_WAVE": wave.wave_hash,
@@ -126,7 +126,7 @@ def test_pod_with_worker_credentials_commits_its_shards(
         "JOB_COMPLETION_INDEX": "0",
         "TMPDIR": str(tmp_path / "work"),
     }
-    assert work(task_of(told), threading.Event()) == End(ExitCode.DONE)
+    assert work(task_of(reported), threading.Event()) == End(ExitCode.DONE)
     assert all(read_commit(owner, "small", shard) is not None for shard in shards)
     written = {info.key.split("/")[2] for info in owner.list("campaigns/small/")}
     assert {"attempts", "committed"} <= written

@@ -31,10 +31,10 @@ class _Graphs:
     """Replaces the call with which torchair passes the graph to the engine."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def take_graph(self, graph: Any, *args: Any, **kwargs: Any) -> None:
-        self.told = [line for op in graph.graph.op if (line := _line(op))]
+        self.reported = [line for op in graph.graph.op if (line := _line(op))]
         raise _Made
 
     def take_capture(self, graph: Any, *args: Any, **kwargs: Any) -> None:
@@ -42,7 +42,7 @@ class _Graphs:
         kernels = config.experimental_config.aclgraph
         is_static = kernels._aclnn_static_shape_kernel.value
         folder = Path(kernels._aclnn_static_shape_kernel_build_dir.value)
-        self.told = [f"{config.mode.value}, static kernels {is_static}, {folder.is_dir()}"]
+        self.reported = [f"{config.mode.value}, static kernels {is_static}, {folder.is_dir()}"]
         raise _Made
 
 
@@ -72,15 +72,15 @@ def _cut_off_the_engine(graphs: _Graphs) -> None:
 
 def _graph(host: Host, graphs: _Graphs, row: str) -> dict[str, Any]:
     """Return the ops of a row's graph, or the error."""
-    graphs.told = []
+    graphs.reported = []
     try:
         _launch_static(host) if row == "static" else _launch(host, row)
     except OpmeterError as error:
         return {"error": str(error)}
     except Exception as error:  # any error of torchair about the call is the result
-        if not graphs.told:
+        if not graphs.reported:
             return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"}
-    return {"error": "", "ops": graphs.told}
+    return {"error": "", "ops": graphs.reported}
 
 
 def _launch(host: Host, row: str) -> None:
@@ -127,14 +127,14 @@ def _attribute(name: str, value: Any) -> str:
     kind = value.WhichOneof("value")
     if name.startswith("_") or kind in (None, "func", "td", "t"):
         return ""
-    told = getattr(value, kind)
+    reported = getattr(value, kind)
     if kind == "list":
-        told = list(told.i or told.s or told.f or told.b)
-    if isinstance(told, bytes):
-        told = told.decode()
-    if isinstance(told, float):
-        told = round(told, 6)
-    return f"{name}={told}"
+        reported = list(reported.i or reported.s or reported.f or reported.b)
+    if isinstance(reported, bytes):
+        reported = reported.decode()
+    if isinstance(reported, float):
+        reported = round(reported, 6)
+    return f"{name}={reported}"
 
 
 if __name__ == "__main__":

@@ -15,17 +15,17 @@ _SIZES = (3, 5, 6, 7, 9, 10, 11, 12, 14, 18, 20, 24, 28, 33, 40, 48, 56, 64, 72,
 _FRUITLESS = 40
 
 
-def many(rows: list[CaseRecord], wanted: int, seed: int = 0) -> list[CaseRecord]:
+def many(rows: list[CaseRecord], expected: int, seed: int = 0) -> list[CaseRecord]:
     """Return this many distinct cases that the operators accept for an NPU, distributed over the
     kernels of all rows as evenly as their shapes allow."""
     found = {row.case_id: row for row in rows}
     makers = [_variants(row, Random(f"{seed} {i}")) for i, row in enumerate(rows)]
-    while makers and len(found) < wanted:
+    while makers and len(found) < expected:
         for maker in list(makers):
             row = next(maker, None)
             if row is None:
                 makers.remove(maker)
-            elif len(found) < wanted:
+            elif len(found) < expected:
                 found[row.case_id] = row
     return list(found.values())
 

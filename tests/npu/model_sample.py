@@ -112,5 +112,5 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--one-in", type=int, default=1)
-    said = parser.parse_args()
-    sys.exit(main(said.rows, said.seed, said.one_in))
+    message = parser.parse_args()
+    sys.exit(main(message.rows, message.seed, message.one_in))

@@ -15,7 +15,7 @@ from tests.npu.replayed import kernels_with_rows, replay
 def main(kernels: list[str]) -> int:
     """Record; return 1 if a row cannot be replayed, none of its calls is the kernel's own, or a
     named kernel has no row."""
-    wanted = kernels or kernels_with_rows()
+    expected = kernels or kernels_with_rows()
     failed = strange = 0
     try:
         fake = build_fake_cann()
@@ -24,7 +24,7 @@ def main(kernels: list[str]) -> int:
         return 1
     FOLDER.mkdir(exist_ok=True)
     failed += _record_graphs(fake, kernels)
-    recorded = replay(fake, wanted)
+    recorded = replay(fake, expected)
     without = sorted(set(kernels) - recorded.keys() - set(kernels_of_graphs()))
     for kernel in without:
         print(
@@ -40,16 +40,16 @@ def main(kernels: list[str]) -> int:
         if advice := no_own_call(kernel, rows):
             strange += 1
             print(advice, file=sys.stderr)
-    print(f"{len(wanted) - len(without)} kernels recorded in {FOLDER}, {failed} rows failed")
+    print(f"{len(expected) - len(without)} kernels recorded in {FOLDER}, {failed} rows failed")
     return int(failed + strange + len(without) > 0)
 
 
 def _record_graphs(fake: FakeCann, kernels: list[str]) -> int:
     """Return the number of failed rows."""
-    wanted = [kernel for kernel in kernels_of_graphs() if not kernels or kernel in kernels]
+    expected = [kernel for kernel in kernels_of_graphs() if not kernels or kernel in kernels]
     GRAPHS.mkdir(exist_ok=True)
     failed = 0
-    for kernel, rows in (graphs_of(fake, wanted) if wanted else {}).items():
+    for kernel, rows in (graphs_of(fake, expected) if expected else {}).items():
         graph_path(kernel).write_text(graph_text(rows))
         for row in rows:
             failed += bool(row.error)

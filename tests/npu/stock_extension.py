@@ -34,9 +34,9 @@ def main(arguments: list[str]) -> int:
         return _call(int(arguments[1]))
     for release in arguments or STACKS:
         install_stack(release)
-        told = recorded_experts(release)
-        experts_path(release).write_text(told)
-        print(f"{release}: {len(told.splitlines())} schemas and calls of {RANKS} ranks")
+        reported = recorded_experts(release)
+        experts_path(release).write_text(reported)
+        print(f"{release}: {len(reported.splitlines())} schemas and calls of {RANKS} ranks")
     return 0
 
 
@@ -77,9 +77,9 @@ def _record(site: Path, out: Path) -> int:
             )
             for rank in range(RANKS)
         ]
-        said = [rank.communicate(timeout=300)[0] for rank in ranks]
+        message = [rank.communicate(timeout=300)[0] for rank in ranks]
         calls = sorted(call.text for call in read_calls(log) if _is_of_experts(call.text))
-    schemas = [line for line in said[0].splitlines() if line.startswith("_C_ascend::")]
+    schemas = [line for line in message[0].splitlines() if line.startswith("_C_ascend::")]
     out.write_text("\n".join([*schemas, *calls]) + "\n")
     return max(abs(rank.returncode) for rank in ranks)
 

@@ -60,17 +60,17 @@ def main(arguments: list[str]) -> int:
         return 0
     for release in arguments or STACKS:
         install_stack(release)
-        told = recorded(release)
-        served_path(release).write_text("\n".join(told.served))
-        otherwise_path(release).write_text("\n".join(told.otherwise))
-        print(f"{release}: {told.rows} rows, {len(told.otherwise)} otherwise")
+        reported = recorded(release)
+        served_path(release).write_text("\n".join(reported.served))
+        otherwise_path(release).write_text("\n".join(reported.otherwise))
+        print(f"{release}: {reported.rows} rows, {len(reported.otherwise)} otherwise")
     return 0
 
 
 def recorded(release: str) -> Recording:
     """Return what an installed stack calls now."""
-    told = json.loads(run_inside("tests.npu.stock_stacks", release))
-    return Recording(told["rows"], tuple(told["served"]), tuple(told["otherwise"]))
+    reported = json.loads(run_inside("tests.npu.stock_stacks", release))
+    return Recording(reported["rows"], tuple(reported["served"]), tuple(reported["otherwise"]))
 
 
 def served_path(release: str) -> Path:

@@ -109,10 +109,10 @@ def test_row_equals_the_one_that_a_profile_of_the_call_would_have(replayed):
             found[number] = identity_of(row.case, cells_of(own_launch(row)), placed)
         different = {number for number, identity in found.items() if identity.differences}
         assert different == set(DIFFERENT.get(kernel, {})), found
-        untold = any(
+        unreported = any(
             identity.unverified and not identity.differences for identity in found.values()
         )
-        assert untold == (kernel in UNTOLD), found
+        assert unreported == (kernel in UNTOLD), found
 
     assert failing(KERNELS, check) == []
 
@@ -129,11 +129,11 @@ def test_kernels_of_the_wheel_are_not_custom_ones(rows):
 
 def test_every_kernel_of_the_wheel_is_replayed(replayed):
     good = {k for k, rows in replayed.items() if rows and not any(row.error for row in rows)}
-    wanted = {op.kernel: op.family for op in all_ops() if is_of_wheel(op)}
-    missed = {kernel for kernel, family in wanted.items() if not family & good}
+    expected = {op.kernel: op.family for op in all_ops() if is_of_wheel(op)}
+    missed = {kernel for kernel, family in expected.items() if not family & good}
     # Those are in test_npu_experts, these in test_npu_graphs.
     assert missed == {*DISTRIBUTE_KERNELS, "ReduceSumD", "Scatter", "SplitVD"}
-    assert len(wanted) >= 80
+    assert len(expected) >= 80
 
 
 def test_golden_files_belong_to_kernels():

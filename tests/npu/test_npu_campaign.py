@@ -254,11 +254,11 @@ def test_every_duration_is_recorded_under_the_kernel_that_ran(state, own_calls):
 
 def test_every_duration_has_the_library_of_its_kernel(state, answered, cases):
     numbers = [row for row in state.measurements.to_pylist() if row["outcome"] == "ok"]
-    wanted = {record.case_id: _library(record) for record in cases}
-    told = [(row, row["asked"] or row["case"]) for row in numbers]
-    in_both = [(row, case) for row, case in told if row["kernel_type"] in IN_BOTH]
-    assert not [row for row, case in in_both if row["library"] != wanted[case]]
-    by_custom = [case for _, case in told if wanted.get(case) is Library.VLLM_ASCEND]
+    expected = {record.case_id: _library(record) for record in cases}
+    reported = [(row, row["asked"] or row["case"]) for row in numbers]
+    in_both = [(row, case) for row, case in reported if row["kernel_type"] in IN_BOTH]
+    assert not [row for row, case in in_both if row["library"] != expected[case]]
+    by_custom = [case for _, case in reported if expected.get(case) is Library.VLLM_ASCEND]
     assert len(set(by_custom)) > 0.03 * len(cases)
     foreign = [answered[r.case_id] for r in cases if r.kernel_type == FOREIGN]
     assert foreign and {found.outcome.value for found in foreign} == {"unsupported"}

@@ -106,9 +106,9 @@ def bench(folder: Path, fake: FakeCann, environment_: dict[str, str]) -> BenchPl
     """Run a small bench of two ranks."""
     cases, _ = collectives_of(["all_reduce"], [1024], "bfloat16", [2], [], grid=Grid((2,)), world=2)
     plan = BenchPlan("npu", Grid((2,)), 2, Mode.EVENT, 1, 0.0, (9, 9), tuple(cases))
-    told = {**environment(fake, devices=RANKS), **environment_}
+    reported = {**environment(fake, devices=RANKS), **environment_}
     folder.mkdir()
-    run_gang(GangWork(plan, patience_s=PATIENCE_S, environment=told), Rendezvous(RANKS), folder)
+    run_gang(GangWork(plan, patience_s=PATIENCE_S, environment=reported), Rendezvous(RANKS), folder)
     return plan
 
 

@@ -68,15 +68,15 @@ def run(fake, folder, *faults):
 
 
 def test_case_measured_next_to_another_process_is_repeated_or_marked(fake, tmp_path):
-    said, store = run(fake, tmp_path, Fault("neighbour", times=1))
+    message, store = run(fake, tmp_path, Fault("neighbour", times=1))
     state = load_state(store, find_head(store))
     tried = {}
     for row in sorted(state.measurements.to_pylist(), key=lambda row: row["session"]):
-        told = value_of("disturbance", row["disturbance"])
-        assert told.watched == 3 and told.clean == (0 if told.others else 3)
-        assert told.power_w == 130.4 and told.clock_share == 1.0
-        assert told.launch_gap_share is not None
-        tried.setdefault(row["case"], []).append(told.others)
+        reported = value_of("disturbance", row["disturbance"])
+        assert reported.watched == 3 and reported.clean == (0 if reported.others else 3)
+        assert reported.power_w == 130.4 and reported.clock_share == 1.0
+        assert reported.launch_gap_share is not None
+        tried.setdefault(row["case"], []).append(reported.others)
     once = [others for others in tried.values() if len(others) == 1]
     again = [others for others in tried.values() if len(others) > 1]
     # Of the six cases of the first session, those that fill a quarter of the shard's forecast.
@@ -87,7 +87,7 @@ def test_case_measured_next_to_another_process_is_repeated_or_marked(fake, tmp_p
     shown = best_rows(state, version).to_pylist()
     warned = [row for row in shown if "another process" in row["warnings"]]
     assert len(warned) == left
-    (line,) = (line for line in said.splitlines() if line.startswith("disturbed "))
+    (line,) = (line for line in message.splitlines() if line.startswith("disturbed "))
     assert names(line, f"{5 * left} %")
 
 

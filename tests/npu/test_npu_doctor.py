@@ -42,23 +42,23 @@ def doctor(env, folder, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
-def line_of(said, state, check):
+def line_of(message, state, check):
     """Return the line of a check, which has this state."""
-    (line,) = (line for line in said.splitlines() if line.split()[:2] == [state, check])
+    (line,) = (line for line in message.splitlines() if line.split()[:2] == [state, check])
     return line
 
 
 def test_doctor_of_an_npu_host_reports_devices_driver_cann_and_profiler(fake, tmp_path):
     (tmp_path / "version.info").write_text("version=8.5.0\n")
     env = environment(fake, devices=2) | {"ASCEND_TOOLKIT_HOME": str(tmp_path)}
-    _, said = doctor(env, tmp_path)
-    assert names(line_of(said, "ok", "npu"), 2, "910B3", "64 GB", 20)
-    assert names(line_of(said, "ok", "driver"), "24.1.rc2", "7.3.0.1.231", "Ascend910B3")
-    assert names(line_of(said, "ok", "cann"), "8.5.0")
-    assert str(fake.tools / "msprof") in line_of(said, "ok", "msprof")
-    assert names(line_of(said, "ok", "import"), "torch_npu sees 2 devices")
-    assert "export ASCEND_CUSTOM_OPP_PATH=" in said
-    assert "npu: ATLAS_800_A2_313T_64G/vllm_ascend/vllm0_torch2.13.0_cann8.5.0" in said
+    _, message = doctor(env, tmp_path)
+    assert names(line_of(message, "ok", "npu"), 2, "910B3", "64 GB", 20)
+    assert names(line_of(message, "ok", "driver"), "24.1.rc2", "7.3.0.1.231", "Ascend910B3")
+    assert names(line_of(message, "ok", "cann"), "8.5.0")
+    assert str(fake.tools / "msprof") in line_of(message, "ok", "msprof")
+    assert names(line_of(message, "ok", "import"), "torch_npu sees 2 devices")
+    assert "export ASCEND_CUSTOM_OPP_PATH=" in message
+    assert "npu: ATLAS_800_A2_313T_64G/vllm_ascend/vllm0_torch2.13.0_cann8.5.0" in message
 
 
 @pytest.fixture(scope="module")
@@ -69,17 +69,17 @@ def without_cann(fake, tmp_path_factory):
 
 
 def test_doctor_of_a_host_without_cann_reports_how_to_install_it(without_cann):
-    _, said = without_cann
-    assert line_of(said, "FAIL", "cann")
-    assert "source /usr/local/Ascend/ascend-toolkit/set_env.sh" in said
+    _, message = without_cann
+    assert line_of(message, "FAIL", "cann")
+    assert "source /usr/local/Ascend/ascend-toolkit/set_env.sh" in message
 
 
 def test_cuda_build_next_to_torch_npu_is_reported_with_its_fix(without_cann):
-    code, said = without_cann
+    code, message = without_cann
     if "+cu" not in (installed_torch() or ""):
         pytest.skip("this torch is not a CUDA build: pip install torch==2.13.0 (PyPI)")
     assert code == 1
-    assert line_of(said, "FAIL", "torch_npu") and "CPU build" in said
+    assert line_of(message, "FAIL", "torch_npu") and "CPU build" in message
 
 
 def test_concurrent_devices_are_compared_with_one_alone(fake, tmp_path, monkeypatch):
@@ -94,8 +94,8 @@ def test_concurrent_devices_are_compared_with_one_alone(fake, tmp_path, monkeypa
         monkeypatch.setenv(name, value)
     compared = []
 
-    def noted(*asked):
-        compared.extend(concurrency_test(*asked))
+    def noted(*requested):
+        compared.extend(concurrency_test(*requested))
         return compared
 
     monkeypatch.setattr("jobs.doctor.npu.concurrency_test", noted)

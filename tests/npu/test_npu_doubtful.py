@@ -70,8 +70,8 @@ def test_session_at_half_the_clock_is_detected_and_repeated_on_the_other_device(
     known = case_results(state, version)
     assert all(known[row.case_id].is_good and not known[row.case_id].is_suspect for row in rows)
     measured = state.measurements.select(["shard", "node", "device_serial"]).to_pylist()
-    (doubted,) = {shard.not_on for shard in second.shards}
+    (suspected,) = {shard.not_on for shard in second.shards}
     again = {shard.shard_id for shard in second.shards}
     places = {f"{m['node']}/{m['device_serial']}" for m in measured if m["shard"] in again}
-    assert len(measured) == _CASES + _OF_SHARD and doubted not in places and len(places) == 1
+    assert len(measured) == _CASES + _OF_SHARD and suspected not in places and len(places) == 1
     assert not find_problems(store)

@@ -85,7 +85,7 @@ def calls_of(rank: int) -> Counter[str]:
 class Benched:
     """The output, calls and results of two ranks."""
 
-    said: list[str]
+    message: list[str]
     calls: Counter[str]
     seen: list[CaseSeen]
 
@@ -124,8 +124,8 @@ def test_every_rank_calls_the_kernels_with_its_number_and_times_one_of_them(
     benched: Callable[[Mode], Benched], mode: Mode
 ):
     found = benched(mode)
-    assert len(found.said) >= len(CALLS)
-    assert all(names(reason, "rank 0, 1") for reason in found.said[: len(CALLS)])
+    assert len(found.message) >= len(CALLS)
+    assert all(names(reason, "rank 0, 1") for reason in found.message[: len(CALLS)])
     calls = Counter({call: n for call, n in found.calls.items() if FEWER_X not in call})
     assert calls == calls_of(0) + calls_of(1)
     seen = found.seen[: len(CALLS)]
@@ -134,8 +134,8 @@ def test_every_rank_calls_the_kernels_with_its_number_and_times_one_of_them(
         assert [len(rank.durations_us) for rank in ranks] == [TIMED] * RANKS
         assert min(min(rank.durations_us) for rank in ranks) > 0
         assert all(list(rank.starts_us) == sorted(rank.starts_us) for rank in ranks)
-    wanted = {Mode.KERNEL: "proved", Mode.EVENT: "unverified"}[mode]  # events have no tensors
-    assert [one.identity for one in seen] == [wanted] * len(CALLS)
+    expected = {Mode.KERNEL: "proved", Mode.EVENT: "unverified"}[mode]  # events have no tensors
+    assert [one.identity for one in seen] == [expected] * len(CALLS)
     if mode is Mode.KERNEL:  # the runtime takes as long for the same tensors, and runs nothing else
         assert all(len(set(rank.durations_us)) == 1 for one in seen for rank in one.ranks)
 

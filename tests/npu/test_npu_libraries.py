@@ -73,14 +73,14 @@ def bench(tmp_path, monkeypatch):
 
 def test_each_case_is_run_by_its_requested_library(bench):
     row = rows_of("SparseFlashAttention")[0]
-    asked = [
+    requested = [
         row,
         *(replace(row, extra={**row.extra, LIBRARY: name}) for name in ("cann", "vllm-ascend")),
     ]
     stack = Stack("ATLAS_800_A3_752T_128G_DIE", "2.13.0", vllm="0.18.0")
     settings = SessionSettings("npu", stack, MeasureSettings(repeat_count=3), Limits())
-    instrument = ReplayInstrument(settings, bench.folder, threading.Event(), lambda *told: None)
-    todo, answers = [ShardCase(record, 0.01) for record in asked], {}
+    instrument = ReplayInstrument(settings, bench.folder, threading.Event(), lambda *reported: None)
+    todo, answers = [ShardCase(record, 0.01) for record in requested], {}
     for session in (1, 2):
         batch = Batches(SessionSize(60.0, settings.measure, bench.folder)).next(todo)
         provenance = replace(PROVENANCE, session=session, runtime=Runtime.FAKE)
@@ -88,7 +88,7 @@ def test_each_case_is_run_by_its_requested_library(bench):
             answers[m.case_id] = m
         todo = [case for case in todo if case not in batch]
     assert not todo
-    served, of_cann, of_vllm_ascend = (answers[record.case_id] for record in asked)
+    served, of_cann, of_vllm_ascend = (answers[record.case_id] for record in requested)
     assert [(m.outcome, m.reason) for m in answers.values()] == [(Outcome.OK, "")] * 3
     assert of_cann.identity is Proof.PROVED  # a kernel that a test registers has no cells
     assert (served.library, of_vllm_ascend.library) == (Library.VLLM_ASCEND,) * 2

@@ -20,7 +20,7 @@ def recorded(monkeypatch, tmp_path):
 
     def record_one(text):
         rows = [Replayed(rows_of("Neg")[0].case, "", ((parse_call(text),),))]
-        monkeypatch.setattr(record, "replay", lambda fake, wanted: {"Neg": rows})
+        monkeypatch.setattr(record, "replay", lambda fake, expected: {"Neg": rows})
         return record.main(["Neg"])
 
     return record_one
@@ -39,11 +39,11 @@ def test_call_with_another_name_is_reported_with_the_missing_table_entry(recorde
 
 
 def test_kernel_without_rows_is_named_and_fails(recorded, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(record, "replay", lambda fake, wanted: {})
+    monkeypatch.setattr(record, "replay", lambda fake, expected: {})
     assert record.main(["NoSuchKernel"]) == 1
-    said = capsys.readouterr()
-    assert "tests/fixtures/ops/NoSuchKernel.csv" in said.err
-    assert said.out.startswith("0 ")
+    message = capsys.readouterr()
+    assert "tests/fixtures/ops/NoSuchKernel.csv" in message.err
+    assert message.out.startswith("0 ")
     assert not list(tmp_path.iterdir())
 
 

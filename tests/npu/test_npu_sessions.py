@@ -500,9 +500,9 @@ def test_session_of_a_minute_has_canary_readings(instrumented):
     measured = [m for m in instrumented.measurements if m.outcome is not Outcome.UNSUPPORTED]
     assert [m.case_id for m in measured] == [add(rows).case_id for rows in (8, 16)]
     assert all(m.is_good and m.n_expected == 3 for m in measured)
-    (told,) = {m.canaries for m in measured}
+    (reported,) = {m.canaries for m in measured}
     # The fake device does a product of 4096 in less than any device can: that is not a reading.
-    assert [(r.case.split()[0], r.place) for r in told] == [("Add", p) for p in CANARY_PLACES]
+    assert [(r.case.split()[0], r.place) for r in reported] == [("Add", p) for p in CANARY_PLACES]
 
 
 def _durations(result: SessionResult) -> dict[str, float]:

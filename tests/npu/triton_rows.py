@@ -87,8 +87,8 @@ def _block(launched: Any, case: Case) -> str:
     try:
         found: list[Recorded] = launched(case)
     except Exception as error:  # any error of the release about the call is the result
-        said = " ".join(str(error).split())
-        return f"{headline(case)}\n  error: {type(error).__name__}: {said}\n"
+        message = " ".join(str(error).split())
+        return f"{headline(case)}\n  error: {type(error).__name__}: {message}\n"
     lines = [headline(case)]
     for call in found:
         is_own = kernel_of(call) == case.kernel_type

@@ -31,7 +31,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Requested:
     """One received request."""
 
     method: str
@@ -46,7 +46,7 @@ class ScriptedServer:
 
     def __init__(self, answers: Sequence[Answer]):
         self.answers = list(answers)
-        self.asked: list[Asked] = []
+        self.asked: list[Requested] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
         scripted = self
@@ -58,7 +58,7 @@ class ScriptedServer:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = self.rfile.read(length)
                 url = urlsplit(self.path)
-                asked = Asked(
+                asked = Requested(
                     self.command,
                     url.path,
                     dict(parse_qsl(url.query)),
@@ -92,7 +92,7 @@ class ScriptedServer:
         self._thread.join()
         self._server.server_close()
 
-    def _next(self, asked: Asked) -> Answer:
+    def _next(self, asked: Requested) -> Answer:
         with self._lock:
             self.asked.append(asked)
             return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]

@@ -206,10 +206,10 @@ def _hash_of_sources() -> str:
 def _require_go() -> None:
     if shutil.which("go") is None:
         raise NoServer(f"go is not installed (https://go.dev/dl); with it: {_COMMAND}")
-    said = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True, check=True)
-    version = re.search(r"go(\d+)\.(\d+)", said.stdout)
+    message = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True, check=True)
+    version = re.search(r"go(\d+)\.(\d+)", message.stdout)
     if version and (int(version[1]), int(version[2])) < _OLDEST_GO:
-        raise NoServer(f"{said.stdout.strip()} is too old (https://go.dev/dl); then: {_COMMAND}")
+        raise NoServer(f"{message.stdout.strip()} is too old (https://go.dev/dl); then: {_COMMAND}")
 
 
 def _build_in(cached: Path) -> None:

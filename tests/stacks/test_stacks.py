@@ -31,11 +31,11 @@ def release(request: pytest.FixtureRequest) -> str:
 
 
 def test_calls_of_a_stack_for_every_row_equal_its_files(release):
-    told = recorded(release)
-    assert told.rows == sum(len(rows_alone(kernel)) for kernel in kernels_with_rows())
+    reported = recorded(release)
+    assert reported.rows == sum(len(rows_alone(kernel)) for kernel in kernels_with_rows())
     again = f"{AGAIN}stock_stacks {release}"
-    assert "\n".join(told.served) == served_path(release).read_text(), again
-    assert "\n".join(told.otherwise) == otherwise_path(release).read_text(), again
+    assert "\n".join(reported.served) == served_path(release).read_text(), again
+    assert "\n".join(reported.otherwise) == otherwise_path(release).read_text(), again
 
 
 def test_extension_calls_of_a_stack_over_two_ranks_equal_its_file(release):

@@ -46,9 +46,9 @@ def judge_blind(
         found.append(_held_against(joined, shown, prior, every=10))
         held.append(float(np.mean(found[-1][0] <= found[-1][1][-1])))
     apart, reaches = zip(*found, strict=True)
-    told = verdict(np.concatenate(apart), np.concatenate(reaches, axis=1))
+    reported = verdict(np.concatenate(apart), np.concatenate(reaches, axis=1))
     ends = [round(end, 4) for end in (min(held), max(held))]
-    return {"shown": int(shown.sum()), "draws": draws, **told, "draws_95%": ends}
+    return {"shown": int(shown.sum()), "draws": draws, **reported, "draws_95%": ends}
 
 
 def _joined(first: pd.DataFrame, again: pd.DataFrame, draw: int) -> pd.DataFrame:

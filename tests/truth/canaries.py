@@ -81,13 +81,13 @@ def readings_of(number: int, launches: Launches) -> SessionReadings:
         kept = accept(times_us.tolist())
         mean_us = fmean(kept)
         at_s = _AT_S[CANARY_PLACES.index(place)]
-        told = CanaryReading(case, place, at_s, mean_us, stdev(kept) / mean_us, len(kept))
-        readings.append(told)
+        reported = CanaryReading(case, place, at_s, mean_us, stdev(kept) / mean_us, len(kept))
+        readings.append(reported)
     named = (f"session {number:03}", f"device {number}")
     return SessionReadings(*named, "warm", "", tuple(readings))
 
 
-def told(sessions: Sequence[Launches]) -> list[SessionReadings]:
+def reported(sessions: Sequence[Launches]) -> list[SessionReadings]:
     return [readings_of(number, launches) for number, launches in enumerate(sessions)]
 
 
@@ -99,11 +99,11 @@ def judge(stacks: int, seed: int) -> dict[str, object]:
         stack, count = Stack(draw), int(draw.integers(8, 49))
         shifts = [_SHIFT] + [0.0] * (count - 1)
         one = [stack.session(cases=("MatMulV2",), slower=shift) for shift in shifts]
-        shares["shift"].append(_flagged(told(one))[0])
+        shares["shift"].append(_flagged(reported(one))[0])
         both = [stack.session(slower=shift) for shift in shifts]
-        shares["others"].append(fmean(_flagged(told(both))[1:]))
-        shares["shuffled"].append(fmean(_flagged(told(_shuffled(both, draw)))))
-        drifted = [bool(drift(one.readings, PRIOR)) for one in told(both)]
+        shares["others"].append(fmean(_flagged(reported(both))[1:]))
+        shares["shuffled"].append(fmean(_flagged(reported(_shuffled(both, draw)))))
+        drifted = [bool(drift(one.readings, PRIOR)) for one in reported(both)]
         shares["steady"].append(fmean(drifted))
         shares["throttle"].append(_finds_throttle(stack))
     found = {name: round(fmean(share), 4) for name, share in shares.items()}
@@ -134,7 +134,7 @@ def _finds_throttle(stack: Stack) -> bool:
     sound = [stack.session() for _ in range(8)]
     begins_s = np.arange(0, _WITHIN_S - _SESSION_S + 1, _SESSION_S)
     slow = [stack.session(a_minute=_THROTTLE_A_MINUTE, after_s=float(s)) for s in begins_s]
-    known = told([*sound, *slow])
+    known = reported([*sound, *slow])
     drifted = any(drift(one.readings, PRIOR) for one in known[len(sound) :])
     return drifted or any(_flagged(known)[len(sound) :])
 
@@ -143,8 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--stacks", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args(arguments)
-    found = judge(asked.stacks, asked.seed)
+    requested = parser.parse_args(arguments)
+    found = judge(requested.stacks, requested.seed)
     print(json.dumps(found))
     return 0 if found["is_met"] else 1
 

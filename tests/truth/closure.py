@@ -63,15 +63,15 @@ def closed(
         (folder / "campaign.yaml").write_text(text + _ONCE * bool(repeats))
         _opmeter(folder, "run", "campaign.yaml", "--root", "data")
     words = ("run_ascend_pt", "--root", "data", "--json", "--cache", cache, "--force")
-    told = json.loads(_opmeter(folder, "compare", *words))
-    parts = {name: value / _PROFILED for name, value in told["sum"].items()}
+    reported = json.loads(_opmeter(folder, "compare", *words))
+    parts = {name: value / _PROFILED for name, value in reported["sum"].items()}
     isolated_us = parts["isolated_us"] + parts["host_us"]
     return {
         "requests": requests,
         "cache": cache,
         "steps": [ran.alone, ran.profiled],
-        "unknown_cases": [one["case"] for one in told["cases"] if one["isolated"] is None],
-        "without_context": [one["case"] for one in told["cases"] if one["in_context"] is None],
+        "unknown_cases": [one["case"] for one in reported["cases"] if one["isolated"] is None],
+        "without_context": [one["case"] for one in reported["cases"] if one["in_context"] is None],
         "profiled_us": round(ran.profiled_s * 1e6, 1),
         **{name: round(value, 1) for name, value in parts.items()},
         "ratios": {
@@ -79,7 +79,7 @@ def closed(
                 round(ratios[1], 3) if ratios else None
                 for ratios in (row["ratios"], row["context_ratios"])
             ]
-            for row in told["kernels"]
+            for row in reported["kernels"]
         },
         "apart": round((isolated_us - step_us) / step_us, 4),
         "in_context": round((isolated_us + parts["neighbours_us"] - step_us) / step_us, 4),
@@ -108,13 +108,13 @@ def main(words: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--cache", choices=("warm", "cold"), default="warm")
-    asked = parser.parse_args(words)
+    requested = parser.parse_args(words)
     is_closed = True
-    for requests in asked.requests:
+    for requests in requested.requests:
         rounds = []
-        for _ in range(asked.rounds):
+        for _ in range(requested.rounds):
             with tempfile.TemporaryDirectory(prefix="opmeter-closure-") as folder:
-                rounds.append(closed(Path(folder), requests, asked.steps, asked.cache))
+                rounds.append(closed(Path(folder), requests, requested.steps, requested.cache))
         missed = [float(str(one["in_context"])) for one in rounds]
         middle = rounds[missed.index(median_low(missed))]
         print(json.dumps(middle | {"rounds": missed}), flush=True)

@@ -47,12 +47,12 @@ class Server:
         self.asked = asked
         return self._latency_ms[rows] * 1e3
 
-    def errors(self, told: Floats) -> tuple[Indices, Floats]:
+    def errors(self, reported: Floats) -> tuple[Indices, Floats]:
         """Return the unrequested rows, and the logarithm of estimate over duration of each. For the
         evaluation, after the last request."""
         self.is_judged = True
         rest = np.setdiff1d(np.arange(len(self._latency_ms)), self.asked)
-        return rest, told[rest] - np.log(self._latency_ms[rest] * 1e3)
+        return rest, reported[rest] - np.log(self._latency_ms[rest] * 1e3)
 
 
 def table_of(path: Path, dtype: str, every: int = 1) -> tuple[Points, Floats]:
@@ -78,13 +78,13 @@ def learn(
     checks = np.zeros(len(points), bool)
     budget = PointBudget(server.budget)
     checks[np.random.default_rng(seed).permutation(len(points))[: budget.checks]] = True
-    asked, told_us = np.zeros(len(points), bool), np.full(len(points), np.nan)
+    asked, reported_us = np.zeros(len(points), bool), np.full(len(points), np.nan)
     while True:
-        found = next_round(points, Known(asked, told_us, checks), budget, tolerance)
+        found = next_round(points, Known(asked, reported_us, checks), budget, tolerance)
         if not len(found.points_to_measure):
             assert found.estimate is not None
             return found.estimate, found.half_widths
-        told_us[found.points_to_measure] = server.ask(found.points_to_measure)
+        reported_us[found.points_to_measure] = server.ask(found.points_to_measure)
         asked[found.points_to_measure] = True
 
 
@@ -97,11 +97,11 @@ def judge(
     found, widths = learn(points, server, tolerance, seed)
     rest, error = server.errors(found.log_us)
     p50, p95 = np.quantile(np.abs(np.expm1(error)), [0.5, 0.95])
-    asked_share = len(server.asked) / len(points)
+    requested_share = len(server.asked) / len(points)
     held = float(np.mean(np.abs(error) <= widths[rest]))
     return {
         "rows": len(points),
-        "asked_share": round(asked_share, 4),
+        "asked_share": round(requested_share, 4),
         "p50_error": round(float(p50), 4),
         "p95_error": round(float(p95), 4),
         "stated": LEVEL,
@@ -110,7 +110,9 @@ def judge(
         "not_learnt_share": round(float(np.mean(widths[rest] > np.log1p(tolerance))), 4),
         "twins_p95": twins_p95(points, latency_ms),
         "is_met": bool(
-            asked_share <= _BAR_SHARE and p95 <= _BAR_ERROR and _BAR_HELD[0] <= held <= _BAR_HELD[1]
+            requested_share <= _BAR_SHARE
+            and p95 <= _BAR_ERROR
+            and _BAR_HELD[0] <= held <= _BAR_HELD[1]
         ),
     }
 

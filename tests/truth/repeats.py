@@ -147,8 +147,12 @@ def judge(fit_on: Sequence[Path], judge_on: Sequence[Path]) -> dict[str, object]
     prior = learnt_from(fit_on)
     found = judged(judge_on, prior)
     apart, reaches = _together(found)
-    told = {"ratio": prior.ratio, "tail_degrees": prior.tail_degrees, "families": prior.families}
-    return {**verdict(apart, reaches), **told}
+    reported = {
+        "ratio": prior.ratio,
+        "tail_degrees": prior.tail_degrees,
+        "families": prior.families,
+    }
+    return {**verdict(apart, reaches), **reported}
 
 
 def judge_halves(paths: Sequence[Path]) -> dict[str, object]:

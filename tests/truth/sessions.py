@@ -50,17 +50,17 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--keep", type=Path, metavar="FOLDER")
     parser.add_argument("--judge", type=Path, nargs="+", metavar="FOLDER")
-    wanted = parser.parse_args()
+    expected = parser.parse_args()
     runs: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as name:
-        folders = wanted.judge
+        folders = expected.judge
         if not folders:
-            root = wanted.keep or Path(name)
-            folders = [(root / f"run-{n}").absolute() for n in range(wanted.runs)]
-            runs = [run(wanted.campaign, folder) for folder in folders]
+            root = expected.keep or Path(name)
+            folders = [(root / f"run-{n}").absolute() for n in range(expected.runs)]
+            runs = [run(expected.campaign, folder) for folder in folders]
         states = [state_of(folder) for folder in folders]
         found = judge([read(state) for state in states])
-    print(json.dumps({**found, "told": told(states), "runs": runs}))
+    print(json.dumps({**found, "told": reported(states), "runs": runs}))
     return 0 if found["is_met"] else 1
 
 
@@ -77,7 +77,7 @@ def state_of(folder: Path) -> State:
     return load_state(store, find_head(store))
 
 
-def told(states: Sequence[State]) -> dict[str, float]:
+def reported(states: Sequence[State]) -> dict[str, float]:
     """Return the numbers of `data/variance.yaml` from the pairs of all runs' sessions."""
     (found,) = evidence_of_versions(join_all(states)).values()
     learnt = learn([found.evidence.pairs], _UNKNOWING)
@@ -91,10 +91,10 @@ def told(states: Sequence[State]) -> dict[str, float]:
 
 def read(state: State) -> Session:
     """Return what a database shows of each case that has an interval."""
-    ((version, told),) = intervals_of(state).items()
-    best = best_rows(state, version, suspects=told.suspects)
+    ((version, reported),) = intervals_of(state).items()
+    best = best_rows(state, version, suspects=reported.suspects)
     rows = zip(*(best[name].to_pylist() for name in ("case", "measurement", "good")), strict=True)
-    return {case: told.of[one] for case, one, is_good in rows if is_good and one in told.of}
+    return {case: reported.of[one] for case, one, is_good in rows if is_good and one in reported.of}
 
 
 def judge(sessions: Sequence[Session]) -> dict[str, object]:

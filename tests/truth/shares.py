@@ -49,7 +49,7 @@ class Measurable:
     def lines(self) -> Iterator[str]:
         """Print the row of the table, followed by the refused cases that take long."""
         whole = self.compute_us + self.communication_us
-        told = "  ".join(
+        reported = "  ".join(
             f"{backend} {_percent(self.measurable_us[backend], self.compute_us)} of time, "
             f"{_percent(self.measurable_rows[backend], self.rows)} of rows"
             for backend in _BACKENDS
@@ -59,7 +59,7 @@ class Measurable:
             f"{_percent(self.communication_us, whole)} of all in communication, "
             f"{_percent(self.unknown_us, self.compute_us)} of unknown inputs"
         )
-        yield f"    {told}"
+        yield f"    {reported}"
         for one in self.refused:
             if one.time_us >= NAMED * self.compute_us:
                 share = _percent(one.time_us, self.compute_us)

@@ -42,7 +42,7 @@ class Launches:
     waited_us: list[float] = field(default_factory=list)
     waits: ThreadWaits = field(default_factory=ThreadWaits)
 
-    def told(self, kernel: str, args: tuple[Any, ...], more: Sequence[Slot] = ()) -> Any:
+    def reported(self, kernel: str, args: tuple[Any, ...], more: Sequence[Slot] = ()) -> Any:
         """Return the result of the kernel; `more` are inputs of its row that are not tensors of the
         call."""
         out = _call(kernel, args)
@@ -127,7 +127,7 @@ def profiled_steps(decoder: SmallDecoder, steps: int) -> Steps:
             decoder.step(_plain)
         alone_s = _undisturbed(lambda: decoder.step(_plain), steps)
         launches = Launches()
-        decoder.step(launches.told)
+        decoder.step(launches.reported)
         launches.waits.begin()
         with profile(use_device=None, record_shapes=True, use_kineto=True) as watched:
             profiled_s = _undisturbed(lambda: decoder.step(launches.watched), steps)
@@ -153,14 +153,14 @@ def _of_step(record: CaseRecord, took_us: float) -> CaseRecord:
     return replace(record, profile=ProfileStatistics(1, took_us, took_us, 0.0))
 
 
-def _undisturbed(step: Callable[[], object], wanted: int) -> dict[int, float]:
+def _undisturbed(step: Callable[[], object], expected: int) -> dict[int, float]:
     """Return the seconds of the undisturbed steps, by their position among all; of all of them if
     too few were undisturbed. The time that a single thread waited is excluded."""
     waits = ThreadWaits()
     waits.begin()
     taken: dict[int, float] = {}
     clean: dict[int, float] = {}
-    while len(clean) < wanted and len(taken) < _MOST_TIMES * wanted:
+    while len(clean) < expected and len(taken) < _MOST_TIMES * expected:
         before, started = waits.read(), time.perf_counter()
         step()
         seconds, after = time.perf_counter() - started, waits.read()

@@ -26,11 +26,11 @@ def test_noise_of_a_table_is_estimated_from_equal_shapes(truth):
 
 def test_server_answers_within_its_budget_and_only_before_the_evaluation():
     server = density.Server(np.array([1.0, 2, 3, 4]), budget=2)
-    assert server.ask(np.array([2])).tolist() == [3000]
+    assert server.request(np.array([2])).tolist() == [3000]
     with pytest.raises(PermissionError):
-        server.ask(np.array([0, 1]))
-    assert server.ask(np.array([2, 0])).tolist() == [3000, 1000]
+        server.request(np.array([0, 1]))
+    assert server.request(np.array([2, 0])).tolist() == [3000, 1000]
     rest, error = server.errors(np.log([1e3, 2e3, 3e3, 8e3]))
     assert rest.tolist() == [1, 3] and error == pytest.approx([0, np.log(2)])
     with pytest.raises(PermissionError):
-        server.ask(np.array([2]))
+        server.request(np.array([2]))

@@ -9,7 +9,7 @@ from tests.truth.sessions import judge
 pytestmark = pytest.mark.fast
 
 
-def played(spread, stated, runs=10, cases=200):
+def simulated(spread, stated, runs=10, cases=200):
     """Return runs whose means differ by a spread, and that state another."""
     draw = np.random.default_rng(5)
     means = np.exp(spread * draw.standard_normal((runs, cases)))
@@ -23,17 +23,17 @@ def played(spread, stated, runs=10, cases=200):
 
 
 def test_intervals_with_the_true_spread_reach_their_coverage():
-    found = judge(played(0.02, 2.1 * 0.02))
+    found = judge(simulated(0.02, 2.1 * 0.02))
     assert found["is_met"] and 0.92 < found["held"] < 0.97
     assert found["two_runs"]["within"] > 0.99 and found["variance"] == {"band": 2000}
 
 
 @pytest.mark.parametrize("stated", [0.02, 0.2])
 def test_too_narrow_and_too_wide_intervals_miss_their_coverage(stated):
-    assert not judge(played(0.02, stated))["is_met"]
+    assert not judge(simulated(0.02, stated))["is_met"]
 
 
 def test_cases_of_every_run_are_judged():
-    some = played(0.02, 0.04, runs=3)
+    some = simulated(0.02, 0.04, runs=3)
     del some[1]["7"]
     assert judge(some)["cases"] == 199

@@ -1,4 +1,4 @@
-"""Run very many simulations, for hours: `nice python -m tests.attack.long.simulation [--plays
+"""Run very many simulations, for hours: `nice python -m tests.attack.long.simulation [--simulations
 100000]`.
 
 Prints its figures after every few hundred, and every seed that broke an invariant. With `--kept
@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.attack.simulation.fleet import played
+from tests.attack.simulation.fleet import simulated
 
 _AT_ONCE = 500
 _FIGURES = ("virtual_s", "steps", "calls", "shards", "commits")
@@ -30,11 +30,11 @@ class Tally:
     scenes: dict[str, int] = field(default_factory=dict)
     broken: list[int] = field(default_factory=list)
 
-    def play(self, end: int, processes: int) -> None:
+    def run_portion(self, end: int, processes: int) -> None:
         """Run the next portion."""
         began, seeds = time.monotonic(), range(self.following, min(self.following + _AT_ONCE, end))
         figures, scenes = Counter(self.figures), Counter(self.scenes)
-        for one in played(seeds, processes):
+        for one in simulated(seeds, processes):
             scenes[one["scene"]] += 1
             figures.update({name: one[name] for name in _FIGURES})
             if one["broken"]:
@@ -46,7 +46,7 @@ class Tally:
     def __str__(self) -> str:
         figures = self.figures
         return (
-            f"{sum(self.scenes.values()):,} plays {self.scenes} in {self.took_s:,.0f} s: "
+            f"{sum(self.scenes.values()):,} simulations {self.scenes} in {self.took_s:,.0f} s: "
             f"{figures['virtual_s'] / 3600:,.0f} virtual hours, {figures['steps']:,} steps, "
             f"{figures['calls']:,} calls of the store, {figures['shards']:,} shards, "
             f"{figures['commits']:,} versions; {len(self.broken)} broken"
@@ -55,16 +55,16 @@ class Tally:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.attack.long.simulation", description=__doc__)
-    parser.add_argument("--plays", type=int, default=100_000)
+    parser.add_argument("--simulations", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=1_000_000, help="the first seed")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--kept", type=Path, help="file of figures to continue")
     options = parser.parse_args()
-    tally, end = Tally(options.first), options.first + options.plays
+    tally, end = Tally(options.first), options.first + options.simulations
     if options.kept is not None and options.kept.exists():
         tally = Tally(**json.loads(options.kept.read_text()))
     while tally.following < end:
-        tally.play(end, options.processes)
+        tally.run_portion(end, options.processes)
         print(tally, flush=True)
         if options.kept is not None:
             _keep(options.kept, tally)

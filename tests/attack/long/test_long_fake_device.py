@@ -174,9 +174,9 @@ def test_two_processes_may_build_concurrently(fake: FakeCann, tmp_path: Path):
         subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    said = {process.communicate(timeout=120)[0].strip() for process in both}
+    message = {process.communicate(timeout=120)[0].strip() for process in both}
     assert [process.returncode for process in both] == [0, 0]
-    (libraries,) = map(Path, said)
+    (libraries,) = map(Path, message)
     assert (libraries / "libascendcl.so").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         [fake.site.name, libraries.parent.name]

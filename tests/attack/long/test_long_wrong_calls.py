@@ -55,11 +55,11 @@ def answers(fake: FakeCann, request, tmp_path_factory) -> tuple[str, dict[str, s
 
 
 def test_each_layer_refuses_the_errors_it_can_detect(answers):
-    device, said = answers
-    refused = {name for name, error in said.items() if error}
+    device, message = answers
+    refused = {name for name, error in message.items() if error}
     seen = {"meta": BY_META_ALONE, "npu:0": BY_ARGUMENT_CODE_ALONE}[device]
     assert refused == BY_SCHEMA | BY_BOTH | seen
-    assert set(said) - refused >= BY_CANN_ALONE
+    assert set(message) - refused >= BY_CANN_ALONE
 
 
 def test_twelve_of_nineteen_wrong_calls_are_detected(answers):
@@ -69,10 +69,10 @@ def test_twelve_of_nineteen_wrong_calls_are_detected(answers):
 
 
 def test_refusal_names_the_error(answers):
-    device, said = answers
-    assert "'eps'" in said["unknown keyword"]
-    assert "missing value for argument 'scale'" in said["missing argument"]
+    device, message = answers
+    assert "'eps'" in message["unknown keyword"]
+    assert "missing value for argument 'scale'" in message["missing argument"]
     assert {
         "meta": "must have same reduction dim",
         "npu:0": "cannot be multiplied",
-    }[device] in said["matmul of other K"]
+    }[device] in message["matmul of other K"]

@@ -16,8 +16,8 @@ from dataclasses import asdict
 import pyarrow as pa
 
 from tests.attack.simulation.mutants import MUTANTS, planted
-from tests.attack.simulation.play import play_seed
 from tests.attack.simulation.remembered import remembering
+from tests.attack.simulation.simulation import simulate_seed
 
 _COLLECTED_EVERY = 50  # simulations: each leaves half a megabyte of reference cycles
 
@@ -61,17 +61,17 @@ def main() -> int:
         began = time.monotonic()
         digest = hashlib.sha256()
         with remembering(), planted(options.mutant) if options.mutant else nullcontext():
-            played = play_seed(seed, _tracer(options, digest), options.fault)
-        failed += bool(played.broken)
-        totals.update(steps=played.steps, calls=played.calls, commits=played.commits)
+            simulated = simulate_seed(seed, _tracer(options, digest), options.fault)
+        failed += bool(simulated.broken)
+        totals.update(steps=simulated.steps, calls=simulated.calls, commits=simulated.commits)
         if options.json:
-            print(json.dumps(asdict(played) | {"digest": digest.hexdigest()}), flush=True)
-            if options.mutant and played.broken:
+            print(json.dumps(asdict(simulated) | {"digest": digest.hexdigest()}), flush=True)
+            if options.mutant and simulated.broken:
                 break
-        elif played.broken or len(seeds) == 1:
+        elif simulated.broken or len(seeds) == 1:
             took_s = time.monotonic() - began
-            print(f"seed {seed}: {played.broken or 'no invariant was broken'}")
-            print(f"  {played.scene}, {played.faults}, {took_s:.2f} s", flush=True)
+            print(f"seed {seed}: {simulated.broken or 'no invariant was broken'}")
+            print(f"  {simulated.scene}, {simulated.faults}, {took_s:.2f} s", flush=True)
     if not options.json and len(seeds) > 1:
         print(f"{len(seeds)} seeds, {failed} broken, {dict(totals)}")
     return 1 if failed else 0

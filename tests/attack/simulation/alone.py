@@ -14,7 +14,7 @@ from jobs.campaign.campaign_file import RunOptions, campaign_from_text
 from jobs.executor.local_run import LocalRun
 from jobs.planning.lifecycle import next_plan, publish_measured, read_state
 from jobs.planning.stored_plans import committed_shards, plan_numbers
-from tests.attack.simulation.campaigns import Wanted
+from tests.attack.simulation.campaigns import Expected
 from tests.attack.simulation.device import STACK, Node
 from tests.attack.simulation.process import Process
 from tests.attack.simulation.storage import Depot
@@ -42,16 +42,20 @@ class Machine:
         """Return whether the last run of a campaign had its final settings."""
         return name in self._final
 
-    def run(self, wanted: Wanted, options: RunOptions, *, final: bool) -> None:
+    def run(self, expected: Expected, options: RunOptions, *, final: bool) -> None:
         """Plan, measure here and merge."""
         if final:
-            self._final.add(wanted.name)
-        self._begin(f"run {wanted.name}", wanted.name, lambda p: self._run(p, wanted, options))
+            self._final.add(expected.name)
+        self._begin(
+            f"run {expected.name}", expected.name, lambda p: self._run(p, expected, options)
+        )
 
-    def merge(self, wanted: Wanted, *, allow_missing: bool) -> None:
+    def merge(self, expected: Expected, *, allow_missing: bool) -> None:
         """Run `opmeter merge` for all plans of a campaign."""
         self._begin(
-            f"merge {wanted.name}", wanted.name, lambda p: self._merge(p, wanted, allow_missing)
+            f"merge {expected.name}",
+            expected.name,
+            lambda p: self._merge(p, expected, allow_missing),
         )
 
     def _begin(self, what: str, name: str, call: Callable[[Process], str]) -> None:
@@ -72,15 +76,15 @@ class Machine:
 
         process.begin(main)
 
-    def _run(self, process: Process, wanted: Wanted, options: RunOptions) -> str:
+    def _run(self, process: Process, expected: Expected, options: RunOptions) -> str:
         bare = self.depot.reach(process, self.node.name)
         store = PatientStore(bare, _PATIENCE_S)
-        store.put(wanted.source_key, wanted.table)
-        campaign = campaign_from_text(wanted.text, path="campaign.yaml", base=Path("/"))
+        store.put(expected.source_key, expected.table)
+        campaign = campaign_from_text(expected.text, path="campaign.yaml", base=Path("/"))
         state = read_state(campaign, store, STACK)
         planned = next_plan(state, lambda: CREATE, options, process.world.say)
         plan = planned.plan
-        done = committed_shards(store, wanted.name)
+        done = committed_shards(store, expected.name)
         missing = [shard.shard_id for shard in plan.shards if shard.shard_id not in done]
         if missing:
             with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
@@ -109,9 +113,9 @@ class Machine:
             start=starter(process, self.depot, self.node),
         ).measure(missing)
 
-    def _merge(self, process: Process, wanted: Wanted, allow_missing: bool) -> str:
+    def _merge(self, process: Process, expected: Expected, allow_missing: bool) -> str:
         store = PatientStore(self.depot.reach(process, self.node.name), _PATIENCE_S)
-        plans = [(wanted.name, number) for number in plan_numbers(store, wanted.name)]
+        plans = [(expected.name, number) for number in plan_numbers(store, expected.name)]
         if not plans:
             return "2: nothing was planned"
         found = merge_plans(

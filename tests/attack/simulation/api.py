@@ -93,20 +93,23 @@ class ApiServer:
             return
         status = pod["status"]
         if disrupted:
-            told = {"type": "DisruptionTarget", "status": "True", "reason": "Evicted"}
-            status = {**status, "conditions": [*status.get("conditions", ()), told]}
+            reported = {"type": "DisruptionTarget", "status": "True", "reason": "Evicted"}
+            status = {**status, "conditions": [*status.get("conditions", ()), reported]}
         self.change("pods", name, metadata={"deletionTimestamp": "now"}, status=status)
 
     def apply_job(self, name: str, body: Object) -> Object:
         """Remove the fields that an earlier apply set and this one does not."""
         job = self.kinds["jobs"][name]
         notes = dict(job["metadata"].get("annotations") or {})
-        said = body["metadata"].get("annotations") or {}
-        for key in self._applied.get(name, set()) - set(said):
+        message = body["metadata"].get("annotations") or {}
+        for key in self._applied.get(name, set()) - set(message):
             notes.pop(key, None)
-        self._applied[name] = set(said)
+        self._applied[name] = set(message)
         self.change(
-            "jobs", name, metadata={"annotations": {**notes, **said}}, spec=body.get("spec") or {}
+            "jobs",
+            name,
+            metadata={"annotations": {**notes, **message}},
+            spec=body.get("spec") or {},
         )
         return self.kinds["jobs"][name]
 
@@ -115,7 +118,7 @@ class ApiServer:
             if made_by(pod) == uid:
                 self.delete_pod(name)
 
-    def owned_by_nobody(self) -> None:
+    def without_owner(self) -> None:
         """Delete Jobs whose owner is gone too."""
         owners = {one["metadata"]["uid"] for one in self.kinds["configmaps"].values()}
         for name, job in list(self.kinds["jobs"].items()):
@@ -126,8 +129,8 @@ class ApiServer:
     def _renew(self, kind: str, objects: dict[str, Object]) -> None:
         self._history[kind].append((self.world.now, self.kinds[kind]))
         self.kinds[kind] = objects
-        for told in self.changed:
-            told(kind)
+        for reported in self.changed:
+            reported(kind)
 
 
 class _Answer:
@@ -236,7 +239,7 @@ class Client:
             self._server.delete_job(name)
         elif kind == "configmaps":
             self._server.remove(kind, name)
-            self._server.world.after(2.0, self._server.owned_by_nobody)
+            self._server.world.after(2.0, self._server.without_owner)
         else:
             self._server.world.broken(f"{self._process.name} deletes {kind} {name}")
         return {}
@@ -245,8 +248,8 @@ class Client:
         if kind == "jobs":
             return self._server.apply_job(name, body)
         held = self._server.kinds[kind][name]["metadata"].get("annotations") or {}
-        said = body["metadata"].get("annotations") or {}
-        notes = {k: v for k, v in {**held, **said}.items() if v is not None}
+        message = body["metadata"].get("annotations") or {}
+        notes = {k: v for k, v in {**held, **message}.items() if v is not None}
         self._server.change(kind, name, metadata={"annotations": notes})
         return self._server.kinds[kind][name]
 

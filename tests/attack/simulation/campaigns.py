@@ -31,7 +31,7 @@ MESSAGES = dict(zip(map(str, _MESSAGES), GANG_CASES, strict=True))
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Expected:
     """A campaign with the settings that a user requests: the cases from `first` to `last`."""
 
     name: str
@@ -54,7 +54,7 @@ class Wanted:
     def source_key(self) -> str:
         return keys.source(self.name, sha256_hex(self.table))
 
-    def edited(self) -> "Wanted":
+    def edited(self) -> "Expected":
         """Return it with one case more if there is one, else with one less."""
         more = self.last < _MOST
         return replace(self, last=self.last + 1 if more else self.last - 1)

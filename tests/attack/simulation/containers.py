@@ -15,7 +15,7 @@ from collector.worker.assignment import check_stack
 from jobs.executor.worker_pod import PodTask, delayed_end, follow_gang, message_of, task_of, work
 from jobs.objects.waves import Wave
 from tests.attack.simulation.api import ApiServer, Object
-from tests.attack.simulation.device import STACK, Node, PlayedMachine
+from tests.attack.simulation.device import STACK, Node, SimulatedMachine
 from tests.attack.simulation.gangs import follower
 from tests.attack.simulation.jobcontroller import INDEX
 from tests.attack.simulation.process import Process
@@ -76,7 +76,7 @@ class Containers:
         left: Callable[[], Sequence[str]],
     ) -> None:
         """Ranks for another pod: only the meeting is simulated."""
-        check_stack(plan.stack, PlayedMachine(node, process).stack(plan))
+        check_stack(plan.stack, SimulatedMachine(node, process).stack(plan))
         follow = follower(process, node, self._stage.meetings)
         follow_gang(store, wave, task.index, task.scratch, stop, left, follow)
 
@@ -109,11 +109,11 @@ def _environment(pod: Object, node: Node) -> dict[str, str]:
         "status.hostIP": "10.0.0.1",
         "status.podIP": "10.1.0.1",
     }
-    said = {
+    message = {
         one["name"]: one["value"] if "value" in one else fields[_field(one)]
         for one in pod["spec"]["containers"][0]["env"]
     }
-    return said | {"JOB_COMPLETION_INDEX": metadata["labels"][INDEX]}
+    return message | {"JOB_COMPLETION_INDEX": metadata["labels"][INDEX]}
 
 
 def _plans(command: list[str]) -> list[int]:

@@ -66,7 +66,7 @@ class Node:
         self.image_torch = STACK.torch
 
 
-class PlayedMachine:
+class SimulatedMachine:
     """A node as its worker sees it."""
 
     def __init__(self, node: Node, process: Process):
@@ -94,11 +94,11 @@ class PlayedMachine:
         scratch: Path,
         stop: threading.Event,
         on_progress: OnProgress,
-    ) -> "PlayedInstrument":
-        return PlayedInstrument(self._node, self._process, scratch, stop, on_progress)
+    ) -> "SimulatedInstrument":
+        return SimulatedInstrument(self._node, self._process, scratch, stop, on_progress)
 
 
-class PlayedInstrument:
+class SimulatedInstrument:
     """Sessions in virtual time that end in every way that real ones do."""
 
     def __init__(

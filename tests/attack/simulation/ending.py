@@ -55,9 +55,9 @@ def _check(stage: Stage) -> None:
 
 def _check_answers(stage: Stage, state: State) -> None:
     found = case_results(state, STACK.version_path)
-    for wanted in stage.wanted.values():
-        if missing := wanted.cases - found.keys():
-            raise Violation(f"{wanted.name}: {len(missing)} cases without an answer")
+    for expected in stage.expected.values():
+        if missing := expected.cases - found.keys():
+            raise Violation(f"{expected.name}: {len(missing)} cases without an answer")
     good = {case for case, answer in found.items() if answer.is_good}
     if good != stage.promises.shown():
         raise Violation("the tree does not show exactly the good answers")
@@ -91,7 +91,7 @@ def _check_order(stage: Stage, state: State) -> None:
     """Check that merging everything again changes nothing, and merging it into an empty database
     gives the same `state`, that of the newest version."""
     again = stored(stage.depot.objects)
-    plans = [plan for name in stage.wanted for plan in _due(again, name, state)]
+    plans = [plan for name in stage.expected for plan in _due(again, name, state)]
     if (
         merge_plans(again, plans, guard=CREATE, author="again", allow_missing=True).commit
         is not None

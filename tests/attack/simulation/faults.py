@@ -33,7 +33,7 @@ class Faults:
     wrong_image: int = 0  # how often the image of the workers differs from that of the plan
     people: int = 0  # edits, reruns, pauses, cancels, merges by a user
     queue: bool = False  # Kueue manages the Jobs: suspends, admits and evicts
-    queue_acts: int = 0  # changes of its queues, if there is one
+    queue_actions: int = 0  # changes of its queues, if there is one
     gangs: int = 0  # cases of ranks in two pods; never drawn, so that existing seeds do not change
 
     @classmethod

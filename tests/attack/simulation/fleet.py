@@ -13,21 +13,21 @@ from typing import IO, Any
 _ROOT = Path(__file__).parents[3]
 
 
-def played(seeds: Sequence[int], processes: int, *more: str) -> Iterator[dict[str, Any]]:
+def simulated(seeds: Sequence[int], processes: int, *more: str) -> Iterator[dict[str, Any]]:
     """Yield the result of each seed as `python -m tests.attack.simulation --json` prints it, in any
     order. Raises RuntimeError if a process does not finish."""
     with ExitStack() as ends:
         running = []
         for first in range(min(processes, len(seeds))):
-            told = ends.enter_context(tempfile.TemporaryFile("w+"))
-            process = _begin([str(s) for s in seeds[first::processes]], more, told)
+            reported = ends.enter_context(tempfile.TemporaryFile("w+"))
+            process = _begin([str(s) for s in seeds[first::processes]], more, reported)
             ends.callback(_end, process)
-            running.append((process, told))
-        for process, told in running:
+            running.append((process, reported))
+        for process, reported in running:
             if process.wait() not in (0, 1):
                 raise RuntimeError(f"seeds ended with {process.returncode}")
-            told.seek(0)
-            yield from map(json.loads, told)
+            reported.seek(0)
+            yield from map(json.loads, reported)
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
@@ -36,14 +36,14 @@ def _end(process: "subprocess.Popen[str]") -> None:
     process.wait()
 
 
-def _begin(seeds: Sequence[str], more: Sequence[str], told: IO[str]) -> "subprocess.Popen[str]":
+def _begin(seeds: Sequence[str], more: Sequence[str], reported: IO[str]) -> "subprocess.Popen[str]":
     """Seeds are passed on standard input: a command line is too short for them."""
     command = [sys.executable, "-m", "tests.attack.simulation", "--json", "--seeds", "-", *more]
     environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": str(_ROOT)}
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=told, text=True, cwd=_ROOT, env=environment
+        command, stdin=subprocess.PIPE, stdout=reported, text=True, cwd=_ROOT, env=environment
     )
     assert process.stdin is not None
-    with process.stdin as asked:
-        asked.write(" ".join(seeds))
+    with process.stdin as requested:
+        requested.write(" ".join(seeds))
     return process

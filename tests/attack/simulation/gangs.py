@@ -17,7 +17,7 @@ from collector.measuring.batches import SessionResults
 from collector.measuring.instrument import OnProgress
 from collector.model.measurement import Provenance
 from collector.model.plan import Plan, ShardCase
-from tests.attack.simulation.device import Node, PlayedInstrument, PlayedMachine
+from tests.attack.simulation.device import Node, SimulatedInstrument, SimulatedMachine
 from tests.attack.simulation.process import Process
 
 _LOOK_S = 5.0
@@ -91,7 +91,7 @@ class Lead:
             self.process.world.wait(meeting.over, _LOOK_S)
 
 
-class SimulatedGang(PlayedInstrument):
+class SimulatedGang(SimulatedInstrument):
     """Sessions of ranks, in several pods if there is a leader. They end when one pod is gone, and
     do not count if nothing was measured by then. `begins` is called when the ranks begin."""
 
@@ -125,7 +125,7 @@ class SimulatedGang(PlayedInstrument):
         return "a pod of the gang is gone" if lacks else ""
 
 
-class GangMachine(PlayedMachine):
+class GangMachine(SimulatedMachine):
     """A node as a worker on it sees it, which may lead gangs."""
 
     lead: Lead | None = None
@@ -145,7 +145,7 @@ class GangMachine(PlayedMachine):
         return found
 
 
-def start_played(work: GangWork, world: int, folder: Path) -> None:
+def start_simulated(work: GangWork, world: int, folder: Path) -> None:
     """Start no ranks; report that they would be started."""
     work.begins()
 

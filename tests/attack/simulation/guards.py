@@ -34,7 +34,7 @@ class Guards:
             if _is_at_work(pod) and made_by(pod) in jobs:
                 held.setdefault(pod["metadata"]["labels"][_CAMPAIGN], []).append(pod)
         for name, pods in held.items():
-            most = self._stage.wanted[name].devices
+            most = self._stage.expected[name].devices
             if len(pods) > most and self._with_work(name, pods) > most:
                 self._stage.world.broken(f"{name}: {len(pods)} pods, and {most} devices are wanted")
 

@@ -62,8 +62,8 @@ class JobController:
             self._ends[uid] = why if failed else ("Complete", "CompletionsReached", "")
         if uid in self._ends and not live:
             kind, reason, words = self._ends[uid]
-            told = {"type": kind, "status": "True", "reason": reason, "message": words}
-            status["conditions"] = [told]
+            reported = {"type": kind, "status": "True", "reason": reason, "message": words}
+            status["conditions"] = [reported]
             keep_s = float(job["spec"].get("ttlSecondsAfterFinished", 1e9))
             self._server.world.after(keep_s, lambda: self._forget(name, uid))
         if any(job["status"].get(key) != value for key, value in status.items()):
@@ -171,8 +171,8 @@ class Scheduler:
                 )
             elif not pod["status"].get("conditions"):
                 words = f"0/{len(self._server.kinds['nodes'])} nodes are available"
-                told = {"type": "PodScheduled", "status": "False", "message": words}
-                self._server.change("pods", name, status={"conditions": [told]})
+                reported = {"type": "PodScheduled", "status": "False", "message": words}
+                self._server.change("pods", name, status={"conditions": [reported]})
 
     def _repels(self, pod: Object, node: str) -> bool:
         """Return whether a pod may not run next to one of those labels."""
@@ -229,9 +229,10 @@ def _action(job: Object, pod: Object) -> str:
     for rule in rules:
         if any(c["type"] in conditions for c in rule.get("onPodConditions") or ()):
             return str(rule["action"])
-        asked = rule.get("onExitCodes")
-        if asked and any(
-            code != 0 and (code in asked["values"]) == (asked["operator"] == "In") for code in codes
+        requested = rule.get("onExitCodes")
+        if requested and any(
+            code != 0 and (code in requested["values"]) == (requested["operator"] == "In")
+            for code in codes
         ):
             return str(rule["action"])
     return "Count"

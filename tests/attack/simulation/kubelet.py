@@ -49,7 +49,7 @@ class Kubelet:
         self._server.world.after(1.0, lambda: self._wake("pods"))  # requests in the meantime
         for name, pod in list(self._server.kinds["pods"].items()):
             if pod["spec"].get("nodeName") == self.node.name and not has_ended(pod):
-                self._server.world.after(1.0, lambda name=name: self._look(name))
+                self._server.world.after(1.0, lambda name=name: self._reconcile(name))
 
     def drain(self) -> None:
         """Accept no pods, and end the existing ones."""
@@ -86,7 +86,7 @@ class Kubelet:
                 self._begun.add(uid)
                 world.after(world.chance.uniform(0.5, 15.0), lambda name=name: self._begin(name))
             elif "deletionTimestamp" in pod["metadata"]:
-                world.after(0.1, lambda name=name: self._look(name))
+                world.after(0.1, lambda name=name: self._reconcile(name))
 
     def _begin(self, name: str) -> None:
         pod = self._server.kinds["pods"].get(name)
@@ -106,7 +106,7 @@ class Kubelet:
             "pods", name, status={"phase": "Running", "containerStatuses": [running]}
         )
 
-    def _look(self, name: str) -> None:
+    def _reconcile(self, name: str) -> None:
         """End all pods that should end, and report those that ended while the node was down."""
         pod = self._server.kinds["pods"].get(name)
         if pod is None or not self.is_up or has_ended(pod):

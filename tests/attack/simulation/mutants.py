@@ -35,8 +35,8 @@ def _commit_twice(self: attempt.Attempt, *arguments: Any) -> Any:
         key = keys.attempt_manifest(self.plan.campaign, self.shard, self.attempt)
         if key in listed:
             mine = attempt._stored(key, self.store.get(key))
-            told = attempt.ShardCommit(self.shard, self.attempt, mine, nonce="mine")
-            self.store.put(keys.committed(self.plan.campaign, self.shard), commit_to_json(told))
+            reported = attempt.ShardCommit(self.shard, self.attempt, mine, nonce="mine")
+            self.store.put(keys.committed(self.plan.campaign, self.shard), commit_to_json(reported))
 
 
 def _final_by_order(tried: Any) -> dict[str, str]:
@@ -99,7 +99,7 @@ MUTANTS: dict[str, Patch] = {
 
 # Settings that detect a defect soon: two merges at once are rare without merges by users.
 # And gangs occur only in simulations that request them.
-WANTED = {
+EXPECTED = {
     "a merge that writes over another's commit": ("people=20",),
     "a gang that is narrowed": ("gangs=4",),
     "a gang that waits for a lost node": ("gangs=4", "node_losses=3"),

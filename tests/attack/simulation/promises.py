@@ -78,10 +78,10 @@ class Promises:
             return  # damaged between its write and its commit, as a part may be below
         manifest = self._json(stored["key"], key)
         table = f"campaigns/{campaign}/shards/{shard}.csv"
-        wanted = {self._shapes[row[INPUT_SHAPES]] for row in _rows(self._depot.objects[table])}
+        expected = {self._shapes[row[INPUT_SHAPES]] for row in _rows(self._depot.objects[table])}
         final = manifest["final"]
-        if set(final) != wanted:
-            self._world.broken(f"{key}: {len(final)} final outcomes for {len(wanted)} cases")
+        if set(final) != expected:
+            self._world.broken(f"{key}: {len(final)} final outcomes for {len(expected)} cases")
         tried: dict[str, dict[str, str]] = {}
         if any(entry["part"]["key"] in self.rotten for entry in manifest["parts"]):
             return  # damaged between its read and its commit: its cases are planned again
@@ -143,9 +143,9 @@ class Promises:
             self._check_stored({"key": where + path, "sha256": entry["sha256"]}, key)
             if path.endswith(".csv"):
                 rows = _rows(self._depot.objects[where + path])
-                self._shows(path.rsplit("/", 1)[0], list(map(self._told, rows)), key)
+                self._shows(path.rsplit("/", 1)[0], list(map(self._reported, rows)), key)
 
-    def _told(self, row: Mapping[str, str]) -> tuple[str, str, float]:
+    def _reported(self, row: Mapping[str, str]) -> tuple[str, str, float]:
         """Return the case of a row, its duration, and the tolerance."""
         if _MESSAGE in row:  # of a collective, in two decimals
             return self._messages[row[_MESSAGE]], row["Duration(us)"], _DECIMALS_US
@@ -153,8 +153,8 @@ class Promises:
 
     def _shows(self, version: str, rows: Collection[tuple[str, str, float]], key: str) -> None:
         shown = set()
-        for case, said, same_us in rows:
-            if not said:
+        for case, message, same_us in rows:
+            if not message:
                 continue
             if case in shown:
                 self._world.broken(f"{key}: case {case} is shown twice")
@@ -163,10 +163,12 @@ class Promises:
             times_us = [t[1] for t in known if t and t[0] == case]
             # A case of several sessions shows their mean, in five digits.
             sessions = sum(t[0] == case for t in self._truth.measured.values())
-            slack_us = same_us if sessions == 1 else max(same_us, _SAME_SHARE * float(said))
+            slack_us = same_us if sessions == 1 else max(same_us, _SAME_SHARE * float(message))
             least, most = (of(times_us, default=math.nan) for of in (min, max))
-            if not least - slack_us < float(said) < most + slack_us:
-                self._world.broken(f"{key}: {said} us is shown for {case}, and nobody measured it")
+            if not least - slack_us < float(message) < most + slack_us:
+                self._world.broken(
+                    f"{key}: {message} us is shown for {case}, and nobody measured it"
+                )
         if blanked := self._shown.get(version, set()) - shown:
             self._world.broken(f"{key}: {len(blanked)} durations that were shown are blanked")
         self._shown[version] = shown

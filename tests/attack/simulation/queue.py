@@ -7,7 +7,7 @@ from typing import Any
 from jobs.objects.kueue import GROUP
 from tests.attack.simulation.api import ApiServer, Object
 from tests.attack.simulation.stage import Stage
-from tests.unit.jobs.played_kueue import PlayedKueue
+from tests.unit.jobs.simulated_kueue import SimulatedKueue
 
 QUEUE = "team"
 _EVERY_S = 5.0
@@ -20,11 +20,11 @@ class Queue:
     def __init__(self, stage: Stage, server: ApiServer):
         self._stage, self._server = stage, server
         self.live: dict[str, Object] = {}
-        self._kueue = PlayedKueue(self, quota=stage.chance.randrange(2, 6), queues=(QUEUE,))
+        self._kueue = SimulatedKueue(self, quota=stage.chance.randrange(2, 6), queues=(QUEUE,))
         if stage.chance.random() < 0.3:
             self._kueue.ready_steps, self._kueue.tries = 8, stage.chance.choice((None, 3))
         server.admission, server.others = self._kueue.webhook, self._answer
-        self._look()
+        self._reconcile()
 
     @property
     def running(self) -> list[Object]:
@@ -66,8 +66,8 @@ class Queue:
             and name in self._server.kinds["jobs"]
         ]
 
-    def _look(self) -> None:
-        self._stage.world.after(_EVERY_S, self._look)
+    def _reconcile(self) -> None:
+        self._stage.world.after(_EVERY_S, self._reconcile)
         self._changed(self._kueue.step)
 
     def _changed(self, act: Callable[[], Any]) -> None:
@@ -76,9 +76,9 @@ class Queue:
         self.live = {name: _copy(there[name]) for name in [*self.live, *there] if name in there}
         act()
         for name, job in self.live.items():
-            said = {key: job["spec"][key] for key in ("suspend", "parallelism")}
-            if any(there[name]["spec"][key] != value for key, value in said.items()):
-                self._server.change("jobs", name, spec=said)
+            message = {key: job["spec"][key] for key in ("suspend", "parallelism")}
+            if any(there[name]["spec"][key] != value for key, value in message.items()):
+                self._server.change("jobs", name, spec=message)
 
     def _answer(self, path: str) -> Object | None:
         if path == f"/apis/{GROUP}":

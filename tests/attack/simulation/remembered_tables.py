@@ -53,11 +53,11 @@ class Tables:
     def _remembering(self, call: Callable[..., Any], which: _Which) -> Callable[..., Any]:
         def once(*given: Any, **options: Any) -> Any:
             given = tuple(_whole(one) for one in given)
-            asked = (call, which(*given, **options))
-            if asked not in self._found:
+            requested = (call, which(*given, **options))
+            if requested not in self._found:
                 # Arguments are kept alive, so that no other object gets their identity.
-                self._found[asked] = (_whole(call(*given, **options)), (given, options))
-            return self._found[asked][0]
+                self._found[requested] = (_whole(call(*given, **options)), (given, options))
+            return self._found[requested][0]
 
         return once
 

@@ -21,10 +21,10 @@ class Alone:
         self._wishes = stage.faults.people
 
     def begin(self) -> None:
-        self._look()
+        self._reconcile()
 
     def is_done(self) -> bool:
-        return self._stage.is_quiet and self._done == set(self._stage.wanted)
+        return self._stage.is_quiet and self._done == set(self._stage.expected)
 
     def misfortunes(self) -> dict[str, Callable[[], None]]:
         """The other events here, by their fault."""
@@ -35,12 +35,12 @@ class Alone:
             node.trouble = ""
         self._done.clear()
 
-    def _look(self) -> None:
+    def _reconcile(self) -> None:
         """Run the next command of a user whose machine is free."""
         stage = self._stage
         if self.is_done():
             return
-        stage.world.after(_EVERY_S * (0.5 + stage.chance.random()), self._look)
+        stage.world.after(_EVERY_S * (0.5 + stage.chance.random()), self._reconcile)
         free = [machine for machine in self._machines if machine.is_free]
         if stage.is_quiet:
             free = [m for m in free if m is self._machines[0]]
@@ -57,14 +57,14 @@ class Alone:
 
     def _use(self, machine: Machine, *, merges: bool) -> None:
         stage, chance = self._stage, self._stage.chance
-        todo = sorted(set(stage.wanted) - self._done)
+        todo = sorted(set(stage.expected) - self._done)
         if not todo:
             return
-        wanted = stage.wanted[chance.choice(todo)]
+        expected = stage.expected[chance.choice(todo)]
         if merges:
-            machine.merge(wanted, allow_missing=chance.random() < 0.7)
+            machine.merge(expected, allow_missing=chance.random() < 0.7)
         else:
-            machine.run(wanted, self._options(), final=stage.is_quiet)
+            machine.run(expected, self._options(), final=stage.is_quiet)
         assert machine.process is not None
         stage.processes.append(machine.process)
 

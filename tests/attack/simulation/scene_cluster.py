@@ -66,7 +66,7 @@ class InCluster:
         self._desk = Machine(stage.depot, Node("desk", stage.truth, stage.faults), stage.folder)
 
     def begin(self) -> None:
-        for name in self._stage.wanted:
+        for name in self._stage.expected:
             self._apply(name)
         for number in range(self._controllers):
             self._controller(number)
@@ -76,7 +76,7 @@ class InCluster:
         if not self._stage.is_quiet:
             return False
         maps = self._server.kinds["configmaps"]
-        return all(self._is_merged(maps.get(config_map_name(n))) for n in self._stage.wanted)
+        return all(self._is_merged(maps.get(config_map_name(n))) for n in self._stage.expected)
 
     def _is_merged(self, found: Object | None) -> bool:
         """Cached per version: this is called at every step."""
@@ -93,7 +93,7 @@ class InCluster:
             "node_losses": self._lose_node,
             "drains": self._drain,
             "wrong_image": self._wrong_image,
-            "people": self._user_acts,
+            "people": self._user_actions,
             **(self._queue.misfortunes() if self._queue else {}),
         }
 
@@ -108,7 +108,7 @@ class InCluster:
         for kubelet in self._kubelets:
             kubelet.come_back()
             kubelet.uncordon()
-        for name in self._stage.wanted:
+        for name in self._stage.expected:
             self._apply(name)
             self._annotate(name, **{PAUSED: None, LAUNCHED: self._token()})
 
@@ -141,11 +141,11 @@ class InCluster:
 
     def _apply(self, name: str) -> None:
         """`opmeter launch`, or `kubectl apply`: annotations of controllers and others are kept."""
-        wanted = self._stage.wanted[name]
+        expected = self._stage.expected[name]
         depot = self._stage.depot
-        depot.objects.setdefault(wanted.source_key, wanted.table)
+        depot.objects.setdefault(expected.source_key, expected.table)
         made = config_map(
-            name, wanted.text, {**_SITE, **(_OF_GANGS if wanted.gangs else {})}, DEPLOYMENT
+            name, expected.text, {**_SITE, **(_OF_GANGS if expected.gangs else {})}, DEPLOYMENT
         )
         held = self._server.kinds["configmaps"].get(made["metadata"]["name"])
         if held is not None:
@@ -156,20 +156,20 @@ class InCluster:
     def _annotate(self, name: str, **notes: str | None) -> None:
         held = self._server.kinds["configmaps"].get(config_map_name(name))
         if held is not None:
-            said = {**(held["metadata"].get("annotations") or {}), **notes}
-            said = {key: value for key, value in said.items() if value is not None}
+            message = {**(held["metadata"].get("annotations") or {}), **notes}
+            message = {key: value for key, value in message.items() if value is not None}
             self._server.change(
-                "configmaps", held["metadata"]["name"], metadata={"annotations": said}
+                "configmaps", held["metadata"]["name"], metadata={"annotations": message}
             )
 
-    def _user_acts(self) -> None:
+    def _user_actions(self) -> None:
         stage, chance = self._stage, self._stage.chance
-        name = chance.choice(sorted(stage.wanted))
+        name = chance.choice(sorted(stage.expected))
         what = chance.choice(_DEEDS)
         stage.world.say(f"PEOPLE {what} {name}")
         match what:
             case "edit":
-                stage.wanted[name] = stage.wanted[name].edited()
+                stage.expected[name] = stage.expected[name].edited()
                 self._apply(name)
             case "again":
                 self._annotate(name, **{AGAIN: self._token()})
@@ -183,14 +183,14 @@ class InCluster:
                 self._annotate(name, **{ALLOW_MISSING: "true"})
             case "cancel":
                 self._server.remove("configmaps", config_map_name(name))
-                stage.world.after(2.0, self._server.owned_by_nobody)
+                stage.world.after(2.0, self._server.without_owner)
                 stage.world.after(chance.uniform(5.0, 300.0), lambda: self._apply(name))
             case "apply":
                 self._apply(name)
             case "launch":
                 self._annotate(name, **{LAUNCHED: self._token()})
             case "merge" if self._desk.is_free:
-                self._desk.merge(stage.wanted[name], allow_missing=True)
+                self._desk.merge(stage.expected[name], allow_missing=True)
 
     def _token(self) -> str:
         self._tokens += 1
@@ -222,10 +222,10 @@ class InCluster:
         for node in some:
             node.image_torch = "9.9.9"
 
-        def mend() -> None:
+        def repair() -> None:
             for node in some:
                 node.image_torch = STACK.torch
-            for name in stage.wanted:
+            for name in stage.expected:
                 self._annotate(name, **{LAUNCHED: self._token()})
 
-        stage.world.after(stage.chance.uniform(60.0, 900.0), mend)
+        stage.world.after(stage.chance.uniform(60.0, 900.0), repair)

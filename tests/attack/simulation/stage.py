@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from tests.attack.simulation.campaigns import MESSAGES, SHAPES, Wanted
+from tests.attack.simulation.campaigns import MESSAGES, SHAPES, Expected
 from tests.attack.simulation.device import Node, Truth
 from tests.attack.simulation.faults import Faults
 from tests.attack.simulation.gangs import Meetings
@@ -30,7 +30,7 @@ class Stage:
     truth: Truth = field(init=False)
     promises: Promises = field(init=False)
     nodes: list[Node] = field(default_factory=list)
-    wanted: dict[str, Wanted] = field(default_factory=dict)
+    expected: dict[str, Expected] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
     is_quiet: bool = False
     meetings: Meetings = field(default_factory=dict)
@@ -82,9 +82,9 @@ class Stage:
 
     def edit(self) -> None:
         """A user edits a campaign."""
-        name = self.chance.choice(sorted(self.wanted))
-        self.wanted[name] = self.wanted[name].edited()
-        self.world.say(f"EDIT {name}: cases {self.wanted[name].first}-{self.wanted[name].last}")
+        name = self.chance.choice(sorted(self.expected))
+        self.expected[name] = self.expected[name].edited()
+        self.world.say(f"EDIT {name}: cases {self.expected[name].first}-{self.expected[name].last}")
 
     def be_quiet(self) -> None:
         """Stop all faults."""
@@ -100,7 +100,9 @@ class Stage:
             cases = chance.randrange(2, 25)
             shards = chance.randrange(1, 13)
             devices = chance.randrange(1, 5)
-            wanted = Wanted(name, first, first + cases, devices, shards)
+            expected = Expected(name, first, first + cases, devices, shards)
             if gangs := self.faults.gangs:
-                wanted = replace(wanted, devices=max(2, devices), gangs=chance.randint(1, gangs))
-            self.wanted[name] = wanted
+                expected = replace(
+                    expected, devices=max(2, devices), gangs=chance.randint(1, gangs)
+                )
+            self.expected[name] = expected

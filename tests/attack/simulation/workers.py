@@ -10,7 +10,7 @@ from collector.worker import __main__ as worker
 from collector.worker.assignment import LOG
 from jobs.executor.local_run import WorkerProcess
 from tests.attack.simulation.device import Node
-from tests.attack.simulation.gangs import GangMachine, Lead, Meetings, start_played
+from tests.attack.simulation.gangs import GangMachine, Lead, Meetings, start_simulated
 from tests.attack.simulation.process import Process
 from tests.attack.simulation.storage import Depot
 
@@ -67,7 +67,7 @@ class SimulatedWorker:
             process.stop,
             options.progress_s,
             machine,
-            start_played,
+            start_simulated,
         )
         process.world.say(f"{process.name}: exit {int(self._code)} on {self._node.name}")
 

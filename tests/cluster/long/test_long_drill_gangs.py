@@ -19,7 +19,7 @@ def test_gang_whose_pods_are_killed_is_started_again(gang: Drill, faults: Faults
     gang.launch()
     for index in ("1", "0"):
         wait_for_both(gang)
-        gang.look_on(8)  # until ranks have begun
+        gang.observe(8)  # until ranks have begun
         (victim,) = (p for p in gang.workers() if p["metadata"]["labels"][_INDEX] == index)
         name = victim["metadata"]["name"]
         with suppress(RuntimeError):
@@ -35,7 +35,7 @@ def is_gone(gang: Drill, name: str) -> bool:
 def test_gang_survives_a_power_loss_of_a_node(gang: Drill, faults: Faults):
     gang.launch()
     wait_for_both(gang)
-    gang.look_on(10)
+    gang.observe(10)
     with faults.node_dead("node2"):
-        gang.look_on(30)
+        gang.observe(30)
     check_gang(gang)

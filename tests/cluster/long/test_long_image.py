@@ -14,10 +14,10 @@ _QUICKSTART = "cd /work && id -u && opmeter run quickstart && opmeter db verify 
 
 def test_the_workers_image_measures_the_quickstart():
     try:
-        told = run_built(from_environment().cache, "collector-cpu", ["sh", "-c", _QUICKSTART])
+        reported = run_built(from_environment().cache, "collector-cpu", ["sh", "-c", _QUICKSTART])
     except NoCluster as error:
         lacking(str(error))
-    print(told)
-    first, *lines = told.splitlines()
+    print(reported)
+    first, *lines = reported.splitlines()
     assert first == "1000"
     assert any(line.startswith("coverage") for line in lines)

@@ -16,7 +16,7 @@ def test_default_queue_of_a_namespace_is_respected(queue: Queue, drill: Drill):
     drill.apply()
     controller = drill.controller()
     drill.finish()
-    assert "Suspend(" not in controller.said and "Scale(" not in controller.said
+    assert "Suspend(" not in controller.message and "Scale(" not in controller.message
     assert "Queued" in drill.reasons() and "SuspendedByOthers" not in drill.reasons()
     assert set(drill.outcomes().values()) <= GOOD
     assert not queue.evictions()
@@ -31,15 +31,15 @@ def test_held_queue_is_reported_and_returned_quota_is_used(queue: Queue, drill: 
     queue.change(cpus=0.8, hold="HoldAndDrain")
     drill.wait("one waits", lambda: any(job["spec"]["suspend"] for job in queue.jobs()))
     drill.wait("nothing runs", lambda: not drill.workers())
-    told = drill.opmeter("status", drill.name, "--root", drill.root, *_in(drill))
-    assert "stopped" in told and "stopPolicy" in told
+    reported = drill.opmeter("status", drill.name, "--root", drill.root, *_in(drill))
+    assert "stopped" in reported and "stopPolicy" in reported
     drill.opmeter("pause", drill.name, *_in(drill))
     drill.wait("what waits is taken off", lambda: not queue.jobs())
     # A pod that is being deleted may still commit its results.
     drill.wait("no pod is left", lambda: not drill.namespace.pods(WORKERS))
     before = drill.committed()
     queue.change(cpus=0.8)
-    drill.look_on(15)
+    drill.observe(15)
     assert not drill.workers() and drill.committed() == before
     drill.order(delay_s=3.0)
     drill.opmeter("pause", drill.name, "--resume", *_in(drill))

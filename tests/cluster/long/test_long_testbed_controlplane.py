@@ -28,8 +28,8 @@ def _running(namespace: Namespace, label: str) -> int:
 
 
 def test_api_server_has_the_built_version(testbed: Testbed):
-    said = testbed.kubectl("version", "-o", "json")
-    assert f'"gitVersion": "v{version()}"' in said.split("serverVersion")[1]
+    message = testbed.kubectl("version", "-o", "json")
+    assert f'"gitVersion": "v{version()}"' in message.split("serverVersion")[1]
 
 
 def test_job_of_equal_completions_and_parallelism_waits_for_all_its_devices(

@@ -83,8 +83,8 @@ def test_pod_with_mounted_credentials_passes_the_store_probe(
     cluster: Cluster, testbed: Testbed, namespace: Namespace
 ):
     testbed.store.make_bucket("doctor")
-    said = _doctor_report(cluster, namespace, testbed.store.credentials())
-    assert [line.split()[0] for line in said] == ["ok"], said
+    message = _doctor_report(cluster, namespace, testbed.store.credentials())
+    assert [line.split()[0] for line in message] == ["ok"], message
 
 
 def test_pod_reaches_the_store_through_a_faulty_proxy(
@@ -92,6 +92,6 @@ def test_pod_reaches_the_store_through_a_faulty_proxy(
 ):
     testbed.store.make_bucket("doctor")
     store_proxy.add(Rule(Answer(403), method="PUT"))
-    said = _doctor_report(cluster, namespace, testbed.store.credentials(store_proxy.url))
-    assert [line.split()[0] for line in said] == ["FAIL"], said
+    message = _doctor_report(cluster, namespace, testbed.store.credentials(store_proxy.url))
+    assert [line.split()[0] for line in message] == ["FAIL"], message
     assert any(request.method == "PUT" for request in store_proxy.requests)

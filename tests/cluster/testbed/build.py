@@ -100,9 +100,14 @@ def _version_flags() -> str:
     """Without these the API server would report a wrong version."""
     full = version()
     major, minor, _ = full.split(".")
-    said = {"gitVersion": f"v{full}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    message = {
+        "gitVersion": f"v{full}",
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+    }
     package = "k8s.io/component-base/version"
-    return " ".join(f"-X {package}.{name}={value}" for name, value in said.items())
+    return " ".join(f"-X {package}.{name}={value}" for name, value in message.items())
 
 
 def _stages() -> str:

@@ -66,8 +66,8 @@ def install_kueue(built: BuiltKueue, kubectl: Kubectl, settings: dict[str, Any])
     """Run its manager with its own permissions and webhooks; nodes hold its image. `settings` are
     added to its configuration. It manages the namespaces with the label MANAGED."""
     objects = list(yaml.safe_load_all(kubectl("kustomize", built.manifests / "default")))
-    wanted = [_ours(one, settings) for one in objects if one["kind"] not in _LEFT_OUT]
-    kubectl("apply", "--server-side", "-f", "-", text=yaml.safe_dump_all(wanted))
+    expected = [_ours(one, settings) for one in objects if one["kind"] not in _LEFT_OUT]
+    kubectl("apply", "--server-side", "-f", "-", text=yaml.safe_dump_all(expected))
     rollout = ("rollout", "status", "deployment/kueue-controller-manager")
     kubectl("-n", NAMESPACE, *rollout, f"--timeout={_START_S}s")
 

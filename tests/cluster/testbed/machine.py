@@ -66,6 +66,6 @@ def command(
         check=False,
     )
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()[-3000:]
-        raise RuntimeError(f"{' '.join(map(str, words))}\nexit {done.returncode}: {said}")
+        message = (done.stderr or done.stdout).strip()[-3000:]
+        raise RuntimeError(f"{' '.join(map(str, words))}\nexit {done.returncode}: {message}")
     return done.stdout

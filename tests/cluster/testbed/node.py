@@ -43,8 +43,8 @@ class Node:
             f"mkdir -p {self.folder}/own{path} && mount --bind {self.folder}/own{path} {path}"
             for path in _OWN
         )
-        said = f"readlink /proc/self/ns/mnt > {self._mount_namespace}"
-        script = f"{mounts} && {said} && exec sleep infinity"
+        message = f"readlink /proc/self/ns/mnt > {self._mount_namespace}"
+        script = f"{mounts} && {message} && exec sleep infinity"
         private = ["unshare", "--net", "--mount", "--propagation", "private"]
         return self._daemon("namespaces", lambda: [*private, "sh", "-c", script])
 

@@ -37,8 +37,8 @@ def fill(cache: Path, archives: Sequence[Path]) -> None:
     """Prepare the template for nodes that start from now on: the images of these archives, whose
     names change with their content."""
     with _lock(cache, fcntl.LOCK_EX):
-        wanted = _home(cache) / _key(archives)
-        if wanted.is_dir():
+        expected = _home(cache) / _key(archives)
+        if expected.is_dir():
             return
         shutil.rmtree(_home(cache), ignore_errors=True)  # an older image, which is not used
         _home(cache).mkdir(parents=True)
@@ -50,7 +50,7 @@ def fill(cache: Path, archives: Sequence[Path]) -> None:
             for archive in archives:
                 marker(node, archive).parent.mkdir(exist_ok=True)
                 marker(node, archive).touch()
-            node.rename(wanted)
+            node.rename(expected)
 
 
 def give(cache: Path, node: Path) -> None:

@@ -97,8 +97,8 @@ def wait_until(what: str, holds: Callable[[], bool], limit_s: float, *logs: Daem
     deadline = time.monotonic() + limit_s
     while not holds():
         if time.monotonic() > deadline:
-            said = "\n".join(f"{log.log}:\n{log.tail()}" for log in logs)
-            raise NoCluster(f"{what}: not within {limit_s:.0f} s\n{said}")
+            message = "\n".join(f"{log.log}:\n{log.tail()}" for log in logs)
+            raise NoCluster(f"{what}: not within {limit_s:.0f} s\n{message}")
         time.sleep(_LOOK_S)
 
 

@@ -96,8 +96,8 @@ class Testbed:
 
     def is_up(self) -> bool:
         """Return whether everything that `up` starts runs, and the API server replies."""
-        wanted = [daemon for daemon in self.daemons() if daemon.name != self.kwok.daemon.name]
-        return all(daemon.pid is not None for daemon in wanted) and self.control_plane.answers()
+        expected = [daemon for daemon in self.daemons() if daemon.name != self.kwok.daemon.name]
+        return all(daemon.pid is not None for daemon in expected) and self.control_plane.answers()
 
     def load(self, archive: Path) -> None:
         """Load the images of an archive on every node."""
@@ -128,8 +128,8 @@ class Testbed:
             kubectl("wait", "--for=condition=Ready", *names, f"--timeout={_READY_S:.0f}s")
 
     def _offers_devices(self, node: str) -> bool:
-        said = self.kubectl.objects.get("nodes", node)["status"].get("allocatable", {})
-        return bool(said.get("huawei.com/Ascend910") == str(self.settings.devices))
+        message = self.kubectl.objects.get("nodes", node)["status"].get("allocatable", {})
+        return bool(message.get("huawei.com/Ascend910") == str(self.settings.devices))
 
 
 def open_testbed(settings: Settings) -> Testbed:

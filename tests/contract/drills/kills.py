@@ -31,12 +31,12 @@ class _Before:
         return cls(runs.believed(), runs.attempts())
 
 
-def check_kills(runs: Runs, kills_wanted: int, server: Versitygw | None = None) -> None:
+def check_kills(runs: Runs, kills_expected: int, server: Versitygw | None = None) -> None:
     """Kill a number of runs, finish the last, and check everything they left. A server is killed
     and restarted too, in every third."""
     moments = random.Random(20)
     kills, arguments, sizes = 0, (), []
-    while kills < kills_wanted:
+    while kills < kills_expected:
         before = _Before.of(runs)
         sizes.append(len(before.believed))
         process = runs.start(*arguments)
@@ -61,10 +61,10 @@ def check_kills(runs: Runs, kills_wanted: int, server: Versitygw | None = None) 
     assert runs.wait_until_alone() == []
     finals = runs.finals()
     assert set(finals.values()) == {1}, output
-    wanted = runs.source_cases()
-    assert len(wanted) == CASES
+    expected = runs.source_cases()
+    assert len(expected) == CASES
     plans = {plan for plan, _ in finals}
-    assert set(finals) == {(plan, case) for plan in plans for case in wanted}
+    assert set(finals) == {(plan, case) for plan in plans for case in expected}
     runs.command("db", "verify")  # which fails if anything is damaged
     print(f"{runs.root}: killed {kills} times; {len(finals)} cases, one final outcome each;")
     print(f"accepted and uploaded before each start: {sizes}")

@@ -41,10 +41,10 @@ def test_curve_is_measured_in_rounds_until_the_rest_is_known(tmp_path: Path):
     runs = Runs(tmp_path, f"file://{tmp_path}/data", {"TMPDIR": str(tmp_path)}, campaign)
     output = runs.finish()
     lines = {name: numbers_of(output, name) for name in ("cases", "coverage", "density")}
-    asked = [int(found[0]) for found in lines["cases"]]
-    assert asked in ([150], [150, 50])
-    assert [found[:2] for found in lines["coverage"]] == [[str(sum(asked)), "800"]]
-    assert str(800 - sum(asked)) in [found[0] for found in lines["density"]]
+    requested = [int(found[0]) for found in lines["cases"]]
+    assert requested in ([150], [150, 50])
+    assert [found[:2] for found in lines["coverage"]] == [[str(sum(requested)), "800"]]
+    assert str(800 - sum(requested)) in [found[0] for found in lines["density"]]
     runs.command("db", "verify")  # which fails if anything is damaged
     attempts = runs.attempts()
     runs.finish()

@@ -10,10 +10,10 @@ from tests.npu.fakecann.summary import Task, cells_of_task
 
 def write_kernels(tasks: Iterable[Task], path: Path) -> None:
     """Write the tables of kernels and collectives, with the schema that Huawei publishes."""
-    write_database(path, (_told(task, number) for number, task in enumerate(tasks)))
+    write_database(path, (_reported(task, number) for number, task in enumerate(tasks)))
 
 
-def _told(task: Task, number: int) -> Told:
+def _reported(task: Task, number: int) -> Told:
     cells = cells_of_task(task, number)
     sides = [
         cells.get(f"{side} {what}", "N/A")

@@ -85,7 +85,7 @@ class Orders:
     def striking(self, kind: str) -> list[Fault]:
         """Return the faults of a kind that occur now, and count them."""
         numbered = enumerate(self.faults)
-        return [f for i, f in numbered if f.fault == kind and self._may_strike(i, f.times)]
+        return [f for i, f in numbered if f.fault == kind and self._may_fail(i, f.times)]
 
     def next_window(self) -> int:
         """Count windows, so that a second one has other random numbers."""
@@ -106,7 +106,7 @@ class Orders:
     def _state(self, index: int) -> str:
         return f"{self.folder}/fault-{index}"
 
-    def _may_strike(self, index: int, times: int) -> bool:
+    def _may_fail(self, index: int, times: int) -> bool:
         return times == 0 or any(_claim(Path(f"{self._state(index)}.{i}")) for i in range(times))
 
 

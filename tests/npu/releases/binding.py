@@ -33,7 +33,7 @@ class Schema:
 
     name: str
     parameters: tuple[Parameter, ...]
-    is_told: bool = True
+    is_reported: bool = True
 
 
 def parse_schema(text: str) -> Schema:
@@ -43,7 +43,7 @@ def parse_schema(text: str) -> Schema:
     if found is None or end is None or not text[end + 1 :].lstrip().startswith("->"):
         raise ValueError(f"expected a schema, got {text!r}")
     if text[found.end() : end].strip() == "...":
-        return Schema(found[1], (), is_told=False)
+        return Schema(found[1], (), is_reported=False)
     by_name_only, parameters = False, []
     for piece in _pieces(text[found.end() : end]):
         if piece == "*":
@@ -70,7 +70,7 @@ def misfit(passed: Passed, schemas: Iterable[Schema]) -> str:
 
 
 def _misfit(passed: Passed, schema: Schema) -> str:
-    if not schema.is_told:
+    if not schema.is_reported:
         return ""
     places = [p for p in schema.parameters if not p.by_name_only]
     if len(passed.by_place) > len(places):

@@ -45,7 +45,7 @@ def answer(op: OpSpec, release: str, cases: list) -> str:
     passed = [passed_by(op, case, schemas) for case in cases]
     if wrong := sorted(filter(None, {misfit(one, schemas) for one in passed})):
         return "; ".join(wrong)
-    if not any(schema.is_told for schema in schemas):
+    if not any(schema.is_reported for schema in schemas):
         return SCHEMA_UNKNOWN
     newest = schemas_of(_newest(release)).get(name, ())
     as_newest = [passed_by(op, case, newest) for case in cases] if newest else passed

@@ -73,8 +73,8 @@ def called_names(library: str) -> frozenset[str]:
 def schemas_in(data: bytes, names: Iterable[str]) -> set[str]:
     """Return the schemas of operators in a library's bytes."""
     texts = (found.group().decode() for found in _TEXT.finditer(data))
-    wanted = frozenset(names)
-    found = (t for t in texts if (s := _SCHEMA.fullmatch(t)) is not None and s[1] in wanted)
+    expected = frozenset(names)
+    found = (t for t in texts if (s := _SCHEMA.fullmatch(t)) is not None and s[1] in expected)
     # Compilers keep parts of texts in code: the rest of one is not a schema.
     found = (t for t in found if t.count("(") == t.count(")"))
     return {" ".join(t.split()) for t in found}
@@ -83,14 +83,14 @@ def schemas_in(data: bytes, names: Iterable[str]) -> set[str]:
 def schemas_of_sources(sources: Sequence[str], names: Iterable[str]) -> set[str]:
     """Return the same of a package in Python: functions, and those registered under another
     name."""
-    wanted = frozenset(names)
+    expected = frozenset(names)
     pairs = (pair for source in sources for pair in _REGISTERED.findall(source))
     registered = {function: name for name, function in pairs}
     found = set()
     for node in (node for source in sources for node in ast.parse(source).body):
         if isinstance(node, ast.FunctionDef):
             name = registered.get(node.name, node.name)
-            if name in wanted:
+            if name in expected:
                 arguments = (*_arguments(node.args), *_others(node))
                 found.add(f"{name}({', '.join(arguments)}) -> Any")
     return found
@@ -98,10 +98,10 @@ def schemas_of_sources(sources: Sequence[str], names: Iterable[str]) -> set[str]
 
 def schemas_of_texts(source: str, names: Iterable[str]) -> set[str]:
     """Return what torch_npu's own pages and lists have about ATB's operators."""
-    wanted = frozenset(names)
-    told = {name: _as_any(inside) for name, inside in _DOCUMENTED.findall(source)}
-    known = {**dict.fromkeys(_LISTED.findall(source), "..."), **told}
-    return {f"{name}({inside}) -> Any" for name, inside in known.items() if name in wanted}
+    expected = frozenset(names)
+    reported = {name: _as_any(inside) for name, inside in _DOCUMENTED.findall(source)}
+    known = {**dict.fromkeys(_LISTED.findall(source), "..."), **reported}
+    return {f"{name}({inside}) -> Any" for name, inside in known.items() if name in expected}
 
 
 def _as_any(arguments: str) -> str:
@@ -124,8 +124,12 @@ def c_functions(archive: zipfile.ZipFile) -> Iterator[str]:
 def c_functions_of(release: str) -> dict[str, CFunction]:
     """Return the contents of the file of a release about them."""
     lines = (FOLDER / f"{release}.txt").read_text().splitlines()
-    told = (line.removeprefix(C_FUNCTION).split() for line in lines if line.startswith(C_FUNCTION))
-    return {name: CFunction(name, arguments, numbers == "yes") for name, arguments, numbers in told}
+    reported = (
+        line.removeprefix(C_FUNCTION).split() for line in lines if line.startswith(C_FUNCTION)
+    )
+    return {
+        name: CFunction(name, arguments, numbers == "yes") for name, arguments, numbers in reported
+    }
 
 
 def _arguments(args: ast.arguments) -> Iterator[str]:
@@ -195,8 +199,8 @@ def _lines(wheel: Path) -> Iterator[str]:
 def definitions_of(release: str) -> dict[str, Any]:
     """Return the definitions that were read from a release's wheel, by kernel type."""
     lines = (FOLDER / f"{release}.txt").read_text().splitlines()
-    told = (line.removeprefix(DEFINITION) for line in lines if line.startswith(DEFINITION))
-    return {one["kernel"]: one for one in map(json.loads, told)}
+    reported = (line.removeprefix(DEFINITION) for line in lines if line.startswith(DEFINITION))
+    return {one["kernel"]: one for one in map(json.loads, reported)}
 
 
 def definitions(archive: zipfile.ZipFile) -> Iterator[str]:
@@ -206,16 +210,16 @@ def definitions(archive: zipfile.ZipFile) -> Iterator[str]:
     for name in archive.namelist():
         if not name.endswith(_OF_A2):
             continue
-        for kernel, told in sorted(json.loads(archive.read(name)).items()):
+        for kernel, reported in sorted(json.loads(archive.read(name)).items()):
             if kernel in declared:
-                sides = {side: _slots(told, side) for side in ("input", "output")}
+                sides = {side: _slots(reported, side) for side in ("input", "output")}
                 yield f"{DEFINITION}{json.dumps({'kernel': kernel, **sides})}"
 
 
-def _slots(told: Mapping[str, Mapping[str, str]], side: str) -> list[tuple[str, str, str]]:
+def _slots(reported: Mapping[str, Mapping[str, str]], side: str) -> list[tuple[str, str, str]]:
     """Return name, dtypes and whether it is required, of each slot in order."""
-    count = sum(name.startswith(side) for name in told)
-    slots = (told[f"{side}{number}"] for number in range(count))
+    count = sum(name.startswith(side) for name in reported)
+    slots = (reported[f"{side}{number}"] for number in range(count))
     return [(slot["name"], slot["dtype"], slot["paramType"]) for slot in slots]
 
 
@@ -229,8 +233,8 @@ def own_operators(archive: zipfile.ZipFile) -> set[str]:
 
 def calls_of_torch_npu(source: str) -> set[str]:
     """Return the functions of torch_npu and ATB that a module in Python calls or names."""
-    told = (ast.unparse(n) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute))
-    return {found[1] for text in told if (found := _OF_TORCH_NPU.fullmatch(text)) is not None}
+    reported = (ast.unparse(n) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute))
+    return {found[1] for text in reported if (found := _OF_TORCH_NPU.fullmatch(text)) is not None}
 
 
 def _is_source(name: str) -> bool:

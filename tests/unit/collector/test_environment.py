@@ -10,7 +10,7 @@ from collector.environment import Environment, use_environment
 pytestmark = pytest.mark.fast
 
 
-class Played(Environment):
+class Simulated(Environment):
     def monotonic(self):
         return 7.0
 
@@ -20,7 +20,7 @@ class Played(Environment):
 
 def test_environment_is_replaced_only_within_its_context_and_thread():
     before = environment.monotonic()
-    with use_environment(Played()):
+    with use_environment(Simulated()):
         assert environment.monotonic() == 7.0
         assert environment.map_concurrently(abs, [-1], 2) == [("played", 1)]
         seen = []

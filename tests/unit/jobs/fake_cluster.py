@@ -24,7 +24,7 @@ from jobs.kube.leader_election import MergeLease
 from jobs.objects.applied_campaign import applied_from
 from jobs.objects.job_manifest import is_same
 from jobs.objects.waves import parse_indexes, wave_from_json
-from tests.unit.jobs.played_kueue import NoKueue
+from tests.unit.jobs.simulated_kueue import NoKueue
 
 Object = dict[str, Any]
 Worker = Callable[[str, str], int]  # shard, node -> exit code; 0 commits the shard
@@ -74,7 +74,7 @@ class FakeCluster:
         self.running: list[Object] = []
         self.going: list[tuple[Object, Object]] = []
         self.foreign: list[Object] = []  # pods of other users
-        self.told: dict[str, Object] = {}
+        self.reported: dict[str, Object] = {}
         self.warnings: dict[str, list[str]] = {}
         self.leases: dict[str, Object] = {}
         self.names = dict.fromkeys(nodes, True)
@@ -166,8 +166,8 @@ class FakeCluster:
                 raise ObjectMissing(f"404: {name}")
             self.live[name]["spec"] |= spec
             annotations = self.live[name]["metadata"]["annotations"]
-            for said_before in ("opmeter.io/held", "opmeter.io/resumed"):
-                annotations.pop(said_before, None)
+            for message_before in ("opmeter.io/held", "opmeter.io/resumed"):
+                annotations.pop(message_before, None)
             annotations |= notes or {}
             if spec["suspend"]:
                 self.suspend(name)
@@ -190,7 +190,9 @@ class FakeCluster:
     ) -> None:
         def put() -> None:
             key = f"{reason} {about or message}"
-            self.told.setdefault(key, {"reason": reason, "message": message, "warning": warning})
+            self.reported.setdefault(
+                key, {"reason": reason, "message": message, "warning": warning}
+            )
 
         self._call("announce", put)
 
@@ -295,7 +297,7 @@ class FakeCluster:
         return [j for j in self.live.values() if j["metadata"]["labels"][COMPONENT] == "worker"]
 
     def reasons(self) -> list[str]:
-        return [event["reason"] for event in self.told.values()]
+        return [event["reason"] for event in self.reported.values()]
 
     def _call(self, name: str, effect: Callable[[], Any]) -> Any:
         self.requests += 1
@@ -392,8 +394,8 @@ class FakeCluster:
             if code == 0:
                 attempt = pod["metadata"]["uid"]
                 task = Assignment(campaign, wave.plan, wave.plan_hash, shard, attempt)
-                looks = "OPMETER_SINGLE_WRITER" in said
-                store = SingleWriterStore(self.store) if looks else self.store
+                reconciliations = "OPMETER_SINGLE_WRITER" in said
+                store = SingleWriterStore(self.store) if reconciliations else self.store
                 abandon(store, task, Outcome.FAILED, "played")
             worst = worst or code
         return worst
@@ -458,7 +460,7 @@ class FakeCluster:
 
 
 def _chosen(objects: dict[str, Object], selector: str) -> list[Object]:
-    wanted = [part.partition("=") for part in selector.split(",") if part]
+    expected = [part.partition("=") for part in selector.split(",") if part]
 
     def has(labels: dict[str, str], key: str, eq: str, value: str) -> bool:
         if key.endswith("!"):
@@ -466,7 +468,7 @@ def _chosen(objects: dict[str, Object], selector: str) -> list[Object]:
         return key in labels and (not eq or labels[key] == value)
 
     def matches(labels: dict[str, str]) -> bool:
-        return all(has(labels, *part) for part in wanted)
+        return all(has(labels, *part) for part in expected)
 
     return [o for o in objects.values() if matches(o["metadata"].get("labels") or {})]
 

@@ -64,7 +64,7 @@ def test_store_is_opened_at_any_version(folder: Path) -> None:
 
 def test_stack_finds_the_nearest_version_and_its_distance(folder: Path) -> None:
     db = opmeter.open(folder)
-    for wanted, path, differs in (
+    for expected, path, differs in (
         ({"cann": "9.1"}, "vllm0.18.0_torch2.9.0_cann9.0", ("cann 9.0 instead of 9.1",)),
         (
             {"vllm": "0.17.1", "cann": "8.5"},
@@ -73,7 +73,7 @@ def test_stack_finds_the_nearest_version_and_its_distance(folder: Path) -> None:
         ),
         ({"vllm": "0.17.0"}, "vllm0.17.0_torch2.9.0_cann8.5", ()),
     ):
-        found = db.version(DEVICE, **wanted, nearest=True)
+        found = db.version(DEVICE, **expected, nearest=True)
         assert (found.path.rpartition("/")[2], found.differs) == (path, differs)
     reused = db.version(DEVICE, cann="9.1", nearest=True)
     assert reused.query("Add", [(4, 64), (4, 64)], "bf16").channel == "reused"

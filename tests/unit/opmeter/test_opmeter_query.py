@@ -48,10 +48,10 @@ def test_query_results_equal_a_search_of_all_rows() -> None:
     by_key: dict[object, list[Row]] = {}
     for row in rows:
         by_key.setdefault((row.kernel, tuple(row.inputs), row.dtype), []).append(row)
-    asked = [rows[at] for at in chance.integers(0, len(rows), 5000)] + random_rows(chance, 5000)
+    requested = [rows[at] for at in chance.integers(0, len(rows), 5000)] + random_rows(chance, 5000)
     missed = several = 0
     answers = []
-    for row in asked:
+    for row in requested:
         matching = by_key.get((row.kernel, tuple(row.inputs), row.dtype), [])
         answer = version.query(row.kernel, row.inputs, row.dtype)
         answers.append(answer)
@@ -69,9 +69,9 @@ def test_query_results_equal_a_search_of_all_rows() -> None:
     assert missed > 1000 and several > 50  # both were tried
     frame = pd.DataFrame(
         {
-            "kernel_type": [row.kernel for row in asked],
-            "Input Shapes": [f'"{";".join(map(shape_text, row.inputs))}"' for row in asked],
-            "Input Data Types": [row.dtype for row in asked],
+            "kernel_type": [row.kernel for row in requested],
+            "Input Shapes": [f'"{";".join(map(shape_text, row.inputs))}"' for row in requested],
+            "Input Data Types": [row.dtype for row in requested],
         }
     )
     for table in (frame, pl.from_pandas(frame), pa.Table.from_pandas(frame), frame.to_dict("list")):
@@ -210,15 +210,15 @@ def test_tables_of_a_kernel_are_typed_and_filtered() -> None:
 
 def test_threads_share_a_version() -> None:
     alone, version = version_of(PRODUCTS), version_of(PRODUCTS)
-    expected = {m: alone.query("MatMulV2", *asked(m)) for m in range(1, 257, 5)}
+    expected = {m: alone.query("MatMulV2", *requested(m)) for m in range(1, 257, 5)}
     wrong: list[int] = []
 
-    def ask() -> None:
+    def request() -> None:
         for m, one in expected.items():
-            if version.query("MatMulV2", *asked(m)) != one:
+            if version.query("MatMulV2", *requested(m)) != one:
                 wrong.append(m)
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
+    threads = [threading.Thread(target=request) for _ in range(4)]
     for one in threads:
         one.start()
     for one in threads:
@@ -226,7 +226,7 @@ def test_threads_share_a_version() -> None:
     assert wrong == []
 
 
-def asked(m: int) -> tuple[list[tuple[int, int]], str]:
+def requested(m: int) -> tuple[list[tuple[int, int]], str]:
     return [(m, 900), (900, 1000)], "bf16"
 
 

@@ -42,7 +42,7 @@ class _Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
+class _PrologSizes:
     """Sizes from the shapes of a row."""
 
     mode: _Mode
@@ -89,13 +89,13 @@ def _mode(case: Case) -> _Mode:
     return _Mode.BF16 if given(case, _SCALE_X) is None else _Mode.INT8
 
 
-def _sizes(case: Case) -> _Sizes | None:
+def _sizes(case: Case) -> _PrologSizes | None:
     """Return the sizes from the tokens, the projections and the caches; None for other ones."""
     x, down, absorb, keys = (input_shape(case, at) for at in (_X, _DOWN, _ABSORB, _KEYS))
     if tuple(map(len, (x, down, absorb, keys))) != (2, 2, 3, 4):
         return None
     heads, nope, latent = absorb
-    return _Sizes(_mode(case), x[0], x[1], down[1], heads, nope, latent, keys[3], keys[:2])
+    return _PrologSizes(_mode(case), x[0], x[1], down[1], heads, nope, latent, keys[3], keys[:2])
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -116,7 +116,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call(*tensors, **_scales(case, sizes, make))
 
 
-def _scales(case: Case, sizes: _Sizes, make: TensorMaker) -> dict[str, Any]:
+def _scales(case: Case, sizes: _PrologSizes, make: TensorMaker) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for at in range(_SCALE_X, _SCALE_LATENTS + 1):
         if (slot := given(case, at)) is not None:

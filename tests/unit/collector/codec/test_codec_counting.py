@@ -8,7 +8,7 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.mark.parametrize(
-    ("number", "nouns", "said"),
+    ("number", "nouns", "message"),
     [
         (0, ("case",), "0 cases"),
         (1, ("case",), "1 case"),
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.fast
         (1, ("shard is left", "shards are left"), "1 shard is left"),
     ],
 )
-def test_singular_noun_follows_the_number_one(number, nouns, said):
-    assert counted(number, *nouns) == said
+def test_singular_noun_follows_the_number_one(number, nouns, message):
+    assert counted(number, *nouns) == message
 
 
 def test_share_is_in_percent_and_a_dash_if_the_total_is_zero():

@@ -51,10 +51,10 @@ def drawn() -> set[tuple[str, str]]:
 
 
 @given(st.text())
-def test_error_message_is_one_line_on_any_terminal(came: str) -> None:
-    said = str(BadInput(f"{came} came", path="some/key", line=3))
-    assert said.startswith("some/key:3: ") and said.endswith(" came")
-    assert said.isprintable()
+def test_error_message_is_one_line_on_any_terminal(actual: str) -> None:
+    message = str(BadInput(f"{actual} came", path="some/key", line=3))
+    assert message.startswith("some/key:3: ") and message.endswith(" came")
+    assert message.isprintable()
 
 
 def test_printable_characters_of_an_error_are_unchanged() -> None:
@@ -62,9 +62,9 @@ def test_printable_characters_of_an_error_are_unchanged() -> None:
 
 
 def test_long_error_message_keeps_its_start_and_end() -> None:
-    said = str(BadInput("A" * 100_000 + ": say less", path="some/key"))
-    assert said.startswith("some/key: AAA") and said.endswith("AAA: say less")
-    assert len(said) < 2000
+    message = str(BadInput("A" * 100_000 + ": say less", path="some/key"))
+    assert message.startswith("some/key: AAA") and message.endswith("AAA: say less")
+    assert len(message) < 2000
 
 
 def test_class_diagram_has_every_public_error_with_its_base_class() -> None:

@@ -132,8 +132,8 @@ def test_parts_read_by_row_and_by_column(measured):
 @many
 def test_message_of_any_text_damages_no_part(message):
     one = measurement("node", "")
-    told = Measurement(one.case_id, "Add", one.outcome, message, one.provenance)
-    (read,) = read_part(part_bytes([told]), key="part-1.csv")
+    reported = Measurement(one.case_id, "Add", one.outcome, message, one.provenance)
+    (read,) = read_part(part_bytes([reported]), key="part-1.csv")
     assert read.reason == as_text(message)
     assert read.reason == message or not is_text(message)
 

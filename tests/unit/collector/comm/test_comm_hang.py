@@ -53,8 +53,8 @@ def test_rank_that_has_not_begun_is_named_before_ranks_that_wait_for_it():
 
 
 def test_innermost_frames_of_the_main_thread_are_reported():
-    told = rank(0, 1, WAITS).where()
-    assert told.startswith('File "/x/torch/distributed/c10d.py", line 7 in all_reduce | ')
+    reported = rank(0, 1, WAITS).where()
+    assert reported.startswith('File "/x/torch/distributed/c10d.py", line 7 in all_reduce | ')
 
 
 def test_stored_part_of_a_stack_is_bounded(tmp_path):

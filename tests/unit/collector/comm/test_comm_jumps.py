@@ -162,8 +162,8 @@ def test_plan_for_ranks_contains_the_jump_factor():
 
 def test_size_without_a_duration_is_requested_only_once():
     first = {1024: Timed(10.0, 0.0), 2048: Timed(11.0, 0.0), 4096: Timed(60.0, 0.0)}
-    asked: set[int] = set()
-    while (size := next_size(first, {}, 1.1, 2, asked)) is not None:
-        assert size not in asked
-        asked.add(size)
-    assert asked == {2048}  # the other end is not needed without it
+    requested: set[int] = set()
+    while (size := next_size(first, {}, 1.1, 2, requested)) is not None:
+        assert size not in requested
+        requested.add(size)
+    assert requested == {2048}  # the other end is not needed without it

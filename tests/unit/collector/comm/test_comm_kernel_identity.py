@@ -19,23 +19,23 @@ CALL = DistributeCall(DISPATCH, 6, 32, 4, 2, 2, 6)
 CELLS = CALL.cells
 
 
-def told(*rows, calls=2):
+def reported(*rows, calls=2):
     spans = [Span(at, 1, tuple(row.items())) for at, row in enumerate(rows)]
     return proof_of_calls(spans, calls, CALL.case)
 
 
 def test_rows_of_the_case_prove_its_kernel():
-    assert told(CELLS, CELLS) is Proof.PROVED
+    assert reported(CELLS, CELLS) is Proof.PROVED
 
 
 def test_rows_without_tensors_and_several_rows_per_call_prove_nothing():
-    assert told(CELLS, {}) is Proof.UNVERIFIED
-    assert told(*[CELLS] * 4) is Proof.UNVERIFIED
+    assert reported(CELLS, {}) is Proof.UNVERIFIED
+    assert reported(*[CELLS] * 4) is Proof.UNVERIFIED
 
 
 def test_different_tensors_are_reported_with_their_slot():
     other = CELLS | {"Input Shapes": CELLS["Input Shapes"].replace("6,32", "8,32", 1)}
-    found = told(CELLS, other)
+    found = reported(CELLS, other)
     assert found.startswith(f"{OTHER_TENSORS}: ")
     assert names(found, "input 1", "8,32 DT_BF16 ND", "6,32 DT_BF16 ND")
 

@@ -186,8 +186,8 @@ def raising(error: GangFailed, steps: dict[int, int]) -> Callable[..., None]:
     def run(work: GangWork, at: Rendezvous, folder: Path) -> None:
         for rank, count in steps.items():
             lines = [{"process": [1, 1], "step": "joining the others"}] * count
-            said = "".join(json.dumps(line) + "\n" for line in lines)
-            (folder / f"rank-{rank}.jsonl").write_text(said)
+            message = "".join(json.dumps(line) + "\n" for line in lines)
+            (folder / f"rank-{rank}.jsonl").write_text(message)
         raise error
 
     return run
@@ -305,10 +305,10 @@ class TestFollowing:
             follow(place, 1, "n1", tmp_path, nothing)
 
     @pytest.mark.parametrize(
-        "said", [{"order": {"plan": 1}}, {}, {"order": None}, {"order": {"program": "os"}}]
+        "message", [{"order": {"plan": 1}}, {}, {"order": None}, {"order": {"program": "os"}}]
     )
-    def test_malformed_order_is_refused(self, tmp_path: Path, said: dict) -> None:
-        assert isinstance(refusal(tmp_path, lambda lead: other_of(lead).send(said)), Gone)
+    def test_malformed_order_is_refused(self, tmp_path: Path, message: dict) -> None:
+        assert isinstance(refusal(tmp_path, lambda lead: other_of(lead).send(message)), Gone)
 
     def test_program_outside_of_the_allowed_list_is_not_started(self, tmp_path: Path) -> None:
         found = refusal(tmp_path, lambda lead: lead.begin(order(program="http.server")))

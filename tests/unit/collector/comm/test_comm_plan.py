@@ -119,8 +119,8 @@ def test_a_mode_is_chosen_by_operation_size_and_backend(operation, size, backend
     plan = BenchPlan(backend, GRID, 2, None, 2, 0.1, (5, 20), (case,))
     assert plan.mode_of(case) is mode
     assert read_plan(BenchPlan, plan.to_json()) == plan
-    asked = BenchPlan(backend, GRID, 2, Mode.EVENT, 2, 0.1, (5, 20), (case,))
-    assert asked.mode_of(case) is Mode.EVENT
+    requested = BenchPlan(backend, GRID, 2, Mode.EVENT, 2, 0.1, (5, 20), (case,))
+    assert requested.mode_of(case) is Mode.EVENT
 
 
 def test_gloo_has_no_kernel_to_time():

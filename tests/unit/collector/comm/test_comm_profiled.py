@@ -17,7 +17,7 @@ from tests.unit.collector.naming import names, naming
 GRID = Grid((48, 8, 2))
 
 
-def told(ms, sent_mb, rdma_mb=0):
+def reported(ms, sent_mb, rdma_mb=0):
     """A member of communication.json, as far as it is read."""
     links = {"HCCS": sent_mb, "SDMA": sent_mb, "RDMA": rdma_mb}
     return {
@@ -34,15 +34,15 @@ def run(tmp_path):
     ranks."""
     times = {
         "step7": {
-            "p2p": {"hcom_batchSendRecv__1_0_1@22": told(5.0, 8.0)},
+            "p2p": {"hcom_batchSendRecv__1_0_1@22": reported(5.0, 8.0)},
             "collective": {
-                "hcom_reduceScatter__1_1_1@22": told(2.0, 0.5, 0.5),
-                "hcom_allReduce__9_2_1@44": told(1.0, 3.0),
-                "hcom_allReduce__9_3_1@44": told(1.5, 3.0),
-                "hcom_allReduce__8_3_1@0": told(0.25, 0),
-                "hcom_broadcast__9_4_1@44": told(0.25, 1.0),
-                "hcom_newThing__9_5_1@44": told(0.5, 1.0),
-                "Total Op Info": told(9.0, 9.0),
+                "hcom_reduceScatter__1_1_1@22": reported(2.0, 0.5, 0.5),
+                "hcom_allReduce__9_2_1@44": reported(1.0, 3.0),
+                "hcom_allReduce__9_3_1@44": reported(1.5, 3.0),
+                "hcom_allReduce__8_3_1@0": reported(0.25, 0),
+                "hcom_broadcast__9_4_1@44": reported(0.25, 1.0),
+                "hcom_newThing__9_5_1@44": reported(0.5, 1.0),
+                "Total Op Info": reported(9.0, 9.0),
             },
         }
     }
@@ -90,7 +90,7 @@ def test_message_is_derived_from_the_sent_bytes(run):
 def of_two(run, ranks, name="group_name_19"):
     """Return the case and reason of an all_reduce of a named group whose links join two ranks."""
     group = group_number(name)
-    times = {"step": {"collective": {f"hcom_allReduce__1_1_1@{group}": told(1.0, 3.0)}}}
+    times = {"step": {"collective": {f"hcom_allReduce__1_1_1@{group}": reported(1.0, 3.0)}}}
     matrix = {"step": {"collective": {f"allreduce-top1@{group}": {"0-1": {}}}}}
     (run / "communication.json").write_text(json.dumps(times))
     (run / "communication_matrix.json").write_text(json.dumps(matrix))
@@ -148,7 +148,7 @@ def test_invalid_ranks_are_refused(run, ranks):
         of_two(run, ranks)
 
 
-def asked(elements, dtype="FP32", kernel="hcom_allReduce_", size=4, sent=7 << 20):
+def requested(elements, dtype="FP32", kernel="hcom_allReduce_", size=4, sent=7 << 20):
     """Return the row of a collective with the arguments of its HCCL call."""
     one = Transfer(kernel, "g", size, sent, 5.0, (), elements, dtype)
     (found,) = profiled_collectives([one], GRID, "bfloat16")
@@ -167,10 +167,12 @@ def asked(elements, dtype="FP32", kernel="hcom_allReduce_", size=4, sent=7 << 20
     ],
 )
 def test_case_has_the_arguments_of_the_hccl_call(kernel, message_bytes):
-    found = asked(1_000_000, kernel=kernel)
+    found = requested(1_000_000, kernel=kernel)
     assert (found.collective.message_bytes, found.collective.dtype) == (message_bytes, "float32")
     assert not found.is_derived
-    assert asked(1_000_000, kernel=kernel, sent=0).collective == found.collective  # an AIV kernel
+    assert (
+        requested(1_000_000, kernel=kernel, sent=0).collective == found.collective
+    )  # an AIV kernel
     assert not any("about" in line for line in profile_lines([found]))
 
 
@@ -178,31 +180,31 @@ def test_case_has_the_arguments_of_the_hccl_call(kernel, message_bytes):
     ("dtype", "ours"), [("BFP16", "bfloat16"), ("FP16", "float16"), ("INT8", "int8")]
 )
 def test_dtypes_are_those_of_hccl(dtype, ours):
-    assert asked(1000, dtype).collective.dtype == ours
+    assert requested(1000, dtype).collective.dtype == ours
 
 
 def test_size_that_the_call_does_not_report_is_derived():
-    sent = asked(10, kernel="hcom_batchSendRecv_")  # one of its parts is counted
+    sent = requested(10, kernel="hcom_batchSendRecv_")  # one of its parts is counted
     assert (sent.collective.message_bytes, sent.collective.dtype) == (7 << 20, "float32")
     assert sent.is_derived
     assert "about" in next(profile_lines([sent]))
-    uneven = asked(1_000_001, kernel="hcom_alltoallv_")  # not a multiple of four elements
+    uneven = requested(1_000_001, kernel="hcom_alltoallv_")  # not a multiple of four elements
     assert uneven.collective.message_bytes == 4 * 1_000_000
     assert uneven.is_derived
-    lost = asked(10, kernel="hcom_batchSendRecv_", sent=0)
+    lost = requested(10, kernel="hcom_batchSendRecv_", sent=0)
     assert lost.collective is None and lost.reason
 
 
 def test_dtype_that_cannot_be_measured_is_not_a_case():
-    found = asked(1000, "INT64")
+    found = requested(1000, "INT64")
     assert found.collective is None
     assert names(found.reason, "INT64", "bfloat16", "float16", "float32", "int8")
 
 
 def test_size_reported_by_one_row_is_not_derived():
-    told = Transfer("hcom_allReduce_", "g", 4, 7 << 20, 5.0, (), 1 << 20, "BFP16")
+    reported = Transfer("hcom_allReduce_", "g", 4, 7 << 20, 5.0, (), 1 << 20, "BFP16")
     derived = Transfer("hcom_allReduce_", "g", 4, 3 << 20, 6.0)
-    (found,) = profiled_collectives([derived, told], GRID, "bfloat16")
+    (found,) = profiled_collectives([derived, reported], GRID, "bfloat16")
     assert (found.count, found.is_derived) == (2, False)
 
 
@@ -243,12 +245,12 @@ def only(member):
     [
         ([], ()),
         ({"step": 3}, ("torch_npu.profiler", "'step'")),
-        ({"hcom_a__1@2": told(1, 1)}, ("torch_npu.profiler", "'Elapse Time(ms)'")),  # no steps
+        ({"hcom_a__1@2": reported(1, 1)}, ("torch_npu.profiler", "'Elapse Time(ms)'")),  # no steps
         ({"step": {"collective": {"allReduce": {}}}}, ("torch_npu.profiler", "'allReduce'")),
         (only({}), ("'Communication Time Info'",)),
-        (only(told("x", 1)), ("'Elapse Time(ms)'",)),
-        (only(told(-1, 1)), ("'Elapse Time(ms)'", -1)),
-        (only(told(1, 1e300)), ("'Transit Size(MB)'", 1e300)),
+        (only(reported("x", 1)), ("'Elapse Time(ms)'",)),
+        (only(reported(-1, 1)), ("'Elapse Time(ms)'", -1)),
+        (only(reported(1, 1e300)), ("'Transit Size(MB)'", 1e300)),
     ],
 )
 def test_file_of_another_kind_is_refused_by_name(tmp_path, content, named):

@@ -68,7 +68,7 @@ def undisturbed() -> tuple[str, list[tuple[str, str]]]:
 
 
 def check_kills(place: Place, merges: MergeProcesses, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted, calls = undisturbed()
+    expected, calls = undisturbed()
     with capsys.disabled():
         print(f" a merge of N = {len(calls)} store calls, killed after each that writes", end="")
     prepared = prepare()
@@ -80,16 +80,16 @@ def check_kills(place: Place, merges: MergeProcesses, capsys: pytest.CaptureFixt
         assert status == -signal.SIGKILL
         merge_plans(store, PLANS, guard=CREATE, author="again")
         head = find_head(store)
-        assert head is not None and (head.number, head.content_hash) == (2, wanted)
+        assert head is not None and (head.number, head.content_hash) == (2, expected)
         assert find_problems(store) == []
 
 
 def check_two_at_once(place: Place, merges: MergeProcesses) -> None:
-    wanted, _ = undisturbed()
+    expected, _ = undisturbed()
     url, store = place.filled("two", prepare())
     assert merges.run([MergeOrder(url, [plan]) for plan in PLANS]) == [0, 0]
     assert [commit.number for commit in history(store)] == [3, 2, 1]
     head = find_head(store)
-    assert head is not None and head.content_hash == wanted
+    assert head is not None and head.content_hash == expected
     assert {plan.number for plan in load_state(store, head).plans} == {1, 2, 3}
     assert find_problems(store) == []

@@ -71,7 +71,7 @@ def _shard(
 ) -> MadeShard:
     """Return a shard whose sessions tried its own cases."""
     own = [record.case_id for record in records]
-    found = [{own[n % len(own)]: tried for n, tried in told.items()} for told in sessions]
+    found = [{own[n % len(own)]: tried for n, tried in reported.items()} for reported in sessions]
     return MadeShard(name, records, found)
 
 
@@ -103,9 +103,9 @@ def test_join_of_states_is_commutative_associative_and_idempotent(
     states = [portions[one] for one in order]
     joined = join_all(states[:cut]).join(join_all(states[cut:]))
     assert joined == expected
-    shown, wanted = view_of(joined), view_of(expected)
-    assert shown == wanted
-    assert content_hash(joined, shown) == content_hash(expected, wanted)
+    shown, correct = view_of(joined), view_of(expected)
+    assert shown == correct
+    assert content_hash(joined, shown) == content_hash(expected, correct)
 
 
 @pytest.mark.slow
@@ -168,10 +168,10 @@ def test_later_merge_never_removes_a_published_duration(
 @given(plans(), heads, st.lists(st.dictionaries(st.integers(0, CASES - 1), own_tries)))
 @settings(max_examples=10)
 def test_measurements_behind_other_launches_change_nothing_that_is_shown(
-    made: tuple[MadePlan, ...], head: int, told: list[Mapping[int, Tried]]
+    made: tuple[MadePlan, ...], head: int, reported: list[Mapping[int, Tried]]
 ) -> None:
     """For any rank and time of the merge: the same rows, intervals and results."""
-    twin = _plan(3, head, CONTEXT, [told, told])
+    twin = _plan(3, head, CONTEXT, [reported, reported])
     shards = [replace(shard, name=f"behind-{shard.name}") for shard in twin.shards]
     behind = replace(twin, number=4, shards=shards)
     alone = [_portion(plan, shard) for plan in made for shard in (0, 1) if plan.cache in ISOLATED]
@@ -194,8 +194,8 @@ def _durations_shown(state: State, cache: str | None = None) -> dict[str, dict[s
         if path.endswith(".csv"):
             for row in csv.DictReader(io.StringIO(file.data.decode())):
                 if row["Average Duration(us)"]:
-                    told = {k: v for k, v in row.items() if "MicroBench" in k or "Average" in k}
-                    found[f"{path} {row['Input Shapes']}"] = told
+                    reported = {k: v for k, v in row.items() if "MicroBench" in k or "Average" in k}
+                    found[f"{path} {row['Input Shapes']}"] = reported
     return found
 
 

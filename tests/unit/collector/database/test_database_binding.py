@@ -109,11 +109,11 @@ def forge(store, **changes):
     """Change every row of the part with new ids, and all hashes."""
     names = Measurement.__dataclass_fields__
     own = {name: value for name, value in changes.items() if name in names}
-    told = {name: value for name, value in changes.items() if name not in names}
+    reported = {name: value for name, value in changes.items() if name not in names}
     seal_part(
         store,
         part_bytes(
-            replace(m, provenance=replace(m.provenance, **told), **own)
+            replace(m, provenance=replace(m.provenance, **reported), **own)
             for m in read_part(store.get(PART), key=PART)
         ),
     )

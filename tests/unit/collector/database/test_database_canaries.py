@@ -180,12 +180,14 @@ def test_node_of_a_suspect_session_is_reported_until_a_second_is_suspect(factor)
     twice = replace(alone, number=SLOW + 1, node="node-x")
     twice = replace(twice, shards=[replace(alone.shards[0], name="again")])
     case = alone.shards[0].records[0].case_id
-    store, told = MemoryStore(), []
+    store, reported = MemoryStore(), []
     for together in (others[:3], others[3:], [alone], [twice]):
         merge(store, together)
         published = Published.of(store, find_head(store))
-        told.append(published.suspect_once(NPU.version_path, [case, RECORD.case_id], cache="warm"))
-    assert told[-2:] == [{case: f"node-{SLOW}/"}, {}] and not any(told[:-2])
+        reported.append(
+            published.suspect_once(NPU.version_path, [case, RECORD.case_id], cache="warm")
+        )
+    assert reported[-2:] == [{case: f"node-{SLOW}/"}, {}] and not any(reported[:-2])
 
 
 def test_quality_of_a_version_reports_its_devices():

@@ -68,8 +68,8 @@ def test_work_of_a_table_equals_the_work_of_each_case(spelled):
         if op is not None and op.rejection_reason(case, "npu"):
             assert not work.is_known[at] and not most[at] < lower_bound_us(case, A3)
             continue
-        told = (op.flops(case), op.traffic(case)) if op else (0, 0)
-        assert (work.operations[at], work.traffic[at]) == told
+        reported = (op.flops(case), op.traffic(case)) if op else (0, 0)
+        assert (work.operations[at], work.traffic[at]) == reported
         assert floors[at] == most[at] == lower_bound_us(case, A3)
 
 

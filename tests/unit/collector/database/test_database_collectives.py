@@ -183,11 +183,11 @@ def test_collective_of_several_sessions_has_a_median_and_an_interval(
 def test_variance_of_collectives_widens_no_interval_of_a_kernel() -> None:
     records = [add_record(rows) for rows in range(1, 9)]
     steady = [MadeShard(f"s{n}", records, [answered(records, 10.0 + 0.01 * n)]) for n in (1, 2)]
-    wild = [
+    outlier = [
         MadeShard(f"g{n}", [ALONE.record()], [{ALONE.record().case_id: Tried(us)}])
         for n, us in enumerate((5.0, 500.0, 50.0))
     ]
-    kernels, both = (intervals_of(state_of(shards))[PATH] for shards in (steady, steady + wild))
+    kernels, both = (intervals_of(state_of(shards))[PATH] for shards in (steady, steady + outlier))
     assert {name: both.of[name] for name in kernels.of} == dict(kernels.of)
     (one, *_) = (known for name, known in both.of.items() if name not in kernels.of)
     assert one.sessions == 3 and one.high_us > 500.0
@@ -200,8 +200,8 @@ def state_of(shards: Sequence[MadeShard]) -> State:
 
 def test_collective_kernel_without_its_call_is_in_the_table_of_cases(tmp_path: Path) -> None:
     store = MemoryStore()
-    told = ALONE.record()
-    bare = CaseRecord(told.kernel_type, told.cells, {})
+    reported = ALONE.record()
+    bare = CaseRecord(reported.kernel_type, reported.cells, {})
     tried = {bare.case_id: Tried(outcome=Outcome.REJECTED)}
     merged(store, MadePlan([MadeShard("shard", [bare], [tried])]))
     assert not rows_of(store, tmp_path)

@@ -212,9 +212,9 @@ def test_any_damage_of_one_shard_leaves_the_others_published(data: st.DataObject
     store.put(key, old[:at] + new + old[at + length :])
     result = publish(store, 1)
     state = load_state(store, find_head(store))
-    wanted, found = undamaged(), answers_of(state)
+    expected, found = undamaged(), answers_of(state)
     for case, answer in found.items():
-        assert answer == wanted[case]
+        assert answer == expected[case]
     good = {RECORDS[0].case_id, RECORDS[1].case_id}
     assert good <= set(found)
     for damage in result.damaged:

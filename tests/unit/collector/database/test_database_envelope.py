@@ -51,8 +51,8 @@ def test_case_is_compared_only_with_cases_that_differ_in_sizes(count):
     spellings."""
     draw, timed = random.Random(count), {}
     for _ in range(count):
-        told = (*draw.choices(range(1, 20), k=2), draw.choice(SPELLED), draw.choice(CORES))
-        timed[record(*told).case_id] = (told, draw.uniform(1, 40))
+        reported = (*draw.choices(range(1, 20), k=2), draw.choice(SPELLED), draw.choice(CORES))
+        timed[record(*reported).case_id] = (reported, draw.uniform(1, 40))
     above = {
         name
         for name, ((rows, columns, _, core), us) in timed.items()
@@ -61,9 +61,9 @@ def test_case_is_compared_only_with_cases_that_differ_in_sizes(count):
         and ((core == "AI_CPU") == (other == "AI_CPU"))
         and us > max(2 * other_us, other_us + 5)
     }
-    told = found([(record(*told), us) for told, us in timed.values()])
-    assert {one.case.case_id for one in told.above} == above
-    for one in told.above:
+    reported = found([(record(*reported), us) for reported, us in timed.values()])
+    assert {one.case.case_id for one in reported.above} == above
+    for one in reported.above:
         assert one.mean_us == timed[one.case.case_id][1]
         assert one.larger_us == timed[one.larger.case_id][1] < one.mean_us / 2
 
@@ -90,9 +90,9 @@ def quality(*means_us: float) -> VersionQuality:
 
 
 def test_quality_counts_cases_above_the_envelope_as_warned():
-    told = quality(90.0, 30.0, 40.0, 99.0, 41.0)
-    assert (told.suspect, told.warned, told.refused) == ({"envelope": 2}, 2, {})
-    lines = [*version_quality_lines(told)]
+    reported = quality(90.0, 30.0, 40.0, 99.0, 41.0)
+    assert (reported.suspect, reported.warned, reported.refused) == ({"envelope": 2}, 2, {})
+    lines = [*version_quality_lines(reported)]
     assert any(names(line, 2, "envelope") for line in lines)
     assert names(lines[1], 5, 0) and names(lines[2], 2, 5)
     clean = quality(28.0, 30.0, 40.0, 41.0, 55.0)

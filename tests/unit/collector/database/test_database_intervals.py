@@ -98,10 +98,10 @@ def test_row_has_both_intervals_and_the_source_of_its_variance() -> None:
 
 def test_case_of_several_sessions_shows_their_mean() -> None:
     sessions = [measured(n, sigma=0.05, count=40 - 10 * n) for n in (1, 2)]
-    told = [{r["Input Shapes"]: r for r in rows(state_of(one))} for one in sessions]
+    reported = [{r["Input Shapes"]: r for r in rows(state_of(one))} for one in sessions]
     both = {r["Input Shapes"]: r for r in rows(state_of(*sessions))}
     for shapes, row in both.items():
-        own = [float(one[shapes][AVERAGE_DURATION]) for one in told if shapes in one]
+        own = [float(one[shapes][AVERAGE_DURATION]) for one in reported if shapes in one]
         own = [us for us in own if us]
         mean = float(row[AVERAGE_DURATION])
         assert row[SESSIONS] == str(len(own))
@@ -170,8 +170,8 @@ def test_second_session_changes_the_intervals_of_the_others() -> None:
     steady = state_of(alone, measured(2, sigma=0.01, count=20))
     shaky = state_of(alone, measured(2, sigma=1.5, count=20))
     assert reaches(steady)[-1] < reaches(once)[0] < reaches(shaky)[0]
-    told = [row[STACK_VARIANCE] for row in rows(steady)]
-    assert told.count("this case") == 20 and told.count("band") == 10
+    reported = [row[STACK_VARIANCE] for row in rows(steady)]
+    assert reported.count("this case") == 20 and reported.count("band") == 10
     change = intervals_between(once, steady)
     assert change is not None and (change.wider, change.narrower) == (0, 30)
     assert change.after < change.before
@@ -225,8 +225,8 @@ def test_diff_counts_the_cases_with_narrower_intervals(
         write_campaign(store, plan)
         merge_plans(store, [plan.name], guard=CREATE, author="test")
     diff_command("1", "2", WorkloadOptions(), root=str(tmp_path))
-    told = capsys.readouterr().out.splitlines()
-    assert names(told[0], PATH) and names(told[2], 0, 30)
+    reported = capsys.readouterr().out.splitlines()
+    assert names(reported[0], PATH) and names(reported[2], 0, 30)
 
 
 @pytest.mark.thorough

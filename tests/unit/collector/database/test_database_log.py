@@ -144,10 +144,10 @@ def test_next_merge_restores_the_measurements_of_a_lost_commit() -> None:
     """If no object knows of the newest commit any more, its plan is still there."""
     store = database(3)
     lag(store, 2)
-    wanted = read_commit(store, 3).content_hash
+    expected = read_commit(store, 3).content_hash
     store.delete(keys.commit(3))
     again = merge_plans(store, [("made", 3)], guard=CREATE, author="test")
-    assert again.commit is not None and again.commit.content_hash == wanted
+    assert again.commit is not None and again.commit.content_hash == expected
 
 
 def repoint(store: Store, number: int) -> None:
@@ -261,21 +261,21 @@ HINTS = [
 @pytest.mark.parametrize("hint", HINTS)
 def test_invalid_head_hint_is_ignored_and_rewritten(hint: bytes) -> None:
     store = database(2)
-    wanted = store.get(keys.HEAD)
+    expected = store.get(keys.HEAD)
     store.put(keys.HEAD, hint)
     assert read_log(store).fault is None and find_head(store) == read_commit(store, 2)
     assert merge_plans(store, [("made", 2)], guard=CREATE, author="test").commit is None
-    assert store.get(keys.HEAD) == wanted
+    assert store.get(keys.HEAD) == expected
 
 
 @pytest.mark.thorough
 def test_head_hint_with_a_changed_bit_blames_no_commit() -> None:
     store = database(2)
-    wanted = store.get(keys.HEAD)
-    for place in range(len(wanted)):
+    expected = store.get(keys.HEAD)
+    for place in range(len(expected)):
         for bit in range(8):
-            turned = bytes([wanted[place] ^ (1 << bit)])
-            store.put(keys.HEAD, wanted[:place] + turned + wanted[place + 1 :])
+            turned = bytes([expected[place] ^ (1 << bit)])
+            store.put(keys.HEAD, expected[:place] + turned + expected[place + 1 :])
             assert read_log(store).fault is None, store.get(keys.HEAD)
 
 

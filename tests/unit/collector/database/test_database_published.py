@@ -77,11 +77,11 @@ def test_results_read_from_the_head_equal_those_of_the_whole_state(seed: int) ->
     for number in range(1, 5):
         head = merged(store, random_plan(chance, number))
     state, published = load_state(store, head), Published.of(store, head)
-    wanted = {record.case_id for record in chance.sample(RECORDS, 6)}
+    expected = {record.case_id for record in chance.sample(RECORDS, 6)}
     for cache in (None, *CACHES):
         whole = case_results(state, PATH, cache=cache)
-        found = published.case_results(PATH, wanted, cache=cache)
-        assert found == {case: whole[case] for case in wanted & set(whole)}
+        found = published.case_results(PATH, expected, cache=cache)
+        assert found == {case: whole[case] for case in expected & set(whole)}
     assert published.shows(STACK) == state.shows(STACK)
     pairs = held_shards(state)
     for campaign in ("made", "other", "nobody"):

@@ -79,8 +79,8 @@ def test_a_pulled_tree_is_read_by_name_with_quotes_kept_inside_shapes(tmp_path: 
 
 def test_row_has_the_library_of_its_kernel_and_the_assumptions(tmp_path: Path) -> None:
     records = [add_record(1), add_record(2)]
-    told = Tried(5.0, library=Library.VLLM_ASCEND, assumes="rows all over the table")
-    tried = dict(zip((r.case_id for r in records), (told, Tried(6.0)), strict=True))
+    reported = Tried(5.0, library=Library.VLLM_ASCEND, assumes="rows all over the table")
+    tried = dict(zip((r.case_id for r in records), (reported, Tried(6.0)), strict=True))
     store = MemoryStore()
     write_campaign(store, MadePlan([MadeShard("s", records, [tried])]))
     merge_plans(store, [("made", 1)], guard=CREATE, author="test")
@@ -129,8 +129,8 @@ def test_consumer_reads_a_file_next_to_rows_of_unknown_inputs(
 
 
 def test_cells_of_any_text_are_pulled_unchanged(tmp_path: Path) -> None:
-    told = {"Runtime x": "a\rb", "Notes": 'l\r\n"2" \u2028, ', "Long": "x" * 200_000}
-    record = replace(add_record(1), extra=told)
+    reported = {"Runtime x": "a\rb", "Notes": 'l\r\n"2" \u2028, ', "Long": "x" * 200_000}
+    record = replace(add_record(1), extra=reported)
     store = MemoryStore()
     shard = MadeShard("s", [record], [{record.case_id: Tried(5.0)}])
     write_campaign(store, MadePlan([shard]))
@@ -141,7 +141,11 @@ def test_cells_of_any_text_are_pulled_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "tree" / PATH / "Add.csv"
     (row,) = read_kernel_file(path).rows
     (seen,) = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
-    assert {name: row[name] for name in told} == {name: seen[name] for name in told} == told
+    assert (
+        {name: row[name] for name in reported}
+        == {name: seen[name] for name in reported}
+        == reported
+    )
 
 
 def test_missing_op_mapping_is_reported(tmp_path: Path) -> None:

@@ -59,13 +59,13 @@ def test_rows_edited_to_another_runtime_are_refused(store, runtime):
 @pytest.mark.parametrize("runtime", ["none", "banana", "", None, 1, ["real"]])
 def test_commit_or_manifest_without_a_runtime_is_refused(store, runtime):
     commit = published(store)
-    told = json.loads(commit_to_json(commit)) | {"runtime": runtime}
+    reported = json.loads(commit_to_json(commit)) | {"runtime": runtime}
     with pytest.raises(BadInput, match="db/commits/1"):
-        commit_from_json(json.dumps(told).encode(), key="db/commits/1")
+        commit_from_json(json.dumps(reported).encode(), key="db/commits/1")
     key = keys.snapshot_manifest(commit.snapshot)
-    told = json.loads(store.get(key)) | {"runtime": runtime}
+    reported = json.loads(store.get(key)) | {"runtime": runtime}
     with pytest.raises(BadInput, match=key):
-        manifest_from_json(json.dumps(told).encode(), key=key)
+        manifest_from_json(json.dumps(reported).encode(), key=key)
 
 
 def test_plan_with_an_unknown_runtime_is_refused(store):

@@ -178,9 +178,9 @@ def test_static_kernels_need_a_real_folder_and_the_size_of_the_node(tmp_path):
     open_to_all = {"TMPDIR": str(tmp_path)}
     assert static_build_problem(1, open_to_all) == ""
     assert "LOCAL_WORLD_SIZE=8" in static_build_problem(8, open_to_all)
-    for said in ("", "4", "x", "8.0"):
+    for message in ("", "4", "x", "8.0"):
         assert "LOCAL_WORLD_SIZE" in static_build_problem(
-            8, {**open_to_all, "LOCAL_WORLD_SIZE": said}
+            8, {**open_to_all, "LOCAL_WORLD_SIZE": message}
         )
     assert static_build_problem(8, {**open_to_all, "LOCAL_WORLD_SIZE": "8"}) == ""
     absent, link = tmp_path / "absent", tmp_path / "link"

@@ -23,7 +23,7 @@ class FakeNvml:
 
     def __init__(self, samples=None, pids=None, **answers):
         self.samples = samples
-        self.asked_from = []
+        self.requested_from = []
         self.answers = answers
         if pids is not None:
             listed = [SimpleNamespace(pid=pid, usedGpuMemory=1) for pid in pids]
@@ -35,7 +35,7 @@ class FakeNvml:
         return lambda handle, *arguments: self._answer(name, *arguments)
 
     def nvmlDeviceGetProcessUtilization(self, handle, seen_us):
-        self.asked_from.append(seen_us)
+        self.requested_from.append(seen_us)
         if self.samples is None:
             raise self.NVMLError()
         found = [SimpleNamespace(pid=p, smUtil=u, timeStamp=t) for p, u, t in self.samples]
@@ -86,7 +86,7 @@ def test_other_process_counts_if_it_computed_since_the_last_reading():
     assert [gpu.read().others for _ in range(2)] == [1, 0]
     nvml.samples = [(OTHER, 0, 2000)]  # it existed, and did nothing
     assert gpu.read().others == 0
-    assert nvml.asked_from == [0, 1001, 1001]
+    assert nvml.requested_from == [0, 1001, 1001]
 
 
 def test_other_process_counts_if_its_utilisation_is_unknown():

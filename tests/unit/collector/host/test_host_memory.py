@@ -15,7 +15,7 @@ def machine(tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 9999 kB\nMemAvailable:   8192 kB\n")
     (tmp_path / "cgroup").write_text("")
 
-    def ask(membership="", groups=()):
+    def request(membership="", groups=()):
         (tmp_path / "cgroup").write_text(membership)
         for folder, files in groups:
             place = tmp_path / "cgroups" / folder
@@ -26,7 +26,7 @@ def machine(tmp_path):
             tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "cgroups"
         )
 
-    return ask
+    return request
 
 
 def test_bare_machine_has_the_memory_that_the_kernel_reports(machine):

@@ -62,9 +62,9 @@ def test_ports_have_one_tls_state_or_both(hccn):
 
 
 def test_unreadable_port_state_is_not_a_fault(hccn, monkeypatch):
-    for said in ("permission denied", "hccn_tool is busy, please try again", ""):
+    for message in ("permission denied", "hccn_tool is busy, please try again", ""):
         for query in ("-link", "-tls"):
-            hccn(query, said, said)
+            hccn(query, message, message)
         check_links(2)
         assert tls_switches() == ""
     monkeypatch.setenv("PATH", "/nowhere")

@@ -43,13 +43,13 @@ def processes(*pids):
 
 
 def test_npu_condition_has_every_reported_value():
-    told = parse_condition(COMMON, processes(os.getpid(), NOBODYS))
-    assert told == Condition(1650.0, 1800.0, 66.0, 331.1, 0.7, None, 1)
+    reported = parse_condition(COMMON, processes(os.getpid(), NOBODYS))
+    assert reported == Condition(1650.0, 1800.0, 66.0, 331.1, 0.7, None, 1)
 
 
 def test_value_reported_twice_is_ambiguous_and_absent():
-    told = parse_condition(COMMON + CONTROLLER, NOBODY)
-    assert told.temperature_c is None and told.power_w == 331.1
+    reported = parse_condition(COMMON + CONTROLLER, NOBODY)
+    assert reported.temperature_c is None and reported.power_w == 331.1
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_process_list_is_complete_or_unknown():
 
 @given(st.text(), st.text())
 def test_any_output_is_parsed_without_an_error(common, listed):
-    told = parse_condition(common, listed)
-    assert told.others is None
+    reported = parse_condition(common, listed)
+    assert reported.others is None
     parse_processes(f"Process id:{listed}")
 
 
 def test_both_queries_name_the_chip_and_a_failing_one_gives_no_reading(monkeypatch):
-    asked = []
+    requested = []
 
     def answer(*arguments, patience_s):
-        asked.append(arguments)
-        if len(asked) > 2:
+        requested.append(arguments)
+        if len(requested) > 2:
             raise HostFault("npu-smi does not answer")
         return COMMON if "common" in arguments else NOBODY
 
@@ -93,7 +93,7 @@ def test_both_queries_name_the_chip_and_a_failing_one_gives_no_reading(monkeypat
     npu = NpuCondition(Npu(3, 3, card=1, chip=1, name="Ascend910", memory_gb=64))
     assert npu.read().busy == 0.7 and npu.read() is None
     chip = ("-i", "1", "-c", "1")
-    assert asked[:2] == [("info", "-t", "common", *chip), ("info", "-t", "proc-mem", *chip)]
+    assert requested[:2] == [("info", "-t", "common", *chip), ("info", "-t", "proc-mem", *chip)]
 
 
 def test_machine_without_npu_smi_has_no_condition(monkeypatch):

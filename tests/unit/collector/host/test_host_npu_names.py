@@ -57,16 +57,16 @@ def test_ambiguous_device_name_is_refused_with_the_choices(soc, memory_gb, cube_
 
 
 def test_campaign_target_selects_among_several_names():
-    wanted = "ATLAS_800_A2_280T_64G_PCIE"
-    assert device_name("Ascend910B4-1", 64, 20, wanted) == wanted
+    expected = "ATLAS_800_A2_280T_64G_PCIE"
+    assert device_name("Ascend910B4-1", 64, 20, expected) == expected
     assert device_name("Ascend910_9372", 64, 20, "A_NEW_ONE") == "A_NEW_ONE"
     with pytest.raises(
-        HostFault, match=naming("Ascend910B3", "64 GB", "ATLAS_800_A2_313T_64G", wanted)
+        HostFault, match=naming("Ascend910B3", "64 GB", "ATLAS_800_A2_313T_64G", expected)
     ):
-        device_name("Ascend910B3", 64, None, wanted)
+        device_name("Ascend910B3", 64, None, expected)
 
 
-@pytest.mark.parametrize("wanted", [None, "ATLAS_800_A2_313T_64G"])
-def test_virtual_slice_of_a_device_has_no_name(wanted):
+@pytest.mark.parametrize("expected", [None, "ATLAS_800_A2_313T_64G"])
+def test_virtual_slice_of_a_device_has_no_name(expected):
     with pytest.raises(HostFault, match=naming("10 cube cores", 20)):
-        device_name("Ascend910B3", 64, 10, wanted)
+        device_name("Ascend910B3", 64, 10, expected)

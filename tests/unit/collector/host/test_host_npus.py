@@ -115,11 +115,11 @@ def test_every_chip_of_an_a2_has_its_name_and_memory():
     assert parse(A2) == (Npu(0, 0, 0, 0, "910B3", 64), Npu(1, 1, 3, 0, "910B3", 64, "Warning"))
 
 
-@pytest.mark.parametrize("told", ["Alarm", "Critical", "UNKNOWN"])
-def test_unhealthy_npu_is_reported_unless_it_is_unused(tmp_path, npu_smi, told):
+@pytest.mark.parametrize("reported", ["Alarm", "Critical", "UNKNOWN"])
+def test_unhealthy_npu_is_reported_unless_it_is_unused(tmp_path, npu_smi, reported):
     check_health()  # a warning does not end a run
-    (tmp_path / "info").write_text(A2.replace("Warning", told))
-    with pytest.raises(HostFault, match=naming("npu-smi", "NPU 1", told)):
+    (tmp_path / "info").write_text(A2.replace("Warning", reported))
+    with pytest.raises(HostFault, match=naming("npu-smi", "NPU 1", reported)):
         check_health()
     check_health(count=1)
     check_health({"ASCEND_RT_VISIBLE_DEVICES": "0"})

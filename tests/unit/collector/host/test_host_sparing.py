@@ -28,9 +28,9 @@ def test_condition_queries_take_at_most_a_hundredth_of_the_time():
     source = Source()
     sparing = RateLimited(source.ask, source.clock)
     assert sparing.read() == Condition(clock_mhz=1.0)
-    told, began_s = [], source.now_s
+    reported, began_s = [], source.now_s
     for _ in range(1000):
         source.now_s += 1.0  # a case
-        told.append(sparing.read())
-    assert 1 + sum(reading is not None for reading in told) == source.asked == 21
+        reported.append(sparing.read())
+    assert 1 + sum(reading is not None for reading in reported) == source.asked == 21
     assert 0.5 * (source.asked - 1) <= 0.01 * (source.now_s - began_s)

@@ -50,7 +50,7 @@ class Pretender:
         self.asked.append([case.record.case_id for case in batch])
         summary = self.folder / f"summary-{provenance.session}"
         summary.write_text("rows")
-        told = ((c.record, self.outcomes(c.record.case, provenance.session)) for c in batch)
+        reported = ((c.record, self.outcomes(c.record.case, provenance.session)) for c in batch)
         measurements = tuple(
             Measurement(
                 r.case_id,
@@ -61,7 +61,7 @@ class Pretender:
                 timing=Timing(*[1.0] * 8) if outcome is Outcome.OK else None,
                 disturbance=self.disturbance(r.case, provenance.session),
             )
-            for r, outcome in told
+            for r, outcome in reported
             if outcome is not None
         )
         usage = Usage(1.0, 1.0, 1.0, 0.0)
@@ -85,7 +85,7 @@ class Poisoned(Pretender):
         return super().measure(batch, provenance)
 
 
-class PlayedSupervisor:
+class SimulatedSupervisor:
     """Replaces the supervisor and the profiler of a replaying instrument: sessions without a
     process, with set ends. `measure` returns the measurements of a session from its cases and its
     provenance, `unread` why its profile could not be read."""

@@ -105,9 +105,9 @@ def measured(machine, repeater, name):
     if pilot_s < MEASURE.budget_s / 2:
         machine.launch(WARM_UPS - 1)
         pilot_s = machine.launch(1)
-    told = repeater.repeat(machine.launch, pilot_s, MEASURE).watch.disturbance
+    reported = repeater.repeat(machine.launch, pilot_s, MEASURE).watch.disturbance
     timing = Timing(*[1.0] * 8)
-    return Measurement(name, "Add", Outcome.OK, "", None, timing=timing, disturbance=told)
+    return Measurement(name, "Add", Outcome.OK, "", None, timing=timing, disturbance=reported)
 
 
 QUIET_S, _, _ = campaign(Machine(0.0, 0.0, 4.0))

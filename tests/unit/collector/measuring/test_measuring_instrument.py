@@ -14,7 +14,7 @@ from collector.model.plan import Limits, MeasureSettings, ShardCase
 from collector.model.stack import Runtime, Stack
 from collector.replay.journal import JOURNAL, JournalWriter
 from collector.replay.supervisor import Ending, SessionReport
-from tests.unit.collector.measuring.pretending import PlayedSupervisor, cases
+from tests.unit.collector.measuring.pretending import SimulatedSupervisor, cases
 from tests.unit.collector.naming import names, naming
 from tests.unit.collector.replay.replay_cases import PROVENANCE
 
@@ -25,7 +25,7 @@ SETTINGS = SessionSettings("cpu", Stack("CPU_x_2t", "2.13.0"), MeasureSettings()
 
 @pytest.fixture
 def sessions(monkeypatch):
-    return PlayedSupervisor(monkeypatch)
+    return SimulatedSupervisor(monkeypatch)
 
 
 def made(folder, settings=SETTINGS, stop=None, **more):
@@ -86,8 +86,8 @@ def test_session_that_builds_kernels_into_cann_reserves_the_installation(
 def test_session_on_another_runtime_than_the_plan_is_a_host_fault(sessions, tmp_path):
     provenance = replace(PROVENANCE, runtime=Runtime.FAKE)
     timing = Timing(*[1.0] * 8)
-    told = Measurement("c", "Add", Outcome.OK, "", provenance, timing=timing)
-    sessions.measure = lambda records, provenance: [told]
+    reported = Measurement("c", "Add", Outcome.OK, "", provenance, timing=timing)
+    sessions.measure = lambda records, provenance: [reported]
     with pytest.raises(HostFault, match=naming("fake", "real")):
         made(tmp_path).measure(cases(1), PROVENANCE)
 
@@ -96,8 +96,8 @@ def test_profile_is_kept_only_if_it_could_not_be_read(sessions, tmp_path):
     assert made(tmp_path).measure(cases(1), PROVENANCE).unread == ""
     assert not list(tmp_path.rglob("PROF_1"))
     sessions.unread = lambda records: "msprof wrote no op_summary"
-    told = made(tmp_path).measure(cases(1), replace(PROVENANCE, session=2))
-    assert told.unread == "msprof wrote no op_summary"
+    reported = made(tmp_path).measure(cases(1), replace(PROVENANCE, session=2))
+    assert reported.unread == "msprof wrote no op_summary"
     assert len(list(tmp_path.rglob("PROF_1"))) == 1
 
 
@@ -106,9 +106,9 @@ def test_newest_unread_profile_is_moved_to_the_requested_folder(sessions, tmp_pa
     sessions.unread = lambda records: "msprof wrote no op_summary"
     asked = made(tmp_path / "scratch", unread=kept)
     for session in (1, 2):
-        told = asked.measure(cases(1), replace(PROVENANCE, session=session))
-        assert names(told.unread, "msprof wrote no op_summary", kept)
-        assert all(path.exists() for raw in told.raw for path in (raw.summary, raw.journal))
+        reported = asked.measure(cases(1), replace(PROVENANCE, session=session))
+        assert names(reported.unread, "msprof wrote no op_summary", kept)
+        assert all(path.exists() for raw in reported.raw for path in (raw.summary, raw.journal))
     assert [path.parent.parent for path in tmp_path.rglob("PROF_1")] == [kept]
 
 
@@ -157,11 +157,11 @@ def test_only_the_pass_with_durations_has_canaries(sessions, tmp_path):
 def test_session_that_dies_in_a_canary_is_repeated_without_canaries(sessions, tmp_path):
     sessions.report = SessionReport(Ending.CRASHED, "killed", 1, 1.0, "")
     asked = made(tmp_path, replace(SETTINGS, canaries_from_s=1.0))
-    told = asked.measure(cases(2), PROVENANCE)
+    reported = asked.measure(cases(2), PROVENANCE)
     asked.measure(cases(2), replace(PROVENANCE, session=2))
     assert sessions.sizes == [8, 2, 2]
-    assert told.usage.wall_s == pytest.approx(2.0, abs=0.1)
-    assert told.usage.sessions == 2
+    assert reported.usage.wall_s == pytest.approx(2.0, abs=0.1)
+    assert reported.usage.sessions == 2
 
 
 def test_session_gets_the_limits_of_its_cases(sessions, tmp_path):

@@ -38,8 +38,8 @@ def tries(case, *disturbances):
     name, kernel = case.record.case_id, case.record.kernel_type
     return {
         name: [
-            Measurement(name, kernel, Outcome.OK, "", None, timing=timing, disturbance=told)
-            for told in disturbances
+            Measurement(name, kernel, Outcome.OK, "", None, timing=timing, disturbance=reported)
+            for reported in disturbances
         ]
     }
 

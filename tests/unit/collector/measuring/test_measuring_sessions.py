@@ -120,12 +120,12 @@ def test_missing_nodes_are_reported_and_blame_no_case(tmp_path):
     class Told(Notebook):
         def add(self, session, answers):
             super().add(session, answers)
-            told.append((answers.measurements, answers.reason))
+            reported.append((answers.measurements, answers.reason))
 
-    told, sink = [], Told(cases(2))
+    reported, sink = [], Told(cases(2))
     with pytest.raises(PeersAway):
         run(sink, Alone(tmp_path))
-    assert told == [((), "expected 2 nodes of the gang, nodes 1 did not connect")]
+    assert reported == [((), "expected 2 nodes of the gang, nodes 1 did not connect")]
     assert sink.unmeasured == []
 
 

@@ -55,18 +55,18 @@ def test_ai_cpu_case_differs_from_that_of_every_other_core():
 
 
 def test_result_of_the_ai_cpu_is_recorded_under_its_own_case():
-    asked = CaseRecord("Add", {**cells(), "Accelerator Core": "AI_VECTOR_CORE"}, {})
-    ran = as_ran(asked, "Add", "dynamic", "AI_CPU")
+    requested = CaseRecord("Add", {**cells(), "Accelerator Core": "AI_VECTOR_CORE"}, {})
+    ran = as_ran(requested, "Add", "dynamic", "AI_CPU")
     assert ran.case.attribute("Accelerator Core") == "AI_CPU"
-    assert as_ran(ran, "Add", "dynamic", "AI_VECTOR_CORE").case_id == asked.case_id
+    assert as_ran(ran, "Add", "dynamic", "AI_VECTOR_CORE").case_id == requested.case_id
     assert as_ran(ran, "Add", "dynamic", "N/A").case_id == ran.case_id
 
 
 def test_result_of_a_kernel_without_a_graph_build_has_no_graph_column():
-    told = {"Runtime launched_by": "graph"}
-    asked = CaseRecord("Add", {**cells(), "OP State": "static"}, told)
-    assert as_ran(asked, "Add", "static", None).case_id == asked.case_id
-    assert as_ran(asked, "Add", "dynamic", None).extra == {}
+    reported = {"Runtime launched_by": "graph"}
+    requested = CaseRecord("Add", {**cells(), "OP State": "static"}, reported)
+    assert as_ran(requested, "Add", "static", None).case_id == requested.case_id
+    assert as_ran(requested, "Add", "dynamic", None).extra == {}
 
 
 @pytest.mark.parametrize("dtype", ["FLOAT", "INT32", "INT64"])

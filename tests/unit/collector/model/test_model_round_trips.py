@@ -128,8 +128,10 @@ print(len(data), *tracemalloc.get_traced_memory())
 @pytest.mark.thorough
 def test_record_of_a_plan_takes_about_a_kilobyte_of_memory():
     """A controller plans hundreds of thousands of cases in half a gigabyte."""
-    told = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=True)
-    size, held, most = map(int, told.stdout.split())
+    reported = subprocess.run(
+        [sys.executable, "-c", HELD], capture_output=True, text=True, check=True
+    )
+    size, held, most = map(int, reported.stdout.split())
     assert held / 3000 < 1300
     assert most - held < 4 * size
 
@@ -185,7 +187,7 @@ measurements = st.builds(
     | st.builds(
         Disturbance,
         *(whole, whole, shares, shares, whole),
-        *[st.none() | told for told in (*[shares] * 3, whole, *[shares] * 4)],
+        *[st.none() | reported for reported in (*[shares] * 3, whole, *[shares] * 4)],
     ),
     canaries=st.lists(
         st.builds(

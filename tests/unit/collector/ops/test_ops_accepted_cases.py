@@ -80,5 +80,5 @@ def test_case_is_refused_or_returns_the_outputs_of_its_row(torch, build, launch,
             assert outputs[position] is None
         else:
             dtype = getattr(torch, slot.known_dtype.torch_name or "uint8")
-            came = outputs[position]
-            assert is_named(came, slot, dtype), (tuple(came.shape), came.dtype)
+            actual = outputs[position]
+            assert is_named(actual, slot, dtype), (tuple(actual.shape), actual.dtype)

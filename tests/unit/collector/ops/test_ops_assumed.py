@@ -62,9 +62,9 @@ def test_operators_with_generated_positions_document_them(torch):
 
 @pytest.mark.fast
 def test_operators_that_depend_on_their_values_document_them():
-    told = {op.kernel for op in all_ops() if op.assumes}
-    assert told >= BY_NUMBERS
-    assert not told & COMPUTED_WITH
+    reported = {op.kernel for op in all_ops() if op.assumes}
+    assert reported >= BY_NUMBERS
+    assert not reported & COMPUTED_WITH
 
 
 @pytest.mark.thorough

@@ -45,8 +45,8 @@ def spelled(record, definition):
     sides = (("input", case.inputs), ("output", case.outputs))
     found = []
     for side, slots in sides:
-        told = [s.dtype if s.shape is not None else None for s in slots]
-        found += told + [None] * (len(definition[side]) - len(told))
+        reported = [s.dtype if s.shape is not None else None for s in slots]
+        found += reported + [None] * (len(definition[side]) - len(reported))
     return found
 
 
@@ -94,7 +94,9 @@ def test_number_and_optionality_of_slots_equal_the_definition():
         release, kernel = release_and_kernel
         definition, op = definitions(release)[kernel], find(kernel)
         assert len(op.slots) == len(definition["input"])
-        required = {i for i, (_, _, told) in enumerate(definition["input"]) if told == "required"}
+        required = {
+            i for i, (_, _, reported) in enumerate(definition["input"]) if reported == "required"
+        }
         assert required & op.optional == set()
 
     assert failing(TOLD, check, " ".join) == []

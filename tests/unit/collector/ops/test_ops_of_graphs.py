@@ -194,11 +194,11 @@ def test_scatter_writes_updates_at_the_position_of_their_batch(torch, build, lau
     case = case_of("Scatter", "2,3,9,4;2;2,3,1,4", "FLOAT;INT64;FLOAT", "2,3,9,4", "FLOAT")
     call = build(case)
     cache, indices, updates, axis = call.args
-    wanted = cache.clone()
+    expected = cache.clone()
     for batch, start in enumerate(indices.tolist()):
-        wanted[batch].narrow(axis - 1, start, 1).copy_(updates[batch])
+        expected[batch].narrow(axis - 1, start, 1).copy_(updates[batch])
     (out,) = launch(case, call)
-    assert torch.equal(out, wanted)
+    assert torch.equal(out, expected)
 
 
 def test_split_returns_consecutive_parts_and_gather_one_row(torch, launch, case_of):
@@ -227,8 +227,8 @@ def test_masked_keys_do_not_contribute(torch, case_of):
     mask[:, :, :, 40:] = True
     out = op.run_reference(torch, *call.args, **call.kwargs)
     wide = [side[:, :, :40].repeat_interleave(2, 1) for side in (key, value)]
-    wanted = torch.nn.functional.scaled_dot_product_attention(query, *wide)
-    torch.testing.assert_close(out, wanted)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, *wide)
+    torch.testing.assert_close(out, expected)
 
 
 def replace_dtype(case: Case) -> Case:

@@ -37,11 +37,11 @@ def test_each_call_has_one_source_and_a_kernel_table():
 
 def test_operator_without_a_proof_is_reported_with_the_command_that_writes_it(monkeypatch):
     monkeypatch.setattr("collector.ops.releases._proofs_table", dict)
-    said = CliRunner().invoke(app, ["ops", "MoeInitRoutingCustom"]).output
-    assert "proofs.csv" in said and "python -m tests.npu.proofs" in said
+    message = CliRunner().invoke(app, ["ops", "MoeInitRoutingCustom"]).output
+    assert "proofs.csv" in message and "python -m tests.npu.proofs" in message
 
 
 def test_ops_command_shows_the_proofs():
-    said = CliRunner().invoke(app, ["ops", "MoeInitRoutingCustom"]).output
-    assert type_proof_of("MoeInitRoutingCustom") in said
-    assert proof_of("MoeInitRoutingCustom").partition(";")[0] in said
+    message = CliRunner().invoke(app, ["ops", "MoeInitRoutingCustom"]).output
+    assert type_proof_of("MoeInitRoutingCustom") in message
+    assert proof_of("MoeInitRoutingCustom").partition(";")[0] in message

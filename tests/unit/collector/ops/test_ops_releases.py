@@ -117,12 +117,12 @@ def test_supported_and_unknown_releases_are_not_refused(kernel, release):
 
 @pytest.mark.thorough
 def test_ops_command_shows_the_matrix_and_the_row_of_a_kernel():
-    said = CliRunner().invoke(app, ["ops", "--releases"]).output
-    lines = said.splitlines()
+    message = CliRunner().invoke(app, ["ops", "--releases"]).output
+    lines = message.splitlines()
     assert lines[0].split("\t")[2:] == list(known_releases())
     assert len(lines) == 1 + sum(1 for op in all_ops() if release_status(op.kernel))
-    said = CliRunner().invoke(app, ["ops", "InplaceAddRmsNorm"]).output
-    assert any("torch_npu-2.9.0" in line and ABSENT in line for line in said.splitlines())
+    message = CliRunner().invoke(app, ["ops", "InplaceAddRmsNorm"]).output
+    assert any("torch_npu-2.9.0" in line and ABSENT in line for line in message.splitlines())
 
 
 SCHEMA = "npu_x.out(Tensor(a!) a, Tensor? b, *, str mode='PA,NZ (x)', int[2] k=[0, 1]) -> (Tensor)"
@@ -130,9 +130,9 @@ SCHEMA = "npu_x.out(Tensor(a!) a, Tensor? b, *, str mode='PA,NZ (x)', int[2] k=[
 
 def test_a_schema_is_read_with_brackets_quotes_and_overloads():
     schema = parse_schema(SCHEMA)
-    told = [(p.name, p.is_optional, p.has_default, p.by_name_only) for p in schema.parameters]
+    reported = [(p.name, p.is_optional, p.has_default, p.by_name_only) for p in schema.parameters]
     assert schema.name == "npu_x"
-    assert told == [
+    assert reported == [
         ("a", False, False, False),
         ("b", True, False, False),
         ("mode", False, True, True),

@@ -50,7 +50,7 @@ def test_filled_in_columns_are_part_of_the_case_and_their_origin_is_not():
 
 
 @pytest.mark.parametrize(
-    ("said", "becomes"),
+    ("message", "becomes"),
     [
         ("", "runtime_values"),
         ("profile_shapes_only", "runtime_values"),
@@ -59,14 +59,14 @@ def test_filled_in_columns_are_part_of_the_case_and_their_origin_is_not():
         ("legacy", "legacy"),
     ],
 )
-def test_completeness_is_that_of_the_row_unless_it_is_outdated(said, becomes):
-    row = completed(fused(Runtime_metadata_completeness=said), OP)
+def test_completeness_is_that_of_the_row_unless_it_is_outdated(message, becomes):
+    row = completed(fused(Runtime_metadata_completeness=message), OP)
     assert row.extra[COMPLETENESS] == becomes
 
 
 def test_given_columns_are_unchanged():
-    said = {"Runtime_actual_seq_lengths_kv_values": "9;8;7;6;5", "Runtime_source_profile": "a"}
-    row = completed(fused(**said), OP)
+    message = {"Runtime_actual_seq_lengths_kv_values": "9;8;7;6;5", "Runtime_source_profile": "a"}
+    row = completed(fused(**message), OP)
     assert row.extra["Runtime actual_seq_lengths_kv_values"] == "9;8;7;6;5"
     assert row.extra["Runtime source_profile"] == "a"
     assert row.extra["Runtime avg_seq_len"] == "7.000000"

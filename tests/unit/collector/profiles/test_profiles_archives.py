@@ -45,7 +45,7 @@ def plain(tmp_path):
     return folder
 
 
-def told(path):
+def reported(path):
     profile = read_profile([path])
     return [(r.kernel_type, r.cells, r.profile) for r in profile.records]
 
@@ -54,8 +54,8 @@ def test_compressed_and_zipped_tables_equal_the_plain_one(plain, tmp_path):
     compressed = tmp_path / "kernel_details.csv.gz"
     compressed.write_bytes(gzip.compress(TABLE))
     archive = zipped(tmp_path / "capture.zip", (INSIDE, TABLE), ("trace_view.json", b"{"))
-    assert told(compressed) == told(archive) == told(plain)
-    assert told(plain)[0][2].mean_us == 4.0
+    assert reported(compressed) == reported(archive) == reported(plain)
+    assert reported(plain)[0][2].mean_us == 4.0
 
 
 def tarred(path, *members):
@@ -75,7 +75,7 @@ def test_tar_archives_equal_the_plain_table(plain, tmp_path):
     for name in ("c.tar", "c.tar.gz", "c.tgz", "c.tar.bz2", "c.tar.xz"):
         before = [raw] if name in ("c.tar", "c.tgz") else []
         archive = tarred(tmp_path / name, *before, (INSIDE, TABLE), ("notes.txt", b"x"))
-        assert told(archive) == told(plain), name
+        assert reported(archive) == reported(plain), name
         data = archive.read_bytes()
         for cut in (0, 100, len(data) // 2, len(data) - 11_000 if name == "c.tar" else 200):
             archive.write_bytes(data[:cut])
@@ -86,7 +86,7 @@ def test_tar_archives_equal_the_plain_table(plain, tmp_path):
 
 def test_zip_archive_with_backslashes_is_read(plain, tmp_path):
     archive = zipped(tmp_path / "capture.zip", (INSIDE.replace("/", "\\"), TABLE))
-    assert told(archive) == told(plain)
+    assert reported(archive) == reported(plain)
     assert read_profile([archive]).report.files == (archive / INSIDE,)
     for name in ("..\\kernel_details.csv", "\\kernel_details.csv"):
         archive = zipped(tmp_path / "bad.zip", (name, TABLE))

@@ -32,8 +32,8 @@ def fia(shapes=DECODE, duration="10.000"):
 
 def slots_of(count, **at):
     """Return a row of arguments, given by position."""
-    told = {int(name.removeprefix("s")): text for name, text in at.items()}
-    return [told.get(position, "") for position in range(count)]
+    reported = {int(name.removeprefix("s")): text for name, text in at.items()}
+    return [reported.get(position, "") for position in range(count)]
 
 
 def write_operators(folder, *rows, columns=COLUMNS, join=";\r\n"):

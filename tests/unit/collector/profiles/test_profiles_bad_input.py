@@ -324,9 +324,9 @@ def test_launches_that_may_overlap_are_accepted(tmp_path):
         "the last one": timed((0, "2.5"), (10, "9000000.0")),
         "communication": [collective("1.000", "9000.0", stream="2"), *timed((0, "2.5"))],
     }
-    for name, told in rows.items():
-        path = write_profile(tmp_path / name, "K5", told)
-        assert read_profile([path]).report.rows == len(told), name
+    for name, reported in rows.items():
+        path = write_profile(tmp_path / name, "K5", reported)
+        assert read_profile([path]).report.rows == len(reported), name
 
 
 def test_start_is_a_time_or_unknown(tmp_path):

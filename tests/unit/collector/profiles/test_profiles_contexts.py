@@ -82,10 +82,12 @@ def test_rows_without_a_start_have_no_order(tmp_path, start):
 def test_predecessors_of_a_case_occurred_in_the_run(tmp_path_factory, run, chance):
     folder = tmp_path_factory.mktemp("run")
     rows = [row(name, at) for at, name in enumerate(run)]
-    for name, told in before(write(folder, *rows)).items():
+    for name, reported in before(write(folder, *rows)).items():
         places = [at for at, one in enumerate(run) if one == name]
         stood = [" ".join(run[:at]) for at in places]
-        assert any(told == text or text.endswith(" " + told) or told == "" for text in stood)
-        assert told or places == [0]
+        assert any(
+            reported == text or text.endswith(" " + reported) or reported == "" for text in stood
+        )
+        assert reported or places == [0]
     chance.shuffle(rows)
     assert before(write(folder, *rows)) == before(write(folder, *sorted(rows)))

@@ -29,7 +29,7 @@ ROWS += [
 ]
 
 
-def told(path):
+def reported(path):
     profile = read_profile([path])
     records = [(r.kernel_type, r.case, r.profile.count, r.profile.mean_us) for r in profile.records]
     sent = [(c.total_us, c.count) for c in profile.communication]
@@ -38,9 +38,9 @@ def told(path):
 
 @pytest.mark.parametrize("name", ["msprof_20261123.db", "ascend_pytorch_profiler_0.db"])
 def test_database_has_the_cases_and_means_of_the_text_export(tmp_path, name):
-    text = told(write_profile(tmp_path / "text", "K5", ROWS))
-    assert told(write_database(tmp_path / "db" / name, ROWS)) == text
-    assert told(tmp_path / "db") == text
+    text = reported(write_profile(tmp_path / "text", "K5", ROWS))
+    assert reported(write_database(tmp_path / "db" / name, ROWS)) == text
+    assert reported(tmp_path / "db") == text
     assert len(text[0]) == 3 and text[1] == [(700.125, 1)]
 
 
@@ -212,5 +212,5 @@ def test_both_exports_of_any_launches_are_equal(tmp_path_factory, launches):
         for place, (kernel, ns, rows) in enumerate(launches)
     ]
     folder = tmp_path_factory.mktemp("any")
-    text = told(write_profile(folder / "text", "K5", rows))
-    assert told(write_database(folder / "msprof_1.db", rows)) == text
+    text = reported(write_profile(folder / "text", "K5", rows))
+    assert reported(write_database(folder / "msprof_1.db", rows)) == text

@@ -89,8 +89,8 @@ def test_an_archive_and_a_database_of_a_run_are_completed_too(tmp_path):
     packed = shutil.make_archive(str(tmp_path / "packed"), "zip", folder)
     assert not read_profile([Path(packed)]).report.unknown_input_rows
     (table,) = folder.rglob("kernel_details.csv")
-    told = [unknown_inputs("muls_add_kernel")]
-    write_database(table.with_name("ascend_pytorch_profiler_0.db"), told)
+    reported = [unknown_inputs("muls_add_kernel")]
+    write_database(table.with_name("ascend_pytorch_profiler_0.db"), reported)
     table.unlink()
     report = read_profile([folder]).report
     assert report.compute_rows == 1 and not report.unknown_input_rows

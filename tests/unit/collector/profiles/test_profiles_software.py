@@ -20,13 +20,13 @@ def run(tmp_path):
     return folder
 
 
-def said(run):
+def message(run):
     return [(s.torch_npu, s.cann) for s in software_of([run / "kernel_details.csv"])]
 
 
 def test_the_versions_of_a_run_are_read(run):
     (run / "profiler_info_0.json").write_text(json.dumps(GOOD))
-    assert said(run) == [("2.7.1", "8.3.RC1")]
+    assert message(run) == [("2.7.1", "8.3.RC1")]
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_the_versions_of_a_run_are_read(run):
 )
 def test_unusable_version_file_is_skipped_for_the_next(run, content):
     (run / "profiler_info.json").write_bytes(content)
-    assert said(run) == []
+    assert message(run) == []
     (run / "profiler_info_1.json").write_text(json.dumps(GOOD))
-    assert said(run) == [("2.7.1", "8.3.RC1")]
+    assert message(run) == [("2.7.1", "8.3.RC1")]
 
 
 def test_special_files_and_folders_are_ignored_as_version_files(run):
@@ -54,7 +54,7 @@ def test_special_files_and_folders_are_ignored_as_version_files(run):
     (run / "profiler_info_b.json").mkdir()
     (run / "profiler_info_c.json").symlink_to(run / "nothing")
     (run / "profiler_info_d.json").symlink_to("/dev/zero")
-    assert said(run) == []
+    assert message(run) == []
     for path in run.iterdir():
         with pytest.raises(OSError):
             read_small_file(path)
@@ -63,4 +63,4 @@ def test_special_files_and_folders_are_ignored_as_version_files(run):
 @pytest.mark.parametrize("version", [7, ["2.7"], {"a": 1}, "\x1b]0;x\x07", "2" * 101, None, True])
 def test_invalid_version_is_ignored(run, version):
     (run / "profiler_info.json").write_text(json.dumps(GOOD | {"cann_version": version}))
-    assert said(run) == [("2.7.1", "")]
+    assert message(run) == [("2.7.1", "")]

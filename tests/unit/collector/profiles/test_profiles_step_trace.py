@@ -72,12 +72,12 @@ def test_malformed_step_table_is_refused_with_its_line(run, rows, line):
 
 def test_parts_of_real_steps_sum_to_them(real_profiles):
     """Stage is the profiler's total, to its rounding."""
-    wanted = {
+    expected = {
         "inference_cann9.1_ascend_pt": None,
         "train_cann8.3rc1_rank0_ascend_pt": 810_022.25,
         "resnet_2025_rank0_ascend_pt": 136_581.0,
     }
-    for name, stage_us in wanted.items():
+    for name, stage_us in expected.items():
         found = read_step_trace(real_profiles / name)
         assert found is not None
         if stage_us is not None:

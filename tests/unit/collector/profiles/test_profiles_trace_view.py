@@ -17,7 +17,7 @@ def event(name=NAME, **args):
 
 
 @pytest.fixture
-def told(tmp_path):
+def reported(tmp_path):
     """Return the call parameters of a trace of some events, or of a text."""
 
     def written(content):
@@ -32,17 +32,19 @@ def test_run_without_a_trace_has_no_call_parameters(tmp_path):
     assert call_parameters(tmp_path) == {}
 
 
-def test_collectives_among_other_events_are_found(told):
+def test_collectives_among_other_events_are_found(reported):
     call = event("aten::empty", **{"Call stack": "a;\r\n[b], {c} é"})
-    asked = event(data_type="FP32", count=4097000, alg_type="MESH-RING")
+    requested = event(data_type="FP32", count=4097000, alg_type="MESH-RING")
     newer = event("hcom_allGather__12_3_1", data_type="BFP16", count=7, rank_size=16)
     launched = event("AscendCL@hcom_allReduce_", id="hcom_allReduce_")
-    assert told([call, launched, asked, newer]) == {
+    assert reported([call, launched, requested, newer]) == {
         NAME: CallParameters(4097000, "FP32"),
         "hcom_allGather__12_3_1": CallParameters(7, "BFP16", 16),
     }
-    assert told(json.dumps([asked], indent=2) + "\n") == {NAME: CallParameters(4097000, "FP32")}
-    assert told(" [ ] ") == {}
+    assert reported(json.dumps([requested], indent=2) + "\n") == {
+        NAME: CallParameters(4097000, "FP32")
+    }
+    assert reported(" [ ] ") == {}
 
 
 @pytest.mark.parametrize(
@@ -55,14 +57,14 @@ def test_collectives_among_other_events_are_found(told):
         {"count": 5, "data_type": "RESERVED"},
     ],
 )
-def test_incomplete_call_parameters_are_ignored(told, args):
-    assert told([event(**args)]) == {}
+def test_incomplete_call_parameters_are_ignored(reported, args):
+    assert reported([event(**args)]) == {}
 
 
-def test_contradicting_parameters_of_one_name_are_ignored(told):
+def test_contradicting_parameters_of_one_name_are_ignored(reported):
     one, other = event(data_type="FP32", count=4), event(data_type="FP32", count=8)
-    assert told([one, one]) == {NAME: CallParameters(4, "FP32")}
-    assert told([one, other]) == {}
+    assert reported([one, one]) == {NAME: CallParameters(4, "FP32")}
+    assert reported([one, other]) == {}
 
 
 def test_trace_read_in_pieces_gives_the_same_events(tmp_path):
@@ -72,7 +74,7 @@ def test_trace_read_in_pieces_gives_the_same_events(tmp_path):
         for at in range(4)
     ]
     (tmp_path / "trace_view.json").write_text(json.dumps(events, ensure_ascii=False))
-    assert [asked.elements for asked in call_parameters(tmp_path).values()] == [1, 2, 3, 4]
+    assert [requested.elements for requested in call_parameters(tmp_path).values()] == [1, 2, 3, 4]
 
 
 ONE = json.dumps(event())
@@ -99,9 +101,9 @@ ONE = json.dumps(event())
         ([event(count=4, data_type="FP32", rank_size=1.5)], ("event 1", "'rank_size'")),
     ],
 )
-def test_malformed_trace_is_refused_with_its_event(told, content, named):
+def test_malformed_trace_is_refused_with_its_event(reported, content, named):
     with pytest.raises(BadInput, match=naming("trace_view.json:", *named)):
-        told(content)
+        reported(content)
 
 
 def test_unreadable_trace_is_refused_by_name(tmp_path):

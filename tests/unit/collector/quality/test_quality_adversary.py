@@ -81,11 +81,11 @@ def _without_blanks(row):
 @st.composite
 def _damaged(draw):
     """Cases, the expectation of each, and their remaining rows."""
-    asked = draw(st.lists(_RUN, min_size=1, max_size=3))
+    requested = draw(st.lists(_RUN, min_size=1, max_size=3))
     windows, expectations = [], []
-    for ordinal, run in enumerate(asked):
+    for ordinal, run in enumerate(requested):
         launches = draw(st.integers(2, 4))
-        ran = draw(st.one_of(st.just(run), st.sampled_from(asked), _near(run)))
+        ran = draw(st.one_of(st.just(run), st.sampled_from(requested), _near(run)))
         windows.append([_launch(ran) for _ in range(launches)])
         case = case_from_cells(run[0], _cells(*run[1:]))
         family = frozenset({"Sort", "Mul"}) if draw(st.booleans()) else frozenset()
@@ -160,13 +160,17 @@ def _work(kernel, inputs, outputs):
     Packed 64-bit dtypes are equal, as are a number's two spellings; see identity.py."""
     is_quantised = any(slot is not None and slot[1] == "INT8" for slot in inputs)
 
-    def told(slot, packs):
+    def reported(slot, packs):
         if slot is None:
             return None
         count, dtype, layout = slot
         return count, "INT64" if packs and dtype == "UINT64" else dtype, layout
 
-    return kernel, [told(s, is_quantised) for s in _cut(inputs)], [told(s, False) for s in outputs]
+    return (
+        kernel,
+        [reported(s, is_quantised) for s in _cut(inputs)],
+        [reported(s, False) for s in outputs],
+    )
 
 
 def _cut(side):
@@ -177,9 +181,9 @@ def _cut(side):
 
 
 def _of_run(run):
-    def slot(told):
-        shape, dtype, layout = told
-        return None if told == _BLANK else (shape, dtype, layout)
+    def slot(reported):
+        shape, dtype, layout = reported
+        return None if reported == _BLANK else (shape, dtype, layout)
 
     kernel, inputs, outputs = run
     return _work(kernel, [slot(s) for s in inputs], [slot(s) for s in outputs])
@@ -209,12 +213,12 @@ def test_proved_duration_is_recorded_under_the_kernel_that_ran(damaged):
         assert len(found.repeats) == expected.repeats
         ran = [_of_run(row.ran) for row in found.repeats]
         if instead is None and found.identity.is_proved:
-            wanted = _of_requested(expected)
+            correct = _of_requested(expected)
         elif instead is not None and instead.cells and "N/A" not in dict(instead.cells).values():
-            wanted = _of_filed(instead.kernel_type, dict(instead.cells))
+            correct = _of_filed(instead.kernel_type, dict(instead.cells))
         else:
             continue
-        assert ran == [wanted] * len(ran)
+        assert ran == [correct] * len(ran)
 
 
 def _of_requested(expected):

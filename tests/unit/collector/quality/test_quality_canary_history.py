@@ -33,8 +33,8 @@ def session(number, *, device="node-1 device 0", factor=1.0, deviation=0.01, onl
         for place in CANARY_PLACES
         if only in (None, case)
     )
-    told = {"cache": "warm", "began": f"{number:04}", "readings": readings} | more
-    return SessionReadings(f"session {number}", device, **told)
+    reported = {"cache": "warm", "began": f"{number:04}", "readings": readings} | more
+    return SessionReadings(f"session {number}", device, **reported)
 
 
 def faults(*sessions):
@@ -54,8 +54,8 @@ def test_session_that_is_6_percent_slower_is_reported_with_its_factor():
     found = faults(*USUAL, session(8, factor=1.06))
     assert list(found) == ["session 8"]
     assert re.search(r"\b1\.0[2-8]", found["session 8"])
-    told = session_factors([*USUAL, session(8, factor=1.06)], NPU)[-1].factor
-    assert 1.02 < told.low < told.factor < told.high < 1.08
+    reported = session_factors([*USUAL, session(8, factor=1.06)], NPU)[-1].factor
+    assert 1.02 < reported.low < reported.factor < reported.high < 1.08
 
 
 def test_faster_session_is_reported_like_a_slower_one():
@@ -65,13 +65,13 @@ def test_faster_session_is_reported_like_a_slower_one():
 def test_single_deviating_canary_is_reported():
     """Like a device of which only the memory is slower."""
     odd = session(8, factor=1.08, only="Add").readings + session(9, only="MatMulV2").readings
-    (told,) = faults(*USUAL, session(8, readings=odd)).values()
-    assert names(told, "Add") and re.search(r"\b1\.0", told)
+    (reported,) = faults(*USUAL, session(8, readings=odd)).values()
+    assert names(reported, "Add") and re.search(r"\b1\.0", reported)
 
 
 def test_unusual_spread_of_repeats_is_reported():
-    (told,) = faults(*USUAL, session(8, deviation=0.2)).values()
-    assert names(told, "20.0", "1.0")
+    (reported,) = faults(*USUAL, session(8, deviation=0.2)).values()
+    assert names(reported, "20.0", "1.0")
 
 
 def test_few_sessions_have_no_history():
@@ -141,27 +141,27 @@ def test_devices_are_sorted_by_slowness_with_their_flagged_sessions():
     assert [one.drift for one in found] == [None, None]
 
 
-def alike(sessions, *, play=0):
+def alike(sessions, *, simulation=0):
     """Return devices with this many sessions each, which differ by 1 % and in nothing else."""
-    factors = np.exp(np.random.default_rng(play).normal(0, 0.01, sum(sessions)))
+    factors = np.exp(np.random.default_rng(simulation).normal(0, 0.01, sum(sessions)))
     devices = [f"device {n:02}" for n, count in enumerate(sessions) for _ in range(count)]
-    told = [
-        session(1000 * play + n, device=device, factor=factor)
+    reported = [
+        session(1000 * simulation + n, device=device, factor=factor)
         for n, (device, factor) in enumerate(zip(devices, factors, strict=True))
     ]
-    return device_factors(session_factors(told, NPU), NPU)
+    return device_factors(session_factors(reported, NPU), NPU)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("sessions", [[1] * 64, [1] * 60 + [4], [2] * 48, [4] * 32])
 def test_intervals_of_equal_devices_cover_one(sessions):
-    found = [one for play in range(6) for one in alike(sessions, play=play)]
+    found = [one for simulation in range(6) for one in alike(sessions, simulation=simulation)]
     missed = [one for one in found if not one.factor.low <= 1 <= one.factor.high]
     assert len(missed) <= 0.08 * len(found)  # 5 % is stated
 
 
 def test_few_sessions_of_one_device_rarely_report_a_drift():
-    found = [one for play in range(40) for one in alike([1] * 8 + [4], play=play)]
+    found = [one for simulation in range(40) for one in alike([1] * 8 + [4], simulation=simulation)]
     assert sum(one.drift is not None for one in found) <= 1  # of 40; 0.2 % is stated
 
 

@@ -79,11 +79,13 @@ def test_pressure_and_cpu_work_are_recorded_and_disturb_nothing():
 
 def test_unknown_pressure_and_that_of_a_short_time_are_not_recorded():
     """Pressure is summed per tick, while a process is counted to the microsecond."""
-    untold = Watch((QUIET,), wall_us=30_000.0).disturbance
-    assert untold == Disturbance(1, 1, round(11 / 219, 4))
+    unreported = Watch((QUIET,), wall_us=30_000.0).disturbance
+    assert unreported == Disturbance(1, 1, round(11 / 219, 4))
     short = Watch((QUIET,), wall_us=10_000.0, pressed_us=0.0, worked_us=9_000.0).disturbance
     assert (short.pressure_share, short.worked_share) == (None, 0.9)
-    assert Watch((QUIET,), pressed_us=0.0, worked_us=0.0).disturbance == untold  # of an old journal
+    assert (
+        Watch((QUIET,), pressed_us=0.0, worked_us=0.0).disturbance == unreported
+    )  # of an old journal
 
 
 def test_all_repeats_are_used_without_scheduler_statistics():

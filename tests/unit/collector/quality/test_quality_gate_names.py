@@ -44,11 +44,11 @@ def test_implausible_outcome_is_counted_under_its_gate(reason, gate):
 
 
 def test_other_gated_outcomes_are_counted_and_failures_are_not():
-    told = {outcome: gate_of_outcome(outcome, "why") for outcome in Outcome}
-    assert told[Outcome.GATED] == "outputs"
-    assert told[Outcome.SUBSTITUTED] == "identity"
-    assert told[Outcome.PROFILER_LOST] == "reconciliation"
-    assert {told[outcome] for outcome in (Outcome.OK, Outcome.OOM, Outcome.CRASHED)} == {""}
+    reported = {outcome: gate_of_outcome(outcome, "why") for outcome in Outcome}
+    assert reported[Outcome.GATED] == "outputs"
+    assert reported[Outcome.SUBSTITUTED] == "identity"
+    assert reported[Outcome.PROFILER_LOST] == "reconciliation"
+    assert {reported[outcome] for outcome in (Outcome.OK, Outcome.OOM, Outcome.CRASHED)} == {""}
 
 
 @pytest.mark.parametrize(

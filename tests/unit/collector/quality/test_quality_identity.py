@@ -122,7 +122,7 @@ _NO_FORMATS = (("format", "input 1"), ("format", "output 1"))
 
 
 @pytest.mark.parametrize(
-    ("recorded", "untold"),
+    ("recorded", "unreported"),
     [
         ("N/A -> N/A", (_NO_INPUTS, _NO_OUTPUTS)),
         ("4,8 FLOAT ND -> N/A", (_NO_OUTPUTS,)),
@@ -131,10 +131,10 @@ _NO_FORMATS = (("format", "input 1"), ("format", "output 1"))
         ("4,8 FLOAT -> 4,8 FLOAT N/A", _NO_FORMATS),
     ],
 )
-def test_unrecorded_slots_leave_the_identity_unverified(recorded, untold):
+def test_unrecorded_slots_leave_the_identity_unverified(recorded, unreported):
     found = compared("4,8 FLOAT ND -> 4,8 FLOAT ND", recorded)
     assert (found.differences, found.is_proved) == ((), False)
-    assert all(names(text, *data) for text, data in zip(found.unverified, untold, strict=True))
+    assert all(names(text, *data) for text, data in zip(found.unverified, unreported, strict=True))
 
 
 @pytest.mark.parametrize("is_graph_s", [True, False])
@@ -212,6 +212,6 @@ def work(row: str) -> list[list[tuple[int, str]]]:
 
 
 def test_each_wording_is_parsed_once():
-    told = Comparison(case_from_cells("Add", cells("4 FLOAT ND -> 4 FLOAT ND")))
+    reported = Comparison(case_from_cells("Add", cells("4 FLOAT ND -> 4 FLOAT ND")))
     row = cells("4 FLOAT ND -> 4 FLOAT ND")
-    assert told.of(row) is told.of(dict(row))
+    assert reported.of(row) is reported.of(dict(row))

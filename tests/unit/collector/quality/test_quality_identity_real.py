@@ -29,14 +29,14 @@ def test_distinct_cases_of_a_real_step_are_never_confused(real_profiles):
         if launch.cells["Input Shapes"].strip('"') not in ("", "N/A")
     }
     cases = {}
-    for kernel, told in cells:
-        case = case_from_cells(kernel, dict(told))
-        cases.setdefault(kernel, {}).setdefault(case.case_id, (case, dict(told)))
+    for kernel, reported in cells:
+        case = case_from_cells(kernel, dict(reported))
+        cases.setdefault(kernel, {}).setdefault(case.case_id, (case, dict(reported)))
     pairs = 0
     for found in cases.values():
-        told = list(found.values())
-        for number, (case, _) in enumerate(told):
-            for other, row in told[number + 1 :]:
+        reported = list(found.values())
+        for number, (case, _) in enumerate(reported):
+            for other, row in reported[number + 1 :]:
                 same_work = _work(case) == _work(other)
                 assert same_work or not identity_of(case, row).is_proved
                 pairs += 1

@@ -58,5 +58,5 @@ def test_few_equal_repeats_are_not_sufficient():
 
 
 def test_precision_checks_become_less_frequent():
-    looks = [count for count in range(1, 1001) if is_check_count(count)]
-    assert looks[:4] == [6, 7, 8, 10] and len(looks) < 30
+    reconciliations = [count for count in range(1, 1001) if is_check_count(count)]
+    assert reconciliations[:4] == [6, 7, 8, 10] and len(reconciliations) < 30

@@ -109,8 +109,8 @@ def test_foreign_kernel_is_a_companion_and_changes_no_duration(recording, data):
         ordinal = expected.ordinal
         assert after[ordinal].repeats == before[ordinal].repeats
         assert after[ordinal].lost == ""
-        wanted = (Companion("Memcpy", 1, 7.0),) if ordinal in inside else ()
-        assert after[ordinal].companions == wanted
+        correct = (Companion("Memcpy", 1, 7.0),) if ordinal in inside else ()
+        assert after[ordinal].companions == correct
 
 
 @pytest.mark.thorough
@@ -232,7 +232,7 @@ def test_launches_of_two_kernels_of_a_family_are_lost():
 
 
 @pytest.mark.parametrize(
-    ("asked", "told", "substituted"),
+    ("asked", "reported", "substituted"),
     [
         ("", "static", False),
         ("dynamic", "dynamic", False),
@@ -240,17 +240,17 @@ def test_launches_of_two_kernels_of_a_family_are_lost():
         ("static", "dynamic", True),
     ],
 )
-def test_another_op_state_than_that_of_the_case_is_a_substitution(asked, told, substituted):
-    found = _attributed(_case("Add", told), op_state=asked)
+def test_another_op_state_than_that_of_the_case_is_a_substitution(asked, reported, substituted):
+    found = _attributed(_case("Add", reported), op_state=asked)
     assert (found.substitution is not None) == substituted
-    assert found.op_state == ("" if told == "N/A" else told)
+    assert found.op_state == ("" if reported == "N/A" else reported)
     if substituted:
         assert without_reason(found) == Substitution("Add", True, "")
-        assert names(found.substitution.reason, "OP State", told, asked)
+        assert names(found.substitution.reason, "OP State", reported, asked)
 
 
 @pytest.mark.parametrize(
-    ("asked", "came", "is_filed"),
+    ("asked", "actual", "is_filed"),
     [
         ("", ["AI_CPU"] * 4, None),
         ("AI_CORE", ["AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV", "AI_CORE"], None),
@@ -261,11 +261,11 @@ def test_another_op_state_than_that_of_the_case_is_a_substitution(asked, told, s
         ("AI_CORE", ["AI_CORE", "AI_CORE", "AI_CORE", "AI_CPU"], False),
     ],
 )
-def test_ai_cpu_kernel_is_not_a_measurement_of_a_core(asked, came, is_filed):
+def test_ai_cpu_kernel_is_not_a_measurement_of_a_core(asked, actual, is_filed):
     first, *launches, last = _case("Add")
     cores = [
         replace(row, cells={**row.cells, ACCELERATOR_CORE: core})
-        for row, core in zip(launches, came, strict=True)
+        for row, core in zip(launches, actual, strict=True)
     ]
     expected = Expectation(0, "Add", 4, 2, core=asked)
     found = attribute([first, *cores, last], [expected])[0]
@@ -277,16 +277,16 @@ def test_ai_cpu_kernel_is_not_a_measurement_of_a_core(asked, came, is_filed):
 
 
 @pytest.mark.parametrize(
-    ("column", "came", "kinds"),
+    ("column", "actual", "kinds"),
     [
         (OP_STATE, ("static", "dynamic"), ("static", "dynamic")),
         (ACCELERATOR_CORE, ("AI_CPU", "MIX"), ("AI_CPU", "AI_CORE")),
     ],
 )
-def test_launches_of_two_kinds_have_no_mean(column, came, kinds):
+def test_launches_of_two_kinds_have_no_mean(column, actual, kinds):
     first, *launches, last = _case("Add")
     rows = [
-        replace(row, cells={**row.cells, column: came[place % 2]})
+        replace(row, cells={**row.cells, column: actual[place % 2]})
         for place, row in enumerate(launches)
     ]
     found = _attributed([first, *rows, last]).substitution

@@ -23,10 +23,10 @@ def test_estimated_differences_equal_the_drawn_ones() -> None:
 @pytest.mark.parametrize("device_sd", [0.0, 0.1])
 def test_intervals_cover_unseen_cases_at_the_stated_rate(device_sd: float) -> None:
     means = drawn(1500, 2, session_sd=0.04, device_sd=device_sd)
-    told = coverage_of_intervals(evidence_of(means, repeat_spread=0.01), PRIOR)
-    assert [one.nominal for one in told] == list(SHARES)
-    assert {one.pairs for one in told} == {1500}
-    assert [one.covered for one in told] == pytest.approx(SHARES, abs=0.05)
+    reported = coverage_of_intervals(evidence_of(means, repeat_spread=0.01), PRIOR)
+    assert [one.nominal for one in reported] == list(SHARES)
+    assert {one.pairs for one in reported} == {1500}
+    assert [one.covered for one in reported] == pytest.approx(SHARES, abs=0.05)
 
 
 def test_only_the_given_pairs_are_used_for_coverage() -> None:
@@ -34,8 +34,8 @@ def test_only_the_given_pairs_are_used_for_coverage() -> None:
     some = evidence.pairs.only(evidence.pairs.cases < 50)
     for differ, held in ((0.0, 1.0), (9.0, 0.0)):
         judges = replace(some, difference=np.full(50, differ))
-        told = coverage_of_intervals(evidence, PRIOR, judges)
-        assert [(one.covered, one.pairs) for one in told] == [(held, 50)] * len(SHARES)
+        reported = coverage_of_intervals(evidence, PRIOR, judges)
+        assert [(one.covered, one.pairs) for one in reported] == [(held, 50)] * len(SHARES)
 
 
 def test_single_sessions_give_no_differences_and_no_coverage() -> None:
@@ -46,21 +46,23 @@ def test_single_sessions_give_no_differences_and_no_coverage() -> None:
 
 
 def test_coverage_is_computed_for_few_pairs() -> None:
-    told = coverage_of_intervals(
+    reported = coverage_of_intervals(
         evidence_of(drawn(2, 2, session_sd=0.05), repeat_spread=0.01), PRIOR
     )
-    assert {one.pairs for one in told} == {2}
+    assert {one.pairs for one in reported} == {2}
 
 
 def test_coverage_of_a_session_is_computed_without_its_own_pairs() -> None:
     """Of twelve sessions each two measure separate cases; one in six is half as slow again. A model
     that knew it would cover all of its pairs, or none."""
-    means = drawn(120, 12, session_sd=0.004, wild=1)
+    means = drawn(120, 12, session_sd=0.004, outlier=1)
     of_two = (means.cases // 20) == (means.sessions // 2)
     places = np.flatnonzero(of_two).tolist()
-    told = coverage_of_intervals(evidence_of(chosen(means, places), repeat_spread=0.01), PRIOR)
-    assert not any(one.knows_sessions for one in told) and {one.pairs for one in told} == {120}
-    assert told[-1].covered == pytest.approx(5 / 6, abs=0.02)
+    reported = coverage_of_intervals(evidence_of(chosen(means, places), repeat_spread=0.01), PRIOR)
+    assert not any(one.knows_sessions for one in reported) and {one.pairs for one in reported} == {
+        120
+    }
+    assert reported[-1].covered == pytest.approx(5 / 6, abs=0.02)
     first = chosen(means, [at for at in places if means.sessions[at] < 2])
     assert all(
         one.knows_sessions

@@ -131,7 +131,7 @@ def test_unsteady_durations_and_few_repeats_cause_warnings():
     assert timing_warnings(summarise([5.0, 5.0, 5.01]).timing, 3) == ()
 
 
-def played(random: Random, repeats: int, correlation: float) -> list[float]:
+def simulated(random: Random, repeats: int, correlation: float) -> list[float]:
     """Return an autocorrelated series around 100 us."""
     last, series = random.gauss(0, 1), []
     for _ in range(repeats):
@@ -145,7 +145,7 @@ def played(random: Random, repeats: int, correlation: float) -> list[float]:
 )
 def test_interval_of_autocorrelated_repeats_covers_the_mean(repeats, correlation, least):
     random, tries = Random(11), 400
-    timings = [summarise(played(random, repeats, correlation)).timing for _ in range(tries)]
+    timings = [summarise(simulated(random, repeats, correlation)).timing for _ in range(tries)]
     assert sum(t.ci_low_us <= 100 <= t.ci_high_us for t in timings) / tries >= least
 
 
@@ -154,7 +154,7 @@ def test_interval_of_autocorrelated_repeats_covers_the_mean(repeats, correlation
 def test_interval_of_independent_repeats_is_hardly_wider(repeats):
     random, wider = Random(12), []
     for _ in range(400):
-        found = summarise(played(random, repeats, 0.0))
+        found = summarise(simulated(random, repeats, 0.0))
         own = found.accepted_us
         half_us = student_t_factor(len(own) - 1) * stdev(own) / len(own) ** 0.5
         wider.append((found.timing.ci_high_us - found.timing.mean_us) / half_us)

@@ -24,9 +24,9 @@ def test_noise_alone_has_no_trend(count):
 
 @pytest.mark.parametrize(("count", "drift"), [(30, 0.3), (100, 0.12), (300, -0.12)])
 def test_changing_clock_is_reported_as_a_trend(count, drift):
-    told = [find_trend(wobbling(number, count, drift=drift)) for number in range(100)]
-    assert all(told)
-    assert gate_of_warning(told[0]) == "trend"
+    reported = [find_trend(wobbling(number, count, drift=drift)) for number in range(100)]
+    assert all(reported)
+    assert gate_of_warning(reported[0]) == "trend"
 
 
 def test_unsettled_cache_is_reported_as_a_trend():

@@ -38,7 +38,7 @@ def drawn(
     session_sd: float,
     repeat_sd: float = 0.01,
     device_sd: float = 0.0,
-    wild: int = 0,
+    outlier: int = 0,
     seed: int = 0,
 ) -> SessionMeans:
     """Draw cases of true means over three decades, each measured by every session; odd sessions are
@@ -49,7 +49,7 @@ def drawn(
     deviations = random.normal(0, np.hypot(session_sd, repeat_sd / REPEATS**0.5), (sessions, cases))
     for session in range(sessions):
         deviations[session] += devices[session % 2] if device_sd else 0
-        deviations[session] += np.log(1.5) if session < wild else 0
+        deviations[session] += np.log(1.5) if session < outlier else 0
     count = cases * sessions
     return SessionMeans(
         cases=np.tile(np.arange(cases), sessions),
@@ -83,7 +83,7 @@ def test_variance_between_sessions_is_estimated():
 def test_one_outlying_session_in_ten_has_little_weight():
     """Half as long again, while sessions differ by 2 %: a plain estimate would be 13 %."""
     quiet = session_sd(drawn(60, 10, session_sd=0.02))
-    assert session_sd(drawn(60, 10, session_sd=0.02, wild=1)) < 1.6 * quiet
+    assert session_sd(drawn(60, 10, session_sd=0.02, outlier=1)) < 1.6 * quiet
 
 
 def test_prior_variance_is_used_and_named_without_repeats():
@@ -258,10 +258,10 @@ def together(
     return means, true_us[cases]
 
 
-def held_of(plays: list[tuple[SessionMeans, np.ndarray]], prior: VariancePrior) -> float:
+def held_of(simulations: list[tuple[SessionMeans, np.ndarray]], prior: VariancePrior) -> float:
     """Return the share of the true means that intervals of 95 % cover."""
     held = []
-    for means, true_us in plays:
+    for means, true_us in simulations:
         evidence = evidence_of(means, repeat_spread=0.01)
         found = stack_intervals(evidence, fit(evidence, prior))
         held.append((found.low_us <= true_us) & (true_us <= found.high_us))
@@ -272,24 +272,24 @@ def held_of(plays: list[tuple[SessionMeans, np.ndarray]], prior: VariancePrior) 
 def test_two_devices_give_one_degree_of_freedom_for_any_number_of_cases():
     prior = replace(PRIOR, ratio=0.22, tail_degrees=3.0, device_spread=0.015)
     halves = [range(100), range(100, 200), range(100, 200), range(100)]
-    plays = [
+    simulations = [
         together([0, 1, 0, 1], halves, session_sd=0.001, device_sd=0.03, seed=seed)
         for seed in range(150)
     ]
-    assert held_of(plays, prior) > 0.9
-    for means, _ in plays[:9]:
+    assert held_of(simulations, prior) > 0.9
+    for means, _ in simulations[:9]:
         assert fit(evidence_of(means, repeat_spread=0.01), prior).device_degrees < 2
 
 
 @pytest.mark.thorough
 def test_two_sessions_give_one_degree_of_freedom_for_any_number_of_cases():
     both = [range(200), range(100)]
-    plays = [
+    simulations = [
         together([0, 0], both, session_sd=0.02, device_sd=0.0, seed=seed) for seed in range(150)
     ]
-    evidence = evidence_of(plays[0][0], repeat_spread=0.01)
+    evidence = evidence_of(simulations[0][0], repeat_spread=0.01)
     assert fit(evidence, PRIOR).degrees.max() < 4  # of tails of 8 and a hundred pairs
-    assert held_of(plays, replace(PRIOR, device_spread=1e-6)) > 0.88
+    assert held_of(simulations, replace(PRIOR, device_spread=1e-6)) > 0.88
 
 
 def test_pair_of_known_sessions_adds_no_independent_difference():

@@ -23,7 +23,7 @@ SETTINGS = ("", "HCCL_ALGO=level0:NA;level1:H-D_R", "HCCL_ALGO=a HCCL_OP_EXPANSI
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> CollectiveCase:
+def requested(draw: st.DrawFn) -> CollectiveCase:
     grid = Grid(tuple(draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))))
     assume(grid.size > 1)
     size = draw(st.integers(2, min(32, grid.size)))
@@ -43,7 +43,7 @@ def asked(draw: st.DrawFn) -> CollectiveCase:
 
 
 @pytest.mark.thorough
-@given(asked())
+@given(requested())
 def test_collective_case_is_read_from_a_table_unchanged(case: CollectiveCase) -> None:
     (read,) = read_table(write_table([case.record()]))
     assert is_collective(read.case.kernel_type)
@@ -51,7 +51,7 @@ def test_collective_case_is_read_from_a_table_unchanged(case: CollectiveCase) ->
 
 
 @pytest.mark.thorough
-@given(asked(), asked())
+@given(requested(), requested())
 def test_different_collectives_are_different_cases(
     one: CollectiveCase, other: CollectiveCase
 ) -> None:

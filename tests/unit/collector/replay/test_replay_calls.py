@@ -85,7 +85,7 @@ OF_GRAPH = ((LAUNCHED_BY, GRAPH),)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "state", "told", "mode"),
+    ("kernel", "state", "reported", "mode"),
     [
         ("Add", "dynamic", (), None),
         ("Add", "static", (), "reduce-overhead"),
@@ -96,13 +96,13 @@ OF_GRAPH = ((LAUNCHED_BY, GRAPH),)
     ],
 )
 def test_graphs_and_kernels_of_one_shape_are_compiled(
-    torch, monkeypatch, kernel, state, told, mode
+    torch, monkeypatch, kernel, state, reported, mode
 ):
     from collector.replay.calls import NpuCalls
 
     torchair = Torchair()
     monkeypatch.setitem(sys.modules, "torchair", torchair)
-    case = replace(next(r.case for r in rows_of(kernel)), op_state=state, attributes=told)
+    case = replace(next(r.case for r in rows_of(kernel)), op_state=state, attributes=reported)
     NpuCalls(types.SimpleNamespace(), {}).of(find(kernel), case)
     assert [config.mode for config in torchair.configs] == ([mode] if mode else [])
 

@@ -77,8 +77,8 @@ def test_canary_readings_are_part_of_every_measurement_and_not_results(canaried,
     assert first == second
     # A position where something else occupied the device has no reading.
     names = [record.case.describe() for record in canary_records("cpu")]
-    told = [(r.place, r.case) for r in first]
-    assert told == [p for p in ((x, n) for x in CANARY_PLACES for n in names) if p in told]
+    reported = [(r.place, r.case) for r in first]
+    assert reported == [p for p in ((x, n) for x in CANARY_PLACES for n in names) if p in reported]
     assert all(r.repeats <= CANARY_REPEATS and r.mean_us > 1 for r in first)
     assert [r.at_s for r in first] == sorted(r.at_s for r in first)
     assert all(from_row(to_row(m)) == m for m in result.measurements)

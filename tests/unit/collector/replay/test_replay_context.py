@@ -45,8 +45,8 @@ def test_nearest_launches_are_run_until_they_fill_a_cache():
     whole = context_of(before, find, "cpu", 1 << 40)
     assert len(whole.neighbours) == 3 and whole.left_out == ("NoSuchKernel",) * 2
     # The context is identified by its cases and their order, not by the omitted ones.
-    told = [context_text(found).partition(";")[0] for found in (one, more, whole)]
-    assert told[0] != told[1] == told[2]
+    reported = [context_text(found).partition(";")[0] for found in (one, more, whole)]
+    assert reported[0] != reported[1] == reported[2]
 
 
 def test_argument_is_the_nearest_result_of_its_shape_and_each_result_is_used_once():
@@ -90,10 +90,10 @@ def test_weight_in_an_npu_layout_is_never_replaced_by_a_result():
 
 
 def test_launches_run_in_order_each_after_its_mark_in_every_round():
-    said = []
+    message = []
 
     def run(name, *args):
-        said.append(name)
+        message.append(name)
         return args[0] + 1.0
 
     launches = [
@@ -103,11 +103,13 @@ def test_launches_run_in_order_each_after_its_mark_in_every_round():
     ]
     own = launch(torch.neg, rows(8, 1))
     found = feeds(*launches, own)
-    said.clear()
-    chain = Chain(launches, own, found, lambda: said.append("begin"), lambda: said.append("|"))
+    message.clear()
+    chain = Chain(
+        launches, own, found, lambda: message.append("begin"), lambda: message.append("|")
+    )
     for _ in range(2):
         (argument,) = chain.arguments()
-        assert said == ["begin", "|", "a", "|", "b", "|", "c"]
+        assert message == ["begin", "|", "a", "|", "b", "|", "c"]
         # Ones, plus one for each launch on their way: never more for a second round.
         assert argument.shape == (8, 1) and argument.unique().tolist() == [3.0]
-        said.clear()
+        message.clear()

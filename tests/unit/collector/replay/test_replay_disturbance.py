@@ -115,10 +115,10 @@ def test_sessions_that_install_kernels_wait_for_each_other(tmp_path: Path):
 
 @pytest.mark.fast
 def test_interference_is_sorted_by_slowdown_of_the_first_device():
-    asked: list[tuple[int, str]] = []
+    requested: list[tuple[int, str]] = []
 
     def measure(device: int, round_name: str) -> dict[str, float]:
-        asked.append((device, round_name))
+        requested.append((device, round_name))
         if round_name == "alone":
             return {"a": 10.0, "b": 20.0, "gone": 1.0}
         return {"a": 11.0, "b": 30.0} if device == 3 else {"a": 99.0, "b": 99.0}
@@ -126,7 +126,9 @@ def test_interference_is_sorted_by_slowdown_of_the_first_device():
     found = compare(measure, [3, 4, 5])
     assert found == [Interference("b", 20.0, 30.0), Interference("a", 10.0, 11.0)]
     assert [round(case.slowdown, 6) for case in found] == [0.5, 0.1]
-    assert asked[0] == (3, "alone") and set(asked[1:]) == {(n, "together") for n in (3, 4, 5)}
+    assert requested[0] == (3, "alone") and set(requested[1:]) == {
+        (n, "together") for n in (3, 4, 5)
+    }
 
 
 @pytest.mark.fast

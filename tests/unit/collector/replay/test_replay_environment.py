@@ -37,9 +37,9 @@ def faults(environment):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="requires the allocator of glibc")
 def test_launches_of_a_cpu_session_allocate_no_new_memory():
-    told = session_environment("cpu")
-    assert faults(told) < 100
-    assert faults({**told, "GLIBC_TUNABLES": ""}) > 10_000  # 12,288 pages an output
+    reported = session_environment("cpu")
+    assert faults(reported) < 100
+    assert faults({**reported, "GLIBC_TUNABLES": ""}) > 10_000  # 12,288 pages an output
 
 
 @pytest.mark.skipif(

@@ -170,9 +170,9 @@ def test_specification_is_read_as_written(tmp_path):
     write_spec(spec, tmp_path)
     assert read_spec(tmp_path) == spec
     stack = Stack("CPU_x_2t", "2.13.0", details=(("threads", "2"),))
-    told = replace(spec, stack=stack, peaks=MachinePeaks(stack, 4e11, 1e12, 3e11, 4e10, "now"))
-    write_spec(told, tmp_path)
-    assert read_spec(tmp_path) == told
+    reported = replace(spec, stack=stack, peaks=MachinePeaks(stack, 4e11, 1e12, 3e11, 4e10, "now"))
+    write_spec(reported, tmp_path)
+    assert read_spec(tmp_path) == reported
 
 
 def test_directory_without_a_specification_is_refused(tmp_path):

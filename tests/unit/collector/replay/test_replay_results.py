@@ -210,8 +210,8 @@ def test_repeats_of_a_throttled_gpu_are_used_with_a_warning(measured):
 @pytest.mark.parametrize(("cache", "share"), [("warm", 0.0), ("cold", None)])
 def test_launch_gaps_of_a_gpu_are_recorded_only_with_a_complete_recording(measured, cache, share):
     spec = replace(GPU, measure=replace(GPU.measure, cache=cache))
-    told = measured(500_000, 510_000, spec=spec, conditions=(COOL, COOL)).disturbance
-    assert told.launch_gap_share == share
+    reported = measured(500_000, 510_000, spec=spec, conditions=(COOL, COOL)).disturbance
+    assert reported.launch_gap_share == share
     alone = measured(500_000, 510_000, spec=spec).disturbance
     assert alone == (None if share is None else Disturbance(0, 0, launch_gap_share=share))
 

@@ -27,8 +27,8 @@ def record(kernel, rows, count, mean_us):
     cells = (f"{rows},8;{rows},8", "FLOAT;FLOAT", "ND;ND", f"{rows},8", "FLOAT", "ND")
     if kernel.startswith("MatMul"):
         cells = (f"{rows},8;8,8", "FLOAT;FLOAT", "ND;ND", f"{rows},8", "FLOAT", "ND")
-    told = dict(zip(BASE_CELLS[2:], cells, strict=True)) | dict.fromkeys(BASE_CELLS[:2], "")
-    return CaseRecord(kernel, told, {}, ProfileStatistics(count, mean_us, mean_us, 0.0))
+    reported = dict(zip(BASE_CELLS[2:], cells, strict=True)) | dict.fromkeys(BASE_CELLS[:2], "")
+    return CaseRecord(kernel, reported, {}, ProfileStatistics(count, mean_us, mean_us, 0.0))
 
 
 def message(count, mean_us):
@@ -50,8 +50,8 @@ def test_step_time_equals_a_sum_by_hand():
     add, product, sent = record("Add", 4, 10, 6.0), record("MatMulV2", 4, 2, 40.0), message(3, 30.0)
     found = compare_cases((add, product, sent), apart(add, 5.0) | apart(sent, 20.0), {})
     trace = StepTrace(1, computing_us=130.0, communication_us=80.0, free_us=15.0)
-    told = step_sum(found, trace)
-    assert dict(told.parts) == {
+    reported = step_sum(found, trace)
+    assert dict(reported.parts) == {
         "isolated": 50.0,
         "neighbours": 0.0,
         "context": 10.0,
@@ -61,7 +61,7 @@ def test_step_time_equals_a_sum_by_hand():
         "waiting": 20.0,
         "host": 15.0,
     }
-    assert told.measured_us == fsum(part for _, part in told.parts) == 225.0
+    assert reported.measured_us == fsum(part for _, part in reported.parts) == 225.0
     # After the launches before them the adds take 5.8 us; for the others that is unknown.
     behind = compare_cases((add, product, sent), apart(add, 5.0), {}, apart(add, 5.8))
     parts = step_sum(behind, trace)
@@ -86,9 +86,12 @@ def test_parts_sum_to_the_step_for_any_known_times(kernels, messages, steps):
     rows += [(message(n, us), known) for n, us, known in messages]
     isolated = {one.case_id: Isolated(known) for one, known in rows if known is not None}
     trace = StepTrace(1, *steps)
-    told = step_sum(compare_cases((one for one, _ in rows), isolated, {}), trace)
-    assert fsum(part for _, part in told.parts) == pytest.approx(trace.whole_us, abs=1e-3)
-    assert min(told.isolated_us, told.unknown_us, told.messages_us, told.waiting_us) >= -1e-6
+    reported = step_sum(compare_cases((one for one, _ in rows), isolated, {}), trace)
+    assert fsum(part for _, part in reported.parts) == pytest.approx(trace.whole_us, abs=1e-3)
+    assert (
+        min(reported.isolated_us, reported.unknown_us, reported.messages_us, reported.waiting_us)
+        >= -1e-6
+    )
 
 
 def test_time_of_a_twin_is_used_for_the_kernel_that_the_runtime_chose():

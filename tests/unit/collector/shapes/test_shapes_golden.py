@@ -259,14 +259,14 @@ def test_answers_and_prompts_of_one_pass_attend_together_or_separately():
 def test_chunk_with_latent_attention_reads_and_joins_the_earlier_keys():
     found = kernels_of(step_of("deepseek-v3", _DSV3, Phase.PREFILL, 2, 512, 2048))
     past = 2 * (2048 - 512)
-    wanted = (
+    expected = (
         f"PagedCacheLoadNdKernel 32,128,1,512;32,128,1,64;2,16;2;{past},1,512;{past},1,64;2",
         f"MatMulV2 {past},512;4096,512",  # kv_b
         f"FusedInferAttentionScore 1024,16,128;{past},16,128;{past},16,128;2;2;1024,16,64;"
         f"{past},16,64",
         "AttentionUpdate 16384;16384;16384,128;16384,128",
     )
-    assert {name: found.get(name) for name in wanted} == dict.fromkeys(wanted, 61)
+    assert {name: found.get(name) for name in expected} == dict.fromkeys(expected, 61)
 
 
 def test_ranks_without_a_token_split_share_the_shared_expert():
@@ -302,7 +302,7 @@ def test_predicted_tokens_are_verified_in_one_pass_and_drafted_by_one_layer():
     draft = replace(seen, is_draft=True)
     step = derive_step(find_decoder("deepseek-v3"), layout_of(_DSV3), draft, release)
     found = kernels_of(step)
-    wanted = {
+    expected = {
         "ConcatD 1,7168;1,7168": 1,
         "MatMulV2 1,14336;7168,14336": 1,  # of both to one
         "RmsNorm 1,7168;7168": 2 + 1 + 1,  # of both, the first and the last
@@ -312,7 +312,7 @@ def test_predicted_tokens_are_verified_in_one_pass_and_drafted_by_one_layer():
         "MatMulV2 4,7168;16160,7168": 1,  # one token of each request continues
         "ArgMaxV2 4,129280": 1,
     }
-    assert {name: found.get(name) for name in wanted} == wanted
+    assert {name: found.get(name) for name in expected} == expected
     with pytest.raises(BadInput, match=naming("qwen3-32b", "layer")):
         derive_step(find_decoder("qwen3-32b"), layout_of(""), seen, release)
 
@@ -383,8 +383,8 @@ def test_decode_only_host_has_one_kernel_before_latent_attention():
     ]
     messages = messages_of(step)
     assert messages[("all_gather", 2 * 2 * 7168, 8)] == 61 + 3 + 1  # tokens, not their latents
-    unasked = derive_step(decoder, layout, batch, find_kernel_set("vllm-ascend-0.13"))
-    assert kernels_of(unasked)["AscendQuantV2 2,7168;7168;7168"] == 61
+    unrequested = derive_step(decoder, layout, batch, find_kernel_set("vllm-ascend-0.13"))
+    assert kernels_of(unrequested)["AscendQuantV2 2,7168;7168;7168"] == 61
 
 
 def test_later_draft_token_uses_the_padding_of_all_verified_ones():
@@ -467,14 +467,14 @@ def test_separate_experts_of_a_large_pass_use_all_to_all():
     step = step_of("qwen3-235b-a22b", layout, Phase.PREFILL, 1, 2048, 2048)
     found = kernels_of(step)
     # 512 tokens a rank, each to 8 experts: 4,096 rows are sent, and as many received
-    wanted = (
+    expected = (
         *("MoeTokenPermute 512,4096;512,8", "DynamicQuant 4096,4096"),
         *("MoeTokenPermute 4096,1;4096", "MoeTokenPermute 4096,4096;4096"),
         "GroupedMatmulSwigluQuant 4096,4096;8,96,256,16,32;8,3072;4096;8",
         "GroupedMatmul 4096,1536;8,128,96,16,32;8,4096;8;4096",
         *("MoeTokenUnpermute 4096,4096;4096", "MoeTokenUnpermute 4096,4096;4096;512,8"),
     )
-    assert {name: found.get(name) for name in wanted} == dict.fromkeys(wanted, 94)
+    assert {name: found.get(name) for name in expected} == dict.fromkeys(expected, 94)
     assert not any("Distribute" in name for name in found)
     rows = 4096
     assert {key: times for key, times in messages_of(step).items() if key[0] == "all_to_allv"} == {
@@ -499,9 +499,9 @@ MIXTURE = (
 @pytest.mark.parametrize("model", bundled_names())
 def test_operators_accept_every_case_of_a_bundled_model(model, release):
     decoder, kernels = find_decoder(model), find_kernel_set(release)
-    told, wrong = cases_of(decoder, MIXTURE if decoder.is_moe else DENSE, kernels)
+    reported, wrong = cases_of(decoder, MIXTURE if decoder.is_moe else DENSE, kernels)
     assert not wrong
-    assert (told > 0) == (model not in UNTOLD.get(release, ()))
+    assert (reported > 0) == (model not in UNTOLD.get(release, ()))
 
 
 CONFIGS = {  # of families without a bundled model, as in their models
@@ -532,8 +532,8 @@ def test_operators_accept_every_case_of_a_config(name):
     decoder = read_config(text.encode(), name=name, path="config.json")
     mixture = ("dp=4,ep=4,quantisation=w8a8,experts=apart", "tp=2,dp=2,ep=4,experts=apart")
     layouts = mixture if decoder.is_moe else ("tp=1", "tp=2,nz=2", "tp=2,quantisation=w8a8")
-    told, wrong = cases_of(decoder, layouts, find_kernel_set("vllm-ascend-0.18"))
-    assert not wrong and told
+    reported, wrong = cases_of(decoder, layouts, find_kernel_set("vllm-ascend-0.18"))
+    assert not wrong and reported
 
 
 def cases_of(decoder, layouts, kernels):
@@ -554,7 +554,7 @@ def cases_of(decoder, layouts, kernels):
             Phase.PREFILL, 1, 600, 600, mixed_decodes=4, followed_keys=900, skew=99, imbalance=30
         ),
     ]
-    wrong, told = set(), 0
+    wrong, reported = set(), 0
     for layout in layouts:
         for batch in batches:
             try:
@@ -563,12 +563,12 @@ def cases_of(decoder, layouts, kernels):
                 unknown = any(one.launch in str(error) for one in kernels.unknown)
                 assert unknown or (batch.predicted and not decoder.predictors)
                 continue
-            told += 1
+            reported += 1
             assert step.kernels
             for one in step.kernels:
                 if refused := refusal_of(one.record):
                     wrong.add((layout, str(batch), one.layer, refused.reason))
-    return told, wrong
+    return reported, wrong
 
 
 def refusal_of(record):

@@ -31,7 +31,7 @@ def refused(case):
     return refusal(case, find, "npu")
 
 
-def ask(record):
+def request(record):
     found = refused(record.case)
     return found.reason if found else record
 
@@ -40,7 +40,7 @@ def chosen(kernel, *, rows=20, seed=0, like=None, sizes=None, largest=ANY, known
     pattern = PATTERNS.of(kernel)
     like = templates(row.case for row in like or fixture_rows(kernel))
     sizes = sizes or (EXPERTS if pattern.source == "experts" else PRODUCTS)
-    return choose(pattern, like, sizes, known, ask, SampleRequest(rows, seed, largest))
+    return choose(pattern, like, sizes, known, request, SampleRequest(rows, seed, largest))
 
 
 def test_density_of_a_mask_is_an_axis():
@@ -166,7 +166,7 @@ def test_case_of_two_points_is_chosen_once():
     pattern = PATTERNS.of("Add")
     twice = replace(pattern, axes={"t": (1, 2, 2), "d": (8,)})
     found = choose(
-        twice, templates(one.case for one in like), [], (), ask, SampleRequest(None, 0, ANY)
+        twice, templates(one.case for one in like), [], (), request, SampleRequest(None, 0, ANY)
     )
     assert (len(found.records), found.repeated, found.known) == (2, 1, 0)
 
@@ -244,8 +244,8 @@ def test_models_have_layouts_weights_and_attention(model):
     assert len(set(products)) == len(products) > 10
     attention = "SparseFlashAttention" if decoder.is_sparse else "FusedInferAttentionScore"
     rows = rows_of([decoder], kernels, [attention, "Identity"])
-    is_told = decoder.indexers in (0, decoder.layers)  # by this release's set
-    assert (len(rows[attention]) > 500) == is_told and rows["Identity"] == []
+    is_reported = decoder.indexers in (0, decoder.layers)  # by this release's set
+    assert (len(rows[attention]) > 500) == is_reported and rows["Identity"] == []
 
 
 def test_weights_of_a_model_are_those_of_its_fused_projections():
@@ -259,7 +259,7 @@ def test_weights_of_a_model_are_those_of_its_fused_projections():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         {"axes": {"t": "nothing"}, "ways": [], "kernels": []},
         {"axes": {"t": [1]}, "ways": [{"inputs": ["t ** 2"], "outputs": []}], "kernels": []},
@@ -267,6 +267,6 @@ def test_weights_of_a_model_are_those_of_its_fused_projections():
         {"axes": {"a": "products", "b": "experts"}, "ways": [], "kernels": []},
     ],
 )
-def test_invalid_pattern_is_refused_by_name(said):
+def test_invalid_pattern_is_refused_by_name(message):
     with pytest.raises(BadInput, match=naming("pattern p")):
-        read_patterns({"values": {"nk": [1]}, "patterns": {"p": said}})
+        read_patterns({"values": {"nk": [1]}, "patterns": {"p": message}})

@@ -104,7 +104,7 @@ def test_unsupported_config_is_refused_with_its_file(changes, named):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"model_type": "qwen2"}, {"biases_qkv": True, "biases_o": False}),
         ({"attention_bias": True}, {"biases_qkv": True, "biases_o": True}),
@@ -113,9 +113,9 @@ def test_unsupported_config_is_refused_with_its_file(changes, named):
         ({"num_nextn_predict_layers": 1}, {"predictors": 1}),
     ],
 )
-def test_config_supplies_biases_rotations_and_predictors(changes, told):
+def test_config_supplies_biases_rotations_and_predictors(changes, reported):
     found = decoder(**changes)
-    assert {name: getattr(found, name) for name in told} == told
+    assert {name: getattr(found, name) for name in reported} == reported
 
 
 MIXTURE = {
@@ -156,12 +156,12 @@ def test_layers_that_select_keys_are_counted_in_every_spelling():
     sizes = {"index_topk": 8, "index_n_heads": 2, "index_head_dim": 8}
     latent = dict.fromkeys(("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim"), 8)
     latent |= {"qk_rope_head_dim": 4, "v_head_dim": 8, "model_type": "deepseek_v32"}
-    for told in (
+    for reported in (
         {"indexer_types": ["full", "shared"] * 4},
         {"index_topk_pattern": "FSFSFSFS"},
         {"index_topk_freq": 2, "index_skip_topk_offset": 1},
     ):
-        assert decoder(**MIXTURE | sizes | latent | told).indexers == 4
+        assert decoder(**MIXTURE | sizes | latent | reported).indexers == 4
 
 
 def test_disabled_options_of_a_config_have_no_effect():

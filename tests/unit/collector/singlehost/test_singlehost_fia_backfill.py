@@ -57,8 +57,8 @@ def test_row_gets_the_values_of_its_shapes(csv_path, dump):
     file = read_kernel_file(csv_path)
     assert set(ATTENTION_COLUMNS) <= set(file.columns)
     (row,) = file.rows
-    told = {name.removeprefix("Runtime "): row[name] for name in ATTENTION_COLUMNS if row[name]}
-    assert told == {
+    reported = {name.removeprefix("Runtime "): row[name] for name in ATTENTION_COLUMNS if row[name]}
+    assert reported == {
         "actual_seq_lengths_shape": "2",
         "actual_seq_lengths_values": "64,128",
         "actual_seq_lengths_kv_shape": "2",

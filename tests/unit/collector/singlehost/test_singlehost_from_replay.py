@@ -15,7 +15,7 @@ from collector.model.plan import MeasureSettings
 from collector.model.stack import Runtime, Stack, runtime_details
 from collector.replay.lock import DeviceLock
 from collector.singlehost.from_replay import microbench_by_replay
-from tests.unit.collector.measuring.pretending import PlayedSupervisor
+from tests.unit.collector.measuring.pretending import SimulatedSupervisor
 from tests.unit.collector.naming import names, naming
 
 pytestmark = pytest.mark.fast
@@ -29,9 +29,9 @@ def sessions(monkeypatch, tmp_path):
     monkeypatch.setenv("OPMETER_LOCKS", str(tmp_path / "locks"))
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
-    played = PlayedSupervisor(monkeypatch)
-    played.measure = lambda records, provenance: [good(r, provenance) for r in records]
-    return played
+    simulated = SimulatedSupervisor(monkeypatch)
+    simulated.measure = lambda records, provenance: [good(r, provenance) for r in records]
+    return simulated
 
 
 def good(record, provenance):

@@ -38,8 +38,8 @@ def options(*, rows=5, seed=0, largest_gib=32.0, models=()):
     return GridOptions(rows, seed, largest_gib, tuple(map(find_decoder, models)), RELEASE)
 
 
-def grow(folder, said, **more):
-    return tuple(growing.grow_tree(folder, said, **more))
+def grow(folder, message, **more):
+    return tuple(growing.grow_tree(folder, message, **more))
 
 
 @pytest.fixture(scope="module")

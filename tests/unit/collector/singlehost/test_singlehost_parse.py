@@ -309,8 +309,8 @@ def test_fused_attention_has_the_sixteen_columns_that_describe_its_run(tmp_path,
     file = read_kernel_file(path)
     assert file.columns == (*PARSER_COLUMNS, *ATTENTION_COLUMNS)
     (row,) = file.rows
-    told = {name: row[name] for name in ATTENTION_COLUMNS if row[name]}
-    assert told == {
+    reported = {name: row[name] for name in ATTENTION_COLUMNS if row[name]}
+    assert reported == {
         "Runtime source_profile": "profile_a",
         "Runtime actual_seq_lengths_shape": "5",
         "Runtime block_table_shape": "5,512",

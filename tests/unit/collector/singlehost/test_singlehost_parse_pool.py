@@ -32,10 +32,10 @@ def version(tmp_path):
     return tmp_path / "tree" / "vllm0.18.0_torch2.9.0_cann8.5"
 
 
-def profile(folder, durations, start=0, **told):
+def profile(folder, durations, start=0, **reported):
     """Write a file of launches of one Add, which begin one after the other."""
     rows = [
-        Told(duration=f"{us:.3f}", start=f"1764246877{start + at:06d}.960\t", **told)
+        Told(duration=f"{us:.3f}", start=f"1764246877{start + at:06d}.960\t", **reported)
         for at, us in enumerate(durations)
     ]
     return write_profile(folder, "K5", rows)
@@ -188,10 +188,16 @@ def test_collectives_and_unknown_inputs_are_pooled_too(tmp_path, version):
         ]
         pooling([write_profile(tmp_path / str(at), "K5", rows)], version)
     with (version / COMMUNICATION_REPORT).open(newline="") as file:
-        (told,) = csv.DictReader(file)
-    assert (told["Count"], told["Total Duration(us)"]) == ("2", "40.000000")
-    assert (told["Average Duration(us)"], told["Std Duration(us)"]) == ("20.000000", "10.000000")
-    assert (told["Min Duration(us)"], told["Max Duration(us)"]) == ("10.000000", "30.000000")
+        (reported,) = csv.DictReader(file)
+    assert (reported["Count"], reported["Total Duration(us)"]) == ("2", "40.000000")
+    assert (reported["Average Duration(us)"], reported["Std Duration(us)"]) == (
+        "20.000000",
+        "10.000000",
+    )
+    assert (reported["Min Duration(us)"], reported["Max Duration(us)"]) == (
+        "10.000000",
+        "30.000000",
+    )
     (row,) = read_kernel_file(version / "unknown_inputs" / "MemSet.csv").rows
     assert (row["Profiling Count"], row[AVERAGE]) == ("2", "20.000000")
 

@@ -120,11 +120,11 @@ def test_the_gap_table_has_a_row_for_each_pair_of_durations(tmp_path):
 
 def test_certificates_of_a_replay_are_stored(tmp_path):
     provenance = provenance_of(Stack("CPU_x_2t", "2.13.0"), "cpu")
-    told = Measurement(ADD.case_id, "Add", Outcome.HUNG, "not done after 240 s", provenance)
-    write_reports(result(tmp_path, measurements=(told,)), NOW)
+    reported = Measurement(ADD.case_id, "Add", Outcome.HUNG, "not done after 240 s", provenance)
+    write_reports(result(tmp_path, measurements=(reported,)), NOW)
     name = "replay_certificates_20260601_142441.csv"
     with (tmp_path / "reports" / name).open(newline="") as file:
-        assert [from_row(row) for row in csv.DictReader(file)] == [told]
+        assert [from_row(row) for row in csv.DictReader(file)] == [reported]
 
 
 def test_no_certificates_are_written_without_measurements(tmp_path):

@@ -14,8 +14,8 @@ def case(kernel="Add", shapes="4,8;4,8", dtypes="FLOAT;FLOAT", formats="ND;ND", 
     cells = {"Input Shapes": shapes, "Input Data Types": dtypes, "Input Formats": formats}
     outputs = {"Output Shapes": "4,8", "Output Data Types": "FLOAT", "Output Formats": "ND"}
     names = {"state": "OP State", "out": "Output Shapes", "out_formats": "Output Formats"}
-    told = {names.get(name, name): text for name, text in more.items()}
-    return case_from_cells(kernel, {**cells, **outputs, **told})
+    reported = {names.get(name, name): text for name, text in more.items()}
+    return case_from_cells(kernel, {**cells, **outputs, **reported})
 
 
 def matmul(kernel, shapes, out="32,64", dtypes="DT_BF16;DT_BF16", formats="ND;ND"):
@@ -80,6 +80,6 @@ def test_attributes_given_on_both_sides_must_agree():
     assert not agrees(case(out_formats="NCHW"), case(out_formats="ND"))
     scalar = case("Add", ";", "FLOAT;", "ND;")
     assert not agrees(scalar, case("Add", ";", "INT32;", "ND;"))
-    told = case(**{"Runtime block_size": "128"})
-    assert agrees(told, case())
-    assert not agrees(told, case(**{"Runtime block_size": "64"}))
+    reported = case(**{"Runtime block_size": "128"})
+    assert agrees(reported, case())
+    assert not agrees(reported, case(**{"Runtime block_size": "64"}))

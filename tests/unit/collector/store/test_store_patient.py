@@ -103,13 +103,13 @@ class Told:
         return self._clock.now_s >= self._at_s
 
 
-@pytest.mark.parametrize("told_s", [0.0, 0.3, 100.0])
-def test_stop_request_leaves_one_grace_period_for_all_calls(told_s):
+@pytest.mark.parametrize("reported_s", [0.0, 0.3, 100.0])
+def test_stop_request_leaves_one_grace_period_for_all_calls(reported_s):
     clock = Clock()
     store = PatientStore(
         AwayFor(10**6),
         600,
-        stop=Told(clock, told_s),
+        stop=Told(clock, reported_s),
         grace_s=20.0,
         clock=clock.time,
         sleep=clock.sleep,
@@ -117,7 +117,9 @@ def test_stop_request_leaves_one_grace_period_for_all_calls(told_s):
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             store.get("a")
-        assert told_s + 5 < clock.now_s <= told_s + 20 + 15  # a pause may begin before the stop
+        assert (
+            reported_s + 5 < clock.now_s <= reported_s + 20 + 15
+        )  # a pause may begin before the stop
 
 
 def test_store_that_returns_within_the_grace_period_is_used():

@@ -27,9 +27,9 @@ def unknown(checks=BUDGET.checks):
     return Known(np.zeros(N, bool), np.full(N, np.nan), is_check)
 
 
-def measure(known, ask, duration_us):
-    known.requested[ask] = True
-    known.duration_us[ask] = duration_us[ask]
+def measure(known, request, duration_us):
+    known.requested[request] = True
+    known.duration_us[request] = duration_us[request]
 
 
 @cache
@@ -82,8 +82,8 @@ def test_check_points_are_not_used_for_training():
 def test_distant_check_points_widen_every_interval():
     points, _ = surface()
     found, known = to_the_end()
-    wild = known.duration_us * np.where(known.checks, 3.0, 1.0)
-    worse = next_round(points, replace(known, duration_us=wild), BUDGET, 0.01)
+    outlier = known.duration_us * np.where(known.checks, 3.0, 1.0)
+    worse = next_round(points, replace(known, duration_us=outlier), BUDGET, 0.01)
     rest = ~known.requested
     assert (worse.half_widths[rest] > 3 * found[-1].half_widths[rest]).all()
 
@@ -97,9 +97,11 @@ def test_known_surface_is_checked_immediately():
 def test_all_points_are_measured_if_hardly_any_gives_a_duration():
     points, duration_us = surface()
     known = unknown()
-    ask = next_round(points, known, BUDGET, 0.05).points_to_measure
-    known.requested[ask] = True
-    known.duration_us[ask[:149]] = duration_us[ask[:149]]  # the check points, and 99 for training
+    request = next_round(points, known, BUDGET, 0.05).points_to_measure
+    known.requested[request] = True
+    known.duration_us[request[:149]] = duration_us[
+        request[:149]
+    ]  # the check points, and 99 for training
     for count in (50, 40):  # all that may be used for training
         more = next_round(points, known, BUDGET, 0.05).points_to_measure
         assert len(more) == count
@@ -114,9 +116,9 @@ def test_points_known_beforehand_count():
     points, duration_us = surface()
     known = unknown()
     measure(known, np.arange(50, 230), duration_us)
-    ask = next_round(points, known, BUDGET, 0.01).points_to_measure.tolist()
-    assert len(ask) == 50  # the check points: there are enough for training
-    measure(known, np.array(ask), duration_us)
+    request = next_round(points, known, BUDGET, 0.01).points_to_measure.tolist()
+    assert len(request) == 50  # the check points: there are enough for training
+    measure(known, np.array(request), duration_us)
     assert len(next_round(points, known, BUDGET, 0.01).points_to_measure) == 20
     measure(known, np.arange(230, 270), duration_us)
     assert not len(next_round(points, known, BUDGET, 0.01).points_to_measure)

@@ -25,15 +25,15 @@ def surface():
 
 
 @pytest.fixture(scope="module")
-def asked(surface):
+def requested(surface):
     points, _ = surface
     return np.random.default_rng(3).permutation(len(points))[: len(points) // 3]
 
 
 @pytest.fixture(scope="module")
-def found(surface, asked):
+def found(surface, requested):
     points, duration_us = surface
-    return estimate(points, asked, duration_us[asked], np.random.default_rng(0))
+    return estimate(points, requested, duration_us[requested], np.random.default_rng(0))
 
 
 def _of_axes(count: int) -> Points:
@@ -51,17 +51,17 @@ def test_only_the_six_most_variable_axes_make_pairs(count):
     few, many = features(_of_axes(6)), features(_of_axes(count))
     assert many.shape[1] == few.shape[1] + (count - 6) * 9
     logs = np.log2(_of_axes(count).axes)
-    told = {column.tobytes() for column in many.T}
-    assert (logs[:, -1] - logs[:, -2]).tobytes() in told
-    assert (logs[:, -6] + logs[:, -1]).tobytes() in told
-    assert (logs[:, 1] - logs[:, 0]).tobytes() not in told
+    reported = {column.tobytes() for column in many.T}
+    assert (logs[:, -1] - logs[:, -2]).tobytes() in reported
+    assert (logs[:, -6] + logs[:, -1]).tobytes() in reported
+    assert (logs[:, 1] - logs[:, 0]).tobytes() not in reported
 
 
-def test_waves_are_learnt_where_the_roofline_is_inaccurate(surface, asked, found):
+def test_waves_are_learnt_where_the_roofline_is_inaccurate(surface, requested, found):
     points, duration_us = surface
-    rest = np.setdiff1d(np.flatnonzero(points.axes[:, 2] <= 4096), asked)
+    rest = np.setdiff1d(np.flatnonzero(points.axes[:, 2] <= 4096), requested)
     off = np.abs(found.log_us - np.log(duration_us))[rest]
-    plain = np.abs(roofline(points, asked, duration_us[asked]) - np.log(duration_us))[rest]
+    plain = np.abs(roofline(points, requested, duration_us[requested]) - np.log(duration_us))[rest]
     assert np.median(off) < 0.03 and np.median(off) < np.median(plain) / 5
 
 
@@ -78,11 +78,11 @@ def test_too_few_points_are_refused(surface):
 
 
 def test_features_are_finite_and_none_is_constant(surface):
-    told = features(surface[0])
-    assert np.isfinite(told).all() and (np.ptp(told, axis=0) > 0).all()
+    reported = features(surface[0])
+    assert np.isfinite(reported).all() and (np.ptp(reported, axis=0) > 0).all()
 
 
 def test_shape_of_one_length_has_features():
     lengths = 2.0 ** np.arange(4, 12)[:, None]
-    told = features(Points(lengths, lengths[:, 0], lengths[:, 0], _CORES))
-    assert len(told) == 8 and np.isfinite(told).all()
+    reported = features(Points(lengths, lengths[:, 0], lengths[:, 0], _CORES))
+    assert len(reported) == 8 and np.isfinite(reported).all()

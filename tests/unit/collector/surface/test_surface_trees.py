@@ -16,10 +16,10 @@ def _values(points: int):
 
 def test_step_function_is_learnt():
     values = _values(1200)
-    wanted = np.where(values[:, 1] > 6, 1.0, -1.0) + np.where(values[:, 2] > 3, 0.5, 0.0)
+    expected = np.where(values[:, 1] > 6, 1.0, -1.0) + np.where(values[:, 2] > 3, 0.5, 0.0)
     bins = binned(values)
-    trees = fit_trees(bins[:1000], wanted[:1000], _GROWTH, np.random.default_rng(0))
-    off = np.abs(predict_trees(trees, bins[1000:]) - wanted[1000:])
+    trees = fit_trees(bins[:1000], expected[:1000], _GROWTH, np.random.default_rng(0))
+    off = np.abs(predict_trees(trees, bins[1000:]) - expected[1000:])
     is_clear = (np.abs(values[1000:, 1] - 6) > 0.3) & (np.abs(values[1000:, 2] - 3) > 0.3)
     assert np.quantile(off[is_clear], 0.95) < 0.2  # steps of 2 and 0.5
 
@@ -40,9 +40,9 @@ def test_few_values_have_one_bin_each_and_many_share_them_equally():
 
 def test_same_seed_grows_the_same_trees():
     values = _values(200)
-    bins, wanted = binned(values), values[:, 0]
+    bins, expected = binned(values), values[:, 0]
     one, other = (
-        predict_trees(fit_trees(bins, wanted, _GROWTH, np.random.default_rng(5)), bins)
+        predict_trees(fit_trees(bins, expected, _GROWTH, np.random.default_rng(5)), bins)
         for _ in range(2)
     )
     assert (one == other).all()

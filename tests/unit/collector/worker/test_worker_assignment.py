@@ -111,14 +111,14 @@ def test_local_version_suffixes_are_ignored_and_cann_must_match_exactly():
     )
     check_stack(here, here)
     check_stack(replace(here, torch="2.9.0", torch_npu="2.9.0"), here)
-    for wanted in (
+    for expected in (
         replace(here, torch="2.9.1"),
         replace(here, cann="8.5"),  # another release of that line has other kernels
         replace(here, cann="8.5.0.1"),
         replace(here, vllm=""),
     ):
         with pytest.raises(WrongImage):
-            check_stack(wanted, here)
+            check_stack(expected, here)
     with pytest.raises(WrongNode, match=naming("driver", "'25.5'", "'25.5.2'")):
         check_stack(replace(here, driver="25.5"), here)
 

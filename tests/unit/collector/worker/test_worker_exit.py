@@ -104,11 +104,11 @@ class StopRequested(Environment):
 @pytest.mark.fast
 def test_stopped_worker_does_not_wait_for_an_unavailable_store(tmp_path):
     stop = threading.Event()
-    played = StopRequested(stop)
-    with use_environment(played):
+    simulated = StopRequested(stop)
+    with use_environment(simulated):
         code = run(Away(), ASSIGNMENT, tmp_path, 600.0, stop)
     assert (
-        code is ExitCode.STORE and 60 < played.now_s < 90
+        code is ExitCode.STORE and 60 < simulated.now_s < 90
     )  # its parent waits 30 s longer than the case
 
 

@@ -43,7 +43,7 @@ PROVENANCE = Provenance(
 )
 
 
-def asked(**changes: object) -> CollectiveCase:
+def requested(**changes: object) -> CollectiveCase:
     one = CollectiveCase(Collective("all_reduce", 1024, "float32", 2, 1), GRID, 2, "event")
     return replace(one, **changes)
 
@@ -73,7 +73,7 @@ ALONE = (times(0, [0.0, 100.0, 200.0], [50.0] * 3), times(1, [10.0, 110.0, 210.0
 @pytest.mark.fast
 class TestCertificates:
     def test_call_lasts_from_its_last_arrival_to_its_last_end(self) -> None:
-        (made,) = certificates(session(asked()), [seen(0, 0, *ALONE), seen(0, 1, *ALONE)], {})
+        (made,) = certificates(session(requested()), [seen(0, 0, *ALONE), seen(0, 1, *ALONE)], {})
         assert made.outcome is Outcome.OK
         assert made.timing is not None
         assert made.timing.median_us == 40.0  # rank 1 started at 10, rank 0 ended at 50
@@ -84,7 +84,7 @@ class TestCertificates:
         assert any(names(warning, 2, 3) for warning in made.warnings)
 
     def test_concurrent_groups_have_their_median_and_slowest_duration(self) -> None:
-        case = asked(ranks=4, collective=replace(asked().collective, together=True))
+        case = requested(ranks=4, collective=replace(requested().collective, together=True))
         slow = (times(2, [0.0] * 3, [90.0] * 3), times(3, [0.0] * 3, [60.0] * 3))
         (made,) = certificates(session(case), [seen(0, 0, *ALONE, *slow)], {})
         assert made.timing is not None
@@ -94,50 +94,50 @@ class TestCertificates:
 
     def test_wrong_result_is_gated_and_not_good(self) -> None:
         rounds = [seen(0, 0, *ALONE), seen(0, 1, *ALONE, wrong=[1])]
-        (made,) = certificates(session(asked()), rounds, {})
+        (made,) = certificates(session(requested()), rounds, {})
         assert made.outcome is Outcome.GATED and names(made.reason, "rank 1")
         assert not made.is_good
 
     def test_call_too_large_for_a_rank_is_out_of_memory(self) -> None:
         reason = f"{TOO_LARGE} 3 MiB a rank can have"
-        (made,) = certificates(session(asked()), [seen(0, 0, left_out=reason)], {})
+        (made,) = certificates(session(requested()), [seen(0, 0, left_out=reason)], {})
         assert (made.outcome, made.reason) == (Outcome.OOM, reason)
 
     def test_window_without_its_records_is_retried(self) -> None:
-        (made,) = certificates(session(asked()), [seen(0, 0, left_out="3 of 4 rows")], {})
+        (made,) = certificates(session(requested()), [seen(0, 0, left_out="3 of 4 rows")], {})
         assert made.outcome is Outcome.PROFILER_LOST
 
     def test_kernel_with_other_tensors_is_substituted(self) -> None:
         reason = f"{OTHER_TENSORS} in rank 1: input 1: 4 FLOAT ND"
-        (made,) = certificates(session(asked()), [seen(0, 0, left_out=reason)], {})
+        (made,) = certificates(session(requested()), [seen(0, 0, left_out=reason)], {})
         assert (made.outcome, made.reason) == (Outcome.SUBSTITUTED, reason)
 
     def test_proof_is_that_of_the_weakest_round(self) -> None:
-        told = [replace(seen(0, at, *ALONE), identity="proved") for at in range(2)]
-        for least, wanted in (("proved", Proof.PROVED), ("unverified", Proof.UNVERIFIED)):
-            rounds = [told[0], replace(told[1], identity=least)]
-            (made,) = certificates(session(asked()), rounds, {})
-            assert made.identity is wanted
+        reported = [replace(seen(0, at, *ALONE), identity="proved") for at in range(2)]
+        for least, expected in (("proved", Proof.PROVED), ("unverified", Proof.UNVERIFIED)):
+            rounds = [reported[0], replace(reported[1], identity=least)]
+            (made,) = certificates(session(requested()), rounds, {})
+            assert made.identity is expected
 
     def test_end_before_the_beginning_is_implausible(self) -> None:
         early = (times(0, [0.0], [5.0]), times(1, [50.0], [-10.0]))
-        (made,) = certificates(session(asked()), [seen(0, 0, *early)], {})
+        (made,) = certificates(session(requested()), [seen(0, 0, *early)], {})
         assert made.outcome is Outcome.IMPLAUSIBLE
         assert made.timing is None
 
     def test_environment_of_the_node_is_recorded_as_a_warning(self) -> None:
-        (made,) = certificates(session(asked()), [seen(0, 0, *ALONE)], {"HCCL_BUFFSIZE": "200"})
+        (made,) = certificates(session(requested()), [seen(0, 0, *ALONE)], {"HCCL_BUFFSIZE": "200"})
         assert any(names(warning, "HCCL_BUFFSIZE=200") for warning in made.warnings)
 
     def test_session_with_other_programs_is_disturbed(self) -> None:
         assert gang_disturbance(0.15) == ""
-        disturbed = replace(session(asked()), disturbed=gang_disturbance(0.4))
+        disturbed = replace(session(requested()), disturbed=gang_disturbance(0.4))
         (made,) = certificates(disturbed, [seen(0, 0, *ALONE)], {})
         assert "disturbed" in map(gate_of_warning, made.warnings)
 
     def test_cases_without_a_round_have_no_result_yet(self) -> None:
-        other = asked(collective=replace(asked().collective, message_bytes=2048))
-        (made,) = certificates(session(asked(), other), [seen(1, 0, *ALONE)], {})
+        other = requested(collective=replace(requested().collective, message_bytes=2048))
+        (made,) = certificates(session(requested(), other), [seen(1, 0, *ALONE)], {})
         assert made.case_id == other.record().case_id
 
 
@@ -168,7 +168,7 @@ class TestStarts:
         assert start_of(sent) == start_of(back) != start_of(expert_record().case)
 
     def test_collectives_share_a_start_if_their_environment_is_equal(self) -> None:
-        plain, other = asked().record().case, asked(environment="GLOO_TEST=1").record().case
+        plain, other = requested().record().case, requested(environment="GLOO_TEST=1").record().case
         assert start_of(plain) != start_of(other) != start_of(expert_record().case)
         assert start_of(expert_record().case) == start_of(expert_record("0.5").case)
 
@@ -180,8 +180,8 @@ class TestStarts:
         assert even < uneven
         on_npu = bench_of(cases, "npu", 2, MeasureSettings())
         assert (bench.plan.mode, on_npu.plan.mode) == ("event", "kernel")
-        told = [dict(one.facts[0])["timed_by_kernels"] for one in (bench, on_npu)]
-        assert told == [0.0, 1.0]
+        reported = [dict(one.facts[0])["timed_by_kernels"] for one in (bench, on_npu)]
+        assert reported == [0.0, 1.0]
 
 
 @pytest.mark.fast
@@ -195,16 +195,16 @@ def test_partly_measured_case_of_a_session_is_measured_again(tmp_path, monkeypat
             ranks = [[0, [0.0], [5.0]], [1, [0.0], [6.0]]]
             lines = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
             seen = {"ranks": ranks, "left_out": "", "wrong": []}
-            told = [json.dumps({"round": r, "case": c, **seen}) for r, c in lines]
-            (folder / "results.jsonl").write_text("".join(f"{line}\n" for line in told))
+            reported = [json.dumps({"round": r, "case": c, **seen}) for r, c in lines]
+            (folder / "results.jsonl").write_text("".join(f"{line}\n" for line in reported))
             (folder / "torchrun.log").write_text("")
             tick(len(lines))
             raise GangFailed("rank 1 was killed")
 
     monkeypatch.setattr("collector.worker.gang_instrument.bench_of", lambda *_: Ended())
-    other = asked(collective=replace(asked().collective, message_bytes=2048))
-    found, heard = measure(tmp_path, [asked(), other], threading.Event())
-    assert [m.case_id for m in found.measurements] == [asked().record().case_id]
+    other = requested(collective=replace(requested().collective, message_bytes=2048))
+    found, heard = measure(tmp_path, [requested(), other], threading.Event())
+    assert [m.case_id for m in found.measurements] == [requested().record().case_id]
     assert (found.began, found.reason) == (True, "rank 1 was killed")
     assert heard[-1] == (1, other.record().case.describe())
 
@@ -221,11 +221,11 @@ def test_stacks_of_hung_ranks_are_kept_without_measurements(tmp_path, monkeypatc
             raise GangFailed("rank 1 does not answer")
 
     monkeypatch.setattr("collector.worker.gang_instrument.bench_of", lambda *_: Hung())
-    found, _ = measure(tmp_path, [asked()], threading.Event())
+    found, _ = measure(tmp_path, [requested()], threading.Event())
     assert (found.measurements, found.reason) == ((), "rank 1 does not answer")
     (raw,) = found.raw
-    told = [json.loads(line) for line in raw.journal.read_text().splitlines()]
-    assert told == [
+    reported = [json.loads(line) for line in raw.journal.read_text().splitlines()]
+    assert reported == [
         {"file": "rank-1.jsonl", "line": '{"step": "first"}'},
         {"file": "rank-0.stacks", "line": "in all_reduce"},
         {"file": "rank-0.stacks", "line": "in main"},
@@ -246,7 +246,9 @@ def measure_records(tmp_path, records: list[CaseRecord], stop: threading.Event):
     settings = SessionSettings("cpu", STACK, MeasureSettings(budget_s=0.02), Limits())
     heard: list[tuple[int, str]] = []
     ranks = max(ranks_of(record.case) for record in records)
-    instrument = GangInstrument(settings, ranks, tmp_path, stop, lambda *told: heard.append(told))
+    instrument = GangInstrument(
+        settings, ranks, tmp_path, stop, lambda *reported: heard.append(reported)
+    )
     found = instrument.measure([ShardCase(record, 0.1) for record in records], PROVENANCE)
     return found, heard
 
@@ -255,7 +257,7 @@ def measure_records(tmp_path, records: list[CaseRecord], stop: threading.Event):
 @pytest.mark.torch
 class TestRanks:
     def test_cases_of_one_start_get_the_result_of_all_ranks(self, tmp_path) -> None:
-        plain, other = asked(), asked(environment="GLOO_TEST=1")
+        plain, other = requested(), requested(environment="GLOO_TEST=1")
         found, heard = measure(tmp_path, [plain, other], threading.Event())
         assert found.reason == ""
         assert [m.case_id for m in found.measurements] == [plain.record().case_id]
@@ -300,6 +302,6 @@ class TestRanks:
     def test_stopped_gang_ends_immediately(self, tmp_path) -> None:
         stop = threading.Event()
         stop.set()
-        found, _ = measure(tmp_path, [asked()], stop)
+        found, _ = measure(tmp_path, [requested()], stop)
         assert found.reason and not found.measurements
         wait_for(lambda: not processes_in(tmp_path))  # also of ranks that had not started yet

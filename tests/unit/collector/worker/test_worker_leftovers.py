@@ -130,8 +130,10 @@ def finished(store: Store, plan, folder) -> tuple[int, int]:
     manifest = manifest_from_json(store.get(commit.manifest.key))
     published = merge_plans(store, [("made", plan.number)], guard=CREATE, author="test").commit
     found = shown(load_state(store, published), PATH)
-    assert {case for case, told in found.items() if told.is_good} == {r.case_id for r in RECORDS}
-    assert {told.mean_us for told in found.values()} <= {2.0, 3.0}
+    assert {case for case, reported in found.items() if reported.is_good} == {
+        r.case_id for r in RECORDS
+    }
+    assert {reported.mean_us for reported in found.values()} <= {2.0, 3.0}
     return len(instrument.asked), len(manifest.parts)
 
 
@@ -143,11 +145,11 @@ def rewrite(store, **changes):
     """The part, with every row changed and its ids computed again."""
     measurements = read_part(store.get(PART), key=PART)
     own = {k: v for k, v in changes.items() if k in Measurement.__dataclass_fields__}
-    told = {k: v for k, v in changes.items() if k not in own}
+    reported = {k: v for k, v in changes.items() if k not in own}
     seal(
         store,
         part_bytes(
-            replace(m, provenance=replace(m.provenance, **told), **own) for m in measurements
+            replace(m, provenance=replace(m.provenance, **reported), **own) for m in measurements
         ),
     )
 

@@ -8,7 +8,7 @@ from collector.host.peaks_file import path_of_peaks
 from collector.model.peaks import MachinePeaks, peaks_to_bytes
 from collector.worker.machine import ThisMachine
 from tests.unit.collector.database.campaign_maker import STACK, MadePlan, plan_of
-from tests.unit.collector.measuring.pretending import PlayedSupervisor, cases
+from tests.unit.collector.measuring.pretending import SimulatedSupervisor, cases
 from tests.unit.collector.replay.replay_cases import PROVENANCE
 
 pytestmark = pytest.mark.fast
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fast
 
 def test_durations_are_checked_against_the_stored_peaks_of_the_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path))
-    sessions = PlayedSupervisor(monkeypatch)
+    sessions = SimulatedSupervisor(monkeypatch)
     peaks = MachinePeaks(STACK, 4e11, 1e12, 3e11, 4e10, "now")
 
     def measure(folder):

@@ -370,7 +370,7 @@ class Substituting(Pretender):
 
     def measure(self, batch, provenance):
         self.outcomes = lambda case, session: Outcome.SUBSTITUTED
-        told = super().measure(batch, provenance)
+        reported = super().measure(batch, provenance)
         filed = tuple(
             replace(
                 m,
@@ -380,9 +380,9 @@ class Substituting(Pretender):
                 timing=Timing(*[1.0] * 8),
                 asked=m.case_id,
             )
-            for m in told.measurements
+            for m in reported.measurements
         )
-        return replace(told, measurements=told.measurements + filed)
+        return replace(reported, measurements=reported.measurements + filed)
 
 
 def test_substituted_kernel_is_stored_and_is_not_a_result_of_the_shard(tmp_path):
@@ -430,8 +430,8 @@ def test_worker_killed_while_waiting_for_ranks_blames_no_case(tmp_path):
 def test_unreadable_records_are_bisected_and_blame_the_node(tmp_path):
     class Unreadable(Pretender):
         def measure(self, batch, provenance):
-            told = super().measure(batch, provenance)
-            return replace(told, unread="msprof wrote no op_summary")
+            reported = super().measure(batch, provenance)
+            return replace(reported, unread="msprof wrote no op_summary")
 
     store = MemoryStore()
     mute = Unreadable(tmp_path, lambda case, session: None)
@@ -444,9 +444,9 @@ def test_unreadable_records_are_bisected_and_blame_the_node(tmp_path):
 def test_every_pass_stores_its_raw_records(tmp_path):
     class TwoPasses(Pretender):
         def measure(self, batch, provenance):
-            told = super().measure(batch, provenance)
-            more = RawRecords(told.raw[0].summary, told.raw[0].journal, "Memory")
-            return replace(told, raw=(*told.raw, more))
+            reported = super().measure(batch, provenance)
+            more = RawRecords(reported.raw[0].summary, reported.raw[0].journal, "Memory")
+            return replace(reported, raw=(*reported.raw, more))
 
     store, stop = MemoryStore(), threading.Event()
 
@@ -469,9 +469,9 @@ def test_every_pass_stores_its_raw_records(tmp_path):
 def test_session_without_results_may_store_its_journal(tmp_path):
     class Hung(Pretender):
         def measure(self, batch, provenance):
-            told = super().measure(batch, provenance)
-            told.raw[0].journal.write_text("a stack")
-            return told
+            reported = super().measure(batch, provenance)
+            reported.raw[0].journal.write_text("a stack")
+            return reported
 
     store = MemoryStore()
     assert run(store, cases(1), Hung(tmp_path, lambda case, session: None))

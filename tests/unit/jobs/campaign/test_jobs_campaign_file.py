@@ -124,8 +124,8 @@ def test_precision_is_a_share_of_the_mean_and_allows_more_repeats(precision) -> 
 
 def test_a_density_is_a_tolerance_and_at_most_a_share() -> None:
     assert read(SMALL + "density: {tolerance: 5%}\n").density == DensitySettings(0.05, 0.25)
-    told = read(SMALL + "density: {tolerance: 0.1, share: 40%}\n").density
-    assert told == DensitySettings(0.1, 0.4)
+    reported = read(SMALL + "density: {tolerance: 0.1, share: 40%}\n").density
+    assert reported == DensitySettings(0.1, 0.4)
 
 
 def test_compiled_variant_in_operators_is_normalised() -> None:
@@ -334,10 +334,10 @@ def test_invalid_value_is_refused_in_one_line_with_its_position(
 ) -> None:
     with pytest.raises(BadInput) as caught:
         read(text)
-    said = str(caught.value)
-    assert said.startswith(place)
-    assert missing(said.removeprefix(place), data) == []
-    assert "\n" not in said and "secret@" not in said
+    message = str(caught.value)
+    assert message.startswith(place)
+    assert missing(message.removeprefix(place), data) == []
+    assert "\n" not in message and "secret@" not in message
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ def test_cann_line_is_resolved_to_the_release_of_the_machines(line):
 
 
 def test_complete_cann_release_needs_no_probe():
-    asked = []
-    found = resolve_stack_of(campaign("8.5.0"), lambda: asked.append(1))
-    assert (found, asked) == (replace(NODE, cann="8.5.0"), [])
+    requested = []
+    found = resolve_stack_of(campaign("8.5.0"), lambda: requested.append(1))
+    assert (found, requested) == (replace(NODE, cann="8.5.0"), [])
 
 
 @pytest.mark.parametrize("there", ["9.1.0", "8.50.0"])

@@ -24,9 +24,9 @@ def pod(name, ip="127.0.0.1", phase="Running", ports=(8000,), **labels):
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    played = FakeCluster(open_store(f"file://{tmp_path}"))
-    monkeypatch.setattr(Cluster, "connect", classmethod(lambda cls, namespace=None: played))
-    return played
+    simulated = FakeCluster(open_store(f"file://{tmp_path}"))
+    monkeypatch.setattr(Cluster, "connect", classmethod(lambda cls, namespace=None: simulated))
+    return simulated
 
 
 def serve(*options):

@@ -180,7 +180,7 @@ def test_rows_are_compared_with_hccl_test(tmp_path):
     assert missing(lacking.stderr, ["--hccl-test", "--op", "--num-devices"]) == []
 
 
-def told(ms, sent_mb):
+def reported(ms, sent_mb):
     links = {name: {"Transit Size(MB)": size} for name, size in (("SDMA", sent_mb), ("RDMA", 0))}
     times = {"Elapse Time(ms)": ms}
     return {"Communication Time Info": times, "Communication Bandwidth Info": links}
@@ -196,7 +196,7 @@ def test_rows_are_compared_with_a_profile_and_get_its_offsets(tmp_path):
     sent = {8192: 0.068, 12288: 0.05, 65536: 9.0}
     step = {
         "collective": {
-            f"hcom_allReduce__1_{at}_1@22": told(ms, size / 1e6)
+            f"hcom_allReduce__1_{at}_1@22": reported(ms, size / 1e6)
             for at, (size, ms) in enumerate(sent.items())
         }
     }

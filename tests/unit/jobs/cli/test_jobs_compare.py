@@ -55,10 +55,10 @@ def compare(*words):
 
 @pytest.mark.thorough
 def test_profile_is_compared_with_isolated_measurements(profile):
-    told = json.loads(compare(profile, "--json").stdout)
+    reported = json.loads(compare(profile, "--json").stdout)
     records = completed_records(read_profile([profile]).records)
-    assert told["version"] == PATH and len(told["cases"]) == len(records)
-    by_id = {one["case_id"]: one for one in told["cases"]}
+    assert reported["version"] == PATH and len(reported["cases"]) == len(records)
+    by_id = {one["case_id"]: one for one in reported["cases"]}
     apart_us = 5.0
     for record in records:
         one = by_id[record.case_id]
@@ -69,7 +69,7 @@ def test_profile_is_compared_with_isolated_measurements(profile):
             assert one["isolated"]["low_us"] < apart_us < one["isolated"]["high_us"]
             assert one["ratio"] == pytest.approx(record.profile.mean_us / apart_us)
             apart_us += 1
-    whole = told["sum"]
+    whole = reported["sum"]
     parts = [value for name, value in whole.items() if name != "measured_us"]
     assert sum(parts) == pytest.approx(whole["measured_us"]) == 96_000
     assert whole["host_us"] == 1000 and whole["waiting_us"] == 5000
@@ -77,7 +77,7 @@ def test_profile_is_compared_with_isolated_measurements(profile):
 
 @pytest.mark.thorough
 def test_comparison_lists_every_part_of_the_step_and_unknown_kernels(profile):
-    said = compare(profile).stdout
+    message = compare(profile).stdout
     for part in (
         "isolated",
         "neighbours",
@@ -88,18 +88,18 @@ def test_comparison_lists_every_part_of_the_step_and_unknown_kernels(profile):
         "waiting",
         "host",
     ):
-        assert f"\n  {part} " in said
-    (step,) = [line for line in said.splitlines() if line.startswith("step ")]
+        assert f"\n  {part} " in message
+    (step,) = [line for line in message.splitlines() if line.startswith("step ")]
     assert numbers(step) == ["96.0", "1"]
-    assert re.search(" ms missing +MatMul", said)
+    assert re.search(" ms missing +MatMul", message)
 
 
 @pytest.mark.thorough
 def test_profile_without_steps_is_compared_only_by_case(profile):
     (file,) = find_profiles([profile])
     (file.parent / FILE).unlink()
-    said = compare(profile).stdout
-    assert FILE in said and "M6" not in said
+    message = compare(profile).stdout
+    assert FILE in message and "M6" not in message
 
 
 @pytest.mark.thorough
@@ -113,10 +113,10 @@ def test_context_durations_are_listed_next_to_isolated_ones(profile, tmp_path):
     made = MadePlan([shard], number=2, head_commit=1, cache="context")
     write_campaign(store, made)
     merge_plans(store, [made.name], guard=CREATE, author="test")
-    told = json.loads(compare(profile, "--json").stdout)
+    reported = json.loads(compare(profile, "--json").stdout)
     behind_us = {record.case_id: 9.0 + at for at, record in enumerate(known)}
     more_us = 0.0
-    for one, was in zip(told["cases"], before["cases"], strict=True):
+    for one, was in zip(reported["cases"], before["cases"], strict=True):
         assert one["isolated"] == was["isolated"]
         in_context = one["in_context"]
         assert (in_context and in_context["mean_us"]) == behind_us.get(one["case_id"])
@@ -124,19 +124,19 @@ def test_context_durations_are_listed_next_to_isolated_ones(profile, tmp_path):
             apart_us = one["isolated"]["mean_us"]
             more_us += one["in_situ"]["launches"] * (in_context["mean_us"] - apart_us)
             assert one["context_ratio"] == one["in_situ"]["mean_us"] / in_context["mean_us"]
-    was, now = before["sum"], told["sum"]
+    was, now = before["sum"], reported["sum"]
     assert was["neighbours_us"] == 0 != more_us
     assert now["neighbours_us"] == pytest.approx(more_us)
     assert now["context_us"] == pytest.approx(was["context_us"] - more_us)
     assert now["isolated_us"] == was["isolated_us"] and now["measured_us"] == was["measured_us"]
-    said = compare(profile).stdout
-    lines = said.splitlines()
+    message = compare(profile).stdout
+    lines = message.splitlines()
     (cases,) = [line for line in lines if line.startswith("cases ")]
     assert numbers(cases)[2:] == [str(len(known))]
     (of_kernel,) = [line for line in lines if line.split()[0] == "Cast"]
     alone = [line for line in alone_lines if line.split()[0] == "Cast"]
     assert len(numbers(of_kernel)) == len(numbers(*alone)) + 3  # three more quantiles
-    (one,) = [one for one in told["cases"] if one["case"].startswith("Cast 151936,1024")]
+    (one,) = [one for one in reported["cases"] if one["case"].startswith("Cast 151936,1024")]
     (furthest,) = [line for line in lines if line.endswith(f": {one['case']}")]
     assert f"{behind_us[one['case_id']]:.4g}" in numbers(furthest)
 
@@ -153,9 +153,11 @@ def test_static_kernels_are_listed_with_their_gain(profile, tmp_path):
     store = open_store(str(tmp_path / "data"))
     write_campaign(store, made)
     merge_plans(store, [made.name], guard=CREATE, author="test")
-    told = json.loads(compare(profile, "--json").stdout)
-    (gain,) = told["static"]
-    apart = {one["case_id"]: one["isolated"]["mean_us"] for one in told["cases"] if one["isolated"]}
+    reported = json.loads(compare(profile, "--json").stdout)
+    (gain,) = reported["static"]
+    apart = {
+        one["case_id"]: one["isolated"]["mean_us"] for one in reported["cases"] if one["isolated"]
+    }
     counts = [record.profile.count for record in known]
     dynamic_us = sum(n * apart[one.case_id] for n, one in zip(counts, known, strict=True))
     static_us = sum(n * (1.0 + at) for at, n in enumerate(counts))
@@ -199,9 +201,9 @@ def test_real_run_is_compared_with_its_messages(real_profiles, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     run = real_profiles / "train_cann8.3rc1_rank0_ascend_pt"
     _make_database(tmp_path, completed_records(read_profile([run]).records))
-    told = json.loads(compare(run, "--grid", "1,8", "--json").stdout)
-    assert told["sum"]["measured_us"] == pytest.approx(810_022.46)
-    messages = [one for one in told["cases"] if one["kernel_type"].startswith("hcom")]
+    reported = json.loads(compare(run, "--grid", "1,8", "--json").stdout)
+    assert reported["sum"]["measured_us"] == pytest.approx(810_022.46)
+    messages = [one for one in reported["cases"] if one["kernel_type"].startswith("hcom")]
     assert messages and all(one["isolated"] is None for one in messages)
-    assert told["sum"]["waiting_us"] == pytest.approx(420_174.26)
-    assert 0 < told["m6"]["isolated"] < told["m6"]["covered"] < 1
+    assert reported["sum"]["waiting_us"] == pytest.approx(420_174.26)
+    assert 0 < reported["m6"]["isolated"] < reported["m6"]["covered"] < 1

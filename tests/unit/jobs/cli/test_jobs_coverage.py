@@ -31,11 +31,11 @@ def coverage(*words):
 
 @pytest.mark.thorough
 def test_missing_cases_of_a_campaign_are_listed_by_kernel_and_case(folder):
-    said = coverage("campaign.yaml").stdout
-    lines = said.splitlines()
+    message = coverage("campaign.yaml").stdout
+    lines = message.splitlines()
     assert lines[0].split() == ["version", PATH]
     assert "Sort" in "".join(line for line in lines if line.endswith("100% missing"))
-    gaps = re.findall(r"^ +[0-9.]+% missing +Sort (.+)$", said, flags=re.MULTILINE)
+    gaps = re.findall(r"^ +[0-9.]+% missing +Sort (.+)$", message, flags=re.MULTILINE)
     assert sorted(gaps) == ["1,100 FLOAT", "4,100 FLOAT"]
 
 
@@ -56,9 +56,9 @@ def test_coverage_of_a_profile_reports_the_share_of_device_time(folder):
     rows = [Told(duration="25.0", start=f"{start}000.000"), collective(f"{start}400.000", "75.0")]
     write_profile(folder / "run", "K5", rows)
     lines = coverage("--profile", "run").stdout.splitlines()
-    (told,) = (line for line in lines if line.startswith("device time"))
-    assert numbers(told) == ["25.0", "75.0"]  # the cases, and communication
-    assert missing(told, ["--grid", "opmeter comm"]) == []
+    (reported,) = (line for line in lines if line.startswith("device time"))
+    assert numbers(reported) == ["25.0", "75.0"]  # the cases, and communication
+    assert missing(reported, ["--grid", "opmeter comm"]) == []
     assert "device time" not in coverage("campaign.yaml").stdout
 
 
@@ -72,8 +72,8 @@ def test_coverage_of_a_real_run_is_complete_except_for_removed_cases(
     records = completed_records(read_profile([profile]).records)
     there = [record for record in records if record.kernel_type != "MatMulV2"]
     write_database(tmp_path / "data", there)
-    told = json.loads(coverage("--profile", str(profile), "--json").stdout)
-    standings = {one["case_id"]: one["standing"] for one in told["cases"]}
+    reported = json.loads(coverage("--profile", str(profile), "--json").stdout)
+    standings = {one["case_id"]: one["standing"] for one in reported["cases"]}
     assert set(standings) == {record.case_id for record in records}
     known = {record.case_id for record in there}
     assert {case for case, standing in standings.items() if standing == "exact"} == known
@@ -82,8 +82,8 @@ def test_coverage_of_a_real_run_is_complete_except_for_removed_cases(
     times = [(row["Type"], float(row["Duration(us)"])) for row in rows]
     whole = sum(us for _, us in times)
     lacks = sum(us for kernel, us in times if kernel == "MatMulV2")
-    assert told["metrics"]["m5"] == pytest.approx(1 - lacks / whole, rel=1e-6)
-    assert told["metrics"]["m1"] == pytest.approx(
+    assert reported["metrics"]["m5"] == pytest.approx(1 - lacks / whole, rel=1e-6)
+    assert reported["metrics"]["m1"] == pytest.approx(
         1 - sum(kernel == "MatMulV2" for kernel, _ in times) / len(times)
     )
 
@@ -104,21 +104,21 @@ def test_unmeasured_batch_is_between_or_outside_of_measured_ones(folder):
     standings = {}
     for requests in ("2", "9"):
         words = ("--concurrency", requests, *SERVING, "--json")
-        told = json.loads(coverage("--model", "config.json", *words).stdout)
+        reported = json.loads(coverage("--model", "config.json", *words).stdout)
         standings[requests] = {
-            one["standing"] for one in told["cases"] if one["kernel_type"] == "SoftmaxV2"
+            one["standing"] for one in reported["cases"] if one["kernel_type"] == "SoftmaxV2"
         }
     assert standings == {"2": {"between"}, "9": {"outside"}}
 
 
 @pytest.mark.thorough
 def test_missing_cases_are_written_as_a_source(folder):
-    said = coverage("campaign.yaml", "--missing", "gaps/v1")
-    assert missing(said.stderr, ["2 cases", "tree: gaps/v1"]) == []
+    message = coverage("campaign.yaml", "--missing", "gaps/v1")
+    assert missing(message.stderr, ["2 cases", "tree: gaps/v1"]) == []
     text = "campaign: c\nsources: [{tree: gaps/v1}]\nbackend: cpu\n"
     (gaps,) = load_sources(campaign_from_text(text, path="c", base=folder), MemoryStore())
-    told = json.loads(coverage("campaign.yaml", "--json").stdout)
-    lacking = {one["case_id"] for one in told["cases"] if one["standing"] != "exact"}
+    reported = json.loads(coverage("campaign.yaml", "--json").stdout)
+    lacking = {one["case_id"] for one in reported["cases"] if one["standing"] != "exact"}
     assert {record.case_id for record in gaps.records} == lacking
 
 
@@ -127,9 +127,9 @@ def test_messages_are_covered_if_a_grid_is_given(folder):
     words = ("--model", "qwen3-32b", "--layout", "tp=16,nz=2", "--concurrency", "4")
     (not_looked_up,) = re.findall("^messages .*", coverage(*words).stdout, flags=re.MULTILINE)
     assert "--grid" in not_looked_up
-    said = coverage(*words, "--grid", "48,8,2", "--missing", "gaps")
-    assert "\nmessages " not in said.stdout and "hcom_allReduce_" in said.stdout
-    of_kernels, of_messages = (int(number) for number in numbers(said.stderr))
+    message = coverage(*words, "--grid", "48,8,2", "--missing", "gaps")
+    assert "\nmessages " not in message.stdout and "hcom_allReduce_" in message.stdout
+    of_kernels, of_messages = (int(number) for number in numbers(message.stderr))
     assert of_kernels > 0 and of_messages > 0
     assert not list((folder / "gaps").rglob("hcom*"))
 
@@ -137,8 +137,10 @@ def test_messages_are_covered_if_a_grid_is_given(folder):
 @pytest.mark.thorough
 def test_a_deployment_is_described_as_a_campaign_does(folder):
     words = ("--model", "qwen3-32b", "--phase", "decode", "--graph-sizes", "8", "--json")
-    told = json.loads(coverage(*words, "--concurrency", "5", "--max-batched-tokens", "64").stdout)
-    rows = {one["inputs"][0] for one in told["cases"] if one["kernel_type"] == "SwiGlu"}
+    reported = json.loads(
+        coverage(*words, "--concurrency", "5", "--max-batched-tokens", "64").stdout
+    )
+    rows = {one["inputs"][0] for one in reported["cases"] if one["kernel_type"] == "SwiGlu"}
     assert rows == {"8,51200"}  # no prefill, and five requests in a graph of eight
 
 
@@ -147,12 +149,12 @@ def test_serving_options_cover_uneven_mixed_and_predicted_tokens(folder):
     words = ("--model", "glm-4.5", "--layout", "tp=8,ep=8,experts=apart", "--concurrency", "4")
     words += ("--input", "64", "--output", "9", "--json")
 
-    def told(*more):
+    def reported(*more):
         cases = json.loads(coverage(*words, *more).stdout)["cases"]
         return {(one["kernel_type"], *one["inputs"]) for one in cases}
 
-    plain, mixed = told(), told("--mixed")
-    predicting = told("--predicted-tokens", "1", "--skew", "40", "--imbalance", "20")
+    plain, mixed = reported(), reported("--mixed")
+    predicting = reported("--predicted-tokens", "1", "--skew", "40", "--imbalance", "20")
     assert ("Add", "4,5120", "4,5120") not in plain | mixed
     assert ("Add", "8,5120", "8,5120") in predicting  # the layer that predicts
     assert ("SwiGlu", "67,3072") in mixed - plain  # 64 tokens of a prompt and three answers

@@ -27,8 +27,8 @@ def grid(tree, *words):
 
 
 def test_grid_reports_added_and_skipped_rows_by_kernel(tree):
-    said = grid(tree, "--target-models", "Qwen/Qwen3-32B,deepseek-v3", "--rows", "10").stdout
-    first, second, last = said.splitlines()
+    message = grid(tree, "--target-models", "Qwen/Qwen3-32B,deepseek-v3", "--rows", "10").stdout
+    first, second, last = message.splitlines()
     assert first.startswith("MatMulV2") and numbers(first)[0] == "10"  # added
     assert numbers(first)[-2:] == ["10", "2146"]  # points looked at, of all
     assert second.split()[0] == "NonZero" and numbers(second) == []
@@ -38,15 +38,15 @@ def test_grid_reports_added_and_skipped_rows_by_kernel(tree):
 
 @pytest.mark.thorough
 def test_a_dry_run_writes_nothing(tree):
-    said = grid(tree, "--rows", "0", "--dry-run", "--target-models", "qwen3-32b")
-    assert said.stdout.splitlines()[-1].startswith("925 rows ")
+    message = grid(tree, "--rows", "0", "--dry-run", "--target-models", "qwen3-32b")
+    assert message.stdout.splitlines()[-1].startswith("925 rows ")
     assert (tree / "MatMulV2.csv").read_text() == _ROW
 
 
 @pytest.mark.thorough
 def test_data_dir_option_of_msmodeling_is_accepted(tree):
-    said = invoked("grid", "--data-dir", tree, "--rows", "10", "--dry-run")
-    assert said.stdout == grid(tree, "--rows", "10", "--dry-run").stdout
+    message = invoked("grid", "--data-dir", tree, "--rows", "10", "--dry-run")
+    assert message.stdout == grid(tree, "--rows", "10", "--dry-run").stdout
 
 
 @pytest.mark.thorough
@@ -67,21 +67,21 @@ def test_tree_without_any_case_exits_with_1(tree):
 @pytest.mark.thorough
 def test_reason_for_no_case_is_printed(tree):
     (tree / "MatMulV2.csv").write_text(_ROW.replace("ND;ND", "ND;NC1HWC0"))
-    said = grid(tree, "--rows", "10", "--target-models", "qwen3-32b")
-    assert said.exit_code == 1
-    assert missing(said.stdout, ["NC1HWC0", "input 2"]) == []
+    message = grid(tree, "--rows", "10", "--target-models", "qwen3-32b")
+    assert message.exit_code == 1
+    assert missing(message.stdout, ["NC1HWC0", "input 2"]) == []
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--target-models", "dsv9"], "'dsv9'"),
         (["--target-models", ","], "--target-models"),
     ],
 )
-def test_invalid_grid_options_are_refused(tree, words, said):
+def test_invalid_grid_options_are_refused(tree, words, message):
     error = grid(tree, *words).exception
-    assert isinstance(error, BadInput) and said in str(error)
+    assert isinstance(error, BadInput) and message in str(error)
 
 
 def test_a_tree_must_be_named():
@@ -94,9 +94,9 @@ def test_density_standard_fills_large_gaps_once(tree):
     row = row.replace('"""4,16"""', '"""%d,512"""')
     rows = [row % (tokens, tokens) for tokens in (16, 32)]
     (tree / "MatMulV2.csv").write_text("\n".join([_ROW.splitlines()[0], *rows, ""]))
-    said = grid(tree, "--standard", "density-v1").stdout.splitlines()
-    assert said[0].startswith("MatMulV2") and numbers(said[0])[0] == "3"  # 20, 24 and 28
-    assert said[-1].startswith("3 rows ")
+    message = grid(tree, "--standard", "density-v1").stdout.splitlines()
+    assert message[0].startswith("MatMulV2") and numbers(message[0])[0] == "3"  # 20, 24 and 28
+    assert message[-1].startswith("3 rows ")
     again = grid(tree, "--standard", "density-v1").stdout.splitlines()
     assert again[-1].startswith("0 rows ")
     for words in (["density-v9"], ["density-v1", "--target-models", "qwen3-32b"]):
@@ -104,6 +104,6 @@ def test_density_standard_fills_large_gaps_once(tree):
 
 
 def test_reserve_that_leaves_no_memory_is_refused(tree):
-    said = grid(tree, "--max-hbm-gb", "2", "--reserve-gb", "2")
-    assert isinstance(said.exception, BadInput)
-    assert missing(str(said.exception), ["--max-hbm-gb", "--reserve-gb", "2"]) == []
+    message = grid(tree, "--max-hbm-gb", "2", "--reserve-gb", "2")
+    assert isinstance(message.exception, BadInput)
+    assert missing(str(message.exception), ["--max-hbm-gb", "--reserve-gb", "2"]) == []

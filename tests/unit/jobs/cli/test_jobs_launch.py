@@ -33,7 +33,7 @@ def opened(monkeypatch):
     """The addresses that were opened."""
     found = []
 
-    def open_bare(root, *, single_writer, said_by):
+    def open_bare(root, *, single_writer, location):
         found.append(root)
         return MemoryStore()
 
@@ -62,11 +62,11 @@ class Looking:
     reconciliation."""
 
     def __init__(self, cluster, open_store, *, may_perform):
-        self.looks = 0
+        self.reconciliations = 0
 
     def reconcile(self):
-        self.looks += 1
-        return {"mine": self.looks > 1, "other": False}
+        self.reconciliations += 1
+        return {"mine": self.reconciliations > 1, "other": False}
 
 
 def test_launch_watches_every_campaign_and_ends_with_its_own(monkeypatch):
@@ -104,5 +104,5 @@ def test_printed_follow_up_command_works_locally(monkeypatch, capsys, tmp_path):
     code = cluster.launch_command(str(tmp_path / "c.yaml"), image="here/a:1", store=MINE, root=root)
     assert code == 0
     assert [one["data"]["root"] for one in applied_there] == [MINE]
-    told = capsys.readouterr().out.splitlines()[-1].partition("opmeter status ")[2].split()
-    assert told == ["mine", "--namespace", "bench", "--root", root, "-w"]
+    reported = capsys.readouterr().out.splitlines()[-1].partition("opmeter status ")[2].split()
+    assert reported == ["mine", "--namespace", "bench", "--root", root, "-w"]

@@ -82,9 +82,9 @@ def store(tmp_path):
 
 @pytest.fixture
 def pods(tmp_path, monkeypatch):
-    played = Pods(f"file://{tmp_path}/store")
-    monkeypatch.setattr(Cluster, "connect", classmethod(lambda cls, namespace=None: played))
-    return played
+    simulated = Pods(f"file://{tmp_path}/store")
+    monkeypatch.setattr(Cluster, "connect", classmethod(lambda cls, namespace=None: simulated))
+    return simulated
 
 
 def store_log(store, shard, attempt, text):

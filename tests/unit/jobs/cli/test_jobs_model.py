@@ -26,8 +26,8 @@ def test_bundled_models_are_listed():
 
 
 def test_pass_is_printed_as_lines_of_cells():
-    said = model("show", "qwen3-32b", "--layout", "tp=16,nz=2", "--tokens", "16").stdout
-    header, *rows = (line.split("\t") for line in said.splitlines())
+    message = model("show", "qwen3-32b", "--layout", "tp=16,nz=2", "--tokens", "16").stdout
+    header, *rows = (line.split("\t") for line in message.splitlines())
     assert header[:3] == ["layer", "kernel", "times"]
     assert all(len(row) == len(header) for row in rows)
     assert ["dense layers", "MatMulV2", "64", "16,5120;320,48,16,16"] in [row[:4] for row in rows]
@@ -37,8 +37,8 @@ def test_pass_is_printed_as_lines_of_cells():
 
 @pytest.mark.thorough
 def test_padding_requests_of_a_graph_are_not_sampled():
-    said = model("show", "qwen3-32b", "--tokens", "16", "--padding", "3").stdout
-    found = {row[1]: row[3] for row in (line.split("\t") for line in said.splitlines())}
+    message = model("show", "qwen3-32b", "--tokens", "16", "--padding", "3").stdout
+    found = {row[1]: row[3] for row in (line.split("\t") for line in message.splitlines())}
     assert found["SwiGlu"] == "16,51200" and found["SoftmaxV2"] == "13,151936"
 
 
@@ -52,14 +52,14 @@ def test_decode_only_host_shows_its_own_kernel():
 
 def test_json_of_a_pass_has_the_case_ids_of_a_campaign():
     words = ("--phase", "prefill", "--tokens", "1024", "--requests", "2", "--json")
-    told = json.loads(model("show", "llama-3-70b", "--layout", "tp=8", *words).stdout)
-    assert missing(told["step"], ["prefill", "2 x 512 tokens", "512 keys"]) == []
+    reported = json.loads(model("show", "llama-3-70b", "--layout", "tp=8", *words).stdout)
+    assert missing(reported["step"], ["prefill", "2 x 512 tokens", "512 keys"]) == []
     (attention,) = (
-        one for one in told["kernels"] if one["Kernel Type"] == "FusedInferAttentionScore"
+        one for one in reported["kernels"] if one["Kernel Type"] == "FusedInferAttentionScore"
     )
     assert (attention["phase"], attention["times"]) == ("prefill", 80)
     assert attention["Runtime avg_seq_len"] == "512.000000"  # which planning fills in
-    assert {one["operation"] for one in told["collectives"]} == {"all_reduce", "all_gather"}
+    assert {one["operation"] for one in reported["collectives"]} == {"all_reduce", "all_gather"}
 
 
 @pytest.mark.parametrize(

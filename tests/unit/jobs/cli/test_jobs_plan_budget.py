@@ -31,8 +31,8 @@ def plan(*words):
 def test_budget_lists_the_most_valuable_cases_first(folder):
     none = plan("campaign.yaml", "--budget", "0", "--missing", "none")
     assert none.exit_code == 0 and not (folder / "none").exists()
-    said = plan("campaign.yaml", "--budget", "1h", "--missing", "gaps")
-    lines = said.stdout.splitlines()
+    message = plan("campaign.yaml", "--budget", "1h", "--missing", "gaps")
+    lines = message.stdout.splitlines()
     (at,) = (at for at, line in enumerate(lines) if line.startswith("missing "))
     assert numbers(lines[at])[0] == "2"
     assert lines[at + 1].split()[:4] == ["0.0", "s", "0", "cases"]
@@ -40,7 +40,7 @@ def test_budget_lists_the_most_valuable_cases_first(folder):
     assert "100.0%" in lines[end]
     first = [line.split("Sort ")[1] for line in lines[end + 1 :] if "Sort " in line]
     assert sorted(first) == ["1,100 FLOAT", "4,100 FLOAT"]
-    assert missing(said.stderr, ["2 cases", "tree: gaps"]) == []
+    assert missing(message.stderr, ["2 cases", "tree: gaps"]) == []
     text = "campaign: c\nsources: [{tree: gaps}]\nbackend: cpu\n"
     (gaps,) = load_sources(campaign_from_text(text, path="c", base=folder), MemoryStore())
     assert {record.kernel_type for record in gaps.records} == {"Sort"}
@@ -60,9 +60,9 @@ def test_all_cases_are_missing_for_a_stack_without_a_version(folder):
     words = ("--model", "qwen3-32b", "--layout", "tp=16,nz=2", "--concurrency", "4")
     known = invoked("plan", *words, "--budget", "1", "--root", "nowhere")
     assert "--device" in str(known.exception)
-    said = plan(*words, "--budget", "0.05h", "--device", "ATLAS_800_A3_752T_128G_DIE")
-    assert said.stdout.splitlines()[0].split() == ["version", "ATLAS_800_A3_752T_128G_DIE"]
-    lines = said.stdout.splitlines()
+    message = plan(*words, "--budget", "0.05h", "--device", "ATLAS_800_A3_752T_128G_DIE")
+    assert message.stdout.splitlines()[0].split() == ["version", "ATLAS_800_A3_752T_128G_DIE"]
+    lines = message.stdout.splitlines()
     steps = [line for line in lines if line.startswith("  ") and " cases " in line]
     shares = [line.split()[4] for line in steps]
     assert shares[0] == "0.0%" and float(shares[-1].rstrip("%")) > 99  # some cannot be measured
@@ -71,8 +71,8 @@ def test_all_cases_are_missing_for_a_stack_without_a_version(folder):
 @pytest.mark.thorough
 def test_forecast_of_a_gpu_differs_from_that_of_an_npu(folder):
     words = ("--model", "config.json", *SERVING, "--budget", "1", "--device")
-    said = [plan(*words, name).stdout for name in ("CUDA_NVIDIA_H200", "ATLAS_800_A2_313T_64G")]
-    gpu, npu = (text.splitlines()[1] for text in said)
+    message = [plan(*words, name).stdout for name in ("CUDA_NVIDIA_H200", "ATLAS_800_A2_313T_64G")]
+    gpu, npu = (text.splitlines()[1] for text in message)
     assert gpu.startswith("missing") and npu.startswith("missing") and gpu != npu
 
 
@@ -113,8 +113,8 @@ def test_curve_is_a_png_if_its_file_has_that_suffix(folder):
 @pytest.mark.thorough
 def test_png_without_pillow_is_refused_with_the_extra_to_install(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    said = plan("campaign.yaml", "--budget", "0", "--curve", "curve.png")
-    assert isinstance(said.exception, BadInput) and "opmeter[png]" in str(said.exception)
+    message = plan("campaign.yaml", "--budget", "0", "--curve", "curve.png")
+    assert isinstance(message.exception, BadInput) and "opmeter[png]" in str(message.exception)
     assert plan("campaign.yaml", "--budget", "0", "--curve", "curve.svg").exit_code == 0
 
 

@@ -64,8 +64,8 @@ def test_query_prints_table_csv_and_json(root: Path, tmp_path: Path) -> None:
 @pytest.mark.fast
 def test_query_without_a_duration_is_reported_and_recorded(root: Path, tmp_path: Path) -> None:
     misses = tmp_path / "misses.jsonl"
-    asked = ("db", "query", "Add", "--root", root, "--shape", "99,64;99,64", "--misses", misses)
-    done = opmeter_here(*asked)
+    requested = ("db", "query", "Add", "--root", root, "--shape", "99,64;99,64", "--misses", misses)
+    done = opmeter_here(*requested)
     assert done.returncode == 1 and "outside" in done.stdout
     (one,) = read_misses(misses)
     assert (one.reason, one.count, one.demand.record.case_id) == (

@@ -43,8 +43,8 @@ def test_recording_is_written_and_shown(ran, tmp_path):
     shown = invoked("model", "show", str(path)).stdout.splitlines()
     rows = [line.split("\t")[:2] for line in shown[1:]]
     assert rows == [["MatMulV2", "64"], ["all_gather", "64"]]
-    told = json.loads(invoked("model", "show", str(path), "--json").stdout)
-    assert told["passes"][0]["launches"][0]["call"] == MATMUL
+    reported = json.loads(invoked("model", "show", str(path), "--json").stdout)
+    assert reported["passes"][0]["launches"][0]["call"] == MATMUL
 
 
 def test_drafting_requests_decode_with_parts_of_prompts(ran, tmp_path):
@@ -67,10 +67,10 @@ def test_a_profile_is_compared_with_a_recording(tmp_path):
     profile = write_bundled_profile("quickstart", tmp_path / "profile")
     path = tmp_path / "tiny.json.gz"
     path.write_bytes(write_recording(recording_of(MATMUL, GATHER)))
-    told = json.loads(invoked("compare", profile, "--recording", path, "--json").stdout)
-    assert told["time_us"] > 0
-    assert told["recorded_us"] == 0
-    assert told["unmatched"] == ["MatMulV2 4,8;16,8 DT_BF16;DT_BF16"]
+    reported = json.loads(invoked("compare", profile, "--recording", path, "--json").stdout)
+    assert reported["time_us"] > 0
+    assert reported["recorded_us"] == 0
+    assert reported["unmatched"] == ["MatMulV2 4,8;16,8 DT_BF16;DT_BF16"]
     shown = invoked("compare", profile, "--recording", path).stdout
     assert "MatMulV2" in shown
     refused = invoked("compare", profile, "--recording", path, "--force")

@@ -169,9 +169,9 @@ def test_values_of_a_running_model_are_joined(tmp_path):
     where = ("--database-path", "tree", "--jsonl-path", "values.jsonl")
     done = opmeter_here("fia-backfill", *where, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    (told,) = read_kernel_file(tmp_path / "tree" / "FusedInferAttentionScore.csv").rows
-    assert told["Runtime avg_seq_len"] == "4.000000"
-    assert told["Runtime metadata_completeness"] == "runtime_values_dumped"
+    (reported,) = read_kernel_file(tmp_path / "tree" / "FusedInferAttentionScore.csv").rows
+    assert reported["Runtime avg_seq_len"] == "4.000000"
+    assert reported["Runtime metadata_completeness"] == "runtime_values_dumped"
 
 
 @pytest.mark.parametrize(

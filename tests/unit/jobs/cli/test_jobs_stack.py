@@ -19,33 +19,33 @@ DIE = "ATLAS_800_A3_752T_128G_DIE"
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def requested(monkeypatch):
     """Responses of a machine whose chips have several names; it answers with the name that it is
     given."""
     found = []
 
-    def local_stack(backend, wanted):
-        found.append((backend, wanted))
-        if wanted is None:
+    def local_stack(backend, expected):
+        found.append((backend, expected))
+        if expected is None:
             raise BadInput("it can have several names")
-        return Stack(device=wanted, torch="2.9.0")
+        return Stack(device=expected, torch="2.9.0")
 
     monkeypatch.setattr(stack, "local_stack", local_stack)
     return found
 
 
-def test_device_option_selects_the_name_of_the_stack(asked, capsys):
+def test_device_option_selects_the_name_of_the_stack(requested, capsys):
     stack_command(backend="npu", device=DIE)
     assert json.loads(capsys.readouterr().out)["device"] == DIE
     with pytest.raises(BadInput, match="several names"):
         stack_command(backend="npu")
-    assert asked == [("npu", DIE), ("npu", None)]
+    assert requested == [("npu", DIE), ("npu", None)]
 
 
-def test_device_option_is_refused_if_the_machine_has_one_name(asked):
+def test_device_option_is_refused_if_the_machine_has_one_name(requested):
     with raises_naming(BadInput, "--device", "cpu"):
         stack_command(backend="cpu", device="CPU_x_2t")
-    assert not asked
+    assert not requested
 
 
 def run(limit_s, takes_s):

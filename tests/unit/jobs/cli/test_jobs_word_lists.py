@@ -8,7 +8,7 @@ LISTS = ("--ops", "--num-devices")
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("words", "expected"),
     [
         ("comm --ops a b --dtype x", "comm --ops a --ops b --dtype x"),
         ("--num-devices 16 2", "--num-devices 16 --num-devices 2"),
@@ -18,5 +18,5 @@ LISTS = ("--ops", "--num-devices")
         ("validate folder", "validate folder"),
     ],
 )
-def test_further_words_are_values_of_the_preceding_option(words, wanted):
-    assert list(repeated(words.split(), LISTS)) == wanted.split()
+def test_further_words_are_values_of_the_preceding_option(words, expected):
+    assert list(repeated(words.split(), LISTS)) == expected.split()

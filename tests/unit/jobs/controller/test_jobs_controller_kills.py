@@ -14,9 +14,9 @@ from collector.database.query import case_results, held_shards
 from collector.database.snapshot import load_state
 from jobs.planning.stored_plans import committed_shards
 from tests.attack.simulation.remembered import remembering
-from tests.unit.jobs.controller.played_campaign import (
+from tests.unit.jobs.controller.simulated_campaign import (
     STACK,
-    Play,
+    Simulation,
     everything_is_held,
     rot,
 )
@@ -46,18 +46,18 @@ def kill_once(thing, when, number):
     return seen
 
 
-def survive(play):
+def survive(simulation):
     """Another controller follows a killed one; killed pods are handled by the Job controller."""
     for _ in range(300):
         try:
-            if play.reconcile():
+            if simulation.reconcile():
                 return
         except Killed:
-            play.controller = play.new_controller()
+            simulation.controller = simulation.new_controller()
             continue
         with suppress(Killed):
-            play.cluster.step()
-    raise AssertionError(f"the campaign does not end: {play.cluster.reasons()}")
+            simulation.cluster.step()
+    raise AssertionError(f"the campaign does not end: {simulation.cluster.reasons()}")
 
 
 # Not every call: the simulation (tests/attack) kills controllers at random calls a thousand times.
@@ -65,15 +65,17 @@ def survive(play):
 @pytest.mark.parametrize(("of", "step"), [("cluster", 5), ("store", 13)])
 def test_controller_killed_at_any_call_is_replaced(of, step, when):
     for number in itertools.count(1, step):
-        play = Play(cases=6)
-        thing = getattr(play, of)
-        first = play.store.calls if of == "store" else 0
+        simulation = Simulation(cases=6)
+        thing = getattr(simulation, of)
+        first = simulation.store.calls if of == "store" else 0
         seen = kill_once(thing, when, first + number)
-        survive(play)
+        survive(simulation)
         setattr(thing, when, lambda *call: None)
-        play.check_complete()
-        merges = [n for n in play.cluster.created if "-merge-" in n]
-        assert len(merges) == 1 and len(set(play.cluster.created)) == len(play.cluster.created)
+        simulation.check_complete()
+        merges = [n for n in simulation.cluster.created if "-merge-" in n]
+        assert len(merges) == 1 and len(set(simulation.cluster.created)) == len(
+            simulation.cluster.created
+        )
         if not seen:
             break
     assert number > 20  # calls of a whole campaign
@@ -83,18 +85,18 @@ def test_controller_killed_at_any_call_is_replaced(of, step, when):
 @pytest.mark.parametrize(("of", "step"), [("cluster", 5), ("store", 29)])
 def test_controller_killed_between_two_plans_is_replaced(of, step, when):
     for number in itertools.count(1, step):
-        play = Play(cases=6)
-        play.cluster.grace = True
-        play.rounds(2)
-        play.cases = 8
-        play.apply()
-        thing = getattr(play, of)
-        seen = kill_once(thing, when, (play.store.calls if of == "store" else 0) + number)
-        survive(play)
+        simulation = Simulation(cases=6)
+        simulation.cluster.grace = True
+        simulation.rounds(2)
+        simulation.cases = 8
+        simulation.apply()
+        thing = getattr(simulation, of)
+        seen = kill_once(thing, when, (simulation.store.calls if of == "store" else 0) + number)
+        survive(simulation)
         setattr(thing, when, lambda *call: None)
-        assert play.plan.number == 2 and everything_is_held(play)
-        wanted = {shard.shard_id for shard in play.plan.shards}
-        assert wanted <= committed_shards(play.store, "small")
+        assert simulation.plan.number == 2 and everything_is_held(simulation)
+        expected = {shard.shard_id for shard in simulation.plan.shards}
+        assert expected <= committed_shards(simulation.store, "small")
         if not seen:
             break
     assert number > 10
@@ -103,15 +105,15 @@ def test_controller_killed_between_two_plans_is_replaced(of, step, when):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_controller_killed_during_damage_is_replaced(when):
     for number in itertools.count(1, 7):
-        play = Play(cases=6)
-        play.rounds(2)
-        bad = rot(play)
-        seen = kill_once(play.cluster, when, play.cluster.requests + number)
-        survive(play)
-        setattr(play.cluster, when, lambda *call: None)
-        assert play.plan.number == 2
-        state = load_state(play.store, find_head(play.store))
-        assert len(case_results(state, STACK.version_path)) == play.cases
+        simulation = Simulation(cases=6)
+        simulation.rounds(2)
+        bad = rot(simulation)
+        seen = kill_once(simulation.cluster, when, simulation.cluster.requests + number)
+        survive(simulation)
+        setattr(simulation.cluster, when, lambda *call: None)
+        assert simulation.plan.number == 2
+        state = load_state(simulation.store, find_head(simulation.store))
+        assert len(case_results(state, STACK.version_path)) == simulation.cases
         assert ("small", bad) not in held_shards(state)
         if not seen:
             break
@@ -120,11 +122,11 @@ def test_controller_killed_during_damage_is_replaced(when):
 
 def test_controller_killed_while_serving_a_rerun_leaves_one_round():
     for number in itertools.count(1, 3):
-        play = Play(cases=4).play()
-        play.annotate(again="monday")
-        seen = kill_once(play.store, "after", play.store.calls + number)
-        survive(play)
-        play.store.after = lambda number: None
-        assert play.plan.number == 2
+        simulation = Simulation(cases=4).run()
+        simulation.annotate(again="monday")
+        seen = kill_once(simulation.store, "after", simulation.store.calls + number)
+        survive(simulation)
+        simulation.store.after = lambda number: None
+        assert simulation.plan.number == 2
         if not seen or number > 60:
             break

@@ -16,7 +16,7 @@ from jobs.objects.job_manifest import DEGRADED, MADE_OF, SPEC_HASH, is_same, mad
 from jobs.objects.kueue import QUEUE
 from jobs.objects.site import load_site
 from jobs.objects.waves import Wave
-from tests.unit.jobs.controller.played_campaign import Play
+from tests.unit.jobs.controller.simulated_campaign import Simulation
 from tests.unit.jobs.plans import TOLD
 
 pytestmark = pytest.mark.fast
@@ -97,8 +97,8 @@ def named(printed, key):
 
 
 def test_dry_run_prints_objects_with_the_same_meaning_in_the_cluster(folder, capsys):
-    asked = {"image": "here/worker:1", "store": str(folder / "store"), "dry_run": True}
-    code = launch_command("c.yaml", **asked)
+    requested = {"image": "here/worker:1", "store": str(folder / "store"), "dry_run": True}
+    code = launch_command("c.yaml", **requested)
     printed = capsys.readouterr().out
     config_map, job = yaml.safe_load_all(printed)
     assert code == 0 and job["kind"] == "Job" and not (folder / "store").exists()
@@ -110,22 +110,22 @@ def test_dry_run_prints_objects_with_the_same_meaning_in_the_cluster(folder, cap
     key = folder / "store" / "campaigns" / "c" / "sources" / f"{source.sha256}.csv"
     key.parent.mkdir(parents=True)
     key.write_bytes(b"")
-    assert launch_command("c.yaml", **asked) == 0
+    assert launch_command("c.yaml", **requested) == 0
     assert named(capsys.readouterr().out, source.sha256) == []
     assert applied.campaign.target == campaign_of(folder).target
 
 
 def test_site_keys_are_changed_as_by_components(folder, capsys):
-    asked = {"image": "here/worker:1", "store": str(folder / "store"), "dry_run": True}
+    requested = {"image": "here/worker:1", "store": str(folder / "store"), "dry_run": True}
     keys = ["scheduler=volcano", "volcano_queue=a=b", "memory=5Gi"]
-    assert launch_command("c.yaml", set_key=keys, **asked) == 0
+    assert launch_command("c.yaml", set_key=keys, **requested) == 0
     config_map, job = yaml.safe_load_all(capsys.readouterr().out)
     site = applied_from(config_map).site
     assert (site.scheduler, site.volcano_queue, site.memory) == ("volcano", "a=b", "5Gi")
     assert job["spec"]["template"]["spec"]["schedulerName"] == "volcano"
     for key, name in (("memory", "--set"), ("memory=much", "site.memory"), ("rack=1", "rack")):
         with pytest.raises(BadInput, match=name):
-            launch_command("c.yaml", set_key=[key], **asked)
+            launch_command("c.yaml", set_key=[key], **requested)
 
 
 def test_a_dry_run_needs_no_credentials(folder, capsys, monkeypatch):
@@ -144,15 +144,15 @@ def test_a_dry_run_needs_no_credentials(folder, capsys, monkeypatch):
 
 @pytest.mark.thorough
 def test_printed_and_applied_job_is_resumed_by_a_controller():
-    play, other = Play(cases=6), Play(cases=6)
+    simulation, other = Simulation(cases=6), Simulation(cases=6)
     other.reconcile()
     (job,) = other.cluster.worker_jobs()
     job["spec"]["suspend"] = True
-    play.cluster.create_or_adopt(job)
-    play.cluster.step()
-    assert not play.cluster.tried
-    play.play().check_complete()
-    workers = [name for name in play.cluster.created if "merge" not in name]
+    simulation.cluster.create_or_adopt(job)
+    simulation.cluster.step()
+    assert not simulation.cluster.tried
+    simulation.run().check_complete()
+    workers = [name for name in simulation.cluster.created if "merge" not in name]
     assert workers == [job["metadata"]["name"]]
 
 

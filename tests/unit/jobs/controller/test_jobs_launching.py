@@ -43,11 +43,11 @@ def launched(folder: Path, text: str) -> tuple[Campaign, Campaign]:
     (tree / "Add.csv").write_bytes(write_table([add_record(1), add_record(2)]))
     path = folder / "c.yaml"
     path.write_text(text)
-    asked = load_campaign(path)
-    loaded = load_sources(asked, MemoryStore())
-    made = campaign_object(asked, str(path), "simulated", DEPLOYMENT, loaded)
-    told = campaign_from_text(made["data"][CAMPAIGN], path="ConfigMap", base=Path("/"))
-    return asked, told
+    requested = load_campaign(path)
+    loaded = load_sources(requested, MemoryStore())
+    made = campaign_object(requested, str(path), "simulated", DEPLOYMENT, loaded)
+    reported = campaign_from_text(made["data"][CAMPAIGN], path="ConfigMap", base=Path("/"))
+    return requested, reported
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def launched(folder: Path, text: str) -> tuple[Campaign, Campaign]:
     ],
 )
 def test_launched_campaign_equals_its_file(tmp_path: Path, text: str) -> None:
-    asked, told = launched(tmp_path, text)
-    assert replace(told, sources=()) == replace(asked, sources=(), store=None)
-    assert told.sources[:-1] == asked.sources[:-1]
-    assert isinstance(told.sources[-1], CasesSource)
+    requested, reported = launched(tmp_path, text)
+    assert replace(reported, sources=()) == replace(requested, sources=(), store=None)
+    assert reported.sources[:-1] == requested.sources[:-1]
+    assert isinstance(reported.sources[-1], CasesSource)

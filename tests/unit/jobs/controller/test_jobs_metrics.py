@@ -17,19 +17,19 @@ from jobs.controller.metrics import Metrics, WorkDone
 from jobs.decide.observed import WORKER, JobView, Observed, PodView
 from jobs.objects.site import load_site
 from jobs.objects.waves import NodeFailure, NodeFailures
-from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster, desired
+from tests.unit.jobs.decide.test_jobs_decision import SimulatedCluster, desired
 
 pytestmark = pytest.mark.fast
 
 
 def prepared():
-    cluster = PlayedCluster(desired(3))
+    cluster = SimulatedCluster(desired(3))
     cluster.committed["s000"] = Outcome.OK
     observed = replace(
         cluster.observe(), node_failures=NodeFailures(frozenset({NodeFailure("n1", "s001")}))
     )
     metrics = Metrics()
-    metrics.campaign("c", cluster.wanted.plan, observed, load_site("cpu"))
+    metrics.campaign("c", cluster.expected.plan, observed, load_site("cpu"))
     metrics.reconciled("c", 0.25, 7)
     metrics.set("opmeter_is_leader", True)
     return metrics
@@ -51,9 +51,9 @@ def test_metrics_have_the_prometheus_text_format():
 
 
 def test_repeated_cases_are_not_counted_twice():
-    cluster = PlayedCluster(desired(3))
+    cluster = SimulatedCluster(desired(3))
     cluster.committed["s000"] = Outcome.OK
-    plan, metrics = cluster.wanted.plan, Metrics()
+    plan, metrics = cluster.expected.plan, Metrics()
     last = plan.shards[-1].cases
     plan = replace(plan, forecast=replace(plan.forecast, repeats=last))
     metrics.campaign("c", plan, cluster.observe(), load_site("cpu"))
@@ -139,14 +139,14 @@ def test_log_line_is_one_json_object():
     record = logging.LogRecord("jobs.x", logging.INFO, "f", 1, "a %s", ("b",), information)
     line = JsonFormatter().format(record)
     assert "\n" not in line
-    said = json.loads(line)
-    assert said["message"] == "a b" and "ValueError: two" in said["traceback"]
+    message = json.loads(line)
+    assert message["message"] == "a b" and "ValueError: two" in message["traceback"]
 
 
 def test_a_node_that_no_longer_counts_is_no_longer_served():
-    cluster, metrics = PlayedCluster(desired(3)), prepared()
+    cluster, metrics = SimulatedCluster(desired(3)), prepared()
     assert sample(metrics, "opmeter_node_failures", campaign="c", node="n1") == 1
-    metrics.campaign("c", cluster.wanted.plan, cluster.observe(), load_site("cpu"))
+    metrics.campaign("c", cluster.expected.plan, cluster.observe(), load_site("cpu"))
     assert sample(metrics, "opmeter_node_failures", campaign="c", node="n1") is None
 
 

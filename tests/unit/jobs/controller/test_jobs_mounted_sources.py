@@ -55,8 +55,8 @@ def words(error):
 def test_path_outside_of_the_source_folders_is_refused_without_a_hint_of_its_existence(folder):
     there, nowhere = folder.parent / "token", folder.parent / "nowhere"
     for folders in ((), (folder,)):
-        (said,) = {words(refused(path, folders)) for path in (there, nowhere)}
-        assert (str(folder) if folders else "--sources-folder") in said
+        (message,) = {words(refused(path, folders)) for path in (there, nowhere)}
+        assert (str(folder) if folders else "--sources-folder") in message
 
 
 @pytest.mark.parametrize("path", ["../token", "a/../../token", "../sources-of-another/x.csv"])
@@ -148,14 +148,14 @@ def test_names_that_lead_nowhere_are_refused(folder):
 
 
 def test_symlink_out_of_the_folder_does_not_reveal_its_target(folder):
-    said = set()
+    message = set()
     for name in ("../token", "../nowhere"):
         (folder / "x").symlink_to(name)
         error = refused(folder, [folder])
         assert error.path == folder / "x" and str(folder) in words(error)
-        said.add(str(error))
+        message.add(str(error))
         (folder / "x").unlink()
-    assert len(said) == 1
+    assert len(message) == 1
 
 
 def test_pipe_is_not_a_source(folder):
@@ -175,7 +175,7 @@ def test_missing_file_is_named(folder):
 # What is reported ---------------------------------------------------------------------------------
 
 
-class Said:
+class Message:
     """A campaign that names files, one reconciliation of it by a controller, and all output."""
 
     def __init__(self, folder, caplog, *lines):
@@ -195,7 +195,7 @@ class Said:
             ).reconcile()
         self.reasons = self.cluster.reasons()
         logged = [caplog.handler.format(record) for record in caplog.records]
-        self.words = "\n".join([*map(str, self.cluster.told.values()), *logged])
+        self.words = "\n".join([*map(str, self.cluster.reported.values()), *logged])
 
 
 def rows(*lines):
@@ -257,7 +257,7 @@ def test_contents_of_an_op_mapping_are_never_announced(folder, caplog, name):
         (folder / "Add.csv").write_text(rows(BASE_CELLS, [""] * len(BASE_CELLS)))
     for text in OP_MAPPINGS:
         (folder / "op_mapping.yaml").write_text(text.format(SECRET, SECRET))
-        found = Said(folder, caplog, *named)
+        found = Message(folder, caplog, *named)
         assert found.reasons == ["BadInput"], (text, found.words)
         assert "op_mapping.yaml" in found.words
         assert SECRET not in found.words, text
@@ -266,7 +266,7 @@ def test_contents_of_an_op_mapping_are_never_announced(folder, caplog, name):
 @pytest.mark.parametrize("column", KERNEL_DETAILS)
 def test_contents_of_a_profile_are_never_announced(folder, caplog, column):
     (folder / "kernel_details.csv").write_text(KERNEL_DETAILS[column])
-    found = Said(folder, caplog, f"sources: [{{profile: {folder}}}]")
+    found = Message(folder, caplog, f"sources: [{{profile: {folder}}}]")
     assert set(found.reasons) & {"BadInput", "Planned"}
     assert "InternalError" not in found.reasons and SECRET not in found.words
 
@@ -275,7 +275,7 @@ def test_contents_of_files_next_to_a_profile_are_never_announced(folder, caplog)
     (folder / "kernel_details.csv").write_text(rows(*table()).replace("Add", "FusedInferAttention"))
     for name in ("operator_details.csv", "profiler_info.json", "opmeter-tree.json"):
         (folder / name).write_text(f'{{"runtime": "{SECRET}", "{SECRET}": {SECRET}')
-    assert SECRET not in Said(folder, caplog, f"sources: [{{profile: {folder}}}]").words
+    assert SECRET not in Message(folder, caplog, f"sources: [{{profile: {folder}}}]").words
 
 
 MODELS = (
@@ -292,7 +292,7 @@ MODELS = (
 @pytest.mark.parametrize("text", MODELS)
 def test_contents_of_a_model_config_are_never_announced(folder, caplog, text):
     (folder / "config.json").write_text(text)
-    found = Said(folder, caplog, f"sources: [{{model: {folder}/config.json, {SERVED}}}]")
+    found = Message(folder, caplog, f"sources: [{{model: {folder}/config.json, {SERVED}}}]")
     assert found.reasons == ["BadInput"], found.words
     assert "config.json" in found.words and SECRET not in found.words
 
@@ -301,7 +301,7 @@ def test_model_outside_of_the_folders_is_not_opened(folder, caplog):
     (folder.parent / "config.json").write_text(f'"{SECRET}"')
     for name in ("config.json", "nowhere.json"):
         path = folder.parent / name
-        found = Said(folder, caplog, f"sources: [{{model: {path}, {SERVED}}}]")
+        found = Message(folder, caplog, f"sources: [{{model: {path}, {SERVED}}}]")
         assert found.reasons == ["BadInput"]
         assert f"{path}: " in found.words and str(folder) in found.words
         assert SECRET not in found.words
@@ -310,15 +310,15 @@ def test_model_outside_of_the_folders_is_not_opened(folder, caplog):
 @pytest.mark.parametrize("column", TREE)
 def test_contents_of_a_tree_are_never_announced(folder, caplog, column):
     (folder / "Add.csv").write_text(TREE[column])
-    found = Said(folder, caplog, f"sources: [{{tree: {folder}}}]")
+    found = Message(folder, caplog, f"sources: [{{tree: {folder}}}]")
     assert set(found.reasons) & {"BadInput", "Planned"}
     assert "InternalError" not in found.reasons and SECRET not in found.words
 
 
 def test_unknown_operator_is_refused_without_listing_those_of_a_source(folder, caplog):
     (folder / f"{SECRET}.csv").write_text(rows(BASE_CELLS, [""] * len(BASE_CELLS)))
-    asked = f"operators: [{SECRET[:-1]}A]", f"sources: [{{tree: {folder}}}]"
-    found = Said(folder, caplog, *asked)
+    requested = f"operators: [{SECRET[:-1]}A]", f"sources: [{{tree: {folder}}}]"
+    found = Message(folder, caplog, *requested)
     assert found.reasons == ["BadInput"] and SECRET not in found.words
 
 
@@ -330,7 +330,7 @@ def test_internal_error_is_announced_without_its_message(folder, caplog, monkeyp
             raise LookupError(SECRET) from error
 
     monkeypatch.setattr(current_plan.lifecycle, "read_state", read_state)
-    found = Said(folder, caplog, "sources: [{bundled: quickstart}]")
+    found = Message(folder, caplog, "sources: [{bundled: quickstart}]")
     assert found.reasons == ["InternalError"] and "LookupError" in found.words
     assert "ValueError" in found.words and "in read_state" in found.words
     assert SECRET not in found.words
@@ -340,5 +340,5 @@ def test_traceback_summary_has_only_frames_and_error_types():
     try:
         raise ValueError(SECRET)
     except ValueError as error:
-        told = frames_of(error)
-    assert told.endswith("ValueError") and __file__ in told
+        reported = frames_of(error)
+    assert reported.endswith("ValueError") and __file__ in reported

@@ -77,66 +77,68 @@ class Looks:
 
 
 def test_merged_state_of_a_plan_is_read_from_manifests_alone() -> None:
-    play = Looks([shard("a", RECORDS[0]), shard("b", RECORDS[1])])
-    assert not play.reconcile()
-    play.merge()
-    assert play.reconcile() and play.reconcile()
-    assert play.read() and all(key.endswith("/manifest.json") for key in play.read())
+    simulation = Looks([shard("a", RECORDS[0]), shard("b", RECORDS[1])])
+    assert not simulation.reconcile()
+    simulation.merge()
+    assert simulation.reconcile() and simulation.reconcile()
+    assert simulation.read() and all(key.endswith("/manifest.json") for key in simulation.read())
 
 
 def test_further_commits_of_a_partly_merged_plan_cause_no_reads() -> None:
     late = shard("late", RECORDS[2], done=False)
-    play = Looks([shard("a", RECORDS[0]), late], **{"opmeter.io/allow-missing": "true"})
-    play.merge()
-    assert play.reconcile()
-    play.store.put("campaigns/made/committed/late.json", b"{}")
-    play.store.calls.clear()
-    assert not play.reconcile()
-    assert play.read() == []
+    simulation = Looks([shard("a", RECORDS[0]), late], **{"opmeter.io/allow-missing": "true"})
+    simulation.merge()
+    assert simulation.reconcile()
+    simulation.store.put("campaigns/made/committed/late.json", b"{}")
+    simulation.store.calls.clear()
+    assert not simulation.reconcile()
+    assert simulation.read() == []
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("update", ["missing-only", "precision"])
 def test_planning_reads_only_the_tables_of_its_cases(tmp_path: Path, update: str) -> None:
-    play = Looks([shard("a", RECORDS[0])])
-    play.merge()
+    simulation = Looks([shard("a", RECORDS[0])])
+    simulation.merge()
     text = f"{TEXT}update: {update}\n"
     if update == "precision":
         text += "quality: {budget_device_h: 1}\n"
     campaign = campaign_from_text(text, path="c.yaml", base=tmp_path)
     stack = resolve_stack_of(campaign, lambda: STACK)
-    state = read_state(campaign, play.store, stack)
+    state = read_state(campaign, simulation.store, stack)
     decide(state, RunOptions())
     make_next(state, NewPlan(2, ()), RunOptions())
-    assert not [key for key in play.read() if key.endswith((".csv", "profiles.parquet"))]
-    assert len(play.read("db/shown/")) == (1 if update == "precision" else 0)
+    assert not [key for key in simulation.read() if key.endswith((".csv", "profiles.parquet"))]
+    assert len(simulation.read("db/shown/")) == (1 if update == "precision" else 0)
 
 
 def test_commits_of_a_succeeded_index_may_be_listed_late() -> None:
     now = [100.0]
-    play = Looks([shard("a", RECORDS[0]), shard("b", RECORDS[1], done=False)])
-    play.memory = Memory(lambda: now[0])
-    wave = Wave("made", 1, play.plan.plan_hash, 0, (("a",), ("b",)))
-    play.store.put(keys.wave("made", wave.wave_hash), wave_to_json(wave))
-    job = worker_job(wave, play.plan, play.applied.site, play.applied.deployment, cap=1)
+    simulation = Looks([shard("a", RECORDS[0]), shard("b", RECORDS[1], done=False)])
+    simulation.memory = Memory(lambda: now[0])
+    wave = Wave("made", 1, simulation.plan.plan_hash, 0, (("a",), ("b",)))
+    simulation.store.put(keys.wave("made", wave.wave_hash), wave_to_json(wave))
+    job = worker_job(
+        wave, simulation.plan, simulation.applied.site, simulation.applied.deployment, cap=1
+    )
     job["metadata"]["uid"] = "u"
     job["status"] = {"completedIndexes": "0-1", "succeeded": 2}
-    play.cluster.live[wave.job_name] = job
-    assert play.observe().settling == {(wave.job_name, 1)}
+    simulation.cluster.live[wave.job_name] = job
+    assert simulation.observe().settling == {(wave.job_name, 1)}
     now[0] += 60
-    assert not play.observe().settling
+    assert not simulation.observe().settling
 
 
 def test_long_pod_list_is_read_less_often_unless_a_pod_failed() -> None:
     now, listed = [100.0], []
 
-    def ask() -> int:
+    def request() -> int:
         now[0] += 1.0
         listed.append(now[0])
         return len(listed)
 
     pods = Memory(lambda: now[0]).workers
-    assert [pods.get(ask, about="well") for _ in range(5)] == [1] * 5
-    assert pods.get(ask, about="failed") == 2
+    assert [pods.get(request, about="well") for _ in range(5)] == [1] * 5
+    assert pods.get(request, about="failed") == 2
     now[0] += 45
-    assert pods.get(ask, about="failed") == 3
+    assert pods.get(request, about="failed") == 3

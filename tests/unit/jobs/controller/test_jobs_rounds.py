@@ -7,7 +7,7 @@ import pytest
 
 from jobs.controller.remembered import Rounds
 from jobs.planning.stored_plans import read_plans
-from tests.unit.jobs.controller.played_campaign import Play
+from tests.unit.jobs.controller.simulated_campaign import Simulation
 from tests.unit.jobs.controller.test_jobs_current_plan import CURVE, measures
 from tests.waiting import wait_for
 
@@ -81,29 +81,29 @@ def test_rounds_are_made_one_by_one_and_forgotten_ones_never():
 
 @pytest.mark.thorough
 def test_reconciliation_continues_during_a_round_and_writes_it_only_on_request():
-    play = Play(**CURVE)
+    simulation = Simulation(**CURVE)
     rounds = Held()
-    play.controller = play.new_controller(rounds=rounds)
+    simulation.controller = simulation.new_controller(rounds=rounds)
     for _ in range(3):
-        assert not play.reconcile() and not read_plans(play.store, "small")
+        assert not simulation.reconcile() and not read_plans(simulation.store, "small")
     rounds.finish()
-    assert rounds.made == 1 and not read_plans(play.store, "small")
-    play.reconcile()
-    assert [plan.number for plan in read_plans(play.store, "small")] == [1]
+    assert rounds.made == 1 and not read_plans(simulation.store, "small")
+    simulation.reconcile()
+    assert [plan.number for plan in read_plans(simulation.store, "small")] == [1]
 
 
 @pytest.mark.thorough
 def test_round_of_a_changed_campaign_is_not_written():
-    play = Play(**CURVE)
+    simulation = Simulation(**CURVE)
     rounds = Held()
-    play.controller = play.new_controller(rounds=rounds)
-    play.reconcile()
-    play.cases = 402
-    play.apply()
-    play.reconcile()
+    simulation.controller = simulation.new_controller(rounds=rounds)
+    simulation.reconcile()
+    simulation.cases = 402
+    simulation.apply()
+    simulation.reconcile()
     rounds.finish()
-    play.reconcile()
-    (plan,) = read_plans(play.store, "small")
+    simulation.reconcile()
+    (plan,) = read_plans(simulation.store, "small")
     assert plan.sources[0].rows == 402
 
 
@@ -111,14 +111,14 @@ def test_round_of_a_changed_campaign_is_not_written():
 @pytest.mark.thorough
 def test_round_made_concurrently_by_another_controller_is_discarded():
     exact = "density: {tolerance: 1%, share: 50%}\n"  # so that another round follows
-    play = Play(**{**CURVE, "more": exact})
+    simulation = Simulation(**{**CURVE, "more": exact})
     rounds = Held()
-    late = play.new_controller(rounds=rounds)
+    late = simulation.new_controller(rounds=rounds)
     late.reconcile()
-    measures(play)
-    while len(read_plans(play.store, "small")) < 2:
-        play.rounds(1)
+    measures(simulation)
+    while len(read_plans(simulation.store, "small")) < 2:
+        simulation.rounds(1)
     rounds.finish()
     late.reconcile()
     assert late._memories["small"].plan.plan.number == 2
-    assert [plan.number for plan in read_plans(play.store, "small")] == [1, 2]
+    assert [plan.number for plan in read_plans(simulation.store, "small")] == [1, 2]

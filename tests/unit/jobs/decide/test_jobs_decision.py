@@ -49,11 +49,11 @@ def desired(shards, workers=4, **more):
     return Desired(plan, workers, per_index=1, **more)
 
 
-class PlayedCluster:
+class SimulatedCluster:
     """Jobs, pods and nodes, advanced by `step`; `end(shard, node)` is the exit code of a worker."""
 
-    def __init__(self, wanted, end=lambda shard, node: 0, nodes=("n1", "n2"), seed=1):
-        self.wanted = wanted
+    def __init__(self, expected, end=lambda shard, node: 0, nodes=("n1", "n2"), seed=1):
+        self.expected = expected
         self.end = end
         self.random = random.Random(seed)
         self.nodes = dict.fromkeys(nodes, True)
@@ -83,7 +83,7 @@ class PlayedCluster:
         )
 
     def reconcile(self):
-        actions = decide(self.wanted, self.observe())
+        actions = decide(self.expected, self.observe())
         for action in actions:
             self.perform(action)
         return actions
@@ -95,8 +95,8 @@ class PlayedCluster:
                 self.waves[wave.wave_hash] = wave
                 self.jobs[wave.job_name] = JobView(
                     wave.job_name, "u", WORKER, wave.wave_hash, wave.plan_hash,
-                    len(wave.indexes), cap, False, 0, made_of=self.wanted.made_of,
-                    launched=self.wanted.launched, queue="team" if self.wanted.kueue else "",
+                    len(wave.indexes), cap, False, 0, made_of=self.expected.made_of,
+                    launched=self.expected.launched, queue="team" if self.expected.kueue else "",
                     gang=wave.is_gang,
                 )  # fmt: skip
             case Scale(job, number):
@@ -119,7 +119,7 @@ class PlayedCluster:
             case Merge(key):
                 self.merged = key
             case Replan():  # nothing follows
-                self.wanted = replace(self.wanted, is_last=True)
+                self.expected = replace(self.expected, is_last=True)
             case Finish():
                 self.finished = True
 
@@ -189,7 +189,7 @@ class PlayedCluster:
         phase = "Succeeded" if code == 0 else "Failed"
         return replace(pod, phase=phase, exit_code=code, refused=refused, words=words)
 
-    def play(self, rounds=400):
+    def run(self, rounds=400):
         for _ in range(rounds):
             self.reconcile()
             if self.finished:
@@ -204,7 +204,7 @@ def why_deleted(actions, job):
 
 
 def test_all_shards_are_committed_and_merged_once():
-    cluster = PlayedCluster(desired(10)).play()
+    cluster = SimulatedCluster(desired(10)).run()
     assert len(cluster.committed) == 10 and set(cluster.committed.values()) == {Outcome.OK}
     assert cluster.merged and not cluster.jobs
     assert cluster.most <= 4
@@ -229,14 +229,14 @@ def test_shard_whose_commit_is_listed_late_is_not_measured_again():
     ended = replace(cluster.jobs[name], state="Complete", succeeded=frozenset({0, 1, 2}))
     late = frozenset({(name, wave.indexes.index(("s000",))), (name, wave.indexes.index(("s002",)))})
     seen = replace(cluster.observe(), jobs=(ended,), settling=late)
-    assert decide(cluster.wanted, seen) == ()
-    (launch,) = decide(cluster.wanted, replace(seen, settling=frozenset()))
+    assert decide(cluster.expected, seen) == ()
+    (launch,) = decide(cluster.expected, replace(seen, settling=frozenset()))
     assert launch.wave.shards == {"s000", "s002"}
 
 
 def test_wave_of_several_indexes_never_runs_all_of_them_at_once():
     for shards in (2, 3, 8, 9, 20):
-        cluster = PlayedCluster(desired(shards, workers=8))
+        cluster = SimulatedCluster(desired(shards, workers=8))
         (launch,) = [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
         assert launch.cap == min(shards, 8) < len(launch.wave.indexes)
         assert len(launch.wave.shards) == shards
@@ -245,15 +245,15 @@ def test_wave_of_several_indexes_never_runs_all_of_them_at_once():
 
 def test_all_shards_run_at_once_if_there_are_enough_workers():
     for shards in (1, 2, 5):
-        cluster = PlayedCluster(desired(shards, workers=5))
+        cluster = SimulatedCluster(desired(shards, workers=5))
         cluster.reconcile()
         cluster.step()
         assert len(cluster.committed) == shards
-        cluster.play()
+        cluster.run()
 
 
 def test_next_wave_starts_during_the_last_indexes_of_the_first():
-    cluster = PlayedCluster(desired(200, workers=3))
+    cluster = SimulatedCluster(desired(200, workers=3))
     cluster.reconcile()
     (first,) = cluster.jobs.values()
     assert first.completions == 64
@@ -261,7 +261,7 @@ def test_next_wave_starts_during_the_last_indexes_of_the_first():
         cluster.step()
         cluster.reconcile()
     assert 0 < len(cluster.committed) < 64
-    cluster.play()
+    cluster.run()
     assert len(cluster.committed) == 200
 
 
@@ -269,7 +269,7 @@ def test_shard_that_kills_every_worker_is_given_up_without_blaming_a_node():
     def end(shard, node):
         return 44 if shard == "s003" else 0
 
-    cluster = PlayedCluster(desired(8), end).play()
+    cluster = SimulatedCluster(desired(8), end).run()
     assert cluster.committed.pop("s003") == Outcome.CRASHED
     assert set(cluster.committed.values()) == {Outcome.OK}
     assert len(cluster.waves) == 2
@@ -277,12 +277,12 @@ def test_shard_that_kills_every_worker_is_given_up_without_blaming_a_node():
 
 
 def test_permanent_hang_gives_the_outcome_hung():
-    cluster = PlayedCluster(desired(3), lambda shard, node: 46 if shard == "s001" else 0).play()
+    cluster = SimulatedCluster(desired(3), lambda shard, node: 46 if shard == "s001" else 0).run()
     assert cluster.committed["s001"] == Outcome.HUNG
 
 
 def test_failing_node_is_quarantined_and_its_work_ends_on_another():
-    cluster = PlayedCluster(desired(30), lambda shard, node: 44 if node == "n1" else 0).play()
+    cluster = SimulatedCluster(desired(30), lambda shard, node: 44 if node == "n1" else 0).run()
     assert set(cluster.committed.values()) == {Outcome.OK}
     assert [m for r, m in cluster.announced if r == "NodeQuarantined"][0].startswith("n1:")
     assert any(wave.avoid == ("n1",) for wave in cluster.waves.values())
@@ -309,12 +309,12 @@ def test_quarantine_lets_pods_on_other_nodes_finish():
     assert Scale(name, 3) in actions and not [a for a in actions if isinstance(a, LaunchWave)]
     cluster.pods = [pod for pod in cluster.pods if pod.phase == "Failed"]
     assert "n1" in why_deleted(cluster.reconcile(), name)
-    cluster.play()
+    cluster.run()
 
 
 def test_quarantine_keeps_a_queued_job_with_running_pods_only_on_other_nodes():
     """It must not become narrower: a Job that holds more would start that on the node."""
-    cluster = PlayedCluster(desired(8, workers=4, kueue=True), nodes=("n1", "n2", "n3"))
+    cluster = SimulatedCluster(desired(8, workers=4, kueue=True), nodes=("n1", "n2", "n3"))
     for _ in range(5):
         cluster.reconcile()
     spared, ended = list(cluster.jobs)[:2]
@@ -337,7 +337,7 @@ def test_quarantine_keeps_a_queued_job_with_running_pods_only_on_other_nodes():
 
 def test_quarantine_in_a_paused_campaign_deletes_the_job():
     cluster, name = begun(8, workers=6)
-    cluster.wanted = replace(cluster.wanted, paused=True)
+    cluster.expected = replace(cluster.expected, paused=True)
     cluster.pods = [PodView("r", "r", name, 0, "n2", "Running"), *failed(name, 44, "n1", "n1")]
     assert "n1" in why_deleted(cluster.reconcile(), name)
 
@@ -357,7 +357,7 @@ def test_failures_of_one_shard_do_not_quarantine_a_node():
 
 
 def test_shards_of_a_lost_node_finish_in_a_successor_wave():
-    cluster = PlayedCluster(desired(6, workers=3))
+    cluster = SimulatedCluster(desired(6, workers=3))
     cluster.reconcile()
     cluster.step()
     cluster.reconcile()
@@ -367,13 +367,13 @@ def test_shards_of_a_lost_node_finish_in_a_successor_wave():
     stuck = PodView("stuck", "u", name, 5, "n1", "Running", deleting=True, in_state_s=500)
     cluster.nodes["n1"] = False
     cluster.pods.append(stuck)
-    cluster.play()
+    cluster.run()
     assert len(cluster.committed) == 6 and len(cluster.waves) == 2
     assert not cluster.jobs  # also the Job that its lost pod would have kept permanently
 
 
 def test_wave_without_its_job_is_launched_unchanged():
-    cluster = PlayedCluster(desired(5))
+    cluster = SimulatedCluster(desired(5))
     cluster.reconcile()
     (wave,) = cluster.waves.values()
     cluster.jobs.clear()
@@ -382,15 +382,15 @@ def test_wave_without_its_job_is_launched_unchanged():
 
 
 def test_wrong_image_ends_the_launches_with_an_event():
-    cluster = PlayedCluster(desired(5))
+    cluster = SimulatedCluster(desired(5))
     cluster.reconcile()
     name = next(iter(cluster.jobs))
     cluster.jobs[name] = replace(
         cluster.jobs[name], state="Failed", reason="PodFailurePolicy", message="exit code 43"
     )
-    (told,) = cluster.reconcile()
-    assert (told.reason, told.about) == ("WrongImage", name)
-    assert missing(told.message, [name, "exit code 43", "kubectl logs"]) == []
+    (reported,) = cluster.reconcile()
+    assert (reported.reason, reported.about) == ("WrongImage", name)
+    assert missing(reported.message, [name, "exit code 43", "kubectl logs"]) == []
 
 
 def ended_by_image(cluster, *nodes):
@@ -407,17 +407,17 @@ def test_one_node_with_another_software_is_avoided_and_a_second_is_tried():
     name = ended_by_image(cluster, "n1")
     (launch,) = [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
     assert launch.wave.avoid == ("n1",) and len(launch.wave.shards) == 5
-    told = dict(cluster.announced)
-    assert told["NodeDiffers"].startswith("n1:") and "WrongImage" not in told
+    reported = dict(cluster.announced)
+    assert reported["NodeDiffers"].startswith("n1:") and "WrongImage" not in reported
     ended_by_image(cluster, "n2")
     assert not [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
     assert "WrongImage" in dict(cluster.announced)
-    cluster.wanted = replace(cluster.wanted, launched="anew")
+    cluster.expected = replace(cluster.expected, launched="anew")
     actions = cluster.reconcile()
     assert "launched" in why_deleted(actions, name)
     (again,) = [a for a in actions if isinstance(a, LaunchWave)]
     assert again.wave.avoid == () and again.wave.shards == launch.wave.shards
-    cluster.play()
+    cluster.run()
 
 
 def test_one_report_of_a_wrong_image_suffices_on_the_only_node():
@@ -439,22 +439,22 @@ def test_job_without_a_wave_in_the_store_is_no_evidence_against_the_image():
 
 
 def test_pause_suspends_and_resumes_without_losses():
-    cluster = PlayedCluster(desired(12))
+    cluster = SimulatedCluster(desired(12))
     cluster.reconcile()
     cluster.step()
-    cluster.wanted = replace(cluster.wanted, paused=True)
+    cluster.expected = replace(cluster.expected, paused=True)
     cluster.reconcile()
     assert all(job.suspended for job in cluster.jobs.values())
     done = set(cluster.committed)
     cluster.step()
     assert set(cluster.committed) == done
-    cluster.wanted = replace(cluster.wanted, paused=False)
-    cluster.play()
+    cluster.expected = replace(cluster.expected, paused=False)
+    cluster.run()
     assert len(cluster.committed) == 12
 
 
 def test_kueue_jobs_are_neither_scaled_nor_suspended():
-    cluster = PlayedCluster(desired(200, workers=4, kueue=True))
+    cluster = SimulatedCluster(desired(200, workers=4, kueue=True))
     seen = []
     for _ in range(80):
         seen += cluster.reconcile()
@@ -481,12 +481,14 @@ def failed(job, code, *nodes):
 @pytest.mark.parametrize("code", [44, 1])
 def test_shards_that_end_their_workers_at_once_are_given_up(code):
     bad = {"s003", "s017", "s030"}
-    cluster = PlayedCluster(desired(40), lambda shard, node: code if shard in bad else 0).play(2000)
+    cluster = SimulatedCluster(desired(40), lambda shard, node: code if shard in bad else 0).run(
+        2000
+    )
     assert {s for s, o in cluster.committed.items() if o == Outcome.CRASHED} == bad
 
 
 def test_pod_that_cannot_start_suspends_its_job_and_is_named():
-    cluster = PlayedCluster(desired(5))
+    cluster = SimulatedCluster(desired(5))
     cluster.reconcile()
     name = next(iter(cluster.jobs))
     why = "ImagePullBackOff: no such image"
@@ -499,22 +501,22 @@ def test_pod_that_cannot_start_suspends_its_job_and_is_named():
 
 
 def test_workers_without_the_store_are_suspended_until_it_returns():
-    cluster = PlayedCluster(desired(5))
+    cluster = SimulatedCluster(desired(5))
     cluster.reconcile()
     (name,) = age(cluster)
     cluster.pods += failed(name, 45, "n1", "n1", "n1")
     away = replace(cluster.observe(), store_works=False)
-    (stop,) = [a for a in decide(cluster.wanted, away) if isinstance(a, Suspend)]
+    (stop,) = [a for a in decide(cluster.expected, away) if isinstance(a, Suspend)]
     assert stop.on and not stop.hold
     cluster.perform(stop)
     away = replace(cluster.observe(), store_works=False)
-    assert not decide(cluster.wanted, away)
-    back = decide(cluster.wanted, cluster.observe())
+    assert not decide(cluster.expected, away)
+    back = decide(cluster.expected, cluster.observe())
     assert any(isinstance(a, Suspend) and not a.on for a in back)
 
 
 def test_workers_refused_by_the_store_are_suspended_though_the_controller_reaches_it():
-    cluster = PlayedCluster(desired(5))
+    cluster = SimulatedCluster(desired(5))
     cluster.reconcile()
     (name,) = age(cluster)
     cluster.pods += failed(name, 45, "n1", "n2", "n1")
@@ -528,11 +530,11 @@ def test_workers_refused_by_the_store_are_suspended_though_the_controller_reache
     assert [a.on for a in cluster.reconcile() if isinstance(a, Suspend)] == [False]
     cluster.now += 60  # an earlier refusal shows nothing about the present
     assert not [a for a in cluster.reconcile() if isinstance(a, Suspend)]
-    cluster.play()
+    cluster.run()
 
 
 def test_workers_of_one_node_refused_by_the_store_suspend_no_others():
-    cluster = PlayedCluster(desired(5))
+    cluster = SimulatedCluster(desired(5))
     cluster.reconcile()
     (name,) = age(cluster)
     cluster.pods += failed(name, 45, "n1", "n1", "n1")
@@ -542,26 +544,26 @@ def test_workers_of_one_node_refused_by_the_store_suspend_no_others():
 
 
 def test_pods_that_ended_before_the_controller_started_suspend_no_job():
-    cluster = PlayedCluster(desired(5))
+    cluster = SimulatedCluster(desired(5))
     cluster.reconcile()
     (name,) = cluster.jobs
     cluster.pods += failed(name, 45, "n1", "n2", "n1")  # yesterday's, as old as the Job here
     away = replace(cluster.observe(), store_works=False)
-    assert not decide(cluster.wanted, away)
+    assert not decide(cluster.expected, away)
 
 
 def test_pods_refused_by_their_node_count_against_it_and_blame_no_shard():
     def end(shard, node):
         return None if node == "n1" else 0
 
-    cluster = PlayedCluster(desired(30), end, ("n1", "n2", "n3")).play()
+    cluster = SimulatedCluster(desired(30), end, ("n1", "n2", "n3")).run()
     assert set(cluster.committed.values()) == {Outcome.OK}
     assert [m for r, m in cluster.announced if r == "NodeQuarantined"][0].startswith("n1:")
     assert "PodRefused" in dict(cluster.announced)
 
 
 def test_first_refused_pod_is_announced_with_its_node_and_a_hint():
-    cluster = PlayedCluster(desired(2), lambda shard, node: 0)
+    cluster = SimulatedCluster(desired(2), lambda shard, node: 0)
     cluster.reconcile()
     (name,) = cluster.jobs
     words = "Allocate failed due to rpc error: code = Unknown desc = not get valid pod"
@@ -569,21 +571,21 @@ def test_first_refused_pod_is_announced_with_its_node_and_a_hint():
     refused = replace(refused, refused=True, reason="UnexpectedAdmissionError", words=words)
     cluster.pods.append(refused)
     cluster.reconcile()
-    (told,) = [m for r, m in cluster.announced if r == "PodRefused"]
-    assert missing(told, ["n2", "1 pod", refused.name, words, "volcano"]) == []
+    (reported,) = [m for r, m in cluster.announced if r == "PodRefused"]
+    assert missing(reported, ["n2", "1 pod", refused.name, words, "volcano"]) == []
 
 
 def test_shards_that_no_worker_began_are_retried_and_not_given_up():
     ill = [True]
-    cluster = PlayedCluster(desired(2), lambda shard, node: None if ill[0] else 0)
+    cluster = SimulatedCluster(desired(2), lambda shard, node: None if ill[0] else 0)
     for _ in range(60):
         assert not [a for a in cluster.reconcile() if isinstance(a, GiveUp)]
         cluster.step()
-    told = dict(cluster.announced)
-    assert missing(told["ShardsFailEverywhere"], ["2 shards", "s000", "refused"]) == []
+    reported = dict(cluster.announced)
+    assert missing(reported["ShardsFailEverywhere"], ["2 shards", "s000", "refused"]) == []
     assert len(cluster.waves) < 60 / 15 + 3, "waves are at least a quarter of an hour apart"
     ill[0] = False
-    cluster.play()
+    cluster.run()
     assert set(cluster.committed.values()) == {Outcome.OK}
 
 
@@ -591,29 +593,29 @@ def test_shards_that_no_worker_began_are_retried_and_not_given_up():
 @pytest.mark.parametrize("code", [44, 1])
 def test_driver_changed_during_a_campaign_stops_the_wave_without_crashed_shards(code):
     ill = [False]
-    cluster = PlayedCluster(desired(40), lambda shard, node: code if ill[0] else 0)
+    cluster = SimulatedCluster(desired(40), lambda shard, node: code if ill[0] else 0)
     for number in range(400):
         ill[0] = number > 2
         assert not [a for a in cluster.reconcile() if isinstance(a, GiveUp)]
         cluster.step()
-    told = dict(cluster.announced)
-    assert "opmeter doctor --cluster" in told["NodesFail"]
+    reported = dict(cluster.announced)
+    assert "opmeter doctor --cluster" in reported["NodesFail"]
     suspended = [message for reason, message in cluster.announced if reason == "Suspended"]
     assert any(f"exit {code}" in message for message in suspended)
     assert 0 < len(cluster.committed) < 40
     ill[0] = False
     cluster.end = lambda shard, node: 0
-    cluster.play(2000)
+    cluster.run(2000)
     assert set(cluster.committed.values()) == {Outcome.OK}
 
 
 def test_unexpected_error_does_not_count_against_its_node():
-    cluster = PlayedCluster(desired(40), lambda shard, node: 1 if node == "n1" else 0).play(2000)
+    cluster = SimulatedCluster(desired(40), lambda shard, node: 1 if node == "n1" else 0).run(2000)
     assert not cluster.node_failures.seen and set(cluster.committed.values()) == {Outcome.OK}
 
 
 def test_no_node_is_quarantined_or_lost_without_a_node_list():
-    cluster = PlayedCluster(desired(6, workers=3))
+    cluster = SimulatedCluster(desired(6, workers=3))
     cluster.reconcile()
     (name,) = cluster.jobs
     ending = PodView("e", "u", name, 0, "n1", "Running", deleting=True, in_state_s=500)
@@ -630,7 +632,7 @@ def test_no_node_is_quarantined_or_lost_without_a_node_list():
 
 def test_pod_of_a_previous_job_is_ignored_for_the_recreated_one():
     """It is left on a node that is lost: today's Job has a pod for its index."""
-    cluster = PlayedCluster(desired(2, workers=3))
+    cluster = SimulatedCluster(desired(2, workers=3))
     cluster.reconcile()
     (name,) = cluster.jobs
     at_work = [PodView(f"p{i}", f"p{i}", name, i, "n2", "Running", job_uid="u") for i in (0, 1)]
@@ -644,7 +646,7 @@ def test_pod_of_a_previous_job_is_ignored_for_the_recreated_one():
 
 def test_lost_pod_whose_index_may_restart_counts_as_a_worker():
     """Index 2 of an older Job runs, and 3, which is committed; 0 and 1 are lost with their node."""
-    cluster = PlayedCluster(desired(4, workers=3))
+    cluster = SimulatedCluster(desired(4, workers=3))
     cluster.reconcile()
     (name,) = cluster.jobs
     (wave,) = cluster.waves.values()
@@ -661,7 +663,7 @@ def test_lost_pod_whose_index_may_restart_counts_as_a_worker():
 
 
 def test_jobs_of_an_older_plan_are_deleted():
-    cluster = PlayedCluster(desired(4))
+    cluster = SimulatedCluster(desired(4))
     old = JobView("old", "u", WORKER, "w", "another", 4, 2, False, 1)
     merge = JobView("m", "u", MERGE, "", "another", 1, 1, False, 1)
     cluster.jobs |= {"old": old, "m": merge}
@@ -687,7 +689,7 @@ def test_every_shard_gets_an_outcome_under_any_failures(shards, workers, nodes, 
         return dice.choice([44, 45, 75, 137]) if dice.random() < flaky else 0
 
     names = [f"n{i}" for i in range(nodes)]
-    cluster = PlayedCluster(desired(shards, workers=workers), end, names, seed).play(2000)
+    cluster = SimulatedCluster(desired(shards, workers=workers), end, names, seed).run(2000)
     assert len(cluster.committed) == shards
     assert cluster.most <= workers or workers == 1
     quarantined = cluster.node_failures.quarantined(names)
@@ -695,7 +697,7 @@ def test_every_shard_gets_an_outcome_under_any_failures(shards, workers, nodes, 
 
 
 def test_waves_and_index_ranges_are_parsed_as_written():
-    cluster = PlayedCluster(desired(9))
+    cluster = SimulatedCluster(desired(9))
     cluster.reconcile()
     (wave,) = cluster.waves.values()
     assert wave_from_json(wave_to_json(wave), key="k") == wave
@@ -705,7 +707,7 @@ def test_waves_and_index_ranges_are_parsed_as_written():
 
 def begun(shards=12, workers=4, **more):
     """A campaign whose first wave has its Job, and the name of that Job."""
-    cluster = PlayedCluster(desired(shards, workers=workers, **more))
+    cluster = SimulatedCluster(desired(shards, workers=workers, **more))
     cluster.reconcile()
     return cluster, next(iter(cluster.jobs))
 
@@ -719,7 +721,7 @@ def test_job_whose_pods_could_not_start_stays_suspended_for_a_while():
 
 
 def test_younger_wave_gets_the_workers_that_older_ones_leave():
-    cluster = PlayedCluster(desired(140, workers=16))
+    cluster = SimulatedCluster(desired(140, workers=16))
     cluster.reconcile()
     (first,) = cluster.jobs
     done = range(50)
@@ -729,13 +731,13 @@ def test_younger_wave_gets_the_workers_that_older_ones_leave():
     cluster.reconcile()
     second = next(name for name in cluster.jobs if name != first)
     assert cluster.jobs[second].parallelism == 2  # fourteen indexes of the first are left
-    cluster.wanted = replace(cluster.wanted, workers=3)  # devices disappeared
+    cluster.expected = replace(cluster.expected, workers=3)  # devices disappeared
     cluster.reconcile()
     assert cluster.jobs[first].parallelism == 3 and cluster.jobs[second].parallelism == 0
-    cluster.wanted = replace(cluster.wanted, workers=20)
+    cluster.expected = replace(cluster.expected, workers=20)
     cluster.reconcile()
     assert cluster.jobs[second].parallelism == 6
-    cluster.play()
+    cluster.run()
 
 
 def test_older_wave_does_not_exceed_the_workers_after_its_node_recovers():
@@ -755,10 +757,10 @@ def test_older_wave_does_not_exceed_the_workers_after_its_node_recovers():
     )  # what is suspect about the node is reported for the shards on other nodes, too
     cluster.reconcile()
     assert cluster.jobs[first].parallelism == 1  # its other two indexes are the younger wave's
-    cluster.wanted = replace(cluster.wanted, workers=4)
+    cluster.expected = replace(cluster.expected, workers=4)
     cluster.reconcile()
     assert sum(job.parallelism for job in cluster.jobs.values()) <= 4
-    cluster.play()
+    cluster.run()
 
 
 def test_pod_measuring_a_shard_of_a_younger_wave_holds_a_device():
@@ -800,7 +802,7 @@ def test_pods_that_return_with_their_node_wait_for_their_replacements():
     cluster.pods = [*running, replaced]
     cluster.reconcile()
     assert cluster.jobs[first].parallelism == 2
-    cluster.play()
+    cluster.run()
 
 
 @pytest.mark.parametrize("suspended", [True, False])
@@ -829,19 +831,19 @@ def test_job_is_resumed_before_it_is_scaled():
 def test_parallelism_is_never_reduced_below_the_running_pods():
     cluster, name = begun(100, workers=8)
     busy = replace(cluster.jobs[name], active=8)
-    cluster.wanted = replace(cluster.wanted, workers=2)
+    cluster.expected = replace(cluster.expected, workers=2)
     seen = replace(cluster.observe(), jobs=(busy,))
-    assert not [a for a in decide(cluster.wanted, seen) if isinstance(a, Scale)]
+    assert not [a for a in decide(cluster.expected, seen) if isinstance(a, Scale)]
 
 
 def test_jobs_of_another_image_are_recreated():
     cluster, name = begun()
-    cluster.wanted = replace(cluster.wanted, made_of="new")
+    cluster.expected = replace(cluster.expected, made_of="new")
     actions = cluster.reconcile()
     assert "image" in why_deleted(actions, name)
     (again,) = [a for a in actions if isinstance(a, LaunchWave)]
     assert again.wave.job_name != name and len(again.wave.shards) == 12
-    cluster.play()
+    cluster.run()
 
 
 def test_nothing_is_given_up_or_deleted_while_the_store_is_unavailable():
@@ -850,7 +852,7 @@ def test_nothing_is_given_up_or_deleted_while_the_store_is_unavailable():
         cluster.jobs[name], state="Failed", failed=frozenset({0, 1}), reason="FailedIndexes"
     )
     away = replace(cluster.observe(), store_works=False)
-    assert decide(cluster.wanted, away) == ()
+    assert decide(cluster.expected, away) == ()
 
 
 def test_moved_shard_has_not_failed():
@@ -867,7 +869,7 @@ def test_moved_shard_has_not_failed():
 
 
 def test_pod_of_several_shards_counts_once_and_names_its_shard():
-    cluster = PlayedCluster(replace(desired(16, workers=2), per_index=8))
+    cluster = SimulatedCluster(replace(desired(16, workers=2), per_index=8))
     cluster.reconcile()
     (name,) = cluster.jobs
     pod = PodView("p", "u", name, 0, "n1", "Failed", exit_code=44, shard="s003")
@@ -890,8 +892,8 @@ def test_pod_that_cannot_start_ends_no_other_and_its_shard_moves():
     (launch,) = [a for a in actions if isinstance(a, LaunchWave)]
     assert launch.wave.shards == {"s000"} and launch.wave.avoid == ("n1",)
     assert cluster.node_failures.seen == {NodeFailure("n1", "s000")}
-    told = dict(cluster.announced)
-    assert why in told["NotStarting"] and "kind load" in told["NotStarting"]
+    reported = dict(cluster.announced)
+    assert why in reported["NotStarting"] and "kind load" in reported["NotStarting"]
     assert not [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
     cluster.step()
     cluster.reconcile()
@@ -931,21 +933,21 @@ def test_unschedulable_and_undeletable_pods_are_announced():
     ends = PodView("p2", "u2", name, 1, "n1", "Running", deleting=True, in_state_s=700)
     cluster.pods = [waits, replace(waits, uid="u3"), ends]
     cluster.reconcile()
-    told = dict(cluster.announced)
-    assert numbers(told["Unschedulable"])[0] == "2"
-    assert missing(told["Unschedulable"], ["0/2 nodes: cpu", "opmeter doctor --cluster"]) == []
-    assert missing(told["Terminating"], ["p2", "kubectl delete node n1"]) == []
+    reported = dict(cluster.announced)
+    assert numbers(reported["Unschedulable"])[0] == "2"
+    assert missing(reported["Unschedulable"], ["0/2 nodes: cpu", "opmeter doctor --cluster"]) == []
+    assert missing(reported["Terminating"], ["p2", "kubectl delete node n1"]) == []
 
 
 def test_decision_is_deterministic():
-    one, other = (PlayedCluster(desired(50, workers=5)) for _ in range(2))
+    one, other = (SimulatedCluster(desired(50, workers=5)) for _ in range(2))
     one.reconcile()
     other.reconcile()
     assert one.waves == other.waves
 
 
 def test_running_or_deleted_merge_is_waited_for():
-    cluster = PlayedCluster(desired(3)).play()
+    cluster = SimulatedCluster(desired(3)).run()
     key = cluster.merged
     cluster.merged = False
     running = JobView("m", "u", MERGE, "", "h", 1, 1, False, 1, merges=key)

@@ -11,15 +11,15 @@ from jobs.decide.observed import Desired
 from jobs.objects.job_manifest import worker_job
 from jobs.objects.site import load_site
 from jobs.objects.waves import NodeFailure, NodeFailures
-from tests.unit.jobs.controller.played_campaign import DEPLOYMENT
-from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
+from tests.unit.jobs.controller.simulated_campaign import DEPLOYMENT
+from tests.unit.jobs.decide.test_jobs_decision import SimulatedCluster
 from tests.unit.jobs.plans import plan_of
 from tests.unit.jobs.printed import missing
 
 pytestmark = pytest.mark.fast
 
 
-def wanted(*not_on, workers=4, predicted_s=10.0, **more):
+def expected(*not_on, workers=4, predicted_s=10.0, **more):
     shards = tuple(
         PlannedShard(f"s{at}", 1, predicted_s, "0" * 64, not_on=f"{node}/d0" if node else "")
         for at, node in enumerate(not_on)
@@ -27,7 +27,7 @@ def wanted(*not_on, workers=4, predicted_s=10.0, **more):
     return Desired(plan_of(shards), workers, per_index=1, **more)
 
 
-class Cluster(PlayedCluster):
+class Cluster(SimulatedCluster):
     """Knows where each shard was measured; `others` are nodes whose devices another campaign
     holds."""
 
@@ -49,7 +49,7 @@ class Cluster(PlayedCluster):
         self.ran.update(dict.fromkeys(set(self.committed) - before, pod.node))
         return ended
 
-    def told(self):
+    def reported(self):
         return [message for reason, message in self.announced if reason == "SameNode"]
 
 
@@ -57,23 +57,23 @@ class Cluster(PlayedCluster):
 @pytest.mark.parametrize("kueue", [False, True])
 def test_each_shard_runs_on_another_node_than_before(seed, kueue):
     kept = ["n1", "n2", "n1", "", "n2", "n1"]
-    cluster = Cluster(wanted(*kept, kueue=kueue), seed=seed).play()
+    cluster = Cluster(expected(*kept, kueue=kueue), seed=seed).run()
     assert all(cluster.ran[f"s{at}"] != node for at, node in enumerate(kept))
-    assert cluster.told() == [] and len(cluster.ran) == len(kept)
+    assert cluster.reported() == [] and len(cluster.ran) == len(kept)
 
 
 def test_shards_that_avoid_the_same_node_share_a_job():
-    cluster = Cluster(wanted("n1", "n2", "n1"))
-    cluster.play()
+    cluster = Cluster(expected("n1", "n2", "n1"))
+    cluster.run()
     first = min(cluster.waves.values(), key=lambda wave: wave.serial)
     assert first.shards == {"s0", "s2"} and first.avoid == ("n1",)
 
 
 def test_job_of_a_shard_excludes_its_avoided_node():
-    cluster = Cluster(wanted("n1"))
+    cluster = Cluster(expected("n1"))
     cluster.reconcile()
     (wave,) = cluster.waves.values()
-    job = worker_job(wave, cluster.wanted.plan, load_site("cpu"), DEPLOYMENT, cap=1)
+    job = worker_job(wave, cluster.expected.plan, load_site("cpu"), DEPLOYMENT, cap=1)
     rules = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
     (term,) = rules["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term == {
@@ -82,27 +82,27 @@ def test_job_of_a_shard_excludes_its_avoided_node():
 
 
 def test_single_node_repeats_its_own_shards_with_an_event():
-    cluster = Cluster(wanted("n1", "n1"), nodes=("n1",)).play()
+    cluster = Cluster(expected("n1", "n1"), nodes=("n1",)).run()
     assert set(cluster.ran.values()) == {"n1"}
-    assert missing(cluster.told()[0], ["2 shards", "n1"]) == []
+    assert missing(cluster.reported()[0], ["2 shards", "n1"]) == []
 
 
 def test_occupied_node_does_not_count_as_an_alternative():
-    cluster = Cluster(wanted("n1"), others=["n2"]).play()
-    assert cluster.ran == {"s0": "n1"} and len(cluster.told()) >= 1
+    cluster = Cluster(expected("n1"), others=["n2"]).run()
+    assert cluster.ran == {"s0": "n1"} and len(cluster.reported()) >= 1
 
 
 def test_job_without_remaining_nodes_is_replaced():
-    cluster = Cluster(wanted("n1"))
+    cluster = Cluster(expected("n1"))
     cluster.reconcile()
     assert [wave.avoid for wave in cluster.waves.values()] == [("n1",)]
     cluster.nodes["n2"] = False
-    cluster.play()
+    cluster.run()
     assert cluster.ran == {"s0": "n1"} and len(cluster.waves) == 2
 
 
 def test_quarantine_of_the_avoided_node_makes_no_further_job():
-    cluster = Cluster(wanted("n1"))
+    cluster = Cluster(expected("n1"))
     cluster.node_failures = NodeFailures(
         frozenset({NodeFailure("n1", "x"), NodeFailure("n1", "y")})
     )
@@ -113,21 +113,21 @@ def test_quarantine_of_the_avoided_node_makes_no_further_job():
         cluster.step()
     assert len(cluster.waves) == 1 and len(cluster.jobs) == 1
     cluster.nodes["n2"] = True
-    assert cluster.play().ran == {"s0": "n2"}
+    assert cluster.run().ran == {"s0": "n2"}
 
 
 def test_wave_without_a_job_and_without_nodes_is_replaced():
     """A controller that was killed between the wave and its Job has left it."""
-    cluster = Cluster(wanted("n1"))
+    cluster = Cluster(expected("n1"))
     cluster.reconcile()
     cluster.jobs.clear()
     cluster.nodes["n2"] = False
-    cluster.play()
+    cluster.run()
     assert cluster.ran == {"s0": "n1"} and len(cluster.waves) == 2
 
 
 def test_no_node_is_avoided_without_a_node_list():
-    plan = wanted("n1")
+    plan = expected("n1")
     (launch, *_) = [
         one
         for one in decide(plan, replace(Cluster(plan).observe(), nodes=()))
@@ -136,11 +136,11 @@ def test_no_node_is_avoided_without_a_node_list():
     assert launch.wave.avoid == ()
 
 
-@pytest.mark.parametrize(("predicted_s", "asks"), [(59.0, False), (60.0, True)])
-def test_plan_with_canaries_is_replanned_once_before_the_end(predicted_s, asks):
-    cluster = Cluster(wanted("", predicted_s=predicted_s))
+@pytest.mark.parametrize(("predicted_s", "requests"), [(59.0, False), (60.0, True)])
+def test_plan_with_canaries_is_replanned_once_before_the_end(predicted_s, requests):
+    cluster = Cluster(expected("", predicted_s=predicted_s))
     ends = []
     while not cluster.finished:
         ends += [one for one in cluster.reconcile() if isinstance(one, Finish | Replan)]
         cluster.step()
-    assert ends == [Replan(), Finish()][not asks :]
+    assert ends == [Replan(), Finish()][not requests :]

@@ -10,7 +10,7 @@ from jobs.decide.actions import Announce, Delete, LaunchWave, Scale, Suspend
 from jobs.decide.observed import Desired, PodView
 from jobs.decide.wave_choice import queueing
 from jobs.objects.waves import NodeFailure, wave_from_json, wave_to_json
-from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
+from tests.unit.jobs.decide.test_jobs_decision import SimulatedCluster
 from tests.unit.jobs.plans import plan_of
 from tests.unit.jobs.printed import missing, numbers
 
@@ -37,18 +37,18 @@ def gang_job(cluster):
 
 
 def test_gang_gets_all_of_its_pods_and_other_waves_share_the_rest():
-    cluster = PlayedCluster(desired(), nodes=FOUR)
+    cluster = SimulatedCluster(desired(), nodes=FOUR)
     (first,) = launches(cluster)
     assert first.wave.indexes == (("g0",), ("g0",)) and first.cap == 2
     (second,) = launches(cluster)
     assert "g0" not in second.wave.shards and second.cap == 2
-    cluster.play()
+    cluster.run()
     assert set(cluster.committed.values()) == {Outcome.OK} and len(cluster.committed) == 7
     assert cluster.most <= 4
 
 
 def test_gang_wave_is_read_as_written_and_other_waves_are_unchanged():
-    cluster = PlayedCluster(desired(), nodes=FOUR)
+    cluster = SimulatedCluster(desired(), nodes=FOUR)
     cluster.reconcile(), cluster.reconcile()
     gang, other = sorted(cluster.waves.values(), key=lambda wave: -wave.pods)
     for wave in (gang, other):
@@ -57,67 +57,67 @@ def test_gang_wave_is_read_as_written_and_other_waves_are_unchanged():
 
 
 def test_single_shards_run_first_and_an_oversized_gang_is_announced():
-    cluster = PlayedCluster(desired(pods=5, workers=4), nodes=FOUR)
+    cluster = SimulatedCluster(desired(pods=5, workers=4), nodes=FOUR)
     (first,) = launches(cluster)
     assert first.wave.shards == {f"s{i}" for i in range(6)}
-    told = [text for reason, text in cluster.announced if reason == "GangWaits"]
-    assert told and numbers(told[0]) == ["5", "4"]  # pods of the gang, capacity
+    reported = [text for reason, text in cluster.announced if reason == "GangWaits"]
+    assert reported and numbers(reported[0]) == ["5", "4"]  # pods of the gang, capacity
     for _ in range(20):
         cluster.reconcile(), cluster.step()
     assert len(cluster.committed) == 6
-    cluster.wanted = replace(cluster.wanted, workers=5)
+    cluster.expected = replace(cluster.expected, workers=5)
     cluster.nodes["n5"] = True
-    cluster.play()
+    cluster.run()
     assert cluster.committed["g0"] is Outcome.OK
 
 
 def test_gang_waits_until_enough_workers_are_free():
-    cluster = PlayedCluster(desired(gangs=0, shards=6, workers=4), nodes=FOUR)
+    cluster = SimulatedCluster(desired(gangs=0, shards=6, workers=4), nodes=FOUR)
     cluster.reconcile()
-    cluster.wanted = desired(gangs=1, shards=6, pods=3, workers=4)
+    cluster.expected = desired(gangs=1, shards=6, pods=3, workers=4)
     cluster.waves = {
-        name: replace(wave, plan_hash=cluster.wanted.plan_hash)
+        name: replace(wave, plan_hash=cluster.expected.plan_hash)
         for name, wave in cluster.waves.items()
     }
-    cluster.play()
+    cluster.run()
     assert len(cluster.committed) == 7
 
 
 def test_gang_is_never_scaled_down():
-    cluster = PlayedCluster(desired(pods=3, workers=4), nodes=FOUR)
+    cluster = SimulatedCluster(desired(pods=3, workers=4), nodes=FOUR)
     cluster.reconcile()
     cluster.step()
-    cluster.wanted = replace(cluster.wanted, workers=1)
+    cluster.expected = replace(cluster.expected, workers=1)
     assert not [action for action in cluster.reconcile() if isinstance(action, Scale)]
-    cluster.wanted = replace(cluster.wanted, workers=4)
-    cluster.play()
+    cluster.expected = replace(cluster.expected, workers=4)
+    cluster.run()
 
 
 def test_paused_gang_is_resumed_completely():
-    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster = SimulatedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
-    cluster.wanted = replace(cluster.wanted, paused=True)
+    cluster.expected = replace(cluster.expected, paused=True)
     assert [a.on for a in cluster.reconcile() if isinstance(a, Suspend)] == [True]
-    cluster.wanted = replace(cluster.wanted, paused=False)
+    cluster.expected = replace(cluster.expected, paused=False)
     (let_go,) = [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     assert (let_go.on, let_go.most) == (False, None)
-    cluster.play()
+    cluster.run()
 
 
 def test_nothing_is_launched_in_place_of_a_resumed_gang():
-    cluster = PlayedCluster(desired(workers=2), nodes=FOUR)
+    cluster = SimulatedCluster(desired(workers=2), nodes=FOUR)
     cluster.reconcile()
     for paused in (True, False):
-        cluster.wanted = replace(cluster.wanted, paused=paused)
+        cluster.expected = replace(cluster.expected, paused=paused)
         found = cluster.reconcile()
     assert [type(action) for action in found] == [Suspend]
-    cluster.play()
+    cluster.run()
     assert cluster.most == 2 and len(cluster.committed) == 7
 
 
 def test_suspended_gang_is_resumed_next_when_workers_are_free():
     """Nodes have capacity, and the campaign may not have more pods."""
-    cluster = PlayedCluster(desired(workers=4, shards=40), nodes=FOUR)
+    cluster = SimulatedCluster(desired(workers=4, shards=40), nodes=FOUR)
     cluster.reconcile()
     job = gang_job(cluster)
     cluster.jobs[job.name] = replace(job, suspended=True, stopped=True, held=True)
@@ -130,13 +130,13 @@ def test_suspended_gang_is_resumed_next_when_workers_are_free():
     cluster.pods = running
     cluster.jobs[job.name] = replace(cluster.jobs[job.name], held=False)
     assert not [action for action in cluster.reconcile() if isinstance(action, Suspend)]
-    cluster.play()
+    cluster.run()
     assert cluster.most <= 4 and len(cluster.committed) == 41
     assert list(cluster.committed).index("g0") < 20
 
 
 def test_gang_that_lost_a_node_is_recreated_on_others():
-    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster = SimulatedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     cluster.step()
     cluster.committed.clear()
@@ -149,7 +149,7 @@ def test_gang_that_lost_a_node_is_recreated_on_others():
     deleted = [action for action in cluster.reconcile() if isinstance(action, Delete)]
     assert [action.job for action in deleted] == [job.name]
     assert "gang" in deleted[0].why
-    cluster.play()
+    cluster.run()
     assert cluster.committed == {"g0": Outcome.OK}
 
 
@@ -166,7 +166,7 @@ def gang_job_running(cluster):
 def test_remaining_pods_of_a_gang_do_not_end_the_next_one():
     """Its pod on that node stays for as long as the node is unreachable, and refers to the old
     Job."""
-    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster = SimulatedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
     remains = replace(cluster.pods[1], deleting=True, in_state_s=1000.0)
@@ -179,7 +179,7 @@ def test_remaining_pods_of_a_gang_do_not_end_the_next_one():
 
 
 def test_gang_avoids_a_node_on_which_its_pod_did_not_start():
-    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster = SimulatedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
     stuck = {"phase": "Pending", "waiting": "ImagePullBackOff", "in_state_s": 700.0}
@@ -190,7 +190,7 @@ def test_gang_avoids_a_node_on_which_its_pod_did_not_start():
 
 
 def test_suspended_gang_without_enough_nodes_blocks_no_other_wave():
-    cluster = PlayedCluster(desired(pods=4), nodes=FOUR)
+    cluster = SimulatedCluster(desired(pods=4), nodes=FOUR)
     cluster.reconcile()
     job = gang_job(cluster)
     cluster.nodes["n4"] = False
@@ -201,36 +201,36 @@ def test_suspended_gang_without_enough_nodes_blocks_no_other_wave():
     assert cluster.jobs[job.name].suspended
     assert "GangWaits" in {reason for reason, _ in cluster.announced}
     cluster.nodes["n4"] = True
-    cluster.play()
+    cluster.run()
     assert cluster.committed["g0"] is Outcome.OK
 
 
 def test_gang_with_too_few_trusted_nodes_blocks_no_other_wave():
-    cluster = PlayedCluster(desired(pods=4), nodes=FOUR)
+    cluster = SimulatedCluster(desired(pods=4), nodes=FOUR)
     struck(cluster, "n1")
     for _ in range(30):
         cluster.reconcile(), cluster.step()
     assert len(cluster.committed) == 6
     assert not any(job.gang for job in cluster.jobs.values())
-    told = [text for reason, text in cluster.announced if reason == "GangWaits"]
-    assert numbers(told[0]) == ["4", "3"]
+    reported = [text for reason, text in cluster.announced if reason == "GangWaits"]
+    assert numbers(reported[0]) == ["4", "3"]
 
 
 def test_gang_does_not_return_to_a_node_on_which_it_failed():
-    cluster = PlayedCluster(
+    cluster = SimulatedCluster(
         desired(shards=0), end=lambda shard, node: 44 if node == "n1" else 0, nodes=FOUR
-    ).play()
+    ).run()
     assert cluster.committed == {"g0": Outcome.OK}
     assert all("n1" in wave.avoid for wave in cluster.waves.values() if wave.serial)
 
 
 def test_gang_wave_with_another_number_of_pods_is_replaced():
-    cluster = PlayedCluster(desired(pods=4), nodes=FOUR)
+    cluster = SimulatedCluster(desired(pods=4), nodes=FOUR)
     (first,) = launches(cluster)
     cluster.jobs.clear()
-    cluster.wanted = desired(pods=2)
+    cluster.expected = desired(pods=2)
     cluster.waves = {
-        name: replace(wave, plan_hash=cluster.wanted.plan_hash)
+        name: replace(wave, plan_hash=cluster.expected.plan_hash)
         for name, wave in cluster.waves.items()
     }
     (second,) = launches(cluster)
@@ -238,7 +238,7 @@ def test_gang_wave_with_another_number_of_pods_is_replaced():
 
 
 def test_gang_that_does_not_use_a_quarantined_node_continues():
-    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster = SimulatedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
     struck(cluster, "n3")
@@ -247,7 +247,7 @@ def test_gang_that_does_not_use_a_quarantined_node_continues():
 
 
 def test_gang_on_a_quarantined_node_is_recreated_without_it():
-    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster = SimulatedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
     struck(cluster, "n2")
@@ -264,7 +264,7 @@ def struck(cluster, node):
 
 
 def test_gang_waiting_for_a_pod_releases_its_nodes_after_a_while():
-    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster = SimulatedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
     waits = PodView(
@@ -279,7 +279,7 @@ def test_gang_waiting_for_a_pod_releases_its_nodes_after_a_while():
 def test_admitted_gang_with_a_waiting_pod_is_queued_again():
     """Only the queue may suspend it, and where the queue does not limit how long pods may take to
     become ready, its nodes would be held permanently."""
-    cluster = PlayedCluster(desired(shards=0, queue="team", kueue=True), nodes=FOUR)
+    cluster = SimulatedCluster(desired(shards=0, queue="team", kueue=True), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
     cluster.jobs[job.name] = replace(job, queue="team")
@@ -287,18 +287,18 @@ def test_admitted_gang_with_a_waiting_pod_is_queued_again():
         "p9", "u9", job.name, 1, "", "Pending", unschedulable="0/4 nodes", in_state_s=601
     )
     cluster.pods = [cluster.pods[0], waits]
-    acts = cluster.reconcile()
-    assert not [a for a in acts if isinstance(a, Suspend)]
-    (gone,) = [a for a in acts if isinstance(a, Delete)]
+    recorded_actions = cluster.reconcile()
+    assert not [a for a in recorded_actions if isinstance(a, Suspend)]
+    (gone,) = [a for a in recorded_actions if isinstance(a, Delete)]
     assert gone.job == job.name
     assert missing(gone.why, ["p9", "0/4 nodes", "queued"]) == []
-    cluster.play()
+    cluster.run()
     assert set(cluster.committed.values()) == {Outcome.OK}
 
 
 def test_gang_whose_pods_cannot_connect_is_suspended_and_costs_no_case():
     """They are tried again, wherever there is capacity then; no node gets a strike for it."""
-    cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
+    cluster = SimulatedCluster(desired(shards=0), nodes=FOUR)
     cluster.reconcile()
     job = gang_job_running(cluster)
     words = "from n2, for 600 s: cannot reach the first node at 10.0.0.1:4711: timed out"
@@ -310,41 +310,41 @@ def test_gang_whose_pods_cannot_connect_is_suspended_and_costs_no_case():
     (stops,) = [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     assert stops.on and stops.hold and words in stops.why
     assert not cluster.node_failures.seen
-    told = dict(cluster.announced)["GangApart"]
-    assert words in told and "opmeter-gang" in told
-    cluster.play()
+    reported = dict(cluster.announced)["GangApart"]
+    assert words in reported and "opmeter-gang" in reported
+    cluster.run()
     assert cluster.committed == {"g0": Outcome.OK}
 
 
 @pytest.mark.parametrize("code", [1, 44, 46, 48])
 def test_repeatedly_failing_gang_is_given_up_and_blocks_no_other_wave(code):
-    cluster = PlayedCluster(
+    cluster = SimulatedCluster(
         desired(), end=lambda shard, node: code if shard == "g0" else 0, nodes=FOUR
-    ).play()
+    ).run()
     assert cluster.committed["g0"] in (Outcome.CRASHED, Outcome.HUNG)
     assert all(cluster.committed[f"s{i}"] is Outcome.OK for i in range(6))
 
 
 def test_gang_wave_without_its_job_is_launched_when_it_fits():
-    cluster = PlayedCluster(desired(pods=3, workers=4), nodes=FOUR)
+    cluster = SimulatedCluster(desired(pods=3, workers=4), nodes=FOUR)
     (first,) = launches(cluster)
     cluster.jobs.clear()
     assert launches(cluster) == [LaunchWave(first.wave, 3)]
     cluster.jobs.clear()
-    cluster.wanted = replace(cluster.wanted, workers=2)
+    cluster.expected = replace(cluster.expected, workers=2)
     (other,) = launches(cluster)
     assert not other.wave.is_gang
 
 
 def test_queued_gang_requests_all_of_its_pods_next_to_other_waves():
-    cluster = PlayedCluster(
+    cluster = SimulatedCluster(
         desired(gangs=2, pods=3, workers=4, queue="team", kueue=True), nodes=FOUR
     )
     found = launches(cluster)
     assert [launch.cap for launch in found if launch.wave.is_gang] == [3]
     assert [launch.cap for launch in found if not launch.wave.is_gang] == [1]
     live = [replace(job, suspended=True) for job in cluster.jobs.values()]
-    assert not [a for a in queueing(cluster.wanted, live, live, {}) if isinstance(a, Delete)]
-    cluster.play()
+    assert not [a for a in queueing(cluster.expected, live, live, {}) if isinstance(a, Delete)]
+    cluster.run()
     assert len(cluster.committed) == 8
     assert not [a for a in cluster.announced if isinstance(a, Announce)]

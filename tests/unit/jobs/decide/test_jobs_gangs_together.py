@@ -10,7 +10,7 @@ from collector.model.plan import PlannedShard
 from jobs.decide.actions import LaunchWave, Suspend
 from jobs.decide.observed import Desired, NodeView, PodView
 from jobs.decide.wave_choice import incomplete_gangs
-from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
+from tests.unit.jobs.decide.test_jobs_decision import SimulatedCluster
 from tests.unit.jobs.plans import plan_of
 
 pytestmark = pytest.mark.fast
@@ -18,22 +18,22 @@ pytestmark = pytest.mark.fast
 _NODES = tuple(f"n{i}" for i in range(8))
 
 
-class TimedCluster(PlayedCluster):
+class TimedCluster(SimulatedCluster):
     """Nodes of eight devices, each device for one pod, whose shards take as long as the plan says,
     one shard per device. A finished shard holds its device until the shards on the same node
     finish; so does a gang that waits for a pod. A pod of a gang starts up to `late_min` minutes
     after it could."""
 
-    def __init__(self, wanted, nodes=_NODES, late_min=0, seed=1):
-        super().__init__(wanted, nodes=nodes, seed=seed)
-        self.took_s = {shard.shard_id: shard.predicted_s for shard in wanted.plan.shards}
+    def __init__(self, expected, nodes=_NODES, late_min=0, seed=1):
+        super().__init__(expected, nodes=nodes, seed=seed)
+        self.took_s = {shard.shard_id: shard.predicted_s for shard in expected.plan.shards}
         self.began_s, self.ended_s, self.made = {}, 0.0, 0
         self.late_min, self.most_gathering, self.most_gangs = late_min, 0, 0
 
     def busy(self):
         """In which share of the time of all devices something was measured, until the last shard
         ended."""
-        pods = self.wanted.wide
+        pods = self.expected.wide
         held = (took * 8 * pods[s] if s in pods else took for s, took in self.took_s.items())
         return sum(held) / (64 * self.ended_s)
 
@@ -92,7 +92,7 @@ class TimedCluster(PlayedCluster):
         return super()._ended(pod)
 
 
-def wanted(gangs, singles, single_s=600.0):
+def expected(gangs, singles, single_s=600.0):
     """A plan of gangs of this many pods each, ten minutes long, and of single shards."""
     of_gangs = [
         PlannedShard(f"g{i}", 1, 600.0, "0" * 64, ranks=8 * pods) for i, pods in enumerate(gangs)
@@ -127,7 +127,7 @@ def wanted(gangs, singles, single_s=600.0):
 def test_devices_are_busy_with_gangs_and_single_shards(
     gangs, singles, single_s, least_s, busy, beside
 ):
-    cluster = TimedCluster(wanted(gangs, singles, single_s)).play()
+    cluster = TimedCluster(expected(gangs, singles, single_s)).run()
     assert set(cluster.committed.values()) == {Outcome.OK}
     assert len(cluster.committed) == len(gangs) + singles
     assert cluster.ended_s <= 1.05 * least_s
@@ -142,15 +142,15 @@ def test_gangs_never_deadlock_and_all_of_them_end():
         chance = random.Random(seed)
         gangs = sorted((chance.randint(2, 8) for _ in range(chance.randint(2, 6))), reverse=True)
         cluster = TimedCluster(
-            wanted(gangs, chance.randint(0, 150)), late_min=chance.randint(0, 4), seed=seed
-        ).play()
+            expected(gangs, chance.randint(0, 150)), late_min=chance.randint(0, 4), seed=seed
+        ).run()
         assert set(cluster.committed.values()) == {Outcome.OK}, seed
         assert cluster.most_gathering <= 1, seed
 
 
 def test_younger_of_two_waiting_gangs_releases_its_nodes():
     """The older was complete, and lost a pod while the younger started."""
-    cluster = TimedCluster(wanted((4, 4), 0))
+    cluster = TimedCluster(expected((4, 4), 0))
     cluster.reconcile()
     cluster.step()
     (launch,) = [action for action in cluster.reconcile() if isinstance(action, LaunchWave)]
@@ -158,20 +158,20 @@ def test_younger_of_two_waiting_gangs_releases_its_nodes():
     cluster.pods.remove(older)
     (stops,) = [action for action in cluster.reconcile() if isinstance(action, Suspend)]
     assert stops.on and stops.hold and stops.job == launch.wave.job_name
-    assert cluster.play().most_gangs == 2
+    assert cluster.run().most_gangs == 2
 
 
 def test_gang_precedes_a_wave_without_a_job():
     """That wave leaves its workers to the gang: otherwise neither would ever start."""
-    cluster = TimedCluster(wanted((), 20))
+    cluster = TimedCluster(expected((), 20))
     cluster.reconcile()
     cluster.jobs.clear()
-    cluster.wanted = wanted((8,), 20)
-    cluster.took_s = {shard.shard_id: 60.0 for shard in cluster.wanted.plan.shards}
+    cluster.expected = expected((8,), 20)
+    cluster.took_s = {shard.shard_id: 60.0 for shard in cluster.expected.plan.shards}
     cluster.waves = {
-        name: replace(wave, plan_hash=cluster.wanted.plan_hash)
+        name: replace(wave, plan_hash=cluster.expected.plan_hash)
         for name, wave in cluster.waves.items()
     }
     (launch,) = [action for action in cluster.reconcile() if isinstance(action, LaunchWave)]
     assert launch.wave.is_gang
-    assert len(cluster.play().committed) == 21
+    assert len(cluster.run().committed) == 21

@@ -108,7 +108,7 @@ def test_example_of_a_pod_that_does_not_start(waiting, in_state_s, is_stuck):
 
 
 @pytest.mark.parametrize(
-    ("said", "nodes", "avoid", "is_proved"),
+    ("message", "nodes", "avoid", "is_proved"),
     [
         (["n1"], ["n1", "n2"], (), False),
         (["n1", "n2"], ["n1", "n2"], (), True),
@@ -116,10 +116,12 @@ def test_example_of_a_pod_that_does_not_start(waiting, in_state_s, is_stuck):
         (["n1"], ["n1"], (), True),
     ],
 )
-def test_example_of_a_wrong_image(said, nodes, avoid, is_proved):
-    waves = [wave_of(4, serial) for serial, _ in enumerate(said)]
+def test_example_of_a_wrong_image(message, nodes, avoid, is_proved):
+    waves = [wave_of(4, serial) for serial, _ in enumerate(message)]
     jobs = [job_of(wave, state="Failed", reason="PodFailurePolicy") for wave in waves]
-    pods = [failed(job, ExitCode.IMAGE, [0], node)[0] for job, node in zip(jobs, said, strict=True)]
+    pods = [
+        failed(job, ExitCode.IMAGE, [0], node)[0] for job, node in zip(jobs, message, strict=True)
+    ]
     seen = Observed(frozenset(), tuple(waves), tuple(jobs), tuple(pods), nodes_of(*nodes))
     assert refusal(jobs, seen, avoid).is_proved is is_proved
 
@@ -204,14 +206,15 @@ def test_example_of_a_wave_of_failed_shards(fail, given_up):
 
 
 def test_example_of_a_wave_without_its_job():
-    wanted, wave = desired(3, workers=2), wave_of(["s1", "s2"])
+    expected, wave = desired(3, workers=2), wave_of(["s1", "s2"])
     seen = Observed(frozenset({"s1"}), (wave,))
-    assert wave_without_job(wanted, seen, avoid=()) is wave
+    assert wave_without_job(expected, seen, avoid=()) is wave
     assert (
-        wave_without_job(wanted, replace(seen, committed=frozenset({"s1", "s2"})), avoid=()) is None
+        wave_without_job(expected, replace(seen, committed=frozenset({"s1", "s2"})), avoid=())
+        is None
     )
-    assert wave_without_job(wanted, seen, avoid={"n1"}) is None
-    assert wave_without_job(wanted, replace(seen, jobs=(job_of(wave),)), avoid=()) is None
+    assert wave_without_job(expected, seen, avoid={"n1"}) is None
+    assert wave_without_job(expected, replace(seen, jobs=(job_of(wave),)), avoid=()) is None
 
 
 @pytest.mark.parametrize(("workers", "indexes"), [(4, 64), (100, 400), (1000, 1000)])
@@ -220,15 +223,15 @@ def test_example_of_a_waves_size(workers, indexes):
 
 
 def test_example_of_nodes_that_the_next_wave_avoids():
-    wanted, wave = desired(10, workers=20), wave_of(8, avoid=("n1",))
-    job = job_of(wave, plan_hash=wanted.plan_hash)
+    expected, wave = desired(10, workers=20), wave_of(8, avoid=("n1",))
+    job = job_of(wave, plan_hash=expected.plan_hash)
     stuck = {"phase": "Pending", "waiting": "ImagePullBackOff", "in_state_s": 700.0}
     pods = [pod_of(job, 0, "n2", **stuck), pod_of(job, 1, "n3", **stuck), pod_of(job, 2, "n4")]
     seen = Observed(
         frozenset(), (wave,), (job,), tuple(pods), nodes_of("n1", "n2", "n3", "n4"),
         NodeFailures(frozenset({NodeFailure("n1", "s8"), NodeFailure("n1", "s9")})),
     )  # fmt: skip
-    (launch,) = [a for a in decide(wanted, seen) if isinstance(a, LaunchWave)]
+    (launch,) = [a for a in decide(expected, seen) if isinstance(a, LaunchWave)]
     assert launch.wave.avoid == ("n1", "n2")
 
 
@@ -236,10 +239,10 @@ def test_example_of_nodes_that_the_next_wave_avoids():
     ("ended_s", "shards", "is_deleted"), [(599.0, 5, False), (600.0, 5, True), (0.0, 4, True)]
 )
 def test_example_of_a_succeeded_job(ended_s, shards, is_deleted):
-    wanted, wave = desired(shards, workers=4), wave_of(4)
+    expected, wave = desired(shards, workers=4), wave_of(4)
     ended = {"state": "Complete", "succeeded": frozenset(range(4)), "in_state_s": ended_s}
-    job = job_of(wave, plan_hash=wanted.plan_hash, **ended)
-    actions = decide(wanted, Observed(wave.shards, (wave,), (job,)))
+    job = job_of(wave, plan_hash=expected.plan_hash, **ended)
+    actions = decide(expected, Observed(wave.shards, (wave,), (job,)))
     assert any(isinstance(a, Delete) and a.job == job.name for a in actions) is is_deleted
 
 
@@ -249,10 +252,10 @@ def queued_job(pods, **more):
 
 @pytest.mark.parametrize(("admitted", "asked"), [(0, [1]), (100, [7] * 8)])
 def test_example_of_queued_jobs(admitted, asked):
-    wanted = desired(1000, workers=400, queue="team", kueue=True)
+    expected = desired(1000, workers=400, queue="team", kueue=True)
     live = [queued_job(admitted)] if admitted else []
-    todo = [shard.shard_id for shard in wanted.plan.shards]
-    found = queued_launches(wanted, Observed(frozenset(), ()), live, todo, avoid=())
+    todo = [shard.shard_id for shard in expected.plan.shards]
+    found = queued_launches(expected, Observed(frozenset(), ()), live, todo, avoid=())
     assert [launch.cap for launch in found] == asked
 
 
@@ -269,9 +272,9 @@ def test_example_of_a_queued_job_that_may_wait_forever(waits_for, is_deleted):
     [(9, False, None), (9, True, True), (10, False, False), (10, True, False)],
 )
 def test_example_of_an_end(committed, allow_missing, partial):
-    wanted = desired(10, workers=4, allow_missing=allow_missing)
-    shards = [shard.shard_id for shard in wanted.plan.shards]
+    expected = desired(10, workers=4, allow_missing=allow_missing)
+    shards = [shard.shard_id for shard in expected.plan.shards]
     seen = Observed(frozenset(shards[:committed]), ())
-    actions = ending(wanted, seen, [], shards[committed:], is_moving=False, can_progress=False)
+    actions = ending(expected, seen, [], shards[committed:], is_moving=False, can_progress=False)
     found = [action.partial for action in actions if isinstance(action, Merge)]
     assert found == ([] if partial is None else [partial])

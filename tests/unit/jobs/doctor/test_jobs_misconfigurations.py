@@ -187,9 +187,9 @@ def test_driver_older_than_cann_requires_is_reported(host):
 
 def test_torch_npu_of_another_release_than_torch_is_reported(host):
     host.torch("2.9.0+cpu", "2.8.0")
-    told = ("2.8.0", "2.9.0+cpu", "same release")
+    reported = ("2.8.0", "2.9.0+cpu", "same release")
     fix = ("pip install 'torch_npu==2.9.0.*'",)
-    planted(host, "torch_npu", *told, fix=fix, consequences=("import",))
+    planted(host, "torch_npu", *reported, fix=fix, consequences=("import",))
     host.torch("2.9.0+cpu", "2.9.0.post4")
     assert failed(host.check()) == []
 
@@ -228,9 +228,9 @@ def test_missing_permission_on_device_nodes_is_reported(host, monkeypatch):
     run = _RUN.replace("checks =", f"{_NOT_ROOT}\nchecks =")
     monkeypatch.setattr(sys.modules[__name__], "_RUN", run)
     owner = closed.stat()
-    told = ("no permission on", closed, owner.st_uid, f"this is user {os.getuid()}", "-8005")
+    reported = ("no permission on", closed, owner.st_uid, f"this is user {os.getuid()}", "-8005")
     fix = (f"--group-add {owner.st_gid}", "supplemental_groups")
-    planted(host, "npu", *told, fix=fix, consequences=OF_DEVICES)
+    planted(host, "npu", *reported, fix=fix, consequences=OF_DEVICES)
     closed.chmod(stat.S_IRUSR | stat.S_IWUSR)
     host.table(_TABLE)
     assert failed(host.check()) == []
@@ -246,8 +246,8 @@ os.access = lambda path, mode: bool(os.stat(path).st_mode & 0o600)
 def test_device_used_by_another_container_is_reported(host):
     for code in (-8005, -8020):
         host.table(_DCMI.format(code))
-        told, fix = ("another container", code), ("docker ps", "/dev/davinciN")
-        planted(host, "npu", *told, fix=fix, consequences=OF_DEVICES)
+        reported, fix = ("another container", code), ("docker ps", "/dev/davinciN")
+        planted(host, "npu", *reported, fix=fix, consequences=OF_DEVICES)
     host.table(_TABLE)
     assert failed(host.check()) == []
 
@@ -269,8 +269,8 @@ def test_wrong_path_of_custom_operators_is_reported(host):
 
 def test_disk_too_small_for_a_session_is_reported(host):
     host.env["OPMETER_VOLUME_BYTES"] = str(1 << 30)
-    told = ("1.0 GiB free", host.folder / "tmp", "26,214", "100,000")
-    planted(host, "disk", *told, fix=("TMPDIR", host.folder / "tmp"))
+    reported = ("1.0 GiB free", host.folder / "tmp", "26,214", "100,000")
+    planted(host, "disk", *reported, fix=("TMPDIR", host.folder / "tmp"))
     del host.env["OPMETER_VOLUME_BYTES"]  # like a volume that is large enough
     assert failed(host.check()) == []
 
@@ -278,8 +278,8 @@ def test_disk_too_small_for_a_session_is_reported(host):
 def test_python_without_sqlite3_is_reported(host):
     refuse = "echo \"ModuleNotFoundError: No module named '_sqlite3'\"; exit 1"
     host.program("python3", f"#!/bin/sh\n{refuse}\n")
-    told = (host.bin / "python3", "'_sqlite3'")
-    fix = planted(host, "sqlite3", *told, fix=("export PATH=", Path(sys.executable).parent))
+    reported = (host.bin / "python3", "'_sqlite3'")
+    fix = planted(host, "sqlite3", *reported, fix=("export PATH=", Path(sys.executable).parent))
     host.source("export " + fix.partition("export ")[2])
     assert failed(host.check()) == []
 
@@ -289,8 +289,8 @@ def test_other_active_profiler_is_reported(host):
     process.mkdir()
     (process / "comm").write_text("msprof\n")
     (process / "cmdline").write_bytes(b"msprof\0--output=/tmp\0python\0train.py\0")
-    told = ("process 4321", "msprof --output=/tmp python train.py")
-    planted(host, "profilers", *told, fix=("process 4321", "end it"))
+    reported = ("process 4321", "msprof --output=/tmp python train.py")
+    planted(host, "profilers", *reported, fix=("process 4321", "end it"))
     shutil.rmtree(process)
     host.env["PROFILING_MODE"] = "true"
     fix = planted(host, "profilers", "PROFILING_MODE=true", fix=("unset PROFILING_MODE",))
@@ -313,14 +313,19 @@ def test_self_test_that_cannot_begin_reports_the_machine(host):
         check=False,
     )
     assert done.returncode == 2
-    said = done.stdout + done.stderr
-    (line,) = (line for line in said.splitlines() if line.startswith("FAIL"))
+    message = done.stdout + done.stderr
+    (line,) = (line for line in message.splitlines() if line.startswith("FAIL"))
     assert names(line, "environment", "npu-smi is not on PATH")
-    assert "fix: mount npu-smi" in said
+    assert "fix: mount npu-smi" in message
     with zipfile.ZipFile(report) as archive:
         verdicts = json.loads(archive.read("selftest.json"))
         machine = archive.read("machine.txt").decode()
         assert archive.read("cann/0-plog-1_1.log").startswith(b"[ERROR] RUNTIME")
     assert [check["name"] for check in verdicts["checks"]] == ["environment"]
-    told = ("torch 2.9.0", f"ASCEND_HOME_PATH={host.cann}", f"user {os.getuid()}", "npu-smi info")
-    assert names(machine, *told)
+    reported = (
+        "torch 2.9.0",
+        f"ASCEND_HOME_PATH={host.cann}",
+        f"user {os.getuid()}",
+        "npu-smi info",
+    )
+    assert names(machine, *reported)

@@ -40,9 +40,9 @@ class Slowed(Here):
                 case.record.case_id: Tried(7.0 * factor, canaries=canaries) for case in table
             }
             made = MadeShard(shard.shard_id, [case.record for case in table], [session])
-            told = MadePlan([made], number=plan.number, stack=plan.stack)
-            told = replace(told, head_commit=plan.head_commit, node="here")
-            commit_shard(self.store, told, plan, made)
+            reported = MadePlan([made], number=plan.number, stack=plan.stack)
+            reported = replace(reported, head_commit=plan.head_commit, node="here")
+            commit_shard(self.store, reported, plan, made)
 
 
 @pytest.fixture
@@ -60,12 +60,12 @@ def slowed(tmp_path, capsys, monkeypatch):
 @pytest.mark.thorough
 def test_cases_of_a_slow_session_are_measured_again_in_the_same_run(slowed):
     here = slowed(2.0)
-    code, said = here.run()
+    code, message = here.run()
     first, second = read_plans(here.store, "made")
     assert code == 0 and len(first.shards) > 3 and second.round == "2d"
     assert second.forecast.doubtful > 0 and {s.not_on for s in second.shards} == {"here/"}
-    assert any(numbers(line) == ["2", "1"] for line in said if "plan" in line)
-    assert any(line.split()[:1] == ["again"] for line in said)
+    assert any(numbers(line) == ["2", "1"] for line in message if "plan" in line)
+    assert any(line.split()[:1] == ["again"] for line in message)
     assert numbers(here.run()[1][-1]) == ["2"]
     assert len(read_plans(here.store, "made")) == 2
 

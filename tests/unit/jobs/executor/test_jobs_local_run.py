@@ -47,7 +47,7 @@ class ScriptedRun(LocalRun):
         return self.worker(assignment)
 
 
-def told_run(store, tmp_path, worker, finished=None):
+def reported_run(store, tmp_path, worker, finished=None):
     """A run of one shard of two cases, and that shard."""
     shard = MadeShard("s1", [add_record(1), add_record(2)], is_committed=False)
     plan = write_campaign(store, MadePlan([shard]))
@@ -83,7 +83,7 @@ def test_abandoned_shard_keeps_the_parts_of_its_last_worker(tmp_path):
         answers.add_unmeasured([Unmeasured(cases[0].record, Outcome.REJECTED, "no")])
         return SIGKILLED, ""
 
-    run = told_run(store, tmp_path, dies_with_a_part, finished)
+    run = reported_run(store, tmp_path, dies_with_a_part, finished)
     cases += read_shard(store.get(keys.shard("made", "s1")))
     run.measure(["s1"])
     assert sorted(outcomes(store, run.plan)) == [Outcome.CRASHED, Outcome.REJECTED]
@@ -94,7 +94,7 @@ def test_abandoned_shard_keeps_the_parts_of_its_last_worker(tmp_path):
 def test_stopped_worker_is_not_a_failed_attempt(tmp_path):
     codes = [ExitCode.TEMPORARY] * 5 + [SIGKILLED, ExitCode.TEMPORARY, ExitCode.HANG, ExitCode.DONE]
     finished = []
-    run = told_run(MemoryStore(), tmp_path, lambda assignment: (codes.pop(0), ""), finished)
+    run = reported_run(MemoryStore(), tmp_path, lambda assignment: (codes.pop(0), ""), finished)
     run.measure(["s1"])
     assert codes == [] and finished == ["s1"]
 
@@ -102,7 +102,7 @@ def test_stopped_worker_is_not_a_failed_attempt(tmp_path):
 @pytest.mark.fast
 def test_shard_is_given_up_after_three_dead_workers(tmp_path):
     store, codes = MemoryStore(), [SIGKILLED, ExitCode.HANG, -signal.SIGSEGV, ExitCode.DONE]
-    run = told_run(store, tmp_path, lambda assignment: (codes.pop(0), ""))
+    run = reported_run(store, tmp_path, lambda assignment: (codes.pop(0), ""))
     run.measure(["s1"])
     assert codes == [ExitCode.DONE] and outcomes(store, run.plan) == [Outcome.CRASHED] * 2
 
@@ -111,7 +111,7 @@ def test_shard_is_given_up_after_three_dead_workers(tmp_path):
 @pytest.mark.parametrize("code", [1, ExitCode.IMAGE, ExitCode.NODE, ExitCode.STORE, ExitCode.SPACE])
 def test_worker_that_blames_the_machine_ends_the_run_but_no_shard(tmp_path, code):
     store = MemoryStore()
-    run = told_run(store, tmp_path, lambda assignment: (code, "torch 2.9 is wanted"))
+    run = reported_run(store, tmp_path, lambda assignment: (code, "torch 2.9 is wanted"))
     with pytest.raises(LocalRunFailed, match="torch 2.9 is wanted"):
         run.measure(["s1"])
     assert read_commit(store, "made", "s1") is None
@@ -135,7 +135,7 @@ def test_bad_shard_does_not_prevent_the_others_if_all_are_tried(tmp_path, code, 
         seen.append(assignment.shard)
         return (code, "no") if assignment.shard == "s1" else (0, "")
 
-    run = replace(told_run(MemoryStore(), tmp_path, worker), gives_up=False, tries_all=True)
+    run = replace(reported_run(MemoryStore(), tmp_path, worker), gives_up=False, tries_all=True)
     with pytest.raises(LocalRunFailed, match="no") as failure:
         run.measure(["s1", "s2", "s3"])
     assert len(seen) == tried and failure.value.shard == "s1"
@@ -146,7 +146,7 @@ def test_machine_error_ends_the_run_with_one_line(tmp_path):
     def no_room(assignment):
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
 
-    run = told_run(MemoryStore(), tmp_path, no_room)
+    run = reported_run(MemoryStore(), tmp_path, no_room)
     with pytest.raises(LocalRunFailed, match="shard s1: .*No space left on device: '/tmp/x'"):
         run.measure(["s1"])
 
@@ -154,21 +154,21 @@ def test_machine_error_ends_the_run_with_one_line(tmp_path):
 class SlowWorker:
     """A worker that is still running at this many checks, and then exits with success."""
 
-    def __init__(self, looks):
-        self.looks, self.waited_s = looks, []
+    def __init__(self, reconciliations):
+        self.reconciliations, self.waited_s = reconciliations, []
 
     def wait(self, timeout):
         self.waited_s.append(timeout)
-        if len(self.waited_s) > self.looks:
+        if len(self.waited_s) > self.reconciliations:
             return 0
         raise subprocess.TimeoutExpired("worker", timeout)
 
 
 @pytest.mark.fast
 def test_run_does_not_wait_for_progress(tmp_path):
-    class Asked(MemoryStore):
+    class Requested(MemoryStore):
         def get(self, key):
-            asked.append(key)
+            requested.append(key)
             raise StoreUnavailable("away")
 
     class Patient(MemoryStore):
@@ -176,35 +176,37 @@ def test_run_does_not_wait_for_progress(tmp_path):
             assert "progress" not in key
             return super().get(key)
 
-    asked = []
-    run = told_run(Patient(), tmp_path, worker=None)
-    run, slow = replace(run, watched=Asked(), progress_s=0.0), SlowWorker(looks=3)
+    requested = []
+    run = reported_run(Patient(), tmp_path, worker=None)
+    run, slow = replace(run, watched=Requested(), progress_s=0.0), SlowWorker(reconciliations=3)
     assert run._watch(slow, Assignment("made", 1, "h", "s1", "a1")) == 0
-    assert asked == [keys.progress("made", "s1", "a1")] * 3
+    assert requested == [keys.progress("made", "s1", "a1")] * 3
     assert max(slow.waited_s) <= 1.0
 
 
 @pytest.mark.fast
 def test_progress_is_read_at_most_as_often_as_it_is_written(tmp_path):
-    class Asked(MemoryStore):
+    class Requested(MemoryStore):
         def get(self, key):
-            asked.append(key)
+            requested.append(key)
             raise StoreUnavailable("away")
 
-    asked = []
-    run = told_run(MemoryStore(), tmp_path, worker=None)
-    run = replace(run, watched=Asked(), progress_s=30.0)
-    assert run._watch(SlowWorker(looks=4), Assignment("made", 1, "h", "s1", "a1")) == 0
-    assert len(asked) == 1
+    requested = []
+    run = reported_run(MemoryStore(), tmp_path, worker=None)
+    run = replace(run, watched=Requested(), progress_s=30.0)
+    assert run._watch(SlowWorker(reconciliations=4), Assignment("made", 1, "h", "s1", "a1")) == 0
+    assert len(requested) == 1
 
 
 @pytest.mark.fast
 def test_worker_gets_the_hash_of_its_plan(tmp_path):
-    told = []
-    run = told_run(MemoryStore(), tmp_path, lambda a: (told.append(a), (ExitCode.DONE, ""))[1])
+    reported = []
+    run = reported_run(
+        MemoryStore(), tmp_path, lambda a: (reported.append(a), (ExitCode.DONE, ""))[1]
+    )
     run.measure(["s1"])
-    assert [a.plan_hash for a in told] == [run.plan.plan_hash]
-    assert ["--plan-hash", run.plan.plan_hash] == told[0].as_arguments()[4:6]
+    assert [a.plan_hash for a in reported] == [run.plan.plan_hash]
+    assert ["--plan-hash", run.plan.plan_hash] == reported[0].as_arguments()[4:6]
 
 
 @pytest.fixture
@@ -238,7 +240,7 @@ def dying_worker(tmp_path, monkeypatch, real_starts):
 def test_log_of_a_killed_worker_is_stored_by_its_parent(tmp_path, dying_worker, end, code):
     dying_worker(end)
     store = FileStore(tmp_path / "data")
-    run = replace(told_run(store, tmp_path / "work", worker=None), watched=store)
+    run = replace(reported_run(store, tmp_path / "work", worker=None), watched=store)
     assert LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))[0] == code
     log = zstandard.decompress(store.get(keys.attempt_log("made", "s1", "a1"))).decode()
     assert log.startswith("session 3: Add 4,4\n")
@@ -248,7 +250,7 @@ def test_log_stored_by_a_worker_is_kept(tmp_path, dying_worker):
     dying_worker(f"sys.exit({int(ExitCode.HANG)})")
     store = FileStore(tmp_path / "data")
     store.create(keys.attempt_log("made", "s1", "a1"), b"its own")
-    run = replace(told_run(store, tmp_path / "work", worker=None), watched=store)
+    run = replace(reported_run(store, tmp_path / "work", worker=None), watched=store)
     LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))
     assert store.get(keys.attempt_log("made", "s1", "a1")) == b"its own"
 
@@ -256,14 +258,14 @@ def test_log_stored_by_a_worker_is_kept(tmp_path, dying_worker):
 @pytest.mark.parametrize(("code", "left"), [(ExitCode.DONE, False), (ExitCode.NODE, True)])
 def test_scratch_folder_of_a_finished_worker_is_removed(tmp_path, dying_worker, code, left):
     dying_worker(f"sys.exit({int(code)})")
-    run = told_run(FileStore(tmp_path / "data"), tmp_path / "work", worker=None)
+    run = reported_run(FileStore(tmp_path / "data"), tmp_path / "work", worker=None)
     LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))
     assert (tmp_path / "work" / "a1").exists() is left
 
 
 def test_log_of_a_worker_that_exits_is_not_stored_by_its_parent(tmp_path, dying_worker):
     dying_worker(f"sys.exit({int(ExitCode.TEMPORARY)})")
-    run = told_run(FileStore(tmp_path / "data"), tmp_path / "work", worker=None)
+    run = reported_run(FileStore(tmp_path / "data"), tmp_path / "work", worker=None)
     LocalRun.attempt(run, Assignment("made", 1, "h", "s1", "a1"))
     assert list(run.watched.list(keys.attempts("made", "s1"))) == []
 
@@ -273,6 +275,6 @@ def test_files_in_the_working_directory_are_not_imported_by_a_worker(tmp_path, m
     (tmp_path / "statistics.py").write_text("raise SystemExit('a file of the user')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    run = told_run(FileStore(tmp_path / "data"), tmp_path, worker=None)
+    run = reported_run(FileStore(tmp_path / "data"), tmp_path, worker=None)
     code, words = LocalRun.attempt(run, Assignment("made", 7, "h", "s1", "a1"))
     assert code == ExitCode.IMAGE and "plans/7.json" in words

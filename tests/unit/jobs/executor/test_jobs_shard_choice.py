@@ -10,7 +10,7 @@ import pytest
 from collector.model.plan import PlannedShard
 from collector.store.in_memory import MemoryStore
 from jobs.executor.local_run import Todo, next_shard
-from tests.unit.jobs.executor.test_jobs_local_run import told_run
+from tests.unit.jobs.executor.test_jobs_local_run import reported_run
 from tests.unit.jobs.plans import plan_of, shards_of
 
 pytestmark = pytest.mark.fast
@@ -82,7 +82,7 @@ def test_run_of_one_shard_starts_on_a_device_that_it_need_not_avoid(tmp_path):
         on[assignment.shard] = assignment.device
         return 0, ""
 
-    run = told_run(MemoryStore(), tmp_path, worker)
+    run = reported_run(MemoryStore(), tmp_path, worker)
     replace(run, plan=kept_from(a="here/d0"), devices=[0, 1], identity_of=place).measure(["a"])
     assert on == {"a": 1}
 
@@ -111,8 +111,8 @@ def elsewhere(devices, seed):
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
 def test_most_repeats_are_measured_on_other_devices_and_some_are_not(devices):
-    played = [elsewhere(devices, seed) for seed in range(20)]
-    others, stayed = (sum(sum(one[side]) for one in played) for side in (0, 1))
+    simulated = [elsewhere(devices, seed) for seed in range(20)]
+    others, stayed = (sum(sum(one[side]) for one in simulated) for side in (0, 1))
     of_chance = 1 - 1 / devices
     assert others / (20 * 4) > of_chance + 0.5 / devices
     assert stayed / (20 * 2) < of_chance
@@ -130,7 +130,7 @@ def test_run_on_two_devices_repeats_on_the_other_one(tmp_path):
         PlannedShard(name, 1, 1.0, "", 1, of)
         for name, of in {"s0": (), "s1": (), "r0": ("s0",), "r1": ("s1",)}.items()
     ]
-    run = told_run(MemoryStore(), tmp_path, worker)
+    run = reported_run(MemoryStore(), tmp_path, worker)
     run = replace(run, plan=replace(run.plan, shards=tuple(shards)), devices=[0, 1])
     run.measure([shard.shard_id for shard in shards])
     assert on["r0"] == on["s1"] != on["s0"] == on["r1"]

@@ -222,8 +222,8 @@ def lent(store, plan, **more):
     """How the second pod of a gang ends."""
     wave = replace(wave_of(store, plan, (("s1",), ("s1",))), pods=2)
     store.put(keys.wave(plan.campaign, wave.wave_hash), wave_to_json(wave))
-    told = environment(store, plan, wave, JOB_COMPLETION_INDEX="1", **more)
-    return work(task_of(told), threading.Event())
+    reported = environment(store, plan, wave, JOB_COMPLETION_INDEX="1", **more)
+    return work(task_of(reported), threading.Event())
 
 
 @pytest.mark.fast
@@ -258,8 +258,8 @@ def test_unavailable_store_until_the_deadline_is_not_a_hang(store, plan, monkeyp
 
 @pytest.mark.fast
 def test_deadline_is_optional(store, plan):
-    told = environment(store, plan, wave_of(store, plan))
-    assert task_of(told).deadline_s is None
+    reported = environment(store, plan, wave_of(store, plan))
+    assert task_of(reported).deadline_s is None
 
 
 @pytest.mark.fast
@@ -297,15 +297,17 @@ def test_missing_wave_blames_the_image(store, plan):
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize(("told", "code"), [(True, ExitCode.TEMPORARY), (False, ExitCode.STORE)])
-def test_unavailable_store_is_retried_and_blames_nothing(store, plan, monkeypatch, told, code):
+@pytest.mark.parametrize(
+    ("reported", "code"), [(True, ExitCode.TEMPORARY), (False, ExitCode.STORE)]
+)
+def test_unavailable_store_is_retried_and_blames_nothing(store, plan, monkeypatch, reported, code):
     class Away(FileStore):
         def get(self, key):
             raise StoreUnavailable("no route")
 
     wave, stop = wave_of(store, plan), threading.Event()
     monkeypatch.setattr(worker_pod, "_PATIENCE_S", 0.0)
-    if told:
+    if reported:
         stop.set()
     assert ended(store, plan, stop=stop, wave=wave, reach=Away) == End(code, "no route")
 
@@ -313,17 +315,19 @@ def test_unavailable_store_is_retried_and_blames_nothing(store, plan, monkeypatc
 @pytest.mark.fast
 @pytest.mark.parametrize("missing", ["OPMETER_ROOT", "OPMETER_WAVE", "JOB_COMPLETION_INDEX"])
 def test_pod_without_its_environment_is_refused_with_the_missing_variable(store, plan, missing):
-    told = environment(store, plan, Wave("made", 1, "h", 0, (("s1",),)))
-    del told[missing]
+    reported = environment(store, plan, Wave("made", 1, "h", 0, (("s1",),)))
+    del reported[missing]
     with pytest.raises(BadInput, match=missing):
-        task_of(told)
+        task_of(reported)
 
 
 @pytest.mark.fast
 def test_nonnumeric_index_is_refused(store, plan):
-    told = environment(store, plan, Wave("made", 1, "h", 0, (("s1",),)), JOB_COMPLETION_INDEX="x")
+    reported = environment(
+        store, plan, Wave("made", 1, "h", 0, (("s1",),)), JOB_COMPLETION_INDEX="x"
+    )
     with pytest.raises(BadInput, match="JOB_COMPLETION_INDEX.*'x'"):
-        task_of(told)
+        task_of(reported)
 
 
 @pytest.mark.fast
@@ -359,9 +363,9 @@ def test_two_pods_measure_a_gang_and_the_first_commits(tmp_path, monkeypatch):
     def pod(index):
         scratch = tmp_path / f"pod-{index}"
         scratch.mkdir()
-        told = {"OPMETER_CAMPAIGN": "small", "TMPDIR": str(scratch), "POD_IP": "127.0.0.1"}
-        told["JOB_COMPLETION_INDEX"] = str(index)
-        return work(task_of(environment(store, plan, wave, **told)), threading.Event())
+        reported = {"OPMETER_CAMPAIGN": "small", "TMPDIR": str(scratch), "POD_IP": "127.0.0.1"}
+        reported["JOB_COMPLETION_INDEX"] = str(index)
+        return work(task_of(environment(store, plan, wave, **reported)), threading.Event())
 
     with ThreadPoolExecutor(2) as pods:
         assert list(pods.map(pod, range(2))) == [End(ExitCode.DONE)] * 2
@@ -384,8 +388,10 @@ def test_a_pod_measures_its_index_with_real_workers(tmp_path, monkeypatch):
     (shard, *_) = [shard.shard_id for shard in plan.shards]
     wave = Wave("small", 1, plan.plan_hash, 0, ((shard,),))
     store.create(keys.wave("small", wave.wave_hash), wave_to_json(wave))
-    told = environment(store, plan, wave, OPMETER_CAMPAIGN="small", TMPDIR=str(tmp_path / "work"))
+    reported = environment(
+        store, plan, wave, OPMETER_CAMPAIGN="small", TMPDIR=str(tmp_path / "work")
+    )
     (tmp_path / "work").mkdir()
-    assert work(task_of(told), threading.Event()) == End(ExitCode.DONE)
+    assert work(task_of(reported), threading.Event()) == End(ExitCode.DONE)
     commit_of_it = read_commit(store, "small", shard)
     assert commit_of_it is not None and commit_of_it.attempt.startswith("12345678-0-")

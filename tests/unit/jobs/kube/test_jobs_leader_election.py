@@ -139,10 +139,10 @@ class Looks:
     """A controller that is only counted."""
 
     def __init__(self, results=()):
-        self.results, self.looks, self.asked = list(results), 0, 0
+        self.results, self.reconciliations, self.asked = list(results), 0, 0
 
     def reconcile(self):
-        self.looks += 1
+        self.reconciliations += 1
         return {"c": self.results.pop(0), "other": True} if self.results else {"other": False}
 
     def read_state(self, only):
@@ -166,34 +166,34 @@ class StopAfter:
 
 
 def test_loop_reconciles_until_the_campaign_is_finished():
-    looks = Looks([False, False, True])
-    done = run_forever(looks, lambda: True, StopAfter(99), until="c", interval_s=0)
-    assert done and looks.looks == 3
+    reconciliations = Looks([False, False, True])
+    done = run_forever(reconciliations, lambda: True, StopAfter(99), until="c", interval_s=0)
+    assert done and reconciliations.reconciliations == 3
 
 
 def test_deleted_campaign_ends_the_loop():
-    looks = Looks([False])
-    assert not run_forever(looks, lambda: True, StopAfter(99), until="c", interval_s=0)
-    assert looks.looks == 2
+    reconciliations = Looks([False])
+    assert not run_forever(reconciliations, lambda: True, StopAfter(99), until="c", interval_s=0)
+    assert reconciliations.reconciliations == 2
 
 
 def test_follower_waits_for_the_leader_to_finish():
-    looks = Looks()
-    assert run_forever(looks, lambda: False, StopAfter(99), until="c", interval_s=0)
-    assert looks.looks == 0 and looks.asked == 2
+    reconciliations = Looks()
+    assert run_forever(reconciliations, lambda: False, StopAfter(99), until="c", interval_s=0)
+    assert reconciliations.reconciliations == 0 and reconciliations.asked == 2
 
 
 def test_unavailable_api_server_does_not_end_the_loop():
-    looks = Looks()
+    reconciliations = Looks()
 
     def leads():
-        if looks.looks < 0:
+        if reconciliations.reconciliations < 0:
             return True
-        looks.looks -= 1
+        reconciliations.reconciliations -= 1
         raise ClusterAway("refused")
 
-    looks.reconcile = lambda: {"c": True}
-    assert run_forever(looks, leads, StopAfter(99), until="c", interval_s=0)
+    reconciliations.reconcile = lambda: {"c": True}
+    assert run_forever(reconciliations, leads, StopAfter(99), until="c", interval_s=0)
 
 
 def test_change_wakes_the_loop_and_a_broken_watch_is_restarted():
@@ -229,12 +229,12 @@ class LongReconciliation:
 
 
 @pytest.fixture
-def looks_often(monkeypatch):
+def reconciles_often(monkeypatch):
     """The keeper of a Lease renews it as soon as that is due."""
     monkeypatch.setattr(leader_election, "_POLL_S", 0.01)
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("reconciles_often")
 def test_lease_is_renewed_during_a_long_reconciliation():
     now, cluster, (one, two) = candidates(1.0, 1.0)
     looking = LongReconciliation(now, cluster, two)
@@ -247,7 +247,7 @@ def test_lease_is_renewed_during_a_long_reconciliation():
     assert two.hold()
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("reconciles_often")
 def test_stuck_leader_loses_the_lease():
     now, cluster, (one, two) = candidates(1.0, 1.0)
     with one.election.kept(stuck_s=DURATION_S):

@@ -98,14 +98,14 @@ def quick(monkeypatch):
     monkeypatch.setattr(leader_election, "_POLL_S", 0.02)
 
 
-def together(*acts):
+def together(*actions):
     """Each in its own thread; their results, in order."""
-    given = [None] * len(acts)
+    given = [None] * len(actions)
 
     def run(at):
-        given[at] = acts[at]()
+        given[at] = actions[at]()
 
-    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(acts))]
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(actions))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -273,7 +273,7 @@ def test_forbidden_lease_is_reported_immediately():
 # A campaign -------------------------------------------------------------------------------------
 
 
-class Play:
+class Simulation:
     """A campaign on a cluster whose store supports no conditional write, and the real
     controller."""
 
@@ -298,7 +298,7 @@ class Play:
         self.cluster.apply(config_map("small", TEXT.format(digest), {"site": "cpu"}, there))
         self.cluster.has_answered(MAP, Stack(device="CPU_test_2t", torch="2.13.0+cpu"))
 
-    def play(self, most=100):
+    def run(self, most=100):
         for _ in range(most):
             if self.controller.reconcile()["small"]:
                 return
@@ -307,59 +307,59 @@ class Play:
 
     def check(self):
         plan = read_plans(self.store, "small")[-1]
-        wanted = {shard.shard_id for shard in plan.shards}
-        assert wanted <= set(committed_shards(self.store, "small"))
+        expected = {shard.shard_id for shard in plan.shards}
+        assert expected <= set(committed_shards(self.store, "small"))
         held = held_shards(load_state(self.store, find_head(self.store)))
-        assert {("small", shard) for shard in wanted} <= held
+        assert {("small", shard) for shard in expected} <= held
         assert {commit.guard for commit in history(self.store)} == {"lease"}
 
 
 def test_campaign_on_a_store_without_create_only_writes_merges_under_a_lease(monkeypatch):
-    play = Play(monkeypatch)
-    play.play()
-    play.check()
-    assert play.cluster.maps[MAP]["metadata"]["annotations"][LEASED] == ROOT
-    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "NoCreateOnly"]
+    simulation = Simulation(monkeypatch)
+    simulation.run()
+    simulation.check()
+    assert simulation.cluster.maps[MAP]["metadata"]["annotations"][LEASED] == ROOT
+    (event,) = [e for e in simulation.cluster.reported.values() if e["reason"] == "NoCreateOnly"]
     assert event["warning"] and "501" in event["message"] and "Lease" in event["message"]
-    (name,) = (name for name in play.cluster.created if "-merge-" in name)
-    assert play.cluster.live[name]["spec"]["template"]["spec"]["automountServiceAccountToken"]
-    assert play.cluster.leases[MERGE_LEASE]["spec"]["holderIdentity"] == ""
+    (name,) = (name for name in simulation.cluster.created if "-merge-" in name)
+    assert simulation.cluster.live[name]["spec"]["template"]["spec"]["automountServiceAccountToken"]
+    assert simulation.cluster.leases[MERGE_LEASE]["spec"]["holderIdentity"] == ""
 
 
 def test_result_of_the_store_probe_is_remembered(monkeypatch):
-    play = Play(monkeypatch)
-    play.controller.reconcile()
+    simulation = Simulation(monkeypatch)
+    simulation.controller.reconcile()
 
     def ask(store):
         raise AssertionError("requested again")
 
-    play.election.release()
-    play.controller, _ = play.new_controller("two", probe_store=ask)
-    play.play()
-    play.check()
+    simulation.election.release()
+    simulation.controller, _ = simulation.new_controller("two", probe_store=ask)
+    simulation.run()
+    simulation.check()
 
 
 def test_shards_of_an_older_plan_are_merged_under_the_lease(monkeypatch):
-    play = Play(monkeypatch, cases=24)
-    play.controller.reconcile()
-    play.cluster.step()
-    assert committed_shards(play.store, "small") and find_head(play.store) is None
-    play.apply(25)
-    play.controller.reconcile()
-    assert len(read_plans(play.store, "small")) == 1  # its Job has not finished
-    play.cluster.step()
-    head = find_head(play.store)
+    simulation = Simulation(monkeypatch, cases=24)
+    simulation.controller.reconcile()
+    simulation.cluster.step()
+    assert committed_shards(simulation.store, "small") and find_head(simulation.store) is None
+    simulation.apply(25)
+    simulation.controller.reconcile()
+    assert len(read_plans(simulation.store, "small")) == 1  # its Job has not finished
+    simulation.cluster.step()
+    head = find_head(simulation.store)
     assert head is not None and head.guard == "lease"
-    play.controller.reconcile()
-    assert len(read_plans(play.store, "small")) == 2
-    play.play()
-    play.check()
+    simulation.controller.reconcile()
+    assert len(read_plans(simulation.store, "small")) == 2
+    simulation.run()
+    simulation.check()
 
 
 def test_controller_without_the_lease_writes_nothing(monkeypatch):
-    play = Play(monkeypatch)
-    play.controller.reconcile()
-    config = play.cluster.maps[MAP]
+    simulation = Simulation(monkeypatch)
+    simulation.controller.reconcile()
+    config = simulation.cluster.maps[MAP]
     assert config["metadata"]["annotations"][LEASED]
     reached = Stores(lambda: False)
     store = reached.open(applied_from(config))

@@ -126,8 +126,8 @@ def test_merge_has_the_memory_of_the_campaign():
         (DEPLOYMENT, "8Gi"),
         (replace(DEPLOYMENT, merge_memory="40Gi"), "40Gi"),
     ):
-        asked = container_of(merge_of(deployment))["resources"]
-        assert asked["requests"]["memory"] == asked["limits"]["memory"] == memory
+        requested = container_of(merge_of(deployment))["resources"]
+        assert requested["requests"]["memory"] == requested["limits"]["memory"] == memory
 
 
 def test_memory_of_merges_does_not_recreate_workers():
@@ -136,9 +136,9 @@ def test_memory_of_merges_does_not_recreate_workers():
 
 
 def test_driver_of_the_host_replaces_no_library_path_of_the_image():
-    said = variables_of(worker_of(load_site("cce")))
-    assert "/usr/local/Ascend/driver/lib64" in said["OPMETER_DRIVER_LIBRARIES"].split(":")
-    assert "LD_LIBRARY_PATH" not in said
+    message = variables_of(worker_of(load_site("cce")))
+    assert "/usr/local/Ascend/driver/lib64" in message["OPMETER_DRIVER_LIBRARIES"].split(":")
+    assert "LD_LIBRARY_PATH" not in message
     assert "OPMETER_DRIVER_LIBRARIES" not in variables_of(worker_of(A2))
 
 
@@ -167,9 +167,9 @@ def test_measuring_pod_has_the_named_user_of_its_site():
 
 def test_interface_and_timeout_of_a_site_reach_its_ranks():
     def network(name, **changes):
-        said = variables_of(worker_of(load_site(name, changes)))
+        message = variables_of(worker_of(load_site(name, changes)))
         keys = ("HCCL_", "GLOO_", "OPMETER_SUPER_POD")
-        return {key: value for key, value in said.items() if key.startswith(keys)}
+        return {key: value for key, value in message.items() if key.startswith(keys)}
 
     waits = {"HCCL_CONNECT_TIMEOUT": "600"}
     named = {"HCCL_SOCKET_IFNAME": "=bond0", "GLOO_SOCKET_IFNAME": "bond0"}
@@ -214,11 +214,11 @@ def test_queue_admits_all_pods_of_a_wave_or_none():
 
 def test_probe_has_the_resource_requests_of_a_worker():
     """A queue may cover less than that: ephemeral-storage is not covered by default."""
-    asked = [
+    requested = [
         container_of(job)["resources"]["requests"]
         for job in (worker_of(A2), probe_job(A2, DEPLOYMENT, "probe"))
     ]
-    assert asked[0] == asked[1] and "ephemeral-storage" in asked[0]
+    assert requested[0] == requested[1] and "ephemeral-storage" in requested[0]
 
 
 def test_a_probe_waits_in_the_queue_of_its_site():
@@ -252,8 +252,8 @@ def test_probe_gets_no_name_if_there_is_none_or_for_cpus():
 @pytest.mark.parametrize("name", bundled_sites())
 def test_probe_requests_the_devices_of_a_worker(name):
     site = load_site(name)
-    asked = container_of(probe_of(site))["resources"]["requests"]
-    assert asked.get(site.resource, "1") == str(site.devices_per_worker)
+    requested = container_of(probe_of(site))["resources"]["requests"]
+    assert requested.get(site.resource, "1") == str(site.devices_per_worker)
 
 
 def test_sp_block_of_a_pod_equals_its_requested_devices():

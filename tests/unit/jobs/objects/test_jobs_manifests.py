@@ -335,9 +335,9 @@ def store_mounts(pod):
     container = pod["containers"][0]
     volumes = {v["name"]: v for v in pod["volumes"] if v["name"] in ("store", "credentials")}
     mounted = {m["name"]: m["mountPath"] for m in container["volumeMounts"] if m["name"] in volumes}
-    said = {e["name"]: e["value"] for e in container["env"] if e["name"].startswith("AWS_")}
+    message = {e["name"]: e["value"] for e in container["env"] if e["name"].startswith("AWS_")}
     assert mounted
-    return volumes, mounted, said
+    return volumes, mounted, message
 
 
 def test_api_server_is_reachable_at_any_port_and_other_targets_are_not():
@@ -516,12 +516,12 @@ def test_every_writer_gets_the_guard_of_its_store():
     merge = pod_of(merge_of(replace(DEPLOYMENT, single_writer=False, leased=True)))
     command = merge["containers"][0]["command"]
     assert command[-2:] == ["--lease", "bench"] and "--single-writer" not in command
-    for said in ({"leased": True}, {"single_writer": True}, {}):
-        deployment = replace(DEPLOYMENT, **{"single_writer": False, **said})
+    for message in ({"leased": True}, {"single_writer": True}, {}):
+        deployment = replace(DEPLOYMENT, **{"single_writer": False, **message})
         wave = Wave("small", 1, "feed", 0, (("s0",),))
         job = worker_job(wave, plan(), load_site("cpu"), deployment, cap=1)
-        told = [e for e in pod_of(job)["containers"][0]["env"] if "SINGLE_WRITER" in e["name"]]
-        assert bool(told) is bool(said)
+        reported = [e for e in pod_of(job)["containers"][0]["env"] if "SINGLE_WRITER" in e["name"]]
+        assert bool(reported) is bool(message)
 
 
 def host_needs(site):

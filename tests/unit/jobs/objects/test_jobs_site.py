@@ -89,8 +89,8 @@ def test_volcano_requires_a_schedule_policy_or_a_node_selector():
     silent = {"schedule_policy": ""}
     with raises_naming(BadInput, "schedule_policy", "node_selector"):
         site_from_text(text, path="mine.yaml", changes=silent)
-    told = silent | {"node_selector": "{accelerator-type: module-910b-8}"}
-    assert site_from_text(text, path="mine.yaml", changes=told).schedule_policy == ""
+    reported = silent | {"node_selector": "{accelerator-type: module-910b-8}"}
+    assert site_from_text(text, path="mine.yaml", changes=reported).schedule_policy == ""
     others = silent | {"resource": "huawei.com/ascend-1980"}  # of a plugin with its own rules
     assert site_from_text(text, path="mine.yaml", changes=others).scheduler == "volcano"
     with raises_naming(BadInput, "schedule_policy", "node_selector"):

@@ -48,8 +48,8 @@ CPU = Stack("CPU_x_2t", "2.13.0", details=(("threads", "2"),))
 NPU = Stack("ATLAS_800_A3_752T_128G_DIE", "2.9.0", cann="8.5", torch_npu="2.9.0")
 
 
-def campaign(told: str, *, backend: str = "npu", more: str = "devices: 16") -> Campaign:
-    text = f"campaign: c\nsources: [{{collectives: {{{told}}}}}]\nbackend: {backend}\n{more}\n"
+def campaign(reported: str, *, backend: str = "npu", more: str = "devices: 16") -> Campaign:
+    text = f"campaign: c\nsources: [{{collectives: {{{reported}}}}}]\nbackend: {backend}\n{more}\n"
     return campaign_from_text(text, path="c.yaml", base=Path("."))
 
 
@@ -64,9 +64,9 @@ def gangs(of: PlannedRound) -> dict[int, list[tuple[str, Collective]]]:
     found: dict[int, list[tuple[str, Collective]]] = {}
     for shard in of.plan.shards:
         for case in read_shard(of.shards[shard.shard_id]):
-            told = collective_case_of(case.record.case)
-            assert told.ranks == shard.ranks
-            found.setdefault(shard.ranks, []).append((told.mode, told.collective))
+            reported = collective_case_of(case.record.case)
+            assert reported.ranks == shard.ranks
+            found.setdefault(shard.ranks, []).append((reported.mode, reported.collective))
     return found
 
 
@@ -89,8 +89,8 @@ def test_gangs_of_equal_rank_count_may_repeat_some_cases_in_a_second_session() -
     """A start of 20 s and the cases are less than a twentieth of what their gangs take; two ranks
     of a few cases pay for none."""
     more = "quality: {repeat_share: 0}\ndevices: 16"
-    told = "bytes: full, groups: [8], mode: kernel, grid: [1, 8]"
-    once, twice = planned(campaign(told, more=more)).plan, planned(campaign(told)).plan
+    reported = "bytes: full, groups: [8], mode: kernel, grid: [1, 8]"
+    once, twice = planned(campaign(reported, more=more)).plan, planned(campaign(reported)).plan
     assert twice.shards[: len(once.shards)] == once.shards
     assert twice.repeats and {shard.ranks for shard in twice.repeats} == {8}
     gang_s = sum(shard.predicted_s for shard in once.shards)
@@ -108,16 +108,16 @@ def test_gang_of_a_single_group_covers_whole_parts_of_the_grid() -> None:
 
 
 def test_default_mode_is_the_one_nearest_to_production() -> None:
-    told = "operations: [all_reduce, all_gather], bytes: [1024, 4194304], groups: [2]"
-    modes = [mode for mode, _ in gangs(planned(campaign(told)))[2]]
+    reported = "operations: [all_reduce, all_gather], bytes: [1024, 4194304], groups: [2]"
+    modes = [mode for mode, _ in gangs(planned(campaign(reported)))[2]]
     assert sorted(modes) == ["alternating", "alternating", "alternating", "kernel"]
-    modes = [mode for mode, _ in gangs(planned(campaign(f"{told}, mode: event")))[2]]
+    modes = [mode for mode, _ in gangs(planned(campaign(f"{reported}, mode: event")))[2]]
     assert set(modes) == {"event"}
 
 
 def test_forecast_includes_reading_the_profiler_windows() -> None:
-    told = "operations: [all_gather], bytes: [1024], groups: [2], mode: "
-    by = {mode: planned(campaign(f"{told}{mode}")).plan for mode in ("kernel", "event")}
+    reported = "operations: [all_gather], bytes: [1024], groups: [2], mode: "
+    by = {mode: planned(campaign(f"{reported}{mode}")).plan for mode in ("kernel", "event")}
     (kernel,), (event,) = by["kernel"].shards, by["event"].shards
     assert kernel.predicted_s - event.predicted_s == pytest.approx(3 * 10.0)  # one per round
 
@@ -146,14 +146,14 @@ def test_ranks_of_a_cpu_share_its_cores() -> None:
 
 
 def test_unsupported_mode_gets_an_outcome_without_a_device() -> None:
-    told = "operations: [all_reduce], bytes: [64], groups: [2], mode: kernel"
-    found = planned(campaign(told, backend="cpu", more="devices: 1"), CPU)
+    reported = "operations: [all_reduce], bytes: [64], groups: [2], mode: kernel"
+    found = planned(campaign(reported, backend="cpu", more="devices: 1"), CPU)
     assert found.plan.forecast.unsupported == 1
     assert [shard.ranks for shard in found.plan.shards] == [1]
 
 
 @pytest.mark.parametrize(
-    ("told", "more", "data"),
+    ("reported", "more", "data"),
     [
         ("bytes: [64], groups: [32], grid: [4, 8]", "devices: 16", ["32", "16"]),
         (
@@ -163,14 +163,16 @@ def test_unsupported_mode_gets_an_outcome_without_a_device() -> None:
         ),
     ],
 )
-def test_gang_that_can_never_be_measured_is_refused(told: str, more: str, data: list[str]) -> None:
+def test_gang_that_can_never_be_measured_is_refused(
+    reported: str, more: str, data: list[str]
+) -> None:
     with pytest.raises(BadInput) as refused:
-        planned(campaign(told, more=more))
+        planned(campaign(reported, more=more))
     assert missing(str(refused.value), data) == []
 
 
 @pytest.mark.parametrize(
-    ("told", "field", "data"),
+    ("reported", "field", "data"),
     [
         ("bytes: [64]", "", ["'groups'"]),
         ("groups: [1]", ".groups[0]", ["2", "1"]),
@@ -188,10 +190,10 @@ def test_gang_that_can_never_be_measured_is_refused(told: str, more: str, data: 
     ],
 )
 def test_invalid_collectives_source_is_refused_with_its_line(
-    told: str, field: str, data: list[str]
+    reported: str, field: str, data: list[str]
 ) -> None:
     with pytest.raises(BadInput) as refused:
-        campaign(told)
+        campaign(reported)
     place = f"c.yaml:2: sources[0].collectives{field}: "
     assert str(refused.value).startswith(place)
     assert missing(str(refused.value).removeprefix(place), data) == []
@@ -249,17 +251,17 @@ def test_collectives_of_a_profile_are_cases_on_request(
     # One collective, one row of an unknown operation, one whose size is derived.
     assert numbers(whole.planned.name) == ["1", "1", "1"]
     assert whole.records[: len(plain.records)] == plain.records
-    told = collective_case_of(whole.records[-1].case)
-    assert told.collective == Collective("all_gather", 8_000_000, "float16", 2, 1)
-    assert (told.ranks, told.mode) == (2, "event")
+    reported = collective_case_of(whole.records[-1].case)
+    assert reported.collective == Collective("all_gather", 8_000_000, "float16", 2, 1)
+    assert (reported.ranks, reported.mode) == (2, "event")
     args = {"count": 4000001, "data_type": "FP32"}
     (details.parent / "trace_view.json").write_text(
         json.dumps([{"name": "hcom_allGather__1_0_1", "args": args}])
     )
     exact = loaded(", collectives: {grid: [1, 2]}")
     assert numbers(exact.planned.name) == ["1", "1"]
-    told = collective_case_of(exact.records[-1].case)
-    assert told.collective == Collective("all_gather", 16_000_004, "float32", 2, 1)
+    reported = collective_case_of(exact.records[-1].case)
+    assert reported.collective == Collective("all_gather", 16_000_004, "float32", 2, 1)
 
 
 def test_exchanged_experts_are_a_gang_of_their_ranks() -> None:

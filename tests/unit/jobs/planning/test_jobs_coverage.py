@@ -18,12 +18,12 @@ pytestmark = pytest.mark.fast
 
 def record(kernel, shapes, output=None, dtypes=None, **extra):
     slots = shapes.split(";")
-    told = ";".join(dtypes or ["FLOAT" if shape else "DT_UNDEFINED" for shape in slots])
+    reported = ";".join(dtypes or ["FLOAT" if shape else "DT_UNDEFINED" for shape in slots])
     cells = {
         "OP State": "dynamic",
         "Accelerator Core": "",
         "Input Shapes": f'"{shapes}"',
-        "Input Data Types": told,
+        "Input Data Types": reported,
         "Input Formats": ";".join("ND" if shape else "NULL" for shape in slots),
         "Output Shapes": f'"{output or slots[0]}"',
         "Output Data Types": "FLOAT",
@@ -36,21 +36,21 @@ def product(rows, width=96, depth=64, kernel="MatMulV2"):
     return record(kernel, f"{rows},{depth};{depth},{width}", f"{rows},{width}")
 
 
-def standings(wanted, measured, failed=()):
+def standings(expected, measured, failed=()):
     known = {one.case_id: one.case for one in measured}
     found = covered_cases(
-        [WorkloadCase(one, 1, 1.0) for one in wanted], known, {one.case_id for one in failed}
+        [WorkloadCase(one, 1, 1.0) for one in expected], known, {one.case_id for one in failed}
     )
     return [str(one.status) for one in found]
 
 
 def test_a_case_has_a_duration_or_neighbours_or_nothing():
     measured = [record("Exp", "8,64"), record("Exp", "32,64")]
-    wanted = [
+    expected = [
         *(record("Exp", shape) for shape in ("8,64", "16,64", "4,64", "16,128", "32")),
         *(record("Log", "8,64"), record("Exp", "64,64")),
     ]
-    assert standings(wanted, measured, failed=[record("Exp", "64,64")]) == [
+    assert standings(expected, measured, failed=[record("Exp", "64,64")]) == [
         *("exact", "between", "outside", "missing", "missing"),
         *("missing", "failed"),
     ]
@@ -58,7 +58,7 @@ def test_a_case_has_a_duration_or_neighbours_or_nothing():
 
 def test_neighbours_have_equal_weights_and_similar_sizes():
     measured = [product(16), product(128), product(4096), product(64, width=192)]
-    wanted = [
+    expected = [
         product(32),  # twice 16, a quarter of 128
         product(20),  # 128 is more than four times as many
         product(256),  # no more than twice 128, and 4,096 is sixteen times as many
@@ -66,7 +66,7 @@ def test_neighbours_have_equal_weights_and_similar_sizes():
         product(32, width=128),
         product(32, kernel="MatMulV3"),
     ]
-    assert standings(wanted, measured) == [
+    assert standings(expected, measured) == [
         *("between", "outside", "outside", "outside", "missing", "between"),
     ]
 
@@ -76,17 +76,17 @@ def test_neighbours_have_equal_weights_and_similar_sizes():
     st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=4, unique=True),
     st.tuples(*[st.integers(0, 3)] * 3),
 )
-def test_product_with_other_weights_has_no_neighbours(corners, asked):
+def test_product_with_other_weights_has_no_neighbours(corners, requested):
     """Regardless of how wide the range around it is."""
     measured = [product(16 << i, 96 << j, 64 << k) for i, j, k in corners]
-    i, j, k = asked
+    i, j, k = requested
     (standing,) = standings([product(24 << i, 100 << j, 72 << k)], measured)
     assert standing == "missing"
 
 
 def test_result_of_a_twin_covers_the_requested_kernel():
-    asked, ran = product(4112), product(4112, kernel="MatMulV3")
-    assert standings([asked], [ran], failed=[asked]) == ["exact"]
+    requested, ran = product(4112), product(4112, kernel="MatMulV3")
+    assert standings([requested], [ran], failed=[requested]) == ["exact"]
 
 
 def test_tokens_of_a_batch_are_its_second_dimension():
@@ -96,8 +96,8 @@ def test_tokens_of_a_batch_are_its_second_dimension():
         )
 
     measured = [absorbed(16, 4), absorbed(16, 16)]
-    wanted = [absorbed(16, 8), absorbed(8, 8), absorbed(16, 32)]
-    assert standings(wanted, measured) == ["between", "missing", "outside"]
+    expected = [absorbed(16, 8), absorbed(8, 8), absorbed(16, 32)]
+    assert standings(expected, measured) == ["between", "missing", "outside"]
 
 
 def attention(requests, lengths, heads=4, pages=64, width=9, **more):
@@ -116,11 +116,11 @@ def attention(requests, lengths, heads=4, pages=64, width=9, **more):
 
 def test_lengths_are_sizes_and_heads_are_not():
     measured = [attention(2, (100, 100)), attention(2, (400, 400))]
-    wanted = [
+    expected = [
         *(attention(2, (250, 250)), attention(2, (500, 500)), attention(2, (250, 250), heads=8)),
         attention(4, (250, 250, 250, 250)),
     ]
-    assert standings(wanted, measured) == ["between", "outside", "missing", "outside"]
+    assert standings(expected, measured) == ["between", "outside", "missing", "outside"]
 
 
 def test_number_of_cache_pages_does_not_distinguish_launches():
@@ -138,8 +138,8 @@ def test_message_between_measured_ones_has_the_same_ranks_and_grid():
         return CollectiveCase(one, Grid(grid), 2, "event").record()
 
     measured = [message(1024), message(4096)]
-    wanted = [message(2048), message(8192), message(2048, (1, 1, 2))]
-    assert standings(wanted, measured) == ["between", "outside", "missing"]
+    expected = [message(2048), message(8192), message(2048, (1, 1, 2))]
+    assert standings(expected, measured) == ["between", "outside", "missing"]
 
 
 SIZES = st.tuples(st.integers(1, 6), st.integers(1, 6)).map(lambda s: f"{s[0]},{s[1]}")
@@ -147,9 +147,9 @@ SIZES = st.tuples(st.integers(1, 6), st.integers(1, 6)).map(lambda s: f"{s[0]},{
 
 @pytest.mark.thorough
 @given(st.lists(SIZES, min_size=1, max_size=6), st.lists(SIZES, max_size=6), SIZES)
-def test_further_measured_case_never_reduces_the_coverage_status(wanted, measured, more):
+def test_further_measured_case_never_reduces_the_coverage_status(expected, measured, more):
     order = ["missing", "outside", "between", "exact"]
-    records = [record("Exp", shape) for shape in wanted]
+    records = [record("Exp", shape) for shape in expected]
     known = [record("Exp", shape) for shape in measured]
     before = standings(records, known)
     after = standings(records, [*known, record("Exp", more)])
@@ -165,12 +165,12 @@ def test_metrics_equal_an_example_computed_by_hand():
         CoveredCase(WorkloadCase(record("Exp", "16,64"), 1, 20.0), CoverageStatus.EXACT),
         CoveredCase(WorkloadCase(record("Identity", "16,64"), 15, 100.0), CoverageStatus.MISSING),
     ]
-    told = user_metrics(found, {"Identity"})
-    assert told.m1 == pytest.approx(61 / 80)
-    assert told.m2 == pytest.approx(1 / 3)  # only Exp is complete
-    assert told.m3 == pytest.approx(1 / 2)
-    assert told.m4 == pytest.approx(2 / 3)
-    assert told.m5 == pytest.approx(620 / 800)
+    reported = user_metrics(found, {"Identity"})
+    assert reported.m1 == pytest.approx(61 / 80)
+    assert reported.m2 == pytest.approx(1 / 3)  # only Exp is complete
+    assert reported.m3 == pytest.approx(1 / 2)
+    assert reported.m4 == pytest.approx(2 / 3)
+    assert reported.m5 == pytest.approx(620 / 800)
     between = share(found, CoverageStatus.BETWEEN)
     assert (between.cases, between.launches, between.time) == (0.25, 0.05, 0.1)
     assert user_metrics([], ()).m1 is None

@@ -72,50 +72,50 @@ class Here:
             table = read_shard(self.store.get(keys.shard("made", shard.shard_id)))
             records = [case.record for case in table]
             made = MadeShard(shard.shard_id, records, [answered(records, 7.0)])
-            told = MadePlan([made], number=plan.number, stack=plan.stack)
-            told = replace(told, head_commit=plan.head_commit)
-            commit_shard(self.store, told, plan, made)
+            reported = MadePlan([made], number=plan.number, stack=plan.stack)
+            reported = replace(reported, head_commit=plan.head_commit)
+            commit_shard(self.store, reported, plan, made)
 
     def _workers(self, *, plan: Plan, **_: object) -> SimpleNamespace:
         return SimpleNamespace(measure=lambda shards: self.measured(plan))
 
     def run(self) -> tuple[int, list[str]]:
-        said: list[str] = []
-        view = View(said)
+        message: list[str] = []
+        view = View(message)
         stop = threading.Event()
         planned = local_campaign.run_campaign(
             self.campaign, self.store, self.store, lambda: CREATE, RunOptions(), view, stop
         )
-        said += planned.damage.advice(planned.plan)
-        return int(bool(planned.damage.needed)), said
+        message += planned.damage.advice(planned.plan)
+        return int(bool(planned.damage.needed)), message
 
     def merge(self) -> tuple[int, list[str]]:
         code = merge_command("made", root=self.store.url, allow_missing=True, single_writer=True)
-        return code, self._said()
+        return code, self._message()
 
     def plan(self) -> list[str]:
         plan_command(WorkloadOptions(str(self.path)), VersionOptions(self.store.url), dry_run=True)
-        return self._said()
+        return self._message()
 
     def status(self) -> list[str]:
         status_command(str(self.path), root=self.store.url)
-        return self._said()
+        return self._message()
 
     def status_of_all(self) -> list[str]:
         status_command(root=self.store.url)
-        return self._said()
+        return self._message()
 
-    def _said(self) -> list[str]:
-        told = self.capsys.readouterr()
-        return [*told.out.splitlines(), *told.err.splitlines()]
+    def _message(self) -> list[str]:
+        reported = self.capsys.readouterr()
+        return [*reported.out.splitlines(), *reported.err.splitlines()]
 
 
 class View:
-    def __init__(self, said: list[str]):
-        self._said = said
+    def __init__(self, message: list[str]):
+        self._message = message
 
     def say(self, line: str) -> None:
-        self._said.append(line)
+        self._message.append(line)
 
     def measure(self, done: int, cases: int) -> None:
         """Progress is not displayed."""
@@ -142,9 +142,9 @@ def about(lines: list[str], *labels: str) -> list[str]:
     return [line for line in lines if label(line) in (labels or (DAMAGED, IGNORED, TO_DO))]
 
 
-def begins(said: list[str], plan: int) -> bool:
+def begins(message: list[str], plan: int) -> bool:
     """Whether some line names that plan."""
-    return any(re.search(rf"\bplan {plan}\b", line) for line in said)
+    return any(re.search(rf"\bplan {plan}\b", line) for line in message)
 
 
 def part_of(here: Here, plan: Plan) -> str:
@@ -156,18 +156,18 @@ def test_needed_damaged_shard_is_reported_by_all_commands_with_its_key(here: Her
     plan = here.planned()
     here.measured(plan)
     here.store.put(key := part_of(here, plan), b"rot")
-    told = here.status()
-    [damaged, to_do] = about(told)
+    reported = here.status()
+    [damaged, to_do] = about(reported)
     assert label(damaged) == DAMAGED and label(to_do) == TO_DO
     assert missing(damaged, [plan.shards[0].shard_id, "plan 1", key]) == []
     assert "opmeter run" in to_do and "--again" not in to_do
     assert sorted(about(here.plan())) == sorted([damaged, to_do])
-    code, said = here.merge()
-    assert code == 1 and about(said) == [damaged, to_do]
+    code, message = here.merge()
+    assert code == 1 and about(message) == [damaged, to_do]
     assert about(here.status()) == [damaged, to_do]
-    code, said = here.run()
-    assert code == 0 and about(said, DAMAGED, TO_DO) == [damaged]
-    assert any(numbers(line) == ["2", "1"] for line in said if "plan" in line)
+    code, message = here.run()
+    assert code == 0 and about(message, DAMAGED, TO_DO) == [damaged]
+    assert any(numbers(line) == ["2", "1"] for line in message if "plan" in line)
 
 
 @pytest.mark.thorough
@@ -176,9 +176,9 @@ def test_damaged_shard_measured_by_later_plans_is_ignored_in_one_line(here: Here
     here.measured(first)
     here.store.put(key := part_of(here, first), b"rot")
     here.run()
-    for code, said in (here.run(), here.merge(), (0, here.plan()), (0, here.status())):
+    for code, message in (here.run(), here.merge(), (0, here.plan()), (0, here.status())):
         assert code == 0
-        [line] = about(said)
+        [line] = about(message)
         assert label(line) == IGNORED
         assert missing(line, [first.shards[0].shard_id, "plan 1", key]) == []
 
@@ -203,9 +203,9 @@ def test_cases_without_a_later_measurement_are_measured_again(here: Here, order:
     state = read_state(here.campaign, here.store)
     required = {record.case_id for source in state.sources for record in source.records}
     assert len(required) == ROWS + 1 and set(read_head_results(state)) == required
-    code, said = here.run()
+    code, message = here.run()
     assert (code, read_state(here.campaign, here.store).stored.last) == (0, 3)
-    assert label(about(said)[0]) == IGNORED
+    assert label(about(message)[0]) == IGNORED
 
 
 def rotten_part(store: Store, plan: Plan) -> str:
@@ -221,9 +221,9 @@ def lost_commit(store: Store, plan: Plan) -> str:
 def edited_plan(store: Store, plan: Plan) -> str:
     """Change one digit."""
     key = keys.plan("made", plan.number)
-    said = json.loads(store.get(key))
-    said["forecast"]["wall_s"] += 1
-    store.put(key, json.dumps(said).encode())
+    message = json.loads(store.get(key))
+    message["forecast"]["wall_s"] += 1
+    store.put(key, json.dumps(message).encode())
     return key
 
 
@@ -245,8 +245,8 @@ def test_damage_of_merged_shards_is_reported_only_by_verify(
     here.run()
     key = harm(here.store, plan)
     before = find_head(here.store)
-    for code, said in ((0, here.status()), (0, here.plan()), here.merge(), here.run()):
-        assert code == 0 and about(said) == [], said
+    for code, message in ((0, here.status()), (0, here.plan()), here.merge(), here.run()):
+        assert code == 0 and about(message) == [], message
     assert find_head(here.store) == before
     assert any(key in problem.text for problem in find_problems(here.store))
 
@@ -261,13 +261,13 @@ def test_plan_changed_after_its_merge_publishes_nothing_more(
     here.measured(plan, slice(1, None))
     key = edited_plan(here.store, plan)
     before = find_head(here.store)
-    for said in (here.status(), here.plan(), here.merge()[1]):
-        [damaged, *_] = about(said)
+    for message in (here.status(), here.plan(), here.merge()[1]):
+        [damaged, *_] = about(message)
         assert missing(damaged, ["plan 1", key]) == []
-        assert len(about(said, DAMAGED)) == 1
+        assert len(about(message, DAMAGED)) == 1
     assert find_head(here.store) == before
-    code, said = here.run()
-    assert code == 0 and begins(said, 2) and len(about(said, DAMAGED)) == 1
+    code, message = here.run()
+    assert code == 0 and begins(message, 2) and len(about(message, DAMAGED)) == 1
     assert about(here.status()) == about(here.merge()[1]) == about(here.plan())
     assert label(about(here.status())[0]) == IGNORED
 
@@ -279,20 +279,20 @@ def test_restarted_campaign_reuses_no_merged_plan_number(here: Here) -> None:
     for info in list(here.store.list("campaigns/")):
         here.store.delete(info.key)
     here.path.write_text(here.path.read_text() + "update: all\n")
-    code, said = here.run()
-    assert code == 0 and begins(said, 2) and about(said) == []
+    code, message = here.run()
+    assert code == 0 and begins(message, 2) and about(message) == []
     head = find_head(here.store)
     assert head is not None and head.number == 2
-    for said in (here.merge()[1], here.status(), here.plan()):
-        assert about(said) == []
+    for message in (here.merge()[1], here.status(), here.plan()):
+        assert about(message) == []
 
 
 def test_plan_changed_before_its_merge_is_blamed_once(here: Here) -> None:
     plan = here.planned()
     here.measured(plan)
     key = edited_plan(here.store, plan)
-    for said in (here.status(), here.plan(), here.merge()[1]):
-        [damaged] = about(said, DAMAGED)
+    for message in (here.status(), here.plan(), here.merge()[1]):
+        [damaged] = about(message, DAMAGED)
         assert str(len(plan.shards) - 1) in numbers(damaged)
         assert key in damaged
     here.merge()
@@ -304,13 +304,13 @@ def test_unreadable_plan_is_reported_until_there_is_another(here: Here) -> None:
     plan = here.planned()
     here.measured(plan)
     here.store.put(key := keys.plan("made", 1), b"{")
-    lines = [about(said) for said in (here.status(), here.merge()[1])]
+    lines = [about(message) for message in (here.status(), here.merge()[1])]
     assert lines[0] == lines[1] and label(lines[0][0]) == DAMAGED
     assert missing(lines[0][0], ["plan 1", key]) == []
     assert label(lines[0][1]) == TO_DO and "--again" in lines[0][1]
     assert about(here.plan(), DAMAGED) == lines[0][:1]
-    code, said = here.run()
-    assert code == 0 and about(said, DAMAGED) == lines[0][:1]
+    code, message = here.run()
+    assert code == 0 and about(message, DAMAGED) == lines[0][:1]
     assert len(about(here.status())) == len(about(here.merge()[1])) == 1
     assert about(here.status())[0] == about(here.merge()[1])[0]
     assert here.merge()[0] == 0
@@ -324,8 +324,8 @@ def test_damaged_log_is_reported_by_status_in_one_line(here: Here, lost: int) ->
     here.path.write_text(here.path.read_text() + "limits: {case_s: 59}\nupdate: all\n")
     here.run()
     here.store.delete(keys.commit(lost))
-    for said in (here.status(), here.status_of_all()):
-        [warning] = [line for line in said if line.startswith("warning")]
+    for message in (here.status(), here.status_of_all()):
+        [warning] = [line for line in message if line.startswith("warning")]
         assert keys.commit(lost) in warning and "opmeter db verify" in warning
 
 

@@ -58,8 +58,10 @@ def rounds(records=(*CURVE, *ALONE), more=ASKED):
     """All plans of a campaign up to the last one; each is measured."""
     answered, found = {}, []
     while not found or found[-1].plan.forecast.learning:
-        asked = replace(request(*records, more=more), head_results=answered, number=len(found) + 1)
-        found.append(plan(asked))
+        requested = replace(
+            request(*records, more=more), head_results=answered, number=len(found) + 1
+        )
+        found.append(plan(requested))
         ids = planned_ids(found[-1])
         assert not set(ids) & set(answered)
         answered |= measured(ids, records)
@@ -69,8 +71,8 @@ def rounds(records=(*CURVE, *ALONE), more=ASKED):
 @few_trees
 def test_quarter_of_a_curve_is_measured_and_all_single_cases():
     found, answered = to_the_end()
-    told = [made.plan.forecast for made in found]
-    assert [(f.learning, f.left_out) for f in told] == [
+    reported = [made.plan.forecast for made in found]
+    assert [(f.learning, f.left_out) for f in reported] == [
         (160, 840),
         (50, 790),
         (40, 750),
@@ -78,8 +80,8 @@ def test_quarter_of_a_curve_is_measured_and_all_single_cases():
     ]
     assert {one.case_id for one in ALONE} <= set(planned_ids(found[0]))
     assert len(answered) == 255 and not found[-1].plan.shards
-    assert told[0].unsure == 840 and told[-1].unsure > 0
-    assert all(f.cases + f.answered + f.left_out == 1005 for f in told)
+    assert reported[0].unsure == 840 and reported[-1].unsure > 0
+    assert all(f.cases + f.answered + f.left_out == 1005 for f in reported)
 
 
 def test_fewer_points_are_measured_if_the_rest_is_known():
@@ -89,50 +91,52 @@ def test_fewer_points_are_measured_if_the_rest_is_known():
 
 @few_trees
 def test_equal_results_give_the_same_round():
-    asked, (_, answers) = request(*CURVE, more=ASKED), first_round()
-    one, other = (plan(replace(asked, head_results=answers)) for _ in range(2))
+    requested, (_, answers) = request(*CURVE, more=ASKED), first_round()
+    one, other = (plan(replace(requested, head_results=answers)) for _ in range(2))
     assert plan_to_json(one.plan) == plan_to_json(other.plan) and one.shards == other.shards
 
 
 @few_trees
 def test_point_without_a_duration_is_requested_once():
-    asked, (first, answers) = request(*CURVE, more=ASKED), first_round()
+    requested, (first, answers) = request(*CURVE, more=ASKED), first_round()
     ids = planned_ids(first)
     answers = answers | {case: HeadResult(False, None) for case in ids[:5]}
-    following = plan(replace(asked, head_results=answers))
+    following = plan(replace(requested, head_results=answers))
     assert following.plan.forecast.learning == 50 and not set(planned_ids(following)) & set(ids)
-    again = plan(replace(asked, head_results=answers, retry_failed=True))
+    again = plan(replace(requested, head_results=answers, retry_failed=True))
     assert sorted(planned_ids(again)) == sorted([*ids[:5], *planned_ids(following)])
 
 
 @few_trees
 def test_again_repeats_the_measured_points_and_the_next_round():
-    asked, (_, answers) = request(*CURVE, more=ASKED), first_round()
-    assert len(planned_ids(plan(replace(asked, head_results=answers, again=True)))) == 160 + 50
+    requested, (_, answers) = request(*CURVE, more=ASKED), first_round()
+    assert len(planned_ids(plan(replace(requested, head_results=answers, again=True)))) == 160 + 50
 
 
 def test_damaged_points_are_measured_independently_of_the_model():
-    asked = request(*CURVE, more=ASKED)
+    requested = request(*CURVE, more=ASKED)
     owed = dict.fromkeys((one.case_id for one in CURVE[:300]), "")
-    made = plan(replace(asked, cases_to_repeat=owed)).plan
-    assert set(planned_ids(plan(replace(asked, cases_to_repeat=owed)))) == owed.keys()
+    made = plan(replace(requested, cases_to_repeat=owed)).plan
+    assert set(planned_ids(plan(replace(requested, cases_to_repeat=owed)))) == owed.keys()
     assert made.forecast.learning == 160  # so that further rounds follow
     assert (made.forecast.cases, made.forecast.answered) == (300, 0)
     answers = measured([one.case_id for one in CURVE[300:350]], CURVE)
     assert (
-        plan(replace(asked, cases_to_repeat=owed, head_results=answers)).plan.forecast.answered
+        plan(replace(requested, cases_to_repeat=owed, head_results=answers)).plan.forecast.answered
         == 50
     )
 
 
 def test_round_without_results_is_followed_by_one_more_and_no_other():
-    asked, (first, _) = request(*CURVE, more=ASKED), first_round()
-    in_vain = plan(replace(asked, before=first.plan.forecast))
+    requested, (first, _) = request(*CURVE, more=ASKED), first_round()
+    in_vain = plan(replace(requested, before=first.plan.forecast))
     assert planned_ids(in_vain) == planned_ids(first) and in_vain.plan.forecast.learning == 0
     one = measured(planned_ids(first)[:1], CURVE)
-    assert plan(replace(asked, before=first.plan.forecast, head_results=one)).plan.forecast.learning
+    assert plan(
+        replace(requested, before=first.plan.forecast, head_results=one)
+    ).plan.forecast.learning
     # A campaign that is launched again starts over, and repairs of its last round do not.
-    ended = replace(asked, before=in_vain.plan.forecast)
+    ended = replace(requested, before=in_vain.plan.forecast)
     assert plan(ended).plan.forecast.learning == 160
     assert plan(replace(ended, cases_to_repeat=dict.fromkeys(one, ""))).plan.forecast.learning == 0
 
@@ -145,10 +149,10 @@ def test_curves_too_small_to_learn_are_measured_completely():
 
 @few_trees
 def test_suspect_durations_are_used_for_training_and_measured_again():
-    asked, (first, answers) = request(*CURVE, more=ASKED), first_round()
+    requested, (first, answers) = request(*CURVE, more=ASKED), first_round()
     ids = planned_ids(first)
-    doubted = {case: replace(answers[case], is_suspect=True) for case in ids[:80]}
-    following = plan(replace(asked, head_results=answers | doubted))
+    suspected = {case: replace(answers[case], is_suspect=True) for case in ids[:80]}
+    following = plan(replace(requested, head_results=answers | suspected))
     assert following.plan.forecast.learning == 50
     assert set(ids[:80]) < set(planned_ids(following)) and following.plan.forecast.cases == 130
 
@@ -167,9 +171,9 @@ def test_other_dtypes_are_another_curve():
 
 
 def test_unsupported_cases_are_on_no_curve():
-    nobody = [record("Unknown", f"{n + 1},8") for n in range(900)]
-    made = plan(request(*nobody, more=ASKED))
-    assert made.plan.forecast.left_out == 0 and made.plan.forecast.unsupported == len(nobody)
+    no_owner = [record("Unknown", f"{n + 1},8") for n in range(900)]
+    made = plan(request(*no_owner, more=ASKED))
+    assert made.plan.forecast.left_out == 0 and made.plan.forecast.unsupported == len(no_owner)
 
 
 def test_operator_without_known_work_excludes_no_points():
@@ -181,10 +185,10 @@ def test_operator_without_known_work_excludes_no_points():
 def test_operator_without_operations_has_a_surface():
     moved = operator("Move", flops=lambda case: 0)
     records = [record("Move", f"{n + 1},8") for n in range(900)]
-    asked, find = request(*records, more=ASKED), {**OPERATORS, "Move": moved}.get
-    made = make_plan(asked, find=find)
+    requested, find = request(*records, more=ASKED), {**OPERATORS, "Move": moved}.get
+    made = make_plan(requested, find=find)
     following = make_plan(
-        replace(asked, head_results=measured(planned_ids(made), records)), find=find
+        replace(requested, head_results=measured(planned_ids(made), records)), find=find
     )
     assert following.plan.forecast.learning and following.plan.forecast.left_out > 600
 
@@ -221,8 +225,8 @@ def test_plans_with_and_without_a_density_are_read_as_written():
 
 
 def test_another_density_is_another_campaign():
-    told = {
+    reported = {
         inputs_hash(campaign(more), STACK, (), None)
         for more in ("", "density: {tolerance: 5%}\n", "density: {tolerance: 5%, share: 0.5}\n")
     }
-    assert len(told) == 3
+    assert len(reported) == 3

@@ -33,16 +33,16 @@ def found(*records, source=SOURCE):
 
 
 def test_gaps_are_sorted_by_time_with_their_rule_and_largest_case():
-    told, _ = found(*RECORDS)
-    assert [(gap.kernel_type, gap.rows, gap.time_us) for gap in told] == [
+    reported, _ = found(*RECORDS)
+    assert [(gap.kernel_type, gap.rows, gap.time_us) for gap in reported] == [
         ("Nobody", 5, 250.0),
         ("Add", 4, 8.0),
         ("Odd", 1, 1.0),
     ]
-    whys = [gap.cases[0].refusal.why for gap in told]
+    whys = [gap.cases[0].refusal.why for gap in reported]
     assert whys[:2] == [NO_OPERATOR, NO_INPUTS]
-    assert [case.candidate.weight.time_us for case in told[0].cases] == [150.0, 100.0]
-    odd = told[2]
+    assert [case.candidate.weight.time_us for case in reported[0].cases] == [150.0, 100.0]
+    odd = reported[2]
     assert odd.reason == f"{whys[2]}: {odd.cases[0].candidate.record.case.describe()}"
 
 
@@ -50,18 +50,18 @@ def test_plan_keeps_the_shares_of_all_its_sources():
     _, line = found(*RECORDS)
     fresh = plan(request(*RECORDS, source=SOURCE)).plan
     assert share_line(planned_shares(fresh)) == line
-    asked = replace(
+    requested = replace(
         request(*RECORDS, source=SOURCE),
         cases_to_repeat={RECORDS[0].case_id: ""},  # a plan of one case only
     )
-    assert share_line(planned_shares(plan(asked).plan)) == line
+    assert share_line(planned_shares(plan(requested).plan)) == line
     again = plan_from_json(plan_to_json(fresh))
     assert again == fresh and planned_shares(again) == planned_shares(fresh)
 
 
 def test_cases_under_one_rule_are_one_gap_and_under_two_are_two():
-    told, _ = found(*RECORDS, record("Odd", "3", count=1, mean_us=3.0))
-    assert [len(gap.cases) for gap in told if gap.kernel_type == "Odd"] == [2]
+    reported, _ = found(*RECORDS, record("Odd", "3", count=1, mean_us=3.0))
+    assert [len(gap.cases) for gap in reported if gap.kernel_type == "Odd"] == [2]
 
 
 def test_shares_separate_compute_communication_and_unknown_inputs():
@@ -73,5 +73,5 @@ def test_shares_separate_compute_communication_and_unknown_inputs():
 
 
 def test_sources_without_times_have_no_shares():
-    told, line = found(record(count=0), source=replace(SOURCE, communication_us=0.0))
-    assert (told, line) == ((), "")
+    reported, line = found(record(count=0), source=replace(SOURCE, communication_us=0.0))
+    assert (reported, line) == ((), "")

@@ -200,10 +200,10 @@ def test_rerun_flags_make_another_round(flag: str) -> None:
 
 def test_damaged_shards_of_the_newest_plan_are_planned_again() -> None:
     assert step(broken(1)) == NewPlan(2, (), "2m1", plan(1), ("1-0",))
-    mend = replace(broken(2), plan=replace(plan(2), round="2m1"))
-    assert step(broken(1), mend) == NewPlan(3, (), "3m2", mend.plan, ("2-0",))
-    mended = replace(state(2, committed=2, merged=True), plan=mend.plan)
-    assert step(broken(1), mended) == finished(mend.plan)
+    repair = replace(broken(2), plan=replace(plan(2), round="2m1"))
+    assert step(broken(1), repair) == NewPlan(3, (), "3m2", repair.plan, ("2-0",))
+    repaired = replace(state(2, committed=2, merged=True), plan=repair.plan)
+    assert step(broken(1), repaired) == finished(repair.plan)
 
 
 def learning(found: Progress) -> Progress:
@@ -223,9 +223,9 @@ def test_learning_round_is_followed_by_another() -> None:
 def test_damaged_shards_of_a_round_are_measured_before_the_next() -> None:
     damaged = learning(broken(1))
     assert step(damaged) == NewPlan(2, (), "2m1", damaged.plan, ("1-0",))
-    mended = learning(state(2, committed=2, merged=True))
-    mended = replace(mended, plan=replace(mended.plan, round="2m1"))
-    assert step(damaged, mended) == NewPlan(3, (), "3")
+    repaired = learning(state(2, committed=2, merged=True))
+    repaired = replace(repaired, plan=replace(repaired.plan, round="2m1"))
+    assert step(damaged, repaired) == NewPlan(3, (), "3")
     hopeless = learning(broken(4))
     hopeless = replace(hopeless, plan=replace(hopeless.plan, round="4m3"))
     assert step(hopeless) == finished(hopeless.plan)

@@ -30,13 +30,13 @@ _DSV3 = (
 )
 
 
-def campaign(told, *, devices=16, base=Path()):
-    text = f"campaign: c\nsources: [{{{told}}}]\nbackend: npu\ndevices: {devices}\n"
+def campaign(reported, *, devices=16, base=Path()):
+    text = f"campaign: c\nsources: [{{{reported}}}]\nbackend: npu\ndevices: {devices}\n"
     return campaign_from_text(text, path="c.yaml", base=base)
 
 
-def loaded(told, **more):
-    (source,) = load_sources(campaign(told, **more), MemoryStore())
+def loaded(reported, **more):
+    (source,) = load_sources(campaign(reported, **more), MemoryStore())
     return source
 
 
@@ -86,9 +86,9 @@ def test_launches_are_those_of_serving_every_request_once():
 
 @pytest.mark.thorough
 def test_decode_only_deployment_has_separate_experts():
-    told = _DSV3.replace("quantisation: w8a8", "quantisation: w8a8, experts: apart")
-    told = told.replace("deepseek-ai/DeepSeek-V3", "glm-4.5")
-    source = loaded(told.replace("output: 20", "output: 20, phase: decode"))
+    reported = _DSV3.replace("quantisation: w8a8", "quantisation: w8a8, experts: apart")
+    reported = reported.replace("deepseek-ai/DeepSeek-V3", "glm-4.5")
+    source = loaded(reported.replace("output: 20", "output: 20, phase: decode"))
     kernels = {record.kernel_type for record in source.records}
     assert {DISPATCH, COMBINE, "GroupedMatmul", "GroupedMatmulSwigluQuant"} <= kernels
     assert KERNEL not in kernels and "experts=apart" in source.planned.name
@@ -97,13 +97,13 @@ def test_decode_only_deployment_has_separate_experts():
 
 
 def test_tokens_for_experts_are_sent_in_whole_elements_per_rank():
-    told = (
+    reported = (
         "model: qwen3-235b-a22b, layout: {dp: 64, ep: 64, quantisation: w8a8, experts: apart}, "
         "serving: {concurrency: [1], input: 605, output: 1}, collectives: {grid: [8, 4, 2]}"
     )
     sent = {
         collective_case_of(record.case).collective.message_bytes
-        for record in loaded(told, devices=64).records
+        for record in loaded(reported, devices=64).records
         if record.kernel_type == "hcom_alltoallv_"
     }
     rows = 605 * 8
@@ -149,13 +149,13 @@ def test_config_file_next_to_the_campaign_is_a_model(tmp_path):
     }
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "config.json").write_text(json.dumps(config))
-    told = "layout: {}, serving: {concurrency: [1], input: 8, output: 2}"
-    source = loaded(f"model: small/config.json, {told}", base=tmp_path)
+    reported = "layout: {}, serving: {concurrency: [1], input: 8, output: 2}"
+    source = loaded(f"model: small/config.json, {reported}", base=tmp_path)
     assert missing(source.planned.name, ["model small", "tp=1"]) == []
 
 
 @pytest.mark.parametrize(
-    ("told", "field", "data"),
+    ("reported", "field", "data"),
     [
         ("model: qwen3-32b", "model", ["layout"]),
         ("model: gpt-5, layout: {}, serving: {}", "model", ["'gpt-5'", "qwen3-32b"]),
@@ -169,9 +169,9 @@ def test_config_file_next_to_the_campaign_is_a_model(tmp_path):
         ("profile: x, serving: {}", "serving", ["model"]),
     ],
 )
-def test_invalid_model_source_is_refused_with_its_line(told, field, data):
+def test_invalid_model_source_is_refused_with_its_line(reported, field, data):
     with pytest.raises(BadInput) as refused:
-        campaign(told)
+        campaign(reported)
     place = f"c.yaml:2: sources[0].{field}: "
     assert str(refused.value).startswith(place)
     assert missing(str(refused.value).removeprefix(place), data) == []

@@ -76,17 +76,17 @@ def wide(tmp_path: Path):
 
 
 def advanced(campaign, store, wish=None):
-    said: list[str] = []
+    message: list[str] = []
     state = read_state(campaign, store)
-    return next_plan(state, lambda: CREATE, wish or RunOptions(), said.append), said
+    return next_plan(state, lambda: CREATE, wish or RunOptions(), message.append), message
 
 
 def test_commits_of_an_older_plan_are_merged_and_not_measured_again(campaign):
     store = MemoryStore()
     stack = read_state(campaign, store).stack
     write_campaign(store, MadePlan([TRIED], stack=stack))
-    result, said = advanced(campaign, store)
-    assert said == []
+    result, message = advanced(campaign, store)
+    assert message == []
     assert result.plan.number == 2 and result.state.head.number == 1
     assert result.plan.shards == ()  # its one case is answered at the head
 
@@ -94,8 +94,8 @@ def test_commits_of_an_older_plan_are_merged_and_not_measured_again(campaign):
 def test_older_plan_of_another_stack_is_ignored_and_reported(campaign):
     store = MemoryStore()
     write_campaign(store, MadePlan([TRIED], stack=STACK))
-    result, said = advanced(campaign, store)
-    assert "plan 1" in said[0]
+    result, message = advanced(campaign, store)
+    assert "plan 1" in message[0]
     assert result.state.head is None and len(result.plan.shards) == 1
 
 
@@ -122,8 +122,8 @@ def measured_here(store, stack, plan):
         table = read_shard(store.get(keys.shard("made", shard.shard_id)))
         records = [case.record for case in table]
         made = MadeShard(shard.shard_id, records, [answered(records, 7.0)])
-        told = MadePlan([made], number=plan.number, stack=stack, head_commit=plan.head_commit)
-        commit_shard(store, told, plan, made)
+        reported = MadePlan([made], number=plan.number, stack=stack, head_commit=plan.head_commit)
+        commit_shard(store, reported, plan, made)
 
 
 @pytest.mark.thorough
@@ -139,15 +139,15 @@ def test_only_damaged_shards_are_measured_again_by_the_next_run(wide, update, ha
     bad = first.plan.shards[0]
     [key] = [i.key for i in store.list("campaigns/") if harmed in i.key and bad.shard_id in i.key]
     store.put(key, b"rot")
-    second, said = advanced(campaign, store)
-    assert len(said) == 1 and key in said[0] and "\n" not in said[0]
+    second, message = advanced(campaign, store)
+    assert len(message) == 1 and key in message[0] and "\n" not in message[0]
     assert numbers(second.news) == ["2", "1"]
     assert sum(shard.cases for shard in second.plan.shards) == bad.cases
     assert not {s.shard_id for s in second.plan.shards} & {s.shard_id for s in first.plan.shards}
     again, _ = advanced(campaign, store)
     assert again.plan == second.plan and numbers(again.news) == ["2"]
     measured_here(store, stack, second.plan)
-    third, said = advanced(campaign, store)
+    third, message = advanced(campaign, store)
     assert third.is_finished and third.plan == second.plan
     assert third.state.published.case_results(stack.version_path, CASES).keys() == set(CASES)
 
@@ -160,7 +160,7 @@ def test_store_that_damages_everything_is_not_measured_forever(wide):
         measured_here(store, result.state.stack, result.plan)
         for shard in result.plan.shards:
             store.put(keys.committed("made", shard.shard_id), b"")
-    result, said = advanced(wide, store)
+    result, message = advanced(wide, store)
     assert result.is_finished and result.plan.number == 4
     damaged = [damage.shard for damage in result.damage.needed]
     assert damaged == sorted(shard.shard_id for shard in result.plan.shards)
@@ -170,8 +170,8 @@ def test_unreadable_plan_keeps_its_number_and_is_reported(wide):
     store = MemoryStore()
     first, _ = advanced(wide, store)
     store.put(keys.plan("made", 1), b"[" * 10_000)
-    second, said = advanced(wide, store)
-    assert second.plan.number == 2 and "plans/1.json" in said[0]
+    second, message = advanced(wide, store)
+    assert second.plan.number == 2 and "plans/1.json" in message[0]
     assert [shard.cases for shard in second.plan.shards] == [
         shard.cases for shard in first.plan.shards
     ]
@@ -184,8 +184,8 @@ def test_another_round_is_planned_despite_damage(wide, wish):
     measured_here(store, first.state.stack, first.plan)
     for info in list(store.list("campaigns/made/attempts/")):
         store.put(info.key, b"rot")
-    second, said = advanced(wide, store, wish)
-    assert len(said) == len(first.plan.shards) and second.plan.number == 2
+    second, message = advanced(wide, store, wish)
+    assert len(message) == len(first.plan.shards) and second.plan.number == 2
     assert {s.shard_id for s in second.plan.shards}.isdisjoint(
         shard.shard_id for shard in first.plan.shards
     )
@@ -204,8 +204,8 @@ def test_late_commits_of_a_retired_plan_are_published_by_the_next_run(wide):
     done, _ = advanced(edited, store)
     assert done.is_finished
     measured_here(store, stack, first.plan)  # its workers finished after all
-    late, said = advanced(edited, store)
-    assert late.is_finished and said == []
+    late, message = advanced(edited, store)
+    assert late.is_finished and message == []
     held = HeldShards(store, "made").at(late.state.head)
     assert held >= {s.shard_id for plan in (first.plan, second.plan) for s in plan.shards}
 
@@ -260,17 +260,17 @@ def test_dry_run_of_a_plan_writes_and_merges_nothing(campaign, tmp_path, state, 
         dry_run=True,
     )
     assert objects() == before
-    told = capsys.readouterr().out
-    assert ("plan 2" in told) == (state != "nothing")  # which would be written
-    assert ("plans/1.json" in told) == (state == "no plan to read")
+    reported = capsys.readouterr().out
+    assert ("plan 2" in reported) == (state != "nothing")  # which would be written
+    assert ("plans/1.json" in reported) == (state == "no plan to read")
 
 
 def test_commits_of_an_unreadable_plan_do_not_replace_those_of_the_next(campaign):
     store = MemoryStore()
     first, _ = advanced(campaign, store)
     store.put(keys.plan("made", 1), b"{")
-    second, said = advanced(campaign, store)
-    assert "plans/1.json" in said[0]
+    second, message = advanced(campaign, store)
+    assert "plans/1.json" in message[0]
     assert second.plan.number == 2
     before = {shard.shard_id for shard in first.plan.shards}
     assert before and before.isdisjoint(shard.shard_id for shard in second.plan.shards)
@@ -316,8 +316,8 @@ def test_withheld_case_is_a_failure_to_retry_and_is_not_used_for_forecasts(tmp_p
     for shard in first.plan.shards:
         records = [c.record for c in read_shard(store.get(keys.shard("made", shard.shard_id)))]
         made = MadeShard(shard.shard_id, records, [{r.case_id: tried[r.case_id] for r in records}])
-        told = MadePlan([made], stack=first.state.stack, head_commit=first.plan.head_commit)
-        commit_shard(store, told, first.plan, made)
+        reported = MadePlan([made], stack=first.state.stack, head_commit=first.plan.head_commit)
+        commit_shard(store, reported, first.plan, made)
     assert advanced(once, store)[0].is_finished
     in_rounds = replace(once, density=DensitySettings(tolerance=0.05, share=0.25))
     taught = read_head_results(read_state(in_rounds, store))

@@ -116,8 +116,8 @@ def request(*records: CaseRecord, more: str = "", source: PlannedSource = FOREIG
     )
 
 
-def plan(asked: PlanRequest) -> PlannedRound:
-    return make_plan(asked, find=OPERATORS.get)
+def plan(requested: PlanRequest) -> PlannedRound:
+    return make_plan(requested, find=OPERATORS.get)
 
 
 def cases_of(planned: PlannedRound) -> list[ShardCase]:
@@ -135,8 +135,10 @@ def rows(count: int) -> list[CaseRecord]:
 def test_pods_build_no_kernels_into_cann() -> None:
     usual = request(record(), replace(record(), cells={**record().cells, "OP State": "dynamic"}))
     for backend, in_pods, refused in (("npu", True, 1), ("npu", False, 0), ("cpu", True, 0)):
-        asked = replace(usual, campaign=replace(usual.campaign, backend=backend), in_pods=in_pods)
-        forecast = plan(asked).plan.forecast
+        requested = replace(
+            usual, campaign=replace(usual.campaign, backend=backend), in_pods=in_pods
+        )
+        forecast = plan(requested).plan.forecast
         assert (forecast.cases, forecast.unsupported) == (2, refused)
         assert forecast.unknown_us == 0 and forecast.measurable_us == 10.0 * (2 - refused)
 
@@ -150,8 +152,8 @@ def test_most_urgent_queries_are_measured_first() -> None:
 
     def order(shapes: list[str]) -> list[str]:
         found = [urgent(n, record("Add", shape)) for n, shape in enumerate(shapes)]
-        asked = request(*found, more=ONCE)
-        planned = plan(asked)
+        requested = request(*found, more=ONCE)
+        planned = plan(requested)
         tables = (planned.shards[shard.shard_id] for shard in planned.plan.shards)
         return [case.record.extra.get(DEMAND, "rare") for t in tables for case in read_shard(t)]
 
@@ -163,11 +165,11 @@ def test_most_urgent_queries_are_measured_first() -> None:
 
 
 def test_case_of_several_rows_and_sources_is_planned_once() -> None:
-    asked = replace(
+    requested = replace(
         request(),
         sources=((FOREIGN, (record(), record(shape="8"))), (OWN, (record(), record("Mul")))),
     )
-    planned = plan(asked)
+    planned = plan(requested)
     expected = sorted(r.case_id for r in (record(), record(shape="8"), record("Mul")))
     assert planned_ids(planned) == expected
     assert planned.plan.forecast.cases == 3
@@ -213,15 +215,15 @@ THREE = (record(shape="1"), record(shape="2"), record(shape="3"))
 def test_missing_only_excludes_cases_with_a_result(
     update: str, retry_failed: bool, left: list[str]
 ) -> None:
-    asked = request(*THREE, more=f"update: {update}\n")
-    planned = plan(replace(asked, head_results=ANSWERED, retry_failed=retry_failed))
+    requested = request(*THREE, more=f"update: {update}\n")
+    planned = plan(replace(requested, head_results=ANSWERED, retry_failed=retry_failed))
     assert planned_ids(planned) == sorted(record(shape=shape).case_id for shape in left)
     assert planned.plan.forecast.answered == 3 - len(left)
 
 
 def test_case_of_a_suspect_session_is_planned() -> None:
-    doubted = {case: replace(found, is_suspect=found.is_good) for case, found in ANSWERED.items()}
-    planned = plan(replace(request(*THREE, more="update: missing-only\n"), head_results=doubted))
+    suspected = {case: replace(found, is_suspect=found.is_good) for case, found in ANSWERED.items()}
+    planned = plan(replace(request(*THREE, more="update: missing-only\n"), head_results=suspected))
     assert planned_ids(planned) == sorted(record(shape=shape).case_id for shape in "13")
     assert planned.plan.forecast.answered == 1
 
@@ -232,13 +234,13 @@ PLACES = {r.case_id: f"n{at % 2}/d" for at, r in enumerate(DOUBTED)}
 
 def again(device_s: float) -> PlannedRound:
     """The round for these cases, after one of this much device time."""
-    asked = request(
+    requested = request(
         *DOUBTED, record(shape="99"), more="measure: {budget_s: 1, repeats: [3, 10000000]}\n"
     )
     before = Forecast(41, 0, 0, device_s, device_s, device_s)
     return plan(
         replace(
-            asked,
+            requested,
             cases_to_repeat=PLACES,
             repeat_budget_s=AGAIN_SHARE * device_s,
             before=before,
@@ -289,8 +291,8 @@ def test_tree_row_with_a_duration_is_not_planned(duration: str, is_left: bool) -
 
 
 def test_plan_without_cases_has_no_shards() -> None:
-    asked = replace(request(THREE[0]), head_results=ANSWERED)
-    planned = plan(asked)
+    requested = replace(request(THREE[0]), head_results=ANSWERED)
+    planned = plan(requested)
     assert planned.plan.shards == ()
     assert planned.shards == {}
     forecast = planned.plan.forecast
@@ -339,8 +341,8 @@ def test_last_measurement_is_preferred_as_forecast() -> None:
     unmeasured = fsum(c.predicted_s for c in cases_of(plan(request(fast, source=FOREIGN))))
     profiled = fsum(c.predicted_s for c in cases_of(plan(request(slow, source=OWN))))
     answers = {fast.case_id: HeadResult(is_good=True, mean_us=400_000.0)}
-    asked = replace(request(slow, source=OWN, more="update: all\n"), head_results=answers)
-    measured = fsum(c.predicted_s for c in cases_of(plan(asked)))
+    requested = replace(request(slow, source=OWN, more="update: all\n"), head_results=answers)
+    measured = fsum(c.predicted_s for c in cases_of(plan(requested)))
     assert unmeasured < profiled < measured
 
 
@@ -402,26 +404,26 @@ def test_plan_is_read_as_written() -> None:
 
 
 def test_shard_id_depends_on_cases_settings_and_round() -> None:
-    asked = request(*rows(5))
+    requested = request(*rows(5))
     others: Sequence[PlanRequest] = (
         request(*rows(6)),
         request(*rows(5), more="measure: {repeats: 9}\n"),
         request(*rows(5), more="limits: {memory_gb: 1}\n"),
-        replace(asked, round="2"),
-        replace(asked, stack=replace(STACK, torch="2.12.0")),
+        replace(requested, round="2"),
+        replace(requested, stack=replace(STACK, torch="2.12.0")),
     )
-    ids = [tuple(plan(each).shards) for each in (asked, *others)]
+    ids = [tuple(plan(each).shards) for each in (requested, *others)]
     assert len(set(ids)) == len(ids)
     assert all(len(shard) == 20 for shards in ids for shard in shards)
-    assert tuple(plan(replace(asked, number=7, head_commit=3)).shards) == ids[0]
+    assert tuple(plan(replace(requested, number=7, head_commit=3)).shards) == ids[0]
 
 
 def test_plans_with_and_without_a_precision_are_read_as_written() -> None:
     made = plan(request(*rows(2))).plan
-    asked = plan(request(*rows(2), more="measure: {precision: 1%}\n")).plan
-    for one in (made, asked):
+    requested = plan(request(*rows(2), more="measure: {precision: 1%}\n")).plan
+    for one in (made, requested):
         assert plan_from_json(plan_to_json(one)) == one
-    assert asked.measure.precision == 0.01
+    assert requested.measure.precision == 0.01
 
 
 def test_inputs_hash_depends_on_sources_settings_and_stack() -> None:
@@ -468,8 +470,8 @@ def test_shards_are_halved_while_they_stay_above_three_minutes(
 
 def test_small_target_gives_shards_of_that_size() -> None:
     records = [record(shape=f"1024,{n + 1}", mean_us=1000.0) for n in range(300)]
-    asked = request(*records, source=OWN, more=f"shards: {{target_s: 5}}\n{ONCE}")
-    made = plan(asked).plan
+    requested = request(*records, source=OWN, more=f"shards: {{target_s: 5}}\n{ONCE}")
+    made = plan(requested).plan
     work_s = made.forecast.floor_s
     assert len(made.shards) == -(-work_s // 5)
     start_s = 5.0

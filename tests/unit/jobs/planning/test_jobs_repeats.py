@@ -177,24 +177,24 @@ def test_cases_first_measured_by_one_device_are_repeated_together() -> None:
 
 @pytest.mark.thorough
 def test_failures_and_damage_are_measured_once() -> None:
-    asked = request(*MANY, source=OWN)
+    requested = request(*MANY, source=OWN)
     every = dict.fromkeys((r.case_id for r in MANY), "")
-    assert plan(replace(asked, retry_failed=True)).plan.forecast.repeats == 0
-    assert plan(replace(asked, cases_to_repeat=every)).plan.forecast.repeats == 0
+    assert plan(replace(requested, retry_failed=True)).plan.forecast.repeats == 0
+    assert plan(replace(requested, cases_to_repeat=every)).plan.forecast.repeats == 0
 
 
 @pytest.mark.thorough
 def test_plans_with_and_without_repeats_are_read_as_written() -> None:
     made = plan(request(*MANY, source=OWN, more="quality: {repeat_share: 0}\n")).plan
     assert plan_from_json(plan_to_json(made)) == made
-    told = plan(request(*MANY, source=OWN)).plan
-    assert plan_from_json(plan_to_json(told)) == told
-    assert numbers(describe_forecast(told)[0])[-1] == "12"
+    reported = plan(request(*MANY, source=OWN)).plan
+    assert plan_from_json(plan_to_json(reported)) == reported
+    assert numbers(describe_forecast(reported)[0])[-1] == "12"
 
 
 def test_default_quality_settings_do_not_change_the_inputs_hash() -> None:
-    def wanted(more: str) -> str:
+    def expected(more: str) -> str:
         return inputs_hash(campaign(more), STACK, [OWN], None)
 
-    assert wanted("quality: {repeat_share: 0.02}\n") == wanted("")
-    assert wanted("quality: {repeat_share: 0}\n") != wanted("")
+    assert expected("quality: {repeat_share: 0.02}\n") == expected("")
+    assert expected("quality: {repeat_share: 0}\n") != expected("")

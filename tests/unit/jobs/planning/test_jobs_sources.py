@@ -65,12 +65,12 @@ def test_unknown_lengths_are_refused_and_not_filled_in():
 def test_assumed_lengths_add_one_case_each():
     profile = ProfileStatistics(7, 58.0, 58.0, 1.0)
     source = stored_source([TOLD, replace(UNTOLD, profile=profile)], LENGTHS)
-    told, untold, *added = source.records
-    assert untold.profile == profile and refusal(untold.case, find, "cpu") is not None
+    reported, unreported, *added = source.records
+    assert unreported.profile == profile and refusal(unreported.case, find, "cpu") is not None
     means = [one.case.attribute("Runtime avg_seq_len") for one in added]
     assert means == ["8.000000", "16.000000"]
     assert {one.profile for one in added} == {None} and len({one.case_id for one in added}) == 2
-    assert not any(refusal(one.case, find, "cpu") for one in (told, *added))
+    assert not any(refusal(one.case, find, "cpu") for one in (reported, *added))
     lengths = [one.case.attribute("Runtime actual_seq_lengths_kv_values") for one in added]
     assert lengths == ["8,8,8,8,8", "16,16,16,16,16"]
     assert source.planned.name.startswith("cases (")
@@ -80,12 +80,12 @@ def test_assumed_lengths_add_one_case_each():
 @pytest.mark.parametrize("kernel", ["FlashAttentionScore", "FlashAttentionScoreGrad"])
 def test_assumed_masks_are_those_of_the_campaign(kernel):
     compressed, causal, full = rows_of(kernel)
-    untold = replace(causal, extra={})
-    refused = refusal(untold.case, find, "npu")
+    unreported = replace(causal, extra={})
+    refused = refusal(unreported.case, find, "npu")
     assert refused.outcome == Outcome.UNSUPPORTED and "mask" in refused.why
     more = "runtime: {kv_length: [8], mask: [causal, full]}\n"
-    source = stored_source([compressed, untold], more, backend="npu")
-    assert source.records == (compressed, untold, causal, full)
+    source = stored_source([compressed, unreported], more, backend="npu")
+    assert source.records == (compressed, unreported, causal, full)
     assert missing(source.planned.name, ["2", "causal", "full"]) == []
     assert not any(refusal(one.case, find, "npu") for one in (compressed, causal, full))
     flops = [find(kernel).flops(one.case) for one in (causal, full)]
@@ -123,8 +123,8 @@ def test_rows_of_kernels_in_two_libraries_are_requested_from_each_named_one():
     rows = [add, replace(gating, profile=profile)]
     plain = stored_source(rows, backend="npu")
     source = stored_source(rows, "runtime: {library: [cann, vllm-ascend]}\n", backend="npu")
-    asked = [one.case.attribute("Runtime library") for one in source.records]
-    assert asked == [None, "cann", "vllm-ascend"]
+    requested = [one.case.attribute("Runtime library") for one in source.records]
+    assert requested == [None, "cann", "vllm-ascend"]
     assert source.records[0] == plain.records[0]
     assert [one.profile for one in source.records[1:]] == [profile, None]
     assert len({one.case_id for one in (*plain.records, *source.records)}) == 4
@@ -153,8 +153,8 @@ def test_communication_time_of_a_profile_is_kept_in_an_uploaded_source(tmp_path)
     assert parsed.planned.communication_us == 30.0
     store = MemoryStore()
     store.put(keys.source("c", parsed.planned.sha256), parsed.table)
-    told = f"{parsed.planned.sha256}, communication_us: 30.0"
-    (source,) = load_sources(campaign(told), store)
+    reported = f"{parsed.planned.sha256}, communication_us: 30.0"
+    (source,) = load_sources(campaign(reported), store)
     assert source.planned.communication_us == 30.0
     for key, value in (("communication_us", "3"), ("name", "x")):
         with pytest.raises(BadInput, match=rf"c\.yaml:2: sources\[0\]\.{key}: .*cases"):

@@ -59,8 +59,8 @@ def test_plan_after_a_missing_one_is_found_and_a_damaged_one_reported(
 
 
 def test_strays_are_not_committed_shards(store: MemoryStore) -> None:
-    wanted = committed_shards(store, "made")
-    assert wanted == {"shard-1", "shard-2", "shard-3"}
+    expected = committed_shards(store, "made")
+    assert expected == {"shard-1", "shard-2", "shard-3"}
     for name in (".DS_Store", "shard-1.json~", "x/y.json", "shard-4.csv"):
         store.put(keys.committed_shards("made") + name, b"")
-    assert committed_shards(store, "made") == wanted
+    assert committed_shards(store, "made") == expected

@@ -81,8 +81,8 @@ def measure(store, stack, plan, factors, *, campaign="made"):
         records = [case.record for case in table]
         tried = {r.case_id: Tried(duration_us(r) * factors[r.kernel_type]) for r in records}
         made = MadeShard(shard.shard_id, records, [tried])
-        told = MadePlan([made], number=plan.number, stack=stack, head_commit=plan.head_commit)
-        commit_shard(store, replace(told, campaign=campaign), plan, made)
+        reported = MadePlan([made], number=plan.number, stack=stack, head_commit=plan.head_commit)
+        commit_shard(store, replace(reported, campaign=campaign), plan, made)
 
 
 def publish_old(store, stack):
@@ -212,8 +212,8 @@ def test_plan_after_a_failed_sample_measures_the_remaining_cases(upgraded):
         table = read_shard(store.get(keys.shard("made", shard.shard_id)))
         records = [case.record for case in table]
         made = MadeShard(shard.shard_id, records, [{r.case_id: Tried() for r in records}])
-        told = MadePlan([made], stack=sample.plan.stack, head_commit=sample.plan.head_commit)
-        commit_shard(store, told, sample.plan, made)
+        reported = MadePlan([made], stack=sample.plan.stack, head_commit=sample.plan.head_commit)
+        commit_shard(store, reported, sample.plan, made)
     rest = advanced(campaign, store, RunOptions())
     assert rest.plan.forecast.learning == 0 and rest.reuse is None
     left = CASES - sample.plan.forecast.learning // 2

@@ -28,17 +28,17 @@ def ordered(*found):
     return ranked_gains(found, campaign(), _PEAKS, find)
 
 
-def wanted(rows, time_us, standing, kernel="MatMulV2"):
+def expected(rows, time_us, standing, kernel="MatMulV2"):
     return CoveredCase(WorkloadCase(product(rows, kernel=kernel), 10, time_us), standing)
 
 
 def test_unknown_time_precedes_interpolated_time():
-    near = wanted(16, 300.0, CoverageStatus.BETWEEN)
-    far = wanted(17, 100.0, CoverageStatus.MISSING)
-    found = ordered(near, far, wanted(18, 600.0, CoverageStatus.EXACT))
+    near = expected(16, 300.0, CoverageStatus.BETWEEN)
+    far = expected(17, 100.0, CoverageStatus.MISSING)
+    found = ordered(near, far, expected(18, 600.0, CoverageStatus.EXACT))
     assert [gain.record for gain in found] == [far.workload.record, near.workload.record]
     assert [gain.share for gain in found] == [0.1, 0.3]
-    points = curve([near, far, wanted(18, 600.0, CoverageStatus.EXACT)], found)
+    points = curve([near, far, expected(18, 600.0, CoverageStatus.EXACT)], found)
     assert [point.share for point in points] == pytest.approx([0.6, 0.7, 1.0])
     assert [point.cases for point in points] == [0, 1, 2]
 
@@ -47,13 +47,13 @@ def test_unsupported_and_failed_cases_are_not_requested():
     odd = CoveredCase(
         WorkloadCase(record("MatMulV2", "4,8;9,6", "4,6"), 1, 9.0), CoverageStatus.MISSING
     )
-    assert ordered(odd, wanted(16, 9.0, CoverageStatus.FAILED)) == ()
+    assert ordered(odd, expected(16, 9.0, CoverageStatus.FAILED)) == ()
 
 
 def test_cheap_case_precedes_a_costly_one_with_equal_time():
     large, small = (
-        wanted(1 << 16, 100.0, CoverageStatus.MISSING),
-        wanted(8, 100.0, CoverageStatus.MISSING),
+        expected(1 << 16, 100.0, CoverageStatus.MISSING),
+        expected(8, 100.0, CoverageStatus.MISSING),
     )
     assert [gain.record for gain in ordered(large, small)] == [
         small.workload.record,
@@ -62,7 +62,7 @@ def test_cheap_case_precedes_a_costly_one_with_equal_time():
 
 
 def test_first_case_pays_for_the_start_of_a_session():
-    first, second = ordered(*(wanted(rows, 9.0, CoverageStatus.MISSING) for rows in (16, 17)))
+    first, second = ordered(*(expected(rows, 9.0, CoverageStatus.MISSING) for rows in (16, 17)))
     assert first.device_s > 20.0 > 1.0 > second.device_s
 
 
@@ -76,7 +76,7 @@ _CASES = st.lists(
 @pytest.mark.thorough
 @given(_CASES, st.floats(0, 1))
 def test_budget_is_kept_and_a_larger_one_never_covers_less(cases, budget_h):
-    found = [wanted(*case) for case in cases]
+    found = [expected(*case) for case in cases]
     first = ordered(*found)
     points = curve(found, first)
     assert len(points) == len(first) + 1

@@ -51,8 +51,12 @@ def test_rows_of_the_self_test_can_be_replayed_on_an_npu(name):
 
 def test_operator_rows_have_plain_layouts_and_layout_rows_npu_layouts():
     def layouts(record):
-        told = {s.format for s in record.case.inputs if s.shape and not is_plain_format(s.format)}
-        return told - find(record.kernel_type).layouts  # which the runtime makes of plain tensors
+        reported = {
+            s.format for s in record.case.inputs if s.shape and not is_plain_format(s.format)
+        }
+        return (
+            reported - find(record.kernel_type).layouts
+        )  # which the runtime makes of plain tensors
 
     assert not any(layouts(record) for record in rows_of("operators"))
     for record in rows_of("layouts"):

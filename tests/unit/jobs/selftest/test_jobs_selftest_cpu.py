@@ -23,7 +23,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def asked(*words):
+def requested(*words):
     done = CliRunner().invoke(app, ["selftest", *words])
     return done.exit_code, done.output, done.exception
 
@@ -31,15 +31,15 @@ def asked(*words):
 def test_cpu_passes_and_writes_one_report(here):
     # None compares durations: other tests run at the same time.
     only = ("failures", "marks", "operators", "outputs", "layouts")
-    code, said, _ = asked("cpu", *(word for name in only for word in ("--only", name)))
-    assert code == 0, said
-    lines = {line.split()[1]: line for line in said.splitlines() if len(line.split()) > 1}
+    code, message, _ = requested("cpu", *(word for name in only for word in ("--only", name)))
+    assert code == 0, message
+    lines = {line.split()[1]: line for line in message.splitlines() if len(line.split()) > 1}
     assert [lines[name].split()[0] for name in only] == ["ok", "ok", "ok", "ok", "skip"]
     assert numbers(lines["marks"]) == ["1000", "1"]  # marks, and sessions
     rows = (files("collector") / "data" / "selftest" / "operators.csv").read_text(encoding="utf-8")
     count = len(list(csv.reader(io.StringIO(rows)))) - 1  # below their header
     assert count > 160 and numbers(lines["operators"])[0] == str(count)
-    (last,) = [line for line in said.splitlines() if "opmeter-selftest.zip" in line]
+    (last,) = [line for line in message.splitlines() if "opmeter-selftest.zip" in line]
     assert numbers(last) == ["5", "0"]  # checks, and those that failed
     with zipfile.ZipFile(here / "opmeter-selftest.zip") as report:
         verdicts = json.loads(report.read("selftest.json"))
@@ -58,6 +58,6 @@ def test_cpu_passes_and_writes_one_report(here):
     ],
 )
 def test_invalid_option_is_refused_in_one_line(here, words, data):
-    _, _, error = asked(*words)
+    _, _, error = requested(*words)
     assert isinstance(error, BadInput) and missing(str(error), data) == []
     assert not (here / "opmeter-selftest.zip").exists()

@@ -39,10 +39,10 @@ def answers(us, **more):
 
 @pytest.mark.fast
 def test_peaks_are_those_of_the_fastest_undisturbed_launches():
-    told = peaks_of(STACK, answers(1e4), "now")
-    assert told.float32_flops_per_s == told.bfloat16_flops_per_s == 2 * 2048**3 / 1e-2
-    assert told.cache_bytes_per_s == 12 * 2**20 / 1e-2
-    assert told.memory_bytes_per_s == 512 * 2**20 / 1e-2
+    reported = peaks_of(STACK, answers(1e4), "now")
+    assert reported.float32_flops_per_s == reported.bfloat16_flops_per_s == 2 * 2048**3 / 1e-2
+    assert reported.cache_bytes_per_s == 12 * 2**20 / 1e-2
+    assert reported.memory_bytes_per_s == 512 * 2**20 / 1e-2
     assert peaks_of(STACK, answers(1e4, disturbance=BUSY), "now") is None
     mixed = answers(1e4)
     mixed[1] = answer(CASES["float32_flops_per_s"][1], 1.0, BUSY)
@@ -99,12 +99,12 @@ def test_unwritable_peaks_folder_is_reported(tmp_path, monkeypatch):
 @pytest.mark.torch
 def test_peaks_of_this_cpu_are_measured_unless_disturbed(tmp_path):
     bench = SessionBench("cpu", local_stack("cpu"), 0, tmp_path)
-    told = check_peaks(bench, SMALL)
-    assert told.ok, told.found
+    reported = check_peaks(bench, SMALL)
+    assert reported.ok, reported.found
     [session] = bench.done
     undisturbed = peaks_of(bench.stack, session.results, "now", SMALL)
-    assert told.skipped == (undisturbed is None)
+    assert reported.skipped == (undisturbed is None)
     if undisturbed is not None:
-        assert "GFLOP/s" in told.found
+        assert "GFLOP/s" in reported.found
         # Far below what any CPU of this kind may reach, and above the slowest.
         assert 1e7 < undisturbed.float32_flops_per_s < 1e14

@@ -39,13 +39,13 @@ from tests.unit.collector.database.campaign_maker import (
     table_of,
     write_campaign,
 )
-from tests.unit.jobs.played_kueue import NoKueue, PlayedKueue
 from tests.unit.jobs.printed import missing, numbers
+from tests.unit.jobs.simulated_kueue import NoKueue, SimulatedKueue
 
 TEXT = "campaign: small\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
 
 
-class PlayedCluster:
+class SimulatedCluster:
     """One namespace, with the objects that a test puts there."""
 
     namespace = "bench"
@@ -89,7 +89,7 @@ class PlayedCluster:
         return None
 
     def has_api(self, group):
-        return isinstance(self.kueue, PlayedKueue)
+        return isinstance(self.kueue, SimulatedKueue)
 
     def may(self, *permission, account=""):
         if not account:
@@ -118,9 +118,9 @@ def found_of(cluster, name, queue="team"):
 
 @pytest.fixture
 def cluster(monkeypatch):
-    played = PlayedCluster()
-    monkeypatch.setattr(Cluster, "connect", classmethod(lambda cls, namespace=None: played))
-    return played
+    simulated = SimulatedCluster()
+    monkeypatch.setattr(Cluster, "connect", classmethod(lambda cls, namespace=None: simulated))
+    return simulated
 
 
 @pytest.fixture
@@ -184,9 +184,9 @@ def test_quarantined_nodes_are_determined_as_by_the_controller(cluster):
 def test_store_address_of_the_campaign_is_used_if_it_is_valid_here(cluster, tmp_path):
     view = ClusterView("small", None)
     assert view.root() == "s3://b/p"
-    cluster.campaigns = PlayedCluster(root="file:///not/here").campaigns
+    cluster.campaigns = SimulatedCluster(root="file:///not/here").campaigns
     assert view.root() is None
-    cluster.campaigns = PlayedCluster(root=f"file://{tmp_path}").campaigns
+    cluster.campaigns = SimulatedCluster(root=f"file://{tmp_path}").campaigns
     assert view.root() == f"file://{tmp_path}"
 
 
@@ -345,12 +345,12 @@ def test_status_is_printed_despite_any_damage(nowhere, tmp_path, capsys, harmed,
     for rot in (b"", b"\xff\x00", b"[" * 50_000, b"[]", b'{"done": 1e999}', b"null"):
         store.put(key, rot)
         status_command("small", root=str(tmp_path))
-        told = capsys.readouterr().out
-        assert "small plan" in told
+        reported = capsys.readouterr().out
+        assert "small plan" in reported
         unseen = harmed in ("waves/", "progress.json") or (harmed == "sources/" and not merged)
         # What the head holds needs nothing of what was committed.
         unseen |= merged and harmed in ("committed/s2", "shards/s2", "part-0.csv", "manifest.json")
-        assert (key in told) == (not unseen), told
+        assert (key in reported) == (not unseen), reported
         status_command(root=str(tmp_path))
         assert "small plan" in capsys.readouterr().out
 
@@ -391,7 +391,7 @@ def test_failing_probe_pod_is_reported_with_its_output(cluster, monkeypatch):
 @pytest.fixture
 def with_kueue(cluster, monkeypatch):
     """A doctor's cluster with a Kueue, whose probe finds nothing."""
-    cluster.kueue = PlayedKueue(cluster)
+    cluster.kueue = SimulatedKueue(cluster)
     monkeypatch.setattr(doctor_cluster, "_PATIENCE_S", 0.0)
     return cluster
 

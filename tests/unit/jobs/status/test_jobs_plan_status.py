@@ -65,7 +65,7 @@ class Counting(MemoryStore):
         return super().list(prefix)
 
 
-class Played(Environment):
+class Simulated(Environment):
     """Does concurrent work sequentially, and records how much that was."""
 
     def __init__(self):
@@ -212,8 +212,8 @@ def test_plans_and_parts_of_open_shards_are_read_once():
     part = [measurement_of(MADE, plan_of(MADE), "open", 0, MUL.case_id, "Mul", Tried(3.0))]
     store.create(keys.part("made", "open", "a-1", 0), part_bytes(part))
     follower = Follower(store)
-    looks = [follower.read("made")[0].shards[1] for _ in range(3)]
-    assert looks[0] == looks[2] and looks[0].done == 1
+    reconciliations = [follower.read("made")[0].shards[1] for _ in range(3)]
+    assert reconciliations[0] == reconciliations[2] and reconciliations[0].done == 1
     assert store.read[keys.part("made", "open", "a-1", 0)] == 1
     assert store.read[keys.plan("made", 1)] == 1
 
@@ -258,8 +258,8 @@ def test_hours_are_npu_hours_on_npus():
 def test_share_of_measurable_time_is_shown_with_its_total():
     status = status_of(shard("a", committed=False))
     assert list(share_lines(status)) == []  # its sources contain no time
-    told = replace(status.plan.forecast, compute_us=80.0, measurable_us=60.0, unknown_us=8.0)
-    [line] = share_lines(replace(status, plan=replace(status.plan, forecast=told)))
+    reported = replace(status.plan.forecast, compute_us=80.0, measurable_us=60.0, unknown_us=8.0)
+    [line] = share_lines(replace(status, plan=replace(status.plan, forecast=reported)))
     assert numbers(line) == ["75.0", "10.0"]
 
 
@@ -298,10 +298,10 @@ def test_unreadable_object_of_an_open_shard_is_ignored(what, rot):
 
 
 def test_status_is_read_with_the_threads_of_its_environment():
-    store, played = written(), Played()
-    with use_environment(played):
+    store, simulated = written(), Simulated()
+    with use_environment(simulated):
         looked(store)
-        assert len(MADE.shards) in played.done
-        played.done.clear()
+        assert len(MADE.shards) in simulated.done
+        simulated.done.clear()
         plan_usage(store, plan_of(MADE))
-    assert played.done == [len(MADE.shards)]
+    assert simulated.done == [len(MADE.shards)]

@@ -45,6 +45,6 @@ def test_proved_identities_are_a_separate_line():
 
 
 def test_quality_of_a_version_has_the_lines_of_a_run_and_more():
-    told = first_words(version_quality_lines(QUALITY))
+    reported = first_words(version_quality_lines(QUALITY))
     known = ["identity", "sessions", "intervals", "widths", "devices"]
-    assert told == ["version", "durations", *known, "variance"]
+    assert reported == ["version", "durations", *known, "variance"]

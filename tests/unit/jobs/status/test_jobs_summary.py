@@ -108,20 +108,20 @@ def test_reason_is_printed_in_one_line_with_escaped_control_characters():
     made = MadePlan([MadeShard("s", [SLOW], [{SLOW.case_id: Tried(reason=reason)}])])
     plan = plan_of(made)
     lines = describe(summarise(head_state(made), plan, [[SLOW]], NO_USAGE), plan, None, "file:///x")
-    said = "the rule of \\x1b[31mthis " + "long " * 200 + "end"
-    assert lines[-2].endswith(f" {said}")
+    message = "the rule of \\x1b[31mthis " + "long " * 200 + "end"
+    assert lines[-2].endswith(f" {message}")
 
 
 @pytest.mark.parametrize(
-    ("outcome", "is_told"),
+    ("outcome", "is_reported"),
     [(Outcome.HUNG, True), (Outcome.FAILED, True), (Outcome.UNSUPPORTED, False)],
 )
-def test_retryable_failure_is_shown_with_its_option(outcome, is_told):
+def test_retryable_failure_is_shown_with_its_option(outcome, is_reported):
     tried = Tried(outcome=outcome, reason="why")
     made = MadePlan([MadeShard("s", [SLOW], [{SLOW.case_id: tried}])])
     plan, records = plan_of(made), [[SLOW], [MUL]]  # the second was not tried: no failure
     lines = describe(summarise(head_state(made), plan, records, NO_USAGE), plan, None, "file:///x")
-    assert ("--retry-failed" in "\n".join(lines)) == is_told
+    assert ("--retry-failed" in "\n".join(lines)) == is_reported
 
 
 def lines_of(*disturbances, warnings=()):
@@ -129,7 +129,8 @@ def lines_of(*disturbances, warnings=()):
     records = [add_record(rows) for rows in range(1, len(disturbances) + 1)]
     pairs = zip(records, disturbances, strict=True)
     tried = {
-        record.case_id: Tried(5.0, disturbance=told, warnings=warnings) for record, told in pairs
+        record.case_id: Tried(5.0, disturbance=reported, warnings=warnings)
+        for record, reported in pairs
     }
     made = MadePlan([MadeShard("s", records, [tried])])
     summary = summarise(head_state(made), plan_of(made), [records], NO_USAGE)
@@ -208,10 +209,10 @@ def test_quiet_and_unwatched_machines_are_not_mentioned():
 def test_requested_precision_is_compared_with_the_recorded_one():
     made = MadePlan([MadeShard("s", [FAST, SLOW], [{FAST.case_id: Tried(5.0)}])])
     state, plan = head_state(made), plan_of(made)
-    asked = replace(plan, measure=replace(plan.measure, precision=0.01))
-    for one, said in ((plan, []), (asked, [["1", "1", "1"]])):
+    requested = replace(plan, measure=replace(plan.measure, precision=0.01))
+    for one, message in ((plan, []), (requested, [["1", "1", "1"]])):
         lines = describe(summarise(state, one, [SOURCE], NO_USAGE), one, None, "file:///x")
-        assert [numbers(line) for line in lines if line.startswith("precision ")] == said
+        assert [numbers(line) for line in lines if line.startswith("precision ")] == message
 
 
 def test_results_of_another_stack_are_not_counted():
@@ -235,14 +236,14 @@ def test_predicted_share_of_excluded_cases_is_reported():
     summary = summarise(head_state(), plan, [SOURCE], NO_USAGE)
 
     def density(**counts):
-        told = replace(plan, forecast=replace(plan.forecast, **counts))
-        lines = describe(summary, told, None, "file:///x")
+        reported = replace(plan, forecast=replace(plan.forecast, **counts))
+        lines = describe(summary, reported, None, "file:///x")
         return [line for line in lines if line.startswith("density ")]
 
     assert density() == []
-    for unsure, said in ((700, ["750", "50"]), (0, ["750"]), (750, ["750"])):
+    for unsure, message in ((700, ["750", "50"]), (0, ["750"]), (750, ["750"])):
         (line,) = density(left_out=750, unsure=unsure)
-        assert numbers(line) == said
+        assert numbers(line) == message
     assert density(left_out=750) != density(left_out=750, unsure=750)
 
 

@@ -301,5 +301,5 @@ def test_only_the_newest_warnings_of_the_campaign_are_shown():
     name = "opmeter-campaign-c"
     events = [event("ConfigMap", name, f"m{i}", at=f"2026-08-0{i}") for i in range(1, 9)]
     events.append(event("ConfigMap", name, "all is well", warning=False, at="2026-09-01"))
-    told = [text for text in lines(events=events) if text.startswith("event")]
-    assert [text.split()[-2:] for text in told] == [["Said:", f"m{i}"] for i in range(4, 9)]
+    reported = [text for text in lines(events=events) if text.startswith("event")]
+    assert [text.split()[-2:] for text in reported] == [["Said:", f"m{i}"] for i in range(4, 9)]

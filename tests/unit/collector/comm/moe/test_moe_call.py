@@ -163,7 +163,7 @@ def test_a_row_that_contradicts_itself_is_refused_with_the_input(changed, named)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "hidden", "choices", "wanted_mb"),
+    ("tokens", "hidden", "choices", "expected_mb"),
     [
         (64, 1024, 8, 12),  # 1.5 MiB of rows, and 10
         (120, 7168, 4, 20),
@@ -171,9 +171,9 @@ def test_a_row_that_contradicts_itself_is_refused_with_the_input(changed, named)
         (4096, 7168, 8, 682),
     ],
 )
-def test_the_buffer_is_three_times_the_rows_that_a_rank_sends(tokens, hidden, choices, wanted_mb):
+def test_the_buffer_is_three_times_the_rows_that_a_rank_sends(tokens, hidden, choices, expected_mb):
     call = replace(DEEPSEEK, tokens=tokens, hidden=hidden, choices=choices)
-    assert call.buffsize_mb == wanted_mb
+    assert call.buffsize_mb == expected_mb
 
 
 def test_buffer_size_is_set_unless_the_environment_sets_it():

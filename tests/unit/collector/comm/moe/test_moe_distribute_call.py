@@ -131,7 +131,7 @@ def test_a_row_that_contradicts_itself_is_refused_with_the_tensor(call, changed,
 
 
 @pytest.mark.parametrize(
-    ("call", "wanted_mb"),
+    ("call", "expected_mb"),
     [
         # 2 windows of 24 tokens: for 256 experts 14848 bytes a token, for 9 choices 14336 bytes
         (SENT, 180),
@@ -140,5 +140,5 @@ def test_a_row_that_contradicts_itself_is_refused_with_the_tensor(call, changed,
         (DistributeCall(DISPATCH, 64, 2048, 512, 8, 4, 64), 293),
     ],
 )
-def test_buffer_size_equals_the_one_that_the_cann_documents_require(call, wanted_mb):
-    assert call.buffsize_mb == wanted_mb
+def test_buffer_size_equals_the_one_that_the_cann_documents_require(call, expected_mb):
+    assert call.buffsize_mb == expected_mb

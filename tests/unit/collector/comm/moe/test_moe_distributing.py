@@ -18,14 +18,14 @@ def dispatch_of(call, rank, routing):
     """Return a dispatch as the seven tensors that one process expects."""
     from collector.comm.moe.distributing import Dispatched, expected
 
-    wanted = expected(call, 7, rank, routing)
-    ends = wanted.counts.flatten().cumsum(0).to(torch.int32)
-    info = wanted.origins.flatten().to(torch.int32)
-    counts = wanted.counts.sum(1)
+    correct = expected(call, 7, rank, routing)
+    ends = correct.counts.flatten().cumsum(0).to(torch.int32)
+    info = correct.origins.flatten().to(torch.int32)
+    counts = correct.counts.sum(1)
     got = Dispatched(
-        wanted.rows, wanted.scales, info, counts, ends, ends.new_empty(0), wanted.weights
+        correct.rows, correct.scales, info, counts, ends, ends.new_empty(0), correct.weights
     )
-    return got, wanted
+    return got, correct
 
 
 @pytest.mark.parametrize("is_int8", [False, True])
@@ -33,26 +33,26 @@ def test_wrong_row_is_detected(is_int8):
     from collector.comm.moe.distributing import has_rows, is_as_expected
 
     call = replace(CALL, is_int8=is_int8)
-    got, wanted = dispatch_of(call, 1, skewed(call, 7, 0.9))
-    assert is_as_expected(got, wanted) and has_rows(got, wanted)
+    got, correct = dispatch_of(call, 1, skewed(call, 7, 0.9))
+    assert is_as_expected(got, correct) and has_rows(got, correct)
     off = got.rows.clone()
     off[2, 5] += 7
     wrong = got._replace(rows=off)
-    assert not is_as_expected(wrong, wanted) and not has_rows(wrong, wanted)
+    assert not is_as_expected(wrong, correct) and not has_rows(wrong, correct)
     short = got._replace(counts=got.counts.roll(1))
-    assert not is_as_expected(short, wanted) and not has_rows(short, wanted)
+    assert not is_as_expected(short, correct) and not has_rows(short, correct)
 
 
 def test_dispatch_accepts_any_order_of_the_rows_of_an_expert():
     from collector.comm.moe.distributing import has_rows, is_as_expected
 
-    got, wanted = dispatch_of(CALL, 0, skewed(CALL, 7, 0.0))
-    first = int(wanted.counts.sum(1)[0])
+    got, correct = dispatch_of(CALL, 0, skewed(CALL, 7, 0.0))
+    first = int(correct.counts.sum(1)[0])
     swapped = got._replace(rows=torch.cat((got.rows[:first].flip(0), got.rows[first:])))
-    assert has_rows(swapped, wanted)
-    assert not is_as_expected(swapped, wanted)
+    assert has_rows(swapped, correct)
+    assert not is_as_expected(swapped, correct)
     among_experts = got._replace(rows=got.rows.flip(0))
-    assert not has_rows(among_experts, wanted)
+    assert not has_rows(among_experts, correct)
 
 
 def test_combine_result_is_the_weighted_sum_of_the_experts():
@@ -61,14 +61,14 @@ def test_combine_result_is_the_weighted_sum_of_the_experts():
 
     routing = skewed(CALL, 7, 0.9)
     tokens = make_tokens(CALL, 7, 2, routing, "cpu")
-    wanted = torch.zeros(CALL.tokens, CALL.hidden, dtype=torch.float64)
+    correct = torch.zeros(CALL.tokens, CALL.hidden, dtype=torch.float64)
     for token in range(CALL.tokens):
         for choice in range(CALL.choices):
             factor = 2.0 ** (int(tokens.experts[token, choice]) % 3)
             weight = tokens.weights[token, choice].double()
-            wanted[token] += tokens.x[token].double() * factor * weight
-    came = expected_tokens(CALL, 7, 2, routing).double()
-    torch.testing.assert_close(came, wanted, rtol=1e-2, atol=1e-2)
+            correct[token] += tokens.x[token].double() * factor * weight
+    actual = expected_tokens(CALL, 7, 2, routing).double()
+    torch.testing.assert_close(actual, correct, rtol=1e-2, atol=1e-2)
     got, expects = dispatch_of(CALL, 2, routing)
     made = expert_results(CALL, 2, routing, got)
     factors = torch.tensor([2.0 ** (expert % 3) for expert in range(6, 9)])

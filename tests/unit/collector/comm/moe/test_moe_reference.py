@@ -37,8 +37,10 @@ def test_rank_receives_the_weighted_sum_of_the_experts_of_its_tokens(bits, withi
 
     call = replace(CALL, weight_bits=bits)
     routing = skewed(call, 5, 0.5)
-    wanted = by_formula(call, 5, 1, routing)
-    off = (reference_alone(call, 5, 1, routing).double() - wanted).abs().max() / wanted.abs().max()
+    expected = by_formula(call, 5, 1, routing)
+    off = (
+        reference_alone(call, 5, 1, routing).double() - expected
+    ).abs().max() / expected.abs().max()
     assert float(off) < within
 
 
@@ -46,11 +48,11 @@ def test_one_wrong_number_is_detected():
     from collector.comm.moe.reference import agrees, reference_alone
 
     for call in (CALL, replace(CALL, weight_bits=16)):
-        wanted = reference_alone(call, 5, 0, skewed(call, 5, 0.5))
-        off = wanted.clone()
-        off[3, 7] += 0.1 * wanted.abs().max()
-        assert agrees(wanted.clone(), wanted, is_exact=call.is_int8)
-        assert not agrees(off, wanted, is_exact=call.is_int8)
-    off = wanted.clone()
+        expected = reference_alone(call, 5, 0, skewed(call, 5, 0.5))
+        off = expected.clone()
+        off[3, 7] += 0.1 * expected.abs().max()
+        assert agrees(expected.clone(), expected, is_exact=call.is_int8)
+        assert not agrees(off, expected, is_exact=call.is_int8)
+    off = expected.clone()
     off[0, 0] = torch.nan
-    assert not agrees(off, wanted, is_exact=False)
+    assert not agrees(off, expected, is_exact=False)

@@ -77,16 +77,18 @@ def test_rows_of_two_backends_are_not_mixed(tmp_path):
         write_measured(tmp_path, found(SKEWED, backend="npu").measured)
 
 
-@pytest.mark.parametrize(("there", "came"), [(Mode.KERNEL, Mode.EVENT), (Mode.EVENT, Mode.KERNEL)])
+@pytest.mark.parametrize(
+    ("there", "actual"), [(Mode.KERNEL, Mode.EVENT), (Mode.EVENT, Mode.KERNEL)]
+)
 @pytest.mark.parametrize("case", [BALANCED, SKEWED])
-def test_rows_of_two_modes_are_not_mixed(tmp_path, there, came, case):
+def test_rows_of_two_modes_are_not_mixed(tmp_path, there, actual, case):
     write_measured(tmp_path, found(BALANCED, backend="npu", mode=there).measured)
     before = rows(tmp_path)
-    wanted = naming(f"{KERNEL}.csv:", there, came, "--bench-mode")
-    with pytest.raises(BadInput, match=wanted):
-        write_measured(tmp_path, found(case, backend="npu", mode=came).measured)
-    with pytest.raises(BadInput, match=wanted):
-        check_mode(tmp_path, came)
+    expected = naming(f"{KERNEL}.csv:", there, actual, "--bench-mode")
+    with pytest.raises(BadInput, match=expected):
+        write_measured(tmp_path, found(case, backend="npu", mode=actual).measured)
+    with pytest.raises(BadInput, match=expected):
+        check_mode(tmp_path, actual)
     assert rows(tmp_path) == before
 
 

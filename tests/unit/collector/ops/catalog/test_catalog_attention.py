@@ -119,8 +119,8 @@ def test_gradient_equals_the_reference(
     out = sdpa(torch, *leaves, layout, visible(torch, *lengths, causal))
     expected = torch.autograd.grad(out, leaves, to_heads(dy, layout))
     dq, dk, dv, *absent = launch(grad_case, call)
-    for came, wanted in zip((dq, dk, dv), expected, strict=True):
-        torch.testing.assert_close(came, wanted, rtol=1e-4, atol=1e-5)
+    for actual, correct in zip((dq, dk, dv), expected, strict=True):
+        torch.testing.assert_close(actual, correct, rtol=1e-4, atol=1e-5)
     assert absent == [None] * 3
 
 
@@ -141,8 +141,8 @@ def test_whole_mask_hides_the_positions_of_the_row(
     leaves = [tensor.clone().requires_grad_() for tensor in inputs]
     out = sdpa(torch, *leaves, layout, seen)
     expected = torch.autograd.grad(out, leaves, to_heads(dy, layout))
-    for came, wanted in zip(launch(grad, call)[:3], expected, strict=True):
-        torch.testing.assert_close(came, wanted, rtol=1e-4, atol=1e-5)
+    for actual, correct in zip(launch(grad, call)[:3], expected, strict=True):
+        torch.testing.assert_close(actual, correct, rtol=1e-4, atol=1e-5)
 
 
 def _with_full_mask(case, hidden):

@@ -28,8 +28,8 @@ def test_lengths_are_read_from_their_own_slots(torch, build, launch, kernel, row
     case = rows_of(kernel)[row].case
     call = build(case, wide=True)
     (out,) = launch(case, call)
-    wanted = sdpa(torch, *call.args[:3], queries, (9, 4))
-    torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
+    expected = sdpa(torch, *call.args[:3], queries, (9, 4))
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.torch
@@ -81,6 +81,6 @@ def test_full_mask_of_a_prompt_requires_sparse_mode_1(case_of):
     case = case_of("PromptFlashAttention", shapes, dtypes, "2,4,9,16", "DT_BF16")
     op = find("PromptFlashAttention")
     assert_rejected(case, "npu", "mask & Runtime sparse_mode & 1")
-    told = replace(case, attributes=(("Runtime sparse_mode", "1"),))
-    op.check(told, "npu")
-    assert op.flops(told) == 4 * 16 * 2 * 4 * 9 * 9
+    reported = replace(case, attributes=(("Runtime sparse_mode", "1"),))
+    op.check(reported, "npu")
+    assert op.flops(reported) == 4 * 16 * 2 * 4 * 9 * 9

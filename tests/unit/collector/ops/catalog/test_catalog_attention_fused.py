@@ -123,19 +123,19 @@ def test_each_request_is_computed_as_attention(torch, build, launch, monkeypatch
     out, lse = launch(case, call)
     letters = sizes.layout.split("_")[-1]
     for index, length in enumerate(sizes.queries):
-        wanted, wanted_lse = expected(torch, call.args, sizes, index)
+        correct, expected_lse = expected(torch, call.args, sizes, index)
         start = sum(sizes.queries[:index])
         if letters == "NBSD":
-            came = out[:, index, :length]
+            actual = out[:, index, :length]
         elif letters == "NTD":
-            came = out[:, start : start + length]
+            actual = out[:, start : start + length]
         else:
-            came = heads_first(out, letters, index, start, length, sizes.heads)
-        torch.testing.assert_close(came.double(), wanted, rtol=1e-4, atol=1e-5)
+            actual = heads_first(out, letters, index, start, length, sizes.heads)
+        torch.testing.assert_close(actual.double(), correct, rtol=1e-4, atol=1e-5)
         if lse is not None:
             order = "TND" if "T" in sizes.layout else "BNSD"
             rows = heads_first(lse, order, index, start, length, sizes.heads)
-            torch.testing.assert_close(rows.double(), wanted_lse, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(rows.double(), expected_lse, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.torch
@@ -351,26 +351,26 @@ def square(mask, **runtime):
 
 
 @pytest.mark.parametrize("mask", ["40,40", "1,40,40", "1,1,40,40", "2,1,40,40", "48,64", "64,40"])
-@pytest.mark.parametrize(("told", "mode"), [({}, 0), ({"sparse_mode": "1"}, 1)])
-def test_a_full_mask_leaves_nothing_out(mask, told, mode):
-    call = read_call(square(mask, **told))
-    OP.check(square(mask, **told), "npu")
+@pytest.mark.parametrize(("reported", "mode"), [({}, 0), ({"sparse_mode": "1"}, 1)])
+def test_a_full_mask_leaves_nothing_out(mask, reported, mode):
+    call = read_call(square(mask, **reported))
+    OP.check(square(mask, **reported), "npu")
     assert call.sparse_mode == mode
     assert call.pairs == 2 * 4 * 40 * 40
-    assert OP.runtime(square(mask, **told))["Runtime sparse_mode"] == str(mode)
+    assert OP.runtime(square(mask, **reported))["Runtime sparse_mode"] == str(mode)
 
 
 def test_ambiguous_mask_is_compressed_unless_a_column_gives_the_mode():
     shapes = dict.fromkeys((0, 1, 2), "1,2048,2,16") | {4: MASK}
     modes = [
-        read_call(record_of(shapes, "1,2048,2,16", **told).case).sparse_mode
-        for told in ({}, {"sparse_mode": "0"}, {"sparse_mode": "3"})
+        read_call(record_of(shapes, "1,2048,2,16", **reported).case).sparse_mode
+        for reported in ({}, {"sparse_mode": "0"}, {"sparse_mode": "3"})
     ]
     assert modes == [3, 0, 3]
 
 
 @pytest.mark.parametrize(
-    ("mask", "told"),
+    ("mask", "reported"),
     [
         ("39,40", {}),
         ("40,72", {}),
@@ -379,8 +379,8 @@ def test_ambiguous_mask_is_compressed_unless_a_column_gives_the_mode():
         ("40,40", {"sparse_mode": "3"}),
     ],
 )
-def test_mask_of_a_wrong_size_is_refused(mask, told):
-    assert_rejected(square(mask, **told), "npu", "mask & (Q_S,KV_S) & sparse mode")
+def test_mask_of_a_wrong_size_is_refused(mask, reported):
+    assert_rejected(square(mask, **reported), "npu", "mask & (Q_S,KV_S) & sparse mode")
 
 
 def test_ragged_requests_and_rope_parts_take_no_full_mask():
@@ -389,7 +389,7 @@ def test_ragged_requests_and_rope_parts_take_no_full_mask():
 
 
 @pytest.mark.parametrize(
-    ("cache", "rope", "said"),
+    ("cache", "rope", "message"),
     [
         ("5,1,32,128,16", "5,1,4,128,16", ""),
         ("5,1,32,16,16", "5,1,4,16,16", "pages & block_size,16 & 128"),
@@ -397,11 +397,11 @@ def test_ragged_requests_and_rope_parts_take_no_full_mask():
         ("5,1,8,128,16", "5,1,4,128,16", "keys & pages & block_size,16"),
     ],
 )
-def test_pages_in_nz_format_hold_latent_keys(cache, rope, said):
+def test_pages_in_nz_format_hold_latent_keys(cache, rope, message):
     shapes = {0: "2,1,4,512", 1: cache, 2: cache, 14: "2,2", 24: "2,1,4,64", 25: rope}
     case = record_of(shapes, "2,1,4,512").case
-    if not said:
+    if not message:
         OP.check(case, "npu")
         assert read_call(case).layout == "BSND"
         return
-    assert_rejected(case, "npu", said)
+    assert_rejected(case, "npu", message)

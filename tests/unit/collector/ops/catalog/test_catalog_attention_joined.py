@@ -36,15 +36,15 @@ def test_round_joins_its_attention_with_the_earlier_result(torch, build, launch,
     for many, held in zip(queries, keys, strict=True):
         q = torch.cat([cut(t, q_start, many) for t in (q_nope, q_rope)], -1)
         k = torch.cat([cut(t, k_start, held) for t in (k_nope, k_rope)], -1)
-        wanted, total = plain(torch, q, k, cut(value, k_start, held), is_first)
+        expected, total = plain(torch, q, k, cut(value, k_start, held), is_first)
         if not is_first:
             earlier = sum_before[:, q_start : q_start + many].double()
             whole = torch.logaddexp(earlier, total)
             kept = cut(before, q_start, many) * (earlier - whole).exp().unsqueeze(-1)
-            wanted = kept + wanted * (total - whole).exp().unsqueeze(-1)
+            expected = kept + expected * (total - whole).exp().unsqueeze(-1)
             total = whole
         rows = cut(given, q_start, many)
-        torch.testing.assert_close(rows, wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-5)
         sums = lse[:, q_start : q_start + many].double()
         torch.testing.assert_close(sums, total, rtol=1e-4, atol=1e-5)
         q_start, k_start = q_start + many, k_start + held
@@ -58,8 +58,8 @@ def test_joined_parts_are_weighted_by_their_sums(torch, build, launch, case):
     call = build(case, wide=True)
     sums, outputs = (torch.stack([t.double() for t in side]) for side in call.args)
     out, lse = launch(case, call)
-    wanted = (sums.softmax(0).unsqueeze(-1) * outputs).sum(0)
-    torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
+    expected = (sums.softmax(0).unsqueeze(-1) * outputs).sum(0)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5)
     if lse is not None:
         torch.testing.assert_close(lse.double(), sums.logsumexp(0), rtol=1e-5, atol=1e-5)
 

@@ -63,8 +63,8 @@ def test_attention_to_selected_keys_equals_the_reference(torch, build, launch, m
         k = torch.stack([token(key, table, request, place) for place in chosen])
         r = torch.stack([token(key_rope, table, request, place) for place in chosen])
         scores = (query[t].double() @ k.t() + query_rope[t].double() @ r.t()) / 576**0.5
-        wanted = scores.softmax(-1) @ k
-        torch.testing.assert_close(out[t].double(), wanted, rtol=1e-4, atol=1e-5)
+        correct = scores.softmax(-1) @ k
+        torch.testing.assert_close(out[t].double(), correct, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.torch
@@ -168,8 +168,8 @@ def test_quantised_indexer_finds_the_best_dequantised_keys(torch, build, launch,
 @pytest.mark.fast
 def test_completed_row_has_the_runtime_columns():
     row = completed(ROWS["SparseFlashAttention"][1], ATTENTION)
-    said = {name.removeprefix("Runtime "): text for name, text in row.extra.items()}
-    assert said == {
+    message = {name.removeprefix("Runtime "): text for name, text in row.extra.items()}
+    assert message == {
         "actual_seq_lengths_shape": "2",
         "actual_seq_lengths_values": "4,7",
         "actual_seq_lengths_kv_shape": "2",

@@ -53,8 +53,8 @@ def test_each_token_is_written_to_its_position_only(torch, case_of, build, launc
     case = cache_case(case_of, kernel)
     key, value, keys, values, places = (call := build(case)).args
     before = keys.clone(), values.clone()
-    came = launch(case, call)
-    assert came[0] is keys and came[1] is values
+    actual = launch(case, call)
+    assert actual[0] is keys and actual[1] is values
     assert written(torch, keys, before[0], places, key)
     assert written(torch, values, before[1], places, value)
 
@@ -64,11 +64,11 @@ def test_npu_call_has_the_tensors_in_the_order_of_the_function(torch, case_of, k
     case = cache_case(case_of, kernel)
     op, seen = find(kernel), []
     call = op.build(case, CpuMaker(torch))
-    came = op.npu.run(lambda *args, **named: seen.append(args), *call.args, **call.kwargs)
+    actual = op.npu.run(lambda *args, **named: seen.append(args), *call.args, **call.kwargs)
     assert [tuple(tensor.shape) for tensor in seen[0]] == [
         *((5, 2, 8), (5, 2, 6), (3, BLOCK, 2, 8), (3, BLOCK, 2, 6), (5,))
     ]
-    assert came[0] is seen[0][2] and came[1] is seen[0][3]
+    assert actual[0] is seen[0][2] and actual[1] is seen[0][3]
 
 
 @pytest.mark.parametrize("lengths", ["3", "4"], ids=["lengths", "sums"])
@@ -92,8 +92,8 @@ def test_rows_are_read_from_the_blocks_of_their_request(
     used = table[:, :2].flatten().tolist()
     assert len(set(used)) == (6 if blocks == 9 else len(set(used)))
     assert not table[:, 2:].any()
-    came = launch(case, call)
-    for cache, tensor in ((keys, came[0]), (values, came[1])):
+    actual = launch(case, call)
+    for cache, tensor in ((keys, actual[0]), (values, actual[1])):
         expected = [
             cache[table[request, token // BLOCK], token % BLOCK]
             for request, count in enumerate(counts)
@@ -101,7 +101,7 @@ def test_rows_are_read_from_the_blocks_of_their_request(
         ]
         assert torch.equal(tensor, torch.stack(expected))
     other = case_of("GatherPaKvCache", *cells)
-    assert all(map(torch.equal, launch(other, build(other)), came))
+    assert all(map(torch.equal, launch(other, build(other)), actual))
     passed = []
     find("GatherPaKvCache").npu.run(
         lambda *args, **how: passed.append((args, how)), *call.args, **call.kwargs
@@ -150,10 +150,10 @@ def mla_rows(torch, call):
 def test_new_keys_are_normalised_rotated_and_cached(torch, case_of, build, launch, angles):
     case = mla_case(case_of, angles=angles)
     call = build(case, wide=True)
-    wanted = mla_rows(torch, call)
+    correct = mla_rows(torch, call)
     before = [cache.clone() for cache in call.args[5:7]]
     keys, latents, key, latent = launch(case, call)
-    for row, expected in ((key, wanted[0]), (latent, wanted[1])):
+    for row, expected in ((key, correct[0]), (latent, correct[1])):
         torch.testing.assert_close(row.double(), expected, rtol=1e-5, atol=1e-5)
     places = call.args[4]
     assert written(torch, keys, before[0], places, key.flatten(0, 2).unsqueeze(1))

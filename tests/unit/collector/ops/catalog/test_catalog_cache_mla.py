@@ -64,20 +64,20 @@ def test_mla_preprocess(torch, case_of, build, launch):
     mixed = product(torch, args[0], args[1], *args[14:17], args[2])
     new, key, query = mixed.split([512, 64, 32], -1)
     query = norm(torch, query, args[3]) + args[4].double()
-    came = launch(case, call)
-    torch.testing.assert_close(came[4].double(), query, rtol=1e-4, atol=1e-4)
+    actual = launch(case, call)
+    torch.testing.assert_close(actual[4].double(), query, rtol=1e-4, atol=1e-4)
     # From here on with the kernel's own rounding before each further quantisation.
-    spread = product(torch, came[4], args[5], *args[17:20], args[6]).view(3, 2, 80)
+    spread = product(torch, actual[4], args[5], *args[17:20], args[6]).view(3, 2, 80)
     plain, rotated = spread.split([16, 64], -1)
     absorbed = torch.stack([plain[:, n] @ args[10][n].double() for n in range(2)], 1)
     cos, sin = args[8], args[9]
-    wanted = {0: absorbed, 2: turned(torch, rotated, cos[:, None], sin[:, None])}
-    for position, expected in wanted.items():
-        torch.testing.assert_close(came[position].double(), expected, rtol=1e-4, atol=1e-4)
+    correct = {0: absorbed, 2: turned(torch, rotated, cos[:, None], sin[:, None])}
+    for position, expected in correct.items():
+        torch.testing.assert_close(actual[position].double(), expected, rtol=1e-4, atol=1e-4)
     rows = {1: norm(torch, new, args[7]), 3: turned(torch, key, cos, sin)}
     for position, expected in rows.items():
         for place, row in zip(args[13].tolist(), expected, strict=True):
-            cached = came[position][place // 4, place % 4, 0]
+            cached = actual[position][place // 4, place % 4, 0]
             torch.testing.assert_close(cached.double(), row, rtol=1e-4, atol=1e-4)
 
 
@@ -87,9 +87,9 @@ def test_mla_preprocess_returns_no_inner_output_if_its_row_has_none(torch, case_
     alone = replace(case, outputs=(*given, replace(inner, shape=None)))
     call, whole = build(alone), build(case)
     assert call.kwargs["enable_inner_out"] is False and call.kwargs["inner_out"].numel() == 0
-    came, wanted = launch(alone, call), launch(case, whole)
-    assert came[4] is None
-    torch.testing.assert_close(came[:4], wanted[:4])
+    actual, correct = launch(alone, call), launch(case, whole)
+    assert actual[4] is None
+    torch.testing.assert_close(actual[:4], correct[:4])
     columns = find(case.kernel_type).runtime(alone)
     assert columns["Runtime enable_inner_out"] == "False"
 

@@ -146,11 +146,11 @@ def test_masked_elements_become_zero_in_place(torch, case_of, build, launch):
         assert row.tolist() == ([0.0] * 8 if hidden else kept.tolist())
 
 
-@pytest.mark.parametrize(("told", "share"), [("0", 0), ("10", 0.1), ("100", 1), (None, 0.5)])
-def test_mask_has_the_density_of_its_row(case_of, build, told, share):
+@pytest.mark.parametrize(("reported", "share"), [("0", 0), ("10", 0.1), ("100", 1), (None, 0.5)])
+def test_mask_has_the_density_of_its_row(case_of, build, reported, share):
     case = case_of("MaskedFill", "50,80;50,80;", "FLOAT;BOOL;FLOAT", "50,80", "FLOAT")
-    said = (("Runtime mask_density", told),) if told else ()
-    _, mask, _ = build(replace(case, attributes=said)).args
+    message = (("Runtime mask_density", reported),) if reported else ()
+    _, mask, _ = build(replace(case, attributes=message)).args
     assert mask.float().mean().item() == pytest.approx(share, abs=0.03)
 
 
@@ -217,8 +217,8 @@ def test_scaled_tensor_is_added(torch, case_of, build, launch):
 )
 def test_optimiser_step(torch, case_of, build, launch, launches, kernel, inputs, dtypes):
     case = case_of(kernel, inputs, dtypes, "N/A", "N/A")
-    var, m, v, grad, *told = (call := build(case)).args
-    step = told[0] if told else torch.tensor(10)
+    var, m, v, grad, *reported = (call := build(case)).args
+    step = reported[0] if reported else torch.tensor(10)
     weight = torch.nn.Parameter(var.clone())
     optimizer = torch.optim.AdamW([weight])
     optimizer.state[weight] = {"exp_avg": m.clone(), "exp_avg_sq": v.clone()}
@@ -230,8 +230,8 @@ def test_optimiser_step(torch, case_of, build, launch, launches, kernel, inputs,
         outputs = launch(case, call)
     state = optimizer.state[weight]
     expected = (weight.data, state["exp_avg"], state["exp_avg_sq"])
-    for came, wanted in zip(outputs, expected, strict=True):
-        torch.testing.assert_close(came, wanted)
+    for actual, correct in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(actual, correct)
     assert outputs[0] is var
 
 

@@ -35,11 +35,11 @@ def test_each_tensor_of_a_list_is_computed_separately(torch, case_of, kernel):
     call = op.build(case, CpuMaker(torch))
     parts = call.args[:lists]
     rest = [*call.args[lists:], *(v for k, v in call.kwargs.items() if k != "is_flat")]
-    wanted = [meant(*(rest or [None]), *tensors) for tensors in zip(*parts, strict=True)]
+    expected = [meant(*(rest or [None]), *tensors) for tensors in zip(*parts, strict=True)]
     given = op.run_reference(torch, *call.args, **call.kwargs)
     assert [tuple(tensor.shape) for tensor in given] == [(12,), (5,)]
-    for tensor, want in zip(given, wanted, strict=True):
-        torch.testing.assert_close(tensor, want.view(-1))
+    for tensor, other in zip(given, expected, strict=True):
+        torch.testing.assert_close(tensor, other.view(-1))
 
 
 def test_a_thousand_repeats_stay_finite(torch, case_of):

@@ -51,8 +51,8 @@ def test_lookup_along_a_later_dimension(torch, case_of, build, launch):
 )
 def test_elements_are_looked_up_along_one_dimension(torch, case_of, build, launch, x, index, axis):
     case = case_of("GatherElementsV2", f"{x};{index}", "FLOAT;INT32", index, "FLOAT")
-    data, came, numbers = (call := build(case)).args
-    assert came == axis
+    data, actual, numbers = (call := build(case)).args
+    assert actual == axis
     torch.testing.assert_close(
         launch(case, call)[0], torch.take_along_dim(data, numbers.long(), axis), rtol=0, atol=0
     )

@@ -152,13 +152,13 @@ def test_linear_layer_accepts_both_operands_in_blocks(torch, case_of):
     case = in_blocks(case_of, "2,1,16,16", "2,3,16,16", "3,1,16,16")
     op, make = find("MatMulV2"), CpuMaker(torch)
     op.check(case, "npu")
-    asked = []
-    npu = SimpleNamespace(npu_linear=lambda x, weight: asked.append((x.shape, weight.shape)))
+    requested = []
+    npu = SimpleNamespace(npu_linear=lambda x, weight: requested.append((x.shape, weight.shape)))
     make.torch = SimpleNamespace(ops=SimpleNamespace(npu=npu))
     make.normal = lambda shape, dtype: torch.zeros(shape)
     call = op.npu_call(case, make)
     op.npu.run(torch.mm, *call.args, **call.kwargs)
-    assert asked == [((16, 32), (48, 32))]
+    assert requested == [((16, 32), (48, 32))]
     assert op.flops(case) == 2 * 16 * 48 * 32
 
 
@@ -286,10 +286,10 @@ WIDE = ("MatMulV2", "10,32;64,32", "DT_BF16;DT_BF16", "10,64", "FLOAT")
 def test_product_with_a_wider_output_is_computed_in_it(torch, case_of, build, launch):
     case = case_of(*WIDE)
     call = build(case)
-    (came,) = launch(case, call)
+    (actual,) = launch(case, call)
     a, b = call.args
-    assert (came.dtype, a.dtype) == (torch.float32, torch.bfloat16)
-    torch.testing.assert_close(came.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
+    assert (actual.dtype, a.dtype) == (torch.float32, torch.bfloat16)
+    torch.testing.assert_close(actual.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
 
 
 class Dispatcher:
@@ -318,13 +318,13 @@ def test_release_without_wide_outputs_is_refused_with_one_that_has_them(kernels)
 def test_batched_product_with_a_wider_output_is_computed_in_it(torch, case_of, build, launch):
     case = case_of("BatchMatMulV2", "2,3,4;2,4,5", WIDE[2], "2,3,5", "FLOAT")
     a, b = (call := build(case)).args
-    (came,) = launch(case, call)
-    assert (came.dtype, a.dtype) == (torch.float32, torch.bfloat16)
-    torch.testing.assert_close(came.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
+    (actual,) = launch(case, call)
+    assert (actual.dtype, a.dtype) == (torch.float32, torch.bfloat16)
+    torch.testing.assert_close(actual.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("cells", "said"),
+    ("cells", "message"),
     [
         ((*WIDE[:4], "FLOAT16"), "output & dtype & FLOAT & DT_BF16"),
         (("MatMulV2", "10,32;64,32;64", "DT_BF16;DT_BF16;FLOAT", *WIDE[3:]), "bias"),
@@ -333,8 +333,8 @@ def test_batched_product_with_a_wider_output_is_computed_in_it(torch, case_of, b
         (("BatchMatMulV2", "3,4;4,5", WIDE[2], "3,5", "FLOAT"), "(B,M,K) & (K,N)"),
     ],
 )
-def test_unsupported_output_is_refused(case_of, cells, said):
-    assert_rejected(case_of(*cells), "npu", said)
+def test_unsupported_output_is_refused(case_of, cells, message):
+    assert_rejected(case_of(*cells), "npu", message)
 
 
 def test_npu_arguments_of_a_product_are_those_of_the_reference():

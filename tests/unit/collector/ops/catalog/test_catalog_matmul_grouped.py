@@ -253,8 +253,8 @@ def test_four_bit_weights_are_multiplied_by_the_scale_of_their_rows(torch, case_
         torch.testing.assert_close(how["bias"].double(), 8 * whole.sum(1), rtol=1e-4, atol=1e-5)
         expected, _ = by_token(torch, x, whole, {})
         expected *= how["per_token_scale"].double().unsqueeze(-1)
-        (came,) = launch(case, call)
-        torch.testing.assert_close(came.double(), expected, rtol=1e-2, atol=1e-3)
+        (actual,) = launch(case, call)
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-2, atol=1e-3)
 
 
 W4A16 = (
@@ -294,7 +294,7 @@ def test_four_bits_take_half_a_byte_in_traffic(case_of):
 
 
 @pytest.mark.parametrize(
-    ("row", "changes", "said"),
+    ("row", "changes", "message"),
     [
         (W4A8, {1: "10,128;3,128,64;3,64;3,2,64;;;;3;10"}, "INT4 & K/256"),
         (W4A8, {1: "10,512;3,64,512;3,64;3,2,64;;;;3;10"}, "INT4 & (E,K,N)"),
@@ -309,10 +309,10 @@ def test_four_bits_take_half_a_byte_in_traffic(case_of):
         (W4A16, {5: "ND;FRACTAL_NZ;;;;ND;ND;ND;"}, "FRACTAL_NZ & INT8 tokens"),
     ],
 )
-def test_unsupported_four_bit_products_are_refused(case_of, row, changes, said):
+def test_unsupported_four_bit_products_are_refused(case_of, row, changes, message):
     cells = [changes.get(i, cell) for i, cell in enumerate(row)]
     formats = [changes[5]] if 5 in changes else []
-    assert_rejected(case_of(*cells, *formats), "npu", said)
+    assert_rejected(case_of(*cells, *formats), "npu", message)
 
 
 GATED = (
@@ -345,11 +345,11 @@ def test_both_kernels_up_to_the_gate_multiply_four_bits(torch, case_of, build, l
 
 
 def test_unsupported_gated_products_are_refused(case_of):
-    for changes, said in (
+    for changes, message in (
         ({1: GATED[1].replace("3,2,64", "3,3,64")}, "(E,G,N)"),
         ({1: GATED[1].rpartition(";")[0], 2: GATED[2].rpartition(";")[0]}, "FLOAT matrix"),
         ({2: GATED[2].replace("INT4", "INT8")}, "INT8 weights"),
         ({1: GATED[1] + ";;3", 2: GATED[2] + ";DT_UNDEFINED;FLOAT"}, "smoothing"),
     ):
         cells = [changes.get(i, cell) for i, cell in enumerate(GATED)]
-        assert_rejected(case_of(*cells), "npu", said)
+        assert_rejected(case_of(*cells), "npu", message)

@@ -166,7 +166,7 @@ def test_rows_of_int8_and_a_weight_of_four_bits(torch, case_of, build, launch):
 
 
 def test_unsupported_four_bit_weights_are_refused(case_of):
-    for changes, said in (
+    for changes, message in (
         ({1: V4[1].replace("512", "128")}, "K & 256"),
         ({1: V4[1].replace(";2,64", ";4,64")}, "(K/256,N)"),
         ({1: V4[1].replace("512,64;;", "512,64;64;"), 2: V4[2].replace(NONE, "FLOAT", 1)}, "bias"),
@@ -174,7 +174,7 @@ def test_unsupported_four_bit_weights_are_refused(case_of):
         ({2: V4[2].replace("UINT64", "FLOAT")}, "UINT64"),
     ):
         cells = [changes.get(i, cell) for i, cell in enumerate(V4)]
-        assert_rejected(case_of(*cells), "npu", said)
+        assert_rejected(case_of(*cells), "npu", message)
     dtypes = "DT_BF16;INT4;DT_BF16"
     for shapes in ("10,64;64,32;4,32", "10,64;32,64;2,32", "10,64;64,32;1"):
         case = case_of("WeightQuantBatchMatmulV2", shapes, dtypes, "10,32", "DT_BF16")

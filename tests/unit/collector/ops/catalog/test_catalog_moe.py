@@ -71,8 +71,8 @@ def test_token_unpermute(torch, case_of, build, launch):
         sum(probs[token, c].double() * rows[places[3 * token + c]].double() for c in range(3))
         for token in range(4)
     ]
-    (came,) = launch(case, call)
-    torch.testing.assert_close(came.double(), torch.stack(expected), rtol=1e-5, atol=1e-5)
+    (actual,) = launch(case, call)
+    torch.testing.assert_close(actual.double(), torch.stack(expected), rtol=1e-5, atol=1e-5)
 
 
 def test_gating_with_groups(torch, case_of, build, launch):
@@ -176,8 +176,8 @@ def test_finalize_routing(torch, case_of, build, launch, whole):
                 row = row + bias[experts[token, choice]].double()
             out += scales[token, choice].double() * row
         expected.append(out + skip1[token].double() + skip2[token].double() if whole else out)
-    (came,) = launch(case, call)
-    torch.testing.assert_close(came.double(), torch.stack(expected), rtol=1e-5, atol=1e-5)
+    (actual,) = launch(case, call)
+    torch.testing.assert_close(actual.double(), torch.stack(expected), rtol=1e-5, atol=1e-5)
 
 
 def test_finalize_routing_passes_the_layout_of_choices(torch, case_of):
@@ -204,14 +204,14 @@ def test_re_routing(torch, case_of, build, launch, scaled):
     )
     tokens, counts = (call := build(case)).args
     assert counts.sum() == 20 and counts.min() >= 1
-    came, scales, index, totals = launch(case, call)
+    actual, scales, index, totals = launch(case, call)
     segments, start = {}, 0
     for rank in range(3):
         for expert in range(4):
             segments[expert, rank] = range(start, start := start + int(counts[rank, expert]))
     order = [row for _, segment in sorted(segments.items()) for row in segment]
     assert index.tolist() == order
-    assert torch.equal(came, tokens[order])
+    assert torch.equal(actual, tokens[order])
     assert totals.tolist() == counts.sum(0).tolist()
     if scaled:
         assert torch.equal(scales, call.kwargs["per_token_scales"][order])
@@ -258,8 +258,8 @@ def test_combine_returns_the_weighted_rows_of_each_token(torch, case_of, build, 
     for row, (_, token, choice) in zip(rows.double(), order, strict=True):
         expected[token] += row * weights[token, choice].double()
     assert ends[-1] == 12
-    (came,) = launch(case, call)
-    torch.testing.assert_close(came.double(), expected, rtol=1e-5, atol=1e-5)
+    (actual,) = launch(case, call)
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def weights_of(x, experts):

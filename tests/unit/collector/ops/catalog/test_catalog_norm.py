@@ -142,12 +142,12 @@ def test_layer_norm_returns_statistics_in_the_dtype_of_gamma(torch, case_of, bui
     half, name = ";".join([dtype] * 3), "LayerNormV3"
     case = case_of(name, "6,16;16;16", half, "6,16;6,1;6,1", half)
     find(name).check(case, "npu")
-    x, gamma, beta, wanted = (call := build(case)).args
+    x, gamma, beta, correct = (call := build(case)).args
     y, mean, rstd = find(name).run_reference(torch, *call.args)
-    torch.testing.assert_close(mean, x.double().mean(-1, keepdim=True).to(wanted))
-    assert {number.dtype for number in (y, mean, rstd)} == {x.dtype} == {wanted}
+    torch.testing.assert_close(mean, x.double().mean(-1, keepdim=True).to(correct))
+    assert {number.dtype for number in (y, mean, rstd)} == {x.dtype} == {correct}
     of_npu = find(name).npu.run(lambda *_: (y, mean.float(), rstd.float()), *call.args)
-    assert [tensor.dtype for tensor in of_npu] == [wanted] * 3
+    assert [tensor.dtype for tensor in of_npu] == [correct] * 3
     other = f"{dtype};FLOAT;FLOAT"
     find(name).check(case_of(name, "6,16;16;16", half, "6,16;6,1;6,1", other), "npu")
     mixed = case_of(name, "6,16;16;16", other, "6,16;6,1;6,1", half)
@@ -208,8 +208,8 @@ def test_rms_norm_grad(torch, case_of, build, launch, x, gamma, rstd):
         return torch.nn.functional.rms_norm(x, gamma.shape, gamma, 1e-6)
 
     expected = gradients(torch, forward, (tensor, weight), dy)
-    for came, wanted in zip(launch(case, call), expected, strict=True):
-        torch.testing.assert_close(came, wanted)
+    for actual, correct in zip(launch(case, call), expected, strict=True):
+        torch.testing.assert_close(actual, correct)
 
 
 def test_rms_norm_output_is_quantised_row_by_row(torch, case_of, build, launch):
@@ -218,9 +218,9 @@ def test_rms_norm_output_is_quantised_row_by_row(torch, case_of, build, launch):
     x, gamma = (call := build(case, wide=True)).args
     y = normal(torch, x, gamma) + call.kwargs["beta"]
     expected, scales = int8_rows(torch, y * call.kwargs["smooth_scale"])
-    came, absent, scale, second = launch(case, call)
+    actual, absent, scale, second = launch(case, call)
     assert absent is second is None
-    assert (came.int() - expected.int()).abs().max() <= 1
+    assert (actual.int() - expected.int()).abs().max() <= 1
     torch.testing.assert_close(scale, scales)
 
 

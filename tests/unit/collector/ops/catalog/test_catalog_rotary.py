@@ -28,8 +28,8 @@ def neighbours_turned(torch, x, cos, sin):
     return torch.cat(turned(torch, x[..., ::2], x[..., 1::2], cos[..., :half], sin[..., :half]), -1)
 
 
-def close(torch, came, wanted, size=1e-5):
-    torch.testing.assert_close(came.double(), wanted, rtol=size, atol=size)
+def close(torch, actual, correct, size=1e-5):
+    torch.testing.assert_close(actual.double(), correct, rtol=size, atol=size)
 
 
 @pytest.mark.parametrize("positions", ["2,1,3,64", "2,1,1,64"])
@@ -53,10 +53,10 @@ def test_apply_rotary_pos_emb(torch, case_of, build, launch, tokens, layout):
     query, key, cos, sin = (call := build(case)).args
     assert call.kwargs["layout"] == layout
     half = [each[..., :32] for each in (cos, sin)]
-    wanted = [halves_turned(torch, x, *half) for x in (query, key)]
-    came = launch(case, call)
-    assert came[0] is query and came[1] is key
-    for tensor, expected in zip(came, wanted, strict=True):
+    correct = [halves_turned(torch, x, *half) for x in (query, key)]
+    actual = launch(case, call)
+    assert actual[0] is query and actual[1] is key
+    for tensor, expected in zip(actual, correct, strict=True):
         close(torch, tensor, expected)
 
 
@@ -76,16 +76,16 @@ def test_triton_rope(torch, case_of, build, launch, size):
     positions, query, key, table, head, rotary, _ = (call := build(case)).args
     assert (head, rotary) == (16, size)
     cos, sin = table[positions.long()].unsqueeze(1).split(size // 2, -1)
-    wanted = [halves_turned(torch, x, cos, sin) for x in (query, key)]
-    for tensor, expected in zip(launch(case, call), wanted, strict=True):
+    correct = [halves_turned(torch, x, cos, sin) for x in (query, key)]
+    for tensor, expected in zip(launch(case, call), correct, strict=True):
         close(torch, tensor, expected)
 
 
 def test_triton_rope_siso(torch, case_of, build, launch):
     case = case_of("_triton_rope_siso", "6,4,16;6,8;6,8", "FLOAT;FLOAT;FLOAT", "6,4,16", "FLOAT")
     x, cos, sin = (call := build(case)).args
-    wanted = halves_turned(torch, x, cos[:, None, :4], sin[:, None, :4])
-    close(torch, launch(case, call)[0], wanted)
+    correct = halves_turned(torch, x, cos[:, None, :4], sin[:, None, :4])
+    close(torch, launch(case, call)[0], correct)
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_split_qkv_rmsnorm_rope(torch, case_of, build, launch, rotary, head):
     assert len(named["cos_sin_cache"]) == (40 if "," in rotary else 2048)
     cos, sin = named["cos_sin_cache"][named["positions"]].unsqueeze(1).split(half, -1)
     query, key, value = named["input"].split([64, 16, 16], -1)
-    came = launch(case, call)
-    for x, weight, tensor in ((query, "q_weight", came[0]), (key, "k_weight", came[1])):
+    actual = launch(case, call)
+    for x, weight, tensor in ((query, "q_weight", actual[0]), (key, "k_weight", actual[1])):
         heads = x.double().unflatten(-1, (-1, head))
         normal = torch.nn.functional.rms_norm(heads, (head,), named[weight].double(), 1e-6)
         close(torch, tensor, halves_turned(torch, normal, cos, sin).flatten(-2))
-    torch.testing.assert_close(came[2], value)
+    torch.testing.assert_close(actual[2], value)
 
 
 @pytest.mark.fast
@@ -140,8 +140,8 @@ def test_rotary_gradient_requests_only_the_outputs_of_the_row(torch, case_of, na
     dy, x, cos, sin = call.args
     assert cos.requires_grad is sin.requires_grad is named
     assert (x is dy) is not named
-    came = op.npu.run(lambda dy, x, cos, sin: (dy, cos, sin), *call.args)
-    assert [tensor is None for tensor in came] == [False, not named, not named]
+    actual = op.npu.run(lambda dy, x, cos, sin: (dy, cos, sin), *call.args)
+    assert [tensor is None for tensor in actual] == [False, not named, not named]
 
 
 def rotary(torch, x, cos, sin):
@@ -170,8 +170,8 @@ def test_rotary_position_embedding_grad(torch, case_of, build, launch):
     )
     dy, cos, sin, x = (call := build(case)).args
     expected = gradients(torch, lambda *t: rotary(torch, *t), (x, cos, sin), dy)
-    for came, wanted in zip(launch(case, call), expected, strict=True):
-        torch.testing.assert_close(came, wanted)
+    for actual, correct in zip(launch(case, call), expected, strict=True):
+        torch.testing.assert_close(actual, correct)
 
 
 def test_rotary_position_embedding_grad_without_x(torch, case_of, build, launch):
@@ -206,10 +206,10 @@ def test_last_dimensions_of_a_head_are_rotated_in_place_by_pairs(torch, case_of,
 
 @pytest.mark.fast
 @pytest.mark.parametrize(
-    ("told", "head"), [("128", 128), ("32", 0), ("96", 0), ("128.0", 0), ("x", 0)]
+    ("reported", "head"), [("128", 128), ("32", 0), ("96", 0), ("128.0", 0), ("x", 0)]
 )
-def test_runtime_column_may_give_a_partly_rotated_head_size(told, head):
-    assert head_size(512, 128, 64, told) == head
+def test_runtime_column_may_give_a_partly_rotated_head_size(reported, head):
+    assert head_size(512, 128, 64, reported) == head
 
 
 def test_queries_and_keys_are_rotated_by_a_table_of_positions(torch, case_of, build, launch):
@@ -255,13 +255,13 @@ def test_a_projection_is_split_and_rotated_by_three_positions(
     tables = torch.stack([named["cos_sin"][p][:, i::half] for i, p in enumerate(place)], -1)
     cos, sin = tables[:, :1].double(), tables[:, 1:].double()
     found = launch(case, call)
-    for name, part, came in (("q", query, found[0]), ("k", key, found[1])):
+    for name, part, actual in (("q", query, found[0]), ("k", key, found[1])):
         weight = named[f"{name}_weight"].double()
         normal = torch.nn.functional.rms_norm(part, (16,), weight, 1e-6)
         normal = normal if not biased else normal + named[f"{name}_bias"]
         a, b = normal[..., :half], normal[..., half:size]
         turned = torch.cat((a * cos - b * sin, b * cos + a * sin, normal[..., size:]), -1)
-        torch.testing.assert_close(came.double(), turned.flatten(1), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(actual.double(), turned.flatten(1), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[2].double(), value)
     if gated:
         torch.testing.assert_close(found[3].double(), gate.flatten(1))

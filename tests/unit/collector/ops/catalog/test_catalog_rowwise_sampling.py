@@ -21,7 +21,7 @@ def sampling_case(case_of, kernel, p, k):
 def test_unlikely_tokens_are_filtered(torch, case_of, build, launch, kernel, p, k):
     case = sampling_case(case_of, kernel, p, k)
     ordered, numbers, top_p, top_k = (call := build(case)).args
-    (came,) = launch(case, call)
+    (actual,) = launch(case, call)
     for row in range(3):
         kept = list(range(80 - int(top_k[row]), 80)) if k else list(range(80))
         probabilities = torch.softmax(ordered[row, kept].double(), -1)
@@ -31,7 +31,7 @@ def test_unlikely_tokens_are_filtered(torch, case_of, build, launch, kernel, p, 
         expected = torch.full((80,), torch.finfo(torch.float32).min)
         for place in kept:
             expected[numbers[row, place]] = ordered[row, place]
-        assert torch.equal(came[row], expected)
+        assert torch.equal(actual[row], expected)
 
 
 @KERNELS

@@ -140,8 +140,8 @@ def test_convolution_equals_a_product_of_its_windows(torch, build, launch, case)
     x, w, bias, stride, padding = build(case).args
     window = SlidingWindow(tuple(w.shape[2:]), tuple(stride), tuple(padding))
     expected = convolved(torch, x.double(), w.double(), window) + bias.double()[:, None, None]
-    came = launch(case, build(case))[0].double()
-    torch.testing.assert_close(came, expected, rtol=1e-4, atol=1e-3)
+    actual = launch(case, build(case))[0].double()
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.torch
@@ -155,8 +155,8 @@ def test_gradients_equal_those_of_that_product(torch, build, launch, kernel, lea
         x.normal_() if leaf == 0 else w.normal_()  # on which the gradient does not depend
         leaves = [x.double().requires_grad_(), w.double().requires_grad_()]
         convolved(torch, *leaves, window).backward(dy.double())
-        came = launch(case, call)[0].double()
-        torch.testing.assert_close(came, leaves[leaf].grad, rtol=1e-4, atol=1e-3)
+        actual = launch(case, call)[0].double()
+        torch.testing.assert_close(actual, leaves[leaf].grad, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.torch

@@ -80,7 +80,7 @@ def campaign_text(sha256, devices=4, target=TOLD, more="", target_s=0.01, sessio
     )
 
 
-class Play:
+class Simulation:
     """A campaign on a cluster, with controllers that start and end."""
 
     def __init__(self, cases=12, site=(), nodes=("n1", "n2"), **text):
@@ -119,7 +119,7 @@ class Play:
             self.reconcile()
             self.cluster.step()
 
-    def play(self, most=300, each=lambda play, number: None):
+    def run(self, most=300, each=lambda simulation, number: None):
         for number in range(most):
             each(self, number)
             if self.reconcile():
@@ -139,35 +139,39 @@ class Play:
 
     def check_complete(self):
         """Every shard is committed once, and the head holds all of them by one merge."""
-        wanted = {shard.shard_id for shard in self.plan.shards}
-        assert wanted == set(committed_shards(self.store, "small"))
-        assert len(self.store.commits) == len(set(self.store.commits)) == len(wanted)
+        expected = {shard.shard_id for shard in self.plan.shards}
+        assert expected == set(committed_shards(self.store, "small"))
+        assert len(self.store.commits) == len(set(self.store.commits)) == len(expected)
         head = find_head(self.store)
-        assert {("small", shard) for shard in wanted} <= held_shards(load_state(self.store, head))
+        assert {("small", shard) for shard in expected} <= held_shards(load_state(self.store, head))
         assert len(list(history(self.store))) == 1
         assert not self.cluster.worker_jobs()
 
 
-def merges(play):
+def merges(simulation):
     """The commands of the merge Jobs so far."""
     return [
         job["spec"]["template"]["spec"]["containers"][0]["command"]
-        for name, job in play.cluster.live.items()
+        for name, job in simulation.cluster.live.items()
         if "-merge-" in name
     ]
 
 
-def everything_is_held(play):
+def everything_is_held(simulation):
     """Whether the head holds every shard that was ever committed."""
-    held = {name for _, name in held_shards(load_state(play.store, find_head(play.store)))}
-    return held >= committed_shards(play.store, "small")
+    held = {
+        name for _, name in held_shards(load_state(simulation.store, find_head(simulation.store)))
+    }
+    return held >= committed_shards(simulation.store, "small")
 
 
-def rot(play, number=0, data=b"rot"):
+def rot(simulation, number=0, data=b"rot"):
     """Damage a part of a committed shard; return which shard."""
-    shard = sorted(committed_shards(play.store, "small"))[number]
+    shard = sorted(committed_shards(simulation.store, "small"))[number]
     [key] = [
-        info.key for info in play.store.list(keys.attempts("small", shard)) if "/part-" in info.key
+        info.key
+        for info in simulation.store.list(keys.attempts("small", shard))
+        if "/part-" in info.key
     ]
-    play.store.put(key, data)
+    simulation.store.put(key, data)
     return shard

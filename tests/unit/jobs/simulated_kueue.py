@@ -48,7 +48,7 @@ class NoKueue:
 
 
 @dataclass
-class PlayedKueue(NoKueue):
+class SimulatedKueue(NoKueue):
     """`quota` is that of the one ClusterQueue behind all `queues`; `holds` is its stopPolicy. With
     `takes_all` it also suspends Jobs that name no queue (manageJobsWithoutQueueName), and never
     starts them. `ready_steps` is how long all pods of a Job may take to run (waitForPodsReady), and
@@ -171,11 +171,11 @@ class PlayedKueue(NoKueue):
             status["rests"] -= 1
             return
         reason, words = self._against(job)
-        wanted = min(job["spec"].get("parallelism") or 1, job["spec"].get("completions") or 1)
-        least = int(job["metadata"]["annotations"].get(LEAST, wanted))
-        given = min(wanted, max(0, self.quota - self.used))
+        expected = min(job["spec"].get("parallelism") or 1, job["spec"].get("completions") or 1)
+        least = int(job["metadata"]["annotations"].get(LEAST, expected))
+        given = min(expected, max(0, self.quota - self.used))
         if not words and given < least:
-            more = wanted - given
+            more = expected - given
             reason = "Pending"
             words = (
                 "couldn't assign flavors to pod set main: insufficient unused quota for cpu in "
@@ -189,7 +189,7 @@ class PlayedKueue(NoKueue):
         _say(workload, "Evicted", False, "QuotaReserved", "Previously evicted")
         status["pods"] = given
         self._waited[job["metadata"]["uid"]] = 0
-        job["spec"] |= {"suspend": False} | ({"parallelism": given} if given < wanted else {})
+        job["spec"] |= {"suspend": False} | ({"parallelism": given} if given < expected else {})
 
     def _against(self, job: Object) -> tuple[str, str]:
         queue = job["metadata"]["labels"].get(QUEUE, "")

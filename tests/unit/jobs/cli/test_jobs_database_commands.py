@@ -91,9 +91,9 @@ def test_log_with_a_missing_commit_is_read_with_a_warning(
     store = of_commits(tmp_path, 2)
     store.delete(keys.commit(1))
     path_command(root=str(tmp_path))
-    told = capsys.readouterr()
-    assert "/db/snapshots/00000002-" in told.out
-    assert missing(told.err, [f"warning: {keys.commit(1)}: ", keys.commit(2)]) == []
+    reported = capsys.readouterr()
+    assert "/db/snapshots/00000002-" in reported.out
+    assert missing(reported.err, [f"warning: {keys.commit(1)}: ", keys.commit(2)]) == []
     with pytest.raises(BadInput, match=f"{keys.commit(1)}: "):
         log_command(root=str(tmp_path))
     assert capsys.readouterr().out.startswith("   2 ")
@@ -128,16 +128,16 @@ def test_all_readers_of_a_damaged_log_print_the_same_warning(
 ) -> None:
     store = of_commits(tmp_path / "store", 3)
     harm(store)
-    root, told = str(tmp_path / "store"), []
+    root, reported = str(tmp_path / "store"), []
     for read in (
         lambda: diff_command("2", "2", WorkloadOptions(), root=root),
         lambda: path_command(root=root, version=2),
         lambda: pull_command(tmp_path / "tree", root=root, version=2),
     ):
         read()
-        told.append(capsys.readouterr().err.splitlines()[0])
-    assert len(set(told)) == 1 and told[0].startswith(warning[0]), told
-    assert missing(told[0], [*warning, "`opmeter db verify`"]) == []
+        reported.append(capsys.readouterr().err.splitlines()[0])
+    assert len(set(reported)) == 1 and reported[0].startswith(warning[0]), reported
+    assert missing(reported[0], [*warning, "`opmeter db verify`"]) == []
 
 
 def repoint(store: Store, number: int) -> None:
@@ -176,13 +176,13 @@ def test_strays_are_listed_without_failing(
     assert line.startswith("1 version ") and "raw" not in line
     store.put("campaigns/made/plans/1.json~", b"an editor's")
     assert verify_command(root=str(tmp_path)) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("stray campaigns/made/plans/1.json~: ")
-    assert told[1].startswith("1 version ") and told[1].endswith(" 1 stray")
+    reported = capsys.readouterr().out.splitlines()
+    assert reported[0].startswith("stray campaigns/made/plans/1.json~: ")
+    assert reported[1].startswith("1 version ") and reported[1].endswith(" 1 stray")
     store.put(keys.commit(99_999_999), b"")  # which is not a version
     assert verify_command(root=str(tmp_path)) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[-1].startswith("1 version ") and told[-1].endswith(" 2 strays")
+    reported = capsys.readouterr().out.splitlines()
+    assert reported[-1].startswith("1 version ") and reported[-1].endswith(" 2 strays")
     store.delete(keys.part("made", "shard", "attempt-1", 0))
     assert verify_command(root=str(tmp_path)) == 1
     assert verify_command(root=str(tmp_path), version=1) == 1
@@ -196,11 +196,11 @@ def test_damaged_objects_are_not_listed_as_strays(
     for key in (keys.commit(2), keys.plan("made", 1)):
         store.put(key, b"")
     assert verify_command(root=str(tmp_path)) == 1
-    told = capsys.readouterr().out.splitlines()
-    assert not [line for line in told if line.startswith("stray")]
+    reported = capsys.readouterr().out.splitlines()
+    assert not [line for line in reported if line.startswith("stray")]
     for harmed in (f"version 1: {keys.plan('made', 1)}: ", f"version 2: {keys.commit(2)}: "):
-        assert any(line.startswith(harmed) for line in told)
-    assert re.search(r"\b[1-9]\d* problems?$", told[-1])
+        assert any(line.startswith(harmed) for line in reported)
+    assert re.search(r"\b[1-9]\d* problems?$", reported[-1])
 
 
 @pytest.mark.thorough
@@ -243,12 +243,12 @@ def test_missing_shards_block_a_merge_with_damaged_shards(
 def test_quality_lists_rows_with_warnings_by_interval_width(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = {
+    reported = {
         RECORDS[0].case_id: Tried(5.0, warnings=("spread 30% is above 10%",)),
         RECORDS[1].case_id: Tried(outcome=Outcome.IMPLAUSIBLE, reason="0 us is not a duration"),
     }
     store = open_store(str(tmp_path))
-    made = MadePlan([MadeShard("shard", RECORDS, [told])])
+    made = MadePlan([MadeShard("shard", RECORDS, [reported])])
     write_campaign(store, made)
     merge_plans(store, [made.name], guard=CREATE, author="test")
     quality_command(root=str(tmp_path), list_rows=True)
@@ -279,8 +279,12 @@ def test_gc_lists_before_deleting_and_du_counts_the_store(
         assert first.split() == ["17", "B", left] and numbers(last)[0] == "1"
         assert (left in {info.key for info in store.list("db/")}) is not delete
     du_command(root=root, by=True)
-    told = capsys.readouterr().out
-    assert "shown cases" in told and PATH in told and told.splitlines()[-1].endswith(store.url)
+    reported = capsys.readouterr().out
+    assert (
+        "shown cases" in reported
+        and PATH in reported
+        and reported.splitlines()[-1].endswith(store.url)
+    )
 
 
 def test_verify_marks_the_verified_version(

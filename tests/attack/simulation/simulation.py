@@ -25,7 +25,7 @@ Scene = Alone | InCluster
 
 
 @dataclass(frozen=True)
-class Played:
+class Simulated:
     """The result of one seed; `broken` is empty if every invariant held."""
 
     seed: int
@@ -39,9 +39,9 @@ class Played:
     broken: str
 
 
-def play_seed(
+def simulate_seed(
     seed: int, trace: Callable[[str], None] | None = None, changes: Sequence[str] = ()
-) -> Played:
+) -> Simulated:
     """Run a seed to its end, with some of its faults set by `changes` (NAME=VALUE)."""
     world = World(seed, trace)
     faults = Faults.drawn(world.chance)
@@ -51,17 +51,17 @@ def play_seed(
     folder = Path(tempfile.mkdtemp(prefix="played-", dir=_memory()))
     stage = Stage(world, faults, folder, seed)
     scene = (InCluster if world.chance.random() < _IN_CLUSTER else Alone)(stage)
-    world.say(f"seed {seed}: {type(scene).__name__} {drawn} {list(stage.wanted.values())}")
+    world.say(f"seed {seed}: {type(scene).__name__} {drawn} {list(stage.expected.values())}")
     broken = ""
     try:
         with _unexpected_errors_reported(world):
-            _play(stage, scene)
+            _simulation(stage, scene)
             check_end(stage)
     except Violation as error:
         broken = str(error)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return Played(
+    return Simulated(
         seed,
         type(scene).__name__,
         drawn,
@@ -74,7 +74,7 @@ def play_seed(
     )
 
 
-def _play(stage: Stage, scene: Scene) -> None:
+def _simulation(stage: Stage, scene: Scene) -> None:
     world, chance = stage.world, stage.chance
     low, high = _NOISE_S
     noise_s = low * (high / low) ** chance.random()

@@ -13,7 +13,7 @@ from jobs.objects.applied_campaign import SELECTOR, applied_from
 from jobs.planning.lifecycle import read_state, suspect_cases
 from jobs.planning.stored_plans import read_plans
 from tests.unit.collector.database.campaign_maker import MadePlan, MadeShard, Tried, commit_shard
-from tests.unit.jobs.controller.played_campaign import STACK, Play, everything_is_held
+from tests.unit.jobs.controller.simulated_campaign import STACK, Simulation, everything_is_held
 
 pytestmark = pytest.mark.fast
 
@@ -25,15 +25,17 @@ class Fleet:
     """Workers that measure; the session of one shard has canaries that take `factor` times as long.
     If `stays`, so do all later sessions of the cases of that shard."""
 
-    def __init__(self, *, factor=5.0, stays=False, cases=24, budget_s=20, **play):
+    def __init__(self, *, factor=5.0, stays=False, cases=24, budget_s=20, **simulation):
         long = LONG.format(budget_s=budget_s)
-        self.play = Play(cases=cases, target_s=120, session_s=240, more=long, **play)
+        self.simulation = Simulation(
+            cases=cases, target_s=120, session_s=240, more=long, **simulation
+        )
         self.factor, self.stays = factor, stays
-        self.play.cluster.worker = self.measure
+        self.simulation.cluster.worker = self.measure
         self.slow, self.on = set(), {}
 
     def measure(self, shard, node):
-        store, plan = self.play.store, self.play.plan
+        store, plan = self.simulation.store, self.simulation.plan
         records = [case.record for case in read_shard(store.get(keys.shard("small", shard)))]
         ids = {record.case_id for record in records}
         if not self.slow:
@@ -50,10 +52,10 @@ class Fleet:
 
     @property
     def plans(self):
-        return read_plans(self.play.store, "small")
+        return read_plans(self.simulation.store, "small")
 
     def head(self):
-        return load_state(self.play.store, find_head(self.play.store))
+        return load_state(self.simulation.store, find_head(self.simulation.store))
 
 
 def readings(factor):
@@ -66,7 +68,7 @@ def readings(factor):
 @pytest.mark.thorough
 def test_slow_session_is_measured_again_on_another_node():
     fleet = Fleet()
-    fleet.play.play()
+    fleet.simulation.run()
     first, second = fleet.plans
     assert (first.round, second.round) == ("", "2d") and len(first.shards) == 8
     again = second.forecast
@@ -79,21 +81,21 @@ def test_slow_session_is_measured_again_on_another_node():
     known = case_results(state, STACK.version_path).values()
     assert sum(found.is_suspect for found in known) == len(fleet.slow) - again.doubtful
     assert all(found.mean_us < 6 for found in known if found.is_good)
-    assert everything_is_held(fleet.play)
-    assert fleet.play.new_controller().reconcile() == {"small": True}
+    assert everything_is_held(fleet.simulation)
+    assert fleet.simulation.new_controller().reconcile() == {"small": True}
 
 
 @pytest.mark.thorough
 def test_damaged_shard_of_the_second_session_still_avoids_the_first_node():
     fleet = Fleet()
 
-    def each(play, number):
+    def each(simulation, number):
         if len(fleet.plans) == 2:
-            for info in play.store.list("campaigns/small/attempts/"):
+            for info in simulation.store.list("campaigns/small/attempts/"):
                 if "/part-" in info.key and fleet.plans[1].shards[0].shard_id in info.key:
-                    play.store.put(info.key, b"rot")
+                    simulation.store.put(info.key, b"rot")
 
-    fleet.play.play(each=each)
+    fleet.simulation.run(each=each)
     _, second, mending = fleet.plans
     assert (second.round, mending.round) == ("2d", "3m1")
     [lost, *_], anew = second.shards, mending.shards
@@ -105,27 +107,27 @@ def test_damaged_shard_of_the_second_session_still_avoids_the_first_node():
 @pytest.mark.thorough
 def test_case_that_is_suspect_twice_is_not_measured_a_third_time():
     fleet = Fleet(stays=True)
-    fleet.play.play()
+    fleet.simulation.run()
     assert [plan.round for plan in fleet.plans] == ["", "2d"]
 
-    (applied,) = map(applied_from, fleet.play.cluster.config_maps(SELECTOR))
-    state = read_state(applied.campaign, fleet.play.store, STACK)
+    (applied,) = map(applied_from, fleet.simulation.cluster.config_maps(SELECTOR))
+    state = read_state(applied.campaign, fleet.simulation.store, STACK)
     assert len(suspect_cases(state)) == len(fleet.slow) - fleet.plans[1].forecast.doubtful
 
 
 @pytest.mark.thorough
 def test_single_node_cluster_repeats_on_the_same_node_with_an_event():
     fleet = Fleet(nodes=("n1",))
-    fleet.play.play()
+    fleet.simulation.run()
     assert [plan.round for plan in fleet.plans] == ["", "2d"]
-    assert set(fleet.on.values()) == {"n1"} and "SameNode" in fleet.play.cluster.reasons()
+    assert set(fleet.on.values()) == {"n1"} and "SameNode" in fleet.simulation.cluster.reasons()
 
 
 @pytest.mark.thorough
 def test_repetition_beyond_its_budget_is_skipped():
     """Of three shards with one case each, a quarter of the time pays for none."""
     fleet = Fleet(cases=3, budget_s=60, devices=3)
-    fleet.play.play()
+    fleet.simulation.run()
     assert [plan.round for plan in fleet.plans] == [""] and fleet.plans[0].may_have_canaries
     known = case_results(fleet.head(), STACK.version_path).values()
     assert [found.is_suspect for found in known].count(True) == len(fleet.slow) == 1
@@ -135,14 +137,14 @@ def test_repetition_beyond_its_budget_is_skipped():
 def test_sessions_that_agree_end_the_campaign_immediately():
     """And no machine is probed for its stack again, which would occupy a device."""
     fleet = Fleet(factor=1.0, target="")
-    cluster = fleet.play.cluster
+    cluster = fleet.simulation.cluster
     cluster.stack = STACK
 
-    def each(play, number):
+    def each(simulation, number):
         if fleet.plans:  # Kubernetes deletes the Job of the probe
             cluster.live = {name: job for name, job in cluster.live.items() if "probe" not in name}
 
-    fleet.play.play(each=each)
+    fleet.simulation.run(each=each)
     assert [plan.round for plan in fleet.plans] == [""]
     assert sum("probe" in name for name in cluster.created) == 1
 
@@ -151,8 +153,8 @@ def test_sessions_that_agree_end_the_campaign_immediately():
 def test_controller_killed_at_any_reconciliation_continues():
     fleet = Fleet()
 
-    def each(play, number):
-        play.controller = play.new_controller()
+    def each(simulation, number):
+        simulation.controller = simulation.new_controller()
 
-    fleet.play.play(each=each)
+    fleet.simulation.run(each=each)
     assert [plan.round for plan in fleet.plans] == ["", "2d"]
