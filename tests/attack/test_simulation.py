@@ -8,7 +8,7 @@ import pytest
 
 from tests.attack.simulation.fleet import simulated
 from tests.attack.simulation.kept import KEPT
-from tests.attack.simulation.mutants import MUTANTS, EXPECTED
+from tests.attack.simulation.mutants import EXPECTED, MUTANTS
 
 pytestmark = pytest.mark.slow
 

@@ -85,5 +85,5 @@ _RANGES: dict[str, tuple[float, float]] = {
     "wrong_image": (1, 2),
     "people": (1, 8),
     "queue": (1, 1),
-    "queue_acts": (1, 8),
+    "queue_actions": (1, 8),
 }

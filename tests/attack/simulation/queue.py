@@ -34,7 +34,7 @@ class Queue:
         self.live[name]["spec"]["suspend"] = True
 
     def misfortunes(self) -> dict[str, Callable[[], None]]:
-        return {"queue_acts": self._something_happens}
+        return {"queue_actions": self._something_happens}
 
     def be_quiet(self) -> None:
         self._kueue.holds, self._kueue.is_running = "None", True
