@@ -1,15 +1,17 @@
 """A profile of a program on a CPU: what torch dispatches while a step runs, as kernel_details.csv.
 
-An NPU's profiler records the kernels that CANN launched. A CPU has none, so each operator that
-torch dispatches is written as the kernel that torch_npu launches for it, with its tensors: so the
-same program gives a profile that `opmeter plan` reads, on a laptop and on an NPU. Its durations are
-those of the CPU. The kernels of an operator are those of the tables of `collector.recording`;
-operators that are not in `_CALLS` keep their own name, and no operator measures them.
+An NPU's profiler records the kernels that CANN launched. A CPU and a GPU have none, so each
+operator that torch dispatches is written as the kernel that torch_npu launches for it, with its
+tensors: so the same program gives a profile that `opmeter plan` reads, on a laptop and on an NPU.
+Its durations are those of the CPU, or of the kernels that ran on a GPU. The kernels of an operator
+are those of the tables of `collector.recording`; operators that are not in `_CALLS` keep their own
+name, and no operator measures them.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ COLUMNS = (
     *BASE_CELLS[2:],
 )
 assert BASE_CELLS[2] == INPUT_SHAPES
+_MARK = "opmeter "  # and the begin of the operator, names its range
 _CORE = "AI_VECTOR_CORE"  # a CPU has no cores of kernels; no case depends on it
 
 
@@ -64,12 +67,16 @@ class DispatchObserver(TorchDispatchMode):  # type: ignore[misc]
 
 
 class DispatchedCalls(DispatchObserver):
-    """Notes the operators that run while `step` is a number; views run nothing and are omitted."""
+    """Notes the operators that run while `step` is a number; views run nothing and are omitted.
 
-    def __init__(self) -> None:
+    With `is_marked`, each is a range of torch's profiler, which knows its kernels."""
+
+    def __init__(self, *, is_marked: bool = False) -> None:
         super().__init__()
         self.step: int | None = None
         self.launches: list[Launch] = []
+        self._is_marked = is_marked
+        self._timed = 0  # launches with the time of a device
 
     def __torch_dispatch__(
         self,
@@ -80,8 +87,10 @@ class DispatchedCalls(DispatchObserver):
     ) -> Any:
         kwargs = kwargs or {}
         began_ns = time.time_ns()
+        mark = f"{_MARK}{began_ns}"
         at_ns = time.perf_counter_ns()
-        out = func(*args, **kwargs)
+        with torch.profiler.record_function(mark) if self._is_marked else nullcontext():
+            out = func(*args, **kwargs)
         took_ns = time.perf_counter_ns() - at_ns
         name = func._schema.name
         if self.step is not None and not func.is_view and not name.startswith("profiler::"):
@@ -90,6 +99,19 @@ class DispatchedCalls(DispatchObserver):
                 Launch(self.step, name, kernel_type, cells, began_ns, max(took_ns, 1))
             )
         return out
+
+    def take_device_times(self, events: Iterable[Any]) -> None:
+        """Replace the times of the launches since the last call, which are those of the host, by
+        those of the marked ranges in torch's events. Operators that ran nothing on the device are
+        dropped."""
+        times_us = {one.name: one.device_time_total for one in events if one.name.startswith(_MARK)}
+        timed = [
+            replace(one, duration_ns=round(took_us * 1000))
+            for one in self.launches[self._timed :]
+            if (took_us := times_us.get(f"{_MARK}{one.start_ns}", 0.0)) > 0
+        ]
+        self.launches[self._timed :] = timed
+        self._timed = len(self.launches)
 
 
 def kernel_details(launches: Sequence[Launch]) -> bytes:

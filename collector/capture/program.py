@@ -28,7 +28,7 @@ def run_captured(
     settings.check(environment)
     if injection.device is not None and injection.device not in _DEVICES:
         raise BadInput(f"--device: expected npu, cuda or cpu, got {injection.device!r}")
-    if next(settings.folder.glob(CAPTURE_FILE.format(rank="*")), None) is not None:
+    if next(settings.folder.glob(CAPTURE_FILE.format(worker="*")), None) is not None:
         raise BadInput("expected a folder without a capture", path=settings.folder)
     environment = {**environment, VARIABLE: injection.to_variable()}
     paths = [str(_SITE), *filter(None, [environment.get("PYTHONPATH")])]

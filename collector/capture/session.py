@@ -5,11 +5,13 @@
             step(batch)
             session.step()
 
-The same program is captured on an NPU by torch_npu.profiler, on a GPU by torch.profiler, and on a
-CPU by torch.profiler and the dispatcher. Each profiler gets the arguments that it has; none is
-passed as None in the hope that it is ignored.
+The same program is captured on an NPU by torch_npu.profiler, on a GPU and on a CPU by
+torch.profiler and the dispatcher. Each profiler gets the arguments that it has; none is passed as
+None in the hope that it is ignored.
 """
 
+import errno
+import glob
 import importlib
 import json
 import logging
@@ -18,7 +20,7 @@ import shutil
 import socket
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -42,6 +44,7 @@ from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from collector.host.version_pairs import npu_versions
 from collector.profiles.logged_calls import LOG_FILE
+from collector.store.atomic import write_whole
 
 BACKENDS = ("npu", "cuda", "cpu")
 _LOG = logging.getLogger(__name__)
@@ -64,23 +67,38 @@ class _Recording:
     def __init__(self, settings: CaptureSettings, backend: str) -> None:
         self.settings = settings
         self.steps_seen = 0
-        self._backend, self._began_s = backend, time.time()
+        self._backend, self._faults = backend, list[str]()
+        self._rounds = 0  # of which a trace is written
         settings.folder.mkdir(parents=True, exist_ok=True)
+        self._earlier = _own_folders(settings.folder)  # of an earlier capture of this process
+        self._write_facts(is_complete=False)  # now, while the disk has space
         self._run = _run_folder(settings.folder)
         self._stack = ExitStack()
-        self._calls = self._stack.enter_context(DispatchedCalls()) if backend == "cpu" else None
+        self._calls: DispatchedCalls | None = None
+        if backend != "npu":
+            self._calls = self._stack.enter_context(DispatchedCalls(is_marked=backend == "cuda"))
         self._custom = (
             self._stack.enter_context(CustomCalls(ranks()[0])) if settings.calls else None
         )
         if self._custom is not None:
             self._stack.enter_context(triton_launches(self._custom.launched))
-        self.profiler = self._stack.enter_context(_profiler(settings, backend, self._run))
+        self.profiler: _Profiler = self._stack.enter_context(
+            _npu_profiler(settings)
+            if backend == "npu"
+            else _torch_profiler(settings, backend, self._end_round)
+        )
         self._mark()
 
     def step(self) -> None:
-        self.profiler.step()
+        with self._noting_errors(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the events of a round are cleared after it
+            self.profiler.step()
         self.steps_seen += 1
         self._mark()
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self._faults)
 
     @property
     def steps_kept(self) -> int:
@@ -89,13 +107,40 @@ class _Recording:
     def end(self, faults: Sequence[str] = ()) -> None:
         """Stop the profiler, and write the tables and facts of this rank."""
         self._note(None)
-        self._stack.close()
-        if self._calls is not None:
-            write_profile(self._calls.launches, self._run)
-        if self._custom is not None and self._custom.lines:
-            for folder in self.folders:
-                (folder / LOG_FILE).write_bytes(self._custom.as_bytes())
-        _write_facts(self.settings, self._facts(faults))
+        self._faults += faults
+        with self._noting_errors():
+            self._stack.close()
+        with self._noting_errors():
+            if self._calls is not None:
+                write_profile(self._calls.launches, self._run)
+            if self._custom is not None and self._custom.lines:
+                for folder in self.folders:
+                    (folder / LOG_FILE).write_bytes(self._custom.as_bytes())
+        with self._noting_errors():
+            self._write_facts(is_complete=True)
+
+    @contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        """Note an error of the profiler or of the disk for the verdict: the program runs on."""
+        try:
+            yield
+        except Exception as error:
+            is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+            fault = "the disk is full" if is_full else f"the profiler failed: {error}"
+            _LOG.error("%s: %s", self.settings.folder, fault)
+            self._faults.append(fault)
+
+    def _end_round(self, done: Any) -> None:
+        """Write the trace of a round of torch's profiler, and take the times of its kernels."""
+        output = self._run / "ASCEND_PROFILER_OUTPUT"
+        output.mkdir(parents=True, exist_ok=True)
+        self._rounds += 1
+        path = output / TRACE_FILE
+        if self._rounds > 1:
+            path = path.with_stem(f"{path.stem}_{self._rounds}")
+        done.export_chrome_trace(str(path))
+        if self._calls is not None and self._backend == "cuda":
+            self._calls.take_device_times(done.events())
 
     def _mark(self) -> None:
         self._note(self.steps_seen if is_kept(self.settings, self.steps_seen) else None)
@@ -107,21 +152,18 @@ class _Recording:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders that this process has written here; torch_npu chooses their names."""
-        return sorted(self.settings.folder.glob(f"*_{os.getpid()}_*_ascend_pt"))
+        """The folders that this capture has written; torch_npu chooses their names."""
+        return [one for one in _own_folders(self.settings.folder) if one not in self._earlier]
 
-    def _facts(self, faults: Sequence[str]) -> dict[str, object]:
-        return {
-            **_process(self._backend),
+    def _write_facts(self, *, is_complete: bool) -> None:
+        recorded = {
             "steps_seen": self.steps_seen,
             "steps_kept": self.steps_kept,
-            "began_s": self._began_s,
-            "faults": list(faults),
+            "earlier": [one.name for one in self._earlier],
+            "faults": self._faults,
+            "is_complete": is_complete,
         }
-
-
-def _process(backend: str) -> dict[str, object]:
-    return {"backend": backend, "pid": os.getpid(), "torch": torch.__version__}
+        _write_facts(self.settings, self._backend, recorded)
 
 
 class CaptureSession:
@@ -151,7 +193,10 @@ class CaptureSession:
         if one is None:
             return
         one.step()
-        if self._is_trial and one.steps_seen >= one.settings.least_steps:
+        if one.has_failed:
+            self._recording = None
+            one.end()
+        elif self._is_trial and one.steps_seen >= one.settings.least_steps:
             self._end_trial(one)
         elif not self._is_trial and not self.is_ended:
             self._keep_within_budget(one)
@@ -205,7 +250,7 @@ class CaptureSession:
             self._give_up(f"the capture did not begin: the trial cannot be used: {fault}; {where}")
             return
         self._bytes_of_step = sum(map(_size_of, one.folders))
-        self._remove(one, rank)
+        self._remove(one)
         kept = self.settings.steps * self.settings.repeat
         budget, estimate = self._budget, self._bytes_of_step * kept
         _LOG.info(
@@ -241,13 +286,13 @@ class CaptureSession:
         """Write facts without a capture, so that the verdict has the reason."""
         _LOG.warning("%s", fault)
         self.settings.folder.mkdir(parents=True, exist_ok=True)
-        _write_facts(self.settings, {**_process(self._backend), "faults": [fault]})
+        _write_facts(self.settings, self._backend, {"faults": [fault]})
 
-    def _remove(self, one: _Recording, rank: int) -> None:
+    def _remove(self, one: _Recording) -> None:
         folder = one.settings.folder
         for run in one.folders:
             shutil.rmtree(run, ignore_errors=True)
-        (folder / CAPTURE_FILE.format(rank=rank)).unlink(missing_ok=True)
+        (folder / CAPTURE_FILE.format(worker=_worker())).unlink(missing_ok=True)
         with suppress(OSError):  # other ranks have files there
             folder.rmdir()
 
@@ -332,15 +377,19 @@ def ranks() -> tuple[int, int]:
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def _worker() -> str:
+    """Return how torch_npu's trace handler names this process in the names of its folders."""
+    return f"{socket.gethostname()}_{os.getpid()}"
+
+
 def _run_folder(folder: Path) -> Path:
     stamp = time.strftime("%Y%m%d%H%M%S", time.gmtime()) + f"{time.time_ns() // 1000 % 1000:03d}"
-    return folder / f"{socket.gethostname()}_{os.getpid()}_{stamp}_ascend_pt"
+    return folder / f"{_worker()}_{stamp}_ascend_pt"
 
 
-def _profiler(
-    settings: CaptureSettings, backend: str, run: Path
-) -> AbstractContextManager[_Profiler]:
-    return _npu_profiler(settings) if backend == "npu" else _torch_profiler(settings, backend, run)
+def _own_folders(folder: Path) -> list[Path]:
+    """Return the folders of runs that this process has written here, now or earlier."""
+    return sorted(folder.glob(f"{glob.escape(_worker())}_*_ascend_pt"))
 
 
 def _common(settings: CaptureSettings, profiler: Any) -> dict[str, Any]:
@@ -364,24 +413,19 @@ def _common(settings: CaptureSettings, profiler: Any) -> dict[str, Any]:
 
 
 def _torch_profiler(
-    settings: CaptureSettings, backend: str, run: Path
+    settings: CaptureSettings, backend: str, end_round: Callable[[Any], None]
 ) -> AbstractContextManager[_Profiler]:
     profiler: Any = torch.profiler
     activities = [profiler.ProfilerActivity.CPU]
     if backend == "cuda":
         activities.append(profiler.ProfilerActivity.CUDA)
 
-    def write_trace(done: Any) -> None:
-        output = run / "ASCEND_PROFILER_OUTPUT"
-        output.mkdir(parents=True, exist_ok=True)
-        done.export_chrome_trace(str(output / TRACE_FILE))
-
     more = {}
     if settings.stack:  # else torch drops the stacks of the events (pytorch issue 100253)
         extended = torch._C._profiler._ExperimentalConfig(verbose=True)
         more["experimental_config"] = extended
     made: AbstractContextManager[_Profiler] = profiler.profile(
-        activities=activities, on_trace_ready=write_trace, **_common(settings, profiler), **more
+        activities=activities, on_trace_ready=end_round, **_common(settings, profiler), **more
     )
     return made
 
@@ -430,15 +474,18 @@ def _npu_profiler(settings: CaptureSettings) -> AbstractContextManager[_Profiler
     return made
 
 
-def _write_facts(settings: CaptureSettings, recorded: Mapping[str, object]) -> None:
-    """Write what this rank was asked for and what it recorded, for the verdict."""
+def _write_facts(settings: CaptureSettings, backend: str, recorded: Mapping[str, object]) -> None:
+    """Write what this process should record and what it did, for the verdict. On a full disk, what
+    it wrote before remains."""
     rank, world = ranks()
     facts = {
         **asdict(settings),
         "folder": str(settings.folder),
+        "worker": _worker(),
+        "backend": backend,
+        "torch": torch.__version__,
         "rank": rank,
         "world_size": world,
         **recorded,
     }
-    path = settings.folder / CAPTURE_FILE.format(rank=rank)
-    path.write_bytes(readable_json(facts))
+    write_whole(settings.folder / CAPTURE_FILE.format(worker=_worker()), readable_json(facts))

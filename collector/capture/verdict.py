@@ -18,12 +18,12 @@ from collector.codec.canonical import json_object
 from collector.codec.errors import BadInput, OpmeterError
 from collector.codec.files import read_small_file
 from collector.codec.text import counted, share_of
-from collector.profiles.discovery import CAPTURE_SUFFIXES, unanalysed_captures
+from collector.profiles.discovery import CAPTURE_SUFFIXES, find_profiles, unanalysed_captures
 from collector.profiles.kernel_details import Profile, read_profile
 from collector.profiles.logged_calls import Completed
 from collector.profiles.rows import open_rows
 
-CAPTURE_FILE = "opmeter_capture_{rank}.json"  # what a rank was asked for, and saw
+CAPTURE_FILE = "opmeter_capture_{worker}.json"  # what a process should record, and saw
 _FACTS = "opmeter_capture_*.json"
 # Numbers of these facts, with the largest that is one: a file may be damaged.
 _NUMBERS = {
@@ -32,8 +32,6 @@ _NUMBERS = {
     "steps": 1 << 30,
     "repeat": 1 << 30,
     "steps_kept": 1 << 30,
-    "pid": 1 << 40,
-    "began_s": 1 << 40,
 }
 _MOST_MISSING = 64  # ranks without a capture that get a line each
 _STEP = "Step Id"
@@ -100,27 +98,64 @@ def verdicts(folder: Path) -> tuple[RankVerdict, ...]:
     runs = sorted(run for run in _runs(folder))
     if not (runs or known or damaged):
         raise BadInput(
-            f"no capture: expected folders that end in {' or '.join(CAPTURE_SUFFIXES)}", path=folder
+            f"no capture: expected folders that end in {' or '.join(CAPTURE_SUFFIXES)}, or tables "
+            "of kernels",
+            path=folder,
         )
     if not known:
-        return (*damaged, *(_of_run(run, _rank_in(run), {}) for run in runs))
+        return (*damaged, *(_of_run(run, _rank_in(run)) for run in runs))
     judged, found = set[Path](), damaged
-    for facts in known:
-        own = [run for run in runs if _is_of(run, facts)]
-        judged.update(own)
-        rank = int(facts.get("rank", 0))
-        noted = tuple(map(str, facts.get("faults", ())))  # what stopped or prevented the capture
-        if not own:
-            faults = noted or ("no folder of this process: the profiler wrote nothing",)
-            found.append(RankVerdict(rank, folder, faults=faults))
-        for run in own:
-            one = _of_run(run, rank, facts)
-            found.append(replace(one, faults=(*one.faults, *noted)))
+    for rank in sorted({_rank_of(facts) for facts in known}):
+        processes = []
+        for facts in known:
+            if _rank_of(facts) == rank:
+                own = [run for run in runs if _is_of(run, facts)]
+                judged.update(own)
+                processes.append(_of_process(folder, own, facts))
+        found += _of_rank(processes)
     found += _missing(folder, known)
     if older := [run.name for run in runs if run not in judged]:
         note = f"{counted(len(older), 'folder')} of other captures here: {', '.join(older[:3])}"
         found = [_with_fault(one, note) for one in found]
     return tuple(found)
+
+
+def _rank_of(facts: Mapping[str, Any]) -> int:
+    return int(facts.get("rank", 0))
+
+
+def _of_process(
+    folder: Path, own: Sequence[Path], facts: Mapping[str, Any]
+) -> tuple[RankVerdict, ...]:
+    """Return the verdict of each folder that a process wrote, or one if it wrote none. torch_npu
+    writes a folder for each round of the schedule, torch one for all."""
+    rank, rounds, steps = _rank_of(facts), int(facts.get("repeat", 1)), int(facts.get("steps", 0))
+    noted = list(map(str, facts.get("faults", ())))  # what stopped or prevented the capture
+    if not facts.get("is_complete", True):
+        noted.append("the capture did not end: the process was killed, or its disk was full")
+    if not own:
+        noted = noted or ["no folder of this process: the profiler wrote nothing"]
+        return (RankVerdict(rank, folder, faults=tuple(noted)),)
+    if len(own) not in (1, rounds):
+        noted.append(f"expected {counted(rounds, 'folder')}, one for each round, got {len(own)}")
+    kept, expected = int(facts.get("steps_kept", steps * rounds)), steps * rounds
+    if len(own) > 1:
+        kept, expected = min(kept, steps), steps
+    found = [_of_run(run, rank, expected, kept) for run in own]
+    return tuple(replace(one, faults=(*one.faults, *noted)) for one in found)
+
+
+def _of_rank(processes: Sequence[Sequence[RankVerdict]]) -> Sequence[RankVerdict]:
+    """Return the verdicts of the processes that count for a rank: those that launched kernels. A
+    program may start others, which inherit its rank and launch nothing; if all are such, the first
+    counts."""
+    launched = [one for process in processes for one in process if one.rows]
+    counts = launched or processes[0]
+    silent = sum(not any(one.rows for one in process) for process in processes) - (not launched)
+    if not silent:
+        return counts
+    note = f"{counted(silent, 'other process', 'other processes')} of this rank launched nothing"
+    return [_with_fault(counts[0], note), *counts[1:]]
 
 
 def captured_on(folder: Path) -> str:
@@ -141,15 +176,11 @@ def _facts(path: Path) -> Mapping[str, Any]:
         value = found.get(name, 0)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
             raise BadInput(f"{name}: expected a number from 0 to {most}, got {value!r}", path=path)
-    if not all(isinstance(one, str) for one in _listed(found.get("faults", []), path)):
-        raise BadInput("faults: expected a list of texts", path=path)
+    for name in ("faults", "earlier"):
+        value = found.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise BadInput(f"{name}: expected a list of texts, got {value!r:.60}", path=path)
     return found
-
-
-def _listed(value: object, path: Path) -> list[object]:
-    if not isinstance(value, list):
-        raise BadInput(f"faults: expected a list of texts, got {value!r}", path=path)
-    return value
 
 
 def _runs(folder: Path) -> Iterable[Path]:
@@ -158,15 +189,25 @@ def _runs(folder: Path) -> Iterable[Path]:
     found = [
         one for one in folder.rglob("*") if one.name.endswith(CAPTURE_SUFFIXES) and one.is_dir()
     ]
-    # msprof names its folders otherwise
-    return found or [Path(one.folder) for one in unanalysed_captures([folder])]
+    # msprof names its folders otherwise, and users copy tables into any
+    found = found or [Path(one.folder) for one in unanalysed_captures([folder])]
+    return found or ([folder] if _has_profile(folder) else [])
+
+
+def _has_profile(folder: Path) -> bool:
+    try:
+        return bool(find_profiles([folder]))
+    except BadInput:
+        return False
 
 
 def _is_of(run: Path, facts: Mapping[str, Any]) -> bool:
-    """Return whether the process of these facts wrote a folder: its name has the process id, and it
-    is not older than the capture."""
-    pid, began_s = facts.get("pid"), float(facts.get("began_s", 0.0))
-    return f"_{pid}_" in run.name and run.stat().st_mtime >= began_s - 1.0
+    """Return whether the process of these facts wrote a folder: its name begins with the worker,
+    and it was not there when the capture began. Times do not decide: a file server has its own
+    clock."""
+    return run.name.startswith(f"{facts.get('worker')}_") and run.name not in facts.get(
+        "earlier", ()
+    )
 
 
 def _rank_in(run: Path) -> int | None:
@@ -187,14 +228,16 @@ def _missing(folder: Path, known: Sequence[Mapping[str, Any]]) -> list[RankVerdi
     return found
 
 
-def _of_run(run: Path, rank: int | None, facts: Mapping[str, Any]) -> RankVerdict:
+def _of_run(run: Path, rank: int | None, expected: int = 0, kept: int = 0) -> RankVerdict:
+    """Return the verdict of a folder that should have the `expected` steps, 0 if that is not known;
+    the program ran `kept` of them."""
     try:
         profile = read_profile([run], skip_bad_rows=True)
     except OpmeterError as error:
         return RankVerdict(rank, run, faults=(str(error),))
     faults = list(_faults_of_rows(profile))
     counts = _rows_of_steps(profile.report.files)
-    faults += _faults_of_steps(counts, facts)
+    faults += _faults_of_steps(counts, expected, kept)
     unknown = profile.report.unknown_input_rows
     rows = profile.report.compute_rows
     times_us = [
@@ -249,13 +292,11 @@ def _rows_of_steps(files: Sequence[Path]) -> Counter[str]:
     return counts
 
 
-def _faults_of_steps(counts: Counter[str], facts: Mapping[str, Any]) -> Iterable[str]:
-    requested = int(facts.get("steps", 0)) * int(facts.get("repeat", 1))
-    if requested and counts and len(counts) != requested:
-        yield f"expected {counted(requested, 'step')}, got {len(counts)}"
-    elif requested and not counts and int(facts.get("steps_kept", requested)) < requested:
-        kept = int(facts["steps_kept"])
-        yield f"expected {counted(requested, 'step')}, the program ended after {kept} of them"
+def _faults_of_steps(counts: Counter[str], expected: int, kept: int) -> Iterable[str]:
+    if expected and counts and len(counts) != expected:
+        yield f"expected {counted(expected, 'step')}, got {len(counts)}"
+    elif not counts and kept < expected:
+        yield f"expected {counted(expected, 'step')}, the program ended after {kept} of them"
     if len(counts) >= _LEAST_STEPS:
         sizes = [counts[step] for step in sorted(counts, key=_number)]
         usual = median(sizes)

@@ -10,7 +10,6 @@ import importlib.abc
 import importlib.util
 import logging
 import sys
-import time
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -61,7 +60,7 @@ class _WorkerCalls:
 
         self._folder = Path(worker.profiler_config.torch_profiler_dir)
         self._rank = int(worker.rank)
-        self._began_s = time.time()
+        self._earlier = set(self._runs())  # names decide: a file server has its own clock
         self._calls = CustomCalls(self._rank)
         self._steps = 0
 
@@ -74,13 +73,12 @@ class _WorkerCalls:
         with self._calls, triton_launches(self._calls.launched):
             return launch()
 
+    def _runs(self) -> list[Path]:
+        return sorted(self._folder.glob(f"*rank{self._rank}_*_ascend_pt"))
+
     def write(self) -> None:
         """Write the calls into the folder that torch_npu has made for this rank."""
-        runs = [
-            run
-            for run in self._folder.glob(f"*rank{self._rank}_*_ascend_pt")
-            if run.stat().st_mtime >= self._began_s - 1.0
-        ]
+        runs = [run for run in self._runs() if run not in self._earlier]
         for run in runs:
             (run / LOG_FILE).write_bytes(self._calls.as_bytes())
         _LOG.info("rank %d: logged %d calls in %d folders", self._rank, len(self._calls), len(runs))
@@ -94,9 +92,10 @@ def _attach(module: ModuleType) -> None:
     profile = worker.profile
 
     def logged_profile(self: Any, is_start: bool = True, *args: Any, **kwargs: Any) -> Any:
+        begun = _guarded(lambda: _WorkerCalls(self)) if is_start else None
         done = profile(self, is_start, *args, **kwargs)
         if is_start:
-            self._opmeter_calls = _guarded(lambda: _WorkerCalls(self))
+            self._opmeter_calls = begun
         elif self._opmeter_calls is not None:
             calls, self._opmeter_calls = self._opmeter_calls, None
             _guarded(calls.write)
@@ -117,9 +116,9 @@ def _logged(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _guarded(act: Callable[[], Any]) -> Any:
+def _guarded(action: Callable[[], Any]) -> Any:
     try:
-        return act()
+        return action()
     except Exception:  # an instance serves on whatever becomes of its log
         _LOG.exception("the calls of this profile are not logged")
         return None

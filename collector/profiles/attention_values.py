@@ -44,24 +44,36 @@ class AttentionValues:
     cells: Mapping[str, str]
 
 
-def read_attention_values(path: Path) -> list[AttentionValues]:
+def read_attention_values(
+    path: Path, without_values: list[int] | None = None
+) -> list[AttentionValues]:
     """Return the objects of a file; calls of other operators are left out.
 
-    Raises BadInput, with the line, for any other content."""
+    `without_values` gets the lines of logged calls without lengths, and that of a last line that a
+    killed writer cut. Raises BadInput, with the line, for any other content."""
+    without_values = [] if without_values is None else without_values
     try:
         with file_errors(path):
-            lines = read_small_file(path, _MOST_BYTES).decode("utf-8-sig").splitlines()
+            text = read_small_file(path, _MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadInput("expected UTF-8 text with one JSON object per line", path=path) from error
+    lines = text.splitlines()
     values = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             value = json.loads(line, parse_int=_number, object_pairs_hook=_members)
-            if not _is_of_another_operator(value):
+            if _is_logged(value) and "query_shape" not in value:
+                continue  # of another operator
+            if _is_logged(value) and not value.get("actual_seq_lengths_kv"):
+                without_values.append(number)
+            else:
                 values.append(values_of(number, value))
         except json.JSONDecodeError as error:
+            if number == len(lines) > 1 and not text.endswith("\n"):
+                without_values.append(number)
+                continue
             message = f"expected one JSON object per line: {error}"
             raise BadInput(message, path=path, line=number) from error
         except RecursionError as error:
@@ -88,9 +100,9 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _is_of_another_operator(value: Any) -> bool:
-    """Return whether a line is a logged call of an operator that is not fused attention."""
-    return isinstance(value, dict) and "operator" in value and "query_shape" not in value
+def _is_logged(value: Any) -> bool:
+    """Return whether a line is a call in the log of a capture, which has all custom operators."""
+    return isinstance(value, dict) and "operator" in value
 
 
 def values_of(line: int, value: Any) -> AttentionValues:

@@ -99,12 +99,17 @@ def read_log(path: Path) -> Iterator[LoggedCall]:
     """Yield the calls of a log that may launch a kernel. Raises BadInput with the line."""
     with file_errors(path):
         data = read_small_file(path, _MOST_BYTES)
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+    lines = data.decode("utf-8", "replace").splitlines()
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             if (call := _call(number, json.loads(line))) is not None:
                 yield call
+        except json.JSONDecodeError as error:
+            if number == len(lines) > 1 and not data.endswith(b"\n"):
+                return  # cut by a killed process: its row has no call, and is not paired
+            raise BadInput(f"expected a logged call: {error}", path=path, line=number) from error
         except (BadInput, ValueError, RecursionError) as error:
             raise BadInput(f"expected a logged call: {error}", path=path, line=number) from error
 

@@ -9,7 +9,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +20,8 @@ _CHUNK = 1 << 20
 _MOST_EVENT = 64 << 20  # characters of one event
 _SPACE = re.compile(r"[\s,]*")
 _DEVICE_PROCESSES = ("Ascend Hardware",)  # of torch_npu's and msprof's trace_view.json
+_MESSAGE_PROCESSES = ("HCCL", "Communication")  # until CANN 8.0, and later
+_MESSAGE = "COMMUNICATION"  # the task type of its rows
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})  # of torch.profiler
 # The columns that msmodeling's trace_to_csv writes of a simulation; all but the first and `dur_us`
 # are arguments of the event.
@@ -40,10 +42,12 @@ _HOST_CATEGORY = "cpu_op"
 
 @dataclass(frozen=True, slots=True)
 class TraceKind:
-    """What a trace is of: `columns` of its rows, and the device processes by their pid."""
+    """What a trace is of: `columns` of its rows, and the names of the processes of kernels and of
+    messages by their pid."""
 
     columns: tuple[str, ...]
     processes: Mapping[object, str]
+    messages: Mapping[object, str] = field(default_factory=dict)
 
     @property
     def is_simulation(self) -> bool:
@@ -57,9 +61,15 @@ class TraceKind:
         return "host operator" if self.columns == HOST_COLUMNS else "device event"
 
     def is_device(self, event: Mapping[str, Any]) -> bool:
-        """Return whether an event is of a device."""
+        """Return whether an event is of a device, and no message."""
         named = _hashable(event.get("pid")) in self.processes
         return named or event.get("cat") in _DEVICE_CATEGORIES
+
+    def is_message(self, event: Mapping[str, Any]) -> bool:
+        """Return whether an event is a whole message. The tasks that it consists of, which name
+        their type, are in its process too; tables of kernels have none of them."""
+        is_named = _hashable(event.get("pid")) in self.messages
+        return is_named and "task type" not in _arguments(event)
 
 
 def events_of(path: Path, others: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
@@ -76,6 +86,7 @@ def kind_of(path: Path) -> TraceKind:
     """Return the kind of a trace: of devices if it has their events, of a host if it has only its
     operators, else of a simulation."""
     processes: dict[object, str] = {}
+    messages: dict[object, str] = {}
     has_devices = has_operators = has_events = False
     for event in events_of(path):
         has_events = has_events or event.get("ph") == "X"
@@ -83,12 +94,14 @@ def kind_of(path: Path) -> TraceKind:
             name = _arguments(event).get("name")
             if isinstance(name, str) and name.startswith(_DEVICE_PROCESSES):
                 processes[_hashable(event.get("pid"))] = name
+            if name in _MESSAGE_PROCESSES:
+                messages[_hashable(event.get("pid"))] = str(name)
         has_devices = has_devices or event.get("cat") in _DEVICE_CATEGORIES
         has_operators = has_operators or is_host_operator(event)
     if not has_events:
         raise BadInput("expected a trace with complete events (ph: X), got none", path=path)
     if processes or has_devices:
-        return TraceKind(DEVICE_COLUMNS, processes)
+        return TraceKind(DEVICE_COLUMNS, processes, messages)
     return TraceKind(HOST_COLUMNS if has_operators else SIMULATION_COLUMNS, processes)
 
 
@@ -123,13 +136,15 @@ def rows_of(path: Path, kind: TraceKind) -> Iterator[tuple[str, ...]]:
 
 
 def _device_row(event: Mapping[str, Any], kind: TraceKind) -> tuple[str, ...] | None:
-    if not kind.is_device(event):
+    is_message = kind.is_message(event)
+    if not (is_message or kind.is_device(event)):
         return None
-    process = kind.processes.get(_hashable(event.get("pid")))
+    pid = _hashable(event.get("pid"))
+    process = kind.messages.get(pid) if is_message else kind.processes.get(pid)
     arguments = _arguments(event)
     stream = arguments.get("Physic Stream Id", arguments.get("stream", event.get("tid", "")))
     connection = arguments.get("connection_id", arguments.get("correlation", ""))
-    task = arguments.get("Task Type", event.get("cat", ""))
+    task = _MESSAGE if is_message else arguments.get("Task Type", event.get("cat", ""))
     cells = (event.get("name", ""), task, process or "", stream)
     return (*map(_text, cells), *map(_text, (event.get("ts", ""), event.get("dur", 0), connection)))
 

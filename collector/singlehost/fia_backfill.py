@@ -44,12 +44,14 @@ class Backfilled:
 
     `filled` rows became `made` new rows; `known` rows existed already, and `blanked` rows lost a
     number of another case. `complete` rows already had their values; `rows_alone` and
-    `values_alone` (their lines) had no match."""
+    `values_alone` (their lines) had no match. `without_values` are lines of a log without lengths.
+    """
 
     def __init__(
         self, path: Path, file: KernelFile, values: Sequence[AttentionValues], tag: str
     ) -> None:
         self.path = path
+        self.without_values: Sequence[int] = ()
         self._by_key: dict[JoinKey, list[Cells]] = defaultdict(list)
         for value in values:
             if value.cells not in self._by_key[value.key]:
@@ -122,10 +124,12 @@ def backfill(
     if output is not None and output.exists() and not output.samefile(path):
         copy = replace(read_kernel_file(output), kernel_type=KERNEL)
         file = upsert(copy, file.rows).file
-    values = read_attention_values(values_path)
+    without_values: list[int] = []
+    values = read_attention_values(values_path, without_values)
     if not tag.strip() or is_formula(tag):
         raise BadInput("tag: expected text such as runtime_values_dumped")
     done = Backfilled(output or path, file, values, tag.strip())
+    done.without_values = without_values
     columns = layout.inserted(file.columns, layout.ATTENTION_COLUMNS)
     data = KernelFile(KERNEL, columns, tuple(done.rows)).as_bytes()
     if done.rows != list(file.rows) or output is not None:

@@ -249,3 +249,6 @@ def _fia_backfill_describe(done: Backfilled, jsonl_path: Path) -> Iterator[str]:
         yield f"no row for {jsonl_path}:{line}"
     if len(done.values_alone) > _LISTED:
         yield f"no row for {counted(len(done.values_alone) - _LISTED, 'more line')}"
+    if done.without_values:
+        lines = counted(len(done.without_values), "line")
+        yield f"left out {lines} without lengths: {jsonl_path}:{done.without_values[0]} ..."

@@ -1,5 +1,6 @@
 """A capture of a program on a CPU is a profile that the other commands read."""
 
+import errno
 import json
 import sys
 from types import SimpleNamespace
@@ -9,6 +10,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
 
 from collector.capture import capture  # noqa: E402
+from collector.capture import session as session_module  # noqa: E402
+from collector.capture.dispatched import DispatchedCalls  # noqa: E402
 from collector.capture.session import is_kept  # noqa: E402
 from collector.capture.settings import CaptureSettings  # noqa: E402
 from collector.capture.verdict import captured_on  # noqa: E402
@@ -48,6 +51,43 @@ def test_a_second_capture_of_a_process_is_independent(tmp_path):
         (verdict,) = captured(tmp_path / name).verdicts
         assert verdict.rows == 15 and not verdict.faults
     assert len(list(tmp_path.rglob("kernel_details.csv"))) == 2
+
+
+def test_two_rounds_have_their_steps_and_traces(tmp_path):
+    (verdict,) = captured(tmp_path, steps=8, repeat=2).verdicts
+    assert (verdict.rows, verdict.steps, verdict.faults) == (30, 6, ())
+    assert len(list(tmp_path.rglob("trace_view*.json"))) == 2
+
+
+def test_a_full_disk_stops_the_capture_and_not_the_program(tmp_path, monkeypatch):
+    def full(launches, run):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(session_module, "write_profile", full)
+    (verdict,) = captured(tmp_path / "end").verdicts
+    assert verdict.is_empty and "the disk is full" in verdict.faults
+
+    def failing(profiler):
+        raise RuntimeError("the trace cannot be written")
+
+    monkeypatch.setattr(torch.profiler.profile, "step", failing)
+    session = captured(tmp_path / "step")
+    assert session.is_ended and "cannot be written" in " ".join(session.verdicts[0].faults)
+
+
+def test_operators_on_a_gpu_have_the_times_of_their_kernels():
+    with DispatchedCalls(is_marked=True) as calls, torch.profiler.profile() as profiler:
+        calls.step = 1
+        one = torch.ones(8) + 1
+        one.exp()
+    names = [event.name for event in profiler.events() if event.name.startswith("opmeter ")]
+    assert len(names) == len(calls.launches) == 3
+    # No GPU here: the times of the ranges as torch would report them.
+    calls.take_device_times(
+        SimpleNamespace(name=name, device_time_total=us)
+        for name, us in zip(sorted(names), (0.0, 2.5, 4.0), strict=True)
+    )
+    assert [one.duration_ns for one in calls.launches] == [2500, 4000]
 
 
 def test_a_program_that_ends_early_is_reported_with_its_steps(tmp_path):

@@ -31,17 +31,25 @@ def rows(*steps: int, cells: str = SHAPES) -> str:
 
 def captured(folder: Path, table: str | None, *, rank: int = 0, world: int = 1) -> Path:
     """Write what a rank leaves after a request for three steps; without a table, raw data."""
-    run = folder / f"host_{100 + rank}_20261127000000000_ascend_pt"
+    worker = f"host_{100 + rank}"
+    run = folder / f"{worker}_20261127000000000_ascend_pt"
     (run / "FRAMEWORK").mkdir(parents=True)
     (run / "FRAMEWORK" / "torch.op_range").write_bytes(b"raw")
-    facts = {"rank": rank, "world_size": world, "pid": 100 + rank, "steps": 3, "repeat": 1}
-    facts |= {"began_s": run.stat().st_mtime, "steps_kept": 3, "backend": "npu"}
-    (folder / CAPTURE_FILE.format(rank=rank)).write_text(json.dumps(facts))
+    note(folder, rank=rank, world_size=world)
     if table is not None:
         output = run / "ASCEND_PROFILER_OUTPUT"
         output.mkdir()
         (output / "kernel_details.csv").write_text(table)
     return run
+
+
+def note(folder: Path, *, worker: str = "", rank: int = 0, **more: object) -> Path:
+    """Write what a process notes of its capture."""
+    worker = worker or f"host_{100 + rank}"
+    facts = {"rank": rank, "worker": worker, "steps": 3, "repeat": 1, "steps_kept": 3}
+    path = folder / CAPTURE_FILE.format(worker=worker)
+    path.write_text(json.dumps({**facts, "backend": "npu", **more}))
+    return path
 
 
 def only(folder: Path) -> RankVerdict:
@@ -91,15 +99,50 @@ def test_empty_and_missing_ranks_are_reported(tmp_path):
 
 def test_capture_ignores_folders_of_an_older_capture(tmp_path):
     captured(tmp_path, GOOD)
-    older = tmp_path / "host_99_20250101000000000_ascend_pt"
-    older.mkdir()
+    older = ["host_99_20250101000000000_ascend_pt", "host_100_20250101000000000_ascend_pt"]
+    for name in older:
+        shutil.copytree(next(tmp_path.glob("host_100_2026*")), tmp_path / name)
+    note(tmp_path, earlier=older[1:])  # of the same process; no clock says so
     found = only(tmp_path)
-    assert found.rows == 30 and older.name in found.faults[-1]
+    assert found.rows == 30 and all(name in found.faults[-1] for name in older)
+
+
+def test_processes_of_a_rank_that_launch_nothing_hide_no_other(tmp_path):
+    captured(tmp_path, GOOD)
+    for worker in ("host_7", "host_999"):  # a program's helpers inherit its rank
+        note(tmp_path, worker=worker)
+    found = only(tmp_path)
+    assert found.rows == 30 and found.faults == ("2 other processes of this rank launched nothing",)
+    shutil.rmtree(next(tmp_path.glob("host_100_*")))
+    found = only(tmp_path)
+    assert found.is_empty and "2 other processes" in found.faults[-1]
+
+
+def test_each_round_of_the_schedule_has_its_folder(tmp_path):
+    first = captured(tmp_path, GOOD)
+    second = first.with_name(first.name.replace("2026", "2027"))
+    note(tmp_path, repeat=2, steps_kept=6)
+    (found,) = verdicts(tmp_path)
+    assert "expected 6 steps, got 3" in found.faults
+    shutil.copytree(first, second)
+    assert [(one.steps, one.faults) for one in verdicts(tmp_path)] == [(3, ()), (3, ())]
+    note(tmp_path, repeat=3, steps_kept=9)
+    assert all(
+        "expected 3 folders, one for each round, got 2" in one.faults[-1]
+        for one in verdicts(tmp_path)
+    )
+
+
+def test_a_capture_that_did_not_end_is_reported(tmp_path):
+    captured(tmp_path, None)
+    note(tmp_path, is_complete=False)
+    found = only(tmp_path)
+    assert found.is_empty and "did not end" in found.faults[-1]
 
 
 def test_folders_of_another_capture_tool_are_judged_by_their_contents(tmp_path):
     run = captured(tmp_path, rows(1, 2, cells=UNKNOWN) + rows(3).partition("\n")[2])
-    (tmp_path / CAPTURE_FILE.format(rank=0)).unlink()
+    next(tmp_path.glob(CAPTURE_FILE.format(worker="*"))).unlink()
     (run / "profiler_info_5.json").write_text("{}")
     found = only(tmp_path)
     assert (found.rank, found.rows, found.rows_with_inputs) == (5, 3, 1)
@@ -111,9 +154,18 @@ def test_folders_of_another_capture_tool_are_judged_by_their_contents(tmp_path):
             verdicts(folder)
 
 
+def test_a_folder_of_any_name_with_a_table_is_judged(tmp_path):
+    for name in ("advice/kernel_details.csv", "PROF/mindstudio_profiler_output/op_summary_1.csv"):
+        table = tmp_path / name
+        table.parent.mkdir(parents=True)
+        table.write_text(GOOD)
+        found = only(tmp_path / name.partition("/")[0])
+        assert (found.rank, found.rows, found.rows_with_inputs) == (None, 30, 30)
+
+
 def test_damaged_facts_are_one_line_and_hide_no_other_rank(tmp_path):
     captured(tmp_path, GOOD, world=2)
-    damaged = tmp_path / CAPTURE_FILE.format(rank=1)
+    damaged = tmp_path / CAPTURE_FILE.format(worker="host_101")
     for text in ("{", "[]", '{"rank": "one"}', '{"world_size": 5000000}', '{"faults": 3}'):
         damaged.write_text(text)
         found = verdicts(tmp_path)

@@ -153,7 +153,7 @@ def test_invalid_log_is_refused_with_its_line(tmp_path):
             json.dumps(attention(1, [1 << 60])),
         )
     ):
-        folder = written(tmp_path / str(number), [row(1, "Add", 1)], [call(1), line])
+        folder = written(tmp_path / str(number), [row(1, "Add", 1)], [call(1), line, call(1)])
         (log,) = folder.rglob(LOG_FILE)
         with pytest.raises(BadInput) as refused:
             list(read_log(log))
@@ -161,6 +161,12 @@ def test_invalid_log_is_refused_with_its_line(tmp_path):
         with pytest.raises(BadInput):
             read_profile([folder])
         assert read_profile([folder], skip_bad_rows=True).report.unusable
+
+
+def test_a_last_line_that_a_killed_process_cut_is_no_call(tmp_path):
+    folder = written(tmp_path, [row(1, "muls_add_kernel", 1)], [call(1), json.dumps(call(1))[:50]])
+    (completed,) = read_profile([folder]).report.completed
+    assert completed.rows == 1 and not completed.unpaired
 
 
 def test_a_profile_cannot_state_other_values_than_runtime_columns(tmp_path):

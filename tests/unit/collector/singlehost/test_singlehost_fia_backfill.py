@@ -171,8 +171,15 @@ def test_named_output_file_is_written_instead(csv_path, dump, tmp_path):
 def test_bad_lines_are_refused_by_number_and_nothing_is_written(csv_path, dump, line, named):
     before = csv_path.read_bytes()
     with pytest.raises(BadInput, match=naming("values.jsonl:2:", *named)):
-        backfill(csv_path, dump(VALUES, line))
+        backfill(csv_path, dump(VALUES, line, VALUES))
     assert csv_path.read_bytes() == before
+
+
+def test_calls_without_lengths_and_a_cut_last_line_of_a_log_are_counted(csv_path, dump):
+    logged = {"operator": "npu_fused_infer_attention_score", "step": 1}
+    without = {**logged, **VALUES, "actual_seq_lengths_kv": []}
+    done = backfill(csv_path, dump({**logged, **VALUES}, without, logged, json.dumps(VALUES)[:40]))
+    assert (done.filled, done.made, done.without_values) == (1, 1, [2, 4])
 
 
 def test_missing_and_empty_files_are_refused(csv_path, dump, tmp_path):
