@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from collector.capture.device_times import write_device_times
 
 if TYPE_CHECKING:
-    from collector.capture.session import CaptureSession, capture
+    from collector.capture.session import CaptureSession, capture, supported_options
 
-__all__ = ["CaptureSession", "capture", "write_device_times"]
+__all__ = ["CaptureSession", "capture", "supported_options", "write_device_times"]
 
 
 def __getattr__(name: str) -> Any:

@@ -253,8 +253,10 @@ class CaptureSession:
         self._remove(one)
         kept = self.settings.steps * self.settings.repeat
         budget, estimate = self._budget, self._bytes_of_step * kept
-        _LOG.info(
-            "the trial can be used; a step has %s bytes, %d steps about %s of %s",
+        _LOG.log(
+            logging.WARNING if estimate > budget else logging.INFO,
+            "the trial can be used; a step of this rank has %s bytes, %d steps about %s of the %s "
+            "that it may have",
             *(f"{self._bytes_of_step:,}", kept, f"{estimate:,}", f"{budget:,}"),
         )
         if self._bytes_of_step > budget:
@@ -266,8 +268,10 @@ class CaptureSession:
 
     @property
     def _budget(self) -> int:
-        """The bytes that the capture may have: `max_bytes`, and most of what the disk has left."""
-        free = int(shutil.disk_usage(self.settings.folder.parent).free * _SHARE_OF_DISK)
+        """The bytes that the capture may have: `max_bytes`, and its part of most of what the disk
+        has left, on which the other ranks of this machine write too."""
+        local = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))  # set by torchrun
+        free = int(shutil.disk_usage(self.settings.folder.parent).free * _SHARE_OF_DISK) // local
         return min(free, self.settings.max_bytes or free)
 
     def _keep_within_budget(self, one: _Recording) -> None:
@@ -430,18 +434,28 @@ def _torch_profiler(
     return made
 
 
+def supported_options() -> dict[str, tuple[str, ...]]:
+    """Return the levels, metrics and exports that the installed torch_npu supports, by the names of
+    `CaptureSettings`. Raises ImportError without torch_npu."""
+    profiler: Any = importlib.import_module("torch_npu.profiler")
+    kinds = {
+        "level": (profiler.ProfilerLevel, profiler.supported_profiler_level()),
+        "metrics": (profiler.AiCMetrics, profiler.supported_ai_core_metrics()),
+        "export": (profiler.ExportType, profiler.supported_export_type()),
+    }
+    found = {
+        option: tuple(name for name, value in vars(kind).items() if value in supported)
+        for option, (kind, supported) in kinds.items()
+    }
+    return found | {"export": tuple(name.lower() for name in found["export"])}
+
+
 def _unsupported(settings: CaptureSettings) -> Iterator[str]:
     """Yield the options that the installed torch_npu does not support."""
-    profiler: Any = importlib.import_module("torch_npu.profiler")
-    export = "Db" if settings.export is Export.DB else "Text"
-    for kind, name, supported in (
-        (profiler.ProfilerLevel, settings.level.value, profiler.supported_profiler_level()),
-        (profiler.AiCMetrics, settings.metrics.value, profiler.supported_ai_core_metrics()),
-        (profiler.ExportType, export, profiler.supported_export_type()),
-    ):
-        known = {one: value for one, value in vars(kind).items() if value in supported}
+    for option, known in supported_options().items():
+        name = getattr(settings, option).value
         if name not in known:
-            yield f"{name}: expected one that torch_npu supports ({', '.join(known)})"
+            yield f"{option} {name}: expected one that torch_npu supports ({', '.join(known)})"
 
 
 def _npu_profiler(settings: CaptureSettings) -> AbstractContextManager[_Profiler]:

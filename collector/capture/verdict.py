@@ -39,15 +39,16 @@ _TAIL_SHARE = 0.5  # of the last step: decodes that end make it smaller
 _HEAD_SHARE = 0.9  # of the rows of the other steps; the first step of a complete capture has all
 _LEAST_STEPS = 3  # of which the first is compared with the others
 _LISTED = 5
+_LEAST_SHARE = 0.5  # of the rows, that have inputs
 
 
 @dataclass(frozen=True, slots=True)
 class RankVerdict:
     """What one rank recorded.
 
-    `rank` is None if nothing names it. `share` is the part of the device time whose rows are cases,
-    with known inputs. `faults` are what is wrong, and `is_empty` is set if there is nothing to
-    use. `steps` is 0 if the rows name no steps."""
+    `rank` is None if nothing names it. `share` is the part of the device time whose rows are cases:
+    kernels with known inputs. `faults` are what is wrong, and `is_empty` is set if there is nothing
+    to use. `steps` is 0 if the rows name no steps."""
 
     rank: int | None
     folder: Path
@@ -56,6 +57,7 @@ class RankVerdict:
     share: float = 0.0
     steps: int = 0
     without_inputs: tuple[tuple[str, int], ...] = ()  # kernel types and their rows
+    without_kernel: tuple[tuple[str, int], ...] = ()  # operators of torch, of a CPU or GPU
     faults: tuple[str, ...] = ()
     completed: tuple[Completed, ...] = ()  # what logs of calls gave
 
@@ -63,6 +65,11 @@ class RankVerdict:
     def is_empty(self) -> bool:
         """Whether no row of a kernel with inputs was recorded."""
         return not self.rows_with_inputs
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether most rows have inputs: a plan from fewer would miss most of the step."""
+        return not self.is_empty and self.rows_with_inputs >= _LEAST_SHARE * self.rows
 
     def __str__(self) -> str:
         name = "?" if self.rank is None else str(self.rank)
@@ -73,9 +80,13 @@ class RankVerdict:
             f"rank {name}: {counted(self.rows, 'row')}{steps}, {self.rows_with_inputs:,} with "
             f"shapes, {share_of(self.share, 1)} of the device time is cases"
         )
-        if self.without_inputs:
-            listed = ", ".join(f"{kernel} ({n:,})" for kernel, n in self.without_inputs[:_LISTED])
-            line += f"; without shapes: {listed}"
+        for what, kinds in (
+            ("without shapes", self.without_inputs),
+            ("operators without a known kernel", self.without_kernel),
+        ):
+            if kinds:
+                listed = ", ".join(f"{kind} ({n:,})" for kind, n in kinds[:_LISTED])
+                line += f"; {what}: {listed}"
         if rows := sum(one.rows for one in self.completed):
             line += f"; {counted(rows, 'row')} completed by the log of calls"
         unpaired = [f"not paired: {note}" for one in self.completed for note in one.unpaired]
@@ -244,13 +255,23 @@ def _of_run(run: Path, rank: int | None, expected: int = 0, kept: int = 0) -> Ra
         (one, one.profile.mean_us * one.profile.count) for one in profile.records if one.profile
     ]
     total_us = fsum(us for _, us in times_us)
-    known_us = fsum(us for one, us in times_us if one.case.inputs is not None)
+    known_us = fsum(
+        us
+        for one, us in times_us
+        if one.case.inputs is not None and not _is_of_torch(one.case.kernel_type)
+    )
+    without_kernel = Counter[str]()
+    for record in profile.records:
+        if record.profile and _is_of_torch(record.case.kernel_type):
+            without_kernel[record.case.kernel_type] += record.profile.count
     with_inputs = rows - sum(count for _, count in unknown)
     if rows and not with_inputs:
         faults.append(
             "no row has shapes: record with shapes and Level1 or Level2, and without a graph mode "
             "that drops them"
         )
+    if 0 < with_inputs < _LEAST_SHARE * rows:
+        faults.append(f"expected shapes of at least {share_of(_LEAST_SHARE, 1)} of the rows")
     return RankVerdict(
         rank,
         run,
@@ -259,9 +280,16 @@ def _of_run(run: Path, rank: int | None, expected: int = 0, kept: int = 0) -> Ra
         known_us / total_us if total_us else 0.0,
         len(counts),
         tuple(sorted(unknown, key=lambda one: -one[1])),
+        tuple(without_kernel.most_common()),
         tuple(faults),
         profile.report.completed,
     )
+
+
+def _is_of_torch(kernel_type: str) -> bool:
+    """Return whether a row is an operator of torch, written in place of a kernel that is not known
+    (`dispatched`); no kernel type has a dot."""
+    return "." in kernel_type
 
 
 def _faults_of_rows(profile: Profile) -> Iterable[str]:

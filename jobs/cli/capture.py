@@ -1,6 +1,7 @@
 """`opmeter capture`: profiles of running programs, and whether they can be used."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +16,10 @@ from collector.capture.settings import (
     Level,
     dynamic_config,
 )
-from collector.codec.errors import BadInput, file_errors
+from collector.codec.errors import BadInput, OpmeterError, file_errors
+from collector.codec.text import share_of
 from collector.store.atomic import write_whole
+from jobs.cli.options import RootOption, VersionOptions, WorkloadOptions
 from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
@@ -25,14 +28,51 @@ if TYPE_CHECKING:
 _UNUSABLE = 1
 
 
+@dataclass(frozen=True, slots=True)
+class CaptureOptions:
+    """What a capture records of a step, and how many steps: fields of `CaptureSettings`."""
+
+    steps: Annotated[int, typer.Option(help="steps to record", min=1)] = 1
+    warmup: Annotated[int, typer.Option(help="steps to drop before them", min=0)] = 1
+    shapes: Annotated[bool, typer.Option(help="record shapes")] = True
+    stack: Annotated[bool, typer.Option("--stack", help="record Python's stacks")] = False
+    modules: Annotated[bool, typer.Option("--modules", help="record torch modules")] = False
+    flops: Annotated[bool, typer.Option("--flops", help="count FLOPs of operators")] = False
+    memory: Annotated[bool, typer.Option("--memory", help="record allocations")] = False
+    level: Annotated[Level, typer.Option(help="how much an NPU records")] = Level.LEVEL1
+    metrics: Annotated[CoreMetrics, typer.Option(help="counters of an NPU's cores")] = (
+        CoreMetrics.PIPE_UTILIZATION
+    )
+    export: Annotated[Export, typer.Option(help="files of an NPU's analysis")] = Export.TEXT
+    marks: Annotated[
+        bool, typer.Option("--marks", help="record mstx marks of an NPU's program")
+    ] = False
+    l2_cache: Annotated[bool, typer.Option("--l2-cache", help="record an NPU's L2 cache")] = False
+    op_attr: Annotated[
+        bool, typer.Option("--op-attr", help="record attributes of kernels, with --export db")
+    ] = False
+    record_op_args: Annotated[
+        bool, typer.Option("--record-op-args", help="record arguments of an NPU's operators")
+    ] = False
+    gc_threshold_ms: Annotated[
+        float | None,
+        typer.Option(help="record garbage collections of at least this time, in ms", min=0),
+    ] = None
+    data_simplification: Annotated[
+        bool, typer.Option("--data-simplification", help="remove raw data after the analysis")
+    ] = False
+
+
 def check_command(
     folder: Annotated[Path, typer.Argument(help="folder of a capture, of any tool")],
     *,
+    root: RootOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> int:
     """Judge a capture: rows, shapes, steps and ranks that are missing.
 
-    The exit code is 1 if a rank recorded nothing that can be used.
+    The exit code is 1 if less than half of the rows of a rank have shapes. If there is a database,
+    a line reports how much of the capture it has.
 
     \b
     Example:
@@ -52,6 +92,7 @@ def check_command(
                     "share": round(one.share, 4),
                     "steps": one.steps,
                     "without_inputs": dict(one.without_inputs),
+                    "without_kernel": dict(one.without_kernel),
                     "completed": sum(log.rows for log in one.completed),
                     "unpaired": [note for log in one.completed for note in log.unpaired],
                     "faults": list(one.faults),
@@ -59,26 +100,51 @@ def check_command(
                 for one in found
             ]
         )
-        return _UNUSABLE if any(one.is_empty for one in found) else 0
-    return _say_verdicts(folder, found)
+        return 0 if all(one.is_usable for one in found) else _UNUSABLE
+    return _say_verdicts(folder, found, root)
 
 
-def _say_verdicts(folder: Path, found: Sequence["RankVerdict"]) -> int:
-    """Print verdicts and the next command; return the exit code."""
+def _say_verdicts(folder: Path, found: Sequence["RankVerdict"], root: str | None = None) -> int:
+    """Print verdicts, what a database has of them and the next command; return the exit code."""
     say_lines(map(str, found))
-    if any(one.is_empty for one in found):
+    if not all(one.is_usable for one in found):
         return _UNUSABLE
-    say(f"next: opmeter coverage --profile {folder}")
+    say_lines(_next_lines(folder, root))
     return 0
+
+
+def _next_lines(folder: Path, root: str | None) -> Iterator[str]:
+    from collector.database.commits import find_head
+    from jobs.cli.look_up import find_covered
+    from jobs.cli.opening import DEFAULT_ROOT, open_root
+    from jobs.planning.coverage import CoverageStatus, share
+
+    if find_head(open_root(root or DEFAULT_ROOT)) is None:
+        yield f"next: opmeter run CAMPAIGN.yaml, with sources: [{{profile: {folder}}}]"
+        return
+    where = f" --root {root}" if root else ""
+    try:
+        covered = find_covered(WorkloadOptions(profile=folder), VersionOptions(root=root))
+    except OpmeterError as error:  # several versions, or the capture has nothing to look up
+        yield f"not compared with the database: {error}"
+    else:
+        exact = share(covered.cases, CoverageStatus.EXACT).time
+        yield f"the database has {share_of(exact, 1)} of the time of these cases: {covered.place}"
+    yield f"next: opmeter plan --budget 1h --profile {folder}{where}"
 
 
 def run_command(
     command: Annotated[list[str], typer.Argument(help="program with its arguments, after `--`")],
     *,
     output: Annotated[Path, typer.Option(help="folder for the capture")] = Path("prof"),
-    steps: Annotated[int, typer.Option(help="steps to record", min=1)] = 1,
-    warmup: Annotated[int, typer.Option(help="steps to drop before them", min=0)] = 1,
-    skip_first: Annotated[int, typer.Option(help="steps to skip before the warmup", min=0)] = 0,
+    recorded: CaptureOptions,
+    skip_first: Annotated[int, typer.Option(help="steps before the first round", min=0)] = 0,
+    wait: Annotated[int, typer.Option(help="steps of a round before its warmup", min=0)] = 0,
+    repeat: Annotated[int, typer.Option(help="rounds of wait, warmup and steps", min=1)] = 1,
+    total_steps: Annotated[
+        int | None,
+        typer.Option(help="steps of the program, to check that the rounds fit", min=1),
+    ] = None,
     trial: Annotated[bool, typer.Option(help="judge a trial of two steps first")] = True,
     max_bytes: Annotated[
         int | None,
@@ -92,11 +158,13 @@ def run_command(
     device: Annotated[
         str | None, typer.Option(help="npu, cuda or cpu  [default: the first available]")
     ] = None,
-    level: Annotated[Level, typer.Option(help="how much an NPU records")] = Level.LEVEL1,
-    metrics: Annotated[
-        CoreMetrics, typer.Option(help="counters of AI cores")
-    ] = CoreMetrics.PIPE_UTILIZATION,
-    export: Annotated[Export, typer.Option(help="files that the analysis writes")] = Export.TEXT,
+    calls: Annotated[
+        bool, typer.Option(help="log the arguments of custom operators, which profilers drop")
+    ] = True,
+    static_kernels: Annotated[
+        bool,
+        typer.Option("--static-kernels", help="the program runs kernels compiled for its shapes"),
+    ] = False,
     analyse: Annotated[bool, typer.Option(help="analyse the capture in the program")] = True,
 ) -> int:
     """Run a program with a capture inside, and judge the capture when it ends.
@@ -106,8 +174,8 @@ def run_command(
     such as those of torchrun, are captured too, each to its rank. The capture begins only if a
     trial of two steps can be used, and ends before it has more than --max-bytes.
 
-    The exit code is that of the program; if it is 0, then 1 if a rank recorded nothing that can be
-    used.
+    The exit code is that of the program; if it is 0, then 1 if less than half of the rows of a
+    rank have shapes.
 
     \b
     Examples:
@@ -117,9 +185,9 @@ def run_command(
     from collector.capture.program import run_captured
     from collector.capture.verdict import verdicts
 
-    options = {"steps": steps, "warmup": warmup, "skip_first": skip_first, "level": level}
-    options |= {"trial": trial, "max_bytes": max_bytes}
-    options |= {"metrics": metrics, "export": export, "analyse": analyse}
+    options = asdict(recorded) | {"trial": trial, "max_bytes": max_bytes, "analyse": analyse}
+    options |= {"skip_first": skip_first, "wait": wait, "repeat": repeat}
+    options |= {"total_steps": total_steps, "calls": calls, "static_kernels": static_kernels}
     injection = Injection(str(output.absolute()), options, device, by, after_s, seconds)
     code = run_captured(command, injection)
     try:
@@ -136,14 +204,7 @@ def dynamic_command(
     output: Annotated[
         Path | None, typer.Option(help="folder for the capture  [default: FOLDER/capture]")
     ] = None,
-    steps: Annotated[int, typer.Option(help="steps to record", min=1)] = 1,
-    warmup: Annotated[int, typer.Option(help="steps to drop before them", min=0)] = 1,
-    level: Annotated[Level, typer.Option(help="how much is recorded")] = Level.LEVEL1,
-    metrics: Annotated[
-        CoreMetrics, typer.Option(help="counters of AI cores")
-    ] = CoreMetrics.PIPE_UTILIZATION,
-    export: Annotated[Export, typer.Option(help="files that the analysis writes")] = Export.TEXT,
-    shapes: Annotated[bool, typer.Option(help="record shapes")] = True,
+    recorded: CaptureOptions,
     analyse: Annotated[bool, typer.Option(help="analyse the capture in the program")] = False,
 ) -> None:
     """Start a capture in a running program that calls dynamic_profile.step of torch_npu.
@@ -158,16 +219,7 @@ def dynamic_command(
 
     if not folder.is_dir():
         raise BadInput("expected the folder that dynamic_profile.init was given", path=folder)
-    settings = CaptureSettings(
-        output or folder / "capture",
-        steps=steps,
-        warmup=warmup,
-        level=level,
-        metrics=metrics,
-        export=export,
-        shapes=shapes,
-        analyse=analyse,
-    )
+    settings = CaptureSettings(output or folder / "capture", analyse=analyse, **asdict(recorded))
     settings.check()
     path = folder / DYNAMIC_FILE
     with file_errors(path, "written"):
@@ -215,6 +267,8 @@ def serve_command(
         urls = _urls_of_pods(selector, namespace, port)
     found = capture_instances(urls, seconds, limit_s=limit_s, is_sglang=sglang, folder=output)
     say_lines(map(str, found))
+    if not any(one.fault for one in found):
+        say("next, where the instances write: opmeter capture check FOLDER")
     return _UNUSABLE if any(one.fault for one in found) else 0
 
 

@@ -73,7 +73,7 @@ def test_steps_of_training_are_those_of_the_first_optimizer(attach):
     folder = attach(by=StepsBy.AUTO)
     trained(5)
     (verdict,) = verdicts(folder)
-    assert verdict.steps == 2 and verdict.share == 1.0 and not verdict.faults
+    assert verdict.steps == 2 and verdict.rows_with_inputs == verdict.rows and not verdict.faults
     rows = verdict.rows
     trained(5)  # the hooks are removed
     assert verdicts(folder)[0].rows == rows

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
 
-from collector.capture import capture  # noqa: E402
+from collector.capture import capture, supported_options  # noqa: E402
 from collector.capture import session as session_module  # noqa: E402
 from collector.capture.dispatched import DispatchedCalls  # noqa: E402
 from collector.capture.session import is_kept  # noqa: E402
@@ -162,8 +162,9 @@ def test_options_that_torch_npu_does_not_support_start_nothing(tmp_path, monkeyp
     for options, words in (
         ({"level": "Level2"}, "Level2"),
         ({"metrics": "MemoryAccess"}, "MemoryAccess"),
-        ({"export": "db"}, "Db"),
+        ({"export": "db"}, "export db"),
     ):
+        assert supported_options()["level"] == ("Level1",)
         with pytest.raises(BadInput, match=words), capture(tmp_path / "p", device="npu", **options):
             raise AssertionError("the profiler started")
     assert not (tmp_path / "p").exists()

@@ -76,7 +76,29 @@ def test_a_good_capture_has_no_fault(tmp_path):
     assert (found.rows, found.rows_with_inputs, found.steps) == (30, 30, 3)
     assert found.share == 1.0 and found.faults == () and not found.is_empty
     done = CliRunner().invoke(app, ["capture", "check", str(tmp_path)])
-    assert done.exit_code == 0 and "opmeter coverage" in done.output
+    assert done.exit_code == 0 and "opmeter run CAMPAIGN.yaml" in done.output
+
+
+def test_a_capture_of_few_cases_is_not_usable(tmp_path):
+    unknown = rows(*[1] * 20, cells=UNKNOWN).partition("\n")[2]
+    operators = rows(*[1] * 4).replace(",Add,", ",aten.foo,").partition("\n")[2]
+    captured(tmp_path, rows(1, 2, 3) + operators + unknown)
+    found = only(tmp_path)
+    assert found.without_kernel == (("aten.foo", 4),) and not found.is_empty
+    assert round(found.share, 3) == round(3 / 27, 3) and not found.is_usable
+    done = CliRunner().invoke(app, ["capture", "check", str(tmp_path)])
+    assert done.exit_code == 1 and "at least 50.0 %" in done.output
+
+
+def test_the_share_that_a_database_has_is_reported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sources = f"campaign: c\nsources: [{{profile: {tmp_path / 'prof'}}}]\nbackend: cpu\n"
+    (tmp_path / "c.yaml").write_text(sources + "measure: {budget_s: 0.01}\n")
+    captured(tmp_path / "prof", GOOD)
+    assert CliRunner().invoke(app, ["run", "c.yaml"]).exit_code == 0
+    done = CliRunner().invoke(app, ["capture", "check", "prof"])
+    assert done.exit_code == 0 and "the database has 100.0 %" in done.output
+    assert "opmeter plan --budget" in done.output
 
 
 def test_each_planted_fault_is_found(tmp_path):
