@@ -295,11 +295,6 @@ def _normed(call: Recorded) -> str:
     return f"0 2 3 -> 4 5:{gamma} 6:{beta}"
 
 
-def _added(call: Recorded) -> str:
-    """The layout of a sum; what multiplies the second tensor is an input where it is not one."""
-    return "0 1 -> 3" if float(call.arguments[2].partition("=")[2]) == 1 else "0 1 .=0 -> 3"
-
-
 def _gated(call: Recorded) -> str:
     """The layout of an expert layer up to its gate; weights of four bits have one input more."""
     return "0 1 4 5 6 -> 7 8" if call.arguments[2] == "0" else "0 1 4 5 2 6 -> 7 8"
@@ -327,7 +322,6 @@ def _convolved(call: Recorded) -> str:
 
 _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
     {
-        "aclnnAdd": _added,
         "aclnnMatmul": _product,
         "aclnnIndex": _indexed,
         "aclnnCausalConv1d": _convolved,

@@ -18,7 +18,8 @@ A product of 16 bits becomes TransData of both operands, MatMulV2 and TransData 
 
 A sum or a running sum in a wider dtype becomes a Cast and the kernel; so does an operation with a
 number of the host that is of a higher kind than the tensor. The remainder of a number begins with a
-BroadcastTo of the number. All as CANN's open sources (ops-math) have them for A2 and A3.
+BroadcastTo of the number. A multiple that is added is a Mul before the Add, where Axpy does not
+compute in the dtype. All as CANN's open sources (ops-math) have them for A2 and A3.
 """
 
 import re
@@ -29,6 +30,7 @@ from math import prod
 from types import MappingProxyType
 
 from collector.recording.calls import DTYPES, Recorded, RecordedTensor, parse_call
+from collector.recording.kernels import kernel_of
 
 _SHORT = {spelling: short for short, spelling in DTYPES.items()}
 _BITS = {"FLOAT": 32, "FLOAT16": 16, "DT_BF16": 16}
@@ -138,6 +140,16 @@ def _blocks(dtype: str, shape: Sequence[int]) -> str:
     return f"{_SHORT[dtype]}[{_text(shape)}]:FRACTAL_NZ<{storage}>"
 
 
+def _scaled(call: Recorded) -> Sequence[str]:
+    """A sum with a multiple of the second tensor, in dtypes that Axpy does not compute."""
+    x, y, out = call.tensors
+    is_one = float(call.arguments[2].partition("=")[2]) == 1
+    if is_one or kernel_of(call) != "Add" or not (x.dtype == y.dtype == out.dtype):
+        return ()
+    multiple = f"Mul({_plain(y)}, {_SHORT[y.dtype]}[]:ND -> {_plain(y)})"
+    return multiple, f"Add({_plain(x)}, {_plain(y)} -> {_plain(out)})"
+
+
 def _summed(call: Recorded) -> Sequence[str]:
     """A sum in another dtype; of truth values in FLOAT, which is exact up to 2^24."""
     x, out = call.tensors
@@ -198,6 +210,7 @@ def _computed(
 
 _PROMOTES: Mapping[str, Callable[[Recorded], Sequence[str]]] = MappingProxyType(
     {
+        "aclnnAdd": _scaled,
         "aclnnReduceSum": _summed,
         "aclnnCumsum": _summed_up_to,
         **dict.fromkeys(_OF_NUMBERS, _with_number),

@@ -64,7 +64,14 @@ SEEN = (
     *("aclnnThresholdBackward", "aclnnTopkV2", "aclnnTopk", "aclnnFastGelu", "ScaledMaskedSoftmax"),
 )
 READ = (
-    *("aclnnAdds", "aclnnEqScalar", "aclnnFloorDivides", "aclnnGtScalar", "aclnnNeScalar"),
+    *(
+        "aclnnAddcmul",
+        "aclnnAdds",
+        "aclnnEqScalar",
+        "aclnnFloorDivides",
+        "aclnnGtScalar",
+        "aclnnNeScalar",
+    ),
     *("aclnnDropoutGenMask", "aclnnDropoutGenMaskV2", "aclnnRemainderTensorScalar"),
     *("aclnnArgMax", "aclnnClamp", "aclnnCumsum", "aclnnFloorDivide", "aclnnHistc"),
     *("aclnnInplaceMaskedFillScalar", "aclnnLog1p", "aclnnMul", "aclnnRemainderTensorTensor"),
@@ -177,11 +184,27 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
 
 
 def added(call: Any) -> str:
-    """A sum; of a multiple of the second tensor by another kernel."""
-    return "Add" if float(call.arguments[2].partition("=")[2]) == 1 else "AxpyV2"
+    """A sum; of a multiple of the second tensor by one kernel, or by a Mul and an Add."""
+    if float(call.arguments[2].partition("=")[2]) == 1:
+        return "Add"
+    return "Axpy" if call.tensors[0].dtype in _AXPY else "Add"
 
 
+def product_added(call: Any) -> str:
+    """A sum with a product; without a further factor by another kernel."""
+    x, _, factor, *_ = call.tensors
+    is_one = float(call.arguments[3].partition("=")[2]) == 1
+    tail = x.shape[len(x.shape) - len(factor.shape) :]
+    spreads = len(factor.shape) <= len(x.shape) and all(
+        b in (1, a) for a, b in zip(tail, factor.shape, strict=True)
+    )
+    return "AxpyV2" if is_one and spreads and x.dtype in (*_AXPY, "DT_BF16") else "Addcmul"
+
+
+_AXPY = ("FLOAT", "FLOAT16", "INT32")  # on A2 and A3
 OF_CALLS: dict[str, Callable[[Any], str]] = {
     "aclnnAdd": added,
     "aclnnInplaceAdd": added,
+    "aclnnAddcmul": product_added,
+    "aclnnInplaceAddcmul": product_added,
 }

@@ -38,8 +38,8 @@ _X, _Y, _ALPHA = range(3)
 _FRACTION, _WHOLE = 2.5, 2
 
 
-def _axpy_v2_build(case: Case, make: TensorMaker) -> Call:
-    x, y, _ = case.inputs or ()
+def _axpy_build(case: Case, make: TensorMaker) -> Call:
+    x, y = case.inputs or ()
     is_floating = rules.accepted(x.known_dtype).is_floating
     return Call(
         *(like.normal(slot, make) for slot in (x, y)), alpha=_FRACTION if is_floating else _WHOLE
@@ -50,22 +50,42 @@ def _sum(case: Case) -> tuple[int, ...] | None:
     return broadcast(input_shape(case, _X), input_shape(case, _Y))
 
 
+_SUM = Constraint(
+    "expected an output of the shape that the inputs broadcast to",
+    lambda c: agrees(c, 0, _sum(c)),
+)
+
 # Sum of a tensor and a multiple of another. A profile does not record the factor: 2.5 is used,
-# since a factor of one is a plain Add.
-AXPY_V2 = OpSpec(
-    kernel="AxpyV2",
+# since a factor of one is a plain Add. On Atlas A2 and A3 aclnnAdd launches a Mul and an Add for
+# other dtypes (CANN's open sources, ops-math).
+AXPY = OpSpec(
+    kernel="Axpy",
     call="torch.add",
-    slots=("x1", "x2", "alpha"),
-    build=_axpy_v2_build,
+    slots=("x1", "x2"),
+    build=_axpy_build,
     flops=lambda case: 2 * elements(_sum(case)),
     constraints=(
+        _SUM,
+        rules.one_dtype((_X, _Y)),
+        rules.inputs_are(("FLOAT", "FLOAT16", "INT32"), (_X,)),
+    ),
+)
+
+# The same with a factor in a tensor. On Atlas A2 and A3 aclnnAddcmul launches it where its value
+# is one and the factor broadcasts to the first tensor (ops-math); Ascend 950 has it for sums too.
+AXPY_V2 = OpSpec(
+    kernel="AxpyV2",
+    call="torch.addcmul",
+    slots=("x1", "x2", "alpha"),
+    flops=lambda case: 2 * elements(_sum(case)),
+    constraints=(
+        _SUM,
         Constraint(
-            "expected an output of the shape that the inputs broadcast to",
-            lambda c: agrees(c, 0, _sum(c)),
+            "expected alpha to broadcast to x1",
+            lambda c: broadcast(input_shape(c, _X), input_shape(c, _ALPHA)) == input_shape(c, _X),
         ),
         rules.one_dtype((_X, _Y, _ALPHA)),
-        rules.not_bool((_X,)),
-        rules.one_number("alpha", _ALPHA),
+        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32"), (_X,)),
     ),
 )
 

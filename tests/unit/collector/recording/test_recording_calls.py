@@ -369,6 +369,25 @@ def test_operands_of_products_have_the_layout_that_their_kernels_read():
 def test_inputs_computed_in_another_dtype_are_converted_first():
     for text, kernels in (
         (
+            "aclnnAdd(bf16[4,6]:ND, bf16[6]:ND, f64=2.5, bf16[4,6]:ND)",
+            [
+                "Mul DT_BF16;DT_BF16 6; -> DT_BF16 6",
+                "Add DT_BF16;DT_BF16 4,6;6 -> DT_BF16 4,6",
+            ],
+        ),
+        (
+            "aclnnAdd(f32[4,6]:ND, f32[6]:ND, f64=2.5, f32[4,6]:ND)",
+            ["Axpy FLOAT;FLOAT 4,6;6 -> FLOAT 4,6"],
+        ),
+        (
+            "aclnnAddcmul(f32[4,6]:ND, f32[6]:ND, f32[4,1]:ND, i64=1, f32[4,6]:ND)",
+            ["AxpyV2 FLOAT;FLOAT;FLOAT 4,6;6;4,1 -> FLOAT 4,6"],
+        ),
+        (
+            "aclnnAddcmul(f32[6]:ND, f32[6]:ND, f32[4,1]:ND, i64=1, f32[4,6]:ND)",
+            ["Addcmul FLOAT;FLOAT;FLOAT 6;6;4,1 -> FLOAT 4,6"],
+        ),
+        (
             "aclnnAdds(bf16[64]:ND, i64=1, i64=1, bf16[64]:ND)",
             ["Add DT_BF16;DT_BF16 64; -> DT_BF16 64"],
         ),

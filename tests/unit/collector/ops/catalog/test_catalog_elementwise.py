@@ -202,9 +202,15 @@ def test_muls_add(torch, case_of, build, launch):
 
 
 def test_scaled_tensor_is_added(torch, case_of, build, launch):
-    case = case_of("AxpyV2", "6,16;16;", "FLOAT;FLOAT;FLOAT", "6,16", "FLOAT")
+    case = case_of("Axpy", "6,16;16", "FLOAT;FLOAT", "6,16", "FLOAT")
     x, y = (call := build(case)).args
     torch.testing.assert_close(launch(case, call)[0], x + 2.5 * y)
+
+
+def test_product_with_a_tensor_is_added(torch, case_of, build, launch):
+    case = case_of("AxpyV2", "6,16;16;6,1", "FLOAT;FLOAT;FLOAT", "6,16", "FLOAT")
+    x, y, factor = (call := build(case)).args
+    torch.testing.assert_close(launch(case, call)[0], x + factor * y)
 
 
 @pytest.mark.parametrize("launches", [1, 3])
