@@ -99,7 +99,7 @@ _WAYS = (
     *_each("InplaceAddRmsNorm", "o1 o3", How.UPDATED, ""),
     *_each("ApplyRotaryPosEmb KvRmsNormRopeCache ScatterPaKvCache", "o1 o2", How.UPDATED, ""),
     *_each("GatherPaKvCache PagedCacheLoadNdKernel", "o1 o2", How.UPDATED, ""),
-    *_each("MlaPrologV2", "o3 o4", How.UPDATED, ""),
+    *_each("MlaPrologV2 MlaPrologV3", "o3 o4", How.UPDATED, ""),
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 # published statistics of DeepSeek-V4.1 on A3
 SEEN = ("npu_scatter_nd_update_sk", "npu_sparse_flash_mla", "npu_quant_lightning_indexer_v2")
+READ = ("aclnnMlaPrologV3WeightNz",)
 KERNELS: dict[str, str | Callable[..., Any]] = {
     "aclnnRotaryPositionEmbeddingV2": "RotaryPositionEmbedding",
     "aclnnRotaryPositionEmbeddingGrad": "RotaryPositionEmbeddingGrad",
@@ -43,12 +44,16 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "npu_lightning_indexer_quant": "LightningIndexerQuant",
     "npu_moe_init_routing_custom": "MoeInitRoutingCustom",
     "aclnnMlaPrologV2WeightNz": "MlaPrologV2",
+    "aclnnMlaPrologV3WeightNz": "MlaPrologV3",
     "mla_preprocess": "mla_preprocess_0_mix_aic",
     "npu_hc_pre_v2": "HcPre",
     "npu_hc_post": "HcPost",
     "inplace_partial_rotary_mul": "InplacePartialRotaryMul",
     "npu_rms_norm_dynamic_quant": "RmsNormDynamicQuant",
     "npu_scatter_nd_update_v2": "ScatterNdUpdateV2",
+    "compute_slot_mapping": "_compute_slot_mapping_kernel",
+    "_apply_all_penalties_triton": "apply_all_penalties_kernel",
+    "get_token_bin_counts_and_mask_triton": "token_bin_counts_and_mask_kernel",
     "npu_scatter_nd_update_sk": "ScatterNdUpdateSk",
     "moe_gating_top_k_hash": "MoeGatingTopKHash",
     "compressor": "Compressor",

@@ -3,10 +3,12 @@
 Products with the weights of queries and keys, two norms, the rotation, the projection of the
 queries to the latent space, and the writes to both caches. The slots are those of op-plugin's
 `npu_mla_prolog_v2`. vLLM-Ascend 0.18 calls it for decodes of layers with quantised keys, with
-caches in blocks (PA_NZ); a plain latent cache has pages of rows (PA_BSND).
+caches in blocks (PA_NZ); a plain latent cache has pages of rows (PA_BSND). Version 3, which
+vLLM-Ascend 0.23 calls for sparse attention (CANN 9.1), has the places after the caches, and may
+return the normalised latent queries, for the indexer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 from typing import Any
@@ -127,6 +129,11 @@ def _scales(case: Case, sizes: _PrologSizes, make: TensorMaker) -> dict[str, Any
 
 
 def _reference(torch: Any, x: Any, *args: Any, **named: Any) -> Any:
+    return _prepared(torch, x, *args, **named)[:5]
+
+
+def _prepared(torch: Any, x: Any, *args: Any, **named: Any) -> tuple[Any, ...]:
+    """Return the outputs, and the normalised latent queries with their scales (INT8)."""
     down, up, absorb, keys_down, gamma_query, gamma_latent, sin, cos, places, latents, keys = args
     real, (heads, nope, latent), rotary = cos.dtype, absorb.shape, cos.shape[-1]
     scale, in_blocks = named.get("dequant_scale_x"), named["cache_mode"] == "PA_NZ"
@@ -135,6 +142,7 @@ def _reference(torch: Any, x: Any, *args: Any, **named: Any) -> Any:
         query = query * scale * named["dequant_scale_w_dq"]
         both = both * scale * named["dequant_scale_w_dkv_kr"]
     query = (_norm(query) * gamma_query).to(real).float()
+    rounded, step = query, None
     if scale is None:
         spread = query @ up.float()
     else:
@@ -154,7 +162,8 @@ def _reference(torch: Any, x: Any, *args: Any, **named: Any) -> Any:
     if by is not None:
         absorbed, steps = _rounded(absorbed)
     wide = absorbed.to(real if by is None else torch.int8)
-    return wide, turned.to(real), latents, keys, steps
+    rounded = rounded.to(real if scale is None else torch.int8)
+    return wide, turned.to(real), latents, keys, steps, rounded, step
 
 
 def _norm(x: Any) -> Any:
@@ -258,5 +267,114 @@ MLA_PROLOG_V2 = OpSpec(
             _dtypes_fit,
         ),
         rules.absent_inputs(frozenset({17, 18}), "scales of rotated keys and of queries"),
+    ),
+)
+
+
+_V3_PLACES, _V3_NORM, _V3_STEPS = 11, 5, 6
+_ORDER = (*range(_PLACES), _V3_PLACES, *range(_PLACES, _V3_PLACES), *range(12, 19))
+_V3_SLOTS = tuple(_SLOTS[_ORDER.index(at)] for at in range(len(_SLOTS)))
+_WEIGHTS_ARE_INT8 = 2  # a weight_quant_mode: of all three
+
+
+def _as_v2(case: Case) -> Case:
+    """Return the case with its inputs in the order of version 2, and its first four outputs."""
+    inputs = case.inputs or ()
+    ordered = tuple(inputs[at] for at in _ORDER if at < len(inputs))
+    return replace(case, inputs=ordered, outputs=case.outputs and case.outputs[:4])
+
+
+def _returns_norm(case: Case) -> bool:
+    slot = output_slot(case, _V3_NORM)
+    return slot is not None and len(slot.shape or ()) > 1
+
+
+def _v3_build(case: Case, make: TensorMaker) -> Call:
+    call = _build(_as_v2(case), make)
+    *tensors, places, latents, keys = call.args
+    is_int8 = _mode(_as_v2(case)) is not _Mode.BF16
+    return Call(
+        *tensors,
+        latents,
+        keys,
+        cache_index=places,
+        weight_quant_mode=_WEIGHTS_ARE_INT8 if is_int8 else 0,
+        query_norm_flag=_returns_norm(case),
+        **call.kwargs,
+    )
+
+
+def _v3_reference(torch: Any, *args: Any, cache_index: Any, **named: Any) -> Any:
+    *tensors, latents, keys = args
+    found = _prepared(torch, *tensors, cache_index, latents, keys, **named)
+    norm = found[_V3_NORM:] if named["query_norm_flag"] else (None, None)
+    return *found[:4], None, *norm
+
+
+def _v3_run(api: Any, *args: Any, **named: Any) -> Any:
+    queries, rotated, _, norm, steps = api(*args, **named)
+    *_, latents, keys = args
+    if not named["query_norm_flag"]:
+        norm = steps = None
+    elif not named["weight_quant_mode"]:
+        steps = None
+    return queries, rotated, latents, keys, None, norm, steps
+
+
+def _v3_outputs_fit(case: Case) -> bool:
+    """Return whether scales of queries are absent, and whether what the norm gives is whole."""
+    if case.outputs is None:
+        return True
+    sizes = _sizes(_as_v2(case))
+    absent: tuple[Shape, ...] = ((), (0,), (1,))
+    shapes = [(slot.shape or ()) if (slot := output_slot(case, at)) else () for at in (4, 5, 6)]
+    if sizes is None or shapes[0] not in absent:
+        return False
+    if not _returns_norm(case):
+        return shapes[1] in absent and shapes[2] in absent
+    is_int8 = sizes.mode is not _Mode.BF16
+    fits = (sizes.tokens, 1) == shapes[2] if is_int8 else shapes[2] in absent
+    return fits and shapes[1] == (sizes.tokens, sizes.query_rank)
+
+
+def _v3_traffic(case: Case) -> int:
+    sizes = rules.accepted(_sizes(_as_v2(case)))
+    norm = 0
+    if _returns_norm(case):
+        item = 2 if sizes.mode is _Mode.BF16 else 1
+        norm = sizes.tokens * (item * sizes.query_rank + 4 * (sizes.mode is not _Mode.BF16))
+    return _traffic(_as_v2(case)) + norm
+
+
+MLA_PROLOG_V3 = OpSpec(
+    kernel="MlaPrologV3",
+    call="torch_npu.npu_mla_prolog_v3",
+    assumes="positions spread over the whole cache, each once",
+    slots=(*_V3_SLOTS, "actual_seq_len", "k_nope_clip_alpha"),
+    reference=_v3_reference,
+    build=_v3_build,
+    flops=lambda case: _flops(_as_v2(case)),
+    traffic=_v3_traffic,
+    optional=frozenset(range(_SCALE_X, len(_SLOTS) + 2)),
+    optional_outputs=frozenset({4, _V3_NORM, _V3_STEPS}),
+    npu=NpuCall(run=_v3_run, nz=frozenset(_WEIGHTS)),
+    constraints=(
+        Constraint(
+            "expected tokens (T, hidden), the weights of one layer, caches of one head with pages "
+            "of 16 or 128 tokens and a place for each token",
+            lambda case: _fits(_as_v2(case)),
+        ),
+        Constraint(
+            "expected BF16, or INT8 tokens and weights with scales, and BF16 caches",
+            lambda case: _dtypes_fit(_as_v2(case)),
+        ),
+        Constraint(
+            "expected no scales of queries, and of the norm all of its outputs or none",
+            _v3_outputs_fit,
+        ),
+        rules.absent_inputs(
+            frozenset(range(_SCALE_LATENTS, len(_SLOTS) + 2)),
+            "scales of caches and queries, and sequence lengths",
+        ),
     ),
 )

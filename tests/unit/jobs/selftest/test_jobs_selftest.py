@@ -29,7 +29,7 @@ STACK = Stack("ATLAS_800_A2_313T_64G", "2.9.0", torch_npu="2.9.0", cann="8.5.0")
 NO_ROW = {
     *("MoeDistributeDispatchV2", "MoeDistributeCombineV2", "GroupedMatmulSwigluQuant"),
     *("ReduceSumD", "Scatter", "SplitVD"),  # of graphs, which need torchair
-    *("GroupedMatmulSwigluQuantV2", "MlaPrologV2"),
+    *("GroupedMatmulSwigluQuantV2", "MlaPrologV2", "MlaPrologV3"),
     # Whether a profiler shows INT4 or eight of them as INT32, and which of two kernels makes bits
     # of a mask, is not known: a device that is right would fail. So is the name of random numbers,
     # and the shape that the memory of a view is shown in.

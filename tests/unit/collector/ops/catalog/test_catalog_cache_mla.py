@@ -136,6 +136,41 @@ def prolog_case(case_of, mode):
     return case_of("MlaPrologV2", ";".join(map(str, shapes)), ";".join(dtypes), outputs, written)
 
 
+def third(case, norm):
+    """Return a case of version 3 from one of version 2, with the outputs of the norm if any."""
+    *tensors, places, latents, keys = case.inputs[:12]
+    moved = (*tensors, latents, keys, places, *case.inputs[12:])
+    empty = replace(case.outputs[4], shape=None)
+    is_int8 = case.inputs[0].dtype == "INT8"
+    more = [empty, empty]
+    if norm:
+        more[0] = replace(empty, shape=(3, 96), dtype="INT8" if is_int8 else "DT_BF16")
+        more[1] = replace(empty, shape=(3, 1)) if is_int8 else empty
+    outputs = (*case.outputs[:4], empty, *more)
+    return replace(case, kernel_type="MlaPrologV3", inputs=moved, outputs=outputs)
+
+
+@pytest.mark.parametrize("mode", ["bf16", "int8"])
+def test_third_prolog_equals_the_second_and_returns_the_norm(torch, case_of, build, launch, mode):
+    second = prolog_case(case_of, mode)
+    case = third(second, norm=True)
+    op = find("MlaPrologV3")
+    assert (
+        op.rejection_reason(case, "npu") == op.rejection_reason(third(second, False), "npu") == ""
+    )
+    wanted, found = launch(second, build(second)), launch(case, call := build(case))
+    for mine, expected in zip(found[:4], wanted[:4], strict=True):
+        torch.testing.assert_close(mine, expected)
+    x, down, *_, gamma = call.args[:6]
+    query = x.double() @ down.double()
+    if mode == "int8":
+        query = query * call.kwargs["dequant_scale_x"] * call.kwargs["dequant_scale_w_dq"]
+    norm = torch.nn.functional.rms_norm(query, gamma.shape, gamma.double(), 1e-5)
+    scales = found[6].double() if mode == "int8" else 1
+    torch.testing.assert_close(found[5].double() * scales, norm, rtol=0.02, atol=0.05)
+    assert launch(case, build(third(second, False)))[4:] == (None, None, None)
+
+
 def whole(torch, x):
     """Numbers as INT8 and the scale of each row, element by element."""
     rows = x.flatten(0, -2)
