@@ -306,15 +306,15 @@ Calls = ReferenceCalls | NpuCalls
 
 def resolve(call: str, roots: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the function of this name, attribute by attribute (`torch.ops` included). A function
-    of another package, such as vLLM-Ascend's own, is imported from its module.
+    of another package, such as vLLM-Ascend's own, is imported from its module; a method too.
 
     Raises NoOperator if there is none."""
     first, *rest = call.split(".")
     found: Any = roots.get(first)
     try:
         if found is None:
-            module, _, name = call.rpartition(".")
-            found, rest = importlib.import_module(module), [name]
+            count = next((i for i, name in enumerate(rest) if name[0].isupper()), len(rest) - 1)
+            found, rest = importlib.import_module(".".join((first, *rest[:count]))), rest[count:]
         for name in rest:
             found = getattr(found, name)
     except (AttributeError, ImportError, OSError, RuntimeError) as error:

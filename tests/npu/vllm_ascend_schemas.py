@@ -192,6 +192,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
         _wide(a, (1, *a.shape)),
         b.new_empty((1, *b.shape)),
     ),
+    "vllm_ascend.worker.block_table.BlockTable.compute_slot_mapping": lambda *args: None,
+    "vllm_ascend.ops.triton.penalty._apply_all_penalties_triton": lambda *args: None,
+    "vllm_ascend.ops.triton.bincount.get_token_bin_counts_and_mask_triton": (
+        lambda tokens, vocabulary, rows: (_counts(tokens, (rows, vocabulary)), None)
+    ),
     "vllm_ascend.ops.triton.rms_norm.triton_q_rms": lambda x, eps: x.new_empty(x.shape),
     f"{_FLA}.l2norm.l2norm_fwd": lambda x: _of_length_1("l2norm_fwd_kernel2_loop", x),
     "vllm.model_executor.layers.fla.ops.l2norm.l2norm_fwd": lambda x: _of_length_1(
@@ -351,6 +356,10 @@ def _recorded(
     return call
 
 
+def _counts(like: Any, shape: tuple[int, ...]) -> Any:
+    return like.new_empty(shape, dtype=importlib.import_module("torch").int32)
+
+
 def _place(torch: Any, path: str, function: Callable[..., Any]) -> None:
     """Define the function in a module of its path, making missing packages."""
     module_name, name = path.rsplit(".", 1)
@@ -397,6 +406,8 @@ def _text(torch: Any, argument: Any) -> str:
         shape = ",".join(map(str, argument.shape))
         dtype = str(argument.dtype).removeprefix("torch.")
         return f"{_SHORT.get(dtype, dtype)}[{shape}]:{_format(argument)}"
+    if isinstance(argument, types.SimpleNamespace):  # what a method reads of its object
+        return ", ".join(_text(torch, value) for value in vars(argument).values())
     if argument is None:
         return "0"
     return f'"{argument}"' if isinstance(argument, str) else str(argument)

@@ -87,13 +87,22 @@ def schemas_of_sources(sources: Sequence[str], names: Iterable[str]) -> set[str]
     pairs = (pair for source in sources for pair in _REGISTERED.findall(source))
     registered = {function: name for name, function in pairs}
     found = set()
-    for node in (node for source in sources for node in ast.parse(source).body):
+    for node in (node for source in sources for node in _with_methods(ast.parse(source))):
         if isinstance(node, ast.FunctionDef):
             name = registered.get(node.name, node.name)
             if name in expected:
                 arguments = (*_arguments(node.args), *_others(node))
                 found.add(f"{name}({', '.join(arguments)}) -> Any")
     return found
+
+
+def _with_methods(module: ast.Module) -> Iterator[ast.stmt]:
+    """Yield what a module defines, and the methods of classes that declarations call."""
+    owners = {op.call.split(".")[-2] for op in all_ops() if "." in op.call}
+    for node in module.body:
+        yield node
+        if isinstance(node, ast.ClassDef) and node.name in owners:
+            yield from node.body
 
 
 def schemas_of_texts(source: str, names: Iterable[str]) -> set[str]:

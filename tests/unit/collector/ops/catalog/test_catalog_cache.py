@@ -180,3 +180,17 @@ def test_cache_mode_is_that_of_the_case_or_the_default(case_of):
     op = find("KvRmsNormRopeCache")
     assert op.runtime(mla_case(case_of)) == {"Runtime cache_mode": "PA_BNSD"}
     assert op.runtime(mla_case(case_of, "PA")) == {"Runtime cache_mode": "PA"}
+
+
+def test_places_of_tokens_follow_from_their_positions_and_pages(torch, case_of, build, launch):
+    cells = ("3;300;4,2", "INT32;INT64;INT32", "512", "INT32")
+    case = case_of("_compute_slot_mapping_kernel", *cells)
+    starts, positions, table, _ = (call := build(case)).args
+    expected = [-1] * 512
+    for request in range(2):
+        for token in range(starts[request], starts[request + 1]):
+            page, row = divmod(int(positions[token]), 128)
+            expected[token] = int(table[request, page]) * 128 + row
+    assert launch(case, call)[0].tolist() == expected
+    assert len(set(expected[:300])) == 300, "no place is written twice"
+    assert -1 not in expected[:300]

@@ -55,3 +55,30 @@ def test_top_k_returns_the_largest_values_and_their_positions(torch, case_of, bu
     for out in ("6,41;6,41", "5,5;5,5", "6,5;6,4"):
         wrong = case_of("TopKV2", "6,40;", "FLOAT;INT32", out, "FLOAT;INT32")
         assert_rejected(wrong, "npu", "two outputs")
+
+
+def test_penalties_lower_the_logits_of_tokens_that_occurred(torch, case_of, build, launch):
+    shapes, dtypes = "3,8;3,8;3,8;3,8;3;3;3", "FLOAT;BOOL;BOOL;INT32;FLOAT;FLOAT;FLOAT"
+    case = case_of("apply_all_penalties_kernel", shapes, dtypes, "3,8", "FLOAT")
+    call = build(case)
+    logits, prompt, output, counts, repetition, frequency, presence = (
+        argument.tolist() for argument in call.args
+    )
+    expected = []
+    for i, row in enumerate(logits):
+        lowered = []
+        for j, logit in enumerate(row):
+            factor = repetition[i] if prompt[i][j] or output[i][j] else 1
+            lowered.append(logit / factor if logit > 0 else logit * factor)
+            lowered[-1] -= frequency[i] * counts[i][j] + presence[i] * (counts[i][j] > 0)
+        expected.append(lowered)
+    (found,) = launch(case, call)
+    torch.testing.assert_close(found, torch.tensor(expected))
+    assert found is call.args[0]
+
+
+def test_occurrences_of_tokens_are_counted(torch, case_of, build, launch):
+    case = case_of("token_bin_counts_and_mask_kernel", "3,40", "INT64", "3,8", "INT32")
+    call = build(case)
+    expected = [torch.bincount(row, minlength=8) for row in call.args[0]]
+    torch.testing.assert_close(launch(case, call)[0], torch.stack(expected).int())

@@ -1,0 +1,107 @@
+"""The places of tokens in a paged cache, from positions and tables of pages.
+
+A Triton kernel of vLLM that vLLM-Ascend 0.23 launches once a step, by a method of its tables. The
+method gets an object here that has what it reads of a worker's tables.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+from collector.model.case import Case
+from collector.ops import rules
+from collector.ops.slots import input_shape, output_shape, output_slot
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+
+_STARTS, _POSITIONS, _TABLE = range(3)
+_PAGE, _PADDING = 128, -1
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    """Build requests of equal numbers of new tokens, at the ends of their pages."""
+    starts, positions, table = case.inputs or ()
+    (bounds,), (tokens,), (_, pages) = starts.shape or (), positions.shape or (), table.shape or ()
+    requests = bounds - 1
+    edges = [tokens * i // requests for i in range(bounds)]
+    last = [pages * _PAGE - (edges[i + 1] - edges[i]) for i in range(requests)]
+    where = [last[i] + n for i in range(requests) for n in range(edges[i + 1] - edges[i])]
+    rows = table.shape or ()
+    return Call(
+        make.tensor(edges, starts.dtype),
+        make.tensor(where, positions.dtype),
+        make.permutation(rows[0] * rows[1], table.dtype).view(rows),
+        make.full(output_shape(case) or (), rules.accepted(output_slot(case)).dtype, _PADDING),
+    )
+
+
+def _reference(torch: Any, starts: Any, positions: Any, table: Any, slots: Any) -> Any:
+    count = len(positions)
+    request = torch.searchsorted(
+        starts.long(), torch.arange(count, device=starts.device), right=True
+    )
+    pages = table[request - 1, positions // _PAGE].long()
+    slots[:count] = (pages * _PAGE + positions % _PAGE).to(slots.dtype)
+    slots[count:] = _PADDING
+    return slots
+
+
+def _launch(method: Any, starts: Any, positions: Any, table: Any, slots: Any) -> Any:
+    tables = SimpleNamespace(
+        block_table=SimpleNamespace(gpu=table),
+        slot_mapping=SimpleNamespace(gpu=slots),
+        block_size=_PAGE,
+        max_num_batched_tokens=len(slots),
+        cp_kv_cache_interleave_size=1,
+        **dict.fromkeys(("pcp_world_size", "dcp_world_size"), 1),
+        **dict.fromkeys(("pcp_rank", "dcp_rank"), 0),
+    )
+    method(tables, len(starts) - 1, starts, positions)
+    return slots
+
+
+def _fits(case: Case) -> bool:
+    starts, positions, table = (input_shape(case, at) for at in range(3))
+    slots = output_shape(case) or ()
+    if (len(starts), len(positions), len(table), len(slots)) != (1, 1, 2, 1):
+        return False
+    requests = starts[0] - 1
+    return (
+        0 < requests <= table[0]
+        and requests <= positions[0] <= slots[0]
+        and -(-positions[0] // requests) <= table[1] * _PAGE
+    )
+
+
+def _traffic(case: Case) -> int:
+    """Return the bytes of starts and positions, a page for each token, and all places."""
+    starts, positions, table = case.inputs or ()
+    width = rules.accepted(table.known_dtype).bytes_of(1)
+    pages = width * (positions.shape or (0,))[0]
+    return (
+        starts.size_bytes
+        + positions.size_bytes
+        + pages
+        + rules.accepted(output_slot(case)).size_bytes
+    )
+
+
+SLOT_MAPPING = OpSpec(
+    kernel="_compute_slot_mapping_kernel",
+    call="vllm_ascend.worker.block_table.BlockTable.compute_slot_mapping",
+    assumes="pages of 128 tokens, as many new tokens for each request, at the ends of its pages",
+    slots=("query_start_loc", "positions", "block_table"),
+    reference=_reference,
+    build=_build,
+    traffic=_traffic,
+    moves_data=True,
+    npu=NpuCall(run=_launch, needs=frozenset({Need.TRITON})),
+    constraints=(
+        rules.reads("expected an output: the number of places is unknown", output_slot),
+        Constraint(
+            "expected starts (R+1), positions (T), a table (R or more, pages) that holds them, and "
+            "places (T or more)",
+            _fits,
+        ),
+        rules.inputs_are(rules.INTEGERS, (_STARTS, _POSITIONS, _TABLE)),
+        rules.outputs_are(rules.INTEGERS, (0,)),
+    ),
+)
