@@ -10,6 +10,7 @@ from pathlib import Path
 
 from collector.codec.errors import OpmeterError
 from collector.model.vocabulary import RUNTIME_PREFIX
+from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.recording.calls import Recorded, parse_call, parse_tensor
 from collector.recording.cells import cells_of
 from collector.recording.converted import kernels_of
@@ -45,6 +46,7 @@ _ATTENTION = {
     "block_size": 34,
 }
 _QUERY_ENDS, _KEY_LENGTHS = 5, 6
+_RECEIVED = -7  # of a dispatch to experts: its rows
 _ATTENTION_CALL = "aclnnFusedInferAttentionScore"
 # Attention to chosen or compressed keys, and what chooses and compresses them.
 _CHOOSING = (
@@ -52,6 +54,10 @@ _CHOOSING = (
     *("aclnnLightningIndexerQuant", "aclnnVllmQuantLightningIndexer", "aclnnCompressor"),
     *("aclnnSparseAttnSharedkv", "aclnnKvQuantSparseAttnSharedkv"),
 )
+_DISPATCH_CALL = "aclnnMoeDistributeDispatch"
+# Products by expert that end at the rows of its group list.
+_GROUPED_CALLS = tuple(f"aclnnGroupedMatmul{name}" for name in ("V", "WeightNz", "SwigluQuant"))
+_GROUP_ENDS = RUNTIME_PREFIX + "group_list_values"
 _ND_ONLY = (_ATTENTION_CALL, "aclnnRmsNorm")  # as the profiles at hand show them
 _PLAIN = ("NCL", "NCHW")
 _CELLS = ("Data Types", "Formats")
@@ -142,8 +148,9 @@ def recorded_pass(
     """Return a pass of calls with their numbers."""
     launches: list[RecordedLaunch] = []
     messages: list[RecordedMessage] = []
-    for text, in_graph, occurrences in counted:
-        call = parse_call(text)
+    calls = [(parse_call(text), in_graph, number) for text, in_graph, number in counted]
+    used_rows = dict(_used_rows(call for call, _, _ in calls))
+    for call, in_graph, occurrences in calls:
         if call.kind == "HCCL":
             messages.append(_message(call, occurrences, in_graph))
             continue
@@ -151,9 +158,9 @@ def recorded_pass(
             continue  # aclnn launches nothing for a tensor without elements
         for part in kernels_of(call):
             if kernel := kernel_of(part):  # "" where no kernel runs
-                columns = _columns(part, tokens)
+                columns = _columns(part, tokens, used_rows)
                 launches.append(
-                    RecordedLaunch(text, kernel, _cells(part), columns, occurrences, in_graph)
+                    RecordedLaunch(call.text, kernel, _cells(part), columns, occurrences, in_graph)
                 )
     sizes = (tokens.requests, tokens.queries, tokens.keys)
     return RecordedPass(tokens.phase, *sizes, tuple(launches), tuple(messages), tokens.prompts)
@@ -194,8 +201,24 @@ def _message(call: Recorded, occurrences: Occurrences, in_graph: bool) -> Record
     return RecordedMessage(call.text, operation, size, dtype, group, occurrences, in_graph)
 
 
-def _columns(call: Recorded, tokens: PassTokens) -> Mapping[str, str]:
-    """Return the columns on which the time of attention depends."""
+def _used_rows(calls: Iterable[Recorded]) -> Iterator[tuple[int, int]]:
+    """Yield the rows that a dispatch to experts allocates, and those that it fills: all ranks send
+    as many, and each expert receives as many."""
+    for call in calls:
+        if call.name.startswith(_DISPATCH_CALL):
+            _, chosen, *_ = call.tensors  # (tokens, choices)
+            received = parse_tensor(call.arguments[_RECEIVED])
+            assert received is not None
+            yield received.shape[0], prod(chosen.shape)
+
+
+def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -> Mapping[str, str]:
+    """Return the columns on which the time of attention, and of experts' products, depends."""
+    if call.name.startswith(_GROUPED_CALLS):
+        rows, weight, *_ = call.tensors
+        used = used_rows.get(rows.shape[0], 0)
+        groups = cumulative_ends(equal_parts(used, weight.shape[0]))
+        return {_GROUP_ENDS: ",".join(map(str, groups))} if used else {}
     ends = [*accumulate(queries for queries, _ in tokens.each())]
     keys = [keys for _, keys in tokens.each()]
     if call.name in _CHOOSING:  # its lengths are tensors of the device

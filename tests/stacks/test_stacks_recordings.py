@@ -189,6 +189,9 @@ def test_experts_are_recorded_over_data_parallel_ranks(release, tmp_path):
     # in a graph: the other group is assumed to use one too
     assert routed.in_graph
     assert routed.cells["Input Shapes"].startswith('"2,512;2,2;')
+    # of the 16 rows that a rank of 4 receives at most, 4 have tokens
+    products = [x for x in decode.launches if x.kernel == "GroupedMatmul"]
+    assert {x.extra["Runtime group_list_values"] for x in products} == {"2,4"}
     assert found.settings["graph_mode"] == "FULL_DECODE_ONLY"
 
 

@@ -138,6 +138,25 @@ def test_lengths_of_attention_are_columns(listed, version):
     assert launch.kernel == "FusedInferAttentionScore"
 
 
+def test_products_of_dispatched_experts_have_the_ends_of_their_rows():
+    """Rank 0 of 4 sends 3 tokens to 2 of 8 experts each, and has two experts: it receives up to 24
+    rows, 6 of them if experts are chosen evenly."""
+    dispatch = (
+        "ACLNN aclnnMoeDistributeDispatchV4(bf16[3,32]:ND, i32[3,2]:ND, 0, bool[3]:ND, 0, 0, 0, "
+        '"group", 4, 0, 8, "group", 1, 0, 0, 1, 0, 0, 12, 1, "", 0, 0, 0, bf16[24,32]:ND, '
+        "f32[24]:ND, i32[3072]:ND, i64[2]:ND, i32[8]:ND, i32[1]:ND, f32[24]:ND)"
+    )
+    product = (
+        "ACLNN aclnnGroupedMatmulV5({{bf16[{0},32]:ND}}, {{bf16[2,32,64]:NCL}}, {{}}, {{}}, {{}}, "
+        "{{}}, {{}}, {{}}, i64[2]:ND, {{}}, {{}}, {{}}, 3, 0, 0, 0, ints(), "
+        "{{bf16[{0},64]:ND}}, {{}}, {{}})"
+    )
+    found = recording_of(dispatch, product.format(24), product.format(10))
+    rows = [one for _, one, _ in found.launches() if one.kernel == "GroupedMatmul"]
+    ends = [one.extra.get("Runtime group_list_values") for one in rows]
+    assert ends == ["3,6", None]  # those of other products are all their rows
+
+
 def test_host_scalar_is_an_input_of_the_kernel():
     texts = (
         "ACLNN aclnnInplaceMuls(f32[4,8]:ND, f64=-1)",
