@@ -36,7 +36,7 @@ class Server:
     asked: Indices = field(default_factory=lambda: np.empty(0, np.intp))
     is_judged: bool = False
 
-    def ask(self, rows: Indices) -> Floats:
+    def request(self, rows: Indices) -> Floats:
         """Return their durations in us. PermissionError beyond the budget of distinct rows, and
         after the evaluation."""
         if self.is_judged:
@@ -84,7 +84,7 @@ def learn(
         if not len(found.points_to_measure):
             assert found.estimate is not None
             return found.estimate, found.half_widths
-        reported_us[found.points_to_measure] = server.ask(found.points_to_measure)
+        reported_us[found.points_to_measure] = server.request(found.points_to_measure)
         asked[found.points_to_measure] = True
 
 

@@ -15,7 +15,7 @@ class Source:
         self.now_s = 100.0
         self.asked = 0
 
-    def ask(self):
+    def request(self):
         self.asked += 1
         self.now_s += 0.5
         return Condition(clock_mhz=float(self.asked))

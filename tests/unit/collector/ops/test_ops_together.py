@@ -64,7 +64,7 @@ def test_most_operators_are_evaluated_once_for_similar_cases():
         if len(own):
             asked = []
 
-            def ask(case, asked=asked):
+            def request(case, asked=asked):
                 asked.append(case)
                 return work(case)
 
@@ -102,7 +102,7 @@ def test_joint_evaluation_equals_that_of_each_case(name, seed, most, case_of):
     form = case_of("Add", "4,8;4,8", "FLOAT;FLOAT", "4,8", "FLOAT")
     lengths = np.random.default_rng(seed).integers(0, most, (4 * FEW, 6))
 
-    def ask(case):
+    def request(case):
         return _ASKED[name](*case.inputs[0].shape)
 
     found = evaluate_together(ask, form, lengths)

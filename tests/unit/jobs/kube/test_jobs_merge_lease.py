@@ -330,7 +330,7 @@ def test_result_of_the_store_probe_is_remembered(monkeypatch):
     simulation = Simulation(monkeypatch)
     simulation.controller.reconcile()
 
-    def ask(store):
+    def request(store):
         raise AssertionError("requested again")
 
     simulation.election.release()
