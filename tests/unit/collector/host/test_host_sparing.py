@@ -26,7 +26,7 @@ class Source:
 
 def test_condition_queries_take_at_most_a_hundredth_of_the_time():
     source = Source()
-    sparing = RateLimited(source.ask, source.clock)
+    sparing = RateLimited(source.request, source.clock)
     assert sparing.read() == Condition(clock_mhz=1.0)
     reported, began_s = [], source.now_s
     for _ in range(1000):

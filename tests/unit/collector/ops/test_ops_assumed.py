@@ -12,6 +12,7 @@ from tests.unit.collector.ops.conftest import CpuMaker
 # Their whole numbers are operands, and not positions.
 COMPUTED_WITH = {
     *("DequantSwigluQuant", "DropOutDoMask", "FloorDiv", "FloorMod", "Pow"),
+    "apply_all_penalties_kernel",
     *("QuantBatchMatmulV3", "QuantBatchMatmulV4", "WeightQuantBatchMatmulV2"),
 }
 # Operators that select by the numbers themselves: random ones are generated for those too.

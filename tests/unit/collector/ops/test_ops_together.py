@@ -22,9 +22,9 @@ def work(case):
     )
 
 
-def alone(ask, form, lengths):
+def alone(request, form, lengths):
     cases = (together._with_lengths(form, row) for row in lengths.tolist())
-    return np.array([evaluate_alone(ask, case) for case in cases], np.float64)
+    return np.array([evaluate_alone(request, case) for case in cases], np.float64)
 
 
 def variants(case, draw):
@@ -69,7 +69,7 @@ def test_most_operators_are_evaluated_once_for_similar_cases():
                 return work(case)
 
             lengths = np.where(own == own.max(), own * np.arange(2, FEW + 2)[:, None], own)
-            evaluate_together(ask, row.case, lengths)
+            evaluate_together(request, row.case, lengths)
             once |= {row.kernel_type} if len(asked) == 1 else set()
     assert len(once) > 0.6 * len(all_ops())
     assert {"Add", "Exp", "MatMulV2", "RmsNorm", "SwiGlu", "Cast"} <= once
@@ -105,5 +105,5 @@ def test_joint_evaluation_equals_that_of_each_case(name, seed, most, case_of):
     def request(case):
         return _ASKED[name](*case.inputs[0].shape)
 
-    found = evaluate_together(ask, form, lengths)
-    np.testing.assert_array_equal(found, alone(ask, form, lengths))
+    found = evaluate_together(request, form, lengths)
+    np.testing.assert_array_equal(found, alone(request, form, lengths))
