@@ -60,6 +60,8 @@ _DATA_TYPES = {
     "bool": "sc:Boolean",
     "timestamp": "sc:DateTime",
 }
+_SESSION, _DEVICE = ("campaign", "shard", "attempt", "session"), ("node", "device_serial", "rank")
+CARD_COLUMNS = frozenset({"started_at", *_SESSION, *_DEVICE})  # of measurements
 _LICENCE = "not stated: it is that of who measured; opmeter itself is Apache-2.0"
 
 
@@ -95,7 +97,6 @@ def card_of(path: str, stack: Stack, tables: Sequence[pa.Table]) -> Card:
         if low > 0 and log(high / low) < 20
     )
     times = [text for text in pc.unique(measurements["started_at"]).to_pylist() if text]
-    session = ["campaign", "shard", "attempt", "session"]
     return Card(
         path=path,
         stack=stack,
@@ -106,8 +107,8 @@ def card_of(path: str, stack: Stack, tables: Sequence[pa.Table]) -> Card:
         pooled=pc.sum(pc.greater(intervals["sessions"], 1)).as_py() or 0,
         half_width=widths[len(widths) // 2] if widths else None,
         measurements=measurements.num_rows,
-        sessions=measurements.group_by(session).aggregate([]).num_rows,
-        devices=measurements.group_by(["node", "device_serial", "rank"]).aggregate([]).num_rows,
+        sessions=measurements.group_by([*_SESSION]).aggregate([]).num_rows,
+        devices=measurements.group_by([*_DEVICE]).aggregate([]).num_rows,
         first=min(times, default="")[:10],
         last=max(times, default="")[:10],
     )

@@ -9,13 +9,13 @@ rows are in `{version}/unknown_inputs/{KernelType}.csv`, which only this project
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import TypeVar
 
-from collector.codec.table import table_bytes
+from collector.codec.table import rows_bytes, table_bytes
 from collector.model.case import normal_kernel_type
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.model.stack import Stack, backend_of, version_name
@@ -333,8 +333,16 @@ def case_cells(record: CaseRecord) -> dict[str, str]:
 def csv_bytes(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> bytes:
     """Return a CSV of the rows: UTF-8 without BOM, CRLF. A cell that a row lacks is empty. Raises
     BadInput, with the row and the column, for text that a table cannot contain."""
-    cells = (list(map(row.get, columns, repeat(""))) for row in rows)
-    return table_bytes(columns, cells, line_end="\r\n")
+    return table_bytes(columns, _cells(columns, rows), line_end="\r\n")
+
+
+def csv_rows(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> bytes:
+    """Return the rows of such a CSV without its header."""
+    return rows_bytes(_cells(columns, rows), line_end="\r\n")
+
+
+def _cells(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> Iterator[Sequence[str]]:
+    return (list(map(row.get, columns, repeat(""))) for row in rows)
 
 
 def _column_order(name: str) -> tuple[int, int, str, int]:

@@ -2,7 +2,7 @@
 
 It first writes a complete snapshot and then creates one commit. If it is killed before the commit,
 it leaves objects that no commit names; if it is killed afterwards, everything is done. If another
-merge creates the commit first, the new results are computed again on top of that one. A second
+merge creates the commit first, the results are read and computed again on top of that one. A second
 merge of the same plans changes nothing.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector import __version__, environment
@@ -23,7 +22,7 @@ from collector.database.layout import collective_folder
 from collector.database.lent import Priors, lenders
 from collector.database.manifest import VersionEntry, read_manifest
 from collector.database.plan_state import MergedPlans, PlanResults, read_results
-from collector.database.plans import Damage, changed, plan_or_damage
+from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
 from collector.database.snapshot import Base
 from collector.database.state import State, join_all
 from collector.database.view import VIEW_VERSION, view_of
@@ -81,31 +80,33 @@ def merge_plans(
     cannot be read is reported and does not stop the others. Raises BadInput for a plan that does
     not exist, for a second stack in a version directory (unless `supersede_stack`), and for
     measurements of another runtime than the database has."""
-    # Phase 1: read the head, and the results that it lacks.
-    base = _base(store)
-    results, damaged = _gather(store, plans, base)
-    missing = tuple((r.plan.campaign, r.plan.number, s) for r in results for s in r.missing)
-    if missing and not allow_missing:
-        return MergeResult(None, base.commit, missing, damaged, 0)
-    # Phase 2: join both, write the snapshot, create the commit. If another merge takes the number
-    # first, repeat this on top of its commit; the results of the plans stay the same.
     pause_s = _FIRST_PAUSE_S
     while True:
+        # Phase 1: read the head, and the results that it lacks.
+        base = _base(store)
+        results, damaged = _gather(store, plans, base)
+        missing = tuple((r.plan.campaign, r.plan.number, s) for r in results for s in r.missing)
+        if missing and not allow_missing:
+            return MergeResult(None, base.commit, missing, damaged, 0)
+        # Phase 2: join both, write the snapshot, create the commit. If another merge takes the
+        # number first, begin again on top of its commit.
         step = _next_step(base, results, supersede_stack)
         if step.is_nothing:
             if base.commit is not None:  # its merge may have been killed before writing the hint
                 write_hint(store, base.commit.number, base.commit.sha256)
                 delta.publish(store, base.commit)
             return MergeResult(None, base.commit, missing, damaged, 0)
-        commit = _write(step, guard, author)
+        changes = _changes(step)
+        del results, step  # what has all columns of the measurements, before the view is rendered
+        commit = _write(base, changes, guard, author)
         if _publish(store, commit, guard):
             write_hint(store, commit.number, commit.sha256)
             delta.publish(store, commit)
-            return MergeResult(commit, commit, missing, damaged, step.added.num_rows)
+            added = commit.counts["added_measurements"]
+            return MergeResult(commit, commit, missing, damaged, added)
         logger.info("recomputing: another merge made commit %d", commit.number)
         sleep(pause_s * environment.uniform(0.5, 1.5))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        base = _base(store)
 
 
 def _base(store: Store) -> Base:
@@ -146,8 +147,9 @@ class _Step:
 
     base: Base
     joined: State  # of the next version
-    gathered: State
-    added: pa.Table  # the measurements that the head lacks
+    plans: frozenset[MergedPlan]  # of the results
+    kernels: frozenset[str]  # of the results
+    added: Mapping[str, snapshot.Added]  # the measurements that the head lacks
     # Whether the head has all of it, whatever its plans. Another plan with the same shards may have
     # published their results. A plan's name alone does not make a new version.
     is_nothing: bool
@@ -163,11 +165,21 @@ def _next_step(base: Base, results: Sequence[PlanResults], supersede_stack: bool
         _check_supersedes(before, joined, results)
     else:
         _check_stacks(before, results)
-    added = joined.measurements_beyond(before)
-    if added.num_rows == gathered.measurements.num_rows:
-        added = gathered.measurements  # the same rows, which are in memory anyway
     is_nothing = replace(joined, plans=before.plans) == before
-    return _Step(base, joined, gathered, added, is_nothing, runtime)
+    is_added = joined.is_beyond(before)
+    del before  # as large as the rest
+    added = gathered.measurements  # mostly the same rows, which are in memory anyway
+    if pc.sum(is_added, min_count=0).as_py() != added.num_rows:
+        added = joined.measurements.filter(is_added)
+    return _Step(
+        base,
+        joined,
+        gathered.plans,
+        frozenset(pc.unique(gathered.cases["kernel_type"]).to_pylist()),
+        snapshot.added_files(added),
+        is_nothing,
+        runtime,
+    )
 
 
 def _runtime(head: Commit | None, gathered: State) -> Runtime:
@@ -223,17 +235,45 @@ def _check_supersedes(base: State, joined: State, results: Sequence[PlanResults]
             )
 
 
-def _write(step: _Step, guard: Guard, author: str) -> Commit:
-    base, head = step.base, step.base.commit
-    number = head.number + 1 if head else 1
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """What a commit will publish.
+
+    `state` is that of all version directories whose files the results may change, with the columns
+    of measurements that their files depend on, and `intervals` are theirs. `folders` are the
+    folders of collectives that may change."""
+
+    state: State
+    intervals: Mapping[str, VersionIntervals]
+    folders: frozenset[str]
+    digests: Mapping[str, str]  # of all columns of the measurements
+    added: Mapping[str, snapshot.Added]
+    plans: frozenset[MergedPlan]
+    runtime: Runtime
+
+
+def _changes(step: _Step) -> _Changes:
+    """Return what a step publishes.
+
+    Besides the directories of the results, these are the directories whose prior of the variance
+    changes, and those that share a folder of collectives with one that changes."""
     state, intervals, folders = _changed_versions(step)
-    view = view_of(state, intervals=intervals)
+    digests = snapshot.measurement_digests(state)
+    narrow = replace(state, measurements=state.measurements.select(snapshot.SNAPSHOT_COLUMNS))
+    return _Changes(narrow, intervals, folders, digests, step.added, step.plans, step.runtime)
+
+
+def _write(base: Base, changes: _Changes, guard: Guard, author: str) -> Commit:
+    head = base.commit
+    number = head.number + 1 if head else 1
+    view = view_of(changes.state, intervals=changes.intervals)
     name, manifest_sha256, manifest = snapshot.write_snapshot(
-        *(base, number, state, view),
-        intervals=intervals,
-        folders=folders,
-        runtime=step.runtime,
-        added=step.added,
+        *(base, number, changes.state, view),
+        intervals=changes.intervals,
+        folders=changes.folders,
+        runtime=changes.runtime,
+        added=changes.added,
+        digests=changes.digests,
     )
     entries = manifest.versions.values()
     return Commit(
@@ -243,16 +283,16 @@ def _write(step: _Step, guard: Guard, author: str) -> Commit:
         snapshot=name,
         manifest_sha256=manifest_sha256,
         content_hash=manifest.content_hash,
-        plans=tuple(sorted(step.gathered.plans)),
+        plans=tuple(sorted(changes.plans)),
         nonce=environment.token(32),
         guard=guard.name,
         author=author,
         time=environment.utc_now().isoformat(timespec="seconds"),
-        runtime=step.runtime,
+        runtime=changes.runtime,
         counts={
             "cases": sum(entry.cases for entry in entries),
             "measurements": sum(entry.measurements for entry in entries),
-            "added_measurements": step.added.num_rows,
+            "added_measurements": sum(one.entry.rows for one in changes.added.values()),
             "versions": len(manifest.versions),
         },
         view_version=VIEW_VERSION,
@@ -261,14 +301,8 @@ def _write(step: _Step, guard: Guard, author: str) -> Commit:
 
 
 def _changed_versions(step: _Step) -> tuple[State, dict[str, VersionIntervals], frozenset[str]]:
-    """Return the state of all version directories whose files the results may change, their
-    intervals, and the folders of collectives that may change.
-
-    Besides the directories of the results, these are the directories whose prior of the variance
-    changes, and those that share a folder of collectives with one that changes."""
     state, entries = step.joined, step.base.entries
-    kernels = pc.unique(step.gathered.cases["kernel_type"]).to_pylist()
-    has_collectives = {path for path in state.versions if any(map(is_collective, kernels))}
+    has_collectives = {path for path in state.versions if any(map(is_collective, step.kernels))}
     while True:
         intervals = intervals_of(state)
         has_collectives |= {

@@ -6,7 +6,7 @@ its bytes, and its texts expand to a limited multiple.
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,10 +19,17 @@ BATCH_ROWS = 16_384
 _MOST_RATIO, _ALWAYS_BYTES = 200, 64 << 20
 
 
-def parquet_bytes(table: pa.Table, *, row_group_rows: int | None = None) -> bytes:
-    """Return a table as a Parquet file, with at most so many rows in a row group."""
+def parquet_bytes(table: pa.Table) -> bytes:
+    """Return a table as a Parquet file."""
+    return parquet_bytes_of([table], table.schema)
+
+
+def parquet_bytes_of(groups: Iterable[pa.Table], schema: pa.Schema) -> bytes:
+    """Return a Parquet file with a row group for each of these tables."""
     out = io.BytesIO()
-    pq.write_table(table, out, compression="zstd", row_group_size=row_group_rows)
+    with pq.ParquetWriter(out, schema, compression="zstd") as writer:
+        for group in groups:
+            writer.write_table(group)
     return out.getvalue()
 
 

@@ -19,6 +19,7 @@ from collector.database.state import (
     TEXT,
     State,
     distinct,
+    filtered,
     highest_rows,
     identities,
     with_column,
@@ -140,9 +141,11 @@ RESULT_COLUMNS = (
 _COMPETING = ("final", "version_path", "stack_id", "outcome", "mean_us")
 _WARM = "warm"
 _SHOWN = (
-    *("reason", "disturbance", "counters", "ci_low_us", "ci_high_us"),
+    *("reason", "disturbance", "ci_low_us", "ci_high_us"),
     *("identity", "library", "assumes", "profiler_floor_us"),
 )
+# The columns that `best_rows` reads, if the suspect sessions and the faults are known.
+BEST_COLUMNS = frozenset({*RESULT_COLUMNS, *_SHOWN, *_COMPETING})
 _RANK = ("good", "warm", "trust", "head_commit", "plan", "plan_hash", "measurement")
 
 
@@ -204,9 +207,8 @@ def best_of(
 
     Only final measurements of the version's stack compete: with `cache` only those of that state of
     the caches, without it those of the case alone."""
-    rows = _in_state(
-        rows.filter(pc.and_(rows["final"], _is_of_stack(rows, version, version_path))), cache
-    )
+    competes = pc.and_(rows["final"], _is_of_stack(rows, version, version_path))
+    rows = _in_state(filtered(rows, competes), cache)
     rows = rows.append_column("good", _is_good(rows))
     rows = rows.append_column("warm", pc.equal(rows["cache"], _WARM))
     rows = rows.append_column("trust", trust_of_rows(rows))
@@ -236,13 +238,13 @@ def _in_state(rows: pa.Table, cache: str | None) -> pa.Table:
 
 def isolated(rows: pa.Table) -> pa.Table:
     """Return the measurements without other launches before each repeat."""
-    return rows.filter(pc.not_equal(rows["cache"], CONTEXT))
+    return filtered(rows, pc.not_equal(rows["cache"], CONTEXT))
 
 
 def good_rows(rows: pa.Table, version: Version, version_path: str) -> pa.Table:
     """Return the good ones among the measurements that compete to show in a version directory."""
     of_stack = pc.and_(rows["final"], _is_of_stack(rows, version, version_path))
-    return rows.filter(pc.and_(of_stack, _is_good(rows)))
+    return filtered(rows, pc.and_(of_stack, _is_good(rows)))
 
 
 def _is_of_stack(rows: pa.Table, version: Version, version_path: str) -> pa.ChunkedArray:

@@ -22,9 +22,11 @@ from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, DamagedObject, OpmeterError
 from collector.codec.files import same_without_case
 from collector.database import layout
-from collector.database.card import card_of, croissant_json, dataset_md
+from collector.database.card import CARD_COLUMNS, card_of, croissant_json, dataset_md
 from collector.database.changes import ShownCases
 from collector.database.columns import (
+    MEASUREMENTS,
+    SHOWN,
     text_of_measurements,
     text_of_shown,
     typed_measurements,
@@ -49,7 +51,12 @@ from collector.database.manifest import (
     read_version_files,
     version_files_to_json,
 )
-from collector.database.parquet import parquet_batches, parquet_bytes, read_parquet
+from collector.database.parquet import (
+    parquet_batches,
+    parquet_bytes,
+    parquet_bytes_of,
+    read_parquet,
+)
 from collector.database.plans import MergedPlan
 from collector.database.query import held_shards
 from collector.database.rows import completed
@@ -59,10 +66,18 @@ from collector.database.state import (
     PROFILE_SCHEMA,
     TEXT,
     State,
+    filtered,
     join_all,
 )
 from collector.database.versions import Ranked, Version
-from collector.database.view import VIEW_VERSION, View, content_hash_of, content_hash_of_version
+from collector.database.view import (
+    VIEW_COLUMNS,
+    VIEW_VERSION,
+    View,
+    content_hash_of,
+    content_hash_of_version,
+    digest_of_rows,
+)
 from collector.environment import map_concurrently, token
 from collector.model import keys
 from collector.model.stack import Runtime
@@ -72,6 +87,12 @@ from collector.store.base import AT_ONCE, Store
 
 _MAY_BE_NULL = frozenset({"std_us", *(c.name for c in layout.INTERVAL_COLUMNS)})
 _ROW_GROUP = 32_768
+# The columns of measurements that a snapshot depends on, besides the digest of all of them.
+SNAPSHOT_COLUMNS = tuple(
+    name
+    for name in MEASUREMENT_SCHEMA.names
+    if name in VIEW_COLUMNS or name in CARD_COLUMNS or name in ("campaign", "shard")
+)
 _CASE_NAMES = tuple(name for name in CASE_SCHEMA.names if name != "version_path")
 _INTERVAL_NAMES = tuple(column.name for column in layout.INTERVAL_COLUMNS)
 _ALWAYS = tuple(column.name for column in layout.INTERVAL_COLUMNS if not column.is_optional)
@@ -132,20 +153,25 @@ def write_snapshot(
     intervals: Mapping[str, VersionIntervals],
     folders: Collection[str],
     runtime: Runtime,
-    added: pa.Table,
+    added: Mapping[str, "Added"],
+    digests: Mapping[str, str],
 ) -> tuple[str, str, SnapshotManifest]:
     """Write every object that a commit will name which the base lacks; return the name of the
     snapshot, the hash of its manifest, and the manifest.
 
     `state` has the version directories that may differ from the base, and `view` shows them. It
     shows all of the folders of collectives in `folders`; others stay as they are. `added` are the
-    measurements that the base lacks. Of a version directory that does not differ nothing is
+    measurements that the base lacks, and `digests` those of all measurements, each by version
+    directory (`added_files`, `measurement_digests`). Of the measurements, `state` needs only the
+    columns SNAPSHOT_COLUMNS. Of a version directory that does not differ nothing is
     written. Files that the base has are copied inside the store, except for damaged ones."""
     name = f"{number:08d}-{token(8)}"
     writer = _Writer(base, name)
     entries = dict(base.entries)
     for path in state.versions:
-        entries[path] = writer.version(path, state, view, intervals[path], added)
+        entries[path] = writer.version(
+            path, state, view, intervals[path], (added.get(path), digests[path])
+        )
     collectives = dict(base.manifest.collectives if base.manifest else {})
     for folder in folders:
         if found := writer.folder(folder, view):
@@ -184,7 +210,12 @@ class _Writer:
         self._tree: dict[str, FileEntry] = {}
 
     def version(
-        self, path: str, state: State, view: View, known: VersionIntervals, added: pa.Table
+        self,
+        path: str,
+        state: State,
+        view: View,
+        known: VersionIntervals,
+        measured: tuple["Added | None", str],
     ) -> VersionEntry:
         """Return the entry of a version directory: the base's if nothing differs."""
         before, entry = self._base.files(path), self._base.entries.get(path)
@@ -192,17 +223,15 @@ class _Writer:
         intervals = view.intervals.filter(pc.equal(view.intervals["version_path"], path))
         tree = {n: file for n, file in view.files.items() if n.startswith(f"{path}/")}
         entries = {n: _file_entry(file.data, file.rows) for n, file in tree.items()}
+        added, digest = measured
         content = content_hash_of_version(
-            own.measurements, version, {n: one.sha256 for n, one in entries.items()}, intervals
+            digest, version, {n: one.sha256 for n, one in entries.items()}, intervals
         )
         measurements = dict(before.measurements if before else {})
-        new = added.filter(pc.equal(added["version_path"], path))
         writes: dict[str, _Write] = {}
-        if new.num_rows:  # one file for a merge
-            data = measurements_table_bytes(path, new)
-            one = _file_entry(data, new.num_rows)
-            measurements[self._name] = one
-            writes[keys.measurements(path, self._name)] = _Write(data)
+        if added is not None:
+            measurements[self._name] = added.entry
+            writes[keys.measurements(path, self._name)] = _Write(added.data)
         tables = {
             "shown": (shown_bytes(path, own.cases, intervals), own.cases.num_rows),
             "profiles": (
@@ -292,6 +321,29 @@ class _Writer:
         store.put(key, one.data)
 
 
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The file of measurements that a merge adds to a version directory."""
+
+    data: bytes
+    entry: FileEntry
+
+
+def added_files(measurements: pa.Table) -> dict[str, Added]:
+    """Return the file of these measurements for each of their version directories."""
+    found = {}
+    for path in pc.unique(measurements["version_path"]).to_pylist():
+        rows = filtered(measurements, pc.equal(measurements["version_path"], path))
+        data = measurements_table_bytes(path, rows)
+        found[path] = Added(data, _file_entry(data, rows.num_rows))
+    return found
+
+
+def measurement_digests(state: State) -> dict[str, str]:
+    """Return the digest of the measurements of each version directory of a state."""
+    return {path: digest_of_rows(_of_version(state, path).measurements) for path in state.versions}
+
+
 _OWN_KEYS = {
     "profiles": keys.profiles,
     "pairs": keys.pairs,
@@ -339,9 +391,9 @@ def measured_shards(state: State) -> dict[str, tuple[str, ...]]:
 def measurements_table_bytes(path: str, rows: pa.Table) -> bytes:
     """Return the file of measurements of one version directory: sorted by kernel type and case, so
     that a reader can skip row groups by their statistics."""
-    order = [(name, "ascending") for name in ("kernel_type", "case", "measurement")]
-    table = typed_measurements(rows.sort_by(order), *_partition(path))
-    return parquet_bytes(table, row_group_rows=_ROW_GROUP)
+    names = ("kernel_type", "case", "measurement")
+    typed = (typed_measurements(group, *_partition(path)) for group in _row_groups(rows, names))
+    return parquet_bytes_of(typed, MEASUREMENTS)
 
 
 def shown_bytes(path: str, cases: pa.Table, intervals: pa.Table) -> bytes:
@@ -350,9 +402,16 @@ def shown_bytes(path: str, cases: pa.Table, intervals: pa.Table) -> bytes:
     at = pc.index_in(cases["case"], value_set=intervals["case"].combine_chunks())
     columns = {name: cases[name] for name in _CASE_NAMES}
     columns |= {name: intervals[name].take(at) for name in _INTERVAL_NAMES}
-    order = [(name, "ascending") for name in ("kernel_type", INPUT_SHAPES, "case")]
-    table = pa.table(columns, schema=SHOWN_SCHEMA).sort_by(order)
-    return parquet_bytes(typed_shown(table, *_partition(path)), row_group_rows=_ROW_GROUP)
+    table = pa.table(columns, schema=SHOWN_SCHEMA)
+    groups = _row_groups(table, ("kernel_type", INPUT_SHAPES, "case"))
+    return parquet_bytes_of((typed_shown(one, *_partition(path)) for one in groups), SHOWN)
+
+
+def _row_groups(table: pa.Table, names: Iterable[str]) -> Iterator[pa.Table]:
+    """Yield the rows of a table sorted by these columns, one row group at a time."""
+    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
+    for begin in range(0, max(table.num_rows, 1), _ROW_GROUP):  # one for an empty table
+        yield table.take(order.slice(begin, _ROW_GROUP))
 
 
 def _partition(path: str) -> tuple[str, str]:

@@ -107,12 +107,12 @@ class State:
 
     def measurements_beyond(self, base: "State") -> pa.Table:
         """Return the rows of measurements that a database in state `base` lacks."""
-        if not base.measurements.num_rows:
-            return self.measurements
+        return filtered(self.measurements, self.is_beyond(base))
+
+    def is_beyond(self, base: "State") -> pa.ChunkedArray:
+        """Return for each row of measurements whether a database in state `base` lacks it."""
         known = _identity_of_rows(base.measurements)
-        return self.measurements.filter(
-            pc.invert(pc.is_in(_identity_of_rows(self.measurements), value_set=known))
-        )
+        return pc.invert(pc.is_in(_identity_of_rows(self.measurements), value_set=known))
 
     @property
     def runtimes(self) -> frozenset[Runtime]:
@@ -157,10 +157,12 @@ def _sorted(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
 
 
 def _joined(schema: pa.Schema, key: tuple[str, ...], tables: Iterable[pa.Table]) -> pa.Table:
-    filled = [table.select(schema.names) for table in tables if table.num_rows]
+    filled = [table for table in tables if table.num_rows]
     if not filled:
         return schema.empty_table()
-    rank = tuple(name for name in schema.names if name not in key)
+    names = [name for name in schema.names if name in filled[0].column_names]
+    filled = [table.select(names) for table in filled]
+    rank = tuple(name for name in names if name not in key)
     return highest_rows(pa.concat_tables(filled), key, rank)
 
 
@@ -249,6 +251,12 @@ def text_bytes(texts: pa.Array) -> memoryview:
         return memoryview(b"")
     bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     return memoryview(data)[int(bounds[0]) : int(bounds[-1])]
+
+
+def filtered(rows: Any, mask: Any) -> Any:
+    """Return the rows of a table or a column for which the mask is true, without a copy if it is
+    true for all: copies are most of the memory of a merge."""
+    return rows if pc.all(mask, min_count=0).as_py() else rows.filter(mask)
 
 
 def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:

@@ -39,6 +39,7 @@ from collector.database.state import (
 from collector.database.view import (
     VIEW_VERSION,
     content_hash_of_version,
+    digest_of_rows,
     view_of,
 )
 from collector.model import keys
@@ -257,7 +258,9 @@ class VersionCheck:
                 yield f"{key}: its content does not match the state"
         hashes = {name: one.sha256 for name, one in tree.items()}
         version = state.versions[path]
-        found = content_hash_of_version(state.measurements, version, hashes, intervals)
+        found = content_hash_of_version(
+            digest_of_rows(state.measurements), version, hashes, intervals
+        )
         if entry.content_hash != found:
             what = f"content_hash: expected {found}, as computed from the state, got "
             yield f"{keys.version_manifest(entry.snapshot, path)}: {what}{entry.content_hash}"

@@ -7,11 +7,14 @@ versions is readable, and the order of merges does not matter.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,8 +30,8 @@ from collector.database.intervals import (
     intervals_of,
 )
 from collector.database.layout import IntervalRow
-from collector.database.query import best_rows
-from collector.database.state import TEXT, State, text_bytes
+from collector.database.query import BEST_COLUMNS, best_rows
+from collector.database.state import TEXT, State, filtered, text_bytes, with_column
 from collector.database.version_quality import warnings_of_durations
 from collector.database.versions import Rank, Version
 from collector.model.case import case_from_cells
@@ -235,7 +238,9 @@ def _facts(
 # its data. Versions that another version of the view rendered do not change.
 VIEW_VERSION = 5
 
-_BareRow = tuple[float, float, float, float, str, int, float, float, float | None]
+# The columns of measurements that a view depends on, besides those of the intervals.
+VIEW_COLUMNS = frozenset({*BEST_COLUMNS, *_TIMES, "counters"})
+_BATCH = 8192  # rows that are in memory as cells: a hundred thousand take half a gigabyte
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
 _OWN_COLUMNS = frozenset(layout.DATABASE_COLUMNS)
 
@@ -278,19 +283,12 @@ def view_of(
     files: dict[str, ViewFile] = {}
     shown_intervals = [INTERVAL_SCHEMA.empty_table()]
     for path, version in sorted(state.versions.items()):
-        cases = state.cases.filter(pc.equal(state.cases["version_path"], path))
-        measured, table = _view_measured(state, path, cache, known[path], cases)
-        shown_intervals.append(table)
-        for kernel, rows in _kernels(cases, measured, _profiled(state, path)):
-            own = [row for row in rows if collective_of_cells(kernel, row) is None]
-            # Rows of uneven loads are last: a reader that selects by shapes and ranks takes the
-            # first row.
-            own.sort(key=lambda row: bool(row.get(IMBALANCE) or row.get(EXPERT_LOADS)))
-            shown = [row for row in own if row.get(layout.AVERAGE_DURATION) or not prune_empty]
-            for name, found in layout.by_file(kernel, shown).items():
-                kinds = set(map(tuple, found))  # many rows have one or two kinds of keys
-                columns = layout.database_columns(set().union(*kinds))
-                files[f"{path}/{name}"] = ViewFile(layout.csv_bytes(columns, found), len(found))
+        cases = filtered(state.cases, pc.equal(state.cases["version_path"], path))
+        measured = _view_measured(state, path, cache, known[path], cases)
+        shown_intervals.append(measured.intervals)
+        for kernel, batches in _kernels(cases, measured, _Profiles.of(state, path)):
+            for name, file in _kernel_files(kernel, batches, prune_empty).items():
+                files[f"{path}/{name}"] = file
         if version.op_mapping is not None:
             files[f"{path}/{layout.OP_MAPPING}"] = ViewFile(version.op_mapping.text.encode(), 0)
     files |= collective_tables(state, known, cache=cache, prune_empty=prune_empty)
@@ -310,21 +308,21 @@ def content_hash(state: State, view: View | None = None) -> str:
             for table in (state.measurements, shown.intervals)
         )
         own = {name: hashes.pop(name) for name in list(hashes) if name.startswith(f"{path}/")}
-        versions[path] = content_hash_of_version(rows, version, own, intervals)
+        versions[path] = content_hash_of_version(digest_of_rows(rows), version, own, intervals)
     return content_hash_of(versions, hashes)
 
 
 def content_hash_of_version(
-    measurements: pa.Table, version: Version, files: Mapping[str, str], intervals: pa.Table
+    measurements: str, version: Version, files: Mapping[str, str], intervals: pa.Table
 ) -> str:
-    """Return the content hash of a version directory: of its measurements, intervals and stack, and
-    of the sha256 of each of its files."""
+    """Return the content hash of a version directory: of its measurements (their
+    `digest_of_rows`), intervals and stack, and of the sha256 of each of its files."""
     return sha256_hex(
         canonical_json(
             {
-                "measurements": _digest(measurements),
+                "measurements": measurements,
                 "files": dict(files),
-                "intervals": _digest(intervals),
+                "intervals": digest_of_rows(intervals),
                 "stack": version.shown_stack.as_json(),
             }
         )
@@ -339,22 +337,85 @@ def content_hash_of(versions: Mapping[str, str], collectives: Mapping[str, str])
     )
 
 
+_Batches = Callable[[], Iterator[list[Cells]]]
+
+
+def _kernel_files(kernel: str, batches: _Batches, prune_empty: bool) -> dict[str, ViewFile]:
+    """Return the files of a kernel type, by name.
+
+    A file has the columns of all of its rows. If a later batch has more than the batches before it,
+    all are rendered again."""
+    names: dict[str, set[str]] = {}
+    while True:
+        # Rows of uneven loads are last: a reader that selects by shapes and ranks takes the first.
+        parts: dict[str, tuple[list[bytes], list[bytes]]] = {}
+        rows: Counter[str] = Counter()
+        is_whole = True
+        for batch in batches():
+            own = [row for row in batch if collective_of_cells(kernel, row) is None]
+            shown = [row for row in own if row.get(layout.AVERAGE_DURATION) or not prune_empty]
+            for name, found in layout.by_file(kernel, shown).items():
+                kinds = set(map(tuple, found))  # many rows have one or two kinds of keys
+                columns = set().union(names.get(name, ()), *kinds)
+                is_whole &= name not in parts or columns == names[name]
+                names[name] = columns
+                for is_uneven, rendered in enumerate(parts.setdefault(name, ([], []))):
+                    one = [row for row in found if _is_uneven(row) == bool(is_uneven)]
+                    rendered.append(layout.csv_rows(layout.database_columns(columns), one))
+                rows[name] += len(found)
+        if is_whole:
+            break
+    return {
+        name: ViewFile(
+            b"".join((layout.csv_bytes(layout.database_columns(names[name]), ()), *even, *uneven)),
+            rows[name],
+        )
+        for name, (even, uneven) in parts.items()
+    }
+
+
+def _is_uneven(row: Cells) -> bool:
+    return bool(row.get(IMBALANCE) or row.get(EXPERT_LOADS))
+
+
 def _kernels(
-    cases: pa.Table, measured: "_ShownMeasurements", profiled: Mapping[str, Cells]
-) -> Iterator[tuple[str, list[Cells]]]:
+    cases: pa.Table, measured: "_ShownMeasurements", profiles: "_Profiles"
+) -> Iterator[tuple[str, _Batches]]:
+    """Yield each kernel type, and a function that returns its rows, some thousands at a time."""
     order = [(name, "ascending") for name in ("kernel_type", *BASE_CELLS, "case")]
-    cases = cases.take(pc.sort_indices(cases, sort_keys=order))
-    names = ("kernel_type", "case", "extra", *BASE_CELLS)
-    rows = zip(*(cases[name].to_pylist() for name in names), strict=True)
-    for kernel, group in groupby(rows, key=lambda row: row[0]):
-        found = []
-        for _, case, extra, *cells in group:
-            row = _extra_cells(extra)
-            row.update(zip(BASE_CELLS, cells, strict=True))
-            row.update(measured.cells(case))
-            row.update(profiled.get(case, {}))
-            found.append(row)
-        yield kernel, found
+    cases = cases.select([name for name, _ in order] + ["extra"])
+    cases = cases.take(pc.sort_indices(cases, sort_keys=order)).combine_chunks()
+    for name, rows in (("measured", measured.rows), ("profiled", profiles.rows)):
+        at = pc.index_in(cases["case"], value_set=rows["case"].combine_chunks())
+        cases = cases.append_column(name, at)
+    kinds = cases["kernel_type"].combine_chunks().dictionary_encode().indices.to_numpy()
+    begins = np.flatnonzero(np.diff(kinds, prepend=-1)).tolist()
+    for begin, end in pairwise([*begins, len(kinds)]):
+        own = cases.slice(begin, end - begin)
+        yield own["kernel_type"][0].as_py(), partial(_batches, own, measured, profiles)
+
+
+def _batches(
+    cases: pa.Table, measured: "_ShownMeasurements", profiles: "_Profiles"
+) -> Iterator[list[Cells]]:
+    for begin in range(0, cases.num_rows, _BATCH):
+        part = cases.slice(begin, _BATCH)
+        cells = zip(*(part[name].to_pylist() for name in BASE_CELLS), strict=True)
+        yield [
+            {
+                **_extra_cells(extra),
+                **dict(zip(BASE_CELLS, own, strict=True)),
+                **shown,
+                **profiled,
+            }
+            for extra, own, shown, profiled in zip(
+                part["extra"].to_pylist(),
+                cells,
+                measured.cells(part["measured"]),
+                profiles.cells(part["profiled"]),
+                strict=True,
+            )
+        ]
 
 
 def _extra_cells(extra: str) -> Cells:
@@ -372,57 +433,97 @@ def _extra_cells(extra: str) -> Cells:
 
 def _view_measured(
     state: State, path: str, cache: str | None, intervals: VersionIntervals, cases: pa.Table
-) -> tuple["_ShownMeasurements", pa.Table]:
-    """Return the displayed measurements, and the table of their intervals.
+) -> "_ShownMeasurements":
+    """Return the displayed measurements with their intervals.
 
     `cases` are those of the version directory. Collectives are displayed elsewhere."""
     suspects, faults = intervals.suspects, intervals.faults
     best = best_rows(state, path, cache=cache, suspects=suspects, faults=faults)
-    others = cases["case"].filter(pc.invert(_are_collectives(cases))).combine_chunks()
+    others = filtered(cases["case"], pc.invert(_are_collectives(cases))).combine_chunks()
     is_own = pc.is_in(best["case"], value_set=others)
-    best = best.filter(pc.and_(best["good"], is_own))  # sorted by case
-    names = ("measurement", "mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us")
-    rows = zip(*(best[name].to_pylist() for name in names), strict=True)
-    bare = [_interval_row(intervals.of.get(row[0]), *row[1:]) for row in rows]
-    own_us, ids = best["mean_us"].to_pylist(), best["case"].to_pylist()
-    shown_us = [row[0] if row else float(own) for row, own in zip(bare, own_us, strict=True)]
+    best = filtered(best, pc.and_(best["good"], is_own))  # sorted by case
+    shown_us: list[float] = []
+    has_interval: list[bool] = []
+    tables = [INTERVAL_SCHEMA.empty_table()]
+    for begin in range(0, best.num_rows, _BATCH):
+        part = best.slice(begin, _BATCH)
+        found = [intervals.of.get(name) for name in part["measurement"].to_pylist()]
+        own_us = map(float, part["mean_us"].to_pylist())
+        means = zip(found, own_us, strict=True)
+        shown_us += [own if one is None else one.mean_us for one, own in means]
+        has_interval += (is_known := [one is not None for one in found])
+        measured = part.filter(pa.array(is_known, pa.bool_()))
+        tables.append(_interval_rows(path, measured, filter(None, found)))
+    ids = best["case"].to_pylist()
     device = state.versions[path].shown_stack.device
     envelope = envelope_of(cases, dict(zip(ids, shown_us, strict=True)), device)
     found_by = warnings_of_durations(best, envelope)
-    warnings = [warnings_cell(found_by.get(case, ())) for case in ids]
-    pairs = zip(bare, warnings, strict=True)
-    known = [None if row is None else (*row, warned) for row, warned in pairs]
-    more = [best[name].to_pylist() for name in ("counters", "cache", "library", "assumes")]
-    places = {case: at for at, case in enumerate(ids)}
-    measured = _ShownMeasurements(places, (known, shown_us, warnings, *more))
-    found = [row for row in known if row is not None]
-    if len(found) < len(known):
-        best = best.filter(pa.array([row is not None for row in known], pa.bool_()))
-    return measured, interval_table(path, best["case"], found)
+    warnings = pa.array([warnings_cell(found_by.get(case, ())) for case in ids], TEXT)
+    known = pa.array(has_interval, pa.bool_())
+    table = with_column(pa.concat_tables(tables), "warnings", warnings.filter(known))
+    place = np.cumsum(np.array(has_interval, np.int64)) - 1
+    of_state = state.measurements["measurement"].combine_chunks()
+    rows = best.select(["case", "cache", "library", "assumes"])
+    columns = {
+        "shown_us": pa.array(shown_us, pa.float64()),
+        "warnings": warnings,
+        "interval": pa.array(place, mask=~known.to_numpy(zero_copy_only=False)),
+        "in_state": pc.index_in(best["measurement"], value_set=of_state),
+    }
+    for name, values in columns.items():
+        rows = rows.append_column(name, values)
+    return _ShownMeasurements(rows, table.combine_chunks(), state.measurements["counters"])
+
+
+def _interval_rows(path: str, best: pa.Table, found: Iterator[CaseInterval]) -> pa.Table:
+    """Return the table of the intervals of these measurements, without warnings."""
+    names = ("mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us")
+    columns = (best[name].to_pylist() for name in names)
+    rows = [_interval_row(*row) for row in zip(found, *columns, strict=True)]
+    return interval_table(path, best["case"], rows)
 
 
 @dataclass(frozen=True, slots=True)
 class _ShownMeasurements:
-    """The displayed measurements of a version directory, a list for each fact of `_cells`. The
-    cells of all of them at once would take a gigabyte for each 150,000."""
+    """The displayed measurements of a version directory, sorted by case.
 
-    places: Mapping[str, int]  # by case
-    columns: tuple[Sequence[Any], ...]
+    `rows` has a column `interval`, the place in `intervals` (null for a measurement that has none),
+    and a column `in_state`, the place in the columns of the state. Their cells are made for some
+    rows at a time."""
 
-    def cells(self, case: str) -> Cells:
-        """Return the cells of a case, none if it has no displayed measurement."""
-        at = self.places.get(case)
-        return {} if at is None else _cells(*(column[at] for column in self.columns))
+    rows: pa.Table
+    intervals: pa.Table  # INTERVAL_SCHEMA, sorted by case
+    counters: pa.ChunkedArray  # of all measurements of the state
+
+    def cells(self, places: pa.ChunkedArray) -> Iterator[Cells]:
+        """Yield the cells of some rows, none for a null."""
+        rows = self.rows.take(places)
+        intervals = self.intervals.take(rows["interval"])
+        names = [column.name for column in layout.INTERVAL_COLUMNS]
+        known = zip(*(intervals[name].to_pylist() for name in names), strict=True)
+        columns = [rows[n].to_pylist() for n in ("shown_us", "warnings", "cache")]
+        counters = self.counters.take(rows["in_state"]).to_pylist()
+        more = [rows[name].to_pylist() for name in ("library", "assumes")]
+        for interval, shown_us, warnings, cache, counted, library, assumes in zip(
+            known, *columns, counters, *more, strict=True
+        ):
+            if shown_us is None:
+                yield {}
+                continue
+            cells = layout.duration_cells(shown_us, json.loads(counted or "[]"), cache, warnings)
+            if interval[0] is not None:
+                cells.update(layout.interval_cells(interval))
+            if library or assumes:
+                cells.update(layout.library_cells(library, assumes))
+            yield cells
 
 
 def _interval_row(
-    stack: CaseInterval | None, mean_us: str, low_us: str, high_us: str, profiler_floor_us: str
-) -> _BareRow | None:
+    stack: CaseInterval, mean_us: str, low_us: str, high_us: str, profiler_floor_us: str
+) -> IntervalRow:
     """Return both intervals of a displayed duration, without its warnings.
 
     A measurement after other launches has no model of its variance: see `isolated`."""
-    if stack is None:
-        return None
     shown_us, sessions, stack_low_us, stack_high_us, degrees, variance = stack
     lower_bound_us = value_of("profiler_floor_us", profiler_floor_us)
     return (
@@ -430,46 +531,42 @@ def _interval_row(
         lowered_us(float(low_us), float(mean_us), lower_bound_us),
         float(high_us),
         lower_bound_us if is_near_lower_bound(shown_us, lower_bound_us) else None,
+        "",
     )
 
 
-def _cells(
-    interval: IntervalRow | None,
-    shown_us: float,
-    warnings: str,
-    counters: str,
-    cache: str,
-    library: str,
-    assumes: str,
-) -> Cells:
-    cells = layout.duration_cells(shown_us, json.loads(counters or "[]"), cache, warnings)
-    if interval is not None:
-        cells.update(layout.interval_cells(interval))
-    if library or assumes:
-        cells.update(layout.library_cells(library, assumes))
-    return cells
+@dataclass(frozen=True, slots=True)
+class _Profiles:
+    """The statistics of the cases of a version directory in their source runs."""
 
+    rows: pa.Table
 
-def _profiled(state: State, path: str) -> dict[str, Cells]:
-    profiles = state.profiles
-    stack_id = state.versions[path].shown_stack.stack_id
-    for name, selected in (("version_path", path), ("stack_id", stack_id)):
-        profiles = profiles.filter(pc.equal(profiles[name], selected))
-    return {
-        row["case"]: layout.profile_cells(
-            ProfileStatistics(
-                count=row["count"],
-                mean_us=row["mean_us"],
-                median_us=row["median_us"],
-                std_us=row["std_us"],
-                counters=tuple(map(tuple, json.loads(row["counters"] or "[]"))),
+    @classmethod
+    def of(cls, state: State, path: str) -> "_Profiles":
+        rows = state.profiles
+        stack_id = state.versions[path].shown_stack.stack_id
+        for name, selected in (("version_path", path), ("stack_id", stack_id)):
+            rows = filtered(rows, pc.equal(rows[name], selected))
+        return cls(rows)
+
+    def cells(self, places: pa.ChunkedArray) -> Iterator[Cells]:
+        """Yield the cells of some rows, none for a null."""
+        for row in self.rows.take(places).to_pylist():
+            if row["case"] is None:
+                yield {}
+                continue
+            yield layout.profile_cells(
+                ProfileStatistics(
+                    count=row["count"],
+                    mean_us=row["mean_us"],
+                    median_us=row["median_us"],
+                    std_us=row["std_us"],
+                    counters=tuple(map(tuple, json.loads(row["counters"] or "[]"))),
+                )
             )
-        )
-        for row in profiles.to_pylist()
-    }
 
 
-def _digest(table: pa.Table) -> str:
+def digest_of_rows(table: pa.Table) -> str:
     """Return the hash of a table's rows, column by column.
 
     It is that of the numbers, or of the lengths of all texts and the texts. It does not depend on

@@ -10,7 +10,12 @@ from collector.database.commits import Commit, commit_to_json
 from collector.database.intervals import INTERVAL_SCHEMA, VersionIntervals
 from collector.database.lent import LentPairs
 from collector.database.plans import MergedPlan
-from collector.database.snapshot import Base, write_snapshot
+from collector.database.snapshot import (
+    Base,
+    added_files,
+    measurement_digests,
+    write_snapshot,
+)
 from collector.database.state import CASE_SCHEMA, MEASUREMENT_SCHEMA, TEXT, State
 from collector.database.versions import Ranked, Version
 from collector.database.view import VIEW_VERSION, View, view_of
@@ -69,7 +74,8 @@ def write_states(store: Store, states: Sequence[State], *, with_view: bool = Fal
             intervals={path: VersionIntervals({}, {}, {}, None, LentPairs.of(NONE, NONE), "made")},
             folders=(),
             runtime=Runtime.FAKE,
-            added=state.measurements,
+            added=added_files(state.measurements),
+            digests=measurement_digests(state),
         )
         commit = Commit(
             number=number,

@@ -17,7 +17,7 @@ from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
 from collector.database.rows import rows_of_part
 from collector.database.snapshot import load_state, measurement_rows
-from collector.database.view import content_hash_of_version, view_of
+from collector.database.view import content_hash_of_version, digest_of_rows, view_of
 from collector.model import keys
 from collector.model.manifest import (
     AttemptManifest,
@@ -378,7 +378,7 @@ def test_a_column_that_was_added_later_is_read_with_its_default(store):
     version = state.versions[PATH]
 
     def digest(rows):
-        return content_hash_of_version(rows, version, {}, intervals)
+        return content_hash_of_version(digest_of_rows(rows), version, {}, intervals)
 
     intervals = view_of(state).intervals
     assert digest(bare.measurements) == digest(state.measurements)

@@ -19,6 +19,7 @@ from collector.database.view import (
     VIEW_VERSION,
     content_hash_of,
     content_hash_of_version,
+    digest_of_rows,
     render,
     view_of,
 )
@@ -66,7 +67,7 @@ def shown_by_an_older_program(store: Store, *, version: int = VIEW_VERSION + 1) 
         files["view_version"] = version
         hashes = {path: file["sha256"] for path, file in files["tree"].items()}
         files["content_hash"] = content_hash_of_version(
-            state.measurements, stack, hashes, intervals
+            digest_of_rows(state.measurements), stack, hashes, intervals
         )
 
     forge_version(store, commit, change)
