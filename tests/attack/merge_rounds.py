@@ -41,6 +41,7 @@ T = TypeVar("T")
 CHECKPOINT_EVERY = 4  # so that a short log has some
 ROUNDS_OF_A_DATABASE = 12  # then the next one begins: the cost of a round grows with the log
 TABLES = {"measurements": keys.MEASUREMENTS, "shown": keys.SHOWN}
+_PASSES = 20  # of a gc that is not killed: longer than the merges next to it
 STACKS = ("2.12.0", "2.13.0", "2.14.0")
 KILLED = -signal.SIGALRM
 
@@ -48,13 +49,15 @@ KILLED = -signal.SIGALRM
 @dataclass(frozen=True)
 class Order:
     """One process: `kind` is merge, verify, gc or read. It is killed `delay_s` after its call
-    number `kill_at` of the store began; never if that is 0."""
+    number `kill_at` of the store began; never if that is 0. A gc that is not killed ends after
+    `passes`."""
 
     url: str
     kind: str
     plans: Sequence[tuple[str, int]] = ()
     kill_at: int = 0
     delay_s: float = 0.0
+    passes: int = 0
 
 
 class KilledStore(WrappedStore):
@@ -72,7 +75,7 @@ class KilledStore(WrappedStore):
 
 
 def run_order(
-    url: str, kind: str, plans: Sequence[Sequence[Any]], kill_at: int, delay_s: float
+    url: str, kind: str, plans: Sequence[Sequence[Any]], kill_at: int, delay_s: float, passes: int
 ) -> None:
     """Execute an order in this process."""
     delta.CHECKPOINT_EVERY = CHECKPOINT_EVERY
@@ -85,7 +88,10 @@ def run_order(
         assert problems == [], problems
         delta.check(store, [*history(store)][::-1])
     elif kind == "gc":
-        while find_head(store) is not None:  # until it is killed, so that it overlaps every merge
+        if not kill_at:
+            for _ in range(passes):
+                _collect(store)
+        while kill_at:  # until it is killed, so that it overlaps every merge
             _collect(store)
     else:
         while find_head(store) is not None:  # until it is killed
@@ -194,15 +200,17 @@ class MergeRounds:
             ("merge", [*self.unmerged, first], 90),
             ("merge", [*share, second], 90),
             ("verify", [], 30 + 25 * self.checked),
-            ("gc", [], 60 + 25 * self.checked),
+            ("gc", [], 200 + 50 * self.checked),
             ("read", [], 30 + 25 * self.checked),
         )
         orders = []
         for kind, plans, calls in kinds:
-            is_killed = kind in ("gc", "read") or self.random.random() < 0.8
+            is_killed = kind == "read" or self.random.random() < 0.8
+            if kind == "gc":  # in every second round
+                is_killed = len(self.plans) % 4 == 0
             kill_at = self.random.randint(1, calls) if is_killed else 0
             delay_s = self.random.uniform(0.0, 0.05 if kind == "read" else 0.005)
-            orders.append(Order(self.url, kind, plans, kill_at, delay_s))
+            orders.append(Order(self.url, kind, plans, kill_at, delay_s, _PASSES))
         return orders
 
     def _check_as_left(self) -> None:

@@ -34,6 +34,7 @@ def check_rounds(
         print(f" {_ROUNDS} rounds, {commits} commits: {figures}", end="")
     assert outcomes["merge", "killed"] and outcomes["merge", "ended"]
     assert outcomes["verify", "killed"] and outcomes["read", "killed"]
+    assert outcomes["gc", "ended"]
 
 
 @pytest.mark.slow
