@@ -5,6 +5,7 @@ processes of a round.
 """
 
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,7 +42,7 @@ T = TypeVar("T")
 CHECKPOINT_EVERY = 4  # so that a short log has some
 ROUNDS_OF_A_DATABASE = 12  # then the next one begins: the cost of a round grows with the log
 TABLES = {"measurements": keys.MEASUREMENTS, "shown": keys.SHOWN}
-_PASSES = 20  # of a gc that is not killed: longer than the merges next to it
+_QUIET_S = 2.0  # without a commit, after which merges next to a gc have ended
 STACKS = ("2.12.0", "2.13.0", "2.14.0")
 KILLED = -signal.SIGALRM
 
@@ -49,15 +50,14 @@ KILLED = -signal.SIGALRM
 @dataclass(frozen=True)
 class Order:
     """One process: `kind` is merge, verify, gc or read. It is killed `delay_s` after its call
-    number `kill_at` of the store began; never if that is 0. A gc that is not killed ends after
-    `passes`."""
+    number `kill_at` of the store began; never if that is 0. A gc that is not killed ends when no
+    merge has committed for a while."""
 
     url: str
     kind: str
     plans: Sequence[tuple[str, int]] = ()
     kill_at: int = 0
     delay_s: float = 0.0
-    passes: int = 0
 
 
 class KilledStore(WrappedStore):
@@ -75,7 +75,7 @@ class KilledStore(WrappedStore):
 
 
 def run_order(
-    url: str, kind: str, plans: Sequence[Sequence[Any]], kill_at: int, delay_s: float, passes: int
+    url: str, kind: str, plans: Sequence[Sequence[Any]], kill_at: int, delay_s: float
 ) -> None:
     """Execute an order in this process."""
     delta.CHECKPOINT_EVERY = CHECKPOINT_EVERY
@@ -88,14 +88,20 @@ def run_order(
         assert problems == [], problems
         delta.check(store, [*history(store)][::-1])
     elif kind == "gc":
-        if not kill_at:
-            for _ in range(passes):
-                _collect(store)
-        while kill_at:  # until it is killed, so that it overlaps every merge
-            _collect(store)
+        _collect_next_to_merges(store, is_killed=kill_at > 0)
     else:
         while find_head(store) is not None:  # until it is killed
             _read_newest(store, url)
+
+
+def _collect_next_to_merges(store: Store, *, is_killed: bool) -> None:
+    """Collect again and again: until it is killed, or until the merges have ended."""
+    newest, seen_s = None, time.monotonic()
+    while is_killed or time.monotonic() - seen_s < _QUIET_S:
+        _collect(store)
+        head = find_head(store)
+        if head != newest:
+            newest, seen_s = head, time.monotonic()
 
 
 def _collect(store: Store) -> int:
@@ -210,7 +216,7 @@ class MergeRounds:
                 is_killed = len(self.plans) % 4 == 0
             kill_at = self.random.randint(1, calls) if is_killed else 0
             delay_s = self.random.uniform(0.0, 0.05 if kind == "read" else 0.005)
-            orders.append(Order(self.url, kind, plans, kill_at, delay_s, _PASSES))
+            orders.append(Order(self.url, kind, plans, kill_at, delay_s))
         return orders
 
     def _check_as_left(self) -> None:
