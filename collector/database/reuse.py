@@ -5,7 +5,7 @@ reader applies it only if requested (channel `reused`). It has the cases, and fo
 ratio that a sample of its cases has shown. The durations are those of the older directory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from collector.codec.canonical import decode_object, readable_json, sha256_hex
@@ -64,22 +64,27 @@ def read_reuses(store: Store, version_path: str) -> Sequence[Reuse]:
 
     Raises DamagedObject, which names the key, for a record that was changed."""
 
-    def records() -> Iterator[tuple[Reuse, str]]:
-        for info in store.list(keys.all_reused(version_path)):
-            sha256 = keys.name_of(info.key, lambda name: keys.reused(version_path, name))
-            if sha256 is None or not keys.is_ours(info.key):
-                continue
-            data = read_sealed(store, info.key, sha256, named_by=None)
-            with stored():
-                found = reuse_from_json(data, key=info.key)
-            if found.version_path == version_path:
-                yield found, sha256
-
     def rank(pair: tuple[Reuse, str]) -> tuple[int, int, str, str]:
-        found, sha256 = pair
-        return found.head_commit, found.plan, found.campaign, sha256
+        found, key = pair
+        return found.head_commit, found.plan, found.campaign, key
 
-    return [found for found, _ in sorted(records(), key=rank)]
+    names = reuse_keys(store, keys.all_reused(version_path))
+    records = [(read_reuse(store, key), key) for key in names]
+    own = [pair for pair in records if pair[0].version_path == version_path]
+    return [found for found, _ in sorted(own, key=rank)]
+
+
+def reuse_keys(store: Store, prefix: str = keys.REUSED) -> list[str]:
+    """Return the keys of all records, or of those below a prefix, in order."""
+    return sorted(info.key for info in store.list(prefix) if keys.is_ours(info.key))
+
+
+def read_reuse(store: Store, key: str) -> Reuse:
+    """Return a record. Raises DamagedObject or BadInput, which name the key, for other data."""
+    sha256 = key.rpartition("/")[2].removesuffix(".json")
+    data = read_sealed(store, key, sha256, named_by=None)
+    with stored():
+        return reuse_from_json(data, key=key)
 
 
 def reuse_from_json(data: bytes, *, key: str) -> Reuse:

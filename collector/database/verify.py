@@ -31,6 +31,7 @@ from collector.database.manifest import (
 )
 from collector.database.plan_state import MergedPlans, read_results
 from collector.database.plans import MergedPlan, changed, read_plan
+from collector.database.reuse import read_reuse, reuse_keys
 from collector.database.state import (
     MEASUREMENT_SCHEMA,
     distinct,
@@ -185,12 +186,13 @@ def find_problems(
     with_raw: bool = True,
     since: int = 0,
 ) -> list[Problem]:
-    """Check these commits, or all of them and their chain; the list is empty if all is correct.
+    """Check these commits, or all of them, their chain and the records of reused cases; the list
+    is empty if all is correct.
 
     `with_raw` also reads the records of the profiler. Of commits up to `since` only the chain and
     the manifests of snapshots are checked: an earlier call has found their content correct."""
     problems: list[Problem] = []
-    if commits is None:
+    if is_whole := commits is None:
         commits, problems = _chain(store)
     log = _Log(store)
     for commit in commits:
@@ -206,6 +208,8 @@ def find_problems(
         found = origin_problems(store, own, check.rows, with_raw=with_raw)
         origins += [Problem(*one) for one in found]
     problems += [Problem(*one) for one in _collective_problems(store, log.manifests, since)]
+    if is_whole:
+        problems += [Problem(*one) for one in _reuse_problems(store, log.manifests)]
     problems.sort(key=lambda problem: problem.commit)
     return list(dict.fromkeys((*problems, *origins)))
 
@@ -354,6 +358,41 @@ def _of_folder(
     place = keys.snapshot(files.snapshot if files else commit.snapshot)
     promised = {name: file.entry for name, file in own.items()}
     yield from (place + text for text in tree_differences(shown, promised))
+
+
+def _reuse_problems(
+    store: Store, manifests: Iterable[tuple[Commit, SnapshotManifest]]
+) -> Iterator[tuple[int, str]]:
+    """Return the commit and the line of each wrong record of reused cases: one that cannot be read,
+    that is under the key of another version directory, or whose older directory, at the commit of
+    the decision, has another stack or lacks a duration of a reused case."""
+    known = {commit.number: (commit, manifest) for commit, manifest in manifests}
+    durations: dict[tuple[int, str], frozenset[str]] = {}
+    for key in reuse_keys(store):
+        try:
+            record = read_reuse(store, key)
+        except BadInput as error:
+            yield max(known, default=0), str(error)
+            continue
+        at, path = record.head_commit, record.of
+        if not key.startswith(keys.all_reused(record.version_path)):
+            yield at, f"{key}: expected the key of a record of {record.version_path}"
+        commit, manifest = known.get(at, (None, None))
+        if commit is None or manifest is None or path not in manifest.versions:
+            yield at, f"{key}: reuses {path} of version {at}, which has no such directory"
+            continue
+        stack = manifest.versions[path].version.shown_stack.stack_id
+        if stack != record.of_stack_id:
+            yield at, f"{key}: expected stack {stack}, as {path} shows, got {record.of_stack_id}"
+        if (at, path) not in durations:
+            try:
+                shown = snapshot.read_shown(store, commit, manifest, path)
+            except BadInput:  # reported by the check of that version directory
+                continue
+            durations[at, path] = frozenset(shown.intervals["case"].to_pylist())
+        cases = {case for kernel in record.kernels for case in kernel.cases}
+        if absent := cases - durations[at, path]:
+            yield at, f"{key}: case {min(absent)} has no duration in {path} of version {at}"
 
 
 # Objects in a store that this project did not write, or that no version names. They have no effect:

@@ -6,11 +6,27 @@ import pytest
 
 from collector.codec.canonical import readable_json
 from collector.codec.errors import BadInput, DamagedObject
-from collector.database.reuse import Reuse, ReusedKernel, read_reuses, reuse_from_json, store_reuse
-from collector.database.verify import find_strays
+from collector.database.merge import CREATE, merge_plans
+from collector.database.reuse import (
+    Reuse,
+    ReusedKernel,
+    read_reuse,
+    read_reuses,
+    reuse_from_json,
+    store_reuse,
+)
+from collector.database.verify import find_problems, find_strays
 from collector.model import keys
 from collector.quality.upgrades import RatioEstimate
 from collector.store.in_memory import MemoryStore
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    Tried,
+    add_record,
+    answered,
+    write_campaign,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -40,6 +56,52 @@ def test_a_changed_record_is_reported_by_its_key():
         store.put(info.key, data)
         with pytest.raises(DamagedObject, match=info.key):
             read_reuses(store, NEW)
+
+
+def test_verify_reports_records_that_its_versions_do_not_support():
+    store = MemoryStore()
+    records = [add_record(rows) for rows in (1, 2)]
+    shard = MadeShard("one", records, [answered(records[:1], 5.0) | {records[1].case_id: Tried()}])
+    plan = MadePlan([shard])
+    write_campaign(store, plan)
+    head = merge_plans(store, [plan.name], guard=CREATE, author="test").commit
+    assert head is not None
+    stack = plan.whole_stack
+    measured, failed = (replace(KERNEL, cases=(record.case_id,)) for record in records)
+    right = replace(
+        REUSE,
+        head_commit=head.number,
+        of=stack.version_path,
+        of_stack_id=stack.stack_id,
+        kernels=(measured,),
+    )
+    store_reuse(store, right)
+    assert find_problems(store) == []
+    wrong = [
+        replace(right, head_commit=head.number + 1),
+        replace(right, of=OLD),
+        replace(right, of_stack_id="another"),
+        replace(right, kernels=(measured, failed)),
+    ]
+    for one in wrong:
+        store_reuse(store, one)
+    (*_, other) = (info.key for info in store.list(keys.REUSED))
+    moved = other.replace("cann9.0.0", "cann9.1.0")
+    store.put(moved, store.get(other))
+    changed = keys.reused(NEW, "0" * 64)
+    store.put(changed, b"{}")
+    known = {info.key for info in store.list(keys.REUSED)}
+    (first,) = (key for key in known if read_reuses_of(store, key) == right)
+    assert {problem.key for problem in find_problems(store)} == known - {first}
+
+
+def read_reuses_of(store, key):
+    """Return the record, or None if it is under a wrong key or was changed."""
+    try:
+        found = read_reuse(store, key)
+    except BadInput:
+        return None
+    return found if keys.all_reused(found.version_path) in key else None
 
 
 def test_impossible_records_are_refused():
