@@ -186,17 +186,11 @@ class _Snapshot:
         return Index(data, key=key)
 
     def reuses(self, path: str) -> Sequence[Reuse]:
-        """Return what a version directory reuses, as decided for the stacks that it and the older
-        directory show, up to this version of the database. The latest decision is the last."""
-        from collector.database.reuse import read_reuses
+        """Return what a version directory reuses. The latest decision is the last."""
+        from collector.database.reuse import applicable_reuses
 
         stacks = {at: version.shown_stack.stack_id for at, version in self._manifest.stacks.items()}
-        return [
-            one
-            for one in read_reuses(self._store, path)
-            if one.head_commit <= self.number
-            and (one.stack_id, one.of_stack_id) == (stacks[path], stacks.get(one.of))
-        ]
+        return applicable_reuses(self._store, path, self.number, stacks)
 
 
 def _mapped(store: Store, key: str) -> memoryview | None:

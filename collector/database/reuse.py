@@ -5,7 +5,7 @@ reader applies it only if requested (channel `reused`). It has the cases, and fo
 ratio that a sample of its cases has shown. The durations are those of the older directory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from collector.codec.canonical import decode_object, readable_json, sha256_hex
@@ -72,6 +72,20 @@ def read_reuses(store: Store, version_path: str) -> Sequence[Reuse]:
     records = [(read_reuse(store, key), key) for key in names]
     own = [pair for pair in records if pair[0].version_path == version_path]
     return [found for found, _ in sorted(own, key=rank)]
+
+
+def applicable_reuses(
+    store: Store, version_path: str, number: int, stacks: Mapping[str, str]
+) -> Sequence[Reuse]:
+    """Return the records of a version directory that were decided up to this commit, for the stacks
+    that it and the older directory show there; `stacks` are the ids of these stacks, by directory.
+    The latest decision is last."""
+    return [
+        one
+        for one in read_reuses(store, version_path)
+        if one.head_commit <= number
+        and (one.stack_id, one.of_stack_id) == (stacks[version_path], stacks.get(one.of))
+    ]
 
 
 def reuse_keys(store: Store, prefix: str = keys.REUSED) -> list[str]:

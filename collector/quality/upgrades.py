@@ -104,8 +104,9 @@ def sample_size(variance: float, degrees: float, margin: float) -> int:
 
 def reused_means(before: KnownMeans, ratio: RatioEstimate) -> KnownMeans:
     """Return the means on the new stack of cases that were not measured there: the old ones times
-    the ratio, with the variance of both and the scatter of the cases about the ratio. What the
-    sessions of the old stack share is in both, and cancels."""
+    the ratio, with the variance of both and the scatter of the cases about the ratio. What a
+    session of the old stack shares is counted once, in the ratio: it cancels if the session has
+    measured the sampled cases, too, and is that of the case if it has not."""
     own = (1 - SHARED_PART) * before.error**2
     parts = own, np.full(len(own), ratio.error**2 + ratio.scatter**2)
     variance = parts[0] + parts[1]

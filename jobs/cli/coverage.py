@@ -72,6 +72,8 @@ def covered_lines(
     yield f"version     {place}"
     for status in CoverageStatus:
         of = share(found, status)
+        if status is CoverageStatus.REUSED and not of.cases:  # few versions reuse any
+            continue
         yield (
             f"{status:<11} {of.cases:6.1%} of {len(found):,} cases, {of.launches:6.1%} of the "
             f"launches, {of.time:6.1%} of the time"

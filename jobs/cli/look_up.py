@@ -67,11 +67,13 @@ def _of_option(error: BadInput) -> BadInput:
 
 @dataclass(frozen=True, slots=True)
 class OpenedVersion:
-    """A version directory of a database version, by its path (`place`), with its state."""
+    """A version directory of a database version, by its path (`place`), with its state, and the ids
+    of the cases that it reuses of older ones."""
 
     store: Store
     state: State
     place: str
+    reused: frozenset[str]
 
     @property
     def stack(self) -> Stack:
@@ -81,10 +83,15 @@ class OpenedVersion:
 def open_version(root: str, version: str | None, directory: str | None) -> OpenedVersion:
     """Return the named version directory, or the only one, of a version or of the newest. Raises
     BadInput if it does not exist."""
+    from collector.database.reuse import applicable_reuses
     from collector.database.snapshot import load_state
 
     store, commit, manifest, place = _chosen(root, version, directory)
-    return OpenedVersion(store, load_state(store, commit, manifest, paths=[place]), place)
+    stacks = {at: version.shown_stack.stack_id for at, version in manifest.stacks.items()}
+    records = applicable_reuses(store, place, commit.number, stacks)
+    reused = (case for record in records for kernel in record.kernels for case in kernel.cases)
+    state = load_state(store, commit, manifest, paths=[place])
+    return OpenedVersion(store, state, place, frozenset(reused))
 
 
 def shown_stack(root: str, version: str | None, directory: str | None) -> Stack:
@@ -161,7 +168,7 @@ def find_covered(
         place,
         campaign,
         peaks,
-        covered_cases(launched.cases, cases, failed),
+        covered_cases(launched.cases, cases, failed, shown.reused if shown else ()),
         launched.communication_us,
         _free(shown.state, place) if shown else frozenset(),
     )

@@ -192,6 +192,7 @@ class CoverageStatus(StrEnum):
     """The coverage status of a case.
 
     - `exact`: the case has a duration.
+    - `reused`: the case has none, and that of an older stack is reused for it.
     - `between`: the case is between measured cases of its curve (same weights, heads and settings).
       One has nowhere more tokens, requests and lengths and at least a quarter of each; another has
       nowhere fewer and at most four times as many.
@@ -200,6 +201,7 @@ class CoverageStatus(StrEnum):
     - `failed`: the case was tried and has no duration."""
 
     EXACT = "exact"
+    REUSED = "reused"
     BETWEEN = "between"
     OUTSIDE = "outside"
     MISSING = "missing"
@@ -241,9 +243,13 @@ class UserMetrics:
 
 
 def covered_cases(
-    workload: Sequence[WorkloadCase], measured: Mapping[str, Case], failed: Collection[str]
+    workload: Sequence[WorkloadCase],
+    measured: Mapping[str, Case],
+    failed: Collection[str],
+    reused: Collection[str] = (),
 ) -> tuple[CoveredCase, ...]:
-    """Return the coverage status of each case. `measured` has the cases with a duration, by id."""
+    """Return the coverage status of each case. `measured` has the cases with a duration, by id;
+    `failed` and `reused` are ids."""
     exact: set[Hashable] = set()
     sizes_of: dict[Hashable, list[tuple[float, ...]]] = defaultdict(list)
     for position in map(curve_position, measured.values()):
@@ -255,6 +261,8 @@ def covered_cases(
         position = curve_position(record.case)
         if record.case_id in measured or position.exact in exact:
             return CoverageStatus.EXACT
+        if record.case_id in reused:
+            return CoverageStatus.REUSED
         if record.case_id in failed:
             return CoverageStatus.FAILED
         if (curve := known.get(position.curve)) is None:

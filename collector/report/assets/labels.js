@@ -31,6 +31,7 @@ const chinese = {
   "Coverage": "覆盖率",
   "share of the device time of a workload": "占负载设备时间的比例",
   "exact": "精确",
+  "reused": "沿用旧版本",
   "between": "可插值",
   "outside": "范围之外",
   "missing": "缺失",

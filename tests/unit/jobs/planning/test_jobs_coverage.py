@@ -183,3 +183,16 @@ def test_case_is_found_in_any_spelling():
         [WorkloadCase(record("Exp", "(8,64)"), 1, 1.0)], {plain.case_id: plain}, ()
     )
     assert found[0].status is CoverageStatus.EXACT
+
+
+def test_a_reused_case_is_no_measured_one():
+    cases = [record("Exp", f"{rows},64") for rows in (8, 16, 32)]
+    known = cases[0].case
+    found = covered_cases(
+        [WorkloadCase(one, 1, 1.0) for one in cases],
+        {known.case_id: known},
+        {cases[2].case_id},
+        {cases[0].case_id, cases[1].case_id, cases[2].case_id},
+    )
+    assert [one.status for one in found] == ["exact", "reused", "reused"]
+    assert user_metrics(found, ()).m1 == 1 / 3
