@@ -52,7 +52,7 @@ _SAME = {
 _ATTENTION_SHAPES = ("query", "key", "value", "atten_mask", "block_table")
 _ATTENTION_VALUES = (
     *("actual_seq_lengths", "actual_seq_lengths_kv", "num_heads", "num_key_value_heads"),
-    *("sparse_mode", "input_layout", "block_size"),
+    *("sparse_mode", "pre_tokens", "input_layout", "block_size"),
 )
 Line = dict[str, Any]
 

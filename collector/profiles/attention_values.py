@@ -31,7 +31,8 @@ _MOST_BYTES = 1 << 30  # of a file of values: a few million lines
 _SHAPES = ("query_shape", "key_shape", "value_shape", "atten_mask_shape", "block_table_shape")
 _MANDATORY = (*_SHAPES, "actual_seq_lengths_kv")
 _LISTS = ("actual_seq_lengths", "block_table_valid_blocks")
-_NUMBERS = ("num_heads", "num_key_value_heads", "sparse_mode", "block_size")
+_NUMBERS = ("num_heads", "num_key_value_heads", "sparse_mode", "pre_tokens", "block_size")
+_BAND = "4"  # the sparse mode in which a query sees `pre_tokens` keys before its own
 _TEXTS = ("input_layout", "attn_state", "kv_cache_mode")
 
 
@@ -150,6 +151,8 @@ def _capacity(key: Shape, table: Shape, block_size: int) -> int:
 def _optional(value: Mapping[str, Any]) -> dict[str, str]:
     given = {name: entry for name, entry in value.items() if entry is not None}
     numbers = {name: str(_integer(given[name], name)) for name in _NUMBERS if name in given}
+    if numbers.get("sparse_mode") != _BAND:
+        numbers.pop("pre_tokens", None)
     texts = {name: _text(given[name], name) for name in _TEXTS if name in given}
     lists = {name: shape_text(_integers(given[name], name)) for name in _LISTS if name in given}
     if "actual_seq_lengths" in lists:

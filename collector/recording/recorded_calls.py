@@ -45,6 +45,7 @@ _ATTENTION = {
     "sparse_mode": 32,
     "block_size": 34,
 }
+_BEFORE, _BAND = 28, "4"  # keys before its own that a query sees, in this sparse mode
 _QUERY_ENDS, _KEY_LENGTHS = 5, 6
 _RECEIVED = -7  # of a dispatch to experts: its rows
 _ATTENTION_CALL = "aclnnFusedInferAttentionScore"
@@ -231,6 +232,8 @@ def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -
     found = {name: arguments[at + more].strip('"') for name, at in _ATTENTION.items()}
     if parse_tensor(arguments[14]) is None:  # no block table: the keys are no pages
         del found["block_size"]
+    if found["sparse_mode"] == _BAND:
+        found["pre_tokens"] = arguments[_BEFORE + more]
     found["actual_seq_lengths_values"] = _lengths(arguments[_QUERY_ENDS], ends)
     found["actual_seq_lengths_kv_values"] = _lengths(arguments[_KEY_LENGTHS], keys)
     return {RUNTIME_PREFIX + name: text for name, text in found.items() if text}

@@ -10,11 +10,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from collector.codec.table import table_bytes
+from collector.model.case import Case
 from collector.ops.registry import all_ops
 from collector.ops.releases import ABSENT, BOUND, BOUND_OTHERWISE, SCHEMA_UNKNOWN
 from collector.ops.spec import OpSpec, library_of
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
-from tests.npu.releases.binding import Schema, misfit, parse_schema
+from tests.npu.releases.binding import Passed, Schema, misfit, parse_schema
 from tests.npu.releases.calls import passed_by, rows_by_kernel
 from tests.npu.releases.wheels import FOLDER, RELEASES
 
@@ -42,14 +43,19 @@ def answer(op: OpSpec, release: str, cases: list) -> str:
     schemas = schemas_of(release).get(name, ())
     if not schemas:
         return ABSENT
-    passed = [passed_by(op, case, schemas) for case in cases]
+    passed = _passed(op, cases, schemas)
     if wrong := sorted(filter(None, {misfit(one, schemas) for one in passed})):
         return "; ".join(wrong)
     if not any(schema.is_reported for schema in schemas):
         return SCHEMA_UNKNOWN
     newest = schemas_of(_newest(release)).get(name, ())
-    as_newest = [passed_by(op, case, newest) for case in cases] if newest else passed
+    as_newest = _passed(op, cases, newest) if newest else passed
     return BOUND if passed == as_newest else BOUND_OTHERWISE
+
+
+def _passed(op: OpSpec, cases: list[Case], schemas: tuple[Schema, ...]) -> list[Passed]:
+    found = (passed_by(op, case, schemas) for case in cases)
+    return [passed for passed in found if passed is not None]
 
 
 def _function(op: OpSpec, release: str) -> str:

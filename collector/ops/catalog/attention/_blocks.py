@@ -74,6 +74,10 @@ def scores(torch: Any, query: Any, key: Any, mask: Any, sizes: Attention, block:
         rows = block.stop - block.start
         diagonal = scaled.unflatten(1, (-1, rows))[..., block.keys - rows :]
         diagonal.masked_fill_(mask[:rows, :rows], float("-inf"))
+    if sizes.before is not None:
+        rows, keys = block.stop - block.start, torch.arange(block.keys, device=scaled.device)
+        is_early = keys < keys[block.keys - rows :].unsqueeze(1) - sizes.before
+        scaled.unflatten(1, (-1, rows)).masked_fill_(is_early, float("-inf"))
     return scaled
 
 

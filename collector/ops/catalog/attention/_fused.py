@@ -25,12 +25,13 @@ from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ops.slots import agrees, given, input_shape, output_slot
 from collector.ops.spec import Constraint, TensorMaker
 
-EVERYTHING, ALL_OF_A_MASK, RIGHT_DOWN_CAUSAL = 0, 1, 3
+EVERYTHING, ALL_OF_A_MASK, RIGHT_DOWN_CAUSAL, BAND = 0, 1, 3, 4
+CAUSAL = (RIGHT_DOWN_CAUSAL, BAND)
 LATENT = 512
 
 # Slots of a row.
 QUERY, KEY, VALUE, MASK, QUERY_LENGTHS, KEY_LENGTHS = 0, 1, 2, 4, 5, 6
-TABLE, QUERY_ROPE, KEY_ROPE = 14, 24, 25
+TABLE, QUERY_ROPE, KEY_ROPE, SINK = 14, 24, 25, 28
 
 
 class FusedRule(StrEnum):
@@ -56,10 +57,15 @@ class FusedRule(StrEnum):
     )
     ROPE = "expected rope parts for both queries and keys, or for neither"
     MASK = (
-        "expected the compressed causal mask (2048,2048) with sparse mode 3, no mask with sparse "
-        "mode 0, or a full one (Q_S,KV_S), (B|1,1,Q_S,KV_S) with sparse mode 0 or 1 in BSH, BSND "
-        "or BNSD without rope parts"
+        "expected the compressed causal mask (2048,2048) with sparse mode 3 or 4, no mask with "
+        "sparse mode 0, or a full one (Q_S,KV_S), (B|1,1,Q_S,KV_S) with sparse mode 0 or 1 in BSH, "
+        "BSND or BNSD without rope parts"
     )
+    WINDOW = (
+        "expected the keys before its own that a query sees, Runtime pre_tokens, with sparse mode "
+        "4: no row records them"
+    )
+    SINK = "expected a sink for each head, in TND without rope parts and without softmax_lse"
     BLOCK_SIZE = "expected Runtime block_size to match the pages (0 without pages)"
     QUERY_LENGTHS = (
         "expected query lengths that match the query: one of at least 1 for each request; "
@@ -70,7 +76,7 @@ class FusedRule(StrEnum):
         "sums up to T in TND without pages"
     )
     PAGES = "expected no more pages for all requests than the pool and the block table have"
-    CAUSAL = "expected at least as many keys as queries in each request with sparse mode 3"
+    CAUSAL = "expected at least as many keys as queries in each request with sparse mode 3 or 4"
     OUTPUT = "expected an output in the order of the layout, and softmax_lse (T,N,1) or (B,N,S,1)"
 
 
@@ -81,7 +87,9 @@ class FusedCall:
     size, value_size, rope_size  numbers per head: of keys without rope, of values, of rope
     queries, keys                lengths of each request
     sends_queries, sends_keys    whether the call passes those lengths
-    unused_lse                   shape of what is passed for statistics that are not requested"""
+    unused_lse                   shape of what is passed for statistics that are not requested
+    before                       keys before its own that a query sees; None for all
+    has_sink                     whether each head has a score besides those of its keys"""
 
     layout: str
     batch: int
@@ -99,6 +107,8 @@ class FusedCall:
     pages: Pages | None
     returns_lse: bool
     unused_lse: Shape = ()
+    before: int | None = None
+    has_sink: bool = False
 
     @property
     def scale(self) -> float:
@@ -146,7 +156,8 @@ class FusedCall:
         return Attention(
             *("BNSD", 1, self.heads, self.kv_heads, request.queries, request.keys),
             self.size + self.rope_size,
-            causal=self.sparse_mode == RIGHT_DOWN_CAUSAL,
+            causal=self.sparse_mode in CAUSAL,
+            before=self.before,
         )
 
     @property
@@ -169,7 +180,7 @@ def sparse_modes(mask: Shape | None, pairs: tuple[int, int, int] | None) -> tupl
     ones = (1,) * (len(mask) - 2)
     is_causal = len(mask) in (2, 3, 4) and mask == ones + (MASK_SIDE, MASK_SIDE)
     is_full = pairs is not None and _is_full(mask, *pairs)
-    causal = (RIGHT_DOWN_CAUSAL,) if is_causal else ()
+    causal = CAUSAL if is_causal else ()
     return (*causal, EVERYTHING, ALL_OF_A_MASK) if is_full else causal
 
 
@@ -181,7 +192,7 @@ def mask_of(slot: Slot | None, call: FusedCall, make: TensorMaker) -> Any:
     if slot is None:
         return None
     shape = slot.shape or ()
-    if call.sparse_mode == RIGHT_DOWN_CAUSAL:
+    if call.sparse_mode in CAUSAL:
         return make_mask(make, slot.dtype).view(shape)
     return make.full(shape, slot.dtype, 1).triu_(1 + max(0, shape[-1] - shape[-2]))
 
@@ -191,7 +202,7 @@ def hidden_of(torch: Any, mask: Any, request: Request, call: FusedCall) -> Any:
     if mask is None:
         return None
     hidden = mask.view(torch.bool)
-    if call.sparse_mode == RIGHT_DOWN_CAUSAL:
+    if call.sparse_mode in CAUSAL:
         return hidden.view(hidden.shape[-2:])
     if hidden.dim() == 2 and max(call.queries) == 1:
         return hidden[request.index % len(hidden)].unsqueeze(0)
@@ -236,7 +247,7 @@ def with_lengths(
             raise Misfit(rule)
     if pages and not (pages.fit and pages.hold(held)):
         raise Misfit(FusedRule.PAGES)
-    if call.sparse_mode == RIGHT_DOWN_CAUSAL and any(map(int.__gt__, queries, held)):
+    if call.sparse_mode in CAUSAL and any(map(int.__gt__, queries, held)):
         raise Misfit(FusedRule.CAUSAL)
     return replace(call, batch=len(queries), queries=queries, keys=held, pages=pages)
 
@@ -325,6 +336,7 @@ def columns(case: Case) -> dict[str, str]:
             "num_heads": call.heads,
             "num_key_value_heads": call.kv_heads,
             "sparse_mode": call.sparse_mode,
+            "pre_tokens": call.before,
             "input_layout": call.layout,
             "block_size": call.pages.block_size if call.pages else 0,
         },
@@ -371,7 +383,9 @@ class _LayoutReader:
             pages=pages,
             returns_lse=_lse(case) is not None,
             unused_lse=() if _lse(case) else named_output(case, 1) or (),
+            has_sink=given(case, SINK) is not None,
         )
+        call = self._with_window(call)
         call = with_lengths(case, call, query, keys)
         self._check_output(call, query)
         return call
@@ -457,6 +471,19 @@ class _LayoutReader:
             raise Misfit(FusedRule.MASK)
         return mode
 
+    def _with_window(self, call: FusedCall) -> FusedCall:
+        """Return the call with its window; sinks are of another function, as serving calls it."""
+        sinks = input_shape(self.case, SINK)
+        plain = call.layout == "TND" and not call.rope_size and not call.returns_lse
+        if call.has_sink and (sinks != (call.heads,) or not plain):
+            raise Misfit(FusedRule.SINK)
+        if call.sparse_mode != BAND:
+            return call
+        before = _lengths.number(self.case, "pre_tokens")
+        if before is None or before < 0:
+            raise Misfit(FusedRule.WINDOW)
+        return replace(call, before=before)
+
     def _check_output(self, call: FusedCall, query: dict[str, int]) -> None:
         sizes = {**query, "N": call.heads, "D": call.value_size}
         out = _lengths.shape_of(_lengths.letters_out(self.layout), sizes)
@@ -482,7 +509,7 @@ def _is_row(raw: str, case: Case) -> bool:
 #
 # The limits are those in torch_npu's documentation, except for heads of latent keys: serving uses
 # fewer than the documented 32.
-NUMBERS = (QUERY, KEY, VALUE, QUERY_ROPE, KEY_ROPE)
+NUMBERS = (QUERY, KEY, VALUE, QUERY_ROPE, KEY_ROPE, SINK)
 _REPLAYED = (*NUMBERS, MASK, QUERY_LENGTHS, KEY_LENGTHS, TABLE)
 _ROPE = 64
 _NZ_TOKENS = 128
@@ -576,8 +603,8 @@ def _heads_fit(call: FusedCall) -> bool:
 
 FUSED_RULES = (
     rules.only_inputs(
-        "expected no shape in the slots of quantisation, padding, shared prefixes, position "
-        "shifts and sinks: they are not replayed",
+        "expected no shape in the slots of quantisation, padding, shared prefixes and position "
+        "shifts: they are not replayed",
         _REPLAYED,
     ),
     _dtypes("expected DT_BF16 or FLOAT16 for queries", (QUERY,), ("DT_BF16", "FLOAT16")),

@@ -43,7 +43,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The sizes of one call; a whole mask has an element for each query and key."""
+    """The sizes of one call; a whole mask has an element for each query and key.
+
+    `before` is how many keys before its own position a query sees, None for all."""
 
     layout: str
     batch: int
@@ -54,6 +56,7 @@ class Attention:
     head_size: int
     causal: bool
     has_whole_mask: bool = False
+    before: int | None = None
 
     @property
     def to_heads(self) -> Shape:
@@ -78,8 +81,21 @@ class Attention:
     @property
     def pairs(self) -> int:
         """Return the number of scored pairs of a query and a key; a causal square counts half."""
+        if self.before is not None:
+            return self.batch * self.heads * self._pairs_in_window(self.before)
         hidden = self.queries * self.queries // 2 if self.causal else 0
         return self.batch * self.heads * (self.queries * self.keys - hidden)
+
+    def _pairs_in_window(self, before: int) -> int:
+        """Return the pairs of one head: a query at position p sees the smaller of p and `before`
+        keys, and its own."""
+        first = self.keys - self.queries
+        growing = max(0, min(self.keys, before) - first)
+        return (
+            self.queries
+            + growing * (2 * first + growing - 1) // 2
+            + (self.queries - growing) * before
+        )
 
     def blocks(self) -> Iterator[Block]:
         """Yield blocks within the size limit that cover every query once, without unseen keys."""

@@ -19,7 +19,8 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 
 def build(case: Case, make: TensorMaker) -> Call:
-    """Return the tensors of the call, in the function's order, and its sizes."""
+    """Return the tensors of the call, in the function's order, and its sizes; with sinks also
+    torch_npu's operators, since another function takes them."""
     call = rules.accepted(read_call(case))
     slots = case.inputs or ()
     tensors = {
@@ -30,14 +31,15 @@ def build(case: Case, make: TensorMaker) -> Call:
     key, ropes = tensors[_fused.KEY], (tensors.get(_fused.QUERY_ROPE), tensors.get(_fused.KEY_ROPE))
     table = make_table(make, call.pages) if call.pages else None
     mask = _fused.mask_of(given(case, _fused.MASK), call, make)
-    return Call(
-        tensors[_fused.QUERY], key, tensors.get(_fused.VALUE, key), mask, table, *ropes, call=call
-    )
+    rest = (mask, table, *ropes, tensors.get(_fused.SINK))
+    with_sinks = {"npu": make.torch.ops.npu} if call.has_sink else {}
+    value = tensors.get(_fused.VALUE, key)
+    return Call(tensors[_fused.QUERY], key, value, *rest, call=call, **with_sinks)
 
 
-def reference(torch: Any, *tensors: Any, call: FusedCall) -> Any:
+def reference(torch: Any, *tensors: Any, call: FusedCall, npu: Any = None) -> Any:
     """Return the attention, request by request, and the log-sum-exp if the row has one."""
-    query, key, value, mask, table, query_rope, key_rope = tensors
+    query, key, value, mask, table, query_rope, key_rope, sinks = tensors
     read, write = _lengths.letters_in(call.layout), _lengths.letters_out(call.layout)
     out = torch.zeros(_output_shape(query, call), dtype=query.dtype, device=query.device)
     lse = torch.zeros(_lse_shape(query, call), dtype=torch.float32, device=query.device)
@@ -52,6 +54,9 @@ def reference(torch: Any, *tensors: Any, call: FusedCall) -> Any:
             *(torch, grouped, k.unsqueeze(1), v.unsqueeze(1)),
             *(_fused.hidden_of(torch, mask, request, call), call.one(request)),
         )
+        if sinks is not None:  # a score without a value: it only adds to the sum
+            added = (sinks.float().view(call.kv_heads, -1, 1, 1) - peaks).exp_()
+            attention = attention * (sums / (sums + added))
         _lengths.part_of(out, write, request, call.heads).copy_(attention.flatten(0, 1))
         if call.returns_lse:
             rows = _lengths.part_of(lse, "TND" if call.is_ragged else "BNSD", request, call.heads)
@@ -75,7 +80,9 @@ def traffic(case: Case) -> int:
     number = dtype_of(slots[_fused.QUERY].dtype)
     values = 0 if call.is_latent else call.value_size
     numbers = call.kv_heads * (call.size + values + call.rope_size)
-    held = number.bytes_of(sum(call.keys) * numbers) if number else 0
+    window = zip(call.keys, call.queries, strict=True)
+    seen = call.keys if call.before is None else [min(k, q + call.before) for k, q in window]
+    held = number.bytes_of(sum(seen) * numbers) if number else 0
     read = sum(slots[i].size_bytes for i in (_fused.QUERY, _fused.QUERY_ROPE) if given(case, i))
     written = sum(slot.size_bytes for slot in case.outputs or () if slot.shape is not None)
     pages = 4 * sum(call.pages.valid) if call.pages else 0
@@ -131,8 +138,29 @@ _SLOTS = (
 )
 
 
-def _infer_launch(api: Any, *tensors: Any, call: FusedCall) -> Any:
-    query, key, value, mask, table, query_rope, key_rope = tensors
+def _infer_launch(api: Any, *tensors: Any, call: FusedCall, npu: Any = None) -> Any:
+    query, key, value, mask, table, query_rope, key_rope, sinks = tensors
+    window: dict[str, Any] = {}
+    if call.before is not None:
+        window = {"pre_tokens": call.before, "next_tokens": 0}
+    block_size = call.pages.block_size if call.pages else 0
+    if npu is not None:
+        out, *_ = npu.npu_fused_infer_attention_score_v2(
+            *(query, key, value),
+            num_query_heads=call.heads,
+            num_key_value_heads=call.kv_heads,
+            input_layout=call.layout,
+            atten_mask=mask,
+            sparse_mode=call.sparse_mode,
+            softmax_scale=call.scale,
+            block_table=table,
+            block_size=block_size,
+            actual_seq_qlen=call.sent_queries,
+            actual_seq_kvlen=call.sent_keys,
+            learnable_sink=sinks,
+            **window,
+        )
+        return out, None
     options = {
         "atten_mask": mask,
         "actual_seq_lengths": call.sent_queries,
@@ -148,8 +176,9 @@ def _infer_launch(api: Any, *tensors: Any, call: FusedCall) -> Any:
         *(api, (query, key, value), call, options),
         scale=call.scale,
         sparse_mode=call.sparse_mode,
-        block_size=call.pages.block_size if call.pages else 0,
+        block_size=block_size,
         softmax_lse_flag=call.returns_lse,
+        **window,
     )
     return out, lse if call.returns_lse or call.unused_lse else None
 
@@ -210,7 +239,7 @@ def flash(
     def limit(text: str, holds: Callable[[FusedCall], bool]) -> Constraint:
         def check(case: Case) -> bool:
             sizes = rules.accepted(read_call(view(case)))
-            return holds(sizes) and not sizes.returns_lse
+            return holds(sizes) and not sizes.returns_lse and sizes.before is None
 
         return Constraint(text, check)
 
@@ -263,7 +292,7 @@ _INCRE_BY_POSITION = flash(
         f"expected one of {', '.join(_INCRE_LAYOUTS)}": lambda call: call.layout in _INCRE_LAYOUTS,
         "expected one query per request": lambda call: set(call.queries) == {1},
         "expected a mask of every pair, or none": lambda call: (
-            call.sparse_mode != _fused.RIGHT_DOWN_CAUSAL
+            call.sparse_mode not in _fused.CAUSAL
         ),
     },
 )

@@ -141,6 +141,15 @@ def test_each_launch_of_fused_attention_gets_its_own_lengths(tmp_path):
     assert len(read_attention_values(log)) == 2  # the backfill reads the same file
 
 
+def test_window_is_a_column_of_attention_in_a_band_alone(tmp_path):
+    for mode, expected in ((3, None), (4, "127")):
+        line = attention(1, [60, 40]) | {"sparse_mode": mode, "pre_tokens": 127}
+        path = tmp_path / f"{mode}.jsonl"
+        path.write_text(json.dumps(line))
+        (values,) = read_attention_values(path)
+        assert values.cells.get("Runtime pre_tokens") == expected
+
+
 def test_invalid_log_is_refused_with_its_line(tmp_path):
     for number, line in enumerate(
         (

@@ -135,7 +135,13 @@ def test_lengths_of_attention_are_columns(listed, version):
     assert launch.extra["Runtime actual_seq_lengths_values"] == "1,2,3,4"
     assert launch.extra["Runtime block_size"] == "128"
     assert launch.extra["Runtime input_layout"] == "TND"
+    assert "Runtime pre_tokens" not in launch.extra
     assert launch.kernel == "FusedInferAttentionScore"
+    numbers[1], numbers[5] = "127", "4"
+    arguments = ", ".join([*tensors, *rest, *numbers, *outputs])
+    found = recording_of(f"ACLNN aclnnFusedInferAttentionScore{version}({arguments})")
+    ((_, launch, _),) = found.launches()
+    assert launch.extra["Runtime pre_tokens"] == "127"
 
 
 def test_products_of_dispatched_experts_have_the_ends_of_their_rows():

@@ -75,7 +75,7 @@ def by_tokens(cache):
 
 def expected(torch, call_args, sizes, index):
     """Compute attention of one request in float64 by torch's own function."""
-    query, key, value, mask, table, query_rope, key_rope = call_args
+    query, key, value, mask, table, query_rope, key_rope, sinks = call_args
     start, kv_start = sum(sizes.queries[:index]), sum(sizes.keys[:index])
     n, m = sizes.queries[index], sizes.keys[index]
     letters = sizes.layout.split("_")[0]
@@ -94,9 +94,12 @@ def expected(torch, call_args, sizes, index):
     *scored, (_, v) = parts
     q, k = (torch.cat(side, -1) for side in zip(*scored, strict=True))
     bias = torch.zeros(n, m, dtype=torch.float64)
-    if sizes.sparse_mode == 3:
+    if sizes.sparse_mode in (3, 4):
         hidden = torch.ones(n, m, dtype=torch.bool).triu(m - n + 1)
+        for row in range(n if sizes.sparse_mode == 4 else 0):
+            hidden[row, : max(0, m - n + row - sizes.before)] = True
         bias.masked_fill_(hidden, float("-inf"))
+        assert sizes.pairs <= sizes.heads * sum(map(int.__mul__, sizes.queries, sizes.keys))
     elif mask is not None:
         of_all = mask.shape[0] == 1 or (mask.dim() == 2 and max(sizes.queries) > 1)
         own = mask if of_all else mask[index]
@@ -106,6 +109,10 @@ def expected(torch, call_args, sizes, index):
     group = sizes.heads // sizes.kv_heads
     k, v = (side.repeat_interleave(group, 0) for side in (k, v))
     scores = q @ k.transpose(1, 2) * sizes.scale + bias
+    if sinks is not None:
+        column = sinks.double().view(-1, 1, 1).expand(-1, n, 1)
+        weights = torch.cat((scores, column), -1).softmax(-1)[..., :-1]
+        return weights @ v, None
     out = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, attn_mask=bias, scale=sizes.scale
     )
@@ -164,6 +171,20 @@ def test_lengths_precede_their_mean_and_used_pages():
 
 
 @pytest.mark.fast
+def test_window_bounds_the_pairs_and_the_keys_that_are_read():
+    shapes = {0: "40,4,16", 1: "40,2,16", 2: "40,2,16", 4: MASK, 5: "2", 6: "2"}
+    lengths = {"actual_seq_lengths_values": "30,40", "actual_seq_lengths_kv_values": "30,40"}
+    window = {"sparse_mode": "4", "pre_tokens": "8"}
+    case = record_of(shapes, "40,4,16", **lengths, **window).case
+    pairs = sum(min(position, 8) + 1 for n in (30, 10) for position in range(n))
+    assert read_call(case).pairs == 4 * pairs
+    paged = decode(actual_seq_lengths_kv_values="33,40,9", **window).case
+    assert read_call(paged).pairs == 4 * (9 + 9 + 9)
+    whole = decode(actual_seq_lengths_kv_values="33,40,9").case
+    assert OP.traffic(whole) - OP.traffic(paged) == 2 * 2 * 2 * 16 * (33 + 40 - 9 - 9)
+
+
+@pytest.mark.fast
 def test_one_number_in_place_of_statistics_returns_none():
     """vLLM-Ascend passes it in captured graphs, in the dtype of the query."""
     row = decode(actual_seq_lengths_kv_values="20,9,30")
@@ -188,6 +209,8 @@ def test_heads_of_keys_follow_from_a_flat_cache():
         ({"num_key_value_heads": "4"}, "num_key_value_heads"),
         ({"sparse_mode": "0"}, "mask & 2048,2048 & 3"),
         ({"sparse_mode": "2"}, "mask & 2048,2048 & 3"),
+        ({"sparse_mode": "4"}, "Runtime pre_tokens & sparse mode 4"),
+        ({"sparse_mode": "4", "pre_tokens": "-1"}, "Runtime pre_tokens"),
         ({"block_size": "128"}, "Runtime block_size"),
         ({"input_layout": "NTD"}, "layout & TND"),
         ({"input_layout": "BSH"}, "Runtime num_heads & BSH"),
@@ -230,6 +253,10 @@ def test_row_that_contradicts_its_shapes_is_refused(runtime, rule):
         (
             record_of({0: "3,4,16", 1: "3,4,16", 2: "3,4,16", 3: "3,4"}, "3,4,16"),
             "quantisation & slots",
+        ),
+        (
+            record_of({0: "3,4,16", 1: "3,4,16", 2: "3,4,16", 5: "1", 28: "3"}, "3,4,16"),
+            "sink & head",
         ),
         (
             record_of({0: "3,4,16", 1: "3,2,16", 2: "3,2,16", 5: "1"}, "3,4,17"),
