@@ -21,6 +21,15 @@ _FUSED = "fused by the graph"
 _NAMED = {
     "AutomaticBufferFusionOp": f"{_FUSED}: the row does not list the operators that it was made of",
     "Data": "not a kernel: an input of a graph",
+    "Bincount": "torch.bincount launches it between a minimum and a maximum that the host awaits",
+    "ResizeBilinearV2": (
+        "A2 and A3 launch UpsampleBilinear2d for most sizes; the scales that decide are in no row"
+    ),
+    "LpNormUpdateV2": "of chips before Atlas A2: a root of the one sum of LpNormReduceV2",
+    **dict.fromkeys(
+        ("Conv2DBackpropFilterD", "StridedSliceD"),
+        "made by CANN's graph engine of 2023 from constants that its row does not have",
+    ),
 }
 # Kernels that multiply and communicate at once (MC2), and what they do over the ranks of a group.
 _OVER_RANKS = {

@@ -31,6 +31,22 @@ def test_case_that_cannot_be_launched_is_refused_with_a_reason():
     assert refusal(record("3,3").case, find, "cpu") is None
 
 
+def test_kernels_that_no_call_launches_are_refused_with_their_own_reason():
+    for kernel, word in {
+        "Bincount": "host",
+        "ResizeBilinearV2": "UpsampleBilinear2d",
+        "LpNormUpdateV2": "LpNormReduceV2",
+        "StridedSliceD": "graph",
+        "Conv2DBackpropFilterD": "graph",
+        "MatmulReduceScatter": "ranks",
+        "DynamicMxQuant": "950",
+        "MoeDistributeDispatchV3": "950",
+    }.items():
+        no = refusal(record("3,3", kernel).case, registry.find, "npu")
+        assert no is not None and no.outcome == Outcome.UNSUPPORTED, kernel
+        assert word in no.why and no.why != NO_OPERATOR, kernel
+
+
 @pytest.mark.parametrize(
     "mistake",
     [
