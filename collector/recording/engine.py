@@ -307,7 +307,9 @@ def engine_environment(
     kept = {name: text for name, text in env.items() if not name.startswith(_NOT_INHERITED)}
     kept["PYTHONPATH"] = os.pathsep.join((str(serving.site), str(SITE)))
     kept["PATH"] = prepended(str(serving.python.parent), env, "PATH")
-    kept |= _SETTINGS | {"VLLM_CACHE_ROOT": str(cache() / "vllm")}
+    # vLLM inspects the class of a model in another process, and caches the result under a name that
+    # does not have the release
+    kept |= _SETTINGS | {"VLLM_CACHE_ROOT": str(cache() / "vllm" / settings.release)}
     kept |= {"FAKE_NPU_SOC": _SOCS[settings.device], "OPMETER_DEVICE": settings.device}
     kept["OPMETER_CANN"] = find_release(settings.release).cann
     if settings.ranks > 1:  # rank 0 of a world whose other ranks do not exist
