@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput, StoreError
+from collector.codec.text import counted
 from collector.model import keys
 from jobs.cli.opening import Stores, find_root, open_bare, open_campaign, open_root, patient
 from jobs.cli.options import (
@@ -264,6 +265,7 @@ def launch_command(
     from jobs.kube.cluster import Cluster
     from jobs.objects.applied_campaign import rerun_annotations
     from jobs.objects.site import load_site
+    from jobs.planning.sources import static_cases
 
     _check_reported(image, store)
     changes = _changes(set_key or ())
@@ -283,6 +285,9 @@ def launch_command(
         merge_memory=merge_memory,
     )
     opened, bare, loaded = _opened(campaign, machines, deployment, root, dry_run=dry_run)
+    if count := static_cases(opened, loaded):
+        what = counted(count, "case of static kernels", "cases of static kernels")
+        say(f"{what}: not measured in pods, but by `opmeter run` on a host", err=True)
     if dry_run:
         deployment = replace(deployment, namespace=namespace or "default")
         manifest = launching.campaign_object(opened, campaign, site, deployment, loaded, changes)

@@ -11,8 +11,6 @@ from collector.database.merge import SINGLE_WRITER, Guard
 from collector.host.cann import static_build_problem
 from collector.host.stack import device_locks, local_stack
 from collector.model.plan import Plan
-from collector.model.record import CaseRecord
-from collector.ops.refusals import requires_static_kernel
 from collector.replay.lock import DeviceLock
 from collector.store.base import Store
 from collector.worker.assignment import check_stack
@@ -21,6 +19,7 @@ from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.executor.local_run import LocalRun, RunView
 from jobs.planning import lifecycle
 from jobs.planning.gaps import describe_forecast
+from jobs.planning.sources import LoadedSource, static_cases
 from jobs.planning.stored_plans import committed_shards
 
 
@@ -75,7 +74,7 @@ def check_here(state: lifecycle.PlanningState) -> None:
         check_stack(state.stack, local_stack(campaign.backend, state.stack.device))
     except (WrongImage, WrongNode) as error:
         raise BadInput(f"campaign {campaign.name} cannot be measured here: {error}") from error
-    check_static_kernels(campaign, (one for source in state.sources for one in source.records))
+    check_static_kernels(campaign, state.sources)
     here = len(device_locks(campaign.backend))
     if campaign.devices > here:
         raise BadInput(
@@ -84,14 +83,10 @@ def check_here(state: lifecycle.PlanningState) -> None:
         )
 
 
-def check_static_kernels(campaign: Campaign, records: Iterable[CaseRecord]) -> None:
-    """Raise BadInput if some of a campaign's records have kernels to build for their shapes, and
-    this machine cannot build them."""
-    if campaign.backend != "npu":
-        return
-    if not any(requires_static_kernel(record.case) for record in records):
-        return
-    if problem := static_build_problem(campaign.devices):
+def check_static_kernels(campaign: Campaign, sources: Iterable[LoadedSource]) -> None:
+    """Raise BadInput if some of a campaign's cases have kernels to build for their shapes, and this
+    machine cannot build them."""
+    if static_cases(campaign, sources) and (problem := static_build_problem(campaign.devices)):
         what = f"campaign {campaign.name} has cases of static kernels"
         raise BadInput(f"{what}, and {problem}")
 

@@ -20,7 +20,7 @@ from collector.model.measurement import CONTEXT
 from collector.model.plan import PlannedSource
 from collector.model.record import CaseRecord, read_table, with_state_of, write_table
 from collector.model.vocabulary import LIBRARY, MASK, RUNTIME_PREFIX
-from collector.ops.refusals import DECLARATION_ERRORS
+from collector.ops.refusals import DECLARATION_ERRORS, requires_static_kernel
 from collector.ops.registry import find
 from collector.ops.runtime import completed
 from collector.profiles.bundled import write_bundled_profile
@@ -423,3 +423,10 @@ def _read_unchanged(path: Path) -> str:
         raise BadInput(f"the op_mapping cannot be read: {reason}", path=path) from error
     except UnicodeDecodeError as error:
         raise BadInput("the op_mapping is not valid UTF-8", path=path) from error
+
+
+def static_cases(campaign: Campaign, sources: Iterable[LoadedSource]) -> int:
+    """Return how many cases of a campaign have a kernel that an NPU builds for their shapes."""
+    if campaign.backend != "npu":
+        return 0
+    return sum(requires_static_kernel(one.case) for source in sources for one in source.records)
