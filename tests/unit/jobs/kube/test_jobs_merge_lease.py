@@ -334,7 +334,7 @@ def test_result_of_the_store_probe_is_remembered(monkeypatch):
         raise AssertionError("requested again")
 
     simulation.election.release()
-    simulation.controller, _ = simulation.new_controller("two", probe_store=ask)
+    simulation.controller, _ = simulation.new_controller("two", probe_store=request)
     simulation.run()
     simulation.check()
 
