@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from collector.codec.errors import BadInput
 from collector.database.state import TEXT, places_alike, text_bytes, with_column
-from collector.database.versions import Version
+from collector.database.versions import VersionProperties
 from collector.model.case import Case, case_from_cells
 from collector.model.measurement import Outcome
 from collector.model.stack import Stack, backend_of
@@ -220,7 +220,7 @@ CURVE_COLUMNS = ("measurement", "case", "kernel_type", "core", "cache", "mean_us
 Faults = Mapping[str, str]  # measurement -> why its curve is withheld
 
 
-def curve_faults(good: pa.Table, cases: pa.Table, version: Version) -> Faults:
+def curve_faults(good: pa.Table, cases: pa.Table, version: VersionProperties) -> Faults:
     """Return the measurements on withheld curves. `good` are the good ones (CURVE_COLUMNS) that
     compete to show in a version directory, sorted by id, and `cases` the case records of that
     directory."""

@@ -16,7 +16,7 @@ from collector.database import layout
 from collector.database.commits import Commit
 from collector.database.committed import read_sealed
 from collector.database.plans import MergedPlan
-from collector.database.versions import Rank, Ranked, Version
+from collector.database.versions import Rank, Ranked, VersionProperties
 from collector.model import keys
 from collector.model.stack import Runtime, Stack
 from collector.store.base import Store
@@ -74,7 +74,7 @@ class VersionEntry:
     snapshot: str
     sha256: str
     content_hash: str
-    version: Version
+    version: VersionProperties
     prior: str
     pairs: tuple[int, int]
     cases: int
@@ -104,7 +104,7 @@ class SnapshotManifest:
     plans: tuple[MergedPlan, ...]
 
     @property
-    def stacks(self) -> dict[str, Version]:
+    def stacks(self) -> dict[str, VersionProperties]:
         """Return the stack of each version directory, without the text of its op_mapping."""
         return {path: entry.version for path, entry in self.versions.items()}
 
@@ -172,7 +172,7 @@ def _entry(one: _StoredEntry) -> VersionEntry:
         snapshot=one.snapshot,
         sha256=one.sha256,
         content_hash=one.content_hash,
-        version=Version(
+        version=VersionProperties(
             Ranked(one.stack_rank, canonical_json(one.stack.as_json()).decode()), mapping
         ),
         prior=one.prior,

@@ -28,7 +28,7 @@ from collector.database.plans import MergedPlan
 from collector.database.query import CaseResult, SuspectSessions
 from collector.database.rows import completed
 from collector.database.state import TEXT
-from collector.database.versions import Version, shows
+from collector.database.versions import VersionProperties, shows
 from collector.model import keys
 from collector.model.plan import device_or_node_name
 from collector.model.stack import Stack
@@ -57,7 +57,7 @@ class Published:
         return cls(store, commit, read_manifest(store, commit) if commit else None)
 
     @property
-    def versions(self) -> Mapping[str, Version]:
+    def versions(self) -> Mapping[str, VersionProperties]:
         """Return the stack of each version directory, without the text of its op_mapping."""
         return self.manifest.stacks if self.manifest else {}
 
@@ -129,7 +129,7 @@ class Published:
         return found
 
     def _suspects(
-        self, version: Version, version_path: str, files: Iterable[StoredFile]
+        self, version: VersionProperties, version_path: str, files: Iterable[StoredFile]
     ) -> SuspectSessions:
         canary_tables = [
             query.canary_rows(rows, version, version_path)

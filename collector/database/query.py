@@ -24,7 +24,7 @@ from collector.database.state import (
     identities,
     with_column,
 )
-from collector.database.versions import Version
+from collector.database.versions import VersionProperties
 from collector.model.measurement import CONTEXT, Outcome
 from collector.model.row import value_of
 from collector.quality.canaries import (
@@ -59,7 +59,7 @@ def session_canaries(state: State, path: str) -> list[SessionFactor]:
     return factors_of(canary_rows(state.measurements, version, path), version)
 
 
-def canary_rows(rows: pa.Table, version: Version, path: str) -> pa.Table:
+def canary_rows(rows: pa.Table, version: VersionProperties, path: str) -> pa.Table:
     """Return the canaries among rows with these columns, once for each session."""
     rows = rows.select(CANARY_COLUMNS)  # a filter copies all of its columns
     has_canaries = pc.not_equal(rows["canaries"], "")
@@ -114,7 +114,7 @@ def is_of_suspect_session(outcome: str, reason: str, warnings: str) -> bool:
     )
 
 
-def factors_of(rows: pa.Table, version: Version) -> list[SessionFactor]:
+def factors_of(rows: pa.Table, version: VersionProperties) -> list[SessionFactor]:
     """Return the sessions of such rows, each once and compared with the others. Rows of one session
     should agree on it; if they do not, the text that sorts first is used."""
     names = (*_READING_COLUMNS, "started_at_min")
@@ -201,7 +201,7 @@ def faults_of(state: State, version_path: str) -> Faults:
 
 
 def best_of(
-    rows: pa.Table, version: Version, version_path: str, *, cache: str | None = None
+    rows: pa.Table, version: VersionProperties, version_path: str, *, cache: str | None = None
 ) -> pa.Table:
     """Return the best measurement of each case from any rows that have the columns ANSWERING.
 
@@ -225,7 +225,7 @@ def trust_of_rows(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def of_stack(
-    rows: pa.Table, version: Version, version_path: str, *, cache: str | None = None
+    rows: pa.Table, version: VersionProperties, version_path: str, *, cache: str | None = None
 ) -> pa.Table:
     """Return the measurements of the stack that a version directory shows, final or not: with
     `cache` those of that state of the caches, without it those of the case alone."""
@@ -241,13 +241,13 @@ def isolated(rows: pa.Table) -> pa.Table:
     return filtered(rows, pc.not_equal(rows["cache"], CONTEXT))
 
 
-def good_rows(rows: pa.Table, version: Version, version_path: str) -> pa.Table:
+def good_rows(rows: pa.Table, version: VersionProperties, version_path: str) -> pa.Table:
     """Return the good ones among the measurements that compete to show in a version directory."""
     of_stack = pc.and_(rows["final"], _is_of_stack(rows, version, version_path))
     return filtered(rows, pc.and_(of_stack, _is_good(rows)))
 
 
-def _is_of_stack(rows: pa.Table, version: Version, version_path: str) -> pa.ChunkedArray:
+def _is_of_stack(rows: pa.Table, version: VersionProperties, version_path: str) -> pa.ChunkedArray:
     is_there = pc.equal(rows["version_path"], version_path)
     return pc.and_(is_there, pc.equal(rows["stack_id"], version.shown_stack.stack_id))
 

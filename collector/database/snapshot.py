@@ -69,7 +69,7 @@ from collector.database.state import (
     filtered,
     join_all,
 )
-from collector.database.versions import Ranked, Version
+from collector.database.versions import Ranked, VersionProperties
 from collector.database.view import (
     VIEW_COLUMNS,
     VIEW_VERSION,
@@ -357,7 +357,7 @@ def _file_entry(data: bytes, rows: int) -> FileEntry:
     return FileEntry(sha256_hex(data), len(data), rows)
 
 
-def _is_same(one: Version, other: Version) -> bool:
+def _is_same(one: VersionProperties, other: VersionProperties) -> bool:
     """Return whether two versions are equal; the text of the op_mapping is in the tree."""
     mappings = (one.op_mapping and one.op_mapping.rank, other.op_mapping and other.op_mapping.rank)
     return one.stack == other.stack and mappings[0] == mappings[1]
@@ -604,7 +604,7 @@ def _whole(table: pa.Table, key: str) -> pa.Table:
     return table
 
 
-def _with_mapping(version: Version, data: bytes | None, place: str) -> Version:
+def _with_mapping(version: VersionProperties, data: bytes | None, place: str) -> VersionProperties:
     if version.op_mapping is None or data is None:  # its text is only in the tree
         return version
     try:

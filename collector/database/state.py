@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from collector.database.lent import LentPairs
 from collector.database.plans import MergedPlan
-from collector.database.versions import Version, shows
+from collector.database.versions import VersionProperties, shows
 from collector.model.row import ROW_COLUMNS
 from collector.model.stack import Runtime, Stack
 from collector.model.vocabulary import BASE_CELLS
@@ -67,7 +67,7 @@ class State:
     measurements: pa.Table
     cases: pa.Table
     profiles: pa.Table
-    versions: Mapping[str, Version]
+    versions: Mapping[str, VersionProperties]
     plans: frozenset[MergedPlan]
     # What version directories outside of this state lend to those inside.
     elsewhere: Mapping[str, LentPairs] = field(default_factory=dict, compare=False)
@@ -83,7 +83,7 @@ class State:
         measurements: Iterable[pa.Table] = (),
         cases: Iterable[pa.Table] = (),
         profiles: Iterable[pa.Table] = (),
-        versions: Mapping[str, Version] | None = None,
+        versions: Mapping[str, VersionProperties] | None = None,
         plans: Iterable[MergedPlan] = (),
         elsewhere: Mapping[str, LentPairs] | None = None,
     ) -> "State":
@@ -123,7 +123,7 @@ class State:
 def join_all(states: Iterable[State]) -> State:
     """Return the rows of all states; the empty state for none."""
     joined = tuple(states)
-    versions: dict[str, Version] = {}
+    versions: dict[str, VersionProperties] = {}
     for path, version in (item for state in joined for item in state.versions.items()):
         versions[path] = versions[path].join(version) if path in versions else version
     return State(

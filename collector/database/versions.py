@@ -26,15 +26,15 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class VersionProperties:
     """The properties of one version directory: the stack and the op_mapping of the highest plan."""
 
     stack: Ranked  # canonical JSON of the stack
     op_mapping: Ranked | None
 
-    def join(self, other: "Version") -> "Version":
+    def join(self, other: "VersionProperties") -> "VersionProperties":
         mappings = [m for m in (self.op_mapping, other.op_mapping) if m is not None]
-        return Version(
+        return VersionProperties(
             stack=max(self.stack, other.stack),
             op_mapping=max(mappings, default=None),
         )
@@ -44,16 +44,16 @@ class Version:
         return Stack.from_json(json.loads(self.stack.text))
 
 
-def shows(versions: Mapping[str, Version], stack: Stack) -> bool:
+def shows(versions: Mapping[str, VersionProperties], stack: Stack) -> bool:
     """Return whether the version directory of a stack exists and shows exactly this stack."""
     version = versions.get(stack.version_path)
     return version is not None and version.shown_stack.stack_id == stack.stack_id
 
 
-def version_of(plan: Plan) -> Version:
+def version_of(plan: Plan) -> VersionProperties:
     """Return the properties of the version directory according to one plan."""
     rank = rank_of(plan)
-    return Version(
+    return VersionProperties(
         stack=Ranked(rank, canonical_json(plan.stack.as_json()).decode()),
         op_mapping=None if plan.op_mapping is None else Ranked(rank, plan.op_mapping),
     )

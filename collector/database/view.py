@@ -33,7 +33,7 @@ from collector.database.layout import IntervalRow
 from collector.database.query import BEST_COLUMNS, best_rows
 from collector.database.state import TEXT, State, filtered, text_bytes, with_column
 from collector.database.version_quality import warnings_of_durations
-from collector.database.versions import Rank, Version
+from collector.database.versions import Rank, VersionProperties
 from collector.model.case import case_from_cells
 from collector.model.record import ProfileStatistics
 from collector.model.row import value_of
@@ -313,7 +313,7 @@ def content_hash(state: State, view: View | None = None) -> str:
 
 
 def content_hash_of_version(
-    measurements: str, version: Version, files: Mapping[str, str], intervals: pa.Table
+    measurements: str, version: VersionProperties, files: Mapping[str, str], intervals: pa.Table
 ) -> str:
     """Return the content hash of a version directory: of its measurements (their
     `digest_of_rows`), intervals and stack, and of the sha256 of each of its files."""

@@ -17,7 +17,7 @@ from collector.database.snapshot import (
     write_snapshot,
 )
 from collector.database.state import CASE_SCHEMA, MEASUREMENT_SCHEMA, TEXT, State
-from collector.database.versions import Ranked, Version
+from collector.database.versions import Ranked, VersionProperties
 from collector.database.view import VIEW_VERSION, View, view_of
 from collector.model import keys
 from collector.model.stack import Runtime, Stack
@@ -146,7 +146,7 @@ def _state(campaign: str, stack: Stack, measurements: int, seed: int) -> State:
         "Input Shapes": pa.array([f'"{n},64;{n},64"' for n in range(measurements)], TEXT),
     }
     empty = pa.repeat(pa.scalar("", TEXT), measurements)
-    version = Version(Ranked(rank, canonical_json(stack.as_json()).decode()), None)
+    version = VersionProperties(Ranked(rank, canonical_json(stack.as_json()).decode()), None)
     return State.of_rows(
         measurements=[pa.table(columns, schema=MEASUREMENT_SCHEMA)],
         cases=[pa.table({n: spelled.get(n, empty) for n in CASE_SCHEMA.names}, schema=CASE_SCHEMA)],

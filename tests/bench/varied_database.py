@@ -19,7 +19,7 @@ from collector.database.commits import Commit
 from collector.database.curves import work_of
 from collector.database.plans import MergedPlan
 from collector.database.state import CASE_SCHEMA, MEASUREMENT_SCHEMA, TEXT, State
-from collector.database.versions import Ranked, Version
+from collector.database.versions import Ranked, VersionProperties
 from collector.model.case import case_from_cells
 from collector.model.stack import Stack
 from collector.model.vocabulary import BASE_CELLS
@@ -89,7 +89,7 @@ def varied_state(
     plan = MergedPlan("made", 1, "f" * 20)
     table = _cases(rows, stack, plan)
     path = stack.version_path
-    version = Version(
+    version = VersionProperties(
         Ranked((0, 1, plan.plan_hash), canonical_json(stack.as_json()).decode()), None
     )
     return State.of_rows(
