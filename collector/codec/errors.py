@@ -21,7 +21,7 @@
     ├── GangFailed             ranks did not finish                         their cases' reason
     │   ├── RanksHang          no rank of this node made progress           PeersAway if none met
     │   ├── EndedElsewhere     ranks of another node failed                 the other node's reason
-    │   └── PeerLeft           another node was asked to stop               no node is at fault
+    │   └── PeerLeft           another node was requested to stop           no node is at fault
     │       └── Gone           another node is lost                         the same
     │           └── Unreached  the first node cannot be reached             47 in a pod, in the end
     ├── PeersAway              other machines of a gang are absent          exit 1; 75 in a worker

@@ -18,7 +18,7 @@ BOUND = "bound"
 BOUND_OTHERWISE = (
     "bound another way"  # the declaration passes the arguments that this release accepts
 )
-SCHEMA_UNKNOWN = "there, its schema is not told"
+SCHEMA_UNKNOWN = "there, its schema is unknown"
 ABSENT = "absent"
 _TAKEN = (BOUND, BOUND_OTHERWISE, SCHEMA_UNKNOWN)
 _OF_A_ROW = 2  # columns before those of releases

@@ -216,7 +216,8 @@ def _read_run(folder: Path, passes: Sequence[PassTokens], status: str) -> _Run:
     if "error" in found:
         raise EngineFailed(f"the engine refuses this model or setting: {found['error']}; {_HINT}")
     tokens = tuple(
-        _tokens(asked, one["tokens"]) for asked, one in zip(passes, found["passes"], strict=True)
+        _tokens(requested, one["tokens"])
+        for requested, one in zip(passes, found["passes"], strict=True)
     )
     calls = tuple(read_step(log, one["step"]) for one in found["passes"])
     return _Run(found["settings"], tokens, calls)
@@ -249,12 +250,14 @@ def _last_words(output: str, log: Path) -> str:
     return f"{place}, after the call {last.split(' ', 3)[-1].partition('(')[0]}"
 
 
-def _tokens(asked: PassTokens, ran: Sequence[Sequence[int]]) -> PassTokens:
+def _tokens(requested: PassTokens, ran: Sequence[Sequence[int]]) -> PassTokens:
     """Return the tokens of a pass as it ran. Raises EngineFailed for another pass."""
-    if sorted(map(tuple, ran)) != sorted(asked.each()):
+    if sorted(map(tuple, ran)) != sorted(requested.each()):
         shown = ", ".join(f"{new} of {keys}" for new, keys in ran[:4])
-        raise EngineFailed(f"expected a {asked.phase} of {asdict(asked)}, the engine ran {shown}")
-    return asked
+        raise EngineFailed(
+            f"expected a {requested.phase} of {asdict(requested)}, the engine ran {shown}"
+        )
+    return requested
 
 
 def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[str, Any]:

@@ -129,14 +129,14 @@ def merge_command(
 @contextmanager
 def _replaced(output: Path) -> Iterator[IO[str]]:
     """Provide a file that replaces the output if the block succeeds."""
-    beside = output.with_name(f".tmp-{output.name}")
+    temporary = output.with_name(f".tmp-{output.name}")
     with file_errors(output, "written"):
         try:
-            with beside.open("w", encoding="utf-8", newline="") as file:
+            with temporary.open("w", encoding="utf-8", newline="") as file:
                 yield file
-            beside.replace(output)
+            temporary.replace(output)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def _write(file: IO[str], columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:

@@ -81,7 +81,7 @@ _WAYS = (
     *_each("Sort", "o2", How.DTYPE, "the kernel writes INT32, aclnn casts to INT64"),
     *_each("HistogramV2", "o1", How.DTYPE, "the kernel writes INT32, aclnn casts"),
     *_each("NonZero", "o1", How.ELSEWHERE, "as many rows are made as there are elements"),
-    *_each("LightningIndexer", "o2", How.ELSEWHERE, "values are not asked for"),
+    *_each("LightningIndexer", "o2", How.ELSEWHERE, "values are not requested"),
     *_each("CausalConv1d", "i5 i6 i7", How.ELSEWHERE, "lists of the host"),
     *_each("triton_rms_kernel", "i1", How.ELSEWHERE, "heads of one size are rows to the kernel"),
     *_each(

@@ -317,7 +317,7 @@ def _mask_arguments(call: SharedKvCall) -> dict[str, Any]:
 
 
 def _plan_arguments(call: SharedKvCall) -> dict[str, Any]:
-    """Return what the kernel that divides the work is told, besides lengths."""
+    """Return what the kernel that divides the work gets, besides lengths."""
     heads = {"num_heads_q": call.heads, "num_heads_kv": 1, "head_dim": _SIZE}
     caches = {"has_ori_kv": True, "has_cmp_kv": call.compressed is not None}
     sizes = {"batch_size": len(call.keys), "max_seqlen_q": max(call.queries)}
