@@ -35,14 +35,15 @@ class Tables:
         """The module and name of each replaced function, and its replacement."""
         by: tuple[tuple[tuple[Any, ...], str, _Which], ...] = (
             ((snapshot,), "_table", lambda data, schema, key, path: (data, id(schema), key)),
-            ((snapshot,), "parquet_bytes", self._of_file),
+            ((snapshot,), "parquet_bytes", self._content),
+            ((snapshot,), "parquet_bytes_of", self._of_groups),
             ((plan_state,), "_measurements", _of_parts),
             ((plan_state,), "case_rows", _of_records),
             ((plan_state,), "profile_rows", _of_records),
             ((state,), "_joined", lambda schema, key, tables: (key, *map(id, tables))),
             ((State,), "measurements_beyond", _of_measurements),
             ((query, verify), "distinct", lambda table, names: (id(table), names)),
-            ((view,), "_digest", self._content),
+            ((view, verify_version, snapshot), "digest_of_rows", self._content),
             ((view, verify, verify_version, merge), "intervals_of", self._contents_of),
             ((merge, view, verify_version), "view_of", self._shown),
         )
@@ -71,8 +72,8 @@ class Tables:
         lent = ((path, one.counts, *_bytes(one)) for path, one in sorted(of.elsewhere.items()))
         return (*map(self._content, tables), *sorted(of.versions.items()), *lent)
 
-    def _of_file(self, table: pa.Table, **options: Any) -> Hashable:
-        return (self._content(table), *options.items())
+    def _of_groups(self, groups: Iterable[pa.Table], schema: pa.Schema) -> Hashable:
+        return (*map(self._content, groups), schema.to_string())
 
     def _content(self, table: pa.Table) -> bytes:
         if id(table) not in self._contents:
