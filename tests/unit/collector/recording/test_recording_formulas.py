@@ -138,6 +138,21 @@ def test_prompts_with_earlier_tokens_next_to_decodes_follow_from_a_few():
     assert without.kernels[0].record.extra["Runtime actual_seq_lengths_kv_values"] == "55,55,55,55"
 
 
+def test_a_single_padding_token_has_a_kernel_of_its_own():
+    """Tokens are padded to four ranks: of several ones a scalar is broadcast, one is copied."""
+    passes = []
+    for tokens in (5, 6, 7, 8, 17):
+        pad = -tokens % 4
+        fill = launch("BroadcastTo" if pad > 1 else "TensorMove", "1", f"{pad}", EACH)
+        launches = (launch("MatMulV2", f"{tokens},64", f"{tokens},48"), *([fill] if pad else []))
+        passes.append(RecordedPass("prefill", 1, tokens, tokens, launches, ()))
+    tokens = [PassTokens("prefill", 1, one.queries, one.keys) for one in passes]
+    found = solved_deployment(recording(passes), str(Layout(4)), [(1, 32, tokens)], CONSTANTS)
+    for count, kernels in ((21, ["BroadcastTo"]), (23, ["TensorMove"]), (24, [])):
+        step = deployed_step(found, Batch(Phase.PREFILL, 1, count, count))
+        assert [one.record.kernel_type for one in step.kernels][1:] == kernels, count
+
+
 def test_launches_without_an_expression_are_refused():
     names = [{"pages": 7919, "table_width": 61, "tokens": n, "sampled": n} for n in (3, 5, 11)]
     rest = dict.fromkeys(("whole", "part", "requests", "empty", "decodes", "earlier"), 1)

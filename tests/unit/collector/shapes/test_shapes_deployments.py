@@ -71,41 +71,46 @@ def test_step_of_qwen3_32b_has_the_kernels_of_published_step_traces():
 
 def test_step_of_deepseek_v3_has_the_kernels_of_published_step_traces():
     """The same reports of DeepSeek-V3 W8A8 tp=8 dp=2 ep=16: (n,k) of every product in blocks, with
-    61 layers, of which 3 are dense. In prefills they have fused attention, the wheel of 0.18.0 ring
-    attention."""
+    61 layers, of which 3 are dense. In prefills they have fused attention, as 0.23, the wheel of
+    0.18.0 ring attention. The shared expert of 0.23 quantises together with its activation."""
     layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
-    found = find_deployment("deepseek-v3", RELEASE, layout)
-    for batch in (Batch(Phase.PREFILL, 1, 4099, 4099), Batch(Phase.DECODE, 5, 1, 4096)):
-        step = deployed_step(found, batch)
-        products, kernels = Counter(), Counter()
-        for one in step.kernels:
-            kernels[one.record.kernel_type] += one.times
-            if one.record.kernel_type == "QuantBatchMatmulV3":
-                columns, rows, *_ = one.record.case.inputs[1].shape  # blocks of 32 x 16
-                products[columns * 32, rows * 16] += one.times
-        assert products == {
-            (2112, 7168): 61,  # q_a and kv_a
-            (3072, 1536): 61,  # q_b
-            (7168, 2048): 61 + 58,  # o, and down of the shared expert
-            (4096, 7168): 58,  # gate and up of the shared expert
-            (4608, 7168): 3,
-            (7168, 2304): 3,
-        }
-        counted_kernels = {
-            "AscendQuantV2": 183,
-            "DynamicQuant": 122,
-            "DispatchFFNCombine": 58,
-            "InterleaveRope": 61,
-            "KvRmsNormRopeCache": 61,
-            "MoeGatingTopK": 58,
-            "AddRmsNormBias": 122,
-            "SwiGlu": 61,
-        }
-        assert {name: kernels[name] for name in counted_kernels} == counted_kernels
-        attention = "RINGMLAPrefillBF16Kernel" if batch.queries > 1 else "FusedInferAttentionScore"
-        assert kernels[attention] == 61
-    absorbed = {"BatchMatMulV2": 61, "TransposeBatchMatMul": 61}  # of the decode
-    assert {name: kernels[name] for name in absorbed} == absorbed
+    fused, ring = "FusedInferAttentionScore", "RINGMLAPrefillBF16Kernel"
+    for release, of_prefill, of_shared in (
+        ("vllm-ascend-0.18", ring, {"SwiGlu": 61, "DynamicQuant": 122}),
+        ("vllm-ascend-0.23", fused, {"SwiGlu": 3, "DynamicQuant": 64, "DequantSwigluQuant": 58}),
+    ):
+        found = find_deployment("deepseek-v3", release, layout)
+        for batch in (Batch(Phase.PREFILL, 1, 4099, 4099), Batch(Phase.DECODE, 5, 1, 4096)):
+            step = deployed_step(found, batch)
+            products, kernels = Counter(), Counter()
+            for one in step.kernels:
+                kernels[one.record.kernel_type] += one.times
+                if one.record.kernel_type == "QuantBatchMatmulV3":
+                    columns, rows, *_ = one.record.case.inputs[1].shape  # blocks of 32 x 16
+                    products[columns * 32, rows * 16] += one.times
+            assert products == {
+                (2112, 7168): 61,  # q_a and kv_a
+                (3072, 1536): 61,  # q_b
+                (7168, 2048): 61 + 58,  # o, and down of the shared expert
+                (4096, 7168): 58,  # gate and up of the shared expert
+                (4608, 7168): 3,
+                (7168, 2304): 3,
+            }
+            counted_kernels = {
+                "AscendQuantV2": 183,
+                "DispatchFFNCombine": 58,
+                "InterleaveRope": 61,
+                "KvRmsNormRopeCache": 61,
+                "MoeGatingTopK": 58,
+                "AddRmsNormBias": 122,
+                of_prefill if batch.queries > 1 else fused: 61,
+            } | of_shared
+            assert {name: kernels[name] for name in counted_kernels} == counted_kernels, release
+            sent = [one for one in step.collectives if one.operation == "reduce_scatter"]
+            tokens = 4104 if batch.queries > 1 else 8
+            assert {(one.message_bytes, one.times) for one in sent} == {(tokens * 7168 // 4, 65)}
+        absorbed = {"BatchMatMulV2": 61, "TransposeBatchMatMul": 61}  # of the decode
+        assert {name: kernels[name] for name in absorbed} == absorbed
 
 
 def test_every_file_describes_its_recorded_loads():
