@@ -39,8 +39,9 @@ _LISTS = tuple(
 )
 _CONDITIONS = (
     *("sampled > 1", "sampled < 2", "tokens > 1", "empty > 0", "empty < 1"),
-    *("whole > tokens", "whole == tokens", "whole - tokens > 1", "whole - tokens == 1"),
-    *("part > 1", "part < 2", "earlier > 0", "earlier < 1"),
+    *("whole > tokens", "whole == tokens", "part > 1", "part < 2", "earlier > 0", "earlier < 1"),
+    *("whole - tokens > 1", "whole - tokens == 1", "empty > 1", "empty == 1"),
+    *("decodes > 1", "decodes < 2"),
 )
 _TERMS = (
     *("tokens", "whole", "part", "sampled", "requests", "empty", "whole - tokens"),

@@ -40,6 +40,7 @@ from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive
 FORMAT, VERSION = "opmeter deployment", 1
 SUFFIX = ".json.gz"
 _FEWEST_PAGES = 16
+_MOST_EARLIER = 1 << 17  # vLLM-Ascend: latent attention has another launch for more earlier tokens
 _SPAN = re.compile(r"(tp|dp|ep)=(\d+)\.\.(\d+)")
 _OF_LAYOUT = re.compile(r"\{([^{}]+)\}")
 _RECORDING = "recording"
@@ -284,6 +285,12 @@ def padded(batch: Batch, graph_sizes: Iterable[int]) -> Batch:
 
 def _range(deployment: PackagedDeployment, batch: Batch) -> LoadRange:
     tokens, phase = batch.tokens - batch.padding * batch.queries, range_phase(batch)
+    earlier = 0 if batch.is_decode else batch.keys - batch.queries
+    if earlier > (most := _MOST_EARLIER // batch.requests // PAGE * PAGE):
+        raise BadInput(
+            f"{deployment.model}, {deployment.release}, {deployment.layout}: {batch} is not "
+            f"recorded: expected at most {most} earlier tokens of each prompt"
+        )
     for one in deployment.ranges:
         fits = one.least <= tokens <= one.most and (batch.requests == 1 or not one.is_of_one)
         if one.phase == phase and fits:

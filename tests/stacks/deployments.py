@@ -98,12 +98,16 @@ def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
     decode = (1, _MOST_REQUESTS, decodes)
     has_chunks = longest > 2 * _MOST_TOKENS + 4099
     if layout.ep > 1:
-        return _ranges_of_experts(decode)
+        return _ranges_of_experts(decode, has_chunks)
     if layout.sequence_split:
         last = _SPLIT_TOKENS // layout.tp * layout.tp  # tokens are padded before they are compared
         small = _prefill((1, 11), (3, 101), (2, 37), (1, last - 1), (1, last))
         large = _prefill((1, last + 1), (3, 1367), (5, 411), (5, 1600), (1, 4099))
         found = [(1, last, small), (last + 1, _MOST_TOKENS, large), decode]
+        next_to_few = ((1, 333, 1, 11, 1), (13, 271, 3, 101, 1), (3, 150, 1, last - 4, 2))
+        next_to_many = ((1, 333, 1, last, 1), (13, 271, 3, 701, 1), (77, 201, 2, 1013, 2))
+        found.append((2, last, _mixed(*next_to_few)))
+        found.append((last + 1, _MOST_TOKENS, _mixed(*next_to_many)))
         if has_chunks:
             found.append((1, last, _chunks((1, 11), (1, 301), (1, last - 1), (2, last))))
             found.append((last + 1, _MOST_TOKENS, _chunks((1, last + 1), (2, 4099), (1, 3008))))
@@ -117,12 +121,17 @@ def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
     return (*found, (1, _MOST_TOKENS, chunks)) if has_chunks else tuple(found)
 
 
-def _ranges_of_experts(decode: Range) -> tuple[Range, ...]:
+def _ranges_of_experts(decode: Range, has_chunks: bool) -> tuple[Range, ...]:
     """Return what is recorded of a mixture of experts: passes of at most as many tokens as the
     largest graph are dispatched with a mask (mc2_tokens_capacity of vLLM-Ascend)."""
-    small = _prefill((1, 11), (3, 41), (2, 37))
+    least, most = (1, _MOST_REQUESTS), (_MOST_REQUESTS + 1, _MOST_TOKENS)
+    small = _prefill((1, 11), (3, 41), (2, 37), (1, _MOST_REQUESTS))
     large = _prefill((1, _MOST_REQUESTS + 1), (3, 1367), (5, 411), (5, 1600), (1, 4099))
-    return decode, (1, _MOST_REQUESTS, small), (_MOST_REQUESTS + 1, _MOST_TOKENS, large)
+    found = [decode, (*least, small), (*most, large)]
+    if has_chunks:
+        found.append((*least, _chunks((1, 11), (2, 101), (1, 248))))
+        found.append((*most, _chunks((1, _MOST_REQUESTS + 1), (2, 4099), (1, 3008))))
+    return tuple(found)
 
 
 def environment_of(layout: Layout) -> Mapping[str, str]:

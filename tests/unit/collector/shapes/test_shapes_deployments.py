@@ -2,6 +2,7 @@
 description of each file."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -127,7 +128,11 @@ def test_every_file_describes_its_recorded_loads():
                     batch = batch_of(one.phase, load)
                     step = deployed_step(found, batch)
                     kinds = [x.times for x in step.kernels if x.record.kernel_type in ATTENTION]
-                    assert sum(kinds) == decoder.layers, (model, str(layout), batch)
+                    # latent attention has a launch for decodes, one for new tokens of prompts, and
+                    # one for their earlier tokens
+                    has_earlier = one.phase != Phase.DECODE and batch.keys > batch.queries
+                    parts = 1 + (one.phase == "mixed") + has_earlier if decoder.is_mla else 1
+                    assert sum(kinds) == parts * decoder.layers, (model, str(layout), batch)
 
 
 def test_a_decode_is_padded_to_a_graph_and_only_its_requests_are_sampled():
@@ -156,6 +161,19 @@ def test_unrecorded_deployment_is_refused_with_the_recorded_ones():
         assert "\n" not in text
         assert words in text
         assert "`opmeter model record`" in text
+
+
+def test_earlier_tokens_of_latent_attention_are_limited_to_one_part():
+    """vLLM-Ascend (attention/utils.py) attends to 131,072 earlier tokens of all prompts at once."""
+    deepseek = find_decoder("deepseek-v3")
+    layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
+    most = Batch(Phase.PREFILL, 1, 512, 512 + (1 << 17))
+    step = model_step(deepseek, layout, most, RELEASE)
+    rings = [one for one in step.kernels if one.record.kernel_type == "RINGMLAPrefillBF16Kernel"]
+    assert sum(one.times for one in rings) == 2 * 61  # the chunk, and what is before it
+    assert any("131072,16,128" in one.record.cells["Input Shapes"] for one in rings)
+    with pytest.raises(BadInput, match="131072 earlier tokens"):
+        model_step(deepseek, layout, replace(most, keys=most.keys + 1), RELEASE)
 
 
 def test_unrecorded_kinds_of_passes_use_the_kernel_set():
