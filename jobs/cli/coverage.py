@@ -146,7 +146,7 @@ def print_coverage(place: str, found: Sequence[CoveredCase], metrics: UserMetric
             "inputs": [shape_text(slot.shape) for slot in one.workload.record.case.inputs or ()],
             "launches": one.workload.launches,
             "time_us": one.workload.time_us,
-            "standing": one.status,
+            "status": one.status,
         }
         for one in found
     ]

@@ -73,10 +73,10 @@ def test_coverage_of_a_real_run_is_complete_except_for_removed_cases(
     there = [record for record in records if record.kernel_type != "MatMulV2"]
     write_database(tmp_path / "data", there)
     reported = json.loads(coverage("--profile", str(profile), "--json").stdout)
-    standings = {one["case_id"]: one["standing"] for one in reported["cases"]}
-    assert set(standings) == {record.case_id for record in records}
+    statuses = {one["case_id"]: one["status"] for one in reported["cases"]}
+    assert set(statuses) == {record.case_id for record in records}
     known = {record.case_id for record in there}
-    assert {case for case, standing in standings.items() if standing == "exact"} == known
+    assert {case for case, status in statuses.items() if status == "exact"} == known
     with (profile / "kernel_details.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = [row for row in csv.DictReader(file) if row["Accelerator Core"] != "COMMUNICATION"]
     times = [(row["Type"], float(row["Duration(us)"])) for row in rows]
@@ -101,14 +101,14 @@ def test_the_options_of_a_model_are_those_of_a_source(folder):
 
 @pytest.mark.thorough
 def test_unmeasured_batch_is_between_or_outside_of_measured_ones(folder):
-    standings = {}
+    statuses = {}
     for requests in ("2", "9"):
         words = ("--concurrency", requests, *SERVING, "--json")
         reported = json.loads(coverage("--model", "config.json", *words).stdout)
-        standings[requests] = {
-            one["standing"] for one in reported["cases"] if one["kernel_type"] == "SoftmaxV2"
+        statuses[requests] = {
+            one["status"] for one in reported["cases"] if one["kernel_type"] == "SoftmaxV2"
         }
-    assert standings == {"2": {"between"}, "9": {"outside"}}
+    assert statuses == {"2": {"between"}, "9": {"outside"}}
 
 
 @pytest.mark.thorough
@@ -118,7 +118,7 @@ def test_missing_cases_are_written_as_a_source(folder):
     text = "campaign: c\nsources: [{tree: gaps/v1}]\nbackend: cpu\n"
     (gaps,) = load_sources(campaign_from_text(text, path="c", base=folder), MemoryStore())
     reported = json.loads(coverage("campaign.yaml", "--json").stdout)
-    lacking = {one["case_id"] for one in reported["cases"] if one["standing"] != "exact"}
+    lacking = {one["case_id"] for one in reported["cases"] if one["status"] != "exact"}
     assert {record.case_id for record in gaps.records} == lacking
 
 

@@ -36,7 +36,7 @@ def product(rows, width=96, depth=64, kernel="MatMulV2"):
     return record(kernel, f"{rows},{depth};{depth},{width}", f"{rows},{width}")
 
 
-def standings(expected, measured, failed=()):
+def statuses(expected, measured, failed=()):
     known = {one.case_id: one.case for one in measured}
     found = covered_cases(
         [WorkloadCase(one, 1, 1.0) for one in expected], known, {one.case_id for one in failed}
@@ -50,7 +50,7 @@ def test_a_case_has_a_duration_or_neighbours_or_nothing():
         *(record("Exp", shape) for shape in ("8,64", "16,64", "4,64", "16,128", "32")),
         *(record("Log", "8,64"), record("Exp", "64,64")),
     ]
-    assert standings(expected, measured, failed=[record("Exp", "64,64")]) == [
+    assert statuses(expected, measured, failed=[record("Exp", "64,64")]) == [
         *("exact", "between", "outside", "missing", "missing"),
         *("missing", "failed"),
     ]
@@ -66,7 +66,7 @@ def test_neighbours_have_equal_weights_and_similar_sizes():
         product(32, width=128),
         product(32, kernel="MatMulV3"),
     ]
-    assert standings(expected, measured) == [
+    assert statuses(expected, measured) == [
         *("between", "outside", "outside", "outside", "missing", "between"),
     ]
 
@@ -80,13 +80,13 @@ def test_product_with_other_weights_has_no_neighbours(corners, requested):
     """Regardless of how wide the range around it is."""
     measured = [product(16 << i, 96 << j, 64 << k) for i, j, k in corners]
     i, j, k = requested
-    (standing,) = standings([product(24 << i, 100 << j, 72 << k)], measured)
-    assert standing == "missing"
+    (status,) = statuses([product(24 << i, 100 << j, 72 << k)], measured)
+    assert status == "missing"
 
 
 def test_result_of_a_twin_covers_the_requested_kernel():
     requested, ran = product(4112), product(4112, kernel="MatMulV3")
-    assert standings([requested], [ran], failed=[requested]) == ["exact"]
+    assert statuses([requested], [ran], failed=[requested]) == ["exact"]
 
 
 def test_tokens_of_a_batch_are_its_second_dimension():
@@ -97,7 +97,7 @@ def test_tokens_of_a_batch_are_its_second_dimension():
 
     measured = [absorbed(16, 4), absorbed(16, 16)]
     expected = [absorbed(16, 8), absorbed(8, 8), absorbed(16, 32)]
-    assert standings(expected, measured) == ["between", "missing", "outside"]
+    assert statuses(expected, measured) == ["between", "missing", "outside"]
 
 
 def attention(requests, lengths, heads=4, pages=64, width=9, **more):
@@ -120,16 +120,16 @@ def test_lengths_are_sizes_and_heads_are_not():
         *(attention(2, (250, 250)), attention(2, (500, 500)), attention(2, (250, 250), heads=8)),
         attention(4, (250, 250, 250, 250)),
     ]
-    assert standings(expected, measured) == ["between", "outside", "missing", "outside"]
+    assert statuses(expected, measured) == ["between", "outside", "missing", "outside"]
 
 
 def test_number_of_cache_pages_does_not_distinguish_launches():
     known = attention(2, (100, 300), block_table_valid_blocks="1,3", source_profile="p0")
     served = attention(2, (100, 300), pages=12_307, width=320)
-    assert standings([served], [known]) == ["exact"]
-    assert standings([attention(2, (100, 301), pages=12_307)], [known]) == ["outside"]
+    assert statuses([served], [known]) == ["exact"]
+    assert statuses([attention(2, (100, 301), pages=12_307)], [known]) == ["outside"]
     warm = replace(known, cells=known.cells | {"OP State": "static"})
-    assert standings([served], [warm]) == ["exact"]
+    assert statuses([served], [warm]) == ["exact"]
 
 
 def test_message_between_measured_ones_has_the_same_ranks_and_grid():
@@ -139,7 +139,7 @@ def test_message_between_measured_ones_has_the_same_ranks_and_grid():
 
     measured = [message(1024), message(4096)]
     expected = [message(2048), message(8192), message(2048, (1, 1, 2))]
-    assert standings(expected, measured) == ["between", "outside", "missing"]
+    assert statuses(expected, measured) == ["between", "outside", "missing"]
 
 
 SIZES = st.tuples(st.integers(1, 6), st.integers(1, 6)).map(lambda s: f"{s[0]},{s[1]}")
@@ -151,8 +151,8 @@ def test_further_measured_case_never_reduces_the_coverage_status(expected, measu
     order = ["missing", "outside", "between", "exact"]
     records = [record("Exp", shape) for shape in expected]
     known = [record("Exp", shape) for shape in measured]
-    before = standings(records, known)
-    after = standings(records, [*known, record("Exp", more)])
+    before = statuses(records, known)
+    after = statuses(records, [*known, record("Exp", more)])
     assert all(order.index(b) <= order.index(a) for b, a in zip(before, after, strict=True))
 
 
@@ -178,7 +178,7 @@ def test_metrics_equal_an_example_computed_by_hand():
 
 def test_case_is_found_in_any_spelling():
     plain = case_from_cells("Exp", record("Exp", "8,64").cells)
-    assert standings([record("Exp", "8, 64")], []) == ["missing"]
+    assert statuses([record("Exp", "8, 64")], []) == ["missing"]
     found = covered_cases(
         [WorkloadCase(record("Exp", "(8,64)"), 1, 1.0)], {plain.case_id: plain}, ()
     )
