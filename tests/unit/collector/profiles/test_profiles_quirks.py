@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import BadInput
+from collector.ops import registry
+from collector.ops.refusals import refusal
 from collector.profiles.discovery import find_profiles
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.run_files import Repeated
@@ -397,3 +399,30 @@ def test_case_of_unknown_op_state_joins_the_only_known_one(tmp_path):
         ("Add", "dynamic", (8,)): 2,
         ("Mul", "dynamic", (4096, 1024)): 5,
     }
+
+
+def test_rows_of_ascend_950_are_read_and_refused_with_its_name(tmp_path):
+    scale = "112,2048,2"
+    told = [
+        Told(
+            "DynamicMxQuant",
+            *('"16,7168"', "DT_BF16", "ND", '"16,7168;16,112,2"'),
+            *("FLOAT8_E4M3FN;FLOAT8_E8M0", "ND;ND"),
+        ),
+        Told(
+            "QuantBatchMatmulV3",
+            f'"16,7168;7168,2048;{scale};;;16,112,2"',
+            "FLOAT4_E2M1;FLOAT4_E2M1;FLOAT8_E8M0;;;FLOAT8_E8M0",
+            *("ND;ND;ND;;;ND", '"16,2048"', "DT_BF16", "ND"),
+        ),
+        Told(
+            "MatMulV3",
+            *('"16,7168;7168,2048"', "HIFLOAT8;HIFLOAT8", "ND;ND", '"16,2048"', "DT_BF16", "ND"),
+        ),
+    ]
+    cases = [one.case for one in read_profile([write_profile(tmp_path, "K6", told)]).records]
+    assert [case.kernel_type for case in cases] == [one.kernel for one in told]
+    assert {case.inputs[0].dtype for case in cases} == {"DT_BF16", "FLOAT4_E2M1", "HIFLOAT8"}
+    for case in cases:
+        no = refusal(case, registry.find, "npu")
+        assert no is not None and "950" in no.reason, case.describe()
