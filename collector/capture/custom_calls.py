@@ -38,6 +38,7 @@ SHOWN_OTHERWISE = frozenset(
     {
         *("AddLayerNorm", "AttentionUpdate", "GatherPaKvCache", "GroupedMatmul"),
         *("GroupedMatmulSwigluQuant", "GroupedMatmulSwigluQuantV2", "InplaceAddRmsNorm"),
+        "MlaPrologV3",
         *("PagedCacheLoadNdKernel", "QuantBatchMatmulV3", "QuantBatchMatmulV4"),
         *("RecurrentGatedDeltaRule", "ReshapeAndCacheNdKernel", "ScatterPaKvCache"),
         *("SparseFlashAttention", "WeightQuantBatchMatmulV2"),
