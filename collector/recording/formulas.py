@@ -40,8 +40,7 @@ _LISTS = tuple(
 _CONDITIONS = (
     *("sampled > 1", "sampled < 2", "tokens > 1", "empty > 0", "empty < 1"),
     *("whole > tokens", "whole == tokens", "part > 1", "part < 2", "earlier > 0", "earlier < 1"),
-    *("whole - tokens > 1", "whole - tokens == 1", "empty > 1", "empty == 1"),
-    *("decodes > 1", "decodes < 2"),
+    *("whole - tokens > 1", "whole - tokens == 1"),
 )
 _TERMS = (
     *("tokens", "whole", "part", "sampled", "requests", "empty", "whole - tokens"),
