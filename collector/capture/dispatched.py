@@ -104,7 +104,13 @@ class DispatchedCalls(DispatchObserver):
         """Replace the times of the launches since the last call, which are those of the host, by
         those of the marked ranges in torch's events. Operators that ran nothing on the device are
         dropped."""
-        times_us = {one.name: one.device_time_total for one in events if one.name.startswith(_MARK)}
+        # torch also lists the range as seen on the device, from its first kernel to its last.
+        host = torch.autograd.DeviceType.CPU
+        times_us = {
+            one.name: one.device_time_total
+            for one in events
+            if one.name.startswith(_MARK) and one.device_type == host
+        }
         timed = [
             replace(one, duration_ns=round(took_us * 1000))
             for one in self.launches[self._timed :]

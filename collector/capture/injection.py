@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -53,7 +53,7 @@ class Injection:
     options: Mapping[str, Any] = field(default_factory=dict)
     device: str | None = None
     by: StepsBy = StepsBy.AUTO
-    after_s: float = 60.0
+    after_s: float = 180.0
     seconds: float = 5.0
 
     def to_variable(self) -> str:
@@ -85,9 +85,21 @@ def attach() -> None:
 
 def _launches_ranks() -> bool:
     """Return whether this process only starts others, as torchrun does."""
-    names = [os.path.basename(one) for one in sys.orig_argv]
     runs = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate"}
-    return "RANK" not in os.environ and not runs.isdisjoint(names)
+    return "RANK" not in os.environ and _program_of(sys.orig_argv[1:]) in runs
+
+
+def _program_of(arguments: Sequence[str]) -> str:
+    """Return the module or the name of the script that Python's arguments run."""
+    following = iter(arguments)
+    for one in following:
+        if one in ("-m", "-c"):
+            return next(following, "") if one == "-m" else ""
+        if one in ("-W", "-X"):
+            next(following, "")
+        elif not one.startswith("-"):
+            return os.path.basename(one)
+    return ""
 
 
 class _Injected:
@@ -216,6 +228,8 @@ class _Injected:
         _LOG.info("process %d: capturing %s in %s", self._pid, what, self._injection.folder)
         with self._guarded():
             self._session = begin_capture(self._injection.folder, self._injection.device, options)
+            if by is StepsBy.TIME:
+                self._session.note(f"a window of {what}, not a step: see --by and --after-s")
             self._modes = _modes_of_torch()
 
     def _end_step(self) -> None:

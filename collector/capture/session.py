@@ -18,11 +18,11 @@ import logging
 import os
 import shutil
 import socket
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,7 +40,7 @@ from collector.capture.settings import (
 )
 from collector.capture.verdict import CAPTURE_FILE, RankVerdict, verdicts
 from collector.codec.canonical import readable_json
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, OpmeterError, file_errors
 from collector.codec.text import counted
 from collector.host.version_pairs import npu_versions
 from collector.profiles.logged_calls import LOG_FILE
@@ -69,7 +69,9 @@ class _Recording:
         self.steps_seen = 0
         self._backend, self._faults = backend, list[str]()
         self._rounds = 0  # of which a trace is written
-        settings.folder.mkdir(parents=True, exist_ok=True)
+        self._ranks = ranks()
+        with file_errors(settings.folder, "created"):
+            settings.folder.mkdir(parents=True, exist_ok=True)
         self._earlier = _own_folders(settings.folder)  # of an earlier capture of this process
         self._write_facts(is_complete=False)  # now, while the disk has space
         self._run = _run_folder(settings.folder)
@@ -78,7 +80,7 @@ class _Recording:
         if backend != "npu":
             self._calls = self._stack.enter_context(DispatchedCalls(is_marked=backend == "cuda"))
         self._custom = (
-            self._stack.enter_context(CustomCalls(ranks()[0])) if settings.calls else None
+            self._stack.enter_context(CustomCalls(self.ranks[0])) if settings.calls else None
         )
         if self._custom is not None:
             self._stack.enter_context(triton_launches(self._custom.launched))
@@ -95,6 +97,17 @@ class _Recording:
             self.profiler.step()
         self.steps_seen += 1
         self._mark()
+        self._ranks = _ranks_now() or self._ranks  # the group may be destroyed before the end
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """The rank of this process and their number, as far as they were known."""
+        return self._ranks
+
+    @property
+    def faults(self) -> Sequence[str]:
+        """What failed, or was noted for the verdict."""
+        return self._faults
 
     @property
     def has_failed(self) -> bool:
@@ -108,6 +121,7 @@ class _Recording:
         """Stop the profiler, and write the tables and facts of this rank."""
         self._note(None)
         self._faults += faults
+        self._ranks = _ranks_now() or self._ranks
         with self._noting_errors():
             self._stack.close()
         with self._noting_errors():
@@ -163,7 +177,7 @@ class _Recording:
             "faults": self._faults,
             "is_complete": is_complete,
         }
-        _write_facts(self.settings, self._backend, recorded)
+        _write_facts(self.settings, self._backend, self._ranks, recorded)
 
 
 class CaptureSession:
@@ -177,6 +191,7 @@ class CaptureSession:
         self.verdicts: tuple[RankVerdict, ...] = ()  # of all ranks so far, when the capture ended
         self._backend = backend
         self._bytes_of_step = 0
+        self._notes: list[str] = []
         first = _of_trial(settings) if settings.trial else settings
         self._recording: _Recording | None = _Recording(first, backend)
         self._last = self._recording
@@ -194,12 +209,21 @@ class CaptureSession:
             return
         one.step()
         if one.has_failed:
-            self._recording = None
-            one.end()
+            self._end_failed(one)
         elif self._is_trial and one.steps_seen >= one.settings.least_steps:
             self._end_trial(one)
         elif not self._is_trial and not self.is_ended:
             self._keep_within_budget(one)
+
+    def note(self, text: str) -> None:
+        """Have the verdict of this rank end with a text."""
+        self._notes.append(text)
+
+    def _end_failed(self, one: _Recording) -> None:
+        is_trial, self._recording = self._is_trial, None
+        one.end(self._notes)
+        if is_trial:
+            self._give_up(f"the capture did not begin: {'; '.join(one.faults)}")
 
     def add_metadata(self, key: str, value: object) -> None:
         """Store a value with the capture, as JSON."""
@@ -228,11 +252,11 @@ class CaptureSession:
         """Stop the capture, and judge it if requested. A second call does nothing."""
         one, self._recording = self._recording, None
         if one is not None:
-            one.end()
+            one.end(self._notes)
             if one.settings.folder != self.settings.folder:
                 self._give_up(f"the program ended in the trial, after {one.steps_seen} steps")
         if judge and not self.verdicts:
-            self.verdicts = verdicts(self.settings.folder)
+            self.verdicts = _judged(self.settings.folder, self._last)
 
     @property
     def _is_trial(self) -> bool:
@@ -243,8 +267,8 @@ class CaptureSession:
         """Begin the capture if the trial can be used; a trial that can be used is removed."""
         one.end()
         self._recording = None
-        rank, _ = ranks()
-        judged = [found for found in verdicts(one.settings.folder) if found.rank == rank]
+        found = _judged(one.settings.folder, one)
+        judged = [verdict for verdict in found if verdict.rank == one.ranks[0]]
         if fault := next((str(found) for found in judged if found.is_empty), ""):
             where = f"its files are in {one.settings.folder}"
             self._give_up(f"the capture did not begin: the trial cannot be used: {fault}; {where}")
@@ -263,16 +287,22 @@ class CaptureSession:
             what = f"a step has about {self._bytes_of_step:,} bytes, expected at most {budget:,}"
             self._give_up(f"the capture did not begin: {what}")
             return
-        main = replace(self.settings, skip_first=0, trial=False)
+        # The trial skipped the first steps; these two options require one that is skipped.
+        skipped = int(self.settings.record_op_args and self.settings.static_kernels)
+        main = replace(self.settings, skip_first=skipped, trial=False)
         self._recording = self._last = _Recording(main, self._backend)
 
     @property
     def _budget(self) -> int:
-        """The bytes that the capture may have: `max_bytes`, and its part of most of what the disk
-        has left, on which the other ranks of this machine write too."""
+        """The bytes that the capture may have: `max_bytes`, and what the disk has for it."""
+        return min(self._free, self.settings.max_bytes or self._free)
+
+    @property
+    def _free(self) -> int:
+        """The bytes of the disk for this rank; the others of this machine write there too."""
         local = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))  # set by torchrun
-        free = int(shutil.disk_usage(self.settings.folder.parent).free * _SHARE_OF_DISK) // local
-        return min(free, self.settings.max_bytes or free)
+        folder = self.settings.folder.absolute().parent
+        return int(shutil.disk_usage(folder).free * _SHARE_OF_DISK) // local
 
     def _keep_within_budget(self, one: _Recording) -> None:
         """Stop a capture that the next step would make larger than its budget."""
@@ -280,17 +310,23 @@ class CaptureSession:
             return
         written = sum(map(_size_of, one.folders))
         size = max(written, self._bytes_of_step * one.steps_kept) + self._bytes_of_step
-        budget = self.settings.max_bytes or written + self._budget
+        free = written + self._free
+        budget = min(free, self.settings.max_bytes or free)
         if size > budget:
             self._recording = None
             kept = f"stopped after {counted(one.steps_kept, 'step')}"
-            one.end([f"{kept}: the next one would exceed {budget:,} bytes"])
+            fault = f"{kept}: the next one would exceed {budget:,} bytes"
+            one.end([fault, *self._notes])
 
     def _give_up(self, fault: str) -> None:
         """Write facts without a capture, so that the verdict has the reason."""
         _LOG.warning("%s", fault)
-        self.settings.folder.mkdir(parents=True, exist_ok=True)
-        _write_facts(self.settings, self._backend, {"faults": [fault]})
+        try:
+            self.settings.folder.mkdir(parents=True, exist_ok=True)
+            recorded = {"faults": [fault, *self._notes]}
+            _write_facts(self.settings, self._backend, self._last.ranks, recorded)
+        except (OSError, OpmeterError) as error:  # a full disk: the program runs on
+            _LOG.error("%s: the reason cannot be written: %s", self.settings.folder, error)
 
     def _remove(self, one: _Recording) -> None:
         folder = one.settings.folder
@@ -301,9 +337,18 @@ class CaptureSession:
             folder.rmdir()
 
 
+def _judged(folder: Path, one: _Recording) -> tuple[RankVerdict, ...]:
+    """Return the verdicts on a folder; one with the reason if there is nothing to judge."""
+    try:
+        return verdicts(folder)
+    except OpmeterError as error:
+        return (RankVerdict(one.ranks[0], folder, faults=(*one.faults, str(error))),)
+
+
 def _of_trial(settings: CaptureSettings) -> CaptureSettings:
     # One for each process: a rank that ends its trial removes the folder, which others still read.
-    folder = settings.folder.with_name(f"{settings.folder.name}_trial_{os.getpid()}")
+    main = Path(os.path.abspath(settings.folder))
+    folder = main.with_name(f"{main.name}_trial_{os.getpid()}")
     once = replace(settings, steps=1, warmup=TRIAL_STEPS - 1, wait=0, repeat=1)
     return replace(once, folder=folder, analyse=True, trial=False, max_bytes=None)
 
@@ -345,10 +390,10 @@ def begin_capture(
     folder: str | Path, device: str | None, options: Mapping[str, Any]
 ) -> CaptureSession:
     """Start a capture that its `end` ends: `capture` without a block."""
-    try:
-        settings = CaptureSettings(Path(folder), **options)
-    except TypeError as error:
-        raise BadInput(f"capture: {error}", path=folder) from error
+    known = [one.name for one in fields(CaptureSettings) if one.name != "folder"]
+    if unknown := sorted(set(options) - set(known)):
+        raise BadInput(f"unknown option {unknown[0]!r}; expected one of {', '.join(known)}")
+    settings = CaptureSettings(Path(folder), **options)
     backend = device or available_backend()
     if backend not in BACKENDS:
         raise BadInput(f"device: expected one of {', '.join(BACKENDS)}, got {backend!r}")
@@ -375,10 +420,18 @@ def available_backend() -> str:
 def ranks() -> tuple[int, int]:
     """Return the rank of this process and their number: those of torch.distributed, else those that
     torchrun sets, else (0, 1)."""
+    return _ranks_now() or (
+        int(os.environ.get("RANK", "0")),
+        int(os.environ.get("WORLD_SIZE", "1")),
+    )
+
+
+def _ranks_now() -> tuple[int, int] | None:
+    """Return the rank and the number of ranks while torch.distributed is initialized."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return None
 
 
 def _worker() -> str:
@@ -387,7 +440,7 @@ def _worker() -> str:
 
 
 def _run_folder(folder: Path) -> Path:
-    stamp = time.strftime("%Y%m%d%H%M%S", time.gmtime()) + f"{time.time_ns() // 1000 % 1000:03d}"
+    stamp = datetime.now(UTC).strftime("%Y%m%d%H%M%S%f")[:-3]
     return folder / f"{_worker()}_{stamp}_ascend_pt"
 
 
@@ -488,10 +541,15 @@ def _npu_profiler(settings: CaptureSettings) -> AbstractContextManager[_Profiler
     return made
 
 
-def _write_facts(settings: CaptureSettings, backend: str, recorded: Mapping[str, object]) -> None:
+def _write_facts(
+    settings: CaptureSettings,
+    backend: str,
+    of_ranks: tuple[int, int],
+    recorded: Mapping[str, object],
+) -> None:
     """Write what this process should record and what it did, for the verdict. On a full disk, what
     it wrote before remains."""
-    rank, world = ranks()
+    rank, world = of_ranks
     facts = {
         **asdict(settings),
         "folder": str(settings.folder),

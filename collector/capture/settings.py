@@ -99,6 +99,9 @@ class CaptureSettings:
             if value not in list(kind):
                 raise BadInput(f"{name}: expected one of {', '.join(kind)}, got {value!r}")
             object.__setattr__(self, name, kind(value))
+        for name in ("steps", "warmup", "wait", "skip_first", "repeat"):
+            if type(value := getattr(self, name)) is not int:
+                raise BadInput(f"{name}: expected an integer, got {value!r}")
 
     @property
     def least_steps(self) -> int:

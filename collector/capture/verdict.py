@@ -101,7 +101,10 @@ def verdicts(folder: Path) -> tuple[RankVerdict, ...]:
     if not folder.is_dir():
         raise BadInput("expected the folder of a capture", path=folder)
     known, damaged = list[Mapping[str, Any]](), list[RankVerdict]()
-    for path in sorted(folder.glob(_FACTS)):
+    paths = sorted(folder.glob(_FACTS))
+    if not paths and (below := sorted({path.parent for path in folder.rglob(_FACTS)})):
+        return tuple(one for each in below for one in verdicts(each))
+    for path in paths:
         try:
             known.append(_facts(path))
         except BadInput as error:
@@ -117,13 +120,14 @@ def verdicts(folder: Path) -> tuple[RankVerdict, ...]:
         return (*damaged, *(_of_run(run, _rank_in(run)) for run in runs))
     judged, found = set[Path](), damaged
     for rank in sorted({_rank_of(facts) for facts in known}):
-        processes = []
+        processes, notes = list[Sequence[RankVerdict]](), list[Sequence[str]]()
         for facts in known:
             if _rank_of(facts) == rank:
                 own = [run for run in runs if _is_of(run, facts)]
                 judged.update(own)
                 processes.append(_of_process(folder, own, facts))
-        found += _of_rank(processes)
+                notes.append(_noted(facts))
+        found += _of_rank(processes, notes)
     found += _missing(folder, known)
     if older := [run.name for run in runs if run not in judged]:
         note = f"{counted(len(older), 'folder')} of other captures here: {', '.join(older[:3])}"
@@ -141,31 +145,48 @@ def _of_process(
     """Return the verdict of each folder that a process wrote, or one if it wrote none. torch_npu
     writes a folder for each round of the schedule, torch one for all."""
     rank, rounds, steps = _rank_of(facts), int(facts.get("repeat", 1)), int(facts.get("steps", 0))
-    noted = list(map(str, facts.get("faults", ())))  # what stopped or prevented the capture
-    if not facts.get("is_complete", True):
-        noted.append("the capture did not end: the process was killed, or its disk was full")
+    noted = _noted(facts)
     if not own:
         noted = noted or ["no folder of this process: the profiler wrote nothing"]
         return (RankVerdict(rank, folder, faults=tuple(noted)),)
     if len(own) not in (1, rounds):
         noted.append(f"expected {counted(rounds, 'folder')}, one for each round, got {len(own)}")
-    kept, expected = int(facts.get("steps_kept", steps * rounds)), steps * rounds
+    kept = expected = steps * rounds
+    if facts.get("is_complete", True):  # else these are the facts of the begin
+        kept = int(facts.get("steps_kept", expected))
     if len(own) > 1:
         kept, expected = min(kept, steps), steps
     found = [_of_run(run, rank, expected, kept) for run in own]
     return tuple(replace(one, faults=(*one.faults, *noted)) for one in found)
 
 
-def _of_rank(processes: Sequence[Sequence[RankVerdict]]) -> Sequence[RankVerdict]:
+def _noted(facts: Mapping[str, Any]) -> list[str]:
+    """Return what a process noted: what stopped or prevented its capture."""
+    noted = list(map(str, facts.get("faults", ())))
+    if not facts.get("is_complete", True):
+        noted.append("the capture did not end: the process was killed, or its disk was full")
+    return noted
+
+
+def _of_rank(
+    processes: Sequence[Sequence[RankVerdict]], notes: Sequence[Sequence[str]]
+) -> Sequence[RankVerdict]:
     """Return the verdicts of the processes that count for a rank: those that launched kernels. A
     program may start others, which inherit its rank and launch nothing; if all are such, the first
-    counts."""
+    counts. What the others noted is kept."""
     launched = [one for process in processes for one in process if one.rows]
     counts = launched or processes[0]
     silent = sum(not any(one.rows for one in process) for process in processes) - (not launched)
     if not silent:
         return counts
     note = f"{counted(silent, 'other process', 'other processes')} of this rank launched nothing"
+    others = [
+        text
+        for process, noted in zip(processes, notes, strict=True)
+        if not any(one.rows for one in process) and (launched or process is not processes[0])
+        for text in noted[:1]
+    ]
+    note = "; ".join([note, *others[:_LISTED]])
     return [_with_fault(counts[0], note), *counts[1:]]
 
 

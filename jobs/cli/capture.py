@@ -120,6 +120,8 @@ def _next_lines(folder: Path, root: str | None) -> Iterator[str]:
     from jobs.planning.coverage import CoverageStatus, share
 
     if find_head(open_root(root or DEFAULT_ROOT)) is None:
+        if root:
+            yield f"no database at {root}"
         yield f"next: opmeter run CAMPAIGN.yaml, with sources: [{{profile: {folder}}}]"
         return
     where = f" --root {root}" if root else ""
@@ -153,7 +155,7 @@ def run_command(
     by: Annotated[StepsBy, typer.Option(help="what ends a step")] = StepsBy.AUTO,
     after_s: Annotated[
         float, typer.Option(help="time without a step until a window is recorded, in s", min=0)
-    ] = 60.0,
+    ] = 180.0,
     seconds: Annotated[float, typer.Option(help="length of the window, in s", min=0.1)] = 5.0,
     device: Annotated[
         str | None, typer.Option(help="npu, cuda or cpu  [default: the first available]")
@@ -193,7 +195,7 @@ def run_command(
     try:
         unusable = _say_verdicts(output, verdicts(output))
     except BadInput as error:
-        say(f"{error}: no process took a step in time; see --by and --after-s", err=True)
+        say(f"{error}: no step ended before the program did; see --by and --after-s", err=True)
         unusable = _UNUSABLE
     return code or unusable
 

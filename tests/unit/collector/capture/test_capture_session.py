@@ -75,6 +75,30 @@ def test_a_full_disk_stops_the_capture_and_not_the_program(tmp_path, monkeypatch
     assert session.is_ended and "cannot be written" in " ".join(session.verdicts[0].faults)
 
 
+def test_a_full_disk_in_the_trial_does_not_reach_the_program(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(session_module, "write_profile", full)
+    (verdict,) = captured(tmp_path / "trial", steps=6, trial=True).verdicts
+    assert verdict.is_empty and "did not begin" in verdict.faults[0]
+    monkeypatch.setattr(session_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    (verdict,) = captured(tmp_path / "small", steps=6, trial=True, max_bytes=1 << 40).verdicts
+    assert verdict.is_empty and verdict.faults
+
+
+def test_a_rank_is_kept_when_its_group_ends_before_the_capture(tmp_path):
+    distributed = torch.distributed
+    with capture(tmp_path, device="cpu") as session, torch.no_grad():
+        store = distributed.HashStore()
+        distributed.init_process_group("fake", rank=1, world_size=2, store=store)
+        for _ in range(2):
+            torch.ones(4) + 1
+            session.step()
+        distributed.destroy_process_group()
+    assert sorted((one.rank, one.is_empty) for one in session.verdicts) == [(0, True), (1, False)]
+
+
 def test_operators_on_a_gpu_have_the_times_of_their_kernels():
     with DispatchedCalls(is_marked=True) as calls, torch.profiler.profile() as profiler:
         calls.step = 1
@@ -82,10 +106,12 @@ def test_operators_on_a_gpu_have_the_times_of_their_kernels():
         one.exp()
     names = [event.name for event in profiler.events() if event.name.startswith("opmeter ")]
     assert len(names) == len(calls.launches) == 3
+    host = torch.autograd.DeviceType.CPU
     # No GPU here: the times of the ranges as torch would report them.
     calls.take_device_times(
-        SimpleNamespace(name=name, device_time_total=us)
+        SimpleNamespace(name=name, device_time_total=us + at, device_type=device)
         for name, us in zip(sorted(names), (0.0, 2.5, 4.0), strict=True)
+        for at, device in enumerate((host, torch.autograd.DeviceType.CUDA))
     )
     assert [one.duration_ns for one in calls.launches] == [2500, 4000]
 
@@ -171,7 +197,10 @@ def test_options_that_torch_npu_does_not_support_start_nothing(tmp_path, monkeyp
 
 
 def test_invalid_capture_options_start_no_recording(tmp_path):
-    for options in ({"level": "Level0"}, {"stepz": 1}, {"device": "tpu"}):
+    for options in ({"level": "Level0"}, {"stepz": 1}, {"device": "tpu"}, {"steps": "2"}):
         with pytest.raises(BadInput), capture(tmp_path / "prof", **options):
             raise AssertionError("the profiler started")
     assert not (tmp_path / "prof").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput), capture(tmp_path / "file" / "prof", device="cpu"):
+        raise AssertionError("the profiler started")

@@ -135,6 +135,8 @@ def test_processes_of_a_rank_that_launch_nothing_hide_no_other(tmp_path):
         note(tmp_path, worker=worker)
     found = only(tmp_path)
     assert found.rows == 30 and found.faults == ("2 other processes of this rank launched nothing",)
+    note(tmp_path, worker="host_7", faults=["the disk is full"])
+    assert only(tmp_path).faults[-1].endswith("launched nothing; the disk is full")
     shutil.rmtree(next(tmp_path.glob("host_100_*")))
     found = only(tmp_path)
     assert found.is_empty and "2 other processes" in found.faults[-1]
@@ -156,10 +158,12 @@ def test_each_round_of_the_schedule_has_its_folder(tmp_path):
 
 
 def test_a_capture_that_did_not_end_is_reported(tmp_path):
-    captured(tmp_path, None)
-    note(tmp_path, is_complete=False)
-    found = only(tmp_path)
-    assert found.is_empty and "did not end" in found.faults[-1]
+    captured(tmp_path / "prof", None)
+    note(tmp_path / "prof", is_complete=False, steps_kept=0)
+    for folder in (tmp_path / "prof", tmp_path):  # the one above has the same
+        found = only(folder)
+        assert found.rank == 0 and found.is_empty and "did not end" in found.faults[-1]
+        assert not any("expected" in fault for fault in found.faults)
 
 
 def test_folders_of_another_capture_tool_are_judged_by_their_contents(tmp_path):
