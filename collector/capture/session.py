@@ -300,7 +300,8 @@ class CaptureSession:
     @property
     def _free(self) -> int:
         """The bytes of the disk for this rank; the others of this machine write there too."""
-        local = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))  # set by torchrun
+        ranks_here = os.environ.get("LOCAL_WORLD_SIZE", "")  # set by torchrun
+        local = max(1, int(ranks_here)) if ranks_here.isdecimal() else 1
         folder = self.settings.folder.absolute().parent
         return int(shutil.disk_usage(folder).free * _SHARE_OF_DISK) // local
 
