@@ -10,7 +10,6 @@ name, and no operator measures them.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,9 +86,11 @@ class DispatchedCalls(DispatchObserver):
     ) -> Any:
         kwargs = kwargs or {}
         began_ns = time.time_ns()
-        mark = f"{_MARK}{began_ns}"
         at_ns = time.perf_counter_ns()
-        with torch.profiler.record_function(mark) if self._is_marked else nullcontext():
+        if self._is_marked:
+            with torch.profiler.record_function(f"{_MARK}{began_ns}"):
+                out = func(*args, **kwargs)
+        else:
             out = func(*args, **kwargs)
         took_ns = time.perf_counter_ns() - at_ns
         name = func._schema.name

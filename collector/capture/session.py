@@ -276,7 +276,7 @@ class CaptureSession:
         self._bytes_of_step = sum(map(_size_of, one.folders))
         self._remove(one)
         kept = self.settings.steps * self.settings.repeat
-        budget, estimate = self._budget, self._bytes_of_step * kept
+        budget, estimate = self._budget(), self._bytes_of_step * kept
         _LOG.log(
             logging.WARNING if estimate > budget else logging.INFO,
             "the trial can be used; a step of this rank has %s bytes, %d steps about %s of the %s "
@@ -292,18 +292,14 @@ class CaptureSession:
         main = replace(self.settings, skip_first=skipped, trial=False)
         self._recording = self._last = _Recording(main, self._backend)
 
-    @property
-    def _budget(self) -> int:
-        """The bytes that the capture may have: `max_bytes`, and what the disk has for it."""
-        return min(self._free, self.settings.max_bytes or self._free)
-
-    @property
-    def _free(self) -> int:
-        """The bytes of the disk for this rank; the others of this machine write there too."""
+    def _budget(self, written: int = 0) -> int:
+        """Return the bytes that the capture may have, of which it has `written` some: `max_bytes`,
+        and what the disk has for this rank; the others of this machine write there too."""
         ranks_here = os.environ.get("LOCAL_WORLD_SIZE", "")  # set by torchrun
         local = max(1, int(ranks_here)) if ranks_here.isdecimal() else 1
         folder = self.settings.folder.absolute().parent
-        return int(shutil.disk_usage(folder).free * _SHARE_OF_DISK) // local
+        free = written + int(shutil.disk_usage(folder).free * _SHARE_OF_DISK) // local
+        return min(free, self.settings.max_bytes or free)
 
     def _keep_within_budget(self, one: _Recording) -> None:
         """Stop a capture that the next step would make larger than its budget."""
@@ -311,8 +307,7 @@ class CaptureSession:
             return
         written = sum(map(_size_of, one.folders))
         size = max(written, self._bytes_of_step * one.steps_kept) + self._bytes_of_step
-        free = written + self._free
-        budget = min(free, self.settings.max_bytes or free)
+        budget = self._budget(written)
         if size > budget:
             self._recording = None
             kept = f"stopped after {counted(one.steps_kept, 'step')}"

@@ -6,7 +6,7 @@ ranks, and days pass until a user reads it. The verdict reads what is in the fol
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
@@ -119,15 +119,13 @@ def verdicts(folder: Path) -> tuple[RankVerdict, ...]:
     if not known:
         return (*damaged, *(_of_run(run, _rank_in(run)) for run in runs))
     judged, found = set[Path](), damaged
-    for rank in sorted({_rank_of(facts) for facts in known}):
-        processes, notes = list[Sequence[RankVerdict]](), list[Sequence[str]]()
-        for facts in known:
-            if _rank_of(facts) == rank:
-                own = [run for run in runs if _is_of(run, facts)]
-                judged.update(own)
-                processes.append(_of_process(folder, own, facts))
-                notes.append(_noted(facts))
-        found += _of_rank(processes, notes)
+    ranks: dict[int, list[_Process]] = defaultdict(list)
+    for facts in known:
+        own = [run for run in runs if _is_of(run, facts)]
+        judged.update(own)
+        ranks[_rank_of(facts)].append(_of_process(folder, own, facts))
+    for _, processes in sorted(ranks.items()):
+        found += _of_rank(processes)
     found += _missing(folder, known)
     if older := [run.name for run in runs if run not in judged]:
         note = f"{counted(len(older), 'folder')} of other captures here: {', '.join(older[:3])}"
@@ -139,55 +137,60 @@ def _rank_of(facts: Mapping[str, Any]) -> int:
     return int(facts.get("rank", 0))
 
 
-def _of_process(
-    folder: Path, own: Sequence[Path], facts: Mapping[str, Any]
-) -> tuple[RankVerdict, ...]:
-    """Return the verdict of each folder that a process wrote, or one if it wrote none. torch_npu
-    writes a folder for each round of the schedule, torch one for all."""
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """The verdict of each folder that a process wrote, or one if it wrote none, and what it noted.
+    torch_npu writes a folder for each round of the schedule, torch one for all."""
+
+    verdicts: tuple[RankVerdict, ...]
+    noted: tuple[str, ...]
+
+    @property
+    def has_launched(self) -> bool:
+        return any(one.rows for one in self.verdicts)
+
+
+def _of_process(folder: Path, own: Sequence[Path], facts: Mapping[str, Any]) -> _Process:
     rank, rounds, steps = _rank_of(facts), int(facts.get("repeat", 1)), int(facts.get("steps", 0))
     noted = _noted(facts)
     if not own:
-        noted = noted or ["no folder of this process: the profiler wrote nothing"]
-        return (RankVerdict(rank, folder, faults=tuple(noted)),)
+        faults = noted or ("no folder of this process: the profiler wrote nothing",)
+        return _Process((RankVerdict(rank, folder, faults=faults),), noted)
+    faults = noted
     if len(own) not in (1, rounds):
-        noted.append(f"expected {counted(rounds, 'folder')}, one for each round, got {len(own)}")
+        number = f"expected {counted(rounds, 'folder')}, one for each round, got {len(own)}"
+        faults = (*faults, number)
     kept = expected = steps * rounds
     if facts.get("is_complete", True):  # else these are the facts of the begin
         kept = int(facts.get("steps_kept", expected))
     if len(own) > 1:
         kept, expected = min(kept, steps), steps
     found = [_of_run(run, rank, expected, kept) for run in own]
-    return tuple(replace(one, faults=(*one.faults, *noted)) for one in found)
+    verdicts = (replace(one, faults=(*one.faults, *faults)) for one in found)
+    return _Process(tuple(verdicts), noted)
 
 
-def _noted(facts: Mapping[str, Any]) -> list[str]:
+def _noted(facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what a process noted: what stopped or prevented its capture."""
-    noted = list(map(str, facts.get("faults", ())))
+    noted = tuple(map(str, facts.get("faults", ())))
     if not facts.get("is_complete", True):
-        noted.append("the capture did not end: the process was killed, or its disk was full")
+        noted += ("the capture did not end: the process was killed, or its disk was full",)
     return noted
 
 
-def _of_rank(
-    processes: Sequence[Sequence[RankVerdict]], notes: Sequence[Sequence[str]]
-) -> Sequence[RankVerdict]:
+def _of_rank(processes: Sequence[_Process]) -> Sequence[RankVerdict]:
     """Return the verdicts of the processes that count for a rank: those that launched kernels. A
     program may start others, which inherit its rank and launch nothing; if all are such, the first
     counts. What the others noted is kept."""
-    launched = [one for process in processes for one in process if one.rows]
-    counts = launched or processes[0]
-    silent = sum(not any(one.rows for one in process) for process in processes) - (not launched)
-    if not silent:
-        return counts
-    note = f"{counted(silent, 'other process', 'other processes')} of this rank launched nothing"
-    others = [
-        text
-        for process, noted in zip(processes, notes, strict=True)
-        if not any(one.rows for one in process) and (launched or process is not processes[0])
-        for text in noted[:1]
-    ]
-    note = "; ".join([note, *others[:_LISTED]])
-    return [_with_fault(counts[0], note), *counts[1:]]
+    ordered = sorted(processes, key=lambda one: not one.has_launched)
+    number = max(1, sum(one.has_launched for one in processes))
+    first, *more = [verdict for one in ordered[:number] for verdict in one.verdicts]
+    if silent := ordered[number:]:
+        which = counted(len(silent), "other process", "other processes")
+        others = [text for one in silent for text in one.noted[:1]]
+        note = f"{which} of this rank launched nothing"
+        first = _with_fault(first, "; ".join([note, *others[:_LISTED]]))
+    return [first, *more]
 
 
 def captured_on(folder: Path) -> str:

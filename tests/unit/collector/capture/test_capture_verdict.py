@@ -150,6 +150,8 @@ def test_each_round_of_the_schedule_has_its_folder(tmp_path):
     assert "expected 6 steps, got 3" in found.faults
     shutil.copytree(first, second)
     assert [(one.steps, one.faults) for one in verdicts(tmp_path)] == [(3, ()), (3, ())]
+    (second / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv").write_text(COLUMNS + "\n")
+    assert [one.is_empty for one in verdicts(tmp_path)] == [False, True]
     note(tmp_path, repeat=3, steps_kept=9)
     assert all(
         "expected 3 folders, one for each round, got 2" in one.faults[-1]
