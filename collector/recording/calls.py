@@ -99,6 +99,10 @@ class Recorded:
         """The tensors behind the arrow of an ACLOP or ATB call."""
         return tuple(_tensors(self.arguments[self.outputs_from or 0 :]))
 
+    def number(self, position: int) -> float:
+        """Return the number of the host among the arguments, such as 2 of `f32=2`."""
+        return float(self.arguments[position].partition("=")[2])
+
 
 def read_calls(path: Path, offset: int = 0) -> list[Recorded]:
     """The launches of a log, or those behind an offset in bytes; a last line that is cut off is

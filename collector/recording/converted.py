@@ -143,8 +143,7 @@ def _blocks(dtype: str, shape: Sequence[int]) -> str:
 def _scaled(call: Recorded) -> Sequence[str]:
     """A sum with a multiple of the second tensor, in dtypes that Axpy does not compute."""
     x, y, out = call.tensors
-    is_one = float(call.arguments[2].partition("=")[2]) == 1
-    if is_one or kernel_of(call) != "Add" or not (x.dtype == y.dtype == out.dtype):
+    if call.number(2) == 1 or kernel_of(call) != "Add" or not (x.dtype == y.dtype == out.dtype):
         return ()
     multiple = f"Mul({_plain(y)}, {_SHORT[y.dtype]}[]:ND -> {_plain(y)})"
     return multiple, f"Add({_plain(x)}, {_plain(y)} -> {_plain(out)})"

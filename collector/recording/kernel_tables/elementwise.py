@@ -13,6 +13,8 @@ INT32): only the kernel that the call is made for is named here.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from collector.ops.slots import broadcast
+
 Tensors = Sequence[Any]
 
 
@@ -64,14 +66,8 @@ SEEN = (
     *("aclnnThresholdBackward", "aclnnTopkV2", "aclnnTopk", "aclnnFastGelu", "ScaledMaskedSoftmax"),
 )
 READ = (
-    *(
-        "aclnnAddcmul",
-        "aclnnAdds",
-        "aclnnEqScalar",
-        "aclnnFloorDivides",
-        "aclnnGtScalar",
-        "aclnnNeScalar",
-    ),
+    *("aclnnAddcmul", "aclnnAdds", "aclnnEqScalar", "aclnnFloorDivides"),
+    *("aclnnGtScalar", "aclnnNeScalar"),
     *("aclnnDropoutGenMask", "aclnnDropoutGenMaskV2", "aclnnRemainderTensorScalar"),
     *("aclnnArgMax", "aclnnClamp", "aclnnCumsum", "aclnnFloorDivide", "aclnnHistc"),
     *("aclnnInplaceMaskedFillScalar", "aclnnLog1p", "aclnnMul", "aclnnRemainderTensorTensor"),
@@ -185,7 +181,7 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
 
 def added(call: Any) -> str:
     """A sum; of a multiple of the second tensor by one kernel, or by a Mul and an Add."""
-    if float(call.arguments[2].partition("=")[2]) == 1:
+    if call.number(2) == 1:
         return "Add"
     return "Axpy" if call.tensors[0].dtype in _AXPY else "Add"
 
@@ -193,12 +189,8 @@ def added(call: Any) -> str:
 def product_added(call: Any) -> str:
     """A sum with a product; without a further factor by another kernel."""
     x, _, factor, *_ = call.tensors
-    is_one = float(call.arguments[3].partition("=")[2]) == 1
-    tail = x.shape[len(x.shape) - len(factor.shape) :]
-    spreads = len(factor.shape) <= len(x.shape) and all(
-        b in (1, a) for a, b in zip(tail, factor.shape, strict=True)
-    )
-    return "AxpyV2" if is_one and spreads and x.dtype in (*_AXPY, "DT_BF16") else "Addcmul"
+    is_plain = call.number(3) == 1 and broadcast(x.shape, factor.shape) == x.shape
+    return "AxpyV2" if is_plain and x.dtype in (*_AXPY, "DT_BF16") else "Addcmul"
 
 
 _AXPY = ("FLOAT", "FLOAT16", "INT32")  # on A2 and A3
