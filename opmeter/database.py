@@ -189,8 +189,7 @@ class _Snapshot:
         """Return what a version directory reuses. The latest decision is the last."""
         from collector.database.reuse import applicable_reuses
 
-        stacks = {at: version.shown_stack.stack_id for at, version in self._manifest.stacks.items()}
-        return applicable_reuses(self._store, path, self.number, stacks)
+        return applicable_reuses(self._store, path, self.number, self._manifest.stacks)
 
 
 def _mapped(store: Store, key: str) -> memoryview | None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from collector.codec.canonical import decode_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput, stored
 from collector.database.committed import read_sealed
+from collector.database.versions import VersionProperties
 from collector.model import keys
 from collector.quality.upgrades import RatioEstimate
 from collector.store.base import Store, create_named
@@ -52,6 +53,10 @@ class Reuse:
         """Return the number of reused cases."""
         return sum(len(kernel.cases) for kernel in self.kernels)
 
+    @property
+    def case_ids(self) -> frozenset[str]:
+        return frozenset(case for kernel in self.kernels for case in kernel.cases)
+
 
 def store_reuse(store: Store, reuse: Reuse) -> None:
     """Create the record; writing it again is silent."""
@@ -75,11 +80,12 @@ def read_reuses(store: Store, version_path: str) -> Sequence[Reuse]:
 
 
 def applicable_reuses(
-    store: Store, version_path: str, number: int, stacks: Mapping[str, str]
+    store: Store, version_path: str, number: int, versions: Mapping[str, VersionProperties]
 ) -> Sequence[Reuse]:
     """Return the records of a version directory that were decided up to this commit, for the stacks
-    that it and the older directory show there; `stacks` are the ids of these stacks, by directory.
-    The latest decision is last."""
+    that it and the older directory show there; `versions` are the directories of the commit. The
+    latest decision is last."""
+    stacks = {path: version.shown_stack.stack_id for path, version in versions.items()}
     return [
         one
         for one in read_reuses(store, version_path)

@@ -390,8 +390,7 @@ def _reuse_problems(
             except BadInput:  # reported by the check of that version directory
                 continue
             durations[at, path] = frozenset(shown.intervals["case"].to_pylist())
-        cases = {case for kernel in record.kernels for case in kernel.cases}
-        if absent := cases - durations[at, path]:
+        if absent := record.case_ids - durations[at, path]:
             yield at, f"{key}: case {min(absent)} has no duration in {path} of version {at}"
 
 

@@ -5,7 +5,7 @@ A capture logs its calls in the same form (`logged_calls`), among those of other
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -72,7 +72,7 @@ def read_attention_values(
             else:
                 values.append(values_of(number, value))
         except json.JSONDecodeError as error:
-            if number == len(lines) > 1 and not text.endswith("\n"):
+            if is_cut(number, lines, text):
                 without_values.append(number)
                 continue
             message = f"expected one JSON object per line: {error}"
@@ -84,6 +84,11 @@ def read_attention_values(
     if not values:
         raise BadInput("expected one JSON object per line, got an empty file", path=path)
     return values
+
+
+def is_cut(number: int, lines: Sequence[str], text: str) -> bool:
+    """Return whether a line of a log is the last one, and a killed writer may have cut it."""
+    return number == len(lines) > 1 and not text.endswith("\n")
 
 
 def _number(text: str) -> int:

@@ -26,7 +26,7 @@ from collector.model.vocabulary import (
     OUTPUT_CELLS,
 )
 from collector.profiles.attention import COMPLETENESS, KERNEL
-from collector.profiles.attention_values import DUMPED, values_of
+from collector.profiles.attention_values import DUMPED, is_cut, values_of
 from collector.profiles.rows import START, TYPE, Header, has_unknown_inputs, open_rows, read_header
 
 LOG_FILE = "opmeter_calls.jsonl"
@@ -98,8 +98,8 @@ def complete(table: Path, log: Path, output: Path) -> Completed:
 def read_log(path: Path) -> Iterator[LoggedCall]:
     """Yield the calls of a log that may launch a kernel. Raises BadInput with the line."""
     with file_errors(path):
-        data = read_small_file(path, _MOST_BYTES)
-    lines = data.decode("utf-8", "replace").splitlines()
+        text = read_small_file(path, _MOST_BYTES).decode("utf-8", "replace")
+    lines = text.splitlines()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -107,8 +107,8 @@ def read_log(path: Path) -> Iterator[LoggedCall]:
             if (call := _call(number, json.loads(line))) is not None:
                 yield call
         except json.JSONDecodeError as error:
-            if number == len(lines) > 1 and not data.endswith(b"\n"):
-                return  # cut by a killed process: its row has no call, and is not paired
+            if is_cut(number, lines, text):
+                return  # its row has no call, and is not paired
             raise BadInput(f"expected a logged call: {error}", path=path, line=number) from error
         except (BadInput, ValueError, RecursionError) as error:
             raise BadInput(f"expected a logged call: {error}", path=path, line=number) from error

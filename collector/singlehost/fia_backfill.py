@@ -48,10 +48,15 @@ class Backfilled:
     """
 
     def __init__(
-        self, path: Path, file: KernelFile, values: Sequence[AttentionValues], tag: str
+        self,
+        path: Path,
+        file: KernelFile,
+        values: Sequence[AttentionValues],
+        without_values: Sequence[int],
+        tag: str,
     ) -> None:
         self.path = path
-        self.without_values: Sequence[int] = ()
+        self.without_values = without_values
         self._by_key: dict[JoinKey, list[Cells]] = defaultdict(list)
         for value in values:
             if value.cells not in self._by_key[value.key]:
@@ -128,8 +133,7 @@ def backfill(
     values = read_attention_values(values_path, without_values)
     if not tag.strip() or is_formula(tag):
         raise BadInput("tag: expected text such as runtime_values_dumped")
-    done = Backfilled(output or path, file, values, tag.strip())
-    done.without_values = without_values
+    done = Backfilled(output or path, file, values, without_values, tag.strip())
     columns = layout.inserted(file.columns, layout.ATTENTION_COLUMNS)
     data = KernelFile(KERNEL, columns, tuple(done.rows)).as_bytes()
     if done.rows != list(file.rows) or output is not None:

@@ -87,11 +87,10 @@ def open_version(root: str, version: str | None, directory: str | None) -> Opene
     from collector.database.snapshot import load_state
 
     store, commit, manifest, place = _chosen(root, version, directory)
-    stacks = {at: version.shown_stack.stack_id for at, version in manifest.stacks.items()}
-    records = applicable_reuses(store, place, commit.number, stacks)
-    reused = (case for record in records for kernel in record.kernels for case in kernel.cases)
+    records = applicable_reuses(store, place, commit.number, manifest.stacks)
     state = load_state(store, commit, manifest, paths=[place])
-    return OpenedVersion(store, state, place, frozenset(reused))
+    reused = frozenset[str]().union(*(record.case_ids for record in records))
+    return OpenedVersion(store, state, place, reused)
 
 
 def shown_stack(root: str, version: str | None, directory: str | None) -> Stack:
