@@ -156,8 +156,8 @@ def test_device_without_an_out_of_memory_error_fails_only_the_failures_check(
 def assert_fails_alone(check, recorded, host, folder):
     """Run the checks that use the machine; the others read sessions that have run."""
     bench, _ = recorded
-    anew = SessionBench("npu", bench.stack, 0, folder / "anew")
-    reported = failing(run_checks(anew, only=(*LIVE, "profiler", "lengths")))
+    repeated = SessionBench("npu", bench.stack, 0, folder / "repeated")
+    reported = failing(run_checks(repeated, only=(*LIVE, "profiler", "lengths")))
     assert list(reported) == [check]
     return reported[check]
 

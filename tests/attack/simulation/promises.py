@@ -166,9 +166,7 @@ class Promises:
             slack_us = same_us if sessions == 1 else max(same_us, _SAME_SHARE * float(message))
             least, most = (of(times_us, default=math.nan) for of in (min, max))
             if not least - slack_us < float(message) < most + slack_us:
-                self._world.broken(
-                    f"{key}: {message} us is shown for {case}, and nobody measured it"
-                )
+                self._world.broken(f"{key}: {message} us is shown for {case}, and was not measured")
         if blanked := self._shown.get(version, set()) - shown:
             self._world.broken(f"{key}: {len(blanked)} durations that were shown are blanked")
         self._shown[version] = shown

@@ -31,7 +31,7 @@ CONTROLLER = """
         Temperature(C)                 : 40
 """
 HEAD = "        NPU ID                         : 1\n"
-NOBODY = HEAD + "        No process in device.\n        Chip ID                        : 0\n"
+NO_PROCESS = HEAD + "        No process in device.\n        Chip ID                        : 0\n"
 
 
 def processes(*pids):
@@ -48,7 +48,7 @@ def test_npu_condition_has_every_reported_value():
 
 
 def test_value_reported_twice_is_ambiguous_and_absent():
-    reported = parse_condition(COMMON + CONTROLLER, NOBODY)
+    reported = parse_condition(COMMON + CONTROLLER, NO_PROCESS)
     assert reported.temperature_c is None and reported.power_w == 331.1
 
 
@@ -67,8 +67,8 @@ def test_output_in_another_format_is_absent(text):
 
 def test_process_list_is_complete_or_unknown():
     assert parse_processes(processes(11, 22, 33)) == [11, 22, 33]
-    assert parse_processes(NOBODY) == []
-    assert parse_processes(NOBODY + processes(11)) is None
+    assert parse_processes(NO_PROCESS) == []
+    assert parse_processes(NO_PROCESS + processes(11)) is None
     assert parse_processes(processes(11) + "\nProcess id:x Process name:") is None
     assert parse_processes("This device does not support querying proc-mem.") is None
 
@@ -87,7 +87,7 @@ def test_both_queries_name_the_chip_and_a_failing_one_gives_no_reading(monkeypat
         requested.append(arguments)
         if len(requested) > 2:
             raise HostFault("npu-smi does not answer")
-        return COMMON if "common" in arguments else NOBODY
+        return COMMON if "common" in arguments else NO_PROCESS
 
     monkeypatch.setattr(npus, "run_npu_smi", answer)
     npu = NpuCondition(Npu(3, 3, card=1, chip=1, name="Ascend910", memory_gb=64))

@@ -111,8 +111,8 @@ def test_shard_is_given_up_after_three_dead_workers(tmp_path):
 @pytest.mark.parametrize("code", [1, ExitCode.IMAGE, ExitCode.NODE, ExitCode.STORE, ExitCode.SPACE])
 def test_worker_that_blames_the_machine_ends_the_run_but_no_shard(tmp_path, code):
     store = MemoryStore()
-    run = reported_run(store, tmp_path, lambda assignment: (code, "torch 2.9 is wanted"))
-    with pytest.raises(LocalRunFailed, match="torch 2.9 is wanted"):
+    run = reported_run(store, tmp_path, lambda assignment: (code, "torch 2.9 is expected"))
+    with pytest.raises(LocalRunFailed, match="torch 2.9 is expected"):
         run.measure(["s1"])
     assert read_commit(store, "made", "s1") is None
 
