@@ -70,7 +70,8 @@ PLANTED = (
 )
 
 
-def test_a_good_capture_has_no_fault(tmp_path):
+def test_a_good_capture_has_no_fault(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # no database is here
     captured(tmp_path, GOOD)
     found = only(tmp_path)
     assert (found.rows, found.rows_with_inputs, found.steps) == (30, 30, 3)
