@@ -84,6 +84,8 @@ class _Recording:
         )
         if self._custom is not None:
             self._stack.enter_context(triton_launches(self._custom.launched))
+        if is_kept(settings, 0):
+            self._wait_for_device()
         self.profiler: _Profiler = self._stack.enter_context(
             _npu_profiler(settings)
             if backend == "npu"
@@ -94,6 +96,10 @@ class _Recording:
     def step(self) -> None:
         with self._noting_errors(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the events of a round are cleared after it
+            if is_kept(self.settings, self.steps_seen) != is_kept(
+                self.settings, self.steps_seen + 1
+            ):
+                self._wait_for_device()
             self.profiler.step()
         self.steps_seen += 1
         self._mark()
@@ -132,6 +138,12 @@ class _Recording:
                     (folder / LOG_FILE).write_bytes(self._custom.as_bytes())
         with self._noting_errors():
             self._write_facts(is_complete=True)
+
+    def _wait_for_device(self) -> None:
+        """Let the launches of a step end, where recorded steps begin or end: a profiler records
+        what runs, so that those still queued would be rows of the next step, or be lost."""
+        if self._backend != "cpu":
+            getattr(torch, self._backend).synchronize()
 
     @contextmanager
     def _noting_errors(self) -> Iterator[None]:
