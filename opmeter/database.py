@@ -21,6 +21,7 @@ from collector.database.manifest import (
     read_manifest,
     read_version_files,
 )
+from collector.database.retired import check_is_kept
 from collector.model import keys
 from collector.model.stack import Runtime, version_name
 from collector.store.base import Store
@@ -42,17 +43,22 @@ def open(address: str | Path, *, number: int | None = None, channel: str | None 
     version `number`, or in the one that a channel points at; or open a folder that `opmeter pull`
     wrote, whose CSVs are then read.
 
-    Raises OpmeterError for an invalid address, for a store without a database, and for damage."""
+    Raises OpmeterError for an invalid address, for a store without a database, for a version that
+    is retired, and for damage."""
     if (Path(address).expanduser() / _MARKER).is_file():
         from opmeter.trees import PulledTree
 
         return Database(PulledTree(Path(address).expanduser()))
     store = open_store(str(address))
     if channel is not None:
-        return database_at(store, commit_of(store, channel))
-    commit = find_head(store) if number is None else read_commit(store, number)
-    if commit is None:
+        commit = commit_of(store, channel)
+    elif number is not None:
+        commit = read_commit(store, number)
+    elif (head := find_head(store)) is not None:
+        return database_at(store, head)
+    else:
         raise BadInput(f"no database at {store.url}: nothing was merged there yet")
+    check_is_kept(store, commit.number)
     return database_at(store, commit)
 
 

@@ -5,11 +5,13 @@ number of the commit that its merge tried to make. Once this commit exists and n
 snapshot, no merge can name the object any more: its own try failed, and every further try has
 another name. So deleting it needs no lock, no clock and no grace period, whatever merges run.
 Objects of the number after the newest commit may belong to a merge that is running.
+
+Of a retired version, only its manifests and measurements count as named.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from collector.codec.errors import BadInput
@@ -20,6 +22,7 @@ from collector.database.manifest import (
     read_manifest,
     read_version_files,
 )
+from collector.database.retired import required_versions, retired_versions
 from collector.model import keys
 from collector.store.base import Info, Store
 
@@ -40,40 +43,57 @@ class NamedObjects:
 def named_objects(store: Store) -> NamedObjects:
     """Return what commits name. Manifests of version directories are read once each."""
     named = NamedObjects()
-    read = set[str]()
     try:
-        for commit in history(store):
-            _add(store, commit, named, read)
+        _add_all(store, named, retired_versions(store))
     except BadInput:  # `db verify` reports it
         named.is_all = False
     return named
 
 
-def _add(store: Store, commit: Commit, named: NamedObjects, read: set[str]) -> None:
+def _add_all(store: Store, named: NamedObjects, retired: Collection[int]) -> None:
+    read = set[tuple[str, bool]]()  # manifests of version directories; whether a version is kept
+    for commit in history(store):
+        _add(store, commit, named, read, is_kept=commit.number not in retired)
+
+
+def _add(
+    store: Store,
+    commit: Commit,
+    named: NamedObjects,
+    read: set[tuple[str, bool]],
+    *,
+    is_kept: bool,
+) -> None:
     named.snapshots.add(keys.snapshot(commit.snapshot))
     manifest = read_manifest(store, commit)
     named.objects.add(keys.snapshot_manifest(commit.snapshot))
-    named.objects |= {file.key for file in collective_files(commit, manifest).values()}
+    if is_kept:
+        named.objects |= {file.key for file in collective_files(commit, manifest).values()}
     for path, entry in manifest.versions.items():
-        if entry.sha256 in read:
+        if (entry.sha256, True) in read or (entry.sha256, is_kept) in read:
             continue
-        read.add(entry.sha256)
+        read.add((entry.sha256, is_kept))
         files = read_version_files(store, commit, path, entry)
         named.objects.add(keys.version_manifest(entry.snapshot, path))
-        named.objects |= {file.key for file in own_files(path, entry, files)}
-        named.objects |= {keys.snapshot(entry.snapshot) + name for name in files.tree}
+        own = (file.key for file in own_files(path, entry, files))
+        named.objects |= {key for key in own if is_kept or key.startswith(keys.MEASUREMENTS)}
+        if is_kept:
+            named.objects |= {keys.snapshot(entry.snapshot) + name for name in files.tree}
 
 
-def garbage(store: Store) -> list[Info]:
-    """Return the objects that no commit names and no merge can name any more, in order of keys.
+def garbage(store: Store, retiring: Collection[int] = ()) -> list[Info]:
+    """Return the objects that no commit names and no merge can name any more, in order of keys, and
+    those that only retired versions name, or ones of the numbers `retiring`.
 
-    Raises DamagedObject if the log or a manifest cannot be read: what it names is then unknown."""
+    A version that was promoted while it was retired is kept. Raises DamagedObject if the log, a
+    manifest or a record cannot be read: what is named is then unknown."""
+    retired = retired_versions(store).union(retiring)
+    kept = required_versions(store, 1)  # read after the records: see `retired`
     head = head_to_extend(store)
     if head is None:
         return []
-    named, read = NamedObjects(), set[str]()
-    for commit in history(store):
-        _add(store, commit, named, read)
+    named = NamedObjects()
+    _add_all(store, named, retired - kept - {head.number})
     return [
         info
         for prefix in OF_VERSIONS

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow.compute as pc
 
 from collector import __version__, environment
-from collector.codec.errors import BadInput, NotFound, OpmeterError
+from collector.codec.errors import BadInput, DamagedObject, NotFound, OpmeterError
 from collector.database import delta, snapshot
 from collector.database.commits import Commit, head_to_extend, try_commit, write_hint
 from collector.database.intervals import VersionIntervals, intervals_of
@@ -23,6 +23,7 @@ from collector.database.lent import Priors, lenders
 from collector.database.manifest import VersionEntry, read_manifest
 from collector.database.plan_state import MergedPlans, PlanResults, read_results
 from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
+from collector.database.retired import retired_versions
 from collector.database.snapshot import Base
 from collector.database.state import State, join_all
 from collector.database.view import VIEW_VERSION, view_of
@@ -81,32 +82,57 @@ def merge_plans(
     not exist, for a second stack in a version directory (unless `supersede_stack`), and for
     measurements of another runtime than the database has."""
     pause_s = _FIRST_PAUSE_S
-    while True:
-        # Phase 1: read the head, and the results that it lacks.
+    request = _Request(plans, guard, author, supersede_stack, allow_missing)
+    while True:  # if another merge takes the number first, begin again on top of its commit
         base = _base(store)
-        results, damaged = _gather(store, plans, base)
-        missing = tuple((r.plan.campaign, r.plan.number, s) for r in results for s in r.missing)
-        if missing and not allow_missing:
-            return MergeResult(None, base.commit, missing, damaged, 0)
-        # Phase 2: join both, write the snapshot, create the commit. If another merge takes the
-        # number first, begin again on top of its commit.
-        step = _next_step(base, results, supersede_stack)
-        if step.is_nothing:
-            if base.commit is not None:  # its merge may have been killed before writing the hint
-                write_hint(store, base.commit.number, base.commit.sha256)
-                delta.publish(store, base.commit)
-            return MergeResult(None, base.commit, missing, damaged, 0)
-        changes = _changes(step)
-        del results, step  # what has all columns of the measurements, before the view is rendered
-        commit = _write(base, changes, guard, author)
-        if _publish(store, commit, guard):
-            write_hint(store, commit.number, commit.sha256)
-            delta.publish(store, commit)
-            added = commit.counts["added_measurements"]
-            return MergeResult(commit, commit, missing, damaged, added)
-        logger.info("recomputing: another merge made commit %d", commit.number)
+        try:
+            result = _merge_onto(store, base, request)
+        except DamagedObject:
+            if base.commit is None or base.commit.number not in retired_versions(store):
+                raise
+            result = None  # newer commits were made and this one was retired, while it was read
+        if result is not None:
+            return result
+        made = base.commit.number + 1 if base.commit is not None else 1
+        logger.info("recomputing: another merge made commit %d", made)
         sleep(pause_s * environment.uniform(0.5, 1.5))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The arguments of `merge_plans`."""
+
+    plans: Sequence[tuple[str, int]]
+    guard: Guard
+    author: str
+    supersede_stack: bool
+    allow_missing: bool
+
+
+def _merge_onto(store: Store, base: Base, request: _Request) -> MergeResult | None:
+    """Merge on top of a commit. Return None if another merge has made the next one."""
+    # Phase 1: read the results that the head lacks.
+    results, damaged = _gather(store, request.plans, base)
+    missing = tuple((r.plan.campaign, r.plan.number, s) for r in results for s in r.missing)
+    if missing and not request.allow_missing:
+        return MergeResult(None, base.commit, missing, damaged, 0)
+    # Phase 2: join both, write the snapshot, create the commit.
+    step = _next_step(base, results, request.supersede_stack)
+    if step.is_nothing:
+        if base.commit is not None:  # its merge may have been killed before writing the hint
+            write_hint(store, base.commit.number, base.commit.sha256)
+            delta.publish(store, base.commit)
+        return MergeResult(None, base.commit, missing, damaged, 0)
+    changes = _changes(step)
+    del results, step  # what has all columns of the measurements, before the view is rendered
+    commit = _write(base, changes, request.guard, request.author)
+    if not _publish(store, commit, request.guard):
+        return None
+    write_hint(store, commit.number, commit.sha256)
+    delta.publish(store, commit)
+    added = commit.counts["added_measurements"]
+    return MergeResult(commit, commit, missing, damaged, added)
 
 
 def _base(store: Store) -> Base:

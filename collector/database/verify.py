@@ -31,6 +31,7 @@ from collector.database.manifest import (
 )
 from collector.database.plan_state import MergedPlans, read_results
 from collector.database.plans import MergedPlan, changed, read_plan
+from collector.database.retired import Retirement, retirement_problems, retirements
 from collector.database.reuse import read_reuse, reuse_keys
 from collector.database.state import (
     MEASUREMENT_SCHEMA,
@@ -190,10 +191,37 @@ def find_problems(
     is empty if all is correct.
 
     `with_raw` also reads the records of the profiler. Of commits up to `since` only the chain and
-    the manifests of snapshots are checked: an earlier call has found their content correct."""
+    the manifests of snapshots are checked: an earlier call has found their content correct. Of
+    retired versions the chain, the manifests and the measurements are checked."""
+    chosen = None if commits is None else list(commits)
+    while True:  # until no version is retired meanwhile
+        records, problems = _retirements(store)
+        problems += _find(store, chosen, records, with_raw=with_raw, since=since)
+        problems.sort(key=lambda problem: problem.commit)
+        if not problems or records == _retirements(store)[0]:
+            return list(dict.fromkeys(problems))
+
+
+def _retirements(store: Store) -> tuple[list[Retirement], list[Problem]]:
+    try:
+        return retirements(store), []
+    except BadInput as error:
+        return [], [Problem(0, str(error))]
+
+
+def _find(
+    store: Store,
+    chosen: list[Commit] | None,
+    records: list[Retirement],
+    *,
+    with_raw: bool,
+    since: int,
+) -> list[Problem]:
     problems: list[Problem] = []
-    if is_whole := commits is None:
+    commits = chosen or []
+    if chosen is None:
         commits, problems = _chain(store)
+    retired = frozenset(one for record in records for one in record.versions)
     log = _Log(store)
     for commit in commits:
         problems += [Problem(commit.number, text) for text in log.read(commit)]
@@ -201,17 +229,21 @@ def find_problems(
     claims = _claims(store, log.plans if not since else log.plans_after(since))
     unknown = claims.pop("", [])
     for path in sorted(log.paths | claims.keys()):
-        check = VersionCheck(store, path, since)
+        check = VersionCheck(store, path, since, retired)
         for commit, manifest in log.manifests:
             problems += [Problem(commit.number, text) for text in check.commit(commit, manifest)]
         own = (*claims.get(path, ()), *unknown)
         found = origin_problems(store, own, check.rows, with_raw=with_raw)
         origins += [Problem(*one) for one in found]
-    problems += [Problem(*one) for one in _collective_problems(store, log.manifests, since)]
-    if is_whole:
+    kept = [one for one in log.manifests if one[0].number not in retired]
+    problems += [Problem(*one) for one in _collective_problems(store, kept, since)]
+    if chosen is None:
         problems += [Problem(*one) for one in _reuse_problems(store, log.manifests)]
+        if commits:
+            found_by = retirement_problems(store, records, commits[-1])
+            problems += [Problem(*one) for one in found_by]
     problems.sort(key=lambda problem: problem.commit)
-    return list(dict.fromkeys((*problems, *origins)))
+    return [*problems, *origins]
 
 
 def of_other_view_versions(store: Store, commits: Iterable[Commit] | None = None) -> int:

@@ -2,7 +2,7 @@
 changed it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -132,18 +132,21 @@ class VersionCheck:
     store: Store
     path: str
     since: int = 0  # what commits up to this one have is known to be correct
+    retired: Collection[int] = ()  # commits of which only the measurements are checked
     tables: dict[str, pa.Table | None] = field(default_factory=dict)
     shown: Shown | None = None
     entry: VersionEntry | None = None
+    is_whole: bool = True  # whether all files of the entry were checked
     last: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()  # files of measurements of the commits up to `since`
     rows: dict[str, tuple[int, pa.Table]] = field(default_factory=dict)
 
     def commit(self, commit: Commit, manifest: SnapshotManifest) -> Iterator[str]:
         entry = manifest.versions.get(self.path)
-        if entry is None or entry == self.entry:
+        is_kept = commit.number not in self.retired
+        if entry is None or (entry == self.entry and (self.is_whole or not is_kept)):
             return
-        self.entry = entry
+        self.entry, self.is_whole = entry, is_kept
         try:
             files = read_version_files(self.store, commit, self.path, entry)
         except BadInput as error:
@@ -160,7 +163,7 @@ class VersionCheck:
         data: dict[StoredFile, bytes] = {}
         broken = list(self._files(commit, entry, files, data))
         yield from broken
-        if broken or any(self.tables[name] is None for name in names):
+        if broken or not is_kept or any(self.tables[name] is None for name in names):
             return
         try:
             mapping = next((d for f, d in data.items() if f.key.endswith(layout.OP_MAPPING)), None)
@@ -183,11 +186,12 @@ class VersionCheck:
         prefix = keys.snapshot(entry.snapshot)
         tree = [StoredFile(prefix + n, one, named_by) for n, one in sorted(files.tree.items())]
         for file in (*own_files(self.path, entry, files), *tree):
-            if file.key.startswith(keys.MEASUREMENTS) and _name(file) in self.tables:
+            is_measured = file.key.startswith(keys.MEASUREMENTS)
+            if _name(file) in self.tables if is_measured else not self.is_whole:
                 continue
             try:
                 found = data[file] = read_file(self.store, file)
-                if file.key.startswith(keys.MEASUREMENTS):
+                if is_measured:
                     self._measured(commit, file, found)
             except BadInput as error:
                 yield str(error)

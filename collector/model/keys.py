@@ -29,6 +29,7 @@ VERSIONS = "db/versions/"
 REUSED = "db/reused/"
 VERIFIED = "verified/"
 CHANNELS = "db/channels/"
+RETIRED = "db/retired/"
 VERIFIED_MARK = "db/verified.json"
 
 
@@ -52,7 +53,7 @@ _OF_THE_DATABASE = (
     rf"|(measurements|shown)/device={_PART}/version={_PART}/{_A_SNAPSHOT}\.parquet"
     r"|(measurements|shown)/_delta_log/([0-9]{20}\.(checkpoint\.parquet|json)|_last_checkpoint)"
     rf"|reused/device={_PART}/version={_PART}/{_A_HASH}\.json"
-    r"|channels/[a-z][a-z0-9-]{0,30}/[0-9]{8}\.json"
+    r"|channels/[a-z][a-z0-9-]{0,30}/[0-9]{8}\.json|retired/[0-9]{8}\.json"
     rf"|versions/{_A_SNAPSHOT}/{_VERSION_PATH.pattern}"
     r"/((manifest|croissant)\.json|(profiles|pairs)\.parquet|index\.bin|DATASET\.md)"
     rf"|snapshots/{_A_SNAPSHOT}/.+"
@@ -271,6 +272,11 @@ def channel(name: str) -> str:
 def promotion(name: str, number: int) -> str:
     """Return the key of a record of a channel."""
     return f"{channel(name)}{number:08d}.json"
+
+
+def retirement(number: int) -> str:
+    """Return the key of a record of retired versions."""
+    return f"{RETIRED}{number:08d}.json"
 
 
 def snapshot(name: str) -> str:

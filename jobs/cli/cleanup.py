@@ -12,7 +12,10 @@ from jobs.cli import options
 from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from collector.database.cleanup import SpaceUsed
+    from collector.store.base import Store
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -60,6 +63,15 @@ def gc_command(
     delete: Annotated[
         bool, typer.Option("--delete", help="delete the objects  [default: only list them]")
     ] = False,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            help="retire all versions but so many of the newest ones, and those of channels"
+        ),
+    ] = None,
+    keep_promoted: Annotated[
+        int, typer.Option(help="with --keep: versions of each channel that are kept")
+    ] = 2,
     as_json: options.JsonOption = False,
 ) -> None:
     """List what merges that were killed or overtaken have left, or delete it.
@@ -68,18 +80,26 @@ def gc_command(
     next to merges and readers. What the merge after the newest version may still name is kept. A
     store whose log is damaged is refused: run `opmeter db verify`.
 
+    --keep also retires old versions: they can no longer be read, and the files that only they name
+    are deleted. Their measurements, which later versions have too, are not.
+
     \b
     Examples:
       opmeter db gc
       opmeter db gc --delete
+      opmeter db gc --keep 10 --keep-promoted 2 --delete
     """
     from collector.database.cleanup import garbage
     from jobs.cli.opening import open_root
 
     store = open_root(root)
-    found = garbage(store)
+    retiring = () if keep is None else _retire(store, keep, keep_promoted, is_done=delete)
+    found = garbage(store, retiring)
     if as_json:
-        print_json(found)
+        print_json({"retired": retiring, "objects": found})
+    elif keep is not None:
+        done = "retired" if delete else "would be retired"
+        say(f"{counted(len(retiring), 'version')} {done}: {ranges_text(retiring)}")
     for info in found:
         if delete:
             store.delete(info.key)
@@ -92,6 +112,37 @@ def gc_command(
         "deleted" if delete else "can be deleted: opmeter db gc --delete" if found else "to delete"
     )
     say(f"{counted(len(found), 'object')}, {total} {done}")
+
+
+def _retire(store: Store, keep: int, keep_promoted: int, *, is_done: bool) -> tuple[int, ...]:
+    """Return the versions to retire, and record them if it is to be done."""
+    from collector import environment
+    from collector.database.retired import Retirement, retirable, retire, retirements
+    from jobs.planning.lifecycle import current_author
+
+    versions = retirable(store, keep, keep_promoted)
+    if versions and is_done:
+        record = Retirement(
+            number=len(retirements(store)) + 1,
+            versions=versions,
+            newest=keep,
+            promoted=keep_promoted,
+            author=current_author(),
+            time=environment.utc_now().isoformat(timespec="seconds"),
+        )
+        retire(store, record)
+    return versions
+
+
+def ranges_text(numbers: Sequence[int]) -> str:
+    """Return increasing numbers as text: `1-3, 5`; `none` for no number."""
+    parts: list[tuple[int, int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1] = (parts[-1][0], number)
+        else:
+            parts.append((number, number))
+    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in parts) or "none"
 
 
 def size_text(size_bytes: int) -> str:

@@ -213,16 +213,20 @@ class Stores:
 
 def chosen_commit(store: Store, root: str, version: str | int | None) -> Commit:
     """Return a version of a database by its number or a channel, or the newest. Raises BadInput if
-    there is none."""
+    there is none, or it is retired."""
     from collector.database.channels import commit_of
     from collector.database.commits import read_log, readable_log
+    from collector.database.retired import check_is_kept
 
     if version is None:
         return newest(warned(read_log(store)), root)
     text = str(version)
-    if not text.isdecimal():
-        return commit_of(store, text)
-    return _version(store, root, warned(readable_log(store)), int(text))
+    if text.isdecimal():
+        found = _version(store, root, warned(readable_log(store)), int(text))
+    else:
+        found = commit_of(store, text)
+    check_is_kept(store, found.number)
+    return found
 
 
 def warned(log: Log) -> Log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import expm1, log
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,6 +77,7 @@ def promote_command(
     """
     from collector import environment
     from collector.database.channels import Promotion, channel_name, promotions, record
+    from collector.database.retired import check_is_kept
     from jobs.cli.opening import chosen_commit, open_root
     from jobs.planning.lifecycle import current_author
 
@@ -92,6 +94,7 @@ def promote_command(
     checks: dict[str, str] = {}
     if back:
         commit = _previous(store, channel, known)
+        check_is_kept(store, commit.number)
         refused = False
     else:
         commit = chosen_commit(store, root, version)
@@ -118,11 +121,27 @@ def promote_command(
     )
     if not record(store, made):
         raise BadInput(f"{channel}: another process promoted a version; look at --list, and repeat")
+    _check_is_kept(store, made, known)
     if as_json:
         print_json(made)
     else:
         say(f"{channel} points at version {commit.number} (record {made.number})")
     return 0
+
+
+def _check_is_kept(store: Store, made: Promotion, known: list[Promotion]) -> None:
+    """Raise BadInput if `db gc` retired the version while it was promoted; the channel then goes
+    back to where it was."""
+    from collector.database.channels import record
+    from collector.database.retired import check_is_kept
+
+    try:
+        check_is_kept(store, made.commit)
+    except BadInput:
+        if known:
+            reason = f"version {made.commit} was retired"
+            record(store, replace(known[-1], number=made.number + 1, checks={}, reason=reason))
+        raise
 
 
 def _previous(store: Store, channel: str, known: list[Promotion]) -> Commit:

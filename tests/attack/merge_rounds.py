@@ -1,5 +1,6 @@
 """Rounds of two merges, `db verify`, `db gc` and a reader at once, each killed at random.
 
+`db gc` also retires all but the newest versions, and the one that a channel points at.
 The reader uses opmeter, pyarrow and deltalake. `python -m tests.attack.merge_rounds` starts the
 processes of a round.
 """
@@ -18,9 +19,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from collector.database import cleanup, delta
+from collector.database.channels import Promotion, promotions, record
 from collector.database.commits import Commit, find_head, history, read_commit
 from collector.database.manifest import own_files, read_file, read_manifest, read_version_files
 from collector.database.merge import CREATE, merge_plans
+from collector.database.retired import (
+    Retirement,
+    retirable,
+    retire,
+    retired_versions,
+    retirements,
+)
 from collector.database.verify import find_problems
 from collector.model import keys
 from collector.store import open_store
@@ -42,6 +51,7 @@ T = TypeVar("T")
 CHECKPOINT_EVERY = 4  # so that a short log has some
 ROUNDS_OF_A_DATABASE = 12  # then the next one begins: the cost of a round grows with the log
 TABLES = {"measurements": keys.MEASUREMENTS, "shown": keys.SHOWN}
+KEPT = 5  # more than the commits of a round, so that what was not compared yet is kept
 _QUIET_S = 2.0  # without a commit, after which merges next to a gc have ended
 STACKS = ("2.12.0", "2.13.0", "2.14.0")
 KILLED = -signal.SIGALRM
@@ -105,6 +115,9 @@ def _collect_next_to_merges(store: Store, *, is_killed: bool) -> None:
 
 
 def _collect(store: Store) -> int:
+    if versions := retirable(store, KEPT, 1):
+        number = len(retirements(store)) + 1
+        retire(store, Retirement(number, versions, KEPT, 1, "process", ""))
     found = cleanup.garbage(store)
     for info in found:
         store.delete(info.key)
@@ -185,6 +198,14 @@ class MergeRounds:
         self._check_as_left()
         self._complete(new)
         self._check_as_completed()
+        if self.random.random() < 0.3:
+            self._promote()
+
+    def _promote(self) -> None:
+        number = len(promotions(self.store, "stable")) + 1
+        sha256 = read_commit(self.store, self.checked).sha256
+        made = Promotion("stable", number, self.checked, sha256, {}, "", "test", "")
+        assert record(self.store, made)
 
     def _new_plan(self) -> tuple[str, int]:
         draw, number = self.random, len(self.plans) + 1
@@ -223,6 +244,10 @@ class MergeRounds:
         head = find_head(self.store)
         if head is None:
             return
+        retired = retired_versions(self.store)
+        if promoted := promotions(self.store, "stable"):
+            assert promoted[-1].commit not in retired
+            check_objects(self.store, read_commit(self.store, promoted[-1].commit))
         commits = [read_commit(self.store, n) for n in range(self.checked + 1, head.number + 1)]
         assert find_problems(self.store, commits) == []
         for name in TABLES:
@@ -267,6 +292,7 @@ class MergeRounds:
         assert head is not None and merged.head is not None
         assert head.content_hash == merged.head.content_hash
         self.outcomes["object of garbage", "left"] += _collect(self.store)
+        self.outcomes["version", "retired"] += len(retired_versions(self.store))
         assert cleanup.garbage(self.store) == [] and find_problems(self.store) == []
         assert delta.check(self.store, [*history(self.store)][::-1]) == ()
 

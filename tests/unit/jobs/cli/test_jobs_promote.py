@@ -2,17 +2,21 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import opmeter
 from collector.codec.errors import BadInput, DamagedObject
+from collector.database import channels as channels_module
 from collector.database.channels import channels, commit_of, promotions
 from collector.database.commits import read_commit
 from collector.database.merge import CREATE, merge_plans
+from collector.database.retired import Retirement, retire, retired_versions
 from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
+from jobs.cli.cleanup import gc_command
 from jobs.cli.opening import chosen_commit
 from jobs.cli.options import WorkloadOptions
 from jobs.cli.promote import promote_command
@@ -63,6 +67,45 @@ def test_a_channel_points_at_a_version_and_back(
     with pytest.raises(BadInput, match="go back"):  # not to the version before the last change
         promote_command("stable", NOTHING, root=root, back=True)
     assert found[0]["checks"] == {"verify": "no problems"} and found[2]["reason"] == "slower"
+
+
+def test_gc_retires_what_no_channel_needs_and_a_retired_version_cannot_be_promoted(
+    root: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = store_at(root)
+    promote_command("stable", NOTHING, root=root, version="1")
+    gc_command(root=root, keep=2)
+    assert "0 versions would be retired: none" in capsys.readouterr().out
+    promote_command("stable", NOTHING, root=root, version="2")
+    capsys.readouterr()
+    gc_command(root=root, keep=2, keep_promoted=1, as_json=True)
+    dry = json.loads(capsys.readouterr().out)
+    assert dry["retired"] == [1] and retired_versions(store) == set()
+    gc_command(root=root, keep=2, keep_promoted=1, delete=True)
+    first, *deleted, last = capsys.readouterr().out.splitlines()
+    assert first == "1 version retired: 1" and last.endswith("deleted")
+    assert [line.split()[-1] for line in deleted] == [one["key"] for one in dry["objects"]]
+    assert retired_versions(store) == {1}
+    for action in (
+        lambda: promote_command("stable", NOTHING, root=root, version="1", skip_verify=True),
+        lambda: promote_command("stable", NOTHING, root=root, back=True, force="slower"),
+        lambda: chosen_commit(store, root, "1"),
+    ):
+        with pytest.raises(BadInput, match="version 1 is retired"):
+            action()
+    assert commit_of(store, "stable").number == 2
+    written = channels_module.record
+
+    def retired_meanwhile(*arguments: Any) -> bool:
+        if not retired_versions(store) - {1}:
+            retire(store, Retirement(2, (3,), 2, 1, "test", "now"))
+        return written(*arguments)
+
+    monkeypatch.setattr(channels_module, "record", retired_meanwhile)
+    with pytest.raises(BadInput, match="version 3 is retired"):
+        promote_command("stable", NOTHING, root=root, version="3", skip_verify=True)
+    assert commit_of(store, "stable").number == 2
+    assert promotions(store, "stable")[-1].reason == "version 3 was retired"
 
 
 def test_refusing_gate_changes_nothing_unless_forced(
