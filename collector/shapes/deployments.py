@@ -144,22 +144,18 @@ def packaged_layouts() -> Mapping[tuple[str, str], tuple[str, ...]]:
     return {key: tuple(layouts) for key, layouts in found.items()}
 
 
-def is_packaged(decoder: Decoder, release: str) -> bool:
-    """Return whether deployments of a model are part of the package."""
-    is_known = (decoder.name, release) in packaged_layouts()
-    return is_known and decoder == bundled_decoder(decoder.name)
+def recorded_layouts(decoder: Decoder, release: str) -> tuple[str, ...]:
+    """Return the layouts and families of a model that are part of the package."""
+    known = packaged_layouts().get((decoder.name, release), ())
+    return known if known and decoder == bundled_decoder(decoder.name) else ()
 
 
-def find_deployment(model: str, release: str, layout: Layout) -> PackagedDeployment:
-    """Return the deployment of a layout. Raises BadInput for one that is not in the package."""
-    known = packaged_layouts().get((model, release), ())
-    for layouts in known:
+def find_deployment(model: str, release: str, layout: Layout) -> PackagedDeployment | None:
+    """Return the deployment of a layout; None for one that is not in the package."""
+    for layouts in packaged_layouts().get((model, release), ()):
         if layout in layouts_in(layouts):
             return _read(file_name(model, release, layouts), layout)
-    raise BadInput(
-        f"layout: no recording of {model} in {release} as {layout}: expected one of "
-        f"{'; '.join(known)}; `opmeter model record` records others"
-    )
+    return None
 
 
 def layouts_in(layouts: str) -> Iterator[Layout]:
@@ -250,12 +246,12 @@ def step_of_load(
 
 
 def model_step(decoder: Decoder, layout: Layout, batch: Batch, release: str) -> Step:
-    """Return the pass of one rank: from a recording, where the model is recorded in the release.
+    """Return the pass of one rank: from a recording, where the layout is recorded in the release.
 
-    Any other model or release has a kernel set, and so have passes of a kind that is not recorded:
-    predicted tokens, INT8 latent attention on a host that only decodes, and in some deployments
-    chunks of prompts and prompts next to decodes. Raises BadInput for a layout or a number of
-    tokens that is not recorded, or that no set describes."""
+    Any other has a kernel set, and so have passes of a kind that is not recorded: predicted tokens,
+    INT8 latent attention on a host that only decodes, and in some deployments chunks of prompts and
+    prompts next to decodes. Raises BadInput for a number of tokens that is not recorded, and for
+    what no set describes."""
     check_batch(batch)
     deployment = check_deployment(decoder, layout, release)
     is_int8_latent = decoder.is_mla and layout.quantisation is not Quantisation.BF16
@@ -266,11 +262,11 @@ def model_step(decoder: Decoder, layout: Layout, batch: Batch, release: str) -> 
 
 
 def check_deployment(decoder: Decoder, layout: Layout, release: str) -> PackagedDeployment | None:
-    """Return the deployment of a recorded model; None for a model or release with a kernel set.
+    """Return the deployment of a recorded layout; None for one with a kernel set.
 
-    Raises BadInput for a layout that the model does not accept, or that is not recorded."""
+    Raises BadInput for a layout that the model does not accept."""
     check_layout(decoder, layout)
-    if is_packaged(decoder, release):
+    if recorded_layouts(decoder, release):
         return find_deployment(decoder.name, release, layout)
     return None
 

@@ -121,7 +121,7 @@ def show_command(
         return
     from dataclasses import replace
 
-    from collector.shapes.deployments import model_step
+    from collector.shapes.deployments import check_deployment, model_step, recorded_layouts
     from collector.shapes.kernel_set import USUAL_RELEASE
     from collector.shapes.layout import layout_of
 
@@ -144,6 +144,10 @@ def show_command(
         _print_step(title, batch, step, reported.ep if reported.ep > 1 else None)
     else:
         _print_table(title, step)
+    known = recorded_layouts(decoder, release)
+    if known and check_deployment(decoder, reported, release) is None:
+        what = f"note: {release} is recorded for {'; '.join(known)}; this is from its kernel set"
+        typer.echo(f"{what} (opmeter model record {model} --layout {reported})", err=True)
 
 
 COMMANDS: dict[str, Callable[..., int | None]] = {

@@ -30,5 +30,6 @@ def test_model_launches_equal_those_derived_from_its_file(recipe, tmp_path, monk
     monkeypatch.setattr(config, "cuts", lambda depth: iter([least]))  # one process: no differences
     found = record_model(config, settings_of(recipe.release, layout, constants, PASSES), tmp_path)
     deployment = find_deployment(recipe.model, recipe.release, layout)
+    assert deployment is not None
     for one in found.passes:
         assert differences(deployment, one, least, constants) == [], one

@@ -146,10 +146,9 @@ def test_a_decode_is_padded_to_a_graph_and_only_its_requests_are_sampled():
     assert lengths == ",".join(["300"] * 5 + ["1"] * 11)  # an empty request has one key
 
 
-def test_unrecorded_deployment_is_refused_with_the_recorded_ones():
-    qwen, batch = find_decoder("qwen3-32b"), Batch(Phase.DECODE, 4, 1, 64)
+def test_unrecorded_load_is_refused_with_the_recorded_ones():
+    qwen = find_decoder("qwen3-32b")
     refused = [
-        (layout_of("tp=2,nz=2"), batch, QWEN.partition(",")[0]),
         (layout_of(QWEN), Batch(Phase.DECODE, 5000, 1, 64), "decode of 1 to 256 tokens"),
         (layout_of(QWEN), Batch(Phase.PREFILL, 2, 64, 128), "chunk of 1 to 992 tokens of one"),
         (layout_of(QWEN), Batch(Phase.PREFILL, 3, 3000, 3000), "prefill of 993 to 8192 tokens"),
@@ -176,11 +175,11 @@ def test_earlier_tokens_of_latent_attention_are_limited_to_one_part():
         model_step(deepseek, layout, replace(most, keys=most.keys + 1), RELEASE)
 
 
-def test_unrecorded_kinds_of_passes_use_the_kernel_set():
-    qwen = find_decoder("qwen3-32b")
+def test_unrecorded_layouts_and_kinds_of_passes_use_the_kernel_set():
+    qwen, decode = find_decoder("qwen3-32b"), Batch(Phase.DECODE, 4, 1, 64)
     mixed = Batch(Phase.PREFILL, 1, 64, 64, mixed_decodes=3, followed_keys=90)
     chunk = Batch(Phase.PREFILL, 1, 64, 4160)
-    for batch, layout in ((mixed, QWEN), (chunk, "tp=1")):
+    for batch, layout in ((mixed, QWEN), (chunk, "tp=1"), (decode, "tp=2,nz=2")):
         step = model_step(qwen, layout_of(layout), batch, RELEASE)
         sources = {one.source for one in step.kernels}
         assert sources and "recording" not in sources
