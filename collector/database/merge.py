@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from collector import __version__, environment
 from collector.codec.errors import BadInput, DamagedObject, NotFound, OpmeterError
-from collector.database import delta, snapshot
+from collector.database import delta
 from collector.database.commits import Commit, head_to_extend, try_commit, write_hint
 from collector.database.intervals import VersionIntervals, intervals_of
 from collector.database.layout import collective_folder
@@ -25,6 +25,13 @@ from collector.database.plan_state import MergedPlans, PlanResults, read_results
 from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
 from collector.database.retired import retired_versions
 from collector.database.snapshot import Base
+from collector.database.snapshot_writing import (
+    SNAPSHOT_COLUMNS,
+    Added,
+    added_files,
+    measurement_digests,
+    write_snapshot,
+)
 from collector.database.state import State, join_all
 from collector.database.view import VIEW_VERSION, view_of
 from collector.model import keys
@@ -175,7 +182,7 @@ class _Step:
     joined: State  # of the next version
     plans: frozenset[MergedPlan]  # of the results
     kernels: frozenset[str]  # of the results
-    added: Mapping[str, snapshot.Added]  # the measurements that the head lacks
+    added: Mapping[str, Added]  # the measurements that the head lacks
     # Whether the head has all of it, whatever its plans. Another plan with the same shards may have
     # published their results. A plan's name alone does not make a new version.
     is_nothing: bool
@@ -202,7 +209,7 @@ def _next_step(base: Base, results: Sequence[PlanResults], supersede_stack: bool
         joined,
         gathered.plans,
         frozenset(pc.unique(gathered.cases["kernel_type"]).to_pylist()),
-        snapshot.added_files(added),
+        added_files(added),
         is_nothing,
         runtime,
     )
@@ -273,7 +280,7 @@ class _Changes:
     intervals: Mapping[str, VersionIntervals]
     folders: frozenset[str]
     digests: Mapping[str, str]  # of all columns of the measurements
-    added: Mapping[str, snapshot.Added]
+    added: Mapping[str, Added]
     plans: frozenset[MergedPlan]
     runtime: Runtime
 
@@ -284,8 +291,8 @@ def _changes(step: _Step) -> _Changes:
     Besides the directories of the results, these are the directories whose prior of the variance
     changes, and those that share a folder of collectives with one that changes."""
     state, intervals, folders = _changed_versions(step)
-    digests = snapshot.measurement_digests(state)
-    narrow = replace(state, measurements=state.measurements.select(snapshot.SNAPSHOT_COLUMNS))
+    digests = measurement_digests(state)
+    narrow = replace(state, measurements=state.measurements.select(SNAPSHOT_COLUMNS))
     return _Changes(narrow, intervals, folders, digests, step.added, step.plans, step.runtime)
 
 
@@ -293,7 +300,7 @@ def _write(base: Base, changes: _Changes, guard: Guard, author: str) -> Commit:
     head = base.commit
     number = head.number + 1 if head else 1
     view = view_of(changes.state, intervals=changes.intervals)
-    name, manifest_sha256, manifest = snapshot.write_snapshot(
+    name, manifest_sha256, manifest = write_snapshot(
         *(base, number, changes.state, view),
         intervals=changes.intervals,
         folders=changes.folders,

@@ -30,6 +30,7 @@ from collector.database.manifest import (
 )
 from collector.database.parquet import read_parquet
 from collector.database.rows import check_rows
+from collector.database.snapshot_writing import collective_cases, measured_shards
 from collector.database.state import (
     State,
     differing,
@@ -214,12 +215,12 @@ class VersionCheck:
     def _numbers(self, entry: VersionEntry, files: DirectoryFiles, state: State) -> Iterator[str]:
         """Return the wrong claims of manifests about the rows of the version directory."""
         key = keys.version_manifest(entry.snapshot, self.path)
-        shards = snapshot.measured_shards(state)
+        shards = measured_shards(state)
         if files.shards != shards:
             yield f"{key}: shards: they do not match the measurements"
         found = (
             state.cases.num_rows,
-            snapshot.collective_cases(state.cases),
+            collective_cases(state.cases),
             state.measurements.num_rows,
             tuple(sorted(shards)),
         )

@@ -10,8 +10,8 @@ from collector.database.commits import Commit, commit_to_json
 from collector.database.intervals import INTERVAL_SCHEMA, VersionIntervals
 from collector.database.lent import LentPairs
 from collector.database.plans import MergedPlan
-from collector.database.snapshot import (
-    Base,
+from collector.database.snapshot import Base
+from collector.database.snapshot_writing import (
     added_files,
     measurement_digests,
     write_snapshot,

@@ -21,7 +21,8 @@ from collector.database.columns import (
 from collector.database.merge import CREATE, merge_plans
 from collector.database.parquet import parquet_bytes, read_parquet
 from collector.database.rows import check_rows
-from collector.database.snapshot import SHOWN_SCHEMA, load_state, measurement_rows
+from collector.database.snapshot import load_state, measurement_rows
+from collector.database.snapshot_writing import SHOWN_SCHEMA
 from collector.database.state import MEASUREMENT_SCHEMA, TEXT
 from collector.model.row import COLUMNS
 from collector.store.in_memory import MemoryStore
