@@ -77,8 +77,8 @@ def retirable(store: Store, newest: int, promoted: int) -> tuple[int, ...]:
     last ones of each channel. Raises BadInput for fewer than LEAST_NEWEST and 1."""
     if newest < LEAST_NEWEST or promoted < 1:
         raise BadInput(
-            f"expected to keep at least the {LEAST_NEWEST} newest versions and the last one of "
-            f"each channel, got {newest} and {promoted}"
+            f"versions to keep: expected at least the {LEAST_NEWEST} newest and 1 of each "
+            f"channel, got {newest} and {promoted}"
         )
     head = head_to_extend(store)
     older = range(1, head.number - newest + 1) if head else ()

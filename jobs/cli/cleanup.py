@@ -108,9 +108,10 @@ def gc_command(
     if as_json:
         return
     total = size_text(sum(info.size_bytes for info in found))
-    done = (
-        "deleted" if delete else "can be deleted: opmeter db gc --delete" if found else "to delete"
-    )
+    command = "opmeter db gc --delete"
+    if keep is not None:
+        command = f"opmeter db gc --keep {keep} --keep-promoted {keep_promoted} --delete"
+    done = "deleted" if delete else f"can be deleted: {command}" if found else "to delete"
     say(f"{counted(len(found), 'object')}, {total} {done}")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.codec.errors import BadInput, NotFound
+from collector.codec.errors import BadInput, DamagedObject, NotFound
 from collector.codec.text import counted
 from collector.model import keys
 from jobs.cli import options
@@ -56,15 +56,28 @@ def log_command(
     if as_json:
         print_json(list(history(store)))
         return
+    retired = _retired(store)
     for commit in history(store):
         plans = ", ".join(f"{plan.campaign} plan {plan.number}" for plan in commit.plans)
         counted_of = sorted(commit.counts.items())
         counts = ", ".join(f"{number} {name}" for name, number in counted_of)
-        fake = "" if commit.runtime == "real" else f"  runtime {commit.runtime}"
+        notes = "" if commit.runtime == "real" else f"  runtime {commit.runtime}"
+        notes += "  retired" if commit.number in retired else ""
         say(
             f"{commit.number:>4}  {commit.time}  {commit.author}  {plans or '-'}  "
-            f"{counts}  content {commit.content_hash[:12]}  guard {commit.guard}{fake}"
+            f"{counts}  content {commit.content_hash[:12]}  guard {commit.guard}{notes}"
         )
+
+
+def _retired(store: Store) -> frozenset[int]:
+    """Return the retired versions; none, after a warning, if a record of them is damaged."""
+    from collector.database.retired import retired_versions
+
+    try:
+        return retired_versions(store)
+    except DamagedObject as error:
+        say(f"warning: {error}", err=True)
+        return frozenset()
 
 
 def path_command(
@@ -132,6 +145,9 @@ def verify_command(
         say("to do       restore the listed objects from a backup of the store, and verify again")
     for key in _completed_logs(store, commits, since) if not problems else ():
         say(f"note        wrote {key}, which was missing or changed")
+    if version is None and not problems and (retired := _retired(store)):
+        what = "only the chain, the manifests and the measurements were checked"
+        say(f"note        {counted(len(retired), 'retired version')}: {what}")
     if since:
         say(f"note        versions up to {since} were verified before; --all checks them again")
     if head is not None and not problems:

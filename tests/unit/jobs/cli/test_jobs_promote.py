@@ -17,6 +17,7 @@ from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
 from jobs.cli.cleanup import gc_command
+from jobs.cli.database import log_command, verify_command
 from jobs.cli.opening import chosen_commit
 from jobs.cli.options import WorkloadOptions
 from jobs.cli.promote import promote_command
@@ -86,6 +87,11 @@ def test_gc_retires_what_no_channel_needs_and_a_retired_version_cannot_be_promot
     assert first == "1 version retired: 1" and last.endswith("deleted")
     assert [line.split()[-1] for line in deleted] == [one["key"] for one in dry["objects"]]
     assert retired_versions(store) == {1}
+    log_command(root=root)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line.endswith("retired")] == ["1"]
+    assert verify_command(root=root) == 0
+    assert "1 retired version: only" in capsys.readouterr().out
     for action in (
         lambda: promote_command("stable", NOTHING, root=root, version="1", skip_verify=True),
         lambda: promote_command("stable", NOTHING, root=root, back=True, force="slower"),
