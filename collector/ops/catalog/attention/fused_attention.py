@@ -10,6 +10,7 @@ from collector.ops import rules
 from collector.ops.catalog.attention import _fused, _lengths
 from collector.ops.catalog.attention._blocks import attend, held_keys, make_table
 from collector.ops.catalog.attention._fused import FusedCall, columns, read_call
+from collector.ops.catalog.attention._fused_rules import FUSED_RULES, NUMBERS
 from collector.ops.catalog.attention._lengths import Request
 from collector.ops.catalog.attention._slots import ABSENT, by_kind, kind, seen_as
 from collector.ops.slots import given, input_shape
@@ -25,7 +26,7 @@ def build(case: Case, make: TensorMaker) -> Call:
     slots = case.inputs or ()
     tensors = {
         i: make.normal(input_shape(case, i), slots[i].dtype)
-        for i in _fused.NUMBERS
+        for i in NUMBERS
         if given(case, i) and not (i == _fused.VALUE and call.is_latent)
     }
     key, ropes = tensors[_fused.KEY], (tensors.get(_fused.QUERY_ROPE), tensors.get(_fused.KEY_ROPE))
@@ -197,7 +198,7 @@ _INFER_BY_POSITION = OpSpec(
     npu=NpuCall(run=_infer_launch),
     runtime=columns,
     missing_metadata=lambda case: _lengths.unknown_lengths(case, _fused.TABLE),
-    constraints=_fused.FUSED_RULES,
+    constraints=FUSED_RULES,
 )
 
 # Rows of a graph with quantised caches, shared prefixes or padding are not read.
