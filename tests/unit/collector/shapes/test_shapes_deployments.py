@@ -24,6 +24,7 @@ pytestmark = pytest.mark.fast
 
 RELEASE = "vllm-ascend-0.18"
 ATTENTION = ("FusedInferAttentionScore", "RINGMLAPrefillBF16Kernel", "SparseFlashAttention")
+DECODE = Batch(Phase.DECODE, 9, 1, 4096)
 QWEN = "tp=16,nz=2,sequence_split"
 
 
@@ -133,6 +134,21 @@ def test_every_file_describes_its_recorded_loads():
                     has_earlier = one.phase != Phase.DECODE and batch.keys > batch.queries
                     parts = 1 + (one.phase == "mixed") + has_earlier if decoder.is_mla else 1
                     assert sum(kinds) == parts * decoder.layers, (model, str(layout), batch)
+
+
+def test_experts_in_bf16_are_fused_with_weights_of_the_ranks_share():
+    """Sizes of the models' own config.json; weights in blocks of 16 x 16."""
+    for name, layers, layout, weights in (
+        ("glm-4.5", 89, "tp=8,dp=2,ep=16", "10,192,320,16,16;10,320,96,16,16"),
+        ("glm-4.5-air", 45, "tp=8,ep=8", "16,176,256,16,16;16,256,88,16,16"),
+        ("qwen3-235b-a22b", 94, "tp=8,dp=2,ep=16", "8,192,256,16,16;8,256,96,16,16"),
+    ):
+        found = find_deployment(name, RELEASE, layout_of(f"{layout},sequence_split"))
+        hidden = find_decoder(name).hidden
+        for batch, rows in ((Batch(Phase.PREFILL, 1, 4099, 4099), 513), (DECODE, 2)):
+            step = counted(deployed_step(found, batch))
+            shapes = f"{rows},{hidden};{weights};{rows},8;;;{rows},8;{rows},{hidden}"
+            assert step[f"DispatchFFNCombineBF16 {shapes}"] == layers
 
 
 def test_a_decode_is_padded_to_a_graph_and_only_its_requests_are_sampled():
