@@ -1,8 +1,9 @@
 """The rows of a kernel type as an Arrow table, with a unit and a sentence for each column."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from operator import index
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,8 @@ from collector.model.vocabulary import INPUT_FORMATS, OP_STATE, OUTPUT_DTYPES, O
 from opmeter.answers import Channel
 
 Quality = Literal["any", "unwarned", "repeated"]
-Filter = int | tuple[int, int] | Sequence[int]  # a size, the least and greatest, or some sizes
+# A size, the least and greatest, or some sizes.
+Filter = SupportsIndex | tuple[SupportsIndex, SupportsIndex] | Sequence[SupportsIndex]
 
 _SHAPES = pa.list_(pa.list_(pa.int64()))
 _WORDS = pa.dictionary(pa.int32(), pa.string())
@@ -68,16 +70,23 @@ def kernel_table(
     if min_quality == "repeated":
         table = table.filter(pc.greater(table["sessions"], 1))
     for name, limit in where.items():
-        column = table[name]
-        if isinstance(limit, int):
-            table = table.filter(pc.equal(column, limit))
-        elif isinstance(limit, tuple) and len(limit) == 2:
-            least, most = limit
+        column, sizes = table[name], _sizes(name, limit)
+        if isinstance(limit, tuple) and len(limit) == 2:
+            least, most = sizes
             is_in = pc.and_(pc.greater_equal(column, least), pc.less_equal(column, most))
-            table = table.filter(is_in)
         else:
-            table = table.filter(pc.is_in(column, value_set=pa.array(limit, pa.int64())))
+            is_in = pc.is_in(column, value_set=pa.array(sizes, pa.int64()))
+        table = table.filter(is_in)
     return table
+
+
+def _sizes(name: str, limit: Filter) -> list[int]:
+    """Return the sizes of a condition, of any type of integers. Raises BadInput for others."""
+    try:
+        return [index(one) for one in (limit if isinstance(limit, Iterable) else (limit,))]
+    except TypeError as error:
+        what = "expected a size, the least and greatest, or a list of sizes"
+        raise BadInput(f"{name}: {what}, got {limit!r}") from error
 
 
 def _block_table(index: Index, block: IndexBlock, with_product: bool) -> pa.Table:
@@ -132,7 +141,12 @@ def _block_table(index: Index, block: IndexBlock, with_product: bool) -> pa.Tabl
 
 
 def _words(texts: Sequence[str], which: npt.NDArray[Any]) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(which, pa.int32()), pa.array(texts, pa.string()))
+    """Return the texts of these numbers. A dictionary has each text once: pandas refuses others."""
+    numbers: dict[str, int] = {}
+    own = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
+    return pa.DictionaryArray.from_arrays(
+        pa.array(own[which], pa.int32()), pa.array(list(numbers), pa.string())
+    )
 
 
 def _shapes(sizes: npt.NDArray[np.int64], ranks: Sequence[int]) -> pa.Array:

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 import threading
+from itertools import product as product_of
 
 import numpy as np
 import pandas as pd
@@ -187,6 +188,20 @@ def test_explain_returns_the_cases_of_a_result() -> None:
     assert version.explain("Nothing", [], "bf16").rows == ()
 
 
+def test_table_of_several_settings_is_a_frame() -> None:
+    rows = [
+        product(1, 64, 64, 1.0 + at, formats=form, state=state)
+        for at, (form, state) in enumerate(
+            product_of(("ND;ND", "ND;FRACTAL_NZ"), ("dynamic", "static"))
+        )
+    ]
+    frame = version_of([*rows, product(1, 64, 64, 9.0, dtype="FLOAT16")]).frame("MatMulV2")
+    found = frame.set_index("mean_us")[["input_formats", "op_state", "output_dtypes"]]
+    assert found.loc[1.0].tolist() == ["ND;ND", "dynamic", "DT_BF16"]
+    assert found.loc[4.0].tolist() == ["ND;FRACTAL_NZ", "static", "DT_BF16"]
+    assert found.loc[9.0].tolist() == ["ND;ND", "dynamic", "FLOAT16"]
+
+
 def test_tables_of_a_kernel_are_typed_and_filtered() -> None:
     repeated = product(1, 512, 4096, 3.0, sessions=2)
     version = version_of([*PRODUCTS, repeated, product(2, 2, 2, 1.0, warnings="drift")])
@@ -197,11 +212,14 @@ def test_tables_of_a_kernel_are_typed_and_filtered() -> None:
     assert [list(map(int, shape)) for shape in row["inputs"]] == [[1, 4096], [4096, 512]]
     assert (row["mean_us"], row["sessions"], row["channel"]) == (3.0, 2, "pooled")
     assert len(version.frame("MatMulV2", m=(1, 16), k=[512, 2048])) == 2 * 3 * 2
+    assert len(version.frame("MatMulV2", m=np.int64(1))) == len(version.frame("MatMulV2", m=1))
     assert len(version.frame("MatMulV2", min_quality="repeated")) == 1
     assert len(version.polars("MatMulV2", min_quality="unwarned")) == version.rows - 1
     for call in (
         lambda: version.frame("Nothing"),
         lambda: version.frame("MatMulV2", tokens=1),
+        lambda: version.frame("MatMulV2", m="1"),
+        lambda: version.frame("MatMulV2", m=1.5),  # type: ignore[arg-type]
         lambda: version.frame("MatMulV2", min_quality="best"),  # type: ignore[arg-type]
     ):
         with pytest.raises(opmeter.OpmeterError):
