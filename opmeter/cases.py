@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, zip_longest
 from math import fsum
+from operator import index
 from typing import TypedDict
 
 from collector.codec.errors import BadInput
@@ -101,13 +102,14 @@ def query_of(
         cells[OP_STATE] = op_state.strip().lower()
     names = dtype.split(";") if isinstance(dtype, str) else list(dtype)
     dtypes = tuple(map(spelled_dtype, names)) if dtype else ()
-    ranks = resolved_ranks(inputs)
+    ranks, sizes = resolved_ranks(inputs), resolved_sizes(inputs)
+    check_sizes(sizes)
     if len(dtypes) > 1 and len(dtypes) != len(ranks):
         raise BadInput(f"dtype: expected one, or one for each of {len(ranks)} inputs")
     return Query(
         normal_kernel_type(kernel),
         ranks,
-        [int(size) for shape in inputs if shape is not None for size in shape],
+        sizes,
         dtypes,
         cells,
         None if lengths is None else _lists(lengths),
@@ -115,8 +117,32 @@ def query_of(
 
 
 def resolved_ranks(inputs: Sequence[Shape | None]) -> tuple[int, ...]:
-    """Return the rank of each input, -1 for one without a shape."""
-    return tuple(-1 if shape is None else len(shape) for shape in inputs)
+    """Return the rank of each input, -1 for one without a shape. Raises BadInput for others."""
+    try:
+        return tuple([-1 if shape is None else len(shape) for shape in inputs])
+    except TypeError as error:
+        raise BadInput(_no_shapes(inputs)) from error
+
+
+def resolved_sizes(inputs: Sequence[Shape | None]) -> list[int]:
+    """Return the sizes of all inputs, of any type of integers. Raises BadInput for others."""
+    try:
+        return [index(size) for shape in inputs if shape is not None for size in shape]
+    except TypeError as error:
+        raise BadInput(_no_shapes(inputs)) from error
+
+
+def check_sizes(sizes: Sequence[int]) -> None:
+    """Raise BadInput for a negative size."""
+    if min(sizes, default=0) < 0:
+        raise BadInput(f"inputs: expected sizes of at least 0, got {min(sizes)}")
+
+
+def _no_shapes(inputs: object) -> str:
+    shown = repr(inputs)[:80]
+    return (
+        f"inputs: expected a shape for each input, such as [(32, 5120), (5120, 3200)], got {shown}"
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -152,16 +152,19 @@ class NeighbourSurface:
             return value
         (below, _), (above, share) = value.parts
         ends = []
-        for place in (below, above):
-            found = [(self._along(other, self._x[place]), weight) for other, weight in shape.around]
-            known = [one.log_us * weight for one, weight in found if one is not None]
-            if len(known) < len(found):
-                return value
-            ends.append(self._y[place] - sum(known))
+        parts = [*value.parts, *shape.parts]
+        for place, own in ((below, 1.0 - share), (above, share)):
+            known = 0.0
+            for other, weight in shape.around:
+                if (one := self._along(other, self._x[place])) is None:
+                    return value
+                known += one.log_us * weight
+                parts += [Part(at, -own * weight * its) for at, its in one.parts]
+            ends.append(self._y[place] - known)
         turn = ends[1] - ends[0]
         log_us = shape.log_us + ends[0] + share * turn
         change = abs(log_us - value.log_us) + abs(turn)
-        return _Value(log_us, change, value.parts + shape.parts)
+        return _Value(log_us, change, tuple(parts))
 
     def _beyond(self, curve: int, x: float, skip: int = -1) -> _Value | None:
         """Return the value beyond an end of a curve, on the line through its last two points."""
@@ -169,9 +172,9 @@ class NeighbourSurface:
         if len(own) < 2:
             return None
         near, far = own[:2] if x < self._x[own[0]] else own[:-3:-1]
-        slope = (self._y[near] - self._y[far]) / (self._x[near] - self._x[far])
-        rise = slope * (x - self._x[near])
-        parts = (Part(near, 1.0), Part(far, 0.0))
+        steps = (x - self._x[near]) / (self._x[near] - self._x[far])
+        rise = steps * (self._y[near] - self._y[far])
+        parts = (Part(near, 1.0 + steps), Part(far, -steps))
         return _Value(self._y[near] + rise, abs(rise), parts)
 
     def _across(self, position: list[float], x: float, skip: int = -1) -> _Value | None:

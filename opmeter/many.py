@@ -1,5 +1,6 @@
 """Many queries at once: texts of a table are read together, and found by bisection together."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -17,13 +18,17 @@ from collector.model.vocabulary import (
     INPUT_SHAPES,
     OP_STATE,
     RUNTIME_PREFIX,
+    is_absent_shape,
 )
 from opmeter.answers import Answer, Channel
 from opmeter.cases import Arguments, arguments_of, resolved_ranks
 
 KERNEL_TYPE, WEIGHT = "kernel_type", "weight"
 _DIGITS = bytes(byte if byte in b"0123456789" else ord(" ") for byte in range(256))
-_NUMBERS = frozenset(b"0123456789")
+_ALLOWED = frozenset('0123456789,;"() ')
+_SPLIT = re.compile(rb'[0-9][" ()]+[0-9]')  # two numbers without a separator
+_LONG = re.compile("[0-9]{19}")
+_MOST = 2**63 - 1
 
 
 class Single(Protocol):
@@ -46,11 +51,11 @@ def answer_many(version: Single, frame: Any) -> pd.DataFrame:
     for name, column in ((KERNEL_TYPE, kernel_type), (INPUT_SHAPES, INPUT_SHAPES)):
         if column not in names:
             raise BadInput(f"expected a column {name!r}, got {', '.join(map(str, names))}")
-    kernels, shapes = _listed(frame[kernel_type]), _listed(frame[INPUT_SHAPES])
+    kernels, shapes = _texts(kernel_type, frame), _texts(INPUT_SHAPES, frame)
     count = len(kernels)
-    dtypes = _listed(frame[INPUT_DTYPES]) if INPUT_DTYPES in names else [""] * count
-    cells = {name: _listed(frame[name]) for name in names if _is_setting(name)}
-    weights = _listed(frame[WEIGHT]) if WEIGHT in names else [1.0] * count
+    dtypes = _texts(INPUT_DTYPES, frame) if INPUT_DTYPES in names else [""] * count
+    cells = {name: list(map(_spelled, _listed(frame[name]))) for name in names if _is_setting(name)}
+    weights = _weights(frame) if WEIGHT in names else [1.0] * count
     forms, sizes, starts = _read(shapes)
     found = _Answers(count)
     groups: dict[Any, int] = {}
@@ -65,7 +70,7 @@ def answer_many(version: Single, frame: Any) -> pd.DataFrame:
         begin = end
         width = form.count(b"#")
         own = sizes[starts[rows][:, None] + np.arange(width)]
-        settings = {n: str(t) for n, t in zip(cells, texts, strict=True) if t == t and t}
+        settings = {name: text for name, text in zip(cells, texts, strict=True) if text}
         example = form.replace(b"#", b"1").decode()  # the same slots, whatever their sizes
         cells_of_group = {**settings, INPUT_SHAPES: example, INPUT_DTYPES: dtype}
         arguments = arguments_of(cells_of_group)
@@ -149,36 +154,89 @@ def _answer_group(
             None if rank < 0 else tuple(next(values) for _ in range(rank)) for rank in ranks
         ]
         row = int(rows[place])
-        answer = version.query(kernel, **arguments, weight=float(weights[row]))
+        answer = version.query(kernel, **arguments, weight=weights[row])
         found.value_us[row], found.low_us[row], found.high_us[row] = answer[:3]
         found.channel[row], found.support[row] = answer.channel.value, answer.support
         found.warnings[row] = ";".join(answer.warnings)
         found.reason[row] = answer.reason.value if answer.reason else ""
 
 
-def _read(texts: Sequence[str]) -> tuple[list[bytes], Any, Any]:
+def _read(texts: list[str]) -> tuple[list[bytes], Any, Any]:
     """Return the form of each text, with a mark for each number; all numbers; and the position of
     the first number of each text. Raises BadInput, with the row, for a text that is no shape."""
-    joined = "\n".join(texts).encode().translate(None, b'" ()')
+    whole = "\n".join(texts).encode()
+    joined = whole.translate(None, b'" ()')
     data = np.frombuffer(joined, np.uint8)
     is_digit = data - np.uint8(ord("0")) < 10  # smaller bytes have wrapped around
     is_first = is_digit.copy()
     is_first[1:] &= ~is_digit[:-1]
     marked = np.where(is_first, np.uint8(ord("#")), data)[is_first | ~is_digit].tobytes()
     forms = marked.split(b"\n")
-    if len(forms) != len(texts) or marked.translate(None, b"#,;\n"):
-        allowed = frozenset('0123456789,;"() ')
-        at = next((n for n, text in enumerate(texts) if set(text) - allowed), 0)
-        raise BadInput(f"{INPUT_SHAPES}: row {at}: expected shapes such as 32,5120;5120,3200")
+    quotes = whole.count(b'\n"') + whole.count(b'"\n') + (whole[:1] == b'"') + (whole[-1:] == b'"')
+    is_split = len(joined) + quotes != len(whole) and _SPLIT.search(whole) is not None
     numbers = np.fromstring(joined.translate(_DIGITS), np.int64, sep=" ")
+    is_long = numbers.max(initial=0) == _MOST  # greater ones are read as this
+    others = marked.translate(None, b"#,;\n")
+    if others and (known := list(map(_without_absent, texts))) != texts:
+        return _read(known)
+    if len(forms) != max(len(texts), 1) or others or is_split or is_long:
+        row = next(at for at, text in enumerate(texts) if not _is_shapes(text))
+        raise BadInput(f"{INPUT_SHAPES}: row {row}: expected shapes such as 32,5120;5120,3200")
+    forms = forms[: len(texts)]
     counts = {form: form.count(b"#") for form in set(forms)}
     lengths = np.array([counts[form] for form in forms], np.int64)
     return forms, numbers, np.append(0, np.cumsum(lengths))[:-1]
 
 
+def _without_absent(text: str) -> str:
+    """Return shapes without names of absent ones, such as `N/A`."""
+    parts = text.strip().strip('"').split(";")
+    return ";".join("" if is_absent_shape(part.strip()) else part for part in parts)
+
+
+def _is_shapes(text: str) -> bool:
+    is_split = _SPLIT.search(text.encode()) is not None
+    return _ALLOWED.issuperset(text) and not is_split and not _LONG.search(text)
+
+
 def _is_setting(name: str) -> bool:
     is_cell = name in (INPUT_FORMATS, OP_STATE, EP_SIZE) or name.startswith(RUNTIME_PREFIX)
     return is_cell and name not in set(BASE_CELLS) - {INPUT_FORMATS, OP_STATE}
+
+
+def _texts(name: str, frame: Any) -> list[str]:
+    """Return a column of texts, empty for missing cells. Raises BadInput for other cells."""
+    found = _listed(frame[name])
+    if set(map(type, found)) <= {str}:
+        return found
+    for row, text in enumerate(found):
+        if not isinstance(text, str):
+            if not pd.isna(text):
+                raise BadInput(f"{name}: row {row}: expected a text, got {repr(text)[:40]}")
+            found[row] = ""
+    return found
+
+
+def _weights(frame: Any) -> list[float]:
+    """Return the weights, 1 for a missing one. Raises BadInput for others that are no numbers."""
+    found = _listed(frame[WEIGHT])
+    for row, weight in enumerate(found):
+        try:
+            found[row] = 1.0 if weight is None or pd.isna(weight) else float(weight)
+        except (TypeError, ValueError) as error:
+            what = f"expected a number, got {repr(weight)[:40]}"
+            raise BadInput(f"{WEIGHT}: row {row}: {what}") from error
+    return found
+
+
+def _spelled(cell: Any) -> str:
+    """Return a setting as a tree has it, and an empty text for a missing one. pandas reads a column
+    of integers with gaps as numbers with a point."""
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return "" if pd.isna(cell) else str(cell)
 
 
 def _listed(column: Any) -> list[Any]:

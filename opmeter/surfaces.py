@@ -47,6 +47,14 @@ class MeasuredSurface:
         return self.surface.estimate(point, beyond=beyond)
 
 
+def depends_on(block: IndexBlock, lengths: Mapping[str, list[float]]) -> bool:
+    """Return whether a block has all of these lists of lengths, or the mean of the keys."""
+    return all(
+        name in block.lengths or (name == KEY_LENGTHS and MEAN_LENGTH in block.lengths)
+        for name in lengths
+    )
+
+
 def _position(names: tuple[str, ...], lengths: Mapping[str, list[float]]) -> list[float | None]:
     """Return the sum and the skew of each list of lengths; None for one that is not given."""
     found: list[float | None] = []

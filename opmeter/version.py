@@ -25,14 +25,16 @@ from opmeter.cases import (
     Shape,
     cells_of,
     cells_of_rows,
+    check_sizes,
     outputs_like,
     query_of,
     ranks_of,
     resolved_ranks,
+    resolved_sizes,
 )
 from opmeter.interpolation import InterpolatedValue
 from opmeter.misses import MissLog
-from opmeter.surfaces import MeasuredSurface, interval_of, points_of, surface_of
+from opmeter.surfaces import MeasuredSurface, depends_on, interval_of, points_of, surface_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from opmeter.reused import ReusedCases
 
 _AMBIGUOUS = "several cases match and differ in settings: the first is used"
+_SEVERAL = "measured cases differ in settings: it is interpolated between those of one setting"
 _EXACT = (Channel.MEASURED, Channel.POOLED, Channel.REUSED)
 _UNCALIBRATED = "too few measured cases around it to calibrate the interval: it spans theirs"
 
@@ -132,14 +135,14 @@ class Version:
             answer = self._answer(found, query.sizes, query.lengths, extrapolate)
         else:
             # The usual case, in few steps: bisection among the hashes of a block.
-            ranks = tuple(map(len, inputs)) if None not in inputs else resolved_ranks(inputs)  # type: ignore[arg-type]
+            ranks = resolved_ranks(inputs)
             named = dtype if isinstance(dtype, str) else tuple(dtype)
             key = (kernel, named, ranks)
             known = self._resolved.get(key)
             if known is None:
                 query = query_of(kernel, inputs, dtype, "", None, None, None)
                 known = self._resolved[key] = self._resolve(query)
-            sizes = [int(size) for shape in inputs if shape is not None for size in shape]
+            sizes = resolved_sizes(inputs)
             answer = self._answer(known, sizes, None, extrapolate)
         if self._reused is not None and answer.channel not in _EXACT:
             query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
@@ -201,7 +204,8 @@ class Version:
         if exact is not None:
             rows = [self._explained(*exact, 1.0)]
         else:
-            surface, estimate = self._between(found, query.sizes, query.lengths, extrapolate)
+            surfaces = self._surfaces_of(found, query.lengths)
+            surface, estimate = _first_between(surfaces, query.sizes, query.lengths, extrapolate)
             assert surface is not None and estimate is not None
             weights: dict[int, float] = {}
             for part in estimate.parts:
@@ -356,7 +360,7 @@ class Version:
             if row == block.end or hashes[row] != own_hash:
                 continue
             following = hashes[row + 1] if row + 1 < block.end else None
-            if block.lengths or allowed is not None or following == own_hash:
+            if lengths or block.lengths or allowed is not None or following == own_hash:
                 if (exact := next(self._exact(found, sizes, lengths), None)) is None:
                     continue
                 several = self._is_ambiguous(found, sizes, lengths)
@@ -411,38 +415,40 @@ class Version:
         lengths: Mapping[str, list[float]] | None,
         extrapolate: bool,
     ) -> Answer:
-        surface, estimate = self._between(found, sizes, lengths, extrapolate)
+        check_sizes(sizes)
+        surfaces = self._surfaces_of(found, lengths)
+        surface, estimate = _first_between(surfaces, sizes, lengths, extrapolate)
         if surface is None or estimate is None:
-            has_lengths = any(block.lengths for block, _ in found.rows)
+            has_lengths = lengths or any(block.lengths for block, _ in found.rows)
             return MISSES[Reason.NO_LENGTH if has_lengths else Reason.OUTSIDE]
         value_us, low_us, high_us = interval_of(self.index, surface.rows, estimate)
-        is_calibrated = estimate.half_width is not None
-        warnings = self.notes if is_calibrated else (*self.notes, _UNCALIBRATED)
+        warnings = self.notes
+        if len(surfaces) > 1:
+            warnings = (_SEVERAL, *warnings)
+        if estimate.half_width is None:
+            warnings = (*warnings, _UNCALIBRATED)
         support = len({surface.rows[part.place] for part in estimate.parts})
         channel = Channel.EXTRAPOLATED if estimate.is_outside else Channel.INTERPOLATED
         return Answer(value_us, low_us, high_us, channel, support, warnings)
 
-    def _between(
-        self,
-        found: _Found,
-        sizes: list[int],
-        lengths: Mapping[str, list[float]] | None,
-        extrapolate: bool,
-    ) -> tuple[MeasuredSurface | None, InterpolatedValue | None]:
-        """Return the first surface that has a value at these sizes, and the value."""
+    def _surfaces_of(
+        self, found: _Found, lengths: Mapping[str, list[float]] | None
+    ) -> list[MeasuredSurface]:
+        """Return the surfaces of the cases that a query may find, the most frequent settings of a
+        block first. With lengths, only those of kernels that depend on them."""
+        surfaces = []
         for block, allowed in found.rows:
+            if lengths and not depends_on(block, lengths):
+                continue
             for setting in self._settings_of(block):
                 if allowed is not None and setting not in allowed:
                     continue
                 key = (block.begin, setting)
                 if key not in self._surfaces:
                     self._surfaces[key] = surface_of(self.index, block, setting)
-                if (surface := self._surfaces[key]) is None:
-                    continue
-                estimate = surface.estimate(sizes, lengths, beyond=extrapolate)
-                if estimate is not None:
-                    return surface, estimate
-        return None, None
+                if (surface := self._surfaces[key]) is not None:
+                    surfaces.append(surface)
+        return surfaces
 
     def _settings_of(self, block: IndexBlock) -> list[int]:
         """Return the settings of a block's rows by their numbers, the most frequent first."""
@@ -531,3 +537,19 @@ class Version:
             index.text("settings", index.settings[row]),
             index.text("lengths", index.lengths[row]),
         )
+
+
+def _first_between(
+    surfaces: Sequence[MeasuredSurface],
+    sizes: list[int],
+    lengths: Mapping[str, list[float]] | None,
+    extrapolate: bool,
+) -> tuple[MeasuredSurface | None, InterpolatedValue | None]:
+    """Return the first surface that has these sizes between its points, or with `extrapolate` else
+    beyond them, and the value."""
+    for beyond in (False, True) if extrapolate else (False,):
+        for surface in surfaces:
+            estimate = surface.estimate(sizes, lengths, beyond=beyond)
+            if estimate is not None:
+                return surface, estimate
+    return None, None

@@ -168,6 +168,71 @@ def test_duration_of_another_version_is_marked_as_reused() -> None:
         version.query_many({**table, "Input Shapes": ["1,512;512,512", "1,x"]})
 
 
+def test_invalid_sizes_are_refused() -> None:
+    version = version_of(PRODUCTS)
+    right = (1024, 1024)
+    for inputs in ([(64.0, 1024), right], [("64", 1024), right], "64,1024", [64, 1024]):
+        with pytest.raises(opmeter.OpmeterError, match="inputs"):
+            version.query("MatMulV2", inputs, "bf16")  # type: ignore[arg-type]
+    with pytest.raises(opmeter.OpmeterError, match="inputs"):
+        version.query("MatMulV2", [(-64, 1024), right], "bf16", extrapolate=True)
+    arrays = [np.array([64, 1024]), np.array(right)]
+    assert version.query("MatMulV2", arrays, "bf16").channel is Channel.MEASURED
+
+
+def test_tables_of_queries_read_cells_as_single_queries_do() -> None:
+    version = version_of([*PRODUCTS, product(3, 512, 512, 9.0, state="static")])
+    shapes = ["64,1024;1024,1024", "N/A", None, "(64, 1024);(1024, 1024)", "3,512;512,512;NULL"]
+    state = ["dynamic", None, float("nan"), "", "static"]
+    table = {"kernel_type": ["MatMulV2"] * 5, "Input Shapes": shapes, "OP State": state}
+    frame = pd.DataFrame({**table, "Input Data Types": [None, "bf16", "bf16", "bf16", "bf16"]})
+    found = version.query_many(frame)
+    assert found["channel"].tolist() == ["measured", "miss", "miss", "measured", "miss"]
+    weighed = version.query_many({**table, "weight": [1, None, 2.5, float("nan"), 1]})
+    assert weighed["channel"].tolist() == found["channel"].tolist()
+    assert version.query_many(frame[:0]).empty
+    for name, cells in (
+        ("Input Shapes", ["64,1024;1024,1024", "6 4,1024;1024,1024"]),
+        ("Input Shapes", ["64,1024;1024,1024", "6(4,1024;1024,1024"]),
+        ("Input Shapes", ["64,1024;1024,1024", "9223372036854775808,1024;1024,1024"]),
+        ("Input Shapes", ["64,1024;1024,1024", 64]),
+        ("kernel_type", ["MatMulV2", 2]),
+        ("weight", [1, "many"]),
+    ):
+        made = {"kernel_type": ["MatMulV2"] * 2, "Input Shapes": shapes[:2], name: cells}
+        with pytest.raises(opmeter.OpmeterError, match=f"{name}: row 1"):
+            version.query_many(made)
+
+
+def test_whole_numbers_of_settings_are_spelled_as_in_a_tree() -> None:
+    rows = [Row("Group", [(m, 8)], [(m, 8)], 5.0 + m, extra={"EP Size": "4"}) for m in (1, 2)]
+    table = {"kernel_type": ["Group"] * 2, "Input Shapes": ["1,8", "2,8"], "EP Size": [4, None]}
+    found = version_of(rows).query_many(pd.DataFrame(table))  # the sizes are 4.0 and NaN
+    assert found["value_us"].tolist() == [6.0, 7.0]
+
+
+def test_settings_that_a_query_leaves_open_are_a_warning() -> None:
+    nz = [product(m, 512, 512, 50.0 + m, formats="ND;FRACTAL_NZ") for m in (1, 16, 256)]
+    version = version_of([*PRODUCTS, *nz])
+    shapes = [(32, 512), (512, 512)]
+    answer = version.query("MatMulV2", shapes, "bf16")
+    alone = version.query("MatMulV2", shapes, "bf16", formats="ND;ND")
+    assert answer[:5] == alone[:5] and answer.channel is Channel.INTERPOLATED
+    assert "settings" in answer.warnings[0] and answer.warnings[1:] == alone.warnings
+
+
+def test_case_between_others_is_not_extrapolated_from_other_settings() -> None:
+    nz = [product(m, 64, 64, 500.0, formats="ND;FRACTAL_NZ") for m in (64, 512)]
+    version = version_of([product(m, 64, 64, float(m)) for m in (8, 16, 32)] + nz)
+    answer = version.query("MatMulV2", [(128, 64), (64, 64)], "bf16", extrapolate=True)
+    assert answer.channel is Channel.INTERPOLATED and answer.value_us == pytest.approx(500.0)
+
+
+def test_kernel_without_lengths_has_no_duration_for_lengths() -> None:
+    answer = version_of(PRODUCTS).query("MatMulV2", [(64, 512), (512, 512)], "bf16", lengths=[9, 9])
+    assert answer.reason is Reason.NO_LENGTH
+
+
 def test_sessions_and_warnings_are_those_of_the_row() -> None:
     rows = [product(1, 2, 3, 5.0, sessions=3, warnings="drift;spread"), product(1, 2, 4, 6.0)]
     answer = version_of(rows).query("MatMulV2", [(1, 3), (3, 2)], "torch.bfloat16")
@@ -177,12 +242,15 @@ def test_sessions_and_warnings_are_those_of_the_row() -> None:
 
 def test_explain_returns_the_cases_of_a_result() -> None:
     version = version_of(PRODUCTS)
-    found = version.explain("MatMulV2", [(128, 1500), (1500, 600)], "bf16")
-    assert found.answer == version.query("MatMulV2", [(128, 1500), (1500, 600)], "bf16")
-    assert sum(row.weight for row in found.rows) == pytest.approx(1.0)
-    log_us = sum(row.weight * math.log(row.value_us) for row in found.rows)
-    assert math.exp(log_us) == pytest.approx(found.answer.value_us)
-    assert found.widest in found.rows and len(found.rows) == found.answer.support
+    # Between curves, between two points of a curve, and beyond its end.
+    for m, n, k in ((128, 600, 1500), (128, 1024, 1024), (1024, 1024, 1024)):
+        requested = [(m, k), (k, n)]
+        found = version.explain("MatMulV2", requested, "bf16", extrapolate=True)
+        assert found.answer == version.query("MatMulV2", requested, "bf16", extrapolate=True)
+        assert sum(row.weight for row in found.rows) == pytest.approx(1.0)
+        log_us = sum(row.weight * math.log(row.value_us) for row in found.rows)
+        assert math.exp(log_us) == pytest.approx(found.answer.value_us)
+        assert found.widest in found.rows and len(found.rows) == found.answer.support
     (exact,) = version.explain("MatMulV2", [(16, 512), (512, 512)], "bf16").rows
     assert exact.inputs == ((16, 512), (512, 512)) and exact.weight == 1.0
     assert version.explain("Nothing", [], "bf16").rows == ()
