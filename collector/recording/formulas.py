@@ -40,7 +40,8 @@ _LISTS = tuple(
 _CONDITIONS = (
     *("sampled > 1", "sampled < 2", "tokens > 1", "empty > 0", "empty < 1"),
     *("whole > tokens", "whole == tokens", "part > 1", "part < 2", "earlier > 0", "earlier < 1"),
-    *("whole - tokens > 1", "whole - tokens == 1"),
+    *("whole - tokens > 1", "whole - tokens == 1", "decodes > 1"),
+    *("empty > 1", "sampled < 2 or empty == 1"),  # a scalar is copied to one element, or broadcast
 )
 _TERMS = (
     *("tokens", "whole", "part", "sampled", "requests", "empty", "whole - tokens"),
@@ -159,8 +160,12 @@ def _signature(launch: RecordedLaunch) -> str:
 def _launches(
     columns: Sequence[Sequence[RecordedLaunch]], loads: Sequence[_Load]
 ) -> Iterator[LaunchPattern]:
+    """Yield the launches of one signature, of which each load has a column. What the loads with the
+    most launches do not explain in the others is solved on its own: a launch that is twice in a
+    layer of some loads and once in others has another signature there."""
     most = max(map(len, columns))
     whole = [at for at, one in enumerate(columns) if len(one) == most]
+    left = [[] if at in whole else list(column) for at, column in enumerate(columns)]
     for number in range(most):
         same = [columns[at][number] for at in whole]
         names = [loads[at].names for at in whole]
@@ -179,8 +184,7 @@ def _launches(
             if texts:
                 extra[name] = _list(texts, f"{what}: {name}")
         is_there = [
-            at in whole or _shown(cells, load) in [one.cells for one in columns[at]]
-            for at, load in enumerate(loads)
+            at in whole or _is_taken(_shown(cells, load), left[at]) for at, load in enumerate(loads)
         ]
         when = "1"
         if not all(
@@ -188,6 +192,16 @@ def _launches(
         ):
             when = _condition(is_there, loads, what)
         yield LaunchPattern(first.kernel, cells, extra, when, first.occurrences, first.in_graph)
+    if any(left):
+        yield from _launches(left, loads)
+
+
+def _is_taken(cells: Mapping[str, str], left: list[RecordedLaunch]) -> bool:
+    """Return whether a launch with these cells was left, and take it."""
+    at = next((at for at, one in enumerate(left) if one.cells == cells), None)
+    if at is not None:
+        del left[at]
+    return at is not None
 
 
 def _shown(cells: Mapping[str, str], load: _Load) -> Mapping[str, str]:

@@ -93,7 +93,7 @@ def constants_of(config: Config) -> Constants:
 
 def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
     """Return what is recorded of requests of at most `longest` tokens: ranges in which every pass
-    launches the same."""
+    launches the same. Each has loads with and without tokens that pad to the ranks."""
     decodes = _decode((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), (250, 140))
     decode = (1, _MOST_REQUESTS, decodes)
     has_chunks = longest > 2 * _MOST_TOKENS + 4099
@@ -104,10 +104,10 @@ def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
         small = _prefill((1, 11), (3, 101), (2, 37), (1, last - 1), (1, last))
         large = _prefill((1, last + 1), (3, 1367), (5, 411), (5, 1600), (1, 4099))
         found = [(1, last, small), (last + 1, _MOST_TOKENS, large), decode]
-        next_to_few = ((1, 333, 1, 11, 1), (13, 271, 3, 101, 1), (3, 150, 1, last - 4, 2))
-        next_to_many = ((1, 333, 1, last, 1), (13, 271, 3, 701, 1), (77, 201, 2, 1013, 2))
-        found.append((2, last, _mixed(*next_to_few)))
-        found.append((last + 1, _MOST_TOKENS, _mixed(*next_to_many)))
+        next_to_few = ((1, 333, 1, 11, 1), (13, 271, 3, 97, 1), (3, 150, 1, last - 4, 2))
+        next_to_many = ((1, 333, 1, last, 1), (13, 271, 3, 705, 1), (77, 201, 2, 1013, 2))
+        found.append((2, last, _mixed(*next_to_few, (5, 222, 1, 59, 1))))
+        found.append((last + 1, _MOST_TOKENS, _mixed(*next_to_many, (7, 190, 1, 1001, 1))))
         if has_chunks:
             found.append((1, last, _chunks((1, 11), (1, 301), (1, last - 1), (2, last))))
             found.append((last + 1, _MOST_TOKENS, _chunks((1, last + 1), (2, 4099), (1, 3008))))
@@ -115,7 +115,7 @@ def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
     every = _prefill((1, 11), (3, 101), (1, 1001), (5, 1600), (1, 4099))
     chunks = _chunks((1, 11), (2, 301), (1, 3008), (2, 4099))
     mixed = _mixed(
-        (1, 333, 1, 11, 1), (13, 271, 3, 101, 1), (3, 150, 1, 1001, 2), (77, 201, 2, 613, 1)
+        (1, 333, 1, 11, 1), (13, 271, 3, 102, 1), (3, 150, 1, 1005, 2), (77, 201, 2, 613, 1)
     )
     found = [(1, _MOST_TOKENS, every), decode, (2, _MOST_TOKENS, mixed)]
     return (*found, (1, _MOST_TOKENS, chunks)) if has_chunks else tuple(found)
@@ -123,15 +123,31 @@ def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
 
 def _ranges_of_experts(decode: Range, has_chunks: bool) -> tuple[Range, ...]:
     """Return what is recorded of a mixture of experts: passes of at most as many tokens as the
-    largest graph are dispatched with a mask (mc2_tokens_capacity of vLLM-Ascend)."""
-    least, most = (1, _MOST_REQUESTS), (_MOST_REQUESTS + 1, _MOST_TOKENS)
-    small = _prefill((1, 11), (3, 41), (2, 37), (1, _MOST_REQUESTS))
-    large = _prefill((1, _MOST_REQUESTS + 1), (3, 1367), (5, 411), (5, 1600), (1, 4099))
-    found = [decode, (*least, small), (*most, large)]
+    largest graph are dispatched with a mask (mc2_tokens_capacity of vLLM-Ascend), which has another
+    kernel for a single token of padding."""
+    first, last, decodes = decode
+    (*least, _), (*most, _) = prompts = _prompts_of_experts()
+    found = [(first, last, (*decodes, *_decode((15, 233)))), *prompts]
     if has_chunks:
-        found.append((*least, _chunks((1, 11), (2, 101), (1, 248))))
-        found.append((*most, _chunks((1, _MOST_REQUESTS + 1), (2, 4099), (1, 3008))))
+        few = _chunks((1, 11), (2, 101), (1, 103), (1, 248))
+        many = _chunks((1, _MOST_REQUESTS + 1), (1, 263), (2, 4099), (1, 3008))
+        next_to_few = _mixed(
+            *((1, 333, 1, 11, 1), (13, 271, 3, 41, 1), (2, 222, 1, 59, 1)),
+            *((3, 150, 2, 37, 3), (5, 301, 1, 98, 4), (1, 190, 3, 23, 3)),
+        )
+        next_to_many = _mixed(
+            *((1, 333, 1, 301, 1), (13, 271, 3, 501, 1), (6, 240, 2, 407, 1)),
+            *((3, 150, 1, 1001, 3), (77, 201, 2, 613, 3), (20, 160, 4, 301, 3)),
+        )
+        found += [(*least, few), (*most, many), (2, least[1], next_to_few), (*most, next_to_many)]
     return tuple(found)
+
+
+def _prompts_of_experts() -> tuple[Range, Range]:
+    few = _MOST_REQUESTS
+    small = _prefill((1, 11), (3, 41), (2, 37), (1, few - 1), (1, few))
+    large = _prefill((1, few + 1), (3, 1367), (5, 411), (5, 1600), (1, 4099))
+    return (1, few, small), (few + 1, _MOST_TOKENS, large)
 
 
 def environment_of(layout: Layout) -> Mapping[str, str]:

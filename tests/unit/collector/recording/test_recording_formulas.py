@@ -1,6 +1,7 @@
 """Recordings of several loads become expressions of the load, or an error that names the
 exception."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -99,7 +100,8 @@ def test_any_load_follows_from_a_few_recordings():
 
 
 def mixed(decodes, keys, prompts, each, earlier):
-    """Latent attention of decodes and of prompts, which has a part for their earlier tokens."""
+    """Latent attention of decodes and of prompts, which has a part for their earlier tokens: it
+    cuts keys and values of both, and the queries once for each part."""
     tokens, total = prompts * each, prompts * earlier
     of_decodes = ",".join([str(keys)] * decodes)
     ends, earlier_ends = (
@@ -109,8 +111,14 @@ def mixed(decodes, keys, prompts, each, earlier):
     launches = [
         launch("InterleaveRope", f"{decodes},64", f"{decodes},64", **{values: of_decodes}),
         launch("FusedInferAttentionScore", f"{tokens},4,64", f"{tokens},4,64", **{queries: ends}),
+        *[launch("Slice", f"{tokens},4,128;3;3", f"{tokens},4,64")] * 2,
     ]
+    times = Occurrences(0, {"dense": 2}) if earlier else ONCE
+    launches.append(launch("Slice", f"{tokens},4,96;3;3", f"{tokens},4,64", times))
+    if decodes > 1:
+        launches.append(launch("Transpose", f"4,{decodes},9;3", f"{decodes},4,9"))
     if earlier:
+        launches += [launch("Slice", f"{total},4,128;3;3", f"{total},4,64")] * 2
         lists = {queries: ends, values: earlier_ends}
         shapes = f"{tokens},4,64;{total},4,64"
         launches.append(launch("FusedInferAttentionScore", shapes, f"{tokens},4,64", **lists))
@@ -119,23 +127,43 @@ def mixed(decodes, keys, prompts, each, earlier):
 
 
 def test_prompts_with_earlier_tokens_next_to_decodes_follow_from_a_few():
-    loads = ((2, 90, 1, 40, 0), (3, 70, 2, 11, 64), (5, 33, 3, 25, 17))
+    loads = ((1, 90, 1, 40, 0), (3, 70, 2, 11, 64), (5, 33, 3, 25, 17), (2, 80, 3, 19, 0))
     passes = [mixed(*load) for load in loads]
     tokens = [PassTokens("mixed", x.requests, 1, x.keys, x.prompts) for x in passes]
     ranges = [(1, 256, tokens)]
     found = solved_deployment(recording(passes), str(Layout(4)), ranges, CONSTANTS)
     batch = Batch(Phase.PREFILL, 2, 30, 100, mixed_decodes=4, followed_keys=55)
-    _, own, context = deployed_step(found, batch).kernels
-    assert own.record.cells["Input Shapes"] == '"60,4,64"'
-    assert context.record.cells["Input Shapes"] == '"60,4,64;140,4,64"'
-    assert context.record.extra["Runtime actual_seq_lengths_values"] == "30,60"
-    assert context.record.extra["Runtime actual_seq_lengths_kv_values"] == "70,140"
-    without = deployed_step(found, replace(batch, keys=30))
-    assert [x.record.kernel_type for x in without.kernels] == [
-        "InterleaveRope",
-        own.record.kernel_type,
-    ]
-    assert without.kernels[0].record.extra["Runtime actual_seq_lengths_kv_values"] == "55,55,55,55"
+    assert sized_launches(deployed_step(found, batch)) == {
+        ("InterleaveRope", "4,64"): 5,
+        ("FusedInferAttentionScore", "60,4,64"): 5,
+        ("FusedInferAttentionScore", "60,4,64;140,4,64"): 5,
+        ("Slice", "60,4,128;3;3"): 10,
+        ("Slice", "140,4,128;3;3"): 10,
+        ("Slice", "60,4,96;3;3"): 10,
+        ("Transpose", "4,4,9;3"): 5,
+    }
+    (context,) = (x.record for x in deployed_step(found, batch).kernels if ends_of(x) == "70,140")
+    assert context.extra["Runtime actual_seq_lengths_values"] == "30,60"
+    without = deployed_step(found, replace(batch, keys=30, mixed_decodes=1))
+    assert sized_launches(without) == {
+        ("InterleaveRope", "1,64"): 5,
+        ("FusedInferAttentionScore", "60,4,64"): 5,
+        ("Slice", "60,4,128;3;3"): 10,
+        ("Slice", "60,4,96;3;3"): 5,
+    }
+    assert ends_of(without.kernels[0]) == "55"
+
+
+def sized_launches(step):
+    found = Counter()
+    for one in step.kernels:
+        cells = one.record.cells["Input Shapes"].strip('"')
+        found[one.record.kernel_type, cells] += one.times
+    return found
+
+
+def ends_of(kernel):
+    return kernel.record.extra.get("Runtime actual_seq_lengths_kv_values")
 
 
 def test_a_single_padding_token_has_a_kernel_of_its_own():
