@@ -137,7 +137,7 @@ def _ranges_of_experts(decode: Range, has_chunks: bool) -> tuple[Range, ...]:
         )
         next_to_many = _mixed(
             *((1, 333, 1, 301, 1), (13, 271, 3, 501, 1), (6, 240, 2, 407, 1)),
-            *((3, 150, 1, 1001, 3), (77, 201, 2, 613, 3), (20, 160, 4, 301, 3)),
+            *((3, 150, 1, 1001, 4), (77, 201, 2, 613, 3), (20, 160, 4, 301, 3)),
         )
         found += [(*least, few), (*most, many), (2, least[1], next_to_few), (*most, next_to_many)]
     return tuple(found)

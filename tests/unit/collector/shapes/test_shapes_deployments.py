@@ -162,6 +162,29 @@ def test_a_decode_is_padded_to_a_graph_and_only_its_requests_are_sampled():
     assert lengths == ",".join(["300"] * 5 + ["1"] * 11)  # an empty request has one key
 
 
+def test_prompts_next_to_decodes_have_both_attentions():
+    """DeepSeek-V3: absorbed attention of 3 decodes, and attention of a prompt's new and of its
+    earlier tokens. A single token that pads to 8 ranks has a mask of its own."""
+    deepseek = find_decoder("deepseek-v3")
+    layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
+    batch = Batch(Phase.PREFILL, 1, 64, 192, mixed_decodes=3, followed_keys=90)
+    for release in ("vllm-ascend-0.18", "vllm-ascend-0.23"):
+        step = model_step(deepseek, layout, batch, release)
+        assert {one.source for one in step.kernels} == {"recording"}
+        kernels = Counter()
+        for one in step.kernels:
+            shapes = one.record.cells.get("Input Shapes", "").strip('"')
+            if one.record.kernel_type in ATTENTION:
+                kernels[shapes.partition(",")[0]] += one.times  # tokens, or decodes
+            if "InterleaveRope" in one.record.kernel_type and shapes.startswith("3,"):
+                kernels["rope of decodes"] += one.times
+        assert kernels == {"3": 61, "64": 2 * 61, "rope of decodes": 61}, release
+        for tokens, times in ((66, 0), (64, 0), (68, 1)):  # 3, 5 and 1 of padding
+            one = replace(batch, queries=tokens, keys=tokens + 128)
+            found = counted(model_step(deepseek, layout, one, release))
+            assert found["TensorMove 1"] == times, (release, tokens)
+
+
 def test_unrecorded_load_is_refused_with_the_recorded_ones():
     qwen = find_decoder("qwen3-32b")
     refused = [
