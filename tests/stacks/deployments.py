@@ -211,14 +211,11 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "glm-4.5-air": (("tp=8,ep=8,sequence_split",),),
     "qwen3-235b-a22b": (("tp=8,dp=2,ep=16,sequence_split",),),
 }
-# 0.23: the expressions of its layouts do not solve as one family yet.
-_APART = {("qwen3-32b", "vllm-ascend-0.23")}
 RECIPES = tuple(
     Recipe(model, release, layouts)
     for release in _RELEASES
     for model, files in _LAYOUTS.items()
-    for family in files
-    for layouts in ([(one,) for one in family] if (model, release) in _APART else [family])
+    for layouts in files
 )
 
 
