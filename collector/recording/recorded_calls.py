@@ -49,10 +49,14 @@ _BEFORE, _BAND = 28, "4"  # keys before its own that a query sees, in this spars
 _QUERY_ENDS, _KEY_LENGTHS = 5, 6
 _RECEIVED = -7  # of a dispatch to experts: its rows
 _ATTENTION_CALL = "aclnnFusedInferAttentionScore"
-# Attention to chosen or compressed keys, and what chooses and compresses them.
-_CHOOSING = (
+# Attention to chosen keys, and what chooses them; the ranks of a group may share its tokens.
+_SHARED = (
     *("aclnnSparseFlashAttention", "aclnnLightningIndexer", "aclnnLightningIndexerVllm"),
-    *("aclnnLightningIndexerQuant", "aclnnVllmQuantLightningIndexer", "aclnnCompressor"),
+    "aclnnLightningIndexerQuant",
+)
+# Attention to compressed keys, and what chooses and compresses them.
+_COMPRESSED = (
+    *("aclnnVllmQuantLightningIndexer", "aclnnCompressor"),
     *("aclnnSparseAttnSharedkv", "aclnnKvQuantSparseAttnSharedkv"),
 )
 _DISPATCH_CALL = "aclnnMoeDistributeDispatch"
@@ -197,8 +201,10 @@ def _message(call: Recorded, occurrences: Occurrences, in_graph: bool) -> Record
     elements = sum(prod(tensor.shape) for tensor in call.tensors)
     if operation == "send_recv":
         elements //= max(1, sum(a.startswith(("to=", "from=")) for a in call.arguments))
-    size = elements * _BYTES.get(recorded, 1)
     group = int(ranks.removeprefix("ranks="))
+    if operation == "all_to_all":  # HCCL takes the number of elements that go to each rank
+        elements *= group
+    size = elements * _BYTES.get(recorded, 1)
     return RecordedMessage(call.text, operation, size, dtype, group, occurrences, in_graph)
 
 
@@ -222,7 +228,9 @@ def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -
         return {_GROUP_ENDS: ",".join(map(str, groups))} if used else {}
     ends = [*accumulate(queries for queries, _ in tokens.each())]
     keys = [keys for _, keys in tokens.each()]
-    if call.name in _CHOOSING:  # its lengths are tensors of the device
+    if call.name in (*_SHARED, *_COMPRESSED):  # its lengths are tensors of the device
+        if call.name in _SHARED:
+            ends, keys = _of_first_rank(call, ends, keys)
         named = {"actual_seq_lengths_values": ends, "actual_seq_lengths_kv_values": keys}
         return {RUNTIME_PREFIX + name: ",".join(map(str, n)) for name, n in named.items()}
     if not call.name.startswith(_ATTENTION_CALL):
@@ -237,6 +245,23 @@ def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -
     found["actual_seq_lengths_values"] = _lengths(arguments[_QUERY_ENDS], ends)
     found["actual_seq_lengths_kv_values"] = _lengths(arguments[_KEY_LENGTHS], keys)
     return {RUNTIME_PREFIX + name: text for name, text in found.items() if text}
+
+
+def _of_first_rank(
+    call: Recorded, ends: Sequence[int], keys: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Return the ends of requests among the first tokens, as many as a call has, and the keys that
+    the last of them attends to: 0 of a request that other ranks have, or that pads."""
+    rows = call.tensors[0].shape[0]
+    slots = next(one.shape[0] for one in call.tensors if len(one.shape) == 1)
+    padding = slots - len(ends)
+    ends = [*ends, *range(ends[-1] + 1, ends[-1] + 1 + padding)]
+    starts, keys = (0, *ends[:-1]), (*keys, *[0] * padding)
+    held = [
+        max(0, key - max(0, end - rows)) if start < rows else 0
+        for start, end, key in zip(starts, ends, keys, strict=True)
+    ]
+    return [min(end, rows) for end in ends], held
 
 
 def _lengths(argument: str, expected: Sequence[int]) -> str:

@@ -38,8 +38,9 @@ class SparseRule(StrEnum):
         f"or 3, a pattern of {', '.join(PATTERNS)}, and heads, topk and block_size of the shapes"
     )
     LENGTHS = (
-        "expected lengths of at least 1 for each request: cumulative sums up to T for queries, "
-        "and for keys no more than their pages have, nor fewer than queries in sparse mode 3"
+        "expected lengths of at least 1 for each request, or 0 of queries and keys: cumulative "
+        "sums up to T for queries, and for keys no more than their pages have, nor fewer than "
+        "queries in sparse mode 3"
     )
     PAGES = "expected no more pages for all requests than the pool and the block table have"
 
@@ -93,10 +94,11 @@ class SparseCall:
         """Return `prefill` without earlier keys, `decode` for one query a request, else `mixed`."""
         if self.queries == self.keys:
             return "prefill"
-        return "decode" if set(self.queries) == {1} else "mixed"
+        return "decode" if max(self.queries) == 1 else "mixed"
 
     def requests(self) -> Iterator[Request]:
-        return _lengths.requests_of(self.queries, self.keys)
+        """Yield the requests that have queries."""
+        return (one for one in _lengths.requests_of(self.queries, self.keys) if one.queries)
 
     def seen(self) -> list[int]:
         """Return the number of keys of the cache that each query sees."""
@@ -208,9 +210,12 @@ def _with_lengths(case: Case, call: SparseCall, tokens: int, batch: int) -> Spar
     wide = replace(call.pages, block_size=call.pages.block_size * call.ratio)  # in tokens
     share = min(wide.width, wide.blocks // batch) * wide.block_size
     keys, valid = _lengths.paged_keys(case, queries, wide, (share,) * batch)
-    if len(queries) != batch or sum(queries) != tokens or min(queries) < 1:
+    if len(queries) != batch or sum(queries) != tokens or min(queries) < (not ends):
         raise Misfit(SparseRule.LENGTHS)
-    if len(keys) != batch or len(valid) != batch or min(keys) < call.ratio:
+    if len(keys) != batch or len(valid) != batch or min(keys) < 0:
+        raise Misfit(SparseRule.LENGTHS)
+    # a request of which other ranks have the queries has none here, and no keys
+    if any(held < call.ratio if some else held for some, held in zip(queries, keys, strict=True)):
         raise Misfit(SparseRule.LENGTHS)
     pages = replace(call.pages, valid=valid)
     allocated = all(v * wide.block_size >= k for v, k in zip(valid, keys, strict=True))

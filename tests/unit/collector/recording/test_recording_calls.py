@@ -361,6 +361,20 @@ def test_attention_to_selected_keys_has_the_lengths_of_the_pass():
     assert launch.extra["Runtime actual_seq_lengths_values"] == "1,2,3,4"
 
 
+def test_message_of_all_to_all_is_the_tensor_of_a_rank():
+    """HCCL's count is what goes to each of the ranks."""
+    (message,) = recording_of("HCCL HcclAlltoAll(bf16[4096]:ND, ranks=8)").passes[0].messages
+    assert (message.operation, message.message_bytes) == ("all_to_all", 2 * 4096 * 8)
+
+
+def test_a_rank_that_shares_tokens_has_the_lengths_of_the_first_ones():
+    """Of four requests in a graph of eight, one of four ranks has the first two."""
+    text = "ACLNN aclnnLightningIndexerVllm(bf16[2,8,128]:NCL, i32[8]:ND, i32[8]:ND, i32[8,9]:ND)"
+    ((_, launch, _),) = recording_of(text).launches()
+    assert launch.extra["Runtime actual_seq_lengths_values"] == "1,2,2,2,2,2,2,2"
+    assert launch.extra["Runtime actual_seq_lengths_kv_values"] == "4096,4096,0,0,0,0,0,0"
+
+
 def test_operands_of_products_have_the_layout_that_their_kernels_read():
     experts = (
         "ACLNN aclnnDispatchFFNCombine(bf16[1,64]:ND, {i8[4,64,32]:FRACTAL_NZ<4,1,4,16,32>}, "
