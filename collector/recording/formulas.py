@@ -130,6 +130,7 @@ def _range(least: int, most: int, loads: Sequence[_Load]) -> LoadRange:
     phase = range_phase(loads[0].batch)
     if len(loads) < _FEWEST_LOADS:
         raise NotSolved(f"{phase}: expected at least {_FEWEST_LOADS} loads, got {len(loads)}")
+    loads, repeated = _without_repeated(loads)
     by_signature: defaultdict[str, list[list[RecordedLaunch]]] = defaultdict(
         lambda: [[] for _ in loads]
     )
@@ -141,7 +142,45 @@ def _range(least: int, most: int, loads: Sequence[_Load]) -> LoadRange:
     ]
     messages = list(_messages(loads))
     sizes = tuple(recorded_load(_batch(one.found)) for one in loads)
-    return LoadRange(phase, least, most, sizes, tuple(launches), tuple(messages))
+    return LoadRange(phase, least, most, sizes, (*launches, *repeated), tuple(messages))
+
+
+def _without_repeated(loads: Sequence[_Load]) -> tuple[Sequence[_Load], list[LaunchPattern]]:
+    """Return the loads without launches on single numbers whose count follows from the load, such
+    as one for each request, and the patterns of these launches."""
+    totals = [Counter[str]() for _ in loads]
+    shown: dict[str, RecordedLaunch] = {}
+    for total, load in zip(totals, loads, strict=True):
+        for one in filter(_is_scalar, load.found.launches):
+            key = repr((one.kernel, one.cells, one.extra, one.in_graph))
+            total[key] += one.occurrences.outside
+            shown.setdefault(key, one)
+    names = [load.names for load in loads]
+    found = {}
+    for key, one in shown.items():
+        counts = [total[key] for total in totals]
+        if all(counts) and len(set(counts)) > 1:
+            repeats = solve(counts, names, f"launches of {one.kernel}")
+            once = replace(one.occurrences, outside=1)
+            found[key] = LaunchPattern(
+                *(one.kernel, one.cells, one.extra, "1", once, one.in_graph, repeats)
+            )
+    left = [
+        replace(load, found=replace(load.found, launches=tuple(
+            one
+            for one in load.found.launches
+            if not _is_scalar(one)
+            or repr((one.kernel, one.cells, one.extra, one.in_graph)) not in found
+        )))
+        for load in loads
+    ]  # fmt: skip
+    return left, list(found.values())
+
+
+def _is_scalar(launch: RecordedLaunch) -> bool:
+    """Return whether tensors of a launch have no dimensions, and it is outside of layers."""
+    sizes = "".join(text for name, text in launch.cells.items() if name.endswith("Shapes"))
+    return not launch.occurrences.per_layer and bool(sizes) and not sizes.strip('";')
 
 
 def _signature(launch: RecordedLaunch) -> str:
@@ -279,17 +318,20 @@ def _affine(terms: Sequence[int], values: Sequence[int]) -> tuple[int, int] | No
 
 
 def _list(texts: Sequence[tuple[str, _Load]], what: str) -> str:
-    """Return the name of the list."""
-    for name in texts[0][1].lists:
-        if all(_is_list(text.split(","), load.lists[name]) for text, load in texts):
-            return name
+    """Return the name of the list, of an equal one first."""
+    for may_pad in (False, True):
+        for name in texts[0][1].lists:
+            if all(_is_list(text.split(","), load.lists[name], may_pad) for text, load in texts):
+                return name
     raise NotSolved(f"{what}: unknown list {texts[0][0][:80]}")
 
 
-def _is_list(recorded: Sequence[str], derived: Sequence[int]) -> bool:
-    """Return whether lists agree; requests that pad are recorded with 0 keys."""
+def _is_list(recorded: Sequence[str], derived: Sequence[int], may_pad: bool) -> bool:
+    """Return whether lists agree; requests that pad may be recorded with 0 keys."""
     pairs = zip(recorded, map(str, derived), strict=False)
-    return len(recorded) == len(derived) and all(one in ("0", other) for one, other in pairs)
+    return len(recorded) == len(derived) and all(
+        one == other or (may_pad and one == "0") for one, other in pairs
+    )
 
 
 def _messages(loads: Sequence[_Load]) -> Iterator[MessagePattern]:

@@ -52,7 +52,8 @@ class LaunchPattern:
 
     cells    tensor cells; a size is an expression. Empty where the kernel's tensors are unknown
     columns  further columns: their text, or the name of a list of `load_lists`
-    when     an expression: whether the load has the launch"""
+    when     an expression: whether the load has the launch
+    repeats  an expression: how often, for each of its occurrences"""
 
     kernel: str
     cells: Mapping[str, str]
@@ -60,6 +61,7 @@ class LaunchPattern:
     when: str
     occurrences: Occurrences
     in_graph: bool
+    repeats: str = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +233,7 @@ def step_of_load(
     kernels = []
     for one in chosen.launches:
         times = one.occurrences.times(layers) if Expression(one.when).value(names) else 0
+        times *= Expression(one.repeats).value(names)
         if times and (record := _record(one, names, lists)) is not None:
             kernels.append(StepKernel(_layer(one.occurrences), record, times, _RECORDING))
     messages = tuple(
@@ -386,12 +389,13 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
 def load_lists(batch: Batch, ranks: int) -> Mapping[str, tuple[int, ...]]:
     """Return the lists of a pass: of each request its keys, and where its new tokens or its keys
     end among those of all. In those of `whole`, tokens that pad to a multiple of the ranks are one
-    more request, with no other keys. Latent attention has lists of decodes and of prompts apart."""
+    more request, with no other keys. Latent attention has lists of decodes and of prompts apart,
+    and sparse attention those of the first rank, which has the first tokens of all."""
     lengths = tuple(batch.lengths())
     keys = tuple(keys for _, keys in lengths)
     query_ends = cumulative_ends([queries for queries, _ in lengths])
     whole = align(batch.tokens, ranks)
-    is_whole = whole == batch.tokens
+    is_whole, part = whole == batch.tokens, whole // ranks
     prompts = lengths[batch.mixed_decodes :]
     return {
         "query_ends": query_ends,
@@ -402,4 +406,9 @@ def load_lists(batch: Batch, ranks: int) -> Mapping[str, tuple[int, ...]]:
         "decode_key_lengths": keys[: batch.mixed_decodes],
         "prompt_query_ends": cumulative_ends([queries for queries, _ in prompts]),
         "earlier_ends": cumulative_ends([keys - queries for queries, keys in prompts]),
+        "query_ends_of_part": tuple(min(end, part) for end in query_ends),
+        "key_lengths_of_part": tuple(
+            length - max(0, end - part) if start < part else 0
+            for start, end, length in zip((0, *query_ends), query_ends, keys, strict=False)
+        ),
     }

@@ -207,6 +207,7 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
             for tp, dp in ((4, 2), (8, 8), (8, 2), (16, 2))
         ),
     ),
+    "deepseek-v3.2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
     "glm-4.5": (("tp=8,dp=2,ep=16,sequence_split",),),
     "glm-4.5-air": (("tp=8,ep=8,sequence_split",),),
     "qwen3-235b-a22b": (("tp=8,dp=2,ep=16,sequence_split",),),

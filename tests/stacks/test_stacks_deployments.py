@@ -16,7 +16,13 @@ pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
 PASSES = (PassTokens("prefill", 2, 57, 57), PassTokens("decode", 21, 1, 120))
 PACKAGED = [one for one in RECIPES if (FOLDER / one.file_name).exists()]
-_MODELS = ("qwen3-32b", "llama-3-70b", "deepseek-v3", "glm-4.5")  # with every kind of layer
+_MODELS = (
+    "qwen3-32b",
+    "llama-3-70b",
+    "deepseek-v3",
+    "deepseek-v3.2",
+    "glm-4.5",
+)  # with every kind of layer
 CHOSEN = {one.model: one for one in reversed(PACKAGED) if one.model in _MODELS}  # the first of each
 
 

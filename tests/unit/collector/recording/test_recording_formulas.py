@@ -181,6 +181,40 @@ def test_a_single_padding_token_has_a_kernel_of_its_own():
         assert [one.record.kernel_type for one in step.kernels][1:] == kernels, count
 
 
+def test_launches_for_each_request_are_counted_by_the_load():
+    """As sparse attention does: each request has two numbers, some of them equal."""
+    passes = []
+    for requests, keys in LOADS:
+        more = [launch("Fill", ";", "", Occurrences(2 * requests - 1, {}))]
+        more += [launch("Fill", ";", "", EACH), launch("Cast", "", "", EACH)]
+        one = decode(requests, keys)
+        passes.append(replace(one, launches=(*one.launches, *more)))
+    step = deployed_step(solved(passes), Batch(Phase.DECODE, 10, 1, 300))
+    found = [(x.record.kernel_type, x.times) for x in step.kernels if x.layer != "dense"]
+    assert ("Fill", 20) in found and ("Cast", 1) in found
+
+
+def test_lengths_of_the_first_rank_end_with_its_tokens():
+    """Prompts over four ranks, each of which attends from a quarter of all tokens."""
+    passes = []
+    for requests, queries, keys in ((1, 11, 40), (2, 8, 30), (5, 2, 9)):
+        part = -(-requests * queries // 4)
+        ends = [min(queries * (at + 1), part) for at in range(requests)]
+        held = [
+            keys - max(0, queries * (at + 1) - part) if queries * at < part else 0
+            for at in range(requests)
+        ]
+        lists = {"Runtime actual_seq_lengths_values": ",".join(map(str, ends))}
+        lists["Runtime actual_seq_lengths_kv_values"] = ",".join(map(str, held))
+        attention = launch("SparseFlashAttention", f"{part},64", f"{part},64", **lists)
+        passes.append(RecordedPass("prefill", requests, queries, keys, (attention,), ()))
+    tokens = [PassTokens("prefill", one.requests, one.queries, one.keys) for one in passes]
+    found = solved_deployment(recording(passes), str(Layout(4)), [(1, 32, tokens)], CONSTANTS)
+    (kernel,) = deployed_step(found, Batch(Phase.PREFILL, 3, 5, 100)).kernels  # 4 of 15 tokens
+    assert kernel.record.extra["Runtime actual_seq_lengths_values"] == "4,4,4"
+    assert kernel.record.extra["Runtime actual_seq_lengths_kv_values"] == "99,0,0"
+
+
 def test_launches_without_an_expression_are_refused():
     names = [{"pages": 7919, "table_width": 61, "tokens": n, "sampled": n} for n in (3, 5, 11)]
     rest = dict.fromkeys(("whole", "part", "requests", "empty", "decodes", "earlier"), 1)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import BadInput
+from collector.ops.registry import find
 from collector.shapes.deployments import (
     batch_of,
     check_deployment,
@@ -132,7 +133,8 @@ def test_every_file_describes_its_recorded_loads():
                     # latent attention has a launch for decodes, one for new tokens of prompts, and
                     # one for their earlier tokens
                     has_earlier = one.phase != Phase.DECODE and batch.keys > batch.queries
-                    parts = 1 + (one.phase == "mixed") + has_earlier if decoder.is_mla else 1
+                    is_in_parts = decoder.is_mla and not decoder.is_sparse
+                    parts = 1 + (one.phase == "mixed") + has_earlier if is_in_parts else 1
                     assert sum(kinds) == parts * decoder.layers, (model, str(layout), batch)
 
 
@@ -149,6 +151,25 @@ def test_experts_in_bf16_are_fused_with_weights_of_the_ranks_share():
             step = counted(deployed_step(found, batch))
             shapes = f"{rows},{hidden};{weights};{rows},8;;;{rows},8;{rows},{hidden}"
             assert step[f"DispatchFFNCombineBF16 {shapes}"] == layers
+
+
+def test_sparse_attention_has_the_tokens_of_the_first_of_eight_ranks():
+    """Its operators accept the row; each request has two numbers that are filled one by one."""
+    layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
+    found = find_deployment("deepseek-v3.2", RELEASE, layout)
+    for batch, ends, keys, fills in (
+        (Batch(Phase.DECODE, 13, 1, 999), "1" + ",2" * 15, "999,999" + ",0" * 14, 32),
+        (Batch(Phase.PREFILL, 3, 1000, 1000), "375,375,375", "375,0,0", 6),
+    ):
+        step = deployed_step(found, batch)
+        rows = [x.record for x in step.kernels if x.record.kernel_type == "SparseFlashAttention"]
+        (row,) = rows
+        assert row.extra["Runtime actual_seq_lengths_values"] == ends
+        assert row.extra["Runtime actual_seq_lengths_kv_values"] == keys
+        find(row.kernel_type).check(row.case, "npu")
+        rows = [(x.times, x.record) for x in step.kernels if x.record.kernel_type == "Fill"]
+        kinds = Counter({x.cells["Input Shapes"] + x.cells["Input Data Types"]: n for n, x in rows})
+        assert kinds['";"INT64;INT32'] == fills
 
 
 def test_a_decode_is_padded_to_a_graph_and_only_its_requests_are_sampled():
