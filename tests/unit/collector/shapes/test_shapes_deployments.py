@@ -153,6 +153,29 @@ def test_experts_in_bf16_are_fused_with_weights_of_the_ranks_share():
             assert step[f"DispatchFFNCombineBF16 {shapes}"] == layers
 
 
+def test_kimi_k2_has_the_products_of_its_config():
+    """64 heads, an intermediate size of 18432, and 384 experts of 2048, of which one is shared."""
+    layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
+    found = find_deployment("kimi-k2", RELEASE, layout)
+    step = deployed_step(found, DECODE)
+    products = Counter()
+    for one in step.kernels:
+        if one.record.kernel_type == "QuantBatchMatmulV3":
+            columns, rows, *_ = one.record.case.inputs[1].shape  # blocks of 32 x 16
+            products[columns * 32, rows * 16] += one.times
+    assert products == {
+        (2112, 7168): 61,
+        (1536, 1536): 61,  # 8 heads of 192
+        (7168, 1024): 61,
+        (4096, 7168): 60,
+        (7168, 2048): 60,
+        (4608, 7168): 1,
+        (7168, 2304): 1,
+    }
+    (experts,) = (x for x in step.kernels if x.record.kernel_type == "DispatchFFNCombine")
+    assert (experts.times, experts.record.case.inputs[1].shape[0]) == (60, 384 // 16)
+
+
 def test_sparse_attention_has_the_tokens_of_the_first_of_eight_ranks():
     """Its operators accept the row; each request has two numbers that are filled one by one."""
     layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
