@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from typing import Any
 
 from collector.codec.errors import OpmeterError
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS, OUTPUT_SHAPES, RUNTIME_PREFIX
@@ -27,10 +28,11 @@ from collector.shapes.deployments import (
     sized,
     step_of_load,
 )
-from collector.shapes.expression import Expression
+from collector.shapes.expression import Expression, align
 from collector.shapes.layout import layout_of
 from collector.shapes.recorded_step import RecordedLaunch, RecordedMessage, RecordedPass, Recording
 from collector.shapes.serving import Batch, Phase
+from collector.shapes.step import PAGE
 
 _CELLS = (*INPUT_CELLS, *OUTPUT_CELLS)
 _FEWEST_LOADS = 3  # two for an expression, and one to check it
@@ -41,12 +43,14 @@ _CONDITIONS = (
     *("sampled > 1", "sampled < 2", "tokens > 1", "empty > 0", "empty < 1"),
     *("whole > tokens", "whole == tokens", "part > 1", "part < 2", "earlier > 0", "earlier < 1"),
     *("whole - tokens > 1", "whole - tokens == 1", "decodes > 1"),
+    *("tokens > 1024", "tokens < 1025"),  # of vLLM-Ascend's batch_matmul_transpose
     *("empty > 1", "sampled < 2 or empty == 1"),  # a scalar is copied to one element, or broadcast
 )
 _TERMS = (
     *("tokens", "whole", "part", "sampled", "requests", "empty", "whole - tokens"),
     *("requests + (whole > tokens)", "whole - sampled", "decodes", "earlier"),
-    *("tokens - decodes", "requests - decodes"),
+    *("tokens - decodes", "requests - decodes", "chunks", "long_chunks"),
+    "longest_chunks",
 )
 
 
@@ -56,11 +60,21 @@ class NotSolved(OpmeterError):
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Numbers of the engine that recorded: pages of its cache, and of a request's table. They are
-    unlike every other number, so that they are recognised."""
+    """Numbers of the engine that recorded: pages of its cache, and of a request's table; states of
+    linear attention, 0 without it. They are unlike every other number, so that they are recognised.
+    """
 
     pages: int
     table_width: int
+    states: int = 0
+
+    def in_blocks(self, settings: Mapping[str, Any]) -> "Constants":
+        """Return the numbers where the engine has blocks of several pages, as it chooses them for
+        states as large as a block."""
+        each = int(settings.get("block_size", PAGE)) // PAGE
+        if each == 1:
+            return self
+        return Constants(self.pages * each, align(self.table_width, each), self.pages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,7 @@ def solved_deployment(
     """Return the deployment of a recording's passes; each range has its least and most tokens.
 
     Raises NotSolved where the loads of a range do not launch the same."""
+    constants = constants.in_blocks(recording.settings)
     is_graph = any(x.in_graph for one in recording.passes for x in one.launches)
     graph_sizes = tuple(recording.settings["graph_sizes"]) if is_graph else ()
     passes = {(p.phase, p.requests, p.queries, p.keys, p.prompts): p for p in recording.passes}
@@ -280,11 +295,13 @@ def _shapes(texts: Sequence[str], names: Sequence[Mapping[str, int]], what: str)
 def solve(values: Sequence[int], names: Sequence[Mapping[str, int]], what: str) -> str:
     """Return the expression that has these values, with the names of each load.
 
-    A constant that is a multiple of the pages is one of them. Raises NotSolved without one."""
+    A constant that is a multiple of the pages or states is one of them. Raises NotSolved without
+    an expression."""
     if len(set(values)) == 1:
-        number, pages = values[0], names[0]["pages"]
-        if number % pages == 0 and number:
-            return _times(number // pages, "pages")
+        number = values[0]
+        for name in ("pages", "states"):
+            if number and (unit := names[0].get(name)) and number % unit == 0:
+                return _times(number // unit, name)
         return "table_width" if number == names[0]["table_width"] else str(number)
     best: tuple[bool, int, str] | None = None
     for order, term in enumerate(_TERMS):
@@ -367,6 +384,7 @@ def differences(
 ) -> list[str]:
     """Return what a recorded pass of so many layers launches and a deployment does not, and what
     it does otherwise."""
+    constants = constants.in_blocks(deployment.settings)
     ranks = layout_of(deployment.layout).tp
     load = _load(found, deployment.graph_sizes, ranks, constants)
     tokens = _batch(found).tokens

@@ -32,7 +32,7 @@ from collector.ops.parts.tensors import cumulative_ends
 from collector.shapes.expression import Expression, align, ceil_div
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.layout import Layout, Quantisation, check_layout, layout_of
-from collector.shapes.models import Decoder, bundled_decoder
+from collector.shapes.models import Decoder, bundled_decoder, to_record
 from collector.shapes.recorded_step import Occurrences
 from collector.shapes.serving import Batch, Phase, check_batch
 from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive_step
@@ -44,6 +44,7 @@ _MOST_EARLIER = 1 << 17  # vLLM-Ascend: latent attention has another launch for 
 _SPAN = re.compile(r"(tp|dp|ep)=(\d+)\.\.(\d+)")
 _OF_LAYOUT = re.compile(r"\{([^{}]+)\}")
 _RECORDING = "recording"
+_CHUNKS = {"chunks": 64, "long_chunks": 512, "longest_chunks": 1216}  # of vLLM's fla/ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +268,18 @@ def model_step(decoder: Decoder, layout: Layout, batch: Batch, release: str) -> 
 def check_deployment(decoder: Decoder, layout: Layout, release: str) -> PackagedDeployment | None:
     """Return the deployment of a recorded layout; None for one with a kernel set.
 
-    Raises BadInput for a layout that the model does not accept."""
+    Raises BadInput for a layout that the model does not accept, or that nothing describes."""
     check_layout(decoder, layout)
-    if recorded_layouts(decoder, release):
-        return find_deployment(decoder.name, release, layout)
-    return None
+    known = recorded_layouts(decoder, release)
+    found = find_deployment(decoder.name, release, layout) if known else None
+    if found is None and not decoder.is_derived:
+        if not known:
+            raise to_record(decoder.name)
+        raise BadInput(
+            f"layout: expected one of {'; '.join(known)}, got {layout}: no kernel set describes "
+            f"{decoder.name}; `opmeter model record` records others"
+        )
+    return found
 
 
 def padded(batch: Batch, graph_sizes: Iterable[int]) -> Batch:
@@ -369,7 +377,10 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
     empty        requests that pad
     decodes      decodes next to prompts
     earlier      tokens of prompts before those of the pass
-    pages        pages of the cache; `table_width` of them in the table of a request"""
+    chunks       of 64 new tokens of each request, as linear attention takes them; `long_chunks` of
+                 512 and `longest_chunks` of 1216
+    pages        pages of the cache; `table_width` of them in the table of a request
+    states       states of linear attention"""
     width = ceil_div(batch.most_keys, PAGE)
     requests = batch.requests + batch.mixed_decodes
     return {
@@ -381,8 +392,13 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
         "empty": batch.padding,
         "decodes": batch.mixed_decodes,
         "earlier": 0 if batch.is_decode else batch.requests * (batch.keys - batch.queries),
+        **{
+            name: batch.mixed_decodes + batch.requests * ceil_div(batch.queries, size)
+            for name, size in _CHUNKS.items()
+        },
         "pages": max(_FEWEST_PAGES, requests * width),
         "table_width": width,
+        "states": max(_FEWEST_PAGES, requests),
     }
 
 

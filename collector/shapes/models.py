@@ -30,7 +30,8 @@ class Decoder:
     shared           size of the shared expert, or of all of them together
     indexers         layers that choose keys; the others use the choice of one before them
     chosen           maximum number of keys that each query attends to
-    predictors       layers that predict tokens beyond the next (MTP), after the others"""
+    predictors       layers that predict tokens beyond the next (MTP), after the others
+    is_derived       whether kernel sets describe its step; of another one, only recordings do"""
 
     name: str
     layers: int
@@ -62,6 +63,7 @@ class Decoder:
     chosen: int = 0
     chooses_by_cann: bool = False
     predictors: int = 0
+    is_derived: bool = True
 
     @property
     def is_mla(self) -> bool:
@@ -111,6 +113,7 @@ class _Family:
     shares_by_gate: bool = False
     is_sparse: bool = False
     chooses_by_cann: bool = False
+    is_derived: bool = True
 
 
 _LLAMA = _Family(o_bias=True)
@@ -132,6 +135,10 @@ _FAMILIES = MappingProxyType(
         "deepseek_v32": _Family(of_experts=True, biases_choices=True, is_sparse=True),
         "glm_moe_dsa": _Family(
             of_experts=True, biases_choices=True, is_sparse=True, chooses_by_cann=True
+        ),
+        "gpt_oss": _Family(of_experts=True, o_bias=True, is_derived=False),
+        "qwen3_next": _Family(
+            of_experts=True, normalises=True, rotated=0.25, shares_by_gate=True, is_derived=False
         ),
     }
 )
@@ -214,7 +221,8 @@ def _decoder(config: _Config, name: str) -> Decoder:
     if family is None:
         known = ", ".join(_FAMILIES)
         raise BadInput(f"model_type: expected one of {known}; other types are not supported")
-    _refuse_others(config, family)
+    if family.is_derived:
+        _refuse_others(config, family)
     layers, hidden = config.size("num_hidden_layers"), config.size("hidden_size")
     if layers > _MOST_LAYERS:
         raise BadInput(f"num_hidden_layers: expected at most {_MOST_LAYERS}")
@@ -248,6 +256,7 @@ def _decoder(config: _Config, name: str) -> Decoder:
         **latent,
         **(experts or {"dense_layers": layers}),
         **_indexer(config, family, layers),
+        is_derived=family.is_derived,
     )
     _check(found, kind, family)
     return found
@@ -273,10 +282,13 @@ def _refuse_others(config: _Config, family: _Family) -> None:
 
 
 def _experts(config: _Config, family: _Family, layers: int) -> dict[str, Any]:
-    experts = config.size("n_routed_experts", "num_experts", default=0, least=0)
+    experts = config.size(
+        "n_routed_experts", "num_experts", "num_local_experts", default=0, least=0
+    )
     if not experts:
         return {}
-    each = config.size("moe_intermediate_size")
+    of_all = () if family.is_derived else ("intermediate_size",)
+    each = config.size("moe_intermediate_size", *of_all)
     shared = (
         config.size("shared_expert_intermediate_size", default=0, least=0)
         if family.shares_by_gate
@@ -362,8 +374,12 @@ def bundled_names() -> tuple[str, ...]:
     return tuple(
         name
         for name in bundled_configs()
-        if json.loads(bundled_config(name))["model_type"] in _FAMILIES
+        if (family := _bundled_family(name)) is not None and family.is_derived
     )
+
+
+def _bundled_family(name: str) -> _Family | None:
+    return _FAMILIES.get(json.loads(bundled_config(name))["model_type"])
 
 
 def bundled_configs() -> tuple[str, ...]:
@@ -389,12 +405,13 @@ _SEPARATORS = str.maketrans("", "", "-_. ")
 
 
 def bundled_decoder(word: str) -> Decoder | None:
-    """Return the model of a name in `bundled_names` or of a short name, with or without its owner,
-    in any case and with any separators.
+    """Return the bundled model of a name or of a short name, with or without its owner, in any case
+    and with any separators.
 
     None for another word. No other file is read."""
     bare = word.rpartition("/")[2].lower().translate(_SEPARATORS)
-    names = {name.translate(_SEPARATORS): name for name in bundled_names()} | _SHORT_NAMES
+    known = [name for name in bundled_configs() if _bundled_family(name) is not None]
+    names = {name.translate(_SEPARATORS): name for name in known} | _SHORT_NAMES
     if (name := names.get(bare)) is None:
         return None
     return read_config(bundled_config(name), name=name, path=f"{name}.json")
@@ -403,12 +420,17 @@ def bundled_decoder(word: str) -> Decoder | None:
 def unknown_model(word: str) -> BadInput:
     """Return the error for a word that is neither a name nor a file of a model."""
     if word in bundled_configs():
-        return BadInput(
-            f"model {word!r}: no kernel set describes its step; record it: "
-            f"opmeter model record {word} --output {word}.json.gz"
-        )
+        return to_record(word)
     known = ", ".join(bundled_configs())
     return BadInput(f"unknown model {word!r}: expected one of {known}, or a config.json")
+
+
+def to_record(name: str) -> BadInput:
+    """Return the error for a model that no kernel set describes."""
+    return BadInput(
+        f"model {name!r}: no kernel set describes its step; record it: "
+        f"opmeter model record {name} --output {name}.json.gz"
+    )
 
 
 def find_decoder(word: str) -> Decoder:

@@ -41,7 +41,8 @@ def list_command() -> None:
 
     for name in bundled_configs():
         typer.echo(name)
-    to_record = [name for name in bundled_configs() if name not in bundled_names()]
+    described = {*bundled_names(), *(name for name, _ in packaged_layouts())}
+    to_record = [name for name in bundled_configs() if name not in described]
     typer.echo(f"to record: {', '.join(to_record)}", err=True)
     for (name, release), layouts in packaged_layouts().items():
         typer.echo(f"recorded: {name} in {release}: {'; '.join(layouts)}", err=True)

@@ -27,6 +27,7 @@ FOLDER = Path(__file__).parents[2] / "collector" / "data" / "recordings"
 _PAGES, _TABLE_WIDTHS = 7919, (251, 61)
 _SPLIT_TOKENS = 1000  # vLLM-Ascend: dense models split passes of more tokens than this
 _MOST_TOKENS, _MOST_REQUESTS = 8192, 256  # limits of the engine: vLLM's default, and its graphs'
+_LARGEST_GRAPHS = {"gpt-oss-120b": 1024}  # tokens; vLLM: other than 256 requests
 
 Range = tuple[int, int, tuple[PassTokens, ...]]
 
@@ -91,14 +92,15 @@ def constants_of(config: Config) -> Constants:
     return Constants(_PAGES, width)
 
 
-def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
+def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
     """Return what is recorded of requests of at most `longest` tokens: ranges in which every pass
     launches the same. Each has loads with and without tokens that pad to the ranks."""
     decodes = _decode((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), (250, 140))
     decode = (1, _MOST_REQUESTS, decodes)
     has_chunks = longest > 2 * _MOST_TOKENS + 4099
     if layout.ep > 1:
-        return _ranges_of_experts(decode, has_chunks)
+        most = _LARGEST_GRAPHS.get(model, _MOST_REQUESTS)
+        return _ranges_of_experts(decode, has_chunks, most)
     if layout.sequence_split:
         last = _SPLIT_TOKENS // layout.tp * layout.tp  # tokens are padded before they are compared
         small = _prefill((1, 11), (3, 101), (2, 37), (1, last - 1), (1, last))
@@ -121,33 +123,33 @@ def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
     return (*found, (1, _MOST_TOKENS, chunks)) if has_chunks else tuple(found)
 
 
-def _ranges_of_experts(decode: Range, has_chunks: bool) -> tuple[Range, ...]:
+def _ranges_of_experts(decode: Range, has_chunks: bool, graph: int) -> tuple[Range, ...]:
     """Return what is recorded of a mixture of experts: passes of at most as many tokens as the
     largest graph are dispatched with a mask (mc2_tokens_capacity of vLLM-Ascend), which has another
-    kernel for a single token of padding."""
+    kernel for a single token of padding. Linear attention takes up to 1,216 tokens at once."""
     first, last, decodes = decode
-    (*least, _), (*most, _) = prompts = _prompts_of_experts()
+    (*least, _), (*most, _) = prompts = _prompts_of_experts(graph)
     found = [(first, last, (*decodes, *_decode((15, 233)))), *prompts]
     if has_chunks:
-        few = _chunks((1, 11), (2, 101), (1, 103), (1, 248))
-        many = _chunks((1, _MOST_REQUESTS + 1), (1, 263), (2, 4099), (1, 3008))
-        next_to_few = _mixed(
+        few = _chunks((1, 11), (1, 18), (2, 101), (1, 103), (1, graph - 8))
+        many = _chunks((1, graph + 1), (1, graph + 7), (2, 4099), (1, 3008))
+        mixed = _mixed(
             *((1, 333, 1, 11, 1), (13, 271, 3, 41, 1), (2, 222, 1, 59, 1)),
             *((3, 150, 2, 37, 3), (5, 301, 1, 98, 4), (1, 190, 3, 23, 3)),
-        )
-        next_to_many = _mixed(
             *((1, 333, 1, 301, 1), (13, 271, 3, 501, 1), (6, 240, 2, 407, 1)),
             *((3, 150, 1, 1001, 4), (77, 201, 2, 613, 3), (20, 160, 4, 301, 3)),
+            (5, 211, 2, 1501, 1),
         )
+        next_to_few = tuple(one for one in mixed if sum(n for n, _ in one.each()) <= graph)
+        next_to_many = tuple(one for one in mixed if one not in next_to_few)
         found += [(*least, few), (*most, many), (2, least[1], next_to_few), (*most, next_to_many)]
     return tuple(found)
 
 
-def _prompts_of_experts() -> tuple[Range, Range]:
-    few = _MOST_REQUESTS
-    small = _prefill((1, 11), (3, 41), (2, 37), (1, few - 1), (1, few))
-    large = _prefill((1, few + 1), (3, 1367), (5, 411), (5, 1600), (1, 4099))
-    return (1, few, small), (few + 1, _MOST_TOKENS, large)
+def _prompts_of_experts(graph: int) -> tuple[Range, Range]:
+    small = _prefill((1, 11), (1, 18), (3, 41), (2, 37), (1, graph - 1), (1, graph))
+    large = _prefill((1, graph + 1), (3, 1367), (5, 411), (5, 1600), (1, 4099))
+    return (1, graph, small), (graph + 1, _MOST_TOKENS, large)
 
 
 def environment_of(layout: Layout) -> Mapping[str, str]:
@@ -185,7 +187,7 @@ def recorded(model: str, release: str, text: str, work: Path) -> PackagedDeploym
     """Record a layout of a model, and return it. `work` gets the engine's files."""
     layout, config = layout_of(text), config_of(model, text)
     constants = constants_of(config)
-    ranges = ranges_of(layout, constants.table_width * PAGE)
+    ranges = ranges_of(model, layout, constants.table_width * PAGE)
     passes = [one for *_, loads in ranges for one in loads]
     found = record_model(config, settings_of(release, layout, constants, passes), work)
     return solved_deployment(found, str(layout), ranges, constants)
@@ -210,8 +212,10 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "deepseek-v3.2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
     "glm-4.5": (("tp=8,dp=2,ep=16,sequence_split",),),
     "glm-4.5-air": (("tp=8,ep=8,sequence_split",),),
+    "gpt-oss-120b": (("tp=4,ep=4,sequence_split",),),
     "kimi-k2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
     "qwen3-235b-a22b": (("tp=8,dp=2,ep=16,sequence_split",),),
+    "qwen3-next-80b-a3b": (("tp=4,ep=4,sequence_split",),),
 }
 RECIPES = tuple(
     Recipe(model, release, layouts)

@@ -9,7 +9,7 @@ import pytest
 from collector.recording.formulas import Constants, NotSolved, solve, solved_deployment
 from collector.recording.layout_formulas import solved_family
 from collector.recording.recorded_calls import PassTokens
-from collector.shapes.deployments import deployed_step, laid_out
+from collector.shapes.deployments import deployed_step, laid_out, load_names
 from collector.shapes.layout import Layout
 from collector.shapes.recorded_step import (
     Occurrences,
@@ -215,9 +215,26 @@ def test_lengths_of_the_first_rank_end_with_its_tokens():
     assert kernel.record.extra["Runtime actual_seq_lengths_kv_values"] == "99,0,0"
 
 
+def test_linear_attention_has_states_and_chunks_of_each_request():
+    """Blocks of four pages: a cache has four times as many pages as states, and tables of 64."""
+    passes = []
+    for requests, queries in ((1, 70), (2, 1300), (3, 600)):
+        tokens = requests * queries
+        chunks, wide = (requests * -(-queries // size) for size in (64, 1216))
+        shapes = f"{tokens},8;{chunks},2;{wide},2;7919,8;{4 * 7919},128;{requests},64"
+        launches = (launch("chunk_scan", shapes, f"{tokens},8"),)
+        passes.append(RecordedPass("prefill", requests, queries, queries, launches, ()))
+    tokens = [PassTokens("prefill", one.requests, one.queries, one.keys) for one in passes]
+    found = replace(recording(passes), settings={"graph_sizes": [], "block_size": 512})
+    found = solved_deployment(found, str(Layout(4)), [(1, 8192, tokens)], CONSTANTS)
+    (kernel,) = deployed_step(found, Batch(Phase.PREFILL, 2, 1217, 1217)).kernels
+    shapes = kernel.record.cells["Input Shapes"]
+    assert shapes == '"2434,8;40,2;4,2;16,8;20,128;2,10"'
+
+
 def test_launches_without_an_expression_are_refused():
     names = [{"pages": 7919, "table_width": 61, "tokens": n, "sampled": n} for n in (3, 5, 11)]
-    rest = dict.fromkeys(("whole", "part", "requests", "empty", "decodes", "earlier"), 1)
+    rest = dict.fromkeys(load_names(Batch(Phase.DECODE, 1, 1, 1), 1), 1)
     names = [rest | one for one in names]
     assert solve([13, 19, 37], names, "x") == "4 + 3 * tokens"
     assert solve([15838] * 3, names, "x") == "2 * pages"

@@ -24,6 +24,7 @@ from collector.shapes.serving import Batch, Phase
 pytestmark = pytest.mark.fast
 
 RELEASE = "vllm-ascend-0.18"
+OF_ATTENTION = {"qwen3-next-80b-a3b": 12}  # layers; the others have linear attention
 ATTENTION = ("FusedInferAttentionScore", "RINGMLAPrefillBF16Kernel", "SparseFlashAttention")
 DECODE = Batch(Phase.DECODE, 9, 1, 4096)
 QWEN = "tp=16,nz=2,sequence_split"
@@ -135,7 +136,8 @@ def test_every_file_describes_its_recorded_loads():
                     has_earlier = one.phase != Phase.DECODE and batch.keys > batch.queries
                     is_in_parts = decoder.is_mla and not decoder.is_sparse
                     parts = 1 + (one.phase == "mixed") + has_earlier if is_in_parts else 1
-                    assert sum(kinds) == parts * decoder.layers, (model, str(layout), batch)
+                    layers = OF_ATTENTION.get(model, decoder.layers)
+                    assert sum(kinds) == parts * layers, (model, str(layout), batch)
 
 
 def test_experts_in_bf16_are_fused_with_weights_of_the_ranks_share():
@@ -174,6 +176,23 @@ def test_kimi_k2_has_the_products_of_its_config():
     }
     (experts,) = (x for x in step.kernels if x.record.kernel_type == "DispatchFFNCombine")
     assert (experts.times, experts.record.case.inputs[1].shape[0]) == (60, 384 // 16)
+
+
+def test_gpt_oss_has_windows_in_half_of_its_layers():
+    """A window of 128 tokens in 18 layers; not in decodes in graphs, which 0.18 captures with
+    another attention. No kernel set describes the model, so that other layouts are refused."""
+    gpt_oss, layout = find_decoder("gpt-oss-120b"), layout_of("tp=4,ep=4,sequence_split")
+    window = "Runtime pre_tokens"
+    for batch, windows in ((Batch(Phase.PREFILL, 1, 4099, 4099), {"128": 18, None: 18}),
+                           (DECODE, {None: 36})):  # fmt: skip
+        found = Counter()
+        for one in model_step(gpt_oss, layout, batch, RELEASE).kernels:
+            if one.record.kernel_type == "FusedInferAttentionScore":
+                found[one.record.extra.get(window)] += one.times
+        assert found == windows
+    for other, release in ((replace(layout, tp=8, ep=8), RELEASE), (layout, "vllm-ascend-0.13")):
+        with pytest.raises(BadInput, match=r"no kernel set describes .* record"):
+            model_step(gpt_oss, other, DECODE, release)
 
 
 def test_sparse_attention_has_the_tokens_of_the_first_of_eight_ranks():
