@@ -78,6 +78,7 @@ class Need(StrEnum):
     CUSTOM_OPP = "custom OPP of vLLM-Ascend (ASCEND_CUSTOM_OPP_PATH)"
     VLLM_ASCEND = "vllm_ascend, whose library registers torch.ops._C_ascend"
     TRITON = "Triton kernels of vLLM-Ascend (triton-ascend)"
+    ENGINE_CONFIG = "default configuration of an engine of vLLM, which vllm_ascend reads"
     TORCHAIR = "torchair (protobuf next to torch_npu)"
 
 

@@ -355,6 +355,17 @@ def _import_triton_kernels(environment: Mapping[str, str]) -> None:
     cores.init_device_properties_triton()
 
 
+def _configure_engine(environment: Mapping[str, str]) -> None:
+    """Set the configuration of a deployment without options: since vLLM-Ascend 0.23 functions read
+    it that need nothing else of an engine."""
+    import_vllm_ascend(environment)
+    initialize = importlib.import_module("vllm_ascend.ascend_config").init_ascend_config
+    try:
+        initialize(importlib.import_module("vllm.config").VllmConfig())
+    except (RuntimeError, ValueError) as error:
+        raise NoOperator(str(error)) from error
+
+
 def _import_torchair(environment: Mapping[str, str]) -> None:
     importlib.import_module("torchair").get_npu_backend  # noqa: B018  (it imports itself lazily)
 
@@ -364,5 +375,6 @@ _NEEDS: Mapping[Need, Callable[[Mapping[str, str]], None]] = {
     Need.CUSTOM_OPP: _find_custom_opp,
     Need.VLLM_ASCEND: import_vllm_ascend,
     Need.TRITON: _import_triton_kernels,
+    Need.ENGINE_CONFIG: _configure_engine,
     Need.TORCHAIR: _import_torchair,
 }

@@ -87,6 +87,7 @@ _WAYS = (
     *_each(
         "_causal_conv1d_update_kernel_npu_tiled", "i1 i2 i4", How.ELSEWHERE, "views, turned about"
     ),
+    *_each("sample_recovered_tokens_kernel", "i4", How.ELSEWHERE, "the function draws them"),
     *_each("chunk_scaled_dot_kkt_fwd_kernel", "i2 i3", How.ELSEWHERE, "heads come first"),
     *_each("recompute_w_u_fwd_kernel", "i3 i5", How.ELSEWHERE, "heads come first"),
     *_each("chunk_gated_delta_rule_fwd_kernel_h_blockdim64", "i4", How.ELSEWHERE, "the same"),
@@ -132,6 +133,14 @@ COMPANIONS: Mapping[str, frozenset[str]] = MappingProxyType(
         ),
         "merge_16x16_to_64x64_inverse_kernel": frozenset(
             {"solve_tril", "triton.solve_tril_16x16_kernel"}
+        ),
+        **dict.fromkeys(
+            (
+                "rejection_greedy_sample_spec_len_1_triton",
+                "rejection_greedy_sample_triton",
+                "rejection_random_sample_kernel",
+            ),
+            frozenset({"rejection_sample"}),
         ),
         "l2norm_fwd_kernel2": frozenset({"l2norm_fwd"}),
         "l2norm_fwd_kernel2_loop": frozenset({"l2norm_fwd"}),

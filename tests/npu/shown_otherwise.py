@@ -34,6 +34,8 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
                 *("fused_qkvzba_split_reshape_cat_kernel", "_layer_norm_fwd_1pass_kernel_npu"),
                 *("split_qkv_rmsnorm_mrope_kernel", "_compute_slot_mapping_kernel"),
                 *("apply_all_penalties_kernel", "token_bin_counts_and_mask_kernel"),
+                *("expand_kernel", "prepare_inputs_padded_kernel"),
+                "sample_recovered_tokens_kernel",
                 *("triton_rms_kernel", "_causal_conv1d_update_kernel_npu_tiled"),
                 *("chunk_local_cumsum_scalar_kernel", "chunk_scaled_dot_kkt_fwd_kernel"),
                 *("recompute_w_u_fwd_kernel", "chunk_fwd_kernel_o"),

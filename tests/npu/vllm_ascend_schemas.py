@@ -197,6 +197,19 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "vllm_ascend.ops.triton.bincount.get_token_bin_counts_and_mask_triton": (
         lambda tokens, vocabulary, rows: (_counts(tokens, (rows, vocabulary)), None)
     ),
+    "vllm_ascend.sample.rejection_sampler.expand_batch_to_tokens": (
+        lambda x, ends, tokens: x.new_empty((tokens,))
+    ),
+    "vllm_ascend.sample.rejection_sampler.rejection_sample": lambda *args: _sampled(*args),
+    "vllm_ascend.sample.rejection_sampler.sample_recovered_tokens": (
+        lambda most, counts, ends, drafts, *args: drafts.new_empty(drafts.shape)
+    ),
+    "vllm_ascend.spec_decode.eagle_proposer.AscendEagleProposer.prepare_inputs_padded": (
+        lambda proposer, tokens, drafts, valid: (
+            *(None, None),
+            *(_counts(valid, valid.shape) for _ in range(2)),
+        )
+    ),
     "vllm_ascend.ops.triton.rms_norm.triton_q_rms": lambda x, eps: x.new_empty(x.shape),
     f"{_FLA}.l2norm.l2norm_fwd": lambda x: _of_length_1("l2norm_fwd_kernel2_loop", x),
     "vllm.model_executor.layers.fla.ops.l2norm.l2norm_fwd": lambda x: _of_length_1(
@@ -250,6 +263,36 @@ def _solved(matrices: Any, **named: Any) -> Any:
     kernel = "triton.merge_16x16_to_64x64_inverse_kernel"
     _record(torch, kernel, (matrices, small, found, ends, large[1]))
     return found
+
+
+def _sampled(
+    drafts: Any,
+    counts: Any,
+    most: int,
+    ends: Any,
+    none: Any,
+    logits: Any,
+    bonus: Any,
+    sampling: Any,
+) -> Any:
+    """Return the launches of the function: one kernel for greedy requests, or for random ones."""
+    import torch
+
+    out = _counts(drafts, (len(counts), most + 1))
+    greedy = drafts.new_empty((len(counts),), dtype=torch.bool)
+    if sampling.all_random:
+        others = drafts.new_empty(drafts.shape), _wide(drafts, drafts.shape)
+        given = (out, ends, drafts, None, logits, bonus, *others, greedy)
+        _record(torch, "triton.rejection_random_sample_kernel", (*given, "1 2 4 5 6 7 8 -> 0"))
+        return out
+    argmax = drafts.new_empty(drafts.shape, dtype=torch.int64)
+    if sampling.all_greedy and set(counts) == {1}:
+        kernel = "triton.rejection_greedy_sample_spec_len_1_triton"
+        _record(torch, kernel, (out, drafts, argmax, bonus))
+        return out
+    given = (out, ends, drafts, argmax, bonus, None if sampling.all_greedy else greedy)
+    _record(torch, "triton.rejection_greedy_sample_triton", given)
+    return out
 
 
 def _of_length_1(kernel: str, x: Any) -> Any:

@@ -54,6 +54,10 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "compute_slot_mapping": "_compute_slot_mapping_kernel",
     "_apply_all_penalties_triton": "apply_all_penalties_kernel",
     "get_token_bin_counts_and_mask_triton": "token_bin_counts_and_mask_kernel",
+    "expand_batch_to_tokens": "expand_kernel",
+    "rejection_sample": "",  # several kernels, which are recorded by their own names
+    "sample_recovered_tokens": "sample_recovered_tokens_kernel",
+    "prepare_inputs_padded": "prepare_inputs_padded_kernel",
     "npu_scatter_nd_update_sk": "ScatterNdUpdateSk",
     "moe_gating_top_k_hash": "MoeGatingTopKHash",
     "compressor": "Compressor",

@@ -87,7 +87,9 @@ def schemas_of_sources(sources: Sequence[str], names: Iterable[str]) -> set[str]
     pairs = (pair for source in sources for pair in _REGISTERED.findall(source))
     registered = {function: name for name, function in pairs}
     found = set()
-    for node in (node for source in sources for node in _with_methods(ast.parse(source))):
+    modules = [ast.parse(source) for source in sources]
+    owners = _owners(modules)
+    for node in (node for module in modules for node in _with_methods(module, owners)):
         if isinstance(node, ast.FunctionDef):
             name = registered.get(node.name, node.name)
             if name in expected:
@@ -96,9 +98,18 @@ def schemas_of_sources(sources: Sequence[str], names: Iterable[str]) -> set[str]
     return found
 
 
-def _with_methods(module: ast.Module) -> Iterator[ast.stmt]:
-    """Yield what a module defines, and the methods of classes that declarations call."""
+def _owners(modules: Sequence[ast.Module]) -> set[str]:
+    """Return the classes whose methods declarations call, and their bases."""
     owners = {op.call.split(".")[-2] for op in all_ops() if "." in op.call}
+    classes = [node for module in modules for node in module.body if isinstance(node, ast.ClassDef)]
+    bases = {node.name: {ast.unparse(base) for base in node.bases} for node in classes}
+    while added := {base for name in owners for base in bases.get(name, ())} - owners:
+        owners |= added
+    return owners
+
+
+def _with_methods(module: ast.Module, owners: set[str]) -> Iterator[ast.stmt]:
+    """Yield what a module defines, and the methods of these classes."""
     for node in module.body:
         yield node
         if isinstance(node, ast.ClassDef) and node.name in owners:

@@ -98,8 +98,7 @@ def _counts_reference(torch: Any, tokens: Any, vocabulary: int, rows: int) -> An
     return counts.scatter_add_(1, tokens.long(), torch.ones_like(tokens, dtype=torch.int32))
 
 
-# The function makes the zeros before, and compares the counts behind: companions. In 0.23 it
-# requires the engine's configuration, which a replay does not have.
+# The function makes the zeros before, and compares the counts behind: companions.
 TOKEN_BIN_COUNTS = OpSpec(
     kernel="token_bin_counts_and_mask_kernel",
     call="vllm_ascend.ops.triton.bincount.get_token_bin_counts_and_mask_triton",
@@ -112,7 +111,10 @@ TOKEN_BIN_COUNTS = OpSpec(
     traffic=lambda case: sum(
         slot.size_bytes + 2 * 4 * elements(slot.shape) for slot in case.inputs or ()
     ),
-    npu=NpuCall(run=lambda api, *args: api(*args)[0], needs=frozenset({Need.TRITON})),
+    npu=NpuCall(
+        run=lambda api, *args: api(*args)[0],
+        needs=frozenset({Need.TRITON, Need.ENGINE_CONFIG}),
+    ),
     constraints=(
         rules.reads("expected an output: the size of the vocabulary is unknown", output_shape),
         Constraint(

@@ -1,0 +1,474 @@
+"""Speculative decoding: drafts that are accepted, and what replaces those that are not.
+
+Triton kernels of vLLM-Ascend 0.18 and 0.23, whose engines sample drafts without probabilities.
+Profiles show no tensors of them: rows are those of a recording. The functions launch other kernels
+too, which are companions. Outputs must not depend on random numbers that a function draws itself:
+every draft has the whole probability, or none.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+from collector.model.case import Case, Shape
+from collector.ops import rules
+from collector.ops.parts import like
+from collector.ops.parts.tensors import cumulative_ends, per_element
+from collector.ops.slots import agrees, elements, input_shape, output_shape, outputs_agree
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+
+_CALL = "vllm_ascend.sample.rejection_sampler"
+_NEEDS = frozenset({Need.TRITON, Need.ENGINE_CONFIG})
+_MOST_DRAFTS = 128  # of a request
+_VOCABULARY = 32_000  # of drafts whose row has no probabilities
+_CERTAIN = 200.0  # the logit next to zeros whose probability is 1
+_NOTHING = -1  # what the function fills its output with
+
+_ACCEPTED = "every draft is accepted; the first requests have the most drafts"
+
+
+def _drafts_of_requests(tokens: int, requests: int, most: int) -> list[int]:
+    """Return the drafts of each request; the first have as many as possible."""
+    return [max(min(most, tokens - most * i), 0) for i in range(requests)]
+
+
+def _shared_drafts(requests: int, tokens: int) -> list[int]:
+    """Return the drafts of each request of a row that does not have their maximum."""
+    return _drafts_of_requests(tokens, requests, -(-tokens // requests))
+
+
+def _listed_drafts(case: Case, drafts_at: int) -> list[int]:
+    """Return the drafts of each request of a row whose output has a column for each, and one."""
+    requests, columns = rules.accepted(output_shape(case))
+    return _drafts_of_requests(input_shape(case, drafts_at)[0], requests, columns - 1)
+
+
+def _ends(counts: list[int], dtype: str, make: TensorMaker) -> Any:
+    return make.tensor(cumulative_ends(counts), dtype)
+
+
+def _places(torch: Any, ends: Any, tokens: int) -> tuple[Any, Any]:
+    """Return the request of each token, and its position there."""
+    token = torch.arange(tokens, device=ends.device)
+    requests = torch.searchsorted(ends.long(), token, right=True)
+    starts = torch.nn.functional.pad(ends.long(), (1, 0))
+    return requests, token - starts[requests]
+
+
+def _chosen(
+    torch: Any, most: int, ends: Any, accepted: Any, tokens: Any, bonus: Any, skipped: Any
+) -> Any:
+    """Return the tokens up to the first draft that is not accepted, and a bonus where all are;
+    nothing for requests that are skipped."""
+    requests, positions = _places(torch, ends, len(tokens))
+    first = torch.full_like(ends, most, dtype=torch.int64)
+    first = first.scatter_reduce(0, requests, torch.where(accepted, most, positions), "amin")
+    found = torch.full((len(ends), most + 2), _NOTHING, dtype=torch.int32, device=ends.device)
+    is_written = (positions <= first[requests]) & ~skipped[requests]
+    found[requests, torch.where(is_written, positions, most + 1)] = tokens.to(torch.int32)
+    counts = torch.diff(ends.long(), prepend=torch.zeros_like(ends[:1]).long())
+    last = torch.where((first == most) & ~skipped, counts, most + 1)
+    found.scatter_(1, last.unsqueeze(1), bonus.view(-1, 1).to(torch.int32))
+    return found[:, : most + 1]
+
+
+def _drafts_fit(case: Case, tokens_at: int, bonus_at: int) -> bool:
+    """Return whether drafts fill the columns of the output, in one request at least."""
+    out, bonus = output_shape(case) or (), input_shape(case, bonus_at)
+    (tokens,) = input_shape(case, tokens_at) or (0,)
+    if len(out) != 2 or bonus not in ((out[0],), (out[0], 1)):
+        return False
+    return 1 <= out[1] - 1 <= tokens <= out[0] * (out[1] - 1) and out[1] - 1 <= _MOST_DRAFTS
+
+
+def _are_shared(case: Case, ends_at: int, tokens: Shape | None) -> bool:
+    """Return whether each request can have a token, and none has too many."""
+    (requests,) = input_shape(case, ends_at) or (0,)
+    return (
+        tokens is not None
+        and len(tokens) == 1
+        and 0 < requests <= tokens[0] <= (requests * _MOST_DRAFTS)
+    )
+
+
+def _vectors(case: Case, *positions: int) -> bool:
+    """Return whether these inputs have one dimension, of one size."""
+    shapes = {input_shape(case, at) for at in positions}
+    return len(shapes) == 1 and all(len(shape) == 1 for shape in shapes)
+
+
+# A number of each request for each of its tokens.
+
+
+def _expand_build(case: Case, make: TensorMaker) -> Call:
+    x, ends = case.inputs or ()
+    (tokens,) = rules.accepted(output_shape(case))
+    counts = _shared_drafts(input_shape(case, 0)[0], tokens)
+    return Call(like.integers(x, make, 1, 9), _ends(counts, ends.dtype, make), tokens)
+
+
+def _expand_reference(torch: Any, x: Any, ends: Any, tokens: int) -> Any:
+    return x[_places(torch, ends, tokens)[0]]
+
+
+EXPAND = OpSpec(
+    kernel="expand_kernel",
+    call=f"{_CALL}.expand_batch_to_tokens",
+    assumes="equal numbers of tokens for each request",
+    slots=("x", "cu_num_tokens"),
+    reference=_expand_reference,
+    build=_expand_build,
+    moves_data=True,
+    npu=NpuCall(needs=frozenset({Need.TRITON})),
+    constraints=(
+        Constraint(
+            f"expected a number and an end for each request, and tokens: at most {_MOST_DRAFTS} "
+            "for each",
+            lambda case: _vectors(case, 0, 1) and _are_shared(case, 0, output_shape(case)),
+        ),
+        rules.inputs_are(rules.INTEGERS, (1,)),
+        rules.one_dtype((0,)),
+    ),
+)
+
+
+# Greedy sampling: a draft is accepted if it is the most likely token.
+
+
+def _greedy_build(case: Case, make: TensorMaker) -> Call:
+    """Build drafts and most likely tokens of 0, the one token of the logits that an NPU gets."""
+    ends, drafts, argmax, bonus, *greedy = case.inputs or ()
+    counts = _listed_drafts(case, 1)
+    return Call(
+        counts,
+        _ends(counts, ends.dtype, make),
+        like.full(drafts, make, 0),
+        like.full(argmax, make, 0),
+        like.integers(bonus, make, 0, _VOCABULARY),
+        *(like.full(one, make, 1) for one in greedy if one.shape is not None),
+    )
+
+
+def _greedy_reference(
+    torch: Any, counts: Any, ends: Any, drafts: Any, argmax: Any, bonus: Any, greedy: Any = None
+) -> Any:
+    is_greedy = torch.ones_like(bonus.view(-1), dtype=torch.bool) if greedy is None else greedy
+    return _chosen(torch, max(counts), ends, drafts == argmax, argmax, bonus, ~is_greedy)
+
+
+def _one_build(case: Case, make: TensorMaker) -> Call:
+    drafts, argmax, bonus = case.inputs or ()
+    counts = _listed_drafts(case, 0)
+    return Call(
+        counts,
+        _ends(counts, drafts.dtype, make),
+        like.full(drafts, make, 0),
+        like.full(argmax, make, 0),
+        like.integers(bonus, make, 0, _VOCABULARY),
+    )
+
+
+def _with_logits(build: Any) -> Any:
+    """Return the arguments of an NPU: logits of one token, and temperatures of 0."""
+
+    def built(case: Case, make: TensorMaker) -> Call:
+        counts, ends, drafts, _, bonus, *greedy = build(case, make).args
+        zeros = make.full((len(counts),), "FLOAT", 0.0) if greedy else None
+        logits = make.full((sum(counts), 1), "FLOAT", 0.0)
+        return Call(counts, ends, drafts, logits, bonus, zeros)
+
+    return built
+
+
+def _sampling(temperature: Any, *, is_random: bool) -> SimpleNamespace:
+    """Return what the functions read of an engine's sampling metadata."""
+    return SimpleNamespace(
+        all_greedy=temperature is None,
+        all_random=is_random,
+        temperature=temperature,
+        generators={},
+    )
+
+
+def _greedy_run(
+    api: Any, counts: Any, ends: Any, drafts: Any, logits: Any, bonus: Any, zeros: Any
+) -> Any:
+    sampling = _sampling(zeros, is_random=False)
+    return api(drafts, counts, max(counts), ends, None, logits, bonus, sampling)
+
+
+def _greedy_fit(case: Case) -> bool:
+    out = output_shape(case) or ()
+    greedy = (case.inputs or ())[4:]
+    return (
+        _vectors(case, 1, 2)
+        and _drafts_fit(case, 1, 3)
+        and input_shape(case, 0) == out[:1]
+        and all(one.shape in (None, out[:1]) for one in greedy)
+        and (bool(greedy and greedy[0].shape) or input_shape(case, 1) != out[:1] or out[1] > 2)
+    )
+
+
+REJECTION_GREEDY = OpSpec(
+    kernel="rejection_greedy_sample_triton",
+    call=f"{_CALL}.rejection_sample",
+    assumes=_ACCEPTED,
+    slots=("cu_num_draft_tokens", "draft_token_ids", "target_argmax", "bonus", "is_greedy"),
+    optional=frozenset({4}),
+    reference=_greedy_reference,
+    build=_greedy_build,
+    npu=NpuCall(run=_greedy_run, build=_with_logits(_greedy_build), needs=_NEEDS),
+    constraints=(
+        Constraint(
+            "expected ends (R), drafts and tokens (T), bonuses (R), truth values (R) or none, and "
+            "tokens (R,drafts+1); one draft of each request is another kernel's",
+            _greedy_fit,
+        ),
+        rules.inputs_are(rules.INTEGERS, (0, 1, 2, 3)),
+        rules.outputs_are(("INT32",), (0,)),
+    ),
+)
+
+REJECTION_GREEDY_OF_ONE = OpSpec(
+    kernel="rejection_greedy_sample_spec_len_1_triton",
+    call=f"{_CALL}.rejection_sample",
+    assumes=_ACCEPTED,
+    slots=("draft_token_ids", "target_argmax", "bonus"),
+    reference=_greedy_reference,
+    build=_one_build,
+    npu=NpuCall(run=_greedy_run, build=_with_logits(_one_build), needs=_NEEDS),
+    constraints=(
+        Constraint(
+            "expected a draft, a token and a bonus of each request, and two tokens",
+            lambda case: (
+                _vectors(case, 0, 1)
+                and outputs_agree(case, (*input_shape(case, 0), 2))
+                and _drafts_fit(case, 0, 2)
+            ),
+        ),
+        rules.inputs_are(rules.INTEGERS, (0, 1, 2)),
+        rules.outputs_are(("INT32",), (0,)),
+    ),
+)
+
+
+# Random sampling: a draft is accepted with the probability of its token.
+
+
+def _certain(case: Case, make: TensorMaker, at: int, moved: int, value: float) -> tuple[Any, Any]:
+    """Return drafts, and the value for the token that many places behind each draft, else 0."""
+    shape = input_shape(case, at)
+    slots = case.inputs or ()
+    drafts = make.integers(shape[:1], slots[1].dtype, 0, shape[1] - moved)
+    numbers = make.full(shape, slots[at].dtype, 0.0)
+    return drafts, numbers.scatter_(1, (drafts + moved).long().unsqueeze(1), value)
+
+
+def _random_build(case: Case, make: TensorMaker, certain: float = 1.0) -> Call:
+    ends, _, probabilities, bonus, recovered, uniform, greedy = case.inputs or ()
+    counts, vocabulary = _listed_drafts(case, 1), (probabilities.shape or ())[1]
+    drafts, target = _certain(case, make, 2, 0, certain)
+    return Call(
+        counts,
+        _ends(counts, ends.dtype, make),
+        drafts,
+        target,
+        like.integers(bonus, make, 0, vocabulary),
+        like.integers(recovered, make, 0, vocabulary),
+        like.uniform(uniform, make, 0.0, 1.0),
+        like.full(greedy, make, 0),
+    )
+
+
+def _random_reference(
+    torch: Any,
+    counts: Any,
+    ends: Any,
+    drafts: Any,
+    probabilities: Any,
+    bonus: Any,
+    recovered: Any,
+    uniform: Any,
+    greedy: Any,
+) -> Any:
+    likely = probabilities.gather(1, drafts.long().unsqueeze(1)).squeeze(1) >= uniform
+    tokens = torch.where(likely, drafts, recovered)
+    return _chosen(torch, max(counts), ends, likely, tokens, bonus, greedy)
+
+
+def _random_on_npu(case: Case, make: TensorMaker) -> Call:
+    counts, ends, drafts, logits, bonus, *_ = _random_build(case, make, _CERTAIN).args
+    return Call(counts, ends, drafts, logits, bonus, make.full((len(counts),), "FLOAT", 1.0))
+
+
+def _random_run(
+    api: Any, counts: Any, ends: Any, drafts: Any, logits: Any, bonus: Any, ones: Any
+) -> Any:
+    sampling = _sampling(ones, is_random=True)
+    return api(drafts, counts, max(counts), ends, None, logits, bonus, sampling)
+
+
+def _random_fit(case: Case) -> bool:
+    out, probabilities = output_shape(case) or (), input_shape(case, 2)
+    return (
+        _vectors(case, 1, 4, 5)
+        and _drafts_fit(case, 1, 3)
+        and len(probabilities) == 2
+        and probabilities[:1] == input_shape(case, 1)
+        and probabilities[1] > 0
+        and input_shape(case, 0) == input_shape(case, 6) == out[:1]
+    )
+
+
+REJECTION_RANDOM = OpSpec(
+    kernel="rejection_random_sample_kernel",
+    call=f"{_CALL}.rejection_sample",
+    assumes=_ACCEPTED,
+    slots=(
+        *("cu_num_draft_tokens", "draft_token_ids", "target_probs", "bonus"),
+        *("recovered_token_ids", "uniform_probs", "is_greedy"),
+    ),
+    reference=_random_reference,
+    build=_random_build,
+    # of the probabilities of a token, that of its draft is read
+    traffic=lambda case: sum(
+        4 * elements(slot.shape and slot.shape[:1]) if at == 2 else slot.size_bytes
+        for at, slot in enumerate((*(case.inputs or ()), *(case.outputs or ())))
+    ),
+    npu=NpuCall(run=_random_run, build=_random_on_npu, needs=_NEEDS),
+    constraints=(
+        Constraint(
+            "expected ends (R), drafts (T), probabilities (T,V), bonuses (R), other tokens and "
+            "numbers (T), truth values (R), and tokens (R,drafts+1)",
+            _random_fit,
+        ),
+        rules.inputs_are(rules.INTEGERS, (0, 1, 3, 4)),
+        rules.inputs_are(("FLOAT",), (2, 5)),
+        rules.inputs_are(("BOOL",), (6,)),
+        rules.outputs_are(("INT32",), (0,)),
+    ),
+)
+
+
+# The token in place of each draft that is not accepted: of probabilities without the draft.
+
+
+def _recovered_build(case: Case, make: TensorMaker) -> Call:
+    ends, _, _, q = case.inputs or ()
+    counts = _shared_drafts(input_shape(case, 0)[0], input_shape(case, 1)[0])
+    drafts, target = _certain(case, make, 2, 1, 1.0)
+    numbers = _ends(counts, ends.dtype, make), drafts, target
+    return Call(counts, *numbers, like.uniform(q, make, 0.5, 1.5))
+
+
+def _recovered_reference(
+    torch: Any, counts: Any, ends: Any, drafts: Any, probabilities: Any, q: Any
+) -> Any:
+    requests, _ = _places(torch, ends, len(drafts))
+    others = probabilities.scatter(1, drafts.long().unsqueeze(1), 0.0)
+    return (others / q[requests]).argmax(-1).to(drafts.dtype)
+
+
+def _recovered_run(
+    api: Any, counts: Any, ends: Any, drafts: Any, probabilities: Any, q: Any
+) -> Any:
+    """The function draws q itself."""
+    sampling = SimpleNamespace(generators={})
+    given = max(counts), counts, ends, drafts, None, probabilities, sampling
+    return api(*given, probabilities.device)
+
+
+def _recovered_fit(case: Case) -> bool:
+    ends, drafts, target, q = (input_shape(case, at) for at in range(4))
+    if (len(ends), len(drafts), len(target), len(q)) != (1, 1, 2, 2):
+        return False
+    return (
+        _are_shared(case, 0, drafts)
+        and target[:1] == drafts
+        and target[1] >= 2
+        and q == (*ends, target[1])
+        and agrees(case, 0, drafts)
+    )
+
+
+SAMPLE_RECOVERED = OpSpec(
+    kernel="sample_recovered_tokens_kernel",
+    call=f"{_CALL}.sample_recovered_tokens",
+    assumes="equal numbers of drafts for each request",
+    slots=("cu_num_draft_tokens", "draft_token_ids", "target_probs", "q"),
+    reference=_recovered_reference,
+    build=_recovered_build,
+    flops=per_element(1, 2),
+    npu=NpuCall(run=_recovered_run, needs=frozenset({Need.TRITON})),
+    constraints=(
+        Constraint(
+            "expected ends (R), drafts (T), probabilities (T,V), numbers (R,V) and tokens (T)",
+            _recovered_fit,
+        ),
+        rules.inputs_are(rules.INTEGERS, (0, 1)),
+        rules.inputs_are(("FLOAT",), (2, 3)),
+        rules.one_dtype((1,)),
+    ),
+)
+
+
+# The last accepted token of each request, and the number of drafts that are not accepted.
+
+
+def _padded_build(case: Case, make: TensorMaker) -> Call:
+    """Build one draft for each request, accepted or not."""
+    ends, valid, starts = case.inputs or ()
+    (requests,) = ends.shape or ()
+    return Call(
+        make.tensor(range(1, requests + 1), ends.dtype),
+        like.integers(valid, make, 1, 3),
+        make.tensor(range(0, 2 * requests + 1, 2), starts.dtype),
+    )
+
+
+def _padded_reference(torch: Any, ends: Any, valid: Any, starts: Any) -> Any:
+    drafts = torch.diff(ends, prepend=torch.zeros_like(ends[:1]))
+    rejected = torch.where(drafts > 0, drafts + 1 - valid, torch.zeros_like(drafts))
+    return (starts[1:] - 1 - rejected).int(), rejected.int()
+
+
+def _padded_on_npu(case: Case, make: TensorMaker) -> Call:
+    """Build what the method reads of the worker as well, on the host."""
+    ends, valid, starts = _padded_build(case, make).args
+    return Call(ends, valid, starts, starts.cpu())
+
+
+class _Worker(SimpleNamespace):
+    """An object of the worker: fields that do not matter here are None."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def _padded_run(method: Any, ends: Any, valid: Any, starts: Any, on_host: Any) -> Any:
+    proposer = _Worker(arange=starts, runner=_Worker(), pcp_size=1)
+    tokens = _Worker(num_reqs=len(ends), query_start_loc=starts, query_start_loc_cpu=on_host)
+    return method(proposer, tokens, _Worker(cu_num_draft_tokens=ends), valid)[2:]
+
+
+PREPARE_INPUTS_PADDED = OpSpec(
+    kernel="prepare_inputs_padded_kernel",
+    call="vllm_ascend.spec_decode.eagle_proposer.AscendEagleProposer.prepare_inputs_padded",
+    assumes="one draft of each request",
+    slots=("cu_num_draft_tokens", "valid_sampled_tokens_count", "query_start_loc"),
+    reference=_padded_reference,
+    build=_padded_build,
+    npu=NpuCall(run=_padded_run, build=_padded_on_npu, needs=frozenset({Need.TRITON})),
+    constraints=(
+        Constraint(
+            "expected ends and counts (R), starts (R+1), and two numbers of each request",
+            lambda case: (
+                _vectors(case, 0, 1)
+                and input_shape(case, 2) == (input_shape(case, 0)[0] + 1,)
+                and outputs_agree(case, input_shape(case, 0), input_shape(case, 0))
+            ),
+        ),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.INTEGERS, (0, 1, 2)),
+        rules.outputs_are(("INT32",), (0, 1)),
+    ),
+)
