@@ -5,7 +5,9 @@ queries to the latent space, and the writes to both caches. The slots are those 
 `npu_mla_prolog_v2`. vLLM-Ascend 0.18 calls it for decodes of layers with quantised keys, with
 caches in blocks (PA_NZ); a plain latent cache has pages of rows (PA_BSND). Version 3, which
 vLLM-Ascend 0.23 calls for sparse attention (CANN 9.1), has the places after the caches, and may
-return the normalised latent queries, for the indexer.
+return the normalised latent queries, for the indexer. Its cache may be packed (C8), as
+KvQuantSparseFlashAttention reads it: in a row of bytes the latent part in INT8, the rotated part,
+and a FLOAT scale for each tile of the former; there is no cache of rotated keys then.
 """
 
 from dataclasses import dataclass, replace
@@ -35,12 +37,18 @@ _EPSILON = 1e-5  # the default of the call
 _BLOCK_BITS = 256  # of a row of a cache in blocks
 _PAGES = (16, 128)
 _LARGEST = 127
+_TILE = 128  # numbers of a packed row with one scale
 
 
 class _Mode(StrEnum):
     BF16 = "bf16"
     INT8 = "int8"
     INT8_CACHE = "int8 with an int8 cache"
+    PACKED = "int8 with a packed cache"
+
+    @property
+    def cache_dtype(self) -> str:
+        return "INT8" if self in (_Mode.INT8_CACHE, _Mode.PACKED) else "DT_BF16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,7 @@ class _PrologSizes:
     latent: int
     rotary: int
     cache: Shape
+    cache_scale: Shape
 
     @property
     def up(self) -> int:
@@ -68,13 +77,17 @@ class _PrologSizes:
         scales: tuple[Shape, ...] = ((), (), (), ())
         if self.mode is not _Mode.BF16:
             scales = ((self.tokens, 1), (1, self.query_rank), (1, self.up), (1, down))
+        latents, keys = (*self.cache, 1, self.latent), (*self.cache, 1, self.rotary)
+        if self.mode is _Mode.PACKED:
+            packed = self.latent + 2 * self.rotary + 4 * (self.latent // _TILE)
+            latents, keys = (*self.cache, 1, packed), ()
         return (
             *((self.tokens, self.hidden), (self.hidden, self.query_rank)),
             *((self.query_rank, self.up), (self.heads, self.nope, self.latent)),
             *((self.hidden, down), (self.query_rank,), (self.latent,), angles, angles),
-            *((self.tokens,), (*self.cache, 1, self.latent), (*self.cache, 1, self.rotary)),
+            *((self.tokens,), latents, keys),
             *scales,
-            (1, self.latent) if self.mode is _Mode.INT8_CACHE else (),
+            self.cache_scale,
         )
 
     def outputs(self) -> tuple[Shape, ...]:
@@ -88,16 +101,22 @@ class _PrologSizes:
 def _mode(case: Case) -> _Mode:
     if given(case, _SCALE_LATENTS) is not None:
         return _Mode.INT8_CACHE
-    return _Mode.BF16 if given(case, _SCALE_X) is None else _Mode.INT8
+    if given(case, _SCALE_X) is None:
+        return _Mode.BF16
+    return _Mode.INT8 if given(case, _KEYS) is not None else _Mode.PACKED
 
 
 def _sizes(case: Case) -> _PrologSizes | None:
     """Return the sizes from the tokens, the projections and the caches; None for other ones."""
-    x, down, absorb, keys = (input_shape(case, at) for at in (_X, _DOWN, _ABSORB, _KEYS))
-    if tuple(map(len, (x, down, absorb, keys))) != (2, 2, 3, 4):
+    x, down, absorb, cache, cos = (
+        input_shape(case, at) for at in (_X, _DOWN, _ABSORB, _LATENTS, _COS)
+    )
+    if tuple(map(len, (x, down, absorb, cache, cos))) != (2, 2, 3, 4, 2):
         return None
     heads, nope, latent = absorb
-    return _PrologSizes(_mode(case), x[0], x[1], down[1], heads, nope, latent, keys[3], keys[:2])
+    scale = input_shape(case, _SCALE_LATENTS)
+    mode, widths = _mode(case), (heads, nope, latent, cos[1])
+    return _PrologSizes(mode, x[0], x[1], down[1], *widths, cache[:2], scale)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -113,8 +132,9 @@ def _build(case: Case, make: TensorMaker) -> Call:
         tensors[at] = make.stored(weight, slot.format)
     cos, sin = make_positions(make, slots[_COS].shape or (), slots[_COS].dtype)
     tensors[_SIN], tensors[_COS] = sin, cos
-    places = capacity(input_shape(case, _KEYS))
-    tensors[_PLACES] = distinct(make, sizes.tokens, places, slots[_PLACES].dtype)
+    if sizes.mode is _Mode.PACKED:
+        tensors[_KEYS] = make.empty((0,), slots[_KEYS].dtype)
+    tensors[_PLACES] = distinct(make, sizes.tokens, capacity(sizes.cache), slots[_PLACES].dtype)
     return Call(*tensors, **_scales(case, sizes, make))
 
 
@@ -156,8 +176,11 @@ def _prepared(torch: Any, x: Any, *args: Any, **named: Any) -> tuple[Any, ...]:
     by = named.get("quant_scale_ckv")
     if by is not None:
         new = (new * by).round().clamp(-_LARGEST, _LARGEST)
-    _kept(latents, places, new.to(latents.dtype), in_blocks)
-    _kept(keys, places, key.to(keys.dtype), in_blocks)
+    if keys.numel():
+        _kept(latents, places, new.to(latents.dtype), in_blocks)
+        _kept(keys, places, key.to(keys.dtype), in_blocks)
+    else:
+        write(latents, places, _packed(torch, new, key.to(real)).unsqueeze(1))
     steps = torch.ones(1, device=x.device)
     if by is not None:
         absorbed, steps = _rounded(absorbed)
@@ -179,6 +202,13 @@ def _rounded(x: Any) -> tuple[Any, Any]:
     """Return numbers as INT8 has them, and the scale of each row."""
     step = x.abs().amax(-1, keepdim=True).clamp_min(1e-12) / _LARGEST
     return (x / step).round(), step
+
+
+def _packed(torch: Any, latent: Any, key: Any) -> Any:
+    """Return the bytes of each row: tiles of INT8, the rotated key, and the tiles' scales."""
+    numbers, steps = _rounded(latent.unflatten(-1, (-1, _TILE)))
+    parts = numbers.flatten(1).to(torch.int8), key, steps.squeeze(-1).float()
+    return torch.cat([part.contiguous().view(torch.int8) for part in parts], -1)
 
 
 def _kept(cache: Any, places: Any, rows: Any, in_blocks: bool) -> None:
@@ -204,7 +234,11 @@ def _traffic(case: Case) -> int:
     sizes, slots = rules.accepted(_sizes(case)), case.inputs or ()
     caches = (_LATENTS, _KEYS)
     read = sum(slot.size_bytes for at, slot in enumerate(slots) if at not in caches)
-    rows = sum(slots[at].size_bytes // max(1, capacity(sizes.cache)) for at in caches)
+    rows = sum(
+        slot.size_bytes // max(1, capacity(sizes.cache))
+        for at in caches
+        if (slot := given(case, at)) is not None
+    )
     queries, rotated, *_, steps = sizes.outputs()
     item = 1 if sizes.mode is _Mode.INT8_CACHE else 2
     written = item * elements(queries) + 2 * elements(rotated) + 4 * elements(steps)
@@ -228,18 +262,19 @@ def _fits(case: Case) -> bool:
 def _dtypes_fit(case: Case) -> bool:
     mode = _mode(case)
     products = "DT_BF16" if mode is _Mode.BF16 else "INT8"
-    cache = "INT8" if mode is _Mode.INT8_CACHE else "DT_BF16"
+    cache = mode.cache_dtype
     slots = case.inputs or ()
     expected = ["DT_BF16"] * _SCALE_X + ["FLOAT"] * 5
     expected[_PLACES], expected[_LATENTS] = "INT64", cache
     for at in (_X, *_WEIGHTS):
         expected[at] = products
-    outputs = (cache, "DT_BF16", cache, "DT_BF16", "FLOAT")
+    queries = "INT8" if mode is _Mode.INT8_CACHE else "DT_BF16"
+    outputs = (queries, "DT_BF16", cache, "DT_BF16", "FLOAT")
     return all(
         spelling(slot) in ("", dtype) or slot.shape is None
         for slot, dtype in zip(slots, expected, strict=False)
     ) and all(
-        (slot := output_slot(case, at)) is None or spelling(slot) == dtype
+        (slot := output_slot(case, at)) is None or slot.shape is None or spelling(slot) == dtype
         for at, dtype in enumerate(outputs)
     )
 
@@ -266,15 +301,24 @@ MLA_PROLOG_V2 = OpSpec(
             "an INT8 latent cache",
             _dtypes_fit,
         ),
+        Constraint(
+            "expected a scale for each number of a latent row, or BF16 caches",
+            lambda case: (
+                _mode(case) is not _Mode.PACKED
+                and input_shape(case, _SCALE_LATENTS) in ((), (1, input_shape(case, _ABSORB)[2]))
+            ),
+        ),
         rules.absent_inputs(frozenset({17, 18}), "scales of rotated keys and of queries"),
     ),
 )
 
 
-_V3_PLACES, _V3_NORM, _V3_STEPS = 11, 5, 6
+_V3_KEYS, _V3_PLACES, _V3_NORM, _V3_STEPS = 10, 11, 5, 6
 _ORDER = (*range(_PLACES), _V3_PLACES, *range(_PLACES, _V3_PLACES), *range(12, 19))
 _V3_SLOTS = tuple(_SLOTS[_ORDER.index(at)] for at in range(len(_SLOTS)))
 _WEIGHTS_ARE_INT8 = 2  # a weight_quant_mode: of all three
+_CLIP = 20  # of what is packed: the share of a tile's largest number
+_CACHE_MODES = {_Mode.INT8_CACHE: 1, _Mode.PACKED: 3}  # by one scale, and by tiles
 
 
 def _as_v2(case: Case) -> Case:
@@ -290,51 +334,69 @@ def _returns_norm(case: Case) -> bool:
 
 
 def _v3_build(case: Case, make: TensorMaker) -> Call:
-    call = _build(_as_v2(case), make)
+    call, mode = _build(_as_v2(case), make), _mode(_as_v2(case))
     *tensors, places, latents, keys = call.args
-    is_int8 = _mode(_as_v2(case)) is not _Mode.BF16
-    return Call(
-        *tensors,
-        latents,
-        keys,
-        cache_index=places,
-        weight_quant_mode=_WEIGHTS_ARE_INT8 if is_int8 else 0,
-        query_norm_flag=_returns_norm(case),
+    named: dict[str, Any] = {
         **call.kwargs,
-    )
+        "cache_mode": "PA_BSND",
+        "weight_quant_mode": _WEIGHTS_ARE_INT8 if mode is not _Mode.BF16 else 0,
+        "query_norm_flag": _returns_norm(case),
+    }
+    if mode in _CACHE_MODES:
+        named |= {"kv_cache_quant_mode": _CACHE_MODES[mode]}
+    if mode is _Mode.INT8_CACHE:
+        named |= {"query_quant_mode": 1}
+    if mode is _Mode.PACKED:
+        named |= dict.fromkeys(("ckvkr_repo_mode", "quant_scale_repo_mode"), 1)
+        named |= {"tile_size": _TILE}
+        if given(case, _CLIP) is not None:
+            named |= {"k_nope_clip_alpha": make.full((1,), "FLOAT", 1.0)}
+    return Call(*tensors, latents, keys, cache_index=places, **named)
 
 
 def _v3_reference(torch: Any, *args: Any, cache_index: Any, **named: Any) -> Any:
     *tensors, latents, keys = args
     found = _prepared(torch, *tensors, cache_index, latents, keys, **named)
     norm = found[_V3_NORM:] if named["query_norm_flag"] else (None, None)
-    return *found[:4], None, *norm
+    return *found[:4], found[4] if named.get("query_quant_mode") else None, *norm
 
 
 def _v3_run(api: Any, *args: Any, **named: Any) -> Any:
-    queries, rotated, _, norm, steps = api(*args, **named)
+    queries, rotated, scales, norm, steps = api(*args, **named)
     *_, latents, keys = args
     if not named["query_norm_flag"]:
         norm = steps = None
     elif not named["weight_quant_mode"]:
         steps = None
-    return queries, rotated, latents, keys, None, norm, steps
+    scales = scales if named.get("query_quant_mode") else None
+    return queries, rotated, latents, keys if keys.numel() else None, scales, norm, steps
 
 
 def _v3_outputs_fit(case: Case) -> bool:
-    """Return whether scales of queries are absent, and whether what the norm gives is whole."""
+    """Return whether scales of queries are those of an INT8 cache, and whether what the norm gives
+    is whole."""
     if case.outputs is None:
         return True
     sizes = _sizes(_as_v2(case))
     absent: tuple[Shape, ...] = ((), (0,), (1,))
     shapes = [(slot.shape or ()) if (slot := output_slot(case, at)) else () for at in (4, 5, 6)]
-    if sizes is None or shapes[0] not in absent:
+    if sizes is None:
+        return False
+    of_queries = ((sizes.tokens, sizes.heads, 1),)
+    if shapes[0] not in (of_queries if sizes.mode is _Mode.INT8_CACHE else absent):
         return False
     if not _returns_norm(case):
         return shapes[1] in absent and shapes[2] in absent
     is_int8 = sizes.mode is not _Mode.BF16
     fits = (sizes.tokens, 1) == shapes[2] if is_int8 else shapes[2] in absent
     return fits and shapes[1] == (sizes.tokens, sizes.query_rank)
+
+
+def _v3_scales_fit(case: Case) -> bool:
+    """Return whether the one scale is that of an INT8 cache, and the clip that of a packed one."""
+    of_cache, clip = input_shape(case, _SCALE_LATENTS), input_shape(case, _CLIP)
+    is_packed = _mode(_as_v2(case)) is _Mode.PACKED
+    return of_cache in ((), (1,)) and clip in (((), (1,)) if is_packed else ((),))
 
 
 def _v3_traffic(case: Case) -> int:
@@ -355,8 +417,8 @@ MLA_PROLOG_V3 = OpSpec(
     build=_v3_build,
     flops=lambda case: _flops(_as_v2(case)),
     traffic=_v3_traffic,
-    optional=frozenset(range(_SCALE_X, len(_SLOTS) + 2)),
-    optional_outputs=frozenset({4, _V3_NORM, _V3_STEPS}),
+    optional=frozenset((_V3_KEYS, *range(_SCALE_X, len(_SLOTS) + 2))),
+    optional_outputs=frozenset({3, 4, _V3_NORM, _V3_STEPS}),
     npu=NpuCall(run=_v3_run, nz=frozenset(_WEIGHTS)),
     constraints=(
         Constraint(
@@ -365,16 +427,21 @@ MLA_PROLOG_V3 = OpSpec(
             lambda case: _fits(_as_v2(case)),
         ),
         Constraint(
-            "expected BF16, or INT8 tokens and weights with scales, and BF16 caches",
+            "expected BF16, or INT8 tokens and weights with scales, in the latter with caches of "
+            "BF16, an INT8 latent cache, or a packed one",
             lambda case: _dtypes_fit(_as_v2(case)),
         ),
         Constraint(
-            "expected no scales of queries, and of the norm all of its outputs or none",
+            "expected scales of queries with an INT8 cache alone, and of the norm all of its "
+            "outputs or none",
             _v3_outputs_fit,
         ),
+        Constraint(
+            "expected one scale of an INT8 cache, and k_nope_clip_alpha with a packed one alone",
+            _v3_scales_fit,
+        ),
         rules.absent_inputs(
-            frozenset(range(_SCALE_LATENTS, len(_SLOTS) + 2)),
-            "scales of caches and queries, and sequence lengths",
+            frozenset({17, 18, 19}), "scales of rotated keys and of queries, sequence lengths"
         ),
     ),
 )

@@ -171,6 +171,54 @@ def test_third_prolog_equals_the_second_and_returns_the_norm(torch, case_of, bui
     assert launch(case, build(third(second, False)))[4:] == (None, None, None)
 
 
+def test_third_prolog_packs_rows_as_sparse_attention_reads_them(torch, case_of, build, launch):
+    plain = third(prolog_case(case_of, "int8"), norm=True)
+    row = replace(plain.inputs[9], shape=(2, 16, 1, 656), dtype="INT8")
+    empty = replace(plain.inputs[10], shape=None)
+    inputs, outputs = list(plain.inputs), list(plain.outputs)
+    inputs[9:11], outputs[2:4] = (row, empty), (row, empty)
+    packed = replace(plain, inputs=tuple(inputs), outputs=tuple(outputs))
+    op = find("MlaPrologV3")
+    assert op.rejection_reason(packed, "npu") == ""
+    call = build(packed)
+    *tensors, latents, keys = call.args
+    assert keys.shape == (0,)
+    assert (call.kwargs["kv_cache_quant_mode"], call.kwargs["ckvkr_repo_mode"]) == (3, 1)
+    caches = [torch.zeros((2, 16, 1, size), dtype=torch.bfloat16) for size in (512, 64)]
+    expected = op.run_reference(torch, *tensors, *caches, **call.kwargs)
+    found = launch(packed, call)
+    torch.testing.assert_close(found[0], expected[0])
+    assert found[4] is None
+    for place in call.kwargs["cache_index"].tolist():
+        one = latents.view(32, 656)[place]
+        scales = one[640:].view(torch.float32).repeat_interleave(128)
+        read = one[:512].float() * scales
+        latent = caches[0].view(32, 512)[place].float()
+        torch.testing.assert_close(read, latent, rtol=0.02, atol=0.02)
+        assert torch.equal(one[512:640].view(torch.bfloat16), caches[1].view(32, 64)[place])
+    assert "alone" in op.rejection_reason(
+        replace(plain, inputs=(*plain.inputs, *[empty] * 4, replace(empty, shape=(1,)))), "npu"
+    )
+
+
+def test_third_prolog_quantises_queries_with_an_int8_cache(torch, case_of, build, launch):
+    second = prolog_case(case_of, "cache")
+    case = third(second, norm=False)
+    scale = replace(second.inputs[16], shape=(1,))
+    inputs = (*case.inputs[:16], scale, *case.inputs[17:])
+    outputs = (*case.outputs[:4], replace(second.outputs[4], shape=(3, 2, 1)), *case.outputs[5:])
+    op = find("MlaPrologV3")
+    assert "one scale" in op.rejection_reason(replace(case, outputs=outputs), "npu")
+    case = replace(case, inputs=inputs, outputs=outputs)
+    assert op.rejection_reason(case, "npu") == ""
+    call = build(case)
+    assert (call.kwargs["kv_cache_quant_mode"], call.kwargs["query_quant_mode"]) == (1, 1)
+    assert call.kwargs["cache_mode"] == "PA_BSND"
+    queries, _, latents, _, scales, *_ = launch(case, call)
+    assert (queries.dtype, latents.dtype, scales.shape) == (torch.int8, torch.int8, (3, 2, 1))
+    assert queries.abs().amax(-1).tolist() == [[127, 127]] * 3
+
+
 def whole(torch, x):
     """Numbers as INT8 and the scale of each row, element by element."""
     rows = x.flatten(0, -2)
