@@ -162,7 +162,7 @@ _OUTPUT_NAMES = {
     COMBINE: ("x",),
 }
 _TOKENS_DTYPES = ("DT_BF16", "FLOAT16")
-_MOST_CHOICES = 8
+_MOST_CHOICES = 16
 _HIERARCHY_RANKS = 8  # from here on, weights select another layout of counts
 _MOST_EXPERTS, _MOST_ROWS = 1 << 16, 1 << 24
 

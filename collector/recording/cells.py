@@ -408,8 +408,8 @@ def _as_it_lies(tensor: RecordedTensor) -> tuple[int, ...]:
 def _count(kind: str, argument: str, dtype: str) -> _Cell:
     """How many numbers, tensors or dimensions an argument has, as a tensor of so many."""
     tensors = _tensors(argument)
-    if kind == "r":
-        return _Cell((len(tensors[0].shape),), dtype, "ND")
+    if kind == "r":  # CANN writes one dimension for a scalar
+        return _Cell((max(1, len(tensors[0].shape)),), dtype, "ND")
     if kind == "n":
         return _Cell((len(tensors),), dtype, "ND")
     if not argument.startswith("ints("):

@@ -17,9 +17,11 @@ A product of 16 bits becomes TransData of both operands, MatMulV2 and TransData 
 1, or each has rows in memory of 128 to 65,535 numbers, or of fewer in multiples of 16.
 
 A sum or a running sum in a wider dtype becomes a Cast and the kernel; so does an operation with a
-number of the host that is of a higher kind than the tensor. The remainder of a number begins with a
-BroadcastTo of the number. A multiple that is added is a Mul before the Add, where Axpy does not
-compute in the dtype. All as CANN's open sources (ops-math) have them for A2 and A3.
+number of the host that is of a higher kind than the tensor, and arithmetic of two dtypes of
+integers or truth values. A view is copied before a Cast. The remainder of a number begins with a
+BroadcastTo of the number, and so does what is written to indices with a value of another shape. A
+multiple that is added is a Mul before the Add, where Axpy does not compute in the dtype. All as
+CANN's open sources (ops-math, ops-nn) have them for A2 and A3.
 """
 
 import re
@@ -41,15 +43,24 @@ _MASK_BYTES = 32  # of a block in the mask that aclnn hands out as bytes
 _CUT = 2**24  # truth values from which a sum is not computed in FLOAT
 _INTEGERS = ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64")  # by rank
 _INTEGER = re.compile(r"-?\d+")
+_RUN = 1024  # elements behind an index that is not the first; of fewer CANN transposes
 # Calls with a number of the host, and their kernels.
+_CALL = "ACLNN "
 _OF_NUMBERS = {
     "aclnnAdds": "Add",
     "aclnnSubs": "Sub",
+    "aclnnMuls": "Mul",
     "aclnnFloorDivides": "FloorDiv",
     "aclnnEqScalar": "Equal",
     "aclnnNeScalar": "NotEqual",
     "aclnnGtScalar": "Greater",
     "aclnnRemainderTensorScalar": "FloorMod",
+}
+# Arithmetic of two tensors, and its kernel.
+_ARITHMETIC = {
+    **dict.fromkeys(("aclnnAdd", "aclnnInplaceAdd"), "Add"),
+    **dict.fromkeys(("aclnnSub", "aclnnInplaceSub"), "Sub"),
+    **dict.fromkeys(("aclnnMul", "aclnnInplaceMul"), "Mul"),
 }
 
 
@@ -71,7 +82,7 @@ def _became(text: str) -> tuple[Recorded, ...]:
         texts = _BECOMES[call.name](call.tensors)
     else:
         return ()
-    return tuple(parse_call(f"ACLOP {text}") for text in texts)
+    return tuple(parse_call(text if text.startswith(_CALL) else f"ACLOP {text}") for text in texts)
 
 
 def _conv(tensors: Sequence[RecordedTensor]) -> Sequence[str]:
@@ -140,6 +151,66 @@ def _blocks(dtype: str, shape: Sequence[int]) -> str:
     return f"{_SHORT[dtype]}[{_text(shape)}]:FRACTAL_NZ<{storage}>"
 
 
+def _mixed(call: Recorded) -> Sequence[str]:
+    """Arithmetic of two dtypes of integers or truth values, in the wider one."""
+    x, y, *outputs = call.tensors
+    kernel, out = _ARITHMETIC[call.name], (outputs or [x])[0]
+    known = x.dtype in _INTEGERS and y.dtype in _INTEGERS and out.dtype in _INTEGERS
+    is_mixed = x.dtype != y.dtype and {x.dtype, y.dtype} != {"UINT8", "INT8"}
+    if not known or not is_mixed or (kernel != "Mul" and call.number(2) != 1):
+        return _scaled(call) if call.name == "aclnnAdd" else ()
+    computed = max(x.dtype, y.dtype, key=_INTEGERS.index)
+    operands = [replace(tensor, dtype=computed) for tensor in (x, y)]
+    casts = [
+        step
+        for tensor, text, operand in zip((x, y), call.arguments, operands, strict=False)
+        for step in (*_copied(tensor, text), f"Cast({_plain(tensor)} -> {_plain(operand)})")
+        if tensor.dtype != computed
+    ]
+    result = replace(out, dtype=computed)
+    behind = [f"Cast({_plain(result)} -> {_plain(out)})"] if out.dtype != computed else []
+    return *casts, f"{kernel}({', '.join(map(_plain, operands))} -> {_plain(result)})", *behind
+
+
+def _copied(view: RecordedTensor, text: str) -> Sequence[str]:
+    """The copy that makes a view dense."""
+    return [] if view.is_dense else [f"{_CALL}aclnnInplaceCopy({_plain(view)}, {text})"]
+
+
+def _cast(call: Recorded) -> Sequence[str]:
+    """A copy of a view in another dtype: a copy, and a Cast."""
+    target, source = call.tensors
+    if target.dtype == source.dtype or source.is_dense or not target.is_dense:
+        return ()
+    if target.shape != source.shape:
+        return ()
+    dense = replace(source, strides=target.strides)
+    return *_copied(source, call.arguments[1]), f"Cast({_plain(dense)} -> {_plain(target)})"
+
+
+def _put(call: Recorded) -> Sequence[str]:
+    """Values of another shape than their indices select are spread before they are written."""
+    x, value = call.tensors[0], call.tensors[-1]
+    listed = call.tensors[1:-1]
+    indices = [index for index in listed if index.storage != (0,)]
+    kept, end = len(listed) - len(indices), len(listed)
+    if not indices or any(index.storage == (0,) for index in listed[kept:]):
+        return ()
+    selected = (*x.shape[:kept], *indices[0].shape, *x.shape[end:])
+    is_run = not kept or prod(x.shape[end:]) >= _RUN
+    is_one_shape = all(index.shape == indices[0].shape for index in indices)
+    if value.shape == selected or not (x.is_dense and value.is_dense and is_run and is_one_shape):
+        return ()
+    ones = (1,) * (len(selected) - len(value.shape))
+    given = f"{_SHORT[value.dtype]}[{_text((*ones, *value.shape))}]:ND"
+    spread = f"{_SHORT[value.dtype]}[{_text(selected)}]:ND"
+    written = (*call.arguments[:2], spread, *call.arguments[3:])
+    return (
+        f"BroadcastTo({given}, i64[{len(selected)}]:ND -> {spread})",
+        f"{_CALL}{call.name}({', '.join(written)})",
+    )
+
+
 def _scaled(call: Recorded) -> Sequence[str]:
     """A sum with a multiple of the second tensor, in dtypes that Axpy does not compute."""
     x, y, out = call.tensors
@@ -157,18 +228,19 @@ def _summed(call: Recorded) -> Sequence[str]:
     computed = out.dtype
     if (x.dtype, computed) == ("BOOL", "INT64") and prod(x.shape[i] for i in dims) < _CUT:
         computed = "FLOAT"
-    if not x.is_dense or not x.shape or x.dtype == out.dtype:
+    if not x.shape or x.dtype == out.dtype:
         return ()
-    return _computed("ReduceSum", x, f"i64[{len(dims)}]:ND", computed, out)
+    steps = _computed("ReduceSum", x, f"i64[{len(dims)}]:ND", computed, out)
+    return *_copied(x, call.arguments[0]), *steps
 
 
 def _summed_up_to(call: Recorded) -> Sequence[str]:
     """A running sum in another dtype."""
     x, out = call.tensors
-    if not x.is_dense or x.dtype == out.dtype or out.dtype not in _INTEGERS:
+    if x.dtype == out.dtype or out.dtype not in _INTEGERS:
         return ()
     axis = "i64[1]:ND" if call.arguments[1] == "0" else "i32[1]:ND"
-    return _computed("Cumsum", x, axis, out.dtype, out)
+    return *_copied(x, call.arguments[0]), *_computed("Cumsum", x, axis, out.dtype, out)
 
 
 def _with_number(call: Recorded) -> Sequence[str]:
@@ -182,17 +254,18 @@ def _with_number(call: Recorded) -> Sequence[str]:
         computed = number if out.dtype == "BOOL" else out.dtype
     elif x.dtype in _INTEGERS and (x.dtype == "BOOL" or kernel == "Greater"):
         computed = max(x.dtype, number, key=_INTEGERS.index)
-    if not x.is_dense or computed not in _SHORT:
+    if computed not in _SHORT:
         return ()
-    scalar = f"{_SHORT[computed]}[]:ND"
+    scalar, copied = f"{_SHORT[computed]}[]:ND", _copied(x, call.arguments[0])
     if kernel != "FloorMod":
-        return () if computed == x.dtype else _computed(kernel, x, scalar, computed, out)
+        steps = _computed(kernel, x, scalar, computed, out)
+        return () if computed == x.dtype else (*copied, *steps)
     shape = x.shape or (1,)
     spread = f"{_SHORT[computed]}[{_text(shape)}]:ND"
     steps = list(_computed(kernel, x, spread, computed, out))
     at = next(i for i, step in enumerate(steps) if step.startswith(kernel))
     steps.insert(at, f"BroadcastTo({scalar}, i64[{len(shape)}]:ND -> {spread})")
-    return steps
+    return *copied, *steps
 
 
 def _computed(
@@ -209,7 +282,9 @@ def _computed(
 
 _PROMOTES: Mapping[str, Callable[[Recorded], Sequence[str]]] = MappingProxyType(
     {
-        "aclnnAdd": _scaled,
+        **dict.fromkeys(_ARITHMETIC, _mixed),
+        "aclnnInplaceCopy": _cast,
+        "aclnnIndexPutImpl": _put,
         "aclnnReduceSum": _summed,
         "aclnnCumsum": _summed_up_to,
         **dict.fromkeys(_OF_NUMBERS, _with_number),

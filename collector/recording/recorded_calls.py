@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 from collector.codec.errors import OpmeterError
-from collector.model.vocabulary import RUNTIME_PREFIX
+from collector.model.vocabulary import EP_SIZE, RUNTIME_PREFIX
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.recording.calls import Recorded, parse_call, parse_tensor
 from collector.recording.cells import cells_of
@@ -52,7 +52,7 @@ _ATTENTION_CALL = "aclnnFusedInferAttentionScore"
 # Attention to chosen keys, and what chooses them; the ranks of a group may share its tokens.
 _SHARED = (
     *("aclnnSparseFlashAttention", "aclnnLightningIndexer", "aclnnLightningIndexerVllm"),
-    "aclnnLightningIndexerQuant",
+    *("aclnnLightningIndexerQuant", "aclnnQuantLightningIndexer"),
 )
 # Attention to compressed keys, and what chooses and compresses them.
 _COMPRESSED = (
@@ -60,6 +60,7 @@ _COMPRESSED = (
     *("aclnnSparseAttnSharedkv", "aclnnKvQuantSparseAttnSharedkv"),
 )
 _DISPATCH_CALL = "aclnnMoeDistributeDispatch"
+_BETWEEN_RANKS = "aclnnMoeDistribute"  # the number of ranks follows the name of their group
 # Products by expert that end at the rows of its group list.
 _GROUPED_CALLS = tuple(f"aclnnGroupedMatmul{name}" for name in ("V", "WeightNz", "SwigluQuant"))
 _GROUP_ENDS = RUNTIME_PREFIX + "group_list_values"
@@ -220,7 +221,11 @@ def _used_rows(calls: Iterable[Recorded]) -> Iterator[tuple[int, int]]:
 
 
 def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -> Mapping[str, str]:
-    """Return the columns on which the time of attention, and of experts' products, depends."""
+    """Return the columns on which the time of attention, of experts' products, and of messages to
+    experts depends."""
+    if call.name.startswith(_BETWEEN_RANKS):
+        names = [at for at, argument in enumerate(call.arguments) if argument.startswith('"')]
+        return {EP_SIZE: call.arguments[names[0] + 1]}
     if call.name.startswith(_GROUPED_CALLS):
         rows, weight, *_ = call.tensors
         used = used_rows.get(rows.shape[0], 0)

@@ -22,7 +22,7 @@ from collector.ranks.distribution import INFO
 
 # Experts on several ranks, replayed in a world of one rank that has all experts. Only the reference
 # does that, since CANN requires 2 or more ranks; rows of larger worlds are cases of a gang.
-_MOST_CHOICES = 8
+_MOST_CHOICES = 16
 
 
 def rows_received(case: Case, ids: int, experts: int) -> int:
@@ -37,7 +37,7 @@ def is_one_rank(case: Case) -> bool:
 
 
 def tokens_fit(case: Case, tokens: tuple[int, ...], ids: int) -> bool:
-    """Return whether the tokens are (T,H) and the expert numbers (T, at most 8)."""
+    """Return whether the tokens are (T,H) and the expert numbers (T, at most 16)."""
     chosen = input_shape(case, ids)
     return len(tokens) == len(chosen) == 2 and chosen[0] == tokens[0] and chosen[1] <= _MOST_CHOICES
 
@@ -106,7 +106,7 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
         rules.absent_inputs(_DISPATCH_UNUSED, "scales, masks and elastic worlds"),
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         Constraint(
-            "expected x (T,H), experts (T, at most 8), and the 7 outputs of a world of one "
+            "expected x (T,H), experts (T, at most 16), and the 7 outputs of a world of one "
             "rank with all experts",
             _dispatch_fits,
         ),
@@ -187,7 +187,7 @@ MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
         ),
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         Constraint(
-            "expected rows (T*K,H), experts (T,K) with K at most 8, the outputs of a dispatch "
+            "expected rows (T*K,H), experts (T,K) with K at most 16, the outputs of a dispatch "
             "of all experts to one rank, and weights (T,K)",
             _combine_fits,
         ),

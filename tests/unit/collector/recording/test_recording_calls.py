@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from collector.codec.errors import BadInput, NewerFormat, OpmeterError
+from collector.ranks.distribution import distribute_call
 from collector.recording.calls import parse_call
 from collector.recording.cells import cells_of
 from collector.recording.engine import EngineSettings, check_settings, read_environment
@@ -161,6 +162,84 @@ def test_products_of_dispatched_experts_have_the_ends_of_their_rows():
     rows = [one for _, one, _ in found.launches() if one.kernel == "GroupedMatmul"]
     ends = [one.extra.get("Runtime group_list_values") for one in rows]
     assert ends == ["3,6", None]  # those of other products are all their rows
+
+
+def test_messages_to_experts_have_the_number_of_ranks():
+    """Ten choices of 512 experts, as Qwen3-Next has them."""
+    dispatch = (
+        "ACLNN aclnnMoeDistributeDispatchV4(bf16[4,1024]:ND, i32[4,10]:ND, 0, bool[4]:ND, 0, 0, 0, "
+        '"group", 4, 0, 512, "group", 1, 0, 0, 1, 0, 0, 16, 1, "", 0, 0, 0, bf16[160,1024]:ND, '
+        "f32[160]:ND, i32[20480]:ND, i64[128]:ND, i32[512]:ND, i32[1]:ND, f32[160]:ND)"
+    )
+    combine = (
+        "ACLNN aclnnMoeDistributeCombineV4(bf16[160,1024]:ND, i32[4,10]:ND, i32[20480]:ND, "
+        "i32[512]:ND, f32[4,10]:ND, i32[1]:ND, bool[4]:ND, 0, 0, 0, f32[160]:ND, 0, 0, 0, 0, 0, "
+        '"group", 4, 0, 512, "group", 1, 0, 0, 1, 0, 16, 0, 0, 0, "", 0, 0, 0, bf16[4,1024]:ND)'
+    )
+    for _, launch, _ in recording_of(dispatch, combine).launches():
+        assert launch.extra == {"EP Size": "4"}
+        call = distribute_call(launch.record().case)
+        assert (call.ep_size, call.choices, call.experts, call.capacity) == (4, 10, 512, 4)
+
+
+def launched(text):
+    """Return each launch of a call as a line: its kernel, inputs and outputs."""
+    rows = [launch for _, launch, _ in recording_of(text).launches()]
+    cells = ("Input Shapes", "Input Data Types", "Output Shapes", "Output Data Types")
+    return [
+        " ".join((row.kernel, *(row.cells.get(cell, "N/A").strip('"') for cell in cells)))
+        for row in rows
+    ]
+
+
+def test_arithmetic_of_two_dtypes_is_in_the_wider_one():
+    assert launched("ACLNN aclnnMul(bool[4]:ND, i64[4]:ND, i64[4]:ND)") == [
+        "Cast 4 BOOL 4 INT64",
+        "Mul 4;4 INT64;INT64 4 INT64",
+    ]
+    assert launched("ACLNN aclnnInplaceAdd(i32[4]:ND, i64[4]:ND, i64=1)") == [
+        "Cast 4 INT32 4 INT64",
+        "Add 4;4 INT64;INT64 4 INT64",
+        "Cast 4 INT64 4 INT32",
+    ]
+    assert launched("ACLNN aclnnMuls(bool[4]:ND, i64=0, i64[4]:ND)") == [
+        "Cast 4 BOOL 4 INT64",
+        "Mul 4; INT64;INT64 4 INT64",
+    ]
+    assert launched("ACLNN aclnnSub(i32[4]:ND, i32[4]:ND, i64=1, i32[4]:ND)") == [
+        "Sub 4;4 INT32;INT32 4 INT32"
+    ]
+    assert launched("ACLNN aclnnMul(f32[4]:ND, bf16[4]:ND, f32[4]:ND)") == [
+        "Mul 4;4 FLOAT;DT_BF16 4 FLOAT"  # which the kernel computes as it is
+    ]
+
+
+def test_views_are_copied_before_a_cast():
+    column = "i32[4,3]:ND/8,1<32>"
+    assert launched(f"ACLNN aclnnReduceSum({column}, ints(1), 0, 9, i64[4]:ND)") == [
+        "Slice 4,8;2;2 INT32;INT64;INT64 4,3 INT32",
+        "Cast 4,3 INT32 4,3 INT64",
+        "ReduceSum 4,3;1 INT64;INT64 4 INT64",
+    ]
+    assert launched(f"ACLNN aclnnInplaceCopy(f32[4,3]:ND, {column})") == [
+        "Slice 4,8;2;2 INT32;INT64;INT64 4,3 INT32",
+        "Cast 4,3 INT32 4,3 FLOAT",
+    ]
+
+
+def test_a_value_is_spread_over_what_its_indices_select():
+    assert launched("ACLNN aclnnIndexPutImpl(f32[20,8]:ND, {i64[6]:ND}, f32[]:ND, 0, 0)") == [
+        "BroadcastTo 1,1;2 FLOAT;INT64 6,8 FLOAT",
+        "IndexPutV2 20,8;6,8;1;1;6 FLOAT;FLOAT;INT64;INT64;INT64 20,8 FLOAT",
+    ]
+    assert launched("ACLNN aclnnIndexPutImpl(f32[20,8]:ND, {i64[6]:ND}, f32[6,8]:ND, 0, 0)") == [
+        "IndexPutV2 20,8;6,8;1;1;6 FLOAT;FLOAT;INT64;INT64;INT64 20,8 FLOAT"
+    ]
+
+
+def test_a_scalar_is_filled_as_one_number():
+    (row,) = launched("ACLNN aclnnInplaceFillScalar(i64[]:ND, i64=0)")
+    assert row == "Fill 1; INT64;INT64  INT64"
 
 
 def test_host_scalar_is_an_input_of_the_kernel():

@@ -110,7 +110,7 @@ def test_ranks_of_a_combine_cannot_be_derived():
         (SENT, {EP_SIZE: "32"}, ("tokens", 24)),
         (SENT, {INPUT_SHAPES: "24,7168;23,8;;24;"}, ("x", "23,7168", "DT_BF16")),
         (SENT, {INPUT_SHAPES: "24,7168;24,8;16,7168"}, ("scales",)),
-        (SENT, {INPUT_SHAPES: "24,7168;24,9;;24;"}, ("experts", 8)),
+        (SENT, {INPUT_SHAPES: "24,7168;24,17;;24;"}, ("experts", 16)),
         (SENT, {INPUT_DTYPES: "FLOAT;INT32;;BOOL"}, ("DT_BF16", "FLOAT16")),
         (SENT, {OUTPUT_SHAPES: "N/A"}, ("expand_x", 2)),
         (
