@@ -25,6 +25,19 @@ _NAMED = {
     "ResizeBilinearV2": (
         "A2 and A3 launch UpsampleBilinear2d for most sizes; the scales that decide are in no row"
     ),
+    "MemSet": (
+        "it clears the output of another kernel, with which it is measured; its row has no sizes"
+    ),
+    "LinearIndex": "the first kernel of index_put, with whose last kernel it is measured",
+    "_kv8_swa_rows_kernel": "of vLLM-Ascend's main branch of 2026: no release has its function",
+    **dict.fromkeys(
+        (
+            *("SparseFlashMlaMetadata", "SparseAttnSharedkvMetadata"),
+            *("QuantLightningIndexerV2Metadata", "VllmQuantLightningIndexerMetadata"),
+        ),
+        "a plan by the AI CPU, once a step, from numbers of heads and lengths that its row does "
+        "not have; it is made before a measurement of its attention",
+    ),
     "LpNormUpdateV2": "of chips before Atlas A2: a root of the one sum of LpNormReduceV2",
     **dict.fromkeys(
         ("Conv2DBackpropFilterD", "StridedSliceD"),
@@ -37,6 +50,7 @@ _OVER_RANKS = {
     "AllGatherMatmulV2": "gathers operands",
     "AlltoAllAllGatherBatchMatMul": "exchanges and gathers operands",
     "AlltoAllvGroupedMatMul": "exchanges operands",
+    "DispatchGmmCombineDecode": "sends tokens to experts and brings results back",
     "BatchMatMulReduceScatterAlltoAll": "scatters and exchanges sums",
     "GroupedMatMulAlltoAllv": "exchanges results",
     "GroupedMatMulAllReduce": "adds up results",
@@ -52,6 +66,9 @@ _OF_950 = (
     *("DynamicMxQuant", "DynamicMxQuantWithDualAxis", "GroupedDynamicMxQuant", "DynamicBlockQuant"),
     *("GroupedDynamicBlockQuant", "AddRmsNormDynamicMxQuant", "RmsNormDynamicMxQuant"),
     *("SwigluMxQuant", "MoeDistributeDispatchV3", "MoeDistributeCombineV3"),
+    # of vLLM-Ascend 0.23, called for that device alone
+    *("SwigluGroupQuant", "KvCompressEpilog", "IndexerCompressEpilogV2"),
+    *("KvQuantSparseAttnSharedkv", "KvQuantSparseAttnSharedkvMetadata"),
 )
 _NAMED |= {
     kernel: f"it {what} over ranks, which its row does not name: not measured"
@@ -118,11 +135,11 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
         return _refusal_by_ranks(case, backend)
     if case.kernel_type in DISTRIBUTE_KERNELS and (no := _refusal_of_world(1, backend)):
         return no
+    if why := not_launched_reason(case):
+        return Refusal(Outcome.UNSUPPORTED, why, f"{why}: {case.describe()}")
     if case.inputs is None:
         reason = "its inputs are unknown (N/A in the source)"
         return Refusal(Outcome.UNSUPPORTED, NO_INPUTS, reason)
-    if why := not_launched_reason(case):
-        return Refusal(Outcome.UNSUPPORTED, why, f"{why}: {case.describe()}")
     op = find(case.kernel_type)
     if op is None:
         reason = f"{NO_OPERATOR} for {case.kernel_type}"

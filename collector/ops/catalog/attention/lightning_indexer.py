@@ -20,12 +20,14 @@ from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMa
 # Selection of keys for each query by a weighted sum over heads of relu(query * key).
 QUERY, _KEY, WEIGHTS = range(3)
 QUANTISED = "LightningIndexerQuant"  # has the scales of queries and keys after the weights
+QUANTISED_OF_CANN = "QuantLightningIndexer"
 _PLACES = Slots(query=QUERY, key=_KEY, table=5, query_lengths=3, key_lengths=4)
 _COMPRESSED, _COMPRESSED_V2 = "VllmQuantLightningIndexer", "QuantLightningIndexerV2"
 _RATIO = 4  # tokens of a key of DeepSeek-V4's indexer
 _INDEXES_BESIDES_SCALES = Slots(query=QUERY, key=_KEY, table=7, query_lengths=5, key_lengths=6)
 _OF_KERNELS = {
     QUANTISED: _INDEXES_BESIDES_SCALES,
+    QUANTISED_OF_CANN: _INDEXES_BESIDES_SCALES,
     _COMPRESSED: replace(_INDEXES_BESIDES_SCALES, ratio=_RATIO),
     _COMPRESSED_V2: Slots(QUERY, _KEY, 10, 5, 8, ratio=_RATIO, from_zero=True),
 }
@@ -264,6 +266,14 @@ LIGHTNING_INDEXER_QUANT = replace(
         rules.inputs_are(("INT32",), (5, 6, 7)),
         *OF_SIZES,
     ),
+)
+
+# The same by CANN's own kernel, which runs on A3 with INT8 (documents of torch_npu 2.10).
+QUANT_LIGHTNING_INDEXER = replace(
+    LIGHTNING_INDEXER_QUANT,
+    kernel=QUANTISED_OF_CANN,
+    call="torch_npu.npu_quant_lightning_indexer",
+    npu=NpuCall(run=_quant_launch),
 )
 
 # The most relevant keys of each query: vLLM-Ascend's own kernel, which 0.18 uses to serve on A2 and

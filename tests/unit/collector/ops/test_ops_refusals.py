@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fast
 
 
 def test_case_that_cannot_be_launched_is_refused_with_a_reason():
-    unknown, unheard, flat = record("N/A", "MemSet"), record("3,3", "Unheard"), record("3")
+    unknown, unheard, flat = record("N/A", "Unknown"), record("3,3", "Unheard"), record("3")
     no_inputs, no_operator = (refusal(one.case, find, "cpu") for one in (unknown, unheard))
     assert (no_inputs.outcome, no_inputs.why) == (Outcome.UNSUPPORTED, NO_INPUTS)
     assert "N/A" in no_inputs.reason
@@ -31,6 +31,11 @@ def test_case_that_cannot_be_launched_is_refused_with_a_reason():
     assert refusal(record("3,3").case, find, "cpu") is None
 
 
+def test_kernels_without_recorded_inputs_keep_their_own_reason():
+    no = refusal(record("N/A", "MemSet").case, registry.find, "npu")
+    assert "another kernel" in no.why
+
+
 def test_kernels_that_no_call_launches_are_refused_with_their_own_reason():
     for kernel, word in {
         "Bincount": "host",
@@ -40,6 +45,10 @@ def test_kernels_that_no_call_launches_are_refused_with_their_own_reason():
         "Conv2DBackpropFilterD": "graph",
         "MatmulReduceScatter": "ranks",
         "DynamicMxQuant": "950",
+        "KvCompressEpilog": "950",
+        "SparseFlashMlaMetadata": "plan",
+        "_kv8_swa_rows_kernel": "main branch",
+        "DispatchGmmCombineDecode": "ranks",
         "MoeDistributeDispatchV3": "950",
     }.items():
         no = refusal(record("3,3", kernel).case, registry.find, "npu")

@@ -25,7 +25,7 @@ COMPRESSED = [
     for kernel in ("VllmQuantLightningIndexer", "QuantLightningIndexerV2")
     for row in rows_of(kernel)
 ]
-QUANTISED = rows_of("LightningIndexerQuant")
+QUANTISED = [*rows_of("LightningIndexerQuant"), *rows_of("QuantLightningIndexer")]
 
 
 def named(row, **columns):
