@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
-from collector.codec.errors import BadInput, DamagedObject
+from collector.codec.errors import BadInput, DamagedObject, NotFound
 from collector.database.channels import commit_of
 from collector.database.commits import Commit, find_head, read_commit
 from collector.database.index import Index
@@ -44,7 +44,9 @@ def open(address: str | Path, *, number: int | None = None, channel: str | None 
     wrote, whose CSVs are then read.
 
     Raises OpmeterError for an invalid address, for a store without a database, for a version that
-    is retired, and for damage."""
+    does not exist or is retired, and for damage."""
+    if number is not None and channel is not None:
+        raise BadInput("expected a number or a channel, got both")
     if (Path(address).expanduser() / _MARKER).is_file():
         from opmeter.trees import PulledTree
 
@@ -53,13 +55,22 @@ def open(address: str | Path, *, number: int | None = None, channel: str | None 
     if channel is not None:
         commit = commit_of(store, channel)
     elif number is not None:
-        commit = read_commit(store, number)
+        commit = _numbered(store, number)
     elif (head := find_head(store)) is not None:
         return database_at(store, head)
     else:
         raise BadInput(f"no database at {store.url}: nothing was merged there yet")
     check_is_kept(store, commit.number)
     return database_at(store, commit)
+
+
+def _numbered(store: Store, number: int) -> Commit:
+    try:
+        return read_commit(store, number)
+    except NotFound as error:
+        head = find_head(store)
+        newest = "nothing was merged there yet" if head is None else f"the newest is {head.number}"
+        raise BadInput(f"no version {number} at {store.url}: {newest}") from error
 
 
 def database_at(store: Store, commit: Commit) -> Database:
@@ -137,7 +148,8 @@ class Database:
             shown = " ".join(f"{name} {text}" for name, text in given.items())
             raise BadInput(f"{device}: expected one of {names}, got {shown}; or pass nearest=True")
         if len(chosen) > 1:
-            raise BadInput(f"{device}: several versions match: {names}; name more components")
+            matching = ", ".join(path.rpartition("/")[2] for path in sorted(chosen))
+            raise BadInput(f"{device}: several versions match: {matching}; name more components")
         (path,) = chosen
         differs = tuple(
             f"{name} {there[path][name]} instead of {text}"

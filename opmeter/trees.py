@@ -22,6 +22,8 @@ from collector.model.stack import Runtime
 from collector.model.vocabulary import BASE_CELLS, EP_SIZE, RUNTIME_PREFIX
 from collector.singlehost.version_files import duration_us, record_of_row
 
+_MOST_SESSIONS = 2**32 - 1  # that an index has room for
+
 
 class PulledTree:
     """The version directories of a folder that `opmeter pull` wrote."""
@@ -83,23 +85,32 @@ def _case(path: str, record: CaseRecord) -> dict[str, object]:
 
 def _interval(path: str, record: CaseRecord, row: Cells, mean_us: float) -> dict[str, object]:
     """Return the interval that a row shows; that of a row without one is its mean alone."""
+    place = f"{path}/{record.case.kernel_type}.csv"
 
     def number(column: str, default: float) -> float:
         text = row.get(column, "")
         try:
             return number_of(text) if text else default
         except ValueError as error:
-            raise BadInput(f"{path}: {column}: {error}") from error
+            raise BadInput(f"{place}: {column}: {error}") from error
 
     low, high = (number(column, mean_us) for column in layout.STACK_INTERVAL)
+    if not 0 <= low <= high or high == 0:
+        what = f"expected an interval of durations, got {low:g} to {high:g}"
+        raise BadInput(f"{place}: {' and '.join(layout.STACK_INTERVAL)}: {what}")
+    sessions = number(layout.SESSIONS, 1.0)
+    if not (1 <= sessions <= _MOST_SESSIONS and sessions.is_integer()):
+        raise BadInput(
+            f"{path}: {layout.SESSIONS}: expected a number of sessions, got {sessions:g}"
+        )
     return {
         **dict.fromkeys(INTERVAL_SCHEMA.names),
         "version_path": path,
         "case": record.case_id,
         "mean_us": mean_us,
-        "stack_low_us": low,
-        "stack_high_us": high,
+        "stack_low_us": min(low, mean_us),  # rounded to fewer digits than the mean
+        "stack_high_us": max(high, mean_us),
         "stack_degrees": number(layout.STACK_DEGREES, 0.0),
-        "sessions": round(number(layout.SESSIONS, 1.0)),
+        "sessions": int(sessions),
         "warnings": row.get(layout.WARNINGS, ""),
     }

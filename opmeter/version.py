@@ -213,7 +213,7 @@ class Version:
                 weights[row] = weights.get(row, 0.0) + part.weight
             ordered = sorted(weights.items(), key=lambda pair: -abs(pair[1]))
             rows = [self._explained(surface.block, row, weight) for row, weight in ordered]
-        widest = max(rows, key=lambda row: abs(row.weight) * (row.high_us / row.low_us - 1))
+        widest = max(rows, key=lambda row: abs(row.weight) * (row.high_us / row.value_us - 1))
         interval = (widest.value_us, widest.high_us, widest.degrees, widest.sessions)
         spread = prior_of(self.path.partition("/")[0]).device_spread
         return Explanation(

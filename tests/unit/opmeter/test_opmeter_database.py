@@ -1,11 +1,14 @@
 """A database is opened where it is stored, and a stack finds its version directory."""
 
+import csv
+import re
 from pathlib import Path
 
 import pytest
 
 import opmeter
 from collector.codec.errors import DamagedObject
+from collector.database import layout
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
 from collector.database.pull import pull_version
@@ -60,6 +63,10 @@ def test_store_is_opened_at_any_version(folder: Path) -> None:
     assert answer.low_us < 21.0 < answer.high_us
     with pytest.raises(opmeter.OpmeterError, match="no database"):
         opmeter.open(folder / "none")
+    with pytest.raises(opmeter.OpmeterError, match="newest is 3"):
+        opmeter.open(folder, number=4)
+    with pytest.raises(opmeter.OpmeterError, match="both"):
+        opmeter.open(folder, number=1, channel="stable")
 
 
 def test_stack_finds_the_nearest_version_and_its_distance(folder: Path) -> None:
@@ -80,6 +87,9 @@ def test_stack_finds_the_nearest_version_and_its_distance(folder: Path) -> None:
     for wrong in ({"cann": "9.1"}, {"vllm": "0.18.0"}, {}):
         with pytest.raises(opmeter.OpmeterError, match="cann8.5"):
             db.version(DEVICE, **wrong)
+    with pytest.raises(opmeter.OpmeterError) as several:
+        db.version(DEVICE, vllm="0.18.0")
+    assert "vllm0.18.0" in str(several.value) and "vllm0.17.0" not in str(several.value)
     with pytest.raises(opmeter.OpmeterError, match=DEVICE):
         db.version("ATLAS_800_A2_280T_64G", vllm="0.18.0")
 
@@ -97,6 +107,32 @@ def test_pulled_tree_gives_the_results_of_its_store(folder: Path, tmp_path: Path
             one, other = (each.query("Add", [(rows, 64)] * 2, "bf16") for each in versions)
             assert one[3:] == other[3:]
             assert one[:3] == pytest.approx(other[:3], rel=1e-6, nan_ok=True)
+
+
+def test_pulled_tree_with_impossible_numbers_is_refused(folder: Path, tmp_path: Path) -> None:
+    commit = find_head(FileStore(folder))
+    assert commit is not None
+    pull_version(FileStore(folder), commit, tmp_path / "tree")
+    db = opmeter.open(tmp_path / "tree")
+    file = tmp_path / "tree" / db.versions[0] / "Add.csv"
+    header, row, *rest = file.read_text().splitlines()
+    cells = next(csv.reader([row]))
+    low, high = layout.STACK_INTERVAL
+    for column, text, is_valid in (
+        *((low, text, False) for text in ("-1", "1e9", "x")),
+        *((high, text, False) for text in ("0", "inf")),
+        *((layout.SESSIONS, text, False) for text in ("0", "1.5", "1e30")),
+        *((low, "0", True), (layout.SESSIONS, "2", True)),
+    ):
+        changed = dict(zip(header.split(","), cells, strict=True)) | {column: text}
+        quoted = [f'"{cell.replace(chr(34), 2 * chr(34))}"' for cell in changed.values()]
+        file.write_text("\n".join([header, ",".join(quoted), *rest, ""]))
+        if is_valid:
+            found = db.directory(db.versions[0]).explain("Add", [(2, 64)] * 2, "bf16")
+            assert found.widest is not None
+        else:
+            with pytest.raises(opmeter.OpmeterError, match=re.escape(column.split(" (")[0])):
+                db.directory(db.versions[0])
 
 
 def test_durations_of_a_fake_runtime_have_a_warning(tmp_path: Path) -> None:
