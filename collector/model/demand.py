@@ -201,6 +201,16 @@ class ManifestLine:
     query: Mapping[str, str]
 
 
+def read_queries_file(path: Path) -> tuple[Demand, ...]:
+    """Return the queries of a manifest, or the cases of a file of misses, as its first line is.
+    Raises BadInput for a file that cannot be read or has other data."""
+    data = _bytes_of(path)
+    first = data.lstrip().partition(b"\n")[0]
+    if b'"cells"' in first and b'"query"' not in first:
+        return tuple(one.demand for one in misses_from_lines(data, path=str(path)))
+    return manifest_from_lines(data, path=str(path))
+
+
 def read_manifest_file(path: Path) -> tuple[Demand, ...]:
     """Return the queries of a manifest; see `manifest_from_lines`."""
     return manifest_from_lines(_bytes_of(path), path=str(path))

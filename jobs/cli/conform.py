@@ -1,4 +1,4 @@
-"""`opmeter db conform`: what a version lacks of a manifest of queries or a density standard."""
+"""`opmeter db conform`: what a version lacks of a manifest, of misses or of a density standard."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _YAML = (".yaml", ".yml")
 
 def conform_command(
     file: Annotated[
-        Path, typer.Argument(help="manifest of queries (JSON lines) or density standard (YAML)")
+        Path,
+        typer.Argument(help="manifest or misses (JSON lines), or density standard (YAML)"),
     ],
     *,
     misses: Annotated[
@@ -32,22 +33,22 @@ def conform_command(
     directory: options.DirectoryOption = None,
     as_json: options.JsonOption = False,
 ) -> int:
-    """List what a version lacks of a manifest of queries or a density standard.
+    """List what a version lacks of a manifest of queries, of misses, or of a density standard.
 
-    A critical query must be measured, others may be interpolated; a size that a standard requires
-    must be measured. The exit code is 1 if something that can be measured is lacking.
+    A critical query must be measured, others and misses may be interpolated; a size that a standard
+    requires must be measured. The exit code is 1 if something that can be measured is lacking.
 
     \b
     Examples:
       opmeter db conform manifest.jsonl
       opmeter db conform density.yaml --misses misses.jsonl
     """
-    from jobs.planning.conformity import conformity_of_manifest, conformity_of_standard
+    from jobs.planning.conformity import conformity_of_queries, conformity_of_standard
     from opmeter import MissLog
 
     opened = opened_version(root, version, directory)
     is_standard = file.suffix in _YAML
-    found = (conformity_of_standard if is_standard else conformity_of_manifest)(opened, file)
+    found = (conformity_of_standard if is_standard else conformity_of_queries)(opened, file)
     if misses is not None:
         log = MissLog(misses)
         for one in found.missed():

@@ -87,8 +87,8 @@ def query_command(
     """
     if bool(shape) == (file is not None):
         raise BadInput("expected either --shape or --file")
-    if as_csv and as_json:
-        raise BadInput("--csv excludes --json")
+    if as_csv and (as_json or explain):
+        raise BadInput("--csv excludes --json and --explain")
     cells = {INPUT_SHAPES: shape, INPUT_DTYPES: dtype, INPUT_FORMATS: formats, OP_STATE: state}
     if lengths:
         from opmeter.cases import KEY_LENGTHS

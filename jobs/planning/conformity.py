@@ -1,4 +1,4 @@
-"""What a version of a database lacks of a manifest of queries or of a density standard."""
+"""What a version of a database lacks of a manifest of queries, of misses, or of a standard."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput
 from collector.model.case import Case
-from collector.model.demand import Demand, MissedCase, read_manifest_file, record_of_cells
+from collector.model.demand import Demand, MissedCase, read_queries_file, record_of_cells
 from collector.model.stack import backend_of
 from collector.model.vocabulary import BASE_CELLS, INPUT_DTYPES, INPUT_SHAPES
 from collector.ops.refusals import refusal
@@ -72,10 +72,10 @@ class Conformity:
         }
 
 
-def conformity_of_manifest(version: Version, file: Path) -> Conformity:
-    """Return what a version lacks of the manifest of a file: of critical queries durations that are
-    measured, of others any duration."""
-    return _conformity(version, read_manifest_file(file))
+def conformity_of_queries(version: Version, file: Path) -> Conformity:
+    """Return what a version lacks of a manifest or a file of misses: of critical queries durations
+    that are measured, of others and of misses any duration."""
+    return _conformity(version, read_queries_file(file))
 
 
 def conformity_of_standard(version: Version, file: Path) -> Conformity:

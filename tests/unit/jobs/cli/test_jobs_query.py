@@ -77,12 +77,16 @@ def test_query_without_a_duration_is_reported_and_recorded(root: Path, tmp_path:
     file.write_text('Input Shapes,Input Data Types,weight\n"98,64;98,64",DT_BF16;DT_BF16,64\n')
     opmeter_here("db", "query", "Add", "--root", root, "--file", file, "--misses", misses)
     assert [(one.count, one.weight) for one in read_misses(misses)] == [(1, 64.0), (1, 1.0)]
+    done = opmeter_here("db", "conform", misses, "--root", root, "--json")
+    lacking = [one["cells"]["Input Shapes"] for one in json.loads(done.stdout)["lacking"]]
+    assert done.returncode == 1 and lacking == ['"98,64;98,64"', '"99,64;99,64"']
     for wrong in (
         ("db", "query", "Add", "--root", root),
         ("db", "query", "Add", "--root", root, "--shape", "4,x"),
         ("db", "query", "Add", "--root", tmp_path, "--shape", "4"),
         ("db", "query", "Add", "--root", root, "--shape", "4", "--directory", "none"),
         ("db", "query", "Add", "--root", root, "--file", misses),
+        ("db", "query", "Add", "--root", root, "--shape", "4", "--csv", "--explain"),
     ):
         failed = opmeter_here(*wrong)
         assert failed.returncode == 2 and len(failed.stderr.splitlines()) == 1, wrong
@@ -211,7 +215,10 @@ def test_measured_misses_are_answered_by_a_query(tmp_path: Path) -> None:
     assert first.returncode == 1
     assert [answer["reason"] for answer in answers] == ["", "outside", "outside"]
     assert len(read_misses(misses)) == 2
+    missed = ("db", "conform", misses, "--root", root)
+    assert opmeter_here(*missed).returncode == 1
     run("{misses: misses.jsonl}")
+    assert opmeter_here(*missed).returncode == 0
     second = opmeter_here(*words)
     assert second.returncode == 0
     assert [answer["channel"] for answer in json.loads(second.stdout)][1:] == ["measured"] * 2
