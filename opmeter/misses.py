@@ -1,7 +1,10 @@
 """The misses of queries, counted, and written as work for a campaign."""
 
+import fcntl
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from collector.codec.errors import BadInput, file_errors
@@ -46,10 +49,23 @@ class MissLog:
             return joined_misses(self._found.values())
 
     def write(self) -> None:
-        """Add the misses to those in the file, if there is one. Raises OpmeterError for a file that
-        has other data."""
-        there: tuple[MissedCase, ...] = ()
-        if self.path.exists():
-            there = read_misses(self.path)
-        with file_errors(self.path, "written"):
-            write_whole(self.path, misses_to_lines(joined_misses((*there, *self.misses))))
+        """Add the misses to those in the file, if there is one. Other processes may do so at the
+        same time. Raises OpmeterError for a file that has other data."""
+        with _only_writer_in(self.path.parent):
+            there: tuple[MissedCase, ...] = ()
+            if self.path.exists():
+                there = read_misses(self.path)
+            with file_errors(self.path, "written"):
+                write_whole(self.path, misses_to_lines(joined_misses((*there, *self.misses))))
+
+
+@contextmanager
+def _only_writer_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes misses in a folder. A folder that has no locks, or that
+    does not exist, is not locked."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -89,7 +90,8 @@ class Version:
         self._warnings = [tuple(filter(None, t.split(";"))) for t in index.texts("warnings")]
         self._resolved: dict[object, _Found] = {}
         self._surfaces: dict[tuple[int, int], MeasuredSurface | None] = {}
-        self._misses: MissLog | None = None
+        self._misses: tuple[MissLog, ...] = ()
+        self._misses_lock = Lock()
 
     def __repr__(self) -> str:
         return f"<Version {self.path}: {self.rows:,} cases of {len(self.kernels)} kernel types>"
@@ -147,9 +149,11 @@ class Version:
         if self._reused is not None and answer.channel not in _EXACT:
             query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
             answer = self._reused.answer(query) or answer
-        if answer.reason is not None and self._misses is not None:
+        if answer.reason is not None and self._misses:
             query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
-            self._misses.add(query.kernel, self._cells(query), answer.reason, weight)
+            cells = self._cells(query)
+            for log_of_misses in self._misses:
+                log_of_misses.add(query.kernel, cells, answer.reason, weight)
         return answer
 
     def missed(
@@ -240,15 +244,17 @@ class Version:
 
     @contextmanager
     def recording_misses(self, path: Path | str) -> Iterator[MissLog]:
-        """Count the misses of queries, and write them to a file of misses at the end, added to
-        those that it has. `sources: [{misses: FILE}]` of a campaign measures them."""
-        log_of_misses = MissLog(Path(path))
-        before, self._misses = self._misses, log_of_misses
+        """Count the misses of queries, of all threads, and write them to a file of misses at the
+        end, added to those that it has. `sources: [{misses: FILE}]` of a campaign measures them."""
+        own = MissLog(Path(path))
+        with self._misses_lock:
+            self._misses = (*self._misses, own)
         try:
-            yield log_of_misses
+            yield own
         finally:
-            self._misses = before
-            log_of_misses.write()
+            with self._misses_lock:
+                self._misses = tuple(one for one in self._misses if one is not own)
+            own.write()
 
     def cases(self, kernel: str) -> Iterator[tuple[dict[str, str], Answer]]:
         """Yield each case of a kernel type as the cells of a row of a tree, with its duration."""

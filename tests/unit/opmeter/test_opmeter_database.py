@@ -2,6 +2,7 @@
 
 import csv
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,28 @@ def test_misses_are_counted_as_cases_of_a_source(folder: Path, tmp_path: Path) -
         version.recording_misses(path),
     ):
         version.query("Mul", [(8, 8), (8, 8)], "bf16")
+
+
+def test_misses_of_several_writers_are_all_in_the_file(folder: Path, tmp_path: Path) -> None:
+    version = opmeter.open(folder).version(DEVICE, cann="9.0")
+    path = tmp_path / "misses.jsonl"
+    both = threading.Barrier(4)
+
+    def record(rows: int) -> None:
+        for number in range(5):
+            both.wait()  # all begin before one ends
+            with version.recording_misses(path):
+                both.wait()
+                if rows == number:
+                    version.query("Add", [(9000 + rows, 64)] * 2, "bf16")
+                both.wait()
+
+    threads = [threading.Thread(target=record, args=(rows,)) for rows in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    found = read_misses(path)  # each miss in each of the four logs
+    assert sorted((one.cells["Input Shapes"], one.count) for one in found) == [
+        (f'"{9000 + rows},64;{9000 + rows},64"', 4) for rows in range(4)
+    ]
