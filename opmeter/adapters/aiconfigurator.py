@@ -22,6 +22,7 @@ from collector.model.demand import record_of_cells
 from collector.model.stack import backend_of
 from collector.model.vocabulary import EP_SIZE, RUNTIME_PREFIX, dtype_of
 from collector.ranks.collective import BY_KERNEL_TYPE, DTYPES
+from opmeter.adapters.attention import BLOCK_TABLE, FUSED, ROTARY, key_heads
 from opmeter.adapters.collectives import collectives_of
 from opmeter.answers import Answer
 from opmeter.version import Version
@@ -78,8 +79,6 @@ _OPERATIONS = {
     "all_to_all": "alltoall",
 }
 _WHOLE = ("all_gather", "reduce_scatter")  # their size is that of all ranks together
-_FUSED = "FusedInferAttentionScore"
-_BLOCK_TABLE, _ROTARY = 14, (24, 25)  # slots of it
 _UNEVEN = "uneven lengths"
 
 _Row = dict[str, object]
@@ -169,13 +168,13 @@ def _gemm(version: Version) -> _Rows:
 
 
 def _attention(version: Version) -> _Rows:
-    for case, answer in _cases(version, _FUSED):
+    for case, answer in _cases(version, FUSED):
         found = _attention_key(case)
         if isinstance(found, str):
             yield "attention", found
             continue
         name, key = found
-        yield name, _row(version, name, _FUSED, answer, beam_width=1, window_size=0, **key)
+        yield name, _row(version, name, FUSED, answer, beam_width=1, window_size=0, **key)
 
 
 def _attention_key(case: Case) -> tuple[str, _Row] | str:
@@ -185,16 +184,16 @@ def _attention_key(case: Case) -> tuple[str, _Row] | str:
     dtype, cache = (_FLOATS.get(slot.dtype) for slot in (query, key))
     if dtype is None or (cache is None and key.dtype != "INT8"):
         return "no dtype of AIConfigurator"
-    if any(at < len(inputs) and inputs[at].shape for at in _ROTARY):
+    if any(at < len(inputs) and inputs[at].shape for at in ROTARY):
         return "latent attention"
     if query.shape is None or len(query.shape) != 3 or key.shape is None:
         return "no layout of tokens, heads and width"
     tokens, heads, width = query.shape
-    is_paged = len(inputs) > _BLOCK_TABLE and bool(inputs[_BLOCK_TABLE].shape)
+    is_paged = len(inputs) > BLOCK_TABLE and bool(inputs[BLOCK_TABLE].shape)
     of_queries = _numbers(case, "actual_seq_lengths_values")
     keys = _numbers(case, "actual_seq_lengths_kv_values")
     if is_paged:
-        batch = (inputs[_BLOCK_TABLE].shape or (0,))[0]
+        batch = (inputs[BLOCK_TABLE].shape or (0,))[0]
     else:
         batch, keys = len(of_queries), _steps(keys)
     batch = len(of_queries) or batch
@@ -206,7 +205,7 @@ def _attention_key(case: Case) -> tuple[str, _Row] | str:
     if len(lengths) != 1:
         return _UNEVEN if lengths else "no lengths"
     queries, length = tokens // batch, int(lengths.pop())
-    kv_heads = _key_heads(case, key.shape, width, is_paged)
+    kv_heads = key_heads(case, key.shape, width, is_paged)
     if kv_heads is None:
         return "no number of key heads"
     is_decode = queries == 1
@@ -222,17 +221,6 @@ def _attention_key(case: Case) -> tuple[str, _Row] | str:
         "attn_dtype": dtype,
         "kv_cache_dtype": cache or "int8",
     }
-
-
-def _key_heads(case: Case, shape: Sequence[int], width: int, is_paged: bool) -> int | None:
-    named = case.attribute(RUNTIME_PREFIX + "num_key_value_heads")
-    if named:
-        return int(named) if named.isdecimal() else None
-    if len(shape) == 4:
-        return shape[1]
-    if len(shape) != 3:
-        return None
-    return shape[2] // width if is_paged else shape[1]
 
 
 def _numbers(case: Case, name: str) -> list[float]:

@@ -27,9 +27,11 @@ from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.database.index import IndexBlock
 from collector.database.op_mapping import check_op_mapping
+from collector.model.record import CaseRecord
 from collector.model.vocabulary import RUNTIME_PREFIX, dtype_of, is_absent_dtype
 from collector.ranks.collective import Collective
 from collector.shapes.expression import in_blocks
+from opmeter.adapters.attention import FUSED, PagedKey, cells_for_requests, paged_cases
 from opmeter.adapters.collectives import collectives_of
 from opmeter.answers import Answer, Channel, Reason
 from opmeter.cases import KEY_LENGTHS, MEAN_LENGTH, Shape, mean_of, spelled_dtype
@@ -114,7 +116,8 @@ _Attentions = dict[tuple[Shape, str, int], list[tuple[int, float]]]
 
 class OpmeterDataSource:
     """See the module. `last_miss_reason` has why the last lookup had no result, in msmodeling's
-    words. Misses of single kernels are counted in `misses`, one launch each."""
+    words. Misses of single kernels are counted in `misses`, one launch each; those of attention
+    only over a paged cache, and if a case with these heads and queries of a request is measured."""
 
     def __init__(
         self,
@@ -141,6 +144,7 @@ class OpmeterDataSource:
         self._outputs: dict[int, dict[tuple[Shape | None, str], int]] = {}
         self._messages: dict[str, list[tuple[Collective, Answer]]] = {}
         self._attentions: dict[int, _Attentions] = {}
+        self._paged: Mapping[PagedKey, CaseRecord] | None = None
 
     def lookup(self, op_invoke_info: Invocation) -> Any:
         """Return the result for an operator's call, or None for a miss.
@@ -290,6 +294,7 @@ class OpmeterDataSource:
             for row, at in self._rows_of(kernel, shape, heads, len(lengths), query.dtype):
                 near.append((at - length, kernel, self.version.measured(row)))
         if not near:
+            self._missed_attention(mapping, shape, key.shape[-2], query.dtype, lengths)
             return self._passed_on(call, _REASONS[Reason.OUTSIDE])
         gap, kernel, answer = min(near, key=lambda one: abs(one[0]))
         if abs(gap) <= _NEAREST_LENGTH:
@@ -298,9 +303,30 @@ class OpmeterDataSource:
         below = max((one for one in of_kernel if one[0] < 0), default=None)
         above = min((one for one in of_kernel if one[0] > 0), default=None)
         if below is None or above is None:
+            self._missed_attention(mapping, shape, key.shape[-2], query.dtype, lengths)
             return self._passed_on(call, _REASONS[Reason.OUTSIDE])
         ends = [(length + gap, answer) for gap, answer in (below, above)]
         return self._result(kernel, _between(length, *ends), mean_length=length)
+
+    def _missed_attention(
+        self,
+        mapping: Mapping[str, Any],
+        shape: Shape,
+        key_heads: int,
+        dtype: str,
+        lengths: Sequence[float],
+    ) -> None:
+        """Count a miss of attention over a paged cache, if a case of its kind is measured."""
+        if self._misses is None or FUSED not in _kernels(mapping):
+            return
+        if self._paged is None:
+            self._paged = paged_cases(self.version)
+        tokens, heads, width = shape
+        queries, left = divmod(tokens, len(lengths))
+        like = self._paged.get(PagedKey(heads, width, key_heads, dtype, queries))
+        if like is not None and not left and min(lengths) >= 1:
+            cells = cells_for_requests(like, list(map(round, lengths)))
+            self._misses.add(FUSED, cells, Reason.NO_LENGTH, 1.0)
 
     def _rows_of(
         self, kernel: str, shape: Shape, heads: str, requests: int, dtype: str

@@ -1,5 +1,6 @@
 """The data source of msmodeling, against a stub of its interface: no msmodeling, no torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -7,12 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from collector.codec.errors import BadInput
 from collector.model.demand import read_misses
+from collector.ops.refusals import refusal
+from collector.ops.registry import find
+from jobs.planning.sources import completed_case
 from opmeter.adapters.msmodeling import OpmeterDataSource
+from opmeter.cases import Shape
 from opmeter.misses import MissLog
-from tests.unit.opmeter.made import Row, product, version_of
+from tests.unit.opmeter.made import Row, product, recorded, version_of
 
 pytestmark = pytest.mark.fast
 
@@ -210,3 +216,60 @@ def _plain() -> dict[str, Any]:
     message = {"kernel_type": "hcom_allReduce_", "category": "communication"}
     operators = {"aten.mm.default": mm_mapping, "tensor_cast.all_reduce.default": message}
     return {"operator_mappings": operators}
+
+
+def paged(requests: int, keys: Sequence[int], *, flat: bool, table: int = 3) -> Row:
+    """Decoding requests with pages of 16 keys, as profilers record them."""
+    pool = (9, 16, 2 * 16) if flat else (9, 2, 16, 16)
+    query: Shape = (requests, 4, 16)
+    inputs = [query, pool, pool, None, (2048, 2048), (requests,), (requests,), *[None] * 7]
+    dtypes = ["DT_BF16"] * 3 + ["DT_UNDEFINED", "INT8", "INT64", "INT64"] + ["DT_UNDEFINED"] * 7
+    formats = ["ND" if shape else "NULL" for shape in inputs]
+    ends = range(1, requests + 1)
+    extra = {
+        "Runtime actual_seq_lengths_kv_values": ",".join(map(str, keys)),
+        "Runtime actual_seq_lengths_values": ",".join(map(str, ends)),
+        "Runtime avg_seq_len": f"{sum(keys) / requests:.6f}",
+        "Runtime block_table_shape": f"{requests},{table}",
+        "Runtime input_layout": "TND",
+        "Runtime num_key_value_heads": "2",
+        "Runtime sparse_mode": "3",
+    }
+    return Row(
+        *("FusedInferAttentionScore", [*inputs, (requests, table)], [query], 30.0),
+        dtype=";".join([*dtypes, "INT32"]),
+        formats=";".join([*formats, "ND"]),
+        extra=extra,
+    )
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_misses_of_attention_become_cases_that_can_be_measured(tmp_path: Path, flat: bool) -> None:
+    known = paged(2, (20, 30), flat=flat)
+    assert refusal(completed_case(known.record).case, find, "npu") is None
+    log = MissLog(tmp_path / "misses.jsonl")
+
+    def attend(rows: Sequence[Row], heads: int, *lengths: int) -> Any:
+        key = Tensor((100, 128, heads, 16))
+        args = (Tensor((len(lengths), 4, 16)), key, key, None, None, None, Lengths(lengths), None)
+        source = OpmeterDataSource(version_of(rows), _mapping(), types=TYPES, misses=log)
+        return source.lookup(OpInvokeInfo("tensor_cast.attention.default", args))
+
+    # More keys than the table and the pool have, other numbers of requests, and unknown heads.
+    requested = ((500, 100), (40,), (900, 1, 90))
+    assert [attend([known], 2, *lengths) for lengths in requested] == [None] * 3
+    assert attend([known], 4, 500, 100) is None
+    found = [one.demand.record for one in log.misses]
+    assert len(found) == 3 == len(log)
+    for record in found:
+        assert refusal(completed_case(record).case, find, "npu") is None
+    measured = [recorded(record, 70.0) for record in found]
+    for lengths in requested:
+        result = attend([known, *measured], 2, *lengths)
+        assert result.latency_us == 70.0
+        assert result.details["length_gap"] == pytest.approx(0.0, abs=1e-5)
+
+
+def _mapping() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(MAPPING)
+    return loaded
