@@ -294,7 +294,7 @@ def _grouped(case: Case) -> tuple[str, int, int, int, int] | str:
 def _collectives(version: Version) -> _Rows:
     library = _LIBRARIES.get(backend_of(version.path.partition("/")[0]), "HCCL")
     for kernel in BY_KERNEL_TYPE:
-        found = list(collectives_of(version, kernel))
+        found = [(one.collective, answer) for one, answer in collectives_of(version, kernel)]
         nearest: dict[int, int] = {}
         for one, _ in found:
             nearest[one.group_size] = max(one.tier, nearest.get(one.group_size, 0))

@@ -29,10 +29,10 @@ from collector.database.index import IndexBlock
 from collector.database.op_mapping import check_op_mapping
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import RUNTIME_PREFIX, dtype_of, is_absent_dtype
-from collector.ranks.collective import Collective
+from collector.ranks.collective import CollectiveCase
 from collector.shapes.expression import in_blocks
 from opmeter.adapters.attention import FUSED, PagedKey, cells_for_requests, paged_cases
-from opmeter.adapters.collectives import collectives_of
+from opmeter.adapters.collectives import collectives_of, with_message
 from opmeter.answers import Answer, Channel, Reason
 from opmeter.cases import KEY_LENGTHS, MEAN_LENGTH, Shape, mean_of, spelled_dtype
 from opmeter.misses import MissLog
@@ -117,7 +117,8 @@ _Attentions = dict[tuple[Shape, str, int], list[tuple[int, float]]]
 class OpmeterDataSource:
     """See the module. `last_miss_reason` has why the last lookup had no result, in msmodeling's
     words. Misses of single kernels are counted in `misses`, one launch each; those of attention
-    only over a paged cache, and if a case with these heads and queries of a request is measured."""
+    only over a paged cache, and if a case with these heads and queries of a request is measured,
+    those of messages if the grid of a measured one has such a group."""
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class OpmeterDataSource:
         # Found once for each block, by the number of its first row.
         self._constants: dict[int, Sequence[tuple[int | None, int]]] = {}
         self._outputs: dict[int, dict[tuple[Shape | None, str], int]] = {}
-        self._messages: dict[str, list[tuple[Collective, Answer]]] = {}
+        self._messages: dict[str, list[tuple[CollectiveCase, Answer]]] = {}
         self._attentions: dict[int, _Attentions] = {}
         self._paged: Mapping[PagedKey, CaseRecord] | None = None
 
@@ -366,13 +367,24 @@ class OpmeterDataSource:
             size_bytes //= max(len(group), 1)
         if kernel not in self._messages:
             self._messages[kernel] = list(collectives_of(self.version, kernel))
-        of_group = [one for one in self._messages[kernel] if one[0].group_size == len(group)]
+        cases = self._messages[kernel]
+        of_group = [
+            (one.collective, answer)
+            for one, answer in cases
+            if one.collective.group_size == len(group)
+        ]
         tiers = {one.tier for one, _ in of_group}
-        tier = self._tier_of(group) if self._tier_of else max(tiers, default=0)
+        tier = self._tier_of(group) if self._tier_of else max(tiers, default=None)
         known = [(one.message_bytes, answer) for one, answer in of_group if one.tier == tier]
         below = max((one for one in known if one[0] <= size_bytes), default=None)
         above = min((one for one in known if one[0] >= size_bytes), default=None)
         if below is None or above is None:
+            if self._misses is not None:
+                measured = (one for one, _ in cases)
+                like = with_message(measured, size_bytes, len(group), tier)
+                if like is not None:
+                    cells = {**like.cells, **like.extra}
+                    self._misses.add(like.kernel_type, cells, Reason.OUTSIDE, 1.0)
             return self._passed_on(call, _REASONS[Reason.OUTSIDE])
         answer = below[1]
         if below[0] != size_bytes:

@@ -14,6 +14,8 @@ from collector.codec.errors import BadInput
 from collector.model.demand import read_misses
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
+from collector.ranks.collective import Collective, CollectiveCase, collective_case_of
+from collector.ranks.topology import Grid
 from jobs.planning.sources import completed_case
 from opmeter.adapters.msmodeling import OpmeterDataSource
 from opmeter.cases import Shape
@@ -268,6 +270,33 @@ def test_misses_of_attention_become_cases_that_can_be_measured(tmp_path: Path, f
         result = attend([known, *measured], 2, *lengths)
         assert result.latency_us == 70.0
         assert result.details["length_gap"] == pytest.approx(0.0, abs=1e-5)
+
+
+def test_misses_of_messages_become_cases_of_their_group(tmp_path: Path) -> None:
+    grid = Grid((4, 8, 2))
+
+    def message(size_bytes: int, group: int, tier: int) -> Row:
+        one = Collective("all_reduce", size_bytes, "bfloat16", group, tier)
+        return recorded(CollectiveCase(one, grid, 64, "kernel").record(), 5.0)
+
+    log = MissLog(tmp_path / "misses.jsonl")
+
+    def reduce(rows: Sequence[Row], elements: int, ranks: int) -> Any:
+        args = (Tensor((elements,)), 0, list(range(ranks)))
+        source = OpmeterDataSource(version_of(rows), _mapping(), types=TYPES, misses=log)
+        return source.lookup(OpInvokeInfo("tensor_cast.all_reduce.default", args))
+
+    known = [message(size, 2, 2) for size in (1024, 4096)]
+    requested = ((64, 2), (8192, 2), (1024, 16), (1, 2))
+    assert [reduce(known, *one) for one in requested] == [None] * 4
+    for ranks in (0, 1, 65):  # no group of the grid
+        assert reduce(known, 1024, ranks) is None
+    found = [collective_case_of(one.demand.record.case) for one in log.misses]
+    assert {(one.collective.message_bytes, one.collective.group_size) for one in found} == {
+        *((128, 2), (16384, 2), (2048, 16), (2, 2))
+    }
+    measured = [recorded(one.record(), 9.0) for one in found]
+    assert {reduce(measured, *one).latency_us for one in requested} == {9.0}
 
 
 def _mapping() -> dict[str, Any]:
