@@ -224,9 +224,14 @@ def ranks_of(block: IndexBlock) -> tuple[int, ...]:
 def outputs_like(sizes: Sequence[int], block: IndexBlock, known: Sizes) -> list[Shape | None]:
     """Return the shapes of the outputs of a case with these input sizes, if each of their sizes is
     constant in the rows of a block (rows, sizes) or equal to the same input size in all of them;
-    otherwise none."""
+    otherwise none. Input sizes that are equal in all rows, such as the depth of both matrices of a
+    product, must be equal here too: else the case has another orientation."""
     found: list[Shape | None] = []
     at = block.key_width
+    for n, own in enumerate(sizes):
+        alike = (other for other in range(n) if (known[:, other] == known[:, n]).all())
+        if (first := next(alike, None)) is not None and sizes[first] != own:
+            return []
     for rank in block.outputs:
         shape = []
         for column in known[:, at : at + max(rank, 0)].T:
@@ -253,7 +258,8 @@ def cells_of(
         shape = None if rank < 0 else tuple(next(sizes) for _ in range(rank))
         dtype = query.dtypes[at if len(query.dtypes) > 1 else 0] if query.dtypes else ""
         fmt = formats[at] if at < len(formats) else "ND"
-        slots.append(NO_TENSOR if shape is None else Slot(shape, dtype, fmt or "ND"))
+        is_absent = shape is None and (len(query.dtypes) < 2 or is_absent_dtype(dtype))
+        slots.append(NO_TENSOR if is_absent else Slot(shape, dtype, fmt or "ND"))
     if outputs:
         pairs = zip_longest(
             *(named.get(name, "").split(";") for name in (OUTPUT_DTYPES, OUTPUT_FORMATS)),
@@ -268,6 +274,19 @@ def cells_of(
     lengths = {name: _spelled(name, values) for name, values in (query.lengths or {}).items()}
     further = {n: t for n, t in named.items() if n not in (*INPUT_CELLS, *OUTPUT_CELLS)}
     return {**further, **cells, **lengths}
+
+
+def output_cells(cells: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns of outputs as a tree has them; none if their shapes are not known. Raises
+    BadInput for invalid ones."""
+    texts = [cells.get(name, "") for name in OUTPUT_CELLS]
+    if texts[0].strip().upper() in ("", NOT_KNOWN):
+        return {}
+    shapes = split_cell(texts[0])
+    columns = zip_longest(shapes, *map(split_cell, texts[1:]), fillvalue="")
+    slots = [Slot(parse_shape(shape), dtype, fmt) for shape, dtype, fmt in columns]
+    made = tensor_cells([], slots)
+    return {name: made[name] for name in OUTPUT_CELLS}
 
 
 def cells_of_rows(

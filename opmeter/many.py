@@ -1,7 +1,8 @@
 """Many queries at once: texts of a table are read together, and found by bisection together."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from collector.model.vocabulary import (
     INPUT_FORMATS,
     INPUT_SHAPES,
     OP_STATE,
+    OUTPUT_CELLS,
     RUNTIME_PREFIX,
     is_absent_shape,
 )
@@ -56,6 +58,8 @@ def answer_many(version: Single, frame: Any) -> pd.DataFrame:
     dtypes = _texts(INPUT_DTYPES, frame) if INPUT_DTYPES in names else [""] * count
     cells = {name: list(map(_spelled, _listed(frame[name]))) for name in names if _is_setting(name)}
     weights = _weights(frame) if WEIGHT in names else [1.0] * count
+    outputs = {name: _texts(name, frame) for name in names if name in OUTPUT_CELLS}
+    missed = _Missed(weights, outputs)
     forms, sizes, starts = _read(shapes)
     found = _Answers(count)
     groups: dict[Any, int] = {}
@@ -74,9 +78,21 @@ def answer_many(version: Single, frame: Any) -> pd.DataFrame:
         example = form.replace(b"#", b"1").decode()  # the same slots, whatever their sizes
         cells_of_group = {**settings, INPUT_SHAPES: example, INPUT_DTYPES: dtype}
         arguments = arguments_of(cells_of_group)
-        _answer_group(version, found, rows, kernel, arguments, own, bool(settings), weights)
+        _answer_group(version, found, rows, kernel, arguments, own, bool(settings), missed)
     index = frame.index if isinstance(frame, pd.DataFrame) else None
     return found.frame(index)
+
+
+@dataclass(frozen=True, slots=True)
+class _Missed:
+    """What a log of misses has of the rows besides the query: weights, and columns of outputs."""
+
+    weights: Sequence[float]
+    outputs: Mapping[str, Sequence[str]]
+
+    def of_row(self, row: int) -> dict[str, Any]:
+        outputs = {name: texts[row] for name, texts in self.outputs.items()}
+        return {"weight": self.weights[row], "outputs": outputs}
 
 
 class _Answers:
@@ -112,7 +128,7 @@ def _answer_group(
     arguments: Arguments,
     sizes: Any,
     has_settings: bool,
-    weights: Sequence[float],
+    missed: _Missed,
 ) -> None:
     """Answer the rows of one kernel type, dtypes, ranks and settings, which differ in sizes."""
     left = np.arange(len(rows))
@@ -154,7 +170,7 @@ def _answer_group(
             None if rank < 0 else tuple(next(values) for _ in range(rank)) for rank in ranks
         ]
         row = int(rows[place])
-        answer = version.query(kernel, **arguments, weight=weights[row])
+        answer = version.query(kernel, **arguments, **missed.of_row(row))
         found.value_us[row], found.low_us[row], found.high_us[row] = answer[:3]
         found.channel[row], found.support[row] = answer.channel.value, answer.support
         found.warnings[row] = ";".join(answer.warnings)

@@ -27,6 +27,7 @@ from opmeter.cases import (
     cells_of,
     cells_of_rows,
     check_sizes,
+    output_cells,
     outputs_like,
     query_of,
     ranks_of,
@@ -118,6 +119,7 @@ class Version:
         lengths: Lengths = None,
         extrapolate: bool = False,
         weight: float = 1.0,
+        outputs: Mapping[str, str] | None = None,
     ) -> Answer:
         """Return the duration of one launch.
 
@@ -130,7 +132,9 @@ class Version:
             lengths: the keys of each request, or lists by column, such as
                 `Runtime group_list_values`.
             extrapolate: whether to answer beyond the measured sizes of a curve.
-            weight: what a miss counts in a log of misses, such as launches per step."""
+            weight: what a miss counts in a log of misses, such as launches per step.
+            outputs: the columns of outputs, as a tree has them, for a log of misses; without them
+                they are as in the measured cases that are most like it, or unknown."""
         if formats or op_state is not None or settings or lengths is not None:
             query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
             found = self._resolve(query)
@@ -151,7 +155,7 @@ class Version:
             answer = self._reused.answer(query) or answer
         if answer.reason is not None and self._misses:
             query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
-            cells = self._cells(query)
+            cells = self._cells(query) | output_cells(outputs or {})
             for log_of_misses in self._misses:
                 log_of_misses.add(query.kernel, cells, answer.reason, weight)
         return answer
@@ -174,7 +178,8 @@ class Version:
 
         `frame` is a pandas, polars or Arrow table, or a mapping of lists, with the columns
         `kernel_type` or `Kernel Type`, `Input Shapes` (text: `32,5120;5120,3200`), and, if needed,
-        `Input Data Types`, `Input Formats`, `OP State`, `Runtime ...` and `weight`."""
+        `Input Data Types`, `Input Formats`, `OP State`, `Runtime ...` and `weight`. Misses are
+        recorded with the columns of outputs, if there are any."""
         from opmeter.many import answer_many
 
         return answer_many(self, frame)

@@ -160,7 +160,9 @@ def _answers(
     for line, row in enumerate(rows, start=2):
         try:
             named, weight = row.get(_KERNEL) or kernel, _weight_of(row)
-            yield version.query(named, **arguments_of(row), extrapolate=extrapolate, weight=weight)
+            yield version.query(
+                named, **arguments_of(row), extrapolate=extrapolate, weight=weight, outputs=row
+            )
         except BadInput as error:
             if file is None:
                 raise

@@ -14,8 +14,9 @@ from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
 from collector.database.pull import pull_version
 from collector.model import keys
-from collector.model.demand import read_misses
+from collector.model.demand import read_misses, record_of_cells
 from collector.model.stack import Runtime, Stack
+from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from collector.store.base import Store
 from collector.store.file import FileStore
 from tests.unit.collector.database.campaign_maker import (
@@ -25,6 +26,7 @@ from tests.unit.collector.database.campaign_maker import (
     answered,
     write_campaign,
 )
+from tests.unit.opmeter.made import Row, product, version_of
 
 pytestmark = pytest.mark.fast
 
@@ -179,6 +181,42 @@ def test_misses_are_counted_as_cases_of_a_source(folder: Path, tmp_path: Path) -
         version.recording_misses(path),
     ):
         version.query("Mul", [(8, 8), (8, 8)], "bf16")
+
+
+def test_misses_of_a_table_have_its_outputs_and_scalars(folder: Path, tmp_path: Path) -> None:
+    version = opmeter.open(folder).version(DEVICE, cann="9.0")
+    requested = [
+        Row("Cast", [(16, 8)], [(16, 8)], 1.0, "FLOAT"),
+        Row("Fill", [(1,), None], [(241,)], 1.0, "INT64;INT32"),
+        Row("Add", [(4, 64), None], [(4, 64)], 1.0, "DT_BF16;DT_BF16"),
+        Row("Mul", [(4, 64), (4, 64)], [(4, 64)], 1.0),
+    ]
+    columns = (*INPUT_CELLS, *OUTPUT_CELLS)
+    table = {name: [row.record.cells[name] for row in requested] for name in columns}
+    table["Output Data Types"][0] = "INT8"
+    table["Output Shapes"][3] = "N/A"
+    path = tmp_path / "misses.jsonl"
+    with version.recording_misses(path):
+        version.query_many({"kernel_type": [row.kernel for row in requested], **table})
+    found = {one.kernel_type: one.demand.record for one in read_misses(path)}
+    for at, row in enumerate(requested):
+        expected = record_of_cells(row.kernel, {name: table[name][at] for name in columns})
+        assert found[row.kernel].case_id == expected.case_id, row
+    assert found["Mul"].cells["Output Shapes"] == "N/A"
+    with pytest.raises(opmeter.OpmeterError, match="shape"), version.recording_misses(path):
+        version.query("Mul", [(4, 64)] * 2, "bf16", outputs={"Output Shapes": "x"})
+
+
+def test_missed_product_of_another_orientation_has_no_outputs_of_the_measured(
+    tmp_path: Path,
+) -> None:
+    version = version_of([product(m, 512, 128, 5.0 + m) for m in (1, 2)])
+    path = tmp_path / "misses.jsonl"
+    with version.recording_misses(path):
+        version.query("MatMulV2", [(4, 128), (128, 512)], "bf16")
+        version.query("MatMulV2", [(4, 128), (512, 128)], "bf16")
+    found = {one.cells["Input Shapes"]: one.cells["Output Shapes"] for one in read_misses(path)}
+    assert found == {'"4,128;128,512"': '"4,512"', '"4,128;512,128"': "N/A"}
 
 
 def test_misses_of_several_writers_are_all_in_the_file(folder: Path, tmp_path: Path) -> None:

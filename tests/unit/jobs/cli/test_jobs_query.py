@@ -77,6 +77,11 @@ def test_query_without_a_duration_is_reported_and_recorded(root: Path, tmp_path:
     file.write_text('Input Shapes,Input Data Types,weight\n"98,64;98,64",DT_BF16;DT_BF16,64\n')
     opmeter_here("db", "query", "Add", "--root", root, "--file", file, "--misses", misses)
     assert [(one.count, one.weight) for one in read_misses(misses)] == [(1, 64.0), (1, 1.0)]
+    file.write_text('Input Shapes,Input Data Types,Output Shapes\n"7,64;",DT_BF16;INT64,"7,64"\n')
+    more = tmp_path / "more.jsonl"
+    opmeter_here("db", "query", "Pow", "--root", root, "--file", file, "--misses", more)
+    (one,) = read_misses(more)
+    assert one.cells["Output Shapes"] == '"7,64"' and one.cells["Input Shapes"] == '"7,64;"'
     done = opmeter_here("db", "conform", misses, "--root", root, "--json")
     lacking = [one["cells"]["Input Shapes"] for one in json.loads(done.stdout)["lacking"]]
     assert done.returncode == 1 and lacking == ['"98,64;98,64"', '"99,64;99,64"']
