@@ -181,7 +181,9 @@ def arguments_of(cells: Mapping[str, str]) -> Arguments:
     }
     inputs = [parse_shape(part) for part in split_cell(cells[INPUT_SHAPES])]
     dtypes, formats = (split_cell(cells.get(name, "")) for name in (INPUT_DTYPES, INPUT_FORMATS))
-    if len(dtypes) > 1:  # one dtype is that of all slots
+    if not any((cells[INPUT_SHAPES].strip(' "'), *dtypes, *formats)):
+        inputs = []  # a case without inputs; `N/A` is one of unknown inputs
+    elif len(dtypes) > 1:  # one dtype is that of all slots
         inputs, dtypes, formats = _without_blanks(inputs, dtypes, formats)
     return Arguments(
         inputs=inputs,

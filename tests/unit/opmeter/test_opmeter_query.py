@@ -14,8 +14,9 @@ import pytest
 
 import opmeter
 from collector.model.case import shape_text
+from collector.model.demand import record_of_cells
 from opmeter.answers import Channel, Reason
-from tests.unit.opmeter.made import Row, product, version_of
+from tests.unit.opmeter.made import Row, product, recorded, version_of
 
 pytestmark = pytest.mark.fast
 
@@ -202,6 +203,15 @@ def test_tables_of_queries_read_cells_as_single_queries_do() -> None:
         made = {"kernel_type": ["MatMulV2"] * 2, "Input Shapes": shapes[:2], name: cells}
         with pytest.raises(opmeter.OpmeterError, match=f"{name}: row 1"):
             version.query_many(made)
+
+
+def test_case_without_inputs_is_found_by_empty_cells() -> None:
+    cells = {"Input Shapes": "", "Output Shapes": "16", "Output Data Types": "BOOL"}
+    version = version_of([recorded(record_of_cells("BroadcastTo", cells), 4.0), *PRODUCTS])
+    assert version.query("BroadcastTo", []).value_us == 4.0
+    table = {"kernel_type": ["BroadcastTo"] * 3, "Input Shapes": ["", None, "N/A"]}
+    found = version.query_many({**table, "Input Data Types": ["", None, "N/A"]})
+    assert found["channel"].tolist() == ["measured", "measured", "miss"]
 
 
 def test_whole_numbers_of_settings_are_spelled_as_in_a_tree() -> None:
