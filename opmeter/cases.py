@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, zip_longest
-from math import fsum
+from math import fsum, isfinite
 from operator import index
 from typing import TypedDict
 
@@ -95,13 +95,13 @@ def query_of(
 ) -> Query:
     """Return a query from the arguments of a caller. Raises BadInput for invalid ones."""
     cells = dict(settings or {})
-    if formats:
+    if len(formats):
         texts = formats.split(";") if isinstance(formats, str) else formats
         cells[INPUT_FORMATS] = ";".join(map(normal_format, texts))
     if op_state is not None:
         cells[OP_STATE] = op_state.strip().lower()
     names = dtype.split(";") if isinstance(dtype, str) else list(dtype)
-    dtypes = tuple(map(spelled_dtype, names)) if dtype else ()
+    dtypes = tuple(map(spelled_dtype, names)) if len(dtype) else ()
     ranks, sizes = resolved_ranks(inputs), resolved_sizes(inputs)
     check_sizes(sizes)
     if len(dtypes) > 1 and len(dtypes) != len(ranks):
@@ -117,9 +117,10 @@ def query_of(
 
 
 def resolved_ranks(inputs: Sequence[Shape | None]) -> tuple[int, ...]:
-    """Return the rank of each input, -1 for one without a shape. Raises BadInput for others."""
+    """Return the rank of each input, -1 for one without a shape or without dimensions. Raises
+    BadInput for others."""
     try:
-        return tuple([-1 if shape is None else len(shape) for shape in inputs])
+        return tuple([-1 if shape is None else len(shape) or -1 for shape in inputs])
     except TypeError as error:
         raise BadInput(_no_shapes(inputs)) from error
 
@@ -342,7 +343,12 @@ def _lists(lengths: Sequence[float] | Mapping[str, Sequence[float]]) -> dict[str
         if column not in LENGTH_COLUMNS:
             known = ", ".join(sorted(LENGTH_COLUMNS))
             raise BadInput(f"lengths: expected one of {known}, got {name!r}")
-        found[column] = [float(value) for value in values]
+        try:
+            found[column] = [float(value) for value in values]
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"lengths: {column}: expected numbers: {error}") from error
+        if not all(map(isfinite, found[column])):
+            raise BadInput(f"lengths: {column}: expected finite numbers")
     return found
 
 

@@ -124,7 +124,7 @@ class Version:
         """Return the duration of one launch.
 
         Args:
-            inputs: the shape of each input; None for an absent tensor or a scalar.
+            inputs: the shape of each input; None or () for an absent tensor or a scalar.
             dtype: of every input, if it is one name (`bf16`, `DT_BF16`, `bfloat16`), or of the
                 first one if no case has it in all; a sequence has one for each input.
             formats: of each input, such as `ND;FRACTAL_NZ`; any, if empty.
@@ -135,7 +135,7 @@ class Version:
             weight: what a miss counts in a log of misses, such as launches per step.
             outputs: the columns of outputs, as a tree has them, for a log of misses; without them
                 they are as in the measured cases that are most like it, or unknown."""
-        if formats or op_state is not None or settings or lengths is not None:
+        if len(formats) or op_state is not None or settings or lengths is not None:
             query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
             found = self._resolve(query)
             answer = self._answer(found, query.sizes, query.lengths, extrapolate)

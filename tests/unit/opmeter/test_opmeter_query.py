@@ -139,8 +139,9 @@ def test_attention_is_found_by_its_lengths_and_interpolated_between_them() -> No
     for lengths in ([500, 500], [50, 50]):
         miss = version.query("Attend", [(2, 4, 8)], "bf16", lengths=lengths)
         assert miss.reason is Reason.NO_LENGTH
-    with pytest.raises(opmeter.OpmeterError, match="lengths"):
-        version.query("Attend", [(2, 4, 8)], "bf16", lengths={"keys": [1]})
+    for wrong in ({"keys": [1]}, ["x"], [math.nan], [math.inf], 5):
+        with pytest.raises(opmeter.OpmeterError, match="lengths"):
+            version.query("Attend", [(2, 4, 8)], "bf16", lengths=wrong)  # type: ignore[arg-type]
 
 
 def test_sizes_beyond_the_measured_ones_are_extrapolated_only_on_request() -> None:
@@ -278,6 +279,14 @@ def test_table_of_several_settings_is_a_frame() -> None:
     assert found.loc[1.0].tolist() == ["ND;ND", "dynamic", "DT_BF16"]
     assert found.loc[4.0].tolist() == ["ND;FRACTAL_NZ", "static", "DT_BF16"]
     assert found.loc[9.0].tolist() == ["ND;ND", "dynamic", "FLOAT16"]
+
+
+def test_rows_of_a_frame_are_queries() -> None:
+    scaled = Row("Scale", [(4, 8), None], [(4, 8)], 3.0, dtype="FLOAT;INT64")
+    version = version_of([scaled, Row("Scale", [(4, 8), None], [(4, 8)], 4.0, dtype="FLOAT;INT8")])
+    for _, row in version.frame("Scale").iterrows():  # the cells are arrays
+        found = version.query("Scale", row["inputs"], row["input_dtypes"])
+        assert found.value_us == row["mean_us"] and not found.warnings
 
 
 def test_tables_of_a_kernel_are_typed_and_filtered() -> None:
