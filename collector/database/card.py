@@ -20,7 +20,7 @@ from collector.database.manifest import FileEntry
 from collector.model import keys
 from collector.model.stack import Runtime, Stack
 
-_UP = "../" * 5  # from the files of a version directory to the root of the database
+_UP = "../" * 6  # from the files of a version directory to the store
 _CONTEXT = {
     "@language": "en",
     "@vocab": "https://schema.org/",

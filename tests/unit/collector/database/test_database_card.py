@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from posixpath import normpath
 
 import pytest
 
@@ -37,6 +38,10 @@ def described(*plans: MadePlan) -> tuple[MemoryStore, str, str]:
     return (store, *(data.decode() for data in texts))
 
 
+def is_newest(key: str) -> bool:
+    return key.startswith("db/versions/00000002-") and key.endswith("/croissant.json")
+
+
 def plan(number: int, **changes: object) -> MadePlan:
     records = [add_record(rows) for rows in (1, 2)]
     shard = MadeShard(f"shard-{number}", records, [answered(records, 10.0 + number)])
@@ -60,11 +65,13 @@ def test_croissant_metadata_has_the_files_and_their_columns() -> None:
     assert value["@type"] == "sc:Dataset" and value["conformsTo"].endswith("croissant/1.0")
     files = value["distribution"]
     assert len(files) == 3
+    (folder,) = {info.key.rpartition("/")[0] for info in store.list("db/") if is_newest(info.key)}
     for file in files:
-        key = "db/" + file["contentUrl"].partition("db/")[2]
-        data = store.get(key)
+        data = store.get(normpath(f"{folder}/{file['contentUrl']}"))
         assert sha256_hex(data) == file["sha256"]
         assert file["contentSize"] == f"{len(data)} B"
+    shown = normpath(f"{folder}/{value['url']}")
+    assert next(iter(store.list(f"{shown}/"))).key.endswith(".parquet")
     named = {file["@id"] for file in files}
     fields = [field for records in value["recordSet"] for field in records["field"]]
     assert {field["source"]["fileObject"]["@id"] for field in fields} <= named
