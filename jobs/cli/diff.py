@@ -56,6 +56,8 @@ def diff_command(
     """
     from collector.database.changes import directory_changes
 
+    if as_csv and as_json:
+        raise BadInput("--csv excludes --json")
     chosen = [_chosen(root, before), _chosen(other_root or root, after)]
     pairs = _pairs(*chosen)
     found: list[DirectoryChanges] = []

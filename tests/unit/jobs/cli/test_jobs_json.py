@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from collector.codec.errors import BadInput
 from collector.database.merge import CREATE, merge_plans
 from collector.store import open_store
 from tests.unit.collector.database.campaign_maker import (
@@ -44,6 +45,8 @@ def test_db_prints_commits_differences_and_quality(root: str) -> None:
     assert [plan["number"] for plan in newest["plans"]] == [2]
     (found,) = printed("db", "diff", "1", "2", "--root", root)
     assert [change["kind"] for change in found["cases"]] == ["added"]
+    refused = invoked("db", "diff", "1", "2", "--root", root, "--json", "--csv").exception
+    assert isinstance(refused, BadInput)
     (quality,) = printed("db", "quality", "--root", root)
     assert quality["durations"] == 3
 
