@@ -23,7 +23,14 @@ _MODELS = (
     "deepseek-v3.2",
     "glm-4.5",
 )  # with every kind of layer
-CHOSEN = {one.model: one for one in reversed(PACKAGED) if one.model in _MODELS}  # the first of each
+_LATER = ("deepseek-v3", "vllm-ascend-0.23")
+# the first file of each of these models, and one of a later release
+CHOSEN = {
+    key: one
+    for one in reversed(PACKAGED)
+    for key in (one.model, (one.model, one.release))
+    if key in (*_MODELS, _LATER)
+}
 
 
 @pytest.mark.parametrize("recipe", CHOSEN.values(), ids=lambda one: one.file_name)
