@@ -10,16 +10,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from math import gcd
 from typing import Any
 
 from collector.codec.errors import OpmeterError
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS, OUTPUT_SHAPES, RUNTIME_PREFIX
-from collector.recording.recorded_calls import PassTokens
+from collector.recording.recorded_calls import GROUP_ENDS, PassTokens
 from collector.shapes.deployments import (
+    IN_PARTS,
     LaunchPattern,
     LoadRange,
     MessagePattern,
     PackagedDeployment,
+    group_ends,
     load_lists,
     load_names,
     padded,
@@ -36,8 +39,9 @@ from collector.shapes.step import PAGE
 
 _CELLS = (*INPUT_CELLS, *OUTPUT_CELLS)
 _FEWEST_LOADS = 3  # two for an expression, and one to check it
-_LISTS = tuple(
-    RUNTIME_PREFIX + name for name in ("actual_seq_lengths_values", "actual_seq_lengths_kv_values")
+_LISTS = (
+    RUNTIME_PREFIX + "actual_seq_lengths_values",
+    *(RUNTIME_PREFIX + "actual_seq_lengths_kv_values", GROUP_ENDS),
 )
 _CONDITIONS = (
     *("sampled > 1", "sampled < 2", "tokens > 1", "empty > 0", "empty < 1"),
@@ -236,7 +240,8 @@ def _launches(
             texts = [(one.extra[name], loads[at]) for one, at in zip(same, whole, strict=True)
                      if name in one.extra]  # fmt: skip
             if texts:
-                extra[name] = _list(texts, f"{what}: {name}")
+                solved = _group_ends if name == GROUP_ENDS else _list
+                extra[name] = solved(texts, f"{what}: {name}")
         is_there = [
             at in whole or _is_taken(_shown(cells, load), left[at]) for at, load in enumerate(loads)
         ]
@@ -311,9 +316,20 @@ def solve(values: Sequence[int], names: Sequence[Mapping[str, int]], what: str) 
         factor, offset = found
         text = f"{offset} + {_times(factor, term)}" if offset else _times(factor, term)
         best = min(filter(None, (best, (bool(offset), order, text))))
-    if best is None:
-        raise NotSolved(f"{what}: no expression has the values {values}")
-    return best[2]
+    if best is not None:
+        return best[2]
+    if (rounded := _rounded_up(values, names)) is not None:
+        return rounded
+    raise NotSolved(f"{what}: no expression has the values {values}")
+
+
+def _rounded_up(values: Sequence[int], names: Sequence[Mapping[str, int]]) -> str | None:
+    """Return a multiple of the tokens of a rank, rounded up, as each expert gets the same rows."""
+    to, parts = gcd(*values), [one["part"] for one in names]
+    for factor in range(1, max(values) // max(parts) + 1 if to > 1 else 0):
+        if all(align(factor * part, to) == n for part, n in zip(parts, values, strict=True)):
+            return f"({factor} * part + {to - 1}) // {to} * {to}"
+    return None
 
 
 def _times(factor: int, term: str) -> str:
@@ -341,6 +357,17 @@ def _list(texts: Sequence[tuple[str, _Load]], what: str) -> str:
             if all(_is_list(text.split(","), load.lists[name], may_pad) for text, load in texts):
                 return name
     raise NotSolved(f"{what}: unknown list {texts[0][0][:80]}")
+
+
+def _group_ends(texts: Sequence[tuple[str, _Load]], what: str) -> str:
+    """Return the text of the ends of the rows of experts, which get equal parts."""
+    ends = [[*map(int, text.split(","))] for text, _ in texts]
+    rows = solve([one[-1] for one in ends], [load.names for _, load in texts], what)
+    found = f"{rows}{IN_PARTS}{len(ends[0])}"
+    for one, (_, load) in zip(ends, texts, strict=True):
+        if group_ends(found, load.names) != ",".join(map(str, one)):
+            raise NotSolved(f"{what}: rows of experts are no equal parts: {one[:8]}")
+    return found
 
 
 def _is_list(recorded: Sequence[str], derived: Sequence[int], may_pad: bool) -> bool:

@@ -63,7 +63,7 @@ _DISPATCH_CALL = "aclnnMoeDistributeDispatch"
 _BETWEEN_RANKS = "aclnnMoeDistribute"  # the number of ranks follows the name of their group
 # Products by expert that end at the rows of its group list.
 _GROUPED_CALLS = tuple(f"aclnnGroupedMatmul{name}" for name in ("V", "WeightNz", "SwigluQuant"))
-_GROUP_ENDS = RUNTIME_PREFIX + "group_list_values"
+GROUP_ENDS = RUNTIME_PREFIX + "group_list_values"
 _ND_ONLY = (_ATTENTION_CALL, "aclnnRmsNorm")  # as the profiles at hand show them
 _PLAIN = ("NCL", "NCHW")
 _CELLS = ("Data Types", "Formats")
@@ -230,7 +230,7 @@ def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -
         rows, weight, *_ = call.tensors
         used = used_rows.get(rows.shape[0], 0)
         groups = cumulative_ends(equal_parts(used, weight.shape[0]))
-        return {_GROUP_ENDS: ",".join(map(str, groups))} if used else {}
+        return {GROUP_ENDS: ",".join(map(str, groups))} if used else {}
     ends = [*accumulate(queries for queries, _ in tokens.each())]
     keys = [keys for _, keys in tokens.each()]
     if call.name in (*_SHARED, *_COMPRESSED):  # its lengths are tensors of the device

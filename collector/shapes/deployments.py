@@ -28,7 +28,7 @@ from collector.model.vocabulary import (
     OP_STATE,
     OUTPUT_SHAPES,
 )
-from collector.ops.parts.tensors import cumulative_ends
+from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.shapes.expression import Expression, align, ceil_div
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.layout import Layout, Quantisation, check_layout, layout_of
@@ -44,6 +44,7 @@ _MOST_EARLIER = 1 << 17  # vLLM-Ascend: latent attention has another launch for 
 _SPAN = re.compile(r"(tp|dp|ep)=(\d+)\.\.(\d+)")
 _OF_LAYOUT = re.compile(r"\{([^{}]+)\}")
 _RECORDING = "recording"
+IN_PARTS = " in parts "  # of experts, in a column
 _CHUNKS = {"chunks": 64, "long_chunks": 512, "longest_chunks": 1216}  # of vLLM's fla/ops
 
 
@@ -52,7 +53,8 @@ class LaunchPattern:
     """A launch of a kernel.
 
     cells    tensor cells; a size is an expression. Empty where the kernel's tensors are unknown
-    columns  further columns: their text, or the name of a list of `load_lists`
+    columns  further columns: their text, the name of a list of `load_lists`, or a text of
+             `group_ends`
     when     an expression: whether the load has the launch
     repeats  an expression: how often, for each of its occurrences"""
 
@@ -351,10 +353,20 @@ def _record(
     if not written and pattern.cells.get(OUTPUT_SHAPES, "").strip('"'):
         return None
     columns = {
-        name: ",".join(map(str, lists[text])) if text in lists else text
+        name: ",".join(map(str, lists[text])) if text in lists else group_ends(text, names)
         for name, text in pattern.columns.items()
     }
     return CaseRecord(pattern.kernel, {OP_STATE: "dynamic", ACCELERATOR_CORE: "", **cells}, columns)
+
+
+def group_ends(text: str, names: Mapping[str, int]) -> str:
+    """Return the ends of a number of rows in equal parts, of a text such as `8 * part in parts 4`;
+    another text as it is."""
+    rows, is_number, parts = text.partition(IN_PARTS)
+    if not is_number:
+        return text
+    each = equal_parts(Expression(rows).value(names), int(parts))
+    return ",".join(map(str, cumulative_ends(each)))
 
 
 def sized(text: str, names: Mapping[str, int]) -> str:

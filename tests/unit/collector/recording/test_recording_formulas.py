@@ -232,6 +232,28 @@ def test_linear_attention_has_states_and_chunks_of_each_request():
     assert shapes == '"2434,8;40,2;4,2;16,8;20,128;2,10"'
 
 
+def test_experts_get_equal_parts_of_the_rows():
+    """Two choices of each token of a rank, for three experts; rows are rounded up to 12."""
+    ends = "Runtime group_list_values"
+    passes = []
+    for tokens in (12, 28, 76):
+        part = tokens // 4
+        each = [2 * part // 3 + (at < 2 * part % 3) for at in range(3)]
+        listed = ",".join(str(sum(each[: at + 1])) for at in range(3))
+        shapes = f"{-(-2 * part // 12) * 12},64;{2 * part},64"
+        launches = (launch("GroupedMatmul", shapes, f"{2 * part},48", **{ends: listed}),)
+        passes.append(RecordedPass("prefill", 1, tokens, tokens, launches, ()))
+    tokens = [PassTokens("prefill", 1, one.queries, one.keys) for one in passes]
+    found = solved_deployment(recording(passes), str(Layout(4)), [(1, 128, tokens)], CONSTANTS)
+    (kernel,) = deployed_step(found, Batch(Phase.PREFILL, 1, 40, 40)).kernels
+    assert kernel.record.cells["Input Shapes"] == '"24,64;20,64"'
+    assert kernel.record.extra[ends] == "7,14,20"
+    odd = replace(passes[0].launches[0], extra={ends: "1,2,6"})
+    passes[0] = replace(passes[0], launches=(odd,))
+    with pytest.raises(NotSolved, match="no equal parts"):
+        solved_deployment(recording(passes), str(Layout(4)), [(1, 128, tokens)], CONSTANTS)
+
+
 def test_launches_without_an_expression_are_refused():
     names = [{"pages": 7919, "table_width": 61, "tokens": n, "sampled": n} for n in (3, 5, 11)]
     rest = dict.fromkeys(load_names(Batch(Phase.DECODE, 1, 1, 1), 1), 1)
