@@ -195,6 +195,22 @@ def test_gpt_oss_has_windows_in_half_of_its_layers():
             model_step(gpt_oss, other, DECODE, release)
 
 
+def test_linear_attention_takes_the_chunks_of_each_prompt():
+    """Sizes of Qwen3-Next's config.json: 36 layers of linear attention, with 16 and 32 heads of
+    128 on four ranks. Chunks of 64 tokens; triangles of 1,216 are inverted at once."""
+    layout = layout_of("tp=4,ep=4,sequence_split")
+    step = model_step(
+        find_decoder("qwen3-next-80b-a3b"), layout, Batch(Phase.PREFILL, 2, 3000, 3000), RELEASE
+    )
+    found = counted(step)
+    assert found["chunk_scaled_dot_kkt_fwd_kernel 1,6000,4,128;8,1,6000;8,1,6000;3;94,2"] == 36
+    assert found["solve_tril_16x16_kernel 1,6000,8,64;3;6,2"] == 36
+    assert sum(n for name, n in found.items() if name.startswith("FusedInferAttention")) == 12
+    experts = "128,64,128,16,16;128,128,32,16,16"  # 128 of 512 experts of 512
+    shapes = f"1500,2048;{experts};1500,10;;;1500,10;1500,2048"
+    assert found[f"DispatchFFNCombineBF16 {shapes}"] == 48
+
+
 def test_sparse_attention_has_the_tokens_of_the_first_of_eight_ranks():
     """Its operators accept the row; each request has two numbers that are filled one by one."""
     layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
