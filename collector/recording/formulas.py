@@ -197,9 +197,10 @@ def _without_repeated(loads: Sequence[_Load]) -> tuple[Sequence[_Load], list[Lau
 
 
 def _is_scalar(launch: RecordedLaunch) -> bool:
-    """Return whether tensors of a launch have no dimensions, and it is outside of layers."""
-    sizes = "".join(text for name, text in launch.cells.items() if name.endswith("Shapes"))
-    return not launch.occurrences.per_layer and bool(sizes) and not sizes.strip('";')
+    """Return whether a launch writes a single number, and is outside of layers."""
+    shapes = [text for name, text in launch.cells.items() if name.endswith("Shapes")]
+    is_single = bool(shapes) and not launch.cells[OUTPUT_SHAPES].strip('";')
+    return is_single and not launch.occurrences.per_layer and not "".join(shapes).strip('";1')
 
 
 def _signature(launch: RecordedLaunch) -> str:

@@ -185,8 +185,8 @@ def test_launches_for_each_request_are_counted_by_the_load():
     """As sparse attention does: each request has two numbers, some of them equal."""
     passes = []
     for requests, keys in LOADS:
-        more = [launch("Fill", ";", "", Occurrences(2 * requests - 1, {}))]
-        more += [launch("Fill", ";", "", EACH), launch("Cast", "", "", EACH)]
+        more = [launch("Fill", "1;", "", Occurrences(2 * requests - 1, {}))]
+        more += [launch("Fill", "1;", "", EACH), launch("Cast", "", "", EACH)]
         one = decode(requests, keys)
         passes.append(replace(one, launches=(*one.launches, *more)))
     step = deployed_step(solved(passes), Batch(Phase.DECODE, 10, 1, 300))
