@@ -9,8 +9,8 @@ every load is derived again and compared with its recording.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from itertools import combinations
-from math import gcd
 from typing import Any
 
 from collector.codec.errors import OpmeterError
@@ -38,6 +38,7 @@ from collector.shapes.serving import Batch, Phase
 from collector.shapes.step import PAGE
 
 _CELLS = (*INPUT_CELLS, *OUTPUT_CELLS)
+_MOST_CHOICES = 64  # of a token among experts
 _FEWEST_LOADS = 3  # two for an expression, and one to check it
 _LISTS = (
     RUNTIME_PREFIX + "actual_seq_lengths_values",
@@ -53,9 +54,9 @@ _CONDITIONS = (
 _TERMS = (
     *("tokens", "whole", "part", "sampled", "requests", "empty", "whole - tokens"),
     *("requests + (whole > tokens)", "whole - sampled", "decodes", "earlier"),
-    *("tokens - decodes", "requests - decodes", "chunks", "long_chunks"),
-    "longest_chunks",
+    *("tokens - decodes", "requests - decodes"),
 )
+_CHUNKS = ("chunks", "long_chunks", "longest_chunks")  # whose multiples are sizes
 
 
 class NotSolved(OpmeterError):
@@ -66,11 +67,12 @@ class NotSolved(OpmeterError):
 class Constants:
     """Numbers of the engine that recorded: pages of its cache, and of a request's table; states of
     linear attention, 0 without it. They are unlike every other number, so that they are recognised.
-    """
+    `experts` is the number in a layer, to which rows are rounded up."""
 
     pages: int
     table_width: int
     states: int = 0
+    experts: int = 0
 
     def in_blocks(self, settings: Mapping[str, Any]) -> "Constants":
         """Return the numbers where the engine has blocks of several pages, as it chooses them for
@@ -78,7 +80,8 @@ class Constants:
         each = int(settings.get("block_size", PAGE)) // PAGE
         if each == 1:
             return self
-        return Constants(self.pages * each, align(self.table_width, each), self.pages)
+        width = align(self.table_width, each)
+        return replace(self, pages=self.pages * each, table_width=width, states=self.pages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,7 @@ def _without_repeated(loads: Sequence[_Load]) -> tuple[Sequence[_Load], list[Lau
 def _is_scalar(launch: RecordedLaunch) -> bool:
     """Return whether a launch writes a single number, and is outside of layers."""
     shapes = [text for name, text in launch.cells.items() if name.endswith("Shapes")]
-    is_single = bool(shapes) and not launch.cells[OUTPUT_SHAPES].strip('";')
+    is_single = bool(shapes) and not launch.cells.get(OUTPUT_SHAPES, "?").strip('";')
     return is_single and not launch.occurrences.per_layer and not "".join(shapes).strip('";1')
 
 
@@ -310,11 +313,13 @@ def solve(values: Sequence[int], names: Sequence[Mapping[str, int]], what: str) 
                 return _times(number // unit, name)
         return "table_width" if number == names[0]["table_width"] else str(number)
     best: tuple[bool, int, str] | None = None
-    for order, term in enumerate(_TERMS):
+    for order, term in enumerate((*_TERMS, *_CHUNKS)):
         terms = [Expression(term).value(one) for one in names]
         if (found := _affine(terms, values)) is None:
             continue
         factor, offset = found
+        if offset and term in _CHUNKS:
+            continue
         text = f"{offset} + {_times(factor, term)}" if offset else _times(factor, term)
         best = min(filter(None, (best, (bool(offset), order, text))))
     if best is not None:
@@ -325,11 +330,16 @@ def solve(values: Sequence[int], names: Sequence[Mapping[str, int]], what: str) 
 
 
 def _rounded_up(values: Sequence[int], names: Sequence[Mapping[str, int]]) -> str | None:
-    """Return a multiple of the tokens of a rank, rounded up, as each expert gets the same rows."""
-    to, parts = gcd(*values), [one["part"] for one in names]
-    for factor in range(1, max(values) // max(parts) + 1 if to > 1 else 0):
-        if all(align(factor * part, to) == n for part, n in zip(parts, values, strict=True)):
-            return f"({factor} * part + {to - 1}) // {to} * {to}"
+    """Return a multiple of the tokens of a rank, rounded up, as each expert gets the same rows; or
+    the numbers in such rows."""
+    if not (to := names[0].get("experts", 0)):
+        return None
+    for choices in range(1, _MOST_CHOICES + 1):
+        rows = [align(choices * one["part"], to) for one in names]
+        sizes = {Fraction(value, row) for value, row in zip(values, rows, strict=True)}
+        if len(sizes) == 1 and (size := sizes.pop()).denominator == 1:
+            text = f"({choices} * part + {to - 1}) // {to} * {to}"
+            return text if size == 1 else f"{text} * {size}"
     return None
 
 

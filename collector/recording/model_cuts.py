@@ -78,6 +78,11 @@ class Config:
         return _has_experts(self._text)
 
     @property
+    def experts(self) -> int:
+        """Return the experts of a layer that a router chooses among, 0 without any."""
+        return next((size for key in _EXPERTS if (size := self._text.get(key))), 0)
+
+    @property
     def reads_images(self) -> bool:
         return _VISION in self._values
 

@@ -89,7 +89,7 @@ def _mixed(*loads: tuple[int, int, int, int, int]) -> tuple[PassTokens, ...]:
 def constants_of(config: Config) -> Constants:
     """Return the pages of the cache and of a request, for a model of this many tokens."""
     width = next(one for one in _TABLE_WIDTHS if one * PAGE <= config.max_tokens)
-    return Constants(_PAGES, width)
+    return Constants(_PAGES, width, experts=config.experts)
 
 
 def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
