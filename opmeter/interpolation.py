@@ -27,7 +27,7 @@ _CALIBRATED = 1000  # points that are predicted from the others
 _NEAREST = 6  # curves in each direction, of which some may not reach the point
 _MOST_AXES = 6  # 64 directions
 _FLAT = 0.02  # change between neighbours, as a logarithm, below which errors no longer shrink
-_REMEMBERED = 4096  # positions whose nearest curves are kept
+_REMEMBERED = 4096  # positions whose nearest curves, and the weights of these, are kept
 _TINY = 1e-9
 
 
@@ -94,6 +94,7 @@ class NeighbourSurface:
         self._positions: list[list[float]] = self._at.tolist()
         self._curves = {tuple(row): at for at, row in enumerate(ordered[starts].tolist())}
         self._near: dict[tuple[float, ...], list[int]] = {}
+        self._weights: dict[tuple[tuple[float, ...], tuple[int, ...]], list[float]] = {}
         self._calibration: _Calibration | None = None
 
     def __len__(self) -> int:
@@ -188,7 +189,16 @@ class NeighbourSurface:
             if len(self._near) < _REMEMBERED:
                 self._near[key] = near
         found = self._surrounding(near, position, x, skip)
-        return None if found is None else _plane(*found)
+        if found is None:
+            return None
+        curves, offsets, values = found
+        place = (key, tuple(curves))
+        weights = self._weights.get(place)
+        if weights is None:
+            weights = _plane_weights(offsets)
+            if len(self._weights) < _REMEMBERED:
+                self._weights[place] = weights
+        return _plane(curves, weights, values)
 
     def _nearest(self, position: list[float]) -> list[int]:
         """Return the nearest curves in each direction; none if there is a direction without any."""
@@ -263,8 +273,9 @@ def _logarithms(sizes: Floats) -> Floats:
     return found[place.reshape(sizes.shape)]
 
 
-def _plane(curves: list[int], offsets: list[list[float]], values: list[_Value]) -> _Value:
-    """Return the value at offset 0 of the plane through the values, weighted by distance."""
+def _plane_weights(offsets: list[list[float]]) -> list[float]:
+    """Return the weights of values at these offsets in the value at offset 0 of the plane through
+    them, weighted by distance."""
     rows = [[1.0, *offset] for offset in offsets]
     near = [1.0 / (sum(map(abs, offset)) + _TINY) for offset in offsets]
     size = len(rows[0])
@@ -275,12 +286,18 @@ def _plane(curves: list[int], offsets: list[list[float]], values: list[_Value]) 
     for a in range(size):  # slopes that the curves do not determine are zero
         square[a][a] += _TINY * square[0][0]
     solved = _first_column_of_inverse(square)
-    weights = [w * sum(map(float.__mul__, solved, row)) for w, row in zip(near, rows, strict=True)]
+    return [w * sum(map(float.__mul__, solved, row)) for w, row in zip(near, rows, strict=True)]
+
+
+def _plane(curves: list[int], weights: list[float], values: list[_Value]) -> _Value:
+    """Return the weighted value, with its points and curves."""
     logs = [value.log_us for value in values]
     parts = tuple(
-        Part(part.place, weight * part.weight)
-        for value, weight in zip(values, weights, strict=True)
-        for part in value.parts
+        [
+            Part(part.place, weight * part.weight)
+            for value, weight in zip(values, weights, strict=True)
+            for part in value.parts
+        ]
     )
     change = max(logs) - min(logs) + max(value.change for value in values)
     total = sum(map(float.__mul__, weights, logs))
