@@ -130,11 +130,16 @@ def _block_table(index: Index, block: IndexBlock, with_product: bool) -> pa.Tabl
     table = pa.table(columns, schema=SCHEMA)
     if not with_product:
         return table
-    if not ranks or ranks[0] < 2 or not outputs or outputs[0] < 2:
-        raise BadInput(f"{block.kernel}: expected a product for a condition on m, n or k")
+    what = f"{block.kernel}: expected a product for a condition on m, n or k"
+    if len(ranks) < 2 or ranks[0] < 2 or not outputs or outputs[0] < 2:
+        raise BadInput(what)
     end = sum(ranks) + outputs[0]
     m, n = sizes[:, end - 2], sizes[:, end - 1]
     k = sizes[:, ranks[0] - 2] * sizes[:, ranks[0] - 1] // np.maximum(m, 1)
+    is_plain = ranks[1] in (2, 3) and block.inputs[1][0] == block.inputs[0][0]
+    second = sizes[:, sum(ranks[:2]) - 2 : sum(ranks[:2])]
+    if is_plain and (np.sort(second) != np.sort(np.stack([k, n], axis=1))).any():
+        raise BadInput(what)
     for name, values in zip(_PRODUCT, (m, n, k), strict=True):
         table = table.append_column(name, pa.array(values))
     return table

@@ -291,9 +291,12 @@ def test_rows_of_a_frame_are_queries() -> None:
 
 def test_tables_of_a_kernel_are_typed_and_filtered() -> None:
     repeated = product(1, 512, 4096, 3.0, sessions=2)
-    version = version_of([*PRODUCTS, repeated, product(2, 2, 2, 1.0, warnings="drift")])
+    added = [Row("Add", [(m, 8)] * 2, [(m, 8)], 1.0) for m in (4, 8)]
+    products = [*PRODUCTS, repeated, product(2, 2, 2, 1.0, warnings="drift")]
+    assert len(version_of(products).frame("MatMulV2", k=(1, 9000))) == len(products)
+    version = version_of([*products, *added])
     table = version.arrow("MatMulV2")
-    assert table.num_rows == version.rows == len(PRODUCTS) + 2
+    assert table.num_rows == version.rows - len(added) == len(PRODUCTS) + 2
     assert all(one.metadata[b"description"] for one in table.schema)
     row = version.frame("MatMulV2", m=1, n=512, k=4096).iloc[0]
     assert [list(map(int, shape)) for shape in row["inputs"]] == [[1, 4096], [4096, 512]]
@@ -301,10 +304,11 @@ def test_tables_of_a_kernel_are_typed_and_filtered() -> None:
     assert len(version.frame("MatMulV2", m=(1, 16), k=[512, 2048])) == 2 * 3 * 2
     assert len(version.frame("MatMulV2", m=np.int64(1))) == len(version.frame("MatMulV2", m=1))
     assert len(version.frame("MatMulV2", min_quality="repeated")) == 1
-    assert len(version.polars("MatMulV2", min_quality="unwarned")) == version.rows - 1
+    assert len(version.polars("MatMulV2", min_quality="unwarned")) == len(products) - 1
     for call in (
         lambda: version.frame("Nothing"),
         lambda: version.frame("MatMulV2", tokens=1),
+        lambda: version.frame("Add", m=4),
         lambda: version.frame("MatMulV2", m="1"),
         lambda: version.frame("MatMulV2", m=1.5),  # type: ignore[arg-type]
         lambda: version.frame("MatMulV2", min_quality="best"),  # type: ignore[arg-type]
