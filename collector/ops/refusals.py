@@ -29,7 +29,7 @@ _NAMED = {
         "it clears the output of another kernel, with which it is measured; its row has no sizes"
     ),
     "LinearIndex": "the first kernel of index_put, with whose last kernel it is measured",
-    "_kv8_swa_rows_kernel": "of vLLM-Ascend's main branch of 2026: no release has its function",
+    "_kv8_swa_rows_kernel": "of a changed copy of vLLM-Ascend: no release has its function",
     **dict.fromkeys(
         (
             *("SparseFlashMlaMetadata", "SparseAttnSharedkvMetadata"),

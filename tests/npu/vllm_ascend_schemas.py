@@ -76,6 +76,12 @@ _SCHEMAS: dict[str, dict[str, Callable[[Any, dict[str, Any]], Any]]] = {
     },
     # csrc/torch_binding.cpp of vLLM-Ascend's main branch
     "_C_ascend": {
+        "npu_rms_norm_cast(Tensor x, Tensor gamma, float epsilon) -> (Tensor, Tensor)": (
+            lambda torch, named: (
+                torch.empty_like(named["x"]),
+                torch.empty_like(named["x"], dtype=torch.float32),
+            )
+        ),
         "npu_scatter_nd_update_sk(Tensor(a!) var, Tensor indices, Tensor update) -> ()": (
             lambda torch, named: None
         ),

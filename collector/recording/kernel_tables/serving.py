@@ -10,7 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 # published statistics of DeepSeek-V4.1 on A3
-SEEN = ("npu_scatter_nd_update_sk", "npu_sparse_flash_mla", "npu_quant_lightning_indexer_v2")
+SEEN = (
+    *("npu_scatter_nd_update_sk", "npu_sparse_flash_mla", "npu_quant_lightning_indexer_v2"),
+    "npu_rms_norm_cast",
+)
 READ = ("aclnnMlaPrologV3WeightNz",)
 KERNELS: dict[str, str | Callable[..., Any]] = {
     "aclnnRotaryPositionEmbeddingV2": "RotaryPositionEmbedding",
@@ -50,6 +53,7 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "npu_hc_post": "HcPost",
     "inplace_partial_rotary_mul": "InplacePartialRotaryMul",
     "npu_rms_norm_dynamic_quant": "RmsNormDynamicQuant",
+    "npu_rms_norm_cast": "RmsNormCast",
     "npu_scatter_nd_update_v2": "ScatterNdUpdateV2",
     "compute_slot_mapping": "_compute_slot_mapping_kernel",
     "_apply_all_penalties_triton": "apply_all_penalties_kernel",

@@ -57,6 +57,36 @@ GEMMA_RMS_NORM = replace(
 )
 
 
+def _cast_reference(torch: Any, x: Any, gamma: Any) -> Any:
+    y = _rms_norm.normalised(x, gamma)[0].to(x.dtype)
+    return y, y.float()
+
+
+# The same, returned as FLOAT too, which a router of experts reads: vLLM-Ascend's own kernel of its
+# main branch of September 2026, which no release has.
+RMS_NORM_CAST = OpSpec(
+    kernel="RmsNormCast",
+    call="torch.ops._C_ascend.npu_rms_norm_cast",
+    slots=("x", "gamma"),
+    reference=_cast_reference,
+    flops=per_element(4),
+    npu=NpuCall(
+        run=lambda api, x, gamma: api(x, gamma, 1e-6),
+        needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
+    ),
+    constraints=(
+        rules.inputs_are(rules.HALF_DTYPES, (0,)),
+        rules.one_dtype((0, 1)),
+        rules.outputs_are(("FLOAT",), (1,)),
+        rules.reads("expected a gamma with the last dimensions of x", _rows),
+        Constraint(
+            "expected two outputs with the shape of x",
+            lambda case: outputs_agree(case, input_shape(case, 0), input_shape(case, 0)),
+        ),
+    ),
+)
+
+
 def _grad_build(case: Case, make: TensorMaker) -> Call:
     dy, x, rstd, gamma = case.inputs or ()
     terms = (like.normal(slot, make) for slot in (dy, x))

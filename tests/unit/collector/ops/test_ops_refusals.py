@@ -47,7 +47,7 @@ def test_kernels_that_no_call_launches_are_refused_with_their_own_reason():
         "DynamicMxQuant": "950",
         "KvCompressEpilog": "950",
         "SparseFlashMlaMetadata": "plan",
-        "_kv8_swa_rows_kernel": "main branch",
+        "_kv8_swa_rows_kernel": "no release",
         "DispatchGmmCombineDecode": "ranks",
         "MoeDistributeDispatchV3": "950",
     }.items():

@@ -263,3 +263,14 @@ def test_the_norm_of_gemma_has_a_weight_of_one_more(torch, case_of, build, launc
     y, rstd = launch(case, call)
     torch.testing.assert_close(y.double(), x / rms * (1 + gamma.double()), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(rstd.double(), 1 / rms, rtol=1e-5, atol=1e-6)
+
+
+def test_norm_for_a_router_is_returned_as_float_too(torch, case_of, build, launch):
+    outputs, dtypes = "3,8;3,8", "DT_BF16;FLOAT"
+    case = case_of("RmsNormCast", "3,8;8", "DT_BF16;DT_BF16", outputs, dtypes)
+    call = build(case)
+    x, gamma = call.args
+    expected = torch.nn.functional.rms_norm(x.double(), (8,), gamma.double(), 1e-6)
+    y, wide = launch(case, call)
+    torch.testing.assert_close(y.double(), expected, rtol=0.01, atol=0.01)
+    assert torch.equal(wide, y.float())
