@@ -28,7 +28,6 @@ from collector.recording.environments import (
 )
 from collector.recording.model_cuts import Config
 from collector.recording.recorded_calls import (
-    MTP,
     Calls,
     PassTokens,
     per_layer,
@@ -36,7 +35,7 @@ from collector.recording.recorded_calls import (
     recorded_pass,
 )
 from collector.recording.wheel import cache
-from collector.shapes.recorded_step import RecordedPass, Recording
+from collector.shapes.recorded_step import MTP, RecordedPass, Recording
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ every load is derived again and compared with its recording.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeVar
 
 from collector.codec.errors import OpmeterError
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS, OUTPUT_SHAPES, RUNTIME_PREFIX
@@ -33,7 +33,14 @@ from collector.shapes.deployments import (
 )
 from collector.shapes.expression import Expression, align
 from collector.shapes.layout import layout_of
-from collector.shapes.recorded_step import RecordedLaunch, RecordedMessage, RecordedPass, Recording
+from collector.shapes.recorded_step import (
+    MTP,
+    Occurrences,
+    RecordedLaunch,
+    RecordedMessage,
+    RecordedPass,
+    Recording,
+)
 from collector.shapes.serving import Batch, Phase
 from collector.shapes.step import PAGE
 
@@ -54,9 +61,11 @@ _CONDITIONS = (
 _TERMS = (
     *("tokens", "whole", "part", "sampled", "requests", "empty", "whole - tokens"),
     *("requests + (whole > tokens)", "whole - sampled", "decodes", "earlier"),
-    *("tokens - decodes", "requests - decodes"),
+    *("tokens - decodes", "requests - decodes", "requests - empty"),
 )
 _CHUNKS = ("chunks", "long_chunks", "longest_chunks")  # whose multiples are sizes
+
+_Recorded = TypeVar("_Recorded", RecordedLaunch, RecordedMessage)
 
 
 class NotSolved(OpmeterError):
@@ -97,8 +106,10 @@ def solved_deployment(
     layout: str,
     ranges: Sequence[tuple[int, int, Sequence[PassTokens]]],
     constants: Constants,
+    predicted: int = 0,
 ) -> PackagedDeployment:
     """Return the deployment of a recording's passes; each range has its least and most tokens.
+    Where tokens are predicted, these are the launches without the layers that predict.
 
     Raises NotSolved where the loads of a range do not launch the same."""
     constants = constants.in_blocks(recording.settings)
@@ -110,17 +121,10 @@ def solved_deployment(
         *(recording.device, recording.environment, recording.settings, recording.wheels),
         *(graph_sizes, ()),
     )
-    found = []
+    found, ranks = [], recording.layout["tp"]
     for least, most, tokens in ranges:
-        loads = [
-            _load(
-                passes[one.phase, one.requests, one.queries, one.keys, one.prompts],
-                graph_sizes,
-                recording.layout["tp"],
-                constants,
-            )
-            for one in tokens
-        ]
+        chosen = [passes[p.phase, p.requests, p.queries, p.keys, p.prompts] for p in tokens]
+        loads = [_load(one, predicted, graph_sizes, ranks, constants) for one in chosen]
         one = _range(least, most, loads)
         found.append(one)
         for load in loads:
@@ -130,11 +134,31 @@ def solved_deployment(
 
 
 def _load(
-    found: RecordedPass, graph_sizes: Sequence[int], ranks: int, constants: Constants
+    found: RecordedPass,
+    predicted: int,
+    graph_sizes: Sequence[int],
+    ranks: int,
+    constants: Constants,
 ) -> _Load:
-    batch = padded(_batch(found), graph_sizes)
+    batch = padded(replace(_batch(found), predicted=predicted), graph_sizes)
     names = dict(load_names(batch, ranks)) | asdict(constants)
-    return _Load(batch, names, load_lists(batch, ranks), found)
+    return _Load(batch, names, load_lists(batch, ranks), _of_model(found))
+
+
+def _of_model(found: RecordedPass) -> RecordedPass:
+    """Return a pass without what the layers that predict tokens launch."""
+    launches = tuple(_without_mtp(found.launches))
+    return replace(found, launches=launches, messages=tuple(_without_mtp(found.messages)))
+
+
+def _without_mtp(found: Iterable[_Recorded]) -> Iterator[_Recorded]:
+    for one in found:
+        outside, inside = one.occurrences.outside, dict(one.occurrences.per_layer)
+        is_of_mtp = inside.pop(MTP, 0)
+        if not is_of_mtp:
+            yield one
+        elif outside or inside:
+            yield replace(one, occurrences=Occurrences(outside, inside))
 
 
 def _batch(found: RecordedPass) -> Batch:
@@ -164,7 +188,9 @@ def _range(least: int, most: int, loads: Sequence[_Load]) -> LoadRange:
     ]
     messages = list(_messages(loads))
     sizes = tuple(recorded_load(_batch(one.found)) for one in loads)
-    return LoadRange(phase, least, most, sizes, (*launches, *repeated), tuple(messages))
+    patterns = (*launches, *repeated)
+    predicted = loads[0].batch.predicted
+    return LoadRange(phase, least, most, sizes, patterns, tuple(messages), predicted)
 
 
 def _without_repeated(loads: Sequence[_Load]) -> tuple[Sequence[_Load], list[LaunchPattern]]:
@@ -419,17 +445,18 @@ def differences(
     found: RecordedPass,
     layers: Mapping[str, int],
     constants: Constants,
+    predicted: int = 0,
 ) -> list[str]:
     """Return what a recorded pass of so many layers launches and a deployment does not, and what
     it does otherwise."""
     constants = constants.in_blocks(deployment.settings)
     ranks = layout_of(deployment.layout).tp
-    load = _load(found, deployment.graph_sizes, ranks, constants)
+    load = _load(found, predicted, deployment.graph_sizes, ranks, constants)
     tokens = _batch(found).tokens
     (one,) = (
         one
         for one in deployment.ranges
-        if one.phase == range_phase(load.batch) and one.least <= tokens <= one.most
+        if one.is_of_kind(load.batch) and one.least <= tokens <= one.most
     )
     return _differences(one, layers, load)
 

@@ -16,6 +16,7 @@ from collector.recording.cells import cells_of
 from collector.recording.converted import kernels_of
 from collector.recording.kernels import kernel_of
 from collector.shapes.recorded_step import (
+    MTP,
     Occurrences,
     Prompts,
     RecordedLaunch,
@@ -24,7 +25,6 @@ from collector.shapes.recorded_step import (
 )
 
 _MARK, _GRAPH = "CUSTOM MARK(", "CUSTOM GRAPH("
-MTP = "mtp"  # the kind of the layers that draft tokens
 _DRAFT = f'{_MARK}"draft", '
 _OPERATIONS = {
     "HcclAllReduce": "all_reduce",

@@ -85,7 +85,8 @@ class LoadRange:
     """What passes of a phase launch, from `least` to `most` tokens without padding.
 
     `loads` are the recorded ones: requests, and of each its new tokens and its tokens in total. In
-    mixed passes these are prompts; then follow the decodes, and the tokens of each in total."""
+    mixed passes these are prompts; then follow the decodes, and the tokens of each in total.
+    `predicted` as in `serving.Batch`: passes of the model, without the layers that predict."""
 
     phase: str
     least: int
@@ -93,10 +94,17 @@ class LoadRange:
     loads: tuple[tuple[int, ...], ...]
     launches: tuple[LaunchPattern, ...]
     messages: tuple[MessagePattern, ...]
+    predicted: int = 0
 
     def __str__(self) -> str:
         text = f"{self.phase} of {self.least} to {self.most} tokens"
-        return text + (" of one request" if self.is_of_one else "")
+        text += " of one request" if self.is_of_one else ""
+        return text + (f" with {self.predicted} predicted" if self.predicted else "")
+
+    def is_of_kind(self, batch: Batch) -> bool:
+        """Return whether its passes have the phase and the predicted tokens of a batch."""
+        kind = (self.phase, self.predicted)
+        return kind == (range_phase(batch), batch.predicted) and not batch.is_draft
 
     @property
     def is_of_one(self) -> bool:
@@ -122,9 +130,9 @@ class PackagedDeployment:
     graph_sizes: tuple[int, ...]
     ranges: tuple[LoadRange, ...]
 
-    def has_phase(self, phase: str) -> bool:
-        """Return whether passes of a phase were recorded."""
-        return any(one.phase == phase for one in self.ranges)
+    def has_kind(self, batch: Batch) -> bool:
+        """Return whether passes of the kind of a batch were recorded."""
+        return any(one.is_of_kind(batch) for one in self.ranges)
 
 
 def write_deployment(deployment: PackagedDeployment | Mapping[str, Any]) -> bytes:
@@ -254,15 +262,15 @@ def step_of_load(
 def model_step(decoder: Decoder, layout: Layout, batch: Batch, release: str) -> Step:
     """Return the pass of one rank: from a recording, where the layout is recorded in the release.
 
-    Any other has a kernel set, and so have passes of a kind that is not recorded: predicted tokens,
-    INT8 latent attention on a host that only decodes, and in some deployments chunks of prompts and
-    prompts next to decodes. Raises BadInput for a number of tokens that is not recorded, and for
-    what no set describes."""
+    Any other has a kernel set, and so have passes of a kind that is not recorded: INT8 latent
+    attention on a host that only decodes, layers that predict tokens, and in some deployments
+    predicted tokens, chunks of prompts and prompts next to decodes. Raises BadInput for a number of
+    tokens that is not recorded, and for what no set describes."""
     check_batch(batch)
     deployment = check_deployment(decoder, layout, release)
     is_int8_latent = decoder.is_mla and layout.quantisation is not Quantisation.BF16
-    is_derived = batch.predicted or (batch.decodes_alone and is_int8_latent)
-    if deployment is not None and not is_derived and deployment.has_phase(range_phase(batch)):
+    is_derived = batch.decodes_alone and is_int8_latent
+    if deployment is not None and not is_derived and deployment.has_kind(batch):
         return deployed_step(deployment, batch)
     return derive_step(decoder, layout, batch, find_kernel_set(release))
 
@@ -285,15 +293,17 @@ def check_deployment(decoder: Decoder, layout: Layout, release: str) -> Packaged
 
 
 def padded(batch: Batch, graph_sizes: Iterable[int]) -> Batch:
-    """Return the batch with empty requests up to the next size of a graph, if there is one."""
+    """Return the batch with empty requests up to the next size of a graph, if there is one. A size
+    is a number of tokens."""
     if not batch.is_decode or batch.padding:
         return batch
-    size = next((one for one in sorted(graph_sizes) if one >= batch.requests), batch.requests)
-    return replace(batch, requests=size, padding=size - batch.requests)
+    sizes = (size // batch.queries for size in sorted(graph_sizes) if not size % batch.queries)
+    requests = next((one for one in sizes if one >= batch.requests), batch.requests)
+    return replace(batch, requests=requests, padding=requests - batch.requests)
 
 
 def _range(deployment: PackagedDeployment, batch: Batch) -> LoadRange:
-    tokens, phase = batch.tokens - batch.padding * batch.queries, range_phase(batch)
+    tokens = batch.tokens - batch.padding * batch.queries
     earlier = 0 if batch.is_decode else batch.keys - batch.queries
     if earlier > (most := _MOST_EARLIER // batch.requests // PAGE * PAGE):
         raise BadInput(
@@ -302,7 +312,7 @@ def _range(deployment: PackagedDeployment, batch: Batch) -> LoadRange:
         )
     for one in deployment.ranges:
         fits = one.least <= tokens <= one.most and (batch.requests == 1 or not one.is_of_one)
-        if one.phase == phase and fits:
+        if one.is_of_kind(batch) and fits:
             return one
     recorded = "; ".join(map(str, deployment.ranges))
     raise BadInput(
@@ -317,10 +327,11 @@ def recorded_load(batch: Batch) -> tuple[int, ...]:
     return (batch.requests, batch.queries, batch.keys, *decodes)
 
 
-def batch_of(phase: str, load: Sequence[int]) -> Batch:
-    """Return the batch of a recorded load."""
+def batch_of(one: LoadRange, load: Sequence[int]) -> Batch:
+    """Return the batch of a recorded load of a range."""
     requests, queries, keys, *decodes = load
-    found = Batch(Phase.DECODE if phase == Phase.DECODE else Phase.PREFILL, requests, queries, keys)
+    phase = Phase.DECODE if one.phase == Phase.DECODE else Phase.PREFILL
+    found = Batch(phase, requests, queries, keys, predicted=one.predicted)
     if decodes:
         found = replace(found, mixed_decodes=decodes[0], followed_keys=decodes[1])
     return found

@@ -23,6 +23,7 @@ from collector.model.record import CaseRecord
 from collector.model.vocabulary import ACCELERATOR_CORE, OP_STATE
 
 FORMAT, VERSION = "opmeter recording", 1
+MTP = "mtp"  # the kind of the layers that draft tokens
 _DYNAMIC = "dynamic"
 _LARGEST_FILE = 1 << 24
 _LARGEST_BYTES = 1 << 28  # when it is not compressed

@@ -8,11 +8,11 @@ ones with the launches of the software. Read the difference of a file before it 
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collector.recording.engine import EngineSettings, GraphMode, record_model
-from collector.recording.formulas import Constants, solved_deployment
+from collector.recording.formulas import Constants, NotSolved, solved_deployment
 from collector.recording.layout_formulas import solved_family
 from collector.recording.model_cuts import Config, find_config
 from collector.recording.quantised import WeightScheme
@@ -28,6 +28,8 @@ _PAGES, _TABLE_WIDTHS = 7919, (251, 61)
 _SPLIT_TOKENS = 1000  # vLLM-Ascend: dense models split passes of more tokens than this
 _MOST_TOKENS, _MOST_REQUESTS = 8192, 256  # limits of the engine: vLLM's default, and its graphs'
 _LARGEST_GRAPHS = {"gpt-oss-120b": 1024}  # tokens; vLLM: other than 256 requests
+# Models that are recorded with predicted tokens too, this many after each.
+PREDICTING, PREDICTED = ("deepseek-v3",), 1
 
 Range = tuple[int, int, tuple[PassTokens, ...]]
 
@@ -76,6 +78,11 @@ def _chunks(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
     return tuple(
         PassTokens("prefill", 1, each, parts * _MOST_TOKENS + each) for parts, each in loads
     )
+
+
+def _predicting(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
+    """Return decodes that verify predicted tokens."""
+    return tuple(PassTokens("decode", requests, 1 + PREDICTED, keys) for requests, keys in loads)
 
 
 def _mixed(*loads: tuple[int, int, int, int, int]) -> tuple[PassTokens, ...]:
@@ -152,6 +159,14 @@ def _prompts_of_experts(graph: int) -> tuple[Range, Range]:
     return (1, graph, small), (graph + 1, _MOST_TOKENS, large)
 
 
+def ranges_of_predicting() -> tuple[Range, ...]:
+    """Return what is recorded of a mixture of experts that predicts tokens: decodes and prompts.
+    The largest graph has the same requests."""
+    decodes = _predicting((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), (250, 140))
+    most = _MOST_REQUESTS * (1 + PREDICTED)
+    return ((1 + PREDICTED, most, decodes), *_prompts_of_experts(most))
+
+
 def environment_of(layout: Layout) -> Mapping[str, str]:
     """Return the variables of vLLM-Ascend that make a layout."""
     is_fused = layout.ep > 1 and layout.experts is ExpertLaunch.FUSED
@@ -163,7 +178,11 @@ def environment_of(layout: Layout) -> Mapping[str, str]:
 
 
 def settings_of(
-    release: str, layout: Layout, constants: Constants, passes: Sequence[PassTokens]
+    release: str,
+    layout: Layout,
+    constants: Constants,
+    passes: Sequence[PassTokens],
+    predicted: int = 0,
 ) -> EngineSettings:
     """Return the settings of the engine that records these passes of a layout."""
     return EngineSettings(
@@ -172,6 +191,7 @@ def settings_of(
         tp=layout.tp,
         dp=layout.dp,
         ep=layout.ep,
+        speculative=predicted,
         graph=GraphMode.FULL_DECODE,
         environment=environment_of(layout),
         options={
@@ -187,10 +207,26 @@ def recorded(model: str, release: str, text: str, work: Path) -> PackagedDeploym
     """Record a layout of a model, and return it. `work` gets the engine's files."""
     layout, config = layout_of(text), config_of(model, text)
     constants = constants_of(config)
-    ranges = ranges_of(model, layout, constants.table_width * PAGE)
-    passes = [one for *_, loads in ranges for one in loads]
-    found = record_model(config, settings_of(release, layout, constants, passes), work)
-    return solved_deployment(found, str(layout), ranges, constants)
+
+    def solved(ranges: Sequence[Range], predicted: int) -> PackagedDeployment:
+        passes = [one for *_, loads in ranges for one in loads]
+        settings = settings_of(release, layout, constants, passes, predicted)
+        recording = record_model(config, settings, work / f"predicted{predicted}")
+        return solved_deployment(recording, str(layout), ranges, constants, predicted)
+
+    found = solved(ranges_of(model, layout, constants.table_width * PAGE), 0)
+    if model not in PREDICTING:
+        return found
+    return with_predicting(found, solved(ranges_of_predicting(), PREDICTED))
+
+
+def with_predicting(one: PackagedDeployment, other: PackagedDeployment) -> PackagedDeployment:
+    """Return a deployment with the ranges of an engine that predicts tokens, whose graphs have the
+    same sizes and larger ones."""
+    sizes = other.graph_sizes
+    if sizes[: len(one.graph_sizes)] != one.graph_sizes:
+        raise NotSolved(f"{one.model}: expected graphs of {one.graph_sizes} tokens, got {sizes}")
+    return replace(one, graph_sizes=sizes, ranges=(*one.ranges, *other.ranges))
 
 
 _RELEASES = ("vllm-ascend-0.18", "vllm-ascend-0.23")

@@ -6,12 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from collector.recording.formulas import Constants, NotSolved, solve, solved_deployment
+from collector.codec.errors import BadInput
+from collector.recording.formulas import (
+    Constants,
+    NotSolved,
+    differences,
+    solve,
+    solved_deployment,
+)
 from collector.recording.layout_formulas import solved_family
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import deployed_step, laid_out, load_names
 from collector.shapes.layout import Layout
 from collector.shapes.recorded_step import (
+    MTP,
     Occurrences,
     Prompts,
     RecordedLaunch,
@@ -152,6 +160,39 @@ def test_prompts_with_earlier_tokens_next_to_decodes_follow_from_a_few():
         ("Slice", "60,4,96;3;3"): 5,
     }
     assert ends_of(without.kernels[0]) == "55"
+
+
+def test_passes_that_verify_predicted_tokens_lack_the_layer_that_predicts():
+    """Decodes of an engine with MTP have two tokens of each request, and padding of whole requests:
+    graphs have 8 and 16 tokens."""
+    once = launch("ArgMaxV2", "1,9", "1", Occurrences(0, {MTP: 1}))
+    passes = []
+    for requests, keys in ((1, 90), (3, 70), (4, 50), (7, 33)):
+        size = 8 if requests <= 4 else 16
+        each = Occurrences(0, {"dense": 1, MTP: 1})
+        launches = (
+            launch("MatMulV2", f"{size},64;48,64", f"{size},48", each),
+            launch("ArgMaxV2", f"{2 * requests},9", f"{2 * requests}", EACH),
+            launch("Fill", "1;", f"{257 - requests}", EACH),
+            once,
+        )
+        passes.append(RecordedPass("decode", requests, 2, keys, launches, ()))
+    tokens = [PassTokens("decode", one.requests, 2, one.keys) for one in passes]
+    found = replace(recording(passes), layers={"dense": 5, MTP: 1})
+    deployment = solved_deployment(found, str(Layout(4)), [(1, 16, tokens)], CONSTANTS, predicted=1)
+    model = Batch(Phase.DECODE, 5, 2, 300, predicted=1)
+    assert sized_launches(deployed_step(deployment, model)) == {
+        ("MatMulV2", "16,64;48,64"): 5,
+        ("ArgMaxV2", "10,9"): 1,
+        ("Fill", "1;"): 1,
+    }
+    assert differences(deployment, passes[0], found.layers, CONSTANTS, predicted=1) == []
+    odd = replace(passes[0], launches=passes[0].launches[1:])
+    (only,) = differences(deployment, odd, found.layers, CONSTANTS, predicted=1)
+    assert only.startswith("derived 5 MatMulV2")
+    for other in (replace(model, predicted=0, queries=1), replace(model, is_draft=True)):
+        with pytest.raises(BadInput, match="of 1 to 16 tokens with 1 predicted"):
+            deployed_step(deployment, other)
 
 
 def sized_launches(step):

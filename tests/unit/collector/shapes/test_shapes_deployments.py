@@ -128,7 +128,7 @@ def test_every_file_describes_its_recorded_loads():
             assert found.wheels["vllm-ascend"].startswith(version)
             for one in found.ranges:
                 for load in one.loads:
-                    batch = batch_of(one.phase, load)
+                    batch = batch_of(one, load)
                     step = deployed_step(found, batch)
                     kinds = [x.times for x in step.kernels if x.record.kernel_type in ATTENTION]
                     # latent attention has a launch for decodes, one for new tokens of prompts, and
@@ -296,6 +296,23 @@ def test_earlier_tokens_of_latent_attention_are_limited_to_one_part():
     assert any("131072,16,128" in one.record.cells["Input Shapes"] for one in rings)
     with pytest.raises(BadInput, match="131072 earlier tokens"):
         model_step(deepseek, layout, replace(most, keys=most.keys + 1), RELEASE)
+
+
+def test_decodes_that_verify_predicted_tokens_are_recorded():
+    """DeepSeek-V3: 5 requests have 10 tokens, in a graph of 16 on 8 ranks, with logits of all 10.
+    The layer that predicts has the kernel set."""
+    deepseek = find_decoder("deepseek-v3")
+    layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
+    batch = Batch(Phase.DECODE, 5, 2, 300, predicted=1)
+    for release in ("vllm-ascend-0.18", "vllm-ascend-0.23"):
+        step = model_step(deepseek, layout, batch, release)
+        assert {one.source for one in step.kernels} == {"recording"}
+        found = counted(step)
+        assert found["AddRmsNormBias 2,7168;2,7168;7168;"] == 122, release  # tokens of a rank
+        assert found["MatMulV2 10,7168;16160,7168"] == 1, release
+        assert sum(n for name, n in found.items() if name.startswith("rejection_")) == 1
+        draft = model_step(deepseek, layout, replace(batch, is_draft=True), release)
+        assert "recording" not in {one.source for one in draft.kernels}
 
 
 def test_unrecorded_layouts_and_kinds_of_passes_use_the_kernel_set():
