@@ -248,6 +248,7 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "deepseek-v3.2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
     "glm-4.5": (("tp=8,dp=2,ep=16,sequence_split",),),
     "glm-4.5-air": (("tp=8,ep=8,sequence_split",),),
+    "glm-5.1": (("tp=8,dp=2,ep=16",),),
     "gpt-oss-120b": (("tp=4,ep=4,sequence_split",),),
     "kimi-k2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
     "qwen3-235b-a22b": (("tp=8,dp=2,ep=16,sequence_split",),),

@@ -316,10 +316,12 @@ def test_decodes_that_verify_predicted_tokens_are_recorded():
 
 
 def test_unrecorded_layouts_and_kinds_of_passes_use_the_kernel_set():
-    qwen, decode = find_decoder("qwen3-32b"), Batch(Phase.DECODE, 4, 1, 64)
-    mixed = Batch(Phase.PREFILL, 1, 64, 64, mixed_decodes=3, followed_keys=90)
     chunk = Batch(Phase.PREFILL, 1, 64, 4160)
-    for batch, layout in ((mixed, QWEN), (chunk, "tp=1"), (decode, "tp=2,nz=2")):
-        step = model_step(qwen, layout_of(layout), batch, RELEASE)
+    unrecorded = (
+        ("qwen3-32b", "tp=2,nz=2", Batch(Phase.DECODE, 4, 1, 64)),
+        ("llama-3-70b", "tp=8", chunk),
+    )
+    for model, layout, batch in unrecorded:
+        step = model_step(find_decoder(model), layout_of(layout), batch, RELEASE)
         sources = {one.source for one in step.kernels}
         assert sources and "recording" not in sources
