@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -200,18 +200,26 @@ def quality_command(
             "--list", help="list the rows with a warning, and those that a gate withholds"
         ),
     ] = False,
+    cards: Annotated[
+        bool,
+        typer.Option(
+            "--card", help="print DATASET.md of each version directory, with the accuracy"
+        ),
+    ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Report how well the numbers of a version are known.
 
     It shows how far sessions and devices differ, the coverage and width of the confidence
     intervals, what the gates refuse, and for each kernel type how well interpolation predicts rows
-    that are left out. With --list it lists the rows concerned, the widest interval first.
+    that are left out. With --list it lists the rows concerned, the widest interval first. With
+    --card it prints the card of each version directory, for a catalogue or a page.
 
     \b
     Examples:
       opmeter db quality
       opmeter db quality --list
+      opmeter db quality --card > DATASET.md
     """
     from collector.database.snapshot import load_state
     from collector.database.version_quality import quality_of, shown_versions, suspect_cases
@@ -220,6 +228,11 @@ def quality_command(
 
     store = open_root(root)
     commit = chosen_commit(store, root, version)
+    if cards and (list_rows or as_json):
+        raise BadInput("--card: expected neither --list nor --json, which print something else")
+    if cards:
+        say_lines(_cards(store, commit))
+        return
     shown = shown_versions(load_state(store, commit))
     if list_rows:
         listed = [(one.path, len(one.mean_us), suspect_cases(one)) for one in shown]
@@ -242,6 +255,25 @@ def quality_command(
     for quality, accuracy in qualities:
         say_lines(version_quality_lines(quality))
         say_lines(accuracy_lines(accuracy))
+
+
+def _cards(store: Store, commit: Commit) -> Iterator[str]:
+    """Yield the lines of the card of each version directory, and the accuracy of interpolation,
+    which is computed by the reader: see decision 0030."""
+    from collector.database.manifest import own_files, read_file, read_manifest, read_version_files
+    from jobs.status.lines import accuracy_table
+    from opmeter.database import database_at
+
+    db = database_at(store, commit)
+    for path, entry in read_manifest(store, commit).versions.items():
+        files = read_version_files(store, commit, path, entry)
+        key = keys.dataset(entry.snapshot, path)
+        (card,) = (file for file in own_files(path, entry, files) if file.key == key)
+        yield from read_file(store, card).decode().splitlines()
+        if accuracy := db.directory(path).accuracy():
+            yield from ("", "## Durations between these cases", "")
+            yield from accuracy_table(accuracy)
+            yield ""
 
 
 def _versions(store: Store, strays: Container[str]) -> int:

@@ -167,6 +167,17 @@ def accuracy_lines(found: Iterable[KernelAccuracy]) -> Iterator[str]:
         )
 
 
+def accuracy_table(found: Iterable[KernelAccuracy]) -> Iterator[str]:
+    """Yield the lines of a Markdown table of the same."""
+    yield "| kernel type | rows left out | median error | p90 error | 95 % intervals | coverage |"
+    yield "|---|---|---|---|---|---|"
+    for one in found:
+        yield (
+            f"| {one.kernel} | {one.predicted:,} | {_percent(one.median_error)} | "
+            f"{_percent(one.p90_error)} | ±{_percent(one.half_width)} | {one.coverage:.0%} |"
+        )
+
+
 def identity_lines(quality: VersionQuality) -> Iterator[str]:
     """Yield one line about the proved identity of kernels, if a profiler reports it."""
     if quality.proofs:

@@ -166,6 +166,11 @@ def test_quality_of_a_version_reports_the_interpolation_accuracy(tmp_path: Path)
     )
     (line,) = [x for x in opmeter_here(*words).stdout.splitlines() if x.startswith("between")]
     assert "Add" in line and "28 rows" in line
+    lines = opmeter_here(*words, "--card").stdout.splitlines()
+    assert lines[0].startswith("# ") and "| cases | 30 of 1 kernel type |" in lines
+    (row,) = [line for line in lines if line.startswith("| Add |")]
+    assert row.split(" | ")[1] == "28"
+    assert opmeter_here(*words, "--card", "--json").returncode == 2
 
 
 @pytest.mark.fast
