@@ -13,6 +13,7 @@ from collector.database import (
     plan_state,
     query,
     snapshot,
+    snapshot_writing,
     state,
     verify,
     verify_version,
@@ -35,15 +36,15 @@ class Tables:
         """The module and name of each replaced function, and its replacement."""
         by: tuple[tuple[tuple[Any, ...], str, _Which], ...] = (
             ((snapshot,), "_table", lambda data, schema, key, path: (data, id(schema), key)),
-            ((snapshot,), "parquet_bytes", self._content),
-            ((snapshot,), "parquet_bytes_of", self._of_groups),
+            ((snapshot_writing,), "parquet_bytes", self._content),
+            ((snapshot_writing,), "parquet_bytes_of", self._of_groups),
             ((plan_state,), "_measurements", _of_parts),
             ((plan_state,), "case_rows", _of_records),
             ((plan_state,), "profile_rows", _of_records),
             ((state,), "_joined", lambda schema, key, tables: (key, *map(id, tables))),
             ((State,), "measurements_beyond", _of_measurements),
             ((query, verify), "distinct", lambda table, names: (id(table), names)),
-            ((view, verify_version, snapshot), "digest_of_rows", self._content),
+            ((view, verify_version, snapshot_writing), "digest_of_rows", self._content),
             ((view, verify, verify_version, merge), "intervals_of", self._contents_of),
             ((merge, view, verify_version), "view_of", self._shown),
         )

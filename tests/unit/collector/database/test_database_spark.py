@@ -1,10 +1,11 @@
 """Spark filters the files of a database as pyarrow does in memory."""
 
-import importlib
+import importlib.util
+import json
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,43 +22,33 @@ from tests.unit.collector.database.test_database_delta import (
 )
 
 __all__ = ["folder"]  # the fixture
-_NAMES = ("device", "version", "case", "kernel_type", "mean_us")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    try:
-        sql = importlib.import_module("pyspark.sql")
-    except ImportError:
-        lacking("pip install '.[spark]'")
-    if shutil.which("java") is None:
-        lacking("apt-get install openjdk-17-jre-headless")
-    settings = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-    }
-    session = sql.SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
 
 
 @pytest.mark.slow
-def test_spark_filters_every_partition_and_type(folder: Path, spark: Any) -> None:
+def test_spark_filters_every_partition_and_type(folder: Path, tmp_path: Path) -> None:
     """Of the newest version and of two older ones."""
-    store = FileStore(folder)
+    if importlib.util.find_spec("pyspark") is None:
+        lacking("pip install '.[spark]'")
+    if shutil.which("java") is None:
+        lacking("apt-get install openjdk-17-jre-headless")
+    store, requests, expected = FileStore(folder), [], []
     for number in (6, 4, 2):
         commit = read_commit(store, number)
         for root in (keys.MEASUREMENTS, keys.SHOWN):
             rows = rows_of(store, commit, root)
+            filters = {name: one for name, one in FILTERS.items() if name in rows.column_names}
             files = [str(folder / key) for key in files_of(store, commit, root)]
-            frame = spark.read.parquet(*files)
-            assert frame.count() == rows.num_rows
-            for name, (sign, value) in FILTERS.items():
-                if name not in rows.column_names:
-                    continue
-                column = frame[name]
-                found = frame.filter(column == value if sign == "=" else column > value)
-                picked = sorted(map(tuple, found.select(*_NAMES).collect()), key=repr)
-                assert picked == chosen(rows, name), (root, number, name)
+            requests.append((files, [(name, *one) for name, one in filters.items()]))
+            expected.append([chosen(rows, name) for name in filters])
+    (tmp_path / "requests").write_text(json.dumps(requests))
+    command = [sys.executable, "-m", "tests.unit.collector.database.spark_rows"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "requests"), str(tmp_path / "found")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads((tmp_path / "found").read_text())
+    assert [[sorted(map(tuple, rows), key=repr) for rows in one] for one in found] == expected
+    assert all(rows for one in expected for rows in one)
