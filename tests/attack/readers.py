@@ -23,6 +23,7 @@ from collector.database.manifest import manifest_from_json, version_files_from_j
 from collector.database.op_mapping import check_op_mapping
 from collector.database.parquet import read_parquet
 from collector.database.pull import MARKER, check_is_real
+from collector.database.retired import Retirement, retirement_from_json
 from collector.database.reuse import Reuse, ReusedKernel, reuse_from_json
 from collector.database.rows import check_rows
 from collector.database.snapshot import interval_rows, measurement_rows, shown_tables
@@ -130,6 +131,7 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     yield named("shown", f"{keys.SHOWN}*", _shown)
     yield named("pairs", "db/versions/*/pairs.parquet", _pairs)
     yield Reader("channel", "a/key", (_PROMOTION,), lambda d: promotion_from_json(d, key="a/key"))
+    yield Reader("retired", "a/key", (_RETIRED,), lambda d: retirement_from_json(d, key="a/key"))
     yield Reader("reused", "a/key", (_REUSE,), lambda d: reuse_from_json(d, key="a/key"))
     yield Reader("collectives", "a/key", (_PAIR_TABLE,), _collectives)
     yield Reader("contexts", "a/key", (_CONTEXTS,), lambda d: read_table(d, path="a/key"))
@@ -299,6 +301,7 @@ _PAIR = CollectiveCase(
     "HCCL_ALGO=level0:NA",
 )
 _PATH = "CPU/vllm_ascend/v"
+_RETIRED = readable_json(asdict(Retirement(1, (1, 2, 4), 10, 2, "tester", "2026-11-28")))
 _PROMOTION = readable_json(
     asdict(Promotion("stable", 1, 3, "0" * 64, {"verify": "no problems"}, "", "a@b", ""))
 )
