@@ -6,13 +6,14 @@ is recorded with what was checked, an earlier one is never lost, and to go back 
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from collector.codec import canonical
-from collector.codec.errors import AlreadyExists, BadInput, DamagedObject, NotFound, stored
+from collector.codec.errors import BadInput, DamagedObject, NotFound
 from collector.database.commits import Commit, read_commit
+from collector.database.records import create_record, read_records
 from collector.model import keys
-from collector.store.base import Store, create_once
+from collector.store.base import Store
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _WHAT = "a record of a channel"
@@ -49,13 +50,12 @@ def channel_name(text: str) -> str:
 def promotions(store: Store, channel: str) -> list[Promotion]:
     """Return the records of a channel, in order. Raises DamagedObject, which names the key, for a
     record that is missing or cannot be read."""
-    prefix = keys.channel(channel_name(channel))
-    listed = (
-        keys.number_of(info.key, lambda n: keys.promotion(channel, n))
-        for info in store.list(prefix)
+    return read_records(
+        store,
+        keys.channel(channel_name(channel)),
+        lambda number: keys.promotion(channel, number),
+        lambda data, key: _of_channel(channel, promotion_from_json(data, key=key), key),
     )
-    last = max((number for number in listed if number is not None), default=0)
-    return [_read(store, channel, number) for number in range(1, last + 1)]
 
 
 def channels(store: Store) -> list[str]:
@@ -87,24 +87,12 @@ def commit_of(store: Store, channel: str) -> Commit:
 
 def record(store: Store, promotion: Promotion) -> bool:
     """Create a record; return False if another process has created one with its number."""
-    key = keys.promotion(promotion.channel, promotion.number)
-    try:
-        create_once(store, key, canonical.readable_json(asdict(promotion)))
-    except AlreadyExists:
-        return False
-    return True
+    return create_record(store, keys.promotion(promotion.channel, promotion.number), promotion)
 
 
-def _read(store: Store, channel: str, number: int) -> Promotion:
-    key = keys.promotion(channel, number)
-    try:
-        with stored():
-            found = promotion_from_json(store.get(key), key=key)
-    except NotFound as error:
-        raise DamagedObject("missing, although later records exist", path=key) from error
-    if (found.channel, found.number) != (channel, number):
-        what = f"expected record {number} of {channel}, got {found.number} of {found.channel}"
-        raise DamagedObject(what, path=key)
+def _of_channel(channel: str, found: Promotion, key: str) -> Promotion:
+    if found.channel != channel:
+        raise BadInput(f"expected a record of {channel}, got one of {found.channel}", path=key)
     return found
 
 

@@ -88,7 +88,8 @@ def garbage(store: Store, retiring: Collection[int] = ()) -> list[Info]:
     A version that was promoted while it was retired is kept. Raises DamagedObject if the log, a
     manifest or a record cannot be read: what is named is then unknown."""
     retired = retired_versions(store).union(retiring)
-    kept = required_versions(store, 1)  # read after the records: see `retired`
+    # Read after the records: see `retired`.
+    kept = required_versions(store, 1) if retired else frozenset[int]()
     head = head_to_extend(store)
     if head is None:
         return []

@@ -1,8 +1,8 @@
 """Retired versions: old ones whose own files may be deleted, by create-only records.
 
 Each merge writes the tree, the index and the shown cases of the version directories that it
-changes, so that a version has files that later ones do not need. A record lists versions that
-nobody needs any more; from then on `db gc` may delete what only they name. Their commits, manifests
+changes, so that a version has files that later ones do not need. A record lists versions that are
+not needed any more; from then on `db gc` may delete what only they name. Their commits, manifests
 and measurements stay: no measurement is ever deleted, the log remains whole, and the Delta logs
 still follow from it.
 
@@ -11,16 +11,17 @@ the channels, and one that promotes writes its own before it reads the records, 
 of two that run at once sees the other.
 """
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from collector.codec import canonical
-from collector.codec.errors import AlreadyExists, BadInput, DamagedObject, NotFound, stored
+from collector.codec.errors import BadInput
 from collector.database.channels import channels, promotions
 from collector.database.commits import Commit, head_to_extend
+from collector.database.records import create_record, read_records
 from collector.database.reuse import read_reuse, reuse_keys
 from collector.model import keys
-from collector.store.base import Store, create_once
+from collector.store.base import Store
 
 LEAST_NEWEST = 2  # a merge or reader may have begun before the newest version
 _WHAT = "a record of retired versions"
@@ -42,9 +43,12 @@ class Retirement:
 def retirements(store: Store) -> list[Retirement]:
     """Return all records, in order. Raises DamagedObject, which names the key, for a record that is
     missing or cannot be read."""
-    listed = (keys.number_of(info.key, keys.retirement) for info in store.list(keys.RETIRED))
-    last = max((number for number in listed if number is not None), default=0)
-    return [_read(store, number) for number in range(1, last + 1)]
+    return read_records(
+        store,
+        keys.RETIRED,
+        keys.retirement,
+        lambda data, key: retirement_from_json(data, key=key),
+    )
 
 
 def retired_versions(store: Store) -> frozenset[int]:
@@ -89,39 +93,28 @@ def retirable(store: Store, newest: int, promoted: int) -> tuple[int, ...]:
 def retire(store: Store, record: Retirement) -> None:
     """Create a record. Raises BadInput if another process has created one with its number."""
     key = keys.retirement(record.number)
-    try:
-        create_once(store, key, canonical.readable_json(asdict(record)))
-    except AlreadyExists as error:
-        raise BadInput("another process retired versions: repeat", path=key) from error
+    if not create_record(store, key, record):
+        raise BadInput("another process retired versions: repeat", path=key)
 
 
 def retirement_problems(
-    store: Store, records: Iterable[Retirement], head: Commit
-) -> list[tuple[int, str]]:
+    store: Store, records: Sequence[Retirement], head: Commit
+) -> Iterator[tuple[int, str]]:
     """Return the version and the line of each retired version that must have its files: the newest
-    one, and the one that a channel points at."""
+    one, and the one that a channel points at; and of each channel that cannot be read."""
     required = {head.number: "it is the newest one"}
-    for name in channels(store):
-        if found := promotions(store, name):
+    for name in channels(store) if records else ():
+        try:
+            found = promotions(store, name)
+        except BadInput as error:
+            yield head.number, str(error)
+            continue
+        if found:
             required[found[-1].commit] = f"channel {name} points at it"
-    return [
-        (number, f"{keys.retirement(record.number)}: retires version {number}, but {why}")
-        for record in records
-        for number, why in required.items()
-        if number in record.versions
-    ]
-
-
-def _read(store: Store, number: int) -> Retirement:
-    key = keys.retirement(number)
-    try:
-        with stored():
-            found = retirement_from_json(store.get(key), key=key)
-    except NotFound as error:
-        raise DamagedObject("missing, although later records exist", path=key) from error
-    if found.number != number:
-        raise DamagedObject(f"expected record {number}, got {found.number}", path=key)
-    return found
+    for record in records:
+        for number in sorted(required.keys() & set(record.versions)):
+            key = keys.retirement(record.number)
+            yield number, f"{key}: retires version {number}, but {required[number]}"
 
 
 def retirement_from_json(data: bytes, *, key: str) -> Retirement:

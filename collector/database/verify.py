@@ -195,9 +195,8 @@ def find_problems(
     retired versions the chain, the manifests and the measurements are checked."""
     chosen = None if commits is None else list(commits)
     while True:  # until no version is retired meanwhile
-        records, problems = _retirements(store)
-        problems += _find(store, chosen, records, with_raw=with_raw, since=since)
-        problems.sort(key=lambda problem: problem.commit)
+        records, unread = _retirements(store)
+        problems = [*unread, *_find(store, chosen, records, with_raw=with_raw, since=since)]
         if not problems or records == _retirements(store)[0]:
             return list(dict.fromkeys(problems))
 

@@ -147,7 +147,7 @@ def test_versions_of_reused_cases_are_kept() -> None:
 
 
 def test_records_that_retire_required_versions_are_problems() -> None:
-    def problems(*records: Retirement) -> list[str]:
+    def problems(*records: Retirement, damaged: str = "") -> list[str]:
         store = MemoryStore()
         for number in (2, 4, 6):
             merge_one(store, number)
@@ -157,12 +157,17 @@ def test_records_that_retire_required_versions_are_problems() -> None:
                 {name: getattr(one, name) for name in Retirement.__slots__}
             )
             store.put(keys.retirement(one.number), data)
+        if damaged:
+            store.put(damaged, b"{}")
         return [problem.text for problem in find_problems(store)]
 
     assert problems(Retirement(1, (2,), 2, 1, "", "")) == []
     for version, why in ((3, "the newest"), (1, "channel stable")):
         (found,) = problems(Retirement(1, (version,), 2, 1, "", ""))
         assert found.startswith(f"{keys.retirement(1)}: retires version {version}") and why in found
+    other = keys.promotion("other", 1)
+    (found,) = problems(Retirement(1, (2,), 2, 1, "", ""), damaged=other)
+    assert found.startswith(f"{other}: ")
     (found,) = problems(Retirement(2, (2,), 2, 1, "", ""))
     assert found.startswith(f"{keys.retirement(1)}: missing")
 
