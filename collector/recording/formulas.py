@@ -7,7 +7,7 @@ every load is derived again and compared with its recording.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from itertools import combinations
@@ -200,7 +200,7 @@ def _without_repeated(loads: Sequence[_Load]) -> tuple[Sequence[_Load], list[Lau
     shown: dict[str, RecordedLaunch] = {}
     for total, load in zip(totals, loads, strict=True):
         for one in filter(_is_scalar, load.found.launches):
-            key = repr((one.kernel, one.cells, one.extra, one.in_graph))
+            key = _identity(one)
             total[key] += one.occurrences.outside
             shown.setdefault(key, one)
     names = [load.names for load in loads]
@@ -213,16 +213,20 @@ def _without_repeated(loads: Sequence[_Load]) -> tuple[Sequence[_Load], list[Lau
             found[key] = LaunchPattern(
                 *(one.kernel, one.cells, one.extra, "1", once, one.in_graph, repeats)
             )
-    left = [
-        replace(load, found=replace(load.found, launches=tuple(
-            one
-            for one in load.found.launches
-            if not _is_scalar(one)
-            or repr((one.kernel, one.cells, one.extra, one.in_graph)) not in found
-        )))
-        for load in loads
-    ]  # fmt: skip
+    left = [_without(load, found) for load in loads]
     return left, list(found.values())
+
+
+def _without(load: _Load, repeated: Collection[str]) -> _Load:
+    """Return the load without these launches on single numbers, by their identities."""
+    launches = tuple(
+        one for one in load.found.launches if not (_is_scalar(one) and _identity(one) in repeated)
+    )
+    return replace(load, found=replace(load.found, launches=launches))
+
+
+def _identity(launch: RecordedLaunch) -> str:
+    return repr((launch.kernel, launch.cells, launch.extra, launch.in_graph))
 
 
 def _is_scalar(launch: RecordedLaunch) -> bool:
