@@ -6,10 +6,12 @@ too, which are companions. Outputs must not depend on random numbers that a func
 every draft has the whole probability, or none.
 """
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from collector.model.case import Case, Shape
+from collector.model.case import Case, Shape, Slot
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.parts.tensors import cumulative_ends, per_element
@@ -134,18 +136,26 @@ EXPAND = OpSpec(
 # Greedy sampling: a draft is accepted if it is the most likely token.
 
 
-def _greedy_build(case: Case, make: TensorMaker) -> Call:
-    """Build drafts and most likely tokens of 0, the one token of the logits that an NPU gets."""
-    ends, drafts, argmax, bonus, *greedy = case.inputs or ()
-    counts = _listed_drafts(case, 1)
+def _greedy_call(
+    case: Case, make: TensorMaker, drafts_at: int, ends_dtype: str, greedy: Sequence[Slot] = ()
+) -> Call:
+    """Build drafts and most likely tokens of 0, the one token of the logits that an NPU gets; the
+    slots of both and of the bonus follow each other."""
+    drafts, argmax, bonus = (case.inputs or ())[drafts_at : drafts_at + 3]
+    counts = _listed_drafts(case, drafts_at)
     return Call(
         counts,
-        _ends(counts, ends.dtype, make),
+        _ends(counts, ends_dtype, make),
         like.full(drafts, make, 0),
         like.full(argmax, make, 0),
         like.integers(bonus, make, 0, _VOCABULARY),
         *(like.full(one, make, 1) for one in greedy if one.shape is not None),
     )
+
+
+def _greedy_build(case: Case, make: TensorMaker) -> Call:
+    ends, _, _, _, *greedy = case.inputs or ()
+    return _greedy_call(case, make, 1, ends.dtype, greedy)
 
 
 def _greedy_reference(
@@ -156,18 +166,12 @@ def _greedy_reference(
 
 
 def _one_build(case: Case, make: TensorMaker) -> Call:
-    drafts, argmax, bonus = case.inputs or ()
-    counts = _listed_drafts(case, 0)
-    return Call(
-        counts,
-        _ends(counts, drafts.dtype, make),
-        like.full(drafts, make, 0),
-        like.full(argmax, make, 0),
-        like.integers(bonus, make, 0, _VOCABULARY),
-    )
+    return _greedy_call(case, make, 0, (case.inputs or ())[0].dtype)
 
 
-def _with_logits(build: Any) -> Any:
+def _with_logits(
+    build: Callable[[Case, TensorMaker], Call],
+) -> Callable[[Case, TensorMaker], Call]:
     """Return the arguments of an NPU: logits of one token, and temperatures of 0."""
 
     def built(case: Case, make: TensorMaker) -> Call:
@@ -179,21 +183,28 @@ def _with_logits(build: Any) -> Any:
     return built
 
 
-def _sampling(temperature: Any, *, is_random: bool) -> SimpleNamespace:
-    """Return what the functions read of an engine's sampling metadata."""
-    return SimpleNamespace(
+def _rejection_run(
+    api: Any,
+    counts: Any,
+    ends: Any,
+    drafts: Any,
+    logits: Any,
+    bonus: Any,
+    temperature: Any,
+    *,
+    is_random: bool,
+) -> Any:
+    sampling = SimpleNamespace(  # what the function reads of an engine's sampling metadata
         all_greedy=temperature is None,
         all_random=is_random,
         temperature=temperature,
         generators={},
     )
-
-
-def _greedy_run(
-    api: Any, counts: Any, ends: Any, drafts: Any, logits: Any, bonus: Any, zeros: Any
-) -> Any:
-    sampling = _sampling(zeros, is_random=False)
     return api(drafts, counts, max(counts), ends, None, logits, bonus, sampling)
+
+
+_GREEDY_RUN = partial(_rejection_run, is_random=False)
+_RANDOM_RUN = partial(_rejection_run, is_random=True)
 
 
 def _greedy_fit(case: Case) -> bool:
@@ -216,7 +227,7 @@ REJECTION_GREEDY = OpSpec(
     optional=frozenset({4}),
     reference=_greedy_reference,
     build=_greedy_build,
-    npu=NpuCall(run=_greedy_run, build=_with_logits(_greedy_build), needs=_NEEDS),
+    npu=NpuCall(run=_GREEDY_RUN, build=_with_logits(_greedy_build), needs=_NEEDS),
     constraints=(
         Constraint(
             "expected ends (R), drafts and tokens (T), bonuses (R), truth values (R) or none, and "
@@ -235,7 +246,7 @@ REJECTION_GREEDY_OF_ONE = OpSpec(
     slots=("draft_token_ids", "target_argmax", "bonus"),
     reference=_greedy_reference,
     build=_one_build,
-    npu=NpuCall(run=_greedy_run, build=_with_logits(_one_build), needs=_NEEDS),
+    npu=NpuCall(run=_GREEDY_RUN, build=_with_logits(_one_build), needs=_NEEDS),
     constraints=(
         Constraint(
             "expected a draft, a token and a bonus of each request, and two tokens",
@@ -300,13 +311,6 @@ def _random_on_npu(case: Case, make: TensorMaker) -> Call:
     return Call(counts, ends, drafts, logits, bonus, make.full((len(counts),), "FLOAT", 1.0))
 
 
-def _random_run(
-    api: Any, counts: Any, ends: Any, drafts: Any, logits: Any, bonus: Any, ones: Any
-) -> Any:
-    sampling = _sampling(ones, is_random=True)
-    return api(drafts, counts, max(counts), ends, None, logits, bonus, sampling)
-
-
 def _random_fit(case: Case) -> bool:
     out, probabilities = output_shape(case) or (), input_shape(case, 2)
     return (
@@ -334,7 +338,7 @@ REJECTION_RANDOM = OpSpec(
         4 * elements(slot.shape and slot.shape[:1]) if at == 2 else slot.size_bytes
         for at, slot in enumerate((*(case.inputs or ()), *(case.outputs or ())))
     ),
-    npu=NpuCall(run=_random_run, build=_random_on_npu, needs=_NEEDS),
+    npu=NpuCall(run=_RANDOM_RUN, build=_random_on_npu, needs=_NEEDS),
     constraints=(
         Constraint(
             "expected ends (R), drafts (T), probabilities (T,V), bonuses (R), other tokens and "
