@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 DURATION_GROUP = "PipeUtilization"  # of several groups, the one whose pass provides the durations
 OUTPUT = "prof"
 _EXPORTED = "mindstudio_profiler_output"
-_DATABASES = "*/sqlite"  # of host and of each device_
+# Of host and of each device_: the databases, and marks beside the records that are in them.
+_DATABASES, _MARKS = "*/sqlite", "*/data/*.complete"
 # msprof parses by scripts: with the first python3 of PATH, or with this one.
 PYTHON_PATH = f"--python-path={sys.executable}"
 _PLACES = ("tools/profiler/bin/msprof", "bin/msprof")
@@ -125,11 +126,13 @@ def discard_exports(directory: Path) -> None:
 
 def _discard_parsed(profile: Path) -> None:
     """Remove what was made from the records of a PROF_ folder: a killed parser leaves incomplete
-    tables and databases, and the next one takes them for complete."""
+    tables and databases, and the next one takes them for complete. It skips marked records (msprof
+    analysis, `is_valid_original_data`, `is_analyzed_data`), which without the databases are
+    lost."""
     for folder in (profile / _EXPORTED, *profile.glob(_DATABASES)):
         shutil.rmtree(folder, ignore_errors=True)
-    for database in profile.glob("msprof_*.db"):
-        database.unlink(missing_ok=True)
+    for made in (*profile.glob("msprof_*.db"), *profile.glob(_MARKS)):
+        made.unlink(missing_ok=True)
 
 
 def discard_profile(directory: Path) -> None:

@@ -31,6 +31,8 @@ from tests.npu.fakecann.physical import PHYSICAL, TIMES, PhysicalTimes
 from tests.npu.fakecann.summary import Task, tasks_of, write_summary
 
 _LAUNCHES = "device_0/data/launches.txt"
+_PARSED = "device_0/data/launches.txt.complete"  # the parser skips records that are in a database
+_DATABASE = "device_0/sqlite/ascend_task.db"
 _SETTINGS = "host/sample.json"
 _LEVEL_0 = "host/level_0"  # a process requested times alone
 _FROM_WITHIN = "host/start_info"  # of a process that profiled itself
@@ -84,6 +86,7 @@ def export(folder: Path, orders: Orders, kind: str = "text") -> int:
     """Write the op_summary or the database of a PROF folder; return 0 on success."""
     try:
         settings = json.loads((folder / _SETTINGS).read_text())
+        _parse(folder)
         tasks = damaged(tasks_of(read_calls(folder / _LAUNCHES), _physical(orders)), orders)
     except (OSError, ValueError) as error:
         print(f"[ERROR] {folder} cannot be exported: {error}", file=sys.stderr)
@@ -102,6 +105,17 @@ def export(folder: Path, orders: Orders, kind: str = "text") -> int:
     if (folder / _FROM_WITHIN).exists():
         time.sleep(_POLLED_S)
     return 0
+
+
+def _parse(folder: Path) -> None:
+    """Put the launches into a database, unless a mark says that they are there."""
+    parsed, database = folder / _PARSED, folder / _DATABASE
+    if not parsed.exists():
+        database.parent.mkdir(parents=True, exist_ok=True)
+        database.touch()
+        parsed.touch()
+    elif not database.exists():
+        raise OSError(f"{parsed.name} marks launches that are in no database")
 
 
 def _physical(orders: Orders) -> PhysicalTimes | None:

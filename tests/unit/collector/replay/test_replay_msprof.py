@@ -37,6 +37,7 @@ pytestmark = pytest.mark.fast
 
 HEADER = "Op Name,OP Type,Task Type,Task Start Time(us),Task Duration(us),Input Shapes,"
 HEADER += "Input Data Types,Input Formats,Output Shapes,Output Data Types,Output Formats"
+RECORDS = ("device_0/data/stars_soc.data.0.slice_0", "host/data/aging.api_event.slice_0")
 
 
 def row(start: int) -> str:
@@ -100,13 +101,18 @@ def test_only_profiles_without_an_op_summary_are_parsed_again(tmp_path):
     for half in ("device_0/sqlite/ascend_task.db", "host/sqlite/ge_info.db"):
         (bare / half).parent.mkdir(parents=True)
         (bare / half).write_text("half")
-    (bare / "device_0/data").mkdir()
+    for record in RECORDS:
+        (bare / record).parent.mkdir()
+        (bare / record).touch()
+        for mark in (f"{record}.complete", f"{Path(record).parent}/all_file.complete"):
+            (bare / mark).touch()  # the records are in the databases: msprof skips them
+        (bare / f"{record}.done").touch()  # the records are complete
     (bare / "msprof_1.db").write_text("half")
     msprof = program(
         tmp_path / "msprof",
         'for word; do case "$word" in --output=*) out="${word#--output=}";; esac; done\n'
         'mkdir -p "$out/mindstudio_profiler_output"\n'
-        'case "$1" in --parse=on) ls -d "$out"/*/* >> "$out/found"; echo parsed; exit;; esac\n'
+        'case "$1" in --parse=on) cd "$out"; ls -d */*/* >> found; echo parsed; exit;; esac\n'
         'echo "$*" > "$out/mindstudio_profiler_output/op_summary_2.csv"; echo exported',
     )
     export_missing(msprof, tmp_path, tmp_path / "log", 60.0)
@@ -116,7 +122,8 @@ def test_only_profiles_without_an_op_summary_are_parsed_again(tmp_path):
     python = f"--python-path={sys.executable}"
     assert exported.read_text() == f"--export=on {python} --output={bare}\n"
     assert (tmp_path / "log").read_text() == "parsed\nexported\n"
-    assert (bare / "found").read_text() == f"{bare}/device_0/data\n"  # only the records
+    found = [f"{record}{done}" for record in RECORDS for done in ("", ".done")]
+    assert (bare / "found").read_text().split() == found
     assert not (bare / "msprof_1.db").exists()
     discard_exports(tmp_path)
     assert op_summaries(whole) == []
