@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -31,12 +32,18 @@ _DEVICES = "/dev/davinci* /dev/davinci_manager /dev/devmm_svm /dev/hisi_hdc"
 _MOUNTS = "mount npu-smi, dcmi and the driver's lib64 into the container"
 _REFUSED = re.compile(r"-8005|-8020")  # of dcmi: no permission, or used by another container
 _NODES = ("davinci[0-9]*", "davinci_manager", "devmm_svm", "hisi_hdc")
+_OF_GROUP = stat.S_IRGRP | stat.S_IWGRP
 
 
 def is_npu_host() -> bool:
     """Return whether this machine is meant to measure NPUs: it has npu-smi, CANN or torch_npu."""
     has_tool = shutil.which("npu-smi") is not None
     return has_tool or cann_version() is not None or find_spec("torch_npu") is not None
+
+
+def device_nodes(dev: Path = Path("/dev")) -> list[Path]:
+    """Return the nodes that a process opens to use an NPU, devices first."""
+    return [path for pattern in _NODES for path in sorted(dev.glob(pattern))]
 
 
 def check_npus(dev: Path = Path("/dev"), proc: Path = Path("/proc")) -> Iterator[Check]:
@@ -82,9 +89,16 @@ def _check_devices(dev: Path) -> Check:
         words = f"no permission on {node}, of {owner}: this is user {os.getuid()}, groups {groups}"
         fix = f"run as a member of group {group}: `docker run --group-add {group}`, on a host "
         fix += "`usermod -aG` and a new login, in pods `supplemental_groups` of the site profile"
+        if group is None:
+            fix = "run as its owner: `docker run --user`, in pods `run_as_user` of the site profile"
         return Check("npu", False, f"{words}; {problem}" if problem else words, fix)
     if not problem:
         return Check("npu", True, words)
+    if _REFUSED.search(problem) and (refused := _refused_node(dev)):
+        words = f"the device cgroup of this container refuses {refused}: {problem}"
+        fix = f"start the container with --device for each of {_DEVICES}: a mount of /dev is not "
+        fix += "enough; in a pod, see Static CPU manager in docs/reference/site-profile.md"
+        return Check("npu", False, words, fix)
     if _REFUSED.search(problem):
         words = f"another container or a virtual machine has the device: {problem}"
         fix = "end that container (`docker ps` on the host), or use other devices: --device"
@@ -95,13 +109,27 @@ def _check_devices(dev: Path) -> Check:
     return Check("npu", False, words, "install the driver and firmware of the NPUs")
 
 
-def _closed_node(dev: Path) -> tuple[Path, str, int] | None:
-    """Return a device node that this process may not open, its owner, and the id of its group."""
-    for node in (path for pattern in _NODES for path in sorted(dev.glob(pattern))):
+def _closed_node(dev: Path) -> tuple[Path, str, int | None] | None:
+    """Return a device node that this process may not open by its mode, its owner, and the id of
+    its group if members may."""
+    for node in device_nodes(dev):
         if not os.access(node, os.R_OK | os.W_OK):
             status = node.stat()
             owner = f"{_name(node.owner, status.st_uid)}:{_name(node.group, status.st_gid)}"
-            return node, f"{owner}, mode {status.st_mode & 0o777:o}", status.st_gid
+            group = status.st_gid if status.st_mode & _OF_GROUP == _OF_GROUP else None
+            return node, f"{owner}, mode {status.st_mode & 0o777:o}", group
+    return None
+
+
+def _refused_node(dev: Path) -> Path | None:
+    """Return a device node that this process may open by its mode, and yet cannot."""
+    for node in device_nodes(dev):
+        try:
+            os.close(os.open(node, os.O_RDWR | os.O_CLOEXEC))
+        except PermissionError:
+            return node
+        except OSError:  # of the driver: the device is used
+            continue
     return None
 
 

@@ -93,8 +93,9 @@ def check_parsers() -> Check:
         version = tuple(int(part) for part in output.split() if part.isdigit())
         if len(version) != len(_PYTHON) or version < _PYTHON:
             words = f"{python} cannot run msprof's scripts: {output[-_SHOWN:]}"
-            fix = "install a Python with sqlite3 (libsqlite3-dev, then build Python again), or put "
-            fix += f"one first on PATH: export PATH={Path(sys.executable).parent}:$PATH"
+            fix = "install opmeter with a Python that has sqlite3 (libsqlite3-dev before its build)"
+            if python != sys.executable:
+                fix = f"put this Python first: export PATH={Path(sys.executable).parent}:$PATH"
             return Check("sqlite3", False, words, fix)
     return Check("sqlite3", True, "in the Python of msprof's scripts")
 
@@ -137,7 +138,11 @@ def check_custom_opp() -> Check:
     wrong path is one."""
     added = with_custom_opp(os.environ, installed_vllm())  # as in sessions of a serving stack
     problem = custom_opp_problem({**os.environ, **added})
-    is_required = bool(os.environ.get("ASCEND_CUSTOM_OPP_PATH"))
+    if problem and os.environ.get("ASCEND_CUSTOM_OPP_PATH"):
+        cause, _, lines = problem.partition("; ")
+        fix = "unset ASCEND_CUSTOM_OPP_PATH"
+        if importlib.util.find_spec("vllm_ascend") is not None:
+            fix = f"{lines}; without custom operators: {fix}"
+        return Check("custom OPP", False, cause, fix)
     words = f"only some operators require it: {problem}" if problem else "found"
-    fix = "run these lines, or unset ASCEND_CUSTOM_OPP_PATH"
-    return Check("custom OPP", not (problem and is_required), words, fix)
+    return Check("custom OPP", True, words)

@@ -28,7 +28,8 @@ from collector.ops.releases import with_proved
 from collector.replay.msprof import OUTPUT
 from collector.store.atomic import write_through
 from collector.store.base import Store, create_named
-from jobs.doctor.machine import Check
+from jobs.doctor.machine import Check, check_machine
+from jobs.doctor.npu import check_npus, device_nodes
 
 # Files of a session's folder; msprof's other records are large, and useless on other machines.
 _KEPT = frozenset(
@@ -39,8 +40,11 @@ VERDICTS, PROVED, MACHINE = "selftest.json", "verified_on.yaml", "machine.txt"
 # CANN's own log: of each process a file, the newest of which belong to the failed sessions.
 _CANN_LOG, _CANN_LOGS = "ASCEND_PROCESS_LOG_PATH", "ascend/log"
 _LAST_LOGS, _LAST_BYTES = 6, 1 << 18
-_PACKAGES = ("torch", "torch_npu", "torch-npu", "vllm_ascend", "vllm-ascend", "triton-ascend")
-_VARIABLES = re.compile(r"ASCEND_\w+|ATB_\w+|HCCL_\w+|NPU_\w+|TASK_QUEUE_ENABLE|(LD_LIBRARY_)?PATH")
+_PACKAGES = ("torch", "torch_npu", "vllm", "vllm_ascend", "triton_ascend", "numpy")
+_VARIABLES = re.compile(
+    r"(ASCEND|ATB|HCCL|NPU|PROFILING)_\w+|(LD_LIBRARY_|PYTHON)?PATH|LD_PRELOAD|TMPDIR"
+    r"|TASK_QUEUE_ENABLE|TORCH_DEVICE_BACKEND_AUTOLOAD|OPMETER_(LOCKS|VOLUME_BYTES|\w+CONCURRENCY)"
+)
 _QUERIES = (("info",), ("info", "-t", "board", "-i", "0"), ("info", "-t", "proc-mem", "-i", "0"))
 
 
@@ -84,8 +88,8 @@ def _kept(sessions: Path) -> Iterator[Path]:
 
 
 def _described(backend: str) -> Iterator[str]:
-    """Yield lines about this machine: its system, ids, packages, variables and, for NPUs, what
-    npu-smi prints and who may open the device nodes."""
+    """Yield lines about this machine: its system, ids, packages, variables, what `opmeter doctor`
+    finds and, for NPUs, what npu-smi prints and who may open the device nodes."""
     yield f"system: {platform.platform()}, Python {sys.version}"
     yield f"user {os.getuid()}, groups {sorted({os.getgid(), *os.getgroups()})}"
     for name in _PACKAGES:
@@ -94,9 +98,12 @@ def _described(backend: str) -> Iterator[str]:
     for name, text in sorted(os.environ.items()):
         if _VARIABLES.fullmatch(name):
             yield f"{name}={text}"
+    for check in (*check_machine(), *(check_npus() if backend == "npu" else ())):
+        state = "FAIL" if not check.ok else "skip" if check.skipped else "ok"
+        yield f"doctor: {state} {check.name}: {check.found}"
     if backend != "npu":
         return
-    for node in sorted(Path("/dev").glob("*davinci*")):
+    for node in device_nodes():
         status = node.stat()
         yield f"{node}: {status.st_uid}:{status.st_gid} {stat.filemode(status.st_mode)}"
     for query in _QUERIES:

@@ -223,7 +223,7 @@ OF_DEVICES = ("health", "driver", "msprof", "import")
 
 def test_missing_permission_on_device_nodes_is_reported(host, monkeypatch):
     closed = host.dev / "davinci0"
-    closed.chmod(0)
+    closed.chmod(0o060)
     host.table(_DCMI.format(-8005))
     run = _RUN.replace("checks =", f"{_NOT_ROOT}\nchecks =")
     monkeypatch.setattr(sys.modules[__name__], "_RUN", run)
@@ -241,6 +241,38 @@ _NOT_ROOT = """
 import os
 os.access = lambda path, mode: bool(os.stat(path).st_mode & 0o600)
 """
+
+
+def test_group_that_may_not_open_a_node_is_no_remedy(host, monkeypatch):
+    closed = host.dev / "devmm_svm"
+    closed.chmod(0o040)
+    monkeypatch.setattr(
+        sys.modules[__name__], "_RUN", _RUN.replace("checks =", f"{_NOT_ROOT}\nchecks =")
+    )
+    fix = planted(host, "npu", closed, fix=("run_as_user",), consequences=OF_DEVICES)
+    assert "group" not in fix
+
+
+# os.open as where the device cgroup of a container does not permit a device.
+_NOT_PERMITTED = """
+import errno, os
+def refuse(path, flags, *mode, opened=os.open, **more):
+    if str(path).endswith("davinci_manager"):
+        raise PermissionError(errno.EPERM, "Operation not permitted", path)
+    return opened(path, flags, *mode, **more)
+os.open = refuse
+"""
+
+
+def test_device_cgroup_that_permits_no_device_is_reported(host, monkeypatch):
+    host.table(_DCMI.format(-8005))
+    run = _RUN.replace("checks =", f"{_NOT_PERMITTED}\nchecks =")
+    monkeypatch.setattr(sys.modules[__name__], "_RUN", run)
+    reported = ("device cgroup", host.dev / "davinci_manager", "-8005")
+    fix = ("--device", "Static CPU manager")
+    planted(host, "npu", *reported, fix=fix, consequences=OF_DEVICES)
+    host.table(_TABLE)
+    assert failed(host.check()) == []
 
 
 def test_device_used_by_another_container_is_reported(host):
@@ -262,8 +294,18 @@ def test_container_without_npu_smi_is_reported(host):
 
 def test_wrong_path_of_custom_operators_is_reported(host):
     host.env["ASCEND_CUSTOM_OPP_PATH"] = "/nowhere"
-    fix = planted(host, "custom OPP", "/nowhere", fix=("unset ASCEND_CUSTOM_OPP_PATH",))
-    host.source(fix.partition("or ")[2])
+    wrong = ("ASCEND_CUSTOM_OPP_PATH=/nowhere", "expected a folder")
+    host.source(planted(host, "custom OPP", *wrong, fix=("unset ASCEND_CUSTOM_OPP_PATH",)))
+    assert failed(host.check()) == []
+
+
+def test_wrong_path_of_custom_operators_is_replaced_by_the_installed_ones(host):
+    operators = host.site / "vllm_ascend/_cann_ops_custom/vendors/vllm-ascend"
+    (operators / "op_api/lib").mkdir(parents=True)
+    (host.site / "vllm_ascend/__init__.py").touch()
+    host.env["ASCEND_CUSTOM_OPP_PATH"] = "/nowhere"
+    fix = planted(host, "custom OPP", "/nowhere", fix=(f"{operators}/op_api/lib/",))
+    host.source(fix.partition("; without")[0])
     assert failed(host.check()) == []
 
 
@@ -282,6 +324,12 @@ def test_python_without_sqlite3_is_reported(host):
     fix = planted(host, "sqlite3", *reported, fix=("export PATH=", Path(sys.executable).parent))
     host.source("export " + fix.partition("export ")[2])
     assert failed(host.check()) == []
+
+
+def test_another_python_is_the_remedy_if_this_one_lacks_sqlite3(host):
+    (host.site / "sitecustomize.py").write_text("import sys; sys.modules['_sqlite3'] = None\n")
+    fix = planted(host, "sqlite3", sys.executable, "_sqlite3", fix=("install opmeter with",))
+    assert "export PATH" not in fix
 
 
 def test_other_active_profiler_is_reported(host):
@@ -327,5 +375,6 @@ def test_self_test_that_cannot_begin_reports_the_machine(host):
         f"ASCEND_HOME_PATH={host.cann}",
         f"user {os.getuid()}",
         "npu-smi info",
+        "doctor: ok cann: 8.5.0",
     )
     assert names(machine, *reported)
