@@ -6,6 +6,7 @@ member is derived again, and a member that did not take part too.
 """
 
 import re
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from fractions import Fraction
@@ -13,11 +14,17 @@ from typing import Any
 
 from collector.codec.canonical import json_object, readable_json
 from collector.recording.formulas import NotSolved
-from collector.shapes.deployments import LoadRange, PackagedDeployment, laid_out
+from collector.shapes.deployments import (
+    LaunchPattern,
+    LoadRange,
+    PackagedDeployment,
+    laid_out,
+)
 from collector.shapes.layout import layout_of
 
 _SEPARATORS = re.compile(r'([,;"])')
 _NUMBER = re.compile(r"\d+")
+_FACTOR = re.compile(r"\d+ \* ")
 _RANKS = ("tp", "ep", "dp")
 
 Numbers = Mapping[str, int]
@@ -30,6 +37,9 @@ def solved_family(
 
     Raises NotSolved where the members do not launch the same, or the one that was held out does
     not follow from them."""
+    first, *others = members
+    members = [first, *(_in_order_of(first, one) for one in others)]
+    held_out = _in_order_of(first, held_out)
     ranks = [_ranks(one) for one in members]
     values = [_value(one) for one in members]
     sizes = sorted({size for one in members for size in one.graph_sizes})
@@ -51,6 +61,34 @@ def solved_family(
         if derived.graph_sizes != member.graph_sizes:
             raise NotSolved(f"{member.model} {member.layout}: other sizes of graphs")
     return found
+
+
+def _in_order_of(first: PackagedDeployment, other: PackagedDeployment) -> PackagedDeployment:
+    """Return a deployment with its launches in the order of those of the first, which they equal
+    except for numbers. Raises NotSolved where one of them has a launch that the other has not."""
+    if len(first.ranges) != len(other.ranges):
+        raise NotSolved(f"{other.layout}: other ranges than {first.layout}")
+    pairs = zip(first.ranges, other.ranges, strict=True)
+    ranges = tuple(replace(two, launches=_ordered(one, two, other.layout)) for one, two in pairs)
+    return replace(other, ranges=ranges)
+
+
+def _ordered(first: LoadRange, other: LoadRange, layout: str) -> tuple[LaunchPattern, ...]:
+    left: defaultdict[str, deque[LaunchPattern]] = defaultdict(deque)
+    for one in other.launches:
+        left[_without_numbers(one)].append(one)
+    found = []
+    for one in first.launches:
+        if not (same := left[_without_numbers(one)]):
+            raise NotSolved(f"{layout}, {other}: no launch like {one}")
+        found.append(same.popleft())
+    if more := [one for same in left.values() for one in same]:
+        raise NotSolved(f"{layout}, {other}: only this layout launches {more[0]}")
+    return tuple(found)
+
+
+def _without_numbers(one: LaunchPattern) -> str:
+    return _NUMBER.sub("#", _FACTOR.sub("", repr(replace(one, repeats=""))))
 
 
 def _difference(derived: LoadRange, recorded: LoadRange) -> str:
@@ -102,7 +140,8 @@ def _merged(values: Sequence[Any], ranks: Sequence[Numbers], where: str) -> Any:
         return {"of_layout": _number(values, ranks, where)}
     if all(isinstance(one, str) for one in values):
         return _text(values, ranks, where)
-    raise NotSolved(f"{where}: layouts differ in more than numbers: {values}")
+    sizes = [len(one) if isinstance(one, list | tuple | dict) else one for one in values]
+    raise NotSolved(f"{where}: layouts differ in more than numbers: {sizes}")
 
 
 def _text(texts: Sequence[str], ranks: Sequence[Numbers], where: str) -> str:

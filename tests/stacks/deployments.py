@@ -139,13 +139,13 @@ def _ranges_of_experts(decode: Range, has_chunks: bool, graph: int) -> tuple[Ran
     found = [(first, last, (*decodes, *_decode((15, 233)))), *prompts]
     if has_chunks:
         few = _chunks((1, 11), (1, 18), (2, 101), (1, 103), (1, graph - 8))
-        many = _chunks((1, graph + 1), (1, graph + 7), (2, 4099), (1, 3008))
+        many = _chunks((1, graph + 1), (1, graph + 6), (1, graph + 7), (2, 4099), (1, 3008))
         mixed = _mixed(
             *((1, 333, 1, 11, 1), (13, 271, 3, 41, 1), (2, 222, 1, 59, 1)),
             *((3, 150, 2, 37, 3), (5, 301, 1, 98, 4), (1, 190, 3, 23, 3)),
             *((1, 333, 1, 301, 1), (13, 271, 3, 501, 1), (6, 240, 2, 407, 1)),
             *((3, 150, 1, 1001, 4), (77, 201, 2, 613, 3), (20, 160, 4, 301, 3)),
-            (5, 211, 2, 1501, 1),
+            *((5, 211, 2, 1501, 1), (4, 170, 1, 601, 2)),
         )
         next_to_few = tuple(one for one in mixed if sum(n for n, _ in one.each()) <= graph)
         next_to_many = tuple(one for one in mixed if one not in next_to_few)
@@ -154,8 +154,8 @@ def _ranges_of_experts(decode: Range, has_chunks: bool, graph: int) -> tuple[Ran
 
 
 def _prompts_of_experts(graph: int) -> tuple[Range, Range]:
-    small = _prefill((1, 11), (1, 18), (3, 41), (2, 37), (1, graph - 1), (1, graph))
-    large = _prefill((1, graph + 1), (3, 1367), (5, 411), (5, 1600), (1, 4099))
+    small = _prefill((1, 11), (1, 18), (1, 21), (3, 41), (2, 37), (1, graph - 1), (1, graph))
+    large = _prefill((1, graph + 1), (1, graph + 6), (3, 1367), (5, 411), (5, 1600), (1, 4099))
     return (1, graph, small), (graph + 1, _MOST_TOKENS, large)
 
 

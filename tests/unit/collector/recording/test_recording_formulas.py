@@ -330,9 +330,14 @@ def test_layout_is_derived_from_others_and_checks_them():
     odd = replace(four, ranges=(replace(range_, messages=(replace(message, group_size=3),)),))
     with pytest.raises(NotSolved, match="derived MessagePattern"):
         solved_family([two, eight], odd, "tp=2..8,dp=1,ep=1")
-    fewer = replace(eight, ranges=(replace(range_, launches=range_.launches[1:]),))
-    with pytest.raises(NotSolved, match="more than numbers"):
-        solved_family([two, fewer], four, "tp=2..8,dp=1,ep=1")
+    turned = replace(eight.ranges[0], launches=eight.ranges[0].launches[::-1])
+    in_any_order = replace(eight, ranges=(turned,))
+    assert solved_family([two, in_any_order], four, "tp=2..8,dp=1,ep=1") == family
+    fewer = replace(turned, launches=turned.launches[1:])
+    with pytest.raises(NotSolved, match=r"tp=8.*: no launch like LaunchPattern"):
+        solved_family([two, replace(eight, ranges=(fewer,))], four, "tp=2..8,dp=1,ep=1")
+    with pytest.raises(NotSolved, match=r"tp=2.*: only this layout launches LaunchPattern"):
+        solved_family([replace(eight, ranges=(fewer,)), two], four, "tp=2..8,dp=1,ep=1")
     cubic = replace(eight.ranges[0], messages=(replace(message, group_size=512),))
     with pytest.raises(NotSolved, match="group_size: no expression of"):
         solved_family([two, four, replace(eight, ranges=(cubic,))], four, "tp=2..8,dp=1,ep=1")
