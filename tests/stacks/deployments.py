@@ -138,14 +138,15 @@ def _ranges_of_experts(decode: Range, has_chunks: bool, graph: int) -> tuple[Ran
     (*least, _), (*most, _) = prompts = _prompts_of_experts(graph)
     found = [(first, last, (*decodes, *_decode((15, 233)))), *prompts]
     if has_chunks:
-        few = _chunks((1, 11), (1, 18), (2, 101), (1, 103), (1, graph - 8))
-        many = _chunks((1, graph + 1), (1, graph + 6), (1, graph + 7), (2, 4099), (1, 3008))
+        few = _chunks((1, 11), (1, 18), (2, 101), (1, 111), (1, graph - 16))
+        many = _chunks((1, graph + 1), (1, graph + 6), (1, graph + 15), (2, 4099), (1, 3008))
         mixed = _mixed(
             *((1, 333, 1, 11, 1), (13, 271, 3, 41, 1), (2, 222, 1, 59, 1)),
-            *((3, 150, 2, 37, 3), (5, 301, 1, 98, 4), (1, 190, 3, 23, 3)),
+            *((3, 150, 2, 37, 3), (5, 301, 1, 98, 4), (1, 190, 3, 23, 3), (5, 160, 1, 75, 2)),
+            (4, 160, 1, 75, 2),
             *((1, 333, 1, 301, 1), (13, 271, 3, 501, 1), (6, 240, 2, 407, 1)),
             *((3, 150, 1, 1001, 4), (77, 201, 2, 613, 3), (20, 160, 4, 301, 3)),
-            *((5, 211, 2, 1501, 1), (4, 170, 1, 601, 2)),
+            *((5, 211, 2, 1501, 1), (4, 170, 1, 601, 2), (9, 170, 1, 903, 2)),
         )
         next_to_few = tuple(one for one in mixed if sum(n for n, _ in one.each()) <= graph)
         next_to_many = tuple(one for one in mixed if one not in next_to_few)
@@ -229,6 +230,12 @@ def with_predicting(one: PackagedDeployment, other: PackagedDeployment) -> Packa
     return replace(one, graph_sizes=sizes, ranges=(*one.ranges, *other.ranges))
 
 
+def _of_ranks(sizes: Sequence[tuple[int, int]], rest: str = "") -> tuple[str, ...]:
+    """Return layouts of a mixture of experts, of tensor parallel ranks in data parallel groups."""
+    layouts = (f"tp={tp},dp={dp},ep={tp * dp}" for tp, dp in sizes)
+    return tuple(f"{one},{rest}" if rest else one for one in layouts)
+
+
 _RELEASES = ("vllm-ascend-0.18", "vllm-ascend-0.23")
 _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "qwen3-32b": (
@@ -239,11 +246,7 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "llama-3-70b": (("tp=8",), ("tp=2", "tp=8", "tp=4")),
     "deepseek-v3": (
-        ("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),
-        tuple(
-            f"tp={tp},dp={dp},ep={tp * dp},sequence_split,quantisation=w8a8"
-            for tp, dp in ((4, 2), (8, 8), (8, 2), (16, 2))
-        ),
+        _of_ranks(((4, 2), (8, 4), (16, 2), (4, 4), (8, 2)), "sequence_split,quantisation=w8a8"),
     ),
     "deepseek-v3.2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
     "glm-4.5": (("tp=8,dp=2,ep=16,sequence_split",),),
@@ -251,7 +254,11 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "glm-5.1": (("tp=8,dp=2,ep=16",),),
     "gpt-oss-120b": (("tp=4,ep=4,sequence_split",),),
     "kimi-k2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
-    "qwen3-235b-a22b": (("tp=8,dp=2,ep=16,sequence_split",),),
+    "qwen3-235b-a22b": (
+        _of_ranks(((4, 2), (8, 4), (4, 8), (16, 1), (8, 2)), "sequence_split"),
+        _of_ranks(((2, 1), (2, 8), (2, 4)), "sequence_split"),
+        _of_ranks(((1, 2), (1, 16), (1, 4))),
+    ),
     "qwen3-next-80b-a3b": (("tp=4,ep=4,sequence_split",),),
 }
 RECIPES = tuple(
