@@ -23,7 +23,7 @@ from typing import Protocol
 from collector.codec.errors import BadInput, OpmeterError
 from collector.comm import rank_files
 from collector.host.cann import with_custom_opp
-from collector.host.network import check_links, interface_address
+from collector.host.network import check_links, interface_address, tls_switches
 from collector.host.npus import check_health
 from collector.host.stack import CPU_ALLOCATOR, installed_vllm
 from collector.replay.journal import GrowingFile
@@ -155,6 +155,7 @@ _STARTING_S = 300.0  # of python and torch, from a cold disk
 _LOG, _RANK_LOGS = "torchrun.log", "ranks"
 _GANG_POLL_S = 1.0  # between reads of the files: the ranks need the cores
 _TAIL = 3  # last lines of a rank's output
+_OF_RANK = re.compile(r"^\[rank\d+\]:")  # torch's prefix of a traceback
 _ROOT_CAUSE = "Root Cause"  # torchrun's report: all failures, this heading, the first of them
 _FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: (\d+)\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
@@ -252,6 +253,8 @@ def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
         check_health(count=meeting.nproc_per_node)
         if meeting.nnodes > 1:
             check_links(meeting.nproc_per_node)
+    if work.plan.backend == "npu" and meeting.nnodes > 1:
+        (folder / rank_files.TLS).write_text(tls_switches(meeting.nproc_per_node))
     (folder / rank_files.PLAN).write_text(work.plan.to_json())
     work.begins()
     with (folder / _LOG).open("wb") as log:
@@ -395,6 +398,7 @@ def _hang(meeting: Rendezvous, patience_s: float, folder: Path) -> str:
 
 def _last_lines(text: str) -> str:
     """Return the last lines of a text in one line; of a traceback only its final error."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    plain = (_OF_RANK.sub("", line).strip() for line in text.splitlines())
+    lines = [line for line in plain if line]
     count = 1 if "Traceback (most recent call last):" in lines else _TAIL
     return " | ".join(lines[-count:])

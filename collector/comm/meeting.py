@@ -34,7 +34,7 @@ from collector.comm.gang import (
 )
 from collector.comm.rank_files import have_met, rank_states
 from collector.host.machine import this_node
-from collector.host.network import interface_address, tls_switches
+from collector.host.network import interface_address, tls_problem, tls_switches
 
 # Lines of JSON between two nodes of a gang, over TCP; a lost node is detected.
 #
@@ -206,16 +206,10 @@ class Lead:
 
     def check_tls(self) -> None:
         """Raise PeersUnreached, with the nodes, unless the ports of all NPUs of all nodes have the
-        same state of their TLS switch: they would not connect. An unknown state is no reason."""
-        named = {this_node(): tls_switches()}
-        named |= {other.other: self._tls[rank] for rank, other in self._others.items()}
-        known = {one for state in named.values() for one in state.split(" and ") if one}
-        if len(known) > 1:
-            states = "; ".join(f"{node}: {state or 'unknown'}" for node, state in named.items())
-            raise PeersUnreached(
-                "the TLS switch of NPUs' network ports differs, and such ports do not connect: "
-                f"{states}; set the same on all, such as hccn_tool -i 0 -tls -s enable 0"
-            )
+        same state of their TLS switch."""
+        others = ((other.other, self._tls[rank]) for rank, other in self._others.items())
+        if problem := tls_problem([(this_node(), tls_switches()), *others]):
+            raise PeersUnreached(problem)
 
     def begin(self, order: GangTask) -> None:
         """Send the order to every node. Raises Gone if a node has left."""

@@ -20,13 +20,15 @@ from typing import Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, HostFault
 from collector.comm import rank_files
 from collector.comm.bench_plan import BenchPlan
 from collector.comm.measured import next_case, searched
 from collector.comm.measuring_rank import MeasuringRank, peer_case
 from collector.comm.rank_device import RankDevice, open_rank_device
 from collector.comm.timed_calls import Gathered, TimedCalls
+from collector.host.machine import this_node
+from collector.host.network import tls_problem
 from collector.host.processes import die_with_starter
 from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.ranks.collective import Collective
@@ -107,6 +109,8 @@ def joined(folder: Path, kind: type[_Plan]) -> Iterator[tuple[_Plan, Membership]
     try:
         journal.write(step="comparing plans")
         _check_alike(plan, world, control)
+        if (folder / rank_files.TLS).exists():
+            _check_tls((folder / rank_files.TLS).read_text(), world, control)
         journal.write(step=f"a first message over {COLLECTIVE_LIBRARIES[plan.backend]}")
         # A connection that fails is reported before a case gets the blame. The result is not
         # checked here; the first result of each case is.
@@ -200,6 +204,14 @@ def _check_alike(plan: RankPlan, world: int, control: "dist.ProcessGroup") -> No
     dist.all_reduce(numbers, dist.ReduceOp.MAX, group=control)
     if float(numbers[0]) != -float(numbers[1]):
         raise BadInput("the nodes were started with different options; use the same on every node")
+
+
+def _check_tls(state: str, world: int, control: "dist.ProcessGroup") -> None:
+    """Exchange the states of the TLS switches of all nodes, and check that ports would connect."""
+    found: list[tuple[str, str]] = [("", "")] * world
+    dist.all_gather_object(found, (this_node(), state), group=control)
+    if problem := tls_problem(found):
+        raise HostFault(problem)
 
 
 if __name__ == "__main__":

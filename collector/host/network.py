@@ -19,7 +19,7 @@ import shutil
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from collector.codec.errors import HostFault
 from collector.host.machine import this_node
@@ -78,6 +78,19 @@ def tls_switches(count: int | None = None) -> str:
     empty if it is unknown. Ports connect only if both have the same state."""
     found = (_TLS.search(said) for _, said in _reported("-tls", count))
     return " and ".join(sorted({"on" if one[1] == "1" else "off" for one in found if one}))
+
+
+def tls_problem(states: Sequence[tuple[str, str]]) -> str:
+    """Return why the ports of nodes, each with the state of its TLS switches, would not connect;
+    empty if they would. An unknown state is no reason."""
+    known = {one for _, state in states for one in state.split(" and ") if one}
+    if len(known) < 2:
+        return ""
+    listed = "; ".join(f"{node}: {state or 'unknown'}" for node, state in dict.fromkeys(states))
+    return (
+        "the TLS switch of NPUs' network ports differs, and such ports do not connect: "
+        f"{listed}; set the same on all, such as hccn_tool -i 0 -tls -s enable 0"
+    )
 
 
 def _reported(query: str, count: int | None) -> Iterator[tuple[int, str]]:

@@ -121,7 +121,8 @@ def resource_complaint(site: Site) -> str:
     if _SLICE.search(site.resource):
         return (
             f"{site.resource} is a slice of a device; "
-            "its durations differ from those of the whole device"
+            "its durations differ from those of the whole device; expected the resource of whole "
+            "devices, such as huawei.com/Ascend910"
         )
     return ""
 
@@ -133,7 +134,7 @@ def type_complaint(site: Site) -> str:
         return ""
     return (
         f"node_selector requires nodes of {ACCELERATOR_LABEL} {selected}, "
-        f"got {site.accelerator_type}"
+        f"got {site.accelerator_type}; remove this key, or change node_selector"
     )
 
 

@@ -6,13 +6,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from collector.codec.errors import HostFault
+from collector.comm import gang
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
-from collector.comm.gang import GangFailed, GangWork, Rendezvous, run_gang
+from collector.comm.gang import GangFailed, GangWork, Rendezvous, free_port, run_gang
 from collector.comm.rank_files import have_met, rank_states, read_results
 from collector.comm.timing import collective_timing
 from collector.ranks.collective import OPERATIONS
@@ -28,6 +30,7 @@ pytestmark = [pytest.mark.npu, pytest.mark.torch]
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 10.0
+HOST = "127.0.0.1"
 FIRST_MESSAGE = "HCCL HcclAllReduce(f32[256]:ND, 0, ranks=2)"
 RANKS, CALLS = 2, 8  # one that is checked, two pilots, and the fewest that are timed
 
@@ -182,6 +185,30 @@ def test_late_rank_increases_the_skew_and_not_the_duration(fake: FakeCann, tmp_p
     assert seen.wrong == (0, 1)  # nothing moves here
     assert timing.skew_us > 45_000 and timing.rank_max_us > 40_000  # of rank 0, which waited
     assert timing.duration_us < 25_000
+
+
+@pytest.mark.slow
+def test_nodes_with_different_tls_switches_are_named(fake: FakeCann, tmp_path: Path, monkeypatch):
+    states = ["off", "on"]
+    monkeypatch.setattr(gang, "tls_switches", lambda count: states.pop())
+    cases, _ = collectives_of(["all_reduce"], [1024], "bfloat16", [2], [], grid=Grid((2,)), world=2)
+    plan = BenchPlan("npu", Grid((2,)), 2, Mode.EVENT, 1, 0.0, (9, 9), tuple(cases))
+    port = free_port()
+
+    def reason(node: int) -> str:
+        folder = tmp_path / str(node)
+        folder.mkdir()
+        env = environment(fake) | {"NODE_NAME": f"node-{node}"}
+        with pytest.raises(GangFailed) as error:
+            run_gang(GangWork(plan, environment=env), Rendezvous(1, 2, node, HOST, port), folder)
+        assert not have_met(folder)
+        return str(error.value)
+
+    with ThreadPoolExecutor() as nodes:
+        reasons = list(nodes.map(reason, (0, 1)))
+    for node, words in enumerate(reasons):
+        assert names(words, f"rank {node}", "node-0", "node-1", "hccn_tool") and "TLS" in words
+        assert "Traceback" not in words and "raise" not in words
 
 
 def test_ranks_are_not_started_on_an_unhealthy_npu(fake: FakeCann, tmp_path: Path, monkeypatch):
