@@ -118,6 +118,9 @@ class _Family:
 
 _LLAMA = _Family(o_bias=True)
 _DEEPSEEK = _Family(of_experts=True, biases_choices=True)
+_LINEAR = _Family(
+    of_experts=True, normalises=True, rotated=0.25, shares_by_gate=True, is_derived=False
+)
 _FAMILIES = MappingProxyType(
     {
         "llama": _LLAMA,
@@ -137,9 +140,17 @@ _FAMILIES = MappingProxyType(
             of_experts=True, biases_choices=True, is_sparse=True, chooses_by_cann=True
         ),
         "gpt_oss": _Family(of_experts=True, o_bias=True, is_derived=False),
-        "qwen3_next": _Family(
-            of_experts=True, normalises=True, rotated=0.25, shares_by_gate=True, is_derived=False
+        "minimax_m2": _Family(
+            of_experts=True,
+            normalises=True,
+            rotated=0.5,
+            biases_choices=True,
+            routes_in_float=True,
+            is_derived=False,
         ),
+        "qwen3_next": _LINEAR,
+        "qwen3_5_moe": _LINEAR,
+        "qwen3_vl": _Family(normalises=True, is_derived=False),
     }
 )
 # Features that no set of kernels describes, and the values of a file that turn them off.
@@ -161,9 +172,15 @@ def read_config(data: bytes, *, name: str, path: Path | str) -> Decoder:
     if not isinstance(found, dict):
         raise BadInput("expected a model's config.json, a JSON object", path=path)
     try:
-        return _decoder(_Config(found), name)
+        return _decoder(_Config(_of_text(found)), name)
     except BadInput as error:
         raise BadInput(str(error), path=path) from error
+
+
+def _of_text(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keys of the decoder of a model that also reads images, with the model's type."""
+    inner = found.get("text_config")
+    return {**inner, "model_type": found.get("model_type")} if isinstance(inner, dict) else found
 
 
 class _Config:
@@ -231,6 +248,7 @@ def _decoder(config: _Config, name: str) -> Decoder:
         raise BadInput(f"latent attention requires all of {', '.join(_LATENT.values())}")
     latent: dict[str, Any] = dict(zip(_LATENT, sizes, strict=True)) if all(sizes) else {}
     experts = _experts(config, family, layers)
+    of_experts = () if family.is_derived else ("moe_intermediate_size",)  # without dense layers
     heads = config.size("num_attention_heads")
     head_size = config.size("v_head_dim" if latent else "head_dim", default=hidden // heads)
     qkv_bias = config.switch(*family.qkv_bias)
@@ -243,7 +261,7 @@ def _decoder(config: _Config, name: str) -> Decoder:
         name=name,
         layers=layers,
         hidden=hidden,
-        intermediate=config.size("intermediate_size"),
+        intermediate=config.size("intermediate_size", *of_experts),
         heads=heads,
         kv_heads=config.size("num_key_value_heads", default=heads),
         head_size=head_size,

@@ -244,7 +244,8 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("tp=2", "tp=8", "tp=4"),
         ("tp=1",),
     ),
-    "llama-3-70b": (("tp=8",), ("tp=2", "tp=8", "tp=4")),
+    "llama-3-70b": (("tp=2", "tp=8", "tp=4"),),
+    "minimax-m2": (("tp=4,ep=4,sequence_split",),),
     "deepseek-v3": (
         _of_ranks(((4, 2), (8, 4), (16, 2), (4, 4), (8, 2)), "sequence_split,quantisation=w8a8"),
     ),

@@ -195,6 +195,20 @@ def test_gpt_oss_has_windows_in_half_of_its_layers():
             model_step(gpt_oss, other, DECODE, release)
 
 
+def test_minimax_m2_normalises_queries_and_keys_over_all_ranks():
+    """48 query and 8 key heads of 128, and 256 experts of 1536, on four ranks. The variances of
+    queries and keys, two FLOAT numbers of a token, are summed over the ranks in each layer."""
+    layout, release = layout_of("tp=4,ep=4,sequence_split"), "vllm-ascend-0.23"
+    step = model_step(
+        find_decoder("minimax-m2"), layout, Batch(Phase.PREFILL, 1, 4099, 4099), release
+    )
+    found = counted(step)
+    assert found["_split_qkv_and_compute_local_qk_var_kernel 4100,2048"] == 62
+    assert found[f"all_reduce {4100 * 2 * 4} bytes over 4"] == 62
+    experts = "64,192,192,16,16;64,192,96,16,16"
+    assert found[f"DispatchFFNCombineBF16 1025,3072;{experts};1025,8;;;1025,8;1025,3072"] == 62
+
+
 def test_linear_attention_takes_the_chunks_of_each_prompt():
     """Sizes of Qwen3-Next's config.json: 36 layers of linear attention, with 16 and 32 heads of
     128 on four ranks. Chunks of 64 tokens; triangles of 1,216 are inverted at once."""
