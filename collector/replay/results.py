@@ -133,7 +133,8 @@ def _records_of(spec: SessionSpec, directory: Path, journal: Journal) -> _Record
     except BadInput as error:
         return _Records((), (), str(error))
     if measured and not launches:
-        return _Records((), (), "msprof wrote no op_summary")
+        reason = "msprof wrote no op_summary: `opmeter doctor` checks what its parser requires"
+        return _Records((), (), reason)
     return _Records(launches, measured)
 
 

@@ -86,7 +86,9 @@ def run(
     try:
         free = machine.free_bytes(scratch)
         if free < _LEAST_FREE_BYTES:
-            message = f"expected at least 1 GiB of free space, got {free >> 20} MiB"
+            message = f"expected at least 1 GiB of free space, got {free >> 20} MiB: free space "
+            message += "there, or set TMPDIR to a folder on another disk (in pods, set "
+            message += "ephemeral_storage of the site)"
             raise OSError(errno.ENOSPC, message, str(scratch))
         patient = PatientStore(
             store, patience_s, wait_for_refusals=True, stop=stop, grace_s=_GRACE_S

@@ -287,7 +287,8 @@ def launch_command(
     opened, bare, loaded = _opened(campaign, machines, deployment, root, dry_run=dry_run)
     if count := static_cases(opened, loaded):
         what = counted(count, "case of static kernels", "cases of static kernels")
-        say(f"{what}: not measured in pods, but by `opmeter run` on a host", err=True)
+        why = "not measured in pods, where CANN's files cannot be written"
+        say(f"{what}: {why}, but by `opmeter run` on a host", err=True)
     if dry_run:
         deployment = replace(deployment, namespace=namespace or "default")
         manifest = launching.campaign_object(opened, campaign, site, deployment, loaded, changes)

@@ -46,7 +46,8 @@ def set_env_line() -> str:
 def check_cann() -> Check:
     version = cann_version()
     if version is None:
-        return Check("cann", False, "no version file of CANN was found", set_env_line())
+        fix = f"install CANN with its toolkit, or load it from its folder: {set_env_line()}"
+        return Check("cann", False, "no version file of CANN was found", fix)
     words = f"{version}, but its set_env.sh was not sourced: ASCEND_HOME_PATH is not set"
     return Check("cann", names_cann(), version if names_cann() else words, set_env_line())
 
