@@ -33,6 +33,12 @@ _ADVICE = (
         "or held by another container",
     ),
     (
+        r"violates podsecurity",
+        "host_paths, runtime: hostpath and network: host require the pod security level "
+        "`privileged` of the namespace (components hostpath-driver, hostnetwork): set it, or "
+        "remove these keys",
+    ),
+    (
         r"imagepull|errimage|invalidimage|pull(ing)? image",
         "correct the image's name or digest, or its pull secret; load it into a single-machine "
         "cluster (kind load, minikube image load)",

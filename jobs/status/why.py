@@ -109,6 +109,9 @@ def _job_lines(seen: ClusterObjects) -> Iterator[str]:
         yield f"job         {len(shown)}, {ended} of them have ended; the newest:"
     for job in shown[-_JOBS:]:
         yield _job_line(job, seen)
+        for event in _last_warning(job, seen):
+            if event.get("reason") == "FailedCreate":  # it has no pods, which would say why
+                yield from _help(deployment.message_of(event))
     for words, jobs in groups.items():
         more = f" (and {len(jobs) - 1} more)" if jobs[1:] else ""
         yield f"{_job_line(jobs[0], seen)}{more}; suspended: {words}"
@@ -139,9 +142,15 @@ def _job_line(job: Manifest, seen: ClusterObjects) -> str:
     if ending:
         words = ending.get("message") or ending.get("reason") or ""
         return f"{line}; {ending['type'].lower()}{f': {words}' if words else ''}"
-    for event in _warnings(deployment.events_of(seen.events, "Job", name))[-1:]:
+    for event in _last_warning(job, seen):
         line += f"; {event.get('reason')}: {deployment.message_of(event)}"
     return line
+
+
+def _last_warning(job: Manifest, seen: ClusterObjects) -> list[Manifest]:
+    """Return the last warning about a Job that goes on, if there is one."""
+    own = deployment.events_of(seen.events, "Job", job["metadata"]["name"])
+    return [] if ending_of(job) else _warnings(own)[-1:]
 
 
 def _warnings(events: Iterable[Manifest]) -> list[Manifest]:

@@ -245,8 +245,10 @@ def test_reason_why_a_pod_does_not_start_is_shown(one, events, words):
 
 def test_refused_pods_of_a_job_are_shown_with_the_reason():
     refused = event("Job", "wave", 'violates PodSecurity "restricted"', reason="FailedCreate")
-    found = line("job", lines(jobs=[job()], events=[refused]))
+    shown = lines(jobs=[job()], events=[refused])
+    found = line("job", shown)
     assert "FailedCreate" in found and found.endswith('violates PodSecurity "restricted"')
+    assert "`privileged`" in help_in(shown)[0]
 
 
 def help_in(found):
