@@ -136,7 +136,7 @@ class Batches:
             if self._failed_starts == _FAILED_STARTS:
                 raise SessionsFail(
                     f"{_FAILED_STARTS} sessions in a row ended before their first case; "
-                    f"the last: {results.reason}"
+                    f"the last: {results.reason}; `opmeter doctor` checks this machine"
                 )
             return None
         self._failed_starts = 0
