@@ -116,8 +116,8 @@ def core_class(core: str) -> str:
 class Dtype:
     """A profiler's dtype: its spelling, torch's name for it, and the size of one element.
 
-    If torch has no name for the dtype, `held_as` reports what it is supported as, or which devices
-    would support it."""
+    `held_as` reports where the dtype is supported, or which devices have it, if not every operator
+    takes it; torch may have no name for such a dtype."""
 
     spelling: str
     torch_name: str
@@ -131,6 +131,7 @@ class Dtype:
 
 
 # aclnnGroupedMatmulV5 and aclnnQuantMatmulV5 of CANN 9: A2 and A3 do not accept these dtypes.
+# Scales of MX quantisation are FLOAT8_E8M0: powers of two, one for 32 numbers.
 OF_950 = "A2 and A3 do not have this dtype; Ascend 950PR and 950DT have it since CANN 9.0"
 _KNOWN_DTYPES = (
     Dtype("DT_BF16", "bfloat16", 16, True),
@@ -147,10 +148,10 @@ _KNOWN_DTYPES = (
     Dtype("UINT16", "", 16, False, "supported only as masks of pooling"),
     Dtype("INT4", "", 4, False, "supported only as weights of quantised products"),
     *(Dtype(name, "", 4, True, OF_950) for name in ("FLOAT4_E2M1", "FLOAT4_E1M2")),
-    *(
-        Dtype(name, "", 8, True, OF_950)
-        for name in ("FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT8_E8M0", "HIFLOAT8")
-    ),
+    Dtype("FLOAT8_E4M3FN", "float8_e4m3fn", 8, True, OF_950),
+    Dtype("FLOAT8_E5M2", "float8_e5m2", 8, True, OF_950),
+    Dtype("FLOAT8_E8M0", "", 8, True, OF_950),  # torch_npu has them as bytes
+    Dtype("HIFLOAT8", "", 8, True, OF_950),
 )
 _DTYPES = MappingProxyType(
     {prefix + d.spelling.removeprefix("DT_"): d for d in _KNOWN_DTYPES for prefix in ("", "DT_")}

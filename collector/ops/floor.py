@@ -161,7 +161,7 @@ def flops_per_s(case: Case, stack: Stack | None, peaks: MachinePeaks | None = No
     """Return the rate of the fastest unit that the dtypes of the inputs allow.
 
     If the first input is neither floating-point nor INT8, it may hold packed numbers. If another
-    input is INT8, the operator may compute in INT8."""
+    input is INT8 or FLOAT8, the operator may compute in it."""
     ceiling = _ceiling(stack, peaks)
     slots = [slot for slot in case.inputs or () if slot.shape is not None]
     dtypes = [slot.known_dtype for slot in slots]
@@ -170,7 +170,9 @@ def flops_per_s(case: Case, stack: Stack | None, peaks: MachinePeaks | None = No
     names = [dtype.torch_name for dtype in dtypes if dtype]
     if dtypes[0] and not dtypes[0].is_floating and names[0] != "int8":
         return ceiling.other_flops_per_s
-    return ceiling.int8_flops_per_s if "int8" in names else ceiling.float_flops_per_s
+    if any(name == "int8" or name.startswith("float8") for name in names):
+        return ceiling.int8_flops_per_s
+    return ceiling.float_flops_per_s
 
 
 @cache

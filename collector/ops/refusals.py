@@ -60,10 +60,10 @@ _OVER_RANKS = {
     "MatmulReduceScatterV2": "adds up and scatters results",
     "QuantMatmulReduceScatter": "adds up and scatters results",
 }
-# Kernels of Ascend 950 alone, by the sources of CANN 9 (ops-nn, ops-transformer): their outputs or
-# inputs are FP8, MXFP8 or FP4, or they are of its network.
+# Kernels of Ascend 950 alone that are not replayed, by the sources of CANN 9 (ops-nn,
+# ops-transformer): their outputs or inputs are FP8, MXFP8 or FP4, or they are of its network.
 _OF_950 = (
-    *("DynamicMxQuant", "DynamicMxQuantWithDualAxis", "GroupedDynamicMxQuant", "DynamicBlockQuant"),
+    *("DynamicMxQuantWithDualAxis", "GroupedDynamicMxQuant"),
     *("GroupedDynamicBlockQuant", "AddRmsNormDynamicMxQuant", "RmsNormDynamicMxQuant"),
     *("SwigluMxQuant", "MoeDistributeDispatchV3", "MoeDistributeCombineV3"),
     # of vLLM-Ascend 0.23, called for that device alone
@@ -228,3 +228,22 @@ def refusal_of_static(case: Case) -> Refusal | None:
         return None
     reason = f"{NO_STATIC_KERNELS}; measure this case on a host: {case.describe()}"
     return Refusal(Outcome.UNSUPPORTED, NO_STATIC_KERNELS, reason)
+
+
+# Cases that only Ascend 950 launches: a tensor is FLOAT8, a scale of MX quantisation, or FLOAT4.
+
+_BEFORE_950 = ("ATLAS_800_A2_", "ATLAS_800_A3_")  # how the names of other devices begin
+
+
+def requires_950(case: Case) -> bool:
+    """Return whether a tensor of the case has a dtype of Ascend 950 alone."""
+    slots = (*(case.inputs or ()), *(case.outputs or ()))
+    known = (slot.known_dtype for slot in slots if slot.shape is not None)
+    return any(dtype is not None and dtype.held_as == OF_950 for dtype in known)
+
+
+def refusal_of_device(case: Case, device: str) -> Refusal | None:
+    """Return why an NPU of this name does not have the case's dtypes; None if it may."""
+    if not device.startswith(_BEFORE_950) or not requires_950(case):
+        return None
+    return Refusal(Outcome.UNSUPPORTED, OF_950, f"{device}: {OF_950}: {case.describe()}")

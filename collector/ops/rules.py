@@ -47,6 +47,14 @@ def reads(text: str, read: Callable[[Case], object]) -> Constraint:
     return Constraint(text, lambda case: read(case) is not None)
 
 
+def unless(exempt: Callable[[Case], bool], *constraints: Constraint) -> tuple[Constraint, ...]:
+    """Return the constraints for the cases that are not exempt from them."""
+    return tuple(
+        Constraint(rule.text, lambda case, rule=rule: exempt(case) or rule.holds(case))  # type: ignore[misc]
+        for rule in constraints
+    )
+
+
 def absent(text: str, *positions: int) -> Constraint:
     """Require empty cells at these positions of the inputs."""
     return Constraint(text, lambda case: all(given(case, i) is None for i in positions))

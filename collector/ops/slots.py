@@ -68,11 +68,16 @@ def spelling(slot: Slot | None) -> str:
 
 
 def dtype_error(
-    side: str, slots: Sequence[Slot], optional: frozenset[int], packed: Mapping[int, str]
+    side: str,
+    slots: Sequence[Slot],
+    optional: frozenset[int],
+    packed: Mapping[int, str],
+    narrow: frozenset[str] = frozenset(),
 ) -> str:
     """Return what is wrong with the dtypes of inputs or outputs; empty if torch can hold them all.
 
-    `packed` has the dtypes that a declaration stores in another torch dtype, by position."""
+    `packed` has the dtypes that a declaration stores in another torch dtype, by position; `narrow`
+    the dtypes of few devices that it has."""
     for position, slot in enumerate(slots):
         absent = slot.shape is None and position in optional
         if not absent and not slot.dtype:
@@ -82,6 +87,7 @@ def dtype_error(
         known = slot.known_dtype
         if known is None:
             return f"torch has no dtype {slot.dtype!r} ({side} {position + 1})"
-        if not known.torch_name and packed.get(position) != known.spelling:
+        is_taken = known.spelling in narrow or packed.get(position) == known.spelling
+        if known.held_as and not is_taken:
             return f"{known.spelling} ({side} {position + 1}) is not replayed: {known.held_as}"
     return ""

@@ -72,7 +72,7 @@ class Call:
 
 
 class Need(StrEnum):
-    """Software that an NPU host must have for an operator, in addition to CANN and torch_npu."""
+    """What an NPU host must have for an operator, in addition to CANN and torch_npu."""
 
     ATB = "ATB (Ascend Transformer Boost, in CANN's nnal package)"
     CUSTOM_OPP = "custom OPP of vLLM-Ascend (ASCEND_CUSTOM_OPP_PATH)"
@@ -80,6 +80,7 @@ class Need(StrEnum):
     TRITON = "Triton kernels of vLLM-Ascend (triton-ascend)"
     ENGINE_CONFIG = "default configuration of an engine of vLLM, which vllm_ascend reads"
     TORCHAIR = "torchair (protobuf next to torch_npu)"
+    ASCEND_950 = "Ascend 950PR or 950DT"
 
 
 def call_plainly(api: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -122,7 +123,7 @@ class NpuCall:
     run    (api, *args, **kwargs) -> outputs in the row's order, None for an absent one; `api` is
            that function. The default passes all arguments on
     build  (case, make) -> Call, if the function takes other arguments than the reference
-    needs  software that the host must have
+    needs  what the host must have
     nz     the input slots that may be FRACTAL_NZ
     converts  the cases whose FRACTAL_NZ tensors the runtime converts from plain ones
     graph  the launch in a graph, if the function by itself does not launch the kernel
@@ -170,6 +171,7 @@ class OpSpec:
     group        key of the cases that share their setup (a weight, a mask)
     packed       the input slots that torch can only store, with the dtype that is replayed
     packed_outputs  the same for outputs, whose form is torch's own and is not compared
+    narrow       the dtypes of Ascend 950 that it has there; its constraints tell in which slots
     layouts      the formats of its rows' tensors that the runtime makes from plain ones for this
                  kernel only: every device gets plain tensors
     npu          the launch on an NPU host
@@ -201,6 +203,7 @@ class OpSpec:
     group: Callable[[Case], str] = field(default_factory=lambda: group_by_dtypes)
     packed: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     packed_outputs: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    narrow: frozenset[str] = frozenset()
     layouts: frozenset[str] = frozenset()
     npu: NpuCall = NpuCall()
     placed: Callable[[Case], Case] = lambda case: case
@@ -270,8 +273,9 @@ class OpSpec:
         for position, name in enumerate(self.slots[len(case.inputs) :], len(case.inputs)):
             if position not in self.optional:
                 return f"input '{name}' is missing; {expected}"
-        return dtype_error("input", case.inputs, self.optional, self.packed) or dtype_error(
-            "output", case.outputs or (), self.optional_outputs, self.packed_outputs
+        inputs, outputs, narrow = case.inputs, case.outputs or (), self.narrow
+        return dtype_error("input", inputs, self.optional, self.packed, narrow) or dtype_error(
+            "output", outputs, self.optional_outputs, self.packed_outputs, narrow
         )
 
     def _library_complaint(self, case: Case, backend: str) -> str:

@@ -254,7 +254,7 @@ def _dtype(case: Case, slot: Slot) -> Dtype:
     found = dtype_of(slot.dtype)
     if found is None:
         raise BadInput(f"{case.describe()}: unknown dtype {slot.dtype!r}")
-    if not found.torch_name and found.spelling != "INT4":
+    if found.held_as and found.spelling != "INT4":
         raise BadInput(f"{case.describe()}: {found.spelling} is not supported: {found.held_as}")
     return found
 

@@ -46,6 +46,12 @@ DTYPES = {
     "bool": "BOOL",
     "c64": "COMPLEX64",
     "c128": "COMPLEX128",
+    "hif8": "HIFLOAT8",
+    "f8e5m2": "FLOAT8_E5M2",
+    "f8e4m3": "FLOAT8_E4M3FN",
+    "e8m0": "FLOAT8_E8M0",
+    "f4e2m1": "FLOAT4_E2M1",
+    "f4e1m2": "FLOAT4_E1M2",
 }
 _LINE = re.compile(r"(\d+) (\d+) (\d+) (.+)")
 _CALL = re.compile(r"([A-Z]+) ([\w.:]+)\((.*)\)")

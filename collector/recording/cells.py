@@ -173,7 +173,11 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
     }
 )
 # Calls whose outputs are not the last tensor alone: how many tensors of the end are outputs.
-_MORE_OUTPUTS = {"aclnnRmsNorm": 2, "aclnnTopk": 2, "aclnnAddRmsNorm": 3}
+_MORE_OUTPUTS = {
+    **dict.fromkeys(("aclnnRmsNorm", "aclnnTopk"), 2),
+    **dict.fromkeys(("aclnnDynamicBlockQuantV2", "aclnnDynamicMxQuantV3"), 2),
+    "aclnnAddRmsNorm": 3,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +322,7 @@ def _quantised(call: Recorded) -> str:
     x1, x2, *_ = call.tensors
     if (x1.dtype, x2.dtype) == ("INT8", "INT32"):
         return "0 1 8 2 3 4 5 6 7 -> -1"
-    return "0 1T 3 6 8 2 -> -1" if call.name == "aclnnQuantMatmulV5" else "0 1 3 6 8 2 -> -1"
+    return "0 1T 3T 6 8 2 -> -1" if call.name == "aclnnQuantMatmulV5" else "0 1 3 6 8 2 -> -1"
 
 
 def _convolved(call: Recorded) -> str:

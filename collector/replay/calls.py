@@ -25,6 +25,7 @@ from collector.host.machine import text_of
 from collector.model.case import Case
 from collector.model.measurement import Library
 from collector.model.vocabulary import LIBRARY, STATIC
+from collector.ops.refusals import requires_950
 from collector.ops.releases import CFunction, launched_by, why_unsupported
 from collector.ops.spec import Call, Need, OpSpec, TensorMaker, library_of
 
@@ -261,6 +262,8 @@ class NpuCalls:
         if found.refused:
             raise NoOperator(found.refused)
         own = {Need.VLLM_ASCEND} if found.call == op.npu.served else set()
+        if requires_950(case):
+            own.add(Need.ASCEND_950)
         for need in sorted(op.npu.needs | own):
             self._require(need)
         graph, is_static = op.graph_of(case), case.op_state == STATIC
@@ -370,6 +373,12 @@ def _import_torchair(environment: Mapping[str, str]) -> None:
     importlib.import_module("torchair").get_npu_backend  # noqa: B018  (it imports itself lazily)
 
 
+def _check_950(environment: Mapping[str, str]) -> None:
+    soc = torch.npu.get_device_name()
+    if not soc.startswith("Ascend950"):
+        raise NoOperator(f"this device is {soc}")
+
+
 _NEEDS: Mapping[Need, Callable[[Mapping[str, str]], None]] = {
     Need.ATB: _load_atb,
     Need.CUSTOM_OPP: _find_custom_opp,
@@ -377,4 +386,5 @@ _NEEDS: Mapping[Need, Callable[[Mapping[str, str]], None]] = {
     Need.TRITON: _import_triton_kernels,
     Need.ENGINE_CONFIG: _configure_engine,
     Need.TORCHAIR: _import_torchair,
+    Need.ASCEND_950: _check_950,
 }

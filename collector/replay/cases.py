@@ -69,6 +69,8 @@ def find_invalid_values(
         rows = tensor if written is None else tensor[:written]
         try:
             sample = _sample(rows)
+            if sample.itemsize == 1:  # FLOAT8 has no such checks
+                sample = sample.float()
             wrong = torch.isnan(sample) if position in infinite else ~torch.isfinite(sample)
             is_wrong = bool(wrong.any())
         except RuntimeError as error:  # includes NotImplementedError

@@ -235,6 +235,11 @@ class Campaign:
     op_mapping: Path | None
     store: str | None
 
+    @property
+    def device(self) -> str:
+        """Return the name of the target's device; empty before it is known."""
+        return (self.target.device if self.target else None) or ""
+
 
 def load_campaign(path: Path) -> Campaign:
     """Return the campaign of a file. Raise BadInput, with the line, for an invalid one."""

@@ -222,8 +222,8 @@ def _gaps(state: PlanningState) -> tuple[str, list[RefusedCases]]:
     campaign, sources = state.campaign, state.sources
     records = ((source.planned, source.records) for source in sources)
     candidates = only_operators(distinct_cases(records), campaign.operators)
-    cache = campaign.measure.cache
-    refused = refused_cases(candidates, find, campaign.backend, campaign.devices, cache)
+    cache, device = campaign.measure.cache, campaign.device
+    refused = refused_cases(candidates, find, campaign.backend, campaign.devices, cache, device)
     unmeasured = [case.candidate for case in refused]
     share = share_line(shares(candidates, unmeasured, (source.planned for source in sources)))
     return share, list(find_gaps(refused))

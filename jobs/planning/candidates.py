@@ -28,6 +28,7 @@ from collector.ops.refusals import (
     FindOperator,
     Refusal,
     refusal,
+    refusal_of_device,
     refusal_of_static,
 )
 from collector.ops.registry import find
@@ -196,7 +197,8 @@ def price(
     case, own = candidate.record.case, candidate.own_profile
     measure, backend, most_s = campaign.measure, campaign.backend, campaign.limits.case_s
     last_us = (result.mean_us if result else None) or (own.mean_us if own else None)
-    no = refusal_in_plan(case, find, backend, campaign.devices, measure.cache, in_pods=in_pods)
+    place = (backend, campaign.devices, measure.cache, campaign.device)
+    no = refusal_in_plan(case, find, *place, in_pods=in_pods)
     if no is not None:
         return PricedCase(candidate, REFUSED_CASE_S, candidate.record.case_id, no.why)
     if is_of_gangs(case):
@@ -221,13 +223,14 @@ def refusal_in_plan(
     backend: str,
     devices: int,
     cache: str,
+    device: str,
     *,
     in_pods: bool = False,
 ) -> Refusal | None:
-    """Return why a plan for `devices` devices refuses a case; None if the case is measured.
+    """Return why a plan for `devices` devices of a name refuses a case; None if it is measured.
 
     Pods never have a writable CANN: their root file system is read-only."""
-    no = refusal(case, find, backend)
+    no = refusal(case, find, backend) or refusal_of_device(case, device)
     if no is None and in_pods and backend == "npu":
         no = refusal_of_static(case)
     if no is not None or not is_of_gangs(case):

@@ -69,13 +69,15 @@ def refused_cases(
     backend: str,
     devices: int,
     cache: str,
+    device: str,
     *,
     in_pods: bool = False,
 ) -> list[RefusedCase]:
     """Return the candidates that get their outcome without a device."""
     found = []
     for candidate in candidates:
-        no = refusal_in_plan(candidate.record.case, find, backend, devices, cache, in_pods=in_pods)
+        place = (backend, devices, cache, device)
+        no = refusal_in_plan(candidate.record.case, find, *place, in_pods=in_pods)
         if no is not None:
             found.append(RefusedCase(candidate, no))
     return found

@@ -181,7 +181,7 @@ def _shares(
     if len(priced) < len(candidates):
         known = {item.candidate.record.case_id for item in priced}
         rest = [c for c in candidates if c.record.case_id not in known and c.weight.time_us]
-    place = (campaign.backend, campaign.devices, cache)
+    place = (campaign.backend, campaign.devices, cache, campaign.device)
     others = refused_cases(rest, find, *place, in_pods=request.in_pods)
     sources = (source for source, _ in request.sources)
     return shares(candidates, [*refused, *(case.candidate for case in others)], sources)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops.refusals import requires_950
 from collector.ops.registry import all_ops
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.recording.calls import Recorded, parse_call
@@ -21,6 +22,7 @@ from tests.npu.fakecann.build import FakeCann, environment
 
 _ROOT = Path(__file__).parents[2]
 _LIMIT_S = 600
+ASCEND_950 = "Ascend950PR_9579"  # a name of it that torch_npu knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +49,43 @@ def kernels_with_rows() -> list[str]:
 
 
 def replay(fake: FakeCann, kernels: Iterable[str]) -> dict[str, list[Replayed]]:
-    """Launch every fixture row of these kernels; a row that kills its process costs only itself."""
-    waiting = [f"{k}:{i}" for k in kernels for i in range(len(rows_alone(k)))]
-    found: dict[str, list[Replayed]] = {}
-    while waiting:
-        answers, status = _run(fake, waiting)
-        for row in waiting[: len(answers)]:
-            kernel, _, number = row.partition(":")
-            case = rows_alone(kernel)[int(number)].case
-            found.setdefault(kernel, []).append(_replayed(case, answers[row], status))
-        if not answers:
-            raise RuntimeError(f"no row was started, the process ended with {status}")
-        waiting = waiting[len(answers) :]
-    return found
+    """Launch every fixture row of these kernels; a row that kills its process costs only itself.
+
+    Rows of Ascend 950 are launched by a process on that device."""
+    rows = [f"{k}:{i}" for k in kernels for i in range(len(rows_alone(k)))]
+    found = dict.fromkeys(rows, Replayed(_case(rows[0]), "")) if rows else {}
+    for soc in (None, ASCEND_950):
+        waiting = [row for row in rows if requires_950(_case(row)) == (soc is not None)]
+        while waiting:
+            answers, status = _run(fake, waiting, soc)
+            for row in waiting[: len(answers)]:
+                found[row] = _replayed(_case(row), answers[row], status)
+            if not answers:
+                raise RuntimeError(f"no row was started, the process ended with {status}")
+            waiting = waiting[len(answers) :]
+    by_kernel: dict[str, list[Replayed]] = {}
+    for row, replayed in found.items():
+        by_kernel.setdefault(row.partition(":")[0], []).append(replayed)
+    return by_kernel
 
 
-def _run(fake: FakeCann, rows: Sequence[str]) -> tuple[dict[str, dict[str, Any]], str]:
+def _case(row: str) -> Case:
+    kernel, _, number = row.partition(":")
+    return rows_alone(kernel)[int(number)].case
+
+
+def _run(
+    fake: FakeCann, rows: Sequence[str], soc: str | None
+) -> tuple[dict[str, dict[str, Any]], str]:
     """Return the last line about each started row, and how the process ended."""
+    chip = {"FAKE_NPU_SOC": soc} if soc else {}
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder, "out"), Path(folder, "log")
         command = [sys.executable, "-m", "tests.npu.replay_rows", str(out), *rows]
         done = subprocess.run(
             command,
             cwd=_ROOT,
-            env=environment(fake, log=log),
+            env=environment(fake, log=log) | chip,
             capture_output=True,
             text=True,
             timeout=_LIMIT_S,

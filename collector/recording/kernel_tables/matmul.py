@@ -31,6 +31,7 @@ SEEN = (
 )
 READ = (
     *("aclnnAscendQuantV3", "aclnnDynamicQuantV2", "aclnnBatchMatMul", "aclnnLayerNorm"),
+    *("aclnnDynamicBlockQuantV2", "aclnnDynamicMxQuantV3"),
     *("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
     *("aclnnQuantMatmulV5", "aclnnQuantMatmulWeightNz", "aclnnWeightQuantBatchMatmulV2"),
 )
@@ -44,6 +45,8 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnAscendQuantV3": "AscendQuantV2",
     "aclnnBatchMatMul": "BatchMatMulV2",
     "aclnnDequantSwigluQuantV2": "DequantSwigluQuant",
+    "aclnnDynamicBlockQuantV2": "DynamicBlockQuant",
+    "aclnnDynamicMxQuantV3": "DynamicMxQuant",
     "aclnnGroupedMatmulSwigluQuantWeightNZ": "GroupedMatmulSwigluQuant",
     "aclnnGroupedMatmulSwigluQuantWeightNzV2": "GroupedMatmulSwigluQuantV2",
     "aclnnGroupedMatmulV5": "GroupedMatmul",

@@ -1,4 +1,4 @@
-"""Products of INT8 matrices, or with an INT8 or INT4 weight."""
+"""Products of INT8 or FLOAT8 matrices, or with an INT8 or INT4 weight."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
-from collector.ops.catalog.matmul import _grouped
+from collector.ops.catalog.matmul import _grouped, _narrow
 from collector.ops.catalog.matmul._product import (
     Product,
     group_by_weight,
@@ -16,6 +16,7 @@ from collector.ops.catalog.matmul._product import (
     read_weight_product,
 )
 from collector.ops.parts import int8, like
+from collector.ops.parts.narrow import DTYPES, SCALES, is_narrow
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -62,19 +63,23 @@ def _meaning(case: Case, last: Slot) -> str:
 
 def _placed(case: Case) -> Case:
     *inputs, last = case.inputs or (_NOTHING,)
-    if len(inputs) != _OFFSET or last.shape is None:
+    if len(inputs) != _OFFSET or last.shape is None or is_narrow(case):
         return case
     blanks = _SLOTS.index(_meaning(case, last)) - _OFFSET
     return replace(case, inputs=(*inputs, *[_NOTHING] * blanks, last))
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
+    if is_narrow(case):
+        return _narrow.build(case, make)
     scale = int8.scale_like((case.inputs or ())[_SCALE], make)
     return _call(case, make, scale, _option_tensors(case, make))
 
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call with a packed scale: the API would pack a FLOAT scale before each launch."""
+    if is_narrow(case):
+        return _narrow.build_for_npu(case, make)
     scale, options = (case.inputs or ())[_SCALE], _option_tensors(case, make)
     if _output(case) not in ("FLOAT16", "INT8") or "pertoken_scale" in options:
         return _call(case, make, int8.scale_like(scale, make), options)
@@ -110,6 +115,8 @@ def _reference(
     bias: Any = None,
     pertoken_scale: Any = None,
 ) -> Any:
+    if x1.dtype != torch.int8:
+        return _narrow.product(torch, x1, x2, scale, pertoken_scale, bias).to(output_dtype)
     total = int8.int8_product(torch, x1, x2)
     if bias is not None and bias.dtype == torch.int32:
         total, bias = total.add_(bias), None
@@ -170,25 +177,30 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
     flops=flops_by(read_weight_product),
     group=group_by_weight,
     packed={_SCALE: "UINT64"},
+    narrow=frozenset((*DTYPES, SCALES)),
     placed=_placed,
     npu=NpuCall(build=_build_for_npu, nz=frozenset({_X2})),
     constraints=(
-        rules.inputs_are(("INT8",), (_X1, _X2)),
+        rules.inputs_are(("INT8", *DTYPES), (_X1, _X2)),
         rules.reads(
             "expected (M,K), a weight (K,N) or (N,K), and an output (M,N)", read_weight_product
         ),
-        Constraint("expected a last dimension of at most 65535", _is_small),
-        Constraint(
-            "the dtypes of scale, bias and output do not go together: expected a FLOAT or BF16 "
-            "scale for a BF16 output, FLOAT, INT64 or UINT64 for FLOAT16, the same for INT8, "
-            "optionally with an offset",
-            _dtypes_are_legal,
+        *rules.unless(
+            is_narrow,
+            Constraint("expected a last dimension of at most 65535", _is_small),
+            Constraint(
+                "the dtypes of scale, bias and output do not go together: expected a FLOAT or BF16 "
+                "scale for a BF16 output, FLOAT, INT64 or UINT64 for FLOAT16, the same for INT8, "
+                "optionally with an offset",
+                _dtypes_are_legal,
+            ),
+            Constraint(
+                "expected one number per column or one in all for scale and offset, one per column "
+                "for a bias, one per row for a scale of tokens",
+                _sizes_fit,
+            ),
         ),
-        Constraint(
-            "expected one number per column or one in all for scale and offset, one per column "
-            "for a bias, one per row for a scale of tokens",
-            _sizes_fit,
-        ),
+        *rules.unless(lambda case: not is_narrow(case), *_narrow.RULES),
     ),
 )
 

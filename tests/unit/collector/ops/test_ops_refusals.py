@@ -10,9 +10,11 @@ from collector.ops.refusals import (
     NO_OPERATOR,
     NO_SUCH_WORLD,
     refusal,
+    refusal_of_device,
 )
 from collector.ops.spec import Constraint, OpSpec
 from collector.ranks.distribution import DISTRIBUTE_KERNELS, DistributeCall
+from tests.fixtures.op_rows import rows_alone
 from tests.unit.collector.measuring.pretending import ADD, NEEDS_TWO_DIMS, find, record
 
 pytestmark = pytest.mark.fast
@@ -44,7 +46,7 @@ def test_kernels_that_no_call_launches_are_refused_with_their_own_reason():
         "StridedSliceD": "graph",
         "Conv2DBackpropFilterD": "graph",
         "MatmulReduceScatter": "ranks",
-        "DynamicMxQuant": "950",
+        "GroupedDynamicMxQuant": "950",
         "KvCompressEpilog": "950",
         "SparseFlashMlaMetadata": "plan",
         "_kv8_swa_rows_kernel": "no release",
@@ -54,6 +56,16 @@ def test_kernels_that_no_call_launches_are_refused_with_their_own_reason():
         no = refusal(record("3,3", kernel).case, registry.find, "npu")
         assert no is not None and no.outcome == Outcome.UNSUPPORTED, kernel
         assert word in no.why and no.why != NO_OPERATOR, kernel
+
+
+def test_cases_of_ascend_950_are_refused_on_devices_before_it():
+    (case,) = {row.case for row in rows_alone("DynamicMxQuant") if "BF16" in row.case.describe()}
+    assert refusal(case, registry.find, "npu") is None
+    for device in ("ATLAS_800_A2_376T_64G", "ATLAS_800_A3_752T_128G_DIE"):
+        no = refusal_of_device(case, device)
+        assert no is not None and no.outcome == Outcome.UNSUPPORTED and "950PR" in no.reason
+        assert refusal_of_device(record("2,2").case, device) is None
+    assert refusal_of_device(case, "ATLAS_950") is None
 
 
 @pytest.mark.parametrize(

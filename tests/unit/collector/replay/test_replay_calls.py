@@ -124,3 +124,21 @@ def test_graph_row_without_torchair_is_refused_with_its_name(torch, monkeypatch)
     case = next(r.case for r in rows_of("SplitVD"))
     with pytest.raises(NoOperator, match=naming("torchair")):
         NpuCalls(types.SimpleNamespace(), {}).of(find("SplitVD"), case)
+
+
+def test_case_of_ascend_950_is_refused_on_another_device(torch, monkeypatch):
+    from collector.replay.calls import NoOperator, NpuCalls
+
+    kernel = "QuantBatchMatmulV3"
+    whole, narrow = (
+        next(r.case for r in rows_of(kernel) if r.case.inputs[0].dtype == dtype)
+        for dtype in ("INT8", "FLOAT8_E4M3FN")
+    )
+    package = types.SimpleNamespace(npu_quant_matmul=lambda: None)
+    device = types.SimpleNamespace(get_device_name=lambda: "Ascend910B3")
+    monkeypatch.setattr(torch, "npu", device, raising=False)
+    assert NpuCalls(package, {}).of(find(kernel), whole)
+    with pytest.raises(NoOperator, match=naming("950PR", "Ascend910B3")):
+        NpuCalls(package, {}).of(find(kernel), narrow)
+    device.get_device_name = lambda: "Ascend950PR_9579"
+    assert NpuCalls(package, {}).of(find(kernel), narrow)

@@ -279,7 +279,7 @@ def test_exchanged_experts_are_a_gang_of_their_ranks() -> None:
     found = make_plan(request, find=find)
     assert [shard.ranks for shard in found.plan.shards] == [16, 1]
     assert found.plan.forecast.unsupported == 1
-    assert refusal_in_plan(bare.case, find, "npu", of.devices, "warm").why == NO_RANKS
+    assert refusal_in_plan(bare.case, find, "npu", of.devices, "warm", "").why == NO_RANKS
 
 
 def test_dispatch_and_combine_are_gangs_of_their_ranks() -> None:
@@ -304,7 +304,7 @@ def test_dispatch_and_combine_are_gangs_of_their_ranks() -> None:
         for case in read_shard(found.shards[shard.shard_id])
     }
     assert [ranks[one.case_id] for one in (bare[0], whole, bare[2])] == [16, 16, 1]
-    refused = refused_cases(distinct_cases(sources), find, "npu", of.devices, "warm")
+    refused = refused_cases(distinct_cases(sources), find, "npu", of.devices, "warm", "")
     assert {(gap.kernel_type, gap.cases[0].refusal.why) for gap in find_gaps(refused)} == {
         (COMBINE, NO_RANKS),
         (DISPATCH, NO_SUCH_WORLD),
@@ -349,7 +349,7 @@ def test_row_with_too_many_ranks_gets_an_outcome_and_the_others_are_measured(mor
     of = campaign_from_text(text, path="c.yaml", base=Path("."))
     request = PlanRequest(of, 1, 0, "", NPU, ((source, (record,)),), {}, None, retry_failed=False)
     found = make_plan(request, find=find)
-    refused = refusal_in_plan(record.case, find, "npu", of.devices, of.measure.cache)
+    refused = refusal_in_plan(record.case, find, "npu", of.devices, of.measure.cache, "")
     assert refused.why == WRONG_NUMBER_OF_RANKS and found.plan.forecast.unsupported == 1
     assert [shard.ranks for shard in found.plan.shards] == [1]
     no = refusal_on_ranks(record.case, find, "npu", 1)

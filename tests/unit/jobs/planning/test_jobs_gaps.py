@@ -26,7 +26,7 @@ RECORDS = (
 
 def found(*records, source=SOURCE):
     candidates = distinct_cases([(source, tuple(records))])
-    refused = refused_cases(candidates, OPERATORS.get, "cpu", 1, "warm")
+    refused = refused_cases(candidates, OPERATORS.get, "cpu", 1, "warm", "")
     return find_gaps(refused), share_line(
         shares(candidates, [one.candidate for one in refused], [source])
     )

@@ -1,0 +1,135 @@
+"""Products of FLOAT8 matrices, which Ascend 950 has: QuantBatchMatmulV3 with other scales.
+
+The combinations that aclnnQuantMatmulV5 documents for that device (ops-nn) and vLLM-Ascend serves:
+one scale for each row and each column (or one for all columns), blocks of 128 by 128 of the weight
+with 128 neighbours or 128 by 128 of the tokens, and MX: one for each 32 neighbours. Scales lie as
+their matrix does: those of a transposed weight are transposed.
+"""
+
+from typing import Any
+
+from collector.model.case import Case, Shape
+from collector.ops import rules
+from collector.ops.catalog.matmul._product import read_weight_product
+from collector.ops.parts import like, narrow
+from collector.ops.slots import given, input_shape, output_slot, spelling
+from collector.ops.spec import Call, Constraint, TensorMaker
+
+_X1, _X2, _SCALE, _OFFSET, _BIAS, _PER_TOKEN = range(6)
+_BLOCK = 128
+_OUTPUTS = ("FLOAT16", "DT_BF16", "FLOAT")
+
+
+def build(case: Case, make: TensorMaker) -> Call:
+    product = rules.accepted(read_weight_product(case))
+    x1, x2, scale, *_ = case.inputs or ()
+    per_token, bias = given(case, _PER_TOKEN), given(case, _BIAS)
+    operands = product.turned(narrow.numbers_like(x1, make), narrow.numbers_like(x2, make))
+    of_weight, of_tokens = (_scales(slot, make) for slot in (scale, rules.accepted(per_token)))
+    if product.transposes_b and of_weight.dim() > 1:
+        of_weight = of_weight.transpose(0, 1)
+    out = rules.accepted(output_slot(case)).dtype
+    return Call(
+        *operands,
+        of_weight,
+        pertoken_scale=of_tokens,
+        bias=like.normal(bias, make),
+        output_dtype=make.dtype(out),
+    )
+
+
+def build_for_npu(case: Case, make: TensorMaker) -> Call:
+    call, settings = build(case, make), dict[str, Any]()
+    if _is_mx(case):
+        dtypes = dict.fromkeys(("scale_dtype", "pertoken_scale_dtype"), narrow.E8M0)
+        settings = {"group_sizes": [1, 1, narrow.GROUP], **dtypes}
+    elif rows := _block_rows(case):
+        settings = {"group_sizes": [rows, _BLOCK, _BLOCK]}
+    return Call(*call.args, **call.kwargs, **settings)
+
+
+def product(torch: Any, x1: Any, x2: Any, scale: Any, per_token: Any, bias: Any) -> Any:
+    """Return the FLOAT product of FLOAT8 matrices by their scales."""
+    if scale.dtype == torch.uint8:
+        rows = narrow.scaled(torch, x1, per_token)
+        columns = narrow.scaled(torch, x2.transpose(0, 1), scale.transpose(0, 1))
+        total = rows @ columns.transpose(0, 1)
+    elif scale.dim() > 1:
+        rows = x1.float() * _spread(per_token, x1.shape)
+        total = rows @ (x2.float() * _spread(scale, x2.shape))
+    else:
+        total = (x1.float() @ x2.float()).mul_(scale).mul_(per_token.unsqueeze(-1))
+    return total if bias is None else total.add_(bias)
+
+
+def _spread(scale: Any, shape: Shape) -> Any:
+    """Return a scale (rows, columns) for each number, of blocks or of whole rows."""
+    for dim in range(2):
+        if scale.shape[dim] != shape[dim]:
+            scale = scale.repeat_interleave(_BLOCK, dim).narrow(dim, 0, shape[dim])
+    return scale
+
+
+def _scales(slot: Any, make: TensorMaker) -> Any:
+    if spelling(slot) == narrow.SCALES:
+        return narrow.scales_like(slot, make)
+    return like.uniform(slot, make, 0.05, 0.2)
+
+
+def _is_mx(case: Case) -> bool:
+    return spelling(given(case, _SCALE)) == narrow.SCALES
+
+
+def _block_rows(case: Case) -> int:
+    """Return the rows of a block of tokens; 0 if the scales are not of blocks."""
+    product = rules.accepted(read_weight_product(case))
+    m, k, n = product.m, _blocks(product.k), _blocks(product.n)
+    weight = (n, k) if product.transposes_b else (k, n)
+    if input_shape(case, _SCALE) != weight:
+        return 0
+    rows = input_shape(case, _PER_TOKEN)
+    if rows == (m, k):
+        return 1
+    return _BLOCK if rows == (_blocks(m), k) else 0
+
+
+def _blocks(count: int) -> int:
+    return -(-count // _BLOCK)
+
+
+def _dtypes_fit(case: Case) -> bool:
+    slots = (given(case, i) for i in (_X2, _SCALE, _PER_TOKEN, _BIAS))
+    x2, scale, per_token, bias = map(spelling, slots)
+    is_pair = (scale, per_token) in (("FLOAT", "FLOAT"), (narrow.SCALES, narrow.SCALES))
+    return x2 in narrow.DTYPES and is_pair and bias in ("", "FLOAT")
+
+
+def _sizes_fit(case: Case) -> bool:
+    product = rules.accepted(read_weight_product(case))
+    scale, per_token = input_shape(case, _SCALE), input_shape(case, _PER_TOKEN)
+    bias, groups = given(case, _BIAS), narrow.pairs(product.k)
+    if _is_mx(case):
+        weight = (product.n, groups, 2) if product.transposes_b else (groups, product.n, 2)
+        are_scales = scale == weight and per_token == (product.m, groups, 2)
+    elif len(scale) > 1:
+        are_scales = bool(_block_rows(case)) and bias is None
+    else:
+        are_scales = scale in ((product.n,), (1,)) and per_token == (product.m,)
+    return are_scales and (bias is None or bias.shape in ((product.n,), (1, product.n)))
+
+
+RULES = (
+    rules.reads("expected an output: its dtype is unknown", output_slot),
+    rules.outputs_are(_OUTPUTS, (0,)),
+    rules.absent("an offset is not replayed for FLOAT8", _OFFSET),
+    Constraint(
+        "expected FLOAT8 matrices, FLOAT or FLOAT8_E8M0 for both scales, and a FLOAT bias",
+        _dtypes_fit,
+    ),
+    Constraint(
+        "expected FLOAT scales (N) or (1) and (M), or of blocks of 128 without a bias, or "
+        "FLOAT8_E8M0 scales (N, K / 64, 2), for a weight (K,N) (K / 64, N, 2), and (M, K / 64, 2)",
+        _sizes_fit,
+    ),
+    rules.NOTHING_EMPTY,
+)

@@ -1,0 +1,111 @@
+"""Quantisation to FLOAT8 on Ascend 950: by groups of neighbours (MX), and by blocks."""
+
+from typing import Any
+
+from collector.model.case import Case, Shape
+from collector.ops import rules
+from collector.ops.parts import like, narrow
+from collector.ops.parts.tensors import per_element
+from collector.ops.slots import input_shape, output_shape, output_slot, outputs_agree
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+
+_X = 0
+
+
+def mx_scales(shape: Shape) -> Shape:
+    """Return the shape of the scales of MX numbers (.., K)."""
+    return (*shape[:-1], narrow.pairs(shape[-1]), 2)
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    x, dtype = (case.inputs or ())[_X], rules.accepted(output_slot(case)).dtype
+    return Call(like.normal(x, make), dst_type=make.dtype(dtype))
+
+
+def _reference(torch: Any, x: Any, *, dst_type: Any) -> Any:
+    return narrow.quantised(torch, x.float(), dst_type)
+
+
+def _is_row_wise(case: Case) -> bool:
+    x = input_shape(case, _X)
+    return bool(x) and outputs_agree(case, x, mx_scales(x))
+
+
+# Numbers (.., K) with one power of two for each 32 neighbours, which aclnnDynamicMxQuant to V3
+# launch (ops-nn). vLLM-Ascend quantises tokens so before products of W8A8_MXFP8.
+DYNAMIC_MX_QUANT = OpSpec(
+    kernel="DynamicMxQuant",
+    call="torch_npu.npu_dynamic_mx_quant",
+    slots=("x",),
+    reference=_reference,
+    build=_build,
+    # a maximum, a product and a rounding
+    flops=per_element(3),
+    narrow=frozenset((*narrow.DTYPES, narrow.SCALES)),
+    npu=NpuCall(needs=frozenset({Need.ASCEND_950})),
+    constraints=(
+        rules.reads("expected outputs: their dtype is unknown", output_slot),
+        rules.inputs_are(rules.HALF_DTYPES, (_X,)),
+        rules.outputs_are(narrow.DTYPES, (0,)),
+        rules.outputs_are((narrow.SCALES,), (1,)),
+        Constraint(
+            "expected an output of the shape of x and scales (.., K / 64, 2), for 32 numbers of "
+            "a row each",
+            _is_row_wise,
+        ),
+        rules.NOTHING_EMPTY,
+    ),
+)
+
+
+_COLUMNS = 128
+_ROWS = (1, 128)
+
+
+def _block_rows(case: Case) -> int | None:
+    """Return the rows of a block; None if the scales have another shape."""
+    x, scales = input_shape(case, _X), output_shape(case, 1)
+    if len(x) != 2:
+        return None
+    columns = -(-x[1] // _COLUMNS)
+    return next((rows for rows in _ROWS if scales == (-(-x[0] // rows), columns)), None)
+
+
+def _block_build(case: Case, make: TensorMaker) -> Call:
+    call = _build(case, make)
+    rows = rules.accepted(_block_rows(case))
+    return Call(*call.args, **call.kwargs, row_block_size=rows, col_block_size=_COLUMNS)
+
+
+def _block_reference(
+    torch: Any, x: Any, *, dst_type: Any, row_block_size: int, col_block_size: int
+) -> Any:
+    (m, n), most = x.shape, torch.finfo(dst_type).max
+    whole_m, whole_n = -m % row_block_size, -n % col_block_size
+    padded = torch.nn.functional.pad(x.float(), (0, whole_n, 0, whole_m))
+    blocks = padded.unflatten(1, (-1, col_block_size)).unflatten(0, (-1, row_block_size))
+    scale = blocks.abs().amax((1, 3)) / most
+    y = (blocks / scale[:, None, :, None]).clamp_(-most, most).flatten(2).flatten(0, 1)
+    return y[:m, :n].to(dst_type).contiguous(), scale
+
+
+# Numbers with one FLOAT scale for each 128 neighbours of a row, or for 128 of 128 rows.
+DYNAMIC_BLOCK_QUANT = OpSpec(
+    kernel="DynamicBlockQuant",
+    call="torch_npu.npu_dynamic_block_quant",
+    slots=("x",),
+    reference=_block_reference,
+    build=_block_build,
+    flops=per_element(3),
+    narrow=frozenset(narrow.DTYPES),
+    npu=NpuCall(needs=frozenset({Need.ASCEND_950})),
+    constraints=(
+        rules.reads("expected outputs: their dtype is unknown", output_slot),
+        rules.inputs_are(rules.HALF_DTYPES, (_X,)),
+        rules.outputs_are(narrow.DTYPES, (0,)),
+        rules.outputs_are(("FLOAT",), (1,)),
+        rules.reads("expected x (M,N) and scales of 1 by 128 or 128 by 128 numbers", _block_rows),
+        rules.LIKE_INPUT,
+        rules.NOTHING_EMPTY,
+    ),
+)
