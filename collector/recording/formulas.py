@@ -342,7 +342,7 @@ def solve(values: Sequence[int], names: Sequence[Mapping[str, int]], what: str) 
             if number and (unit := names[0].get(name)) and number % unit == 0:
                 return _times(number // unit, name)
         return "table_width" if number == names[0]["table_width"] else str(number)
-    best: tuple[bool, int, str] | None = None
+    best: tuple[bool, bool, int, str] | None = None
     for order, term in enumerate((*_TERMS, *_CHUNKS)):
         terms = [Expression(term).value(one) for one in names]
         if (found := _affine(terms, values)) is None:
@@ -351,9 +351,10 @@ def solve(values: Sequence[int], names: Sequence[Mapping[str, int]], what: str) 
         if offset and term in _CHUNKS:
             continue
         text = f"{offset} + {_times(factor, term)}" if offset else _times(factor, term)
-        best = min(filter(None, (best, (bool(offset), order, text))))
+        is_multiple = not offset and factor != 1
+        best = min(filter(None, (best, (bool(offset), is_multiple, order, text))))
     if best is not None:
-        return best[2]
+        return best[-1]
     if (rounded := _rounded_up(values, names)) is not None:
         return rounded
     raise NotSolved(f"{what}: no expression has the values {values}")

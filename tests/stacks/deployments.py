@@ -133,20 +133,21 @@ def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
 def _ranges_of_experts(decode: Range, has_chunks: bool, graph: int) -> tuple[Range, ...]:
     """Return what is recorded of a mixture of experts: passes of at most as many tokens as the
     largest graph are dispatched with a mask (mc2_tokens_capacity of vLLM-Ascend), which has another
-    kernel for a single token of padding. Linear attention takes up to 1,216 tokens at once."""
+    kernel for a single token of padding. A single token on each rank is not cut out of rows. Linear
+    attention takes up to 1,216 tokens at once."""
     first, last, decodes = decode
     (*least, _), (*most, _) = prompts = _prompts_of_experts(graph)
     found = [(first, last, (*decodes, *_decode((15, 233)))), *prompts]
     if has_chunks:
-        few = _chunks((1, 11), (1, 18), (2, 101), (1, 111), (1, graph - 16))
+        few = _chunks((1, 3), (1, 11), (1, 18), (2, 101), (1, 111), (1, graph - 16))
         many = _chunks((1, graph + 1), (1, graph + 6), (1, graph + 15), (2, 4099), (1, 3008))
         mixed = _mixed(
             *((1, 333, 1, 11, 1), (13, 271, 3, 41, 1), (2, 222, 1, 59, 1)),
-            *((3, 150, 2, 37, 3), (5, 301, 1, 98, 4), (1, 190, 3, 23, 3), (5, 160, 1, 75, 2)),
-            (4, 160, 1, 75, 2),
+            *((3, 150, 2, 37, 3), (5, 301, 1, 98, 4), (1, 190, 3, 23, 3), (5, 160, 1, 75, 3)),
+            *((4, 160, 1, 75, 3), (1, 333, 1, 3, 3)),
             *((1, 333, 1, 301, 1), (13, 271, 3, 501, 1), (6, 240, 2, 407, 1)),
             *((3, 150, 1, 1001, 4), (77, 201, 2, 613, 3), (20, 160, 4, 301, 3)),
-            *((5, 211, 2, 1501, 1), (4, 170, 1, 601, 2), (9, 170, 1, 903, 2)),
+            *((5, 211, 2, 1501, 1), (4, 170, 1, 601, 3), (9, 170, 1, 903, 3)),
         )
         next_to_few = tuple(one for one in mixed if sum(n for n, _ in one.each()) <= graph)
         next_to_many = tuple(one for one in mixed if one not in next_to_few)
@@ -155,7 +156,9 @@ def _ranges_of_experts(decode: Range, has_chunks: bool, graph: int) -> tuple[Ran
 
 
 def _prompts_of_experts(graph: int) -> tuple[Range, Range]:
-    small = _prefill((1, 11), (1, 18), (1, 21), (3, 41), (2, 37), (1, graph - 1), (1, graph))
+    small = _prefill(
+        (1, 3), (1, 11), (1, 18), (1, 21), (3, 41), (2, 37), (1, graph - 1), (1, graph)
+    )
     large = _prefill((1, graph + 1), (1, graph + 6), (3, 1367), (5, 411), (5, 1600), (1, 4099))
     return (1, graph, small), (graph + 1, _MOST_TOKENS, large)
 
@@ -247,7 +250,7 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "llama-3-70b": (("tp=2", "tp=8", "tp=4"),),
     "minimax-m2": (("tp=4,ep=4,sequence_split",),),
     "deepseek-v3": (
-        _of_ranks(((4, 2), (8, 4), (16, 2), (4, 4), (8, 2)), "sequence_split,quantisation=w8a8"),
+        _of_ranks(((4, 2), (8, 4), (4, 4), (8, 2)), "sequence_split,quantisation=w8a8"),
     ),
     "deepseek-v3.2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
     "glm-4.5": (("tp=8,dp=2,ep=16,sequence_split",),),

@@ -304,6 +304,8 @@ def test_launches_without_an_expression_are_refused():
     rest = dict.fromkeys(load_names(Batch(Phase.DECODE, 1, 1, 1), 1), 1)
     names = [rest | one for one in names]
     assert solve([13, 19, 37], names, "x") == "4 + 3 * tokens"
+    halves = [one | {"tokens": 8 * n, "part": n, "requests": 4 * n} for n, one in enumerate(names)]
+    assert solve([0, 4, 8], halves, "x") == "requests"  # and not 4 * part: of any number of ranks
     assert solve([15838] * 3, names, "x") == "2 * pages"
     with pytest.raises(NotSolved, match="x: no expression has the values"):
         solve([9, 25, 121], names, "x")
