@@ -29,15 +29,17 @@ from jobs.doctor.npu_software import (
 )
 
 _DEVICES = "/dev/davinci* /dev/davinci_manager /dev/devmm_svm /dev/hisi_hdc"
-_MOUNTS = "mount npu-smi, dcmi and the driver's lib64 into the container"
+_MOUNTS = "mount npu-smi, dcmi and the driver's lib64 into the container; on a host, install the "
+_MOUNTS += "driver"
 _REFUSED = re.compile(r"-8005|-8020")  # of dcmi: no permission, or used by another container
 _NODES = ("davinci[0-9]*", "davinci_manager", "devmm_svm", "hisi_hdc")
 _OF_GROUP = stat.S_IRGRP | stat.S_IWGRP
 
 
-def is_npu_host() -> bool:
-    """Return whether this machine is meant to measure NPUs: it has npu-smi, CANN or torch_npu."""
-    has_tool = shutil.which("npu-smi") is not None
+def is_npu_host(dev: Path = Path("/dev")) -> bool:
+    """Return whether this machine is meant to measure NPUs: it has their device nodes, npu-smi,
+    CANN or torch_npu."""
+    has_tool = shutil.which("npu-smi") is not None or bool(device_nodes(dev))
     return has_tool or cann_version() is not None or find_spec("torch_npu") is not None
 
 
