@@ -199,7 +199,7 @@ def selected_function(op: OpSpec, case: Case, environment: Mapping[str, str]) ->
         is_triton = Need.TRITON in op.npu.needs
         return SelectedFunction(op.call, Library.TRITON if is_triton else Library.VLLM_ASCEND)
     is_custom = is_in_custom_opp(op.kernel, environment)
-    if is_custom and op.npu.served:
+    if is_custom and op.npu.served and not requires_950(case):
         found = SelectedFunction(op.npu.served, Library.VLLM_ASCEND)
     elif is_custom:
         refused = mismatched_function(op.kernel, environment)
@@ -254,7 +254,7 @@ class NpuCalls:
         self._roots = {"torch": torch, "torch_npu": torch_npu}
         self._environment = environment
         self._missing_needs: dict[Need, str] = {}
-        self._selections: dict[tuple[str, str | None], SelectedFunction] = {}
+        self._selections: dict[tuple[str, str | None, bool], SelectedFunction] = {}
 
     def of(self, op: OpSpec, case: Case) -> Launcher:
         """Return the launcher of an operator. Raises NoOperator if this host cannot launch it."""
@@ -281,7 +281,7 @@ class NpuCalls:
     def _selected(self, op: OpSpec, case: Case) -> SelectedFunction:
         """Return which function is called; it is refused, too, if the installed release takes it
         differently."""
-        place = (op.kernel, case.attribute(LIBRARY))
+        place = (op.kernel, case.attribute(LIBRARY), requires_950(case))
         if place not in self._selections:
             found = selected_function(op, case, self._environment)
             # The release of the library, as `releases.csv` spells it; empty if not installed.

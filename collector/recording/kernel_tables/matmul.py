@@ -31,7 +31,7 @@ SEEN = (
 )
 READ = (
     *("aclnnAscendQuantV3", "aclnnDynamicQuantV2", "aclnnBatchMatMul", "aclnnLayerNorm"),
-    *("aclnnDynamicBlockQuantV2", "aclnnDynamicMxQuantV3"),
+    *("aclnnDynamicBlockQuantV2", "aclnnDynamicMxQuantV3", "aclnnGroupedMatmulV4"),
     *("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
     *("aclnnQuantMatmulV5", "aclnnQuantMatmulWeightNz", "aclnnWeightQuantBatchMatmulV2"),
 )
@@ -49,6 +49,7 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnDynamicMxQuantV3": "DynamicMxQuant",
     "aclnnGroupedMatmulSwigluQuantWeightNZ": "GroupedMatmulSwigluQuant",
     "aclnnGroupedMatmulSwigluQuantWeightNzV2": "GroupedMatmulSwigluQuantV2",
+    "aclnnGroupedMatmulV4": "GroupedMatmul",
     "aclnnGroupedMatmulV5": "GroupedMatmul",
     "aclnnGroupedMatmulWeightNz": "GroupedMatmul",
     "aclnnInplaceAddRmsNorm": "InplaceAddRmsNorm",

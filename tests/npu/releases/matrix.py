@@ -11,6 +11,7 @@ from pathlib import Path
 
 from collector.codec.table import table_bytes
 from collector.model.case import Case
+from collector.ops.refusals import requires_950
 from collector.ops.registry import all_ops
 from collector.ops.releases import ABSENT, BOUND, BOUND_OTHERWISE, SCHEMA_UNKNOWN
 from collector.ops.spec import OpSpec, library_of
@@ -36,13 +37,16 @@ def releases_table() -> bytes:
 
 def answer(op: OpSpec, release: str, cases: list) -> str:
     """Return how a release accepts the calls of an operator's rows: for its library, or for
-    vLLM-Ascend the function with which it serves; empty if it does not apply."""
+    vLLM-Ascend the function with which it serves; empty if it does not apply.
+
+    Rows of Ascend 950 do not count where A2 and A3 have the kernel too."""
     name = _function(op, release)
     if not name:
         return ""
     schemas = schemas_of(release).get(name, ())
     if not schemas:
         return ABSENT
+    cases = [case for case in cases if not requires_950(case)] or cases
     passed = _passed(op, cases, schemas)
     if wrong := sorted(filter(None, {misfit(one, schemas) for one in passed})):
         return "; ".join(wrong)

@@ -9,7 +9,9 @@ their matrix does: those of a transposed weight are transposed.
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
+from collector.ops.catalog.matmul._grouped import GroupedProduct
 from collector.ops.catalog.matmul._product import read_weight_product
 from collector.ops.parts import like, narrow
 from collector.ops.slots import given, input_shape, output_slot, spelling
@@ -133,3 +135,33 @@ RULES = (
     ),
     rules.NOTHING_EMPTY,
 )
+
+
+# Products by expert: MX numbers only. The positions are those of tokens, weights and their scales.
+
+
+def experts(
+    case: Case, sizes: GroupedProduct, positions: tuple[int, int, int, int], make: TensorMaker
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Return tokens, weights (E,K,N) and both scales; transposed weights and theirs are views."""
+    x, weight, scale, per_token = ((case.inputs or ())[i] for i in positions)
+    made = narrow.numbers(sizes.weight, spelling(weight), make), narrow.scales_like(scale, make)
+    if sizes.transposes_weight:
+        made = made[0].transpose(1, 2), made[1].transpose(1, 2)
+    scales = {"scale": made[1], "per_token_scale": narrow.scales_like(per_token, make)}
+    return narrow.numbers_like(x, make), made[0], scales
+
+
+def experts_fit(case: Case, sizes: GroupedProduct, positions: tuple[int, int, int, int]) -> bool:
+    """Return whether weights, scales and tokens are MX numbers of these sizes."""
+    _, weight, scale, per_token = (given(case, i) for i in positions)
+    groups = narrow.pairs(sizes.k)
+    sides = (sizes.n, groups) if sizes.transposes_weight else (groups, sizes.n)
+    return (
+        spelling(weight) in narrow.DTYPES
+        and weight is not None
+        and weight.format != FRACTAL_NZ
+        and (spelling(scale), spelling(per_token)) == (narrow.SCALES, narrow.SCALES)
+        and input_shape(case, positions[2]) == (sizes.experts, *sides, 2)
+        and input_shape(case, positions[3]) == (sizes.tokens, groups, 2)
+    )

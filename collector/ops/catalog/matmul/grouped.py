@@ -6,10 +6,11 @@ from typing import Any
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
-from collector.ops.catalog.matmul import _grouped
+from collector.ops.catalog.matmul import _grouped, _narrow
 from collector.ops.catalog.matmul._grouped import GroupedProduct
 from collector.ops.catalog.matmul._product import group_by_weight
-from collector.ops.parts import int8, like
+from collector.ops.parts import int8, like, narrow
+from collector.ops.parts.narrow import is_narrow
 from collector.ops.parts.tensors import flops_by, group_ends
 from collector.ops.slots import agrees, given, input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -44,6 +45,8 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     x, weight = call.args
     lists = {name: [tensor] for name, tensor in settings.items() if name in _SLOTS}
     counted = _is_split(case)
+    if is_narrow(case):
+        settings |= dict.fromkeys(("scale_dtype", "per_token_scale_dtype"), narrow.E8M0)
     groups = make.tensor(counts, "INT64") if counted else group_ends(counts, "INT64", make)
     return Call(
         [x],
@@ -53,13 +56,15 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
         group_list_type=int(counted),
         group_type=0,
         split_item=3,
-        output_dtype=settings["output_dtype"],
+        **{name: value for name, value in settings.items() if name not in _SLOTS},
     )
 
 
 def _operands(case: Case, make: TensorMaker) -> tuple[Any, Any, dict[str, Any]]:
     """Return tokens, weights, and the options that depend on them."""
     (x, weight), sizes = (case.inputs or ())[:2], rules.accepted(_sizes(case))
+    if is_narrow(case):
+        return _narrow.experts(case, sizes, (_X, _WEIGHT, _SCALE, _PER_TOKEN), make)
     tokens = _numbers(x.shape or (), x, make)
     if _grouped.is_nibbles(case):
         pairs, scale = _grouped.nibbles(sizes, make), input_shape(case, _SCALE)
@@ -84,7 +89,8 @@ def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
     tensors = {}
     for position in sorted(_OPTIONAL):
         slot = given(case, position)
-        if slot is None or (_is_split(case) and position in (_BIAS, _SCALE)):
+        is_made = _is_split(case) and position in (_BIAS, _SCALE)
+        if slot is None or is_made or is_narrow(case):
             continue
         if position in (_SCALE, _ANTIQUANT_SCALE):
             tensors[_SLOTS[position]] = int8.scale_like(slot, make)
@@ -117,7 +123,9 @@ def _reference(
         own = {name: tensor[expert] for name, tensor in by_expert.items()}
         if not counts[expert]:
             continue
-        if x.dtype != torch.int8:
+        if x.dtype.is_floating_point and x.dtype.itemsize == 1:
+            place.copy_(_narrow.product(torch, tokens, weight[expert], own["scale"], scale, None))
+        elif x.dtype != torch.int8:
             _multiply(torch, tokens, weight[expert], place, **own)
         elif is_packed:
             product = _grouped.multiplied(torch, tokens, weight[expert], own["scale"])
@@ -241,6 +249,13 @@ def _blocks_fit(case: Case) -> bool:
     return not is_stored or not (x == "FLOAT" or out == "INT8" or is_only_weight)
 
 
+def _narrow_fits(case: Case) -> bool:
+    places = (_X, _WEIGHT, _SCALE, _PER_TOKEN)
+    sizes, groups = rules.accepted(_sizes(case)), given(case, _GROUPS)
+    is_listed = spelling(groups) == "INT64" and input_shape(case, _GROUPS) == (sizes.experts,)
+    return is_listed and output_slot(case) is not None and _narrow.experts_fit(case, sizes, places)
+
+
 # One product per expert, of the tokens that were routed to it.
 GROUPED_MATMUL = OpSpec(
     kernel="GroupedMatmul",
@@ -255,6 +270,7 @@ GROUPED_MATMUL = OpSpec(
     group=group_by_weight,
     written=lambda case: _grouped.written_rows(rules.accepted(_sizes(case))),
     packed={_SCALE: "UINT64", _WEIGHT: "INT4"},
+    narrow=frozenset((*narrow.DTYPES, narrow.SCALES)),
     npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_WEIGHT})),
     constraints=(
         rules.reads(
@@ -263,25 +279,41 @@ GROUPED_MATMUL = OpSpec(
             _sizes,
         ),
         rules.absent("an offset cannot be replayed", _OFFSET),
-        Constraint(
-            "the dtypes of x, weight, bias, scales and output do not go together: expected a "
-            "combination that npu_grouped_matmul documents",
-            _dtypes_are_legal,
+        *rules.unless(
+            is_narrow,
+            Constraint(
+                "the dtypes of x, weight, bias, scales and output do not go together: expected a "
+                "combination that npu_grouped_matmul documents",
+                _dtypes_are_legal,
+            ),
+            Constraint(
+                "INT4 weights: expected (E,K,N) with N as a multiple of 8; with INT8 tokens K of "
+                "at most 18432 and scales (E,N), (E,1,N) or, for each 256 rows, (E,K/256,N); "
+                "otherwise antiquant scale and offset (E,N) or (E,G,N) for G equal groups of rows",
+                lambda case: not _grouped.is_nibbles(case) or _nibbles_fit(case),
+            ),
+            Constraint(
+                "FRACTAL_NZ weights: expected another dtype than FLOAT, an output other than INT8, "
+                "and INT8 tokens with INT4 weights",
+                _blocks_fit,
+            ),
+            Constraint(
+                "expected a group list (E INT64), bias and scales (E,N), and a scale of tokens (T)",
+                _options_fit,
+            ),
         ),
-        Constraint(
-            "INT4 weights: expected (E,K,N) with N as a multiple of 8; with INT8 tokens K of at "
-            "most 18432 and scales (E,N), (E,1,N) or, for each 256 rows, (E,K/256,N); otherwise "
-            "antiquant scale and offset (E,N) or (E,G,N) for G equal groups of rows",
-            lambda case: not _grouped.is_nibbles(case) or _nibbles_fit(case),
-        ),
-        Constraint(
-            "FRACTAL_NZ weights: expected another dtype than FLOAT, an output other than INT8, and "
-            "INT8 tokens with INT4 weights",
-            _blocks_fit,
-        ),
-        Constraint(
-            "expected a group list (E INT64), bias and scales (E,N), and a scale of tokens (T)",
-            _options_fit,
+        *rules.unless(
+            lambda case: not is_narrow(case),
+            rules.absent(
+                "a bias and antiquant scales are not replayed for FLOAT8",
+                *(_BIAS, _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET),
+            ),
+            rules.outputs_are(tuple(sorted(_FLOATS)), (0,)),
+            Constraint(
+                "expected FLOAT8 weights (E,K,N) or (E,N,K), a group list (E INT64), FLOAT8_E8M0 "
+                "scales (E, K / 64, N, 2) or (E, N, K / 64, 2), and (T, K / 64, 2) of tokens",
+                _narrow_fits,
+            ),
         ),
         _grouped.groups_fit(_sizes),
     ),
@@ -300,6 +332,7 @@ _FROM_V2 = (0, 3, 4, 1, 5, 2)
 _NOTHING = Slot(None, "", "")
 _MOST_COLUMNS = 10240
 _MOST_NIBBLE_ROWS = 19999
+_MX, _MX_COLUMNS = 2, 128
 _GATE_FLOPS = 8  # per element of y: 5 for SwiGlu, then a maximum, a quotient and a rounding
 
 
@@ -317,7 +350,9 @@ def _gate_case(case: Case) -> Case:
 def _gate_sizes(case: Case) -> GroupedProduct | None:
     """Return the sizes; the output has half of the weight's columns, which are gates and values."""
     sizes = _grouped.read_grouped_product(_gate_case(case), lambda n: n // 2)
-    return sizes if sizes and sizes.n and not sizes.n % 2 and not sizes.transposes_weight else None
+    if sizes is None or not sizes.n or sizes.n % 2:
+        return None
+    return sizes if is_narrow(case) or not sizes.transposes_weight else None
 
 
 def _gate_call(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, dict[str, Any]]:
@@ -334,7 +369,18 @@ def _gate_call(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, di
     return tokens, stored, {**named, "weight_scale": int8.scale_like(weight_scale, make)}
 
 
+def _narrow_gate(case: Case, make: TensorMaker) -> Call:
+    """Return the call of FLOAT8 tokens and weights, as the reference takes it."""
+    places, sizes = (_X, _WEIGHT, _WEIGHT_SCALE, _X_SCALE), rules.accepted(_gate_sizes(case))
+    x, weight, scales = _narrow.experts(_gate_case(case), sizes, places, make)
+    tensors = x, weight, scales["scale"], scales["per_token_scale"]
+    dtype = make.dtype(rules.accepted(output_slot(case)).dtype)
+    return Call(*tensors, counts=sizes.counts, quant_dtype=dtype)
+
+
 def _gate_build(case: Case, make: TensorMaker) -> Call:
+    if is_narrow(case):
+        return _narrow_gate(case, make)
     x, weight, named = _gate_call(case, make, "")
     counts = rules.accepted(_gate_sizes(case)).counts
     return Call(x, weight, named["weight_scale"], named["x_scale"], counts=counts)
@@ -349,8 +395,28 @@ def _gate_build_for_npu(case: Case, make: TensorMaker) -> Call:
     return Call(x, weight, group_list=ends, **named)  # by name: their order differs by library
 
 
+def _narrow_gate_for_npu(case: Case, make: TensorMaker) -> Call:
+    """Build the call as vLLM-Ascend makes it for W8A8_MXFP8: mode 2 of both sides is MX."""
+    call = _narrow_gate(case, make)
+    x, weight, weight_scale, x_scale = call.args
+    return Call(
+        x=x,
+        weight=[weight],
+        weight_scale=[weight_scale],
+        x_scale=x_scale,
+        group_list=group_ends(call.kwargs["counts"], "INT64", make),
+        dequant_mode=_MX,
+        quant_mode=_MX,
+        dequant_dtype=make.dtype("FLOAT"),
+        quant_dtype=call.kwargs["quant_dtype"],
+        **dict.fromkeys(("weight_scale_dtype", "x_scale_dtype"), narrow.E8M0),
+    )
+
+
 def _gate_build_v2_for_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call with lists of one tensor, and the number of rows of each expert."""
+    if is_narrow(case):
+        return _narrow_gate_for_npu(case, make)
     x, weight, named = _gate_call(case, make, FRACTAL_NZ)
     options: dict[str, Any] = {}
     if "assistance" in named:
@@ -365,13 +431,24 @@ def _gate_build_v2_for_npu(case: Case, make: TensorMaker) -> Call:
 
 def _gate_launch(grouped: Any, *args: Any, **named: Any) -> Any:
     y, scale, *_offset = grouped(*args, **named)
+    if "x_scale_dtype" in named:  # scales of MX are bytes here, like those that the call takes
+        scale = scale.view(named["x_scale"].dtype)
     return y, scale
 
 
 def _gate_reference(
-    torch: Any, x: Any, weight: Any, weight_scale: Any, x_scale: Any, *, counts: tuple[int, ...]
+    torch: Any,
+    x: Any,
+    weight: Any,
+    weight_scale: Any,
+    x_scale: Any,
+    *,
+    counts: tuple[int, ...],
+    quant_dtype: Any = None,
 ) -> Any:
     used = sum(counts)
+    if quant_dtype is not None:
+        return _narrow_gated(torch, x, weight, weight_scale, x_scale, counts, quant_dtype)
     is_packed = weight.dtype == torch.int32
     width = weight.shape[2] * (_grouped.COLUMNS if is_packed else 1)
     wide = x.new_empty((x.shape[0], width), dtype=torch.float32)
@@ -386,6 +463,33 @@ def _gate_reference(
             torch.mul(total, weight_scale[expert].float(), out=place)
     gate, value = wide.mul_(x_scale.unsqueeze(-1)).chunk(2, -1)
     return int8.quantise_rows(torch, torch.nn.functional.silu(gate).mul_(value))
+
+
+def _narrow_gated(
+    torch: Any, x: Any, weight: Any, weight_scale: Any, x_scale: Any, counts: Any, dtype: Any
+) -> Any:
+    wide = x_scale.new_zeros((x.shape[0], weight.shape[2]), dtype=torch.float32)
+    start = 0
+    for expert, count in enumerate(counts):
+        rows = slice(start, start + count)
+        own = weight[expert], weight_scale[expert]
+        wide[rows] = _narrow.product(torch, x[rows], *own, x_scale[rows], None)
+        start += count
+    gate, value = wide.chunk(2, -1)
+    return narrow.quantised(torch, torch.nn.functional.silu(gate).mul_(value), dtype)
+
+
+def _narrow_gate_fits(case: Case) -> bool:
+    places, placed = (_X, _WEIGHT, _WEIGHT_SCALE, _X_SCALE), _gate_case(case)
+    sizes, groups = rules.accepted(_gate_sizes(case)), given(placed, _SWIGLU_GROUPS)
+    return (
+        _narrow.experts_fit(placed, sizes, places)
+        and sizes.n % _MX_COLUMNS == 0
+        and given(placed, _ASSISTANCE) is None
+        and spelling(groups) == "INT64"
+        and input_shape(placed, _SWIGLU_GROUPS) == (sizes.experts,)
+        and agrees(case, 1, (sizes.tokens, narrow.pairs(sizes.n // 2), 2))
+    )
 
 
 def _gate_flops(case: Case) -> int:
@@ -425,6 +529,9 @@ def _gate_fits(case: Case) -> bool:
     )
 
 
+_SIZES_OF_GATE = rules.reads(
+    "expected tokens (T,K), weights (E,K,N) with an even N, and an output (T,N/2)", _gate_sizes
+)
 _GATE_RULES = (
     rules.outputs_are(("INT8",), (0,)),
     rules.outputs_are(("FLOAT",), (1,)),
@@ -433,14 +540,25 @@ _GATE_RULES = (
         "FLOAT, FLOAT16 or BF16 scales, or INT4 weights with UINT64 scales and a FLOAT matrix",
         _gate_dtypes_fit,
     ),
-    rules.reads(
-        "expected tokens (T,K), weights (E,K,N) with an even N, and an output (T,N/2)", _gate_sizes
-    ),
+    _SIZES_OF_GATE,
     Constraint(
         f"expected a weight scale (E, N up to {_MOST_COLUMNS}), a scale of tokens (T) for input "
         "and output, and a group list (E); for INT4 weights N as a multiple of 8, K of at most "
         f"{_MOST_NIBBLE_ROWS}, a matrix (E,N), and scales (E,N) or (E,G,N)",
         _gate_fits,
+    ),
+    _grouped.groups_fit(_gate_sizes),
+)
+_NARROW_GATE_RULES = (
+    rules.reads("expected outputs: their dtype is unknown", output_slot),
+    rules.outputs_are(narrow.DTYPES, (0,)),
+    rules.outputs_are((narrow.SCALES,), (1,)),
+    _SIZES_OF_GATE,
+    Constraint(
+        "expected FLOAT8 weights (E,K,N) or (E,N,K) with N as a multiple of 128, a group list (E "
+        "INT64), FLOAT8_E8M0 scales (E, K / 64, N, 2) or (E, N, K / 64, 2), (T, K / 64, 2) of "
+        "tokens and (T, N / 128, 2) of the output",
+        _narrow_gate_fits,
     ),
     _grouped.groups_fit(_gate_sizes),
 )
@@ -477,6 +595,7 @@ GROUPED_MATMUL_SWIGLU_QUANT_V2 = replace(
     optional=frozenset({5, 6, 7}),
     group=lambda case: group_by_weight(_gate_case(case)),
     packed={3: "INT4", 4: "UINT64"},
+    narrow=frozenset((*narrow.DTYPES, narrow.SCALES)),
     placed=lambda case: case,
     npu=NpuCall(
         run=_gate_launch,
@@ -486,6 +605,7 @@ GROUPED_MATMUL_SWIGLU_QUANT_V2 = replace(
     ),
     constraints=(
         rules.absent_inputs(frozenset({6, 7}), "a bias and smoothing scales"),
-        *_GATE_RULES,
+        *rules.unless(is_narrow, *_GATE_RULES),
+        *rules.unless(lambda case: not is_narrow(case), *_NARROW_GATE_RULES),
     ),
 )

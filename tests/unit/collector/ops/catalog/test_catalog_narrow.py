@@ -70,6 +70,78 @@ def test_products_of_narrow_numbers_are_those_of_their_values(torch, build, laun
             torch.testing.assert_close(got, total, rtol=0.01, atol=0.01)
 
 
+def dequantised(torch, numbers, scales):
+    """FLOAT64 values of (rows, K) with scales (rows, K / 64, 2)."""
+    rows, k = numbers.shape
+    wide = numbers.double().clone()
+    for group in range(-(-k // 32)):
+        step = 2.0 ** (scales[:, group // 2, group % 2].double() - 127)
+        wide[:, 32 * group : 32 * group + 32] *= step.unsqueeze(-1)
+    return wide
+
+
+def by_expert(torch, x, weight, weight_scale, x_scale, counts):
+    """The product of each expert in FLOAT64."""
+    parts, start = [], 0
+    tokens = dequantised(torch, x, x_scale)
+    for expert, count in enumerate(counts):
+        own = dequantised(torch, weight[expert].t(), weight_scale[expert].transpose(0, 1))
+        parts.append(tokens[start : start + count] @ own.t())
+        start += count
+    return torch.cat(parts)
+
+
+def test_products_by_expert_are_those_of_their_values(torch, build, launch):
+    cases = narrow_rows("GroupedMatmul")
+    assert {case.inputs[1].shape for case in cases} == {(3, 48, 192), (3, 96, 48)}
+    for case in cases:
+        call = build(case)
+        x, weight = call.args
+        scales = (call.kwargs[name] for name in ("scale", "per_token_scale"))
+        expected = by_expert(torch, x, weight, *scales, call.kwargs["counts"])
+        (got,) = launch(case, call)
+        torch.testing.assert_close(got.double(), expected, rtol=0.01, atol=0.01)
+
+
+def test_gated_products_are_quantised_to_mx(torch, build, launch):
+    for case in narrow_rows("GroupedMatmulSwigluQuantV2"):
+        call = build(case)
+        product = by_expert(torch, *call.args, call.kwargs["counts"])
+        gate, value = product.chunk(2, -1)
+        expected = gate * torch.sigmoid(gate) * value
+        y, scale = launch(case, call)
+        assert y.dtype == call.kwargs["quant_dtype"] and scale.shape == case.outputs[1].shape
+        got, near = dequantised(torch, y, scale), 0.13 * expected.abs() + 0.02
+        assert ((got - expected).abs() <= near).all()
+
+
+@pytest.mark.parametrize(
+    "kernel, inputs, dtypes",
+    [
+        ("GroupedMatmul", "8,64;2,64,16;;2,1,16,2;;;;2;8", f"{E4};{E4};;{E8};;;;INT64;FLOAT"),
+        (
+            "GroupedMatmul",
+            "8,64;2,64,16;2,16;2,1,16,2;;;;2;8,1,2",
+            f"{E4};{E4};FLOAT;{E8};;;;INT64;{E8}",
+        ),
+        ("GroupedMatmul", "8,64;2,64,16;;2,16,1,2;;;;2;8,1,2", f"{E4};{E4};;{E8};;;;INT64;{E8}"),
+        (
+            "GroupedMatmulSwigluQuantV2",
+            "8,64;8,1,2;2;2,64,32;2,1,32,2",
+            f"{E4};{E8};INT64;{E4};{E8}",
+        ),
+        ("GroupedMatmulSwigluQuant", "8,64;2,64,32;2,32;8;2", f"{E4};{E4};FLOAT;FLOAT;INT64"),
+    ],
+)
+def test_other_products_by_expert_are_refused(case_of, kernel, inputs, dtypes):
+    outputs = {
+        "GroupedMatmul": ("8,16", "DT_BF16"),
+        "GroupedMatmulSwigluQuantV2": ("8,16;8,1,2", f"{E4};{E8}"),
+        "GroupedMatmulSwigluQuant": ("8,16;8", "INT8;FLOAT"),
+    }
+    assert find(kernel).rejection_reason(case_of(kernel, inputs, dtypes, *outputs[kernel]), "npu")
+
+
 @pytest.mark.parametrize(
     "inputs, dtypes, out",
     [
