@@ -32,7 +32,7 @@ from collector.shapes.deployments import (
     step_of_load,
 )
 from collector.shapes.expression import Expression, align
-from collector.shapes.layout import layout_of
+from collector.shapes.layout import Layout, layout_of
 from collector.shapes.recorded_step import (
     MTP,
     Occurrences,
@@ -76,7 +76,7 @@ class NotSolved(OpmeterError):
 class Constants:
     """Numbers of the engine that recorded: pages of its cache, and of a request's table; states of
     linear attention, 0 without it. They are unlike every other number, so that they are recognised.
-    `experts` is the number in a layer, to which rows are rounded up."""
+    `experts` is the number in a layer, over all ranks."""
 
     pages: int
     table_width: int
@@ -121,7 +121,7 @@ def solved_deployment(
         *(recording.device, recording.environment, recording.settings, recording.wheels),
         *(graph_sizes, ()),
     )
-    found, ranks = [], recording.layout["tp"]
+    found, ranks = [], layout_of(layout)
     for least, most, tokens in ranges:
         chosen = [passes[p.phase, p.requests, p.queries, p.keys, p.prompts] for p in tokens]
         loads = [_load(one, predicted, graph_sizes, ranks, constants) for one in chosen]
@@ -137,12 +137,12 @@ def _load(
     found: RecordedPass,
     predicted: int,
     graph_sizes: Sequence[int],
-    ranks: int,
+    ranks: Layout,
     constants: Constants,
 ) -> _Load:
     batch = padded(replace(_batch(found), predicted=predicted), graph_sizes)
-    names = dict(load_names(batch, ranks)) | asdict(constants)
-    return _Load(batch, names, load_lists(batch, ranks), _of_model(found))
+    names = dict(load_names(batch, ranks.tp)) | asdict(constants) | {"expert_ranks": ranks.ep}
+    return _Load(batch, names, load_lists(batch, ranks.tp), _of_model(found))
 
 
 def _of_model(found: RecordedPass) -> RecordedPass:
@@ -355,22 +355,25 @@ def solve(values: Sequence[int], names: Sequence[Mapping[str, int]], what: str) 
         best = min(filter(None, (best, (bool(offset), is_multiple, order, text))))
     if best is not None:
         return best[-1]
-    if (rounded := _rounded_up(values, names)) is not None:
-        return rounded
+    if (rows := _rows_of_first_rank(values, names)) is not None:
+        return rows
     raise NotSolved(f"{what}: no expression has the values {values}")
 
 
-def _rounded_up(values: Sequence[int], names: Sequence[Mapping[str, int]]) -> str | None:
-    """Return a multiple of the tokens of a rank, rounded up, as each expert gets the same rows; or
-    the numbers in such rows."""
-    if not (to := names[0].get("experts", 0)):
+def _rows_of_first_rank(values: Sequence[int], names: Sequence[Mapping[str, int]]) -> str | None:
+    """Return a multiple of the rows that the first rank gets for its experts. Every rank sends its
+    choices in equal parts to all experts, and what is left to the first ones."""
+    experts, ranks = names[0].get("experts", 0), names[0].get("expert_ranks", 1)
+    if not experts or experts % ranks:
         return None
+    held = experts // ranks
     for choices in range(1, _MOST_CHOICES + 1):
-        rows = [align(choices * one["part"], to) for one in names]
+        sent = f"{choices} * part"
+        text = f"{ranks} * ({held} * ({sent} // {experts}) + min({held}, {sent} % {experts}))"
+        rows = [Expression(text).value(one) for one in names]
         sizes = {Fraction(value, row) for value, row in zip(values, rows, strict=True)}
         if len(sizes) == 1 and (size := sizes.pop()).denominator == 1:
-            text = f"({choices} * part + {to - 1}) // {to} * {to}"
-            return text if size == 1 else f"{text} * {size}"
+            return text if size == 1 else f"{size} * ({text})"
     return None
 
 
@@ -455,7 +458,7 @@ def differences(
     """Return what a recorded pass of so many layers launches and a deployment does not, and what
     it does otherwise."""
     constants = constants.in_blocks(deployment.settings)
-    ranks = layout_of(deployment.layout).tp
+    ranks = layout_of(deployment.layout)
     load = _load(found, predicted, deployment.graph_sizes, ranks, constants)
     tokens = _batch(found).tokens
     (one,) = (

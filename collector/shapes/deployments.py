@@ -29,7 +29,7 @@ from collector.model.vocabulary import (
     OUTPUT_SHAPES,
 )
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
-from collector.shapes.expression import Expression, align, ceil_div
+from collector.shapes.expression import Expression, align, ceil_div, dims_of
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.layout import Layout, Quantisation, check_layout, layout_of
 from collector.shapes.models import Decoder, bundled_decoder, to_record
@@ -383,10 +383,7 @@ def group_ends(text: str, names: Mapping[str, int]) -> str:
 def sized(text: str, names: Mapping[str, int]) -> str:
     """Return a shape cell with the numbers of its expressions."""
     quote = '"' if text.startswith('"') else ""
-    slots = [
-        [Expression(size).value(names) for size in filter(None, slot.split(","))]
-        for slot in text.strip('"').split(";")
-    ]
+    slots = [[size.value(names) for size in dims_of(slot)] for slot in text.strip('"').split(";")]
     shown = ("" if 0 in slot else ",".join(map(str, slot)) for slot in slots)
     return quote + ";".join(shown) + quote
 

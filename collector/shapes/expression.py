@@ -77,6 +77,7 @@ def parse_expression(text: str) -> Expression:
     return Expression(text)
 
 
+@lru_cache(maxsize=4096)
 def dims_of(text: str) -> tuple[Expression, ...]:
     """Return the expressions between the commas of a text that are outside parentheses."""
     parts, depth = [""], 0

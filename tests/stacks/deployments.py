@@ -265,10 +265,19 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "qwen3-next-80b-a3b": (("tp=4,ep=4,sequence_split",),),
 }
+# Without VLLM_ASCEND_ENABLE_FUSED_MC2, as by default: a dispatch or an all-to-all, and products.
+_APART: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "deepseek-v3": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart",),),
+    "glm-4.5": (("tp=8,dp=2,ep=16,sequence_split,experts=apart",),),
+    "glm-4.5-air": (("tp=8,ep=8,sequence_split,experts=apart",),),
+    "kimi-k2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart",),),
+    "qwen3-235b-a22b": (("tp=8,dp=2,ep=16,sequence_split,experts=apart",),),
+}
 RECIPES = tuple(
     Recipe(model, release, layouts)
     for release in _RELEASES
-    for model, files in _LAYOUTS.items()
+    for found in (_LAYOUTS, _APART)
+    for model, files in found.items()
     for layouts in files
 )
 

@@ -274,20 +274,22 @@ def test_linear_attention_has_states_and_chunks_of_each_request():
 
 
 def test_experts_get_equal_parts_of_the_rows():
-    """Two choices of each token of a rank, for three experts; rows are rounded up to 12."""
+    """Two choices of each token of a rank, for three experts of four ranks. Without a dispatch, the
+    first rank gets from each an equal part, and what is left is for the first experts."""
+    layout = Layout(4, ep=4)
     ends, constants = "Runtime group_list_values", replace(CONSTANTS, experts=12)
     passes = []
-    for tokens in (12, 28, 76):
+    for tokens in (12, 28, 44):
         part = tokens // 4
         each = [2 * part // 3 + (at < 2 * part % 3) for at in range(3)]
         listed = ",".join(str(sum(each[: at + 1])) for at in range(3))
-        shapes = f"{-(-2 * part // 12) * 12},64;{2 * part},64"
+        rows = 4 * sum(2 * part // 12 + (at < 2 * part % 12) for at in range(3))
+        shapes = f"{rows},64;{2 * part},64"
         launches = (launch("GroupedMatmul", shapes, f"{2 * part},48", **{ends: listed}),)
-        size = -(-2 * part // 12) * 12 * 64 * 2
-        message = RecordedMessage("HCCL", "all_to_allv", size, "bfloat16", 4, ONCE, False)
+        message = RecordedMessage("HCCL", "all_to_allv", rows * 64 * 2, "bfloat16", 4, ONCE, False)
         passes.append(RecordedPass("prefill", 1, tokens, tokens, launches, (message,)))
     tokens = [PassTokens("prefill", 1, one.queries, one.keys) for one in passes]
-    found = solved_deployment(recording(passes), str(Layout(4)), [(1, 128, tokens)], constants)
+    found = solved_deployment(recording(passes), str(layout), [(1, 128, tokens)], constants)
     step = deployed_step(found, Batch(Phase.PREFILL, 1, 40, 40))
     (kernel,), (message,) = step.kernels, step.collectives
     assert message.message_bytes == 24 * 64 * 2
@@ -296,7 +298,7 @@ def test_experts_get_equal_parts_of_the_rows():
     odd = replace(passes[0].launches[0], extra={ends: "1,2,6"})
     passes[0] = replace(passes[0], launches=(odd,))
     with pytest.raises(NotSolved, match="no equal parts"):
-        solved_deployment(recording(passes), str(Layout(4)), [(1, 128, tokens)], constants)
+        solved_deployment(recording(passes), str(layout), [(1, 128, tokens)], constants)
 
 
 def test_launches_without_an_expression_are_refused():

@@ -155,6 +155,30 @@ def test_experts_in_bf16_are_fused_with_weights_of_the_ranks_share():
             assert step[f"DispatchFFNCombineBF16 {shapes}"] == layers
 
 
+def test_experts_that_are_apart_are_dispatched_or_exchanged():
+    """Few tokens are dispatched, to equal rows of each expert. Of many the ranks exchange the rows:
+    513 tokens of a rank have 4104 choices, of which each expert gets an equal part, and the first
+    8 one more: the first rank has the rows of 16 experts, of 8 or 16 ranks."""
+    for name, layers, layout, rows, weights in (
+        ("glm-4.5-air", 45, "tp=8,ep=8", 8 * (16 * 32 + 8), "16,4096,2816"),
+        ("deepseek-v3", 58, "tp=8,dp=2,ep=16,quantisation=w8a8", 16 * (16 * 16 + 8), ""),
+    ):
+        text = f"{layout},sequence_split,experts=apart"
+        decoder, found = find_decoder(name), find_deployment(name, RELEASE, layout_of(text))
+        hidden, ranks = decoder.hidden, layout_of(text).ep
+        few = counted(deployed_step(found, DECODE))
+        kernels = Counter(name.split()[0] for name in few.elements())
+        assert kernels["MoeDistributeDispatchV2"] == kernels["MoeDistributeCombineV2"] == layers
+        assert few[f"MoeDistributeDispatchV2 2,{hidden};2,8;;2;"] == layers
+        many = counted(deployed_step(found, Batch(Phase.PREFILL, 1, 4099, 4099)))
+        kernels = Counter(name.split()[0] for name in many.elements())
+        assert kernels["MoeTokenUnpermute"] == 2 * layers
+        assert many[f"MoeTokenUnpermute {rows},{hidden};{rows}"] == layers
+        assert many[f"all_to_allv {rows * hidden * 2} bytes over {ranks}"] == layers
+        if weights:
+            assert many[f"GroupedMatmul {rows},{hidden};{weights};;;;;;16;"] == layers
+
+
 def test_kimi_k2_has_the_products_of_its_config():
     """64 heads, an intermediate size of 18432, and 384 experts of 2048, of which one is shared."""
     layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
