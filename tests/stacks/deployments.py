@@ -157,9 +157,11 @@ def _ranges_of_experts(decode: Range, has_chunks: bool, graph: int) -> tuple[Ran
 
 def _prompts_of_experts(graph: int) -> tuple[Range, Range]:
     small = _prefill(
-        (1, 3), (1, 11), (1, 18), (1, 21), (3, 41), (2, 37), (1, graph - 1), (1, graph)
+        (1, 3), (1, 11), (1, 18), (1, 21), (3, 41), (2, 37), (1, 200), (1, graph - 1), (1, graph)
     )
-    large = _prefill((1, graph + 1), (1, graph + 6), (3, 1367), (5, 411), (5, 1600), (1, 4099))
+    large = _prefill(
+        (1, graph + 1), (1, graph + 6), (3, 1367), (5, 411), (3, 1000), (5, 1600), (1, 4099)
+    )
     return (1, graph, small), (graph + 1, _MOST_TOKENS, large)
 
 
