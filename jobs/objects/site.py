@@ -139,9 +139,17 @@ def type_complaint(site: Site) -> str:
 
 
 def policy_complaint(site: Site) -> str:
-    """Return why pods of the policy would not get a whole device; empty if they do."""
+    """Return why pods of the policy would not get a whole device of these nodes; empty if they
+    do."""
     if site.schedule_policy == "chip1-softShareDev":
         return "this policy of MindCluster divides devices; measure on whole devices"
+    of_pairs = site.schedule_policy.startswith("chip2-")  # chips of two dies: A3
+    if site.machine_type and of_pairs != site.machine_type.startswith("module-a3"):
+        chips = "chip2-..." if not of_pairs else "that of A2, such as chip8-node8"
+        return (
+            f"nodes of {ACCELERATOR_LABEL} {site.machine_type} have other chips than "
+            f"{site.schedule_policy}; expected {chips}"
+        )
     return ""
 
 

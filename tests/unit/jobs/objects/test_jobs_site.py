@@ -66,7 +66,7 @@ def test_shape_that_the_scheduler_refuses_is_refused_with_its_reason(shape, kind
 @pytest.mark.parametrize("shape", ["pair", "node"])
 def test_other_shapes_are_accepted(shape):
     assert site(shape).shape == shape
-    assert site("device", "module-910b-8").devices_per_worker == 1
+    assert load_site("a2-800t").devices_per_worker == 1
     assert site(shape, "module-a3-16-super-pod", "default").shape == shape
     assert site(shape).devices_per_worker == {"pair": 2, "node": 16}[shape]
 
@@ -123,6 +123,14 @@ def test_missing_policy_or_one_that_divides_devices_is_refused():
         load_site("a5-850", a5 | {"schedule_policy": ""})
 
 
+@pytest.mark.parametrize(
+    ("site", "policy"), [("a2-800t", "chip2-node16"), ("a3-800t", "chip8-node8")]
+)
+def test_policy_of_other_chips_than_those_of_the_nodes_is_refused(site, policy):
+    with raises_naming(BadInput, "schedule_policy", policy, "expected"):
+        load_site(site, {"schedule_policy": policy})
+
+
 def test_a3_dies_are_recognised_by_the_policy_too():
     with raises_naming(BadInput, "shape", "pair", "node"):
         load_site("a3-x8", {"accelerator_type": "", "shape": "device"})
@@ -134,6 +142,7 @@ def test_cpu_site_under_volcano_needs_no_policy():
 
 def test_virtual_slice_of_a_device_is_refused():
     text = A3.format(shape="device", kind="module-910b-8", scheduler="default")
+    text = text.replace("chip2-node16", "chip8-node8")
     for name in (
         # Static and dynamic slices of MindCluster's device plugin (its documentation, 2026-11).
         *("huawei.com/Ascend910-2c", "huawei.com/Ascend910-12c.3cpu.32g", "huawei.com/npu-core"),
