@@ -10,6 +10,7 @@ from collector.model.measurement import Outcome
 from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.model.vocabulary import GRAPH, LAUNCHED_BY, OF_950, STATIC
 from collector.ops.spec import OpSpec
+from collector.ranks import distribution
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.gangs import is_of_gangs, ranks_of
@@ -65,7 +66,7 @@ _OVER_RANKS = {
 _OF_950 = (
     *("DynamicMxQuantWithDualAxis", "GroupedDynamicMxQuant"),
     *("GroupedDynamicBlockQuant", "AddRmsNormDynamicMxQuant", "RmsNormDynamicMxQuant"),
-    *("SwigluMxQuant", "MoeDistributeDispatchV3", "MoeDistributeCombineV3"),
+    "SwigluMxQuant",
     # of vLLM-Ascend 0.23, called for that device alone
     *("SwigluGroupQuant", "KvCompressEpilog", "IndexerCompressEpilogV2"),
     *("KvQuantSparseAttnSharedkv", "KvQuantSparseAttnSharedkvMetadata"),
@@ -230,20 +231,25 @@ def refusal_of_static(case: Case) -> Refusal | None:
     return Refusal(Outcome.UNSUPPORTED, NO_STATIC_KERNELS, reason)
 
 
-# Cases that only Ascend 950 launches: a tensor is FLOAT8, a scale of MX quantisation, or FLOAT4.
+# Cases that only Ascend 950 launches: a tensor is FLOAT8, a scale of MX quantisation, or FLOAT4, or
+# the kernel exchanges tokens over its network.
 
 _BEFORE_950 = ("ATLAS_800_A2_", "ATLAS_800_A3_")  # how the names of other devices begin
 
 
 def requires_950(case: Case) -> bool:
-    """Return whether a tensor of the case has a dtype of Ascend 950 alone."""
+    """Return whether the kernel, or the dtype of a tensor, is of Ascend 950 alone."""
+    if case.kernel_type in distribution.OF_950:
+        return True
     slots = (*(case.inputs or ()), *(case.outputs or ()))
     known = (slot.known_dtype for slot in slots if slot.shape is not None)
     return any(dtype is not None and dtype.held_as == OF_950 for dtype in known)
 
 
 def refusal_of_device(case: Case, device: str) -> Refusal | None:
-    """Return why an NPU of this name does not have the case's dtypes; None if it may."""
+    """Return why an NPU of this name does not have the case's kernel or dtypes; None if it may."""
     if not device.startswith(_BEFORE_950) or not requires_950(case):
         return None
-    return Refusal(Outcome.UNSUPPORTED, OF_950, f"{device}: {OF_950}: {case.describe()}")
+    is_kernel = case.kernel_type in distribution.OF_950
+    why = OF_950.replace("dtype", "kernel") if is_kernel else OF_950
+    return Refusal(Outcome.UNSUPPORTED, why, f"{device}: {why}: {case.describe()}")

@@ -1,19 +1,24 @@
 """MoeDistributeDispatchV2 and MoeDistributeCombineV2 as plain values: the tensors of one rank.
 
 The first sends each token to the ranks of its experts; the second brings their results back, and
-sums them by the weights of the token's choices.
+sums them by the weights of the token's choices. Ascend 950 launches their V3 for the same calls,
+whose first input is the context of the group (ops-transformer: V2 and V3 share an entry point).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from collector.codec.errors import BadInput
 from collector.codec.text import MIB
-from collector.model.case import Case, Slot, case_from_cells, shape_text, tensor_cells
+from collector.model.case import Case, Shape, Slot, case_from_cells, shape_text, tensor_cells
 from collector.model.vocabulary import EP_SIZE
 from collector.ranks.experts import recorded_ranks
 
 DISPATCH, COMBINE = "MoeDistributeDispatchV2", "MoeDistributeCombineV2"
-DISTRIBUTE_KERNELS = (DISPATCH, COMBINE)
+DISPATCH_950, COMBINE_950 = "MoeDistributeDispatchV3", "MoeDistributeCombineV3"
+OF_950: Mapping[str, str] = MappingProxyType({DISPATCH_950: DISPATCH, COMBINE_950: COMBINE})
+DISTRIBUTE_KERNELS = (DISPATCH, COMBINE, *OF_950)
 INFO = 128  # numbers of assist information for each row that a rank can get
 # Optional tensors of a call. The counts of a tensor parallel world of one are given, or absent.
 MASK, WEIGHTS, EXPAND_SCALES, TP_COUNTS = (
@@ -27,12 +32,21 @@ _FLOAT_COPIES = 4
 NOTHING = Slot(None, "DT_UNDEFINED", "NULL")
 
 
+def without_context(case: Case) -> Case:
+    """Return a row of Ascend 950 as that of the kernel of A2 and A3, without the group's context;
+    other rows as they are."""
+    if case.kernel_type not in OF_950:
+        return case
+    return replace(case, kernel_type=OF_950[case.kernel_type], inputs=(case.inputs or ())[1:])
+
+
 @dataclass(frozen=True, slots=True)
 class DistributeCall:
     """One call of `kernel`, the same on each rank. `tokens` (T) are one rank's, `experts` all
     ranks'; each token goes to `choices` (K) of them. A rank has space for `capacity` tokens of each
     rank, at least `tokens`. `is_int8`: a dispatch quantises the rows that it sends. `optional`
-    lists the names of the optional tensors that are present."""
+    lists the names of the optional tensors that are present. `context` is the shape of the first
+    input on Ascend 950."""
 
     kernel: str
     tokens: int
@@ -44,6 +58,7 @@ class DistributeCall:
     dtype: str = "DT_BF16"
     is_int8: bool = False
     optional: tuple[str, ...] = ()
+    context: Shape = (1,)
 
     def __str__(self) -> str:
         how = " as INT8" if self.is_int8 else ""
@@ -51,6 +66,11 @@ class DistributeCall:
             f"{self.kernel} of {self.tokens} tokens of {self.hidden}{how} and {self.choices} of "
             f"{self.experts} experts on {self.ep_size} ranks"
         )
+
+    @property
+    def sends(self) -> bool:
+        """Return whether it is a dispatch, not a combine."""
+        return self.kernel in (DISPATCH, DISPATCH_950)
 
     @property
     def local_experts(self) -> int:
@@ -68,24 +88,25 @@ class DistributeCall:
         ids = Slot((self.tokens, self.choices), "INT32", "ND")
         weights = Slot((self.tokens, self.choices), "FLOAT", "ND")
         mask = Slot((self.tokens,), "BOOL", "ND")
-        if self.kernel == DISPATCH:
+        if self.sends:
             x = Slot((self.tokens, self.hidden), self.dtype, "ND")
             found = [x, ids, NOTHING, mask, weights]
         else:
             rows, info, room = self._received(self.dtype)
             counts, tp = Slot((self.experts,), "INT32", "ND"), Slot((1,), "INT32", "ND")
             found = [rows, ids, info, counts, weights, tp, mask, *[NOTHING] * 3, room]
-        for at, name in OPTIONAL_INPUTS[self.kernel].items():
+        for at, name in OPTIONAL_INPUTS[OF_950.get(self.kernel, self.kernel)].items():
             if name not in self.optional:
                 found[at] = NOTHING
-        return tuple(found)
+        context = [Slot(self.context, "INT32", "ND")] if self.kernel in OF_950 else []
+        return (*context, *found)
 
     @property
     def outputs(self) -> tuple[Slot, ...]:
         """Return the outputs: of a dispatch the rows by expert and rank, their scales, their
         origins, the number of rows of each expert, the ends of each expert's and rank's rows, and
         weights; of a combine the tokens."""
-        if self.kernel == COMBINE:
+        if not self.sends:
             return (Slot((self.tokens, self.hidden), self.dtype, "ND"),)
         rows, info, room = self._received("INT8" if self.is_int8 else self.dtype)
         return (
@@ -170,6 +191,7 @@ _MOST_EXPERTS, _MOST_ROWS = 1 << 16, 1 << 24
 def is_of_one_rank(case: Case) -> bool:
     """Return whether a row of these kernels is of one rank: `EP Size` is 1, or it is absent and the
     shapes fit only one rank."""
+    case = without_context(case)
     if (values := case.attribute(EP_SIZE)) is not None:
         return values == "1"
     if case.kernel_type == DISPATCH:
@@ -184,6 +206,7 @@ def is_of_one_rank(case: Case) -> bool:
 def records_ranks(case: Case) -> bool:
     """Return whether a row's own cells determine its number of ranks: by `EP Size`, by the counts
     of a dispatch, or by the shapes of a combine if they can be one rank's."""
+    case = without_context(case)
     if case.attribute(EP_SIZE) is None and case.kernel_type == DISPATCH:
         return all(len(_shape(case.outputs, at)) == 1 for at in (3, 4))
     return case.attribute(EP_SIZE) is not None or is_of_one_rank(case)
@@ -192,6 +215,10 @@ def records_ranks(case: Case) -> bool:
 def distribute_call(case: Case) -> DistributeCall:
     """Return the call of a row. Raises BadInput, with the tensor and its constraint, for a row with
     contradictory tensors or without the number of ranks."""
+    kernel, context = case.kernel_type, _shape(case.inputs, 0)
+    if kernel in OF_950 and _dtype(case.inputs, 0) != "INT32":
+        raise BadInput(f"{case.describe()}: context: expected INT32 first")
+    case = without_context(case)
     ranks = _ranks(case)
     ids = _shape_of(case, case.inputs, 1, 2)
     if case.kernel_type == DISPATCH:
@@ -204,7 +231,7 @@ def distribute_call(case: Case) -> DistributeCall:
         experts, is_int8 = _shape_of(case, case.inputs, 3, 1)[0], False
     share = ranks * min(experts // ranks, ids[1])
     call = DistributeCall(
-        case.kernel_type,
+        case.kernel_type,  # of A2 and A3, whose tensors are checked
         ids[0],
         tokens[1],
         experts,
@@ -215,9 +242,10 @@ def distribute_call(case: Case) -> DistributeCall:
         is_int8,
         tuple(sorted(_given(case))),
     )
-    _check(case, call)
+    of_row = replace(call, kernel=kernel, context=context) if kernel in OF_950 else call
+    _check(case, of_row)
     _check_agrees(case, call)
-    return call
+    return of_row
 
 
 def _ranks(case: Case) -> int:
@@ -267,7 +295,8 @@ def _check(case: Case, call: DistributeCall) -> None:
             f"{where}: expected at most {_MOST_EXPERTS} experts and {_MOST_ROWS} rows, got "
             f"{call.experts} and {call.capacity_rows}"
         )
-    if call.kernel == DISPATCH and WEIGHTS in call.optional and call.ep_size >= _HIERARCHY_RANKS:
+    is_split = WEIGHTS in call.optional and call.ep_size >= _HIERARCHY_RANKS
+    if call.kernel == DISPATCH and is_split:
         raise BadInput(
             f"{where}: {WEIGHTS} are not supported for {_HIERARCHY_RANKS} ranks or more: they "
             "select the hierarchical layout of nodes"

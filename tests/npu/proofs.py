@@ -15,7 +15,7 @@ from collector.codec.table import table_bytes
 from collector.ops.registry import all_ops
 from collector.ops.releases import ABSENT, release_status
 from collector.ops.spec import OpSpec
-from collector.ranks.distribution import DISTRIBUTE_KERNELS
+from collector.ranks.distribution import DISTRIBUTE_KERNELS, OF_950
 from collector.recording.environments import RELEASES, STACKS
 from collector.recording.kernels import source_of
 from tests.fixtures.op_rows import rows_alone, rows_of_graphs
@@ -39,6 +39,7 @@ _SHOWN = {"SEEN": "seen in a real profile", "READ": "read in CANN's open sources
 _NAMED = "named by the call"
 _ASSUMED = "assumed from its name"
 _OVER_RANKS = "call recorded over two ranks"
+_CHOSEN_ON_950 = "the call of {}, for which CANN chooses this kernel on Ascend 950"
 
 
 def proofs_table() -> bytes:
@@ -55,6 +56,8 @@ def proof(op: OpSpec) -> str:
         of_wheels = _in_wheels(op)
         stacks = " and ".join(release for release in STACKS if _is_recorded(op.kernel, release))
         return f"{_OF_STACKS.format(stacks)}; {of_wheels}" if stacks else of_wheels
+    if op.kernel in OF_950:
+        return _CHOSEN_ON_950.format(OF_950[op.kernel])
     if op.kernel in DISTRIBUTE_KERNELS:
         return _OVER_RANKS
     if op.kernel in UNTOLD:
@@ -74,6 +77,8 @@ def proof(op: OpSpec) -> str:
 
 def type_proof(op: OpSpec) -> str:
     """Return the proof that the call launches a kernel of this type, and of no other."""
+    if op.kernel in OF_950:
+        return _SHOWN["READ"]
     if op.library == "vllm-ascend" and _defining(op.kernel):
         return "by its definition in the wheel"
     if _launching(op.kernel):

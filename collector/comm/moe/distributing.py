@@ -180,7 +180,7 @@ def expected_tokens(call: DistributeCall, seed: int, rank: int, routing: Routing
 def counterpart(call: DistributeCall) -> DistributeCall:
     """Return the dispatch whose rows a combine sends back, or the combine of a dispatch's rows."""
     both = tuple(name for name in call.optional if name in (MASK, TP_COUNTS))
-    kernel = COMBINE if call.kernel == DISPATCH else DISPATCH
+    kernel = COMBINE if call.sends else DISPATCH
     return replace(call, kernel=kernel, is_int8=False, optional=both)
 
 

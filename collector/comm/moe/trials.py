@@ -254,7 +254,7 @@ def open_trials(backend: str) -> MakeTrial:
     def made(case: MoeCase, rank: int, device: str) -> Trial:
         if isinstance(case.call, ExpertCall):
             return _of_experts(backend, fused(), case, case.call, rank, device)
-        if case.call.kernel == distribution.DISPATCH:
+        if case.call.sends:
             return _of_dispatch(backend, case, case.call, rank, device)
         return _of_combine(backend, case, case.call, rank, device)
 

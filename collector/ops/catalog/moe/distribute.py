@@ -1,5 +1,6 @@
 """Dispatch of tokens to the ranks of their experts, and combine, in a world of one rank."""
 
+from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case, Shape
@@ -17,8 +18,8 @@ from collector.ops.slots import (
     outputs_agree,
     spelling,
 )
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
-from collector.ranks.distribution import INFO
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ranks.distribution import INFO, OF_950, without_context
 
 # Experts on several ranks, replayed in a world of one rank that has all experts. Only the reference
 # does that, since CANN requires 2 or more ranks; rows of larger worlds are cases of a gang.
@@ -197,3 +198,27 @@ MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
         *rules.dtypes({1: "INT32", _INFO: "INT32", _COUNTS: "INT32", _WEIGHTS: "FLOAT"}, {}),
     ),
 )
+
+
+def _of_950(op: OpSpec) -> OpSpec:
+    """Return the kernel that Ascend 950 launches for the same call, with a context first."""
+    (kernel,) = (name for name, other in OF_950.items() if other == op.kernel)
+
+    def shifted(rule: Constraint) -> Constraint:
+        return Constraint(rule.text, lambda case: rule.holds(without_context(case)))
+
+    return replace(
+        op,
+        kernel=kernel,
+        slots=("context", *op.slots),
+        optional=frozenset(position + 1 for position in op.optional),
+        build=lambda case, make: op.build(without_context(case), make),
+        flops=lambda case: op.flops(without_context(case)),
+        traffic=lambda case: op.traffic(without_context(case)),
+        constraints=(*map(shifted, op.constraints), rules.inputs_are(("INT32",), (0,))),
+        npu=NpuCall(needs=frozenset({Need.ASCEND_950})),
+    )
+
+
+MOE_DISTRIBUTE_DISPATCH_V3 = _of_950(MOE_DISTRIBUTE_DISPATCH_V2)
+MOE_DISTRIBUTE_COMBINE_V3 = _of_950(MOE_DISTRIBUTE_COMBINE_V2)

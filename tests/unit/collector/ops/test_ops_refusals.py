@@ -51,7 +51,6 @@ def test_kernels_that_no_call_launches_are_refused_with_their_own_reason():
         "SparseFlashMlaMetadata": "plan",
         "_kv8_swa_rows_kernel": "no release",
         "DispatchGmmCombineDecode": "ranks",
-        "MoeDistributeDispatchV3": "950",
     }.items():
         no = refusal(record("3,3", kernel).case, registry.find, "npu")
         assert no is not None and no.outcome == Outcome.UNSUPPORTED, kernel
@@ -66,6 +65,9 @@ def test_cases_of_ascend_950_are_refused_on_devices_before_it():
         assert no is not None and no.outcome == Outcome.UNSUPPORTED and "950PR" in no.reason
         assert refusal_of_device(record("2,2").case, device) is None
     assert refusal_of_device(case, "ATLAS_950") is None
+    sent = DistributeCall("MoeDistributeDispatchV3", 8, 64, 256, 4, ep_size=8, capacity=8).case
+    no = refusal_of_device(sent, "ATLAS_800_A2_376T_64G")
+    assert refusal(sent, registry.find, "npu") is None and no is not None and "kernel" in no.why
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ NO_ROW = {
     *("ReduceSumD", "Scatter", "SplitVD"),  # of graphs, which need torchair
     *("GroupedMatmulSwigluQuantV2", "MlaPrologV2", "MlaPrologV3"),
     "QuantLightningIndexer",  # documented for A3 alone
-    *("DynamicBlockQuant", "DynamicMxQuant"),  # of Ascend 950 alone
+    # of Ascend 950 alone
+    *("DynamicBlockQuant", "DynamicMxQuant", "MoeDistributeCombineV3", "MoeDistributeDispatchV3"),
     # Whether a profiler shows INT4 or eight of them as INT32, and which of two kernels makes bits
     # of a mask, is not known: a device that is right would fail. So is the name of random numbers,
     # and the shape that the memory of a view is shown in.

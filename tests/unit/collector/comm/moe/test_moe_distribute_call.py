@@ -17,7 +17,9 @@ from collector.model.vocabulary import (
 )
 from collector.ranks.distribution import (
     COMBINE,
+    COMBINE_950,
     DISPATCH,
+    DISPATCH_950,
     EXPAND_SCALES,
     MASK,
     TP_COUNTS,
@@ -73,6 +75,22 @@ def test_a_production_call_has_the_cells_of_its_profile():
     assert BACK.cells[INPUT_SHAPES] == '"3072,7168;24,8;393216;256;24,8;1;24;;;;3072"'
     assert BACK.cells[OUTPUT_SHAPES] == '"24,7168"'
     assert SENT.cells[EP_SIZE] == BACK.cells[EP_SIZE] == "16"
+
+
+@pytest.mark.parametrize(("kernel", "call"), [(DISPATCH_950, SENT), (COMBINE_950, BACK)])
+def test_a_call_of_ascend_950_has_a_context_first(kernel, call):
+    of_950 = replace(call, kernel=kernel, context=(2, 8))
+    case = of_950.case
+    assert case.inputs[0].shape == (2, 8) and case.inputs[1:] == call.case.inputs
+    assert distribute_call(case) == replace(of_950, optional=tuple(sorted(call.optional)))
+    assert is_of_gangs(case) and ranks_of(case) == 16
+    with pytest.raises(BadInput, match=naming("context")):
+        distribute_call(replace(case, inputs=case.inputs[1:]))
+
+
+def test_weights_of_many_ranks_are_taken_on_ascend_950():
+    many = replace(SENT, kernel=DISPATCH_950, optional=(WEIGHTS,))
+    assert distribute_call(many.case) == many
 
 
 @pytest.mark.thorough
