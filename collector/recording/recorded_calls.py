@@ -45,6 +45,8 @@ _ATTENTION = {
     "sparse_mode": 32,
     "block_size": 34,
 }
+_PLACES_CALL, _PAGE = "triton._compute_slot_mapping_kernel", 6
+_USUAL_PAGE = "128"  # which rows without the column have
 _BEFORE, _BAND = 28, "4"  # keys before its own that a query sees, in this sparse mode
 _QUERY_ENDS, _KEY_LENGTHS = 5, 6
 _RECEIVED = -7  # of a dispatch to experts: its rows
@@ -221,8 +223,11 @@ def _used_rows(calls: Iterable[Recorded]) -> Iterator[tuple[int, int]]:
 
 
 def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -> Mapping[str, str]:
-    """Return the columns on which the time of attention, of experts' products, and of messages to
-    experts depends."""
+    """Return the columns on which the time of attention, of places in its cache, of experts'
+    products, and of messages to experts depends."""
+    if call.name == _PLACES_CALL:
+        page = call.arguments[_PAGE]
+        return {} if page == _USUAL_PAGE else {RUNTIME_PREFIX + "block_size": page}
     if call.name.startswith(_BETWEEN_RANKS):
         names = [at for at, argument in enumerate(call.arguments) if argument.startswith('"')]
         return {EP_SIZE: call.arguments[names[0] + 1]}

@@ -4,25 +4,42 @@ A Triton kernel of vLLM that vLLM-Ascend 0.23 launches once a step, by a method 
 method gets an object here that has what it reads of a worker's tables.
 """
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
 from collector.ops.slots import input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 _STARTS, _POSITIONS, _TABLE = range(3)
-_PAGE, _PADDING = 128, -1
+_PADDING = -1
+_PAGE_SIZE = RUNTIME_PREFIX + "block_size"
+_USUAL_PAGE = "128"  # of vLLM-Ascend, unless a model needs other pages
+_LARGEST_PAGE = 1 << 16
+
+
+def _page(case: Case) -> int | None:
+    """Return the tokens of a page; None if the row names no number of them."""
+    text = case.attribute(_PAGE_SIZE) or _USUAL_PAGE
+    is_number = text.isascii() and text.isdecimal() and len(text) < 6
+    return int(text) if is_number and 0 < int(text) <= _LARGEST_PAGE else None
+
+
+def _runtime(case: Case) -> Mapping[str, str]:
+    return {_PAGE_SIZE: case.attribute(_PAGE_SIZE) or _USUAL_PAGE}
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
     """Build requests of equal numbers of new tokens, at the ends of their pages."""
+    page = rules.accepted(_page(case))
     starts, positions, table = case.inputs or ()
     (bounds,), (tokens,), (_, pages) = starts.shape or (), positions.shape or (), table.shape or ()
     requests = bounds - 1
     edges = [tokens * i // requests for i in range(bounds)]
-    last = [pages * _PAGE - (edges[i + 1] - edges[i]) for i in range(requests)]
+    last = [pages * page - (edges[i + 1] - edges[i]) for i in range(requests)]
     where = [last[i] + n for i in range(requests) for n in range(edges[i + 1] - edges[i])]
     rows = table.shape or ()
     return Call(
@@ -30,25 +47,26 @@ def _build(case: Case, make: TensorMaker) -> Call:
         make.tensor(where, positions.dtype),
         make.permutation(rows[0] * rows[1], table.dtype).view(rows),
         make.full(output_shape(case) or (), rules.accepted(output_slot(case)).dtype, _PADDING),
+        page,
     )
 
 
-def _reference(torch: Any, starts: Any, positions: Any, table: Any, slots: Any) -> Any:
+def _reference(torch: Any, starts: Any, positions: Any, table: Any, slots: Any, page: int) -> Any:
     count = len(positions)
     request = torch.searchsorted(
         starts.long(), torch.arange(count, device=starts.device), right=True
     )
-    pages = table[request - 1, positions // _PAGE].long()
-    slots[:count] = (pages * _PAGE + positions % _PAGE).to(slots.dtype)
+    pages = table[request - 1, positions // page].long()
+    slots[:count] = (pages * page + positions % page).to(slots.dtype)
     slots[count:] = _PADDING
     return slots
 
 
-def _launch(method: Any, starts: Any, positions: Any, table: Any, slots: Any) -> Any:
+def _launch(method: Any, starts: Any, positions: Any, table: Any, slots: Any, page: int) -> Any:
     tables = SimpleNamespace(
         block_table=SimpleNamespace(gpu=table),
         slot_mapping=SimpleNamespace(gpu=slots),
-        block_size=_PAGE,
+        block_size=page,
         max_num_batched_tokens=len(slots),
         cp_kv_cache_interleave_size=1,
         **dict.fromkeys(("pcp_world_size", "dcp_world_size"), 1),
@@ -67,7 +85,7 @@ def _fits(case: Case) -> bool:
     return (
         0 < requests <= table[0]
         and requests <= positions[0] <= slots[0]
-        and -(-positions[0] // requests) <= table[1] * _PAGE
+        and -(-positions[0] // requests) <= table[1] * rules.accepted(_page(case))
     )
 
 
@@ -87,15 +105,18 @@ def _traffic(case: Case) -> int:
 SLOT_MAPPING = OpSpec(
     kernel="_compute_slot_mapping_kernel",
     call="vllm_ascend.worker.block_table.BlockTable.compute_slot_mapping",
-    assumes="pages of 128 tokens, as many new tokens for each request, at the ends of its pages",
+    assumes="as many new tokens for each request, at the ends of its pages, which have 128 tokens "
+    "unless Runtime block_size names another number",
     slots=("query_start_loc", "positions", "block_table"),
     reference=_reference,
     build=_build,
     traffic=_traffic,
     moves_data=True,
     npu=NpuCall(run=_launch, needs=frozenset({Need.TRITON})),
+    runtime=_runtime,
     constraints=(
         rules.reads("expected an output: the number of places is unknown", output_slot),
+        rules.reads(f"expected a number of tokens in {_PAGE_SIZE}", _page),
         Constraint(
             "expected starts (R+1), positions (T), a table (R or more, pages) that holds them, and "
             "places (T or more)",

@@ -182,6 +182,16 @@ def test_messages_to_experts_have_the_number_of_ranks():
         assert (call.ep_size, call.choices, call.experts, call.capacity) == (4, 10, 512, 4)
 
 
+@pytest.mark.parametrize(("page", "extra"), [(128, {}), (192, {"Runtime block_size": "192"})])
+def test_places_in_pages_of_another_size_have_it(page, extra):
+    call = (
+        "CUSTOM triton._compute_slot_mapping_kernel(9, 64, i32[4]:ND, i64[9]:ND, i32[8,6]:ND, 6, "
+        f'{page}, i32[64]:ND, 1, 0, 1, -1, 1024, "grid", ints(4), "2 3 4 -> 7")'
+    )
+    ((_, launch, _),) = recording_of(call).launches()
+    assert launch.extra == extra
+
+
 def launched(text):
     """Return each launch of a call as a line: its kernel, inputs and outputs."""
     rows = [launch for _, launch, _ in recording_of(text).launches()]

@@ -1,5 +1,7 @@
 """Paged caches: their contents, compared position by position."""
 
+from dataclasses import replace
+
 import pytest
 
 from collector.model.case import Case
@@ -182,15 +184,27 @@ def test_cache_mode_is_that_of_the_case_or_the_default(case_of):
     assert op.runtime(mla_case(case_of, "PA")) == {"Runtime cache_mode": "PA"}
 
 
-def test_places_of_tokens_follow_from_their_positions_and_pages(torch, case_of, build, launch):
+@pytest.mark.parametrize(("reported", "page"), [((), 128), ((("Runtime block_size", "192"),), 192)])
+def test_places_of_tokens_follow_from_their_positions_and_pages(
+    torch, case_of, build, launch, reported, page
+):
     cells = ("3;300;4,2", "INT32;INT64;INT32", "512", "INT32")
-    case = case_of("_compute_slot_mapping_kernel", *cells)
-    starts, positions, table, _ = (call := build(case)).args
+    case = replace(case_of("_compute_slot_mapping_kernel", *cells), attributes=reported)
+    assert find(case.kernel_type).runtime(case) == {"Runtime block_size": str(page)}
+    starts, positions, table, *_ = (call := build(case)).args
     expected = [-1] * 512
     for request in range(2):
         for token in range(starts[request], starts[request + 1]):
-            page, row = divmod(int(positions[token]), 128)
-            expected[token] = int(table[request, page]) * 128 + row
+            at, row = divmod(int(positions[token]), page)
+            expected[token] = int(table[request, at]) * page + row
     assert launch(case, call)[0].tolist() == expected
     assert len(set(expected[:300])) == 300, "no place is written twice"
     assert -1 not in expected[:300]
+
+
+def test_places_in_pages_of_an_unknown_size_are_refused(case_of):
+    cells = ("3;300;4,2", "INT32;INT64;INT32", "512", "INT32")
+    case = case_of("_compute_slot_mapping_kernel", *cells)
+    for text in ("0", "many", "-128", "999999"):
+        wrong = replace(case, attributes=(("Runtime block_size", text),))
+        assert "block_size" in find(case.kernel_type).rejection_reason(wrong, "npu")
