@@ -174,7 +174,8 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
 # Calls whose outputs are not the last tensor alone: how many tensors of the end are outputs.
 _MORE_OUTPUTS = {
     **dict.fromkeys(("aclnnRmsNorm", "aclnnTopk"), 2),
-    **dict.fromkeys(("aclnnDynamicBlockQuantV2", "aclnnDynamicMxQuantV3"), 2),
+    **dict.fromkeys(("aclnnDynamicMxQuantV2", "aclnnDynamicMxQuantV3"), 2),
+    "aclnnDynamicBlockQuantV2": 2,
     "aclnnAddRmsNorm": 3,
 }
 

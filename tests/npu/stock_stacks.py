@@ -33,9 +33,11 @@ from tests.npu.replayed import Replayed, kernels_with_rows, replay
 from tests.npu.stock_extension import FOLDER, run_inside
 
 _INSIDE, _INSTALL = "--inside", "install"
-# Numbers that differ between runs: those that torch_npu reads from memory that it has
-# freed (`restore_shape` of MoeTokenUnpermute, until 2.10), and the last output of a process.
+# Text that differs between runs or machines: numbers that torch_npu reads from memory that it has
+# freed (`restore_shape` of MoeTokenUnpermute, until 2.10), the last output of a process, and the
+# folder of a stack.
 _ADDRESS = re.compile(r"ints\(\d{12,}\)")
+_SITE = re.compile(r"/\S+?/site/(?=vllm_ascend/)")
 _LAST_WORDS = re.compile(r"(error: the process ended, status -?\d+).*", re.S)
 
 
@@ -98,7 +100,7 @@ def _is_served(kernel: str) -> bool:
 
 
 def _text(kernel: str, row: Replayed) -> str:
-    text = _ADDRESS.sub("ints(?)", golden_text(kernel, [row]))
+    text = _ADDRESS.sub("ints(?)", _SITE.sub("", golden_text(kernel, [row])))
     return _LAST_WORDS.sub(r"\1\n", text)
 
 

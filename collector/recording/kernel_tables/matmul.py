@@ -31,7 +31,12 @@ SEEN = (
 )
 READ = (
     *("aclnnAscendQuantV3", "aclnnDynamicQuantV2", "aclnnBatchMatMul", "aclnnLayerNorm"),
-    *("aclnnDynamicBlockQuantV2", "aclnnDynamicMxQuantV3", "aclnnGroupedMatmulV4"),
+    *(
+        "aclnnDynamicBlockQuantV2",
+        "aclnnDynamicMxQuantV2",
+        "aclnnDynamicMxQuantV3",
+        "aclnnGroupedMatmulV4",
+    ),
     *("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
     *("aclnnQuantMatmulV5", "aclnnQuantMatmulWeightNz", "aclnnWeightQuantBatchMatmulV2"),
 )
@@ -46,7 +51,7 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnBatchMatMul": "BatchMatMulV2",
     "aclnnDequantSwigluQuantV2": "DequantSwigluQuant",
     "aclnnDynamicBlockQuantV2": "DynamicBlockQuant",
-    "aclnnDynamicMxQuantV3": "DynamicMxQuant",
+    **dict.fromkeys(("aclnnDynamicMxQuantV2", "aclnnDynamicMxQuantV3"), "DynamicMxQuant"),
     "aclnnGroupedMatmulSwigluQuantWeightNZ": "GroupedMatmulSwigluQuant",
     "aclnnGroupedMatmulSwigluQuantWeightNzV2": "GroupedMatmulSwigluQuantV2",
     "aclnnGroupedMatmulV4": "GroupedMatmul",
