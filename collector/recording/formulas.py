@@ -57,13 +57,15 @@ _CONDITIONS = (
     *("whole - tokens > 1", "whole - tokens == 1", "decodes > 1"),
     *("tokens > 1024", "tokens < 1025"),  # of vLLM-Ascend's batch_matmul_transpose
     *("empty > 1", "sampled < 2 or empty == 1"),  # a scalar is copied to one element, or broadcast
+    # the same where decodes are not padded to the ranks
+    *("whole - sampled > 1", "sampled < 2 or whole - sampled == 1"),
 )
 _TERMS = (
     *("tokens", "whole", "part", "sampled", "requests", "empty", "whole - tokens"),
     *("requests + (whole > tokens)", "whole - sampled", "decodes", "earlier"),
     *("tokens - decodes", "requests - decodes", "requests - empty"),
 )
-_CHUNKS = ("chunks", "long_chunks", "longest_chunks")  # whose multiples are sizes
+_CHUNKS = ("chunks", "long_chunks", "longer_chunks", "longest_chunks")  # whose multiples are sizes
 
 _Recorded = TypeVar("_Recorded", RecordedLaunch, RecordedMessage)
 

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
 from pathlib import Path
@@ -171,7 +171,30 @@ def recorded_pass(
                     RecordedLaunch(call.text, kernel, _cells(part), columns, occurrences, in_graph)
                 )
     sizes = (tokens.requests, tokens.queries, tokens.keys)
-    return RecordedPass(tokens.phase, *sizes, tuple(launches), tuple(messages), tokens.prompts)
+    joined = tuple(joined_launches(launches))
+    return RecordedPass(tokens.phase, *sizes, joined, tuple(messages), tokens.prompts)
+
+
+def joined_launches(launches: Iterable[RecordedLaunch]) -> Iterator[RecordedLaunch]:
+    """Yield launches; one that is fewer than none outside of layers counts with an equal one.
+
+    Their calls differ in an argument that no cell has, such as a list whose numbers are unknown in
+    one cut only."""
+    found: dict[str, RecordedLaunch] = {}
+    for number, one in enumerate(launches):
+        key = repr((one.kernel, one.cells, one.extra, one.in_graph))
+        known = found.get(key)
+        if known is None:
+            found[key] = one
+            continue
+        first, second = known.occurrences, one.occurrences
+        if min(first.outside, second.outside) >= 0:
+            found[f"{number} {key}"] = one
+            continue
+        layers = dict(Counter(first.per_layer) + Counter(second.per_layer))
+        both = Occurrences(first.outside + second.outside, layers)
+        found[key] = replace(known, occurrences=both)
+    yield from found.values()
 
 
 def _cells(call: Recorded) -> Mapping[str, str]:

@@ -31,11 +31,11 @@ from collector.model.vocabulary import (
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.shapes.expression import Expression, align, ceil_div, dims_of
 from collector.shapes.kernel_set import find_kernel_set
-from collector.shapes.layout import Layout, Quantisation, check_layout, layout_of
+from collector.shapes.layout import Layout, check_layout, layout_of
 from collector.shapes.models import Decoder, bundled_decoder, to_record
 from collector.shapes.recorded_step import Occurrences
 from collector.shapes.serving import Batch, Phase, check_batch
-from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive_step
+from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive_step, is_derived
 
 FORMAT, VERSION = "opmeter deployment", 1
 SUFFIX = ".json.gz"
@@ -45,7 +45,8 @@ _SPAN = re.compile(r"(tp|dp|ep)=(\d+)\.\.(\d+)")
 _OF_LAYOUT = re.compile(r"\{([^{}]+)\}")
 _RECORDING = "recording"
 IN_PARTS = " in parts "  # of experts, in a column
-_CHUNKS = {"chunks": 64, "long_chunks": 512, "longest_chunks": 1216}  # of vLLM's fla/ops
+# of vLLM's fla/ops; sums take 512 or 1024 tokens, for 8 or 4 heads of a rank
+_CHUNKS = {"chunks": 64, "long_chunks": 512, "longer_chunks": 1024, "longest_chunks": 1216}
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +269,9 @@ def model_step(decoder: Decoder, layout: Layout, batch: Batch, release: str) -> 
     tokens that is not recorded, and for what no set describes."""
     check_batch(batch)
     deployment = check_deployment(decoder, layout, release)
-    is_int8_latent = decoder.is_mla and layout.quantisation is not Quantisation.BF16
-    is_derived = batch.decodes_alone and is_int8_latent
-    if deployment is not None and not is_derived and deployment.has_kind(batch):
+    is_int8_latent = decoder.is_mla and layout.quantisation.is_int8
+    is_prepared = batch.decodes_alone and is_int8_latent
+    if deployment is not None and not is_prepared and deployment.has_kind(batch):
         return deployed_step(deployment, batch)
     return derive_step(decoder, layout, batch, find_kernel_set(release))
 
@@ -282,12 +283,12 @@ def check_deployment(decoder: Decoder, layout: Layout, release: str) -> Packaged
     check_layout(decoder, layout)
     known = recorded_layouts(decoder, release)
     found = find_deployment(decoder.name, release, layout) if known else None
-    if found is None and not decoder.is_derived:
+    if found is None and not is_derived(decoder, layout):
         if not known:
             raise to_record(decoder.name)
         raise BadInput(
             f"layout: expected one of {'; '.join(known)}, got {layout}: no kernel set describes "
-            f"{decoder.name}; `opmeter model record` records others"
+            "it; `opmeter model record` records others"
         )
     return found
 
@@ -398,7 +399,7 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
     decodes      decodes next to prompts
     earlier      tokens of prompts before those of the pass
     chunks       of 64 new tokens of each request, as linear attention takes them; `long_chunks` of
-                 512 and `longest_chunks` of 1216
+                 512, `longer_chunks` of 1024 and `longest_chunks` of 1216
     pages        pages of the cache; `table_width` of them in the table of a request
     states       states of linear attention"""
     width = ceil_div(batch.most_keys, PAGE)

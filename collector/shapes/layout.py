@@ -12,11 +12,20 @@ NZ_SETTINGS = ("1", "0", "2")  # the first is the default of a layout
 
 
 class Quantisation(StrEnum):
-    """Quantisation of weights and activations. W4A8 is W8A8 except for the weights of experts."""
+    """Quantisation of weights and activations.
+
+    W4A8 is W8A8 except for the weights of experts. W4A16 is BF16 except for these; a model's own
+    config.json describes it, and only recordings have it."""
 
     BF16 = "bf16"
     W8A8 = "w8a8"
     W4A8 = "w4a8"
+    W4A16 = "w4a16"
+
+    @property
+    def is_int8(self) -> bool:
+        """Return whether products of attention are of INT8."""
+        return self in (Quantisation.W8A8, Quantisation.W4A8)
 
 
 class ExpertLaunch(StrEnum):
@@ -90,8 +99,9 @@ def check_layout(decoder: Decoder, layout: Layout) -> None:
         raise BadInput(
             f"layout: tp={layout.tp} does not divide the shared expert of {decoder.name}"
         )
-    if layout.quantisation is Quantisation.W4A8 and not decoder.is_moe:
-        raise BadInput(f"layout: W4A8 requires experts, and {decoder.name} has none")
+    if layout.quantisation in (Quantisation.W4A8, Quantisation.W4A16) and not decoder.is_moe:
+        scheme = layout.quantisation.upper()
+        raise BadInput(f"layout: {scheme} requires experts, and {decoder.name} has none")
     if decoder.is_moe and decoder.experts % layout.ep:
         raise BadInput(
             f"layout: ep={layout.ep} does not divide {decoder.experts} experts of {decoder.name}"

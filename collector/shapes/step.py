@@ -27,6 +27,11 @@ Numbers = Mapping[str, int]
 Lists = Mapping[str, tuple[int, ...]]
 
 
+def is_derived(decoder: Decoder, layout: Layout) -> bool:
+    """Return whether kernel sets describe a model in a layout; others are only recorded."""
+    return decoder.is_derived and layout.quantisation is not Quantisation.W4A16
+
+
 def numbers_of(
     decoder: Decoder, layout: Layout, batch: Batch, habits: kernel_set.ReleaseSettings
 ) -> Numbers:
@@ -35,7 +40,7 @@ def numbers_of(
     Lengths are in tokens, sizes in elements; `rank_` means per rank of tp. `routed` is the number
     of rows of experts on a rank with an even load, and `room` the number of rows that it allocates
     for any routing. Raises BadInput for a model that no kernel set describes."""
-    if not decoder.is_derived:
+    if not is_derived(decoder, layout):
         raise to_record(decoder.name)
     return {
         **{name: int(getattr(layout, name)) for name in ("tp", "dp", "ep", "sequence_split", "nz")},

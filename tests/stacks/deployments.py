@@ -18,7 +18,7 @@ from collector.recording.model_cuts import Config, find_config
 from collector.recording.quantised import WeightScheme
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import PackagedDeployment, file_name, write_deployment
-from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, layout_of
+from collector.shapes.layout import ExpertLaunch, Layout, layout_of
 from collector.shapes.recorded_step import Prompts
 from collector.shapes.step import PAGE
 
@@ -60,9 +60,9 @@ class Recipe:
 
 
 def config_of(model: str, layout: str) -> Config:
-    """Return a model, quantised as a layout says."""
+    """Return a model, quantised as a layout says; W4A16 is that of its own config.json."""
     config, scheme = find_config(model), layout_of(layout).quantisation
-    return config if scheme is Quantisation.BF16 else config.quantised(WeightScheme(scheme))
+    return config.quantised(WeightScheme(scheme)) if scheme.is_int8 else config
 
 
 def _prefill(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
@@ -137,7 +137,7 @@ def _ranges_of_experts(decode: Range, has_chunks: bool, graph: int) -> tuple[Ran
     attention takes up to 1,216 tokens at once."""
     first, last, decodes = decode
     (*least, _), (*most, _) = prompts = _prompts_of_experts(graph)
-    found = [(first, last, (*decodes, *_decode((15, 233)))), *prompts]
+    found = [(first, last, (*decodes, *_decode((15, 233), (21, 180)))), *prompts]
     if has_chunks:
         few = _chunks((1, 3), (1, 11), (1, 18), (2, 101), (1, 111), (1, graph - 16))
         many = _chunks((1, graph + 1), (1, graph + 6), (1, graph + 15), (2, 4099), (1, 3008))
@@ -259,6 +259,9 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "glm-4.5-air": (("tp=8,ep=8,sequence_split",),),
     "glm-5.1": (("tp=8,dp=2,ep=16",),),
     "gpt-oss-120b": (("tp=4,ep=4,sequence_split",),),
+    "kimi-k2-thinking": (("tp=16,ep=16,sequence_split,quantisation=w4a16,experts=apart",),),
+    "qwen3-vl-8b": (("tp=1",),),
+    "qwen3.5-397b-a17b": (("tp=16,ep=16",),),
     "kimi-k2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
     "qwen3-235b-a22b": (
         _of_ranks(((4, 2), (8, 4), (4, 8), (16, 1), (8, 2)), "sequence_split"),

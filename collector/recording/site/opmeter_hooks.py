@@ -19,6 +19,7 @@ from opmeter_pointers import layout
 _PATCHES = {}
 _AI_CORES = 24
 _RANKS_OF_A_NODE = 16
+_INT4_IN_INT32 = 8
 _WITH_TILING = ("batch_matmul_transpose", "mla_preprocess")
 _CHANGED = ("init_process_group", "new_group", "all_reduce")
 _LAID_OUT = ".wo_a"  # of DeepSeek-V4
@@ -126,6 +127,20 @@ def _version_of_cann(module):
     torch.version.cann = os.environ["OPMETER_CANN"]
 
 
+@after("torch_npu")
+def _packed_weights(module):
+    """torch_npu packs weights of 4 bits on the host, which takes several times their memory; of
+    dummy ones only the result's shape is needed."""
+    import torch
+
+    def packed(weight, inner_k_tiles=0):
+        return weight.new_empty((*weight.shape[:-1], weight.shape[-1] // _INT4_IN_INT32))
+
+    library = torch.library.Library("npu", "IMPL")
+    library.impl("npu_convert_weight_to_int4pack", packed, "PrivateUse1")
+    _KEPT.append(library)
+
+
 @after("vllm_ascend.vllm_ascend_C")
 def _operators_with_tiling(module):
     """Operators whose host code asks the platform for its cores, and launches by address: they are
@@ -223,6 +238,20 @@ def _marks_of_steps(module):
 
     module.NPUModelRunner.execute_model = execute_model
     module.NPUModelRunner.propose_draft_token_ids = propose_draft_token_ids
+
+
+@after("vllm_ascend.worker.model_runner_v1")
+def _graphs_of_tokens(module):
+    """A model that reads images runs passes of tokens where it accepts none. The runs that compile
+    and capture it have embeddings there in 0.18, which then ends in the first pass; in 0.23 they
+    have tokens, as the passes do."""
+    original = module.NPUModelRunner.__init__
+
+    def __init__(self, *given, **named):
+        original(self, *given, **named)
+        self.is_multimodal_model = self.is_multimodal_model and self.supports_mm_inputs
+
+    module.NPUModelRunner.__init__ = __init__
 
 
 def _requests(scheduled):

@@ -121,6 +121,21 @@ def test_recording_has_kernels_with_tensors_and_messages_with_bytes():
     assert times == 64
 
 
+def test_launches_of_calls_with_an_unknown_list_in_one_cut_are_of_the_layers():
+    known, unknown = (
+        f"ACLNN aclnnMoeTokenUnpermute(bf16[8,4]:ND, i32[8]:ND, 0, 0, {sizes}, bf16[8,4]:ND)"
+        for sizes in ("ints(8)", "ints(?)")
+    )
+    cuts = [{"moe": 2}, {"moe": 3}]
+    calls = [
+        Counter({(known, False, False): 2}),
+        Counter({(known, False, False): 2, (unknown, False, False): 1}),
+    ]
+    (launch,) = recorded_pass(DECODE, per_layer(cuts, calls)).launches
+    assert (launch.kernel, launch.occurrences.times({"moe": 60})) == ("MoeTokenUnpermute", 60)
+    assert launch.occurrences.outside == 0
+
+
 @pytest.mark.parametrize("version", ["V3", "V4"])
 @pytest.mark.parametrize("listed", ["ints(4096,4096,4096,4096)", "ints(4096,+3)"])
 def test_lengths_of_attention_are_columns(listed, version):

@@ -24,7 +24,10 @@ from collector.shapes.serving import Batch, Phase
 pytestmark = pytest.mark.fast
 
 RELEASE = "vllm-ascend-0.18"
-OF_ATTENTION = {"qwen3-next-80b-a3b": 12}  # layers; the others have linear attention
+OF_ATTENTION = {
+    "qwen3-next-80b-a3b": 12,
+    "qwen3.5-397b-a17b": 15,
+}  # layers; the others have linear attention
 ATTENTION = ("FusedInferAttentionScore", "RINGMLAPrefillBF16Kernel", "SparseFlashAttention")
 DECODE = Batch(Phase.DECODE, 9, 1, 4096)
 QWEN = "tp=16,nz=2,sequence_split"
@@ -231,6 +234,44 @@ def test_minimax_m2_normalises_queries_and_keys_over_all_ranks():
     assert found[f"all_reduce {4100 * 2 * 4} bytes over 4"] == 62
     experts = "64,192,192,16,16;64,192,96,16,16"
     assert found[f"DispatchFFNCombineBF16 1025,3072;{experts};1025,8;;;1025,8;1025,3072"] == 62
+
+
+def test_kimi_k2_thinking_has_int4_weights_of_experts():
+    """24 of 384 experts on a rank, with scales of 32 rows; each of 16 ranks sends 8 choices of 98
+    tokens, which are 2 for each of 384 experts and one more for the first 16. No kernel set has
+    these weights, so that other layouts with them are refused."""
+    kimi = find_decoder("kimi-k2-thinking")
+    layout = layout_of("tp=16,ep=16,sequence_split,quantisation=w4a16,experts=apart")
+    step = model_step(kimi, layout, Batch(Phase.PREFILL, 1, 1563, 1563), RELEASE)
+    products = Counter()
+    for one in step.kernels:
+        if one.record.kernel_type == "GroupedMatmul":
+            assert one.record.cells["Input Data Types"].startswith("DT_BF16;INT4;")
+            products[one.record.cells["Input Shapes"].strip('"')] += one.times
+    assert products == {
+        "1024,7168;24,7168,4096;;;;24,224,4096;24,224,4096;24;": 60,
+        "1024,2048;24,2048,7168;;;;24,64,7168;24,64,7168;24;": 60,
+    }
+    with pytest.raises(BadInput, match=r"no kernel set describes .* record"):
+        model_step(kimi, replace(layout, dp=2, tp=8), DECODE, RELEASE)
+
+
+def test_qwen3_vl_rotates_by_three_positions():
+    """36 layers, 32 and 8 heads of 128; three positions of each token of text."""
+    found = counted(model_step(find_decoder("qwen3-vl-8b"), layout_of(""), DECODE, RELEASE))
+    assert found["split_qkv_rmsnorm_mrope_kernel 16,6144;128;;128;;3,16,128"] == 36
+    assert found["MatMulV2 16,4096;24576,4096"] == 36
+
+
+def test_qwen3_5_has_linear_attention_in_three_of_four_layers():
+    """45 and 15 of 60 layers; 64 heads of values on 16 ranks, and 32 of 512 experts of 1024."""
+    layout = layout_of("tp=16,ep=16")
+    batch = Batch(Phase.PREFILL, 1, 4096, 4096)
+    found = counted(model_step(find_decoder("qwen3.5-397b-a17b"), layout, batch, RELEASE))
+    assert found["chunk_local_cumsum_scalar_kernel 1,4096,4;2;4,2"] == 45  # chunks of 1024 tokens
+    assert sum(n for name, n in found.items() if name.startswith("FusedInferAttention")) == 15
+    experts = "32,128,256,16,16;32,256,64,16,16"
+    assert found[f"DispatchFFNCombineBF16 256,4096;{experts};256,10;;;256,10;256,4096"] == 60
 
 
 def test_linear_attention_takes_the_chunks_of_each_prompt():
