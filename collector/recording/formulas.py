@@ -6,6 +6,7 @@ number of dimensions agree, in their order. A number is an affine expression of 
 every load is derived again and compared with its recording.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -45,6 +46,7 @@ from collector.shapes.serving import Batch, Phase
 from collector.shapes.step import PAGE
 
 _CELLS = (*INPUT_CELLS, *OUTPUT_CELLS)
+_NUMBER = re.compile(r"\d+")
 _MOST_CHOICES = 64  # of a token among experts
 _FEWEST_LOADS = 3  # two for an expression, and one to check it
 _LISTS = (
@@ -265,6 +267,8 @@ def _launches(
         names = [loads[at].names for at in whole]
         first = same[0]
         what = f"{first.kernel} {first.cells.get('Input Shapes', '')}"
+        if len(whole) == 1:
+            _check_sizes(first, loads[whole[0]], what)
         cells = {
             name: _shapes([one.cells[name] for one in same], names, what)
             if name.endswith("Shapes")
@@ -289,6 +293,15 @@ def _launches(
         yield LaunchPattern(first.kernel, cells, extra, when, first.occurrences, first.in_graph)
     if any(left):
         yield from _launches(left, loads)
+
+
+def _check_sizes(launch: RecordedLaunch, load: _Load, what: str) -> None:
+    """Raise NotSolved for a launch of a single load that has a size of its tokens: one load does
+    not tell it from a constant."""
+    shapes = ";".join(text for name, text in launch.cells.items() if name.endswith("Shapes"))
+    sizes = {load.names["tokens"], load.names["whole"]} - {1}
+    if not sizes.isdisjoint(map(int, _NUMBER.findall(shapes))):
+        raise NotSolved(f"{what}: launched by {load.batch} only; expected a further such load")
 
 
 def _is_taken(cells: Mapping[str, str], left: list[RecordedLaunch]) -> bool:

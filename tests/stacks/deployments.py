@@ -110,16 +110,18 @@ def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
         return _ranges_of_experts(decode, has_chunks, most)
     if layout.sequence_split:
         last = _SPLIT_TOKENS // layout.tp * layout.tp  # tokens are padded before they are compared
-        small = _prefill((1, 11), (3, 101), (2, 37), (1, last - 1), (1, last))
-        large = _prefill((1, last + 1), (3, 1367), (5, 411), (5, 1600), (1, 4099))
+        small = _prefill((1, 11), (3, 101), (2, 37), (1, 208), (1, last - 1), (1, last))
+        large = _prefill((1, last + 1), (3, 1367), (5, 411), (1, 3008), (5, 1600), (1, 4099))
         found = [(1, last, small), (last + 1, _MOST_TOKENS, large), decode]
         next_to_few = ((1, 333, 1, 11, 1), (13, 271, 3, 97, 1), (3, 150, 1, last - 4, 2))
         next_to_many = ((1, 333, 1, last, 1), (13, 271, 3, 705, 1), (77, 201, 2, 1013, 2))
         found.append((2, last, _mixed(*next_to_few, (5, 222, 1, 59, 1))))
         found.append((last + 1, _MOST_TOKENS, _mixed(*next_to_many, (7, 190, 1, 1001, 1))))
         if has_chunks:
-            found.append((1, last, _chunks((1, 11), (1, 301), (1, last - 1), (2, last))))
-            found.append((last + 1, _MOST_TOKENS, _chunks((1, last + 1), (2, 4099), (1, 3008))))
+            found.append((1, last, _chunks((1, 11), (1, 208), (1, 301), (1, last - 1), (2, last))))
+            found.append(
+                (last + 1, _MOST_TOKENS, _chunks((1, last + 1), (2, 4099), (1, 2000), (1, 3008)))
+            )
         return tuple(found)
     every = _prefill((1, 11), (3, 101), (1, 1001), (5, 1600), (1, 4099))
     chunks = _chunks((1, 11), (2, 301), (1, 3008), (2, 4099))

@@ -222,6 +222,22 @@ def test_a_single_padding_token_has_a_kernel_of_its_own():
         assert [one.record.kernel_type for one in step.kernels][1:] == kernels, count
 
 
+def test_a_launch_of_one_load_has_no_size_of_its_tokens():
+    """Passes without padding cut another tensor: with one such load, 16 may be a constant."""
+    passes = []
+    for tokens in (5, 7, 16, 22, 24):
+        cut = launch("Slice", f"{tokens},10,128;3;3", f"{tokens},1,128")
+        launches = (launch("MatMulV2", f"{tokens},64;48,64", f"{tokens},48"), cut)
+        launches = launches if tokens % 4 == 0 else launches[:1]
+        passes.append(RecordedPass("prefill", 1, tokens, tokens, launches, ()))
+    tokens = [PassTokens("prefill", 1, one.queries, one.keys) for one in passes]
+    found = solved_deployment(recording(passes), str(Layout(4)), [(1, 32, tokens)], CONSTANTS)
+    cuts = [one.cells["Input Shapes"] for one in found.ranges[0].launches if one.kernel == "Slice"]
+    assert cuts == ['"tokens,10,128;3;3"']
+    with pytest.raises(NotSolved, match="Slice .*: launched by prefill of .* only"):
+        solved_deployment(recording(passes[:4]), str(Layout(4)), [(1, 32, tokens[:4])], CONSTANTS)
+
+
 def test_launches_for_each_request_are_counted_by_the_load():
     """As sparse attention does: each request has two numbers, some of them equal."""
     passes = []
