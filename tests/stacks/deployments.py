@@ -162,7 +162,7 @@ def _prompts_of_experts(graph: int) -> tuple[Range, Range]:
         (1, 3), (1, 11), (1, 18), (1, 21), (3, 41), (2, 37), (1, 200), (1, graph - 1), (1, graph)
     )
     large = _prefill(
-        (1, graph + 1), (1, graph + 6), (3, 1367), (5, 411), (3, 1000), (5, 1600), (1, 4099)
+        (1, graph + 1), (1, graph + 6), (3, 1367), (5, 411), (3, 1000), (5, 1592), (1, 4099)
     )
     return (1, graph, small), (graph + 1, _MOST_TOKENS, large)
 

@@ -161,9 +161,10 @@ def test_experts_in_bf16_are_fused_with_weights_of_the_ranks_share():
 def test_experts_that_are_apart_are_dispatched_or_exchanged():
     """Few tokens are dispatched, to equal rows of each expert. Of many the ranks exchange the rows:
     513 tokens of a rank have 4104 choices, of which each expert gets an equal part, and the first
-    8 one more: the first rank has the rows of 16 experts, of 8 or 16 ranks."""
+    8 (or 104 of 160) one more: the first rank has the rows of 16 or 10, of 8 or 16 ranks."""
     for name, layers, layout, rows, weights in (
         ("glm-4.5-air", 45, "tp=8,ep=8", 8 * (16 * 32 + 8), "16,4096,2816"),
+        ("glm-4.5", 89, "tp=8,dp=2,ep=16", 16 * (10 * 25 + 10), ""),
         ("deepseek-v3", 58, "tp=8,dp=2,ep=16,quantisation=w8a8", 16 * (16 * 16 + 8), ""),
     ):
         text = f"{layout},sequence_split,experts=apart"
