@@ -400,7 +400,8 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
     earlier      tokens of prompts before those of the pass
     chunks       of 64 new tokens of each request, as linear attention takes them; `long_chunks` of
                  512, `longer_chunks` of 1024 and `longest_chunks` of 1216
-    pages        pages of the cache; `table_width` of them in the table of a request
+    pages        pages of the cache, one of them for tokens that pad; `table_width` of them in the
+                 table of a request
     states       states of linear attention"""
     width = ceil_div(batch.most_keys, PAGE)
     requests = batch.requests + batch.mixed_decodes
@@ -417,7 +418,7 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
             name: batch.mixed_decodes + batch.requests * ceil_div(batch.queries, size)
             for name, size in _CHUNKS.items()
         },
-        "pages": max(_FEWEST_PAGES, requests * width),
+        "pages": max(_FEWEST_PAGES, requests * width + (align(batch.tokens, ranks) > batch.tokens)),
         "table_width": width,
         "states": max(_FEWEST_PAGES, requests),
     }
