@@ -90,7 +90,8 @@ class MoePlan:
 
 def _call(read: dict[str, Any]) -> RoutedCall:
     if "kernel" in read:
-        return DistributeCall(**{**read, "optional": tuple(read["optional"])})
+        lists = {name: tuple(read[name]) for name in ("optional", "context")}
+        return DistributeCall(**{**read, **lists})
     return ExpertCall(**read)
 
 
