@@ -33,8 +33,8 @@ _PLAIN = (0, 1, 2, 30, 47)  # formats of ACL in which a tensor has its own shape
 # What torch_npu calls a plain tensor of so many dimensions when it launches a kernel.
 _BY_DIMS = {3: "NCL", 4: "NCHW", 5: "NCDHW"}
 # Kernels whose rows show other tensors than their calls: packed or transposed weights, tensors that
-# are updated in place, outputs that are absent, FLOAT8 as bytes (`tests/npu/logged_rows.py` compares
-# every kernel).
+# are updated in place, outputs that are absent, FLOAT8 as bytes (`tests/npu/logged_rows.py`
+# compares every kernel).
 SHOWN_OTHERWISE = frozenset(
     {
         *("AddLayerNorm", "AttentionUpdate", "DynamicBlockQuant", "DynamicMxQuant"),

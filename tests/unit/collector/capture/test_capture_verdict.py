@@ -92,6 +92,7 @@ def test_a_capture_of_few_cases_is_not_usable(tmp_path):
 
 
 def test_the_share_that_a_database_has_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPMETER_LOCKS", str(tmp_path / "locks"))
     monkeypatch.chdir(tmp_path)
     sources = f"campaign: c\nsources: [{{profile: {tmp_path / 'prof'}}}]\nbackend: cpu\n"
     (tmp_path / "c.yaml").write_text(sources + "measure: {budget_s: 0.01}\n")
