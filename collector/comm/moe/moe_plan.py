@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from collector.codec.canonical import decode_value
 from collector.codec.errors import BadInput
 from collector.comm.bench_plan import Mode, number_of
 from collector.comm.moe.routing import Routing, replayed, skewed
@@ -88,11 +89,10 @@ class MoePlan:
         return number_of(self.to_json())
 
 
-def _call(read: dict[str, Any]) -> RoutedCall:
-    if "kernel" in read:
-        lists = {name: tuple(read[name]) for name in ("optional", "context")}
-        return DistributeCall(**{**read, **lists})
-    return ExpertCall(**read)
+def _call(read: object) -> RoutedCall:
+    is_exchange = isinstance(read, dict) and "kernel" in read
+    kind: type[RoutedCall] = DistributeCall if is_exchange else ExpertCall
+    return decode_value(kind, read, what="a call", key="plan")
 
 
 # HCCL_BUFFSIZE: the buffer that kernels of experts have in each other's memory.
