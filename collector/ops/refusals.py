@@ -66,7 +66,6 @@ _OVER_RANKS = {
 _OF_950 = (
     *("DynamicMxQuantWithDualAxis", "GroupedDynamicMxQuant"),
     *("GroupedDynamicBlockQuant", "AddRmsNormDynamicMxQuant", "RmsNormDynamicMxQuant"),
-    "SwigluMxQuant",
     # of vLLM-Ascend 0.23, called for that device alone
     *("SwigluGroupQuant", "KvCompressEpilog", "IndexerCompressEpilogV2"),
     *("KvQuantSparseAttnSharedkv", "KvQuantSparseAttnSharedkvMetadata"),

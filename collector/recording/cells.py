@@ -175,7 +175,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
 _MORE_OUTPUTS = {
     **dict.fromkeys(("aclnnRmsNorm", "aclnnTopk"), 2),
     **dict.fromkeys(("aclnnDynamicMxQuantV2", "aclnnDynamicMxQuantV3"), 2),
-    "aclnnDynamicBlockQuantV2": 2,
+    **dict.fromkeys(("aclnnDynamicBlockQuantV2", "aclnnSwigluMxQuant"), 2),
     "aclnnAddRmsNorm": 3,
 }
 

@@ -39,6 +39,7 @@ READ = (
     ),
     *("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
     *("aclnnQuantMatmulV5", "aclnnQuantMatmulWeightNz", "aclnnWeightQuantBatchMatmulV2"),
+    "aclnnSwigluMxQuant",
 )
 KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnAddLayerNorm": "AddLayerNorm",

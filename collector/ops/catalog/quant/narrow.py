@@ -1,12 +1,22 @@
-"""Quantisation to FLOAT8 on Ascend 950: by groups of neighbours (MX), and by blocks."""
+"""Quantisation to FLOAT8 on Ascend 950: by groups of neighbours (MX), also after SwiGlu, and by
+blocks."""
 
 from typing import Any
 
 from collector.model.case import Case, Shape
 from collector.ops import rules
+from collector.ops.catalog.quant.quantize import group_counts
 from collector.ops.parts import like, narrow
 from collector.ops.parts.tensors import per_element
-from collector.ops.slots import input_shape, output_shape, output_slot, outputs_agree
+from collector.ops.slots import (
+    elements,
+    given,
+    input_shape,
+    output_shape,
+    output_slot,
+    outputs_agree,
+    spelling,
+)
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 _X = 0
@@ -55,6 +65,70 @@ DYNAMIC_MX_QUANT = OpSpec(
         ),
         rules.NOTHING_EMPTY,
     ),
+)
+
+
+_GROUPS = 1
+_MOST_GROUPS = 256
+
+
+def _swiglu_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    """Build the call with the number of rows of each group, and the gate first, as in layers."""
+    call, groups = _build(case, make), given(case, _GROUPS)
+    counts = group_counts(case, _GROUPS)
+    index = {"group_index": make.tensor(counts, groups.dtype)} if groups else {}
+    return Call(*call.args, **call.kwargs, **index, activate_left=True)
+
+
+def _swiglu_reference(torch: Any, x: Any, *, dst_type: Any) -> Any:
+    gate, value = x.float().chunk(2, -1)
+    return narrow.quantised(torch, torch.nn.functional.silu(gate).mul_(value), dst_type)
+
+
+def _is_gated(case: Case) -> bool:
+    *rows, width = input_shape(case, _X) or (0,)
+    half = (*rows, width // 2)
+    return bool(rows) and width % 2 == 0 and outputs_agree(case, half, mx_scales(half))
+
+
+def _groups_fit(case: Case) -> bool:
+    groups = given(case, _GROUPS)
+    if groups is None:
+        return True
+    is_list = len(groups.shape or ()) == 1 and groups.numel <= _MOST_GROUPS
+    return is_list and spelling(groups) in rules.INTEGERS and len(input_shape(case, _X)) == 2
+
+
+# SwiGlu, whose results are MX numbers: between the two products of a layer, and for tokens sorted
+# by expert, with the number of rows of each expert (aclnnSwigluMxQuant of ops-nn).
+SWIGLU_MX_QUANT = OpSpec(
+    kernel="SwigluMxQuant",
+    call="torch_npu.npu_swiglu_mx_quant",
+    slots=("x", "group_index"),
+    optional=frozenset({_GROUPS}),
+    reference=_swiglu_reference,
+    build=_build,
+    # per element of y 5 for SwiGlu, and 3 to quantise
+    flops=lambda case: 8 * elements(input_shape(case, _X)) // 2,
+    narrow=frozenset((*narrow.DTYPES, narrow.SCALES)),
+    npu=NpuCall(build=_swiglu_build_for_npu, needs=frozenset({Need.ASCEND_950})),
+    constraints=(
+        rules.reads("expected outputs: their dtype is unknown", output_slot),
+        rules.inputs_are(rules.HALF_DTYPES, (_X,)),
+        rules.outputs_are(narrow.DTYPES, (0,)),
+        rules.outputs_are((narrow.SCALES,), (1,)),
+        Constraint(
+            "expected x (.., 2H), an output (.., H) and scales (.., H / 64, 2), for 32 numbers of "
+            "a row each",
+            _is_gated,
+        ),
+        Constraint(
+            f"expected at most {_MOST_GROUPS} groups, INT32 or INT64, and x (T, 2H) with groups",
+            _groups_fit,
+        ),
+        rules.NOTHING_EMPTY,
+    ),
+    assumes="swiglu_mode 0: the gate is the first half of x, without limits",
 )
 
 

@@ -64,7 +64,7 @@ HALVES = ";".join([HALF] * 3)
             "scatters & over ranks",
         ),
         (
-            ("SwigluMxQuant", "8,64", HALF, "8,32;8,1,2", "FLOAT8_E4M3FN;FLOAT8_E8M0"),
+            ("SwigluGroupQuant", "8,64", HALF, "8,32;8,1", "FLOAT8_E4M3FN;FLOAT"),
             Outcome.UNSUPPORTED,
             "kernel & 950PR",
         ),

@@ -33,6 +33,33 @@ def test_scales_of_mx_are_powers_of_two_for_32_numbers(
         assert ((got - clipped).abs() <= near * clipped.abs() / 2 + step * 2**-9).all()
 
 
+def test_results_of_swiglu_are_quantised_to_mx(torch, build, launch):
+    for case in narrow_rows("SwigluMxQuant"):
+        call = build(case)
+        gate, value = call.args[0].double().chunk(2, -1)
+        expected = gate * torch.sigmoid(gate) * value
+        y, scales = launch(case, call)
+        near = 2.0**-4 if y.dtype == torch.float8_e4m3fn else 2.0**-3  # half of the last place
+        # an E4M3 number beyond 448 is clipped: the largest of a group may lose 1/8
+        allowed = (near + 0.125) * expected.abs() + 1e-4
+        assert ((dequantised(torch, y, scales) - expected).abs() <= allowed).all()
+
+
+@pytest.mark.parametrize(
+    "inputs, dtypes, outputs",
+    [
+        ("8,128;300", "DT_BF16;INT64", "8,64;8,1,2"),
+        ("2,4,128;3", "DT_BF16;INT64", "2,4,64;2,4,1,2"),
+        ("8,128", "DT_BF16", "4,128;4,2,2"),  # halves of another dimension
+        ("128,128", "DT_BF16", "128,64;2,64,2"),  # groups along another dimension
+        ("8,128", "FLOAT", "8,64;8,1,2"),
+    ],
+)
+def test_other_swiglus_are_refused(case_of, inputs, dtypes, outputs):
+    case = case_of("SwigluMxQuant", inputs, dtypes, outputs, f"{E4};{E8}")
+    assert find("SwigluMxQuant").rejection_reason(case, "npu")
+
+
 def test_scales_of_blocks_bring_the_largest_number_to_the_largest(torch, case_of, build, launch):
     case = case_of("DynamicBlockQuant", "130,200", "FLOAT16", "130,200;2,2", f"{E5};FLOAT")
     call = build(case)
