@@ -65,7 +65,7 @@ _OVER_RANKS = {
 # ops-transformer): their outputs or inputs are FP8, MXFP8 or FP4, or they are of its network.
 _OF_950 = (
     *("DynamicMxQuantWithDualAxis", "GroupedDynamicMxQuant"),
-    *("GroupedDynamicBlockQuant", "AddRmsNormDynamicMxQuant", "RmsNormDynamicMxQuant"),
+    "GroupedDynamicBlockQuant",
     # of vLLM-Ascend 0.23, called for that device alone
     *("SwigluGroupQuant", "KvCompressEpilog", "IndexerCompressEpilogV2"),
     *("KvQuantSparseAttnSharedkv", "KvQuantSparseAttnSharedkvMetadata"),

@@ -176,7 +176,8 @@ _MORE_OUTPUTS = {
     **dict.fromkeys(("aclnnRmsNorm", "aclnnTopk"), 2),
     **dict.fromkeys(("aclnnDynamicMxQuantV2", "aclnnDynamicMxQuantV3"), 2),
     **dict.fromkeys(("aclnnDynamicBlockQuantV2", "aclnnSwigluMxQuant"), 2),
-    "aclnnAddRmsNorm": 3,
+    **dict.fromkeys(("aclnnAddRmsNorm", "aclnnRmsNormDynamicMxQuant"), 3),
+    "aclnnAddRmsNormDynamicMxQuant": 4,
 }
 
 

@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from collector.model.case import Case, Shape, Slot
-from collector.ops.slots import spelling
+from collector.ops import rules
+from collector.ops.slots import output_slot, spelling
 from collector.ops.spec import TensorMaker
 
 GROUP = 32
@@ -50,6 +51,16 @@ def is_narrow(case: Case, position: int = 0) -> bool:
 def pairs(count: int) -> int:
     """Return the pairs of groups of this many neighbours."""
     return -(-count // _PAIR)
+
+
+def scales_shape(shape: Shape) -> Shape:
+    """Return the shape of the scales of MX numbers (.., K)."""
+    return (*shape[:-1], pairs(shape[-1]), 2)
+
+
+def output_type(case: Case, make: TensorMaker) -> Any:
+    """Return the dtype of the first output, as the functions that quantise take it."""
+    return make.dtype(rules.accepted(output_slot(case)).dtype)
 
 
 def numbers(shape: Shape, dtype: str, make: TensorMaker) -> Any:

@@ -39,7 +39,7 @@ READ = (
     ),
     *("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
     *("aclnnQuantMatmulV5", "aclnnQuantMatmulWeightNz", "aclnnWeightQuantBatchMatmulV2"),
-    "aclnnSwigluMxQuant",
+    *("aclnnAddRmsNormDynamicMxQuant", "aclnnRmsNormDynamicMxQuant", "aclnnSwigluMxQuant"),
 )
 KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnAddLayerNorm": "AddLayerNorm",

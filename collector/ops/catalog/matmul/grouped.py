@@ -374,8 +374,7 @@ def _narrow_gate(case: Case, make: TensorMaker) -> Call:
     places, sizes = (_X, _WEIGHT, _WEIGHT_SCALE, _X_SCALE), rules.accepted(_gate_sizes(case))
     x, weight, scales = _narrow.experts(_gate_case(case), sizes, places, make)
     tensors = x, weight, scales["scale"], scales["per_token_scale"]
-    dtype = make.dtype(rules.accepted(output_slot(case)).dtype)
-    return Call(*tensors, counts=sizes.counts, quant_dtype=dtype)
+    return Call(*tensors, counts=sizes.counts, quant_dtype=narrow.output_type(case, make))
 
 
 def _gate_build(case: Case, make: TensorMaker) -> Call:

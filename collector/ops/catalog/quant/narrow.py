@@ -3,7 +3,7 @@ blocks."""
 
 from typing import Any
 
-from collector.model.case import Case, Shape
+from collector.model.case import Case
 from collector.ops import rules
 from collector.ops.catalog.quant.quantize import group_counts
 from collector.ops.parts import like, narrow
@@ -22,14 +22,9 @@ from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMa
 _X = 0
 
 
-def mx_scales(shape: Shape) -> Shape:
-    """Return the shape of the scales of MX numbers (.., K)."""
-    return (*shape[:-1], narrow.pairs(shape[-1]), 2)
-
-
 def _build(case: Case, make: TensorMaker) -> Call:
-    x, dtype = (case.inputs or ())[_X], rules.accepted(output_slot(case)).dtype
-    return Call(like.normal(x, make), dst_type=make.dtype(dtype))
+    x, *_ = case.inputs or ()
+    return Call(like.normal(x, make), dst_type=narrow.output_type(case, make))
 
 
 def _reference(torch: Any, x: Any, *, dst_type: Any) -> Any:
@@ -38,7 +33,7 @@ def _reference(torch: Any, x: Any, *, dst_type: Any) -> Any:
 
 def _is_row_wise(case: Case) -> bool:
     x = input_shape(case, _X)
-    return bool(x) and outputs_agree(case, x, mx_scales(x))
+    return bool(x) and outputs_agree(case, x, narrow.scales_shape(x))
 
 
 # Numbers (.., K) with one power of two for each 32 neighbours, which aclnnDynamicMxQuant to V3
@@ -88,7 +83,7 @@ def _swiglu_reference(torch: Any, x: Any, *, dst_type: Any) -> Any:
 def _is_gated(case: Case) -> bool:
     *rows, width = input_shape(case, _X) or (0,)
     half = (*rows, width // 2)
-    return bool(rows) and width % 2 == 0 and outputs_agree(case, half, mx_scales(half))
+    return bool(rows) and width % 2 == 0 and outputs_agree(case, half, narrow.scales_shape(half))
 
 
 def _groups_fit(case: Case) -> bool:

@@ -33,16 +33,61 @@ def test_scales_of_mx_are_powers_of_two_for_32_numbers(
         assert ((got - clipped).abs() <= near * clipped.abs() / 2 + step * 2**-9).all()
 
 
+def is_quantised_to_mx(torch, y, scales, expected):
+    """Return whether numbers are those expected, as near as their dtype can be."""
+    near = 2.0**-4 if y.dtype == torch.float8_e4m3fn else 2.0**-3  # half of the last place
+    # an E4M3 number beyond 448 is clipped: the largest of a group may lose 1/8
+    allowed = (near + 0.125) * expected.abs() + 1e-4
+    got = dequantised(torch, y.flatten(0, -2), scales.flatten(0, -3)).view(expected.shape)
+    return ((got - expected).abs() <= allowed).all()
+
+
 def test_results_of_swiglu_are_quantised_to_mx(torch, build, launch):
     for case in narrow_rows("SwigluMxQuant"):
         call = build(case)
         gate, value = call.args[0].double().chunk(2, -1)
-        expected = gate * torch.sigmoid(gate) * value
         y, scales = launch(case, call)
-        near = 2.0**-4 if y.dtype == torch.float8_e4m3fn else 2.0**-3  # half of the last place
-        # an E4M3 number beyond 448 is clipped: the largest of a group may lose 1/8
-        allowed = (near + 0.125) * expected.abs() + 1e-4
-        assert ((dequantised(torch, y, scales) - expected).abs() <= allowed).all()
+        assert is_quantised_to_mx(torch, y, scales, gate * torch.sigmoid(gate) * value)
+
+
+@pytest.mark.parametrize("kernel", ["RmsNormDynamicMxQuant", "AddRmsNormDynamicMxQuant"])
+def test_norms_are_quantised_to_mx(torch, build, launch, kernel):
+    for case in narrow_rows(kernel):
+        call = build(case)
+        *terms, gamma = call.args
+        y, *total, scales, rstd = launch(case, call)
+        x = sum(terms)
+        assert rstd is None and all(torch.equal(one, x) for one in total)
+        wide, beta = x.double(), call.kwargs["beta"]
+        expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * gamma.double()
+        expected = expected if beta is None else expected + beta.double()
+        assert is_quantised_to_mx(torch, y, scales, expected)
+
+
+@pytest.mark.parametrize(
+    "kernel, inputs, dtypes, outputs",
+    [
+        ("RmsNormDynamicMxQuant", "8,64;64", "DT_BF16;DT_BF16", "8,64;8,1,2;8,1"),  # with rstd
+        ("RmsNormDynamicMxQuant", "8,64;64", "DT_BF16;FLOAT16", "8,64;8,1,2;"),
+        ("RmsNormDynamicMxQuant", "8,64;64;64", "DT_BF16;FLOAT;DT_BF16", "8,64;8,1,2;"),
+        ("RmsNormDynamicMxQuant", "2,8,64;8,64", "DT_BF16;DT_BF16", "2,8,64;2,8,1,2;"),
+        (
+            "AddRmsNormDynamicMxQuant",
+            "8,64;8,64;64;;8,64",  # a third term
+            "DT_BF16;DT_BF16;DT_BF16;;DT_BF16",
+            "8,64;8,64;8,1,2;",
+        ),
+        (
+            "AddRmsNormDynamicMxQuant",
+            "8,64;1,64;64",
+            "DT_BF16;DT_BF16;DT_BF16",
+            "8,64;8,64;8,1,2;",
+        ),
+    ],
+)
+def test_other_norms_are_refused(case_of, kernel, inputs, dtypes, outputs):
+    named = f"{E4};{E8};FLOAT" if kernel.startswith("Rms") else f"{E4};DT_BF16;{E8};FLOAT"
+    assert find(kernel).rejection_reason(case_of(kernel, inputs, dtypes, outputs, named), "npu")
 
 
 @pytest.mark.parametrize(
