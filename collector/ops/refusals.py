@@ -64,8 +64,7 @@ _OVER_RANKS = {
 # Kernels of Ascend 950 alone that are not replayed, by the sources of CANN 9 (ops-nn,
 # ops-transformer): their outputs or inputs are FP8, MXFP8 or FP4, or they are of its network.
 _OF_950 = (
-    *("DynamicMxQuantWithDualAxis", "GroupedDynamicMxQuant"),
-    "GroupedDynamicBlockQuant",
+    "DynamicMxQuantWithDualAxis",
     # of vLLM-Ascend 0.23, called for that device alone
     *("SwigluGroupQuant", "KvCompressEpilog", "IndexerCompressEpilogV2"),
     *("KvQuantSparseAttnSharedkv", "KvQuantSparseAttnSharedkvMetadata"),

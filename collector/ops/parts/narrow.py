@@ -18,7 +18,7 @@ from collector.ops.spec import TensorMaker
 GROUP = 32
 SCALES = "FLOAT8_E8M0"
 E8M0 = 293  # torch_npu.float8_e8m0fnu
-_PAIR = 2 * GROUP
+PAIR = 2 * GROUP
 _BIAS = 127  # of an E8M0 exponent
 
 
@@ -50,7 +50,7 @@ def is_narrow(case: Case, position: int = 0) -> bool:
 
 def pairs(count: int) -> int:
     """Return the pairs of groups of this many neighbours."""
-    return -(-count // _PAIR)
+    return -(-count // PAIR)
 
 
 def scales_shape(shape: Shape) -> Shape:
@@ -98,7 +98,7 @@ def quantised(torch: Any, wide: Any, dtype: Any) -> tuple[Any, Any]:
     (scale_alg 0 of CANN's operators); numbers beyond the largest are clipped."""
     kind = KINDS["FLOAT8_E4M3FN" if dtype is torch.float8_e4m3fn else "FLOAT8_E5M2"]
     k = wide.shape[-1]
-    padded = torch.nn.functional.pad(wide, (0, pairs(k) * _PAIR - k))
+    padded = torch.nn.functional.pad(wide, (0, pairs(k) * PAIR - k))
     groups = padded.unflatten(-1, (pairs(k) * 2, GROUP))
     largest = groups.abs().amax(-1)
     _, exponent = torch.frexp(largest)

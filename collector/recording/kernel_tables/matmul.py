@@ -31,12 +31,8 @@ SEEN = (
 )
 READ = (
     *("aclnnAscendQuantV3", "aclnnDynamicQuantV2", "aclnnBatchMatMul", "aclnnLayerNorm"),
-    *(
-        "aclnnDynamicBlockQuantV2",
-        "aclnnDynamicMxQuantV2",
-        "aclnnDynamicMxQuantV3",
-        "aclnnGroupedMatmulV4",
-    ),
+    *("aclnnDynamicBlockQuantV2", "aclnnDynamicMxQuantV2", "aclnnDynamicMxQuantV3"),
+    *("aclnnGroupedDynamicBlockQuantV2", "aclnnGroupedDynamicMxQuantV2", "aclnnGroupedMatmulV4"),
     *("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
     *("aclnnQuantMatmulV5", "aclnnQuantMatmulWeightNz", "aclnnWeightQuantBatchMatmulV2"),
     *("aclnnAddRmsNormDynamicMxQuant", "aclnnRmsNormDynamicMxQuant", "aclnnSwigluMxQuant"),
@@ -53,6 +49,8 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnDequantSwigluQuantV2": "DequantSwigluQuant",
     "aclnnDynamicBlockQuantV2": "DynamicBlockQuant",
     **dict.fromkeys(("aclnnDynamicMxQuantV2", "aclnnDynamicMxQuantV3"), "DynamicMxQuant"),
+    "aclnnGroupedDynamicBlockQuantV2": "GroupedDynamicBlockQuant",
+    "aclnnGroupedDynamicMxQuantV2": "GroupedDynamicMxQuant",
     "aclnnGroupedMatmulSwigluQuantWeightNZ": "GroupedMatmulSwigluQuant",
     "aclnnGroupedMatmulSwigluQuantWeightNzV2": "GroupedMatmulSwigluQuantV2",
     "aclnnGroupedMatmulV4": "GroupedMatmul",

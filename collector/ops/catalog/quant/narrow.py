@@ -1,13 +1,14 @@
 """Quantisation to FLOAT8 on Ascend 950: by groups of neighbours (MX), also after SwiGlu, and by
-blocks."""
+blocks; for all tokens together, and for the tokens of each expert."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Shape
 from collector.ops import rules
 from collector.ops.catalog.quant.quantize import group_counts
 from collector.ops.parts import like, narrow
-from collector.ops.parts.tensors import per_element
+from collector.ops.parts.tensors import group_ends, per_element
 from collector.ops.slots import (
     elements,
     given,
@@ -174,6 +175,146 @@ DYNAMIC_BLOCK_QUANT = OpSpec(
         rules.outputs_are(narrow.DTYPES, (0,)),
         rules.outputs_are(("FLOAT",), (1,)),
         rules.reads("expected x (M,N) and scales of 1 by 128 or 128 by 128 numbers", _block_rows),
+        rules.LIKE_INPUT,
+        rules.NOTHING_EMPTY,
+    ),
+)
+
+
+# Both for tokens sorted by expert, with the end of each expert's tokens: the operands of the
+# gradients of weights, which sum over tokens. The scales of each expert begin at a row of their
+# own, so that between those of two experts there may be a row that no launch writes
+# (aclnnGroupedDynamicMxQuantV2 and aclnnGroupedDynamicBlockQuantV2 of ops-nn).
+
+
+def _expert_build(case: Case, make: TensorMaker) -> Call:
+    call = _build(case, make)
+    return Call(*call.args, **call.kwargs, counts=group_counts(case, _GROUPS))
+
+
+def _expert_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    ends = group_ends(group_counts(case, _GROUPS), "INT32", make)
+    call = _build(case, make)
+    return Call(*call.args, ends, **call.kwargs)
+
+
+def _scales_of_experts(x: Any, counts: Shape, rows: int) -> Iterator[tuple[Any, int]]:
+    """Yield the tokens of each expert that has some, with the first row of their scales."""
+    start = 0
+    for expert, count in enumerate(counts):
+        if count:
+            yield x[start : start + count], start // rows + expert
+        start += count
+
+
+def _expert_reference(torch: Any, x: Any, *, dst_type: Any, counts: Shape) -> Any:
+    """Quantise groups of 32 tokens: numbers of one column share a scale."""
+    rows = x.shape[0] // narrow.PAIR + len(counts)
+    scales, parts = x.new_zeros((rows, x.shape[1], 2), dtype=torch.uint8), []
+    for tokens, at in _scales_of_experts(x, counts, narrow.PAIR):
+        y, own = narrow.quantised(torch, tokens.float().t(), dst_type)
+        parts.append(y.t())
+        scales[at : at + own.shape[1]] = own.transpose(0, 1)
+    return torch.cat(parts), scales
+
+
+def _is_list(case: Case) -> bool:
+    groups = given(case, _GROUPS)
+    is_list = groups is not None and len(groups.shape or ()) == 1
+    return is_list and spelling(groups) == "INT32" and len(input_shape(case, _X)) == 2
+
+
+def _are_by_expert(case: Case) -> bool:
+    (m, n), (experts,) = input_shape(case, _X), input_shape(case, _GROUPS)
+    return outputs_agree(case, (m, n), (m // narrow.PAIR + experts, n, 2))
+
+
+_GROUP_RULE = Constraint("expected x (T,H) and the ends of the experts (E INT32)", _is_list)
+GROUPED_DYNAMIC_MX_QUANT = OpSpec(
+    kernel="GroupedDynamicMxQuant",
+    call="torch_npu.npu_grouped_dynamic_mx_quant",
+    slots=("x", "group_index"),
+    reference=_expert_reference,
+    build=_expert_build,
+    flops=per_element(3),
+    narrow=frozenset((*narrow.DTYPES, narrow.SCALES)),
+    npu=NpuCall(build=_expert_build_for_npu, needs=frozenset({Need.ASCEND_950})),
+    constraints=(
+        rules.reads("expected outputs: their dtype is unknown", output_slot),
+        rules.inputs_are(rules.HALF_DTYPES, (_X,)),
+        _GROUP_RULE,
+        rules.outputs_are(narrow.DTYPES, (0,)),
+        rules.outputs_are((narrow.SCALES,), (1,)),
+        Constraint(
+            "expected an output of the shape of x and scales (T / 64 rounded down + E, H, 2)",
+            _are_by_expert,
+        ),
+        rules.NOTHING_EMPTY,
+    ),
+)
+
+
+def _expert_block_rows(case: Case) -> int | None:
+    """Return the rows of a block; None if the scales have another shape."""
+    (m, n), (experts,) = input_shape(case, _X), input_shape(case, _GROUPS)
+    scales, columns = output_shape(case, 1), -(-n // _COLUMNS)
+    return next((rows for rows in _ROWS if scales == (m // rows + experts, columns)), None)
+
+
+def _block_sizes(case: Case) -> dict[str, int]:
+    rows = rules.accepted(_expert_block_rows(case))
+    return {"row_block_size": rows, "col_block_size": _COLUMNS}
+
+
+def _expert_block_build(case: Case, make: TensorMaker) -> Call:
+    call = _expert_build(case, make)
+    return Call(*call.args, **call.kwargs, **_block_sizes(case))
+
+
+def _expert_block_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    call = _expert_build_for_npu(case, make)
+    return Call(*call.args, **call.kwargs, **_block_sizes(case))
+
+
+def _expert_block_reference(
+    torch: Any, x: Any, *, dst_type: Any, counts: Shape, row_block_size: int, col_block_size: int
+) -> Any:
+    shape = (x.shape[0] // row_block_size + len(counts), -(-x.shape[1] // col_block_size))
+    scales, parts = x.new_zeros(shape, dtype=torch.float32), []
+    sizes = {"row_block_size": row_block_size, "col_block_size": col_block_size}
+    for tokens, at in _scales_of_experts(x, counts, row_block_size):
+        y, own = _block_reference(torch, tokens, dst_type=dst_type, **sizes)
+        parts.append(y)
+        scales[at : at + own.shape[0]] = own
+    return torch.cat(parts), scales
+
+
+def _written_blocks(case: Case) -> int:
+    """Return the rows of scales of the first expert: a row that is not written may follow them."""
+    return -(-group_counts(case, _GROUPS)[0] // rules.accepted(_expert_block_rows(case)))
+
+
+GROUPED_DYNAMIC_BLOCK_QUANT = OpSpec(
+    kernel="GroupedDynamicBlockQuant",
+    call="torch_npu.npu_grouped_dynamic_block_quant",
+    slots=("x", "group_list"),
+    reference=_expert_block_reference,
+    build=_expert_block_build,
+    flops=per_element(3),
+    written=_written_blocks,
+    narrow=frozenset(narrow.DTYPES),
+    npu=NpuCall(build=_expert_block_build_for_npu, needs=frozenset({Need.ASCEND_950})),
+    constraints=(
+        rules.reads("expected outputs: their dtype is unknown", output_slot),
+        rules.inputs_are(rules.HALF_DTYPES, (_X,)),
+        _GROUP_RULE,
+        rules.outputs_are(narrow.DTYPES, (0,)),
+        rules.outputs_are(("FLOAT",), (1,)),
+        rules.reads(
+            "expected scales of 1 by 128 or 128 by 128 numbers: (T / rows rounded down + E, H / "
+            "128)",
+            _expert_block_rows,
+        ),
         rules.LIKE_INPUT,
         rules.NOTHING_EMPTY,
     ),

@@ -46,7 +46,7 @@ def test_kernels_that_no_call_launches_are_refused_with_their_own_reason():
         "StridedSliceD": "graph",
         "Conv2DBackpropFilterD": "graph",
         "MatmulReduceScatter": "ranks",
-        "GroupedDynamicMxQuant": "950",
+        "DynamicMxQuantWithDualAxis": "950",
         "KvCompressEpilog": "950",
         "SparseFlashMlaMetadata": "plan",
         "_kv8_swa_rows_kernel": "no release",

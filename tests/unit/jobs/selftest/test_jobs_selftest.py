@@ -33,6 +33,7 @@ NO_ROW = {
     "QuantLightningIndexer",  # documented for A3 alone
     # of Ascend 950 alone
     *("DynamicBlockQuant", "DynamicMxQuant", "MoeDistributeCombineV3", "MoeDistributeDispatchV3"),
+    *("GroupedDynamicBlockQuant", "GroupedDynamicMxQuant"),
     *("AddRmsNormDynamicMxQuant", "RmsNormDynamicMxQuant", "SwigluMxQuant"),
     # Whether a profiler shows INT4 or eight of them as INT32, and which of two kernels makes bits
     # of a mask, is not known: a device that is right would fail. So is the name of random numbers,

@@ -105,6 +105,58 @@ def test_other_swiglus_are_refused(case_of, inputs, dtypes, outputs):
     assert find("SwigluMxQuant").rejection_reason(case, "npu")
 
 
+def test_tokens_of_an_expert_are_quantised_in_groups_of_their_own(torch, build, launch):
+    for case in narrow_rows("GroupedDynamicMxQuant"):
+        call = build(case)
+        (x,), counts = call.args, call.kwargs["counts"]
+        y, scales = launch(case, call)
+        start = 0
+        for expert, count in enumerate(counts):
+            at = start // 64 + expert
+            own = scales[at : at - (-count // 64)].permute(1, 0, 2)
+            rows = slice(start, start + count)
+            assert is_quantised_to_mx(torch, y[rows].t(), own, x[rows].t().double())
+            start += count
+
+
+def test_blocks_of_an_expert_begin_with_its_tokens(torch, build, launch):
+    for case in narrow_rows("GroupedDynamicBlockQuant"):
+        call = build(case)
+        (x,), counts = call.args, call.kwargs["counts"]
+        rows, most = call.kwargs["row_block_size"], torch.finfo(call.kwargs["dst_type"]).max
+        y, scales = launch(case, call)
+        start = 0
+        for expert, count in enumerate(counts):
+            for at in range(0, count, rows):
+                own = scales[start // rows + expert + at // rows]
+                part = slice(start + at, start + min(at + rows, count))
+                for column in range(own.numel()):
+                    columns = slice(128 * column, 128 * column + 128)
+                    largest = x[part, columns].float().abs().max()
+                    torch.testing.assert_close(own[column], largest / most)
+                    assert y[part, columns].float().abs().max() == most
+            start += count
+        first = find(case.kernel_type).written(case)
+        assert (scales[:first] > 0).all() and first == -(-counts[0] // rows)
+
+
+@pytest.mark.parametrize(
+    "kernel, x, groups, scales",
+    [
+        ("GroupedDynamicMxQuant", "256,64", "4 INT64", "8,64,2"),
+        ("GroupedDynamicMxQuant", "256,64", "4 INT32", "256,1,2"),
+        ("GroupedDynamicMxQuant", "2,128,64", "4 INT32", "2,6,64,2"),
+        ("GroupedDynamicBlockQuant", "256,256", "4 INT32", "64,2"),
+        ("GroupedDynamicBlockQuant", "256,256", "4 INT32", "260,4"),  # 64 columns
+    ],
+)
+def test_other_quantisation_by_expert_is_refused(case_of, kernel, x, groups, scales):
+    groups, dtype = groups.split()
+    of_scales = E8 if "Mx" in kernel else "FLOAT"
+    cells = f"{x};{groups}", f"DT_BF16;{dtype}", f"{x};{scales}", f"{E4};{of_scales}"
+    assert find(kernel).rejection_reason(case_of(kernel, *cells), "npu")
+
+
 def test_scales_of_blocks_bring_the_largest_number_to_the_largest(torch, case_of, build, launch):
     case = case_of("DynamicBlockQuant", "130,200", "FLOAT16", "130,200;2,2", f"{E5};FLOAT")
     call = build(case)
