@@ -79,6 +79,7 @@ class Need(StrEnum):
     VLLM_ASCEND = "vllm_ascend, whose library registers torch.ops._C_ascend"
     TRITON = "Triton kernels of vLLM-Ascend (triton-ascend)"
     ENGINE_CONFIG = "default configuration of an engine of vLLM, which vllm_ascend reads"
+    BLOCK_VERIFICATION = "vllm_ascend with enable_block_verify (0.23)"
     TORCHAIR = "torchair (protobuf next to torch_npu)"
     ASCEND_950 = "Ascend 950PR or 950DT"
 

@@ -369,6 +369,12 @@ def _configure_engine(environment: Mapping[str, str]) -> None:
         raise NoOperator(str(error)) from error
 
 
+def _find_block_verification(environment: Mapping[str, str]) -> None:
+    module = importlib.import_module("vllm_ascend.ascend_config")
+    if not hasattr(module, "RejectionSamplerConfig"):
+        raise NoOperator("this release has no such option")
+
+
 def _import_torchair(environment: Mapping[str, str]) -> None:
     importlib.import_module("torchair").get_npu_backend  # noqa: B018  (it imports itself lazily)
 
@@ -385,6 +391,7 @@ _NEEDS: Mapping[Need, Callable[[Mapping[str, str]], None]] = {
     Need.VLLM_ASCEND: import_vllm_ascend,
     Need.TRITON: _import_triton_kernels,
     Need.ENGINE_CONFIG: _configure_engine,
+    Need.BLOCK_VERIFICATION: _find_block_verification,
     Need.TORCHAIR: _import_torchair,
     Need.ASCEND_950: _check_950,
 }

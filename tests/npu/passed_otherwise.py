@@ -139,9 +139,11 @@ COMPANIONS: Mapping[str, frozenset[str]] = MappingProxyType(
                 "rejection_greedy_sample_spec_len_1_triton",
                 "rejection_greedy_sample_triton",
                 "rejection_random_sample_kernel",
+                "rejection_random_sample_block_verify_kernel",
             ),
             frozenset({"rejection_sample"}),
         ),
+        "copy_and_expand_dflash_inputs_kernel_single_grid": frozenset({"set_inputs_first_pass"}),
         "l2norm_fwd_kernel2": frozenset({"l2norm_fwd"}),
         "l2norm_fwd_kernel2_loop": frozenset({"l2norm_fwd"}),
         "_split_qkv_and_compute_local_qk_var_kernel": frozenset(

@@ -182,6 +182,10 @@ _OF_EXTENSION: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
         torch.empty_like(named["x"], dtype=torch.float32),
     ),
 }
+# What functions read of an engine.
+_CONFIG = types.SimpleNamespace(
+    rejection_sampler_config=types.SimpleNamespace(enable_block_verify=False)
+)
 # Functions of Python that the catalogue calls by their module.
 _FLA = "vllm_ascend.ops.triton.fla"
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -215,6 +219,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
             *(None, None),
             *(_counts(valid, valid.shape) for _ in range(2)),
         )
+    ),
+    "vllm_ascend.spec_decode.dflash_proposer.AscendDflashProposer.set_inputs_first_pass": (
+        lambda *args: _expanded(*args)
     ),
     "vllm_ascend.ops.triton.rms_norm.triton_q_rms": lambda x, eps: x.new_empty(x.shape),
     f"{_FLA}.l2norm.l2norm_fwd": lambda x: _of_length_1("l2norm_fwd_kernel2_loop", x),
@@ -289,7 +296,9 @@ def _sampled(
     if sampling.all_random:
         others = drafts.new_empty(drafts.shape), _wide(drafts, drafts.shape)
         given = (out, ends, drafts, None, logits, bonus, *others, greedy)
-        _record(torch, "triton.rejection_random_sample_kernel", (*given, "1 2 4 5 6 7 8 -> 0"))
+        is_block = most >= 3 and _CONFIG.rejection_sampler_config.enable_block_verify
+        kernel = f"triton.rejection_random_sample_{'block_verify_' * is_block}kernel"
+        _record(torch, kernel, (*given, "1 2 4 5 6 7 8 -> 0"))
         return out
     argmax = drafts.new_empty(drafts.shape, dtype=torch.int64)
     if sampling.all_greedy and set(counts) == {1}:
@@ -299,6 +308,32 @@ def _sampled(
     given = (out, ends, drafts, argmax, bonus, None if sampling.all_greedy else greedy)
     _record(torch, "triton.rejection_greedy_sample_triton", given)
     return out
+
+
+def _expanded(
+    proposer: Any,
+    target_tokens: Any,
+    tokens: Any,
+    positions: Any,
+    states: Any,
+    places: Any,
+    batch: Any,
+    rejected: Any,
+) -> Any:
+    """Return the launch of the method, and the places of drafted tokens."""
+    import torch
+
+    samples = _counts(tokens, (len(tokens) * proposer.num_speculative_tokens,))
+    inputs = (tokens, positions, batch.slot_mapping)
+    written = (
+        *(proposer.input_ids, proposer._context_positions_buffer, proposer.positions),
+        *(proposer._context_slot_mapping_buffer, proposer._slot_mapping_buffer),
+    )
+    metadata = batch.block_table_tensor, batch.query_start_loc, batch.seq_lens, rejected
+    layout = "0 1 2 9 10 11 12 -> 3 4 5 6 7 8"
+    kernel = "triton.copy_and_expand_dflash_inputs_kernel_single_grid"
+    _record(torch, kernel, (*inputs, *written, samples, *metadata, layout))
+    return None, samples, None, None
 
 
 def _of_length_1(kernel: str, x: Any) -> Any:
@@ -403,6 +438,11 @@ def _recorded(
         return gives(torch, given)
 
     return call
+
+
+def get_ascend_config() -> Any:
+    """Return the configuration, by the name that vLLM-Ascend's own functions know."""
+    return _CONFIG
 
 
 def _counts(like: Any, shape: tuple[int, ...]) -> Any:

@@ -62,6 +62,7 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "rejection_sample": "",  # several kernels, which are recorded by their own names
     "sample_recovered_tokens": "sample_recovered_tokens_kernel",
     "prepare_inputs_padded": "prepare_inputs_padded_kernel",
+    "set_inputs_first_pass": "",  # its kernel is recorded by its own name
     "npu_scatter_nd_update_sk": "ScatterNdUpdateSk",
     "moe_gating_top_k_hash": "MoeGatingTopKHash",
     "compressor": "Compressor",

@@ -65,6 +65,11 @@ class _Operator:
     def overloads(self) -> list[str]:
         return [f"overload_{number}" for number in range(len(self.schemas))]
 
+    @property
+    def __globals__(self) -> dict[str, Any]:
+        """The names of the function's module, which a run may look up as it launches."""
+        return {"get_ascend_config": StandIn()}
+
     def __getattr__(self, name: str) -> Any:
         schema = self.schemas[int(name.removeprefix("overload_"))]
         return SimpleNamespace(_schema=SimpleNamespace(arguments=schema.parameters))

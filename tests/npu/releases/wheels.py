@@ -98,22 +98,26 @@ def schemas_of_sources(sources: Sequence[str], names: Iterable[str]) -> set[str]
     return found
 
 
-def _owners(modules: Sequence[ast.Module]) -> set[str]:
-    """Return the classes whose methods declarations call, and their bases."""
-    owners = {op.call.split(".")[-2] for op in all_ops() if "." in op.call}
+def _owners(modules: Sequence[ast.Module]) -> dict[str, set[str]]:
+    """Return the methods that declarations call of each class, which its bases may have."""
+    owners: dict[str, set[str]] = {}
+    for *_, owner, name in (op.call.split(".") for op in all_ops() if "." in op.call):
+        owners.setdefault(owner, set()).add(name)
     classes = [node for module in modules for node in module.body if isinstance(node, ast.ClassDef)]
-    bases = {node.name: {ast.unparse(base) for base in node.bases} for node in classes}
-    while added := {base for name in owners for base in bases.get(name, ())} - owners:
-        owners |= added
+    derived = [(node.name, ast.unparse(base)) for node in classes for base in node.bases]
+    for _ in derived:
+        for name, base in derived:
+            owners.setdefault(base, set()).update(owners.get(name, ()))
     return owners
 
 
-def _with_methods(module: ast.Module, owners: set[str]) -> Iterator[ast.stmt]:
-    """Yield what a module defines, and the methods of these classes."""
+def _with_methods(module: ast.Module, owners: Mapping[str, set[str]]) -> Iterator[ast.stmt]:
+    """Yield what a module defines, and the methods that declarations call."""
     for node in module.body:
         yield node
-        if isinstance(node, ast.ClassDef) and node.name in owners:
-            yield from node.body
+        if isinstance(node, ast.ClassDef):
+            methods = owners.get(node.name, ())
+            yield from (one for one in node.body if getattr(one, "name", "") in methods)
 
 
 def schemas_of_texts(source: str, names: Iterable[str]) -> set[str]:

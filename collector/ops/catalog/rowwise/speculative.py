@@ -23,6 +23,7 @@ _NEEDS = frozenset({Need.TRITON, Need.ENGINE_CONFIG})
 _MOST_DRAFTS = 128  # of a request
 _VOCABULARY = 32_000  # of drafts whose row has no probabilities
 _CERTAIN = 200.0  # the logit next to zeros whose probability is 1
+_LEAST_OF_BLOCKS = 3  # drafts that are verified as a block
 _NOTHING = -1  # what the function fills its output with
 
 _ACCEPTED = "every draft is accepted; the first requests have the most drafts"
@@ -207,6 +208,16 @@ _GREEDY_RUN = partial(_rejection_run, is_random=False)
 _RANDOM_RUN = partial(_rejection_run, is_random=True)
 
 
+def _block_run(api: Any, *args: Any) -> Any:
+    """Run with the engine's option of block verification, which the function reads in each call."""
+    options = api.__globals__["get_ascend_config"]().rejection_sampler_config
+    usual, options.enable_block_verify = options.enable_block_verify, True
+    try:
+        return _RANDOM_RUN(api, *args)
+    finally:
+        options.enable_block_verify = usual
+
+
 def _greedy_fit(case: Case) -> bool:
     out = output_shape(case) or ()
     greedy = (case.inputs or ())[4:]
@@ -323,32 +334,87 @@ def _random_fit(case: Case) -> bool:
     )
 
 
+def _random_traffic(case: Case) -> int:
+    """Return the bytes of a launch, which reads the probability of each draft alone."""
+    return sum(
+        4 * elements(slot.shape and slot.shape[:1]) if at == 2 else slot.size_bytes
+        for at, slot in enumerate((*(case.inputs or ()), *(case.outputs or ())))
+    )
+
+
+_RANDOM_SLOTS = (
+    *("cu_num_draft_tokens", "draft_token_ids", "target_probs", "bonus"),
+    *("recovered_token_ids", "uniform_probs", "is_greedy"),
+)
+_RANDOM_CONSTRAINTS = (
+    Constraint(
+        "expected ends (R), drafts (T), probabilities (T,V), bonuses (R), other tokens and "
+        "numbers (T), truth values (R), and tokens (R,drafts+1)",
+        _random_fit,
+    ),
+    rules.inputs_are(rules.INTEGERS, (0, 1, 3, 4)),
+    rules.inputs_are(("FLOAT",), (2, 5)),
+    rules.inputs_are(("BOOL",), (6,)),
+    rules.outputs_are(("INT32",), (0,)),
+)
+
 REJECTION_RANDOM = OpSpec(
     kernel="rejection_random_sample_kernel",
     call=f"{_CALL}.rejection_sample",
     assumes=_ACCEPTED,
-    slots=(
-        *("cu_num_draft_tokens", "draft_token_ids", "target_probs", "bonus"),
-        *("recovered_token_ids", "uniform_probs", "is_greedy"),
-    ),
+    slots=_RANDOM_SLOTS,
     reference=_random_reference,
     build=_random_build,
-    # of the probabilities of a token, that of its draft is read
-    traffic=lambda case: sum(
-        4 * elements(slot.shape and slot.shape[:1]) if at == 2 else slot.size_bytes
-        for at, slot in enumerate((*(case.inputs or ()), *(case.outputs or ())))
-    ),
+    traffic=_random_traffic,
     npu=NpuCall(run=_RANDOM_RUN, build=_random_on_npu, needs=_NEEDS),
+    constraints=_RANDOM_CONSTRAINTS,
+)
+
+
+# Block verification: a draft is accepted by the product of the probabilities up to it, also after
+# others that are not.
+
+
+def _block_reference(
+    torch: Any,
+    counts: Any,
+    ends: Any,
+    drafts: Any,
+    probabilities: Any,
+    bonus: Any,
+    recovered: Any,
+    uniform: Any,
+    greedy: Any,
+) -> Any:
+    requests, positions = _places(torch, ends, len(drafts))
+    own = probabilities.gather(1, drafts.long().unsqueeze(1)).squeeze(1)
+    shape, at = (len(ends), max(counts)), (requests, positions)
+    grid = torch.zeros(shape, dtype=own.dtype, device=own.device)
+    likely = grid.index_put(at, own).cumprod(1) >= grid.index_put(at, uniform).cumprod(1)
+    counted = likely[at] * (positions + 1)
+    last = torch.zeros_like(ends, dtype=torch.int64).scatter_reduce(0, requests, counted, "amax")
+    accepted = positions < last[requests]
+    tokens = torch.where(accepted, drafts, recovered)
+    return _chosen(torch, max(counts), ends, accepted, tokens, bonus, greedy)
+
+
+REJECTION_BLOCK = OpSpec(
+    kernel="rejection_random_sample_block_verify_kernel",
+    call=f"{_CALL}.rejection_sample",
+    assumes=_ACCEPTED,
+    slots=_RANDOM_SLOTS,
+    reference=_block_reference,
+    build=_random_build,
+    traffic=_random_traffic,
+    npu=NpuCall(
+        run=_block_run, build=_random_on_npu, needs=_NEEDS | frozenset({Need.BLOCK_VERIFICATION})
+    ),
     constraints=(
+        *_RANDOM_CONSTRAINTS,
         Constraint(
-            "expected ends (R), drafts (T), probabilities (T,V), bonuses (R), other tokens and "
-            "numbers (T), truth values (R), and tokens (R,drafts+1)",
-            _random_fit,
+            f"expected at least {_LEAST_OF_BLOCKS} drafts of a request: fewer are another kernel's",
+            lambda case: (output_shape(case) or (0, 0))[1] > _LEAST_OF_BLOCKS,
         ),
-        rules.inputs_are(rules.INTEGERS, (0, 1, 3, 4)),
-        rules.inputs_are(("FLOAT",), (2, 5)),
-        rules.inputs_are(("BOOL",), (6,)),
-        rules.outputs_are(("INT32",), (0,)),
     ),
 )
 

@@ -208,3 +208,38 @@ def test_places_in_pages_of_an_unknown_size_are_refused(case_of):
     for text in ("0", "many", "-128", "999999"):
         wrong = replace(case, attributes=(("Runtime block_size", text),))
         assert "block_size" in find(case.kernel_type).rejection_reason(wrong, "npu")
+
+
+@pytest.mark.parametrize("has_rejected", [True, False])
+def test_queries_of_drafts_follow_the_accepted_context(torch, case_of, build, launch, has_rejected):
+    """Queries are the last token and masks, at the positions and places behind the context."""
+    inputs = ["3", "8", "9", "4,2", "4", "3", *["3"] * has_rejected]
+    outputs = "14;8;12;9;12;9", ";".join(["INT32"] * 6)
+    dtypes = ";".join(["INT32"] * len(inputs))
+    case = case_of(
+        "copy_and_expand_dflash_inputs_kernel_single_grid", ";".join(inputs), dtypes, *outputs
+    )
+    call = build(case)
+    tokens, positions, slots, table, starts, lengths, rejected, _ = call.args
+    ids, contexts, queries, copied, places, samples = launch(case, call)
+    assert contexts[:8].tolist() == positions.tolist()
+    assert copied[:9].tolist() == [*slots[:8].tolist(), 0]
+    for request in range(3):
+        skipped = int(rejected[request]) if has_rejected else 0
+        last = int(starts[request + 1]) - 1 - skipped
+        assert last >= starts[request]
+        for query in range(4):
+            at = request * 4 + query
+            assert ids[at] == (1 if query else tokens[request])
+            assert queries[at] == positions[last] + 1 + query
+            page, row = divmod(int(lengths[request]) - skipped + query, 128)
+            assert places[at] == table[request, page] * 128 + row
+            assert query == 0 or samples[request * 3 + query - 1] == at
+    assert ids[12:].tolist() == [0, 0]
+
+
+def test_queries_of_drafts_need_pages_for_the_context(case_of):
+    shapes, dtypes = "1;126;126;1,1;2;1", ";".join(["INT32"] * 6)
+    outputs = "4;126;4;126;4;3", dtypes
+    kernel = "copy_and_expand_dflash_inputs_kernel_single_grid"
+    assert_rejected(case_of(kernel, shapes, dtypes, *outputs), "npu", "a table")

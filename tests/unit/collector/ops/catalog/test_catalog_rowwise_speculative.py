@@ -1,5 +1,7 @@
 """Speculative decoding against loops over requests and their drafts."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from collector.ops.registry import find
@@ -10,6 +12,14 @@ pytestmark = pytest.mark.torch
 
 GREEDY, OF_ONE = "rejection_greedy_sample_triton", "rejection_greedy_sample_spec_len_1_triton"
 RANDOM, RECOVERED = "rejection_random_sample_kernel", "sample_recovered_tokens_kernel"
+BLOCK = "rejection_random_sample_block_verify_kernel"
+
+OPTIONS = SimpleNamespace(enable_block_verify=False)
+
+
+def get_ascend_config():
+    """Return an engine's configuration, by the name that functions of vLLM-Ascend know."""
+    return SimpleNamespace(rejection_sampler_config=OPTIONS)
 
 
 def sampled(ends, accepted, tokens, bonus, skipped, most):
@@ -56,6 +66,31 @@ def test_random_sampling_replaces_the_first_draft_that_is_not_accepted(torch):
         assert find(RANDOM).reference(torch, [2, 3], ends, *given).tolist() == expected
 
 
+def test_blocks_of_drafts_are_accepted_by_products_of_probabilities(torch):
+    ends, drafts = torch.tensor([3, 3, 7]), torch.tensor([0, 1, 2, 1, 0, 2, 2])
+    random = torch.Generator().manual_seed(3)
+    target = torch.rand((7, 3), generator=random)
+    bonus, recovered = torch.tensor([20, 21, 22]), torch.arange(10, 17)
+    lasts = set()
+    for _ in range(60):
+        uniform, expected, start = torch.rand(7, generator=random), [], 0
+        for request, end in enumerate(ends.tolist()):
+            product = threshold = 1.0
+            last = start - 1
+            for i in range(start, end):
+                product *= target[i, drafts[i]].item()
+                threshold *= uniform[i].item()
+                last = i if product >= threshold else last
+            row = drafts[start : last + 1].tolist()
+            row.append((bonus[request] if last + 1 == end else recovered[last + 1]).item())
+            expected.append(row + [-1] * (5 - len(row)))
+            lasts.add(last + 1 - start)
+            start = end
+        given = drafts, target, bonus, recovered, uniform, torch.tensor([False] * 3)
+        assert find(BLOCK).reference(torch, [3, 0, 4], ends, *given).tolist() == expected
+    assert len(lasts) >= 4
+
+
 def test_recovered_tokens_are_never_the_drafts(torch):
     ends, drafts = torch.tensor([1, 3]), torch.tensor([2, 0, 1])
     target, q = torch.rand((3, 4)) + 0.1, torch.rand((2, 4)) + 0.1
@@ -70,7 +105,7 @@ def test_recovered_tokens_are_never_the_drafts(torch):
 def test_rows_have_outputs_that_do_not_depend_on_random_numbers(torch, build, launch):
     """On an NPU the functions draw numbers themselves: every draft is accepted, and the token that
     replaces it is certain."""
-    for kernel in (GREEDY, OF_ONE, RANDOM):
+    for kernel in (GREEDY, OF_ONE, RANDOM, BLOCK):
         for row in rows_alone(kernel):
             call = build(row.case)
             counts, ends, drafts, *_ = call.args
@@ -98,6 +133,12 @@ def test_an_npu_gets_logits_that_make_drafts_certain(torch):
     assert not metadata[0].all_greedy
 
 
+def test_block_verification_is_an_option_of_the_call_alone():
+    found = find(BLOCK).npu.run(lambda *args: vars(OPTIONS).copy(), *[[1]] * 5, None)
+    assert found == {"enable_block_verify": True}
+    assert not OPTIONS.enable_block_verify
+
+
 def test_numbers_of_requests_are_repeated_for_their_tokens(torch):
     x, ends = torch.tensor([7.0, 8.0, 9.0]), torch.tensor([2, 2, 5])
     found = find("expand_kernel").reference(torch, x, ends, 5)
@@ -117,5 +158,7 @@ def test_one_draft_of_each_greedy_request_is_a_kernel_of_its_own(case_of):
     assert_rejected(case_of(GREEDY, shapes, dtypes, "4,2", "INT32"), "npu", "another kernel")
     wrong = case_of(OF_ONE, "4;4;4,1", "INT32;INT64;INT32", "4,3", "INT32")
     assert_rejected(wrong, "npu", "a draft, a token and a bonus")
+    few = "4;8;8,96;4,1;8;8;4", "INT32;INT32;FLOAT;INT32;INT32;FLOAT;BOOL"
+    assert_rejected(case_of(BLOCK, *few, "4,3", "INT32"), "npu", "at least 3")
     many = case_of("expand_kernel", "2;2", "FLOAT;INT32", "300", "FLOAT")
     assert_rejected(many, "npu", "at most 128")
