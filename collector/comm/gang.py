@@ -230,7 +230,8 @@ class PeerLeft(GangFailed):
 class GangWork:
     """The work of the ranks; each runs the module `program`. `tick` gets the number of measured
     cases of all rounds, and may raise GangFailed to end the ranks; `environment` is added to that
-    of the ranks; `begins` is called before the first rank of this node starts."""
+    of the ranks; `begins` is called before the first rank of this node starts. `nodes_agree` if the
+    nodes have compared the TLS switches of their ports already: the ranks do it otherwise."""
 
     plan: GangPlan
     program: str = RANK
@@ -238,6 +239,7 @@ class GangWork:
     tick: Tick = lambda measured: None
     environment: Mapping[str, str] = field(default_factory=dict)
     begins: Callable[[], None] = lambda: None
+    nodes_agree: bool = False
 
 
 StartRanks = Callable[[GangWork, int, Path], None]
@@ -253,7 +255,7 @@ def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
         check_health(count=meeting.nproc_per_node)
         if meeting.nnodes > 1:
             check_links(meeting.nproc_per_node)
-    if work.plan.backend == "npu" and meeting.nnodes > 1:
+    if work.plan.backend == "npu" and meeting.nnodes > 1 and not work.nodes_agree:
         (folder / rank_files.TLS).write_text(tls_switches(meeting.nproc_per_node))
     (folder / rank_files.PLAN).write_text(work.plan.to_json())
     work.begins()

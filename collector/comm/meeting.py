@@ -318,7 +318,14 @@ def _run(lead: NodeConnection, order: GangTask, node_rank: int, folder: Path, ti
         lead.receive()
 
     try:
-        work = GangWork(order, order.program, order.patience_s, still_led, order.environment)
+        work = GangWork(
+            order,
+            order.program,
+            order.patience_s,
+            still_led,
+            order.environment,
+            nodes_agree=True,
+        )
         run_gang(work, replace(order.meeting, node_rank=node_rank), folder)
     except PeerLeft as error:  # the first node left, or this node was stopped
         if not isinstance(error, Gone):
@@ -387,7 +394,7 @@ class OverNodes:
             plan, environment = work.plan, dict(work.environment)
             same = (plan.to_json(), plan.backend, work.program, environment, work.patience_s)
             lead.begin(GangTask(*same, meeting))
-            run_gang(replace(work, tick=watched), meeting, folder)
+            run_gang(replace(work, tick=watched, nodes_agree=True), meeting, folder)
         except BadInput as error:  # another process has taken the port in the meantime
             raise PeersAway(str(error)) from error
         except (EndedElsewhere, PeerLeft) as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from collector.codec.errors import HostFault
-from collector.comm import gang
+from collector.comm import gang, rank_files
 from collector.comm.gang import GangWork, Rendezvous, run_gang
 from collector.host import network
 from collector.host.network import check_links, interface_address, tls_switches
@@ -112,5 +112,9 @@ def test_multi_node_gang_starts_ranks_with_links_up_and_their_address(hccn, tmp_
         run_gang(GangWork(NpuPlan()), alone, tmp_path)
     hccn("-link", "link status: UP", "link status: UP")
     with pytest.raises(InterruptedError):
+        run_gang(GangWork(NpuPlan(), nodes_agree=True), together, tmp_path)
+    assert not (tmp_path / rank_files.TLS).exists()  # nor is the tool asked
+    with pytest.raises(InterruptedError):
         run_gang(GangWork(NpuPlan()), together, tmp_path)
-    assert begun == [None, "127.0.0.1"]
+    assert (tmp_path / rank_files.TLS).exists()
+    assert begun == [None, "127.0.0.1", "127.0.0.1"]
