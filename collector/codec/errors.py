@@ -132,7 +132,11 @@ class CaseRejected(OpmeterError):
 
 
 class DeviceBusy(OpmeterError):
-    """Another process holds the lock of the device; the message names it."""
+    """Another process holds the lock of the device: `found` names it, `fix` is the remedy."""
+
+    def __init__(self, found: str, fix: str):
+        self.found, self.fix = found, fix
+        super().__init__(f"{found}; {fix}")
 
 
 class PeersAway(OpmeterError):

@@ -65,8 +65,9 @@ class DeviceLock:
             holder = _holder(os.pread(descriptor, _NOTE_BYTES, 0), path)
             os.close(descriptor)
             raise DeviceBusy(
-                f"{self._device} is in use by {holder} (lock {path}); wait for its end: one run at "
-                f"a time uses a device ({_VARIABLE} names the folder of the locks)"
+                f"{self._device} is in use by {holder} (lock {path})",
+                "wait for its end: one run at a time uses a device "
+                f"({_VARIABLE} names the folder of the locks)",
             ) from error
         note = _Note(os.getpid(), " ".join(sys.argv)[:_LONGEST], self._purpose[:_LONGEST])
         os.ftruncate(descriptor, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ import typer
 
 from collector import environment
 from collector.codec.canonical import canonical_json
-from collector.codec.errors import BadInput, HostFault, NoDevice
+from collector.codec.errors import BadInput, DeviceBusy, HostFault, NoDevice
 from collector.codec.text import counted
 from collector.model import keys
 from collector.model.stack import PROFILED, Runtime
@@ -183,7 +183,8 @@ def selftest_command(
     """Test on this machine that its measurements can be trusted.
 
     It takes about fifteen minutes and prints a line for each check. The exit code is 1 if a check
-    failed. The report contains verdicts, versions, logs, journals and op_summary files.
+    failed, or another run uses the device. The report contains verdicts, versions, logs, journals
+    and op_summary files.
 
     \b
     Examples:
@@ -194,6 +195,7 @@ def selftest_command(
     from collector.host.stack import device_locks, local_stack
     from collector.model.manifest import Verified
     from collector.replay.lock import DeviceLock
+    from jobs.doctor.machine import Check
     from jobs.selftest.archive import keep, write_archive
     from jobs.selftest.attribution import proved
     from jobs.selftest.bench import SessionBench
@@ -214,7 +216,16 @@ def selftest_command(
         raise BadInput(f"--device: expected an index below {len(locks)}, got {device}")
     say(f"{backend}: {stack.version_path}")
     at = environment.utc_now().isoformat(timespec="seconds")
-    with DeviceLock(locks[device], "opmeter selftest"), scratch_folder(f"{backend}{device}") as kit:
+    with ExitStack() as held:
+        try:
+            held.enter_context(DeviceLock(locks[device], "opmeter selftest"))
+        except DeviceBusy as error:
+            busy = Check("device", False, error.found, error.fix)
+            checks = print_checks([check_environment(backend), busy], _WIDTH)
+            write_archive(report, None, checks, backend, stack)
+            say(f"no session can begin; report: {report}")
+            return 1
+        kit = held.enter_context(scratch_folder(f"{backend}{device}"))
         bench = SessionBench(backend, stack, device, kit)
         checks = print_checks(run_checks(bench, only=tuple(only or ()), profile=profile), _WIDTH)
         seen = proved(bench.done) if backend == "npu" else []

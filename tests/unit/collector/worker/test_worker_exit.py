@@ -62,7 +62,7 @@ ASSIGNMENT = Assignment("made", 1, "h", "s1", "a1")
         (PeersAway("node 1: connection closed"), ExitCode.TEMPORARY),
         (PeersUnreached("expected 2 nodes, nodes 1 did not connect"), ExitCode.PEERS),
         (SessionStuck("still there"), ExitCode.HANG),
-        (DeviceBusy("another run holds it"), ExitCode.NODE),
+        (DeviceBusy("another run holds it", "wait"), ExitCode.NODE),
         (OpmeterError("unforeseen"), ExitCode.FAILED),
         (StoreUnavailable("away"), ExitCode.STORE),
         (OSError(errno.ENOSPC, "full"), ExitCode.SPACE),

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from collector.codec.errors import BadInput
+from collector.replay.lock import DeviceLock
 from jobs.cli.app import app
 from tests.unit.jobs.printed import missing, numbers
 
@@ -46,6 +47,22 @@ def test_cpu_passes_and_writes_one_report(here):
         assert [check["name"] for check in verdicts["checks"]] == list(only)
         assert {"failures/session.log", "marks-queue/op_summary.csv"} <= set(report.namelist())
         assert verdicts["proved"] == []  # no profiler of a CPU reports the arguments of a launch
+
+
+def test_report_names_the_run_that_holds_the_device(here):
+    with DeviceLock("cpu0", "another measurement"):
+        code, message, error = requested("cpu")
+    assert (code, error.code) == (1, 1)
+    assert (
+        missing(message, ["another measurement", "wait for its end", "opmeter-selftest.zip"]) == []
+    )
+    with zipfile.ZipFile(here / "opmeter-selftest.zip") as report:
+        verdicts = json.loads(report.read("selftest.json"))
+        assert "machine.txt" in report.namelist()
+    (busy,) = (check for check in verdicts["checks"] if check["name"] == "device")
+    assert not busy["ok"]
+    assert "another measurement" in busy["found"] and "wait for its end" in busy["fix"]
+    assert verdicts["stack"] is not None
 
 
 @pytest.mark.parametrize(
