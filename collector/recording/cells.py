@@ -12,9 +12,9 @@ A layout names arguments by position: `3` (a list is all its tensors), `-1` from
 it lies in memory, `3M` the same of each matrix in a batch, `3P` as `3T` with INT32 as eight INT4,
 `3V` as it is seen in any format, `3R` as rows, `3F` in one dimension, `3:INT32` of another dtype,
 `3@5` empty where argument 5 is 0, `#3:INT64` a tensor of as many numbers as the array has,
-`[1]:INT64` one of that shape, `.:FLOAT` a number of the host as a scalar, `.=0` one of argument
-0's dtype, `n1:INT64` one number for each tensor of a list, and `r0:INT64` one for each dimension
-of a tensor.
+`[1]:INT64` one of that shape, `3[1]` argument 3 in that shape, `.:FLOAT` a number of the host as a
+scalar, `.=0` one of argument 0's dtype, `n1:INT64` one number for each tensor of a list, and
+`r0:INT64` one for each dimension of a tensor.
 """
 
 import re
@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 from collector.model.vocabulary import is_plain_format
 from collector.recording.calls import Recorded, RecordedTensor, parse_tensor
-from collector.recording.kernel_tables.movement import copied, made_dense
+from collector.recording.kernel_tables.movement import copied, dense_steps
 
 UNKNOWN = "?"
 _TOKEN = re.compile(
@@ -242,8 +242,8 @@ def _stated(call: Recorded) -> str | None:
 
 
 def _copied(call: Recorded) -> str:
-    """The layout of a copy: Cast, TensorMove, Slice or Transpose, by the view that it reads, and
-    ViewCopy by the one that it writes.
+    """The layout of a copy: Cast, TensorMove, or the one kernel that makes a view dense, by the
+    view that it reads, and ViewCopy by the one that it writes.
 
     Of the other views it is unknown what their kernels are given."""
     target, source = call.tensors[:2]
@@ -253,14 +253,21 @@ def _copied(call: Recorded) -> str:
         return f"{memory} {view} 1 {view} -> {memory}"
     if source.is_dense:
         return "1 -> 0"
-    if (target.dtype, target.shape) == (source.dtype, source.shape) and target.is_dense:
-        whole = _whole(source) if made_dense(source) == "Slice" else ()
-        if whole:
-            shape, count = ",".join(map(str, whole)), len(whole)
-            return f"[{shape}]:{source.dtype} [{count}]:INT64 [{count}]:INT64 -> 0"
-    is_whole = source.storage == (prod(source.shape),) and 0 not in source.strides
-    is_told = len(set(source.strides)) == len(source.strides)  # else the order is anybody's guess
-    return "1T r1:INT64 -> 0" if is_whole and is_told else "? -> 0"
+    steps = dense_steps(source)
+    is_same = (target.dtype, target.shape) == (source.dtype, source.shape)
+    if not is_same or not target.is_dense or len(steps) != 1 or not steps[0].after:
+        return "? -> 0"
+    (step,) = steps
+    before, after, lists = step.before, step.after, 1
+    if step.kernel == "Slice":
+        before, after = (whole, target.shape) if (whole := _whole(source)) else (before, after)
+        lists = 2
+    counts = f" [{len(after)}]:INT64" * lists
+    return f"1{_in_brackets(before)}{counts} -> 0{_in_brackets(after)}"
+
+
+def _in_brackets(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"
 
 
 def _whole(view: RecordedTensor) -> tuple[int, ...]:
@@ -364,7 +371,10 @@ def _slots(token: str, arguments: Sequence[str]) -> Iterable[_Cell]:
         raise ValueError(f"{token!r} is no slot of a layout")
     if match["shape"]:
         shape = tuple(map(int, match["shape"].split(",")))
-        return [_Cell(shape, match["dtype"], "ND")]
+        if match["place"] is None:
+            return [_Cell(shape, match["dtype"], "ND")]
+        (tensor,) = _tensors(arguments[int(match["place"])])
+        return [_Cell(shape, tensor.dtype, tensor.format)]
     if match["kind"] == ".":
         dtype = match["dtype"] or _tensors(arguments[int(match["like"])])[0].dtype
         return [_Cell((), dtype, "ND")]

@@ -18,10 +18,11 @@ A product of 16 bits becomes TransData of both operands, MatMulV2 and TransData 
 
 A sum or a running sum in a wider dtype becomes a Cast and the kernel; so does an operation with a
 number of the host that is of a higher kind than the tensor, and arithmetic of two dtypes of
-integers or truth values. A view is copied before a Cast. The remainder of a number begins with a
-BroadcastTo of the number, and so does what is written to indices with a value of another shape. A
-multiple that is added is a Mul before the Add, where Axpy does not compute in the dtype. All as
-CANN's open sources (ops-math, ops-nn) have them for A2 and A3.
+integers or truth values. A view is copied before a Cast, and by up to three kernels: Slice cuts it
+out of its memory, Transpose orders it, and BroadcastTo repeats it. The remainder of a number begins
+with a BroadcastTo of the number, and so does what is written to indices with a value of another
+shape. A multiple that is added is a Mul before the Add, where Axpy does not compute in the dtype.
+All as CANN's open sources (ops-math, ops-nn) have them for A2 and A3.
 """
 
 import re
@@ -32,6 +33,7 @@ from math import prod
 from types import MappingProxyType
 
 from collector.recording.calls import DTYPES, Recorded, RecordedTensor, parse_call
+from collector.recording.kernel_tables.movement import dense_steps
 from collector.recording.kernels import kernel_of
 
 _SHORT = {spelling: short for short, spelling in DTYPES.items()}
@@ -174,16 +176,44 @@ def _mixed(call: Recorded) -> Sequence[str]:
 
 def _copied(view: RecordedTensor, text: str) -> Sequence[str]:
     """The copy that makes a view dense."""
-    return [] if view.is_dense else [f"{_CALL}aclnnInplaceCopy({_plain(view)}, {text})"]
+    if view.is_dense:
+        return ()
+    return _steps(view) or [f"{_CALL}aclnnInplaceCopy({_plain(view)}, {text})"]
+
+
+def _steps(view: RecordedTensor) -> Sequence[str]:
+    """The kernels that make a view dense, if they are several and known. Truth values are repeated
+    as INT32."""
+    steps = dense_steps(view)
+    is_cast = view.dtype == "BOOL" and steps[-1].kernel == "BroadcastTo"
+    if not all(step.after for step in steps) or (len(steps) < 2 and not is_cast):
+        return ()
+    texts: list[str] = []
+    for step in steps:
+        is_last = is_cast and step is steps[-1]
+        dtype = "INT32" if is_last else view.dtype
+        x, out = (_shaped(view, dtype, shape) for shape in (step.before, step.after))
+        if is_last:
+            texts.append(f"Cast({_shaped(view, view.dtype, step.before)} -> {x})")
+        lists = f", i64[{len(step.after)}]:ND" * (2 if step.kernel == "Slice" else 1)
+        texts.append(f"{step.kernel}({x}{lists} -> {out})")
+        if is_last:
+            texts.append(f"Cast({out} -> {_shaped(view, view.dtype, step.after)})")
+    return texts
+
+
+def _shaped(tensor: RecordedTensor, dtype: str, shape: Sequence[int]) -> str:
+    return f"{_SHORT[dtype]}[{_text(shape)}]:{tensor.format}"
 
 
 def _cast(call: Recorded) -> Sequence[str]:
-    """A copy of a view in another dtype: a copy, and a Cast."""
+    """A copy of a view in another dtype: a copy, and a Cast. In the same dtype it is what makes the
+    view dense."""
     target, source = call.tensors
-    if target.dtype == source.dtype or source.is_dense or not target.is_dense:
+    if source.is_dense or not target.is_dense or target.shape != source.shape:
         return ()
-    if target.shape != source.shape:
-        return ()
+    if target.dtype == source.dtype:
+        return _steps(source)
     dense = replace(source, strides=target.strides)
     return *_copied(source, call.arguments[1]), f"Cast({_plain(dense)} -> {_plain(target)})"
 

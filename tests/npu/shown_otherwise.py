@@ -14,7 +14,7 @@ _NIBBLES = "torch has INT4 eight to an INT32, and whether the kernel shows that 
 # Kernels whose recorded call does not have all cells, in some rows or in every one.
 UNTOLD: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("AsStrided", "BroadcastTo", "Transpose"), _VIEW),
+        "AsStrided": _VIEW,
         **dict.fromkeys(
             (
                 *("LightningIndexerQuant", "LightningIndexerVllm", "MoeInitRoutingCustom"),
@@ -58,6 +58,8 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
 # Rows by their number in the fixture table, from 0, that differ from those of their kernel.
 DIFFERENT: Mapping[str, Mapping[int, str]] = MappingProxyType(
     {
+        "BroadcastTo": dict.fromkeys((1, 2, 3), "a copy adds the leading dimensions"),
+        "Transpose": {1: "a copy gives the kernel no dimension of one element"},
         "ArgMaxV2": {3: "the kernel has a dimension, and writes INT32"},
         "Cumsum": {1: "the dimension is INT64 to the kernel", 3: "the same"},
         "GroupedMatmul": {13: _NIBBLES, 14: _NIBBLES},

@@ -10,12 +10,14 @@ is INT64 before GatherElementsV2. Only the kernel that the call is made for is n
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, prod
 from typing import Any
 
 Tensors = Sequence[Any]
 Dim = tuple[int, int]  # stride and size
+Shape = tuple[int, ...]
 
 _LINE = 64
 _GATHERED = ("INT32", "FLOAT", "FLOAT16", "DT_BF16")
@@ -33,21 +35,54 @@ def copied(tensors: Tensors) -> str:
     return made_dense(source) if target.shape == source.shape else "BroadcastTo"
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A kernel that makes a view dense, with the shapes that it reads and writes: Slice, Transpose
+    or BroadcastTo. The shapes of others are unknown, and empty."""
+
+    kernel: str
+    before: Shape = ()
+    after: Shape = ()
+
+
 def made_dense(view: Any) -> str:
     """What CANN's `Contiguous` launches for a view, and TensorMove for what is dense already."""
+    steps = dense_steps(view)
+    return steps[-1].kernel if steps else "TensorMove"
+
+
+def dense_steps(view: Any) -> tuple[Step, ...]:
+    """The kernels that CANN's `Contiguous` launches for a view. Slice and Transpose get neither
+    dimensions of size 1 nor repeated ones."""
     dims = _dims(view)
-    ordered = _ordered(dims)
-    steps = [] if _is_dense(ordered) else [_cut(ordered, view.offset, prod(view.storage))]
-    takes_lines = view.strides[-1:] == (1,) and view.shape[-1] % _LINE == 0
-    if steps == ["Slice"] and dims != ordered and takes_lines:
-        steps = ["AsStrided"]
-    if steps == ["AsStrided"]:
-        return "AsStrided"
+    ordered, steps = _ordered(dims), list[Step]()
+    if not _is_dense(ordered):
+        memory = prod(view.storage)
+        cut = _cut(ordered, view.offset, memory)
+        takes_lines = view.strides[-1:] == (1,) and view.shape[-1] % _LINE == 0
+        if cut == "Slice" and dims != ordered and takes_lines:
+            cut = "AsStrided"
+        if cut == "AsStrided":
+            return (Step(cut),)
+        steps.append(_sliced(ordered, memory) if cut == "Slice" else Step(cut))
     if dims != ordered:
-        steps.append("Transpose")
+        steps.append(Step("Transpose", _sizes(ordered), _sizes(dims)))
     if any(stride == 0 for stride, _ in _long(view)):
-        steps.append("BroadcastTo")
-    return steps[-1] if steps else "TensorMove"
+        pairs = zip(view.strides, view.shape, strict=True)
+        before = tuple(size if stride else 1 for stride, size in pairs)
+        steps.append(Step("BroadcastTo", before, tuple(view.shape)))
+    return tuple(steps)
+
+
+def _sliced(ordered: list[Dim], memory: int) -> Step:
+    """The tensor of a memory out of which a block is cut; a line of numbers apart is a column."""
+    dims = [*ordered, (1, 1)] if len(ordered) == 1 else ordered
+    inner = tuple(outer[0] // inner[0] for outer, inner in pairwise(dims))
+    return Step("Slice", (memory // prod(inner), *inner), _sizes(dims))
+
+
+def _sizes(dims: list[Dim]) -> Shape:
+    return tuple(size for _, size in dims)
 
 
 def joined(tensors: Tensors) -> str:

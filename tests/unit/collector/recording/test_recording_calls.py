@@ -252,6 +252,35 @@ def test_views_are_copied_before_a_cast():
     ]
 
 
+def test_views_are_cut_ordered_and_repeated():
+    """The shapes that CANN derives from strides: sizes of 1 and repeated ones come last."""
+    cases = {
+        "bf16[6,4,64]:NCL, bf16[6,4,64]:NCL/64,0,1<384>": [
+            "BroadcastTo 6,1,64;3 DT_BF16;INT64 6,4,64 DT_BF16"
+        ],
+        "bf16[6,4,1,16]:NCHW, bf16[6,4,1,16]:NCHW/16,96,16,1": [
+            "Transpose 4,6,16;3 DT_BF16;INT64 6,4,16 DT_BF16"
+        ],
+        "f32[4]:ND, f32[4]:ND/24+3<96>": ["Slice 4,24;2;2 FLOAT;INT64;INT64 4,1 FLOAT"],
+        "bf16[6,4,64]:NCL, bf16[6,4,64]:NCL/576,0,1+512<3456>": [
+            "Slice 6,576;2;2 DT_BF16;INT64;INT64 6,64 DT_BF16",
+            "BroadcastTo 6,1,64;3 DT_BF16;INT64 6,4,64 DT_BF16",
+        ],
+        "bf16[4,6,20]:NCL, bf16[4,6,20]:NCL/32,128,1<768>": [
+            "Slice 6,4,32;3;3 DT_BF16;INT64;INT64 6,4,20 DT_BF16",
+            "Transpose 6,4,20;3 DT_BF16;INT64 4,6,20 DT_BF16",
+        ],
+        "bool[16]:ND, bool[16]:ND/0<1>": [
+            "Cast 1 BOOL 1 INT32",
+            "BroadcastTo 1;1 INT32;INT64 16 INT32",
+            "Cast 16 INT32 16 BOOL",
+        ],
+        "bf16[4,6,64]:NCL, bf16[4,6,64]:NCL/96,384,1<2304>": ["AsStrided N/A N/A 4,6,64 DT_BF16"],
+    }
+    for tensors, steps in cases.items():
+        assert launched(f"ACLNN aclnnInplaceCopy({tensors})") == steps
+
+
 def test_a_value_is_spread_over_what_its_indices_select():
     assert launched("ACLNN aclnnIndexPutImpl(f32[20,8]:ND, {i64[6]:ND}, f32[]:ND, 0, 0)") == [
         "BroadcastTo 1,1;2 FLOAT;INT64 6,8 FLOAT",
