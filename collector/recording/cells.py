@@ -10,11 +10,12 @@ the slots, outputs last. `?` means unknown, and msprof prints N/A.
 
 A layout names arguments by position: `3` (a list is all its tensors), `-1` from the end, `3T` as
 it lies in memory, `3M` the same of each matrix in a batch, `3P` as `3T` with INT32 as eight INT4,
-`3V` as it is seen in any format, `3R` as rows, `3F` in one dimension, `3:INT32` of another dtype,
-`3@5` empty where argument 5 is 0, `#3:INT64` a tensor of as many numbers as the array has,
-`[1]:INT64` one of that shape, `3[1]` argument 3 in that shape, `.:FLOAT` a number of the host as a
-scalar, `.=0` one of argument 0's dtype, `n1:INT64` one number for each tensor of a list, and
-`r0:INT64` one for each dimension of a tensor.
+`3S` as `3T` with INT64 as the UINT64 of packed scales, `3V` as it is seen in any format, `3R` as
+rows, `3F` in one dimension, `3:INT32` of another dtype, `3@5` empty where argument 5 is 0,
+`#3:INT64` a tensor of as many numbers as the array has, `[1]:INT64` one of that shape, `3[1]`
+argument 3 in that shape, `.:FLOAT` a number of the host as a scalar, `.=0` one of argument 0's
+dtype, `n1:INT64` one number for each tensor of a list, and `r0:INT64` one for each dimension of a
+tensor.
 """
 
 import re
@@ -28,8 +29,9 @@ from collector.recording.calls import Recorded, RecordedTensor, parse_tensor
 from collector.recording.kernel_tables.movement import copied, dense_steps
 
 UNKNOWN = "?"
+_NIBBLES = 64  # in a line of a block of INT4, however torch has them packed
 _TOKEN = re.compile(
-    r"(?P<kind>[#nr.]?)(?P<place>-?\d+)?(?:\[(?P<shape>[\d,]+)\])?(?P<lies>[TMPVRF])?"
+    r"(?P<kind>[#nr.]?)(?P<place>-?\d+)?(?:\[(?P<shape>[\d,]+)\])?(?P<lies>[TMPVRFS])?"
     r"(?:@(?P<unless>\d+))?(?:=(?P<like>\d+))?(?::(?P<dtype>\w+))?"
 )
 _LAYOUTS: Mapping[str, str] = MappingProxyType(
@@ -41,11 +43,11 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnAddmm": "1T 2T 0:FLOAT -> 5",
         "aclnnAddmmWeightNz": "1T 2 0:FLOAT -> 5",
         "aclnnWeightQuantBatchMatmulV2": "0 1P 2 3 4 5 6 -> -1",
-        "aclnnGroupedMatmulV4": "0 1P 2 3T 4 5 6 8 7 -> 16",
-        "aclnnGroupedMatmulV5": "0 1P 2 3 4 5 6 8 7 -> 17",
-        "aclnnGroupedMatmulWeightNz": "0 1 2 3 4 5 6 8 7 -> 18",
-        "aclnnGroupedMatmulSwigluQuantV2": "0 5 7 1T 2T 3 -> -2 -1",
-        "aclnnGroupedMatmulSwigluQuantWeightNzV2": "0 5 7 1 2 3 -> -2 -1",
+        "aclnnGroupedMatmulV4": "0 1P 2 3S 4 5 6 8 7 -> 16",
+        "aclnnGroupedMatmulV5": "0 1P 2 3S 4 5 6 8 7 -> 17",
+        "aclnnGroupedMatmulWeightNz": "0 1P 2 3S 4 5 6 8 7 -> 18",
+        "aclnnGroupedMatmulSwigluQuantV2": "0 5 7 1P 2S 3 -> -2 -1",
+        "aclnnGroupedMatmulSwigluQuantWeightNzV2": "0 5 7 1P 2S 3 -> -2 -1",
         "aclnnAddLayerNorm": "0 1 2 3 4 -> 6 7 8 9@5",
         "aclnnGemmaRmsNorm": "0 1 -> 2 3",
         "aclnnRopeWithSinCosCacheV2": "0 1 2 3 -> 8 9",
@@ -62,6 +64,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "triton._compute_slot_mapping_kernel": "2 3 4 -> 7",
         "triton.apply_all_penalties_kernel": "0 1 2 3 4 5 6 -> 0",
         "triton.token_bin_counts_and_mask_kernel": "0 -> 6",
+        "triton._swiglu_quant_kernel": "0 1 -> 2 3",
         "triton.expand_kernel": "1 2 -> 0",
         "triton.prepare_inputs_padded_kernel": "0 1 2 -> 3 4",
         "triton.rejection_greedy_sample_spec_len_1_triton": "1 2 3 -> 0",
@@ -318,7 +321,7 @@ def _normed(call: Recorded) -> str:
 
 def _gated(call: Recorded) -> str:
     """The layout of an expert layer up to its gate; weights of four bits have one input more."""
-    return "0 1 4 5 6 -> 7 8" if call.arguments[2] == "0" else "0 1 4 5 2 6 -> 7 8"
+    return "0 1 4 5 6 -> 7 8" if call.arguments[2] == "0" else "0 1P 4S 5 2 6 -> 7 8"
 
 
 def _quantised_by_row(call: Recorded) -> str:
@@ -330,7 +333,7 @@ def _quantised(call: Recorded) -> str:
     """The layout of a quantised product, whose kernel is another one for INT4 weights."""
     x1, x2, *_ = call.tensors
     if (x1.dtype, x2.dtype) == ("INT8", "INT32"):
-        return "0 1 8 2 3 4 5 6 7 -> -1"
+        return "0 1P 8 2 3S 4 99 6 7 -> -1"  # the empty tensor is none
     return "0 1T 3T 6 8 2 -> -1" if call.name == "aclnnQuantMatmulV5" else "0 1 3 6 8 2 -> -1"
 
 
@@ -395,8 +398,11 @@ def _passed(match: re.Match[str], argument: str, arguments: Sequence[str]) -> It
     for tensor in tensors:
         cell = _Cell.of(tensor)
         shape = _lying(match["lies"], tensor) if match["lies"] else cell.shape
-        if match["lies"] == "P" and tensor.dtype == "INT32" and is_plain_format(tensor.format):
-            shape, cell = (*shape[:-1], 8 * shape[-1]), replace(cell, dtype="INT4")
+        if match["lies"] == "P" and tensor.dtype == "INT32":
+            width = 8 * shape[-1] if is_plain_format(tensor.format) else _NIBBLES
+            shape, cell = (*shape[:-1], width), replace(cell, dtype="INT4")
+        if match["lies"] == "S" and tensor.dtype == "INT64":
+            cell = replace(cell, dtype="UINT64")
         if match["unless"] and arguments[int(match["unless"])] == "0":
             shape = ()
         yield _Cell(shape, match["dtype"] or cell.dtype, cell.format)

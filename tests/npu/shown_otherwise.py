@@ -9,8 +9,6 @@ from types import MappingProxyType
 _VIEW = "the copy reads a view, and what the kernel is given of it is not known"
 _RETURNED = "the function returns its outputs, so that the record does not hold them"
 
-_NIBBLES = "torch has INT4 eight to an INT32, and whether the kernel shows that is not known"
-
 # Kernels whose recorded call does not have all cells, in some rows or in every one.
 UNTOLD: Mapping[str, str] = MappingProxyType(
     {
@@ -34,7 +32,7 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
                 *("fused_qkvzba_split_reshape_cat_kernel", "_layer_norm_fwd_1pass_kernel_npu"),
                 *("split_qkv_rmsnorm_mrope_kernel", "_compute_slot_mapping_kernel"),
                 *("apply_all_penalties_kernel", "token_bin_counts_and_mask_kernel"),
-                *("expand_kernel", "prepare_inputs_padded_kernel"),
+                *("expand_kernel", "prepare_inputs_padded_kernel", "_swiglu_quant_kernel"),
                 "sample_recovered_tokens_kernel",
                 *("triton_rms_kernel", "_causal_conv1d_update_kernel_npu_tiled"),
                 *("chunk_local_cumsum_scalar_kernel", "chunk_scaled_dot_kkt_fwd_kernel"),
@@ -62,16 +60,12 @@ DIFFERENT: Mapping[str, Mapping[int, str]] = MappingProxyType(
         "Transpose": {1: "a copy gives the kernel no dimension of one element"},
         "ArgMaxV2": {3: "the kernel has a dimension, and writes INT32"},
         "Cumsum": {1: "the dimension is INT64 to the kernel", 3: "the same"},
-        "GroupedMatmul": {13: _NIBBLES, 14: _NIBBLES},
-        "GroupedMatmulSwigluQuant": {0: "the weight is always FRACTAL_NZ", 3: _NIBBLES},
-        "GroupedMatmulSwigluQuantV2": {1: _NIBBLES, 2: _NIBBLES},
+        "GroupedMatmulSwigluQuant": {0: "the weight is always FRACTAL_NZ"},
         "LightningIndexer": {0: "values are not requested", 1: "the same"},
         "MaskedFill": {2: "the value is a scalar of the row"},
         "MoeGatingTopK": {1: "the third output has its shape", 2: "the same"},
         "PadV3": {2: "the value is a scalar of the row"},
         "RINGMLAPrefillBF16Kernel": {0: "statistics are always returned", 3: "the same"},
-        "QuantBatchMatmulV4": dict.fromkeys(range(3), _NIBBLES),
-        "WeightQuantBatchMatmulV2": {3: _NIBBLES},
         "QuantBatchMatmulV3": {5: "scale and offset are packed into one"},
     }
 )

@@ -223,6 +223,12 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "vllm_ascend.spec_decode.dflash_proposer.AscendDflashProposer.set_inputs_first_pass": (
         lambda *args: _expanded(*args)
     ),
+    "vllm_ascend.ops.triton.activation.swiglu_quant.swiglu_quant": (
+        lambda x, groups, kind: (
+            x.new_empty((len(x), x.shape[1] // 2), dtype=importlib.import_module("torch").int8),
+            _wide(x, x.shape[:1]),
+        )
+    ),
     "vllm_ascend.ops.triton.rms_norm.triton_q_rms": lambda x, eps: x.new_empty(x.shape),
     f"{_FLA}.l2norm.l2norm_fwd": lambda x: _of_length_1("l2norm_fwd_kernel2_loop", x),
     "vllm.model_executor.layers.fla.ops.l2norm.l2norm_fwd": lambda x: _of_length_1(

@@ -79,6 +79,7 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "fused_qkvzba_split_reshape_cat": "fused_qkvzba_split_reshape_cat_kernel",
     "layer_norm_fwd_npu": "_layer_norm_fwd_1pass_kernel_npu",
     "l2norm_fwd": "",  # of vLLM and of vLLM-Ascend; their kernels are recorded by their own names
+    "swiglu_quant": "_swiglu_quant_kernel",
     "triton_q_rms": "triton_rms_kernel",
     "causal_conv1d_update_npu": "_causal_conv1d_update_kernel_npu_tiled",
     "chunk_local_cumsum": "chunk_local_cumsum_scalar_kernel",

@@ -9,7 +9,7 @@ from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows, scale_like, to_int8
 from collector.ops.parts.tensors import equal_parts, group_ends
 from collector.ops.slots import agrees, elements, given, input_shape, spelling
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 # Tokens sorted by expert, where each expert has its own scales. A row records how many groups there
 # are, not how many tokens each of them has.
@@ -25,7 +25,7 @@ def scaled(wide: Any, scales: Any, counts: Shape) -> Any:
     """Multiply all rows by the same scales, or each group's rows by the group's own, in place."""
     if not counts:
         return wide.mul_(scales)
-    for rows, own in zip(wide.split(counts), scales, strict=True):
+    for rows, own in zip(wide.split(counts), scales.view(len(counts), -1), strict=True):
         rows.mul_(own)
     return wide
 
@@ -318,7 +318,9 @@ def _sizes_fit(case: Case) -> bool:
 
 
 def _scale_shapes(width: int, groups: Shape) -> tuple[Shape, ...]:
-    return ((*groups, width),) if groups else ((width,), (1, width))
+    if groups in ((), (1,)):  # shared experts are one group, whose scales have one dimension
+        return (width,), (1, width)
+    return ((*groups, width),)
 
 
 # Between the two products of an expert layer: INT32 sums dequantised, SwiGlu, and rows quantised to
@@ -346,6 +348,51 @@ DEQUANT_SWIGLU_QUANT = OpSpec(
             "multiple of 64 up to 10496; no offset, and a bias only without groups",
             _sizes_fit,
         ),
+        rules.outputs_are(("INT8",), (0,)),
+        rules.outputs_are(("FLOAT",), (1,)),
+    ),
+)
+
+
+_COUNTED = 1  # the group list has the rows of each group, not their ends
+
+
+def _activated_build(case: Case, make: TensorMaker) -> Call:
+    x, groups = case.inputs or ()
+    counts = equal_parts(input_shape(case, 0)[0], groups.numel)
+    return Call(like.normal(x, make), make.tensor(counts, groups.dtype))
+
+
+def _activated_reference(torch: Any, x: Any, counts: Any) -> Any:
+    gate, value = x.float().chunk(2, -1)
+    return quantise_rows(torch, torch.nn.functional.silu(gate).mul_(value))
+
+
+def _activated_fit(case: Case) -> bool:
+    x, groups = input_shape(case, 0), input_shape(case, 1)
+    if (len(x), len(groups)) != (2, 1) or x[1] % 2:
+        return False
+    return agrees(case, 0, (x[0], x[1] // 2)) and agrees(case, 1, x[:1])
+
+
+# SwiGlu of the rows of all experts, quantised row by row: a Triton kernel of vLLM-Ascend between
+# the products of experts whose weights have four bits.
+SWIGLU_QUANT = OpSpec(
+    kernel="_swiglu_quant_kernel",
+    call="vllm_ascend.ops.triton.activation.swiglu_quant.swiglu_quant",
+    assumes="every row belongs to a group",
+    slots=("x", "group_list"),
+    reference=_activated_reference,
+    build=_activated_build,
+    flops=lambda case: 4 * elements(input_shape(case, _X)),  # 5 for SwiGlu and 3 to quantise, of y
+    npu=NpuCall(
+        run=lambda api, x, counts: api(x, counts, _COUNTED), needs=frozenset({Need.TRITON})
+    ),
+    constraints=(
+        Constraint("expected (T,2H), groups (G), (T,H) and scales (T)", _activated_fit),
+        rules.NOTHING_EMPTY,
+        rules.floating((0,)),
+        rules.inputs_are(rules.INTEGERS, (1,)),
         rules.outputs_are(("INT8",), (0,)),
         rules.outputs_are(("FLOAT",), (1,)),
     ),

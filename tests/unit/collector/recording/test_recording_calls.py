@@ -281,6 +281,29 @@ def test_views_are_cut_ordered_and_repeated():
         assert launched(f"ACLNN aclnnInplaceCopy({tensors})") == steps
 
 
+def test_weights_of_four_bits_and_their_scales_have_the_dtypes_of_the_kernel():
+    """torch has INT4 eight to an INT32, and packed scales as INT64."""
+    weight, rows = "i32[3,128,8]:FRACTAL_NZ<3,1,8,16,32>", "f32[10]:ND"
+    product = (
+        f"ACLNN aclnnGroupedMatmulWeightNz({{i8[10,128]:ND}}, {{{weight}}}, {{f32[3,64]:ND}}, "
+        f"{{i64[3,1,64]:NCL}}, {{}}, {{}}, {{}}, {{{rows}}}, i64[3]:ND, {{}}, {{}}, {{}}, 2, 0, 1, "
+        "0, ints(), 0, {bf16[10,64]:ND}, {}, {})"
+    )
+    activated = (
+        f"ACLNN aclnnGroupedMatmulSwigluQuantWeightNzV2(i8[10,128]:ND, {{{weight}}}, "
+        f"{{i64[3,64]:ND}}, {{f32[3,64]:ND}}, 0, {rows}, 0, i64[3]:ND, 0, 0, 0, 1, ints(), "
+        "i8[10,32]:ND, f32[10]:ND)"
+    )
+    assert launched(product) == [
+        "GroupedMatmul 10,128;3,1,8,16,64;3,64;3,1,64;;;;3;10 "
+        "INT8;INT4;FLOAT;UINT64;;;;INT64;FLOAT 10,64 DT_BF16"
+    ]
+    assert launched(activated) == [
+        "GroupedMatmulSwigluQuantV2 10,128;10;3;3,1,8,16,64;3,64;3,64 "
+        "INT8;FLOAT;INT64;INT4;UINT64;FLOAT 10,32;10 INT8;FLOAT"
+    ]
+
+
 def test_a_value_is_spread_over_what_its_indices_select():
     assert launched("ACLNN aclnnIndexPutImpl(f32[20,8]:ND, {i64[6]:ND}, f32[]:ND, 0, 0)") == [
         "BroadcastTo 1,1;2 FLOAT;INT64 6,8 FLOAT",

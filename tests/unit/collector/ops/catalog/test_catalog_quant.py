@@ -131,3 +131,26 @@ def test_asymmetric_quantisation_maps_the_range_of_each_row(torch, case_of, buil
         assert torch.equal(y.amin(-1), torch.full((6,), -128, dtype=torch.int8))
         back = (y.float() - offset.unsqueeze(-1)) * scale.unsqueeze(-1)
         assert float(((back - wide).abs() / scale.unsqueeze(-1)).max()) <= 0.501
+
+
+def test_shared_experts_are_one_group_with_scales_of_one_dimension(torch, case_of, build, launch):
+    shapes, dtypes = "6,128;128;6;;;;1", "INT32;FLOAT;FLOAT;;;;INT64"
+    case = case_of("DequantSwigluQuant", shapes, dtypes, "6,64;6", "INT8;FLOAT")
+    call = build(case)
+    scale, rows = (call.kwargs[name] for name in ("weight_scale", "activation_scale"))
+    gate, value = (call.args[0] * scale * rows.view(-1, 1)).chunk(2, -1)
+    wide = torch.nn.functional.silu(gate) * value
+    found, scales = launch(case, call)
+    torch.testing.assert_close(scales, wide.abs().amax(-1) / 127)
+    assert (found - wide / scales.view(-1, 1)).abs().max() <= 0.51
+
+
+def test_experts_of_four_bits_are_activated_and_quantised_row_by_row(torch, case_of, build, launch):
+    case = case_of("_swiglu_quant_kernel", "12,64;4", "FLOAT;INT64", "12,32;12", "INT8;FLOAT")
+    call = build(case)
+    x, counts = call.args
+    assert counts.tolist() == [3, 3, 3, 3]
+    wide = x[:, :32] * torch.sigmoid(x[:, :32]) * x[:, 32:]
+    found, scales = launch(case, call)
+    torch.testing.assert_close(scales, wide.abs().amax(-1) / 127)
+    assert (found - wide / scales.view(-1, 1)).abs().max() <= 0.51
