@@ -5,19 +5,22 @@ A prompt is processed by seven kernels, each launched by its own function of the
 triangular matrix (two kernels), new values, states, and the output. Profiles show no tensors of
 Triton kernels: rows are those of a recording, with the tensors of a launch in its order.
 
-Requests are of equal lengths, one after the other; chunks begin with each of them.
+Requests are one after the other, and chunks begin with each of them. Lengths are equal, if so many
+chunks result as the row has; a last request that pads the pass may be empty. Else as many of the
+first requests as possible decode one token each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from collector.model.case import Case, Shape
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
-from collector.ops.slots import agrees, input_shape, output_slot
+from collector.ops.slots import agrees, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 _CHUNK = 64
@@ -26,7 +29,10 @@ _LARGE_BLOCK = 1216  # tokens of a program of that kernel
 _NUMBERS_OF_SUMS = 1 << 18  # numbers of a program that sums gates
 _PACKAGE = "vllm_ascend.ops.triton.fla"
 _NEEDS = frozenset({Need.TRITON})
-_ASSUMES = "requests of equal lengths"
+_ASSUMES = (
+    "requests of equal lengths, behind requests of one token and before an empty one where the "
+    "number of chunks requires them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +74,26 @@ class _Chunks:
         return (0, *cumulative_ends([-(-length // _CHUNK) for length in self.lengths]))
 
 
-def _lengths(case: Case, position: int, tokens: int) -> Shape:
-    """Return the lengths of requests, whose ends are the input at a position; empty if none fit."""
+def _lengths(case: Case, position: int, tokens: int, blocks: int | None, block: int) -> Shape:
+    """Return the lengths of requests, whose ends are the input at a position, that have this number
+    of blocks of tokens, or of any number; empty if none fit."""
     requests = (input_shape(case, position) or (0,))[0] - 1
-    return equal_parts(tokens, requests) if 0 < requests <= tokens else ()
+    for decodes, empty in product((0, *range(requests - 1, 0, -1)), (0, 1)):
+        prompts = requests - empty - decodes
+        if not 0 < prompts <= tokens - decodes:
+            continue
+        share, larger = divmod(tokens - decodes, prompts)
+        each, more = -(-share // block), -(-(share + 1) // block)
+        if blocks in (None, decodes + larger * more + (prompts - larger) * each):
+            parts = equal_parts(tokens - decodes, prompts)
+            return (*(1,) * decodes, *parts, *(0,) * empty)
+    return ()
+
+
+def _rows(case: Case, position: int) -> int:
+    """Return the number of rows of a table of blocks; 0 if it is none."""
+    shape = input_shape(case, position)
+    return shape[0] if len(shape) == 2 and shape[1] == 2 else 0
 
 
 @lru_cache(maxsize=256)
@@ -80,8 +102,8 @@ def _of_sums(case: Case) -> _Chunks | None:
     if len(gates) != 3 or gates[0] != 1 or not all(gates):
         return None
     block = 1 << max(0, (_NUMBERS_OF_SUMS // (gates[2] * _CHUNK) - 1).bit_length())
-    sizes = _Chunks(_lengths(case, 1, gates[1]), heads=gates[2], block=block)
-    return sizes if sizes.lengths and _indices_fit(case, 2, sizes) else None
+    lengths = _lengths(case, 1, gates[1], _rows(case, 2), block)
+    return _Chunks(lengths, heads=gates[2], block=block) if lengths else None
 
 
 @lru_cache(maxsize=256)
@@ -89,9 +111,9 @@ def _of_products(case: Case) -> _Chunks | None:
     key, beta, gates = (input_shape(case, i) for i in range(3))
     if len(key) != 4 or len(beta) != 3 or key[0] != 1 or not all((*key, *beta)):
         return None
-    sizes = _Chunks(_lengths(case, 3, key[1]), beta[0], key[2], key[3])
+    sizes = _Chunks(_lengths(case, 3, key[1], _rows(case, 4), _CHUNK), beta[0], key[2], key[3])
     is_fitting = beta == gates == (sizes.heads, 1, key[1]) and sizes.heads % sizes.key_heads == 0
-    return sizes if is_fitting and sizes.lengths and _indices_fit(case, 4, sizes) else None
+    return sizes if is_fitting and sizes.lengths else None
 
 
 def _of_inverse(ends: int, block: int) -> Callable[[Case], _Chunks | None]:
@@ -102,8 +124,8 @@ def _of_inverse(ends: int, block: int) -> Callable[[Case], _Chunks | None]:
         matrices = input_shape(case, 0)
         if len(matrices) != 4 or matrices[::3] != (1, _CHUNK) or not all(matrices):
             return None
-        sizes = _Chunks(_lengths(case, ends, matrices[1]), heads=matrices[2], block=block)
-        return sizes if sizes.lengths and _indices_fit(case, ends + 1, sizes) else None
+        lengths = _lengths(case, ends, matrices[1], _rows(case, ends + 1), block)
+        return _Chunks(lengths, heads=matrices[2], block=block) if lengths else None
 
     return read
 
@@ -111,8 +133,8 @@ def _of_inverse(ends: int, block: int) -> Callable[[Case], _Chunks | None]:
 @lru_cache(maxsize=256)
 def _of_values(case: Case) -> _Chunks | None:
     key, value, beta, matrices, gates = (input_shape(case, i) for i in range(5))
-    sizes = _of_heads(case, key, value, 5)
-    if sizes is None or not _indices_fit(case, 6, sizes):
+    sizes = _of_heads(case, key, value, 5, _rows(case, 6))
+    if sizes is None:
         return None
     by_head = (1, sizes.heads, sizes.tokens)
     is_fitting = beta == gates == by_head and matrices == (1, *value[1:3], _CHUNK)
@@ -122,7 +144,7 @@ def _of_values(case: Case) -> _Chunks | None:
 @lru_cache(maxsize=256)
 def _of_states(case: Case) -> _Chunks | None:
     key, value, weights, gates, state = (input_shape(case, i) for i in range(5))
-    sizes = _of_heads(case, key, value, 5)
+    sizes = _of_heads(case, key, value, 5, (output_shape(case) or (1, None))[1])
     if sizes is None:
         return None
     expected = (*value[:3], sizes.key_size), (1, sizes.heads, sizes.tokens)
@@ -134,7 +156,7 @@ def _of_states(case: Case) -> _Chunks | None:
 @lru_cache(maxsize=256)
 def _of_output(case: Case) -> _Chunks | None:
     query, key, value, states, gates = (input_shape(case, i) for i in range(5))
-    sizes = _of_heads(case, key, value, 5)
+    sizes = _of_heads(case, key, value, 5, states[1] if len(states) == 5 else 0)
     if sizes is None or query != key or gates != (1, sizes.heads, sizes.tokens):
         return None
     chunks = 1, len(sizes.chunks), sizes.heads, sizes.key_size, sizes.value_size
@@ -142,18 +164,17 @@ def _of_output(case: Case) -> _Chunks | None:
     return sizes if is_fitting else None
 
 
-def _of_heads(case: Case, key: Shape, value: Shape, ends: int) -> _Chunks | None:
-    """Return the sizes of keys (1,T,Hk,K) and values (1,T,H,V); None if they do not fit."""
+def _of_heads(
+    case: Case, key: Shape, value: Shape, ends: int, chunks: int | None
+) -> _Chunks | None:
+    """Return the sizes of keys (1,T,Hk,K) and values (1,T,H,V) in this number of chunks; None if
+    they do not fit."""
     if len(key) != 4 or len(value) != 4 or key[:2] != value[:2] or key[0] != 1:
         return None
     if not all((*key, *value)) or value[2] % key[2]:
         return None
-    sizes = _Chunks(_lengths(case, ends, key[1]), value[2], key[2], key[3], value[3])
-    return sizes if sizes.lengths else None
-
-
-def _indices_fit(case: Case, position: int, sizes: _Chunks) -> bool:
-    return input_shape(case, position) == (len(sizes.indices()), 2)
+    lengths = _lengths(case, ends, key[1], chunks, _CHUNK)
+    return _Chunks(lengths, value[2], key[2], key[3], value[3]) if lengths else None
 
 
 # Tensors of the kernels: keys of length 1 about, and gates that fall within a chunk.

@@ -240,3 +240,27 @@ def test_single_token_convolution_updates_its_state(torch, build, launch):
         expected = convolved(torch, line, weight, bias)
         torch.testing.assert_close(out[request], expected, rtol=1e-4, atol=1e-5)
         assert torch.equal(after[place], line[1:])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ends", "chunks", "expected"),
+    [  # of recorded passes of Qwen3-Next
+        (123, 5, 3, [41, 41, 41, 0]),  # prompts, and a request that pads the pass
+        (4099, 3, 65, [4099, 0]),
+        (605, 6, 14, [1, 1, 1, 1, 601]),  # decodes before a prompt
+        (1303, 81, 97, [1] * 77 + [613, 613, 0]),
+        (1224, 25, 40, [1] * 20 + [301] * 4),
+    ],
+)
+def test_lengths_of_requests_give_the_number_of_chunks(
+    torch, case_of, build, tokens, ends, chunks, expected
+):
+    kernel, dtypes = "chunk_scaled_dot_kkt_fwd_kernel", "FLOAT;FLOAT;FLOAT;INT32;INT32"
+    shapes = f"1,{tokens},4,8;8,1,{tokens};8,1,{tokens};{ends};{{}},2"
+    out = f"1,{tokens},8,64", "FLOAT"
+    call = build(case_of(kernel, shapes.format(chunks), dtypes, *out))
+    assert torch.diff(call.kwargs["cu_seqlens"]).tolist() == expected
+    wrong = case_of(kernel, shapes.format(tokens + 1), dtypes, *out)
+    assert "an index for each chunk" in " ".join(
+        find(kernel).rejection_reason(wrong, "npu").split()
+    )
