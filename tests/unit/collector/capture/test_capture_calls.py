@@ -152,6 +152,8 @@ def test_a_worker_that_is_imported_later_is_attached_to(tmp_path, monkeypatch):
         (folder / "__init__.py").touch()
     (package / "worker.py").write_text("class NPUWorker:\n    def profile(self): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.startswith("vllm_ascend")]:
+        monkeypatch.delitem(sys.modules, name)  # of another test
     vllm_plugin.register()
     try:
         assert hasattr(import_module(vllm_plugin.WORKERS).NPUWorker, "_opmeter_calls")
