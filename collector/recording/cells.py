@@ -261,6 +261,8 @@ def _copied(call: Recorded) -> str:
     if not is_same or not target.is_dense or len(steps) != 1 or not steps[0].after:
         return "? -> 0"
     (step,) = steps
+    if step.kernel == "BroadcastTo" and source.dtype == "BOOL":  # repeated as INT32
+        return "? -> 0"
     before, after, lists = step.before, step.after, 1
     if step.kernel == "Slice":
         before, after = (whole, target.shape) if (whole := _whole(source)) else (before, after)
