@@ -37,10 +37,11 @@ _BY_DIMS = {3: "NCL", 4: "NCHW", 5: "NCDHW"}
 # compares every kernel).
 SHOWN_OTHERWISE = frozenset(
     {
-        *("AddLayerNorm", "AttentionUpdate", "DynamicBlockQuant", "DynamicMxQuant"),
-        *("GatherPaKvCache", "GroupedMatmul"),
+        *("AddLayerNorm", "AddRmsNormDynamicMxQuant", "AttentionUpdate", "DynamicBlockQuant"),
+        *("DynamicMxQuant", "GatherPaKvCache", "GroupedDynamicBlockQuant"),
+        *("GroupedDynamicMxQuant", "GroupedMatmul"),
         *("GroupedMatmulSwigluQuant", "GroupedMatmulSwigluQuantV2", "InplaceAddRmsNorm"),
-        "MlaPrologV3",
+        *("MlaPrologV3", "RmsNormDynamicMxQuant", "SwigluMxQuant"),
         *("PagedCacheLoadNdKernel", "QuantBatchMatmulV3", "QuantBatchMatmulV4"),
         *("RecurrentGatedDeltaRule", "ReshapeAndCacheNdKernel", "ScatterPaKvCache"),
         *("SparseFlashAttention", "WeightQuantBatchMatmulV2"),
