@@ -336,6 +336,8 @@ def _quantised(call: Recorded) -> str:
     x1, x2, *_ = call.tensors
     if (x1.dtype, x2.dtype) == ("INT8", "INT32"):
         return "0 1P 8 2 3S 4 99 6 7 -> -1"  # the empty tensor is none
+    if (x1.dtype, x2.dtype) == ("FLOAT8_E4M3FN", "FLOAT4_E2M1"):
+        return "0 1T 8 2 3T 4 5 6 7 -> -1"
     return "0 1T 3T 6 8 2 -> -1" if call.name == "aclnnQuantMatmulV5" else "0 1 3 6 8 2 -> -1"
 
 

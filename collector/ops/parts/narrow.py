@@ -1,8 +1,9 @@
-"""Numbers of Ascend 950 in eight bits: FLOAT8, and the scales of MX quantisation.
+"""Numbers of Ascend 950 in eight or four bits: FLOAT8, FLOAT4, and the scales of MX quantisation.
 
 MX numbers have one FLOAT8_E8M0 scale, a power of two, for each group of 32 neighbours. The scales
 of two groups are next to each other: of (.., K) numbers they are (.., K / 64, 2), rounded up.
-torch_npu takes these scales as bytes, with their dtype by its number.
+torch_npu takes these scales as bytes, with their dtype by its number. So it takes FLOAT4, two of a
+row in a byte, the first in the low bits.
 """
 
 from collections.abc import Mapping
@@ -12,8 +13,8 @@ from typing import Any
 
 from collector.model.case import Case, Shape, Slot
 from collector.ops import rules
-from collector.ops.slots import output_slot, spelling
-from collector.ops.spec import TensorMaker
+from collector.ops.slots import given, output_shape, output_slot, spelling
+from collector.ops.spec import Constraint, TensorMaker
 
 GROUP = 32
 SCALES = "FLOAT8_E8M0"
@@ -33,19 +34,43 @@ class _Kind:
     high: int
 
 
-KINDS: Mapping[str, _Kind] = MappingProxyType(
+@dataclass(frozen=True, slots=True)
+class _Coded:
+    """Numbers that torch has no arithmetic for: `levels` are the values from zero, in the order of
+    their codes; `number` is torch_npu's of the dtype."""
+
+    number: int
+    emax: int
+    levels: tuple[float, ...]
+
+
+_FLOAT8: Mapping[str, _Kind] = MappingProxyType(
     {
         "FLOAT8_E4M3FN": _Kind(8, 448.0, 0x28, 0x40),
         "FLOAT8_E5M2": _Kind(15, 57344.0, 0x34, 0x40),
     }
 )
-DTYPES = tuple(KINDS)
+_FLOAT4: Mapping[str, _Coded] = MappingProxyType(
+    {
+        "FLOAT4_E2M1": _Coded(296, 2, (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)),
+        "FLOAT4_E1M2": _Coded(297, 0, (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75)),
+    }
+)
+_CODED = MappingProxyType({kind.number: kind for kind in _FLOAT4.values()})
+DTYPES = tuple(_FLOAT8)
+E4M3, E2M1 = "FLOAT8_E4M3FN", "FLOAT4_E2M1"
+PAIRED = tuple(_FLOAT4)
+MX_DTYPES = (*DTYPES, *PAIRED)
 
 
 def is_narrow(case: Case, position: int = 0) -> bool:
-    """Return whether an input has FLOAT8 numbers."""
-    inputs = case.inputs or ()
-    return position < len(inputs) and spelling(inputs[position]) in KINDS
+    """Return whether an input has numbers of this module."""
+    return spelling(given(case, position)) in MX_DTYPES
+
+
+def is_paired(slot: Slot | None) -> bool:
+    """Return whether two numbers of a slot share a byte."""
+    return spelling(slot) in PAIRED
 
 
 def pairs(count: int) -> int:
@@ -58,14 +83,31 @@ def scales_shape(shape: Shape) -> Shape:
     return (*shape[:-1], pairs(shape[-1]), 2)
 
 
+def number_of(slot: Slot | None) -> int | None:
+    """Return torch_npu's number of a slot's dtype, if its tensors are bytes; None for FLOAT8."""
+    coded = _FLOAT4.get(spelling(slot))
+    return coded.number if coded else None
+
+
+def numbers_of(case: Case, names: Mapping[str, int]) -> dict[str, int]:
+    """Return the arguments, by these names, that tell the dtypes of inputs whose tensors are
+    bytes."""
+    found = {name: number_of(given(case, position)) for name, position in names.items()}
+    return {name: number for name, number in found.items() if number is not None}
+
+
 def output_type(case: Case, make: TensorMaker) -> Any:
     """Return the dtype of the first output, as the functions that quantise take it."""
-    return make.dtype(rules.accepted(output_slot(case)).dtype)
+    slot = rules.accepted(output_slot(case))
+    return number_of(slot) or make.dtype(slot.dtype)
 
 
 def numbers(shape: Shape, dtype: str, make: TensorMaker) -> Any:
-    """Return numbers from 1/4 to 2 of both signs, made as bytes: few devices convert FLOAT8."""
-    kind = KINDS[dtype]
+    """Return FLOAT8 from 1/4 to 2 of both signs, or all FLOAT4, made as bytes: few devices convert
+    to either."""
+    if dtype in _FLOAT4:
+        return make.integers((*shape[:-1], shape[-1] // 2), "UINT8", 0, 256)
+    kind = _FLOAT8[dtype]
     bits = make.integers(shape, "INT8", kind.low, kind.high)
     bits.add_(make.integers(shape, "INT8", 0, 2).mul_(-128))
     return bits.view(make.dtype(dtype))
@@ -85,25 +127,63 @@ def decoded(torch: Any, scales: Any) -> Any:
     return torch.exp2(scales.float() - _BIAS)
 
 
-def scaled(torch: Any, tensor: Any, scales: Any) -> Any:
+def values(torch: Any, tensor: Any, number: int | None = None) -> Any:
+    """Return the FLOAT values (.., K) of numbers, of which `number` tells the dtype if they are
+    bytes."""
+    if number is None:
+        return tensor.float()
+    levels = tensor.new_tensor(_CODED[number].levels, dtype=torch.float32)
+    codes = torch.stack((tensor & 15, tensor >> 4), -1).flatten(-2)
+    return torch.cat((levels, -levels))[codes.int()]
+
+
+def scaled(torch: Any, tensor: Any, scales: Any, number: int | None = None) -> Any:
     """Return the FLOAT values (.., K) of MX numbers with their scales (.., K / 64, 2) in bytes."""
     each = decoded(torch, scales).flatten(-2).repeat_interleave(GROUP, -1)
-    return tensor.float().mul_(each[..., : tensor.shape[-1]])
+    wide = values(torch, tensor, number)
+    return wide * each[..., : wide.shape[-1]]
 
 
-def quantised(torch: Any, wide: Any, dtype: Any) -> tuple[Any, Any]:
-    """Return MX numbers of FLOAT (.., K), and their scales (.., K / 64, 2) in bytes.
+def quantised(
+    torch: Any, wide: Any, dtype: Any, away: bool = False, dim: int = -1
+) -> tuple[Any, Any]:
+    """Return MX numbers of FLOAT (.., K), and their scales (.., K / 64, 2) in bytes; K may be
+    another dimension of the numbers than the last.
 
     A scale is the power of two that brings the largest number of its group to the largest exponent
-    (scale_alg 0 of CANN's operators); numbers beyond the largest are clipped."""
-    kind = KINDS["FLOAT8_E4M3FN" if dtype is torch.float8_e4m3fn else "FLOAT8_E5M2"]
+    (scale_alg 0 of CANN's operators); numbers beyond the largest are clipped. FLOAT4 halfway
+    between two numbers are rounded to the even code, or `away` from zero."""
+    coded, wide = _CODED.get(dtype) if isinstance(dtype, int) else None, wide.transpose(dim, -1)
     k = wide.shape[-1]
+    kind = _FLOAT8[E4M3 if dtype is torch.float8_e4m3fn else "FLOAT8_E5M2"]
     padded = torch.nn.functional.pad(wide, (0, pairs(k) * PAIR - k))
     groups = padded.unflatten(-1, (pairs(k) * 2, GROUP))
     largest = groups.abs().amax(-1)
     _, exponent = torch.frexp(largest)
-    bits = (exponent.int() - 1 - kind.emax + _BIAS).clamp_(0, 254).masked_fill_(largest == 0, 0)
+    emax = coded.emax if coded else kind.emax
+    bits = (exponent.int() - 1 - emax + _BIAS).clamp_(0, 254).masked_fill_(largest == 0, 0)
     steps = torch.exp2((_BIAS - bits).float()).unsqueeze(-1)
-    values = (groups * steps).clamp_(-kind.most, kind.most).flatten(-2)[..., :k].to(dtype)
-    scales = bits.to(torch.uint8).unflatten(-1, (pairs(k), 2))
-    return values.contiguous(), scales
+    stepped = (groups * steps).flatten(-2)[..., :k].transpose(dim, -1)
+    if coded:
+        made = _paired(torch, stepped, coded, away)
+    else:
+        made = stepped.clamp_(-kind.most, kind.most).to(dtype).contiguous()
+    return made, bits.to(torch.uint8).unflatten(-1, (pairs(k), 2))
+
+
+def _paired(torch: Any, wide: Any, coded: _Coded, away: bool) -> Any:
+    """Return the nearest codes of four bits, two to a byte."""
+    levels = wide.new_tensor(coded.levels)
+    middles, sizes = (levels[1:] + levels[:-1]) / 2, wide.abs().contiguous()
+    below, above = (torch.bucketize(sizes, middles, right=right) for right in (False, True))
+    codes = above if away else torch.where(below % 2 == 0, below, above)
+    codes = codes + torch.signbit(wide) * 8
+    return (codes[..., ::2] + codes[..., 1::2] * 16).to(torch.uint8)
+
+
+def _pairs_fit(case: Case) -> bool:
+    width = (output_shape(case) or (0,))[-1]
+    return not is_paired(output_slot(case)) or width % 2 == 0
+
+
+PAIRS_FIT = Constraint("expected an even last dimension of FLOAT4", _pairs_fit)

@@ -20,9 +20,16 @@ def multiplied(tensors: Tensors) -> str:
 
 
 def quantised(tensors: Tensors) -> str:
-    """INT8 rows and a weight of eight INT4 in each INT32 are another kernel (ops-nn: A8W4)."""
-    is_mixed = [tensor.dtype for tensor in tensors[:2]] == ["INT8", "INT32"]
-    return "QuantBatchMatmulV4" if is_mixed else "QuantBatchMatmulV3"
+    """Rows of eight bits and a weight of four are another kernel (ops-nn: A8W4); eight INT4 are an
+    INT32 here."""
+    return "QuantBatchMatmulV4" if _dtypes(tensors) in _MIXED else "QuantBatchMatmulV3"
+
+
+_MIXED = (("INT8", "INT32"), ("FLOAT8_E4M3FN", "FLOAT4_E2M1"))
+
+
+def _dtypes(tensors: Tensors) -> tuple[str, ...]:
+    return tuple(tensor.dtype for tensor in tensors[:2])
 
 
 SEEN = (

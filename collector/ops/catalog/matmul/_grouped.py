@@ -15,7 +15,7 @@ from typing import Any
 from collector.model.case import Case, Shape
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
-from collector.ops.parts import int8
+from collector.ops.parts import int8, narrow
 from collector.ops.parts.tensors import equal_parts
 from collector.ops.slots import given, input_shape, output_shape, spelling
 from collector.ops.spec import Constraint, TensorMaker, dense_bytes
@@ -67,7 +67,8 @@ def read_grouped_product(case: Case, width: Callable[[int], int]) -> GroupedProd
     if max(x[1], weight[2]) >= _LAST_DIMENSION:
         return None
     tokens, k = x
-    for transposed in (False, True):
+    readings = (True,) if narrow.is_paired(given(case, 1)) else (False, True)  # FLOAT4: as served
+    for transposed in readings:
         inner, n = weight[:0:-1] if transposed else weight[1:]
         if inner == k and (out is None or out == (tokens, width(n))):
             counts = _recorded_counts(case, weight[0], tokens) or equal_parts(tokens, weight[0])

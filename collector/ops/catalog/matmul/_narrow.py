@@ -1,9 +1,11 @@
-"""Products of FLOAT8 matrices, which Ascend 950 has: QuantBatchMatmulV3 with other scales.
+"""Products of FLOAT8 and FLOAT4 matrices, which Ascend 950 has: QuantBatchMatmulV3 with other
+scales.
 
 The combinations that aclnnQuantMatmulV5 documents for that device (ops-nn) and vLLM-Ascend serves:
 one scale for each row and each column (or one for all columns), blocks of 128 by 128 of the weight
 with 128 neighbours or 128 by 128 of the tokens, and MX: one for each 32 neighbours. Scales lie as
-their matrix does: those of a transposed weight are transposed.
+their matrix does: those of a transposed weight are transposed. FLOAT4 have MX scales only, and
+their weight is transposed.
 """
 
 from typing import Any
@@ -20,6 +22,8 @@ from collector.ops.spec import Call, Constraint, TensorMaker
 _X1, _X2, _SCALE, _OFFSET, _BIAS, _PER_TOKEN = range(6)
 _BLOCK = 128
 _OUTPUTS = ("FLOAT16", "DT_BF16", "FLOAT")
+_DTYPES = {"x1_dtype": _X1, "x2_dtype": _X2}
+_Dtypes = tuple[int | None, int | None]  # torch_npu's numbers of both, where they are bytes
 
 
 def build(case: Case, make: TensorMaker) -> Call:
@@ -37,6 +41,7 @@ def build(case: Case, make: TensorMaker) -> Call:
         pertoken_scale=of_tokens,
         bias=like.normal(bias, make),
         output_dtype=make.dtype(out),
+        **narrow.numbers_of(case, _DTYPES),
     )
 
 
@@ -50,11 +55,13 @@ def build_for_npu(case: Case, make: TensorMaker) -> Call:
     return Call(*call.args, **call.kwargs, **settings)
 
 
-def product(torch: Any, x1: Any, x2: Any, scale: Any, per_token: Any, bias: Any) -> Any:
-    """Return the FLOAT product of FLOAT8 matrices by their scales."""
+def product(
+    torch: Any, x1: Any, x2: Any, scale: Any, per_token: Any, bias: Any, dtypes: _Dtypes
+) -> Any:
+    """Return the FLOAT product of matrices by their scales."""
     if scale.dtype == torch.uint8:
-        rows = narrow.scaled(torch, x1, per_token)
-        columns = narrow.scaled(torch, x2.transpose(0, 1), scale.transpose(0, 1))
+        rows = narrow.scaled(torch, x1, per_token, dtypes[0])
+        columns = narrow.scaled(torch, x2.transpose(0, 1), scale.transpose(0, 1), dtypes[1])
         total = rows @ columns.transpose(0, 1)
     elif scale.dim() > 1:
         rows = x1.float() * _spread(per_token, x1.shape)
@@ -95,6 +102,11 @@ def _block_rows(case: Case) -> int:
     return _BLOCK if rows == (_blocks(m), k) else 0
 
 
+def is_even(k: int) -> bool:
+    """Return whether a row of FLOAT4 has whole bytes and pairs of groups."""
+    return k % 2 == 0 and -(-k // narrow.GROUP) % 2 == 0
+
+
 def _blocks(count: int) -> int:
     return -(-count // _BLOCK)
 
@@ -102,8 +114,13 @@ def _blocks(count: int) -> int:
 def _dtypes_fit(case: Case) -> bool:
     slots = (given(case, i) for i in (_X2, _SCALE, _PER_TOKEN, _BIAS))
     x2, scale, per_token, bias = map(spelling, slots)
-    is_pair = (scale, per_token) in (("FLOAT", "FLOAT"), (narrow.SCALES, narrow.SCALES))
-    return x2 in narrow.DTYPES and is_pair and bias in ("", "FLOAT")
+    is_pair = (scale, per_token) == (narrow.SCALES, narrow.SCALES)
+    if spelling(given(case, _X1)) in narrow.DTYPES:
+        is_like = x2 in narrow.DTYPES
+        is_pair = is_pair or (scale, per_token) == ("FLOAT", "FLOAT")
+    else:
+        is_like = x2 == spelling(given(case, _X1)) == narrow.E2M1
+    return is_like and is_pair and bias in ("", "FLOAT")
 
 
 def _sizes_fit(case: Case) -> bool:
@@ -113,6 +130,8 @@ def _sizes_fit(case: Case) -> bool:
     if _is_mx(case):
         weight = (product.n, groups, 2) if product.transposes_b else (groups, product.n, 2)
         are_scales = scale == weight and per_token == (product.m, groups, 2)
+        if narrow.is_paired(given(case, _X1)):
+            are_scales = are_scales and is_even(product.k)
     elif len(scale) > 1:
         are_scales = bool(_block_rows(case)) and bias is None
     else:
@@ -123,21 +142,92 @@ def _sizes_fit(case: Case) -> bool:
 RULES = (
     rules.reads("expected an output: its dtype is unknown", output_slot),
     rules.outputs_are(_OUTPUTS, (0,)),
-    rules.absent("an offset is not replayed for FLOAT8", _OFFSET),
+    rules.absent("an offset is not replayed for FLOAT8 and FLOAT4", _OFFSET),
     Constraint(
-        "expected FLOAT8 matrices, FLOAT or FLOAT8_E8M0 for both scales, and a FLOAT bias",
+        "expected FLOAT8 matrices with FLOAT or FLOAT8_E8M0 for both scales, or FLOAT4_E2M1 with "
+        "FLOAT8_E8M0, and a FLOAT bias",
         _dtypes_fit,
     ),
     Constraint(
         "expected FLOAT scales (N) or (1) and (M), or of blocks of 128 without a bias, or "
-        "FLOAT8_E8M0 scales (N, K / 64, 2), for a weight (K,N) (K / 64, N, 2), and (M, K / 64, 2)",
+        "FLOAT8_E8M0 scales (N, K / 64, 2), for a weight (K,N) (K / 64, N, 2), and (M, K / 64, 2); "
+        "for FLOAT4 a weight (N,K), and an even number of groups of 32",
         _sizes_fit,
     ),
     rules.NOTHING_EMPTY,
 )
 
 
+# FLOAT8 rows and a FLOAT4 weight, both with scales of MX: of QuantBatchMatmulV4, which has other
+# slots. vLLM-Ascend 0.23 serves W4A8_MXFP so, but with a weight in blocks of the device.
+
+_V4_BIAS, _V4_ROW_SCALE, _V4_SCALE = 2, 3, 4
+
+
+def mixed_build(case: Case, make: TensorMaker) -> Call:
+    product, bias = rules.accepted(read_weight_product(case)), given(case, _V4_BIAS)
+    x1, x2 = (narrow.numbers_like(slot, make) for slot in (case.inputs or ())[: _X2 + 1])
+    of_rows, of_weight = (
+        narrow.scales_like((case.inputs or ())[i], make) for i in (_V4_ROW_SCALE, _V4_SCALE)
+    )
+    return Call(
+        *product.turned(x1, x2),
+        of_weight.transpose(0, 1),
+        pertoken_scale=of_rows,
+        bias=like.normal(bias, make),
+        output_dtype=make.dtype("DT_BF16"),
+        **narrow.numbers_of(case, _DTYPES),
+    )
+
+
+def mixed_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    call = mixed_build(case, make)
+    dtypes = dict.fromkeys(("scale_dtype", "pertoken_scale_dtype"), narrow.E8M0)
+    return Call(*call.args, **call.kwargs, **dtypes, group_sizes=[0, 0, narrow.GROUP])
+
+
+def _mixed_dtypes_fit(case: Case) -> bool:
+    slots = (given(case, i) for i in (_X1, _X2, _V4_BIAS, _V4_ROW_SCALE, _V4_SCALE))
+    x1, x2, bias, *scales = map(spelling, slots)
+    return (
+        (x1, x2) == (narrow.E4M3, narrow.E2M1)
+        and scales == [narrow.SCALES] * 2
+        and bias in ("", "DT_BF16")
+    )
+
+
+def _mixed_sizes_fit(case: Case) -> bool:
+    product, weight = rules.accepted(read_weight_product(case)), given(case, _X2)
+    groups = narrow.pairs(product.k)
+    return (
+        weight is not None
+        and weight.format != FRACTAL_NZ
+        and product.k % narrow.PAIR == 0
+        and input_shape(case, _V4_ROW_SCALE) == (product.m, groups, 2)
+        and input_shape(case, _V4_SCALE) == (product.n, groups, 2)
+        and (given(case, _V4_BIAS) is None or input_shape(case, _V4_BIAS) == (1, product.n))
+    )
+
+
+MIXED_RULES = (
+    Constraint(
+        "expected FLOAT8_E4M3FN rows and a FLOAT4_E2M1 weight with FLOAT8_E8M0 scales, and a BF16 "
+        "bias",
+        _mixed_dtypes_fit,
+    ),
+    rules.outputs_are(("DT_BF16",), (0,)),
+    rules.reads("expected (M,K), a weight (N,K), and an output (M,N)", read_weight_product),
+    Constraint(
+        "expected K as a multiple of 64, scales (M, K / 64, 2) and (N, K / 64, 2), a bias (1,N), "
+        "and a weight that is not in FRACTAL_NZ",
+        _mixed_sizes_fit,
+    ),
+    rules.NOTHING_EMPTY,
+)
+
+
 # Products by expert: MX numbers only. The positions are those of tokens, weights and their scales.
+# FLOAT4 weights lie transposed, as vLLM-Ascend 0.23 serves W4A4_MXFP4.
 
 
 def experts(
@@ -154,11 +244,15 @@ def experts(
 
 def experts_fit(case: Case, sizes: GroupedProduct, positions: tuple[int, int, int, int]) -> bool:
     """Return whether weights, scales and tokens are MX numbers of these sizes."""
-    _, weight, scale, per_token = (given(case, i) for i in positions)
+    x, weight, scale, per_token = (given(case, i) for i in positions)
     groups = narrow.pairs(sizes.k)
     sides = (sizes.n, groups) if sizes.transposes_weight else (groups, sizes.n)
+    if narrow.is_paired(x):
+        is_like = spelling(weight) == spelling(x) == narrow.E2M1 and is_even(sizes.k)
+    else:
+        is_like = spelling(weight) in narrow.DTYPES
     return (
-        spelling(weight) in narrow.DTYPES
+        is_like
         and weight is not None
         and weight.format != FRACTAL_NZ
         and (spelling(scale), spelling(per_token)) == (narrow.SCALES, narrow.SCALES)

@@ -13,6 +13,7 @@ from typing import Any
 from collector.codec.errors import CaseRejected
 from collector.model.case import Case, Shape
 from collector.model.vocabulary import FRACTAL_NZ
+from collector.ops.parts.narrow import is_paired
 from collector.ops.slots import broadcast, given, input_shape, output_shape, output_slot, spelling
 from collector.ops.spec import Constraint, TensorMaker
 
@@ -80,8 +81,10 @@ def read_single_product(case: Case, layouts: Sequence[str]) -> Product | None:
 def read_weight_product(case: Case) -> Product | None:
     """Return the product of a matrix and a weight; only the weight may be transposed.
 
-    A weight that fits without a transpose is read so."""
-    return read_single_product(case, ("NN", "NT"))
+    A weight that fits without a transpose is read so, but one of FLOAT4: the kernels require it
+    transposed (aclnnQuantMatmulV5)."""
+    layouts = ("NT",) if is_paired(given(case, 1)) else ("NN", "NT")
+    return read_single_product(case, layouts)
 
 
 def group_by_weight(case: Case) -> str:

@@ -24,6 +24,7 @@ _SLOTS = (
 _OPTIONAL = frozenset(range(len(_SLOTS))) - {_X, _WEIGHT, _GROUPS}
 _BY_COLUMN = (_BIAS, _SCALE, _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET)
 _FLOATS = {"FLOAT", "FLOAT16", "DT_BF16"}
+_DTYPES = {"x_dtype": _X, "weight_dtype": _WEIGHT}
 
 
 def _sizes(case: Case) -> GroupedProduct | None:
@@ -34,7 +35,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     counts, out = rules.accepted(_sizes(case)).counts, output_slot(case)
     dtype = make.dtype(out.dtype if out else (case.inputs or ())[_X].dtype)
     x, weight, own = _operands(case, make)
-    options = {**_options(case, make), **own}
+    options = {**_options(case, make), **own, **narrow.numbers_of(case, _DTYPES)}
     return Call(x, weight, **options, counts=counts, output_dtype=dtype)
 
 
@@ -109,9 +110,11 @@ def _reference(
     counts: tuple[int, ...],
     output_dtype: Any,
     per_token_scale: Any = None,
+    x_dtype: int | None = None,
+    weight_dtype: int | None = None,
     **by_expert: Any,
 ) -> Any:
-    used = sum(counts)
+    used, dtypes = sum(counts), (x_dtype, weight_dtype)
     is_packed = weight.dtype == torch.int32
     width = weight.shape[2] * (_grouped.COLUMNS if is_packed else 1)
     out = x.new_empty((x.shape[0], width), dtype=output_dtype)
@@ -123,8 +126,9 @@ def _reference(
         own = {name: tensor[expert] for name, tensor in by_expert.items()}
         if not counts[expert]:
             continue
-        if x.dtype.is_floating_point and x.dtype.itemsize == 1:
-            place.copy_(_narrow.product(torch, tokens, weight[expert], own["scale"], scale, None))
+        if x.dtype.itemsize == 1 and x.dtype != torch.int8:
+            sides = tokens, weight[expert], own["scale"], scale
+            place.copy_(_narrow.product(torch, *sides, None, dtypes))
         elif x.dtype != torch.int8:
             _multiply(torch, tokens, weight[expert], place, **own)
         elif is_packed:
@@ -270,7 +274,7 @@ GROUPED_MATMUL = OpSpec(
     group=group_by_weight,
     written=lambda case: _grouped.written_rows(rules.accepted(_sizes(case))),
     packed={_SCALE: "UINT64", _WEIGHT: "INT4"},
-    narrow=frozenset((*narrow.DTYPES, narrow.SCALES)),
+    narrow=frozenset((*narrow.DTYPES, narrow.E2M1, narrow.SCALES)),
     npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_WEIGHT})),
     constraints=(
         rules.reads(
@@ -305,12 +309,13 @@ GROUPED_MATMUL = OpSpec(
         *rules.unless(
             lambda case: not is_narrow(case),
             rules.absent(
-                "a bias and antiquant scales are not replayed for FLOAT8",
+                "a bias and antiquant scales are not replayed for FLOAT8 and FLOAT4",
                 *(_BIAS, _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET),
             ),
             rules.outputs_are(tuple(sorted(_FLOATS)), (0,)),
             Constraint(
-                "expected FLOAT8 weights (E,K,N) or (E,N,K), a group list (E INT64), FLOAT8_E8M0 "
+                "expected FLOAT8 weights (E,K,N) or (E,N,K), or FLOAT4_E2M1 for tokens and weights "
+                "(E,N,K) with an even number of groups of 32, a group list (E INT64), FLOAT8_E8M0 "
                 "scales (E, K / 64, N, 2) or (E, N, K / 64, 2), and (T, K / 64, 2) of tokens",
                 _narrow_fits,
             ),
@@ -370,11 +375,13 @@ def _gate_call(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, di
 
 
 def _narrow_gate(case: Case, make: TensorMaker) -> Call:
-    """Return the call of FLOAT8 tokens and weights, as the reference takes it."""
+    """Return the call of FLOAT8 or FLOAT4 tokens and weights, as the reference takes it."""
     places, sizes = (_X, _WEIGHT, _WEIGHT_SCALE, _X_SCALE), rules.accepted(_gate_sizes(case))
     x, weight, scales = _narrow.experts(_gate_case(case), sizes, places, make)
     tensors = x, weight, scales["scale"], scales["per_token_scale"]
-    return Call(*tensors, counts=sizes.counts, quant_dtype=narrow.output_type(case, make))
+    options = narrow.numbers_of(_gate_case(case), _DTYPES)
+    quant = narrow.output_type(case, make)
+    return Call(*tensors, counts=sizes.counts, quant_dtype=quant, **options)
 
 
 def _gate_build(case: Case, make: TensorMaker) -> Call:
@@ -395,19 +402,20 @@ def _gate_build_for_npu(case: Case, make: TensorMaker) -> Call:
 
 
 def _narrow_gate_for_npu(case: Case, make: TensorMaker) -> Call:
-    """Build the call as vLLM-Ascend makes it for W8A8_MXFP8: mode 2 of both sides is MX."""
+    """Build the call as vLLM-Ascend makes it for W8A8_MXFP8 and W4A4_MXFP4: mode 2 of both sides
+    is MX."""
     call = _narrow_gate(case, make)
-    x, weight, weight_scale, x_scale = call.args
+    (x, weight, weight_scale, x_scale), options = call.args, dict(call.kwargs)
     return Call(
         x=x,
         weight=[weight],
         weight_scale=[weight_scale],
         x_scale=x_scale,
-        group_list=group_ends(call.kwargs["counts"], "INT64", make),
+        group_list=group_ends(options.pop("counts"), "INT64", make),
         dequant_mode=_MX,
         quant_mode=_MX,
         dequant_dtype=make.dtype("FLOAT"),
-        quant_dtype=call.kwargs["quant_dtype"],
+        **options,
         **dict.fromkeys(("weight_scale_dtype", "x_scale_dtype"), narrow.E8M0),
     )
 
@@ -431,7 +439,9 @@ def _gate_build_v2_for_npu(case: Case, make: TensorMaker) -> Call:
 def _gate_launch(grouped: Any, *args: Any, **named: Any) -> Any:
     y, scale, *_offset = grouped(*args, **named)
     if "x_scale_dtype" in named:  # scales of MX are bytes here, like those that the call takes
-        scale = scale.view(named["x_scale"].dtype)
+        bytes_ = named["x_scale"].dtype
+        scale = scale.view(bytes_)
+        y = y.view(bytes_) if isinstance(named["quant_dtype"], int) else y
     return y, scale
 
 
@@ -444,10 +454,13 @@ def _gate_reference(
     *,
     counts: tuple[int, ...],
     quant_dtype: Any = None,
+    x_dtype: int | None = None,
+    weight_dtype: int | None = None,
 ) -> Any:
     used = sum(counts)
     if quant_dtype is not None:
-        return _narrow_gated(torch, x, weight, weight_scale, x_scale, counts, quant_dtype)
+        scales, dtypes = (weight_scale, x_scale), (x_dtype, weight_dtype)
+        return _narrow_gated(torch, x, weight, scales, counts, quant_dtype, dtypes)
     is_packed = weight.dtype == torch.int32
     width = weight.shape[2] * (_grouped.COLUMNS if is_packed else 1)
     wide = x.new_empty((x.shape[0], width), dtype=torch.float32)
@@ -465,14 +478,15 @@ def _gate_reference(
 
 
 def _narrow_gated(
-    torch: Any, x: Any, weight: Any, weight_scale: Any, x_scale: Any, counts: Any, dtype: Any
+    torch: Any, x: Any, weight: Any, scales: Any, counts: Any, dtype: Any, dtypes: Any
 ) -> Any:
+    weight_scale, x_scale = scales
     wide = x_scale.new_zeros((x.shape[0], weight.shape[2]), dtype=torch.float32)
     start = 0
     for expert, count in enumerate(counts):
         rows = slice(start, start + count)
         own = weight[expert], weight_scale[expert]
-        wide[rows] = _narrow.product(torch, x[rows], *own, x_scale[rows], None)
+        wide[rows] = _narrow.product(torch, x[rows], *own, x_scale[rows], None, dtypes)
         start += count
     gate, value = wide.chunk(2, -1)
     return narrow.quantised(torch, torch.nn.functional.silu(gate).mul_(value), dtype)
@@ -481,8 +495,10 @@ def _narrow_gated(
 def _narrow_gate_fits(case: Case) -> bool:
     places, placed = (_X, _WEIGHT, _WEIGHT_SCALE, _X_SCALE), _gate_case(case)
     sizes, groups = rules.accepted(_gate_sizes(case)), given(placed, _SWIGLU_GROUPS)
+    is_paired, out = (narrow.is_paired(slot) for slot in (given(case, _X), output_slot(case)))
     return (
         _narrow.experts_fit(placed, sizes, places)
+        and (is_paired or not out)  # FLOAT4 of FLOAT4 alone
         and sizes.n % _MX_COLUMNS == 0
         and given(placed, _ASSISTANCE) is None
         and spelling(groups) == "INT64"
@@ -550,13 +566,14 @@ _GATE_RULES = (
 )
 _NARROW_GATE_RULES = (
     rules.reads("expected outputs: their dtype is unknown", output_slot),
-    rules.outputs_are(narrow.DTYPES, (0,)),
+    rules.outputs_are((*narrow.DTYPES, narrow.E2M1), (0,)),
     rules.outputs_are((narrow.SCALES,), (1,)),
     _SIZES_OF_GATE,
     Constraint(
-        "expected FLOAT8 weights (E,K,N) or (E,N,K) with N as a multiple of 128, a group list (E "
-        "INT64), FLOAT8_E8M0 scales (E, K / 64, N, 2) or (E, N, K / 64, 2), (T, K / 64, 2) of "
-        "tokens and (T, N / 128, 2) of the output",
+        "expected FLOAT8 weights (E,K,N) or (E,N,K), or FLOAT4_E2M1 for tokens and weights (E,N,K) "
+        "with an even number of groups of 32, N as a multiple of 128, a group list (E INT64), "
+        "FLOAT8_E8M0 scales (E, K / 64, N, 2) or (E, N, K / 64, 2), (T, K / 64, 2) of tokens and "
+        "(T, N / 128, 2) of the output, which is FLOAT4 for FLOAT4 tokens alone",
         _narrow_gate_fits,
     ),
     _grouped.groups_fit(_gate_sizes),
@@ -594,7 +611,7 @@ GROUPED_MATMUL_SWIGLU_QUANT_V2 = replace(
     optional=frozenset({5, 6, 7}),
     group=lambda case: group_by_weight(_gate_case(case)),
     packed={3: "INT4", 4: "UINT64"},
-    narrow=frozenset((*narrow.DTYPES, narrow.SCALES)),
+    narrow=frozenset((*narrow.DTYPES, narrow.E2M1, narrow.SCALES)),
     placed=lambda case: case,
     npu=NpuCall(
         run=_gate_launch,

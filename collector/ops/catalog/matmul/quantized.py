@@ -1,4 +1,4 @@
-"""Products of INT8 or FLOAT8 matrices, or with an INT8 or INT4 weight."""
+"""Products of INT8, FLOAT8 or FLOAT4 matrices, or with an INT8 or INT4 weight."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from collector.ops.catalog.matmul._product import (
     read_weight_product,
 )
 from collector.ops.parts import int8, like
-from collector.ops.parts.narrow import DTYPES, SCALES, is_narrow
+from collector.ops.parts.narrow import DTYPES, E2M1, E4M3, SCALES, is_narrow
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -114,9 +114,12 @@ def _reference(
     offset: Any = None,
     bias: Any = None,
     pertoken_scale: Any = None,
+    x1_dtype: int | None = None,
+    x2_dtype: int | None = None,
 ) -> Any:
     if x1.dtype != torch.int8:
-        return _narrow.product(torch, x1, x2, scale, pertoken_scale, bias).to(output_dtype)
+        scales, dtypes = (scale, pertoken_scale), (x1_dtype, x2_dtype)
+        return _narrow.product(torch, x1, x2, *scales, bias, dtypes).to(output_dtype)
     total = int8.int8_product(torch, x1, x2)
     if bias is not None and bias.dtype == torch.int32:
         total, bias = total.add_(bias), None
@@ -177,11 +180,11 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
     flops=flops_by(read_weight_product),
     group=group_by_weight,
     packed={_SCALE: "UINT64"},
-    narrow=frozenset((*DTYPES, SCALES)),
+    narrow=frozenset((*DTYPES, E2M1, SCALES)),
     placed=_placed,
     npu=NpuCall(build=_build_for_npu, nz=frozenset({_X2})),
     constraints=(
-        rules.inputs_are(("INT8", *DTYPES), (_X1, _X2)),
+        rules.inputs_are(("INT8", *DTYPES, E2M1), (_X1, _X2)),
         rules.reads(
             "expected (M,K), a weight (K,N) or (N,K), and an output (M,N)", read_weight_product
         ),
@@ -344,15 +347,17 @@ _V4_SLOTS = (
     *("x1", "x2", "bias", "x1_scale", "x2_scale", "y_scale", "x1_offset", "x2_offset", "y_offset"),
     "x2_table",
 )
-_V4_UNUSED = frozenset({_V4_BIAS, 5, 6, 7, 9})
+_V4_UNUSED = frozenset({5, 6, 7, 9})
 _V4_GROUP = 256
 
 
 def _v4_product(case: Case) -> Product | None:
-    return read_single_product(case, ("NN",))
+    return read_weight_product(case) if is_narrow(case) else read_single_product(case, ("NN",))
 
 
 def _v4_build(case: Case, make: TensorMaker) -> Call:
+    if is_narrow(case):
+        return _narrow.mixed_build(case, make)
     x1, x2, row_scale = ((case.inputs or ())[i] for i in (_X1, _X2, _V4_ROW_SCALE))
     pairs = _grouped.nibbles(_one_expert(rules.accepted(_v4_product(case))), make)
     split = _grouped.split_options(pairs, (1, *input_shape(case, _V4_SCALE)), make)
@@ -368,17 +373,28 @@ def _v4_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
+def _v4_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    if is_narrow(case):
+        return _narrow.mixed_build_for_npu(case, make)
+    return _v4_build(case, make)
+
+
 def _v4_reference(
     torch: Any,
     x1: Any,
     x2: Any,
     scale: Any,
     *,
-    offset: Any,
     pertoken_scale: Any,
     output_dtype: Any,
-    group_sizes: Any,
+    offset: Any = None,
+    group_sizes: Any = None,
+    bias: Any = None,
+    x2_dtype: int | None = None,
 ) -> Any:
+    if x1.dtype != torch.int8:
+        scales, dtypes = (scale, pertoken_scale), (None, x2_dtype)
+        return _narrow.product(torch, x1, x2, *scales, bias, dtypes).to(output_dtype)
     return _grouped.multiplied(torch, x1, x2, scale).mul_(pertoken_scale).to(output_dtype)
 
 
@@ -407,30 +423,41 @@ def _v4_sizes_fit(case: Case) -> bool:
 
 # Product of INT8 rows and an INT4 weight (W4A8), which aclnnQuantMatmulV5 gives to this kernel on
 # A2 and A3 (CANN's open sources, ops-nn). The kernel splits rows into halves of four bits, and the
-# offset has the resulting term. It has also INT8 by blocks and INT4 by INT4: not replayed.
+# offset has the resulting term. Ascend 950 has it also for FLOAT8 rows and a FLOAT4 weight. INT8 by
+# blocks and INT4 by INT4 are not replayed.
 QUANT_BATCH_MATMUL_V4 = OpSpec(
     kernel="QuantBatchMatmulV4",
     call="torch_npu.npu_quant_matmul",
     slots=_V4_SLOTS,
-    optional=_V4_UNUSED,
+    optional=_V4_UNUSED | {_V4_BIAS, _V4_OFFSET},
     reference=_v4_reference,
     build=_v4_build,
     flops=flops_by(_v4_product),
     group=group_by_weight,
     packed={_X2: "INT4", _V4_SCALE: "UINT64"},
-    npu=NpuCall(nz=frozenset({_X2})),
+    narrow=frozenset((E4M3, E2M1, SCALES)),
+    npu=NpuCall(build=_v4_build_for_npu, nz=frozenset({_X2})),
     constraints=(
-        rules.absent_inputs(_V4_UNUSED, "a bias, other offsets, a scale of outputs and a table"),
-        Constraint(
-            "expected INT8 rows with a FLOAT scale, an INT4 weight with a UINT64 scale, a FLOAT "
-            "offset, and a BF16 or FLOAT16 output",
-            _v4_dtypes_fit,
+        rules.absent_inputs(_V4_UNUSED, "other offsets, a scale of outputs and a table"),
+        *rules.unless(
+            is_narrow,
+            rules.absent("a bias is not replayed for INT8", _V4_BIAS),
+            Constraint(
+                "expected INT8 rows with a FLOAT scale, an INT4 weight with a UINT64 scale, a "
+                "FLOAT offset, and a BF16 or FLOAT16 output",
+                _v4_dtypes_fit,
+            ),
+            rules.reads("expected (M,K), a weight (K,N), and an output (M,N)", _v4_product),
+            Constraint(
+                "expected K as a multiple of 256 and N of 8, scales (M,1) of rows and (K/256,N) or "
+                "(1,N) of the weight, and an offset (N)",
+                _v4_sizes_fit,
+            ),
         ),
-        rules.reads("expected (M,K), a weight (K,N), and an output (M,N)", _v4_product),
-        Constraint(
-            "expected K as a multiple of 256 and N of 8, scales (M,1) of rows and (K/256,N) or "
-            "(1,N) of the weight, and an offset (N)",
-            _v4_sizes_fit,
+        *rules.unless(
+            lambda case: not is_narrow(case),
+            rules.absent("an offset is not replayed for FLOAT8", _V4_OFFSET),
+            *_narrow.MIXED_RULES,
         ),
     ),
 )

@@ -62,7 +62,7 @@ def _has_no_rstd(case: Case, position: int = _RSTD) -> bool:
     return slot is None or slot.shape is None
 
 
-# The norm of each row as FLOAT8 with one power of two for each 32 numbers: what a pass of
+# The norm of each row as FLOAT8 or FLOAT4 with one power of two for each 32 numbers: what a pass of
 # vLLM-Ascend 0.23 makes of RmsNorm and DynamicMxQuant. torch_npu passes an empty tensor for `rstd`
 # (aclnnRmsNormDynamicMxQuant of ops-nn).
 RMS_NORM_DYNAMIC_MX_QUANT = OpSpec(
@@ -74,13 +74,14 @@ RMS_NORM_DYNAMIC_MX_QUANT = OpSpec(
     reference=_reference,
     build=_build,
     flops=_flops,
-    narrow=frozenset((*narrow.DTYPES, narrow.SCALES)),
+    narrow=frozenset((*narrow.MX_DTYPES, narrow.SCALES)),
     npu=NpuCall(run=_launch, needs=frozenset({Need.ASCEND_950})),
     constraints=(
         rules.reads("expected outputs: their dtype is unknown", output_slot),
         rules.inputs_are(rules.HALF_DTYPES, (_X,)),
         Constraint("expected gamma with the dtype of x or FLOAT, and beta like it", _dtypes_fit),
-        rules.outputs_are(narrow.DTYPES, (0,)),
+        rules.outputs_are(narrow.MX_DTYPES, (0,)),
+        narrow.PAIRS_FIT,
         rules.outputs_are((narrow.SCALES,), (1,)),
         Constraint(
             "expected gamma and beta with the shape of a row, an output of the shape of x and "
@@ -138,7 +139,8 @@ ADD_RMS_NORM_DYNAMIC_MX_QUANT = replace(
             "expected gamma with the dtype of x or FLOAT, and beta like it",
             lambda case: _dtypes_fit(case, _SUM_GAMMA, _SUM_BETA),
         ),
-        rules.outputs_are(narrow.DTYPES, (0,)),
+        rules.outputs_are(narrow.MX_DTYPES, (0,)),
+        narrow.PAIRS_FIT,
         rules.outputs_are((narrow.SCALES,), (_SUM_SCALES,)),
         Constraint(
             "expected terms of one shape, gamma and beta with the shape of a row, two outputs of "

@@ -1,5 +1,5 @@
-"""Quantisation to FLOAT8 on Ascend 950: by groups of neighbours (MX), also after SwiGlu, and by
-blocks; for all tokens together, and for the tokens of each expert."""
+"""Quantisation to FLOAT8 and FLOAT4 on Ascend 950: by groups of neighbours (MX), also after SwiGlu,
+and by blocks; for all tokens together, and for the tokens of each expert."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,8 +28,15 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call(like.normal(x, make), dst_type=narrow.output_type(case, make))
 
 
-def _reference(torch: Any, x: Any, *, dst_type: Any) -> Any:
-    return narrow.quantised(torch, x.float(), dst_type)
+def _mx_build(case: Case, make: TensorMaker) -> Call:
+    """Build the call; FLOAT4 are rounded as vLLM-Ascend rounds them, away from zero."""
+    call = _build(case, make)
+    away = {"round_mode": "round"} if narrow.is_paired(output_slot(case)) else {}
+    return Call(*call.args, **call.kwargs, **away)
+
+
+def _reference(torch: Any, x: Any, *, dst_type: Any, round_mode: str = "rint") -> Any:
+    return narrow.quantised(torch, x.float(), dst_type, round_mode == "round")
 
 
 def _is_row_wise(case: Case) -> bool:
@@ -38,21 +45,22 @@ def _is_row_wise(case: Case) -> bool:
 
 
 # Numbers (.., K) with one power of two for each 32 neighbours, which aclnnDynamicMxQuant to V3
-# launch (ops-nn). vLLM-Ascend quantises tokens so before products of W8A8_MXFP8.
+# launch (ops-nn). vLLM-Ascend quantises tokens so before products of W8A8_MXFP8 and W4A4_MXFP4.
 DYNAMIC_MX_QUANT = OpSpec(
     kernel="DynamicMxQuant",
     call="torch_npu.npu_dynamic_mx_quant",
     slots=("x",),
     reference=_reference,
-    build=_build,
+    build=_mx_build,
     # a maximum, a product and a rounding
     flops=per_element(3),
-    narrow=frozenset((*narrow.DTYPES, narrow.SCALES)),
+    narrow=frozenset((*narrow.MX_DTYPES, narrow.SCALES)),
     npu=NpuCall(needs=frozenset({Need.ASCEND_950})),
     constraints=(
         rules.reads("expected outputs: their dtype is unknown", output_slot),
         rules.inputs_are(rules.HALF_DTYPES, (_X,)),
-        rules.outputs_are(narrow.DTYPES, (0,)),
+        rules.outputs_are(narrow.MX_DTYPES, (0,)),
+        narrow.PAIRS_FIT,
         rules.outputs_are((narrow.SCALES,), (1,)),
         Constraint(
             "expected an output of the shape of x and scales (.., K / 64, 2), for 32 numbers of "
@@ -106,12 +114,13 @@ SWIGLU_MX_QUANT = OpSpec(
     build=_build,
     # per element of y 5 for SwiGlu, and 3 to quantise
     flops=lambda case: 8 * elements(input_shape(case, _X)) // 2,
-    narrow=frozenset((*narrow.DTYPES, narrow.SCALES)),
+    narrow=frozenset((*narrow.MX_DTYPES, narrow.SCALES)),
     npu=NpuCall(build=_swiglu_build_for_npu, needs=frozenset({Need.ASCEND_950})),
     constraints=(
         rules.reads("expected outputs: their dtype is unknown", output_slot),
         rules.inputs_are(rules.HALF_DTYPES, (_X,)),
-        rules.outputs_are(narrow.DTYPES, (0,)),
+        rules.outputs_are(narrow.MX_DTYPES, (0,)),
+        narrow.PAIRS_FIT,
         rules.outputs_are((narrow.SCALES,), (1,)),
         Constraint(
             "expected x (.., 2H), an output (.., H) and scales (.., H / 64, 2), for 32 numbers of "
@@ -212,8 +221,8 @@ def _expert_reference(torch: Any, x: Any, *, dst_type: Any, counts: Shape) -> An
     rows = x.shape[0] // narrow.PAIR + len(counts)
     scales, parts = x.new_zeros((rows, x.shape[1], 2), dtype=torch.uint8), []
     for tokens, at in _scales_of_experts(x, counts, narrow.PAIR):
-        y, own = narrow.quantised(torch, tokens.float().t(), dst_type)
-        parts.append(y.t())
+        y, own = narrow.quantised(torch, tokens.float(), dst_type, dim=0)
+        parts.append(y)
         scales[at : at + own.shape[1]] = own.transpose(0, 1)
     return torch.cat(parts), scales
 
@@ -237,13 +246,14 @@ GROUPED_DYNAMIC_MX_QUANT = OpSpec(
     reference=_expert_reference,
     build=_expert_build,
     flops=per_element(3),
-    narrow=frozenset((*narrow.DTYPES, narrow.SCALES)),
+    narrow=frozenset((*narrow.MX_DTYPES, narrow.SCALES)),
     npu=NpuCall(build=_expert_build_for_npu, needs=frozenset({Need.ASCEND_950})),
     constraints=(
         rules.reads("expected outputs: their dtype is unknown", output_slot),
         rules.inputs_are(rules.HALF_DTYPES, (_X,)),
         _GROUP_RULE,
-        rules.outputs_are(narrow.DTYPES, (0,)),
+        rules.outputs_are(narrow.MX_DTYPES, (0,)),
+        narrow.PAIRS_FIT,
         rules.outputs_are((narrow.SCALES,), (1,)),
         Constraint(
             "expected an output of the shape of x and scales (T / 64 rounded down + E, H, 2)",

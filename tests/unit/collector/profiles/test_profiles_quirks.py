@@ -402,7 +402,7 @@ def test_case_of_unknown_op_state_joins_the_only_known_one(tmp_path):
 
 
 def test_rows_of_ascend_950_are_read_and_refused_elsewhere_with_its_name(tmp_path):
-    scale = "112,2048,2"
+    scale = "2048,112,2"
     told = [
         Told(
             "DynamicMxQuant",
@@ -411,7 +411,7 @@ def test_rows_of_ascend_950_are_read_and_refused_elsewhere_with_its_name(tmp_pat
         ),
         Told(
             "QuantBatchMatmulV3",
-            f'"16,7168;7168,2048;{scale};;;16,112,2"',
+            f'"16,7168;2048,7168;{scale};;;16,112,2"',
             "FLOAT4_E2M1;FLOAT4_E2M1;FLOAT8_E8M0;;;FLOAT8_E8M0",
             *("ND;ND;ND;;;ND", '"16,2048"', "DT_BF16", "ND"),
         ),

@@ -1,15 +1,40 @@
-"""Numbers of Ascend 950: FLOAT8 with scales of MX, of blocks, of rows and columns."""
+"""Numbers of Ascend 950: FLOAT8 and FLOAT4 with scales of MX, of blocks, of rows and columns."""
+
+import math
 
 import pytest
 
+from collector.ops.refusals import requires_950
 from collector.ops.registry import find
 from tests.fixtures.op_rows import rows_alone
 
 E4, E5, E8 = "FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT8_E8M0"
+E2M1, E1M2 = "FLOAT4_E2M1", "FLOAT4_E1M2"
+MANTISSA = {296: 1, 297: 2}  # bits, by torch_npu's number of FLOAT4
 
 
 def narrow_rows(kernel):
-    return [row.case for row in rows_alone(kernel) if "FLOAT8" in row.case.describe()]
+    cases = [row.case for row in rows_alone(kernel) if requires_950(row.case)]
+    assert cases, kernel
+    return cases
+
+
+def value_of(code, number):
+    """The value of four bits: a sign, an exponent of bias 1 and a mantissa."""
+    bits = MANTISSA[number]
+    exponent, mantissa = (code & 7) >> bits, (code & (1 << bits) - 1) / (1 << bits)
+    size = mantissa if exponent == 0 else (1 + mantissa) * 2.0 ** (exponent - 1)
+    return -size if code & 8 else size
+
+
+def wide(torch, numbers, number=None):
+    """FLOAT64 values of numbers, two to a byte if their dtype is told by its number."""
+    if number is None:
+        return numbers.double()
+    rows = [
+        [value_of(b >> s & 15, number) for b in row for s in (0, 4)] for row in numbers.tolist()
+    ]
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("dtype, most, emax", [(E4, 448.0, 8), (E5, 57344.0, 15)])
@@ -33,8 +58,10 @@ def test_scales_of_mx_are_powers_of_two_for_32_numbers(
         assert ((got - clipped).abs() <= near * clipped.abs() / 2 + step * 2**-9).all()
 
 
-def is_quantised_to_mx(torch, y, scales, expected):
+def is_quantised_to_mx(torch, y, scales, expected, dtype):
     """Return whether numbers are those expected, as near as their dtype can be."""
+    if isinstance(dtype, int):
+        return is_nearest_of_four_bits(torch, y.flatten(0, -2), scales, expected, dtype)
     near = 2.0**-4 if y.dtype == torch.float8_e4m3fn else 2.0**-3  # half of the last place
     # an E4M3 number beyond 448 is clipped: the largest of a group may lose 1/8
     allowed = (near + 0.125) * expected.abs() + 1e-4
@@ -42,12 +69,45 @@ def is_quantised_to_mx(torch, y, scales, expected):
     return ((got - expected).abs() <= allowed).all()
 
 
+def is_nearest_of_four_bits(torch, y, scales, expected, number):
+    k = expected.shape[-1]
+    steps = 2.0 ** (scales.flatten(0, -3).double().flatten(1) - 127)
+    each = steps.repeat_interleave(32, -1)[:, :k]
+    targets = expected.flatten(0, -2) / each
+    all_of_them = torch.tensor([value_of(code, number) for code in range(16)], dtype=torch.float64)
+    nearest = (targets.unsqueeze(-1) - all_of_them).abs().amin(-1)
+    emax = math.floor(math.log2(all_of_them.max()))
+    largest = torch.nn.functional.pad(targets.abs(), (0, -k % 32)).unflatten(-1, (-1, 32)).amax(-1)
+    fits = (largest >= 2.0**emax * 0.999) & (largest < 2.0 ** (emax + 1) * 1.001)
+    distance = (wide(torch, y, number)[:, :k] - targets).abs()
+    return (distance <= nearest + 1e-4).all() and fits.all()
+
+
+@pytest.mark.parametrize("dtype", [E2M1, E1M2])
+def test_numbers_of_four_bits_are_two_to_a_byte(torch, case_of, build, launch, dtype):
+    case = case_of("DynamicMxQuant", "2,32", "FLOAT16", "2,32;2,1,2", f"{dtype};{E8}")
+    call = build(case)
+    (x,), number = call.args, call.kwargs["dst_type"]
+    assert call.kwargs["round_mode"] == "round"
+    most = value_of(7, number)
+    levels = torch.tensor([value_of(code, number) for code in range(16)])
+    x[0] = torch.cat((levels, levels.flip(0)))
+    x[1] = 0
+    x[1, :3] = torch.tensor([most, (levels[2] + levels[3]) / 2, -(levels[1] + levels[2]) / 2])
+    y, scales = launch(case, call)
+    assert y.shape == (2, 16) and scales[0, 0, 0] == 127
+    assert (wide(torch, y, number)[0] == x[0].double()).all()
+    away = [most, levels[3].item(), -levels[2].item()]  # halfway between two
+    assert wide(torch, y, number)[1, :3].tolist() == away
+
+
 def test_results_of_swiglu_are_quantised_to_mx(torch, build, launch):
     for case in narrow_rows("SwigluMxQuant"):
         call = build(case)
         gate, value = call.args[0].double().chunk(2, -1)
         y, scales = launch(case, call)
-        assert is_quantised_to_mx(torch, y, scales, gate * torch.sigmoid(gate) * value)
+        expected = gate * torch.sigmoid(gate) * value
+        assert is_quantised_to_mx(torch, y, scales, expected, call.kwargs["dst_type"])
 
 
 @pytest.mark.parametrize("kernel", ["RmsNormDynamicMxQuant", "AddRmsNormDynamicMxQuant"])
@@ -61,7 +121,7 @@ def test_norms_are_quantised_to_mx(torch, build, launch, kernel):
         wide, beta = x.double(), call.kwargs["beta"]
         expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * gamma.double()
         expected = expected if beta is None else expected + beta.double()
-        assert is_quantised_to_mx(torch, y, scales, expected)
+        assert is_quantised_to_mx(torch, y, scales, expected, call.kwargs["dst_type"])
 
 
 @pytest.mark.parametrize(
@@ -114,9 +174,17 @@ def test_tokens_of_an_expert_are_quantised_in_groups_of_their_own(torch, build, 
         for expert, count in enumerate(counts):
             at = start // 64 + expert
             own = scales[at : at - (-count // 64)].permute(1, 0, 2)
-            rows = slice(start, start + count)
-            assert is_quantised_to_mx(torch, y[rows].t(), own, x[rows].t().double())
+            rows, dtype = slice(start, start + count), call.kwargs["dst_type"]
+            numbers = y[rows] if y.dtype != torch.uint8 else paired_along_rows(torch, y[rows])
+            assert is_quantised_to_mx(torch, numbers.t(), own, x[rows].t().double(), dtype)
             start += count
+
+
+def paired_along_rows(torch, y):
+    """Four bits of two rows in a byte, of those of two columns; an odd row is paired with zero."""
+    codes = torch.stack((y & 15, y >> 4), -1).flatten(1)
+    codes = torch.nn.functional.pad(codes, (0, 0, 0, y.shape[0] % 2))
+    return codes[::2] | codes[1::2] << 4
 
 
 def test_blocks_of_an_expert_begin_with_its_tokens(torch, build, launch):
@@ -173,6 +241,8 @@ def test_products_of_narrow_numbers_are_those_of_their_values(torch, build, laun
         call = build(case)
         x1, x2, scale = call.args
         of_rows, bias = call.kwargs["pertoken_scale"], call.kwargs["bias"]
+        x1 = wide(torch, x1, call.kwargs.get("x1_dtype"))
+        x2 = wide(torch, x2.t(), call.kwargs.get("x2_dtype")).t()
         m, n, k = x1.shape[0], x2.shape[1], x1.shape[1]
 
         def value(numbers, scales, row, place, count):
@@ -188,28 +258,29 @@ def test_products_of_narrow_numbers_are_those_of_their_values(torch, build, laun
         for i, j in ((0, 0), (m - 1, n - 1), (m // 2, n // 3)):
             total = 0.0 if bias is None else bias.flatten()[j].double()
             for place in range(k):
-                a = value(x1[i, place].double(), of_rows, i, place, m)
-                total += a * value(x2[place, j].double(), of_columns, j, place, n)
+                a = value(x1[i, place], of_rows, i, place, m)
+                total += a * value(x2[place, j], of_columns, j, place, n)
             got = launch(case, call)[0][i, j].double()
             torch.testing.assert_close(got, total, rtol=0.01, atol=0.01)
 
 
-def dequantised(torch, numbers, scales):
+def dequantised(torch, numbers, scales, number=None):
     """FLOAT64 values of (rows, K) with scales (rows, K / 64, 2)."""
-    rows, k = numbers.shape
-    wide = numbers.double().clone()
-    for group in range(-(-k // 32)):
+    values = wide(torch, numbers, number).clone()
+    for group in range(-(-values.shape[1] // 32)):
         step = 2.0 ** (scales[:, group // 2, group % 2].double() - 127)
-        wide[:, 32 * group : 32 * group + 32] *= step.unsqueeze(-1)
-    return wide
+        values[:, 32 * group : 32 * group + 32] *= step.unsqueeze(-1)
+    return values
 
 
-def by_expert(torch, x, weight, weight_scale, x_scale, counts):
+def by_expert(torch, x, weight, weight_scale, x_scale, options):
     """The product of each expert in FLOAT64."""
     parts, start = [], 0
-    tokens = dequantised(torch, x, x_scale)
-    for expert, count in enumerate(counts):
-        own = dequantised(torch, weight[expert].t(), weight_scale[expert].transpose(0, 1))
+    of_weight = options.get("weight_dtype")
+    tokens = dequantised(torch, x, x_scale, options.get("x_dtype"))
+    for expert, count in enumerate(options["counts"]):
+        scales = weight_scale[expert].transpose(0, 1)
+        own = dequantised(torch, weight[expert].t(), scales, of_weight)
         parts.append(tokens[start : start + count] @ own.t())
         start += count
     return torch.cat(parts)
@@ -222,7 +293,7 @@ def test_products_by_expert_are_those_of_their_values(torch, build, launch):
         call = build(case)
         x, weight = call.args
         scales = (call.kwargs[name] for name in ("scale", "per_token_scale"))
-        expected = by_expert(torch, x, weight, *scales, call.kwargs["counts"])
+        expected = by_expert(torch, x, weight, *scales, call.kwargs)
         (got,) = launch(case, call)
         torch.testing.assert_close(got.double(), expected, rtol=0.01, atol=0.01)
 
@@ -230,11 +301,15 @@ def test_products_by_expert_are_those_of_their_values(torch, build, launch):
 def test_gated_products_are_quantised_to_mx(torch, build, launch):
     for case in narrow_rows("GroupedMatmulSwigluQuantV2"):
         call = build(case)
-        product = by_expert(torch, *call.args, call.kwargs["counts"])
+        product, dtype = by_expert(torch, *call.args, call.kwargs), call.kwargs["quant_dtype"]
         gate, value = product.chunk(2, -1)
         expected = gate * torch.sigmoid(gate) * value
         y, scale = launch(case, call)
-        assert y.dtype == call.kwargs["quant_dtype"] and scale.shape == case.outputs[1].shape
+        assert scale.shape == case.outputs[1].shape
+        if isinstance(dtype, int):
+            assert is_nearest_of_four_bits(torch, y, scale, expected.float().double(), dtype)
+            continue
+        assert y.dtype == dtype
         got, near = dequantised(torch, y, scale), 0.13 * expected.abs() + 0.02
         assert ((got - expected).abs() <= near).all()
 
@@ -255,6 +330,17 @@ def test_gated_products_are_quantised_to_mx(torch, build, launch):
             f"{E4};{E8};INT64;{E4};{E8}",
         ),
         ("GroupedMatmulSwigluQuant", "8,64;2,64,32;2,32;8;2", f"{E4};{E4};FLOAT;FLOAT;INT64"),
+        # FLOAT4 as it lies for a product without a transpose, and with FLOAT8
+        (
+            "GroupedMatmul",
+            "8,64;2,64,16;;2,1,16,2;;;;2;8,1,2",
+            f"{E2M1};{E2M1};;{E8};;;;INT64;{E8}",
+        ),
+        (
+            "GroupedMatmul",
+            "8,64;2,16,64;;2,16,1,2;;;;2;8,1,2",
+            f"{E4};{E2M1};;{E8};;;;INT64;{E8}",
+        ),
     ],
 )
 def test_other_products_by_expert_are_refused(case_of, kernel, inputs, dtypes):
@@ -275,8 +361,38 @@ def test_other_products_by_expert_are_refused(case_of, kernel, inputs, dtypes):
         ("8,64;64,16;16", f"{E4};{E4};FLOAT", "8,16"),
         ("8,256;256,128;2,1;;128;8,2", f"{E4};{E4};FLOAT;;FLOAT;FLOAT", "8,128"),
         ("8,64;64,16;16;;;8", f"{E4};INT8;FLOAT;;;FLOAT", "8,16"),
+        ("8,64;64,16;1,16,2;;;8,1,2", f"{E2M1};{E2M1};{E8};;;{E8}", "8,16"),
+        ("8,96;16,96;16,2,2;;;8,2,2", f"{E2M1};{E2M1};{E8};;;{E8}", "8,16"),  # three groups
+        ("8,64;16,64;16,1,2;;;8,1,2", f"{E1M2};{E1M2};{E8};;;{E8}", "8,16"),
+        ("8,64;16,64;16;;;8", f"{E2M1};{E2M1};FLOAT;;;FLOAT", "8,16"),
     ],
 )
 def test_other_products_of_narrow_numbers_are_refused(case_of, inputs, dtypes, out):
     case = case_of("QuantBatchMatmulV3", inputs, dtypes, out, "DT_BF16")
     assert find("QuantBatchMatmulV3").rejection_reason(case, "npu")
+
+
+def test_rows_of_eight_bits_meet_a_weight_of_four(torch, build, launch):
+    for case in narrow_rows("QuantBatchMatmulV4"):
+        call = build(case)
+        x1, x2, scale = call.args
+        rows = dequantised(torch, x1, call.kwargs["pertoken_scale"])
+        columns = dequantised(torch, x2.t(), scale.transpose(0, 1), call.kwargs["x2_dtype"])
+        expected, bias = rows @ columns.t(), call.kwargs["bias"]
+        expected = expected if bias is None else expected + bias.double()
+        (got,) = launch(case, call)
+        torch.testing.assert_close(got.double(), expected, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    "inputs, dtypes",
+    [
+        ("8,64;16,64;;8,1,2;16,1,2;;;;8", f"{E4};{E2M1};;{E8};{E8};;;;FLOAT"),
+        ("8,64;16,64;16;8,1,2;16,1,2", f"{E4};{E2M1};DT_BF16;{E8};{E8}"),
+        ("8,96;16,96;;8,2,2;16,2,2", f"{E4};{E2M1};;{E8};{E8}"),
+        ("8,64;16,64;;8,1,2;16,1,2", f"{E5};{E2M1};;{E8};{E8}"),
+    ],
+)
+def test_other_products_of_eight_and_four_bits_are_refused(case_of, inputs, dtypes):
+    case = case_of("QuantBatchMatmulV4", inputs, dtypes, "8,16", "DT_BF16")
+    assert find("QuantBatchMatmulV4").rejection_reason(case, "npu")
