@@ -1,13 +1,15 @@
-"""Numbers of Ascend 950 in eight or four bits: FLOAT8, FLOAT4, and the scales of MX quantisation.
+"""Numbers of Ascend 950 in eight or four bits: FLOAT8, HIFLOAT8, FLOAT4, and the scales of MX
+quantisation.
 
 MX numbers have one FLOAT8_E8M0 scale, a power of two, for each group of 32 neighbours. The scales
 of two groups are next to each other: of (.., K) numbers they are (.., K / 64, 2), rounded up.
-torch_npu takes these scales as bytes, with their dtype by its number. So it takes FLOAT4, two of a
-row in a byte, the first in the low bits.
+torch_npu takes these scales as bytes, with their dtype by its number. So it takes HIFLOAT8, and
+FLOAT4, two of a row in a byte, the first in the low bits.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -36,12 +38,36 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """Numbers that torch has no arithmetic for: `levels` are the values from zero, in the order of
-    their codes; `number` is torch_npu's of the dtype."""
+    """Numbers that torch has no arithmetic for: `levels` are the values without sign, in the order
+    of their codes; `number` is torch_npu's of the dtype."""
 
     number: int
     emax: int
     levels: tuple[float, ...]
+
+    @property
+    def is_paired(self) -> bool:
+        """Return whether two numbers share a byte."""
+        return len(self.levels) < _SIGN
+
+
+def _hifloat8(code: int) -> float:
+    """Return the value of seven bits: a prefix tells the number of bits of the exponent, which has
+    a sign and a leading one that is not stored; the rest is the mantissa."""
+    if code == 0x6F:
+        return inf
+    if code < 8:  # below the least exponent
+        return 2.0 ** (code - 23) if code else 0.0
+    size, rest = next((size, rest) for least, size, rest in _PREFIXES if code >= least)
+    exponent, mantissa = code >> rest & (1 << size) - 1, code & (1 << rest) - 1
+    high = 1 << size >> 1
+    power = (high | exponent & ~high) * (-1 if exponent & high else 1) if size else 0
+    return float((1 + mantissa / (1 << rest)) * 2.0**power)
+
+
+_SIGN = 1 << 7
+# The least code with each number of bits of an exponent, and the bits of the mantissa.
+_PREFIXES = ((0x60, 4, 1), (0x40, 3, 2), (0x20, 2, 3), (0x10, 1, 3), (0x08, 0, 3))
 
 
 _FLOAT8: Mapping[str, _Kind] = MappingProxyType(
@@ -56,16 +82,20 @@ _FLOAT4: Mapping[str, _Coded] = MappingProxyType(
         "FLOAT4_E1M2": _Coded(297, 0, (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75)),
     }
 )
-_CODED = MappingProxyType({kind.number: kind for kind in _FLOAT4.values()})
+HIF8 = "HIFLOAT8"
+_OF_BYTES = {**_FLOAT4, HIF8: _Coded(290, 15, tuple(map(_hifloat8, range(_SIGN))))}
+_CODED = MappingProxyType({kind.number: kind for kind in _OF_BYTES.values()})
+_FROM_HALF, _TO_FOUR = 0x08, 0x20  # the codes of HIFLOAT8 of these sizes
 DTYPES = tuple(_FLOAT8)
 E4M3, E2M1 = "FLOAT8_E4M3FN", "FLOAT4_E2M1"
 PAIRED = tuple(_FLOAT4)
 MX_DTYPES = (*DTYPES, *PAIRED)
+BYTE_DTYPES = (*DTYPES, HIF8)
 
 
 def is_narrow(case: Case, position: int = 0) -> bool:
     """Return whether an input has numbers of this module."""
-    return spelling(given(case, position)) in MX_DTYPES
+    return spelling(given(case, position)) in (*MX_DTYPES, HIF8)
 
 
 def is_paired(slot: Slot | None) -> bool:
@@ -85,7 +115,7 @@ def scales_shape(shape: Shape) -> Shape:
 
 def number_of(slot: Slot | None) -> int | None:
     """Return torch_npu's number of a slot's dtype, if its tensors are bytes; None for FLOAT8."""
-    coded = _FLOAT4.get(spelling(slot))
+    coded = _OF_BYTES.get(spelling(slot))
     return coded.number if coded else None
 
 
@@ -103,10 +133,13 @@ def output_type(case: Case, make: TensorMaker) -> Any:
 
 
 def numbers(shape: Shape, dtype: str, make: TensorMaker) -> Any:
-    """Return FLOAT8 from 1/4 to 2 of both signs, or all FLOAT4, made as bytes: few devices convert
-    to either."""
+    """Return FLOAT8 from 1/4 to 2 of both signs, HIFLOAT8 from 1/2 to 4, or all FLOAT4, made as
+    bytes: few devices convert to any."""
     if dtype in _FLOAT4:
         return make.integers((*shape[:-1], shape[-1] // 2), "UINT8", 0, 256)
+    if dtype == HIF8:
+        codes = make.integers(shape, "UINT8", _FROM_HALF, _TO_FOUR)
+        return codes.add_(make.integers(shape, "UINT8", 0, 2).mul_(_SIGN))
     kind = _FLOAT8[dtype]
     bits = make.integers(shape, "INT8", kind.low, kind.high)
     bits.add_(make.integers(shape, "INT8", 0, 2).mul_(-128))
@@ -132,9 +165,11 @@ def values(torch: Any, tensor: Any, number: int | None = None) -> Any:
     bytes."""
     if number is None:
         return tensor.float()
-    levels = tensor.new_tensor(_CODED[number].levels, dtype=torch.float32)
-    codes = torch.stack((tensor & 15, tensor >> 4), -1).flatten(-2)
-    return torch.cat((levels, -levels))[codes.int()]
+    coded = _CODED[number]
+    levels = tensor.new_tensor(coded.levels, dtype=torch.float32)
+    if coded.is_paired:
+        tensor = torch.stack((tensor & 15, tensor >> 4), -1).flatten(-2)
+    return torch.cat((levels, -levels))[tensor.int()]
 
 
 def scaled(torch: Any, tensor: Any, scales: Any, number: int | None = None) -> Any:
@@ -165,20 +200,41 @@ def quantised(
     steps = torch.exp2((_BIAS - bits).float()).unsqueeze(-1)
     stepped = (groups * steps).flatten(-2)[..., :k].transpose(dim, -1)
     if coded:
-        made = _paired(torch, stepped, coded, away)
+        made = _paired(_codes(torch, stepped, coded, away))
     else:
         made = stepped.clamp_(-kind.most, kind.most).to(dtype).contiguous()
     return made, bits.to(torch.uint8).unflatten(-1, (pairs(k), 2))
 
 
-def _paired(torch: Any, wide: Any, coded: _Coded, away: bool) -> Any:
-    """Return the nearest codes of four bits, two to a byte."""
-    levels = wide.new_tensor(coded.levels)
+def most_of(torch: Any, dtype: Any) -> float:
+    """Return the largest number of a dtype of eight bits."""
+    if isinstance(dtype, int):
+        return max(level for level in _CODED[dtype].levels if level < inf)
+    most: float = torch.finfo(dtype).max
+    return most
+
+
+def rounded(torch: Any, wide: Any, dtype: Any) -> Any:
+    """Return FLOAT as numbers of eight bits, clipped; HIFLOAT8 halfway between two are rounded away
+    from zero."""
+    if isinstance(dtype, int):
+        return _codes(torch, wide, _CODED[dtype], True)
+    most = most_of(torch, dtype)
+    return wide.clamp(-most, most).to(dtype)
+
+
+def _codes(torch: Any, wide: Any, coded: _Coded, away: bool) -> Any:
+    """Return the nearest codes."""
+    levels, codes = wide.new_tensor(coded.levels).sort()
+    levels = levels[levels < inf]
     middles, sizes = (levels[1:] + levels[:-1]) / 2, wide.abs().contiguous()
     below, above = (torch.bucketize(sizes, middles, right=right) for right in (False, True))
-    codes = above if away else torch.where(below % 2 == 0, below, above)
-    codes = codes + torch.signbit(wide) * 8
-    return (codes[..., ::2] + codes[..., 1::2] * 16).to(torch.uint8)
+    places = above if away else torch.where(below % 2 == 0, below, above)
+    return (codes[places] + torch.signbit(wide) * len(coded.levels)).to(torch.uint8)
+
+
+def _paired(codes: Any) -> Any:
+    return codes[..., ::2] + codes[..., 1::2] * 16
 
 
 def _pairs_fit(case: Case) -> bool:

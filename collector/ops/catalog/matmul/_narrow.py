@@ -1,11 +1,11 @@
-"""Products of FLOAT8 and FLOAT4 matrices, which Ascend 950 has: QuantBatchMatmulV3 with other
-scales.
+"""Products of FLOAT8, HIFLOAT8 and FLOAT4 matrices, which Ascend 950 has: QuantBatchMatmulV3 with
+other scales.
 
 The combinations that aclnnQuantMatmulV5 documents for that device (ops-nn) and vLLM-Ascend serves:
 one scale for each row and each column (or one for all columns), blocks of 128 by 128 of the weight
 with 128 neighbours or 128 by 128 of the tokens, and MX: one for each 32 neighbours. Scales lie as
 their matrix does: those of a transposed weight are transposed. FLOAT4 have MX scales only, and
-their weight is transposed.
+their weight is transposed; HIFLOAT8 have the other scales only.
 """
 
 from typing import Any
@@ -64,10 +64,11 @@ def product(
         columns = narrow.scaled(torch, x2.transpose(0, 1), scale.transpose(0, 1), dtypes[1])
         total = rows @ columns.transpose(0, 1)
     elif scale.dim() > 1:
-        rows = x1.float() * _spread(per_token, x1.shape)
-        total = rows @ (x2.float() * _spread(scale, x2.shape))
+        rows = narrow.values(torch, x1, dtypes[0]) * _spread(per_token, x1.shape)
+        total = rows @ (narrow.values(torch, x2, dtypes[1]) * _spread(scale, x2.shape))
     else:
-        total = (x1.float() @ x2.float()).mul_(scale).mul_(per_token.unsqueeze(-1))
+        rows, columns = (narrow.values(torch, *one) for one in zip((x1, x2), dtypes, strict=True))
+        total = (rows @ columns).mul_(scale).mul_(per_token.unsqueeze(-1))
     return total if bias is None else total.add_(bias)
 
 
@@ -114,13 +115,16 @@ def _blocks(count: int) -> int:
 def _dtypes_fit(case: Case) -> bool:
     slots = (given(case, i) for i in (_X2, _SCALE, _PER_TOKEN, _BIAS))
     x2, scale, per_token, bias = map(spelling, slots)
-    is_pair = (scale, per_token) == (narrow.SCALES, narrow.SCALES)
-    if spelling(given(case, _X1)) in narrow.DTYPES:
-        is_like = x2 in narrow.DTYPES
-        is_pair = is_pair or (scale, per_token) == ("FLOAT", "FLOAT")
-    else:
-        is_like = x2 == spelling(given(case, _X1)) == narrow.E2M1
+    is_like = _is_like(spelling(given(case, _X1)), x2, is_mx=scale == narrow.SCALES)
+    is_pair = scale == per_token and scale in ("FLOAT", narrow.SCALES)
     return is_like and is_pair and bias in ("", "FLOAT")
+
+
+def _is_like(x1: str, x2: str, *, is_mx: bool) -> bool:
+    """Return whether the kernels multiply these dtypes, by scales of MX or by others."""
+    if x1 in narrow.DTYPES:
+        return x2 in narrow.DTYPES
+    return x1 == x2 == (narrow.E2M1 if is_mx else narrow.HIF8)
 
 
 def _sizes_fit(case: Case) -> bool:
@@ -142,10 +146,10 @@ def _sizes_fit(case: Case) -> bool:
 RULES = (
     rules.reads("expected an output: its dtype is unknown", output_slot),
     rules.outputs_are(_OUTPUTS, (0,)),
-    rules.absent("an offset is not replayed for FLOAT8 and FLOAT4", _OFFSET),
+    rules.absent("an offset is not replayed for FLOAT8, HIFLOAT8 and FLOAT4", _OFFSET),
     Constraint(
-        "expected FLOAT8 matrices with FLOAT or FLOAT8_E8M0 for both scales, or FLOAT4_E2M1 with "
-        "FLOAT8_E8M0, and a FLOAT bias",
+        "expected FLOAT8 matrices with FLOAT or FLOAT8_E8M0 for both scales, HIFLOAT8 with FLOAT, "
+        "or FLOAT4_E2M1 with FLOAT8_E8M0, and a FLOAT bias",
         _dtypes_fit,
     ),
     Constraint(
@@ -226,8 +230,9 @@ MIXED_RULES = (
 )
 
 
-# Products by expert: MX numbers only. The positions are those of tokens, weights and their scales.
-# FLOAT4 weights lie transposed, as vLLM-Ascend 0.23 serves W4A4_MXFP4.
+# Products by expert. The positions are those of tokens, weights and their scales: of MX, of tokens
+# and columns (E,N), or of blocks of 128 by 128 of the weights with 128 neighbours of the tokens
+# (aclnnGroupedMatmulV5). FLOAT4 weights lie transposed, as vLLM-Ascend 0.23 serves W4A4_MXFP4.
 
 
 def experts(
@@ -235,27 +240,33 @@ def experts(
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Return tokens, weights (E,K,N) and both scales; transposed weights and theirs are views."""
     x, weight, scale, per_token = ((case.inputs or ())[i] for i in positions)
-    made = narrow.numbers(sizes.weight, spelling(weight), make), narrow.scales_like(scale, make)
+    numbers, of_weight = narrow.numbers(sizes.weight, spelling(weight), make), _scales(scale, make)
     if sizes.transposes_weight:
-        made = made[0].transpose(1, 2), made[1].transpose(1, 2)
-    scales = {"scale": made[1], "per_token_scale": narrow.scales_like(per_token, make)}
-    return narrow.numbers_like(x, make), made[0], scales
+        numbers = numbers.transpose(1, 2)
+        of_weight = of_weight.transpose(1, 2) if of_weight.dim() > 2 else of_weight
+    scales = {"scale": of_weight, "per_token_scale": _scales(per_token, make)}
+    return narrow.numbers_like(x, make), numbers, scales
 
 
 def experts_fit(case: Case, sizes: GroupedProduct, positions: tuple[int, int, int, int]) -> bool:
-    """Return whether weights, scales and tokens are MX numbers of these sizes."""
+    """Return whether weights, scales and tokens have these sizes, and dtypes that go together."""
     x, weight, scale, per_token = (given(case, i) for i in positions)
+    shapes = input_shape(case, positions[2]), input_shape(case, positions[3])
+    is_mx = spelling(scale) == narrow.SCALES
+    if weight is None or weight.format == FRACTAL_NZ or spelling(scale) != spelling(per_token):
+        return False
+    if not _is_like(spelling(x), spelling(weight), is_mx=is_mx):
+        return False
+    if narrow.is_paired(x) and not is_even(sizes.k):
+        return False
+    columns = ((sizes.experts, sizes.n), (sizes.tokens,))
+    blocks = _expert_scales(sizes, _blocks(sizes.n), _blocks(sizes.k))
     groups = narrow.pairs(sizes.k)
-    sides = (sizes.n, groups) if sizes.transposes_weight else (groups, sizes.n)
-    if narrow.is_paired(x):
-        is_like = spelling(weight) == spelling(x) == narrow.E2M1 and is_even(sizes.k)
-    else:
-        is_like = spelling(weight) in narrow.DTYPES
-    return (
-        is_like
-        and weight is not None
-        and weight.format != FRACTAL_NZ
-        and (spelling(scale), spelling(per_token)) == (narrow.SCALES, narrow.SCALES)
-        and input_shape(case, positions[2]) == (sizes.experts, *sides, 2)
-        and input_shape(case, positions[3]) == (sizes.tokens, groups, 2)
-    )
+    of_mx = (*_expert_scales(sizes, sizes.n, groups)[0], 2), (sizes.tokens, groups, 2)
+    return shapes == of_mx if is_mx else spelling(scale) == "FLOAT" and shapes in (columns, blocks)
+
+
+def _expert_scales(sizes: GroupedProduct, n: int, k: int) -> tuple[Shape, Shape]:
+    """Return the shapes of scales of so many columns and rows of the weights, and of the tokens."""
+    sides = (n, k) if sizes.transposes_weight else (k, n)
+    return (sizes.experts, *sides), (sizes.tokens, k)

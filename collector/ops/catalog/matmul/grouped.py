@@ -1,9 +1,10 @@
 """One product per expert, of the tokens that were routed to it."""
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from collector.model.case import Case, Slot
+from collector.model.case import Case, Shape, Slot
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul import _grouped, _narrow
@@ -46,7 +47,7 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     x, weight = call.args
     lists = {name: [tensor] for name, tensor in settings.items() if name in _SLOTS}
     counted = _is_split(case)
-    if is_narrow(case):
+    if spelling(given(case, _SCALE)) == narrow.SCALES:
         settings |= dict.fromkeys(("scale_dtype", "per_token_scale_dtype"), narrow.E8M0)
     groups = make.tensor(counts, "INT64") if counted else group_ends(counts, "INT64", make)
     return Call(
@@ -274,7 +275,7 @@ GROUPED_MATMUL = OpSpec(
     group=group_by_weight,
     written=lambda case: _grouped.written_rows(rules.accepted(_sizes(case))),
     packed={_SCALE: "UINT64", _WEIGHT: "INT4"},
-    narrow=frozenset((*narrow.DTYPES, narrow.E2M1, narrow.SCALES)),
+    narrow=frozenset((*narrow.BYTE_DTYPES, narrow.E2M1, narrow.SCALES)),
     npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_WEIGHT})),
     constraints=(
         rules.reads(
@@ -309,14 +310,16 @@ GROUPED_MATMUL = OpSpec(
         *rules.unless(
             lambda case: not is_narrow(case),
             rules.absent(
-                "a bias and antiquant scales are not replayed for FLOAT8 and FLOAT4",
+                "a bias and antiquant scales are not replayed for FLOAT8, HIFLOAT8 and FLOAT4",
                 *(_BIAS, _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET),
             ),
             rules.outputs_are(tuple(sorted(_FLOATS)), (0,)),
             Constraint(
-                "expected FLOAT8 weights (E,K,N) or (E,N,K), or FLOAT4_E2M1 for tokens and weights "
-                "(E,N,K) with an even number of groups of 32, a group list (E INT64), FLOAT8_E8M0 "
-                "scales (E, K / 64, N, 2) or (E, N, K / 64, 2), and (T, K / 64, 2) of tokens",
+                "expected a group list (E INT64); FLOAT8 or HIFLOAT8 weights (E,K,N) or (E,N,K) "
+                "with FLOAT scales (E,N) and (T), or of blocks of 128 by 128 and 128 neighbours; "
+                "or FLOAT8, or FLOAT4_E2M1 for tokens and weights (E,N,K) with an even number of "
+                "groups of 32, with FLOAT8_E8M0 scales (E, K / 64, N, 2) or (E, N, K / 64, 2) and "
+                "(T, K / 64, 2)",
                 _narrow_fits,
             ),
         ),
@@ -337,7 +340,7 @@ _FROM_V2 = (0, 3, 4, 1, 5, 2)
 _NOTHING = Slot(None, "", "")
 _MOST_COLUMNS = 10240
 _MOST_NIBBLE_ROWS = 19999
-_MX, _MX_COLUMNS = 2, 128
+_BY_TOKEN, _MX, _MX_COLUMNS = 0, 2, 128
 _GATE_FLOPS = 8  # per element of y: 5 for SwiGlu, then a maximum, a quotient and a rounding
 
 
@@ -403,20 +406,22 @@ def _gate_build_for_npu(case: Case, make: TensorMaker) -> Call:
 
 def _narrow_gate_for_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call as vLLM-Ascend makes it for W8A8_MXFP8 and W4A4_MXFP4: mode 2 of both sides
-    is MX."""
+    is MX, mode 0 a scale of each token and column."""
     call = _narrow_gate(case, make)
     (x, weight, weight_scale, x_scale), options = call.args, dict(call.kwargs)
+    is_mx = spelling(given(_gate_case(case), _X_SCALE)) == narrow.SCALES
+    if is_mx:
+        options |= dict.fromkeys(("weight_scale_dtype", "x_scale_dtype"), narrow.E8M0)
     return Call(
         x=x,
         weight=[weight],
         weight_scale=[weight_scale],
         x_scale=x_scale,
         group_list=group_ends(options.pop("counts"), "INT64", make),
-        dequant_mode=_MX,
-        quant_mode=_MX,
+        dequant_mode=_MX if is_mx else _BY_TOKEN,
+        quant_mode=_MX if is_mx else _BY_TOKEN,
         dequant_dtype=make.dtype("FLOAT"),
         **options,
-        **dict.fromkeys(("weight_scale_dtype", "x_scale_dtype"), narrow.E8M0),
     )
 
 
@@ -489,21 +494,42 @@ def _narrow_gated(
         wide[rows] = _narrow.product(torch, x[rows], *own, x_scale[rows], None, dtypes)
         start += count
     gate, value = wide.chunk(2, -1)
-    return narrow.quantised(torch, torch.nn.functional.silu(gate).mul_(value), dtype)
+    gated = torch.nn.functional.silu(gate).mul_(value)
+    if x_scale.dim() > 1:
+        return narrow.quantised(torch, gated, dtype)
+    scale = gated.abs().amax(-1) / narrow.most_of(torch, dtype)
+    return narrow.rounded(torch, gated / scale.unsqueeze(-1), dtype), scale
+
+
+# The dtypes to which results are quantised, by that of the tokens.
+_GATED = MappingProxyType(
+    {
+        **dict.fromkeys(narrow.DTYPES, narrow.DTYPES),
+        narrow.HIF8: (narrow.HIF8,),
+        narrow.E2M1: (narrow.E2M1, *narrow.DTYPES),
+    }
+)
 
 
 def _narrow_gate_fits(case: Case) -> bool:
     places, placed = (_X, _WEIGHT, _WEIGHT_SCALE, _X_SCALE), _gate_case(case)
     sizes, groups = rules.accepted(_gate_sizes(case)), given(placed, _SWIGLU_GROUPS)
-    is_paired, out = (narrow.is_paired(slot) for slot in (given(case, _X), output_slot(case)))
+    scale = spelling(given(placed, _X_SCALE))
+    of_output: Shape = (sizes.tokens,)
+    if scale == narrow.SCALES:
+        of_output = (sizes.tokens, narrow.pairs(sizes.n // 2), 2)
+        is_whole = sizes.n % _MX_COLUMNS == 0
+    else:
+        is_whole = input_shape(placed, _X_SCALE) == of_output
     return (
         _narrow.experts_fit(placed, sizes, places)
-        and (is_paired or not out)  # FLOAT4 of FLOAT4 alone
-        and sizes.n % _MX_COLUMNS == 0
+        and is_whole
+        and spelling(output_slot(case)) in _GATED[spelling(given(case, _X))]
+        and spelling(output_slot(case, 1)) in ("", scale)
         and given(placed, _ASSISTANCE) is None
         and spelling(groups) == "INT64"
         and input_shape(placed, _SWIGLU_GROUPS) == (sizes.experts,)
-        and agrees(case, 1, (sizes.tokens, narrow.pairs(sizes.n // 2), 2))
+        and agrees(case, 1, of_output)
     )
 
 
@@ -566,14 +592,15 @@ _GATE_RULES = (
 )
 _NARROW_GATE_RULES = (
     rules.reads("expected outputs: their dtype is unknown", output_slot),
-    rules.outputs_are((*narrow.DTYPES, narrow.E2M1), (0,)),
-    rules.outputs_are((narrow.SCALES,), (1,)),
+    rules.outputs_are((*narrow.BYTE_DTYPES, narrow.E2M1), (0,)),
+    rules.outputs_are((narrow.SCALES, "FLOAT"), (1,)),
     _SIZES_OF_GATE,
     Constraint(
-        "expected FLOAT8 weights (E,K,N) or (E,N,K), or FLOAT4_E2M1 for tokens and weights (E,N,K) "
-        "with an even number of groups of 32, N as a multiple of 128, a group list (E INT64), "
-        "FLOAT8_E8M0 scales (E, K / 64, N, 2) or (E, N, K / 64, 2), (T, K / 64, 2) of tokens and "
-        "(T, N / 128, 2) of the output, which is FLOAT4 for FLOAT4 tokens alone",
+        "expected a group list (E INT64); FLOAT8 or HIFLOAT8 weights (E,K,N) or (E,N,K) with FLOAT "
+        "scales (E,N), (T) of tokens and (T) of the output; or FLOAT8 weights, or FLOAT4_E2M1 for "
+        "tokens and weights (E,N,K) with an even number of groups of 32, with N as a multiple of "
+        "128, FLOAT8_E8M0 scales (E, K / 64, N, 2) or (E, N, K / 64, 2), (T, K / 64, 2) of tokens "
+        "and (T, N / 128, 2) of the output; and an output like the tokens, or FLOAT8 of FLOAT4",
         _narrow_gate_fits,
     ),
     _grouped.groups_fit(_gate_sizes),
@@ -611,7 +638,7 @@ GROUPED_MATMUL_SWIGLU_QUANT_V2 = replace(
     optional=frozenset({5, 6, 7}),
     group=lambda case: group_by_weight(_gate_case(case)),
     packed={3: "INT4", 4: "UINT64"},
-    narrow=frozenset((*narrow.DTYPES, narrow.E2M1, narrow.SCALES)),
+    narrow=frozenset((*narrow.BYTE_DTYPES, narrow.E2M1, narrow.SCALES)),
     placed=lambda case: case,
     npu=NpuCall(
         run=_gate_launch,

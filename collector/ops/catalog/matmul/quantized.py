@@ -1,4 +1,4 @@
-"""Products of INT8, FLOAT8 or FLOAT4 matrices, or with an INT8 or INT4 weight."""
+"""Products of INT8, FLOAT8, HIFLOAT8 or FLOAT4 matrices, or with an INT8 or INT4 weight."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from collector.ops.catalog.matmul._product import (
     read_weight_product,
 )
 from collector.ops.parts import int8, like
-from collector.ops.parts.narrow import DTYPES, E2M1, E4M3, SCALES, is_narrow
+from collector.ops.parts.narrow import BYTE_DTYPES, E2M1, E4M3, SCALES, is_narrow
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -180,11 +180,11 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
     flops=flops_by(read_weight_product),
     group=group_by_weight,
     packed={_SCALE: "UINT64"},
-    narrow=frozenset((*DTYPES, E2M1, SCALES)),
+    narrow=frozenset((*BYTE_DTYPES, E2M1, SCALES)),
     placed=_placed,
     npu=NpuCall(build=_build_for_npu, nz=frozenset({_X2})),
     constraints=(
-        rules.inputs_are(("INT8", *DTYPES, E2M1), (_X1, _X2)),
+        rules.inputs_are(("INT8", *BYTE_DTYPES, E2M1), (_X1, _X2)),
         rules.reads(
             "expected (M,K), a weight (K,N) or (N,K), and an output (M,N)", read_weight_product
         ),

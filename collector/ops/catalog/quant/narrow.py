@@ -1,5 +1,5 @@
-"""Quantisation to FLOAT8 and FLOAT4 on Ascend 950: by groups of neighbours (MX), also after SwiGlu,
-and by blocks; for all tokens together, and for the tokens of each expert."""
+"""Quantisation to FLOAT8, HIFLOAT8 and FLOAT4 on Ascend 950: by groups of neighbours (MX), also
+after SwiGlu, and by blocks; for all tokens together, and for the tokens of each expert."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -152,20 +152,31 @@ def _block_rows(case: Case) -> int | None:
 
 def _block_build(case: Case, make: TensorMaker) -> Call:
     call = _build(case, make)
-    rows = rules.accepted(_block_rows(case))
-    return Call(*call.args, **call.kwargs, row_block_size=rows, col_block_size=_COLUMNS)
+    sizes = {"row_block_size": rules.accepted(_block_rows(case)), "col_block_size": _COLUMNS}
+    return Call(*call.args, **call.kwargs, **sizes, **_rounding(case))
+
+
+def _rounding(case: Case) -> dict[str, str]:
+    """Return the one mode in which the kernels round to HIFLOAT8: halves away from zero."""
+    return {"round_mode": "round"} if spelling(output_slot(case)) == narrow.HIF8 else {}
 
 
 def _block_reference(
-    torch: Any, x: Any, *, dst_type: Any, row_block_size: int, col_block_size: int
+    torch: Any,
+    x: Any,
+    *,
+    dst_type: Any,
+    row_block_size: int,
+    col_block_size: int,
+    round_mode: str = "rint",
 ) -> Any:
-    (m, n), most = x.shape, torch.finfo(dst_type).max
+    (m, n), most = x.shape, narrow.most_of(torch, dst_type)
     whole_m, whole_n = -m % row_block_size, -n % col_block_size
     padded = torch.nn.functional.pad(x.float(), (0, whole_n, 0, whole_m))
     blocks = padded.unflatten(1, (-1, col_block_size)).unflatten(0, (-1, row_block_size))
     scale = blocks.abs().amax((1, 3)) / most
-    y = (blocks / scale[:, None, :, None]).clamp_(-most, most).flatten(2).flatten(0, 1)
-    return y[:m, :n].to(dst_type).contiguous(), scale
+    y = (blocks / scale[:, None, :, None]).flatten(2).flatten(0, 1)[:m, :n]
+    return narrow.rounded(torch, y, dst_type).contiguous(), scale
 
 
 # Numbers with one FLOAT scale for each 128 neighbours of a row, or for 128 of 128 rows.
@@ -176,12 +187,12 @@ DYNAMIC_BLOCK_QUANT = OpSpec(
     reference=_block_reference,
     build=_block_build,
     flops=per_element(3),
-    narrow=frozenset(narrow.DTYPES),
+    narrow=frozenset(narrow.BYTE_DTYPES),
     npu=NpuCall(needs=frozenset({Need.ASCEND_950})),
     constraints=(
         rules.reads("expected outputs: their dtype is unknown", output_slot),
         rules.inputs_are(rules.HALF_DTYPES, (_X,)),
-        rules.outputs_are(narrow.DTYPES, (0,)),
+        rules.outputs_are(narrow.BYTE_DTYPES, (0,)),
         rules.outputs_are(("FLOAT",), (1,)),
         rules.reads("expected x (M,N) and scales of 1 by 128 or 128 by 128 numbers", _block_rows),
         rules.LIKE_INPUT,
@@ -271,27 +282,34 @@ def _expert_block_rows(case: Case) -> int | None:
     return next((rows for rows in _ROWS if scales == (m // rows + experts, columns)), None)
 
 
-def _block_sizes(case: Case) -> dict[str, int]:
+def _block_options(case: Case) -> dict[str, Any]:
     rows = rules.accepted(_expert_block_rows(case))
-    return {"row_block_size": rows, "col_block_size": _COLUMNS}
+    return {"row_block_size": rows, "col_block_size": _COLUMNS, **_rounding(case)}
 
 
 def _expert_block_build(case: Case, make: TensorMaker) -> Call:
     call = _expert_build(case, make)
-    return Call(*call.args, **call.kwargs, **_block_sizes(case))
+    return Call(*call.args, **call.kwargs, **_block_options(case))
 
 
 def _expert_block_build_for_npu(case: Case, make: TensorMaker) -> Call:
     call = _expert_build_for_npu(case, make)
-    return Call(*call.args, **call.kwargs, **_block_sizes(case))
+    return Call(*call.args, **call.kwargs, **_block_options(case))
 
 
 def _expert_block_reference(
-    torch: Any, x: Any, *, dst_type: Any, counts: Shape, row_block_size: int, col_block_size: int
+    torch: Any,
+    x: Any,
+    *,
+    dst_type: Any,
+    counts: Shape,
+    row_block_size: int,
+    col_block_size: int,
+    round_mode: str = "rint",
 ) -> Any:
     shape = (x.shape[0] // row_block_size + len(counts), -(-x.shape[1] // col_block_size))
     scales, parts = x.new_zeros(shape, dtype=torch.float32), []
-    sizes = {"row_block_size": row_block_size, "col_block_size": col_block_size}
+    sizes: Any = {"row_block_size": row_block_size, "col_block_size": col_block_size}
     for tokens, at in _scales_of_experts(x, counts, row_block_size):
         y, own = _block_reference(torch, tokens, dst_type=dst_type, **sizes)
         parts.append(y)
@@ -312,13 +330,13 @@ GROUPED_DYNAMIC_BLOCK_QUANT = OpSpec(
     build=_expert_block_build,
     flops=per_element(3),
     written=_written_blocks,
-    narrow=frozenset(narrow.DTYPES),
+    narrow=frozenset(narrow.BYTE_DTYPES),
     npu=NpuCall(build=_expert_block_build_for_npu, needs=frozenset({Need.ASCEND_950})),
     constraints=(
         rules.reads("expected outputs: their dtype is unknown", output_slot),
         rules.inputs_are(rules.HALF_DTYPES, (_X,)),
         _GROUP_RULE,
-        rules.outputs_are(narrow.DTYPES, (0,)),
+        rules.outputs_are(narrow.BYTE_DTYPES, (0,)),
         rules.outputs_are(("FLOAT",), (1,)),
         rules.reads(
             "expected scales of 1 by 128 or 128 by 128 numbers: (T / rows rounded down + E, H / "

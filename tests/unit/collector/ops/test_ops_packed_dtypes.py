@@ -43,7 +43,7 @@ def test_the_two_names_are_two_cases():
         ("MatMulV2", "FLOAT8_E4M3FN;FLOAT8_E4M3FN", "DT_BF16", "FLOAT8_E4M3FN & A2 & A3"),
         ("MatMulV3", "FLOAT8_E5M2;FLOAT8_E5M2", "DT_BF16", "FLOAT8_E5M2 & 950PR & 950DT"),
         ("Add", "FLOAT8_E8M0;FLOAT8_E8M0", "DT_BF16", "FLOAT8_E8M0 & input 1"),
-        ("QuantBatchMatmulV3", "HIFLOAT8;HIFLOAT8;UINT64", "DT_BF16", "HIFLOAT8 & CANN 9.0"),
+        ("BatchMatMulV2", "HIFLOAT8;HIFLOAT8", "DT_BF16", "HIFLOAT8 & CANN 9.0"),
         ("QuantBatchMatmulV3", "FLOAT4_E1M2;FLOAT4_E1M2;FLOAT8_E8M0", "DT_BF16", "950PR & 950DT"),
         ("MatMulV3", "DT_BF16;HIFLOAT8", "DT_BF16", "HIFLOAT8 & 950PR & 950DT"),
         ("Cast", "FLOAT", "HIFLOAT8", "HIFLOAT8 & output 1"),

@@ -1,16 +1,20 @@
-"""Numbers of Ascend 950: FLOAT8 and FLOAT4 with scales of MX, of blocks, of rows and columns."""
+"""Numbers of Ascend 950: FLOAT8, HIFLOAT8 and FLOAT4 with scales of MX, of blocks, of rows and
+columns."""
 
 import math
 
 import pytest
 
+from collector.ops.parts.narrow import values
 from collector.ops.refusals import requires_950
 from collector.ops.registry import find
 from tests.fixtures.op_rows import rows_alone
 
 E4, E5, E8 = "FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT8_E8M0"
 E2M1, E1M2 = "FLOAT4_E2M1", "FLOAT4_E1M2"
+HIF8, OF_HIF8 = "HIFLOAT8", 290
 MANTISSA = {296: 1, 297: 2}  # bits, by torch_npu's number of FLOAT4
+PREFIXES = {"11": 4, "10": 3, "01": 2, "001": 1, "0001": 0}  # of HIFLOAT8: bits of an exponent
 
 
 def narrow_rows(kernel):
@@ -27,10 +31,41 @@ def value_of(code, number):
     return -size if code & 8 else size
 
 
+def tapered(code):
+    """The value of a HIFLOAT8: a prefix, a signed exponent with a hidden one, a mantissa."""
+    bits, sign = f"{code & 127:07b}", -1 if code & 128 else 1
+    prefix = next((p for p in PREFIXES if bits.startswith(p)), "")
+    if not prefix:
+        return sign * (2.0 ** (code % 8 - 23) if code % 8 else 0.0)
+    count, rest = PREFIXES[prefix], bits[len(prefix) :]
+    exponent, mantissa = rest[:count], rest[count:]
+    power = int("1" + exponent[1:], 2) * (-1 if exponent[0] == "1" else 1) if count else 0
+    return sign * (1 + int(mantissa, 2) / 2 ** len(mantissa)) * 2.0**power
+
+
+def all_values(torch, number):
+    """The finite values of a dtype."""
+    if number != OF_HIF8:
+        return torch.tensor([value_of(code, number) for code in range(16)], dtype=torch.float64)
+    codes = (code for code in range(256) if code & 127 != 0x6F and code != 128)
+    return torch.tensor([tapered(code) for code in codes], dtype=torch.float64)
+
+
+def test_values_of_tapered_numbers_are_those_of_their_bits(torch):
+    codes = [0x00, 0x01, 0x07, 0x08, 0x18, 0x3F, 0x40, 0x6E, 0x7F, 0x90]
+    expected = [0.0, 2**-22, 2**-16, 1.0, 0.5, 0.234375, 16.0, 32768.0, 1.5 * 2**-15, -2.0]
+    assert values(torch, torch.tensor(codes, dtype=torch.uint8), OF_HIF8).tolist() == expected
+    assert [tapered(code) for code in codes] == expected
+    every = torch.tensor([c for c in range(256) if c & 127 != 0x6F], dtype=torch.uint8)
+    assert values(torch, every, OF_HIF8).tolist() == [tapered(int(code)) for code in every]
+
+
 def wide(torch, numbers, number=None):
-    """FLOAT64 values of numbers, two to a byte if their dtype is told by its number."""
+    """FLOAT64 values of numbers, of which the number of their dtype tells those in bytes."""
     if number is None:
         return numbers.double()
+    if number == OF_HIF8:
+        return torch.tensor([[tapered(b) for b in row] for row in numbers.tolist()]).double()
     rows = [
         [value_of(b >> s & 15, number) for b in row for s in (0, 4)] for row in numbers.tolist()
     ]
@@ -74,13 +109,16 @@ def is_nearest_of_four_bits(torch, y, scales, expected, number):
     steps = 2.0 ** (scales.flatten(0, -3).double().flatten(1) - 127)
     each = steps.repeat_interleave(32, -1)[:, :k]
     targets = expected.flatten(0, -2) / each
-    all_of_them = torch.tensor([value_of(code, number) for code in range(16)], dtype=torch.float64)
-    nearest = (targets.unsqueeze(-1) - all_of_them).abs().amin(-1)
+    all_of_them = all_values(torch, number)
     emax = math.floor(math.log2(all_of_them.max()))
     largest = torch.nn.functional.pad(targets.abs(), (0, -k % 32)).unflatten(-1, (-1, 32)).amax(-1)
     fits = (largest >= 2.0**emax * 0.999) & (largest < 2.0 ** (emax + 1) * 1.001)
-    distance = (wide(torch, y, number)[:, :k] - targets).abs()
-    return (distance <= nearest + 1e-4).all() and fits.all()
+    return are_nearest(torch, wide(torch, y, number)[:, :k], targets, number) and fits.all()
+
+
+def are_nearest(torch, got, targets, number):
+    nearest = (targets.unsqueeze(-1) - all_values(torch, number)).abs().amin(-1)
+    return ((got - targets).abs() <= nearest + 1e-4 * targets.abs() + 1e-4).all()
 
 
 @pytest.mark.parametrize("dtype", [E2M1, E1M2])
@@ -187,12 +225,20 @@ def paired_along_rows(torch, y):
     return codes[::2] | codes[1::2] << 4
 
 
+def as_numbers(torch, y, dtype):
+    """Values of a quantised output, and the largest number of its dtype."""
+    if isinstance(dtype, int):
+        return wide(torch, y, dtype).float(), 32768.0
+    return y.float(), torch.finfo(dtype).max
+
+
 def test_blocks_of_an_expert_begin_with_its_tokens(torch, build, launch):
     for case in narrow_rows("GroupedDynamicBlockQuant"):
         call = build(case)
         (x,), counts = call.args, call.kwargs["counts"]
-        rows, most = call.kwargs["row_block_size"], torch.finfo(call.kwargs["dst_type"]).max
+        rows, dtype = call.kwargs["row_block_size"], call.kwargs["dst_type"]
         y, scales = launch(case, call)
+        y, most = as_numbers(torch, y, dtype)
         start = 0
         for expert, count in enumerate(counts):
             for at in range(0, count, rows):
@@ -225,15 +271,21 @@ def test_other_quantisation_by_expert_is_refused(case_of, kernel, x, groups, sca
     assert find(kernel).rejection_reason(case_of(kernel, *cells), "npu")
 
 
-def test_scales_of_blocks_bring_the_largest_number_to_the_largest(torch, case_of, build, launch):
-    case = case_of("DynamicBlockQuant", "130,200", "FLOAT16", "130,200;2,2", f"{E5};FLOAT")
+@pytest.mark.parametrize("dtype", [E5, HIF8])
+def test_scales_of_blocks_bring_the_largest_number_to_the_largest(
+    torch, case_of, build, launch, dtype
+):
+    case = case_of("DynamicBlockQuant", "130,200", "FLOAT16", "130,200;2,2", f"{dtype};FLOAT")
     call = build(case)
-    (x,) = call.args
+    (x,), number = call.args, call.kwargs["dst_type"]
     y, scale = launch(case, call)
+    y, most = as_numbers(torch, y, number)
     for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
         part = (slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128))
-        torch.testing.assert_close(scale[i, j], x[part].float().abs().max() / 57344)
-        assert y[part].float().abs().max() == 57344
+        torch.testing.assert_close(scale[i, j], x[part].float().abs().max() / most)
+        assert y[part].abs().max() == most
+        targets = x[part].double() / scale[i, j]
+        assert dtype != HIF8 or are_nearest(torch, y[part].double(), targets, number)
 
 
 def test_products_of_narrow_numbers_are_those_of_their_values(torch, build, launch):
@@ -265,12 +317,18 @@ def test_products_of_narrow_numbers_are_those_of_their_values(torch, build, laun
 
 
 def dequantised(torch, numbers, scales, number=None):
-    """FLOAT64 values of (rows, K) with scales (rows, K / 64, 2)."""
-    values = wide(torch, numbers, number).clone()
-    for group in range(-(-values.shape[1] // 32)):
+    """FLOAT64 values of (rows, K) with scales (rows, K / 64, 2), (rows) or of blocks of 128."""
+    numbers = wide(torch, numbers, number).clone()
+    if scales.dim() == 1:
+        return numbers * scales.double().unsqueeze(-1)
+    if scales.dim() == 2:
+        each = scales.double().repeat_interleave(128, 1)[:, : numbers.shape[1]]
+        each = each if len(each) == len(numbers) else each.repeat_interleave(128, 0)[: len(numbers)]
+        return numbers * each
+    for group in range(-(-numbers.shape[1] // 32)):
         step = 2.0 ** (scales[:, group // 2, group % 2].double() - 127)
-        values[:, 32 * group : 32 * group + 32] *= step.unsqueeze(-1)
-    return values
+        numbers[:, 32 * group : 32 * group + 32] *= step.unsqueeze(-1)
+    return numbers
 
 
 def by_expert(torch, x, weight, weight_scale, x_scale, options):
@@ -279,7 +337,8 @@ def by_expert(torch, x, weight, weight_scale, x_scale, options):
     of_weight = options.get("weight_dtype")
     tokens = dequantised(torch, x, x_scale, options.get("x_dtype"))
     for expert, count in enumerate(options["counts"]):
-        scales = weight_scale[expert].transpose(0, 1)
+        scales = weight_scale[expert]
+        scales = scales.transpose(0, 1) if scales.dim() > 1 else scales
         own = dequantised(torch, weight[expert].t(), scales, of_weight)
         parts.append(tokens[start : start + count] @ own.t())
         start += count
@@ -288,7 +347,8 @@ def by_expert(torch, x, weight, weight_scale, x_scale, options):
 
 def test_products_by_expert_are_those_of_their_values(torch, build, launch):
     cases = narrow_rows("GroupedMatmul")
-    assert {case.inputs[1].shape for case in cases} == {(3, 48, 192), (3, 96, 48)}
+    shapes = {(3, 48, 192), (3, 96, 48), (3, 256, 384)}
+    assert {case.inputs[1].shape for case in cases} == shapes
     for case in cases:
         call = build(case)
         x, weight = call.args
@@ -306,6 +366,15 @@ def test_gated_products_are_quantised_to_mx(torch, build, launch):
         expected = gate * torch.sigmoid(gate) * value
         y, scale = launch(case, call)
         assert scale.shape == case.outputs[1].shape
+        if scale.dtype != torch.uint8:
+            y, most = as_numbers(torch, y, dtype)
+            torch.testing.assert_close(scale.double(), expected.abs().amax(-1) / most)
+            targets = expected / scale.double().unsqueeze(-1)
+            if dtype == OF_HIF8:
+                assert are_nearest(torch, y.double(), targets, dtype)
+            else:
+                torch.testing.assert_close(y.double(), targets, rtol=0.07, atol=0.01)
+            continue
         if isinstance(dtype, int):
             assert is_nearest_of_four_bits(torch, y, scale, expected.float().double(), dtype)
             continue
@@ -330,6 +399,18 @@ def test_gated_products_are_quantised_to_mx(torch, build, launch):
             f"{E4};{E8};INT64;{E4};{E8}",
         ),
         ("GroupedMatmulSwigluQuant", "8,64;2,64,32;2,32;8;2", f"{E4};{E4};FLOAT;FLOAT;INT64"),
+        (
+            "GroupedMatmul",
+            "8,64;2,64,16;;2,1,16,2;;;;2;8,1,2",
+            f"{HIF8};{HIF8};;{E8};;;;INT64;{E8}",
+        ),
+        ("GroupedMatmul", "8,64;2,64,16;;2,16;;;;2;8", f"{HIF8};{E4};;FLOAT;;;;INT64;FLOAT"),
+        ("GroupedMatmul", "8,64;2,64,16;;2,16;;;;2;8,1", f"{HIF8};{HIF8};;FLOAT;;;;INT64;FLOAT"),
+        (  # its output is FLOAT8
+            "GroupedMatmulSwigluQuantV2",
+            "8,64;8;2;2,64,32;2,32",
+            f"{HIF8};FLOAT;INT64;{HIF8};FLOAT",
+        ),
         # FLOAT4 as it lies for a product without a transpose, and with FLOAT8
         (
             "GroupedMatmul",
@@ -365,6 +446,8 @@ def test_other_products_by_expert_are_refused(case_of, kernel, inputs, dtypes):
         ("8,96;16,96;16,2,2;;;8,2,2", f"{E2M1};{E2M1};{E8};;;{E8}", "8,16"),  # three groups
         ("8,64;16,64;16,1,2;;;8,1,2", f"{E1M2};{E1M2};{E8};;;{E8}", "8,16"),
         ("8,64;16,64;16;;;8", f"{E2M1};{E2M1};FLOAT;;;FLOAT", "8,16"),
+        ("8,64;16,64;16,1,2;;;8,1,2", f"{HIF8};{HIF8};{E8};;;{E8}", "8,16"),
+        ("8,64;16,64;16;;;8", f"{HIF8};{E4};FLOAT;;;FLOAT", "8,16"),
     ],
 )
 def test_other_products_of_narrow_numbers_are_refused(case_of, inputs, dtypes, out):
