@@ -197,8 +197,11 @@ class _Chip:
 # Cores and clocks are those of CANN's platform tables (src/platform/platform_config of its open
 # runtime). A name is msmodeling's, and states the speed of the cubes: 376T are 24 at 1,800 MHz (to
 # which 910B1 and 939x, at 1,850, are nearest), 313T 20 at 1,800, 280T 20 at 1,500; a name of A3
-# has both dies. 9372, 20 at 1,800, would be 626T: it has no name of its own.
+# has both dies. 9372, 20 at 1,800, would be 626T: it has no name of its own. Nor have 9579 (28
+# cores with 128 GB), 9599 and 950DT (36). Of Ascend 950PR, at 1,650 MHz, 28 cores are 425T (378
+# TFLOPS of 16 bits), 32 are 486T (432); Atlas 850 and Atlas 950 have the same chip with 128 GB.
 _24_CORES, _A3_24_CORES = {64: (f"{_A2}376T_64G",)}, {64: (f"{_A3}752T_128G_DIE",)}
+_950_PR = "Ascend950PR_"
 _CHIPS: Mapping[str, _Chip] = {
     "Ascend910B1": _Chip(24, _24_CORES),
     "Ascend910B2": _Chip(24, _24_CORES),
@@ -209,6 +212,12 @@ _CHIPS: Mapping[str, _Chip] = {
     "Ascend910_9362": _Chip(20, {64: (f"{_A3}560T_128G_DIE",)}),
     "Ascend910_9372": _Chip(20),
     **{f"Ascend910_{number}": _Chip(24, _A3_24_CORES) for number in (9381, 9382, 9391, 9392)},
+    f"{_950_PR}957b": _Chip(28, {112: ("ATLAS_350_425T_112G",)}),
+    f"{_950_PR}957c": _Chip(28, {84: ("ATLAS_350_425T_84G",)}),
+    f"{_950_PR}9579": _Chip(28),
+    f"{_950_PR}958b": _Chip(32, {112: ("ATLAS_850_486T_112G",)}),
+    f"{_950_PR}9589": _Chip(32, {128: ("ATLAS_850_486T_128G", "ATLAS_950_486T_128G")}),
+    f"{_950_PR}9599": _Chip(36),
 }
 
 

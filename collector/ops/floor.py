@@ -84,6 +84,7 @@ _MARGIN = 2.0
 _CACHE_OVER_MEMORY = 4.0
 _CACHE_BYTES = 512 * 2**20
 _PACKED = 2.0  # four bits are twice as fast as eight
+_BYTE = 8
 
 # Peaks of a CPU, per thread: a clock above that of any CPU; operations per cycle with two units for
 # each instruction set (floating-point numbers, then other dtypes); two loads and one store of 64
@@ -160,19 +161,20 @@ def _least_us(stack: Stack | None) -> float:
 def flops_per_s(case: Case, stack: Stack | None, peaks: MachinePeaks | None = None) -> float:
     """Return the rate of the fastest unit that the dtypes of the inputs allow.
 
-    If the first input is neither floating-point nor INT8, it may hold packed numbers. If another
-    input is INT8 or FLOAT8, the operator may compute in it."""
+    If the first input is neither floating-point nor INT8, it may hold packed numbers. If any input
+    is INT8 or a floating-point dtype of eight or four bits, the operator may compute in it."""
     ceiling = _ceiling(stack, peaks)
     slots = [slot for slot in case.inputs or () if slot.shape is not None]
     dtypes = [slot.known_dtype for slot in slots]
     if not dtypes or any(dtype is None for dtype in dtypes):
         return ceiling.other_flops_per_s
-    names = [dtype.torch_name for dtype in dtypes if dtype]
-    if dtypes[0] and not dtypes[0].is_floating and names[0] != "int8":
+    known = [dtype for dtype in dtypes if dtype]
+    if not known[0].is_floating and known[0].torch_name != "int8":
         return ceiling.other_flops_per_s
-    if any(name == "int8" or name.startswith("float8") for name in names):
-        return ceiling.int8_flops_per_s
-    return ceiling.float_flops_per_s
+    bits = [one.item_bits for one in known if one.is_floating or one.torch_name == "int8"]
+    if min(bits) < _BYTE:
+        return ceiling.other_flops_per_s
+    return ceiling.int8_flops_per_s if min(bits) == _BYTE else ceiling.float_flops_per_s
 
 
 @cache

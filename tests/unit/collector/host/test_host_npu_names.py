@@ -28,6 +28,9 @@ DIE = "ATLAS_800_A3_752T_128G_DIE"
         ("Ascend910_9382", 64, None, DIE),
         ("Ascend910_9391", 61.27, 24, DIE),
         ("Ascend910_9392", 64, 24, DIE),
+        ("Ascend950PR_957b", 112, 28, "ATLAS_350_425T_112G"),
+        ("Ascend950PR_957c", 84, None, "ATLAS_350_425T_84G"),
+        ("Ascend950PR_958b", 112, 32, "ATLAS_850_486T_112G"),
     ],
 )
 def test_device_is_named_by_soc_cores_and_memory(soc, memory_gb, cube_cores, name):
@@ -40,6 +43,9 @@ def test_device_is_named_by_soc_cores_and_memory(soc, memory_gb, cube_cores, nam
     ("soc", "memory_gb", "cube_cores", "choices"),
     [
         ("Ascend910B4-1", 64, 20, ["ATLAS_800_A2_280T_64G", "ATLAS_800_A2_280T_64G_PCIE"]),
+        ("Ascend950PR_9589", 128, 32, ["ATLAS_850_486T_128G", "ATLAS_950_486T_128G"]),
+        ("Ascend950PR_9579", 128, 28, []),
+        ("Ascend950DT_9591", 144, 36, []),
         ("Ascend910_9372", 64, 20, []),
         ("Ascend910_9363", 64, 20, []),
         ("Ascend910_9362", 32, 20, []),

@@ -26,9 +26,10 @@ from tests.fixtures.row_checks import failing
 pytestmark = pytest.mark.fast
 
 A3 = Stack("ATLAS_800_A3_752T_128G_DIE", "2.9.0", cann="8.5")
+A5 = Stack("ATLAS_850_486T_112G", "2.13.0", cann="9.1")
 CPU = Stack("CPU_test_2t", "2.13.0", details=(("flags", "avx2 avx512f"), ("threads", "2")))
 UNKNOWN = Stack("CUDA_NVIDIA_B900", "2.13.0")
-STACKS = (A3, CPU, UNKNOWN, None)
+STACKS = (A3, A5, CPU, UNKNOWN, None)
 BF16 = "DT_BF16"
 _VARIABLE = "OPMETER_TEST_TRUTH"
 
@@ -63,11 +64,22 @@ def test_lower_bound_of_large_copies_uses_memory_and_of_small_ones_the_cache(cas
     assert lower_bound_us(add(2**20), A3) == pytest.approx(3509.5, abs=0.1)
 
 
-@pytest.mark.parametrize(("dtype", "rate"), [(BF16, 376), ("INT8", 752), ("INT32", 1504)])
-def test_peak_rate_follows_from_the_dtypes(case_of, dtype, rate):
+@pytest.mark.parametrize(
+    ("dtypes", "rate"),
+    [
+        (f"{BF16};{BF16}", 432),
+        ("INT8;INT8", 865),
+        (f"{BF16};FLOAT8_E4M3FN", 865),
+        ("HIFLOAT8;HIFLOAT8", 865),
+        ("FLOAT4_E2M1;FLOAT4_E2M1", 1730),
+        ("FLOAT8_E4M3FN;FLOAT4_E2M1", 1730),
+        ("INT32;INT32", 1730),
+    ],
+)
+def test_peak_rate_follows_from_the_dtypes(case_of, dtypes, rate):
     """INT32 may hold eight packed numbers of four bits."""
-    case = case_of("Add", "64;64", f"{dtype};{dtype}", "64", dtype)
-    assert flops_per_s(case, A3) == rate * 1e12
+    case = case_of("Add", "64;64", dtypes, "64", BF16)
+    assert flops_per_s(case, A5) == rate * 1e12
 
 
 def test_undeclared_kernel_has_the_smallest_lower_bound(case_of):
@@ -157,6 +169,8 @@ def test_every_described_device_has_a_source():
     [
         ("ATLAS_800_A2_313T_64G", 294.9, 1.76),
         ("ATLAS_800_A3_752T_128G_DIE", 353.9, 1.76),
+        ("ATLAS_350_425T_84G", 378, 1.54),
+        ("ATLAS_850_486T_128G", 432, 1.76),
         ("CUDA_NVIDIA_A100-SXM4-80GB", 312, 2.039),
         ("CUDA_NVIDIA_A100-PCIE-40GB", 312, 1.555),
         ("CUDA_NVIDIA_L40S", 362, 0.864),
