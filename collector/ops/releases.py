@@ -13,6 +13,7 @@ import yaml
 #
 # `data/releases.csv` is made by binding the call of every fixture row to the schemas that the
 # wheels contain as text; no kernel was launched. A release that is not in the file is unknown.
+# Kernels that A2 and A3 have too have a line of their own for the fixture rows of Ascend 950.
 
 BOUND = "bound"
 BOUND_OTHERWISE = (
@@ -21,7 +22,8 @@ BOUND_OTHERWISE = (
 SCHEMA_UNKNOWN = "there, its schema is unknown"
 ABSENT = "absent"
 _TAKEN = (BOUND, BOUND_OTHERWISE, SCHEMA_UNKNOWN)
-_OF_A_ROW = 2  # columns before those of releases
+ROWS_OF_950 = "Ascend 950"
+_OF_A_ROW = 3  # columns before those of releases
 _FILE = "verified_on.yaml"
 
 
@@ -38,19 +40,26 @@ def known_releases() -> tuple[str, ...]:
     return tuple(next(iter(_releases_table().values())))
 
 
-def release_status(kernel_type: str) -> Mapping[str, str]:
-    """Return how each release of the operator's library accepts its calls.
+def release_status(kernel_type: str, rows: str = "") -> Mapping[str, str]:
+    """Return how each release of the operator's library accepts its calls: those of all rows, or of
+    `rows` if the operator has two kinds.
 
     Releases of vLLM-Ascend are included if it has its own function for the kernel. Empty for
     torch's own functions and for operations over several ranks."""
-    return {
-        release: word for release, word in _releases_table().get(kernel_type, {}).items() if word
-    }
+    table = _releases_table()
+    words = table.get((kernel_type, rows)) or table.get((kernel_type, ""), {})
+    return {release: word for release, word in words.items() if word}
 
 
-def why_unsupported(kernel_type: str, release: str) -> str:
+def kinds_of_rows(kernel_type: str) -> tuple[str, ...]:
+    """Return the kinds of rows that the releases accept in different ways: "" alone, or also
+    ROWS_OF_950."""
+    return tuple(rows for kernel, rows in _releases_table() if kernel == kernel_type)
+
+
+def why_unsupported(kernel_type: str, release: str, rows: str = "") -> str:
     """Return why a release does not accept an operator's calls; empty if it does or is unknown."""
-    status_of_release = release_status(kernel_type)
+    status_of_release = release_status(kernel_type, rows)
     word = status_of_release.get(release, BOUND)
     if word in _TAKEN:
         return ""
@@ -63,10 +72,12 @@ def why_unsupported(kernel_type: str, release: str) -> str:
 
 
 @cache
-def _releases_table() -> Mapping[str, Mapping[str, str]]:
+def _releases_table() -> Mapping[tuple[str, str], Mapping[str, str]]:
     header, *rows = _rows("releases.csv")
     return {
-        row[0]: dict(zip(header[_OF_A_ROW:], row[_OF_A_ROW:], strict=True)) for row in rows if row
+        (row[0], row[2]): dict(zip(header[_OF_A_ROW:], row[_OF_A_ROW:], strict=True))
+        for row in rows
+        if row
     }
 
 

@@ -26,7 +26,7 @@ from collector.model.case import Case
 from collector.model.measurement import Library
 from collector.model.vocabulary import LIBRARY, STATIC
 from collector.ops.refusals import requires_950
-from collector.ops.releases import CFunction, launched_by, why_unsupported
+from collector.ops.releases import ROWS_OF_950, CFunction, launched_by, why_unsupported
 from collector.ops.spec import Call, Need, OpSpec, TensorMaker, library_of
 
 # Launches that torchair compiles: the kernels of graphs, and kernels built for one shape.
@@ -281,13 +281,15 @@ class NpuCalls:
     def _selected(self, op: OpSpec, case: Case) -> SelectedFunction:
         """Return which function is called; it is refused, too, if the installed release takes it
         differently."""
-        place = (op.kernel, case.attribute(LIBRARY), requires_950(case))
+        is_of_950 = requires_950(case)
+        place = (op.kernel, case.attribute(LIBRARY), is_of_950)
         if place not in self._selections:
             found = selected_function(op, case, self._environment)
             # The release of the library, as `releases.csv` spells it; empty if not installed.
             library = library_of(found.call).replace("-", "_")
             version = cann.installed_version(library)
-            refused = why_unsupported(op.kernel, f"{library}-{version}" if version else "")
+            release = f"{library}-{version}" if version else ""
+            refused = why_unsupported(op.kernel, release, ROWS_OF_950 if is_of_950 else "")
             self._selections[place] = replace(found, refused=found.refused or refused)
         return self._selections[place]
 

@@ -60,7 +60,7 @@ def ops_command(
             say(f"{name:<13}{text}")
     elif releases:
         rows = list(_rows_of_releases())
-        print_table(list(rows[0]), [list(row.values()) for row in rows], optional=list(rows[0])[2:])
+        print_table(list(rows[0]), [list(row.values()) for row in rows], optional=list(rows[0])[3:])
     elif sys.stdout.isatty():
         rows = list(map(_short, [*(_row(op, verified) for op in chosen), *over_ranks]))
         print_table(list(rows[0]), [list(row.values()) for row in rows], optional=("state",))
@@ -86,7 +86,7 @@ def _short(row: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _as_json(op: OpSpec, proved: Proved) -> dict[str, object]:
-    from collector.ops.releases import release_status
+    from collector.ops.releases import kinds_of_rows, release_status
 
     return {
         **_row(op, proved),
@@ -98,6 +98,9 @@ def _as_json(op: OpSpec, proved: Proved) -> dict[str, object]:
         "library": op.library,
         "needs": [need.value for need in sorted(op.npu.needs)],
         "releases": release_status(op.kernel),
+        "releases_by_rows": {
+            rows: release_status(op.kernel, rows) for rows in kinds_of_rows(op.kernel) if rows
+        },
     }
 
 
@@ -111,12 +114,13 @@ def _row(op: OpSpec, proved: Proved) -> Mapping[str, str]:
 def _rows_of_releases() -> Iterator[Mapping[str, str]]:
     """A column for each release. Operators that call torch's own functions have no row: every
     release has them."""
-    from collector.ops.releases import known_releases, release_status
+    from collector.ops.releases import kinds_of_rows, known_releases, release_status
 
     for op in all_ops():
-        if statuses := release_status(op.kernel):
+        for rows in kinds_of_rows(op.kernel):
+            statuses = release_status(op.kernel, rows)
             found = {release: statuses.get(release, "") for release in known_releases()}
-            yield {"kernel": op.kernel, "API": op.call, **found}
+            yield {"kernel": op.kernel, "API": op.call, "rows": rows, **found}
 
 
 def _rows_over_ranks() -> Iterator[Mapping[str, str]]:
@@ -149,7 +153,7 @@ def _state(op: OpSpec, proved: Proved) -> str:
 
 
 def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
-    from collector.ops.releases import release_status
+    from collector.ops.releases import kinds_of_rows, release_status
     from collector.ranks.distribution import DISTRIBUTE_KERNELS
 
     yield "kernel", op.kernel
@@ -178,5 +182,7 @@ def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
     if op.kernel in DISTRIBUTE_KERNELS:
         yield "over ranks", _OF_A_CAMPAIGN
     yield "state", _state(op, proved)
-    for release, status in release_status(op.kernel).items():
-        yield "release", f"{release}: {status}"
+    for rows in kinds_of_rows(op.kernel):
+        about = f" ({rows})" if rows else ""
+        for release, status in release_status(op.kernel, rows).items():
+            yield "release", f"{release}{about}: {status}"

@@ -13,7 +13,7 @@ from collector.codec.table import table_bytes
 from collector.model.case import Case
 from collector.ops.refusals import requires_950
 from collector.ops.registry import all_ops
-from collector.ops.releases import ABSENT, BOUND, BOUND_OTHERWISE, SCHEMA_UNKNOWN
+from collector.ops.releases import ABSENT, BOUND, BOUND_OTHERWISE, ROWS_OF_950, SCHEMA_UNKNOWN
 from collector.ops.spec import OpSpec, library_of
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from tests.npu.releases.binding import Passed, Schema, misfit, parse_schema
@@ -25,28 +25,33 @@ NAMES = tuple(release.replace("==", "-") for release in RELEASES)
 
 
 def releases_table() -> bytes:
-    """Return one row per operator of torch_npu or vLLM-Ascend, one column per release of either."""
-    rows = rows_by_kernel()
+    """Return one row per operator of torch_npu or vLLM-Ascend, one column per release of either. An
+    operator with cases of A2 and A3 and others of Ascend 950 has two."""
+    cases = rows_by_kernel()
     table = [
-        [op.kernel, op.call, *(answer(op, release, rows.get(op.kernel, [])) for release in NAMES)]
+        [op.kernel, op.call, kind, *(answer(op, release, of_kind) for release in NAMES)]
         for op in all_ops()
         if op.library != "torch" and op.kernel not in DISTRIBUTE_KERNELS
+        for kind, of_kind in _kinds(cases.get(op.kernel, []))
     ]
-    return table_bytes(("Kernel Type", "API", *NAMES), table)
+    return table_bytes(("Kernel Type", "API", "Rows", *NAMES), table)
 
 
-def answer(op: OpSpec, release: str, cases: list) -> str:
+def _kinds(cases: list[Case]) -> list[tuple[str, list[Case]]]:
+    of_950 = [case for case in cases if requires_950(case)]
+    others = [case for case in cases if not requires_950(case)]
+    return [("", others), (ROWS_OF_950, of_950)] if others and of_950 else [("", cases)]
+
+
+def answer(op: OpSpec, release: str, cases: list[Case]) -> str:
     """Return how a release accepts the calls of an operator's rows: for its library, or for
-    vLLM-Ascend the function with which it serves; empty if it does not apply.
-
-    Rows of Ascend 950 do not count where A2 and A3 have the kernel too."""
+    vLLM-Ascend the function with which it serves; empty if it does not apply."""
     name = _function(op, release)
     if not name:
         return ""
     schemas = schemas_of(release).get(name, ())
     if not schemas:
         return ABSENT
-    cases = [case for case in cases if not requires_950(case)] or cases
     passed = _passed(op, cases, schemas)
     if wrong := sorted(filter(None, {misfit(one, schemas) for one in passed})):
         return "; ".join(wrong)

@@ -12,7 +12,9 @@ from collector.ops.releases import (
     ABSENT,
     BOUND,
     BOUND_OTHERWISE,
+    ROWS_OF_950,
     SCHEMA_UNKNOWN,
+    kinds_of_rows,
     known_releases,
     release_status,
     why_unsupported,
@@ -67,11 +69,27 @@ def test_each_list_of_schemas_names_its_wheel_and_the_wheel_s_hash():
 
 def test_release_of_the_recording_tier_accepts_every_call_but_one_without_a_schema():
     words = {
-        op.kernel: release_status(op.kernel).get("torch_npu-2.13.0", BOUND) for op in all_ops()
+        (op.kernel, rows): release_status(op.kernel, rows).get("torch_npu-2.13.0", BOUND)
+        for op in all_ops()
+        for rows in ("", ROWS_OF_950)
     }
-    assert {k: word for k, word in words.items() if word != BOUND} == {
-        "ReshapeAndCacheNdKernel": SCHEMA_UNKNOWN
-    }
+    unbound = {kernel: word for (kernel, _), word in words.items() if word != BOUND}
+    assert unbound == {"ReshapeAndCacheNdKernel": SCHEMA_UNKNOWN}
+
+
+@pytest.mark.parametrize("kernel", ["QuantBatchMatmulV3", "QuantBatchMatmulV4", "GroupedMatmul"])
+def test_release_may_accept_the_rows_of_a2_and_refuse_those_of_ascend_950(kernel):
+    assert why_unsupported(kernel, "torch_npu-2.9.0") == ""
+    refused = why_unsupported(kernel, "torch_npu-2.9.0", ROWS_OF_950)
+    known = ("torch_npu 2.9.0", "scale_dtype", "2.10.0.post2")
+    assert [word for word in known if word not in refused] == []
+    assert why_unsupported(kernel, "torch_npu-2.13.0", ROWS_OF_950) == ""
+
+
+def test_kernel_whose_rows_are_all_of_one_kind_has_one_answer():
+    assert kinds_of_rows("SwigluMxQuant") == kinds_of_rows("SwiGlu") == ("",)
+    assert kinds_of_rows("GroupedMatmul") == ("", ROWS_OF_950)
+    assert release_status("SwigluMxQuant", ROWS_OF_950) == release_status("SwigluMxQuant")
 
 
 @pytest.mark.parametrize(
@@ -119,8 +137,10 @@ def test_supported_and_unknown_releases_are_not_refused(kernel, release):
 def test_ops_command_shows_the_matrix_and_the_row_of_a_kernel():
     message = CliRunner().invoke(app, ["ops", "--releases"]).output
     lines = message.splitlines()
-    assert lines[0].split("\t")[2:] == list(known_releases())
-    assert len(lines) == 1 + sum(1 for op in all_ops() if release_status(op.kernel))
+    assert lines[0].split("\t")[3:] == list(known_releases())
+    assert len(lines) == 1 + sum(len(kinds_of_rows(op.kernel)) for op in all_ops())
+    message = CliRunner().invoke(app, ["ops", "GroupedMatmul"]).output
+    assert any("2.9.0" in line and ROWS_OF_950 in line for line in message.splitlines())
     message = CliRunner().invoke(app, ["ops", "InplaceAddRmsNorm"]).output
     assert any("torch_npu-2.9.0" in line and ABSENT in line for line in message.splitlines())
 
