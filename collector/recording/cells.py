@@ -178,7 +178,8 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
 _MORE_OUTPUTS = {
     **dict.fromkeys(("aclnnRmsNorm", "aclnnTopk"), 2),
     **dict.fromkeys(("aclnnDynamicMxQuantV2", "aclnnDynamicMxQuantV3"), 2),
-    **dict.fromkeys(("aclnnDynamicBlockQuantV2", "aclnnGroupedDynamicBlockQuantV2"), 2),
+    "aclnnDynamicBlockQuantV2": 2,
+    **dict.fromkeys(("aclnnGroupedDynamicBlockQuant", "aclnnGroupedDynamicBlockQuantV2"), 2),
     **dict.fromkeys(("aclnnGroupedDynamicMxQuantV2", "aclnnSwigluMxQuant"), 2),
     **dict.fromkeys(("aclnnAddRmsNorm", "aclnnRmsNormDynamicMxQuant"), 3),
     "aclnnAddRmsNormDynamicMxQuant": 4,

@@ -39,7 +39,8 @@ SEEN = (
 READ = (
     *("aclnnAscendQuantV3", "aclnnDynamicQuantV2", "aclnnBatchMatMul", "aclnnLayerNorm"),
     *("aclnnDynamicBlockQuantV2", "aclnnDynamicMxQuantV2", "aclnnDynamicMxQuantV3"),
-    *("aclnnGroupedDynamicBlockQuantV2", "aclnnGroupedDynamicMxQuantV2", "aclnnGroupedMatmulV4"),
+    *("aclnnGroupedDynamicBlockQuant", "aclnnGroupedDynamicBlockQuantV2"),
+    *("aclnnGroupedDynamicMxQuantV2", "aclnnGroupedMatmulV4"),
     *("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
     *("aclnnQuantMatmulV5", "aclnnQuantMatmulWeightNz", "aclnnWeightQuantBatchMatmulV2"),
     *("aclnnAddRmsNormDynamicMxQuant", "aclnnRmsNormDynamicMxQuant", "aclnnSwigluMxQuant"),
