@@ -203,7 +203,7 @@ def _mrope_fits(case: Case) -> bool:
         return False
     head, size = weight[0], cos_sin[2]
     is_rotated = 6 <= size <= head and size % 2 == 0 and queries % head == keys % head == 0
-    is_whole = qkv[1] == queries + 2 * keys + (gate[1] if gate else 0)
+    is_whole = qkv[1] == queries + 2 * keys + (gate[-1] if gate else 0)
     is_gated = gate in ((), (qkv[0], queries))
     parts = [(qkv[0], width) for width in (queries, keys, keys)]
     return is_rotated and is_whole and is_gated and outputs_agree(case, *parts)

@@ -293,6 +293,8 @@ def test_projections_whose_parts_do_not_fit_are_refused(case_of):
     for kernel, inputs, dtypes, outputs, written in (
         # more than queries, keys and values, and no gate
         ("split_qkv_rmsnorm_mrope_kernel", "3,320;32;;32;;3,3,16", real, "3,128;3,32;3,32;", "4"),
+        # a gate of one dimension
+        ("split_qkv_rmsnorm_mrope_kernel", "3,192;32;;32;;3,3,16", real, "3,128;3,32;3,32;0", "4"),
         # a bias for queries alone
         ("split_qkv_rmsnorm_mrope_kernel", "3,192;32;32;32;;3,3,16", real, "3,128;3,32;3,32;", "4"),
         # one position for each token
