@@ -57,17 +57,30 @@ _CONDITIONS = (
     *("sampled > 1", "sampled < 2", "tokens > 1", "empty > 0", "empty < 1"),
     *("whole > tokens", "whole == tokens", "part > 1", "part < 2", "earlier > 0", "earlier < 1"),
     *("whole - tokens > 1", "whole - tokens == 1", "decodes > 1"),
-    *("tokens > 1024", "tokens < 1025"),  # of vLLM-Ascend's batch_matmul_transpose
-    *("empty > 1", "sampled < 2 or empty == 1"),  # a scalar is copied to one element, or broadcast
-    # the same where decodes are not padded to the ranks
+    *("chunks > 1", "chunks < 2", "chunks - decodes > 1", "chunks - decodes < 2"),
+    *("tokens > 1024", "tokens < 1025", "part > 1024", "part < 1025"),  # batch_matmul_transpose
+    # a scalar is copied to one element, or broadcast
+    *("empty > 1", "empty == 1", "empty < 1 or empty > 1", "sampled < 2 or empty == 1"),
+    # a tensor of one request has another format, or is no copy; prompts may pad to the ranks
+    *(
+        condition.format(requests)
+        for requests in ("sampled", "requests - decodes")
+        for condition in (
+            *("{} < 2", "{} > 1", "{} < 2 and whole > tokens", "{} > 1 and whole > tokens"),
+            *("{} < 2 and whole == tokens", "{} > 1 or whole > tokens"),
+        )
+    ),
+    # as for empty requests, where decodes are not padded to the ranks
     *("whole - sampled > 1", "sampled < 2 or whole - sampled == 1"),
 )
 _TERMS = (
     *("tokens", "whole", "part", "sampled", "requests", "empty", "whole - tokens"),
     *("requests + (whole > tokens)", "whole - sampled", "decodes", "earlier"),
     *("tokens - decodes", "requests - decodes", "requests - empty"),
+    *("requests - decodes + (whole > tokens)", "whole - decodes"),
 )
-_CHUNKS = ("chunks", "long_chunks", "longer_chunks", "longest_chunks")  # whose multiples are sizes
+_OF_ALL = ("chunks", "long_chunks", "longer_chunks", "longest_chunks")
+_CHUNKS = (*_OF_ALL, *(f"{chunks} - decodes" for chunks in _OF_ALL))  # whose multiples are sizes
 
 _Recorded = TypeVar("_Recorded", RecordedLaunch, RecordedMessage)
 
@@ -299,7 +312,7 @@ def _check_sizes(launch: RecordedLaunch, load: _Load, what: str) -> None:
     """Raise NotSolved for a launch of a single load that has a size of its tokens: one load does
     not tell it from a constant."""
     shapes = ";".join(text for name, text in launch.cells.items() if name.endswith("Shapes"))
-    sizes = {load.names["tokens"], load.names["whole"]} - {1}
+    sizes = {load.names[name] for name in ("tokens", "whole", "sampled")} - {1}
     if not sizes.isdisjoint(map(int, _NUMBER.findall(shapes))):
         raise NotSolved(f"{what}: launched by {load.batch} only; expected a further such load")
 

@@ -28,6 +28,12 @@ _PAGES, _TABLE_WIDTHS = 7919, (251, 61)
 _SPLIT_TOKENS = 1000  # vLLM-Ascend: dense models split passes of more tokens than this
 _MOST_TOKENS, _MOST_REQUESTS = 8192, 256  # limits of the engine: vLLM's default, and its graphs'
 _LARGEST_GRAPHS = {"gpt-oss-120b": 1024}  # tokens; vLLM: other than 256 requests
+# Of linear attention, 0.23 fills tensors of 256 requests to their end: in the largest graph, as
+# many elements as it has empty requests.
+_BELOW_LARGEST_GRAPH = ("qwen3-next-80b-a3b", "qwen3.5-397b-a17b")
+# Of four ranks, whose launches depend on the prompts and on how many tokens pad to the ranks: these
+# have more loads.
+_MORE_PADDING = ("qwen3-next-80b-a3b", "gpt-oss-120b")
 # Models that are recorded with predicted tokens too, this many after each.
 PREDICTING, PREDICTED = ("deepseek-v3",), 1
 
@@ -102,12 +108,13 @@ def constants_of(config: Config) -> Constants:
 def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
     """Return what is recorded of requests of at most `longest` tokens: ranges in which every pass
     launches the same. Each has loads with and without tokens that pad to the ranks."""
-    decodes = _decode((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), (250, 140))
+    many = (229, 150) if model in _BELOW_LARGEST_GRAPH else (250, 140)
+    decodes = _decode((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), many)
     decode = (1, _MOST_REQUESTS, decodes)
     has_chunks = longest > 2 * _MOST_TOKENS + 4099
     if layout.ep > 1:
         most = _LARGEST_GRAPHS.get(model, _MOST_REQUESTS)
-        return _ranges_of_experts(decode, has_chunks, most)
+        return _ranges_of_experts(decode, has_chunks, most, model in _MORE_PADDING)
     if layout.sequence_split:
         last = _SPLIT_TOKENS // layout.tp * layout.tp  # tokens are padded before they are compared
         small = _prefill((1, 11), (3, 101), (2, 37), (1, 208), (1, last - 1), (1, last))
@@ -132,13 +139,15 @@ def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
     return (*found, (1, _MOST_TOKENS, chunks)) if has_chunks else tuple(found)
 
 
-def _ranges_of_experts(decode: Range, has_chunks: bool, graph: int) -> tuple[Range, ...]:
+def _ranges_of_experts(
+    decode: Range, has_chunks: bool, graph: int, more_padding: bool
+) -> tuple[Range, ...]:
     """Return what is recorded of a mixture of experts: passes of at most as many tokens as the
     largest graph are dispatched with a mask (mc2_tokens_capacity of vLLM-Ascend), which has another
     kernel for a single token of padding. A single token on each rank is not cut out of rows. Linear
     attention takes up to 1,216 tokens at once."""
     first, last, decodes = decode
-    (*least, _), (*most, _) = prompts = _prompts_of_experts(graph)
+    (*least, _), (*most, _) = prompts = _prompts_of_experts(graph, more_padding)
     found = [(first, last, (*decodes, *_decode((15, 233), (21, 180)))), *prompts]
     if has_chunks:
         few = _chunks((1, 3), (1, 11), (1, 18), (2, 101), (1, 111), (1, graph - 16))
@@ -151,19 +160,23 @@ def _ranges_of_experts(decode: Range, has_chunks: bool, graph: int) -> tuple[Ran
             *((3, 150, 1, 1001, 4), (77, 201, 2, 613, 3), (20, 160, 4, 301, 3)),
             *((5, 211, 2, 1501, 1), (4, 170, 1, 601, 3), (9, 170, 1, 903, 3)),
         )
+        if more_padding:  # of 2, 1 and 3 tokens
+            mixed += _mixed((6, 170, 2, 900, 1), (10, 180, 1, 1201, 1), (4, 160, 1, 1301, 1))
         next_to_few = tuple(one for one in mixed if sum(n for n, _ in one.each()) <= graph)
         next_to_many = tuple(one for one in mixed if one not in next_to_few)
         found += [(*least, few), (*most, many), (2, least[1], next_to_few), (*most, next_to_many)]
     return tuple(found)
 
 
-def _prompts_of_experts(graph: int) -> tuple[Range, Range]:
+def _prompts_of_experts(graph: int, more_padding: bool = False) -> tuple[Range, Range]:
     small = _prefill(
-        (1, 3), (1, 11), (1, 18), (1, 21), (3, 41), (2, 37), (1, 200), (1, graph - 1), (1, graph)
+        (1, 3), (1, 11), (1, 18), (1, 21), (3, 41), (2, 37), (1, 208), (1, graph - 1), (1, graph)
     )
     large = _prefill(
-        (1, graph + 1), (1, graph + 6), (3, 1367), (5, 411), (3, 1000), (5, 1592), (1, 4099)
+        (1, graph + 1), (1, graph + 6), (3, 1367), (5, 411), (3, 1008), (5, 1600), (1, 4111)
     )
+    if more_padding:
+        large += _prefill((1, 1504))
     return (1, graph, small), (graph + 1, _MOST_TOKENS, large)
 
 
@@ -244,6 +257,14 @@ def _of_ranks(sizes: Sequence[tuple[int, int]], rest: str = "") -> tuple[str, ..
 
 
 _RELEASES = ("vllm-ascend-0.18", "vllm-ascend-0.23")
+# Models that are recorded in one release: 0.18's libraries do not know the first two.
+_ONLY = {
+    "minimax-m2": "vllm-ascend-0.23",
+    "glm-5.1": "vllm-ascend-0.23",
+    "deepseek-v3.2": "vllm-ascend-0.18",
+}
+_FEW_RANKS = ((4, 1), (8, 2), (4, 4), (4, 2), (8, 1))
+_RANKS = ((4, 2), (8, 4), (4, 4), (8, 2))
 _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "qwen3-32b": (
         ("tp=16,nz=2,sequence_split",),
@@ -253,18 +274,17 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "llama-3-70b": (("tp=2", "tp=8", "tp=4"),),
     "minimax-m2": (("tp=4,ep=4,sequence_split",),),
-    "deepseek-v3": (
-        _of_ranks(((4, 2), (8, 4), (4, 4), (8, 2)), "sequence_split,quantisation=w8a8"),
-    ),
-    "deepseek-v3.2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
-    "glm-4.5": (("tp=8,dp=2,ep=16,sequence_split",),),
-    "glm-4.5-air": (("tp=8,ep=8,sequence_split",),),
+    "deepseek-v3": (_of_ranks(_RANKS, "sequence_split,quantisation=w8a8"),),
+    # With fewer ranks in a group, more than 1,024 tokens of a rank have other products.
+    "deepseek-v3.2": (_of_ranks(((8, 1), (8, 4), (8, 2)), "sequence_split,quantisation=w8a8"),),
+    "glm-4.5": (_of_ranks(_RANKS, "sequence_split"),),
+    "glm-4.5-air": (_of_ranks(_FEW_RANKS, "sequence_split"),),
     "glm-5.1": (("tp=8,dp=2,ep=16",),),
     "gpt-oss-120b": (("tp=4,ep=4,sequence_split",),),
     "kimi-k2-thinking": (("tp=16,ep=16,sequence_split,quantisation=w4a16,experts=apart",),),
     "qwen3-vl-8b": (("tp=1",),),
     "qwen3.5-397b-a17b": (("tp=16,ep=16",),),
-    "kimi-k2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
+    "kimi-k2": (_of_ranks(_RANKS, "sequence_split,quantisation=w8a8"),),
     "qwen3-235b-a22b": (
         _of_ranks(((4, 2), (8, 4), (4, 8), (16, 1), (8, 2)), "sequence_split"),
         _of_ranks(((2, 1), (2, 8), (2, 4)), "sequence_split"),
@@ -285,6 +305,7 @@ RECIPES = tuple(
     for release in _RELEASES
     for found in (_LAYOUTS, _APART)
     for model, files in found.items()
+    if _ONLY.get(model, release) == release
     for layouts in files
 )
 

@@ -10,12 +10,11 @@ from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import find_deployment
 from collector.shapes.layout import layout_of
 from tests.lacking import lacking
-from tests.stacks.deployments import FOLDER, RECIPES, config_of, constants_of, settings_of
+from tests.stacks.deployments import RECIPES, config_of, constants_of, settings_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
 PASSES = (PassTokens("prefill", 2, 57, 57), PassTokens("decode", 21, 1, 120))
-PACKAGED = [one for one in RECIPES if (FOLDER / one.file_name).exists()]
 _MODELS = (
     "qwen3-32b",
     "llama-3-70b",
@@ -27,7 +26,7 @@ _LATER = ("deepseek-v3", "vllm-ascend-0.23")
 # the first file of each of these models, and one of a later release
 CHOSEN = {
     key: one
-    for one in reversed(PACKAGED)
+    for one in reversed(RECIPES)
     for key in (one.model, (one.model, one.release))
     if key in (*_MODELS, _LATER)
 }

@@ -229,6 +229,23 @@ def test_layers_of_linear_attention_are_counted_in_blocks(usual, tmp_path):
         assert split.cells["Output Shapes"].startswith(f'"{tokens},1024;{tokens},4,128;')
 
 
+def test_mask_of_requests_without_tokens_chooses_the_others(tmp_path):
+    """0.23 keeps the states of requests with tokens: those that pad to the ranks have none."""
+    *_, last = RELEASES
+    passes = (PassTokens("prefill", 3, 41, 41), DECODE)  # a fourth request has the 124th token
+    settings = EngineSettings(
+        _installed(last),
+        passes,
+        tp=2,
+        ep=2,
+        environment={"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"},
+        graph=GraphMode.FULL_DECODE,
+    )
+    padded, _ = record_model(config_of(HYBRID), settings, tmp_path).passes
+    puts = [x.cells["Input Shapes"] for x in padded.launches if x.kernel == "IndexPutV2"]
+    assert '"4,2,128,128;3,2,128,128;1;1;3"' in puts
+
+
 def test_engine_error_is_reported_in_one_line(usual, tmp_path):
     unknown = config_of(DENSE | {"architectures": ["NoSuchModel"], "model_type": "no_such_type"})
     with pytest.raises(EngineFailed) as raised:

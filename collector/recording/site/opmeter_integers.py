@@ -26,6 +26,10 @@ _CHOOSING = tuple(
 )
 
 
+# Operators that a mask may index.
+_INDEXING = tuple(f"aten::{name}" for name in ("index", "index_put", "index_put_"))
+
+
 class _NotComputed(Exception):
     """An operand is no small integer tensor."""
 
@@ -113,6 +117,22 @@ def _compute(func, args, kwargs, out):
         _on_host(out).copy_(found)
 
 
+def _is_mask(index):
+    return index is not None and index.dtype is torch.bool and index.device.type == "npu"
+
+
+def _places(indices):
+    """Yield indices, masks of the device as the places that they choose, as torch_npu expands them.
+
+    Its own expansion has as many places as the mask has elements, since their number is not read
+    here."""
+    for index in indices:
+        if _is_mask(index):
+            yield from index.nonzero().unbind(1)
+        else:
+            yield index
+
+
 def _as_float(value):
     return value.double() if isinstance(value, torch.Tensor) else value
 
@@ -142,6 +162,9 @@ class _Integers(TorchDispatchMode):
             repeats = args[1] if len(args) > 1 else args[0]
             if isinstance(repeats, torch.Tensor) and repeats.device.type == "npu":
                 kwargs["output_size"] = int(_on_host(repeats).sum())
+        if name in _INDEXING and any(map(_is_mask, args[1])):
+            with self:
+                args = (args[0], list(_places(args[1])), *args[2:])
         out = func(*args, **kwargs)
         try:
             if name == "aten::nonzero" and out.device.type == "npu":

@@ -20,6 +20,7 @@ from collector.shapes.deployments import (
 from collector.shapes.layout import layout_of
 from collector.shapes.models import find_decoder
 from collector.shapes.serving import Batch, Phase
+from tests.stacks.deployments import FOLDER, RECIPES
 
 pytestmark = pytest.mark.fast
 
@@ -141,6 +142,10 @@ def test_every_file_describes_its_recorded_loads():
                     parts = 1 + (one.phase == "mixed") + has_earlier if is_in_parts else 1
                     layers = OF_ATTENTION.get(model, decoder.layers)
                     assert sum(kinds) == parts * layers, (model, str(layout), batch)
+
+
+def test_files_are_those_of_the_recipes():
+    assert sorted(one.name for one in FOLDER.iterdir()) == sorted(one.file_name for one in RECIPES)
 
 
 def test_experts_in_bf16_are_fused_with_weights_of_the_ranks_share():
@@ -289,6 +294,18 @@ def test_linear_attention_takes_the_chunks_of_each_prompt():
     experts = "128,64,128,16,16;128,128,32,16,16"  # 128 of 512 experts of 512
     shapes = f"1500,2048;{experts};1500,10;;;1500,10;1500,2048"
     assert found[f"DispatchFFNCombineBF16 {shapes}"] == 48
+
+
+def test_linear_attention_of_0_23_takes_prompts_apart_from_decodes():
+    """3,006 tokens of two prompts, and 5 decodes: 3,011 tokens pad to 3,012 on four ranks, with a
+    third request without tokens, whose state is not written."""
+    layout = layout_of("tp=4,ep=4,sequence_split")
+    batch = Batch(Phase.PREFILL, 2, 1503, 1503, mixed_decodes=5, followed_keys=300)
+    release = "vllm-ascend-0.23"
+    found = counted(model_step(find_decoder("qwen3-next-80b-a3b"), layout, batch, release))
+    assert found["chunk_scaled_dot_kkt_fwd_kernel 1,3006,4,128;8,1,3006;8,1,3006;4;48,2"] == 36
+    assert found["chunk_local_cumsum_scalar_kernel 1,3006,8;4;6,2"] == 36
+    assert found["IndexPutV2 3,8,128,128;2,8,128,128;1;1;2"] == 36
 
 
 def test_sparse_attention_has_the_tokens_of_the_first_of_eight_ranks():
