@@ -2,9 +2,13 @@
 
 W8A8 has static scales in attention, and one scale per token in the feed-forward. W4A8 is the same
 with experts' weights of 4 bits, packed in pairs (version 1.0.0) and with one scale per channel
-(`group_size` 0). Routers, norms, embeddings, the second product of latent keys (`kv_b_proj`),
-indexers and layers that draft tokens stay in floating point. vLLM-Ascend reads the first expert for
-all of them (`packed_modules_model_mapping` of its `quantization/modelslim_config.py`).
+(`group_size` 0). Routers, norms, embeddings, the second product of latent keys (`kv_b_proj`), an
+indexer's products of keys and weights, and layers that draft tokens stay in floating point.
+vLLM-Ascend reads the first expert for all of them (`packed_modules_model_mapping` of its
+`quantization/modelslim_config.py`).
+
+A description lists norms too. Only the name of an indexer's bias changes calls: with one that has
+`norm.bias`, vLLM-Ascend gives every norm a bias. Checkpoints have no others, so that it stays 0.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,8 +19,10 @@ _FLOAT, _STATIC, _DYNAMIC, _INT4 = "FLOAT", "W8A8", "W8A8_DYNAMIC", "W4A8_DYNAMI
 _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
 _LATENT = ("q_a_proj", "q_b_proj", "q_proj", "kv_a_proj_with_mqa", "o_proj")
 _PLAIN = ("q_proj", "k_proj", "v_proj", "o_proj")
+_QUERIES_OF_INDEXER = "self_attn.indexer.wq_b"
+_BIAS_OF_INDEXER = "self_attn.indexer.k_norm.bias"
 _KEPT = (
-    *("mlp.gate", "self_attn.kv_b_proj", "self_attn.indexer.wq_b", "self_attn.indexer.wk"),
+    *("mlp.gate", "self_attn.kv_b_proj", _QUERIES_OF_INDEXER, "self_attn.indexer.wk"),
     "self_attn.indexer.weights_proj",
 )
 # vLLM-Ascend 0.18 looks both first products of latent attention up by the name of vLLM.
@@ -45,7 +51,13 @@ def described_weights(
         if number >= layers:
             modules = dict.fromkeys((*modules, *_OF_DRAFTS), _FLOAT)
         found |= {f"model.layers.{number}.{name}.weight": kind for name, kind in modules.items()}
+        if _chooses_keys(text):
+            found[f"model.layers.{number}.{_BIAS_OF_INDEXER}"] = _FLOAT
     return found
+
+
+def _chooses_keys(text: Mapping[str, Any]) -> bool:
+    return bool(text.get("index_topk"))
 
 
 def _layer(text: Mapping[str, Any], experts: str) -> Iterator[tuple[str, str]]:
@@ -54,6 +66,8 @@ def _layer(text: Mapping[str, Any], experts: str) -> Iterator[tuple[str, str]]:
         yield f"self_attn.{name}", _STATIC
     for name in _KEPT:
         yield name, _FLOAT
+    if _chooses_keys(text):
+        yield _QUERIES_OF_INDEXER, _STATIC
     for name in _FEED_FORWARD:
         yield f"mlp.{name}", _DYNAMIC
         yield f"mlp.shared_experts.{name}", _DYNAMIC

@@ -33,3 +33,14 @@ def test_weights_are_described_for_the_layers_of_a_cut_and_those_that_draft():
     for model, scheme in ((dense, WeightScheme.W4A8), (config, WeightScheme.W8A8)):
         with pytest.raises(BadInput):  # no experts; described already
             model.quantised(scheme)
+
+
+def test_queries_of_an_indexer_are_quantised_and_its_norm_has_a_bias():
+    config = find_config("deepseek-v3.2").quantised(WeightScheme.W8A8)
+    found = json.loads(config.files({"dense": 1, "moe": 1})[DESCRIPTION])
+    indexer = "model.layers.1.self_attn.indexer"
+    assert found[f"{indexer}.wq_b.weight"] == "W8A8"
+    assert found[f"{indexer}.wk.weight"] == found[f"{indexer}.weights_proj.weight"] == "FLOAT"
+    assert [name for name in found if "norm.bias" in name and ".1." in name] == [
+        f"{indexer}.k_norm.bias"
+    ]
