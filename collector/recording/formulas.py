@@ -12,11 +12,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from itertools import combinations
+from math import gcd
 from typing import Any, TypeVar
 
 from collector.codec.errors import OpmeterError
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS, OUTPUT_SHAPES, RUNTIME_PREFIX
-from collector.recording.recorded_calls import GROUP_ENDS, PassTokens
+from collector.recording.recorded_calls import GROUP_ENDS, TOKENS_OF_A_KEY, PassTokens
 from collector.shapes.deployments import (
     IN_PARTS,
     LaunchPattern,
@@ -73,11 +74,22 @@ _CONDITIONS = (
     # as for empty requests, where decodes are not padded to the ranks
     *("whole - sampled > 1", "sampled < 2 or whole - sampled == 1"),
 )
+_KEYS = "min(tokens, tokens // {} + requests)"
+_KEYS_OF_PROMPTS = "min(tokens - decodes, (tokens - decodes) // {} + requests - decodes)"
 _TERMS = (
     *("tokens", "whole", "part", "sampled", "requests", "empty", "whole - tokens"),
     *("requests + (whole > tokens)", "whole - sampled", "decodes", "earlier"),
     *("tokens - decodes", "requests - decodes", "requests - empty"),
     *("requests - decodes + (whole > tokens)", "whole - decodes"),
+    # rows for keys that are made of 4 and of 128 tokens
+    *(_KEYS.format(4), _KEYS.format(128), _KEYS_OF_PROMPTS.format(4), _KEYS_OF_PROMPTS.format(128)),
+)
+# Columns of the tables of kinds of attention: blocks of 128 keys of 4 and of 128 tokens, of 128
+# tokens, and of 32 and 8 tokens. A request of the engine may have four times the tokens of a load,
+# so that the first table has a column for each page.
+_WIDTHS = (
+    *("table_width", "ceil_div(table_width, 32)", "4 * table_width"),
+    *("16 * table_width", "64 * table_width"),
 )
 _OF_ALL = ("chunks", "long_chunks", "longer_chunks", "longest_chunks")
 _CHUNKS = (*_OF_ALL, *(f"{chunks} - decodes" for chunks in _OF_ALL))  # whose multiples are sizes
@@ -93,18 +105,25 @@ class NotSolved(OpmeterError):
 class Constants:
     """Numbers of the engine that recorded: pages of its cache, and of a request's table; states of
     linear attention, 0 without it. They are unlike every other number, so that they are recognised.
-    `experts` is the number in a layer, over all ranks."""
+    `experts` is the number in a layer, over all ranks. `pool` is the number of blocks that kinds of
+    attention share, each with blocks of its own; `pages` is 0 then."""
 
     pages: int
     table_width: int
     states: int = 0
     experts: int = 0
+    pool: int = 0
+
+    @property
+    def longest(self) -> int:
+        """Return the largest number of tokens of a request."""
+        return self.table_width * PAGE * (TOKENS_OF_A_KEY if self.pool else 1)
 
     def in_blocks(self, settings: Mapping[str, Any]) -> "Constants":
         """Return the numbers where the engine has blocks of several pages, as it chooses them for
         states as large as a block."""
         each = int(settings.get("block_size", PAGE)) // PAGE
-        if each == 1:
+        if each == 1 or self.pool:
             return self
         width = align(self.table_width, each)
         return replace(self, pages=self.pages * each, table_width=width, states=self.pages)
@@ -194,20 +213,57 @@ def _range(least: int, most: int, loads: Sequence[_Load]) -> LoadRange:
     if len(loads) < _FEWEST_LOADS:
         raise NotSolved(f"{phase}: expected at least {_FEWEST_LOADS} loads, got {len(loads)}")
     loads, repeated = _without_repeated(loads)
-    by_signature: defaultdict[str, list[list[RecordedLaunch]]] = defaultdict(
-        lambda: [[] for _ in loads]
-    )
-    for at, load in enumerate(loads):
-        for launch in load.found.launches:
-            by_signature[_signature(launch)][at].append(launch)
     launches = [
-        pattern for columns in by_signature.values() for pattern in _launches(columns, loads)
+        pattern
+        for columns in _by_signature([load.found.launches for load in loads])
+        for pattern in _launches(columns, loads)
     ]
     messages = list(_messages(loads))
     sizes = tuple(recorded_load(_batch(one.found)) for one in loads)
-    patterns = (*launches, *repeated)
+    patterns = (*_joined(launches), *repeated)
     predicted = loads[0].batch.predicted
     return LoadRange(phase, least, most, sizes, patterns, tuple(messages), predicted)
+
+
+def _by_signature(
+    launches: Sequence[Sequence[RecordedLaunch]],
+) -> Iterable[Sequence[Sequence[RecordedLaunch]]]:
+    """Return the launches of each load as columns, for each signature.
+
+    Equal calls are one launch with a number of occurrences, and calls of several sizes are equal in
+    a load that does not pad. Where the numbers of launches differ between loads, a launch that
+    occurs twice as often as another one could is two."""
+    counts = [Counter(map(_signature, one)) for one in launches]
+    known = {signature for one in counts for signature in one}
+    uneven = {one for one in known if len({count[one] for count in counts}) > 1}
+    found = defaultdict[str, list[list[RecordedLaunch]]](lambda: [[] for _ in launches])
+    for at, column in enumerate(launches):
+        for launch in column:
+            each = list(_parts(launch) if _signature(launch) in uneven else (launch,))
+            found[_signature(each[0])][at].extend(each)
+    return found.values()
+
+
+def _parts(launch: RecordedLaunch) -> Iterable[RecordedLaunch]:
+    """Return equal launches that together occur as often, as many as there can be."""
+    outside, inside = launch.occurrences.outside, launch.occurrences.per_layer
+    number = max(1, gcd(outside, *inside.values()))
+    each = Occurrences(outside // number, {kind: times // number for kind, times in inside.items()})
+    return [replace(launch, occurrences=each)] * number
+
+
+def _joined(launches: Iterable[LaunchPattern]) -> Iterator[LaunchPattern]:
+    """Yield patterns; equal ones are one that occurs as often as they do together."""
+    found: dict[str, LaunchPattern] = {}
+    for one in launches:
+        key = repr(one)
+        if (known := found.get(key)) is not None:
+            both = Counter(known.occurrences.per_layer) + Counter(one.occurrences.per_layer)
+            outside = known.occurrences.outside + one.occurrences.outside
+            found[key] = replace(one, occurrences=Occurrences(outside, dict(both)))
+        else:
+            found[key] = one
+    yield from found.values()
 
 
 def _without_repeated(loads: Sequence[_Load]) -> tuple[Sequence[_Load], list[LaunchPattern]]:
@@ -280,8 +336,7 @@ def _launches(
         names = [loads[at].names for at in whole]
         first = same[0]
         what = f"{first.kernel} {first.cells.get('Input Shapes', '')}"
-        if len(whole) == 1:
-            _check_sizes(first, loads[whole[0]], what)
+        _check_sizes(first, [loads[at] for at in whole], what)
         cells = {
             name: _shapes([one.cells[name] for one in same], names, what)
             if name.endswith("Shapes")
@@ -308,13 +363,17 @@ def _launches(
         yield from _launches(left, loads)
 
 
-def _check_sizes(launch: RecordedLaunch, load: _Load, what: str) -> None:
-    """Raise NotSolved for a launch of a single load that has a size of its tokens: one load does
-    not tell it from a constant."""
+def _check_sizes(launch: RecordedLaunch, loads: Sequence[_Load], what: str) -> None:
+    """Raise NotSolved for a launch of loads with equal tokens that has a size of them: these loads
+    do not tell it from a constant. One token for each rank is a constant of the layout."""
     shapes = ";".join(text for name, text in launch.cells.items() if name.endswith("Shapes"))
-    sizes = {load.names[name] for name in ("tokens", "whole", "sampled")} - {1}
+    columns = ({load.names[name] for load in loads} for name in ("tokens", "whole", "sampled"))
+    sizes = {size for column in columns if len(column) == 1 for size in column} - {1}
+    if all(load.names["part"] == 1 for load in loads):
+        sizes -= {loads[0].names["whole"]}
     if not sizes.isdisjoint(map(int, _NUMBER.findall(shapes))):
-        raise NotSolved(f"{what}: launched by {load.batch} only; expected a further such load")
+        batches = "; ".join(str(load.batch) for load in loads)
+        raise NotSolved(f"{what}: launched by {batches} only; expected a further such load")
 
 
 def _is_taken(cells: Mapping[str, str], left: list[RecordedLaunch]) -> bool:
@@ -366,10 +425,12 @@ def solve(values: Sequence[int], names: Sequence[Mapping[str, int]], what: str) 
     an expression."""
     if len(set(values)) == 1:
         number = values[0]
-        for name in ("pages", "states"):
+        for name in ("pages", "states", "pool"):
             if number and (unit := names[0].get(name)) and number % unit == 0:
                 return _times(number // unit, name)
-        return "table_width" if number == names[0]["table_width"] else str(number)
+        widths = _WIDTHS if names[0].get("pool") else _WIDTHS[:1]
+        is_width = (text for text in widths if Expression(text).value(names[0]) == number)
+        return next(is_width, str(number))
     best: tuple[bool, bool, int, str] | None = None
     for order, term in enumerate((*_TERMS, *_CHUNKS)):
         terms = [Expression(term).value(one) for one in names]

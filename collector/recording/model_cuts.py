@@ -36,6 +36,8 @@ _TEXT, _VISION = "text_config", "vision_config"  # of a model that also reads im
 _ADDED = "deepstack_visual_indexes"  # whose states are added to the first layers of the decoder
 _REQUIRED = ("num_hidden_layers", "vocab_size", "max_position_embeddings")
 _LONGEST_BLOCK = 16
+# The letters of index_topk_pattern: a layer chooses keys, or takes those of a layer before it.
+_CHOOSING = {"full": "F", "shared": "S"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,8 @@ class Config:
             if isinstance(values := self._text.get(key), list | str):
                 items = [values[number] for number in kept] + list(values[len(self._labels) :])
                 text[key] = items if isinstance(values, list) else "".join(items)
+        if "indexer_types" in text:  # an interval would count the layers that are left
+            text["index_topk_pattern"] = "".join(_CHOOSING[one] for one in text["indexer_types"])
         if _TEXT not in self._values:
             return readable_json(text)
         whole = dict(self._values, **{_TEXT: text})

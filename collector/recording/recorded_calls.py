@@ -61,6 +61,7 @@ _COMPRESSED = (
     *("aclnnVllmQuantLightningIndexer", "aclnnCompressor"),
     *("aclnnSparseAttnSharedkv", "aclnnKvQuantSparseAttnSharedkv"),
 )
+TOKENS_OF_A_KEY = 4  # the fewest of a compressed key
 _DISPATCH_CALL = "aclnnMoeDistributeDispatch"
 _BETWEEN_RANKS = "aclnnMoeDistribute"  # the number of ranks follows the name of their group
 # Products by expert that end at the rows of its group list.
@@ -264,6 +265,8 @@ def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -
     if call.name in (*_SHARED, *_COMPRESSED):  # its lengths are tensors of the device
         if call.name in _SHARED:
             ends, keys = _of_first_rank(call, ends, keys)
+        else:
+            ends, keys = _of_rows(call, tokens)
         named = {"actual_seq_lengths_values": ends, "actual_seq_lengths_kv_values": keys}
         return {RUNTIME_PREFIX + name: ",".join(map(str, n)) for name, n in named.items()}
     if not call.name.startswith(_ATTENTION_CALL):
@@ -278,6 +281,18 @@ def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -
     found["actual_seq_lengths_values"] = _lengths(arguments[_QUERY_ENDS], ends)
     found["actual_seq_lengths_kv_values"] = _lengths(arguments[_KEY_LENGTHS], keys)
     return {RUNTIME_PREFIX + name: text for name, text in found.items() if text}
+
+
+def _of_rows(call: Recorded, tokens: PassTokens) -> tuple[list[int], list[int]]:
+    """Return the ends and the keys of the requests whose new tokens are the rows of a call: of all
+    requests, or in a mixed pass of those that decode or of the prompts alone. A row that pads a
+    decode is a request of one new token, and of one compressed key."""
+    rows, each = call.tensors[0].shape[0], [*tokens.each()]
+    groups = [each, each[: tokens.requests], each[tokens.requests :]]
+    found = next((one for one in groups if sum(new for new, _ in one) == rows), each)
+    if tokens.phase == "decode":
+        found = [*found, *[(1, TOKENS_OF_A_KEY)] * (rows - sum(new for new, _ in found))]
+    return [*accumulate(new for new, _ in found)], [keys for _, keys in found]
 
 
 def _of_first_rank(

@@ -40,6 +40,8 @@ from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive
 FORMAT, VERSION = "opmeter deployment", 1
 SUFFIX = ".json.gz"
 _FEWEST_PAGES = 16
+_OF_A_KEY = 4  # tokens of a compressed key, at least
+_OF_WINDOWS = 16  # blocks of a pool for the windows and states of a request
 _MOST_EARLIER = 1 << 17  # vLLM-Ascend: latent attention has another launch for more earlier tokens
 _SPAN = re.compile(r"(tp|dp|ep)=(\d+)\.\.(\d+)")
 _OF_LAYOUT = re.compile(r"\{([^{}]+)\}")
@@ -402,9 +404,12 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
                  512, `longer_chunks` of 1024 and `longest_chunks` of 1216
     pages        pages of the cache, one of them for tokens that pad; `table_width` of them in the
                  table of a request
-    states       states of linear attention"""
+    states       states of linear attention
+    pool         blocks that kinds of attention share, of which each request has some more for its
+                 windows and states"""
     width = ceil_div(batch.most_keys, PAGE)
     requests = batch.requests + batch.mixed_decodes
+    pages = requests * width + (align(batch.tokens, ranks) > batch.tokens)
     return {
         "tokens": batch.tokens,
         "whole": align(batch.tokens, ranks),
@@ -418,17 +423,19 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
             name: batch.mixed_decodes + batch.requests * ceil_div(batch.queries, size)
             for name, size in _CHUNKS.items()
         },
-        "pages": max(_FEWEST_PAGES, requests * width + (align(batch.tokens, ranks) > batch.tokens)),
+        "pages": max(_FEWEST_PAGES, pages),
         "table_width": width,
         "states": max(_FEWEST_PAGES, requests),
+        "pool": pages + requests * _OF_WINDOWS,
     }
 
 
 def load_lists(batch: Batch, ranks: int) -> Mapping[str, tuple[int, ...]]:
     """Return the lists of a pass: of each request its keys, and where its new tokens or its keys
     end among those of all. In those of `whole`, tokens that pad to a multiple of the ranks are one
-    more request, with no other keys. Latent attention has lists of decodes and of prompts apart,
-    and sparse attention those of the first rank, which has the first tokens of all."""
+    more request, with no other keys. In those of keys, every request has a compressed one. Latent
+    attention has lists of decodes and of prompts apart, and sparse attention those of the first
+    rank, which has the first tokens of all."""
     lengths = tuple(batch.lengths())
     keys = tuple(keys for _, keys in lengths)
     query_ends = cumulative_ends([queries for queries, _ in lengths])
@@ -439,10 +446,13 @@ def load_lists(batch: Batch, ranks: int) -> Mapping[str, tuple[int, ...]]:
         "query_ends": query_ends,
         "key_lengths": keys,
         "key_ends": cumulative_ends(keys),
+        "key_lengths_of_keys": tuple(max(one, _OF_A_KEY) for one in keys),
         "query_ends_of_whole": query_ends if is_whole else (*query_ends, whole),
         "key_lengths_of_whole": keys if is_whole else (*keys, whole - batch.tokens),
+        "decode_query_ends": query_ends[: batch.mixed_decodes],
         "decode_key_lengths": keys[: batch.mixed_decodes],
         "prompt_query_ends": cumulative_ends([queries for queries, _ in prompts]),
+        "prompt_key_lengths": tuple(keys for _, keys in prompts),
         "earlier_ends": cumulative_ends([keys - queries for queries, keys in prompts]),
         "query_ends_of_part": tuple(min(end, part) for end in query_ends),
         "key_lengths_of_part": tuple(

@@ -139,6 +139,13 @@ _FAMILIES = MappingProxyType(
         "glm_moe_dsa": _Family(
             of_experts=True, biases_choices=True, is_sparse=True, chooses_by_cann=True
         ),
+        "deepseek_v4": _Family(
+            of_experts=True,
+            rotated=0.125,
+            biases_choices=True,
+            routes_in_float=True,
+            is_derived=False,
+        ),
         "gpt_oss": _Family(of_experts=True, o_bias=True, is_derived=False),
         "minimax_m2": _Family(
             of_experts=True,
@@ -244,7 +251,7 @@ def _decoder(config: _Config, name: str) -> Decoder:
     if layers > _MOST_LAYERS:
         raise BadInput(f"num_hidden_layers: expected at most {_MOST_LAYERS}")
     sizes = [config.size(key, default=0, least=0) for key in _LATENT.values()]
-    if any(sizes) and not all(sizes):
+    if any(sizes) and not all(sizes) and family.is_derived:
         raise BadInput(f"latent attention requires all of {', '.join(_LATENT.values())}")
     latent: dict[str, Any] = dict(zip(_LATENT, sizes, strict=True)) if all(sizes) else {}
     experts = _experts(config, family, layers)
@@ -389,15 +396,11 @@ def _check(decoder: Decoder, kind: str, family: _Family) -> None:
 
 def bundled_names() -> tuple[str, ...]:
     """Return the names of the bundled models whose step is derived from sets of kernels."""
-    return tuple(
-        name
-        for name in bundled_configs()
-        if (family := _bundled_family(name)) is not None and family.is_derived
-    )
+    return tuple(name for name in bundled_configs() if _bundled_family(name).is_derived)
 
 
-def _bundled_family(name: str) -> _Family | None:
-    return _FAMILIES.get(json.loads(bundled_config(name))["model_type"])
+def _bundled_family(name: str) -> _Family:
+    return _FAMILIES[json.loads(bundled_config(name))["model_type"]]
 
 
 def bundled_configs() -> tuple[str, ...]:
@@ -428,7 +431,7 @@ def bundled_decoder(word: str) -> Decoder | None:
 
     None for another word. No other file is read."""
     bare = word.rpartition("/")[2].lower().translate(_SEPARATORS)
-    known = [name for name in bundled_configs() if _bundled_family(name) is not None]
+    known = bundled_configs()
     names = {name.translate(_SEPARATORS): name for name in known} | _SHORT_NAMES
     if (name := names.get(bare)) is None:
         return None
@@ -437,8 +440,6 @@ def bundled_decoder(word: str) -> Decoder | None:
 
 def unknown_model(word: str) -> BadInput:
     """Return the error for a word that is neither a name nor a file of a model."""
-    if word in bundled_configs():
-        return to_record(word)
     known = ", ".join(bundled_configs())
     return BadInput(f"unknown model {word!r}: expected one of {known}, or a config.json")
 

@@ -12,7 +12,7 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.ranks.collective import OPERATIONS
-from collector.shapes.models import bundled_configs, bundled_names, find_decoder
+from collector.shapes.models import bundled_configs, find_decoder
 from collector.shapes.serving import Batch, Phase
 from jobs.cli.recordings import RECORDING_SUFFIX, record_command, show_recording
 from jobs.cli.terminal import print_json, print_table
@@ -41,9 +41,6 @@ def list_command() -> None:
 
     for name in bundled_configs():
         typer.echo(name)
-    described = {*bundled_names(), *(name for name, _ in packaged_layouts())}
-    to_record = [name for name in bundled_configs() if name not in described]
-    typer.echo(f"to record: {', '.join(to_record)}", err=True)
     for (name, release), layouts in packaged_layouts().items():
         typer.echo(f"recorded: {name} in {release}: {'; '.join(layouts)}", err=True)
     typer.echo(f"kernels of {', '.join(bundled_releases())}", err=True)

@@ -25,6 +25,9 @@ from collector.shapes.step import PAGE
 FOLDER = Path(__file__).parents[2] / "collector" / "data" / "recordings"
 # Unlike any size of a model, so that they are recognised in shapes.
 _PAGES, _TABLE_WIDTHS = 7919, (251, 61)
+# Models whose kinds of attention take blocks from one pool: for windows, states, and keys of 4 and
+# of 128 tokens. vLLM-Ascend's documents serve them with blocks of 128.
+_POOLED, _POOL, _POOLED_WIDTH = ("deepseek-v4-flash",), 31991, 386
 _SPLIT_TOKENS = 1000  # vLLM-Ascend: dense models split passes of more tokens than this
 _MOST_TOKENS, _MOST_REQUESTS = 8192, 256  # limits of the engine: vLLM's default, and its graphs'
 _LARGEST_GRAPHS = {"gpt-oss-120b": 1024}  # tokens; vLLM: other than 256 requests
@@ -101,6 +104,8 @@ def _mixed(*loads: tuple[int, int, int, int, int]) -> tuple[PassTokens, ...]:
 
 def constants_of(config: Config) -> Constants:
     """Return the pages of the cache and of a request, for a model of this many tokens."""
+    if config.name in _POOLED:
+        return Constants(0, _POOLED_WIDTH, experts=config.experts, pool=_POOL)
     width = next(one for one in _TABLE_WIDTHS if one * PAGE <= config.max_tokens)
     return Constants(_PAGES, width, experts=config.experts)
 
@@ -114,7 +119,10 @@ def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
     has_chunks = longest > 2 * _MOST_TOKENS + 4099
     if layout.ep > 1:
         most = _LARGEST_GRAPHS.get(model, _MOST_REQUESTS)
-        return _ranges_of_experts(decode, has_chunks, most, model in _MORE_PADDING)
+        # Fewer than 4 tokens of a prompt have as many compressed keys of either kind, and few ones
+        # as many as decodes have tokens: their launches would not be told apart.
+        few = _Few(prompt=6, mixed=16) if model in _POOLED else _Few()
+        return _ranges_of_experts(decode, has_chunks, most, few, model in _MORE_PADDING)
     if layout.sequence_split:
         last = _SPLIT_TOKENS // layout.tp * layout.tp  # tokens are padded before they are compared
         small = _prefill((1, 11), (3, 101), (2, 37), (1, 208), (1, last - 1), (1, last))
@@ -139,18 +147,27 @@ def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
     return (*found, (1, _MOST_TOKENS, chunks)) if has_chunks else tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class _Few:
+    """Tokens of the smallest recorded prompt, and the fewest of a mixed pass."""
+
+    prompt: int = 3
+    mixed: int = 2
+
+
 def _ranges_of_experts(
-    decode: Range, has_chunks: bool, graph: int, more_padding: bool
+    decode: Range, has_chunks: bool, graph: int, fewest: _Few, more_padding: bool
 ) -> tuple[Range, ...]:
     """Return what is recorded of a mixture of experts: passes of at most as many tokens as the
     largest graph are dispatched with a mask (mc2_tokens_capacity of vLLM-Ascend), which has another
     kernel for a single token of padding. A single token on each rank is not cut out of rows. Linear
     attention takes up to 1,216 tokens at once."""
     first, last, decodes = decode
-    (*least, _), (*most, _) = prompts = _prompts_of_experts(graph, more_padding)
+    prompts = _prompts_of_experts(graph, fewest.prompt, more_padding)
+    least, most = (one[:2] for one in prompts)
     found = [(first, last, (*decodes, *_decode((15, 233), (21, 180)))), *prompts]
     if has_chunks:
-        few = _chunks((1, 3), (1, 11), (1, 18), (2, 101), (1, 111), (1, graph - 16))
+        few = _chunks((1, fewest.prompt), (1, 11), (1, 18), (2, 101), (1, 111), (1, graph - 16))
         many = _chunks((1, graph + 1), (1, graph + 6), (1, graph + 15), (2, 4099), (1, 3008))
         mixed = _mixed(
             *((1, 333, 1, 11, 1), (13, 271, 3, 41, 1), (2, 222, 1, 59, 1)),
@@ -162,18 +179,24 @@ def _ranges_of_experts(
         )
         if more_padding:  # of 2, 1 and 3 tokens
             mixed += _mixed((6, 170, 2, 900, 1), (10, 180, 1, 1201, 1), (4, 160, 1, 1301, 1))
-        next_to_few = tuple(one for one in mixed if sum(n for n, _ in one.each()) <= graph)
-        next_to_many = tuple(one for one in mixed if one not in next_to_few)
-        found += [(*least, few), (*most, many), (2, least[1], next_to_few), (*most, next_to_many)]
+        sizes = {one: sum(new for new, _ in one.each()) for one in mixed}
+        next_to_few = tuple(one for one in mixed if fewest.mixed <= sizes[one] <= graph)
+        next_to_many = tuple(one for one in mixed if sizes[one] > graph)
+        found += [(*least, few), (*most, many)]
+        found += [(fewest.mixed, graph, next_to_few), (*most, next_to_many)]
     return tuple(found)
 
 
-def _prompts_of_experts(graph: int, more_padding: bool = False) -> tuple[Range, Range]:
+def _prompts_of_experts(
+    graph: int, fewest: int = 3, more_padding: bool = False
+) -> tuple[Range, Range]:
     small = _prefill(
-        (1, 3), (1, 11), (1, 18), (1, 21), (3, 41), (2, 37), (1, 208), (1, graph - 1), (1, graph)
+        *((1, fewest), (1, 11), (1, 18), (1, 21), (3, 41), (2, 37), (1, 208), (1, graph - 1)),
+        (1, graph),
     )
     large = _prefill(
-        (1, graph + 1), (1, graph + 6), (3, 1367), (5, 411), (3, 1008), (5, 1600), (1, 4111)
+        *((1, graph + 1), (1, graph + 6), (1, graph + 521), (3, 1367), (5, 411), (3, 1008)),
+        *((5, 1600), (1, 4111)),
     )
     if more_padding:
         large += _prefill((1, 1504))
@@ -185,7 +208,7 @@ def ranges_of_predicting() -> tuple[Range, ...]:
     The largest graph has the same requests."""
     decodes = _predicting((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), (250, 140))
     most = _MOST_REQUESTS * (1 + PREDICTED)
-    return ((1 + PREDICTED, most, decodes), *_prompts_of_experts(most))
+    return ((1 + PREDICTED, most, decodes), *_prompts_of_experts(most, _Few().prompt))
 
 
 def environment_of(layout: Layout) -> Mapping[str, str]:
@@ -216,8 +239,9 @@ def settings_of(
         graph=GraphMode.FULL_DECODE,
         environment=environment_of(layout),
         options={
-            "num_gpu_blocks_override": constants.pages,
-            "max_model_len": constants.table_width * PAGE,
+            "num_gpu_blocks_override": constants.pool or constants.pages,
+            **({"block_size": PAGE} if constants.pool else {}),
+            "max_model_len": constants.longest,
             "max_num_batched_tokens": _MOST_TOKENS,
             "max_num_seqs": _MOST_REQUESTS,
         },
@@ -235,7 +259,7 @@ def recorded(model: str, release: str, text: str, work: Path) -> PackagedDeploym
         recording = record_model(config, settings, work / f"predicted{predicted}")
         return solved_deployment(recording, str(layout), ranges, constants, predicted)
 
-    found = solved(ranges_of(model, layout, constants.table_width * PAGE), 0)
+    found = solved(ranges_of(model, layout, constants.longest), 0)
     if model not in PREDICTING:
         return found
     return with_predicting(found, solved(ranges_of_predicting(), PREDICTED))
@@ -257,12 +281,6 @@ def _of_ranks(sizes: Sequence[tuple[int, int]], rest: str = "") -> tuple[str, ..
 
 
 _RELEASES = ("vllm-ascend-0.18", "vllm-ascend-0.23")
-# Models that are recorded in one release: 0.18's libraries do not know the first two.
-_ONLY = {
-    "minimax-m2": "vllm-ascend-0.23",
-    "glm-5.1": "vllm-ascend-0.23",
-    "deepseek-v3.2": "vllm-ascend-0.18",
-}
 _FEW_RANKS = ((4, 1), (8, 2), (4, 4), (4, 2), (8, 1))
 _RANKS = ((4, 2), (8, 4), (4, 4), (8, 2))
 _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -273,13 +291,9 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("tp=1",),
     ),
     "llama-3-70b": (("tp=2", "tp=8", "tp=4"),),
-    "minimax-m2": (("tp=4,ep=4,sequence_split",),),
     "deepseek-v3": (_of_ranks(_RANKS, "sequence_split,quantisation=w8a8"),),
-    # With fewer ranks in a group, more than 1,024 tokens of a rank have other products.
-    "deepseek-v3.2": (_of_ranks(((8, 1), (8, 4), (8, 2)), "sequence_split,quantisation=w8a8"),),
     "glm-4.5": (_of_ranks(_RANKS, "sequence_split"),),
     "glm-4.5-air": (_of_ranks(_FEW_RANKS, "sequence_split"),),
-    "glm-5.1": (("tp=8,dp=2,ep=16",),),
     "gpt-oss-120b": (("tp=4,ep=4,sequence_split",),),
     "kimi-k2-thinking": (("tp=16,ep=16,sequence_split,quantisation=w4a16,experts=apart",),),
     "qwen3-vl-8b": (("tp=1",),),
@@ -300,12 +314,24 @@ _APART: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "kimi-k2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart",),),
     "qwen3-235b-a22b": (("tp=8,dp=2,ep=16,sequence_split,experts=apart",),),
 }
+# Of one release: 0.18 does not know three of the models. In a family of DeepSeek-V3.2, a group has
+# 8 ranks: of fewer, more than 1,024 tokens of a rank have other products.
+_OF_RELEASE: Mapping[str, Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "vllm-ascend-0.18": {
+        "deepseek-v3.2": (_of_ranks(((8, 1), (8, 4), (8, 2)), "sequence_split,quantisation=w8a8"),),
+    },
+    "vllm-ascend-0.23": {
+        "deepseek-v3.2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
+        "deepseek-v4-flash": (("tp=8,ep=8,sequence_split",),),
+        "glm-5.1": (("tp=8,dp=2,ep=16",),),
+        "minimax-m2": (("tp=4,ep=4,sequence_split",),),
+    },
+}
 RECIPES = tuple(
     Recipe(model, release, layouts)
     for release in _RELEASES
-    for found in (_LAYOUTS, _APART)
+    for found in (_LAYOUTS, _APART, _OF_RELEASE[release])
     for model, files in found.items()
-    if _ONLY.get(model, release) == release
     for layouts in files
 )
 

@@ -450,10 +450,20 @@ def test_models_by_name_have_the_settings_of_an_engine(tmp_path):
     folder.mkdir()
     (folder / "config.json").write_bytes(config_of().cut({"dense": 7}))
     assert find_config(str(folder)).layers == {"dense": 7}  # not the bundled one
-    with pytest.raises(BadInput, match="config.json"):
-        find_config("glm-5.2")
+    (folder / "config.json").write_bytes(b'{"num_hidden_layers": 7}')
+    with pytest.raises(BadInput, match="missing architectures, vocab_size"):
+        find_config(str(folder))
     with pytest.raises(BadInput):
         find_config("no-such-model")
+
+
+def test_a_cut_of_layers_that_share_chosen_keys_names_those_that_choose():
+    """GLM-5.2: the interval of the file would count the layers that are left."""
+    config = find_config("glm-5.2")
+    assert config.layers == {"full-dense": 3, "3 shared-moe + full-moe": 18, "shared-moe": 3}
+    found = json.loads(config.cut(next(iter(config.cuts(2)))))
+    assert found["index_topk_pattern"] == "FFSSSFSS"
+    assert found["indexer_types"][5:] == ["full", "shared", "shared"]
 
 
 def test_unsupported_settings_are_refused():

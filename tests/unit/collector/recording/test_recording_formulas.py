@@ -107,6 +107,37 @@ def test_any_load_follows_from_a_few_recordings():
     assert "Transpose" not in [x.record.kernel_type for x in one.kernels]
 
 
+def test_a_launch_of_several_sizes_is_one_where_nothing_pads():
+    """Copies of requests and of those of the graph have equal calls in a pass without padding."""
+
+    def copies(one):
+        size = 8 if one.requests <= 8 else 16
+        twice = Occurrences(2, {"dense": 2})
+        if size == one.requests:
+            more = [launch("TensorMove", size, size, twice)]
+        else:
+            times = Occurrences(1, {"dense": 1})
+            more = [launch("TensorMove", n, n, times) for n in (one.requests, size)]
+        return replace(one, launches=(*one.launches, *more))
+
+    found = solved([copies(decode(*load)) for load in LOADS])
+    step = deployed_step(found, Batch(Phase.DECODE, 10, 1, 300))
+    moves = [
+        (one.record.cells["Input Shapes"], one.times)
+        for one in step.kernels
+        if one.record.kernel_type == "TensorMove"
+    ]
+    assert moves == [('"10"', 1 + 5), ('"16"', 1 + 5)]
+
+
+def test_sizes_of_loads_with_equal_tokens_are_refused():
+    """Two loads of three and seven requests have eight tokens: one cannot tell a constant."""
+    small = [replace(one, launches=(*one.launches, launch("Sort", "8,9", "8,9", EACH)))
+             for one in (decode(3, 70), decode(7, 33))]  # fmt: skip
+    with pytest.raises(NotSolved, match="expected a further such load"):
+        solved([*small, *(decode(*load) for load in LOADS if load[0] == 16)])
+
+
 def mixed(decodes, keys, prompts, each, earlier):
     """Latent attention of decodes and of prompts, which has a part for their earlier tokens: it
     cuts keys and values of both, and the queries once for each part."""
@@ -325,6 +356,19 @@ def test_launches_without_an_expression_are_refused():
     halves = [one | {"tokens": 8 * n, "part": n, "requests": 4 * n} for n, one in enumerate(names)]
     assert solve([0, 4, 8], halves, "x") == "requests"  # and not 4 * part: of any number of ranks
     assert solve([15838] * 3, names, "x") == "2 * pages"
+    compressed = [
+        one | {"tokens": n, "requests": 2} for one, n in zip(names, (40, 99, 7), strict=True)
+    ]
+    assert solve([12, 26, 3], compressed, "x") == "min(tokens, tokens // 4 + requests)"
+    pooled = [one | {"pages": 0, "states": 0, "pool": 31991} for one in names]
+    sizes = {
+        31991: "pool",
+        61: "table_width",
+        2: "ceil_div(table_width, 32)",
+        976: "16 * table_width",
+    }
+    for size, text in sizes.items():
+        assert solve([size] * 3, pooled, "x") == text
     with pytest.raises(NotSolved, match="x: no expression has the values"):
         solve([9, 25, 121], names, "x")
     odd = decode(7, 33)

@@ -29,7 +29,11 @@ OF_ATTENTION = {
     "qwen3-next-80b-a3b": 12,
     "qwen3.5-397b-a17b": 15,
 }  # layers; the others have linear attention
-ATTENTION = ("FusedInferAttentionScore", "RINGMLAPrefillBF16Kernel", "SparseFlashAttention")
+ATTENTION = (
+    *("FusedInferAttentionScore", "RINGMLAPrefillBF16Kernel", "SparseFlashAttention"),
+    "SparseAttnSharedkv",
+)
+OF_MIXED = ("deepseek-v4-flash",)  # whose decodes and prompts have attention apart
 DECODE = Batch(Phase.DECODE, 9, 1, 4096)
 QWEN = "tp=16,nz=2,sequence_split"
 
@@ -140,6 +144,7 @@ def test_every_file_describes_its_recorded_loads():
                     has_earlier = one.phase != Phase.DECODE and batch.keys > batch.queries
                     is_in_parts = decoder.is_mla and not decoder.is_sparse
                     parts = 1 + (one.phase == "mixed") + has_earlier if is_in_parts else 1
+                    parts += one.phase == "mixed" and model in OF_MIXED
                     layers = OF_ATTENTION.get(model, decoder.layers)
                     assert sum(kinds) == parts * layers, (model, str(layout), batch)
 
@@ -260,6 +265,34 @@ def test_kimi_k2_thinking_has_int4_weights_of_experts():
     }
     with pytest.raises(BadInput, match=r"no kernel set describes .* record"):
         model_step(kimi, replace(layout, dp=2, tp=8), DECODE, RELEASE)
+
+
+def test_deepseek_v4_has_keys_of_4_and_of_128_tokens():
+    """43 layers: 2 with a window alone, 21 with keys of 4 tokens too, whose indexer chooses them,
+    and 20 with keys of 128. The operators accept the rows of prompts and of padded decodes."""
+    layout, release = layout_of("tp=8,ep=8,sequence_split"), "vllm-ascend-0.23"
+    deepseek = find_decoder("deepseek-v4-flash")
+    checked = ("SparseAttnSharedkv", "VllmQuantLightningIndexer", "Compressor")
+    for tokens, near, far, batch in (
+        (1001, 1001 // 4 + 1, 1001 // 128 + 1, Batch(Phase.PREFILL, 1, 1001, 1001)),
+        (16, 16, 16, replace(DECODE, keys=9000)),
+    ):
+        step = model_step(deepseek, layout, batch, release)
+        found, expected = Counter(), Counter(SparseAttnSharedkv=43, VllmQuantLightningIndexer=21)
+        for keys, times in ((f"{near},128", 21), (f"{near},512", 21), (f"{far},512", 20)):
+            expected[f"Compressor {keys}"] += times
+        for one in step.kernels:
+            kernel = one.record.kernel_type
+            if kernel not in checked:
+                continue
+            find(kernel).check(one.record.case, "npu")
+            written = one.record.cells["Output Shapes"].strip('"').partition(";")[0]
+            found[f"{kernel} {written}" if kernel == "Compressor" else kernel] += one.times
+        assert found == expected
+        experts = "32,256,256,16,16;32,256,128,16,16"  # 32 of 256 experts of 2048
+        part = -(-tokens // 8)
+        shapes = f"{part},4096;{experts};{part},6;;;{part},6;{part},4096"
+        assert counted(step)[f"DispatchFFNCombineBF16 {shapes}"] == 43
 
 
 def test_qwen3_vl_rotates_by_three_positions():
