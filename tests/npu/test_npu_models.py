@@ -93,12 +93,8 @@ def test_every_kernel_of_a_pass_is_launched_by_its_call(outcomes):
         for outcome in outcomes[kernel]
         if outcome not in (Outcome.OK, Outcome.IMPLAUSIBLE)
     }
-    # Of the metadata of a batch: integers and booleans that these operators do not combine.
-    known = {"BroadcastTo", "Fill", "Mul", "Sub", "Transpose"}
-    assert {kernel for kernel, _ in wrong} <= known
-    assert {outcome for _, outcome in wrong} == {Outcome.REJECTED}
-    launched = {Outcome.OK, Outcome.IMPLAUSIBLE}
-    assert [kernel for kernel in alone - known if launched.isdisjoint(outcomes[kernel])] == []
+    assert wrong == set()
+    assert {"BroadcastTo", "Transpose", "Slice"} <= alone  # copies of views
     assert {"MatMulV2", "QuantBatchMatmulV3", "FusedInferAttentionScore", "Sort"} <= alone
     assert {"GroupedMatmul", "GroupedMatmulSwigluQuant", "MoeTokenPermute"} <= alone
 
