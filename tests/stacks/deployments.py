@@ -113,8 +113,8 @@ def constants_of(config: Config) -> Constants:
 def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
     """Return what is recorded of requests of at most `longest` tokens: ranges in which every pass
     launches the same. Each has loads with and without tokens that pad to the ranks."""
-    many = (229, 150) if model in _BELOW_LARGEST_GRAPH else (250, 140)
-    decodes = _decode((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), many)
+    many = ((229, 150), (27, 180)) if model in _BELOW_LARGEST_GRAPH else ((250, 140),)
+    decodes = _decode((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), *many)
     decode = (1, _MOST_REQUESTS, decodes)
     has_chunks = longest > 2 * _MOST_TOKENS + 4099
     if layout.ep > 1:
