@@ -324,6 +324,7 @@ _OF_RELEASE: Mapping[str, Mapping[str, tuple[tuple[str, ...], ...]]] = {
         "deepseek-v3.2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",),),
         "deepseek-v4-flash": (("tp=8,ep=8,sequence_split",),),
         "glm-5.1": (("tp=8,dp=2,ep=16",),),
+        "glm-5.2": (("tp=8,dp=2,ep=16",),),
         "minimax-m2": (("tp=4,ep=4,sequence_split",),),
     },
 }

@@ -295,6 +295,16 @@ def test_deepseek_v4_has_keys_of_4_and_of_128_tokens():
         assert counted(step)[f"DispatchFFNCombineBF16 {shapes}"] == 43
 
 
+def test_glm_5_2_chooses_keys_in_21_of_its_layers():
+    step = model_step(
+        find_decoder("glm-5.2"), layout_of("tp=8,dp=2,ep=16"), DECODE, "vllm-ascend-0.23"
+    )
+    found = Counter()
+    for one in step.kernels:
+        found[one.record.kernel_type] += one.times
+    assert (found["LightningIndexer"], found["SparseFlashAttention"]) == (21, 78)
+
+
 def test_qwen3_vl_rotates_by_three_positions():
     """36 layers, 32 and 8 heads of 128; three positions of each token of text."""
     found = counted(model_step(find_decoder("qwen3-vl-8b"), layout_of(""), DECODE, RELEASE))
