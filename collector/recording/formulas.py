@@ -62,6 +62,9 @@ _CONDITIONS = (
     *("tokens > 1024", "tokens < 1025", "part > 1024", "part < 1025"),  # batch_matmul_transpose
     # a scalar is copied to one element, or broadcast
     *("empty > 1", "empty == 1", "empty < 1 or empty > 1", "sampled < 2 or empty == 1"),
+    # truth values are spread over several elements, at one or two places
+    *("whole - tokens < 2", "empty < 2", "sampled > 1 and empty > 1"),
+    *("(sampled > 1) + (empty > 1) == 1", "sampled > 1 or empty > 1"),
     # a tensor of one request has another format, or is no copy; prompts may pad to the ranks
     *(
         condition.format(requests)

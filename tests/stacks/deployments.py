@@ -199,7 +199,7 @@ def _prompts_of_experts(
         *((5, 1600), (1, 4111)),
     )
     if more_padding:
-        large += _prefill((1, 1504))
+        large += _prefill((1, 1504), (1, 2608))
     return (1, graph, small), (graph + 1, _MOST_TOKENS, large)
 
 

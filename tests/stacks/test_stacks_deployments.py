@@ -19,16 +19,16 @@ _MODELS = (
     "qwen3-32b",
     "llama-3-70b",
     "deepseek-v3",
-    "deepseek-v3.2",
     "glm-4.5",
 )  # with every kind of layer
-_LATER = ("deepseek-v3", "vllm-ascend-0.23")
-# the first file of each of these models, and one of a later release
+# The file of DeepSeek-V3.2 in 0.18 is of weights whose indexer is not quantised.
+_LATER = tuple((model, "vllm-ascend-0.23") for model in ("deepseek-v3", "deepseek-v3.2"))
+# the first file of each of these models, and two of a later release
 CHOSEN = {
     key: one
     for one in reversed(RECIPES)
     for key in (one.model, (one.model, one.release))
-    if key in (*_MODELS, _LATER)
+    if key in (*_MODELS, *_LATER)
 }
 
 
