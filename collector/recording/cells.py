@@ -266,8 +266,10 @@ def _copied(call: Recorded) -> str:
         return "? -> 0"
     before, after, lists = step.before, step.after, 1
     if step.kernel == "Slice":
-        before, after = (whole, target.shape) if (whole := _whole(source)) else (before, after)
         lists = 2
+        if whole := _whole(source):
+            counts = f" [{len(whole)}]:INT64" * lists
+            return f"{_in_brackets(whole)}:{source.dtype}{counts} -> 0"
     counts = f" [{len(after)}]:INT64" * lists
     return f"1{_in_brackets(before)}{counts} -> 0{_in_brackets(after)}"
 

@@ -297,14 +297,12 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "gpt-oss-120b": (("tp=4,ep=4,sequence_split",),),
     "kimi-k2-thinking": (("tp=16,ep=16,sequence_split,quantisation=w4a16,experts=apart",),),
     "qwen3-vl-8b": (("tp=1",),),
-    "qwen3.5-397b-a17b": (("tp=16,ep=16",),),
     "kimi-k2": (_of_ranks(_RANKS, "sequence_split,quantisation=w8a8"),),
     "qwen3-235b-a22b": (
         _of_ranks(((4, 2), (8, 4), (4, 8), (16, 1), (8, 2)), "sequence_split"),
         _of_ranks(((2, 1), (2, 8), (2, 4)), "sequence_split"),
         _of_ranks(((1, 2), (1, 16), (1, 4))),
     ),
-    "qwen3-next-80b-a3b": (("tp=4,ep=4,sequence_split",),),
 }
 # Without VLLM_ASCEND_ENABLE_FUSED_MC2, as by default: a dispatch or an all-to-all, and products.
 _APART: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -318,6 +316,8 @@ _APART: Mapping[str, tuple[tuple[str, ...], ...]] = {
 # 8 ranks: of fewer, more than 1,024 tokens of a rank have other products.
 _OF_RELEASE: Mapping[str, Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "vllm-ascend-0.18": {
+        "qwen3-next-80b-a3b": (("tp=4,ep=4,sequence_split",),),
+        "qwen3.5-397b-a17b": (("tp=16,ep=16",),),
         "deepseek-v3.2": (_of_ranks(((8, 1), (8, 4), (8, 2)), "sequence_split,quantisation=w8a8"),),
     },
     "vllm-ascend-0.23": {

@@ -339,18 +339,6 @@ def test_linear_attention_takes_the_chunks_of_each_prompt():
     assert found[f"DispatchFFNCombineBF16 {shapes}"] == 48
 
 
-def test_linear_attention_of_0_23_takes_prompts_apart_from_decodes():
-    """3,006 tokens of two prompts, and 5 decodes: 3,011 tokens pad to 3,012 on four ranks, with a
-    third request without tokens, whose state is not written."""
-    layout = layout_of("tp=4,ep=4,sequence_split")
-    batch = Batch(Phase.PREFILL, 2, 1503, 1503, mixed_decodes=5, followed_keys=300)
-    release = "vllm-ascend-0.23"
-    found = counted(model_step(find_decoder("qwen3-next-80b-a3b"), layout, batch, release))
-    assert found["chunk_scaled_dot_kkt_fwd_kernel 1,3006,4,128;8,1,3006;8,1,3006;4;48,2"] == 36
-    assert found["chunk_local_cumsum_scalar_kernel 1,3006,8;4;6,2"] == 36
-    assert found["IndexPutV2 3,8,128,128;2,8,128,128;1;1;2"] == 36
-
-
 def test_sparse_attention_has_the_tokens_of_the_first_of_eight_ranks():
     """Its operators accept the row; each request has two numbers that are filled one by one."""
     layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
