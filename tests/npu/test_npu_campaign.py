@@ -249,7 +249,7 @@ def test_every_duration_is_recorded_under_the_kernel_that_ran(state, own_calls):
         call = own_calls[case]
         assert mean_us in [pytest.approx(part.duration_us(call), abs=1e-6) for part in parts]
         filed += 1
-    assert filed > 0.3 * len(changed)  # most of the others have two launches for one
+    assert filed > 0.25 * len(changed)  # most of the others have two launches for one
 
 
 def test_every_duration_has_the_library_of_its_kernel(state, answered, cases):
