@@ -27,6 +27,7 @@ from collector.model.measurement import Library
 from collector.model.record import CaseRecord, write_table
 from collector.model.row import value_of
 from collector.model.vocabulary import LIBRARY
+from collector.ops.refusals import requires_950
 from collector.ops.registry import all_ops
 from collector.ops.releases import launched_by
 from collector.recording.calls import Recorded
@@ -104,6 +105,12 @@ def custom_opp(tmp_path_factory):
 def cases():
     rows = [row for op in all_ops() if op.library != "vllm-ascend" for row in rows_alone(op.kernel)]
     return list(_with_library_cann(completed_records(many(rows, CASES))))
+
+
+@pytest.fixture(scope="module")
+def of_950(cases) -> set[str]:
+    """The cases that this device refuses."""
+    return {record.case_id for record in cases if requires_950(record.case)}
 
 
 def _with_library_cann(records) -> Iterator[CaseRecord]:
@@ -210,14 +217,14 @@ def answered(state):
     return case_results(state, version)
 
 
-def test_every_case_has_a_result(answered, cases):
+def test_every_case_has_a_result(answered, cases, of_950):
     assert answered.keys() >= {case.case_id for case in cases}
     outcomes = Counter(answered[case.case_id].outcome.value for case in cases)
     print(dict(outcomes))
-    assert outcomes["ok"] > 0.75 * len(cases)  # rows of Ascend 950 are refused here
+    assert outcomes["ok"] > 0.8 * (len(cases) - len(of_950))
 
 
-def test_measured_durations_equal_the_simulated_ones(state, answered, truths):
+def test_measured_durations_equal_the_simulated_ones(state, answered, truths, of_950):
     # A kernel that ran in place of a case may be another one, with the duration of its call.
     filed = {row["case"] for row in state.measurements.to_pylist() if row["asked"]}
     measured = {
@@ -231,12 +238,13 @@ def test_measured_durations_equal_the_simulated_ones(state, answered, truths):
         if case in measured and measured[case] != pytest.approx(us, abs=1e-6)
     }
     assert not wrong
-    assert len(measured.keys() & truths.keys()) > 0.8 * len(truths)
+    assert len(measured.keys() & truths.keys()) > 0.85 * len(truths.keys() - of_950)
 
 
-def test_every_duration_is_recorded_under_the_kernel_that_ran(state, own_calls):
-    changed = {case: became(call) for case, call in own_calls.items() if became(call)}
-    assert len(changed) > 0.04 * len(own_calls)
+def test_every_duration_is_recorded_under_the_kernel_that_ran(state, own_calls, of_950):
+    possible = {case: call for case, call in own_calls.items() if case not in of_950}
+    changed = {case: became(call) for case, call in possible.items() if became(call)}
+    assert len(changed) > 0.04 * len(possible)
     filed = 0
     for row in state.measurements.to_pylist():
         case = row["asked"] or row["case"]
@@ -249,7 +257,7 @@ def test_every_duration_is_recorded_under_the_kernel_that_ran(state, own_calls):
         call = own_calls[case]
         assert mean_us in [pytest.approx(part.duration_us(call), abs=1e-6) for part in parts]
         filed += 1
-    assert filed > 0.25 * len(changed)  # most of the others have two launches for one
+    assert filed > 0.3 * len(changed)  # most of the others have two launches for one
 
 
 def test_every_duration_has_the_library_of_its_kernel(state, answered, cases):
