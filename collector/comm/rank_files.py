@@ -13,9 +13,7 @@ from collector.replay.process import ProcessId
 
 T = TypeVar("T")
 PLAN, RESULTS = "plan.json", "results.jsonl"
-TLS = (
-    "tls.txt"  # the state of the TLS switches of this node's NPUs, if ranks compare those of nodes
-)
+TLS = "tls.txt"  # the state of the TLS switches of this node's NPUs, if the ranks compare them
 _STEPS_TOGETHER = 3  # of a rank's journal: joining the others, comparing plans, a first message
 TOO_LARGE = "too large for the"  # prefix of the reason of a case that exceeds a rank's memory
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from collector.codec.errors import OpmeterError
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS, OUTPUT_SHAPES, RUNTIME_PREFIX
-from collector.recording.recorded_calls import GROUP_ENDS, TOKENS_OF_A_KEY, PassTokens
+from collector.recording.recorded_calls import GROUP_ENDS, PassTokens
 from collector.shapes.deployments import (
     IN_PARTS,
     LaunchPattern,
@@ -37,6 +37,7 @@ from collector.shapes.expression import Expression, align
 from collector.shapes.layout import Layout, layout_of
 from collector.shapes.recorded_step import (
     MTP,
+    TOKENS_OF_A_KEY,
     Occurrences,
     RecordedLaunch,
     RecordedMessage,
@@ -66,11 +67,12 @@ _CONDITIONS = (
     *("whole - tokens < 2", "empty < 2", "sampled > 1 and empty > 1"),
     *("(sampled > 1) + (empty > 1) == 1", "sampled > 1 or empty > 1"),
     # a tensor of one request has another format, or is no copy; prompts may pad to the ranks
+    *("requests - decodes < 2", "requests - decodes > 1"),
     *(
         condition.format(requests)
         for requests in ("sampled", "requests - decodes")
         for condition in (
-            *("{} < 2", "{} > 1", "{} < 2 and whole > tokens", "{} > 1 and whole > tokens"),
+            *("{} < 2 and whole > tokens", "{} > 1 and whole > tokens"),
             *("{} < 2 and whole == tokens", "{} > 1 or whole > tokens"),
         )
     ),

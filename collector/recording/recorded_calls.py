@@ -17,6 +17,7 @@ from collector.recording.converted import kernels_of
 from collector.recording.kernels import kernel_of
 from collector.shapes.recorded_step import (
     MTP,
+    TOKENS_OF_A_KEY,
     Occurrences,
     Prompts,
     RecordedLaunch,
@@ -61,7 +62,6 @@ _COMPRESSED = (
     *("aclnnVllmQuantLightningIndexer", "aclnnCompressor"),
     *("aclnnSparseAttnSharedkv", "aclnnKvQuantSparseAttnSharedkv"),
 )
-TOKENS_OF_A_KEY = 4  # the fewest of a compressed key
 _DISPATCH_CALL = "aclnnMoeDistributeDispatch"
 _BETWEEN_RANKS = "aclnnMoeDistribute"  # the number of ranks follows the name of their group
 # Products by expert that end at the rows of its group list.

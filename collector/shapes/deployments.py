@@ -33,14 +33,13 @@ from collector.shapes.expression import Expression, align, ceil_div, dims_of
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.layout import Layout, check_layout, layout_of
 from collector.shapes.models import Decoder, bundled_decoder, to_record
-from collector.shapes.recorded_step import Occurrences
+from collector.shapes.recorded_step import TOKENS_OF_A_KEY, Occurrences
 from collector.shapes.serving import Batch, Phase, check_batch
 from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive_step, is_derived
 
 FORMAT, VERSION = "opmeter deployment", 1
 SUFFIX = ".json.gz"
 _FEWEST_PAGES = 16
-_OF_A_KEY = 4  # tokens of a compressed key, at least
 _OF_WINDOWS = 16  # blocks of a pool for the windows and states of a request
 _MOST_EARLIER = 1 << 17  # vLLM-Ascend: latent attention has another launch for more earlier tokens
 _SPAN = re.compile(r"(tp|dp|ep)=(\d+)\.\.(\d+)")
@@ -446,7 +445,7 @@ def load_lists(batch: Batch, ranks: int) -> Mapping[str, tuple[int, ...]]:
         "query_ends": query_ends,
         "key_lengths": keys,
         "key_ends": cumulative_ends(keys),
-        "key_lengths_of_keys": tuple(max(one, _OF_A_KEY) for one in keys),
+        "key_lengths_of_keys": tuple(max(one, TOKENS_OF_A_KEY) for one in keys),
         "query_ends_of_whole": query_ends if is_whole else (*query_ends, whole),
         "key_lengths_of_whole": keys if is_whole else (*keys, whole - batch.tokens),
         "decode_query_ends": query_ends[: batch.mixed_decodes],

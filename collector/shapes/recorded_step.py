@@ -24,6 +24,7 @@ from collector.model.vocabulary import ACCELERATOR_CORE, OP_STATE
 
 FORMAT, VERSION = "opmeter recording", 1
 MTP = "mtp"  # the kind of the layers that draft tokens
+TOKENS_OF_A_KEY = 4  # the fewest of a compressed key
 _DYNAMIC = "dynamic"
 _LARGEST_FILE = 1 << 24
 _LARGEST_BYTES = 1 << 28  # when it is not compressed

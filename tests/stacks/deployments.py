@@ -121,8 +121,8 @@ def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
         most = _LARGEST_GRAPHS.get(model, _MOST_REQUESTS)
         # Fewer than 4 tokens of a prompt have as many compressed keys of either kind, and few ones
         # as many as decodes have tokens: their launches would not be told apart.
-        few = _Few(prompt=6, mixed=16) if model in _POOLED else _Few()
-        return _ranges_of_experts(decode, has_chunks, most, few, model in _MORE_PADDING)
+        loads = _Loads(6, 16) if model in _POOLED else _Loads(more_padding=model in _MORE_PADDING)
+        return _ranges_of_experts(decode, has_chunks, most, loads)
     if layout.sequence_split:
         last = _SPLIT_TOKENS // layout.tp * layout.tp  # tokens are padded before they are compared
         small = _prefill((1, 11), (3, 101), (2, 37), (1, 208), (1, last - 1), (1, last))
@@ -148,26 +148,28 @@ def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Few:
-    """Tokens of the smallest recorded prompt, and the fewest of a mixed pass."""
+class _Loads:
+    """What the loads of a mixture are: tokens of the smallest prompt, the fewest of a mixed pass,
+    and whether there are further ones with other numbers of tokens that pad to the ranks."""
 
     prompt: int = 3
     mixed: int = 2
+    more_padding: bool = False
 
 
 def _ranges_of_experts(
-    decode: Range, has_chunks: bool, graph: int, fewest: _Few, more_padding: bool
+    decode: Range, has_chunks: bool, graph: int, loads: _Loads
 ) -> tuple[Range, ...]:
     """Return what is recorded of a mixture of experts: passes of at most as many tokens as the
     largest graph are dispatched with a mask (mc2_tokens_capacity of vLLM-Ascend), which has another
     kernel for a single token of padding. A single token on each rank is not cut out of rows. Linear
     attention takes up to 1,216 tokens at once."""
     first, last, decodes = decode
-    prompts = _prompts_of_experts(graph, fewest.prompt, more_padding)
+    prompts = _prompts_of_experts(graph, loads)
     least, most = (one[:2] for one in prompts)
     found = [(first, last, (*decodes, *_decode((15, 233), (21, 180)))), *prompts]
     if has_chunks:
-        few = _chunks((1, fewest.prompt), (1, 11), (1, 18), (2, 101), (1, 111), (1, graph - 16))
+        few = _chunks((1, loads.prompt), (1, 11), (1, 18), (2, 101), (1, 111), (1, graph - 16))
         many = _chunks((1, graph + 1), (1, graph + 6), (1, graph + 15), (2, 4099), (1, 3008))
         mixed = _mixed(
             *((1, 333, 1, 11, 1), (13, 271, 3, 41, 1), (2, 222, 1, 59, 1)),
@@ -177,28 +179,26 @@ def _ranges_of_experts(
             *((3, 150, 1, 1001, 4), (77, 201, 2, 613, 3), (20, 160, 4, 301, 3)),
             *((5, 211, 2, 1501, 1), (4, 170, 1, 601, 3), (9, 170, 1, 903, 3)),
         )
-        if more_padding:  # of 2, 1 and 3 tokens
+        if loads.more_padding:  # of 2, 1 and 3 tokens
             mixed += _mixed((6, 170, 2, 900, 1), (10, 180, 1, 1201, 1), (4, 160, 1, 1301, 1))
         sizes = {one: sum(new for new, _ in one.each()) for one in mixed}
-        next_to_few = tuple(one for one in mixed if fewest.mixed <= sizes[one] <= graph)
+        next_to_few = tuple(one for one in mixed if loads.mixed <= sizes[one] <= graph)
         next_to_many = tuple(one for one in mixed if sizes[one] > graph)
         found += [(*least, few), (*most, many)]
-        found += [(fewest.mixed, graph, next_to_few), (*most, next_to_many)]
+        found += [(loads.mixed, graph, next_to_few), (*most, next_to_many)]
     return tuple(found)
 
 
-def _prompts_of_experts(
-    graph: int, fewest: int = 3, more_padding: bool = False
-) -> tuple[Range, Range]:
+def _prompts_of_experts(graph: int, loads: _Loads) -> tuple[Range, Range]:
     small = _prefill(
-        *((1, fewest), (1, 11), (1, 18), (1, 21), (3, 41), (2, 37), (1, 208), (1, graph - 1)),
+        *((1, loads.prompt), (1, 11), (1, 18), (1, 21), (3, 41), (2, 37), (1, 208), (1, graph - 1)),
         (1, graph),
     )
     large = _prefill(
         *((1, graph + 1), (1, graph + 6), (1, graph + 521), (3, 1367), (5, 411), (3, 1008)),
         *((5, 1600), (1, 4111)),
     )
-    if more_padding:
+    if loads.more_padding:
         large += _prefill((1, 1504), (1, 2608))
     return (1, graph, small), (graph + 1, _MOST_TOKENS, large)
 
@@ -208,7 +208,7 @@ def ranges_of_predicting() -> tuple[Range, ...]:
     The largest graph has the same requests."""
     decodes = _predicting((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), (250, 140))
     most = _MOST_REQUESTS * (1 + PREDICTED)
-    return ((1 + PREDICTED, most, decodes), *_prompts_of_experts(most, _Few().prompt))
+    return ((1 + PREDICTED, most, decodes), *_prompts_of_experts(most, _Loads()))
 
 
 def environment_of(layout: Layout) -> Mapping[str, str]:
