@@ -242,4 +242,13 @@ def _pairs_fit(case: Case) -> bool:
     return not is_paired(output_slot(case)) or width % 2 == 0
 
 
-PAIRS_FIT = Constraint("expected an even last dimension of FLOAT4", _pairs_fit)
+OF_MX = frozenset((*MX_DTYPES, SCALES))  # the dtypes of MX numbers and of their scales
+
+
+def mx_outputs(scales: int = 1) -> tuple[Constraint, ...]:
+    """Return the constraints on the dtypes of MX numbers, the first output, and of their scales."""
+    return (
+        rules.outputs_are(MX_DTYPES, (0,)),
+        Constraint("expected an even last dimension of FLOAT4", _pairs_fit),
+        rules.outputs_are((SCALES,), (scales,)),
+    )

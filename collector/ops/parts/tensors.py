@@ -117,6 +117,12 @@ def rotate(torch: Any, x: Any) -> Any:
     return torch.cat((-b, a), -1)
 
 
+def swiglu(torch: Any, x: Any) -> Any:
+    """Return the first half of the columns, activated, times the second."""
+    gate, value = x.chunk(2, -1)
+    return torch.nn.functional.silu(gate).mul_(value)
+
+
 def halves_first(x: Any) -> Any:
     """Return (a0, b0, a1, b1, ..) -> (a0, a1, .., b0, b1, ..): interleaved pairs become halves."""
     return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)

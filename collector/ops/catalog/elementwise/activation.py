@@ -6,7 +6,7 @@ from collector.model.case import Case
 from collector.ops import rules
 from collector.ops.catalog.elementwise._elementwise import gradient, unary
 from collector.ops.parts import like
-from collector.ops.parts.tensors import per_element
+from collector.ops.parts.tensors import per_element, swiglu
 from collector.ops.slots import agrees, elements, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
@@ -71,11 +71,6 @@ SWISH = unary("Swish", "torch.nn.functional.silu", rules.floating((0,)), cost=4)
 TANH = unary("Tanh", "torch.tanh", rules.floating((0,)))
 
 
-def _swi_glu_reference(torch: Any, x: Any) -> Any:
-    gate, value = x.chunk(2, -1)
-    return torch.nn.functional.silu(gate).mul_(value)
-
-
 def _swi_glu_fits(case: Case) -> bool:
     x = input_shape(case, 0)
     return bool(x) and x[-1] % 2 == 0 and agrees(case, 0, (*x[:-1], x[-1] // 2))
@@ -86,7 +81,7 @@ SWI_GLU = OpSpec(
     kernel="SwiGlu",
     call="torch_npu.npu_swiglu",
     slots=("x",),
-    reference=_swi_glu_reference,
+    reference=swiglu,
     # per output: exp, sum, quotient and product for silu, then a product
     flops=lambda case: 5 * elements(input_shape(case, 0)) // 2,
     constraints=(

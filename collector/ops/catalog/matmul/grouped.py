@@ -12,7 +12,7 @@ from collector.ops.catalog.matmul._grouped import GroupedProduct
 from collector.ops.catalog.matmul._product import group_by_weight
 from collector.ops.parts import int8, like, narrow
 from collector.ops.parts.narrow import is_narrow
-from collector.ops.parts.tensors import flops_by, group_ends
+from collector.ops.parts.tensors import flops_by, group_ends, swiglu
 from collector.ops.slots import agrees, given, input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
@@ -478,8 +478,7 @@ def _gate_reference(
         else:
             total = int8.int8_product(torch, tokens, weight[expert])
             torch.mul(total, weight_scale[expert].float(), out=place)
-    gate, value = wide.mul_(x_scale.unsqueeze(-1)).chunk(2, -1)
-    return int8.quantise_rows(torch, torch.nn.functional.silu(gate).mul_(value))
+    return int8.quantise_rows(torch, swiglu(torch, wide.mul_(x_scale.unsqueeze(-1))))
 
 
 def _narrow_gated(
@@ -493,8 +492,7 @@ def _narrow_gated(
         own = weight[expert], weight_scale[expert]
         wide[rows] = _narrow.product(torch, x[rows], *own, x_scale[rows], None, dtypes)
         start += count
-    gate, value = wide.chunk(2, -1)
-    gated = torch.nn.functional.silu(gate).mul_(value)
+    gated = swiglu(torch, wide)
     if x_scale.dim() > 1:
         return narrow.quantised(torch, gated, dtype)
     scale = gated.abs().amax(-1) / narrow.most_of(torch, dtype)

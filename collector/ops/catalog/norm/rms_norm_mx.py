@@ -1,6 +1,7 @@
 """RMS normalisation, alone or of a sum, whose results are MX numbers, on Ascend 950."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from collector.model.case import Case
@@ -23,9 +24,9 @@ _RSTD = 2
 _ABSENT_RSTD = "the reciprocal of the root mean square, which only gradients need, is not replayed"
 
 
-def _build(case: Case, make: TensorMaker) -> Call:
-    tensors = (like.normal(slot, make) for slot in (case.inputs or ())[: _GAMMA + 1])
-    beta = like.normal(given(case, _BETA), make)
+def _build(case: Case, make: TensorMaker, gamma: int = _GAMMA) -> Call:
+    tensors = (like.normal(slot, make) for slot in (case.inputs or ())[: gamma + 1])
+    beta = like.normal(given(case, gamma + 1), make)
     return Call(*tensors, beta=beta, dst_type=narrow.output_type(case, make))
 
 
@@ -74,15 +75,13 @@ RMS_NORM_DYNAMIC_MX_QUANT = OpSpec(
     reference=_reference,
     build=_build,
     flops=_flops,
-    narrow=frozenset((*narrow.MX_DTYPES, narrow.SCALES)),
+    narrow=narrow.OF_MX,
     npu=NpuCall(run=_launch, needs=frozenset({Need.ASCEND_950})),
     constraints=(
         rules.reads("expected outputs: their dtype is unknown", output_slot),
         rules.inputs_are(rules.HALF_DTYPES, (_X,)),
         Constraint("expected gamma with the dtype of x or FLOAT, and beta like it", _dtypes_fit),
-        rules.outputs_are(narrow.MX_DTYPES, (0,)),
-        narrow.PAIRS_FIT,
-        rules.outputs_are((narrow.SCALES,), (1,)),
+        *narrow.mx_outputs(),
         Constraint(
             "expected gamma and beta with the shape of a row, an output of the shape of x and "
             "scales (.., K / 64, 2)",
@@ -96,12 +95,6 @@ RMS_NORM_DYNAMIC_MX_QUANT = OpSpec(
 
 _X2, _SUM_GAMMA, _SUM_BETA, _X3 = range(1, 5)
 _SUM, _SUM_SCALES, _SUM_RSTD = range(1, 4)
-
-
-def _sum_build(case: Case, make: TensorMaker) -> Call:
-    tensors = (like.normal(slot, make) for slot in (case.inputs or ())[: _SUM_GAMMA + 1])
-    beta = like.normal(given(case, _SUM_BETA), make)
-    return Call(*tensors, beta=beta, dst_type=narrow.output_type(case, make))
 
 
 def _sum_reference(torch: Any, x1: Any, x2: Any, gamma: Any, **options: Any) -> Any:
@@ -127,7 +120,7 @@ ADD_RMS_NORM_DYNAMIC_MX_QUANT = replace(
     optional=frozenset({_SUM_BETA, _X3}),
     optional_outputs=frozenset({_SUM_RSTD}),
     reference=_sum_reference,
-    build=_sum_build,
+    build=partial(_build, gamma=_SUM_GAMMA),
     # per element 1 for the sum, 4 for the norm, 1 for a beta and 3 for the quantisation
     flops=lambda case: (9 if given(case, _SUM_BETA) else 8) * elements(input_shape(case, _X)),
     constraints=(
@@ -139,9 +132,7 @@ ADD_RMS_NORM_DYNAMIC_MX_QUANT = replace(
             "expected gamma with the dtype of x or FLOAT, and beta like it",
             lambda case: _dtypes_fit(case, _SUM_GAMMA, _SUM_BETA),
         ),
-        rules.outputs_are(narrow.MX_DTYPES, (0,)),
-        narrow.PAIRS_FIT,
-        rules.outputs_are((narrow.SCALES,), (_SUM_SCALES,)),
+        *narrow.mx_outputs(_SUM_SCALES),
         Constraint(
             "expected terms of one shape, gamma and beta with the shape of a row, two outputs of "
             "the shape of x and scales (.., K / 64, 2)",

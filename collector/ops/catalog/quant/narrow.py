@@ -8,7 +8,7 @@ from collector.model.case import Case, Shape
 from collector.ops import rules
 from collector.ops.catalog.quant.quantize import group_counts
 from collector.ops.parts import like, narrow
-from collector.ops.parts.tensors import group_ends, per_element
+from collector.ops.parts.tensors import group_ends, per_element, swiglu
 from collector.ops.slots import (
     elements,
     given,
@@ -54,14 +54,12 @@ DYNAMIC_MX_QUANT = OpSpec(
     build=_mx_build,
     # a maximum, a product and a rounding
     flops=per_element(3),
-    narrow=frozenset((*narrow.MX_DTYPES, narrow.SCALES)),
+    narrow=narrow.OF_MX,
     npu=NpuCall(needs=frozenset({Need.ASCEND_950})),
     constraints=(
         rules.reads("expected outputs: their dtype is unknown", output_slot),
         rules.inputs_are(rules.HALF_DTYPES, (_X,)),
-        rules.outputs_are(narrow.MX_DTYPES, (0,)),
-        narrow.PAIRS_FIT,
-        rules.outputs_are((narrow.SCALES,), (1,)),
+        *narrow.mx_outputs(),
         Constraint(
             "expected an output of the shape of x and scales (.., K / 64, 2), for 32 numbers of "
             "a row each",
@@ -85,8 +83,7 @@ def _swiglu_build_for_npu(case: Case, make: TensorMaker) -> Call:
 
 
 def _swiglu_reference(torch: Any, x: Any, *, dst_type: Any) -> Any:
-    gate, value = x.float().chunk(2, -1)
-    return narrow.quantised(torch, torch.nn.functional.silu(gate).mul_(value), dst_type)
+    return narrow.quantised(torch, swiglu(torch, x.float()), dst_type)
 
 
 def _is_gated(case: Case) -> bool:
@@ -114,14 +111,12 @@ SWIGLU_MX_QUANT = OpSpec(
     build=_build,
     # per element of y 5 for SwiGlu, and 3 to quantise
     flops=lambda case: 8 * elements(input_shape(case, _X)) // 2,
-    narrow=frozenset((*narrow.MX_DTYPES, narrow.SCALES)),
+    narrow=narrow.OF_MX,
     npu=NpuCall(build=_swiglu_build_for_npu, needs=frozenset({Need.ASCEND_950})),
     constraints=(
         rules.reads("expected outputs: their dtype is unknown", output_slot),
         rules.inputs_are(rules.HALF_DTYPES, (_X,)),
-        rules.outputs_are(narrow.MX_DTYPES, (0,)),
-        narrow.PAIRS_FIT,
-        rules.outputs_are((narrow.SCALES,), (1,)),
+        *narrow.mx_outputs(),
         Constraint(
             "expected x (.., 2H), an output (.., H) and scales (.., H / 64, 2), for 32 numbers of "
             "a row each",
@@ -152,13 +147,14 @@ def _block_rows(case: Case) -> int | None:
 
 def _block_build(case: Case, make: TensorMaker) -> Call:
     call = _build(case, make)
-    sizes = {"row_block_size": rules.accepted(_block_rows(case)), "col_block_size": _COLUMNS}
-    return Call(*call.args, **call.kwargs, **sizes, **_rounding(case))
+    return Call(*call.args, **call.kwargs, **_block_options(case, _block_rows(case)))
 
 
-def _rounding(case: Case) -> dict[str, str]:
-    """Return the one mode in which the kernels round to HIFLOAT8: halves away from zero."""
-    return {"round_mode": "round"} if spelling(output_slot(case)) == narrow.HIF8 else {}
+def _block_options(case: Case, rows: int | None) -> dict[str, Any]:
+    """Return the sizes of a block, and the one mode in which the kernels round to HIFLOAT8: halves
+    away from zero."""
+    sizes = {"row_block_size": rules.accepted(rows), "col_block_size": _COLUMNS}
+    return sizes | ({"round_mode": "round"} if spelling(output_slot(case)) == narrow.HIF8 else {})
 
 
 def _block_reference(
@@ -257,15 +253,13 @@ GROUPED_DYNAMIC_MX_QUANT = OpSpec(
     reference=_expert_reference,
     build=_expert_build,
     flops=per_element(3),
-    narrow=frozenset((*narrow.MX_DTYPES, narrow.SCALES)),
+    narrow=narrow.OF_MX,
     npu=NpuCall(build=_expert_build_for_npu, needs=frozenset({Need.ASCEND_950})),
     constraints=(
         rules.reads("expected outputs: their dtype is unknown", output_slot),
         rules.inputs_are(rules.HALF_DTYPES, (_X,)),
         _GROUP_RULE,
-        rules.outputs_are(narrow.MX_DTYPES, (0,)),
-        narrow.PAIRS_FIT,
-        rules.outputs_are((narrow.SCALES,), (1,)),
+        *narrow.mx_outputs(),
         Constraint(
             "expected an output of the shape of x and scales (T / 64 rounded down + E, H, 2)",
             _are_by_expert,
@@ -282,19 +276,14 @@ def _expert_block_rows(case: Case) -> int | None:
     return next((rows for rows in _ROWS if scales == (m // rows + experts, columns)), None)
 
 
-def _block_options(case: Case) -> dict[str, Any]:
-    rows = rules.accepted(_expert_block_rows(case))
-    return {"row_block_size": rows, "col_block_size": _COLUMNS, **_rounding(case)}
-
-
 def _expert_block_build(case: Case, make: TensorMaker) -> Call:
     call = _expert_build(case, make)
-    return Call(*call.args, **call.kwargs, **_block_options(case))
+    return Call(*call.args, **call.kwargs, **_block_options(case, _expert_block_rows(case)))
 
 
 def _expert_block_build_for_npu(case: Case, make: TensorMaker) -> Call:
     call = _expert_build_for_npu(case, make)
-    return Call(*call.args, **call.kwargs, **_block_options(case))
+    return Call(*call.args, **call.kwargs, **_block_options(case, _expert_block_rows(case)))
 
 
 def _expert_block_reference(

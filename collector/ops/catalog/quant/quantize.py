@@ -7,7 +7,7 @@ from collector.model.case import Case, Shape
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows, scale_like, to_int8
-from collector.ops.parts.tensors import equal_parts, group_ends
+from collector.ops.parts.tensors import equal_parts, group_ends, swiglu
 from collector.ops.slots import agrees, elements, given, input_shape, spelling
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
@@ -272,8 +272,7 @@ def _swiglu_reference(
         scaled(wide, weight_scale, counts)
     if activation_scale is not None:
         wide.mul_(activation_scale.view(-1, 1))
-    gate, value = wide.chunk(2, -1)
-    result = torch.nn.functional.silu(gate).mul_(value)
+    result = swiglu(torch, wide)
     if quant_scale is not None:
         scaled(result, quant_scale, counts)
     return quantise_rows(torch, result)
@@ -364,8 +363,7 @@ def _activated_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _activated_reference(torch: Any, x: Any, counts: Any) -> Any:
-    gate, value = x.float().chunk(2, -1)
-    return quantise_rows(torch, torch.nn.functional.silu(gate).mul_(value))
+    return quantise_rows(torch, swiglu(torch, x.float()))
 
 
 def _activated_fit(case: Case) -> bool:
