@@ -1,11 +1,14 @@
 """Output and results of a self-test, without a device."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from collector.codec.errors import BadInput
 from collector.model import keys
 from collector.model.manifest import Verified, verified_from_json, verified_to_json
+from collector.model.record import read_table
 from collector.model.stack import Runtime, Stack, runtime_details
 from collector.model.vocabulary import is_plain_format
 from collector.ops.references import reference_record
@@ -20,10 +23,12 @@ from jobs.selftest.attribution import _mixed, rows_of
 from jobs.selftest.bench import decoding_case
 from jobs.selftest.checks import gathered, run_checks, verdict_on_libraries
 from jobs.selftest.failing_operators import find as find_trouble
+from tests.npu.shown_otherwise import DIFFERENT
 from tests.unit.jobs.printed import missing, numbers, raises_naming
 
 pytestmark = pytest.mark.fast
 
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "ops"
 STACK = Stack("ATLAS_800_A2_313T_64G", "2.9.0", torch_npu="2.9.0", cann="8.5.0")
 # Over ranks alone, or with rows of layouts.csv only.
 NO_ROW = {
@@ -47,6 +52,15 @@ def test_every_operator_has_a_self_test_row_or_one_of_its_twins():
     lacking = {op.kernel for op in all_ops() if not rows & op.family}
     assert lacking == NO_ROW, "each has a plain row in collector/data/selftest/operators.csv"
     assert "GroupedMatmulSwigluQuant" in {r.kernel_type for r in rows_of("layouts")}
+
+
+def test_no_operator_row_is_one_that_a_kernel_shows_with_other_cells():
+    shown = {record.case.describe() for record in rows_of("operators")}
+    for kernel, numbers_of_rows in DIFFERENT.items():
+        path = FIXTURES / f"{kernel}.csv"
+        records = tuple(read_table(path.read_bytes(), path=path.name))
+        otherwise = {records[number].case.describe() for number in numbers_of_rows}
+        assert not otherwise & shown, "a right device would fail the self-test"
 
 
 @pytest.mark.parametrize("name", ["operators", "layouts"])
