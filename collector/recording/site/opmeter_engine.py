@@ -93,8 +93,9 @@ def _pass(llm, requested, sampling):
     before others have produced more tokens than these, so that later attempts shorten them."""
     decoding, prompts = _groups(requested)
     lengths = [keys - queries for queries, keys in decoding]
+    sizes = _batches(llm, lengths)
     for attempt in range(_MOST_ATTEMPTS):
-        number, tokens = _step(llm, lengths, decoding, prompts, sampling)
+        number, tokens = _step(llm, lengths, sizes, decoding, prompts, sampling)
         if attempt and sorted(tokens) == sorted(decoding + prompts):
             break
         if decoding:
@@ -115,9 +116,23 @@ def _groups(requested):
     return tokens(requested), tokens(requested["prompts"])
 
 
-def _step(llm, lengths, decoding, prompts, sampling):
+def _batches(llm, lengths):
+    """Return how many requests of these lengths are added before each step: as many as fill half of
+    it. Else shorter prompts could be processed in another step, and attempts would not converge."""
+    config = llm.llm_engine.engine_core.engine_core.scheduler.scheduler_config
+    most, sizes, filled = config.max_num_batched_tokens // 2, [], 0
+    for length in lengths:
+        filled += length
+        if not sizes or filled > most:
+            sizes.append(0)
+            filled = length
+        sizes[-1] += 1
+    return sizes
+
+
+def _step(llm, lengths, sizes, decoding, prompts, sampling):
     """Return the step in which requests of these lengths decode while the last part of the prompts
-    is processed, and its tokens."""
+    is processed, and its tokens. So many of the requests are added before each step."""
     from opmeter_hooks import STEPS
     from opmeter_launches import record_named
 
@@ -125,14 +140,21 @@ def _step(llm, lengths, decoding, prompts, sampling):
     engine = llm.llm_engine
     scheduler = engine.engine_core.engine_core.scheduler.scheduler_config
     part, parts = _parts(prompts)
-    steps = 3 + sum(lengths) // 1024 + parts
+    steps = 3 + sum(lengths) // 1024 + len(sizes) + parts
     scheduler.long_prefill_token_threshold = 0 if decoding else part
     most = 1 + steps * max((queries for queries, _ in decoding), default=0)
-    names = [_add(engine, length, most, sampling) for length in lengths]
+    names, left, sizes = [], list(lengths), list(sizes)
     waiting, number = prompts, None
-    while number is None and (waiting or engine.has_unfinished_requests()):
+    while number is None and (left or waiting or engine.has_unfinished_requests()):
+        if left:
+            names += [_add(engine, length, most, sampling) for length in left[: sizes[0]]]
+            del left[: sizes.pop(0)]
         last = STEPS[-1] if len(STEPS) > first else []
-        if waiting and [new for new, _ in last] == [queries for queries, _ in decoding]:
+        if (
+            waiting
+            and not left
+            and [new for new, _ in last] == [queries for queries, _ in decoding]
+        ):
             scheduler.long_prefill_token_threshold = part
             names += [_add(engine, length, 1, sampling) for _, length in prompts]
             waiting = []
