@@ -89,7 +89,8 @@ class ExpertCall:
     def inputs(self) -> tuple[Slot, ...]:
         """Return the inputs of one rank, in the operator's order: seven, and two biases for INT4.
         Scales are one number for each column of each expert, whose FLOAT is the lower half of an
-        INT64; weights of the tokens' dtype have them, too, but they are not read."""
+        INT64; weights of the tokens' dtype have them, too, but they are not read, and vLLM-Ascend
+        passes tensors without elements."""
         local, wide = self.local_experts, 2 * self.intermediate
         weight = self.weight_dtype
         biases = (Slot((local, wide), "FLOAT", "ND"), Slot((local, self.hidden), "FLOAT", "ND"))
@@ -261,13 +262,15 @@ def _dtype(case: Case, slot: Slot) -> Dtype:
 
 def _check_agrees(case: Case, call: ExpertCall, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise BadInput if one of the inputs differs from that of the call. Scales may have one row
-    for each expert, and a dimension of 1."""
+    for each expert, and a dimension of 1; those that are not read may be empty."""
     for name, slot, of_row in zip(shapes, call.inputs, case.inputs or (), strict=False):
         if not name.startswith("scale") and of_row.known_dtype != slot.known_dtype:
             raise BadInput(
                 f"{case.describe()}: {name}: expected dtype {slot.dtype}, got {of_row.dtype!r}"
             )
         expected, got = slot.shape or (), shapes[name]
+        if name.startswith("scale") and not (call.is_int8 or got):
+            continue
         columns = expected[0] // call.local_experts
         by_expert = ((call.local_experts, columns), (call.local_experts, 1, columns))
         if got != expected and not (name.startswith("scale") and got in by_expert):

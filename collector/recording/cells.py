@@ -38,7 +38,9 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
     {
         "aclnnMm": "0T 1T -> 2",
         "aclnnBatchMatMul": "0M 1M -> 2",
-        "aclnnDispatchFFNCombine": "0 1V 2V 3 4 5 6 -> -2 -1",
+        **dict.fromkeys(
+            ("aclnnDispatchFFNCombine", "aclnnDispatchFFNCombineBF16"), "0 1V 2V 3 4 5 6 -> -2 -1"
+        ),
         "aclnnMatmulWeightNz": "0T 1 -> 2",
         "aclnnAddmm": "1T 2T 0:FLOAT -> 5",
         "aclnnAddmmWeightNz": "1T 2 0:FLOAT -> 5",
@@ -83,6 +85,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "triton.recompute_w_u_fwd_kernel": "0 1 2 5 6 7 8 -> 3 4",
         "triton.solve_tril_16x16_kernel": "0 2 3 -> ?",  # the function does not return it
         "triton.triton_rms_kernel": "0 -> 2",
+        "aclnnChunkGatedDeltaRuleFwdH": "0 1 2 3 4 5 -> -3 -2 -1",
         "aclnnRecurrentGatedDeltaRule": "0 1 2 3 4 5 6 7 8 9 -> 10 4",
         "aclnnFusedGdnGating": "0 1 2 3 -> -2 -1",
         "aclnnAddRmsNormDynamicQuantV2": "0 1 2 3 4 5 -> 7 8 9 10 11",
@@ -299,6 +302,11 @@ def _indexed(call: Recorded) -> str:
     return f"0 [{indexed}]:INT64 [{rank}]:INT64 1 -> 2"
 
 
+def _reduced(call: Recorded) -> str:
+    """The layout of a reduction over all dimensions."""
+    return f"0 [{len(call.tensors[0].shape)}]:INT64 -> 1"
+
+
 def _product(call: Recorded) -> str:
     """The layout of a product, whose first operand is rows for a weight of two dimensions."""
     first, second, *_ = call.tensors
@@ -362,6 +370,7 @@ _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
         "aclnnInplaceMuls": _multiplied,
         "aclnnMuls": _multiplied,
         "aclnnLayerNorm": _normed,
+        "aclnnMax": _reduced,
         "aclnnPowTensorScalar": _raised,
         "aclnnQuantMatmulV5": _quantised,
         "aclnnQuantMatmulWeightNz": _quantised,

@@ -78,6 +78,8 @@ _CONDITIONS = (
     ),
     # as for empty requests, where decodes are not padded to the ranks
     *("whole - sampled > 1", "sampled < 2 or whole - sampled == 1"),
+    # truth values of requests, and of tokens that pad them to the ranks
+    "sampled > 1 and whole - sampled > 1",
 )
 _KEYS = "min(tokens, tokens // {} + requests)"
 _KEYS_OF_PROMPTS = "min(tokens - decodes, (tokens - decodes) // {} + requests - decodes)"

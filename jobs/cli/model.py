@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,9 +96,7 @@ def show_command(
     ] = None,
     missing: Annotated[
         bool,
-        typer.Option(
-            "--missing", help="of a recording, only the kernels that no operator measures"
-        ),
+        typer.Option("--missing", help="only the kernels that no operator measures"),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print every cell as JSON")] = False,
 ) -> None:
@@ -117,8 +115,6 @@ def show_command(
     if model.endswith(RECORDING_SUFFIX):
         show_recording(Path(model), only_missing=missing, as_json=as_json)
         return
-    from dataclasses import replace
-
     from collector.shapes.deployments import check_deployment, model_step, recorded_layouts
     from collector.shapes.kernel_set import USUAL_RELEASE
     from collector.shapes.layout import layout_of
@@ -137,6 +133,8 @@ def show_command(
     )
     release = release or USUAL_RELEASE
     step = model_step(decoder, reported, batch, release)
+    if missing:
+        step = _not_measured(step, reported.ep if reported.ep > 1 else None)
     title = f"{decoder.name}, {reported}: {batch}, as {release} launches it"
     if as_json:
         _print_step(title, batch, step, reported.ep if reported.ep > 1 else None)
@@ -193,6 +191,19 @@ def _rows(step: Step) -> list[tuple[str, ...]]:
         for one in step.collectives
     ]
     return [*kernels, *collectives]
+
+
+def _not_measured(step: Step, ep_size: int | None) -> Step:
+    """Return the step with only the kernels that no operator measures."""
+    from collector.ops.refusals import refusal
+    from collector.ops.registry import find
+    from jobs.planning.generated_sources import with_ep_size
+    from jobs.planning.sources import completed_records
+
+    records = completed_records(with_ep_size(one.record, ep_size) for one in step.kernels)
+    pairs = zip(step.kernels, records, strict=True)
+    kernels = tuple(one for one, record in pairs if refusal(record.case, find, "npu") is not None)
+    return replace(step, kernels=kernels, collectives=())
 
 
 def _print_step(title: str, batch: Batch, step: Step, ep_size: int | None) -> None:

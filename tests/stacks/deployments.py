@@ -179,7 +179,8 @@ def _ranges_of_experts(
             *((3, 150, 1, 1001, 4), (77, 201, 2, 613, 3), (20, 160, 4, 301, 3)),
             *((5, 211, 2, 1501, 1), (4, 170, 1, 601, 3), (9, 170, 1, 903, 3)),
         )
-        if loads.more_padding:  # of 2, 1 and 3 tokens
+        if loads.more_padding:  # of no token, then of 2, 1 and 3 tokens
+            few, many = few + _chunks((1, 208)), many + _chunks((1, 2608))
             mixed += _mixed((6, 170, 2, 900, 1), (10, 180, 1, 1201, 1), (4, 160, 1, 1301, 1))
         sizes = {one: sum(new for new, _ in one.each()) for one in mixed}
         next_to_few = tuple(one for one in mixed if loads.mixed <= sizes[one] <= graph)
@@ -296,6 +297,8 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "glm-4.5-air": (_of_ranks(_FEW_RANKS, "sequence_split"),),
     "gpt-oss-120b": (("tp=4,ep=4,sequence_split",),),
     "kimi-k2-thinking": (("tp=16,ep=16,sequence_split,quantisation=w4a16,experts=apart",),),
+    "qwen3-next-80b-a3b": (("tp=4,ep=4,sequence_split",),),
+    "qwen3.5-397b-a17b": (("tp=16,ep=16",),),
     "qwen3-vl-8b": (("tp=1",),),
     "kimi-k2": (_of_ranks(_RANKS, "sequence_split,quantisation=w8a8"),),
     "qwen3-235b-a22b": (
@@ -306,7 +309,9 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 # Without VLLM_ASCEND_ENABLE_FUSED_MC2, as by default: a dispatch or an all-to-all, and products.
 _APART: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "deepseek-v3": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart",),),
+    "deepseek-v3": (
+        ("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart",),
+    ),
     "glm-4.5": (("tp=8,dp=2,ep=16,sequence_split,experts=apart",),),
     "glm-4.5-air": (("tp=8,ep=8,sequence_split,experts=apart",),),
     "kimi-k2": (("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart",),),
@@ -316,8 +321,6 @@ _APART: Mapping[str, tuple[tuple[str, ...], ...]] = {
 # 8 ranks: of fewer, more than 1,024 tokens of a rank have other products.
 _OF_RELEASE: Mapping[str, Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "vllm-ascend-0.18": {
-        "qwen3-next-80b-a3b": (("tp=4,ep=4,sequence_split",),),
-        "qwen3.5-397b-a17b": (("tp=16,ep=16",),),
         "deepseek-v3.2": (_of_ranks(((8, 1), (8, 4), (8, 2)), "sequence_split,quantisation=w8a8"),),
     },
     "vllm-ascend-0.23": {

@@ -70,7 +70,8 @@ READ = (
     *("aclnnGtScalar", "aclnnNeScalar"),
     *("aclnnDropoutGenMask", "aclnnDropoutGenMaskV2", "aclnnRemainderTensorScalar"),
     *("aclnnArgMax", "aclnnClamp", "aclnnCumsum", "aclnnFloorDivide", "aclnnHistc"),
-    *("aclnnInplaceMaskedFillScalar", "aclnnLog1p", "aclnnMul", "aclnnRemainderTensorTensor"),
+    *("aclnnInplaceMaskedFillScalar", "aclnnLog1p", "aclnnMax", "aclnnMul"),
+    "aclnnRemainderTensorTensor",
     *("aclnnRepeatInterleave", "aclnnRepeatInterleaveWithDim", "aclnnSWhere", "aclnnSilu"),
     *("aclnnSiluBackward", "aclnnSoftmaxBackward", "aclnnSort", "aclnnSub"),
 )
@@ -140,6 +141,7 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnLogicalOr": "LogicalOr",
     "aclnnLtScalar": "Less",
     "aclnnLtTensor": "Less",
+    "aclnnMax": "ReduceMax",
     "aclnnMaxDim": "ArgMaxWithValue",
     "aclnnMaximum": "Maximum",
     "aclnnMean": "ReduceMean",

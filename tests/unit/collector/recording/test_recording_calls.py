@@ -547,6 +547,12 @@ def test_operands_of_products_have_the_layout_that_their_kernels_read():
         "{i8[4,16,64]:FRACTAL_NZ<4,2,1,16,32>}, i32[1,8]:ND, {i64[128]:ND}, {i64[256]:ND}, "
         'f32[1,8]:ND, "group", 65536, bf16[1,64]:ND, i32[4]:ND)'
     )
+    floating = (
+        "ACLNN aclnnDispatchFFNCombineBF16(bf16[1,64]:ND, "
+        "{bf16[4,64,32]:FRACTAL_NZ<4,2,4,16,16>}, {bf16[4,16,64]:FRACTAL_NZ<4,4,1,16,16>}, "
+        "i32[1,8]:ND, {i64[0]:ND}, {i64[0]:ND}, f32[1,8]:ND, "
+        '"group", 65536, bf16[1,64]:ND, i32[4]:ND)'
+    )
     for text, inputs, outputs in (
         # rows of a batch in the order of tokens
         (
@@ -565,6 +571,8 @@ def test_operands_of_products_have_the_layout_that_their_kernels_read():
             *("257,512;4096,512", "257,4096"),
         ),
         (experts, "1,64;4,64,32;4,16,64;1,8;128;256;1,8", "1,64;4"),
+        (floating, "1,64;4,64,32;4,16,64;1,8;;;1,8", "1,64;4"),
+        ("ACLNN aclnnMax(i32[2,3]:ND, i32[]:ND)", "2,3;2", ""),
     ):
         cells = cells_of(parse_call(text))
         shown = (cells["Input Shapes"], cells["Output Shapes"])

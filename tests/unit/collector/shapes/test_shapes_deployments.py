@@ -154,17 +154,17 @@ def test_files_are_those_of_the_recipes():
 
 
 def test_experts_in_bf16_are_fused_with_weights_of_the_ranks_share():
-    """Sizes of the models' own config.json; weights in blocks of 16 x 16."""
+    """Sizes of the models' own config.json."""
     for name, layers, layout, weights in (
-        ("glm-4.5", 89, "tp=8,dp=2,ep=16", "10,192,320,16,16;10,320,96,16,16"),
-        ("glm-4.5-air", 45, "tp=8,ep=8", "16,176,256,16,16;16,256,88,16,16"),
-        ("qwen3-235b-a22b", 94, "tp=8,dp=2,ep=16", "8,192,256,16,16;8,256,96,16,16"),
+        ("glm-4.5", 89, "tp=8,dp=2,ep=16", "10,5120,3072;10,1536,5120"),
+        ("glm-4.5-air", 45, "tp=8,ep=8", "16,4096,2816;16,1408,4096"),
+        ("qwen3-235b-a22b", 94, "tp=8,dp=2,ep=16", "8,4096,3072;8,1536,4096"),
     ):
         found = find_deployment(name, RELEASE, layout_of(f"{layout},sequence_split"))
         hidden = find_decoder(name).hidden
         for batch, rows in ((Batch(Phase.PREFILL, 1, 4099, 4099), 513), (DECODE, 2)):
             step = counted(deployed_step(found, batch))
-            shapes = f"{rows},{hidden};{weights};{rows},8;;;{rows},8;{rows},{hidden}"
+            shapes = f"{rows},{hidden};{weights};{rows},8;;;{rows},8"
             assert step[f"DispatchFFNCombineBF16 {shapes}"] == layers
 
 
@@ -243,8 +243,8 @@ def test_minimax_m2_normalises_queries_and_keys_over_all_ranks():
     found = counted(step)
     assert found["_split_qkv_and_compute_local_qk_var_kernel 4100,2048"] == 62
     assert found[f"all_reduce {4100 * 2 * 4} bytes over 4"] == 62
-    experts = "64,192,192,16,16;64,192,96,16,16"
-    assert found[f"DispatchFFNCombineBF16 1025,3072;{experts};1025,8;;;1025,8;1025,3072"] == 62
+    experts = "64,3072,3072;64,1536,3072"
+    assert found[f"DispatchFFNCombineBF16 1025,3072;{experts};1025,8;;;1025,8"] == 62
 
 
 def test_kimi_k2_thinking_has_int4_weights_of_experts():
@@ -289,9 +289,9 @@ def test_deepseek_v4_has_keys_of_4_and_of_128_tokens():
             written = one.record.cells["Output Shapes"].strip('"').partition(";")[0]
             found[f"{kernel} {written}" if kernel == "Compressor" else kernel] += one.times
         assert found == expected
-        experts = "32,256,256,16,16;32,256,128,16,16"  # 32 of 256 experts of 2048
+        experts = "32,4096,4096;32,2048,4096"  # 32 of 256 experts of 2048
         part = -(-tokens // 8)
-        shapes = f"{part},4096;{experts};{part},6;;;{part},6;{part},4096"
+        shapes = f"{part},4096;{experts};{part},6;;;{part},6"
         assert counted(step)[f"DispatchFFNCombineBF16 {shapes}"] == 43
 
 
@@ -319,8 +319,8 @@ def test_qwen3_5_has_linear_attention_in_three_of_four_layers():
     found = counted(model_step(find_decoder("qwen3.5-397b-a17b"), layout, batch, RELEASE))
     assert found["chunk_local_cumsum_scalar_kernel 1,4096,4;2;4,2"] == 45  # chunks of 1024 tokens
     assert sum(n for name, n in found.items() if name.startswith("FusedInferAttention")) == 15
-    experts = "32,128,256,16,16;32,256,64,16,16"
-    assert found[f"DispatchFFNCombineBF16 256,4096;{experts};256,10;;;256,10;256,4096"] == 60
+    experts = "32,4096,2048;32,1024,4096"
+    assert found[f"DispatchFFNCombineBF16 256,4096;{experts};256,10;;;256,10"] == 60
 
 
 def test_linear_attention_takes_the_chunks_of_each_prompt():
@@ -334,8 +334,8 @@ def test_linear_attention_takes_the_chunks_of_each_prompt():
     assert found["chunk_scaled_dot_kkt_fwd_kernel 1,6000,4,128;8,1,6000;8,1,6000;3;94,2"] == 36
     assert found["solve_tril_16x16_kernel 1,6000,8,64;3;6,2"] == 36
     assert sum(n for name, n in found.items() if name.startswith("FusedInferAttention")) == 12
-    experts = "128,64,128,16,16;128,128,32,16,16"  # 128 of 512 experts of 512
-    shapes = f"1500,2048;{experts};1500,10;;;1500,10;1500,2048"
+    experts = "128,2048,1024;128,512,2048"  # 128 of 512 experts of 512
+    shapes = f"1500,2048;{experts};1500,10;;;1500,10"
     assert found[f"DispatchFFNCombineBF16 {shapes}"] == 48
 
 

@@ -35,6 +35,13 @@ def test_pass_is_printed_as_lines_of_cells():
     assert ("hcom_allReduce_", "129", ["163840", "16"]) in sent  # times, bytes and ranks
 
 
+def test_kernels_that_no_operator_measures_are_shown_alone():
+    words = ("qwen3-next-80b-a3b", "--layout", "tp=4,ep=4,sequence_split", "--phase", "prefill")
+    message = model("show", *words, "--tokens", "4096", "--keys", "8192", "--missing").stdout
+    _, *rows = (line.split("\t") for line in message.splitlines())
+    assert {(row[1], row[2]) for row in rows} == {("BroadcastTo", "36")}  # as often as in a pass
+
+
 @pytest.mark.thorough
 def test_padding_requests_of_a_graph_are_not_sampled():
     message = model("show", "qwen3-32b", "--tokens", "16", "--padding", "3").stdout

@@ -104,6 +104,15 @@ def test_row_may_have_a_batch_dimension_of_one_and_scales_per_expert():
     assert call_of(case_from_cells(KERNEL, {**cells, INPUT_SHAPES: shapes})) == DEEPSEEK
 
 
+def test_scales_that_are_not_read_may_be_empty():
+    call = replace(DEEPSEEK, weight_bits=16)
+    shapes = "120,7168;16,7168,4096;16,2048,7168;120,4;;;120,4"  # as vLLM-Ascend serves it
+    cells = {**call.cells, INPUT_SHAPES: shapes}
+    assert call_of(case_from_cells(KERNEL_FLOATING, cells)) == call
+    with pytest.raises(BadInput, match=naming("scale1", "65536")):
+        call_of(case_from_cells(KERNEL, {**DEEPSEEK.cells, INPUT_SHAPES: shapes}))
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [

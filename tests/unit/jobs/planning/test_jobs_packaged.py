@@ -1,0 +1,60 @@
+"""The packaged deployments, as a campaign plans them."""
+
+from collections import defaultdict
+
+import pytest
+
+from collector.ops.refusals import refusal
+from collector.ops.registry import find
+from collector.shapes.deployments import deployed_step, find_deployment
+from collector.shapes.layout import layout_of
+from collector.shapes.serving import Batch, Phase
+from jobs.planning.generated_sources import with_ep_size
+from jobs.planning.sources import completed_records
+from tests.stacks.deployments import RECIPES
+
+pytestmark = pytest.mark.fast
+
+BATCHES = {
+    "prefill": Batch(Phase.PREFILL, 1, 4096, 4096),
+    "decode": Batch(Phase.DECODE, 16, 1, 4096),
+    "chunk": Batch(Phase.PREFILL, 1, 4096, 12288),
+    "mixed": Batch(Phase.PREFILL, 1, 1000, 1000, mixed_decodes=5, followed_keys=200),
+}
+# Kernels that no operator measures, and in which deployments: see docs/evaluation.
+NEXT, LINEAR = "qwen3-next-80b-a3b", "qwen3.5-397b-a17b"
+OF_18, OF_23 = "vllm-ascend-0.18", "vllm-ascend-0.23"
+BOTH_OF_23 = {(NEXT, OF_23), (LINEAR, OF_23)}
+FLASH = {("deepseek-v4-flash", OF_23)}
+NOT_MEASURED = {
+    "BroadcastTo": {(NEXT, OF_18), (LINEAR, OF_18), *BOTH_OF_23},  # a state to its own shape
+    "CausalConv1d": BOTH_OF_23,
+    "ChunkFwdO": BOTH_OF_23,
+    "ChunkGatedDeltaRuleFwdH": BOTH_OF_23,
+    "LightningIndexer": {("deepseek-v3.2", OF_23)},  # tokens that pad to the ranks
+    "Max": FLASH,
+    "NonZero": {(NEXT, OF_18), (LINEAR, OF_18), (NEXT, OF_23)},  # of a mask with false elements
+    "RecurrentGatedDeltaRule": BOTH_OF_23,
+    "SparseAttnSharedkvMetadata": FLASH,
+    "SparseFlashAttention": {("deepseek-v3.2", OF_23)},
+    "VllmQuantLightningIndexerMetadata": FLASH,
+    "_clear_ssm_states_kernel": BOTH_OF_23,
+    "_compute_slot_mapping_kernel": FLASH,  # of fewer blocks than tokens
+    "mla_preprocess_0_mix_aic": {("deepseek-v3.2", OF_23)},
+}
+
+
+def test_packaged_kernels_are_measured_but_for_the_listed_ones():
+    found = defaultdict(set)
+    for recipe in RECIPES:
+        layout = layout_of(recipe.recorded[-1])
+        deployment = find_deployment(recipe.model, recipe.release, layout)
+        assert deployment is not None, recipe.file_name
+        ep_size = layout.ep if layout.ep > 1 else None
+        for phase in {one.phase for one in deployment.ranges}:
+            step = deployed_step(deployment, BATCHES[phase])
+            launched = (with_ep_size(one.record, ep_size) for one in step.kernels)
+            for record in completed_records(launched):
+                if refusal(record.case, find, "npu") is not None:
+                    found[record.kernel_type].add((recipe.model, recipe.release))
+    assert found == NOT_MEASURED
