@@ -72,7 +72,7 @@ _PLAIN = ("NCL", "NCHW")
 _CELLS = ("Data Types", "Formats")
 # A number that torch_npu reads out of memory that it has freed (`restore_shape` of
 # MoeTokenUnpermute, until 2.10).
-_FREED = re.compile(r"ints\(\d{12,}\)")
+_FREED = re.compile(r"(?<=aclnnMoeTokenUnpermute\()(.*)ints\([\d,]*\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def read_step(log: Path, number: int) -> Calls:
     begin = f'{_MARK}"step", {number})'
     with log.open() as lines:
         for line in lines:
-            text = _FREED.sub("ints(?)", line.rstrip("\n").split(" ", 3)[3])
+            text = _FREED.sub(r"\1ints(?)", line.rstrip("\n").split(" ", 3)[3])
             if text.startswith(_DRAFT):
                 is_draft = text == f"{_DRAFT}1)"
             elif text.startswith(_MARK):
