@@ -175,6 +175,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         # biases and scales are absent; the last two inputs are what the rounds before found
         "AtbRingMLA": f"0 1 2 3 4 5 {'99 ' * 7}7 8 -> -2 -1",
         "batch_matmul_transpose": "0 1 -> 2",
+        "mla_preprocess": (f"0 1V 2 3 4 5V {' '.join(map(str, range(6, 22)))} -> 25 26 27 28 29"),
     }
 )
 # Calls whose outputs are not the last tensor alone: how many tensors of the end are outputs.

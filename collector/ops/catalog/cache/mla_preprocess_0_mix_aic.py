@@ -3,7 +3,7 @@
 Two products in INT8, two norms, the rotation, the projection of the queries to the latent space,
 and the writes to both caches. The slots are in the order of `torch.ops._C_ascend.mla_preprocess`
 (vLLM-Ascend 0.18). The weights are stored in the form of FRACTAL_NZ, (1, K / 32, N, 32), even if
-the row's format is ND.
+the row's format is ND. 0.23 passes cosines and sines with four dimensions, (T, 1, 1, 64).
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ from collector.ops.slots import elements, input_shape, output_slot, outputs_agre
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 _DOWN, _UP = 1, 5  # the weights
+_ANGLES = slice(8, 10)  # cosines and sines
 _ROWS = 32  # of K in a block of INT8
 _MOST_TOKENS = 1024
 _LATENT, _ROTARY = 512, 64  # the only sizes for which the kernel is correct
@@ -119,7 +120,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
         )
     for position in (14, 17, 20, 21):
         tensors[position] = make.full((1,), slots[position].dtype, 1 / 16)
-    tensors[8:10] = make_positions(make, slots[8].shape or (), slots[8].dtype)
+    tensors[_ANGLES] = make_positions(make, slots[8].shape or (), slots[8].dtype)
     places = capacity(input_shape(case, 11))
     tensors[13] = distinct(make, sizes.tokens, places, slots[13].dtype)
     queries, _, rotated, _, inner = sizes.outputs()
@@ -149,7 +150,8 @@ def _reference(torch: Any, *args: Any, **named: Any) -> Any:
     hidden, down, descale0, gamma1, beta1, up, descale1, gamma2 = args[:8]
     cos, sin, wuk, latents, keys, places, scale0, offset0, bias0 = args[8:17]
     scale1, offset1, bias1 = args[17:20]
-    real, latent, rotary = hidden.dtype, gamma2.shape[0], cos.shape[1]
+    real, latent, rotary = hidden.dtype, gamma2.shape[0], cos.shape[-1]
+    cos, sin = cos.reshape(-1, rotary), sin.reshape(-1, rotary)
     heads, nope, _ = wuk.shape
     mixed = _int8_product(hidden, down, scale0, offset0, bias0, descale0)
     new, key, query = mixed.split([latent, rotary, gamma1.shape[0]], -1)
@@ -227,9 +229,13 @@ def _fits(case: Case) -> bool:
     if sizes is None or sizes.hidden % _ROWS or sizes.query_rank % _ROWS:
         return False
     # Not input_shape: the row names the blocks of the weights, whatever their format is called.
-    named = tuple(slot.shape for slot in case.inputs or ())
+    named = [slot.shape for slot in case.inputs or ()]
+    angles = {(sizes.tokens, sizes.rotary), (sizes.tokens, 1, 1, sizes.rotary)}
+    expected = list(sizes.inputs())
+    del named[_ANGLES], expected[_ANGLES]
     return (
-        named == sizes.inputs()
+        named == expected
+        and {input_shape(case, at) for at in (8, 9)} <= angles
         and outputs_agree(case, *sizes.outputs()[: None if _gives_inner(case) else _INNER])
         and (_gives_inner(case) or (output_slot(case, _INNER) or _NOTHING).shape is None)
         and sizes.tokens <= min(_MOST_TOKENS, sizes.blocks * sizes.block)

@@ -32,7 +32,6 @@ NOT_MEASURED = {
     "ChunkFwdO": BOTH_OF_23,
     "ChunkGatedDeltaRuleFwdH": BOTH_OF_23,
     "LightningIndexer": {("deepseek-v3.2", OF_23)},  # tokens that pad to the ranks
-    "Max": FLASH,
     "NonZero": {(NEXT, OF_18), (LINEAR, OF_18), (NEXT, OF_23)},  # of a mask with false elements
     "RecurrentGatedDeltaRule": BOTH_OF_23,
     "SparseAttnSharedkvMetadata": FLASH,
@@ -40,7 +39,6 @@ NOT_MEASURED = {
     "VllmQuantLightningIndexerMetadata": FLASH,
     "_clear_ssm_states_kernel": BOTH_OF_23,
     "_compute_slot_mapping_kernel": FLASH,  # of fewer blocks than tokens
-    "mla_preprocess_0_mix_aic": {("deepseek-v3.2", OF_23)},
 }
 
 
