@@ -80,6 +80,8 @@ _CONDITIONS = (
     *("whole - sampled > 1", "sampled < 2 or whole - sampled == 1"),
     # truth values of requests, and of tokens that pad them to the ranks
     "sampled > 1 and whole - sampled > 1",
+    # states are cleared of new prompts, and of tokens that pad to the ranks
+    "earlier < 1 or whole > tokens",
 )
 _KEYS = "min(tokens, tokens // {} + requests)"
 _KEYS_OF_PROMPTS = "min(tokens - decodes, (tokens - decodes) // {} + requests - decodes)"
@@ -88,6 +90,8 @@ _TERMS = (
     *("requests + (whole > tokens)", "whole - sampled", "decodes", "earlier"),
     *("tokens - decodes", "requests - decodes", "requests - empty"),
     *("requests - decodes + (whole > tokens)", "whole - decodes"),
+    # states of new prompts, and of the tokens that pad to the ranks
+    "(earlier < 1) * (requests - decodes) + (whole > tokens)",
     # rows for keys that are made of 4 and of 128 tokens
     *(_KEYS.format(4), _KEYS.format(128), _KEYS_OF_PROMPTS.format(4), _KEYS_OF_PROMPTS.format(128)),
 )

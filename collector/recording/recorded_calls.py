@@ -163,8 +163,8 @@ def recorded_pass(
         if call.kind == "HCCL":
             messages.append(_message(call, occurrences, in_graph))
             continue
-        if call.name.startswith("aclnnInplace") and 0 in call.tensors[0].shape:
-            continue  # aclnn launches nothing for a tensor without elements
+        if _writes_nothing(call):
+            continue
         for part in kernels_of(call):
             if kernel := kernel_of(part):  # "" where no kernel runs
                 columns = _columns(part, tokens, used_rows)
@@ -174,6 +174,13 @@ def recorded_pass(
     sizes = (tokens.requests, tokens.queries, tokens.keys)
     joined = tuple(joined_launches(launches))
     return RecordedPass(tokens.phase, *sizes, joined, tuple(messages), tokens.prompts)
+
+
+def _writes_nothing(call: Recorded) -> bool:
+    """Whether aclnn launches nothing: what is written has no elements, or no index has."""
+    if call.name == "aclnnIndexPutImpl":
+        return all(0 in tensor.shape for tensor in call.tensors[1:-1])
+    return call.name.startswith("aclnnInplace") and 0 in call.tensors[0].shape
 
 
 def joined_launches(launches: Iterable[RecordedLaunch]) -> Iterator[RecordedLaunch]:

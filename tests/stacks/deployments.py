@@ -37,6 +37,9 @@ _BELOW_LARGEST_GRAPH = ("qwen3-next-80b-a3b", "qwen3.5-397b-a17b")
 # Of four ranks, whose launches depend on the prompts and on how many tokens pad to the ranks: these
 # have more loads.
 _MORE_PADDING = ("qwen3-next-80b-a3b", "gpt-oss-120b")
+# Where experts are apart, of 160 ones the first rank would get as many rows as there are tokens, of
+# five prompts of 1600.
+_OF_160_EXPERTS = "glm-4.5"
 # Models that are recorded with predicted tokens too, this many after each.
 PREDICTING, PREDICTED = ("deepseek-v3",), 1
 
@@ -122,6 +125,8 @@ def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
         # Fewer than 4 tokens of a prompt have as many compressed keys of either kind, and few ones
         # as many as decodes have tokens: their launches would not be told apart.
         loads = _Loads(6, 16) if model in _POOLED else _Loads(more_padding=model in _MORE_PADDING)
+        if model == _OF_160_EXPERTS and layout.experts is ExpertLaunch.APART:
+            loads = replace(loads, filling=1592)
         return _ranges_of_experts(decode, has_chunks, most, loads)
     if layout.sequence_split:
         last = _SPLIT_TOKENS // layout.tp * layout.tp  # tokens are padded before they are compared
@@ -150,10 +155,12 @@ def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
 @dataclass(frozen=True, slots=True)
 class _Loads:
     """What the loads of a mixture are: tokens of the smallest prompt, the fewest of a mixed pass,
-    and whether there are further ones with other numbers of tokens that pad to the ranks."""
+    those of each of five prompts that fill the ranks, and whether there are further ones with other
+    numbers of tokens that pad to the ranks."""
 
     prompt: int = 3
     mixed: int = 2
+    filling: int = 1600
     more_padding: bool = False
 
 
@@ -197,7 +204,7 @@ def _prompts_of_experts(graph: int, loads: _Loads) -> tuple[Range, Range]:
     )
     large = _prefill(
         *((1, graph + 1), (1, graph + 6), (1, graph + 521), (3, 1367), (5, 411), (3, 1008)),
-        *((5, 1600), (1, 4111)),
+        *((5, loads.filling), (1, 4111)),
     )
     if loads.more_padding:
         large += _prefill((1, 1504), (1, 2608))
@@ -311,6 +318,7 @@ _LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 _APART: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "deepseek-v3": (
         ("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart",),
+        ("tp=8,dp=2,ep=16,sequence_split,quantisation=w4a8,experts=apart",),
     ),
     "glm-4.5": (("tp=8,dp=2,ep=16,sequence_split,experts=apart",),),
     "glm-4.5-air": (("tp=8,ep=8,sequence_split,experts=apart",),),
