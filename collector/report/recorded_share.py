@@ -19,7 +19,7 @@ from collector.ranks.collective import is_collective
 class KernelShare:
     """A kernel type of a profile: its cases and time, and those that the recording has too.
 
-    `is_recorded` is whether the recording launches the kernel type at all."""
+    `is_recorded` is whether the recording launches the kernel type, or a twin of it, at all."""
 
     kernel_type: str
     cases: int
@@ -63,7 +63,10 @@ def recorded_share(profile: Iterable[CaseRecord], recorded: Sequence[CaseRecord]
         matched |= same
         time_us = record.profile.total_us if record.profile else 0.0
         cases[record.case.kernel_type].append((record, time_us, bool(same)))
-    kernels = [_kernel(name, found, name in types) for name, found in cases.items()]
+    kernels = [
+        _kernel(name, found, name in types or any(is_same for *_, is_same in found))
+        for name, found in cases.items()
+    ]
     lacking = [(t, r) for found in cases.values() for r, t, is_same in found if not is_same]
     return RecordedShare(
         tuple(sorted(kernels, key=lambda one: (-one.time_us, one.kernel_type))),

@@ -286,7 +286,8 @@ def check_deployment(decoder: Decoder, layout: Layout, release: str) -> Packaged
     found = find_deployment(decoder.name, release, layout) if known else None
     if found is None and not is_derived(decoder, layout):
         if not known:
-            raise to_record(decoder.name)
+            others = {one for model, one in packaged_layouts() if model == decoder.name}
+            raise to_record(decoder.name, release, sorted(others))
         raise BadInput(
             f"layout: expected one of {'; '.join(known)}, got {layout}: no kernel set describes "
             "it; `opmeter model record` records others"

@@ -444,8 +444,16 @@ def unknown_model(word: str) -> BadInput:
     return BadInput(f"unknown model {word!r}: expected one of {known}, or a config.json")
 
 
-def to_record(name: str) -> BadInput:
-    """Return the error for a model that no kernel set describes."""
+def to_record(name: str, release: str = "", elsewhere: Sequence[str] = ()) -> BadInput:
+    """Return the error for a model that no kernel set describes.
+
+    release  the one that was asked for
+    elsewhere  releases for which it is packaged"""
+    if elsewhere:
+        return BadInput(
+            f"model {name!r}: no kernel set describes its step in {release}; it is packaged for "
+            f"{', '.join(elsewhere)}: pass --release"
+        )
     return BadInput(
         f"model {name!r}: no kernel set describes its step; record it: "
         f"opmeter model record {name} --output {name}.json.gz"

@@ -14,7 +14,12 @@ from collector.codec.errors import BadInput
 from collector.ranks.collective import OPERATIONS
 from collector.shapes.models import bundled_configs, find_decoder
 from collector.shapes.serving import Batch, Phase
-from jobs.cli.recordings import RECORDING_SUFFIX, record_command, show_recording
+from jobs.cli.recordings import (
+    RECORDING_SUFFIX,
+    record_command,
+    recording_options,
+    show_recording,
+)
 from jobs.cli.terminal import print_json, print_table
 
 if TYPE_CHECKING:
@@ -143,7 +148,9 @@ def show_command(
     known = recorded_layouts(decoder, release)
     if known and check_deployment(decoder, reported, release) is None:
         what = f"note: {release} is recorded for {'; '.join(known)}; this is from its kernel set"
-        typer.echo(f"{what} (opmeter model record {model} --layout {reported})", err=True)
+        options = f"--release {release} {recording_options(reported)}"
+        command = f"opmeter model record {model} {options} --output {decoder.name}.json.gz"
+        typer.echo(f"{what} ({command})", err=True)
 
 
 COMMANDS: dict[str, Callable[..., int | None]] = {

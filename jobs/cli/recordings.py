@@ -18,13 +18,14 @@ from jobs.cli.terminal import print_json, print_table, say, say_lines
 if TYPE_CHECKING:
     from collector.recording.recorded_calls import PassTokens
     from collector.report.recorded_share import RecordedShare
-    from collector.shapes.recorded_step import Occurrences, Prompts, Recording
+    from collector.shapes.layout import Layout
+    from collector.shapes.recorded_step import Occurrences, Prompts, RecordedPass, Recording
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 RECORDING_SUFFIX = ".json.gz"
 _MIXED = "mixed"
 _MISSING_COLUMNS = ("share", "phase", "kernel", "times", "reason", "example")
-_COLUMNS = ("kernel", "times", "outside", "per layer", "graph", "input shapes")
+_COLUMNS = ("pass", "kernel", "times", "outside", "per layer", "graph", "input shapes")
 
 
 def record_command(
@@ -32,7 +33,7 @@ def record_command(
         str, typer.Argument(help="folder of a config.json, or a name of `opmeter model list`")
     ],
     *,
-    output: Annotated[Path, typer.Option(help="new file of the recording: NAME.json.gz")],
+    output: Annotated[Path, typer.Option(help="file, replaced if it exists: NAME.json.gz")],
     release: Annotated[str, typer.Option(help="release of the serving stack")] = "vllm-ascend-0.18",
     layout: Annotated[str, typer.Option(help="ranks, one without it: tp=8,dp=2,ep=16")] = "",
     device: Annotated[str, typer.Option(help="device generation: A2 or A3")] = "A3",
@@ -55,7 +56,7 @@ def record_command(
         int, typer.Option(help="layers of each kind in the smallest model that runs", min=1)
     ] = 2,
     graph: Annotated[
-        str, typer.Option(help="captured graphs, none without it: full-decode or piecewise")
+        str, typer.Option(help="captured graphs, eager without it: full-decode or piecewise")
     ] = "",
     quantization: Annotated[
         str, typer.Option(help="quantised weights, BF16 without it: w8a8 or w4a8")
@@ -152,7 +153,32 @@ def record_command(
     say(f"wrote {output}")
     for one in found.passes:
         launched = sum(x.occurrences.times(found.layers) for x in one.launches)
-        say(f"{one}: {launched:,} launches of {len(one.launches):,} cases")
+        say(f"{one}: {launched:,} launches of {len(one.launches):,} cases{_mode(one)}")
+    if settings.graph is None:
+        say("all passes are eager; servers decode in graphs: --graph full-decode")
+
+
+def _mode(one: RecordedPass) -> str:
+    """Return how many launches of a pass are in graphs."""
+    inside = sum(launch.in_graph for launch in one.launches)
+    return f", {inside:,} of them in graphs" if inside else ""
+
+
+def recording_options(layout: Layout) -> str:
+    """Return the options of `model record` that record a layout, with decodes in graphs."""
+    from collector.shapes.layout import ExpertLaunch
+
+    is_fused = layout.ep > 1 and layout.experts is ExpertLaunch.FUSED
+    switches = {
+        "VLLM_ASCEND_ENABLE_NZ=0": not layout.nz,
+        "VLLM_ASCEND_ENABLE_NZ=2": layout.nz == 2,
+        "VLLM_ASCEND_ENABLE_FLASHCOMM1=1": layout.sequence_split,
+        "VLLM_ASCEND_ENABLE_FUSED_MC2=1": is_fused,
+    }
+    words = [f"--layout tp={layout.tp},dp={layout.dp},ep={layout.ep}", "--graph full-decode"]
+    if layout.quantisation.is_int8:
+        words.append(f"--quantization {layout.quantisation}")
+    return " ".join((*words, *(f"--env {name}" for name, is_set in switches.items() if is_set)))
 
 
 def _member(option: str, choices: type[_Choice], text: str) -> _Choice | None:
@@ -194,14 +220,14 @@ def show_recording(path: Path, *, only_missing: bool, as_json: bool) -> None:
         title = f"{found.model}, {ranks}: {one}, as {found.release} launches it on {found.device}"
         rows = [
             (
-                *(launch.kernel, *_counts(launch.occurrences, found.layers)),
+                *(str(one), launch.kernel, *_counts(launch.occurrences, found.layers)),
                 *(_graph(launch.in_graph), launch.cells.get("Input Shapes", "").strip('"')),
             )
             for launch in one.launches
         ]
         rows += [
             (
-                *(message.operation, *_counts(message.occurrences, found.layers)),
+                *(str(one), message.operation, *_counts(message.occurrences, found.layers)),
                 _graph(message.in_graph),
                 f"{message.message_bytes} bytes over {message.group_size} ranks",
             )

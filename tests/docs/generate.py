@@ -210,7 +210,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
 
 
 def _cell(text: str) -> str:
-    text = re.sub(r" \[x>=[01]\]|; x>=[01]\b", "", text)  # already in the meaning
+    text = re.sub(r" \[x>=[01]\]|; x>=[01]\b(?!\.)", "", text)  # already in the meaning
     text = re.sub(r"\s*\[default: (0|none|no check)\]$", "", text.strip())
     text = text.replace("[default: ", "[")
     # The brackets of a default or a range would be a link.
