@@ -93,6 +93,7 @@ _WAYS = (
     *_each("chunk_gated_delta_rule_fwd_kernel_h_blockdim64", "i4", How.ELSEWHERE, "the same"),
     *_each("chunk_fwd_kernel_o", "i5", How.ELSEWHERE, "heads come first"),
     *_each("chunk_fwd_kernel_o", "i7", How.ELSEWHERE, "the function counts the chunks itself"),
+    *_each("RecurrentGatedDeltaRule", "i6", How.ELSEWHERE, "CANN's function takes no start"),
     *_each("RecurrentGatedDeltaRule", "o2", How.UPDATED, ""),
     *_each("OnesLike RandomUniform ZerosLike", "o1", How.UPDATED, ""),
     *_each("MaskedFill IndexFill IndexPutV2 ScatterElementsV2", "o1", How.UPDATED, ""),

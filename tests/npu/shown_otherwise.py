@@ -66,6 +66,10 @@ DIFFERENT: Mapping[str, Mapping[int, str]] = MappingProxyType(
         "MoeGatingTopK": {1: "the third output has its shape", 2: "the same"},
         "PadV3": {2: "the value is a scalar of the row"},
         "RINGMLAPrefillBF16Kernel": {0: "statistics are always returned", 3: "the same"},
+        "RecurrentGatedDeltaRule": {
+            2: "lengths after a start are those of vLLM-Ascend's function",
+            3: "the same",
+        },
         "QuantBatchMatmulV3": {5: "scale and offset are packed into one"},
     }
 )

@@ -26,17 +26,28 @@ def _sizes(case: Case) -> tuple[int, int] | None:
     if len(query) != 3 or len(value) != 3 or query != key or not all((*query, *value)):
         return None
     tokens, heads, size = value
-    requests = (input_shape(case, _LENGTHS) or (0,))[0]
+    requests = _requests(case, tokens)
     if query[0] != tokens or heads % query[1] or not requests or tokens % requests:
         return None
     expected = (tokens, heads), (*state[:1], heads, size, query[2])
     places, gate = input_shape(case, _PLACES), input_shape(case, _GATE)
     is_fitting = (beta, state) == expected and places == (tokens,) and gate == (tokens, heads)
-    accepted = given(case, _ACCEPTED)
-    is_fitting = is_fitting and (accepted is None or accepted.shape == (requests,))
     if not is_fitting or state[0] < tokens or not outputs_agree(case, value, state):
         return None
     return requests, tokens // requests
+
+
+def _requests(case: Case, tokens: int) -> int:
+    """Return the number of requests: that of accepted tokens if they are given, else that of
+    lengths, which may follow the first request's start; 0 if they do not fit."""
+    lengths, accepted = input_shape(case, _LENGTHS), given(case, _ACCEPTED)
+    if len(lengths) != 1:
+        return 0
+    if accepted is None:
+        return tokens if lengths == (tokens + 1,) else lengths[0]
+    requests = (accepted.shape or (0,))[0]
+    is_fitting = accepted.shape == (requests,) and lengths[0] - requests in (0, 1)
+    return requests if is_fitting else 0
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -45,7 +56,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     requests, each = rules.accepted(_sizes(case))
     scale = input_shape(case, _QUERY)[2] ** -0.5
     tokens, blocks = input_shape(case, _VALUE)[0], input_shape(case, _STATE)[0]
-    accepted = given(case, _ACCEPTED)
+    accepted, lengths = given(case, _ACCEPTED), make.full((requests,), "INT32", each)
     return Call(
         query=like.normal(slots[_QUERY], make),
         key=like.normal(slots[_KEY], make).mul_(scale),
@@ -53,10 +64,11 @@ def _build(case: Case, make: TensorMaker) -> Call:
         state=like.normal(slots[_STATE], make),
         beta=like.uniform(slots[_BETA], make, 0.0, 1.0),
         scale=float(scale),
-        actual_seq_lengths=make.full((requests,), "INT32", each),
+        actual_seq_lengths=lengths,
         ssm_state_indices=distinct(make, tokens, blocks, "INT32"),
         num_accepted_tokens=make.full((requests,), "INT32", 1) if accepted else None,
         g=like.uniform(slots[_GATE], make, -0.1, 0.0),
+        start_and_lengths=make.tensor((0, *(each,) * requests), "INT32"),
     )
 
 
@@ -73,6 +85,7 @@ def _reference(
     ssm_state_indices: Any,
     num_accepted_tokens: Any,
     g: Any,
+    start_and_lengths: Any,
 ) -> Any:
     requests = actual_seq_lengths.shape[0]
     places = ssm_state_indices.view(requests, -1)
@@ -100,7 +113,11 @@ def step_of(
     return state, (state @ query.unsqueeze(-1)).squeeze(-1)
 
 
-def _launch(api: Any, **named: Any) -> Any:
+def _launch(api: Any, *, start_and_lengths: Any, **named: Any) -> Any:
+    """Call the function. vLLM-Ascend's own reads the first request's start before the lengths,
+    whatever the row has: without it a request would be lost."""
+    if getattr(api, "_qualified_op_name", "").startswith("_C_ascend::"):
+        named["actual_seq_lengths"] = start_and_lengths
     return api(**named), named["state"]
 
 
@@ -118,7 +135,8 @@ def _traffic(case: Case) -> int:
 
 
 # CANN's own kernel, by which vLLM-Ascend 0.18 serves; 0.23 has one of its own library under the
-# same name, whose state may be FLOAT.
+# same name, whose state may be FLOAT, and whose lengths follow the first request's start. Each
+# function gets the lengths that it reads; a row of the other one's differs from what is launched.
 RECURRENT_GATED_DELTA_RULE = OpSpec(
     kernel="RecurrentGatedDeltaRule",
     call="torch_npu.npu_recurrent_gated_delta_rule",
@@ -143,8 +161,8 @@ RECURRENT_GATED_DELTA_RULE = OpSpec(
         rules.one_dtype((_STATE,), (1,)),
         Constraint(
             "expected queries and keys (T,Hk,K), values (T,H,V), beta and gates (T,H), a state "
-            "(at least T,H,V,K), a length for each request that divides T, a state for each token, "
-            "and outputs like values and state",
+            "(at least T,H,V,K), a length for each request that divides T, which the first one's "
+            "start may precede, a state for each token, and outputs like values and state",
             lambda case: _sizes(case) is not None,
         ),
     ),

@@ -139,6 +139,37 @@ def test_a_decode_updates_the_states_of_its_requests(torch, build, launch):
         assert torch.equal(after[untouched], before[untouched])
 
 
+def test_each_library_gets_the_lengths_that_it_reads(torch, build):
+    def function(name):
+        def api(**named):
+            return [named["actual_seq_lengths"].tolist()]
+
+        api._qualified_op_name = name
+        return api
+
+    of_cann, of_vllm_ascend = map(
+        function,
+        ("npu::npu_recurrent_gated_delta_rule", "_C_ascend::npu_recurrent_gated_delta_rule"),
+    )
+    expected = ([1, 1, 1], [3, 3], [1, 1, 1, 1], [3, 3])
+    for row, lengths in zip(rows_of("RecurrentGatedDeltaRule"), expected, strict=True):
+        call, run = build(row.case), find(row.kernel_type).npu.run
+        assert run(of_cann, **call.kwargs)[0] == [lengths]
+        assert run(of_vllm_ascend, **call.kwargs)[0] == [[0, *lengths]]
+
+
+@pytest.mark.parametrize("tokens, lengths", [(4, 6), (4, 3), (1, 3), (0, 1)])
+def test_lengths_that_no_requests_have_are_refused(case_of, tokens, lengths):
+    heads, state = f"{tokens},2,8", "16,2,8,8"
+    inputs = f"{heads};{heads};{heads};{tokens},2;{state};{lengths};{tokens};{tokens},2;;"
+    bf16, undefined = "DT_BF16", "DT_UNDEFINED"
+    dtypes = ";".join((*(bf16,) * 5, "INT32", "INT32", "FLOAT", undefined, undefined))
+    case = case_of("RecurrentGatedDeltaRule", inputs, dtypes, f"{heads};{state}", f"{bf16};{bf16}")
+    assert "a length for each request" in find("RecurrentGatedDeltaRule").rejection_reason(
+        case, "cpu"
+    )
+
+
 def test_the_fused_decode_computes_its_gates(torch, build, launch):
     (row,) = rows_of("fused_sigmoid_gating_delta_rule_update_kernel")
     given = (call := build(row.case, wide=True)).kwargs
