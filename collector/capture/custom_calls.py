@@ -117,7 +117,7 @@ def operator_line(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out
         _SAME.get(name, str(name)): value for name, value in given.items() if value is not None
     }
     name = func._schema.name
-    ops = _operators(name.partition("::")[2])
+    ops = operators_of(name.partition("::")[2])
     kernels = list(dict.fromkeys(kernel for op in ops for kernel in (op.kernel, *op.twins)))
     line: Line = {"operator": name, "kernels": kernels}
     if ops and SHOWN_OTHERWISE.isdisjoint(kernels) and (cells := _cells(ops[0], named, out)):
@@ -176,16 +176,17 @@ def described(value: Any) -> Any:
 
 
 @cache
-def _operators(name: str) -> tuple[OpSpec, ...]:
-    """Return the declarations that a function launches; a later version without one launches those
-    of the first."""
+def operators_of(name: str) -> tuple[OpSpec, ...]:
+    """Return the declarations that an operator of torch launches; a later version without one
+    launches those of the first."""
     found = tuple(
         op
         for op in all_ops()
-        if name in (op.call.rpartition(".")[2], op.npu.served.rpartition(".")[2])
+        if not op.call.startswith(("vllm_ascend.", "vllm."))  # functions of Python
+        and name in (op.call.rpartition(".")[2], op.npu.served.rpartition(".")[2])
     )
     base, is_version, version = name.rpartition("_v")
-    return found or (_operators(base) if is_version and version.isdigit() else ())
+    return found or (operators_of(base) if is_version and version.isdigit() else ())
 
 
 def _cells(op: OpSpec, named: Mapping[str, Any], out: Any) -> dict[str, str]:

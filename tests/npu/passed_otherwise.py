@@ -83,6 +83,7 @@ _WAYS = (
     *_each("NonZero", "o1", How.ELSEWHERE, "as many rows are made as there are elements"),
     *_each("LightningIndexer", "o2", How.ELSEWHERE, "values are not requested"),
     *_each("CausalConv1d", "i5 i6 i7", How.ELSEWHERE, "lists of the host"),
+    *_each("ChunkGatedDeltaRuleFwdH ChunkFwdO", "i6 i7", How.ELSEWHERE, "lists of the host"),
     *_each("triton_rms_kernel", "i1", How.ELSEWHERE, "heads of one size are rows to the kernel"),
     *_each(
         "_causal_conv1d_update_kernel_npu_tiled", "i1 i2 i4", How.ELSEWHERE, "views, turned about"

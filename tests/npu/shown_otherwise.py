@@ -27,7 +27,7 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
                     "QuantLightningIndexerV2",
                 ),
                 *("SparseAttnSharedkv", "SparseFlashMla", "VllmQuantLightningIndexer"),
-                *("FusedGdnGating", "CausalConv1d"),
+                *("FusedGdnGating", "CausalConv1d", "ChunkGatedDeltaRuleFwdH", "ChunkFwdO"),
                 *("fused_sigmoid_gating_delta_rule_update_kernel", "fused_gdn_gating_kernel"),
                 *("fused_qkvzba_split_reshape_cat_kernel", "_layer_norm_fwd_1pass_kernel_npu"),
                 *("split_qkv_rmsnorm_mrope_kernel", "_compute_slot_mapping_kernel"),

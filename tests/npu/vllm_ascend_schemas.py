@@ -154,6 +154,8 @@ _OF_EXTENSION: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
         named["b"].new_empty((1, *named["b"].shape)),
     ),
     "npu_causal_conv1d_custom": lambda torch, named: torch.empty_like(named["x"]),
+    "chunk_gated_delta_rule_fwd_h": lambda torch, named: _states(torch, named),
+    "chunk_fwd_o": lambda torch, named: torch.empty_like(named["v"]),
     "compressor": lambda torch, named: named["x"].new_empty(
         (len(named["rope_sin"]), len(named["norm_weight"]))
     ),
@@ -370,7 +372,8 @@ def _of_wheel() -> dict[str, Callable[[Any, dict[str, Any]], Any]]:
     schemas: dict[str, str] = {}
     for release in _RELEASES:
         text = (_WHEELS / f"vllm_ascend-{release}.txt").read_text()
-        found = {line.partition("(")[0]: line for line in text.splitlines()}
+        lines = (line for line in text.splitlines() if not line.endswith("-> Any"))  # of Python
+        found = {line.partition("(")[0]: line for line in lines}
         schemas = found | schemas
     return {schemas[name]: gives for name, gives in _OF_EXTENSION.items()}
 
@@ -392,6 +395,14 @@ def _indexed(torch: Any, named: dict[str, Any]) -> Any:
     """Return this many positions for each token; a default is not among the keywords."""
     shape = len(named["query"]), 1, named.get("sparse_count", 2048)
     return named["query"].new_empty(shape, dtype=torch.int32)
+
+
+def _states(torch: Any, named: dict[str, Any]) -> Any:
+    """Return a state before each chunk, new values, and a last state of each request."""
+    keys, values = named["k"].shape[3], named["u"].shape
+    shape = (1, values[1], len(named["chunk_indices"]) // 2, keys, values[3])
+    u, state = named["u"], named["initial_state"]
+    return named["k"].new_empty(shape), torch.empty_like(u), torch.empty_like(state)
 
 
 def _routed(torch: Any, named: dict[str, Any]) -> Any:
@@ -423,7 +434,9 @@ def register(torch: Any, key: str = "PrivateUse1") -> None:
         for schema, gives in schemas.items():
             name, names = schema.split("(")[0], _argument_names(torch, schema)
             library.define(schema)
-            library.impl(name, _recorded(torch, name, names, gives), key)
+            is_twice = any(path.endswith(f".{name}") for path in _FUNCTIONS)
+            recorded = f"{namespace}.{name}" if is_twice else name
+            library.impl(name, _recorded(torch, recorded, names, gives), key)
     for path, function in _FUNCTIONS.items():
         _place(torch, path, function)
 

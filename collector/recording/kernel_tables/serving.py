@@ -73,6 +73,9 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "npu_sparse_flash_mla": "SparseFlashMla",
     "npu_fused_gdn_gating": "FusedGdnGating",
     "npu_causal_conv1d_custom": "CausalConv1d",
+    # of the extension; functions of Python have the same names
+    "_C_ascend.chunk_gated_delta_rule_fwd_h": "ChunkGatedDeltaRuleFwdH",
+    "_C_ascend.chunk_fwd_o": "ChunkFwdO",
     # functions of vLLM-Ascend that launch a Triton kernel
     "fused_sigmoid_gating_delta_rule_update": "fused_sigmoid_gating_delta_rule_update_kernel",
     "fused_gdn_gating_patch": "fused_gdn_gating_kernel",

@@ -29,11 +29,12 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Schema:
     """The name of an operator, without its overload, and its arguments. With `is_told` false only
-    the name is known, and any arguments are accepted."""
+    the name is known, and any arguments are accepted. `is_of_python` is true of functions."""
 
     name: str
     parameters: tuple[Parameter, ...]
     is_reported: bool = True
+    is_of_python: bool = False
 
 
 def parse_schema(text: str) -> Schema:
@@ -60,7 +61,7 @@ def parse_schema(text: str) -> Schema:
                 by_name_only,
             )
         )
-    return Schema(found[1], tuple(parameters))
+    return Schema(found[1], tuple(parameters), is_of_python=text.endswith("-> Any"))
 
 
 def misfit(passed: Passed, schemas: Iterable[Schema]) -> str:

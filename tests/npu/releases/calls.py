@@ -70,6 +70,11 @@ class _Operator:
         """The names of the function's module, which a run may look up as it launches."""
         return {"get_ascend_config": StandIn()}
 
+    @property
+    def _qualified_op_name(self) -> str:
+        """Which library's, which a run may ask for: none."""
+        return ""
+
     def __getattr__(self, name: str) -> Any:
         schema = self.schemas[int(name.removeprefix("overload_"))]
         return SimpleNamespace(_schema=SimpleNamespace(arguments=schema.parameters))

@@ -46,10 +46,10 @@ def _kinds(cases: list[Case]) -> list[tuple[str, list[Case]]]:
 def answer(op: OpSpec, release: str, cases: list[Case]) -> str:
     """Return how a release accepts the calls of an operator's rows: for its library, or for
     vLLM-Ascend the function with which it serves; empty if it does not apply."""
-    name = _function(op, release)
-    if not name:
+    call = _function(op, release)
+    if not call:
         return ""
-    schemas = schemas_of(release).get(name, ())
+    schemas = _schemas(call, release)
     if not schemas:
         return ABSENT
     passed = _passed(op, cases, schemas)
@@ -57,7 +57,7 @@ def answer(op: OpSpec, release: str, cases: list[Case]) -> str:
         return "; ".join(wrong)
     if not any(schema.is_reported for schema in schemas):
         return SCHEMA_UNKNOWN
-    newest = schemas_of(_newest(release)).get(name, ())
+    newest = _schemas(call, _newest(release))
     as_newest = _passed(op, cases, newest) if newest else passed
     return BOUND if passed == as_newest else BOUND_OTHERWISE
 
@@ -70,7 +70,14 @@ def _passed(op: OpSpec, cases: list[Case], schemas: tuple[Schema, ...]) -> list[
 def _function(op: OpSpec, release: str) -> str:
     library = "vllm-ascend" if release.startswith("vllm_ascend") else "torch_npu"
     calls = (call for call in (op.call, op.npu.served) if library_of(call) == library)
-    return next(calls, "").rpartition(".")[2]
+    return next(calls, "")
+
+
+def _schemas(call: str, release: str) -> tuple[Schema, ...]:
+    """Return those of a function: the extension has no functions of Python."""
+    schemas = schemas_of(release).get(call.rpartition(".")[2], ())
+    is_of_extension = call.startswith("torch.ops._C_ascend.")
+    return tuple(s for s in schemas if not (is_of_extension and s.is_of_python))
 
 
 @cache

@@ -23,20 +23,20 @@ from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ops.slots import agrees, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
-_CHUNK = 64
+CHUNK = 64
 _BLOCK = 16  # of the inverse's first kernel
 _LARGE_BLOCK = 1216  # tokens of a program of that kernel
 _NUMBERS_OF_SUMS = 1 << 18  # numbers of a program that sums gates
 _PACKAGE = "vllm_ascend.ops.triton.fla"
 _NEEDS = frozenset({Need.TRITON})
-_ASSUMES = (
+ASSUMES = (
     "requests of equal lengths, behind requests of one token and before an empty one where the "
     "number of chunks requires them"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunks:
+class Chunks:
     """The sizes of a call: tokens of each request, heads of values and of keys, and their numbers;
     `block` is the number of tokens of a row of the chunk indices."""
 
@@ -45,7 +45,7 @@ class _Chunks:
     key_heads: int = 1
     key_size: int = 1
     value_size: int = 1
-    block: int = _CHUNK
+    block: int = CHUNK
 
     @property
     def tokens(self) -> int:
@@ -56,9 +56,9 @@ class _Chunks:
         """Return the request, the first token and the token after the last one of each chunk."""
         starts = (0, *cumulative_ends(self.lengths))
         return [
-            (request, start + begin, start + min(begin + _CHUNK, length))
+            (request, start + begin, start + min(begin + CHUNK, length))
             for request, (start, length) in enumerate(zip(starts, self.lengths, strict=False))
-            for begin in range(0, length, _CHUNK)
+            for begin in range(0, length, CHUNK)
         ]
 
     def indices(self) -> list[tuple[int, int]]:
@@ -71,7 +71,7 @@ class _Chunks:
 
     def offsets(self) -> Shape:
         """Return the number of chunks before each request, and of all."""
-        return (0, *cumulative_ends([-(-length // _CHUNK) for length in self.lengths]))
+        return (0, *cumulative_ends([-(-length // CHUNK) for length in self.lengths]))
 
 
 def _lengths(case: Case, position: int, tokens: int, blocks: int | None, block: int) -> Shape:
@@ -97,54 +97,54 @@ def _rows(case: Case, position: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def _of_sums(case: Case) -> _Chunks | None:
+def _of_sums(case: Case) -> Chunks | None:
     gates = input_shape(case, 0)
     if len(gates) != 3 or gates[0] != 1 or not all(gates):
         return None
-    block = 1 << max(0, (_NUMBERS_OF_SUMS // (gates[2] * _CHUNK) - 1).bit_length())
+    block = 1 << max(0, (_NUMBERS_OF_SUMS // (gates[2] * CHUNK) - 1).bit_length())
     lengths = _lengths(case, 1, gates[1], _rows(case, 2), block)
-    return _Chunks(lengths, heads=gates[2], block=block) if lengths else None
+    return Chunks(lengths, heads=gates[2], block=block) if lengths else None
 
 
 @lru_cache(maxsize=256)
-def _of_products(case: Case) -> _Chunks | None:
+def _of_products(case: Case) -> Chunks | None:
     key, beta, gates = (input_shape(case, i) for i in range(3))
     if len(key) != 4 or len(beta) != 3 or key[0] != 1 or not all((*key, *beta)):
         return None
-    sizes = _Chunks(_lengths(case, 3, key[1], _rows(case, 4), _CHUNK), beta[0], key[2], key[3])
+    sizes = Chunks(_lengths(case, 3, key[1], _rows(case, 4), CHUNK), beta[0], key[2], key[3])
     is_fitting = beta == gates == (sizes.heads, 1, key[1]) and sizes.heads % sizes.key_heads == 0
     return sizes if is_fitting and sizes.lengths else None
 
 
-def _of_inverse(ends: int, block: int) -> Callable[[Case], _Chunks | None]:
+def _of_inverse(ends: int, block: int) -> Callable[[Case], Chunks | None]:
     """Return the reading of a row of the inverse, whose ends of requests are at a position."""
 
     @lru_cache(maxsize=256)
-    def read(case: Case) -> _Chunks | None:
+    def read(case: Case) -> Chunks | None:
         matrices = input_shape(case, 0)
-        if len(matrices) != 4 or matrices[::3] != (1, _CHUNK) or not all(matrices):
+        if len(matrices) != 4 or matrices[::3] != (1, CHUNK) or not all(matrices):
             return None
         lengths = _lengths(case, ends, matrices[1], _rows(case, ends + 1), block)
-        return _Chunks(lengths, heads=matrices[2], block=block) if lengths else None
+        return Chunks(lengths, heads=matrices[2], block=block) if lengths else None
 
     return read
 
 
 @lru_cache(maxsize=256)
-def _of_values(case: Case) -> _Chunks | None:
+def _of_values(case: Case) -> Chunks | None:
     key, value, beta, matrices, gates = (input_shape(case, i) for i in range(5))
-    sizes = _of_heads(case, key, value, 5, _rows(case, 6))
+    sizes = of_heads(case, key, value, 5, _rows(case, 6))
     if sizes is None:
         return None
     by_head = (1, sizes.heads, sizes.tokens)
-    is_fitting = beta == gates == by_head and matrices == (1, *value[1:3], _CHUNK)
+    is_fitting = beta == gates == by_head and matrices == (1, *value[1:3], CHUNK)
     return sizes if is_fitting else None
 
 
 @lru_cache(maxsize=256)
-def _of_states(case: Case) -> _Chunks | None:
+def _of_states(case: Case) -> Chunks | None:
     key, value, weights, gates, state = (input_shape(case, i) for i in range(5))
-    sizes = _of_heads(case, key, value, 5, (output_shape(case) or (1, None))[1])
+    sizes = of_heads(case, key, value, 5, (output_shape(case) or (1, None))[1])
     if sizes is None:
         return None
     expected = (*value[:3], sizes.key_size), (1, sizes.heads, sizes.tokens)
@@ -154,9 +154,9 @@ def _of_states(case: Case) -> _Chunks | None:
 
 
 @lru_cache(maxsize=256)
-def _of_output(case: Case) -> _Chunks | None:
+def _of_output(case: Case) -> Chunks | None:
     query, key, value, states, gates = (input_shape(case, i) for i in range(5))
-    sizes = _of_heads(case, key, value, 5, states[1] if len(states) == 5 else 0)
+    sizes = of_heads(case, key, value, 5, states[1] if len(states) == 5 else 0)
     if sizes is None or query != key or gates != (1, sizes.heads, sizes.tokens):
         return None
     chunks = 1, len(sizes.chunks), sizes.heads, sizes.key_size, sizes.value_size
@@ -164,48 +164,46 @@ def _of_output(case: Case) -> _Chunks | None:
     return sizes if is_fitting else None
 
 
-def _of_heads(
-    case: Case, key: Shape, value: Shape, ends: int, chunks: int | None
-) -> _Chunks | None:
+def of_heads(case: Case, key: Shape, value: Shape, ends: int, chunks: int | None) -> Chunks | None:
     """Return the sizes of keys (1,T,Hk,K) and values (1,T,H,V) in this number of chunks; None if
     they do not fit."""
     if len(key) != 4 or len(value) != 4 or key[:2] != value[:2] or key[0] != 1:
         return None
     if not all((*key, *value)) or value[2] % key[2]:
         return None
-    lengths = _lengths(case, ends, key[1], chunks, _CHUNK)
-    return _Chunks(lengths, value[2], key[2], key[3], value[3]) if lengths else None
+    lengths = _lengths(case, ends, key[1], chunks, CHUNK)
+    return Chunks(lengths, value[2], key[2], key[3], value[3]) if lengths else None
 
 
 # Tensors of the kernels: keys of length 1 about, and gates that fall within a chunk.
 
 
-def _ends(make: TensorMaker, sizes: _Chunks) -> Any:
+def _ends(make: TensorMaker, sizes: Chunks) -> Any:
     return make.tensor((0, *cumulative_ends(sizes.lengths)), "INT32")
 
 
-def _index_table(make: TensorMaker, sizes: _Chunks) -> Any:
+def _index_table(make: TensorMaker, sizes: Chunks) -> Any:
     return make.tensor(sizes.indices(), "INT32")
 
 
-def _unit(case: Case, position: int, make: TensorMaker) -> Any:
+def unit_rows(case: Case, position: int, make: TensorMaker) -> Any:
     slot = (case.inputs or ())[position]
     return like.normal(slot, make).mul_((slot.shape or (1,))[-1] ** -0.5)
 
 
-def _falling_gates(make: TensorMaker, sizes: _Chunks) -> Any:
+def falling_gates(make: TensorMaker, sizes: Chunks) -> Any:
     """Return sums of logarithms of gates, (H, T) FLOAT: they fall by a rate of each head."""
     places = [place for _, start, stop in sizes.chunks for place in range(1, stop - start + 1)]
     rates = make.uniform((sizes.heads, 1), "FLOAT", -0.05, -0.01)
     return rates * make.tensor(places, "FLOAT")
 
 
-def _lower(make: TensorMaker, sizes: _Chunks, dtype: str) -> Any:
+def _lower(make: TensorMaker, sizes: Chunks, dtype: str) -> Any:
     """Return small matrices of chunks, (1, T, H, 64), without numbers on and above the diagonal."""
     places = [place for _, start, stop in sizes.chunks for place in range(stop - start)]
     row = make.tensor(places, "INT64").view(-1, 1, 1)
-    column = make.tensor(range(_CHUNK), "INT64")
-    made = make.normal((sizes.tokens, sizes.heads, _CHUNK), dtype).mul_(0.05)
+    column = make.tensor(range(CHUNK), "INT64")
+    made = make.normal((sizes.tokens, sizes.heads, CHUNK), dtype).mul_(0.05)
     return made.masked_fill(column >= row, 0).unsqueeze(0)
 
 
@@ -213,17 +211,17 @@ def _sums_build(case: Case, make: TensorMaker) -> Call:
     sizes = rules.accepted(_of_sums(case))
     gates = like.uniform((case.inputs or ())[0], make, -0.1, 0.0)
     ends, table = _ends(make, sizes), _index_table(make, sizes)
-    return Call(gates, chunk_size=_CHUNK, cu_seqlens=ends, block_indices=table, sizes=sizes)
+    return Call(gates, chunk_size=CHUNK, cu_seqlens=ends, block_indices=table, sizes=sizes)
 
 
-def _sums_reference(torch: Any, gates: Any, *, sizes: _Chunks, **others: Any) -> Any:
+def _sums_reference(torch: Any, gates: Any, *, sizes: Chunks, **others: Any) -> Any:
     out = torch.empty_like(gates, dtype=torch.float32)
     for _, start, stop in sizes.chunks:
         out[:, start:stop] = gates[:, start:stop].float().cumsum(1)
     return out
 
 
-def _plainly(api: Any, *args: Any, sizes: _Chunks, **named: Any) -> Any:
+def call_without_sizes(api: Any, *args: Any, sizes: Chunks, **named: Any) -> Any:
     return api(*args, **named)
 
 
@@ -232,9 +230,9 @@ def _products_build(case: Case, make: TensorMaker) -> Call:
     copies none."""
     sizes = rules.accepted(_of_products(case))
     beta = like.uniform((case.inputs or ())[1], make, 0.0, 1.0)
-    gates = _falling_gates(make, sizes).unsqueeze(1)
+    gates = falling_gates(make, sizes).unsqueeze(1)
     return Call(
-        _unit(case, 0, make),
+        unit_rows(case, 0, make),
         beta=beta.permute(1, 2, 0),
         g_cumsum=gates.permute(1, 2, 0),
         cu_seqlens=_ends(make, sizes),
@@ -243,7 +241,7 @@ def _products_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _by_head(tensor: Any, sizes: _Chunks, start: int, stop: int) -> Any:
+def _by_head(tensor: Any, sizes: Chunks, start: int, stop: int) -> Any:
     """Return a chunk of keys or queries as (heads of values, tokens, numbers) in float32."""
     part = tensor[0, start:stop].transpose(0, 1).float()
     return part.repeat_interleave(sizes.heads // sizes.key_heads, 0)
@@ -255,9 +253,9 @@ def _decay(gates: Any) -> Any:
 
 
 def _products_reference(
-    torch: Any, key: Any, *, beta: Any, g_cumsum: Any, sizes: _Chunks, **others: Any
+    torch: Any, key: Any, *, beta: Any, g_cumsum: Any, sizes: Chunks, **others: Any
 ) -> Any:
-    shape = (*key.shape[:2], sizes.heads, _CHUNK)
+    shape = (*key.shape[:2], sizes.heads, CHUNK)
     out = torch.zeros(shape, dtype=torch.float32, device=key.device)
     for _, start, stop in sizes.chunks:
         keys = _by_head(key, sizes, start, stop)
@@ -269,13 +267,13 @@ def _products_reference(
 
 
 def _inverse_build(
-    read: Callable[[Case], _Chunks | None],
+    read: Callable[[Case], Chunks | None],
 ) -> Callable[[Case, TensorMaker], Call]:
     def build(case: Case, make: TensorMaker) -> Call:
         named = output_slot(case)
         sizes = rules.accepted(read(case))
         matrices = _lower(make, sizes, (case.inputs or ())[0].dtype)
-        large, small = replace(sizes, block=_LARGE_BLOCK), replace(sizes, block=_CHUNK)
+        large, small = replace(sizes, block=_LARGE_BLOCK), replace(sizes, block=CHUNK)
         return Call(
             matrices,
             cu_seqlens=_ends(make, sizes),
@@ -291,8 +289,8 @@ def _inverse_build(
 def _inverse_reference(block: int) -> Callable[..., Any]:
     """Return the reference of the inverse of I + A, in blocks of chunks or of 16 tokens."""
 
-    def run(torch: Any, matrices: Any, *, sizes: _Chunks, output_dtype: Any, **others: Any) -> Any:
-        dtype = output_dtype if block == _CHUNK else matrices.dtype
+    def run(torch: Any, matrices: Any, *, sizes: Chunks, output_dtype: Any, **others: Any) -> Any:
+        dtype = output_dtype if block == CHUNK else matrices.dtype
         shape = (*matrices.shape[:3], block)
         out = torch.zeros(shape, dtype=dtype, device=matrices.device)
         for _, start, stop in sizes.chunks:
@@ -314,10 +312,10 @@ def _values_build(case: Case, make: TensorMaker) -> Call:
     sizes, slots = rules.accepted(_of_values(case)), case.inputs or ()
     beta = like.uniform(slots[2], make, 0.0, 1.0)
     return Call(
-        k=_unit(case, 0, make),
+        k=unit_rows(case, 0, make),
         v=like.normal(slots[1], make),
         beta=beta.transpose(1, 2),
-        g_cumsum=_falling_gates(make, sizes).unsqueeze(0).transpose(1, 2),
+        g_cumsum=falling_gates(make, sizes).unsqueeze(0).transpose(1, 2),
         A=_lower(make, sizes, slots[3].dtype),
         cu_seqlens=_ends(make, sizes),
         chunk_indices=_index_table(make, sizes),
@@ -333,7 +331,7 @@ def _values_reference(
     beta: Any,
     g_cumsum: Any,
     A: Any,
-    sizes: _Chunks,
+    sizes: Chunks,
     **others: Any,
 ) -> Any:
     w = k.new_empty((*v.shape[:3], sizes.key_size))
@@ -352,10 +350,10 @@ def _values_reference(
 def _states_build(case: Case, make: TensorMaker) -> Call:
     sizes, slots = rules.accepted(_of_states(case)), case.inputs or ()
     return Call(
-        k=_unit(case, 0, make),
-        w=_unit(case, 2, make),
+        k=unit_rows(case, 0, make),
+        w=unit_rows(case, 2, make),
         u=like.normal(slots[1], make),
-        g=_falling_gates(make, sizes).unsqueeze(0).transpose(1, 2),
+        g=falling_gates(make, sizes).unsqueeze(0).transpose(1, 2),
         initial_state=like.normal(slots[4], make),
         output_final_state=True,
         cu_seqlens=_ends(make, sizes),
@@ -365,7 +363,7 @@ def _states_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _states_reference(
+def states_reference(
     torch: Any,
     *,
     k: Any,
@@ -373,7 +371,7 @@ def _states_reference(
     u: Any,
     g: Any,
     initial_state: Any,
-    sizes: _Chunks,
+    sizes: Chunks,
     **others: Any,
 ) -> Any:
     states = k.new_empty((1, len(sizes.chunks), *initial_state.shape[1:]))
@@ -394,18 +392,18 @@ def _states_reference(
 def _output_build(case: Case, make: TensorMaker) -> Call:
     sizes, slots = rules.accepted(_of_output(case)), case.inputs or ()
     return Call(
-        q=_unit(case, 0, make),
-        k=_unit(case, 1, make),
+        q=unit_rows(case, 0, make),
+        k=unit_rows(case, 1, make),
         v=like.normal(slots[2], make),
         h=like.normal(slots[3], make),
-        g=_falling_gates(make, sizes).unsqueeze(0).transpose(1, 2),
+        g=falling_gates(make, sizes).unsqueeze(0).transpose(1, 2),
         scale=float(sizes.key_size**-0.5),
         cu_seqlens=_ends(make, sizes),
         sizes=sizes,
     )
 
 
-def _output_reference(torch: Any, *, sizes: _Chunks, scale: float, **tensors: Any) -> Any:
+def output_reference(torch: Any, *, sizes: Chunks, scale: float, **tensors: Any) -> Any:
     q, k, v, h, g = (tensors[name] for name in "qkvhg")
     out = torch.empty_like(v)
     for number, (_, start, stop) in enumerate(sizes.chunks):
@@ -419,15 +417,15 @@ def _output_reference(torch: Any, *, sizes: _Chunks, scale: float, **tensors: An
 
 
 # Operations of each token and head of values, by kernel: twice the products of matrices.
-_FLOPS: Mapping[str, Callable[[_Chunks], int]] = {
+FLOPS: Mapping[str, Callable[[Chunks], int]] = {
     "sums": lambda sizes: 1,
-    "products": lambda sizes: 2 * _CHUNK * sizes.key_size,
+    "products": lambda sizes: 2 * CHUNK * sizes.key_size,
     "small inverse": lambda sizes: _BLOCK * _BLOCK,
-    "inverse": lambda sizes: _CHUNK * _CHUNK,
-    "values": lambda sizes: 2 * _CHUNK * (sizes.key_size + sizes.value_size),
+    "inverse": lambda sizes: CHUNK * CHUNK,
+    "values": lambda sizes: 2 * CHUNK * (sizes.key_size + sizes.value_size),
     "states": lambda sizes: 4 * sizes.key_size * sizes.value_size,
     "output": lambda sizes: (
-        2 * sizes.key_size * sizes.value_size + 2 * _CHUNK * (sizes.key_size + sizes.value_size)
+        2 * sizes.key_size * sizes.value_size + 2 * CHUNK * (sizes.key_size + sizes.value_size)
     ),
 }
 
@@ -435,14 +433,14 @@ _FLOPS: Mapping[str, Callable[[_Chunks], int]] = {
 def _kernel(
     kernel: str,
     function: str,
-    read: Callable[[Case], _Chunks | None],
+    read: Callable[[Case], Chunks | None],
     of: str,
     build: Callable[[Case, TensorMaker], Call],
     reference: Callable[..., Any],
     slots: Sequence[str],
     dtypes: Mapping[int, Sequence[str]],
     text: str,
-    outputs: Callable[[Case, _Chunks], Sequence[Shape]],
+    outputs: Callable[[Case, Chunks], Sequence[Shape]],
     results: Constraint,
 ) -> OpSpec:
     """Return the declaration of one kernel, with the dtypes of its slots by position, and the rule
@@ -450,7 +448,7 @@ def _kernel(
 
     def flops(case: Case) -> int:
         sizes = rules.accepted(read(case))
-        return _FLOPS[of](sizes) * sizes.tokens * sizes.heads
+        return FLOPS[of](sizes) * sizes.tokens * sizes.heads
 
     def outputs_fit(case: Case) -> bool:
         shapes = outputs(case, rules.accepted(read(case)))
@@ -459,12 +457,12 @@ def _kernel(
     return OpSpec(
         kernel=kernel,
         call=f"{_PACKAGE}.{function}",
-        assumes=_ASSUMES,
+        assumes=ASSUMES,
         slots=tuple(slots),
         reference=reference,
         build=build,
         flops=flops,
-        npu=NpuCall(run=_plainly, needs=_NEEDS),
+        npu=NpuCall(run=call_without_sizes, needs=_NEEDS),
         constraints=(
             Constraint(text, lambda case: read(case) is not None),
             *(rules.inputs_are(tuple(names), (i,)) for i, names in dtypes.items()),
@@ -505,12 +503,12 @@ CHUNK_SCALED_DOT_KKT = _kernel(
     {0: _REAL, 1: _REAL, 2: _FLOAT, 3: _INT, 4: _INT},
     "expected keys (1,T,Hk,K), beta and gates (H,1,T), ends of requests from 0 on, and an index "
     "for each chunk of 64 tokens",
-    lambda case, sizes: ((1, sizes.tokens, sizes.heads, _CHUNK),),
+    lambda case, sizes: ((1, sizes.tokens, sizes.heads, CHUNK),),
     rules.outputs_are(_FLOAT, (0,)),
 )
 
 _of_small_inverse = _of_inverse(1, _LARGE_BLOCK)
-_of_large_inverse = _of_inverse(2, _CHUNK)
+_of_large_inverse = _of_inverse(2, CHUNK)
 
 SOLVE_TRIL_16X16 = _kernel(
     "solve_tril_16x16_kernel",
@@ -533,7 +531,7 @@ MERGE_16X16_TO_64X64_INVERSE = _kernel(
     _of_large_inverse,
     "inverse",
     _inverse_build(_of_large_inverse),
-    _inverse_reference(_CHUNK),
+    _inverse_reference(CHUNK),
     ("A", "Ad", *_ENDS),
     {0: _FLOAT, 1: _FLOAT, 2: _INT, 3: _INT},
     "expected matrices (1,T,H,64) and inverses of their blocks, ends of requests from 0 on, and an "
@@ -563,7 +561,7 @@ CHUNK_GATED_DELTA_RULE_H = _kernel(
     _of_states,
     "states",
     _states_build,
-    _states_reference,
+    states_reference,
     ("k", "u", "w", "g", "initial_state", *_OFFSETS),
     {0: _REAL, 1: _REAL, 2: _REAL, 3: _FLOAT, 4: _REAL, 5: _INT, 6: _INT},
     "expected keys (1,T,Hk,K), values (1,T,H,V), weights (1,T,H,K), gates (1,H,T), states "
@@ -582,7 +580,7 @@ CHUNK_FWD_O = _kernel(
     _of_output,
     "output",
     _output_build,
-    _output_reference,
+    output_reference,
     ("q", "k", "v", "h", "g", *_OFFSETS),
     {0: _REAL, 1: _REAL, 2: _REAL, 3: _REAL, 4: _FLOAT, 5: _INT, 6: ("INT32", "INT64")},
     "expected queries and keys (1,T,Hk,K), values (1,T,H,V), states (1,chunks,H,K,V), gates "

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
 
 from collector.capture import capture, vllm_plugin  # noqa: E402
-from collector.capture.custom_calls import CustomCalls, triton_launches  # noqa: E402
+from collector.capture.custom_calls import CustomCalls, operators_of, triton_launches  # noqa: E402
 from collector.profiles.attention_values import read_attention_values  # noqa: E402
 from collector.profiles.logged_calls import LOG_FILE, read_log  # noqa: E402
 
@@ -46,6 +46,10 @@ def attend(ops, lengths):
     return ops.npu_fused_infer_attention_score(
         query, cache, cache, actual_seq_lengths_kv=lengths, block_table=table, num_heads=4
     )
+
+
+def test_an_operator_is_not_the_function_of_python_of_its_name():
+    assert [op.kernel for op in operators_of("chunk_fwd_o")] == ["ChunkFwdO"]
 
 
 def test_calls_of_kept_steps_are_logged_in_order_with_their_lengths(ops, tmp_path):

@@ -102,6 +102,53 @@ def test_chunked_computation_equals_the_recurrence(torch, case_of):
         torch.testing.assert_close(final[request], last, rtol=1e-3, atol=1e-4)
 
 
+def test_chunks_by_head_update_the_states_that_the_output_reads(torch, build, launch):
+    chunks = ((0, 0, 64), (0, 64, 75), (1, 75, 139), (1, 139, 150))
+    states = build(rows_of("ChunkGatedDeltaRuleFwdH")[1].case, wide=True)
+    k, w, u = states.args
+    g, initial = (states.kwargs[name] for name in ("g", "initial_state"))
+    h, new, final = launch(rows_of("ChunkGatedDeltaRuleFwdH")[1].case, states)
+    output = build(rows_of("ChunkFwdO")[1].case, wide=True)
+    q, keys, v, read, scale = output.args
+    (out,) = launch(rows_of("ChunkFwdO")[1].case, output)
+    for head in range(4):
+        kept = initial[:, head].clone()
+        for number, (request, start, stop) in enumerate(chunks):
+            own, key = slice(start, stop), k[0, head // 2, start:stop]
+            torch.testing.assert_close(h[0, head, number], kept[request], rtol=1e-4, atol=1e-5)
+            values = u[0, head, own] - w[0, head, own] @ kept[request]
+            torch.testing.assert_close(new[0, head, own], values, rtol=1e-4, atol=1e-5)
+            rest = (g[0, head, stop - 1] - g[0, head, own]).exp().unsqueeze(1)
+            kept[request] = kept[request] * g[0, head, stop - 1].exp() + key.T @ (values * rest)
+
+            gates = output.kwargs["g"][0, head, own]
+            earlier = q[0, head // 2, own] @ read[0, head, number] * gates.exp().unsqueeze(1)
+            decay = (gates.unsqueeze(1) - gates).exp().tril()
+            products = q[0, head // 2, own] @ keys[0, head // 2, own].T * decay
+            expected = (earlier + products @ v[0, head, own]) * scale
+            torch.testing.assert_close(out[0, head, own], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(final[:, head], kept, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "numbers, value, words",
+    [
+        (3, 128, "two numbers for each chunk"),
+        (4, 128, "two numbers for each chunk"),
+        (2, 256, "values of 128"),
+    ],
+)
+def test_tables_and_blocks_that_the_kernel_does_not_read_are_refused(
+    case_of, numbers, value, words
+):
+    keys, values = "1,2,9,64", f"1,4,9,{value}"
+    inputs = f"{keys};{keys};{values};1,4,1,64,{value};1,4,9;2;{numbers}"
+    f = "DT_BF16"
+    dtypes = f"{f};{f};{f};{f};FLOAT;INT64;INT64"
+    case = case_of("ChunkFwdO", inputs, dtypes, values, f)
+    assert words in find("ChunkFwdO").rejection_reason(case, "cpu")
+
+
 def test_blocks_of_16_are_solved_separately(torch, build, launch):
     (row,) = rows_of("solve_tril_16x16_kernel")
     (matrices,) = (call := build(row.case)).args
