@@ -23,20 +23,21 @@ def _lengths(case: Case) -> Shape | None:
     if (len(x), len(weight), len(state)) != (2, 2, 3) or not all((*x, *weight, *state)):
         return None
     places, starts, initial = (input_shape(case, i) for i in (_PLACES, _STARTS, _INITIAL))
-    requests = (places or (0,))[0]
+    requests = places[0] if len(places) in (1, 2) and all(places) else 0
     is_fitting = weight[1] == x[1] and state[1:] == (weight[0] - 1, x[1])
-    is_fitting = is_fitting and starts in ((), (requests + 1,)) and initial in ((), places)
+    is_fitting = is_fitting and starts in ((), (requests + 1,)) and initial in ((), (requests,))
     if not is_fitting or not 0 < requests <= min(x[0], state[0]):
         return None
     return equal_parts(x[0], requests) if outputs_agree(case, x) else None
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    """Build the call: prompts begin without earlier tokens, other requests with the pool's."""
+    """Build the call: prompts begin without earlier tokens, other requests with the pool's. Of a
+    table of states, the first of each request is read."""
     slots = case.inputs or ()
     lengths = rules.accepted(_lengths(case))
     starts = (0, *cumulative_ends(lengths))
-    initial = [0] * len(lengths) if given(case, _INITIAL) else None
+    mode, ends = given(case, _INITIAL), given(case, _STARTS)
     pool = input_shape(case, _STATE)[0]
     places = [i * pool // len(lengths) for i in range(len(lengths))]
     return Call(
@@ -44,12 +45,19 @@ def _build(case: Case, make: TensorMaker) -> Call:
         like.normal(slots[_WEIGHT], make).mul_(0.5),
         like.normal(given(case, _BIAS), make),
         like.normal(slots[_STATE], make),
-        make.tensor(starts, "INT64"),
-        make.tensor(places, "INT64"),
-        None if initial is None else make.tensor(initial, "INT64"),
+        make.tensor(starts, ends.dtype if ends else "INT64"),
+        make.tensor(_table(places, input_shape(case, _PLACES)[1:], pool), slots[_PLACES].dtype),
+        make.tensor([0] * len(lengths), mode.dtype) if mode else None,
         lengths=lengths,
-        listed=(list(starts), places, initial or []),
+        listed=(list(starts), places, [0] * len(lengths) if mode else []),
     )
+
+
+def _table(places: list[int], columns: Shape, pool: int) -> list[int] | list[list[int]]:
+    """Return the state of each request, or with columns a row of it and those that follow."""
+    if not columns:
+        return places
+    return [[(place + i) % pool for i in range(columns[0])] for place in places]
 
 
 def _reference(
@@ -66,6 +74,7 @@ def _reference(
     listed: Any,
 ) -> Any:
     out, width = torch.empty_like(x), len(weight)
+    places = places.view(len(lengths), -1)[:, 0].long()
     held = state.index_select(0, places).to(x.dtype)
     if initial is not None:
         held = held * initial.view(-1, 1, 1).to(x.dtype)
@@ -140,7 +149,7 @@ CAUSAL_CONV1D = OpSpec(
         rules.inputs_are((*rules.INTEGERS, "BOOL"), (_INITIAL,)),
         Constraint(
             "expected x (T,D), a weight (width,D), states (pool,width - 1,D), ends of requests "
-            "from 0 on, and a state and an initial mode for each",
+            "from 0 on, and a state, or a row of a table of them, and an initial mode for each",
             lambda case: _lengths(case) is not None,
         ),
     ),
