@@ -36,6 +36,7 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
                 "sample_recovered_tokens_kernel",
                 *("triton_rms_kernel", "_causal_conv1d_update_kernel_npu_tiled"),
                 *("chunk_local_cumsum_scalar_kernel", "chunk_scaled_dot_kkt_fwd_kernel"),
+                "_clear_ssm_states_kernel",
                 *("recompute_w_u_fwd_kernel", "chunk_fwd_kernel_o"),
                 "chunk_gated_delta_rule_fwd_kernel_h_blockdim64",
             ),

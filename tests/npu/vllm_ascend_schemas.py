@@ -246,6 +246,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     f"{_FLA}.sigmoid_gating.fused_sigmoid_gating_delta_rule_update": (
         lambda **named: named["v"].new_empty(named["v"].shape)
     ),
+    f"{_FLA}.utils.clear_ssm_states": lambda states, has_initial: None,
     f"{_FLA}.cumsum.chunk_local_cumsum": lambda g, **named: g.float(),
     f"{_FLA}.chunk_scaled_dot_kkt.chunk_scaled_dot_kkt_fwd": lambda k, **named: _wide(
         k, (*k.shape[:2], named["beta"].shape[-1], 64)

@@ -85,6 +85,7 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "swiglu_quant": "_swiglu_quant_kernel",
     "triton_q_rms": "triton_rms_kernel",
     "causal_conv1d_update_npu": "_causal_conv1d_update_kernel_npu_tiled",
+    "clear_ssm_states": "_clear_ssm_states_kernel",
     "chunk_local_cumsum": "chunk_local_cumsum_scalar_kernel",
     "chunk_scaled_dot_kkt_fwd": "chunk_scaled_dot_kkt_fwd_kernel",
     "recompute_w_u_fwd": "recompute_w_u_fwd_kernel",

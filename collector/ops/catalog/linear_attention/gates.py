@@ -1,4 +1,5 @@
-"""What is around linear attention: gates, the split of projections, and norms of each head.
+"""What is around linear attention: gates, the split of projections, norms of each head, and the
+clearing of states.
 
 Profiles show no tensors of Triton kernels: their rows are those of a recording.
 """
@@ -10,7 +11,14 @@ from collector.model.case import Case
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.parts.tensors import per_element
-from collector.ops.slots import elements, given, input_shape, output_shape, outputs_agree
+from collector.ops.slots import (
+    elements,
+    given,
+    input_shape,
+    output_shape,
+    output_slot,
+    outputs_agree,
+)
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 _LOG, _A, _B, _BIAS = range(4)
@@ -223,4 +231,43 @@ TRITON_RMS = replace(
         (x * x.float().square().mean(-1, keepdim=True).add_(eps).rsqrt_()).to(x.dtype).squeeze(0)
     ),
     npu=NpuCall(run=lambda api, x, eps: api(x, eps).squeeze(0), needs=frozenset({Need.TRITON})),
+)
+
+# States of prompts are cleared where no tokens precede: those of a batch, which chunks then update.
+
+
+def _clear_build(case: Case, make: TensorMaker) -> Call:
+    states = rules.accepted(output_slot(case))
+    return Call(like.normal(states, make), make.full(input_shape(case, 0), "BOOL", False))
+
+
+def _clear_reference(torch: Any, states: Any, has_initial: Any) -> Any:
+    kept = has_initial.view(-1, *(1,) * (states.dim() - 1))
+    return states.masked_fill_(kept.logical_not(), 0)
+
+
+def _clear_launch(api: Any, states: Any, has_initial: Any) -> Any:
+    api(states, has_initial)
+    return states
+
+
+def _clear_fits(case: Case) -> bool:
+    requests, states = input_shape(case, 0), output_shape(case) or ()
+    return len(requests) == 1 and len(states) > 1 and all(states) and states[:1] == requests
+
+
+CLEAR_SSM_STATES = OpSpec(
+    kernel="_clear_ssm_states_kernel",
+    call="vllm_ascend.ops.triton.fla.utils.clear_ssm_states",
+    assumes="prompts without earlier tokens, so that all states are cleared",
+    slots=("has_initial_state",),
+    reference=_clear_reference,
+    build=_clear_build,
+    moves_data=True,
+    npu=NpuCall(run=_clear_launch, needs=frozenset({Need.TRITON})),
+    constraints=(
+        Constraint("expected a mode of each request (N), and states (N, ...)", _clear_fits),
+        rules.inputs_are(("BOOL",), (0,)),
+        rules.outputs_are(rules.FLOATS, (0,)),
+    ),
 )

@@ -288,6 +288,15 @@ def test_norms_of_rows(torch, build, launch):
         torch.testing.assert_close(norms, torch.full((6,), float(size)), rtol=1e-4, atol=0)
 
 
+def test_states_are_cleared_where_no_tokens_precede(torch, build, launch):
+    (row,) = rows_of("_clear_ssm_states_kernel")
+    states, modes = (call := build(row.case)).args
+    before = states.clone()
+    modes[1] = True
+    (after,) = launch(row.case, call)
+    assert torch.equal(after[1], before[1]) and not after[0].any()
+
+
 def convolved(torch, line, weight, bias):
     """Compute a convolution of each channel by torch, over tokens (T,D) with the preceding ones."""
     channels, each = line.t().unsqueeze(0), weight.t().unsqueeze(1)
