@@ -85,7 +85,8 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "triton.recompute_w_u_fwd_kernel": "0 1 2 5 6 7 8 -> 3 4",
         "triton.solve_tril_16x16_kernel": "0 2 3 -> ?",  # the function does not return it
         "triton.triton_rms_kernel": "0 -> 2",
-        "aclnnChunkGatedDeltaRuleFwdH": "0 1 2 3 4 5 -> -3 -2 -1",
+        "aclnnChunkGatedDeltaRuleFwdH": "0 1 2 3 5 #9:INT64 #10:INT64 -> -3 -2 -1",
+        "aclnnChunkFwdO": "0 1 2 3 4 #5:INT64 #6:INT64 -> -1",
         "aclnnRecurrentGatedDeltaRule": "0 1 2 3 4 5 6 7 8 9 -> 10 4",
         "aclnnFusedGdnGating": "0 1 2 3 -> -2 -1",
         "aclnnAddRmsNormDynamicQuantV2": "0 1 2 3 4 5 -> 7 8 9 10 11",

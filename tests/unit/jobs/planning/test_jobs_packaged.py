@@ -28,16 +28,11 @@ BOTH_OF_23 = {(NEXT, OF_23), (LINEAR, OF_23)}
 FLASH = {("deepseek-v4-flash", OF_23)}
 NOT_MEASURED = {
     "BroadcastTo": {(NEXT, OF_18), (LINEAR, OF_18), *BOTH_OF_23},  # a state to its own shape
-    "CausalConv1d": BOTH_OF_23,
-    "ChunkFwdO": BOTH_OF_23,
-    "ChunkGatedDeltaRuleFwdH": BOTH_OF_23,
     "LightningIndexer": {("deepseek-v3.2", OF_23)},  # tokens that pad to the ranks
     "NonZero": {(NEXT, OF_18), (LINEAR, OF_18), (NEXT, OF_23)},  # of a mask with false elements
-    "RecurrentGatedDeltaRule": BOTH_OF_23,
     "SparseAttnSharedkvMetadata": FLASH,
     "SparseFlashAttention": {("deepseek-v3.2", OF_23)},
     "VllmQuantLightningIndexerMetadata": FLASH,
-    "_clear_ssm_states_kernel": BOTH_OF_23,
     "_compute_slot_mapping_kernel": FLASH,  # of fewer blocks than tokens
 }
 
