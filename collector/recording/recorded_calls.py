@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
 
@@ -285,8 +285,15 @@ def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -
         del found["block_size"]
     if found["sparse_mode"] == _BAND:
         found["pre_tokens"] = arguments[_BEFORE + more]
+    if tokens.phase == "decode":  # in a graph with further requests
+        more = max(0, _listed(arguments[_KEY_LENGTHS]) - len(ends))
+        ends += [ends[-1] + tokens.queries * (1 + at) for at in range(more)]
+        keys += [0] * more
     found["actual_seq_lengths_values"] = _lengths(arguments[_QUERY_ENDS], ends)
-    found["actual_seq_lengths_kv_values"] = _lengths(arguments[_KEY_LENGTHS], keys)
+    if text := found["actual_seq_lengths_values"]:
+        ends = [*map(int, text.split(","))]
+    lengths = _lengths(arguments[_KEY_LENGTHS], keys)
+    found["actual_seq_lengths_kv_values"] = _with_new(lengths, ends)
     return {RUNTIME_PREFIX + name: text for name, text in found.items() if text}
 
 
@@ -317,6 +324,24 @@ def _of_first_rank(
         for start, end, key in zip(starts, ends, keys, strict=True)
     ]
     return [min(end, rows) for end in ends], held
+
+
+def _with_new(lengths: str, ends: Sequence[int]) -> str:
+    """Return lengths of keys where requests that pad have as many keys as new tokens, instead of
+    none: an operator's lengths are at least 1."""
+    each = lengths.split(",")
+    if "0" not in each or len(each) != len(ends):
+        return lengths
+    new = (end - start for start, end in pairwise((0, *ends)))
+    return ",".join(str(int(keys) or n) for keys, n in zip(each, new, strict=True))
+
+
+def _listed(argument: str) -> int:
+    """Return how many numbers a list has."""
+    if not argument.startswith("ints("):
+        return 0
+    *listed, last = argument[len("ints(") : -1].split(",")
+    return len(listed) + (int(last) if last.startswith("+") else 1)
 
 
 def _lengths(argument: str, expected: Sequence[int]) -> str:

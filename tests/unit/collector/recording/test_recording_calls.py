@@ -136,6 +136,17 @@ def test_launches_of_calls_with_an_unknown_list_in_one_cut_are_of_the_layers():
     assert launch.occurrences.outside == 0
 
 
+def test_requests_that_pad_a_decode_have_their_new_tokens_as_keys():
+    tensors = ["bf16[8,8,128]:ND", "{bf16[9,128,1024]:ND}", "{bf16[9,128,1024]:ND}", "0", "0"]
+    lists = ["ints(1,2,3,4,5,+3)", "ints(4096,4096,4096,4096,0,0,0,0)", *["0"] * 7, "i32[8,33]:ND"]
+    numbers = ["8", "2147483647", "2147483647", '"TND"', "8", "3", "0", "128", "0", "0"]
+    arguments = ", ".join([*tensors, *lists, *["0"] * 12, *numbers, tensors[0], "f32[1]:ND"])
+    found = recording_of(f"ACLNN aclnnFusedInferAttentionScoreV3({arguments})")
+    ((_, launch, _),) = found.launches()
+    ends, keys = (launch.extra[f"Runtime actual_seq_lengths_{name}values"] for name in ("", "kv_"))
+    assert (ends, keys) == ("1,2,3,4,5,6,7,8", "4096,4096,4096,4096,1,1,1,1")
+
+
 @pytest.mark.parametrize("version", ["V3", "V4"])
 @pytest.mark.parametrize("listed", ["ints(4096,4096,4096,4096)", "ints(4096,+3)"])
 def test_lengths_of_attention_are_columns(listed, version):
