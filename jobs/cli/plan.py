@@ -292,7 +292,12 @@ def plan_within(
         data = drawn(picture_of(points, hours, title), picture)
         with file_errors(picture, "written"):
             write_through(picture, data)
-    if missing is not None:
+    if missing is not None and ordered and not paid:
+        say(
+            "nothing written: no case fits the budget, which includes the start of a session",
+            err=True,
+        )
+    elif missing is not None:
         say(written(missing, [gain.record for gain in paid]), err=True)
     else:
         say("no plan written: --missing DIR writes these cases as a source for a campaign")

@@ -31,6 +31,7 @@ def plan(*words):
 def test_budget_lists_the_most_valuable_cases_first(folder):
     none = plan("campaign.yaml", "--budget", "0", "--missing", "none")
     assert none.exit_code == 0 and not (folder / "none").exists()
+    assert "budget" in none.stderr  # what is missing does not fit it
     message = plan("campaign.yaml", "--budget", "1h", "--missing", "gaps")
     lines = message.stdout.splitlines()
     (at,) = (at for at, line in enumerate(lines) if line.startswith("missing "))
