@@ -166,19 +166,15 @@ def _mode(one: RecordedPass) -> str:
 
 def recording_options(layout: Layout) -> str:
     """Return the options of `model record` that record a layout, with decodes in graphs."""
-    from collector.shapes.layout import ExpertLaunch
+    from collector.recording.engine import environment_of
+    from collector.shapes.layout import Layout
 
-    is_fused = layout.ep > 1 and layout.experts is ExpertLaunch.FUSED
-    switches = {
-        "VLLM_ASCEND_ENABLE_NZ=0": not layout.nz,
-        "VLLM_ASCEND_ENABLE_NZ=2": layout.nz == 2,
-        "VLLM_ASCEND_ENABLE_FLASHCOMM1=1": layout.sequence_split,
-        "VLLM_ASCEND_ENABLE_FUSED_MC2=1": is_fused,
-    }
+    usual = environment_of(Layout())
     words = [f"--layout tp={layout.tp},dp={layout.dp},ep={layout.ep}", "--graph full-decode"]
     if layout.quantisation.is_int8:
         words.append(f"--quantization {layout.quantisation}")
-    return " ".join((*words, *(f"--env {name}" for name, is_set in switches.items() if is_set)))
+    switches = environment_of(layout).items() - usual.items()
+    return " ".join((*words, *(f"--env {name}={value}" for name, value in sorted(switches))))
 
 
 def _member(option: str, choices: type[_Choice], text: str) -> _Choice | None:

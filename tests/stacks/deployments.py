@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collector.recording.engine import EngineSettings, GraphMode, record_model
+from collector.recording.engine import EngineSettings, GraphMode, environment_of, record_model
 from collector.recording.formulas import Constants, NotSolved, solved_deployment
 from collector.recording.layout_formulas import solved_family
 from collector.recording.model_cuts import Config, find_config
@@ -217,16 +217,6 @@ def ranges_of_predicting() -> tuple[Range, ...]:
     decodes = _predicting((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), (250, 140))
     most = _MOST_REQUESTS * (1 + PREDICTED)
     return ((1 + PREDICTED, most, decodes), *_prompts_of_experts(most, _Loads()))
-
-
-def environment_of(layout: Layout) -> Mapping[str, str]:
-    """Return the variables of vLLM-Ascend that make a layout."""
-    is_fused = layout.ep > 1 and layout.experts is ExpertLaunch.FUSED
-    return {
-        "VLLM_ASCEND_ENABLE_NZ": str(layout.nz),
-        "VLLM_ASCEND_ENABLE_FLASHCOMM1": str(int(layout.sequence_split)),
-        "VLLM_ASCEND_ENABLE_FUSED_MC2": str(int(is_fused)),
-    }
 
 
 def settings_of(
