@@ -17,7 +17,7 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
             (
                 *("LightningIndexerQuant", "LightningIndexerVllm", "MoeInitRoutingCustom"),
                 *("AddRmsNormBias", "ApplyTopKTopPCustom", "_triton_rope", "_triton_rope_siso"),
-                *("mla_preprocess_0_mix_aic", "muls_add_kernel", "split_qkv_rmsnorm_rope_kernel"),
+                *("muls_add_kernel", "split_qkv_rmsnorm_rope_kernel"),
                 *("HcPost", "HcPre", "InplacePartialRotaryMul", "RmsNormCast"),
                 *("MoeGatingTopKHash", "RmsNormDynamicQuant", "ScatterNdUpdateSk"),
                 *(
