@@ -341,6 +341,7 @@ KV_QUANT_SPARSE_FLASH_ATTENTION = OpSpec(
     missing_metadata=lambda case: unknown_lengths(case, _QUANT_PLACES.table),
     constraints=(
         rules.inputs_are(rules.HALF_DTYPES, (_QUERY,)),
+        rules.one_dtype((_QUERY,)),
         rules.inputs_are(("INT8",), (_KEY, _VALUE)),
         rules.inputs_are(("INT32",), (_INDICES, 6, 7, 8)),
         rules.absent_inputs(frozenset({4, 5}), "scales outside of the cache"),
