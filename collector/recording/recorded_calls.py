@@ -286,7 +286,8 @@ def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -
     if found["sparse_mode"] == _BAND:
         found["pre_tokens"] = arguments[_BEFORE + more]
     if tokens.phase == "decode":  # in a graph with further requests
-        more = max(0, _listed(arguments[_KEY_LENGTHS]) - len(ends))
+        first, following = _listed(arguments[_KEY_LENGTHS])
+        more = max(0, len(first) + following - len(ends))
         ends += [ends[-1] + tokens.queries * (1 + at) for at in range(more)]
         keys += [0] * more
     found["actual_seq_lengths_values"] = _lengths(arguments[_QUERY_ENDS], ends)
@@ -336,21 +337,19 @@ def _with_new(lengths: str, ends: Sequence[int]) -> str:
     return ",".join(str(int(keys) or n) for keys, n in zip(each, new, strict=True))
 
 
-def _listed(argument: str) -> int:
-    """Return how many numbers a list has."""
-    if not argument.startswith("ints("):
-        return 0
+def _listed(argument: str) -> tuple[list[int], int]:
+    """Return the first numbers of a list that the log has, and how many follow."""
+    if not argument.startswith("ints(") or argument == "ints()":
+        return [], 0
     *listed, last = argument[len("ints(") : -1].split(",")
-    return len(listed) + (int(last) if last.startswith("+") else 1)
+    is_cut = last.startswith("+")
+    return [*map(int, listed if is_cut else (*listed, last))], int(last) if is_cut else 0
 
 
 def _lengths(argument: str, expected: Sequence[int]) -> str:
     """Return the numbers of a list; of a long one the log has the first and their number."""
-    if not argument.startswith("ints("):
-        return ""
-    *listed, last = argument[len("ints(") : -1].split(",")
-    if not last.startswith("+"):
-        return ",".join((*listed, last))
-    first = [*map(int, listed)]
-    is_expected = first == list(expected[: len(first)]) and len(first) + int(last) == len(expected)
-    return ",".join(map(str, expected)) if is_expected else ""
+    first, following = _listed(argument)
+    if following:
+        is_as_long = len(first) + following == len(expected)
+        first = [*expected] if is_as_long and first == list(expected[: len(first)]) else []
+    return ",".join(map(str, first))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +23,7 @@ from jobs.cli.recordings import (
 from jobs.cli.terminal import print_json, print_table
 
 if TYPE_CHECKING:
+    from collector.model.record import CaseRecord
     from collector.shapes.step import Step
 
 _SHOWN = (0, 1, 2, 3, 6, 7)  # what fits on a terminal
@@ -200,24 +201,25 @@ def _rows(step: Step) -> list[tuple[str, ...]]:
     return [*kernels, *collectives]
 
 
+def _records(step: Step, ep_size: int | None) -> Sequence[CaseRecord]:
+    """Return the rows of a step's kernels as a campaign has them."""
+    from jobs.planning.generated_sources import with_ep_size
+    from jobs.planning.sources import completed_records
+
+    return completed_records(with_ep_size(one.record, ep_size) for one in step.kernels)
+
+
 def _not_measured(step: Step, ep_size: int | None) -> Step:
     """Return the step with only the kernels that no operator measures."""
     from collector.ops.refusals import refusal
     from collector.ops.registry import find
-    from jobs.planning.generated_sources import with_ep_size
-    from jobs.planning.sources import completed_records
 
-    records = completed_records(with_ep_size(one.record, ep_size) for one in step.kernels)
-    pairs = zip(step.kernels, records, strict=True)
+    pairs = zip(step.kernels, _records(step, ep_size), strict=True)
     kernels = tuple(one for one, record in pairs if refusal(record.case, find, "npu") is not None)
     return replace(step, kernels=kernels, collectives=())
 
 
 def _print_step(title: str, batch: Batch, step: Step, ep_size: int | None) -> None:
-    from jobs.planning.generated_sources import with_ep_size
-    from jobs.planning.sources import completed_records
-
-    records = completed_records(with_ep_size(one.record, ep_size) for one in step.kernels)
     kernels = [
         {
             "layer": one.layer,
@@ -229,7 +231,7 @@ def _print_step(title: str, batch: Batch, step: Step, ep_size: int | None) -> No
             **record.cells,
             **record.extra,
         }
-        for one, record in zip(step.kernels, records, strict=True)
+        for one, record in zip(step.kernels, _records(step, ep_size), strict=True)
     ]
     messages = [{"phase": batch.phase, **asdict(one)} for one in step.collectives]
     print_json({"step": title, "kernels": kernels, "collectives": messages})

@@ -54,12 +54,16 @@ class Chunks:
     @property
     def chunks(self) -> list[tuple[int, int, int]]:
         """Return the request, the first token and the token after the last one of each chunk."""
-        starts = (0, *cumulative_ends(self.lengths))
         return [
             (request, start + begin, start + min(begin + CHUNK, length))
-            for request, (start, length) in enumerate(zip(starts, self.lengths, strict=False))
+            for request, (start, length) in enumerate(zip(self.ends, self.lengths, strict=False))
             for begin in range(0, length, CHUNK)
         ]
+
+    @property
+    def ends(self) -> Shape:
+        """Return the ends of requests, from 0 on."""
+        return (0, *cumulative_ends(self.lengths))
 
     def indices(self) -> list[tuple[int, int]]:
         """Return the request and the number within it of each block of tokens."""
@@ -179,7 +183,7 @@ def of_heads(case: Case, key: Shape, value: Shape, ends: int, chunks: int | None
 
 
 def _ends(make: TensorMaker, sizes: Chunks) -> Any:
-    return make.tensor((0, *cumulative_ends(sizes.lengths)), "INT32")
+    return make.tensor(sizes.ends, "INT32")
 
 
 def _index_table(make: TensorMaker, sizes: Chunks) -> Any:
@@ -417,7 +421,7 @@ def output_reference(torch: Any, *, sizes: Chunks, scale: float, **tensors: Any)
 
 
 # Operations of each token and head of values, by kernel: twice the products of matrices.
-FLOPS: Mapping[str, Callable[[Chunks], int]] = {
+_FLOPS: Mapping[str, Callable[[Chunks], int]] = {
     "sums": lambda sizes: 1,
     "products": lambda sizes: 2 * CHUNK * sizes.key_size,
     "small inverse": lambda sizes: _BLOCK * _BLOCK,
@@ -428,6 +432,16 @@ FLOPS: Mapping[str, Callable[[Chunks], int]] = {
         2 * sizes.key_size * sizes.value_size + 2 * CHUNK * (sizes.key_size + sizes.value_size)
     ),
 }
+
+
+def flops_of(read: Callable[[Case], Chunks | None], of: str) -> Callable[[Case], int]:
+    """Return the operations of a kernel, of those that `of` names."""
+
+    def flops(case: Case) -> int:
+        sizes = rules.accepted(read(case))
+        return _FLOPS[of](sizes) * sizes.tokens * sizes.heads
+
+    return flops
 
 
 def _kernel(
@@ -446,10 +460,6 @@ def _kernel(
     """Return the declaration of one kernel, with the dtypes of its slots by position, and the rule
     for those of its outputs."""
 
-    def flops(case: Case) -> int:
-        sizes = rules.accepted(read(case))
-        return FLOPS[of](sizes) * sizes.tokens * sizes.heads
-
     def outputs_fit(case: Case) -> bool:
         shapes = outputs(case, rules.accepted(read(case)))
         return all(agrees(case, position, shape) for position, shape in enumerate(shapes))
@@ -461,7 +471,7 @@ def _kernel(
         slots=tuple(slots),
         reference=reference,
         build=build,
-        flops=flops,
+        flops=flops_of(read, of),
         npu=NpuCall(run=call_without_sizes, needs=_NEEDS),
         constraints=(
             Constraint(text, lambda case: read(case) is not None),

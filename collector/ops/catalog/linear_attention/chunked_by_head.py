@@ -15,17 +15,16 @@ from collector.ops import rules
 from collector.ops.catalog.linear_attention.chunked import (
     ASSUMES,
     CHUNK,
-    FLOPS,
     Chunks,
     call_without_sizes,
     falling_gates,
+    flops_of,
     of_heads,
     output_reference,
     states_reference,
     unit_rows,
 )
 from collector.ops.parts import like
-from collector.ops.parts.tensors import cumulative_ends
 from collector.ops.slots import input_shape, outputs_agree
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
@@ -74,7 +73,7 @@ def _listed(sizes: Chunks) -> dict[str, list[int]]:
     """Return the ends of requests from 0 on, and the request and the number within it of each
     chunk."""
     places = [number for place in sizes.indices() for number in place]
-    return {"cu_seqlens": [0, *cumulative_ends(sizes.lengths)], "chunk_indices": places}
+    return {"cu_seqlens": [*sizes.ends], "chunk_indices": places}
 
 
 def _gates(case: Case, position: int, make: TensorMaker, sizes: Chunks) -> Any:
@@ -169,10 +168,6 @@ def _kernel(
 ) -> OpSpec:
     """Return the declaration of one kernel; `of` names it among those that have its operations."""
 
-    def flops(case: Case) -> int:
-        sizes = rules.accepted(read(case))
-        return FLOPS[of](sizes) * sizes.tokens * sizes.heads
-
     def is_in_blocks(case: Case) -> bool:
         sizes = rules.accepted(read(case))
         return sizes.key_size <= _BLOCK and sizes.value_size == _BLOCK
@@ -184,7 +179,7 @@ def _kernel(
         slots=(*slots, "cu_seqlens", "chunk_indices"),
         reference=reference,
         build=build,
-        flops=flops,
+        flops=flops_of(read, of),
         npu=NpuCall(run=call_without_sizes, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
         constraints=(
             Constraint(text, lambda case: read(case) is not None),
