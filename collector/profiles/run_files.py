@@ -33,6 +33,12 @@ from collector.profiles.blocks import (
 from collector.profiles.communication import FileCommunication
 from collector.profiles.discovery import is_kernel_details
 from collector.profiles.grouping import FileGroups, Floats, Ids, Key, Rows, rows_of
+from collector.profiles.impossible_durations import (
+    MOST_OVERLAP_US,
+    impossible_text,
+    longest_us,
+    outlasting_us,
+)
 from collector.profiles.logged_calls import Completed, complete, log_of
 from collector.profiles.rows import (
     CONTEXT,
@@ -260,45 +266,32 @@ def _number(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-# Durations that no launch can have: a counter of a profiler that overflowed, or an end without a
-# start.
-#
-# The kernels of a stream run one after the other, so a kernel ends before the next one starts, or
-# shortly after it. Parts of one task (with a Context ID) run concurrently; the next task follows
-# all of them. A launch without a later one on its stream does not outlast the profile. A profile
-# of few launches may be shorter than the last of them.
-
-_MOST_OVERLAP_US = 1e3
-_SHORT_PROFILE_US = 60e6
 _SUSPECTS = 1 << 16  # rows that are checked together, which bounds the memory
 
 
 def impossible_rows(rows: Rows, order: RowOrder) -> Iterator[tuple[int, str]]:
     """Yield the rows with an impossible duration, in order, each with the reason."""
     durations_us, starts = rows.durations_us, order.starts
-    if not (durations_us > _MOST_OVERLAP_US).any():
+    if not (durations_us > MOST_OVERLAP_US).any():
         return
     is_known = ~np.isnan(starts)
     span_us = float(np.ptp(starts[is_known])) if is_known.any() else 0.0
     is_event = np.array([is_communication_key(key) for key in rows.keys], np.bool_)
     is_queued = is_known & (order.streams != 0) & ~is_event[rows.ids]
-    suspects = np.flatnonzero(durations_us > _MOST_OVERLAP_US)
+    suspects = np.flatnonzero(durations_us > MOST_OVERLAP_US)
     tasks: dict[tuple[int, int], Floats] = {}  # the starts of each stream, in ascending order
     for rows_here in np.array_split(suspects, len(suspects) // _SUSPECTS + 1):
-        limits_us = np.full(len(rows_here), max(span_us, _SHORT_PROFILE_US))
+        limits_us = np.full(len(rows_here), outlasting_us(span_us))
         places = np.stack([order.devices[rows_here], order.streams[rows_here]], axis=1)
         for device, stream in np.unique(places[is_queued[rows_here]], axis=0).tolist():
             if (device, stream) not in tasks:
                 is_here = is_queued & (order.devices == device) & (order.streams == stream)
                 tasks[device, stream] = np.sort(starts[is_here & ~order.is_part])
-            known = tasks[device, stream]
             at = np.flatnonzero(is_queued[rows_here] & (places == (device, stream)).all(axis=1))
-            after = np.searchsorted(known, starts[rows_here[at]], side="right")
-            at, after = at[after < len(known)], after[after < len(known)]
-            limits_us[at] = known[after] - starts[rows_here[at]] + _MOST_OVERLAP_US
+            limits_us[at] = longest_us(tasks[device, stream], starts[rows_here[at]], span_us)
         for place in np.flatnonzero(durations_us[rows_here] > limits_us).tolist():
             row = int(rows_here[place])
-            expected = f"at most {limits_us[place]:.3f} us, until the next launch or the end"
+            expected = impossible_text(limits_us[place])
             yield row, f"{DURATION}: expected {expected}, got {durations_us[row]:.3f}"
 
 

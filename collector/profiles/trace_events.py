@@ -8,13 +8,23 @@ are decoded one by one, twice: first the names of processes, which may come last
 import gzip
 import json
 import re
+from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
+from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from collector.codec.errors import BadInput, file_errors
+from collector.profiles.impossible_durations import (
+    MOST_OVERLAP_US,
+    impossible_text,
+    longest_us,
+)
 
 _CHUNK = 1 << 20
 _MOST_EVENT = 64 << 20  # characters of one event
@@ -22,7 +32,9 @@ _SPACE = re.compile(r"[\s,]*")
 _DEVICE_PROCESSES = ("Ascend Hardware",)  # of torch_npu's and msprof's trace_view.json
 _MESSAGE_PROCESSES = ("HCCL", "Communication")  # until CANN 8.0, and later
 _MESSAGE = "COMMUNICATION"  # the task type of its rows
-_DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})  # of torch.profiler
+# Of torch.profiler; until torch 1.11 they had other names.
+_DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
+_XLA_PROCESSES = ("/device:", "/host:")  # of JAX and TensorFlow
 # The columns that msmodeling's trace_to_csv writes of a simulation; all but the first and `dur_us`
 # are arguments of the event.
 SIMULATION_COLUMNS = (
@@ -30,24 +42,34 @@ SIMULATION_COLUMNS = (
     *("composite", "sub_kernel_durations", "kernel_shapes", "shape_match_rule"),
     "sub_kernel_shapes",
 )
-DEVICE_COLUMNS = ("name", "task_type", "process", "stream", "start_us", "duration_us", "connection")
+_SIMULATED = frozenset(SIMULATION_COLUMNS)
+DEVICE_COLUMNS = (
+    *("name", "task_type", "process", "stream", "start_us", "duration_us", "connection"),
+    "device",
+)
 # Of a trace without a device, as torch.profiler writes it on a CPU.
 HOST_COLUMNS = (
     *("name", "thread", "start_us", "duration_us", "external_id", "input_shapes"),
     "input_types",
 )
 _LATEST_US = 1e18
-_HOST_CATEGORY = "cpu_op"
+_HOST_CATEGORIES = frozenset({"cpu_op", "Operator"})
+_DEVICE_LABEL = re.compile(r"[A-Z]+ ?(\d+)")  # of a process: NPU 0
+_EXACT_DIGITS = 15  # every decimal number of so many digits is a float's
+_Queue = tuple[object, str]  # process and stream
 
 
 @dataclass(frozen=True, slots=True)
 class TraceKind:
-    """What a trace is of: `columns` of its rows, and the names of the processes of kernels and of
-    messages by their pid."""
+    """What a trace is of: `columns` of its rows, the names of the processes of kernels and of
+    messages by their pid, the numbers of devices by pid, and of events with an impossible duration
+    the reason by their place in the file."""
 
     columns: tuple[str, ...]
     processes: Mapping[object, str]
     messages: Mapping[object, str] = field(default_factory=dict)
+    devices: Mapping[object, str] = field(default_factory=dict)
+    impossible: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def is_simulation(self) -> bool:
@@ -64,6 +86,12 @@ class TraceKind:
         """Return whether an event is of a device, and no message."""
         named = _hashable(event.get("pid")) in self.processes
         return named or event.get("cat") in _DEVICE_CATEGORIES
+
+    def is_row(self, event: Mapping[str, Any]) -> bool:
+        """Return whether a complete event is a row of the table."""
+        if self.columns == HOST_COLUMNS:
+            return is_host_operator(event)
+        return self.is_simulation or self.is_device(event) or self.is_message(event)
 
     def is_message(self, event: Mapping[str, Any]) -> bool:
         """Return whether an event is a whole message. The tasks that it consists of, which name
@@ -84,30 +112,136 @@ def events_of(path: Path, others: dict[str, Any] | None = None) -> Iterator[dict
 
 def kind_of(path: Path) -> TraceKind:
     """Return the kind of a trace: of devices if it has their events, of a host if it has only its
-    operators, else of a simulation."""
+    operators, else of a simulation.
+
+    Raises BadInput for a trace of none of these, and for a row whose duration is no number."""
     processes: dict[object, str] = {}
     messages: dict[object, str] = {}
-    has_devices = has_operators = has_events = False
-    for event in events_of(path):
-        has_events = has_events or event.get("ph") == "X"
-        if event.get("ph") == "M" and event.get("name") == "process_name":
-            name = _arguments(event).get("name")
-            if isinstance(name, str) and name.startswith(_DEVICE_PROCESSES):
-                processes[_hashable(event.get("pid"))] = name
-            if name in _MESSAGE_PROCESSES:
-                messages[_hashable(event.get("pid"))] = str(name)
+    devices: dict[object, str] = {}
+    has_devices = has_operators = has_events = is_simulated = False
+    times = _Times()
+    for place, event in enumerate(events_of(path)):
+        if event.get("ph") == "M":
+            _name_process(event, path, processes, messages, devices)
+        if event.get("ph") != "X":
+            continue
+        has_events = True
+        times.add(place, event)
         has_devices = has_devices or event.get("cat") in _DEVICE_CATEGORIES
         has_operators = has_operators or is_host_operator(event)
+        is_simulated = is_simulated or not _SIMULATED.isdisjoint(_arguments(event))
     if not has_events:
         raise BadInput("expected a trace with complete events (ph: X), got none", path=path)
     if processes or has_devices:
-        return TraceKind(DEVICE_COLUMNS, processes, messages)
-    return TraceKind(HOST_COLUMNS if has_operators else SIMULATION_COLUMNS, processes)
+        kind = TraceKind(DEVICE_COLUMNS, processes, messages, devices)
+        return replace(kind, impossible=times.impossible(kind, path))
+    if not (has_operators or is_simulated):
+        what = "expected events of devices, operators of torch or events of a simulation, got none"
+        raise BadInput(f"{what}: traces of torch, torch_npu and msprof have them", path=path)
+    kind = TraceKind(HOST_COLUMNS if has_operators else SIMULATION_COLUMNS, processes)
+    times.check(kind, path)
+    return kind
+
+
+def _name_process(
+    event: Mapping[str, Any],
+    path: Path,
+    processes: dict[object, str],
+    messages: dict[object, str],
+    devices: dict[object, str],
+) -> None:
+    """Read the name or the label of a process from an event with metadata."""
+    pid, arguments = _hashable(event.get("pid")), _arguments(event)
+    if event.get("name") == "process_labels":
+        if label := _DEVICE_LABEL.fullmatch(str(arguments.get("labels"))):
+            devices[pid] = label[1]
+        return
+    name = arguments.get("name")
+    if event.get("name") != "process_name" or not isinstance(name, str):
+        return
+    if name.startswith(_XLA_PROCESSES):
+        what = "expected a trace of torch, torch_npu, msprof or a simulation, got one of XLA"
+        raise BadInput(f"{what} (JAX or TensorFlow), whose kernels have no shapes", path=path)
+    if name.startswith(_DEVICE_PROCESSES):
+        processes[pid] = name
+    if name in _MESSAGE_PROCESSES:
+        messages[pid] = name
+
+
+class _Times:
+    """The starts and the durations of the events of a trace, by their queue, as far as they are
+    needed to find durations that are no numbers, or that no launch can have.
+
+    Which processes are devices is known at the end: 8 bytes are kept for each event that may be of
+    one, and the whole events that are suspect."""
+
+    def __init__(self) -> None:
+        self._starts: dict[_Queue, array[int]] = defaultdict(lambda: array("q"))
+        self._long: dict[_Queue, list[tuple[int, int, float, str]]] = defaultdict(list)
+        self._wrong: list[dict[str, Any]] = []
+
+    def add(self, place: int, event: dict[str, Any]) -> None:
+        if (duration_us := duration_us_of(event)) is None:
+            self._wrong.append(event)
+            return
+        category = event.get("cat")
+        if category is not None and category not in _DEVICE_CATEGORIES:
+            return
+        arguments = _arguments(event)
+        start_ns = nanoseconds_of(event.get("ts"))
+        if start_ns is None or arguments.get("graph node id"):  # nodes of a graph run concurrently
+            return
+        queue = (_hashable(event.get("pid")), _stream_of(event, arguments))
+        self._starts[queue].append(start_ns)
+        if duration_us > MOST_OVERLAP_US:
+            self._long[queue].append((place, start_ns, duration_us, _text(event.get("name", ""))))
+
+    def check(self, kind: TraceKind, path: Path) -> None:
+        """Raise BadInput for the first row whose duration is no number."""
+        for event in self._wrong:
+            if kind.is_row(event):
+                got = event.get("dur")
+                what = f"{_text(event.get('name', ''))} at {event.get('ts')}: dur"
+                raise BadInput(f"{what}: expected microseconds, got {got!r}", path=path)
+
+    def impossible(self, kind: TraceKind, path: Path) -> dict[int, str]:
+        """Return the reasons for the device's events with impossible durations, by place."""
+        self.check(kind, path)
+        pids = kind.processes.keys() | kind.messages.keys()
+        queues = {
+            queue: np.sort(np.frombuffer(starts, np.int64))
+            for queue, starts in self._starts.items()
+            if not pids or queue[0] in pids
+        }
+        span_ns = max((int(np.ptp(one)) for one in queues.values()), default=0)
+        found: dict[int, str] = {}
+        for queue, starts in queues.items():
+            if queue[0] in kind.messages or not (suspects := self._long.get(queue)):
+                continue
+            first = int(starts[0])
+            at_us = np.array([start_ns - first for _, start_ns, *_ in suspects]) / 1e3
+            limits_us = longest_us((starts - first) / 1e3, at_us, span_ns / 1e3)
+            for (place, start_ns, duration_us, name), limit in zip(
+                suspects, limits_us.tolist(), strict=True
+            ):
+                if duration_us > limit:
+                    what = f"{name} at {start_ns // 1000}.{start_ns % 1000:03d}: dur"
+                    found[place] = f"{what}: expected {impossible_text(limit)}, got {duration_us:g}"
+        return found
+
+
+def duration_us_of(event: Mapping[str, Any]) -> float | None:
+    """Return the duration of an event in microseconds; None if it is not a number of at least 0."""
+    try:
+        took_us = float(event.get("dur", 0))
+    except (TypeError, ValueError):
+        return None
+    return took_us if isfinite(took_us) and took_us >= 0 else None
 
 
 def is_host_operator(event: Mapping[str, Any]) -> bool:
     """Return whether an event is an operator of torch on the host."""
-    return event.get("cat") == _HOST_CATEGORY
+    return event.get("cat") in _HOST_CATEGORIES
 
 
 def inputs_of(event: Mapping[str, Any]) -> tuple[str, str]:
@@ -130,28 +264,30 @@ def rows_of(path: Path, kind: TraceKind) -> Iterator[tuple[str, ...]]:
     order of the file."""
     row = _host_row if kind.columns == HOST_COLUMNS else _device_row
     row = _simulation_row if kind.is_simulation else row
-    for event in events_of(path):
-        if event.get("ph") == "X" and (cells := row(event, kind)) is not None:
-            yield cells
+    for place, event in enumerate(events_of(path)):
+        if event.get("ph") == "X" and kind.is_row(event) and place not in kind.impossible:
+            yield row(event, kind)
 
 
-def _device_row(event: Mapping[str, Any], kind: TraceKind) -> tuple[str, ...] | None:
+def _device_row(event: Mapping[str, Any], kind: TraceKind) -> tuple[str, ...]:
     is_message = kind.is_message(event)
-    if not (is_message or kind.is_device(event)):
-        return None
     pid = _hashable(event.get("pid"))
     process = kind.messages.get(pid) if is_message else kind.processes.get(pid)
     arguments = _arguments(event)
-    stream = arguments.get("Physic Stream Id", arguments.get("stream", event.get("tid", "")))
     connection = arguments.get("connection_id", arguments.get("correlation", ""))
     task = _MESSAGE if is_message else arguments.get("Task Type", event.get("cat", ""))
-    cells = (event.get("name", ""), task, process or "", stream)
-    return (*map(_text, cells), *map(_text, (event.get("ts", ""), event.get("dur", 0), connection)))
+    cells = (event.get("name", ""), task, process or "", _stream_of(event, arguments))
+    times = (event.get("ts", ""), event.get("dur", 0))
+    device = arguments.get("device", kind.devices.get(pid, ""))
+    return tuple(map(_text, (*cells, *times, connection, device)))
 
 
-def _host_row(event: Mapping[str, Any], _: TraceKind) -> tuple[str, ...] | None:
-    if not is_host_operator(event):
-        return None
+def _stream_of(event: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+    stream = arguments.get("Physic Stream Id", arguments.get("stream", event.get("tid", "")))
+    return _text(stream)
+
+
+def _host_row(event: Mapping[str, Any], _: TraceKind) -> tuple[str, ...]:
     number = _arguments(event).get("External id", "")
     cells = (event.get("name", ""), event.get("tid", ""), event.get("ts", ""), event.get("dur", 0))
     return (*map(_text, (*cells, number)), *inputs_of(event))
@@ -199,13 +335,22 @@ def _opened(path: Path) -> IO[str]:
     return path.open(encoding="utf-8")
 
 
+def _number(text: str) -> float | str:
+    """Return a number, or its text if a float has not all of its digits, as times of the day."""
+    number = float(text)
+    if len(text) <= _EXACT_DIGITS or Decimal(repr(number)) == Decimal(text):
+        return number
+    return text
+
+
 class _JsonStream:
     """A text that is read in chunks: `value` decodes the JSON value at the current place."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
         self._text, self._at, self._is_end = "", 0, False
-        self._decode: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().raw_decode
+        decoder = json.JSONDecoder(parse_float=_number)
+        self._decode: Callable[[str, int], tuple[Any, int]] = decoder.raw_decode
 
     def next(self) -> str:
         """Return the next character that is no blank or comma; empty at the end."""
@@ -250,6 +395,7 @@ def _events(file: IO[str], others: dict[str, Any] | None) -> Iterator[dict[str, 
     first = text.next()
     if first == "[":
         yield from _listed(text)
+        _end(text)
         return
     if first != "{":
         raise ValueError(f"expected [ or {{, got {first!r}")
@@ -268,6 +414,13 @@ def _events(file: IO[str], others: dict[str, Any] | None) -> Iterator[dict[str, 
             value = text.value()
             if others is not None:
                 others[str(key)] = value
+    text.skip()
+    _end(text)
+
+
+def _end(text: _JsonStream) -> None:
+    if sign := text.next():
+        raise ValueError(f"expected one list or object, got {sign!r} after it")
 
 
 def _listed(text: _JsonStream) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from collector.codec.errors import BadInput
 from collector.profiles.trace_events import (
     HOST_COLUMNS,
     TraceKind,
+    duration_us_of,
     events_of,
     inputs_of,
     is_host_operator,
@@ -33,7 +33,9 @@ _ARROW = "async_npu"
 _Shapes = tuple[str, str]  # and dtypes, as in a row
 _NO_SHAPES: _Shapes = ("", "")
 _Thread = tuple[str, str]  # process and thread, as texts
+_Reference = tuple[str, object]  # a rank of a merged trace, and an id that its host counts
 _Place = tuple[_Thread, str]  # with the start
+_RANK = re.compile(r"\[[^\]]*\] ")  # "[TP00] 800", as SGLang names the processes of merged traces
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST = 80
 
@@ -80,25 +82,23 @@ def kernels_of(path: Path, kind: TraceKind) -> TraceKernels:
     launched = None if kind.is_simulation or kind.columns == HOST_COLUMNS else _Launched(path, kind)
     found: dict[str, dict[_Shapes, KernelShape]] = defaultdict(dict)
     without = 0
-    for event in events_of(path):
-        if event.get("ph") != "X":
+    for place, event in enumerate(events_of(path)):
+        if event.get("ph") != "X" or not kind.is_row(event) or kind.is_message(event):
+            continue
+        if place in kind.impossible:
             continue
         if launched is not None:
-            if not kind.is_device(event):
-                continue
             kernel, shapes = str(event.get("name", "")), launched.shapes_of(event)
         elif kind.is_simulation:
             kernel, shapes = _simulated(event)
-        elif is_host_operator(event):
-            kernel, shapes = str(event.get("name", "")), inputs_of(event)
         else:
-            continue
+            kernel, shapes = str(event.get("name", "")), inputs_of(event)
         if not shapes[0].strip(";"):
             without += 1
             continue
         known = found[kernel]
         one = known.get(shapes) or known.setdefault(shapes, KernelShape(kernel, shapes))
-        one.add(_duration_us(event, path))
+        one.add(duration_us_of(event) or 0.0)  # `kind_of` has refused what is no number
     if not found:
         what = "expected events with shapes, got none: capture with record_shapes=True"
         raise BadInput(f"{what}; kernel_details.csv has the shapes of NPU kernels", path=path)
@@ -115,29 +115,37 @@ class _Launched:
     what its kernels refer to, then those operators.
 
     An arrow starts at the inner operator that calls CANN, which has no inputs: the inputs are those
-    of the innermost operator around it that has some."""
+    of the innermost operator around it that has some. Each process counts its ids by itself; in a
+    merged trace of SGLang the names of processes begin with their rank. Raises BadInput if two
+    processes of a rank use an id that a kernel refers to."""
 
     def __init__(self, path: Path, kind: TraceKind) -> None:
-        numbers: set[object] = set()
-        starts: dict[str, tuple[_Thread, int]] = {}
-        ends: dict[str, _Place] = {}
+        numbers: set[_Reference] = set()
+        starts: dict[_Reference, tuple[_Thread, int]] = {}
+        ends: list[tuple[_Reference, _Place]] = []
         for event in events_of(path):
             if event.get("ph") == "X" and kind.is_device(event):
                 numbers.add(_external_id(event))
             elif event.get("cat") == _ARROW and event.get("ph") == "f":
-                ends[str(event.get("id"))] = _place(event)
+                ends.append((_arrow(event), _place(event)))
             elif event.get("cat") == _ARROW and event.get("ph") == "s":
-                at_ns = nanoseconds_of(event.get("ts")) or 0
-                starts[str(event.get("id"))] = (_thread(event), at_ns)
-        self._starts = {ends[key]: start for key, start in starts.items() if key in ends}
-        self._by_number: dict[object, _Shapes] = {}
+                start = (_thread(event), nanoseconds_of(event.get("ts")) or 0)
+                if starts.setdefault(_arrow(event), start) != start:
+                    raise _ambiguous(f"arrow {event.get('id')}", path)
+        self._starts = {place: starts[arrow] for arrow, place in ends if arrow in starts}
+        self._by_number: dict[_Reference, _Shapes] = {}
         self._by_start: dict[tuple[_Thread, int], tuple[int, _Shapes]] = {}  # with the length
         times: dict[_Thread, list[int]] = defaultdict(list)
         for thread, at_ns in sorted(set(self._starts.values())):
             times[thread].append(at_ns)
+        operators: dict[_Reference, object] = {}
         for event in events_of(path):
             if is_host_operator(event) and (shapes := inputs_of(event))[0]:
-                if (number := _external_id(event)) is not None and number in numbers:
+                number = _external_id(event)
+                if number in numbers and number[1] is not None:
+                    operator = (event.get("pid"), shapes)
+                    if operators.setdefault(number, operator) != operator:
+                        raise _ambiguous(f"External id {number[1]}", path)
                     self._by_number[number] = shapes
                 self._enclose(event, shapes, times)
 
@@ -186,10 +194,26 @@ def _simulated(event: Mapping[str, Any]) -> tuple[str, _Shapes]:
     return str(kernel), inputs_of({"args": {"Input Dims": shapes}})
 
 
-def _external_id(event: Mapping[str, Any]) -> object:
+def _external_id(event: Mapping[str, Any]) -> _Reference:
     arguments = event.get("args")
     number = arguments.get("External id") if isinstance(arguments, dict) else None
-    return number if isinstance(number, int | str) else None
+    return _rank_of(event), number if isinstance(number, int | str) else None
+
+
+def _arrow(event: Mapping[str, Any]) -> _Reference:
+    return _rank_of(event), str(event.get("id"))
+
+
+def _rank_of(event: Mapping[str, Any]) -> str:
+    found = _RANK.match(str(event.get("pid")))
+    return found[0] if found else ""
+
+
+def _ambiguous(reference: str, path: Path) -> BadInput:
+    what = (
+        f"{reference}: expected one operator, got two: is this the merged trace of several ranks?"
+    )
+    return BadInput(f"{what} Give the trace of one rank at a time", path=path)
 
 
 def _thread(event: Mapping[str, Any]) -> _Thread:
@@ -198,14 +222,3 @@ def _thread(event: Mapping[str, Any]) -> _Thread:
 
 def _place(event: Mapping[str, Any]) -> _Place:
     return _thread(event), str(event.get("ts"))
-
-
-def _duration_us(event: Mapping[str, Any], path: Path) -> float:
-    try:
-        took_us = float(event.get("dur", 0))
-    except (TypeError, ValueError):
-        took_us = float("nan")
-    if not isfinite(took_us) or took_us < 0:
-        what = f"{event.get('name')}: dur: expected microseconds, got {event.get('dur')!r}"
-        raise BadInput(what, path=path)
-    return took_us

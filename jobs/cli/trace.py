@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collector.profiles.trace_events import TraceKind
 
 
+_MOST_NAMED = 5  # events that are left out
+
+
 def to_csv_command(
     trace: Annotated[Path, typer.Argument(help="trace_view.json or another trace, also .gz")],
     *,
@@ -49,6 +52,7 @@ def to_csv_command(
     if output is not None and output.resolve() == trace.resolve():
         raise BadInput("--output: expected another file than the trace", path=output)
     kind = kind_of(trace)  # reads the whole file, so that nothing is written of a damaged one
+    _say_impossible(trace, kind)
     if by_kernel is not None:
         _write_kernels(trace, kind, by_kernel)
         return
@@ -73,6 +77,15 @@ def _write_kernels(trace: Path, kind: TraceKind, folder: Path) -> None:
     left = f"; {found.without_shapes:,} without shapes" if found.without_shapes else ""
     count = _counted(found.launches, kind.row_name)
     say(f"{counted(len(found.kernels), 'kernel')} with {count} in {folder}{left}")
+
+
+def _say_impossible(trace: Path, kind: TraceKind) -> None:
+    """Name the events that are left out: the first ones, and how many."""
+    reasons = list(kind.impossible.values())
+    for reason in reasons[:_MOST_NAMED]:
+        say(f"{trace}: {reason}; left out", err=True)
+    if len(reasons) > _MOST_NAMED:
+        say(f"{trace}: {len(reasons):,} events with such durations are left out", err=True)
 
 
 def _counted(count: int, what: str) -> str:

@@ -56,8 +56,8 @@ def test_device_events_of_lists_and_objects_are_read(
     monkeypatch.setattr(trace_events, "_CHUNK", chunk)
     whole = {"schemaVersion": 1, "other": [1, {"a": "]"}], "traceEvents": EVENTS, "end": 12345}
     expected = [
-        ('a, "b"', "AI_CORE", "Ascend Hardware", "46", "1736408883674584.732", "0.02", "305"),
-        ("Ü", "AI_CORE", "Ascend Hardware", "46", "2", "7.1", "305"),
+        ('a, "b"', "AI_CORE", "Ascend Hardware", "46", "1736408883674584.732", "0.02", "305", ""),
+        ("Ü", "AI_CORE", "Ascend Hardware", "46", "2", "7.1", "305", ""),
     ]
     for name, value in (("list.json", EVENTS), ("object.json", whole)):
         (tmp_path / name).write_text(json.dumps(value, indent=1), encoding="utf-8")
@@ -71,7 +71,7 @@ def test_kernels_of_torch_profiler_are_device_events(tmp_path: Path) -> None:
     event = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1.5, "dur": 2, "args": args}
     path = tmp_path / "x.pt.trace.json"
     path.write_text(json.dumps({"traceEvents": [HOST, event]}))
-    assert rows(path) == [("gemm", "kernel", "", "7", "1.5", "2", "12")]
+    assert rows(path) == [("gemm", "kernel", "", "7", "1.5", "2", "12", "")]
 
 
 def test_simulation_has_the_columns_of_trace_to_csv(tmp_path: Path) -> None:
@@ -184,6 +184,86 @@ def test_a_simulation_has_kernels_by_type_and_a_trace_without_shapes_none(tmp_pa
             to_csv_command(path, by_kernel=tmp_path / "none")
         assert error.value.path == path
     assert not (tmp_path / "none").exists()
+
+
+def gpu_kernel(name: str, pid: object, start: Any, dur: Any, **args: Any) -> dict[str, Any]:
+    event = {"ph": "X", "cat": "kernel", "name": name, "pid": pid, "tid": 7, "ts": start}
+    return {**event, "dur": dur, "args": {"stream": 7, **args}}
+
+
+def test_kernels_of_merged_ranks_have_their_own_operators_or_are_refused(tmp_path: Path) -> None:
+    path, folder = tmp_path / "merged.json", tmp_path / "kernels"
+    ranks: list[dict[str, Any]] = []
+    for rank, dims in enumerate(([[8, 16]], [[8, 32]])):
+        launches = operator("aten::mm", 5, 1, 4, **{"Input Dims": dims, "Input type": ["float"]})
+        ran = gpu_kernel("gemm", f"[TP0{rank}] 0", 9, 10 * rank + 10, **{"External id": 5})
+        ranks += [launches | {"pid": f"[TP0{rank}] 80"}, ran]
+    path.write_text(json.dumps(ranks))
+    to_csv_command(path, by_kernel=folder)
+    rows = [
+        ["gemm", "8,32", "float", "1", *["20"] * 4],
+        ["gemm", "8,16", "float", "1", *["10"] * 4],
+    ]
+    assert table(folder / "gemm.csv") == rows
+    arrows = [
+        {"ph": "s", "cat": "async_npu", "id": 3, "pid": pid, "tid": 1, "ts": 2} for pid in (80, 81)
+    ]
+    plain = [event | {"pid": int(str(event["pid"])[7:])} for event in ranks]
+    for events in (plain, [NAMED, kernel("a", "1", 1), *arrows]):
+        path.write_text(json.dumps(events))
+        with pytest.raises(BadInput, match="one rank at a time"):
+            to_csv_command(path, by_kernel=tmp_path / "none")
+
+
+def test_a_launch_that_outlasts_the_next_one_of_its_stream_is_left_out_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, folder = tmp_path / "gpu.json", tmp_path / "kernels"
+    launches = [operator("aten::mm", 3, 2.5, 4, **OF_TORCH)]
+    launches += [gpu_kernel("gemm", 0, at, 10, **{"External id": 3}) for at in (100, 140)]
+    wrong = gpu_kernel("gemm", 0, "120.250", 3.4e6, **{"External id": 3})
+    concurrent = gpu_kernel("gemm", 0, 130, 5e3, **{"External id": 3, "graph node id": 6})
+    path.write_text(json.dumps([*launches, wrong, concurrent]))
+    to_csv_command(path, by_kernel=folder)
+    assert "gemm at 120.250: dur: expected at most 1019.750 us" in capsys.readouterr().err
+    assert [row[3:] for row in table(folder / "gemm.csv")] == [
+        ["3", "1673.333333", *["10", "5000", "5020"]]
+    ]
+    assert [row[5] for row in rows(path)] == ["10", "10", "5000.0"]
+
+
+def test_times_of_day_keep_their_digits_and_rows_name_their_device(tmp_path: Path) -> None:
+    path = tmp_path / "npu.json"
+    named = {**NAMED, "pid": 8}
+    label = {"ph": "M", "name": "process_labels", "pid": 8, "args": {"labels": "NPU 3"}}
+    text = json.dumps(
+        [NAMED, kernel("a", "START", 5.125), named, label, kernel("b", "1", 2, pid=8)]
+    )
+    path.write_text(text.replace('"START"', "1764403200123461.222"))
+    found = [dict(zip(DEVICE_COLUMNS, row, strict=True)) for row in rows(path)]
+    assert [row["start_us"] for row in found] == ["1764403200123461.222", "1"]
+    assert [row["device"] for row in found] == ["", "3"]
+
+
+def test_traces_of_old_torch_are_read_and_those_of_other_programs_refused(tmp_path: Path) -> None:
+    path, folder = tmp_path / "trace.json", tmp_path / "kernels"
+    old = [operator("aten::mm", 3, 2.5, 4, **OF_TORCH) | {"cat": "Operator"}]
+    old += [gpu_kernel("gemm", 0, 9, 3, **{"External id": 3}) | {"cat": "Kernel"}]
+    path.write_text(json.dumps(old))
+    to_csv_command(path, by_kernel=folder)
+    assert table(folder / "gemm.csv") == [
+        ["gemm", *OF_TORCH_CELLS[:1], OF_TORCH_CELLS[1], "1", *["3"] * 4]
+    ]
+    xla = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "/device:GPU:0"}}
+    ran = {"ph": "X", "name": "fusion", "pid": 1, "tid": 1, "ts": 5, "dur": 3}
+    for wrong in ([xla, ran], [ran], *([gpu_kernel("a", 0, 1, dur)] for dur in (-3, "x", None))):
+        path.write_text(json.dumps(wrong))
+        with pytest.raises(BadInput):
+            to_csv_command(path, output=tmp_path / "out.csv")
+    for text in ('[{"ph": "X", "cat": "kernel", "dur": NaN}]', f"{json.dumps(old)}[]", "{} {}"):
+        path.write_text(text)
+        with pytest.raises(BadInput):
+            to_csv_command(path, output=tmp_path / "out.csv")
 
 
 @pytest.mark.parametrize(
