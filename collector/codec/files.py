@@ -63,6 +63,25 @@ def read_small_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     return data
 
 
+# Writing into a folder that another user may have prepared.
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise BadInput, with its path, for a link below a folder whose files are replaced: what it
+    leads to belongs to others."""
+    for path in sorted(folder.rglob("*")):  # does not follow links
+        if path.is_symlink():
+            what = "expected a file or a folder of this program, got a link"
+            raise BadInput(f"{what}; move it away, or write into another folder", path=path)
+
+
+def create_fresh(path: Path) -> int:
+    """Create a temporary file, in place of one that a killed run has left behind, and return its
+    descriptor. A link of that name is removed, never followed."""
+    path.unlink(missing_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
 # Names that differ only in case, such as `Add.csv` and `ADD.csv`: one file for some file systems.
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from collector import __version__
 from collector.codec.errors import BadInput, file_errors
+from collector.codec.files import MOST_TABLE_BYTES, create_fresh, read_small_file, refuse_links
 from collector.codec.table import table_bytes
 from collector.store.atomic import write_whole
 
@@ -158,8 +159,10 @@ class Folder:
                 self._mark(self._before)
             target.parent.mkdir(parents=True, exist_ok=True)
             # Not synced to disk one by one: a report can be made again.
-            target.with_name(target.name + ".new").write_bytes(data)
-            target.with_name(target.name + ".new").replace(target)
+            fresh = target.with_name(target.name + ".new")
+            with open(create_fresh(fresh), "wb") as file:
+                file.write(data)
+            fresh.replace(target)
         self._written.add(path)
 
 
@@ -181,9 +184,10 @@ def _files_of(path: Path) -> set[str]:
         return set()
     expected = f"{path}: expected a new or empty folder, or one with an earlier report"
     try:
-        listed = json.loads((path / _MARKER).read_text("utf-8"))["files"]
+        listed = json.loads(read_small_file(path / _MARKER, MOST_TABLE_BYTES))["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(expected) from error
+    refuse_links(path)
     if not isinstance(listed, list) or not all(map(_is_inside, listed)):
         raise BadInput(f"{path / _MARKER}: expected a list of files, got something else")
     return set(listed)

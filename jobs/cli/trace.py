@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput, file_errors
+from collector.codec.files import create_fresh
 from collector.codec.text import counted
 from jobs.cli.terminal import say
 
@@ -145,7 +146,7 @@ def _replaced(output: Path) -> Iterator[IO[str]]:
     temporary = output.with_name(f".tmp-{output.name}")
     with file_errors(output, "written"):
         try:
-            with temporary.open("w", encoding="utf-8", newline="") as file:
+            with open(create_fresh(temporary), "w", encoding="utf-8", newline="") as file:
                 yield file
             temporary.replace(output)
         finally:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
@@ -58,6 +59,26 @@ def test_folder_with_other_files_is_refused(tmp_path):
     with pytest.raises(BadInput):
         Folder(tmp_path)
     assert (tmp_path / "thesis.txt").exists()
+
+
+def test_links_in_a_prepared_folder_are_refused_and_never_followed(tmp_path):
+    theirs, folder = tmp_path / "theirs", tmp_path / "report"
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("mine")
+    for name, target in (("assets", theirs), ("index.html.new", theirs / "thesis.txt")):
+        folder.mkdir()
+        (folder / ".opmeter-report.json").write_text('{"files": ["assets/thesis.txt"]}')
+        (folder / name).symlink_to(target)
+        with pytest.raises(BadInput) as error:
+            Folder(folder)
+        assert error.value.path == folder / name
+        shutil.rmtree(folder)
+    report = Folder(folder)
+    folder.mkdir()
+    (folder / "index.html.new").symlink_to(theirs / "thesis.txt")  # after the check
+    report.write(Page("index", "database", "a", {}))
+    assert [file.read_text() for file in theirs.iterdir()] == ["mine"]
+    assert (folder / "index.html").is_file() and not (folder / "index.html").is_symlink()
 
 
 def test_unknown_language_is_refused(tmp_path):
