@@ -56,12 +56,13 @@ _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 _GREATEST = 1 << 1023  # an integer below it is also a float
 
 
-def json_value(data: bytes, *, what: str, key: str) -> Any:
-    """Return the value of JSON bytes. Raises BadInput, naming the key, for anything else."""
+def json_value(data: bytes, *, what: str, key: str, has_unique_names: bool = False) -> Any:
+    """Return the value of JSON bytes. Raises BadInput, naming the key, for anything else, and with
+    `has_unique_names` for an object with two members of one name."""
     refuse_pointer(data, key)
     try:
         text = data.decode()  # json itself would accept an unpaired surrogate, and UTF-16
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_unique if has_unique_names else None)
         if _HALF_A_PAIR.search(text):  # an escape can encode one
             json.dumps(value, ensure_ascii=False).encode()
         return value
@@ -76,9 +77,19 @@ def json_value(data: bytes, *, what: str, key: str) -> Any:
         raise BadInput(f"expected {what}, got invalid JSON: {error}", path=key) from error
 
 
-def json_object(data: bytes, *, what: str, key: str) -> dict[str, Any]:
-    """Return the members of a JSON object. Raises BadInput, naming the key, for anything else."""
-    value = json_value(data, what=what, key=key)
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(members)
+    if len(value) < len(members):
+        names = [name for name, _ in members]
+        raise ValueError(f"two members {next(name for name in names if names.count(name) > 1)!r}")
+    return value
+
+
+def json_object(
+    data: bytes, *, what: str, key: str, has_unique_names: bool = False
+) -> dict[str, Any]:
+    """Return the members of a JSON object. Raises BadInput as `json_value` does."""
+    value = json_value(data, what=what, key=key, has_unique_names=has_unique_names)
     if not isinstance(value, dict):
         raise BadInput(f"expected {what}, a JSON object, got {_quote(value)}", path=key)
     return value

@@ -28,6 +28,9 @@ TOKENS_OF_A_KEY = 4  # the fewest of a compressed key
 _DYNAMIC = "dynamic"
 _LARGEST_FILE = 1 << 24
 _LARGEST_BYTES = 1 << 28  # when it is not compressed
+# A recording has 10 to 30 times its compressed size, and a value in 25 bytes.
+_MOST_RATIO, _ALWAYS_BYTES = 200, 1 << 24
+_MOST_VALUES = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,26 +162,62 @@ def read_recording(path: Path) -> Recording:
     """Return the recording of a file. Raises BadInput, with the file, for another one."""
     with file_errors(path):
         data = read_small_file(path, _LARGEST_FILE)
-    unpacker = zlib.decompressobj(wbits=31)  # gzip
-    try:
-        text = unpacker.decompress(data, _LARGEST_BYTES)
-    except zlib.error as error:
-        raise BadInput("expected a recording of `opmeter model record`", path=path) from error
-    if not unpacker.eof and not unpacker.unconsumed_tail:
-        raise BadInput("expected a whole recording, got one that is cut off", path=path)
-    if unpacker.unconsumed_tail:
-        raise BadInput(f"expected at most {_LARGEST_BYTES:,} bytes of JSON", path=path)
-    found = json_object(text, what="a recording", key=str(path))
+    text = _unpacked(data, path)
+    found = json_object(text, what="a recording", key=str(path), has_unique_names=True)
     if found.pop("format", None) != FORMAT:
         raise BadInput("expected a recording of `opmeter model record`", path=path)
     version = found.pop("version", None)
     if isinstance(version, int) and version > VERSION:
         raise NewerFormat(f"{path}: format version {version} requires a later opmeter")
     recording = decode_value(Recording, found, what="a recording", key=str(path))
+    for reason in _faults(recording):
+        raise BadInput(reason, path=path)
+    return recording
+
+
+def _unpacked(data: bytes, path: Path) -> bytes:
+    """Return the JSON of a recording's file, bounded in size, in ratio and in values."""
+    unpacker = zlib.decompressobj(wbits=31)  # gzip
+    allowed = min(_LARGEST_BYTES, max(_ALWAYS_BYTES, _MOST_RATIO * len(data)))
+    try:
+        text = unpacker.decompress(data, allowed)
+    except zlib.error as error:
+        raise BadInput("expected a recording of `opmeter model record`", path=path) from error
+    if not unpacker.eof and not unpacker.unconsumed_tail:
+        raise BadInput("expected a whole recording, got one that is cut off", path=path)
+    if unpacker.unconsumed_tail:
+        raise BadInput(f"expected at most {allowed:,} bytes of JSON when unpacked", path=path)
+    if unpacker.unused_data:
+        raise BadInput("expected one recording, got further data after it", path=path)
+    if text.count(b",") > _MOST_VALUES:
+        raise BadInput(f"expected at most {_MOST_VALUES:,} values", path=path)
+    return text
+
+
+def _faults(recording: Recording) -> Iterator[str]:
+    """Yield what no run can have recorded."""
     kinds = {kind for one in recording.passes for kind in _kinds(one)}
     if not kinds <= set(recording.layers):
-        raise BadInput("expected a number of layers for each kind", path=path)
-    return recording
+        yield "expected a number of layers for each kind"
+        return
+    counts = {**recording.layers, **recording.cut}
+    counts |= {f"layout.{name}": ranks for name, ranks in recording.layout.items()}
+    for one in recording.passes:
+        groups = (one, one.prompts) if one.prompts else (one,)
+        for group in groups:
+            counts |= {f"{one}": min(group.requests, group.queries, group.keys)}
+    for name, count in counts.items():
+        if count < 0:
+            yield f"{name}: expected numbers of at least 0, got {count}"
+    for one, launch, times in recording.launches():
+        if times < 0:
+            yield f"{one}: {launch.kernel}: expected launches, got {times}"
+    for one, message, times in recording.messages():
+        if times < 0 or message.message_bytes < 0 or message.group_size < 1:
+            what = (
+                f"{times} messages of {message.message_bytes} bytes of {message.group_size} ranks"
+            )
+            yield f"{one}: {message.operation}: expected numbers of at least 0, got {what}"
 
 
 def _kinds(one: RecordedPass) -> Iterator[str]:

@@ -381,6 +381,32 @@ def test_malformed_recording_is_refused(tmp_path):
         read_recording(path)
 
 
+def test_recording_that_no_run_wrote_is_refused(tmp_path):
+    path = tmp_path / "a.json.gz"
+    whole = write_recording(recording_of(MATMUL))
+    value = json.loads(gzip.decompress(whole))
+    launch = value["passes"][0]["launches"][0]
+    negative = {**launch, "occurrences": {"outside": -1, "per_layer": {}}}
+    message = {"call": "", "operation": "allReduce", "message_bytes": -8, "dtype": "BF16"}
+    message |= {"group_size": 2, "occurrences": launch["occurrences"], "in_graph": False}
+    of_pass = [{"launches": [negative]}, {"messages": [message]}, {"keys": -4}]
+    changed = [{"passes": [value["passes"][0] | one]} for one in of_pass]
+    changed += [{"layers": dict.fromkeys(value["layers"], -2)}, {"layout": {"tp": -1}}]
+    files = [gzip.compress(json.dumps(value | one).encode()) for one in changed]
+    text = json.dumps(value)
+    files += [
+        whole + whole,
+        gzip.compress(text.replace("{", '{"model": "b", ', 1).encode()),
+        gzip.compress(b'{"passes":[' + b"{}," * (1 << 23) + b"{}]}"),  # above the ratio
+        gzip.compress(b"[" + b"1," * 4_000_001 + b"1]"),  # below it, and too many values
+    ]
+    for data in files:
+        path.write_bytes(data)
+        with pytest.raises(BadInput) as raised:
+            read_recording(path)
+        assert str(raised.value.path) == str(path)
+
+
 def config_of(**values):
     base = {
         "architectures": ["A"],
