@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import mmap
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import unquote, urlsplit
 
-from collector.codec.errors import BadInput, DamagedObject, NotFound
+from collector.codec.errors import BadInput, NotFound
 from collector.database.channels import commit_of
 from collector.database.commits import Commit, find_head, read_commit
 from collector.database.index import Index
@@ -188,40 +185,20 @@ class _Snapshot:
         self.versions = tuple(sorted(manifest.versions))
 
     def index(self, path: str) -> Index:
-        """Return the index of a version directory, checked against its hash. A store other than a
-        folder is asked for it in one request."""
+        """Return the index of a version directory, checked against its hash: read whole, since a
+        mapped file that another process changes would change answers."""
         entry = self._manifest.versions[path]
         files = read_version_files(self._store, self._commit, path, entry)
         key = keys.index(entry.snapshot, path)
         named_by = keys.version_manifest(entry.snapshot, path)
-        file = StoredFile(key, files.index, named_by)
-        data = _mapped(self._store, key)
-        if data is None:
-            data = memoryview(read_file(self._store, file))
-        elif hashlib.sha256(data).hexdigest() != file.entry.sha256:
-            read_file(self._store, file)  # says which of the two was changed
-            raise DamagedObject("changed while it was read", path=key)
-        return Index(data, key=key)
+        data = read_file(self._store, StoredFile(key, files.index, named_by))
+        return Index(memoryview(data), key=key)
 
     def reuses(self, path: str) -> Sequence[Reuse]:
         """Return what a version directory reuses. The latest decision is the last."""
         from collector.database.reuse import applicable_reuses
 
         return applicable_reuses(self._store, path, self.number, self._manifest.stacks)
-
-
-def _mapped(store: Store, key: str) -> memoryview | None:
-    """Return an object of a folder, mapped into memory; None in other stores.
-
-    Objects are never changed in place, so that the mapping stays as it is."""
-    parts = urlsplit(store.url)
-    if parts.scheme != "file":
-        return None
-    try:
-        with (Path(unquote(parts.path)) / key).open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError):  # missing or empty: `read_file` reports it
-        return None
 
 
 def _components(name: str) -> dict[str, str]:

@@ -56,9 +56,17 @@ class FileStore:
         path = self._path(key)
         with _store_errors(path):
             try:
-                return path.read_bytes()
-            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except (FileNotFoundError, NotADirectoryError) as error:
                 raise errors.NotFound(f"{path}: no such object") from error
+            kind = os.fstat(descriptor).st_mode
+            if stat.S_ISREG(kind):
+                with os.fdopen(descriptor, "rb") as file:
+                    return file.read()
+            os.close(descriptor)
+            if stat.S_ISDIR(kind):
+                raise errors.NotFound(f"{path}: no such object")
+            raise errors.DamagedObject("expected a file, got a pipe or a device", path=path)
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.codec.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
+from collector.codec.errors import (
+    AlreadyExists,
+    DamagedObject,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.naming import naming
@@ -46,6 +52,15 @@ def test_objects_are_plain_files(tmp_path):
         "device/v1",
         "device/v1/Add.csv",
     ]
+
+
+def test_a_pipe_or_a_device_under_a_key_is_damage_that_no_reader_waits_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for key in ("pipe", "link"):
+        with pytest.raises(DamagedObject) as error:
+            FileStore(tmp_path).get(key)
+        assert error.value.path == tmp_path / key
 
 
 def test_objects_have_the_permissions_of_ordinary_files(tmp_path):
