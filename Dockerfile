@@ -11,11 +11,15 @@
 # children. Everything is written below /work; the root file system may be read-only.
 
 ARG BASE=python:3.11-slim-bookworm
+# With the secret, pip ignores its settings of root, where vLLM-Ascend's images name an index, and
+# which override /etc/pip.conf. Without it, pip uses them.
+ARG PIP_CONFIG_FILE=/run/secrets/pip
 
 
 FROM ${BASE} AS wheel
+ARG PIP_CONFIG_FILE
 COPY images/requirements-build.txt /src/images/
-RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
+RUN --mount=type=secret,id=pip --mount=type=secret,id=ca \
     python3 -m venv /build && \
     /build/bin/pip install --no-cache-dir --require-hashes -r /src/images/requirements-build.txt
 COPY pyproject.toml README.md LICENSE /src/
@@ -25,20 +29,36 @@ COPY opmeter /src/opmeter
 RUN /build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /dist /src
 
 
-FROM ${BASE} AS controller
+FROM ${BASE} AS user
+USER 0:0
 # User 1000 is HwHiAiUser on NPU hosts and owns the devices; libraries look its name up.
-RUN getent passwd 1000 || useradd --uid 1000 --home-dir /work/home --no-create-home \
+RUN getent passwd 1000 || useradd --uid 1000 --home-dir /work --no-create-home \
         --shell /usr/sbin/nologin opmeter; \
     install --directory --owner=1000 --group=1000 /work
+# The files that tools write by default; HOME is set after pip, which reads root's settings.
+ENV TMPDIR=/work \
+    OPMETER_LOCKS=/work/locks \
+    ASCEND_PROCESS_LOG_PATH=/work/log \
+    ASCEND_WORK_PATH=/work/ascend \
+    ASCEND_CACHE_PATH=/work/cache \
+    TRITON_CACHE_DIR=/work/triton \
+    TORCHINDUCTOR_CACHE_DIR=/work/inductor \
+    XDG_CACHE_HOME=/work/cache \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+WORKDIR /work
+
+
+FROM user AS controller
+ARG PIP_CONFIG_FILE
 COPY images/requirements-controller.txt /opt/
-RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
+RUN --mount=type=secret,id=pip --mount=type=secret,id=ca \
     python3 -m venv /opt/opmeter && \
     /opt/opmeter/bin/pip install --no-cache-dir --only-binary :all: --require-hashes \
         -r /opt/requirements-controller.txt
 COPY --from=wheel /dist/ /opt/opmeter/dist/
 RUN /opt/opmeter/bin/pip install --no-cache-dir --no-index --no-deps /opt/opmeter/dist/*.whl
-ENV PATH=/opt/opmeter/bin:$PATH PYTHONUNBUFFERED=1
-WORKDIR /work
+ENV PATH=/opt/opmeter/bin:$PATH HOME=/work
 USER 1000:1000
 ARG BASE
 ARG BASE_DIGEST=""
@@ -56,32 +76,29 @@ LABEL org.opencontainers.image.title="opmeter" \
 
 
 FROM controller AS collector-cpu
+ARG PIP_CONFIG_FILE
 USER 0:0
 COPY images/requirements-cpu.txt /opt/
-RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
-    /opt/opmeter/bin/pip install --no-cache-dir --only-binary :all: --require-hashes --no-deps \
-        -r /opt/requirements-cpu.txt
+RUN --mount=type=secret,id=pip --mount=type=secret,id=ca \
+    HOME=/root /opt/opmeter/bin/pip install --no-cache-dir --only-binary :all: --require-hashes \
+        --no-deps -r /opt/requirements-cpu.txt
 # This image has no torch_npu. If a volume has it, `import torch` does not load it.
 ENV TORCH_DEVICE_BACKEND_AUTOLOAD=0
 USER 1000:1000
 
 
-FROM ${BASE} AS collector
-USER 0:0
-RUN getent passwd 1000 || useradd --uid 1000 --home-dir /work/home --no-create-home \
-        --shell /usr/sbin/nologin opmeter; \
-    install --directory --owner=1000 --group=1000 /work
+FROM user AS collector
+ARG PIP_CONFIG_FILE
 COPY images/requirements-collector.txt /opt/
 # The environment has access to torch, torch_npu and numpy of the base, which is not changed.
-RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
+RUN --mount=type=secret,id=pip --mount=type=secret,id=ca \
     python3 -m venv --system-site-packages /opt/opmeter && \
     /opt/opmeter/bin/pip install --no-cache-dir --only-binary :all: --require-hashes --no-deps \
         --ignore-installed -r /opt/requirements-collector.txt
 COPY --from=wheel /dist/ /opt/opmeter/dist/
 RUN /opt/opmeter/bin/pip install --no-cache-dir --no-index --no-deps /opt/opmeter/dist/*.whl
 COPY --chmod=755 images/opmeter-with-cann /opt/opmeter/cann/opmeter
-ENV PATH=/opt/opmeter/cann:/opt/opmeter/bin:$PATH PYTHONUNBUFFERED=1
-WORKDIR /work
+ENV PATH=/opt/opmeter/cann:/opt/opmeter/bin:$PATH HOME=/work
 USER 1000:1000
 ENTRYPOINT []
 CMD ["opmeter", "--help"]

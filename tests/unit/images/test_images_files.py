@@ -75,6 +75,15 @@ def test_every_target_ends_as_a_numbered_user_and_installs_by_hash(target):
     assert "--require-hashes" in stage
 
 
+@pytest.mark.parametrize("target", ["wheel", "controller", "collector-cpu", "collector"])
+def test_pip_reads_its_secret_instead_of_the_settings_of_root_in_the_base(target):
+    default = "ARG PIP_CONFIG_FILE=/run/secrets/pip\n"
+    assert default in (ROOT / "Dockerfile").read_text().partition("\nFROM ")[0]
+    before, *_ = stages()[target].partition("pip install")
+    assert "ARG PIP_CONFIG_FILE\n" in before
+    assert "RUN --mount=type=secret,id=pip --mount" in before
+
+
 def run_pin(folder, *arguments, skopeo):
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
