@@ -14,7 +14,7 @@ from jobs.objects.site import DEFAULT_USER, Site
 
 # The mounts of a pod: one writable volume, the store's credentials, and drivers.
 #
-# The root file system is read-only, so environment variables redirect all files that tools write by
+# The root file system is read-only. Variables of the image redirect all files that tools write by
 # default to the work volume.
 
 WORK = "/work"
@@ -33,19 +33,6 @@ _DRIVER_PATHS = (
 _DRIVER_LIBRARIES = ":".join(
     f"/usr/local/Ascend/driver/lib64{part}" for part in ("", "/driver", "/common")
 )
-_WRITTEN = {
-    "HOME": f"{WORK}/home",
-    "TMPDIR": f"{WORK}/tmp",
-    "OPMETER_LOCKS": f"{WORK}/locks",
-    "ASCEND_PROCESS_LOG_PATH": f"{WORK}/log",
-    "ASCEND_WORK_PATH": f"{WORK}/ascend",
-    "ASCEND_CACHE_PATH": f"{WORK}/cache",
-    "TRITON_CACHE_DIR": f"{WORK}/triton",
-    "TORCHINDUCTOR_CACHE_DIR": f"{WORK}/inductor",
-    "XDG_CACHE_HOME": f"{WORK}/cache",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONUNBUFFERED": "1",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +51,7 @@ def mounts(
 
     `work` and `shared` are the sizes of the writable volumes. A pod of a `site` is a worker, or a
     probe for one, and has workers' credentials."""
-    found = Mounts([], [], dict(_WRITTEN))
+    found = Mounts([], [], {})
     # A pod over the limit is evicted, and its file system shows the node's whole disk.
     found.environment["OPMETER_VOLUME_BYTES"] = f"{quantity(work):.0f}"
     _add(found, "work", {"emptyDir": {"sizeLimit": work}}, WORK)
@@ -252,7 +239,7 @@ def pod_annotations(site: Site, pods: int = 1) -> dict[str, str]:
     if site.volcano_queue:
         annotations["scheduling.volcano.sh/queue-name"] = site.volcano_queue
     if site.run_as_user != DEFAULT_USER:
-        user = f"HwHiAiUser:x:{site.run_as_user}:{site.run_as_group}::{_WRITTEN['HOME']}:/bin/sh"
+        user = f"HwHiAiUser:x:{site.run_as_user}:{site.run_as_group}::{WORK}:/bin/sh"
         annotations[_PASSWD] = f"root:x:0:0:root:/root:/bin/sh\n{user}\n"
     return annotations
 

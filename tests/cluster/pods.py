@@ -23,13 +23,12 @@ def pod(
         source = {"claimName": claim, "readOnly": True}
         volumes.append({"name": claim, "persistentVolumeClaim": source})
         mounts.append({"name": claim, "mountPath": path, "readOnly": True})
-    settings = {"HOME": WORK, "TMPDIR": WORK, **(environment or {})}
     container = {
         "name": "main",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": list(command),
-        "env": [{"name": key, "value": value} for key, value in settings.items()],
+        "env": [{"name": key, "value": value} for key, value in (environment or {}).items()],
         "resources": {"limits": {"huawei.com/Ascend910": str(devices)}} if devices else {},
         "securityContext": {
             "allowPrivilegeEscalation": False,

@@ -70,10 +70,10 @@ def test_worker_with_a_full_volume_is_replaced(drill: Drill):
 
 
 def fill_work_volume(drill: Drill, pod: dict) -> None:
-    """Fill the volume at /work/tmp of a running pod."""
+    """Fill the volume at /work of a running pod."""
     container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
     node = drill.cluster.own.node(pod["spec"]["nodeName"])
     tasks = [line.split() for line in node.ctr("task", "ls").splitlines()]
     pid = next(words[1] for words in tasks if words[0] == container)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=1777", "tmpfs", "/work/tmp"]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=1777", "tmpfs", "/work"]
     subprocess.run(["nsenter", "-t", pid, "-m", "--", *mount], check=True)

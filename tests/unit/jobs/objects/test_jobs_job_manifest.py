@@ -180,8 +180,9 @@ def test_interface_and_timeout_of_a_site_reach_its_ranks():
     assert longer == {"HCCL_CONNECT_TIMEOUT": "900", "OPMETER_SUPER_POD": "1"}
     assert network("cpu", host_ip_interface="eth1") == {"GLOO_SOCKET_IFNAME": "eth1"}
     # A variable may use those before it: that is how $(HOST_IP) becomes an address.
-    before = [one["name"] for one in container_of(worker_of(load_site("cpu")))["env"]]
-    assert before.index("HOST_IP") < before.index("HOME")
+    on_host = load_site("a3-800t", {"network": "host"})
+    before = [one["name"] for one in container_of(worker_of(on_host))["env"]]
+    assert before.index("HOST_IP") < before.index("HCCL_IF_IP")
 
 
 def test_paths_of_the_node_are_mounted_once_and_read_only():
