@@ -3,7 +3,7 @@ the quickstart as a user who is not root. Several gigabytes of torch, and minute
 
 import pytest
 
-from tests.cluster.testbed.images import run_built
+from tests.cluster.testbed.images import COLLECTOR_CPU, podman_with
 from tests.cluster.testbed.settings import NoCluster, from_environment
 from tests.lacking import lacking
 
@@ -14,7 +14,9 @@ _QUICKSTART = "cd /work && id -u && opmeter run quickstart && opmeter db verify 
 
 def test_the_workers_image_measures_the_quickstart():
     try:
-        reported = run_built(from_environment().cache, "collector-cpu", ["sh", "-c", _QUICKSTART])
+        with podman_with(from_environment().cache, COLLECTOR_CPU) as podman:
+            words = ("run", "--rm", "--read-only", "--volume=/work", "--network=none", podman.image)
+            reported = podman(*words, "sh", "-c", _QUICKSTART)
     except NoCluster as error:
         lacking(str(error))
     print(reported)

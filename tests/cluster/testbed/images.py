@@ -1,7 +1,7 @@
-"""The project's own image, built from its Dockerfile without a registry and without a daemon.
+"""The project's own images, built from its Dockerfile without a registry and without a daemon.
 
-The base is made from Debian's packages. podman keeps its layers in the cache, so that a change of
-the sources builds only the last layers again.
+The bases are made from Debian's packages and the wheels of pip. podman keeps their layers in the
+cache, so that a change of the sources builds only the last layers again.
 """
 
 import fcntl
@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ _SOURCES = ("collector", "jobs", "opmeter", "images")
 _FILES = ("Dockerfile", ".dockerignore", "LICENSE", "README.md", "pyproject.toml")
 _BASE_SUITE = "bookworm"  # Python 3.11, as the requirements are locked for
 _BASE_PACKAGES = "python3,python3-venv,ca-certificates"
+_VENDOR = Path(__file__).with_name("vendor")
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _SETTINGS = """\
 [containers]
@@ -33,6 +34,28 @@ events_logger = "none"
 """
 # podman keeps a cache in /var/lib despite its options: it gets a separate one.
 _PODMAN = 'mount --bind "$0/lib" /var/lib && exec podman --runroot "$0/run" --tmpdir "$0/tmp" "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target of the Dockerfile on a base: a Debian, or a stand-in of the vendor's image, whose
+    Python has `packages`."""
+
+    stage: str
+    name: str
+    packages: tuple[str, ...] = ()
+
+
+CONTROLLER = Target("controller", "controller")
+COLLECTOR_CPU = Target("collector-cpu", "collector-cpu")
+# Of the wheels that each release requires next to vLLM. The image of 0.23 has Python 3.12, which is
+# neither in Debian nor in a registry of packages: its stand-in has 3.11.
+_OF_VENDOR = ("pandas", "scipy", "pyyaml", "psutil")
+COLLECTORS = {
+    "0.18.0": Target("collector", "collector-0.18", ("numpy==1.26.4", *_OF_VENDOR)),
+    "0.23.0": Target("collector", "collector-0.23", ("numpy==2.3.5", *_OF_VENDOR)),
+}
+IN_PODS = "0.18.0"  # the release whose workers run in the cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,79 +73,59 @@ class ProjectImage:
         return config
 
 
-def build_image(cache: Path, target: str = "controller") -> ProjectImage:
-    """Return the image of a target of the Dockerfile, from the cache or built now (minutes, once).
+def build_image(cache: Path, target: Target = CONTROLLER) -> ProjectImage:
+    """Return the image of a target, from the cache or built now (minutes, once).
 
     NoCluster if podman is not available, RuntimeError if the build fails.
     """
-    machine.require_root()
-    machine.require(machine.IMAGE_TOOLS)
-    name, key = f"localhost/opmeter-{target}", _key()
-    image = ProjectImage(f"{name}:{key}", cache / "images" / f"{target}-{key}.tar")
-    if not image.archive.exists():
-        podman = _Podman(cache / "podman")
-        with podman.alone():
-            if not image.archive.exists():  # built by another process in the meantime
-                podman.build(image.name, target, _base(podman))
-                image.archive.parent.mkdir(parents=True, exist_ok=True)
-                podman.save(image.name, image.archive)
-                podman.forget(name, but=image.name)
-                _remove_older(image.archive, target)
+    key = _key(target)
+    archive = cache / "images" / f"{target.name}-{key}.tar"
+    image = ProjectImage(_tagged(target, key), archive)
+    if not archive.exists():
+        with podman_with(cache, target) as podman:
+            if not archive.exists():  # built by another process in the meantime
+                archive.parent.mkdir(parents=True, exist_ok=True)
+                podman.save(image.name, archive)
+                for older in archive.parent.glob(f"{target.name}-*.tar"):
+                    if older != archive:
+                        older.unlink()
     return image
 
 
-def run_built(cache: Path, target: str, words: Sequence[str]) -> str:
-    """Return the output of a command in a container of a target that is built here (several
-    gigabytes for `collector-cpu`), without a network; it is kept only in podman's own store.
-
-    NoCluster if podman is not available, RuntimeError if anything fails.
-    """
-    machine.require_root()
-    machine.require(machine.IMAGE_TOOLS)
-    name = f"localhost/opmeter-{target}"
-    podman = _Podman(cache / "podman")
-    with podman.alone():
-        tagged = f"{name}:{_key()}"
-        podman.build(tagged, target, _base(podman))
-        podman.forget(name, but=tagged)
-        return podman("run", "--rm", "--network=none", tagged, *words)
+def build_archives(cache: Path) -> list[Path]:
+    """Return the archives of the images that pods of the tests run."""
+    return [build_image(cache, target).archive for target in (CONTROLLER, COLLECTORS[IN_PODS])]
 
 
 @dataclass(frozen=True, slots=True)
-class _Podman:
-    """podman, with all of its files below one folder."""
+class Podman:
+    """podman, with all of its files below one folder; `image` is what was built last."""
 
     folder: Path
+    image: str = ""
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Allow one build at a time."""
-        for part in ("lib", "run", "tmp"):
-            (self.folder / part).mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            (self.folder / "containers.conf").write_text(_SETTINGS)
-            (self.folder / "pip.conf").write_text(_pip_settings())
-            yield
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"CONTAINERS_CONF": str(self.folder / "containers.conf")}
+
+    def command(self, *words: str | Path) -> list[str | Path]:
+        """Return a command line of podman; it requires `environment`."""
+        private = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _PODMAN]
+        return [*private, self.folder, *words]
 
     def __call__(self, *words: str | Path) -> str:
-        settings = {"CONTAINERS_CONF": str(self.folder / "containers.conf")}
-        private = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _PODMAN]
-        command = [*private, self.folder, *words]
-        return machine.command(command, environment=settings, limit_s=3600)
+        return machine.command(self.command(*words), environment=self.environment, limit_s=3600)
 
-    def build(self, name: str, target: str, base: str) -> None:
+    def build(self, name: str, folder: Path, *words: str) -> None:
+        """Build the Dockerfile of a folder."""
         certificates = os.environ.get("PIP_CERT") or _CERTIFICATES
         self(
-            *("build", "--tag", name, "--target", target, "--build-arg", f"BASE={base}"),
+            *("build", "--tag", name, *words),
             *("--pull=never", "--network=host", "--isolation=chroot", "--layers"),
             *("--secret", f"id=pip,src={self.folder}/pip.conf"),
             *("--secret", f"id=ca,src={certificates}"),
-            PROJECT,
+            folder,
         )
-
-    def has(self, name: str) -> bool:
-        return name in self.names()
 
     def names(self) -> list[str]:
         return self("images", "--format", "{{.Repository}}:{{.Tag}}").split()
@@ -142,17 +145,60 @@ class _Podman:
         self("image", "prune", "--force")
 
 
-def _base(podman: _Podman) -> str:
+@contextmanager
+def podman_with(cache: Path, target: Target) -> Iterator[Podman]:
+    """Provide podman with the image of a target, which is built now if it is not in its store. One
+    process at a time has it.
+
+    NoCluster if podman is not available, RuntimeError if the build fails.
+    """
+    machine.require_root()
+    machine.require(machine.IMAGE_TOOLS)
+    folder = cache / "podman"
+    for part in ("lib", "run", "tmp"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        (folder / "containers.conf").write_text(_SETTINGS)
+        (folder / "pip.conf").write_text(_pip_settings())
+        name = _tagged(target, _key(target))
+        podman = Podman(folder, name)
+        if name not in podman.names():
+            base = _vendor_base(podman, target) if target.packages else _debian(podman)
+            podman.build(name, PROJECT, "--target", target.stage, f"--build-arg=BASE={base}")
+            podman.forget(name.partition(":")[0], but=name)
+        yield podman
+
+
+def _tagged(target: Target, key: str) -> str:
+    return f"localhost/opmeter-{target.name}:{key}"
+
+
+def _debian(podman: Podman) -> str:
     """Make a Debian with Python and nothing else, used if python:3.11-slim cannot be pulled."""
-    digest = hashlib.sha256(f"{_BASE_SUITE} {_BASE_PACKAGES}".encode()).hexdigest()[:12]
-    name = f"localhost/opmeter-base:{digest}"
-    if not podman.has(name):
+    name = f"localhost/opmeter-base:{_digest(_BASE_SUITE, _BASE_PACKAGES)}"
+    if name not in podman.names():
         archive = podman.folder / "base.tar"
         include = f"--include={_BASE_PACKAGES}"
         machine.command(["mmdebstrap", "--variant=minbase", include, _BASE_SUITE, archive])
         podman("import", archive, name)
         archive.unlink()
     return name
+
+
+def _vendor_base(podman: Podman, target: Target) -> str:
+    """Make the stand-in of an image of vLLM-Ascend."""
+    debian = _debian(podman)
+    files = [path.read_text() for path in sorted(_VENDOR.iterdir())]
+    name = f"localhost/opmeter-vendor-{target.name}"
+    tagged = f"{name}:{_digest(debian, *target.packages, *files)}"
+    if tagged not in podman.names():
+        packages = " ".join(target.packages)
+        podman.build(
+            tagged, _VENDOR, f"--build-arg=BASE={debian}", f"--build-arg=PACKAGES={packages}"
+        )
+        podman.forget(name, but=tagged)
+    return tagged
 
 
 def _pip_settings() -> str:
@@ -162,24 +208,25 @@ def _pip_settings() -> str:
     return f"[global]\ncert = /run/secrets/ca\n{chosen}"
 
 
-def _remove_older(kept: Path, target: str) -> None:
-    for archive in kept.parent.glob(f"{target}-*.tar"):
-        if archive != kept:
-            archive.unlink()
-
-
 def _read(archive: tarfile.TarFile, name: str) -> bytes:
     member = archive.extractfile(name)
     assert member is not None, f"{name} is a file"
     return member.read()
 
 
-def _key() -> str:
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
+
+
+def _key(target: Target) -> str:
     """Return the hash of everything that a build reads."""
     files = [PROJECT / name for name in _FILES]
     for folder in _SOURCES:
         files += [p for p in (PROJECT / folder).rglob("*") if "__pycache__" not in p.parts]
-    digest = hashlib.sha256(f"{_BASE_SUITE} {_BASE_PACKAGES}".encode())
+    if target.packages:
+        files += _VENDOR.iterdir()
+    words = " ".join((_BASE_SUITE, _BASE_PACKAGES, *target.packages))
+    digest = hashlib.sha256(words.encode())
     for file in sorted(files):
         if file.is_file():
             digest.update(f"{file.relative_to(PROJECT)}\0".encode() + file.read_bytes())

@@ -18,7 +18,7 @@ CLUSTER_TOOLS = {
     "openssl": "openssl",
     "nsenter": "util-linux",
 }
-IMAGE_TOOLS = {"podman": "podman", "mmdebstrap": "mmdebstrap"}
+IMAGE_TOOLS = {"podman": "podman", "runc": "runc", "mmdebstrap": "mmdebstrap"}
 _CPUSET = Path("/sys/fs/cgroup/cpuset")
 
 
