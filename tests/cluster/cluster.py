@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.namespace import Namespace
-from tests.cluster.testbed.images import ProjectImage, build_image
+from tests.cluster.testbed.images import COLLECTORS, IN_PODS, ProjectImage, build_image
 from tests.cluster.testbed.kubectl import Kubectl
 from tests.cluster.testbed.testbed import Testbed
 
@@ -39,6 +39,13 @@ class Cluster:
         image = build_image(self.own.settings.cache)
         self.own.load(image.archive)
         return image
+
+    @property
+    def npu_image(self) -> str:
+        """Return the name of the image of the target `collector`, for pods with `npu_packages`."""
+        image = build_image(self.own.settings.cache, COLLECTORS[IN_PODS])
+        self.own.load(image.archive)
+        return image.name
 
     @property
     def controller_image(self) -> str:

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,9 +21,11 @@ from tests.cluster.drill import Drill
 from tests.cluster.faults import Faults
 from tests.cluster.gangs import as_gang
 from tests.cluster.namespace import Namespace
+from tests.cluster.npu_packages import write_packages
+from tests.cluster.npus import as_npus
 from tests.cluster.queues import SETTINGS, Queue
 from tests.cluster.shipped import apply_base, remove_from_cluster
-from tests.cluster.testbed.images import build_image
+from tests.cluster.testbed.images import build_archives
 from tests.cluster.testbed.kueue import build_kueue, install_kueue, remove_kueue
 from tests.cluster.testbed.settings import (
     NoCluster,
@@ -112,28 +114,48 @@ def own_site_packages(cluster: Cluster) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="session")
+def own_npu_packages(cluster: Cluster) -> Iterator[Path]:
+    """The same for pods of the collector's image: torch, torch_npu and a CANN."""
+    cache = cluster.own.settings.cache
+    folder = Path(tempfile.mkdtemp(prefix="npu-drills-", dir=cache))
+    try:
+        write_packages(folder)
+        shutil.copy(saboteur.__file__, folder / "sitecustomize.py")
+        folder.chmod(0o755)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
 @pytest.fixture
-def drill(
-    cluster: Cluster,
-    testbed: Testbed,
-    namespace: Namespace,
-    own_site_packages: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Drill]:
-    """A small campaign, ready to be applied in a namespace with the accounts of the manifests."""
+def drill_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a drill, with the credentials that its processes read."""
     _skip_late()
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    made = Drill(cluster, namespace, tmp_path, own_site_packages)
-    apply_base(namespace, tmp_path / "base")
-    made.prepare()
-    made.order()
-    yield made
-    made.opmeter.end()
-    remove_from_cluster(namespace)
+    return tmp_path
+
+
+@pytest.fixture
+def drill(
+    cluster: Cluster, namespace: Namespace, own_site_packages: Path, drill_files: Path
+) -> Iterator[Drill]:
+    """A small campaign, ready to be applied in a namespace with the accounts of the manifests."""
+    with _ready(Drill(cluster, namespace, drill_files, own_site_packages)) as made:
+        yield made
+
+
+@pytest.fixture
+def npu_drill(
+    cluster: Cluster, namespace: Namespace, own_npu_packages: Path, drill_files: Path
+) -> Iterator[Drill]:
+    """The same on NPUs: the image of the collector, on the recording runtime."""
+    with _ready(Drill(cluster, namespace, drill_files, own_npu_packages)) as made:
+        as_npus(made)
+        yield made
 
 
 @pytest.fixture
@@ -179,6 +201,16 @@ def fleet(testbed: Testbed, namespace: Namespace, tmp_path: Path) -> Iterator[Na
         remove_from_cluster(namespace)
 
 
+@contextmanager
+def _ready(made: Drill) -> Iterator[Drill]:
+    apply_base(made.namespace, made.folder / "base")
+    made.prepare()
+    made.order()
+    yield made
+    made.opmeter.end()
+    remove_from_cluster(made.namespace)
+
+
 def _skip_late() -> None:
     """Skip the remaining drills after OPMETER_DRILLS_UNTIL (seconds since 1970), so that later
     steps have their time."""
@@ -188,9 +220,9 @@ def _skip_late() -> None:
 
 
 def _preload(testbed: Testbed) -> None:
-    """If the image cannot be built, tests that need it are skipped with the reason."""
+    """If the images cannot be built, tests that need them are skipped with the reason."""
     with suppress(NoCluster):
-        testbed.preload(build_image(testbed.settings.cache).archive)
+        testbed.preload(build_archives(testbed.settings.cache))
 
 
 def _opened(settings: Settings) -> Testbed:

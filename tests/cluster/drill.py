@@ -80,6 +80,7 @@ class Drill:
     text: str = TEXT
     site: str = SITE
     annotations: Mapping[str, str] = field(default_factory=dict)
+    image: str = ""  # of workers; that of `cpu` by default
     endpoint: str = ""  # address of the store for pods and controllers, if it differs
 
     name: str = "drill"
@@ -131,7 +132,8 @@ class Drill:
     def deployment(self) -> Deployment:
         return Deployment(
             namespace=self.namespace.name,
-            image=self.cluster.collector_image,
+            image=self.image or self.cluster.collector_image,
+            allow_unpinned=bool(self.image),  # nothing has pushed it: it has no digest
             controller_image=self.cluster.controller_image,
             root=self.root,
             store_secret=SECRET,

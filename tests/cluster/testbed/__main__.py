@@ -1,6 +1,6 @@
 """A Kubernetes cluster on this machine, from Go modules and Debian packages, for tests.
 
-    python -m tests.cluster.testbed build    servers, the project's image and Kueue (minutes, once)
+    python -m tests.cluster.testbed build    servers, the project's images and Kueue (minutes, once)
     python -m tests.cluster.testbed up       build, start, and print how to reach it
     python -m tests.cluster.testbed status   what runs, with its memory
     python -m tests.cluster.testbed down     end everything and leave nothing behind
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.cluster.testbed.images import build_image
+from tests.cluster.testbed.images import COLLECTORS, build_archives, podman_with
 from tests.cluster.testbed.kueue import build_kueue
 from tests.cluster.testbed.processes import Daemon
 from tests.cluster.testbed.settings import NoCluster, from_environment
@@ -34,11 +34,16 @@ def main() -> int:
 
 def _build(testbed: Testbed) -> None:
     print(testbed.built.folder)
-    image = build_image(testbed.settings.cache)
-    testbed.preload(image.archive)
-    print(image.archive)
+    cache = testbed.settings.cache
+    archives = build_archives(cache)
+    testbed.preload(archives)
+    for archive in archives:
+        print(archive)
+    for target in COLLECTORS.values():
+        with podman_with(cache, target) as podman:
+            print(podman.image)
     try:
-        print(build_kueue(testbed.settings.cache).folder)
+        print(build_kueue(cache).folder)
     except NoCluster as error:
         print(f"{error}; the cluster starts without it", file=sys.stderr)
 

@@ -3,7 +3,7 @@
 import fcntl
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,9 +104,9 @@ class Testbed:
         with ThreadPoolExecutor(max_workers=len(self.nodes) or 1) as pool:
             list(pool.map(lambda node: node.load(archive), self.nodes))
 
-    def preload(self, archive: Path) -> None:
-        """Load the images of an archive on nodes that start from now on."""
-        preloaded.fill(self.settings.cache, [self.built.pause, archive])
+    def preload(self, archives: Sequence[Path]) -> None:
+        """Load the images of archives on nodes that start from now on."""
+        preloaded.fill(self.settings.cache, [self.built.pause, *archives])
 
     def install_jobset(self) -> None:
         """Run JobSet's controller in the cluster."""
