@@ -10,6 +10,7 @@ mounted secret may be rotated during a run.
 
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -44,6 +45,9 @@ _NO_REPLY = (
     exceptions.IncompleteReadError,
     ResponseParserError,
 )
+# In the text of an SSLError: no CA of the bundle has issued the certificate of the endpoint, or the
+# file of the bundle is missing, or has no certificate. A network may cause other errors of TLS.
+_NOT_TRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED|\[(?:X509|PEM)\b|\[Errno (?:2|13|21)\]")
 # Codes of an unknown key: the first three have status 400 on AWS, the last one 404 on versitygw.
 _REFUSALS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "XAdminUserNotFound"}
 _PARENTS = {"ObjectParentIsFile", "ExistingObjectIsDirectory"}  # 409 of versitygw
@@ -281,6 +285,14 @@ class S3Store:
         if isinstance(error, _NO_CREDENTIALS):
             return errors.StoreRefused(
                 f"{where}: {error}; credentials are read from AWS_* or mounted files"
+            )
+        if isinstance(error, exceptions.SSLError) and _NOT_TRUSTED.search(str(error)):
+            bundle = os.environ.get("AWS_CA_BUNDLE")
+            return errors.StoreRefused(
+                f"{where}: {error}: expected a certificate of a CA in "
+                f"{f'AWS_CA_BUNDLE ({bundle})' if bundle else 'the list of public CAs'}; set "
+                "AWS_CA_BUNDLE to a file with the CA of this endpoint (for pods: `store_ca` of the "
+                "site profile)"
             )
         if isinstance(error, _NO_REPLY):
             return errors.StoreUnavailable(f"{where}: {error}")

@@ -95,10 +95,8 @@ class Performer:
             case actions.Announce(reason, message, about):
                 self.say(reason, message, about)
             case actions.Merge(key, plans, partial):
-                there, queue = self.applied.deployment, self.applied.site.kueue_queue
-                merge = job_manifest.merge_job(
-                    name, plans, key, there, partial=partial, queue=queue
-                )
+                site, there = self.applied.site, self.applied.deployment
+                merge = job_manifest.merge_job(name, plans, key, site, there, partial=partial)
                 cluster.create_or_adopt(merge)
             case actions.Replan():
                 self.memory.next_plan_due = True

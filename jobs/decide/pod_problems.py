@@ -40,8 +40,8 @@ _ADVICE = (
     ),
     (
         r"imagepull|errimage|invalidimage|pull(ing)? image",
-        "correct the image's name or digest, or its pull secret; load it into a single-machine "
-        "cluster (kind load, minikube image load)",
+        "correct the image's name or digest, or its pull secret (site.image_pull_secrets); load it "
+        "into a single-machine cluster (kind load, minikube image load)",
     ),
     (
         r"deactivated",
@@ -78,9 +78,9 @@ _ADVICE = (
     ),
     (r"quota", "request more quota, or fewer devices in the campaign"),
     (
-        r"(secret|configmap) \"[^\"]*\" not found|object .* not registered",
+        r"(secret|configmap) \"[^\"]*\" not found|object .* not registered|non-existent .* key",
         "create that Secret or ConfigMap in the namespace, or correct the key that names it "
-        "(store_secret, worker_secret)",
+        "(store_secret, worker_secret, site.store_ca)",
     ),
     (
         r"runtimeclass|runtime handler|no runtime",

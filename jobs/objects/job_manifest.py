@@ -141,10 +141,10 @@ def merge_job(
     campaign: str,
     plans: Sequence[int],
     key: str,
+    site: Site,
     deployment: Deployment,
     *,
     partial: bool,
-    queue: str = "",
 ) -> Manifest:
     """Return the Job that merges the commits of these plans.
 
@@ -165,6 +165,7 @@ def merge_job(
     pod = pod_template.pod_spec(
         "merge", deployment.controller_image, command, deployment, mounted, requests
     )
+    pod_template.add_access(pod, site)
     # The only pod with a token, and only if it needs one: for mutual exclusion with a Lease.
     pod["automountServiceAccountToken"] = deployment.leased
     job["spec"] = {
@@ -173,7 +174,7 @@ def merge_job(
         "ttlSecondsAfterFinished": _KEEP_MERGE_S,
         "template": {"metadata": {"labels": labels, "annotations": {}}, "spec": pod},
     }
-    return _queued(_sealed(job), queue)
+    return _queued(_sealed(job), site.kueue_queue)
 
 
 def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -> Manifest:
@@ -196,6 +197,7 @@ def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -
         pod_template.resources(site),
         site,
     )
+    pod_template.add_access(pod, site)
     pod_template.node_selection(pod, site, ())
     # No deadline of the Job or the pod: both would include the queue and the pull of the image.
     job["spec"] = {
@@ -262,6 +264,7 @@ def _worker_pod(
         **({"OPMETER_IMAGE_DIGEST": digest} if digest else {}),
     )
     pod["activeDeadlineSeconds"] = deadline_s + _DEADLINE_MARGIN_S
+    pod_template.add_access(pod, site)
     pod_template.node_selection(pod, site, wave.avoid)
     if wave.is_gang:
         _add_gang_placement(pod, wave.wave_hash, site.super_pod_label)

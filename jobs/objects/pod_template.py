@@ -20,6 +20,7 @@ from jobs.objects.site import DEFAULT_USER, Site
 WORK = "/work"
 STORE = "/store"
 _CREDENTIALS = "/etc/opmeter/store"
+_STORE_CA = "/etc/opmeter/ca"
 _SITE_PACKAGES = "/site-packages"
 # The paths that the Ascend runtime would mount itself (documentation of MindCluster and
 # vLLM-Ascend).
@@ -180,6 +181,24 @@ def pod_spec(
         "containers": [container],
         "volumes": mounted.volumes,
     }
+
+
+def add_access(pod: Manifest, site: Site) -> None:
+    """Add what every pod of a site needs, merges too: its image and its store."""
+    if site.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in site.image_pull_secrets]
+    if ca := site.store_ca:
+        items = [{"key": ca.key, "path": "ca.crt"}]
+        held: Manifest = {"configMap": {"name": ca.name, "items": items}}
+        if ca.kind == "secret":
+            held = {"secret": {"secretName": ca.name, "items": items, "defaultMode": 0o440}}
+        (container,) = pod["containers"]
+        pod["volumes"].append({"name": "store-ca", **held})
+        # The folder, since a file mounted alone would not follow a change of the object.
+        container["volumeMounts"].append(
+            {"name": "store-ca", "mountPath": _STORE_CA, "readOnly": True}
+        )
+        container["env"] += texts(AWS_CA_BUNDLE=f"{_STORE_CA}/ca.crt")
 
 
 def node_selection(pod: Manifest, site: Site, avoid: tuple[str, ...]) -> None:

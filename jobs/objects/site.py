@@ -34,6 +34,17 @@ _MINDCLUSTER = frozenset(f"huawei.com/{n}" for n in ("Ascend910", "Ascend310", "
 
 
 @dataclass(frozen=True, slots=True)
+class StoreCa:
+    """The object of the namespace with the certificates of the CAs that the store's endpoint needs.
+
+    `kind` is `config_map` or `secret`; `key` is its entry, with certificates in PEM."""
+
+    kind: str
+    name: str
+    key: str = "ca.crt"
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """The profile of one kind of cluster node.
 
@@ -50,6 +61,8 @@ class Site:
         host_ip_interface: the interface over which pods of a gang meet, by its name in the pod.
         hccl_connect_timeout_s: how long a rank waits for the connections of all other ranks.
         host_paths: files and folders of the node that pods mount read-only at the same path.
+        image_pull_secrets: Secrets with which the nodes pull the images of workers and merges.
+        store_ca: the CAs that all pods trust as those of the store, in place of the public ones.
     """
 
     name: str
@@ -82,6 +95,8 @@ class Site:
     host_ip_interface: str = ""
     hccl_connect_timeout_s: int = 600
     host_paths: tuple[str, ...] = ()
+    image_pull_secrets: tuple[str, ...] = ()
+    store_ca: StoreCa | None = None
 
     @property
     def devices_per_worker(self) -> int:
@@ -248,6 +263,11 @@ _TIMEOUTS_S = range(300, 7201)
 _OF_THE_NODE = re.compile(
     r"/(?:usr/local|opt)/[\w./+-]+|/etc/(?:hccn\.conf|hccl_rootinfo\.json|ascend_install\.info)"
 )
+# Names of Secrets and ConfigMaps (DNS subdomains of RFC 1123), and of their entries.
+_LABEL_1123 = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
+_OBJECT_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL_1123}(?:\.{_LABEL_1123})*")
+_OBJECT_KEY = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,253}")
+_CA_KINDS = ("config_map", "secret")
 
 
 def bundled_sites() -> list[str]:
@@ -322,6 +342,8 @@ def _site(name: str, found: Fields) -> Site:
         host_ip_interface=found.read("host_ip_interface", _interface, ""),
         hccl_connect_timeout_s=found.read("hccl_connect_timeout_s", _timeout_s, 600),
         host_paths=found.read("host_paths", _host_paths, ()),
+        image_pull_secrets=found.read("image_pull_secrets", _object_names, ()),
+        store_ca=found.read("store_ca", _store_ca, None),
         **{key: found[key].choice(of) for key, of in _CHOICES.items() if key in found},
         **{key: _amount(found[key], such_as) for key, such_as in _AMOUNTS.items() if key in found},
         **{key: found[key].text() for key in _TEXTS if key in found},
@@ -382,6 +404,36 @@ def _host_paths(entry: Entry) -> tuple[str, ...]:
                 f"/etc/hccn.conf, got {text!r}"
             )
     return tuple(paths)
+
+
+def _object_names(entry: Entry) -> tuple[str, ...]:
+    entry.distinct_texts()
+    return tuple(map(_object_name, entry.items()))
+
+
+def _object_name(entry: Entry) -> str:
+    if not _OBJECT_NAME.fullmatch(entry.text()):
+        raise entry.refusal(
+            "expected the name of an object of the namespace, such as registry-key (small letters, "
+            f"digits, dashes and dots), got {entry.text()!r}"
+        )
+    return entry.text()
+
+
+def _store_ca(entry: Entry) -> StoreCa:
+    found = entry.fields((*_CA_KINDS, "key"))
+    kinds = [kind for kind in _CA_KINDS if kind in found]
+    if len(kinds) != 1:
+        raise entry.refusal(
+            "expected either config_map or secret, such as {config_map: store-ca}, got "
+            f"{' and '.join(kinds) or 'neither'}"
+        )
+    if "key" in found and not _OBJECT_KEY.fullmatch(found["key"].text()):
+        raise found["key"].refusal(
+            f"expected the name of an entry, such as ca.crt, got {found['key'].text()!r}"
+        )
+    name = _object_name(found[kinds[0]])
+    return StoreCa(kinds[0], name, **({"key": found["key"].text()} if "key" in found else {}))
 
 
 def _changed(found: Fields, changes: Mapping[str, str], path: str) -> Fields:

@@ -17,7 +17,7 @@ from jobs.kube.cluster import Cluster as Client
 from jobs.objects.applied_campaign import config_map
 from jobs.objects.deployment import Manifest
 from jobs.objects.job_manifest import Deployment, merge_job, probe_job, worker_job
-from jobs.objects.site import Site, load_site
+from jobs.objects.site import Site, StoreCa, load_site
 from jobs.objects.waves import Wave
 from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace
@@ -39,6 +39,8 @@ _LISTS = {
     "priorityClasses": "['low']",
     "hostPaths": "[]",
     "hostNetwork": "false",
+    "pullSecrets": "['registry']",
+    "configMaps": "['ca']",
 }
 _DENIED = "ValidatingAdmissionPolicy 'opmeter-jobs'"
 
@@ -60,7 +62,7 @@ def jobs_of(deployment: Deployment, site: Site = _CPU) -> tuple[Manifest, Manife
     return (
         worker_job(_WAVE, _PLAN, site, deployment, cap=1),
         probe_job(site, deployment, "opmeter-probe-1"),
-        merge_job(_PLAN.campaign, [_PLAN.number], "beef", deployment, partial=True),
+        merge_job(_PLAN.campaign, [_PLAN.number], "beef", site, deployment, partial=True),
     )
 
 
@@ -131,7 +133,9 @@ def test_listed_jobs_are_admitted_and_every_deviation_is_denied_by_name(
     controller: Namespace, policed: Namespace
 ):
     usual = deployment_of(policed)
-    for site in (_CPU, replace(_CPU, priority_class="low"), replace(_CPU, run_as_user=1001)):
+    access = load_site("cpu", {"image_pull_secrets": "[registry]", "store_ca": "{config_map: ca}"})
+    low, other_user = replace(_CPU, priority_class="low"), replace(_CPU, run_as_user=1001)
+    for site in (_CPU, access, low, other_user):
         for job in jobs_of(usual, site):
             assert controller.refusal(job) == ""
     pinned = "here/collector@sha256:" + "1" * 64
@@ -159,6 +163,21 @@ def test_listed_jobs_are_admitted_and_every_deviation_is_denied_by_name(
         ({"site_packages": "others"}, _CPU, "claims of opmeter-jobs has no others"),
         ({"store_claim": "others"}, _CPU, "claims of opmeter-jobs has no others"),
         ({}, replace(_CPU, priority_class="top"), "priorityClasses of opmeter-jobs has no top"),
+        (
+            {},
+            replace(access, image_pull_secrets=("s3",)),
+            "pullSecrets of opmeter-jobs has no s3",
+        ),
+        (
+            {},
+            replace(access, store_ca=StoreCa("config_map", "x")),
+            "configMaps of opmeter-jobs has no x",
+        ),
+        (
+            {},
+            replace(access, store_ca=StoreCa("secret", "registry")),
+            "secrets of opmeter-jobs has no registry",
+        ),
         ({}, replace(_CPU, network="host"), "hostNetwork of opmeter-jobs is false"),
         ({}, _DRIVERS, "hostPaths of opmeter-jobs has no /usr/local/Ascend/driver/lib64"),
     ):
@@ -200,9 +219,9 @@ def test_controller_under_foreign_control_gets_no_other_access(
             {"containers": [{**container, "envFrom": [{"secretRef": {"name": "r"}}]}]},
             "no other way",
         ),
-        ({"imagePullSecrets": [{"name": "root"}]}, "in no other way"),
+        ({"imagePullSecrets": [{"name": "root"}]}, "pullSecrets of opmeter-jobs has no root"),
         ({"volumes": [*volumes, {"name": "t", "projected": {"sources": [token]}}]}, "of the kinds"),
-        ({"volumes": [*volumes, {"name": "t", "configMap": {"name": "x"}}]}, "of the kinds"),
+        ({"volumes": [*volumes, {"name": "t", "configMap": {"name": "x"}}]}, "has no x"),
         ({"serviceAccountName": "opmeter-controller"}, "opmeter-worker or opmeter-merge"),
         ({"hostPID": True}, "shares the processes"),
         ({"hostIPC": True}, "shares the processes"),

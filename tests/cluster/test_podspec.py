@@ -37,7 +37,7 @@ def _deployments(namespace: str) -> Iterator[Deployment]:
 def _jobs(site: Site, namespace: str) -> Iterator[Manifest]:
     for deployment in _deployments(namespace):
         yield worker_job(_WAVE, _PLAN, site, deployment, cap=2)
-        yield merge_job(_PLAN.campaign, [_PLAN.number], "beef", deployment, partial=True)
+        yield merge_job(_PLAN.campaign, [_PLAN.number], "beef", site, deployment, partial=True)
         yield probe_job(site, deployment, "opmeter-probe-1")
 
 
@@ -65,8 +65,9 @@ def test_every_job_of_every_site_is_accepted_and_an_unknown_field_is_refused(
 ):
     assert len(bundled_sites()) > 5
     wrong = {}
-    for name in bundled_sites():
-        site = load_site(name)
+    access = {"image_pull_secrets": "[registry]", "store_ca": "{config_map: ca}"}
+    sites = {name: load_site(name) for name in bundled_sites()}
+    for name, site in (sites | {"access": load_site("cpu", access)}).items():
         for number, job in enumerate(_jobs(site, prepared.name)):
             component = job["metadata"]["labels"]["app.kubernetes.io/component"]
             refused, pod_refused = prepared.refusal(job), prepared.refusal(_pod_of(job))

@@ -110,10 +110,17 @@ class _RuleInForce:
 
 
 class FaultProxy:
-    """Starts when created, on a free port of `host`; `close` (or the end of `with`) ends it."""
+    """Starts when created, on a free port of `host`; `close` (or the end of `with`) ends it.
+
+    `context` is for connections to an https server; with `own_context`, clients use https too."""
 
     def __init__(
-        self, target: str, *, context: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+        self,
+        target: str,
+        *,
+        context: ssl.SSLContext | None = None,
+        own_context: ssl.SSLContext | None = None,
+        host: str = "127.0.0.1",
     ):
         parts = urlsplit(target)
         self._target = (parts.hostname or "127.0.0.1", parts.port)
@@ -123,13 +130,20 @@ class FaultProxy:
         self._requests: list[Request] = []
         self._lock = threading.Lock()
         self._server = _Server(self, host)
+        self._scheme = "http"
+        if own_context is not None:
+            self._scheme = "https"
+            # Not in the thread that accepts: a client that refuses the certificate would end it.
+            self._server.socket = own_context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
 
     @property
     def url(self) -> str:
         host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
+        return f"{self._scheme}://{host!s}:{port}"
 
     @property
     def requests(self) -> list[Request]:

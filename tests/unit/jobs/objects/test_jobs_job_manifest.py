@@ -117,8 +117,8 @@ def test_worker_gets_the_size_limit_of_its_volume(limit, count):
     assert variables_of(job)["OPMETER_VOLUME_BYTES"] == str(count)
 
 
-def merge_of(deployment):
-    return merge_job("c", [7], "feed", deployment, partial=False)
+def merge_of(deployment, site=CPU):
+    return merge_job("c", [7], "feed", site, deployment, partial=False)
 
 
 def test_merge_has_the_memory_of_the_campaign():
@@ -193,13 +193,39 @@ def test_paths_of_the_node_are_mounted_once_and_read_only():
         assert mount["readOnly"]
 
 
+# Access -----------------------------------------------------------------------------------------
+
+
+def test_every_job_of_a_site_has_its_pull_secrets_and_the_ca_of_its_store():
+    for ca, volume in (
+        ("{config_map: ours, key: all.pem}", {"configMap": {"name": "ours"}}),
+        ("{secret: ours, key: all.pem}", {"secret": {"secretName": "ours", "defaultMode": 0o440}}),
+    ):
+        site = load_site("cpu", {"image_pull_secrets": "[a, b.c]", "store_ca": ca})
+        gang = Wave("c", 7, "h", 0, (("s0",), ("s0",)), pods=2)
+        plan = plan_of(shards_of(10.0), number=7)
+        for job in (
+            *(worker_of(site), merge_of(DEPLOYMENT, site), probe_job(site, DEPLOYMENT, "probe")),
+            worker_job(gang, plan, site, DEPLOYMENT, cap=2),
+        ):
+            assert pod_of(job)["imagePullSecrets"] == [{"name": "a"}, {"name": "b.c"}]
+            (found,) = [one for one in pod_of(job)["volumes"] if one["name"] == "store-ca"]
+            ((kind, held),) = volume.items()
+            assert found[kind] == held | {"items": [{"key": "all.pem", "path": "ca.crt"}]}
+            (mount,) = [m for m in container_of(job)["volumeMounts"] if m["name"] == "store-ca"]
+            assert variables_of(job)["AWS_CA_BUNDLE"] == f"{mount['mountPath']}/ca.crt"
+        assert made_of(site, DEPLOYMENT) != made_of(CPU, DEPLOYMENT)
+    for job in (worker_of(), merge_of(DEPLOYMENT), probe_job(CPU, DEPLOYMENT, "probe")):
+        assert "imagePullSecrets" not in pod_of(job) and "AWS_CA_BUNDLE" not in variables_of(job)
+
+
 # Queues -----------------------------------------------------------------------------------------
 
 
 def test_all_jobs_of_a_site_with_a_queue_name_it_and_start_suspended():
     """Where Kueue also manages Jobs that name no queue, a merge without one would never run."""
     queued = replace(A2, kueue_queue="team")
-    merge = merge_job("c", [1], "feed", DEPLOYMENT, partial=False, queue="team")
+    merge = merge_of(DEPLOYMENT, queued)
     for job in (worker_of(queued), merge, probe_job(queued, DEPLOYMENT, "probe")):
         assert job["metadata"]["labels"][QUEUE] == "team" and job["spec"]["suspend"]
         assert QUEUE not in job["spec"]["template"]["metadata"]["labels"]  # its pods are the Job's

@@ -25,7 +25,7 @@ from jobs.kube.leader_election import MERGE_LEASE
 from jobs.objects.applied_campaign import applied_from
 from jobs.objects.deployment import quantity
 from jobs.objects.job_manifest import Deployment, merge_job, probe_job, worker_job
-from jobs.objects.site import bundled_sites, load_site
+from jobs.objects.site import StoreCa, bundled_sites, load_site
 from jobs.objects.waves import Wave
 from tests.unit.jobs.plans import plan_of, shards_of
 
@@ -189,6 +189,8 @@ def test_merge_of_the_demo_fits_a_small_machine():
         ("ascend-runtime", {"runtime": "ascend", "runtime_class": "ascend"}),
         ("hostpath-driver", {"runtime": "hostpath", "runtime_class": ""}),
         ("hostnetwork", {"network": "host"}),
+        ("pull-secret", {"image_pull_secrets": ("opmeter-registry",)}),
+        ("store-ca", {"store_ca": StoreCa("config_map", "opmeter-store-ca")}),
     ],
 )
 def test_component_changes_only_its_own_settings(component, expected):
@@ -340,6 +342,30 @@ def store_mounts(pod):
     return volumes, mounted, message
 
 
+def test_controller_pulls_its_image_and_trusts_the_store_like_the_pods():
+    for store in ("s3-secret", "s3-web-identity"):
+        parts = [f"components/{name}" for name in (store, "pull-secret", "store-ca")]
+        objects = composed(parts)
+        (deployment,) = of_kind(objects, "Deployment")
+        applied = campaign_of(objects)
+        reached = {access_of(pod_of(merge_of(applied.deployment, applied.site)))}
+        wave = Wave("small", 1, "feed", 0, (("s0",),))
+        worker = worker_job(wave, plan(), applied.site, applied.deployment, cap=1)
+        probe = probe_job(applied.site, applied.deployment, "probe")
+        reached |= {access_of(pod_of(job)) for job in (worker, probe, deployment)}
+        assert len(reached) == 1
+        assert {"opmeter-registry", "opmeter-store-ca"} <= set(re.findall(r"[\w-]+", *reached))
+
+
+def access_of(pod):
+    """What a pod pulls its image with, and where it finds the CA of the store."""
+    (container,) = pod["containers"]
+    named = [one for one in pod["volumes"] if "configMap" in one]
+    mounts = [m for m in container["volumeMounts"] if m["name"] in {one["name"] for one in named}]
+    bundle = [e["value"] for e in container["env"] if e["name"] == "AWS_CA_BUNDLE"]
+    return json.dumps([pod["imagePullSecrets"], named, mounts, bundle], sort_keys=True)
+
+
 def test_api_server_is_reachable_at_any_port_and_other_targets_are_not():
     policies = {p["metadata"]["name"]: p["spec"] for p in of_kind(composed(), POLICY)}
     deny = policies["opmeter-default-deny"]
@@ -463,11 +489,13 @@ def sites():
     yield replace(a2, name="volcano", scheduler="volcano", tolerations=(toleration,))
     ids = {"run_as_user": "1001", "supplemental_groups": "[44]"}
     network = {"network": "host", "host_ip_interface": "bond0", "host_paths": "[/etc/hccn.conf]"}
-    yield replace(load_site("a3-800t", ids | network), name="ids")
+    access = {"image_pull_secrets": "[registry]", "store_ca": "{config_map: ca, key: all.pem}"}
+    yield replace(load_site("a3-800t", ids | network | access), name="ids")
 
 
-def merge_of(deployment):
-    return merge_job(plan().campaign, [plan().number], "feed", deployment, partial=True)
+def merge_of(deployment, site=None):
+    made = site or load_site("cpu")
+    return merge_job(plan().campaign, [plan().number], "feed", made, deployment, partial=True)
 
 
 def jobs_of(site, *, leased=False):
@@ -476,7 +504,7 @@ def jobs_of(site, *, leased=False):
     for made in (DEPLOYMENT, claim):
         deployment = replace(made, leased=leased)
         yield worker_job(wave, plan(), site, deployment, cap=2)
-        yield merge_of(deployment)
+        yield merge_of(deployment, site)
         yield probe_job(site, deployment, "opmeter-probe-1")
 
 

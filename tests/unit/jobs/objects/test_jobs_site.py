@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from collector.codec.errors import BadInput
-from jobs.objects.site import bundled_sites, load_site, site_from_text
+from jobs.objects.site import StoreCa, bundled_sites, load_site, site_from_text
 from tests.unit.jobs.printed import raises_naming
 
 pytestmark = pytest.mark.fast
@@ -238,12 +238,32 @@ def test_values_that_no_pod_can_have_are_refused_with_their_position():
             *("[etc/hccn.conf]", "[/etc]", "[/opt/../etc]", "[/store/x]", "[/opt/b, /opt/b]"),
             *("[/var/run/docker.sock]", "[/usr/local]", "[/opt/a/]", "[/etc/hccn.conf/x]"),
         ],
+        "image_pull_secrets": [
+            *("registry", "[Registry]", "[a_b]", "[a, a]", "[-a]", "[a..b]", "[a.-b]", "['']"),
+            f"[{'a' * 254}]",
+        ],
+        "store_ca": [
+            *("ours", "{}", "{config_map: a, secret: b}", "{config_map: A}", "{configMap: a}"),
+            *("{secret: a, key: ..}", "{secret: a, key: a/b}", "{key: ca.crt}"),
+        ],
     }
     for key, texts in wrong.items():
         for text in texts:
             with pytest.raises(BadInput, match=rf"site\.{key}"):
                 load_site("a2-800t", {key: text})
     assert load_site("a2-800t", {"run_as_user": "1001"}).run_as_group == 1001
+
+
+def test_access_keys_are_refused_with_their_line_in_a_file():
+    for more, place in (
+        ("image_pull_secrets:\n  - good\n  - Bad\n", r"13: image_pull_secrets\[1\]"),
+        ("store_ca: {config_map: Ours}\n", r"11: store_ca\.config_map"),
+    ):
+        with pytest.raises(BadInput, match=rf"^mine\.yaml:{place}: "):
+            site(more=more)
+    found = site(more="image_pull_secrets: [a, b.c]\nstore_ca: {secret: tls}\n")
+    assert found.image_pull_secrets == ("a", "b.c")
+    assert found.store_ca == StoreCa("secret", "tls", "ca.crt")
 
 
 def test_unknown_names_are_refused_with_the_existing_ones():
