@@ -126,10 +126,10 @@ def controller_command(
 
     log_as_json()
     cluster, stop = Cluster.connect(namespace), stop_on_signals()
-    metrics = Metrics()
+    election = Election(cluster, identity())
+    metrics = Metrics(lambda: election.idle_s)
     if metrics_port:
         metrics.serve(metrics_port)
-    election = Election(cluster, identity())
 
     def leads() -> bool:
         found = election.hold()

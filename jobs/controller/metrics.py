@@ -1,10 +1,11 @@
-"""The Prometheus metrics of a controller: text over HTTP."""
+"""The Prometheus metrics of a controller, and whether its loop makes progress: text over HTTP."""
 
 import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from itertools import groupby
 from math import fsum
+from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Metric, start_http_server
@@ -13,6 +14,7 @@ from prometheus_client.registry import Collector
 from collector import environment
 from collector.model.plan import Plan
 from jobs.decide.observed import WORKER, Observed
+from jobs.kube.leader_election import STUCK_S
 from jobs.objects.site import Site
 from jobs.status.plan_status import devices_measuring, remaining_s
 
@@ -101,13 +103,20 @@ _HELP = {
     "opmeter_reconcile_seconds": "Duration of the last reconciliation of a campaign, in seconds.",
     "opmeter_api_requests_total": "Requests to the API server.",
     "opmeter_is_leader": "Whether this controller is the leader.",
+    "opmeter_idle_seconds": "Seconds since the loop of the controller last made a step.",
 }
+
+LIVENESS = "/livez"
 
 
 class Metrics(Collector):
-    """The latest values; a scrape collects them."""
+    """The latest values; a scrape collects them.
 
-    def __init__(self) -> None:
+    `idle_s` returns how long the loop has made no step: one that waits for a store or an API server
+    that is unavailable makes steps, since each request has a time limit."""
+
+    def __init__(self, idle_s: Callable[[], float] = lambda: 0.0) -> None:
+        self._idle_s = idle_s
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self._values: dict[tuple[str, Labels], float] = {}
@@ -166,7 +175,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            values = sorted(self._values.items())
+            values = sorted([*self._values.items(), (("opmeter_idle_seconds", ()), self._idle_s())])
         for name, samples in groupby(values, key=lambda item: item[0][0]):
             base = name.removesuffix("_total")
             metric = Metric(base, _HELP.get(name, ""), "gauge" if base == name else "counter")
@@ -175,6 +184,18 @@ class Metrics(Collector):
             yield metric
 
     def serve(self, port: int) -> WSGIServer:
-        """Serve scrapes on a port, in a separate thread."""
+        """Serve scrapes and the liveness probe on a port, in a separate thread."""
         server, _ = start_http_server(port, registry=self.registry)
+        scrapes: Any = server.get_app()
+
+        def serve_one(environ: dict[str, Any], start_response: Any) -> Any:
+            if environ["PATH_INFO"] != LIVENESS:
+                return scrapes(environ, start_response)
+            idle_s = self._idle_s()
+            status = "200 OK" if idle_s < STUCK_S else "503 Service Unavailable"
+            start_response(status, [("Content-Type", "text/plain")])
+            words = f"the loop made its last step {idle_s:.0f} s ago, of at most {STUCK_S:.0f} s\n"
+            return [words.encode()]
+
+        server.set_app(serve_one)
         return server

@@ -77,6 +77,11 @@ class Election:
         return renewed is not None and self._clock() - renewed < self._duration_s * 2 / 3
 
     @property
+    def idle_s(self) -> float:
+        """Return the seconds since `hold` was last called: the process makes progress by it."""
+        return self._clock() - self._held_at
+
+    @property
     def term(self) -> tuple[Any, ...]:
         """Return a value that changes whenever the Lease is acquired.
 
@@ -105,7 +110,7 @@ class Election:
 
     def _keep(self, ended: threading.Event, stuck_s: float) -> None:
         while not environment.wait(ended, _POLL_S):
-            if self._clock() - self._held_at < stuck_s:
+            if self.idle_s < stuck_s:
                 self._renewed_once()
 
     def _renewed_once(self) -> bool:

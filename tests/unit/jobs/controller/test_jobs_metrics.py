@@ -2,6 +2,8 @@
 
 import json
 import logging
+import threading
+import urllib.error
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +15,17 @@ from prometheus_client import generate_latest
 
 from collector.model.measurement import Outcome
 from jobs.cli.cluster import JsonFormatter
+from jobs.controller.controller import Controller
+from jobs.controller.loop import run_forever
 from jobs.controller.metrics import Metrics, WorkDone
 from jobs.decide.observed import WORKER, JobView, Observed, PodView
+from jobs.kube.errors import ClusterAway
+from jobs.kube.leader_election import STUCK_S, Election
 from jobs.objects.site import load_site
 from jobs.objects.waves import NodeFailure, NodeFailures
 from tests.unit.jobs.decide.test_jobs_decision import SimulatedCluster, desired
+from tests.unit.jobs.fake_cluster import FakeCluster
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.fast
 
@@ -117,7 +125,7 @@ def test_deleted_campaign_has_no_metrics():
     metrics = prepared()
     metrics.forget("c")
     names = {metric.name for metric in metrics.collect()}
-    assert names == {"opmeter_api_requests", "opmeter_is_leader"}
+    assert names == {"opmeter_api_requests", "opmeter_idle_seconds", "opmeter_is_leader"}
 
 
 def test_metrics_are_served_over_http():
@@ -129,6 +137,68 @@ def test_metrics_are_served_over_http():
     finally:
         server.shutdown()
         server.server_close()
+
+
+class Reconciling:
+    """The loop of a controller in its thread, and its liveness probe. The clock of its steps is set
+    by hand; `before` is called before every request to the API server, after the first one."""
+
+    def __init__(self, before):
+        self.now, self.ended = 0.0, threading.Event()
+        cluster = FakeCluster(None)
+        self.election = Election(cluster, "one", clock=lambda: self.now)
+        assert self.election.hold()
+        cluster.before = before
+        controller = Controller(cluster, lambda applied: None)
+        loop = (controller, self.election.hold, self.ended)
+        self.thread = threading.Thread(target=run_forever, args=loop, kwargs={"interval_s": 0})
+        self.server = Metrics(lambda: self.election.idle_s).serve(0)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *raised):
+        self.ended.set()
+        self.thread.join()
+        self.server.shutdown()
+        self.server.server_close()
+
+    def probe(self):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{self.server.server_port}/livez").close()
+        except urllib.error.HTTPError as refused:
+            return refused.code
+        return 200
+
+
+def test_hung_loop_fails_the_liveness_probe():
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def before(number, name):
+        if name == "config_maps":
+            hangs.set()
+            goes_on.wait()
+
+    with Reconciling(before) as loop:
+        assert hangs.wait(60)
+        loop.now += STUCK_S - 1  # it may be planning
+        assert loop.probe() == 200
+        loop.now += 2
+        assert loop.probe() == 503
+        goes_on.set()
+        wait_for(lambda: loop.probe() == 200)
+
+
+def test_loop_that_cannot_reach_the_api_server_passes_the_liveness_probe():
+    def before(number, name):
+        raise ClusterAway("connection refused")
+
+    with Reconciling(before) as loop:
+        for _ in range(3):  # while it still leads, and after that
+            loop.now += STUCK_S + 1
+            wait_for(lambda: loop.election.idle_s < STUCK_S)
+            assert loop.probe() == 200
 
 
 def test_log_line_is_one_json_object():
