@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collector.store.base import Store
     from jobs.campaign.campaign_file import Campaign
     from jobs.kube.cluster import Cluster
+    from jobs.kube.leader_election import LeaderCheck
     from jobs.objects.site import Site
     from jobs.planning.sources import LoadedSource
 
@@ -246,7 +247,8 @@ def launch_command(
 ) -> int:
     """Start a campaign on a cluster: upload its cases and apply its ConfigMap.
 
-    A controller in the cluster does the rest. A dry run requires neither a cluster nor credentials.
+    A controller in the cluster does the rest; without one, the command warns you. A dry run
+    requires neither a cluster nor credentials.
     With --watch this command is the controller of the namespace until the campaign is merged; if
     you interrupt it, it ends with 3, and the same command continues.
 
@@ -284,18 +286,22 @@ def launch_command(
         pull_policy=pull_policy,
         merge_memory=merge_memory,
     )
+    known = _known_cluster(namespace)
+    leader = None if watch else _leader_check(known)
     opened, bare, loaded = _opened(campaign, machines, deployment, root, dry_run=dry_run)
     if count := static_cases(opened, loaded):
         what = counted(count, "case of static kernels", "cases of static kernels")
         why = "not measured in pods, where CANN's files cannot be written"
         say(f"{what}: {why}, but by `opmeter run` on a host", err=True)
     if dry_run:
-        deployment = replace(deployment, namespace=namespace or "default")
+        here = known.namespace if known else "default"
+        deployment = replace(deployment, namespace=namespace or here)
         manifest = launching.campaign_object(opened, campaign, site, deployment, loaded, changes)
         say("planning the first wave", err=True)
         first = launching.first_objects(opened, machines, deployment, bare)
         typer.echo(launching.not_uploaded(opened, loaded, patient(bare)))
         typer.echo(launching.as_yaml([manifest, *first]))
+        _warn_without_leader(leader)
         return 0
     cluster = Cluster.connect(namespace)
     deployment = replace(deployment, namespace=cluster.namespace)
@@ -313,7 +319,45 @@ def launch_command(
         return _watch(cluster, opened.name, (store, from_here))
     seen_at = f"--namespace {cluster.namespace} --root {from_here}"
     typer.echo(f"show its progress: opmeter status {opened.name} {seen_at} -w")
+    _warn_without_leader(leader)
     return 0
+
+
+def _known_cluster(namespace: str | None) -> Cluster | None:
+    """Return the cluster of this machine, for a short look at it; None if it has none."""
+    from jobs.kube.cluster import Cluster
+
+    try:
+        return Cluster.connect(namespace, patience_s=0.0)
+    except BadInput:
+        return None
+
+
+def _leader_check(cluster: Cluster | None) -> LeaderCheck | None:
+    """Begin to observe whether a controller leads; None if that cannot be known."""
+    from jobs.kube.errors import ClusterError
+    from jobs.kube.leader_election import LeaderCheck
+
+    if cluster is None:
+        return None
+    try:
+        return LeaderCheck(cluster)
+    except ClusterError as error:
+        say(f"controller: not known whether one leads in {cluster.namespace}: {error}", err=True)
+        return None
+
+
+def _warn_without_leader(leader: LeaderCheck | None) -> None:
+    from jobs.kube.errors import ClusterError
+
+    if leader is None:
+        return
+    try:
+        complaint = leader.complaint()
+    except ClusterError as error:
+        complaint = f"not known whether one leads: {error}"
+    if complaint:
+        say(f"controller: {complaint}", err=True)
 
 
 def _check_reported(image: str, store: str) -> None:

@@ -10,7 +10,7 @@ from collector.codec.canonical import short_hash
 from collector.environment import utc_now
 from jobs.kube.connection import Client, KubernetesConnection, own_client, own_namespace
 from jobs.kube.errors import ObjectConflict, ObjectMissing, unless_refused
-from jobs.kube.requests import Body, Query, RateLimit, Requests
+from jobs.kube.requests import PATIENCE_S, Body, Query, RateLimit, Requests
 from jobs.objects.deployment import Manifest
 from jobs.objects.job_manifest import is_same
 from jobs.objects.kueue import GROUP
@@ -85,20 +85,30 @@ _STRICT = {"fieldValidation": "Strict", "fieldManager": COMPONENT}
 class Cluster:
     """The objects of one namespace, and the nodes. Thread-safe."""
 
-    def __init__(self, api: Client, namespace: str, budget: RateLimit | None = None):
+    def __init__(
+        self,
+        api: Client,
+        namespace: str,
+        budget: RateLimit | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+    ):
         self.namespace = namespace
-        self._requests = Requests(KubernetesConnection(api).send, budget or RateLimit())
+        send = KubernetesConnection(api).send
+        self._requests = Requests(send, budget or RateLimit(), patience_s=patience_s)
         self._jobs = _JOBS.format(namespace=namespace)
         self._leases = _LEASES.format(namespace=namespace)
         self.kueue = KueueObjects(self._requests, namespace)
 
     @classmethod
-    def connect(cls, namespace: str | None = None) -> "Cluster":
+    def connect(cls, namespace: str | None = None, *, patience_s: float = PATIENCE_S) -> "Cluster":
         """Connect with the pod's own token or with KUBECONFIG.
+
+        A request is repeated for `patience_s` while the server is away.
 
         Raises:
             BadInput: there is neither."""
-        return cls(own_client(), namespace or own_namespace())
+        return cls(own_client(), namespace or own_namespace(), patience_s=patience_s)
 
     @property
     def requests(self) -> int:

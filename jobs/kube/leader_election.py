@@ -189,6 +189,49 @@ class Election:
         return now - self._seen_at > float(spec.get("leaseDurationSeconds") or self._duration_s)
 
 
+class LeaderCheck:
+    """Whether a controller leads in a namespace, for users who are about to need one.
+
+    A controller that was killed leaves its name in the Lease, and clocks of machines differ: only a
+    Lease that changes while it is observed is held by a process that lives."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        clock: Callable[[], float] = environment.monotonic,
+        sleep: Callable[[float], None] = environment.sleep,
+    ):
+        self._leases, self._clock, self._sleep = leases, clock, sleep
+        self._first, self._began_at = self._state(), clock()
+
+    def complaint(self) -> str:
+        """Return why nobody starts the Jobs of the namespace; empty if a controller leads.
+
+        This takes as long as the next renewal is away: without one, the duration of the Lease."""
+        holder, _ = self._first
+        if not holder:
+            return no_leader(self._leases.namespace)
+        while self._state() == self._first:
+            if self._clock() - self._began_at > DURATION_S:
+                return no_leader(self._leases.namespace, silent=holder)
+            self._sleep(_POLL_S)
+        return ""
+
+    def _state(self) -> tuple[str, str]:
+        spec = (self._leases.lease(LEASE) or {}).get("spec") or {}
+        return spec.get("holderIdentity") or "", spec.get("renewTime") or ""
+
+
+def no_leader(namespace: str, silent: str = "") -> str:
+    """Return what it means that no controller leads, and what helps; `silent` did before."""
+    who = f"{silent} has not renewed its Lease in" if silent else "none leads in"
+    return (
+        f"{who} namespace {namespace}, so that nothing is started: check the Deployment "
+        "opmeter-controller, or run a controller on a machine that can reach the store: "
+        f"opmeter controller --namespace {namespace}"
+    )
+
+
 def identity() -> str:
     """Return the identity of this process in a Lease."""
     return f"{os.environ.get('POD_NAME') or platform.node()}-{environment.token(6)}"

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_S = (5.0, 20.0)
 _TRIES = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
-_PATIENCE_S = 30.0  # no further try starts after this time
+PATIENCE_S = 30.0  # no further try starts after this time, by default
 _PAGE = 500
 
 Body = Mapping[str, Any] | None
@@ -74,17 +74,19 @@ Send = Callable[[str, str, Body, Query, str, tuple[float, float], bool], Respons
 
 
 class Requests:
-    """Requests with retries. Thread-safe; `count` is the number of requests."""
+    """Requests with retries, for `patience_s`. Thread-safe; `count` is the number of requests."""
 
     def __init__(
         self,
         send: Send,
         budget: RateLimit,
         *,
+        patience_s: float = PATIENCE_S,
         clock: Callable[[], float] = environment.monotonic,
         sleep: Callable[[float], None] = environment.sleep,
     ):
         self.count = 0
+        self._patience_s = patience_s
         self._send, self._budget = send, budget
         self._clock, self._sleep = clock, sleep
 
@@ -124,7 +126,7 @@ class Requests:
             except ClusterAway as error:
                 pause_s = min(error.retry_after_s or _FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
                 spent_s = self._clock() - started + pause_s
-                if attempt == _TRIES or spent_s > _PATIENCE_S:
+                if attempt == _TRIES or spent_s > self._patience_s:
                     raise
                 logger.info("%s %s: %s; retrying in %.1f s", method, path, error, pause_s)
                 self._sleep(pause_s)

@@ -16,7 +16,7 @@ from jobs.decide.observed import WORKER
 from jobs.decide.pod_problems import advice_on
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError
-from jobs.kube.leader_election import LEASE
+from jobs.kube.leader_election import LEASE, no_leader
 from jobs.objects import deployment
 from jobs.objects.applied_campaign import PAUSED, SELECTOR, applied_from, is_named
 from jobs.objects.deployment import Manifest
@@ -52,7 +52,7 @@ class ClusterObjects:
 def explain(seen: ClusterObjects) -> Iterator[str]:
     """Yield the lines, the most general first."""
     yield _campaign_line(seen)
-    yield _controller_line(seen.lease)
+    yield _controller_line(seen)
     yield from _job_lines(seen)
     yield from _pod_lines(seen)
     if seen.quarantined:
@@ -81,15 +81,11 @@ def _campaign_line(seen: ClusterObjects) -> str:
     return line
 
 
-def _controller_line(lease: Manifest | None) -> str:
-    spec = (lease or {}).get("spec") or {}
+def _controller_line(seen: ClusterObjects) -> str:
+    spec = (seen.lease or {}).get("spec") or {}
     if holder := spec.get("holderIdentity"):
         return f"controller  {holder} leads, last renewed {str(spec.get('renewTime', ''))[:19]} UTC"
-    return (
-        "controller  none leads, so that nothing is started: check the Deployment "
-        "opmeter-controller, or run one from a machine that can reach the store: "
-        "opmeter controller --namespace NAMESPACE"
-    )
+    return f"controller  {no_leader(seen.namespace)}"
 
 
 def _job_lines(seen: ClusterObjects) -> Iterator[str]:

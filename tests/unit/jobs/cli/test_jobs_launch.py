@@ -1,21 +1,25 @@
 """`opmeter launch --watch`: a controller on a laptop serves everything that the single Lease of the
 namespace covers."""
 
+import itertools
 import threading
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
-from collector.codec.errors import StoreUnavailable
+from collector.codec.errors import BadInput, StoreUnavailable
 from collector.store.in_memory import MemoryStore
 from jobs.cli import cluster, opening
 from jobs.cli.opening import Stores
 from jobs.controller import controller, loop
 from jobs.kube import leader_election
 from jobs.kube.cluster import Cluster
+from jobs.kube.errors import ClusterAway
 from jobs.objects.applied_campaign import SELECTOR, applied_from, config_map
 from jobs.objects.deployment import Deployment
+from tests.unit.jobs.fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.fast
 
@@ -96,13 +100,62 @@ def test_launch_watches_every_campaign_and_ends_with_its_own(monkeypatch):
 
 
 def test_printed_follow_up_command_works_locally(monkeypatch, capsys, tmp_path):
-    applied_there = []
-    bench = SimpleNamespace(namespace="bench", apply_config_map=applied_there.append)
-    monkeypatch.setattr(Cluster, "connect", lambda namespace: bench)
+    applied_there, renewals = [], itertools.count()
+    bench = SimpleNamespace(
+        namespace="bench",
+        apply_config_map=applied_there.append,
+        lease=lambda name: {"spec": {"holderIdentity": "one", "renewTime": str(next(renewals))}},
+    )
+    monkeypatch.setattr(Cluster, "connect", lambda namespace, **settings: bench)
     (tmp_path / "c.yaml").write_text(TEXT.format("mine"))
     root = str(tmp_path / "store")
     code = cluster.launch_command(str(tmp_path / "c.yaml"), image="here/a:1", store=MINE, root=root)
     assert code == 0
     assert [one["data"]["root"] for one in applied_there] == [MINE]
-    reported = capsys.readouterr().out.splitlines()[-1].partition("opmeter status ")[2].split()
+    printed = capsys.readouterr()
+    reported = printed.out.splitlines()[-1].partition("opmeter status ")[2].split()
     assert reported == ["mine", "--namespace", "bench", "--root", root, "-w"]
+    assert "controller: " not in printed.err
+
+
+def test_launch_warns_that_no_controller_leads(monkeypatch, capsys, tmp_path):
+    fake = FakeCluster(MemoryStore())
+    monkeypatch.setattr(fake, "apply_config_map", lambda manifest: None, raising=False)
+    monkeypatch.setattr(Cluster, "connect", lambda namespace, **settings: fake)
+    now = [0.0]
+    clock = {"clock": lambda: now[0], "sleep": lambda seconds: now.__setitem__(0, now[0] + 1)}
+    checked = partial(leader_election.LeaderCheck, **clock)
+    monkeypatch.setattr(leader_election, "LeaderCheck", checked)
+    (tmp_path / "c.yaml").write_text(TEXT.format("mine"))
+    given = {"image": "here/a:1", "store": MINE, "root": str(tmp_path / "store")}
+    killed = {"spec": {"holderIdentity": "pod-a1", "renewTime": "2026-11-29T10:00:00Z"}}
+    for lease, words, dry_run in (
+        (None, "none leads in namespace bench", True),
+        ({"spec": {"holderIdentity": ""}}, "none leads in namespace bench", False),  # released
+        (killed, "pod-a1 has not renewed its Lease in namespace bench", True),
+    ):
+        fake.leases[leader_election.LEASE] = lease
+        assert cluster.launch_command(str(tmp_path / "c.yaml"), **given, dry_run=dry_run) == 0
+        printed = capsys.readouterr()
+        (line,) = [one for one in printed.err.splitlines() if one.startswith("controller: ")]
+        assert words in line and "opmeter controller --namespace bench" in line
+        assert not dry_run or "namespace: bench" in printed.out
+
+    def away(number, name):
+        raise ClusterAway("the API server does not respond")
+
+    fake.before = away
+    assert cluster.launch_command(str(tmp_path / "c.yaml"), **given, dry_run=True) == 0
+    assert "not known whether one leads" in capsys.readouterr().err
+
+
+def test_dry_run_without_a_cluster_says_nothing_about_controllers(monkeypatch, capsys, tmp_path):
+    def connect(namespace, **settings):
+        raise BadInput("no cluster: set KUBECONFIG")
+
+    monkeypatch.setattr(Cluster, "connect", connect)
+    (tmp_path / "c.yaml").write_text(TEXT.format("mine"))
+    given = {"image": "here/a:1", "store": MINE, "root": str(tmp_path / "store")}
+    assert cluster.launch_command(str(tmp_path / "c.yaml"), **given, dry_run=True) == 0
+    printed = capsys.readouterr()
+    assert "controller: " not in printed.err and "namespace: default" in printed.out
