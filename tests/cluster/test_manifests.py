@@ -23,6 +23,7 @@ def test_every_overlay_and_component_is_accepted_and_an_unknown_field_is_refused
     cluster: Cluster, namespace: Namespace, tmp_path: Path
 ):
     overlays = {name: {"resources": [name]} for name in folders("overlays")}
+    overlays["the root"] = {"resources": ["."]}
     quickstart = ["base", "campaigns/quickstart"]
     for name in folders("components"):
         overlays[name] = {"resources": quickstart, "components": [name]}

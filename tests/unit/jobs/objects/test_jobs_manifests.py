@@ -146,6 +146,7 @@ def validate(request, monkeypatch):
 
 def test_all_rendered_objects_validate_strictly(validate):
     objects = [found for name in OVERLAYS for found in rendered(MANIFESTS / "overlays" / name)]
+    objects += rendered(MANIFESTS)
     for name in COMPONENTS:
         found = composed([f"components/{name}"])
         objects += [one for one in found if one["kind"] not in OF_OTHERS]
@@ -153,6 +154,23 @@ def test_all_rendered_objects_validate_strictly(validate):
     assert len(distinct) > 40
     for found in distinct.values():
         validate(found)
+
+
+def test_root_of_the_manifests_is_a_controller_with_a_bucket_and_without_a_campaign():
+    """What `kubectl apply -k manifests` applies."""
+    objects = rendered(MANIFESTS)
+    assert not of_kind(objects, "ConfigMap")
+    (deployment,) = of_kind(objects, "Deployment")
+    there = campaign_of(composed(["components/s3-secret"]))
+    merge = pod_of(merge_of(there.deployment, there.site))
+    assert store_mounts(pod_of(deployment)) == store_mounts(merge)
+    assert {namespace_of(one) for one in objects} == {None, "opmeter"}
+    roles = of_kind(objects, "Role") + of_kind(objects, "ClusterRole")
+    assert set(permissions_of(roles, "opmeter-controller")) == set(NEEDED)
+    assert names_of_cluster(objects) == {
+        ("ClusterRole", "opmeter-nodes"),
+        ("ClusterRoleBinding", "opmeter-nodes"),
+    }
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
