@@ -352,6 +352,7 @@ def _warn_without_leader(leader: LeaderCheck | None) -> None:
 
     if leader is None:
         return
+    say("checking whether a controller leads", err=True)
     try:
         complaint = leader.complaint()
     except ClusterError as error:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from collector import environment
-from collector.codec.errors import BadInput, DamagedObject, OpmeterError
+from collector.codec.errors import BadInput, DamagedObject, OpmeterError, StoreRefused
 from collector.store.base import Store
 from collector.store.probe import Probe, probe_store
 from jobs.controller.current_plan import PlanFinder
@@ -82,6 +82,8 @@ class Controller:
                 announce(self._cluster, config_map, memory, "Damaged", error.advice)
             except BadInput as error:
                 announce(self._cluster, config_map, memory, "BadInput", str(error))
+            except StoreRefused as error:
+                announce(self._cluster, config_map, memory, "StoreRefused", str(error), "store")
             except (OpmeterError, OSError) as error:
                 if isinstance(error, ClusterError) and is_refusal(error):
                     announce(self._cluster, config_map, memory, "Refused", str(error))

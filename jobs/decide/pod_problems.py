@@ -39,7 +39,7 @@ _ADVICE = (
         "remove these keys",
     ),
     (
-        r"imagepull|errimage|invalidimage|pull(ing)? image",
+        r"image ?pull|errimage|invalidimage|pull(ing)? image",
         "correct the image's name or digest, or its pull secret (site.image_pull_secrets); load it "
         "into a single-machine cluster (kind load, minikube image load)",
     ),

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 
+from collector.codec.errors import StoreRefused
 from collector.database.commits import find_head, history
 from collector.database.query import case_results, held_shards
 from collector.database.snapshot import load_state
@@ -96,6 +97,20 @@ def test_running_jobs_continue_while_the_store_is_unavailable():
     assert {job["metadata"]["name"] for job in simulation.cluster.worker_jobs()} == jobs
     assert not any(job["spec"]["suspend"] for job in simulation.cluster.worker_jobs())
     simulation.store.away = False
+    simulation.run().check_complete()
+
+
+def test_store_that_refuses_the_controller_is_announced_once_until_it_is_corrected():
+    simulation = Simulation(cases=8)
+
+    def refuse(number):
+        raise StoreRefused(f"memory: request {number}: set AWS_CA_BUNDLE")
+
+    simulation.store.before = refuse
+    for _ in range(3):
+        assert not simulation.reconcile()
+    assert simulation.cluster.reasons() == ["StoreRefused"]
+    simulation.store.before = lambda number: None
     simulation.run().check_complete()
 
 
