@@ -9,7 +9,6 @@ import platform
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -64,37 +63,6 @@ def set_env_script(roots: tuple[str, ...] = _ROOTS) -> Path | None:
             if script.is_file():
                 return script
     return None
-
-
-def may_install_kernels(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this process may install kernels that are built for one shape.
-
-    Their packages go to opp/static_kernel below ASCEND_HOME_PATH, where CANN reads them (CANN's
-    documentation of op_compiler, torchair's static_kernel.py; 2026-08)."""
-    home = next((found for name in _HOMES if (found := environment.get(name))), "")
-    opp = Path(home, "opp")
-    place = opp / "static_kernel" if (opp / "static_kernel").is_dir() else opp
-    return not home or not place.is_dir() or os.access(place, os.W_OK)
-
-
-def static_build_problem(devices: int, environment: Mapping[str, str] = os.environ) -> str:
-    """Return why kernels cannot be built for one shape here, and what to set; empty if they can.
-
-    torchair requires a folder that exists, without links in its path, and LOCAL_WORLD_SIZE of
-    several devices, since their processes share CANN's files."""
-    folder = Path(environment.get("TMPDIR") or tempfile.gettempdir()).absolute()
-    place = f"the folder {folder}, in which kernels are built (TMPDIR)"
-    if not folder.is_dir():
-        return f"{place}: expected a folder that exists"
-    if linked := next((one for one in (folder, *folder.parents) if one.is_symlink()), None):
-        return f"{place}: expected a path without links, and {linked} is one"
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        return f"{place}: expected the rights to read and write it"
-    size = environment.get("LOCAL_WORLD_SIZE", "")
-    if devices > 1 and not (size.isdecimal() and int(size[:9]) == devices):
-        what = f"LOCAL_WORLD_SIZE: expected {devices}, the devices of the campaign on this node"
-        return f"{what}, got {size!r}: export LOCAL_WORLD_SIZE={devices}"
-    return ""
 
 
 def cann_runtime() -> Runtime:

@@ -5,7 +5,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -18,10 +17,9 @@ from collector.model.measurement import Measurement, Outcome, Provenance
 from collector.model.peaks import MachinePeaks
 from collector.model.plan import CANARIES_FROM_S, Limits, MeasureSettings, ShardCase
 from collector.model.stack import Stack
-from collector.ops.refusals import requires_static_kernel
 from collector.replay.certificates import count_cases_before, is_canary, with_canaries
 from collector.replay.journal import JOURNAL, JournalTail
-from collector.replay.lock import concurrency_limit, installing_kernels, measuring_slot
+from collector.replay.lock import concurrency_limit, measuring_slot
 from collector.replay.msprof import DURATION_GROUP, discard_profile
 from collector.replay.results import SessionResult, collect
 from collector.replay.spec import SessionCase, SessionSpec
@@ -175,14 +173,8 @@ class ReplayInstrument:
         folder."""
         folder = self._scratch / f"session_{provenance.session}_{spec.aic_metrics}{suffix}"
         folder.mkdir(parents=True)
-        static = spec.backend == "npu" and any(
-            requires_static_kernel(case.record.case) for case in spec.cases
-        )
         # Wait until a session may run concurrently with the others of this machine.
-        with (
-            installing_kernels(self._stop) if static else nullcontext(),
-            measuring_slot(self._concurrency, self._stop, chip=self._chip),
-        ):
+        with measuring_slot(self._concurrency, self._stop, chip=self._chip):
             tick = self._ticker(spec, folder / JOURNAL)
             report = run_session(spec, folder, tick=tick, stop=self._stop)
         if report.ending not in (Ending.COMPLETE, Ending.STOPPED):

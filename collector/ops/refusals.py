@@ -208,9 +208,7 @@ def _refusal_of_world(ranks: int, backend: str) -> Refusal | None:
 
 # Kernels that an NPU builds for the shapes of a case: OP State `static`.
 
-NO_STATIC_KERNELS = (
-    "a kernel built for its shapes is installed into CANN's own files, which cannot be written here"
-)
+NO_STATIC_KERNELS = "a kernel for these shapes alone cannot be built here"
 
 
 def requires_static_kernel(case: Case) -> bool:
@@ -219,14 +217,14 @@ def requires_static_kernel(case: Case) -> bool:
     return case.op_state == STATIC and case.attribute(LAUNCHED_BY) != GRAPH
 
 
-def refusal_of_static(case: Case) -> Refusal | None:
-    """Return why a case is not measured where CANN's files cannot be written; None if it is.
+def refusal_of_static(case: Case, problem: str) -> Refusal | None:
+    """Return why a case is not measured where kernels cannot be built because of a problem; None
+    if it is, or if there is no problem.
 
     CANN would use the kernel for any shape instead, so the result would be another kernel's."""
-    if not requires_static_kernel(case):
+    if not problem or not requires_static_kernel(case):
         return None
-    reason = f"{NO_STATIC_KERNELS}; measure this case on a host: {case.describe()}"
-    return Refusal(Outcome.UNSUPPORTED, NO_STATIC_KERNELS, reason)
+    return Refusal(Outcome.UNSUPPORTED, NO_STATIC_KERNELS, f"{NO_STATIC_KERNELS}: {problem}")
 
 
 # Cases that only Ascend 950 launches: a tensor is FLOAT8, a scale of MX quantisation, or FLOAT4, or

@@ -22,10 +22,11 @@ from collector.codec.errors import OpmeterError
 from collector.codec.files import scratch_folder
 from collector.host import cann
 from collector.host.machine import text_of
+from collector.host.operator_library import has_static_kernels, static_kernel_problem
 from collector.model.case import Case
 from collector.model.measurement import Library
 from collector.model.vocabulary import LIBRARY, STATIC
-from collector.ops.refusals import requires_950
+from collector.ops.refusals import NO_STATIC_KERNELS, requires_950
 from collector.ops.releases import ROWS_OF_950, CFunction, launched_by, why_unsupported
 from collector.ops.spec import Call, Need, OpSpec, TensorMaker, library_of
 
@@ -54,18 +55,31 @@ def with_static_kernel(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compiled_while_built(
-    build: Callable[[Case, TensorMaker], Call], run: Callable[..., Any]
+    build: Callable[[Case, TensorMaker], Call],
+    run: Callable[..., Any],
+    check: Callable[[], None] = lambda: None,
 ) -> Callable[[Case, TensorMaker], Call]:
-    """Return a function that builds the arguments of a compiled launch, and launches once. While
-    torchair compiles, it runs the operator several times (to warm up, to dump its shapes, to
-    capture it), and these are not launches of the case."""
+    """Return a function that builds the arguments of a compiled launch, launches once, and checks
+    what was compiled. While torchair compiles, it runs the operator several times (to warm up, to
+    dump its shapes, to capture it), and these are not launches of the case."""
 
     def built(case: Case, make: TensorMaker) -> Call:
         call = build(case, make)
         run(*call.args, **call.kwargs)
+        check()
         return call
 
     return built
+
+
+def _require_static_kernels() -> None:
+    """Raise NoOperator if no kernel was installed: torchair only warns of it, and CANN would launch
+    the kernel for any shape."""
+    if not has_static_kernels():
+        what = (
+            "op_compiler built no package, or its installation failed; the session's log says why"
+        )
+        raise NoOperator(f"{NO_STATIC_KERNELS}: {what}")
 
 
 def _compiled(run: Callable[..., Any], config: Any, is_dynamic: bool) -> Callable[..., Any]:
@@ -272,11 +286,14 @@ class NpuCalls:
         run: Callable[..., Any] = partial((graph or op.npu).run, resolve(found.call, self._roots))
         if graph is None and not is_static:
             return Launcher(op.npu_call, run, found.library)
-        if graph is None:
-            run = with_static_kernel(run)
-        else:
+        if graph is not None:
             run = in_graph(run, is_dynamic=not (is_static or graph.is_static))
-        return Launcher(compiled_while_built(op.npu_call, run), run, found.library)
+            return Launcher(compiled_while_built(op.npu_call, run), run, found.library)
+        if problem := static_kernel_problem():
+            raise NoOperator(f"{NO_STATIC_KERNELS}: {problem}")
+        run = with_static_kernel(run)
+        build = compiled_while_built(op.npu_call, run, check=_require_static_kernels)
+        return Launcher(build, run, found.library)
 
     def _selected(self, op: OpSpec, case: Case) -> SelectedFunction:
         """Return which function is called; it is refused, too, if the installed release takes it

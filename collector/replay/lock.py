@@ -113,16 +113,6 @@ def measuring_slot(
         yield
 
 
-@contextmanager
-def installing_kernels(stop: threading.Event, directory: Path | None = None) -> Iterator[None]:
-    """Wait for, and hold, the exclusive right on this machine to install kernels into CANN's own
-    files. CANN's documents require ranks to coordinate this (LOCAL_WORLD_SIZE): the behaviour of
-    a process that reads the files of a half-installed kernel is undefined."""
-    with ExitStack() as held:
-        _wait(stop, lambda: _take(held, "static-kernels", directory))
-        yield
-
-
 def _wait(stop: threading.Event, take: Callable[[], bool]) -> None:
     """Retry until `take` succeeds or `stop` is set."""
     while not stop.is_set() and not take():

@@ -18,9 +18,11 @@ from collector.host.cann import with_custom_opp, without_custom_opp
 from collector.host.event_devices import AUTOLOAD, autoload_of
 from collector.host.gpus import CUDA_ORDER
 from collector.host.machine import free_bytes
+from collector.host.operator_library import make_private_library, static_kernel_problem
 from collector.host.stack import CPU_ALLOCATOR
 from collector.model.measurement import Library
 from collector.model.vocabulary import LIBRARY
+from collector.ops.refusals import requires_static_kernel
 from collector.replay.disk_space import storage_limit_mb
 from collector.replay.lock import concurrency_limit
 from collector.replay.msprof import OUTPUT, find_msprof, record_command
@@ -78,7 +80,11 @@ def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[byt
     vllm = None if Library.CANN in requested else served
     # -P: otherwise the current folder precedes Python's own modules.
     command = [sys.executable, "-P", "-m", "collector.replay.session", str(directory)]
+    env = session_environment(spec.backend, vllm)
     if spec.backend == "npu":
+        is_built = any(requires_static_kernel(case.record.case) for case in spec.cases)
+        if is_built and not static_kernel_problem(env):
+            env.update(make_private_library(directory, env))
         output = directory.resolve() / OUTPUT  # msprof rejects links in the path
         output.mkdir(mode=0o750)
         most_mb = storage_limit_mb(free_bytes(directory) // (concurrency_limit() or 1))
@@ -90,7 +96,7 @@ def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[byt
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        env=session_environment(spec.backend, vllm),
+        env=env,
         start_new_session=True,
     )
 

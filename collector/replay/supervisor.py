@@ -18,6 +18,7 @@ from pathlib import Path
 
 from collector.host.machine import container_memory
 from collector.host.npus import NpuCondition, open_npu
+from collector.host.operator_library import remove_private_library
 from collector.replay import msprof
 from collector.replay.disk_space import check_space
 from collector.replay.journal import JOURNAL, Journal, JournalTail, JournalWriter
@@ -104,6 +105,7 @@ def run_session(
                 _await_parsing(process, tail.journal, directory)
         finally:
             end_group(process, _session_of(tail.read()))
+            remove_private_library(directory)
     if spec.backend == "npu":
         limit_s = msprof.parse_limit_s(tail.journal.launches)
         msprof.export_missing(msprof.find_msprof(), directory, directory / LOG, limit_s)

@@ -15,7 +15,7 @@ from collector.codec.errors import AlreadyExists, BadInput, StoreError
 from collector.comm.gang import GangWork, StartRanks, start_here
 from collector.database.committed import read_sealed
 from collector.database.plans import assigned_plan
-from collector.host.cann import may_install_kernels
+from collector.host.operator_library import static_kernel_problem
 from collector.measuring.batches import (
     Batches,
     SessionSize,
@@ -62,12 +62,12 @@ def complete(
     results.load()
     # Phase 2: cases that need no device: no operator can launch them, or they killed a session.
     records = [case.record for case in results.without_result()]
-    has_static = backend != "npu" or may_install_kernels()
+    problem = static_kernel_problem() if backend == "npu" else ""
     refusals = (
         (
             one,
             refusal_on_ranks(one.case, find, backend, ranks)
-            or (None if has_static else refusal_of_static(one.case)),
+            or refusal_of_static(one.case, problem),
         )
         for one in records
     )

@@ -291,8 +291,8 @@ def launch_command(
     opened, bare, loaded = _opened(campaign, machines, deployment, root, dry_run=dry_run)
     if count := static_cases(opened, loaded):
         what = counted(count, "case of static kernels", "cases of static kernels")
-        why = "not measured in pods, where CANN's files cannot be written"
-        say(f"{what}: {why}, but by `opmeter run` on a host", err=True)
+        need = "they require op_compiler of CANN's toolkit and torchair in the image"
+        say(f"{what}: {need}; `opmeter doctor` in a pod of it checks that", err=True)
     if dry_run:
         here = known.namespace if known else "default"
         deployment = replace(deployment, namespace=namespace or here)

@@ -96,11 +96,10 @@ def plan_command(
       opmeter plan campaign.yaml --upgrade-from DEVICE/vllm_ascend/vllm0.18.0_torch2.9.0_cann8.5.0
       opmeter plan --budget 20h --model qwen3-32b --layout tp=4 --device ATLAS_800_A3_752T_128G_DIE
     """
-    from collector.host.cann import static_build_problem
     from jobs.campaign.campaign_file import RunOptions
+    from jobs.executor.local_campaign import unbuilt_kernels
     from jobs.planning.gaps import describe_forecast
     from jobs.planning.lifecycle import next_plan, preview, read_state
-    from jobs.planning.sources import static_cases
 
     if budget is not None:
         if again or retry_failed or dry_run or why or no_collectives or single_writer or as_json:
@@ -123,10 +122,8 @@ def plan_command(
     if options.upgrade_from is not None and again:
         raise BadInput("--upgrade-from reuses durations: it excludes --again")
     state = read_state(described, store)
-    has_static = static_cases(described, state.sources) > 0
-    if has_static and (problem := static_build_problem(described.devices)):
-        # not an error: another host may run the plan
-        say(f"this machine cannot run the plan, which has static kernels: {problem}", err=True)
+    if unbuilt := unbuilt_kernels(described, state.sources):
+        say(unbuilt, err=True)  # not an error: another host may run the plan
     if dry_run:
         planned = preview(state, options, say)
     else:

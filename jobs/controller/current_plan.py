@@ -160,7 +160,7 @@ class PlanFinder:
             return None
         state = lifecycle.read_state(applied.campaign, self.store, stack, applied.op_mapping)
         damage = tuple(filter(None, self.memory.unmerged.values()))
-        state = replace(state, damage=damage, in_pods=True)
+        state = replace(state, damage=damage)
         options = self._options(state)
         lifecycle.check_version(state, supersede_stack=False)
         # Phase 2: continue with the newest plan, or make the next one once older ones are merged.

@@ -4,7 +4,6 @@ A campaign is applied as a ConfigMap with sources that mean the same in the clus
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -136,7 +135,7 @@ def first_objects(
     stack = resolve_stack_of(campaign, lambda: None)
     if stack is None:
         return [named_probe(campaign, site, deployment)]
-    state, options = replace(read_state(campaign, store, stack), in_pods=True), RunOptions()
+    state, options = read_state(campaign, store, stack), RunOptions()
     planned = make_next(state, decide(state, options), options)
     if planned.is_finished:
         return []

@@ -26,6 +26,7 @@ from jobs.doctor.npu_software import (
     check_msprof,
     check_parsers,
     check_profilers,
+    check_static_kernels,
 )
 
 _DEVICES = "/dev/davinci* /dev/davinci_manager /dev/devmm_svm /dev/hisi_hdc"
@@ -63,6 +64,7 @@ def check_npus(dev: Path = Path("/dev"), proc: Path = Path("/proc")) -> Iterator
     yield check_profilers(proc)
     yield _unless([versions, cann, *causes], "import", check_import)
     yield check_custom_opp()
+    yield check_static_kernels()
 
 
 def _unless(causes: Sequence[Check], name: str, check: Callable[[], Check]) -> Check:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from collector.codec.errors import BadInput, HostFault
+from collector.codec.text import MIB
 from collector.host.cann import (
     cann_version,
     custom_opp_problem,
@@ -21,6 +22,7 @@ from collector.host.cann import (
     with_custom_opp,
 )
 from collector.host.npus import board_of, list_npus
+from collector.host.operator_library import static_kernel_bytes, static_kernel_problem
 from collector.host.processes import output_of
 from collector.host.stack import installed_torch, installed_vllm
 from collector.host.version_pairs import known_pairs
@@ -147,3 +149,13 @@ def check_custom_opp() -> Check:
         return Check("custom OPP", False, cause, fix)
     words = f"only some operators require it: {problem}" if problem else "found"
     return Check("custom OPP", True, words)
+
+
+def check_static_kernels() -> Check:
+    """Check whether kernels can be built for the shapes of a case. Only rows of OP State `static`
+    require it: that they cannot is no failure."""
+    if problem := static_kernel_problem():
+        words = f"only rows of OP State static require them: {problem}"
+        return Check("static kernels", True, words)
+    size = -(-static_kernel_bytes() // MIB)
+    return Check("static kernels", True, f"are built; a session copies {size} MiB of CANN")

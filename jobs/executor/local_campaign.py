@@ -8,7 +8,7 @@ from collector.codec.errors import BadInput
 from collector.codec.files import scratch_folder
 from collector.codec.text import counted
 from collector.database.merge import SINGLE_WRITER, Guard
-from collector.host.cann import static_build_problem
+from collector.host.operator_library import static_kernel_problem
 from collector.host.stack import device_locks, local_stack
 from collector.model.plan import Plan
 from collector.replay.lock import DeviceLock
@@ -64,6 +64,8 @@ def run_campaign(
 
     state = lifecycle.read_state(campaign, store)
     check_here(state)
+    if unbuilt := unbuilt_kernels(campaign, state.sources):
+        view.say(unbuilt)
     return lifecycle.run_plans(state, guard, options, view.say, measure, stop.is_set)
 
 
@@ -74,7 +76,6 @@ def check_here(state: lifecycle.PlanningState) -> None:
         check_stack(state.stack, local_stack(campaign.backend, state.stack.device))
     except (WrongImage, WrongNode) as error:
         raise BadInput(f"campaign {campaign.name} cannot be measured here: {error}") from error
-    check_static_kernels(campaign, state.sources)
     here = len(device_locks(campaign.backend))
     if campaign.devices > here:
         raise BadInput(
@@ -83,12 +84,15 @@ def check_here(state: lifecycle.PlanningState) -> None:
         )
 
 
-def check_static_kernels(campaign: Campaign, sources: Iterable[LoadedSource]) -> None:
-    """Raise BadInput if some of a campaign's cases have kernels to build for their shapes, and this
-    machine cannot build them."""
-    if static_cases(campaign, sources) and (problem := static_build_problem(campaign.devices)):
-        what = f"campaign {campaign.name} has cases of static kernels"
-        raise BadInput(f"{what}, and {problem}")
+def unbuilt_kernels(campaign: Campaign, sources: Iterable[LoadedSource]) -> str:
+    """Return how many of a campaign's cases have kernels that this machine cannot build for their
+    shapes, and why; empty if it can. A worker refuses them."""
+    count = static_cases(campaign, sources)
+    problem = static_kernel_problem() if count else ""
+    if not problem:
+        return ""
+    what = counted(count, "case of static kernels is", "cases of static kernels are")
+    return f"{what} not measured on this machine: {problem}"
 
 
 def _outstanding(plan: Plan, done: frozenset[str]) -> list[str]:

@@ -29,7 +29,6 @@ from collector.ops.refusals import (
     Refusal,
     refusal,
     refusal_of_device,
-    refusal_of_static,
 )
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
@@ -188,8 +187,6 @@ def price(
     peaks: Peaks,
     campaign: Campaign,
     result: HeadResult | None = None,
-    *,
-    in_pods: bool = False,
 ) -> PricedCase:
     """Return the forecast of one candidate in a plan of the campaign.
 
@@ -198,7 +195,7 @@ def price(
     measure, backend, most_s = campaign.measure, campaign.backend, campaign.limits.case_s
     last_us = (result.mean_us if result else None) or (own.mean_us if own else None)
     place = (backend, campaign.devices, measure.cache, campaign.device)
-    no = refusal_in_plan(case, find, *place, in_pods=in_pods)
+    no = refusal_in_plan(case, find, *place)
     if no is not None:
         return PricedCase(candidate, REFUSED_CASE_S, candidate.record.case_id, no.why)
     if is_of_gangs(case):
@@ -224,15 +221,9 @@ def refusal_in_plan(
     devices: int,
     cache: str,
     device: str,
-    *,
-    in_pods: bool = False,
 ) -> Refusal | None:
-    """Return why a plan for `devices` devices of a name refuses a case; None if it is measured.
-
-    Pods never have a writable CANN: their root file system is read-only."""
+    """Return why a plan for `devices` devices of a name refuses a case; None if it is measured."""
     no = refusal(case, find, backend) or refusal_of_device(case, device)
-    if no is None and in_pods and backend == "npu":
-        no = refusal_of_static(case)
     if no is not None or not is_of_gangs(case):
         return no
     if devices_for(ranks_of(case), backend) > devices or cache != "warm":

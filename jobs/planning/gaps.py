@@ -70,14 +70,12 @@ def refused_cases(
     devices: int,
     cache: str,
     device: str,
-    *,
-    in_pods: bool = False,
 ) -> list[RefusedCase]:
     """Return the candidates that get their outcome without a device."""
     found = []
     for candidate in candidates:
         place = (backend, devices, cache, device)
-        no = refusal_in_plan(candidate.record.case, find, *place, in_pods=in_pods)
+        no = refusal_in_plan(candidate.record.case, find, *place)
         if no is not None:
             found.append(RefusedCase(candidate, no))
     return found

@@ -65,8 +65,7 @@ _FOR_SUSPECTS = re.compile(r"\d+d")  # the round for cases of suspect sessions
 class PlanningState:
     """Everything that is read before the next step is decided.
 
-    `damage` is what merges have found of the campaign's committed shards. `in_pods`: the workers
-    are pods of a cluster."""
+    `damage` is what merges have found of the campaign's committed shards."""
 
     campaign: Campaign
     sources: tuple[LoadedSource, ...]
@@ -77,7 +76,6 @@ class PlanningState:
     published: Published
     held_shards: HeldShards  # of the campaign, for any head
     damage: tuple[Damage, ...] = ()
-    in_pods: bool = False
 
     @property
     def head(self) -> Commit | None:
@@ -383,7 +381,6 @@ def _request(state: PlanningState, step: NewPlan, options: RunOptions) -> PlanRe
         cases_to_repeat=_owed(state, step, measured),
         repeat_budget_s=AGAIN_SHARE * before.device_s if step.suspects and before else inf,
         before=before,
-        in_pods=state.in_pods,
         usages=_usages(state) if state.campaign.backend == "npu" else (),
         old=old,
     )

@@ -346,7 +346,6 @@ class PlanRequest:
             the device or node that must not measure it again (empty if any may).
         again_s: device time that limits how many of `cases_to_repeat` are measured.
         before: the forecast of the campaign's last round with these inputs, if there was one.
-        in_pods: the workers are pods of a cluster.
         usages: those of sessions on this stack, from which its overheads are learned.
         old: the durations of an older stack, to be reused where they are equal."""
 
@@ -363,7 +362,6 @@ class PlanRequest:
     cases_to_repeat: Mapping[str, str] | None = None
     repeat_budget_s: float = inf
     before: Forecast | None = None
-    in_pods: bool = False
     usages: tuple[Usage, ...] = ()
     old: OldDurations | None = None
 
@@ -390,10 +388,9 @@ def priced_cases(
     candidates: Sequence[Candidate], request: PlanRequest, peaks: Peaks, find: FindOperator
 ) -> list[PricedCase]:
     """Return the candidates with their cost, or the reason why they cannot be measured."""
-    results, campaign, in_pods = request.head_results, request.campaign, request.in_pods
+    results, campaign = request.head_results, request.campaign
     return [
-        price(one, find, peaks, campaign, results.get(one.record.case_id), in_pods=in_pods)
-        for one in candidates
+        price(one, find, peaks, campaign, results.get(one.record.case_id)) for one in candidates
     ]
 
 

@@ -182,7 +182,7 @@ def _shares(
         known = {item.candidate.record.case_id for item in priced}
         rest = [c for c in candidates if c.record.case_id not in known and c.weight.time_us]
     place = (campaign.backend, campaign.devices, cache, campaign.device)
-    others = refused_cases(rest, find, *place, in_pods=request.in_pods)
+    others = refused_cases(rest, find, *place)
     sources = (source for source, _ in request.sources)
     return shares(candidates, [*refused, *(case.candidate for case in others)], sources)
 

@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from collector.host.cann import (
     cann_version,
     custom_opp_problem,
     find_kernel_libraries,
-    static_build_problem,
     with_custom_opp,
 )
 from collector.model.stack import Runtime
@@ -172,24 +170,3 @@ def test_fake_cann_is_recognised_by_a_symbol(tmp_path, monkeypatch, symbol, runt
 def test_machine_without_cann_is_not_fake(tmp_path, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     assert cann_runtime() is Runtime.REAL
-
-
-def test_static_kernels_need_a_real_folder_and_the_size_of_the_node(tmp_path):
-    open_to_all = {"TMPDIR": str(tmp_path)}
-    assert static_build_problem(1, open_to_all) == ""
-    assert "LOCAL_WORLD_SIZE=8" in static_build_problem(8, open_to_all)
-    for message in ("", "4", "x", "8.0"):
-        assert "LOCAL_WORLD_SIZE" in static_build_problem(
-            8, {**open_to_all, "LOCAL_WORLD_SIZE": message}
-        )
-    assert static_build_problem(8, {**open_to_all, "LOCAL_WORLD_SIZE": "8"}) == ""
-    absent, link = tmp_path / "absent", tmp_path / "link"
-    link.symlink_to(tmp_path)
-    for folder in (absent, link, link / "below"):
-        (tmp_path / "below").mkdir(exist_ok=True)
-        assert str(folder) in static_build_problem(1, {"TMPDIR": str(folder)})
-
-
-def test_static_kernels_need_permissions_on_their_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)  # root has all
-    assert str(tmp_path) in static_build_problem(1, {"TMPDIR": str(tmp_path)})

@@ -10,7 +10,7 @@ from collector.codec.errors import HostFault
 from collector.measuring import instrument
 from collector.measuring.instrument import ReplayInstrument, SessionSettings, case_limit_s
 from collector.model.measurement import Measurement, Outcome, Timing
-from collector.model.plan import Limits, MeasureSettings, ShardCase
+from collector.model.plan import Limits, MeasureSettings
 from collector.model.stack import Runtime, Stack
 from collector.replay.journal import JOURNAL, JournalWriter
 from collector.replay.supervisor import Ending, SessionReport
@@ -58,29 +58,6 @@ def test_session_reserves_its_chip_if_a_site_limits_concurrent_measuring(
     monkeypatch.setenv("OPMETER_MEASURE_CONCURRENCY", limit)
     made(tmp_path, replace(SETTINGS, backend=backend, device=3)).measure(cases(1), PROVENANCE)
     assert slots == [asked]
-
-
-@pytest.mark.parametrize(
-    ("backend", "state", "is_alone"),
-    [("npu", "static", True), ("npu", "dynamic", False), ("cpu", "static", False)],
-)
-def test_session_that_builds_kernels_into_cann_reserves_the_installation(
-    sessions, tmp_path, monkeypatch, backend, state, is_alone
-):
-    held, seen = [], []
-
-    @contextmanager
-    def installing(stop):
-        held.append(True)
-        yield
-        held.clear()
-
-    sessions.during = lambda spec: seen.append(bool(held))
-    monkeypatch.setattr(instrument, "installing_kernels", installing)
-    (case,) = cases(1)
-    row = replace(case.record, cells={**case.record.cells, "OP State": state})
-    made(tmp_path, replace(SETTINGS, backend=backend)).measure([ShardCase(row, 1.0)], PROVENANCE)
-    assert seen == [is_alone]
 
 
 def test_session_on_another_runtime_than_the_plan_is_a_host_fault(sessions, tmp_path):

@@ -1,7 +1,6 @@
 """The files in which CANN describes operators to compile for their shapes are cases."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from collector.codec.errors import BadInput
 from collector.profiles.static_kernels import OUTPUTS, read_static_kernels
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.executor.local_campaign import check_static_kernels
+from jobs.executor import local_campaign
 from jobs.planning.sources import load_sources
 from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.plans import TOLD
@@ -113,26 +112,7 @@ def test_campaign_accepts_the_folder_as_a_source(tmp_path: Path) -> None:
     assert source.planned.rows == 2
 
 
-def test_a_campaign_on_several_npus_is_refused_without_the_size_of_the_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    write(tmp_path, "4711_opcompile", PRODUCT)
-    text = "campaign: c\nsources: [{static_kernels: .}]\nbackend: npu\ndevices: 2\n"
-    campaign = campaign_from_text(text, path="c.yaml", base=tmp_path)
-    (source,) = load_sources(campaign, MemoryStore())
-    with pytest.raises(BadInput) as error:
-        check_static_kernels(campaign, [source])
-    assert "LOCAL_WORLD_SIZE=2" in str(error.value)
-    dynamic = replace(source, records=source.records[1:])  # whose kernels are not built
-    check_static_kernels(campaign, [dynamic])
-    check_static_kernels(replace(campaign, devices=1), [source])
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    check_static_kernels(campaign, [source])
-
-
-def test_a_plan_or_launch_of_static_kernels_names_where_they_cannot_be_measured(
+def test_a_plan_or_launch_of_static_kernels_names_what_they_require(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -140,17 +120,18 @@ def test_a_plan_or_launch_of_static_kernels_names_where_they_cannot_be_measured(
     text = "campaign: c\nsources: [{static_kernels: .}]\nbackend: "
     Path("npu.yaml").write_text(f"{text}npu\ntarget: {TOLD}\n")
     Path("cpu.yaml").write_text(f"{text}cpu\ntarget: {{device: CPU_x_2t, torch: 2.13.0}}\n")
-    for folder, is_named in ((tmp_path / "absent", True), (tmp_path, False)):
-        monkeypatch.setenv("TMPDIR", str(folder))
+    for problem in ("op_compiler: expected on PATH", ""):
+        monkeypatch.setattr(local_campaign, "static_kernel_problem", lambda found=problem: found)
         planned = invoked("plan", "npu.yaml", "--dry-run", "--root", "data")
         assert planned.exit_code == 0, planned.output
-        assert ("a folder that exists" in planned.stderr) is is_named
+        line = f"1 case of static kernels is not measured on this machine: {problem}\n"
+        assert (line in planned.stderr) is bool(problem)
     image = f"here/worker@sha256:{'0' * 64}"
     words = ("--image", image, "--store", "s3://perf/x", "--root", "data", "--dry-run")
     for name, site in (("npu", "a2-800t"), ("cpu", "cpu")):
         launched = invoked("launch", f"{name}.yaml", *words, "--site", site)
         assert launched.exit_code == 0, launched.output
-        assert ("1 case of static kernels: not" in launched.stderr) is (name == "npu")
+        assert ("1 case of static kernels" in launched.stderr) is (name == "npu")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from collector.replay.lock import (
     DeviceLock,
     _take_slot,
     concurrency_limit,
-    installing_kernels,
     measuring_slot,
 )
 from collector.replay.supervisor import Ending, SessionReport
@@ -95,22 +94,6 @@ def test_stopped_process_does_not_wait_for_a_slot(tmp_path: Path):
             pass
     with measuring_slot(None, stop, tmp_path / "none"):
         assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.fast
-def test_sessions_that_install_kernels_wait_for_each_other(tmp_path: Path):
-    stop, order = threading.Event(), []
-
-    def work() -> None:
-        with installing_kernels(stop, tmp_path):
-            order.append("second")
-
-    with installing_kernels(stop, tmp_path):
-        thread = threading.Thread(target=work)
-        thread.start()
-        order.append("first")
-    thread.join(30)
-    assert order == ["first", "second"]
 
 
 @pytest.mark.fast

@@ -15,6 +15,7 @@ from collector.model.measurement import Disturbance, Measurement, Outcome, Timin
 from collector.model.plan import Forecast, Limits, MeasureSettings, Plan, ShardCase, ShardSettings
 from collector.model.stack import Runtime, Stack, runtime_details
 from collector.store.in_memory import MemoryStore
+from collector.worker import assignment
 from collector.worker.answers import ShardResults, final_measurements
 from collector.worker.assignment import complete, give_up
 from collector.worker.attempt import Attempt
@@ -79,18 +80,19 @@ def outcomes_of(store):
     return {case_id: rows[m].outcome for case_id, m in manifest.final.items()}
 
 
-def test_kernel_that_cannot_be_installed_is_unsupported(tmp_path, monkeypatch):
-    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path / "cann"))
-    (tmp_path / "cann" / "opp").mkdir(parents=True)
+def test_kernel_that_cannot_be_built_is_unsupported_and_takes_no_session(tmp_path, monkeypatch):
+    lacking = "op_compiler: expected on PATH"
     usual = cases()[0].record
     built = replace(usual, cells={**usual.cells, "OP State": "static"})
     planned = [ShardCase(one, 1.0) for one in (usual, built)]
-    for may_write, outcome in ((True, Outcome.OK), (False, Outcome.UNSUPPORTED)):
-        monkeypatch.setattr("os.access", lambda path, mode, may=may_write: may)
+    for problem, outcome in (("", Outcome.OK), (lacking, Outcome.UNSUPPORTED)):
+        monkeypatch.setattr(assignment, "static_kernel_problem", lambda found=problem: found)
         store, instrument = MemoryStore(), Pretender(tmp_path)
         assert run(store, planned, instrument, backend="npu")
         assert outcomes_of(store) == {usual.case_id: Outcome.OK, built.case_id: outcome}
-        assert len(instrument.asked) == 1 + may_write  # sessions
+        assert len(instrument.asked) == (1 if problem else 2)  # sessions
+        refused = [m.reason for m in measured(store) if m.outcome is Outcome.UNSUPPORTED]
+        assert len(refused) == bool(problem) and all(problem in reason for reason in refused)
 
 
 def test_every_case_has_one_final_outcome(tmp_path):

@@ -124,18 +124,6 @@ def test_changed_inputs_make_another_plan_and_delete_the_old_jobs():
     assert expected <= held_shards(head)
 
 
-def test_a_plan_of_a_cluster_is_made_for_pods(monkeypatch):
-    made, usual = [], lifecycle.make_next
-
-    def make_next(state, *more):
-        made.append(state.in_pods)
-        return usual(state, *more)
-
-    monkeypatch.setattr(lifecycle, "make_next", make_next)
-    Simulation(cases=3).rounds(2)
-    assert made and all(made)
-
-
 def test_commits_of_an_older_plan_are_merged_by_a_job_before_the_next_plan(monkeypatch):
     def merge_here(*arguments, **options):
         raise AssertionError("a controller merges nothing itself")

@@ -132,17 +132,6 @@ def rows(count: int) -> list[CaseRecord]:
     return [record("Add" if n % 3 else "Mul", f"{n + 1},{2 ** (n % 20)}") for n in range(count)]
 
 
-def test_pods_build_no_kernels_into_cann() -> None:
-    usual = request(record(), replace(record(), cells={**record().cells, "OP State": "dynamic"}))
-    for backend, in_pods, refused in (("npu", True, 1), ("npu", False, 0), ("cpu", True, 0)):
-        requested = replace(
-            usual, campaign=replace(usual.campaign, backend=backend), in_pods=in_pods
-        )
-        forecast = plan(requested).plan.forecast
-        assert (forecast.cases, forecast.unsupported) == (2, refused)
-        assert forecast.unknown_us == 0 and forecast.measurable_us == 10.0 * (2 - refused)
-
-
 def test_most_urgent_queries_are_measured_first() -> None:
     urgencies = (Urgency.RARE, Urgency.CRITICAL, None, Urgency.FREQUENT)
 
