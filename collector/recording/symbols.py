@@ -30,9 +30,9 @@ _STRINGS = tuple(
     for word in (b"acl", b"Hccl", b"Hcom", b"Atb", b"hal", b"mstx", b"mspti", b"dcmi_")
 )
 _FUNCTION = re.compile(
-    r"(aclnnSet|acl(rt|op|prof|mdl|tdt|sys|gr[a-z]*)?[A-Z]|(Hccl|Hcom|Atb|hal|mstx|mspti)[A-Z]|dcmi_).+"
+    r"(aclnn(Set|Reselect)|acl(rt|op|prof|mdl|tdt|sys|gr[a-z]*)?[A-Z]|(Hccl|Hcom|Atb|hal|mstx|mspti)[A-Z]|dcmi_).+"
 )
-_ACLNN = re.compile(r"aclnn(?!Set)[A-Z].+")  # aclnnSetPytorchRandom launches nothing
+_ACLNN = re.compile(r"aclnn(?!Set|Reselect)[A-Z].+")  # two that launch nothing
 _DECLARED = re.compile(r"\b((?:acl(?!nn)|Hccl|Hcom)[A-Za-z0-9]+)\s*\(")
 _SIZE, _MOST = "GetWorkspaceSize", "GetMaxWorkspaceSize"
 

@@ -4,7 +4,6 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,6 +14,7 @@ from collector.recording.kernels import kernel_of
 from tests.npu.fakecann.columns import counters, summary_columns
 from tests.npu.fakecann.libraries import answered_by
 from tests.npu.fakecann.physical import PhysicalTimes
+from tests.npu.fakecann.static_kernels import RESELECT, installed_operators
 from tests.npu.fakecann.truth import truth_us
 
 _ON_ITS_WAY_NS = 10_000  # from the host's call to the start on the device
@@ -36,6 +36,7 @@ class Task:
     shows_shapes: bool = True
     shows_counters: bool = True
     shown: Mapping[str, str] | None = None  # instead of the one that follows from the call
+    state: str = "dynamic"
 
     @property
     def core(self) -> str:
@@ -53,7 +54,10 @@ def tasks_of(calls: Iterable[Recorded], physical: PhysicalTimes | None = None) -
     duration."""
     tasks: list[Task] = []
     free_ns: dict[int, int] = {}
-    for call in chain.from_iterable(map(kernels_of, calls)):
+    built: frozenset[str] = frozenset()
+    for given, call in ((one, kernel) for one in calls for kernel in kernels_of(one)):
+        if given.text == RESELECT:
+            built = installed_operators()
         kernel, duration_ns = _known(call.text)
         if not kernel:
             continue
@@ -61,7 +65,8 @@ def tasks_of(calls: Iterable[Recorded], physical: PhysicalTimes | None = None) -
             duration_ns = round(physical.of_us(call, kernel) * 1000)
         start_ns = max(call.ns + _ON_ITS_WAY_NS, free_ns.get(call.device, 0))
         free_ns[call.device] = start_ns + duration_ns
-        tasks.append(Task(call, kernel, start_ns, duration_ns))
+        state = "static" if given.text in built else "dynamic"
+        tasks.append(Task(call, kernel, start_ns, duration_ns, state=state))
     return tasks
 
 
@@ -117,7 +122,7 @@ def _base(
     cells |= {"Op Name": _op_name(task), "OP Type": task.kernel, "Task Type": task.core}
     if task.core == "COMMUNICATION":
         return cells | {"Task ID": _NOT_KNOWN, "Stream ID": _NOT_KNOWN}
-    cells |= {"OP State": "dynamic", block[0]: "24"}
+    cells |= {"OP State": task.state, block[0]: "24"}
     if task.core == "MIX_AIC":
         cells |= {block[1]: "48", "Context ID": "0"}
     return cells | (_shown(task) if task.shows_shapes else {})
