@@ -62,7 +62,8 @@ def capture_instances(
     addresses = list(dict.fromkeys(map(_address, urls)))
     body: dict[str, object] = {}
     if is_sglang:  # sglang/srt/managers/io_struct.py: ProfileReqInput
-        body = {"activities": ["CPU", "GPU"], "record_shapes": True}
+        # Stacks, its default, are in no row, and crash torch_npu 2.10.0.post4 (vllm-ascend #15697).
+        body = {"activities": ["CPU", "GPU"], "record_shapes": True, "with_stack": False}
         body |= {"output_dir": folder} if folder else {}
     with ThreadPoolExecutor(len(addresses)) as pool:
         started: list[InstanceReply] = []

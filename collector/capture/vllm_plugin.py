@@ -11,6 +11,7 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -52,32 +53,32 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
-class _WorkerCalls:
-    """The log of one worker while its profiler runs."""
+class ServedCalls:
+    """The log of one process of a server while its profiler runs. `runs` is the pattern of the
+    folders that torch_npu makes for this process."""
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, folder: Path, runs: str, rank: int) -> None:
         from collector.capture.custom_calls import CustomCalls
 
-        self._folder = Path(worker.profiler_config.torch_profiler_dir)
-        self._rank = int(worker.rank)
+        self._folder, self._pattern, self._rank = folder, runs, rank
         self._earlier = set(self._runs())  # names decide: a file server has its own clock
-        self._calls = CustomCalls(self._rank)
+        self._calls = CustomCalls(rank)
         self._steps = 0
 
-    def run(self, name: str, launch: Callable[[], Any]) -> Any:
-        """Run a method of the worker in the log's mode, which is of this thread alone."""
+    def run(self, launch: Callable[[], Any], *, begins_step: bool) -> Any:
+        """Run a method that launches in the log's mode, which is of this thread alone."""
         from collector.capture.custom_calls import triton_launches
 
-        self._steps += name == _RUNS[0]
+        self._steps += begins_step
         self._calls.step = self._steps
         with self._calls, triton_launches(self._calls.launched):
             return launch()
 
     def _runs(self) -> list[Path]:
-        return sorted(self._folder.glob(f"*rank{self._rank}_*_ascend_pt"))
+        return sorted(self._folder.glob(self._pattern))
 
     def write(self) -> None:
-        """Write the calls into the folder that torch_npu has made for this rank."""
+        """Write the calls into the folder that torch_npu has made for this process."""
         runs = [run for run in self._runs() if run not in self._earlier]
         for run in runs:
             (run / LOG_FILE).write_bytes(self._calls.as_bytes())
@@ -92,13 +93,13 @@ def _attach(module: ModuleType) -> None:
     profile = worker.profile
 
     def logged_profile(self: Any, is_start: bool = True, *args: Any, **kwargs: Any) -> Any:
-        begun = _guarded(lambda: _WorkerCalls(self)) if is_start else None
+        begun = guarded(lambda: _calls_of(self)) if is_start else None
         done = profile(self, is_start, *args, **kwargs)
         if is_start:
             self._opmeter_calls = begun
         elif self._opmeter_calls is not None:
             calls, self._opmeter_calls = self._opmeter_calls, None
-            _guarded(calls.write)
+            guarded(calls.write)
         return done
 
     worker.profile = logged_profile
@@ -107,16 +108,23 @@ def _attach(module: ModuleType) -> None:
             setattr(worker, name, _logged(name, original))
 
 
+def _calls_of(worker: Any) -> ServedCalls:
+    folder, rank = Path(worker.profiler_config.torch_profiler_dir), int(worker.rank)
+    return ServedCalls(folder, f"*rank{rank}_*_ascend_pt", rank)
+
+
 def _logged(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self._opmeter_calls is None:
             return original(self, *args, **kwargs)
-        return self._opmeter_calls.run(name, lambda: original(self, *args, **kwargs))
+        launch = partial(original, self, *args, **kwargs)
+        return self._opmeter_calls.run(launch, begins_step=name == _RUNS[0])
 
     return run
 
 
-def _guarded(action: Callable[[], Any]) -> Any:
+def guarded(action: Callable[[], Any]) -> Any:
+    """Return the result of an action; None, and a line of the log, if it fails."""
     try:
         return action()
     except Exception:  # an instance serves on whatever becomes of its log

@@ -1,6 +1,7 @@
 """Custom operators are logged with the data that a profiler drops."""
 
 import json
+import os
 import sys
 import tomllib
 from importlib import import_module
@@ -11,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
 
-from collector.capture import capture, vllm_plugin  # noqa: E402
+from collector.capture import capture, sglang_plugin, vllm_plugin  # noqa: E402
 from collector.capture.custom_calls import CustomCalls, operators_of, triton_launches  # noqa: E402
 from collector.profiles.attention_values import read_attention_values  # noqa: E402
 from collector.profiles.logged_calls import LOG_FILE, read_log  # noqa: E402
@@ -164,3 +165,64 @@ def test_a_worker_that_is_imported_later_is_attached_to(tmp_path, monkeypatch):
     finally:
         for name in [name for name in sys.modules if name.startswith("vllm_ascend")]:
             del sys.modules[name]
+
+
+class SchedulerProfiler:
+    """Like the profiler of a scheduler of SGLang, old and new: its names, and what it passes."""
+
+    def __init__(self, folder, is_fixed):
+        self.torch_profiler_output_dir, self.is_fixed = folder, is_fixed
+        self.profile_in_progress = False
+
+    def start_profile(self, stage=None):
+        more = {"experimental_config": "its own"} if self.is_fixed else {}
+        self.asked = torch.profiler.profile(with_stack=False, **more)
+        self.profile_in_progress = True
+        return "started"
+
+    def stop_profile(self, stage=None):
+        (self.torch_profiler_output_dir / f"host_{os.getpid()}_2026_ascend_pt").mkdir()
+        self.profile_in_progress = False
+        return "stopped"
+
+    _start_profile, _stop_profile = start_profile, stop_profile
+
+
+def test_a_scheduler_of_sglang_profiles_with_shapes_and_logs_its_calls(ops, tmp_path, monkeypatch):
+    entry = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"]["sglang.srt.plugins"]
+    module, _, name = entry["opmeter"].partition(":")
+    assert getattr(import_module(module), name) is sglang_plugin.register
+    sglang_plugin.register()  # a process without a scheduler
+    profiler = SimpleNamespace(
+        _ExperimentalConfig=lambda **asked: asked["profiler_level"],
+        ProfilerLevel=SimpleNamespace(Level1="Level1"),
+        AiCMetrics=SimpleNamespace(PipeUtilization="PipeUtilization"),
+    )
+    monkeypatch.setitem(sys.modules, "torch_npu", SimpleNamespace(profiler=profiler))
+    monkeypatch.setattr(torch.profiler, "profile", lambda **asked: asked)
+    for number, (place, of_scheduler, start, stop) in enumerate(sglang_plugin.PROFILERS):
+        found, runners = ModuleType(place), ModuleType(sglang_plugin.RUNNERS)
+        scheduler = type(of_scheduler, (SchedulerProfiler,), {})
+        setattr(found, of_scheduler, scheduler)
+        found._is_npu = True
+        runners.ModelRunner = type("Runner", (), {"forward": lambda self, at: attend(ops, at)})
+        monkeypatch.setitem(sys.modules, place, found)
+        monkeypatch.setitem(sys.modules, sglang_plugin.RUNNERS, runners)
+        sglang_plugin.register()
+        sglang_plugin.register()
+        folder, is_fixed = tmp_path / place, number == 0
+        folder.mkdir()
+        one, runner = scheduler(folder, is_fixed), runners.ModelRunner()
+        runner.forward([1, 2])
+        assert getattr(one, start)(None) == "started"
+        config = "its own" if is_fixed else "Level1"
+        assert one.asked == {"with_stack": False, "experimental_config": config}
+        runner.forward([3, 4])
+        runner.forward([5, 6])
+        assert getattr(one, stop)() == "stopped"
+        runner.forward([7, 8])
+        (log,) = folder.rglob(LOG_FILE)
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        assert [line["actual_seq_lengths_kv"] for line in lines] == [[3, 4], [5, 6]]
+        assert [line["step"] for line in lines] == [1, 2]
+        monkeypatch.delitem(sys.modules, place)

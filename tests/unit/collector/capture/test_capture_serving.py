@@ -46,10 +46,10 @@ def test_interrupted_capture_leaves_no_profiler_running() -> None:
         assert [path for path, _ in one] == [path for path, _ in two] == [START, STOP]
 
 
-def test_sglang_is_requested_to_record_shapes() -> None:
+def test_sglang_is_requested_to_record_shapes_without_stacks() -> None:
     with instance() as (url, got):
         capture_instances([url], 0.0, limit_s=9, wait=lambda _: None, is_sglang=True)
-    assert b'"record_shapes": true' in got[0][1]
+    assert b'"record_shapes": true' in got[0][1] and b'"with_stack": false' in got[0][1]
 
 
 def test_invalid_instance_address_is_refused() -> None:
