@@ -82,9 +82,9 @@ def install_on(base: ServingEnvironment, name: str) -> ProductEnvironment:
     """Return the product as installed on a base, in a folder of the cache for this checkout."""
     locked = _locked_requirements(base.python)
     wheel = _wheel(base.python)
-    folder = cache() / f"{name}-{_digest(str(ROOT).encode())}"
+    folder = cache() / f"{name}-{digest(str(ROOT).encode())}"
     listed = "".join(f"{path}\n" for path in base.folders)
-    with _installing(folder, f"{locked.name} {wheel.parent.name} {listed}") as is_absent:
+    with installing(folder, f"{locked.name} {wheel.parent.name} {listed}") as is_absent:
         if is_absent:
             _new_venv(base.python, folder, "--without-pip")
             shutil.copytree(_site(locked), _site(folder), copy_function=_link, dirs_exist_ok=True)
@@ -93,6 +93,39 @@ def install_on(base: ServingEnvironment, name: str) -> ProductEnvironment:
             (install,) = pip_commands("collector", "dist/")
             _run(install, paths | {str(_PLACE / "dist" / "*.whl"): str(wheel)})
     return ProductEnvironment(folder / "bin" / "python", folder / "bin", _site(folder), base)
+
+
+def install_on_host(release: str, commands: str) -> ProductEnvironment:
+    """Return the product as the commands of a page install it, in a Python that has the packages
+    of a release, from a copy of the sources."""
+    base = install_serving(release)
+    folder = cache() / f"product-host-{release}-{digest(str(ROOT).encode())}"
+    listed = "".join(f"{path}\n" for path in base.folders)
+    key = digest(commands.encode(), listed.encode(), *_contents())
+    with installing(folder, key) as is_absent, tempfile.TemporaryDirectory() as source:
+        if is_absent:
+            _new_venv(base.python, folder)
+            (_site(folder) / _BASE).write_text(listed)
+            _copy_sources(Path(source))
+            env = clean_environ() | {"PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}"}
+            done = subprocess.run(
+                ["bash", "-euc", commands], cwd=source, env=env, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stderr[-2000:]
+    return ProductEnvironment(folder / "bin" / "python", folder / "bin", _site(folder), base)
+
+
+def install_pinned(python: Path, pinned: Mapping[str, str]) -> Path:
+    """Return the Python of an environment with versions of packages, and what they require."""
+    words = [f"{name}=={version}" for name, version in pinned.items()]
+    key = digest(repr(words).encode(), _version(python))
+    folder = cache() / f"product-pinned-{key}"
+    with installing(folder, key) as is_absent:
+        if is_absent:
+            _new_venv(python, folder)
+            pip = (str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet")
+            _run([*pip, "--no-compile", "--only-binary", ":all:", *words], {})
+    return folder / "bin" / "python"
 
 
 def pip_commands(stage: str, about: str) -> list[list[str]]:
@@ -121,9 +154,9 @@ def _locked_requirements(python: Path) -> Path:
     """Return an environment with the locked requirements alone, as the image installs them."""
     requirements = ROOT / "images" / "requirements-collector.txt"
     (install,) = pip_commands("collector", "/opt/requirements-collector.txt")
-    key = _digest(requirements.read_bytes(), repr(install).encode(), _version(python))
+    key = digest(requirements.read_bytes(), repr(install).encode(), _version(python))
     folder = cache() / f"product-requirements-{key}"
-    with _installing(folder, key) as is_absent:
+    with installing(folder, key) as is_absent:
         if is_absent:
             _new_venv(python, folder)
             paths = {str(_PLACE / "bin" / "pip"): f"{folder}/bin/python -m pip"}
@@ -136,21 +169,18 @@ def _wheel(python: Path) -> Path:
     requirements = ROOT / "images" / "requirements-build.txt"
     (install,) = pip_commands("wheel", "/src/images/requirements-build.txt")
     (build,) = pip_commands("wheel", "/dist")
-    tools_key = _digest(requirements.read_bytes(), repr(install).encode(), _version(python))
+    tools_key = digest(requirements.read_bytes(), repr(install).encode(), _version(python))
     tools = cache() / f"product-build-{tools_key}"
-    with _installing(tools, tools_key) as is_absent:
+    with installing(tools, tools_key) as is_absent:
         if is_absent:
             _new_venv(python, tools)
             paths = {"/build/bin/pip": f"{tools}/bin/python -m pip"}
             _run(install, paths | {"/src/images/requirements-build.txt": str(requirements)})
-    key = _digest(tools_key.encode(), repr(build).encode(), *_contents())
+    key = digest(tools_key.encode(), repr(build).encode(), *_contents())
     folder = cache() / f"product-wheel-{key}"
-    with _installing(folder, key) as is_absent, tempfile.TemporaryDirectory() as source:
+    with installing(folder, key) as is_absent, tempfile.TemporaryDirectory() as source:
         if is_absent:
-            for path in _source_files():
-                target = Path(source) / path.relative_to(ROOT)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
+            _copy_sources(Path(source))
             paths = {"/build/bin/pip": f"{tools}/bin/python -m pip"}
             _run(build, paths | {"/src": source, "/dist": str(folder)})
     (wheel,) = folder.glob("*.whl")
@@ -164,17 +194,24 @@ def _source_files() -> list[Path]:
     return sorted(path for path in below if path.is_file() and "__pycache__" not in path.parts)
 
 
+def _copy_sources(folder: Path) -> None:
+    for path in _source_files():
+        target = folder / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+
+
 def _contents() -> Iterator[bytes]:
     for path in _source_files():
         yield str(path.relative_to(ROOT)).encode()
         yield path.read_bytes()
 
 
-def _digest(*contents: bytes) -> str:
-    digest = sha256()
+def digest(*contents: bytes) -> str:
+    whole = sha256()
     for content in contents:
-        digest.update(sha256(content).digest())
-    return digest.hexdigest()[:16]
+        whole.update(sha256(content).digest())
+    return whole.hexdigest()[:16]
 
 
 def _version(python: Path) -> bytes:
@@ -202,7 +239,7 @@ def _run(words: Sequence[str], paths: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _installing(folder: Path, key: str) -> Iterator[bool]:
+def installing(folder: Path, key: str) -> Iterator[bool]:
     """Yield whether a folder has to be made for a key; one process at a time does so."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
