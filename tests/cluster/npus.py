@@ -22,7 +22,7 @@ backend: npu
 devices: 4
 measure: {budget_s: 0.002, repeats: 3, cache: warm}
 shards: {target_s: 0.02, session_s: 60}
-limits: {case_s: 60, memory_gb: 1}
+limits: {case_s: 120, memory_gb: 1}
 quality: {repeat_share: 0}
 """
 # Two pods fit on a node.
