@@ -5,11 +5,13 @@ such a text is damaged or means something else. Blanks and tabs around a number 
 """
 
 import re
-from math import isfinite
+from math import floor, isfinite, log10
 
 _NUMBER = re.compile(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,30}")
 _BLANKS = " \t"
+_PLACES = 2  # after the point, of a number from 1 on; a smaller one has as many digits that count
+_FIGURES = 3
 
 
 def integer_of(text: str) -> int:
@@ -26,6 +28,14 @@ def number_of(text: str) -> float:
     if not _NUMBER.fullmatch(stripped) or not isfinite(value := float(stripped)):
         raise ValueError(f"expected a number, got {text[:40]!r}")
     return value
+
+
+def decimal_text(value: float) -> str:
+    """Return a measured number with two decimals, and below 1 with three significant digits: two
+    decimals of a small one would be 0.00. It has no exponent, which some readers of CSV refuse."""
+    size = abs(value)
+    places = _FIGURES - 1 - floor(log10(size)) if 0 < size < 1 else _PLACES
+    return f"{value:.{places}f}"
 
 
 def microseconds(ns: int) -> str:

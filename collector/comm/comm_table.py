@@ -8,6 +8,7 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput
 from collector.codec.files import MOST_TABLE_BYTES, read_small_file
+from collector.codec.numbers import decimal_text
 from collector.codec.table import csv_rows, table_bytes
 from collector.comm.bench_plan import BenchPlan
 from collector.comm.measured import Measured, settings_of
@@ -187,7 +188,7 @@ def write_offsets(path: Path, offsets_us: Mapping[Key, float]) -> int:
     rows = [dict(row) for row in table.rows]
     for row in rows:
         offset_us = offsets_us.get(_key_of(row))
-        row[OFFSET] = "" if offset_us is None else f"{offset_us:.2f}"
+        row[OFFSET] = "" if offset_us is None else decimal_text(offset_us)
     _write(path, (*table.columns, OFFSET), rows)
     return sum(1 for row in rows if row[OFFSET])
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from collector.codec.canonical import canonical_json, sha256_hex
 from collector.codec.errors import BadInput
+from collector.codec.numbers import decimal_text
 from collector.database import layout
 from collector.database.curves import Envelope, envelope_of
 from collector.database.intervals import (
@@ -81,7 +82,7 @@ class _Row:
             **(collective.fact_cells(one, self.facts) if self.facts is not None else {}),
         }
         if (known := self.interval) is not None:  # of the median over sessions
-            ends = (f"{known.low_us:.2f}", f"{known.high_us:.2f}")
+            ends = (decimal_text(known.low_us), decimal_text(known.high_us))
             values = (*ends, known.variance, str(known.sessions), self.warnings)
             alone = zip(collective.OF_SESSIONS, values, strict=True)
             together = zip(collective.OF_SESSIONS_TOGETHER, (*ends, self.warnings), strict=True)
@@ -236,7 +237,7 @@ def _facts(
 # Increase it in each change that renders any state to other bytes, other files or another content
 # hash: columns, format of cells, order, layout, the choice of measurements, the variance model and
 # its data. Versions that another version of the view rendered do not change.
-VIEW_VERSION = 5
+VIEW_VERSION = 6
 
 # The columns of measurements that a view depends on, besides those of the intervals.
 VIEW_COLUMNS = frozenset({*BEST_COLUMNS, *_TIMES, "counters"})

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from collector.codec.errors import BadInput
+from collector.codec.numbers import decimal_text
 from collector.model.case import Case
 from collector.model.record import CaseRecord
 from collector.model.stack import COLLECTIVE_LIBRARIES
@@ -387,24 +388,24 @@ def fact_cells(collective: Collective, facts: CollectiveFacts) -> Cells:
     if collective.together:
         return {
             "concurrent_groups": str(facts.groups),
-            "concurrent_us": f"{facts.duration_us:.2f}",
-            "concurrent_slowest_us": f"{facts.slowest_us:.2f}",
+            "concurrent_us": decimal_text(facts.duration_us),
+            "concurrent_slowest_us": decimal_text(facts.slowest_us),
         }
     return {
-        DURATION: f"{facts.duration_us:.2f}",
-        "bandwidth_gbps": f"{collective.message_bytes / facts.duration_us / 1e3:.2f}",
-        "bus_bandwidth_gbps": f"{collective.bus_bytes / facts.duration_us / 1e3:.2f}",
+        DURATION: decimal_text(facts.duration_us),
+        "bandwidth_gbps": decimal_text(collective.message_bytes / facts.duration_us / 1e3),
+        "bus_bandwidth_gbps": decimal_text(collective.bus_bytes / facts.duration_us / 1e3),
         "mode": facts.mode,
         "backend": facts.backend,
         "rounds": str(facts.rounds),
         "iterations": str(facts.iterations),
-        "round_spread": f"{facts.round_spread:.4f}",
-        "min_us": f"{facts.min_us:.2f}",
-        "p90_us": f"{facts.p90_us:.2f}",
-        "max_us": f"{facts.max_us:.2f}",
-        "rank_min_us": f"{facts.rank_min_us:.2f}",
-        "rank_max_us": f"{facts.rank_max_us:.2f}",
-        "skew_us": f"{facts.skew_us:.2f}",
+        "round_spread": decimal_text(facts.round_spread),
+        "min_us": decimal_text(facts.min_us),
+        "p90_us": decimal_text(facts.p90_us),
+        "max_us": decimal_text(facts.max_us),
+        "rank_min_us": decimal_text(facts.rank_min_us),
+        "rank_max_us": decimal_text(facts.rank_max_us),
+        "skew_us": decimal_text(facts.skew_us),
         "environment": facts.environment,
         "jump": facts.jump,
     }

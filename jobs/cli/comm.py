@@ -12,6 +12,7 @@ import typer
 
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import MOST_TABLE_BYTES, read_small_file
+from collector.codec.numbers import decimal_text
 from collector.codec.text import counted, time_text
 from collector.comm.bench_plan import BenchPlan, LeftOut, chosen_sizes, collectives_of, measurable
 from collector.ranks.collective import OPERATIONS, Collective, dtype_named
@@ -403,7 +404,7 @@ def fit_lines(points: Iterable[CheckedRow]) -> Iterator[str]:
             yield f"{name}: {counted(len(series.points), 'size')}, too few for a fit"
             continue
         yield (
-            f"{name}: {line.alpha_us:.1f} us + bytes / {line.bandwidth_gbps:.3f} GB/s; "
+            f"{name}: {line.alpha_us:.1f} us + bytes / {decimal_text(line.bandwidth_gbps)} GB/s; "
             f"error {line.typical:.0%} (median), {line.worst:.0%} at {line.worst_bytes} bytes"
         )
 

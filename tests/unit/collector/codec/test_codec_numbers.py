@@ -4,7 +4,7 @@ damage."""
 import pytest
 
 from collector.codec.errors import BadInput
-from collector.codec.numbers import integer_of, number_of
+from collector.codec.numbers import decimal_text, integer_of, number_of
 from collector.database.tree import read_kernel_file
 from collector.model.case import parse_shape
 from collector.profiles.kernel_details import read_profile
@@ -25,6 +25,17 @@ def test_only_plain_numbers_are_read():
     for text in (*NO_NUMBERS, "1e999"):
         with pytest.raises(ValueError):
             number_of(text)
+
+
+def test_small_measured_numbers_keep_their_digits():
+    """A message of 8 bytes in 30 ms has a bandwidth that two decimals would round to 0.00."""
+    texts = {
+        0.0: "0.00", 110.0: "110.00", 1.005e6: "1005000.00", 0.0372: "0.0372",
+        8 / 30_000 / 1e3: "0.000000267", 0.9999: "1.000", -0.0041: "-0.00410",
+    }
+    assert {value: decimal_text(value) for value in texts} == texts
+    for value, text in texts.items():
+        assert number_of(text) == pytest.approx(value, rel=5e-3)
 
 
 def test_malformed_shape_is_refused():

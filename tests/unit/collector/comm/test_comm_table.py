@@ -58,7 +58,7 @@ def test_a_first_row_has_the_consumers_columns_first(tmp_path):
     )
     (row,) = rows(change.path)
     assert row["Duration(us)"] == "110.00"
-    assert row["bandwidth_gbps"] == "0.04"  # 4096 bytes in 110 us
+    assert row["bandwidth_gbps"] == "0.0372"  # 4096 bytes in 110 us
     assert (row["mode"], row["backend"], row["rounds"], row["iterations"]) == (
         "event",
         "gloo",

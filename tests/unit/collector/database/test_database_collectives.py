@@ -85,7 +85,7 @@ def test_one_group_alone_and_all_at_once_are_one_row(tmp_path: Path) -> None:
     assert tuple(row[name] for name in key) == ("4096", "2", "DT_BF16", "1")
     assert (row["Duration(us)"], row["concurrent_us"]) == ("16.00", "25.00")
     assert (row["concurrent_groups"], row["concurrent_slowest_us"]) == ("2", "30.00")
-    assert (row["bandwidth_gbps"], row["mode"], row["backend"]) == ("0.26", "event", "gloo")
+    assert (row["bandwidth_gbps"], row["mode"], row["backend"]) == ("0.256", "event", "gloo")
     assert row["version"] == STACK.version
     assert not rows_of(store, tmp_path, "other_settings/hcom_allReduce_.csv")
     # Their intervals are of medians, in other columns.
