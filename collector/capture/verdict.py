@@ -18,7 +18,12 @@ from collector.codec.canonical import json_object
 from collector.codec.errors import BadInput, OpmeterError
 from collector.codec.files import read_small_file
 from collector.codec.text import counted, share_of
-from collector.profiles.discovery import CAPTURE_SUFFIXES, find_profiles, unanalysed_captures
+from collector.profiles.archives import may_have_profile
+from collector.profiles.discovery import (
+    CAPTURE_SUFFIXES,
+    RUN_SUFFIX,
+    unanalysed_captures,
+)
 from collector.profiles.kernel_details import Profile, read_profile
 from collector.profiles.logged_calls import Completed
 from collector.profiles.rows import open_rows
@@ -35,6 +40,8 @@ _NUMBERS = {
 }
 _MOST_MISSING = 64  # ranks without a capture that get a line each
 _STEP = "Step Id"
+_DEVICE_ALONE = "activities NPU: the rows have no steps, so that a lost step is not noticed"
+_HOST_ALONE = "activities CPU: the host alone was recorded; kernels require activities with NPU"
 _TAIL_SHARE = 0.5  # of the last step: decodes that end make it smaller
 _HEAD_SHARE = 0.9  # of the rows of the other steps; the first step of a complete capture has all
 _LEAST_STEPS = 3  # of which the first is compared with the others
@@ -165,6 +172,12 @@ def _of_process(folder: Path, own: Sequence[Path], facts: Mapping[str, Any]) -> 
         kept = int(facts.get("steps_kept", expected))
     if len(own) > 1:
         kept, expected = min(kept, steps), steps
+    activities = facts.get("activities", ["CPU", "NPU"]) if facts.get("backend") == "npu" else []
+    if activities == ["NPU"]:
+        faults = (*faults, _DEVICE_ALONE)
+    if activities == ["CPU"]:
+        found = [RankVerdict(rank, run, faults=(_HOST_ALONE, *faults)) for run in own]
+        return _Process(tuple(found), noted)
     found = [_of_run(run, rank, expected, kept) for run in own]
     verdicts = (replace(one, faults=(*one.faults, *faults)) for one in found)
     return _Process(tuple(verdicts), noted)
@@ -211,7 +224,7 @@ def _facts(path: Path) -> Mapping[str, Any]:
         value = found.get(name, 0)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
             raise BadInput(f"{name}: expected a number from 0 to {most}, got {value!r}", path=path)
-    for name in ("faults", "earlier"):
+    for name in ("faults", "earlier", "activities"):
         value = found.get(name, [])
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise BadInput(f"{name}: expected a list of texts, got {value!r:.60}", path=path)
@@ -226,23 +239,23 @@ def _runs(folder: Path) -> Iterable[Path]:
     ]
     # msprof names its folders otherwise, and users copy tables into any
     found = found or [Path(one.folder) for one in unanalysed_captures([folder])]
-    return found or ([folder] if _has_profile(folder) else [])
-
-
-def _has_profile(folder: Path) -> bool:
-    try:
-        return bool(find_profiles([folder]))
-    except BadInput:
-        return False
+    return found or ([folder] if may_have_profile(folder) else [])
 
 
 def _is_of(run: Path, facts: Mapping[str, Any]) -> bool:
     """Return whether the process of these facts wrote a folder: its name begins with the worker,
     and it was not there when the capture began. Times do not decide: a file server has its own
     clock."""
-    return run.name.startswith(f"{facts.get('worker')}_") and run.name not in facts.get(
+    return is_run_of(run.name, str(facts.get("worker"))) and run.name not in facts.get(
         "earlier", ()
     )
+
+
+def is_run_of(name: str, worker: str) -> bool:
+    """Return whether a folder of this name is of a worker: `{worker}_{time}_ascend_pt`. The name of
+    another worker may begin with that of this one."""
+    time = name.removeprefix(f"{worker}_").removesuffix(RUN_SUFFIX)
+    return name == f"{worker}_{time}{RUN_SUFFIX}" and time.isdecimal()
 
 
 def _rank_in(run: Path) -> int | None:

@@ -114,6 +114,11 @@ def unpacked(paths: Sequence[Path], *, skip_unusable: bool = False) -> Iterator[
         )
 
 
+def may_have_profile(folder: Path) -> bool:
+    """Return whether a folder has a table of kernels, a database or an archive."""
+    return any(_tables(folder)) or bool(_archives_of(folder))
+
+
 def is_archive(name: str) -> bool:
     """Return whether a file of this name is read, or refused, as an archive."""
     low = name.lower()

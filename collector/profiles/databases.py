@@ -1,4 +1,4 @@
-"""Exports of kind Db: `msprof_*.db` of msprof, `ascend_pytorch_profiler*.db` of torch_npu.
+"""Exports of kind Db: `msprof_*.db` of msprof, `ascend_pytorch*.db` of torch_npu.
 
 An export is converted to a table of kernels with op_summary's columns, so that the other readers
 need only one form: TASK has the times, COMPUTE_TASK_INFO types, shapes, dtypes and formats,
@@ -11,6 +11,7 @@ bounded by the size of the file.
 """
 
 import csv
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -51,10 +52,17 @@ _GENERATED = (2, 3)  # the kinds of such columns in PRAGMA table_xinfo
 _STEPS_PER_BYTE, _LEAST_STEPS, _STEPS_OF_A_CALL = 100, 100_000_000, 1_000_000
 
 
+# `msprof_{time}.db`; `ascend_pytorch_profiler.db`, or with the rank, as torch_npu 2.1.0.post8 to
+# 2.13.0 name it; `ascend_pytorch.db`, as Huawei's guide of its profiler does; those of MindSpore.
+# Other databases of a capture (analysis.db, those below PROF_*/*/sqlite) have no table of kernels.
+_EXPORT = re.compile(
+    r"(msprof_.+|ascend_(pytorch|mindspore)(_profiler.*|_\d+)?)\.db", re.IGNORECASE
+)
+
+
 def is_export(name: str) -> bool:
     """Return whether a file of this name is one of these databases."""
-    low = name.lower()
-    return low.endswith(".db") and low.startswith(("msprof_", "ascend_pytorch_profiler"))
+    return _EXPORT.fullmatch(name) is not None
 
 
 def export_kernels(

@@ -42,8 +42,8 @@ def folders_below(path: Path) -> Iterator[Path]:
 
 _OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _OUTPUTS = (_OUTPUT, "mindstudio_profiler_output")
-_RUN_SUFFIX = "_ascend_pt"
-CAPTURE_SUFFIXES = (_RUN_SUFFIX, "_ascend_ms")  # of torch_npu and of MindSpore
+RUN_SUFFIX = "_ascend_pt"
+CAPTURE_SUFFIXES = (RUN_SUFFIX, "_ascend_ms")  # of torch_npu and of MindSpore
 _RAW_FOLDERS = re.compile(r"FRAMEWORK|device_\d+|host")  # of a capture: what was recorded
 _MSPROF_CAPTURE = re.compile(r"PROF_\d+\w*")
 _MOST_NAMED = 10
@@ -62,7 +62,7 @@ _OTHERS = (
     (
         (".db", ".sqlite"),
         "databases that hold no kernels",
-        "opmeter reads msprof_*.db, ascend_pytorch_profiler*.db and tables of kernels",
+        "opmeter reads msprof_*.db, ascend_pytorch*.db and tables of kernels",
     ),
     (
         ("trace_view.json", ".pt.trace.json", ".json.gz"),
@@ -132,7 +132,7 @@ def find_profiles(paths: Sequence[Path], unanalysed: Sequence[Unanalysed] = ()) 
 def run_folder(file: Path) -> Path | None:
     """Return the folder of the run that a file belongs to; None if the path does not show it."""
     for folder in file.absolute().parents:
-        if folder.name.endswith(_RUN_SUFFIX):
+        if folder.name.endswith(RUN_SUFFIX):
             return folder
         if folder.name == _OUTPUT:
             return folder.parent

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.capture.verdict import verdicts
 from collector.codec.errors import BadInput
 from collector.profiles import archives, databases
 from collector.profiles.kernel_details import read_profile
@@ -36,12 +37,22 @@ def reported(path):
     return sorted(records, key=str), sent
 
 
-@pytest.mark.parametrize("name", ["msprof_20261123.db", "ascend_pytorch_profiler_0.db"])
-def test_database_has_the_cases_and_means_of_the_text_export(tmp_path, name):
+def test_database_has_the_cases_and_means_of_the_text_export(tmp_path):
     text = reported(write_profile(tmp_path / "text", "K5", ROWS))
-    assert reported(write_database(tmp_path / "db" / name, ROWS)) == text
-    assert reported(tmp_path / "db") == text
     assert len(text[0]) == 3 and text[1] == [(700.125, 1)]
+    for name in (
+        "msprof_20261123.db",
+        "ascend_pytorch_profiler_0.db",
+        "ascend_pytorch_profiler.db",
+        "ascend_pytorch.db",
+        "ascend_mindspore_profiler_3.db",
+    ):
+        folder = tmp_path / name.removesuffix(".db")
+        assert reported(write_database(folder / name, ROWS)) == text, name
+        (folder / "analysis.db").write_bytes(b"of communication")
+        assert reported(folder) == text, name
+        (verdict,) = verdicts(folder)
+        assert (verdict.rows, verdict.faults) == (len(ROWS) - 1, ()), name
 
 
 def test_text_and_database_of_one_run_count_once_and_are_reported(tmp_path):
