@@ -22,7 +22,7 @@ from collector.codec.table import table_bytes
 from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES
 from collector.recording.calls import DTYPES, parse_call
 from collector.recording.cells import cells_of
-from collector.recording.kernels import kernel_of
+from collector.recording.kernels import kernel_of, tables
 
 # The words of a recorded call for dtypes, by torch's names.
 DTYPE_WORDS = {
@@ -54,6 +54,11 @@ class Launch:
     cells: Mapping[str, str]
     start_ns: int
     duration_ns: int
+
+
+def load_kernels() -> None:
+    """Load the tables of kernels, so that the first recorded step does not."""
+    tables()
 
 
 class DispatchObserver(TorchDispatchMode):  # type: ignore[misc]

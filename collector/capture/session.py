@@ -11,7 +11,6 @@ None in the hope that it is ignored.
 """
 
 import errno
-import glob
 import importlib
 import json
 import logging
@@ -28,17 +27,19 @@ from typing import Any, Protocol
 
 import torch
 
-from collector.capture.custom_calls import CustomCalls, triton_launches
-from collector.capture.dispatched import DispatchedCalls, write_profile
+from collector.capture.custom_calls import CustomCalls, load_operators, triton_launches
+from collector.capture.dispatched import DispatchedCalls, load_kernels, write_profile
+from collector.capture.kept_code import kept_code
 from collector.capture.settings import (
     TRACE_FILE,
     TRIAL_STEPS,
+    Activity,
     CaptureSettings,
     Export,
     faults_of_exports,
     faults_of_versions,
 )
-from collector.capture.verdict import CAPTURE_FILE, RankVerdict, verdicts
+from collector.capture.verdict import CAPTURE_FILE, RankVerdict, is_run_of, verdicts
 from collector.codec.canonical import readable_json
 from collector.codec.errors import BadInput, OpmeterError, file_errors
 from collector.codec.text import counted
@@ -72,17 +73,22 @@ class _Recording:
         self._ranks = ranks()
         with file_errors(settings.folder, "created"):
             settings.folder.mkdir(parents=True, exist_ok=True)
-        self._earlier = _own_folders(settings.folder)  # of an earlier capture of this process
+        self._earlier = _own_folders(settings)  # of an earlier capture of this process
         self._write_facts(is_complete=False)  # now, while the disk has space
-        self._run = _run_folder(settings.folder)
+        self._run = _run_folder(settings)
         self._stack = ExitStack()
         self._calls: DispatchedCalls | None = None
+        self._code: object = None
         if backend != "npu":
+            load_kernels()
+            if settings.stack:
+                self._code = self._stack.enter_context(kept_code())  # as long as the profiler
             self._calls = self._stack.enter_context(DispatchedCalls(is_marked=backend == "cuda"))
-        self._custom = (
-            self._stack.enter_context(CustomCalls(self.ranks[0])) if settings.calls else None
-        )
-        if self._custom is not None:
+        self._custom: CustomCalls | None = None
+        if settings.calls:
+            if backend == "npu":
+                load_operators()
+            self._custom = self._stack.enter_context(CustomCalls(self.ranks[0]))
             self._stack.enter_context(triton_launches(self._custom.launched))
         if is_kept(settings, 0):
             self._wait_for_device()
@@ -179,7 +185,7 @@ class _Recording:
     @property
     def folders(self) -> list[Path]:
         """The folders that this capture has written; torch_npu chooses their names."""
-        return [one for one in _own_folders(self.settings.folder) if one not in self._earlier]
+        return [one for one in _own_folders(self.settings) if one not in self._earlier]
 
     def _write_facts(self, *, is_complete: bool) -> None:
         recorded = {
@@ -248,7 +254,21 @@ class CaptureSession:
         Args:
             metric: self_cpu_time_total, self_npu_time_total or self_cuda_time_total."""
         self._check_export("export_stacks")
+        metrics = ("self_cpu_time_total", f"self_{self._backend}_time_total")
+        if metric not in metrics:
+            expected = " or ".join(dict.fromkeys(metrics))
+            raise BadInput(f"export_stacks: metric: expected {expected}, got {metric!r}")
+        if path.suffix != ".log" and self._backend == "npu":
+            raise BadInput("export_stacks: expected a file of kind .log", path=path)
+        path.unlink(missing_ok=True)
         self._last.profiler.export_stacks(str(path), metric)
+        if not path.is_file():  # torch_npu raises nothing
+            logs = ", ".join(str(one / "logs") for one in self._last.folders)
+            raise BadInput(
+                f"export_stacks: torch_npu wrote no file: no operator with a stack has a {metric}, "
+                f"or its analysis failed; its logs: {logs}",
+                path=path,
+            )
 
     def export_chrome_trace(self, path: Path) -> None:
         """Raise BadInput: a capture writes its trace by itself."""
@@ -340,7 +360,8 @@ class CaptureSession:
         folder = one.settings.folder
         for run in one.folders:
             shutil.rmtree(run, ignore_errors=True)
-        (folder / CAPTURE_FILE.format(worker=_worker())).unlink(missing_ok=True)
+        facts = CAPTURE_FILE.format(worker=_worker(one.settings))
+        (folder / facts).unlink(missing_ok=True)
         with suppress(OSError):  # other ranks have files there
             folder.rmdir()
 
@@ -442,19 +463,20 @@ def _ranks_now() -> tuple[int, int] | None:
     return None
 
 
-def _worker() -> str:
+def _worker(settings: CaptureSettings) -> str:
     """Return how torch_npu's trace handler names this process in the names of its folders."""
-    return f"{socket.gethostname()}_{os.getpid()}"
+    return f"{settings.worker_name or socket.gethostname()}_{os.getpid()}"
 
 
-def _run_folder(folder: Path) -> Path:
+def _run_folder(settings: CaptureSettings) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%d%H%M%S%f")[:-3]
-    return folder / f"{_worker()}_{stamp}_ascend_pt"
+    return settings.folder / f"{_worker(settings)}_{stamp}_ascend_pt"
 
 
-def _own_folders(folder: Path) -> list[Path]:
+def _own_folders(settings: CaptureSettings) -> list[Path]:
     """Return the folders of runs that this process has written here, now or earlier."""
-    return sorted(folder.glob(f"{glob.escape(_worker())}_*_ascend_pt"))
+    found = settings.folder.glob("*_ascend_pt")
+    return sorted(one for one in found if is_run_of(one.name, _worker(settings)))
 
 
 def _common(settings: CaptureSettings, profiler: Any) -> dict[str, Any]:
@@ -496,8 +518,8 @@ def _torch_profiler(
 
 
 def supported_options() -> dict[str, tuple[str, ...]]:
-    """Return the levels, metrics and exports that the installed torch_npu supports, by the names of
-    `CaptureSettings`. Raises ImportError without torch_npu."""
+    """Return the activities, levels, metrics and exports that the installed torch_npu supports, by
+    the names of `CaptureSettings`. Raises ImportError without torch_npu."""
     profiler: Any = importlib.import_module("torch_npu.profiler")
     kinds = {
         "level": (profiler.ProfilerLevel, profiler.supported_profiler_level()),
@@ -508,15 +530,20 @@ def supported_options() -> dict[str, tuple[str, ...]]:
         option: tuple(name for name, value in vars(kind).items() if value in supported)
         for option, (kind, supported) in kinds.items()
     }
+    activities = profiler.supported_activities()
+    found["activities"] = tuple(
+        name.value for name in Activity if getattr(profiler.ProfilerActivity, name) in activities
+    )
     return found | {"export": tuple(name.lower() for name in found["export"])}
 
 
 def _unsupported(settings: CaptureSettings) -> Iterator[str]:
     """Yield the options that the installed torch_npu does not support."""
     for option, known in supported_options().items():
-        name = getattr(settings, option).value
-        if name not in known:
-            yield f"{option} {name}: expected one that torch_npu supports ({', '.join(known)})"
+        value = getattr(settings, option)
+        for name in value if option == "activities" else [value]:
+            if name.value not in known:
+                yield f"{option} {name}: expected one that torch_npu supports ({', '.join(known)})"
 
 
 def _npu_profiler(settings: CaptureSettings) -> AbstractContextManager[_Profiler]:
@@ -539,9 +566,9 @@ def _npu_profiler(settings: CaptureSettings) -> AbstractContextManager[_Profiler
         ),
     )
     made: AbstractContextManager[_Profiler] = profiler.profile(
-        activities=[profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.NPU],
+        activities=[getattr(profiler.ProfilerActivity, one) for one in settings.activities],
         on_trace_ready=profiler.tensorboard_trace_handler(
-            str(settings.folder), analyse_flag=settings.analyse
+            str(settings.folder), settings.worker_name, analyse_flag=settings.analyse
         ),
         experimental_config=extended,
         **_common(settings, profiler),
@@ -561,11 +588,12 @@ def _write_facts(
     facts = {
         **asdict(settings),
         "folder": str(settings.folder),
-        "worker": _worker(),
+        "worker": _worker(settings),
         "backend": backend,
         "torch": torch.__version__,
         "rank": rank,
         "world_size": world,
         **recorded,
     }
-    write_whole(settings.folder / CAPTURE_FILE.format(worker=_worker()), readable_json(facts))
+    path = settings.folder / CAPTURE_FILE.format(worker=_worker(settings))
+    write_whole(path, readable_json(facts))

@@ -1,7 +1,7 @@
 """What a capture records, and the combinations of options that would record something else.
 
 torch_npu resets or ignores an option that does not fit, with a line in its log. Here such a
-combination is refused before anything starts. The rules are those of torch_npu 2.9.0 and 2.10.0
+combination is refused before anything starts. The rules are those of torch_npu 2.9.0 to 2.13.0
 (`torch_npu/profiler/experimental_config.py` and `torch_npu/utils/_path_manager.py` of the wheels)
 and of the documentation of its profiler.
 """
@@ -33,6 +33,13 @@ class Level(StrEnum):
     LEVEL2 = "Level2"
 
 
+class Activity(StrEnum):
+    """What torch_npu records: the operators of the host, and the kernels of the device."""
+
+    CPU = "CPU"
+    NPU = "NPU"
+
+
 class CoreMetrics(StrEnum):
     """The counters of an AI core; one set for each capture."""
 
@@ -50,6 +57,8 @@ class CoreMetrics(StrEnum):
 # Names as torch_npu accepts them: letters, digits, Chinese, and `. / _ - ~` and spaces.
 _PATH = re.compile(r"[./_\-\s~0-9a-zA-Z\u4e00-\u9fa5]+")
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255
+# torch_npu adds the process and the time to this name, for the folder of a run.
+_WORKER = re.compile(r"[_\-~0-9a-zA-Z\u4e00-\u9fa5][._\-~0-9a-zA-Z\u4e00-\u9fa5]{0,199}")
 TRACE_FILE = "trace_view.json"
 TRIAL_STEPS = 2  # a warmup, and one that is kept
 _SHAPE_LEVELS = (Level.LEVEL1, Level.LEVEL2)
@@ -64,7 +73,8 @@ class CaptureSettings:
     dropped, and `steps` are kept; `skip_first` steps precede the first round. `total_steps` is the
     number of steps that the program runs, if it is known. A `trial` records and judges one of two
     steps before that, and `max_bytes` ends the capture before its files are larger. The options
-    from `export` on are those of an NPU, and other devices ignore them."""
+    from `activities` on are those of an NPU, and other devices ignore them. `activities` may also
+    be a text, such as "CPU,NPU"."""
 
     folder: Path
     steps: int = 1
@@ -81,6 +91,8 @@ class CaptureSettings:
     modules: bool = False
     flops: bool = False
     memory: bool = False
+    worker_name: str | None = None  # instead of the host's, in the names of the folders of runs
+    activities: tuple[Activity, ...] = (Activity.CPU, Activity.NPU)
     export: Export = Export.TEXT
     level: Level = Level.LEVEL1
     metrics: CoreMetrics = CoreMetrics.PIPE_UTILIZATION
@@ -99,6 +111,7 @@ class CaptureSettings:
             if value not in list(kind):
                 raise BadInput(f"{name}: expected one of {', '.join(kind)}, got {value!r}")
             object.__setattr__(self, name, kind(value))
+        object.__setattr__(self, "activities", _activities(self.activities))
         for name in ("steps", "warmup", "wait", "skip_first", "repeat"):
             if type(value := getattr(self, name)) is not int:
                 raise BadInput(f"{name}: expected an integer, got {value!r}")
@@ -113,6 +126,14 @@ class CaptureSettings:
         """Raise BadInput that names every combination that cannot be recorded as requested."""
         if faults := [*_faults(self), *_faults_of_environment(self, environment)]:
             raise BadInput("; ".join(faults), path=self.folder)
+
+
+def _activities(given: object) -> tuple[Activity, ...]:
+    names = given.split(",") if isinstance(given, str) else given
+    known = list(Activity)
+    if not isinstance(names, (list, tuple)) or not names or any(one not in known for one in names):
+        raise BadInput(f"activities: expected CPU, NPU or CPU,NPU, got {given!r}")
+    return tuple(one for one in known if one in names)
 
 
 def _faults(one: CaptureSettings) -> Iterator[str]:
@@ -133,8 +154,6 @@ def _faults(one: CaptureSettings) -> Iterator[str]:
         yield f"max_bytes: expected at least 1, got {one.max_bytes}"
     if one.trial and one.level not in _SHAPE_LEVELS:
         yield f"trial: expected Level1 or Level2, whose shapes it judges, got {one.level}"
-    if one.marks and one.export is Export.DB:
-        yield "marks (mstx, msprof_tx): expected export text, got db"
     if one.level is Level.NONE and not one.marks:
         yield "level Level_none records marks alone: enable marks, or use Level1"
     if one.op_attr and one.export is not Export.DB:
@@ -149,7 +168,27 @@ def _faults(one: CaptureSettings) -> Iterator[str]:
         yield "record_op_args with static kernels: expected skip_first of at least 1, got 0"
     if one.gc_threshold_ms is not None and one.gc_threshold_ms < 0:
         yield f"gc_threshold_ms: expected at least 0, got {one.gc_threshold_ms:g}"
+    yield from _faults_of_activities(one)
     yield from _faults_of_path(one.folder)
+    if one.worker_name is not None and not _WORKER.fullmatch(one.worker_name):
+        yield (
+            "worker_name: expected at most 200 letters, digits and `._-~`, which begin with no "
+            f"dot, got {one.worker_name!r:.60}"
+        )
+
+
+def _faults_of_activities(one: CaptureSettings) -> Iterator[str]:
+    """Yield the options that torch_npu ignores without one of both activities."""
+    of_device = ("trial", "marks", "l2_cache", "op_attr", "record_op_args")
+    of_host = ("stack", "modules", "flops")
+    for activity, names in ((Activity.NPU, of_device), (Activity.CPU, of_host)):
+        used = [name for name in names if getattr(one, name)]
+        if activity is Activity.CPU and one.gc_threshold_ms is not None:
+            used.append("gc_threshold_ms")
+        if used and activity not in one.activities:
+            yield f"{', '.join(used)}: expected activities with {activity}, got " + ",".join(
+                one.activities
+            )
 
 
 def _faults_of_path(folder: Path) -> Iterator[str]:
@@ -205,7 +244,7 @@ def dynamic_config(one: CaptureSettings) -> dict[str, object]:
     template has, a program that is past its first step ignores the file
     (`torch_npu/profiler/dynamic_profile.py` of 2.9.0)."""
     return {
-        "activities": ["CPU", "NPU"],
+        "activities": list(one.activities),
         "prof_dir": os.path.abspath(one.folder),
         "analyse": one.analyse,
         "record_shapes": one.shapes,

@@ -39,6 +39,9 @@ class CaptureOptions:
     modules: Annotated[bool, typer.Option("--modules", help="record torch modules")] = False
     flops: Annotated[bool, typer.Option("--flops", help="count FLOPs of operators")] = False
     memory: Annotated[bool, typer.Option("--memory", help="record allocations")] = False
+    activities: Annotated[
+        str, typer.Option(help="what an NPU records: CPU (the host), NPU (the device), or both")
+    ] = "CPU,NPU"
     level: Annotated[Level, typer.Option(help="how much an NPU records")] = Level.LEVEL1
     metrics: Annotated[CoreMetrics, typer.Option(help="counters of an NPU's cores")] = (
         CoreMetrics.PIPE_UTILIZATION
@@ -152,6 +155,10 @@ def run_command(
         int | None,
         typer.Option(help="largest capture of a rank, in bytes  [default: the disk]", min=1),
     ] = None,
+    worker_name: Annotated[
+        str | None,
+        typer.Option(help="name of this machine in the folders of runs  [default: its hostname]"),
+    ] = None,
     by: Annotated[StepsBy, typer.Option(help="what ends a step")] = StepsBy.AUTO,
     after_s: Annotated[
         float, typer.Option(help="time without a step until a window is recorded, in s", min=0)
@@ -190,6 +197,7 @@ def run_command(
     options = asdict(recorded) | {"trial": trial, "max_bytes": max_bytes, "analyse": analyse}
     options |= {"skip_first": skip_first, "wait": wait, "repeat": repeat}
     options |= {"total_steps": total_steps, "calls": calls, "static_kernels": static_kernels}
+    options |= {"worker_name": worker_name}
     injection = Injection(str(output.absolute()), options, device, by, after_s, seconds)
     code = run_captured(command, injection)
     try:

@@ -48,17 +48,29 @@ def test_steps_of_the_stock_profiler_become_cases_immediately_or_after_analysis(
 def test_each_level_and_export_records_its_data_in_one_process(
     fake: FakeCann, tmp_path: Path
 ) -> None:
-    kinds = ("database", "level2", "level0", "marks")
+    kinds = ("database", "marked_database", "level2", "level0", "marks", "device", "host")
     done = run(fake, "tests.npu.captured", str(tmp_path), *kinds)
     assert done.returncode == 0, done.stderr
-    for name in kinds[:2]:
+    cases = {one.case for one in read_profile([tmp_path / "level2"]).records}
+    for name in kinds[:3]:
         (verdict,) = verdicts(tmp_path / name)
         assert (verdict.rows, verdict.share, verdict.faults) == (12, 1.0, ()), name
-    exported = {one.case for one in read_profile([tmp_path / "database"]).records}
-    assert exported == {one.case for one in read_profile([tmp_path / "level2"]).records}
-    for name in kinds[2:]:
+        assert {one.case for one in read_profile([tmp_path / name]).records} == cases, name
+    for name in kinds[3:5]:
         (verdict,) = verdicts(tmp_path / name)
         assert verdict.is_empty, name
+    (device,), (host,) = verdicts(tmp_path / "device"), verdicts(tmp_path / "host")
+    assert (device.rows, device.rows_with_inputs, device.steps) == (12, 12, 0)
+    assert "activities NPU" in device.faults[0]
+    assert host.is_empty and "activities CPU" in host.faults[0]
+    (written,) = (tmp_path / "marked_database").glob("*_ascend_pt")
+    assert written.name.startswith("trainer_0_")
+
+
+def test_stacks_of_a_capture_are_exported_by_torch_npu(fake: FakeCann, tmp_path: Path) -> None:
+    done = run(fake, "tests.npu.captured", str(tmp_path), "stacks")
+    assert done.returncode == 0, done.stderr
+    assert "captured.py" in (tmp_path / "stacks.log").read_text(encoding="utf-8")
 
 
 def test_each_of_two_ranks_is_judged(fake: FakeCann, tmp_path: Path) -> None:

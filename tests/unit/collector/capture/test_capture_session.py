@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import sys
 from types import SimpleNamespace
 
@@ -154,10 +155,31 @@ def test_capture_stays_within_its_byte_limit(tmp_path):
     assert verdict.is_empty and "expected at most 10" in verdict.faults[0]
 
 
+def test_stacks_have_the_names_of_code_that_is_freed_within_a_step(tmp_path):
+    """The code of an imported module is freed, and torch reads its names later."""
+    names, texts = [f"a_module_that_is_imported_in_step_{step}.py" for step in range(5)], []
+    with capture(tmp_path / "prof", device="cpu", steps=3, stack=True) as session:
+        for name in names:
+            exec(compile("torch.ones(256, 256).exp()", name, "exec"), {"torch": torch})
+            texts += [f"{number:0{len(name)}}" for number in range(2000)]  # in its memory
+            session.step()
+    session.export_stacks(tmp_path / "stacks.log", "self_cpu_time_total")
+    stacks = (tmp_path / "stacks.log").read_text(encoding="utf-8")
+    (trace,) = tmp_path.rglob("trace_view.json")
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    traced = " ".join(event["name"] for event in events)
+    for name in names[1:4]:  # the first step is a warmup
+        assert name in stacks and name in traced, name
+
+
 def test_stacks_are_exported_and_a_trace_by_hand_is_refused(tmp_path):
-    session = captured(tmp_path / "prof", stack=True)
+    session = captured(tmp_path / "prof", stack=True, worker_name="trainer")
     session.export_stacks(tmp_path / "stacks.log", "self_cpu_time_total")
     assert "test_capture_session.py" in (tmp_path / "stacks.log").read_text()
+    (run,) = tmp_path.glob("prof/*_ascend_pt")
+    assert run.name.startswith(f"trainer_{os.getpid()}_") and not session.verdicts[0].faults
+    with pytest.raises(BadInput):
+        session.export_stacks(tmp_path / "stacks.log", "self_npu_time_total")
     with pytest.raises(BadInput):
         session.export_chrome_trace(tmp_path / "trace.json")
     with pytest.raises(BadInput):  # without stacks
@@ -179,6 +201,8 @@ def test_options_that_torch_npu_does_not_support_start_nothing(tmp_path, monkeyp
         ProfilerLevel=level,
         AiCMetrics=SimpleNamespace(PipeUtilization=1),
         ExportType=SimpleNamespace(Text="text"),
+        ProfilerActivity=SimpleNamespace(CPU="c", NPU="n"),
+        supported_activities=lambda: {"n"},
         supported_profiler_level=lambda: {"l1"},
         supported_ai_core_metrics=lambda: {1},
         supported_export_type=lambda: {"text"},
@@ -189,8 +213,10 @@ def test_options_that_torch_npu_does_not_support_start_nothing(tmp_path, monkeyp
         ({"level": "Level2"}, "Level2"),
         ({"metrics": "MemoryAccess"}, "MemoryAccess"),
         ({"export": "db"}, "export db"),
+        ({}, "activities CPU"),
     ):
-        assert supported_options()["level"] == ("Level1",)
+        supported = supported_options()
+        assert (supported["level"], supported["activities"]) == (("Level1",), ("NPU",))
         with pytest.raises(BadInput, match=words), capture(tmp_path / "p", device="npu", **options):
             raise AssertionError("the profiler started")
     assert not (tmp_path / "p").exists()

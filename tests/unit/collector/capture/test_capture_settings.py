@@ -5,6 +5,7 @@ import json
 import pytest
 
 from collector.capture.settings import (
+    Activity,
     CaptureSettings,
     CoreMetrics,
     Export,
@@ -18,7 +19,6 @@ pytestmark = pytest.mark.fast
 BARE = {"level": "Level_none", "shapes": False, "metrics": "AiCoreNone"}
 # Incompatible options, and the words of their one fault.
 REFUSED = (
-    ({"marks": True, "export": "db"}, "marks"),
     (BARE, "records marks alone"),
     ({"op_attr": True}, "use export db"),
     ({**BARE, "marks": True, "op_attr": True, "export": "db"}, "from Level0 on"),
@@ -33,6 +33,14 @@ REFUSED = (
     ({**BARE, "marks": True, "trial": True}, "trial"),
     ({"total_steps": 3, "trial": True}, "at least 4"),
     ({"warmup": -1}, "at least 0"),
+    ({"activities": "CPU", "trial": True}, "trial: expected activities with NPU"),
+    ({"activities": "CPU", "marks": True, "l2_cache": True}, "marks, l2_cache: expected"),
+    ({"activities": "NPU", "stack": True}, "stack: expected activities with CPU"),
+    ({"activities": "NPU", "gc_threshold_ms": 0.0}, "gc_threshold_ms: expected activities"),
+    ({"worker_name": "a/b"}, "worker_name"),
+    ({"worker_name": ""}, "worker_name"),
+    ({"worker_name": ".."}, "worker_name"),
+    ({"worker_name": "w" * 201}, "worker_name"),
 )
 
 
@@ -41,12 +49,24 @@ def test_invalid_combinations_of_settings_are_refused_with_their_reason(tmp_path
         with pytest.raises(BadInput) as refused:
             CaptureSettings(tmp_path / "prof", **options).check({})
         assert words in str(refused.value), options
-    for options in ({}, {**BARE, "marks": True}, {"op_attr": True, "export": "db"}):
+    for options in (
+        {},
+        {**BARE, "marks": True},
+        {**BARE, "marks": True, "export": "db"},
+        {"marks": True, "export": "db"},
+        {"op_attr": True, "export": "db"},
+        {"activities": "CPU", "stack": True},
+        {"activities": "NPU", "marks": True, "trial": True},
+        {"worker_name": "训练_0-a.b~"},
+    ):
         CaptureSettings(tmp_path / "prof", **options).check({})
     fits = {"total_steps": 9, "skip_first": 1, "wait": 1, "repeat": 2, "steps": 2}
     CaptureSettings(tmp_path / "prof", **fits).check({})
-    with pytest.raises(BadInput):
-        CaptureSettings(tmp_path, level="Level3")
+    for options in ({"level": "Level3"}, {"activities": "GPU"}, {"activities": ()}):
+        with pytest.raises(BadInput):
+            CaptureSettings(tmp_path, **options)
+    for given in ("NPU,CPU", ["NPU", "CPU"], (Activity.CPU, Activity.NPU)):
+        assert CaptureSettings(tmp_path, activities=given).activities == ("CPU", "NPU")
 
 
 def test_paths_that_torch_npu_refuses_are_refused(tmp_path):
@@ -76,10 +96,12 @@ def test_versions_that_cannot_record_a_requested_feature_are_named(tmp_path):
 
 
 def test_the_file_of_a_dynamic_capture_starts_at_the_next_step(tmp_path):
-    settings = CaptureSettings(tmp_path, steps=2, export=Export.DB, level=Level.LEVEL2)
+    settings = CaptureSettings(
+        tmp_path, steps=2, export=Export.DB, level=Level.LEVEL2, activities="NPU"
+    )
     made = json.loads(json.dumps(dynamic_config(settings)))
     assert (made["active"], made["warmup"], made["start_step"]) == (2, 1, -1)
-    assert made["record_shapes"] is True
+    assert (made["record_shapes"], made["activities"]) == (True, ["NPU"])
     experimental = made["experimental_config"]
     assert experimental["profiler_level"] == "Level2"
     assert experimental["export_type"] == ["db"]

@@ -30,8 +30,13 @@ def test_only_plain_numbers_are_read():
 def test_small_measured_numbers_keep_their_digits():
     """A message of 8 bytes in 30 ms has a bandwidth that two decimals would round to 0.00."""
     texts = {
-        0.0: "0.00", 110.0: "110.00", 1.005e6: "1005000.00", 0.0372: "0.0372",
-        8 / 30_000 / 1e3: "0.000000267", 0.9999: "1.000", -0.0041: "-0.00410",
+        0.0: "0.00",
+        110.0: "110.00",
+        1.005e6: "1005000.00",
+        0.0372: "0.0372",
+        8 / 30_000 / 1e3: "0.000000267",
+        0.9999: "1.000",
+        -0.0041: "-0.00410",
     }
     assert {value: decimal_text(value) for value in texts} == texts
     for value, text in texts.items():
