@@ -11,7 +11,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 # The events of Python's auditing with code that begins to exist, or to run for the only time.
@@ -46,7 +46,7 @@ def _existing_code() -> Iterator[CodeType]:
         if type(one) is FunctionType:  # of others, `isinstance` may run code
             yield one.__code__
     for frame in sys._current_frames().values():
-        outer = frame
+        outer: FrameType | None = frame
         while outer is not None:
             yield outer.f_code
             outer = outer.f_back

@@ -16,6 +16,7 @@ from collector.model.record import CaseRecord
 from collector.model.vocabulary import dtype_of
 from collector.shapes import grid
 from collector.shapes.expression import in_blocks
+from collector.shapes.patterns import PRODUCTS, Dims, GridPattern, SlotTemplates
 
 STANDARDS = ("density-v1",)
 
@@ -117,7 +118,7 @@ Point = tuple[int, ...]
 
 
 def cases_between(
-    pattern: grid.GridPattern,
+    pattern: GridPattern,
     cases: Iterable[Case],
     standard: Standard,
     sizes: Sequence[int],
@@ -132,7 +133,7 @@ def cases_between(
 
 
 def required_cases(
-    pattern: grid.GridPattern,
+    pattern: GridPattern,
     cases: Iterable[Case],
     standard: Standard,
     sizes: Sequence[int],
@@ -151,7 +152,7 @@ def required_cases(
 
 
 def _points(
-    pattern: grid.GridPattern, cases: Iterable[Case], names: Sequence[str]
+    pattern: GridPattern, cases: Iterable[Case], names: Sequence[str]
 ) -> Mapping[grid.Template, set[Point]]:
     found: dict[grid.Template, set[Point]] = {}
     for case in cases:
@@ -164,7 +165,7 @@ def _points(
 
 
 def _required_points(
-    pattern: grid.GridPattern,
+    pattern: GridPattern,
     kernel: str,
     names: Sequence[str],
     points: set[Point],
@@ -174,7 +175,7 @@ def _required_points(
     """Return the points to add, each with whether its size is one of the required values."""
     found: dict[Point, bool] = {}
     for at, name in enumerate(names):
-        is_weight = pattern.source == grid.PRODUCTS and name in pattern.model_axes
+        is_weight = pattern.source == PRODUCTS and name in pattern.model_axes
         values = "nk" if is_weight else pattern.value_names.get(name, "")
         density = standard.of(pattern.name, name, values, kernel)
         if density is None:
@@ -191,16 +192,14 @@ def _required_points(
     return found
 
 
-def solve(pattern: grid.GridPattern, case: Case) -> Mapping[str, int] | None:
+def solve(pattern: GridPattern, case: Case) -> Mapping[str, int] | None:
     """Return the numbers of the pattern for which one of its ways makes the shapes of a case.
 
     None where no way does, or where a number does not occur as a dimension of its own."""
     return next((found for way in pattern.ways if (found := _solved(pattern, way, case))), None)
 
 
-def _solved(
-    pattern: grid.GridPattern, way: grid.SlotTemplates, case: Case
-) -> Mapping[str, int] | None:
+def _solved(pattern: GridPattern, way: SlotTemplates, case: Case) -> Mapping[str, int] | None:
     sides = ((way.inputs, case.inputs or ()), (way.outputs, case.outputs or ()))
     pairs = [
         (way_side[at] if at < len(way_side) else None, slot)
@@ -223,7 +222,7 @@ def _solved(
     return found if all(rule.value(found) for rule in pattern.keep) else None
 
 
-def _is_made(dims: grid.Dims, slot: Slot, names: Mapping[str, int]) -> bool:
+def _is_made(dims: Dims, slot: Slot, names: Mapping[str, int]) -> bool:
     shape = tuple(one.value(names) for one in dims or ())
     if shape == slot.shape:
         return True

@@ -43,7 +43,7 @@ def align(number: int, to: int) -> int:
     return ceil_div(number, to) * to
 
 
-_FUNCTIONS: dict[str, Callable[..., int]] = {
+FUNCTIONS: dict[str, Callable[..., int]] = {
     "min": min,
     "max": max,
     "align": align,
@@ -56,6 +56,12 @@ class Expression:
     """A text that is known to be an expression of the language."""
 
     text: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names whose numbers it uses."""
+        used = (one.id for one in ast.walk(_parsed(self.text)) if isinstance(one, ast.Name))
+        return frozenset(used) - frozenset(FUNCTIONS)
 
     def value(self, names: Mapping[str, int]) -> int:
         """Return its number with these names; truth is 1 or 0.
@@ -107,7 +113,7 @@ def _check(node: ast.expr, text: str) -> None:
             case ast.Constant():
                 known = type(one.value) is int
             case ast.Call(func=ast.Name(id=name), args=[_, *_], keywords=[]):
-                known = name in _FUNCTIONS
+                known = name in FUNCTIONS
             case ast.Name() | ast.Load() | ast.BinOp() | ast.Compare() | ast.BoolOp():
                 known = True
             case _:
@@ -115,7 +121,7 @@ def _check(node: ast.expr, text: str) -> None:
         if not known:
             raise BadInput(
                 f"{text!r}: expected only integers, names, + - * // %, comparisons, and, or, not, "
-                f"{', '.join(_FUNCTIONS)}"
+                f"{', '.join(FUNCTIONS)}"
             )
 
 
@@ -141,7 +147,7 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
             pairs = zip(ops, numbers, numbers[1:], strict=False)
             return int(all(_COMPARISONS[type(op)](low, high) for op, low, high in pairs))
         case ast.Call(func=ast.Name(id=name), args=args):
-            return int(_FUNCTIONS[name](*(_value(argument, names) for argument in args)))
+            return int(FUNCTIONS[name](*(_value(argument, names) for argument in args)))
     raise BadInput("expected an expression")
 
 

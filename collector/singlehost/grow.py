@@ -20,6 +20,13 @@ from collector.shapes.density import Standard, cases_between, find_standard
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.model_rows import experts_of, products_of, rows_of
 from collector.shapes.models import Decoder, bundled_names, find_decoder
+from collector.shapes.patterns import (
+    EXPERTS,
+    PRODUCTS,
+    GridPattern,
+    GridPatterns,
+    bundled_patterns,
+)
 from collector.singlehost.version_files import VersionFiles, record_of_row
 
 # Kernel types with sizes that only a model gives as a whole.
@@ -59,11 +66,18 @@ class GridOptions:
     standard: str = ""
 
 
-def grow_tree(folder: Path, options: GridOptions, *, write: bool = True) -> Iterator[Grown]:
+def grow_tree(
+    folder: Path,
+    options: GridOptions,
+    *,
+    write: bool = True,
+    own: GridPatterns | None = None,
+) -> Iterator[Grown]:
     """Add rows to the files of a version folder, and yield each kernel as it is done.
 
     A file is written as a whole, or not at all. Existing rows are recognised, so that repeating the
-    same options adds only the remaining rows. Only one kernel's rows are in memory at once.
+    same options adds only the remaining rows. Only one kernel's rows are in memory at once. The
+    patterns of `own` are used for their kernels, in place of those of the package and of models.
 
     Raise BadInput for a folder without rows, and if another command has written the tree meanwhile.
     """
@@ -78,7 +92,10 @@ def grow_tree(folder: Path, options: GridOptions, *, write: bool = True) -> Iter
     for kernel_type in kernel_types:
         files = VersionFiles.read(folder, (kernel_type,))
         found = _grown(
-            kernel_type, [record_of_row(kernel_type, row.cells) for row in files.rows()], options
+            kernel_type,
+            [record_of_row(kernel_type, row.cells) for row in files.rows()],
+            options,
+            own.of(kernel_type) if own else None,
         )
         for record in found.chosen.records if found.chosen else ():
             files.append(kernel_type, case_cells(record))
@@ -102,15 +119,17 @@ def _stamps(folder: Path) -> dict[Path, tuple[int, int, int]]:
     return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in found}
 
 
-def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -> Grown:
+def _grown(
+    kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions, own: GridPattern | None
+) -> Grown:
     known = {record.case_id for record in rows}
     known |= {completed_as_declared(record).case_id for record in rows if record.case.inputs}
     largest = inf if options.largest_gib is None else options.largest_gib * GIB
     wish = grid.SampleRequest(options.rows, options.seed, largest)
-    if kernel_type in OF_MODELS and not options.standard:
+    if own is None and kernel_type in OF_MODELS and not options.standard:
         records = grid.in_random_order(_model_rows(options)[kernel_type], wish)
         return Grown(kernel_type, grid.pick(map(_completed, records), len(records), known, wish))
-    pattern = grid.bundled_patterns().of(kernel_type)
+    pattern = own or bundled_patterns().of(kernel_type)
     if pattern is None:
         return Grown(kernel_type, None, "no pattern of shapes for this kernel type")
     if options.standard:
@@ -123,7 +142,7 @@ def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -
 
 
 def _between(
-    pattern: grid.GridPattern,
+    pattern: GridPattern,
     kernel_type: str,
     rows: Sequence[CaseRecord],
     known: set[str],
@@ -132,7 +151,7 @@ def _between(
 ) -> Grown:
     """Return the rows that a standard of density requires between the rows of a kernel."""
     cases = [_bare(record).case for record in rows]
-    sizes = grid.bundled_patterns().sizes
+    sizes = bundled_patterns().sizes
     found = list(cases_between(pattern, cases, standard, sizes, _completed))
     new = {one.case_id for one in found if isinstance(one, CaseRecord)} - known
     if len(new) + len(rows) > standard.most_growth * len(rows):
@@ -171,11 +190,11 @@ def _model_rows(options: GridOptions) -> dict[str, list[CaseRecord]]:
 
 @cache
 def _sizes(options: GridOptions, source: str) -> tuple[tuple[int, ...], ...]:
-    if source == grid.EXPERTS:
+    if source == EXPERTS:
         return experts_of(_decoders(options))
-    if source != grid.PRODUCTS:
+    if source != PRODUCTS:
         return ()
-    sizes = grid.bundled_patterns().sizes
+    sizes = bundled_patterns().sizes
     if not options.decoders:
         return tuple(product(sizes, sizes))
     return products_of(options.decoders, find_kernel_set(options.release))

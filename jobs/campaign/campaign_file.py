@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from collector.codec.document import Entry, Fields, Value, read_document
 from collector.codec.errors import BadInput
 from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.model import keys
@@ -18,7 +19,6 @@ from collector.model.plan import Limits, MeasureSettings, ShardSettings, Upgrade
 from collector.model.stack import BACKENDS
 from collector.model.vocabulary import CAUSAL_MASK, FULL_MASK
 from collector.store.opening import checked_address
-from jobs.campaign.document import Entry, Fields, Value, read_document
 from jobs.campaign.source_kinds import (
     CasesSource,
     CollectivesSource,

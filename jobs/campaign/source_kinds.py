@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector.codec.document import Entry, Fields
 from collector.codec.errors import BadInput
 from collector.codec.text import whole_in_one_line
 from collector.ranks import collective
@@ -14,7 +15,6 @@ from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
 from collector.shapes.layout import NZ_SETTINGS, ExpertLaunch, Layout, Quantisation
 from collector.shapes.models import Decoder, bundled_decoder, unknown_model
 from collector.shapes.serving import Phase, Serving
-from jobs.campaign.document import Entry, Fields
 
 # `collectives` of a campaign's sources: operations over ranks, by sizes and groups, or those of a
 # profile's step.

@@ -57,6 +57,10 @@ def grid_command(
             help="density standard (density-v1) to apply between existing rows, instead of a sample"
         ),
     ] = None,
+    patterns: Annotated[
+        Path | None,
+        typer.Option(help="YAML file of own patterns, used for the kernel types that it names"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="seed of the sample")] = 0,
     max_hbm_gb: Annotated[
         float, typer.Option(help="largest memory of a case, in GiB; 0 for any", min=0)
@@ -71,16 +75,18 @@ def grid_command(
 ) -> int:
     """Add rows without durations to a tree: a grid of shapes for each kernel.
 
-    Rows are added to existing files of kernels that have a pattern. The exit code is 1 if no kernel
-    has a case on its grid.
+    Rows are added to existing files of kernels that have a pattern; --patterns adds and replaces
+    patterns. The exit code is 1 if no kernel has a case on its grid.
 
     \b
     Examples:
       opmeter grid --database-path tree --target-models qwen3-32b,deepseek-v3
+      opmeter grid --database-path tree --patterns patterns.yaml
       opmeter grid --database-path tree --standard density-v1 --dry-run
     """
     from collector.shapes.density import find_standard
     from collector.shapes.kernel_set import USUAL_RELEASE
+    from collector.shapes.patterns import read_patterns
     from collector.singlehost.grow import GridOptions, grow_tree
 
     folder = tree.folder
@@ -100,7 +106,8 @@ def grid_command(
         standard=standard or "",
     )
     added, is_any = 0, False
-    for one in grow_tree(folder, options, write=not dry_run):
+    own = read_patterns(patterns) if patterns else None
+    for one in grow_tree(folder, options, write=not dry_run, own=own):
         say(_line(one))
         added += len(one.chosen.records) if one.chosen else 0
         is_any |= one.chosen is not None and bool(one.chosen.records or one.chosen.known)

@@ -12,10 +12,10 @@ from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
+from collector.codec.document import Entry, Fields, read_document
 from collector.codec.errors import BadInput
 from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.model.stack import PROFILED
-from jobs.campaign.document import Entry, Fields, read_document
 from jobs.objects.deployment import LABEL, quantity
 
 ACCELERATOR_LABEL = "accelerator-type"  # of a node, by MindCluster

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector.codec.document import Entry, Fields, read_document
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.model.case import Case
@@ -14,8 +15,8 @@ from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.ops.runtime import completed_as_declared
 from collector.shapes.density import Density, DensityLimit, Standard, required_cases
-from collector.shapes.grid import Refusal, bundled_patterns
-from jobs.campaign.document import Entry, Fields, read_document
+from collector.shapes.grid import Refusal
+from collector.shapes.patterns import bundled_patterns
 
 _VERSION = 1
 _MOST_SIZES = 10_000  # of one axis

@@ -19,9 +19,9 @@ from collector.shapes.grid import (
     SampleRequest,
     SlotProperties,
     Template,
-    bundled_patterns,
     choose,
 )
+from collector.shapes.patterns import bundled_patterns
 
 _ROWS, _PART = 1000, 10_000
 _LIMIT_S, _LIMIT_MB, _LIMIT_RATIO = 60.0, 1000.0, 0.1

@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
 
+from collector.codec import document
 from collector.database import commits, manifest, plan_state, plans
 from collector.worker import __main__ as worker
-from jobs.campaign import document
 from tests.attack.simulation.remembered_tables import Tables
 
 _OF_BYTES: tuple[tuple[Any, str], ...] = (

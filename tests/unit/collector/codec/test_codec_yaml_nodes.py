@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.codec import yaml_nodes
+from collector.codec.document import read_document
 from collector.codec.errors import BadInput
 from collector.codec.yaml_nodes import read_node
 from collector.database.op_mapping import check_op_mapping, read_values
-from jobs.campaign.document import read_document
 from tests.unit.collector.naming import naming
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from collector.codec.errors import BadInput
 from collector.ops.registry import all_ops
 from collector.shapes.density import cases_between, find_standard, solve
-from collector.shapes.grid import bundled_patterns, case_at_point, template_of
+from collector.shapes.grid import case_at_point, template_of
+from collector.shapes.patterns import bundled_patterns
 from tests.fixtures.op_rows import rows_of
 from tests.unit.collector.naming import naming
 

@@ -13,12 +13,13 @@ from collector.codec.errors import BadInput
 from collector.model.case import case_from_cells
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
-from collector.shapes.grid import SampleRequest, bundled_patterns, choose, read_patterns, templates
+from collector.shapes.grid import SampleRequest, choose, templates
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.model_rows import layouts_of, products_of, rows_of
 from collector.shapes.models import bundled_names, find_decoder
+from collector.shapes.patterns import bundled_patterns, read_patterns
 from tests.fixtures.op_rows import rows_of as fixture_rows
-from tests.unit.collector.naming import names, naming
+from tests.unit.collector.naming import names
 
 PATTERNS = bundled_patterns()
 KERNELS = [kernel for pattern in PATTERNS.patterns for kernel in pattern.kernels]
@@ -258,15 +259,67 @@ def test_weights_of_a_model_are_those_of_its_fused_projections():
     assert {(2112, 7168), (3072, 1536), (7168, 2048), (256, 7168), (16160, 7168)} <= set(latent)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"axes": {"t": "nothing"}, "ways": [], "kernels": []},
-        {"axes": {"t": [1]}, "ways": [{"inputs": ["t ** 2"], "outputs": []}], "kernels": []},
-        {"axes": {"t": [1]}, "kernels": []},
-        {"axes": {"a": "products", "b": "experts"}, "ways": [], "kernels": []},
-    ],
+PATTERN = """\
+values:
+  widths: [7, 9]
+patterns:
+  rows:
+    axes: {t: tokens, d: widths}
+    keep: [t * d <= 100]
+    ways: [{inputs: ["t, d"], outputs: ["t, d"]}]
+    kernels: [Muls]
+"""
+# What is wrong with a file of patterns: a change of the one above, and the line of the error.
+BAD_PATTERNS = (
+    ("widths: [7, 9]", "widths: [7, 7]", 2),
+    ("widths: [7, 9]", "widths: [7, -9]", 2),
+    ("widths: [7, 9]", "widths: []", 2),
+    ("widths: [7, 9]", "products: [7, 9]", 2),
+    ("patterns:", "pattern:", 3),
+    ("d: widths}", "d: width}", 5),
+    ("t: tokens, d: widths", "t: tokens, t: widths", 5),
+    ("t: tokens, d: widths", "t: products, d: experts", 5),
+    ("t: tokens, d: widths", "k: tokens, d: products", 5),
+    ("t: tokens", "min: tokens", 5),
+    ("t: tokens", "T: tokens", 5),
+    ("[t * d <= 100]", "[t * x <= 100]", 6),
+    ("[t * d <= 100]", "[t ** 2]", 6),
+    ("[t * d <= 100]", "t", 6),
+    ('outputs: ["t, d"]', 'outputs: ["t, e"]', 7),
+    ('outputs: ["t, d"]', "outputs: [[t, d]]", 7),
+    (', outputs: ["t, d"]', "", 7),
+    ("[Muls]", "[Muls, Muls]", 8),
+    ("[Muls]", "[../Muls]", 8),
+    ("[Muls]", "[]", 8),
+    ("[Muls]", "[Muls]\n    tile: 1", 9),
+    ("[Muls]", "[Muls]\n    columns: {Density: t}", 9),
+    ("[Muls]", "[Muls]\n    ends: {column: lengths, rows: t, groups: d}", 9),
 )
-def test_invalid_pattern_is_refused_by_name(message):
-    with pytest.raises(BadInput, match=naming("pattern p")):
-        read_patterns({"values": {"nk": [1]}, "patterns": {"p": message}})
+
+
+def test_patterns_of_a_file_are_read(tmp_path):
+    path = tmp_path / "patterns.yaml"
+    path.write_text(PATTERN)
+    found = read_patterns(path).of("Muls")
+    assert found.axes == {"t": bundled_patterns().values["tokens"], "d": (7, 9)}
+    assert found.value_names == {"t": "tokens", "d": "widths"}
+    assert read_patterns(path).of("Sin") is None
+    for right, wrong, line in BAD_PATTERNS:
+        assert PATTERN.count(right) == 1, right
+        path.write_text(PATTERN.replace(right, wrong))
+        with pytest.raises(BadInput) as refused:
+            read_patterns(path)
+        assert refused.value.path == str(path) and refused.value.line == line, wrong
+        assert "\n" not in str(refused.value), wrong
+    path.write_text(
+        PATTERN + "  other: {axes: {t: [1]}, ways: [{inputs: [t], outputs: [t]}], "
+        "kernels: [Muls]}\n"
+    )
+    with pytest.raises(BadInput, match="Muls"):
+        read_patterns(path)
+    for data in (b"", b"\xff", b"patterns: {}", b"patterns: [1"):
+        path.write_bytes(data)
+        with pytest.raises(BadInput):
+            read_patterns(path)
+    with pytest.raises(BadInput):
+        read_patterns(tmp_path / "absent.yaml")

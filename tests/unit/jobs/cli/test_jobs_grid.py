@@ -36,6 +36,24 @@ def test_grid_reports_added_and_skipped_rows_by_kernel(tree):
     assert len((tree / "MatMulV2.csv").read_text().splitlines()) == 12
 
 
+def test_patterns_of_a_file_are_used_for_their_kernels(tree, tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("""\
+patterns:
+  one_column:
+    axes: {r: [3, 5], c: [7]}
+    ways: [{inputs: ["r, c", "2 * r, c"], outputs: ["r, 2 * r"]}]
+    kernels: [MatMulV2]
+""")
+    done = grid(tree, "--patterns", path, "--rows", "0")
+    assert done.exit_code == 0 and numbers(done.stdout.splitlines()[0])[0] == "2"
+    rows = (tree / "MatMulV2.csv").read_text()
+    assert "3,7;6,7" in rows and "5,7;10,7" in rows
+    path.write_text(path.read_text().replace("2 * r, c", "2 * x, c"))
+    error = grid(tree, "--patterns", path).exception
+    assert isinstance(error, BadInput) and (error.path, error.line) == (str(path), 4)
+
+
 @pytest.mark.thorough
 def test_a_dry_run_writes_nothing(tree):
     message = grid(tree, "--rows", "0", "--dry-run", "--target-models", "qwen3-32b")
