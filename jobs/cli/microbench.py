@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +13,11 @@ import typer
 
 from collector.codec.errors import BadInput, HostFault
 from collector.codec.text import counted, whole_in_one_line
+from collector.model.case import Case
 from collector.model.stack import BACKENDS, Stack
+from collector.ranks.distribution import DISTRIBUTE_KERNELS
+from collector.ranks.experts import KERNELS, recorded_ranks
+from collector.ranks.gangs import is_of_gangs
 from jobs.cli.options import TreeOptions, check_backend
 from jobs.cli.terminal import say, say_lines, stop_on_signals
 
@@ -176,6 +181,34 @@ def _microbench_describe(result: MicrobenchResult, page: Path) -> Iterator[str]:
     if hot:
         yield f"{counted(hot, 'row differs', 'rows differ')} widely from the profile"
     yield f"report: {page}"
+    yield from _lines_of_ranks(result)
+
+
+def _lines_of_ranks(result: MicrobenchResult) -> Iterator[str]:
+    """Yield what measures the rows of experts over ranks, which one device cannot."""
+    exchanged = [
+        one.case.kernel_type
+        for one in result.unanswered
+        if one.case.kernel_type in DISTRIBUTE_KERNELS and is_of_gangs(one.case)
+    ]
+    if exchanged:
+        named = f"{counted(len(exchanged), 'row')} of {', '.join(sorted(set(exchanged)))}"
+        yield f"to measure {named}: a campaign with sources: [{{tree: {result.folder}}}]"
+    cases = [one.case for one in result.unanswered if one.case.kernel_type in KERNELS]
+    for ranks, rows in sorted(Counter(map(_recorded_ranks, cases)).items()):
+        command = f"opmeter comm dfc --database-path {result.folder} --do-run --ep-size"
+        if ranks:
+            yield f"to measure {counted(rows, 'row')} over {ranks} ranks: {command} {ranks}"
+        else:
+            yield f"to measure {counted(rows, 'row')}, set `EP Size` of each, then: {command} N"
+
+
+def _recorded_ranks(case: Case) -> int:
+    """Return the number of ranks of a row of experts; 0 if it has none that is valid."""
+    try:
+        return recorded_ranks(case)
+    except BadInput:
+        return 0
 
 
 def _outcome_lines(what: str, cases: tuple[UnmeasuredCase, ...]) -> Iterator[str]:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from collector.codec.table import table_bytes
 from collector.database.tree import read_kernel_file
+from collector.model.vocabulary import EP_SIZE
+from collector.ranks.experts import ExpertCall
 from collector.singlehost.parse import parse_profile
 from tests.fixtures.profiles.variants import Told, write_profile
 from tests.unit.jobs.cli.in_process import opmeter_here
@@ -114,6 +117,24 @@ def test_rows_of_a_tree_are_measured_and_written_back(tree, tmp_path):
 
 
 @pytest.mark.torch
+def test_rows_of_experts_end_with_the_command_that_measures_them(tmp_path):
+    calls = [ExpertCall(tokens, 64, 32, 8, 2, 2) for tokens in (8, 16)]
+    parts = [call.cells for call in calls] + [{**calls[0].cells, EP_SIZE: ""}]
+    (tmp_path / "tree").mkdir()
+    path = tmp_path / "tree" / f"{calls[0].kernel}.csv"
+    path.write_bytes(table_bytes(tuple(parts[0]), [list(cells.values()) for cells in parts]))
+    done = opmeter_here("microbench", "--database-path", "tree", "--backend", "cpu", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *_, unknown, last = done.stdout.splitlines()
+    assert "opmeter comm dfc" in unknown and "EP Size" in unknown
+    assert last.startswith("to measure 2 rows over 2 ranks: opmeter comm dfc ")
+    command = last.partition(": opmeter ")[2].split()
+    planned = opmeter_here(
+        *command[:2], *command[2:4], "--backend", "cpu", *command[5:], cwd=tmp_path
+    )
+    assert planned.returncode == 0 and "plan only" in planned.stdout, planned.stderr
+
+
 def test_first_failure_ends_the_microbenchmark_on_request(tree, tmp_path):
     huge = ["1000000,1000000,100;1000000,1000000,100", "1000000,1000000,100"]
     path = tree / "Add.csv"
