@@ -15,6 +15,7 @@
     ├── NotEnoughMemory        a case would not fit                         outcome `oom`
     ├── DeviceBusy             another run holds the device's lock          exit 1; 44 in a worker
     ├── SessionsFail           no session reaches its first case            exit 1; 44 in a worker
+    │   └── SoftwareFails      because of an error of the software          exit 1; 43 in a worker
     ├── SessionStuck           a session cannot even be killed              exit 1; 46 in a worker
     ├── NoSpace                no disk space for its records                exit 1; 48 in a worker
     ├── LocalRunFailed         another worker would fail too                exit 1; its code in pods

@@ -3,13 +3,14 @@
 A session can die outside of every case: in the profiler, at a limit, or for memory between cases.
 Then an unknown case of its batch is the cause, and the same batch would end in the same way. The
 batch is halved until one case is alone in its session; that case is to blame. Sessions that never
-reach a case blame the node, and so does a session with a single case whose launches leave no
-readable profiler record.
+reach a case blame the node, or the image if Python's own errors end them, and a session with a
+single case whose launches leave no readable profiler record blames the node.
 
 A session can also end its worker: if memory runs out, the kernel may kill a whole container. The
 next attempt reads which cases the worker was about to run, and continues to halve from there.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,11 +85,21 @@ class SessionSize:
 
 
 _FAILED_STARTS = 3  # in a row, after which the node is to blame
+_EQUAL_STARTS = 2  # in a row that failed in the same way: a third would, too
+# Errors of a program that does not suit its libraries, at the end of a session's output. An error
+# of a device or of a driver is a RuntimeError, or a refusal of the session itself.
+_OF_SOFTWARE = re.compile(
+    r"\b(?:AttributeError|ImportError|ModuleNotFoundError|NameError|TypeError): "
+)
 _KILLED_TIMES = 2  # a single kill may have another cause
 
 
 class SessionsFail(OpmeterError):
     """Several sessions in a row ended before their first case: this node has a problem."""
+
+
+class SoftwareFails(SessionsFail):
+    """They ended with an error of the software, which every worker of the image has."""
 
 
 class Batches:
@@ -101,7 +112,7 @@ class Batches:
         self._suspects = frozenset(case_id for batch in killed for case_id in batch)
         # The number of suspects of a session.
         self._most = max(1, min(map(len, killed)) // 2) if killed else 0
-        self._failed_starts = 0
+        self._failed_starts: list[str] = []  # the reasons, in a row
 
     def next(self, todo: Sequence[ShardCase]) -> list[ShardCase]:
         """Return the cases of the next session: the remaining suspects, or as many as fit."""
@@ -126,20 +137,16 @@ class Batches:
         """Record how the session of a batch ended; return the outcome of a case if it is known to
         be the cause.
 
-        Raises SessionsFail if several sessions in a row do not begin, or if even the session of a
-        single case leaves no records."""
+        Raises SessionsFail if two sessions in a row do not begin for the same reason, or several
+        for any, or if even the session of a single case leaves no records."""
         if results.measurements:
-            self._failed_starts = 0
+            self._failed_starts.clear()
             return None
         if not results.began:
-            self._failed_starts += 1
-            if self._failed_starts == _FAILED_STARTS:
-                raise SessionsFail(
-                    f"{_FAILED_STARTS} sessions in a row ended before their first case; "
-                    f"the last: {results.reason}; `opmeter doctor` checks this machine"
-                )
+            self._failed_starts.append(results.reason)
+            self._check_starts()
             return None
-        self._failed_starts = 0
+        self._failed_starts.clear()
         if results.unread and len(batch) == 1:
             case = batch[0].record.case.describe()
             raise SessionsFail(f"{case}, measured alone, left no recording: {results.unread}")
@@ -148,6 +155,19 @@ class Batches:
         if len(batch) > 1:
             return None
         return Unmeasured(batch[0].record, Outcome.CRASHED, results.reason)
+
+    def _check_starts(self) -> None:
+        """Raise SessionsFail if another session would not begin either."""
+        starts = self._failed_starts
+        are_equal = len(starts) >= _EQUAL_STARTS and len(set(starts[-_EQUAL_STARTS:])) == 1
+        if not are_equal and len(starts) < _FAILED_STARTS:
+            return
+        how = "in the same way" if are_equal else "the last"
+        words = f"{len(starts)} sessions in a row ended before their first case; {how}: "
+        is_software = are_equal and _OF_SOFTWARE.search(starts[-1])
+        raise (SoftwareFails if is_software else SessionsFail)(
+            f"{words}{starts[-1]}; `opmeter doctor` checks this machine"
+        )
 
 
 def cases_that_killed(

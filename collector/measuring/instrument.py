@@ -4,12 +4,13 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from collector.codec.errors import HostFault
+from collector.codec.errors import BadInput, HostFault
 from collector.host.npus import exclusive_chip
 from collector.measuring.batches import RawRecords, SessionResults
 from collector.model.manifest import Usage
@@ -21,8 +22,9 @@ from collector.replay.certificates import count_cases_before, is_canary, with_ca
 from collector.replay.journal import JOURNAL, JournalTail
 from collector.replay.lock import concurrency_limit, measuring_slot
 from collector.replay.msprof import DURATION_GROUP, discard_profile
-from collector.replay.results import SessionResult, collect
-from collector.replay.spec import SessionCase, SessionSpec
+from collector.replay.results import SUMMARY, SessionResult, collect, gather
+from collector.replay.seal import SealedRecords, seal
+from collector.replay.spec import SessionCase, SessionSpec, read_spec, spec_texts, write_texts
 from collector.replay.supervisor import (
     Ending,
     SessionProgress,
@@ -62,6 +64,9 @@ def with_counters(
 logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[int, str], None]
+# Stores the sealed records of a pass of a session before they are read: what fails in reading them,
+# or later, does not cost the device time again.
+Keep = Callable[[int, RawRecords], None]
 
 # A forecast may be wrong by an order of magnitude before its case counts as hung, and a shared
 # machine is slow in bursts.
@@ -70,9 +75,33 @@ _LEAST_LIMIT_S = 60.0
 
 
 class Instrument(Protocol):
-    """A measuring instrument: one call is one profiler session."""
+    """A measuring instrument."""
 
-    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionResults: ...
+    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionResults:
+        """Run one profiler session."""
+
+    def reread(
+        self,
+        cases: Sequence[ShardCase],
+        records: Mapping[str, SealedRecords],
+        provenance: Provenance,
+    ) -> SessionResults:
+        """Return the results of an earlier session from its stored records, by their group of
+        counters, without measuring: `""` is that with the durations. `cases` are all cases that it
+        may have had. Raises BadInput for records that such an instrument did not make."""
+
+
+REPLAY = "replay"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedPass:
+    """One pass of a session by replay, as it is sealed: the files of its specification, and how it
+    ended."""
+
+    spec: str
+    cases: str
+    report: SessionReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +131,19 @@ class ReplayInstrument:
         stop: threading.Event,
         on_progress: OnProgress,
         *,
+        keep: Keep | None = None,
         stop_at: Collection[Outcome] = (),
         unread: Path | None = None,
     ):
-        """`on_progress` gets the number of completed cases of a session, and the case in flight. A
-        case that ends with an outcome in `stop_at` sets `stop`. A session with an unreadable
-        profile stays in `scratch`, or is moved to `unread`, where it replaces an earlier one."""
+        """`keep` gets the records of each pass before they are read. `on_progress` gets the number
+        of completed cases of a session, and the case in flight. A case that ends with an outcome in
+        `stop_at` sets `stop`. A session with an unreadable profile stays in `scratch`, or is moved
+        to `unread`, where it replaces an earlier one."""
         self._settings = settings
         self._scratch = scratch
         self._stop = stop
         self._on_progress = on_progress
+        self._keep = keep
         self._stop_at = frozenset(stop_at)
         self._unread = unread
         self._has_canaries = True
@@ -142,6 +174,50 @@ class ReplayInstrument:
             reason=why_it_ended(report, began=result.began),
             unread=result.unread,
         )
+
+    def reread(
+        self,
+        cases: Sequence[ShardCase],
+        records: Mapping[str, SealedRecords],
+        provenance: Provenance,
+    ) -> SessionResults:
+        """Return the results of an earlier session from its stored records."""
+        settings, known = self._settings, {case.record.case_id for case in cases}
+        first, *others = counter_groups(settings.backend, settings.measure.aic_metrics)
+        report, result, usage = self._reread_pass(records[""], provenance, first, known)
+        measurements = result.measurements
+        for group in others:
+            more: tuple[Measurement, ...] = ()
+            if group in records:
+                _, other, taken = self._reread_pass(records[group], provenance, group, known)
+                more, usage = other.measurements, usage.plus(taken)
+            measurements = with_counters(measurements, more, group)
+        reason = why_it_ended(report, began=result.began)
+        return SessionResults(measurements, (), usage, result.began, reason, result.unread)
+
+    def _reread_pass(
+        self, record: SealedRecords, provenance: Provenance, group: str, known: Collection[str]
+    ) -> tuple[SessionReport, SessionResult, Usage]:
+        sealed = record.seal.decoded(REPLAY, ReplayedPass, record.key)
+        folder = self._scratch / f"session_{provenance.session}_{group}"
+        folder.mkdir(parents=True)
+        (folder / SUMMARY).write_bytes(record.summary)
+        (folder / JOURNAL).write_bytes(record.lines)
+        write_texts(sealed.spec, sealed.cases, folder)
+        spec = read_spec(folder)
+        for name, expected, got in (
+            ("backend", self._settings.backend, spec.backend),
+            ("stack", self._settings.stack, spec.stack),
+            ("aic_metrics", group, spec.aic_metrics),
+        ):
+            if got != expected:
+                raise BadInput(f"{name}: expected {expected}, got {got}", path=record.key)
+        own = {case.record.case_id for case in spec.cases if not case.place}
+        if foreign := own - set(known):
+            raise BadInput(f"expected cases of the shard, got {min(foreign)}", path=record.key)
+        result = collect(spec, folder, sealed.report, provenance)
+        _check_runtime(result, provenance)
+        return sealed.report, result, _usage(result, sealed.report, 0.0)
 
     def _first_pass(
         self, cases: Sequence[ShardCase], provenance: Provenance, group: str
@@ -180,27 +256,35 @@ class ReplayInstrument:
         if report.ending not in (Ending.COMPLETE, Ending.STOPPED):
             logger.warning("session %d: %s\n%s", provenance.session, report.reason, report.log_tail)
         ended = time.monotonic()
+        # A session that died in a canary may be run again, with records of the same name.
+        if not is_canary(spec, report.offender):
+            self._keep_pass(spec, folder, report, provenance)
         result = collect(spec, folder, report, provenance)
         reading_s = time.monotonic() - ended
-        expected = provenance.runtime
-        for runtime in {m.provenance.runtime for m in result.measurements} - {expected}:
-            raise HostFault(f"runtime: expected {expected}, got {runtime}")
+        _check_runtime(result, provenance)
         if result.unread:
             result = self._kept(result, folder)
             logger.warning("session %d: %s\n%s", provenance.session, result.unread, report.log_tail)
         else:
             discard_profile(folder)
-        usage = Usage(
-            result.busy_us,
-            result.useful_us,
-            report.wall_s + reading_s,
-            report.startup_s,
-            report.export_s + reading_s,
-            sessions=1,
-            cases=result.cases,
-            launches=result.launches,
-        )
-        return report, result, usage
+        return report, result, _usage(result, report, reading_s)
+
+    def _keep_pass(
+        self, spec: SessionSpec, folder: Path, report: SessionReport, provenance: Provenance
+    ) -> None:
+        """Have the records of a pass stored. Without a case, or if they cannot be joined, there is
+        nothing to read later."""
+        if self._keep is None:
+            return
+        with suppress(BadInput):
+            if not gather(spec, folder).cases:
+                return
+            summary, group = folder / SUMMARY, spec.aic_metrics
+            session = ReplayedPass(*spec_texts(spec), report)
+            sealed = seal(summary, folder / JOURNAL, REPLAY, provenance, session)
+            first, *_ = counter_groups(spec.backend, self._settings.measure.aic_metrics)
+            raw = RawRecords(summary, sealed, "" if group == first else group)
+            self._keep(provenance.session, raw)
 
     def _kept(self, result: SessionResult, folder: Path) -> SessionResult:
         """Keep the profile for inspection, also after the run. Batches are halved, so the newest
@@ -248,6 +332,25 @@ class ReplayInstrument:
                 self._stop.set()
 
         return tick
+
+
+def _check_runtime(result: SessionResult, provenance: Provenance) -> None:
+    expected = provenance.runtime
+    for runtime in {m.provenance.runtime for m in result.measurements} - {expected}:
+        raise HostFault(f"runtime: expected {expected}, got {runtime}")
+
+
+def _usage(result: SessionResult, report: SessionReport, reading_s: float) -> Usage:
+    return Usage(
+        result.busy_us,
+        result.useful_us,
+        report.wall_s + reading_s,
+        report.startup_s,
+        report.export_s + reading_s,
+        sessions=1,
+        cases=result.cases,
+        launches=result.launches,
+    )
 
 
 def case_limit_s(predicted_s: float, limits: Limits, least_s: float = _LEAST_LIMIT_S) -> float:

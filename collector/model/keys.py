@@ -181,11 +181,12 @@ def session_cases(campaign: str, shard_id: str, attempt_id: str, session: int) -
 
 class SessionObject(NamedTuple):
     """The properties of a session's object that its key names; `kind` is the beginning of its
-    name."""
+    name, `group` that of the counters of a further pass."""
 
     kind: str
     attempt: str
     session: int
+    group: str = ""
 
 
 def session_object(key: str, campaign: str, shard_id: str) -> SessionObject | None:
@@ -195,7 +196,7 @@ def session_object(key: str, campaign: str, shard_id: str) -> SessionObject | No
     if match is None:
         return None
     attempt_id, kind, session, group = match.groups()
-    found = SessionObject(kind, attempt_id, int(session))
+    found = SessionObject(kind, attempt_id, int(session), group or "")
     if group and not kind.startswith("raw/"):
         return None
     spelled = _SPELLED[kind](campaign, shard_id, attempt_id, int(session), *filter(None, [group]))

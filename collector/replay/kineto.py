@@ -42,7 +42,7 @@ class Event:
 
 def operator_events(raw: Iterable[Any]) -> list[Event]:
     """Return the operators that no other operator called, of all threads, by start time."""
-    operators = (event for event in raw if event.activity_type() == "cpu_op")
+    operators = (event for event in raw if _is_work(event, _HOST_WORK))
     spans = sorted(
         ((e.start_ns(), -e.duration_ns(), i, e) for i, e in enumerate(operators)),
         key=lambda span: span[:3],
@@ -77,12 +77,21 @@ def kernel_events(raw: Sequence[Any], on_device: Any) -> list[Event]:
             launched_by.get(event.linked_correlation_id()),
         )
         for event in raw
-        if event.device_type() == on_device and event.activity_type() in _DEVICE_WORK
+        if event.device_type() == on_device and _is_work(event, _DEVICE_WORK)
     ]
     return sorted(kernels, key=lambda kernel: kernel.start_ns)
 
 
+_HOST_WORK = frozenset({"cpu_op"})
 _DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+
+
+def _is_work(event: Any, kinds: frozenset[str]) -> bool:
+    """Return whether an event is of one of these kinds. Torch 2.9 and 2.10 do not report the kind:
+    with the activities that a session records, all other events are annotations."""
+    if hasattr(event, "activity_type"):
+        return event.activity_type() in kinds
+    return not event.is_user_annotation()
 
 
 def _sentinel_shape(name: str, event: Any) -> tuple[int, ...] | None:

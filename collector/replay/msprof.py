@@ -210,6 +210,13 @@ def join_summaries(slices: Sequence[Path], path: Path) -> bool:
             raise BadInput("expected an op_summary in UTF-8", path=path.parent) from error
 
 
+def has_rows(summary: Path) -> bool:
+    """Return whether an op_summary has more than its header."""
+    with summary.open("rb") as source:
+        source.readline()
+        return bool(source.read(1))
+
+
 def _copy_rows(piece: Path, stream: BinaryIO) -> bool:
     """Copy the rows of a file, with complete lines; return whether there was any."""
     with piece.open("rb") as source:

@@ -150,8 +150,12 @@ class KinetoRecorder(WindowRecorder):
 
     def start(self) -> float:
         started = time.perf_counter()
-        start_profiler(self._device).__exit__(None, None, None)
-        return time.perf_counter() - started
+        self._profiler = start_profiler(self._device)
+        torch.zeros(1)
+        self._stop()
+        took_s = time.perf_counter() - started
+        self._events()  # a torch whose events cannot be read ends the session before its first case
+        return took_s
 
     def _open(self) -> None:
         self._profiler = start_profiler(self._device)

@@ -25,7 +25,7 @@ from collector.quality.reconcile import attribute, mark_of
 from collector.replay.certificates import Certificates, with_canary_readings, with_session_warning
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
 from collector.replay.kineto import EMPTY_LAUNCH, IDLE_OPERATOR
-from collector.replay.msprof import OUTPUT, join_summaries, op_summaries, profiles_of
+from collector.replay.msprof import OUTPUT, has_rows, join_summaries, op_summaries, profiles_of
 from collector.replay.spec import SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
 
@@ -54,11 +54,29 @@ class SessionResult:
     unread: str = ""
 
 
+def gather(spec: SessionSpec, directory: Path) -> Journal:
+    """Join the records of a session that has ended, in any way, into one op_summary, and return its
+    journal. With both files the rest of its folder is not needed any more.
+
+    Raises BadInput for records that cannot be joined."""
+    (directory / JOURNAL).touch()  # a session that failed to start has none
+    journal = read_journal(directory / JOURNAL)
+    if not (directory / SUMMARY).exists():
+        if spec.backend == "npu":
+            profiles = profiles_of(directory / OUTPUT)
+            files = [path for one in profiles for path in op_summaries(one)]
+        else:
+            files = _intact_slices(directory, journal)
+        join_summaries(files, directory / SUMMARY)
+    return journal
+
+
 def collect(
     spec: SessionSpec, directory: Path, report: SessionReport, provenance: Provenance
 ) -> SessionResult:
-    """Return the results of a session that has ended, in any way."""
-    (directory / JOURNAL).touch()  # a session that failed to start has none
+    """Return the results of a session that has ended, in any way. They follow from its op_summary
+    and its journal alone, once these are gathered."""
+    (directory / JOURNAL).touch()
     journal = read_journal(directory / JOURNAL)
     records = _less_empty_launches(_records_of(spec, directory, journal), spec)
     expected = [_expectation(spec, journal.cases[i]) for i in records.ordinals]
@@ -121,15 +139,14 @@ class _Records:
 
 
 def _records_of(spec: SessionSpec, directory: Path, journal: Journal) -> _Records:
-    """Return the records of a session, joined into one op_summary; the journal identifies their
-    cases."""
+    """Return the records of a session; the journal identifies their cases."""
     if spec.backend != "npu":
-        launches = _joined(_intact_slices(directory, journal), directory)
-        return _Records(launches, sorted(journal.recorded))
+        gather(spec, directory)
+        return _Records(_launches(directory), sorted(journal.recorded))
     measured = [i for i, case in sorted(journal.cases.items()) if case.outcome == MEASURED]
-    profiles = profiles_of(directory / OUTPUT)
     try:
-        launches = _joined([path for one in profiles for path in op_summaries(one)], directory)
+        gather(spec, directory)
+        launches = _launches(directory)
     except BadInput as error:
         return _Records((), (), str(error))
     if measured and not launches:
@@ -149,10 +166,9 @@ def _less_empty_launches(records: _Records, spec: SessionSpec) -> _Records:
     return replace(records, launches=shortened(records.launches, empty_us), empty_us=empty_us)
 
 
-def _joined(files: Sequence[Path], directory: Path) -> Sequence[KernelLaunch]:
-    """Return the launches of op_summary files. Raises BadInput for one that cannot be parsed."""
-    has_rows = join_summaries(files, directory / SUMMARY)
-    if not has_rows:
+def _launches(directory: Path) -> Sequence[KernelLaunch]:
+    """Return the launches of the op_summary. Raises BadInput for one that cannot be parsed."""
+    if not has_rows(directory / SUMMARY):
         return []
     from collector.profiles.launches import read_op_summary  # pyarrow, which a start need not load
 

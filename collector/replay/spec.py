@@ -54,14 +54,24 @@ class SessionSpec:
 
 def write_spec(spec: SessionSpec, directory: Path) -> None:
     """Write the two files from which `read_spec` restores the specification."""
+    write_texts(*spec_texts(spec), directory)
+
+
+def write_texts(spec: str, cases: str, directory: Path) -> None:
+    """Write the two files, of which `spec_texts` returns the content."""
+    (directory / _SPEC).write_bytes(spec.encode())
+    (directory / _CASES).write_bytes(cases.encode())
+
+
+def spec_texts(spec: SessionSpec) -> tuple[str, str]:
     value = {
         **asdict(replace(spec, cases=(), stack=None, peaks=None)),
         "stack": spec.stack.as_json() if spec.stack else None,
         "peaks": peaks_as_json(spec.peaks) if spec.peaks else None,
         **{name: [getattr(case, name) for case in spec.cases] for name in _OF_CASES},
     }
-    (directory / _CASES).write_bytes(write_table(case.record for case in spec.cases))
-    (directory / _SPEC).write_bytes(readable_json(value))
+    cases = write_table(case.record for case in spec.cases)
+    return readable_json(value).decode(), cases.decode()
 
 
 def read_spec(directory: Path) -> SessionSpec:

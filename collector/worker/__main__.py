@@ -15,6 +15,7 @@ from pathlib import Path
 from collector.codec.errors import OpmeterError
 from collector.comm.gang import StartRanks, start_here
 from collector.comm.meeting import OverNodes
+from collector.host import imports
 from collector.host.processes import die_with_parent, read_parent
 from collector.model import keys
 from collector.store import open_store
@@ -36,6 +37,7 @@ _GRACE_S = 20.0
 def main(arguments: list[str] | None = None) -> int:
     """Work on the assignment of the command line and return the exit code."""
     options = _parser().parse_args(arguments)
+    imports.without_pandas()
     # if a log cannot be written, the exit code still reports the result
     logging.raiseExceptions = False
     stop = threading.Event()

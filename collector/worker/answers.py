@@ -4,13 +4,21 @@ measured."""
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from collector import __version__
 from collector.codec.canonical import decode_object
 from collector.codec.errors import BadInput, NotFound
 from collector.database.committed import BoundShard, read_sealed
 from collector.database.plans import plan_reader
-from collector.measuring.batches import SessionResults, Unmeasured, cases_to_repeat, is_final
+from collector.measuring.batches import (
+    RawRecords,
+    SessionResults,
+    Unmeasured,
+    cases_to_repeat,
+    is_final,
+)
+from collector.measuring.instrument import Instrument
 from collector.model import keys
 from collector.model.manifest import NO_USAGE, StoredObject, entry_from_json
 from collector.model.measurement import Measurement, Provenance
@@ -20,40 +28,65 @@ from collector.model.row import to_row
 from collector.quality.canaries import is_suspect
 from collector.store.base import Store
 from collector.worker.attempt import Attempt, StoredPart, is_committed, read_part
+from collector.worker.recordings import (
+    Recording,
+    Session,
+    find_recordings,
+    forget_unsent,
+    unsent_keys,
+)
 
 # Leftovers of earlier attempts at a shard, and which of them are used.
 #
 # A leftover may be damaged, partly missing, or of another shard. It is then ignored: it is named in
-# the log and kept in the store, and its cases are measured again. Nothing waits for it, and nothing
-# conflicts with it, because no two attempts have the same name.
+# the log and kept in the store, and its cases are measured again, unless the raw records of its
+# session are there. Nothing waits for it, and nothing conflicts with it, because no two attempts
+# have the same name.
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Leftovers:
+    """The complete sessions of earlier attempts, sorted by key; the records of those that have no
+    part; and the case ids of every session whose end is not recorded: its worker was killed or
+    still runs."""
+
+    parts: Sequence[StoredPart]
+    recordings: Sequence[Recording]
+    killed: Sequence[tuple[str, ...]]
+
+
 def _read_leftovers(
-    store: Store, bound: BoundShard, records: Mapping[str, CaseRecord]
-) -> tuple[list[StoredPart], tuple[tuple[str, ...], ...]]:
-    """Return the complete sessions of earlier attempts that can be used, sorted by key, and the
-    case ids of every session whose end is not recorded: its worker was killed or still runs.
-    `records` are the shard's, by case."""
+    store: Store, unsent: Store | None, bound: BoundShard, records: Mapping[str, CaseRecord]
+) -> _Leftovers:
+    """Return the leftovers of a shard that can be used. `records` are the shard's, by case."""
     campaign, shard = bound.plan.campaign, bound.shard
     listed = {
         info.key: found
         for info in store.list(keys.attempts(campaign, shard))
         if (found := keys.session_object(info.key, campaign, shard)) is not None
     }
-    ended = {(o.attempt, o.session) for o in listed.values() if o.kind == "part"}
-    parts, killed = [], []
+    parts: dict[Session, StoredPart] = {}
+    sessions: dict[Session, tuple[str, ...]] = {}
     for key, found in sorted(listed.items()):
         session = (found.attempt, found.session)
         try:
             if found.kind == "part":
-                parts.append(_part(store, bound, records, key, session))
-            elif found.kind == "session" and session not in ended:
-                killed.append(_case_ids(store, key, records))
+                parts[session] = _part(store, bound, records, key, session)
+            elif found.kind == "session":
+                sessions[session] = _case_ids(store, key, records)
         except BadInput as error:
-            logger.warning("ignoring a leftover and measuring its cases again: %s", error)
-    return parts, tuple(case_ids for case_ids in killed if case_ids)
+            logger.warning("ignoring a leftover: %s", error)
+    open_ones = {session: ids for session, ids in sessions.items() if ids and session not in parts}
+    places: list[tuple[Store, Iterable[str]]] = [(store, listed)]
+    if unsent is not None:
+        places.append((unsent, unsent_keys(unsent, bound)))
+    used = {raw.sha256 for part in parts.values() for raw in part.entry.raw}
+    recordings, complete = find_recordings(places, bound, open_ones, used)
+    ended = {(o.attempt, o.session) for o in listed.values() if o.kind == "part"} | complete
+    killed = tuple(ids for session, ids in open_ones.items() if session not in ended)
+    return _Leftovers(list(parts.values()), recordings, killed)
 
 
 def _part(
@@ -128,6 +161,9 @@ class ShardResults:
         self._parts: list[StoredPart] = []
         # The case ids of the sessions in which earlier attempts were killed.
         self.killed: Sequence[Sequence[str]] = ()
+        self._recordings: Sequence[Recording] = ()
+        # The stored records of this attempt's sessions, by session and group of counters.
+        self._kept: dict[tuple[int, str], tuple[StoredObject, ...]] = {}
         self._usage = NO_USAGE  # of sessions that no part reports yet
         self._sessions = 0
         self._is_committed = False
@@ -137,10 +173,53 @@ class ShardResults:
         return len(self._cases)
 
     def load(self) -> None:
+        attempt = self._attempt
+        found = _read_leftovers(attempt.store, attempt.unsent, self._bound, self._records)
+        self._parts, self.killed = list(found.parts), found.killed
+        self._recordings = found.recordings
+
+    @property
+    def _bound(self) -> BoundShard:
         store, plan = self._attempt.store, self._attempt.plan
-        records = {case_id: case.record for case_id, case in self._cases.items()}
-        bound = BoundShard(plan, self._attempt.shard, plan_reader(store, plan.campaign))
-        self._parts, self.killed = _read_leftovers(store, bound, records)
+        return BoundShard(plan, self._attempt.shard, plan_reader(store, plan.campaign))
+
+    @property
+    def _records(self) -> Mapping[str, CaseRecord]:
+        return {case_id: case.record for case_id, case in self._cases.items()}
+
+    def reread(self, instrument: Instrument) -> int:
+        """Store the results of sessions of earlier attempts that ended before theirs were stored,
+        and return how many. Nothing is measured."""
+        stored_before = sum(len(part.measurements) for part in self._parts)
+        for recording in self._recordings:
+            self._sessions += 1
+            session, self._running = self._sessions, recording.case_ids
+            self.session_begins()
+            raw = tuple(
+                stored
+                for group, one in recording.passes.items()
+                for stored in self._attempt.copy_raw(session, one.summary, one.journal, group)
+            )
+            own = self._provenance(has_raw=True)
+            measured = recording.provenance
+            where = f"session {measured.session} of attempt {measured.attempt}"
+            provenance = replace(
+                measured, attempt=own.attempt, session=session, raw_key=own.raw_key
+            )
+            sealed = {group: one.sealed for group, one in recording.passes.items()}
+            try:
+                results = instrument.reread(list(self._cases.values()), sealed, provenance)
+                if results.measurements:
+                    key = keys.part(own.campaign, own.shard, own.attempt, session)
+                    _check_bound(results.measurements, self._bound, self._records, key)
+            except BadInput as error:
+                logger.warning("ignoring %s and measuring its cases again: %s", where, error)
+                self._attempt.begin_session(session, ())
+                continue
+            self._usage = self._usage.plus(results.usage)
+            self._store_results(session, results.measurements, raw)
+        self._recordings = ()
+        return sum(len(part.measurements) for part in self._parts) - stored_before
 
     def is_closed(self) -> bool:
         """Return whether the shard is committed, by this or another worker. A commit is final: once
@@ -175,6 +254,10 @@ class ShardResults:
             self.session_begins()
         return self._provenance(has_raw=True)
 
+    def prove_writable(self) -> None:
+        """Raise the error of a store that would refuse the results of the next session."""
+        self._attempt.prove_writable(self._sessions + 1)
+
     def session_begins(self) -> None:
         """Record which cases the session is about to run."""
         self._attempt.begin_session(self._sessions, self._running)
@@ -193,15 +276,27 @@ class ShardResults:
         """Store the results of a session: first the raw records, then the part. If the session has
         no measurements, record that it ended."""
         self._usage = self._usage.plus(results.usage)
+        for files in results.raw:
+            if (session, files.group) not in self._kept:
+                self.keep(session, files)
         raw = tuple(
             stored
-            for files in results.raw
-            for stored in self._attempt.upload_raw(
-                session, files.summary, files.journal, files.group
-            )
+            for (of_session, _), objects in self._kept.items()
+            for stored in objects
+            if of_session == session
         )
-        if results.measurements:
-            self._upload(session, results.measurements, raw)
+        self._store_results(session, results.measurements, raw)
+
+    def keep(self, session: int, files: RawRecords) -> None:
+        """Store the records of one pass of a session."""
+        where = (session, files.summary, files.journal, files.group)
+        self._kept[session, files.group] = self._attempt.upload_raw(*where)
+
+    def _store_results(
+        self, session: int, measurements: Sequence[Measurement], raw: tuple[StoredObject, ...]
+    ) -> None:
+        if measurements:
+            self._upload(session, measurements, raw)
         else:
             self._attempt.begin_session(session, ())
 
@@ -209,6 +304,8 @@ class ShardResults:
         tried = (m for part in self._parts for m in part.measurements)
         final = final_measurements(m for m in tried if m.case_id in self._cases and not m.is_filed)
         self._attempt.commit(self._parts, final)
+        if (unsent := self._attempt.unsent) is not None:
+            forget_unsent(unsent, self._bound)
 
     def _upload(
         self, session: int, measurements: Sequence[Measurement], raw: tuple[StoredObject, ...]

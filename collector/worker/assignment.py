@@ -35,6 +35,7 @@ from collector.worker.answers import ShardResults
 from collector.worker.attempt import Attempt, ProgressObject, is_committed
 from collector.worker.blame import WrongImage, WrongNode, seen_by_all
 from collector.worker.machine import Machine, ThisMachine
+from collector.worker.recordings import unsent_store
 
 # From a shard's cases to its commit: first the cases that need no device, then one session after
 # another.
@@ -50,16 +51,21 @@ def complete(
     size: SessionSize,
     stop: threading.Event,
     on_progress: Callable[[int, int], None],
+    rehearse: Callable[[], None] = lambda: None,
 ) -> bool:
     """Measure the missing cases and commit the shard. Return True once it is committed, by this or
-    another worker; False if `stop` was set first (the measurements are kept).
+    another worker; False if `stop` was set first (the measurements are kept). `rehearse` is called
+    before the first session: it raises an error if its results could not be read and stored.
 
     Raises SessionsFail, and every error of the store or the instrument."""
-    # Phase 1: results that exist already. Another worker may have committed the shard or measured
-    # some of its cases.
+    # Phase 1: results that exist already. Another worker may have committed the shard, measured
+    # some of its cases, or ended before it had stored what it measured.
     if results.is_closed():
         return True
     results.load()
+    if count := results.reread(instrument):
+        what = "stored %d results from the records of earlier attempts: they are not measured again"
+        logger.info(what, count)
     # Phase 2: cases that need no device: no operator can launch them, or they killed a session.
     records = [case.record for case in results.without_result()]
     problem = static_kernel_problem() if backend == "npu" else ""
@@ -73,7 +79,11 @@ def complete(
     )
     results.add_unmeasured([Unmeasured(one, no.outcome, no.reason) for one, no in refusals if no])
     results.add_unmeasured(cases_that_killed(results.without_result(), results.killed))
-    # Phase 3: one session after another on the device, until every case has a result.
+    # Phase 3: one session after another on the device, until every case has a result. What could
+    # not be stored is not measured.
+    if results.without_result():
+        rehearse()
+        results.prove_writable()
     left = {case.record.case_id for case in results.without_result()}
     killed = [batch for batch in results.killed if left.intersection(batch)]
     batches = Batches(size, killed, backend)
@@ -157,6 +167,7 @@ def work(
     progress = ProgressObject(watched, *named, every_s=progress_s)
     hears = progress.measured
     attempt = _attempt(store, assignment, plan, machine.node, log, serial)
+    attempt = replace(attempt, unsent=unsent_store(store.url))
     results = ShardResults(attempt, cases, gathers=planned.is_gang)
     if planned.is_gang:
 
@@ -164,9 +175,12 @@ def work(
             """Start the ranks, which first record which cases they are about to run."""
             start(replace(work, begins=results.session_begins), world, folder)
 
-        instrument = machine.gang(plan, planned.ranks, scratch, stop, hears, announced)
+        instrument = machine.gang(
+            plan, planned.ranks, scratch, stop, hears, announced, results.keep
+        )
     else:
-        instrument = machine.instrument(plan, assignment.device, scratch, stop, hears)
+        device = assignment.device
+        instrument = machine.instrument(plan, device, scratch, stop, hears, results.keep)
     with progress:
         return complete(
             results,
@@ -177,6 +191,7 @@ def work(
             size=SessionSize(plan.shard_settings.session_s, plan.measure, scratch),
             stop=stop,
             on_progress=progress.count_measured,
+            rehearse=lambda: machine.rehearse(attempt, scratch),
         )
 
 

@@ -2,9 +2,11 @@
 
 The order of the writes is guaranteed. The cases of a session come before it (`session-{k}.json`): a
 worker that is killed in the session leaves those, and no part. After the session come the raw
-records, then the manifest's entry about them and the part (`entry-{k}.json`), then the part, and
-last the manifest. A part that exists is a complete session, so its cases are never measured again,
-and the worker that commits it knows its bytes and its usage.
+records, before they are read: op_summary, then the journal with its seal. A worker that ends after
+that leaves what the next one derives the results from (`recordings.py`). Then come the manifest's
+entry about the records and the part (`entry-{k}.json`), the part, and last the manifest. A part
+that exists is a complete session, so its cases are never measured again, and the worker that
+commits it knows its bytes and its usage.
 """
 
 import logging
@@ -42,7 +44,8 @@ class StoredPart:
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """The keys and the writes of one attempt, and what is the same in every provenance of it. `log`
-    is the log of its process, stored with it."""
+    is the log of its process, stored with it. `unsent` takes the raw records that the store does
+    not take."""
 
     store: Store
     plan: Plan
@@ -52,6 +55,13 @@ class Attempt:
     log: Path | None = None
     device_serial: str | None = None
     image_digest: str | None = None
+    unsent: Store | None = None
+
+    def prove_writable(self, session: int) -> None:
+        """Create the object of a session's cases, as yet without cases: a store that refuses to
+        create what is next to the attempt does so before the session."""
+        where = (self.plan.campaign, self.shard, self.attempt, session)
+        _create(self.store, keys.session_cases(*where), canonical_json([]))
 
     def begin_session(self, session: int, case_ids: Sequence[str]) -> None:
         """Record which cases a session is about to run; an empty list records that it has ended."""
@@ -63,11 +73,27 @@ class Attempt:
     ) -> tuple[StoredObject, ...]:
         """Store the session's op_summary and journal, compressed; the first is the raw record.
         `group` names the group of counters of a further pass over the same cases."""
+        rows, lines = (zstandard.compress(path.read_bytes()) for path in (summary, journal))
+        return self.copy_raw(session, rows, lines, group)
+
+    def copy_raw(
+        self, session: int, summary: bytes, journal: bytes, group: str = ""
+    ) -> tuple[StoredObject, ...]:
+        """Store the two compressed records of a session."""
         where = (self.plan.campaign, self.shard, self.attempt, session, group)
-        return (
-            self._store_compressed(keys.raw_summary(*where), summary),
-            self._store_compressed(keys.raw_journal(*where), journal),
-        )
+        objects = ((keys.raw_summary(*where), summary), (keys.raw_journal(*where), journal))
+        try:
+            return tuple(_create(self.store, key, data) for key, data in objects)
+        except StoreError as error:
+            if self.unsent is None:
+                raise
+            for key, data in objects:
+                self.unsent.put(key, data)
+            logger.error(
+                "the records of session %d are in %s, for the next worker on this machine: %s",
+                *(session, self.unsent.url, error),
+            )
+            raise
 
     def upload_part(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from collector.codec import errors
-from collector.measuring.batches import SessionsFail
+from collector.measuring.batches import SessionsFail, SoftwareFails
 from collector.replay.disk_space import NoSpace
 from collector.replay.process import SessionStuck
 from collector.worker.exit_codes import ExitCode
@@ -37,12 +37,12 @@ def seen_by_all() -> Iterator[None]:
 def exit_code(error: errors.OpmeterError | OSError) -> ExitCode:
     """Return the exit code of a worker that ends with this error."""
     match error:
+        case WrongImage() | SoftwareFails():
+            return ExitCode.IMAGE
         case (
             errors.HostFault() | WrongNode() | SessionsFail() | errors.DeviceBusy()
         ):  # other nodes may succeed
             return ExitCode.NODE
-        case WrongImage():
-            return ExitCode.IMAGE
         case errors.PeersUnreached():
             return ExitCode.PEERS
         case errors.PeersAway():

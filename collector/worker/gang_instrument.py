@@ -19,6 +19,7 @@ import numpy as np
 
 from collector import environment
 from collector.codec.errors import BadInput, PeersAway
+from collector.codec.table import table_rows
 from collector.comm import gang
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.gang import GangFailed, GangWork, PeerLeft, StartRanks, Tick
@@ -27,10 +28,16 @@ from collector.comm.measured import group_timings, settings_of
 from collector.comm.moe.benching import moe_work
 from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
 from collector.comm.rank_files import TOO_LARGE, CaseSeen, have_met, read_results, wrong_result
-from collector.comm.timing import CollectiveTiming, call_durations_us, over_all, relative_spread
+from collector.comm.timing import (
+    CollectiveTiming,
+    RankTimes,
+    call_durations_us,
+    over_all,
+    relative_spread,
+)
 from collector.host.processes import CoreTime
 from collector.measuring.batches import RawRecords, SessionResults, Unmeasured
-from collector.measuring.instrument import OnProgress, SessionSettings, case_limit_s
+from collector.measuring.instrument import Keep, OnProgress, SessionSettings, case_limit_s
 from collector.model.case import Case
 from collector.model.manifest import NO_USAGE, Usage
 from collector.model.measurement import Measurement, Outcome, Provenance
@@ -45,6 +52,7 @@ from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.experts import imbalance_of
 from collector.ranks.gangs import ROUNDS, routed_call
+from collector.replay.seal import SealedRecords, seal
 
 # From the records that the ranks of a gang made of each case to its certificate. Pure.
 
@@ -247,6 +255,37 @@ def calls_a_round(measure: MeasureSettings) -> tuple[int, int]:
     return -(-fewest // ROUNDS), -(-measure.most_repeats // ROUNDS)
 
 
+GANG = "gang"
+
+
+@dataclass(frozen=True, slots=True)
+class SealedRound:
+    """The records of a case in one round, without the calls of its ranks, which are rows of the raw
+    record. `case` is its index in `GangPass.cases`."""
+
+    round: int
+    case: int
+    ranks: tuple[int, ...]
+    left_out: str
+    wrong: tuple[int, ...]
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class GangPass:
+    """A session of a gang, as it is sealed: the ids of its cases, in the order of its bench, and
+    what is not in the rows of its raw record."""
+
+    cases: tuple[str, ...]
+    rounds: tuple[SealedRound, ...]
+    began_at: str
+    ended_at: str
+    disturbed: str
+    wall_s: float
+    reason: str
+    settings: tuple[str, ...]  # of the environment that the ranks had
+
+
 _RAW_COLUMNS = ("case", "round", "rank", "call", "start_us", "duration_us")
 
 
@@ -262,9 +301,12 @@ class GangInstrument:
         stop: threading.Event,
         on_progress: OnProgress,
         start: StartRanks = gang.start_here,
+        *,
+        keep: Keep | None = None,
     ):
         self._settings, self._ranks, self._scratch = settings, ranks, scratch
         self._stop, self._on_progress, self._start = stop, on_progress, start
+        self._keep = keep
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionResults:
         """Start the ranks once, for the cases that can share the start with the first one. Cases
@@ -274,10 +316,7 @@ class GangInstrument:
             return SessionResults(refused, (), NO_USAGE, began=True, reason="")
         start = start_of(cases[0].record.case)
         shared = [case for case in cases if start_of(case.record.case) == start]
-        settings = self._settings
-        bench = bench_of(
-            [case.record.case for case in shared], settings.backend, self._ranks, settings.measure
-        )
+        bench = self._bench([case.record for case in shared])
         folder = self._scratch / f"gang_{provenance.session}"
         folder.mkdir(parents=True)
         began_s, began_at = environment.monotonic(), environment.utc_now().isoformat()
@@ -288,26 +327,72 @@ class GangInstrument:
         if reason:  # as in any session, an incomplete case is measured again
             rounds = Counter(one.case for one in seen)
             seen = [one for one in seen if rounds[one.case] == ROUNDS]
-        session = GangSession(
-            tuple(case.record for case in shared),
-            bench.groups,
-            bench.facts,
-            provenance,
-            settings.stack,
-            settings.limits,
+        if peer_left and not seen:
+            raise PeersAway(reason)
+        is_cpu = self._settings.backend == "cpu"
+        ran = GangPass(
+            tuple(case.record.case_id for case in shared),
+            tuple(map(_sealed_round, seen)),
             began_at,
             environment.utc_now().isoformat(),
-            _disturbance(core_time, wall_s) if settings.backend == "cpu" else "",
+            _disturbance(core_time, wall_s) if is_cpu else "",
+            wall_s,
+            reason,
+            tuple(settings_of(os.environ)),
         )
-        measurements = certificates(session, seen)
-        if peer_left and not measurements:
-            raise PeersAway(reason)
+        raw = _raw_records(folder, seen, ran, provenance)
+        if seen and self._keep is not None:
+            self._keep(provenance.session, raw)
+        records = [case.record for case in shared]
+        measurements = certificates(self._session(records, bench, ran, provenance), seen)
         return SessionResults(
             measurements,
-            (_raw_records(folder, seen, session),) if measurements or reason else (),
+            (raw,) if measurements or reason else (),
             _usage(seen, measurements, wall_s),
             began=bool(seen) or have_met(folder),
             reason=reason,
+        )
+
+    def reread(
+        self,
+        cases: Sequence[ShardCase],
+        records: Mapping[str, SealedRecords],
+        provenance: Provenance,
+    ) -> SessionResults:
+        """Return the results of an earlier session from its stored records."""
+        sealed = records[""]
+        ran = sealed.seal.decoded(GANG, GangPass, sealed.key)
+        known = {case.record.case_id: case.record for case in cases}
+        if foreign := set(ran.cases) - known.keys():
+            raise BadInput(f"expected cases of the shard, got {min(foreign)}", path=sealed.key)
+        seen = _seen(sealed.summary, ran, sealed.key)
+        shared = [known[case_id] for case_id in ran.cases]
+        session = self._session(shared, self._bench(shared), ran, provenance)
+        measurements = certificates(session, seen, _variables(ran.settings, sealed.key))
+        usage = _usage(seen, measurements, ran.wall_s)
+        return SessionResults(measurements, (), usage, began=True, reason=ran.reason)
+
+    def _bench(self, records: Sequence[CaseRecord]) -> GangBench:
+        settings, cases = self._settings, [record.case for record in records]
+        return bench_of(cases, settings.backend, self._ranks, settings.measure)
+
+    def _session(
+        self,
+        records: Sequence[CaseRecord],
+        bench: GangBench,
+        ran: GangPass,
+        provenance: Provenance,
+    ) -> GangSession:
+        return GangSession(
+            tuple(records),
+            bench.groups,
+            bench.facts,
+            provenance,
+            self._settings.stack,
+            self._settings.limits,
+            ran.began_at,
+            ran.ended_at,
+            ran.disturbed,
         )
 
     def _refused(
@@ -356,15 +441,55 @@ def _usage(seen: Sequence[CaseSeen], measured: Sequence[Measurement], wall_s: fl
     return Usage(busy_us, min(useful_us, busy_us), wall_s, 0.0)
 
 
-def _raw_records(folder: Path, seen: Sequence[CaseSeen], session: GangSession) -> RawRecords:
+def _variables(settings: Sequence[str], key: str) -> Mapping[str, str]:
+    """Return the variables that `settings_of` wrote. Raises BadInput for other texts."""
+    pairs = [one.partition("=") for one in settings]
+    if not all(equals for _, equals, _ in pairs):
+        raise BadInput(f"settings: expected NAME=value, got {settings}", path=key)
+    return {name: value for name, _, value in pairs}
+
+
+def _sealed_round(seen: CaseSeen) -> SealedRound:
+    ranks = tuple(rank.rank for rank in seen.ranks)
+    return SealedRound(seen.round, seen.case, ranks, seen.left_out, seen.wrong, seen.identity)
+
+
+def _seen(rows: bytes, ran: GangPass, key: str) -> list[CaseSeen]:
+    """Return the records of the ranks from the rows of a raw record. Raises BadInput for rows that
+    are not those of the sealed rounds."""
+    calls: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for line, row in table_rows(rows, _RAW_COLUMNS, path=key):
+        case_id, number, of_rank, _, *times = row
+        try:
+            start_us, duration_us = map(float, times)
+        except ValueError as error:
+            raise BadInput(f"expected two times, got {times}", path=key, line=line) from error
+        calls.setdefault((case_id, number, of_rank), []).append((start_us, duration_us))
+    found = []
+    for one in ran.rounds:
+        if not 0 <= one.case < len(ran.cases):
+            raise BadInput(f"rounds: expected a case of the session, got {one.case}", path=key)
+        ranks = []
+        for rank in one.ranks:
+            timed = calls.get((ran.cases[one.case], str(one.round), str(rank)), [])
+            starts_us, durations_us = (tuple(us) for us in zip(*timed, strict=True) or ((), ()))
+            ranks.append(RankTimes(rank, starts_us, durations_us))
+        known = (one.left_out, one.wrong)
+        found.append(CaseSeen(one.round, one.case, tuple(ranks), *known, identity=one.identity))
+    return found
+
+
+def _raw_records(
+    folder: Path, seen: Sequence[CaseSeen], ran: GangPass, provenance: Provenance
+) -> RawRecords:
     """Return the records of the ranks as a table with a row for each call, and a journal of the
-    output of the ranks and of torchrun, with the stacks of ranks that hung."""
+    output of the ranks and of torchrun, with the stacks of ranks that hung, and with a seal."""
     summary, journal = folder / "op_summary.csv", folder / "journal.jsonl"
     with summary.open("w", newline="") as out:
         rows = csv.writer(out)
         rows.writerow(_RAW_COLUMNS)
         for one in seen:
-            case_id = session.records[one.case].case_id
+            case_id = ran.cases[one.case]
             for rank in one.ranks:
                 calls = zip(rank.starts_us, rank.durations_us, strict=True)
                 for at, (start_us, duration_us) in enumerate(calls):
@@ -377,4 +502,6 @@ def _raw_records(folder: Path, seen: Sequence[CaseSeen], session: GangSession) -
         for name, stack in gang.stacks_kept(folder):
             for line in stack.splitlines():
                 print(json.dumps({"file": name, "line": line}), file=out)
-    return RawRecords(summary, journal)
+    if not seen:  # nothing to read later
+        return RawRecords(summary, journal)
+    return RawRecords(summary, seal(summary, journal, GANG, provenance, ran))

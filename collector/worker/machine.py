@@ -10,13 +10,16 @@ from collector.host.peaks_file import stored_peaks
 from collector.host.stack import device_serial, local_stack
 from collector.measuring.instrument import (
     Instrument,
+    Keep,
     OnProgress,
     ReplayInstrument,
     SessionSettings,
 )
 from collector.model.plan import Plan
 from collector.model.stack import Stack
+from collector.worker.attempt import Attempt
 from collector.worker.gang_instrument import GangInstrument
+from collector.worker.rehearsal import rehearse
 
 
 class Machine(Protocol):
@@ -35,6 +38,9 @@ class Machine(Protocol):
     def serial(self, plan: Plan, device: int) -> str | None:
         """Return the serial number of the device; None if the device does not report one."""
 
+    def rehearse(self, attempt: Attempt, scratch: Path) -> None:
+        """Raise an error if results cannot be read and stored here."""
+
     def instrument(
         self,
         plan: Plan,
@@ -42,8 +48,10 @@ class Machine(Protocol):
         scratch: Path,
         stop: threading.Event,
         on_progress: OnProgress,
+        keep: Keep,
     ) -> Instrument:
-        """Return the instrument that measures on the device; it may write below `scratch`."""
+        """Return the instrument that measures on the device; it may write below `scratch`. `keep`
+        stores the records of a session before they are read."""
 
     def gang(
         self,
@@ -53,6 +61,7 @@ class Machine(Protocol):
         stop: threading.Event,
         on_progress: OnProgress,
         start: StartRanks,
+        keep: Keep,
     ) -> Instrument:
         """Return the instrument of `ranks` ranks at once, on the first devices or on the cores of a
         CPU, and on those of other machines if `start` starts them there."""
@@ -74,6 +83,9 @@ class ThisMachine:
     def serial(self, plan: Plan, device: int) -> str | None:
         return device_serial(plan.backend, device)
 
+    def rehearse(self, attempt: Attempt, scratch: Path) -> None:
+        rehearse(attempt, scratch)
+
     def instrument(
         self,
         plan: Plan,
@@ -81,6 +93,7 @@ class ThisMachine:
         scratch: Path,
         stop: threading.Event,
         on_progress: OnProgress,
+        keep: Keep,
     ) -> Instrument:
         settings = SessionSettings(
             plan.backend,
@@ -90,7 +103,7 @@ class ThisMachine:
             device,
             peaks=stored_peaks(plan.stack),
         )
-        return ReplayInstrument(settings, scratch, stop, on_progress)
+        return ReplayInstrument(settings, scratch, stop, on_progress, keep=keep)
 
     def gang(
         self,
@@ -100,6 +113,7 @@ class ThisMachine:
         stop: threading.Event,
         on_progress: OnProgress,
         start: StartRanks,
+        keep: Keep,
     ) -> Instrument:
         settings = SessionSettings(plan.backend, plan.stack, plan.measure, plan.limits)
-        return GangInstrument(settings, ranks, scratch, stop, on_progress, start)
+        return GangInstrument(settings, ranks, scratch, stop, on_progress, start, keep=keep)

@@ -22,6 +22,7 @@ from collector.database.manifest import read_file, read_manifest, tree_files
 from collector.database.merge import CREATE, merge_plans
 from collector.database.verify import find_problems
 from collector.measuring.batches import RawRecords, SessionResults
+from collector.measuring.instrument import Keep
 from collector.model.manifest import Usage
 from collector.model.measurement import Measurement, Outcome, Provenance, Timing
 from collector.model.plan import Plan, ShardCase
@@ -29,6 +30,7 @@ from collector.model.stack import Stack
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
 from collector.worker.assignment import LOG, Assignment, work
+from collector.worker.attempt import Attempt
 from jobs.campaign.campaign_file import Campaign, RunOptions, campaign_from_text
 from jobs.planning.lifecycle import NextPlan, next_plan, read_state
 from jobs.planning.stored_plans import campaigns, plan_numbers
@@ -95,6 +97,9 @@ class SimulatedMachine:
     def serial(self, plan: Plan, device: int) -> str | None:
         return None
 
+    def rehearse(self, attempt: Attempt, scratch: Path) -> None:
+        """The software of the victim is this process's."""
+
     def instrument(
         self,
         plan: Plan,
@@ -102,6 +107,7 @@ class SimulatedMachine:
         scratch: Path,
         stop: threading.Event,
         on_progress: Callable[[int, str], None],
+        keep: Keep,
     ) -> "Truthful":
         return Truthful(self.scene, self.sessions)
 

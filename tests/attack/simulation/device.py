@@ -8,13 +8,14 @@ from pathlib import Path
 
 from collector.codec.canonical import sha256_hex
 from collector.measuring.batches import RawRecords, SessionResults
-from collector.measuring.instrument import OnProgress
+from collector.measuring.instrument import Keep, OnProgress
 from collector.model.manifest import Usage
 from collector.model.measurement import Measurement, Outcome, Provenance, Timing
 from collector.model.plan import Plan, ShardCase
 from collector.model.stack import Stack
 from collector.replay.disk_space import NoSpace
 from collector.replay.process import SessionStuck
+from collector.worker.attempt import Attempt
 from tests.attack.simulation.faults import Faults
 from tests.attack.simulation.process import Process
 from tests.attack.simulation.world import Killed
@@ -87,6 +88,9 @@ class SimulatedMachine:
     def serial(self, plan: Plan, device: int) -> str | None:
         return f"serial-{self._node.name}-{device}"
 
+    def rehearse(self, attempt: Attempt, scratch: Path) -> None:
+        """The software of a simulated machine is this process's."""
+
     def instrument(
         self,
         plan: Plan,
@@ -94,6 +98,7 @@ class SimulatedMachine:
         scratch: Path,
         stop: threading.Event,
         on_progress: OnProgress,
+        keep: Keep,
     ) -> "SimulatedInstrument":
         return SimulatedInstrument(self._node, self._process, scratch, stop, on_progress)
 

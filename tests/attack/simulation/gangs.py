@@ -14,7 +14,7 @@ from collector.codec.errors import PeersAway, PeersUnreached, StoreError
 from collector.comm.gang import GangFailed, GangWork, PeerLeft, StartRanks, Tick
 from collector.comm.meeting import GATHER_S, MeetingAddress, Unreached
 from collector.measuring.batches import SessionResults
-from collector.measuring.instrument import OnProgress
+from collector.measuring.instrument import Keep, OnProgress
 from collector.model.measurement import Provenance
 from collector.model.plan import Plan, ShardCase
 from tests.attack.simulation.device import Node, SimulatedInstrument, SimulatedMachine
@@ -138,6 +138,7 @@ class GangMachine(SimulatedMachine):
         stop: threading.Event,
         on_progress: OnProgress,
         start: StartRanks,
+        keep: Keep,
     ) -> SimulatedGang:
         found = SimulatedGang(self._node, self._process, scratch, stop, on_progress)
         found.lead = self.lead

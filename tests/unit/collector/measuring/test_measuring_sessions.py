@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import PeersAway
-from collector.measuring.batches import Batches, SessionsFail, is_final
+from collector.measuring.batches import Batches, SessionsFail, SoftwareFails, is_final
 from collector.measuring.sessions import measure_all
 from collector.model.measurement import Outcome
 from tests.unit.collector.measuring.pretending import Poisoned, Pretender, cases, size
@@ -99,8 +99,24 @@ def test_single_case_of_a_stopped_session_is_not_blamed(tmp_path):
 
 def test_sessions_without_a_start_or_readable_records_blame_no_case(tmp_path):
     mute = Pretender(tmp_path, lambda case, session: None, began=False)
-    with pytest.raises(SessionsFail, match=naming("3 sessions", "SIGSEGV")):
+    with pytest.raises(SessionsFail, match=naming("2 sessions", "SIGSEGV")):
         run(Notebook(cases(4)), mute)
+
+    class Varying(Pretender):
+        def measure(self, batch, provenance):
+            reason = self.words.format(provenance.session)
+            return replace(super().measure(batch, provenance), reason=reason)
+
+    for words, starts, error in (
+        ("AttributeError: 'torch._C._autograd._KinetoEvent' object", 2, SoftwareFails),
+        ("exited with 1: drvDevice open failed", 2, SessionsFail),
+        ("killed in session {}", 3, SessionsFail),
+    ):
+        varying = Varying(tmp_path, lambda case, session: None, began=False)
+        varying.words = words
+        with pytest.raises(SessionsFail) as caught:
+            run(Notebook(cases(4)), varying)
+        assert (type(caught.value), len(varying.asked)) == (error, starts)
 
     class Unreadable(Pretender):
         def measure(self, batch, provenance):

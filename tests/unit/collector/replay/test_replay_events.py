@@ -62,6 +62,32 @@ def test_nested_operators_are_not_counted():
     assert operator_events(raw) == [Event("aten::mean", 100, 50), Event("aten::add", 150, 5)]
 
 
+def test_events_of_a_torch_that_does_not_report_their_kinds_are_read():
+    class Older:
+        """An event of torch 2.9 and 2.10."""
+
+        def __init__(self, event):
+            self._event = event
+
+        def __getattr__(self, name):
+            if name == "activity_type":
+                raise AttributeError(name)
+            if name == "is_user_annotation":
+                return lambda: self._event.kind.endswith("annotation")
+            return getattr(self._event, name)
+
+    raw = [
+        RawEvent("aten::mean", 100, 50),
+        RawEvent("aten::empty", 100, 5),
+        RawEvent("a mark of the user's", 90, 500, kind="user_annotation"),
+        RawEvent("gemm", 300, 40, on="cuda", kind="kernel"),
+        RawEvent("the user's", 200, 140, on="cuda", kind="gpu_user_annotation"),
+    ]
+    older = list(map(Older, raw))
+    assert operator_events(older[:3]) == operator_events(raw[:3]) == [Event("aten::mean", 100, 50)]
+    assert kernel_events(older, "cuda") == kernel_events(raw, "cuda") == [Event("gemm", 300, 40)]
+
+
 def test_threads_have_separate_operators():
     raw = [RawEvent("aten::mm", 100, 50), RawEvent("aten::add", 110, 5, thread=2)]
     assert [event.name for event in operator_events(raw)] == ["aten::mm", "aten::add"]

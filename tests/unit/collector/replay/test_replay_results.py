@@ -19,7 +19,7 @@ from collector.quality.reconcile import Mark, Sentinel
 from collector.replay.journal import CHECKING, JOURNAL, LAUNCHING, MEASURED, JournalWriter
 from collector.replay.kineto import IDLE_OPERATOR
 from collector.replay.msprof import SummaryRow, write_summary
-from collector.replay.results import collect
+from collector.replay.results import SUMMARY, collect
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
 from tests.unit.collector.naming import names
@@ -68,7 +68,8 @@ def collected(tmp_path):
         ]
         write_summary(summary, tmp_path / "slice.csv")
         sha256 = _with_counters(tmp_path / "slice.csv", dict(counted))
-        (tmp_path / JOURNAL).unlink(missing_ok=True)
+        for earlier in (JOURNAL, SUMMARY):
+            (tmp_path / earlier).unlink(missing_ok=True)
         writer = JournalWriter(tmp_path / JOURNAL)
         writer.write("begin", ordinal=0, case=spec.cases[0].record.case_id, time="t0")
         if conditions:

@@ -25,7 +25,7 @@ from collector.codec.errors import (
     StoreUnavailable,
 )
 from collector.environment import Environment, use_environment
-from collector.measuring.batches import SessionsFail
+from collector.measuring.batches import SessionsFail, SoftwareFails
 from collector.model import keys
 from collector.model.plan import plan_to_json
 from collector.replay.disk_space import NoSpace
@@ -59,6 +59,7 @@ ASSIGNMENT = Assignment("made", 1, "h", "s1", "a1")
         (WrongNode("other device"), ExitCode.NODE),
         (HostFault("npu-smi does not answer"), ExitCode.NODE),
         (SessionsFail("no torch"), ExitCode.NODE),
+        (SoftwareFails("AttributeError: x"), ExitCode.IMAGE),
         (PeersAway("node 1: connection closed"), ExitCode.TEMPORARY),
         (PeersUnreached("expected 2 nodes, nodes 1 did not connect"), ExitCode.PEERS),
         (SessionStuck("still there"), ExitCode.HANG),

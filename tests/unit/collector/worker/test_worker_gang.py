@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
+import zstandard
 
 from collector.comm.gang import GangFailed
 from collector.comm.kernels import OTHER_TENSORS
@@ -25,6 +26,7 @@ from collector.ranks.distribution import COMBINE, DISPATCH, DistributeCall
 from collector.ranks.experts import IMBALANCE, KERNEL, ExpertCall
 from collector.ranks.gangs import ranks_of
 from collector.ranks.topology import Grid
+from collector.replay.seal import unseal
 from collector.worker.gang_instrument import (
     GangInstrument,
     GangSession,
@@ -253,6 +255,17 @@ def measure_records(tmp_path, records: list[CaseRecord], stop: threading.Event):
     return found, heard
 
 
+def reread_records(tmp_path, records: list[CaseRecord], raw):
+    """The results that follow from the stored records of a session alone."""
+    settings = SessionSettings("cpu", STACK, MeasureSettings(budget_s=0.02), Limits())
+    ranks = max(ranks_of(record.case) for record in records)
+    again = GangInstrument(settings, ranks, tmp_path, threading.Event(), lambda *_: None)
+    objects = (zstandard.compress(path.read_bytes()) for path in (raw.summary, raw.journal))
+    sealed = unseal(*objects, key="journal")
+    cases = [ShardCase(record, 0.1) for record in records]
+    return again.reread(cases, {"": sealed}, PROVENANCE)
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 class TestRanks:
@@ -268,10 +281,13 @@ class TestRanks:
             calls = list(csv.DictReader(rows))
         assert len(calls) == 2 * made.n_observed
         assert {row["rank"] for row in calls} == {"0", "1"}
-        journals = {json.loads(line)["file"] for line in raw.journal.read_text().splitlines()}
+        *lines, _ = raw.journal.read_text().splitlines()
+        journals = {json.loads(line)["file"] for line in lines}
         assert {"rank-0.jsonl", "rank-1.jsonl"} <= journals
         assert 0 < found.usage.useful_us <= found.usage.busy_us <= found.usage.wall_s * 1e6
         assert heard[-1][0] == 1
+        reread = reread_records(tmp_path, [plain.record(), other.record()], raw)
+        assert (reread.measurements, reread.usage.busy_us) == ((made,), found.usage.busy_us)
 
     @pytest.mark.parametrize(
         "records",
@@ -285,6 +301,8 @@ class TestRanks:
         found, _ = measure_records(tmp_path, records, threading.Event())
         assert found.reason == ""
         assert [m.case_id for m in found.measurements] == [one.case_id for one in records]
+        (raw,) = found.raw
+        assert reread_records(tmp_path, records, raw).measurements == found.measurements
         for made in found.measurements:
             assert made.outcome is Outcome.OK
             assert {"imbalance", "rank_imbalance", "skew_us"} <= dict(made.counters).keys()
