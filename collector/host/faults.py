@@ -8,6 +8,8 @@ import traceback
 _OWN = frozenset({"collector", "jobs", "opmeter", "__main__"})
 _END = re.compile(r"[^A-Za-z0-9._-]")  # of the name in a requirement
 
+FIX = "; fix: "
+
 
 def describe_fault(error: BaseException) -> str:
     """Return, in one line, the package that raised an error, with its version, and the fix."""
@@ -15,11 +17,12 @@ def describe_fault(error: BaseException) -> str:
     package = _raised_in(error)
     name = _distribution_of(package)
     if name is None:
-        return f"{said}; use another release of opmeter, or another image"
+        other = f"the {package} that opmeter requires" if package else "another release of opmeter"
+        return f"{package or 'opmeter'}: {said}{FIX}install {other}, or use another image"
     version = _version_of(name)
     found = f"{name} {version}" if version else f"{name} is not installed"
     required = _required(name) or name
-    return f"{found}: {said}; fix: pip install '{required}'"
+    return f"{found}: {said}{FIX}pip install '{required}'"
 
 
 def _raised_in(error: BaseException) -> str:

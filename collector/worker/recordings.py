@@ -91,14 +91,16 @@ def find_recordings(
     `used` the hashes of the records that parts are made of. Records that are damaged, of another
     plan, or that several workers ended in reading are ignored, with a line."""
     copies: dict[str, list[tuple[Session, Recording]]] = {}
+    complete = set[Session]()
     for session, found in _recorded(places, bound, sessions).items():
         try:
             recording = _recording(found, bound, session, sessions[session])
         except BadInput as error:
             logger.warning("ignoring records and measuring their cases again: %s", error)
+            complete.add(session)  # it had ended when they were stored
             continue
         copies.setdefault(recording.identity, []).append((session, recording))
-    recordings, complete = [], set[Session]()
+    recordings = []
     for identity, same in copies.items():
         if identity not in used:
             (attempt, number), recording = same[0]

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from collector import __version__
 from collector.codec.errors import BadInput, DamagedObject, NoDevice, NoStore, OpmeterError
 from collector.host import imports
+from collector.host.faults import describe_fault
 from collector.host.processes import end_at_once
 from jobs.cli import capture, cluster, database, model, report, trace
 from jobs.cli.comm import LISTS, comm_command, validate_command
@@ -204,4 +205,7 @@ def main() -> None:
         say(f"opmeter: {advice or error}", err=True)
         is_input = isinstance(error, BadInput | NoDevice | NoStore) and not advice
         code = BAD_INPUT if is_input else FAILED
+    except ImportError as error:  # commands import what they use
+        say(f"opmeter: {describe_fault(error)}; `opmeter doctor` checks all imports", err=True)
+        code = FAILED
     end_at_once(code)

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 def stack_command(
     *,
     backend: Annotated[str, typer.Option(help="npu, cuda, cpu or events")] = "npu",
-    root: Annotated[str | None, typer.Option(help="also check that this store responds")] = None,
+    root: Annotated[
+        str | None,
+        typer.Option(help="also check that this store responds, and what a worker imports"),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="name of the NPU, if its chip has several")
     ] = None,
@@ -46,6 +49,7 @@ def stack_command(
       opmeter stack --backend cpu
     """
     from collector.host.stack import local_stack
+    from jobs.doctor.imports import NOT_IN_WORKERS, find_imports
 
     if device is not None and backend != "npu":
         raise BadInput(f"--device: only for backend npu, got backend {backend}")
@@ -54,6 +58,7 @@ def stack_command(
             store = open_store(root, location="--root")
             next(iter(store.list(keys.CAMPAIGNS)), None)  # which workers have the right to
             typer.echo(f"store {store.url} responds", err=True)
+            typer.echo(find_imports(NOT_IN_WORKERS), err=True)
         found = local_stack(backend, device)
     typer.echo(canonical_json(found.as_json()).decode())
 
@@ -143,6 +148,7 @@ def _checks(
     root: str | None, cluster: bool, namespace: str | None, site: str | None, together: str | None
 ) -> tuple[Iterable[Check], bool]:
     """The requested checks, and whether they are of this machine and the store."""
+    from jobs.doctor.imports import check_imports
     from jobs.doctor.machine import check_machine, check_store
     from jobs.doctor.npu import check_concurrency, check_npus, is_npu_host
 
@@ -156,7 +162,8 @@ def _checks(
 
         return check_cluster(namespace, site, root), False
     npus = check_npus() if is_npu_host() else ()
-    return chain(check_machine(), npus, check_store(root or DEFAULT_ROOT)), True
+    store = check_store(root or DEFAULT_ROOT)
+    return chain(check_machine(), check_imports(), npus, store), True
 
 
 # `opmeter selftest`.
