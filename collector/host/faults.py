@@ -21,7 +21,7 @@ def describe_fault(error: BaseException) -> str:
         return f"{package or 'opmeter'}: {said}{FIX}install {other}, or use another image"
     version = _version_of(name)
     found = f"{name} {version}" if version else f"{name} is not installed"
-    required = _required(name) or name
+    required = required_of(name) or name
     return f"{found}: {said}{FIX}pip install '{required}'"
 
 
@@ -41,7 +41,7 @@ def _raised_in(error: BaseException) -> str:
 def _distribution_of(package: str) -> str | None:
     """Return the distribution of a package; None if it is of none that this project requires."""
     names = [*importlib.metadata.packages_distributions().get(package, ()), package]
-    return next((name for name in names if name and (_version_of(name) or _required(name))), None)
+    return next((name for name in names if name and (_version_of(name) or required_of(name))), None)
 
 
 def _version_of(name: str) -> str:
@@ -51,7 +51,7 @@ def _version_of(name: str) -> str:
         return ""
 
 
-def _required(name: str) -> str:
+def required_of(name: str) -> str:
     """Return what this project requires of a distribution, such as `pyarrow<26,>=17`; empty if it
     requires nothing, or is not installed itself."""
     try:

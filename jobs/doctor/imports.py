@@ -7,12 +7,13 @@ another one is found here, before a session spends device time.
 
 import importlib
 import pkgutil
+import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from collector.codec.errors import HostFault
-from collector.host.faults import FIX, describe_fault
+from collector.host.faults import FIX, describe_fault, required_of
 from collector.host.processes import output_of
 from jobs.doctor.machine import Check
 
@@ -21,6 +22,11 @@ _PACKAGES = ("collector", "jobs", "opmeter")
 _FENCED = ("torch", "torch_npu")
 # Workers do not use the API of Kubernetes; its client is half of the time of all imports.
 NOT_IN_WORKERS = "kubernetes"
+_NAME = r"[ \t]+([A-Za-z_][\w.]*)[ \t]*"
+_IN_A_FUNCTION = re.compile(
+    rf"^[ \t]+(?:from{_NAME}import[ \t(]|import{_NAME}(?:$|as[ \t]))", re.MULTILINE
+)
+_STANDARD = sys.stdlib_module_names
 _LIMIT_S = 300.0  # from a cold disk
 _DONE = "modules can be imported"
 
@@ -56,14 +62,28 @@ def check_imports() -> Iterator[Check]:
 
 
 def first_fault(modules: Sequence[str], fenced: Collection[str]) -> str:
-    """Import the modules; return the fault of the first that cannot be imported, empty if none."""
-    for name in modules:
+    """Import the modules, and what their functions import. Return the fault of the first that
+    cannot be imported, empty if none; packages of extras may be missing."""
+    for name in (*modules, *_imported_later(modules)):
         try:
             importlib.import_module(name)
         except Exception as error:  # of a library, which may raise anything while it is imported
-            if not isinstance(error, ModuleNotFoundError) or error.name not in fenced:
+            missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+            is_optional = missing == name.partition(".")[0] and not required_of(missing)
+            if missing not in fenced and not is_optional:
                 return describe_fault(error)
     return ""
+
+
+def _imported_later(modules: Iterable[str]) -> list[str]:
+    """Return the names of libraries that functions of the modules import when they are called."""
+    found: set[str] = set()
+    for module in filter(None, map(sys.modules.get, modules)):
+        if module.__file__:
+            source = Path(module.__file__).read_text()
+            found.update(a or b for a, b in _IN_A_FUNCTION.findall(source))
+    roots = {name: name.partition(".")[0] for name in sorted(found)}
+    return [name for name, root in roots.items() if root not in {*_PACKAGES, *_STANDARD}]
 
 
 def own_modules() -> Iterator[str]:

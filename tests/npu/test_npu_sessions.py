@@ -19,10 +19,11 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+import zstandard
 
 from collector.codec.errors import BadInput
 from collector.host.stack import installed_torch
-from collector.measuring.batches import SessionResults
+from collector.measuring.batches import RawRecords, SessionResults
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.model.measurement import Measurement, Outcome, Proof
 from collector.model.plan import CANARY_PLACES, Limits, MeasureSettings, ShardCase
@@ -41,6 +42,7 @@ from collector.replay.msprof import (
     find_msprof,
 )
 from collector.replay.results import SessionResult, collect
+from collector.replay.seal import unseal
 from collector.replay.spec import SessionCase, SessionSpec, write_spec
 from collector.replay.supervisor import Ending, SessionProgress, SessionReport, run_session
 from tests.npu.fakecann.build import build_fake_cann, environment
@@ -468,8 +470,9 @@ def test_operators_without_their_requirements_are_unsupported(unread):
 
 
 @pytest.fixture(scope="module")
-def instrumented(tmp_path_factory: pytest.TempPathFactory) -> SessionResults:
-    """Sessions of a minute, with two groups of counters."""
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[SessionResults, SessionResults]:
+    """Sessions of a minute, with two groups of counters, and what follows from their records alone,
+    as they were kept before they were read."""
     groups = ("Memory", "PipeUtilization")
     measure = MeasureSettings(repeat_count=3, aic_metrics=groups)
     stack = Stack("ATLAS_800_A3_752T_128G_DIE", "2.13.0")
@@ -477,12 +480,30 @@ def instrumented(tmp_path_factory: pytest.TempPathFactory) -> SessionResults:
     cases = [ShardCase(add(8), 30.0), ShardCase(unary("NoSuchKernel"), 0.01)]
     with pytest.MonkeyPatch.context() as patch:
         bench = bench_in(tmp_path_factory.mktemp("instrumented"), patch)
-        instrument = ReplayInstrument(
-            settings, bench.folder, threading.Event(), lambda done, case: None
+        cases = [*cases, ShardCase(add(16), 30.0)]
+        provenance, records = replace(PROVENANCE, runtime=Runtime.FAKE), {}
+
+        def keep(session: int, raw: RawRecords) -> None:
+            data = (zstandard.compress(path.read_bytes()) for path in (raw.summary, raw.journal))
+            records[raw.group] = unseal(*data, key="journal")
+
+        given = (threading.Event(), lambda done, case: None)
+        results = ReplayInstrument(settings, bench.folder, *given, keep=keep).measure(
+            cases, provenance
         )
-        return instrument.measure(
-            [*cases, ShardCase(add(16), 30.0)], replace(PROVENANCE, runtime=Runtime.FAKE)
-        )
+        again = ReplayInstrument(settings, tmp_path_factory.mktemp("again"), *given)
+        return results, again.reread(cases, records, provenance)
+
+
+@pytest.fixture(scope="module")
+def instrumented(kept: tuple[SessionResults, SessionResults]) -> SessionResults:
+    return kept[0]
+
+
+def test_results_of_all_passes_follow_from_the_records_that_were_kept(kept):
+    results, again = kept
+    assert again.measurements == results.measurements
+    assert again.usage.launches == results.usage.launches
 
 
 def test_every_counter_group_is_a_separate_pass(instrumented):
