@@ -19,7 +19,7 @@ from collector.codec.errors import BadInput, OpmeterError
 from collector.host import imports
 from collector.host.cann import custom_opp_folders
 from collector.ops.registry import all_ops
-from collector.replay.calls import functions_of_library, library_functions_of_opp
+from collector.replay.custom_opp import functions_of_library, library_functions_of_opp
 from collector.replay.process import session_environment
 
 _LIMIT_S = 300.0

@@ -11,7 +11,7 @@ from collector.codec.text import counted
 from collector.host.cann import with_custom_opp
 from collector.ops.registry import all_ops
 from collector.ops.releases import why_unsupported
-from collector.replay.calls import mismatched_function
+from collector.replay.custom_opp import mismatched_function
 from collector.replay.resolved_calls import ResolvedCalls, resolve_calls
 from jobs.doctor.machine import Check, check_machine
 from jobs.doctor.npu import check_npus

@@ -21,7 +21,7 @@ from typing import Any
 from collector.ops.registry import all_ops
 from collector.ops.releases import CFunction, launched_by
 from collector.ops.spec import library_of
-from collector.replay.calls import read_header
+from collector.replay.custom_opp import read_header
 from tests.npu.releases.binding import parse_schema
 
 FOLDER = Path(__file__).parent / "schemas"

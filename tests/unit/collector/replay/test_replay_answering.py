@@ -16,7 +16,8 @@ from collector.ops.registry import all_ops, find
 from collector.ops.spec import NpuCall, library_of
 from collector.recording.calls import parse_call
 from collector.recording.environments import STACKS
-from collector.replay.calls import read_header, selected_function
+from collector.replay.calls import selected_function
+from collector.replay.custom_opp import read_header
 from tests.fixtures.op_rows import rows_alone, rows_of
 from tests.npu.releases.wheels import FOLDER, c_functions_of
 from tests.npu.stock_stacks import otherwise_path, served_path

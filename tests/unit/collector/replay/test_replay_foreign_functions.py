@@ -6,7 +6,7 @@ import pytest
 
 from collector.ops.registry import all_ops
 from collector.ops.releases import CFunction, launched_by
-from collector.replay.calls import mismatched_function, read_header
+from collector.replay.custom_opp import mismatched_function, read_header
 from tests.npu.launched import launched_table
 from tests.npu.releases.wheels import RELEASES, c_functions_of
 from tests.unit.collector.naming import names

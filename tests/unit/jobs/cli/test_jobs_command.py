@@ -58,6 +58,13 @@ def test_heavy_packages_are_not_imported(statement):
     assert done.stdout.strip() == "[]", done.stderr
 
 
+def test_selftest_does_not_import_torch():
+    """In an image `import torch` loads torch_npu, which may end the process: sessions do it."""
+    code = "import sys, jobs.selftest.checks; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "data"),
     [
