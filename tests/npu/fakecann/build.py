@@ -28,14 +28,15 @@ class FakeCann:
     tools: Path
 
 
-def build_fake_cann(stock: Path | None = None) -> FakeCann:
+def build_fake_cann(stock: Path | None = None, torch: Path | None = None) -> FakeCann:
     """Return the runtime from the cache, or build it. `stock` is a folder of unpacked wheels,
-    torch_npu's among them, instead of ours.
+    torch_npu's among them, instead of ours; `torch` is the folder of the package torch that it is
+    built for  [that of this Python].
 
     Raises NoRecordingRuntime without a compiler or the wheel.
     """
     parts = sorted((_HERE / "runtime").glob("*.c"))
-    built = recording.build_runtime(stock, parts=parts)
+    built = recording.build_runtime(stock, torch=torch, parts=parts)
     tools = _HERE / "tools" / "profiler" / "bin"
     return FakeCann(built.libraries, built.shim, built.site, tools)
 
