@@ -11,7 +11,7 @@ from collector.codec.errors import BadInput
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.rank_device import RankDevice
 from collector.comm.timed_calls import Gathered, TimedCalls
-from collector.ranks.collective import OPERATIONS, Collective, check, parts_v
+from collector.ranks.collective import OPERATIONS, Collective, check
 
 # The tensors of a collective, the call, and the expected result.
 #
@@ -85,12 +85,7 @@ class Buffers:
 
     def _received(self) -> int:
         """Return the number of elements that this rank receives."""
-        if self._what.operation == "all_to_allv":
-            return self._parts()[self._member.at] * self._member.size
         return self._what.elements * self._what.output_bytes // self._what.message_bytes
-
-    def _parts(self) -> list[int]:
-        return list(parts_v(self._what.elements, self._member.size))
 
     def _values(self, count: int, at: int) -> torch.Tensor:
         """Return one period, repeated: computing whole numbers for every place would need many
@@ -100,17 +95,15 @@ class Buffers:
 
     def _call(self) -> Callable[[], object]:
         sent, got, group = self._sent, self._got, self._member.group
-        if self._what.operation == "all_to_allv":
-            parts = self._parts()
-            mine = [parts[self._member.at]] * self._member.size
-            return lambda: dist.all_to_all_single(got, sent, mine, parts, group=group)
         if self._what.operation == "send_recv":
             return self._exchange
+        parts = [self._what.elements // self._member.size] * self._member.size
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": lambda: dist.all_reduce(sent, group=group),
             "all_gather": lambda: _all_gather(got, sent, group=group),
             "reduce_scatter": lambda: _reduce_scatter(got, sent, group=group),
-            "all_to_all": lambda: dist.all_to_all_single(got, sent, group=group),
+            "all_to_all": lambda: dist.all_to_all_single(got, sent, parts, parts, group=group),
+            "all_to_all_single": lambda: dist.all_to_all_single(got, sent, group=group),
             "broadcast": lambda: dist.broadcast(sent, self._member.ranks[0], group=group),
         }
         return calls[self._what.operation]
@@ -131,13 +124,9 @@ class Buffers:
         match self._what.operation:
             case "all_gather":
                 return _value(places % count, places // count)
-            case "all_to_all":
+            case "all_to_all" | "all_to_all_single":
                 part = count // size
                 return _value(at * part + places % part, places // part)
-            case "all_to_allv":
-                parts = self._parts()
-                before, part = sum(parts[:at]), parts[at]
-                return _value(before + places % part, places // part)
             case "broadcast":
                 return _value(places, torch.tensor(0))
             case "send_recv":

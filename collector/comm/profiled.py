@@ -2,8 +2,8 @@
 of its communication time that each case has.
 
 If a profile records the elements and the dtype that HCCL was called with, the case is exactly that.
-HCCL counts elements as messages are counted here, with two exceptions: all_to_all, where it counts
-those of one rank, and batchSendRecv, where it counts one of the parts. Otherwise the case is
+HCCL counts elements as messages are counted here, with two exceptions: all_to_all_single, where it
+counts those of one rank, and batchSendRecv, where it counts one of the parts. Otherwise the case is
 derived. A profile records the bytes that a rank sent. For a ring, a mesh and every other algorithm
 that moves each byte as rarely as possible, the message size follows from them; the size is near:
 0.01 to 0.12 % below the real one in one real run, for a reason that is not documented. The bytes
@@ -122,5 +122,5 @@ def _called_bytes(one: Transfer, operation: Operation, dtype: str) -> int:
     """Return the message's bytes from the call of HCCL; 0 if the call does not determine them."""
     if one.elements is None or operation.name == "send_recv":
         return 0
-    parts = one.group_size or 0 if operation.name == "all_to_all" else 1
+    parts = one.group_size or 0 if operation.name == "all_to_all_single" else 1
     return one.elements * DTYPES[dtype][1] * parts

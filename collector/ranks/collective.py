@@ -1,5 +1,11 @@
 """A collective: its operation, its bytes by the consumer's convention, and its group.
 
+Operations have the names of torch.distributed's functions. HCCL has two kernels of all-to-all, of
+two calls: a list of tensors, or one tensor with the sizes of its parts, is HcclAlltoAllV, whose
+kernel is `hcom_alltoallv_`; one tensor without sizes is HcclAlltoAll, `hcom_alltoall_`. They are
+different collectives, as profilers record them. The consumer looks its all_to_all up in the first,
+with equal parts (msmodeling, comm_bench/generate_comm_microbench.py and op_mapping.yaml of v0.18).
+
 `message_bytes` is the size that the existing consumer looks up: for all_gather one rank's input,
 for reduce_scatter one rank's share of the output, for all others one rank's whole tensor. Bus
 bandwidth is as in nccl-tests' PERFORMANCE.md: the bytes that have to cross the slowest link of a
@@ -52,15 +58,24 @@ OPERATIONS = {
     one.name: one
     for one in (
         Operation(
-            "all_reduce", "hcom_allReduce_.csv", _once, _once, lambda size: 2 * (size - 1) / size
-        ),
-        Operation("all_gather", "hcom_allGather_.csv", _once, _each, lambda size: size - 1),
-        Operation("reduce_scatter", "hcom_reduceScatter_.csv", _each, _once, lambda size: size - 1),
-        Operation(
-            "all_to_all", "hcom_alltoall_.csv", _once, _once, lambda size: (size - 1) / size, True
+            *("all_reduce", "hcom_allReduce_.csv", _once, _once),
+            lambda size: 2 * (size - 1) / size,
         ),
         Operation(
-            "all_to_allv", "hcom_alltoallv_.csv", _once, _once, lambda size: (size - 1) / size, True
+            *("all_gather", "hcom_allGather_.csv", _once, _each),
+            lambda size: size - 1,
+        ),
+        Operation(
+            *("reduce_scatter", "hcom_reduceScatter_.csv", _each, _once),
+            lambda size: size - 1,
+        ),
+        Operation(
+            *("all_to_all", "hcom_alltoallv_.csv", _once, _once),
+            *(lambda size: (size - 1) / size, True),
+        ),
+        Operation(
+            *("all_to_all_single", "hcom_alltoall_.csv", _once, _once),
+            *(lambda size: (size - 1) / size, True),
         ),
         Operation("broadcast", "hcom_broadcast_.csv", _once, _once, lambda size: 1.0),
         # Each rank to the next one of its group, and the last to the first.
@@ -134,16 +149,6 @@ def whole_bytes(collective: Collective) -> int:
     the operation splits the message."""
     parts = collective.group_size if OPERATIONS[collective.operation].is_split else 1
     return DTYPES[collective.dtype][1] * parts
-
-
-def parts_v(elements: int, ranks: int) -> tuple[int, ...]:
-    """Return how many elements of an uneven all_to_all go to each rank: the last gets one to two
-    times as many as the first, and the parts add up to `elements`. Every rank sends the same parts,
-    so that a rank receives its own part as many times as there are ranks."""
-    weights = [ranks + at for at in range(ranks)]
-    found = [elements * weight // sum(weights) for weight in weights]
-    found[-1] += elements - sum(found)
-    return tuple(found)
 
 
 def dtype_named(text: str) -> str:

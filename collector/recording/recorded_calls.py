@@ -31,8 +31,8 @@ _OPERATIONS = {
     "HcclAllReduce": "all_reduce",
     "HcclAllGather": "all_gather",
     "HcclReduceScatter": "reduce_scatter",
-    "HcclAlltoAll": "all_to_all",
-    "HcclAlltoAllV": "all_to_allv",
+    "HcclAlltoAll": "all_to_all_single",
+    "HcclAlltoAllV": "all_to_all",
     "HcclBroadcast": "broadcast",
     "HcclBatchSendRecv": "send_recv",
 }
@@ -236,7 +236,7 @@ def _message(call: Recorded, occurrences: Occurrences, in_graph: bool) -> Record
     if operation == "send_recv":
         elements //= max(1, sum(a.startswith(("to=", "from=")) for a in call.arguments))
     group = int(ranks.removeprefix("ranks="))
-    if operation == "all_to_all":  # HCCL takes the number of elements that go to each rank
+    if operation == "all_to_all_single":  # HCCL takes the number of elements that go to each rank
         elements *= group
     size = elements * _BYTES.get(recorded, 1)
     return RecordedMessage(call.text, operation, size, dtype, group, occurrences, in_graph)

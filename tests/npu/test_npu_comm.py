@@ -41,8 +41,9 @@ CALLS_OF = {
     "all_reduce": {"HCCL HcclAllReduce(bf16[512]:ND, 0, ranks=2)": RANKS * CALLS},
     "all_gather": {"HCCL HcclAllGather(bf16[512]:ND, ranks=2)": RANKS * CALLS},
     "reduce_scatter": {"HCCL HcclReduceScatter(bf16[512]:ND, 0, ranks=2)": RANKS * CALLS},
-    "all_to_all": {"HCCL HcclAlltoAll(bf16[256]:ND, ranks=2)": RANKS * CALLS},  # to each rank
-    "all_to_allv": {"HCCL HcclAlltoAllV({bf16[204]:ND, bf16[308]:ND}, ranks=2)": RANKS * CALLS},
+    "all_to_all": {"HCCL HcclAlltoAllV({bf16[256]:ND, bf16[256]:ND}, ranks=2)": RANKS * CALLS},
+    # the elements that go to each rank
+    "all_to_all_single": {"HCCL HcclAlltoAll(bf16[256]:ND, ranks=2)": RANKS * CALLS},
     "broadcast": {"HCCL HcclBroadcast(bf16[512]:ND, 0, ranks=2)": RANKS * CALLS},
     "send_recv": {
         f"HCCL HcclBatchSendRecv({{bf16[512]:ND, bf16[512]:ND}}, {other})": CALLS

@@ -172,7 +172,7 @@ def test_experts_are_recorded_over_data_parallel_ranks(release, tmp_path):
         assert kernels["FusedInferAttentionScore"] == 12, one
         assert kernels["GroupedMatmul"] == 2 * 12, one
     # each rank of a group of 2 sends its 32 tokens to 2 experts; host code reads the rows of each
-    rows = [x for x in prefill.messages if x.operation == "all_to_allv"]
+    rows = [x for x in prefill.messages if x.operation == "all_to_all"]
     assert [(x.message_bytes, x.group_size) for x in rows] == [(32 * 2 * 512 * 2, 4)]
     assert rows[0].occurrences.times(found.layers) == 2 * 12
     (routed,) = (x for x in decode.launches if x.kernel == "MoeDistributeDispatchV2")

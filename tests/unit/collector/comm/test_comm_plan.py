@@ -1,10 +1,6 @@
 """What is measured, decided before any rank starts."""
 
-from itertools import pairwise
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from collector.codec.errors import BadInput
 from collector.comm.bench_plan import (
@@ -23,7 +19,6 @@ from collector.ranks.collective import (
     check,
     dtype_named,
     key_cells,
-    parts_v,
 )
 from collector.ranks.topology import Grid
 from tests.unit.collector.naming import names, naming
@@ -136,7 +131,7 @@ def test_gloo_has_no_kernel_to_time():
         ("all_gather", 1, 8, 7),
         ("reduce_scatter", 8, 1, 7),
         ("all_to_all", 1, 1, 7 / 8),
-        ("all_to_allv", 1, 1, 7 / 8),
+        ("all_to_all_single", 1, 1, 7 / 8),
         ("broadcast", 1, 1, 1),
         ("send_recv", 1, 1, 1),
     ],
@@ -155,15 +150,6 @@ def test_message_that_is_not_a_whole_number_of_elements_is_refused():
         check(Collective("all_reduce", 7, "bfloat16", 8, 1))
     with pytest.raises(BadInput, match=naming("24 bytes", "8 ranks", "16 bytes")):
         check(Collective("all_to_all", 24, "bfloat16", 8, 1))
-
-
-@given(st.integers(1, 10**6), st.integers(2, 768))
-def test_uneven_parts_sum_to_the_message(elements, ranks):
-    parts = parts_v(elements, ranks)
-    assert sum(parts) == elements
-    assert len(parts) == ranks
-    assert min(parts) >= 0
-    assert all(first <= second for first, second in pairwise(parts))
 
 
 def test_durations_of_msmodelings_worked_examples_are_reproduced():

@@ -567,7 +567,7 @@ def test_attention_to_selected_keys_has_the_lengths_of_the_pass():
 def test_message_of_all_to_all_is_the_tensor_of_a_rank():
     """HCCL's count is what goes to each of the ranks."""
     (message,) = recording_of("HCCL HcclAlltoAll(bf16[4096]:ND, ranks=8)").passes[0].messages
-    assert (message.operation, message.message_bytes) == ("all_to_all", 2 * 4096 * 8)
+    assert (message.operation, message.message_bytes) == ("all_to_all_single", 2 * 4096 * 8)
 
 
 def test_a_rank_that_shares_tokens_has_the_lengths_of_the_first_ones():

@@ -333,7 +333,7 @@ def test_experts_get_equal_parts_of_the_rows():
         rows = 4 * sum(2 * part // 12 + (at < 2 * part % 12) for at in range(3))
         shapes = f"{rows},64;{2 * part},64"
         launches = (launch("GroupedMatmul", shapes, f"{2 * part},48", **{ends: listed}),)
-        message = RecordedMessage("HCCL", "all_to_allv", rows * 64 * 2, "bfloat16", 4, ONCE, False)
+        message = RecordedMessage("HCCL", "all_to_all", rows * 64 * 2, "bfloat16", 4, ONCE, False)
         passes.append(RecordedPass("prefill", 1, tokens, tokens, launches, (message,)))
     tokens = [PassTokens("prefill", 1, one.queries, one.keys) for one in passes]
     found = solved_deployment(recording(passes), str(layout), [(1, 128, tokens)], constants)

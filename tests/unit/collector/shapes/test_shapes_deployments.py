@@ -188,7 +188,7 @@ def test_experts_that_are_apart_are_dispatched_or_exchanged():
         kernels = Counter(name.split()[0] for name in many.elements())
         assert kernels["MoeTokenUnpermute"] == 2 * layers
         assert many[f"MoeTokenUnpermute {rows},{hidden};{rows}"] == layers
-        assert many[f"all_to_allv {rows * hidden * 2} bytes over {ranks}"] == layers
+        assert many[f"all_to_all {rows * hidden * 2} bytes over {ranks}"] == layers
         if weights:
             assert many[f"GroupedMatmul {rows},{hidden};{weights};;;;;;16;"] == layers
 

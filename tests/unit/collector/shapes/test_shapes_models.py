@@ -264,7 +264,7 @@ def test_separate_experts_are_dispatched_up_to_a_pass_size():
             sent in kernels and len(kernels & {"MoeDistributeDispatchV2", "MoeTokenPermute"}) == 1
         )
         messages = {one.operation for one in step.collectives}
-        assert ("all_to_allv" in messages) == (tokens > 512)
+        assert ("all_to_all" in messages) == (tokens > 512)
 
 
 def test_serving_makes_the_passes_of_its_range():

@@ -55,12 +55,14 @@ def test_plan_has_the_timing_mode_of_each_size():
 def test_cases_excluded_for_one_reason_are_one_line():
     every = [
         LeftOut(Collective(name, size, "bfloat16", 24, 0), "uneven")
-        for name in ("all_to_all", "all_to_allv")
+        for name in ("all_to_all", "all_to_all_single")
         for size in (256, 128, 512)
     ]
     other = LeftOut(Collective("broadcast", 3, "int8", 2, 2), "too small")
     one, another = left_out_lines("not measured", [every[0], other, *every[1:]])
-    assert missing(one, ["not measured", "all_to_all, all_to_allv", "bfloat16", "uneven"]) == []
+    assert (
+        missing(one, ["not measured", "all_to_all, all_to_all_single", "bfloat16", "uneven"]) == []
+    )
     assert numbers(one) == ["128", "256", "512", "24", "0", "6"]  # bytes, ranks, tier, cases
     assert missing(another, ["not measured", "broadcast", "int8", "too small"]) == []
     assert numbers(another) == ["3", "2", "2"]

@@ -186,7 +186,7 @@ def test_ops_names_the_command_that_measures_each_collective(tmp_path):
         assert f"`opmeter comm --ops {name}`" in states[one.kernel_type]
     one = opmeter_here("ops", "hcom_alltoallv_", cwd=tmp_path)
     assert one.returncode == 0
-    assert "`opmeter comm --ops all_to_allv`" in one.stdout
+    assert "`opmeter comm --ops all_to_all`" in one.stdout
     sent = opmeter_here("ops", "MoeDistributeDispatchV2", cwd=tmp_path)
     assert "`EP Size`" in sent.stdout
 
