@@ -14,6 +14,7 @@ from operator import itemgetter
 from types import MappingProxyType, ModuleType
 
 from collector.model.case import Case
+from collector.model.lookup import Lookup
 from collector.ops import catalog
 from collector.ops.spec import OpSpec
 
@@ -33,6 +34,14 @@ def family_of(kernel_type: str) -> str:
 def all_ops() -> tuple[OpSpec, ...]:
     """Return every declaration, sorted by kernel type."""
     return tuple(op for _, op in _declared().values())
+
+
+def lookups() -> Iterator[tuple[str, Lookup]]:
+    """Yield each kernel type with each of its lookups; of twins, the declared one first."""
+    for name in _modules():
+        for op in _declarations(name):
+            for kernel_type in (op.kernel, *op.twins):
+                yield from ((kernel_type, lookup) for lookup in op.lookups)
 
 
 @cache

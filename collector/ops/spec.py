@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from collector.codec.errors import CaseRejected
 from collector.model.case import Case
+from collector.model.lookup import Lookup
 from collector.model.measurement import Library
 from collector.model.vocabulary import FRACTAL_NZ, GRAPH, LAUNCHED_BY, LIBRARY, is_plain_format
 from collector.ops.slots import dtype_error
@@ -185,7 +186,8 @@ class OpSpec:
     assumes      the assumption about values that may affect the time and that a row does not
                  contain, such as the targets of indices; empty if there is none
     missing_metadata  what affects the time and is missing in the case, if no value is likely
-                 enough to be assumed; empty if nothing is missing"""
+                 enough to be assumed; empty if nothing is missing
+    lookups      the operators of a model whose duration a consumer takes from this kernel"""
 
     kernel: str
     call: str
@@ -212,6 +214,7 @@ class OpSpec:
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
     assumes: str = ""
     missing_metadata: Callable[[Case], str] = lambda case: ""
+    lookups: tuple[Lookup, ...] = ()
 
     def __post_init__(self) -> None:
         if self.traffic is dense_bytes:

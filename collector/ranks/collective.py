@@ -20,6 +20,7 @@ from itertools import groupby
 from collector.codec.errors import BadInput
 from collector.codec.numbers import decimal_text
 from collector.model.case import Case
+from collector.model.lookup import Lookup, looked_up
 from collector.model.record import CaseRecord
 from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.model.vocabulary import BASE_CELLS, RUNTIME_PREFIX, dtype_of
@@ -31,7 +32,7 @@ class Operation:
     """A collective operation. `file` is the CSV's name in a tree. `sends` and `receives` are the
     sizes of a rank's input and output tensors in messages, by the group's size; `crosses` is the
     same for the data that a ring moves over each link. `is_split` if each rank gets its part of the
-    message."""
+    message. `lookups` are the operators of a model whose duration a consumer takes from it."""
 
     name: str
     file: str
@@ -39,6 +40,7 @@ class Operation:
     receives: Callable[[int], int]
     crosses: Callable[[int], float]
     is_split: bool = False
+    lookups: tuple[Lookup, ...] = ()
 
     @property
     def kernel_type(self) -> str:
@@ -54,24 +56,32 @@ def _each(size: int) -> int:
     return size
 
 
+def _simulated_as(name: str) -> tuple[Lookup, ...]:
+    return looked_up(f"tensor_cast.{name}.default", category="communication")
+
+
 OPERATIONS = {
     one.name: one
     for one in (
         Operation(
             *("all_reduce", "hcom_allReduce_.csv", _once, _once),
             lambda size: 2 * (size - 1) / size,
+            lookups=_simulated_as("all_reduce"),
         ),
         Operation(
             *("all_gather", "hcom_allGather_.csv", _once, _each),
             lambda size: size - 1,
+            lookups=_simulated_as("all_gather"),
         ),
         Operation(
             *("reduce_scatter", "hcom_reduceScatter_.csv", _each, _once),
             lambda size: size - 1,
+            lookups=_simulated_as("reduce_scatter"),
         ),
         Operation(
             *("all_to_all", "hcom_alltoallv_.csv", _once, _once),
             *(lambda size: (size - 1) / size, True),
+            lookups=_simulated_as("all_to_all"),
         ),
         Operation(
             *("all_to_all_single", "hcom_alltoall_.csv", _once, _once),

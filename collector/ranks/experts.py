@@ -14,12 +14,24 @@ from typing import Protocol
 from collector.codec.errors import BadInput
 from collector.codec.text import MIB
 from collector.model.case import Case, Slot, case_from_cells, shape_text, tensor_cells
+from collector.model.lookup import looked_up
 from collector.model.vocabulary import EP_SIZE, FRACTAL_NZ, RUNTIME_PREFIX, Dtype, dtype_of
 
 KERNEL = "DispatchFFNCombine"
 # The extension launches another kernel if the weights are not INT8.
 KERNEL_FLOATING, KERNEL_INT4 = "DispatchFFNCombineBF16", "DispatchFFNCombineW4A8"
 KERNELS = (KERNEL, KERNEL_FLOATING, KERNEL_INT4)
+# The operator of a model that a consumer looks up in each.
+LOOKUPS = MappingProxyType(
+    {
+        kernel: looked_up(
+            f"tensor_cast.dispatch_ffn_combine{weights}.default",
+            query_mode="moe_fused",
+            project_full_shape=True,
+        )
+        for kernel, weights in zip(KERNELS, ("_quant", "", "_quant_int4"), strict=True)
+    }
+)
 _KERNEL_BY_BITS = MappingProxyType({4: KERNEL_INT4, 8: KERNEL, 16: KERNEL_FLOATING})
 # Columns of rows whose tokens are spread unevenly: the imbalance, or the replayed loads.
 IMBALANCE, EXPERT_LOADS = RUNTIME_PREFIX + "imbalance", RUNTIME_PREFIX + "expert_loads"

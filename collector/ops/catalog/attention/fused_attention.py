@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.model.vocabulary import dtype_of
 from collector.ops import rules
 from collector.ops.catalog.attention import _fused, _lengths
@@ -199,6 +200,11 @@ _INFER_BY_POSITION = OpSpec(
     runtime=columns,
     missing_metadata=lambda case: _lengths.unknown_lengths(case, _fused.TABLE),
     constraints=FUSED_RULES,
+    lookups=looked_up(
+        "tensor_cast.attention.default",
+        "tensor_cast.attention_quant.default",
+        query_mode="attention_special",
+    ),
 )
 
 # Rows of a graph with quantised caches, shared prefixes or padding are not read.
@@ -252,6 +258,7 @@ def flash(
         slots=slots,
         optional=frozenset(range(3, len(slots))),
         optional_outputs=frozenset(),
+        lookups=(),
         reference=lambda *args, call: reference(*args, call=call)[0],
         npu=NpuCall(run=run),
         constraints=(

@@ -7,6 +7,7 @@ PA_BNSD. Quantised caches are not replayed.
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.cache._places import capacity, write
 from collector.ops.parts import like
@@ -120,4 +121,5 @@ KV_RMS_NORM_ROPE_CACHE = OpSpec(
         rules.inputs_are(("INT64",), (4,)),
         rules.one_dtype((0, 1, 2, 3, 5, 6), (0, 1, 2, 3)),
     ),
+    lookups=looked_up("tensor_cast.kv_rmsnorm_rope_cache.default"),
 )

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.cache._places import capacity, is_cache_of, write_both
 from collector.ops.parts import like
@@ -186,6 +187,7 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
         rules.inputs_are(("INT32",), (4,)),
         rules.one_dtype((0, 1, 2, 3), (0, 1)),
     ),
+    lookups=looked_up("tensor_cast.reshape_and_cache.default"),
 )
 
 # Keys and values of new tokens, written to their positions in the paged caches by CANN's own

@@ -3,6 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.elementwise._elementwise import gradient, unary
 from collector.ops.parts import like
@@ -20,6 +21,7 @@ GELU = unary(
     rules.floating((0,)),
     reference=lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
     cost=9,
+    lookups=looked_up("aten.gelu.default", "tensor_cast.gelu.default", order=1),
 )
 GELU_V2 = unary(
     "GeluV2",
@@ -27,6 +29,7 @@ GELU_V2 = unary(
     rules.floating((0,)),
     reference=lambda torch, x: torch.nn.functional.gelu(x),
     cost=5,  # a quotient, the error function, 1 more, and two products
+    lookups=looked_up("aten.gelu.default", "tensor_cast.gelu.default"),
 )
 
 
@@ -53,7 +56,7 @@ FAST_GELU_GRAD = gradient(
     reference=_fast_gelu_grad,
     cost=11,
 )
-RELU = unary("Relu", "torch.relu", rules.not_bool((0,)))
+RELU = unary("Relu", "torch.relu", rules.not_bool((0,)), lookups=looked_up("aten.relu.default"))
 
 # Gradient of ReLU: the gradient of the output if the element is positive, else 0.
 RELU_GRAD = gradient(
@@ -63,12 +66,24 @@ RELU_GRAD = gradient(
     cost=1,
     npu=NpuCall(run=lambda threshold_backward, *both: threshold_backward(*both, 0)),
 )
-SIGMOID = unary("Sigmoid", "torch.sigmoid", rules.floating((0,)), cost=4)
+SIGMOID = unary(
+    "Sigmoid",
+    "torch.sigmoid",
+    rules.floating((0,)),
+    cost=4,
+    lookups=looked_up("aten.sigmoid.default"),
+)
 
 # 4 operations for the sigmoid, 4 for dy * s * (1 + x * (1 - s)) with a reused difference
 SILU_GRAD = gradient("SiluGrad", "torch.ops.aten.silu_backward", ("dy", "x"), cost=8)
-SWISH = unary("Swish", "torch.nn.functional.silu", rules.floating((0,)), cost=4)
-TANH = unary("Tanh", "torch.tanh", rules.floating((0,)))
+SWISH = unary(
+    "Swish",
+    "torch.nn.functional.silu",
+    rules.floating((0,)),
+    cost=4,
+    lookups=looked_up("aten.silu.default", "tensor_cast.silu.default"),
+)
+TANH = unary("Tanh", "torch.tanh", rules.floating((0,)), lookups=looked_up("aten.tanh.default"))
 
 
 def _swi_glu_fits(case: Case) -> bool:
@@ -91,6 +106,7 @@ SWI_GLU = OpSpec(
         rules.floating((0,)),
         rules.one_dtype((0,)),
     ),
+    lookups=looked_up("tensor_cast.swiglu.default"),
 )
 
 

@@ -1,6 +1,7 @@
 """Arithmetic: sums, products, quotients, powers, roots and trigonometric functions."""
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.elementwise._elementwise import (
     Build,
@@ -28,10 +29,16 @@ def _with_number(number: float) -> Build:
     return lambda case, make: Call(*build_from_slots(case, make).args, number)
 
 
-ABS = unary("Abs", "torch.abs", rules.not_bool((0,)))
+ABS = unary("Abs", "torch.abs", rules.not_bool((0,)), lookups=looked_up("aten.abs.default"))
 
 # Sum of two tensors. FLOAT + DT_BF16 gives FLOAT: gradients are accumulated in this way.
-ADD = binary("Add", "torch.add", mixed=True, twins=("AddAiCore",))
+ADD = binary(
+    "Add",
+    "torch.add",
+    mixed=True,
+    twins=("AddAiCore",),
+    lookups=looked_up("aten.add.Tensor", query_mode="elementwise"),
+)
 
 
 _X, _Y, _ALPHA = range(3)
@@ -89,18 +96,52 @@ AXPY_V2 = OpSpec(
     ),
 )
 
-COS = unary("Cos", "torch.cos", rules.floating((0,)))
-EXP = unary("Exp", "torch.exp", rules.floating((0,)))
-FLOOR_DIV = binary("FloorDiv", "torch.floor_divide", rules.not_bool((0, 1)), build=build_positive)
+COS = unary("Cos", "torch.cos", rules.floating((0,)), lookups=looked_up("aten.cos.default"))
+EXP = unary("Exp", "torch.exp", rules.floating((0,)), lookups=looked_up("aten.exp.default"))
+FLOOR_DIV = binary(
+    "FloorDiv",
+    "torch.floor_divide",
+    rules.not_bool((0, 1)),
+    build=build_positive,
+    lookups=looked_up("aten.floor_divide.default", query_mode="elementwise"),
+)
 
 # Remainder of a quotient that is rounded down: the position within a block. On Atlas A2 and A3
 # aclnn expands both inputs to the output's shape first.
-FLOOR_MOD = binary("FloorMod", "torch.remainder", rules.not_bool((0, 1)), build=build_positive)
-LOG = unary("Log", "torch.log", rules.floating((0,)), build=build_positive)
-LOG1P = unary("Log1p", "torch.log1p", rules.floating((0,)), build=build_positive)
-MAXIMUM = binary("Maximum", "torch.maximum")
-MINIMUM = binary("Minimum", "torch.minimum")
-MUL = binary("Mul", "torch.mul", mixed=True, twins=("MulAiCore",))
+FLOOR_MOD = binary(
+    "FloorMod",
+    "torch.remainder",
+    rules.not_bool((0, 1)),
+    build=build_positive,
+    lookups=looked_up("aten.remainder.Tensor", query_mode="elementwise"),
+)
+LOG = unary(
+    "Log",
+    "torch.log",
+    rules.floating((0,)),
+    build=build_positive,
+    lookups=looked_up("aten.log.default"),
+)
+LOG1P = unary(
+    "Log1p",
+    "torch.log1p",
+    rules.floating((0,)),
+    build=build_positive,
+    lookups=looked_up("aten.log1p.default"),
+)
+MAXIMUM = binary(
+    "Maximum", "torch.maximum", lookups=looked_up("aten.maximum.default", query_mode="elementwise")
+)
+MINIMUM = binary(
+    "Minimum", "torch.minimum", lookups=looked_up("aten.minimum.default", query_mode="elementwise")
+)
+MUL = binary(
+    "Mul",
+    "torch.mul",
+    mixed=True,
+    twins=("MulAiCore",),
+    lookups=looked_up("aten.mul.Tensor", query_mode="elementwise"),
+)
 
 
 # Product of a 16-bit tensor and a number of the host. A profile does not record it: 0.5 is used.
@@ -108,7 +149,11 @@ MUL = binary("Mul", "torch.mul", mixed=True, twins=("MulAiCore",))
 # aclnnMuls launches it for DT_BF16 and a floating-point number (Ascend 950: for FLOAT16 as well),
 # so that the number is not rounded first; for other arguments it launches a Mul with a scalar.
 MULS = unary(
-    "Muls", "torch.mul", rules.inputs_are(("DT_BF16", "FLOAT16"), (0,)), build=_with_number(0.5)
+    "Muls",
+    "torch.mul",
+    rules.inputs_are(("DT_BF16", "FLOAT16"), (0,)),
+    build=_with_number(0.5),
+    lookups=looked_up("aten.mul.Scalar", tc_input_count=1),
 )
 
 # x * factor + y: an MoE layer adds its routed and its shared experts in this way.
@@ -136,8 +181,14 @@ MULS_ADD_KERNEL = OpSpec(
     ),
 )
 
-NEG = unary("Neg", "torch.neg", rules.not_bool((0,)))
-POW = binary("Pow", "torch.pow", rules.not_bool((0, 1)), build=build_positive)
+NEG = unary("Neg", "torch.neg", rules.not_bool((0,)), lookups=looked_up("aten.neg.default"))
+POW = binary(
+    "Pow",
+    "torch.pow",
+    rules.not_bool((0, 1)),
+    build=build_positive,
+    lookups=looked_up("aten.pow.Tensor_Tensor", query_mode="elementwise"),
+)
 
 # Power of a tensor and a number of the host: the square of a gradient's norm.
 #
@@ -152,16 +203,52 @@ POWS = binary(
     rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0, 1)),
     Constraint("expected a scalar exponent", lambda case: input_shape(case, 1) == ()),
     build=lambda case, make: Call(positive(case.inputs[0], make), _EXPONENT),
+    lookups=looked_up("aten.pow.Tensor_Scalar", tc_input_count=1),
 )
-REAL_DIV = binary("RealDiv", "torch.div", rules.floating((0, 1)), build=build_positive)
-RECIPROCAL = unary("Reciprocal", "torch.reciprocal", rules.floating((0,)), build=build_positive)
-RSQRT = unary("Rsqrt", "torch.rsqrt", rules.floating((0,)), build=build_positive)
-SIN = unary("Sin", "torch.sin", rules.floating((0,)))
-SQRT = unary("Sqrt", "torch.sqrt", rules.floating((0,)), build=build_positive)
+REAL_DIV = binary(
+    "RealDiv",
+    "torch.div",
+    rules.floating((0, 1)),
+    build=build_positive,
+    lookups=looked_up("aten.div.Tensor", query_mode="elementwise"),
+)
+RECIPROCAL = unary(
+    "Reciprocal",
+    "torch.reciprocal",
+    rules.floating((0,)),
+    build=build_positive,
+    lookups=looked_up("aten.reciprocal.default"),
+)
+RSQRT = unary(
+    "Rsqrt",
+    "torch.rsqrt",
+    rules.floating((0,)),
+    build=build_positive,
+    lookups=looked_up("aten.rsqrt.default"),
+)
+SIN = unary("Sin", "torch.sin", rules.floating((0,)), lookups=looked_up("aten.sin.default"))
+SQRT = unary(
+    "Sqrt",
+    "torch.sqrt",
+    rules.floating((0,)),
+    build=build_positive,
+    lookups=looked_up("aten.sqrt.default"),
+)
 
 # Square of each element of an integer tensor; for a floating-point one, Atlas A2 and A3 launch a
 # Pows.
-SQUARE = unary("Square", "torch.square", rules.inputs_are(("INT32", "INT64"), (0,)))
+SQUARE = unary(
+    "Square",
+    "torch.square",
+    rules.inputs_are(("INT32", "INT64"), (0,)),
+    lookups=looked_up("aten.square.default"),
+)
 
 # Difference of two tensors; of two scalars when an optimizer counts its steps.
-SUB = binary("Sub", "torch.sub", rules.not_bool((0, 1)), twins=("SubAiCore",))
+SUB = binary(
+    "Sub",
+    "torch.sub",
+    rules.not_bool((0, 1)),
+    twins=("SubAiCore",),
+    lookups=looked_up("aten.sub.Tensor", query_mode="elementwise"),
+)

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from collector.model.case import Case, Slot
+from collector.model.lookup import Lookup, looked_up
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
 from collector.ops.catalog.elementwise._elementwise import broadcasting, comparison, unary
@@ -12,25 +13,41 @@ from collector.ops.parts.tensors import per_element
 from collector.ops.slots import agrees, broadcast, input_shape, spelling
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
 
-EQUAL = comparison("Equal", "torch.eq")
-GREATER = comparison("Greater", "torch.gt")
-GREATER_EQUAL = comparison("GreaterEqual", "torch.ge")
-LESS = comparison("Less", "torch.lt", twins=("LessAiCore",))
-LESS_EQUAL = comparison("LessEqual", "torch.le")
-NOT_EQUAL = comparison("NotEqual", "torch.ne")
+
+def _of_two(name: str) -> tuple[Lookup, ...]:
+    """Return the operators of two tensors, and of a tensor and a number, which is no input."""
+    return (
+        *looked_up(f"aten.{name}.Tensor"),
+        *looked_up(f"aten.{name}.Scalar", tc_input_count=1),
+    )
+
+
+EQUAL = comparison("Equal", "torch.eq", lookups=_of_two("eq"))
+GREATER = comparison("Greater", "torch.gt", lookups=_of_two("gt"))
+GREATER_EQUAL = comparison("GreaterEqual", "torch.ge", lookups=_of_two("ge"))
+LESS = comparison("Less", "torch.lt", twins=("LessAiCore",), lookups=_of_two("lt"))
+LESS_EQUAL = comparison("LessEqual", "torch.le", lookups=_of_two("le"))
+NOT_EQUAL = comparison("NotEqual", "torch.ne", lookups=_of_two("ne"))
 LOGICAL_AND = comparison(
     "LogicalAnd",
     "torch.logical_and",
     rules.inputs_are(("BOOL",), (0, 1)),
     twins=("LogicalAndAiCore",),
+    lookups=looked_up("aten.logical_and.default", "aten.bitwise_and.Tensor"),
 )
 LOGICAL_NOT = unary(
     "LogicalNot",
     "torch.logical_not",
     rules.inputs_are(("BOOL",), (0,)),
     twins=("LogicalNotAiCore",),
+    lookups=looked_up("aten.logical_not.default", "aten.bitwise_not.default"),
 )
-LOGICAL_OR = comparison("LogicalOr", "torch.logical_or", rules.inputs_are(("BOOL",), (0, 1)))
+LOGICAL_OR = comparison(
+    "LogicalOr",
+    "torch.logical_or",
+    rules.inputs_are(("BOOL",), (0, 1)),
+    lookups=looked_up("aten.logical_or.default", "aten.bitwise_or.Tensor"),
+)
 
 
 # Elements of one tensor where a condition is true, of another elsewhere.
@@ -41,6 +58,7 @@ SELECT_V2 = broadcasting(
     rules.inputs_are(("BOOL",), (0,)),
     rules.one_dtype((1, 2)),
     assumes="half of the conditions are true",
+    lookups=looked_up("aten.where.self"),
 )
 
 _MASK, _VALUE = 1, 2
@@ -98,6 +116,7 @@ MASKED_FILL = OpSpec(
         ),
     ),
     twins=("MaskedFillAiCore",),
+    lookups=looked_up("aten.masked_fill.Scalar", tc_input_count=2),
 )
 
 
@@ -128,4 +147,5 @@ CLIP_BY_VALUE_V2 = OpSpec(
         rules.one_dtype((0, 1, 2)),
         rules.not_bool((0,)),
     ),
+    lookups=looked_up("aten.clamp.default", tc_input_count=1),
 )

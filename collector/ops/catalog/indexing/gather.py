@@ -4,6 +4,7 @@ from math import prod
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.indexing import _lookup
 from collector.ops.parts import like
@@ -59,6 +60,7 @@ GATHER_ELEMENTS_V2 = OpSpec(
         rules.inputs_are(("INT32", "FLOAT", "FLOAT16", "DT_BF16"), (0,)),  # others: GatherElements
         rules.one_dtype((0,)),
     ),
+    lookups=looked_up("aten.gather.default"),
 )
 
 
@@ -119,6 +121,11 @@ GATHER_V2 = OpSpec(
         graph=GraphCall(takes=_picks_one, run=_select),
     ),
     twins=("GatherV2AiCore",),
+    lookups=(
+        *looked_up("aten.embedding.default", tc_input_count=2),
+        *looked_up("aten.index_select.default", order=1, tc_input_count=2),
+        *looked_up("aten.index.Tensor", order=1, tc_input_count=1),
+    ),
 )
 
 
@@ -154,6 +161,10 @@ GATHER_V3 = OpSpec(
         ),
         rules.inputs_are(rules.INTEGERS, (1,)),
         rules.one_dtype((0,)),
+    ),
+    lookups=(
+        *looked_up("aten.embedding.default", order=1, tc_input_count=2),
+        *looked_up("aten.index_select.default", tc_input_count=2),
     ),
 )
 
@@ -192,6 +203,7 @@ INDEX = OpSpec(
         _lookup.dense_enough(_FLAGS, _INDICES, _TAIL),
         rules.one_dtype((0,)),
     ),
+    lookups=looked_up("aten.index.Tensor", tc_input_count=1),
 )
 
 
@@ -229,4 +241,5 @@ NON_ZERO = OpSpec(
         rules.outputs_are(("INT64",), (0,)),
     ),
     npu=NpuCall(run=_non_zero_run),
+    lookups=looked_up("aten.nonzero.default"),
 )

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.indexing import _lookup
 from collector.ops.parts import like, tensors
@@ -277,6 +278,10 @@ SCATTER_ELEMENTS_V2 = OpSpec(
         rules.inputs_are(rules.INTEGERS, (1,)),
         rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT8", "UINT8"), (0,)),
         rules.one_dtype((0, 2)),
+    ),
+    lookups=(
+        *looked_up("aten.scatter.value", tc_input_count=2),
+        *looked_up("aten.scatter.src"),
     ),
 )
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.matmul._product import (
     OUTPUT_FITS,
@@ -133,6 +134,7 @@ BATCH_MAT_MUL_V2 = OpSpec(
         ),
         rules.absent("a bias or an offset cannot be replayed", _BIAS, _OFFSET),
     ),
+    lookups=looked_up("aten.bmm.default"),
 )
 
 
@@ -240,4 +242,5 @@ TRANSPOSE_BATCH_MAT_MUL = OpSpec(
         rules.one_dtype((0, 1)),
         rules.absent("a bias or a scale cannot be replayed", _BIAS, _SCALE),
     ),
+    lookups=looked_up("aten.bmm.default", order=1),
 )

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from collector.model.case import Case, Shape, Slot
+from collector.model.lookup import looked_up
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul import _grouped, _narrow
@@ -325,6 +326,14 @@ GROUPED_MATMUL = OpSpec(
         ),
         _grouped.groups_fit(_sizes),
     ),
+    lookups=looked_up(
+        "tensor_cast.grouped_matmul.default",
+        "tensor_cast.grouped_matmul_quant.default",
+        "tensor_cast.grouped_matmul_quant_int4.default",
+        "tensor_cast.grouped_matmul_fp8.default",
+        "tensor_cast.grouped_matmul_mxfp4.default",
+        "tensor_cast.grouped_matmul_swiglu.default",
+    ),
 )
 
 
@@ -625,6 +634,12 @@ GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
         served="torch.ops._C_ascend.grouped_matmul_swiglu_quant_weight_nz",
     ),
     constraints=_GATE_RULES,
+    lookups=looked_up(
+        "tensor_cast.grouped_matmul_quant_swiglu.default",
+        "tensor_cast.grouped_matmul_quant_int4_swiglu.default",
+        "tensor_cast.grouped_matmul_fp8_swiglu.default",
+        "tensor_cast.grouped_matmul_mxfp4_swiglu.default",
+    ),
 )
 
 # The same for tensors in lists, here of one each, with a count of rows for each expert (CANN 8.5).
@@ -648,5 +663,12 @@ GROUPED_MATMUL_SWIGLU_QUANT_V2 = replace(
         rules.absent_inputs(frozenset({6, 7}), "a bias and smoothing scales"),
         *rules.unless(is_narrow, *_GATE_RULES),
         *rules.unless(lambda case: not is_narrow(case), *_NARROW_GATE_RULES),
+    ),
+    lookups=looked_up(
+        "tensor_cast.grouped_matmul_quant_swiglu.default",
+        "tensor_cast.grouped_matmul_quant_int4_swiglu.default",
+        "tensor_cast.grouped_matmul_fp8_swiglu.default",
+        "tensor_cast.grouped_matmul_mxfp4_swiglu.default",
+        order=1,
     ),
 )

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from collector.model.case import Case, Slot
+from collector.model.lookup import looked_up
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul import _grouped, _narrow
@@ -204,6 +205,15 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
             ),
         ),
         *rules.unless(lambda case: not is_narrow(case), *_narrow.RULES),
+    ),
+    lookups=looked_up(
+        "tensor_cast.static_quant_linear.default",
+        "tensor_cast.static_quant_linear_int4.default",
+        "tensor_cast.fp8_linear.default",
+        "tensor_cast.mxfp4_linear.default",
+        tc_input_count=2,
+        compute_subcategory="quantized_matmul",
+        expected_input_formats=("ND", "FRACTAL_NZ"),
     ),
 )
 

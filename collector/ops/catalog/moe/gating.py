@@ -3,6 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.moe._routing import chosen_by_output, make_choices, unwritten
 from collector.ops.parts import like
@@ -135,6 +136,12 @@ MOE_GATING_TOP_K = OpSpec(
         rules.one_dtype((0, _BIAS)),
         *rules.dtypes({}, {1: "INT32", _NORM: "FLOAT"}),
     ),
+    lookups=looked_up(
+        "tensor_cast.moe_gating_top_k_softmax.default",
+        "tensor_cast.moe_gating_top_k_sigmoid.default",
+        "tensor_cast.moe_gating_top_k.default",
+        tc_input_count=1,
+    ),
 )
 
 # The router of DeepSeek-V4: square roots of softplus, without groups. In its first layers a table
@@ -221,6 +228,7 @@ MOE_GATING_TOP_K_HASH = OpSpec(
         rules.one_dtype((0, _BIAS)),
         *rules.dtypes({}, {1: "INT32", _NORM: "FLOAT"}),
     ),
+    lookups=looked_up("tensor_cast.moe_gating_top_k_hash.default", tc_input_count=1),
 )
 
 # A router's choice by softmax. Each choice also gets the number of its row, numbered choice by
@@ -279,4 +287,5 @@ MOE_GATING_TOP_KSOFTMAX = OpSpec(
         rules.one_dtype((0,)),
         *rules.dtypes({}, {1: "INT32", 2: "INT32"}),
     ),
+    lookups=looked_up("tensor_cast.moe_gating_top_k_softmax.default", order=1, tc_input_count=1),
 )

@@ -4,6 +4,7 @@ from itertools import islice
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.moe import _routing
 from collector.ops.parts import like
@@ -300,6 +301,7 @@ MOE_TOKEN_PERMUTE = OpSpec(
         rules.one_dtype((0,)),
         *rules.dtypes({}, {1: "INT32"}),
     ),
+    lookups=looked_up("tensor_cast.init_routing_v2.default", tc_input_count=2),
 )
 
 # Rows in the order of experts, summed back into tokens with the weights of their choices.
@@ -355,4 +357,5 @@ MOE_TOKEN_UNPERMUTE = OpSpec(
         rules.inputs_are(("INT32",), (1,)),
         rules.one_dtype((0,), (0,)),
     ),
+    lookups=looked_up("tensor_cast.unpermute_tokens.default", tc_input_count=1),
 )

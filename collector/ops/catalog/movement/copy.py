@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.parts.tensors import picked_bytes
@@ -231,6 +232,12 @@ CAST = OpSpec(
     ),
     npu=NpuCall(build=_npu_build),
     twins=("CastAiCore",),
+    lookups=looked_up(
+        "aten.to.dtype",
+        "aten._to_copy.default",
+        "prims.convert_element_type.default",
+        tc_input_count=1,
+    ),
 )
 
 
@@ -269,6 +276,7 @@ PAD_V3 = OpSpec(
         rules.not_bool((0,)),  # CANN pads BOOL as INT8, between two casts
     ),
     twins=("PadV3AiCore",),
+    lookups=looked_up("aten.constant_pad_nd.default", tc_input_count=1),
 )
 
 # Each row of a tensor repeated as often as a list says, along the one dimension in which the output
@@ -325,6 +333,10 @@ REPEAT_INTERLEAVE = OpSpec(
     ),
     npu=NpuCall(run=_run),
     twins=("RepeatInterleaveV2",),
+    lookups=(
+        *looked_up("aten.repeat_interleave.self_int", tc_input_count=1),
+        *looked_up("aten.repeat_interleave.self_Tensor", tc_input_count=2),
+    ),
 )
 
 
@@ -379,6 +391,12 @@ TENSOR_MOVE = OpSpec(
     moves_data=True,
     constraints=(rules.LIKE_INPUT, rules.one_dtype((0,))),
     twins=("TensorMoveAiCore",),
+    lookups=(
+        *looked_up("aten.to.dtype", order=1, tc_input_count=1),
+        *looked_up(
+            "aten.clone.default", "aten.copy.default", "aten.copy_.default", tc_input_count=1
+        ),
+    ),
 )
 
 
@@ -405,6 +423,7 @@ TILE = OpSpec(
         rules.one_per_dimension(1, of_output=True),
         rules.one_dtype((0,)),
     ),
+    lookups=looked_up("aten.repeat.default", tc_input_count=1),
 )
 
 # Dimensions in another order, copied out.
@@ -454,7 +473,7 @@ TRANSPOSE = OpSpec(
 )
 
 
-def _triangle(kernel: str, call: str) -> OpSpec:
+def _triangle(kernel: str, call: str, *operators: str) -> OpSpec:
     """Return the operator of one triangle of matrices; a profile does not record which diagonal."""
     return OpSpec(
         kernel=kernel,
@@ -466,11 +485,15 @@ def _triangle(kernel: str, call: str) -> OpSpec:
             rules.one_dtype((0,)),
             Constraint("expected matrices", lambda case: len(input_shape(case, 0)) > 1),
         ),
+        lookups=looked_up(*operators),
     )
 
 
 # The lower or the upper triangle of matrices, such as causal masks, with zeros elsewhere.
-TRIL, TRIU = _triangle("Tril", "torch.tril"), _triangle("Triu", "torch.triu")
+TRIL, TRIU = (
+    _triangle("Tril", "torch.tril", "aten.tril.default"),
+    _triangle("Triu", "torch.triu", "aten.triu.default"),
+)
 
 
 def _reverse_build(case: Case, make: TensorMaker) -> Call:
@@ -497,4 +520,5 @@ REVERSE_V2 = OpSpec(
             ),
         ),
     ),
+    lookups=looked_up("aten.flip.default", tc_input_count=1),
 )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import Lookup, looked_up
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.slots import elements, input_shape, output_shape, output_slot, spelling
@@ -18,6 +19,7 @@ def fill(
     reference: Callable[..., Any] | None = None,
     npu: NpuCall | None = None,
     constraints: tuple[Constraint, ...] = (),
+    lookups: tuple[Lookup, ...] = (),
 ) -> OpSpec:
     """Return an operator that fills its argument, which has the input's shape and dtype."""
     return OpSpec(
@@ -30,6 +32,7 @@ def fill(
         moves_data=True,
         constraints=(rules.one_dtype((0,)), rules.LIKE_INPUT, *constraints),
         npu=npu or NpuCall(),
+        lookups=lookups,
     )
 
 
@@ -86,7 +89,7 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
 ONES_LIKE = fill("OnesLike", "torch.ones", lambda torch, x: x.fill_(1), NpuCall(build=_npu_build))
 
 # Zeros in the shape of a tensor: the kernel that `zero_` launches on a buffer of gradients.
-ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_")
+ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_", lookups=looked_up("aten.zeros_like.default"))
 
 # Random numbers between 0 and 1: the first kernel of random sampling, in step traces of vLLM-Ascend
 # (March 2026). The sources of CANN describe other kernels (StatelessRandomUniformV2, Muls, Sub).

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.model.lookup import Lookup, looked_up
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.slots import input_shape, output_shape, output_slot
@@ -18,6 +19,7 @@ def joined(
     dim: Callable[[Case], int | None],
     *constraints: Constraint,
     of_graphs: str = "",
+    lookups: tuple[Lookup, ...] = (),
 ) -> OpSpec:
     """Return an operator with any number of inputs.
 
@@ -40,6 +42,7 @@ def joined(
         constraints=(*constraints, _ONE_DTYPE),
         twins=(of_graphs,) if of_graphs else (),
         npu=NpuCall(graph=GraphCall(lambda case: case.kernel_type == of_graphs, _without_memory)),
+        lookups=lookups,
     )
 
 
@@ -80,6 +83,7 @@ CONCAT_D = joined(
     # `cat` of one tensor launches TensorMove (profiles of CANN 8.3).
     Constraint("expected at least two inputs", lambda case: len(case.inputs or ()) > 1),
     of_graphs="ConcatV2D",
+    lookups=looked_up("aten.cat.default", "tensor_cast.cat.default"),
 )
 
 
@@ -104,6 +108,7 @@ PACK = joined(
         "number of inputs",
         _pack_dim,
     ),
+    lookups=looked_up("aten.stack.default"),
 )
 
 

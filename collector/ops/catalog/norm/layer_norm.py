@@ -3,6 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.model.vocabulary import dtype_of
 from collector.ops import rules
 from collector.ops.catalog.norm._rms_norm import rows_shape
@@ -96,6 +97,9 @@ LAYER_NORM_V3 = OpSpec(
             "with the shape of x, two with one number a row",
             _shapes_fit,
         ),
+    ),
+    lookups=looked_up(
+        "aten.native_layer_norm.default", "tensor_cast.layer_norm.default", tc_input_count=3
     ),
 )
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.norm import _rms_norm
 from collector.ops.parts import like
@@ -38,6 +39,7 @@ RMS_NORM = OpSpec(
             lambda case: outputs_agree(case, input_shape(case, 0), _rows(case)),
         ),
     ),
+    lookups=looked_up("tensor_cast.rms_norm.default"),
 )
 
 
@@ -50,6 +52,7 @@ def _gemma_reference(torch: Any, x: Any, gamma: Any) -> Any:
 GEMMA_RMS_NORM = replace(
     RMS_NORM,
     kernel="GemmaRmsNorm",
+    lookups=(),
     call="torch_npu.npu_gemma_rms_norm",
     reference=_gemma_reference,
     flops=per_element(4),
@@ -145,6 +148,12 @@ ADD_RMS_NORM = OpSpec(
     build=_rms_norm.build_sum,
     flops=_rms_norm.sum_flops,
     constraints=_rms_norm.SUM_CONSTRAINTS,
+    lookups=looked_up(
+        "tensor_cast.add_rms_norm.default",
+        "tensor_cast.add_rms_norm2.default",
+        order=1,
+        tc_input_count=3,
+    ),
 )
 
 # A sum, its RMS normalisation, and a bias: vLLM-Ascend's own kernel.
@@ -159,6 +168,9 @@ ADD_RMS_NORM_BIAS = OpSpec(
     flops=_rms_norm.sum_flops,
     npu=NpuCall(needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
     constraints=_rms_norm.SUM_CONSTRAINTS,
+    lookups=looked_up(
+        "tensor_cast.add_rms_norm.default", "tensor_cast.add_rms_norm2.default", tc_input_count=3
+    ),
 )
 
 

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.norm._rms_norm import normalised
 from collector.ops.parts import like, narrow
@@ -90,6 +91,7 @@ RMS_NORM_DYNAMIC_MX_QUANT = OpSpec(
         Constraint(_ABSENT_RSTD, _has_no_rstd),
         rules.NOTHING_EMPTY,
     ),
+    lookups=looked_up("tensor_cast.rms_norm_dynamic_quant_mxfp4.default", tc_input_count=2),
 )
 
 
@@ -140,5 +142,10 @@ ADD_RMS_NORM_DYNAMIC_MX_QUANT = replace(
         ),
         Constraint(_ABSENT_RSTD, lambda case: _has_no_rstd(case, _SUM_RSTD)),
         rules.NOTHING_EMPTY,
+    ),
+    lookups=looked_up(
+        "tensor_cast.add_rms_norm_dynamic_quant_mxfp4.default",
+        "tensor_cast.add_rms_norm_dynamic_quant2_mxfp4.default",
+        tc_input_count=3,
     ),
 )

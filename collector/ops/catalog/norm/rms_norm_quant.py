@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.norm._rms_norm import normalised
 from collector.ops.parts import like
@@ -154,6 +155,13 @@ ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
             _outputs_fit,
         ),
     ),
+    lookups=looked_up(
+        "tensor_cast.add_rms_norm_dynamic_quant_symmetric.default",
+        "tensor_cast.add_rms_norm_dynamic_quant2_symmetric.default",
+        "tensor_cast.add_rms_norm_dynamic_quant_asymmetric.default",
+        "tensor_cast.add_rms_norm_dynamic_quant2_asymmetric.default",
+        tc_input_count=3,
+    ),
 )
 
 
@@ -232,6 +240,7 @@ RMS_NORM_DYNAMIC_QUANT = OpSpec(
             _norm_fits,
         ),
     ),
+    lookups=looked_up("tensor_cast.rms_norm_dynamic_quant_symmetric.default", tc_input_count=2),
 )
 
 
@@ -327,5 +336,10 @@ ADD_RMS_NORM_QUANT = OpSpec(
             "may be absent",
             _static_outputs_fit,
         ),
+    ),
+    lookups=looked_up(
+        "tensor_cast.add_rms_norm_quant.default",
+        "tensor_cast.add_rms_norm_quant2.default",
+        tc_input_count=3,
     ),
 )

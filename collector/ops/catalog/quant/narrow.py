@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.quant.quantize import group_counts
 from collector.ops.parts import like, narrow
@@ -66,6 +67,11 @@ DYNAMIC_MX_QUANT = OpSpec(
             _is_row_wise,
         ),
         rules.NOTHING_EMPTY,
+    ),
+    lookups=looked_up(
+        "tensor_cast.dynamic_quantize_mxfp4.default",
+        compute_subcategory="compute_scale",
+        tc_input_count=1,
     ),
 )
 
@@ -193,6 +199,12 @@ DYNAMIC_BLOCK_QUANT = OpSpec(
         rules.reads("expected x (M,N) and scales of 1 by 128 or 128 by 128 numbers", _block_rows),
         rules.LIKE_INPUT,
         rules.NOTHING_EMPTY,
+    ),
+    lookups=looked_up(
+        "tensor_cast.dynamic_quantize_mxfp4.default",
+        order=1,
+        compute_subcategory="compute_scale",
+        tc_input_count=1,
     ),
 )
 

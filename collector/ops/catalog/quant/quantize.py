@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows, scale_like, to_int8
@@ -94,6 +95,7 @@ ASCEND_QUANT_V2 = OpSpec(
         ),
         rules.LIKE_INPUT,
     ),
+    lookups=looked_up("tensor_cast.quantize.default", tc_input_count=1),
 )
 
 
@@ -175,6 +177,11 @@ DYNAMIC_QUANT = OpSpec(
             _dynamic_dtypes_fit,
         ),
     ),
+    lookups=looked_up(
+        "tensor_cast.dynamic_quantize_symmetric.default",
+        compute_subcategory="compute_scale",
+        tc_input_count=1,
+    ),
 )
 
 
@@ -208,6 +215,11 @@ DYNAMIC_QUANT_V2 = replace(
         Constraint(
             "expected one offset a row", lambda case: agrees(case, 2, input_shape(case, _X)[:-1])
         ),
+    ),
+    lookups=looked_up(
+        "tensor_cast.dynamic_quantize_asymmetric.default",
+        compute_subcategory="compute_scale",
+        tc_input_count=1,
     ),
 )
 

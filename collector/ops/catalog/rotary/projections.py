@@ -3,6 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
 from collector.ops.catalog.rotary._tables import head_size, make_table, rotate_first_dims
@@ -121,6 +122,10 @@ SPLIT_QKV_RMSNORM_ROPE_KERNEL = OpSpec(
         rules.inputs_are(rules.FLOATS, (0, 1)),
         rules.inputs_are((*rules.FLOATS, "INT32", "INT64"), (_TABLE,)),
         rules.one_dtype((0,), (0, 1, 2)),
+    ),
+    lookups=(
+        *looked_up("tensor_cast.apply_rope.default", order=1, tc_input_count=2),
+        *looked_up("tensor_cast.apply_rope_single.default", order=1, tc_input_count=1),
     ),
 )
 

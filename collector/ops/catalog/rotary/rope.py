@@ -3,6 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.parts import like, tensors
 from collector.ops.slots import (
@@ -88,6 +89,10 @@ APPLY_ROTARY_POS_EMB = OpSpec(
         rules.inputs_are(rules.FLOATS, (0,)),
         rules.one_dtype((0, 1, 2, 3), (0, 1)),
     ),
+    lookups=(
+        *looked_up("tensor_cast.apply_rope.default", order=3, tc_input_count=2),
+        *looked_up("tensor_cast.apply_rope_single.default", order=3, tc_input_count=1),
+    ),
 )
 
 # Rotary positions of interleaved pairs; the result has the halves one after the other.
@@ -120,6 +125,10 @@ INTERLEAVE_ROPE = OpSpec(
         rules.NOTHING_EMPTY,
         rules.inputs_are(rules.HALF_DTYPES, (0,)),
         rules.one_dtype((0, 1, 2)),
+    ),
+    lookups=(
+        *looked_up("tensor_cast.apply_rope.default", order=2, tc_input_count=2),
+        *looked_up("tensor_cast.apply_rope_single.default", order=2, tc_input_count=1),
     ),
 )
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.rotary._tables import make_table, rotate_first_dims
 from collector.ops.parts import like
@@ -76,6 +77,10 @@ TRITON_ROPE = OpSpec(
         rules.one_dtype((0,), (0,)),
         rules.one_dtype((1,), (1,)),
     ),
+    lookups=(
+        *looked_up("tensor_cast.apply_rope.default", tc_input_count=2),
+        *looked_up("tensor_cast.apply_rope_single.default", tc_input_count=1),
+    ),
 )
 
 
@@ -123,6 +128,7 @@ TRITON_ROPE_SISO = OpSpec(
         rules.one_dtype((0,), (0,)),
         rules.one_dtype((1, 2), ()),
     ),
+    lookups=looked_up("tensor_cast.apply_rope_single.default", order=4, tc_input_count=1),
 )
 
 _QUERY, _KEY, _COS_SIN = range(1, 4)

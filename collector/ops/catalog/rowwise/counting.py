@@ -4,6 +4,7 @@ from math import prod
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.rowwise.ordering import narrowed
 from collector.ops.parts import like
@@ -62,6 +63,7 @@ CUMSUM = OpSpec(
         ),
     ),
     npu=NpuCall(run=_cumsum_run),
+    lookups=looked_up("aten.cumsum.default", tc_input_count=1),
 )
 
 # The number of occurrences of each number, in as many bins as the output has: the load of experts.

@@ -3,6 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.parts.tensors import per_element
@@ -166,6 +167,7 @@ ARG_MAX_V2 = OpSpec(
         rules.not_bool((0,)),
     ),
     npu=NpuCall(run=_arg_max_run),
+    lookups=looked_up("aten.argmax.default", tc_input_count=1),
 )
 
 
@@ -220,6 +222,7 @@ ARG_MAX_WITH_VALUE = OpSpec(
         rules.not_bool((0,)),
     ),
     npu=NpuCall(run=_max_run),
+    lookups=looked_up("aten.max.dim"),
 )
 
 
@@ -286,6 +289,7 @@ TOP_K_V2 = OpSpec(
         rules.outputs_are(rules.INTEGERS, (_TOP,)),
     ),
     npu=NpuCall(run=_top_run),
+    lookups=looked_up("aten.topk.default", tc_input_count=1),
 )
 
 
@@ -306,4 +310,5 @@ SORT = OpSpec(
         ),
     ),
     npu=NpuCall(run=_sort_run),
+    lookups=looked_up("aten.sort.default"),
 )

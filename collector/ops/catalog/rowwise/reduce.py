@@ -5,6 +5,7 @@ from itertools import combinations
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.model.lookup import Lookup, looked_up
 from collector.model.vocabulary import DYNAMIC
 from collector.ops import rules
 from collector.ops.parts import like
@@ -22,7 +23,11 @@ from collector.ops.spec import (
 
 
 def reduction(
-    kernel: str, call: str, *more: Constraint, run: Callable[..., Any] = call_plainly
+    kernel: str,
+    call: str,
+    *more: Constraint,
+    run: Callable[..., Any] = call_plainly,
+    lookups: tuple[Lookup, ...] = (),
 ) -> OpSpec:
     """Return an operator; `run` takes (x, dimensions, whether they stay as 1)."""
     return OpSpec(
@@ -43,15 +48,17 @@ def reduction(
             *more,
         ),
         npu=NpuCall(run=run),
+        lookups=lookups,
     )
 
 
-def boolean_reduction(kernel: str, call: str) -> OpSpec:
+def boolean_reduction(kernel: str, call: str, lookups: tuple[Lookup, ...]) -> OpSpec:
     """Return a reduction of truth values: along one dimension, or over all to a scalar.
 
     torch reduces several dimensions one after another, with a kernel for each."""
     rule = Constraint("expected one axis, or all of them and a scalar", _is_one_or_all)
-    return reduction(kernel, call, rules.inputs_are(("BOOL",), (0,)), rule, run=fold_one_or_all)
+    of_bool = rules.inputs_are(("BOOL",), (0,))
+    return reduction(kernel, call, of_bool, rule, run=fold_one_or_all, lookups=lookups)
 
 
 def fold_one_or_all(fold: Callable[..., Any], x: Any, dims: tuple[int, ...], stays: bool) -> Any:
@@ -90,11 +97,30 @@ def _reduce_build(case: Case, make: TensorMaker) -> Call:
     return Call(like.normal((case.inputs or ())[0], make), *rules.accepted(reduced_dims(case)))
 
 
-REDUCE_ALL = boolean_reduction("ReduceAll", "torch.all")
-REDUCE_ANY = boolean_reduction("ReduceAny", "torch.any")
-REDUCE_MAX = reduction("ReduceMax", "torch.amax", rules.not_bool((0,)))
-REDUCE_MEAN = reduction("ReduceMean", "torch.mean", rules.floating((0,)))
-REDUCE_MIN = reduction("ReduceMin", "torch.amin", rules.not_bool((0,)))
+REDUCE_ALL = boolean_reduction(
+    "ReduceAll", "torch.all", lookups=looked_up("aten.all.dim", tc_input_count=1)
+)
+REDUCE_ANY = boolean_reduction(
+    "ReduceAny", "torch.any", lookups=looked_up("aten.any.dim", tc_input_count=1)
+)
+REDUCE_MAX = reduction(
+    "ReduceMax",
+    "torch.amax",
+    rules.not_bool((0,)),
+    lookups=looked_up("aten.amax.default", tc_input_count=1),
+)
+REDUCE_MEAN = reduction(
+    "ReduceMean",
+    "torch.mean",
+    rules.floating((0,)),
+    lookups=looked_up("aten.mean.dim", tc_input_count=1),
+)
+REDUCE_MIN = reduction(
+    "ReduceMin",
+    "torch.amin",
+    rules.not_bool((0,)),
+    lookups=looked_up("aten.amin.default", tc_input_count=1),
+)
 
 
 def _reduce_sum_run(add_up: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
@@ -103,7 +129,13 @@ def _reduce_sum_run(add_up: Any, x: Any, dims: tuple[int, ...], stays: bool) -> 
 
 
 # Sum over some dimensions, in the input's dtype.
-REDUCE_SUM = reduction("ReduceSum", "torch.sum", rules.not_bool((0,)), run=_reduce_sum_run)
+REDUCE_SUM = reduction(
+    "ReduceSum",
+    "torch.sum",
+    rules.not_bool((0,)),
+    run=_reduce_sum_run,
+    lookups=looked_up("aten.sum.dim_IntList", tc_input_count=1),
+)
 
 
 def _folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
@@ -172,7 +204,13 @@ _LAST = -1
 
 
 def softmax(
-    kernel: str, call: str, *, slots: tuple[str, ...] = ("x",), run: Callable[..., Any], cost: int
+    kernel: str,
+    call: str,
+    *,
+    slots: tuple[str, ...] = ("x",),
+    run: Callable[..., Any],
+    cost: int,
+    lookups: tuple[Lookup, ...] = (),
 ) -> OpSpec:
     """Return an operator with one shape and dtype for all tensors; `cost` is per element."""
     inputs = tuple(range(len(slots)))
@@ -190,6 +228,7 @@ def softmax(
             rules.floating((0,)),
         ),
         npu=NpuCall(run=run),
+        lookups=lookups,
     )
 
 
@@ -201,7 +240,13 @@ def _have_one_shape(case: Case) -> bool:
 
 # Softmax along the last dimension: probabilities of tokens or experts. Per element: the maximum, a
 # difference, the exponential, the sum, a quotient.
-SOFTMAX_V2 = softmax("SoftmaxV2", "torch.softmax", run=lambda api, x: api(x, _LAST), cost=5)
+SOFTMAX_V2 = softmax(
+    "SoftmaxV2",
+    "torch.softmax",
+    run=lambda api, x: api(x, _LAST),
+    cost=5,
+    lookups=looked_up("aten._softmax.default"),
+)
 
 # Gradient of a softmax, from its result. Per element: a product and its sum, a difference, another
 # product.
@@ -216,7 +261,11 @@ SOFTMAX_GRAD = softmax(
 # Logarithm of the softmax along the last dimension: log-probabilities of tokens. Per element: the
 # maximum, a difference, the exponential, the sum, another difference.
 LOG_SOFTMAX_V2 = softmax(
-    "LogSoftmaxV2", "torch.log_softmax", run=lambda api, x: api(x, _LAST), cost=5
+    "LogSoftmaxV2",
+    "torch.log_softmax",
+    run=lambda api, x: api(x, _LAST),
+    cost=5,
+    lookups=looked_up("aten._log_softmax.default"),
 )
 
 # Gradient of a log-softmax, from its result. Per element: the sum, the exponential, a product, a

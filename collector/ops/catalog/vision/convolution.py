@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from collector.model.case import Case, Shape, Slot, logical_shape
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.vision import _images
 from collector.ops.catalog.vision._images import SlidingWindow
@@ -136,6 +137,7 @@ CONV2_D = OpSpec(
         rules.floating((_BIAS,)),
         rules.absent("expected no offset: it cannot be replayed", _OFFSET),
     ),
+    lookups=looked_up("aten.convolution.default"),
 )
 
 
