@@ -1,13 +1,15 @@
 """A snapshot as a folder on this machine, in the layout that consumers read.
 
 The folder is written completely or not at all. It may replace an earlier pull, unless a user has
-added files, folders or links to it or changed them. If a link leads to the folder, the link stays.
+added files, folders or links to it or changed them; a user's op_mapping.yaml stays. If a link leads
+to the folder, the link stays.
 """
 
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -17,6 +19,7 @@ from collector.codec.files import MOST_TABLE_BYTES, check_case, open_own_file, r
 from collector.database.commits import Commit
 from collector.database.layout import OP_MAPPING, collective_folder
 from collector.database.manifest import SnapshotManifest, read_file, read_manifest, tree_files
+from collector.database.op_mapping_writing import is_written, written_mapping
 from collector.database.snapshot import load_state
 from collector.database.view import ViewFile, render
 from collector.model.stack import Runtime
@@ -37,12 +40,12 @@ class _Marker:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The result of a pull. `without_mapping` are the versions without an op_mapping.yaml, whose
-    consumers must provide their own."""
+    """The result of a pull. `own_mappings` are the paths of op_mapping.yaml files in the target
+    that are a user's, and stayed."""
 
     files: int
     rows: int
-    without_mapping: tuple[str, ...]
+    own_mappings: tuple[str, ...]
 
 
 def pull_version(
@@ -62,7 +65,7 @@ def pull_version(
     unchanged earlier pull."""
     if target.is_symlink():
         target = Path(os.path.realpath(target))
-    _check_target(target)
+    _own_mappings(target)  # before anything is read
     manifest = read_manifest(store, commit)
     if directory is not None:
         manifest = _only(manifest, directory)
@@ -73,13 +76,25 @@ def pull_version(
             path: ViewFile(read_file(store, file), file.entry.rows)
             for path, file in tree_files(store, commit, manifest).items()
         }
+    files = {**files, **_written_mappings(files, manifest.versions)}
     with file_errors(target, "written"):
-        _replace(target, files, commit)
-    return Pulled(
-        files=len(files),
-        rows=sum(file.rows for file in files.values()),
-        without_mapping=tuple(p for p in manifest.versions if f"{p}/{OP_MAPPING}" not in files),
-    )
+        own = _replace(target, files, commit)
+    return Pulled(len(files), sum(file.rows for file in files.values()), own)
+
+
+def _written_mappings(
+    files: Mapping[str, ViewFile], versions: Iterable[str]
+) -> dict[str, ViewFile]:
+    """Return the op_mapping.yaml of each version directory whose campaigns gave none."""
+    by_folder: dict[str, set[str]] = defaultdict(set)
+    for path in map(PurePosixPath, files):
+        if path.suffix == ".csv":
+            by_folder[str(path.parent)].add(path.stem)
+    return {
+        f"{version}/{OP_MAPPING}": ViewFile(written_mapping(by_folder[version], version), 0)
+        for version in versions
+        if f"{version}/{OP_MAPPING}" not in files
+    }
 
 
 def _only(manifest: SnapshotManifest, directory: str) -> SnapshotManifest:
@@ -107,8 +122,9 @@ def check_is_real(version_dir: Path) -> None:
             )
 
 
-def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> None:
-    """Write next to the target, then rename. The earlier content is removed last."""
+def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> tuple[str, ...]:
+    """Write next to the target, then rename. The earlier content is removed last. Return the paths
+    of a user's own files, which are carried over."""
     target.parent.mkdir(parents=True, exist_ok=True)
     check_case(target.parent, files)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -119,10 +135,15 @@ def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> Non
         hashes = {path: sha256_hex(file.data) for path, file in files.items()}
         marker = _Marker(commit.number, commit.content_hash, commit.runtime, hashes)
         _write(fresh / MARKER, readable_json(asdict(marker)))
-        _check_target(target)  # again: a user may have changed it since the first check
+        own = _own_mappings(target)  # again: a user may have changed it since the first check
+        for path, data in own.items():
+            if path not in files:
+                raise _added(target / path, "an added file")
+            _write(fresh / _safe(path), data)
         _swap(fresh, target, scratch / "old")
     finally:
         shutil.rmtree(scratch)
+    return tuple(own)
 
 
 def _swap(fresh: Path, target: Path, aside: Path) -> None:
@@ -144,28 +165,43 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(out.fileno())
 
 
-def _check_target(target: Path) -> None:
+def _own_mappings(target: Path) -> dict[str, bytes]:
+    """Return the op_mapping.yaml files that a user added to the target or changed, by their path.
+    Raises BadInput if the target has anything else but an earlier pull."""
     if not target.exists():
-        return
+        return {}
     if not target.is_dir():
         raise BadInput("expected a folder, got a file", path=target)
     if not any(target.iterdir()):
-        return
+        return {}
     marker = _read_marker(target)
     if marker is None:
         raise BadInput(
             "expected an empty folder or one from `opmeter pull`, got other files; pull elsewhere",
             path=target,
         )
+    own: dict[str, bytes] = {}
     for path in sorted(target.rglob("*")):  # without what is behind links
+        name = path.relative_to(target).as_posix()
         with file_errors(path):
-            found = _difference(path, path.relative_to(target).as_posix(), marker)
+            found = _difference(path, name, marker)
+            if found in _OWN and path.name == OP_MAPPING:
+                data = read_small_file(path, MOST_TABLE_BYTES)
+                own |= {} if is_written(data) else {name: data}
+                continue
         if found:
-            raise BadInput(
-                f"expected a file of the last pull, got {found}; move it away, or pull into "
-                "another folder",
-                path=path,
-            )
+            raise _added(path, found)
+    return own
+
+
+def _added(path: Path, found: str) -> BadInput:
+    return BadInput(
+        f"expected a file of the last pull, got {found}; move it away, or pull into another folder",
+        path=path,
+    )
+
+
+_OWN = ("an added file", "a changed file")
 
 
 def _difference(path: Path, name: str, marker: _Marker) -> str:

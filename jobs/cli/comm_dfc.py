@@ -16,6 +16,7 @@ from collector.codec.text import MIB, counted
 from collector.ranks.experts import ExpertCall, check
 from collector.store.atomic import write_through
 from jobs.cli import ranks
+from jobs.cli.mappings import write_mapping
 from jobs.cli.terminal import say, say_lines
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def dfc_command(
         if database_path is not None:
             for path, change in write_measured(database_path, found.measured):
                 say(f"{path}: {counted(change.added, 'row')} added, {change.updated} changed")
+            write_mapping(database_path)
     return ranks.ended(failure, is_whole=not found.failed)
 
 

@@ -18,6 +18,7 @@ from jobs.cli.cleanup import du_command, gc_command
 from jobs.cli.conform import conform_command
 from jobs.cli.diff import diff_command
 from jobs.cli.export import export_command
+from jobs.cli.mappings import say_kept
 from jobs.cli.opening import (
     choose_guard,
     chosen_commit,
@@ -464,5 +465,5 @@ def pull_command(
     if commit.runtime != "real":
         warning = f"its numbers are from a {commit.runtime} runtime, not from a device"
         say(f"warning: {warning}", err=True)
-    for path in pulled.without_mapping:
-        say(f"warning: {path} has no op_mapping.yaml; provide one", err=True)
+    for path in pulled.own_mappings:
+        say_kept(target / path)

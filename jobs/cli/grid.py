@@ -13,6 +13,7 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.text import GIB, counted
 from collector.shapes.models import find_decoder
+from jobs.cli.mappings import write_mapping
 from jobs.cli.options import TreeOptions
 from jobs.cli.terminal import say, say_lines
 
@@ -204,6 +205,7 @@ def parse_command(
             skip_bad_rows=skip_bad_rows,
             pool=pool,
         )
+    write_mapping(target)
     say_lines(_describe(result, "pooled" if pool else "updated"))
     if result.kernels or result.communication is not None:
         return 0

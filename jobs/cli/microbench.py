@@ -18,6 +18,7 @@ from collector.model.stack import BACKENDS, Stack
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.experts import KERNELS, recorded_ranks
 from collector.ranks.gangs import is_of_gangs
+from jobs.cli.mappings import write_mapping
 from jobs.cli.options import TreeOptions, check_backend
 from jobs.cli.terminal import say, say_lines, stop_on_signals
 
@@ -121,6 +122,7 @@ def microbench_command(
                 stop=stop_on_signals(view.say),
                 on_progress=view.measure,
             )
+    write_mapping(folder)
     page = write_reports(result, datetime.now())
     say_lines(_microbench_describe(result, page))
     return int(not result.is_complete or (fail_fast and bool(result.failed)))

@@ -153,6 +153,7 @@ def _state(op: OpSpec, proved: Proved) -> str:
 
 
 def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
+    from collector.database.op_mapping_writing import operators_of
     from collector.ops.releases import kinds_of_rows, release_status
     from collector.ranks.distribution import DISTRIBUTE_KERNELS
 
@@ -160,6 +161,8 @@ def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
     if op.twins:
         yield "or", f"{', '.join(op.twins)}: the runtime chooses"
     yield "API", op.call
+    for operator in operators_of(op.kernel):
+        yield "looked up", f"{operator}, in op_mapping.yaml"
     for index, slot in enumerate(op.slots):
         notes = [
             "optional" if index in op.optional else "",

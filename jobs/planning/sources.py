@@ -13,6 +13,7 @@ from collector.codec.files import read_small_file, scratch_folder
 from collector.codec.text import counted
 from collector.database.layout import OP_MAPPING
 from collector.database.op_mapping import check_op_mapping
+from collector.database.op_mapping_writing import is_written
 from collector.model import keys
 from collector.model.case import known_states
 from collector.model.demand import demanded_records, read_manifest_file, read_misses
@@ -402,11 +403,13 @@ def op_mapping_of(campaign: Campaign) -> str | None:
 
 
 def _op_mapping_of_trees(campaign: Campaign) -> Path | None:
-    """Return the mapping of the tree sources if they agree; most have none or there is one tree."""
+    """Return the mapping of the tree sources if they agree; most have none or there is one tree.
+    One that opmeter wrote is left out: a version gets its own where it is pulled."""
     folders = [
         source.path for source in campaign.sources if isinstance(source, source_kinds.TreeSource)
     ]
-    paths = [path for path in (folder / OP_MAPPING for folder in folders) if path.exists()]
+    found = (path for path in (folder / OP_MAPPING for folder in folders) if path.exists())
+    paths = [path for path in found if not is_written(_read_unchanged(path).encode())]
     for other in paths[1:]:
         if _read_unchanged(other) != _read_unchanged(paths[0]):
             message = f"the op_mapping differs from {paths[0]}; set one op_mapping in the campaign"

@@ -1,12 +1,13 @@
 """A version directory as a data source of msmodeling's TensorCast.
 
     from tensor_cast.performance_model.profiling_database import data_source
-    source = OpmeterDataSource(version, "op_mapping.yaml", types=data_source)
+    source = OpmeterDataSource(version, types=data_source)
     EmpiricalPerformanceModel(device_profile, source)
 
 The source has the methods of msmodeling's `DataSourcePerformanceModel`, and returns its own
 `QueryResult` and `QuerySource`, taken from `types`; neither msmodeling nor torch is imported. The
-op_mapping names the kernel of an operator, and kernels are matched as msmodeling matches them:
+op_mapping names the kernel of an operator; without one it is that of a pulled tree, from the
+declarations of opmeter. Kernels are matched as msmodeling matches them:
 leading batches of 1, transposed and blocked weights, flattened tokens. Operators that are made of
 several kernels are passed to `fallback`, such as msmodeling's `ProfilingDataSource` of the pulled
 tree. Messages between ranks are those of the nearest ranks, unless `tier_of` returns the tier of a
@@ -27,6 +28,7 @@ from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.database.index import IndexBlock
 from collector.database.op_mapping import check_op_mapping
+from collector.database.op_mapping_writing import written_mapping
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import RUNTIME_PREFIX, dtype_of, is_absent_dtype
 from collector.ranks.collective import CollectiveCase
@@ -123,7 +125,7 @@ class OpmeterDataSource:
     def __init__(
         self,
         version: Version,
-        op_mapping: str | Path | Mapping[str, Any],
+        op_mapping: str | Path | Mapping[str, Any] | None = None,
         *,
         types: Types = OwnTypes,
         misses: MissLog | None = None,
@@ -138,6 +140,8 @@ class OpmeterDataSource:
         self._fallback = fallback
         self._tier_of = tier_of
         self._extrapolate = extrapolate
+        if op_mapping is None:
+            op_mapping = yaml.safe_load(written_mapping(version.kernels, version.path))
         mapping = op_mapping if isinstance(op_mapping, Mapping) else _read(Path(op_mapping))
         self._operators: Mapping[str, Mapping[str, Any]] = mapping["operator_mappings"]
         # Found once for each block, by the number of its first row.

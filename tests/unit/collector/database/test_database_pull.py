@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from collector.codec.errors import BadInput, DamagedObject
 from collector.database.commits import Commit, find_head
@@ -65,7 +66,7 @@ def read(target: Path, kernel: str) -> pd.DataFrame:
 def test_a_pulled_tree_is_read_by_name_with_quotes_kept_inside_shapes(tmp_path: Path) -> None:
     store, head = database()
     pulled = pull_version(store, head, tmp_path / "tree")
-    assert (pulled.files, pulled.rows, pulled.without_mapping) == (3, 4, ())
+    assert (pulled.files, pulled.rows, pulled.own_mappings) == (3, 4, ())
     add = read(tmp_path / "tree", "Add")
     assert list(add["Input Shapes"]) == ['"1,64;1,64"', '"16"', '"2,64;2,64"']
     durations = add["Average Duration(us)"]
@@ -148,9 +149,26 @@ def test_cells_of_any_text_are_pulled_unchanged(tmp_path: Path) -> None:
     )
 
 
-def test_missing_op_mapping_is_reported(tmp_path: Path) -> None:
+def test_a_version_without_an_op_mapping_gets_one_and_a_users_own_stays(tmp_path: Path) -> None:
     store, head = database(op_mapping=None)
-    assert pull_version(store, head, tmp_path).without_mapping == (PATH,)
+    path = tmp_path / PATH / "op_mapping.yaml"
+    assert pull_version(store, head, tmp_path).own_mappings == ()
+    written = path.read_bytes()
+    found = yaml.safe_load(written)
+    assert found["operator_mappings"]["aten.add.Tensor"]["kernel_type"] == "Add"
+    path.unlink()
+    for own in (b"a: 2\n", b"a: 3\n"):
+        path.write_bytes(own)
+        assert pull_version(store, head, tmp_path).own_mappings == (f"{PATH}/op_mapping.yaml",)
+        assert path.read_bytes() == own
+    path.unlink()
+    pull_version(store, head, tmp_path)
+    assert path.read_bytes() == written
+    elsewhere = tmp_path / "op_mapping.yaml"  # of no version
+    elsewhere.write_bytes(b"a: 2\n")
+    with pytest.raises(BadInput) as refused:
+        pull_version(store, head, tmp_path)
+    assert refused.value.path == elsewhere
 
 
 def test_rows_without_a_duration_can_be_excluded(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.database.merge import CREATE, merge_plans
+from collector.database.op_mapping_writing import written_mapping
 from collector.database.pull import pull_version
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import RunOptions, campaign_from_text
@@ -65,6 +66,14 @@ def test_op_mapping_of_a_tree_is_used_unless_the_campaign_names_another(tmp_path
     assert named == OTHER.decode()
 
 
+def test_op_mapping_that_opmeter_wrote_is_not_that_of_the_version(tmp_path: Path) -> None:
+    tree(tmp_path, "one", written_mapping(["Add"]))
+    tree(tmp_path, "two", written_mapping(["Add", "Mul"]))
+    assert surveyed(tmp_path, "one", "two") is None
+    tree(tmp_path, "mapped", RICH)
+    assert surveyed(tmp_path, "one", "mapped", "two") == RICH.decode()
+
+
 def test_differing_op_mappings_of_trees_require_a_choice(tmp_path: Path) -> None:
     tree(tmp_path, "a", RICH)
     tree(tmp_path, "b", RICH)
@@ -118,5 +127,5 @@ def test_pulled_tree_has_the_op_mapping_bytes_of_the_source(tmp_path: Path, data
     head = merge_plans(store, [(plan.campaign, plan.number)], guard=CREATE, author="test").head
     assert head is not None
     pulled = pull_version(store, head, tmp_path / "pulled")
-    assert pulled.without_mapping == ()
+    assert pulled.own_mappings == ()
     assert (tmp_path / "pulled" / PATH / "op_mapping.yaml").read_bytes() == data
