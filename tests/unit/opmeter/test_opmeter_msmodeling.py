@@ -128,6 +128,12 @@ def test_lookup_has_latency_interval_and_source(
     assert source.lookup(OpInvokeInfo("torch.ops.aten.view.default", ())).latency_us == 0.0
 
 
+def test_without_a_mapping_the_declared_one_is_used() -> None:
+    source = OpmeterDataSource(VERSION, types=TYPES)
+    assert source.lookup(mm(16, 5120, 768)).latency_us == 10.0
+    assert source.lookup(OpInvokeInfo("aten.view.default", ())).latency_us == 0.0
+
+
 def test_calls_are_matched_as_kernels_record_them(source: OpmeterDataSource) -> None:
     calls = {
         "float16 as bf16": (mm(16, 5120, 768, "torch.float16"), 10.0),

@@ -179,6 +179,18 @@ def test_a_tree_is_found_by_its_device_and_versions(tree, tmp_path):
     assert done.returncode == 2 and "ATLAS_800_A3_752T_128G_DIE" in done.stderr
 
 
+def test_parse_writes_an_op_mapping_and_keeps_a_users_own(tree, tmp_path):
+    here = ("parse", "--profiling-path", "serving", "--database-path", "tree")
+    path = tree / "op_mapping.yaml"
+    assert "op_mapping" not in opmeter_here(*here, cwd=tmp_path).stdout
+    assert "aten.add.Tensor" in path.read_text() and "profiling.NobodyKnows" in path.read_text()
+    path.write_text("mine: 1\n")
+    done = opmeter_here(*here, cwd=tmp_path)
+    (line,) = (line for line in done.stdout.splitlines() if "op_mapping.yaml" in line)
+    assert done.returncode == 0 and line.startswith("tree/op_mapping.yaml: ")
+    assert path.read_text() == "mine: 1\n"
+
+
 def test_values_of_a_running_model_are_joined(tmp_path):
     shapes = "8,4,128;9,128,128;9,128,128;;;2;2" + ";" * 24
     row = Told("FusedInferAttentionScore", f'"{shapes}"', out_shapes='"8,4,128"')
