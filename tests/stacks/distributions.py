@@ -33,8 +33,9 @@ def in_wheels(folder: Path) -> dict[str, Installed]:
     found: dict[str, Installed] = {}
     for wheel in sorted(folder.glob("*.whl")):
         with ZipFile(wheel) as archive:
-            (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
-            head = archive.read(name).decode().split("\n\n", 1)[0]
+            names = [name.split("/") for name in archive.namelist()]
+            (top,) = {of[0] for of in names if of[0].endswith(".dist-info")}  # not of vendored ones
+            head = archive.read(f"{top}/METADATA").decode().split("\n\n", 1)[0]
         fields = [line.partition(": ")[::2] for line in head.splitlines()]
         one = dict(fields)
         requires = tuple(text for field, text in fields if field == "Requires-Dist")
