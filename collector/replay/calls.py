@@ -168,6 +168,10 @@ class Launcher:
 class ReferenceCalls:
     """Plain torch, which cpu and cuda measure."""
 
+    def imports_for(self, op: OpSpec, case: Case) -> bool:
+        """Return whether `of` would import something first."""
+        return False
+
     def of(self, op: OpSpec, case: Case) -> Launcher:
         return Launcher(op.build, partial(op.run_reference, torch))
 
@@ -181,15 +185,18 @@ class NpuCalls:
         self._missing_needs: dict[Need, str] = {}
         self._selections: dict[tuple[str, str | None, bool], SelectedFunction] = {}
 
+    def imports_for(self, op: OpSpec, case: Case) -> bool:
+        """Return whether `of` would import something first: vLLM takes a minute from a cold
+        disk."""
+        found = self._selected(op, case)
+        return not found.refused and not self._needs(op, case, found) <= self._missing_needs.keys()
+
     def of(self, op: OpSpec, case: Case) -> Launcher:
         """Return the launcher of an operator. Raises NoOperator if this host cannot launch it."""
         found = self._selected(op, case)
         if found.refused:
             raise NoOperator(found.refused)
-        own = {Need.VLLM_ASCEND} if found.call == op.npu.served else set()
-        if requires_950(case):
-            own.add(Need.ASCEND_950)
-        for need in sorted(op.npu.needs | own):
+        for need in sorted(self._needs(op, case, found)):
             self._require(need)
         graph, is_static = op.graph_of(case), case.op_state == STATIC
         if graph is not None or is_static:
@@ -205,6 +212,10 @@ class NpuCalls:
         run = with_static_kernel(run)
         build = compiled_while_built(op.npu_call, run, check=_require_static_kernels)
         return Launcher(build, run, found.library)
+
+    def _needs(self, op: OpSpec, case: Case, found: SelectedFunction) -> frozenset[Need]:
+        own = {Need.VLLM_ASCEND} if found.call == op.npu.served else set()
+        return op.npu.needs | own | ({Need.ASCEND_950} if requires_950(case) else set())
 
     def _selected(self, op: OpSpec, case: Case) -> SelectedFunction:
         """Return which function is called; it is refused, too, if the installed release takes it

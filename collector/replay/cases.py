@@ -22,7 +22,7 @@ from collector.quality.disturbances import Watch
 from collector.replay.calls import NoOperator
 from collector.replay.context import Before, Chain, ChainLaunch, Neighbours
 from collector.replay.devices import Device, emulated_by
-from collector.replay.journal import CHECKING, LAUNCHING
+from collector.replay.journal import BUILDING, CHECKING, IMPORTING, LAUNCHING
 from collector.replay.memory_limits import check_memory, exceeds, needed_bytes, resident_bytes
 from collector.replay.recording import Marks, check_no_mark
 from collector.replay.repeats import Repeater
@@ -172,7 +172,12 @@ class CaseReplay:
         emulated = emulated_by(self._device, op)
         context = None if before is None else self._neighbours.chosen(before)
         self._free_memory(self._needed_bytes(case, op, context))
-        launcher = self._device.calls.of(op, case)
+        if self._device.calls.imports_for(op, case):
+            on_phase(IMPORTING)
+            launcher = self._device.calls.of(op, case)
+            on_phase(BUILDING)
+        else:
+            launcher = self._device.calls.of(op, case)
         tensors = CaseTensors(self._device.name, seed, emulated, self._device.cast)
         call = launcher.build(case, tensors)
         chain, ran_before = None, Before()

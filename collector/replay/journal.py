@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 
 JOURNAL = "journal.jsonl"
 MEASURED = "measured"  # the outcome of a case whose launches were all issued
-# Phases of a case: its launches are issued, and run, between the two.
+# Phases of a case. What its operator requires is imported once a session, by the first case that
+# requires it, and is not part of that case's time. Its launches run between the last two.
+IMPORTING, BUILDING = "importing", "building"
 LAUNCHING, CHECKING = "launching", "looking"
 HEARTBEAT_S = 1.0
 
@@ -73,7 +75,7 @@ class CaseEntry:
     ordinal: int
     began_s: float
     began_time: str
-    phase: str = "building"
+    phase: str = BUILDING
     outcome: str = ""
     reason: str = ""
     ended_time: str = ""
@@ -167,6 +169,8 @@ class Journal:
                 entry, phase = self.cases[line["ordinal"]], line["phase"]
                 is_timed = phase in (LAUNCHING, CHECKING)
                 times: dict[str, Any] = {f"{phase}_s": self.last_s} if is_timed else {}
+                if phase == BUILDING:  # after its imports
+                    times["began_s"] = self.last_s
                 self.cases[entry.ordinal] = replace(entry, phase=phase, **times)
             case "end":
                 entry = self.cases[line["ordinal"]]

@@ -21,7 +21,14 @@ from collector.host.npus import NpuCondition, open_npu
 from collector.host.operator_library import remove_private_library
 from collector.replay import msprof
 from collector.replay.disk_space import check_space
-from collector.replay.journal import JOURNAL, Journal, JournalTail, JournalWriter
+from collector.replay.journal import (
+    IMPORTING,
+    JOURNAL,
+    CaseEntry,
+    Journal,
+    JournalTail,
+    JournalWriter,
+)
 from collector.replay.lock import concurrency_limit
 from collector.replay.memory_limits import resident_bytes, too_much
 from collector.replay.process import ControlPipe, ProcessId, describe_end, end_group, start
@@ -155,6 +162,17 @@ _Verdict = tuple[Ending, str, int | None]
 _NO_CASE: _Verdict = (Ending.HUNG, f"no case for {STEP_LIMIT_S:g} s", None)
 
 
+def case_limit(spec: SessionSpec, case: CaseEntry) -> tuple[float, str]:
+    """Return the limit of what a case does, in seconds, and whose limit it is."""
+    limit_s, case_s = spec.cases[case.ordinal].limit_s, spec.limits.case_s
+    if case.phase == IMPORTING:
+        return max(limit_s, STEP_LIMIT_S), "the limit of an import"
+    # A limit below that of all cases comes from a campaign's forecast.
+    if limit_s < case_s:
+        return limit_s, f"its limit from the forecast (limits.case_s is {case_s:g} s)"
+    return limit_s, "the limit of any case"
+
+
 class _Watch:
     """Follows one session's journal, and decides when the session must end."""
 
@@ -235,12 +253,8 @@ class _Watch:
         now = time.monotonic()
         case = journal.in_flight
         if case is not None:
-            limit_s = self._spec.cases[case.ordinal].limit_s
+            limit_s, whose = case_limit(self._spec, case)
             if now - case.began_s > limit_s:
-                # A limit below that of all cases comes from a campaign's forecast.
-                case_s, whose = self._spec.limits.case_s, "the limit of any case"
-                if limit_s < case_s:
-                    whose = f"its limit from the forecast (limits.case_s is {case_s:g} s)"
                 reason = f"not done after {limit_s:g} s, {whose}, while {case.phase}"
                 return Ending.HUNG, reason, case.ordinal
         elif journal.ended:  # complete, and without heartbeats while its profiler flushes

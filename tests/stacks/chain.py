@@ -21,7 +21,7 @@ from tests.npu.fakecann.physical import PHYSICAL, TIMES
 from tests.stacks.product_environment import ROOT, ProductEnvironment
 
 DRIVER = "26.0.rc1"  # CANN 9.1 requires 26; older CANN runs with it, too
-LIMIT_S = 900
+LIMIT_S = 1800
 _OF_LOGIN_OR_CANN = ("HOME", "TMPDIR", "ASCEND_TOOLKIT_HOME", "OPMETER_LOCKS")
 _WATCHED = (
     *("collector", "jobs", "opmeter", "numpy", "pandas", "pyarrow", "scipy"),

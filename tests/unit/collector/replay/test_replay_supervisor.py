@@ -13,11 +13,11 @@ import pytest
 from collector.host.machine import GroupMemory
 from collector.model.measurement import Outcome
 from collector.model.plan import Limits
-from collector.replay.journal import JOURNAL, read_journal
+from collector.replay.journal import BUILDING, IMPORTING, JOURNAL, JournalWriter, read_journal
 from collector.replay.memory_limits import resident_bytes
 from collector.replay.results import collect
 from collector.replay.spec import write_spec
-from collector.replay.supervisor import Ending, run_session
+from collector.replay.supervisor import STEP_LIMIT_S, Ending, case_limit, run_session
 from tests.unit.collector.naming import names
 from tests.unit.collector.replay.conftest import ROOT
 from tests.unit.collector.replay.replay_cases import PROVENANCE, add_record, case_record
@@ -29,6 +29,22 @@ pytestmark = pytest.mark.torch
 GIB = 1 << 30
 
 SQUARE = ("4,4", "4,4")
+
+
+def test_import_for_a_case_has_a_limit_of_its_own_and_is_not_its_time(session_of, tmp_path):
+    spec, path = session_of(add_record(1), limit_s=6.0), tmp_path / JOURNAL
+    writer = JournalWriter(path)
+    writer.write("begin", ordinal=0, case="a", time="t")
+    writer.write("phase", ordinal=0, phase=IMPORTING)
+    case = read_journal(path).in_flight
+    assert case is not None
+    limit_s, _ = case_limit(spec, case)
+    assert limit_s == STEP_LIMIT_S
+    writer.write("phase", ordinal=0, phase=BUILDING)
+    after = read_journal(path).in_flight
+    assert after is not None
+    assert case_limit(spec, after)[0] == 6.0 and after.began_s > case.began_s
+    writer.close()
 
 
 def test_hanging_case_is_blamed_and_the_open_window_is_measured_again(session_of, tmp_path):
