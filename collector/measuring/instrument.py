@@ -23,7 +23,7 @@ from collector.replay.journal import JOURNAL, JournalTail
 from collector.replay.lock import concurrency_limit, measuring_slot
 from collector.replay.msprof import DURATION_GROUP, discard_profile
 from collector.replay.results import SUMMARY, SessionResult, collect, gather
-from collector.replay.seal import SealedRecords, seal
+from collector.replay.seal import SealedRecords, foreign_records, seal
 from collector.replay.spec import SessionCase, SessionSpec, read_spec, spec_texts, write_texts
 from collector.replay.supervisor import (
     Ending,
@@ -215,7 +215,8 @@ class ReplayInstrument:
         own = {case.record.case_id for case in spec.cases if not case.place}
         if foreign := own - set(known):
             raise BadInput(f"expected cases of the shard, got {min(foreign)}", path=record.key)
-        result = collect(spec, folder, sealed.report, provenance)
+        with foreign_records(record.key):
+            result = collect(spec, folder, sealed.report, provenance)
         _check_runtime(result, provenance)
         return sealed.report, result, _usage(result, sealed.report, 0.0)
 

@@ -5,6 +5,8 @@ machine, so that a worker that could not store the results does not cost the dev
 line has the hashes of all that precedes it. Whoever reads it does not trust it: it may be damaged,
 or written by another version."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,6 +49,16 @@ class SealedRecords:
     summary: bytes
     lines: bytes
     seal: Seal
+
+
+@contextmanager
+def foreign_records(key: str) -> Iterator[None]:
+    """Raise BadInput, which names the key, for what stored records raise that no session of this
+    version makes: an ordinal without a case, a number that is none."""
+    try:
+        yield
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise BadInput(f"expected the records of a session, got {error!r}", path=key) from error
 
 
 def seal(summary: Path, journal: Path, of: str, provenance: Provenance, session: Any) -> Path:

@@ -52,7 +52,7 @@ from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.experts import imbalance_of
 from collector.ranks.gangs import ROUNDS, routed_call
-from collector.replay.seal import SealedRecords, seal
+from collector.replay.seal import SealedRecords, foreign_records, seal
 
 # From the records that the ranks of a gang made of each case to its certificate. Pure.
 
@@ -368,7 +368,8 @@ class GangInstrument:
         seen = _seen(sealed.summary, ran, sealed.key)
         shared = [known[case_id] for case_id in ran.cases]
         session = self._session(shared, self._bench(shared), ran, provenance)
-        measurements = certificates(session, seen, _variables(ran.settings, sealed.key))
+        with foreign_records(sealed.key):
+            measurements = certificates(session, seen, _variables(ran.settings, sealed.key))
         usage = _usage(seen, measurements, ran.wall_s)
         return SessionResults(measurements, (), usage, began=True, reason=ran.reason)
 

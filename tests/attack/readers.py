@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
 
+import zstandard
+
 from collector.codec.canonical import readable_json
 from collector.codec.errors import BadInput
 from collector.comm.check import points_of
@@ -28,6 +30,7 @@ from collector.database.reuse import Reuse, ReusedKernel, reuse_from_json
 from collector.database.rows import check_rows
 from collector.database.snapshot import interval_rows, measurement_rows, shown_tables
 from collector.database.tree import read_kernel_file
+from collector.measuring.instrument import REPLAY, ReplayedPass
 from collector.model import keys
 from collector.model.demand import manifest_from_lines, misses_from_lines
 from collector.model.manifest import Verified, entry_from_json, verified_from_json, verified_to_json
@@ -48,6 +51,8 @@ from collector.profiles.transfers import call_parameters, read_group_ranks, read
 from collector.quality.upgrades import RatioEstimate
 from collector.ranks.collective import Collective, CollectiveCase, collective_case_of, is_collective
 from collector.ranks.topology import Grid
+from collector.replay.seal import seal, unseal
+from collector.replay.supervisor import Ending, SessionReport
 from collector.shapes.models import read_config
 from collector.store.in_memory import MemoryStore
 from collector.worker.attempt import read_part
@@ -72,6 +77,7 @@ from tests.fixtures.profiles.variants import (
     profile_bytes,
     unknown_inputs,
 )
+from tests.unit.collector.replay.replay_cases import PROVENANCE
 
 Read = Callable[[bytes], object]
 
@@ -89,12 +95,12 @@ class Reader:
 def all_readers(objects: Mapping[str, bytes], folder: Path) -> Iterator[Reader]:
     """Return all readers; `objects` is a store to take samples from, `folder` a folder to write
     in."""
-    yield from _of_objects(objects)
+    yield from _of_objects(objects, folder)
     yield from _of_files(folder)
     yield from _of_texts()
 
 
-def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
+def _of_objects(objects: Mapping[str, bytes], folder: Path) -> Iterator[Reader]:
     """Return the readers of objects of a store."""
     node_failures = node_failures_to_json(
         NodeFailures(frozenset({NodeFailure("node-1", "s1"), NodeFailure("n2", "s1")}))
@@ -125,6 +131,7 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     )
     yield Reader("wave", "a/key", (wave,), lambda d: wave_from_json(d, key="a/key"))
     verified = verified_to_json(Verified(Stack("ATLAS", "2.9.0"), ("Add", "Mul"), "2026-11-23"))
+    yield Reader("journal", "a/key", (_sealed(folder),), _unsealed)
     yield Reader("verified", "a/key", (verified,), lambda d: verified_from_json(d, key="a/key"))
     yield named("version files", "db/versions/*/manifest.json", version_files_from_json)
     yield named("measurements", f"{keys.MEASUREMENTS}*", _measurements)
@@ -136,6 +143,24 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     yield Reader("collectives", "a/key", (_PAIR_TABLE,), _collectives)
     yield Reader("contexts", "a/key", (_CONTEXTS,), lambda d: read_table(d, path="a/key"))
     yield Reader("HEAD", keys.HEAD, of(keys.HEAD), lambda data: _head(objects, data))
+
+
+_ROWS = b"Task ID\n1\n"
+
+
+def _sealed(folder: Path) -> bytes:
+    """Return the journal of a session with its seal."""
+    summary, journal = folder / "rows.csv", folder / "journal.jsonl"
+    summary.write_bytes(_ROWS)
+    journal.write_text('{"event": "finish", "at_s": 1.0}\n')
+    ended = SessionReport(Ending.COMPLETE, "", None, 1.0, "")
+    session = ReplayedPass("{}", "OP Type\n", ended)
+    return seal(summary, journal, REPLAY, PROVENANCE, session).read_bytes()
+
+
+def _unsealed(data: bytes) -> object:
+    found = unseal(zstandard.compress(_ROWS), zstandard.compress(data), key="a/key")
+    return found.seal.decoded(REPLAY, ReplayedPass, "a/key")
 
 
 def _collectives(data: bytes) -> object:

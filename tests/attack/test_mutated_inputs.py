@@ -32,7 +32,7 @@ _NAMES = (
     *("run_ascend_pt/trace_view.json", "run_ascend_pt/step_trace_time.csv"),
     *("run_ascend_pt/communication.json", "hccl/hcom_allReduce_.csv", "hccl_test.txt"),
     *("pulled/.opmeter-pull.json", "op_mapping", "config", "campaign", "site", "applied"),
-    *("misses", "queries", "density", "reused", "retired"),
+    *("misses", "queries", "density", "reused", "retired", "journal"),
 )
 
 
