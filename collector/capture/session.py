@@ -248,12 +248,13 @@ class CaptureSession:
         if self._recording is not None:
             self._recording.profiler.add_metadata_json(key, json.dumps(value))
 
-    def export_stacks(self, path: Path, metric: str) -> None:
+    def export_stacks(self, path: str | Path, metric: str) -> None:
         """Write the stacks of a capture with `stack` that has ended, for flame graphs.
 
         Args:
             metric: self_cpu_time_total, self_npu_time_total or self_cuda_time_total."""
         self._check_export("export_stacks")
+        path = Path(path)
         metrics = ("self_cpu_time_total", f"self_{self._backend}_time_total")
         if metric not in metrics:
             expected = " or ".join(dict.fromkeys(metrics))
@@ -270,7 +271,7 @@ class CaptureSession:
                 path=path,
             )
 
-    def export_chrome_trace(self, path: Path) -> None:
+    def export_chrome_trace(self, path: str | Path) -> None:
         """Raise BadInput: a capture writes its trace by itself."""
         self._check_export("export_chrome_trace")
 

@@ -163,7 +163,7 @@ def test_stacks_have_the_names_of_code_that_is_freed_within_a_step(tmp_path):
             exec(compile("torch.ones(256, 256).exp()", name, "exec"), {"torch": torch})
             texts += [f"{number:0{len(name)}}" for number in range(2000)]  # in its memory
             session.step()
-    session.export_stacks(tmp_path / "stacks.log", "self_cpu_time_total")
+    session.export_stacks(str(tmp_path / "stacks.log"), "self_cpu_time_total")
     stacks = (tmp_path / "stacks.log").read_text(encoding="utf-8")
     (trace,) = tmp_path.rglob("trace_view.json")
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
