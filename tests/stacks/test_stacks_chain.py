@@ -38,7 +38,7 @@ limits: {{case_s: 60, memory_gb: 4}}
 _FIRST_HOUR = "how-to/first-hour-on-an-npu.md"
 _COLLECTIVES = "collectives: {operations: [all_reduce], bytes: [1024], groups: [2], grid: [2, 1]}"
 _KERNELS = 60
-_LEAST_KERNELS, _QUERIED = 50, "Add"
+_LEAST_KERNELS, _QUERIED = 50, "SwiGlu"
 _OF_PRODUCT = ("collector", "jobs", "opmeter", "pyarrow", "scipy")
 _PROCESSES = (
     *("opmeter", "collector.worker", "collector.replay.session", "collector.comm.rank_process"),
@@ -135,7 +135,7 @@ def read_results(host: Host) -> None:
     """Read the database as consumers do."""
     assert "no problems" in host.run("db verify", "db", "verify")
     refused = host.run("db quality", "db", "quality")
-    assert "1 case by outputs" in refused, refused  # collectives of the runtime move no data
+    assert "by outputs" in refused, refused  # collectives of the runtime move no data
     host.run("pull", "pull", "result")
     tables = list((host.folder / "result").glob("*/vllm_ascend/*/*.csv"))
     assert len(tables) >= _LEAST_KERNELS, sorted(table.stem for table in tables)

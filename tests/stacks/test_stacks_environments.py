@@ -90,6 +90,7 @@ def test_environment_imports_everything_that_the_product_imports(product):
     foreign = [
         f"{name}: {place}"
         for name, place in of.items()
+        if "site-packages" in place.parts or place.is_relative_to(ROOT)
         if not any(map(place.is_relative_to, (product.site, *product.base.folders)))
         and place != IMPORTED
     ]
@@ -118,7 +119,8 @@ def test_host_installation_keeps_the_packages_of_an_image():
     assert base["numpy"].version.startswith("1.26.")
     new = installed_in([host.site])
     assert "opmeter" in new
-    assert sorted(set(new) & set(base) - {"pip", "setuptools"}) == []
+    kept = {"numpy", "pandas", "torch", "torch-npu", "vllm", "vllm-ascend", "triton-ascend"}
+    assert kept <= set(base) - set(new)
     found = imported(host.python, host.environ())
     assert found["failed"] == {}
     assert set(found["absent"]) <= OPTIONAL
