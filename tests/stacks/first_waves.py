@@ -11,7 +11,6 @@ runs it, with that product's modules alone.
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from collector.database.merge import CREATE
@@ -36,7 +35,7 @@ def main(campaign_file: str, root: str, stack: str) -> None:
     site = load_site("a2-800t", {"devices_per_node": "1", "shape": "node"})  # as by --set
     campaign = campaign_from_text(path.read_text(), path=path, base=path.parent)
     probed = Stack.from_json(json.loads(stack))
-    state = replace(read_state(campaign, store, probed), in_pods=True)
+    state = read_state(campaign, store, probed)
     plan = next_plan(state, lambda: CREATE, RunOptions(), lambda line: None).plan
     check_gangs(plan, site)
     workers = campaign.devices // site.devices_per_worker
@@ -52,7 +51,7 @@ def main(campaign_file: str, root: str, stack: str) -> None:
         assert wave is not None, f"expected single shards and a gang, got {plan.shards}"
         store.create(keys.wave(campaign.name, wave.wave_hash), wave_to_json(wave))
         jobs.append(worker_job(wave, plan, site, deployment, cap=workers))
-    jobs.append(merge_job(campaign.name, [plan.number], "first", deployment, partial=False))
+    jobs.append(merge_job(campaign.name, [plan.number], "first", site, deployment, partial=False))
     print(json.dumps(jobs))
 
 
