@@ -22,6 +22,7 @@ from jobs.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+FIRST_HOUR = "how-to/first-hour-on-an-npu.md"  # tests/stacks runs it, in an image's environment
 NEEDS = ("laptop", "s3", "npu", "events", "cluster", "repository", "package", "stack", "hardware")
 _FENCE = re.compile(
     r"^(?P<indent> *)(?:<!-- needs: (?P<needs>[^\n]*?) -->\s*?\n\s*?)?"

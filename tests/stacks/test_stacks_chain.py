@@ -17,7 +17,7 @@ from collector.model.record import CaseRecord
 from collector.ops.registry import all_ops
 from collector.recording.calls import read_calls
 from collector.recording.environments import RELEASES, find_release, is_serving_installed
-from tests.docs.blocks import blocks_of, run
+from tests.docs.blocks import FIRST_HOUR, blocks_of, run
 from tests.fixtures.op_rows import rows_alone
 from tests.lacking import lacking
 from tests.stacks.chain import LIMIT_S, Host, make_host, write_tree
@@ -35,7 +35,6 @@ measure: {{repeats: 3}}
 quality: {{repeat_share: 0}}
 limits: {{case_s: 60, memory_gb: 4}}
 """
-_FIRST_HOUR = "how-to/first-hour-on-an-npu.md"
 _COLLECTIVES = "collectives: {operations: [all_reduce], bytes: [1024], groups: [2], grid: [2, 1]}"
 _KERNELS = 60
 _LEAST_KERNELS, _QUERIED = 50, "SwiGlu"
@@ -74,7 +73,7 @@ def test_first_hour_runs_as_written_in_the_environment_of_an_image(tmp_path, rea
     name = installed(next(iter(RELEASES)))
     host = make_host(install_product(name), name, tmp_path)
     served = ("npu", "hardware")  # of the latter, what needs neither a container nor an hour
-    page = [block for block in blocks_of(_FIRST_HOUR) if block.needs in served]
+    page = [block for block in blocks_of(FIRST_HOUR) if block.needs in served]
     blocks = [block for block in page if block.needs == "npu" or block.text == "opmeter doctor\n"]
     assert blocks[0].needs == "hardware", "expected the check of the host before all others"
     run(blocks, host.folder, host.variables, LIMIT_S)
