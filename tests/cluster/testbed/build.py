@@ -24,7 +24,7 @@ _COMPONENTS = (
 )
 _JOBSET, _KWOK = "sigs.k8s.io/jobset", "sigs.k8s.io/kwok"
 _STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
-_BUILD_LIMIT_S = 3600
+BUILD_LIMIT_S = 3600
 _GO = {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"}
 
 
@@ -122,7 +122,7 @@ def _module(name: str) -> Path:
 
 
 def _go(*words: str) -> str:
-    return command(["go", *words], environment=_GO, folder=_SOURCES, limit_s=_BUILD_LIMIT_S)
+    return command(["go", *words], environment=_GO, folder=_SOURCES, limit_s=BUILD_LIMIT_S)
 
 
 def _build_in(cache: Path, folder: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from tests.cluster.testbed.archive import Image, write_archive
+from tests.cluster.testbed.build import BUILD_LIMIT_S
 from tests.cluster.testbed.kubectl import Kubectl
 from tests.cluster.testbed.machine import command
 from tests.cluster.testbed.processes import wait_until
@@ -26,7 +27,7 @@ from tests.cluster.testbed.settings import NoCluster
 NAMESPACE, MANAGED = "kueue-system", {"opmeter.test/queued": "true"}
 _SOURCES = Path(__file__).parent.parent / "kueue"
 _MODULE, _GROUP = "sigs.k8s.io/kueue", "kueue.x-k8s.io"
-_BUILD_LIMIT_S, _START_S = 900, 120
+_START_S = 120
 _GO = {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"}
 # Kinds that expose pods' addresses, and are not needed here.
 _LEFT_OUT = ("APIService",)
@@ -128,7 +129,7 @@ def _build_in(cache: Path, folder: Path) -> None:
 
 
 def _go(*words: str | Path) -> str:
-    return command(["go", *words], environment=_GO, folder=_SOURCES, limit_s=_BUILD_LIMIT_S)
+    return command(["go", *words], environment=_GO, folder=_SOURCES, limit_s=BUILD_LIMIT_S)
 
 
 def version() -> str:

@@ -53,18 +53,23 @@ def command(
     text: str | None = None,
     limit_s: float = 600.0,
 ) -> str:
-    """Run a command to its end; return its output. RuntimeError with its output if it fails."""
-    done = subprocess.run(
-        [str(word) for word in words],
-        env={**os.environ, **(environment or {})},
-        cwd=folder,
-        input=text,
-        stdin=subprocess.DEVNULL if text is None else None,
-        capture_output=True,
-        text=True,
-        timeout=limit_s,
-        check=False,
-    )
+    """Run a command to its end; return its output. RuntimeError with its output if it fails, or
+    with the limit if it does not end within it."""
+    try:
+        done = subprocess.run(
+            [str(word) for word in words],
+            env={**os.environ, **(environment or {})},
+            cwd=folder,
+            input=text,
+            stdin=subprocess.DEVNULL if text is None else None,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        shown = " ".join(map(str, words))
+        raise RuntimeError(f"{shown}\nno end within {limit_s:.0f} s: is the machine busy?") from error
     if done.returncode:
         message = (done.stderr or done.stdout).strip()[-3000:]
         raise RuntimeError(f"{' '.join(map(str, words))}\nexit {done.returncode}: {message}")
