@@ -69,7 +69,9 @@ def command(
         )
     except subprocess.TimeoutExpired as error:
         shown = " ".join(map(str, words))
-        raise RuntimeError(f"{shown}\nno end within {limit_s:.0f} s: is the machine busy?") from error
+        raise RuntimeError(
+            f"{shown}\nno end within {limit_s:.0f} s: is the machine busy?"
+        ) from error
     if done.returncode:
         message = (done.stderr or done.stdout).strip()[-3000:]
         raise RuntimeError(f"{' '.join(map(str, words))}\nexit {done.returncode}: {message}")
