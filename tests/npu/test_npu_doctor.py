@@ -36,7 +36,7 @@ def doctor(env, folder, *arguments):
         env=env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr

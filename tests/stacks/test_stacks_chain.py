@@ -10,6 +10,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from shlex import split as words
+from shutil import copy
 
 import pytest
 
@@ -151,8 +152,9 @@ def read_results(host: Host) -> None:
 
 def capture_program(host: Host) -> None:
     """Capture a program of the base's Python, and judge the capture."""
-    program = ("python", ROOT / "tests" / "npu" / "trained.py")
-    host.run("capture run", *["capture", "run", "--no-trial", "--steps", "2", "--"], *program)
+    copy(ROOT / "tests" / "npu" / "trained.py", host.folder)  # its folder is searched first
+    captured = ("capture", "run", "--no-trial", "--steps", "2", "--", "python", "trained.py")
+    host.run("capture run", *captured)
     judged = json.loads(host.run("capture check", "capture", "check", "prof", "--json"))
     assert [(one["rank"], one["share"], one["faults"]) for one in judged] == [(0, 1.0, [])]
 
