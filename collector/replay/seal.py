@@ -2,7 +2,7 @@
 
 With it, the stored records of a session are complete: its results follow from them alone, on any
 machine, so that a worker that could not store the results does not cost the device time again. The
-line has the hashes of all that precedes it. Whoever reads it does not trust it: it may be damaged,
+line has the hashes of all that precedes it. A reader does not trust it: it may be damaged,
 or written by another version."""
 
 from collections.abc import Iterator

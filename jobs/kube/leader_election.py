@@ -205,7 +205,7 @@ class LeaderCheck:
         self._first, self._began_at = self._state(), clock()
 
     def complaint(self) -> str:
-        """Return why nobody starts the Jobs of the namespace; empty if a controller leads.
+        """Return why no controller starts the Jobs of the namespace; empty if a controller leads.
 
         This takes as long as the next renewal is away: without one, the duration of the Lease."""
         holder, _ = self._first
