@@ -57,6 +57,7 @@ print(json.dumps({
     "ids": [os.getuid(), os.getgid(), pwd.getpwuid(os.getuid()).pw_name], "cwd": os.getcwd(),
     "writable": [p for p in ("/", "/opt/opmeter", "/tmp", "/workspace", "/work") if writable(p)],
     "sum": int(back.a.sum()),
+    "python": ".".join(map(str, sys.version_info[:2])),
     "numpy": [numpy.__version__, numpy.__file__],
     "commands": {name: run(words) for name, words in json.loads(sys.argv[1]).items()},
 }))
@@ -110,6 +111,7 @@ def test_commands_and_dependencies_work_as_user_1000_in_a_read_only_container(
     assert found["ids"] == [1000, 1000, "HwHiAiUser"]
     assert (found["cwd"], found["writable"]) == ("/work", ["/work"])
     assert found["sum"] == 3
+    assert found["python"] == collector.target.python
     version, place = found["numpy"]
     assert f"numpy=={version}" in collector.target.packages
     assert not place.startswith("/opt/opmeter"), "numpy is that of the base"

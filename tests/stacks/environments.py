@@ -17,12 +17,13 @@ from xml.etree import ElementTree
 
 from collector.recording.environments import RELEASES
 from collector.recording.wheel import cache
+from tests.npu import image_python
 from tests.stacks.distributions import Installed, in_wheels, read, written
 from tests.stacks.product_environment import ROOT, clean_environ, digest, installing
 
 ARM64 = "aarch64"
-# The Python of each release's image, and its machines.
-PYTHONS = {"vllm-ascend-0.18": "3.11", "vllm-ascend-0.23": "3.12"}
+# The Python of each release's image.
+PYTHONS = {name: image_python.PYTHONS[known.vllm_ascend] for name, known in RELEASES.items()}
 _FILES = ("controller", "build")  # what is locked, without torch: `controller` has `collector`
 _COLUMNS = {
     "resolves": "test_environment_resolves",

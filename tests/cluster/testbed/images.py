@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.testbed import machine
+from tests.npu.image_python import PYTHONS, python_folder
 
 PROJECT = Path(__file__).parents[3]
 _SOURCES = ("collector", "jobs", "opmeter", "images")
 _FILES = ("Dockerfile", ".dockerignore", "LICENSE", "README.md", "pyproject.toml")
-_BASE_SUITE = "bookworm"  # Python 3.11, as the requirements are locked for
+_BASE_SUITE, _OF_DEBIAN = "bookworm", "3.11"  # the suite, and its Python
 _BASE_PACKAGES = "python3,python3-venv,ca-certificates"
 _VENDOR = Path(__file__).with_name("vendor")
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -39,21 +40,27 @@ _PODMAN = 'mount --bind "$0/lib" /var/lib && exec podman --runroot "$0/run" --tm
 @dataclass(frozen=True, slots=True)
 class Target:
     """A target of the Dockerfile on a base: a Debian, or a stand-in of the vendor's image, whose
-    Python has `packages`."""
+    Python, of the version `python`, has `packages`."""
 
     stage: str
     name: str
     packages: tuple[str, ...] = ()
+    python: str = _OF_DEBIAN
 
 
 CONTROLLER = Target("controller", "controller")
 COLLECTOR_CPU = Target("collector-cpu", "collector-cpu")
-# Of the wheels that each release requires next to vLLM. The image of 0.23 has Python 3.12, which is
-# neither in Debian nor in a registry of packages: its stand-in has 3.11.
+# Of the wheels that each release requires next to vLLM.
 _OF_VENDOR = ("pandas", "scipy", "pyyaml", "psutil")
+_NUMPY = {"0.18.0": "1.26.4", "0.23.0": "2.3.5"}
 COLLECTORS = {
-    "0.18.0": Target("collector", "collector-0.18", ("numpy==1.26.4", *_OF_VENDOR)),
-    "0.23.0": Target("collector", "collector-0.23", ("numpy==2.3.5", *_OF_VENDOR)),
+    release: Target(
+        "collector",
+        f"collector-{release[:4]}",
+        (f"numpy=={numpy}", *_OF_VENDOR),
+        PYTHONS[release],
+    )
+    for release, numpy in _NUMPY.items()
 }
 IN_PODS = "0.18.0"  # the release whose workers run in the cluster
 
@@ -191,12 +198,12 @@ def _vendor_base(podman: Podman, target: Target) -> str:
     debian = _debian(podman)
     files = [path.read_text() for path in sorted(_VENDOR.iterdir())]
     name = f"localhost/opmeter-vendor-{target.name}"
-    tagged = f"{name}:{_digest(debian, *target.packages, *files)}"
+    tagged = f"{name}:{_digest(debian, target.python, *target.packages, *files)}"
     if tagged not in podman.names():
-        packages = " ".join(target.packages)
-        podman.build(
-            tagged, _VENDOR, f"--build-arg=BASE={debian}", f"--build-arg=PACKAGES={packages}"
-        )
+        words = [f"--build-arg=BASE={debian}", f"--build-arg=PACKAGES={' '.join(target.packages)}"]
+        if target.python != _OF_DEBIAN:
+            words.append(f"--volume={python_folder(target.python)}:/python:ro")
+        podman.build(tagged, _VENDOR, *words)
         podman.forget(name, but=tagged)
     return tagged
 
@@ -225,7 +232,7 @@ def _key(target: Target) -> str:
         files += [p for p in (PROJECT / folder).rglob("*") if "__pycache__" not in p.parts]
     if target.packages:
         files += _VENDOR.iterdir()
-    words = " ".join((_BASE_SUITE, _BASE_PACKAGES, *target.packages))
+    words = " ".join((_BASE_SUITE, _BASE_PACKAGES, target.python, *target.packages))
     digest = hashlib.sha256(words.encode())
     for file in sorted(files):
         if file.is_file():
