@@ -14,13 +14,12 @@ from jobs.doctor.machine import Check
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError, ObjectMissing
 from jobs.objects.applied_campaign import SELECTOR, Applied, applied_from
-from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, Deployment
+from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME
 from jobs.objects.kueue import by_job, why_waiting
 from jobs.objects.site import Site, load_site
 
 _PATIENCE_S, _POLL_S = 180.0, 2.0
 _ACCOUNT = "opmeter-controller"  # of manifests/base
-_NO_IMAGE = "no-image-is-known-yet"
 
 
 def check_cluster(namespace: str | None, site: str | None, root: str | None) -> Iterator[Check]:
@@ -42,8 +41,11 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
     yield Check("site", True, chosen.name)
     served = {group: cluster.has_api(group) for group in checks.APIS}
     yield from checks.check_apis(served, chosen)
+    has_room = True
     if chosen.kueue_queue and served[checks.KUEUE]:
-        yield from _queues(cluster, chosen)
+        for check in _queues(cluster, chosen, applied):
+            has_room = has_room and check.ok
+            yield check
     allowed = {permission: cluster.may(*permission) for permission in checks.NEEDED}
     yield checks.check_permissions(allowed, f"this account, in {cluster.namespace},")
     yield checks.check_account(_of_controller(cluster), f"ServiceAccount {_ACCOUNT}")
@@ -52,6 +54,9 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
     yield _dry_run(cluster, chosen, applied)
     if applied is None:
         yield checks.not_probed(cluster.namespace)
+        return
+    if not has_room:
+        yield checks.not_admitted()
         return
     yield _probe(cluster, applied, chosen, root)
 
@@ -64,7 +69,7 @@ def _of_controller(cluster: Cluster) -> dict[checks.Permission, bool] | None:
         return None
 
 
-def _queues(cluster: Cluster, site: Site) -> Iterator[Check]:
+def _queues(cluster: Cluster, site: Site, applied: Applied | None) -> Iterator[Check]:
     """Check the LocalQueue that the site names, and its ClusterQueue."""
     try:
         local = cluster.kueue.local_queue(site.kueue_queue)
@@ -77,7 +82,9 @@ def _queues(cluster: Cluster, site: Site) -> Iterator[Check]:
         found, reported, is_missing = cluster.kueue.cluster_queue(name), "", False
     except ClusterError as error:
         found, reported, is_missing = None, str(error), isinstance(error, ObjectMissing)
-    yield from checks.check_cluster_queue(site, name, found, reported, is_missing=is_missing)
+    yield from checks.check_cluster_queue(
+        site, name, found, reported, is_missing=is_missing, applied=applied
+    )
 
 
 def _applied(cluster: Cluster) -> tuple[Applied | None, Check | None]:
@@ -96,7 +103,7 @@ def _applied(cluster: Cluster) -> tuple[Applied | None, Check | None]:
 
 
 def _dry_run(cluster: Cluster, site: Site, applied: Applied | None) -> Check:
-    bare = Deployment(cluster.namespace, _NO_IMAGE, _NO_IMAGE, "s3://bucket/prefix")
+    bare = replace(checks.NO_DEPLOYMENT, namespace=cluster.namespace)
     job = checks.sample_job(site, applied.deployment if applied else bare)
     try:
         return checks.check_features(job, cluster.dry_run(job))

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from collector.codec.text import counted
@@ -17,9 +18,11 @@ from collector.model.plan import (
 from collector.model.stack import Stack
 from jobs.doctor.machine import Check
 from jobs.kube.leader_election import LEASE
+from jobs.objects.applied_campaign import Applied
 from jobs.objects.deployment import Deployment, Manifest
-from jobs.objects.job_manifest import worker_job
-from jobs.objects.kueue import is_held
+from jobs.objects.gangs import largest_gang, pods_of
+from jobs.objects.job_manifest import merge_requests, worker_job
+from jobs.objects.kueue import is_held, room, uncovered
 from jobs.objects.pod_template import resources
 from jobs.objects.site import ACCELERATOR_LABEL, Site
 from jobs.objects.waves import Wave
@@ -41,6 +44,9 @@ NEEDED: tuple[Permission, ...] = (
 )
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _LISTED = 8
+_NO_IMAGE = "no-image-is-known-yet"
+# Of a cluster in which no campaign is applied.
+NO_DEPLOYMENT = Deployment("default", _NO_IMAGE, _NO_IMAGE, "s3://bucket/prefix")
 
 
 def check_version(version: str) -> Check:
@@ -110,6 +116,12 @@ def not_probed(namespace: str) -> Check:
         "whether a pod reaches the store was not checked: no campaign is applied in "
         f"{namespace}, which would name image and store; run again after applying one"
     )
+    return Check("pod", True, words, skipped=True)
+
+
+def not_admitted() -> Check:
+    """Return the skipped check for a probe that the queue would not start."""
+    words = "whether a pod reaches the store was not checked: the queue does not start it"
     return Check("pod", True, words, skipped=True)
 
 
@@ -375,9 +387,16 @@ def check_local_queue(site: Site, queue: Manifest | None, error: str) -> Check:
 
 
 def check_cluster_queue(
-    site: Site, name: str, queue: Manifest | None, error: str, *, is_missing: bool
+    site: Site,
+    name: str,
+    queue: Manifest | None,
+    error: str,
+    *,
+    is_missing: bool,
+    applied: Applied | None = None,
 ) -> Iterator[Check]:
-    """Check whether the queue admits workloads, and covers all resources that a worker requests.
+    """Check whether the queue admits workloads, and has room for a worker, for the largest gang
+    that the applied campaign names, and for a merge.
 
     A queue that may not be read can still exist: it belongs to the cluster."""
     if queue is None:
@@ -387,7 +406,7 @@ def check_cluster_queue(
         yield Check("cluster queue", not is_missing, words, fix, skipped=not is_missing)
         return
     yield _held("cluster queue", f"ClusterQueue {name}", queue, "clusterqueues")
-    yield _covers(site, name, queue)
+    yield _check_quota(name, queue, site, applied)
 
 
 def cluster_queue_of(local_queue: Manifest) -> str:
@@ -401,18 +420,32 @@ def _held(check: str, words: str, queue: Manifest, kind: str) -> Check:
     return Check(check, True, words)
 
 
-def _covers(site: Site, name: str, queue: Manifest) -> Check:
-    """Check that a queue covers a worker's resources: otherwise it never admits the worker."""
-    required = resources(site)
-    groups = (queue.get("spec") or {}).get("resourceGroups") or []
-    covered = {str(one) for group in groups for one in group.get("coveredResources") or ()}
-    missing = sorted(set(required) - covered)
-    if not missing:
-        return Check("quota", True, f"ClusterQueue {name} covers all that a worker requests")
-    fix = (
-        "add them to coveredResources of the ClusterQueue, with a quota in each flavor; or let "
-        "Kueue ignore them: resources.excludeResourcePrefixes in its configuration, as for "
-        "ephemeral-storage"
-    )
-    words = ", ".join(f"{resource} ({required[resource]})" for resource in missing)
-    return Check("quota", False, f"ClusterQueue {name} does not cover {words}", fix)
+def _check_quota(name: str, queue: Manifest, site: Site, applied: Applied | None) -> Check:
+    """Check that a queue has room for each kind of pod: otherwise it never admits it."""
+    gang = pods_of(largest_gang(applied.campaign), site) if applied else 1
+    deployment = applied.deployment if applied else NO_DEPLOYMENT
+    worker = resources(site)
+    needed = [("a worker", worker, 1), ("a merge", merge_requests(deployment), 1)]
+    if gang > 1:
+        needed.insert(1, (f"each of the {gang} pods of a gang", worker, gang))
+    for what, requests, pods in needed:
+        if missing := uncovered(queue, requests):
+            words = ", ".join(f"{resource} ({requests[resource]})" for resource in missing)
+            fix = (
+                "add them to coveredResources of the ClusterQueue, with a quota in each flavor; or "
+                "let Kueue ignore them: resources.excludeResourcePrefixes in its configuration, as "
+                "for ephemeral-storage"
+            )
+            words = f"ClusterQueue {name} does not cover {words} of {what}"
+            return Check("quota", False, words, fix)
+        found = room(queue, requests)
+        if found.pods < pods:
+            words = f"{what} requests {requests[found.resource]} of {found.resource}, and no flavor"
+            words += f" of ClusterQueue {name} has more than {found.limit:,.15g} for a Job"
+            fix = f"raise its nominalQuota; Kueue never starts {what} with it"
+            return Check("quota", False, words, fix)
+    found = room(queue, worker)
+    held = "as many pods as its cohort lends"
+    if isfinite(found.pods):
+        held = f"{counted(int(found.pods), 'worker')} at once, by its {found.resource}"
+    return Check("quota", True, f"ClusterQueue {name} has room for {held}, and for a merge")

@@ -25,6 +25,13 @@ def pods_of(ranks: int, site: Site) -> int:
     return -(-ranks // of_a_pod)
 
 
+def largest_gang(campaign: Campaign) -> int:
+    """Return the most ranks that a source of a campaign names; 1 if none does. Gangs of profiles
+    are known once they are read."""
+    found = (one.ranks for one in campaign.sources if isinstance(one, CollectivesSource))
+    return max(found, default=1)
+
+
 def wide_gangs(plan: Plan, site: Site) -> Mapping[str, int]:
     """Return the gangs that need several pods at once: shard -> number of pods."""
     found = {s.shard_id: pods_of(s.ranks, site) for s in plan.shards if s.is_gang}

@@ -160,8 +160,8 @@ def merge_job(
     arguments += ["--single-writer"] if deployment.single_writer else []
     arguments += ["--lease", deployment.namespace] if deployment.leased else []
     mounted = pod_template.mounts(deployment, work="4Gi")
-    requests = {"cpu": "1", "memory": deployment.merge_memory}
     command = ["opmeter", *arguments]
+    requests = merge_requests(deployment)
     pod = pod_template.pod_spec(
         "merge", deployment.controller_image, command, deployment, mounted, requests
     )
@@ -175,6 +175,11 @@ def merge_job(
         "template": {"metadata": {"labels": labels, "annotations": {}}, "spec": pod},
     }
     return _queued(_sealed(job), site.kueue_queue)
+
+
+def merge_requests(deployment: Deployment) -> dict[str, str]:
+    """Return the resource requests of a merge."""
+    return {"cpu": "1", "memory": deployment.merge_memory}
 
 
 def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -> Manifest:

@@ -4,10 +4,12 @@ Kueue starts, stops and narrows every Job with the label, even if a user added i
 Kueue's own object for a Job, one for each. Its messages are passed on unchanged.
 """
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from jobs.objects.deployment import MAX_MESSAGE_CHARACTERS, Manifest
+from jobs.objects.deployment import MAX_MESSAGE_CHARACTERS, Manifest, quantity
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 GROUP = "kueue.x-k8s.io"
@@ -63,6 +65,61 @@ def is_held(queue: Manifest) -> str:
         return f"it is stopped (stopPolicy: {policy})"
     active = _condition(queue, "Active")
     return _words(active) if active.get("status") == "False" else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many pods with the same requests one Job of a queue can have at most (infinite, if the
+    queue borrows without a limit), and the `resource` and `limit` that decide it."""
+
+    pods: float
+    resource: str = ""
+    limit: float = math.inf
+
+
+def uncovered(queue: Manifest, requests: Mapping[str, str]) -> list[str]:
+    """Return the requested resources for which a ClusterQueue has no quota at all."""
+    groups = (queue.get("spec") or {}).get("resourceGroups") or ()
+    return sorted(set(requests).difference(*map(_covered, groups)))
+
+
+def room(queue: Manifest, requests: Mapping[str, str]) -> Room:
+    """Return the room of a ClusterQueue that covers these requests, if nothing else used it.
+
+    The pods of a Job take one flavor of each resource group, at most its nominalQuota, and what it
+    may borrow from its cohort: borrowingLimit, without one anything (Kueue's API,
+    ClusterQueueSpec; `cohort` is `cohortName` from v1beta2 on)."""
+    spec = queue.get("spec") or {}
+    borrows = bool(spec.get("cohort") or spec.get("cohortName"))
+    least = Room(math.inf)
+    for group in spec.get("resourceGroups") or ():
+        wanted = {name: quantity(requests[name]) for name in requests.keys() & _covered(group)}
+        flavors = [_room_of(flavor, wanted, borrows) for flavor in group.get("flavors") or ()]
+        best = max(flavors, key=lambda one: one.pods, default=Room(0))
+        least = min(least, best, key=lambda one: one.pods)
+    return least
+
+
+def _room_of(flavor: Manifest, wanted: Mapping[str, float], borrows: bool) -> Room:
+    limits = {one["name"]: _limit(one, borrows) for one in flavor.get("resources") or ()}
+    found = (
+        # A little more: 0.3 is not three times 0.1 in binary.
+        Room(math.floor(limits.get(name, 0) / size + 1e-9), name, limits.get(name, 0))
+        if size and math.isfinite(limits.get(name, 0))
+        else Room(math.inf)
+        for name, size in wanted.items()
+    )
+    return min(found, key=lambda one: one.pods, default=Room(math.inf))
+
+
+def _limit(resource: Manifest, borrows: bool) -> float:
+    borrowed = resource.get("borrowingLimit")
+    more = (math.inf if borrowed is None else quantity(str(borrowed))) if borrows else 0.0
+    return quantity(str(resource.get("nominalQuota", 0))) + more
+
+
+def _covered(group: Manifest) -> set[str]:
+    return set(map(str, group.get("coveredResources") or ()))
 
 
 def _is_active(workload: Manifest) -> bool:

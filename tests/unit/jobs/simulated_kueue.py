@@ -49,7 +49,8 @@ class NoKueue:
 
 @dataclass
 class SimulatedKueue(NoKueue):
-    """`quota` is that of the one ClusterQueue behind all `queues`; `holds` is its stopPolicy. With
+    """`quota` is that of CPUs of the one ClusterQueue behind all `queues`, `quotas` those of other
+    resources that it `covers`, if they are not large; `holds` is its stopPolicy. With
     `takes_all` it also suspends Jobs that name no queue (manageJobsWithoutQueueName), and never
     starts them. `ready_steps` is how long all pods of a Job may take to run (waitForPodsReady), and
     `tries` how often one is tried again before it gives up."""
@@ -63,6 +64,7 @@ class SimulatedKueue(NoKueue):
     ready_steps: int | None = None
     tries: int | None = None
     is_running: bool = True  # its manager; its webhook is unreachable then
+    quotas: dict[str, str] = field(default_factory=dict)
     made: dict[str, Object] = field(default_factory=dict)  # Workloads, by the uids of their Jobs
     fights: int = 0  # Jobs that ran without its admission, and were stopped
     _waited: dict[str, int] = field(default_factory=dict)
@@ -86,7 +88,8 @@ class SimulatedKueue(NoKueue):
         return {"metadata": {"name": name}, "spec": {"clusterQueue": "cluster-queue"}}
 
     def cluster_queue(self, name: str) -> Object:
-        resources = [{"name": one, "nominalQuota": str(self.quota)} for one in self.covers]
+        quotas = {one: "1Ti" for one in self.covers} | {"cpu": str(self.quota)} | self.quotas
+        resources = [{"name": one, "nominalQuota": quota} for one, quota in quotas.items()]
         flavor = {"name": "f", "resources": resources}
         group = {"coveredResources": list(self.covers), "flavors": [flavor]}
         return {

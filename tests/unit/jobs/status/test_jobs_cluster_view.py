@@ -418,6 +418,25 @@ def test_doctor_reports_resources_that_the_queue_does_not_cover(with_kueue):
     assert found_of(with_kueue, "quota")[0].ok
 
 
+def test_doctor_reports_a_queue_without_room_for_a_pod_and_makes_no_probe(with_kueue):
+    """A quota smaller than one request is never admitted: the campaign would wait for ever."""
+    kueue = with_kueue.kueue
+    kueue.covers += ("memory", "ephemeral-storage")
+    assert "room for 8 workers at once, by its cpu, and for a merge" in quota_of(with_kueue)
+    with_kueue.deleted.clear()
+    merge = {"memory": "7Gi"}  # a worker of this site requests 4Gi, a merge 8Gi
+    for quotas, words in ({"cpu": "0"}, "a worker requests 1 of cpu"), (merge, "a merge requests"):
+        kueue.quotas = quotas
+        assert words in quota_of(with_kueue)
+        (probe,) = found_of(with_kueue, "pod")
+        assert probe.skipped and with_kueue.deleted == [], "no probe waits for three minutes"
+
+
+def quota_of(cluster) -> str:
+    (check,) = found_of(cluster, "quota")
+    return check.found
+
+
 def test_doctor_without_rights_to_a_cluster_queue_does_not_report_it_missing(with_kueue):
     def refuse(name):
         raise ClusterError("403: forbidden")
