@@ -118,13 +118,13 @@ def is_stack_installed(version: str) -> bool:
     return (stack_folder(version) / _WHOLE).exists()
 
 
-def install_stack(version: str, python: Path = Path(sys.executable)) -> Path:
-    """Return the folder of a stack, and install it first, for a Python, if it is absent."""
+def install_stack(version: str) -> Path:
+    """Return the folder of a stack, and install it first if it is absent."""
     folder, stack = stack_folder(version), STACKS[version]
-    site = folder / "site"
+    python, site = folder / "python", folder / "site"
     with _installing(folder) as is_absent:
         if is_absent:
-            run_python = _new_python(folder / "python", python)
+            run_python = _new_python(python)
             _run(run_python, *_INSTALL, f"torch=={stack.torch}", stack.numpy, "pyyaml")
             npu = (f"torch_npu=={stack.torch_npu}", f"vllm_ascend=={version}")
             _run(run_python, *_INSTALL, "--no-deps", "--target", site, *npu)
@@ -141,8 +141,8 @@ def is_serving_installed(name: str) -> bool:
     return whole and is_stack_installed(release.vllm_ascend)
 
 
-def install_serving(name: str, python: Path = Path(sys.executable)) -> ServingEnvironment:
-    """Return the environment of a release, and install it first, for a Python, if it is absent.
+def install_serving(name: str) -> ServingEnvironment:
+    """Return the environment of a release, and install it first if it is absent.
 
     Raises OpmeterError where a wheel cannot be downloaded."""
     release = find_release(name)
@@ -152,21 +152,19 @@ def install_serving(name: str, python: Path = Path(sys.executable)) -> ServingEn
             "installing %s in %s: %d GB, about %d minutes, once",
             *(name, folder.parent, release.size_gb, release.minutes),
         )
-    stack = install_stack(release.vllm_ascend, python)
+    stack = install_stack(release.vllm_ascend)
     (torch,) = stack.glob("python/lib/python3*/site-packages/torch")
     with _installing(folder) as is_absent:
         if is_absent:
-            run_python = _new_python(folder / "python", python)
-            _install_serving(run_python, release, folder, stack / "site", torch.parent)
+            _install_serving(release, folder, stack / "site", torch.parent)
     (packages,) = folder.glob("python/lib/python3*/site-packages")
     folders = (stack / "site", packages, torch.parent)
     return ServingEnvironment(folder / "python" / "bin" / "python", stack / "site", torch, folders)
 
 
-def _install_serving(
-    python: Path, release: Release, folder: Path, site: Path, below: Path
-) -> None:
+def _install_serving(release: Release, folder: Path, site: Path, below: Path) -> None:
     """Install vLLM and what it imports in an environment above that of the stack."""
+    python = _new_python(folder / "python")
     (packages,) = folder.glob("python/lib/python3*/site-packages")
     (packages / "stack.pth").write_text(f"{below}\n")  # found after the own packages
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -221,8 +219,8 @@ def _installing(folder: Path) -> Iterator[bool]:
         (folder / _WHOLE).touch()
 
 
-def _new_python(folder: Path, python: Path) -> Path:
-    _run(python, "-m", "venv", folder)
+def _new_python(folder: Path) -> Path:
+    _run(Path(sys.executable), "-m", "venv", folder)
     return folder / "bin" / "python"
 
 

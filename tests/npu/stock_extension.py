@@ -17,7 +17,6 @@ from pathlib import Path
 from collector.recording.calls import read_calls
 from collector.recording.environments import STACKS, install_stack, stack_folder
 from tests.npu.fakecann.build import build_fake_cann, environment
-from tests.npu.image_python import image_python
 
 FOLDER = Path(__file__).parent / "stock_calls"
 OPERATORS = ("dispatch_ffn_combine", "dispatch_gmm_combine_decode")
@@ -34,7 +33,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == [_RANK]:
         return _call(int(arguments[1]))
     for release in arguments or STACKS:
-        install_stack(release, image_python(release))
+        install_stack(release)
         reported = recorded_experts(release)
         experts_path(release).write_text(reported)
         print(f"{release}: {len(reported.splitlines())} schemas and calls of {RANKS} ranks")

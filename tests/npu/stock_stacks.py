@@ -8,8 +8,7 @@ fixture rows of the catalogue: `python -m tests.npu.stock_stacks [RELEASE...]`.
 The wheels are unchanged; a release's own headers and library of custom operators decide which
 function is called. `tests/stacks` compares the files with another recording; read the difference
 before it is committed. `python -m tests.npu.stock_stacks install` makes the environments of
-`stock_extension`, and those of the releases that `opmeter model record` knows, each with the Python
-of its image.
+`stock_extension`, and those of the releases that `opmeter model record` knows.
 """
 
 import json
@@ -29,7 +28,6 @@ from collector.recording.environments import (
 )
 from tests.npu.fakecann.build import build_fake_cann
 from tests.npu.golden import golden_path, golden_text
-from tests.npu.image_python import image_python
 from tests.npu.replay_rows import STOCK_SITE
 from tests.npu.replayed import Replayed, kernels_with_rows, replay
 from tests.npu.stock_extension import FOLDER, run_inside
@@ -58,12 +56,12 @@ def main(arguments: list[str]) -> int:
         return _record(Path(arguments[1]), Path(arguments[2]))
     if arguments == [_INSTALL]:
         for release in STACKS:
-            print(install_stack(release, image_python(release)))
-        for name, known in RELEASES.items():
-            print(install_serving(name, image_python(known.vllm_ascend)).python)
+            print(install_stack(release))
+        for name in RELEASES:
+            print(install_serving(name).python)
         return 0
     for release in arguments or STACKS:
-        install_stack(release, image_python(release))
+        install_stack(release)
         reported = recorded(release)
         served_path(release).write_text("\n".join(reported.served))
         otherwise_path(release).write_text("\n".join(reported.otherwise))

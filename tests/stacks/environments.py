@@ -17,13 +17,13 @@ from xml.etree import ElementTree
 
 from collector.recording.environments import RELEASES
 from collector.recording.wheel import cache
-from tests.npu import image_python
+from tests.cluster.testbed.images import COLLECTORS
 from tests.stacks.distributions import Installed, in_wheels, read, written
 from tests.stacks.product_environment import ROOT, clean_environ, digest, installing
 
 ARM64 = "aarch64"
 # The Python of each release's image.
-PYTHONS = {name: image_python.PYTHONS[known.vllm_ascend] for name, known in RELEASES.items()}
+PYTHONS = {name: COLLECTORS[known.vllm_ascend].python for name, known in RELEASES.items()}
 _FILES = ("controller", "build")  # what is locked, without torch: `controller` has `collector`
 _COLUMNS = {
     "resolves": "test_environment_resolves",

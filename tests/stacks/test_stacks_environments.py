@@ -60,7 +60,6 @@ def test_environment_resolves_as_locked(product, release):
     """pip installed every locked package, with its hash; those of the base are not hidden."""
     ours = {name: one.version for name, one in installed_in([product.site]).items()}
     locked = {name: pin.version for name, pin in pins("collector").items()}
-    assert product.site.parent.name == f"python{PYTHONS[release]}"
     assert locked == {name: version for name, version in ours.items() if name in locked}
     assert set(ours) - set(locked) <= {"opmeter", "pip", "setuptools"}
     kept = {"numpy", "pandas", "torch", "torch-npu", "vllm", "vllm-ascend", "triton-ascend"}

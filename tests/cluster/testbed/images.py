@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.testbed import machine
-from tests.npu.image_python import PYTHONS, python_folder
+from tests.cluster.testbed.pythons import python_folder
 
 PROJECT = Path(__file__).parents[3]
 _SOURCES = ("collector", "jobs", "opmeter", "images")
@@ -52,15 +52,9 @@ CONTROLLER = Target("controller", "controller")
 COLLECTOR_CPU = Target("collector-cpu", "collector-cpu")
 # Of the wheels that each release requires next to vLLM.
 _OF_VENDOR = ("pandas", "scipy", "pyyaml", "psutil")
-_NUMPY = {"0.18.0": "1.26.4", "0.23.0": "2.3.5"}
 COLLECTORS = {
-    release: Target(
-        "collector",
-        f"collector-{release[:4]}",
-        (f"numpy=={numpy}", *_OF_VENDOR),
-        PYTHONS[release],
-    )
-    for release, numpy in _NUMPY.items()
+    "0.18.0": Target("collector", "collector-0.18", ("numpy==1.26.4", *_OF_VENDOR), "3.11"),
+    "0.23.0": Target("collector", "collector-0.23", ("numpy==2.3.5", *_OF_VENDOR), "3.12"),
 }
 IN_PODS = "0.18.0"  # the release whose workers run in the cluster
 

@@ -88,7 +88,7 @@ class SimulatedKueue(NoKueue):
         return {"metadata": {"name": name}, "spec": {"clusterQueue": "cluster-queue"}}
 
     def cluster_queue(self, name: str) -> Object:
-        quotas = {one: "1Ti" for one in self.covers} | {"cpu": str(self.quota)} | self.quotas
+        quotas = dict.fromkeys(self.covers, "1Ti") | {"cpu": str(self.quota)} | self.quotas
         resources = [{"name": one, "nominalQuota": quota} for one, quota in quotas.items()]
         flavor = {"name": "f", "resources": resources}
         group = {"coveredResources": list(self.covers), "flavors": [flavor]}

