@@ -4,7 +4,7 @@ Pure: no store, no clock. The same request gives the same plan and the same tabl
 so that planning again after a crash writes what is already there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from math import ceil, fsum
@@ -95,17 +95,13 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     missing, priced = priced, [*priced, *narrowed]
     cutter = shard_cutting.Cutter(campaign.shards, cost, _results_hash(request))
     if not request.repeats_suspect_cases:
-        shards = cutter.cut(priced, campaign.devices)
+        cut = _fastest(cutter, priced, missing, request, upgrade.sample)
     else:
         places = request.cases_to_repeat or {}
         again = within_repeat_budget(priced, places, request.repeat_budget_s, campaign.shards, cost)
         priced = [item for _, items in again for item in items]
-        shards = cutter.suspects(again)
-    once_s = shard_cutting.device_s(shards, campaign.backend)
-    repeated = plan_cases.repeats_of(missing, request, shards, cost.start_s, upgrade.sample)
-    # Repeats come last: sessions far apart in time show more of the variance between sessions.
-    begin_s = once_s / campaign.devices
-    shards += cutter.repeats(repeated, begin_s, shards)
+        cut = _Cut(cutter.suspects(again), ())
+    shards, repeated = cut.shards, cut.repeated
 
     def has_result(one: Candidate) -> bool:
         """Return whether a case outside the plan has a result, or a duration in its tree."""
@@ -139,6 +135,53 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         reuse=_reuse(request, upgrade),
         samples=upgrade.samples,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The shards of a plan, and the cases of those that measure a second time."""
+
+    shards: Sequence[CutShard]
+    repeated: Sequence[Sequence[PricedCase]]
+
+
+def _fastest(
+    cutter: shard_cutting.Cutter,
+    priced: Sequence[PricedCase],
+    missing: Sequence[PricedCase],
+    request: PlanRequest,
+    sample: Container[str],
+) -> _Cut:
+    """Return the cut that ends first.
+
+    A short plan has one session for each device. Its repeats then get devices of their own: after
+    the others they would make the plan twice as long, and longer than with fewer devices."""
+    campaign = request.campaign
+    best = _cut(cutter, priced, missing, request, sample)
+    spared = campaign.devices - len(best.repeated)
+    if not best.repeated or spared < 1 or any(item.ranks > 1 for item in priced):
+        return best
+    other = _cut(cutter, priced, missing, request, sample, lanes=spared)
+    return min(best, other, key=lambda cut: _wall_s(cut.shards, campaign))
+
+
+def _cut(
+    cutter: shard_cutting.Cutter,
+    priced: Sequence[PricedCase],
+    missing: Sequence[PricedCase],
+    request: PlanRequest,
+    sample: Container[str],
+    lanes: int = 0,
+) -> _Cut:
+    """Cut the cases for all devices and their repeats after them, or the cases for fewer devices
+    (`lanes`), and their repeats for those that are left."""
+    campaign = request.campaign
+    once = cutter.cut(priced, lanes or campaign.devices)
+    repeated = plan_cases.repeats_of(missing, request, once, cutter.cost.start_s, sample)
+    # Sessions far apart in time show more of the variance between sessions.
+    once_s = shard_cutting.device_s(once, campaign.backend)
+    again = cutter.repeats(repeated, 0.0 if lanes else once_s / campaign.devices, once)
+    return _Cut([*once, *again], repeated)
 
 
 def _upgrade_round(candidates: Sequence[Candidate], request: PlanRequest) -> UpgradeRound:

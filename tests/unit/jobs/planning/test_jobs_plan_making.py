@@ -508,3 +508,14 @@ def test_forecast_has_one_line_per_fact() -> None:
         lines = describe_forecast(replace(made, backend=backend))
         assert list(map(numbers, lines)) == [*expected, [most]]
         assert "1.5 h" in lines[2] and "88.0 s" in lines[2]
+
+
+def test_plan_for_more_devices_is_never_slower() -> None:
+    """Repeats after the only session of each device made a plan of many devices twice as long."""
+    records = [record(shape=f"{64 + at}", count=0) for at in range(218)]
+    last_s, repeats = float("inf"), 0
+    for devices in (1, 2, 3, 4, 8, 15, 16, 17, 32, 64, 128):
+        forecast = plan(request(*records, more=f"devices: {devices}\n")).plan.forecast
+        assert forecast.wall_s <= last_s, devices
+        last_s, repeats = forecast.wall_s, max(repeats, forecast.repeats)
+    assert repeats >= 4, "of 128 devices some have no other work"
