@@ -12,7 +12,13 @@ from collector.ranks import collective
 from collector.ranks.topology import Grid
 from collector.shapes.deployments import check_deployment
 from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
-from collector.shapes.layout import NZ_SETTINGS, ExpertLaunch, Layout, Quantisation
+from collector.shapes.layout import (
+    NZ_SETTINGS,
+    ExpertLaunch,
+    Layout,
+    Quantisation,
+    layout_of,
+)
 from collector.shapes.models import Decoder, bundled_decoder, unknown_model
 from collector.shapes.serving import Phase, Serving
 
@@ -203,6 +209,11 @@ def _check(entry: Entry, check: Callable[..., object], *values: object) -> None:
 
 
 def _layout(entry: Entry) -> Layout:
+    """Read a layout as keys, or as the text that commands take and print."""
+    if not entry.is_mapping:
+        text = entry.text()
+        _check(entry, layout_of, text)
+        return layout_of(text)
     found = entry.fields((*_RANKS, *_CHOICES))
     tp, dp, ep = (found[key].integer(1) if key in found else 1 for key in _RANKS)
     chosen = {

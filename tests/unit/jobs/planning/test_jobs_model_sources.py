@@ -154,6 +154,11 @@ def test_config_file_next_to_the_campaign_is_a_model(tmp_path):
     assert missing(source.planned.name, ["model small", "tp=1"]) == []
 
 
+def test_layout_is_read_as_commands_print_it():
+    as_text = _QWEN.replace("{tp: 16, nz: 2}", "'tp=16,nz=2'")
+    assert campaign(as_text).sources == campaign(_QWEN).sources != campaign(_DSV3).sources
+
+
 @pytest.mark.parametrize(
     ("reported", "field", "data"),
     [
@@ -161,6 +166,7 @@ def test_config_file_next_to_the_campaign_is_a_model(tmp_path):
         ("model: gpt-5, layout: {}, serving: {}", "model", ["'gpt-5'", "qwen3-32b"]),
         (_QWEN.replace("tp: 16", "tp: 3"), "layout", ["tp=3", "64"]),
         (_QWEN.replace("tp: 16", "pp: 2"), "layout", ["'pp'", "tp, dp, ep"]),
+        (_QWEN.replace("{tp: 16, nz: 2}", "'tp=16,pp=2'"), "layout", ["'pp=2'", "tp=, dp="]),
         (_QWEN.replace("nz: 2", "nz: 7"), "layout.nz", ["1", "0", "2", "'7'"]),
         (_QWEN.replace("input: 500, ", ""), "serving", ["'input'"]),
         (f"{_QWEN}, release: vllm-9", "release", ["'vllm-9'", "vllm-ascend-0.18"]),
