@@ -2,8 +2,9 @@
 
 They are a projection of the commits, and never read as truth. Version n of a table is what commit n
 has; version 0 is empty. The bytes of a log file follow from the commits alone, so that concurrent
-and killed writers leave the same files. What is missing is written by the next merge, or by
-`opmeter db verify`.
+and killed writers leave the same files. What is missing is written by the next merge. Another tool
+may write versions and checkpoints, too, and readers take them for ours: `opmeter db verify` names
+them, and the next merge removes them.
 
 Format: the Delta transaction log protocol, reader version 1 and writer version 2
 (github.com/delta-io/delta, PROTOCOL.md): JSON actions by line, a checkpoint as Parquet every 50
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any
 from urllib.parse import quote
 
@@ -24,9 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from collector.codec.canonical import canonical_json, sha256_hex
-from collector.codec.errors import AlreadyExists, BadInput, NotFound, StoreError
+from collector.codec.errors import BadInput, NotFound, StoreError
 from collector.database.columns import MEASUREMENTS, PARTITION, SHOWN
-from collector.database.commits import Commit, parent_of
+from collector.database.commits import Commit, find_head, parent_of, read_commit
 from collector.database.manifest import (
     DirectoryFiles,
     FileEntry,
@@ -36,10 +38,11 @@ from collector.database.manifest import (
     read_version_files,
 )
 from collector.model import keys
-from collector.store.base import Store, create_once
+from collector.store.base import Store
 
 logger = logging.getLogger(__name__)
 CHECKPOINT_EVERY = 50
+_HASH = "opmeter.sha256"  # of a checkpoint, in the hint
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 
@@ -63,6 +66,10 @@ class _Table:
         return keys.delta_log(self.root, f"{version:020d}.checkpoint.parquet")
 
     @property
+    def hint(self) -> str:
+        return keys.delta_log(self.root, "_last_checkpoint")
+
+    @property
     def metadata(self) -> dict[str, Any]:
         text = json.dumps(_struct(self.schema), separators=(",", ":"))
         identity = sha256_hex(f"opmeter {self.root}".encode())[:32]
@@ -81,35 +88,51 @@ class _Table:
 TABLES = (_Table(keys.MEASUREMENTS, MEASUREMENTS), _Table(keys.SHOWN, SHOWN))
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A file of a log that is not as the commits say: what it should be, None if it should not
+    be; `is_missing` if it does not exist, as after a merge that was killed."""
+
+    key: str
+    data: bytes | None
+    is_missing: bool = False
+
+    @property
+    def text(self) -> str:
+        if self.data is None:
+            return "another tool wrote it"
+        return "missing" if self.is_missing else "its content does not follow from the commits"
+
+
 def complete(store: Store, head: Commit) -> tuple[str, ...]:
-    """Write the log files up to the newest commit that are missing or were changed; return their
-    keys. Files before one that is complete are assumed to be complete.
+    """Write the log files of the newest versions that are missing or were changed, and remove those
+    that no commit has; return their keys. Versions before one that is right are assumed to be.
 
     Raises DamagedObject for a commit or a manifest that cannot be read."""
-    written: list[str] = []
-    for table in TABLES:
-        missing: list[Commit] = []
-        commit = parent_of(store, head)
-        while commit is not None and not _is_written(store, table, commit.number):
-            missing.append(commit)
-            commit = parent_of(store, commit)
-        if commit is None:
-            written += _create(store, table.log(0), _first(table))
-        for one in reversed(missing):
-            written += _version(store, table, one)
-        # A file of another commit with this number, which was lost, is replaced.
-        written += _version(store, table, head, is_checked=True)
-    return tuple(written)
+    return _mended(store, _newest(store, head))
 
 
-def check(store: Store, commits: Sequence[Commit]) -> tuple[str, ...]:
-    """Write every log file of these commits that is missing or differs; return their keys."""
-    written: list[str] = []
+def mend(store: Store, commits: Sequence[Commit]) -> tuple[str, ...]:
+    """As `complete`, for all of these commits, oldest first."""
+    return _mended(store, _differences(store, commits))
+
+
+def check(store: Store, commits: Sequence[Commit]) -> tuple[Difference, ...]:
+    """Return the log files that are not as these commits say, oldest first, and those that no
+    commit has."""
+    return tuple(_differences(store, commits))
+
+
+def _differences(store: Store, commits: Sequence[Commit]) -> Iterator[Difference]:
+    listed, newest = _listed(store)
     for table in TABLES:
-        written += _create(store, table.log(0), _first(table), is_checked=True)
+        yield from _compared(store, table.log(0), _first(table))
         for commit in commits:
-            written += _version(store, table, commit, is_checked=True)
-    return tuple(written)
+            yield from _of_version(store, table, commit)
+            if commit.number % CHECKPOINT_EVERY == 0:
+                yield from _right_checkpoint(store, table, commit).differing
+        yield from _of_hint(store, table, newest)
+    yield from _foreign(listed, newest)
 
 
 def publish(store: Store, head: Commit) -> None:
@@ -120,20 +143,125 @@ def publish(store: Store, head: Commit) -> None:
         logger.warning("could not write the Delta logs; the next merge does: %s", error)
 
 
-def _version(store: Store, table: _Table, commit: Commit, *, is_checked: bool = False) -> list[str]:
+def _newest(store: Store, head: Commit) -> Iterator[Difference]:
+    listed, newest = _listed(store)
+    for table in TABLES:
+        found: list[list[Difference]] = []
+        commit: Commit | None = head
+        # The head is written now. What its parent has may be of another tool: its merge was killed.
+        while commit is not None and (len(found) < 2 or found[-1]):
+            found.append(list(_of_version(store, table, commit)))
+            commit = parent_of(store, commit)
+        if commit is None:
+            yield from _compared(store, table.log(0), _first(table))
+        yield from chain.from_iterable(reversed(found))
+        yield from _of_hint(store, table, newest)
+    yield from _foreign(listed, newest)
+
+
+def _mended(store: Store, found: Iterable[Difference]) -> tuple[str, ...]:
+    written: list[str] = []
+    for one in found:
+        if one.data is None:
+            logger.warning("%s: removed from the log of a Delta table: %s", one.key, one.text)
+            store.delete(one.key)
+        else:
+            store.put(one.key, one.data)
+        written.append(one.key)
+    return tuple(written)
+
+
+def _listed(store: Store) -> tuple[list[str], int]:
+    """Return the keys of all log files, and the newest version: it was committed before what it has
+    in a log was listed."""
+    listed = [info.key for table in TABLES for info in store.list(keys.delta_log(table.root, ""))]
+    head = find_head(store)
+    return listed, head.number if head else 0
+
+
+def _foreign(listed: Iterable[str], newest: int) -> Iterator[Difference]:
+    ours = {name for table in TABLES for name in _names(table, newest)}
+    yield from (Difference(key, None) for key in listed if key not in ours)
+
+
+def _names(table: _Table, newest: int) -> Iterator[str]:
+    yield from map(table.log, range(newest + 1))
+    yield from map(table.checkpoint, range(CHECKPOINT_EVERY, newest + 1, CHECKPOINT_EVERY))
+    if newest >= CHECKPOINT_EVERY:
+        yield table.hint
+
+
+def _of_version(store: Store, table: _Table, commit: Commit) -> Iterator[Difference]:
     manifest = read_manifest(store, commit)
     parent = parent_of(store, commit)
     before = read_manifest(store, parent) if parent else None
     actions = _actions(store, table, (commit, manifest), (parent, before))
-    written = _create(store, table.log(commit.number), _lines(actions), is_checked=is_checked)
-    if commit.number % CHECKPOINT_EVERY == 0:
-        key = table.checkpoint(commit.number)
-        if not _exists(store, key):
-            data, size = _checkpoint(table, store, commit, manifest)
-            written += _create(store, key, data)
-            hint = canonical_json({"version": commit.number, "size": size})
-            store.put(keys.delta_log(table.root, "_last_checkpoint"), hint)
-    return written
+    return _compared(store, table.log(commit.number), _lines(actions))
+
+
+def _compared(store: Store, key: str, data: bytes) -> Iterator[Difference]:
+    found = _stored(store, key)
+    if found != data:
+        yield Difference(key, data, is_missing=found is None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    """A checkpoint as it should be, with the number of its actions: the stored one, if it has the
+    right rows, since the bytes of Parquet differ between versions of pyarrow."""
+
+    data: bytes
+    size: int
+    differing: tuple[Difference, ...]
+
+
+def _right_checkpoint(store: Store, table: _Table, commit: Commit) -> _Checkpoint:
+    key = table.checkpoint(commit.number)
+    right, found = _checkpoint(table, store, commit, read_manifest(store, commit)), None
+    with suppress(NotFound):
+        found = store.get(key)
+        if found and _is_table(found, right):
+            return _Checkpoint(found, right.num_rows, ())
+    out = io.BytesIO()
+    pq.write_table(right, out, compression="snappy")
+    missing = Difference(key, out.getvalue(), is_missing=found is None)
+    return _Checkpoint(out.getvalue(), right.num_rows, (missing,))
+
+
+def _is_table(data: bytes, table: pa.Table) -> bool:
+    with suppress(pa.ArrowException, OSError, ValueError):
+        return bool(pq.read_table(pa.BufferReader(data)).equals(table))
+    return False
+
+
+def _of_hint(store: Store, table: _Table, newest: int) -> Iterator[Difference]:
+    """Yield what is wrong with the newest checkpoint, from which readers start, and with the hint
+    that names it and has its hash."""
+    number = newest - newest % CHECKPOINT_EVERY
+    if not number:
+        return
+    key, found = table.checkpoint(number), _stored(store, table.hint)
+    stored = _stored(store, key)
+    if stored is not None and found is not None and _is_hint(found, number, sha256_hex(stored)):
+        return
+    right = _right_checkpoint(store, table, read_commit(store, number))
+    yield from right.differing
+    tags = {_HASH: sha256_hex(right.data)}
+    hint = canonical_json({"version": number, "size": right.size, "tags": tags})
+    yield Difference(table.hint, hint, is_missing=found is None)
+
+
+def _is_hint(data: bytes, number: int, sha256: str) -> bool:
+    with suppress(ValueError, KeyError, TypeError):
+        found = json.loads(data)
+        return bool(found["version"] == number and found["tags"][_HASH] == sha256)
+    return False
+
+
+def _stored(store: Store, key: str) -> bytes | None:
+    with suppress(NotFound):
+        return store.get(key)
+    return None
 
 
 _Side = tuple[Commit | None, SnapshotManifest | None]
@@ -253,8 +381,8 @@ _CHECKPOINT = pa.schema(
 
 def _checkpoint(
     table: _Table, store: Store, commit: Commit, manifest: SnapshotManifest
-) -> tuple[bytes, int]:
-    """Return a checkpoint with all that a version has, and the number of its actions."""
+) -> pa.Table:
+    """Return a checkpoint with all that a version has: a row for each action."""
     at_ms = _milliseconds(commit)
     metadata = table.metadata
     metadata["format"] = {"provider": "parquet", "options": []}
@@ -272,9 +400,7 @@ def _checkpoint(
         field.name: pa.array([row.get(field.name) for row in rows], field.type)
         for field in _CHECKPOINT
     }
-    out = io.BytesIO()
-    pq.write_table(pa.table(columns, schema=_CHECKPOINT), out, compression="snappy")
-    return out.getvalue(), len(rows)
+    return pa.table(columns, schema=_CHECKPOINT)
 
 
 def _files(
@@ -312,32 +438,3 @@ def _delta_type(kind: pa.DataType) -> Any:
         element = _delta_type(kind.value_type)
         return {"type": "array", "elementType": element, "containsNull": True}
     return next((name for is_kind, name in _TYPES if is_kind(kind)), "string")
-
-
-def _is_written(store: Store, table: _Table, version: int) -> bool:
-    """Return whether a version has its log file, and its checkpoint: a merge may have been killed
-    between the two."""
-    if not _exists(store, table.log(version)):
-        return False
-    return version % CHECKPOINT_EVERY != 0 or _exists(store, table.checkpoint(version))
-
-
-def _exists(store: Store, key: str) -> bool:
-    with suppress(NotFound):
-        store.get(key)
-        return True
-    return False
-
-
-def _create(store: Store, key: str, data: bytes, *, is_checked: bool = False) -> list[str]:
-    """Create a log file; return its key if it was missing, or was changed and `is_checked`."""
-    if is_checked:
-        with suppress(NotFound):
-            if store.get(key) == data:
-                return []
-            store.put(key, data)
-            return [key]
-    with suppress(AlreadyExists):
-        create_once(store, key, data)
-        return [key]
-    return []

@@ -110,8 +110,14 @@ def verify_command(
     check_all: Annotated[
         bool, typer.Option("--all", help="check also what an earlier verification has checked")
     ] = False,
+    mend: Annotated[
+        bool, typer.Option("--mend", help="write the logs of the Delta tables as the commits say")
+    ] = False,
 ) -> int:
     """Check every hash and every file of one version, or of all versions.
+
+    It writes nothing, without --mend: that writes the logs of the Delta tables again where another
+    tool has written into them.
 
     With the variable OPMETER_VERIFY_KEY, a successful check of all versions leaves a mark that is
     signed with it, and the next one checks what is new. The exit code is 1 if something is damaged.
@@ -121,6 +127,7 @@ def verify_command(
     Examples:
       opmeter db verify
       opmeter db verify --version 3 --skip-raw
+      opmeter db verify --mend
     """
     from collector.database.verify import find_problems, find_strays, of_other_view_versions
 
@@ -144,21 +151,22 @@ def verify_command(
         say(f"note        {counted(other, 'version')} {what}")
     if problems:
         say("to do       restore the listed objects from a backup of the store, and verify again")
-    for key in _completed_logs(store, commits, since) if not problems else ():
-        say(f"note        wrote {key}, which was missing or changed")
+    lines, foreign = ([], 0) if problems else _log_lines(store, commits, since, mends=mend)
+    say_lines(lines)
     if version is None and not problems and (retired := _retired(store)):
         what = "only the chain, the manifests and the measurements were checked"
         say(f"note        {counted(len(retired), 'retired version')}: {what}")
     if since:
         say(f"note        versions up to {since} were verified before; --all checks them again")
-    if head is not None and not problems:
+    if head is not None and not problems and not foreign:
         _mark(store, head, secret, with_raw=not skip_raw)
     checked = f"version {version}" if version else counted(count, "version")
     harmless = f", {counted(len(found), 'stray')}" if found else ""
     unread = "; raw records not read" if skip_raw else ""
-    result = counted(len(problems), "problem") if problems else "no problems"
+    count_of = len(problems) + foreign
+    result = counted(count_of, "problem") if count_of else "no problems"
     say(f"{checked} at {store.url}: {result}{harmless}{unread}")
-    return int(bool(problems))
+    return int(bool(count_of))
 
 
 def _verified(store: Store, secret: str, *, with_raw: bool) -> int:
@@ -175,20 +183,30 @@ def _mark(store: Store, head: Commit, secret: str, *, with_raw: bool) -> None:
     write_mark(store, head, secret, with_raw=with_raw)
 
 
-def _completed_logs(store: Store, commits: list[Commit] | None, since: int) -> tuple[str, ...]:
-    """Complete the logs of Delta tables, if this user may write; return the keys."""
+def _log_lines(
+    store: Store, commits: list[Commit] | None, since: int, *, mends: bool
+) -> tuple[list[str], int]:
+    """Return lines about the logs of Delta tables, and how many of their files readers would take
+    for ours. With `mends` these are written again."""
     from collector.codec.errors import StoreError
     from collector.database import delta
     from collector.database.commits import history
 
+    if commits is None:
+        new = (commit for commit in history(store) if commit.number > since)
+        commits = list(reversed(list(new)))
+    if mends:
+        return [f"note        mended {key}" for key in delta.mend(store, commits)], 0
     try:
-        if commits is None:
-            new = (commit for commit in history(store) if commit.number > since)
-            commits = list(reversed(list(new)))
-        return delta.check(store, commits)
+        found = delta.check(store, commits)
     except StoreError as error:
-        say(f"note        the Delta logs were not checked: {error}")
-        return ()
+        return [f"note        the logs of the Delta tables were not read: {error}"], 0
+    lines = [f"delta log {ascii(one.key)[1:-1]}: {one.text}" for one in found]
+    if found:
+        lines.append(
+            "to do       the next merge mends the newest versions, `opmeter db verify --mend` all"
+        )
+    return lines, sum(not one.is_missing for one in found)
 
 
 def quality_command(

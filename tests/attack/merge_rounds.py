@@ -96,7 +96,7 @@ def run_order(
     elif kind == "verify":
         problems = find_problems(store)
         assert problems == [], problems
-        delta.check(store, [*history(store)][::-1])
+        delta.mend(store, [*history(store)][::-1])
     elif kind == "gc":
         _collect_next_to_merges(store, is_killed=kill_at > 0)
     else:
@@ -262,7 +262,7 @@ class MergeRounds:
         plans = [*self.unmerged, *new]
         head = find_head(self.store)
         if head is not None and self.random.random() < 0.3:
-            delta.check(self.store, [*history(self.store)][::-1])
+            delta.mend(self.store, [*history(self.store)][::-1])
             merged = {(p.campaign, p.number) for p in read_manifest(self.store, head).plans}
             self.unmerged = [plan for plan in plans if plan not in merged]
             return
@@ -294,7 +294,7 @@ class MergeRounds:
         self.outcomes["object of garbage", "left"] += _collect(self.store)
         self.outcomes["version", "retired"] += len(retired_versions(self.store))
         assert cleanup.garbage(self.store) == [] and find_problems(self.store) == []
-        assert delta.check(self.store, [*history(self.store)][::-1]) == ()
+        assert delta.mend(self.store, [*history(self.store)][::-1]) == ()
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def test_log_files_follow_from_the_commits(folder: Path) -> None:
     changed = keys.delta_log(keys.SHOWN, f"{3:020d}.json")
     store.put(changed, b"{}\n")
     commits = [read_commit(store, number) for number in range(1, 7)]
-    assert delta.check(store, commits) == (changed,)
+    assert delta.mend(store, commits) == (changed,)
     assert store.get(changed) == plain[changed]
 
 
@@ -212,3 +212,47 @@ def test_merge_writes_the_checkpoint_that_a_killed_merge_missed(
     for key in checkpoints:
         assert pq.read_table(pa.BufferReader(store.get(key))).num_rows > 3
     assert delta.complete(store, head) == ()
+
+
+def test_what_another_tool_writes_is_named_and_gone_after_the_next_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 2)
+    store = FileStore(tmp_path)
+    publish(store, 1)
+    publish(store, 2)
+    place = tmp_path / "db" / "shown"
+    log = place / "_delta_log"
+    clean = {path.name: path.read_bytes() for path in log.iterdir()}
+    assert found_in(store) == {}
+
+    deltalake.DeltaTable(place).delete()  # empties the table, as version 3
+    rows = deltalake.DeltaTable(place, version=2).to_pyarrow_table()
+    for _ in range(3):
+        deltalake.write_deltalake(place, rows.slice(0, 1), mode="append")
+    deltalake.DeltaTable(place).create_checkpoint()
+    (log / "_last_checkpoint").write_text('{"version":999999,"size":1}')
+    ours = log / f"{2:020d}.checkpoint.parquet"
+    empty = pq.read_table(ours)
+    pq.write_table(empty.filter(pc.is_null(empty["add"])), ours)
+    (log / f"{1:020d}.crc").write_text("{}")
+    names = {path.name for path in log.iterdir()}
+    changed = "its content does not follow from the commits"
+    expected = dict.fromkeys(names - clean.keys(), "another tool wrote it")
+    assert found_in(store) == {**expected, "_last_checkpoint": changed, ours.name: changed}
+
+    head = publish(store, 3)
+    assert found_in(store) == {}
+    assert all((log / name).read_bytes() == data for name, data in clean.items())
+    for name, root in TABLES.items():
+        table = deltalake.DeltaTable(tmp_path / "db" / name)
+        assert table.version() == 3
+        assert ids(table.to_pyarrow_table()) == ids(rows_of(store, head, root))
+    assert f"{6:020d}.json: removed" in caplog.text
+
+
+def found_in(store: FileStore) -> dict[str, str]:
+    head = find_head(store)
+    assert head is not None
+    commits = [read_commit(store, number) for number in range(1, head.number + 1)]
+    return {one.key.rpartition("/")[2]: one.text for one in delta.check(store, commits)}

@@ -106,7 +106,7 @@ def test_retired_versions_lose_only_what_no_other_version_names(tmp_path: Path) 
     assert {version: read_all(store, version) for version in (3, 5, 6)} == before
     assert {info.key for info in store.list("db/")} == everything - deleted | {keys.retirement(1)}
     assert find_problems(store) == [] and find_strays(store) == []
-    assert delta.check(store, [*history(store)][::-1]) == ()
+    assert delta.mend(store, [*history(store)][::-1]) == ()
     pull_version(store, read_commit(store, 3), tmp_path / "tree")
     assert opmeter.open(tmp_path / "store", channel="stable").number == 3
     for version in (1, 2, 4):
