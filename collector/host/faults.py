@@ -1,6 +1,8 @@
 """The cause of an error of a library, and its fix, for a line of an error message."""
 
+import errno
 import importlib.metadata
+import os
 import re
 import sys
 import traceback
@@ -9,6 +11,14 @@ _OWN = frozenset({"collector", "jobs", "opmeter", "__main__"})
 _END = re.compile(r"[^A-Za-z0-9._-]")  # of the name in a requirement
 
 FIX = "; fix: "
+_DO = {
+    errno.ENOSPC: "; free space where it was to be written (standard output, or the folder)",
+    errno.EDQUOT: "; free space of this user's quota",
+    errno.EACCES: "; change the rights, or choose another path",
+    errno.EPERM: "; change the rights, or choose another path",
+    errno.EROFS: "; choose a path that can be written",
+    errno.EMFILE: "; raise the limit of open files (`ulimit -n`)",
+}
 
 
 def describe_fault(error: BaseException) -> str:
@@ -23,6 +33,24 @@ def describe_fault(error: BaseException) -> str:
     found = f"{name} {version}" if version else f"{name} is not installed"
     required = required_of(name) or name
     return f"{found}: {said}{FIX}pip install '{required}'"
+
+
+def describe_system_fault(error: OSError) -> str:
+    """Return, in one line, what the operating system refused, and what to do."""
+    said = error.strerror or str(error) or type(error).__name__
+    if error.filename is not None:
+        return f"{error.filename}: {said}{_DO.get(error.errno or 0, '')}"
+    if isinstance(error, FileNotFoundError) and not _has_folder():
+        return "the working folder: it does not exist any more; change to another folder"
+    return f"{said}{_DO.get(error.errno or 0, '')}"
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _raised_in(error: BaseException) -> str:

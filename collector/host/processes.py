@@ -161,6 +161,18 @@ def output_of(command: Sequence[str], limit_s: float) -> str:
     return words or f"status {done.returncode}"
 
 
+def open_standard_streams() -> None:
+    """Open the standard streams that whoever started this process has closed, to nothing: otherwise
+    the next file that is opened would become one of them."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+
+
 def end_at_once(code: int) -> NoReturn:
     """End this process without an interpreter shutdown: its output is flushed, and no exit handler
     runs. The shutdown of pyarrow or torch aborted once in many runs on a loaded machine

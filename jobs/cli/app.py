@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Annotated, Any
 
@@ -17,8 +18,8 @@ from typer.core import TyperGroup
 from collector import __version__
 from collector.codec.errors import BadInput, DamagedObject, NoDevice, NoStore, OpmeterError
 from collector.host import imports
-from collector.host.faults import describe_fault
-from collector.host.processes import end_at_once
+from collector.host.faults import describe_fault, describe_system_fault
+from collector.host.processes import end_at_once, open_standard_streams
 from jobs.cli import capture, cluster, database, model, report, trace
 from jobs.cli.comm import LISTS, comm_command, validate_command
 from jobs.cli.comm_dfc import DFC_LISTS, PROBE_LISTS, dfc_command, probe_dfc_command
@@ -95,6 +96,11 @@ _GROUP_HELP = {  # without a command of their own
     "report": "Write HTML pages to look at and to show.",
     "trace": "Read traces of profilers and simulators.",
 }
+logger = logging.getLogger(__name__)
+_OUT_OF_MEMORY = (
+    "out of memory: expected more of it; stop other programs, or raise the limit (`ulimit -v`)"
+)
+_NOT_MAPPED = "failed to map segment from shared object"  # the loader's words
 _COMPLETING = "_OPMETER_COMPLETE"  # set by the shell's completion
 
 
@@ -191,6 +197,7 @@ def app_for(words: Sequence[str]) -> typer.Typer:
 def main() -> None:
     """Run the command; report an expected error in one line, with its exit code."""
     words = sys.argv[1:]
+    open_standard_streams()
     imports.without_pandas()
     try:
         chosen = app if _COMPLETING in os.environ else app_for(words)
@@ -206,6 +213,25 @@ def main() -> None:
         is_input = isinstance(error, BadInput | NoDevice | NoStore) and not advice
         code = BAD_INPUT if is_input else FAILED
     except ImportError as error:  # commands import what they use
-        say(f"opmeter: {describe_fault(error)}; `opmeter doctor` checks all imports", err=True)
-        code = FAILED
+        code = _ended(_import_fault(error))
+    except OSError as error:
+        logger.info("an operation of the system failed", exc_info=True)
+        code = _ended(describe_system_fault(error))
+    except MemoryError:
+        code = _ended(_OUT_OF_MEMORY)
     end_at_once(code)
+
+
+def _import_fault(error: ImportError) -> str:
+    if _NOT_MAPPED in str(error):
+        return _OUT_OF_MEMORY
+    try:
+        return f"{describe_fault(error)}; `opmeter doctor` checks all imports"
+    except MemoryError:
+        return _OUT_OF_MEMORY
+
+
+def _ended(why: str) -> int:
+    with suppress(OSError):  # standard error may be what failed
+        say(f"opmeter: {why}", err=True)
+    return FAILED

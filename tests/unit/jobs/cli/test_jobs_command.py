@@ -206,3 +206,22 @@ def test_doctor_reports_an_invalid_address_once(tmp_path, address):
     (at,) = (n for n, line in enumerate(lines) if line.startswith("FAIL  store "))
     assert done.returncode == 1 and "hush" not in done.stdout
     assert not lines[at + 1].startswith(" ")  # as a line with advice would
+
+
+def test_command_without_its_streams_its_folder_or_memory_ends_in_one_line(tmp_path):
+    gone = 'mkdir "$PWD/gone"; cd "$PWD/gone"; rmdir "$PWD"; '
+    for shell, code, words in (
+        ("opmeter --version >&-", 0, ""),
+        ("opmeter --version <&- >&- 2>&-", 0, ""),
+        ("opmeter --version >/dev/full", 1, "No space left on device; free space"),
+        ("opmeter --help >/dev/full 2>&1", 1, ""),
+        (f"{gone}opmeter db log", 1, "the working folder: it does not exist any more"),
+        ("ulimit -v 120000; opmeter plan quickstart --dry-run", 1, "out of memory"),
+    ):
+        command = f'opmeter() {{ "{sys.executable}" -m jobs.cli "$@"; }}; {shell}'
+        env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+        run = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True
+        )
+        assert run.returncode == code, (shell, run.stderr)
+        assert len(run.stderr.splitlines()) <= 1 and words in run.stderr, (shell, run.stderr)
