@@ -17,6 +17,7 @@ from collector import __version__
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import MOST_TABLE_BYTES, create_fresh, read_small_file, refuse_links
 from collector.codec.table import table_bytes
+from collector.codec.text import whole_in_one_line
 from collector.store.atomic import write_whole
 
 LANGUAGES = ("en", "zh")
@@ -25,6 +26,8 @@ _LIBRARIES = ("d3.min.js", "plot.umd.min.js")
 _SHARED = ("report.css", "labels.js", "report.js", "LICENSES.txt")
 _PLACE = re.compile(r"{{(\w+)}}")
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-]?[0-9.]+([eE][+-]?[0-9]+)?|-")
 # In a script, `<` could end the script element, and two characters end a line of JavaScript.
 _ESCAPES = {ord("<"): "\\u003c", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
@@ -131,7 +134,7 @@ class Folder:
         scripts = (*_LIBRARIES, "labels.js", "report.js", f"{page.kind}.js")
         texts = {
             "language": self._language,
-            "title": page.title,
+            "title": whole_in_one_line(page.title),
             "root": root,
             "up": _relative(f"{page.up}.html", page.path) if page.up else "",
             "stem": stem,
@@ -175,7 +178,9 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, float):
         return repr(value) if isfinite(value) else ""
-    return str(value)
+    text = str(value)
+    # What would be a formula to a spreadsheet, since messages and names come from elsewhere.
+    return f"'{text}" if text.startswith(_FORMULAS) and not _NUMBER.fullmatch(text) else text
 
 
 def _files_of(path: Path) -> set[str]:

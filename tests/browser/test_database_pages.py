@@ -88,6 +88,9 @@ def test_certificate_opens_by_row_by_point_and_by_address(browser, report):
         one.open(report / _PRODUCT, f"#{case}")
         one.page.reload()
         one.page.wait_for_selector(f"dialog:has-text('{case}')")
+        one.open(report / _PRODUCT, "#%")
+        one.page.reload()
+        one.page.wait_for_selector("#cases tbody tr")
         assert one.faults == []
 
 

@@ -28,7 +28,11 @@ opmeter.view((data, main) => {
   ]);
 
   function openNamed() {
-    const at = c.case.indexOf(decodeURIComponent(location.hash.slice(1)));
+    let name = "";
+    try {
+      name = decodeURIComponent(location.hash.slice(1));
+    } catch { /* an address that somebody changed names no case */ }
+    const at = c.case.indexOf(name);
     if (at >= 0) certificate(at);
   }
 

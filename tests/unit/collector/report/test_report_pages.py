@@ -34,6 +34,15 @@ def test_page_has_its_data_tables_and_assets(tmp_path):
     assert (tmp_path / "report/kernels/a.csv").read_text().splitlines()[-2:] == ["b,", "c,"]
 
 
+def test_names_from_elsewhere_are_no_formulas_and_turn_no_text(tmp_path):
+    cells = ("=1+1", "+cmd", "@x", "-2+3", "\t=1", "-1.5e-3", "-", '"4,4"', -2)
+    table = Table(("a",), [(cell,) for cell in cells])
+    Folder(tmp_path).write(Page("index", "database", "a\u202eb\x1b[1m\n", {}, {"index": table}))
+    rows = (tmp_path / "index.csv").read_text().splitlines()[1:]
+    assert rows == ["'=1+1", "'+cmd", "'@x", "'-2+3", "'\t=1", "-1.5e-3", "-", '"""4,4"""', "-2"]
+    assert "<title>a\\u202eb\\x1b[1m</title>" in (tmp_path / "index.html").read_text()
+
+
 def test_page_of_changing_data_reloads_itself(tmp_path):
     folder = Folder(tmp_path)
     folder.write(Page("index", "database", "a", {}, reload_s=30))
