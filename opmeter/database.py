@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from collector.codec.errors import BadInput, NotFound
+from collector.codec.errors import BadInput, DamagedObject, NotFound
 from collector.database.channels import commit_of
 from collector.database.commits import Commit, find_head, read_commit
 from collector.database.index import Index
@@ -186,12 +186,17 @@ class _Snapshot:
 
     def index(self, path: str) -> Index:
         """Return the index of a version directory, checked against its hash: read whole, since a
-        mapped file that another process changes would change answers."""
+        mapped file that another process changes would change answers. Raises BadInput if `db gc`
+        retired the version since it was opened."""
         entry = self._manifest.versions[path]
-        files = read_version_files(self._store, self._commit, path, entry)
         key = keys.index(entry.snapshot, path)
         named_by = keys.version_manifest(entry.snapshot, path)
-        data = read_file(self._store, StoredFile(key, files.index, named_by))
+        try:
+            files = read_version_files(self._store, self._commit, path, entry)
+            data = read_file(self._store, StoredFile(key, files.index, named_by))
+        except DamagedObject:
+            check_is_kept(self._store, self.number)
+            raise
         return Index(memoryview(data), key=key)
 
     def reuses(self, path: str) -> Sequence[Reuse]:

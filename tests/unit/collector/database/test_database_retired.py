@@ -98,7 +98,12 @@ def test_retired_versions_lose_only_what_no_other_version_names(tmp_path: Path) 
             retirable(store, newest, promoted)
     before = {version: read_all(store, version) for version in (3, 5, 6)}
     everything = {info.key for info in store.list("db/")}
+    opened = opmeter.open(tmp_path / "store", number=4)
     deleted = retire_all_but(store, 2)
+    first, second = opened.versions  # the second is that of version 3
+    assert opened.directory(second).index.rows > 0
+    with pytest.raises(BadInput, match="version 4 is retired"):
+        opened.directory(first)
     assert deleted and not any(key.startswith((keys.MEASUREMENTS, keys.COMMITS)) for key in deleted)
     # Version 3 shows the second directory as version 3 wrote it, and the first as version 2 did.
     assert {key for key in deleted if "/00000002-" in key} == set()
