@@ -59,7 +59,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
 
 class PatientStore(StoreWrapper):
     """A wrapper of a store. A call that fails for `patience_s` raises the last error; so does a
-    call `grace_s` after it found `stop` set.
+    call `grace_s` after it found `stop` set. Before the store has answered at all, calls wait for
+    at most `first_s`: its address may be wrong.
 
     A refusal is final, unless `wait_for_refusals` is set: credentials that are mounted into a pod
     are rotated while it runs, a user's own credentials are not.
@@ -71,6 +72,7 @@ class PatientStore(StoreWrapper):
         store: Store,
         patience_s: float = 600.0,
         *,
+        first_s: float = inf,
         wait_for_refusals: bool = False,
         stop: threading.Event | None = None,
         grace_s: float = 0.0,
@@ -78,7 +80,8 @@ class PatientStore(StoreWrapper):
         sleep: Callable[[float], object] | None = None,
     ):
         super().__init__(store)
-        self._patience_s = patience_s
+        self._patience_s, self._first_s = patience_s, min(first_s, patience_s)
+        self._has_answered = False
         self._waits_for = (
             (errors.StoreUnavailable, errors.StoreRefused)
             if wait_for_refusals
@@ -94,11 +97,16 @@ class PatientStore(StoreWrapper):
         return iter(self._call(lambda: tuple(self._store.list(prefix))))
 
     def _call(self, call: Callable[[], T]) -> T:
-        deadline = self._clock() + self._patience_s
+        deadline = self._clock() + (self._patience_s if self._has_answered else self._first_s)
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return call()
+                done = call()
+                self._has_answered = True
+                return done
+            except errors.NotFound:
+                self._has_answered = True
+                raise
             except self._waits_for as error:
                 if self._clock() + pause_s > min(deadline, self._end()):
                     raise

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ROOT = "opmeter-data"
 BUNDLED = ("quickstart",)
+_FIRST_PATIENCE_S = 60.0  # a person waits at the terminal
 _PATIENCE_S = 600.0
 
 
@@ -80,7 +81,7 @@ def open_bare(
 
 def patient(store: Store, stop: threading.Event | None = None) -> Store:
     """Return the same store, which retries while it is unavailable, until `stop` is set."""
-    return PatientStore(store, _PATIENCE_S, stop=stop)
+    return PatientStore(store, _PATIENCE_S, first_s=_FIRST_PATIENCE_S, stop=stop)
 
 
 def open_root(

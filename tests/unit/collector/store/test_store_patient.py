@@ -57,6 +57,21 @@ def test_retries_end_after_the_limit():
     assert 500 < clock.now_s <= 600
 
 
+def test_store_that_never_answered_is_given_up_sooner():
+    inner = AwayFor(10**6)
+    store, clock = patient(inner, 600, first_s=60)
+    with pytest.raises(StoreUnavailable):
+        store.get("a")
+    assert 40 < clock.now_s <= 60
+    inner.left = 0
+    with pytest.raises(NotFound):
+        store.get("a")
+    inner.left, clock.now_s = 10**6, 0
+    with pytest.raises(StoreUnavailable):
+        store.get("a")
+    assert clock.now_s > 500, "it had answered"
+
+
 def test_definite_store_errors_are_not_retried():
     store, clock = patient(MemoryStore(), 600)
     with pytest.raises(NotFound):
