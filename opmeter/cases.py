@@ -41,6 +41,7 @@ from collector.model.vocabulary import (
     normal_format,
     torch_dtype_of,
 )
+from collector.ranks.collective import MESSAGE_BYTES, with_message_bytes
 
 Shape = tuple[int, ...]
 Lengths = Sequence[float] | Mapping[str, Sequence[float]] | None
@@ -94,7 +95,7 @@ def query_of(
     lengths: Lengths,
 ) -> Query:
     """Return a query from the arguments of a caller. Raises BadInput for invalid ones."""
-    cells = dict(settings or {})
+    cells = {name: text for name, text in (settings or {}).items() if name != MESSAGE_BYTES}
     if len(formats):
         texts = formats.split(";") if isinstance(formats, str) else formats
         cells[INPUT_FORMATS] = ";".join(map(normal_format, texts))
@@ -276,7 +277,7 @@ def cells_of(
         cells |= dict.fromkeys(OUTPUT_CELLS, NOT_KNOWN)
     lengths = {name: _spelled(name, values) for name, values in (query.lengths or {}).items()}
     further = {n: t for n, t in named.items() if n not in (*INPUT_CELLS, *OUTPUT_CELLS)}
-    return {**further, **cells, **lengths}
+    return with_message_bytes(query.kernel, {**further, **cells, **lengths})
 
 
 def output_cells(cells: Mapping[str, str]) -> dict[str, str]:
@@ -315,12 +316,13 @@ def cells_of_rows(
             for rank, dtype, fmt in zip(ranks, dtypes, formats, strict=True)
         ]
         count = len(block.inputs)
-        yield {
+        cells = {
             **{name: text for name, text in named.items() if name not in BASE_CELLS},
             OP_STATE: named.get(OP_STATE, ""),
             **tensor_cells(slots[:count], slots[count:]),
             **{name: _spelled(name, list(map(float, of))) for name, of in lengths.items()},
         }
+        yield with_message_bytes(block.kernel, cells)
 
 
 def _padded(settings: Mapping[str, str], column: str, block: IndexBlock) -> list[str]:

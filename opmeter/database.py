@@ -38,7 +38,7 @@ _NEARNESS = ("cann", "vllm", "torch")  # CANN has the kernels, vLLM-Ascend choos
 def open(address: str | Path, *, number: int | None = None, channel: str | None = None) -> Database:
     """Open a database at an address (`s3://bucket/prefix`, a folder): in its newest version, in
     version `number`, or in the one that a channel points at; or open a folder that `opmeter pull`
-    wrote, whose CSVs of kernels are then read: queries do not find its collectives.
+    wrote, whose CSVs are then read.
 
     Raises OpmeterError for an invalid address, for a store without a database, for a version that
     does not exist or is retired, and for damage."""

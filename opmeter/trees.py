@@ -1,7 +1,7 @@
 """A pulled tree as the source of a database: its CSVs are read, and indexed in memory."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,12 +17,37 @@ from collector.database.pull import MARKER, check_is_real
 from collector.database.reuse import Reuse
 from collector.database.state import CASE_SCHEMA
 from collector.database.tree import Cells, read_kernel_file
+from collector.database.view import (
+    GRID,
+    RANKS,
+    RANKS_TOGETHER,
+    VERSION,
+    VERSION_TOGETHER,
+)
 from collector.model.record import CaseRecord
 from collector.model.stack import Runtime
 from collector.model.vocabulary import BASE_CELLS, EP_SIZE, RUNTIME_PREFIX
+from collector.profiles.rows import open_rows
+from collector.ranks.collective import (
+    BY_KERNEL_TYPE,
+    DURATION,
+    OF_SESSIONS,
+    OF_SESSIONS_TOGETHER,
+    Collective,
+    CollectiveCase,
+    collective_case_of,
+    dtype_named,
+)
+from collector.ranks.topology import Grid
 from collector.singlehost.version_files import duration_us, record_of_row
 
 _MOST_SESSIONS = 2**32 - 1  # that an index has room for
+# Where a row has its interval: the ends, degrees of freedom, sessions and warnings.
+_OF_KERNELS = (*layout.STACK_INTERVAL, layout.STACK_DEGREES, layout.SESSIONS, layout.WARNINGS)
+_OF_ALONE = (*OF_SESSIONS[:2], "", *OF_SESSIONS[3:])
+_OF_TOGETHER = (*OF_SESSIONS_TOGETHER[:2], "", "", OF_SESSIONS_TOGETHER[2])
+
+_Found = tuple[CaseRecord, dict[str, object]]  # a case, and its row in the table of intervals
 
 
 class PulledTree:
@@ -42,23 +67,48 @@ class PulledTree:
         )
 
     def index(self, path: str) -> Index:
-        """Return the index of the CSVs of a version directory. Raises BadInput for a CSV that
-        cannot be read."""
-        found: dict[str, tuple[CaseRecord, Cells, float]] = {}
-        for file in map(read_kernel_file, layout.kernel_files(self._folder / path)):
-            for row in file.rows:
-                if mean_us := duration_us(row, layout.AVERAGE_DURATION):
-                    record = record_of_row(file.kernel_type, row)
-                    found.setdefault(record.case_id, (record, row, mean_us))
+        """Return the index of the CSVs of a version directory and of its collectives. Raises
+        BadInput for a CSV that cannot be read."""
+        found: dict[str, _Found] = {}
+        for record, interval in (*self._kernels(path), *self._collectives(path)):
+            found.setdefault(record.case_id, (record, interval))
         ordered = [found[case] for case in sorted(found)]
-        cases = [_case(path, record) for record, _, _ in ordered]
-        shown = [_interval(path, *one) for one in ordered]
+        cases = [_case(path, record) for record, _ in ordered]
+        shown = [interval for _, interval in ordered]
         data, _ = index_bytes(
             pa.Table.from_pylist(cases, schema=CASE_SCHEMA),
             pa.Table.from_pylist(shown, schema=INTERVAL_SCHEMA),
             path,
         )
         return Index(memoryview(data), key=str(self._folder / path))
+
+    def _kernels(self, path: str) -> Iterator[_Found]:
+        for file in map(read_kernel_file, layout.kernel_files(self._folder / path)):
+            for row in file.rows:
+                if mean_us := duration_us(row, layout.AVERAGE_DURATION):
+                    record = record_of_row(file.kernel_type, row)
+                    yield record, _interval(path, record, row, mean_us, _OF_KERNELS)
+
+    def _collectives(self, path: str) -> Iterator[_Found]:
+        """Yield the collectives that this version directory measured: those of the rows that
+        consumers read first."""
+        folder = self._folder / layout.collective_folder(path)
+        for file in (*sorted(folder.glob("*.csv")), *sorted(folder.glob("*/*.csv"))):
+            if file.stem not in BY_KERNEL_TYPE:
+                continue
+            names, rows = open_rows(file)
+            if RANKS not in names:  # a version of the database that was rendered without them
+                continue
+            for line, values in rows:
+                row = dict(zip(names, values, strict=False))
+                try:
+                    for one, column, interval in _collectives_of(file.stem, row, path):
+                        if mean_us := duration_us(row, column):
+                            record = one.record()
+                            yield record, _interval(path, record, row, mean_us, interval)
+                except (BadInput, KeyError, ValueError) as error:
+                    what = f"expected a collective, as `opmeter pull` writes it: {error}"
+                    raise BadInput(what, path=file, line=line) from error
 
     def reuses(self, path: str) -> Sequence[Reuse]:
         """Raise BadInput: a pulled tree has measured durations only."""
@@ -83,7 +133,36 @@ def _case(path: str, record: CaseRecord) -> dict[str, object]:
     }
 
 
-def _interval(path: str, record: CaseRecord, row: Cells, mean_us: float) -> dict[str, object]:
+def _collectives_of(
+    kernel_type: str, row: Cells, path: str
+) -> Iterator[tuple[CollectiveCase, str, tuple[str, ...]]]:
+    """Yield the cases of a row that a version directory measured, of one group alone and of all at
+    once, with the columns of the duration and of the interval."""
+    own = path.rpartition("/")[2]
+    alone = (False, DURATION, row[RANKS], row[VERSION], _OF_ALONE)
+    together = (
+        *(True, "concurrent_us", row.get(RANKS_TOGETHER) or row[RANKS]),
+        *(row.get(VERSION_TOGETHER) or row[VERSION], _OF_TOGETHER),
+    )
+    for is_together, column, ranks, version, interval in (alone, together):
+        if version != own or not row.get(column):
+            continue
+        one = Collective(
+            operation=BY_KERNEL_TYPE[kernel_type].name,
+            message_bytes=int(row["message_bytes"]),
+            dtype=dtype_named(row["dtype"]),
+            group_size=int(row["num_devices"]),
+            tier=int(row["topology_tier"]),
+            together=is_together,
+        )
+        grid = Grid(tuple(map(int, row[GRID].split(" "))))
+        found = CollectiveCase(one, grid, int(ranks), row["mode"], row["environment"])
+        yield collective_case_of(found.record().case), column, interval
+
+
+def _interval(
+    path: str, record: CaseRecord, row: Cells, mean_us: float, columns: tuple[str, ...]
+) -> dict[str, object]:
     """Return the interval that a row shows; that of a row without one is its mean alone."""
     place = f"{path}/{record.case.kernel_type}.csv"
 
@@ -94,15 +173,13 @@ def _interval(path: str, record: CaseRecord, row: Cells, mean_us: float) -> dict
         except ValueError as error:
             raise BadInput(f"{place}: {column}: {error}") from error
 
-    low, high = (number(column, mean_us) for column in layout.STACK_INTERVAL)
+    low, high = (number(column, mean_us) for column in columns[:2])
     if not 0 <= low <= high or high == 0:
         what = f"expected an interval of durations, got {low:g} to {high:g}"
-        raise BadInput(f"{place}: {' and '.join(layout.STACK_INTERVAL)}: {what}")
-    sessions = number(layout.SESSIONS, 1.0)
+        raise BadInput(f"{place}: {' and '.join(columns[:2])}: {what}")
+    sessions = number(columns[3], 1.0)
     if not (1 <= sessions <= _MOST_SESSIONS and sessions.is_integer()):
-        raise BadInput(
-            f"{path}: {layout.SESSIONS}: expected a number of sessions, got {sessions:g}"
-        )
+        raise BadInput(f"{path}: {columns[3]}: expected a number of sessions, got {sessions:g}")
     return {
         **dict.fromkeys(INTERVAL_SCHEMA.names),
         "version_path": path,
@@ -110,7 +187,7 @@ def _interval(path: str, record: CaseRecord, row: Cells, mean_us: float) -> dict
         "mean_us": mean_us,
         "stack_low_us": min(low, mean_us),  # rounded to fewer digits than the mean
         "stack_high_us": max(high, mean_us),
-        "stack_degrees": number(layout.STACK_DEGREES, 0.0),
+        "stack_degrees": number(columns[2], 0.0),
         "sessions": int(sessions),
-        "warnings": row.get(layout.WARNINGS, ""),
+        "warnings": row.get(columns[4], ""),
     }

@@ -2,7 +2,7 @@
 
 A case has changed if its two 95 % intervals do not overlap, and if the difference is one of those
 that the Benjamini-Hochberg procedure finds among all cases that both show. Numbers that differ by
-less are not changes: other sessions would give others. Collectives are not compared.
+less are not changes: other sessions would give others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -23,7 +23,9 @@ from collector.model.vocabulary import (
     OUTPUT_FORMATS,
 )
 from collector.ops.together import lengths_of
+from collector.ranks.collective import MESSAGE_BYTES
 
+_OF_SIZES = LENGTH_COLUMNS | {MESSAGE_BYTES}
 _Signature = tuple[str, tuple[tuple[str, int], ...], tuple[int, ...], tuple[str, ...]]
 _INTERVAL = {"mean_us": "mean_us", "low_us": "stack_low_us", "high_us": "stack_high_us"}
 _NUMBERS = {**_INTERVAL, "degrees": "stack_degrees", "sessions": "sessions"}
@@ -108,14 +110,15 @@ def _rank(slot: Slot) -> int:
 
 
 def _settings(case: Case) -> str:
-    """Return what, besides kernel type, sizes, input dtypes and lengths, distinguishes cases."""
+    """Return what, besides kernel type, sizes, input dtypes and lengths, distinguishes cases. The
+    bytes of a message follow from its sizes, so that messages of all sizes are one surface."""
     outputs = case.outputs or ()
     cells = {
         OP_STATE: case.op_state,
         INPUT_FORMATS: ";".join(slot.format for slot in case.inputs or ()),
         OUTPUT_DTYPES: ";".join(slot.dtype for slot in outputs),
         OUTPUT_FORMATS: ";".join(slot.format for slot in outputs),
-        **{name: text for name, text in case.attributes if name not in LENGTH_COLUMNS},
+        **{name: text for name, text in case.attributes if name not in _OF_SIZES},
     }
     return canonical_json({name: text for name, text in cells.items() if text}).decode()
 

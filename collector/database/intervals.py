@@ -51,7 +51,7 @@ _USED = (
 
 
 # The table of a snapshot with the interval of each case that its CSVs show, sorted by the key.
-# Collectives are not in it: their intervals are of medians.
+# Those of collectives are of medians.
 
 INTERVAL_KEY = ("version_path", "case")
 _TYPES = {float: pa.float64(), int: pa.int64(), str: TEXT}

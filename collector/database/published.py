@@ -115,8 +115,8 @@ class Published:
     def intervals(self, version_path: str, expected: Iterable[str]) -> dict[str, CaseInterval]:
         """Return the intervals that a version directory shows of these cases, by case id.
 
-        A case without an interval has no displayed duration or is a collective. Raises
-        DamagedObject for a table that is not one of intervals."""
+        A case without an interval has no displayed duration. Raises DamagedObject for a table that
+        is not one of intervals."""
         if (shown := self._shown(version_path)) is None:
             return {}
         cases = pa.array(expected, TEXT)

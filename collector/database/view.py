@@ -50,8 +50,10 @@ from collector.ranks.experts import EXPERT_LOADS, IMBALANCE
 # one group alone and, in further columns, of all groups concurrently. Version directories of one
 # CANN share the folder. Other measurements have their rows in `other_settings/`.
 
-_SETTINGS = ("grid_shape", "ranks", "concurrent", "version")
-_OF_TOGETHER = "concurrent_version"  # empty if it is the row's version
+GRID, RANKS, CONCURRENT, VERSION = "grid_shape", "ranks", "concurrent", "version"
+_SETTINGS = (GRID, RANKS, CONCURRENT, VERSION)
+# Of the row of all groups concurrently; the version is empty if it is the row's.
+RANKS_TOGETHER, VERSION_TOGETHER = "concurrent_ranks", "concurrent_version"
 _TIMES = ("median_us", "min_us", "p90_us", "n_accepted")
 
 _SHOWN = (*collective.COLUMNS, *collective.OF_SESSIONS, *collective.OF_SESSIONS_TOGETHER)
@@ -77,8 +79,9 @@ class _Row:
             **collective.key_cells(one),
             "mode": self.values.mode,
             "environment": self.values.environment,
-            "grid_shape": str(self.values.grid),
-            "version": self.version,
+            GRID: str(self.values.grid),
+            VERSION: self.version,
+            RANKS_TOGETHER if one.together else RANKS: str(self.values.ranks),
             **(collective.fact_cells(one, self.facts) if self.facts is not None else {}),
         }
         if (known := self.interval) is not None:  # of the median over sessions
@@ -107,7 +110,7 @@ def collective_tables(
     files: dict[str, ViewFile] = {}
     for file, rows in found.items():
         shown, others = _one_a_key(rows)
-        columns = (*_SHOWN, "grid_shape", "version", _OF_TOGETHER)
+        columns = (*_SHOWN, GRID, RANKS, RANKS_TOGETHER, VERSION, VERSION_TOGETHER)
         files[file] = ViewFile(layout.csv_bytes(columns, shown), len(shown))
         if others:
             folder, _, name = file.rpartition("/")
@@ -132,12 +135,12 @@ def _one_a_key(rows: list[_Row]) -> tuple[list[Cells], list[Cells]]:
         cells = first.cells()
         if beside is not None and beside is not first:
             elsewhere = beside.version if beside.version != first.version else ""
-            cells = {**beside.cells(), **cells, _OF_TOGETHER: elsewhere}
+            cells = {**beside.cells(), **cells, VERSION_TOGETHER: elsewhere}
         shown.append(cells)
         for row in ranked:
             if row is not first and row is not beside:
                 concurrent = "all" if row.values.collective.together else "1"
-                more = {"ranks": str(row.values.ranks), "concurrent": concurrent}
+                more = {RANKS: str(row.values.ranks), CONCURRENT: concurrent}
                 others.append({**row.cells(), **more})
     return shown, others
 
@@ -237,7 +240,7 @@ def _facts(
 # Increase it in each change that renders any state to other bytes, other files or another content
 # hash: columns, format of cells, order, layout, the choice of measurements, the variance model and
 # its data. Versions that another version of the view rendered do not change.
-VIEW_VERSION = 6
+VIEW_VERSION = 7
 
 # The columns of measurements that a view depends on, besides those of the intervals.
 VIEW_COLUMNS = frozenset({*BEST_COLUMNS, *_TIMES, "counters"})
@@ -437,12 +440,11 @@ def _view_measured(
 ) -> "_ShownMeasurements":
     """Return the displayed measurements with their intervals.
 
-    `cases` are those of the version directory. Collectives are displayed elsewhere."""
+    `cases` are those of the version directory. The files of collectives are rendered elsewhere,
+    from the same numbers."""
     suspects, faults = intervals.suspects, intervals.faults
     best = best_rows(state, path, cache=cache, suspects=suspects, faults=faults)
-    others = filtered(cases["case"], pc.invert(_are_collectives(cases))).combine_chunks()
-    is_own = pc.is_in(best["case"], value_set=others)
-    best = filtered(best, pc.and_(best["good"], is_own))  # sorted by case
+    best = filtered(best, best["good"])  # sorted by case
     shown_us: list[float] = []
     has_interval: list[bool] = []
     tables = [INTERVAL_SCHEMA.empty_table()]

@@ -23,7 +23,13 @@ from collector.model.case import Case
 from collector.model.lookup import Lookup, looked_up
 from collector.model.record import CaseRecord
 from collector.model.stack import COLLECTIVE_LIBRARIES
-from collector.model.vocabulary import BASE_CELLS, RUNTIME_PREFIX, dtype_of
+from collector.model.vocabulary import (
+    BASE_CELLS,
+    INPUT_DTYPES,
+    INPUT_SHAPES,
+    RUNTIME_PREFIX,
+    dtype_of,
+)
 from collector.ranks.topology import Grid
 
 
@@ -184,7 +190,8 @@ _COLUMNS = tuple(
         *("ranks", "bench_mode"),
     )
 )
-_ENVIRONMENT = RUNTIME_PREFIX + "environment"
+MESSAGE_BYTES = _COLUMNS[0]  # follows from the tensor of a rank, the operation and the group
+ENVIRONMENT = RUNTIME_PREFIX + "environment"
 MODES = ("kernel", "event", "alternating")  # how calls are timed
 _ONE, _ALL = "1", "all"
 MOST_RANKS = 1 << 16  # several times the largest super-pod
@@ -225,7 +232,7 @@ class CollectiveCase:
         )
         extra = dict(zip(_COLUMNS, map(str, values), strict=True))
         if self.environment:
-            extra[_ENVIRONMENT] = self.environment
+            extra[ENVIRONMENT] = self.environment
         kernel_type = OPERATIONS[one.operation].kernel_type
         return CaseRecord(kernel_type, dict(zip(BASE_CELLS, cells, strict=True)), extra)
 
@@ -233,6 +240,17 @@ class CollectiveCase:
 def is_collective(kernel_type: str) -> bool:
     """Return whether a kernel type is that of an operation over several ranks."""
     return kernel_type in BY_KERNEL_TYPE
+
+
+def with_message_bytes(kernel_type: str, cells: dict[str, str]) -> dict[str, str]:
+    """Return the cells of a case with the bytes of its message, which follow from its tensor; as
+    they are if it is no collective or has no group."""
+    group, dtype = cells.get(_COLUMNS[1], ""), dtype_of(cells[INPUT_DTYPES])
+    size = cells[INPUT_SHAPES].strip('"')
+    if not (is_collective(kernel_type) and _WHOLE.fullmatch(group) and size.isdecimal() and dtype):
+        return cells
+    sent = dtype.bytes_of(int(size)) // max(1, BY_KERNEL_TYPE[kernel_type].sends(int(group)))
+    return {**cells, MESSAGE_BYTES: str(sent)}
 
 
 def collective_case_of(case: Case) -> CollectiveCase:
@@ -257,7 +275,7 @@ def collective_case_of(case: Case) -> CollectiveCase:
         Grid(tuple(_extent(text) for text in columns[_COLUMNS[3]].split(" "))),
         _whole(columns, _COLUMNS[5]),
         mode,
-        checked_environment(columns.get(_ENVIRONMENT, "")),
+        checked_environment(columns.get(ENVIRONMENT, "")),
     )
     if found.grid.size > MOST_RANKS:
         raise BadInput(f"grid {found.grid}: expected at most {MOST_RANKS} ranks")

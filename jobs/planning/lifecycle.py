@@ -37,7 +37,6 @@ from collector.model.manifest import Usage
 from collector.model.plan import AGAIN_SHARE, Plan, plan_to_json
 from collector.model.stack import Stack
 from collector.ops.registry import find
-from collector.ranks.collective import is_collective
 from collector.store.base import AT_ONCE, Store, create_named, create_once
 from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.campaign.target import resolve_stack
@@ -440,15 +439,14 @@ def read_head_results(
     stack, published, campaign = state.stack, state.published, state.campaign
     if not published.shows(stack):
         return {}
-    expected = {r.case_id: r.kernel_type for source in state.sources for r in source.records}
+    expected = {record.case_id for source in state.sources for record in source.records}
     known = published.case_results(stack.version_path, expected, cache=campaign.measure.cache)
     counts_held_back = retry_failed or campaign.density is not None
     needs_intervals = counts_held_back or with_intervals or campaign.update == "precision"
     shown = published.intervals(stack.version_path, expected) if needs_intervals else {}
     held_back = set[str]()
-    if counts_held_back:  # collectives are shown elsewhere
-        hidden = (case for case in known if case not in shown)
-        held_back = {case for case in hidden if not is_collective(expected[case])}
+    if counts_held_back:
+        held_back = {case for case in known if case not in shown}
     return {
         case: HeadResult(
             found.is_good and case not in held_back,

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+import opmeter
 from collector.database.commits import find_head
 from collector.database.intervals import intervals_of
 from collector.database.layout import collective_folder, is_file_of
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.pull import pull_version
-from collector.database.snapshot import load_state
 from collector.database.state import State
 from collector.database.verify import find_problems
-from collector.database.view import view_of
+from collector.model.demand import record_of_cells
 from collector.model.measurement import Outcome
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
@@ -25,6 +25,7 @@ from collector.model.vocabulary import EP_SIZE
 from collector.ranks.collective import Collective, CollectiveCase
 from collector.ranks.experts import IMBALANCE, KERNEL, ExpertCall
 from collector.ranks.topology import Grid
+from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
@@ -88,8 +89,46 @@ def test_one_group_alone_and_all_at_once_are_one_row(tmp_path: Path) -> None:
     assert (row["bandwidth_gbps"], row["mode"], row["backend"]) == ("0.256", "event", "gloo")
     assert row["version"] == STACK.version
     assert not rows_of(store, tmp_path, "other_settings/hcom_allReduce_.csv")
-    # Their intervals are of medians, in other columns.
-    assert view_of(load_state(store, find_head(store))).intervals.num_rows == 0
+    assert (row["grid_shape"], row["ranks"], row["concurrent_ranks"]) == ("2 2", "2", "4")
+
+
+def test_a_store_and_its_pulled_tree_answer_collectives(tmp_path: Path) -> None:
+    """Two version directories of one CANN share the files, and each has its own durations."""
+    store = FileStore(tmp_path / "store")
+    sizes = {2**power: 10.0 + 2**power / 512 for power in range(9, 16)}
+    messages = [
+        (replace(ALONE, collective=replace(ALONE.collective, message_bytes=size)), Tried(mean_us))
+        for size, mean_us in sizes.items()
+    ]
+    aiv = replace(ALONE, environment="HCCL_OP_EXPANSION_MODE=AIV")
+    more = [(TOGETHER, Tried(25.0, counters=FACTS)), (aiv, Tried(9.0))]
+    first, later = STACK, replace(STACK, vllm="0.19.0")
+    for number, (stack, cases) in enumerate([(first, messages + more), (later, messages[:2])]):
+        plan = made(cases, number=number + 1, head_commit=number, stack=stack)
+        write_campaign(store, plan)
+        merge_plans(store, [plan.name], guard=CREATE, author="test")
+    assert find_problems(store) == []
+    commit = find_head(store)
+    assert commit is not None
+    pull_version(store, commit, tmp_path / "tree")
+    for db in (opmeter.open(tmp_path / "store"), opmeter.open(tmp_path / "tree")):
+        for stack, cases in ((first, messages + more), (later, messages[:2])):
+            version = db.directory(stack.version_path)
+            found = {
+                record_of_cells("hcom_allReduce_", cells).case_id: answer
+                for cells, answer in version.cases("hcom_allReduce_")
+            }
+            assert {case: one.value_us for case, one in found.items()} == {
+                case.record().case_id: tried.mean_us for case, tried in cases
+            }
+            assert all(one.low_us < one.value_us < one.high_us for one in found.values())
+            assert version.rows == len(cases)
+        version = db.directory(first.version_path)
+        settings = {"Runtime concurrent_groups": "1", "Runtime environment": ""}
+        exact = version.query("hcom_allReduce_", [(2048,)], "bf16", settings=settings)
+        assert (exact.value_us, exact.channel) == (18.0, "measured")
+        between = version.query("hcom_allReduce_", [(3000,)], "bf16", settings=settings)
+        assert between.channel == "interpolated" and 18.0 < between.value_us < 26.0
 
 
 def test_measurement_with_other_settings_is_in_a_separate_file(tmp_path: Path) -> None:
