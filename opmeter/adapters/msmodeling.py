@@ -1,26 +1,28 @@
 """A version directory as a data source of msmodeling's TensorCast.
 
-    from tensor_cast.performance_model.profiling_database import data_source
-    source = OpmeterDataSource(version, types=data_source)
-    EmpiricalPerformanceModel(device_profile, source)
+    runner = ModelRunner(user_input)
+    source = OpmeterDataSource(version)
+    runner.perf_models = [EmpiricalPerformanceModel(runner.device_profile, source)]
 
-The source has the methods of msmodeling's `DataSourcePerformanceModel`, and returns its own
-`QueryResult` and `QuerySource`, taken from `types`; neither msmodeling nor torch is imported. The
-op_mapping names the kernel of an operator; without one it is that of a pulled tree, from the
-declarations of opmeter. Kernels are matched as msmodeling matches them:
-leading batches of 1, transposed and blocked weights, flattened tokens. Operators that are made of
-several kernels are passed to `fallback`, such as msmodeling's `ProfilingDataSource` of the pulled
-tree. Messages between ranks are those of the nearest ranks, unless `tier_of` returns the tier of a
-group.
+`OpmeterDataSource` is a subclass of TensorCast's `DataSourcePerformanceModel`, and returns its
+`QueryResult` and `QuerySource`, where `tensor_cast` can be imported; otherwise it has the same
+methods and own classes of results. The op_mapping names the kernel of an operator; without one it
+is that of a pulled tree, from the declarations of opmeter. A call is answered by the case with its
+own tensors, scalars and outputs included; then kernels are matched as msmodeling matches them:
+leading batches of 1, transposed and blocked weights, flattened tokens, float16 as bfloat16.
+Operators that are made of several kernels are passed to `fallback`, such as msmodeling's
+`ProfilingDataSource` of the pulled tree. Messages between ranks are those of the nearest ranks,
+unless `tier_of` returns the tier of a group.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import product
+from importlib import import_module
+from itertools import chain, product
 from math import exp, log, prod
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import yaml
 
@@ -30,23 +32,39 @@ from collector.database.index import IndexBlock
 from collector.database.op_mapping import check_op_mapping
 from collector.database.op_mapping_writing import written_mapping
 from collector.model.record import CaseRecord
-from collector.model.vocabulary import RUNTIME_PREFIX, dtype_of, is_absent_dtype
-from collector.ranks.collective import CollectiveCase
-from collector.shapes.expression import in_blocks
+from collector.model.vocabulary import (
+    INPUT_DTYPES,
+    OUTPUT_DTYPES,
+    RUNTIME_PREFIX,
+    dtype_of,
+)
+from collector.ranks.collective import ENVIRONMENT, CollectiveCase
 from opmeter.adapters.attention import FUSED, PagedKey, cells_for_requests, paged_cases
+from opmeter.adapters.calls import (
+    Candidate,
+    Tensor,
+    candidates,
+    dtypes_of,
+    first_output,
+    first_tensors,
+    flat,
+    is_own,
+    tensors_of,
+)
 from opmeter.adapters.collectives import collectives_of, with_message
 from opmeter.answers import Answer, Channel, Reason
-from opmeter.cases import KEY_LENGTHS, MEAN_LENGTH, Shape, mean_of, spelled_dtype
+from opmeter.cases import (
+    KEY_LENGTHS,
+    MEAN_LENGTH,
+    Shape,
+    arguments_of,
+    mean_of,
+)
 from opmeter.misses import MissLog
 from opmeter.version import Version
 
-_PRODUCTS = frozenset(
-    (
-        *("MatMulV2", "MatMulV3", "MatMulCommon", "MatMul", "QuantBatchMatmulV3", "BatchMatMulV2"),
-        *("TransposeBatchMatMul", "GroupedMatmul", "GroupedMatmulSwigluQuant"),
-    )
-)
-_LOOKED_UP_AS = {"DT_FLOAT16": "DT_BF16", "FLOAT16": "DT_BF16"}  # where no case has the own dtype
+_OTHER_OUTPUT = "the case has another output"
+_EXACT = (Channel.MEASURED, Channel.POOLED, Channel.REUSED)
 _NEAREST_LENGTH = 16.0  # msmodeling takes a row whose mean length is at most this far
 _REASONS = {
     Reason.NO_KERNEL: "csv_not_found",
@@ -76,6 +94,10 @@ class QueryResult:
     details: dict[str, Any] = field(default_factory=dict)
 
 
+class DataSourcePerformanceModel:
+    """The base of data sources, for a program without msmodeling."""
+
+
 class Types(Protocol):
     """The classes of results: msmodeling's module `data_source`."""
 
@@ -86,10 +108,26 @@ class Types(Protocol):
 
 
 class OwnTypes:
-    """The classes of this module, for a program without msmodeling."""
+    """The classes of this module."""
 
     QueryResult = QueryResult
     QuerySource = QuerySource
+    DataSourcePerformanceModel = DataSourcePerformanceModel
+
+
+def _consumer() -> Any:
+    """Return TensorCast's module `data_source` if it can be imported, else the classes here."""
+    try:
+        return import_module("tensor_cast.performance_model.profiling_database.data_source")
+    except ImportError:
+        return OwnTypes
+
+
+_CONSUMER = _consumer()
+if TYPE_CHECKING:
+    _Base = DataSourcePerformanceModel
+else:
+    _Base = _CONSUMER.DataSourcePerformanceModel
 
 
 class Invocation(Protocol):
@@ -106,28 +144,32 @@ class DataSource(Protocol):
     def lookup(self, op_invoke_info: Any) -> Any: ...
 
 
-class _Tensor(NamedTuple):
-    shape: Shape
-    dtype: str
+class _Attention(NamedTuple):
+    """A case of attention: its row, the mean length of its keys, and all lengths."""
+
+    row: int
+    mean: float
+    lengths: Sequence[float]
 
 
 # Cases of attention by their queries, key heads and number of requests (empty and 0 where a case
-# does not record them): the row, and the mean length of its keys.
-_Attentions = dict[tuple[Shape, str, int], list[tuple[int, float]]]
+# does not record them).
+_Attentions = dict[tuple[Shape, str, int], list[_Attention]]
 
 
-class OpmeterDataSource:
-    """See the module. `last_miss_reason` has why the last lookup had no result, in msmodeling's
-    words. Misses of single kernels are counted in `misses`, one launch each; those of attention
-    only over a paged cache, and if a case with these heads and queries of a request is measured,
-    those of messages if the grid of a measured one has such a group."""
+class OpmeterDataSource(_Base):
+    """See the module. `types` has other classes of results than TensorCast's. `last_miss_reason`
+    has why the last lookup had no result, in msmodeling's words. Misses of single kernels are
+    counted in `misses`, one launch each; those of attention only over a paged cache, and if a case
+    with these heads and queries of a request is measured, those of messages if the grid of a
+    measured one has such a group."""
 
     def __init__(
         self,
         version: Version,
         op_mapping: str | Path | Mapping[str, Any] | None = None,
         *,
-        types: Types = OwnTypes,
+        types: Types | None = None,
         misses: MissLog | None = None,
         fallback: DataSource | None = None,
         tier_of: Callable[[Sequence[int]], int] | None = None,
@@ -135,7 +177,7 @@ class OpmeterDataSource:
     ) -> None:
         self.version = version
         self.last_miss_reason = ""
-        self._types = types
+        self._types = _CONSUMER if types is None else types
         self._misses = misses
         self._fallback = fallback
         self._tier_of = tier_of
@@ -146,7 +188,8 @@ class OpmeterDataSource:
         self._operators: Mapping[str, Mapping[str, Any]] = mapping["operator_mappings"]
         # Found once for each block, by the number of its first row.
         self._constants: dict[int, Sequence[tuple[int | None, int]]] = {}
-        self._outputs: dict[int, dict[tuple[Shape | None, str], int]] = {}
+        self._outputs: dict[int, list[Tensor | None]] = {}
+        self._output_dtypes: dict[int, list[str]] = {}
         self._messages: dict[str, list[tuple[CollectiveCase, Answer]]] = {}
         self._attentions: dict[int, _Attentions] = {}
         self._paged: Mapping[PagedKey, CaseRecord] | None = None
@@ -155,7 +198,8 @@ class OpmeterDataSource:
         """Return the result for an operator's call, or None for a miss.
 
         The confidence is 1 minus the half-width of the 95 % interval as a share of the latency, and
-        at least 0. The details have the kernel type, the channel, the interval and warnings."""
+        at least 0. The details have the kernel type, the channel, the interval and warnings, such
+        as that a float16 call is answered by a case of bfloat16."""
         self.last_miss_reason = ""
         name = str(op_invoke_info.func).removeprefix("torch.ops.")
         mapping = self._operators.get(name)
@@ -175,8 +219,6 @@ class OpmeterDataSource:
             return self._message(op_invoke_info, str(mapping["kernel_type"]))
         if mode == "attention_special":
             return self._attention(op_invoke_info, mapping)
-        if mode == "elementwise" and (found := self._elementwise(op_invoke_info, mapping)):
-            return found
         if mode not in ("", "elementwise"):
             return self._passed_on(op_invoke_info, f"query_mode {mode}")
         return self._compute(op_invoke_info, mapping)
@@ -196,70 +238,130 @@ class OpmeterDataSource:
         return found
 
     def _compute(self, call: Invocation, mapping: Mapping[str, Any]) -> Any:
-        tensors = list(_tensors(call.args))
-        tensors = tensors[: int(mapping.get("tc_input_count", len(tensors)))]
-        found: list[tuple[str, Answer]] = []
-        missed: Answer | None = None
-        for kernel in _kernels(mapping):
-            for inputs, dtypes in self._candidates(kernel, tensors):
-                answer = self.version.query(kernel, inputs, dtypes, extrapolate=self._extrapolate)
-                if answer.channel in (Channel.MEASURED, Channel.POOLED, Channel.REUSED):
-                    return self._result(kernel, answer)
-                if answer.reason is None:
-                    found.append((kernel, answer))
-                else:
-                    missed = answer
-        if found:  # the first kernel that has one, as msmodeling tries them in order
-            return self._result(*found[0])
+        tensors, output = list(tensors_of(call.args)), first_output(call.out)
+        if is_part := "tc_input_count" in mapping:
+            tensors = first_tensors(tensors, int(mapping["tc_input_count"]))
         kernels = _kernels(mapping)
+        found_by_kernel = (self._candidates(kernel, tensors) for kernel in kernels)
+        # Of equal ones, the first kernel's come first.
+        ordered = sorted(chain.from_iterable(found_by_kernel), key=lambda one: one.unlikeness)
+        # The kernel of an operator that is looked up by some inputs may have other outputs.
+        found = self._exact(ordered, output, is_part=is_part)
+        if found is None and mapping.get("query_mode") == "elementwise" and output is not None:
+            found = self._of_output(kernels, output)
+        answer: Answer | None = None
+        if found is None:
+            found, answer = self._interpolated(ordered, output, is_part=is_part)
+        if found is not None:
+            return found
         kernel = next((one for one in kernels if self.version.blocks(one)), kernels[0])
-        return self._missed(call, kernel, tensors, missed)
+        return self._missed(call, kernel, tensors, answer, is_part=is_part)
+
+    def _candidates(self, kernel: str, tensors: Sequence[Tensor]) -> Iterator[Candidate]:
+        return candidates(self.version.blocks(kernel), kernel, tensors, self._constants_of)
+
+    def _exact(self, ordered: Sequence[Candidate], output: Tensor | None, *, is_part: bool) -> Any:
+        """Return the result of the case that is most like the call, with exactly its inputs and
+        its output; None without one."""
+        others: list[tuple[Candidate, list[int]]] = []
+        for one in ordered:
+            sizes = [size for shape in one.inputs for size in shape or ()]
+            rows = list(self.version.index.find(one.block, sizes))
+            if not rows:
+                continue
+            outputs = self._outputs_of(one.block)
+            made = [(row, outputs[row - one.block.begin]) for row in rows]
+            own = [row for row, out in made if not output or not out or is_own(output, out)]
+            if own:
+                return self._of_rows(one.kernel, own, one.warnings(is_part=is_part))
+            like = [row for row, out in made if output and out and output.is_like(out)]
+            if like or is_part:
+                others.append((one, like or rows))
+        if not others:
+            return None
+        one, rows = others[0]
+        warnings = (*one.warnings(is_part=is_part), _OTHER_OUTPUT)
+        return self._of_rows(one.kernel, rows, warnings)
+
+    def _interpolated(
+        self, ordered: Sequence[Candidate], output: Tensor | None, *, is_part: bool
+    ) -> tuple[Any, Answer | None]:
+        """Return the result between cases, or the answer of the last miss."""
+        missed: Answer | None = None
+        for one in ordered:
+            for settings in self._settings_with(one.block, None if is_part else output):
+                answer = self.version.query(
+                    *(one.kernel, one.inputs, one.dtypes),
+                    settings=settings,
+                    extrapolate=self._extrapolate,
+                )
+                if answer.reason is None:
+                    return self._result(one.kernel, answer, one.warnings(is_part=is_part)), None
+                missed = answer
+        return None, missed
+
+    def _settings_with(
+        self, block: IndexBlock, output: Tensor | None
+    ) -> Iterator[dict[str, str] | None]:
+        """Yield the settings of a block with this dtype of the first output, None for any."""
+        known = self._output_dtypes.get(block.begin)
+        if known is None:
+            rows = self.version.rows_of(block)
+            known = sorted({settings.get(OUTPUT_DTYPES, "") for _, _, settings, _ in rows})
+            self._output_dtypes[block.begin] = known
+        if output is None:
+            yield None
+            return
+        for text in known:
+            first = Tensor(output.shape, text.partition(";")[0])
+            if not text or is_own(output, first) or output.is_like(first):
+                yield {OUTPUT_DTYPES: text} if text else None
+
+    def _of_rows(
+        self, kernel: str, rows: Sequence[int], warnings: tuple[str, ...], **details: object
+    ) -> Any:
+        """Return the result of the first of some rows that match a call."""
+        means = sorted({self.version.measured(row).value_us for row in rows})
+        if len(means) > 1:
+            what = f"{len(rows)} cases match, {means[0]:.6g} to {means[-1]:.6g} us"
+            warnings = (*warnings, f"{what}: the first is used")
+        return self._result(kernel, self.version.measured(rows[0]), warnings, **details)
 
     def _missed(
-        self, call: Invocation, kernel: str, tensors: Sequence[_Tensor], answer: Answer | None
+        self,
+        call: Invocation,
+        kernel: str,
+        tensors: Sequence[Tensor],
+        answer: Answer | None,
+        *,
+        is_part: bool,
     ) -> Any:
         reason = answer.reason if answer is not None and answer.reason else Reason.NO_LAYOUT
         if not self.version.blocks(kernel):
             reason = Reason.NO_KERNEL
         if self._misses is not None:
-            shapes = next((inputs for inputs, _ in self._candidates(kernel, tensors)), None)
-            shapes = shapes or [tensor.shape for tensor in tensors]
-            dtypes = [tensor.dtype for tensor in tensors]
-            same = dtypes if len(dtypes) == len(shapes) else dtypes[:1]
-            self._misses.add_case(self.version.missed(kernel, shapes, same, reason=reason))
+            known = self._candidates(kernel, tensors)
+            alike = (one for one in known if is_part or not one.unlikeness.added)
+            like = min(alike, key=lambda one: one.unlikeness, default=None)
+            shapes = like.inputs if like else [tensor.shape for tensor in tensors]
+            dtypes = like.dtypes if like else [tensor.dtype for tensor in tensors]
+            self._misses.add_case(self.version.missed(kernel, shapes, dtypes, reason=reason))
         return self._passed_on(call, _REASONS[reason])
 
-    def _candidates(
-        self, kernel: str, tensors: Sequence[_Tensor]
-    ) -> Iterator[tuple[list[Shape | None], list[str]]]:
-        """Yield the inputs of the kernel's cases that a call may be: of each layout that is
-        measured, and for weights in each orientation."""
-        if kernel == "SwiGlu" and len(tensors) == 2:  # gate and up are one input there
-            one, other = (tensor.shape for tensor in tensors)
-            tensors = [tensors[0]._replace(shape=(*one[:-1], one[-1] + other[-1]))]
-        for block in self.version.blocks(kernel):
-            for relabelled in (False, True):
-                filled = list(_filled(kernel, block, tensors, relabelled))
-                known = self._constants_of(block) if filled else ()
-                for shapes in filled:
-                    inputs = _completed(block, shapes, known)
-                    if inputs is not None:
-                        yield inputs, [dtype for dtype, _ in block.inputs]
-                if filled:
-                    break
-
-    def _elementwise(self, call: Invocation, mapping: Mapping[str, Any]) -> Any:
-        """Return the result of a measured case with this output; None without one."""
-        out = call.out[0] if isinstance(call.out, list | tuple) and call.out else call.out
-        tensor = next(_tensors([out]), None)
-        if tensor is None:
-            return None
-        for kernel in _kernels(mapping):
-            for block in self.version.blocks(kernel):
-                known = self._outputs_of(block)
-                for shape in _flat(tensor.shape):
-                    if (row := known.get((shape, tensor.dtype))) is not None:
-                        return self._result(kernel, self.version.measured(row))
+    def _of_output(self, kernels: Sequence[str], output: Tensor) -> Any:
+        """Return the result of the measured case with this output; None without one."""
+        for kernel in kernels:
+            for shape in flat(output.shape):
+                for dtype, warnings in dtypes_of(output.dtype):
+                    own = Tensor(shape, dtype)
+                    rows = [
+                        row
+                        for block in self.version.blocks(kernel)
+                        for row, out in enumerate(self._outputs_of(block), start=block.begin)
+                        if out == own
+                    ]
+                    if rows:
+                        return self._of_rows(kernel, rows, warnings)
         return None
 
     def _constants_of(self, block: IndexBlock) -> Sequence[tuple[int | None, int]]:
@@ -268,50 +370,70 @@ class OpmeterDataSource:
             known = self._constants[block.begin] = self.version.constants(block)
         return known
 
-    def _outputs_of(self, block: IndexBlock) -> Mapping[tuple[Shape | None, str], int]:
-        """Return the first row of a block by the shape and the dtype of its first output."""
+    def _outputs_of(self, block: IndexBlock) -> Sequence[Tensor | None]:
+        """Return the first output of each row of a block; None where it is not known."""
         known = self._outputs.get(block.begin)
         if known is None:
-            known = {}
-            for row, (shapes, dtypes) in self.version.outputs(block):
-                if shapes:
-                    known.setdefault((shapes[0], dtypes.partition(";")[0]), row)
-            self._outputs[block.begin] = known
+            known = self._outputs[block.begin] = [
+                Tensor(shapes[0] or (), dtypes.partition(";")[0]) if shapes and dtypes else None
+                for _, (shapes, dtypes) in self.version.outputs(block)
+            ]
         return known
 
     def _attention(self, call: Invocation, mapping: Mapping[str, Any]) -> Any:
         """Look up attention by the query, the heads and the mean length of the keys."""
         if len(call.args) < 7:
             return self._passed_on(call, "insufficient_args")
-        query, key = (next(_tensors([arg]), None) for arg in call.args[:2])
+        query, key = (next(tensors_of([arg]), None) for arg in call.args[:2])
         if query is None or key is None:
             return self._passed_on(call, "query_not_tensor")
         if call.args[6] is None:
             return self._passed_on(call, "missing_seq_lens")
-        lengths = [float(one) for one in call.args[6].tolist()]
+        try:
+            lengths = [float(one) for one in call.args[6].tolist()]
+        except (NotImplementedError, RuntimeError):  # a tensor without data
+            return self._passed_on(call, "invalid_seq_lens")
         shape = _of_queries(query.shape, key.shape[-1])
         if shape is None or not lengths:
             return self._passed_on(call, "q_shape_normalize_failed")
+        heads = str(key.shape[-2])
+        for dtype, warnings in dtypes_of(query.dtype):
+            near = [
+                (kernel, one)
+                for kernel in _kernels(mapping)
+                for one in self._cases_of(kernel, shape, heads, len(lengths), dtype)
+            ]
+            if near and (found := self._of_lengths(near, lengths, warnings)) is not None:
+                return found
+        self._missed_attention(mapping, shape, key.shape[-2], query.dtype, lengths)
+        return self._passed_on(call, _REASONS[Reason.OUTSIDE])
+
+    def _of_lengths(
+        self,
+        near: Sequence[tuple[str, _Attention]],
+        lengths: Sequence[float],
+        warnings: tuple[str, ...],
+    ) -> Any:
+        """Return the result of the case with these lengths, of that with the nearest mean, or
+        between two of a kernel; None if it is between none."""
         length = mean_of(lengths)
-        near: list[tuple[float, str, Answer]] = []
-        for kernel in _kernels(mapping):
-            heads = str(key.shape[-2])
-            for row, at in self._rows_of(kernel, shape, heads, len(lengths), query.dtype):
-                near.append((at - length, kernel, self.version.measured(row)))
-        if not near:
-            self._missed_attention(mapping, shape, key.shape[-2], query.dtype, lengths)
-            return self._passed_on(call, _REASONS[Reason.OUTSIDE])
-        gap, kernel, answer = min(near, key=lambda one: abs(one[0]))
-        if abs(gap) <= _NEAREST_LENGTH:
-            return self._result(kernel, answer, mean_length=length, length_gap=abs(gap))
-        of_kernel = [(gap, answer) for gap, name, answer in near if name == kernel]
-        below = max((one for one in of_kernel if one[0] < 0), default=None)
-        above = min((one for one in of_kernel if one[0] > 0), default=None)
+        exact = [(kernel, one) for kernel, one in near if list(one.lengths) == list(lengths)]
+        kernel, nearest = min(exact or near, key=lambda one: abs(one[1].mean - length))
+        gap = abs(nearest.mean - length)
+        if gap <= _NEAREST_LENGTH:
+            rows = [
+                one.row
+                for name, one in exact or near
+                if name == kernel and one.mean == nearest.mean
+            ]
+            return self._of_rows(kernel, rows, warnings, mean_length=length, length_gap=gap)
+        ends = [(one.mean, self.version.measured(one.row)) for name, one in near if name == kernel]
+        below = max((end for end in ends if end[0] < length), default=None)
+        above = min((end for end in ends if end[0] > length), default=None)
         if below is None or above is None:
-            self._missed_attention(mapping, shape, key.shape[-2], query.dtype, lengths)
-            return self._passed_on(call, _REASONS[Reason.OUTSIDE])
-        ends = [(length + gap, answer) for gap, answer in (below, above)]
-        return self._result(kernel, _between(length, *ends), mean_length=length)
+            return None
+        answer = _between(length, below, above)
+        return self._result(kernel, answer, warnings, mean_length=length)
 
     def _missed_attention(
         self,
@@ -328,16 +450,16 @@ class OpmeterDataSource:
             self._paged = paged_cases(self.version)
         tokens, heads, width = shape
         queries, left = divmod(tokens, len(lengths))
-        like = self._paged.get(PagedKey(heads, width, key_heads, dtype, queries))
+        kinds = (PagedKey(heads, width, key_heads, one, queries) for one, _ in dtypes_of(dtype))
+        like = next(filter(None, map(self._paged.get, kinds)), None)
         if like is not None and not left and min(lengths) >= 1:
             cells = cells_for_requests(like, list(map(round, lengths)))
             self._misses.add(FUSED, cells, Reason.NO_LENGTH, 1.0)
 
-    def _rows_of(
+    def _cases_of(
         self, kernel: str, shape: Shape, heads: str, requests: int, dtype: str
-    ) -> Iterator[tuple[int, float]]:
-        """Yield the cases with these queries, heads and requests, and the mean length of their
-        keys."""
+    ) -> Iterator[_Attention]:
+        """Yield the cases of attention with these queries, heads and requests."""
         for block in self.version.blocks(kernel):
             if block.inputs and block.inputs[0][0] == dtype:
                 known = self._attentions_of(block, shape[-1])
@@ -350,19 +472,20 @@ class OpmeterDataSource:
             known = {}
             rank = block.inputs[0][1]
             for row, sizes, settings, lengths in self.version.rows_of(block):
-                values = lengths.get(MEAN_LENGTH) or lengths.get(KEY_LENGTHS)
+                keys = lengths.get(KEY_LENGTHS, [])
+                values = lengths.get(MEAN_LENGTH) or keys
                 own = _of_queries(tuple(sizes[: max(rank, 0)]), head_dim)
                 if own is not None and values:
                     heads = settings.get(RUNTIME_PREFIX + "num_key_value_heads", "")
                     ends = lengths.get(RUNTIME_PREFIX + "actual_seq_lengths_values", [])
-                    requests = len(ends or lengths.get(KEY_LENGTHS, []))
-                    known.setdefault((own, heads, requests), []).append((row, mean_of(values)))
+                    one = _Attention(row, mean_of(values), keys)
+                    known.setdefault((own, heads, len(ends or keys)), []).append(one)
             self._attentions[block.begin] = known
         return known
 
     def _message(self, call: Invocation, kernel: str) -> Any:
         """Look up a message by its bytes, as msmodeling counts them, and its number of ranks."""
-        tensor, group = next(_tensors(call.args[:1]), None), call.args[-1] if call.args else None
+        tensor, group = next(tensors_of(call.args[:1]), None), call.args[-1] if call.args else None
         dtype = dtype_of(tensor.dtype) if tensor is not None else None
         if tensor is None or dtype is None or not isinstance(group, list | tuple):
             return self._passed_on(call, "invalid_args")
@@ -371,31 +494,53 @@ class OpmeterDataSource:
             size_bytes //= max(len(group), 1)
         if kernel not in self._messages:
             self._messages[kernel] = list(collectives_of(self.version, kernel))
-        cases = self._messages[kernel]
-        of_group = [
-            (one.collective, answer)
-            for one, answer in cases
-            if one.collective.group_size == len(group)
+        cases = [
+            one for one, _ in self._messages[kernel] if one.collective.group_size == len(group)
         ]
-        tiers = {one.tier for one, _ in of_group}
-        tier = self._tier_of(group) if self._tier_of else max(tiers, default=None)
-        known = [(one.message_bytes, answer) for one, answer in of_group if one.tier == tier]
-        below = max((one for one in known if one[0] <= size_bytes), default=None)
-        above = min((one for one in known if one[0] >= size_bytes), default=None)
-        if below is None or above is None:
-            if self._misses is not None:
-                measured = (one for one, _ in cases)
-                like = with_message(measured, size_bytes, len(group), tier)
-                if like is not None:
-                    cells = {**like.cells, **like.extra}
-                    self._misses.add(like.kernel_type, cells, Reason.OUTSIDE, 1.0)
-            return self._passed_on(call, _REASONS[Reason.OUTSIDE])
-        answer = below[1]
-        if below[0] != size_bytes:
-            answer = _between(size_bytes, below, above)
-        return self._result(kernel, answer, topology_tier=tier)
+        nearest = max((one.collective.tier for one in cases), default=None)
+        tier = self._tier_of(group) if self._tier_of else nearest
+        answers = list(self._answers(cases, size_bytes, tier, tensor.dtype))
+        found = next((one for one in answers if one[1].channel in _EXACT), None) or next(
+            iter(answers), None
+        )
+        if found is not None:
+            dtype_text = found[0].collective.dtype
+            return self._result(kernel, found[1], topology_tier=tier, dtype=dtype_text)
+        if self._misses is not None:
+            measured = (one for one, _ in self._messages[kernel])
+            like = with_message(measured, size_bytes, len(group), tier)
+            if like is not None:
+                cells = {**like.cells, **like.extra}
+                self._misses.add(like.kernel_type, cells, Reason.OUTSIDE, 1.0)
+        return self._passed_on(call, _REASONS[Reason.OUTSIDE])
 
-    def _result(self, kernel: str, answer: Answer, **details: object) -> Any:
+    def _answers(
+        self, cases: Sequence[CollectiveCase], size_bytes: int, tier: int | None, dtype: str
+    ) -> Iterator[tuple[CollectiveCase, Answer]]:
+        """Yield what cases of one group and tier have for a message of this size, once for each
+        setting: its own dtype first, and those without an environment."""
+        alike: dict[str, tuple[CaseRecord, CollectiveCase]] = {}
+        for one in cases:
+            group_size = one.collective.group_size
+            record = with_message([one], size_bytes, group_size, one.collective.tier)
+            if record is not None and one.collective.tier == tier:
+                alike.setdefault(record.case_id, (record, one))
+        order = sorted(
+            alike.values(),
+            key=lambda pair: (pair[0].cells[INPUT_DTYPES] != dtype, pair[1].environment),
+        )
+        for record, one in order:
+            arguments = arguments_of({**record.cells, **record.extra})
+            arguments["settings"] |= {ENVIRONMENT: one.environment}
+            answer = self.version.query(
+                record.kernel_type, **arguments, extrapolate=self._extrapolate
+            )
+            if answer.reason is None:
+                yield one, answer
+
+    def _result(
+        self, kernel: str, answer: Answer, warnings: tuple[str, ...] = (), **details: object
+    ) -> Any:
         sources = self._types.QuerySource
         source = {
             Channel.INTERPOLATED: sources.INTERPOLATED,
@@ -408,7 +553,7 @@ class OpmeterDataSource:
             "low_us": answer.low_us,
             "high_us": answer.high_us,
             "support": answer.support,
-            "warnings": list(answer.warnings),
+            "warnings": [*answer.warnings, *warnings],
             **details,
         }
         return self._types.QueryResult(
@@ -432,79 +577,6 @@ def _read(path: Path) -> Mapping[str, Any]:
 def _kernels(mapping: Mapping[str, Any]) -> list[str]:
     names = [mapping["kernel_type"], *mapping.get("alternate_kernel_types", ())]
     return list(dict.fromkeys(map(str, names)))
-
-
-def _tensors(args: Any) -> Iterator[_Tensor]:
-    """Yield the tensors among arguments, also in lists; scalars have no slot of a kernel."""
-    for arg in args:
-        if isinstance(arg, list | tuple):
-            yield from _tensors(arg)
-        elif hasattr(arg, "shape") and hasattr(arg, "dtype") and len(arg.shape):
-            yield _Tensor(tuple(map(int, arg.shape)), spelled_dtype(str(arg.dtype)))
-
-
-def _flat(shape: Shape) -> Iterator[Shape]:
-    """Yield the shapes that a kernel may record for a tensor: without leading ones, and with the
-    leading dimensions as one."""
-    yield shape
-    while len(shape) > 1 and shape[0] == 1:
-        shape = shape[1:]
-        yield shape
-    if len(shape) > 2:
-        yield (prod(shape[:-1]), shape[-1])
-        yield (shape[0], prod(shape[1:]))
-
-
-def _filled(
-    kernel: str, block: IndexBlock, tensors: Sequence[_Tensor], relabelled: bool
-) -> Iterator[list[Shape | None]]:
-    """Yield shapes for the first inputs of a block, one for each tensor besides absent ones."""
-    slots: list[list[Shape | None]] = []
-    left = list(tensors)
-    for at, (dtype, rank) in enumerate(block.inputs):
-        if not left:
-            break
-        if rank < 0 or is_absent_dtype(dtype):
-            slots.append([None])
-            continue
-        tensor = left.pop(0)
-        own = _LOOKED_UP_AS.get(tensor.dtype, "") if relabelled else tensor.dtype
-        shapes = _of_rank(tensor.shape, dtype, rank, at > 0 and kernel in _PRODUCTS)
-        if own != dtype or not shapes:
-            return
-        slots.append([*shapes])
-    if not left:
-        yield from map(list, product(*slots))
-
-
-def _of_rank(shape: Shape, dtype: str, rank: int, is_weight: bool) -> list[Shape]:
-    """Return the shapes with this rank that a kernel may record for a tensor."""
-    forms = list(_flat(shape))
-    if is_weight and len(shape) >= 2:
-        forms += [(*one[:-2], one[-1], one[-2]) for one in forms[:1] + [shape]]
-        if dtype_of(dtype) is not None:
-            forms += [in_blocks(dtype, one).shape or () for one in forms if len(one) >= 2]
-    return list(dict.fromkeys(one for one in forms if len(one) == rank))
-
-
-def _completed(
-    block: IndexBlock, shapes: list[Shape | None], known: Sequence[tuple[int | None, int]]
-) -> list[Shape | None] | None:
-    """Return all inputs of a case with these first ones. `known` has for each input size of the
-    block the earlier size that it equals in all rows, or its constant value; None if an input that
-    is left follows from neither."""
-    sizes = [size for shape in shapes for size in shape or ()]
-    found = list(shapes)
-    for _, rank in block.inputs[len(shapes) :]:
-        made = []
-        for _ in range(max(rank, 0)):
-            place, value = known[len(sizes)]
-            if place is None and value < 0:
-                return None
-            made.append(value if place is None else sizes[place])
-            sizes.append(made[-1])
-        found.append(None if rank < 0 else tuple(made))
-    return found
 
 
 def _of_queries(shape: Shape, head_dim: int) -> Shape | None:

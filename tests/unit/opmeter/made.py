@@ -1,4 +1,4 @@
-"""Version directories made of rows, without measuring or merging."""
+"""Version directories made of rows: without measuring, and if a test needs no merge, without it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,15 +8,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from collector.codec.canonical import canonical_json
+from collector.database.commits import find_head
 from collector.database.index import Index
 from collector.database.index_build import index_bytes
 from collector.database.intervals import INTERVAL_SCHEMA
+from collector.database.merge import CREATE, merge_plans
 from collector.database.state import CASE_SCHEMA
 from collector.model.case import shape_text
 from collector.model.record import CaseRecord
+from collector.model.stack import Stack
 from collector.model.vocabulary import BASE_CELLS
+from collector.store.in_memory import MemoryStore
 from opmeter.cases import Shape
+from opmeter.database import database_at
 from opmeter.version import Version
+from tests.unit.collector.database.campaign_maker import MadePlan, MadeShard, Tried, write_campaign
 
 PATH = "ATLAS_800_A3_752T_128G_DIE/vllm_ascend/vllm0.18.0_torch2.9.0_cann8.5"
 
@@ -35,6 +41,7 @@ class Row:
     extra: Mapping[str, str] = field(default_factory=dict)
     sessions: int = 1
     warnings: str = ""
+    out: str = ""  # dtype of the outputs, by default that of the first input
 
     @property
     def record(self) -> CaseRecord:
@@ -46,7 +53,7 @@ class Row:
             self.dtype if len(dtypes) > 1 else ";".join(dtypes * count),
             self.formats or ";".join(["ND"] * count),
             ";".join(map(shape_text, self.outputs)),
-            ";".join([dtypes[0]] * len(self.outputs)),
+            ";".join([self.out or dtypes[0]] * len(self.outputs)),
             ";".join(["ND"] * len(self.outputs)),
         )
         return CaseRecord(self.kernel, dict(zip(BASE_CELLS, cells, strict=True)), self.extra)
@@ -94,6 +101,20 @@ def version_of(rows: Sequence[Row], *, differs: tuple[str, ...] = ()) -> Version
     data, count = index_bytes(*tables(rows), PATH)
     assert count == len(rows)
     return Version(PATH, Index(memoryview(data), key="index"), differs=differs)
+
+
+def merged(rows: Sequence[Row]) -> Version:
+    """The version directory of a database into which a campaign with these results was merged."""
+    device = PATH.partition("/")[0]
+    stack = Stack(device=device, torch="2.9.0", torch_npu="2.9.0", cann="8.5", vllm="0.18.0")
+    tried = {row.record.case_id: Tried(row.mean_us) for row in rows}
+    shard = MadeShard("shard", [row.record for row in rows], [tried])
+    store, plan = MemoryStore(), MadePlan([shard], stack=stack)
+    write_campaign(store, plan)
+    merge_plans(store, [plan.name], guard=CREATE, author="test")
+    commit = find_head(store)
+    assert commit is not None
+    return database_at(store, commit).directory(PATH)
 
 
 def products_index(

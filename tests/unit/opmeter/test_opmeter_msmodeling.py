@@ -1,10 +1,9 @@
-"""The data source of msmodeling, against a stub of its interface: no msmodeling, no torch."""
+"""The data source of msmodeling on merged databases, without msmodeling and torch: calls are
+objects with its fields. `tests/stacks/test_stacks_consumers.py` runs msmodeling itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,35 +16,13 @@ from collector.ops.registry import find
 from collector.ranks.collective import Collective, CollectiveCase, collective_case_of
 from collector.ranks.topology import Grid
 from jobs.planning.sources import completed_case
-from opmeter.adapters.msmodeling import OpmeterDataSource
+from opmeter.adapters.calls import ADDED, AS_OTHER
+from opmeter.adapters.msmodeling import OpmeterDataSource, QueryResult, QuerySource
 from opmeter.cases import Shape
 from opmeter.misses import MissLog
-from tests.unit.opmeter.made import Row, product, recorded, version_of
+from tests.unit.opmeter.made import Row, merged, product, recorded
 
 pytestmark = pytest.mark.fast
-
-
-# As in msmodeling, tensor_cast/performance_model/profiling_database/data_source.py.
-
-
-class QuerySource(Enum):
-    MEASURED = 1
-    INTERPOLATED = 2
-    EXTRAPOLATED = 3
-    PARTIAL = 4
-
-
-@dataclass
-class QueryResult:
-    latency_us: float
-    confidence: float
-    source: QuerySource
-    details: dict[str, Any] = field(default_factory=dict)
-    shape_match_info: Any = None
-    sub_kernel_shapes: Any = None
-
-
-TYPES = SimpleNamespace(QuerySource=QuerySource, QueryResult=QueryResult)
 
 
 @dataclass
@@ -90,9 +67,9 @@ def attention(length: int, mean_us: float, ends: str = "") -> Row:
     return Row("FusedInferAttentionScore", shapes, [(4, 16, 128)], mean_us, extra=extra)
 
 
-VERSION = version_of(
+VERSION = merged(
     [
-        product(16, 768, 5120, 10.0, sessions=2),
+        product(16, 768, 5120, 10.0),
         product(64, 768, 5120, 20.0),
         Row("MatMulV2", [(16, 512), (16, 32, 16, 16)], [(16, 256)], 7.0, formats="ND;FRACTAL_NZ"),
         Row("Add", [(8, 64), (8, 64)], [(8, 64)], 3.0),
@@ -107,7 +84,7 @@ VERSION = version_of(
 @pytest.fixture
 def source(tmp_path: Path) -> OpmeterDataSource:
     (tmp_path / "op_mapping.yaml").write_text(MAPPING)
-    return OpmeterDataSource(VERSION, tmp_path / "op_mapping.yaml", types=TYPES)
+    return OpmeterDataSource(VERSION, tmp_path / "op_mapping.yaml")
 
 
 def mm(m: int, k: int, n: int, dtype: str = "torch.bfloat16") -> OpInvokeInfo:
@@ -120,16 +97,16 @@ def test_lookup_has_latency_interval_and_source(
     found = source.lookup(mm(16, 5120, 768))
     assert isinstance(found, QueryResult)
     assert (found.latency_us, found.source) == (10.0, QuerySource.MEASURED)
-    assert found.confidence == pytest.approx(0.95)  # the interval is 5 % to each side
-    assert found.details["kernel_type"] == "MatMulV2" and found.details["channel"] == "pooled"
+    half_width = (found.details["high_us"] - found.details["low_us"]) / 2 / 10.0
+    assert found.confidence == pytest.approx(max(0.0, 1 - half_width)) and half_width > 0
+    assert found.details["kernel_type"] == "MatMulV2" and found.details["channel"] == "measured"
     between = source.lookup(mm(32, 5120, 768))
     assert between.source is QuerySource.INTERPOLATED and 10 < between.latency_us < 20
-    assert between.confidence < found.confidence
     assert source.lookup(OpInvokeInfo("torch.ops.aten.view.default", ())).latency_us == 0.0
 
 
 def test_without_a_mapping_the_declared_one_is_used() -> None:
-    source = OpmeterDataSource(VERSION, types=TYPES)
+    source = OpmeterDataSource(VERSION)
     assert source.lookup(mm(16, 5120, 768)).latency_us == 10.0
     assert source.lookup(OpInvokeInfo("aten.view.default", ())).latency_us == 0.0
 
@@ -167,21 +144,86 @@ def test_calls_are_matched_as_kernels_record_them(source: OpmeterDataSource) -> 
     }
 
 
-def test_attention_is_looked_up_by_its_mean_length(source: OpmeterDataSource) -> None:
+@pytest.mark.parametrize("dtype", ["torch.bfloat16", "torch.float16"])
+def test_attention_is_looked_up_by_its_mean_length(source: OpmeterDataSource, dtype: str) -> None:
     def attend(*lengths: int) -> Any:
-        key = Tensor((100, 128, 2, 128))
-        args = (Tensor((4, 16, 128)), key, key, None, None, None, Lengths(lengths), None)
+        key = Tensor((100, 128, 2, 128), dtype)
+        args = (Tensor((4, 16, 128), dtype), key, key, None, None, None, Lengths(lengths), None)
         return source.lookup(OpInvokeInfo("tensor_cast.attention.default", args))
 
     near = attend(1000, 1060)
     assert (near.latency_us, near.source) == (30.0, QuerySource.MEASURED)
     assert near.details["length_gap"] == 6.0
+    assert (AS_OTHER in near.details["warnings"]) == (dtype == "torch.float16")
     assert attend(1030).latency_us == 50.0
     between = attend(2048, 2048)
     assert between.source is QuerySource.INTERPOLATED
     assert between.latency_us == pytest.approx((30 * 90) ** 0.5)
     assert between.details["low_us"] < 30 and between.details["high_us"] > 90
     assert attend(9000, 9000) is None and source.last_miss_reason == "shape_mismatch"
+
+
+ALIKE = merged(
+    [
+        *(
+            Row("Add", [None, None], [()], mean_us, f"{dtype};{dtype}")
+            for dtype, mean_us in (("FLOAT", 1.0), ("INT64", 2.0))
+        ),
+        Row("Add", [(8, 64), None], [(8, 64)], 3.0, "DT_BF16;FLOAT"),
+        Row("Add", [(8, 64), (8, 64)], [(8, 64)], 4.0),
+        Row("Add", [(4096, 4096)], [(4096, 4096)], 413.8),
+        Row("RmsNorm", [(8, 64), (64,)], [(8, 64)], 5.0),
+        Row("RmsNorm", [(2, 4, 64), (64,)], [(2, 4, 64)], 6.0),
+        Row("RmsNorm", [(2, 4, 64), (64,)], [(2, 4, 64)], 7.0, "FLOAT16"),
+        Row("Cast", [(32,)], [(32,)], 8.0, out="FLOAT"),
+        Row("Cast", [(32,)], [(32,)], 9.0, out="INT32"),
+        Row("TensorMove", [(32,)], [(32,)], 10.0),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("operator", "args", "out", "expected"),
+    [
+        ("add", [((), "float32"), ((), "float32")], ((), "float32"), 1.0),
+        ("add", [((), "int64"), ((), "int64")], ((), "int64"), 2.0),
+        ("add", [((), "bool"), ((), "bool")], ((), "bool"), None),
+        ("add", [((8, 64), "bfloat16"), ((), "float32")], ((8, 64), "bfloat16"), 3.0),
+        ("add", [((8, 64), "bfloat16"), ((8, 64), "bfloat16")], ((8, 64), "bfloat16"), 4.0),
+        ("rms", [((8, 64), "bfloat16"), ((64,), "bfloat16")], None, 5.0),
+        ("rms", [((2, 4, 64), "bfloat16"), ((64,), "bfloat16")], None, 6.0),
+        ("rms", [((2, 4, 64), "float16"), ((64,), "float16")], None, 7.0),
+        ("to", [((32,), "bfloat16")], ((32,), "float32"), 8.0),
+        ("to", [((32,), "bfloat16")], ((32,), "int32"), 9.0),
+        ("to", [((32,), "bfloat16")], ((32,), "bfloat16"), 10.0),
+        ("to", [((32,), "bfloat16")], ((32,), "float64"), None),
+    ],
+)
+def test_a_call_is_answered_by_its_own_case(
+    operator: str, args: list[tuple[Shape, str]], out: tuple[Shape, str] | None, expected: float
+) -> None:
+    """Scalars, dimensions, dtypes and outputs distinguish cases that are alike otherwise."""
+    operators = {
+        "add": {"kernel_type": "Add", "query_mode": "elementwise"},
+        "rms": {"kernel_type": "RmsNorm"},
+        "to": {"kernel_type": "Cast", "alternate_kernel_types": ["TensorMove"]},
+    }
+    source = OpmeterDataSource(ALIKE, {"operator_mappings": operators})
+    tensors = tuple(Tensor(shape, f"torch.{dtype}") for shape, dtype in args)
+    made = Tensor(out[0], f"torch.{out[1]}") if out else None
+    found = source.lookup(OpInvokeInfo(operator, tensors, made))
+    assert (found and found.latency_us) == expected
+    assert found is None or not found.details["warnings"]
+
+
+def test_an_answer_states_what_differs_from_the_call(source: OpmeterDataSource) -> None:
+    half = source.lookup(mm(16, 5120, 768, "torch.float16"))
+    assert half.details["warnings"] == [AS_OTHER]
+    plain = {"aten.silu.default": {"kernel_type": "Add"}}
+    one = OpmeterDataSource(VERSION, {"operator_mappings": plain}).lookup(
+        OpInvokeInfo("aten.silu.default", (Tensor((8, 64)),))
+    )
+    assert one.details["warnings"] == [ADDED]
 
 
 def test_miss_has_a_reason_is_counted_and_uses_the_fallback(tmp_path: Path) -> None:
@@ -194,7 +236,7 @@ def test_miss_has_a_reason_is_counted_and_uses_the_fallback(tmp_path: Path) -> N
 
     (tmp_path / "op_mapping.yaml").write_text(MAPPING)
     log = MissLog(tmp_path / "misses.jsonl")
-    source = OpmeterDataSource(VERSION, tmp_path / "op_mapping.yaml", types=TYPES, misses=log)
+    source = OpmeterDataSource(VERSION, tmp_path / "op_mapping.yaml", misses=log)
     assert source.lookup(OpInvokeInfo("aten.sort.default", ())) is None
     assert source.last_miss_reason == "unmapped"
     for _ in range(2):
@@ -205,7 +247,7 @@ def test_miss_has_a_reason_is_counted_and_uses_the_fallback(tmp_path: Path) -> N
     assert (one.kernel_type, one.count, one.reason) == ("MatMulV2", 2, "outside")
     with pytest.raises(NotImplementedError):
         source.store(mm(1, 1, 1), None)
-    source = OpmeterDataSource(VERSION, {**_plain()}, types=TYPES, fallback=Fallback())
+    source = OpmeterDataSource(VERSION, {**_plain()}, fallback=Fallback())
     message = OpInvokeInfo("tensor_cast.all_reduce.default", (Tensor((8, 8)), 0, [0, 1]))
     assert source.lookup(message).latency_us == 5.0
     assert source.lookup(mm(999, 1, 1)) is None and source.last_miss_reason == "csv_format_raw"
@@ -251,29 +293,33 @@ def paged(requests: int, keys: Sequence[int], *, flat: bool, table: int = 3) -> 
     )
 
 
-@pytest.mark.parametrize("flat", [True, False])
-def test_misses_of_attention_become_cases_that_can_be_measured(tmp_path: Path, flat: bool) -> None:
+@pytest.mark.parametrize(("flat", "dtype"), [(True, "torch.bfloat16"), (False, "torch.float16")])
+def test_misses_of_attention_become_cases_that_can_be_measured(
+    tmp_path: Path, flat: bool, dtype: str
+) -> None:
     known = paged(2, (20, 30), flat=flat)
     assert refusal(completed_case(known.record).case, find, "npu") is None
     log = MissLog(tmp_path / "misses.jsonl")
 
-    def attend(rows: Sequence[Row], heads: int, *lengths: int) -> Any:
-        key = Tensor((100, 128, heads, 16))
-        args = (Tensor((len(lengths), 4, 16)), key, key, None, None, None, Lengths(lengths), None)
-        source = OpmeterDataSource(version_of(rows), _mapping(), types=TYPES, misses=log)
+    def attend(source: OpmeterDataSource, heads: int, *lengths: int) -> Any:
+        key = Tensor((100, 128, heads, 16), dtype)
+        query = Tensor((len(lengths), 4, 16), dtype)
+        args = (query, key, key, None, None, None, Lengths(lengths), None)
         return source.lookup(OpInvokeInfo("tensor_cast.attention.default", args))
 
     # More keys than the table and the pool have, other numbers of requests, and unknown heads.
     requested = ((500, 100), (40,), (900, 1, 90))
-    assert [attend([known], 2, *lengths) for lengths in requested] == [None] * 3
-    assert attend([known], 4, 500, 100) is None
+    source = OpmeterDataSource(merged([known]), _mapping(), misses=log)
+    assert [attend(source, 2, *lengths) for lengths in requested] == [None] * 3
+    assert attend(source, 4, 500, 100) is None
     found = [one.demand.record for one in log.misses]
     assert len(found) == 3 == len(log)
     for record in found:
         assert refusal(completed_case(record).case, find, "npu") is None
     measured = [recorded(record, 70.0) for record in found]
+    source = OpmeterDataSource(merged([known, *measured]), _mapping())
     for lengths in requested:
-        result = attend([known, *measured], 2, *lengths)
+        result = attend(source, 2, *lengths)
         assert result.latency_us == 70.0
         assert result.details["length_gap"] == pytest.approx(0.0, abs=1e-5)
 
@@ -281,28 +327,32 @@ def test_misses_of_attention_become_cases_that_can_be_measured(tmp_path: Path, f
 def test_misses_of_messages_become_cases_of_their_group(tmp_path: Path) -> None:
     grid = Grid((4, 8, 2))
 
-    def message(size_bytes: int, group: int, tier: int) -> Row:
+    def message(size_bytes: int, group: int, tier: int, mean_us: float) -> Row:
         one = Collective("all_reduce", size_bytes, "bfloat16", group, tier)
-        return recorded(CollectiveCase(one, grid, 64, "kernel").record(), 5.0)
+        return recorded(CollectiveCase(one, grid, 64, "kernel").record(), mean_us)
 
     log = MissLog(tmp_path / "misses.jsonl")
 
-    def reduce(rows: Sequence[Row], elements: int, ranks: int) -> Any:
-        args = (Tensor((elements,)), 0, list(range(ranks)))
-        source = OpmeterDataSource(version_of(rows), _mapping(), types=TYPES, misses=log)
+    def reduce(source: OpmeterDataSource, elements: int, ranks: int) -> Any:
+        args = (Tensor((elements,), "torch.float16"), 0, list(range(ranks)))
         return source.lookup(OpInvokeInfo("tensor_cast.all_reduce.default", args))
 
-    known = [message(size, 2, 2) for size in (1024, 4096)]
+    known = merged([message(size, 2, 2, 5.0 * size) for size in (1024, 4096)])
+    source = OpmeterDataSource(known, _mapping(), misses=log)
+    assert reduce(source, 512, 2).latency_us == 5.0 * 1024
+    between = reduce(source, 1024, 2)
+    assert between.source is QuerySource.INTERPOLATED
+    assert 5.0 * 1024 < between.latency_us < 5.0 * 4096
     requested = ((64, 2), (8192, 2), (1024, 16), (1, 2))
-    assert [reduce(known, *one) for one in requested] == [None] * 4
+    assert [reduce(source, *one) for one in requested] == [None] * 4
     for ranks in (0, 1, 65):  # no group of the grid
-        assert reduce(known, 1024, ranks) is None
+        assert reduce(source, 1024, ranks) is None
     found = [collective_case_of(one.demand.record.case) for one in log.misses]
     assert {(one.collective.message_bytes, one.collective.group_size) for one in found} == {
         *((128, 2), (16384, 2), (2048, 16), (2, 2))
     }
-    measured = [recorded(one.record(), 9.0) for one in found]
-    assert {reduce(measured, *one).latency_us for one in requested} == {9.0}
+    source = OpmeterDataSource(merged([recorded(one.record(), 9.0) for one in found]), _mapping())
+    assert {reduce(source, *one).latency_us for one in requested} == {9.0}
 
 
 def _mapping() -> dict[str, Any]:
