@@ -237,6 +237,12 @@ def device_names(
     )
 
 
+def memory_gb_of(device: str) -> int | None:
+    """Return the memory of an NPU with this name in the database; None for another device."""
+    known = (pair for chip in _CHIPS.values() for pair in chip.names.items())
+    return next((gb for gb, names in known if device in names), None)
+
+
 def slice_problem(soc: str, cube_cores: int | None) -> str:
     """Return the problem of a device with fewer cores than its chip; empty if it has all."""
     chip = _CHIPS.get(soc)

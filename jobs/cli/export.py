@@ -21,7 +21,7 @@ _FORMATS = ("aiconfigurator",)
 
 def export_command(
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="folder to write the tables to")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder to write the system to")],
     form: Annotated[
         str, typer.Option("--format", help=f"format of the tables: {', '.join(_FORMATS)}")
     ] = _FORMATS[0],
@@ -38,12 +38,13 @@ def export_command(
 ) -> None:
     """Write the tables of a simulator from a version: products, attention, experts, collectives.
 
-    Files that exist are not replaced. What the tables cannot express is counted, with the reason.
+    The folder is one of AIConfigurator's --systems-paths: a system with its tables. Files that
+    exist are not replaced. What the tables cannot express is counted, with the reason.
 
     \b
     Examples:
-      opmeter db export --format aiconfigurator -o tables
-      opmeter db export -o tables --model qwen3-235b-a22b
+      opmeter db export --format aiconfigurator -o systems
+      opmeter db export -o systems --model qwen3-235b-a22b
     """
     import pyarrow.parquet as pq
 
@@ -53,19 +54,22 @@ def export_command(
         raise BadInput(f"--format: expected {', '.join(_FORMATS)}, got {form!r}")
     opened = opened_version(root, version, directory)
     found = exported(opened, _experts_of(model))
-    files = {out / f"{name}_perf.parquet": table for name, table in found.tables.items()}
-    for file in files:
+    files = {out / found.paths[name]: table for name, table in found.tables.items()}
+    texts = {out / name: text for name, text in found.texts.items()}
+    for file in (*texts, *files):
         if file.exists():
             raise BadInput("expected no such file: choose another folder", path=file)
-    with file_errors(out, "written"):
-        out.mkdir(parents=True, exist_ok=True)
-        for file, table in files.items():
-            pq.write_table(table, file, compression="zstd")
-            say(f"{file}: {counted(table.num_rows, 'row')}")
-    for reason, count in found.left_out.items():
-        say(f"left out    {counted(count, 'case')}: {reason}")
     if not files:
         say("nothing written: no case of these operators has a duration", err=True)
+    with file_errors(out, "written"):
+        for file, table in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table, file, compression="zstd")
+            say(f"{file}: {counted(table.num_rows, 'row')}")
+        for file, text in texts.items():
+            file.write_bytes(text)
+    for reason, count in found.left_out.items():
+        say(f"left out    {counted(count, 'case')}: {reason}")
 
 
 def _experts_of(model: str | None) -> Experts | None:

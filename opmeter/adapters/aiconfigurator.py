@@ -1,26 +1,35 @@
-"""A version directory as the tables of AIConfigurator: one Parquet file per family of operators.
+"""A version directory as a system of AIConfigurator: the folder that its `--systems-paths` names.
 
-    gemm_perf.parquet                  products
-    context_attention_perf.parquet     attention over new tokens
-    generation_attention_perf.parquet  attention of one new token per request
-    moe_perf.parquet                   experts of a rank: both products and the activation
-    nccl_perf.parquet                  collectives
+    {device}.yaml                                            the system: rates, links, memory
+    data/{device}/gemm/vllm/{vllm}/gemm_perf.parquet         products
+    data/{device}/attention/vllm/{vllm}/
+      context_attention_perf.parquet                         attention over new tokens
+      generation_attention_perf.parquet                      of one new token per request
+    data/{device}/moe/vllm/{vllm}/moe_perf.parquet           experts of a rank: both products and
+                                                             the activation
+    data/{device}/comm/vllm/{vllm}/custom_allreduce_perf.parquet   reductions of tensor parallelism
+    data/{device}/comm/nccl/{library}/nccl_perf.parquet      collectives
 
-Latencies are in milliseconds. AIConfigurator keeps the first row of a key, so only the shortest
-one is written. Cases that its keys cannot express are left out, and counted by the reason.
+Latencies are in milliseconds, sizes of messages in elements. AIConfigurator keeps the first row of
+a key, so only the shortest one is written. Cases that its keys cannot express, and dtypes that it
+does not know, are left out, and counted by the reason.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import pyarrow as pa
+import yaml
 
+from collector.database.layout import collective_folder
+from collector.host.npus import memory_gb_of
 from collector.model.case import Case, Slot, logical_shape
 from collector.model.demand import record_of_cells
-from collector.model.stack import backend_of
 from collector.model.vocabulary import EP_SIZE, RUNTIME_PREFIX, dtype_of
+from collector.ops.floor import assumed_peaks, described_peaks
 from collector.ranks.collective import BY_KERNEL_TYPE, DTYPES
 from opmeter.adapters.attention import BLOCK_TABLE, FUSED, ROTARY, key_heads
 from opmeter.adapters.collectives import collectives_of
@@ -42,6 +51,7 @@ def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
 
 
 _WORD, _NUMBER = pa.string(), pa.int64()
+_MESSAGE = (("num_gpus", _NUMBER), ("message_size", _NUMBER))
 _ATTENTION = _schema(
     *(
         (name, _NUMBER)
@@ -65,12 +75,24 @@ SCHEMAS = {
         ),
         ("distribution", _WORD),
     ),
-    "nccl": _schema(("nccl_dtype", _WORD), ("num_gpus", _NUMBER), ("message_size", _NUMBER)),
+    "nccl": _schema(("nccl_dtype", _WORD), *_MESSAGE),
+    "custom_allreduce": _schema(("allreduce_dtype", _WORD), *_MESSAGE),
 }
-# AIConfigurator's names; `sq` has 8-bit weights and activations.
+# The folders of the tables.
+_FAMILIES = {
+    "gemm": "gemm",
+    **dict.fromkeys(("context_attention", "generation_attention"), "attention"),
+    "moe": "moe",
+    **dict.fromkeys(("nccl", "custom_allreduce"), "comm"),
+}
+# AIConfigurator's names, of which those of queries, of caches, of products and of experts are
+# different lists; `sq` has 8-bit weights and activations.
 _FLOATS = {"DT_BF16": "bfloat16", "DT_FLOAT16": "float16", "FLOAT16": "float16"}
-_GEMM_DTYPES = {**_FLOATS, "INT8": "sq"}
+_CACHES = {"DT_BF16": "bfloat16", "INT8": "int8"}
+_GEMM_DTYPES = {"DT_BF16": "bfloat16", "INT8": "sq"}
+_EXPERTS = {"DT_BF16": "bfloat16"}
 _MESSAGES = {"bfloat16": "half", "float16": "half", "int8": "int8"}
+_REDUCED = "bfloat16"  # its only name for reductions, whatever the two bytes are
 _PRODUCTS = ("MatMulV2", "MatMulV3", "MatMulCommon", "QuantBatchMatmulV3")
 _OPERATIONS = {
     "all_reduce": "all_reduce",
@@ -96,10 +118,14 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The tables by their names, and how many cases are in none, by the reason."""
+    """The tables by their names, how many cases are in none, by the reason, and below the folder of
+    systems the path of each table, and the other files by their paths: that of the system, and in
+    each folder of tables the one that says what made them."""
 
     tables: Mapping[str, pa.Table]
     left_out: Mapping[str, int]
+    paths: Mapping[str, str]
+    texts: Mapping[str, bytes]
 
 
 def exported(version: Version, experts: Experts | None = None) -> Exported:
@@ -126,24 +152,120 @@ def exported(version: Version, experts: Experts | None = None) -> Exported:
         for name, rows in best.items()
         if rows
     }
-    return Exported(tables, dict(sorted(left_out.items())))
+    stack, library = _stack(version), _library(version)
+    folders: dict[str, list[str]] = {}
+    for name in tables:
+        made_by = f"nccl/{library.version}" if name == "nccl" else f"vllm/{stack.version}"
+        folder = f"data/{stack.device}/{_FAMILIES[name]}/{made_by}"
+        folders.setdefault(folder, []).append(name)
+    paths = {
+        name: f"{folder}/{name}_perf.parquet" for folder, own in folders.items() for name in own
+    }
+    texts = {f"{stack.device}.yaml": _system(version)} if tables else {}
+    for folder, own in folders.items():
+        texts[f"{folder}/collection_meta.yaml"] = _origin(folder, own)
+    return Exported(tables, dict(sorted(left_out.items())), paths, texts)
 
 
-def _row(version: Version, op: str, source: str, answer: Answer, **cells: object) -> _Row:
+def _origin(folder: str, names: Sequence[str]) -> bytes:
+    """Return the file that says what made the tables of a folder."""
+    framework, number = folder.split("/")[-2:]
+    tables = {f"{name}_perf": {"status": "partial"} for name in names}  # the cases of a database
+    runtime = {"framework": framework, "version": number}
+    content = {"schema_version": 1, "provenance": "collected", "runtime": runtime}
+    return yaml.safe_dump({**content, "tables": tables}, sort_keys=False).encode()
+
+
+class _Software(NamedTuple):
+    """What measured a row, as AIConfigurator names it."""
+
+    framework: str
+    version: str
+    device: str
+
+
+def _stack(version: Version) -> _Software:
     device, _, name = version.path.partition("/")
-    stack = name.rpartition("/")[2]
-    framework, number = "VLLM", stack.partition("_torch")[0].removeprefix("vllm")
-    if source in _LIBRARIES.values():
-        framework, number = source, stack.rpartition("_cann")[2]
-    who = (framework, number, device, op, source)
+    number = name.rpartition("/")[2].partition("_torch")[0].removeprefix("vllm")
+    return _Software("VLLM", number, device)
+
+
+def _library(version: Version) -> _Software:
+    """Return the library of collectives, whose folder names it and its version."""
+    device, name, number = collective_folder(version.path).split("/")
+    return _Software(name if name == "gloo" else name.upper(), number.removeprefix("v"), device)
+
+
+def _row(software: _Software, op: str, source: str, answer: Answer, **cells: object) -> _Row:
     return {
-        **dict(zip((field.name for field in _WHO), who, strict=True)),
+        **dict(zip((field.name for field in _WHO), (*software, op, source), strict=True)),
         **cells,
         "latency": answer.value_us / 1e3,
     }
 
 
-_LIBRARIES = {"npu": "HCCL", "cuda": "NCCL", "cpu": "gloo"}
+# What AIConfigurator adds to the memory of a model: the buffers of HCCL for two directions (200 MiB
+# each, unless HCCL_BUFFSIZE says otherwise), and what the runtime takes.
+_LIBRARY_BYTES, _RUNTIME_BYTES = 2 * 200 * 2**20, 3 * 2**30
+_ASSUMED_GB, _ASSUMED_BYTES_PER_S = 64, 25e9
+_SYSTEM = """\
+# A system of AIConfigurator, written by `opmeter db export`. The rates of the device are those of
+# {source}; the links are the best bandwidth of the measured collectives{links}.
+# The memory is {memory}; `other_mem` is assumed. AIConfigurator uses them for what no
+# table has, and for the memory that a model takes.
+"""
+
+
+def _system(version: Version) -> bytes:
+    """Return the file of the system."""
+    device = _stack(version).device
+    known = described_peaks(device)
+    peaks = known or assumed_peaks()
+    flops = {name: 1e12 * tflops for name, tflops in peaks.tflops.items()}
+    inner, outer, ranks = _links(version)
+    memory_gb = memory_gb_of(device)
+    content = {
+        "data_dir": f"data/{device}",
+        "gpu": {
+            "mem_bw": peaks.bytes_per_s,
+            "mem_bw_empirical_scaling_factor": peaks.memory_share,
+            "mem_empirical_constant_latency": peaks.launch_us / 1e6,
+            "mem_capacity": (memory_gb or _ASSUMED_GB) * 2**30,
+            "bfloat16_tc_flops": flops["bfloat16"],
+            "int8_tc_flops": flops.get("int8", flops["bfloat16"]),
+        },
+        "node": {
+            "num_gpus_per_node": ranks,
+            "intra_node_bw": inner or _ASSUMED_BYTES_PER_S,
+            "inter_node_bw": outer or inner or _ASSUMED_BYTES_PER_S,
+        },
+        "misc": {
+            "nccl_mem": {1: 0, **dict.fromkeys((2, 4, 8), _LIBRARY_BYTES)},
+            "other_mem": _RUNTIME_BYTES,
+            "nccl_version": _library(version).version,
+        },
+    }
+    about = _SYSTEM.format(
+        source=peaks.source if known else "an unknown device, as forecasts assume them",
+        links="" if inner or outer else ", assumed here, since there are none",
+        memory="that of the device" if memory_gb else f"assumed, {_ASSUMED_GB} GiB",
+    )
+    return (about + yaml.safe_dump(content, sort_keys=False)).encode()
+
+
+def _links(version: Version) -> tuple[float, float, int]:
+    """Return the best bandwidth of collectives within a server and between servers, in bytes a
+    second, 0 where none is measured; and the ranks of a server."""
+    inner = outer = 0.0
+    ranks = 1
+    for kernel in BY_KERNEL_TYPE:
+        for one, answer in collectives_of(version, kernel):
+            rate = one.collective.bus_bytes / answer.value_us * 1e6
+            in_server = len(one.grid.extents) == 1 or one.collective.tier > 0
+            inner, outer = (max(inner, rate), outer) if in_server else (inner, max(outer, rate))
+            extents = one.grid.extents
+            ranks = max(ranks, prod(extents if len(extents) == 1 else extents[1:]))
+    return inner, outer, ranks
 
 
 def _cases(version: Version, kernel: str) -> Iterator[tuple[Case, Answer]]:
@@ -164,7 +286,10 @@ def _gemm(version: Version) -> _Rows:
             else:
                 m, n = prod(shape[:-1]), shape[-1]
                 sizes = {"m": m, "n": n, "k": inputs[0].numel // m}
-                yield "gemm", _row(version, "gemm", kernel, answer, gemm_dtype=dtype, **sizes)
+                yield (
+                    "gemm",
+                    _row(_stack(version), "gemm", kernel, answer, gemm_dtype=dtype, **sizes),
+                )
 
 
 def _attention(version: Version) -> _Rows:
@@ -174,15 +299,15 @@ def _attention(version: Version) -> _Rows:
             yield "attention", found
             continue
         name, key = found
-        yield name, _row(version, name, FUSED, answer, beam_width=1, window_size=0, **key)
+        yield name, _row(_stack(version), name, FUSED, answer, beam_width=1, window_size=0, **key)
 
 
 def _attention_key(case: Case) -> tuple[str, _Row] | str:
     """Return the table of a case of attention and its key there, or why it has none."""
     inputs = case.inputs or ()
     query, key = inputs[:2] if len(inputs) > 1 else (Slot(None, "", ""),) * 2
-    dtype, cache = (_FLOATS.get(slot.dtype) for slot in (query, key))
-    if dtype is None or (cache is None and key.dtype != "INT8"):
+    dtype, cache = _FLOATS.get(query.dtype), _CACHES.get(key.dtype)
+    if dtype is None or cache is None:
         return "no dtype of AIConfigurator"
     if any(at < len(inputs) and inputs[at].shape for at in ROTARY):
         return "latent attention"
@@ -219,7 +344,7 @@ def _attention_key(case: Case) -> tuple[str, _Row] | str:
         "num_key_value_heads": kv_heads,
         "head_dim": width,
         "attn_dtype": dtype,
-        "kv_cache_dtype": cache or "int8",
+        "kv_cache_dtype": cache,
     }
 
 
@@ -272,8 +397,8 @@ def _experts(version: Version, model: Experts) -> _Rows:
             "moe_ep_size": ranks,
         }
         answer = down._replace(value_us=total_us)
-        named = {"moe_dtype": _FLOATS[dtype], "distribution": "balanced"}
-        yield "moe", _row(version, "moe", "GroupedMatmul", answer, **named, **sizes)
+        named = {"moe_dtype": _EXPERTS[dtype], "distribution": "balanced"}
+        yield "moe", _row(_stack(version), "moe", "GroupedMatmul", answer, **named, **sizes)
 
 
 def _grouped(case: Case) -> tuple[str, int, int, int, int] | str:
@@ -282,7 +407,7 @@ def _grouped(case: Case) -> tuple[str, int, int, int, int] | str:
     weight = logical_shape(inputs[1]) if len(inputs) > 1 else ()
     if len(weight) != 3 or inputs[0].shape is None or len(inputs[0].shape) != 2:
         return "no product by expert"
-    if inputs[0].dtype not in _FLOATS or dtype_of(inputs[1].dtype) != dtype_of(inputs[0].dtype):
+    if inputs[0].dtype not in _EXPERTS or dtype_of(inputs[1].dtype) != dtype_of(inputs[0].dtype):
         return "no dtype of AIConfigurator"
     if case.attribute(EP_SIZE) or len(set(_steps(_numbers(case, "group_list_values")))) > 1:
         return _UNEVEN
@@ -292,7 +417,7 @@ def _grouped(case: Case) -> tuple[str, int, int, int, int] | str:
 
 
 def _collectives(version: Version) -> _Rows:
-    library = _LIBRARIES.get(backend_of(version.path.partition("/")[0]), "HCCL")
+    library, stack = _library(version), _stack(version)
     for kernel in BY_KERNEL_TYPE:
         found = [(one.collective, answer) for one, answer in collectives_of(version, kernel)]
         nearest: dict[int, int] = {}
@@ -302,11 +427,16 @@ def _collectives(version: Version) -> _Rows:
             name, dtype = _OPERATIONS.get(one.operation), _MESSAGES.get(one.dtype)
             if name is None or dtype is None:
                 yield "nccl", f"no name for {one.operation} of {one.dtype}"
-            elif one.tier != nearest[one.group_size]:
+                continue
+            if one.tier != nearest[one.group_size]:
                 yield "nccl", "not of the nearest ranks"
-            else:
-                elements = one.message_bytes // DTYPES[one.dtype][1]
-                if one.operation in _WHOLE:
-                    elements *= one.group_size
-                sizes = {"num_gpus": one.group_size, "message_size": elements}
-                yield "nccl", _row(version, name, library, answer, nccl_dtype=dtype, **sizes)
+                continue
+            elements = one.message_bytes // DTYPES[one.dtype][1]
+            if one.operation in _WHOLE:
+                elements *= one.group_size
+            sizes = {"num_gpus": one.group_size, "message_size": elements}
+            source = library.framework
+            yield "nccl", _row(library, name, source, answer, nccl_dtype=dtype, **sizes)
+            if one.operation == "all_reduce" and dtype == "half":
+                row = _row(stack, name, source, answer, allreduce_dtype=_REDUCED, **sizes)
+                yield "custom_allreduce", row

@@ -18,6 +18,7 @@ from collector.model.case import shape_text
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.model.vocabulary import BASE_CELLS
+from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
 from opmeter.cases import Shape
 from opmeter.database import database_at
@@ -103,13 +104,14 @@ def version_of(rows: Sequence[Row], *, differs: tuple[str, ...] = ()) -> Version
     return Version(PATH, Index(memoryview(data), key="index"), differs=differs)
 
 
-def merged(rows: Sequence[Row]) -> Version:
+def merged(rows: Sequence[Row], store: Store | None = None) -> Version:
     """The version directory of a database into which a campaign with these results was merged."""
     device = PATH.partition("/")[0]
     stack = Stack(device=device, torch="2.9.0", torch_npu="2.9.0", cann="8.5", vllm="0.18.0")
     tried = {row.record.case_id: Tried(row.mean_us) for row in rows}
     shard = MadeShard("shard", [row.record for row in rows], [tried])
-    store, plan = MemoryStore(), MadePlan([shard], stack=stack)
+    store = MemoryStore() if store is None else store
+    plan = MadePlan([shard], stack=stack)
     write_campaign(store, plan)
     merge_plans(store, [plan.name], guard=CREATE, author="test")
     commit = find_head(store)

@@ -14,6 +14,7 @@ from collector.model.record import CaseRecord
 from collector.model.vocabulary import BASE_CELLS
 from collector.store.file import FileStore
 from tests.unit.collector.database.campaign_maker import (
+    STACK,
     MadePlan,
     MadeShard,
     add_record,
@@ -175,7 +176,7 @@ def test_quality_of_a_version_reports_the_interpolation_accuracy(tmp_path: Path)
 
 @pytest.mark.fast
 def test_aiconfigurator_tables_are_written_once_and_read_back(tmp_path: Path) -> None:
-    root, out = tmp_path / "store", tmp_path / "tables"
+    root, out = tmp_path / "store", tmp_path / "systems"
     cells = dict(zip(BASE_CELLS, ("dynamic", "", *_PRODUCT), strict=True))
     records = [CaseRecord("MatMulV2", cells, {})]
     plan = MadePlan([MadeShard("shard", records, [answered(records, 5.0)])])
@@ -184,10 +185,13 @@ def test_aiconfigurator_tables_are_written_once_and_read_back(tmp_path: Path) ->
     words = ("db", "export", "--format", "aiconfigurator", "-o", out, "--root", root)
     done = opmeter_here(*words)
     assert done.returncode == 0, done.stderr
-    (row,) = pq.read_table(out / "gemm_perf.parquet").to_pylist()
+    folder = f"data/{STACK.device}/gemm/vllm/0"
+    (row,) = pq.read_table(out / folder / "gemm_perf.parquet").to_pylist()
     assert (row["m"], row["n"], row["k"], row["gemm_dtype"]) == (4, 16, 8, "bfloat16")
     assert row["latency"] == pytest.approx(0.005)
-    assert [file.name for file in out.iterdir()] == ["gemm_perf.parquet"]
+    written = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
+    names = (f"{folder}/gemm_perf.parquet", f"{folder}/collection_meta.yaml")
+    assert written == {*names, f"{STACK.device}.yaml"}
     for wrong in (words, (*words, "--model", "qwen3-32b"), (*words, "--format", "none")):
         failed = opmeter_here(*wrong)
         assert failed.returncode == 2 and len(failed.stderr.splitlines()) == 1, wrong
