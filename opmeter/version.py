@@ -198,6 +198,7 @@ class Version:
     ) -> Explanation:
         """Return the answer to a query with the measured cases behind it. See `query`."""
         from collector.quality.variance import prior_of
+        from collector.ranks.collective import is_collective
         from opmeter.precision import sessions_to_halve
 
         query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
@@ -224,7 +225,8 @@ class Version:
             rows = [self._explained(surface.block, row, weight) for row, weight in ordered]
         widest = max(rows, key=lambda row: abs(row.weight) * (row.high_us / row.value_us - 1))
         interval = (widest.value_us, widest.high_us, widest.degrees, widest.sessions)
-        spread = prior_of(self.path.partition("/")[0]).device_spread
+        device = self.path.partition("/")[0]
+        spread = prior_of(device, over_ranks=is_collective(query.kernel)).device_spread
         return Explanation(
             *(answer, tuple(rows), widest, sessions_to_halve(*interval)),
             sessions_to_halve(*interval, device_spread=spread),

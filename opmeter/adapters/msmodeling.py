@@ -286,7 +286,8 @@ class OpmeterDataSource(_Base):
     def _interpolated(
         self, ordered: Sequence[Candidate], output: Tensor | None, *, is_part: bool
     ) -> tuple[Any, Answer | None]:
-        """Return the result between cases, or the answer of the last miss."""
+        """Return the result of a reused case or between cases, or the answer of the last miss."""
+        between: tuple[Candidate, Answer] | None = None
         missed: Answer | None = None
         for one in ordered:
             for settings in self._settings_with(one.block, None if is_part else output):
@@ -295,9 +296,15 @@ class OpmeterDataSource(_Base):
                     settings=settings,
                     extrapolate=self._extrapolate,
                 )
-                if answer.reason is None:
+                if answer.reason is not None:
+                    missed = answer
+                    continue
+                if answer.channel in _EXACT:
                     return self._result(one.kernel, answer, one.warnings(is_part=is_part)), None
-                missed = answer
+                between = between or (one, answer)
+        if between is not None:
+            one, answer = between
+            return self._result(one.kernel, answer, one.warnings(is_part=is_part)), None
         return None, missed
 
     def _settings_with(
