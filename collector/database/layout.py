@@ -140,6 +140,8 @@ SESSIONS = MICROBENCH + "Sessions"
 _SESSION_LOW, _SESSION_HIGH = MICROBENCH + "Session Low(us)", MICROBENCH + "Session High(us)"
 # The names of the gates that warn of the duration, separated by `;`.
 WARNINGS = MICROBENCH + "Warnings"
+# The share of the repeats that the mean leaves out, if it leaves out any.
+OUTLIERS = MICROBENCH + "Outliers"
 # The shortest duration that the profiler records, if the mean is near it.
 PROFILER_FLOOR = MICROBENCH + "Profiler Floor(us)"
 PROFILING = "Profiling Average "  # and the name of a counter
@@ -177,6 +179,16 @@ _OLD_PARSER = {
 }
 _OLD_MICROBENCH = "MicroBench Duration(us)"
 _DROPPED = frozenset({"MicroBench Task Duration(us)", "MicroBench Kernel Duration(us)"})
+
+
+_FILLED = frozenset({AVERAGE_DURATION, *PROFILING_DURATIONS})
+_FILLED_PREFIXES = (MICROBENCH, "Profiling ")
+
+
+def is_result(name: str) -> bool:
+    """Return whether a column has results of a measurement or of a profile, which a case has not:
+    only a tree or a database fills it."""
+    return name in _FILLED or name.startswith(_FILLED_PREFIXES)
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
@@ -249,6 +261,11 @@ def duration_cells(
     }
 
 
+def outlier_cells(share: float) -> dict[str, str]:
+    """Return the cell of the share of repeats that the mean leaves out, if it leaves out any."""
+    return {OUTLIERS: f"{share:.4f}"} if share else {}
+
+
 def library_cells(library: str, assumes: str) -> dict[str, str]:
     """Return the cells of the library of the kernel and of its assumptions, if they are not
     empty."""
@@ -310,11 +327,18 @@ INTERVAL_COLUMNS = (
         is_optional=True,
     ),
     IntervalColumn(
+        *("outlier_share", float, OUTLIERS, "%.4f"),
+        "share of the repeats that the mean leaves out as outliers, in the session of highest rank",
+        is_optional=True,
+    ),
+    IntervalColumn(
         *("warnings", str, WARNINGS, "%s"),
         "names of the gates that warn of mean_us, separated by `;`",
     ),
 )
-IntervalRow = tuple[float, float, float, float, str, int, float, float, float | None, str]
+IntervalRow = tuple[
+    float, float, float, float, str, int, float, float, float | None, float | None, str
+]
 _INTERVAL_CELLS = tuple((column.cell, column.spelling) for column in INTERVAL_COLUMNS)
 
 

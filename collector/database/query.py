@@ -142,7 +142,7 @@ _COMPETING = ("final", "version_path", "stack_id", "outcome", "mean_us")
 _WARM = "warm"
 _SHOWN = (
     *("reason", "disturbance", "ci_low_us", "ci_high_us"),
-    *("identity", "library", "assumes", "profiler_floor_us"),
+    *("identity", "library", "assumes", "profiler_floor_us", "outlier_share"),
 )
 # The columns that `best_rows` reads, if the suspect sessions and the faults are known.
 BEST_COLUMNS = frozenset({*RESULT_COLUMNS, *_SHOWN, *_COMPETING})

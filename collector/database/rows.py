@@ -103,7 +103,7 @@ def check_rows(table: pa.Table, key: str) -> None:
     _check_values(table, key)
     try:
         timed = table.select(TIMING_FIELDS).filter(pc.not_equal(table["mean_us"], ""))
-        numbers = (column.cast(pa.float64()).to_pylist() for column in timed.columns)
+        numbers = (_numbers(timed[name], name) for name in TIMING_FIELDS)
         for row in zip(*numbers, strict=True):
             Timing(*row)
     except (pa.ArrowInvalid, BadInput) as error:
@@ -115,6 +115,14 @@ def check_rows(table: pa.Table, key: str) -> None:
         raise BadInput(
             f"measurement: expected the id computed from the row, got {wrong[0]!r}", path=key
         )
+
+
+def _numbers(texts: pa.ChunkedArray, name: str) -> list[float]:
+    """Return the numbers of a column; 0 for an empty text, if that is its default."""
+    if name in ABSENT:
+        texts = pc.if_else(pc.equal(texts, ABSENT[name]), "0", texts)
+    found: list[float] = texts.cast(pa.float64()).to_pylist()
+    return found
 
 
 def _wrong_ids(table: pa.Table) -> list[str]:
@@ -146,7 +154,7 @@ def _check_values(table: pa.Table, key: str) -> None:
                 raise BadInput(what, path=key)
         elif column.type is float:
             _check_spelling(column, cells, key)
-            if column.name not in TIMING_FIELDS:
+            if column.name not in TIMING_FIELDS or column.name in ABSENT:
                 _check_each(column, cells, key)
     if pc.count_distinct(table["measurement"]).as_py() < table.num_rows:
         raise BadInput("expected each measurement once, got a duplicate", path=key)

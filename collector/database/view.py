@@ -245,8 +245,6 @@ VIEW_VERSION = 7
 # The columns of measurements that a view depends on, besides those of the intervals.
 VIEW_COLUMNS = frozenset({*BEST_COLUMNS, *_TIMES, "counters"})
 _BATCH = 8192  # rows that are in memory as cells: a hundred thousand take half a gigabyte
-_OWN_PREFIXES = ("MicroBench ", "Profiling ")
-_OWN_COLUMNS = frozenset(layout.DATABASE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +429,7 @@ def _extra_cells(extra: str) -> Cells:
     return {
         name: text
         for name, text in json.loads(extra).items()
-        if name not in _OWN_COLUMNS and not name.startswith(_OWN_PREFIXES)
+        if name not in BASE_CELLS and not layout.is_result(name)
     }
 
 
@@ -480,7 +478,7 @@ def _view_measured(
 
 def _interval_rows(path: str, best: pa.Table, found: Iterator[CaseInterval]) -> pa.Table:
     """Return the table of the intervals of these measurements, without warnings."""
-    names = ("mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us")
+    names = ("mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us", "outlier_share")
     columns = (best[name].to_pylist() for name in names)
     rows = [_interval_row(*row) for row in zip(found, *columns, strict=True)]
     return interval_table(path, best["case"], rows)
@@ -522,7 +520,12 @@ class _ShownMeasurements:
 
 
 def _interval_row(
-    stack: CaseInterval, mean_us: str, low_us: str, high_us: str, profiler_floor_us: str
+    stack: CaseInterval,
+    mean_us: str,
+    low_us: str,
+    high_us: str,
+    profiler_floor_us: str,
+    outlier_share: str,
 ) -> IntervalRow:
     """Return both intervals of a displayed duration, without its warnings.
 
@@ -534,6 +537,7 @@ def _interval_row(
         lowered_us(float(low_us), float(mean_us), lower_bound_us),
         float(high_us),
         lower_bound_us if is_near_lower_bound(shown_us, lower_bound_us) else None,
+        value_of("outlier_share", outlier_share) or None,
         "",
     )
 

@@ -220,12 +220,13 @@ def cases_to_repeat(
     cases: Sequence[ShardCase], tried: Mapping[str, Sequence[Measurement]]
 ) -> list[ShardCase]:
     """Return the measured cases to measure again, in their order: those whose every measurement was
-    disturbed, or of a session that drifted, a few times each. Their forecast time is a bounded
-    share of all the cases' time, so the shortest come first. If they are more than half of the
-    cases, or if no repetition has helped, the machine is always busy, and none is repeated. `tried`
-    is by case id."""
+    disturbed, had too many outliers, or was of a session that drifted, a few times each. Their
+    forecast time is a bounded share of all the cases' time, so the shortest come first. If they are
+    more than half of the cases, or if no repetition has helped, the machine is always busy, and
+    none is repeated. `tried` is by case id."""
     numbers = [
-        (case, [m for m in tried.get(case.record.case_id, ()) if m.is_good]) for case in cases
+        (case, [m for m in tried.get(case.record.case_id, ()) if m.is_good or is_suspect(m)])
+        for case in cases
     ]
     again = [m for _, good in numbers for m in good[1:]]
     suspect = [case for case, good in numbers if good and all(map(is_suspect, good))]

@@ -86,6 +86,13 @@ class Timing:
     spread: float = field(
         metadata=doc("1.4826 * median absolute deviation / median, from 0 to 1.4826")
     )
+    outlier_share: float = field(
+        default=0.0,
+        metadata=doc("share of the undisturbed launches left out as outliers; empty for none"),
+    )
+    untrimmed_us: float = field(
+        default=0.0, metadata=doc("mean duration with the outliers; empty for none", unit="us")
+    )
 
     def __post_init__(self) -> None:
         if fault := _timing_fault(self):
@@ -323,6 +330,11 @@ def _timing_fault(timing: Timing) -> str:
         return f"expected ci_low_us, mean_us and ci_high_us in order, got {interval}"
     if timing.mean_us < timing.min_us * (1 - _ROUNDING):
         return f"mean_us: expected at least min_us ({timing.min_us}), got {timing.mean_us}"
+    if not 0 <= timing.outlier_share < 1 or (timing.outlier_share > 0) != (timing.untrimmed_us > 0):
+        return (
+            "expected outlier_share below 1 and, only with outliers, a positive untrimmed_us, got "
+            f"{timing.outlier_share} and {timing.untrimmed_us}"
+        )
     return ""
 
 

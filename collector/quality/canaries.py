@@ -11,6 +11,7 @@ import numpy as np
 
 from collector.model.measurement import CanaryReading, Measurement
 from collector.quality.evidence import Floats
+from collector.quality.gates import OUTLIERS, gate_of_outcome
 from collector.quality.statistics import MAD_TO_SIGMA, student_t_factor
 from collector.quality.variance import VariancePrior
 
@@ -41,10 +42,11 @@ def worst_change(readings: Sequence[CanaryReading], prior: VariancePrior) -> "Ca
 
 
 def is_suspect(measurement: Measurement) -> bool:
-    """Return whether another session may improve a good measurement: something else used the
-    device, or the device changed during the session."""
+    """Return whether another session may improve a measurement: something else used the device, the
+    device changed during the session, or the repeats have no single duration."""
     is_drifted = any(warning.startswith(DRIFTED) for warning in measurement.warnings)
-    return measurement.is_disturbed or (measurement.is_good and is_drifted)
+    is_disturbed = measurement.is_disturbed or (measurement.is_good and is_drifted)
+    return is_disturbed or gate_of_outcome(measurement.outcome, measurement.reason) == OUTLIERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,12 @@ _REFUSALS = (
     ("host time:", "host time"),
     ("canary band:", "canary band"),
 )
-# One gate for each outcome. A second gate whose outcome is `gated` must be recognized by its text,
-# as above.
+OUTPUTS = "outputs"
+OUTLIERS = "outliers"
+_OF_OUTLIERS = "outliers: "
+# One gate for each outcome, except that `gated` is also that of the outliers, by their text.
 _OUTCOMES = {
-    Outcome.GATED: "outputs",
+    Outcome.GATED: OUTPUTS,
     Outcome.SUBSTITUTED: "identity",
     Outcome.PROFILER_LOST: "reconciliation",
 }
@@ -43,6 +45,7 @@ _WARNINGS = (
     ("repeats were undisturbed", DISTURBED),
     ("repeats were disturbed", DISTURBED),
     ("session was disturbed", DISTURBED),
+    (_OF_OUTLIERS, OUTLIERS),  # before the others, whose words it may have
     ("spread ", "spread"),
     ("accepted repeats", "few repeats"),
     ("two modes:", "two modes"),
@@ -61,6 +64,8 @@ def gate_of_outcome(outcome: Outcome, reason: str) -> str:
     not exist."""
     if outcome is Outcome.IMPLAUSIBLE:
         return next((gate for words, gate in _REFUSALS if words in reason), OTHER)
+    if outcome is Outcome.GATED and reason.startswith(_OF_OUTLIERS):
+        return OUTLIERS
     return _OUTCOMES.get(outcome, "")
 
 
@@ -97,6 +102,11 @@ def fastest_us(duration_us: Floats) -> float:
 
 SPREAD_LIMIT = 0.10
 FEW_REPEATS = 3
+# A warning above this share of outliers, or if they change the mean by more: a few interruptions.
+OUTLIER_LIMIT = 0.05
+# Repeats have no single duration if more are outliers and they change the mean. Of eight or more
+# normally distributed repeats more are outliers by chance 1 in 200 times, of five 1 in 20 times.
+MOST_OUTLIERS = 1 / 3
 # Average time that the cores of a launch worked, by their own clocks. In 2,700 launches of four
 # published profiles it is at most 1.009 of the duration; clocks do not always run at their nominal
 # rate.
@@ -143,13 +153,38 @@ def cores_worked_longer(duration_us: float, counters: Mapping[str, float]) -> st
 
 
 def timing_warnings(timing: Timing, accepted: int) -> tuple[str, ...]:
-    """Return the warnings about a timing: a large spread, or few accepted repeats."""
+    """Return the warnings about a timing: many outliers, a large spread, few accepted repeats."""
     found = []
+    if timing.outlier_share > OUTLIER_LIMIT or _outliers_matter(timing):
+        found.append(f"{_OF_OUTLIERS}{_left_out(timing, accepted)}")
     if timing.spread > SPREAD_LIMIT:
         found.append(f"spread {timing.spread:.0%} is above {SPREAD_LIMIT:.0%}")
     if accepted < FEW_REPEATS:
         found.append(f"{accepted} accepted repeats: too few for a reliable interval")
     return tuple(found)
+
+
+def no_single_duration(timing: Timing, accepted: int) -> str:
+    """Return why the mean of the accepted repeats is not the duration of the case: the outlier rule
+    leaves out more than a third of the repeats, and the mean would differ with them. Return an
+    empty text if it is."""
+    if timing.outlier_share <= MOST_OUTLIERS or not _outliers_matter(timing):
+        return ""
+    limit = f"expected at most {MOST_OUTLIERS:.0%}"
+    return f"{_OF_OUTLIERS}{_left_out(timing, accepted)}, {limit}"
+
+
+def _outliers_matter(timing: Timing) -> bool:
+    is_any = timing.outlier_share > 0
+    return is_any and abs(timing.untrimmed_us / timing.mean_us - 1) > OUTLIER_LIMIT
+
+
+def _left_out(timing: Timing, accepted: int) -> str:
+    total = round(accepted / (1 - timing.outlier_share))
+    return (
+        f"{total - accepted} of {total} repeats are left out of the mean of {timing.mean_us:.4g} "
+        f"us; with them it is {timing.untrimmed_us:.4g} us"
+    )
 
 
 # Find durations above those of larger cases (docs/reference/gates.md). One of the

@@ -50,6 +50,7 @@ def summarise(durations_us: Sequence[float], step_us: float = 0.0) -> AcceptedRe
     """Return the timing of one or more repeats, measured by a clock with steps of `step_us`. The
     interval of a single repeat is the number itself, widened by the clock's step."""
     accepted = accept(durations_us)
+    outliers = len(durations_us) - len(accepted)
     mean = fmean(accepted)
     half = _half_interval(accepted, step_us)
     ordered = sorted(accepted)
@@ -62,6 +63,8 @@ def summarise(durations_us: Sequence[float], step_us: float = 0.0) -> AcceptedRe
         p10_us=percentile(ordered, 0.1),
         p90_us=percentile(ordered, 0.9),
         spread=_spread(ordered),
+        outlier_share=outliers / len(durations_us),
+        untrimmed_us=fmean(durations_us) if outliers else 0.0,
     )
     return AcceptedRepeats(accepted, timing)
 

@@ -31,7 +31,13 @@ from collector.quality.disturbances import (
     states,
     undisturbed,
 )
-from collector.quality.gates import cores_worked_longer, implausible, no_duration, timing_warnings
+from collector.quality.gates import (
+    cores_worked_longer,
+    implausible,
+    no_duration,
+    no_single_duration,
+    timing_warnings,
+)
 from collector.quality.identity import Identity, Substitution
 from collector.quality.reconcile import Attribution
 from collector.quality.statistics import find_trend, student_t_factor, summarise, two_modes
@@ -174,11 +180,13 @@ class Certificates:
         # The profiler's lower bound for a launch is the sum of those of its operators.
         is_single = self.spec.backend in ("npu", EVENTS)
         operators = 1 if is_single else operators_of(repeats[0].name)
+        accepted = len(summary.accepted_us)
+        refused = entry.doubt or no_single_duration(summary.timing, accepted)
         timed = replace(
             certificate,
-            outcome=measurement.Outcome.GATED if entry.doubt else measurement.Outcome.OK,
-            reason=entry.doubt,
-            n_accepted=len(summary.accepted_us),
+            outcome=measurement.Outcome.GATED if refused else measurement.Outcome.OK,
+            reason=refused,
+            n_accepted=accepted,
             timing=summary.timing,
             core=repeats[0].task_type,
             counters=_mean_counters(kept),
@@ -186,7 +194,7 @@ class Certificates:
             profiler_floor_us=round(operators * self.lower_bound_us, 6),
             warnings=(
                 *disturbance_warnings(disturbance),
-                *timing_warnings(summary.timing, len(summary.accepted_us)),
+                *timing_warnings(summary.timing, accepted),
                 *([str(modes)] if modes else []),
                 *([drift] if drift else []),
                 *([entry.differs] if entry.differs else []),

@@ -31,7 +31,15 @@ A_CHUNK = 200  # cases whose measurements are in one data file
 _MOST_FAILURES = 500
 _NUMBERS = (
     *("mean_us", "ci_low_us", "ci_high_us", "median_us", "min_us", "p10_us", "p90_us", "spread"),
-    *("n_accepted", "n_observed", "opened_clock_mhz", "closed_clock_mhz", "opened_temperature_c"),
+    *(
+        "n_accepted",
+        "n_observed",
+        "outlier_share",
+        "untrimmed_us",
+        "opened_clock_mhz",
+        "closed_clock_mhz",
+        "opened_temperature_c",
+    ),
 )
 _TEXTS = (
     *("measurement", "outcome", "reason", "cache", "core", "library", "identity", "assumes"),

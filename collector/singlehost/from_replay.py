@@ -298,6 +298,7 @@ class TreeResults:
                 *(mean_us, measurement.counters, measurement.cache),
                 warnings_cell(map(gate_of_warning, measurement.warnings)),
             ),
+            **layout.outlier_cells(measurement.timing.outlier_share),
             **({layout.TIMED_BY: EVENTS} if measurement.timed_by == EVENTS else {}),
             **layout.library_cells(measurement.library, measurement.assumes),
             **{name: text for name, text in extra if name.startswith(RUNTIME_PREFIX)},

@@ -46,7 +46,12 @@ from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.ops.floor import lower_bound_us
 from collector.quality.disturbances import gang_disturbance
-from collector.quality.gates import implausible, no_duration, timing_warnings
+from collector.quality.gates import (
+    implausible,
+    no_duration,
+    no_single_duration,
+    timing_warnings,
+)
 from collector.quality.statistics import summarise
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
@@ -116,12 +121,14 @@ def _certificate(
     found = summarise(calls_us)
     least_us = lower_bound_us(record.case, session.stack)
     fault = implausible(found.timing.mean_us, lowest_us=least_us, limit_us=limit_us)
-    warning = wrong_result(seen)
-    outcome = Outcome.IMPLAUSIBLE if fault else Outcome.GATED if warning else Outcome.OK
+    refused = wrong_result(seen)
+    if not is_collective(record.case.kernel_type):  # its row has the median, whatever the modes
+        refused = refused or no_single_duration(found.timing, len(found.accepted_us))
+    outcome = Outcome.IMPLAUSIBLE if fault else Outcome.GATED if refused else Outcome.OK
     return replace(
         made,
         outcome=outcome,
-        reason=fault or warning,
+        reason=fault or refused,
         identity=weakest_proof(one.identity for one in timed),
         n_accepted=len(found.accepted_us),
         timing=found.timing,

@@ -16,6 +16,7 @@ from collector.model.vocabulary import ACCELERATOR_CORE, AI_CPU
 from collector.ops.references import reference_record
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
+from collector.quality.gates import OUTPUTS, gate_of_outcome
 from jobs.doctor.machine import Check
 from jobs.selftest.bench import Bench, Session, SessionRequest, adding, decoding_case, unmeasured
 
@@ -151,7 +152,8 @@ def check_outputs(bench: Bench) -> Check:
 
 def verdict_on_outputs(measurements: Sequence[Measurement]) -> Check:
     """Return the verdict on measurements whose outputs were checked."""
-    bad = [(m, m.reason) for m in measurements if m.outcome is Outcome.GATED]
+    refused = ((m, gate_of_outcome(m.outcome, m.reason)) for m in measurements)
+    bad = [(m, m.reason) for m, gate in refused if gate == OUTPUTS]
     bad += [(m, w) for m in measurements for w in m.warnings if "away from the reference" in w]
     named = "; ".join(f"{m.kernel_type}: {words}" for m, words in bad[:_NAMED])
     seen = sum(m.outcome is Outcome.OK for m in measurements)

@@ -399,6 +399,7 @@ opmeter.view((data, main) => {
       [t("reason"), one.reason], [t("mean within the session"), timing], [t("median"), isNumber(one.median_us) ? us(one.median_us) : ""],
       [t("spread"), isNumber(one.spread) ? percent(one.spread) : ""],
       [t("launches"), isNumber(one.n_observed) ? `${count(one.n_accepted)} ${t("accepted")}, ${count(one.n_observed)} ${t("observed")}` : ""],
+      [t("outliers left out"), one.outlier_share ? `${percent(one.outlier_share)}; ${t("mean with them")} ${us(one.untrimmed_us)}` : ""],
       [t("warnings"), list(one.warnings)], [t("caches"), t(one.cache)], [t("core"), one.core], [t("library"), one.library], [t("proof of what ran"), t(one.identity)],
       [t("assumed inputs"), one.assumes], [t("disturbance"), list(one.disturbance)], [t("counters"), list(one.counters)],
       [t("clock"), isNumber(one.opened_clock_mhz) ? `${number(one.opened_clock_mhz)} – ${number(one.closed_clock_mhz)} MHz` : ""],

@@ -210,6 +210,8 @@ const chinese = {
   "mean with its interval within the session": "均值及会话内区间",
   "mean within the session": "会话内均值",
   "spread": "离散度",
+  "outliers left out": "剔除的离群值",
+  "mean with them": "包含它们的均值",
   "launches": "调用次数",
   "accepted": "次被接受",
   "caches": "缓存",

@@ -75,7 +75,8 @@ def tables(rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
         named = {"version_path": PATH, "case": case}
         cases.append({**named, **rank, "kernel_type": row.kernel, **record.cells, "extra": extra})
         low, high = row.mean_us * 0.95, row.mean_us * 1.05
-        values = (row.mean_us, low, high, 3.0, "prior", row.sessions, low, high, None, row.warnings)
+        own = (row.mean_us, low, high, 3.0, "prior", row.sessions, low, high)
+        values = (*own, None, None, row.warnings)
         shown.append(dict(zip(INTERVAL_SCHEMA.names, (PATH, case, *values), strict=True)))
     return (
         pa.Table.from_pylist(cases, schema=CASE_SCHEMA),

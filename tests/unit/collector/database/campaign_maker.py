@@ -77,6 +77,7 @@ class Tried:
     assumes: str = ""
     canaries: tuple[CanaryReading, ...] = ()
     profiler_floor_us: float = 0.0
+    outlier_share: float = 0.0
     n_observed: int = 0
     n_accepted: int = 0
     warnings: tuple[str, ...] = ()
@@ -281,7 +282,7 @@ def measurement_of(
             if made.raw
             else None,
         ),
-        timing=None if mean_us is None else Timing(*[mean_us] * 7, 0.01),
+        timing=None if mean_us is None else _timing(mean_us, tried.outlier_share),
         cache=tried.cache or made.cache,
         n_observed=tried.n_observed,
         n_accepted=tried.n_accepted,
@@ -294,6 +295,12 @@ def measurement_of(
         assumes=tried.assumes,
         profiler_floor_us=tried.profiler_floor_us,
     )
+
+
+def _timing(mean_us: float, outlier_share: float) -> Timing:
+    """Return a timing whose outliers, if there are any, take ten times as long."""
+    untrimmed_us = mean_us * (1 + 9 * outlier_share) if outlier_share else 0.0
+    return Timing(*[mean_us] * 7, 0.01, outlier_share, untrimmed_us)
 
 
 def filed_of(

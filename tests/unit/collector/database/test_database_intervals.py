@@ -129,6 +129,7 @@ def test_interval_near_the_profiler_floor_is_widened_and_marked() -> None:
 
 def test_view_table_has_the_intervals_of_its_csvs() -> None:
     session = {RECORDS[0].case_id: Tried(0.4, profiler_floor_us=0.05), RECORDS[1].case_id: Tried()}
+    session[RECORDS[0].case_id] = replace(session[RECORDS[0].case_id], outlier_share=0.19)
     near = MadePlan([MadeShard("near", RECORDS[:2], [session])], number=3, stack=OTHER)
     state = state_of(measured(1, sigma=0.05), measured(2, sigma=0.05, count=20), near)
     view = view_of(state)
@@ -149,7 +150,7 @@ def test_view_table_has_the_intervals_of_its_csvs() -> None:
                 value = row[column.name]
                 text = "" if value is None else column.spelling % value
                 assert shown[row["case"]].get(column.cell, "") == text
-    assert [row["profiler_floor_us"] for row in own] == [0.05]
+    assert [(row["profiler_floor_us"], row["outlier_share"]) for row in own] == [(0.05, 0.19)]
 
 
 def test_row_without_a_duration_has_no_interval() -> None:

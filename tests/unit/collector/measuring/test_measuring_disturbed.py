@@ -1,6 +1,7 @@
 """A campaign next to a program that occupies a core every other two seconds, simulated with its own
 clock: the number of undisturbed cases, and the cost."""
 
+from dataclasses import replace
 from random import Random
 from statistics import fmean
 
@@ -9,6 +10,7 @@ import pytest
 from collector.measuring.batches import cases_to_repeat
 from collector.model.measurement import Measurement, Outcome, Timing
 from collector.model.plan import WARM_UPS, MeasureSettings, ShardCase
+from collector.quality.gates import no_single_duration
 from collector.replay.repeats import Repeater
 from tests.unit.collector.measuring.pretending import record
 
@@ -116,6 +118,19 @@ QUIET_S, _, _ = campaign(Machine(0.0, 0.0, 4.0))
 def test_quiet_machine_measures_nothing_twice():
     _, clean, tries = campaign(Machine(0.0, 0.0, 4.0))
     assert (clean, tries) == (1.0, len(LAUNCHES_S))
+
+
+def test_case_without_one_duration_is_measured_again_a_few_times():
+    cases = [ShardCase(record(f"{place},2"), 1.0) for place in range(1, 9)]
+    good = Measurement("", "Add", Outcome.OK, "", None, timing=Timing(*[1.0] * 8))
+    reason = no_single_duration(Timing(*[1.0] * 7, 0.0, 0.4, 9.0), 3)
+    refused = replace(good, outcome=Outcome.GATED, reason=reason)
+    first = cases[0].record.case_id
+    tried = {case.record.case_id: [good] for case in cases} | {first: [refused]}
+    assert cases_to_repeat(cases, tried) == cases[:1]
+    assert cases_to_repeat(cases, tried | {first: [refused, good]}) == []
+    other = replace(refused, reason="output 0 is not finite")
+    assert cases_to_repeat(cases, tried | {first: [other]}) == []
 
 
 @pytest.mark.thorough

@@ -14,6 +14,7 @@ from collector.model.plan import Limits, MeasureSettings
 from collector.model.record import CaseRecord, as_ran
 from collector.model.stack import Stack
 from collector.model.vocabulary import ACCELERATOR_CORE
+from collector.quality.canaries import is_suspect
 from collector.quality.gates import gate_of_outcome, gate_of_warning
 from collector.quality.reconcile import Mark, Sentinel
 from collector.replay.journal import CHECKING, JOURNAL, LAUNCHING, MEASURED, JournalWriter
@@ -111,6 +112,19 @@ def test_possible_duration_is_ok(measured):
     fine = measured(500_000, 510_000, 505_000)
     assert fine.outcome is Outcome.OK and fine.is_good
     assert fine.timing.mean_us == pytest.approx(505.0)
+
+
+def test_repeats_without_one_duration_are_not_shown(measured):
+    """Three of five at 500 us and two at 5,000 have no mean of 500 us with a narrow interval."""
+    refused = measured(500_000, 5_000_000, 501_000, 5_001_000, 502_000)
+    assert not refused.is_good and is_suspect(refused)
+    assert gate_of_outcome(refused.outcome, refused.reason) == "outliers"
+    assert (refused.n_accepted, refused.timing.outlier_share) == (3, 0.4)
+    assert refused.timing.untrimmed_us == pytest.approx(2300.8)
+
+    warned = measured(500_000, 5_000_000, 501_000, 503_000, 502_000)
+    assert warned.is_good and not is_suspect(warned)
+    assert "outliers" in map(gate_of_warning, warned.warnings)
 
 
 def test_profiler_floor_is_recorded(collected):
@@ -226,7 +240,8 @@ def test_bimodal_series_has_a_warning(measured):
     spec = replace(SPEC, measure=MeasureSettings(repeat_count=12))
     modal = measured(*[500_000, 502_000, 504_000] * 3, 700_000, 702_000, 704_000, spec=spec)
     assert modal.is_good
-    (warning,) = modal.warnings
+    dropped, warning = modal.warnings
+    assert gate_of_warning(dropped) == "outliers" and names(dropped, "3 of 12", "552 us")
     assert gate_of_warning(warning) == "two modes" and names(warning, 25, "702 us", "502 us")
 
 
@@ -234,7 +249,8 @@ def test_bimodal_series_without_spread_has_a_warning(measured):
     spec = replace(SPEC, measure=MeasureSettings(repeat_count=12))
     modal = measured(*[500_000] * 9, *[700_000] * 3, spec=spec)
     assert modal.is_good
-    (warning,) = modal.warnings
+    dropped, warning = modal.warnings
+    assert gate_of_warning(dropped) == "outliers" and names(dropped, "3 of 12", "550 us")
     assert gate_of_warning(warning) == "two modes" and names(warning, 25, "700 us", "500 us")
 
 
