@@ -1,6 +1,5 @@
 """A pulled tree as the source of a database: its CSVs are read, and indexed in memory."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from collector.database import layout
 from collector.database.index import Index
 from collector.database.index_build import index_bytes
 from collector.database.intervals import INTERVAL_SCHEMA
-from collector.database.pull import MARKER, check_is_real
+from collector.database.pull import PulledFolder
 from collector.database.reuse import Reuse
 from collector.database.state import CASE_SCHEMA
 from collector.database.tree import Cells, read_kernel_file
@@ -54,21 +53,18 @@ class PulledTree:
     """The version directories of a folder that `opmeter pull` wrote."""
 
     def __init__(self, folder: Path) -> None:
-        check_is_real(folder)
         self.runtime = Runtime.REAL
-        self._folder = folder
-        self.number = int(json.loads((folder / MARKER).read_bytes())["commit"])
-        self.versions = tuple(
-            sorted(
-                path.relative_to(folder).as_posix()
-                for path in folder.glob("*/vllm_ascend/*")
-                if layout.is_version_name(path.name)
-            )
-        )
+        self._pulled = PulledFolder.of(folder)
+        self.number = self._pulled.commit
+        folders = {"/".join(name.split("/")[:3]) for name in self._pulled.files}
+        versions = (path for path in folders if layout.is_version_name(path.rpartition("/")[2]))
+        self.versions = tuple(sorted(versions))
 
     def index(self, path: str) -> Index:
         """Return the index of the CSVs of a version directory and of its collectives. Raises
-        BadInput for a CSV that cannot be read."""
+        BadInput for a CSV that cannot be read, or is not as the pull wrote it."""
+        for folder in (path, layout.collective_folder(path)):
+            self._pulled.check_tables(folder)
         found: dict[str, _Found] = {}
         for record, interval in (*self._kernels(path), *self._collectives(path)):
             found.setdefault(record.case_id, (record, interval))
@@ -80,10 +76,10 @@ class PulledTree:
             pa.Table.from_pylist(shown, schema=INTERVAL_SCHEMA),
             path,
         )
-        return Index(memoryview(data), key=str(self._folder / path))
+        return Index(memoryview(data), key=str(self._pulled.folder / path))
 
     def _kernels(self, path: str) -> Iterator[_Found]:
-        for file in map(read_kernel_file, layout.kernel_files(self._folder / path)):
+        for file in map(read_kernel_file, layout.kernel_files(self._pulled.folder / path)):
             for row in file.rows:
                 if mean_us := duration_us(row, layout.AVERAGE_DURATION):
                     record = record_of_row(file.kernel_type, row)
@@ -92,7 +88,7 @@ class PulledTree:
     def _collectives(self, path: str) -> Iterator[_Found]:
         """Yield the collectives that this version directory measured: those of the rows that
         consumers read first."""
-        folder = self._folder / layout.collective_folder(path)
+        folder = self._pulled.folder / layout.collective_folder(path)
         for file in (*sorted(folder.glob("*.csv")), *sorted(folder.glob("*/*.csv"))):
             if file.stem not in BY_KERNEL_TYPE:
                 continue
@@ -112,7 +108,9 @@ class PulledTree:
 
     def reuses(self, path: str) -> Sequence[Reuse]:
         """Raise BadInput: a pulled tree has measured durations only."""
-        raise BadInput(f"{self._folder}: reused durations are in the store, not in a pulled tree")
+        raise BadInput(
+            f"{self._pulled.folder}: reused durations are in the store, not in a pulled tree"
+        )
 
 
 def _case(path: str, record: CaseRecord) -> dict[str, object]:

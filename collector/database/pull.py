@@ -122,6 +122,43 @@ def check_is_real(version_dir: Path) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class PulledFolder:
+    """A folder that a pull wrote: its commit, and the hash of each file by its path."""
+
+    folder: Path
+    commit: int
+    files: Mapping[str, str]
+
+    @classmethod
+    def of(cls, folder: Path) -> "PulledFolder":
+        """Raise BadInput for any other folder, and for that of a fake runtime."""
+        check_is_real(folder)
+        if (marker := _read_marker(folder)) is None:
+            raise BadInput("expected a folder from `opmeter pull`", path=folder)
+        return cls(folder, marker.commit, marker.files)
+
+    def check_tables(self, folder: str) -> None:
+        """Raise BadInput if a CSV below this folder was changed, added or deleted, or is behind a
+        link: its durations are not those of the pulled version."""
+        there = (self.folder / folder).rglob("*")
+        names = {
+            path.relative_to(self.folder).as_posix()
+            for path in there
+            if path.suffix == ".csv" or (path.is_symlink() and path.is_dir())
+        }
+        begin = f"{folder}/"
+        names |= {one for one in self.files if one.startswith(begin) and one.endswith(".csv")}
+        for name in sorted(names):
+            path = self.folder / name
+            with file_errors(path):
+                is_there = path.exists() or path.is_symlink()
+                found = _difference(path, name, self.files) if is_there else "none"
+            if found:
+                what = f"expected the file that the pull wrote, got {found}"
+                raise BadInput(f"{what}; pull the version again, or query its store", path=path)
+
+
 def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> tuple[str, ...]:
     """Write next to the target, then rename. The earlier content is removed last. Return the paths
     of a user's own files, which are carried over."""
@@ -184,7 +221,7 @@ def _own_mappings(target: Path) -> dict[str, bytes]:
     for path in sorted(target.rglob("*")):  # without what is behind links
         name = path.relative_to(target).as_posix()
         with file_errors(path):
-            found = _difference(path, name, marker)
+            found = _difference(path, name, marker.files)
             if found in _OWN and path.name == OP_MAPPING:
                 data = read_small_file(path, MOST_TABLE_BYTES)
                 own |= {} if is_written(data) else {name: data}
@@ -204,22 +241,22 @@ def _added(path: Path, found: str) -> BadInput:
 _OWN = ("an added file", "a changed file")
 
 
-def _difference(path: Path, name: str, marker: _Marker) -> str:
+def _difference(path: Path, name: str, files: Mapping[str, str]) -> str:
     """Return what a user added or changed at a path of a pulled folder, by its name there; empty if
-    it is as the pull wrote it."""
+    it is as the pull wrote it. `files` are those of its marker."""
     if path.is_symlink():
         return "a link"
     if path.is_dir():
-        holds_own = any(file.startswith(f"{name}/") for file in marker.files)
+        holds_own = any(file.startswith(f"{name}/") for file in files)
         return "" if holds_own else "an added folder"
     if not path.is_file():
         return "a special file"
     if name == MARKER:
         return ""
-    if name not in marker.files:
+    if name not in files:
         return "an added file"
     with open_own_file(path) as file:
-        is_own = sha256_hex(file.read()) == marker.files[name]
+        is_own = sha256_hex(file.read()) == files[name]
     return "" if is_own else "a changed file"
 
 

@@ -11,7 +11,7 @@ from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, DamagedObject, NotFound, stored
 from collector.codec.files import read_small_file, scratch_folder
 from collector.codec.text import counted
-from collector.database.layout import OP_MAPPING
+from collector.database.layout import OP_MAPPING, is_result
 from collector.database.op_mapping import check_op_mapping
 from collector.database.op_mapping_writing import is_written
 from collector.model import keys
@@ -138,7 +138,10 @@ def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
     unknown state gets that of the only case of known state.
 
     Raises BadInput for a source that cannot be read."""
-    loaded = [_assuming(_load(source, campaign, store), campaign) for source in campaign.sources]
+    loaded = [
+        _assuming(_less_results(source, _load(source, campaign, store)), campaign)
+        for source in campaign.sources
+    ]
     loaded = list(_densified(campaign, loaded))
     states = known_states(one.case for source in loaded for one in source.records)
     return tuple(
@@ -150,6 +153,25 @@ def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
             ),
         )
         for source in loaded
+    )
+
+
+def _less_results(source: source_kinds.Source, loaded: LoadedSource) -> LoadedSource:
+    """Return a source without the results that its rows name. Only a tree has durations, while a
+    recording or a file of misses may name any column."""
+    if isinstance(source, (source_kinds.TreeSource, source_kinds.CasesSource)):
+        return loaded
+    if not any(is_result(name) for record in loaded.records for name in record.extra):
+        return loaded
+    records = tuple(
+        replace(one, extra={name: text for name, text in one.extra.items() if not is_result(name)})
+        for one in loaded.records
+    )
+    planned = loaded.planned
+    return _loaded(
+        *(planned.name, records),
+        same_stack=planned.same_stack,
+        communication_us=planned.communication_us,
     )
 
 

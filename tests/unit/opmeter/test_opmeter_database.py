@@ -1,18 +1,21 @@
 """A database is opened where it is stored, and a stack finds its version directory."""
 
 import csv
+import json
 import re
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
 import opmeter
+from collector.codec.canonical import sha256_hex
 from collector.codec.errors import DamagedObject
 from collector.database import layout
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
-from collector.database.pull import pull_version
+from collector.database.pull import MARKER, pull_version
 from collector.model import keys
 from collector.model.demand import read_misses, record_of_cells
 from collector.model.stack import Runtime, Stack
@@ -130,12 +133,53 @@ def test_pulled_tree_with_impossible_numbers_is_refused(folder: Path, tmp_path: 
         changed = dict(zip(header.split(","), cells, strict=True)) | {column: text}
         quoted = [f'"{cell.replace(chr(34), 2 * chr(34))}"' for cell in changed.values()]
         file.write_text("\n".join([header, ",".join(quoted), *rest, ""]))
+        declare(tmp_path / "tree", file)
+        db = opmeter.open(tmp_path / "tree")
         if is_valid:
             found = db.directory(db.versions[0]).explain("Add", [(2, 64)] * 2, "bf16")
             assert found.widest is not None
         else:
             with pytest.raises(opmeter.OpmeterError, match=re.escape(column.split(" (")[0])):
                 db.directory(db.versions[0])
+
+
+def declare(tree: Path, file: Path) -> None:
+    """Write the hash of a file into the marker of its pull, as if the pull had written it so."""
+    marker = json.loads((tree / MARKER).read_bytes())
+    marker["files"][file.relative_to(tree).as_posix()] = sha256_hex(file.read_bytes())
+    (tree / MARKER).write_text(json.dumps(marker))
+
+
+@pytest.mark.parametrize(
+    "change", ["edited", "deleted", "added", "linked", "linked folder", "folder deleted"]
+)
+def test_pulled_tree_that_was_changed_is_refused(folder: Path, tmp_path: Path, change: str) -> None:
+    commit = find_head(FileStore(folder))
+    assert commit is not None
+    pull_version(FileStore(folder), commit, tmp_path / "tree")
+    version = opmeter.open(tmp_path / "tree").versions[0]
+    file = tmp_path / "tree" / version / "Add.csv"
+    if change == "edited":
+        file.write_bytes(file.read_bytes().replace(b"64", b"65"))
+    elif change == "deleted":
+        file.unlink()
+    elif change == "added":
+        file.with_name("Sub.csv").write_bytes(file.read_bytes())
+    elif change == "linked":
+        file.rename(tmp_path / "own.csv")
+        file.symlink_to(tmp_path / "own.csv")
+    elif change == "linked folder":
+        own = tmp_path / "own"
+        own.mkdir()
+        (own / "Add.csv").write_bytes(file.read_bytes())
+        (file.parent / layout.UNKNOWN_INPUTS).symlink_to(own)
+    else:
+        shutil.rmtree(file.parent)
+    db = opmeter.open(tmp_path / "tree")
+    changed = {"added": "Sub.csv", "linked folder": layout.UNKNOWN_INPUTS}
+    name = changed.get(change, "Add.csv")
+    with pytest.raises(opmeter.OpmeterError, match=re.escape(f"{version}/{name}")):
+        db.directory(version).query("Add", [(4, 64)] * 2, "bf16")
 
 
 def test_durations_of_a_fake_runtime_have_a_warning(tmp_path: Path) -> None:

@@ -1,15 +1,17 @@
 """Recordings as sources of a campaign."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from collector.codec.errors import BadInput
 from collector.model.stack import Stack
 from collector.recording.recorded_calls import PassTokens, per_layer, recorded_pass
-from collector.shapes.recorded_step import Recording, write_recording
+from collector.shapes.recorded_step import Recording, read_recording, write_recording
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
+from jobs.planning.candidates import weigh
 from jobs.planning.forecast import peaks_of
 from jobs.planning.generated_sources import MODEL_STEPS, recorded_cases
 from jobs.planning.sources import load_sources
@@ -79,6 +81,21 @@ def test_messages_are_cases_if_the_grid_is_known(path):
     assert "recorded" in found.records[0].extra[MODEL_STEPS]
     (loaded,) = load_sources(described, MemoryStore())
     assert "messages omitted" in loaded.planned.name
+
+
+@pytest.mark.parametrize("column", ["Average Duration(us)", "MicroBench Cache"])
+def test_result_that_a_recording_names_is_none(path, column):
+    """A recording has no durations: its cases are planned, whatever its further columns say."""
+    recording = read_recording(path)
+    launches = tuple(
+        replace(one, extra={column: "12.5", "Runtime x": "1"})
+        for one in recording.passes[0].launches
+    )
+    passes = (replace(recording.passes[0], launches=launches),)
+    path.write_bytes(write_recording(replace(recording, passes=passes)))
+    (loaded,) = load_sources(campaign(path), MemoryStore())
+    assert loaded.records and not weigh(loaded.records).in_tree
+    assert all(column not in one.extra and one.extra["Runtime x"] for one in loaded.records)
 
 
 def test_malformed_recording_source_is_refused(path):
