@@ -262,6 +262,10 @@ def _cast(table: pa.Table, schema: pa.Schema, key: str, path: str) -> pa.Table:
         table = pa.table({**columns, "version_path": of_path})
         if schema is MEASUREMENT_SCHEMA:
             table = completed(table, MEASUREMENT_SCHEMA.names)
+        if schema is INTERVAL_SCHEMA:  # of a view that had no such column
+            for name in set(schema.names) - set(table.column_names) - set(_ALWAYS):
+                nulls = pa.nulls(table.num_rows, schema.field(name).type)
+                table = table.append_column(name, nulls)
         table = table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error

@@ -2,18 +2,34 @@
 means with its interval, and a test of all with the Benjamini-Hochberg procedure.
 
 Each mean has a 95 % interval over sessions and devices, in the logarithm: its standard error and
-degrees of freedom give a test of Welch. Pure: arrays in, arrays out.
+degrees of freedom give a test of Welch. A pair without a shown difference is equal within a margin,
+if its 90 % interval is (two one-sided tests), or inconclusive. Pure: arrays in, arrays out.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log1p
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from collector.quality.gates import is_of_disturbed_session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Floats = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
 
 FALSE_DISCOVERIES = 0.05  # the expected share of cases without a change among the reported ones
+EQUAL_MARGIN = 0.05  # share of a duration within which two count as equal
+POWER = 0.8  # probability that a change of the smallest detectable size is shown
+SOUGHT_CHANGE = 1.1  # ratio for which the required sessions are computed
+MOST_SESSIONS = 1000
+_SESSION_COUNTS = (*range(1, 13), 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300, 500, 700, 1000)
+_EQUAL_ERROR = 0.05  # probability that a pair beyond the margin counts as equal
 _COVERAGE = 0.95
 _LEAST_ERROR = 1e-6  # of a logarithm: no mean is known better
 
@@ -59,15 +75,143 @@ def mean_changes(
     from scipy.stats import false_discovery_control
 
     size = np.log(after.mean_us / before.mean_us)
-    errors = before.error**2, after.error**2
-    error = np.sqrt(errors[0] + errors[1])
-    # Satterthwaite's degrees of freedom of a difference.
-    degrees = (errors[0] + errors[1]) ** 2 / (
-        errors[0] ** 2 / before.degrees + errors[1] ** 2 / after.degrees
-    )
+    error, degrees = _welch(before, after)
     p = np.where(size == 0, 1.0, 2 * stdtr(degrees, -np.abs(size) / error))
     q = false_discovery_control(p) if len(p) else p
     reach = stdtrit(degrees, (1 + _COVERAGE) / 2) * error
     return MeanChanges(
         np.exp(size), np.exp(size - reach), np.exp(size + reach), p, q, q <= false_discoveries
     )
+
+
+def _welch(before: KnownMeans, after: KnownMeans) -> tuple[Floats, Floats]:
+    """Return the standard errors of the logarithms of ratios, and Satterthwaite's degrees of
+    freedom."""
+    errors = before.error**2, after.error**2
+    degrees = (errors[0] + errors[1]) ** 2 / (
+        errors[0] ** 2 / before.degrees + errors[1] ** 2 / after.degrees
+    )
+    return np.sqrt(errors[0] + errors[1]), degrees
+
+
+Finding = Literal["changed", "equal", "inconclusive"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMeans:
+    """The means that a version directory shows: with the lower ends of their intervals, their
+    numbers of sessions, and the names of the gates that warn of them."""
+
+    means: KnownMeans
+    low_us: Floats
+    sessions: Floats
+    warnings: Sequence[str]
+
+    @classmethod
+    def of(cls, rows: "pa.Table", *, low: str, high: str, degrees: str) -> "ShownMeans":
+        """Return those of a table with columns of these names."""
+        numbers = (rows[name].to_numpy() for name in ("mean_us", high, degrees))
+        sessions = rows["sessions"].to_numpy().astype(np.float64)
+        return cls(
+            KnownMeans(*numbers), rows[low].to_numpy(), sessions, rows["warnings"].to_pylist()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The comparison of pairs of means.
+
+    `changes.is_changed` is set if also the two intervals do not overlap, and if no session of the
+    pair was disturbed or changed while it ran: the interval of such a mean does not cover what else
+    used the device. `detectable` is the smallest ratio (above 1) that the pair's intervals would
+    show as a change with a probability of POWER, `sessions` the number of sessions on each side, on
+    different devices, that would show SOUGHT_CHANGE; 0 if MOST_SESSIONS would not."""
+
+    changes: MeanChanges
+    findings: Sequence[Finding]
+    is_disturbed: Truths
+    detectable: Floats
+    sessions: Whole
+
+    def count(self, finding: Finding) -> int:
+        return self.findings.count(finding)
+
+    def places(self, finding: Finding) -> Whole:
+        """Return the indices of the pairs of a finding."""
+        return np.flatnonzero([one == finding for one in self.findings])
+
+
+def compare(
+    before: ShownMeans,
+    after: ShownMeans,
+    *,
+    false_discoveries: float = FALSE_DISCOVERIES,
+    margin: float = EQUAL_MARGIN,
+) -> Comparison:
+    """Return which of these pairs changed, which are equal within the margin, and which intervals
+    are too wide for either."""
+    one, other = before.means, after.means
+    warnings = zip(before.warnings, after.warnings, strict=True)
+    disturbed = np.array([any(map(is_of_disturbed_session, pair)) for pair in warnings], np.bool_)
+    found = mean_changes(one, other)
+    # Disturbed pairs are no part of the family whose false discoveries are bounded.
+    q = np.ones(len(found.p))
+    q[~disturbed] = mean_changes(*(_some(side, ~disturbed) for side in (one, other))).q
+    apart = (after.low_us > one.high_us) | (before.low_us > other.high_us)
+    changed = (q <= false_discoveries) & apart & ~disturbed
+    same = (one.mean_us == other.mean_us) & (one.high_us == other.high_us)
+    within = np.log(found.ratio), _reach(one, other, 1 - _EQUAL_ERROR)
+    is_equal = np.abs(within[0]) + within[1] <= log1p(margin)
+    is_equal = ~changed & (same | (is_equal & ~disturbed))
+    findings: list[Finding] = [
+        "changed" if is_changed else "equal" if is_same else "inconclusive"
+        for is_changed, is_same in zip(changed.tolist(), is_equal.tolist(), strict=True)
+    ]
+    changes = replace(found, q=q, is_changed=changed)
+    sessions = _sessions_for(before, after, SOUGHT_CHANGE)
+    return Comparison(changes, findings, disturbed, _detectable(one, other), sessions)
+
+
+def _some(means: KnownMeans, chosen: Truths) -> KnownMeans:
+    return KnownMeans(means.mean_us[chosen], means.high_us[chosen], means.degrees[chosen])
+
+
+def _reach(before: KnownMeans, after: KnownMeans, share: float) -> Floats:
+    """Return the distance of this quantile of the logarithm of each ratio from its estimate."""
+    from scipy.special import stdtrit  # slow to import
+
+    error, degrees = _welch(before, after)
+    found: Floats = stdtrit(degrees, share) * error
+    return found
+
+
+def _detectable(before: KnownMeans, after: KnownMeans) -> Floats:
+    apart = np.log(before.high_us / before.mean_us) + np.log(after.high_us / after.mean_us)
+    least = np.maximum(apart, _reach(before, after, (1 + _COVERAGE) / 2))
+    found: Floats = np.exp(least + _reach(before, after, POWER))
+    return found
+
+
+def _sessions_for(before: ShownMeans, after: ShownMeans, ratio: float) -> Whole:
+    """Return how many sessions on each side, on different devices, would show a change by this
+    ratio: the variance of a mean is divided by their number, and each adds a degree of freedom."""
+    found = np.zeros(len(before.sessions), np.int64)
+    for count in _SESSION_COUNTS:
+        missing = found == 0
+        if not missing.any():
+            break
+        sides = [_with_sessions(side, missing, count) for side in (before, after)]
+        is_enough = _detectable(*sides) <= ratio
+        found[np.flatnonzero(missing)[is_enough]] = count
+    return found
+
+
+def _with_sessions(shown: ShownMeans, chosen: Truths, count: int) -> KnownMeans:
+    from scipy.special import stdtrit  # slow to import
+
+    means, sessions = _some(shown.means, chosen), shown.sessions[chosen]
+    total = np.maximum(sessions, count)
+    degrees = means.degrees + total - sessions
+    error = means.error * np.sqrt(sessions / total)
+    reach = stdtrit(degrees, (1 + _COVERAGE) / 2) * error
+    return KnownMeans(means.mean_us, means.mean_us * np.exp(reach), degrees)

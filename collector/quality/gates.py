@@ -87,6 +87,16 @@ def warnings_cell(gates: Iterable[str]) -> str:
     return ";".join(sorted(set(gates)))
 
 
+# Warnings of a whole session: something else used the device, or the device changed. The interval
+# of a duration does not cover that, and another session may not have it.
+_OF_SESSIONS = frozenset({DISTURBED, "drift", "canaries"})
+
+
+def is_of_disturbed_session(cell: str) -> bool:
+    """Return whether the cell of a row names a warning of a whole session."""
+    return not _OF_SESSIONS.isdisjoint(cell.split(";"))
+
+
 # Shared by the gates that check a whole curve: the number of cases that a check requires, and the
 # fastest duration of a curve.
 

@@ -5,25 +5,26 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from math import expm1
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from collector.codec.errors import BadInput
-from collector.codec.text import counted
+from collector.codec.text import counted, time_text
 from jobs.cli import options
 from jobs.cli.options import WorkloadOptions
 from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
-    from collector.database.changes import CaseChange, DirectoryChanges, ShownCases
+    from collector.database.changes import CaseChange, DirectoryChanges, Kind, ShownCases
     from collector.database.commits import Commit
     from collector.database.manifest import SnapshotManifest
     from collector.store.base import Store
 
 _LISTED = 20
+_LISTED_KINDS = ("changed", "added", "removed")
 
 
 def diff_command(
@@ -36,17 +37,27 @@ def diff_command(
         str | None, typer.Option(help="store of the later one  [default: --root]")
     ] = None,
     list_all: Annotated[
-        bool, typer.Option("--all", help=f"list every case  [default: {_LISTED} of each kind]")
+        bool,
+        typer.Option(
+            "--all",
+            help=f"list every compared case  [default: {_LISTED} changed, added and removed ones]",
+        ),
     ] = False,
+    margin: Annotated[
+        float | None,
+        typer.Option(help="share of a duration within which two are equal  [default: 0.05]"),
+    ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="print every case as CSV")] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """List the cases that changed between two versions of the database, or between two stacks.
 
     A case has changed if its two intervals do not overlap, and if the difference is not among those
-    expected by chance (5 % false discoveries, Benjamini-Hochberg). Cases with a duration on one
-    side only are listed as added or removed. With a workload, only its cases are compared, sorted
-    by what a change adds to it. Collectives are not compared.
+    expected by chance (5 % false discoveries, Benjamini-Hochberg). Others are equal within the
+    margin (two one-sided tests at 5 %), or inconclusive: their intervals are too wide, or a session
+    of theirs was disturbed, which is a warning. Cases with a duration on one side only are listed
+    as added or removed. With a workload, only its cases are compared, sorted by what a change adds
+    to it. Collectives are not compared.
 
     \b
     Examples:
@@ -55,7 +66,10 @@ def diff_command(
       opmeter db diff 3 4 --model qwen3-32b --layout tp=4 --json
     """
     from collector.database.changes import directory_changes
+    from collector.quality.changes import EQUAL_MARGIN
 
+    if margin is not None and not 0 < margin < 1:
+        raise BadInput(f"--margin: expected a share between 0 and 1, got {margin:g}")
     if as_csv and as_json:
         raise BadInput("--csv excludes --json")
     chosen = [_chosen(root, before), _chosen(other_root or root, after)]
@@ -64,18 +78,24 @@ def diff_command(
     for pair in pairs:
         earlier, later = (side.shown(path) for side, path in zip(chosen, pair, strict=True))
         launches = _launches(workload, chosen[0], pair[0])
-        found.append(directory_changes(earlier, later, launches))
+        within = EQUAL_MARGIN if margin is None else margin
+        found.append(directory_changes(earlier, later, launches, margin=within))
     if as_json:
-        print_json(found)
+        print_json(found if list_all else [replace(one, others=()) for one in found])
         return
     if as_csv:
         _write_csv(found)
         return
     for one in found:
         say_lines(_lines(one, None if list_all else _LISTED))
-    total = sum(one.count("changed") for one in found)
     compared = sum(one.compared for one in found)
-    say(f"{counted(total, 'case')} of {compared:,} changed between {before} and {after}")
+    changed, equal, unknown = (
+        sum(one.count(kind) for one in found) for kind in ("changed", "equal", "inconclusive")
+    )
+    say(
+        f"{changed:,} of {counted(compared, 'case')} changed between {before} and {after}; "
+        f"{equal:,} equal within {100 * found[0].margin:g} %, {unknown:,} inconclusive"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,32 +157,86 @@ def _lines(found: DirectoryChanges, most: int | None) -> Iterator[str]:
     yield f"directory   {names}"
     yield (
         f"cases       {found.compared:,} with a duration in both: "
-        f"{found.count('changed'):,} changed, {found.count('added'):,} added, "
-        f"{found.count('removed'):,} removed"
+        f"{found.count('changed'):,} changed, {found.count('equal'):,} equal within "
+        f"{100 * found.margin:g} %, {found.count('inconclusive'):,} inconclusive; "
+        f"{found.count('added'):,} added, {found.count('removed'):,} removed"
     )
-    if found.workload_us is not None:
-        before_us, after_us = found.workload_us
-        ratio = f", x{after_us / before_us:.3f}" if before_us else ""
-        yield f"workload    {before_us:,.0f} us -> {after_us:,.0f} us of the compared cases{ratio}"
+    if found.compared:
+        yield _total_line(found)
+    if found.count("inconclusive"):
+        yield _power_line(found)
+    if found.disturbed:
+        yield (
+            f"warnings    {counted(found.disturbed, 'compared case')} of a disturbed session: no "
+            "change is concluded"
+        )
     if (one := found.intervals) is not None:
         yield (
             f"intervals   {counted(one.wider, 'case')} wider, {one.narrower:,} narrower; median "
             f"half-width ±{100 * expm1(one.before):.3g} % -> ±{100 * expm1(one.after):.3g} %"
         )
-    for kind in ("changed", "added", "removed"):
-        own = [case for case in found.cases if case.kind == kind]
-        yield from map(_line, own[:most])
-        if most is not None and len(own) > most:
-            yield f"            {len(own) - most:,} more {kind}: --all lists them"
+    for kind in ("changed", "added", "removed", "inconclusive", "equal"):
+        if most is None or kind in _LISTED_KINDS:
+            yield from _case_lines(found, kind, most)
+
+
+def _case_lines(found: DirectoryChanges, kind: Kind, most: int | None) -> Iterator[str]:
+    own = [case for case in (*found.cases, *found.others) if case.kind == kind]
+    yield from map(_line, own[:most])
+    if most is not None and len(own) > most:
+        yield f"            {len(own) - most:,} more {kind}: --all lists them"
+
+
+def _total_line(found: DirectoryChanges) -> str:
+    """Return the time of the compared cases on both sides, and which of them differ."""
+    before_us, after_us = found.total_us
+    name = "workload" if found.is_of_workload else "total"
+    each = "" if found.is_of_workload else ", each once"
+    ratio = f"x{after_us / before_us:.3f}" if before_us else "-"
+    parts = (
+        f"{kind} {'-' if us < 0 else '+'}{time_text(abs(us))}"
+        for kind, us in found.difference_us.items()
+    )
+    return (
+        f"{name:<11} {time_text(before_us)} -> {time_text(after_us)} of the compared cases{each}, "
+        f"{ratio}: {', '.join(parts)}"
+    )
+
+
+def _power_line(found: DirectoryChanges) -> str:
+    """Return what the intervals of the inconclusive cases could show."""
+    if found.detectable_ratio is None:
+        return "power       no inconclusive case has an interval"
+    more = _sessions_text(found.sessions_for_10_pct)
+    return (
+        "power       half of the inconclusive cases would only show a change above "
+        f"x{found.detectable_ratio:.3g}; {more} show x1.1"
+    )
+
+
+def _sessions_text(count: int | None) -> str:
+    from collector.quality.changes import MOST_SESSIONS
+
+    if count is None:
+        return f"more than {MOST_SESSIONS:,} sessions of each would"
+    return f"{counted(count, 'session')} of each, on different devices, would"
 
 
 def _line(change: CaseChange) -> str:
+    from collector.quality.changes import MOST_SESSIONS
+
     times = f"{_duration(change.before_us)} -> {_duration(change.after_us)}"
     more = ""
     if change.ratio is not None:
         more = f"  x{change.ratio:.3f} [{change.ratio_low:.3f}, {change.ratio_high:.3f}]"
     if change.launches:
         more += f"  {change.launches:,} launches, {change.difference_us:+,.1f} us"
+    if change.kind == "inconclusive" and change.detectable_ratio is not None:
+        sessions = change.sessions_for_10_pct
+        count = f"{sessions:,}" if sessions else f"over {MOST_SESSIONS:,}"
+        more += f"  detectable x{change.detectable_ratio:.3g}; sessions for x1.1: {count}"
+    if change.warnings_before or change.warnings_after:
+        more += f"  warnings {change.warnings_before or '-'} -> {change.warnings_after or '-'}"
     case = f"{change.kernel_type} {change.shapes} {change.dtypes}"
     return f"{change.kind:<11} {case}  {times}{more}"
 
@@ -178,6 +252,6 @@ def _write_csv(found: Sequence[DirectoryChanges]) -> None:
     out = csv.writer(sys.stdout)
     out.writerow(["before", "after", *names])
     for one in found:
-        for case in one.cases:
+        for case in (*one.cases, *one.others):
             values = asdict(case)
             out.writerow([one.before, one.after, *(values[name] for name in names)])

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from collections import Counter
 
 import pytest
 
@@ -27,7 +28,8 @@ def test_values_are_those_of_the_csv(browser, comparison):
     """Recompute the counts and the change of the step from the CSV of the page."""
     with (comparison / "index.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    changed = [row for row in rows if row["changed"] == "1"]
+    found = Counter(row["finding"] for row in rows)
+    changed = [row for row in rows if row["finding"] == "changed"]
     before, after = (
         sum(float(row["launches"]) * float(row[name]) for row in rows)
         for name in ("before_us", "after_us")
@@ -37,8 +39,12 @@ def test_values_are_those_of_the_csv(browser, comparison):
     with shown(browser) as one:
         one.open(comparison / "index.html")
         tiles = [tile.inner_text().split("\n") for tile in one.page.query_selector_all(".fact dd")]
-    assert int(tiles[0][0]) == len(changed)
-    assert int(tiles[1][0]) == sum(float(row["ratio"]) > 1 for row in changed)
-    step = float(tiles[4][0].rstrip(" %").replace("−", "-"))
-    assert math.isclose(step, 100 * (after / before - 1), abs_tol=0.06)
+    counts = [int(tile[0]) for tile in tiles[:3]]
+    assert counts == [found[name] for name in ("changed", "equal", "inconclusive")]
+    slower = sum(float(row["ratio"]) > 1 for row in changed)
+    assert f"{slower} slower, {len(changed) - slower} faster" in tiles[0][1]
+    each = [sum(float(row[name]) for row in rows) for name in ("before_us", "after_us")]
+    for tile, (early, late) in ((tiles[3], each), (tiles[5], (before, after))):
+        share = float(tile[0].rstrip(" %").replace("−", "-"))
+        assert math.isclose(share, 100 * (late / early - 1), abs_tol=0.06)
     assert any(row["kernel"] == "SwiGlu" and float(row["ratio"]) < 0.9 for row in changed)

@@ -16,10 +16,13 @@ opmeter.view((data, main) => {
     sub: [el("span", {}, `${t("before")}  ${data.before}`), el("br"), el("span", {}, `${t("after")}  ${data.after}`)],
   });
   const step = data.step;
+  const found = data.findings;
+  const parts = (us_) => ["changed", "equal", "inconclusive"].map((name) => `${t(name)} ${us_[name] > 0 ? "+" : ""}${us(us_[name])}`).join(", ");
   opmeter.facts(main, [
-    [t("changed durations"), count(data.changed), `${t("of")} ${count(data.common)} ${t("in both")}`],
-    [t("slower"), count(data.slower), data.changed ? percent(data.slower / data.changed) : ""],
-    [t("faster"), count(data.changed - data.slower), data.changed ? percent(1 - data.slower / data.changed) : ""],
+    [t("changed durations"), count(found.changed), `${t("of")} ${count(data.common)} ${t("in both")}; ${count(data.slower)} ${t("slower")}, ${count(found.changed - data.slower)} ${t("faster")}`],
+    [t("equal"), count(found.equal), `${t("within")} ${percent(data.margin)}`],
+    [t("inconclusive"), count(found.inconclusive), found.inconclusive ? `${t("half of them show changes from")} ×${number(data.detectable)}` : ""],
+    [t("time of the cases, each once"), data.total.before_us ? change(data.total.after_us / data.total.before_us) : NONE, parts(data.total.parts)],
     [t("median change"), isNumber(data.median_ratio) ? change(data.median_ratio) : NONE, t("over all cases in both")],
     ...(step ? [[t("the step"), step.before_us ? change(step.after_us / step.before_us) : NONE, step.before_us ? `${us(step.before_us)} → ${us(step.after_us)}` : t("not measured")]] : []),
   ]);
@@ -35,7 +38,7 @@ opmeter.view((data, main) => {
     const least = 0.002 * d3.max(all, (one) => Math.abs(one.delta)); // less is no visible bar
     const rows = all.filter((one) => one.delta && Math.abs(one.delta) >= least).slice(0, 20);
     made.append(el("p", { class: "small muted" },
-      `${percent(step.covered)} ${t("of the time of the step is in cases that both sides measured.")} ${t("Changed durations account for")} ${us(Math.abs(step.changed_us))} ${step.changed_us < 0 ? t("less") : t("more")}.`));
+      `${percent(step.covered)} ${t("of the time of the step is in cases that both sides measured.")} ${t("The difference by what the comparison shows:")} ${parts(step.parts)}.`));
     if (!rows.length) return;
     opmeter.chart(made, {
       label: t("change of the step by kernel type"),
@@ -82,7 +85,12 @@ opmeter.view((data, main) => {
       keys: [[t("slower"), slower, d3.symbolTriangle], [t("faster"), faster], [t("no change shown"), "var(--muted)"]],
     });
     made.append(el("p", { class: "small muted" },
-      `${t("A duration counts as changed if its two intervals do not overlap and the Benjamini-Hochberg procedure reports it; expected share of false reports, at most:")} ${percent(data.false_discoveries)}.`));
+      `${t("A duration counts as changed if its two intervals do not overlap and the Benjamini-Hochberg procedure reports it; expected share of false reports, at most:")} ${percent(data.false_discoveries)}. ${t("Cases of disturbed sessions never count as changed; there are")} ${count(data.disturbed)}.`));
+    if (found.inconclusive) {
+      const sessions = data.sessions ? count(data.sessions) : `${t("more than")} ${count(1000)}`;
+      made.append(el("p", { class: "small muted" },
+        `${t("The intervals of inconclusive cases are too wide: sessions on each side, on different devices, that would show a change in half of them,")} ×${data.sought}: ${sessions}.`));
+    }
   }
 
   function kernels() {
@@ -106,24 +114,27 @@ opmeter.view((data, main) => {
   }
 
   function changes() {
-    const made = opmeter.section(main, t("Changed durations"), count(data.changed), "changes");
+    const made = opmeter.section(main, t("Compared durations"), count(data.common), "changes");
     opmeter.table(made, {
-      name: t("Changed durations"), search: t("search kernel types and shapes"), rows: data.changes, size: 25,
+      name: t("Compared durations"), search: t("search kernel types and shapes"), rows: data.changes, size: 25,
       searched: (row) => `${row[0]} ${row[2]} ${row[3]} ${row[1]}`,
-      empty: t("No duration changed beyond its interval."),
+      empty: t("no durations"),
       columns: [
         { label: t("kernel type"), value: (row) => row[0] },
         { label: t("input shapes"), value: (row) => row[2], text: (row) => row[2].split(";").filter(Boolean).join("; ") || NONE },
         { label: t("before"), unit: "µs", kind: "number", wide: true, value: (row) => row[4], text: (row) => number(row[4]) },
         { label: t("after"), unit: "µs", kind: "number", wide: true, value: (row) => row[5], text: (row) => number(row[5]) },
+        { label: t("finding"), value: (row) => row[11], text: (row) => t(row[11]) },
         { label: t("change"), kind: "number", value: (row) => row[6], text: (row) => change(row[6]) },
         { label: t("95 % interval"), kind: "number", wide: true, value: (row) => row[7], text: (row) => `${change(row[7])} … ${change(row[8])}` },
+        { label: t("detectable"), kind: "number", wide: true, value: (row) => row[14], text: (row) => `×${number(row[14])}` },
+        { label: t("warnings"), wide: true, value: (row) => `${row[16]}${row[17]}`, text: (row) => (row[16] || row[17] ? `${row[16] || NONE} → ${row[17] || NONE}` : "") },
         { label: "q", kind: "number", wide: true, value: (row) => row[10], text: (row) => (row[10] < 1e-4 ? row[10].toExponential(0) : row[10].toPrecision(2)) },
         ...(step ? [{ label: t("step"), unit: "µs", kind: "number", wide: true, value: (row) => Math.abs(row[13]), text: (row) => (row[12] ? `${row[13] > 0 ? "+" : ""}${number(row[13])}` : NONE) }] : []),
       ],
     });
-    if (data.changed > data.changes.length) {
-      made.append(el("p", { class: "muted small" }, `${count(data.changes.length)} ${t("of")} ${count(data.changed)}; ${t("all are in")} index.csv`));
+    if (data.common > data.changes.length) {
+      made.append(el("p", { class: "muted small" }, `${count(data.changes.length)} ${t("of")} ${count(data.common)}; ${t("all are in")} index.csv`));
     }
   }
 });

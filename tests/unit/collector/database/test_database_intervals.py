@@ -227,7 +227,11 @@ def test_diff_counts_the_cases_with_narrower_intervals(
         merge_plans(store, [plan.name], guard=CREATE, author="test")
     diff_command("1", "2", WorkloadOptions(), root=str(tmp_path))
     reported = capsys.readouterr().out.splitlines()
-    assert names(reported[0], PATH) and names(reported[2], 0, 30)
+    (intervals,) = (line for line in reported if line.startswith("intervals"))
+    assert names(reported[0], PATH) and names(intervals, 0, 30)
+    diff_command("1", "2", WorkloadOptions(), root=str(tmp_path), list_all=True)
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed.count("equal") + listed.count("inconclusive") + listed.count("changed") == 30
 
 
 @pytest.mark.thorough

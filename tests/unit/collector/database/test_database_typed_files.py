@@ -21,12 +21,14 @@ from collector.database.columns import (
 from collector.database.merge import CREATE, merge_plans
 from collector.database.parquet import parquet_bytes, read_parquet
 from collector.database.rows import check_rows
-from collector.database.snapshot import load_state, measurement_rows
+from collector.database.snapshot import load_state, measurement_rows, shown_tables
 from collector.database.snapshot_writing import SHOWN_SCHEMA
 from collector.database.state import MEASUREMENT_SCHEMA, TEXT
+from collector.model import keys
 from collector.model.row import COLUMNS
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
+    PATH,
     MadePlan,
     MadeShard,
     add_record,
@@ -110,6 +112,19 @@ def test_noncanonical_numbers_are_refused() -> None:
     for text in ("10.00", "+10.0", " 10.0", "1e1", "nan", "ten"):
         with pytest.raises(BadInput, match="^db/x: "):
             check_rows(rows.set_column(at, "mean_us", pa.array([text], TEXT)), "db/x")
+
+
+def test_table_of_an_older_view_lacks_optional_columns_only() -> None:
+    store, records = MemoryStore(), [add_record(1)]
+    write_campaign(store, MadePlan([MadeShard("s", records, [answered(records, 10.0)])]))
+    merge_plans(store, [("made", 1)], guard=CREATE, author="test")
+    (key,) = (one.key for one in store.list(keys.SHOWN) if one.key.endswith(".parquet"))
+    table = pq.read_table(io.BytesIO(store.get(key)))
+    _, shown = shown_tables(parquet_bytes(table.drop_columns(["outlier_share"])), PATH, key=key)
+    assert shown["mean_us"].to_pylist() == [10.0]
+    assert shown["outlier_share"].to_pylist() == [None]
+    with pytest.raises(DamagedObject, match=key):
+        shown_tables(parquet_bytes(table.drop_columns(["sessions"])), PATH, key=key)
 
 
 def test_file_with_other_types_is_damage() -> None:

@@ -91,11 +91,22 @@ def test_report_compare_counts_the_changes_that_db_diff_lists(two_stacks, tmp_pa
     commit = find_head(store)
     manifest = read_manifest(store, commit)
     sides = [read_shown(store, commit, manifest, path) for path in (STACK.version_path, _LATER)]
-    listed = {one.case_id for one in directory_changes(*sides).cases if one.kind == "changed"}
+    found = directory_changes(*sides)
+    listed = {one.case_id: one.kind for one in (*found.cases, *found.others)}
     compare_report_command(STACK.version_path, _LATER, output=tmp_path / "report", root=two_stacks)
     with (tmp_path / "report/index.csv").open(newline="") as file:
-        changed = {row["case"] for row in csv.DictReader(file) if row["changed"] == "1"}
-    assert changed == listed and changed
+        rows = {row["case"]: row for row in csv.DictReader(file)}
+    findings = {case: row["finding"] for case, row in rows.items()}
+    assert findings == {case: kind for case, kind in listed.items() if case in rows}
+    assert set(findings.values()) == {"changed", "equal", "inconclusive"}
+    data = json.loads((tmp_path / "report/index.json").read_text())
+    assert data["findings"] == {kind: found.count(kind) for kind in data["findings"]}
+    assert data["detectable"] == pytest.approx(found.detectable_ratio)
+    assert data["sessions"] == found.sessions_for_10_pct
+    total = data["total"]
+    assert (total["before_us"], total["after_us"]) == pytest.approx(found.total_us)
+    assert total["parts"] == pytest.approx(found.difference_us)
+    assert sum(total["parts"].values()) == pytest.approx(total["after_us"] - total["before_us"])
 
 
 def test_report_step_writes_what_compare_prints(two_stacks, tmp_path):
