@@ -19,6 +19,7 @@ from collector.model.record import CaseRecord, ProfileStatistics
 from collector.model.vocabulary import DYNAMIC, GRAPH, LAUNCHED_BY, STATIC
 from collector.ops.registry import twins_of
 from collector.profiles.step_trace import StepTrace
+from collector.quality.gates import warnings_cell
 from collector.ranks.collective import is_collective
 
 _SHARES = (0.1, 0.5, 0.9)
@@ -29,13 +30,15 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Isolated:
-    """The duration of a launch measured in isolation, with its 95 % interval if it is known.
+    """The duration of a launch measured in isolation, with its 95 % interval if it is known, and
+    the names of the gates that warn of it, separated by `;`.
 
     The interval covers sessions and devices."""
 
     mean_us: float
     low_us: float | None = None
     high_us: float | None = None
+    warnings: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,12 @@ class ComparedCase:
     def context_ratio(self) -> float | None:
         """Return the ratio of in situ to in context."""
         return self.in_situ.mean_us / self.in_context.mean_us if self.in_context else None
+
+    @property
+    def warnings(self) -> str:
+        """Return the names of the gates that warn of one of its durations."""
+        known = filter(None, (self.isolated, self.in_context))
+        return warnings_cell(name for one in known for name in one.warnings.split(";") if name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,5 +350,6 @@ def isolated_times(
             continue
         known = shown.intervals.of.get(measurement)
         bounds = (known.low_us, known.high_us) if known else (None, None)
-        found[case] = Isolated(shown.mean_us[case], *bounds)
+        warnings = warnings_cell(shown.warnings.get(case, ()))
+        found[case] = Isolated(shown.mean_us[case], *bounds, warnings)
     return found, why

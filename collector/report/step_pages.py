@@ -21,7 +21,7 @@ from collector.report.pages import Folder, Page, Table, short_row
 _MOST_CASES, _MOST_KERNELS = 4000, 10
 _CASES = (
     *("kernel", "case", "input_shapes", "launches", "in_situ_us", "isolated_us", "isolated_low_us"),
-    *("isolated_high_us", "in_context_us", "in_situ_total_us", "ratio", "why"),
+    *("isolated_high_us", "in_context_us", "in_situ_total_us", "ratio", "why", "warnings"),
 )
 _KERNELS = (
     *("kernel", "cases", "launches", "in_situ_us", "compared_us", "isolated_us", "in_context_us"),
@@ -60,6 +60,7 @@ def write_step(folder: Folder, step: ComparedStep) -> int:
         "steps": step.trace.steps if step.trace else 0,
         "cases": len(rows),
         "compared": sum(one.isolated is not None for one in step.cases),
+        "warned": sum(bool(one.warnings) for one in step.cases),
         "in_context": sum(one.in_context is not None for one in step.cases),
         "bars": _bars(step),
         "parts": dict(step.parts.parts) | {"measured": step.parts.measured_us}
@@ -87,7 +88,7 @@ def _case(one: ComparedCase) -> list[Any]:
         ";".join(shape_text(slot.shape) for slot in case.inputs or ()),
         *(one.in_situ.count, one.in_situ.mean_us, *apart),
         one.in_context.mean_us if one.in_context else None,
-        *(one.in_situ.total_us, one.ratio, one.why),
+        *(one.in_situ.total_us, one.ratio, one.why, one.warnings),
     ]
 
 

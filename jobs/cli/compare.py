@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -127,6 +129,7 @@ def _lines(step: ComparedStep) -> Iterator[str]:
     behind = sum(one.in_context is not None for one in found)
     more = f", {behind:,} also a time in context" if behind else ""
     yield f"cases       {exact:,} of {counted(len(found), 'case')} have an isolated time{more}"
+    yield from _warning_lines(found)
     yield from _step_lines(step.trace, step.parts)
     if known is not None:
         yield (
@@ -149,6 +152,19 @@ def _lines(step: ComparedStep) -> Iterator[str]:
         )
     yield from _gain_lines(step.gains)
     yield from _largest(found)
+
+
+def _warning_lines(found: Sequence[ComparedCase]) -> Iterator[str]:
+    """Yield how many of the durations have warnings, and how much of the isolated time."""
+    warned = [one for one in found if one.warnings]
+    if not warned:
+        return
+    names = Counter(name for one in warned for name in one.warnings.split(";"))
+    known_us = fsum(one.isolated_us for one in found)
+    share = fsum(one.isolated_us for one in warned) / known_us if known_us else 0.0
+    by_name = ", ".join(f"{count:,} by {name}" for name, count in names.most_common())
+    durations = counted(len(warned), "duration")
+    yield f"warnings    {durations}, {share:.0%} of the isolated time: {by_name}"
 
 
 def _gain_lines(gains: Sequence[StaticGain]) -> Iterator[str]:
@@ -201,6 +217,7 @@ def _isolated_text(one: ComparedCase) -> str:
     times = f"{one.in_situ.mean_us:.4g} us in situ, {known.mean_us:.4g}{bounds} isolated{twin}"
     if one.in_context:
         times += f", {one.in_context.mean_us:.4g} in context"
+    times += f", warnings {one.warnings}" if one.warnings else ""
     return f"{times}: {one.record.case.describe()}"
 
 
@@ -223,6 +240,7 @@ def _print_json(step: ComparedStep) -> None:
             "ratio": one.ratio,
             "context_ratio": one.context_ratio,
             "why": one.why,
+            "warnings": one.warnings,
         }
         for one in step.cases
     ]

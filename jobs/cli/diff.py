@@ -57,7 +57,7 @@ def diff_command(
     margin (two one-sided tests at 5 %), or inconclusive: their intervals are too wide, or a session
     of theirs was disturbed, which is a warning. Cases with a duration on one side only are listed
     as added or removed. With a workload, only its cases are compared, sorted by what a change adds
-    to it. Collectives are not compared.
+    to it.
 
     \b
     Examples:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,8 @@ from jobs.cli.query import opened_version
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from opmeter.adapters.aiconfigurator import Experts
 
 _FORMATS = ("aiconfigurator",)
@@ -39,7 +43,8 @@ def export_command(
     """Write the tables of a simulator from a version: products, attention, experts, collectives.
 
     The folder is one of AIConfigurator's --systems-paths: a system with its tables. Files that
-    exist are not replaced. What the tables cannot express is counted, with the reason.
+    exist are not replaced. What the tables cannot express is counted, with the reason, and so are
+    rows with warnings, which have a column of their own.
 
     \b
     Examples:
@@ -68,8 +73,19 @@ def export_command(
             say(f"{file}: {counted(table.num_rows, 'row')}")
         for file, text in texts.items():
             file.write_bytes(text)
+    for line in _warning_lines(files.values()):
+        say(line)
     for reason, count in found.left_out.items():
         say(f"left out    {counted(count, 'case')}: {reason}")
+
+
+def _warning_lines(tables: Iterable[pa.Table]) -> Iterator[str]:
+    """Yield how many of the written rows have warnings, which the simulator does not show."""
+    cells = [cell for table in tables for cell in table["warnings"].to_pylist()]
+    if warned := [cell for cell in cells if cell]:
+        names = Counter(name for cell in warned for name in cell.split(";"))
+        by_name = ", ".join(f"{count:,} by {name}" for name, count in names.most_common())
+        yield f"warnings    {len(warned):,} of {counted(len(cells), 'row')}: {by_name}"
 
 
 def _experts_of(model: str | None) -> Experts | None:

@@ -42,6 +42,7 @@ _WHO = [
     pa.field("device", pa.string()),
     pa.field("op_name", pa.string()),
     pa.field("kernel_source", pa.string()),
+    pa.field("warnings", pa.string()),  # names of gates, which AIConfigurator does not read
 ]
 _LATENCY = pa.field("latency", pa.float64())
 
@@ -197,8 +198,9 @@ def _library(version: Version) -> _Software:
 
 
 def _row(software: _Software, op: str, source: str, answer: Answer, **cells: object) -> _Row:
+    who = (*software, op, source, ";".join(answer.warnings))
     return {
-        **dict(zip((field.name for field in _WHO), (*software, op, source), strict=True)),
+        **dict(zip((field.name for field in _WHO), who, strict=True)),
         **cells,
         "latency": answer.value_us / 1e3,
     }
@@ -386,7 +388,9 @@ def _experts(version: Version, model: Experts) -> _Rows:
         if None in parts:
             yield "moe", "no product of gate and up, or no activation, for the same tokens"
             continue
-        total_us = down.value_us + sum(part.value_us for part in parts if part is not None)
+        whole = (down, *(part for part in parts if part is not None))
+        total_us = sum(part.value_us for part in whole)
+        warnings = dict.fromkeys(name for part in whole for name in part.warnings)
         sizes = {
             "num_tokens": tokens,
             "hidden_size": hidden,
@@ -396,7 +400,7 @@ def _experts(version: Version, model: Experts) -> _Rows:
             "moe_tp_size": shards,
             "moe_ep_size": ranks,
         }
-        answer = down._replace(value_us=total_us)
+        answer = down._replace(value_us=total_us, warnings=tuple(warnings))
         named = {"moe_dtype": _EXPERTS[dtype], "distribution": "balanced"}
         yield "moe", _row(_stack(version), "moe", "GroupedMatmul", answer, **named, **sizes)
 

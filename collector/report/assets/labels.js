@@ -311,6 +311,7 @@ const chinese = {
 
   // step.js
   "kernels, measured apart": "算子，单独测量",
+  "with warnings": "带有告警",
   "isolated durations times launches": "单独耗时乘以调用次数",
   "neighbours": "相邻调用",
   "additional time of the same kernels in context, as measured": "同样算子在上下文中测得的额外时间",

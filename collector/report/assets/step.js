@@ -32,7 +32,7 @@ opmeter.view((data, main) => {
     [t("time of its kernels"), us(inProfile / Math.max(1, data.steps)), t("in the profile")],
     [t("measured"), percent(compared / (inProfile || 1)), t("of the time of its kernels")],
     [t("the same kernels apart"), us(apart / Math.max(1, data.steps)), compared ? `× ${number(compared / apart)} ${t("in the profile")}` : ""],
-    [t("cases"), count(data.compared), `${t("of")} ${count(data.cases)} ${t("measured")}`],
+    [t("cases"), count(data.compared), `${t("of")} ${count(data.cases)} ${t("measured")}${data.warned ? `; ${t("with warnings")}: ${count(data.warned)}` : ""}`],
     ...(data.m6.length ? [["M6", data.m6.map((one) => one.toFixed(2)).join(" / "), t("covered, with rooflines, isolated")]] : []),
   ]);
   bars();
@@ -167,6 +167,7 @@ opmeter.view((data, main) => {
         { label: t("95 % interval"), kind: "number", wide: true, value: (row) => row[6], text: (row) => (isNumber(row[6]) ? `${number(row[6])} – ${number(row[7])}` : NONE) },
         { label: t("in context"), unit: "µs", kind: "number", wide: true, value: (row) => row[8], text: (row) => number(row[8]) },
         { label: t("ratio"), unit: "×", kind: "number", value: (row) => row[10], text: (row) => number(row[10]) },
+        { label: t("warnings"), wide: true, value: (row) => row[12], text: (row) => row[12].replaceAll(";", "; ") },
       ],
     });
     if (data.cases > data.rows.length) {

@@ -25,6 +25,12 @@ from opmeter.database import database_at
 from opmeter.version import Version
 from tests.unit.collector.database.campaign_maker import MadePlan, MadeShard, Tried, write_campaign
 
+_REASONS = {
+    "disturbed": "the session was disturbed: threads waited for a core",
+    "outliers": "outliers: 8% of the undisturbed repeats",
+    "spread": "spread 30% is above 10%",
+}
+
 PATH = "ATLAS_800_A3_752T_128G_DIE/vllm_ascend/vllm0.18.0_torch2.9.0_cann8.5"
 
 
@@ -109,7 +115,12 @@ def merged(rows: Sequence[Row], store: Store | None = None) -> Version:
     """The version directory of a database into which a campaign with these results was merged."""
     device = PATH.partition("/")[0]
     stack = Stack(device=device, torch="2.9.0", torch_npu="2.9.0", cann="8.5", vllm="0.18.0")
-    tried = {row.record.case_id: Tried(row.mean_us) for row in rows}
+    tried = {
+        row.record.case_id: Tried(
+            row.mean_us, warnings=tuple(_REASONS[gate] for gate in _gates(row))
+        )
+        for row in rows
+    }
     shard = MadeShard("shard", [row.record for row in rows], [tried])
     store = MemoryStore() if store is None else store
     plan = MadePlan([shard], stack=stack)
@@ -118,6 +129,10 @@ def merged(rows: Sequence[Row], store: Store | None = None) -> Version:
     commit = find_head(store)
     assert commit is not None
     return database_at(store, commit).directory(PATH)
+
+
+def _gates(row: Row) -> list[str]:
+    return [gate for gate in row.warnings.split(";") if gate]
 
 
 def products_index(

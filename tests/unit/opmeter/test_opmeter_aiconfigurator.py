@@ -37,14 +37,16 @@ def attention(tokens: int, lengths: str, of_queries: str, mean_us: float, *, pag
 
 
 def grouped(rows: int, depth: int, width: int, mean_us: float) -> Row:
-    return Row("GroupedMatmul", [(rows, depth), (8, depth, width)], [(rows, width)], mean_us)
+    inputs = [(rows, depth), (8, depth, width)]
+    warnings = "outliers;spread" if width == 1536 else ""
+    return Row("GroupedMatmul", inputs, [(rows, width)], mean_us, warnings=warnings)
 
 
 def version() -> Version:
     return merged(
         [
             product(16, 768, 5120, 10.0),
-            Row("MatMulV3", [(16, 5120), (5120, 768)], [(16, 768)], 8.0),
+            Row("MatMulV3", [(16, 5120), (5120, 768)], [(16, 768)], 8.0, warnings="disturbed"),
             Row(
                 "QuantBatchMatmulV3", [(4, 64), (64, 32), (32,)], [(4, 32)], 3.0, "INT8;INT8;FLOAT"
             ),
@@ -56,7 +58,7 @@ def version() -> Version:
             grouped(64, 2048, 1536, 20.0),
             grouped(64, 768, 2048, 10.0),
             grouped(128, 768, 2048, 15.0),
-            Row("SwiGlu", [(64, 1536)], [(64, 768)], 2.0),
+            Row("SwiGlu", [(64, 1536)], [(64, 768)], 2.0, warnings="spread"),
             message("all_reduce", 4096, 2, 5.0),
             message("all_reduce", 4096, 2, 9.0, tier=0),
             message("all_gather", 4096, 8, 6.0),
@@ -75,34 +77,34 @@ def test_each_family_has_its_table_with_keys_and_milliseconds() -> None:
     who = ["VLLM", "0.18.0", "ATLAS_800_A3_752T_128G_DIE"]
     assert rows == {
         "gemm": [
-            [*who, "gemm", "MatMulV3", "bfloat16", 16, 768, 5120, 0.008],
-            [*who, "gemm", "QuantBatchMatmulV3", "sq", 4, 32, 64, 0.003],
+            [*who, "gemm", "MatMulV3", "disturbed", "bfloat16", 16, 768, 5120, 0.008],
+            [*who, "gemm", "QuantBatchMatmulV3", "", "sq", 4, 32, 64, 0.003],
         ],
         "generation_attention": [
             [
-                *(*who, "generation_attention", "FusedInferAttentionScore"),
+                *(*who, "generation_attention", "FusedInferAttentionScore", ""),
                 *(4, 1, 16, 2, 128, 1, "bfloat16", "bfloat16", 1023, 0, 0.03),
             ]
         ],
         "context_attention": [
             [
-                *(*who, "context_attention", "FusedInferAttentionScore"),
+                *(*who, "context_attention", "FusedInferAttentionScore", ""),
                 *(2, 256, 16, 2, 128, 1, "bfloat16", "bfloat16", 0, 0, 0.05),
             ]
         ],
         # 64 rows on a rank with 8 of 128 experts: 1,024 rows on 16 ranks, 8 for each token.
         "moe": [
             [
-                *(*who, "moe", "GroupedMatmul", "bfloat16"),
+                *(*who, "moe", "GroupedMatmul", "outliers;spread", "bfloat16"),
                 *(128, 2048, 768, 8, 128, 1, 16, "balanced", 0.032),
             ]
         ],
         "nccl": [
-            ["HCCL", "8.5", who[2], "all_reduce", "HCCL", "half", 2, 2048, 0.005],
-            ["HCCL", "8.5", who[2], "all_reduce", "HCCL", "int8", 2, 4096, 0.004],
-            ["HCCL", "8.5", who[2], "all_gather", "HCCL", "half", 8, 16384, 0.006],
+            ["HCCL", "8.5", who[2], "all_reduce", "HCCL", "", "half", 2, 2048, 0.005],
+            ["HCCL", "8.5", who[2], "all_reduce", "HCCL", "", "int8", 2, 4096, 0.004],
+            ["HCCL", "8.5", who[2], "all_gather", "HCCL", "", "half", 8, 16384, 0.006],
         ],
-        "custom_allreduce": [[*who, "all_reduce", "HCCL", "bfloat16", 2, 2048, 0.005]],
+        "custom_allreduce": [[*who, "all_reduce", "HCCL", "", "bfloat16", 2, 2048, 0.005]],
     }
     assert all(table.schema.equals(SCHEMAS[name]) for name, table in found.tables.items())
     assert found.left_out == {

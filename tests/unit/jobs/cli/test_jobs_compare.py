@@ -42,8 +42,12 @@ def profile(tmp_path, monkeypatch):
 
 
 def _make_database(folder, records):
+    """The first case has a warning."""
     known = [record for record in records if not record.kernel_type.startswith("MatMul")]
-    made = MadePlan([MadeShard("shard", known, [answered(known, 5.0)])])
+    session = answered(known, 5.0)
+    first = known[0].case_id
+    session[first] = replace(session[first], warnings=("all 9 repeats were disturbed: x",))
+    made = MadePlan([MadeShard("shard", known, [session])])
     store = open_store(str(folder / "data"))
     write_campaign(store, made)
     merge_plans(store, [made.name], guard=CREATE, author="test")
@@ -68,6 +72,8 @@ def test_profile_is_compared_with_isolated_measurements(profile):
         if is_known:
             assert one["isolated"]["low_us"] < apart_us < one["isolated"]["high_us"]
             assert one["ratio"] == pytest.approx(record.profile.mean_us / apart_us)
+            assert one["warnings"] == one["isolated"]["warnings"]
+            assert one["warnings"] == ("disturbed" if apart_us == 5 else "")
             apart_us += 1
     whole = reported["sum"]
     parts = [value for name, value in whole.items() if name != "measured_us"]
@@ -92,6 +98,7 @@ def test_comparison_lists_every_part_of_the_step_and_unknown_kernels(profile):
     (step,) = [line for line in message.splitlines() if line.startswith("step ")]
     assert numbers(step) == ["96.0", "1"]
     assert re.search(" ms missing +MatMul", message)
+    assert re.search("^warnings +1 duration, .* 1 by disturbed$", message, flags=re.MULTILINE)
 
 
 @pytest.mark.thorough
