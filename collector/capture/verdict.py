@@ -8,6 +8,7 @@ ranks, and days pass until a user reads it. The verdict reads what is in the fol
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
@@ -22,11 +23,14 @@ from collector.profiles.archives import may_have_profile
 from collector.profiles.discovery import (
     CAPTURE_SUFFIXES,
     RUN_SUFFIX,
+    files_below,
+    others_note,
     unanalysed_captures,
 )
 from collector.profiles.kernel_details import Profile, read_profile
 from collector.profiles.logged_calls import Completed
 from collector.profiles.rows import open_rows
+from collector.profiles.step_trace import FILE as STEP_TRACE
 
 CAPTURE_FILE = "opmeter_capture_{worker}.json"  # what a process should record, and saw
 _FACTS = "opmeter_capture_*.json"
@@ -42,9 +46,8 @@ _MOST_MISSING = 64  # ranks without a capture that get a line each
 _STEP = "Step Id"
 _DEVICE_ALONE = "activities NPU: the rows have no steps, so that a lost step is not noticed"
 _HOST_ALONE = "activities CPU: the host alone was recorded; kernels require activities with NPU"
-_TAIL_SHARE = 0.5  # of the last step: decodes that end make it smaller
-_HEAD_SHARE = 0.9  # of the rows of the other steps; the first step of a complete capture has all
-_LEAST_STEPS = 3  # of which the first is compared with the others
+_LEAST_SHARE_OF_STEP = 0.5  # of the rows of the others: decodes that end make a step smaller
+_HEAD_SHARE = 0.9  # the same of the first step, which has all in a complete capture
 _LISTED = 5
 _LEAST_SHARE = 0.5  # of the rows, that have inputs
 
@@ -80,11 +83,12 @@ class RankVerdict:
 
     def __str__(self) -> str:
         name = "?" if self.rank is None else str(self.rank)
+        where = f"rank {name} in {self.folder}"  # ranks of several roles have the same numbers
         if self.is_empty and not self.rows:
-            return f"rank {name}: empty: {'; '.join(self.faults)}"
+            return f"{where}: empty: {'; '.join(self.faults)}"
         steps = f" of {counted(self.steps, 'step')}" if self.steps else ""
         line = (
-            f"rank {name}: {counted(self.rows, 'row')}{steps}, {self.rows_with_inputs:,} with "
+            f"{where}: {counted(self.rows, 'row')}{steps}, {self.rows_with_inputs:,} with "
             f"shapes, {share_of(self.share, 1)} of the device time is cases"
         )
         for what, kinds in (
@@ -120,7 +124,7 @@ def verdicts(folder: Path) -> tuple[RankVerdict, ...]:
     if not (runs or known or damaged):
         raise BadInput(
             f"no capture: expected folders that end in {' or '.join(CAPTURE_SUFFIXES)}, or tables "
-            "of kernels",
+            f"of kernels{others_note(files_below(folder))}",
             path=folder,
         )
     if not known:
@@ -277,15 +281,17 @@ def _missing(folder: Path, known: Sequence[Mapping[str, Any]]) -> list[RankVerdi
 
 
 def _of_run(run: Path, rank: int | None, expected: int = 0, kept: int = 0) -> RankVerdict:
-    """Return the verdict of a folder that should have the `expected` steps, 0 if that is not known;
-    the program ran `kept` of them."""
+    """Return the verdict of a folder that should have the `expected` steps, 0 if only the profiler
+    knows; the program ran `kept` of them."""
     try:
         profile = read_profile([run], skip_bad_rows=True)
     except OpmeterError as error:
         return RankVerdict(rank, run, faults=(str(error),))
     faults = list(_faults_of_rows(profile))
     counts = _rows_of_steps(profile.report.files)
-    faults += _faults_of_steps(counts, expected, kept)
+    folders = {run, *(file.parent for file in profile.report.files)}
+    faults += _faults_of_number(counts, expected, kept, _recorded_steps(folders))
+    faults += _faults_of_sizes(counts)
     unknown = profile.report.unknown_input_rows
     rows = profile.report.compute_rows
     times_us = [
@@ -357,24 +363,89 @@ def _rows_of_steps(files: Sequence[Path]) -> Counter[str]:
     return counts
 
 
-def _faults_of_steps(counts: Counter[str], expected: int, kept: int) -> Iterable[str]:
-    if expected and counts and len(counts) != expected:
-        yield f"expected {counted(expected, 'step')}, got {len(counts)}"
-    elif not counts and kept < expected:
+@dataclass(frozen=True, slots=True)
+class _RecordedSteps:
+    """What the profiler's other files report: the steps of its schedule, 0 if it had none, and the
+    numbers of the steps with a line in the table of steps."""
+
+    scheduled: int
+    numbers: frozenset[str]
+
+
+def _recorded_steps(folders: Iterable[Path]) -> _RecordedSteps:
+    scheduled, numbers = 0, set[str]()
+    for folder in sorted(folders):
+        for path in sorted(folder.glob("profiler_info*.json")):
+            scheduled = max(scheduled, _scheduled(path))
+        file = folder / STEP_TRACE
+        if file.is_file():
+            with suppress(BadInput):  # the rows do not depend on it
+                header, rows = open_rows(file)
+                at = header.index("Step") if "Step" in header else None
+                numbers |= {row[at] for _, row in rows if at is not None and len(row) > at}
+    return _RecordedSteps(scheduled, frozenset(filter(str.isdecimal, numbers)))
+
+
+def _scheduled(path: Path) -> int:
+    """Return the active steps of a round, which has its own folder; 0 without a schedule."""
+    try:
+        found: Any = json_object(read_small_file(path), what="a profiler_info", key=str(path))
+    except (OSError, BadInput):
+        return 0
+    for name in ("config", "common_config", "schedule", "active"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    is_one = isinstance(found, int) and not isinstance(found, bool)
+    return found if is_one and 0 < found <= _NUMBERS["steps"] else 0
+
+
+def _faults_of_number(
+    counts: Counter[str], expected: int, kept: int, recorded: _RecordedSteps
+) -> Iterable[str]:
+    """Yield the steps that have no row: by what was requested, or else by the profiler's files, or
+    by a gap in the numbers."""
+    if expected and not counts and kept < expected:
         yield f"expected {counted(expected, 'step')}, the program ended after {kept} of them"
-    if len(counts) >= _LEAST_STEPS:
-        sizes = [counts[step] for step in sorted(counts, key=_number)]
-        usual = median(sizes)
-        if sizes[0] < _HEAD_SHARE * usual:
-            yield (
-                f"the head is lost: the first step has {counted(sizes[0], 'row')}, the others "
-                f"{usual:.0f}; use a warmup of at least 1"
-            )
-        if sizes[-1] < _TAIL_SHARE * usual:
-            yield (
-                f"the tail is lost: the last step has {counted(sizes[-1], 'row')}, the others "
-                f"{usual:.0f}: a full disk or a killed program cuts files"
-            )
+    if not counts:
+        return
+    missing = recorded.numbers - counts.keys()
+    known = sorted(int(step) for step in counts if step.isdecimal())
+    if not (expected or recorded.scheduled or recorded.numbers) and len(known) == len(counts):
+        missing = frozenset(map(str, {*range(known[0], known[-1])} - {*known}))
+    named = sorted(missing, key=_number)
+    which = f": no row of step {', '.join(named[:_LISTED])}" if named else ""
+    which += f" and {len(named) - _LISTED} more" if len(named) > _LISTED else ""
+    total = expected or max(recorded.scheduled, len(counts) + len(named))
+    if total > len(counts) or (expected and expected != len(counts)):
+        yield f"expected {counted(total, 'step')}, got {len(counts)}{which}"
+
+
+def _faults_of_sizes(counts: Counter[str]) -> Iterable[str]:
+    """Yield the steps that have fewer rows than the others."""
+    steps = sorted(counts, key=_number)
+    if len(steps) < 2:
+        return
+    usual = [median(counts[other] for other in steps if other != step) for step in steps]
+    sizes = list(zip((counts[step] for step in steps), usual, strict=True))
+    first, last = sizes[0], sizes[-1]
+    if first[0] < _HEAD_SHARE * first[1]:
+        yield (
+            f"the head is lost: the first step has {counted(first[0], 'row')}, the others "
+            f"{first[1]:.0f}; use a warmup of at least 1"
+        )
+    between = zip(steps[1:-1], sizes[1:-1], strict=True)
+    short = [one for one in between if one[1][0] < _LEAST_SHARE_OF_STEP * one[1][1]]
+    if short:
+        listed = ", ".join(f"{step} ({size})" for step, (size, _) in short[:_LISTED])
+        more = f" and {len(short) - _LISTED} more" if len(short) > _LISTED else ""
+        yield (
+            f"few rows of step {listed}{more}, the others have {short[0][1][1]:.0f}: rows are "
+            "lost, or these steps did less"
+        )
+    if last[0] < _LEAST_SHARE_OF_STEP * last[1]:
+        yield (
+            f"the tail is lost: the last step has {counted(last[0], 'row')}, the others "
+            f"{last[1]:.0f}: a full disk or a killed program cuts files"
+        )
 
 
 def _number(step: str) -> tuple[int, str]:

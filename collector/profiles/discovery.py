@@ -65,7 +65,12 @@ _OTHERS = (
         "opmeter reads msprof_*.db, ascend_pytorch*.db and tables of kernels",
     ),
     (
-        ("trace_view.json", ".pt.trace.json", ".json.gz"),
+        (".trace.json", ".trace.json.gz"),
+        "traces of torch's profiler on a GPU or a CPU",
+        "`opmeter trace to-csv FILE --by-kernel FOLDER` reads those of GPUs, with their shapes",
+    ),
+    (
+        ("trace_view.json", ".json.gz"),
         "traces, which hold no shapes",
         _LEVEL_1,
     ),
@@ -151,7 +156,7 @@ def unanalysed_captures(
     """Return the captures below the paths that have no table of kernels, in order of their names.
 
     `members` are the paths of the files of archives."""
-    held = (file for path in paths if path.is_dir() for file in _files_below(path))
+    held = (file for path in paths if path.is_dir() for file in files_below(path))
     raw: set[PurePath] = set()
     analysed: set[PurePath] = set()
     with_kernels: set[PurePath] = set()
@@ -182,7 +187,8 @@ def _capture_of(file: PurePath) -> PurePath | None:
     return None
 
 
-def _files_below(path: Path) -> list[Path]:
+def files_below(path: Path) -> list[Path]:
+    """Return the files of a folder and of all folders below it."""
     return [file for folder in folders_below(path) for file in folder.iterdir() if file.is_file()]
 
 
@@ -195,10 +201,10 @@ def _files_of(path: Path, unanalysed: Sequence[Unanalysed]) -> Iterator[Path]:
     if not path.is_dir():
         got = "a pipe or a device" if path.exists() else "no such file or folder"
         raise BadInput(f"{got}; expected {EXPECTED_FILES}", path=path)
-    held = _files_below(path)
+    held = files_below(path)
     files = sorted(file for file in held if is_kernel_table(file.name))
     if not files:
-        note = note_of(unanalysed) or _instead(held)
+        note = note_of(unanalysed) or others_note(held)
         raise BadInput(f"no {EXPECTED_FILES} in this folder or below it{note}", path=path)
     yield from files
 
@@ -224,7 +230,9 @@ def _other_file(name: str) -> str:
     return _JSON if low.endswith((".json", ".jsonl")) else ""
 
 
-def _instead(held: Iterable[Path]) -> str:
+def others_note(held: Iterable[Path]) -> str:
+    """Return the part of a message that says what other files are, and what reads them; empty if
+    they are none that opmeter knows."""
     names = [file.name.lower() for file in held]
     for endings, found, remedy in _OTHERS:
         if count := sum(name.endswith(endings) for name in names):

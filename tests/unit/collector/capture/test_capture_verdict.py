@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 
 from collector.capture.verdict import CAPTURE_FILE, RankVerdict, captured_on, verdicts
 from collector.codec.errors import BadInput
+from collector.profiles.discovery import find_profiles
 from jobs.cli.app import app
+from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 COLUMNS = (
@@ -182,6 +184,76 @@ def test_folders_of_another_capture_tool_are_judged_by_their_contents(tmp_path):
     for folder in (tmp_path / "empty", tmp_path / "absent"):
         with pytest.raises(BadInput):
             verdicts(folder)
+
+
+def of_another_tool(
+    folder: Path, sizes: dict[int, int], *, active: int = 0, traced: tuple[int, ...] = ()
+) -> str:
+    """Write what torch_npu's own profiler leaves: rows of these steps, a schedule, and a table of
+    steps. Return the faults of the verdict."""
+    output = folder / "h_1_20261127000000000_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    output.mkdir(parents=True)
+    table = rows(*(step for step, size in sizes.items() for _ in range(size)))
+    (output / "kernel_details.csv").write_text(table)
+    if active:
+        info = {"config": {"common_config": {"schedule": {"active": active, "repeat": 2}}}}
+        (output.parent / "profiler_info.json").write_text(json.dumps(info))
+    if traced:
+        lines = [f"0,{step},7.0,0,3.0" for step in traced]
+        header = "Device_id,Step,Computing,Communication(Not Overlapped),Free"
+        (output / "step_trace_time.csv").write_text("\n".join([header, *lines, ""]))
+    return "; ".join(only(folder).faults)
+
+
+def test_steps_are_compared_with_the_files_of_the_profiler(tmp_path):
+    eight = dict.fromkeys(range(10, 18), 5)
+    for name, more, expected in (
+        ("both", {"active": 10, "traced": tuple(range(8, 18))}, (10, 8, 8, 9)),
+        ("schedule", {"active": 10}, (10, 8)),
+        ("trace", {"traced": tuple(range(8, 18))}, (10, 8, 8, 9)),
+        ("whole", {"active": 8, "traced": tuple(range(10, 18))}, ()),
+        ("none", {}, ()),
+    ):
+        faults = of_another_tool(tmp_path / name, eight, **more)
+        assert names(faults, *expected) if expected else not faults, (name, faults)
+    gap = of_another_tool(tmp_path / "gap", {3: 5, 4: 5, 6: 5})
+    assert names(gap, 4, 3, 5)
+
+
+def test_steps_with_few_rows_are_found_at_any_place(tmp_path):
+    twenty = dict.fromkeys(range(1, 21), 10)
+    for name, sizes, expected in (
+        ("first of two", {3: 6, 4: 10}, (6, 10)),
+        ("first of ten", {**dict.fromkeys(range(3, 13), 10), 3: 6}, (6, 10)),
+        ("middle of twenty", {**twenty, 9: 3}, ("9 (3)", 10)),
+        ("many", {**twenty, **dict.fromkeys(range(5, 12), 2)}, ("5 (2)", "9 (2)", "2 more", 10)),
+        ("last of two", {3: 10, 4: 4}, (4, 10)),
+        ("decodes that end", {**twenty, 20: 6}, ()),
+    ):
+        faults = of_another_tool(tmp_path / name, sizes)
+        assert names(faults, *expected) if expected else not faults, (name, faults)
+
+
+def test_lines_name_the_folder_and_ranks_of_several_roles(tmp_path):
+    for role in ("actor", "reference"):
+        of_another_tool(tmp_path / role, {1: 4})
+    lines = [str(one) for one in verdicts(tmp_path)]
+    assert len(set(lines)) == 2
+    assert all(
+        str(tmp_path / role) in line
+        for role, line in zip(("actor", "reference"), lines, strict=True)
+    )
+
+
+def test_traces_of_gpus_are_named_with_the_command_that_reads_them(tmp_path):
+    for name in ("worker0.pt.trace.json", "rank1.1718.pt.trace.json.gz", "s-TP-0.trace.json.gz"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_bytes(b"{}")
+        with pytest.raises(BadInput, match="trace to-csv FILE --by-kernel"):
+            verdicts(folder)
+        with pytest.raises(BadInput, match="trace to-csv FILE --by-kernel"):
+            find_profiles([folder])
 
 
 def test_a_folder_of_any_name_with_a_table_is_judged(tmp_path):
