@@ -349,7 +349,7 @@ def isolated_times(
             why[case] = outcome
             continue
         known = shown.intervals.of.get(measurement)
-        bounds = (known.low_us, known.high_us) if known else (None, None)
+        low_us, high_us = (known.low_us, known.high_us) if known else (None, None)
         warnings = warnings_cell(shown.warnings.get(case, ()))
-        found[case] = Isolated(shown.mean_us[case], *bounds, warnings)
+        found[case] = Isolated(shown.mean_us[case], low_us, high_us, warnings)
     return found, why

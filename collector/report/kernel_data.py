@@ -181,7 +181,8 @@ def _roof(stack: Stack) -> dict[str, Any] | None:
 def _roofline_shares(
     groups: Sequence[CaseGroup], operations: Floats, traffic: Floats, seconds: Floats, stack: Stack
 ) -> Floats:
-    """Return how much of the duration the work takes at the peaks of the device; NaN if unknown."""
+    """Return how much of the duration the work takes at the peaks of the device; NaN if unknown, or
+    if that is longer than the duration: then the data came from a cache, and memory is no bound."""
     found = np.full(len(seconds), np.nan)
     peaks = described_peaks(stack.device)
     at = 0
@@ -192,7 +193,8 @@ def _roofline_shares(
         if peaks is not None and rate is not None:
             computed_s = np.nan_to_num(operations[part]) / (rate * 1e12)
             ideal_s = np.maximum(computed_s, traffic[part] / peaks.bytes_per_s)
-            found[part] = ideal_s / seconds[part]
+            share = ideal_s / seconds[part]
+            found[part] = np.where(share <= 1, share, np.nan)
     return found
 
 

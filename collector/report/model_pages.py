@@ -11,18 +11,19 @@ from collector.report.pages import Folder, Page, Table, short_row
 _MOST_KERNELS = 12
 _LAUNCHES = (
     *("pass", "phase", "layer", "kernel", "launches", "size", "dtypes", "value_us", "low_us"),
-    *("high_us", "channel", "reason", "warnings", "roofline_us", "source", "total_us"),
+    *("high_us", "channel", "reason", "warnings", "estimate_us", "source", "total_us", "least_us"),
 )
 # How the time of a launch is known, best first.
-EXACT, BETWEEN, ROOFLINE, UNKNOWN = SOURCES = ("exact", "interpolated", "roofline", "unknown")
+EXACT, BETWEEN, ESTIMATED, UNKNOWN = SOURCES = ("exact", "interpolated", "estimated", "unknown")
 _EXACT_CHANNELS = ("measured", "pooled", "reused")
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedLaunch:
     """Launches of a case in a layer. `value_us` is the duration of one by the database, with its
-    95 % interval, None if it has none, with the `reason`; `roofline_us` the least at the device's
-    rates, 0 if that is unknown."""
+    95 % interval, None if it has none, with the `reason`. Then `estimate_us` is the time at the
+    rates that kernels usually reach on the device, which is no bound; 0 if the work is unknown.
+    `least_us` is the lower bound that every measurement must pass, 0 for a message."""
 
     layer: str
     kernel_type: str
@@ -35,18 +36,19 @@ class PredictedLaunch:
     channel: str = ""
     reason: str = ""
     warnings: tuple[str, ...] = ()
-    roofline_us: float = 0.0
+    estimate_us: float = 0.0
+    least_us: float = 0.0
 
     @property
     def source(self) -> str:
         if self.value_us is not None:
             return EXACT if self.channel in _EXACT_CHANNELS else BETWEEN
-        return ROOFLINE if self.roofline_us else UNKNOWN
+        return ESTIMATED if self.estimate_us else UNKNOWN
 
     @property
     def total_us(self) -> float:
-        """Time of all its launches: by the database, else the roofline's."""
-        return self.times * (self.roofline_us if self.value_us is None else self.value_us)
+        """Time of all its launches: by the database, else the estimate."""
+        return self.times * (self.estimate_us if self.value_us is None else self.value_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,5 +131,13 @@ def _cells(x: PredictedLaunch) -> list[Any]:
     """Return the cells of a launch by _LAUNCHES, without its pass and phase."""
     return [
         *(x.layer, x.kernel_type, x.times, x.size, x.dtypes, x.value_us, x.low_us, x.high_us),
-        *(x.channel, x.reason, "; ".join(x.warnings), x.roofline_us, x.source, x.total_us),
+        *(
+            x.channel,
+            x.reason,
+            "; ".join(x.warnings),
+            x.estimate_us,
+            x.source,
+            x.total_us,
+            x.least_us,
+        ),
     ]

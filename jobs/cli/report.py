@@ -286,7 +286,7 @@ def model_report_command(
 ) -> None:
     """Write a page about the passes of a model: their launches, by layer, with the time of each.
 
-    The times are the database's; where it has none, the least time at the rates of its device. A
+    The times are the database's; where it has none, an estimate at the rates of its device. A
     recording of `opmeter model record` has its own passes and layout.
 
     \b
@@ -298,8 +298,7 @@ def model_report_command(
     from collector.report.model_pages import ModelSubject, write_model
     from collector.report.pages import Folder
     from jobs.cli.query import opened_version
-    from jobs.planning.forecast import peaks_of
-    from jobs.planning.predicted_passes import predicted
+    from jobs.planning.predicted_passes import predicted, raised_peaks
 
     folder = Folder(output, lang)
     opened = opened_version(root, version, directory)
@@ -316,11 +315,13 @@ def model_report_command(
         (tokens or 4096, requests or 16, keys or 4096),
         backend_of(stack.device),
     )
-    known = [predicted(one, opened, peaks_of(stack)) for one in passes]
+    peaks = raised_peaks(stack, opened)
+    known = [predicted(one, opened, stack, peaks) for one in passes]
     share, unknown = write_model(folder, ModelSubject(name, shown_release, opened.path), known)
     folder.finish()
     more = f", {counted(unknown, 'launch', 'launches')} without a time" if unknown else ""
-    say(f"{share:.1%} of the time is from measurements{more}, open {output / 'index.html'}")
+    rest = "" if share == 1 else f", {1 - share:.1%} an estimate"
+    say(f"{share:.1%} of the time is from measurements{rest}{more}, open {output / 'index.html'}")
 
 
 def _passes(

@@ -5,7 +5,7 @@ and bytes over the device's peaks. It is meant to be right within a small factor
 It is never written as a measurement.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, fsum, inf
 from statistics import linear_regression, median_low
@@ -108,6 +108,25 @@ def peaks_of(stack: Stack) -> Peaks:
     if backend_of(stack.device) == "cpu":
         return _cpu_peaks(dict(stack.details))
     return _accelerator_peaks(described_peaks(stack.device) or assumed_peaks())
+
+
+def with_measured_rates(peaks: Peaks, cases: Iterable[tuple[Case, OpSpec, float]]) -> Peaks:
+    """Return the peaks, raised to the rates that measured cases reached: a device that has done a
+    product in 0.6 s takes no 2 s for it. Cases have their durations in microseconds. Bytes count if
+    no cache holds them, and the shortest launch bounds the cost of a launch.
+
+    A dtype without a measured product is as much faster as the others are."""
+    flops, bytes_per_s, launch_s = dict[str, float](), peaks.bytes_per_s, peaks.launch_s
+    for case, op, duration_us in cases:
+        duration_s, traffic = duration_us * _MICRO, op.traffic(case)
+        dtype = _compute_dtype(case)
+        flops[dtype] = max(flops.get(dtype, 0.0), op.flops(case) / duration_s)
+        if traffic > FLUSH_BYTES:
+            bytes_per_s = max(bytes_per_s, traffic / duration_s)
+        launch_s = min(launch_s, duration_s)
+    faster = max((rate / peaks.flops_of(dtype) for dtype, rate in flops.items()), default=1.0)
+    raised = {dtype: rate * max(1.0, faster) for dtype, rate in peaks.flops_per_s.items()}
+    return replace(peaks, flops_per_s=raised, bytes_per_s=bytes_per_s, launch_s=launch_s)
 
 
 def predict(

@@ -1,13 +1,21 @@
 """The passes of a model, with the duration of each launch: from a version of the database, or where
-that has none, the roofline of the device."""
+that has none, an estimate at the rates of the device."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from collector.codec.errors import BadInput, CaseRejected
+from collector.model.case import Case
+from collector.model.demand import record_of_cells
 from collector.model.record import CaseRecord
+from collector.model.stack import Stack
 from collector.model.vocabulary import INPUT_CELLS, INPUT_SHAPES
+from collector.ops.floor import lower_bound_us
+from collector.ops.registry import find
+from collector.ops.spec import OpSpec
 from collector.ranks.collective import DTYPES, OPERATIONS, is_collective
 from collector.ranks.gangs import is_of_gangs
 from collector.report.model_pages import PredictedLaunch, PredictedPass
@@ -16,14 +24,15 @@ from collector.shapes.models import read_decoder
 from collector.shapes.recorded_step import Occurrences, Recording
 from collector.shapes.serving import Batch
 from jobs.campaign.source_kinds import ModelSource, StepCollectives
-from jobs.planning.forecast import Peaks
+from jobs.planning.forecast import Peaks, peaks_of, with_measured_rates
 from jobs.planning.generated_sources import message_record, with_ep_size
 from jobs.planning.sources import completed_records
 from jobs.planning.workload import roofline_us
-from opmeter.cases import arguments_of
+from opmeter.cases import arguments_of, cells_of_rows
 from opmeter.version import Version
 
 OUTSIDE = "outside of layers"
+_LONGEST = 20  # cases of a block whose rates count
 _DTYPE = "bfloat16"  # of the messages of a model's step
 
 
@@ -95,39 +104,73 @@ def passes_of_recording(
         yield LaunchedPass(one.phase, str(one), (*kernels, *messages))
 
 
-def predicted(found: LaunchedPass, version: Version, peaks: Peaks) -> PredictedPass:
-    """Return a pass with the duration of each of its launches."""
-    return PredictedPass(
-        found.phase, found.title, tuple(_predicted(one, version, peaks) for one in found.launches)
-    )
+def predicted(found: LaunchedPass, version: Version, stack: Stack, peaks: Peaks) -> PredictedPass:
+    """Return a pass with the duration of each of its launches. `peaks` are those of the stack of
+    the version, as `raised_peaks` returns them."""
+    launches = tuple(_predicted(one, version, stack, peaks) for one in found.launches)
+    return PredictedPass(found.phase, found.title, launches)
 
 
-def _predicted(one: ModelLaunch, version: Version, peaks: Peaks) -> PredictedLaunch:
+def raised_peaks(stack: Stack, version: Version) -> Peaks:
+    """Return the peaks of a stack's device, raised to what the version measured on it."""
+    return with_measured_rates(peaks_of(stack), _fastest(version))
+
+
+def _fastest(version: Version) -> Iterator[tuple[Case, OpSpec, float]]:
+    """Yield the longest cases of each block, which reach the rates of the device, and the shortest,
+    with their durations. Those with warnings are left out."""
+    mean_us = version.index.arrays["mean_us"]
+    for kernel in version.kernels:
+        op = find(kernel)
+        if op is None or is_collective(kernel):
+            continue
+        for block in version.blocks(kernel):
+            order = np.argsort(mean_us[block.begin : block.end]) + block.begin
+            places = np.unique([order[0], *order[-_LONGEST:]])
+            cells = cells_of_rows(version.index, block, places.tolist())
+            for row, own in zip(places.tolist(), cells, strict=True):
+                case = record_of_cells(kernel, own).case
+                answer = version.measured(row)
+                if not (answer.warnings or is_of_gangs(case)) and _is_accepted(op, case):
+                    yield case, op, answer.value_us
+
+
+def _is_accepted(op: OpSpec, case: Case) -> bool:
+    try:
+        op.check(case, "npu")  # the NPU has every layout that other backends have
+    except CaseRejected:
+        return False
+    return True
+
+
+def _predicted(one: ModelLaunch, version: Version, stack: Stack, peaks: Peaks) -> PredictedLaunch:
     plain = (one.layer, one.kernel_type, one.times, one.size)
     if one.record is None:
         return PredictedLaunch(*plain, dtypes="", reason="a message: give --grid")
     cells = {**one.record.cells, **one.record.extra}
     dtypes = cells.get(INPUT_CELLS[1], "").rstrip(";")
-    # A message has no bound by the rates of the device alone; the planner's guess is no bound.
     case = one.record.case
-    is_message = is_collective(case.kernel_type) or is_of_gangs(case)
-    floor_us = 0.0 if is_message else roofline_us(case, peaks)
+    launch = PredictedLaunch(*plain, dtypes=dtypes)
+    # A message depends on more than the rates of the device.
+    if not (is_collective(case.kernel_type) or is_of_gangs(case)):
+        launch = replace(
+            launch, estimate_us=roofline_us(case, peaks), least_us=lower_bound_us(case, stack)
+        )
     try:
         arguments = arguments_of(cells | {INPUT_SHAPES: cells.get(INPUT_SHAPES, "").strip('"')})
-        answer = version.query(one.record.case.kernel_type, **arguments)
+        answer = version.query(case.kernel_type, **arguments)
     except (BadInput, CaseRejected) as error:
-        return PredictedLaunch(*plain, dtypes=dtypes, reason=str(error), roofline_us=floor_us)
+        return replace(launch, reason=str(error))
     if answer.reason is not None:
-        return PredictedLaunch(*plain, dtypes=dtypes, reason=answer.reason, roofline_us=floor_us)
-    return PredictedLaunch(
-        *plain,
-        dtypes=dtypes,
+        return replace(launch, reason=answer.reason)
+    return replace(
+        launch,
         value_us=answer.value_us,
         low_us=answer.low_us,
         high_us=answer.high_us,
         channel=answer.channel,
         warnings=answer.warnings,
-        roofline_us=floor_us,
+        estimate_us=0.0,
     )
 
 

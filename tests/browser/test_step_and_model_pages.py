@@ -69,7 +69,7 @@ def test_model_is_drawn_by_pass(browser, model, width):
         assert not one.is_wider_than_window()
         assert len(one.page.query_selector_all("figure svg.plot")) == 4
         assert one.blank_figures() == []
-        one.page.fill("#pass-1 input", "roofline only")
+        one.page.fill("#pass-1 input", "estimated")
         kernels = one.page.query_selector_all("#pass-1 tbody td:nth-child(2)")
         assert kernels and not {one.inner_text() for one in kernels} & set(MEASURED)
         assert one.faults == []
@@ -80,9 +80,11 @@ def test_times_of_a_model_are_those_of_the_csv(browser, model):
     with shown(browser) as one:
         one.open(model / "index.html")
         tiles = [tile.inner_text() for tile in one.page.query_selector_all("dd")]
+        headline = one.page.inner_text("dl")
+    assert "estimated time of the kernels" in headline
     for at, phase in enumerate(("prefill", "decode")):
         own = [row for row in rows if row["phase"] == phase]
-        each = [float(row["value_us"] or row["roofline_us"] or 0) for row in own]
+        each = [float(row["value_us"] or row["estimate_us"] or 0) for row in own]
         whole = sum(int(r["launches"]) * us for r, us in zip(own, each, strict=True))
         known = sum(int(r["launches"]) * float(r["value_us"]) for r in own if r["value_us"])
         assert math.isclose(_in_us(tiles[2 * at]), whole, rel_tol=1e-3)

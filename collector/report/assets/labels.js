@@ -363,7 +363,9 @@ const chinese = {
   // model.js
   "release": "版本（软件）",
   "between measured sizes": "在已测尺寸之间",
-  "roofline only": "仅 roofline",
+  "estimated": "估计",
+  "estimated time of the kernels": "算子的估计时间",
+  "least": "最短",
   "time not known": "时间未知",
   "prefill": "预填充",
   "decode": "解码",
@@ -383,8 +385,8 @@ const chinese = {
   "known by": "依据",
   "together": "合计",
   "share": "占比",
-  "In brackets: the least time at the rates of the device, where no duration was measured.":
-    "括号内：没有测量耗时时，按设备速率的最短时间。",
+  "In brackets: an estimate at the rates that kernels usually reach on the device, where no duration was measured. The least time is the bound below which no measurement is accepted.":
+    "括号内：没有测得耗时的地方，按 kernel 在该设备上通常达到的速率估计。最短时间是下限，低于它的测量结果不被采纳。",
   "no kernel": "没有该算子",
   "no dtype": "没有该 dtype",
   "no layout": "没有该布局",

@@ -3,10 +3,11 @@
 
 opmeter.view((data, main) => {
   const { t, el, count, number, percent, us, isNumber, NONE, series } = opmeter;
-  const colours = { exact: series[0], interpolated: series[5], roofline: "var(--warn)", unknown: series[6] };
-  const labels = { exact: t("measured"), interpolated: t("between measured sizes"), roofline: t("roofline only"), unknown: t("time not known") };
+  const colours = { exact: series[0], interpolated: series[5], estimated: "var(--warn)", unknown: series[6] };
+  const labels = { exact: t("measured"), interpolated: t("between measured sizes"), estimated: t("estimated"), unknown: t("time not known") };
   const sum = (times) => d3.sum(Object.values(times));
   const known = (times) => (times.exact + times.interpolated) / (sum(times) || 1);
+  const isMeasured = (one) => !one.unknown && one.times.exact === sum(one.times);
   const phaseOf = (one) => t(one.phase);
 
   opmeter.head(main, {
@@ -14,7 +15,7 @@ opmeter.view((data, main) => {
     sub: [el("span", {}, `${t("release")}  ${data.release}`), el("br"), el("span", {}, `${t("version")}  ${data.place}`)],
   });
   opmeter.facts(main, data.passes.flatMap((one) => [
-    [`${phaseOf(one)}: ${t("time of the kernels")}`, us(sum(one.times)), `${count(one.launches)} ${t("launches")}`],
+    [`${phaseOf(one)}: ${isMeasured(one) ? t("time of the kernels") : t("estimated time of the kernels")}`, us(sum(one.times)), `${count(one.launches)} ${t("launches")}`],
     [`${phaseOf(one)}: ${t("known from measurements")}`, percent(known(one.times)), one.unknown ? `${count(one.unknown)} ${t("launches")}: ${t("time not known")}` : `${t("exactly")} ${percent(one.times.exact / (sum(one.times) || 1))}`],
   ]));
   for (const one of data.passes) pass(one, data.passes.indexOf(one));
@@ -46,12 +47,13 @@ opmeter.view((data, main) => {
         { label: t("input shapes or message"), wide: true, value: (row) => row[3], text: (row) => row[3].split(";").filter(Boolean).join("; ") || NONE },
         { label: t("duration"), unit: "µs", kind: "number", value: (row) => row[5] ?? row[11], text: (row) => (isNumber(row[5]) ? number(row[5]) : row[11] ? `(${number(row[11])})` : NONE) },
         { label: t("95 % interval"), kind: "number", wide: true, value: (row) => row[6], text: (row) => (isNumber(row[6]) ? `${number(row[6])} – ${number(row[7])}` : NONE) },
+        { label: t("least"), unit: "µs", kind: "number", wide: true, value: (row) => row[14], text: (row) => (row[14] ? number(row[14]) : NONE) },
         { label: t("together"), kind: "number", value: (row) => row[13], text: (row) => us(row[13]) },
         { label: t("known by"), value: (row) => data.sources.indexOf(row[12]), text: (row) => [labels[row[12]], row[9] && t(row[9])].filter(Boolean).join(": ") },
         { label: t("share"), kind: "number", wide: true, value: (row) => row[13], text: (row) => percent(row[13] / (whole || 1)) },
       ],
     });
-    made.append(el("p", { class: "small muted" }, t("In brackets: the least time at the rates of the device, where no duration was measured.")));
+    made.append(el("p", { class: "small muted" }, t("In brackets: an estimate at the rates that kernels usually reach on the device, where no duration was measured. The least time is the bound below which no measurement is accepted.")));
   }
 
   function bars(parent, title, times) {

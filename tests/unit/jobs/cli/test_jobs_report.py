@@ -19,6 +19,7 @@ from jobs.cli.report import (
     step_report_command,
 )
 from tests.bench.varied_database import STACK, write_two_stacks, write_varied_database
+from tests.browser.models import write_made_model
 
 _LATER = STACK.version_path.replace("8.5.0", "8.6.0")
 
@@ -133,6 +134,23 @@ def test_report_step_writes_what_compare_prints(two_stacks, tmp_path):
     with (tmp_path / "report/index.csv").open(newline="") as file:
         (written,) = csv.DictReader(file)
     assert float(written["in_situ_total_us"]) == 40.0 and written["launches"] == "2"
+
+
+def test_report_model_separates_estimates_from_bounds(tmp_path, capsys):
+    """No bound is above a measured duration, and the headline counts its estimates."""
+    target = write_made_model(tmp_path)
+    assert "% an estimate" in capsys.readouterr().out
+    with (target / "index.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    measured = [row for row in rows if row["value_us"]]
+    assert measured and all(row["estimate_us"] == "0.0" for row in measured)
+    assert all(float(row["least_us"]) <= float(row["value_us"]) for row in measured)
+    others = [row for row in rows if row["source"] == "estimated"]
+    assert others and all(
+        float(row["least_us"]) <= float(row["estimate_us"])
+        and float(row["total_us"]) == int(row["launches"]) * float(row["estimate_us"])
+        for row in others
+    )
 
 
 def test_report_model_refuses_options_that_a_recording_has(two_stacks, tmp_path):

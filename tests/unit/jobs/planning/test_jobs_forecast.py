@@ -18,6 +18,7 @@ from jobs.planning.forecast import (
     peaks_of,
     predict,
     session_cost,
+    with_measured_rates,
     with_overheads,
 )
 
@@ -47,6 +48,22 @@ BF16 = case_from_cells(
 
 def operator(flops: int) -> OpSpec:
     return OpSpec("MatMul", "", ("x", "y"), lambda torch, x, y: x @ y, flops=lambda case: flops)
+
+
+def test_rates_are_raised_to_what_was_measured() -> None:
+    """A machine that did a product in 0.6 s has no estimate of 2 s for it."""
+    product = operator(2 * 10**12)  # 2 s at 1 TFLOP/s
+    assert predict(FLOAT, product, PEAKS, MeasureSettings(), None).launch_s > 2
+    raised = with_measured_rates(PEAKS, [(FLOAT, product, 0.6e6), (FLOAT, product, 0.7e6)])
+    again = predict(FLOAT, product, raised, MeasureSettings(), None).launch_s
+    assert again == pytest.approx(0.6, rel=1e-3)
+    assert raised.flops_of("bfloat16") / PEAKS.flops_of("bfloat16") == pytest.approx(2 / 0.6)
+    assert raised.bytes_per_s == PEAKS.bytes_per_s  # 12 MB may come from a cache
+    large = replace(operator(1), traffic=lambda case: 10**9)
+    moved = with_measured_rates(PEAKS, [(FLOAT, large, 0.5e6), (FLOAT, operator(1), 3.0)])
+    assert (moved.bytes_per_s, moved.launch_s) == (2e9, pytest.approx(3e-6))
+    slow = with_measured_rates(PEAKS, [(FLOAT, product, 9e6)])
+    assert slow == PEAKS == with_measured_rates(PEAKS, [])
 
 
 def test_launch_takes_the_longer_of_computing_and_moving() -> None:
