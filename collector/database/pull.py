@@ -145,7 +145,8 @@ class PulledFolder:
         names = {
             path.relative_to(self.folder).as_posix()
             for path in there
-            if path.suffix == ".csv" or (path.is_symlink() and path.is_dir())
+            if (path.suffix == ".csv" and not path.name.startswith("."))  # others are not read
+            or (path.is_symlink() and path.is_dir())
         }
         begin = f"{folder}/"
         names |= {one for one in self.files if one.startswith(begin) and one.endswith(".csv")}
