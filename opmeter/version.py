@@ -440,9 +440,11 @@ class Version:
             warnings = (_SEVERAL, *warnings)
         if estimate.half_width is None:
             warnings = (*warnings, _UNCALIBRATED)
-        support = len({surface.rows[part.place] for part in estimate.parts})
+        rows = sorted({surface.rows[part.place] for part in estimate.parts})
+        own = (name for row in rows for name in self._warnings[self.index.warnings[row]])
         channel = Channel.EXTRAPOLATED if estimate.is_outside else Channel.INTERPOLATED
-        return Answer(value_us, low_us, high_us, channel, support, warnings)
+        warnings = (*dict.fromkeys(own), *warnings)
+        return Answer(value_us, low_us, high_us, channel, len(rows), warnings)
 
     def _surfaces_of(
         self, found: _Found, lengths: Mapping[str, list[float]] | None

@@ -192,8 +192,8 @@ def _outliers_matter(timing: Timing) -> bool:
 def _left_out(timing: Timing, accepted: int) -> str:
     total = round(accepted / (1 - timing.outlier_share))
     return (
-        f"{total - accepted} of {total} repeats are left out of the mean of {timing.mean_us:.4g} "
-        f"us; with them it is {timing.untrimmed_us:.4g} us"
+        f"{total - accepted} of {total} repeats are left out of the mean of {timing.mean_us:.6g} "
+        f"us; with them it is {timing.untrimmed_us:.6g} us"
     )
 
 
