@@ -29,16 +29,21 @@ class Reason(StrEnum):
 
     - `no kernel`: no case of this kernel type has one.
     - `no dtype`: none with these input dtypes.
-    - `no layout`: none with these ranks, formats and settings.
+    - `no layout`: none with these ranks, formats, outputs and settings.
     - `no length`: the kernel depends on lengths, and these are neither measured nor between
       measured ones, or not given.
-    - `outside`: the sizes are not between measured ones."""
+    - `outside`: the sizes are not between measured ones.
+    - `ambiguous`: several cases match, with different durations, and the caller allows only one."""
 
     NO_KERNEL = "no kernel"
     NO_DTYPE = "no dtype"
     NO_LAYOUT = "no layout"
     NO_LENGTH = "no length"
     OUTSIDE = "outside"
+    AMBIGUOUS = "ambiguous"
+
+
+SEVERAL_MATCH = "several cases match"  # how the warning of an ambiguous answer begins
 
 
 class Answer(NamedTuple):

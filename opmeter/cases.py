@@ -21,6 +21,8 @@ from collector.model.case import (
     tensor_cells,
 )
 from collector.model.vocabulary import (
+    ACCELERATOR_CORE,
+    AI_CPU,
     BASE_CELLS,
     EP_SIZE,
     INPUT_CELLS,
@@ -35,8 +37,10 @@ from collector.model.vocabulary import (
     OUTPUT_FORMATS,
     RUNTIME_PREFIX,
     RUNTIME_PROVENANCE,
+    core_class,
     dtype_of,
     is_absent_dtype,
+    is_absent_shape,
     normal_dtype,
     normal_format,
     torch_dtype_of,
@@ -45,7 +49,9 @@ from collector.ranks.collective import MESSAGE_BYTES, with_message_bytes
 
 Shape = tuple[int, ...]
 Lengths = Sequence[float] | Mapping[str, Sequence[float]] | None
+Outputs = Sequence[Shape | None] | Mapping[str, str] | None
 
+_OF_OUTPUTS = (OUTPUT_DTYPES, OUTPUT_FORMATS)
 KEY_LENGTHS = RUNTIME_PREFIX + "actual_seq_lengths_kv_values"
 MEAN_LENGTH = RUNTIME_PREFIX + "avg_seq_len"
 
@@ -53,7 +59,8 @@ MEAN_LENGTH = RUNTIME_PREFIX + "avg_seq_len"
 @dataclass(frozen=True, slots=True)
 class Query:
     """A query in the words of the index. `dtypes` has one entry for all inputs, one for each, or
-    none; `cells` are the settings that must be equal; `lengths` are lists by column."""
+    none; `cells` are the settings that must be equal; `lengths` are lists by column; `outputs` are
+    the shapes of the outputs, if they are given."""
 
     kernel: str
     ranks: tuple[int, ...]
@@ -61,6 +68,12 @@ class Query:
     dtypes: tuple[str, ...]
     cells: Mapping[str, str]
     lengths: Mapping[str, list[float]] | None
+    outputs: tuple[Shape | None, ...] | None
+
+    @property
+    def output_sizes(self) -> list[int] | None:
+        """Return the sizes of all outputs, if these are given."""
+        return None if self.outputs is None else resolved_sizes(self.outputs)
 
     def of_dtypes(self, blocks: Sequence[IndexBlock]) -> list[IndexBlock]:
         """Return the blocks with the dtypes of the query."""
@@ -75,9 +88,26 @@ class Query:
         named = (dtype for dtype, _ in block.inputs if not is_absent_dtype(dtype))
         return all(dtype == self.dtypes[0] for dtype in named)
 
+    def is_of_ranks(self, block: IndexBlock) -> bool:
+        """Return whether a block has the ranks of the query's inputs, and of its outputs if they
+        are given."""
+        if ranks_of(block) != self.ranks:
+            return False
+        return self.outputs is None or block.outputs == resolved_ranks(self.outputs)
+
     def allows(self, settings: Mapping[str, str]) -> bool:
-        """Return whether settings have the texts that the query names."""
-        return all(settings.get(name, "") == text for name, text in self.cells.items())
+        """Return whether settings have the texts that the query names. One dtype or format of
+        outputs is that of all."""
+        for name, text in self.cells.items():
+            own = settings.get(name, "")
+            if own != text and not (name in _OF_OUTPUTS and _is_of_all(text, own)):
+                return False
+        return True
+
+
+def _is_of_all(word: str, words: str) -> bool:
+    """Return whether all words of a cell but absent ones are this one."""
+    return {one for one in words.split(";") if not is_absent_dtype(one)} == {word}
 
 
 def _first_dtype(block: IndexBlock) -> str:
@@ -93,9 +123,12 @@ def query_of(
     op_state: str | None,
     settings: Mapping[str, str] | None,
     lengths: Lengths,
+    outputs: Outputs = None,
 ) -> Query:
     """Return a query from the arguments of a caller. Raises BadInput for invalid ones."""
-    cells = {name: text for name, text in (settings or {}).items() if name != MESSAGE_BYTES}
+    given = {name: text for name, text in (settings or {}).items() if name != MESSAGE_BYTES}
+    shapes, of_outputs = _given_outputs(outputs)
+    cells = {**given, **of_outputs}
     if len(formats):
         texts = formats.split(";") if isinstance(formats, str) else formats
         cells[INPUT_FORMATS] = ";".join(map(normal_format, texts))
@@ -114,37 +147,70 @@ def query_of(
         dtypes,
         cells,
         None if lengths is None else _lists(lengths),
+        shapes,
     )
 
 
-def resolved_ranks(inputs: Sequence[Shape | None]) -> tuple[int, ...]:
-    """Return the rank of each input, -1 for one without a shape or without dimensions. Raises
+def _given_outputs(
+    outputs: Outputs,
+) -> tuple[tuple[Shape | None, ...] | None, dict[str, str]]:
+    """Return the shapes of outputs, None if they are open, and the cells of their dtypes and
+    formats. Raises BadInput for invalid ones."""
+    if outputs is None or not len(outputs):
+        return None, {}
+    if not isinstance(outputs, Mapping):
+        ranks = resolved_ranks(outputs, "outputs")
+        check_sizes(resolved_sizes(outputs, "outputs"), "outputs")
+        pairs = zip(ranks, outputs, strict=True)
+        return tuple(None if rank < 0 else shape for rank, shape in pairs), {}
+    if unknown := set(outputs) - set(OUTPUT_CELLS):
+        known = ", ".join(OUTPUT_CELLS)
+        raise BadInput(f"outputs: expected shapes, or the columns {known}; got {min(unknown)!r}")
+    texts = [outputs.get(name, "") for name in OUTPUT_CELLS]
+    is_given = [not is_absent_shape(text.strip(' "')) for text in texts]  # `N/A` leaves it open
+    own, dtypes, formats = (
+        split_cell(text) if given else [] for text, given in zip(texts, is_given, strict=True)
+    )
+    dtypes, formats = list(map(spelled_dtype, dtypes)), list(map(normal_format, formats))
+    parsed = [parse_shape(part) for part in own]
+    if parsed and len(dtypes) > 1:
+        parsed, dtypes, formats = _without_blanks(parsed, dtypes, formats)
+    cells = {OUTPUT_DTYPES: ";".join(dtypes), OUTPUT_FORMATS: ";".join(formats)}
+    return tuple(parsed) or None, {name: text for name, text in cells.items() if text}
+
+
+def resolved_ranks(shapes: Sequence[Shape | None], what: str = "inputs") -> tuple[int, ...]:
+    """Return the rank of each tensor, -1 for one without a shape or without dimensions. Raises
     BadInput for others."""
     try:
-        return tuple([-1 if shape is None else len(shape) or -1 for shape in inputs])
+        return tuple([-1 if shape is None else len(shape) or -1 for shape in shapes])
     except TypeError as error:
-        raise BadInput(_no_shapes(inputs)) from error
+        raise BadInput(_no_shapes(shapes, what)) from error
 
 
-def resolved_sizes(inputs: Sequence[Shape | None]) -> list[int]:
-    """Return the sizes of all inputs, of any type of integers. Raises BadInput for others."""
+def resolved_sizes(shapes: Sequence[Shape | None], what: str = "inputs") -> list[int]:
+    """Return the sizes of all tensors, of any type of integers. Raises BadInput for others."""
     try:
-        return [index(size) for shape in inputs if shape is not None for size in shape]
+        return [index(size) for shape in shapes if shape is not None for size in shape]
     except TypeError as error:
-        raise BadInput(_no_shapes(inputs)) from error
+        raise BadInput(_no_shapes(shapes, what)) from error
 
 
-def check_sizes(sizes: Sequence[int]) -> None:
+def shapes_of(ranks: Sequence[int], sizes: Iterable[int]) -> list[Shape | None]:
+    """Return shapes of these ranks, -1 for one without a shape, from the sizes of all of them."""
+    left = iter(sizes)
+    return [None if rank < 0 else tuple(islice(left, rank)) for rank in ranks]
+
+
+def check_sizes(sizes: Sequence[int], what: str = "inputs") -> None:
     """Raise BadInput for a negative size."""
     if min(sizes, default=0) < 0:
-        raise BadInput(f"inputs: expected sizes of at least 0, got {min(sizes)}")
+        raise BadInput(f"{what}: expected sizes of at least 0, got {min(sizes)}")
 
 
-def _no_shapes(inputs: object) -> str:
-    shown = repr(inputs)[:80]
-    return (
-        f"inputs: expected a shape for each input, such as [(32, 5120), (5120, 3200)], got {shown}"
-    )
+def _no_shapes(shapes: object, what: str) -> str:
+    form = "a shape for each tensor, such as [(32, 5120), (5120, 3200)]"
+    return f"{what}: expected {form}, got {repr(shapes)[:80]}"
 
 
 @lru_cache(maxsize=1024)
@@ -164,6 +230,7 @@ class Arguments(TypedDict):
     op_state: str | None
     settings: dict[str, str]
     lengths: dict[str, list[float]] | None
+    outputs: dict[str, str]
 
 
 def arguments_of(cells: Mapping[str, str]) -> Arguments:
@@ -181,6 +248,8 @@ def arguments_of(cells: Mapping[str, str]) -> Arguments:
         and name not in LENGTH_COLUMNS | RUNTIME_PROVENANCE
         and text.strip()
     }
+    if core := core_class(cells.get(ACCELERATOR_CORE, "")):  # only AI_CPU distinguishes cases
+        settings[ACCELERATOR_CORE] = core if core == AI_CPU else ""
     inputs = [parse_shape(part) for part in split_cell(cells[INPUT_SHAPES])]
     dtypes, formats = (split_cell(cells.get(name, "")) for name in (INPUT_DTYPES, INPUT_FORMATS))
     if not any((cells[INPUT_SHAPES].strip(' "'), *dtypes, *formats)):
@@ -194,6 +263,7 @@ def arguments_of(cells: Mapping[str, str]) -> Arguments:
         op_state=cells.get(OP_STATE) or None,
         settings=settings,
         lengths=lengths or None,
+        outputs={name: cells[name] for name in OUTPUT_CELLS if cells.get(name, "").strip(' "')},
     )
 
 
@@ -254,24 +324,21 @@ def outputs_like(sizes: Sequence[int], block: IndexBlock, known: Sizes) -> list[
 def cells_of(
     query: Query, outputs: Sequence[Shape | None], settings: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the cells of a case of a query, with the outputs and settings of a case like it."""
+    """Return the cells of a case of a query. What the query leaves open of outputs and settings is
+    as in a case like it."""
     named = {**settings, **query.cells}
     formats = named.get(INPUT_FORMATS, "").split(";")
-    slots, sizes = [], iter(query.sizes)
-    for at, rank in enumerate(query.ranks):
-        shape = None if rank < 0 else tuple(next(sizes) for _ in range(rank))
+    slots = []
+    for at, shape in enumerate(shapes_of(query.ranks, query.sizes)):
         dtype = query.dtypes[at if len(query.dtypes) > 1 else 0] if query.dtypes else ""
         fmt = formats[at] if at < len(formats) else "ND"
         is_absent = shape is None and (len(query.dtypes) < 2 or is_absent_dtype(dtype))
         slots.append(NO_TENSOR if is_absent else Slot(shape, dtype, fmt or "ND"))
-    if outputs:
-        pairs = zip_longest(
-            *(named.get(name, "").split(";") for name in (OUTPUT_DTYPES, OUTPUT_FORMATS)),
-            fillvalue="",
-        )
-        made = [Slot(shape, *pair) for shape, pair in zip(outputs, pairs, strict=False)]
-    else:
-        made = []
+    shapes = query.outputs or outputs
+    words = [
+        _of_each(named.get(name, ""), len(shapes), name in query.cells) for name in _OF_OUTPUTS
+    ]
+    made = [Slot(*slot) for slot in zip(shapes, *words, strict=True)]
     cells = tensor_cells(slots, made)
     if not made:
         cells |= dict.fromkeys(OUTPUT_CELLS, NOT_KNOWN)
@@ -280,17 +347,10 @@ def cells_of(
     return with_message_bytes(query.kernel, {**further, **cells, **lengths})
 
 
-def output_cells(cells: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns of outputs as a tree has them; none if their shapes are not known. Raises
-    BadInput for invalid ones."""
-    texts = [cells.get(name, "") for name in OUTPUT_CELLS]
-    if texts[0].strip().upper() in ("", NOT_KNOWN):
-        return {}
-    shapes = split_cell(texts[0])
-    columns = zip_longest(shapes, *map(split_cell, texts[1:]), fillvalue="")
-    slots = [Slot(parse_shape(shape), dtype, fmt) for shape, dtype, fmt in columns]
-    made = tensor_cells([], slots)
-    return {name: made[name] for name in OUTPUT_CELLS}
+def _of_each(cell: str, count: int, is_given: bool) -> list[str]:
+    """Return the word of each slot; one that is given is that of all."""
+    words = cell.split(";")
+    return (words * count if is_given and len(words) == 1 else [*words, *[""] * count])[:count]
 
 
 def cells_of_rows(
@@ -307,14 +367,12 @@ def cells_of_rows(
         if number not in settings:
             settings[number] = json.loads(index.text("settings", number))
         lengths = json.loads(index.text("lengths", index.lengths[row]) or "{}")
-        named, left = settings[number], iter(known[row - block.begin].tolist())
+        named = settings[number]
         dtypes = (*(one for one, _ in block.inputs), *_padded(named, OUTPUT_DTYPES, block))
         formats = (*_padded(named, INPUT_FORMATS, block), *_padded(named, OUTPUT_FORMATS, block))
         ranks = (*ranks_of(block), *block.outputs)
-        slots = [
-            Slot(None if rank < 0 else tuple(islice(left, rank)), dtype, fmt)
-            for rank, dtype, fmt in zip(ranks, dtypes, formats, strict=True)
-        ]
+        shapes = shapes_of(ranks, known[row - block.begin].tolist())
+        slots = [Slot(*slot) for slot in zip(shapes, dtypes, formats, strict=True)]
         count = len(block.inputs)
         cells = {
             **{name: text for name, text in named.items() if name not in BASE_CELLS},

@@ -1,7 +1,7 @@
 """Many queries at once: texts of a table are read together, and found by bisection together."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,20 +10,19 @@ import pandas as pd
 
 from collector.codec.errors import BadInput
 from collector.database.index import Index, IndexBlock, hashes_of
+from collector.model.case import parse_shape, shape_text, split_cell
 from collector.model.record import KERNEL_TYPE as RECORDED_TYPE
 from collector.model.vocabulary import (
     BASE_CELLS,
     EP_SIZE,
     INPUT_DTYPES,
-    INPUT_FORMATS,
     INPUT_SHAPES,
-    OP_STATE,
-    OUTPUT_CELLS,
+    OUTPUT_SHAPES,
     RUNTIME_PREFIX,
     is_absent_shape,
 )
 from opmeter.answers import Answer, Channel
-from opmeter.cases import Arguments, arguments_of, resolved_ranks
+from opmeter.cases import Arguments, arguments_of, resolved_ranks, shapes_of
 
 KERNEL_TYPE, WEIGHT = "kernel_type", "weight"
 _DIGITS = bytes(byte if byte in b"0123456789" else ord(" ") for byte in range(256))
@@ -43,10 +42,10 @@ class Single(Protocol):
     @property
     def query(self) -> Callable[..., Answer]: ...
 
-    def only_block(self, kernel: str, dtype: str, ranks: tuple[int, ...]) -> IndexBlock | None: ...
+    def only_block(self, kernel: str, arguments: Arguments) -> IndexBlock | None: ...
 
 
-def answer_many(version: Single, frame: Any) -> pd.DataFrame:
+def answer_many(version: Single, frame: Any, *, unambiguous: bool) -> pd.DataFrame:
     """Return the answers to the rows of a table; see `Version.query_many`."""
     names = list(getattr(frame, "column_names", getattr(frame, "columns", frame)))
     kernel_type = KERNEL_TYPE if KERNEL_TYPE in names else RECORDED_TYPE
@@ -58,41 +57,65 @@ def answer_many(version: Single, frame: Any) -> pd.DataFrame:
     dtypes = _texts(INPUT_DTYPES, frame) if INPUT_DTYPES in names else [""] * count
     cells = {name: list(map(_spelled, _listed(frame[name]))) for name in names if _is_setting(name)}
     weights = _weights(frame) if WEIGHT in names else [1.0] * count
-    outputs = {name: _texts(name, frame) for name in names if name in OUTPUT_CELLS}
-    missed = _Missed(weights, outputs)
-    forms, sizes, starts = _read(shapes)
+    forms, sizes = _read(INPUT_SHAPES, shapes)
+    if OUTPUT_SHAPES in names:
+        output_forms, output_sizes = _read(OUTPUT_SHAPES, _texts(OUTPUT_SHAPES, frame))
+    else:
+        output_forms, output_sizes = [b""] * count, lambda rows: np.empty((len(rows), 0), np.int64)
     found = _Answers(count)
     groups: dict[Any, int] = {}
     further = list(zip(*cells.values(), strict=True)) if cells else [()] * count
-    keys = zip(kernels, dtypes, forms, further, strict=True)
+    keys = zip(kernels, dtypes, forms, output_forms, further, strict=True)
     numbers = np.array([groups.setdefault(key, len(groups)) for key in keys], np.int64)
     order = np.argsort(numbers, kind="stable")
     ends = np.cumsum(np.bincount(numbers, minlength=len(groups)))
     begin = 0
-    for (kernel, dtype, form, texts), end in zip(groups, ends.tolist(), strict=True):
+    for (kernel, dtype, form, output_form, texts), end in zip(groups, ends.tolist(), strict=True):
         rows = order[begin:end]
         begin = end
-        width = form.count(b"#")
-        own = sizes[starts[rows][:, None] + np.arange(width)]
         settings = {name: text for name, text in zip(cells, texts, strict=True) if text}
-        example = form.replace(b"#", b"1").decode()  # the same slots, whatever their sizes
-        cells_of_group = {**settings, INPUT_SHAPES: example, INPUT_DTYPES: dtype}
-        arguments = arguments_of(cells_of_group)
-        _answer_group(version, found, rows, kernel, arguments, own, bool(settings), missed)
+        shaped = {INPUT_SHAPES: _example(form), OUTPUT_SHAPES: _example(output_form)}
+        arguments = arguments_of({**settings, **shaped, INPUT_DTYPES: dtype})
+        group = _Group(kernel, arguments, sizes(rows), output_sizes(rows))
+        left = _answer_exact(version, found, rows, group)
+        for place in left.tolist():
+            row = int(rows[place])
+            answer = version.query(
+                kernel, **group.of_row(place), weight=weights[row], unambiguous=unambiguous
+            )
+            found.set(row, answer)
     index = frame.index if isinstance(frame, pd.DataFrame) else None
     return found.frame(index)
 
 
+def _example(form: bytes) -> str:
+    """Return shapes with the slots of a form, whatever their sizes."""
+    return form.replace(b"#", b"1").decode()
+
+
 @dataclass(frozen=True, slots=True)
-class _Missed:
-    """What a log of misses has of the rows besides the query: weights, and columns of outputs."""
+class _Group:
+    """Rows of one kernel type, dtypes, ranks and settings, which differ in sizes (rows, sizes).
 
-    weights: Sequence[float]
-    outputs: Mapping[str, Sequence[str]]
+    `arguments` are those of a row like them."""
 
-    def of_row(self, row: int) -> dict[str, Any]:
-        outputs = {name: texts[row] for name, texts in self.outputs.items()}
-        return {"weight": self.weights[row], "outputs": outputs}
+    kernel: str
+    arguments: Arguments
+    sizes: Any
+    output_sizes: Any
+
+    def of_row(self, place: int) -> Arguments:
+        """Return the arguments of a row."""
+        found = self.arguments.copy()
+        ranks = resolved_ranks(found["inputs"])
+        found["inputs"] = shapes_of(ranks, self.sizes[place].tolist())
+        if self.output_sizes.shape[1]:
+            slots = split_cell(found["outputs"][OUTPUT_SHAPES])
+            ranks = resolved_ranks(list(map(parse_shape, slots)))
+            shapes = shapes_of(ranks, self.output_sizes[place].tolist())
+            text = ";".join(map(shape_text, shapes))
+            found["outputs"] = {**found["outputs"], OUTPUT_SHAPES: text}
+        return found
 
 
 class _Answers:
@@ -107,6 +130,12 @@ class _Answers:
         self.warnings = np.full(count, "", object)
         self.reason = np.full(count, "", object)
 
+    def set(self, row: int, answer: Answer) -> None:
+        self.value_us[row], self.low_us[row], self.high_us[row] = answer[:3]
+        self.channel[row], self.support[row] = answer.channel.value, answer.support
+        self.warnings[row] = ";".join(answer.warnings)
+        self.reason[row] = answer.reason.value if answer.reason else ""
+
     def frame(self, index: Any) -> pd.DataFrame:
         columns = {
             "value_us": self.value_us,
@@ -120,66 +149,44 @@ class _Answers:
         return pd.DataFrame(columns, index=index)
 
 
-def _answer_group(
-    version: Single,
-    found: _Answers,
-    rows: Any,
-    kernel: str,
-    arguments: Arguments,
-    sizes: Any,
-    has_settings: bool,
-    missed: _Missed,
-) -> None:
-    """Answer the rows of one kernel type, dtypes, ranks and settings, which differ in sizes."""
-    left = np.arange(len(rows))
-    ranks = resolved_ranks(arguments["inputs"])
-    block = None if has_settings else version.only_block(kernel, arguments["dtype"], ranks)
-    if block is not None:
-        index = version.index
-        own = index.arrays["hash"][block.begin : block.end]
-        hashes = hashes_of(sizes)
-        at = np.searchsorted(own, hashes)
-        last = len(own) - 1
-        here = np.minimum(at, last)
-        # A hash that occurs twice may be two cases: the single query decides between them.
-        is_own = (own[here] == hashes) & (
-            (here == last) | (own[np.minimum(here + 1, last)] != hashes)
-        )
-        is_own &= (index.sizes_of(block)[here, : sizes.shape[1]] == sizes).all(axis=1)
-        exact, places = rows[is_own], here[is_own] + block.begin
-        found.value_us[exact] = index.arrays["mean_us"][places]
-        found.low_us[exact] = index.arrays["low_us"][places]
-        found.high_us[exact] = index.arrays["high_us"][places]
-        found.support[exact] = index.arrays["sessions"][places]
-        is_pooled = index.arrays["sessions"][places] > 1
-        pooled, measured = (Channel.POOLED.value, Channel.MEASURED.value)
-        found.channel[exact] = np.where(is_pooled, pooled, measured)
-        warned = index.arrays["warnings"][places]
-        texts = np.array(index.texts("warnings"), object)
-        found.warnings[exact] = texts[warned]
-        if version.differs:
-            found.channel[exact] = Channel.REUSED.value
-        if version.notes:
-            found.warnings[exact] = [
-                ";".join(filter(None, (texts[w], *version.notes))) for w in warned
-            ]
-        left = np.flatnonzero(~is_own)
-    for place in left.tolist():
-        values = iter(sizes[place].tolist())
-        arguments["inputs"] = [
-            None if rank < 0 else tuple(next(values) for _ in range(rank)) for rank in ranks
-        ]
-        row = int(rows[place])
-        answer = version.query(kernel, **arguments, **missed.of_row(row))
-        found.value_us[row], found.low_us[row], found.high_us[row] = answer[:3]
-        found.channel[row], found.support[row] = answer.channel.value, answer.support
-        found.warnings[row] = ";".join(answer.warnings)
-        found.reason[row] = answer.reason.value if answer.reason else ""
+def _answer_exact(version: Single, found: _Answers, rows: Any, group: _Group) -> Any:
+    """Answer the rows of a group that are measured, if only one block has any; return the places of
+    the others among them."""
+    block = version.only_block(group.kernel, group.arguments)
+    if block is None:
+        return np.arange(len(rows))
+    index = version.index
+    own = index.arrays["hash"][block.begin : block.end]
+    hashes = hashes_of(group.sizes)
+    at = np.searchsorted(own, hashes)
+    last = len(own) - 1
+    here = np.minimum(at, last)
+    # A hash that occurs twice may be two cases: the single query decides between them.
+    is_own = (own[here] == hashes) & ((here == last) | (own[np.minimum(here + 1, last)] != hashes))
+    given = np.hstack([group.sizes, group.output_sizes])  # the sizes of outputs follow in an index
+    is_own &= (index.sizes_of(block)[here, : given.shape[1]] == given).all(axis=1)
+    exact, places = rows[is_own], here[is_own] + block.begin
+    found.value_us[exact] = index.arrays["mean_us"][places]
+    found.low_us[exact] = index.arrays["low_us"][places]
+    found.high_us[exact] = index.arrays["high_us"][places]
+    found.support[exact] = index.arrays["sessions"][places]
+    is_pooled = index.arrays["sessions"][places] > 1
+    pooled, measured = (Channel.POOLED.value, Channel.MEASURED.value)
+    found.channel[exact] = np.where(is_pooled, pooled, measured)
+    warned = index.arrays["warnings"][places]
+    texts = np.array(index.texts("warnings"), object)
+    found.warnings[exact] = texts[warned]
+    if version.differs:
+        found.channel[exact] = Channel.REUSED.value
+    if version.notes:
+        found.warnings[exact] = [";".join(filter(None, (texts[w], *version.notes))) for w in warned]
+    return np.flatnonzero(~is_own)
 
 
-def _read(texts: list[str]) -> tuple[list[bytes], Any, Any]:
-    """Return the form of each text, with a mark for each number; all numbers; and the position of
-    the first number of each text. Raises BadInput, with the row, for a text that is no shape."""
+def _read(column: str, texts: list[str]) -> tuple[list[bytes], Callable[[Any], Any]]:
+    """Return the form of each text, with a mark for each number; and a function that returns the
+    numbers of rows of one form (rows, numbers). Raises BadInput, with the row, for a text that is
+    no shape."""
     whole = "\n".join(texts).encode()
     joined = whole.translate(None, b'" ()')
     data = np.frombuffer(joined, np.uint8)
@@ -194,14 +201,15 @@ def _read(texts: list[str]) -> tuple[list[bytes], Any, Any]:
     is_long = numbers.max(initial=0) == _MOST  # greater ones are read as this
     others = marked.translate(None, b"#,;\n")
     if others and (known := list(map(_without_absent, texts))) != texts:
-        return _read(known)
+        return _read(column, known)
     if len(forms) != max(len(texts), 1) or others or is_split or is_long:
         row = next(at for at, text in enumerate(texts) if not _is_shapes(text))
-        raise BadInput(f"{INPUT_SHAPES}: row {row}: expected shapes such as 32,5120;5120,3200")
+        raise BadInput(f"{column}: row {row}: expected shapes such as 32,5120;5120,3200")
     forms = forms[: len(texts)]
     counts = {form: form.count(b"#") for form in set(forms)}
     lengths = np.array([counts[form] for form in forms], np.int64)
-    return forms, numbers, np.append(0, np.cumsum(lengths))[:-1]
+    starts = np.append(0, np.cumsum(lengths))[:-1]
+    return forms, lambda rows: numbers[starts[rows][:, None] + np.arange(lengths[rows[0]])]
 
 
 def _without_absent(text: str) -> str:
@@ -216,8 +224,8 @@ def _is_shapes(text: str) -> bool:
 
 
 def _is_setting(name: str) -> bool:
-    is_cell = name in (INPUT_FORMATS, OP_STATE, EP_SIZE) or name.startswith(RUNTIME_PREFIX)
-    return is_cell and name not in set(BASE_CELLS) - {INPUT_FORMATS, OP_STATE}
+    is_cell = name in BASE_CELLS or name == EP_SIZE or name.startswith(RUNTIME_PREFIX)
+    return is_cell and name not in (INPUT_SHAPES, INPUT_DTYPES, OUTPUT_SHAPES)
 
 
 def _texts(name: str, frame: Any) -> list[str]:

@@ -26,6 +26,8 @@ class OldVersion(Protocol):
 
     def explained_row(self, row: int) -> ExplainedRow: ...
 
+    def several(self, rows: Sequence[int], values_us: Sequence[float]) -> tuple[str, ...]: ...
+
 
 class ReusedCases:
     """The cases of older version directories that one version directory reuses.
@@ -48,26 +50,30 @@ class ReusedCases:
     def answer(self, query: Query) -> Answer | None:
         """Return the duration of a case that is reused; None if it is none."""
         found = self._find(query)
-        return found and self._answer(*found)
+        return found and found[0]
 
     def explained(self, query: Query) -> tuple[Answer, ExplainedRow] | None:
         """Return the duration and the measured case of the older directory behind it."""
         found = self._find(query)
-        if found is None:
-            return None
-        answer, (version, row) = self._answer(*found), found
-        return answer, version.explained_row(row)
+        return found and (found[0], found[1].explained_row(found[2]))
 
-    def _find(self, query: Query) -> tuple[OldVersion, int] | None:
+    def _find(self, query: Query) -> tuple[Answer, OldVersion, int] | None:
+        """Return the duration of a case that is reused, its older directory and its row there."""
         for path in self._paths:
             if path not in self._opened:
                 self._opened[path] = self._open(path)
             version = self._opened[path]
-            for row in version.exact_rows(query):
-                known = self._kernels.get(version.index.case(row))
-                if known is not None and known[0].of == path:
-                    return version, row
+            rows = [row for row in version.exact_rows(query) if self._is_reused(version, row, path)]
+            if rows:
+                answers = [self._answer(version, row) for row in rows]
+                several = version.several(rows, [one.value_us for one in answers])
+                first = answers[0]._replace(warnings=(*several, *answers[0].warnings))
+                return first, version, rows[0]
         return None
+
+    def _is_reused(self, version: OldVersion, row: int, path: str) -> bool:
+        known = self._kernels.get(version.index.case(row))
+        return known is not None and known[0].of == path
 
     def _answer(self, version: OldVersion, row: int) -> Answer:
         index = version.index

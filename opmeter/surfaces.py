@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from collector.database.index import Index, IndexBlock, sum_and_skew
+from collector.database.index import Index, IndexBlock, Sizes, sum_and_skew
 from opmeter.cases import KEY_LENGTHS, MEAN_LENGTH, mean_of
 from opmeter.interpolation import Floats, InterpolatedValue, NeighbourSurface, distinct_rows
 
@@ -15,36 +17,44 @@ _FEWEST = 2  # points
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSurface:
-    """A surface with the rows of its points.
+    """A surface, and what its points are."""
 
-    Each size of a case is constant, or one of the axes; sizes that are equal in all rows share an
-    axis. `constants` and `axes` have the position of a size with its value or its axis."""
-
-    block: IndexBlock
-    rows: list[int]
-    constants: tuple[tuple[int, float], ...]
-    axes: tuple[tuple[int, int], ...]
+    points: "MeasuredPoints"
     surface: NeighbourSurface
 
+    @property
+    def rows(self) -> list[int]:
+        return self.points.rows
+
     def estimate(
-        self, sizes: list[int], lengths: Mapping[str, list[float]] | None, *, beyond: bool
+        self,
+        sizes: list[int],
+        lengths: Mapping[str, list[float]] | None,
+        outputs: list[int] | None,
+        *,
+        beyond: bool,
     ) -> InterpolatedValue | None:
-        """Return the duration at these sizes; None if they are not between the measured ones."""
+        """Return the duration at these sizes of inputs, and of outputs if they are given; None if
+        they are not between the measured ones."""
+        points = self.points
         place: list[float | None] = [*sizes]
-        if self.block.lengths:
-            place += _position(self.block.lengths, lengths or {})
-        for at, value in self.constants:
+        if points.block.lengths:
+            place += _position(points.block.lengths, lengths or {})
+        for at, value in points.constants:
             if place[at] is not None and place[at] != value:
                 return None
         point: list[float] = []
-        for at, axis in self.axes:
+        for at, axis in points.axes:
             if (value_at := place[at]) is None:
                 return None
             if axis == len(point):
                 point.append(float(value_at))
             elif point[axis] != value_at:  # other rows have equal sizes here
                 return None
-        return self.surface.estimate(point, beyond=beyond)
+        found = self.surface.estimate(point, beyond=beyond)
+        if found is None or (outputs and not points.has_outputs(outputs, sizes, found)):
+            return None
+        return found
 
 
 def depends_on(block: IndexBlock, lengths: Mapping[str, list[float]]) -> bool:
@@ -69,38 +79,83 @@ def _position(names: tuple[str, ...], lengths: Mapping[str, list[float]]) -> lis
     return found
 
 
+class _OutputSize(NamedTuple):
+    """A size of the outputs: the position of the input size that it equals in all rows, else its
+    value at each point."""
+
+    same: int | None
+    values: list[int]
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredPoints:
-    """The points of a surface: `sizes` (points, axes), each once, and the rest as in
-    MeasuredSurface."""
+    """The points of a surface: `sizes` (points, axes), each once, with their rows.
+
+    Each size of the inputs, and of the lists of lengths, is constant or one of the axes; sizes that
+    are equal in all rows share an axis. `constants` and `axes` have the position of a size with its
+    value or its axis."""
 
     block: IndexBlock
     rows: list[int]
     constants: tuple[tuple[int, float], ...]
     axes: tuple[tuple[int, int], ...]
+    outputs: tuple[_OutputSize, ...]
     sizes: Floats
 
+    def has_outputs(self, outputs: list[int], sizes: list[int], found: InterpolatedValue) -> bool:
+        """Return whether each size of outputs follows from those of inputs as in all rows, or is
+        not beyond those of the points behind a duration."""
+        for given, (same, values) in zip(outputs, self.outputs, strict=True):
+            if same is not None:
+                if sizes[same] != given:
+                    return False
+            else:
+                own = [values[part.place] for part in found.parts]
+                if not min(own) <= given <= max(own):
+                    return False
+        return True
 
-def surface_of(index: Index, block: IndexBlock, setting: int) -> MeasuredSurface | None:
-    """Return the surface of the rows of a block with a setting; None if they are on none."""
-    found = points_of(index, block, setting)
-    if found is None:
-        return None
-    surface = NeighbourSurface(found.sizes, index.arrays["mean_us"][found.rows])
-    return MeasuredSurface(block, found.rows, found.constants, found.axes, surface)
+
+def surfaces_of(index: Index, block: IndexBlock, setting: int) -> list[MeasuredSurface]:
+    """Return the surfaces of the rows of a block with a setting, the largest first."""
+    return [
+        MeasuredSurface(
+            points, NeighbourSurface(points.sizes, index.arrays["mean_us"][points.rows])
+        )
+        for points in points_of(index, block, setting)
+    ]
 
 
-def points_of(index: Index, block: IndexBlock, setting: int) -> MeasuredPoints | None:
-    """Return the points of the rows of a block with a setting; None if they are on no surface."""
+def points_of(index: Index, block: IndexBlock, setting: int) -> list[MeasuredPoints]:
+    """Return the points of the surfaces of the rows of a block with a setting.
+
+    Rows with equal inputs may differ in sizes of outputs, such as the number of greatest entries:
+    then each value of such a size has a surface of its own."""
     numbers = index.arrays["settings"][block.begin : block.end]
     rows = np.flatnonzero(numbers == setting)
+    sizes = index.sizes_of(block)[rows]
+    width, end = block.key_width, block.width - 2 * len(block.lengths)
+    columns, outputs = np.delete(sizes, range(width, end), axis=1), sizes[:, width:end]
+    order = np.lexsort(columns.T) if columns.shape[1] else np.arange(len(rows))
+    is_same = (columns[order[1:]] == columns[order[:-1]]).all(axis=1)
+    is_free = (outputs[order[1:]] != outputs[order[:-1]])[is_same].any(axis=0)
+    if not is_free.any():
+        parts = [np.arange(len(rows))]
+    else:
+        _, which = np.unique(outputs[:, is_free], axis=0, return_inverse=True)
+        parts = [np.flatnonzero(which == n) for n in range(int(which.max()) + 1)]
+        parts.sort(key=len, reverse=True)
+    own = (_points(block, rows[part] + block.begin, columns[part], outputs[part]) for part in parts)
+    return [points for points in own if points is not None]
+
+
+def _points(
+    block: IndexBlock, rows: npt.NDArray[np.int64], columns: Sizes, outputs: Sizes
+) -> MeasuredPoints | None:
+    """Return the points of rows by their sizes, those of inputs and lists as `columns`; None if
+    they are on no surface."""
     if len(rows) < _FEWEST:
         return None
-    sizes = index.sizes_of(block)[rows]
-    width = block.key_width
-    listed = 2 * len(block.lengths)
-    # Sizes of outputs follow from those of inputs.
-    columns = np.hstack([sizes[:, :width], sizes[:, sizes.shape[1] - listed :]])
     is_constant = (columns == columns[0]).all(axis=0)
     distinct: list[int] = []
     axes: list[tuple[int, int]] = []
@@ -116,10 +171,14 @@ def points_of(index: Index, block: IndexBlock, setting: int) -> MeasuredPoints |
     first = distinct_rows(columns[:, distinct])
     if len(first) < _FEWEST:
         return None
-    own = rows[first] + block.begin
     constants = tuple((at, float(columns[0, at])) for at in np.flatnonzero(is_constant).tolist())
+    made = []
+    for column in outputs[first].T:
+        equal = (n for n in range(block.key_width) if (columns[first, n] == column).all())
+        source = next(equal, None)
+        made.append(_OutputSize(source, [] if source is not None else column.tolist()))
     points = columns[first][:, distinct].astype(np.float64)
-    return MeasuredPoints(block, own.tolist(), constants, tuple(axes), points)
+    return MeasuredPoints(block, rows[first].tolist(), constants, tuple(axes), tuple(made), points)
 
 
 def interval_of(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain
+from math import exp
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,25 +19,35 @@ import numpy as np
 from collector.codec.errors import BadInput
 from collector.database.index import Index, IndexBlock, hash_of
 from collector.model.demand import MissedCase
-from collector.model.vocabulary import OUTPUT_DTYPES
-from opmeter.answers import MISSES, Answer, Channel, ExplainedRow, Explanation, Reason
+from collector.model.vocabulary import INPUT_DTYPES, OUTPUT_DTYPES, OUTPUT_SHAPES
+from opmeter.answers import (
+    MISSES,
+    SEVERAL_MATCH,
+    Answer,
+    Channel,
+    ExplainedRow,
+    Explanation,
+    Reason,
+)
 from opmeter.cases import (
+    Arguments,
     Lengths,
+    Outputs,
     Query,
     Shape,
     cells_of,
     cells_of_rows,
     check_sizes,
-    output_cells,
     outputs_like,
     query_of,
     ranks_of,
     resolved_ranks,
     resolved_sizes,
+    shapes_of,
 )
 from opmeter.interpolation import InterpolatedValue
 from opmeter.misses import MissLog
-from opmeter.surfaces import MeasuredSurface, depends_on, interval_of, points_of, surface_of
+from opmeter.surfaces import MeasuredSurface, depends_on, interval_of, points_of, surfaces_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +58,6 @@ if TYPE_CHECKING:
     from opmeter.frames import Filter, Quality
     from opmeter.reused import ReusedCases
 
-_AMBIGUOUS = "several cases match and differ in settings: the first is used"
 _SEVERAL = "measured cases differ in settings: it is interpolated between those of one setting"
 _EXACT = (Channel.MEASURED, Channel.POOLED, Channel.REUSED)
 _UNCALIBRATED = "too few measured cases around it to calibrate the interval: it spans theirs"
@@ -61,11 +71,23 @@ class _Rows(NamedTuple):
     allowed: frozenset[int] | None
 
 
-class _Found(NamedTuple):
-    """The blocks that match a query without its sizes, or why there are none."""
+@dataclass(slots=True)
+class _Found:
+    """The blocks that match a query without its sizes, or why there are none.
 
-    rows: tuple[_Rows, ...]
+    Cases of the first tier hide those of the second, for example: if a query names one dtype, those
+    that have it in all inputs hide those that have it in the first one. `only` is the block that a
+    query may find alone, each of its rows, by sizes. `surfaces` are those of each tier, without
+    lengths, once they are needed."""
+
+    tiers: tuple[tuple[_Rows, ...], ...]
     reason: Reason | None = None
+    only: IndexBlock | None = None
+    surfaces: list[list[MeasuredSurface]] | None = None
+
+    @property
+    def rows(self) -> tuple[_Rows, ...]:
+        return tuple(chain.from_iterable(self.tiers))
 
 
 class Version:
@@ -90,7 +112,7 @@ class Version:
             self._by_kernel.setdefault(block.kernel, []).append(block)
         self._warnings = [tuple(filter(None, t.split(";"))) for t in index.texts("warnings")]
         self._resolved: dict[object, _Found] = {}
-        self._surfaces: dict[tuple[int, int], MeasuredSurface | None] = {}
+        self._surfaces: dict[tuple[int, int], list[MeasuredSurface]] = {}
         self._misses: tuple[MissLog, ...] = ()
         self._misses_lock = Lock()
 
@@ -117,28 +139,36 @@ class Version:
         op_state: str | None = None,
         settings: Mapping[str, str] | None = None,
         lengths: Lengths = None,
+        outputs: Outputs = None,
         extrapolate: bool = False,
+        unambiguous: bool = False,
         weight: float = 1.0,
-        outputs: Mapping[str, str] | None = None,
     ) -> Answer:
         """Return the duration of one launch.
+
+        If several cases match, as a query may leave something open, and differ in their durations,
+        the first is used, and a warning says how many there are, how far apart, and in what they
+        differ.
 
         Args:
             inputs: the shape of each input; None or () for an absent tensor or a scalar.
             dtype: of every input, if it is one name (`bf16`, `DT_BF16`, `bfloat16`), or of the
-                first one if no case has it in all; a sequence has one for each input.
+                first one if no case of these sizes has it in all; a sequence has one for each
+                input.
             formats: of each input, such as `ND;FRACTAL_NZ`; any, if empty.
             settings: further columns that must have these texts, such as `Runtime sparse_mode`.
             lengths: the keys of each request, or lists by column, such as
                 `Runtime group_list_values`.
+            outputs: the shape of each output, or the columns of outputs as a tree has them, such as
+                `Output Data Types`, where one dtype is that of all; any, if empty.
             extrapolate: whether to answer beyond the measured sizes of a curve.
-            weight: what a miss counts in a log of misses, such as launches per step.
-            outputs: the columns of outputs, as a tree has them, for a log of misses; without them
-                they are as in the measured cases that are most like it, or unknown."""
-        if len(formats) or op_state is not None or settings or lengths is not None:
-            query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
-            found = self._resolve(query)
-            answer = self._answer(found, query.sizes, query.lengths, extrapolate)
+            unambiguous: whether several cases that match, with different durations, are a miss.
+            weight: what a miss counts in a log of misses, such as launches per step."""
+        query: Query | None = None
+        if len(formats) or op_state is not None or settings or lengths is not None or outputs:
+            given = (kernel, inputs, dtype, formats, op_state, settings, lengths, outputs)
+            query = query_of(*given)
+            answer = self._answer(self._resolve(query), query.sizes, query, extrapolate)
         else:
             # The usual case, in few steps: bisection among the hashes of a block.
             ranks = resolved_ranks(inputs)
@@ -148,14 +178,15 @@ class Version:
             if known is None:
                 query = query_of(kernel, inputs, dtype, "", None, None, None)
                 known = self._resolved[key] = self._resolve(query)
-            sizes = resolved_sizes(inputs)
-            answer = self._answer(known, sizes, None, extrapolate)
+            answer = self._answer(known, resolved_sizes(inputs), None, extrapolate)
         if self._reused is not None and answer.channel not in _EXACT:
-            query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
+            query = query or query_of(kernel, inputs, dtype, "", None, None, None)
             answer = self._reused.answer(query) or answer
+        if unambiguous and _is_ambiguous(answer):
+            return MISSES[Reason.AMBIGUOUS]  # which is no work for a campaign
         if answer.reason is not None and self._misses:
-            query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
-            cells = self._cells(query) | output_cells(outputs or {})
+            query = query or query_of(kernel, inputs, dtype, "", None, None, None)
+            cells = self._cells(query)
             for log_of_misses in self._misses:
                 log_of_misses.add(query.kernel, cells, answer.reason, weight)
         return answer
@@ -173,16 +204,16 @@ class Version:
         query = query_of(kernel, inputs, dtype, "", None, None, None)
         return MissedCase(query.kernel, self._cells(query), reason.value, 1, weight)
 
-    def query_many(self, frame: Any) -> pd.DataFrame:
+    def query_many(self, frame: Any, *, unambiguous: bool = False) -> pd.DataFrame:
         """Return the answers to many queries, a row for each row of `frame`, with its index.
 
         `frame` is a pandas, polars or Arrow table, or a mapping of lists, with the columns
         `kernel_type` or `Kernel Type`, `Input Shapes` (text: `32,5120;5120,3200`), and, if needed,
-        `Input Data Types`, `Input Formats`, `OP State`, `Runtime ...` and `weight`. Misses are
-        recorded with the columns of outputs, if there are any."""
+        `Input Data Types`, `Input Formats`, `OP State`, `Runtime ...`, those of outputs and
+        `weight`. An empty cell leaves its column open. See `query` for `unambiguous`."""
         from opmeter.many import answer_many
 
-        return answer_many(self, frame)
+        return answer_many(self, frame, unambiguous=unambiguous)
 
     def explain(
         self,
@@ -194,35 +225,39 @@ class Version:
         op_state: str | None = None,
         settings: Mapping[str, str] | None = None,
         lengths: Lengths = None,
+        outputs: Outputs = None,
         extrapolate: bool = False,
+        unambiguous: bool = False,
     ) -> Explanation:
         """Return the answer to a query with the measured cases behind it. See `query`."""
         from collector.quality.variance import prior_of
         from collector.ranks.collective import is_collective
         from opmeter.precision import sessions_to_halve
 
-        query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths)
+        query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths, outputs)
         found = self._resolve(query)
-        answer = self._answer(found, query.sizes, query.lengths, extrapolate)
+        answer = self._answer(found, query.sizes, query, extrapolate)
+        reused = None
         if self._reused is not None and answer.channel not in _EXACT:
             reused = self._reused.explained(query)
-            if reused is not None:
-                return Explanation(reused[0], (reused[1],), None)
+            answer = answer if reused is None else reused[0]
+        if unambiguous and _is_ambiguous(answer):
+            return Explanation(MISSES[Reason.AMBIGUOUS], (), None)
+        if reused is not None:
+            return Explanation(answer, (reused[1],), None)
         if answer.reason is not None:
             return Explanation(answer, (), None)
-        exact = next(self._exact(found, query.sizes, query.lengths), None)
-        if exact is not None:
-            rows = [self._explained(*exact, 1.0)]
+        if exact := self._exact(found, query.sizes, query):
+            rows = [self._explained(*exact[0], 1.0)]
         else:
-            surfaces = self._surfaces_of(found, query.lengths)
-            surface, estimate = _first_between(surfaces, query.sizes, query.lengths, extrapolate)
-            assert surface is not None and estimate is not None
+            surfaces = self._tiers_of_surfaces(found, query.lengths)
+            surface, estimate = _between(surfaces, query.sizes, query, extrapolate)[0]
             weights: dict[int, float] = {}
             for part in estimate.parts:
                 row = surface.rows[part.place]
                 weights[row] = weights.get(row, 0.0) + part.weight
             ordered = sorted(weights.items(), key=lambda pair: -abs(pair[1]))
-            rows = [self._explained(surface.block, row, weight) for row, weight in ordered]
+            rows = [self._explained(surface.points.block, row, weight) for row, weight in ordered]
         widest = max(rows, key=lambda row: abs(row.weight) * (row.high_us / row.value_us - 1))
         interval = (widest.value_us, widest.high_us, widest.degrees, widest.sessions)
         device = self.path.partition("/")[0]
@@ -245,7 +280,7 @@ class Version:
                 for block in blocks
                 for setting in self._settings_of(block)
             )
-            surfaces = [one for one in points if one is not None]
+            surfaces = list(chain.from_iterable(points))
             found.append(accuracy_of(self.index, kernel, rows, surfaces))
         return [one for one in found if one is not None]
 
@@ -274,19 +309,22 @@ class Version:
         unknown id."""
         places = np.flatnonzero(self.index.arrays["case"] == case.encode())
         for row in places.tolist():
-            block = next(one for one in self.index.blocks if one.begin <= row < one.end)
+            block = self._block_of(row)
             return block.kernel, next(cells_of_rows(self.index, block, [row]))
         raise BadInput(f"case: {self.path} has no duration of {case!r}")
 
     def exact_rows(self, query: Query) -> Iterator[int]:
         """Yield the rows with exactly the sizes, lengths and settings of a query."""
-        for _, row in self._exact(self._resolve(query), query.sizes, query.lengths):
+        for _, row in self._exact(self._resolve(query), query.sizes, query):
             yield row
+
+    def several(self, rows: Sequence[int], values_us: Sequence[float]) -> tuple[str, ...]:
+        """Return a warning about rows that match a query, with their durations, if these differ."""
+        return _several([self._described(row) for row in rows], values_us)
 
     def explained_row(self, row: int) -> ExplainedRow:
         """Return a row as the only one behind an answer."""
-        block = next(one for one in self.index.blocks if one.begin <= row < one.end)
-        return self._explained(block, row, 1.0)
+        return self._explained(self._block_of(row), row, 1.0)
 
     # What adapters read: the rows as the index has them.
 
@@ -310,8 +348,7 @@ class Version:
     def outputs(self, block: IndexBlock) -> Iterator[tuple[int, tuple[list[Shape | None], str]]]:
         """Yield the rows of a block with the shapes and dtypes of their outputs."""
         for row, sizes in enumerate(self.index.sizes_of(block).tolist(), start=block.begin):
-            left = iter(sizes[block.key_width :])
-            shapes = [None if r < 0 else tuple(islice(left, r)) for r in block.outputs]
+            shapes = shapes_of(block.outputs, sizes[block.key_width :])
             settings = self._settings[self.index.settings[row]]
             yield row, (shapes, settings.get(OUTPUT_DTYPES, ""))
 
@@ -358,30 +395,30 @@ class Version:
         return found
 
     def _answer(
-        self,
-        found: _Found,
-        sizes: list[int],
-        lengths: Mapping[str, list[float]] | None,
-        extrapolate: bool,
+        self, found: _Found, sizes: list[int], query: Query | None, extrapolate: bool
     ) -> Answer:
+        """Return the answer to a query; without one, to one of these sizes alone."""
         if found.reason is not None:
             return MISSES[found.reason]
-        index = self.index
-        hashes, own_hash = index.hashes, hash_of(sizes)
-        for block, allowed in found.rows:
+        block = found.only
+        if block is not None and (query is None or query.outputs is None):
+            # The usual case: a row is found by bisection, unless its hash is that of another one.
+            hashes, own_hash = self.index.hashes, hash_of(sizes)
             row = bisect_left(hashes, own_hash, block.begin, block.end)
             if row == block.end or hashes[row] != own_hash:
-                continue
-            following = hashes[row + 1] if row + 1 < block.end else None
-            if lengths or block.lengths or allowed is not None or following == own_hash:
-                if (exact := next(self._exact(found, sizes, lengths), None)) is None:
-                    continue
-                several = self._is_ambiguous(found, sizes, lengths)
-                return self._measured(exact[1], (_AMBIGUOUS,) if several else ())
-            at = block.at + (row - block.begin) * block.width
-            if index.sizes[at : at + len(sizes)].tolist() == sizes:
-                return self._measured(row)
-        return self._interpolated(found, sizes, lengths, extrapolate)
+                return self._interpolated(found, sizes, query, extrapolate)
+            if row + 1 == block.end or hashes[row + 1] != own_hash:
+                at = block.at + (row - block.begin) * block.width
+                if self.index.sizes[at : at + len(sizes)].tolist() == sizes:
+                    return self._measured(row)
+        exact = self._exact(found, sizes, query)
+        if not exact:
+            return self._interpolated(found, sizes, query, extrapolate)
+        row = exact[0][1]
+        if len(exact) == 1:
+            return self._measured(row)
+        means = [self.index.mean_us[row] for _, row in exact]
+        return self._measured(row, self.several([row for _, row in exact], means))
 
     def _measured(self, row: int, more: tuple[str, ...] = ()) -> Answer:
         index = self.index
@@ -399,11 +436,25 @@ class Version:
         )
 
     def _exact(
-        self, found: _Found, sizes: list[int], lengths: Mapping[str, list[float]] | None
+        self, found: _Found, sizes: list[int], query: Query | None
+    ) -> list[tuple[IndexBlock, int]]:
+        """Return the rows of a query with exactly its sizes, lengths and settings, of the first
+        tier that has any."""
+        lengths, outputs = (None, None) if query is None else (query.lengths, query.output_sizes)
+        for tier in found.tiers:
+            if matching := list(self._matching(tier, sizes, lengths, outputs)):
+                return matching
+        return []
+
+    def _matching(
+        self,
+        tier: Sequence[_Rows],
+        sizes: list[int],
+        lengths: Mapping[str, list[float]] | None,
+        outputs: list[int] | None,
     ) -> Iterator[tuple[IndexBlock, int]]:
-        """Yield the rows with exactly these sizes, lengths and settings."""
         index = self.index
-        for block, allowed in found.rows:
+        for block, allowed in tier:
             if block.lengths and lengths is None:
                 continue
             for row in index.find(block, sizes):
@@ -413,30 +464,45 @@ class Version:
                     own = self._lengths[index.lengths[row]]
                     if any(own.get(name) != values for name, values in lengths.items()):
                         continue
+                if outputs is not None and index.output_sizes(block, row) != outputs:
+                    continue
                 yield block, row
 
-    def _is_ambiguous(
-        self, found: _Found, sizes: list[int], lengths: Mapping[str, list[float]] | None
-    ) -> bool:
-        means = {self.index.mean_us[row] for _, row in self._exact(found, sizes, lengths)}
-        return len(means) > 1
+    def _block_of(self, row: int) -> IndexBlock:
+        return self.index.blocks[bisect_right(self._begins, row) - 1]
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        return [block.begin for block in self.index.blocks]
+
+    def _described(self, row: int) -> dict[str, object]:
+        """Return what distinguishes the cases that one query may find, by its column."""
+        block = self._block_of(row)
+        return {
+            **self._settings[self.index.settings[row]],
+            **self._lengths[self.index.lengths[row]],
+            INPUT_DTYPES: tuple(dtype for dtype, _ in block.inputs),
+            OUTPUT_SHAPES: (block.outputs, self.index.output_sizes(block, row)),
+        }
 
     def _interpolated(
-        self,
-        found: _Found,
-        sizes: list[int],
-        lengths: Mapping[str, list[float]] | None,
-        extrapolate: bool,
+        self, found: _Found, sizes: list[int], query: Query | None, extrapolate: bool
     ) -> Answer:
         check_sizes(sizes)
-        surfaces = self._surfaces_of(found, lengths)
-        surface, estimate = _first_between(surfaces, sizes, lengths, extrapolate)
-        if surface is None or estimate is None:
+        lengths = None if query is None else query.lengths
+        surfaces = self._tiers_of_surfaces(found, lengths)
+        between = _between(surfaces, sizes, query, extrapolate)
+        if not between:
             has_lengths = lengths or any(block.lengths for block, _ in found.rows)
             return MISSES[Reason.NO_LENGTH if has_lengths else Reason.OUTSIDE]
+        surface, estimate = between[0]
         value_us, low_us, high_us = interval_of(self.index, surface.rows, estimate)
         warnings = self.notes
-        if len(surfaces) > 1:
+        if len(between) > 1:
+            values = [exp(one.log_us) for _, one in between]
+            rows = [surface.rows[0] for surface, _ in between]
+            warnings = (*self.several(rows, values), *warnings)
+        elif sum(map(len, surfaces)) > 1:
             warnings = (_SEVERAL, *warnings)
         if estimate.half_width is None:
             warnings = (*warnings, _UNCALIBRATED)
@@ -446,13 +512,22 @@ class Version:
         warnings = (*dict.fromkeys(own), *warnings)
         return Answer(value_us, low_us, high_us, channel, len(rows), warnings)
 
-    def _surfaces_of(
+    def _tiers_of_surfaces(
         self, found: _Found, lengths: Mapping[str, list[float]] | None
+    ) -> list[list[MeasuredSurface]]:
+        if lengths:
+            return [self._surfaces_of(tier, lengths) for tier in found.tiers]
+        if found.surfaces is None:
+            found.surfaces = [self._surfaces_of(tier, None) for tier in found.tiers]
+        return found.surfaces
+
+    def _surfaces_of(
+        self, rows: Sequence[_Rows], lengths: Mapping[str, list[float]] | None
     ) -> list[MeasuredSurface]:
         """Return the surfaces of the cases that a query may find, the most frequent settings of a
         block first. With lengths, only those of kernels that depend on them."""
         surfaces = []
-        for block, allowed in found.rows:
+        for block, allowed in rows:
             if lengths and not depends_on(block, lengths):
                 continue
             for setting in self._settings_of(block):
@@ -460,9 +535,8 @@ class Version:
                     continue
                 key = (block.begin, setting)
                 if key not in self._surfaces:
-                    self._surfaces[key] = surface_of(self.index, block, setting)
-                if (surface := self._surfaces[key]) is not None:
-                    surfaces.append(surface)
+                    self._surfaces[key] = surfaces_of(self.index, block, setting)
+                surfaces += self._surfaces[key]
         return surfaces
 
     def _settings_of(self, block: IndexBlock) -> list[int]:
@@ -494,31 +568,29 @@ class Version:
         blocks = query.of_dtypes(blocks)
         if not blocks:
             return _Found((), Reason.NO_DTYPE)
-        blocks = [one for one in blocks if ranks_of(one) == query.ranks]
-        if len(query.dtypes) == 1:  # cases with this dtype in all inputs come first
-            blocks.sort(key=lambda one: not query.is_of_one_dtype(one))
         found = []
-        for block in blocks:
-            if not query.cells:
+        for block in filter(query.is_of_ranks, blocks):
+            of_block = self._settings_of(block) if query.cells else []
+            allowed = [number for number in of_block if query.allows(self._settings[number])]
+            if not query.cells or len(allowed) == len(of_block):
                 found.append(_Rows(block, None))
-                continue
-            allowed = frozenset(
-                number
-                for number in self._settings_of(block)
-                if query.allows(self._settings[number])
-            )
-            if allowed:
-                found.append(_Rows(block, allowed))
-        return _Found(tuple(found), None if found else Reason.NO_LAYOUT)
+            elif allowed:
+                found.append(_Rows(block, frozenset(allowed)))
+        if not found:
+            return _Found((), Reason.NO_LAYOUT)
+        tiers: tuple[tuple[_Rows, ...], ...] = (tuple(found),)
+        if len(query.dtypes) == 1:  # cases with this dtype in all inputs come first
+            first = tuple(one for one in found if query.is_of_one_dtype(one.block))
+            tiers = tuple(filter(None, (first, tuple(one for one in found if one not in first))))
+        block, allowed_alone = found[0]
+        is_alone = len(found) == 1 and allowed_alone is None
+        is_plain = not block.lengths and query.lengths is None
+        return _Found(tiers, only=block if is_alone and is_plain else None)
 
-    def only_block(self, kernel: str, dtype: str, ranks: tuple[int, ...]) -> IndexBlock | None:
-        """Return the rows that a query without settings may find, if they are one block without
-        lengths."""
-        query = query_of(kernel, [None] * len(ranks), dtype, "", None, None, None)
-        found = self._resolve(replace(query, ranks=ranks))
-        if len(found.rows) != 1 or found.rows[0].block.lengths:
-            return None
-        return found.rows[0].block
+    def only_block(self, kernel: str, arguments: Arguments) -> IndexBlock | None:
+        """Return the rows that a query with these arguments may find, whatever its sizes are, if
+        they are all those of one block without lengths."""
+        return self._resolve(query_of(kernel, **arguments)).only
 
     def _cells(self, query: Query) -> dict[str, str]:
         """Return a query as the cells of a case. What it leaves open is as in the measured cases
@@ -536,10 +608,7 @@ class Version:
     def _explained(self, block: IndexBlock, row: int, weight: float) -> ExplainedRow:
         index = self.index
         at = block.at + (row - block.begin) * block.width
-        inputs: list[Shape | None] = []
-        for _, rank in block.inputs:
-            inputs.append(None if rank < 0 else tuple(index.sizes[at : at + rank].tolist()))
-            at += max(rank, 0)
+        inputs = shapes_of(ranks_of(block), index.sizes[at : at + block.key_width].tolist())
         return ExplainedRow(
             index.case(row),
             weight,
@@ -554,17 +623,40 @@ class Version:
         )
 
 
-def _first_between(
-    surfaces: Sequence[MeasuredSurface],
+def _between(
+    tiers: Sequence[Sequence[MeasuredSurface]],
     sizes: list[int],
-    lengths: Mapping[str, list[float]] | None,
+    query: Query | None,
     extrapolate: bool,
-) -> tuple[MeasuredSurface | None, InterpolatedValue | None]:
-    """Return the first surface that has these sizes between its points, or with `extrapolate` else
-    beyond them, and the value."""
+) -> list[tuple[MeasuredSurface, InterpolatedValue]]:
+    """Return the surfaces that have these sizes between their points, or with `extrapolate` else
+    beyond them, and the values: those of the first tier that has any."""
+    lengths, outputs = (None, None) if query is None else (query.lengths, query.output_sizes)
+    found = []
     for beyond in (False, True) if extrapolate else (False,):
-        for surface in surfaces:
-            estimate = surface.estimate(sizes, lengths, beyond=beyond)
-            if estimate is not None:
-                return surface, estimate
-    return None, None
+        for surfaces in tiers:
+            for surface in surfaces:
+                estimate = surface.estimate(sizes, lengths, outputs, beyond=beyond)
+                if estimate is not None:
+                    found.append((surface, estimate))
+            if found:
+                return found
+    return found
+
+
+def _is_ambiguous(answer: Answer) -> bool:
+    return any(text.startswith(SEVERAL_MATCH) for text in answer.warnings)
+
+
+def _several(
+    described: Sequence[Mapping[str, object]], values_us: Sequence[float]
+) -> tuple[str, ...]:
+    """Return a warning about cases that match a query, if their durations differ."""
+    least, most = min(values_us), max(values_us)
+    if least == most:
+        return ()
+    names = sorted({name for one in described for name in one})
+    differing = [name for name in names if len({str(one.get(name)) for one in described}) > 1]
+    what = f", which differ in {', '.join(differing)}" if differing else ""
+    count = f"{len(values_us):,}, of {least:.6g} to {most:.6g} us"
+    return (f"{SEVERAL_MATCH}: {count}{what}; the first is used",)

@@ -165,6 +165,12 @@ class Index:
                 yield row
             row += 1
 
+    def output_sizes(self, block: IndexBlock, row: int) -> list[int]:
+        """Return the sizes of the outputs of a row of a block."""
+        at = block.at + (row - block.begin) * block.width
+        end = at + block.width - 2 * len(block.lengths)
+        return self.sizes[at + block.key_width : end].tolist()
+
     def sizes_of(self, block: IndexBlock) -> Sizes:
         """Return the sizes of a block's rows (rows, sizes)."""
         count = (block.end - block.begin) * block.width

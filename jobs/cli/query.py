@@ -16,7 +16,13 @@ from collector.codec.errors import BadInput, file_errors
 from collector.codec.numbers import number_of
 from collector.codec.text import counted
 from collector.model.demand import MOST_WEIGHT
-from collector.model.vocabulary import INPUT_DTYPES, INPUT_FORMATS, INPUT_SHAPES, OP_STATE
+from collector.model.vocabulary import (
+    INPUT_DTYPES,
+    INPUT_FORMATS,
+    INPUT_SHAPES,
+    OP_STATE,
+    OUTPUT_SHAPES,
+)
 from jobs.cli import options
 from jobs.cli.terminal import print_json, print_table, say_lines
 
@@ -44,6 +50,9 @@ def query_command(
     lengths: Annotated[
         str, typer.Option(help="keys of each request of attention, such as 4096,512")
     ] = "",
+    output: Annotated[
+        str, typer.Option(help="output shapes, such as '32,3200'  [default: any]")
+    ] = "",
     file: Annotated[
         Path | None,
         typer.Option(
@@ -52,6 +61,12 @@ def query_command(
     ] = None,
     extrapolate: Annotated[
         bool, typer.Option("--extrapolate", help="answer beyond the measured sizes as well")
+    ] = False,
+    unambiguous: Annotated[
+        bool,
+        typer.Option(
+            "--unambiguous", help="count several cases that match, with other durations, as a miss"
+        ),
     ] = False,
     explain: Annotated[
         bool,
@@ -89,7 +104,13 @@ def query_command(
         raise BadInput("expected either --shape or --file")
     if as_csv and (as_json or explain):
         raise BadInput("--csv excludes --json and --explain")
-    cells = {INPUT_SHAPES: shape, INPUT_DTYPES: dtype, INPUT_FORMATS: formats, OP_STATE: state}
+    cells = {
+        INPUT_SHAPES: shape,
+        INPUT_DTYPES: dtype,
+        INPUT_FORMATS: formats,
+        OP_STATE: state,
+        OUTPUT_SHAPES: output,
+    }
     if lengths:
         from opmeter.cases import KEY_LENGTHS
 
@@ -97,9 +118,9 @@ def query_command(
     rows = [cells] if file is None else [cells | row for row in _rows_of(file)]
     opened = opened_version(root, version, directory, reused=reused)
     with nullcontext() if misses is None else opened.recording_misses(misses):
-        answers = list(_answers(opened, kernel, rows, file, extrapolate))
+        answers = list(_answers(opened, kernel, rows, file, extrapolate, unambiguous))
     if explain:
-        found = list(_explained(opened, kernel, rows, extrapolate))
+        found = list(_explained(opened, kernel, rows, extrapolate, unambiguous))
         costs = [_cost_of_session(opened, one) for one in found]
         pairs = list(zip(found, costs, strict=True))
         if as_json:
@@ -154,6 +175,7 @@ def _answers(
     rows: Sequence[Mapping[str, str]],
     file: Path | None,
     extrapolate: bool,
+    unambiguous: bool,
 ) -> Iterator[Answer]:
     from opmeter.cases import arguments_of
 
@@ -161,7 +183,11 @@ def _answers(
         try:
             named, weight = row.get(_KERNEL) or kernel, _weight_of(row)
             yield version.query(
-                named, **arguments_of(row), extrapolate=extrapolate, weight=weight, outputs=row
+                named,
+                **arguments_of(row),
+                extrapolate=extrapolate,
+                unambiguous=unambiguous,
+                weight=weight,
             )
         except BadInput as error:
             if file is None:
@@ -182,13 +208,19 @@ def _weight_of(row: Mapping[str, str]) -> float:
 
 
 def _explained(
-    version: Version, kernel: str, rows: Sequence[Mapping[str, str]], extrapolate: bool
+    version: Version,
+    kernel: str,
+    rows: Sequence[Mapping[str, str]],
+    extrapolate: bool,
+    unambiguous: bool,
 ) -> Iterator[Explanation]:
     from opmeter.cases import arguments_of
 
     for row in rows:
         named = row.get(_KERNEL) or kernel
-        yield version.explain(named, **arguments_of(row), extrapolate=extrapolate)
+        yield version.explain(
+            named, **arguments_of(row), extrapolate=extrapolate, unambiguous=unambiguous
+        )
 
 
 def _plain(answer: Answer) -> dict[str, object]:

@@ -72,6 +72,7 @@ _REASONS = {
     Reason.NO_LAYOUT: "input_count_mismatch",
     Reason.NO_LENGTH: "shape_mismatch",
     Reason.OUTSIDE: "shape_mismatch",
+    Reason.AMBIGUOUS: "shape_mismatch",
 }
 
 

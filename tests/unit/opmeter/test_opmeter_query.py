@@ -1,6 +1,7 @@
 """A query finds what is measured, interpolates between it, and says why it has nothing."""
 
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -15,7 +16,9 @@ import pytest
 import opmeter
 from collector.model.case import shape_text
 from collector.model.demand import record_of_cells
+from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from opmeter.answers import Channel, Reason
+from opmeter.cases import arguments_of
 from tests.unit.opmeter.made import Row, product, recorded, version_of
 
 pytestmark = pytest.mark.fast
@@ -83,6 +86,108 @@ def test_query_results_equal_a_search_of_all_rows() -> None:
         assert found["channel"].tolist() == [answer.channel.value for answer in answers]
         assert found["warnings"].tolist() == [";".join(answer.warnings) for answer in answers]
         assert found["reason"].tolist() == [str(answer.reason or "") for answer in answers]
+
+
+def several_in(answer: opmeter.Answer) -> tuple[int, float, float] | None:
+    """How many cases match, the least and the greatest of their durations, as a warning says."""
+    for text in answer.warnings:
+        if found := re.search(r"several cases match: (\d+), of (\S+) to (\S+) us", text):
+            return int(found[1]), float(found[2]), float(found[3])
+    return None
+
+
+def tangled_rows(chance: np.random.Generator, count: int) -> list[Row]:
+    """Distinct cases of few sizes that differ in dtypes, outputs, formats, states and lengths."""
+    rows: dict[str, Row] = {}
+    while len(rows) < count:
+        size = int(chance.integers(1, 4))
+        lengths = str(chance.choice(["", "3,4", "5,2"]))
+        outputs = [(size, int(chance.integers(1, 3)))] * int(chance.integers(1, 3))
+        row = Row(
+            *("Top", [(size, 8), (8,)], outputs, float(chance.integers(1, 9))),
+            str(chance.choice(["DT_BF16;DT_BF16", "DT_BF16;FLOAT", "FLOAT;FLOAT"])),
+            str(chance.choice(["dynamic", "static"])),
+            str(chance.choice(["ND;ND", "NCHW;ND"])),
+            {KEYS: lengths} if lengths else {},
+        )
+        rows.setdefault(row.record.case_id, row)
+    return list(rows.values())
+
+
+def test_ambiguous_answers_equal_a_search_of_all_rows() -> None:
+    chance = np.random.default_rng(3)
+    rows = tangled_rows(chance, 300)
+    version = version_of(rows)
+    of_rows = [(row, cells_of(row)) for row in rows]
+    table: list[dict[str, str]] = []
+    expected: list[tuple[int, float, float] | None] = []
+    for at in chance.integers(0, len(rows), 300).tolist():
+        own = of_rows[at][1]
+        cells = {n: text if n in FIXED or chance.random() < 0.5 else "" for n, text in own.items()}
+        dtype = own[INPUT_CELLS[1]].partition(";")[0] if chance.random() < 0.3 else ""
+        open_dtype = {**cells, INPUT_CELLS[1]: ""} if dtype else cells
+        matching = [row for row, known in of_rows if has(known, open_dtype)]
+        if dtype:  # of all inputs, else of the first one
+            cells[INPUT_CELLS[1]] = dtype
+            first = [row for row in matching if row.dtype.startswith(dtype)]
+            matching = [row for row in first if row.dtype == f"{dtype};{dtype}"] or first
+        means = [row.mean_us for row in matching]
+        several = (len(means), min(means), max(means)) if len(set(means)) > 1 else None
+        answer = version.query("Top", **arguments_of(cells))
+        assert answer.channel is Channel.MEASURED and answer.value_us in means, cells
+        assert several_in(answer) == several, cells
+        only = version.query("Top", **arguments_of(cells), unambiguous=True)
+        assert only.reason is (Reason.AMBIGUOUS if several else None)
+        table.append(cells)
+        expected.append(several)
+    assert 50 < expected.count(None) < 250
+    frame = pd.DataFrame(table).assign(kernel_type="Top")
+    found, alone = (
+        version.query_many(frame),
+        [version.query("Top", **arguments_of(c)) for c in table],
+    )
+    assert found["warnings"].tolist() == [";".join(answer.warnings) for answer in alone]
+    assert found["value_us"].tolist() == [answer.value_us for answer in alone]
+    only = version.query_many(frame, unambiguous=True)
+    assert (only["reason"] == "ambiguous").tolist() == [one is not None for one in expected]
+
+
+FIXED = (INPUT_CELLS[0], KEYS)
+
+
+def cells_of(row: Row) -> dict[str, str]:
+    return {KEYS: "", **row.record.cells, **row.extra}
+
+
+def has(own: dict[str, str], cells: dict[str, str]) -> bool:
+    """Whether a row has all texts of a query; one dtype or format of outputs is that of all."""
+    for name, text in cells.items():
+        is_of_all = name in OUTPUT_CELLS[1:] and {text} == {*own[name].split(";")}
+        if (text or name in FIXED) and text != own[name] and not is_of_all:
+            return False
+    return True
+
+
+def test_outputs_take_part_in_matching() -> None:
+    rows = [Row("Top", [(m, 64)], [(m, k)] * 2, m + 10.0 * k) for m in (8, 32) for k in (4, 16)]
+    version = version_of([*rows, Row("Top", [(8, 64)], [(8, 4)], 7.0)])
+    for outputs in ([(8, 16)] * 2, {"Output Shapes": "8,16;8,16", "Output Data Types": "bf16"}):
+        assert version.query("Top", [(8, 64)], "bf16", outputs=outputs)[0] == 168.0
+    assert version.query("Top", [(8, 64)], "bf16", outputs=[(8, 4)])[0] == 7.0
+    for outputs, reason in (
+        ([(8, 5)] * 2, Reason.OUTSIDE),
+        ([(8, 4)] * 3, Reason.NO_LAYOUT),
+        ({"Output Data Types": "FLOAT"}, Reason.NO_LAYOUT),
+    ):
+        assert version.query("Top", [(8, 64)], "bf16", outputs=outputs).reason is reason
+    # Between cases, each number of greatest entries has its own curve.
+    between = version.query("Top", [(16, 64)], "bf16", outputs=[(16, 16)] * 2)
+    assert between.channel is Channel.INTERPOLATED and 168 < between.value_us < 192
+    assert several_in(version.query("Top", [(16, 64)], "bf16")) is not None
+    assert version.query("Top", [(16, 64)], "bf16", outputs=[(17, 16)] * 2).reason is Reason.OUTSIDE
+    for wrong in ({"Output Shape": "8,4"}, {"Output Shapes": "x"}, [8, 4], [(-8, 4)]):
+        with pytest.raises(opmeter.OpmeterError):
+            version.query("Top", [(8, 64)], "bf16", outputs=wrong)  # type: ignore[arg-type]
 
 
 def test_duration_between_measured_cases_is_interpolated() -> None:
@@ -229,7 +334,11 @@ def test_settings_that_a_query_leaves_open_are_a_warning() -> None:
     answer = version.query("MatMulV2", shapes, "bf16")
     alone = version.query("MatMulV2", shapes, "bf16", formats="ND;ND")
     assert answer[:5] == alone[:5] and answer.channel is Channel.INTERPOLATED
-    assert "settings" in answer.warnings[0] and answer.warnings[1:] == alone.warnings
+    own = version.query("MatMulV2", shapes, "bf16", formats="ND;FRACTAL_NZ").value_us
+    assert several_in(answer) == (2, pytest.approx(alone.value_us), pytest.approx(own))
+    assert answer.warnings[1:] == alone.warnings
+    beyond = [(1, 900), (900, 512)]  # only one setting has it
+    assert "settings" in version.query("MatMulV2", beyond, "bf16").warnings[0]
 
 
 def test_case_between_others_is_not_extrapolated_from_other_settings() -> None:

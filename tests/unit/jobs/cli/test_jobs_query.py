@@ -25,12 +25,15 @@ from tests.unit.jobs.cli.in_process import opmeter_here
 
 _PRODUCT = ("4,8;8,16", "DT_BF16;DT_BF16", "ND;ND", "4,16", "DT_BF16", "ND")
 RECORDS = [add_record(rows) for rows in (1, 4, 16)]
+IN_FLOAT = {name: text.replace("DT_BF16", "FLOAT") for name, text in add_record(2).cells.items()}
+TWINS = [add_record(2, kernel="Mul"), CaseRecord("Mul", IN_FLOAT, {})]
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stored")
-    plan = MadePlan([MadeShard("shard", RECORDS, [answered(RECORDS, 5.0)])])
+    records = [*RECORDS, *TWINS]
+    plan = MadePlan([MadeShard("shard", records, [answered(records, 5.0)])])
     write_campaign(FileStore(folder), plan)
     merge_plans(FileStore(folder), [plan.name], guard=CREATE, author="test")
     return folder
@@ -60,6 +63,20 @@ def test_query_prints_table_csv_and_json(root: Path, tmp_path: Path) -> None:
     (found,) = json.loads(opmeter_here(*words, *shape, "--explain", "--json").stdout)
     assert found["widest"] == RECORDS[1].case_id and found["sessions_to_halve"] >= 1
     assert found["device_minutes_to_halve"] > 0
+
+
+@pytest.mark.fast
+def test_query_that_several_cases_match_says_how_far_apart_they_are(root: Path) -> None:
+    words = ("db", "query", "Mul", "--root", root, "--shape", "2,64;2,64")
+    (found,) = json.loads(opmeter_here(*words, "--json").stdout)
+    assert "several cases match: 2, of 8 to 9 us" in found["warnings"]
+    for only in (("--dtype", "float32"), ("--dtype", "bf16", "--output", "2,64")):
+        (found,) = json.loads(opmeter_here(*words, *only, "--json").stdout)
+        assert "several" not in found["warnings"]
+    done = opmeter_here(*words, "--unambiguous")
+    assert done.returncode == 1 and "ambiguous" in done.stdout
+    done = opmeter_here(*words, "--output", "3,64")
+    assert done.returncode == 1 and "outside" in done.stdout
 
 
 @pytest.mark.fast
