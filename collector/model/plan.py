@@ -91,14 +91,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSource:
-    """One table of cases that the plan was made from; its key is its hash. `communication_us` is
-    the source's time in communication, which has no cases."""
+    """One table of cases that the plan was made from; its key is its hash. The source's device time
+    is `compute_us`, that of all its cases, and `communication_us`, which has no cases."""
 
     name: str
     sha256: str
     rows: int
     same_stack: bool  # whether the profile was taken on the plan's stack
     communication_us: float = 0.0
+    compute_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,8 @@ class Forecast:
     and `unsure` of those are not known to the tolerance. Of kernels that an older stack measured,
     `left_out` cases are not planned, and `unsure` of those wait for a sample of `learning` cases;
     the others are reused. Another round follows if `learning` cases are requested; it is 0 in the
-    last round that is tried. `compute_us` is the time that the sources' cases
-    took; a device of the plan can measure `measurable_us` of it; `unknown_us` is the time of rows
+    last round that is tried. `compute_us` is the time that the cases of
+    the campaign's operators took in the sources; a device of the plan can measure `measurable_us` of it; `unknown_us` is the time of rows
     whose inputs no profiler recorded."""
 
     cases: int

@@ -222,7 +222,8 @@ def _gaps(state: PlanningState) -> tuple[str, list[RefusedCases]]:
     cache, device = campaign.measure.cache, campaign.device
     refused = refused_cases(candidates, find, campaign.backend, campaign.devices, cache, device)
     unmeasured = [case.candidate for case in refused]
-    share = share_line(shares(candidates, unmeasured, (source.planned for source in sources)))
+    planned = [source.planned for source in sources]
+    share = share_line(shares(candidates, unmeasured), planned)
     return share, list(find_gaps(refused))
 
 

@@ -48,7 +48,7 @@ class RefusedCases:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Device time of the sources, if they report any.
+    """Compute time of the campaign's cases in the sources, if these report any.
 
     `measurable_us` and `unknown_us` are parts of `compute_us`; `unknown_us` is the time of rows
     whose inputs no profiler reported."""
@@ -56,11 +56,6 @@ class Shares:
     compute_us: float
     measurable_us: float
     unknown_us: float
-    communication_us: float
-
-    @property
-    def total_us(self) -> float:
-        return self.compute_us + self.communication_us
 
 
 def refused_cases(
@@ -93,40 +88,41 @@ def find_gaps(refused: Iterable[RefusedCase]) -> tuple[RefusedCases, ...]:
     return tuple(sorted(listed, key=lambda gap: (-gap.time_us, -gap.rows, gap.kernel_type)))
 
 
-def shares(
-    candidates: Sequence[Candidate],
-    refused: Sequence[Candidate],
-    sources: Iterable[PlannedSource],
-) -> Shares:
-    """Return how the device time of the sources divides."""
+def shares(candidates: Sequence[Candidate], refused: Sequence[Candidate]) -> Shares:
+    """Return how the compute time of the candidates divides."""
     compute_us = fsum(candidate.weight.time_us for candidate in candidates)
     refused_us = fsum(one.weight.time_us for one in refused)
     unknown = (one.weight.time_us for one in refused if one.record.case.inputs is None)
-    communication_us = fsum(source.communication_us for source in sources)
-    return Shares(compute_us, compute_us - refused_us, fsum(unknown), communication_us)
+    return Shares(compute_us, compute_us - refused_us, fsum(unknown))
 
 
 def planned_shares(plan: Plan) -> Shares:
     lines = plan.forecast
-    communication_us = fsum(source.communication_us for source in plan.sources)
-    return Shares(lines.compute_us, lines.measurable_us, lines.unknown_us, communication_us)
+    return Shares(lines.compute_us, lines.measurable_us, lines.unknown_us)
 
 
-def share_line(lines: Shares) -> str:
+def communication_of(sources: Iterable[PlannedSource]) -> str:
+    """Return how the device time of whole sources divides into computing and communication, also if
+    a campaign has some of their operators only; empty if they report no communication."""
+    times = [(source.compute_us, source.communication_us) for source in sources]
+    compute_us, communication_us = map(fsum, zip(*times, strict=True)) if times else (0.0, 0.0)
+    total_us = compute_us + communication_us
+    if communication_us <= 0:
+        return ""
+    return (
+        f"computing is {share_of(compute_us, total_us)} of the device time, communication "
+        f"{share_of(communication_us, total_us)} (`opmeter comm` measures it)"
+    )
+
+
+def share_line(lines: Shares, sources: Iterable[PlannedSource]) -> str:
     """Return the shares as a sentence; empty if the sources report no time."""
     if lines.compute_us <= 0:
         return ""
     line = f"{share_of(lines.measurable_us, lines.compute_us)} of the compute time can be measured"
     if lines.unknown_us > 0:
         line += f", {share_of(lines.unknown_us, lines.compute_us)} has unknown inputs (N/A)"
-    if lines.communication_us > 0:
-        compute = share_of(lines.compute_us, lines.total_us)
-        share = share_of(lines.communication_us, lines.total_us)
-        line += (
-            f"; computing is {compute} of the device time, communication {share} "
-            "(`opmeter comm` measures it)"
-        )
-    return line
+    return "; ".join(filter(None, (line, communication_of(sources))))
 
 
 def _most_time(case: RefusedCase) -> tuple[float, int, str]:

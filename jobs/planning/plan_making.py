@@ -226,8 +226,7 @@ def _shares(
         rest = [c for c in candidates if c.record.case_id not in known and c.weight.time_us]
     place = (campaign.backend, campaign.devices, cache, campaign.device)
     others = refused_cases(rest, find, *place)
-    sources = (source for source, _ in request.sources)
-    return shares(candidates, [*refused, *(case.candidate for case in others)], sources)
+    return shares(candidates, [*refused, *(case.candidate for case in others)])
 
 
 def _may_follow(request: PlanRequest, unanswered: int) -> bool:

@@ -366,9 +366,8 @@ def _stored(source: source_kinds.CasesSource, campaign: Campaign, store: Store) 
             f"campaign {campaign.name}: the cases under {key} lack the launches before them, which "
             "`measure.cache: context` requires; parse the profile again with that setting"
         )
-    planned = PlannedSource(
-        source.name, sha256, len(records), source.same_stack, source.communication_us
-    )
+    named = (source.name, sha256, len(records), source.same_stack, source.communication_us)
+    planned = PlannedSource(*named, compute_us=_compute_us(records))
     return LoadedSource(planned, table, records)
 
 
@@ -407,8 +406,13 @@ def _loaded(
 ) -> LoadedSource:
     table = write_table(records)
     sha256 = sha256_hex(table)
-    planned = PlannedSource(name, sha256, len(records), same_stack, communication_us)
+    named = (name, sha256, len(records), same_stack, communication_us)
+    planned = PlannedSource(*named, compute_us=_compute_us(records))
     return LoadedSource(planned, table, completed_records(records))
+
+
+def _compute_us(records: Iterable[CaseRecord]) -> float:
+    return round(fsum(one.profile.total_us for one in records if one.profile is not None), 3)
 
 
 # The op_mapping.yaml that the version of a campaign gets.

@@ -12,7 +12,7 @@ from collector.model.plan import Plan
 from collector.quality.canaries import DeviceFactor
 from collector.quality.gates import DISTURBED
 from collector.quality.pooled import SessionDifferences
-from jobs.planning.gaps import planned_shares, share_line
+from jobs.planning.gaps import communication_of, planned_shares, share_line
 from jobs.status.plan_status import OutcomeKind, PlanStatus, ShardStatus
 from jobs.status.summary import NEVER_TRIED, NewMeasurements, Summary
 from opmeter.accuracy import KernelAccuracy
@@ -83,7 +83,7 @@ def kernel_lines(status: PlanStatus, most: int = 0) -> Iterator[str]:
 
 def share_lines(status: PlanStatus) -> Iterator[str]:
     """Yield the shares of the sources' time, if the sources report any."""
-    if texts := share_line(planned_shares(status.plan)):
+    if texts := share_line(planned_shares(status.plan), status.plan.sources):
         yield f"share       {texts}"
 
 
@@ -291,15 +291,11 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
     version = f"version {head.number}" if head else "no version yet"
     more = counted(summary.in_tree, "more has one in its tree", "more have one in their tree")
     in_tree = f"; {more}" if summary.in_tree else ""
-    of_time, communication = "", ""
+    of_time = ""
     if summary.time_us:
         share = share_of(summary.measured_time_us, summary.time_us)
         of_time = f", {share} of their compute time"
-    if summary.communication:
-        communication = (
-            f"; computing is {share_of(1 - summary.communication, 1)} of the device time, "
-            f"communication {share_of(summary.communication, 1)} (`opmeter comm` measures it)"
-        )
+    communication = communication_of(plan.sources)
     lines = [
         *_unused(summary.new, plan),
         *(_disturbed(summary) if _is_busy(summary) else []),
@@ -307,7 +303,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
         f"stack       {plan.stack.version_path}",
         f"coverage    {summary.measured_cases:,} of {counted(summary.cases, 'case')}, "
         f"{share_of(summary.measured_rows, summary.rows)} of the rows"
-        f"{of_time}{communication}{in_tree}",
+        f"{of_time}{communication and '; '}{communication}{in_tree}",
     ]
     if head is not None and head.runtime != "real":
         lines.append(f"runtime     {head.runtime}: none of these durations is from a device")

@@ -66,9 +66,7 @@ class Summary:
 
     `rows` and `time_us` count the sources' invocations, `measured_*` those with a duration.
     `in_tree` cases were not requested, because their tree has a duration. `warned` counts the
-    measured cases with a warning, `suspect` the same by gate: a case may have several.
-    `communication` is the share of all the sources' time that made no cases; None if the sources
-    report no time."""
+    measured cases with a warning, `suspect` the same by gate: a case may have several."""
 
     cases: int
     measured_cases: int
@@ -82,7 +80,6 @@ class Summary:
     measured_rows: int
     time_us: float
     measured_time_us: float
-    communication: float | None
     usage: Usage
     failures: tuple[Failure, ...]
     envelope: Envelope  # measured durations longer than those of larger cases
@@ -145,7 +142,6 @@ def summarise(
         measured_rows=sum(weights[case].rows for case in good),
         time_us=fsum(w.time_us for w in weights.values()),
         measured_time_us=fsum(weights[case].time_us for case in good),
-        communication=_communication(plan, sources),
         usage=usage,
         failures=tuple(
             sorted(
@@ -248,12 +244,3 @@ def _case_outcomes(shown: ShownVersion) -> dict[str, _CaseOutcome]:
 def _reach(mean: str, low: str, high: str) -> float:
     """Return the half-width of an interval as a share of the mean, from their cells."""
     return (float(high) - float(low)) / 2 / float(mean) if float(mean) else 0.0
-
-
-def _communication(plan: Plan, sources: Sequence[Sequence[CaseRecord]]) -> float | None:
-    """Return the share of communication in the total time of the sources' profiles."""
-    profiles = (record.profile for records in sources for record in records)
-    compute_us = fsum(profile.total_us for profile in profiles if profile is not None)
-    communication_us = fsum(source.communication_us for source in plan.sources)
-    total_us = compute_us + communication_us
-    return communication_us / total_us if total_us else None

@@ -7,14 +7,16 @@ import pytest
 
 from collector.model.plan import PlannedSource, plan_from_json, plan_to_json
 from collector.ops.refusals import NO_INPUTS, NO_OPERATOR
-from jobs.planning.candidates import distinct_cases
+from jobs.planning.candidates import distinct_cases, only_operators
 from jobs.planning.gaps import find_gaps, planned_shares, refused_cases, share_line, shares
 from tests.unit.jobs.planning.test_jobs_plan_making import OPERATORS, plan, record, request
 from tests.unit.jobs.printed import numbers
 
 pytestmark = pytest.mark.fast
 
-SOURCE = PlannedSource("profile", "0" * 64, 5, same_stack=False, communication_us=645.0)
+SOURCE = PlannedSource(
+    "profile", "0" * 64, 5, same_stack=False, communication_us=645.0, compute_us=355.0
+)
 RECORDS = (
     record(count=1, mean_us=96.0),
     record("Nobody", "1", count=3, mean_us=50.0),
@@ -24,12 +26,11 @@ RECORDS = (
 )
 
 
-def found(*records, source=SOURCE):
-    candidates = distinct_cases([(source, tuple(records))])
+def found(*records, source=SOURCE, operators=None):
+    candidates = only_operators(distinct_cases([(source, tuple(records))]), operators)
     refused = refused_cases(candidates, OPERATORS.get, "cpu", 1, "warm", "")
-    return find_gaps(refused), share_line(
-        shares(candidates, [one.candidate for one in refused], [source])
-    )
+    own = shares(candidates, [one.candidate for one in refused])
+    return find_gaps(refused), share_line(own, [source])
 
 
 def test_gaps_are_sorted_by_time_with_their_rule_and_largest_case():
@@ -49,12 +50,13 @@ def test_gaps_are_sorted_by_time_with_their_rule_and_largest_case():
 def test_plan_keeps_the_shares_of_all_its_sources():
     _, line = found(*RECORDS)
     fresh = plan(request(*RECORDS, source=SOURCE)).plan
-    assert share_line(planned_shares(fresh)) == line
+    assert share_line(planned_shares(fresh), fresh.sources) == line
     requested = replace(
         request(*RECORDS, source=SOURCE),
         cases_to_repeat={RECORDS[0].case_id: ""},  # a plan of one case only
     )
-    assert share_line(planned_shares(plan(requested).plan)) == line
+    repeated = plan(requested).plan
+    assert share_line(planned_shares(repeated), repeated.sources) == line
     again = plan_from_json(plan_to_json(fresh))
     assert again == fresh and planned_shares(again) == planned_shares(fresh)
 
@@ -70,6 +72,11 @@ def test_shares_separate_compute_communication_and_unknown_inputs():
     alone = replace(SOURCE, communication_us=0.0)
     _, line = found(record(count=1, mean_us=96.0), source=alone)
     assert numbers(line) == ["100.0"] and "opmeter comm" not in line
+
+
+def test_share_of_computing_is_that_of_whole_sources_for_a_campaign_of_some_operators():
+    _, line = found(*RECORDS, operators=frozenset({"Odd", "Add"}))
+    assert numbers(line) == ["91.4", "7.6", "35.5", "64.5"]
 
 
 def test_sources_without_times_have_no_shares():

@@ -156,6 +156,7 @@ def test_communication_time_of_a_profile_is_kept_in_an_uploaded_source(tmp_path)
     reported = f"{parsed.planned.sha256}, communication_us: 30.0"
     (source,) = load_sources(campaign(reported), store)
     assert source.planned.communication_us == 30.0
+    assert source.planned.compute_us == parsed.planned.compute_us > 0
     for key, value in (("communication_us", "3"), ("name", "x")):
         with pytest.raises(BadInput, match=rf"c\.yaml:2: sources\[0\]\.{key}: .*cases"):
             campaign_from_text(

@@ -90,7 +90,7 @@ def test_case_with_a_duration_in_a_tree_is_not_missing():
 def test_coverage_is_a_share_of_compute_time_and_communication_is_separate():
     plan = plan_of(MADE)
     (source,) = plan.sources
-    plan = replace(plan, sources=(replace(source, communication_us=22.0 / 3),))
+    plan = replace(plan, sources=(replace(source, communication_us=22.0 / 3, compute_us=22.0),))
     lines = describe(summarise(head_state(), plan, [SOURCE], NO_USAGE), plan, None, "file:///x")
     share = 100 * 6 / 22
     assert numbers(lines[2]) == ["1", "3", "30.0", f"{share:.1f}", "75.0", "25.0"]
