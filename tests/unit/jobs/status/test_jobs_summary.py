@@ -99,7 +99,7 @@ def test_coverage_is_a_share_of_compute_time_and_communication_is_separate():
     line = describe(untimed, plan_of(MADE), None, "file:///x")[2]
     assert "opmeter comm" not in line and numbers(line) == ["1", "1", "100.0"]  # no share of time
     alone = summarise(head_state(), plan_of(MADE), [SOURCE], NO_USAGE)
-    line = describe(alone, plan, None, "file:///x")[2]
+    line = describe(alone, plan_of(MADE), None, "file:///x")[2]
     assert "opmeter comm" not in line and numbers(line) == ["1", "3", "30.0", f"{share:.1f}"]
 
 
