@@ -102,6 +102,13 @@ def check_layout(decoder: Decoder, layout: Layout) -> None:
     if layout.quantisation in (Quantisation.W4A8, Quantisation.W4A16) and not decoder.is_moe:
         scheme = layout.quantisation.upper()
         raise BadInput(f"layout: {scheme} requires experts, and {decoder.name} has none")
+    if decoder.is_quantised and layout.quantisation is Quantisation.BF16:
+        schemes = ", ".join(one for one in Quantisation if one is not Quantisation.BF16)
+        raise BadInput(
+            f"layout: {decoder.name} has quantised weights (quantization_config): expected "
+            f"quantisation= with one of {schemes}, as it is served; for weights in bfloat16, remove "
+            "that key"
+        )
     if decoder.is_moe and decoder.experts % layout.ep:
         raise BadInput(
             f"layout: ep={layout.ep} does not divide {decoder.experts} experts of {decoder.name}"

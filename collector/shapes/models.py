@@ -31,6 +31,7 @@ class Decoder:
     indexers         layers that choose keys; the others use the choice of one before them
     chosen           maximum number of keys that each query attends to
     predictors       layers that predict tokens beyond the next (MTP), after the others
+    is_quantised     whether its file describes quantised weights
     is_derived       whether kernel sets describe its step; of another one, only recordings do"""
 
     name: str
@@ -63,6 +64,7 @@ class Decoder:
     chosen: int = 0
     chooses_by_cann: bool = False
     predictors: int = 0
+    is_quantised: bool = False
     is_derived: bool = True
 
     @property
@@ -165,7 +167,19 @@ _NOT_DERIVED: dict[str, tuple[str, tuple[object, ...]]] = {
     "mlp_bias": ("a bias of the feed-forward", (False,)),
     "num_local_experts": ("a mixture of another family", (0,)),
     "sliding_window": ("attention in a sliding window", (0,)),
+    "swiglu_limit": ("a limit of the activation", ()),
+    "expert_dtype": ("a dtype of the experts", ("bfloat16",)),
+    "attn_logit_softcapping": ("a limit of the scores of attention", ()),
+    "final_logit_softcapping": ("a limit of the logits", ()),
+    "clip_qkv": ("a limit of the projections", ()),
+    "torch_dtype": ("a dtype besides bfloat16", ("bfloat16",)),
+    "dtype": ("a dtype besides bfloat16", ("bfloat16",)),
+    "hidden_act": ("an activation besides silu", ("silu",)),
+    "hidden_activation": ("an activation besides silu", ("silu",)),
 }
+_QUANTISED = ("quantization_config", "compression_config", "quantization")
+# Keys that may be outside the decoder's own ones, and hold for it.
+_OF_WHOLE = ("torch_dtype", "dtype", *_QUANTISED)
 _WHOLE_LAYERS = ("full_attention", "indexed_attention", "deepseek_sparse_attention")
 
 
@@ -187,7 +201,10 @@ def read_config(data: bytes, *, name: str, path: Path | str) -> Decoder:
 def _of_text(found: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the keys of the decoder of a model that also reads images, with the model's type."""
     inner = found.get("text_config")
-    return {**inner, "model_type": found.get("model_type")} if isinstance(inner, dict) else found
+    if not isinstance(inner, dict):
+        return found
+    whole = {key: found[key] for key in _OF_WHOLE if key in found}
+    return {**whole, **inner, "model_type": found.get("model_type")}
 
 
 class _Config:
@@ -281,6 +298,7 @@ def _decoder(config: _Config, name: str) -> Decoder:
         **latent,
         **(experts or {"dense_layers": layers}),
         **_indexer(config, family, layers),
+        is_quantised=not all(config.is_off(key, ({}, "")) for key in _QUANTISED),
         is_derived=family.is_derived,
     )
     _check(found, kind, family)

@@ -556,6 +556,8 @@ def cases_of(decoder, layouts, kernels):
     ]
     wrong, reported = set(), 0
     for layout in layouts:
+        if decoder.is_quantised and "quantisation" not in layout:
+            continue
         for batch in batches:
             try:
                 step = derive_step(decoder, layout_of(layout), batch, kernels)

@@ -169,6 +169,24 @@ def test_disabled_options_of_a_config_have_no_effect():
     assert decoder(**off, attention_bias=False, partial_rotary_factor=1.0) == decoder()
 
 
+def test_dtypes_activations_and_quantisation_that_no_step_follows_are_refused():
+    same = {"torch_dtype": "bfloat16", "hidden_act": "silu", "quantization_config": None}
+    assert decoder(**same) == decoder()
+    for key, value in (
+        *(("torch_dtype", value) for value in ("float32", "float16", "../../x", 16)),
+        *(("dtype", "float16"), ("hidden_act", "gelu"), ("hidden_activation", "gelu_tanh")),
+        *(("expert_dtype", "fp4"), ("swiglu_limit", 10.0)),
+    ):
+        with pytest.raises(BadInput, match=naming(key)):
+            decoder(**{key: value})
+    with pytest.raises(BadInput, match=naming("torch_dtype")):
+        decoder(text_config=dict(CONFIG), torch_dtype="float32")
+    of_int8 = decoder(quantization_config={"quant_method": "ascend", "bits": 8})
+    check_layout(of_int8, layout_of("tp=2,quantisation=w8a8"))
+    with pytest.raises(BadInput, match="quantization_config"):
+        check_layout(of_int8, layout_of("tp=2"))
+
+
 @pytest.mark.parametrize("text", ["", "[]", "nonsense", "[" * 100_000, '{"model_type": ["llama"]}'])
 def test_malformed_config_is_refused(text):
     with pytest.raises(BadInput, match=naming("config.json:")):
