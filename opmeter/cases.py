@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice, zip_longest
 from math import fsum, isfinite
@@ -11,6 +12,7 @@ from typing import TypedDict
 
 from collector.codec.errors import BadInput
 from collector.codec.numbers import number_of
+from collector.database import layout
 from collector.database.index import Index, IndexBlock, Sizes
 from collector.model.case import (
     NO_TENSOR,
@@ -20,6 +22,7 @@ from collector.model.case import (
     split_cell,
     tensor_cells,
 )
+from collector.model.record import KERNEL_TYPE, TABLE_COLUMNS
 from collector.model.vocabulary import (
     ACCELERATOR_CORE,
     AI_CPU,
@@ -35,6 +38,7 @@ from collector.model.vocabulary import (
     OUTPUT_CELLS,
     OUTPUT_DTYPES,
     OUTPUT_FORMATS,
+    OUTPUT_SHAPES,
     RUNTIME_PREFIX,
     RUNTIME_PROVENANCE,
     core_class,
@@ -219,6 +223,60 @@ def spelled_dtype(text: str) -> str:
     and for `bfloat16`."""
     known = dtype_of(text) or torch_dtype_of(text.strip().lower().removeprefix("torch."))
     return known.spelling if known else normal_dtype(text)
+
+
+# The columns of a table of queries.
+
+WEIGHT = "weight"
+_KERNELS = ("kernel_type", KERNEL_TYPE)
+_OF_A_TREE = frozenset({*layout.DATABASE_COLUMNS, layout.PROFILING_COUNT})
+_OF_RECORDS = frozenset(TABLE_COLUMNS)
+_OF_STEPS = frozenset({"layer", "phase", "times", "source", "case_id"})  # of `opmeter model show`
+# Other names of the same, as profilers and the options of `opmeter db query` have them.
+_CALLED = {
+    **dict.fromkeys(("kernel", "op", "optype", "type", "kernelname"), KERNEL_TYPE),
+    **dict.fromkeys(("shape", "shapes", "inputshape", "inputs", "input"), INPUT_SHAPES),
+    **dict.fromkeys(("dtype", "dtypes", "datatype", "datatypes", "inputdtypes"), INPUT_DTYPES),
+    **dict.fromkeys(("format", "formats"), INPUT_FORMATS),
+    **dict.fromkeys(("state",), OP_STATE),
+    **dict.fromkeys(("lengths", "keys"), KEY_LENGTHS),
+    **dict.fromkeys(("output", "outputs"), OUTPUT_SHAPES),
+    **dict.fromkeys(("outputdtype", "outputdtypes"), OUTPUT_DTYPES),
+}
+
+
+def kernel_column(names: Sequence[str]) -> str | None:
+    """Return the column of a table of queries that has the kernel type of each row, if any. Raises
+    BadInput for two."""
+    found = [name for name in _KERNELS if name in names]
+    if len(found) > 1:
+        raise BadInput(f"expected one column of kernel types, got {' and '.join(map(repr, found))}")
+    return found[0] if found else None
+
+
+def unused_columns(names: Sequence[str]) -> list[str]:
+    """Return the columns of a table of queries that no query uses, besides those of trees and of
+    opmeter's own tables. Raises BadInput for one that is another spelling of one that is used: its
+    cells would be left open."""
+    used = (*_KERNELS, WEIGHT, *BASE_CELLS, EP_SIZE, *sorted(LENGTH_COLUMNS))
+    spelled = {_letters(name): name for name in used}
+    unused = []
+    for name in names:
+        if name in used or name.startswith((RUNTIME_PREFIX, layout.MICROBENCH, "Profiling ")):
+            continue
+        if name in _OF_A_TREE | _OF_RECORDS | _OF_STEPS:
+            continue
+        letters = _letters(name)
+        close = get_close_matches(letters, spelled, n=1, cutoff=0.85)
+        meant = _CALLED.get(letters) or (spelled[close[0]] if close else "")
+        if meant:
+            raise BadInput(f"unknown column {name[:80]!r}; did you mean {meant!r}?")
+        unused.append(name)
+    return unused
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
 
 
 class Arguments(TypedDict):

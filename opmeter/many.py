@@ -11,7 +11,6 @@ import pandas as pd
 from collector.codec.errors import BadInput
 from collector.database.index import Index, IndexBlock, hashes_of
 from collector.model.case import parse_shape, shape_text, split_cell
-from collector.model.record import KERNEL_TYPE as RECORDED_TYPE
 from collector.model.vocabulary import (
     BASE_CELLS,
     EP_SIZE,
@@ -22,9 +21,16 @@ from collector.model.vocabulary import (
     is_absent_shape,
 )
 from opmeter.answers import Answer, Channel
-from opmeter.cases import Arguments, arguments_of, resolved_ranks, shapes_of
+from opmeter.cases import (
+    WEIGHT,
+    Arguments,
+    arguments_of,
+    kernel_column,
+    resolved_ranks,
+    shapes_of,
+    unused_columns,
+)
 
-KERNEL_TYPE, WEIGHT = "kernel_type", "weight"
 _DIGITS = bytes(byte if byte in b"0123456789" else ord(" ") for byte in range(256))
 _ALLOWED = frozenset('0123456789,;"() ')
 _SPLIT = re.compile(rb'[0-9][" ()]+[0-9]')  # two numbers without a separator
@@ -48,10 +54,11 @@ class Single(Protocol):
 def answer_many(version: Single, frame: Any, *, unambiguous: bool) -> pd.DataFrame:
     """Return the answers to the rows of a table; see `Version.query_many`."""
     names = list(getattr(frame, "column_names", getattr(frame, "columns", frame)))
-    kernel_type = KERNEL_TYPE if KERNEL_TYPE in names else RECORDED_TYPE
-    for name, column in ((KERNEL_TYPE, kernel_type), (INPUT_SHAPES, INPUT_SHAPES)):
-        if column not in names:
-            raise BadInput(f"expected a column {name!r}, got {', '.join(map(str, names))}")
+    unused_columns([name for name in names if isinstance(name, str)])
+    kernel_type = kernel_column(names)
+    if kernel_type is None or INPUT_SHAPES not in names:
+        lacking = "kernel_type" if kernel_type is None else INPUT_SHAPES
+        raise BadInput(f"expected a column {lacking!r}, got {', '.join(map(str, names))}")
     kernels, shapes = _texts(kernel_type, frame), _texts(INPUT_SHAPES, frame)
     count = len(kernels)
     dtypes = _texts(INPUT_DTYPES, frame) if INPUT_DTYPES in names else [""] * count

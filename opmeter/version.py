@@ -210,7 +210,8 @@ class Version:
         `frame` is a pandas, polars or Arrow table, or a mapping of lists, with the columns
         `kernel_type` or `Kernel Type`, `Input Shapes` (text: `32,5120;5120,3200`), and, if needed,
         `Input Data Types`, `Input Formats`, `OP State`, `Runtime ...`, those of outputs and
-        `weight`. An empty cell leaves its column open. See `query` for `unambiguous`."""
+        `weight`. An empty cell leaves its column open; other columns have no meaning, and one that
+        is a misspelt one is refused. See `query` for `unambiguous`."""
         from opmeter.many import answer_many
 
         return answer_many(self, frame, unambiguous=unambiguous)

@@ -6,7 +6,7 @@ were not measured. The content of other tools is kept: the spelling of cells, th
 columns, and unknown columns.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -58,29 +58,42 @@ class Upserted:
 
 def read_kernel_file(path: Path) -> KernelFile:
     """Return the rows of a tree's file. Raises BadInput, with the line, for another file."""
-    names, rows = open_rows(path)
-    columns = [name.strip() for name in names]
-    if twice := {name for name in columns if columns.count(name) > 1}:
-        raise BadInput(f"duplicate column {min(twice)!r} in the header", path=path, line=1)
-    if INPUT_SHAPES not in columns:
-        raise BadInput(f"missing column {INPUT_SHAPES!r}", path=path, line=1)
-    now = layout.present_names(columns)
+    columns, rows = columns_and_rows(path)
     read = []
-    for line, row in rows:
-        if len(row) != len(columns):
-            raise BadInput(f"expected {len(columns)} cells, got {len(row)}", path=path, line=line)
-        if not is_utf8_row(row):
-            raise BadInput("expected UTF-8 text", path=path, line=line)
-        texts, cells = dict(zip(columns, row, strict=True)), dict[str, str]()
-        for old, name in now.items():  # of two columns with one name, the first non-empty cell
-            cells[name] = cells.get(name) or texts[old]
+    for line, cells in rows:
         try:
             case_from_cells(path.stem, cells)
             _check_durations(cells)
         except (BadInput, ValueError) as error:
             raise BadInput(str(error), path=path, line=line) from error
         read.append(cells)
-    return KernelFile(path.stem, tuple(dict.fromkeys(now.values())), tuple(read))
+    return KernelFile(path.stem, columns, tuple(read))
+
+
+def columns_and_rows(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[int, Cells]]]:
+    """Return the present names of the columns of a CSV of cases, and its rows with their lines.
+    Raises BadInput, with the line, for another file."""
+    names, rows = open_rows(path)
+    columns = [name.strip() for name in names]
+    if twice := {name for name in columns if columns.count(name) > 1}:
+        raise BadInput(f"duplicate column {min(twice)!r} in the header", path=path, line=1)
+    now = layout.present_names(columns)
+
+    def read() -> Iterator[tuple[int, Cells]]:
+        for line, row in rows:
+            if len(row) != len(columns):
+                what = f"expected {len(columns)} cells, got {len(row)}"
+                raise BadInput(what, path=path, line=line)
+            if not is_utf8_row(row):
+                raise BadInput("expected UTF-8 text", path=path, line=line)
+            texts, cells = dict(zip(columns, row, strict=True)), dict[str, str]()
+            for old, name in now.items():  # of two columns with one name, the first non-empty cell
+                cells[name] = cells.get(name) or texts[old]
+            yield line, cells
+
+    if INPUT_SHAPES not in columns:
+        raise BadInput(f"missing column {INPUT_SHAPES!r}", path=path, line=1)
+    return tuple(dict.fromkeys(now.values())), read()
 
 
 def _check_durations(cells: Cells) -> None:

@@ -148,9 +148,9 @@ class Forecast:
     and `unsure` of those are not known to the tolerance. Of kernels that an older stack measured,
     `left_out` cases are not planned, and `unsure` of those wait for a sample of `learning` cases;
     the others are reused. Another round follows if `learning` cases are requested; it is 0 in the
-    last round that is tried. `compute_us` is the time that the cases of
-    the campaign's operators took in the sources; a device of the plan can measure `measurable_us` of it; `unknown_us` is the time of rows
-    whose inputs no profiler recorded."""
+    last round that is tried. `compute_us` is the time that the cases of the campaign's operators
+    took in the sources; a device of the plan can measure `measurable_us` of it; `unknown_us` is the
+    time of rows whose inputs no profiler recorded."""
 
     cases: int
     unsupported: int

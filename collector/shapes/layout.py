@@ -106,8 +106,8 @@ def check_layout(decoder: Decoder, layout: Layout) -> None:
         schemes = ", ".join(one for one in Quantisation if one is not Quantisation.BF16)
         raise BadInput(
             f"layout: {decoder.name} has quantised weights (quantization_config): expected "
-            f"quantisation= with one of {schemes}, as it is served; for weights in bfloat16, remove "
-            "that key"
+            f"quantisation= with one of {schemes}, as it is served; for weights in bfloat16, "
+            "remove that key"
         )
     if decoder.is_moe and decoder.experts % layout.ep:
         raise BadInput(

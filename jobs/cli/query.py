@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -24,13 +23,13 @@ from collector.model.vocabulary import (
     OUTPUT_SHAPES,
 )
 from jobs.cli import options
-from jobs.cli.terminal import print_json, print_table, say_lines
+from jobs.cli.terminal import print_json, print_table, say, say_lines
 
 if TYPE_CHECKING:
     from jobs.planning.worth import SessionForecast
     from opmeter import Answer, Explanation, Version
 
-_KERNEL, _WEIGHT = "kernel_type", "weight"
+_KERNEL = "kernel_type"
 _COLUMNS = ("value_us", "low_us", "high_us", "channel", "support", "warnings", "reason")
 
 
@@ -56,7 +55,8 @@ def query_command(
     file: Annotated[
         Path | None,
         typer.Option(
-            help="CSV with columns of a tree, a query in each row; `weight` is what a miss counts"
+            help="CSV with columns of a tree, a query in each row; `Kernel Type` or `kernel_type` "
+            "is its kernel, `weight` what a miss counts"
         ),
     ] = None,
     extrapolate: Annotated[
@@ -115,12 +115,12 @@ def query_command(
         from opmeter.cases import KEY_LENGTHS
 
         cells[KEY_LENGTHS] = lengths
-    rows = [cells] if file is None else [cells | row for row in _rows_of(file)]
+    rows = [_Row(0, kernel, cells)] if file is None else _rows_of(file, kernel, cells)
     opened = opened_version(root, version, directory, reused=reused)
     with nullcontext() if misses is None else opened.recording_misses(misses):
-        answers = list(_answers(opened, kernel, rows, file, extrapolate, unambiguous))
+        answers = list(_answers(opened, rows, file, extrapolate, unambiguous))
     if explain:
-        found = list(_explained(opened, kernel, rows, extrapolate, unambiguous))
+        found = list(_explained(opened, rows, extrapolate, unambiguous))
         costs = [_cost_of_session(opened, one) for one in found]
         pairs = list(zip(found, costs, strict=True))
         if as_json:
@@ -131,9 +131,9 @@ def query_command(
     elif as_json:
         print_json([_plain(answer) for answer in answers])
     elif as_csv:
-        _print_csv(kernel, rows, answers)
+        _print_csv(rows, answers)
     else:
-        cases = [[row.get(_KERNEL) or kernel, row[INPUT_SHAPES].strip('"')] for row in rows]
+        cases = [[row.kernel, row.cells[INPUT_SHAPES].strip('"')] for row in rows]
         texts = [list(map(_text, _plain(answer).values())) for answer in answers]
         table = [[*case, *text] for case, text in zip(cases, texts, strict=True)]
         print_table((_KERNEL, INPUT_SHAPES, *_COLUMNS), table, optional=("support", "warnings"))
@@ -158,68 +158,84 @@ def opened_version(
     return db.directory(directory or there[0], reused=reused)
 
 
-def _rows_of(file: Path) -> Iterator[dict[str, str]]:
-    """Yield the filled cells of each row of a CSV."""
+class _Row(NamedTuple):
+    """A query: its line in a file, its kernel type, and the cells of its row."""
+
+    line: int
+    kernel: str
+    cells: Mapping[str, str]
+
+
+def _rows_of(file: Path, kernel: str, cells: Mapping[str, str]) -> list[_Row]:
+    """Return the queries of a CSV; `kernel` and `cells` are those of rows without them. Raises
+    BadInput for a misspelt column; of others that no query uses, a warning is printed."""
+    from collector.database.tree import columns_and_rows
+    from opmeter.cases import kernel_column, unused_columns
+
     with file_errors(file):
-        text = file.read_text(encoding="utf-8-sig")
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    if INPUT_SHAPES not in (reader.fieldnames or ()):
-        raise BadInput(f"expected a column {INPUT_SHAPES!r}", path=file, line=1)
-    for row in reader:
-        yield {name: text for name, text in row.items() if isinstance(name, str) and text}
+        columns, read = columns_and_rows(file)
+        rows = [(line, {name: text for name, text in row.items() if text}) for line, row in read]
+    try:
+        unused, column = unused_columns(columns), kernel_column(columns)
+    except BadInput as error:
+        raise BadInput(str(error), path=file, line=1) from error
+    if unused:
+        say(f"warning: {file}: no query uses {', '.join(map(repr, unused))}", err=True)
+    return [_Row(line, row.get(column or "", kernel), {**cells, **row}) for line, row in rows]
 
 
 def _answers(
     version: Version,
-    kernel: str,
-    rows: Sequence[Mapping[str, str]],
+    rows: Sequence[_Row],
     file: Path | None,
     extrapolate: bool,
     unambiguous: bool,
 ) -> Iterator[Answer]:
     from opmeter.cases import arguments_of
 
-    for line, row in enumerate(rows, start=2):
+    for row in rows:
         try:
-            named, weight = row.get(_KERNEL) or kernel, _weight_of(row)
             yield version.query(
-                named,
-                **arguments_of(row),
+                row.kernel,
+                **arguments_of(row.cells),
                 extrapolate=extrapolate,
                 unambiguous=unambiguous,
-                weight=weight,
+                weight=_weight_of(row.cells),
             )
         except BadInput as error:
             if file is None:
                 raise
-            raise BadInput(str(error), path=file, line=line) from error
+            raise BadInput(str(error), path=file, line=row.line) from error
 
 
-def _weight_of(row: Mapping[str, str]) -> float:
+def _weight_of(cells: Mapping[str, str]) -> float:
     """Return what a miss of the row counts, such as launches."""
-    text = row.get(_WEIGHT, "1")
+    from opmeter.cases import WEIGHT
+
+    text = cells.get(WEIGHT, "1")
     try:
         weight = number_of(text)
     except ValueError as error:
-        raise BadInput(f"{_WEIGHT}: {error}") from error
+        raise BadInput(f"{WEIGHT}: {error}") from error
     if not 0 < weight <= MOST_WEIGHT:
-        raise BadInput(f"{_WEIGHT}: expected a number above 0, got {text[:40]!r}")
+        raise BadInput(f"{WEIGHT}: expected a number above 0, got {text[:40]!r}")
     return weight
 
 
 def _explained(
     version: Version,
-    kernel: str,
-    rows: Sequence[Mapping[str, str]],
+    rows: Sequence[_Row],
     extrapolate: bool,
     unambiguous: bool,
 ) -> Iterator[Explanation]:
     from opmeter.cases import arguments_of
 
     for row in rows:
-        named = row.get(_KERNEL) or kernel
         yield version.explain(
-            named, **arguments_of(row), extrapolate=extrapolate, unambiguous=unambiguous
+            row.kernel,
+            **arguments_of(row.cells),
+            extrapolate=extrapolate,
+            unambiguous=unambiguous,
         )
 
 
@@ -295,9 +311,9 @@ def _text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
-def _print_csv(kernel: str, rows: Sequence[Mapping[str, str]], answers: Sequence[Answer]) -> None:
+def _print_csv(rows: Sequence[_Row], answers: Sequence[Answer]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow((_KERNEL, INPUT_SHAPES, INPUT_DTYPES, *_COLUMNS))
-    for row, answer in zip(rows, answers, strict=True):
-        case = (row.get(_KERNEL) or kernel, row[INPUT_SHAPES].strip('"'), row[INPUT_DTYPES])
+    for (_, kernel, cells), answer in zip(rows, answers, strict=True):
+        case = (kernel, cells[INPUT_SHAPES].strip('"'), cells[INPUT_DTYPES])
         writer.writerow((*case, *map(_text, _plain(answer).values())))

@@ -311,6 +311,15 @@ def test_tables_of_queries_read_cells_as_single_queries_do() -> None:
             version.query_many(made)
 
 
+def test_misspelt_columns_of_a_table_are_refused() -> None:
+    version = version_of(PRODUCTS)
+    table = {"Kernel Type": ["MatMulV2"], "Input Shapes": ["64,1024;1024,1024"]}
+    assert version.query_many({**table, "note": ["x"], "times": [3]})["reason"].tolist() == [""]
+    for name in ("Input Data Type", "dtype", "OP state", "op_type", "kernel_type"):
+        with pytest.raises(opmeter.OpmeterError, match=name):
+            version.query_many({**table, name: ["x"]})
+
+
 def test_case_without_inputs_is_found_by_empty_cells() -> None:
     cells = {"Input Shapes": "", "Output Shapes": "16", "Output Data Types": "BOOL"}
     version = version_of([recorded(record_of_cells("BroadcastTo", cells), 4.0), *PRODUCTS])

@@ -80,6 +80,35 @@ def test_query_that_several_cases_match_says_how_far_apart_they_are(root: Path) 
 
 
 @pytest.mark.fast
+def test_columns_of_a_file_decide_its_queries_or_are_named(root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cases.csv"
+    words = ("db", "query", "Add", "--root", root, "--file", file)
+    for column in ("kernel_type", "Kernel Type"):
+        rows = 'Mul,"2,64;2,64"\nNone,"4,64;4,64"\n,"4,64;4,64"\n'
+        file.write_text(f"{column},Input Shapes\n{rows}")
+        mul, none, add = csv.DictReader(io.StringIO(opmeter_here(*words, "--csv").stdout))
+        assert (mul["kernel_type"], mul["value_us"]) == ("Mul", "8")
+        assert (none["kernel_type"], none["reason"]) == ("None", "no kernel")
+        assert (add["kernel_type"], add["value_us"]) == ("Add", "6")
+    file.write_text('Input Shapes,note,Average Duration(us),layer\n"4,64;4,64",x,1,attention\n')
+    done = opmeter_here(*words)
+    assert done.returncode == 0 and "'note'" in done.stderr and "layer" not in done.stderr
+    for header, meant in (
+        ("Input Shapes,Input Data Type", "Input Data Types"),
+        ("Input Shapes,dtype", "Input Data Types"),
+        ("Input Shapes,output shapes", "Output Shapes"),
+        ("Input Shapes,OP Type", "Kernel Type"),
+        ("Input Shapes,weights", "weight"),
+        ("Input Shapes,Input Shapes", "duplicate"),
+        ("Input Shapes,note,more", "3 cells"),
+    ):
+        file.write_text(f'{header}\n"4,64;4,64",x\n')
+        failed = opmeter_here(*words)
+        assert failed.returncode == 2 and len(failed.stderr.splitlines()) == 1
+        assert meant in failed.stderr and str(file) in failed.stderr
+
+
+@pytest.mark.fast
 def test_query_without_a_duration_is_reported_and_recorded(root: Path, tmp_path: Path) -> None:
     misses = tmp_path / "misses.jsonl"
     requested = ("db", "query", "Add", "--root", root, "--shape", "99,64;99,64", "--misses", misses)
