@@ -9,12 +9,14 @@ version.query("MatMulV2", [(32, 5120), (5120, 3200)], "bf16")
 from collector.codec.errors import OpmeterError
 from opmeter.accuracy import KernelAccuracy
 from opmeter.answers import Answer, Channel, ExplainedRow, Explanation, Reason
+from opmeter.contents import CaseGroup
 from opmeter.database import Database, open
 from opmeter.misses import MissLog
 from opmeter.version import Version
 
 __all__ = [
     "Answer",
+    "CaseGroup",
     "Channel",
     "Database",
     "ExplainedRow",

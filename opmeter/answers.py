@@ -83,6 +83,9 @@ class ExplainedRow(NamedTuple):
 class Explanation(NamedTuple):
     """An answer and the measured cases behind it, the greatest weight first.
 
+    Of a miss, `hints` say what has durations: kernel types, dtypes, sizes, the nearest case; and if
+    no case can have these shapes, `impossible` says why.
+
     `widest` is the case whose own interval adds most to the answer's: to measure it again narrows
     the answer most. None for a miss. `sessions_to_halve` is how many more sessions on other devices
     would halve its interval, and `sessions_to_halve_here` the same on the device that measured it;
@@ -93,3 +96,5 @@ class Explanation(NamedTuple):
     widest: ExplainedRow | None
     sessions_to_halve: int | None = None
     sessions_to_halve_here: int | None = None
+    hints: tuple[str, ...] = ()
+    impossible: str = ""

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import islice, zip_longest
 from math import fsum, isfinite
 from operator import index
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from collector.codec.errors import BadInput
 from collector.codec.numbers import number_of
@@ -55,6 +55,7 @@ Shape = tuple[int, ...]
 Lengths = Sequence[float] | Mapping[str, Sequence[float]] | None
 Outputs = Sequence[Shape | None] | Mapping[str, str] | None
 
+_Size = TypeVar("_Size", int, str)
 _OF_OUTPUTS = (OUTPUT_DTYPES, OUTPUT_FORMATS)
 KEY_LENGTHS = RUNTIME_PREFIX + "actual_seq_lengths_kv_values"
 MEAN_LENGTH = RUNTIME_PREFIX + "avg_seq_len"
@@ -200,8 +201,9 @@ def resolved_sizes(shapes: Sequence[Shape | None], what: str = "inputs") -> list
         raise BadInput(_no_shapes(shapes, what)) from error
 
 
-def shapes_of(ranks: Sequence[int], sizes: Iterable[int]) -> list[Shape | None]:
-    """Return shapes of these ranks, -1 for one without a shape, from the sizes of all of them."""
+def shapes_of(ranks: Sequence[int], sizes: Iterable[_Size]) -> list[tuple[_Size, ...] | None]:
+    """Return shapes of these ranks, -1 for one without a shape, from all of their sizes, or texts
+    of these."""
     left = iter(sizes)
     return [None if rank < 0 else tuple(islice(left, rank)) for rank in ranks]
 

@@ -45,6 +45,7 @@ from opmeter.cases import (
     resolved_sizes,
     shapes_of,
 )
+from opmeter.contents import CaseGroup, broken_rule, case_group, hints_for, kernels_like
 from opmeter.interpolation import InterpolatedValue
 from opmeter.misses import MissLog
 from opmeter.surfaces import MeasuredSurface, depends_on, interval_of, points_of, surfaces_of
@@ -183,7 +184,7 @@ class Version:
             query = query or query_of(kernel, inputs, dtype, "", None, None, None)
             answer = self._reused.answer(query) or answer
         if unambiguous and _is_ambiguous(answer):
-            return MISSES[Reason.AMBIGUOUS]  # which is no work for a campaign
+            return _as_miss(answer)  # which is no work for a campaign
         if answer.reason is not None and self._misses:
             query = query or query_of(kernel, inputs, dtype, "", None, None, None)
             cells = self._cells(query)
@@ -243,11 +244,14 @@ class Version:
             reused = self._reused.explained(query)
             answer = answer if reused is None else reused[0]
         if unambiguous and _is_ambiguous(answer):
-            return Explanation(MISSES[Reason.AMBIGUOUS], (), None)
+            return Explanation(_as_miss(answer), (), None)
         if reused is not None:
             return Explanation(answer, (reused[1],), None)
         if answer.reason is not None:
-            return Explanation(answer, (), None)
+            blocks = [block for block, _ in found.rows]
+            place = (self.index, self._by_kernel, blocks, self._block_cells, query, answer.reason)
+            rule = broken_rule(self.index, self._by_kernel.get(query.kernel, ()), query)
+            return Explanation(answer, (), None, hints=tuple(hints_for(*place)), impossible=rule)
         if exact := self._exact(found, query.sizes, query):
             rows = [self._explained(*exact[0], 1.0)]
         else:
@@ -298,6 +302,16 @@ class Version:
             with self._misses_lock:
                 self._misses = tuple(one for one in self._misses if one is not own)
             own.write()
+
+    def contents(self, kernel: str = "") -> list[CaseGroup]:
+        """Return what has durations, of all kernel types or of one: groups of cases whose tensors
+        agree in dtypes and dimensions. Raises OpmeterError for a kernel type without durations."""
+        if kernel and kernel not in self._by_kernel:
+            like = ", ".join(kernels_like(kernel, self._by_kernel))
+            hint = f"; like it are {like}" if like else ""
+            raise BadInput(f"kernel: {self.path} has no duration of {kernel!r}{hint}")
+        blocks = self._by_kernel[kernel] if kernel else self.index.blocks
+        return [case_group(self.index, block, self._block_cells(block)) for block in blocks]
 
     def cases(self, kernel: str) -> Iterator[tuple[dict[str, str], Answer]]:
         """Yield each case of a kernel type as the cells of a row of a tree, with its duration."""
@@ -550,6 +564,9 @@ class Version:
             self._block_settings[block.begin] = known
         return known
 
+    def _block_cells(self, block: IndexBlock) -> list[dict[str, str]]:
+        return [self._settings[number] for number in self._settings_of(block)]
+
     @cached_property
     def _block_settings(self) -> dict[int, list[int]]:
         return {}
@@ -647,6 +664,11 @@ def _between(
 
 def _is_ambiguous(answer: Answer) -> bool:
     return any(text.startswith(SEVERAL_MATCH) for text in answer.warnings)
+
+
+def _as_miss(answer: Answer) -> Answer:
+    """Return an ambiguous answer as a miss, whose warning says what matches."""
+    return MISSES[Reason.AMBIGUOUS]._replace(warnings=answer.warnings)
 
 
 def _several(

@@ -159,11 +159,26 @@ _DTYPES = MappingProxyType(
 
 
 _OF_TORCH = MappingProxyType({d.torch_name: d for d in _KNOWN_DTYPES if d.torch_name})
+# What people call dtypes, besides torch's names and the profilers'.
+_SHORT = {
+    name: spelling
+    for spelling, names in (
+        ("FLOAT16", "fp16 f16 half"),
+        ("FLOAT", "fp32 f32"),
+        ("DOUBLE", "fp64 f64"),
+        *((f"INT{bits}", f"i{bits}") for bits in (4, 8, 16, 32, 64)),
+        *((f"UINT{bits}", f"u{bits}") for bits in (8, 16, 64)),
+        ("FLOAT8_E4M3FN", "fp8_e4m3 fp8_e4m3fn float8_e4m3 f8e4m3"),
+        ("FLOAT8_E5M2", "fp8_e5m2 f8e5m2"),
+    )
+    for name in names.split()
+}
 
 
 def torch_dtype_of(name: str) -> Dtype | None:
-    """Return the dtype that torch calls so: `bfloat16`; None for an unknown name."""
-    return _OF_TORCH.get(name)
+    """Return the dtype that torch calls so, or that people do: `bfloat16`, `fp32`; None for an
+    unknown name."""
+    return _OF_TORCH.get(name) or _DTYPES.get(_SHORT.get(name, ""))
 
 
 def dtype_of(text: str) -> Dtype | None:

@@ -30,7 +30,7 @@ from jobs.cli.opening import (
     warned,
 )
 from jobs.cli.promote import promote_command
-from jobs.cli.query import query_command
+from jobs.cli.query import list_command, query_command
 from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
@@ -309,6 +309,7 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "du": du_command,
     "gc": gc_command,
     "quality": quality_command,
+    "list": list_command,
     "query": query_command,
     "conform": conform_command,
     "export": export_command,

@@ -27,9 +27,10 @@ from jobs.cli.terminal import print_json, print_table, say, say_lines
 
 if TYPE_CHECKING:
     from jobs.planning.worth import SessionForecast
-    from opmeter import Answer, Explanation, Version
+    from opmeter import Answer, CaseGroup, Explanation, Version
 
 _KERNEL = "kernel_type"
+_MOST_HINTS = 5  # misses of a file
 _COLUMNS = ("value_us", "low_us", "high_us", "channel", "support", "warnings", "reason")
 
 
@@ -119,8 +120,16 @@ def query_command(
     opened = opened_version(root, version, directory, reused=reused)
     with nullcontext() if misses is None else opened.recording_misses(misses):
         answers = list(_answers(opened, rows, file, extrapolate, unambiguous))
+        explained = [
+            _explained(opened, row, extrapolate, unambiguous)
+            if explain or answer.reason is not None
+            else None
+            for row, answer in zip(rows, answers, strict=True)
+        ]
+        if file is None and (first := explained[0]) is not None and first.impossible:
+            raise BadInput(f"no case of {kernel} has these shapes: {first.impossible}")
     if explain:
-        found = list(_explained(opened, rows, extrapolate, unambiguous))
+        found = list(filter(None, explained))
         costs = [_cost_of_session(opened, one) for one in found]
         pairs = list(zip(found, costs, strict=True))
         if as_json:
@@ -129,15 +138,59 @@ def query_command(
             for pair in pairs:
                 say_lines(_explanation_lines(*pair))
     elif as_json:
-        print_json([_plain(answer) for answer in answers])
+        hints = ([*_hints(one)] if one is not None else [] for one in explained)
+        print_json([{**_plain(a), "hints": of} for a, of in zip(answers, hints, strict=True)])
     elif as_csv:
         _print_csv(rows, answers)
     else:
         cases = [[row.kernel, row.cells[INPUT_SHAPES].strip('"')] for row in rows]
         texts = [list(map(_text, _plain(answer).values())) for answer in answers]
         table = [[*case, *text] for case, text in zip(cases, texts, strict=True)]
-        print_table((_KERNEL, INPUT_SHAPES, *_COLUMNS), table, optional=("support", "warnings"))
+        print_table((_KERNEL, INPUT_SHAPES, *_COLUMNS), table, optional=("support",))
+    if not (explain or as_json):
+        say_lines(_hint_lines(rows, explained), err=True)
     return int(any(answer.reason is not None for answer in answers))
+
+
+def list_command(
+    kernel: Annotated[str, typer.Argument(help="kernel type  [default: all]")] = "",
+    *,
+    root: options.DatabaseRootOption = "opmeter-data",
+    version: options.CommitOption = None,
+    directory: options.DirectoryOption = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """List what a version has durations of: its kernel types and their dtypes.
+
+    Of one kernel type, list the range of each size of its tensors, and the further settings.
+
+    \b
+    Examples:
+      opmeter db list
+      opmeter db list MatMulV2
+    """
+    groups = opened_version(root, version, directory).contents(kernel)
+    if as_json:
+        print_json([group._asdict() for group in groups])
+        return
+    if kernel:
+        names = (INPUT_DTYPES, INPUT_SHAPES, OUTPUT_SHAPES, "cases", "settings")
+        print_table(names, [_group_cells(group) for group in groups], optional=("settings",))
+        return
+    by_kernel: dict[str, list[CaseGroup]] = {}
+    for group in groups:
+        by_kernel.setdefault(group.kernel, []).append(group)
+    table = []
+    for name, own in sorted(by_kernel.items()):
+        dtypes = ", ".join(dict.fromkeys(group.dtypes or "none" for group in own))
+        table.append([name, str(sum(group.cases for group in own)), dtypes])
+    print_table((_KERNEL, "cases", INPUT_DTYPES), table)
+
+
+def _group_cells(group: CaseGroup) -> list[str]:
+    texts = [f"{name} {' or '.join(map(repr, of))}" for name, of in group.settings.items()]
+    settings = "; ".join([*texts, *group.lengths])
+    return [group.dtypes, group.inputs, group.outputs, str(group.cases), settings]
 
 
 def opened_version(
@@ -222,21 +275,30 @@ def _weight_of(cells: Mapping[str, str]) -> float:
     return weight
 
 
-def _explained(
-    version: Version,
-    rows: Sequence[_Row],
-    extrapolate: bool,
-    unambiguous: bool,
-) -> Iterator[Explanation]:
+def _explained(version: Version, row: _Row, extrapolate: bool, unambiguous: bool) -> Explanation:
     from opmeter.cases import arguments_of
 
-    for row in rows:
-        yield version.explain(
-            row.kernel,
-            **arguments_of(row.cells),
-            extrapolate=extrapolate,
-            unambiguous=unambiguous,
-        )
+    return version.explain(
+        row.kernel, **arguments_of(row.cells), extrapolate=extrapolate, unambiguous=unambiguous
+    )
+
+
+def _hints(found: Explanation) -> Iterator[str]:
+    """Yield why a query has no duration, and what has one."""
+    if found.impossible:
+        yield f"no case has these shapes: {found.impossible}"
+    yield from found.hints
+
+
+def _hint_lines(rows: Sequence[_Row], explained: Sequence[Explanation | None]) -> Iterator[str]:
+    """Yield the hints of the first misses."""
+    missed = [(row, found) for row, found in zip(rows, explained, strict=True) if found is not None]
+    for row, found in missed[:_MOST_HINTS]:
+        what = f"{row.kernel} {row.cells[INPUT_SHAPES].strip(chr(34))}: " if len(rows) > 1 else ""
+        for hint in _hints(found):
+            yield f"hint: {what}{hint}"
+    if len(missed) > _MOST_HINTS:
+        yield f"hint: {len(missed) - _MOST_HINTS:,} more queries have none; --json has all hints"
 
 
 def _plain(answer: Answer) -> dict[str, object]:
@@ -266,6 +328,7 @@ def _explanation(found: Explanation, cost: SessionForecast | None) -> dict[str, 
     minutes = None if cost is None or sessions is None else sessions * cost.case_s / 60
     return {
         **_plain(found.answer),
+        "hints": [*_hints(found)],
         "rows": rows,
         "widest": found.widest and found.widest.case,
         "sessions_to_halve": sessions,
@@ -298,6 +361,8 @@ def _halving_line(found: Explanation, cost: SessionForecast | None) -> str:
 def _explanation_lines(found: Explanation, cost: SessionForecast | None) -> Iterator[str]:
     values = _plain(found.answer)
     yield "answer      " + ", ".join(f"{name} {_text(one)}" for name, one in values.items() if one)
+    for hint in _hints(found):
+        yield f"hint        {hint}"
     for row in found.rows:
         shapes = ";".join("" if s is None else ",".join(map(str, s)) for s in row.inputs)
         interval = f"{row.value_us:.6g} us ({row.low_us:.6g} to {row.high_us:.6g})"

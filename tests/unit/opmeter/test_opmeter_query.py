@@ -228,6 +228,73 @@ def test_miss_has_a_reason() -> None:
     assert other.reason is Reason.NO_LAYOUT
 
 
+def test_miss_says_what_has_durations() -> None:
+    version = version_of(
+        [
+            *PRODUCTS,
+            product(8, 512, 512, 9.0, dtype="FLOAT16"),
+            *(product(m, 64, 64, 9.0, formats="ND;FRACTAL_NZ") for m in (1, 2)),
+            *(Row("MatMulV3", [(m, 8), (8, 8)], [(m, 8)], 1.0) for m in (1, 2)),
+            attention("100,200", 5.0),
+            attention("300,400", 9.0),
+        ]
+    )
+    shapes = [(64, 1024), (1024, 1024)]
+    for arguments, more, hints in (
+        (("MatMul", shapes), {}, ["MatMulV2 (39 cases), MatMulV3 (2 cases)"]),
+        (("MatMulV2", shapes, "fp32"), {}, ["DT_BF16;DT_BF16 (38 cases)", "FLOAT16;FLOAT16 (1"]),
+        (("MatMulV2", [(1, 64, 1024), (1024, 1024)], "bf16"), {}, ["2;2 (38 cases)"]),
+        (("MatMulV2", shapes, "bf16"), {"outputs": [(1, 64, 64)]}, ["outputs", "2 (38 cases)"]),
+        (("MatMulV2", shapes, "bf16"), {"formats": "NZ;ND"}, ["ND;FRACTAL_NZ, ND;ND"]),
+        (
+            ("MatMulV2", [(512, 1024), (1024, 1024)], "bf16"),
+            {},
+            ["1..256,64..2048;64..2048,64..2048 (38", "256,1024;1024,1024, 270.435 us"],
+        ),
+        (("Attend", [(2, 4, 8)], "bf16"), {}, [KEYS]),
+        (("Attend", [(2, 4, 8)], "bf16"), {"lengths": [900, 900]}, ["[300.0,400.0]"]),
+    ):
+        found = version.explain(*arguments, **more)
+        said = " ".join(found.hints)
+        assert found.rows == () and found.answer.reason, found
+        assert all(hint in said for hint in hints), said
+    assert version.explain("MatMulV2", shapes, "bf16").hints == ()
+
+
+def test_shapes_that_no_case_can_have_are_impossible() -> None:
+    halved = [Row("SwiGlu", [(m, 64)], [(m, 32)], 5.0) for m in (1, 16)]
+    joined = [Row("ConcatD", [(m, 8), (m, 8)], [(m, 16)], 5.0) for m in (1, 16)]
+    version = version_of([*PRODUCTS, *halved, *joined])
+    for kernel, inputs, outputs, is_impossible in (
+        ("MatMulV2", [(64, 128), (256, 512)], None, True),
+        ("MatMulV2", [(64, 128), (512, 128)], None, False),  # the second one may be transposed
+        ("MatMulV2", [(64, 128), (128, 512)], [(64, 513)], True),
+        ("MatMulV2", [(64, 128), (128, 512)], [(64, 512)], False),
+        ("MatMulV2", [(64, 128)], None, False),  # not known: no case has one input
+        ("SwiGlu", [(4, 7)], None, True),
+        ("SwiGlu", [(4, 8)], None, False),
+        ("ConcatD", [(64, 2), (3, 5)], None, False),  # only outputs would show it
+    ):
+        found = version.explain(kernel, inputs, "bf16", outputs=outputs)
+        assert found.answer.reason and bool(found.impossible) is is_impossible, found
+
+
+@pytest.mark.parametrize(
+    ("names", "spelling"),
+    [
+        ("fp32 f32 float32 torch.float32 FLOAT", "FLOAT"),
+        ("fp16 f16 half FP16", "FLOAT16"),
+        ("bf16 bfloat16 BF16", "DT_BF16"),
+        ("i8 int8 torch.int8", "INT8"),
+        ("u64 uint64", "UINT64"),
+    ],
+)
+def test_usual_names_of_dtypes_are_read(names: str, spelling: str) -> None:
+    version = version_of([Row("Abs", [(4,)], [(4,)], 5.0, dtype=spelling)])
+    for name in names.split():
+        assert version.query("Abs", [(4,)], name).value_us == 5.0, name
+
+
 def attention(keys: str, mean_us: float) -> Row:
     return Row("Attend", [(2, 4, 8)], [(2, 4, 8)], mean_us, extra={KEYS: keys})
 

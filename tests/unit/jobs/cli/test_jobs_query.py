@@ -70,13 +70,13 @@ def test_query_that_several_cases_match_says_how_far_apart_they_are(root: Path) 
     words = ("db", "query", "Mul", "--root", root, "--shape", "2,64;2,64")
     (found,) = json.loads(opmeter_here(*words, "--json").stdout)
     assert "several cases match: 2, of 8 to 9 us" in found["warnings"]
-    for only in (("--dtype", "float32"), ("--dtype", "bf16", "--output", "2,64")):
+    for only in (("--dtype", "fp32"), ("--dtype", "bf16", "--output", "2,64")):
         (found,) = json.loads(opmeter_here(*words, *only, "--json").stdout)
         assert "several" not in found["warnings"]
     done = opmeter_here(*words, "--unambiguous")
     assert done.returncode == 1 and "ambiguous" in done.stdout
     done = opmeter_here(*words, "--output", "3,64")
-    assert done.returncode == 1 and "outside" in done.stdout
+    assert done.returncode == 2 and "Mul" in done.stderr  # no product has this shape
 
 
 @pytest.mark.fast
@@ -133,6 +133,7 @@ def test_query_without_a_duration_is_reported_and_recorded(root: Path, tmp_path:
     lacking = [one["cells"]["Input Shapes"] for one in json.loads(done.stdout)["lacking"]]
     assert done.returncode == 1 and lacking == ['"98,64;98,64"', '"99,64;99,64"']
     for wrong in (
+        ("db", "query", "Add", "--root", root, "--shape", "4,64;5,64"),  # cannot be added
         ("db", "query", "Add", "--root", root),
         ("db", "query", "Add", "--root", root, "--shape", "4,x"),
         ("db", "query", "Add", "--root", tmp_path, "--shape", "4"),
@@ -142,6 +143,40 @@ def test_query_without_a_duration_is_reported_and_recorded(root: Path, tmp_path:
     ):
         failed = opmeter_here(*wrong)
         assert failed.returncode == 2 and len(failed.stderr.splitlines()) == 1, wrong
+
+
+@pytest.mark.fast
+def test_query_without_a_duration_says_what_has_one(root: Path, tmp_path: Path) -> None:
+    words = ("db", "query", "AddV2", "--root", root, "--shape", "4,64;4,64")
+    done = opmeter_here(*words)
+    assert done.returncode == 1 and "Add (3 cases)" in done.stderr
+    (found,) = json.loads(opmeter_here(*words, "--json").stdout)
+    assert "Add (3 cases)" in found["hints"][0]
+    file = tmp_path / "cases.csv"
+    lines = [f'"{rows},64;{rows},64"\n' for rows in range(20, 30)]
+    file.write_text("Input Shapes\n" + "".join(lines) + '"4,64;5,64"\n')
+    done = opmeter_here("db", "query", "Add", "--root", root, "--file", file)
+    assert done.returncode == 1 and 5 < done.stderr.count("hint") < 15
+    found = json.loads(
+        opmeter_here("db", "query", "Add", "--root", root, "--file", file, "--json").stdout
+    )
+    assert "nearest case: 16,64;16,64, 7 us" in found[0]["hints"]
+    assert "no case has these shapes" in found[-1]["hints"][0]
+
+
+@pytest.mark.fast
+def test_contents_of_a_version_are_listed(root: Path) -> None:
+    every = opmeter_here("db", "list", "--root", root).stdout.splitlines()
+    assert every[1:] == ["Add\t3\tDT_BF16;DT_BF16", "Mul\t2\tDT_BF16;DT_BF16, FLOAT;FLOAT"]
+    (found,) = json.loads(opmeter_here("db", "list", "Add", "--root", root, "--json").stdout)
+    assert (found["inputs"], found["outputs"], found["cases"]) == (
+        "1..16,64;1..16,64",
+        "1..16,64",
+        3,
+    )
+    assert "1..16,64;1..16,64" in opmeter_here("db", "list", "Add", "--root", root).stdout
+    failed = opmeter_here("db", "list", "Adds", "--root", root)
+    assert failed.returncode == 2 and "Add" in failed.stderr
 
 
 @pytest.mark.fast
