@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collector.codec.text import counted
-from collector.database.index import Index, IndexBlock
+from collector.database.index import Index, IndexBlock, sum_and_skew
 from collector.model.case import shape_text
 from collector.model.demand import record_of_cells
 from collector.model.vocabulary import NOT_KNOWN, OUTPUT_CELLS
@@ -158,14 +158,21 @@ def _other_layouts(
 def _other_sizes(
     index: Index, blocks: Sequence[IndexBlock], settings_of: SettingsOf, query: Query
 ) -> Iterator[str]:
-    """Yield the ranges of sizes, and the nearest case by the logarithms of its sizes."""
+    """Yield the ranges of sizes, and the nearest case by the logarithms of its sizes and of the
+    sums of its lists of lengths."""
     near: list[tuple[float, IndexBlock, int]] = []
     for block in blocks:
-        keys = index.sizes_of(block)[:, : block.key_width]
-        distance = np.abs(np.log1p(keys) - np.log1p(np.array(query.sizes, np.float64))).sum(axis=1)
+        place = dict(enumerate(query.sizes)) | _sums(block, query)
+        known = index.sizes_of(block)[:, list(place)]
+        own = np.array(list(place.values()), np.float64)
+        distance = np.abs(np.log1p(known) - np.log1p(own)).sum(axis=1)
         at = int(distance.argmin())
         near.append((float(distance[at]), block, at))
     _, block, at = min(near, key=lambda one: one[0])
+    for column in _sums(block, query):
+        sums = index.sizes_of(block)[:, column]
+        name = block.lengths[(column - block.width) // 2]
+        yield f"measured sums of {name}: {sums.min():,} to {sums.max():,}"
     group = case_group(index, block, settings_of(block))
     outputs = f" -> {group.outputs}" if query.outputs is not None else ""
     yield f"measured sizes: {group.inputs}{outputs} ({counted(group.cases, 'case')})"
@@ -174,6 +181,17 @@ def _other_sizes(
     lengths = index.text("lengths", index.lengths[row])
     more = f" {lengths}" if lengths else ""
     yield f"nearest case: {shapes}{more}, {index.mean_us[row]:.6g} us"
+
+
+def _sums(block: IndexBlock, query: Query) -> dict[int, int]:
+    """Return the sum of each list of lengths of a query, by the column of a block's sizes."""
+    begin = block.width - 2 * len(block.lengths)
+    given = query.lengths or {}
+    return {
+        begin + 2 * at: sum_and_skew(given[name])[0]
+        for at, name in enumerate(block.lengths)
+        if name in given
+    }
 
 
 def _dtypes(block: IndexBlock) -> str:

@@ -252,7 +252,7 @@ def test_miss_says_what_has_durations() -> None:
             ["1..256,64..2048;64..2048,64..2048 (38", "256,1024;1024,1024, 270.435 us"],
         ),
         (("Attend", [(2, 4, 8)], "bf16"), {}, [KEYS]),
-        (("Attend", [(2, 4, 8)], "bf16"), {"lengths": [900, 900]}, ["[300.0,400.0]"]),
+        (("Attend", [(2, 4, 8)], "bf16"), {"lengths": [900, 900]}, ["300 to 700", "[300.0,400.0]"]),
     ):
         found = version.explain(*arguments, **more)
         said = " ".join(found.hints)
