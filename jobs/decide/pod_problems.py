@@ -117,7 +117,7 @@ STUCK_S = 600.0
 # Time that a node may prepare a pod without a message: three times the limit with a message.
 _SILENT_S = 1800.0
 # After its grace period a pod is killed; the node gets this much longer to report it.
-_REPORT_S = 60.0
+REPORT_S = 60.0
 _KUBELET = "whether it is Ready, and its kubelet's log"
 # A scheduler's message contains node counts, which change; with other numbers it is the same
 # message.
@@ -173,7 +173,7 @@ def _ready(observed: Observed) -> set[str] | None:
 
 def _is_lost(pod: PodView, ready: set[str] | None) -> bool:
     away = bool(pod.node) and ready is not None and pod.node not in ready
-    return pod.deleting and away and not pod.has_ended and pod.in_state_s > POD_GRACE_S + _REPORT_S
+    return pod.deleting and away and not pod.has_ended and pod.in_state_s > POD_GRACE_S + REPORT_S
 
 
 def not_starting(pod: PodView) -> str:

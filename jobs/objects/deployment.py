@@ -7,6 +7,7 @@ field is a key of the campaign's ConfigMap, except those in NO_KEYS.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 Manifest = dict[str, Any]
@@ -111,6 +112,16 @@ def last_seen_at(event: Manifest) -> str:
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return str(next(filter(None, times), "") or event["metadata"].get("creationTimestamp") or "")
+
+
+def moment(text: object) -> datetime | None:
+    """Return a time that the API server wrote, such as `2026-11-30T10:00:00Z`; None if it is not
+    one."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
 
 
 def message_of(event: Manifest) -> str:

@@ -7,19 +7,21 @@ for them.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
+from collector import environment
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from jobs.decide.live_objects import ending_of, pod_view, unplaced_by, why_not_begun
 from jobs.decide.observed import WORKER
-from jobs.decide.pod_problems import advice_on
+from jobs.decide.pod_problems import REPORT_S, advice_on
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError
 from jobs.kube.leader_election import LEASE, no_leader
 from jobs.objects import deployment
 from jobs.objects.applied_campaign import PAUSED, SELECTOR, applied_from, is_named
-from jobs.objects.deployment import Manifest
+from jobs.objects.deployment import Manifest, moment
 from jobs.objects.kueue import WORKLOADS, by_job, queue_of, why_waiting
 from jobs.objects.waves import NodeFailures
 
@@ -34,7 +36,7 @@ _NO_WORD, _GOING, _HELD = "no message yet", "starting on ", "held back by "
 
 @dataclass(frozen=True, slots=True)
 class ClusterObjects:
-    """The objects of a campaign that were read.
+    """The objects of a campaign that were read, and when, by this machine's clock.
 
     `events` are those of any of its objects, `workloads` those of Kueue."""
 
@@ -42,6 +44,7 @@ class ClusterObjects:
     campaign: str
     config_map: Manifest
     lease: Manifest | None
+    now: datetime
     jobs: tuple[Manifest, ...] = ()
     pods: tuple[Manifest, ...] = ()
     events: tuple[Manifest, ...] = ()
@@ -201,12 +204,7 @@ def _pod_lines(seen: ClusterObjects) -> Iterator[str]:
     for words, names in ordered[:_WHY_GROUPS]:
         yield f"pending     {len(names)} (for example {names[0]}): {words}"
         yield from _help(words)
-    for node, names in _on_their_way(seen.pods):
-        yield f"ending      {len(names)} on {node} (for example {names[0]}) do not terminate"
-        yield (
-            f"            what helps: kubectl describe node {node}, and the pods' finalizers; "
-            f"if the node is gone for good, kubectl delete node {node}"
-        )
+    yield from _ending_lines(seen)
 
 
 def _help(words: str) -> Iterator[str]:
@@ -240,12 +238,30 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
     return f"{starting}: {deployment.message_of(warned[-1])}" if warned else starting
 
 
-def _on_their_way(pods: Iterable[Manifest]) -> list[tuple[str, list[str]]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for pod in pods:
+def _ending_lines(seen: ClusterObjects) -> Iterator[str]:
+    """Yield the deleted pods of each node: those that may take their grace period to store their
+    results, and those that should have ended.
+
+    A `deletionTimestamp` is the end of the grace period."""
+    in_time, late = defaultdict[str, list[Manifest]](list), defaultdict[str, list[Manifest]](list)
+    for pod in seen.pods:
         if "deletionTimestamp" in pod["metadata"] and _phase(pod) in ("Pending", "Running"):
-            found[pod["spec"].get("nodeName") or "no node"].append(pod["metadata"]["name"])
-    return sorted(found.items())
+            until = moment(pod["metadata"]["deletionTimestamp"])
+            is_late = until is None or seen.now > until + timedelta(seconds=REPORT_S)
+            (late if is_late else in_time)[pod["spec"].get("nodeName") or "no node"].append(pod)
+    for node, pods in sorted(in_time.items()):
+        last = max(str(pod["metadata"]["deletionTimestamp"]) for pod in pods)
+        yield (
+            f"ending      {len(pods)} on {node} (for example {pods[0]['metadata']['name']}): they "
+            f"may store their results until {last[:19]} UTC"
+        )
+    for node, pods in sorted(late.items()):
+        names = f"{len(pods)} on {node} (for example {pods[0]['metadata']['name']})"
+        yield f"ending      {names} do not terminate"
+        yield (
+            f"            what helps: kubectl describe node {node}, and the pods' finalizers; "
+            f"if the node is gone for good, kubectl delete node {node}"
+        )
 
 
 def _created(job: Manifest) -> str:
@@ -349,6 +365,7 @@ class ClusterView:
             campaign=self._campaign,
             config_map=config_map,
             lease=cluster.lease(LEASE),
+            now=environment.utc_now(),
             jobs=tuple(jobs),
             pods=tuple(pods),
             events=tuple(_events(cluster, config_map, pods)),

@@ -1,5 +1,7 @@
 """Why a campaign on a cluster waits: reasons of Kubernetes and Kueue are passed on verbatim."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from jobs.status.why import ClusterObjects, explain, running_pods, waiting_pods
@@ -7,6 +9,7 @@ from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
 
+NOW = datetime(2026, 8, 1, 10, 0, 10, tzinfo=UTC)
 LEASE = {"spec": {"holderIdentity": "me", "renewTime": "2026-08-01T10:00:00.000000Z"}}
 
 
@@ -53,7 +56,7 @@ def event(kind, name, message, *, reason="Said", warning=True, at="2026-08-01T10
 def lines(cm=None, lease=LEASE, **more):
     parts = {key: tuple(value) for key, value in more.items() if key != "quarantined"}
     quarantined = frozenset(more.get("quarantined", ()))
-    seen = ClusterObjects("n", "c", cm or config_map(), lease, **parts, quarantined=quarantined)
+    seen = ClusterObjects("n", "c", cm or config_map(), lease, NOW, **parts, quarantined=quarantined)
     return list(explain(seen))
 
 
@@ -266,7 +269,7 @@ def test_each_problem_has_a_hint():
     why = "wave: p0 does not start: ErrImagePull: no such host"
     said = event("ConfigMap", "opmeter-campaign-c", why, reason="Suspended")
     assert "kind load" in help_in(lines(jobs=[job(suspend=True)], events=[said]))[0]
-    stuck = pod("p9", "Running", spec={"nodeName": "n7"}, deletionTimestamp="2026")
+    stuck = pod("p9", "Running", spec={"nodeName": "n7"}, deletionTimestamp="2026-08-01T09:59:00Z")
     assert "kubectl delete node n7" in help_in(lines(pods=[stuck]))[0]
 
 
@@ -292,7 +295,7 @@ def test_missing_leader_is_reported():
 
 
 def test_nodes_in_quarantine_and_pods_that_do_not_end_are_named():
-    stuck = pod("p9", "Running", spec={"nodeName": "n7"}, deletionTimestamp="2026")
+    stuck = pod("p9", "Running", spec={"nodeName": "n7"}, deletionTimestamp="2026-08-01T09:59:00Z")
     found = lines(pods=[stuck], quarantined=["n3", "n2"])
     assert "n2, n3" in line("quarantine", found)
     assert missing(line("ending", found), ["n7", "p9"]) == []
@@ -305,3 +308,20 @@ def test_only_the_newest_warnings_of_the_campaign_are_shown():
     events.append(event("ConfigMap", name, "all is well", warning=False, at="2026-09-01"))
     reported = [text for text in lines(events=events) if text.startswith("event")]
     assert [text.split()[-2:] for text in reported] == [["Said:", f"m{i}"] for i in range(4, 9)]
+
+
+def test_deleted_pods_get_their_grace_period_before_their_node_is_blamed():
+    """A deletionTimestamp is the end of the grace period: two minutes after the deletion."""
+
+    def ending(name, until):
+        return pod(name, "Running", spec={"nodeName": "n7"}, deletionTimestamp=until)
+
+    preempted = [ending(f"p{i}", f"2026-08-01T10:0{i}:05Z") for i in range(3)]
+    found = lines(pods=preempted)
+    assert missing(line("ending", found), ["n7", "p0", "until 2026-08-01T10:02:05 UTC"]) == []
+    assert not help_in(found)
+    just_over, late = ending("p3", "2026-08-01T09:59:11Z"), ending("p4", "2026-08-01T09:59:09Z")
+    assert not help_in(lines(pods=[just_over]))  # its node may still report the end
+    found = [text for text in lines(pods=[*preempted, late]) if text.startswith("ending")]
+    assert [numbers(text)[0] for text in found] == ["3", "1"] and "p4" in found[1]
+    assert not lines(pods=[pod("p5", "Succeeded", deletionTimestamp="2026-08-01T09:00:00Z")])[3:]
