@@ -301,7 +301,7 @@ def launch_command(
         first = launching.first_objects(opened, machines, deployment, bare)
         typer.echo(launching.not_uploaded(opened, loaded, patient(bare)))
         typer.echo(launching.as_yaml([manifest, *first]))
-        _warn_without_leader(leader)
+        _warn_without_leader(leader, deployment.namespace)
         return 0
     cluster = Cluster.connect(namespace)
     deployment = replace(deployment, namespace=cluster.namespace)
@@ -319,7 +319,7 @@ def launch_command(
         return _watch(cluster, opened.name, (store, from_here))
     seen_at = f"--namespace {cluster.namespace} --root {from_here}"
     typer.echo(f"show its progress: opmeter status {opened.name} {seen_at} -w")
-    _warn_without_leader(leader)
+    _warn_without_leader(leader, deployment.namespace)
     return 0
 
 
@@ -347,14 +347,16 @@ def _leader_check(cluster: Cluster | None) -> LeaderCheck | None:
         return None
 
 
-def _warn_without_leader(leader: LeaderCheck | None) -> None:
+def _warn_without_leader(leader: LeaderCheck | None, namespace: str) -> None:
     from jobs.kube.errors import ClusterError
+    from jobs.kube.leader_election import leader_fix
 
     if leader is None:
         return
     say("checking whether a controller leads", err=True)
     try:
-        complaint = leader.complaint()
+        if complaint := leader.complaint():
+            complaint += f": {leader_fix(namespace)}"
     except ClusterError as error:
         complaint = f"not known whether one leads: {error}"
     if complaint:

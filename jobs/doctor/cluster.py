@@ -13,6 +13,7 @@ from jobs.doctor import cluster_checks as checks
 from jobs.doctor.machine import Check
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError, ObjectMissing
+from jobs.kube.leader_election import LeaderCheck, leader_fix
 from jobs.objects.applied_campaign import SELECTOR, Applied, applied_from
 from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME
 from jobs.objects.kueue import by_job, why_waiting
@@ -34,6 +35,7 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
         fix = "kubectl get --raw /version must succeed too: check KUBECONFIG and the network"
         yield Check("version", False, str(error), fix)
         return
+    leader = _leader_check(cluster)
     applied, trouble = _applied(cluster)
     if trouble:
         yield trouble
@@ -49,6 +51,7 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
     allowed = {permission: cluster.may(*permission) for permission in checks.NEEDED}
     yield checks.check_permissions(allowed, f"this account, in {cluster.namespace},")
     yield checks.check_account(_of_controller(cluster), f"ServiceAccount {_ACCOUNT}")
+    yield _leads(cluster, leader, is_needed=applied is not None)
     yield from checks.check_nodes(cluster.nodes(), chosen)
     yield checks.check_device_plugin(cluster.daemon_sets(), chosen)
     yield _dry_run(cluster, chosen, applied)
@@ -59,6 +62,29 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
         yield checks.not_admitted()
         return
     yield _probe(cluster, applied, chosen, root)
+
+
+def _leader_check(cluster: Cluster) -> LeaderCheck | str:
+    """Begin to observe the controller's Lease; return why it cannot be read, if so."""
+    try:
+        return LeaderCheck(cluster)
+    except ClusterError as error:
+        return str(error)
+
+
+def _leads(cluster: Cluster, leader: LeaderCheck | str, *, is_needed: bool) -> Check:
+    """Check whether a controller leads. If none is installed and none `is_needed`, that is no
+    failure."""
+    try:
+        words = leader if isinstance(leader, str) else leader.complaint()
+    except ClusterError as error:
+        leader = words = str(error)
+    if isinstance(leader, str):
+        return Check("leader", True, f"not known whether a controller leads: {words}", skipped=True)
+    if not words:
+        return Check("leader", True, f"{leader.holder} leads")
+    is_skipped = not (leader.holder or is_needed)
+    return Check("leader", is_skipped, words, leader_fix(cluster.namespace), skipped=is_skipped)
 
 
 def _of_controller(cluster: Cluster) -> dict[checks.Permission, bool] | None:

@@ -207,15 +207,21 @@ class LeaderCheck:
     def complaint(self) -> str:
         """Return why no controller starts the Jobs of the namespace; empty if a controller leads.
 
-        This takes as long as the next renewal is away: without one, the duration of the Lease."""
-        holder, _ = self._first
-        if not holder:
-            return no_leader(self._leases.namespace)
-        while self._state() == self._first:
+        This takes as long as the next renewal is away: without one, the duration of the Lease. If
+        the Lease has not changed since an earlier call, the time since then counts."""
+        while (state := self._state()) == self._first:
+            if not self.holder:
+                return no_leader(self._leases.namespace)
             if self._clock() - self._began_at > DURATION_S:
-                return no_leader(self._leases.namespace, silent=holder)
+                return no_leader(self._leases.namespace, silent=self.holder)
             self._sleep(_POLL_S)
-        return ""
+        self._first, self._began_at = state, self._clock()
+        return "" if self.holder else no_leader(self._leases.namespace)
+
+    @property
+    def holder(self) -> str:
+        """Return the process that the Lease named when it changed last; empty if it named none."""
+        return self._first[0]
 
     def _state(self) -> tuple[str, str]:
         spec = (self._leases.lease(LEASE) or {}).get("spec") or {}
@@ -223,12 +229,16 @@ class LeaderCheck:
 
 
 def no_leader(namespace: str, silent: str = "") -> str:
-    """Return what it means that no controller leads, and what helps; `silent` did before."""
+    """Return what it means that no controller leads; `silent` did before."""
     who = f"{silent} has not renewed its Lease in" if silent else "none leads in"
+    return f"{who} namespace {namespace}, so that nothing is started"
+
+
+def leader_fix(namespace: str) -> str:
+    """Return what helps if no controller leads."""
     return (
-        f"{who} namespace {namespace}, so that nothing is started: check the Deployment "
-        "opmeter-controller, or run a controller on a machine that can reach the store: "
-        f"opmeter controller --namespace {namespace}"
+        "check the Deployment opmeter-controller, or run a controller on a machine that can reach "
+        f"the store: opmeter controller --namespace {namespace}"
     )
 
 

@@ -4,6 +4,7 @@ Messages of the scheduler, of Volcano and of Kueue are printed unchanged, so tha
 for them.
 """
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ from jobs.decide.observed import WORKER
 from jobs.decide.pod_problems import REPORT_S, advice_on
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError
-from jobs.kube.leader_election import LEASE, no_leader
+from jobs.kube.leader_election import DURATION_S, LEASE, LeaderCheck, leader_fix, no_leader
 from jobs.objects import deployment
 from jobs.objects.applied_campaign import PAUSED, SELECTOR, applied_from, is_named
 from jobs.objects.deployment import Manifest, moment
 from jobs.objects.kueue import WORKLOADS, by_job, queue_of, why_waiting
 from jobs.objects.waves import NodeFailures
+
+logger = logging.getLogger(__name__)
 
 _WHY_GROUPS, _WARNINGS, _JOBS = 8, 5, 12
 _NO_REASON = "no reason is recorded; the controller resumes it once nothing prevents that"
@@ -38,6 +41,7 @@ _NO_WORD, _GOING, _HELD = "no message yet", "starting on ", "held back by "
 class ClusterObjects:
     """The objects of a campaign that were read, and when, by this machine's clock.
 
+    `is_led` is false if the process in the Lease no longer renews it.
     `events` are those of any of its objects, `workloads` those of Kueue."""
 
     namespace: str
@@ -50,6 +54,7 @@ class ClusterObjects:
     events: tuple[Manifest, ...] = ()
     workloads: tuple[Manifest, ...] = ()
     quarantined: frozenset[str] = frozenset()
+    is_led: bool = True
 
 
 def explain(seen: ClusterObjects) -> Iterator[str]:
@@ -86,9 +91,12 @@ def _campaign_line(seen: ClusterObjects) -> str:
 
 def _controller_line(seen: ClusterObjects) -> str:
     spec = (seen.lease or {}).get("spec") or {}
-    if holder := spec.get("holderIdentity"):
-        return f"controller  {holder} leads, last renewed {str(spec.get('renewTime', ''))[:19]} UTC"
-    return f"controller  {no_leader(seen.namespace)}"
+    renewed = f"last renewed {str(spec.get('renewTime', ''))[:19]} UTC"
+    holder = str(spec.get("holderIdentity") or "")
+    if holder and seen.is_led:
+        return f"controller  {holder} leads, {renewed}"
+    words = no_leader(seen.namespace, silent=holder) + (f" ({renewed})" if holder else "")
+    return f"controller  {words}: {leader_fix(seen.namespace)}"
 
 
 def _job_lines(seen: ClusterObjects) -> Iterator[str]:
@@ -293,6 +301,7 @@ class ClusterView:
     def __init__(self, campaign: str | None, namespace: str | None):
         self.trouble = ""
         self._campaign, self._is_requested = campaign or "", namespace is not None
+        self._leader: LeaderCheck | None = None
         try:
             self._cluster: Cluster | None = Cluster.connect(namespace)
         except BadInput as error:
@@ -360,18 +369,35 @@ class ClusterView:
         for probe in _open_probes(cluster, config_map) if not jobs else ():
             jobs.append(probe)
             pods += cluster.pods(f"{deployment.JOB_NAME}={probe['metadata']['name']}")
+        lease = cluster.lease(LEASE)
         return ClusterObjects(
             namespace=cluster.namespace,
             campaign=self._campaign,
             config_map=config_map,
-            lease=cluster.lease(LEASE),
+            lease=lease,
             now=environment.utc_now(),
             jobs=tuple(jobs),
             pods=tuple(pods),
             events=tuple(_events(cluster, config_map, pods)),
             workloads=tuple(_workloads(cluster, jobs)),
             quarantined=_quarantined(cluster, node_failures),
+            is_led=self._is_led(cluster, lease),
         )
+
+    def _is_led(self, cluster: Cluster, lease: Manifest | None) -> bool:
+        """Return whether the process in the Lease still renews it.
+
+        Clocks of machines differ, so a Lease that is old by this machine's clock is observed until
+        it changes, or has not changed for its duration."""
+        spec = (lease or {}).get("spec") or {}
+        renewed = moment(spec.get("renewTime"))
+        age = environment.utc_now() - renewed if renewed else None
+        if not spec.get("holderIdentity") or (age and age < timedelta(seconds=DURATION_S)):
+            return True
+        if self._leader is None:
+            logger.warning("waiting for the next renewal of the Lease %s, at most 30 s", LEASE)
+            self._leader = LeaderCheck(cluster)
+        return not self._leader.complaint()
 
 
 def _open_probes(cluster: Cluster, config_map: Manifest) -> list[Manifest]:

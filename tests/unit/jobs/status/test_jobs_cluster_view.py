@@ -1,8 +1,10 @@
 """The objects that `status` and `doctor --cluster` fetch, from a cluster that is simulated or
 absent."""
 
+import itertools
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -10,6 +12,7 @@ from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
 from collector.database import snapshot
 from collector.database.merge import CREATE, merge_plans
+from collector.environment import Environment, use_environment
 from collector.model import keys
 from collector.model.plan import PlannedSource, plan_to_json
 from collector.model.record import write_table
@@ -28,7 +31,7 @@ from jobs.objects.waves import NodeFailure, NodeFailures, Wave, node_failures_to
 from jobs.planning import stored_plans
 from jobs.status import picture
 from jobs.status.follower import Follower
-from jobs.status.why import ClusterView
+from jobs.status.why import ClusterView, explain
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -59,6 +62,7 @@ class SimulatedCluster:
         self.away = self.refuses = False
         self.keeps_quiet = True
         self.deleted = []
+        self.leases = itertools.repeat(None)  # as each request finds the Lease of a controller
         self.kueue = NoKueue()
 
     def version(self):
@@ -86,7 +90,7 @@ class SimulatedCluster:
         return []
 
     def lease(self, name):
-        return None
+        return next(self.leases)
 
     def has_api(self, group):
         return isinstance(self.kueue, SimulatedKueue)
@@ -108,6 +112,32 @@ class SimulatedCluster:
 
     def delete_job(self, name):
         self.deleted.append(name)
+
+
+def led(*renewed):
+    """A Lease that a controller renewed at these seconds of a day, one for each request."""
+    for second in renewed:
+        at = f"{NOON + timedelta(seconds=second):%Y-%m-%dT%H:%M:%S.%fZ}"
+        yield {"spec": {"holderIdentity": "pod-a1", "renewTime": at}}
+
+
+NOON = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
+
+
+class AtNoon(Environment):
+    """A clock that moves while somebody sleeps."""
+
+    def __init__(self):
+        self.slept_s = 0.0
+
+    def monotonic(self):
+        return self.slept_s
+
+    def sleep(self, seconds):
+        self.slept_s += seconds
+
+    def utc_now(self):
+        return NOON + timedelta(seconds=self.slept_s)
 
 
 def found_of(cluster, name, queue="team"):
@@ -210,6 +240,29 @@ def test_status_without_a_plan_shows_the_state_of_the_cluster(cluster, tmp_path,
     printed = capsys.readouterr().out
     assert "small plan" not in printed  # there is none yet
     assert missing(printed, ["small", "bench", "opmeter-controller"]) == []
+
+
+@pytest.mark.parametrize(
+    ("renewed", "leads", "longest_s"),
+    [
+        (itertools.repeat(-20), True, 0),
+        (itertools.repeat(-90), False, 32),
+        # A controller that lives, whose clock is a minute and a half behind.
+        (itertools.chain([-90, -90, -90, -90], itertools.count(-85)), True, 4),
+    ],
+)
+def test_controller_that_no_longer_renews_its_lease_does_not_lead(
+    cluster, renewed, leads, longest_s
+):
+    cluster.leases = led(*itertools.islice(renewed, 100))
+    view, clock = ClusterView("small", None), AtNoon()
+    with use_environment(clock):
+        (line,) = [text for text in explain(view.seen()) if text.startswith("controller")]
+        assert ("leads," in line) is leads and "pod-a1" in line
+        assert ("opmeter controller --namespace bench" in line) is not leads
+        assert clock.slept_s <= longest_s
+        until_s = clock.slept_s
+        assert view.seen().is_led is leads and clock.slept_s - until_s <= 1
 
 
 def test_eta_follows_from_the_devices_of_running_pods(cluster, tmp_path, capsys):
@@ -370,6 +423,7 @@ def test_doctor_checks_everything_and_leaves_no_objects(cluster, monkeypatch):
         return Stack(device="CPU_x", torch="2.13.0")
 
     monkeypatch.setattr(doctor_cluster, "stack_of_workers", stack_of_workers)
+    cluster.leases = led(-30, -25)
     found = checks(root="s3://other/place")
     assert all(check.ok for check in found.values())
     assert "CPU_x" in found["pod"].found
@@ -464,6 +518,26 @@ def test_doctor_separates_the_rights_of_the_controller_from_its_own(cluster):
     assert found["rights"].ok and not found["controller"].ok
     assert found["controller"].found.endswith("patch configmaps")
     assert "opmeter-controller" in found["controller"].found
+
+
+def test_doctor_reports_that_no_controller_leads(cluster, monkeypatch):
+    def stack_of_workers(cluster, applied):
+        return Stack(device="CPU_x", torch="2.13.0")
+
+    def leader(leases):
+        cluster.leases = leases
+        with use_environment(AtNoon()):
+            return checks()["leader"]
+
+    monkeypatch.setattr(doctor_cluster, "stack_of_workers", stack_of_workers)
+    dead = leader(led(*[-3600] * 100))
+    assert not dead.ok and missing(dead.found, ["pod-a1", "bench"]) == []
+    assert "opmeter controller --namespace bench" in dead.fix
+    missed = leader(itertools.repeat(None))
+    assert not missed.ok and "none leads" in missed.found
+    assert leader(led(-3600, -3595)).ok  # it renews it, by a clock that is behind
+    cluster.campaigns = []
+    assert leader(itertools.repeat(None)).skipped  # nothing is applied that needs one
 
 
 def test_skipped_check_is_not_reported_as_ok(cluster, capsys):

@@ -56,7 +56,9 @@ def event(kind, name, message, *, reason="Said", warning=True, at="2026-08-01T10
 def lines(cm=None, lease=LEASE, **more):
     parts = {key: tuple(value) for key, value in more.items() if key != "quarantined"}
     quarantined = frozenset(more.get("quarantined", ()))
-    seen = ClusterObjects("n", "c", cm or config_map(), lease, NOW, **parts, quarantined=quarantined)
+    seen = ClusterObjects(
+        "n", "c", cm or config_map(), lease, NOW, **parts, quarantined=quarantined
+    )
     return list(explain(seen))
 
 
