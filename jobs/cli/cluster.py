@@ -16,7 +16,7 @@ import typer
 from collector.codec.errors import BadInput, StoreError
 from collector.codec.text import counted
 from collector.model import keys
-from jobs.cli.opening import Stores, find_root, open_bare, open_campaign, open_root, patient
+from jobs.cli.opening import Stores, find_store, open_bare, open_campaign, patient
 from jobs.cli.options import (
     AgainOption,
     CampaignArgument,
@@ -482,7 +482,7 @@ def logs_command(
     from jobs.status.why import ClusterView
 
     view = ClusterView(campaign, namespace)
-    store = open_root(find_root(root, campaign, view))
+    store = patient(find_store(root, campaign, view))
     plans = follower.plans_of(store, campaign)
     if shard is None:
         say_lines(follower.shard_list_lines(store, plans))

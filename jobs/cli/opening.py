@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from collector.codec.errors import (
     BadInput,
@@ -14,6 +14,8 @@ from collector.codec.errors import (
     NoStore,
     NotFound,
     OpmeterError,
+    StoreError,
+    StoreRefused,
     StoreUnavailable,
 )
 from collector.model import keys
@@ -22,7 +24,7 @@ from collector.store import open_store
 from collector.store.base import Store
 from collector.store.opening import address_of
 from collector.store.probe import probe_store
-from collector.store.waiting import PatientStore, SingleWriterStore
+from collector.store.waiting import PatientStore, SingleWriterStore, StoreWrapper
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ DEFAULT_ROOT = "opmeter-data"
 BUNDLED = ("quickstart",)
 _FIRST_PATIENCE_S = 60.0  # a person waits at the terminal
 _PATIENCE_S = 600.0
+
+T = TypeVar("T")
 
 
 def open_campaign(name: str, *, collectives: bool = True) -> Campaign:
@@ -79,9 +83,11 @@ def open_bare(
     return SingleWriterStore(store) if single_writer else store
 
 
-def patient(store: Store, stop: threading.Event | None = None) -> Store:
+def patient(
+    store: Store, stop: threading.Event | None = None, *, patience_s: float = _PATIENCE_S
+) -> Store:
     """Return the same store, which retries while it is unavailable, until `stop` is set."""
-    return PatientStore(store, _PATIENCE_S, first_s=_FIRST_PATIENCE_S, stop=stop)
+    return PatientStore(store, patience_s, first_s=_FIRST_PATIENCE_S, stop=stop)
 
 
 def open_root(
@@ -98,11 +104,15 @@ def open_existing(root: str | None) -> Store:
     """
     store = open_root(root)
     if store.url.startswith("file:") and not Path(folder := address_of(store.url, "")).is_dir():
-        raise NoStore(
-            f"{folder}: expected the folder of a store, got none; opmeter run creates it, --root "
-            "names another"
-        )
+        raise _no_folder(folder)
     return store
+
+
+def _no_folder(folder: str) -> NoStore:
+    return NoStore(
+        f"{folder}: expected the folder of a store, got none; opmeter run creates it, --root names "
+        "another"
+    )
 
 
 def choose_guard(store: Store, *, single_writer: bool) -> Guard:
@@ -124,37 +134,76 @@ def choose_guard(store: Store, *, single_writer: bool) -> Guard:
     return CREATE
 
 
-def find_root(root: str | None, campaign: str | None, view: ClusterView) -> str | None:
-    """Return the store to read: `root`, else the folder here if it has the campaign (or any
-    campaign, if none is named), else the store of the pods if this machine can reach it. None
-    stands for the folder here."""
-    from jobs.planning.stored_plans import campaigns, has_plans
+class StoreOfPods(StoreWrapper):
+    """A store in a volume of pods, which is no folder of this machine: every call is refused."""
+
+    def __init__(self, url: str):
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def _call(self, call: Callable[[], T]) -> T:
+        raise StoreRefused(
+            f"{self._url} is a volume of the pods, and no folder of this machine; --root names the "
+            "store as this machine reaches it"
+        )
+
+
+def find_store(root: str | None, campaign: str | None, view: ClusterView) -> Store:
+    """Return the store to read, which does not wait: that of `root`, else the folder here if it has
+    the campaign (or any campaign, if none is named), else the store of the pods.
+
+    Raises BadInput if there is none; a folder here is named only if it exists, and the user did not
+    name a namespace."""
+    from jobs.planning.stored_plans import campaigns, has_plans, no_campaign
 
     if root:
-        return root
-    if Path(DEFAULT_ROOT).is_dir():
-        store = open_bare(DEFAULT_ROOT)
-        if has_plans(store, campaign) if campaign else campaigns(store):
-            return None
-    return view.root()
+        return open_bare(root)
+    is_here = Path(DEFAULT_ROOT).is_dir()
+    store = open_bare(DEFAULT_ROOT)
+    if is_here and (has_plans(store, campaign) if campaign else campaigns(store)):
+        return store
+    if there := view.address():
+        return open_of_pods(there)
+    if view.trouble or (view.namespace and not is_here):
+        none = f"no campaign {campaign!r}" if campaign else "no campaign"
+        why = view.trouble or f"{none} is applied in namespace {view.namespace}"
+        raise BadInput(f"cluster: {why}; --root names the store that has the results")
+    raise no_campaign(store, campaign) if campaign and is_here else _no_folder(DEFAULT_ROOT)
+
+
+def open_of_pods(root: str) -> Store:
+    """Return the store of pods as this machine reaches it, by the same address."""
+    if root.startswith("file:") and not Path(address_of(root, "")).is_dir():
+        return StoreOfPods(root)
+    return open_bare(root)
 
 
 def open_followed(
-    campaign: str, root: str | None, namespace: str | None
+    campaign: str, root: str | None, namespace: str | None, *, patience_s: float = _PATIENCE_S
 ) -> tuple[Store, str, ClusterView]:
     """Return the store of a campaign that is looked at, its name, and its objects on a cluster.
 
-    `campaign` is a name or a file. Raises BadInput if neither the store nor the cluster has it."""
+    `campaign` is a name or a file. If the campaign is applied, its store may be away. Raises
+    BadInput if neither the store nor the cluster has the campaign."""
     from jobs.planning.stored_plans import has_plans, no_campaign
     from jobs.status.why import ClusterView
 
     described = open_campaign(campaign) if Path(campaign).is_file() else None
     name = described.name if described else campaign
     view = ClusterView(name, namespace)
-    if not (described and described.store):
-        root = find_root(root, name, view)
-    store = open_root(root, described)
-    if not has_plans(store, name) and not view.seen():
+    of_file = described.store if described else None
+    bare = open_bare(root, described) if root or of_file else find_store(root, name, view)
+    store = patient(bare, patience_s=patience_s)
+    try:
+        is_known = has_plans(store, name)
+    except StoreError:
+        if not view.seen():
+            raise
+        is_known = True
+    if not is_known and not view.seen():
         raise no_campaign(store, name)
     return store, name, view
 

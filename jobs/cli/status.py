@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, StoreError
 from collector.codec.text import visible
-from jobs.cli.opening import open_existing, open_followed
+from jobs.cli.opening import open_bare, open_existing, open_followed, open_of_pods, patient
 from jobs.cli.options import RootOption
 from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
     from collector.store.base import Store
-    from jobs.status.follower import Follower
     from jobs.status.picture import CampaignStatus
     from jobs.status.plan_status import PlanStatus
 
 _EVERY_S, _LINES_EVERY_S = 5.0, 60.0
+_PATIENCE_S = 10.0  # of a store: the cluster is shown meanwhile
 _IDLE_TIMES = 4.0  # as long as a look took is waited at least
 _BARS, _FEW_BARS = 30, 4  # where they are printed again and again
 
@@ -34,7 +34,10 @@ def status_command(
     root: RootOption = None,
     namespace: Annotated[
         str | None,
-        typer.Option(help="namespace of its Jobs on a cluster  [default: the context's]"),
+        typer.Option(
+            help="namespace of its Jobs on a cluster; without a campaign, list those applied "
+            "there  [default: the context's]"
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="repeat until the campaign is merged")
@@ -46,6 +49,7 @@ def status_command(
     \b
     Examples:
       opmeter status
+      opmeter status --namespace opmeter
       opmeter status nightly --watch
     """
     from jobs.planning.stored_plans import campaigns
@@ -55,25 +59,34 @@ def status_command(
     if campaign is None:
         if watch:
             raise BadInput("--watch requires the name of a campaign")
+        if namespace is not None:
+            _applied(namespace, root, as_json=as_json)
+            return
         store = open_existing(root)
         if as_json:
             follower = Follower(store)
             print_json(
                 [
-                    _as_json(store, name, follower.read(name, deep=False), follower)
+                    _as_json(
+                        store.url,
+                        name,
+                        follower.read(name, deep=False),
+                        follower.unreadable(name).lines(),
+                    )
                     for name in campaigns(store)
                 ]
             )
         else:
             _all(store)
         return
-    store, name, view = open_followed(campaign, root, namespace)
+    store, name, view = open_followed(campaign, root, namespace, patience_s=_PATIENCE_S)
     screen = CampaignStatus(store, name, view)
     if as_json:
         if watch:
             raise BadInput("--json and --watch exclude each other")
         lines = list(screen.lines())
-        print_json(_as_json(store, name, screen.plans, screen.follower) | {"lines": lines})
+        damage = screen.follower.unreadable(name).lines()
+        print_json(_as_json(store.url, name, screen.plans, damage) | {"lines": lines})
         return
     if watch:
         _watch(screen)
@@ -98,13 +111,49 @@ def _all(store: Store) -> None:
         say(f"no campaigns at {store.url}")
 
 
+def _applied(namespace: str, root: str | None, *, as_json: bool) -> None:
+    """Print the campaigns that are applied in a namespace, and what the store has of each."""
+    from jobs.objects.applied_campaign import applied_from
+    from jobs.status.follower import Follower
+    from jobs.status.lines import head_line
+    from jobs.status.picture import devices_at_work
+    from jobs.status.why import ClusterView, brief_line, controller_line
+
+    view = ClusterView(None, namespace)
+    there, found = view.applied(), []
+    if view.trouble:
+        raise BadInput(view.trouble)
+    for seen in there:
+        name, damage = seen.campaign, list[str]()
+        plans: list[PlanStatus] = []
+        url = root or str((seen.config_map.get("data") or {}).get("root", ""))
+        try:
+            of_pods = applied_from(seen.config_map).deployment.root
+            bare = open_bare(root) if root else open_of_pods(of_pods)
+            follower = Follower(patient(bare, patience_s=_PATIENCE_S))
+            plans = follower.read(name, deep=False)
+            damage = list(follower.unreadable(name).lines())
+            lines = [head_line(plan, devices_at_work(seen)) for plan in plans] + damage
+            lines = lines or [f"{name}: no plan exists yet"]
+        except (BadInput, StoreError) as error:
+            lines = [f"{name}: not available: {error}"]
+        lines.append(brief_line(seen))
+        found.append(_as_json(url, name, plans, damage) | {"lines": lines})
+        if not as_json:
+            say_lines(lines)
+    if as_json:
+        print_json(found)
+    elif there:
+        say(controller_line(there[0]))
+
+
 def _as_json(
-    store: Store, name: str, plans: Sequence[PlanStatus], follower: Follower
+    url: str, name: str, plans: Sequence[PlanStatus], damage: Iterable[str]
 ) -> dict[str, object]:
-    """The progress of a campaign, whose `plans` the follower has read: a value for JSON."""
+    """The progress of a campaign, whose store is at `url`: a value for JSON."""
     return {
         "campaign": name,
-        "store": store.url,
+        "store": url,
         "plans": [
             {
                 "plan": status.plan.number,
@@ -125,7 +174,7 @@ def _as_json(
             }
             for status in plans
         ],
-        "damage": list(follower.unreadable(name).lines()),
+        "damage": list(damage),
     }
 
 

@@ -96,7 +96,9 @@ class Follower:
         return found + newest
 
     def unreadable(self, campaign: str) -> DamageReport:
-        """Return the damage found in place of plans of a campaign at the last `read`."""
+        """Return the damage found in place of plans of a campaign at the last `read`, if any."""
+        if campaign not in self._seen:  # the store was away
+            return DamageReport((), ())
         stored, _ = self._seen[campaign]
         return DamageReport.of(stored.damaged, stored.newest)
 

@@ -1,8 +1,9 @@
 """The complete output of `opmeter status` for one campaign."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 
-from collector.codec.errors import BadInput, DamagedObject, NotFound
+from collector.codec.errors import BadInput, DamagedObject, NotFound, StoreError
 from collector.database.commits import Commit, Log, readable_log
 from collector.database.plans import MergedPlan
 from collector.database.published import HeldShards
@@ -33,14 +34,28 @@ class CampaignStatus:
         self.is_finished = False
 
     def lines(self, bars: int = 0, *, deep: bool = True) -> Iterator[str]:
+        seen, node_failures = self._view.seen(), NodeFailures()
+        try:
+            node_failures = yield from self._of_store(seen, bars, deep=deep)
+        except StoreError as error:  # the cluster's view shows what the pods do meanwhile
+            self.is_finished = False
+            yield f"store       not available: {error}"
+        if seen:
+            yield from explain(replace(seen, quarantined=self._view.quarantined(node_failures)))
+        if self._view.trouble:
+            yield f"cluster     {self._view.trouble}"
+
+    def _of_store(
+        self, seen: ClusterObjects | None, bars: int, *, deep: bool
+    ) -> Generator[str, None, NodeFailures]:
+        """Yield the lines about what the store has; return the failures counted against nodes."""
         log = readable_log(self._store)
         merged, held, trouble = self._head(log)
         plans = self.follower.read(self._campaign, deep=deep, merged=merged, held=held or ())
         self.plans = tuple(plans)
         self.is_finished = held is not None and bool(plans) and _is_merged(plans[-1], held)
         node_failures, harm = self._node_failures()
-        seen = self._view.seen(node_failures)
-        at_work = _at_work(seen) if seen else 0
+        at_work = devices_at_work(seen) if seen else 0
         yield from trouble
         texts = self.follower.unreadable(self._campaign)
         if held is not None and deep:  # otherwise it is unknown what is still required
@@ -54,10 +69,7 @@ class CampaignStatus:
             yield from self._details(plans[-1], bars, log.head, held or frozenset())
         elif not plans and not texts.needed:
             yield f"{self._campaign}: no plan exists yet"
-        if seen:
-            yield from explain(seen)
-        if self._view.trouble:
-            yield f"cluster     {self._view.trouble}"
+        return node_failures
 
     def _node_failures(self) -> tuple[NodeFailures, list[str]]:
         """Return the failures counted against nodes, and a line if they cannot be read."""
@@ -110,7 +122,7 @@ def _is_merged(status: PlanStatus, held: frozenset[str]) -> bool:
     return status.committed == len(status.plan.shards) and not status.plan.beyond(held)
 
 
-def _at_work(seen: ClusterObjects) -> int:
+def devices_at_work(seen: ClusterObjects) -> int:
     """Return how many devices measure on the cluster now; 0 if its ConfigMap cannot be read."""
     try:
         return devices_measuring(running_pods(seen.pods), applied_from(seen.config_map).site)

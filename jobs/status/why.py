@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from collector import environment
 from collector.codec.errors import BadInput
@@ -60,7 +59,7 @@ class ClusterObjects:
 def explain(seen: ClusterObjects) -> Iterator[str]:
     """Yield the lines, the most general first."""
     yield _campaign_line(seen)
-    yield _controller_line(seen)
+    yield controller_line(seen)
     yield from _job_lines(seen)
     yield from _pod_lines(seen)
     if seen.quarantined:
@@ -68,6 +67,12 @@ def explain(seen: ClusterObjects) -> Iterator[str]:
         yield f"quarantine  {names}: several shards failed there and nowhere else"
     for event in _warnings(deployment.events_of(seen.events, "ConfigMap"))[-_WARNINGS:]:
         yield f"event       {event.get('reason', '')}: {deployment.message_of(event)}"
+
+
+def brief_line(seen: ClusterObjects) -> str:
+    """Return one line about a campaign of a namespace: whether it is paused, and its pods."""
+    phases = _pods_by_phase(seen.pods)
+    return _campaign_line(seen) + (f"; pods: {phases}" if phases else "")
 
 
 def running_pods(pods: Iterable[Manifest]) -> int:
@@ -89,7 +94,7 @@ def _campaign_line(seen: ClusterObjects) -> str:
     return line
 
 
-def _controller_line(seen: ClusterObjects) -> str:
+def controller_line(seen: ClusterObjects) -> str:
     spec = (seen.lease or {}).get("spec") or {}
     renewed = f"last renewed {str(spec.get('renewTime', ''))[:19]} UTC"
     holder = str(spec.get("holderIdentity") or "")
@@ -202,8 +207,7 @@ def _without_output(workload: Manifest | None) -> str:
 def _pod_lines(seen: ClusterObjects) -> Iterator[str]:
     if not seen.pods:
         return
-    phases = Counter(_phase(pod).lower() for pod in seen.pods)
-    yield f"pods        {', '.join(f'{count} {phase}' for phase, count in sorted(phases.items()))}"
+    yield f"pods        {_pods_by_phase(seen.pods)}"
     groups: dict[str, list[str]] = defaultdict(list)
     jobs = {job["metadata"]["name"]: job for job in seen.jobs}
     for pod in waiting_pods(seen.pods):
@@ -213,6 +217,11 @@ def _pod_lines(seen: ClusterObjects) -> Iterator[str]:
         yield f"pending     {len(names)} (for example {names[0]}): {words}"
         yield from _help(words)
     yield from _ending_lines(seen)
+
+
+def _pods_by_phase(pods: Iterable[Manifest]) -> str:
+    phases = Counter(_phase(pod).lower() for pod in pods)
+    return ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items()))
 
 
 def _help(words: str) -> Iterator[str]:
@@ -286,7 +295,6 @@ def _component(pod: Manifest) -> str:
 
 # The cluster's view of a campaign, for `opmeter status`; silent without a cluster.
 
-_FILE = "file://"
 _MAX_PODS_WITH_EVENTS = 3  # pods whose own Events are requested: waiting pods share their reasons
 # Kinds of objects with which Kueue, Volcano and Kubernetes report on a Job.
 _CLUSTER_VIEW_GROUPS = ("Workload", "PodGroup")
@@ -308,29 +316,54 @@ class ClusterView:
             self._cluster = None
             self.trouble = str(error) if self._is_requested else ""
 
-    def seen(self, node_failures: NodeFailures | None = None) -> ClusterObjects | None:
+    def seen(self) -> ClusterObjects | None:
         """Return all current objects; None if the campaign is not applied or without a cluster."""
         if self._cluster is None:
             return None
         self.trouble = ""
         try:
             config_map = self._config_map(self._cluster)
-            return self._read(self._cluster, config_map, node_failures) if config_map else None
+            return self._read(self._cluster, config_map) if config_map else None
         except ClusterError as error:
             self.trouble = f"not available: {error}"
             return None
 
-    def root(self) -> str | None:
-        """Return the store's address if the ConfigMap names one that this machine can reach too."""
+    def applied(self) -> list[ClusterObjects]:
+        """Return each campaign of the namespace with its pods; none if there is `trouble`."""
         if self._cluster is None:
-            return None
+            return []
+        try:
+            maps = [one for one in self._cluster.config_maps(SELECTOR) if is_named(one)]
+            pods, lease = self._cluster.pods(SELECTOR), self._cluster.lease(LEASE)
+            is_led, now = self._is_led(self._cluster, lease), environment.utc_now()
+        except ClusterError as error:
+            self.trouble = f"not available: {error}"
+            return []
+        where = self._cluster.namespace
+        self.trouble = "" if maps else f"no campaign is applied in namespace {where}"
+        named = sorted((one["metadata"]["labels"][SELECTOR], one) for one in maps)
+        return [
+            ClusterObjects(where, name, one, lease, now, (), _of(name, pods), is_led=is_led)
+            for name, one in named
+        ]
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace that is read; empty without a cluster."""
+        return self._cluster.namespace if self._cluster else ""
+
+    def address(self) -> str:
+        """Return the store's address in the ConfigMap, as pods reach it; empty if it has none."""
+        if self._cluster is None:
+            return ""
         try:
             config_map = self._config_map(self._cluster)
-            root = applied_from(config_map).deployment.root if config_map else ""
-        except (BadInput, ClusterError):
-            return None
-        is_here = not root.startswith(_FILE) or Path(root.removeprefix(_FILE)).is_dir()
-        return root if root and is_here else None
+            return applied_from(config_map).deployment.root if config_map else ""
+        except ClusterError as error:
+            self.trouble = f"not available: {error}"
+        except BadInput as error:
+            self.trouble = str(error)
+        return ""
 
     def pod_logs(self, campaign: str, places: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield the logs of pods that have or had an index of a Job, oldest pod first.
@@ -358,12 +391,21 @@ class ClusterView:
         found = [one for one in cluster.config_maps(which) if is_named(one)]
         if not found and self._is_requested:
             none = f"no campaign {self._campaign!r}" if self._campaign else "no campaign"
-            self.trouble = f"{none} is applied in {cluster.namespace}"
+            self.trouble = f"{none} is applied in namespace {cluster.namespace}"
         return found[0] if found else None
 
-    def _read(
-        self, cluster: Cluster, config_map: Manifest, node_failures: NodeFailures | None
-    ) -> ClusterObjects:
+    def quarantined(self, node_failures: NodeFailures) -> frozenset[str]:
+        """Return the nodes that the controller avoids because of these failures."""
+        if self._cluster is None or not node_failures.seen:
+            return frozenset()
+        try:
+            names = [node["metadata"]["name"] for node in self._cluster.nodes()]
+        except ClusterError as error:
+            self.trouble = f"not available: {error}"
+            return frozenset()
+        return node_failures.quarantined(names)
+
+    def _read(self, cluster: Cluster, config_map: Manifest) -> ClusterObjects:
         selector = f"{SELECTOR}={self._campaign}"
         jobs, pods = cluster.jobs(selector), cluster.pods(selector)
         for probe in _open_probes(cluster, config_map) if not jobs else ():
@@ -380,7 +422,6 @@ class ClusterView:
             pods=tuple(pods),
             events=tuple(_events(cluster, config_map, pods)),
             workloads=tuple(_workloads(cluster, jobs)),
-            quarantined=_quarantined(cluster, node_failures),
             is_led=self._is_led(cluster, lease),
         )
 
@@ -398,6 +439,12 @@ class ClusterView:
             logger.warning("waiting for the next renewal of the Lease %s, at most 30 s", LEASE)
             self._leader = LeaderCheck(cluster)
         return not self._leader.complaint()
+
+
+def _of(campaign: str, pods: Iterable[Manifest]) -> tuple[Manifest, ...]:
+    return tuple(
+        pod for pod in pods if (pod["metadata"].get("labels") or {}).get(SELECTOR) == campaign
+    )
 
 
 def _open_probes(cluster: Cluster, config_map: Manifest) -> list[Manifest]:
@@ -424,9 +471,3 @@ def _events(cluster: Cluster, config_map: Manifest, pods: list[Manifest]) -> Ite
     yield from cluster.events("involvedObject.kind=Job,type=Warning")
     for kind in _CLUSTER_VIEW_GROUPS:
         yield from cluster.events(f"involvedObject.kind={kind}")
-
-
-def _quarantined(cluster: Cluster, node_failures: NodeFailures | None) -> frozenset[str]:
-    if node_failures is None or not node_failures.seen:
-        return frozenset()
-    return node_failures.quarantined([node["metadata"]["name"] for node in cluster.nodes()])

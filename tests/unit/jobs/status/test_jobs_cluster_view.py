@@ -2,14 +2,16 @@
 absent."""
 
 import itertools
+import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
 from collector.codec.canonical import sha256_hex
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, StoreUnavailable
 from collector.database import snapshot
 from collector.database.merge import CREATE, merge_plans
 from collector.environment import Environment, use_environment
@@ -18,7 +20,9 @@ from collector.model.plan import PlannedSource, plan_to_json
 from collector.model.record import write_table
 from collector.model.stack import Stack
 from collector.store import open_store
-from jobs.cli import status
+from collector.store.in_memory import MemoryStore
+from jobs.cli import opening, status
+from jobs.cli.cluster import logs_command
 from jobs.cli.machine import doctor_command
 from jobs.cli.status import status_command
 from jobs.doctor import cluster as doctor_cluster
@@ -136,6 +140,10 @@ class AtNoon(Environment):
     def sleep(self, seconds):
         self.slept_s += seconds
 
+    def wait(self, event, seconds):
+        self.slept_s += seconds
+        return event.is_set()
+
     def utc_now(self):
         return NOON + timedelta(seconds=self.slept_s)
 
@@ -165,7 +173,7 @@ def test_missing_cluster_is_reported_only_if_a_namespace_was_named(nowhere):
     assert ClusterView("small", None).seen() is None
     assert ClusterView("small", None).trouble == ""
     assert "KUBECONFIG" in ClusterView("small", "bench").trouble
-    assert ClusterView("small", None).root() is None
+    assert ClusterView("small", None).address() == ""
 
 
 def test_unreachable_cluster_is_reported_in_one_line(cluster):
@@ -208,16 +216,114 @@ def test_quarantined_nodes_are_determined_as_by_the_controller(cluster):
     failures = NodeFailures(
         frozenset({NodeFailure("n1", "s1"), NodeFailure("n1", "s2"), NodeFailure("n2", "s3")})
     )
-    assert ClusterView("small", None).seen(failures).quarantined == {"n1"}
+    assert ClusterView("small", None).quarantined(failures) == {"n1"}
 
 
-def test_store_address_of_the_campaign_is_used_if_it_is_valid_here(cluster, tmp_path):
-    view = ClusterView("small", None)
-    assert view.root() == "s3://b/p"
+def test_store_address_of_the_campaign_is_used_if_it_is_valid_here(
+    cluster, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     cluster.campaigns = SimulatedCluster(root="file:///not/here").campaigns
-    assert view.root() is None
-    cluster.campaigns = SimulatedCluster(root=f"file://{tmp_path}").campaigns
-    assert view.root() == f"file://{tmp_path}"
+    status_command("small")
+    printed = capsys.readouterr().out
+    (line,) = [text for text in printed.splitlines() if text.startswith("store")]
+    assert missing(line, ["file:///not/here", "--root"]) == [] and "opmeter-data" not in printed
+    assert "\ncontroller" in printed
+    write(
+        tmp_path / "store", MadePlan([MadeShard("s", [add_record(1)], is_committed=False)], "small")
+    )
+    cluster.campaigns = SimulatedCluster(root=f"file://{tmp_path}/store").campaigns
+    status_command("small")
+    assert capsys.readouterr().out.startswith("small plan 1")
+
+
+class AwayStore(MemoryStore):
+    """A store that does not respond, from some request on."""
+
+    def __init__(self, responses=0):
+        super().__init__()
+        self.responses = responses
+
+    def list(self, prefix):
+        self.responses -= 1
+        if self.responses < 0:
+            raise StoreUnavailable("s3://b/p: no response")
+        return super().list(prefix)
+
+
+@pytest.mark.parametrize("responses", [0, 1, 3])
+def test_status_shows_the_cluster_while_the_store_is_away(
+    cluster, tmp_path, monkeypatch, capsys, responses
+):
+    def opened(url, location):
+        store = AwayStore()
+        write_campaign(
+            store, MadePlan([MadeShard("s", [add_record(1)], is_committed=False)], "small")
+        )
+        store.responses = responses
+        return store
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(opening, "open_store", opened)
+    with use_environment(AtNoon()):
+        status_command("small", root="s3://b/p")
+    printed = capsys.readouterr().out
+    (line,) = [text for text in printed.splitlines() if text.startswith("store")]
+    assert "no response" in line and "\ncluster" in printed and "\ncontroller" in printed
+    cluster.campaigns = []
+    if not responses:  # nothing would be shown
+        with use_environment(AtNoon()), pytest.raises(StoreUnavailable):
+            status_command("small", root="s3://b/p")
+
+
+def test_status_of_a_namespace_lists_the_campaigns_that_are_applied_there(
+    cluster, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    write(
+        tmp_path / "store", MadePlan([MadeShard("s", [add_record(1)], is_committed=False)], "small")
+    )
+    of_small = cluster.campaigns = SimulatedCluster(root=f"file://{tmp_path}/store").campaigns
+    deployment = Deployment("bench", "here/a:1", "here/b:1", "file:///away")
+    other = config_map("other", TEXT.replace("small", "other"), {"site": "cpu"}, deployment)
+    other["metadata"] |= {"uid": "cm-2", "annotations": {"opmeter.io/paused": "true"}}
+    cluster.campaigns = [other, *of_small]
+    labels = {"app.kubernetes.io/component": "worker", "opmeter.io/campaign": "small"}
+    pod = {"metadata": {"name": "p", "labels": labels}, "status": {"phase": "Running"}}
+    cluster.waiting = [pod, pod]
+    status_command(namespace="bench")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("other: not available: file:///away") and "paused" in lines[1]
+    assert lines[2].startswith("small plan 1") and lines[3].endswith("pods: 2 running")
+    assert lines[4].startswith("controller ") and len(lines) == 5
+    status_command(namespace="bench", as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["campaign"], len(one["plans"])) for one in found] == [("other", 0), ("small", 1)]
+    cluster.campaigns = []
+    with pytest.raises(BadInput, match="no campaign is applied in namespace bench"):
+        status_command(namespace="bench")
+
+
+def test_cancelled_campaign_is_reported_without_a_folder_that_the_user_did_not_name(
+    cluster, tmp_path, monkeypatch
+):
+    cluster.campaigns = []
+    monkeypatch.chdir(tmp_path)
+    for command in (status_command, partial(logs_command, None)):
+        for namespace in ("bench", None):
+            name = {"campaign": "small"}
+            with pytest.raises(BadInput, match=r"small.* namespace bench; --root") as raised:
+                command(**name, namespace=namespace)
+            assert "opmeter-data" not in str(raised.value)
+    write(
+        tmp_path / "opmeter-data",
+        MadePlan([MadeShard("s", [add_record(1)], is_committed=False)], "own"),
+    )
+    with pytest.raises(BadInput, match="known campaigns: own"):
+        status_command("small")
+    with pytest.raises(BadInput, match="namespace bench; --root"):
+        status_command("small", namespace="bench")
 
 
 def test_status_without_a_cluster_shows_the_contents_of_the_store(nowhere, tmp_path, capsys):
@@ -295,7 +401,10 @@ def test_named_campaign_is_found_without_listing_others(nowhere, tmp_path, monke
         listed.append(store)
         return ["small"]
 
-    write(tmp_path / "opmeter-data", MadePlan([MadeShard("s", [add_record(1)])], campaign="small"))
+    write(
+        tmp_path / "opmeter-data",
+        MadePlan([MadeShard("s", [add_record(1)], is_committed=False)], "small"),
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(stored_plans, "campaigns", campaigns)
     status_command("small")
