@@ -76,6 +76,21 @@ _ADVICE = (
         "its pods did not start within Kueue's waitForPodsReady timeout: check what delays them, "
         "or set a timeout longer than the image pull",
     ),
+    (
+        r"maximum capacity|exceedsmaxquota",
+        "one pod (of a gang: all of its pods) needs more than the queue has: raise nominalQuota of "
+        "the ClusterQueue, or request less (site.cpu, site.memory, site.shape; of a merge: "
+        "merge_memory)",
+    ),
+    (
+        r"\bpreempted\b|pending the preemption",
+        "nothing: it goes on by itself when the queue has room again",
+    ),
+    (
+        r"insufficient unused quota",
+        "nothing: it starts when other Jobs of the queue end; more quota, or fewer devices in the "
+        "campaign, shorten the wait",
+    ),
     (r"quota", "request more quota, or fewer devices in the campaign"),
     (
         r"(secret|configmap) \"[^\"]*\" not found|object .* not registered|non-existent .* key",

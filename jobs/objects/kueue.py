@@ -53,8 +53,9 @@ def why_waiting(workload: Manifest) -> str:
         return f"deactivated ({_words(evicted) or 'a user set active: false'})"
     reported = reserved if reserved.get("status") == "False" else admitted
     words = _words(reported) if reported.get("status") == "False" else ""
-    if evicted.get("status") == "True" and (before := _words(evicted)) != words:
-        return "; ".join(filter(None, (words, f"evicted before: {before}")))
+    is_news = not words or evicted.get("message") != reported.get("message")
+    if evicted.get("status") == "True" and is_news:
+        return "; ".join(filter(None, (words, f"evicted before: {_words(evicted)}")))
     return words
 
 

@@ -28,6 +28,9 @@ from jobs.objects.waves import NodeFailures
 logger = logging.getLogger(__name__)
 
 _WHY_GROUPS, _WARNINGS, _JOBS = 8, 5, 12
+# What follows the reason in an Event of the controller.
+_ADVICE, _LATER = ". To do: ", "; it is retried"
+_LEAST_QUOTED = 12  # characters of a reason: a shorter text may be in a line by chance
 _NO_REASON = "no reason is recorded; the controller resumes it once nothing prevents that"
 _NOT_OURS = (
     "another process has suspended it; Kueue may be configured to manage Jobs without a queue, "
@@ -57,16 +60,27 @@ class ClusterObjects:
 
 
 def explain(seen: ClusterObjects) -> Iterator[str]:
-    """Yield the lines, the most general first."""
-    yield _campaign_line(seen)
-    yield controller_line(seen)
-    yield from _job_lines(seen)
-    yield from _pod_lines(seen)
+    """Yield the lines, the most general first. A reason is quoted once."""
+    lines = [_campaign_line(seen), controller_line(seen), *_job_lines(seen), *_pod_lines(seen)]
     if seen.quarantined:
         names = ", ".join(sorted(seen.quarantined))
-        yield f"quarantine  {names}: several shards failed there and nowhere else"
+        lines.append(f"quarantine  {names}: several shards failed there and nowhere else")
+    yield from lines
     for event in _warnings(deployment.events_of(seen.events, "ConfigMap"))[-_WARNINGS:]:
-        yield f"event       {event.get('reason', '')}: {deployment.message_of(event)}"
+        if words := _not_quoted(deployment.message_of(event), lines):
+            lines.append(f"event       {event.get('reason', '')}: {words}")
+            yield lines[-1]
+
+
+def _not_quoted(message: str, lines: Iterable[str]) -> str:
+    """Return the part of an Event's message that no line has: all of it, its advice, or nothing."""
+    why, _, advice = message.partition(_ADVICE)
+    parts = why.partition(_LATER)[0].split(": ")
+    ends = (": ".join(parts[at:]) for at in range(len(parts)))
+    quoted = "\n".join(lines)
+    if not any(len(end) >= _LEAST_QUOTED and end in quoted for end in ends):
+        return message
+    return advice if advice and advice not in quoted else ""
 
 
 def brief_line(seen: ClusterObjects) -> str:
@@ -245,8 +259,9 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
         group = deployment.of_group(job, events) if job else []
         reported = unplaced_by(pod).get("message") or ""
         words = [reported] if reported else [deployment.message_of(event) for event in own[-1:]]
-        words += [f"of its group: {deployment.message_of(event)}" for event in group[-1:]]
-        return f"{who}: {'; '.join(dict.fromkeys(filter(None, words))) or _NO_WORD}"
+        of_group = (deployment.message_of(event) for event in group[-1:])
+        words += [f"of its group: {message}" for message in of_group if message not in words]
+        return f"{who}: {'; '.join(filter(None, words)) or _NO_WORD}"
     for container in status.get("containerStatuses") or ():
         if waits := why_not_begun(container):
             return waits[: deployment.MAX_MESSAGE_CHARACTERS]

@@ -133,6 +133,15 @@ UNCOVERED = (
     *("QuotaReserved", False, "NoMatchingFlavor"),
     "resource ephemeral-storage unavailable in ClusterQueue",
 )
+PREEMPTED = (
+    *("Evicted", True, "Preempted"),
+    "Preempted to accommodate a workload (UID: 1, JobUID: 2) due to prioritization",
+)
+TOO_LARGE = (
+    *("QuotaReserved", False, "Pending"),
+    "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor f, request > "
+    "maximum capacity (4 > 2)",
+)
 LATE = ("Evicted", True, "PodsReadyTimeout", "Exceeded the PodsReady timeout ns/job-wave")
 GIVEN_UP = (
     *("Evicted", True, "DeactivatedDueToRequeuingLimitExceeded"),
@@ -146,7 +155,9 @@ HELPS = [
     (workload(NO_CLUSTER_QUEUE), "ClusterQueue"),
     (workload(HELD), "stopPolicy"),
     (workload(INACTIVE), "stopPolicy"),
-    (workload(FULL), "quota"),
+    (workload(FULL), "nothing: it starts when other Jobs of the queue end"),
+    (workload(TOO_LARGE), "one pod (of a gang: all of its pods) needs more than the queue has"),
+    (workload(PREEMPTED, FULL), "nothing: it goes on by itself"),
     (workload(UNCOVERED), "coveredResources"),
     (workload(LATE, ("QuotaReserved", False, "Pending", "")), "waitForPodsReady"),
     (workload(GIVEN_UP, active=False), '"active":true'),
@@ -170,7 +181,46 @@ def test_workload_condition_is_quoted_with_a_hint(component):
         if help not in what:
             wrong.append((help, what))
     assert wrong == []
-    assert len(given) == 8 and all(len(helps) == 1 for helps in given.values())
+    assert len(given) == 10 and all(len(helps) == 1 for helps in given.values())
+
+
+def test_reason_is_quoted_once():
+    """As Kueue 0.19 reports a pre-emption: the same message in both conditions."""
+    again = ("QuotaReserved", False, "Pending", PREEMPTED[3])
+    queued = job(labels={"kueue.x-k8s.io/queue-name": "team"}, suspend=True)
+    pull, name = "ErrImagePull: no such host", "opmeter-campaign-c"
+    why = f"other: p0 does not start: {pull}; it is retried in 15 minutes"
+    stuck = pod(spec={"nodeName": "n1"}, waiting={"reason": pull[:12], "message": pull[14:]})
+    unplaced = pod("p1", why="0/2 nodes are available: 2 Insufficient cpu")
+    gone = "n7 does not respond; its shards are measured elsewhere"
+    differs = f"most of its pods fail: {pull}. To do: compare driver and plan"
+    events = [
+        event("ConfigMap", name, why, reason="Suspended", at="1"),
+        event("ConfigMap", name, f"1 pod does not start on n1 (such as p0): {pull}", at="2"),
+        event(
+            "ConfigMap",
+            name,
+            "1 pod waits for a node: 0/2 nodes are available: 2 Insufficient cpu. To do: wait",
+            at="3",
+        ),
+        event("ConfigMap", name, gone, reason="NodeLost", at="4"),
+        event("ConfigMap", name, differs, reason="NodesFail", at="5"),
+        event("PodGroup", "podgroup-uid-of-wave", "0/2 nodes are available: 2 Insufficient cpu"),
+    ]
+    found = lines(
+        jobs=[job(), queued | {"metadata": queued["metadata"] | {"name": "q", "uid": "uid-of-q"}}],
+        pods=[stuck, unplaced],
+        events=events,
+        workloads=[workload(PREEMPTED, again, of="q")],
+    )
+    text = "\n".join(found)
+    for reason in (PREEMPTED[3], pull, "2 Insufficient cpu", gone):
+        assert text.count(reason) == 1, text
+    shown = [line for line in found if line.startswith("event")]
+    assert shown == [
+        f"event       NodeLost: {gone}",
+        "event       NodesFail: compare driver and plan",
+    ]
 
 
 def test_merge_suspended_by_others_is_not_announced_to_resume_by_itself():
