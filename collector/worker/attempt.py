@@ -198,12 +198,15 @@ _PARTING_S = 1.0  # for a write in progress, at the end
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of an attempt: `done` of `cases` have a result; `case` describes the one in
-    progress."""
+    """The progress of an attempt: `done` of `cases` have a result, `before` of them from earlier
+    attempts; `case` describes the one in progress. `took_s` is the attempt's wall time until the
+    last one was done."""
 
     done: int
     cases: int
     case: str
+    before: int = 0
+    took_s: float = 0.0
 
 
 def read_progress(store: Store, key: str) -> Progress | None:
@@ -228,6 +231,8 @@ class ProgressObject:
         self._done = 0
         self._total = 0
         self._furthest = 0
+        self._before: int | None = None
+        self._took_s, self._began_at = 0.0, environment.monotonic()
         self._newest: bytes | None = None
         self._news = threading.Event()
         self._ended = threading.Event()
@@ -253,8 +258,13 @@ class ProgressObject:
         self._show(min(self._done + in_session, self._total), case)
 
     def _show(self, done: int, case: str) -> None:
-        self._furthest = max(done, self._furthest)
-        self._newest = canonical_json(asdict(Progress(self._furthest, self._total, case)))
+        if self._before is None:
+            self._before = done
+        if done > self._furthest:
+            self._furthest = done
+            self._took_s = round(environment.monotonic() - self._began_at, 3)
+        found = Progress(self._furthest, self._total, case, self._before, self._took_s)
+        self._newest = canonical_json(asdict(found))
         self._news.set()
 
     def _write(self) -> None:

@@ -21,7 +21,7 @@ from collector.model import keys
 from collector.model.measurement import Measurement
 from collector.model.plan import Plan, PlannedShard, read_shard
 from collector.store.base import Info, Store
-from collector.worker.attempt import read_part, read_progress
+from collector.worker.attempt import Progress, read_part, read_progress
 from jobs.planning import stored_plans
 from jobs.planning.damage import DamageReport, outside
 from jobs.status.plan_status import OutcomeKind, PlanStatus, ShardStatus
@@ -148,22 +148,24 @@ class Follower:
     def _open(
         self, campaign: str, shard: PlannedShard, attempts: Sequence[str], *, deep: bool
     ) -> ShardStatus:
-        progress, outcomes = [(0, "")], dict[str, OutcomeKind]()
+        furthest, outcomes = Progress(0, 0, ""), dict[str, OutcomeKind]()
         for key in attempts:
             left = keys.session_object(key, campaign, shard.shard_id)
             if key.endswith("/progress.json"):
-                if (reported := read_progress(self._store, key)) is not None:
-                    progress.append((reported.done, reported.case))
+                reported = read_progress(self._store, key)
+                if reported is not None and reported.done >= furthest.done:
+                    furthest = reported
             elif deep and left is not None and left.kind == "part":
                 outcomes |= self._outcomes_in(shard.shard_id, key)
-        measured, measuring = max(progress)
         return ShardStatus(
             shard.shard_id,
             False,
-            max(measured, len(outcomes)),
+            max(furthest.done, len(outcomes)),
             shard.cases,
-            measuring,
+            furthest.case,
             shard.predicted_s,
+            new=max(0, furthest.done - furthest.before),
+            took_s=furthest.took_s,
             planned=self._plan_of(campaign, shard) if deep else Counter(),
             outcomes=Counter(outcomes.values()),
         )

@@ -3,13 +3,15 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import fsum
+from math import fsum, inf
 
 from collector.database.plans import Damage
 from collector.model.manifest import NO_USAGE, Usage, total_usage
 from collector.model.measurement import Outcome
 from collector.model.plan import Plan
 from jobs.objects.site import Site
+
+_LEAST_SHARE = 0.2  # of a shard's cases, from which its own rate counts alone
 
 
 def devices_measuring(workers: int, site: Site) -> int:
@@ -42,7 +44,8 @@ class ShardStatus:
 
     `done` of `cases` have a result; `measuring` is the current case, if a worker reported it.
     `planned` counts cases by kernel type, `outcomes` the results in stored parts. `damage` is set
-    if a committed shard cannot be read."""
+    if a committed shard cannot be read. The attempt that measures an open shard has `new` results
+    of its own after `took_s`."""
 
     shard: str
     committed: bool
@@ -54,6 +57,23 @@ class ShardStatus:
     planned: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[OutcomeKind] = field(default_factory=Counter)
     damage: Damage | None = None
+    new: int = 0
+    took_s: float = 0.0
+
+    @property
+    def timed(self) -> tuple[float, float]:
+        """Return the wall time of the shard, and the forecast of what was done in that time.
+
+        The rate of an attempt that has just begun is mostly that of its start: until it has
+        measured a fifth of the shard, it counts in part, and the forecast for the rest."""
+        if self.committed:
+            return (self.usage.wall_s, self.predicted_s) if self.usage.wall_s > 0 else (0.0, 0.0)
+        share = min(1.0, self.new / max(1, self.cases))
+        if not share or not 0 < self.took_s < inf:
+            return 0.0, 0.0
+        forecast_s = share * self.predicted_s
+        weight = min(1.0, share / _LEAST_SHARE)
+        return weight * self.took_s + (1 - weight) * forecast_s, forecast_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +109,10 @@ class PlanStatus:
 
     @property
     def pace(self) -> float:
-        """Return the time of committed shards over their forecast; 1 while there are none."""
-        done = [shard for shard in self.shards if shard.committed]
-        predicted_s = sum(shard.predicted_s for shard in done)
-        took_s = sum(shard.usage.wall_s for shard in done)
+        """Return the time of shards over its forecast: committed ones, and those that are measured
+        now as far as they are. 1 while there are none."""
+        timed = [shard.timed for shard in self.shards]
+        took_s, predicted_s = (fsum(one) for one in zip(*timed, strict=True)) if timed else (0, 0)
         return took_s / predicted_s if predicted_s > 0 and took_s > 0 else 1.0
 
     def remaining_s(self, devices: int = 0) -> float:

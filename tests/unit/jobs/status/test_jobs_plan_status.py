@@ -1,5 +1,6 @@
 """The state of a campaign from its store alone, and how it is printed."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 
@@ -246,6 +247,33 @@ def test_eta_follows_from_the_pace_and_the_devices_at_work():
     assert status.remaining_s(devices=2) == 2.0 * 100.0  # no less than the longest shard
     assert status_of(half, fresh).pace == 1.0
     assert "5 min" in head_line(status)
+
+
+def test_eta_follows_from_the_pace_of_running_shards():
+    """Forecast for 100 s, a half of it took 150 s: 150 s are left, before anything is committed."""
+    half = replace(shard("b", committed=False, done=5), new=5, took_s=150.0)
+    status = status_of(half)
+    assert status.pace == 3.0 and status.remaining_s() == 150.0
+    done = shard("a", committed=True, done=10, wall_s=100.0)
+    assert status_of(done, half).pace == (100.0 + 150.0) / (100.0 + 50.0)
+    # Results of an earlier attempt took this one no time.
+    again = replace(half, done=9, new=5)
+    assert status_of(again).pace == 3.0
+    # A session starts for a while: its first case says little about the others.
+    begun = replace(shard("c", committed=False, done=1), new=1, took_s=30.0)
+    assert status_of(begun).pace == 2.0  # and not 3
+    assert status_of(replace(begun, new=0)).pace == status_of(replace(begun, took_s=0)).pace == 1.0
+
+
+def test_pace_of_a_running_shard_is_read_from_its_progress():
+    store, plan = written(), plan_of(MADE)
+    left = {"done": 1, "cases": 2, "case": "", "took_s": 9.0}
+    store.create(keys.progress("made", "open", "a-1"), json.dumps(left).encode())
+    later = {"done": 2, "cases": 2, "case": "", "before": 1, "took_s": 3.0}
+    store.create(keys.progress("made", "open", "a-2"), json.dumps(later).encode())
+    status = Follower(store).read("made", deep=False)[0].shards[1]
+    assert (status.done, status.new, status.took_s) == (2, 1, 3.0)
+    assert status.predicted_s == plan.shards[1].predicted_s
 
 
 def test_hours_are_npu_hours_on_npus():
