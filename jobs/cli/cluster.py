@@ -8,6 +8,7 @@ import sys
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -391,6 +392,7 @@ def _opened(
 ) -> tuple[Campaign, Store, tuple[LoadedSource, ...]]:
     from collector.store.in_memory import MemoryStore
     from jobs.objects.applied_campaign import check_parts
+    from jobs.planning.candidates import check_operators
     from jobs.planning.sources import load_sources
 
     campaign = open_campaign(name)
@@ -410,7 +412,9 @@ def _opened(
         say(f"taken as an empty store, because it cannot be read: {error}", err=True)
         store = MemoryStore()
     say(f"reading the sources of {campaign.name}", err=True)
-    return campaign, store, load_sources(campaign, patient(store))
+    loaded = load_sources(campaign, patient(store))
+    check_operators(chain.from_iterable(one.records for one in loaded), campaign.operators)
+    return campaign, store, loaded
 
 
 def _watch(cluster: Cluster, campaign: str, roots: tuple[str, str]) -> int:

@@ -155,14 +155,21 @@ def only_operators(
     """Return the candidates of these kernel types. Raise BadInput for a type that no source has."""
     if operators is None:
         return list(candidates)
-    known = {candidate.record.case.kernel_type for candidate in candidates}
+    check_operators((candidate.record for candidate in candidates), operators)
+    return [c for c in candidates if c.record.case.kernel_type in operators]
+
+
+def check_operators(records: Iterable[CaseRecord], operators: frozenset[str] | None) -> None:
+    """Raise BadInput for a kernel type that none of the records of the sources has."""
+    if operators is None:
+        return
+    known = {record.case.kernel_type for record in records}
     for name in sorted(operators - known):
         # Suggest only declared operators: other names may be visible only to readers of the
         # sources.
         close = get_close_matches(name, sorted(filter(find, known)), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise BadInput(f"operators: no source contains {name!r}{hint}")
-    return [c for c in candidates if c.record.case.kernel_type in operators]
 
 
 def cases_to_measure(

@@ -118,6 +118,21 @@ def test_printed_follow_up_command_works_locally(monkeypatch, capsys, tmp_path):
     assert "controller: " not in printed.err
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_launch_refuses_operators_that_no_source_contains(monkeypatch, tmp_path, dry_run):
+    applied_there = []
+    bench = SimpleNamespace(
+        namespace="bench", apply_config_map=applied_there.append, lease=lambda name: None
+    )
+    monkeypatch.setattr(Cluster, "connect", lambda namespace, **settings: bench)
+    (tmp_path / "c.yaml").write_text(TEXT.format("mine") + "operators: [MatMulV2, SwiGlo]\n")
+    store = tmp_path / "store"
+    given = {"image": "here/a:1", "store": MINE, "root": str(store), "dry_run": dry_run}
+    with pytest.raises(BadInput, match="no source contains 'SwiGlo'; did you mean 'SwiGlu'"):
+        cluster.launch_command(str(tmp_path / "c.yaml"), **given)
+    assert not applied_there and not store.exists()
+
+
 def test_launch_warns_that_no_controller_leads(monkeypatch, capsys, tmp_path):
     fake = FakeCluster(MemoryStore())
     monkeypatch.setattr(fake, "apply_config_map", lambda manifest: None, raising=False)
