@@ -21,6 +21,7 @@ from jobs.controller.performer import PART_MERGED, Performer, announce
 from jobs.controller.remembered import KnownPlan, Memory, Rounds
 from jobs.decide.actions import Finish
 from jobs.decide.decision import decide
+from jobs.decide.job_rules import waiting_merge
 from jobs.decide.live_objects import available_workers, launched_by
 from jobs.decide.observed import Desired, Observed
 from jobs.kube.cluster import Cluster
@@ -130,6 +131,7 @@ class Controller:
             self._metrics.forget(name)
 
     def _reconcile_campaign(self, applied: Applied, memory: Memory) -> bool:
+        memory.merge = None
         if applied.is_merged:
             return True
         # Phase 1: its store and its plan, both known after the first reconciliation.
@@ -144,8 +146,11 @@ class Controller:
         # The first reconciliation tests by a dry run whether a queue takes Jobs; a queue may be
         # added later.
         memory.queued |= any(job.queue for job in observed.jobs if job.is_live)
+        memory.merge = waiting_merge(observed.jobs)
         # Phase 3: decide, without another read.
-        actions = decide(_desired(applied, known, observed, memory), observed)
+        desired = _desired(applied, known, observed, memory)
+        desired = replace(desired, merge_first=self._merge_first(desired, memory))
+        actions = decide(desired, observed)
         self._metrics.campaign(applied.campaign.name, known.plan, observed, applied.site)
         # Phase 4: perform the actions, as long as this process is the leader.
         performer = Performer(self._cluster, applied, known, store, memory)
@@ -158,6 +163,15 @@ class Controller:
             name = applied.object["metadata"]["name"]
             self._cluster.annotate_config_map(name, {PART_MERGED: None})
         return finished
+
+    def _merge_first(self, desired: Desired, memory: Memory) -> str:
+        """Return the merge of another campaign that waits in the queue of this one, if this
+        controller has seen one."""
+        if not desired.kueue:
+            return ""
+        others = (one.merge for one in self._memories.values() if one is not memory)
+        found = (job.name for job in others if job and desired.queue in ("", job.queue))
+        return next(found, "")
 
     def _with_probe_result(self, applied: Applied, memory: Memory) -> Applied:
         """Return the campaign with the result of the store's probe for create-only writes.

@@ -15,6 +15,7 @@ from collector.environment import Running
 from collector.model.plan import Plan
 from collector.store.base import Store
 from jobs.decide.live_objects import StateAges
+from jobs.decide.observed import JobView
 from jobs.objects.applied_campaign import Applied
 from jobs.objects.job_manifest import Features
 from jobs.objects.waves import Wave
@@ -81,6 +82,7 @@ class Memory:
         self.unmerged: dict[str, Damage | None] = {}
         self.leaving = True  # pods without a Job may still be ending
         self.features: Features | None = None
+        self.merge: JobView | None = None  # its merge, while a queue has not started it
         self.queued = False  # a queue takes this namespace's Jobs when they are created
         self.store_of = ""
         self.store: Store | None = None

@@ -50,7 +50,7 @@ def _actions(found: Findings) -> Iterator[Action]:
         launches = list(_launches(found, done))
         yield from launches
         yield from _scaling(found, gone, [launch.wave for launch in launches])
-    moving = bool(launches or done or found.observed.settling)
+    moving = bool(launches or done or found.observed.settling or found.desired.merge_first)
     left = found.open_shards(done)
     live, more = found.live, found.can_progress()
     yield from ending(
@@ -65,6 +65,12 @@ def _warnings(found: Findings) -> Iterator[Announce]:
             "NodeQuarantined",
             f"{node}: {counted(shards, 'shard')} failed there and succeeded elsewhere",
             node,
+        )
+    if (merge := found.desired.merge_first) and found.todo():
+        yield Announce(
+            "MergeFirst",
+            f"no wave is added until {merge} has started, which waits in the same queue",
+            merge,
         )
     yield from warnings(found.observed)
     if found.refusal is not None:
@@ -121,7 +127,7 @@ def _retired(found: Findings) -> Iterator[Action]:
 def _launches(found: Findings, handled: set[str]) -> Iterator[LaunchWave]:
     """Yield the next wave, made of the shards that no Job has, when workers are free."""
     desired = found.desired
-    if desired.paused:
+    if desired.paused or desired.merge_first:
         return
     todo = found.todo(handled)
     if desired.kueue:

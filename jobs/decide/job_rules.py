@@ -359,6 +359,26 @@ def merging(
         )
 
 
+# A queue admits whatever fits. Small Jobs of workers that are added all the time would overtake the
+# larger request of a merge for ever, whatever its priority.
+
+# Jobs of workers in a queue end within a quarter of an hour, and about as many wait as run. A merge
+# that has not started after four times as long waits for something else.
+_MERGE_FIRST_S = 3600.0
+
+
+def waiting_merge(jobs: Sequence[JobView]) -> JobView | None:
+    """Return the merge that a queue has not started yet, if it is worth waiting for.
+
+    Example: a merge was created 59 minutes ago and is suspended: it is returned. After an hour it
+    is not: for example, the queue is smaller than its request."""
+    for job in jobs:
+        waits = job.suspended and bool(job.queue) and job.in_state_s < _MERGE_FIRST_S
+        if job.component == MERGE and job.is_live and waits:
+            return job
+    return None
+
+
 def has_merged(jobs: Sequence[JobView], key: str) -> bool:
     """Return whether the merge Job of this key completed.
 

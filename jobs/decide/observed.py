@@ -151,6 +151,8 @@ class Desired:
     # gang -> the number of pods that it needs at once
     wide: Mapping[str, int] = field(default_factory=dict)
     is_last: bool = False  # no plan follows this one
+    # the merge Job of another campaign that waits in the same queue: no wave is added meanwhile
+    merge_first: str = ""
 
     @property
     def plan_hash(self) -> str:

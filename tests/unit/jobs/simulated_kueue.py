@@ -50,7 +50,8 @@ class NoKueue:
 @dataclass
 class SimulatedKueue(NoKueue):
     """`quota` is that of CPUs of the one ClusterQueue behind all `queues`, `quotas` those of other
-    resources that it `covers`, if they are not large; `holds` is its stopPolicy. With
+    resources that it `covers`, if they are not large; `holds` is its stopPolicy. A merge takes
+    `merge_units` of it; while it waits for them, later Jobs that fit are admitted. With
     `takes_all` it also suspends Jobs that name no queue (manageJobsWithoutQueueName), and never
     starts them. `ready_steps` is how long all pods of a Job may take to run (waitForPodsReady), and
     `tries` how often one is tried again before it gives up."""
@@ -63,6 +64,7 @@ class SimulatedKueue(NoKueue):
     holds: str = "None"
     ready_steps: int | None = None
     tries: int | None = None
+    merge_units: int = 1
     is_running: bool = True  # its manager; its webhook is unreachable then
     quotas: dict[str, str] = field(default_factory=dict)
     made: dict[str, Object] = field(default_factory=dict)  # Workloads, by the uids of their Jobs
@@ -176,6 +178,8 @@ class SimulatedKueue(NoKueue):
         reason, words = self._against(job)
         expected = min(job["spec"].get("parallelism") or 1, job["spec"].get("completions") or 1)
         least = int(job["metadata"]["annotations"].get(LEAST, expected))
+        if job["metadata"]["labels"]["app.kubernetes.io/component"] == "merge":
+            expected = least = self.merge_units
         given = min(expected, max(0, self.quota - self.used))
         if not words and given < least:
             more = expected - given

@@ -4,9 +4,20 @@ import json
 
 import pytest
 
+from collector.codec.canonical import sha256_hex
+from collector.model import keys
+from collector.model.record import write_table
+from jobs.objects.applied_campaign import config_map
 from jobs.objects.kueue import QUEUE
 from jobs.objects.waves import QUEUED_S, cut_for_queue
-from tests.unit.jobs.controller.simulated_campaign import STACK, Simulation
+from jobs.planning.stored_plans import committed_shards, read_plans
+from tests.unit.collector.database.campaign_maker import add_record
+from tests.unit.jobs.controller.simulated_campaign import (
+    DEPLOYMENT,
+    STACK,
+    Simulation,
+    campaign_text,
+)
 from tests.unit.jobs.fake_cluster import RUNS
 from tests.unit.jobs.simulated_kueue import SimulatedKueue
 
@@ -245,6 +256,60 @@ def test_deactivated_workload_stays_deactivated():
     simulation.cluster.kueue.set_active(job["metadata"]["name"], True)
     slow(simulation, 1)
     simulation.run().check_complete()
+
+
+# Merges -----------------------------------------------------------------------------------------
+
+
+def with_other(simulation, cases):
+    """The same cluster, with a second campaign in the queue."""
+    table = write_table([add_record(64 * n) for n in range(1000, 1000 + cases)])
+    digest = sha256_hex(table)
+    simulation.store.put(keys.source("other", digest), table)
+    text = campaign_text(digest, devices=8).replace("campaign: small", "campaign: other")
+    simulation.cluster.apply(config_map("other", text, {"site": "cpu", **TEAM}, DEPLOYMENT))
+    return simulation
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_merge_is_not_overtaken_by_the_workers_of_another_campaign(restarts):
+    """A merge takes the whole queue; Jobs of one pod fit into what becomes free now and then."""
+    simulation = queued(with_other(Simulation(cases=4, site=TEAM), 150), quota=4, merge_units=4)
+    begun = {}
+
+    def work(shard, node):
+        """Workers end at different times: some pods run at any time."""
+        begun[shard] = begun.get(shard, 0) + 1
+        return 0 if begun[shard] > 1 + len(begun) % 3 else RUNS
+
+    def each(simulation, number):
+        if restarts and number == 15:  # the next one knows the merge when it has seen it
+            simulation.controller = simulation.new_controller()
+
+    simulation.cluster.worker = work
+    simulation.run(most=100, each=each)
+    done, shards = (len(read(simulation.store, "other")) for read in (committed_shards, all_shards))
+    assert 0 < done < shards
+    (event,) = [e for e in simulation.cluster.reported.values() if e["reason"] == "MergeFirst"]
+    assert "small-merge" in event["message"]
+    simulation.rounds(200)
+    assert len(committed_shards(simulation.store, "other")) == shards
+
+
+def all_shards(store, campaign):
+    return {shard.shard_id for plan in read_plans(store, campaign) for shard in plan.shards}
+
+
+def test_merge_that_never_starts_holds_back_others_for_an_hour():
+    simulation = queued(with_other(Simulation(cases=4, site=TEAM), 20), quota=4, merge_units=5)
+    simulation.rounds(20)
+    there = all_shards(simulation.store, "other")
+    done = committed_shards(simulation.store, "other")
+    assert done < there
+    assert all("conditions" in job["status"] for job in simulation.cluster.worker_jobs())
+    simulation.reconcile(after_s=3600.0)
+    simulation.rounds(40)
+    assert committed_shards(simulation.store, "other") == there
 
 
 # Pauses -----------------------------------------------------------------------------------------
