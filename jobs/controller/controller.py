@@ -11,7 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from collector import environment
-from collector.codec.errors import BadInput, DamagedObject, OpmeterError, StoreRefused
+from collector.codec.errors import (
+    BadInput,
+    DamagedObject,
+    OpmeterError,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
 from collector.store.base import Store
 from collector.store.probe import Probe, probe_store
 from jobs.controller.current_plan import PlanFinder
@@ -27,8 +34,8 @@ from jobs.decide.observed import Desired, Observed
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError, is_refusal
 from jobs.objects import applied_campaign
-from jobs.objects.applied_campaign import Applied
-from jobs.objects.deployment import Manifest
+from jobs.objects.applied_campaign import STORE_AWAY, Applied
+from jobs.objects.deployment import MAX_MESSAGE_CHARACTERS, Manifest
 from jobs.objects.gangs import wide_gangs
 from jobs.objects.job_manifest import made_of
 
@@ -83,8 +90,8 @@ class Controller:
                 announce(self._cluster, config_map, memory, "Damaged", error.advice)
             except BadInput as error:
                 announce(self._cluster, config_map, memory, "BadInput", str(error))
-            except StoreRefused as error:
-                announce(self._cluster, config_map, memory, "StoreRefused", str(error), "store")
+            except (StoreRefused, StoreUnavailable) as error:
+                self._show_store(config_map, memory, error)
             except (OpmeterError, OSError) as error:
                 if isinstance(error, ClusterError) and is_refusal(error):
                     announce(self._cluster, config_map, memory, "Refused", str(error))
@@ -140,9 +147,11 @@ class Controller:
         settings = (self._may_perform, self._folders, self._rounds)
         known = PlanFinder(self._cluster, applied, store, memory, *settings).find()
         if known is None:
+            self._show_store(applied.object, memory, None)
             return False
         # Phase 2: observe everything once.
         observed = observe(self._cluster, applied, known, store, memory)
+        self._show_store(applied.object, memory, memory.store_error)
         # The first reconciliation tests by a dry run whether a queue takes Jobs; a queue may be
         # added later.
         memory.queued |= any(job.queue for job in observed.jobs if job.is_live)
@@ -163,6 +172,22 @@ class Controller:
             name = applied.object["metadata"]["name"]
             self._cluster.annotate_config_map(name, {PART_MERGED: None})
         return finished
+
+    def _show_store(self, config_map: Manifest, memory: Memory, error: StoreError | None) -> None:
+        """Show in an Event and an annotation of a campaign that its store is not reached, until it
+        is."""
+        metadata, note = config_map["metadata"], None
+        if error is not None:
+            reason = "StoreRefused" if isinstance(error, StoreRefused) else "StoreUnavailable"
+            announce(self._cluster, config_map, memory, reason, str(error), "store")
+            note = f"since {environment.utc_now():%Y-%m-%dT%H:%M:%SZ}: {error}"
+        if (STORE_AWAY in (metadata.get("annotations") or {})) is (note is not None):
+            return
+        try:
+            note = note and note[:MAX_MESSAGE_CHARACTERS]
+            self._cluster.annotate_config_map(metadata["name"], {STORE_AWAY: note})
+        except ClusterError as refusal:
+            logger.warning("cannot annotate the campaign: %s", refusal)
 
     def _merge_first(self, desired: Desired, memory: Memory) -> str:
         """Return the merge of another campaign that waits in the queue of this one, if this

@@ -91,6 +91,7 @@ def observe(
 ) -> Observed:
     """Return the state at one moment; an unreachable store is reported in it, not raised."""
     live = _live(cluster, applied, memory)
+    memory.store_error = None
     try:
         memory.committed = committed_shards(store, applied.campaign.name)
         waves = tuple(_waves(store, known, memory))
@@ -99,6 +100,7 @@ def observe(
         found = with_unmerged(found, store, known, memory, partial=applied.allow_missing)
     except StoreError as error:
         logger.warning("campaign %s: %s", applied.campaign.name, error)
+        memory.store_error = error
         waves = tuple(w for w in memory.waves.values() if w and w.plan_hash == known.plan.plan_hash)
         return replace(live, committed=memory.committed, waves=waves, store_works=False)
     return replace(found, settling=_settling(found, memory))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collector import environment
+from collector.codec.errors import StoreError
 from collector.database.plans import Damage
 from collector.database.published import HeldShards
 from collector.environment import Running
@@ -86,6 +87,7 @@ class Memory:
         self.queued = False  # a queue takes this namespace's Jobs when they are created
         self.store_of = ""
         self.store: Store | None = None
+        self.store_error: StoreError | None = None  # of the last observation
         self.create_only_root = ""  # of a store that is known to support create-only writes
         self.jobs, self.pods = StateAges(clock), StateAges(clock)
         self.unlisted = StateAges(clock)  # indexes that succeeded and whose commits are not listed

@@ -83,6 +83,8 @@ SELECTOR = LABEL + "campaign"
 # The root of a store that does not support create-only writes. It is recorded, because a second
 # probe may pass: some stores let two writers succeed only now and then.
 LEASED = LABEL + "leased"
+# Since when the controller does not reach the store, and why.
+STORE_AWAY = LABEL + "store-unavailable"
 _DEPLOYMENT_KEYS = tuple(f.name for f in fields(Deployment) if f.name not in NO_KEYS)
 _REQUIRED = ("image", "controller_image", "root")
 _BOOLEANS = ("single_writer", "allow_unpinned")

@@ -20,7 +20,7 @@ from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError
 from jobs.kube.leader_election import DURATION_S, LEASE, LeaderCheck, leader_fix, no_leader
 from jobs.objects import deployment
-from jobs.objects.applied_campaign import PAUSED, SELECTOR, applied_from, is_named
+from jobs.objects.applied_campaign import PAUSED, SELECTOR, STORE_AWAY, applied_from, is_named
 from jobs.objects.deployment import Manifest, moment
 from jobs.objects.kueue import WORKLOADS, by_job, queue_of, why_waiting
 from jobs.objects.waves import NodeFailures
@@ -61,7 +61,8 @@ class ClusterObjects:
 
 def explain(seen: ClusterObjects) -> Iterator[str]:
     """Yield the lines, the most general first. A reason is quoted once."""
-    lines = [_campaign_line(seen), controller_line(seen), *_job_lines(seen), *_pod_lines(seen)]
+    lines = [_campaign_line(seen), controller_line(seen), *_store_lines(seen)]
+    lines += [*_job_lines(seen), *_pod_lines(seen)]
     if seen.quarantined:
         names = ", ".join(sorted(seen.quarantined))
         lines.append(f"quarantine  {names}: several shards failed there and nowhere else")
@@ -116,6 +117,11 @@ def controller_line(seen: ClusterObjects) -> str:
         return f"controller  {holder} leads, {renewed}"
     words = no_leader(seen.namespace, silent=holder) + (f" ({renewed})" if holder else "")
     return f"controller  {words}: {leader_fix(seen.namespace)}"
+
+
+def _store_lines(seen: ClusterObjects) -> Iterator[str]:
+    if note := (seen.config_map["metadata"].get("annotations") or {}).get(STORE_AWAY):
+        yield f"store       the controller does not reach it, {note}"
 
 
 def _job_lines(seen: ClusterObjects) -> Iterator[str]:

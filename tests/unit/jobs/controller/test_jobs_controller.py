@@ -2,6 +2,7 @@
 disturbances."""
 
 import itertools
+import re
 
 import pytest
 
@@ -110,7 +111,33 @@ def test_store_that_refuses_the_controller_is_announced_once_until_it_is_correct
     for _ in range(3):
         assert not simulation.reconcile()
     assert simulation.cluster.reasons() == ["StoreRefused"]
+    assert note(simulation).endswith("set AWS_CA_BUNDLE")
     simulation.store.before = lambda number: None
+    simulation.run().check_complete()
+    assert note(simulation) is None
+
+
+def note(simulation):
+    """What the annotation of the campaign says about its store."""
+    notes = simulation.cluster.maps[MAP]["metadata"]["annotations"]
+    return notes.get("opmeter.io/store-unavailable")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_store_that_is_unavailable_is_announced_and_noted_until_it_returns(begun):
+    simulation = Simulation(cases=20)
+    simulation.rounds(2 if begun else 0)
+    for _ in range(2):
+        simulation.store.away, requests = True, []
+        simulation.cluster.before = lambda number, name, found=requests: found.append(name)
+        for _ in range(3):
+            assert not simulation.reconcile()
+        assert requests.count("annotate_config_map") == 1
+        assert re.fullmatch(r"since 20\d\d-\S+Z: memory: away", note(simulation))
+        simulation.store.away = False
+        simulation.reconcile()
+        assert note(simulation) is None
+    assert simulation.cluster.reasons().count("StoreUnavailable") == 1
     simulation.run().check_complete()
 
 

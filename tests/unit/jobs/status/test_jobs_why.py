@@ -325,6 +325,16 @@ def test_each_problem_has_a_hint():
     assert "kubectl delete node n7" in help_in(lines(pods=[stuck]))[0]
 
 
+def test_store_that_the_controller_does_not_reach_is_shown_once():
+    why = "s3://b/p: no response"
+    away = {"opmeter.io/store-unavailable": f"since 2026-08-01T09:50:00Z: {why}"}
+    cm = config_map(annotations=away)
+    said = event("ConfigMap", "opmeter-campaign-c", why, reason="StoreUnavailable")
+    found = lines(cm, jobs=[job()], events=[said])
+    assert missing(line("store", found), ["controller", "2026-08-01T09:50", why]) == []
+    assert not [text for text in found if text.startswith("event")]
+
+
 def test_normal_states_have_no_hint():
     paused = config_map(annotations={"opmeter.io/paused": "true"})
     assert not help_in(lines(paused, jobs=[job(suspend=True)]))
