@@ -42,12 +42,12 @@ from collector.capture.settings import (
 from collector.capture.verdict import CAPTURE_FILE, RankVerdict, is_run_of, verdicts
 from collector.codec.canonical import readable_json
 from collector.codec.errors import BadInput, OpmeterError, file_errors
-from collector.codec.text import counted
+from collector.codec.text import counted, did_you_mean
 from collector.host.version_pairs import npu_versions
+from collector.model.stack import BACKEND_SYNONYMS, PROFILED
 from collector.profiles.logged_calls import LOG_FILE
 from collector.store.atomic import write_whole
 
-BACKENDS = ("npu", "cuda", "cpu")
 _LOG = logging.getLogger(__name__)
 _SHARE_OF_DISK = 0.9  # of the free bytes, that a capture may take
 
@@ -425,8 +425,9 @@ def begin_capture(
         raise BadInput(f"unknown option {unknown[0]!r}; expected one of {', '.join(known)}")
     settings = CaptureSettings(Path(folder), **options)
     backend = device or available_backend()
-    if backend not in BACKENDS:
-        raise BadInput(f"device: expected one of {', '.join(BACKENDS)}, got {backend!r}")
+    if backend not in PROFILED:
+        hint = did_you_mean(backend, PROFILED, BACKEND_SYNONYMS)
+        raise BadInput(f"device: expected one of {', '.join(PROFILED)}, got {backend!r}{hint}")
     settings.check()
     if backend == "npu":
         faults = [*faults_of_versions(settings, npu_versions()), *_unsupported(settings)]

@@ -4,14 +4,14 @@ The schema decides the type of a value, not YAML: a version `2.10` stays `2.10` 
 the number 2.1. Nothing in a document is constructed or executed.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 import yaml
 
 from collector.codec.errors import BadInput
 from collector.codec.numbers import integer_of, number_of
+from collector.codec.text import did_you_mean
 from collector.codec.yaml_nodes import NamedNode, read_node
 
 Value = TypeVar("Value")
@@ -47,11 +47,13 @@ class Entry(NamedNode):
         expected = "a share between 0 and 1, such as 1% or 0.01"
         return self._number(expected, share, lambda x: 0 < x < 1)
 
-    def choice(self, allowed: Sequence[str]) -> str:
+    def choice(self, allowed: Sequence[str], synonyms: Mapping[str, str] | None = None) -> str:
+        """Return one of the allowed words. `synonyms` are other names for them, which a refusal
+        resolves."""
         expected = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
         text = self._scalar(expected)
         if text not in allowed:
-            hint = _did_you_mean(text, allowed)
+            hint = did_you_mean(text, allowed, synonyms)
             raise self.refusal(f"expected {expected}, got {text!r}{hint}")
         return text
 
@@ -91,7 +93,7 @@ class Entry(NamedNode):
             raise self._at(node, "expected a scalar as the key")
         key = str(node.value)
         if key not in known:
-            hint = _did_you_mean(key, known) or f"; expected one of {', '.join(known)}"
+            hint = did_you_mean(key, known) or f"; expected one of {', '.join(known)}"
             raise self._at(node, f"unknown key {key!r}{hint}")
         return key
 
@@ -141,8 +143,3 @@ def read_document(text: str, path: str) -> Entry:
 
     Raises BadInput, with the line, for an invalid one."""
     return Entry("", read_node(text, path), path)
-
-
-def _did_you_mean(text: str, known: Collection[str]) -> str:
-    close = get_close_matches(text, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

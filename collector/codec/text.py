@@ -1,5 +1,7 @@
 """Text for users: counts with their nouns, times, untrusted text made printable, units of bytes."""
 
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from math import floor, log10
 
 
@@ -75,3 +77,12 @@ _LINES = _Spelling({ord(character): character for character in "\n\t"})
 
 MIB = 1 << 20
 GIB = 1 << 30
+
+
+def did_you_mean(
+    text: str, known: Collection[str], synonyms: Mapping[str, str] | None = None
+) -> str:
+    """Return a question after the word that was meant: a synonym of one, or one that is close."""
+    meant = (synonyms or {}).get(text.lower(), "")
+    close = [meant] if meant in known else get_close_matches(text, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

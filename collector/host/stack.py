@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from collector.codec.errors import BadInput, HostFault, NoDevice
+from collector.codec.text import did_you_mean
 from collector.host.cann import cann_runtime, cann_version, find_kernel_libraries, installed_version
 from collector.host.event_devices import EventDevices, find_event_devices
 from collector.host.gpus import Gpu, list_gpus
 from collector.host.machine import this_cpu
 from collector.host.npus import Board, Npu, board_of, cube_cores_of, device_name, list_npus
-from collector.model.stack import BACKENDS, EVENTS, Stack, runtime_details
+from collector.model.stack import BACKEND_SYNONYMS, BACKENDS, EVENTS, Stack, runtime_details
 
 # Settings of a cpu session that keep the kernel's memory allocation out of the timed launches: part
 # of the stack, since they change durations. Memory stays in one heap, where adjacent free blocks
@@ -44,7 +45,8 @@ def local_stack(backend: str, requested_device: str | None = None) -> Stack:
         return npu_stack(torch, found, board_of(found[0]), cores, requested_device)
     if backend == EVENTS:
         return event_stack(torch, find_event_devices())
-    raise BadInput(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
+    hint = did_you_mean(backend, BACKENDS, BACKEND_SYNONYMS)
+    raise BadInput(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}{hint}")
 
 
 def cpu_stack(torch: str) -> Stack:

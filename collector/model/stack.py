@@ -22,6 +22,8 @@ PROFILED = tuple(COLLECTIVE_LIBRARIES)
 # durations are never in one version with those of a profiler.
 EVENTS = "events"
 BACKENDS = (*PROFILED, EVENTS)
+# What users call them.
+BACKEND_SYNONYMS = {"gpu": "cuda", "nvidia": "cuda", "nvidia.com/gpu": "cuda", "ascend": "npu"}
 # by the beginning of the device's name; all others are NPUs
 _DEVICES = {"CUDA_": "cuda", "CPU_": "cpu", "EVENTS_": EVENTS}
 _RUNTIME = "runtime"

@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import check_case
 from collector.codec.numbers import number_of
-from collector.codec.text import counted
+from collector.codec.text import counted, did_you_mean
 from collector.database import layout
 from collector.database.pull import check_is_real
 from collector.database.tree import Cells, KernelFiles, read_kernel, read_kernel_file
@@ -204,8 +203,7 @@ def only_known(kernels: Iterable[str], there_is: Collection[str], lacking: str) 
     for name in kernels:
         if name in there_is:
             continue
-        close = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(name, known)
         more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
         raise BadInput(
             f"{lacking} kernel type {name!r}{hint}; available: "

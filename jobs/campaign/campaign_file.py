@@ -16,7 +16,7 @@ from collector.model import keys
 from collector.model.case import normal_kernel_type
 from collector.model.measurement import CACHES, CONTEXT, Library
 from collector.model.plan import Limits, MeasureSettings, ShardSettings, UpgradeFrom
-from collector.model.stack import BACKENDS
+from collector.model.stack import BACKEND_SYNONYMS, BACKENDS
 from collector.model.vocabulary import CAUSAL_MASK, FULL_MASK
 from collector.store.opening import checked_address
 from jobs.campaign.source_kinds import (
@@ -279,7 +279,7 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
         raise found["density"].refusal(
             f"`density` requires `update: missing-only`, got `update: {update}`"
         )
-    backend = found["backend"].choice(BACKENDS)
+    backend = found["backend"].choice(BACKENDS, BACKEND_SYNONYMS)
     runtime = read("runtime", read_runtime, RuntimeValues())
     if runtime.libraries and backend != "npu":
         raise found["runtime"].refusal(f"`library` requires backend npu, got {backend}")

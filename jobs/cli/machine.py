@@ -15,9 +15,9 @@ import typer
 from collector import environment
 from collector.codec.canonical import canonical_json
 from collector.codec.errors import BadInput, DeviceBusy, HostFault, NoDevice
-from collector.codec.text import counted
+from collector.codec.text import counted, did_you_mean
 from collector.model import keys
-from collector.model.stack import PROFILED, Runtime
+from collector.model.stack import BACKEND_SYNONYMS, PROFILED, Runtime
 from collector.store import open_store
 from jobs.cli.opening import DEFAULT_ROOT
 from jobs.cli.options import RootOption, check_backend
@@ -155,7 +155,8 @@ def _checks(
     if together is not None:
         several = [name for name in PROFILED if name != "cpu"]  # a cpu is all cores of its machine
         if together not in several:
-            raise BadInput(f"--together: expected {' or '.join(several)}, got {together!r}")
+            hint = did_you_mean(together, several, BACKEND_SYNONYMS)
+            raise BadInput(f"--together: expected {' or '.join(several)}, got {together!r}{hint}")
         return check_concurrency(together), False
     if cluster:
         from jobs.doctor.cluster import check_cluster

@@ -10,8 +10,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from collector.codec.errors import BadInput
+from collector.codec.text import did_you_mean
 from collector.model.measurement import CACHES
-from collector.model.stack import PROFILED
+from collector.model.stack import BACKEND_SYNONYMS, PROFILED
 from collector.shapes.models import bundled_decoder
 
 CampaignArgument = Annotated[
@@ -76,7 +77,8 @@ def check_backend(
 ) -> None:
     """Raise BadInput for a backend that is not one of these, which a profiler records."""
     if backend not in known:
-        raise BadInput(f"{location}expected one of {', '.join(known)}, got {backend!r}")
+        hint = did_you_mean(backend, known, BACKEND_SYNONYMS)
+        raise BadInput(f"{location}expected one of {', '.join(known)}, got {backend!r}{hint}")
 
 
 def check_cache(cache: str | None) -> None:

@@ -8,13 +8,13 @@ anywhere. Each value has its own key, so that kustomize can set one without read
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from collector import __version__
 from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput
+from collector.codec.text import did_you_mean
 from jobs.campaign.campaign_file import Campaign, RunOptions, campaign_from_text
 from jobs.objects.deployment import (
     COMPONENT_LABEL,
@@ -224,8 +224,7 @@ def _check_keys(name: str, data: Mapping[str, str]) -> None:
     known = (CAMPAIGN, SITE, SITE_YAML, OP_MAPPING, *_DEPLOYMENT_KEYS)
     for key in data:
         if key not in known and (key == SITE_YAML or not key.startswith(SITE_CHANGE)):
-            close = get_close_matches(key, known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+            hint = did_you_mean(key, known) or f"; known: {', '.join(known)}"
             raise BadInput(f"ConfigMap {name}: unknown key {key!r}{hint}")
 
 

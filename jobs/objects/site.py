@@ -15,7 +15,7 @@ from types import MappingProxyType
 from collector.codec.document import Entry, Fields, read_document
 from collector.codec.errors import BadInput
 from collector.codec.files import MOST_YAML_BYTES, read_small_file
-from collector.model.stack import PROFILED
+from collector.model.stack import BACKEND_SYNONYMS, PROFILED
 from jobs.objects.deployment import LABEL, quantity
 
 ACCELERATOR_LABEL = "accelerator-type"  # of a node, by MindCluster
@@ -29,6 +29,11 @@ _SLICE = re.compile(
     r"|/mig-|\.shared$"  # NVIDIA
     r"|/v(?:npu|gpu|cuda)|/gpu-?(?:mem|core)"  # HAMi, Volcano, Aliyun
 )
+# Resources by vendor or kind, of the backend that measures them.
+_KINDS = {
+    "cuda": re.compile(r"^(?:nvidia|amd)\.com/|\bgpu\b", re.IGNORECASE),
+    "npu": re.compile(r"^huawei\.com/|\bnpu\b|ascend", re.IGNORECASE),
+}
 _A5 = "huawei.com/npu"  # of Atlas 350, 850 and 950
 _MINDCLUSTER = frozenset(f"huawei.com/{n}" for n in ("Ascend910", "Ascend310", "Ascend310P", "npu"))
 
@@ -133,6 +138,14 @@ def resource_complaint(site: Site) -> str:
     """Return why the resource is not the name of a whole device; empty if it is."""
     if site.backend == "npu" and not site.resource:
         return "an NPU site requires `resource`, such as huawei.com/Ascend910"
+    if site.backend == "cpu" and site.resource:
+        return f"a worker of backend cpu holds no devices, got {site.resource}; remove this key"
+    if (kind := _kind_of(site.resource)) not in ("", site.backend):
+        named = "GPUs" if kind == "cuda" else "NPUs"
+        return (
+            f"{site.resource} is a resource of {named}, and the backend is {site.backend}: set "
+            f"backend: {kind}, or name a resource of {site.backend}"
+        )
     if _SLICE.search(site.resource):
         return (
             f"{site.resource} is a slice of a device; "
@@ -140,6 +153,12 @@ def resource_complaint(site: Site) -> str:
             "devices, such as huawei.com/Ascend910"
         )
     return ""
+
+
+def _kind_of(resource: str) -> str:
+    """Return the backend of the devices that a resource has in its name; empty if it has none."""
+    found = (backend for backend, name in _KINDS.items() if name.search(resource))
+    return next(found, "")
 
 
 def type_complaint(site: Site) -> str:
@@ -327,7 +346,7 @@ def _like(profiles: Fields, name: str) -> Fields:
 def _site(name: str, found: Fields) -> Site:
     site = Site(
         name=name,
-        backend=found["backend"].choice(PROFILED),
+        backend=found["backend"].choice(PROFILED, BACKEND_SYNONYMS),
         devices_per_node=found["devices_per_node"].integer(1),
         node_selector=found.read("node_selector", _pairs, ()),
         pod_labels=found.read("pod_labels", _labels, ()),

@@ -6,12 +6,12 @@ the occurrences in all sources are counted, because together they are the time o
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from math import fsum
 from sys import intern
 from typing import Protocol, TypeVar
 
 from collector.codec.errors import BadInput
+from collector.codec.text import did_you_mean
 from collector.comm.bench_plan import Mode, window_s
 from collector.comm.moe.moe_plan import modes_of
 from collector.database.intervals import CaseInterval
@@ -167,8 +167,7 @@ def check_operators(records: Iterable[CaseRecord], operators: frozenset[str] | N
     for name in sorted(operators - known):
         # Suggest only declared operators: other names may be visible only to readers of the
         # sources.
-        close = get_close_matches(name, sorted(filter(find, known)), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(name, sorted(filter(find, known)))
         raise BadInput(f"operators: no source contains {name!r}{hint}")
 
 

@@ -167,7 +167,7 @@ def test_store_address_with_a_secret_is_refused_and_not_repeated(address: str) -
         (SMALL.replace(": a\n", ": Llama_3\n"), "c.yaml:1: campaign", ["'Llama_3'", "40"]),
         (SMALL.replace(": a\n", ":\n"), "c.yaml:1: campaign: ", []),
         (SMALL.replace(": a\n", ": [a]\n"), "c.yaml:1: campaign: ", ["list"]),
-        (SMALL.replace("cpu", "gpu"), "c.yaml:3: backend: ", [*BACKENDS, "'gpu'", "'npu'"]),
+        (SMALL.replace("cpu", "gpu"), "c.yaml:3: backend: ", [*BACKENDS, "'gpu'", "mean 'cuda'"]),
         (
             SMALL + "update: missing\n",
             "c.yaml:4: update: ",

@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from collector.codec.errors import BadInput
+from jobs.cli.app import app
 from jobs.objects.site import StoreCa, bundled_sites, load_site, site_from_text
 from tests.unit.jobs.printed import raises_naming
 
@@ -184,6 +186,37 @@ def test_npu_site_without_a_resource_name_is_refused():
             path="mine.yaml",
             changes={"resource": ""},
         )
+
+
+@pytest.mark.parametrize(
+    ("backend", "resource", "words"),
+    [
+        ("npu", "nvidia.com/gpu", "backend: cuda"),
+        ("npu", "amd.com/gpu", "backend: cuda"),
+        ("npu", "aliyun.com/gpu", "backend: cuda"),
+        ("cuda", "huawei.com/Ascend910", "backend: npu"),
+        ("cuda", "openfuyao.com/npu", "backend: npu"),
+        ("cpu", "nvidia.com/gpu", "remove this key"),
+    ],
+)
+def test_resource_of_another_backend_is_refused(backend, resource, words):
+    text = A3.format(shape="node", kind="", scheduler="default")
+    changes = {"backend": backend, "resource": resource, "accelerator_type": "", "scheduler": ""}
+    with pytest.raises(BadInput, match=rf"^mine\.yaml:3: resource: .*{resource}.*{words}"):
+        site_from_text(text, path="mine.yaml", changes=changes | {"schedule_policy": ""})
+
+
+def test_gpu_is_not_taken_for_a_misspelt_npu():
+    text = A3.format(shape="node", kind="", scheduler="default")
+    with pytest.raises(BadInput, match=r"^mine\.yaml:2: backend: .*did you mean 'cuda'\?"):
+        site_from_text(text.replace("npu", "gpu"), path="mine.yaml")
+    for command in (
+        ["stack", "--backend", "GPU"],
+        ["selftest", "gpu"],
+        ["doctor", "--together", "gpu"],
+    ):
+        answer = CliRunner().invoke(app, command)
+        assert "did you mean 'cuda'?" in str(answer.exception or answer.output), command
 
 
 def test_labels_and_tolerations_are_those_of_the_site():
