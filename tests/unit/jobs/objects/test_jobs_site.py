@@ -201,21 +201,18 @@ def test_npu_site_without_a_resource_name_is_refused():
 )
 def test_resource_of_another_backend_is_refused(backend, resource, words):
     text = A3.format(shape="node", kind="", scheduler="default")
-    changes = {"backend": backend, "resource": resource, "accelerator_type": "", "scheduler": ""}
+    text = text.replace("npu", backend).replace("huawei.com/Ascend910", resource)
+    unset = dict.fromkeys(("accelerator_type", "scheduler", "schedule_policy"), "")
     with pytest.raises(BadInput, match=rf"^mine\.yaml:3: resource: .*{resource}.*{words}"):
-        site_from_text(text, path="mine.yaml", changes=changes | {"schedule_policy": ""})
+        site_from_text(text, path="mine.yaml", changes=unset)
 
 
 def test_gpu_is_not_taken_for_a_misspelt_npu():
     text = A3.format(shape="node", kind="", scheduler="default")
     with pytest.raises(BadInput, match=r"^mine\.yaml:2: backend: .*did you mean 'cuda'\?"):
         site_from_text(text.replace("npu", "gpu"), path="mine.yaml")
-    for command in (
-        ["stack", "--backend", "GPU"],
-        ["selftest", "gpu"],
-        ["doctor", "--together", "gpu"],
-    ):
-        answer = CliRunner().invoke(app, command)
+    for command in ("stack --backend GPU", "selftest gpu", "doctor --together gpu"):
+        answer = CliRunner().invoke(app, command.split())
         assert "did you mean 'cuda'?" in str(answer.exception or answer.output), command
 
 
