@@ -169,11 +169,25 @@ def read_header(names: Sequence[str], *, path: Path) -> Header:
             positions[name] = position
     if missing := [name for name in _REQUIRED if name not in positions]:
         if TYPE in positions and DURATION in positions and set(missing) <= set(_SHAPE_CELLS):
-            raise BadInput(LEVEL_0, path=path, line=1)
+            found = LEVEL_0
+            if vocabulary.INPUT_SHAPES in positions:  # a table that another program wrote
+                found = _missing_columns(missing)
+            raise BadInput(found, path=path, line=1)
         what = "expected the columns of kernel_details or op_summary; missing: "
         raise BadInput(what + ", ".join(missing), path=path, line=1)
     counters = tuple(name for name in positions if name not in _BASE and is_counter_name(name))
     return Header(tuple(names), positions, counters)
+
+
+def _missing_columns(missing: Sequence[str]) -> str:
+    """Return which columns of the arguments are missing: those of the inputs first."""
+    inputs = [name for name in missing if name in vocabulary.INPUT_CELLS]
+    others = [name for name in missing if name not in vocabulary.INPUT_CELLS]
+    first = inputs or others
+    noun, verb = ("column", "is") if len(first) == 1 else ("columns", "are")
+    words = f"{noun} {', '.join(first)} {verb} missing"
+    words += f", and {', '.join(others)}" if inputs and others else ""
+    return f"{words}: expected those of kernel_details or op_summary, as the profiler writes them"
 
 
 # Valid values of a profile's cells. A ValueError or BadInput for another value names its column. It

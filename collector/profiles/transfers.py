@@ -12,7 +12,7 @@ import codecs
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -259,14 +259,16 @@ class Transfer:
 def find_transfers(path: Path) -> tuple[Path, ...]:
     """Return the folders of runs at or below a path that record collectives.
 
-    Logs captures that were not analysed. Raises BadInput if there is none."""
+    Logs captures without them that were not analysed. Raises BadInput if there is none."""
     if path.is_file() and path.name == _TIMES:
         return (path.parent,)
     found = [folder for folder in folders_below(path) if (folder / _TIMES).is_file()]
     unanalysed = unanalysed_captures([path])
     if found:
+        read = {parent for folder in found for parent in (folder, *folder.parents)}
         for capture in unanalysed:
-            logger.warning("left out: %s", capture)
+            if capture.folder not in read:
+                logger.warning("left out: %s", capture)
         return tuple(found)
     note = ""  # on communication kernels in a run without that file
     with suppress(BadInput):
@@ -283,7 +285,8 @@ def find_transfers(path: Path) -> tuple[Path, ...]:
 
 
 def read_transfers(folder: Path) -> tuple[Transfer, ...]:
-    """Return the collectives of a run, in file order. Raises BadInput for an invalid file."""
+    """Return the collectives of a run, in file order; one that is in two steps counts once. Raises
+    BadInput for an invalid file."""
     sizes = _group_sizes(folder / _MATRIX)
     groups = {
         group: ranks
@@ -292,7 +295,7 @@ def read_transfers(folder: Path) -> tuple[Transfer, ...]:
     }
     parameters = call_parameters(folder)
     path = folder / _TIMES
-    collectives = [one for one in _collectives(path) if one[0] != _SUM]
+    collectives = list(_distinct(one for one in _collectives(path) if one[0] != _SUM))
     named = [(found, of) for name, of in collectives if (found := _TRANSFERS_NAME.fullmatch(name))]
     if collectives and not named:
         raise _other_layout(f"a collective {collectives[0][0]!r}", path)
@@ -300,6 +303,21 @@ def read_transfers(folder: Path) -> tuple[Transfer, ...]:
         _transfer(path, found.groups(), recorded, sizes, groups, parameters)
         for found, recorded in named
     )
+
+
+def _distinct(
+    collectives: Iterable[tuple[str, Mapping[str, object]]],
+) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield the collectives; of those with one name and one start, the first."""
+    seen = set[tuple[str, object]]()
+    for name, recorded in collectives:
+        times = recorded.get("Communication Time Info")
+        start = times.get("Start Timestamp(us)") if isinstance(times, dict) else None
+        if not isinstance(start, int | float | str):
+            yield name, recorded
+        elif (name, start) not in seen:
+            seen.add((name, start))
+            yield name, recorded
 
 
 def _transfer(

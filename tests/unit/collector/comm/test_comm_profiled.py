@@ -72,6 +72,27 @@ def test_run_is_found_without_its_total_row(run, tmp_path):
     assert {one.group: one.group_size for one in transfers} == {"22": 2, "44": 4, "0": None}
 
 
+def test_folder_that_is_read_is_not_reported_as_left_out(run, tmp_path, caplog):
+    """A run of level 0 has collectives, and no kernels with shapes."""
+    (run / "trace_view.json").write_text("[]")
+    other = tmp_path / "rank1_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    other.mkdir(parents=True)
+    (other / "trace_view.json").write_text("[]")
+    assert find_transfers(tmp_path) == (run,)
+    assert "rank1_ascend_pt" in caplog.text and "rank0_ascend_pt" not in caplog.text
+
+
+def test_collective_in_two_steps_counts_once(run):
+    at = {"Start Timestamp(us)": 17.5}
+    name, times = "hcom_allReduce__9_2_1@44", reported(1.0, 3.0)
+    times["Communication Time Info"] |= at
+    later = reported(1.0, 3.0)
+    later["Communication Time Info"] |= {"Start Timestamp(us)": 18.5}
+    steps = {f"step{n}": {"collective": {name: one}} for n, one in enumerate((times, times, later))}
+    (run / "communication.json").write_text(json.dumps(steps))
+    assert len(read_transfers(run)) == 2
+
+
 def test_message_is_derived_from_the_sent_bytes(run):
     found = profiled_collectives(read_transfers(run), GRID, "bfloat16")
     cases = {one.collective: (one.count, one.total_us) for one in found if one.collective}

@@ -86,6 +86,18 @@ def test_level_0_profile_is_refused_with_a_hint(tmp_path):
     assert (error.value.path, error.value.line) == (path, 1)
 
 
+def test_missing_columns_of_a_table_with_shapes_are_named(tmp_path):
+    """A table that another program wrote: it was not profiled at level 0."""
+    path = tmp_path / "kernel_details.csv"
+    path.write_text("Name,Type,Accelerator Core,Duration(us),Input Shapes,Output Shapes\n")
+    with pytest.raises(BadInput, match="columns Input Data Types, Input Formats are missing") as no:
+        read_profile([path])
+    assert (no.value.path, no.value.line) == (path, 1) and "Output Formats" in str(no.value)
+    path.write_text(path.read_text().replace("Input Shapes", "Input Shapes,Input Data Types"))
+    with pytest.raises(BadInput, match="column Input Formats is missing"):
+        read_profile([path])
+
+
 def test_level_0_with_empty_shape_columns_is_refused_too(tmp_path):
     rows = [unknown_inputs("N/A", core="N/A", state="N/A")] * 3
     with pytest.raises(BadInput, match=naming("level 0", "Level1")):
