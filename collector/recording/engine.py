@@ -35,7 +35,6 @@ from collector.recording.recorded_calls import (
     recorded_pass,
 )
 from collector.recording.wheel import cache
-from collector.shapes.layout import ExpertLaunch, Layout
 from collector.shapes.recorded_step import MTP, RecordedPass, Recording
 
 logger = logging.getLogger(__name__)
@@ -319,16 +318,6 @@ def engine_environment(
         kept |= {"OPMETER_ALONE": "1", "FAKE_NPU_ALONE": "1", "RANK": "0", "LOCAL_RANK": "0"}
         kept |= {"WORLD_SIZE": str(settings.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     return kept | dict(settings.environment)
-
-
-def environment_of(layout: Layout) -> Mapping[str, str]:
-    """Return the variables of vLLM-Ascend that make a layout."""
-    is_fused = layout.ep > 1 and layout.experts is ExpertLaunch.FUSED
-    return {
-        "VLLM_ASCEND_ENABLE_NZ": str(layout.nz),
-        "VLLM_ASCEND_ENABLE_FLASHCOMM1": str(int(layout.sequence_split)),
-        "VLLM_ASCEND_ENABLE_FUSED_MC2": str(int(is_fused)),
-    }
 
 
 def read_environment(texts: Sequence[str]) -> Mapping[str, str]:

@@ -31,8 +31,8 @@ from collector.model.vocabulary import (
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.shapes.expression import Expression, align, ceil_div, dims_of
 from collector.shapes.kernel_set import find_kernel_set
-from collector.shapes.layout import Layout, check_layout, layout_of
-from collector.shapes.models import Decoder, bundled_decoder, to_record
+from collector.shapes.layout import Layout, check_layout, layout_of, recording_call, to_record
+from collector.shapes.models import Decoder, bundled_decoder
 from collector.shapes.recorded_step import TOKENS_OF_A_KEY, Occurrences
 from collector.shapes.serving import Batch, Phase, check_batch
 from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive_step, is_derived
@@ -287,10 +287,10 @@ def check_deployment(decoder: Decoder, layout: Layout, release: str) -> Packaged
     if found is None and not is_derived(decoder, layout):
         if not known:
             others = {one for model, one in packaged_layouts() if model == decoder.name}
-            raise to_record(decoder.name, release, sorted(others))
+            raise to_record(decoder, layout, release, sorted(others))
         raise BadInput(
             f"layout: expected one of {'; '.join(known)}, got {layout}: no kernel set describes "
-            "it; `opmeter model record` records others"
+            f"it; record it: {recording_call(decoder, layout, release)}"
         )
     return found
 

@@ -1,6 +1,8 @@
 """The distribution of a model over devices."""
 
 import re
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -131,3 +133,46 @@ def _setting(name: str, value: str, part: str) -> int | bool | Quantisation | Ex
         f"experts={' or '.join(ExpertLaunch)}"
     )
     raise BadInput(f"layout: expected {expected}, got {part!r}")
+
+
+# Commands that record a layout which nothing describes.
+
+
+def environment_of(layout: Layout) -> Mapping[str, str]:
+    """Return the variables of vLLM-Ascend that make a layout."""
+    is_fused = layout.ep > 1 and layout.experts is ExpertLaunch.FUSED
+    return {
+        "VLLM_ASCEND_ENABLE_NZ": str(layout.nz),
+        "VLLM_ASCEND_ENABLE_FLASHCOMM1": str(int(layout.sequence_split)),
+        "VLLM_ASCEND_ENABLE_FUSED_MC2": str(int(is_fused)),
+    }
+
+
+def recording_call(decoder: Decoder, layout: Layout, release: str = "") -> str:
+    """Return the command that records a model in a layout, with decodes in graphs."""
+    words = ["opmeter model record", shlex.quote(decoder.path or decoder.name)]
+    words += [f"--release {release}"] if release else []
+    words.append(f"--layout tp={layout.tp},dp={layout.dp},ep={layout.ep} --graph full-decode")
+    if layout.quantisation.is_int8:
+        words.append(f"--quantization {layout.quantisation}")
+    switches = environment_of(layout).items() - environment_of(Layout()).items()
+    words += [f"--env {name}={value}" for name, value in sorted(switches)]
+    return " ".join((*words, f"--output {shlex.quote(decoder.name)}.json.gz"))
+
+
+def to_record(
+    decoder: Decoder, layout: Layout, release: str = "", elsewhere: Sequence[str] = ()
+) -> BadInput:
+    """Return the error for a model that no kernel set describes.
+
+    release  the one that was requested
+    elsewhere  releases for which it is packaged"""
+    if elsewhere:
+        return BadInput(
+            f"model {decoder.name!r}: no kernel set describes its step in {release}; it is "
+            f"packaged for {', '.join(elsewhere)}: pass --release {elsewhere[-1]}"
+        )
+    return BadInput(
+        f"model {decoder.name!r}: no kernel set describes its step; record it: "
+        f"{recording_call(decoder, layout, release)}"
+    )

@@ -6,7 +6,7 @@ file is read in the same way, without network access and without running any of 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +32,8 @@ class Decoder:
     chosen           maximum number of keys that each query attends to
     predictors       layers that predict tokens beyond the next (MTP), after the others
     is_quantised     whether its file describes quantised weights
-    is_derived       whether kernel sets describe its step; of another one, only recordings do"""
+    is_derived       whether kernel sets describe its step; of another one, only recordings do
+    path             its config.json as the user named it; empty for a bundled model"""
 
     name: str
     layers: int
@@ -66,6 +67,7 @@ class Decoder:
     predictors: int = 0
     is_quantised: bool = False
     is_derived: bool = True
+    path: str = field(default="", compare=False)
 
     @property
     def is_mla(self) -> bool:
@@ -462,22 +464,6 @@ def unknown_model(word: str) -> BadInput:
     return BadInput(f"unknown model {word!r}: expected one of {known}, or a config.json")
 
 
-def to_record(name: str, release: str = "", elsewhere: Sequence[str] = ()) -> BadInput:
-    """Return the error for a model that no kernel set describes.
-
-    release  the one that was asked for
-    elsewhere  releases for which it is packaged"""
-    if elsewhere:
-        return BadInput(
-            f"model {name!r}: no kernel set describes its step in {release}; it is packaged for "
-            f"{', '.join(elsewhere)}: pass --release"
-        )
-    return BadInput(
-        f"model {name!r}: no kernel set describes its step; record it: "
-        f"opmeter model record {name} --output {name}.json.gz"
-    )
-
-
 def find_decoder(word: str) -> Decoder:
     """Return the model of a bundled name, of a `config.json`, or of the folder that holds one.
 
@@ -501,4 +487,5 @@ def read_decoder(file: Path) -> Decoder:
         raise BadInput(f"cannot be read: {why}", path=file) from error
     except ValueError as error:  # a path with a NUL
         raise BadInput("cannot be read: invalid file name") from error
-    return read_config(data, name=whole_in_one_line(file.resolve().parent.name), path=file)
+    found = read_config(data, name=whole_in_one_line(file.resolve().parent.name), path=file)
+    return replace(found, path=str(file))

@@ -13,8 +13,8 @@ from collector.model.vocabulary import ACCELERATOR_CORE, EP_SIZE, OP_STATE, RUNT
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.shapes import kernel_set
 from collector.shapes.expression import align, ceil_div, in_blocks, parse_expression
-from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, check_layout
-from collector.shapes.models import Decoder, to_record
+from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, check_layout, to_record
+from collector.shapes.models import Decoder
 from collector.shapes.serving import Batch, check_batch
 
 # The names that a pattern of a step may use: numbers and lists of a model with a layout and a pass.
@@ -41,7 +41,7 @@ def numbers_of(
     of rows of experts on a rank with an even load, and `room` the number of rows that it allocates
     for any routing. Raises BadInput for a model that no kernel set describes."""
     if not is_derived(decoder, layout):
-        raise to_record(decoder.name)
+        raise to_record(decoder, layout)
     return {
         **{name: int(getattr(layout, name)) for name in ("tp", "dp", "ep", "sequence_split", "nz")},
         "quantised": int(layout.quantisation is not Quantisation.BF16),

@@ -17,7 +17,6 @@ from collector.shapes.serving import Batch, Phase
 from jobs.cli.recordings import (
     RECORDING_SUFFIX,
     record_command,
-    recording_options,
     show_recording,
 )
 from jobs.cli.terminal import print_json, print_table
@@ -123,7 +122,7 @@ def show_command(
         return
     from collector.shapes.deployments import check_deployment, model_step, recorded_layouts
     from collector.shapes.kernel_set import USUAL_RELEASE
-    from collector.shapes.layout import layout_of
+    from collector.shapes.layout import layout_of, recording_call
 
     decoder, reported = find_decoder(model), layout_of(layout)
     batch = replace(
@@ -149,9 +148,7 @@ def show_command(
     known = recorded_layouts(decoder, release)
     if known and check_deployment(decoder, reported, release) is None:
         what = f"note: {release} is recorded for {'; '.join(known)}; this is from its kernel set"
-        options = f"--release {release} {recording_options(reported)}"
-        command = f"opmeter model record {model} {options} --output {decoder.name}.json.gz"
-        typer.echo(f"{what} ({command})", err=True)
+        typer.echo(f"{what} ({recording_call(decoder, reported, release)})", err=True)
 
 
 COMMANDS: dict[str, Callable[..., int | None]] = {

@@ -18,7 +18,6 @@ from jobs.cli.terminal import print_json, print_table, say, say_lines
 if TYPE_CHECKING:
     from collector.recording.recorded_calls import PassTokens
     from collector.report.recorded_share import RecordedShare
-    from collector.shapes.layout import Layout
     from collector.shapes.recorded_step import Occurrences, Prompts, RecordedPass, Recording
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -162,19 +161,6 @@ def _mode(one: RecordedPass) -> str:
     """Return how many launches of a pass are in graphs."""
     inside = sum(launch.in_graph for launch in one.launches)
     return f", {inside:,} of them in graphs" if inside else ""
-
-
-def recording_options(layout: Layout) -> str:
-    """Return the options of `model record` that record a layout, with decodes in graphs."""
-    from collector.recording.engine import environment_of
-    from collector.shapes.layout import Layout
-
-    usual = environment_of(Layout())
-    words = [f"--layout tp={layout.tp},dp={layout.dp},ep={layout.ep}", "--graph full-decode"]
-    if layout.quantisation.is_int8:
-        words.append(f"--quantization {layout.quantisation}")
-    switches = environment_of(layout).items() - usual.items()
-    return " ".join((*words, *(f"--env {name}={value}" for name, value in sorted(switches))))
 
 
 def _member(option: str, choices: type[_Choice], text: str) -> _Choice | None:

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collector.recording.engine import EngineSettings, GraphMode, environment_of, record_model
+from collector.recording.engine import EngineSettings, GraphMode, record_model
 from collector.recording.formulas import Constants, NotSolved, solved_deployment
 from collector.recording.layout_formulas import solved_family
 from collector.recording.model_cuts import Config, find_config
 from collector.recording.quantised import WeightScheme
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import PackagedDeployment, file_name, write_deployment
-from collector.shapes.layout import ExpertLaunch, Layout, layout_of
+from collector.shapes.layout import ExpertLaunch, Layout, environment_of, layout_of
 from collector.shapes.recorded_step import Prompts
 from collector.shapes.step import PAGE
 

@@ -1,6 +1,7 @@
 """`opmeter model record` up to the start of the engine, and the display of a recording."""
 
 import json
+import shlex
 
 import pytest
 
@@ -8,6 +9,7 @@ from collector.codec.errors import BadInput
 from collector.profiles.bundled import write_bundled_profile
 from collector.recording import engine
 from collector.recording.recorded_calls import PassTokens
+from collector.shapes.layout import layout_of
 from collector.shapes.recorded_step import read_recording, write_recording
 from tests.unit.collector.recording.test_recording_calls import GATHER, MATMUL, recording_of
 from tests.unit.jobs.cli.in_process import invoked
@@ -45,6 +47,60 @@ def test_recording_is_written_and_shown(ran, tmp_path):
     assert rows == [["MatMulV2", "64"], ["all_gather", "64"]]
     reported = json.loads(invoked("model", "show", str(path), "--json").stdout)
     assert reported["passes"][0]["launches"][0]["call"] == MATMUL
+
+
+QWEN35 = {
+    "model_type": "qwen3_5_moe",
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "text_config": {
+        "model_type": "qwen3_5_moe_text",
+        "hidden_size": 2048,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "max_position_embeddings": 262144,
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_value_head_dim": 128,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 512,
+        "vocab_size": 248320,
+        "shared_expert_intermediate_size": 512,
+        "full_attention_interval": 4,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        ("my models/q35.json", "--layout", "tp=4,ep=4"),
+        ("gpt_oss-120B", "--layout", "tp=8,ep=8", "--release", "vllm-ascend-0.18"),
+        ("kimi-k2-thinking", "--layout", "tp=8,dp=2,ep=16,quantisation=w4a16"),
+        ("qwen3-32b", "--layout", "tp=16,nz=0"),
+    ],
+)
+def test_suggested_recording_runs_as_printed(ran, tmp_path, monkeypatch, shown):
+    """As a user copies it into a shell: a file by its path, its layout and the release."""
+    (tmp_path / "my models").mkdir()
+    (tmp_path / "my models" / "q35.json").write_text(json.dumps(QWEN35))
+    monkeypatch.chdir(tmp_path)
+    done = invoked("model", "show", *shown)
+    printed = str(done.exception) if done.exception else done.stderr
+    command = printed[printed.index("opmeter model record") :].rstrip().removesuffix(")")
+    recorded = invoked(*shlex.split(command)[1:])
+    assert recorded.exception is None, command
+    ((_, settings),) = ran
+    assert str(layout_of(shown[2])).startswith(
+        f"tp={settings.tp},dp={settings.dp},ep={settings.ep}"
+    )
+    assert settings.release == "vllm-ascend-0.18" and settings.graph == "full-decode"
+    assert len(list(tmp_path.glob("*.json.gz"))) == 1
 
 
 def test_drafting_requests_decode_with_parts_of_prompts(ran, tmp_path):
