@@ -93,7 +93,7 @@ class RankVerdict:
         )
         for what, kinds in (
             ("without shapes", self.without_inputs),
-            ("operators without a known kernel", self.without_kernel),
+            ("unsupported operators", self.without_kernel),
         ):
             if kinds:
                 listed = ", ".join(f"{kind} ({n:,})" for kind, n in kinds[:_LISTED])

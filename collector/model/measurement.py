@@ -68,6 +68,10 @@ class Outcome(StrEnum):
     PROFILER_LOST = "profiler_lost"  # the numbers of launches and of records differ
 
 
+# Of unsupported cases: no operator measures them, whatever the device and however often it tries.
+UNMEASURABLE = (Outcome.UNSUPPORTED, Outcome.REJECTED)
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Device time of the accepted repeats, from the profiler alone or from events alone. Raises

@@ -73,6 +73,6 @@ def _print(found: Conformity) -> None:
         print_table(_COLUMNS, rows, optional=("critical", "workloads"))
     for reason, count in found.without_case:
         say(f"refused     {counted(count, 'size')}: {reason}")
-    unable = f", {counted(len(found.refused), 'case')} cannot be measured" if found.refused else ""
+    unable = f", {len(found.refused):,} unsupported" if found.refused else ""
     required = counted(found.required, "required case")
     say(f"{required}: {len(found.lacking):,} lacking{unable}")

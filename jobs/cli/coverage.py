@@ -19,6 +19,14 @@ from jobs.cli.terminal import print_json, say, say_lines
 if TYPE_CHECKING:
     from jobs.planning.coverage import CoveredCase, UserMetrics
 
+# What each of the metrics M1 to M5 is a share of.
+_METRICS = (
+    "launches",
+    "kernel types",
+    "kernel types that are not zero_cost",
+    "cases of these",
+    "time",
+)
 _LISTED = 10
 _KERNEL_WIDTH = 32
 
@@ -72,17 +80,20 @@ def covered_lines(
     yield f"version     {place}"
     for status in CoverageStatus:
         of = share(found, status)
-        if status is CoverageStatus.REUSED and not of.cases:  # few versions reuse any
-            continue
+        if status in (CoverageStatus.REUSED, CoverageStatus.UNSUPPORTED) and not of.cases:
+            continue  # few versions reuse any, and few workloads have any
         yield (
             f"{status:<11} {of.cases:6.1%} of {len(found):,} cases, {of.launches:6.1%} of the "
             f"launches, {of.time:6.1%} of the time"
         )
     yield from _time_lines(found, communication_us)
-    text = ("m1", metrics.m1), ("m2", metrics.m2), ("m3", metrics.m3), ("m4", metrics.m4)
-    shares = ((name, "-" if value is None else f"{value:.1%}") for name, value in text)
-    whole = "-" if metrics.m5 is None else f"{metrics.m5:.1%}"
-    yield "metrics     " + ", ".join(f"{n.upper()} {v}" for n, v in (*shares, ("m5", whole)))
+    values = (metrics.m1, metrics.m2, metrics.m3, metrics.m4, metrics.m5)
+    shares = ("-" if value is None else f"{value:.1%}" for value in values)
+    texts = (
+        f"M{n} {one} of the {of}"
+        for n, (one, of) in enumerate(zip(shares, _METRICS, strict=True), 1)
+    )
+    yield f"metrics     {', '.join(texts)}"
     yield from _kernel_lines(found)
     yield from _gap_lines(found)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
+from collector.model.measurement import UNMEASURABLE, Outcome
 from collector.model.stack import Stack, backend_of
 from collector.ranks.collective import is_collective
 from jobs.cli.opening import DEFAULT_ROOT, chosen_commit, open_campaign, open_root
@@ -162,12 +163,18 @@ def find_covered(
     launched = workload_of(
         campaign, shown.store if shown else open_root(where.root, campaign), peaks
     )
-    cases, failed = _measured(shown.state, place) if shown else ({}, frozenset[str]())
+    cases, failed = _measured(shown.state, place) if shown else ({}, {})
     return CoverageLookup(
         place,
         campaign,
         peaks,
-        covered_cases(launched.cases, cases, failed, shown.reused if shown else ()),
+        covered_cases(
+            launched.cases,
+            cases,
+            failed,
+            shown.reused if shown else (),
+            {one for one, outcome in failed.items() if outcome in UNMEASURABLE},
+        ),
         launched.communication_us,
         _free(shown.state, place) if shown else frozenset(),
     )
@@ -204,8 +211,9 @@ def _campaign(workload: WorkloadOptions, device: str) -> Campaign:
     return campaign_of(workload.model_source(), workload.grid, device)
 
 
-def _measured(state: State, place: str) -> tuple[Mapping[str, Case], frozenset[str]]:
-    """Return the cases with a duration, and the ids of those that were tried without success."""
+def _measured(state: State, place: str) -> tuple[Mapping[str, Case], Mapping[str, Outcome]]:
+    """Return the cases with a duration, and the outcomes of those that were tried without
+    success, both by id."""
     from collector.database.query import case_results
     from collector.database.rows import case_records
 
@@ -213,7 +221,7 @@ def _measured(state: State, place: str) -> tuple[Mapping[str, Case], frozenset[s
     good = {case_id for case_id, result in measured.items() if result.is_good}
     records = case_records(state.cases)
     cases = {case_id: record.case for case_id, record in records if case_id in good}
-    return cases, frozenset(measured.keys() - good)
+    return cases, {one: result.outcome for one, result in measured.items() if one not in good}
 
 
 def _free(state: State, place: str) -> frozenset[str]:

@@ -198,7 +198,8 @@ class CoverageStatus(StrEnum):
       nowhere fewer and at most four times as many.
     - `outside`: the curve has measured cases, but the case is not between them.
     - `missing`: the curve has no measured case.
-    - `failed`: the case was tried and has no duration."""
+    - `failed`: the case was tried and has no duration.
+    - `unsupported`: no operator measures the case."""
 
     EXACT = "exact"
     REUSED = "reused"
@@ -206,6 +207,7 @@ class CoverageStatus(StrEnum):
     OUTSIDE = "outside"
     MISSING = "missing"
     FAILED = "failed"
+    UNSUPPORTED = "unsupported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +249,10 @@ def covered_cases(
     measured: Mapping[str, Case],
     failed: Collection[str],
     reused: Collection[str] = (),
+    unsupported: Collection[str] = (),
 ) -> tuple[CoveredCase, ...]:
     """Return the coverage status of each case. `measured` has the cases with a duration, by id;
-    `failed` and `reused` are ids."""
+    `failed`, `reused` and `unsupported` are ids."""
     exact: set[Hashable] = set()
     sizes_of: dict[Hashable, list[tuple[float, ...]]] = defaultdict(list)
     for position in map(curve_position, measured.values()):
@@ -263,6 +266,8 @@ def covered_cases(
             return CoverageStatus.EXACT
         if record.case_id in reused:
             return CoverageStatus.REUSED
+        if record.case_id in unsupported:
+            return CoverageStatus.UNSUPPORTED
         if record.case_id in failed:
             return CoverageStatus.FAILED
         if (curve := known.get(position.curve)) is None:

@@ -9,7 +9,7 @@ from math import inf
 from statistics import median
 
 from collector.codec.text import counted
-from collector.model.measurement import Measurement, Outcome, Proof
+from collector.model.measurement import UNMEASURABLE, Measurement, Outcome, Proof
 from collector.model.record import CaseRecord, read_table
 from collector.model.stack import Runtime
 from collector.model.vocabulary import ACCELERATOR_CORE, AI_CPU
@@ -109,7 +109,7 @@ def _mixed(times: list[float], tolerance: float) -> str:
 _REPEATS = 3
 _MOST_SESSIONS = 12  # each operator that ends a session costs one more
 _NAMED = 3
-_NOT_HERE = (Outcome.UNSUPPORTED, Outcome.REJECTED)  # a required package is not installed
+_NOT_HERE = UNMEASURABLE  # a required package is not installed
 
 
 def check_operators(bench: Bench) -> Check:

@@ -7,7 +7,7 @@ from collector.codec.text import counted, share_of, time_text, whole_in_one_line
 from collector.database.commits import Commit
 from collector.database.version_quality import WIDTHS, SuspectCase, VersionQuality
 from collector.model.manifest import Usage
-from collector.model.measurement import Outcome, Proof
+from collector.model.measurement import UNMEASURABLE, Outcome, Proof
 from collector.model.plan import Plan
 from collector.quality.canaries import DeviceFactor
 from collector.quality.gates import DISTURBED
@@ -284,7 +284,7 @@ _LISTED = 25
 _BUSY = 0.5
 _MANY_DISTURBED = 0.1
 # Outcomes that another measurement would not change, or that the plain command handles.
-_FOR_GOOD = (Outcome.UNSUPPORTED, Outcome.REJECTED, NEVER_TRIED)
+_FOR_GOOD = (*UNMEASURABLE, NEVER_TRIED)
 
 
 def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> list[str]:

@@ -26,7 +26,7 @@ opmeter.view((data, main) => {
 
   function coverage() {
     if (!data.coverage.length) return;
-    const colours = { exact: "var(--good)", reused: series[2], between: "var(--fair)", outside: series[4], failed: series[1], missing: "var(--line)" };
+    const colours = { exact: "var(--good)", reused: series[2], between: "var(--fair)", outside: series[4], failed: series[1], unsupported: series[5], missing: "var(--line)" };
     const names = Object.keys(colours);
     const made = opmeter.section(main, t("Coverage"), t("share of the device time of a workload"), "coverage");
     for (const one of data.coverage) {

@@ -10,6 +10,7 @@ from collector.model.case import case_from_cells
 from collector.model.record import CaseRecord
 from collector.ranks.collective import Collective, CollectiveCase
 from collector.ranks.topology import Grid
+from jobs.cli.coverage import covered_lines
 from jobs.planning.coverage import CoverageStatus, CoveredCase, covered_cases, share, user_metrics
 from jobs.planning.workload import WorkloadCase
 
@@ -171,6 +172,8 @@ def test_metrics_equal_an_example_computed_by_hand():
     assert reported.m3 == pytest.approx(1 / 2)
     assert reported.m4 == pytest.approx(2 / 3)
     assert reported.m5 == pytest.approx(620 / 800)
+    (line,) = [one for one in covered_lines("v", found, reported) if one.startswith("metrics")]
+    assert "M1 76.2% of the launches" in line and "M5 77.5% of the time" in line
     between = share(found, CoverageStatus.BETWEEN)
     assert (between.cases, between.launches, between.time) == (0.25, 0.05, 0.1)
     assert user_metrics([], ()).m1 is None
@@ -196,3 +199,12 @@ def test_a_reused_case_is_no_measured_one():
     )
     assert [one.status for one in found] == ["exact", "reused", "reused"]
     assert user_metrics(found, ()).m1 == 1 / 3
+
+
+def test_case_that_no_operator_measures_is_unsupported():
+    cases = [record("Exp", f"{rows},64") for rows in (8, 16)]
+    tried = {one.case_id for one in cases}
+    found = covered_cases(
+        [WorkloadCase(one, 1, 1.0) for one in cases], {}, tried, (), {cases[0].case_id}
+    )
+    assert [one.status for one in found] == ["unsupported", "failed"]
