@@ -178,8 +178,11 @@ class Controller:
         is."""
         metadata, note = config_map["metadata"], None
         if error is not None:
-            reason = "StoreRefused" if isinstance(error, StoreRefused) else "StoreUnavailable"
-            announce(self._cluster, config_map, memory, reason, str(error), "store")
+            where = (self._cluster, config_map, memory)
+            if isinstance(error, StoreRefused):
+                announce(*where, "StoreRefused", str(error), "store")
+            else:
+                announce(*where, "StoreUnavailable", str(error), "store")
             note = f"since {environment.utc_now():%Y-%m-%dT%H:%M:%SZ}: {error}"
         if (STORE_AWAY in (metadata.get("annotations") or {})) is (note is not None):
             return
