@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from collector.codec.errors import DamagedObject
 from collector.codec.text import counted
 from jobs.cli import options
+from jobs.cli.opening import DEFAULT_ROOT, open_root
 from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from collector.database.cleanup import SpaceUsed
-    from collector.store.base import Store
+    from collector.store.base import Info, Store
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -28,7 +32,7 @@ def du_command(
     ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Report how much space the objects of a store take, by kind.
+    """Report how much space the objects of a store take, by kind, and what can be freed.
 
     \b
     Examples:
@@ -36,12 +40,15 @@ def du_command(
       opmeter db du --by-version --root s3://bucket/prefix
     """
     from collector.database.cleanup import usage
-    from jobs.cli.opening import open_root
 
     store = open_root(root)
-    found = usage(store)
+    found, free, unknown = usage(store), list[_Free](), ""
+    try:
+        free = list(_free(store, root))
+    except DamagedObject as error:
+        unknown = f"not known what can be freed: {error.advice}"
     if as_json:
-        print_json(found)
+        print_json({"used": found, "free": None if unknown else [asdict(one) for one in free]})
         return
     kinds: dict[str, list[SpaceUsed]] = defaultdict(list)
     for one in found:
@@ -55,6 +62,54 @@ def du_command(
                     say(f"{size_text(one.size_bytes):>10}    {one.of}")
     total = sum(one.size_bytes for one in found)
     say(f"{size_text(total):>10}  {store.url}")
+    for one in free:
+        objects = f"{counted(one.objects, 'object')} {one.what}"
+        say(f"{size_text(one.size_bytes):>10}  can be freed: {objects}: {one.command}")
+    if not free:
+        say(unknown or f"{size_text(0):>10}  can be freed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Free:
+    """Objects that a command deletes."""
+
+    what: str
+    command: str
+    objects: int
+    size_bytes: int
+
+
+# What `db du` proposes to keep: channels keep their versions besides.
+_KEPT, _KEPT_PROMOTED = 10, 2
+
+
+def _free(store: Store, root: str) -> Iterator[_Free]:
+    """Yield what can be deleted without a loss of measurements, if there is any. Raises
+    DamagedObject for a damaged log."""
+    from collector.database.cleanup import garbage
+    from collector.database.retired import retirable
+
+    unnamed = garbage(store)
+    old = retirable(store, _KEPT, _KEPT_PROMOTED)
+    of_old = garbage(store, old) if old else []
+    if unnamed:
+        yield _freed("that no version names", _gc_command(root), unnamed)
+    known = {info.key for info in unnamed}
+    if more := [info for info in of_old if info.key not in known]:
+        what = f"of {counted(len(old), 'old version')} alone"
+        yield _freed(what, _gc_command(root, _KEPT, _KEPT_PROMOTED), more)
+
+
+def _freed(what: str, command: str, found: Sequence[Info]) -> _Free:
+    return _Free(what, command, len(found), sum(info.size_bytes for info in found))
+
+
+def _gc_command(root: str, keep: int | None = None, keep_promoted: int = 2) -> str:
+    """Return the command that deletes what no version names; with `keep`, of old versions too."""
+    words = ["opmeter db gc"]
+    words += [f"--root {shlex.quote(root)}"] if root != DEFAULT_ROOT else []
+    words += [f"--keep {keep} --keep-promoted {keep_promoted}"] if keep is not None else []
+    return " ".join((*words, "--delete"))
 
 
 def gc_command(
@@ -90,7 +145,6 @@ def gc_command(
       opmeter db gc --keep 10 --keep-promoted 2 --delete
     """
     from collector.database.cleanup import garbage
-    from jobs.cli.opening import open_root
 
     store = open_root(root)
     retiring = () if keep is None else _retire(store, keep, keep_promoted, is_done=delete)
@@ -108,9 +162,7 @@ def gc_command(
     if as_json:
         return
     total = size_text(sum(info.size_bytes for info in found))
-    command = "opmeter db gc --delete"
-    if keep is not None:
-        command = f"opmeter db gc --keep {keep} --keep-promoted {keep_promoted} --delete"
+    command = _gc_command(root, keep, keep_promoted)
     done = "deleted" if delete else f"can be deleted: {command}" if found else "to delete"
     say(f"{counted(len(found), 'object')}, {total} {done}")
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from tests.unit.collector.database.campaign_maker import (
     answered,
     write_campaign,
 )
+from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.printed import missing, numbers, raises_naming
 
 pytestmark = pytest.mark.fast
@@ -280,11 +282,32 @@ def test_gc_lists_before_deleting_and_du_counts_the_store(
         assert (left in {info.key for info in store.list("db/")}) is not delete
     du_command(root=root, by=True)
     reported = capsys.readouterr().out
-    assert (
-        "shown cases" in reported
-        and PATH in reported
-        and reported.splitlines()[-1].endswith(store.url)
-    )
+    *_, total, free = reported.splitlines()
+    assert "shown cases" in reported and PATH in reported and total.endswith(store.url)
+    assert free.split() == ["0", "B", "can", "be", "freed"]
+
+
+def test_du_names_the_commands_that_free_space(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = of_commits(tmp_path / "a store", 12)
+    root = str(tmp_path / "a store")
+    store.put(keys.shown(PATH, "00000001-0123abcd"), b"of a killed merge")
+    du_command(root=root)
+    unnamed, old = capsys.readouterr().out.splitlines()[-2:]
+    assert missing(unnamed, ["17 B", "1 object"]) == [] and "2 old versions" in old
+    du_command(root=root, as_json=True)
+    planned = json.loads(capsys.readouterr().out)["free"]
+    for line, free in ((unnamed, planned[0]), (old, planned[1])):
+        command = line[line.index("opmeter db gc") :]
+        assert command == free["command"] and "--delete" in command
+        done = invoked(*shlex.split(command)[1:])
+        assert numbers(done.stdout.splitlines()[-1])[0] == str(free["objects"])
+    du_command(root=root)
+    assert capsys.readouterr().out.splitlines()[-1].endswith(" 0 B  can be freed")
+    store.put(keys.commit(12), b"rot")
+    du_command(root=root)
+    assert keys.commit(12) in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_verify_marks_the_verified_version(
