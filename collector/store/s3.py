@@ -236,6 +236,12 @@ class S3Store:
                     **self._timeouts_s,
                 ),
             )
+            # It may be of the environment or of a file; messages of boto show it.
+            if "@" in client.meta.endpoint_url:
+                raise errors.StoreRefused(
+                    f"{self.url}: endpoint: expected http://host:port without a user and a "
+                    "password; credentials are read from AWS_* or mounted files"
+                )
             if kind := self._given["create_only"] or by_host:
                 forbid = _forbidding(FORBIDDING[kind])
                 client.meta.events.register("before-call.s3.PutObject", forbid)

@@ -8,7 +8,7 @@ import pytest
 from botocore.loaders import JSONFileLoader
 
 import collector
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, StoreRefused
 from collector.store import open_store
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
@@ -142,6 +142,13 @@ def test_invalid_store_address_is_refused(url, named):
 def test_credentials_in_an_address_are_refused_and_not_repeated(url):
     with pytest.raises(BadInput) as raised:
         open_store(url)
+    assert "hush" not in str(raised.value)
+
+
+def test_credentials_in_the_endpoint_of_the_environment_are_refused_and_not_repeated(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://key:hush-hush@127.0.0.1:1")
+    with pytest.raises(StoreRefused) as raised:
+        open_store("s3://bucket/prefix").get("key")
     assert "hush" not in str(raised.value)
 
 
