@@ -254,15 +254,21 @@ def serve_command(
     ] = None,
     seconds: Annotated[float, typer.Option(help="seconds to record", min=0.1)] = 5.0,
     limit_s: Annotated[
-        float, typer.Option(help="limit of each stop, which analyses, in seconds", min=1)
+        float,
+        typer.Option(help="limit of each request, in seconds; a stop analyses the capture", min=1),
     ] = 1800.0,
     sglang: Annotated[bool, typer.Option("--sglang", help="the instances are of SGLang")] = False,
     output: Annotated[str, typer.Option(help="folder on the instances (SGLang)")] = "",
+    proxies: Annotated[
+        bool, typer.Option("--proxies", help="use http_proxy, https_proxy and no_proxy")
+    ] = False,
 ) -> int:
     """Profile serving instances: vLLM, vLLM-Ascend or SGLang.
 
     Name every prefill, decode and data-parallel instance, or select their pods: a proxy forwards
-    nothing. If one of them does not start, the others are stopped. The exit code is 1 then.
+    nothing. If one of them does not start within 30 s, all that may have started are stopped; a
+    signal stops all, too. The exit code is 1 then, and 128 plus the signal. OPMETER_API_KEY is the
+    API key of the instances.
 
     \b
     Examples:
@@ -275,7 +281,9 @@ def serve_command(
         raise BadInput("expected the URLs of instances, or --selector")
     if not urls:
         urls = _urls_of_pods(selector, namespace, port)
-    found = capture_instances(urls, seconds, limit_s=limit_s, is_sglang=sglang, folder=output)
+    found = capture_instances(
+        urls, seconds, limit_s=limit_s, is_sglang=sglang, folder=output, uses_proxies=proxies
+    )
     say_lines(map(str, found))
     if not any(one.fault for one in found):
         say("next, where the instances write: opmeter capture check FOLDER")
