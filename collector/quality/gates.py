@@ -114,9 +114,10 @@ SPREAD_LIMIT = 0.10
 FEW_REPEATS = 3
 # A warning above this share of outliers, or if they change the mean by more: a few interruptions.
 OUTLIER_LIMIT = 0.05
-# Repeats have no single duration if more are outliers and they change the mean. Of eight or more
-# normally distributed repeats more are outliers by chance 1 in 200 times, of five 1 in 20 times.
+# Repeats have no single duration if more are outliers, and if they change the mean by more. Of five
+# normally distributed repeats more are outliers by chance 1 in 20 times, but near the others.
 MOST_OUTLIERS = 1 / 3
+_ANOTHER_MEAN = 0.25
 # Average time that the cores of a launch worked, by their own clocks. In 2,700 launches of four
 # published profiles it is at most 1.009 of the duration; clocks do not always run at their nominal
 # rate.
@@ -165,7 +166,7 @@ def cores_worked_longer(duration_us: float, counters: Mapping[str, float]) -> st
 def timing_warnings(timing: Timing, accepted: int) -> tuple[str, ...]:
     """Return the warnings about a timing: many outliers, a large spread, few accepted repeats."""
     found = []
-    if timing.outlier_share > OUTLIER_LIMIT or _outliers_matter(timing):
+    if timing.outlier_share > OUTLIER_LIMIT or _change_by_outliers(timing) > OUTLIER_LIMIT:
         found.append(f"{_OF_OUTLIERS}{_left_out(timing, accepted)}")
     if timing.spread > SPREAD_LIMIT:
         found.append(f"spread {timing.spread:.0%} is above {SPREAD_LIMIT:.0%}")
@@ -176,17 +177,17 @@ def timing_warnings(timing: Timing, accepted: int) -> tuple[str, ...]:
 
 def no_single_duration(timing: Timing, accepted: int) -> str:
     """Return why the mean of the accepted repeats is not the duration of the case: the outlier rule
-    leaves out more than a third of the repeats, and the mean would differ with them. Return an
-    empty text if it is."""
-    if timing.outlier_share <= MOST_OUTLIERS or not _outliers_matter(timing):
+    leaves out more than a third of the repeats, and the mean would be another number with them.
+    Return an empty text if it is."""
+    if timing.outlier_share <= MOST_OUTLIERS or _change_by_outliers(timing) <= _ANOTHER_MEAN:
         return ""
     limit = f"expected at most {MOST_OUTLIERS:.0%}"
     return f"{_OF_OUTLIERS}{_left_out(timing, accepted)}, {limit}"
 
 
-def _outliers_matter(timing: Timing) -> bool:
-    is_any = timing.outlier_share > 0
-    return is_any and abs(timing.untrimmed_us / timing.mean_us - 1) > OUTLIER_LIMIT
+def _change_by_outliers(timing: Timing) -> float:
+    """Return the share by which the mean with the outliers differs; 0 if there are none."""
+    return abs(timing.untrimmed_us / timing.mean_us - 1) if timing.outlier_share else 0.0
 
 
 def _left_out(timing: Timing, accepted: int) -> str:

@@ -181,7 +181,10 @@ class Certificates:
         is_single = self.spec.backend in ("npu", EVENTS)
         operators = 1 if is_single else operators_of(repeats[0].name)
         accepted = len(summary.accepted_us)
-        refused = entry.doubt or no_single_duration(summary.timing, accepted)
+        refused = entry.doubt
+        if not refused and not (disturbance is not None and disturbance.is_total):
+            # If every repeat was disturbed, that is known: the measurement ranks below all others.
+            refused = no_single_duration(summary.timing, accepted)
         timed = replace(
             certificate,
             outcome=measurement.Outcome.GATED if refused else measurement.Outcome.OK,

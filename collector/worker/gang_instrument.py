@@ -122,8 +122,9 @@ def _certificate(
     least_us = lower_bound_us(record.case, session.stack)
     fault = implausible(found.timing.mean_us, lowest_us=least_us, limit_us=limit_us)
     refused = wrong_result(seen)
-    if not is_collective(record.case.kernel_type):  # its row has the median, whatever the modes
-        refused = refused or no_single_duration(found.timing, len(found.accepted_us))
+    # The row of a collective has the median, whatever the modes.
+    if not (refused or session.disturbed or is_collective(record.case.kernel_type)):
+        refused = no_single_duration(found.timing, len(found.accepted_us))
     outcome = Outcome.IMPLAUSIBLE if fault else Outcome.GATED if refused else Outcome.OK
     return replace(
         made,

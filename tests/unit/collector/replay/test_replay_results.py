@@ -122,6 +122,12 @@ def test_repeats_without_one_duration_are_not_shown(measured):
     assert (refused.n_accepted, refused.timing.outlier_share) == (3, 0.4)
     assert refused.timing.untrimmed_us == pytest.approx(2300.8)
 
+    # Next to another program it is disturbed, which ranks below any other measurement.
+    series = (500_000, 5_000_000, 501_000, 5_001_000, 502_000)
+    busy = measured(*series, watch=[[[5, 20_000, 15_000]], 0, 0])
+    assert busy.is_good and busy.is_disturbed and is_suspect(busy)
+    assert {"disturbed", "outliers"} <= set(map(gate_of_warning, busy.warnings))
+
     warned = measured(500_000, 5_000_000, 501_000, 503_000, 502_000)
     assert warned.is_good and not is_suspect(warned)
     assert "outliers" in map(gate_of_warning, warned.warnings)

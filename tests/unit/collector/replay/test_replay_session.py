@@ -75,7 +75,7 @@ def test_launches_of_the_summary_are_those_of_the_journal(session_of, tmp_path):
     spec = session_of(*(add_record(rows) for rows in range(1, 71)))
     report = run_session(spec, tmp_path)
     result = collect(spec, tmp_path, report, PROVENANCE)
-    assert all(m.is_good for m in result.measurements)
+    assert all(m.timing is not None for m in result.measurements)
     journal = read_journal(tmp_path / JOURNAL)
     # 64 cases fill a window: the rest are in the next one.
     assert [len(window.ordinals) for window in journal.windows] == [64, 6]
