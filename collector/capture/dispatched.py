@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+)
 
 from collector.codec.numbers import microseconds
 from collector.codec.table import table_bytes
@@ -59,6 +62,11 @@ class Launch:
 def load_kernels() -> None:
     """Load the tables of kernels, so that the first recorded step does not."""
     tables()
+
+
+def modes_of_torch() -> int:
+    """Return how many modes of the dispatcher the thread is in."""
+    return len(_get_current_dispatch_mode_stack())
 
 
 class DispatchObserver(TorchDispatchMode):  # type: ignore[misc]

@@ -25,6 +25,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary, ref
 
+from collector.capture import own_profilers
 from collector.codec.errors import BadInput, OpmeterError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 VARIABLE = "OPMETER_CAPTURE"  # of the environment: an `Injection` as JSON
 _LOG = logging.getLogger(__name__)
 _IMPORTS = "<frozen importlib"  # the file of Python's import system
+_PROFILED_S = 1.0  # until a window is tried again while the program profiles itself
 _BUSY_S = 0.05  # until a window is tried again that may not begin or end now
 
 
@@ -115,12 +117,13 @@ class _Injected:
         self._source: Callable[[], object] = lambda: None  # the optimizer or module that does
         self._calls = WeakKeyDictionary[Any, int]()  # of outermost modules
         self._depth = 0
-        self._modes = 0  # of torch, with the capture's own
+        self._has_waited = False  # for a profiler of the program
         self._hooks: list[Any] = []
         self._signal = signal.SIGRTMAX - 1
         self._timer: threading.Timer | None = None
 
     def attach(self) -> None:
+        own_profilers.watch()
         by = self._injection.by
         if by in (StepsBy.AUTO, StepsBy.OPTIMIZER):
             self._attach_optimizer()
@@ -138,7 +141,9 @@ class _Injected:
     @property
     def _is_outside_of_modes(self) -> bool:
         """Whether the capture can enter or leave its own mode of torch here: modes are a stack."""
-        return _modes_of_torch() == self._modes
+        from collector.capture.dispatched import modes_of_torch
+
+        return modes_of_torch() == (self._session.modes if self._session else 0)
 
     def _attach_optimizer(self) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -208,15 +213,20 @@ class _Injected:
             self._after(_BUSY_S)
         elif self._by is None:
             self._begin(StepsBy.TIME, None)
-            self._after(self._injection.seconds)
+            self._after(self._injection.seconds if self._by else _PROFILED_S)
         else:
             self._end_step()
             if not self._is_done:  # the steps of a trial are windows too
-                self._after(self._injection.seconds)
+                self._after(self._injection.seconds if self._by else _PROFILED_S)
 
     def _begin(self, by: StepsBy, source: Any) -> None:
         from collector.capture.session import begin_capture
 
+        if own_profilers.is_running():
+            if not self._has_waited:
+                _LOG.info("the program profiles itself: the capture begins when that has ended")
+            self._has_waited = True
+            return  # the next step tries again
         options = dict(self._injection.options)
         what = f"{self._injection.seconds:g} s"
         if by is StepsBy.TIME:
@@ -228,9 +238,11 @@ class _Injected:
         _LOG.info("process %d: capturing %s in %s", self._pid, what, self._injection.folder)
         with self._guarded():
             self._session = begin_capture(self._injection.folder, self._injection.device, options)
+            self._session.on_gave_way = self._end
+            if self._has_waited:
+                self._session.note("the program profiles itself: this began after its profiler")
             if by is StepsBy.TIME:
                 self._session.note(f"a window of {what}, not a step: see --by and --after-s")
-            self._modes = _modes_of_torch()
 
     def _end_step(self) -> None:
         """End a step; within a mode of the program, whose stack a capture may change here, the
@@ -240,11 +252,13 @@ class _Injected:
                 self._session.step()
                 if self._session.is_ended:
                     self._end()
-                self._modes = _modes_of_torch()
 
     def _end(self) -> None:
-        self._detach()
         session, self._session = self._session, None
+        if session is not None and session.gave_way_at_once and not self._has_waited:
+            self._by, self._has_waited = None, True  # it begins again, once, after that profiler
+            return
+        self._detach()
         if session is not None:
             session.end(judge=False)  # the process that started the program does
             _LOG.info("process %d: the capture ended, the program runs on", self._pid)
@@ -262,7 +276,17 @@ class _Injected:
         if self._by is not StepsBy.OPTIMIZER:
             self._end_step()  # no call follows that would end the last one
         with self._guarded():
+            if self._by is None and self._has_waited:
+                self._decline()
             self._end()
+
+    def _decline(self) -> None:
+        """Have the verdict name why nothing was captured."""
+        from collector.capture.session import begin_capture
+
+        one = self._injection
+        fault = "the program profiles itself: its profiler was left alone, and no step is without"
+        begin_capture(one.folder, one.device, one.options, declined=fault)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -279,13 +303,6 @@ class _Injected:
 
 
 _ONE_WINDOW = {"steps": 1, "warmup": 0, "wait": 0, "skip_first": 0, "repeat": 1}
-
-
-def _modes_of_torch() -> int:
-    """Return how many modes of the dispatcher the thread is in."""
-    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-
-    return len(_get_current_dispatch_mode_stack())
 
 
 def _may_be_interrupted(frame: FrameType | None) -> bool:

@@ -17,6 +17,7 @@ import logging
 import os
 import shutil
 import socket
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -27,8 +28,14 @@ from typing import Any, Protocol
 
 import torch
 
+from collector.capture import own_profilers
 from collector.capture.custom_calls import CustomCalls, load_operators, triton_launches
-from collector.capture.dispatched import DispatchedCalls, load_kernels, write_profile
+from collector.capture.dispatched import (
+    DispatchedCalls,
+    load_kernels,
+    modes_of_torch,
+    write_profile,
+)
 from collector.capture.kept_code import kept_code
 from collector.capture.settings import (
     TRACE_FILE,
@@ -50,6 +57,7 @@ from collector.store.atomic import write_whole
 
 _LOG = logging.getLogger(__name__)
 _SHARE_OF_DISK = 0.9  # of the free bytes, that a capture may take
+_PROFILES_ITSELF = "the program profiles itself: its profiler was left alone, and the capture"
 
 
 class _Profiler(Protocol):
@@ -65,7 +73,9 @@ class _Profiler(Protocol):
 class _Recording:
     """One run of the profiler, from the first step that it counts to the files that it leaves."""
 
-    def __init__(self, settings: CaptureSettings, backend: str) -> None:
+    def __init__(
+        self, settings: CaptureSettings, backend: str, give_way: Callable[[], None]
+    ) -> None:
         self.settings = settings
         self.steps_seen = 0
         self._backend, self._faults = backend, list[str]()
@@ -76,27 +86,36 @@ class _Recording:
         self._earlier = _own_folders(settings)  # of an earlier capture of this process
         self._write_facts(is_complete=False)  # now, while the disk has space
         self._run = _run_folder(settings)
-        self._stack = ExitStack()
+        self._thread = threading.get_ident()
+        self.has_given_way = False  # to a profiler of the program
+        self._is_lost = False  # the events of torch's profiler, to one of another thread
         self._calls: DispatchedCalls | None = None
         self._code: object = None
-        if backend != "npu":
-            load_kernels()
-            if settings.stack:
-                self._code = self._stack.enter_context(kept_code())  # as long as the profiler
-            self._calls = self._stack.enter_context(DispatchedCalls(is_marked=backend == "cuda"))
         self._custom: CustomCalls | None = None
-        if settings.calls:
-            if backend == "npu":
-                load_operators()
-            self._custom = self._stack.enter_context(CustomCalls(self.ranks[0]))
-            self._stack.enter_context(triton_launches(self._custom.launched))
-        if is_kept(settings, 0):
-            self._wait_for_device()
-        self.profiler: _Profiler = self._stack.enter_context(
-            _npu_profiler(settings)
-            if backend == "npu"
-            else _torch_profiler(settings, backend, self._end_round)
-        )
+        self.modes = self._modes_before = modes_of_torch()
+        with ExitStack() as stack, own_profilers.of_capture():
+            if backend != "npu":
+                load_kernels()
+                if settings.stack:
+                    self._code = stack.enter_context(kept_code())  # as long as the profiler
+                self._calls = stack.enter_context(DispatchedCalls(is_marked=backend == "cuda"))
+            if settings.calls:
+                if backend == "npu":
+                    load_operators()
+                self._custom = stack.enter_context(CustomCalls(self.ranks[0]))
+                stack.enter_context(triton_launches(self._custom.launched))
+            if is_kept(settings, 0):
+                self._wait_for_device()
+            self.profiler: _Profiler = (
+                _npu_profiler(settings)
+                if backend == "npu"
+                else _torch_profiler(settings, backend, self._end_round)
+            )
+            self._profiling = stack.enter_context(ExitStack())
+            self._profiling.enter_context(self.profiler)
+            stack.enter_context(own_profilers.before_each(give_way))
+            self._stack = stack.pop_all()
+        self.modes = modes_of_torch()
         self._mark()
 
     def step(self) -> None:
@@ -106,7 +125,8 @@ class _Recording:
                 self.settings, self.steps_seen + 1
             ):
                 self._wait_for_device()
-            self.profiler.step()
+            with own_profilers.of_capture():
+                self.profiler.step()
         self.steps_seen += 1
         self._mark()
         self._ranks = _ranks_now() or self._ranks  # the group may be destroyed before the end
@@ -135,7 +155,7 @@ class _Recording:
         self._faults += faults
         self._ranks = _ranks_now() or self._ranks
         with self._noting_errors():
-            self._stack.close()
+            self._close()
         with self._noting_errors():
             if self._calls is not None:
                 write_profile(self._calls.launches, self._run)
@@ -144,6 +164,30 @@ class _Recording:
                     (folder / LOG_FILE).write_bytes(self._custom.as_bytes())
         with self._noting_errors():
             self._write_facts(is_complete=True)
+
+    def give_way(self) -> bool:
+        """Stop the profiler, since the program is about to start its own. Return whether nothing of
+        this recording runs any more, so that it can `end` at once."""
+        self._note(None)
+        self.has_given_way = True
+        kept = counted(self.steps_kept, "step")
+        self._faults.append(f"{_PROFILES_ITSELF} ended before that, with {kept}")
+        _LOG.warning("%s: %s", self.settings.folder, self._faults[-1])
+        is_same_thread = threading.get_ident() == self._thread
+        if self._backend != "npu" and not is_same_thread:
+            self._is_lost = True  # torch's profilers are of their threads, and its trace is not
+            return False
+        with self._noting_errors(), own_profilers.of_capture():
+            self._profiling.close()
+        # The modes of torch are a stack: inside of one of the program, these end with the step.
+        return is_same_thread and modes_of_torch() == self.modes
+
+    def _close(self) -> None:
+        if self._is_lost:
+            self._profiling.pop_all()  # to stop it would stop the program's, or end the process
+        with own_profilers.of_capture():
+            self._stack.close()
+        self.modes = self._modes_before
 
     def _wait_for_device(self) -> None:
         """Let the launches of a step end, where recorded steps begin or end: a profiler records
@@ -204,15 +248,23 @@ class CaptureSession:
     With a trial, the first steps are recorded in `FOLDER_trial_PID` and judged there. The capture
     begins only if they can be used."""
 
-    def __init__(self, settings: CaptureSettings, backend: str) -> None:
+    def __init__(self, settings: CaptureSettings, backend: str, declined: str = "") -> None:
         self.settings = settings
         self.verdicts: tuple[RankVerdict, ...] = ()  # of all ranks so far, when the capture ended
         self._backend = backend
         self._bytes_of_step = 0
         self._notes: list[str] = []
-        first = _of_trial(settings) if settings.trial else settings
-        self._recording: _Recording | None = _Recording(first, backend)
-        self._last = self._recording
+        self.gave_way_at_once = False  # to a profiler of the program, before a step was kept
+        self.on_gave_way: Callable[[], None] = lambda: None  # it has ended before such a profiler
+        self._recording: _Recording | None = None
+        self._last: _Recording | None = None
+        if not declined and own_profilers.is_running():
+            declined = f"{_PROFILES_ITSELF} did not begin"
+        if declined:
+            self._give_up(declined)
+        else:
+            first = _of_trial(settings) if settings.trial else settings
+            self._recording = self._last = self._recorded(first)
 
     @property
     def is_ended(self) -> bool:
@@ -225,7 +277,8 @@ class CaptureSession:
         one = self._recording
         if one is None:
             return
-        one.step()
+        if not one.has_failed:  # else it gave way to a profiler of the program
+            one.step()
         if one.has_failed:
             self._end_failed(one)
         elif self._is_trial and one.steps_seen >= one.settings.least_steps:
@@ -233,15 +286,34 @@ class CaptureSession:
         elif not self._is_trial and not self.is_ended:
             self._keep_within_budget(one)
 
+    @property
+    def modes(self) -> int:
+        """The modes of torch outside of those that the program enters and leaves in its steps."""
+        return self._last.modes if self._last is not None else modes_of_torch()
+
     def note(self, text: str) -> None:
         """Have the verdict of this rank end with a text."""
         self._notes.append(text)
 
+    def _recorded(self, settings: CaptureSettings) -> _Recording:
+        return _Recording(settings, self._backend, self._give_way)
+
+    def _give_way(self) -> None:
+        """End before a profiler of the program starts, as far as this is possible here."""
+        one = self._recording
+        if one is not None and not one.has_failed and one.give_way():
+            self._end_failed(one)
+            self.on_gave_way()
+
     def _end_failed(self, one: _Recording) -> None:
         is_trial, self._recording = self._is_trial, None
+        fault = f"the capture did not begin: {'; '.join(one.faults)}"
         one.end(self._notes)
-        if is_trial:
-            self._give_up(f"the capture did not begin: {'; '.join(one.faults)}")
+        self.gave_way_at_once = one.has_given_way and (is_trial or not one.steps_kept)
+        if self.gave_way_at_once:
+            self._remove(one)
+        if is_trial or self.gave_way_at_once:
+            self._give_up(fault)
 
     def add_metadata(self, key: str, value: object) -> None:
         """Store a value with the capture, as JSON."""
@@ -261,6 +333,8 @@ class CaptureSession:
             raise BadInput(f"export_stacks: metric: expected {expected}, got {metric!r}")
         if path.suffix != ".log" and self._backend == "npu":
             raise BadInput("export_stacks: expected a file of kind .log", path=path)
+        if self._last is None:
+            raise BadInput("export_stacks: nothing was captured", path=self.settings.folder)
         path.unlink(missing_ok=True)
         self._last.profiler.export_stacks(str(path), metric)
         if not path.is_file():  # torch_npu raises nothing
@@ -283,13 +357,21 @@ class CaptureSession:
 
     def end(self, *, judge: bool = True) -> None:
         """Stop the capture, and judge it if requested. A second call does nothing."""
-        one, self._recording = self._recording, None
+        one = self._recording
+        if one is not None and one.has_failed:
+            self._end_failed(one)
+            one = None
+        self._recording = None
         if one is not None:
             one.end(self._notes)
             if one.settings.folder != self.settings.folder:
                 self._give_up(f"the program ended in the trial, after {one.steps_seen} steps")
         if judge and not self.verdicts:
-            self.verdicts = _judged(self.settings.folder, self._last)
+            self.verdicts = _judged(self.settings.folder, self._ranks, self._last)
+
+    @property
+    def _ranks(self) -> tuple[int, int]:
+        return self._last.ranks if self._last is not None else ranks()
 
     @property
     def _is_trial(self) -> bool:
@@ -300,7 +382,7 @@ class CaptureSession:
         """Begin the capture if the trial can be used; a trial that can be used is removed."""
         one.end()
         self._recording = None
-        found = _judged(one.settings.folder, one)
+        found = _judged(one.settings.folder, one.ranks, one)
         judged = [verdict for verdict in found if verdict.rank == one.ranks[0]]
         if fault := next((str(found) for found in judged if found.is_empty), ""):
             where = f"its files are in {one.settings.folder}"
@@ -323,7 +405,7 @@ class CaptureSession:
         # The trial skipped the first steps; these two options require one that is skipped.
         skipped = int(self.settings.record_op_args and self.settings.static_kernels)
         main = replace(self.settings, skip_first=skipped, trial=False)
-        self._recording = self._last = _Recording(main, self._backend)
+        self._recording = self._last = self._recorded(main)
 
     def _budget(self, written: int = 0) -> int:
         """Return the bytes that the capture may have, of which it has `written` some: `max_bytes`,
@@ -353,7 +435,7 @@ class CaptureSession:
         try:
             self.settings.folder.mkdir(parents=True, exist_ok=True)
             recorded = {"faults": [fault, *self._notes]}
-            _write_facts(self.settings, self._backend, self._last.ranks, recorded)
+            _write_facts(self.settings, self._backend, self._ranks, recorded)
         except (OSError, OpmeterError) as error:  # a full disk: the program runs on
             _LOG.error("%s: the reason cannot be written: %s", self.settings.folder, error)
 
@@ -367,12 +449,15 @@ class CaptureSession:
             folder.rmdir()
 
 
-def _judged(folder: Path, one: _Recording) -> tuple[RankVerdict, ...]:
+def _judged(
+    folder: Path, of_ranks: tuple[int, int], one: _Recording | None
+) -> tuple[RankVerdict, ...]:
     """Return the verdicts on a folder; one with the reason if there is nothing to judge."""
     try:
         return verdicts(folder)
     except OpmeterError as error:
-        return (RankVerdict(one.ranks[0], folder, faults=(*one.faults, str(error))),)
+        faults = one.faults if one is not None else ()
+        return (RankVerdict(of_ranks[0], folder, faults=(*faults, str(error))),)
 
 
 def _of_trial(settings: CaptureSettings) -> CaptureSettings:
@@ -417,9 +502,10 @@ def capture(
 
 
 def begin_capture(
-    folder: str | Path, device: str | None, options: Mapping[str, Any]
+    folder: str | Path, device: str | None, options: Mapping[str, Any], declined: str = ""
 ) -> CaptureSession:
-    """Start a capture that its `end` ends: `capture` without a block."""
+    """Start a capture that its `end` ends: `capture` without a block. One that is `declined` for a
+    reason writes it for the verdict, and captures nothing."""
     known = [one.name for one in fields(CaptureSettings) if one.name != "folder"]
     if unknown := sorted(set(options) - set(known)):
         raise BadInput(f"unknown option {unknown[0]!r}; expected one of {', '.join(known)}")
@@ -429,11 +515,12 @@ def begin_capture(
         hint = did_you_mean(backend, PROFILED, BACKEND_SYNONYMS)
         raise BadInput(f"device: expected one of {', '.join(PROFILED)}, got {backend!r}{hint}")
     settings.check()
+    own_profilers.watch()
     if backend == "npu":
         faults = [*faults_of_versions(settings, npu_versions()), *_unsupported(settings)]
         if faults:
             raise BadInput("; ".join(faults), path=folder)
-    return CaptureSession(settings, backend)
+    return CaptureSession(settings, backend, declined)
 
 
 def available_backend() -> str:

@@ -6,17 +6,14 @@ of its profiler, and writes them into the folder of its run. A captured graph ca
 when it is replayed: profile with `--enforce-eager`.
 """
 
-import importlib.abc
-import importlib.util
 import logging
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from collector.capture.after_import import after_import
 from collector.profiles.logged_calls import LOG_FILE
 
 WORKERS = "vllm_ascend.worker.worker"  # 0.18 and 0.23
@@ -26,31 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 def register() -> None:
     """Have the workers of this process log their calls. vLLM calls it, maybe several times."""
-    if module := sys.modules.get(WORKERS):
-        _attach(module)
-    elif not any(isinstance(one, _AfterImport) for one in sys.meta_path):
-        sys.meta_path.insert(0, _AfterImport())
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Attaches to the module of workers after its own code."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != WORKERS:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                _attach(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    after_import(WORKERS, _attach)
 
 
 class ServedCalls:

@@ -97,6 +97,18 @@ def test_a_program_is_captured_unchanged_after_a_trial(fake: FakeCann, tmp_path:
     assert [one.name for one in tmp_path.iterdir()] == [folder.name]  # the trial is removed
 
 
+def test_a_program_that_profiles_itself_keeps_its_profile(fake: FakeCann, tmp_path: Path) -> None:
+    alone, own, folder = (tmp_path / name for name in ("alone", "own", "prof"))
+    done = run(fake, "tests.npu.profiled", str(alone))
+    assert done.returncode == 0, done.stderr
+    command = ["capture", "run", "--output", str(folder), "--steps", "2", "--"]
+    done = run(fake, "jobs.cli", *command, sys.executable, "-m", "tests.npu.profiled", str(own))
+    assert done.returncode == 0, done.stderr
+    (expected,), (got,), (captured,) = verdicts(alone), verdicts(own), verdicts(folder)
+    assert (got.rows, got.share, got.faults) == (expected.rows, 1.0, ())
+    assert captured.rows == expected.rows and "profiles itself" in captured.faults[0]
+
+
 def test_logged_calls_give_the_cells_of_the_rows_of_their_kernels(
     fake: FakeCann, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
 
 from collector.capture import capture, injection  # noqa: E402
+from collector.capture.dispatched import modes_of_torch  # noqa: E402
 from collector.capture.injection import VARIABLE, Injection, StepsBy, _program_of  # noqa: E402
 from collector.capture.program import run_captured  # noqa: E402
 from collector.capture.verdict import CAPTURE_FILE, verdicts  # noqa: E402
@@ -164,12 +165,56 @@ def test_a_program_that_ends_early_is_reported(attach):
     assert verdict.steps == 2 and "expected 9 steps, got 2" in verdict.faults
 
 
+def profiled(steps, **options):
+    """Train some steps in a profiler of the program; return the number of its events."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **options) as own:
+        trained(steps)
+    return len(own.events())
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_program_that_profiles_itself_is_captured_in_its_other_steps(attach, is_whole):
+    alone = profiled(3)
+    folder = attach(options={"steps": 2, "trial": True})
+    if not is_whole:
+        trained(2)  # the trial has begun
+    assert profiled(3) == alone
+    trained(8)
+    (verdict,) = verdicts(folder)
+    assert verdict.steps == 2 and "profiles itself" in verdict.faults[0]
+    assert [one.name for one in folder.parent.iterdir()] == [folder.name]
+    assert modes_of_torch() == 0
+
+
+def test_program_that_profiles_each_step_is_not_captured(attach):
+    alone = profiled(3)
+    folder = attach(options={"steps": 2, "trial": True})
+    assert profiled(3) == alone
+    attach.end()
+    (verdict,) = verdicts(folder)
+    assert verdict.is_empty and "profiles itself" in verdict.faults[0]
+
+
+def test_steps_before_a_profiler_of_the_program_are_kept(attach):
+    folder = attach(options={"steps": 3, "warmup": 0})
+    trained(3)
+    profiled(3)
+    (verdict,) = verdicts(folder)
+    assert verdict.steps == 2 and "profiles itself" in " ".join(verdict.faults)
+
+
+def test_capture_within_a_profiler_of_the_program_does_not_begin(tmp_path):
+    with torch.profiler.profile(), capture(tmp_path / "prof", device="cpu", steps=1) as session:
+        assert session.is_ended
+    assert "profiles itself" in session.verdicts[0].faults[0]
+
+
 def test_trial_that_exceeds_the_byte_limit_starts_no_capture(attach):
     folder = attach(options={"steps": 2, "trial": True, "max_bytes": 1})
     trained(8)
     (verdict,) = verdicts(folder)
     assert verdict.is_empty and "expected at most 1" in verdict.faults[0]
-    assert injection._modes_of_torch() == 0
+    assert modes_of_torch() == 0
 
 
 def test_a_program_is_compiled_as_without_a_capture(tmp_path):
@@ -203,6 +248,31 @@ else:
     assert not any(one.wait() for one in ranks)
     sys.exit(int(os.environ["CODE_OF_ITS_OWN"]))
 """
+
+
+PROFILED = """
+import sys, torch
+one = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+schedule = torch.profiler.schedule(wait=1, warmup=1, active=2)
+with torch.profiler.profile(schedule=schedule) as own:
+    for _ in range(7):
+        one(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        own.step()
+own.export_chrome_trace(sys.argv[1])
+sys.exit(7)
+"""
+
+
+def test_program_that_profiles_itself_ends_as_without_a_capture(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(PROFILED)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    trace = tmp_path / "trace.json"
+    program = [sys.executable, str(tmp_path / "own.py"), str(trace)]
+    options = {"steps": 2, "trial": True}
+    code = run_captured(program, Injection(str(tmp_path / "prof"), options, "cpu"))
+    assert code == 7 and len(json.loads(trace.read_text())["traceEvents"]) > 20
 
 
 def test_ranks_that_a_program_starts_are_captured_and_its_exit_code_is_kept(tmp_path, monkeypatch):
