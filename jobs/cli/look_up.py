@@ -4,6 +4,7 @@ with the load that it serves.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from collector.model.measurement import UNMEASURABLE, Outcome
 from collector.model.stack import Stack, backend_of
 from collector.ranks.collective import is_collective
 from jobs.cli.opening import DEFAULT_ROOT, chosen_commit, open_campaign, open_root
-from jobs.cli.options import VersionOptions, WorkloadOptions
+from jobs.cli.options import DIRECTORY_VARIABLE, VersionOptions, WorkloadOptions
 
 if TYPE_CHECKING:
     from collector.database.commits import Commit
@@ -108,11 +109,19 @@ def _chosen(
     store = open_root(root)
     commit = chosen_commit(store, root, version)
     manifest = read_manifest(store, commit)
-    there = sorted(manifest.versions)
-    place = there[0] if directory is None and len(there) == 1 else directory
-    if place is None or place not in manifest.versions:
-        raise BadInput(f"--directory: expected one of {', '.join(there)}")
-    return store, commit, manifest, place
+    return store, commit, manifest, chosen_directory(sorted(manifest.versions), directory)
+
+
+def chosen_directory(there: Sequence[str], directory: str | None) -> str:
+    """Return the version directory that an option or the variable names, or the only one. Raises
+    BadInput for another one, and where several stacks are there and none is named."""
+    if directory is None and len(there) == 1:
+        return there[0]
+    if directory not in there:
+        got = f", got {directory!r}" if directory else ""
+        known = ", ".join(there)
+        raise BadInput(f"--directory or {DIRECTORY_VARIABLE}: expected one of {known}{got}")
+    return directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +203,8 @@ def _check_device(device: str, where: VersionOptions) -> None:
     """Raise BadInput unless the rates of a device are known, and no version is named."""
     from collector.ops.floor import described_devices
 
-    if where.version is not None or where.directory is not None:
+    is_named = where.directory not in (None, os.environ.get(DIRECTORY_VARIABLE))
+    if where.version is not None or is_named:
         raise BadInput("--device excludes --version and --directory")
     if device not in described_devices():
         known = ", ".join(described_devices())

@@ -31,9 +31,15 @@ CommitOption = Annotated[
     str | None,
     typer.Option("--version", help="database version: its number, or a channel  [default: newest]"),
 ]
+# Which of several stacks in a database every command reads, unless its option names another.
+DIRECTORY_VARIABLE = "OPMETER_DIRECTORY"
 DirectoryOption = Annotated[
     str | None,
-    typer.Option(help="version directory  [default: the only one]"),
+    typer.Option(
+        help=f"version directory  [default: that of {DIRECTORY_VARIABLE}, or the only one]",
+        envvar=DIRECTORY_VARIABLE,
+        show_envvar=False,
+    ),
 ]
 RanksGridOption = Annotated[
     str, typer.Option(help="ranks per tier, such as 48,8,2, to look up messages as well")

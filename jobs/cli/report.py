@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from jobs.cli import options
-from jobs.cli.look_up import campaign_of, shown_stack
+from jobs.cli.look_up import campaign_of, chosen_directory, shown_stack
 from jobs.cli.recordings import RECORDING_SUFFIX
 from jobs.cli.terminal import say
 
@@ -370,10 +371,11 @@ def _side(root: str, text: str) -> _Side:
         raise BadInput(f"expected a version, a version directory, or 3:DIRECTORY, got {text!r}")
     commit = chosen_commit(open_root(root), root, int(number) if number else None)
     database = opmeter.open(root, number=commit.number)
-    if not directory and len(database.versions) > 1:
+    named = directory or os.environ.get(options.DIRECTORY_VARIABLE)
+    if not named and len(database.versions) > 1:
         known = ", ".join(database.versions)
         raise BadInput(f"{text}: expected {text}:DIRECTORY with one of {known}")
-    version = database.directory(directory or database.versions[0])
+    version = database.directory(chosen_directory(database.versions, named))
     tables = [version.arrow(kernel).select(COLUMNS) for kernel in version.kernels]
     if not tables:
         raise BadInput(f"{text}: {version.path} has no durations")

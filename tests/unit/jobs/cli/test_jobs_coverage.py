@@ -3,16 +3,27 @@
 import csv
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from collector.codec.errors import BadInput
+from collector.database.merge import CREATE, merge_plans
 from collector.profiles.kernel_details import read_profile
+from collector.store import open_store
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.sources import completed_records, load_sources
 from tests.fixtures.profiles.variants import Told, collective, write_profile
-from tests.unit.collector.database.campaign_maker import PATH
+from tests.unit.collector.database.campaign_maker import (
+    PATH,
+    STACK,
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
 from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.cli.small_model import SERVING, write_database
 from tests.unit.jobs.printed import missing, numbers
@@ -183,3 +194,37 @@ def test_serving_options_cover_uneven_mixed_and_predicted_tokens(folder):
 def test_invalid_coverage_request_is_refused(folder, words, data):
     error = coverage(*words).exception
     assert isinstance(error, BadInput) and missing(str(error), data) == []
+
+
+def test_every_command_takes_the_stack_that_the_variable_names(tmp_path, monkeypatch):
+    """Two stacks in a store: an option, else the variable, else the only one."""
+    monkeypatch.chdir(tmp_path)
+    other = replace(STACK, torch="2.14.0")
+    record, store = add_record(4), open_store(str(tmp_path / "data"))
+    for stack, us in ((STACK, 5.0), (other, 50.0)):
+        shard = MadeShard("s", [record], [answered([record], us)])
+        made = MadePlan([shard], campaign=f"at-{us:.0f}", stack=stack)
+        write_campaign(store, made)
+        merge_plans(store, [made.name], guard=CREATE, author="test")
+    write_profile(tmp_path / "run", "K5", [Told(duration="25.0")])
+    shape = ("--shape", "4,64;4,64", "--dtype", "bf16")
+    commands = (
+        ("coverage", "--profile", "run", "--root", "data"),
+        ("compare", "run", "--root", "data", "--force"),
+        ("db", "query", "Add", *shape, "--root", "data", "--json"),
+        ("report", "compare", "1:" + STACK.version_path, "2", "--root", "data", "-o", "page"),
+    )
+    for words in commands:
+        monkeypatch.delenv("OPMETER_DIRECTORY", raising=False)
+        error = invoked(*words).exception
+        assert isinstance(error, BadInput) and other.version_path in str(error), words
+        monkeypatch.setenv("OPMETER_DIRECTORY", other.version_path)
+        done = invoked(*words)
+        pages = "".join(path.read_text() for path in tmp_path.glob("page/*.html"))
+        assert done.exception is None, words
+        assert other.version_path in done.stdout + pages or '"value_us": 50.0' in done.stdout, words
+    monkeypatch.setenv("OPMETER_DIRECTORY", other.version_path)
+    words = (*commands[0], "--directory", STACK.version_path)
+    assert STACK.version_path in invoked(*words).stdout
+    monkeypatch.setenv("OPMETER_DIRECTORY", "elsewhere")
+    assert "'elsewhere'" in str(invoked(*commands[0]).exception)
