@@ -62,9 +62,9 @@ def du_command(
                     say(f"{size_text(one.size_bytes):>10}    {one.of}")
     total = sum(one.size_bytes for one in found)
     say(f"{size_text(total):>10}  {store.url}")
-    for part in free:
-        objects = f"{counted(part.objects, 'object')} {part.what}"
-        say(f"{size_text(part.size_bytes):>10}  can be freed: {objects}: {part.command}")
+    for some in free:
+        objects = f"{counted(some.objects, 'object')} {some.what}"
+        say(f"{size_text(some.size_bytes):>10}  can be freed: {objects}: {some.command}")
     if not free:
         say(unknown or f"{size_text(0):>10}  can be freed")
 

@@ -117,7 +117,7 @@ def chosen_directory(there: Sequence[str], directory: str | None) -> str:
     BadInput for another one, and where several stacks are there and none is named."""
     if directory is None and len(there) == 1:
         return there[0]
-    if directory not in there:
+    if directory is None or directory not in there:
         got = f", got {directory!r}" if directory else ""
         known = ", ".join(there)
         raise BadInput(f"--directory or {DIRECTORY_VARIABLE}: expected one of {known}{got}")
