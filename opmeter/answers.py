@@ -11,7 +11,8 @@ class Channel(StrEnum):
     - `measured`: one session measured this case on this stack.
     - `pooled`: the mean of several sessions of this case.
     - `interpolated`: the case is between measured ones.
-    - `extrapolated`: the case is beyond measured ones, as the caller allowed.
+    - `extrapolated`: the case is beyond measured ones, as the caller allowed: its interval spans
+      what its work allows, from the nearest measured case.
     - `reused`: measured on another version of the stack, as the caller allowed; with the ratio that
       a sample has shown, if a plan has recorded that the case is reused (`reused=True`).
     - `miss`: there is no duration; the reason says why."""
@@ -66,7 +67,8 @@ MISSES = {reason: Answer(nan, nan, nan, Channel.MISS, 0, (), reason) for reason 
 
 
 class ExplainedRow(NamedTuple):
-    """A measured case behind an answer, with its weight in the logarithm of the duration."""
+    """A measured case behind an answer, with its weight in the logarithm of the duration; an
+    extrapolated one has the nearest case."""
 
     case: str
     weight: float

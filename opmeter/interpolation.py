@@ -11,7 +11,7 @@ is first used, with a limited number of points.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, log, sqrt
 from typing import Any, NamedTuple
@@ -22,8 +22,11 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 LEVEL = 0.95
+MOST_BEYOND = log(4.0)  # distance from the end of a curve, as a logarithm of the size
 LEAST_ERRORS = 39  # fewer do not determine an interval of 95 % well
 _CALIBRATED = 1000  # points that are predicted from the others
+_TILE = log(2.0)  # how much longer a launch takes that begins another tile, at most, mostly
+_MARGIN = 0.2  # of an extrapolated duration, as a logarithm
 _NEAREST = 6  # curves in each direction, of which some may not reach the point
 _MOST_AXES = 6  # 64 directions
 _FLAT = 0.02  # change between neighbours, as a logarithm, below which errors no longer shrink
@@ -41,13 +44,13 @@ class Part(NamedTuple):
 class InterpolatedValue(NamedTuple):
     """The logarithm of a duration in us, the half-width of its 95 % interval, and its points.
 
-    `half_width` is None if too few points are measured to calibrate it. `is_outside` is set for an
-    extrapolated duration."""
+    `half_width` is None if too few points are measured to calibrate it. An extrapolated duration
+    has `ends`, logarithms between which it may be: its interval reaches that much beyond these."""
 
     log_us: float
     half_width: float | None
     parts: tuple[Part, ...]
-    is_outside: bool = False
+    ends: tuple[float, float] | None = None
 
 
 class _Value(NamedTuple):
@@ -62,12 +65,11 @@ class _Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Calibration:
-    """What the scale of a value is multiplied with for a half-width: on a measured curve,
-    between curves, and beyond the end of a curve. None without enough errors."""
+    """What the scale of a value is multiplied with for a half-width: on a measured curve, and
+    between curves. None without enough errors."""
 
     along: float | None
     across: float | None
-    beyond: float | None
 
 
 class NeighbourSurface:
@@ -100,9 +102,8 @@ class NeighbourSurface:
     def __len__(self) -> int:
         return len(self._x)
 
-    def estimate(self, sizes: Sequence[float], *, beyond: bool = False) -> InterpolatedValue | None:
-        """Return the duration at a point. Outside the measured points return None, or with `beyond`
-        the duration on the line through the last two points of its curve, if it has any."""
+    def estimate(self, sizes: Sequence[float]) -> InterpolatedValue | None:
+        """Return the duration at a point; None outside the measured points."""
         x = log(max(sizes[self._main], 0.5))
         rest = [sizes[axis] for axis in self._rest]
         position = [log(max(size, 0.5)) for size in rest]
@@ -112,9 +113,52 @@ class NeighbourSurface:
             return self._estimate(value, calibration.along)
         if (value := self._across(position, x)) is not None:
             return self._estimate(value, calibration.across)
-        if beyond and curve is not None and (value := self._beyond(curve, x)) is not None:
-            return self._estimate(value, calibration.beyond)._replace(is_outside=True)
         return None
+
+    def beyond(
+        self, sizes: Sequence[float], growth_from: Callable[[int], float | None]
+    ) -> InterpolatedValue | None:
+        """Return the duration at a point beyond an end of its curve, up to 4 times as far as the
+        nearest point; None for other points.
+
+        `growth_from` returns how far the work differs from that of the nearest point, given its
+        place, as a logarithm; None if that is not known. The duration continues the curve, and
+        differs by no more than the work."""
+        curve = self._curves.get(tuple(sizes[axis] for axis in self._rest))
+        if curve is None:
+            return None
+        x = log(max(sizes[self._main], 0.5))
+        own = range(self._bounds[curve], self._bounds[curve + 1])
+        is_above = x > self._x[own[-1]]
+        near = own[-1] if is_above else own[0]
+        distance = abs(x - self._x[near])
+        if (
+            len(own) < 2
+            or not 0 < distance <= MOST_BEYOND + _TINY
+            or (not is_above and x > self._x[near])
+        ):
+            return None
+        growth = growth_from(self._places[near])
+        if growth is None:
+            return None
+        log_us = self._continued(own if is_above else own[::-1], x, growth / distance)
+        parts = (Part(self._places[near], 1.0),)
+        # The curve may bend at its end, to a fixed cost or to one in proportion to the work, and
+        # the work may double where another tile begins.
+        far = growth + _TILE if is_above else -growth
+        ends = sorted((self._y[near], self._y[near] + far))
+        return InterpolatedValue(log_us, _MARGIN, parts, (ends[0], ends[1]))
+
+    def _continued(self, towards: Sequence[int], x: float, power: float) -> float:
+        """Return the value at x, beyond the last of these points of a curve, as steep as between it
+        and the last point at half or twice its size, but at most this power of the size."""
+        near = towards[-1]
+        far = next((at for at in reversed(towards) if self._apart(at, near) >= log(2)), towards[0])
+        steepness = (self._y[near] - self._y[far]) / (self._x[near] - self._x[far])
+        return self._y[near] + min(max(steepness, 0.0), power) * (x - self._x[near])
+
+    def _apart(self, one: int, other: int) -> float:
+        return abs(self._x[one] - self._x[other])
 
     def _estimate(self, value: _Value, factor: float | None) -> InterpolatedValue:
         width = None if factor is None else factor * _scale(value)
@@ -166,17 +210,6 @@ class NeighbourSurface:
         log_us = shape.log_us + ends[0] + share * turn
         change = abs(log_us - value.log_us) + abs(turn)
         return _Value(log_us, change, tuple(parts))
-
-    def _beyond(self, curve: int, x: float, skip: int = -1) -> _Value | None:
-        """Return the value beyond an end of a curve, on the line through its last two points."""
-        own = [at for at in range(self._bounds[curve], self._bounds[curve + 1]) if at != skip]
-        if len(own) < 2:
-            return None
-        near, far = own[:2] if x < self._x[own[0]] else own[:-3:-1]
-        steps = (x - self._x[near]) / (self._x[near] - self._x[far])
-        rise = steps * (self._y[near] - self._y[far])
-        parts = (Part(near, 1.0 + steps), Part(far, -steps))
-        return _Value(self._y[near] + rise, abs(rise), parts)
 
     def _across(self, position: list[float], x: float, skip: int = -1) -> _Value | None:
         """Return the value between curves: there must be one in each direction."""
@@ -250,18 +283,15 @@ class NeighbourSurface:
         """Predict points, and curves, from the others; return the widths that cover the errors."""
         along: list[float] = []
         across: list[float] = []
-        beyond: list[float] = []
         drawn = np.random.default_rng(0).permutation(len(self))[:_CALIBRATED]
         curves = np.searchsorted(self._bounds, drawn, side="right") - 1
         for place, curve in zip(drawn.tolist(), curves.tolist(), strict=True):
             position, x, y = self._positions[curve], self._x[place], self._y[place]
             if (value := self._inside(curve, position, x, place)) is not None:
                 along.append(_score(value, y))
-            elif (value := self._beyond(curve, x, place)) is not None:
-                beyond.append(_score(value, y))
             if (value := self._across(position, x, curve)) is not None:
                 across.append(_score(value, y))
-        self._calibration = _Calibration(_quantile(along), _quantile(across), _quantile(beyond))
+        self._calibration = _Calibration(_quantile(along), _quantile(across))
         return self._calibration
 
 

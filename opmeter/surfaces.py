@@ -1,7 +1,7 @@
 """The surfaces of an index: cases of one block and setting, and which of their sizes are axes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from typing import NamedTuple
 
@@ -9,10 +9,33 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.database.index import Index, IndexBlock, Sizes, sum_and_skew
-from opmeter.cases import KEY_LENGTHS, MEAN_LENGTH, mean_of
+from collector.model.case import Slot
+from collector.model.demand import record_of_cells
+from collector.model.stack import Stack
+from collector.ops.floor import MIN_US, lower_bound_us
+from collector.ops.refusals import DECLARATION_ERRORS
+from collector.ops.registry import find
+from opmeter.cases import (
+    KEY_LENGTHS,
+    MEAN_LENGTH,
+    Shape,
+    cells_of_rows,
+    mean_of,
+    outputs_like,
+    ranks_of,
+    shapes_of,
+)
 from opmeter.interpolation import Floats, InterpolatedValue, NeighbourSurface, distinct_rows
 
 _FEWEST = 2  # points
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """What bounds the duration of a case beyond the measured ones: these, and their stack."""
+
+    index: Index
+    stack: Stack | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +55,10 @@ class MeasuredSurface:
         lengths: Mapping[str, list[float]] | None,
         outputs: list[int] | None,
         *,
-        beyond: bool,
+        beyond: Beyond | None,
     ) -> InterpolatedValue | None:
         """Return the duration at these sizes of inputs, and of outputs if they are given; None if
-        they are not between the measured ones."""
+        they are not between the measured ones, or with `beyond` not beyond an end of a curve."""
         points = self.points
         place: list[float | None] = [*sizes]
         if points.block.lengths:
@@ -51,10 +74,61 @@ class MeasuredSurface:
                 point.append(float(value_at))
             elif point[axis] != value_at:  # other rows have equal sizes here
                 return None
-        found = self.surface.estimate(point, beyond=beyond)
+        found = (
+            self.surface.estimate(point)
+            if beyond is None
+            else self._beyond(beyond, point, sizes, outputs)
+        )
         if found is None or (outputs and not points.has_outputs(outputs, sizes, found)):
             return None
         return found
+
+    def _beyond(
+        self, of: Beyond, point: list[float], sizes: list[int], outputs: list[int] | None
+    ) -> InterpolatedValue | None:
+        """Return the duration of a case beyond the measured ones, at least its lower bound; None
+        without an operator that counts its work."""
+        block, index = self.points.block, of.index
+        op = None if block.lengths else find(block.kernel)
+        if op is None:
+            return None
+        columns = index.sizes_of(block)
+        shapes = shapes_of(ranks_of(block), sizes)
+        made = shapes_of(block.outputs, outputs) if outputs else outputs_like(sizes, block, columns)
+        if len(made) != len(block.outputs):
+            return None
+        floor_us = MIN_US
+
+        def growth_from(place: int) -> float | None:
+            nonlocal floor_us
+            like = next(cells_of_rows(index, block, [self.rows[place]]))
+            near = record_of_cells(block.kernel, like).case
+            case = replace(
+                near, inputs=_shaped(near.inputs, shapes), outputs=_shaped(near.outputs, made)
+            )
+            try:
+                if op.rejection_reason(case, "npu"):
+                    return None
+                work = [(op.flops(one), op.traffic(one)) for one in (case, near)]
+            except DECLARATION_ERRORS:
+                return None
+            floor_us = lower_bound_us(case, of.stack)
+            ratios = [own / its for own, its in zip(*work, strict=True) if own > 0 and its > 0]
+            return max((abs(log(ratio)) for ratio in ratios), default=None)
+
+        found = self.surface.beyond(point, growth_from)
+        if found is None or found.ends is None:
+            return None
+        log_us = max(found.log_us, log(floor_us))
+        return found._replace(
+            log_us=log_us, ends=(min(found.ends[0], log_us), max(found.ends[1], log_us))
+        )
+
+
+def _shaped(slots: tuple[Slot, ...] | None, shapes: Sequence[Shape | None]) -> tuple[Slot, ...]:
+    return tuple(
+        replace(slot, shape=shape) for slot, shape in zip(slots or (), shapes, strict=False)
+    )
 
 
 def depends_on(block: IndexBlock, lengths: Mapping[str, list[float]]) -> bool:
@@ -199,4 +273,5 @@ def interval_of(
         reach += weight * log(index.high_us[row] / index.mean_us[row])
         total += weight
     width = sqrt(estimate.half_width**2 + (reach / total) ** 2)
-    return value_us, value_us * exp(-width), value_us * exp(width)
+    least, most = estimate.ends or (estimate.log_us, estimate.log_us)
+    return value_us, exp(least - width), exp(most + width)

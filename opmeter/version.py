@@ -19,6 +19,7 @@ import numpy as np
 from collector.codec.errors import BadInput
 from collector.database.index import Index, IndexBlock, hash_of
 from collector.model.demand import MissedCase
+from collector.model.stack import Stack
 from collector.model.vocabulary import INPUT_DTYPES, OUTPUT_DTYPES, OUTPUT_SHAPES
 from opmeter.answers import (
     MISSES,
@@ -48,7 +49,14 @@ from opmeter.cases import (
 from opmeter.contents import CaseGroup, broken_rule, case_group, hints_for, kernels_like
 from opmeter.interpolation import InterpolatedValue
 from opmeter.misses import MissLog
-from opmeter.surfaces import MeasuredSurface, depends_on, interval_of, points_of, surfaces_of
+from opmeter.surfaces import (
+    Beyond,
+    MeasuredSurface,
+    depends_on,
+    interval_of,
+    points_of,
+    surfaces_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -162,7 +170,8 @@ class Version:
                 `Runtime group_list_values`.
             outputs: the shape of each output, or the columns of outputs as a tree has them, such as
                 `Output Data Types`, where one dtype is that of all; any, if empty.
-            extrapolate: whether to answer beyond the measured sizes of a curve.
+            extrapolate: whether to answer up to 4 times as far as an end of a curve, of kernels
+                whose operator counts their work. The interval spans what the work allows.
             unambiguous: whether several cases that match, with different durations, are a miss.
             weight: what a miss counts in a log of misses, such as launches per step."""
         query: Query | None = None
@@ -256,7 +265,9 @@ class Version:
             rows = [self._explained(*exact[0], 1.0)]
         else:
             surfaces = self._tiers_of_surfaces(found, query.lengths)
-            surface, estimate = _between(surfaces, query.sizes, query, extrapolate)[0]
+            surface, estimate = _between(
+                surfaces, query.sizes, query, self._beyond if extrapolate else None
+            )[0]
             weights: dict[int, float] = {}
             for part in estimate.parts:
                 row = surface.rows[part.place]
@@ -487,6 +498,13 @@ class Version:
         return self.index.blocks[bisect_right(self._begins, row) - 1]
 
     @cached_property
+    def _beyond(self) -> Beyond:
+        try:
+            return Beyond(self.index, Stack(device=self.path.partition("/")[0], torch=""))
+        except BadInput:  # of a path that is not that of a version directory
+            return Beyond(self.index, None)
+
+    @cached_property
     def _begins(self) -> list[int]:
         return [block.begin for block in self.index.blocks]
 
@@ -506,7 +524,7 @@ class Version:
         check_sizes(sizes)
         lengths = None if query is None else query.lengths
         surfaces = self._tiers_of_surfaces(found, lengths)
-        between = _between(surfaces, sizes, query, extrapolate)
+        between = _between(surfaces, sizes, query, self._beyond if extrapolate else None)
         if not between:
             has_lengths = lengths or any(block.lengths for block, _ in found.rows)
             return MISSES[Reason.NO_LENGTH if has_lengths else Reason.OUTSIDE]
@@ -523,7 +541,7 @@ class Version:
             warnings = (*warnings, _UNCALIBRATED)
         rows = sorted({surface.rows[part.place] for part in estimate.parts})
         own = (name for row in rows for name in self._warnings[self.index.warnings[row]])
-        channel = Channel.EXTRAPOLATED if estimate.is_outside else Channel.INTERPOLATED
+        channel = Channel.EXTRAPOLATED if estimate.ends else Channel.INTERPOLATED
         warnings = (*dict.fromkeys(own), *warnings)
         return Answer(value_us, low_us, high_us, channel, len(rows), warnings)
 
@@ -645,13 +663,13 @@ def _between(
     tiers: Sequence[Sequence[MeasuredSurface]],
     sizes: list[int],
     query: Query | None,
-    extrapolate: bool,
+    outside: Beyond | None,
 ) -> list[tuple[MeasuredSurface, InterpolatedValue]]:
-    """Return the surfaces that have these sizes between their points, or with `extrapolate` else
-    beyond them, and the values: those of the first tier that has any."""
+    """Return the surfaces that have these sizes between their points, or with `outside` else beyond
+    them, and the values: those of the first tier that has any."""
     lengths, outputs = (None, None) if query is None else (query.lengths, query.output_sizes)
     found = []
-    for beyond in (False, True) if extrapolate else (False,):
+    for beyond in (None,) if outside is None else (None, outside):
         for surfaces in tiers:
             for surface in surfaces:
                 estimate = surface.estimate(sizes, lengths, outputs, beyond=beyond)

@@ -61,7 +61,11 @@ def query_command(
         ),
     ] = None,
     extrapolate: Annotated[
-        bool, typer.Option("--extrapolate", help="answer beyond the measured sizes as well")
+        bool,
+        typer.Option(
+            "--extrapolate",
+            help="answer up to 4 times beyond the measured sizes as well",
+        ),
     ] = False,
     unambiguous: Annotated[
         bool,

@@ -4,7 +4,7 @@
 
 A file of ai-dynamo/aiconfigurator, `gemm_perf.parquet`: latency in ms by dtype, m, n, k. Of all
 rows, and then of all pairs of n and k, a tenth is excluded from an index; a sample of them is
-queried. Prints one JSON line each.
+queried. Then the rows beyond an end of the curves along m, extrapolated. Prints one JSON line each.
 """
 
 import argparse
@@ -18,7 +18,9 @@ import numpy.typing as npt
 from collector.database.index import Index
 from opmeter.version import Version
 from tests.truth.density import table_of
-from tests.unit.opmeter.made import PATH, products_index
+from tests.unit.opmeter.made import products_index
+
+_PATH = "NVIDIA_H200/vllm_ascend/vllm0_torch2_cann0"  # no bound by the rates of another device
 
 _SHARE, _ASKED = 0.1, 4000
 
@@ -27,17 +29,23 @@ Mask = npt.NDArray[np.bool_]
 
 
 def judge(
-    shapes: npt.NDArray[np.int64], mean_us: Floats, held: Mask, seed: int = 0
+    shapes: npt.NDArray[np.int64],
+    mean_us: Floats,
+    held: Mask,
+    seed: int = 0,
+    *,
+    extrapolate: bool = False,
 ) -> dict[str, float]:
     """Return errors and coverage of queries for a sample of the held-out rows (m, n, k), as shares;
     `missed` is the share without a duration."""
     data = products_index(shapes[~held], mean_us[~held].tolist(), reach=0.0)
-    version = Version(PATH, Index(memoryview(data), key="held out"))
+    version = Version(_PATH, Index(memoryview(data), key="held out"))
     asked = np.random.default_rng(seed).permutation(np.flatnonzero(held))[:_ASKED]
     errors, covered, widths = [], [], []
     for at in asked.tolist():
         m, n, k = shapes[at].tolist()
-        answer = version.query("MatMulV2", [(m, k), (k, n)], "bf16")
+        requested = [(m, k), (k, n)]
+        answer = version.query("MatMulV2", requested, "bf16", extrapolate=extrapolate)
         if answer.reason is None:
             errors.append(abs(answer.value_us / mean_us[at] - 1))
             covered.append(answer.low_us <= mean_us[at] <= answer.high_us)
@@ -64,6 +72,14 @@ def held_weights(shapes: npt.NDArray[np.int64], seed: int = 0) -> Mask:
     return held
 
 
+def cuts(shapes: npt.NDArray[np.int64]) -> dict[str, tuple[Mask, Mask]]:
+    """Return by name the rows to leave out beyond an end of the curves along m, and those of them
+    that are judged: up to 4 times as far as the others."""
+    m = shapes[:, 0]
+    found = {f"m above {cut}": (m > cut, (m > cut) & (m <= 4 * cut)) for cut in (64, 256, 2048)}
+    return found | {f"m below {cut}": (m < cut, (m < cut) & (4 * m >= cut)) for cut in (4, 64)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("file", type=Path, metavar="FILE.parquet")
@@ -74,6 +90,13 @@ def main() -> int:
     shapes = points.axes.astype(np.int64)
     for name, hold in (("rows", held_rows), ("weights", held_weights)):
         found = judge(shapes, latency_ms * 1e3, hold(shapes, args.seed), args.seed)
+        line = {"file": args.file.stem, "dtype": args.dtype, "held": name, **found}
+        print(json.dumps(line), flush=True)
+    for name, (held, judged) in cuts(shapes).items():
+        kept = ~held | judged
+        found = judge(
+            *(shapes[kept], latency_ms[kept] * 1e3, judged[kept], args.seed), extrapolate=True
+        )
         line = {"file": args.file.stem, "dtype": args.dtype, "held": name, **found}
         print(json.dumps(line), flush=True)
     return 0

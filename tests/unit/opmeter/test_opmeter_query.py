@@ -322,7 +322,40 @@ def test_sizes_beyond_the_measured_ones_are_extrapolated_only_on_request() -> No
     assert version.query("MatMulV2", shapes, "bf16").reason is Reason.OUTSIDE
     answer = version.query("MatMulV2", shapes, "bf16", extrapolate=True)
     assert answer.channel is Channel.EXTRAPOLATED
-    assert answer.value_us == pytest.approx(64.0) and answer.high_us >= answer.value_us
+    assert answer.value_us == pytest.approx(64.0) and answer.support == 1
+    assert answer.low_us < 32 < 128 < answer.high_us < 200  # as the work, and another tile
+    farther = version.query("MatMulV2", [(128, 64), (64, 64)], "bf16", extrapolate=True)
+    assert farther.value_us == pytest.approx(128.0) and farther.high_us > 2 * answer.value_us
+    below = version.query("MatMulV2", [(2, 64), (64, 64)], "bf16", extrapolate=True)
+    assert below.value_us == pytest.approx(2.0) and below.low_us < 2.0 < 8.0 < below.high_us
+    for m in (1, 129):  # too far
+        far = version.query("MatMulV2", [(m, 64), (64, 64)], "bf16", extrapolate=True)
+        assert far.reason is Reason.OUTSIDE
+
+
+@pytest.mark.parametrize("steps", [(425.0, 300.0), (300.0, 425.0), (1.0, 1e9)])
+def test_extrapolated_duration_is_bound_by_the_work(steps: tuple[float, float]) -> None:
+    near = [product(m, 64, 64, us) for m, us in zip((1000, 1001), steps, strict=True)]
+    version = version_of(near)
+    for m in (4000, 2000, 1002, 999, 251):
+        answer = version.query("MatMulV2", [(m, 64), (64, 64)], "bf16", extrapolate=True)
+        us = steps[1] if m > 1001 else steps[0]
+        growth = m / 1001 if m > 1001 else m / 1000
+        assert min(1, growth) * us * 0.99 <= answer.value_us <= max(1, growth) * us * 1.01
+        assert answer.low_us < answer.value_us < answer.high_us
+
+
+def test_extrapolated_duration_is_at_least_the_lower_bound() -> None:
+    """2 * m * n * k operations at 353 Tflop/s, the cube units of a die, with a margin."""
+    version = version_of([product(m, 8192, 8192, 2.0) for m in (1024, 2048)])
+    shapes = [(8192, 8192), (8192, 8192)]
+    answer = version.query("MatMulV2", shapes, "bf16", extrapolate=True)
+    assert 1000 < answer.value_us < 4000 and answer.high_us > answer.value_us
+
+
+def test_kernel_whose_work_is_not_known_is_not_extrapolated() -> None:
+    version = version_of([Row("Nobody", [(m, 8)], [(m, 8)], float(m)) for m in (1, 2, 4)])
+    assert version.query("Nobody", [(8, 8)], "bf16", extrapolate=True).reason is Reason.OUTSIDE
 
 
 def test_duration_of_another_version_is_marked_as_reused() -> None:
@@ -444,6 +477,9 @@ def test_explain_returns_the_cases_of_a_result() -> None:
         found = version.explain("MatMulV2", requested, "bf16", extrapolate=True)
         assert found.answer == version.query("MatMulV2", requested, "bf16", extrapolate=True)
         assert sum(row.weight for row in found.rows) == pytest.approx(1.0)
+        if found.answer.channel is Channel.EXTRAPOLATED:
+            assert found.rows[0].inputs[0] == (256, 1024)  # the nearest case
+            continue
         log_us = sum(row.weight * math.log(row.value_us) for row in found.rows)
         assert math.exp(log_us) == pytest.approx(found.answer.value_us)
         assert found.widest in found.rows and len(found.rows) == found.answer.support
