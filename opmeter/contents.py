@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from collector.database.index import Index, IndexBlock, sum_and_skew
 from collector.model.case import shape_text
@@ -131,6 +132,8 @@ def broken_rule(index: Index, blocks: Sequence[IndexBlock], query: Query) -> str
         try:
             # An NPU has every layout that other devices have.
             broken.append(op.rejection_reason(record_of_cells(query.kernel, known).case, "npu"))
+        except BadInput as error:  # more elements than a tensor can have
+            broken.append(str(error))
         except DECLARATION_ERRORS:
             return ""
     return broken[0] if not broken[1] else ""
