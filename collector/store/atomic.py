@@ -140,6 +140,7 @@ def _temporary(path: Path, make: Callable[[Path], T]) -> tuple[Path, T]:
             return temporary, make(temporary)
         except FileNotFoundError:
             _make_folder(path.parent)
+    _check_folders_can_be_made(path.parent)
     raise StoreUnavailable(
         f"{path.parent}: another process removes the folder each time it is made"
     )
@@ -242,6 +243,25 @@ def _make_folder(folder: Path) -> None:
             raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(folder)) from None
         return
     sync_folder(folder.parent)
+
+
+def _check_folders_can_be_made(folder: Path) -> None:
+    """Raise PermissionError where no folder can be made whoever else works here: below a link that
+    leads nowhere, and in a file system without folders of users, such as /proc, whose error is that
+    of a missing parent."""
+    there = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
+    for one in (folder, *folder.parents):
+        if one.is_symlink() and not one.exists():
+            raise PermissionError(errno.EPERM, "a link that leads nowhere", str(one))
+    probe = there / f"{TEMPORARY}-{token(32)}"
+    try:
+        probe.mkdir()
+    except FileNotFoundError:
+        if there.is_dir():
+            what = f"{there} has no folders of users"
+            raise PermissionError(errno.EPERM, what, str(folder)) from None
+    else:
+        probe.rmdir()
 
 
 def _is_something_else(folder: Path) -> bool:

@@ -104,8 +104,9 @@ def _split(url: str) -> SplitResult:
 
 
 def _folder(path: Path) -> Store:
-    if path.exists() and not path.is_dir():
-        raise BadInput(f"{str(path)!r}: expected a folder, got a file")
+    there_is = next((one for one in (path, *path.absolute().parents) if one.exists()), None)
+    if there_is is not None and not there_is.is_dir():
+        raise BadInput(f"{str(there_is)!r}: expected a folder, got a file")
     return FileStore(path)
 
 

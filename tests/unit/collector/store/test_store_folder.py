@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -195,3 +196,11 @@ def test_folder_store_behaves_like_the_memory_store(tmp_path_factory, calls):
         assert outcome(folder, name, arguments) == outcome(memory, name, arguments)
         for prefix in ("", "a", "a/", "a/b"):
             assert list(folder.list(prefix)) == list(memory.list(prefix))
+
+
+def test_folder_that_cannot_be_made_is_refused_with_its_cause(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "absent" / "folder")
+    for root, cause in ((link, "leads nowhere"), (Path("/proc/x"), "/proc has no folders")):
+        with pytest.raises(StoreRefused, match=cause):
+            FileStore(root).put("a/b", b"1")

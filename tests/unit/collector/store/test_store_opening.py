@@ -160,8 +160,9 @@ def test_folder_may_have_any_name(name, tmp_path, monkeypatch):
 
 def test_file_is_refused_as_a_store_folder(tmp_path):
     (tmp_path / "file.csv").write_text("a")
-    with pytest.raises(BadInput, match=naming(repr(str(tmp_path / "file.csv")))):
-        open_store(str(tmp_path / "file.csv"))
+    for path in (tmp_path / "file.csv", tmp_path / "file.csv" / "below"):
+        with pytest.raises(BadInput, match=naming(repr(str(tmp_path / "file.csv")))):
+            open_store(str(path))
 
 
 def test_the_description_of_s3_is_parsed_once_for_all_stores(monkeypatch):
