@@ -9,7 +9,7 @@ from pathlib import Path
 from collector.capture.injection import VARIABLE, Injection
 from collector.capture.settings import CaptureSettings
 from collector.capture.verdict import CAPTURE_FILE
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, file_errors
 
 _SITE = Path(__file__).parent / "site"  # its sitecustomize attaches the capture
 _SIGNALLED = 128  # plus the signal: the exit code of a shell for a program that a signal ended
@@ -30,6 +30,8 @@ def run_captured(
         raise BadInput(f"--device: expected npu, cuda or cpu, got {injection.device!r}")
     if next(settings.folder.glob(CAPTURE_FILE.format(worker="*")), None) is not None:
         raise BadInput("expected a folder without a capture", path=settings.folder)
+    with file_errors(settings.folder, "created"):  # now: the program may run for hours
+        settings.folder.mkdir(parents=True, exist_ok=True)
     environment = {**environment, VARIABLE: injection.to_variable()}
     paths = [str(_SITE), *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)

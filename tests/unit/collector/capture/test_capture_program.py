@@ -288,5 +288,7 @@ def test_ranks_that_a_program_starts_are_captured_and_its_exit_code_is_kept(tmp_
     assert [(one.rank, one.rows, one.faults) for one in found] == [(0, 2, ()), (1, 2, ())]
     with pytest.raises(BadInput):  # the folder has a capture now
         run_captured(program, Injection(str(folder)))
+    with pytest.raises(BadInput):  # before the program starts
+        run_captured([sys.executable, "-c", "1 / 0"], Injection("/proc/x/prof"))
     with pytest.raises(BadInput):
         run_captured(["/no/program"], Injection(str(tmp_path / "other")))
