@@ -15,7 +15,13 @@ from pathlib import Path, PurePosixPath
 
 from collector.codec.canonical import decode_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.files import MOST_TABLE_BYTES, check_case, open_own_file, read_small_file
+from collector.codec.files import (
+    MOST_TABLE_BYTES,
+    check_case,
+    open_own_file,
+    read_small_file,
+    refuse_links,
+)
 from collector.database.commits import Commit
 from collector.database.layout import OP_MAPPING, collective_folder
 from collector.database.manifest import SnapshotManifest, read_file, read_manifest, tree_files
@@ -218,8 +224,9 @@ def _own_mappings(target: Path) -> dict[str, bytes]:
             "expected an empty folder or one from `opmeter pull`, got other files; pull elsewhere",
             path=target,
         )
+    refuse_links(target)
     own: dict[str, bytes] = {}
-    for path in sorted(target.rglob("*")):  # without what is behind links
+    for path in sorted(target.rglob("*")):
         name = path.relative_to(target).as_posix()
         with file_errors(path):
             found = _difference(path, name, marker.files)

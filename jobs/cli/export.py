@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput, file_errors
+from collector.codec.files import refuse_links
 from collector.codec.text import counted
 from jobs.cli import options
 from jobs.cli.query import opened_version
@@ -61,6 +62,7 @@ def export_command(
     found = exported(opened, _experts_of(model))
     files = {out / found.paths[name]: table for name, table in found.tables.items()}
     texts = {out / name: text for name, text in found.texts.items()}
+    refuse_links(out)
     for file in (*texts, *files):
         if file.exists():
             raise BadInput("expected no such file: choose another folder", path=file)
