@@ -106,13 +106,12 @@ class _Recording:
                 stack.enter_context(triton_launches(self._custom.launched))
             if is_kept(settings, 0):
                 self._wait_for_device()
-            self.profiler: _Profiler = (
+            self._profiling = stack.enter_context(ExitStack())
+            self.profiler: _Profiler = self._profiling.enter_context(
                 _npu_profiler(settings)
                 if backend == "npu"
                 else _torch_profiler(settings, backend, self._end_round)
             )
-            self._profiling = stack.enter_context(ExitStack())
-            self._profiling.enter_context(self.profiler)
             stack.enter_context(own_profilers.before_each(give_way))
             self._stack = stack.pop_all()
         self.modes = modes_of_torch()
