@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 import opmeter
+from collector.database.changes import directory_changes
 from collector.database.commits import find_head
 from collector.database.intervals import intervals_of
 from collector.database.layout import collective_folder, is_file_of
+from collector.database.manifest import read_manifest
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.pull import pull_version
+from collector.database.snapshot import read_shown
 from collector.database.state import State
 from collector.database.verify import find_problems
 from collector.model.demand import record_of_cells
@@ -90,6 +93,26 @@ def test_one_group_alone_and_all_at_once_are_one_row(tmp_path: Path) -> None:
     assert row["version"] == STACK.version
     assert not rows_of(store, tmp_path, "other_settings/hcom_allReduce_.csv")
     assert (row["grid_shape"], row["ranks"], row["concurrent_ranks"]) == ("2 2", "2", "4")
+
+
+def test_collectives_are_compared_with_their_warnings() -> None:
+    noisy = ("all 9 repeats were disturbed: x",)
+    sides = []
+    for alone_us, warnings in ((16.0, ()), (800.0, ()), (800.0, noisy)):
+        alone = Tried(alone_us, counters=FACTS, warnings=warnings)
+        store = MemoryStore()
+        merged(store, made([(ALONE, alone), (TOGETHER, Tried(25.0, counters=FACTS))]))
+        commit = find_head(store)
+        assert commit is not None
+        manifest = read_manifest(store, commit)
+        sides.append(read_shown(store, commit, manifest, STACK.version_path))
+    quiet, slower, disturbed = sides
+    found = directory_changes(quiet, slower)
+    assert found.compared == 2 and found.total_us == (41.0, 825.0)
+    (one,) = [case for case in (*found.cases, *found.others) if case.after_us == 800.0]
+    assert one.kernel_type == "hcom_allReduce_" and one.kind == "changed"
+    found = directory_changes(quiet, disturbed)
+    assert found.count("changed") == 0 and found.others[0].warnings_after == "disturbed"
 
 
 def test_a_store_and_its_pulled_tree_answer_collectives(tmp_path: Path) -> None:
