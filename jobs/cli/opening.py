@@ -108,9 +108,9 @@ def open_existing(root: str | None) -> Store:
     return store
 
 
-def _no_folder(folder: str) -> NoStore:
+def _no_folder(folder: str, why: str = "") -> NoStore:
     return NoStore(
-        f"{folder}: expected the folder of a store, got none; opmeter run creates it, --root names "
+        f"{why}{folder}: expected the folder of a store, got none; opmeter run creates it, --root names "
         "another"
     )
 
@@ -171,7 +171,9 @@ def find_store(root: str | None, campaign: str | None, view: ClusterView) -> Sto
         none = f"no campaign {campaign!r}" if campaign else "no campaign"
         why = view.trouble or f"{none} is applied in namespace {view.namespace}"
         raise BadInput(f"cluster: {why}; --root names the store that has the results")
-    raise no_campaign(store, campaign) if campaign and is_here else _no_folder(DEFAULT_ROOT)
+    if campaign and is_here:
+        raise no_campaign(store, campaign)
+    raise _no_folder(DEFAULT_ROOT, f"no campaign {campaign!r}: " if campaign else "")
 
 
 def open_of_pods(root: str) -> Store:
