@@ -110,8 +110,8 @@ def open_existing(root: str | None) -> Store:
 
 def _no_folder(folder: str, why: str = "") -> NoStore:
     return NoStore(
-        f"{why}{folder}: expected the folder of a store, got none; opmeter run creates it, --root names "
-        "another"
+        f"{why}{folder}: expected the folder of a store, got none; opmeter run creates it, --root "
+        "names another"
     )
 
 
