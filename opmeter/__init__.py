@@ -2,7 +2,7 @@
 
 import opmeter
 db = opmeter.open("s3://bucket/prefix")
-version = db.version("ATLAS_800_A3_752T_128G_DIE", vllm="0.18.0")
+version = db.directory_of("ATLAS_800_A3_752T_128G_DIE", vllm="0.18.0")
 version.query("MatMulV2", [(32, 5120), (5120, 3200)], "bf16")
 """
 

@@ -80,7 +80,7 @@ class Source(Protocol):
 
     number: int
     runtime: Runtime
-    versions: tuple[str, ...]
+    directories: tuple[str, ...]
 
     def index(self, path: str) -> Index: ...
 
@@ -94,7 +94,7 @@ class Database:
         self._source = source
 
     def __repr__(self) -> str:
-        return f"<Database version {self.number}: {', '.join(self.versions)}>"
+        return f"<Database version {self.number}: {', '.join(self.directories)}>"
 
     @property
     def number(self) -> int:
@@ -102,11 +102,11 @@ class Database:
         return self._source.number
 
     @property
-    def versions(self) -> tuple[str, ...]:
+    def directories(self) -> tuple[str, ...]:
         """Return the paths of the version directories: `{device}/vllm_ascend/{version}`."""
-        return self._source.versions
+        return self._source.directories
 
-    def version(
+    def directory_of(
         self,
         device: str,
         *,
@@ -130,11 +130,11 @@ class Database:
         given = {name: requested[name] for name in _PARTS if requested[name] != "0"}
         there = {
             path: _components(path.rpartition("/")[2])
-            for path in self.versions
+            for path in self.directories
             if path.partition("/")[0] == device
         }
         if not there:
-            devices = ", ".join(sorted({path.partition("/")[0] for path in self.versions}))
+            devices = ", ".join(sorted({path.partition("/")[0] for path in self.directories}))
             raise BadInput(f"device: expected one of {devices}, got {device!r}")
         distances = {path: _distance(found, given) for path, found in there.items()}
         least = min(distances.values())
@@ -156,10 +156,12 @@ class Database:
         return self._opened(path, differs, reused=reused)
 
     def directory(self, path: str, *, reused: bool = False) -> Version:
-        """Return the version directory at one of the paths of `versions`. See `version` for
+        """Return the version directory at one of the paths of `directories`. See `directory_of` for
         `reused`."""
-        if path not in self.versions:
-            raise BadInput(f"directory: expected one of {', '.join(self.versions)}, got {path!r}")
+        if path not in self.directories:
+            raise BadInput(
+                f"directory: expected one of {', '.join(self.directories)}, got {path!r}"
+            )
         return self._opened(path, (), reused=reused)
 
     def _opened(self, path: str, differs: tuple[str, ...], *, reused: bool) -> Version:
@@ -182,7 +184,7 @@ class _Snapshot:
         self._manifest = manifest
         self.number = commit.number
         self.runtime = commit.runtime
-        self.versions = tuple(sorted(manifest.versions))
+        self.directories = tuple(sorted(manifest.versions))
 
     def index(self, path: str) -> Index:
         """Return the index of a version directory, checked against its hash: read whole, since a

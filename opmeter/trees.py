@@ -58,7 +58,7 @@ class PulledTree:
         self.number = self._pulled.commit
         folders = {"/".join(name.split("/")[:3]) for name in self._pulled.files}
         versions = (path for path in folders if layout.is_version_name(path.rpartition("/")[2]))
-        self.versions = tuple(sorted(versions))
+        self.directories = tuple(sorted(versions))
 
     def index(self, path: str) -> Index:
         """Return the index of the CSVs of a version directory and of its collectives. Raises

@@ -209,7 +209,7 @@ def opened_version(
         number=int(version) if version is not None and is_number else None,
         channel=None if is_number else version,
     )
-    there = db.versions
+    there = db.directories
     if directory is None and len(there) > 1:
         raise BadInput(f"--directory: expected one of {', '.join(there)}")
     return db.directory(directory or there[0], reused=reused)

@@ -372,10 +372,10 @@ def _side(root: str, text: str) -> _Side:
     commit = chosen_commit(open_root(root), root, int(number) if number else None)
     database = opmeter.open(root, number=commit.number)
     named = directory or os.environ.get(options.DIRECTORY_VARIABLE)
-    if not named and len(database.versions) > 1:
-        known = ", ".join(database.versions)
+    if not named and len(database.directories) > 1:
+        known = ", ".join(database.directories)
         raise BadInput(f"{text}: expected {text}:DIRECTORY with one of {known}")
-    version = database.directory(chosen_directory(database.versions, named))
+    version = database.directory(chosen_directory(database.directories, named))
     tables = [version.arrow(kernel).select(COLUMNS) for kernel in version.kernels]
     if not tables:
         raise BadInput(f"{text}: {version.path} has no durations")

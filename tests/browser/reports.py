@@ -69,7 +69,7 @@ def write_made_comparison(folder: Path, cases: int, words: str = HOSTILE) -> Pat
         write_two_stacks(open_store(str(root)), cases, CHANGES)
     database = opmeter.open(root)
     sides = []
-    for path in database.versions:
+    for path in database.directories:
         version = database.directory(path)
         tables = [version.arrow(kernel).select(COLUMNS) for kernel in version.kernels]
         rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()

@@ -59,9 +59,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_store_is_opened_at_any_version(folder: Path) -> None:
     db = opmeter.open(folder)
-    assert db.number == 3 and len(db.versions) == 3
-    assert len(opmeter.open(folder.as_uri(), number=1).versions) == 1
-    version = db.version(DEVICE, vllm="v0.18.0", cann="8.5")
+    assert db.number == 3 and len(db.directories) == 3
+    assert len(opmeter.open(folder.as_uri(), number=1).directories) == 1
+    version = db.directory_of(DEVICE, vllm="v0.18.0", cann="8.5")
     assert version.path == f"{DEVICE}/vllm_ascend/vllm0.18.0_torch2.9.0_cann8.5"
     assert version.rows == 3 and version.kernels == ("Add",) and version.differs == ()
     answer = version.query("Add", [(4, 64), (4, 64)], "bf16")
@@ -86,18 +86,18 @@ def test_stack_finds_the_nearest_version_and_its_distance(folder: Path) -> None:
         ),
         ({"vllm": "0.17.0"}, "vllm0.17.0_torch2.9.0_cann8.5", ()),
     ):
-        found = db.version(DEVICE, **expected, nearest=True)
+        found = db.directory_of(DEVICE, **expected, nearest=True)
         assert (found.path.rpartition("/")[2], found.differs) == (path, differs)
-    reused = db.version(DEVICE, cann="9.1", nearest=True)
+    reused = db.directory_of(DEVICE, cann="9.1", nearest=True)
     assert reused.query("Add", [(4, 64), (4, 64)], "bf16").channel == "reused"
     for wrong in ({"cann": "9.1"}, {"vllm": "0.18.0"}, {}):
         with pytest.raises(opmeter.OpmeterError, match="cann8.5"):
-            db.version(DEVICE, **wrong)
+            db.directory_of(DEVICE, **wrong)
     with pytest.raises(opmeter.OpmeterError) as several:
-        db.version(DEVICE, vllm="0.18.0")
+        db.directory_of(DEVICE, vllm="0.18.0")
     assert "vllm0.18.0" in str(several.value) and "vllm0.17.0" not in str(several.value)
     with pytest.raises(opmeter.OpmeterError, match=DEVICE):
-        db.version("ATLAS_800_A2_280T_64G", vllm="0.18.0")
+        db.directory_of("ATLAS_800_A2_280T_64G", vllm="0.18.0")
 
 
 def test_pulled_tree_gives_the_results_of_its_store(folder: Path, tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_pulled_tree_gives_the_results_of_its_store(folder: Path, tmp_path: Path
     assert commit is not None
     pull_version(store, commit, tmp_path / "tree")
     stored, pulled = opmeter.open(folder), opmeter.open(tmp_path / "tree")
-    assert (pulled.number, pulled.versions) == (stored.number, stored.versions)
-    for path in stored.versions:
+    assert (pulled.number, pulled.directories) == (stored.number, stored.directories)
+    for path in stored.directories:
         versions = (stored.directory(path), pulled.directory(path))
         for rows in (1, 4, 9, 16, 99):
             one, other = (each.query("Add", [(rows, 64)] * 2, "bf16") for each in versions)
@@ -120,7 +120,7 @@ def test_pulled_tree_with_impossible_numbers_is_refused(folder: Path, tmp_path: 
     assert commit is not None
     pull_version(FileStore(folder), commit, tmp_path / "tree")
     db = opmeter.open(tmp_path / "tree")
-    file = tmp_path / "tree" / db.versions[0] / "Add.csv"
+    file = tmp_path / "tree" / db.directories[0] / "Add.csv"
     header, row, *rest = file.read_text().splitlines()
     cells = next(csv.reader([row]))
     low, high = layout.STACK_INTERVAL
@@ -136,11 +136,11 @@ def test_pulled_tree_with_impossible_numbers_is_refused(folder: Path, tmp_path: 
         declare(tmp_path / "tree", file)
         db = opmeter.open(tmp_path / "tree")
         if is_valid:
-            found = db.directory(db.versions[0]).explain("Add", [(2, 64)] * 2, "bf16")
+            found = db.directory(db.directories[0]).explain("Add", [(2, 64)] * 2, "bf16")
             assert found.widest is not None
         else:
             with pytest.raises(opmeter.OpmeterError, match=re.escape(column.split(" (")[0])):
-                db.directory(db.versions[0])
+                db.directory(db.directories[0])
 
 
 def declare(tree: Path, file: Path) -> None:
@@ -189,7 +189,7 @@ def test_durations_of_a_fake_runtime_have_a_warning(tmp_path: Path) -> None:
     merge_plans(FileStore(tmp_path), [plan.name], guard=CREATE, author="test")
     db = opmeter.open(tmp_path)
     for rows in (4, 8):
-        answer = db.directory(db.versions[0]).query("Add", [(rows, 64)] * 2, "bf16")
+        answer = db.directory(db.directories[0]).query("Add", [(rows, 64)] * 2, "bf16")
         assert answer.reason is None and "fake runtime" in answer.warnings[0]
 
 
@@ -203,11 +203,11 @@ def test_damaged_index_is_refused(tmp_path: Path) -> None:
     data[-9] ^= 1
     store.put(key, bytes(data))
     with pytest.raises(DamagedObject, match="index"):
-        opmeter.open(tmp_path).version(DEVICE)
+        opmeter.open(tmp_path).directory_of(DEVICE)
 
 
 def test_misses_are_counted_as_cases_of_a_source(folder: Path, tmp_path: Path) -> None:
-    version = opmeter.open(folder).version(DEVICE, cann="9.0")
+    version = opmeter.open(folder).directory_of(DEVICE, cann="9.0")
     path = tmp_path / "misses.jsonl"
     for _ in range(2):
         with version.recording_misses(path):
@@ -228,7 +228,7 @@ def test_misses_are_counted_as_cases_of_a_source(folder: Path, tmp_path: Path) -
 
 
 def test_misses_of_a_table_have_its_outputs_and_scalars(folder: Path, tmp_path: Path) -> None:
-    version = opmeter.open(folder).version(DEVICE, cann="9.0")
+    version = opmeter.open(folder).directory_of(DEVICE, cann="9.0")
     requested = [
         Row("Cast", [(16, 8)], [(16, 8)], 1.0, "FLOAT"),
         Row("Fill", [(1,), None], [(241,)], 1.0, "INT64;INT32"),
@@ -264,7 +264,7 @@ def test_missed_product_of_another_orientation_has_no_outputs_of_the_measured(
 
 
 def test_misses_of_several_writers_are_all_in_the_file(folder: Path, tmp_path: Path) -> None:
-    version = opmeter.open(folder).version(DEVICE, cann="9.0")
+    version = opmeter.open(folder).directory_of(DEVICE, cann="9.0")
     path = tmp_path / "misses.jsonl"
     both = threading.Barrier(4)
 
