@@ -202,6 +202,7 @@ def opened_version(
 ) -> Version:
     """Return the chosen version directory of a database, or its only one."""
     import opmeter
+    from jobs.cli.look_up import chosen_directory
 
     is_number = version is not None and version.isdecimal()
     db = opmeter.open(
@@ -209,10 +210,7 @@ def opened_version(
         number=int(version) if version is not None and is_number else None,
         channel=None if is_number else version,
     )
-    there = db.directories
-    if directory is None and len(there) > 1:
-        raise BadInput(f"--directory: expected one of {', '.join(there)}")
-    return db.directory(directory or there[0], reused=reused)
+    return db.directory(chosen_directory(db.directories, directory), reused=reused)
 
 
 class _Row(NamedTuple):
