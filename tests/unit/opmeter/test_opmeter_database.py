@@ -157,7 +157,7 @@ def test_pulled_tree_that_was_changed_is_refused(folder: Path, tmp_path: Path, c
     commit = find_head(FileStore(folder))
     assert commit is not None
     pull_version(FileStore(folder), commit, tmp_path / "tree")
-    version = opmeter.open(tmp_path / "tree").versions[0]
+    version = opmeter.open(tmp_path / "tree").directories[0]
     file = tmp_path / "tree" / version / "Add.csv"
     if change == "edited":
         file.write_bytes(file.read_bytes().replace(b"64", b"65"))

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -276,8 +277,9 @@ def test_aiconfigurator_tables_are_written_once_and_read_back(tmp_path: Path) ->
     for wrong in (words, (*words, "--model", "qwen3-32b"), (*words, "--format", "none")):
         failed = opmeter_here(*wrong)
         assert failed.returncode == 2 and len(failed.stderr.splitlines()) == 1, wrong
-    (out / "gemm_perf.parquet").unlink()
-    (out / "gemm_perf.parquet").symlink_to(tmp_path / "theirs")
+    shutil.rmtree(out)
+    (out / folder).mkdir(parents=True)
+    (out / folder / "gemm_perf.parquet").symlink_to(tmp_path / "theirs")
     assert opmeter_here(*words).returncode == 2 and not (tmp_path / "theirs").exists()
 
 
