@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from collector.codec.errors import BadInput, file_errors
+from collector.codec.numbers import number_of
 from collector.profiles.impossible_durations import (
     MOST_OVERLAP_US,
     impossible_text,
@@ -53,6 +54,7 @@ HOST_COLUMNS = (
     "input_types",
 )
 _LATEST_US = 1e18
+_MOST_SHOWN = 40  # characters of a wrong time
 _HOST_CATEGORIES = frozenset({"cpu_op", "Operator"})
 _DEVICE_LABEL = re.compile(r"[A-Z]+ ?(\d+)")  # of a process: NPU 0
 _EXACT_DIGITS = 15  # every decimal number of so many digits is a float's
@@ -114,7 +116,8 @@ def kind_of(path: Path) -> TraceKind:
     """Return the kind of a trace: of devices if it has their events, of a host if it has only its
     operators, else of a simulation.
 
-    Raises BadInput for a trace of none of these, and for a row whose duration is no number."""
+    Raises BadInput for a trace of none of these, and for a row whose duration or start is no
+    number."""
     processes: dict[object, str] = {}
     messages: dict[object, str] = {}
     devices: dict[object, str] = {}
@@ -178,17 +181,20 @@ class _Times:
     def __init__(self) -> None:
         self._starts: dict[_Queue, array[int]] = defaultdict(lambda: array("q"))
         self._long: dict[_Queue, list[tuple[int, int, float, str]]] = defaultdict(list)
-        self._wrong: list[dict[str, Any]] = []
+        self._wrong: list[tuple[dict[str, Any], str]] = []
 
     def add(self, place: int, event: dict[str, Any]) -> None:
-        if (duration_us := duration_us_of(event)) is None:
-            self._wrong.append(event)
+        start_us, duration_us = event.get("ts"), duration_us_of(event)
+        if duration_us is None or "dur" not in event:
+            self._wrong.append((event, "dur"))
+        if duration_us is None:
             return
         category = event.get("cat")
-        if category is not None and category not in _DEVICE_CATEGORIES:
-            return
+        is_device = category is None or category in _DEVICE_CATEGORIES
+        start_ns = nanoseconds_of(start_us) if is_device else None
+        if (is_device and start_ns is None and "ts" in event) or start_us != start_us:
+            self._wrong.append((event, "ts"))
         arguments = _arguments(event)
-        start_ns = nanoseconds_of(event.get("ts"))
         if start_ns is None or arguments.get("graph node id"):  # nodes of a graph run concurrently
             return
         queue = (_hashable(event.get("pid")), _stream_of(event, arguments))
@@ -197,12 +203,13 @@ class _Times:
             self._long[queue].append((place, start_ns, duration_us, _text(event.get("name", ""))))
 
     def check(self, kind: TraceKind, path: Path) -> None:
-        """Raise BadInput for the first row whose duration is no number."""
-        for event in self._wrong:
-            if kind.is_row(event):
-                got = event.get("dur")
-                what = f"{_text(event.get('name', ''))} at {event.get('ts')}: dur"
-                raise BadInput(f"{what}: expected microseconds, got {got!r}", path=path)
+        """Raise BadInput for the first row whose duration or start is no number. Only events of a
+        simulation may lack a duration."""
+        for event, name in self._wrong:
+            if kind.is_row(event) and (name in event or not kind.is_simulation):
+                got = repr(event.get(name))[:_MOST_SHOWN]
+                what = f"{_text(event.get('name', ''))} at {str(event.get('ts'))[:_MOST_SHOWN]}"
+                raise BadInput(f"{what}: {name}: expected microseconds, got {got}", path=path)
 
     def impossible(self, kind: TraceKind, path: Path) -> dict[int, str]:
         """Return the reasons for the device's events with impossible durations, by place."""
@@ -232,9 +239,12 @@ class _Times:
 
 def duration_us_of(event: Mapping[str, Any]) -> float | None:
     """Return the duration of an event in microseconds; None if it is not a number of at least 0."""
+    took = event.get("dur", 0)
+    if isinstance(took, bool):
+        return None
     try:
-        took_us = float(event.get("dur", 0))
-    except (TypeError, ValueError):
+        took_us = number_of(took) if isinstance(took, str) else float(took)
+    except (TypeError, ValueError, OverflowError):
         return None
     return took_us if isfinite(took_us) and took_us >= 0 else None
 

@@ -140,13 +140,16 @@ class _Launched:
             times[thread].append(at_ns)
         operators: dict[_Reference, object] = {}
         for event in events_of(path):
-            if is_host_operator(event) and (shapes := inputs_of(event))[0]:
-                number = _external_id(event)
-                if number in numbers and number[1] is not None:
-                    operator = (event.get("pid"), shapes)
-                    if operators.setdefault(number, operator) != operator:
-                        raise _ambiguous(f"External id {number[1]}", path)
+            if not is_host_operator(event):
+                continue
+            shapes, number = inputs_of(event), _external_id(event)
+            if number in numbers and number[1] is not None:  # also where no shapes were recorded
+                operator = (event.get("pid"), shapes)
+                if operators.setdefault(number, operator) != operator:
+                    raise _ambiguous(f"External id {number[1]}", path)
+                if shapes[0]:
                     self._by_number[number] = shapes
+            if shapes[0]:
                 self._enclose(event, shapes, times)
 
     def _enclose(

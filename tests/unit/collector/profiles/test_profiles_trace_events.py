@@ -209,7 +209,9 @@ def test_kernels_of_merged_ranks_have_their_own_operators_or_are_refused(tmp_pat
         {"ph": "s", "cat": "async_npu", "id": 3, "pid": pid, "tid": 1, "ts": 2} for pid in (80, 81)
     ]
     plain = [event | {"pid": int(str(event["pid"])[7:])} for event in ranks]
-    for events in (plain, [NAMED, kernel("a", "1", 1), *arrows]):
+    # The second rank recorded no shapes: its kernels have none, not those of the first.
+    bare = [*plain[:2], {**plain[2], "pid": 81, "args": {"External id": 5}}, plain[3]]
+    for events in (plain, bare, [NAMED, kernel("a", "1", 1), *arrows]):
         path.write_text(json.dumps(events))
         with pytest.raises(BadInput, match="one rank at a time"):
             to_csv_command(path, by_kernel=tmp_path / "none")
@@ -256,7 +258,11 @@ def test_traces_of_old_torch_are_read_and_those_of_other_programs_refused(tmp_pa
     ]
     xla = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "/device:GPU:0"}}
     ran = {"ph": "X", "name": "fusion", "pid": 1, "tid": 1, "ts": 5, "dur": 3}
-    for wrong in ([xla, ran], [ran], *([gpu_kernel("a", 0, 1, dur)] for dur in (-3, "x", None))):
+    durations = (-3, "x", None, True, "1_0", 10**400)
+    launches = [gpu_kernel("a", 0, 1, dur) for dur in durations]
+    launches += [gpu_kernel("a", 0, start, 1) for start in (float("nan"), "x", 1e30)]
+    launches += [{name: value for name, value in launches[0].items() if name != "dur"}]
+    for wrong in ([xla, ran], [ran], *([launch] for launch in launches)):
         path.write_text(json.dumps(wrong))
         with pytest.raises(BadInput):
             to_csv_command(path, output=tmp_path / "out.csv")
