@@ -134,9 +134,6 @@ def query_of(
     given = {name: text for name, text in (settings or {}).items() if name != MESSAGE_BYTES}
     shapes, of_outputs = _given_outputs(outputs)
     cells = {**given, **of_outputs}
-    if len(formats):
-        texts = formats.split(";") if isinstance(formats, str) else formats
-        cells[INPUT_FORMATS] = ";".join(map(normal_format, texts))
     if op_state is not None:
         cells[OP_STATE] = op_state.strip().lower()
     names = dtype.split(";") if isinstance(dtype, str) else list(dtype)
@@ -145,6 +142,12 @@ def query_of(
     check_sizes(sizes)
     if len(dtypes) > 1 and len(dtypes) != len(ranks):
         raise BadInput(f"dtype: expected one, or one for each of {len(ranks)} inputs")
+    while len(dtypes) > 1 and ranks[-1] < 0 and is_absent_dtype(dtypes[-1]):
+        ranks, dtypes = ranks[:-1], dtypes[:-1]  # absent tensors at the end, which no case has
+    if len(formats):
+        words = formats.split(";") if isinstance(formats, str) else formats
+        named = words[: max(len(ranks), 1)] if len(words) == len(inputs) else words
+        cells[INPUT_FORMATS] = ";".join(map(normal_format, named))
     return Query(
         normal_kernel_type(kernel),
         ranks,

@@ -566,3 +566,11 @@ def test_package_imports_no_heavy_libraries() -> None:
     code = f"import sys, opmeter; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_absent_tensors_at_the_end_of_a_query_have_no_meaning() -> None:
+    alone, scalar = Row("Abs", [(64,)], [(64,)], 10.0), Row("Abs", [(64,), ()], [(64,)], 50.0)
+    version, inputs = version_of([alone, scalar]), [(64,), None]
+    for dtypes, formats in ((["bf16", "DT_UNDEFINED"], ""), ("bf16;N/A", "ND;NULL")):
+        assert version.query("Abs", inputs, dtypes, formats=formats).value_us == 10.0
+    assert version.query("Abs", inputs, "bf16;bf16").value_us == 50.0
