@@ -22,6 +22,7 @@ from collector.store.atomic import write_whole
 
 LANGUAGES = ("en", "zh")
 _MARKER = ".opmeter-report.json"
+_LONGEST_NAME = 255  # of a file, with its folders
 _LIBRARIES = ("d3.min.js", "plot.umd.min.js")
 _SHARED = ("report.css", "labels.js", "report.js", "LICENSES.txt")
 _PLACE = re.compile(r"{{(\w+)}}")
@@ -193,13 +194,15 @@ def _files_of(path: Path) -> set[str]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(expected) from error
     refuse_links(path)
-    if not isinstance(listed, list) or not all(map(_is_inside, listed)):
+    is_list = isinstance(listed, list) and all(map(_is_inside, listed))
+    if not is_list or any((path / name).is_dir() for name in listed):
         raise BadInput(f"{path / _MARKER}: expected a list of files, got something else")
     return set(listed)
 
 
 def _is_inside(name: object) -> bool:
-    return isinstance(name, str) and not name.startswith("/") and ".." not in name.split("/")
+    is_name = isinstance(name, str) and name.isprintable() and 0 < len(name) <= _LONGEST_NAME
+    return is_name and not name.startswith("/") and ".." not in name.split("/")
 
 
 @cache

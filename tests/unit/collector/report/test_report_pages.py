@@ -90,6 +90,14 @@ def test_links_in_a_prepared_folder_are_refused_and_never_followed(tmp_path):
     assert (folder / "index.html").is_file() and not (folder / "index.html").is_symlink()
 
 
+@pytest.mark.parametrize("name", ["", ".", "kernels", "a\0b", "x" * 5000, "../a", "/a"])
+def test_list_of_files_with_another_name_is_refused_before_a_page_is_written(tmp_path, name):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / ".opmeter-report.json").write_text(json.dumps({"files": [name]}))
+    with pytest.raises(BadInput):
+        Folder(tmp_path)
+
+
 def test_unknown_language_is_refused(tmp_path):
     with pytest.raises(BadInput, match="--lang"):
         Folder(tmp_path, "de")
