@@ -44,6 +44,7 @@ _NUMBERS = {
 }
 _MOST_MISSING = 64  # ranks without a capture that get a line each
 _STEP = "Step Id"
+_TABLES = "ASCEND_PROFILER_OUTPUT"  # in the folder of a run
 _DEVICE_ALONE = "activities NPU: the rows have no steps, so that a lost step is not noticed"
 _HOST_ALONE = "activities CPU: the host alone was recorded; kernels require activities with NPU"
 _LEAST_SHARE_OF_STEP = 0.5  # of the rows of the others: decodes that end make a step smaller
@@ -290,6 +291,7 @@ def _of_run(run: Path, rank: int | None, expected: int = 0, kept: int = 0) -> Ra
     faults = list(_faults_of_rows(profile))
     counts = _rows_of_steps(profile.report.files)
     folders = {run, *(file.parent for file in profile.report.files)}
+    folders |= {one.parent for one in folders if one.name == _TABLES}  # given by itself
     faults += _faults_of_number(counts, expected, kept, _recorded_steps(folders))
     faults += _faults_of_sizes(counts)
     unknown = profile.report.unknown_input_rows
@@ -359,7 +361,8 @@ def _rows_of_steps(files: Sequence[Path]) -> Counter[str]:
         header, rows = open_rows(file)
         if _STEP in header:
             at = header.index(_STEP)
-            counts.update(row[at] for _, row in rows if len(row) > at)
+            steps = (row[at].strip() for _, row in rows if len(row) > at)
+            counts.update(filter(None, steps))  # rows between steps name none
     return counts
 
 

@@ -218,6 +218,12 @@ def test_steps_are_compared_with_the_files_of_the_profiler(tmp_path):
         assert names(faults, *expected) if expected else not faults, (name, faults)
     gap = of_another_tool(tmp_path / "gap", {3: 5, 4: 5, 6: 5})
     assert names(gap, 4, 3, 5)
+    (tables,) = (tmp_path / "schedule").glob("*/ASCEND_PROFILER_OUTPUT")  # given by itself
+    assert names("; ".join(only(tables).faults), 10, 8)
+    between = rows("", "", *[1] * 5, *[2] * 5)  # two rows before the first step
+    (tables / "kernel_details.csv").write_text(between)
+    (tables.parent / "profiler_info.json").unlink()
+    assert only(tables).faults == () and only(tables).steps == 2
 
 
 def test_steps_with_few_rows_are_found_at_any_place(tmp_path):
