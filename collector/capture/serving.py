@@ -119,7 +119,9 @@ def capture_instances(
         starts_end_s = time.monotonic() + start_s
         try:
             for url in addresses:
-                starts[url] = _begun(partial(client.post, url, START, body, start_s + _LATE_S))
+                # Known before its request is sent: a signal may arrive while the thread starts.
+                starts[url] = Future()
+                _begin(starts[url], partial(client.post, url, START, body, start_s + _LATE_S))
             if _all_done(list(starts.values()), start_s):
                 wait(seconds)
             signals.only_shorten()
@@ -159,9 +161,14 @@ def _address(url: str, at: int) -> str:
 
 
 def _begun(call: Callable[[], InstanceReply]) -> Future[InstanceReply]:
+    future: Future[InstanceReply] = Future()
+    _begin(future, call)
+    return future
+
+
+def _begin(future: Future[InstanceReply], call: Callable[[], InstanceReply]) -> None:
     """Run a call in a thread that no exit waits for: the limit of a socket is one of each read, so
     that a server may keep a call for as long as it likes."""
-    future: Future[InstanceReply] = Future()
 
     def run() -> None:
         try:
@@ -170,7 +177,6 @@ def _begun(call: Callable[[], InstanceReply]) -> Future[InstanceReply]:
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 def _all_done(starts: Sequence[Future[InstanceReply]], limit_s: float) -> bool:

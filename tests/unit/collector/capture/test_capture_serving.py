@@ -128,6 +128,20 @@ def test_signal_stops_all_and_ends_with_its_code(number):
     assert paths(got) == [START, STOP] and ended.value.code == 128 + number
 
 
+def test_signal_while_a_start_is_sent_stops_it(monkeypatch):
+    class Interrupted(threading.Thread):
+        def start(self):
+            super().start()
+            if serving.threading.Thread is Interrupted:
+                monkeypatch.undo()
+                signal.raise_signal(signal.SIGTERM)
+
+    with instance() as (url, got), pytest.raises(SystemExit):
+        monkeypatch.setattr(serving.threading, "Thread", Interrupted)
+        captured([url])
+    assert paths(got) == [START, STOP]
+
+
 def test_second_signal_does_not_wait_for_the_analysis(monkeypatch):
     monkeypatch.setattr(serving, "_LAST_S", 0.1)
     can_end = threading.Event()
