@@ -119,15 +119,15 @@ class NeighbourSurface:
         self, sizes: Sequence[float], growth_from: Callable[[int], float | None]
     ) -> InterpolatedValue | None:
         """Return the duration at a point beyond an end of its curve, up to 4 times as far as the
-        nearest point; None for other points.
+        nearest point; None for other points, and for empty tensors, which are no work.
 
         `growth_from` returns how far the work differs from that of the nearest point, given its
         place, as a logarithm; None if that is not known. The duration continues the curve, and
         differs by no more than the work."""
         curve = self._curves.get(tuple(sizes[axis] for axis in self._rest))
-        if curve is None:
+        if curve is None or sizes[self._main] <= 0:
             return None
-        x = log(max(sizes[self._main], 0.5))
+        x = log(sizes[self._main])
         own = range(self._bounds[curve], self._bounds[curve + 1])
         is_above = x > self._x[own[-1]]
         near = own[-1] if is_above else own[0]

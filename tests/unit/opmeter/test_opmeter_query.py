@@ -329,7 +329,8 @@ def test_sizes_beyond_the_measured_ones_are_extrapolated_only_on_request() -> No
     assert farther.value_us == pytest.approx(128.0) and farther.high_us > 2 * answer.value_us
     below = version.query("MatMulV2", [(2, 64), (64, 64)], "bf16", extrapolate=True)
     assert below.value_us == pytest.approx(2.0) and below.low_us < 2.0 < 8.0 < below.high_us
-    for m in (1, 129):  # too far
+    version = version_of([product(m, 64, 64, float(m)) for m in (1, 2, 4, 8, 16, 32)])
+    for m in (0, 129):  # no work, and too far
         far = version.query("MatMulV2", [(m, 64), (64, 64)], "bf16", extrapolate=True)
         assert far.reason is Reason.OUTSIDE
 
