@@ -240,8 +240,10 @@ _OF_STEPS = frozenset({"layer", "phase", "times", "source", "case_id"})  # of `o
 # Other names of the same, as profilers and the options of `opmeter db query` have them.
 _CALLED = {
     **dict.fromkeys(("kernel", "op", "optype", "type", "kernelname"), KERNEL_TYPE),
+    **dict.fromkeys(("operator", "operatortype"), KERNEL_TYPE),
     **dict.fromkeys(("shape", "shapes", "inputshape", "inputs", "input"), INPUT_SHAPES),
     **dict.fromkeys(("dtype", "dtypes", "datatype", "datatypes", "inputdtypes"), INPUT_DTYPES),
+    **dict.fromkeys(("inputdtype", "inputtype", "inputtypes"), INPUT_DTYPES),
     **dict.fromkeys(("format", "formats"), INPUT_FORMATS),
     **dict.fromkeys(("state",), OP_STATE),
     **dict.fromkeys(("lengths", "keys"), KEY_LENGTHS),

@@ -236,7 +236,10 @@ def _rows_of(file: Path, kernel: str, cells: Mapping[str, str]) -> list[_Row]:
         raise BadInput(str(error), path=file, line=1) from error
     if unused:
         say(f"warning: {file}: no query uses {', '.join(map(repr, unused))}", err=True)
-    return [_Row(line, row.get(column or "", kernel), {**cells, **row}) for line, row in rows]
+    return [
+        _Row(line, row.get(column, kernel) if column else kernel, {**cells, **row})
+        for line, row in rows
+    ]
 
 
 def _answers(

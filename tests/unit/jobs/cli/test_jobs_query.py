@@ -94,8 +94,11 @@ def test_columns_of_a_file_decide_its_queries_or_are_named(root: Path, tmp_path:
     file.write_text('Input Shapes,note,Average Duration(us),layer\n"4,64;4,64",x,1,attention\n')
     done = opmeter_here(*words)
     assert done.returncode == 0 and "'note'" in done.stderr and "layer" not in done.stderr
+    file.write_text('Input Shapes,\n"4,64;4,64",0\n')  # pandas writes its index without a name
+    assert "Add" in opmeter_here(*words).stdout
     for header, meant in (
         ("Input Shapes,Input Data Type", "Input Data Types"),
+        ("Input Shapes,input_dtype", "Input Data Types"),
         ("Input Shapes,dtype", "Input Data Types"),
         ("Input Shapes,output shapes", "Output Shapes"),
         ("Input Shapes,OP Type", "Kernel Type"),
