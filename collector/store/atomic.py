@@ -53,8 +53,12 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def write_through(path: Path, data: bytes) -> None:
     """Do the same with a file that a user names. If it is a link, the link stays, and the file that
-    it leads to is written. Raises OSError for a pipe, a device or a folder."""
+    it leads to is written. Raises OSError for a pipe, a device, a folder, and for a link that leads
+    nowhere: somebody else may have prepared it to have a file made."""
     real = Path(os.path.realpath(path))
+    if path.is_symlink() and not real.exists():
+        what = "expected a file or a link to one, got a link that leads nowhere"
+        raise OSError(errno.EINVAL, what, str(path))
     if real.exists() and not real.is_file():
         what = "expected a regular file, got a pipe, a device or a folder"
         raise OSError(errno.EINVAL, what, str(path))

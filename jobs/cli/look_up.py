@@ -115,6 +115,8 @@ def _chosen(
 def chosen_directory(there: Sequence[str], directory: str | None) -> str:
     """Return the version directory that an option or the variable names, or the only one. Raises
     BadInput for another one, and where several stacks are there and none is named."""
+    if not there:
+        raise BadInput("expected a version with a version directory, got one without any")
     if directory is None and len(there) == 1:
         return there[0]
     if directory is None or directory not in there:

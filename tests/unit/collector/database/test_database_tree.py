@@ -240,11 +240,13 @@ def test_row_of_unknown_op_state_matches_the_only_known_one():
 def test_file_behind_a_symlink_is_written_and_the_link_is_kept(tmp_path):
     real, link = tmp_path / "real" / "Add.csv", tmp_path / "Add.csv"
     link.symlink_to(real)
-    for data in (b"old", b"new"):  # the first time the symlink is dangling
-        write_through(link, data)
-        assert link.is_symlink() and real.read_bytes() == data
+    real.parent.mkdir()
+    real.write_bytes(b"old")
+    write_through(link, b"new")
+    assert link.is_symlink() and real.read_bytes() == b"new"
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path / "real"):
+    (tmp_path / "nowhere").symlink_to(tmp_path / "real" / "made")
+    for path in (tmp_path / "pipe", tmp_path / "real", tmp_path / "nowhere"):
         with pytest.raises(OSError):
             write_through(path, b"new")
     assert [path.name for path in real.parent.iterdir()] == ["Add.csv"]
