@@ -179,7 +179,7 @@ _NOT_DERIVED: dict[str, tuple[str, tuple[object, ...]]] = {
     "hidden_act": ("an activation besides silu", ("silu",)),
     "hidden_activation": ("an activation besides silu", ("silu",)),
 }
-_QUANTISED = ("quantization_config", "compression_config", "quantization")
+_QUANTISED = ("quantization_config", "compression_config", "quantization", "quantize")
 # Keys that may be outside the decoder's own ones, and hold for it.
 _OF_WHOLE = ("torch_dtype", "dtype", *_QUANTISED)
 _WHOLE_LAYERS = ("full_attention", "indexed_attention", "deepseek_sparse_attention")

@@ -185,6 +185,8 @@ def test_dtypes_activations_and_quantisation_that_no_step_follows_are_refused():
     check_layout(of_int8, layout_of("tp=2,quantisation=w8a8"))
     with pytest.raises(BadInput, match="quantization_config"):
         check_layout(of_int8, layout_of("tp=2"))
+    with pytest.raises(BadInput, match="quantised weights"):  # as MindIE and msmodelslim name it
+        check_layout(decoder(quantize="w8a8"), layout_of("tp=2"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense", "[" * 100_000, '{"model_type": ["llama"]}'])
