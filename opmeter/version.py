@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from math import exp
+from math import exp, log
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -241,9 +241,9 @@ class Version:
         unambiguous: bool = False,
     ) -> Explanation:
         """Return the answer to a query with the measured cases behind it. See `query`."""
+        from collector.quality.precision import sessions_to_narrow
         from collector.quality.variance import prior_of
         from collector.ranks.collective import is_collective
-        from opmeter.precision import sessions_to_halve
 
         query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths, outputs)
         found = self._resolve(query)
@@ -275,12 +275,13 @@ class Version:
             ordered = sorted(weights.items(), key=lambda pair: -abs(pair[1]))
             rows = [self._explained(surface.points.block, row, weight) for row, weight in ordered]
         widest = max(rows, key=lambda row: abs(row.weight) * (row.high_us / row.value_us - 1))
-        interval = (widest.value_us, widest.high_us, widest.degrees, widest.sessions)
+        reach = max(0.0, log(widest.high_us / widest.value_us))
+        interval = (reach, widest.degrees, widest.sessions)
         device = self.path.partition("/")[0]
         spread = prior_of(device, over_ranks=is_collective(query.kernel)).device_spread
         return Explanation(
-            *(answer, tuple(rows), widest, sessions_to_halve(*interval)),
-            sessions_to_halve(*interval, device_spread=spread),
+            *(answer, tuple(rows), widest, sessions_to_narrow(*interval, to=reach / 2)),
+            sessions_to_narrow(*interval, to=reach / 2, device_spread=spread),
         )
 
     def accuracy(self) -> list[KernelAccuracy]:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import yaml
 
 from collector.codec.errors import BadInput
-from collector.codec.numbers import integer_of, number_of
+from collector.codec.numbers import integer_of, number_of, percentage_of
 from collector.codec.text import did_you_mean
 from collector.codec.yaml_nodes import NamedNode, read_node
 
@@ -40,12 +40,8 @@ class Entry(NamedNode):
     def percentage(self) -> float:
         """Return a share above 0 and below 1, written as `1%` or `0.01`."""
 
-        def share(text: str) -> float:
-            digits = text.removesuffix("%")
-            return number_of(digits) / (1 if digits == text else 100)
-
         expected = "a share between 0 and 1, such as 1% or 0.01"
-        return self._number(expected, share, lambda x: 0 < x < 1)
+        return self._number(expected, percentage_of, lambda x: 0 < x < 1)
 
     def choice(self, allowed: Sequence[str], synonyms: Mapping[str, str] | None = None) -> str:
         """Return one of the allowed words. `synonyms` are other names for them, which a refusal

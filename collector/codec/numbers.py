@@ -30,6 +30,12 @@ def number_of(text: str) -> float:
     return value
 
 
+def percentage_of(text: str) -> float:
+    """Return the share of a text such as `1%` or `0.01`. Raises ValueError for any other text."""
+    digits = text.strip(_BLANKS).removesuffix("%")
+    return number_of(digits) / (1 if digits == text.strip(_BLANKS) else 100)
+
+
 def decimal_text(value: float) -> str:
     """Return a measured number with two decimals, and below 1 with three significant digits: two
     decimals of a small one would be 0.00. It has no exponent, which some readers of CSV refuse."""

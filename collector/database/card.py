@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.codec.canonical import readable_json
-from collector.codec.text import counted
+from collector.codec.text import counted, half_width_text
 from collector.database.columns import MEASUREMENTS, SHOWN, described
 from collector.database.manifest import FileEntry
 from collector.model import keys
@@ -117,6 +117,7 @@ def card_of(path: str, stack: Stack, tables: Sequence[pa.Table]) -> Card:
 def dataset_md(card: Card) -> bytes:
     """Return the card as a page for people."""
     stack = {n: value for n, value in card.stack.as_json().items() if value and n != "details"}
+    width = "-" if card.half_width is None else half_width_text(card.half_width)
     sessions = f"{counted(card.sessions, 'session')} on {counted(card.devices, 'device')}"
     lines = [
         f"# {card.path}",
@@ -133,7 +134,7 @@ def dataset_md(card: Card) -> bytes:
         *(f"| {name} | {value} |" for name, value in stack.items()),
         f"| cases | {card.cases:,} of {counted(len(card.kernels), 'kernel type')} |",
         f"| with a duration | {card.durations:,}, of which {card.pooled:,} from several sessions |",
-        f"| median half-width of the 95 % intervals | {_percent(card.half_width)} |",
+        f"| median half-width of the 95 % intervals | {width} |",
         f"| measurements | {card.measurements:,} in {sessions} |",
         f"| measured | {_period(card)} |",
         f"| licence of the data | {_LICENCE} |",
@@ -213,10 +214,6 @@ def _records(name: str, file: str, schema: pa.Schema) -> dict[str, Any]:
             if not kind.startswith("list")
         ],
     }
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"±{100 * share:.3g} %"
 
 
 def _period(card: Card) -> str:

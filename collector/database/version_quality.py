@@ -1,5 +1,5 @@
-"""The quality of a version's numbers: the warnings of its durations, how far its sessions and
-devices differ, the coverage and the width of its intervals, and what is not shown.
+"""The quality of a version's numbers: which of its durations are usable, their warnings, how far
+its sessions and devices differ, the coverage and the width of its intervals, and what is not shown.
 
 Every count of durations with a warning, and every row that names its warnings, comes from
 `warnings_of_durations`.
@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import expm1
+from enum import StrEnum
+from math import expm1, log1p
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from collector.codec.errors import BadInput
 from collector.database.curves import Envelope, cases_of, envelope_of
 from collector.database.intervals import (
+    CaseInterval,
     VersionEvidence,
     VersionIntervals,
     blind_pairs,
@@ -30,13 +32,22 @@ from collector.model.case import Case
 from collector.model.measurement import Outcome
 from collector.model.row import value_of
 from collector.quality.canaries import DeviceFactor, device_factors
-from collector.quality.gates import ENVELOPE, gate_of_outcome, gate_of_warning
+from collector.quality.gates import (
+    ENVELOPE,
+    gate_of_outcome,
+    gate_of_warning,
+    is_of_disturbed_session,
+    is_of_repeats,
+    warnings_cell,
+)
 from collector.quality.pooled import (
     Coverage,
     SessionDifferences,
     coverage_of_intervals,
     session_differences,
 )
+from collector.quality.precision import sessions_to_narrow
+from collector.quality.variance import Origin
 from collector.ranks.collective import collective_case_of, is_collective
 
 WIDTHS = (0.02, 0.05, 0.10)
@@ -177,6 +188,79 @@ def quality_of(version: ShownVersion) -> VersionQuality:
         canaries=tuple(device_factors(evidence.canaries, evidence.prior)),
         proofs=Counter(filter(None, good["identity"].to_pylist())),
     )
+
+
+TOLERANCE = 0.10  # of a duration that is used, unless another one is requested
+
+
+class Need(StrEnum):
+    """What a duration needs before it is usable: the first of these that applies."""
+
+    UNDISTURBED = "an undisturbed machine"  # its session was disturbed, or the device changed
+    STEADY = "more and steadier repeats"
+    CHECK = "a check of the warning"
+    ALONE = "a measurement without other launches"  # others have no interval over sessions
+    SECOND_SESSION = "a second session"  # the variance is assumed, not measured
+    MORE_SESSIONS = "more sessions"  # the interval is wider than the tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How many durations of a version directory are usable at a tolerance, and how many of the
+    others have each need.
+
+    A duration is usable if it has no warning, if sessions of its stack were compared, and if the
+    half-width of its interval is at most `tolerance`, as a share of the mean. Among those that need
+    more sessions, the one in the middle needs `more_sessions` on other devices, or
+    `more_sessions_here` on the same device; None if 1,000 are not enough, or if none needs any."""
+
+    tolerance: float
+    durations: int
+    usable: int
+    needs: Mapping[Need, int]
+    more_sessions: int | None = None
+    more_sessions_here: int | None = None
+
+
+def verdict_of(version: ShownVersion, tolerance: float = TOLERANCE) -> Verdict:
+    """Return how many durations of a version directory are usable at this tolerance, a share of the
+    mean."""
+    good = version.best.filter(version.best["good"])
+    rows = list(zip(good["case"].to_pylist(), good["measurement"].to_pylist(), strict=True))
+    found = Counter[Need | None]()
+    wide: list[tuple[float, str]] = []
+    for case, measurement in rows:
+        known = version.intervals.of.get(measurement)
+        need = _need(version.warnings.get(case, frozenset()), known, tolerance)
+        found[need] += 1
+        if need is Need.MORE_SESSIONS and known is not None:
+            wide.append((known.reach, measurement))
+    usable = found.pop(None, 0)
+    needs = {need: found[need] for need in Need if need in found}
+    if not wide:
+        return Verdict(tolerance, len(rows), usable, needs)
+    middle = sorted(wide)[len(wide) // 2][1]
+    known = version.intervals.of[middle]
+    of_collectives = version.of_collectives.rows["measurement"]
+    is_of_ranks = pc.index(of_collectives, pa.scalar(middle, TEXT)).as_py() >= 0
+    evidence = version.of_collectives if is_of_ranks else version.evidence
+    interval, to = (known.reach, known.degrees, known.sessions), log1p(tolerance)
+    here = sessions_to_narrow(*interval, to=to, device_spread=evidence.prior.device_spread)
+    more = sessions_to_narrow(*interval, to=to)
+    return Verdict(tolerance, len(rows), usable, needs, more, here)
+
+
+def _need(warnings: frozenset[str], interval: CaseInterval | None, tolerance: float) -> Need | None:
+    """Return what a duration with these warnings and this interval needs; None if it is usable."""
+    if warnings:
+        if is_of_disturbed_session(warnings_cell(warnings)):
+            return Need.UNDISTURBED
+        return Need.STEADY if is_of_repeats(warnings) else Need.CHECK
+    if interval is None:
+        return Need.ALONE
+    if interval.variance == Origin.PRIOR:
+        return Need.SECOND_SESSION
+    return Need.MORE_SESSIONS if interval.reach > log1p(tolerance) else None
 
 
 @dataclass(frozen=True, slots=True)

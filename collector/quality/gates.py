@@ -97,6 +97,15 @@ def is_of_disturbed_session(cell: str) -> bool:
     return not _OF_SESSIONS.isdisjoint(cell.split(";"))
 
 
+# Warnings of how the repeats of one case are distributed.
+_OF_REPEATS = frozenset({OUTLIERS, "spread", "few repeats", "two modes", "trend"})
+
+
+def is_of_repeats(gates: Iterable[str]) -> bool:
+    """Return whether all of these warnings are of the repeats of one case."""
+    return _OF_REPEATS.issuperset(gates)
+
+
 # Shared by the gates that check a whole curve: the number of cases that a check requires, and the
 # fastest duration of a curve.
 

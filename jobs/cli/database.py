@@ -219,6 +219,9 @@ def quality_command(
             "--list", help="list the rows with a warning, and those that a gate withholds"
         ),
     ] = False,
+    tolerance: Annotated[
+        str, typer.Option(help="largest half-width of the interval of a duration that is usable")
+    ] = "10%",
     cards: Annotated[
         bool,
         typer.Option(
@@ -229,6 +232,9 @@ def quality_command(
 ) -> None:
     """Report how well the numbers of a version are known.
 
+    It counts the durations that are usable at the tolerance, and what each of the others needs: no
+    warning, a variance from compared sessions, an interval within the tolerance.
+
     It shows how far sessions and devices differ, the coverage and width of the confidence
     intervals, what the gates refuse, and for each kernel type how well interpolation predicts rows
     that are left out. With --list it lists the rows concerned, the widest interval first. With
@@ -236,15 +242,21 @@ def quality_command(
 
     \b
     Examples:
-      opmeter db quality
+      opmeter db quality --tolerance 5%
       opmeter db quality --list
       opmeter db quality --card > DATASET.md
     """
     from collector.database.snapshot import load_state
-    from collector.database.version_quality import quality_of, shown_versions, suspect_cases
+    from collector.database.version_quality import (
+        quality_of,
+        shown_versions,
+        suspect_cases,
+        verdict_of,
+    )
     from jobs.status.lines import accuracy_lines, suspect_lines, version_quality_lines
     from opmeter.database import database_at
 
+    share = options.share_of_option("--tolerance", tolerance)
     store = open_root(root)
     commit = chosen_commit(store, root, version)
     if cards and (list_rows or as_json):
@@ -262,17 +274,24 @@ def quality_command(
             say_lines(suspect_lines(path, durations, cases))
         return
     db = database_at(store, commit)
-    qualities = [(one, db.directory(one.version_path).accuracy()) for one in map(quality_of, shown)]
+    qualities = [
+        (quality_of(one), verdict_of(one, share), db.directory(one.path).accuracy())
+        for one in shown
+    ]
     if as_json:
         print_json(
             [
-                {**{f.name: getattr(one, f.name) for f in fields(one)}, "interpolation": accuracy}
-                for one, accuracy in qualities
+                {
+                    **{f.name: getattr(one, f.name) for f in fields(one)},
+                    "verdict": verdict,
+                    "interpolation": accuracy,
+                }
+                for one, verdict, accuracy in qualities
             ]
         )
         return
-    for quality, accuracy in qualities:
-        say_lines(version_quality_lines(quality))
+    for quality, verdict, accuracy in qualities:
+        say_lines(version_quality_lines(quality, verdict))
         say_lines(accuracy_lines(accuracy))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
-from collector.codec.text import counted, time_text
+from collector.codec.text import counted, half_width_text, time_text
 from jobs.cli import options
 from jobs.cli.options import WorkloadOptions
 from jobs.cli.terminal import print_json, say, say_lines
@@ -171,9 +171,10 @@ def _lines(found: DirectoryChanges, most: int | None) -> Iterator[str]:
             "change is concluded"
         )
     if (one := found.intervals) is not None:
+        before, after = (half_width_text(expm1(reach)) for reach in (one.before, one.after))
         yield (
             f"intervals   {counted(one.wider, 'case')} wider, {one.narrower:,} narrower; median "
-            f"half-width ±{100 * expm1(one.before):.3g} % -> ±{100 * expm1(one.after):.3g} %"
+            f"half-width {before} -> {after}"
         )
     for kind in ("changed", "added", "removed", "inconclusive", "equal"):
         if most is None or kind in _LISTED_KINDS:

@@ -1,6 +1,7 @@
 """Options that several commands have."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -10,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from collector.codec.errors import BadInput
+from collector.codec.numbers import percentage_of
 from collector.codec.text import did_you_mean
 from collector.model.measurement import CACHES
 from collector.model.stack import BACKEND_SYNONYMS, PROFILED
@@ -91,6 +93,15 @@ def check_cache(cache: str | None) -> None:
     """Raise BadInput for an unknown content of the cache."""
     if cache is not None and cache not in CACHES:
         raise BadInput(f"--cache: expected {' or '.join(CACHES)}, got {cache!r}")
+
+
+def share_of_option(option: str, text: str) -> float:
+    """Return the share above 0 of an option, written as `10%` or `0.1`. Raises BadInput for any other
+    text."""
+    with suppress(ValueError):
+        if (share := percentage_of(text)) > 0:
+            return share
+    raise BadInput(f"{option}: expected a share above 0, such as 10% or 0.1, got {text!r}")
 
 
 # Options that take words up to the next option, as the scripts of msmodeling do:

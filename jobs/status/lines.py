@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from collector.codec.text import counted, share_of, time_text, whole_in_one_line
+from collector.codec.text import counted, half_width_text, share_of, time_text, whole_in_one_line
 from collector.database.commits import Commit
-from collector.database.version_quality import WIDTHS, SuspectCase, VersionQuality
+from collector.database.version_quality import WIDTHS, Need, SuspectCase, Verdict, VersionQuality
 from collector.model.manifest import Usage
 from collector.model.measurement import UNMEASURABLE, Outcome, Proof
 from collector.model.plan import Plan
@@ -134,8 +134,8 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
-    """Yield all facts about a version directory, one per line."""
+def version_quality_lines(quality: VersionQuality, verdict: Verdict) -> Iterator[str]:
+    """Yield all facts about a version directory, one per line, the verdict first."""
     yield f"version     {quality.version_path}"
     if quality.refused:
         yield f"refused     {_by_gate(quality.refused, 'case')}"
@@ -147,6 +147,7 @@ def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
         f"durations   {quality.durations:,}{ranks}; {quality.of_several_sessions:,} of several "
         "sessions"
     )
+    yield from _verdict_lines(verdict)
     yield from _warning_lines(quality.warned, quality.durations, quality.suspect)
     yield from identity_lines(quality)
     yield from brief_lines(quality)
@@ -157,12 +158,43 @@ def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
     yield f"variance    source: {texts}"
 
 
+_REMEDIES = {
+    Need.UNDISTURBED: "close other programs, cool the device, run with --again",
+    Need.STEADY: "a larger budget_s or a quieter machine, run with --again",
+    Need.CHECK: "opmeter db quality --list",
+    Need.ALONE: "cache: warm or cold",
+    Need.SECOND_SESSION: "run with --again; the variance between sessions is assumed",
+}
+
+
+def _verdict_lines(verdict: Verdict) -> Iterator[str]:
+    """Yield how many durations are usable, and a line for each need of the others, the most
+    frequent first."""
+    yield (
+        f"usable      {verdict.usable:,} of {counted(verdict.durations, 'duration')} at a "
+        f"tolerance of {_percent(verdict.tolerance)}"
+    )
+    for need, count in sorted(verdict.needs.items(), key=lambda item: -item[1]):
+        remedy = _REMEDIES.get(need) or _sessions_text(verdict)
+        yield f"others      {counted(count, 'needs', 'need')} {need}: {remedy}"
+
+
+def _sessions_text(verdict: Verdict) -> str:
+    """Return how many sessions the duration in the middle needs."""
+    here = verdict.more_sessions_here
+    same = "no number is enough" if here is None else f"{here:,}"
+    more = verdict.more_sessions
+    if more is None:
+        return "over 1,000 in the median"
+    return f"in the median {more:,} on other devices; on the same device {same}"
+
+
 def accuracy_lines(found: Iterable[KernelAccuracy]) -> Iterator[str]:
     """Yield a line for each kernel type about rows that were left out and predicted."""
     for one in found:
         yield (
             f"between     {one.kernel}: median error {_percent(one.median_error)}, p90 "
-            f"{_percent(one.p90_error)}; 95 % intervals of {_percent(one.half_width)} cover "
+            f"{_percent(one.p90_error)}; 95 % intervals of {half_width_text(one.half_width)} cover "
             f"{one.coverage:.0%}, of {one.predicted:,} rows left out"
         )
 
@@ -174,7 +206,7 @@ def accuracy_table(found: Iterable[KernelAccuracy]) -> Iterator[str]:
     for one in found:
         yield (
             f"| {one.kernel} | {one.predicted:,} | {_percent(one.median_error)} | "
-            f"{_percent(one.p90_error)} | ±{_percent(one.half_width)} | {one.coverage:.0%} |"
+            f"{_percent(one.p90_error)} | {half_width_text(one.half_width)} | {one.coverage:.0%} |"
         )
 
 
@@ -208,7 +240,7 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
         f"{share:.0%} beyond {width:.0%}"
         for width, share in zip(WIDTHS, quality.wider, strict=True)
     )
-    median = _percent(quality.median_reach)
+    median = half_width_text(quality.median_reach)
     yield f"widths      median half-width {median}; {beyond}"
 
 
@@ -229,7 +261,7 @@ def suspect_lines(path: str, durations: int, suspects: Sequence[SuspectCase]) ->
     yield f"version     {path}"
     for one in suspects:
         mean = "withheld    " if one.mean_us is None else f"warning     {one.mean_us:.6g} us "
-        width = "" if one.half_width is None else f"±{_percent(one.half_width)} "
+        width = "" if one.half_width is None else f"{half_width_text(one.half_width)} "
         reasons = whole_in_one_line("; ".join(one.reasons))
         yield f"{mean}{width}{one.description}: {';'.join(one.warnings)}: {reasons}"
     yield (
@@ -268,9 +300,13 @@ def _canary_lines(devices: Sequence[DeviceFactor]) -> Iterator[str]:
 
 def _apart(found: SessionDifferences) -> str:
     return (
-        f"{counted(found.pairs, 'pair')}: 50 % differ by {_percent(found.median)} or less, 90 % "
-        f"by {_percent(found.p90)}, 99 % by {_percent(found.p99)}"
+        f"{counted(found.pairs, 'pair')}: 50 % differ by {_difference(found.median)} or less, 90 % "
+        f"by {_difference(found.p90)}, 99 % by {_difference(found.p99)}"
     )
+
+
+def _difference(share: float) -> str:
+    return _percent(share) if share <= 1 else f"a factor of {1 + share:.3g}"
 
 
 def _percent(share: float) -> str:

@@ -14,6 +14,7 @@ from collector.codec.errors import BadInput, DamagedObject
 from collector.database import verify
 from collector.database.merge import CREATE, merge_plans
 from collector.database.verified import verified_commit
+from collector.database.version_quality import Need
 from collector.model import keys
 from collector.model.measurement import Outcome
 from collector.store import open_store
@@ -265,6 +266,53 @@ def test_quality_lists_rows_with_warnings_by_interval_width(
         (5.0, ["spread"]),
         (None, ["no duration"]),
     ]
+
+
+def test_quality_counts_the_usable_durations_and_what_the_others_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disturbed, few = "the session was disturbed: threads waited", "2 accepted repeats: too few"
+    of_warnings = [(disturbed,), (few, disturbed), ("canaries: apart",), (few,), ("odd",)]
+    records = [add_record(rows) for rows in range(1, 9)]
+    tight, wide, once, *warned = (record.case_id for record in records)
+    sessions = [
+        {tight: Tried(10.0 + at / 1000, n_accepted=30), wide: Tried(10.0 + at, n_accepted=30)}
+        for at in range(5)
+    ]
+    sessions[0][once] = Tried(10.0, n_accepted=30)
+    for case, warnings in zip(warned, of_warnings, strict=True):
+        sessions[0][case] = Tried(10.0, n_accepted=30, warnings=warnings)
+    shards = [
+        MadeShard(f"shard-{at}", [r for r in records if r.case_id in session], [session])
+        for at, session in enumerate(sessions)
+    ]
+    store, made = open_store(str(tmp_path)), MadePlan(shards)
+    write_campaign(store, made)
+    merge_plans(store, [made.name], guard=CREATE, author="test")
+    quality_command(root=str(tmp_path), as_json=True)
+    (found,) = json.loads(capsys.readouterr().out)
+    more, here = (found["verdict"].pop(name) for name in ("more_sessions", "more_sessions_here"))
+    assert 1 < more <= here
+    assert found["verdict"] == {
+        "tolerance": 0.1,
+        "durations": 8,
+        "usable": 1,
+        "needs": {
+            Need.UNDISTURBED: 3,
+            Need.STEADY: 1,
+            Need.CHECK: 1,
+            Need.SECOND_SESSION: 1,
+            Need.MORE_SESSIONS: 1,
+        },
+    }
+    quality_command(root=str(tmp_path), tolerance="5%")
+    lines = capsys.readouterr().out.splitlines()
+    assert [numbers(line) for line in lines if line.startswith("usable")] == [["0", "8", "5"]]
+    others = [numbers(line)[0] for line in lines if line.startswith("others")]
+    assert others == ["3", "2", "1", "1", "1"]
+    for text in ("0", "-5%", "10x", "", "inf"):
+        with pytest.raises(BadInput, match="--tolerance"):
+            quality_command(root=str(tmp_path), tolerance=text)
 
 
 def test_gc_lists_before_deleting_and_du_counts_the_store(

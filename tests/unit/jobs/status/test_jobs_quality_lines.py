@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.database.version_quality import VersionQuality
+from collector.database.version_quality import Need, Verdict, VersionQuality
 from collector.model.measurement import Proof
 from collector.quality.pooled import SHARES, Coverage, SessionDifferences
 from jobs.status.lines import brief_lines, identity_lines, version_quality_lines
@@ -45,6 +45,7 @@ def test_proved_identities_are_a_separate_line():
 
 
 def test_quality_of_a_version_has_the_lines_of_a_run_and_more():
-    reported = first_words(version_quality_lines(QUALITY))
+    verdict = Verdict(0.1, 40, 30, {Need.CHECK: 3, Need.MORE_SESSIONS: 7}, 5)
+    reported = first_words(version_quality_lines(QUALITY, verdict))
     known = ["identity", "sessions", "intervals", "widths", "devices"]
-    assert reported == ["version", "durations", *known, "variance"]
+    assert reported == ["version", "durations", "usable", "others", "others", *known, "variance"]
