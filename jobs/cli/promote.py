@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import expm1, log
+from math import inf
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from collector.codec.errors import BadInput
+from collector.codec.text import half_width_text
 from jobs.cli import options
 from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.terminal import print_json, say
@@ -44,11 +45,12 @@ def promote_command(
         ),
     ] = None,
     max_half_width: Annotated[
-        float | None,
+        str,
         typer.Option(
-            help="largest median half-width of the intervals, as a share of the mean", min=0
+            help="largest median half-width of the intervals, as a share of the mean; that of a "
+            "disturbed session has no limit"
         ),
-    ] = None,
+    ] = "50%",
     skip_verify: Annotated[
         bool, typer.Option("--skip-verify", help="do not verify the version first")
     ] = False,
@@ -65,7 +67,8 @@ def promote_command(
 ) -> int:
     """Point a channel at a version of the database, if its gates pass.
 
-    A version is verified first. With a workload, its measured share is a gate. Readers name a
+    A version is verified first, and the median half-width of its intervals must be within
+    --max-half-width. With a workload, its measured share is a gate. Readers name a
     channel where they name a version: `opmeter pull tree --version stable`. The exit code is 1 if a
     gate refuses.
 
@@ -81,6 +84,7 @@ def promote_command(
     from jobs.cli.opening import chosen_commit, open_root
     from jobs.planning.lifecycle import current_author
 
+    widest = options.share_of_option("--max-half-width", max_half_width)
     store = open_root(root)
     known = promotions(store, channel_name(channel))
     if list_records:
@@ -98,7 +102,7 @@ def promote_command(
         refused = False
     else:
         commit = chosen_commit(store, root, version)
-        gates = _Gates(min_coverage, max_changed, max_half_width, not skip_verify)
+        gates = _Gates(min_coverage, max_changed, widest, not skip_verify)
         last = known[-1].commit if known else None
         found = list(gates.results(store, commit, last, workload, root))
         checks = {name: text for name, text, _ in found}
@@ -107,7 +111,8 @@ def promote_command(
             for name, text, passed in found:
                 say(f"{'ok' if passed else 'refused':<8} {name:<11} {text}")
     if refused and not force:
-        say(f"{channel} was not changed: fix the cause, or give the reason with --force", err=True)
+        what = "fix the cause, change the option of the gate, or give the reason with --force"
+        say(f"{channel} was not changed: {what}", err=True)
         return _REFUSED
     made = Promotion(
         channel=channel,
@@ -167,7 +172,7 @@ class _Gates:
         self,
         min_coverage: float | None,
         max_changed: float | None,
-        max_half_width: float | None,
+        max_half_width: float,
         is_verified: bool,
     ) -> None:
         self._min_coverage = min_coverage
@@ -190,16 +195,23 @@ class _Gates:
             measured = _measured_share(workload, root, commit)
             text = f"{measured:.1%} of the time of {workload} is measured"
             yield "coverage", text, measured >= self._min_coverage
-        if self._max_half_width is not None:
-            width = _median_half_width(store, commit)
-            text = "no intervals" if width is None else f"±{width:.1%} in the median"
-            yield "half-width", text, width is not None and width <= self._max_half_width
+        yield self._half_width(store, commit)
         if self._max_changed is not None and last is not None:
             changed, known = _changed(store, last, commit)
             text = f"{changed:,} of {known:,} cases of version {last} changed or are missing"
             yield "changed", text, known > 0 and changed / known <= self._max_changed
         if self._max_changed is not None and last is None:
             yield "changed", "no earlier version of the channel", True
+
+    def _half_width(self, store: Store, commit: Commit) -> tuple[str, str, bool]:
+        width = _median_half_width(store, commit)
+        if width is None:
+            return "half-width", "no duration has an interval", False
+        text = "at least half of the durations are of disturbed sessions"
+        if width < inf:
+            limit = half_width_text(self._max_half_width)
+            text = f"{half_width_text(width)} in the median, expected at most {limit}"
+        return "half-width", text, width <= self._max_half_width
 
 
 def _measured_share(workload: WorkloadOptions, root: str, commit: Commit) -> float:
@@ -211,18 +223,21 @@ def _measured_share(workload: WorkloadOptions, root: str, commit: Commit) -> flo
 
 
 def _median_half_width(store: Store, commit: Commit) -> float | None:
-    from statistics import median
+    """Return the median half-width of the intervals, as a share of the mean. That of a disturbed
+    session is infinite, since no interval covers what disturbed it. None without intervals."""
+    from statistics import median_high
 
+    from collector.quality.gates import is_of_disturbed_session
+
+    names = ("stack_high_us", "mean_us", "warnings")
     widths = [
-        expm1(log(high / mean))
+        inf if is_of_disturbed_session(warnings) else high / mean - 1
         for shown in _shown(store, commit).values()
-        for high, mean in zip(
-            shown.intervals["stack_high_us"].to_pylist(),
-            shown.intervals["mean_us"].to_pylist(),
-            strict=True,
+        for high, mean, warnings in zip(
+            *(shown.intervals[name].to_pylist() for name in names), strict=True
         )
     ]
-    return median(widths) if widths else None
+    return median_high(widths) if widths else None
 
 
 def _changed(store: Store, last: int, commit: Commit) -> tuple[int, int]:

@@ -24,8 +24,8 @@ from jobs.cli.promote import promote_command
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
+    Tried,
     add_record,
-    answered,
     write_campaign,
 )
 
@@ -38,7 +38,8 @@ def root(tmp_path: Path) -> str:
     store = open_store(str(tmp_path / "store"))
     for number, us in ((1, 10.0), (2, 10.0), (3, 1000.0)):
         records = [add_record(rows) for rows in range(1, 6)]
-        shard = MadeShard(f"shard-{number}", records, [answered(records, us)])
+        tried = {record.case_id: Tried(us + at, n_accepted=30) for at, record in enumerate(records)}
+        shard = MadeShard(f"shard-{number}", records, [tried])
         plan = MadePlan([shard], number=number, head_commit=number - 1, campaign=f"made-{number}")
         write_campaign(store, plan)
         merge_plans(store, [plan.name], guard=CREATE, author="test")
@@ -67,7 +68,7 @@ def test_a_channel_points_at_a_version_and_back(
     assert [one["commit"] for one in found] == [1, 3, 1]
     with pytest.raises(BadInput, match="go back"):  # not to the version before the last change
         promote_command("stable", NOTHING, root=root, back=True)
-    assert found[0]["checks"] == {"verify": "no problems"} and found[2]["reason"] == "slower"
+    assert found[0]["checks"].keys() == {"verify", "half-width"} and found[2]["reason"] == "slower"
 
 
 def test_gc_retires_what_no_channel_needs_and_a_retired_version_cannot_be_promoted(
@@ -120,7 +121,7 @@ def test_refusing_gate_changes_nothing_unless_forced(
     store = store_at(root)
     promote_command("stable", NOTHING, root=root, version="1")
     assert promote_command("stable", NOTHING, root=root, version="2", max_changed=0.0) == 0
-    assert promote_command("stable", NOTHING, root=root, max_half_width=1e-6) == 1
+    assert promote_command("stable", NOTHING, root=root, max_half_width="0.001%") == 1
     assert promote_command("first", NOTHING, root=root, max_changed=0.0) == 0
     assert promotions(store, "first")[0].checks["changed"].startswith("no earlier")
     assert commit_of(store, "stable").number == 2
@@ -133,6 +134,35 @@ def test_refusing_gate_changes_nothing_unless_forced(
     assert last.commit == 3 and last.reason == "known" and key in last.checks["verify"]
     store.put(key, whole)
     assert "refused" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("tried", "allowing"),
+    [
+        (Tried(5.0), "100%"),  # a single repeat
+        (Tried(5.0, n_accepted=30, warnings=("4 of 30 repeats were undisturbed",)), None),
+        (Tried(reason="lost"), None),
+    ],
+    ids=["wide", "disturbed", "nothing measured"],
+)
+def test_wide_and_disturbed_durations_are_not_promoted_by_default(
+    tmp_path: Path, tried: Tried, allowing: str | None
+) -> None:
+    store = open_store(str(tmp_path))
+    records = [add_record(rows) for rows in range(1, 4)]
+    shard = MadeShard("shard", records, [{record.case_id: tried for record in records}])
+    made = MadePlan([shard])
+    write_campaign(store, made)
+    merge_plans(store, [made.name], guard=CREATE, author="test")
+    root = str(tmp_path)
+    assert promote_command("stable", NOTHING, root=root) == 1
+    assert promote_command("stable", NOTHING, root=root, max_half_width="10") == (not allowing)
+    if allowing:
+        assert promote_command("stable", NOTHING, root=root, max_half_width=allowing) == 0
+    assert promote_command("stable", NOTHING, root=root, force="an example") == 0
+    for text in ("0", "-1%", "nan", "inf", "wide"):
+        with pytest.raises(BadInput, match="--max-half-width"):
+            promote_command("stable", NOTHING, root=root, max_half_width=text)
 
 
 def test_unknown_and_damaged_channels_are_refused(root: str) -> None:
