@@ -96,8 +96,8 @@ def check_cache(cache: str | None) -> None:
 
 
 def share_of_option(option: str, text: str) -> float:
-    """Return the share of an option, above 0, written as `10%` or `0.1`. Raises BadInput for another
-    text."""
+    """Return the share of an option, above 0 and written as `10%` or `0.1`. Raises BadInput for any
+    other text."""
     with suppress(ValueError):
         if (share := percentage_of(text)) > 0:
             return share
