@@ -42,6 +42,20 @@ def time_text(time_us: float) -> str:
 _TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
 
 
+def size_text(size_bytes: float) -> str:
+    """Return a size with three digits and a binary unit.
+
+    >>> [size_text(size) for size in (0, 42_949, 999.6 * 1024, 5e9)]
+    ['0 B', '41.9 KiB', '0.976 MiB', '4.66 GiB']"""
+    value, unit = float(size_bytes), 0
+    while value >= 999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.3g} {_UNITS[unit]}"
+
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
 # Untrusted text, made safe for a terminal.
 #
 # A log, a reason or a name may contain control codes for a terminal: a title, the clipboard, a

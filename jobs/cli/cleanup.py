@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import DamagedObject
-from collector.codec.text import counted
+from collector.codec.text import counted, size_text
 from jobs.cli import options
 from jobs.cli.opening import DEFAULT_ROOT, open_root
 from jobs.cli.terminal import print_json, say
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from collector.database.cleanup import SpaceUsed
     from collector.store.base import Info, Store
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def du_command(
@@ -196,11 +194,3 @@ def ranges_text(numbers: Sequence[int]) -> str:
         else:
             parts.append((number, number))
     return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in parts) or "none"
-
-
-def size_text(size_bytes: int) -> str:
-    """Return a size with three digits and a binary unit."""
-    value, unit = float(size_bytes), 0
-    while value >= 1000 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.3g} {_UNITS[unit]}"

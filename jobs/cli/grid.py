@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from collector.codec.errors import BadInput
-from collector.codec.text import GIB, counted
+from collector.codec.text import counted, size_text
 from collector.shapes.models import find_decoder
 from jobs.cli.mappings import write_mapping
 from jobs.cli.options import TreeOptions
@@ -139,7 +139,7 @@ def _line(one: Grown) -> str:
         (chosen.refused, f"refused, the first: {chosen.why}"),
     )
     text = "".join(f"; {number:,} {what}" for number, what in left_out if number)
-    largest = f", largest {chosen.largest_bytes / GIB:.2g} GiB" if chosen.records else ""
+    largest = f", largest {size_text(chosen.largest_bytes)}" if chosen.records else ""
     return (
         f"{one.kernel_type:<32} {len(chosen.records):,} added{largest}: "
         f"{chosen.examined:,} of {chosen.points:,} points examined{text}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.codec.text import counted, share_of, time_text
+from collector.codec.text import counted, share_of, size_text, time_text
 
 pytestmark = pytest.mark.fast
 
@@ -39,3 +39,14 @@ def test_a_time_has_three_digits_and_a_unit_that_fits():
         5.1234e9: "5,120 s",
     }.items():
         assert time_text(time_us) == text
+
+
+def test_a_size_has_three_digits_and_a_unit_that_fits():
+    for size_bytes, text in {
+        0: "0 B",
+        999: "999 B",
+        42_949: "41.9 KiB",
+        999.6 * 1024: "0.976 MiB",
+        5_000_000_000: "4.66 GiB",
+    }.items():
+        assert size_text(size_bytes) == text
