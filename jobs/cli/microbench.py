@@ -99,7 +99,7 @@ def microbench_command(
     if update_mode not in list(Update):
         raise BadInput(f"--update-mode: expected {' or '.join(Update)}, got {update_mode!r}")
     update, only = Update(update_mode), chosen([*(op or []), *(more or [])])
-    folder = tree.folder
+    folder, name = tree.folder, "npu"
     if prof_path:
         result = microbench_from_profile(
             folder, prof_path, kernels=only, update=update, prune_empty=prune_empty_duration_rows
@@ -124,7 +124,7 @@ def microbench_command(
             )
     write_mapping(folder)
     page = write_reports(result, datetime.now())
-    say_lines(_microbench_describe(result, page))
+    say_lines(_microbench_describe(result, page, name))
     return int(not result.is_complete or (fail_fast and bool(result.failed)))
 
 
@@ -151,7 +151,7 @@ def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
         ) from error
 
 
-def _microbench_describe(result: MicrobenchResult, page: Path) -> Iterator[str]:
+def _microbench_describe(result: MicrobenchResult, page: Path, backend: str) -> Iterator[str]:
     from collector.singlehost.reports import gaps, shapes_of
 
     new = sum(row.is_new for row in result.written)
@@ -183,10 +183,10 @@ def _microbench_describe(result: MicrobenchResult, page: Path) -> Iterator[str]:
     if hot:
         yield f"{counted(hot, 'row differs', 'rows differ')} widely from the profile"
     yield f"report: {page}"
-    yield from _lines_of_ranks(result)
+    yield from _lines_of_ranks(result, backend)
 
 
-def _lines_of_ranks(result: MicrobenchResult) -> Iterator[str]:
+def _lines_of_ranks(result: MicrobenchResult, backend: str) -> Iterator[str]:
     """Yield what measures the rows of experts over ranks, which one device cannot."""
     exchanged = [
         one.case.kernel_type
@@ -198,7 +198,8 @@ def _lines_of_ranks(result: MicrobenchResult) -> Iterator[str]:
         yield f"to measure {named}: a campaign with sources: [{{tree: {result.folder}}}]"
     cases = [one.case for one in result.unanswered if one.case.kernel_type in KERNELS]
     for ranks, rows in sorted(Counter(map(_recorded_ranks, cases)).items()):
-        command = f"opmeter comm dfc --database-path {result.folder} --do-run --ep-size"
+        other = f" --backend {backend}" if backend != "npu" else ""
+        command = f"opmeter comm dfc --database-path {result.folder} --do-run{other} --ep-size"
         if ranks:
             yield f"to measure {counted(rows, 'row')} over {ranks} ranks: {command} {ranks}"
         else:
