@@ -21,9 +21,11 @@ def half_width_text(share: float) -> str:
     """Return the half-width of an interval, as a share of the mean; above 100 % as a factor both
     ways, since an interval that is symmetric on the logarithm does not reach below 0.
 
-    >>> [half_width_text(share) for share in (0.0, 0.0514, 1.0, 3.36, 31.5)]
-    ['±0 %', '±5.14 %', '±100 %', '×/÷ 4.36', '×/÷ 32.5']"""
-    return f"±{100 * share:.3g} %" if share <= 1 else f"×/÷ {1 + share:.3g}"
+    >>> [half_width_text(share) for share in (0.0, 0.0514, 1.0, 3.36, 6123.4)]
+    ['±0 %', '±5.14 %', '±100 %', '×/÷ 4.36', '×/÷ 6,120']"""
+    if share <= 1:
+        return f"±{100 * share:.3g} %"
+    return f"×/÷ {float(f'{1 + share:.3g}'):,.15g}"
 
 
 def time_text(time_us: float) -> str:

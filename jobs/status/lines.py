@@ -195,7 +195,7 @@ def accuracy_lines(found: Iterable[KernelAccuracy]) -> Iterator[str]:
         yield (
             f"between     {one.kernel}: median error {_percent(one.median_error)}, p90 "
             f"{_percent(one.p90_error)}; 95 % intervals of {half_width_text(one.half_width)} cover "
-            f"{one.coverage:.0%}, of {one.predicted:,} rows left out"
+            f"{_percent(one.coverage)}, of {one.predicted:,} rows left out"
         )
 
 
@@ -206,7 +206,7 @@ def accuracy_table(found: Iterable[KernelAccuracy]) -> Iterator[str]:
     for one in found:
         yield (
             f"| {one.kernel} | {one.predicted:,} | {_percent(one.median_error)} | "
-            f"{_percent(one.p90_error)} | {half_width_text(one.half_width)} | {one.coverage:.0%} |"
+            f"{_percent(one.p90_error)} | {half_width_text(one.half_width)} | {_percent(one.coverage)} |"
         )
 
 
@@ -226,7 +226,7 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
         yield f"sessions    {_apart(quality.sessions)}"
     if quality.reliability:
         texts = ", ".join(
-            f"the {one.nominal:.0%} interval covered {one.covered:.0%}"
+            f"the {_percent(one.nominal)} interval covered {_percent(one.covered)}"
             for one in quality.reliability
         )
         what = "blind second session" if quality.is_blind else "second session"
@@ -234,10 +234,15 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
         known = "" if quality.is_blind else ", none known to be blind"
         how = "other cases of its" if quality.reliability[0].knows_sessions else "other"
         yield f"intervals   {texts}, of {pairs}{known}, each compared with {how} sessions"
+    elif quality.of_several_sessions:
+        yield (
+            "intervals   from the prior of the device type: no case of a kernel has two sessions "
+            "without disturbance"
+        )
     else:
         yield "intervals   from the prior of the device type: no case has a second session"
     beyond = ", ".join(
-        f"{share:.0%} beyond {width:.0%}"
+        f"{_percent(share)} beyond {_percent(width)}"
         for width, share in zip(WIDTHS, quality.wider, strict=True)
     )
     median = half_width_text(quality.median_reach)
@@ -310,7 +315,8 @@ def _difference(share: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    """Return a share with three digits: `0.125 %`, `41.4 %`, `5,130 %`."""
+    return f"{float(f'{100 * share:.3g}'):,.15g} %"
 
 
 # The lines at the end of a run, made from its summary. Pure.

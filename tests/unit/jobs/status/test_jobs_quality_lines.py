@@ -1,5 +1,7 @@
 """The few printed lines about the quality of numbers."""
 
+from dataclasses import replace
+
 import pytest
 
 from collector.database.version_quality import Need, Verdict, VersionQuality
@@ -49,3 +51,19 @@ def test_quality_of_a_version_has_the_lines_of_a_run_and_more():
     reported = first_words(version_quality_lines(QUALITY, verdict))
     known = ["identity", "sessions", "intervals", "widths", "devices"]
     assert reported == ["version", "durations", "usable", "others", "others", *known, "variance"]
+
+
+def test_second_sessions_that_show_nothing_are_not_denied():
+    """Disturbed sessions are counted, and make no pairs."""
+    texts = set()
+    for sessions in (0, 20):
+        without = replace(QUALITY, reliability=(), of_several_sessions=sessions)
+        (line,) = (one for one in brief_lines(without) if one.startswith("intervals"))
+        texts.add((sessions, "no case has a second session" in line))
+    assert texts == {(0, True), (20, False)}
+
+
+def test_widths_of_any_size_are_plain_numbers():
+    wide = replace(QUALITY, median_reach=6123.4, wider=(0.9921, 0.5, 0.0))
+    (line,) = (one for one in brief_lines(wide) if one.startswith("widths"))
+    assert numbers(line) == ["6120", "99.2", "2", "50", "5", "0", "10"]
