@@ -61,13 +61,24 @@ def log_command(
     for commit in history(store):
         plans = ", ".join(f"{plan.campaign} plan {plan.number}" for plan in commit.plans)
         counted_of = sorted(commit.counts.items())
-        counts = ", ".join(f"{number} {name}" for name, number in counted_of)
+        counts = ", ".join(
+            counted(number, *_NOUNS.get(name, (name, name))) for name, number in counted_of
+        )
         notes = "" if commit.runtime == "real" else f"  runtime {commit.runtime}"
         notes += "  retired" if commit.number in retired else ""
         say(
             f"{commit.number:>4}  {commit.time}  {commit.author}  {plans or '-'}  "
             f"{counts}  content {commit.content_hash[:12]}  guard {commit.guard}{notes}"
         )
+
+
+# Of the counts of a commit; a newer version may have others.
+_NOUNS = {
+    "added_measurements": ("new measurement",),
+    "cases": ("case",),
+    "measurements": ("measurement",),
+    "versions": ("version directory", "version directories"),
+}
 
 
 def _retired(store: Store) -> frozenset[int]:

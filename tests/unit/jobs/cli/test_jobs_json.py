@@ -43,6 +43,8 @@ def test_db_prints_commits_differences_and_quality(root: str) -> None:
     newest, oldest = printed("db", "log", "--root", root)
     assert (newest["number"], oldest["number"]) == (2, 1)
     assert [plan["number"] for plan in newest["plans"]] == [2]
+    first = invoked("db", "log", "--root", root).stdout.splitlines()[0]
+    assert "  3 new measurements, 3 cases, 5 measurements, 1 version directory  " in first, first
     (found,) = printed("db", "diff", "1", "2", "--root", root)
     assert [change["kind"] for change in found["cases"]] == ["added"]
     refused = invoked("db", "diff", "1", "2", "--root", root, "--json", "--csv").exception
