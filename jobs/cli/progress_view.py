@@ -11,6 +11,9 @@ from rich.console import Console
 from collector.codec.text import counted, visible
 from jobs.executor.local_run import RunView
 
+# The longest cases are measured first: with fewer, the rate of the others would be far too low.
+_LEAST_SHARE = 0.05
+
 
 def view_for(stream_is_terminal: bool) -> RunView:
     return TerminalView() if stream_is_terminal else LineView()
@@ -90,9 +93,11 @@ class LineView:
     def _rate(self, done: int, cases: int, now_s: float) -> str:
         gained = done - (self._first_done or 0)
         elapsed_s = now_s - self._started_s
-        if gained <= 0 or elapsed_s <= 0:
+        if gained < max(1, _LEAST_SHARE * cases) or elapsed_s <= 0:
             return ""
         from jobs.status.lines import duration
 
         rate = gained / elapsed_s
-        return f", {rate:.1f} cases/s, ETA {duration((cases - done) / rate)}"
+        return (
+            f", {rate:.{1 if rate >= 0.1 else 3}f} cases/s, ETA {duration((cases - done) / rate)}"
+        )

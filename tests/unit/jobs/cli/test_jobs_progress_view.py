@@ -33,6 +33,16 @@ def test_log_view_prints_a_line_a_minute_with_rate_and_eta():
     assert numbers(lines[-1])[:2] == ["100", "100"]
 
 
+def test_log_view_has_no_eta_before_a_part_of_the_cases_is_measured():
+    lines, clock = [], Clock()
+    with LineView(lines.append, clock=clock) as view:
+        for second, done in ((0, 0), (90, 1), (180, 5)):
+            clock.now_s = second
+            view.measure(done, 100)
+    assert [("ETA" in line) for line in lines] == [False, False, True]
+    assert numbers(lines[2])[2] == "0.028"
+
+
 def test_view_depends_on_the_terminal():
     assert isinstance(view_for(True), TerminalView)
     assert isinstance(view_for(False), LineView)
