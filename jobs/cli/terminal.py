@@ -16,7 +16,8 @@ import typer
 
 from collector.codec.text import visible
 
-_LABEL = re.compile(r" *[a-z][a-z ]*? {2,}| +")  # of a line such as `coverage    129 of 130`
+# Of a line such as `coverage    129 of 130`, or `unsupported MemSet`, which fills its column.
+_LABEL = re.compile(r" *[a-z][a-z ]*? {2,}|[a-z]{11} (?=[A-Z])| +")
 
 
 def say(text: object = "", *, err: bool = False) -> None:

@@ -21,6 +21,9 @@ def test_a_long_line_wraps_below_its_label():
         assert " ".join(" ".join(parts).split()) == " ".join(LINE.split())
         assert max(map(len, parts)) <= width and all(p.startswith(" " * 12) for p in parts[1:])
     assert wrapped(LINE, 200) == [LINE]
+    for label in ("unsupported ", "interrupted at "):  # a label that fills its column, a sentence
+        (_, second) = wrapped(f"{label}MemSet: 1 case, 26 rows, 1.76 ms of computing", 40)
+        assert second.startswith(" " * 12) == (label == "unsupported "), second
 
 
 def test_tables_fit_the_terminal_and_break_no_number():
