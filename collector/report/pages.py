@@ -201,8 +201,9 @@ def _files_of(path: Path) -> set[str]:
 
 
 def _is_inside(name: object) -> bool:
-    is_name = isinstance(name, str) and name.isprintable() and 0 < len(name) <= _LONGEST_NAME
-    return is_name and not name.startswith("/") and ".." not in name.split("/")
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+        return False
+    return not name.startswith("/") and ".." not in name.split("/")
 
 
 @cache

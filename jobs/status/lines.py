@@ -206,7 +206,8 @@ def accuracy_table(found: Iterable[KernelAccuracy]) -> Iterator[str]:
     for one in found:
         yield (
             f"| {one.kernel} | {one.predicted:,} | {_percent(one.median_error)} | "
-            f"{_percent(one.p90_error)} | {half_width_text(one.half_width)} | {_percent(one.coverage)} |"
+            f"{_percent(one.p90_error)} | {half_width_text(one.half_width)} | "
+            f"{_percent(one.coverage)} |"
         )
 
 
