@@ -15,7 +15,7 @@ from collector.database.query import best_rows, case_results, session_canaries
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
 from collector.database.verify import find_problems
-from collector.database.version_quality import quality_of, shown_version
+from collector.database.version_quality import quality_of, shown_version, verdict_of
 from collector.database.view import render
 from collector.model.measurement import CanaryReading, Outcome
 from collector.model.plan import CANARY_PLACES
@@ -191,17 +191,18 @@ def test_node_of_a_suspect_session_is_reported_until_a_second_is_suspect(factor)
 
 
 def test_quality_of_a_version_reports_its_devices():
-    quality = quality_of(shown_version(state_of(*PLANS), NPU.version_path))
+    version = shown_version(state_of(*PLANS), NPU.version_path)
+    quality = quality_of(version)
     assert (quality.canaries[0].device, quality.canaries[0].flagged) == (f"node-{SLOW} device 0", 1)
-    lines = [*version_quality_lines(quality)]
+    lines = [*version_quality_lines(quality, verdict_of(version))]
     assert any(names(line, "9 sessions", "9 devices", 1) for line in lines)
     (odd,) = [line for line in lines if "node-" in line]
     assert names(odd, "node-9 device 0", 1) and " 1.0" in odd
     state = state_of(replace(PLANS[0], shards=[_bare(PLANS[0])]))
-    bare = quality_of(shown_version(state, NPU.version_path))
-    assert bare.canaries == () and not any(
-        "canaries" in line for line in version_quality_lines(bare)
-    )
+    version = shown_version(state, NPU.version_path)
+    bare = quality_of(version)
+    lines = [*version_quality_lines(bare, verdict_of(version))]
+    assert bare.canaries == () and not any("canaries" in line for line in lines)
 
 
 def _bare(made: MadePlan) -> MadeShard:
