@@ -131,25 +131,24 @@ def query_of(
     outputs: Outputs = None,
 ) -> Query:
     """Return a query from the arguments of a caller. Raises BadInput for invalid ones."""
-    given = {name: text for name, text in (settings or {}).items() if name != MESSAGE_BYTES}
+    texts = _texts_by_name(settings or {}, "settings")
+    given = {name: text for name, text in texts.items() if name != MESSAGE_BYTES}
     shapes, of_outputs = _given_outputs(outputs)
     cells = {**given, **of_outputs}
     if op_state is not None:
-        cells[OP_STATE] = op_state.strip().lower()
-    names = dtype.split(";") if isinstance(dtype, str) else list(dtype)
-    dtypes = tuple(map(spelled_dtype, names)) if len(dtype) else ()
+        cells[OP_STATE] = text_of(op_state, "op_state").strip().lower()
+    dtypes = tuple(map(spelled_dtype, words_of(dtype, "dtype")))
     ranks, sizes = resolved_ranks(inputs), resolved_sizes(inputs)
     check_sizes(sizes)
     if len(dtypes) > 1 and len(dtypes) != len(ranks):
         raise BadInput(f"dtype: expected one, or one for each of {len(ranks)} inputs")
     while len(dtypes) > 1 and ranks[-1] < 0 and is_absent_dtype(dtypes[-1]):
         ranks, dtypes = ranks[:-1], dtypes[:-1]  # absent tensors at the end, which no case has
-    if len(formats):
-        words = formats.split(";") if isinstance(formats, str) else formats
+    if words := words_of(formats, "formats"):
         named = words[: max(len(ranks), 1)] if len(words) == len(inputs) else words
         cells[INPUT_FORMATS] = ";".join(map(normal_format, named))
     return Query(
-        normal_kernel_type(kernel),
+        normal_kernel_type(text_of(kernel, "kernel")),
         ranks,
         sizes,
         dtypes,
@@ -159,18 +158,44 @@ def query_of(
     )
 
 
+def text_of(value: object, what: str) -> str:
+    """Return a text of a caller. Raises BadInput for anything else."""
+    if not isinstance(value, str):
+        raise BadInput(f"{what}: expected a text, got {repr(value)[:40]}")
+    return value
+
+
+def words_of(value: str | Sequence[str], what: str) -> tuple[str, ...]:
+    """Return the words of a text, or of a sequence of texts; none of an empty one. Raises BadInput
+    for anything else."""
+    if isinstance(value, str):
+        return tuple(value.split(";")) if value else ()
+    try:
+        return tuple(text_of(word, what) for word in value)
+    except TypeError as error:
+        raise BadInput(f"{what}: expected texts, got {repr(value)[:40]}") from error
+
+
+def _texts_by_name(values: Mapping[str, str], what: str) -> Mapping[str, str]:
+    if not isinstance(values, Mapping):
+        raise BadInput(f"{what}: expected texts by their columns, got {repr(values)[:40]}")
+    return {text_of(name, what): text_of(text, f"{what}: {name}") for name, text in values.items()}
+
+
 def _given_outputs(
     outputs: Outputs,
 ) -> tuple[tuple[Shape | None, ...] | None, dict[str, str]]:
     """Return the shapes of outputs, None if they are open, and the cells of their dtypes and
     formats. Raises BadInput for invalid ones."""
-    if outputs is None or not len(outputs):
+    if outputs is None:
         return None, {}
     if not isinstance(outputs, Mapping):
-        ranks = resolved_ranks(outputs, "outputs")
+        if not (ranks := resolved_ranks(outputs, "outputs")):
+            return None, {}
         check_sizes(resolved_sizes(outputs, "outputs"), "outputs")
         pairs = zip(ranks, outputs, strict=True)
         return tuple(None if rank < 0 else shape for rank, shape in pairs), {}
+    outputs = _texts_by_name(outputs, "outputs")
     if unknown := set(outputs) - set(OUTPUT_CELLS):
         known = ", ".join(OUTPUT_CELLS)
         raise BadInput(f"outputs: expected shapes, or the columns {known}; got {min(unknown)!r}")
@@ -464,13 +489,14 @@ def _lists(lengths: Sequence[float] | Mapping[str, Sequence[float]]) -> dict[str
     given = lengths if isinstance(lengths, Mapping) else {KEY_LENGTHS: lengths}
     found = {}
     for name, values in given.items():
-        column = name if name.startswith(RUNTIME_PREFIX) else RUNTIME_PREFIX + name
+        is_whole = text_of(name, "lengths").startswith(RUNTIME_PREFIX)
+        column = name if is_whole else RUNTIME_PREFIX + name
         if column not in LENGTH_COLUMNS:
             known = ", ".join(sorted(LENGTH_COLUMNS))
             raise BadInput(f"lengths: expected one of {known}, got {name!r}")
         try:
             found[column] = [float(value) for value in values]
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise BadInput(f"lengths: {column}: expected numbers: {error}") from error
         if not all(map(isfinite, found[column])):
             raise BadInput(f"lengths: {column}: expected finite numbers")

@@ -53,8 +53,9 @@ class Single(Protocol):
 
 def answer_many(version: Single, frame: Any, *, unambiguous: bool) -> pd.DataFrame:
     """Return the answers to the rows of a table; see `Version.query_many`."""
-    names = list(getattr(frame, "column_names", getattr(frame, "columns", frame)))
-    unused_columns([name for name in names if isinstance(name, str)])
+    found_names = getattr(frame, "column_names", getattr(frame, "columns", frame))
+    names = [name for name in found_names if isinstance(name, str)]  # no other one has a meaning
+    unused_columns(names)
     kernel_type = kernel_column(names)
     if kernel_type is None or INPUT_SHAPES not in names:
         lacking = "kernel_type" if kernel_type is None else INPUT_SHAPES
@@ -64,9 +65,14 @@ def answer_many(version: Single, frame: Any, *, unambiguous: bool) -> pd.DataFra
     dtypes = _texts(INPUT_DTYPES, frame) if INPUT_DTYPES in names else [""] * count
     cells = {name: list(map(_spelled, _listed(frame[name]))) for name in names if _is_setting(name)}
     weights = _weights(frame) if WEIGHT in names else [1.0] * count
+    made = _texts(OUTPUT_SHAPES, frame) if OUTPUT_SHAPES in names else shapes
+    if different := {len(one) for one in (shapes, dtypes, made, weights, *cells.values())} - {
+        count
+    }:
+        raise BadInput(f"expected columns of {count:,} rows, got one of {min(different):,}")
     forms, sizes = _read(INPUT_SHAPES, shapes)
     if OUTPUT_SHAPES in names:
-        output_forms, output_sizes = _read(OUTPUT_SHAPES, _texts(OUTPUT_SHAPES, frame))
+        output_forms, output_sizes = _read(OUTPUT_SHAPES, made)
     else:
         output_forms, output_sizes = [b""] * count, lambda rows: np.empty((len(rows), 0), np.int64)
     found = _Answers(count)

@@ -45,6 +45,8 @@ from opmeter.cases import (
     resolved_ranks,
     resolved_sizes,
     shapes_of,
+    text_of,
+    words_of,
 )
 from opmeter.contents import CaseGroup, broken_rule, case_group, hints_for, kernels_like
 from opmeter.interpolation import InterpolatedValue
@@ -175,15 +177,16 @@ class Version:
             unambiguous: whether several cases that match, with different durations, are a miss.
             weight: what a miss counts in a log of misses, such as launches per step."""
         query: Query | None = None
-        if len(formats) or op_state is not None or settings or lengths is not None or outputs:
+        is_more = not isinstance(formats, str) or formats or op_state is not None or settings
+        if is_more or lengths is not None or outputs is not None:
             given = (kernel, inputs, dtype, formats, op_state, settings, lengths, outputs)
             query = query_of(*given)
             answer = self._answer(self._resolve(query), query.sizes, query, extrapolate)
         else:
             # The usual case, in few steps: bisection among the hashes of a block.
             ranks = resolved_ranks(inputs)
-            named = dtype if isinstance(dtype, str) else tuple(dtype)
-            key = (kernel, named, ranks)
+            named = dtype if isinstance(dtype, str) else words_of(dtype, "dtype")
+            key = (kernel if isinstance(kernel, str) else text_of(kernel, "kernel"), named, ranks)
             known = self._resolved.get(key)
             if known is None:
                 query = query_of(kernel, inputs, dtype, "", None, None, None)

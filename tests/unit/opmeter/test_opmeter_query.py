@@ -385,6 +385,27 @@ def test_invalid_sizes_are_refused() -> None:
             version.query("MatMulV2", inputs, "bf16")  # type: ignore[arg-type]
     with pytest.raises(opmeter.OpmeterError, match="inputs"):
         version.query("MatMulV2", [(-64, 1024), right], "bf16", extrapolate=True)
+    for wrong in (
+        {"dtype": None},
+        {"dtype": 5},
+        {"dtype": ["bf16", None]},
+        {"formats": 5},
+        {"op_state": 5},
+        {"settings": 5},
+        {"settings": {"Runtime mode": 5}},
+        {"outputs": 5},
+        {"outputs": {"Output Shapes": 5}},
+        {"lengths": [10**400]},
+        {"lengths": {5: [1]}},
+        {"kernel": None},
+    ):
+        with pytest.raises(opmeter.OpmeterError, match=next(iter(wrong))):
+            version.query(**{"kernel": "MatMulV2", "inputs": [(64, 1024), right], **wrong})
+    table = {"kernel_type": ["MatMulV2"], "Input Shapes": ["64,1024;1024,1024"]}
+    assert version.query_many({**table, 5: ["x"]})["channel"].tolist() == ["measured"]
+    for name in ("Input Shapes", "Output Shapes", "OP State", "weight"):
+        with pytest.raises(opmeter.OpmeterError, match="rows"):
+            version.query_many({**table, name: ["1", "1"]})
     arrays = [np.array([64, 1024]), np.array(right)]
     assert version.query("MatMulV2", arrays, "bf16").channel is Channel.MEASURED
 
