@@ -66,10 +66,10 @@ def answer_many(version: Single, frame: Any, *, unambiguous: bool) -> pd.DataFra
     cells = {name: list(map(_spelled, _listed(frame[name]))) for name in names if _is_setting(name)}
     weights = _weights(frame) if WEIGHT in names else [1.0] * count
     made = _texts(OUTPUT_SHAPES, frame) if OUTPUT_SHAPES in names else shapes
-    if different := {len(one) for one in (shapes, dtypes, made, weights, *cells.values())} - {
-        count
-    }:
-        raise BadInput(f"expected columns of {count:,} rows, got one of {min(different):,}")
+    columns: list[list[Any]] = [kernels, shapes, dtypes, made, weights, *cells.values()]
+    counts = set(map(len, columns))
+    if len(counts) > 1:
+        raise BadInput(f"expected columns of {count:,} rows, got one of {min(counts - {count}):,}")
     forms, sizes = _read(INPUT_SHAPES, shapes)
     if OUTPUT_SHAPES in names:
         output_forms, output_sizes = _read(OUTPUT_SHAPES, made)
