@@ -117,22 +117,34 @@ class _Launched:
     An arrow starts at the inner operator that calls CANN, which has no inputs: the inputs are those
     of the innermost operator around it that has some. Each process counts its ids by itself; in a
     merged trace of SGLang the names of processes begin with their rank. Raises BadInput if two
-    processes of a rank use an id that a kernel refers to."""
+    processes of a rank use an id that a kernel refers to. Kernels of several devices with one id,
+    of which one operator is known, have no shapes: another one may have launched some of them."""
 
     def __init__(self, path: Path, kind: TraceKind) -> None:
-        numbers: set[_Reference] = set()
+        numbers: dict[_Reference, object] = {}  # with the process of the device
+        shared: set[_Reference] = set()
         starts: dict[_Reference, tuple[_Thread, int]] = {}
         ends: list[tuple[_Reference, _Place]] = []
         for event in events_of(path):
             if event.get("ph") == "X" and kind.is_device(event):
-                numbers.add(_external_id(event))
+                number, device = _external_id(event), _thread(event)[0]
+                if numbers.setdefault(number, device) != device:
+                    shared.add(number)
             elif event.get("cat") == _ARROW and event.get("ph") == "f":
                 ends.append((_arrow(event), _place(event)))
             elif event.get("cat") == _ARROW and event.get("ph") == "s":
                 start = (_thread(event), nanoseconds_of(event.get("ts")) or 0)
                 if starts.setdefault(_arrow(event), start) != start:
                     raise _ambiguous(f"arrow {event.get('id')}", path)
-        self._starts = {place: starts[arrow] for arrow, place in ends if arrow in starts}
+        devices: dict[_Reference, str] = {}
+        elsewhere = {
+            arrow for arrow, ((device, _), _) in ends if devices.setdefault(arrow, device) != device
+        }
+        self._starts = {
+            place: starts[arrow]
+            for arrow, place in ends
+            if arrow in starts and arrow not in elsewhere
+        }
         self._by_number: dict[_Reference, _Shapes] = {}
         self._by_start: dict[tuple[_Thread, int], tuple[int, _Shapes]] = {}  # with the length
         times: dict[_Thread, list[int]] = defaultdict(list)
@@ -147,7 +159,7 @@ class _Launched:
                 operator = (event.get("pid"), shapes)
                 if operators.setdefault(number, operator) != operator:
                     raise _ambiguous(f"External id {number[1]}", path)
-                if shapes[0]:
+                if shapes[0] and number not in shared:
                     self._by_number[number] = shapes
             if shapes[0]:
                 self._enclose(event, shapes, times)

@@ -215,6 +215,17 @@ def test_kernels_of_merged_ranks_have_their_own_operators_or_are_refused(tmp_pat
         path.write_text(json.dumps(events))
         with pytest.raises(BadInput, match="one rank at a time"):
             to_csv_command(path, by_kernel=tmp_path / "none")
+    # The operators of the second rank were not recorded at all.
+    ends = [{**arrows[0], "ph": "f", "pid": pid, "tid": 46, "ts": "9"} for pid in (7, 8)]
+    around = operator("aten::mm", 1, 1, 4, **OF_TORCH) | {"pid": 80}
+    launched = [kernel("a", "9", 1, pid=pid) for pid in (7, 8)]
+    of_npus = [NAMED, {**NAMED, "pid": 8}, *launched, around, arrows[0], *ends]
+    for events in ([*plain[:2], {**plain[3], "pid": 1}], of_npus):
+        path.write_text(json.dumps(events))
+        with pytest.raises(BadInput, match="events with shapes"):
+            to_csv_command(path, by_kernel=tmp_path / "none")
+        path.write_text(json.dumps([one for one in events if one.get("pid") not in (1, 8)]))
+        to_csv_command(path, by_kernel=tmp_path / "one")
 
 
 def test_a_launch_that_outlasts_the_next_one_of_its_stream_is_left_out_by_name(
