@@ -139,7 +139,7 @@ def describe_forecast(plan: Plan) -> list[str]:
     hours = forecast.device_s / 3600
     return [
         f"cases      {forecast.cases:,} in {counted(len(plan.shards), 'shard')}; "
-        f"{forecast.unsupported:,} unsupported, {forecast.answered:,} are already measured"
+        f"{forecast.unsupported:,} unsupported, {forecast.answered:,} measured before"
         + (f"; {forecast.narrowed:,} of them are measured again" if forecast.narrowed else "")
         + (
             f"; {forecast.doubtful:,} of suspect sessions are measured again"
