@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Annotated
 
@@ -64,15 +66,19 @@ def run_command(
         guard = cache(partial(choose_guard, store, single_writer=single_writer))
         result = run_campaign(described, store, watched, guard, options, view, stop)
     state, plan, damage = result.state, result.plan, result.damage
-    if result.missing:
+    if result.missing or result.goes_on:
+        left = f"with {result.missing:,} of {counted(len(plan.shards), 'shard')} left"
+        flags = {
+            "--strict": strict,
+            "--no-collectives": no_collectives,
+            "--single-writer": single_writer,
+            "--supersede-stack": supersede_stack,
+        }
         say(
-            f"stopped with {result.missing:,} of {counted(len(plan.shards), 'shard')} left; "
-            f"to continue: opmeter run {campaign} (without --again or --retry-failed)",
+            f"stopped {left if result.missing else 'between two rounds'}; to continue: "
+            f"{_continuing(campaign, root, flags)}",
             err=True,
         )
-        return _NOT_COMMITTED
-    if result.goes_on:
-        say(f"stopped between two rounds; to continue: opmeter run {campaign}", err=True)
         return _NOT_COMMITTED
     sources = [source.records for source in state.sources]
     usage = plan_usage(store, plan)
@@ -83,3 +89,11 @@ def run_command(
     if damage.needed:
         return _NOT_COMMITTED if any(d.shard for d in damage.needed) else _FAILED
     return int(strict and summary.lacking(plan.forecast.left_out) > 0)
+
+
+def _continuing(campaign: str, root: str | None, flags: Mapping[str, bool]) -> str:
+    """Return the command that continues a plan: of the options, those that do not begin a new one.
+    Another root, or other collectives, would be another plan."""
+    words = ["opmeter run", shlex.quote(campaign)]
+    words += [f"--root {shlex.quote(root)}"] if root else []
+    return " ".join(words + [flag for flag, is_set in flags.items() if is_set])

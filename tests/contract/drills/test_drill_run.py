@@ -125,18 +125,20 @@ def test_tree_with_durations_leaves_nothing_to_measure(finished: tuple[Runs, str
 def test_interrupted_run_stops_cleanly_and_continues(tmp_path: Path):
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
     runs = small(tmp_path, "{bundled: quickstart}", target_s=0.05)
-    process = runs.start()
+    process = runs.start("--again", "--no-collectives")
     deadline = time.monotonic() + 120
     while not runs.finals() and time.monotonic() < deadline:
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=300)[0].decode()
     assert process.returncode == 3, output
-    assert re.search(r"opmeter run \S*small\.yaml", output)
+    # the command that continues: with --again, or another root, it would be another plan
+    (continuing,) = re.findall(r"opmeter run .*small\.yaml .*", output)
+    assert continuing.split()[3:] == ["--root", runs.root, "--no-collectives"]
     assert runs.wait_until_alone() == []
     before, earlier = runs.believed(), runs.attempts()
     assert 0 < len(runs.uploaded()) < _CASES
-    runs.finish()
+    runs.finish("--no-collectives")
     assert set(runs.finals().values()) == {1} and len(runs.finals()) == _CASES
     assert not before & runs.launched(but_not=earlier)
 
