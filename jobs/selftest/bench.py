@@ -17,6 +17,7 @@ from collector.model.record import CaseRecord
 from collector.model.stack import Runtime, Stack
 from collector.ops.references import reference_record
 from collector.profiles.launches import KernelLaunch, read_op_summary
+from collector.quality.gates import gate_of_outcome
 from collector.quality.reconcile import Mark, mark_of
 from collector.replay import msprof
 from collector.replay.check_session import check_result, check_spec
@@ -262,9 +263,11 @@ def check_parser(bench: Bench) -> Check:
     return Check("parser", not fault, fault or found, fix)
 
 
-def unmeasured(session: Session, request: int) -> str:
-    """Return which cases of a session were not measured well; empty if all were."""
+def unmeasured(session: Session, request: int, but: str = "") -> str:
+    """Return which cases of a session were not measured well; empty if all were. A gate `but`
+    holds none back."""
     bad = [m for m in session.results if m.outcome is not Outcome.OK]
+    bad = [m for m in bad if not but or gate_of_outcome(m.outcome, m.reason) != but]
     if bad:
         return f"{bad[0].kernel_type}: {bad[0].outcome}, {bad[0].reason}"
     measured = len(session.results)

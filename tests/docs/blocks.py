@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FIRST_HOUR = "how-to/first-hour-on-an-npu.md"  # tests/stacks runs it, in an image's environment
 NEEDS = ("laptop", "s3", "npu", "events", "cluster", "repository", "package", "stack", "hardware")
+# Without a shutdown of the interpreter, in which pyarrow's threads abort once in many runs.
+_END = "import os, sys; sys.stdout.flush(); os._exit(0)"
 _FENCE = re.compile(
     r"^(?P<indent> *)(?:<!-- needs: (?P<needs>[^\n]*?) -->\s*?\n\s*?)?"
     r"(?P=indent)```(?P<language>sh|python)\n(?P<text>.*?)^(?P=indent)```$",
@@ -80,7 +82,7 @@ def run(blocks: list[Block], folder: Path, environment: Mapping[str, str], limit
     for at, block in enumerate(blocks):
         script.append(f"echo '::block {at}' >&2")
         if block.language == "python":
-            script += ["python - <<'END_OF_PYTHON'", block.text.rstrip(), "END_OF_PYTHON"]
+            script += ["python - <<'END_OF_PYTHON'", block.text.rstrip(), _END, "END_OF_PYTHON"]
         else:
             script.append(block.text.rstrip())
     with (folder / ".output").open("w+b") as output:
