@@ -183,8 +183,8 @@ def run_command(
     such as those of torchrun, are captured too, each to its rank. The capture begins only if a
     trial of two steps can be used, and ends before it has more than --max-bytes.
 
-    The exit code is that of the program; if it is 0, then 1 if less than half of the rows of a
-    rank have shapes.
+    The exit code is that of the program, whatever became of the capture: `opmeter capture check`
+    has one for that.
 
     \b
     Examples:
@@ -201,11 +201,10 @@ def run_command(
     injection = Injection(str(output.absolute()), options, device, by, after_s, seconds)
     code = run_captured(command, injection)
     try:
-        unusable = _say_verdicts(output, verdicts(output))
+        _say_verdicts(output, verdicts(output))
     except BadInput as error:
         say(f"{error}: no step ended before the program did; see --by and --after-s", err=True)
-        unusable = _UNUSABLE
-    return code or unusable
+    return code
 
 
 def dynamic_command(
