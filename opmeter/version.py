@@ -127,6 +127,15 @@ class Version:
         self._misses: tuple[MissLog, ...] = ()
         self._misses_lock = Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what the version was made of, for a process pool. Open logs of misses stay here.
+
+        Raises BadInput for a version that answers from an older one, which is in its store."""
+        if self._reused is not None:
+            raise BadInput("a version with reused=True cannot be copied: open it in each process")
+        notes = self.notes[len(self.differs) :]
+        return _unpickled, (self.path, self.index, self.differs, notes)
+
     def __repr__(self) -> str:
         return f"<Version {self.path}: {self.rows:,} cases of {len(self.kernels)} kernel types>"
 
@@ -705,3 +714,9 @@ def _several(
     what = f", which differ in {', '.join(differing)}" if differing else ""
     count = f"{len(values_us):,}, of {least:.6g} to {most:.6g} us"
     return (f"{SEVERAL_MATCH}: {count}{what}; the first is used",)
+
+
+def _unpickled(
+    path: str, index: Index, differs: tuple[str, ...], notes: tuple[str, ...]
+) -> Version:
+    return Version(path, index, differs=differs, notes=notes)

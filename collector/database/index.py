@@ -14,7 +14,7 @@ by a 64-bit hash of the input sizes, so a case is found by bisection and confirm
 import json
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import fsum
@@ -118,6 +118,7 @@ class Index:
 
     def __init__(self, data: memoryview, *, key: str) -> None:
         """Open the bytes of an index. Raises DamagedObject, naming the key, for other bytes."""
+        self._data, self._key = data, key
         try:
             if bytes(data[: len(MAGIC)]) != MAGIC or sys.byteorder != "little":
                 raise ValueError("no header")
@@ -145,6 +146,10 @@ class Index:
         self.settings = self.arrays["settings"].data
         self.lengths = self.arrays["lengths"].data
         self.warnings = self.arrays["warnings"].data
+
+    def __reduce__(self) -> tuple[Callable[[bytes, str], "Index"], tuple[bytes, str]]:
+        """Pickle the bytes: a process pool may have a copy."""
+        return _unpickled, (bytes(self._data), self._key)
 
     def text(self, pool: str, number: int) -> str:
         """Return a text of a pool by its number."""
@@ -180,6 +185,10 @@ class Index:
     def case(self, row: int) -> str:
         """Return the id of a row's case."""
         return bytes(self.arrays["case"][row]).decode()
+
+
+def _unpickled(data: bytes, key: str) -> Index:
+    return Index(memoryview(data), key=key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ OUTLIER_LIMIT = 0.05
 # Repeats have no single duration if more are outliers, and if they change the mean by more. Of five
 # normally distributed repeats more are outliers by chance 1 in 20 times, but near the others.
 MOST_OUTLIERS = 1 / 3
+_LEAST_OUTLIERS = 10  # fewer may be those of a moment: a warning
 _ANOTHER_MEAN = 0.25
 # Average time that the cores of a launch worked, by their own clocks. In 2,700 launches of four
 # published profiles it is at most 1.009 of the duration; clocks do not always run at their nominal
@@ -186,9 +187,12 @@ def timing_warnings(timing: Timing, accepted: int) -> tuple[str, ...]:
 
 def no_single_duration(timing: Timing, accepted: int) -> str:
     """Return why the mean of the accepted repeats is not the duration of the case: the outlier rule
-    leaves out more than a third of the repeats, and the mean would be another number with them.
-    Return an empty text if it is."""
-    if timing.outlier_share <= MOST_OUTLIERS or _change_by_outliers(timing) <= _ANOTHER_MEAN:
+    leaves out more than a third of the repeats, at least ten, and the mean would be another number
+    with them. Return an empty text if it is."""
+    left_out = round(accepted / (1 - timing.outlier_share)) - accepted
+    if timing.outlier_share <= MOST_OUTLIERS or left_out < _LEAST_OUTLIERS:
+        return ""
+    if _change_by_outliers(timing) <= _ANOTHER_MEAN:
         return ""
     limit = f"expected at most {MOST_OUTLIERS:.0%}"
     return f"{_OF_OUTLIERS}{_left_out(timing, accepted)}, {limit}"

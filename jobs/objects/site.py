@@ -138,9 +138,8 @@ def resource_complaint(site: Site) -> str:
     """Return why the resource is not the name of a whole device; empty if it is."""
     if site.backend == "npu" and not site.resource:
         return "an NPU site requires `resource`, such as huawei.com/Ascend910"
-    if site.backend == "cpu" and site.resource:
-        return f"a worker of backend cpu holds no devices, got {site.resource}; remove this key"
-    if (kind := _kind_of(site.resource)) not in ("", site.backend):
+    kind = _kind_of(site.resource)
+    if site.backend != "cpu" and kind not in ("", site.backend):  # a rehearsal may hold devices
         named = "GPUs" if kind == "cuda" else "NPUs"
         return (
             f"{site.resource} is a resource of {named}, and the backend is {site.backend}: set "

@@ -100,7 +100,7 @@ def test_retired_versions_lose_only_what_no_other_version_names(tmp_path: Path) 
     everything = {info.key for info in store.list("db/")}
     opened = opmeter.open(tmp_path / "store", number=4)
     deleted = retire_all_but(store, 2)
-    first, second = opened.versions  # the second is that of version 3
+    first, second = opened.directories  # the second is that of version 3
     assert opened.directory(second).index.rows > 0
     with pytest.raises(BadInput, match="version 4 is retired"):
         opened.directory(first)

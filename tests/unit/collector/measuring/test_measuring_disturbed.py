@@ -123,7 +123,7 @@ def test_quiet_machine_measures_nothing_twice():
 def test_case_without_one_duration_is_measured_again_a_few_times():
     cases = [ShardCase(record(f"{place},2"), 1.0) for place in range(1, 9)]
     good = Measurement("", "Add", Outcome.OK, "", None, timing=Timing(*[1.0] * 8))
-    reason = no_single_duration(Timing(*[1.0] * 7, 0.0, 0.4, 9.0), 3)
+    reason = no_single_duration(Timing(*[1.0] * 7, 0.0, 0.4, 9.0), 30)
     refused = replace(good, outcome=Outcome.GATED, reason=reason)
     first = cases[0].record.case_id
     tried = {case.record.case_id: [good] for case in cases} | {first: [refused]}

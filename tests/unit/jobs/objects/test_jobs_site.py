@@ -196,7 +196,6 @@ def test_npu_site_without_a_resource_name_is_refused():
         ("npu", "aliyun.com/gpu", "backend: cuda"),
         ("cuda", "huawei.com/Ascend910", "backend: npu"),
         ("cuda", "openfuyao.com/npu", "backend: npu"),
-        ("cpu", "nvidia.com/gpu", "remove this key"),
     ],
 )
 def test_resource_of_another_backend_is_refused(backend, resource, words):
