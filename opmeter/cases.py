@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice, zip_longest
-from math import fsum, isfinite
-from operator import index
+from math import fsum
 from typing import TypedDict, TypeVar
 
 from collector.codec.errors import BadInput
@@ -50,11 +49,21 @@ from collector.model.vocabulary import (
     torch_dtype_of,
 )
 from collector.ranks.collective import MESSAGE_BYTES, with_message_bytes
+from opmeter.arguments import (
+    MOST_SIZE,
+    list_of,
+    number_argument,
+    refusal,
+    size_of,
+    text_of,
+    texts_of,
+)
 
 Shape = tuple[int, ...]
 Lengths = Sequence[float] | Mapping[str, Sequence[float]] | None
 Outputs = Sequence[Shape | None] | Mapping[str, str] | None
 
+_SHAPES = "a shape for each tensor, such as [(32, 5120), (5120, 3200)]"
 _Size = TypeVar("_Size", int, str)
 _OF_OUTPUTS = (OUTPUT_DTYPES, OUTPUT_FORMATS)
 KEY_LENGTHS = RUNTIME_PREFIX + "actual_seq_lengths_kv_values"
@@ -131,24 +140,24 @@ def query_of(
     outputs: Outputs = None,
 ) -> Query:
     """Return a query from the arguments of a caller. Raises BadInput for invalid ones."""
-    texts = _texts_by_name(settings or {}, "settings")
-    given = {name: text for name, text in texts.items() if name != MESSAGE_BYTES}
+    given = {} if settings is None else _texts_by_column("settings", settings)
+    given.pop(MESSAGE_BYTES, None)
     shapes, of_outputs = _given_outputs(outputs)
     cells = {**given, **of_outputs}
     if op_state is not None:
-        cells[OP_STATE] = text_of(op_state, "op_state").strip().lower()
-    dtypes = tuple(map(spelled_dtype, words_of(dtype, "dtype")))
+        cells[OP_STATE] = text_of("op_state", op_state).strip().lower()
+    dtypes = tuple(map(spelled_dtype, _words("dtype", dtype)))
     ranks, sizes = resolved_ranks(inputs), resolved_sizes(inputs)
     check_sizes(sizes)
     if len(dtypes) > 1 and len(dtypes) != len(ranks):
         raise BadInput(f"dtype: expected one, or one for each of {len(ranks)} inputs")
     while len(dtypes) > 1 and ranks[-1] < 0 and is_absent_dtype(dtypes[-1]):
         ranks, dtypes = ranks[:-1], dtypes[:-1]  # absent tensors at the end, which no case has
-    if words := words_of(formats, "formats"):
+    if words := _words("formats", formats):
         named = words[: max(len(ranks), 1)] if len(words) == len(inputs) else words
         cells[INPUT_FORMATS] = ";".join(map(normal_format, named))
     return Query(
-        normal_kernel_type(text_of(kernel, "kernel")),
+        normal_kernel_type(text_of("kernel", kernel)),
         ranks,
         sizes,
         dtypes,
@@ -158,28 +167,17 @@ def query_of(
     )
 
 
-def text_of(value: object, what: str) -> str:
-    """Return a text of a caller. Raises BadInput for anything else."""
-    if not isinstance(value, str):
-        raise BadInput(f"{what}: expected a text, got {repr(value)[:40]}")
-    return value
+def _words(what: str, given: str | Sequence[str]) -> Sequence[str]:
+    """Return the texts of a list, or those of a text that `;` separates; none of an empty one."""
+    texts = texts_of(what, given)
+    return texts.split(";") if isinstance(texts, str) and texts else tuple(texts)
 
 
-def words_of(value: str | Sequence[str], what: str) -> tuple[str, ...]:
-    """Return the words of a text, or of a sequence of texts; none of an empty one. Raises BadInput
-    for anything else."""
-    if isinstance(value, str):
-        return tuple(value.split(";")) if value else ()
-    try:
-        return tuple(text_of(word, what) for word in value)
-    except TypeError as error:
-        raise BadInput(f"{what}: expected texts, got {repr(value)[:40]}") from error
-
-
-def _texts_by_name(values: Mapping[str, str], what: str) -> Mapping[str, str]:
-    if not isinstance(values, Mapping):
-        raise BadInput(f"{what}: expected texts by their columns, got {repr(values)[:40]}")
-    return {text_of(name, what): text_of(text, f"{what}: {name}") for name, text in values.items()}
+def _texts_by_column(what: str, given: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise refusal(what, "texts by column", given)
+    names = {text_of(f"{what}: column", name) for name in given}
+    return {name: text_of(f"{what}: {name}", given[name]) for name in names}
 
 
 def _given_outputs(
@@ -190,12 +188,13 @@ def _given_outputs(
     if outputs is None:
         return None, {}
     if not isinstance(outputs, Mapping):
-        if not (ranks := resolved_ranks(outputs, "outputs")):
+        if not len(list_of("outputs", _SHAPES, outputs)):
             return None, {}
+        ranks = resolved_ranks(outputs, "outputs")
         check_sizes(resolved_sizes(outputs, "outputs"), "outputs")
         pairs = zip(ranks, outputs, strict=True)
         return tuple(None if rank < 0 else shape for rank, shape in pairs), {}
-    outputs = _texts_by_name(outputs, "outputs")
+    outputs = _texts_by_column("outputs", outputs)
     if unknown := set(outputs) - set(OUTPUT_CELLS):
         known = ", ".join(OUTPUT_CELLS)
         raise BadInput(f"outputs: expected shapes, or the columns {known}; got {min(unknown)!r}")
@@ -215,18 +214,28 @@ def _given_outputs(
 def resolved_ranks(shapes: Sequence[Shape | None], what: str = "inputs") -> tuple[int, ...]:
     """Return the rank of each tensor, -1 for one without a shape or without dimensions. Raises
     BadInput for others."""
+    given = shapes if type(shapes) is list else list_of(what, _SHAPES, shapes)
     try:
-        return tuple([-1 if shape is None else len(shape) or -1 for shape in shapes])
+        return tuple([len(one) or -1 if type(one) is tuple else _rank(one, what) for one in given])
     except TypeError as error:
-        raise BadInput(_no_shapes(shapes, what)) from error
+        raise refusal(what, _SHAPES, shapes) from error
+
+
+def _rank(shape: Shape | None, what: str) -> int:
+    return -1 if shape is None else len(list_of(what, _SHAPES, shape)) or -1
 
 
 def resolved_sizes(shapes: Sequence[Shape | None], what: str = "inputs") -> list[int]:
     """Return the sizes of all tensors, of any type of integers. Raises BadInput for others."""
     try:
-        return [index(size) for shape in shapes if shape is not None for size in shape]
-    except TypeError as error:
-        raise BadInput(_no_shapes(shapes, what)) from error
+        return [
+            size if type(size) is int else size_of(size)
+            for shape in shapes
+            if shape is not None
+            for size in shape
+        ]
+    except (TypeError, OverflowError) as error:
+        raise refusal(what, _SHAPES, shapes) from error
 
 
 def shapes_of(ranks: Sequence[int], sizes: Iterable[_Size]) -> list[tuple[_Size, ...] | None]:
@@ -237,14 +246,10 @@ def shapes_of(ranks: Sequence[int], sizes: Iterable[_Size]) -> list[tuple[_Size,
 
 
 def check_sizes(sizes: Sequence[int], what: str = "inputs") -> None:
-    """Raise BadInput for a negative size."""
-    if min(sizes, default=0) < 0:
-        raise BadInput(f"{what}: expected sizes of at least 0, got {min(sizes)}")
-
-
-def _no_shapes(shapes: object, what: str) -> str:
-    form = "a shape for each tensor, such as [(32, 5120), (5120, 3200)]"
-    return f"{what}: expected {form}, got {repr(shapes)[:80]}"
+    """Raise BadInput for a size that no tensor has."""
+    for size in (min(sizes, default=0), max(sizes, default=0)):
+        if not 0 <= size <= MOST_SIZE:
+            raise refusal(what, f"sizes from 0 to {MOST_SIZE}", size)
 
 
 @lru_cache(maxsize=1024)
@@ -489,17 +494,14 @@ def _lists(lengths: Sequence[float] | Mapping[str, Sequence[float]]) -> dict[str
     given = lengths if isinstance(lengths, Mapping) else {KEY_LENGTHS: lengths}
     found = {}
     for name, values in given.items():
-        is_whole = text_of(name, "lengths").startswith(RUNTIME_PREFIX)
-        column = name if is_whole else RUNTIME_PREFIX + name
+        name = text_of("lengths: column", name)
+        column = name if name.startswith(RUNTIME_PREFIX) else RUNTIME_PREFIX + name
         if column not in LENGTH_COLUMNS:
             known = ", ".join(sorted(LENGTH_COLUMNS))
             raise BadInput(f"lengths: expected one of {known}, got {name!r}")
-        try:
-            found[column] = [float(value) for value in values]
-        except (TypeError, ValueError, OverflowError) as error:
-            raise BadInput(f"lengths: {column}: expected numbers: {error}") from error
-        if not all(map(isfinite, found[column])):
-            raise BadInput(f"lengths: {column}: expected finite numbers")
+        what = f"lengths: {column}"
+        numbers = list_of(what, "a list of numbers", values)
+        found[column] = [number_argument(what, value) for value in numbers]
     return found
 
 

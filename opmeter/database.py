@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from collector.codec.errors import BadInput, DamagedObject, NotFound
-from collector.database.channels import commit_of
+from collector.codec.errors import BadInput, DamagedObject, NotFound, file_errors
+from collector.database.channels import channel_name, commit_of
 from collector.database.commits import Commit, find_head, read_commit
 from collector.database.index import Index
 from collector.database.manifest import (
@@ -23,6 +23,7 @@ from collector.model import keys
 from collector.model.stack import Runtime, version_name
 from collector.store.base import Store
 from collector.store.opening import open_store
+from opmeter.arguments import flag_of, path_of, refusal, size_of, text_of
 from opmeter.version import Version
 
 if TYPE_CHECKING:
@@ -42,15 +43,18 @@ def open(address: str | Path, *, number: int | None = None, channel: str | None 
 
     Raises OpmeterError for an invalid address, for a store without a database, for a version that
     does not exist or is retired, and for damage."""
+    folder = path_of("address", address).expanduser()
     if number is not None and channel is not None:
         raise BadInput("expected a number or a channel, got both")
-    if (Path(address).expanduser() / _MARKER).is_file():
+    with file_errors(folder):
+        is_pulled = (folder / _MARKER).is_file()
+    if is_pulled:
         from opmeter.trees import PulledTree
 
-        return Database(PulledTree(Path(address).expanduser()))
+        return Database(PulledTree(folder))
     store = open_store(str(address))
     if channel is not None:
-        commit = commit_of(store, channel)
+        commit = commit_of(store, channel_name(text_of("channel", channel)))
     elif number is not None:
         commit = _numbered(store, number)
     elif (head := find_head(store)) is not None:
@@ -62,6 +66,10 @@ def open(address: str | Path, *, number: int | None = None, channel: str | None 
 
 
 def _numbered(store: Store, number: int) -> Commit:
+    try:
+        number = size_of(number)
+    except TypeError as error:
+        raise refusal("number", "the number of a version", number) from error
     try:
         return read_commit(store, number)
     except NotFound as error:
@@ -126,12 +134,14 @@ class Database:
         older stack, in the channel `reused`.
 
         Raises OpmeterError if there is none, or if several are equally near."""
-        requested = _components(version_name(vllm, torch, cann))
+        named = {"vllm": vllm, "torch": torch, "cann": cann}
+        requested = _components(version_name(**{n: text_of(n, text) for n, text in named.items()}))
+        nearest = flag_of("nearest", nearest)
         given = {name: requested[name] for name in _PARTS if requested[name] != "0"}
         there = {
             path: _components(path.rpartition("/")[2])
             for path in self.directories
-            if path.partition("/")[0] == device
+            if path.partition("/")[0] == text_of("device", device)
         }
         if not there:
             devices = ", ".join(sorted({path.partition("/")[0] for path in self.directories}))
@@ -158,7 +168,7 @@ class Database:
     def directory(self, path: str, *, reused: bool = False) -> Version:
         """Return the version directory at one of the paths of `directories`. See `directory_of` for
         `reused`."""
-        if path not in self.directories:
+        if text_of("directory", path) not in self.directories:
             raise BadInput(
                 f"directory: expected one of {', '.join(self.directories)}, got {path!r}"
             )
@@ -167,7 +177,7 @@ class Database:
     def _opened(self, path: str, differs: tuple[str, ...], *, reused: bool) -> Version:
         notes = () if self._source.runtime is Runtime.REAL else (_FAKE,)
         cases = None
-        if reused:
+        if flag_of("reused", reused):
             from opmeter.reused import ReusedCases
 
             cases = ReusedCases(self._source.reuses(path), self.directory)

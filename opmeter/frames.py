@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from operator import index
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
@@ -14,6 +13,8 @@ from collector.codec.errors import BadInput
 from collector.database.index import Index, IndexBlock
 from collector.model.vocabulary import INPUT_FORMATS, OP_STATE, OUTPUT_DTYPES, OUTPUT_FORMATS
 from opmeter.answers import Channel
+from opmeter.arguments import refusal, size_of, text_of
+from opmeter.cases import check_sizes
 
 Quality = Literal["any", "unwarned", "repeated"]
 # A size, the least and greatest, or some sizes.
@@ -63,7 +64,7 @@ def kernel_table(
         raise BadInput(f"{min(unknown)}: expected a condition on one of m, n, k")
     tables = [_block_table(index, block, bool(where)) for block in blocks]
     table = pa.concat_tables(tables)
-    if min_quality not in ("any", "unwarned", "repeated"):
+    if text_of("min_quality", min_quality) not in ("any", "unwarned", "repeated"):
         raise BadInput(f"min_quality: expected any, unwarned or repeated, got {min_quality!r}")
     if min_quality != "any":
         table = table.filter(pc.equal(table["warnings"].cast(pa.string()), ""))
@@ -83,10 +84,15 @@ def kernel_table(
 def _sizes(name: str, limit: Filter) -> list[int]:
     """Return the sizes of a condition, of any type of integers. Raises BadInput for others."""
     try:
-        return [index(one) for one in (limit if isinstance(limit, Iterable) else (limit,))]
-    except TypeError as error:
-        what = "expected a size, the least and greatest, or a list of sizes"
-        raise BadInput(f"{name}: {what}, got {limit!r}") from error
+        if isinstance(limit, Iterable) and not isinstance(limit, bytes | Mapping):
+            found = list(map(size_of, limit))
+        else:
+            found = [size_of(limit)]
+    except (TypeError, OverflowError) as error:
+        what = "a size, the least and greatest, or a list of sizes"
+        raise refusal(name, what, limit) from error
+    check_sizes(found, name)
+    return found
 
 
 def _block_table(index: Index, block: IndexBlock, with_product: bool) -> pa.Table:

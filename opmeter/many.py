@@ -1,16 +1,19 @@
 """Many queries at once: texts of a table are read together, and found by bisection together."""
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 
 from collector.codec.errors import BadInput
+from collector.codec.numbers import number_of
 from collector.database.index import Index, IndexBlock, hashes_of
-from collector.model.case import parse_shape, shape_text, split_cell
+from collector.model.case import normal_kernel_type, parse_shape, shape_text, split_cell
 from collector.model.vocabulary import (
     BASE_CELLS,
     EP_SIZE,
@@ -21,6 +24,7 @@ from collector.model.vocabulary import (
     is_absent_shape,
 )
 from opmeter.answers import Answer, Channel
+from opmeter.arguments import list_of, number_argument, refusal, text_of
 from opmeter.cases import (
     WEIGHT,
     Arguments,
@@ -53,9 +57,8 @@ class Single(Protocol):
 
 def answer_many(version: Single, frame: Any, *, unambiguous: bool) -> pd.DataFrame:
     """Return the answers to the rows of a table; see `Version.query_many`."""
-    found_names = getattr(frame, "column_names", getattr(frame, "columns", frame))
-    names = [name for name in found_names if isinstance(name, str)]  # no other one has a meaning
-    unused_columns(names)
+    names = _columns(frame)
+    unused_columns([name for name in names if isinstance(name, str)])
     kernel_type = kernel_column(names)
     if kernel_type is None or INPUT_SHAPES not in names:
         lacking = "kernel_type" if kernel_type is None else INPUT_SHAPES
@@ -63,18 +66,31 @@ def answer_many(version: Single, frame: Any, *, unambiguous: bool) -> pd.DataFra
     kernels, shapes = _texts(kernel_type, frame), _texts(INPUT_SHAPES, frame)
     count = len(kernels)
     dtypes = _texts(INPUT_DTYPES, frame) if INPUT_DTYPES in names else [""] * count
-    cells = {name: list(map(_spelled, _listed(frame[name]))) for name in names if _is_setting(name)}
+    cells = {
+        name: [_spelled(name, row, cell) for row, cell in enumerate(_cells(name, frame))]
+        for name in names
+        if isinstance(name, str) and _is_setting(name)
+    }
     weights = _weights(frame) if WEIGHT in names else [1.0] * count
-    made = _texts(OUTPUT_SHAPES, frame) if OUTPUT_SHAPES in names else shapes
-    columns: list[list[Any]] = [kernels, shapes, dtypes, made, weights, *cells.values()]
-    counts = set(map(len, columns))
-    if len(counts) > 1:
-        raise BadInput(f"expected columns of {count:,} rows, got one of {min(counts - {count}):,}")
     forms, sizes = _read(INPUT_SHAPES, shapes)
     if OUTPUT_SHAPES in names:
-        output_forms, output_sizes = _read(OUTPUT_SHAPES, made)
+        output_forms, output_sizes = _read(OUTPUT_SHAPES, _texts(OUTPUT_SHAPES, frame))
     else:
         output_forms, output_sizes = [b""] * count, lambda rows: np.empty((len(rows), 0), np.int64)
+    columns: dict[str, list[Any]] = {
+        INPUT_SHAPES: shapes,
+        INPUT_DTYPES: dtypes,
+        OUTPUT_SHAPES: output_forms,
+        **cells,
+    }
+    for name, column in (*columns.items(), (WEIGHT, weights)):
+        if len(column) != count:
+            raise BadInput(f"{name}: expected {count} rows as {kernel_type}, got {len(column)}")
+    for kernel in sorted(set(kernels)):
+        try:
+            normal_kernel_type(kernel)
+        except BadInput as error:
+            raise BadInput(f"{kernel_type}: row {kernels.index(kernel)}: {error}") from error
     found = _Answers(count)
     groups: dict[Any, int] = {}
     further = list(zip(*cells.values(), strict=True)) if cells else [()] * count
@@ -99,6 +115,20 @@ def answer_many(version: Single, frame: Any, *, unambiguous: bool) -> pd.DataFra
             found.set(row, answer)
     index = frame.index if isinstance(frame, pd.DataFrame) else None
     return found.frame(index)
+
+
+def _columns(frame: Any) -> list[Any]:
+    """Return the names of the columns of a table. Raises BadInput for anything else."""
+    for name in ("column_names", "columns", "keys"):
+        found = getattr(frame, name, None)
+        found = found() if callable(found) else found
+        if isinstance(found, Iterable) and hasattr(frame, "__getitem__"):
+            names = list(found)
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            if twice:
+                raise BadInput(f"expected each column once, got {twice[0]!r} more often")
+            return names
+    raise refusal("queries", "a table, or a mapping of lists", frame)
 
 
 def _example(form: bytes) -> str:
@@ -200,7 +230,7 @@ def _read(column: str, texts: list[str]) -> tuple[list[bytes], Callable[[Any], A
     """Return the form of each text, with a mark for each number; and a function that returns the
     numbers of rows of one form (rows, numbers). Raises BadInput, with the row, for a text that is
     no shape."""
-    whole = "\n".join(texts).encode()
+    whole = "\n".join(texts).encode(errors="replace")
     joined = whole.translate(None, b'" ()')
     data = np.frombuffer(joined, np.uint8)
     is_digit = data - np.uint8(ord("0")) < 10  # smaller bytes have wrapped around
@@ -232,7 +262,7 @@ def _without_absent(text: str) -> str:
 
 
 def _is_shapes(text: str) -> bool:
-    is_split = _SPLIT.search(text.encode()) is not None
+    is_split = _SPLIT.search(text.encode(errors="replace")) is not None
     return _ALLOWED.issuperset(text) and not is_split and not _LONG.search(text)
 
 
@@ -243,42 +273,55 @@ def _is_setting(name: str) -> bool:
 
 def _texts(name: str, frame: Any) -> list[str]:
     """Return a column of texts, empty for missing cells. Raises BadInput for other cells."""
-    found = _listed(frame[name])
-    if set(map(type, found)) <= {str}:
+    found = _cells(name, frame)
+    if set(map(type, found)) <= {str} and "".join(found).isprintable():
         return found
-    for row, text in enumerate(found):
-        if not isinstance(text, str):
-            if not pd.isna(text):
-                raise BadInput(f"{name}: row {row}: expected a text, got {repr(text)[:40]}")
-            found[row] = ""
-    return found
+    return [
+        "" if _is_missing(text) else text_of(f"{name}: row {row}", text)
+        for row, text in enumerate(found)
+    ]
 
 
 def _weights(frame: Any) -> list[float]:
     """Return the weights, 1 for a missing one. Raises BadInput for others that are no numbers."""
-    found = _listed(frame[WEIGHT])
+    found = _cells(WEIGHT, frame)
     for row, weight in enumerate(found):
-        try:
-            found[row] = 1.0 if weight is None or pd.isna(weight) else float(weight)
-        except (TypeError, ValueError) as error:
-            what = f"expected a number, got {repr(weight)[:40]}"
-            raise BadInput(f"{WEIGHT}: row {row}: {what}") from error
+        what = f"{WEIGHT}: row {row}"
+        given = _number_of(weight) if isinstance(weight, str) else weight  # of a CSV
+        found[row] = 1.0 if _is_missing(given) else number_argument(what, given)
     return found
 
 
-def _spelled(cell: Any) -> str:
+def _number_of(text: str) -> float | str:
+    try:
+        return number_of(text)
+    except ValueError:
+        return text
+
+
+def _spelled(name: str, row: int, cell: Any) -> str:
     """Return a setting as a tree has it, and an empty text for a missing one. pandas reads a column
-    of integers with gaps as numbers with a point."""
+    of integers with gaps as numbers with a point. Raises BadInput for what is no setting."""
     if isinstance(cell, str):
-        return cell
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return "" if pd.isna(cell) else str(cell)
+        return text_of(f"{name}: row {row}", cell)
+    if _is_missing(cell):
+        return ""
+    if not isinstance(cell, Real):
+        raise refusal(f"{name}: row {row}", "a text or a number", cell)
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 
-def _listed(column: Any) -> list[Any]:
-    for name in ("to_pylist", "tolist", "to_list"):
-        if hasattr(column, name):
-            found: list[Any] = getattr(column, name)()
-            return found
-    return list(column)
+def _is_missing(cell: Any) -> bool:
+    if isinstance(cell, Real):
+        return bool(cell != cell)
+    return cell is None or cell is pd.NA or cell is pd.NaT
+
+
+def _cells(name: str, frame: Any) -> list[Any]:
+    """Return the cells of a column. Raises BadInput if it is none."""
+    column = frame[name]
+    for convert in ("to_pylist", "tolist", "to_list"):
+        if hasattr(column, convert):
+            column = getattr(column, convert)()
+            break
+    return list(list_of(name, "a list of cells", column))

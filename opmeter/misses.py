@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from collector.codec.errors import BadInput, file_errors
@@ -17,6 +18,7 @@ from collector.model.demand import (
 )
 from collector.store.atomic import write_whole
 from opmeter.answers import Reason
+from opmeter.arguments import number_argument
 
 
 class MissLog:
@@ -36,6 +38,7 @@ class MissLog:
 
     def add_case(self, one: MissedCase) -> None:
         """Count a missed case. Raises OpmeterError for a weight that is not above 0."""
+        one = replace(one, weight=number_argument("weight", one.weight))
         if not 0 < one.weight <= MOST_WEIGHT:
             raise BadInput(f"weight: expected a number above 0, got {one.weight}")
         with self._lock:
@@ -53,9 +56,9 @@ class MissLog:
         same time. Raises OpmeterError for a file that has other data."""
         with _only_writer_in(self.path.parent):
             there: tuple[MissedCase, ...] = ()
-            if self.path.exists():
-                there = read_misses(self.path)
             with file_errors(self.path, "written"):
+                if self.path.exists():
+                    there = read_misses(self.path)
                 write_whole(self.path, misses_to_lines(joined_misses((*there, *self.misses))))
 
 

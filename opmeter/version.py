@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,6 +30,7 @@ from opmeter.answers import (
     Explanation,
     Reason,
 )
+from opmeter.arguments import flag_of, number_argument, path_of, refusal, text_of, texts_of
 from opmeter.cases import (
     Arguments,
     Lengths,
@@ -45,8 +46,6 @@ from opmeter.cases import (
     resolved_ranks,
     resolved_sizes,
     shapes_of,
-    text_of,
-    words_of,
 )
 from opmeter.contents import CaseGroup, broken_rule, case_group, hints_for, kernels_like
 from opmeter.interpolation import InterpolatedValue
@@ -128,13 +127,9 @@ class Version:
         self._misses_lock = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what the version was made of, for a process pool. Open logs of misses stay here.
-
-        Raises BadInput for a version that answers from an older one, which is in its store."""
-        if self._reused is not None:
-            raise BadInput("a version with reused=True cannot be copied: open it in each process")
+        """Pickle what the version was made of. Open logs of misses stay in their process."""
         notes = self.notes[len(self.differs) :]
-        return _unpickled, (self.path, self.index, self.differs, notes)
+        return _unpickled, (self.path, self.index, self.differs, notes, self._reused)
 
     def __repr__(self) -> str:
         return f"<Version {self.path}: {self.rows:,} cases of {len(self.kernels)} kernel types>"
@@ -186,16 +181,24 @@ class Version:
             unambiguous: whether several cases that match, with different durations, are a miss.
             weight: what a miss counts in a log of misses, such as launches per step."""
         query: Query | None = None
-        is_more = not isinstance(formats, str) or formats or op_state is not None or settings
-        if is_more or lengths is not None or outputs is not None:
+        if extrapolate is not False or unambiguous is not False:
+            extrapolate = flag_of("extrapolate", extrapolate)
+            unambiguous = flag_of("unambiguous", unambiguous)
+        if (
+            (type(formats) is not str or formats)
+            or op_state is not None
+            or lengths is not None
+            or (settings is not None and _is_given(settings))
+            or (outputs is not None and _is_given(outputs))
+        ):
             given = (kernel, inputs, dtype, formats, op_state, settings, lengths, outputs)
             query = query_of(*given)
             answer = self._answer(self._resolve(query), query.sizes, query, extrapolate)
         else:
             # The usual case, in few steps: bisection among the hashes of a block.
             ranks = resolved_ranks(inputs)
-            named = dtype if isinstance(dtype, str) else words_of(dtype, "dtype")
-            key = (kernel if isinstance(kernel, str) else text_of(kernel, "kernel"), named, ranks)
+            named = dtype if type(dtype) is str else texts_of("dtype", dtype)
+            key = (kernel if type(kernel) is str else text_of("kernel", kernel), named, ranks)
             known = self._resolved.get(key)
             if known is None:
                 query = query_of(kernel, inputs, dtype, "", None, None, None)
@@ -224,6 +227,9 @@ class Version:
     ) -> MissedCase:
         """Return a query as a missed case, completed like the measured cases most like it."""
         query = query_of(kernel, inputs, dtype, "", None, None, None)
+        if not isinstance(reason, Reason):
+            raise refusal("reason", "a Reason", reason)
+        weight = number_argument("weight", weight)
         return MissedCase(query.kernel, self._cells(query), reason.value, 1, weight)
 
     def query_many(self, frame: Any, *, unambiguous: bool = False) -> pd.DataFrame:
@@ -236,7 +242,7 @@ class Version:
         is a misspelt one is refused. See `query` for `unambiguous`."""
         from opmeter.many import answer_many
 
-        return answer_many(self, frame, unambiguous=unambiguous)
+        return answer_many(self, frame, unambiguous=flag_of("unambiguous", unambiguous))
 
     def explain(
         self,
@@ -258,6 +264,8 @@ class Version:
         from collector.ranks.collective import is_collective
 
         query = query_of(kernel, inputs, dtype, formats, op_state, settings, lengths, outputs)
+        extrapolate = flag_of("extrapolate", extrapolate)
+        unambiguous = flag_of("unambiguous", unambiguous)
         found = self._resolve(query)
         answer = self._answer(found, query.sizes, query, extrapolate)
         reused = None
@@ -317,7 +325,7 @@ class Version:
     def recording_misses(self, path: Path | str) -> Iterator[MissLog]:
         """Count the misses of queries, of all threads, and write them to a file of misses at the
         end, added to those that it has. `sources: [{misses: FILE}]` of a campaign measures them."""
-        own = MissLog(Path(path))
+        own = MissLog(path_of("path", path))
         with self._misses_lock:
             self._misses = (*self._misses, own)
         try:
@@ -330,7 +338,7 @@ class Version:
     def contents(self, kernel: str = "") -> list[CaseGroup]:
         """Return what has durations, of all kernel types or of one: groups of cases whose tensors
         agree in dtypes and dimensions. Raises OpmeterError for a kernel type without durations."""
-        if kernel and kernel not in self._by_kernel:
+        if text_of("kernel", kernel) and kernel not in self._by_kernel:
             like = ", ".join(kernels_like(kernel, self._by_kernel))
             hint = f"; like it are {like}" if like else ""
             raise BadInput(f"kernel: {self.path} has no duration of {kernel!r}{hint}")
@@ -339,14 +347,14 @@ class Version:
 
     def cases(self, kernel: str) -> Iterator[tuple[dict[str, str], Answer]]:
         """Yield each case of a kernel type as the cells of a row of a tree, with its duration."""
-        for block in self._by_kernel.get(kernel, ()):
+        for block in self.blocks(kernel):
             for row, cells in enumerate(cells_of_rows(self.index, block), start=block.begin):
                 yield cells, self._measured(row)
 
     def case(self, case: str) -> tuple[str, dict[str, str]]:
         """Return the kernel type and the cells of a case by its id. Raises OpmeterError for an
         unknown id."""
-        places = np.flatnonzero(self.index.arrays["case"] == case.encode())
+        places = np.flatnonzero(self.index.arrays["case"] == text_of("case", case).encode())
         for row in places.tolist():
             block = self._block_of(row)
             return block.kernel, next(cells_of_rows(self.index, block, [row]))
@@ -369,7 +377,7 @@ class Version:
 
     def blocks(self, kernel: str) -> Sequence[IndexBlock]:
         """Return the blocks of a kernel type: its cases by input dtypes and ranks."""
-        return self._by_kernel.get(kernel, ())
+        return self._by_kernel.get(text_of("kernel", kernel), ())
 
     def measured(self, row: int) -> Answer:
         """Return the duration of a row."""
@@ -407,7 +415,7 @@ class Version:
         """Return the rows of a kernel type as an Arrow table; see `frame`."""
         from opmeter.frames import kernel_table
 
-        if kernel not in self._by_kernel:
+        if text_of("kernel", kernel) not in self._by_kernel:
             raise BadInput(f"kernel: {self.path} has no duration of {kernel!r}")
         return kernel_table(self.index, self._by_kernel[kernel], min_quality, where)
 
@@ -672,6 +680,20 @@ class Version:
         )
 
 
+def _unpickled(
+    path: str,
+    index: Index,
+    differs: tuple[str, ...],
+    notes: tuple[str, ...],
+    reused: ReusedCases | None,
+) -> Version:
+    return Version(path, index, differs=differs, notes=notes, reused=reused)
+
+
+def _is_given(argument: object) -> bool:
+    return not isinstance(argument, Sized) or len(argument) > 0
+
+
 def _between(
     tiers: Sequence[Sequence[MeasuredSurface]],
     sizes: list[int],
@@ -714,9 +736,3 @@ def _several(
     what = f", which differ in {', '.join(differing)}" if differing else ""
     count = f"{len(values_us):,}, of {least:.6g} to {most:.6g} us"
     return (f"{SEVERAL_MATCH}: {count}{what}; the first is used",)
-
-
-def _unpickled(
-    path: str, index: Index, differs: tuple[str, ...], notes: tuple[str, ...]
-) -> Version:
-    return Version(path, index, differs=differs, notes=notes)

@@ -108,7 +108,7 @@ def hashes_of(sizes: Sizes) -> Hashes:
 def sum_and_skew(values: Sequence[float]) -> tuple[int, int]:
     """Return the sum of lengths, and their maximum over their mean, in thousandths: 1000 for equal
     lengths."""
-    total = min(fsum(values), _MOST_LENGTH)
+    total = min(fsum(min(value, _MOST_LENGTH) for value in values), _MOST_LENGTH)
     most = min(max(values, default=0.0), _MOST_LENGTH)
     return round(total), round(1000 * most * len(values) / total) if total > 0 else 0
 

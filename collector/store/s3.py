@@ -100,6 +100,15 @@ class S3Store:
         self._lock = threading.Lock()
         self._client = self._new_client()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: it makes a client of its own."""
+        return {n: one for n, one in vars(self).items() if n not in ("_lock", "_client")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
+        self._client = self._new_client()
+
     @property
     def url(self) -> str:
         query = urlencode({name: value for name, value in self._given.items() if value})

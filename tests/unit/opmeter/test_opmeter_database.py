@@ -5,8 +5,6 @@ import json
 import re
 import shutil
 import threading
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -288,11 +286,3 @@ def test_misses_of_several_writers_are_all_in_the_file(folder: Path, tmp_path: P
     assert sorted((one.cells["Input Shapes"], one.count) for one in found) == [
         (f'"{9000 + rows},64;{9000 + rows},64"', 4) for rows in range(4)
     ]
-
-
-def test_opened_version_is_copied_to_a_process_pool():
-    version = version_of([product(16, 768, 5120, 10.0)], differs=("cann 8.5 instead of 9",))
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        answer = pool.submit(version.query, "MatMulV2", [(16, 5120), (5120, 768)]).result()
-    assert answer == version.query("MatMulV2", [(16, 5120), (5120, 768)])
-    assert answer.value_us == 10.0 and "cann 8.5 instead of 9" in answer.warnings
