@@ -30,7 +30,7 @@
     ├── StoreError
     │   ├── NotFound           the key does not exist
     │   ├── AlreadyExists      a create-only write found the key taken
-    │   ├── StoreRefused       the credentials or the policy refuse         exit 45 in a worker
+    │   ├── StoreRefused       the store refuses, or is full                exit 45 in a worker
     │   │   └── NoStore        the folder or the bucket does not exist      exit 2; 45 in a worker
     │   └── StoreUnavailable   the store is unavailable; try again later    exit 45 in a worker
     ├── NoRecordingRuntime     the recording runtime cannot be built here   exit 1
@@ -175,7 +175,7 @@ class AlreadyExists(StoreError):
 
 
 class StoreRefused(StoreError):
-    """The store refuses the request (credentials, policy)."""
+    """The store refuses the request (credentials, policy, no space left)."""
 
 
 class NoStore(StoreRefused):

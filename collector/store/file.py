@@ -27,10 +27,10 @@ _NO_LINKS_HERE = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 _NOT_LINKED = _NO_LINKS_HERE | {errno.EMLINK, errno.EXDEV}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _PARENT = {errno.ENOTDIR, errno.EISDIR}
+# A command does not wait for these: only a user frees space. A worker waits, as for other refusals.
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _UNAVAILABLE = {
     errno.EIO,
-    errno.ENOSPC,
-    errno.EDQUOT,
     errno.ESTALE,
     errno.ETIMEDOUT,
     errno.ENOTCONN,  # a FUSE mount whose server died
@@ -181,6 +181,10 @@ def _store_errors(path: Path) -> Iterator[None]:
         if error.errno in _REFUSED:
             raise errors.StoreRefused(
                 f"{path}: {error.strerror}: this user cannot read or write this path"
+            ) from error
+        if error.errno in _FULL:
+            raise errors.StoreRefused(
+                f"{path}: {error.strerror}: free space there, and run the command again"
             ) from error
         if error.errno in _UNAVAILABLE:
             raise errors.StoreUnavailable(f"{path}: {error.strerror}") from error

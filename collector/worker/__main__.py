@@ -64,6 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.patience_s,
             stop,
             options.progress_s,
+            waits_for_refusals=options.wait_for_refusals,
             start=start_of(options, store),
         )
     except (OpmeterError, OSError) as error:
@@ -81,9 +82,12 @@ def run(
     progress_s: float = 2.0,
     machine: Machine | None = None,
     start: StartRanks = start_here,
+    *,
+    waits_for_refusals: bool = False,
 ) -> ExitCode:
     """Run one attempt and return its exit code. The commit stores the log of the attempt; without a
-    commit, this function does."""
+    commit, this function does. With `waits_for_refusals`, a store that refuses is retried like one
+    that is unavailable."""
     machine = machine or ThisMachine()
     try:
         free = machine.free_bytes(scratch)
@@ -93,7 +97,11 @@ def run(
             message += "ephemeral_storage of the site)"
             raise OSError(errno.ENOSPC, message, str(scratch))
         patient = PatientStore(
-            store, patience_s, wait_for_refusals=True, stop=stop, grace_s=_GRACE_S
+            store,
+            patience_s,
+            wait_for_refusals=waits_for_refusals,
+            stop=stop,
+            grace_s=_GRACE_S,
         )
         done = work(
             patient,
@@ -143,6 +151,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scratch", type=Path, required=True, help="empty scratch folder")
     parser.add_argument(
         "--patience-s", type=float, default=600.0, help="seconds to retry an unavailable store"
+    )
+    parser.add_argument(
+        "--wait-for-refusals", action="store_true", help="retry a store that refuses, too"
     )
     parser.add_argument(
         "--progress-s", type=float, default=2.0, help="seconds between two progress reports"

@@ -175,6 +175,7 @@ class LocalRun:
         scratch: where workers may write.
         watched: the same store without waiting: progress is read there.
         on_progress: is called with a shard and how many of its cases are measured.
+        waits_for_refusals: whether workers wait for a store that refuses, or is full, as pods do.
         gives_up: without it, a shard whose worker dies is left to the caller of this run.
         tries_all: a failure that may be caused by the shard does not stop the other shards.
         prefix: the start of the names of attempts.
@@ -193,6 +194,7 @@ class LocalRun:
     on_progress: Callable[[str, int], None]
     on_finished: Callable[[str], None]
     single_writer: bool = False
+    waits_for_refusals: bool = False
     gives_up: bool = True
     tries_all: bool = False
     prefix: str = ""
@@ -285,6 +287,7 @@ class LocalRun:
         command = [sys.executable, "-P", "-m", "collector.worker", *assignment.as_arguments()]
         command += ["--root", self.store.url, "--scratch", str(scratch)]
         command += ["--single-writer"] if self.single_writer else []
+        command += ["--wait-for-refusals"] if self.waits_for_refusals else []
         command += self.first_of.as_arguments() if self.first_of else []
         command += ["--parent", str(os.getpid()), "--progress-s", str(self.progress_s)]
         with words.open("wb") as err:

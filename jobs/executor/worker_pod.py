@@ -399,6 +399,7 @@ def _local_run(
         on_progress=lambda shard, done: logger.debug("shard %s: %d cases", shard, done),
         on_finished=lambda shard: logger.info("shard %s is committed", shard),
         single_writer=task.single_writer,
+        waits_for_refusals=True,
         gives_up=task.gives_up,
         tries_all=True,
         prefix=f"{task.pod}-{task.index}-",

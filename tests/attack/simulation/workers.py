@@ -68,6 +68,7 @@ class SimulatedWorker:
             options.progress_s,
             machine,
             start_simulated,
+            waits_for_refusals=options.wait_for_refusals,
         )
         process.world.say(f"{process.name}: exit {int(self._code)} on {self._node.name}")
 

@@ -103,7 +103,7 @@ def test_store_folder_is_made_by_the_first_write(tmp_path):
 
 def test_failed_write_leaves_no_files(tmp_path):
     store = FileStore(tmp_path, link=Fails(errno.ENOSPC))
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreRefused):
         store.create("k", b"1")
     FileStore(tmp_path).create("j", b"1")
     with pytest.raises(AlreadyExists):
@@ -127,10 +127,10 @@ def test_create_works_without_hard_links(tmp_path, number):
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
-        (errno.ENOSPC, StoreUnavailable),
+        (errno.ENOSPC, StoreRefused),
         (errno.EIO, StoreUnavailable),
         (errno.ESTALE, StoreUnavailable),
-        (errno.EDQUOT, StoreUnavailable),
+        (errno.EDQUOT, StoreRefused),
         (errno.ENOTCONN, StoreUnavailable),
         (errno.EROFS, StoreRefused),
         (errno.EACCES, StoreRefused),

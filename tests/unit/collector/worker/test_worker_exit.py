@@ -22,6 +22,7 @@ from collector.codec.errors import (
     OpmeterError,
     PeersAway,
     PeersUnreached,
+    StoreRefused,
     StoreUnavailable,
 )
 from collector.environment import Environment, use_environment
@@ -199,3 +200,26 @@ def _worker(root, scratch):
         capture_output=True,
         text=True,
     )
+
+
+class FullStore(MemoryStore):
+    """A store without space for its first two requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = 0
+
+    def get(self, key: str) -> bytes:
+        self.requests += 1
+        if self.requests < 3:
+            raise StoreRefused(f"{key}: No space left on device")
+        return super().get(key)
+
+
+@pytest.mark.parametrize(("waits", "requests"), [(False, 1), (True, 3)])
+def test_worker_waits_for_a_full_store_if_it_is_told_to(
+    tmp_path: Path, waits: bool, requests: int
+) -> None:
+    store = FullStore()
+    code = run(store, ASSIGNMENT, tmp_path, 600.0, threading.Event(), waits_for_refusals=waits)
+    assert (code is ExitCode.STORE, store.requests) == (not waits, requests)
