@@ -234,6 +234,12 @@ def test_diff_counts_the_cases_with_narrower_intervals(
     assert listed.count("equal") + listed.count("inconclusive") + listed.count("changed") == 30
 
 
+def lines_of(capsys):
+    """The printed lines, without those of the verdict."""
+    printed = capsys.readouterr().out.splitlines()
+    return [line for line in printed if not line.startswith(("usable", "others"))]
+
+
 @pytest.mark.thorough
 def test_db_quality_reports_differences_between_sessions_and_coverage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -243,13 +249,13 @@ def test_db_quality_reports_differences_between_sessions_and_coverage(
         write_campaign(store, plan)
         merge_plans(store, [plan.name], guard=CREATE, author="test")
     quality_command(1, root=str(tmp_path))
-    alone = capsys.readouterr().out.splitlines()
+    alone = lines_of(capsys)
     assert names(alone[0], PATH)
     assert re.findall(r"\d+", alone[1]) == ["30", "0"]
     assert names(alone[2], "prior") and not re.search(r"\d", alone[2])
     assert names(alone[-2], "30 prior") and re.findall(r"\d+", alone[-2]) == ["30"]
     quality_command(root=str(tmp_path))
-    several = capsys.readouterr().out.splitlines()
+    several = lines_of(capsys)
     assert re.findall(r"\d+", several[1])[:2] == ["30", "20"]
     assert names(several[2], "20 pairs") and len(re.findall(r"[\d.]+ ?%", several[2])) == 6
     assert names(several[3], 50, 80, 95, 20, "blind")
