@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice, zip_longest
 from math import fsum
+from operator import index
 from typing import TypedDict, TypeVar
 
 from collector.codec.errors import BadInput
@@ -229,7 +230,7 @@ def resolved_sizes(shapes: Sequence[Shape | None], what: str = "inputs") -> list
     """Return the sizes of all tensors, of any type of integers. Raises BadInput for others."""
     try:
         return [
-            size if type(size) is int else size_of(size)
+            index(size) if type(size) is not bool else size_of(size)
             for shape in shapes
             if shape is not None
             for size in shape
