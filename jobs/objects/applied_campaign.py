@@ -23,7 +23,7 @@ from jobs.objects.deployment import (
     PART_OF,
     Deployment,
     Manifest,
-    quantity,
+    check_deployment,
 )
 from jobs.objects.gangs import check_grids
 from jobs.objects.site import DEFAULT_USER, Site, bundled_sites, load_site, site_from_text
@@ -159,7 +159,8 @@ def known_as(config_map: Manifest) -> str:
 
 
 def check_parts(campaign: Campaign, site: Site, deployment: Deployment) -> None:
-    """Raise BadInput if campaign, machines and image do not match."""
+    """Raise BadInput if campaign, machines and image do not match, or if the API server would
+    refuse the objects of the deployment."""
     if campaign.backend != site.backend:
         raise BadInput(
             f"campaign {campaign.name}: backend {campaign.backend} does not match "
@@ -178,6 +179,7 @@ def check_parts(campaign: Campaign, site: Site, deployment: Deployment) -> None:
             f"campaign {campaign.name}: a store on a volume requires run_as_user {DEFAULT_USER}, "
             f"as which the controller and merges write to it, got {site.run_as_user}; use a bucket"
         )
+    check_deployment(deployment)
     check_grids(campaign, site)
 
 
@@ -259,11 +261,6 @@ def _deployment(config_map: Manifest) -> Deployment:
     for key in _REQUIRED:
         if key not in values:
             raise BadInput(f"ConfigMap {metadata['name']}: the key {key} is missing")
-    if quantity(values.get("merge_memory", "1")) <= 0:
-        raise BadInput(
-            f"ConfigMap {metadata['name']}: merge_memory: expected a quantity such as 8Gi, "
-            f"got {values['merge_memory']!r}"
-        )
     for key in values.keys() & set(_BOOLEANS):
         values[key] = _truth(metadata["name"], key, values[key])
     owner = (metadata["name"], metadata["uid"]) if "uid" in metadata else None

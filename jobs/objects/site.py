@@ -16,7 +16,7 @@ from collector.codec.document import Entry, Fields, read_document
 from collector.codec.errors import BadInput
 from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.model.stack import BACKEND_SYNONYMS, PROFILED
-from jobs.objects.deployment import LABEL, quantity
+from jobs.objects.deployment import LABEL, LABEL_VALUE, OBJECT_NAME, QUALIFIED_NAME, quantity
 
 ACCELERATOR_LABEL = "accelerator-type"  # of a node, by MindCluster
 # HwHiAiUser of most nodes, and the user of the images (Dockerfile) and of the controller.
@@ -257,10 +257,20 @@ _CHOICES = {
     "runtime": ("ascend", "hostpath", "none"),
     "network": ("pod", "host"),
 }
-_TEXTS = (
-    *("resource", "accelerator_type", "volcano_queue", "kueue_queue", "schedule_policy"),
-    *("priority_class", "runtime_class", "super_pod_label"),
-)
+_OF_LABELS = "up to 63 letters, digits, '-', '_' and '.', as the values of labels"
+_OF_OBJECTS = "the name of an object: small letters, digits, dashes and dots"
+_OF_KEYS = "a name such as example.com/name"
+_TEXTS = {
+    "resource": (QUALIFIED_NAME, _OF_KEYS),
+    "accelerator_type": (LABEL_VALUE, _OF_LABELS),
+    "kueue_queue": (LABEL_VALUE, _OF_LABELS),
+    "priority_class": (OBJECT_NAME, _OF_OBJECTS),
+    "runtime_class": (OBJECT_NAME, _OF_OBJECTS),
+    "super_pod_label": (QUALIFIED_NAME, _OF_KEYS),
+}
+_OF_ANNOTATIONS = ("volcano_queue", "schedule_policy")  # whose values may be any text
+_OPERATORS = ("Exists", "Equal")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _KEYS = tuple(field.name for field in fields(Site) if field.name != "name")
 _REQUIRED = ("backend", "devices_per_node", "shape", "cpu", "memory")
 _AMOUNTS = {"cpu": "8", "memory": "64Gi", "ephemeral_storage": "40Gi", "shared_memory": "4Gi"}
@@ -281,9 +291,7 @@ _TIMEOUTS_S = range(300, 7201)
 _OF_THE_NODE = re.compile(
     r"/(?:usr/local|opt)/[\w./+-]+|/etc/(?:hccn\.conf|hccl_rootinfo\.json|ascend_install\.info)"
 )
-# Names of Secrets and ConfigMaps (DNS subdomains of RFC 1123), and of their entries.
-_LABEL_1123 = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
-_OBJECT_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL_1123}(?:\.{_LABEL_1123})*")
+# Names of the entries of Secrets and ConfigMaps.
 _OBJECT_KEY = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,253}")
 _CA_KINDS = ("config_map", "secret")
 
@@ -364,7 +372,8 @@ def _site(name: str, found: Fields) -> Site:
         store_ca=found.read("store_ca", _store_ca, None),
         **{key: found[key].choice(of) for key, of in _CHOICES.items() if key in found},
         **{key: _amount(found[key], such_as) for key, such_as in _AMOUNTS.items() if key in found},
-        **{key: found[key].text() for key in _TEXTS if key in found},
+        **{key: found[key].text() for key in _OF_ANNOTATIONS if key in found},
+        **{key: _text(found[key], *_TEXTS[key]) for key in _TEXTS if key in found},
     )
     for key, complaint in _complaints(site, found):
         if complaint:
@@ -399,6 +408,13 @@ def _amount(entry: Entry, such_as: str) -> str:
     return entry.text()
 
 
+def _text(entry: Entry, pattern: re.Pattern[str], expected: str) -> str:
+    text = entry.text()
+    if text and not pattern.fullmatch(text):
+        raise entry.refusal(f"expected {expected}, got {text!r}")
+    return text
+
+
 def _interface(entry: Entry) -> str:
     if not _INTERFACE.fullmatch(entry.text()):
         raise entry.refusal(f"expected an interface such as eth0, got {entry.text()!r}")
@@ -430,7 +446,7 @@ def _object_names(entry: Entry) -> tuple[str, ...]:
 
 
 def _object_name(entry: Entry) -> str:
-    if not _OBJECT_NAME.fullmatch(entry.text()):
+    if not OBJECT_NAME.fullmatch(entry.text()):
         raise entry.refusal(
             "expected the name of an object of the namespace, such as registry-key (small letters, "
             f"digits, dashes and dots), got {entry.text()!r}"
@@ -467,7 +483,12 @@ def _changed(found: Fields, changes: Mapping[str, str], path: str) -> Fields:
 
 
 def _pairs(entry: Entry) -> tuple[tuple[str, str], ...]:
-    return tuple((key, value.text()) for key, value in entry.mapping().items())
+    """Return labels, or a selector of them."""
+    found = entry.mapping()
+    for key in found:
+        if not QUALIFIED_NAME.fullmatch(key):
+            raise found[key].refusal(f"expected the key of a label, {_OF_KEYS}, got {key!r}")
+    return tuple((key, _text(value, LABEL_VALUE, _OF_LABELS)) for key, value in found.items())
 
 
 def _labels(entry: Entry) -> tuple[tuple[str, str], ...]:
@@ -487,4 +508,17 @@ def _toleration(entry: Entry) -> tuple[tuple[str, str], ...]:
     found = entry.fields(_TOLERATION)
     if "tolerationSeconds" in found:
         found["tolerationSeconds"].integer(0)
+        if "effect" not in found or found["effect"].text() != "NoExecute":
+            raise found["tolerationSeconds"].refusal("expected it with effect: NoExecute only")
+    if "effect" in found:
+        found["effect"].choice(_EFFECTS)
+    operator = found["operator"].choice(_OPERATORS) if "operator" in found else "Equal"
+    if operator == "Exists" and "value" in found:
+        raise found["value"].refusal("operator Exists has no value; remove it, or use Equal")
+    if "key" in found:
+        _text(found["key"], QUALIFIED_NAME, _OF_KEYS)
+    elif operator != "Exists":
+        raise entry.refusal("expected a key, or operator: Exists, which is of every key")
+    if "value" in found:
+        _text(found["value"], LABEL_VALUE, _OF_LABELS)
     return tuple((key, value.text()) for key, value in found.items())

@@ -7,7 +7,7 @@ import pytest
 from collector.codec.errors import BadInput
 from jobs.controller.current_plan import check_sources
 from jobs.objects.applied_campaign import LEASED, PAUSED, applied_from, config_map
-from jobs.objects.job_manifest import Deployment
+from jobs.objects.deployment import Deployment, check_deployment
 from tests.unit.jobs.printed import raises_naming
 
 pytestmark = pytest.mark.fast
@@ -113,12 +113,43 @@ def test_an_npu_image_without_a_digest_is_refused_as_by_launch(image):
     loose = replace(DEPLOYMENT, image=image)
     with raises_naming(BadInput, image, "allow_unpinned: true"):
         applied_from(made(text, loose, **more))
+
+
+def test_an_npu_image_with_a_tag_may_be_allowed():
+    image, text, more = "here/collector:1", CAMPAIGN.replace("cpu", "npu"), {"site": "a2-800t"}
+    loose = replace(DEPLOYMENT, image=image)
     allowed = applied_from(made(text, replace(loose, allow_unpinned=True), **more))
     assert allowed.deployment.allow_unpinned
     assert (
         applied_from(made(text, replace(DEPLOYMENT, image=PINNED), **more)).site.name == "a2-800t"
     )
     assert applied_from(made(deployment=loose)).deployment.image == image  # a processor
+
+
+@pytest.mark.parametrize(
+    ("key", "refused", "accepted"),
+    [
+        ("image", "here/collector", "here:5000/a/b:v1"),
+        ("image", "Here/A:1", "a@sha256:" + "0" * 64),
+        ("controller_image", "a b:1", "a__b/c-d:1@sha256:" + "0" * 64),
+        ("image", "here/collector@sha256:12", "here/collector:1_a.b"),
+        ("namespace", "a" * 64, "a" * 63),
+        ("namespace", "a.b", "a-b"),
+        ("store_secret", "Bad_Name", "a.b-c"),
+        ("worker_secret", "-a", "a"),
+        ("store_claim", "a" * 254, "a" * 253),
+        ("site_packages", "a/b", "torch"),
+        ("pull_policy", "Sometimes", "Never"),
+        ("merge_memory", "8KB", "8e9"),
+        ("merge_memory", "1e3Gi", "1E"),
+    ],
+)
+def test_values_that_the_api_server_refuses_are_refused_with_their_option(key, refused, accepted):
+    with raises_naming(BadInput, f"--{key.replace('_', '-')}", refused):
+        check_deployment(replace(DEPLOYMENT, **{key: refused}))
+    check_deployment(replace(DEPLOYMENT, **{key: accepted}))
+    with raises_naming(BadInput, refused):
+        applied_from(made(deployment=replace(DEPLOYMENT, **{key: refused})))
 
 
 def test_store_claim_is_refused_for_pods_with_another_user():

@@ -34,7 +34,8 @@ def test_pod_stays_five_minutes_on_an_unresponsive_node():
 
 
 def test_site_may_give_up_a_node_sooner():
-    own = "tolerations:\n  - {key: node.kubernetes.io/unreachable, tolerationSeconds: 5}\n"
+    own = "{key: node.kubernetes.io/unreachable, effect: NoExecute, tolerationSeconds: 5}"
+    own = f"tolerations:\n  - {own}\n"
     found = seconds_on_a_lost_node(site_from_text(SITE + own, path="own.yaml"))
     assert found == {"unreachable": 5, "not-ready": 300}
 

@@ -116,6 +116,32 @@ def test_invalid_quantity_is_refused_with_its_position(key, text):
         load_site("cpu", {key: text})
 
 
+@pytest.mark.parametrize(
+    ("key", "refused", "accepted"),
+    [
+        ("node_selector", "{a b: c}", "{example.com/a_b: c}"),
+        ("node_selector", "{a: b c}", "{a: b.c}"),
+        ("pod_labels", "{a: " + "b" * 64 + "}", "{a: " + "b" * 63 + "}"),
+        ("kueue_queue", "a b", "a"),
+        ("priority_class", "Foo_Bar", "foo.bar"),
+        ("runtime_class", "-a", "a"),
+        ("super_pod_label", "a/b/c", "example.com/pod"),
+        ("tolerations", "[{operator: Foo}]", "[{operator: Exists}]"),
+        ("tolerations", "[{key: a, operator: Exists, value: x}]", "[{key: a, value: x}]"),
+        ("tolerations", "[{value: x}]", "[{key: a.b/c, effect: NoSchedule}]"),
+        ("tolerations", "[{key: a, effect: No}]", "[{key: a, effect: NoExecute}]"),
+        (
+            *("tolerations", "[{key: a, tolerationSeconds: 3}]"),
+            "[{key: a, effect: NoExecute, tolerationSeconds: 3}]",
+        ),
+    ],
+)
+def test_names_that_the_api_server_refuses_are_refused_with_their_position(key, refused, accepted):
+    with pytest.raises(BadInput, match=f"site.{key}"):
+        load_site("cpu", {key: refused})
+    load_site("cpu", {key: accepted})
+
+
 def test_missing_policy_or_one_that_divides_devices_is_refused():
     with pytest.raises(BadInput, match="schedule_policy: .*divides devices"):
         load_site("a2-800t", {"schedule_policy": "chip1-softShareDev"})
