@@ -162,7 +162,7 @@ def output_of(command: Sequence[str], limit_s: float) -> str:
 
 
 def open_standard_streams() -> None:
-    """Open the standard streams that whoever started this process has closed, to nothing: otherwise
+    """Open the standard streams that the caller of this process has closed, to nothing: otherwise
     the next file that is opened would become one of them."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

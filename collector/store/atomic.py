@@ -54,7 +54,7 @@ def write_whole(path: Path, data: bytes) -> None:
 def write_through(path: Path, data: bytes) -> None:
     """Do the same with a file that a user names. If it is a link, the link stays, and the file that
     it leads to is written. Raises OSError for a pipe, a device, a folder, and for a link that leads
-    nowhere: somebody else may have prepared it to have a file made."""
+    nowhere: another user may have prepared it to have a file made."""
     real = Path(os.path.realpath(path))
     if path.is_symlink() and not real.exists():
         what = "expected a file or a link to one, got a link that leads nowhere"
@@ -250,7 +250,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _check_folders_can_be_made(folder: Path) -> None:
-    """Raise PermissionError where no folder can be made whoever else works here: below a link that
+    """Raise PermissionError where no folder can be made by any process: below a link that
     leads nowhere, and in a file system without folders of users, such as /proc, whose error is that
     of a missing parent."""
     there = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())

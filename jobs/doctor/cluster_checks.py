@@ -22,7 +22,7 @@ from jobs.objects.applied_campaign import Applied
 from jobs.objects.deployment import Deployment, Manifest
 from jobs.objects.gangs import largest_gang, pods_of
 from jobs.objects.job_manifest import merge_requests, worker_job
-from jobs.objects.kueue import is_held, room, uncovered
+from jobs.objects.kueue import Room, is_held, room, uncovered
 from jobs.objects.pod_template import resources
 from jobs.objects.site import ACCELERATOR_LABEL, Site
 from jobs.objects.waves import Wave
@@ -428,6 +428,7 @@ def _check_quota(name: str, queue: Manifest, site: Site, applied: Applied | None
     needed = [("a worker", worker, 1), ("a merge", merge_requests(deployment), 1)]
     if gang > 1:
         needed.insert(1, (f"each of the {gang} pods of a gang", worker, gang))
+    found: dict[str, Room] = {}
     for what, requests, pods in needed:
         if missing := uncovered(queue, requests):
             words = ", ".join(f"{resource} ({requests[resource]})" for resource in missing)
@@ -438,14 +439,13 @@ def _check_quota(name: str, queue: Manifest, site: Site, applied: Applied | None
             )
             words = f"ClusterQueue {name} does not cover {words} of {what}"
             return Check("quota", False, words, fix)
-        found = room(queue, requests)
-        if found.pods < pods:
-            words = f"{what} requests {requests[found.resource]} of {found.resource}, and no flavor"
-            words += f" of ClusterQueue {name} has more than {found.limit:,.15g} for a Job"
+        least = found[what] = room(queue, requests)
+        if least.pods < pods:
+            words = f"{what} requests {requests[least.resource]} of {least.resource}, and no flavor"
+            words += f" of ClusterQueue {name} has more than {least.limit:,.15g} for a Job"
             fix = f"raise its nominalQuota; Kueue never starts {what} with it"
             return Check("quota", False, words, fix)
-    found = room(queue, worker)
-    held = "as many pods as its cohort lends"
-    if isfinite(found.pods):
-        held = f"{counted(int(found.pods), 'worker')} at once, by its {found.resource}"
+    held, of_workers = "as many pods as its cohort lends", found["a worker"]
+    if isfinite(of_workers.pods):
+        held = f"{counted(int(of_workers.pods), 'worker')} at once, by its {of_workers.resource}"
     return Check("quota", True, f"ClusterQueue {name} has room for {held}, and for a merge")

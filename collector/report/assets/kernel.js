@@ -31,7 +31,7 @@ opmeter.view((data, main) => {
     let name = "";
     try {
       name = decodeURIComponent(location.hash.slice(1));
-    } catch { /* an address that somebody changed names no case */ }
+    } catch { /* an address that a user changed names no case */ }
     const at = c.case.indexOf(name);
     if (at >= 0) certificate(at);
   }

@@ -123,7 +123,7 @@ def test_stops_wait_for_no_start_of_another_instance():
 
 @pytest.fixture
 def not_ignored():
-    """Signals that whoever started the tests ignores, as nohup does."""
+    """Signals that the caller of the tests ignores, as nohup does."""
     before = {one: signal.signal(one, signal.SIG_DFL) for one in (signal.SIGTERM, signal.SIGHUP)}
     yield
     for one, handler in before.items():

@@ -45,4 +45,4 @@ def test_queue_of_a_cohort_borrows_as_much_as_it_may():
     assert room(queue([of_npus], cohortName="all"), WORKER).pods == 2
     assert room(queue([of_npus], cohort="all"), WORKER).pods == 2
     assert room(queue([{"npu": has("0")}], cohortName="all"), WORKER).pods == math.inf
-    assert room(queue([of_npus]), WORKER).pods == 1, "nobody lends"
+    assert room(queue([of_npus]), WORKER).pods == 1, "no cohort lends"

@@ -129,7 +129,7 @@ NOON = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
 
 
 class AtNoon(Environment):
-    """A clock that moves while somebody sleeps."""
+    """A clock that moves while a caller sleeps."""
 
     def __init__(self):
         self.slept_s = 0.0
