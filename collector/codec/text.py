@@ -17,6 +17,14 @@ def share_of(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
+def three_digits(value: float) -> str:
+    """Return a number with three digits, without an exponent where it is large.
+
+    >>> [three_digits(value) for value in (0.125, 41.44, 6124.4)]
+    ['0.125', '41.4', '6,120']"""
+    return f"{float(f'{value:.3g}'):,.15g}"
+
+
 def half_width_text(share: float) -> str:
     """Return the half-width of an interval, as a share of the mean; above 100 % as a factor both
     ways, since an interval that is symmetric on the logarithm does not reach below 0.
@@ -25,7 +33,7 @@ def half_width_text(share: float) -> str:
     ['±0 %', '±5.14 %', '±100 %', '×/÷ 4.36', '×/÷ 6,120']"""
     if share <= 1:
         return f"±{100 * share:.3g} %"
-    return f"×/÷ {float(f'{1 + share:.3g}'):,.15g}"
+    return f"×/÷ {three_digits(1 + share)}"
 
 
 def time_text(time_us: float) -> str:

@@ -3,7 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from collector.codec.text import counted, half_width_text, share_of, time_text, whole_in_one_line
+from collector.codec.text import (
+    counted,
+    half_width_text,
+    share_of,
+    three_digits,
+    time_text,
+    whole_in_one_line,
+)
 from collector.database.commits import Commit
 from collector.database.version_quality import WIDTHS, Need, SuspectCase, Verdict, VersionQuality
 from collector.model.manifest import Usage
@@ -312,12 +319,12 @@ def _apart(found: SessionDifferences) -> str:
 
 
 def _difference(share: float) -> str:
-    return _percent(share) if share <= 1 else f"a factor of {1 + share:.3g}"
+    return _percent(share) if share <= 1 else f"a factor of {three_digits(1 + share)}"
 
 
 def _percent(share: float) -> str:
     """Return a share with three digits: `0.125 %`, `41.4 %`, `5,130 %`."""
-    return f"{float(f'{100 * share:.3g}'):,.15g} %"
+    return f"{three_digits(100 * share)} %"
 
 
 # The lines at the end of a run, made from its summary. Pure.
