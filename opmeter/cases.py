@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice, zip_longest
@@ -16,11 +16,13 @@ from collector.database import layout
 from collector.database.index import Index, IndexBlock, Sizes
 from collector.model.case import (
     NO_TENSOR,
+    Case,
     Slot,
     normal_kernel_type,
     parse_shape,
     split_cell,
     tensor_cells,
+    without_blanks,
 )
 from collector.model.record import KERNEL_TYPE, TABLE_COLUMNS
 from collector.model.vocabulary import (
@@ -44,11 +46,16 @@ from collector.model.vocabulary import (
     core_class,
     dtype_of,
     is_absent_dtype,
+    is_absent_format,
     is_absent_shape,
     normal_dtype,
     normal_format,
+    plain_format,
     torch_dtype_of,
 )
+from collector.ops.reading import describing
+from collector.ops.registry import find
+from collector.ops.spec import as_printed
 from collector.ranks.collective import MESSAGE_BYTES, with_message_bytes
 from opmeter.arguments import (
     MOST_SIZE,
@@ -67,6 +74,7 @@ Outputs = Sequence[Shape | None] | Mapping[str, str] | None
 _SHAPES = "a shape for each tensor, such as [(32, 5120), (5120, 3200)]"
 _Size = TypeVar("_Size", int, str)
 _OF_OUTPUTS = (OUTPUT_DTYPES, OUTPUT_FORMATS)
+_FORMATS = frozenset({INPUT_FORMATS, OUTPUT_FORMATS})
 KEY_LENGTHS = RUNTIME_PREFIX + "actual_seq_lengths_kv_values"
 MEAN_LENGTH = RUNTIME_PREFIX + "avg_seq_len"
 
@@ -106,8 +114,24 @@ class Query:
     def is_of_ranks(self, block: IndexBlock) -> bool:
         """Return whether a block has the ranks of the query's inputs, and of its outputs if they
         are given."""
-        if ranks_of(block) != self.ranks:
-            return False
+        return ranks_of(block) == self.ranks and self._is_of_outputs(block)
+
+    def without_absent(self, blocks: Sequence[IndexBlock]) -> list[IndexBlock]:
+        """Return the blocks that have the tensors of the query, in this order, with absent ones
+        before, between or after them: callers and profilers leave these out."""
+        is_named = len(self.dtypes) > 1
+        dtypes = self.dtypes if is_named else ("?",) * len(self.ranks)
+        own = _present(zip(dtypes, self.ranks, strict=True))
+        found = []
+        for block in blocks:
+            present = _present(block.inputs)
+            if not is_named:
+                present = [("?", rank) for _, rank in present]
+            if present == own and self._is_of_outputs(block):
+                found.append(block)
+        return found if is_named else self.of_dtypes(found)
+
+    def _is_of_outputs(self, block: IndexBlock) -> bool:
         return self.outputs is None or block.outputs == resolved_ranks(self.outputs)
 
     def allows(self, settings: Mapping[str, str]) -> bool:
@@ -115,9 +139,21 @@ class Query:
         outputs is that of all."""
         for name, text in self.cells.items():
             own = settings.get(name, "")
-            if own != text and not (name in _OF_OUTPUTS and _is_of_all(text, own)):
+            if own == text or (name in _OF_OUTPUTS and _is_of_all(text, own)):
+                continue
+            if name not in _FORMATS or _present_formats(text) != _present_formats(own):
                 return False
         return True
+
+
+def _present(tensors: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the dtypes and ranks of the tensors that are not absent."""
+    return [one for one in tensors if one[1] >= 0 or not is_absent_dtype(one[0])]
+
+
+def _present_formats(cell: str) -> list[str]:
+    """Return the formats of the tensors that are not absent."""
+    return [one for one in cell.split(";") if not is_absent_format(one)]
 
 
 def _is_of_all(word: str, words: str) -> bool:
@@ -157,7 +193,7 @@ def query_of(
     if words := _words("formats", formats):
         named = words[: max(len(ranks), 1)] if len(words) == len(inputs) else words
         cells[INPUT_FORMATS] = ";".join(map(normal_format, named))
-    return Query(
+    query = Query(
         normal_kernel_type(text_of("kernel", kernel)),
         ranks,
         sizes,
@@ -165,6 +201,56 @@ def query_of(
         cells,
         None if lengths is None else _lists(lengths),
         shapes,
+    )
+    return _as_declared(query) if len(dtypes) > 1 or cells else query
+
+
+def _as_declared(query: Query) -> Query:
+    """Return the query as the index has its cases: by the declaration of the operator."""
+    op = find(query.kernel)
+    if op is None:
+        return query
+    idle = describing((*query.cells, *(query.lengths or ())))
+    cells = {name: text for name, text in query.cells.items() if name not in idle}
+    for name in _FORMATS & cells.keys():
+        cells[name] = ";".join(map(plain_format, cells[name].split(";")))
+    query = replace(query, cells=cells)
+    if op.placed is as_printed or len(query.dtypes) != len(query.ranks):
+        return query
+    inputs = _slots_of(shapes_of(query.ranks, query.sizes), query.dtypes, cells.get(INPUT_FORMATS))
+    named = cells.get(OUTPUT_DTYPES, "").split(";")
+    outputs = None
+    if query.outputs is not None:
+        outputs = _slots_of(query.outputs, named, cells.get(OUTPUT_FORMATS))
+    placed = op.placed(Case(query.kernel, inputs, outputs))
+    if (placed.inputs, placed.outputs) == (inputs, outputs):
+        return query
+    slots, made = without_blanks(placed.inputs or ()), placed.outputs
+    columns = {
+        INPUT_FORMATS: ";".join(slot.format for slot in slots),
+        OUTPUT_DTYPES: ";".join(slot.dtype for slot in made or ()),
+        OUTPUT_FORMATS: ";".join(slot.format for slot in made or ()),
+    }
+    return replace(
+        query,
+        ranks=tuple(-1 if slot.shape is None else len(slot.shape) for slot in slots),
+        dtypes=tuple(slot.dtype for slot in slots),
+        outputs=None if made is None else tuple(slot.shape for slot in made),
+        cells={name: columns.get(name, text) for name, text in cells.items()},
+    )
+
+
+def _slots_of(
+    shapes: Sequence[Shape | None], dtypes: Sequence[str], formats: str | None
+) -> tuple[Slot, ...]:
+    """Return slots of these shapes; a dtype or a format that is not given is empty."""
+    layouts = (formats or "").split(";")
+
+    def at(texts: Sequence[str], position: int) -> str:
+        return texts[position] if position < len(texts) else ""
+
+    return tuple(
+        Slot(shape or None, at(dtypes, n), at(layouts, n)) for n, shape in enumerate(shapes)
     )
 
 
@@ -368,13 +454,10 @@ def _without_blanks(
 ) -> tuple[list[Shape | None], list[str], list[str]]:
     """Return the slots as a case has them: those of which nothing is known are absent tensors, and
     have no meaning at the end."""
-    slots = [
+    slots = without_blanks(
         Slot(shape, dtype or "", fmt or "")
         for shape, dtype, fmt in zip_longest(inputs, dtypes, formats)
-    ]
-    slots = [NO_TENSOR if slot.is_blank else slot for slot in slots]
-    while slots and slots[-1] == NO_TENSOR:
-        slots.pop()
+    )
     shapes = [slot.shape for slot in slots]
     named = [slot.format for slot in slots] if any(formats) else []
     return shapes, [slot.dtype for slot in slots], named

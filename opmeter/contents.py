@@ -10,7 +10,7 @@ import numpy as np
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
-from collector.database.index import Index, IndexBlock, sum_and_skew
+from collector.database.index import Index, IndexBlock, mean_and_skew
 from collector.model.case import shape_text
 from collector.model.demand import record_of_cells
 from collector.model.vocabulary import NOT_KNOWN, OUTPUT_CELLS
@@ -165,17 +165,17 @@ def _other_sizes(
     sums of its lists of lengths."""
     near: list[tuple[float, IndexBlock, int]] = []
     for block in blocks:
-        place = dict(enumerate(query.sizes)) | _sums(block, query)
+        place = dict(enumerate(query.sizes)) | _means(block, query)
         known = index.sizes_of(block)[:, list(place)]
         own = np.array(list(place.values()), np.float64)
         distance = np.abs(np.log1p(known) - np.log1p(own)).sum(axis=1)
         at = int(distance.argmin())
         near.append((float(distance[at]), block, at))
     _, block, at = min(near, key=lambda one: one[0])
-    for column in _sums(block, query):
-        sums = index.sizes_of(block)[:, column]
+    for column in _means(block, query):
+        means = index.sizes_of(block)[:, column] / 1000
         name = block.lengths[(column - block.width) // 2]
-        yield f"measured sums of {name}: {sums.min():,} to {sums.max():,}"
+        yield f"measured means of {name}: {means.min():,.6g} to {means.max():,.6g}"
     group = case_group(index, block, settings_of(block))
     outputs = f" -> {group.outputs}" if query.outputs is not None else ""
     yield f"measured sizes: {group.inputs}{outputs} ({counted(group.cases, 'case')})"
@@ -186,12 +186,12 @@ def _other_sizes(
     yield f"nearest case: {shapes}{more}, {index.mean_us[row]:.6g} us"
 
 
-def _sums(block: IndexBlock, query: Query) -> dict[int, int]:
-    """Return the sum of each list of lengths of a query, by the column of a block's sizes."""
+def _means(block: IndexBlock, query: Query) -> dict[int, int]:
+    """Return the mean of each list of lengths of a query, by the column of a block's sizes."""
     begin = block.width - 2 * len(block.lengths)
     given = query.lengths or {}
     return {
-        begin + 2 * at: sum_and_skew(given[name])[0]
+        begin + 2 * at: mean_and_skew(given[name])[0]
         for at, name in enumerate(block.lengths)
         if name in given
     }

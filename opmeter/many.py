@@ -196,7 +196,7 @@ def _answer_exact(version: Single, found: _Answers, rows: Any, group: _Group) ->
     """Answer the rows of a group that are measured, if only one block has any; return the places of
     the others among them."""
     block = version.only_block(group.kernel, group.arguments)
-    if block is None:
+    if block is None or block.free:
         return np.arange(len(rows))
     index = version.index
     own = index.arrays["hash"][block.begin : block.end]

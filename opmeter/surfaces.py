@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from collector.database.index import Index, IndexBlock, Sizes, sum_and_skew
+from collector.database.index import Index, IndexBlock, Sizes, mean_and_skew
 from collector.model.case import Slot
 from collector.model.demand import record_of_cells
 from collector.model.stack import Stack
@@ -28,6 +28,8 @@ from opmeter.cases import (
 from opmeter.interpolation import Floats, InterpolatedValue, NeighbourSurface, distinct_rows
 
 _FEWEST = 2  # points
+_FEWEST_OF_LINE = 3  # points
+_ROUNDING, _EXACT = 1.0, 0.01  # of means of lengths, which are in thousandths, and of sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +62,25 @@ class MeasuredSurface:
         """Return the duration at these sizes of inputs, and of outputs if they are given; None if
         they are not between the measured ones, or with `beyond` not beyond an end of a curve."""
         points = self.points
+        sizes = points.block.fixed(sizes)
+        if outputs:
+            outputs = points.block.fixed(outputs, points.block.key_width)
+        if (outputs and points.free is None) or (points.free and not outputs):
+            return None
         place: list[float | None] = [*sizes]
         if points.block.lengths:
             place += _position(points.block.lengths, lengths or {})
+        place += [outputs[at] for at in points.free or ()] if outputs else []
         for at, value in points.constants:
             if place[at] is not None and place[at] != value:
                 return None
         point: list[float] = []
-        for at, axis in points.axes:
+        for at in points.axes:
             if (value_at := place[at]) is None:
                 return None
-            if axis == len(point):
-                point.append(float(value_at))
-            elif point[axis] != value_at:  # other rows have equal sizes here
+            point.append(float(value_at))
+        for one in points.following:
+            if (value_at := place[one.at]) is not None and not one.allows(value_at, point):
                 return None
         found = (
             self.surface.estimate(point)
@@ -81,7 +89,7 @@ class MeasuredSurface:
         )
         if found is None or (outputs and not points.has_outputs(outputs, sizes, found)):
             return None
-        return found
+        return found if points.has_lengths(place, found) else None
 
     def _beyond(
         self, of: Beyond, point: list[float], sizes: list[int], outputs: list[int] | None
@@ -149,8 +157,22 @@ def _position(names: tuple[str, ...], lengths: Mapping[str, list[float]]) -> lis
         if values is None:
             found += [None, None]
         else:
-            found += sum_and_skew(values)
+            found += mean_and_skew(values)
     return found
+
+
+class _FollowingSize(NamedTuple):
+    """A size that is `begin + slope * axis` in all rows, but for rounding."""
+
+    at: int
+    axis: int
+    begin: float
+    slope: float
+    rounding: float
+
+    def allows(self, value: float, point: list[float]) -> bool:
+        """Return whether a size at this point has this value."""
+        return abs(value - self.begin - self.slope * point[self.axis]) <= self.rounding
 
 
 class _OutputSize(NamedTuple):
@@ -165,21 +187,36 @@ class _OutputSize(NamedTuple):
 class MeasuredPoints:
     """The points of a surface: `sizes` (points, axes), each once, with their rows.
 
-    Each size of the inputs, and of the lists of lengths, is constant or one of the axes; sizes that
-    are equal in all rows share an axis. `constants` and `axes` have the position of a size with its
-    value or its axis."""
+    Each size of the inputs, and of the lists of lengths, is constant, or one of the axes, or
+    follows from an axis; of `derived` sizes only the values at the points are known. `constants`
+    have the position of a size with its value. `free` are the outputs whose sizes do not follow
+    from those of inputs, and are sizes after these; None if they are constant, and a query must not
+    give them."""
 
     block: IndexBlock
     rows: list[int]
     constants: tuple[tuple[int, float], ...]
-    axes: tuple[tuple[int, int], ...]
+    axes: tuple[int, ...]
+    following: tuple[_FollowingSize, ...]
+    derived: tuple[tuple[int, list[int]], ...]
     outputs: tuple[_OutputSize, ...]
+    free: tuple[int, ...] | None
     sizes: Floats
+
+    def has_lengths(self, place: list[float | None], found: InterpolatedValue) -> bool:
+        """Return whether no derived size is beyond those of the points behind a duration."""
+        for at, values in self.derived:
+            own = [values[part.place] for part in found.parts]
+            if (given := place[at]) is not None and not min(own) <= given <= max(own):
+                return False
+        return True
 
     def has_outputs(self, outputs: list[int], sizes: list[int], found: InterpolatedValue) -> bool:
         """Return whether each size of outputs follows from those of inputs as in all rows, or is
         not beyond those of the points behind a duration."""
-        for given, (same, values) in zip(outputs, self.outputs, strict=True):
+        for at, (given, (same, values)) in enumerate(zip(outputs, self.outputs, strict=True)):
+            if at in (self.free or ()):
+                continue
             if same is not None:
                 if sizes[same] != given:
                     return False
@@ -203,46 +240,60 @@ def surfaces_of(index: Index, block: IndexBlock, setting: int) -> list[MeasuredS
 def points_of(index: Index, block: IndexBlock, setting: int) -> list[MeasuredPoints]:
     """Return the points of the surfaces of the rows of a block with a setting.
 
-    Rows with equal inputs may differ in sizes of outputs, such as the number of greatest entries:
-    then each value of such a size has a surface of its own."""
+    Rows with equal inputs may differ in sizes of outputs, such as the number of greatest entries,
+    or the size of what is filled: these are axes, of a surface for queries that give them. For
+    other queries each value of such a size has a surface of its own."""
     numbers = index.arrays["settings"][block.begin : block.end]
     rows = np.flatnonzero(numbers == setting)
     sizes = index.sizes_of(block)[rows]
+    sizes[:, list(block.free)] = 0
     width, end = block.key_width, block.width - 2 * len(block.lengths)
     columns, outputs = np.delete(sizes, range(width, end), axis=1), sizes[:, width:end]
     order = np.lexsort(columns.T) if columns.shape[1] else np.arange(len(rows))
     is_same = (columns[order[1:]] == columns[order[:-1]]).all(axis=1)
     is_free = (outputs[order[1:]] != outputs[order[:-1]])[is_same].any(axis=0)
+    rows += block.begin
     if not is_free.any():
-        parts = [np.arange(len(rows))]
+        found = [_points(block, rows, columns, outputs)]
     else:
-        _, which = np.unique(outputs[:, is_free], axis=0, return_inverse=True)
+        own = outputs[:, is_free]
+        free = tuple(np.flatnonzero(is_free).tolist())
+        found = [_points(block, rows, np.hstack([columns, own]), outputs, free)]
+        _, which = np.unique(own, axis=0, return_inverse=True)
         parts = [np.flatnonzero(which == n) for n in range(int(which.max()) + 1)]
-        parts.sort(key=len, reverse=True)
-    own = (_points(block, rows[part] + block.begin, columns[part], outputs[part]) for part in parts)
-    return [points for points in own if points is not None]
+        for part in sorted(parts, key=len, reverse=True):
+            found.append(_points(block, rows[part], columns[part], outputs[part], None))
+    return [points for points in found if points is not None]
 
 
 def _points(
-    block: IndexBlock, rows: npt.NDArray[np.int64], columns: Sizes, outputs: Sizes
+    block: IndexBlock,
+    rows: npt.NDArray[np.int64],
+    columns: Sizes,
+    outputs: Sizes,
+    free: tuple[int, ...] | None = (),
 ) -> MeasuredPoints | None:
-    """Return the points of rows by their sizes, those of inputs and lists as `columns`; None if
-    they are on no surface."""
+    """Return the points of rows by their sizes, those of inputs, of lists and of `free` outputs as
+    `columns`; None if they are on no surface."""
     if len(rows) < _FEWEST:
         return None
     is_constant = (columns == columns[0]).all(axis=0)
-    distinct: list[int] = []
-    axes: list[tuple[int, int]] = []
+    axes: list[int] = []
+    following: list[_FollowingSize] = []
+    derived: list[int] = []
     for at in np.flatnonzero(~is_constant).tolist():
-        same = (n for n, one in enumerate(distinct) if (columns[:, at] == columns[:, one]).all())
-        axis = next(same, None)
-        if axis is None:
-            axis = len(distinct)
-            distinct.append(at)
-        axes.append((at, axis))
-    if not distinct:
+        is_mean = block.key_width <= at < columns.shape[1] - len(free or ())
+        rounding = _ROUNDING if is_mean else _EXACT
+        lines = (_line(columns, at, axis, number, rounding) for number, axis in enumerate(axes))
+        if (line := next(filter(None, lines), None)) is not None:
+            following.append(line)
+        elif is_mean and any(_is_function(columns, at, axis) for axis in axes):
+            derived.append(at)
+        else:
+            axes.append(at)
+    if not axes:
         return None
-    first = distinct_rows(columns[:, distinct])
+    first = distinct_rows(columns[:, axes])
     if len(first) < _FEWEST:
         return None
     constants = tuple((at, float(columns[0, at])) for at in np.flatnonzero(is_constant).tolist())
@@ -251,8 +302,41 @@ def _points(
         equal = (n for n in range(block.key_width) if (columns[first, n] == column).all())
         source = next(equal, None)
         made.append(_OutputSize(source, [] if source is not None else column.tolist()))
-    points = columns[first][:, distinct].astype(np.float64)
-    return MeasuredPoints(block, rows[first].tolist(), constants, tuple(axes), tuple(made), points)
+    return MeasuredPoints(
+        block,
+        rows[first].tolist(),
+        constants,
+        tuple(axes),
+        tuple(following),
+        tuple((at, columns[first, at].tolist()) for at in derived),
+        tuple(made),
+        free,
+        columns[first][:, axes].astype(np.float64),
+    )
+
+
+def _line(
+    columns: Sizes, at: int, axis: int, number: int, rounding: float
+) -> _FollowingSize | None:
+    """Return how a size follows from an axis in all rows; None if it does not. Two points alone
+    show that only where the sizes are in proportion."""
+    own, of = columns[:, at].astype(np.float64), columns[:, axis].astype(np.float64)
+    least, most = int(of.argmin()), int(of.argmax())
+    slope = (own[most] - own[least]) / (of[most] - of[least])
+    begin = own[least] - slope * of[least]
+    if (np.abs(own - begin - slope * of) > rounding).any():
+        return None
+    is_proportional = abs(begin) <= rounding
+    if not is_proportional and len(np.unique(of)) < _FEWEST_OF_LINE:
+        return None
+    return _FollowingSize(at, number, float(begin), float(slope), rounding)
+
+
+def _is_function(columns: Sizes, at: int, axis: int) -> bool:
+    """Return whether a size has one value for each value of an axis, most of which occur again."""
+    pairs = np.unique(columns[:, [axis, at]], axis=0)
+    values = len(np.unique(columns[:, axis]))
+    return len(pairs) == values and 2 * values <= len(columns)
 
 
 def interval_of(

@@ -19,8 +19,10 @@ import numpy as np
 from collector.codec.errors import BadInput
 from collector.database.index import Index, IndexBlock, hash_of
 from collector.model.demand import MissedCase
+from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.model.vocabulary import INPUT_DTYPES, OUTPUT_DTYPES, OUTPUT_SHAPES
+from collector.ops.registry import find
 from opmeter.answers import (
     MISSES,
     SEVERAL_MATCH,
@@ -37,6 +39,7 @@ from opmeter.cases import (
     Outputs,
     Query,
     Shape,
+    arguments_of,
     cells_of,
     cells_of_rows,
     check_sizes,
@@ -123,6 +126,7 @@ class Version:
         self._warnings = [tuple(filter(None, t.split(";"))) for t in index.texts("warnings")]
         self._resolved: dict[object, _Found] = {}
         self._surfaces: dict[tuple[int, int], list[MeasuredSurface]] = {}
+        self._twins: dict[str, tuple[str, ...]] = {}
         self._misses: tuple[MissLog, ...] = ()
         self._misses_lock = Lock()
 
@@ -204,6 +208,9 @@ class Version:
                 query = query_of(kernel, inputs, dtype, "", None, None, None)
                 known = self._resolved[key] = self._resolve(query)
             answer = self._answer(known, resolved_sizes(inputs), None, extrapolate)
+        if answer.channel not in _EXACT and (twins := self._measured_twins(kernel)):
+            query = query or query_of(kernel, inputs, dtype, "", None, None, None)
+            answer = self._of_twin(query, twins, extrapolate, answer)[0]
         if self._reused is not None and answer.channel not in _EXACT:
             query = query or query_of(kernel, inputs, dtype, "", None, None, None)
             answer = self._reused.answer(query) or answer
@@ -215,6 +222,10 @@ class Version:
             for log_of_misses in self._misses:
                 log_of_misses.add(query.kernel, cells, answer.reason, weight)
         return answer
+
+    def query_record(self, record: CaseRecord) -> Answer:
+        """Return the duration of a launch of a case."""
+        return self.query(record.kernel_type, **arguments_of({**record.extra, **record.cells}))
 
     def missed(
         self,
@@ -268,6 +279,10 @@ class Version:
         unambiguous = flag_of("unambiguous", unambiguous)
         found = self._resolve(query)
         answer = self._answer(found, query.sizes, query, extrapolate)
+        if answer.channel not in _EXACT:
+            twins = self._measured_twins(query.kernel)
+            answer, query = self._of_twin(query, twins, extrapolate, answer)
+            found = self._resolve(query)
         reused = None
         if self._reused is not None and answer.channel not in _EXACT:
             reused = self._reused.explained(query)
@@ -448,7 +463,7 @@ class Version:
         if found.reason is not None:
             return MISSES[found.reason]
         block = found.only
-        if block is not None and (query is None or query.outputs is None):
+        if block is not None and not block.free and (query is None or query.outputs is None):
             # The usual case: a row is found by bisection, unless its hash is that of another one.
             hashes, own_hash = self.index.hashes, hash_of(sizes)
             row = bisect_left(hashes, own_hash, block.begin, block.end)
@@ -466,6 +481,31 @@ class Version:
             return self._measured(row)
         means = [self.index.mean_us[row] for _, row in exact]
         return self._measured(row, self.several([row for _, row in exact], means))
+
+    def _measured_twins(self, kernel: str) -> tuple[str, ...]:
+        """Return the other kernel types that the same call may launch, those with durations."""
+        known = self._twins.get(kernel)
+        if known is None:
+            op = find(kernel)
+            names = op.twins if op is not None else ()
+            known = self._twins[kernel] = tuple(n for n in names if n in self._by_kernel)
+        return known
+
+    def _of_twin(
+        self, query: Query, twins: Sequence[str], extrapolate: bool, answer: Answer
+    ) -> tuple[Answer, Query]:
+        """Return the duration under a kernel type that the runtime chose instead, with its query:
+        if that is measured, or if the query has no other answer than the given one."""
+        found = answer, query
+        for twin in twins:
+            other = replace(query, kernel=twin)
+            own = self._answer(self._resolve(other), other.sizes, other, extrapolate)
+            if own.channel in _EXACT or (found[0].reason is not None and own.reason is None):
+                chosen = f"measured as {twin}, which the runtime chooses for such tensors"
+                found = own._replace(warnings=(*own.warnings, chosen)), other
+            if own.channel in _EXACT:
+                break
+        return found
 
     def _measured(self, row: int, more: tuple[str, ...] = ()) -> Answer:
         index = self.index
@@ -511,7 +551,7 @@ class Version:
                     own = self._lengths[index.lengths[row]]
                     if any(own.get(name) != values for name, values in lengths.items()):
                         continue
-                if outputs is not None and index.output_sizes(block, row) != outputs:
+                if outputs is not None and not _are_outputs(block, outputs, index, row):
                     continue
                 yield block, row
 
@@ -622,11 +662,12 @@ class Version:
         blocks = self._by_kernel.get(query.kernel)
         if blocks is None:
             return _Found((), Reason.NO_KERNEL)
-        blocks = query.of_dtypes(blocks)
-        if not blocks:
+        of_dtypes = query.of_dtypes(blocks)
+        fitting = [*filter(query.is_of_ranks, of_dtypes)] or query.without_absent(blocks)
+        if not of_dtypes and not fitting:
             return _Found((), Reason.NO_DTYPE)
         found = []
-        for block in filter(query.is_of_ranks, blocks):
+        for block in fitting:
             of_block = self._settings_of(block) if query.cells else []
             allowed = [number for number in of_block if query.allows(self._settings[number])]
             if not query.cells or len(allowed) == len(of_block):
@@ -646,8 +687,10 @@ class Version:
 
     def only_block(self, kernel: str, arguments: Arguments) -> IndexBlock | None:
         """Return the rows that a query with these arguments may find, whatever its sizes are, if
-        they are all those of one block without lengths."""
-        return self._resolve(query_of(kernel, **arguments)).only
+        they are all those of one block without lengths, and no other tensors are left out."""
+        query = query_of(kernel, **arguments)
+        found = self._resolve(query)
+        return found.only if len(query.ranks) == len(arguments["inputs"]) else None
 
     def _cells(self, query: Query) -> dict[str, str]:
         """Return a query as the cells of a case. What it leaves open is as in the measured cases
@@ -688,6 +731,11 @@ def _unpickled(
     reused: ReusedCases | None,
 ) -> Version:
     return Version(path, index, differs=differs, notes=notes, reused=reused)
+
+
+def _are_outputs(block: IndexBlock, outputs: list[int], index: Index, row: int) -> bool:
+    own, first = index.output_sizes(block, row), block.key_width
+    return block.fixed(own, first) == block.fixed(outputs, first)
 
 
 def _is_given(argument: object) -> bool:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from collector.codec.errors import BadInput
 from collector.database.state import TEXT, places_alike, text_bytes, with_column
 from collector.database.versions import VersionProperties
-from collector.model.case import Case, case_from_cells
+from collector.model.case import Case, case_from_cells, split_cell
 from collector.model.measurement import Outcome
 from collector.model.stack import Stack, backend_of
 from collector.model.vocabulary import (
@@ -191,6 +191,10 @@ def _form(cases: pa.Table, shapes: pa.ChunkedArray, places: Whole) -> Form | Non
     # Reading each by itself would give the same: as many numbers, in the same order, none too
     # large.
     if first is None or lengths[0].tolist() != together.lengths_of(first):
+        return None
+    # Where a row omits arguments, the sizes of the others may determine which ones.
+    printed = len(split_cell(cases[INPUT_SHAPES][int(places[0])].as_py().rstrip(';" ')))
+    if len(first.inputs or ()) > printed:
         return None
     at = 0
     for slot in (*(first.inputs or ()), *(first.outputs or ())):

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from collector.codec.errors import DamagedObject
 
-MAGIC = b"opmeter index 1\n"
+MAGIC = b"opmeter index 2\n"
 Sizes = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 
@@ -46,7 +46,7 @@ ARRAYS: Mapping[str, str] = {
 }
 POOLS = ("settings", "lengths", "warnings")
 _MASK = (1 << 64) - 1
-_MOST_LENGTH = 2.0**62
+_MOST_LENGTH = 2.0**52
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +54,25 @@ class IndexBlock:
     """Rows of one kernel type that differ in sizes and settings only.
 
     `inputs` are the dtype and the rank of each input (rank -1 without a shape), `outputs` the ranks
-    of the outputs, `lengths` the names of the columns with lists of lengths. The rows are `begin`
-    to `end`, their sizes are at `at` in the array of sizes."""
+    of the outputs, `lengths` the names of the columns with lists of lengths. `free` are the
+    positions of the sizes, of inputs and then of outputs, that do not change the kernel. The rows
+    are `begin` to `end`, their sizes are at `at` in the array of sizes."""
 
     kernel: str
     inputs: tuple[tuple[str, int], ...]
     outputs: tuple[int, ...]
     lengths: tuple[str, ...]
+    free: tuple[int, ...]
     begin: int
     end: int
     at: int
+
+    def fixed(self, sizes: list[int], first: int = 0) -> list[int]:
+        """Return the sizes from position `first` on, with 0 for those that do not change the
+        kernel."""
+        if not self.free:
+            return sizes
+        return [0 if at in self.free else size for at, size in enumerate(sizes, first)]
 
     @property
     def key_width(self) -> int:
@@ -105,12 +114,14 @@ def hashes_of(sizes: Sizes) -> Hashes:
     return found
 
 
-def sum_and_skew(values: Sequence[float]) -> tuple[int, int]:
-    """Return the sum of lengths, and their maximum over their mean, in thousandths: 1000 for equal
-    lengths."""
+def mean_and_skew(values: Sequence[float]) -> tuple[int, int]:
+    """Return the mean of lengths, in thousandths, and their maximum over their mean, likewise: 1000
+    for equal lengths. Their number is a size of a tensor."""
     total = min(fsum(min(value, _MOST_LENGTH) for value in values), _MOST_LENGTH)
     most = min(max(values, default=0.0), _MOST_LENGTH)
-    return round(total), round(1000 * most * len(values) / total) if total > 0 else 0
+    if total <= 0:
+        return 0, 0
+    return round(1000 * total / len(values)), round(1000 * most * len(values) / total)
 
 
 class Index:
@@ -161,12 +172,12 @@ class Index:
 
     def find(self, block: IndexBlock, sizes: list[int]) -> Iterator[int]:
         """Yield the rows of a block with exactly these input sizes, in their order."""
-        own_hash, width = hash_of(sizes), block.width
-        hashes, known = self.hashes, self.sizes
+        own, width = block.fixed(sizes), block.width
+        own_hash, hashes, known = hash_of(own), self.hashes, self.sizes
         row = bisect_left(hashes, own_hash, block.begin, block.end)
         while row < block.end and hashes[row] == own_hash:
             at = block.at + (row - block.begin) * width
-            if known[at : at + len(sizes)].tolist() == sizes:
+            if block.fixed(known[at : at + len(sizes)].tolist()) == own:
                 yield row
             row += 1
 
@@ -211,6 +222,7 @@ def _block(one: Mapping[str, Any]) -> IndexBlock:
         inputs=tuple((str(dtype), int(rank)) for dtype, rank in one["inputs"]),
         outputs=tuple(map(int, one["outputs"])),
         lengths=tuple(map(str, one["lengths"])),
+        free=tuple(map(int, one["free"])),
         begin=int(one["begin"]),
         end=int(one["end"]),
         at=int(one["at"]),
@@ -248,6 +260,7 @@ def index_file(
             "inputs": one.inputs,
             "outputs": one.outputs,
             "lengths": one.lengths,
+            "free": one.free,
             "begin": one.begin,
             "end": one.end,
             "at": one.at,

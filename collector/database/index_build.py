@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from collector.codec.canonical import canonical_json
 from collector.codec.numbers import number_of
 from collector.database.curves import read_forms
-from collector.database.index import IndexBlock, Sizes, hashes_of, index_file, sum_and_skew
+from collector.database.index import IndexBlock, Sizes, hashes_of, index_file, mean_and_skew
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import (
     INPUT_FORMATS,
@@ -26,7 +26,9 @@ from collector.ops.together import lengths_of
 from collector.ranks.collective import MESSAGE_BYTES
 
 _OF_SIZES = LENGTH_COLUMNS | {MESSAGE_BYTES}
-_Signature = tuple[str, tuple[tuple[str, int], ...], tuple[int, ...], tuple[str, ...]]
+_Signature = tuple[
+    str, tuple[tuple[str, int], ...], tuple[int, ...], tuple[str, ...], tuple[int, ...]
+]
 _INTERVAL = {"mean_us": "mean_us", "low_us": "stack_low_us", "high_us": "stack_high_us"}
 _NUMBERS = {**_INTERVAL, "degrees": "stack_degrees", "sessions": "sessions"}
 
@@ -72,7 +74,7 @@ def _sorted(
         if case.inputs is None:
             continue
         lengths = _lengths(case)
-        more = [number for values in lengths.values() for number in sum_and_skew(values)]
+        more = [number for values in lengths.values() for number in mean_and_skew(values)]
         whole = np.tile(np.array(more, np.int64), (len(places), 1))
         found[_signature(case, tuple(lengths))].append((places, np.hstack([sizes, whole])))
         settings, listed = _settings(case), _spelled(lengths)
@@ -83,13 +85,13 @@ def _sorted(
     order: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
     flat: list[Sizes] = [np.empty(0, np.int64)]
     begin = at_size = 0
-    for (kernel, inputs, outputs, names), rows in sorted(found.items()):
+    for (kernel, inputs, outputs, names, free), rows in sorted(found.items()):
         places = np.concatenate([one for one, _ in rows])
         sizes = np.concatenate([one for _, one in rows])
         end = begin + len(places)
-        block = IndexBlock(kernel, inputs, outputs, names, begin, end, at_size)
+        block = IndexBlock(kernel, inputs, outputs, names, free, begin, end, at_size)
         keys = (places, pools[1][1][places], pools[0][1][places])
-        by_hash = np.lexsort((*keys, hashes_of(sizes[:, : block.key_width])))
+        by_hash = np.lexsort((*keys, _key_hashes(block, sizes)))
         blocks.append(block)
         order.append(places[by_hash])
         flat.append(sizes[by_hash].ravel())
@@ -102,7 +104,26 @@ def _sorted(
 
 def _signature(case: Case, lengths: tuple[str, ...]) -> _Signature:
     inputs = tuple((slot.dtype, _rank(slot)) for slot in case.inputs or ())
-    return case.kernel_type, inputs, tuple(map(_rank, case.outputs or ())), lengths
+    outputs = tuple(map(_rank, case.outputs or ()))
+    return case.kernel_type, inputs, outputs, lengths, _free(case)
+
+
+def _free(case: Case) -> tuple[int, ...]:
+    """Return the positions of the sizes, slot by slot, that do not change the kernel."""
+    found, at = [], 0
+    for slot in (*(case.inputs or ()), *(case.outputs or ())):
+        found += [at + dimension for dimension in slot.free]
+        at += max(_rank(slot), 0)
+    return tuple(found)
+
+
+def _key_hashes(block: IndexBlock, sizes: Sizes) -> npt.NDArray[np.uint64]:
+    """Return the hashes of the sizes of inputs (rows, sizes) by which rows are found."""
+    own = sizes[:, : block.key_width]
+    if block.free:
+        own = own.copy()
+        own[:, [at for at in block.free if at < block.key_width]] = 0
+    return hashes_of(own)
 
 
 def _rank(slot: Slot) -> int:
@@ -144,7 +165,7 @@ def _hashes(blocks: list[IndexBlock], sizes: Sizes) -> npt.NDArray[np.uint64]:
     for block in blocks:
         rows = block.end - block.begin
         own = sizes[block.at : block.at + rows * block.width].reshape(rows, block.width)
-        found.append(hashes_of(own[:, : block.key_width]))
+        found.append(_key_hashes(block, own))
     return np.concatenate(found)
 
 

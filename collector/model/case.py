@@ -1,7 +1,9 @@
 """A case: one operator call to measure, and the properties that identify it.
 
 The identity covers everything that changes the kernel: the type; shapes, dtypes and formats of
-every slot by position; OP State; and the attributes that a profile or a tree names. An output of
+every argument, by name where an operator declares it and by position otherwise
+(`collector.ops.reading`); OP State; and the attributes that a profile or a tree names. Dimensions
+that do not change the kernel, such as the number of pages of a pool, do not count. An output of
 `N/A` with known inputs makes a separate case. The accelerator core is not part of the identity,
 because the runtime chooses among cube and vector units. AI_CPU is an exception: it is another
 kernel, many times as slow, and is one of the attributes. Outer quotes, blanks, trailing empty slots
@@ -41,11 +43,20 @@ _KERNEL_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One tensor position. `shape` is None if the cell is empty: a scalar or an absent argument;
-    only the operator's declaration can distinguish them."""
+    only the operator's declaration can distinguish them. The sizes of the `free` dimensions do not
+    change the kernel."""
 
     shape: Shape | None
     dtype: str
     format: str
+    free: tuple[int, ...] = ()
+
+    @property
+    def fixed_shape(self) -> tuple[int | None, ...] | None:
+        """Return the shape with None for each free dimension."""
+        if self.shape is None or not self.free:
+            return self.shape
+        return tuple(None if at in self.free else size for at, size in enumerate(self.shape))
 
     @property
     def is_blank(self) -> bool:
@@ -78,13 +89,15 @@ NO_TENSOR = Slot(None, "DT_UNDEFINED", "NULL")  # as profilers write an absent a
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One operator call. `inputs` or `outputs` is None if the profiler wrote `N/A`."""
+    """One operator call. `inputs` or `outputs` is None if the profiler wrote `N/A`. `notes` are
+    attributes that describe the call without distinguishing it from others."""
 
     kernel_type: str
     inputs: tuple[Slot, ...] | None
     outputs: tuple[Slot, ...] | None
     op_state: str = ""
     attributes: tuple[tuple[str, str], ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
 
     @property
     def case_id(self) -> str:
@@ -101,7 +114,7 @@ class Case:
         ]
 
     def attribute(self, name: str) -> str | None:
-        return dict(self.attributes).get(name)
+        return dict((*self.attributes, *self.notes)).get(name)
 
     def describe(self) -> str:
         """Return a text for messages and logs: `Add 4096,1024;4096,1024 FLOAT;DT_BF16`."""
@@ -120,12 +133,17 @@ def case_from_cells(kernel_type: str, cells: Mapping[str, str]) -> Case:
         for name in names:
             if is_formula(cells[name]):
                 raise BadInput(f"{name}: expected a value, got a formula of a spreadsheet")
-    return Case(
-        kernel_type=normal_kernel_type(kernel_type),
-        inputs=_slots(cells, vocabulary.INPUT_CELLS),
-        outputs=_slots(cells, vocabulary.OUTPUT_CELLS),
-        op_state=_op_state(cells.get(vocabulary.OP_STATE, "")),
-        attributes=tuple(sorted(_attributes(cells))),
+    # The declarations of operators are written in terms of cases, and a case is read by them.
+    from collector.ops.reading import as_declared
+
+    return as_declared(
+        Case(
+            kernel_type=normal_kernel_type(kernel_type),
+            inputs=_slots(cells, vocabulary.INPUT_CELLS),
+            outputs=_slots(cells, vocabulary.OUTPUT_CELLS),
+            op_state=_op_state(cells.get(vocabulary.OP_STATE, "")),
+            attributes=tuple(sorted(_attributes(cells))),
+        )
     )
 
 
@@ -235,8 +253,9 @@ def logical_shape(slot: Slot) -> Shape:
     return (*outer, rows * row, columns * column)
 
 
-def shape_text(shape: Shape | None) -> str:
-    return "" if shape is None else ",".join(map(str, shape))
+def shape_text(shape: tuple[int | None, ...] | None) -> str:
+    """Return `4096,1`; `*` for a dimension that does not count."""
+    return "" if shape is None else ",".join("*" if size is None else str(size) for size in shape)
 
 
 def _slot_cells(names: tuple[str, str, str], slots: Iterable[Slot]) -> dict[str, str]:
@@ -259,10 +278,15 @@ def _slots(cells: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Slot,
             fillvalue="",
         )
     ]
-    slots = [NO_TENSOR if slot.is_blank else slot for slot in slots]
-    while slots and slots[-1].is_blank:
-        slots.pop()
-    return tuple(slots)
+    return without_blanks(slots)
+
+
+def without_blanks(slots: Iterable[Slot]) -> tuple[Slot, ...]:
+    """Return the slots with absent tensors spelled alike, and without those at the end."""
+    found = [NO_TENSOR if slot.is_blank else slot for slot in slots]
+    while found and found[-1] is NO_TENSOR:
+        found.pop()
+    return tuple(found)
 
 
 def _shape(column: str, text: str) -> Shape | None:
@@ -322,5 +346,5 @@ def _slots_as_json(slots: tuple[Slot, ...] | None) -> object:
     if slots is None:
         return None
     return [
-        [shape_text(s.shape) if s.shape is not None else None, s.dtype, s.format] for s in slots
+        [None if s.shape is None else shape_text(s.fixed_shape), s.dtype, s.format] for s in slots
     ]

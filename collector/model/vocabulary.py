@@ -67,9 +67,10 @@ FRACTAL_NZ = "FRACTAL_NZ"
 NC1HWC0 = "NC1HWC0"
 # Formats in which a tensor has the same memory layout as in torch.
 _PLAIN_FORMATS = frozenset({"", "ND", "NCHW", "NCL", "NHWC", "NCDHW", "N/A", "NULL"})
+_NAMED_FORMATS = frozenset({"NCHW", "NCL", "NCDHW"})  # NHWC orders the dimensions differently
 _ABSENT_SHAPES = frozenset({"", "()", "N/A", "NA", "NULL", "NONE", "UNDEFINED"})
 _ABSENT_DTYPES = frozenset({"", "DT_UNDEFINED", "UNDEFINED", "N/A", "NULL"})
-_ABSENT_FORMATS = frozenset({"", "NULL", "N/A"})
+_ABSENT_FORMATS = frozenset({"", "NULL", "N/A", "UNDEFINED"})  # the last of ATB
 
 
 def is_absent_shape(text: str) -> bool:
@@ -93,6 +94,11 @@ def normal_dtype(text: str) -> str:
     """Return the spelling of a dtype in profiles: `FLOAT` for `DT_FLOAT`, `DT_BF16` for `bf16`."""
     known = dtype_of(text)
     return known.spelling if known else text.upper()
+
+
+def plain_format(text: str) -> str:
+    """Return ND for a format of torch's own tensors that only names the dimensions."""
+    return "ND" if text in _NAMED_FORMATS else text
 
 
 def is_plain_format(text: str) -> bool:

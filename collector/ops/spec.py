@@ -177,8 +177,12 @@ class OpSpec:
     layouts      the formats of its rows' tensors that the runtime makes from plain ones for this
                  kernel only: every device gets plain tensors
     npu          the launch on an NPU host
-    placed       the case with each tensor at its own slot, if its row may leave absent inputs
-                 out
+    placed       the case with each tensor at the slot of its argument, if rows may leave absent
+                 arguments out, or have placeholders for them
+    pools        the arguments whose first dimension is the pages of a pool, each with the argument
+                 of the table of pages that is given then, or "" if none is needed. The number of
+                 pages does not change the kernel, nor does the width of the table, if the lengths
+                 of the requests are known
     twins        other kernel types that the same call may launch: the runtime chooses. Each is an
                  operator of its own in the registry
     runtime      the `Runtime ...` columns that a launch depends on, with the values that a replay
@@ -209,7 +213,8 @@ class OpSpec:
     narrow: frozenset[str] = frozenset()
     layouts: frozenset[str] = frozenset()
     npu: NpuCall = NpuCall()
-    placed: Callable[[Case], Case] = lambda case: case
+    placed: Callable[[Case], Case] = field(default_factory=lambda: as_printed)
+    pools: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     twins: tuple[str, ...] = ()
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
     assumes: str = ""
@@ -311,6 +316,11 @@ class OpSpec:
             if slot.format != FRACTAL_NZ or not is_nz:
                 return f"{name} is not replayed"
         return ""
+
+
+def as_printed(case: Case) -> Case:
+    """Return the case unchanged: its row has every tensor at the slot of its argument."""
+    return case
 
 
 def no_columns(case: Case) -> Mapping[str, str]:

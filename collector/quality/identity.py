@@ -61,14 +61,14 @@ class Comparison:
     """Compares launches with one case. Most launches of a window have equal cells, so each
     variant is compared once."""
 
-    def __init__(self, requested: Case, at_kernel_slots: Case | None = None):
-        self._requested, self._placed = requested, at_kernel_slots
+    def __init__(self, requested: Case):
+        self._requested = requested
         self._known: dict[Cells, Identity] = {}
 
     def of(self, cells: Mapping[str, str]) -> Identity:
         recorded = tensor_cells(cells)
         if recorded not in self._known:
-            self._known[recorded] = identity_of(self._requested, cells, self._placed)
+            self._known[recorded] = identity_of(self._requested, cells)
         return self._known[recorded]
 
 
@@ -104,17 +104,13 @@ def have_dtypes(cells: Cells) -> bool:
     )
 
 
-def identity_of(
-    requested: Case, cells: Mapping[str, str], at_kernel_slots: Case | None = None
-) -> Identity:
-    """Compare the tensors of a case with the cells of a recorded launch. `at_kernel_slots` is the
-    case with each tensor at the kernel's own slot, if its row omits absent inputs."""
+def identity_of(requested: Case, cells: Mapping[str, str]) -> Identity:
+    """Compare the tensors of a case with the cells of a recorded launch."""
     try:
         recorded = case_from_cells(requested.kernel_type, cells)
     except BadInput as error:
         return Identity(unverified=(f"cannot read the recorded launch: {error}",))
-    placed = at_kernel_slots.inputs if at_kernel_slots else None
-    inputs = [requested.inputs, recorded.inputs, placed]
+    inputs = [requested.inputs, recorded.inputs]
     if any(_plain_name(slot.dtype).startswith(_QUANTISED) for slot in requested.inputs or ()):
         inputs = list(map(_unpacked, inputs))
     sides = (_side("input", *inputs), _side("output", requested.outputs, recorded.outputs))
@@ -131,9 +127,7 @@ def _unpacked(slots: Slots | None) -> Slots | None:
     )
 
 
-def _side(
-    name: str, requested: Slots | None, recorded: Slots | None, at_kernel_slots: Slots | None = None
-) -> Identity:
+def _side(name: str, requested: Slots | None, recorded: Slots | None) -> Identity:
     if not requested:
         # N/A, or columns that the case's source did not have: this side requires nothing.
         return Identity()
@@ -147,16 +141,13 @@ def _side(
     differences = _differences(name, requested, recorded)
     if not differences:
         return Identity(unverified=tuple(_unverified(name, requested, recorded)))
-    # If a graph made the kernel, its row omits absent inputs; otherwise they keep their place:
-    # tables of static W8A8 layers have rows of QuantBatchMatmulV3 of both kinds. Only the operator
-    # knows which inputs those are (`at_kernel_slots`): a bias and a scale of one size look alike.
+    # Rows may omit absent inputs. Only a declaration knows which inputs those are: a bias and a
+    # scale of one size look alike.
     present = _present(requested), _present(recorded)
     is_left_out = _is_compact(requested) or _is_compact(recorded)
     if not is_left_out or _differences(name, *present):
         return Identity(differences)
-    if at_kernel_slots is None or at_kernel_slots == requested:
-        return Identity(unverified=(f"it is not recorded which of its {name}s are absent",))
-    return _side(name, at_kernel_slots, recorded)
+    return Identity(unverified=(f"it is not recorded which of its {name}s are absent",))
 
 
 def _is_compact(slots: Sequence[Slot]) -> bool:
@@ -322,7 +313,6 @@ class Expectation:
     op_state: str = ""
     core: str = ""
     case: Case | None = None
-    at_kernel_slots: Case | None = None  # with each tensor at its own slot, if that differs
     before: tuple[frozenset[str], ...] = ()
 
 
@@ -390,7 +380,7 @@ def _identity(expected: Expectation, counted: Sequence[DeviceRow]) -> tuple[Iden
     tensors if they differ and are equal in all launches."""
     if expected.case is None:
         return None, ()
-    recorded = Comparison(expected.case, expected.at_kernel_slots)
+    recorded = Comparison(expected.case)
     found = list(dict.fromkeys(recorded.of(row.cells) for row in counted))
     if not any(identity.differences for identity in found):
         return next((identity for identity in found if identity.unverified), found[0]), ()

@@ -280,7 +280,7 @@ def _own(expected: Expectation, rows: list[Row]) -> tuple[list[Row], list[Row]]:
     issued."""
     if expected.case is None or len(rows) <= expected.launches:
         return rows, []
-    recorded = Comparison(expected.case, expected.at_kernel_slots)
+    recorded = Comparison(expected.case)
     is_own = [recorded.of(row.cells).is_proved for row in rows]
     if sum(is_own) != expected.launches:
         return rows, []

@@ -18,7 +18,6 @@ from collector.codec.errors import BadInput
 from collector.model.measurement import Measurement, Provenance
 from collector.model.stack import EVENTS
 from collector.model.vocabulary import ACCELERATOR_CORE, core_class
-from collector.ops.registry import find
 from collector.quality.disturbances import clock_step_us, idle_clocks, profiler_lower_bound_us
 from collector.quality.identity import Expectation
 from collector.quality.reconcile import attribute, mark_of
@@ -191,7 +190,6 @@ def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
     record = spec.cases[entry.ordinal].record
     # torch's profiler reports the kernels of a CPU or a GPU, which do not have the case's tensors.
     case = record.case if spec.backend == "npu" else None
-    op = find(case.kernel_type) if case else None
     return Expectation(
         entry.ordinal,
         record.kernel_type,
@@ -201,6 +199,5 @@ def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
         op_state=record.case.op_state,
         core=core_class(record.cells.get(ACCELERATOR_CORE, "")),
         case=case,
-        at_kernel_slots=op.placed(case) if op and case else None,
         before=entry.before,
     )

@@ -29,6 +29,7 @@ from collector.model.vocabulary import (
     OUTPUT_SHAPES,
 )
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
+from collector.ranks.gangs import with_ep_size
 from collector.shapes.expression import Expression, align, ceil_div, dims_of
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.layout import Layout, check_layout, layout_of, recording_call, to_record
@@ -231,9 +232,12 @@ def _folder() -> Any:
 def deployed_step(deployment: PackagedDeployment, batch: Batch) -> Step:
     """Return the pass of one rank. Raises BadInput for a load that was not recorded."""
     batch = padded(batch, deployment.graph_sizes)
-    chosen, ranks = _range(deployment, batch), layout_of(deployment.layout).tp
-    names, lists = load_names(batch, ranks), load_lists(batch, ranks)
-    return step_of_load(chosen, deployment.layers, names, lists)
+    chosen, layout = _range(deployment, batch), layout_of(deployment.layout)
+    names, lists = load_names(batch, layout.tp), load_lists(batch, layout.tp)
+    step = step_of_load(chosen, deployment.layers, names, lists)
+    ep_size = layout.ep if layout.ep > 1 else None
+    kernels = (replace(one, record=with_ep_size(one.record, ep_size)) for one in step.kernels)
+    return replace(step, kernels=tuple(kernels))
 
 
 def step_of_load(

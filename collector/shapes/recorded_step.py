@@ -21,6 +21,7 @@ from collector.codec.errors import BadInput, NewerFormat, file_errors
 from collector.codec.files import read_small_file
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import ACCELERATOR_CORE, OP_STATE
+from collector.ranks.gangs import with_ep_size
 
 FORMAT, VERSION = "opmeter recording", 1
 MTP = "mtp"  # the kind of the layers that draft tokens
@@ -137,6 +138,10 @@ class Recording:
     settings: Mapping[str, Any]
     wheels: Mapping[str, str]
     passes: tuple[RecordedPass, ...]
+
+    def record_of(self, launch: RecordedLaunch) -> CaseRecord:
+        """Return the record of one of its launches, with the number of ranks of experts."""
+        return with_ep_size(launch.record(), self.layout.get("ep"))
 
     def launches(self) -> Iterator[tuple[RecordedPass, RecordedLaunch, int]]:
         """Yield the launches of all passes with their numbers in the whole model."""

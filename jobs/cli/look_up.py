@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collector.database.commits import Commit
     from collector.database.manifest import SnapshotManifest
     from collector.database.state import State
-    from collector.model.case import Case
     from collector.model.record import CaseRecord
     from collector.store.base import Store
     from jobs.campaign.campaign_file import Campaign
     from jobs.planning.coverage import CoveredCase
     from jobs.planning.forecast import Peaks
     from jobs.planning.workload import Workload
+    from opmeter.version import Version
 
 
 _OPTIONS = "the options"  # the path of the document that is made of a command's options
@@ -69,13 +69,13 @@ def _of_option(error: BadInput) -> BadInput:
 
 @dataclass(frozen=True, slots=True)
 class OpenedVersion:
-    """A version directory of a database version, by its path (`place`), with its state, and the ids
-    of the cases that it reuses of older ones."""
+    """A version directory of a database version, by its path (`place`): its state, and the
+    directory as queries read it, with the cases that it reuses of older ones."""
 
     store: Store
     state: State
     place: str
-    reused: frozenset[str]
+    directory: Version
 
     @property
     def stack(self) -> Stack:
@@ -85,14 +85,13 @@ class OpenedVersion:
 def open_version(root: str, version: str | None, directory: str | None) -> OpenedVersion:
     """Return the named version directory, or the only one, of a version or of the newest. Raises
     BadInput if it does not exist."""
-    from collector.database.reuse import applicable_reuses
     from collector.database.snapshot import load_state
+    from opmeter.database import database_at
 
     store, commit, manifest, place = _chosen(root, version, directory)
-    records = applicable_reuses(store, place, commit.number, manifest.stacks)
     state = load_state(store, commit, manifest, paths=[place])
-    reused = frozenset[str]().union(*(record.case_ids for record in records))
-    return OpenedVersion(store, state, place, reused)
+    opened = database_at(store, commit).directory(place, reused=True)
+    return OpenedVersion(store, state, place, opened)
 
 
 def shown_stack(root: str, version: str | None, directory: str | None) -> Stack:
@@ -156,6 +155,7 @@ def find_covered(
     from jobs.planning.coverage import covered_cases
     from jobs.planning.forecast import peaks_of
     from jobs.planning.workload import workload_of
+    from opmeter.answers import MISSES, Reason
 
     workload.check()
     described = open_campaign(workload.campaign) if workload.campaign else None
@@ -174,18 +174,14 @@ def find_covered(
     launched = workload_of(
         campaign, shown.store if shown else open_root(where.root, campaign), peaks
     )
-    cases, failed = _measured(shown.state, place) if shown else ({}, {})
+    failed, unreadable = _outcomes(shown.state, place) if shown else ({}, frozenset())
+    unsupported = {one for one, outcome in failed.items() if outcome in UNMEASURABLE}
+    answer = shown.directory.query_record if shown else lambda record: MISSES[Reason.NO_KERNEL]
     return CoverageLookup(
         place,
         campaign,
         peaks,
-        covered_cases(
-            launched.cases,
-            cases,
-            failed,
-            shown.reused if shown else (),
-            {one for one, outcome in failed.items() if outcome in UNMEASURABLE},
-        ),
+        covered_cases(launched.cases, answer, failed, unsupported, unreadable),
         launched.communication_us,
         _free(shown.state, place) if shown else frozenset(),
     )
@@ -223,17 +219,21 @@ def _campaign(workload: WorkloadOptions, device: str) -> Campaign:
     return campaign_of(workload.model_source(), workload.grid, device)
 
 
-def _measured(state: State, place: str) -> tuple[Mapping[str, Case], Mapping[str, Outcome]]:
-    """Return the cases with a duration, and the outcomes of those that were tried without
-    success, both by id."""
+def _outcomes(state: State, place: str) -> tuple[Mapping[str, Outcome], frozenset[str]]:
+    """Return the outcomes of the cases that were tried without success, by id, and the ids of the
+    measured ones whose inputs are not known."""
     from collector.database.query import case_results
     from collector.database.rows import case_records
 
-    measured = case_results(state, place)
-    good = {case_id for case_id, result in measured.items() if result.is_good}
+    results = case_results(state, place)
+    failed = {one: result.outcome for one, result in results.items() if not result.is_good}
     records = case_records(state.cases)
-    cases = {case_id: record.case for case_id, record in records if case_id in good}
-    return cases, {one: result.outcome for one, result in measured.items() if one not in good}
+    unreadable = (
+        case_id
+        for case_id, record in records
+        if case_id in results and case_id not in failed and record.case.inputs is None
+    )
+    return failed, frozenset(unreadable)
 
 
 def _free(state: State, place: str) -> frozenset[str]:

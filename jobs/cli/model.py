@@ -139,10 +139,10 @@ def show_command(
     release = release or USUAL_RELEASE
     step = model_step(decoder, reported, batch, release)
     if missing:
-        step = _not_measured(step, reported.ep if reported.ep > 1 else None)
+        step = _not_measured(step)
     title = f"{decoder.name}, {reported}: {batch}, as {release} launches it"
     if as_json:
-        _print_step(title, batch, step, reported.ep if reported.ep > 1 else None)
+        _print_step(title, batch, step)
     else:
         _print_table(title, step)
     known = recorded_layouts(decoder, release)
@@ -198,25 +198,24 @@ def _rows(step: Step) -> list[tuple[str, ...]]:
     return [*kernels, *collectives]
 
 
-def _records(step: Step, ep_size: int | None) -> Sequence[CaseRecord]:
+def _records(step: Step) -> Sequence[CaseRecord]:
     """Return the rows of a step's kernels as a campaign has them."""
-    from jobs.planning.generated_sources import with_ep_size
     from jobs.planning.sources import completed_records
 
-    return completed_records(with_ep_size(one.record, ep_size) for one in step.kernels)
+    return completed_records(one.record for one in step.kernels)
 
 
-def _not_measured(step: Step, ep_size: int | None) -> Step:
+def _not_measured(step: Step) -> Step:
     """Return the step with only the kernels that no operator measures."""
     from collector.ops.refusals import refusal
     from collector.ops.registry import find
 
-    pairs = zip(step.kernels, _records(step, ep_size), strict=True)
+    pairs = zip(step.kernels, _records(step), strict=True)
     kernels = tuple(one for one, record in pairs if refusal(record.case, find, "npu") is not None)
     return replace(step, kernels=kernels, collectives=())
 
 
-def _print_step(title: str, batch: Batch, step: Step, ep_size: int | None) -> None:
+def _print_step(title: str, batch: Batch, step: Step) -> None:
     kernels = [
         {
             "layer": one.layer,
@@ -228,7 +227,7 @@ def _print_step(title: str, batch: Batch, step: Step, ep_size: int | None) -> No
             **record.cells,
             **record.extra,
         }
-        for one, record in zip(step.kernels, _records(step, ep_size), strict=True)
+        for one, record in zip(step.kernels, _records(step), strict=True)
     ]
     messages = [{"phase": batch.phase, **asdict(one)} for one in step.collectives]
     print_json({"step": title, "kernels": kernels, "collectives": messages})

@@ -13,7 +13,6 @@ from collector.comm.bench_plan import LeftOut, chosen_sizes, collectives_of, def
 from collector.comm.profiled import Profiled, profiled_collectives
 from collector.model.plan import devices_for
 from collector.model.record import CaseRecord, ProfileStatistics
-from collector.model.vocabulary import EP_SIZE
 from collector.profiles.transfers import find_transfers, read_transfers
 from collector.ranks.collective import (
     DTYPES,
@@ -23,8 +22,6 @@ from collector.ranks.collective import (
     check,
     whole_bytes,
 )
-from collector.ranks.distribution import DISTRIBUTE_KERNELS, records_ranks
-from collector.ranks.experts import KERNELS
 from collector.ranks.gangs import ranks_of
 from collector.ranks.topology import Grid
 from collector.shapes.deployments import model_step
@@ -43,8 +40,6 @@ from jobs.campaign.source_kinds import (
 )
 
 # Collectives that a campaign names, or that a profile's step sent, as records of cases.
-
-_OF_EXPERTS = (*KERNELS, *DISTRIBUTE_KERNELS)
 
 
 def collective_records(
@@ -132,18 +127,6 @@ def collective_record(
     return CollectiveCase(one, reported.grid, ranks, mode, reported.environment).record()
 
 
-def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:
-    """Return the record of a kernel that sends to ranks of experts, with its number of such ranks.
-
-    It is added only if the row does not report it. Every other record is returned unchanged,
-    because `EP Size` is part of the identity of a case."""
-    if ep_size is None or record.kernel_type not in _OF_EXPERTS or record.extra.get(EP_SIZE):
-        return record
-    if record.kernel_type in DISTRIBUTE_KERNELS and records_ranks(record.case):
-        return record
-    return replace(record, extra={**record.extra, EP_SIZE: str(ep_size)})
-
-
 def ranks_alone(one: Collective, grid: Grid, world: int) -> int:
     """Return how many ranks hold the first group of a tier.
 
@@ -187,11 +170,8 @@ def model_records(source: ModelSource, backend: str) -> ModelCases:
     found: dict[str, CaseRecord] = {}
     launches: Counter[str] = Counter()
     places: dict[str, dict[str, None]] = {}
-    ep_size = source.layout.ep if source.layout.ep > 1 else None
     kernels = (
-        (with_ep_size(one.record, ep_size), one, batch, times)
-        for step, batch, times in steps
-        for one in step.kernels
+        (one.record, one, batch, times) for step, batch, times in steps for one in step.kernels
     )
     launched: Iterable[tuple[CaseRecord, StepKernel | StepCollective, Batch, int]]
     launched = chain(kernels, _collectives(steps, source, backend))
@@ -266,7 +246,7 @@ def recorded_cases(source: RecordingSource, backend: str) -> RecordedCases:
     launches: Counter[str] = Counter()
     places: dict[str, list[str]] = {}
     left_out: Counter[str] = Counter()
-    kernels = [(one.phase, x.record(), times) for one, x, times in recording.launches()]
+    kernels = [(one.phase, recording.record_of(x), times) for one, x, times in recording.launches()]
     if source.collectives is not None:
         for one, message, times in recording.messages():
             if message.operation not in OPERATIONS or message.dtype not in DTYPES:
@@ -276,7 +256,6 @@ def recorded_cases(source: RecordingSource, backend: str) -> RecordedCases:
             record = message_record(message.operation, *sizes, source.collectives, backend)
             kernels.append((one.phase, record, times))
     for phase, record, times in kernels:
-        record = with_ep_size(record, recording.layout.get("ep"))
         found.setdefault(record.case_id, record)
         launches[record.case_id] += times
         places.setdefault(record.case_id, []).append(f"{phase} x {times}")

@@ -10,7 +10,6 @@ from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.shapes.recorded_step import RecordedLaunch, Recording
 from jobs.planning.forecast import Peaks, peaks_of
-from jobs.planning.generated_sources import with_ep_size
 from jobs.planning.sources import completed_records
 from jobs.planning.workload import roofline_us
 
@@ -66,7 +65,7 @@ def not_measured(recording: Recording) -> tuple[NotMeasured, ...]:
 
 def _priced(recording: Recording, peaks: Peaks) -> Iterator[_Priced]:
     for one, launch, times in recording.launches():
-        (record,) = completed_records([with_ep_size(launch.record(), recording.layout.get("ep"))])
+        (record,) = completed_records([recording.record_of(launch)])
         no = refusal(record.case, find, "npu")
         time_us = times * (roofline_us(record.case, peaks) or _bytes_us(record.case, peaks))
         yield _Priced(one.phase, launch, times, time_us, no.why if no else "")

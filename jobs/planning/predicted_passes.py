@@ -25,7 +25,7 @@ from collector.shapes.recorded_step import Occurrences, Recording
 from collector.shapes.serving import Batch
 from jobs.campaign.source_kinds import ModelSource, StepCollectives
 from jobs.planning.forecast import Peaks, peaks_of, with_measured_rates
-from jobs.planning.generated_sources import message_record, with_ep_size
+from jobs.planning.generated_sources import message_record
 from jobs.planning.sources import completed_records
 from jobs.planning.workload import roofline_us
 from opmeter.cases import arguments_of, cells_of_rows
@@ -62,10 +62,9 @@ def passes_of_model(
     """Yield the passes of a model. Raises BadInput for a load that is not recorded, or a model
     whose step no kernel set describes."""
     decoder = read_decoder(source.model) if isinstance(source.model, Path) else source.model
-    ep_size = source.layout.ep if source.layout.ep > 1 else None
     for batch in batches:
         step = model_step(decoder, source.layout, batch, source.release)
-        records = completed_records(with_ep_size(one.record, ep_size) for one in step.kernels)
+        records = completed_records(one.record for one in step.kernels)
         kernels = [
             ModelLaunch(one.layer, record.kernel_type, one.times, _shapes(record), record)
             for one, record in zip(step.kernels, records, strict=True)
@@ -85,9 +84,7 @@ def passes_of_recording(
 ) -> Iterator[LaunchedPass]:
     """Yield the passes of a recording, in the whole model."""
     for one in recording.passes:
-        records = completed_records(
-            with_ep_size(launch.record(), recording.layout.get("ep")) for launch in one.launches
-        )
+        records = completed_records(map(recording.record_of, one.launches))
         kernels = [
             ModelLaunch(layer, record.kernel_type, times, _shapes(record), record)
             for launch, record in zip(one.launches, records, strict=True)

@@ -27,7 +27,7 @@ from collector.ops.runtime import completed
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import Profile, read_profile
 from collector.profiles.static_kernels import read_static_kernels
-from collector.ranks.gangs import is_of_gangs
+from collector.ranks.gangs import is_of_gangs, with_ep_size
 from collector.singlehost.version_files import read_tree
 from collector.store.base import Store
 from jobs.campaign import source_kinds
@@ -303,7 +303,7 @@ def _whole_step(
     left = _left_out(profile)
     reported = "; ".join((*([left] if left else []), *(f"{count}: {why}" for count, why in rows)))
     name = f"profile with {counted(len(collectives), 'collective')}"
-    kernels = tuple(generated_sources.with_ep_size(one, step.ep_size) for one in profile.records)
+    kernels = tuple(with_ep_size(one, step.ep_size) for one in profile.records)
     whole = replace(profile, records=(*kernels, *collectives))
     return f"{name} ({reported})" if reported else name, whole
 

@@ -105,8 +105,7 @@ def test_row_equals_the_one_that_a_profile_of_the_call_would_have(replayed):
     def check(kernel):
         found = {}
         for number, row in enumerate(replayed[kernel]):
-            placed = find(kernel).placed(row.case)
-            found[number] = identity_of(row.case, cells_of(own_launch(row)), placed)
+            found[number] = identity_of(row.case, cells_of(own_launch(row)))
         different = {number for number, identity in found.items() if identity.differences}
         assert different == set(DIFFERENT.get(kernel, {})), found
         unreported = any(

@@ -87,7 +87,6 @@ class FusedCall:
     size, value_size, rope_size  numbers per head: of keys without rope, of values, of rope
     queries, keys                lengths of each request
     sends_queries, sends_keys    whether the call passes those lengths
-    unused_lse                   shape of what is passed for statistics that are not requested
     before                       keys before its own that a query sees; None for all
     has_sink                     whether each head has a score besides those of its keys"""
 
@@ -106,7 +105,6 @@ class FusedCall:
     has_mask: bool
     pages: Pages | None
     returns_lse: bool
-    unused_lse: Shape = ()
     before: int | None = None
     has_sink: bool = False
 
@@ -381,8 +379,7 @@ class _LayoutReader:
             sparse_mode=self._sparse_mode(query, keys, pages),
             has_mask=given(case, MASK) is not None,
             pages=pages,
-            returns_lse=softmax_statistics(case) is not None,
-            unused_lse=() if softmax_statistics(case) else named_output(case, 1) or (),
+            returns_lse=output_slot(case, 1) is not None,
             has_sink=given(case, SINK) is not None,
         )
         call = self._with_window(call)
@@ -505,10 +502,11 @@ def _is_row(raw: str, case: Case) -> bool:
     return padded[0] == padded[1]
 
 
-def softmax_statistics(case: Case) -> Slot | None:
-    """Return the statistics of the softmax; None where they are not requested.
+def without_unused(case: Case) -> Case:
+    """Return the case without the statistics of the softmax where they are not requested.
 
     In graphs vLLM-Ascend passes one number in their place, or one for each token (full_graph_fia of
-    attention_v1.py, _forward_decode of mla_v1.py)."""
+    attention_v1.py, _forward_decode of mla_v1.py); the kernel does not write it."""
     lse = output_slot(case, 1)
-    return None if lse is None or lse.shape is None or len(lse.shape) == 1 else lse
+    is_used = lse is None or (lse.shape is not None and len(lse.shape) > 1)
+    return case if is_used else replace(case, outputs=(case.outputs or ())[:1])

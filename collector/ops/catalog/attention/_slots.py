@@ -8,7 +8,7 @@ from typing import TypeVar
 from collector.codec.errors import CaseRejected
 from collector.model.case import Case, Slot
 from collector.ops import rules
-from collector.ops.spec import Constraint, GraphCall, OpSpec
+from collector.ops.spec import Constraint, OpSpec
 
 # Slots identified by kind, where their position is not enough.
 #
@@ -60,29 +60,21 @@ def seen_as(op: OpSpec, view: Callable[[Case], Case]) -> OpSpec:
 
 
 def by_kind(op: OpSpec, kinds: Mapping[int, Kind]) -> OpSpec:
-    """Return the operator for rows that may be a graph's.
-
-    Such rows are placed in their slots before anything reads them, and are launched by a graph.
-    `kinds` has the kinds of the optional slots."""
-    required = min(op.optional)
+    """Return the operator for rows that may be a graph's, which are read by the kinds of the
+    optional slots."""
+    required, spelled = min(op.optional), op.placed
 
     def place(case: Case) -> Case:
+        case = spelled(case)
         found = _placings(case, required, kinds)
         return _placed(case, required, found[0], len(op.slots)) if len(found) == 1 else case
 
-    placed = seen_as(op, place)
     unambiguous = Constraint(
         "expected inputs that fit one order of slots: a graph omits absent inputs, and "
         "these fit several slots",
         lambda case: len(_placings(case, required, kinds)) < 2,
     )
-    graph = GraphCall(takes=lambda case: place(case) is not case, run=op.npu.run)
-    return replace(
-        placed,
-        placed=place,
-        constraints=(unambiguous, *placed.constraints),
-        npu=replace(op.npu, graph=graph),
-    )
+    return replace(op, placed=place, constraints=(unambiguous, *op.constraints))
 
 
 def _on(rule: Constraint, view: Callable[[Case], Case]) -> Constraint:

@@ -288,6 +288,7 @@ COMPRESSOR = OpSpec(
         *("state_block_table", "cu_seqlens", "seqused", "start_pos"),
     ),
     optional=frozenset({_USED}),
+    pools={"state_cache": "state_block_table"},
     reference=_reference,
     build=_build,
     written=lambda case: len(rules.accepted(_read(case)).ends()),

@@ -15,7 +15,7 @@ from collector.ops.catalog.attention._fused_rules import FUSED_RULES, NUMBERS
 from collector.ops.catalog.attention._lengths import Request
 from collector.ops.catalog.attention._slots import ABSENT, by_kind, kind, seen_as
 from collector.ops.slots import given, input_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, as_printed
 
 # Replay of a row of fused attention: its tensors, the reference in plain torch, and its costs.
 
@@ -63,8 +63,7 @@ def reference(torch: Any, *tensors: Any, call: FusedCall, npu: Any = None) -> An
         if call.returns_lse:
             rows = _lengths.part_of(lse, "TND" if call.is_ragged else "BNSD", request, call.heads)
             rows.copy_(sums.log_().add_(peaks).flatten(0, 1))
-    unused = query.new_zeros(call.unused_lse) if call.unused_lse else None
-    return out, lse if call.returns_lse else unused
+    return (out, lse) if call.returns_lse else (out,)
 
 
 def flops(case: Case) -> int:
@@ -162,7 +161,7 @@ def _infer_launch(api: Any, *tensors: Any, call: FusedCall, npu: Any = None) -> 
             learnable_sink=sinks,
             **window,
         )
-        return out, None
+        return (out,)
     options = {
         "atten_mask": mask,
         "actual_seq_lengths": call.sent_queries,
@@ -171,9 +170,6 @@ def _infer_launch(api: Any, *tensors: Any, call: FusedCall, npu: Any = None) -> 
         "query_rope": query_rope,
         "key_rope": key_rope,
     }
-    if call.unused_lse:  # as in graphs: both outputs are given
-        outputs = [query.new_empty(_output_shape(query, call)), query.new_empty(call.unused_lse)]
-        api, options = api.out, {**options, "out": outputs}
     out, lse = _call(
         *(api, (query, key, value), call, options),
         scale=call.scale,
@@ -182,7 +178,7 @@ def _infer_launch(api: Any, *tensors: Any, call: FusedCall, npu: Any = None) -> 
         softmax_lse_flag=call.returns_lse,
         **window,
     )
-    return out, lse if call.returns_lse or call.unused_lse else None
+    return (out, lse) if call.returns_lse else (out,)
 
 
 _INFER_BY_POSITION = OpSpec(
@@ -199,6 +195,8 @@ _INFER_BY_POSITION = OpSpec(
     npu=NpuCall(run=_infer_launch),
     runtime=columns,
     missing_metadata=lambda case: _lengths.unknown_lengths(case, _fused.TABLE),
+    placed=_fused.without_unused,
+    pools=dict.fromkeys(("key", "value", "key_rope"), "block_table"),
     constraints=FUSED_RULES,
     lookups=looked_up(
         "tensor_cast.attention.default",
@@ -258,6 +256,7 @@ def flash(
         slots=slots,
         optional=frozenset(range(3, len(slots))),
         optional_outputs=frozenset(),
+        placed=as_printed,
         lookups=(),
         reference=lambda *args, call: reference(*args, call=call)[0],
         npu=NpuCall(run=run),

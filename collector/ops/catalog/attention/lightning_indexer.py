@@ -190,6 +190,7 @@ LIGHTNING_INDEXER = OpSpec(
     call="torch_npu.npu_lightning_indexer",
     assumes=f"{ASSUMES}; scores at random",
     slots=SLOTS,
+    pools=dict.fromkeys(("key", "key_dequant_scale"), "block_table"),
     optional_outputs=OPTIONAL_OUTPUTS,
     reference=reference,
     build=build,

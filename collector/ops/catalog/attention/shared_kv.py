@@ -429,6 +429,7 @@ SPARSE_ATTN_SHAREDKV = OpSpec(
         *("ori_block_table", "cmp_block_table", "cu_seqlens_q", "cu_seqlens_ori_kv"),
         *("cu_seqlens_cmp_kv", "seqused_q", "seqused_kv", "sinks", "metadata"),
     ),
+    pools={"ori_kv": "ori_block_table", "cmp_kv": "cmp_block_table"},
     optional=_INDEXED_WINDOW | {_KV, _CHOSEN, _TABLE, _STARTS_AGAIN, 13},
     optional_outputs=frozenset({_STATISTICS}),
     reference=_reference,

@@ -99,6 +99,7 @@ KV_RMS_NORM_ROPE_CACHE = OpSpec(
         *("k_rope_scale", "c_kv_scale", "k_rope_offset", "c_kv_offset", "v"),
     ),
     optional=_QUANTISED,
+    pools={"k_cache": "", "ckv_cache": ""},
     reference=_reference,
     build=_build,
     # 4 for each latent number of a row, 3 for each rotated one

@@ -248,6 +248,7 @@ MLA_PREPROCESS_0_MIX_AIC = OpSpec(
     call="torch.ops._C_ascend.mla_preprocess",
     assumes="positions spread over the whole cache, each once",
     slots=_SLOTS,
+    pools={"kv_cache": "", "kv_cache_rope": ""},
     reference=_reference,
     build=_build,
     flops=_flops,

@@ -94,6 +94,7 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
     assumes="lengths in equal parts, pages spread over the whole pool",
     slots=("key_cache", "value_cache", "block_table", "lengths", "key", "value", "starts"),
     optional=frozenset({_STARTS}),
+    pools=dict.fromkeys(("key_cache", "value_cache"), "block_table"),
     reference=_load_reference,
     build=_load_build,
     traffic=_load_traffic,
@@ -128,6 +129,7 @@ GATHER_PA_KV_CACHE = replace(
     kernel="GatherPaKvCache",
     call="torch_npu.npu_gather_pa_kv_cache",
     slots=("key_cache", "value_cache", "block_tables", "seq_lens", "key", "value", "seq_offset"),
+    pools=dict.fromkeys(("key_cache", "value_cache"), "block_tables"),
     npu=NpuCall(run=_gather_run),
 )
 
@@ -175,6 +177,7 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     call="torch_npu._npu_reshape_and_cache",
     assumes="positions spread over the whole cache, each once",
     slots=("key", "value", "key_cache", "value_cache", "slot_mapping"),
+    pools={"key_cache": "", "value_cache": ""},
     reference=write_both,
     build=_reshape_build,
     traffic=lambda case: _write_traffic(case, 0, 1, 4),
@@ -216,6 +219,7 @@ SCATTER_PA_KV_CACHE = OpSpec(
         *("compress_lens", "compress_seq_offsets", "seq_lens"),
     ),
     optional=_COMPRESSED,
+    pools={"key_cache": "", "value_cache": ""},
     reference=write_both,
     build=_scatter_build,
     traffic=lambda case: _write_traffic(case, 0, 3, 2),

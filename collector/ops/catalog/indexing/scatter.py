@@ -316,6 +316,7 @@ SCATTER_ND_UPDATE = OpSpec(
     call="torch_npu.npu_scatter_nd_update_",
     assumes="indices spread over the tensor, each position once if there are enough",
     slots=("x", "indices", "updates"),
+    pools={"x": ""},
     reference=lambda torch, x, columns, updates: x.index_put_(columns, updates),
     build=_nd_build,
     traffic=lambda case: tensors.placed_bytes(case, 2),

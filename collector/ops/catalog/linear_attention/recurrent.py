@@ -146,6 +146,7 @@ RECURRENT_GATED_DELTA_RULE = OpSpec(
         *("g", "gk", "num_accepted_tokens"),
     ),
     optional=frozenset({_GATES, _ACCEPTED}),
+    pools={"state": ""},
     reference=_reference,
     build=_build,
     flops=_flops,
@@ -250,6 +251,7 @@ FUSED_SIGMOID_GATING_DELTA_RULE_UPDATE = OpSpec(
         *("A_log", "a", "dt_bias", "q", "k", "v", "b", "initial_state_source"),
         *("initial_state_indices", "cu_seqlens"),
     ),
+    pools={"initial_state_source": ""},
     reference=_fused_reference,
     build=_fused_build,
     flops=lambda case: (

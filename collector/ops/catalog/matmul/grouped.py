@@ -15,7 +15,7 @@ from collector.ops.parts import int8, like, narrow
 from collector.ops.parts.narrow import is_narrow
 from collector.ops.parts.tensors import flops_by, group_ends, swiglu
 from collector.ops.slots import agrees, given, input_shape, output_slot, spelling
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, as_printed
 
 _X, _WEIGHT, _BIAS, _SCALE, _OFFSET = range(5)
 _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET, _GROUPS, _PER_TOKEN = range(5, 9)
@@ -652,7 +652,7 @@ GROUPED_MATMUL_SWIGLU_QUANT_V2 = replace(
     group=lambda case: group_by_weight(_gate_case(case)),
     packed={3: "INT4", 4: "UINT64"},
     narrow=frozenset((*narrow.BYTE_DTYPES, narrow.E2M1, narrow.SCALES)),
-    placed=lambda case: case,
+    placed=as_printed,
     npu=NpuCall(
         run=_gate_launch,
         build=_gate_build_v2_for_npu,

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from collector.model.case import case_from_cells
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS
-from collector.ops.registry import find
 from collector.quality.identity import Comparison, describe_all_tensors, identity_of, tensor_cells
 from tests.unit.collector.naming import names
 
@@ -147,14 +146,13 @@ def test_omitted_absent_inputs_leave_positions_unverified(is_graph_s):
     assert names(text, "inputs", "absent")
 
 
-def test_operator_supplies_the_positions_of_omitted_inputs():
+def test_declaration_supplies_the_positions_of_omitted_inputs():
     tensors, out = ("4,8 INT8 ND", "8,4 INT8 ND", "4 FLOAT ND"), " -> 4,4 DT_BF16 ND"
     asked, of_tokens = "; ".join((*tensors, "4 FLOAT ND")), "; - ; - ; 4 FLOAT ND"
     case = case_from_cells("QuantBatchMatmulV3", cells(asked + out))
-    placed = find("QuantBatchMatmulV3").placed(case)
     recorded = "; ".join(tensors)
-    assert identity_of(case, cells(recorded + of_tokens + out), placed).is_proved
-    as_bias = identity_of(case, cells(recorded + "; - ; 4 FLOAT ND" + out), placed)
+    assert identity_of(case, cells(recorded + of_tokens + out)).is_proved
+    as_bias = identity_of(case, cells(recorded + "; - ; 4 FLOAT ND" + out))
     assert names(as_bias.differences[0], "input 5", "4 FLOAT ND", "nothing")
 
 

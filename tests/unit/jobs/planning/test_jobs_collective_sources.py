@@ -29,14 +29,13 @@ from collector.profiles.bundled import write_bundled_profile
 from collector.ranks.collective import Collective, collective_case_of
 from collector.ranks.distribution import COMBINE, DISPATCH, DistributeCall
 from collector.ranks.experts import KERNEL, ExpertCall
-from collector.ranks.gangs import is_of_gangs, ranks_of
+from collector.ranks.gangs import is_of_gangs, ranks_of, with_ep_size
 from collector.ranks.topology import Grid
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import Campaign, campaign_from_text, without_collectives
 from jobs.campaign.source_kinds import CollectivesSource
 from jobs.planning.candidates import distinct_cases, refusal_in_plan
 from jobs.planning.gaps import describe_forecast, find_gaps, refused_cases
-from jobs.planning.generated_sources import with_ep_size
 from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.plan_making import PlannedRound, make_plan
 from jobs.planning.sources import load_sources

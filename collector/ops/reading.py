@@ -1,0 +1,86 @@
+"""The reading of a row by the declaration of its operator.
+
+Sources spell one call differently. A profiler may drop absent arguments in the middle, print them
+as empty slots, or print placeholders; recordings print plain tensors as NCL or NCHW. All of them
+are one case here: each tensor is at the slot of its argument, and what does not change the kernel
+does not count. Rows without a declaration are read by position.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from collector.model.case import Case, Slot, without_blanks
+from collector.model.vocabulary import LENGTH_COLUMNS, RUNTIME_PREFIX, plain_format
+from collector.ops.registry import find
+from collector.ops.spec import OpSpec
+
+_FIRST = (0,)
+# Columns of the consumer's tables of attention: names of the engine's own states, and what follows
+# from the tensors and the lengths, if these are known.
+_STATES = frozenset(RUNTIME_PREFIX + name for name in ("attn_state", "kv_cache_mode"))
+_DERIVED = frozenset(
+    RUNTIME_PREFIX + name
+    for name in (
+        *("actual_seq_lengths_shape", "actual_seq_lengths_kv_shape"),
+        *("block_table_shape", "block_table_valid_blocks"),
+    )
+)
+
+
+def as_declared(case: Case) -> Case:
+    """Return the case with each tensor at the slot of its argument, and the dimensions that do not
+    change the kernel marked as free. A declared case is returned unchanged."""
+    op = find(case.kernel_type)
+    if op is None or case.inputs is None:
+        return case
+    case = op.placed(case)
+    inputs, outputs = _spelled(case.inputs or ()), case.outputs
+    outputs = None if outputs is None else _spelled(outputs)
+    if op.pools:
+        free = dict(_free_dimensions(op, inputs, case.attributes))
+        inputs = tuple(
+            replace(slot, free=free[at]) if at in free else slot for at, slot in enumerate(inputs)
+        )
+        pools = {inputs[at].shape for at, dimensions in free.items() if dimensions == _FIRST}
+        outputs = outputs and tuple(
+            replace(slot, free=_FIRST) if slot.shape in pools else slot for slot in outputs
+        )
+    idle = describing(name for name, _ in case.attributes)
+    attributes = tuple(one for one in case.attributes if one[0] not in idle)
+    notes = tuple(one for one in case.attributes if one[0] in idle)
+    return replace(case, inputs=inputs, outputs=outputs, attributes=attributes, notes=notes)
+
+
+def describing(columns: Iterable[str]) -> frozenset[str]:
+    """Return those of a declared row's columns that only describe what the others determine."""
+    names = frozenset(columns)
+    return names & (_STATES | _DERIVED if names & LENGTH_COLUMNS else _STATES)
+
+
+def _spelled(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+    """Return the slots with one spelling of plain formats and of absent tensors."""
+    if any(slot.format != plain_format(slot.format) for slot in slots):
+        slots = tuple(replace(slot, format=plain_format(slot.format)) for slot in slots)
+    if any(slot.is_blank for slot in slots):
+        slots = without_blanks(slots)
+    return slots
+
+
+def _free_dimensions(
+    op: OpSpec, inputs: Sequence[Slot], attributes: Iterable[tuple[str, str]]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield the positions of inputs whose sizes do not change the kernel, with the dimensions:
+    pages of pools, and the width of tables that list them. Where the lengths of requests are not
+    known, only the width shows how long they may be."""
+    given = {
+        name: at
+        for at, name in enumerate(op.slots)
+        if at < len(inputs) and inputs[at].shape is not None
+    }
+    for pool, table in op.pools.items():
+        if pool in given and (not table or table in given):
+            yield given[pool], _FIRST
+    if any(name in LENGTH_COLUMNS for name, _ in attributes):
+        for table in sorted(set(op.pools.values()) & given.keys()):
+            if shape := inputs[given[table]].shape:
+                yield given[table], (len(shape) - 1,)
