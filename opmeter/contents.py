@@ -10,12 +10,13 @@ import numpy as np
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
-from collector.database.index import Index, IndexBlock, mean_and_skew
+from collector.database.index import Index, IndexBlock
 from collector.model.case import shape_text
 from collector.model.demand import record_of_cells
 from collector.model.vocabulary import NOT_KNOWN, OUTPUT_CELLS
 from collector.ops.refusals import DECLARATION_ERRORS
 from collector.ops.registry import find
+from collector.ops.sizes import mean_and_skew
 from opmeter.answers import Reason
 from opmeter.cases import Query, cells_of, cells_of_rows, ranks_of, shapes_of
 

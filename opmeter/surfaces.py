@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from collector.database.index import Index, IndexBlock, Sizes, mean_and_skew
+from collector.database.index import Index, IndexBlock, Sizes
 from collector.model.case import Slot
 from collector.model.demand import record_of_cells
 from collector.model.stack import Stack
 from collector.ops.floor import MIN_US, lower_bound_us
 from collector.ops.refusals import DECLARATION_ERRORS
 from collector.ops.registry import find
+from collector.ops.sizes import mean_and_skew
 from opmeter.cases import (
     KEY_LENGTHS,
     MEAN_LENGTH,

@@ -35,6 +35,7 @@ from collector.model.vocabulary import (
 from collector.ops import together
 from collector.ops.floor import described_peaks, flops_per_s, lower_bounds_us
 from collector.ops.registry import find
+from collector.ops.sizes import SizeGroup, length_lists, list_sizes, size_group
 from collector.ops.together import Evaluate, Floats, Truths, Whole
 from collector.quality import gates
 from collector.quality.gates import WorkCurve
@@ -102,19 +103,25 @@ def work_of_forms(
 
 
 def lengths_of_forms(cases: pa.Table) -> Iterator[tuple[Whole, Whole]]:
-    """Yield, for each group of cases that differ only in their lengths, the indices of the cases in
-    ascending order, and the lengths of each."""
-    found: dict[Case, list[tuple[Whole, Whole]]] = defaultdict(list)
+    """Yield, for each group of cases that differ in sizes alone, the indices of the cases in
+    ascending order, and the sizes of each: of its tensors, and the means of its lists of lengths.
+    """
+    found: dict[SizeGroup, list[tuple[Whole, Whole]]] = defaultdict(list)
     forms, alone = read_forms(cases)
-    for places, form in forms:
-        found[together.without_lengths(form.first)].append((places, form.lengths))
+    read = [(places, form.first, form.lengths) for places, form in forms]
     for place, case in alone:
         lengths = np.array([together.lengths_of(case)], np.int64)
-        found[together.without_lengths(case)].append((np.array([place]), lengths))
+        read.append((np.array([place]), case, lengths))
+    for places, case, lengths in read:
+        means = np.array(list_sizes(length_lists(case))[::2], np.int64)
+        sizes = np.hstack([lengths, np.tile(means, (len(places), 1))])
+        group = size_group(case)
+        sizes[:, list(group.free)] = 0
+        found[group].append((places, sizes))
     for parts in found.values():
-        places, lengths = (np.concatenate(recorded) for recorded in zip(*parts, strict=True))
+        places, sizes = (np.concatenate(recorded) for recorded in zip(*parts, strict=True))
         order = np.argsort(places)
-        yield places[order], lengths[order]
+        yield places[order], sizes[order]
 
 
 def read_forms(cases: pa.Table) -> tuple[list[tuple[Whole, "Form"]], Iterator[tuple[int, Case]]]:

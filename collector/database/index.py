@@ -17,7 +17,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import fsum
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ Sizes = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 
 # The arrays of an index by name, with the type of their entries. `sizes` has, row by row, the input
-# sizes, the output sizes, and the sum and the skew of each list of lengths of its block.
+# sizes, the output sizes, and the mean and the skew of each list of lengths of its block.
 ARRAYS: Mapping[str, str] = {
     "hash": "<u8",
     "mean_us": "<f8",
@@ -46,7 +45,6 @@ ARRAYS: Mapping[str, str] = {
 }
 POOLS = ("settings", "lengths", "warnings")
 _MASK = (1 << 64) - 1
-_MOST_LENGTH = 2.0**52
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +110,6 @@ def hashes_of(sizes: Sizes) -> Hashes:
         axis=1, dtype=np.uint64
     )
     return found
-
-
-def mean_and_skew(values: Sequence[float]) -> tuple[int, int]:
-    """Return the mean of lengths, in thousandths, and their maximum over their mean, likewise: 1000
-    for equal lengths. Their number is a size of a tensor."""
-    total = min(fsum(min(value, _MOST_LENGTH) for value in values), _MOST_LENGTH)
-    most = min(max(values, default=0.0), _MOST_LENGTH)
-    if total <= 0:
-        return 0, 0
-    return round(1000 * total / len(values)), round(1000 * most * len(values) / total)
 
 
 class Index:

@@ -11,21 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.codec.canonical import canonical_json
-from collector.codec.numbers import number_of
 from collector.database.curves import read_forms
-from collector.database.index import IndexBlock, Sizes, hashes_of, index_file, mean_and_skew
-from collector.model.case import Case, Slot
-from collector.model.vocabulary import (
-    INPUT_FORMATS,
-    LENGTH_COLUMNS,
-    OP_STATE,
-    OUTPUT_DTYPES,
-    OUTPUT_FORMATS,
-)
+from collector.database.index import IndexBlock, Sizes, hashes_of, index_file
+from collector.model.vocabulary import INPUT_FORMATS, OUTPUT_DTYPES, OUTPUT_FORMATS
+from collector.ops.sizes import SizeGroup, length_lists, list_sizes, size_group
 from collector.ops.together import lengths_of
-from collector.ranks.collective import MESSAGE_BYTES
 
-_OF_SIZES = LENGTH_COLUMNS | {MESSAGE_BYTES}
 _Signature = tuple[
     str, tuple[tuple[str, int], ...], tuple[int, ...], tuple[str, ...], tuple[int, ...]
 ]
@@ -73,11 +64,10 @@ def _sorted(
     for places, case, sizes in parts:
         if case.inputs is None:
             continue
-        lengths = _lengths(case)
-        more = [number for values in lengths.values() for number in mean_and_skew(values)]
-        whole = np.tile(np.array(more, np.int64), (len(places), 1))
-        found[_signature(case, tuple(lengths))].append((places, np.hstack([sizes, whole])))
-        settings, listed = _settings(case), _spelled(lengths)
+        group, lists = size_group(case), length_lists(case)
+        whole = np.tile(np.array(list_sizes(lists), np.int64), (len(places), 1))
+        found[_signature(group)].append((places, np.hstack([sizes, whole])))
+        settings, listed = _settings(group), _spelled(lists)
         for at in places.tolist():
             texts[0][at], texts[1][at] = settings, listed
     pools = [_numbered(part) for part in texts]
@@ -102,21 +92,6 @@ def _sorted(
     return blocks, places, np.concatenate(flat), used
 
 
-def _signature(case: Case, lengths: tuple[str, ...]) -> _Signature:
-    inputs = tuple((slot.dtype, _rank(slot)) for slot in case.inputs or ())
-    outputs = tuple(map(_rank, case.outputs or ()))
-    return case.kernel_type, inputs, outputs, lengths, _free(case)
-
-
-def _free(case: Case) -> tuple[int, ...]:
-    """Return the positions of the sizes, slot by slot, that do not change the kernel."""
-    found, at = [], 0
-    for slot in (*(case.inputs or ()), *(case.outputs or ())):
-        found += [at + dimension for dimension in slot.free]
-        at += max(_rank(slot), 0)
-    return tuple(found)
-
-
 def _key_hashes(block: IndexBlock, sizes: Sizes) -> npt.NDArray[np.uint64]:
     """Return the hashes of the sizes of inputs (rows, sizes) by which rows are found."""
     own = sizes[:, : block.key_width]
@@ -126,34 +101,22 @@ def _key_hashes(block: IndexBlock, sizes: Sizes) -> npt.NDArray[np.uint64]:
     return hashes_of(own)
 
 
-def _rank(slot: Slot) -> int:
-    return -1 if slot.shape is None else len(slot.shape)
+def _signature(group: SizeGroup) -> _Signature:
+    """Return what all rows of a block share."""
+    inputs = tuple((dtype, rank) for dtype, _, rank in group.inputs)
+    outputs = tuple(rank for _, _, rank in group.outputs)
+    return group.kernel, inputs, outputs, group.lengths, group.free
 
 
-def _settings(case: Case) -> str:
-    """Return what, besides kernel type, sizes, input dtypes and lengths, distinguishes cases. The
-    bytes of a message follow from its sizes, so that messages of all sizes are one surface."""
-    outputs = case.outputs or ()
+def _settings(group: SizeGroup) -> str:
+    """Return what distinguishes the rows of a block besides their sizes."""
     cells = {
-        OP_STATE: case.op_state,
-        INPUT_FORMATS: ";".join(slot.format for slot in case.inputs or ()),
-        OUTPUT_DTYPES: ";".join(slot.dtype for slot in outputs),
-        OUTPUT_FORMATS: ";".join(slot.format for slot in outputs),
-        **{name: text for name, text in case.attributes if name not in _OF_SIZES},
+        **dict(group.settings),
+        INPUT_FORMATS: ";".join(layout for _, layout, _ in group.inputs),
+        OUTPUT_DTYPES: ";".join(dtype for dtype, _, _ in group.outputs),
+        OUTPUT_FORMATS: ";".join(layout for _, layout, _ in group.outputs),
     }
     return canonical_json({name: text for name, text in cells.items() if text}).decode()
-
-
-def _lengths(case: Case) -> dict[str, list[float]]:
-    """Return the lists of lengths of a case by their column, without those that are no numbers."""
-    found = {}
-    for name, text in case.attributes:
-        if name in LENGTH_COLUMNS:
-            try:
-                found[name] = [number_of(part) for part in text.split(",")]
-            except ValueError:
-                found[name] = []
-    return found
 
 
 def _spelled(lengths: dict[str, list[float]]) -> str:

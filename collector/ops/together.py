@@ -152,11 +152,6 @@ def lengths_of(case: Case) -> list[int]:
     return [length for slot in slots for length in slot.shape or ()]
 
 
-def without_lengths(case: Case) -> Case:
-    """Return the form of a case: the case with its lengths set to 0."""
-    return _with_lengths(case, [0] * len(lengths_of(case)))
-
-
 def _with_lengths(form: Case, lengths: Sequence[Any]) -> Case:
     left = iter(lengths)
     inputs, outputs = (_slots_with(slots, left) for slots in (form.inputs, form.outputs))

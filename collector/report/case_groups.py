@@ -15,6 +15,7 @@ from collector.database.curves import Form
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import LENGTH_COLUMNS, RUNTIME_PREFIX
 from collector.ops.registry import family_of
+from collector.ops.sizes import SizeGroup, size_group
 from collector.ops.together import lengths_of
 
 Floats = npt.NDArray[np.float64]
@@ -42,12 +43,12 @@ def groups_of(
 ) -> list[CaseGroup]:
     """Return the groups of so many cases, the largest first; cases that cannot be read are in the
     last one."""
-    found: dict[object, CaseGroup] = {}
+    found: dict[SizeGroup, CaseGroup] = {}
     read = [(places.tolist(), form.lengths.tolist(), form.first) for places, form in forms]
     read += [([place], [lengths_of(case)], case) for place, case in alone]
     for places, sizes, case in read:
         lengths = _lengths(case)
-        group = found.setdefault((_signature(case), tuple(sorted(lengths))), CaseGroup(case))
+        group = found.setdefault(size_group(case), CaseGroup(case))
         group.places += places
         group.sizes += sizes
         group.lengths += [lengths] * len(places)
@@ -64,14 +65,6 @@ def groups_of(
         group.lengths = [group.lengths[at] for at in by_size]
         group.sizes = [group.sizes[at] for at in by_size]
     return groups
-
-
-def _signature(case: Case) -> object:
-    slots = tuple(
-        None if of is None else tuple((s.dtype, s.format, len(s.shape or ())) for s in of)
-        for of in (case.inputs, case.outputs)
-    )
-    return slots, case.op_state, _settings(case)
 
 
 def _settings(case: Case) -> tuple[tuple[str, str], ...]:

@@ -59,7 +59,8 @@ def test_index_finds_each_displayed_duration_by_its_sizes() -> None:
         assert list(index.find(block, [7, *sizes[1:-1], 7])) == []
     (attention,) = (one for one in index.blocks if one.lengths)
     assert attention.lengths == (KEYS,) and KEYS in LENGTH_COLUMNS
-    assert sorted(index.sizes_of(attention)[:, -2:].tolist()) == [[6, 1500], [30, 1000], [30, 1333]]
+    means = sorted(index.sizes_of(attention)[:, -2:].tolist())  # and skews, in thousandths
+    assert means == [[2000, 1500], [15000, 1000], [15000, 1333]]
     texts = [index.text("lengths", index.lengths[row]) for row in range(*span(attention))]
     assert json.dumps({KEYS: [10.0, 20.0]}, separators=(",", ":")) in texts
 
