@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from collector.database.index import Index
-from opmeter.interpolation import NeighbourSurface
-from opmeter.surfaces import MeasuredPoints, interval_of
+from collector.surfaces.model import DurationSurface
+from opmeter.surfaces import MeasuredPoints, behind_of, interval_of
 
 MOST_HELD = 300  # rows of a kernel type
 _FEWEST_HELD = 10  # fewer have no quantiles
@@ -80,11 +80,11 @@ def _predicted(
         left = np.setdiff1d(np.arange(len(points.rows)), fold)
         if len(left) < 2:
             continue
-        surface = NeighbourSurface(points.sizes[left], mean_us[left])
+        surface = DurationSurface(points.sizes[left], mean_us[left], points.work)
         rows = [points.rows[at] for at in left.tolist()]
         for at in fold:
             estimate = surface.estimate(points.sizes[at].tolist())
             if estimate is not None:
-                interval = interval_of(index, rows, estimate)
+                interval = interval_of(estimate, behind_of(index, rows, estimate.parts))
                 found.append((points.rows[at], *interval))
     return found

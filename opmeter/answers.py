@@ -67,8 +67,9 @@ MISSES = {reason: Answer(nan, nan, nan, Channel.MISS, 0, (), reason) for reason 
 
 
 class ExplainedRow(NamedTuple):
-    """A measured case behind an answer, with its weight in the logarithm of the duration; an
-    extrapolated one has the nearest case."""
+    """A measured case behind an answer, with its weight; an extrapolated one has the nearest case.
+
+    An interpolated answer differs from the roofline as the weighted mean of its cases does."""
 
     case: str
     weight: float

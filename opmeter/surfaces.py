@@ -1,7 +1,8 @@
 """The surfaces of an index: cases of one block and setting, and which of their sizes are axes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import exp, log, sqrt
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from collector.ops.floor import MIN_US, lower_bound_us
 from collector.ops.refusals import DECLARATION_ERRORS
 from collector.ops.registry import find
 from collector.ops.sizes import mean_and_skew
+from collector.surfaces.base import Floats, Monomial, Work, monomial_through, work_on
+from collector.surfaces.model import DurationSurface, InterpolatedValue, Part, distinct_rows
 from opmeter.cases import (
     KEY_LENGTHS,
     MEAN_LENGTH,
@@ -26,11 +29,12 @@ from opmeter.cases import (
     ranks_of,
     shapes_of,
 )
-from opmeter.interpolation import Floats, InterpolatedValue, NeighbourSurface, distinct_rows
 
 _FEWEST = 2  # points
 _FEWEST_OF_LINE = 3  # points
 _ROUNDING, _EXACT = 1.0, 0.01  # of means of lengths, which are in thousandths, and of sizes
+_REMEMBERED = 65536  # parts of durations
+_COUNTED_PER_AXIS = 6  # rows whose operations are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +45,41 @@ class Beyond:
     stack: Stack | None
 
 
+class Behind(NamedTuple):
+    """The cases behind a duration: their number, the weighted mean of the reach of their intervals
+    as a logarithm, the ends of all intervals together, and the numbers of their warnings."""
+
+    cases: int
+    reach: float
+    low_us: float
+    high_us: float
+    warnings: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredSurface:
     """A surface, and what its points are."""
 
     points: "MeasuredPoints"
-    surface: NeighbourSurface
+    surface: DurationSurface
+    # By the identity of parts, which are kept, too: a surface remembers them.
+    _behind: dict[int, tuple[tuple[Part, ...], Behind]] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[int]:
         return self.points.rows
+
+    def behind(self, index: Index, estimate: InterpolatedValue) -> Behind:
+        """Return what is behind a duration."""
+        parts = estimate.parts
+        if estimate.ends is not None:
+            return behind_of(index, self.rows, parts)
+        known = self._behind.get(id(parts))
+        if known is None:
+            known = (parts, behind_of(index, self.rows, parts))
+            if len(self._behind) < _REMEMBERED:
+                self._behind[id(parts)] = known
+        return known[1]
 
     def estimate(
         self,
@@ -203,6 +232,7 @@ class MeasuredPoints:
     outputs: tuple[_OutputSize, ...]
     free: tuple[int, ...] | None
     sizes: Floats
+    work: Work
 
     def has_lengths(self, place: list[float | None], found: InterpolatedValue) -> bool:
         """Return whether no derived size is beyond those of the points behind a duration."""
@@ -232,7 +262,7 @@ def surfaces_of(index: Index, block: IndexBlock, setting: int) -> list[MeasuredS
     """Return the surfaces of the rows of a block with a setting, the largest first."""
     return [
         MeasuredSurface(
-            points, NeighbourSurface(points.sizes, index.arrays["mean_us"][points.rows])
+            points, DurationSurface(points.sizes, index.arrays["mean_us"][points.rows], points.work)
         )
         for points in points_of(index, block, setting)
     ]
@@ -255,19 +285,20 @@ def points_of(index: Index, block: IndexBlock, setting: int) -> list[MeasuredPoi
     is_free = (outputs[order[1:]] != outputs[order[:-1]])[is_same].any(axis=0)
     rows += block.begin
     if not is_free.any():
-        found = [_points(block, rows, columns, outputs)]
+        found = [_points(index, block, rows, columns, outputs)]
     else:
         own = outputs[:, is_free]
         free = tuple(np.flatnonzero(is_free).tolist())
-        found = [_points(block, rows, np.hstack([columns, own]), outputs, free)]
+        found = [_points(index, block, rows, np.hstack([columns, own]), outputs, free)]
         _, which = np.unique(own, axis=0, return_inverse=True)
         parts = [np.flatnonzero(which == n) for n in range(int(which.max()) + 1)]
         for part in sorted(parts, key=len, reverse=True):
-            found.append(_points(block, rows[part], columns[part], outputs[part], None))
+            found.append(_points(index, block, rows[part], columns[part], outputs[part], None))
     return [points for points in found if points is not None]
 
 
 def _points(
+    index: Index,
     block: IndexBlock,
     rows: npt.NDArray[np.int64],
     columns: Sizes,
@@ -303,16 +334,25 @@ def _points(
         equal = (n for n in range(block.key_width) if (columns[first, n] == column).all())
         source = next(equal, None)
         made.append(_OutputSize(source, [] if source is not None else column.tolist()))
+    points = columns[first][:, axes].astype(np.float64)
+    numbers: list[int] = rows[first].tolist()
+    work = work_on(
+        points,
+        _by_tensor(ranks_of(block), columns[first]),
+        _by_tensor(block.outputs, outputs[first]),
+        _operations(index, block, numbers, points),
+    )
     return MeasuredPoints(
         block,
-        rows[first].tolist(),
+        numbers,
         constants,
         tuple(axes),
         tuple(following),
         tuple((at, columns[first, at].tolist()) for at in derived),
         tuple(made),
         free,
-        columns[first][:, axes].astype(np.float64),
+        points,
+        work,
     )
 
 
@@ -340,23 +380,59 @@ def _is_function(columns: Sizes, at: int, axis: int) -> bool:
     return len(pairs) == values and 2 * values <= len(columns)
 
 
-def interval_of(
-    index: Index, rows: Sequence[int], estimate: InterpolatedValue
-) -> tuple[float, float, float]:
-    """Return a duration in us and the ends of its interval; `rows` are those of the points.
+def _by_tensor(ranks: Sequence[int], sizes: Sizes) -> list[list[Floats]]:
+    """Return the columns of sizes (rows, sizes) of each tensor."""
+    columns = iter(sizes.T.astype(np.float64))
+    return [list(islice(columns, max(rank, 0))) for rank in ranks]
+
+
+def _operations(
+    index: Index, block: IndexBlock, rows: Sequence[int], sizes: Floats
+) -> Monomial | None:
+    """Return the operations at sizes (rows, axes) of a block, as its operator counts them for some
+    of the rows; None without such an operator."""
+    op = find(block.kernel)
+    if op is None:
+        return None
+    count = min(len(rows), _COUNTED_PER_AXIS * (sizes.shape[1] + 1))
+    picked = np.linspace(0, len(rows) - 1, count).round().astype(np.intp)
+    operations = []
+    for cells in cells_of_rows(index, block, [rows[at] for at in picked.tolist()]):
+        case = record_of_cells(block.kernel, cells).case
+        try:
+            is_refused = bool(op.rejection_reason(case, "npu"))
+            operations.append(0.0 if is_refused else op.flops(case))
+        except DECLARATION_ERRORS:
+            operations.append(0.0)
+    return monomial_through(sizes[picked], np.array(operations, np.float64))
+
+
+def behind_of(index: Index, rows: Sequence[int], parts: Sequence[Part]) -> Behind:
+    """Return what is behind a duration with these parts; `rows` are those of the points."""
+    reach = total = 0.0
+    for part in parts:
+        row, weight = rows[part.place], abs(part.weight)
+        reach += weight * log(index.high_us[row] / index.mean_us[row])
+        total += weight
+    own = sorted({rows[part.place] for part in parts})
+    return Behind(
+        len(own),
+        reach / total,
+        min(index.low_us[row] for row in own),
+        max(index.high_us[row] for row in own),
+        tuple(sorted({index.warnings[row] for row in own})),
+    )
+
+
+def interval_of(estimate: InterpolatedValue, behind: Behind) -> tuple[float, float, float]:
+    """Return a duration in us and the ends of its interval.
 
     The interval has the error of interpolation, and the intervals of the cases that it is based on.
     Without a calibrated error it spans those of the cases."""
     value_us = exp(estimate.log_us)
     if estimate.half_width is None:
-        own = {rows[part.place] for part in estimate.parts}
-        low_us = min(value_us, *(index.low_us[row] for row in own))
-        return value_us, low_us, max(value_us, *(index.high_us[row] for row in own))
-    reach = total = 0.0
-    for part in estimate.parts:
-        row, weight = rows[part.place], abs(part.weight)
-        reach += weight * log(index.high_us[row] / index.mean_us[row])
-        total += weight
-    width = sqrt(estimate.half_width**2 + (reach / total) ** 2)
-    least, most = estimate.ends or (estimate.log_us, estimate.log_us)
-    return value_us, exp(least - width), exp(most + width)
+        return value_us, min(value_us, behind.low_us), max(value_us, behind.high_us)
+    width = sqrt(estimate.half_width**2 + behind.reach**2)
+    if estimate.ends is None:
+        return value_us, value_us * exp(-width), value_us * exp(width)
+    return value_us, exp(estimate.ends[0] - width), exp(estimate.ends[1] + width)

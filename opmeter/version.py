@@ -23,6 +23,7 @@ from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.model.vocabulary import INPUT_DTYPES, OUTPUT_DTYPES, OUTPUT_SHAPES
 from collector.ops.registry import find
+from collector.surfaces.model import InterpolatedValue
 from opmeter.answers import (
     MISSES,
     SEVERAL_MATCH,
@@ -51,7 +52,6 @@ from opmeter.cases import (
     shapes_of,
 )
 from opmeter.contents import CaseGroup, broken_rule, case_group, hints_for, kernels_like
-from opmeter.interpolation import InterpolatedValue
 from opmeter.misses import MissLog
 from opmeter.surfaces import (
     Beyond,
@@ -590,7 +590,8 @@ class Version:
             has_lengths = lengths or any(block.lengths for block, _ in found.rows)
             return MISSES[Reason.NO_LENGTH if has_lengths else Reason.OUTSIDE]
         surface, estimate = between[0]
-        value_us, low_us, high_us = interval_of(self.index, surface.rows, estimate)
+        behind = surface.behind(self.index, estimate)
+        value_us, low_us, high_us = interval_of(estimate, behind)
         warnings = self.notes
         if len(between) > 1:
             values = [exp(one.log_us) for _, one in between]
@@ -600,11 +601,11 @@ class Version:
             warnings = (_SEVERAL, *warnings)
         if estimate.half_width is None:
             warnings = (*warnings, _UNCALIBRATED)
-        rows = sorted({surface.rows[part.place] for part in estimate.parts})
-        own = (name for row in rows for name in self._warnings[self.index.warnings[row]])
+        own = [name for number in behind.warnings for name in self._warnings[number]]
         channel = Channel.EXTRAPOLATED if estimate.ends else Channel.INTERPOLATED
-        warnings = (*dict.fromkeys(own), *warnings)
-        return Answer(value_us, low_us, high_us, channel, len(rows), warnings)
+        if own:
+            warnings = (*dict.fromkeys(own), *warnings)
+        return Answer(value_us, low_us, high_us, channel, behind.cases, warnings)
 
     def _tiers_of_surfaces(
         self, found: _Found, lengths: Mapping[str, list[float]] | None

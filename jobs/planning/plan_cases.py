@@ -6,7 +6,7 @@ Pure.
 from collections import defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import islice, pairwise, zip_longest
 from math import ceil, floor, fsum, inf, log10, sqrt
 from types import MappingProxyType
 
@@ -20,8 +20,8 @@ from collector.model.plan import Forecast, devices_for
 from collector.model.stack import Stack
 from collector.ops.refusals import DECLARATION_ERRORS, FindOperator, refusal
 from collector.ranks.gangs import is_of_gangs
-from collector.surface.rounds import LEAST_BUDGET, Known, PointBudget, next_round
-from collector.surface.surrogate import Floats, Points
+from collector.surfaces.base import Floats, Work, monomial_through, work_on
+from collector.surfaces.rounds import LEAST_BUDGET, Known, PointBudget, Points, next_round
 from jobs.campaign.campaign_file import REPEAT_SHARE, Campaign, DensitySettings
 from jobs.planning import shard_cutting
 from jobs.planning.candidates import (
@@ -38,9 +38,6 @@ from jobs.planning.shard_cutting import CutShard
 
 # The curves of a campaign: cases of one kernel that differ only in their sizes are points of a
 # surface, and its durations can be learnt from a part of the points. Pure.
-
-# How many cores share tiles is not known for every device; tree models find steps of other counts.
-_CORES = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +78,40 @@ def find_surfaces(
 
 
 def _surface(group: Sequence[tuple[str, Case]], find: FindOperator, backend: str) -> Surface:
-    ids, lengths, work = [], [], []
+    ids, lengths, operations = [], [], []
     for case_id, case in group:
-        known = _work(case, find, backend)
+        known = _operations(case, find, backend)
         of_case = _sizes(case)
         if known is not None and min(of_case, default=0) > 0:
             ids.append(case_id)
             lengths.append(of_case)
-            work.append(known)
+            operations.append(known)
     if not ids:
-        return Surface((), Points(np.empty((0, 0)), np.empty(0), np.empty(0), _CORES))
-    operations, traffic = np.maximum(np.array(work, np.float64), 1.0).T
-    return Surface(tuple(ids), Points(_axes(lengths), operations, traffic, _CORES))
+        return Surface((), Points(np.empty((0, 0)), Work()))
+    columns = np.array(lengths, np.float64).T
+    sizes = _axes(columns)
+    case = group[0][1]
+    dimensions = iter(columns)
+    outputs, inputs = (
+        [list(islice(dimensions, len(slot.shape or ()))) for slot in slots or ()]
+        for slots in (case.outputs, case.inputs)
+    )
+    power_law = monomial_through(sizes, np.array(operations, np.float64))
+    return Surface(tuple(ids), Points(sizes, work_on(sizes, inputs, outputs, power_law)))
 
 
-def _work(case: Case, find: FindOperator, backend: str) -> tuple[float, float] | None:
+def _operations(case: Case, find: FindOperator, backend: str) -> float | None:
     op = find(case.kernel_type)
     if op is None or refusal(case, find, backend) is not None:
         return None
     try:
-        return op.flops(case), op.traffic(case)
+        return op.flops(case)
     except DECLARATION_ERRORS:
         return None
 
 
-def _axes(lengths: Sequence[Sequence[int]]) -> Floats:
-    """Return the lengths that distinguish the points, without duplicate columns."""
-    columns = np.array(lengths, np.float64).T
+def _axes(columns: Floats) -> Floats:
+    """Return the lengths that distinguish the points (points, axes), without duplicate columns."""
     known: list[Floats] = []
     for column in columns:
         if np.ptp(column) > 0 and not any(np.array_equal(column, known) for known in known):

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from collector.surface.rounds import LEVEL, Known, PointBudget, next_round
-from collector.surface.surrogate import Estimate, Points
+from collector.surfaces.base import Monomial, work_on
+from collector.surfaces.model import LEVEL
+from collector.surfaces.rounds import Estimate, Known, PointBudget, Points, next_round
 
 _BAR_SHARE, _BAR_ERROR, _BAR_HELD = 0.25, 0.11, (0.93, 0.97)
-_CORES = 132  # of an H100; the trees learn the steps of other devices
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -65,9 +65,14 @@ def table_of(path: Path, dtype: str, every: int = 1) -> tuple[Points, Floats]:
     rows = rows.drop_duplicates(["m", "n", "k"])
     for name in ("m", "n", "k"):
         rows = rows[rows[name].isin(np.unique(rows[name])[::every])]
-    m, n, k = (rows[name].to_numpy(float) for name in ("m", "n", "k"))
-    points = Points(np.stack([m, n, k], axis=1), 2 * m * n * k, m * k + n * k + m * n, _CORES)
-    return points, rows["latency"].to_numpy(float)
+    return products(rows[["m", "n", "k"]].to_numpy(float)), rows["latency"].to_numpy(float)
+
+
+def products(shapes: Floats) -> Points:
+    """Return the points of products, `shapes` (points, 3) being m, n and k."""
+    m, n, k = shapes.T
+    operations = Monomial(float(np.log(2)), (1.0, 1.0, 1.0))
+    return Points(shapes, work_on(shapes, [[m, k], [k, n]], [[m, n]], operations))
 
 
 def learn(
@@ -121,7 +126,7 @@ def twins_p95(points: Points, latency_ms: Floats) -> float | None:
     """Return the difference of a row from the median of its twins, at p95: the rows of the same n
     and k with an m of the same eight, up to 16. They have the same tiles, so the difference is
     noise, which no model can predict. None if there are none."""
-    m, n, k = points.axes.T
+    m, n, k = points.sizes.T
     few = m <= 16
     rows = pd.DataFrame({"n": n, "k": k, "eight": (m - 1) // 8, "log": np.log(latency_ms)})[few]
     found = [_off_others(one.to_numpy()) for _, one in rows.groupby(["n", "k", "eight"])["log"]]

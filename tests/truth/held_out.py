@@ -3,14 +3,16 @@
     python -m tests.truth.held_out FILE.parquet --dtype D
 
 A file of ai-dynamo/aiconfigurator, `gemm_perf.parquet`: latency in ms by dtype, m, n, k. Of all
-rows, and then of all pairs of n and k, a tenth is excluded from an index; a sample of them is
-queried. Then the rows beyond an end of the curves along m, extrapolated. Prints one JSON line each.
+rows, of all pairs of n and k, and of all values of m, a tenth is excluded from an index, and then
+all but 2 % of the rows; a sample of them is queried. Then the rows beyond an end of the curves
+along m, extrapolated. Prints one JSON line each.
 """
 
 import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +24,7 @@ from tests.unit.opmeter.made import products_index
 
 _PATH = "NVIDIA_H200/vllm_ascend/vllm0_torch2_cann0"  # no bound by the rates of another device
 
-_SHARE, _ASKED = 0.1, 4000
+_SHARE, _FEW, _ASKED = 0.1, 0.02, 4000
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -35,19 +37,21 @@ def judge(
     seed: int = 0,
     *,
     extrapolate: bool = False,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Return errors and coverage of queries for a sample of the held-out rows (m, n, k), as shares;
-    `missed` is the share without a duration."""
+    `missed` is the share without a duration, `worst` the row with the greatest error."""
     data = products_index(shapes[~held], mean_us[~held].tolist(), reach=0.0)
     version = Version(_PATH, Index(memoryview(data), key="held out"))
     asked = np.random.default_rng(seed).permutation(np.flatnonzero(held))[:_ASKED]
     errors, covered, widths = [], [], []
+    worst: tuple[float, list[int]] = (0.0, [])
     for at in asked.tolist():
         m, n, k = shapes[at].tolist()
         requested = [(m, k), (k, n)]
         answer = version.query("MatMulV2", requested, "bf16", extrapolate=extrapolate)
         if answer.reason is None:
             errors.append(abs(answer.value_us / mean_us[at] - 1))
+            worst = max(worst, (errors[-1], [m, n, k]))
             covered.append(answer.low_us <= mean_us[at] <= answer.high_us)
             widths.append(answer.high_us / answer.value_us - 1)
     return {
@@ -55,6 +59,9 @@ def judge(
         "missed": round(1 - len(errors) / len(asked), 4),
         "p50_error": round(float(np.median(errors)), 4),
         "p90_error": round(float(np.quantile(errors, 0.9)), 4),
+        "p95_error": round(float(np.quantile(errors, 0.95)), 4),
+        "worst_error": round(worst[0], 4),
+        "worst": worst[1],
         "covered": round(float(np.mean(covered)), 4),
         "half_width": round(float(np.median(widths)), 4),
     }
@@ -72,6 +79,28 @@ def held_weights(shapes: npt.NDArray[np.int64], seed: int = 0) -> Mask:
     return held
 
 
+def held_levels(shapes: npt.NDArray[np.int64], seed: int = 0) -> Mask:
+    """Return all rows of a tenth of the values of m, neither the least nor the greatest."""
+    inner = np.unique(shapes[:, 0])[1:-1]
+    drawn = np.random.default_rng(seed).permutation(inner)[: round(_SHARE * len(inner))]
+    held: Mask = np.isin(shapes[:, 0], drawn)
+    return held
+
+
+def all_but_few(shapes: npt.NDArray[np.int64], seed: int = 0) -> Mask:
+    """Return all rows but 2 %."""
+    held: Mask = np.random.default_rng(seed).random(len(shapes)) >= _FEW
+    return held
+
+
+SPLITS = {
+    "rows": held_rows,
+    "weights": held_weights,
+    "levels": held_levels,
+    "sparse": all_but_few,
+}
+
+
 def cuts(shapes: npt.NDArray[np.int64]) -> dict[str, tuple[Mask, Mask]]:
     """Return by name the rows to leave out beyond an end of the curves along m, and those of them
     that are judged: up to 4 times as far as the others."""
@@ -87,8 +116,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     points, latency_ms = table_of(args.file, args.dtype)
-    shapes = points.axes.astype(np.int64)
-    for name, hold in (("rows", held_rows), ("weights", held_weights)):
+    shapes = points.sizes.astype(np.int64)
+    for name, hold in SPLITS.items():
         found = judge(shapes, latency_ms * 1e3, hold(shapes, args.seed), args.seed)
         line = {"file": args.file.stem, "dtype": args.dtype, "held": name, **found}
         print(json.dumps(line), flush=True)

@@ -18,7 +18,7 @@ def test_held_out_rows_and_weights_are_interpolated_within_their_intervals(truth
         ("bfloat16", held_out.held_rows, 0.12),
     ):
         points, latency_ms = density.table_of(path, dtype)
-        shapes = points.axes.astype(np.int64)
+        shapes = points.sizes.astype(np.int64)
         found = held_out.judge(shapes, latency_ms * 1e3, hold(shapes))
         assert found["p50_error"] <= 0.025 and found["p90_error"] <= most_p90, found
         assert found["missed"] <= 0.05, found
@@ -29,7 +29,7 @@ def test_held_out_rows_and_weights_are_interpolated_within_their_intervals(truth
 def test_rows_beyond_the_others_are_extrapolated_within_their_intervals(truth):
     for name, dtype in (("h200_sxm-trtllm-1.3.0rc20", "fp8"), ("h100_sxm-sglang-0.5.14", "fp8")):
         points, latency_ms = density.table_of(truth / "gemm" / f"{name}.parquet", dtype)
-        shapes, mean_us = points.axes.astype(np.int64), latency_ms * 1e3
+        shapes, mean_us = points.sizes.astype(np.int64), latency_ms * 1e3
         for cut, (held, judged) in held_out.cuts(shapes).items():
             kept = ~held | judged
             found = held_out.judge(shapes[kept], mean_us[kept], judged[kept], extrapolate=True)

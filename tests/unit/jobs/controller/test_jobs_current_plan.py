@@ -40,8 +40,6 @@ from tests.unit.jobs.fake_cluster import RUNS
 from tests.unit.jobs.plans import plan_of, shards_of
 from tests.unit.jobs.printed import missing
 
-few_trees = pytest.mark.usefixtures("few_trees")
-
 
 def gang_of(ranks, backend="npu", devices=8):
     plan = plan_of((replace(shards_of(1.0)[0], ranks=ranks),), backend=backend)
@@ -343,7 +341,6 @@ def test_planner_that_lost_the_lease_publishes_no_plan():
     assert read_plans(simulation.store, "small")
 
 
-@few_trees
 def test_damage_of_a_round_is_repaired_before_the_next():
     simulation = Simulation(**CURVE)
     measures(simulation)
@@ -356,7 +353,6 @@ def test_damage_of_a_round_is_repaired_before_the_next():
     assert len(case_results(state, STACK.version_path)) == 150
 
 
-@few_trees
 def test_rounds_end_on_a_store_that_damages_everything():
     simulation = Simulation(**CURVE)
     measures(simulation)
@@ -375,7 +371,6 @@ def test_rounds_end_on_a_store_that_damages_everything():
     ]
 
 
-@few_trees
 def test_rounds_end_if_their_results_are_invisible(monkeypatch):
     monkeypatch.setattr(lifecycle, "read_head_results", lambda *_, **__: {})
     simulation = Simulation(**CURVE)
@@ -385,7 +380,6 @@ def test_rounds_end_if_their_results_are_invisible(monkeypatch):
     assert simulation.new_controller().reconcile() == {"small": True}
 
 
-@few_trees
 def test_curve_without_measurable_points_is_requested_completely():
     simulation = Simulation(**CURVE).run()
     assert [plan.forecast.learning for plan in read_plans(simulation.store, "small")] == [

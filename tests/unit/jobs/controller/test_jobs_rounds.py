@@ -107,10 +107,9 @@ def test_round_of_a_changed_campaign_is_not_written():
     assert plan.sources[0].rows == 402
 
 
-@pytest.mark.usefixtures("few_trees")
 @pytest.mark.thorough
 def test_round_made_concurrently_by_another_controller_is_discarded():
-    exact = "density: {tolerance: 1%, share: 50%}\n"  # so that another round follows
+    exact = "density: {tolerance: 0.01%, share: 50%}\n"  # so that another round follows
     simulation = Simulation(**{**CURVE, "more": exact})
     rounds = Held()
     late = simulation.new_controller(rounds=rounds)

@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import pytest
 
 from collector.model.plan import plan_from_json, plan_to_json
 from collector.model.record import CaseRecord
@@ -23,8 +22,6 @@ from tests.unit.jobs.planning.test_jobs_plan_making import (
     request,
 )
 from tests.unit.jobs.printed import numbers
-
-few_trees = pytest.mark.usefixtures("few_trees")
 
 ASKED = "density: {tolerance: 1%}\nquality: {repeat_share: 0}\n"
 CURVE = [record("Add", f"{16 * (n + 1)},{8 * (n % 7 + 1)}") for n in range(1000)]
@@ -68,7 +65,6 @@ def rounds(records=(*CURVE, *ALONE), more=ASKED):
     return found, answered
 
 
-@few_trees
 def test_quarter_of_a_curve_is_measured_and_all_single_cases():
     found, answered = to_the_end()
     reported = [made.plan.forecast for made in found]
@@ -89,14 +85,12 @@ def test_fewer_points_are_measured_if_the_rest_is_known():
     assert len(answered) == 165 and found[-1].plan.forecast.unsure <= 0.05 * 840
 
 
-@few_trees
 def test_equal_results_give_the_same_round():
     requested, (_, answers) = request(*CURVE, more=ASKED), first_round()
     one, other = (plan(replace(requested, head_results=answers)) for _ in range(2))
     assert plan_to_json(one.plan) == plan_to_json(other.plan) and one.shards == other.shards
 
 
-@few_trees
 def test_point_without_a_duration_is_requested_once():
     requested, (first, answers) = request(*CURVE, more=ASKED), first_round()
     ids = planned_ids(first)
@@ -107,7 +101,6 @@ def test_point_without_a_duration_is_requested_once():
     assert sorted(planned_ids(again)) == sorted([*ids[:5], *planned_ids(following)])
 
 
-@few_trees
 def test_again_repeats_the_measured_points_and_the_next_round():
     requested, (_, answers) = request(*CURVE, more=ASKED), first_round()
     assert len(planned_ids(plan(replace(requested, head_results=answers, again=True)))) == 160 + 50
@@ -147,7 +140,6 @@ def test_curves_too_small_to_learn_are_measured_completely():
     assert plan(request(*CURVE[:800], more=ASKED)).plan.forecast.left_out == 650
 
 
-@few_trees
 def test_suspect_durations_are_used_for_training_and_measured_again():
     requested, (first, answers) = request(*CURVE, more=ASKED), first_round()
     ids = planned_ids(first)
@@ -181,7 +173,6 @@ def test_operator_without_known_work_excludes_no_points():
     assert plan(request(*broken, more=ASKED)).plan.forecast.left_out == 0
 
 
-@few_trees
 def test_operator_without_operations_has_a_surface():
     moved = operator("Move", flops=lambda case: 0)
     records = [record("Move", f"{n + 1},8") for n in range(900)]
@@ -198,11 +189,10 @@ def test_equal_lengths_are_one_axis_and_output_axes_are_first():
         ((one.case_id, one.case) for one in CURVE), OPERATORS.get, "cpu", least=1
     )
     first = next(one for one in CURVE if one.case_id == surface.case_ids[0])
-    assert surface.points.axes.shape == (1000, 2)
-    assert tuple(surface.points.axes[0]) == first.case.outputs[0].shape
+    assert surface.points.sizes.shape == (1000, 2)
+    assert tuple(surface.points.sizes[0]) == first.case.outputs[0].shape
 
 
-@few_trees
 def test_forecast_reports_the_excluded_points():
     found, _ = to_the_end()
     first, last = found[0].plan, found[-1].plan

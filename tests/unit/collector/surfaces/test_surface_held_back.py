@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.surface.rounds import half_widths, misses
-from collector.surface.surrogate import Estimate
+from collector.surfaces.rounds import Estimate, half_widths, misses
 
 pytestmark = pytest.mark.fast
 

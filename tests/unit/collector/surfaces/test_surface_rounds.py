@@ -5,8 +5,8 @@ from functools import cache
 
 import numpy as np
 
-from collector.surface.rounds import LEAST_BUDGET, Known, PointBudget, next_round
-from collector.surface.surrogate import Points
+from collector.surfaces.base import Monomial, work_on
+from collector.surfaces.rounds import LEAST_BUDGET, Known, PointBudget, Points, next_round
 
 N = 1000
 BUDGET = PointBudget(250)
@@ -17,7 +17,8 @@ def surface(noise=0.02):
     and noise."""
     chance = np.random.default_rng(3)
     m, n, k = 2.0 ** chance.integers(4, 13, (3, N)) + chance.integers(0, 16, (3, N))
-    points = Points(np.stack([m, n, k], 1), 2 * m * n * k, m * k + n * k + m * n, 24)
+    work = work_on(np.stack([m, n, k], 1), [[m, k], [k, n]], [[m, n]], Monomial(0.0, (1, 1, 1)))
+    points = Points(np.stack([m, n, k], 1), work)
     tiles = np.ceil(m / 128) * np.ceil(n / 128) * k
     return points, (5 + tiles / 500) * np.exp(noise * chance.standard_normal(N))
 

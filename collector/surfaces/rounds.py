@@ -11,13 +11,48 @@ from math import ceil, inf, log1p
 import numpy as np
 import numpy.typing as npt
 
-from collector.surface.surrogate import LEAST_POINTS, Estimate, Floats, Points, estimate
+from collector.surfaces.base import Floats, Work
+from collector.surfaces.model import LEVEL, DurationSurface
 
 # Selection of the points to measure: a coarse start, then the points where the model is uncertain.
 
 Indices = npt.NDArray[np.intp]
 
 _LEFT_UNSURE = 0.05
+LEAST_POINTS = 100  # fewer points are not enough for a model
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Cases of one kernel that differ only in their sizes: `sizes` (points, axes), each once, and
+    the work of a launch with them."""
+
+    sizes: Floats
+    work: Work
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The logarithm of the duration of each point in us, and the expected size of its error.
+
+    The error has the same unit, up to a factor that held-out points determine."""
+
+    log_us: Floats
+    error: Floats
+
+
+def estimate(points: Points, requested: Indices, duration_us: Floats) -> Estimate:
+    """Return the estimates of all points, from at least a hundred points with known durations: as
+    queries have them. `requested` are these points, `duration_us` their durations."""
+    if len(requested) < LEAST_POINTS:
+        raise ValueError(
+            f"expected at least {LEAST_POINTS} points for a surface, got {len(requested)}"
+        )
+    surface = DurationSurface(points.sizes[requested], duration_us, points.work)
+    return Estimate(*surface.predict(points.sizes))
 
 
 def coarse(axes: Floats, count: int, generator: np.random.Generator) -> Indices:
@@ -80,7 +115,6 @@ def half_widths(found: Estimate, missed: Floats, level: float) -> Floats:
 
 Mask = npt.NDArray[np.bool_]
 
-LEVEL = 0.95
 LEAST_BUDGET = 200  # fewer points are not enough for training and validation
 _COARSE, _ROUNDS, _CHECKS = 0.4, 4, 0.2
 _LEAST_STEP = 50  # points: for a smaller round the session starts cost more than the round is worth
@@ -102,7 +136,7 @@ class PointBudget:
 
     @property
     def coarse(self) -> int:
-        # 10 % more than trees need: not every case gives a duration.
+        # 10 % more than a model needs: not every case gives a duration.
         return max(round(_COARSE * self.requested), LEAST_POINTS + LEAST_POINTS // 10)
 
     @property
@@ -154,11 +188,11 @@ def next_round(points: Points, known: Known, budget: PointBudget, tolerance: flo
     if training_count < target_count:
         left = np.flatnonzero(~known.checks & ~known.requested)
         count = min(target_count - training_count, len(left))
-        start = np.concatenate([start, left[coarse(points.axes[left], count, generator)]])
+        start = np.concatenate([start, left[coarse(points.sizes[left], count, generator)]])
     if len(start) or len(training_points) < LEAST_POINTS:
         points_to_measure = start if len(start) else np.flatnonzero(~known.requested)
         return Round(np.sort(points_to_measure), np.full(len(points), np.inf))
-    found = estimate(points, training_points, known.duration_us[training_points], generator)
+    found = estimate(points, training_points, known.duration_us[training_points])
     checked = np.flatnonzero(known.checks & np.isfinite(known.duration_us))
     missed = misses(found, checked, known.duration_us[checked])
     widths = half_widths(found, missed, LEVEL)

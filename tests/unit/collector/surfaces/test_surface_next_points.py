@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.surface.rounds import coarse, unsure
+from collector.surfaces.rounds import coarse, unsure
 
 pytestmark = pytest.mark.fast
 

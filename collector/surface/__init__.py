@@ -1,1 +1,0 @@
-"""Durations over shapes, learned from some of their points. Pure: arrays in, arrays out."""
