@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -178,10 +179,15 @@ _NOT_DERIVED: dict[str, tuple[str, tuple[object, ...]]] = {
     "dtype": ("a dtype besides bfloat16", ("bfloat16",)),
     "hidden_act": ("an activation besides silu", ("silu",)),
     "hidden_activation": ("an activation besides silu", ("silu",)),
+    "mlp_hidden_act": ("an activation besides silu", ("silu",)),
+    "activation_function": ("an activation besides silu", ("silu",)),
+    "kv_cache_dtype": ("a cache besides bfloat16", ("auto", "bfloat16")),
 }
+# Of a description of quantised weights: the cache may be quantised too, which no layout has.
+_CACHES = ("kv_cache_dtype", "kv_cache_scheme", "kv_cache_quant_algo")
 _QUANTISED = ("quantization_config", "compression_config", "quantization", "quantize")
 # Keys that may be outside the decoder's own ones, and hold for it.
-_OF_WHOLE = ("torch_dtype", "dtype", *_QUANTISED)
+_OF_WHOLE = ("torch_dtype", "dtype", "kv_cache_dtype", *_QUANTISED)
 _WHOLE_LAYERS = ("full_attention", "indexed_attention", "deepseek_sparse_attention")
 
 
@@ -218,6 +224,11 @@ class _Config:
     def is_off(self, key: str, off: tuple[object, ...]) -> bool:
         value = self._values.get(key)
         return value is None or any(type(value) is type(one) and value == one for one in off)
+
+    def inner(self, key: str) -> "_Config":
+        """Return the keys of a value that is an object; none of another value."""
+        value = self._values.get(key)
+        return _Config(value if isinstance(value, dict) else {})
 
     def text(self, key: str) -> str:
         return str(self._values.get(key, ""))
@@ -312,6 +323,9 @@ def _refuse_others(config: _Config, family: _Family) -> None:
     for key, (what, off) in _NOT_DERIVED.items():
         if not config.is_off(key, off) and (windows or key != "sliding_window"):
             raise BadInput(f"{what} ({key}) is not supported")
+    for outer, key in product(_QUANTISED, _CACHES):
+        if not config.inner(outer).is_off(key, _NOT_DERIVED["kv_cache_dtype"][1]):
+            raise BadInput(f"a quantised cache ({outer}.{key}) is not supported")
     if any(one not in _WHOLE_LAYERS for one in config.items("layer_types")):
         raise BadInput(
             "attention in a sliding window, or of another kind (layer_types), is not supported"

@@ -175,12 +175,17 @@ def test_dtypes_activations_and_quantisation_that_no_step_follows_are_refused():
     for key, value in (
         *(("torch_dtype", value) for value in ("float32", "float16", "../../x", 16)),
         *(("dtype", "float16"), ("hidden_act", "gelu"), ("hidden_activation", "gelu_tanh")),
-        *(("expert_dtype", "fp4"), ("swiglu_limit", 10.0)),
+        *(("activation_function", "gelu_new"), ("mlp_hidden_act", "relu2")),
+        *(("expert_dtype", "fp4"), ("swiglu_limit", 10.0), ("kv_cache_dtype", "fp8_e4m3")),
     ):
         with pytest.raises(BadInput, match=naming(key)):
             decoder(**{key: value})
     with pytest.raises(BadInput, match=naming("torch_dtype")):
         decoder(text_config=dict(CONFIG), torch_dtype="float32")
+    assert decoder(activation_function="silu", kv_cache_dtype="auto") == decoder()
+    for key, value in (("kv_cache_scheme", {"num_bits": 8}), ("kv_cache_quant_algo", "FP8")):
+        with pytest.raises(BadInput, match=naming(key)):
+            decoder(quantization_config={"quant_method": "ascend", key: value})
     of_int8 = decoder(quantization_config={"quant_method": "ascend", "bits": 8})
     check_layout(of_int8, layout_of("tp=2,quantisation=w8a8"))
     with pytest.raises(BadInput, match="quantization_config"):
