@@ -38,6 +38,7 @@ _Place = tuple[_Thread, str]  # with the start
 _RANK = re.compile(r"\[[^\]]*\] ")  # "[TP00] 800", as SGLang names the processes of merged traces
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST = 80
+_MOST_OVERLAP_NS = 1000  # of operators of one thread: times of the day as floats are rounded
 
 
 @dataclass(slots=True)
@@ -117,8 +118,9 @@ class _Launched:
     An arrow starts at the inner operator that calls CANN, which has no inputs: the inputs are those
     of the innermost operator around it that has some. Each process counts its ids by itself; in a
     merged trace of SGLang the names of processes begin with their rank. Raises BadInput if two
-    processes of a rank use an id that a kernel refers to. Kernels of several devices with one id,
-    of which one operator is known, have no shapes: another one may have launched some of them."""
+    operators of a rank have an id that a kernel refers to, or overlap on one thread: containers and
+    hosts count their processes and threads alike. Kernels of several devices with one id, of which
+    one operator is known, have no shapes: another one may have launched some of them."""
 
     def __init__(self, path: Path, kind: TraceKind) -> None:
         numbers: dict[_Reference, object] = {}  # with the process of the device
@@ -147,6 +149,7 @@ class _Launched:
         }
         self._by_number: dict[_Reference, _Shapes] = {}
         self._by_start: dict[tuple[_Thread, int], tuple[int, _Shapes]] = {}  # with the length
+        spans: dict[_Thread, list[tuple[int, int]]] = defaultdict(list)  # of operators
         times: dict[_Thread, list[int]] = defaultdict(list)
         for thread, at_ns in sorted(set(self._starts.values())):
             times[thread].append(at_ns)
@@ -156,24 +159,35 @@ class _Launched:
                 continue
             shapes, number = inputs_of(event), _external_id(event)
             if number in numbers and number[1] is not None:  # also where no shapes were recorded
-                operator = (event.get("pid"), shapes)
+                operator = (_place(event), event.get("name"), shapes)
                 if operators.setdefault(number, operator) != operator:
                     raise _ambiguous(f"External id {number[1]}", path)
                 if shapes[0] and number not in shared:
                     self._by_number[number] = shapes
             if shapes[0]:
-                self._enclose(event, shapes, times)
+                self._enclose(event, shapes, times, spans)
+        for thread, of_thread in spans.items():
+            if _overlap(of_thread):
+                raise _ambiguous(f"thread {thread[1]} of process {thread[0]}", path)
 
     def _enclose(
-        self, event: Mapping[str, Any], shapes: _Shapes, times: Mapping[_Thread, list[int]]
+        self,
+        event: Mapping[str, Any],
+        shapes: _Shapes,
+        times: Mapping[_Thread, list[int]],
+        spans: Mapping[_Thread, list[tuple[int, int]]],
     ) -> None:
-        """Give the starts of arrows in an operator its shapes, if it is the innermost so far."""
+        """Give the starts of arrows in an operator its shapes, if it is the innermost so far, and
+        add an operator with such starts to `spans`."""
         thread = _thread(event)
         began_ns, took_ns = (nanoseconds_of(event.get(name)) for name in ("ts", "dur"))
         if began_ns is None or took_ns is None or thread not in times:
             return
         own = times[thread]
-        for at_ns in own[bisect_left(own, began_ns) : bisect_right(own, began_ns + took_ns)]:
+        enclosed = own[bisect_left(own, began_ns) : bisect_right(own, began_ns + took_ns)]
+        if enclosed:
+            spans[thread].append((began_ns, began_ns + took_ns))
+        for at_ns in enclosed:
             known = self._by_start.get((thread, at_ns))
             if known is None or took_ns < known[0]:
                 self._by_start[thread, at_ns] = (took_ns, shapes)
@@ -225,10 +239,21 @@ def _rank_of(event: Mapping[str, Any]) -> str:
 
 
 def _ambiguous(reference: str, path: Path) -> BadInput:
-    what = (
-        f"{reference}: expected one operator, got two: is this the merged trace of several ranks?"
-    )
-    return BadInput(f"{what} Give the trace of one rank at a time", path=path)
+    what = f"{reference}: expected one operator at a time, got two"
+    hint = "is this the merged trace of several ranks? Give the trace of one rank at a time"
+    return BadInput(f"{what}: {hint}", path=path)
+
+
+def _overlap(spans: Iterable[tuple[int, int]]) -> bool:
+    """Return whether one of some spans begins within another and ends after it."""
+    ends: list[int] = []  # of those that contain the next one, the innermost last
+    for began_ns, ended_ns in sorted(spans, key=lambda one: (one[0], -one[1])):
+        while ends and ends[-1] <= began_ns + _MOST_OVERLAP_NS:
+            ends.pop()
+        if ends and ended_ns > ends[-1] + _MOST_OVERLAP_NS:
+            return True
+        ends.append(ended_ns)
+    return False
 
 
 def _thread(event: Mapping[str, Any]) -> _Thread:

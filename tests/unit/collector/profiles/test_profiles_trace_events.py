@@ -228,6 +228,41 @@ def test_kernels_of_merged_ranks_have_their_own_operators_or_are_refused(tmp_pat
         to_csv_command(path, by_kernel=tmp_path / "one")
 
 
+def test_kernels_of_merged_hosts_with_equal_processes_and_threads_are_refused(
+    tmp_path: Path,
+) -> None:
+    path, folder = tmp_path / "merged.json", tmp_path / "kernels"
+    of_gpus = [
+        event
+        for at in (1, 3)
+        for event in (
+            operator("aten::mm", 5, at, 4, **OF_TORCH),
+            gpu_kernel("gemm", 0, at + 8, 10, **{"External id": 5}),
+        )
+    ]
+
+    def launched(at_us: int, number: int, dims: str) -> list[dict[str, Any]]:
+        """Return an operator of 20 us, its call in the middle of it, and its kernel 50 us later."""
+        arrow = {"cat": "async_npu", "id": number}
+        args = {"Input Dims": dims, "Input type": "float"}
+        return [
+            operator("aten::mm", 0, at_us, 20, **args),
+            {"ph": "s", **arrow, "pid": 1, "tid": 1, "ts": at_us + 10},
+            {"ph": "f", **arrow, "pid": 7, "tid": 46, "ts": at_us + 50},
+            kernel("MatMulV2", str(at_us + 50), 2),
+        ]
+
+    # Of two hosts that began 8 us apart: the call of the first is within both operators.
+    of_npus = [NAMED, *launched(100, 1, "8,16"), *launched(108, 2, "8,32")]
+    for events in (of_gpus, of_npus):
+        path.write_text(json.dumps(events))
+        with pytest.raises(BadInput, match="one rank at a time"):
+            to_csv_command(path, by_kernel=folder)
+    path.write_text(json.dumps([NAMED, *launched(100, 1, "8,16"), *launched(120, 2, "8,32")]))
+    to_csv_command(path, by_kernel=folder)
+    assert [row[1] for row in table(folder / "MatMulV2.csv")] == ["8,16", "8,32"]
+
+
 def test_a_launch_that_outlasts_the_next_one_of_its_stream_is_left_out_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
