@@ -234,10 +234,11 @@ class Version:
         dtype: str | Sequence[str] = "",
         *,
         reason: Reason,
+        outputs: Outputs = None,
         weight: float = 1.0,
     ) -> MissedCase:
         """Return a query as a missed case, completed like the measured cases most like it."""
-        query = query_of(kernel, inputs, dtype, "", None, None, None)
+        query = query_of(kernel, inputs, dtype, "", None, None, None, outputs)
         if not isinstance(reason, Reason):
             raise refusal("reason", "a Reason", reason)
         weight = number_argument("weight", weight)

@@ -20,6 +20,7 @@ _PRODUCTS = frozenset(
         *("TransposeBatchMatMul", "GroupedMatmul", "GroupedMatmulSwigluQuant"),
     )
 )
+CONVERSIONS = frozenset(("Cast", "CastAiCore"))  # to the dtype of their output
 # Where no case has the own dtype. TensorCast runs float16 unless a model states otherwise, serving
 # software runs bfloat16: both have two bytes, and the same rate in all devices that it knows.
 _LOOKED_UP_AS = {"DT_FLOAT16": "DT_BF16", "FLOAT16": "DT_BF16"}
@@ -132,9 +133,30 @@ def dtypes_of(dtype: str) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield other, (AS_OTHER,)
 
 
-def is_own(output: Tensor, of_case: Tensor) -> bool:
-    """Return whether a case has the output of a call."""
-    return of_case.dtype == output.dtype and of_case.shape in flat(output.shape)
+class Output(NamedTuple):
+    """The first output of a call, None if it is not known, and which cases it allows: with `is_any`
+    those of another output too, with `is_conversion` only those of its dtype, or of the one under
+    which that is looked up."""
+
+    tensor: Tensor | None
+    is_any: bool = False
+    is_conversion: bool = False
+
+    def is_own(self, of_case: Tensor | None) -> bool:
+        """Return whether a case has this output, as far as both are known."""
+        if self.tensor is None or of_case is None:
+            return True
+        is_dtype = of_case.dtype == self.tensor.dtype
+        return is_dtype and of_case.shape in flat(self.tensor.shape)
+
+    def is_like(self, of_case: Tensor | None) -> bool:
+        """Return whether a case with another output may be the call's."""
+        if self.tensor is None or of_case is None:
+            return False
+        if not self.is_conversion:
+            return self.tensor.is_like(of_case)
+        dtypes = [dtype for dtype, _ in dtypes_of(self.tensor.dtype)]
+        return prod(self.tensor.shape) == prod(of_case.shape) and of_case.dtype in dtypes
 
 
 def flat(shape: Shape) -> Iterator[Shape]:

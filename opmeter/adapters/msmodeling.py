@@ -41,14 +41,15 @@ from collector.model.vocabulary import (
 from collector.ranks.collective import ENVIRONMENT, CollectiveCase
 from opmeter.adapters.attention import FUSED, PagedKey, cells_for_requests, paged_cases
 from opmeter.adapters.calls import (
+    CONVERSIONS,
     Candidate,
+    Output,
     Tensor,
     candidates,
     dtypes_of,
     first_output,
     first_tensors,
     flat,
-    is_own,
     tensors_of,
 )
 from opmeter.adapters.collectives import collectives_of, with_message
@@ -239,7 +240,7 @@ class OpmeterDataSource(_Base):
         return found
 
     def _compute(self, call: Invocation, mapping: Mapping[str, Any]) -> Any:
-        tensors, output = list(tensors_of(call.args)), first_output(call.out)
+        tensors, made = list(tensors_of(call.args)), first_output(call.out)
         if is_part := "tc_input_count" in mapping:
             tensors = first_tensors(tensors, int(mapping["tc_input_count"]))
         kernels = _kernels(mapping)
@@ -247,21 +248,23 @@ class OpmeterDataSource(_Base):
         # Of equal ones, the first kernel's come first.
         ordered = sorted(chain.from_iterable(found_by_kernel), key=lambda one: one.unlikeness)
         # The kernel of an operator that is looked up by some inputs may have other outputs.
+        is_conversion = not CONVERSIONS.isdisjoint(kernels)
+        output = Output(made, is_any=is_part and not is_conversion, is_conversion=is_conversion)
         found = self._exact(ordered, output, is_part=is_part)
-        if found is None and mapping.get("query_mode") == "elementwise" and output is not None:
-            found = self._of_output(kernels, output)
+        if found is None and mapping.get("query_mode") == "elementwise" and made is not None:
+            found = self._of_output(kernels, made)
         answer: Answer | None = None
         if found is None:
             found, answer = self._interpolated(ordered, output, is_part=is_part)
         if found is not None:
             return found
         kernel = next((one for one in kernels if self.version.blocks(one)), kernels[0])
-        return self._missed(call, kernel, tensors, answer, is_part=is_part)
+        return self._missed(call, kernel, tensors, answer, output, is_part=is_part)
 
     def _candidates(self, kernel: str, tensors: Sequence[Tensor]) -> Iterator[Candidate]:
         return candidates(self.version.blocks(kernel), kernel, tensors, self._constants_of)
 
-    def _exact(self, ordered: Sequence[Candidate], output: Tensor | None, *, is_part: bool) -> Any:
+    def _exact(self, ordered: Sequence[Candidate], output: Output, *, is_part: bool) -> Any:
         """Return the result of the case that is most like the call, with exactly its inputs and
         its output; None without one."""
         others: list[tuple[Candidate, list[int]]] = []
@@ -272,11 +275,10 @@ class OpmeterDataSource(_Base):
                 continue
             outputs = self._outputs_of(one.block)
             made = [(row, outputs[row - one.block.begin]) for row in rows]
-            own = [row for row, out in made if not output or not out or is_own(output, out)]
-            if own:
+            if own := [row for row, out in made if output.is_own(out)]:
                 return self._of_rows(one.kernel, own, one.warnings(is_part=is_part))
-            like = [row for row, out in made if output and out and output.is_like(out)]
-            if like or is_part:
+            like = [row for row, out in made if output.is_like(out)]
+            if like or output.is_any:
                 others.append((one, like or rows))
         if not others:
             return None
@@ -285,13 +287,13 @@ class OpmeterDataSource(_Base):
         return self._of_rows(one.kernel, rows, warnings)
 
     def _interpolated(
-        self, ordered: Sequence[Candidate], output: Tensor | None, *, is_part: bool
+        self, ordered: Sequence[Candidate], output: Output, *, is_part: bool
     ) -> tuple[Any, Answer | None]:
         """Return the result of a reused case or between cases, or the answer of the last miss."""
-        between: tuple[Candidate, Answer] | None = None
+        between: tuple[str, Answer, tuple[str, ...]] | None = None
         missed: Answer | None = None
         for one in ordered:
-            for settings in self._settings_with(one.block, None if is_part else output):
+            for settings, of_output in self._settings_with(one.block, output):
                 answer = self.version.query(
                     *(one.kernel, one.inputs, one.dtypes),
                     settings=settings,
@@ -300,30 +302,34 @@ class OpmeterDataSource(_Base):
                 if answer.reason is not None:
                     missed = answer
                     continue
+                warnings = (*one.warnings(is_part=is_part), *of_output)
+                found = (one.kernel, answer, warnings)
                 if answer.channel in _EXACT:
-                    return self._result(one.kernel, answer, one.warnings(is_part=is_part)), None
-                between = between or (one, answer)
+                    return self._result(*found), None
+                between = between or found
         if between is not None:
-            one, answer = between
-            return self._result(one.kernel, answer, one.warnings(is_part=is_part)), None
+            return self._result(*between), None
         return None, missed
 
     def _settings_with(
-        self, block: IndexBlock, output: Tensor | None
-    ) -> Iterator[dict[str, str] | None]:
-        """Yield the settings of a block with this dtype of the first output, None for any."""
+        self, block: IndexBlock, output: Output
+    ) -> Iterator[tuple[dict[str, str] | None, tuple[str, ...]]]:
+        """Yield the settings of a block with this dtype of the first output, None for any, and
+        what an answer states of them."""
         known = self._output_dtypes.get(block.begin)
         if known is None:
             rows = self.version.rows_of(block)
             known = sorted({settings.get(OUTPUT_DTYPES, "") for _, _, settings, _ in rows})
             self._output_dtypes[block.begin] = known
-        if output is None:
-            yield None
+        if output.tensor is None or output.is_any:
+            yield None, ()
             return
         for text in known:
-            first = Tensor(output.shape, text.partition(";")[0])
-            if not text or is_own(output, first) or output.is_like(first):
-                yield {OUTPUT_DTYPES: text} if text else None
+            first = Tensor(output.tensor.shape, text.partition(";")[0])
+            if not text:
+                yield None, ()
+            elif output.is_own(first) or output.is_like(first):
+                yield {OUTPUT_DTYPES: text}, () if output.is_own(first) else (_OTHER_OUTPUT,)
 
     def _of_rows(
         self, kernel: str, rows: Sequence[int], warnings: tuple[str, ...], **details: object
@@ -341,6 +347,7 @@ class OpmeterDataSource(_Base):
         kernel: str,
         tensors: Sequence[Tensor],
         answer: Answer | None,
+        output: Output,
         *,
         is_part: bool,
     ) -> Any:
@@ -353,7 +360,10 @@ class OpmeterDataSource(_Base):
             like = min(alike, key=lambda one: one.unlikeness, default=None)
             shapes = like.inputs if like else [tensor.shape for tensor in tensors]
             dtypes = like.dtypes if like else [tensor.dtype for tensor in tensors]
-            self._misses.add_case(self.version.missed(kernel, shapes, dtypes, reason=reason))
+            made = output.tensor if output.is_conversion else None
+            outputs = None if made is None else {OUTPUT_DTYPES: made.dtype}
+            missed = self.version.missed(kernel, shapes, dtypes, reason=reason, outputs=outputs)
+            self._misses.add_case(missed)
         return self._passed_on(call, _REASONS[reason])
 
     def _of_output(self, kernels: Sequence[str], output: Tensor) -> Any:

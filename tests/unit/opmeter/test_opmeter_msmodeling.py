@@ -216,6 +216,36 @@ def test_a_call_is_answered_by_its_own_case(
     assert found is None or not found.details["warnings"]
 
 
+def test_a_conversion_is_answered_by_a_case_of_its_output_dtype_or_missed(tmp_path: Path) -> None:
+    version = merged(
+        [
+            Row("Cast", [(32,)], [(32,)], 9.0, out="INT32"),
+            *(Row("Cast", [(n,)], [(n,)], n / 4, "FLOAT", out="DT_BF16") for n in (32, 128)),
+            Row("TensorMove", [(32,)], [(32,)], 10.0),
+        ]
+    )
+    log = MissLog(tmp_path / "misses.jsonl")
+    source = OpmeterDataSource(version, misses=log)  # with the mapping that opmeter writes
+
+    def convert(size: int, dtype: str, out: str) -> Any:
+        tensor, made = Tensor((size,), f"torch.{dtype}"), Tensor((size,), f"torch.{out}")
+        return source.lookup(OpInvokeInfo("aten.to.dtype", (tensor,), made))
+
+    assert convert(32, "bfloat16", "int32").latency_us == 9.0
+    assert convert(32, "bfloat16", "bfloat16").latency_us == 10.0
+    for out in ("float32", "int64", "bool"):
+        assert convert(32, "bfloat16", out) is None
+    # As for inputs, float16 is looked up as bfloat16.
+    for size in (32, 64):
+        half, own = (convert(size, "float32", out) for out in ("float16", "bfloat16"))
+        assert half.latency_us == own.latency_us
+        assert set(half.details["warnings"]) > set(own.details["warnings"])
+        assert convert(size, "float32", "int16") is None
+    log.write()
+    missed = {one.demand.record.cells["Output Data Types"] for one in read_misses(log.path)}
+    assert missed == {"FLOAT", "INT64", "BOOL", "INT16"}
+
+
 def test_an_answer_states_what_differs_from_the_call(source: OpmeterDataSource) -> None:
     half = source.lookup(mm(16, 5120, 768, "torch.float16"))
     assert half.details["warnings"] == [AS_OTHER]
