@@ -378,12 +378,25 @@ def kernel_column(names: Sequence[str]) -> str | None:
     return found[0] if found else None
 
 
+def check_columns(names: Sequence[str]) -> None:
+    """Raise BadInput for a column of a tree that is another spelling of one that its cases have:
+    its cells would have no meaning."""
+    of_cases = (*BASE_CELLS, EP_SIZE, *sorted(LENGTH_COLUMNS))
+    _unused(names, of_cases, [name for name in of_cases if name not in names])
+
+
 def unused_columns(names: Sequence[str]) -> list[str]:
     """Return the columns of a table of queries that no query uses, besides those of trees and of
     opmeter's own tables. Raises BadInput for one that is another spelling of one that is used: its
     cells would be left open."""
     used = (*_KERNELS, WEIGHT, *BASE_CELLS, EP_SIZE, *sorted(LENGTH_COLUMNS))
-    spelled = {_letters(name): name for name in used}
+    return _unused(names, used, used)
+
+
+def _unused(names: Sequence[str], used: Sequence[str], expected: Sequence[str]) -> list[str]:
+    """Return the columns that are neither used nor of a table that opmeter writes. Raises BadInput
+    for another spelling of one that is expected."""
+    spelled = {_letters(name): name for name in expected}
     unused = []
     for name in names:
         if name in used or name.startswith((RUNTIME_PREFIX, layout.MICROBENCH, "Profiling ")):
@@ -392,7 +405,8 @@ def unused_columns(names: Sequence[str]) -> list[str]:
             continue
         letters = _letters(name)
         close = get_close_matches(letters, spelled, n=1, cutoff=0.85)
-        meant = _CALLED.get(letters) or (spelled[close[0]] if close else "")
+        called = _CALLED.get(letters)
+        meant = called if called in expected else spelled[close[0]] if close else ""
         if meant:
             raise BadInput(f"unknown column {name[:80]!r}; did you mean {meant!r}?")
         unused.append(name)

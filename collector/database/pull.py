@@ -128,6 +128,14 @@ def check_is_real(version_dir: Path) -> None:
             )
 
 
+def check_as_pulled(version_dir: Path) -> None:
+    """Raise BadInput if a version folder is from a pull, and its CSVs are not as it wrote them."""
+    place = version_dir.resolve()
+    for folder in place.parents:
+        if _read_marker(folder) is not None:
+            PulledFolder.of(folder).check_tables(place.relative_to(folder).as_posix())
+
+
 @dataclass(frozen=True, slots=True)
 class PulledFolder:
     """A folder that a pull wrote: its commit, and the hash of each file by its path."""

@@ -10,7 +10,7 @@ from collector.codec.files import check_case
 from collector.codec.numbers import number_of
 from collector.codec.text import counted, did_you_mean
 from collector.database import layout
-from collector.database.pull import check_is_real
+from collector.database.pull import check_as_pulled, check_is_real
 from collector.database.tree import Cells, KernelFiles, read_kernel, read_kernel_file
 from collector.model.case import Case, case_from_cells, split_cell
 from collector.model.record import CaseRecord
@@ -236,10 +236,12 @@ _MOST_NAMES = 4  # of columns, in a message
 class TreeCases:
     """The cases of a tree.
 
-    `repeated_rows` counts rows with the case of an earlier row, by the columns in which they
-    differ, which are no part of a case; the key is empty for rows with equal values."""
+    `columns` are the present names of each file's columns. `repeated_rows` counts rows with the
+    case of an earlier row, by the columns in which they differ, which are no part of a case; the
+    key is empty for rows with equal values."""
 
     records: tuple[CaseRecord, ...]
+    columns: Mapping[Path, tuple[str, ...]]
     repeated_rows: Mapping[tuple[str, ...], int]
 
     def repeated_rows_note(self) -> str:
@@ -258,16 +260,20 @@ def read_tree(version_dir: Path) -> TreeCases:
     """Return the cases of a version folder, each once, in order of file and row.
 
     Of several rows of a case, the first with a duration counts, or the first. Raises BadInput if
-    there is no `{KernelType}.csv`, or if one cannot be read."""
+    there is no `{KernelType}.csv`, or if one cannot be read, or is not as a pull wrote it."""
     if not version_dir.is_dir():
         raise BadInput("no such folder; expected the version folder of a tree", path=version_dir)
     check_is_real(version_dir)
+    check_as_pulled(version_dir)
     if not (files := layout.kernel_files(version_dir)):
         raise BadInput("no {KernelType}.csv in this folder", path=version_dir)
     records: dict[str, CaseRecord] = {}
     rows: dict[str, Cells] = {}
+    columns: dict[Path, tuple[str, ...]] = {}
     repeated_rows = Counter[tuple[str, ...]]()
-    for file in map(read_kernel_file, files):
+    for path in files:
+        file = read_kernel_file(path)
+        columns[path] = file.columns
         for row in file.rows:
             record = record_of_row(file.kernel_type, row)
             known = records.setdefault(record.case_id, record)
@@ -276,7 +282,7 @@ def read_tree(version_dir: Path) -> TreeCases:
                 repeated_rows[_differing(first, row)] += 1
                 if not duration_us(known.extra, layout.AVERAGE_DURATION):
                     records[record.case_id] = record
-    return TreeCases(tuple(records.values()), repeated_rows)
+    return TreeCases(tuple(records.values()), columns, repeated_rows)
 
 
 def _differing(first: Cells, other: Cells) -> tuple[str, ...]:

@@ -28,12 +28,13 @@ from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import Profile, read_profile
 from collector.profiles.static_kernels import read_static_kernels
 from collector.ranks.gangs import is_of_gangs, with_ep_size
-from collector.singlehost.version_files import read_tree
+from collector.singlehost.version_files import TreeCases, read_tree
 from collector.store.base import Store
 from jobs.campaign import source_kinds
 from jobs.campaign.campaign_file import Campaign, RuntimeValues
 from jobs.planning import generated_sources
 from jobs.planning.demand import read_standard, required_by
+from opmeter.cases import check_columns
 
 # Cases of kernels that both CANN and vLLM-Ascend have, as a campaign requests them.
 #
@@ -206,6 +207,7 @@ def _load(source: source_kinds.Source, campaign: Campaign, store: Store) -> Load
     match source:
         case source_kinds.TreeSource(path):
             tree = read_tree(path)
+            _check_columns(tree)
             name = f"tree ({reported})" if (reported := tree.repeated_rows_note()) else "tree"
             return _loaded(name, tree.records, same_stack=False)
         case source_kinds.ProfileSource(path, same_stack, step, skip_bad_rows):
@@ -248,6 +250,15 @@ def _load(source: source_kinds.Source, campaign: Campaign, store: Store) -> Load
             with bundled_profile(name) as path:
                 profile = read_profile([path])
             return _profile(f"bundled:{name}", profile, same_stack=False)
+
+
+def _check_columns(tree: TreeCases) -> None:
+    """Raise BadInput for a misspelt column of a tree: what it says of a case would be lost."""
+    for file, names in tree.columns.items():
+        try:
+            check_columns(names)
+        except BadInput as error:
+            raise BadInput(str(error), path=file, line=1) from error
 
 
 def _densified(campaign: Campaign, loaded: Sequence[LoadedSource]) -> Iterator[LoadedSource]:

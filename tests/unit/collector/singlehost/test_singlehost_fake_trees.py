@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from collector.codec.canonical import readable_json
+from collector.codec.canonical import readable_json, sha256_hex
 from collector.codec.errors import BadInput
 from collector.database.pull import MARKER
 from collector.model.plan import MeasureSettings
@@ -18,11 +18,13 @@ pytestmark = pytest.mark.fast
 ROW = "Input Shapes,Input Data Types,Input Formats\n4,FLOAT,ND\n"
 
 
-MADE = {"commit": 1, "content_hash": "a" * 64, "files": {}}
+VERSION = "D/vllm_ascend/vllm0_torch2_cann0"
+FILES = {f"{VERSION}/Abs.csv": sha256_hex(ROW.encode())}
+MADE = {"commit": 1, "content_hash": "a" * 64, "files": FILES}
 
 
 def tree(folder, **marker):
-    version = folder / "D" / "vllm_ascend" / "vllm0_torch2_cann0"
+    version = folder / VERSION
     version.mkdir(parents=True)
     (version / "Abs.csv").write_text(ROW)
     (folder / MARKER).write_bytes(readable_json(marker))

@@ -8,6 +8,9 @@ import yaml
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, DamagedObject
+from collector.database.commits import find_head
+from collector.database.merge import CREATE, merge_plans
+from collector.database.pull import pull_version
 from collector.model import keys
 from collector.model.measurement import Outcome
 from collector.model.record import ProfileStatistics, as_neighbour, read_table, write_table
@@ -22,6 +25,13 @@ from jobs.planning.candidates import distinct_cases
 from jobs.planning.sources import completed_records, load_sources
 from tests.fixtures.op_rows import rows_of
 from tests.fixtures.profiles.variants import Told, collective, write_profile
+from tests.unit.collector.database.campaign_maker import (
+    MadePlan,
+    MadeShard,
+    add_record,
+    answered,
+    write_campaign,
+)
 from tests.unit.jobs.printed import missing, numbers, raises_naming
 
 pytestmark = pytest.mark.fast
@@ -265,3 +275,41 @@ def test_source_without_op_states_has_the_cases_of_the_others(tmp_path):
     loaded = load_sources(campaign_from_text(text, path="c.yaml", base=tmp_path), MemoryStore())
     one, other = ({record.case_id for record in source.records} for source in loaded)
     assert one == other and len(one) == 2
+
+
+def tree_source(folder):
+    text = f"campaign: c\nsources: [{{tree: {folder}}}]\nbackend: cpu\n"
+    (source,) = load_sources(campaign_from_text(text, path="c.yaml", base=folder), MemoryStore())
+    return source
+
+
+def test_a_misspelt_column_of_a_tree_is_refused_with_its_file(tmp_path):
+    header = "Input Shapes,%s,Input Formats,Output Shapes,Output Data Types,Output Formats,%s"
+    row = '"8,8",FLOAT,ND,"8,8",FLOAT,ND,x'
+    file = tmp_path / "Abs.csv"
+    for own, other in (("Input Data Types", "Type"), ("Input Data Types", "dtype")):
+        file.write_text(f"{header % (own, other)}\n{row}\n")  # of no meaning here
+        assert tree_source(tmp_path).planned.rows == 1
+    for own, other in (("Input Data Type", "Note"), ("dtype", "Note"), ("Note", "Input DataTypes")):
+        file.write_text(f"{header % (own, other)}\n{row}\n")
+        with raises_naming(BadInput, "Input Data Types") as refused:
+            tree_source(tmp_path)
+        assert (refused.value.path, refused.value.line) == (file, 1)
+
+
+def test_a_pulled_tree_is_a_source_as_long_as_it_is_as_it_was_pulled(tmp_path):
+    store, records = MemoryStore(), [add_record(1), add_record(2, kernel="Mul")]
+    write_campaign(store, MadePlan([MadeShard("s", records, [answered(records, 5.0)])]))
+    merge_plans(store, [("made", 1)], guard=CREATE, author="test")
+    pull_version(store, find_head(store), tmp_path)
+    (add,) = tmp_path.rglob("Add.csv")
+    assert tree_source(add.parent).planned.rows == 2
+    pulled = add.read_text()
+    add.write_text(pulled.replace("5.000000", "4.000000"))
+    with pytest.raises(BadInput) as refused:
+        tree_source(add.parent)
+    assert refused.value.path == add
+    add.unlink()
+    with pytest.raises(BadInput) as refused:
+        tree_source(add.parent)
+    assert refused.value.path == add
