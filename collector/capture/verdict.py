@@ -19,8 +19,14 @@ from collector.codec.canonical import json_object
 from collector.codec.errors import BadInput, OpmeterError
 from collector.codec.files import read_small_file
 from collector.codec.text import counted, share_of
-from collector.profiles.archives import may_have_profile
+from collector.profiles.archives import (
+    has_only_archives,
+    is_archive,
+    may_have_profile,
+    unpacked,
+)
 from collector.profiles.discovery import (
+    CAPTURE_FACTS,
     CAPTURE_SUFFIXES,
     RUN_SUFFIX,
     files_below,
@@ -32,8 +38,7 @@ from collector.profiles.logged_calls import Completed
 from collector.profiles.rows import open_rows
 from collector.profiles.step_trace import FILE as STEP_TRACE
 
-CAPTURE_FILE = "opmeter_capture_{worker}.json"  # what a process should record, and saw
-_FACTS = "opmeter_capture_*.json"
+CAPTURE_FILE = CAPTURE_FACTS.replace("*", "{worker}")  # what a process should record, and saw
 # Numbers of these facts, with the largest that is one: a file may be damaged.
 _NUMBERS = {
     "rank": 1 << 20,
@@ -106,16 +111,35 @@ class RankVerdict:
 
 
 def verdicts(folder: Path) -> tuple[RankVerdict, ...]:
-    """Return the verdict of each rank whose capture is in a folder, and of each that is missing.
+    """Return the verdict of each rank whose capture is in a folder or an archive, and of each that
+    is missing.
 
     With the facts that `capture` writes, only the folders of those processes are judged, and others
     are named as older. Raises BadInput if there is no capture at all."""
-    if not folder.is_dir():
-        raise BadInput("expected the folder of a capture", path=folder)
+    if folder.is_dir():
+        is_packed = list(_runs(folder)) == [folder] and has_only_archives(folder)
+        if not is_packed or folder.name.endswith(CAPTURE_SUFFIXES):
+            return _of_folder(folder)
+    elif not (folder.is_file() and is_archive(folder.name)):
+        raise BadInput("expected the folder of a capture, or an archive", path=folder)
+    with unpacked([folder], skip_unusable=folder.is_dir()) as given:
+        found = [RankVerdict(None, folder, faults=(reason,)) for reason in given.unusable]
+        found += [verdict for path in given.paths for verdict in _of_folder(path)]
+        return tuple(
+            replace(
+                one,
+                folder=given.user_path(one.folder),
+                faults=tuple(map(given.with_user_paths, one.faults)),
+            )
+            for one in found
+        )
+
+
+def _of_folder(folder: Path) -> tuple[RankVerdict, ...]:
     known, damaged = list[Mapping[str, Any]](), list[RankVerdict]()
-    paths = sorted(folder.glob(_FACTS))
-    if not paths and (below := sorted({path.parent for path in folder.rglob(_FACTS)})):
-        return tuple(one for each in below for one in verdicts(each))
+    paths = sorted(folder.glob(CAPTURE_FACTS))
+    if not paths and (below := sorted({path.parent for path in folder.rglob(CAPTURE_FACTS)})):
+        return tuple(one for each in below for one in _of_folder(each))
     for path in paths:
         try:
             known.append(_facts(path))
@@ -214,7 +238,7 @@ def _of_rank(processes: Sequence[_Process]) -> Sequence[RankVerdict]:
 def captured_on(folder: Path) -> str:
     """Return the backend on which the profile in a folder was captured: npu, if nothing names it,
     because only NPUs have profilers that write such files."""
-    for path in sorted(folder.glob(_FACTS)) if folder.is_dir() else ():
+    for path in sorted(folder.glob(CAPTURE_FACTS)) if folder.is_dir() else ():
         return str(_facts(path).get("backend", "npu"))
     return "npu"
 

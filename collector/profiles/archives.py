@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
@@ -25,6 +26,7 @@ from collector.codec.errors import BadInput
 from collector.codec.files import open_own_file, refuse_pointer, scratch_folder
 from collector.profiles.databases import export_kernels, is_export
 from collector.profiles.discovery import (
+    CAPTURE_FACTS,
     EXPECTED_FILES,
     folders_below,
     is_kernel_table,
@@ -32,6 +34,7 @@ from collector.profiles.discovery import (
     unanalysed_captures,
 )
 from collector.profiles.logged_calls import LOG_FILE, log_of
+from collector.profiles.step_trace import FILE as STEP_TRACE
 
 MOST_BYTES = 16 << 30  # unpacked, of one archive: a thousand million launches fit
 # Text of real profiles has a 10th to a 40th of its size when it is packed; zeros have a 1000th.
@@ -117,6 +120,11 @@ def unpacked(paths: Sequence[Path], *, skip_unusable: bool = False) -> Iterator[
 def may_have_profile(folder: Path) -> bool:
     """Return whether a folder has a table of kernels, a database or an archive."""
     return any(_tables(folder)) or bool(_archives_of(folder))
+
+
+def has_only_archives(folder: Path) -> bool:
+    """Return whether a folder has profiles, all of them in archives or databases."""
+    return not any(_tables(folder)) and bool(_archives_of(folder))
 
 
 def is_archive(name: str) -> bool:
@@ -273,10 +281,13 @@ def _unpack(archive: Path, folder: Path, allowance: _Allowance, shown: Path) -> 
     return members
 
 
+_FURTHER = frozenset((_COMPANION_FILE, LOG_FILE, STEP_TRACE))
+
+
 def _is_required(name: str) -> bool:
-    is_info = name.startswith("profiler_info") and name.endswith(".json")
+    is_info = fnmatchcase(name, "profiler_info*.json") or fnmatchcase(name, CAPTURE_FACTS)
     is_inner = is_archive(name) and (is_export(name) or not name.lower().endswith(_DB))
-    return is_kernel_table(name) or is_info or is_inner or name in (_COMPANION_FILE, LOG_FILE)
+    return is_kernel_table(name) or is_info or is_inner or name in _FURTHER
 
 
 _Members = Generator[tuple[str, Callable[[], IO[bytes]]], None, None]

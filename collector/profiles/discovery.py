@@ -44,6 +44,7 @@ _OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _OUTPUTS = (_OUTPUT, "mindstudio_profiler_output")
 RUN_SUFFIX = "_ascend_pt"
 CAPTURE_SUFFIXES = (RUN_SUFFIX, "_ascend_ms")  # of torch_npu and of MindSpore
+CAPTURE_FACTS = "opmeter_capture_*.json"  # what each process of a capture noted
 _RAW_FOLDERS = re.compile(r"FRAMEWORK|device_\d+|host")  # of a capture: what was recorded
 _MSPROF_CAPTURE = re.compile(r"PROF_\d+\w*")
 _MOST_NAMED = 10

@@ -67,7 +67,7 @@ class CaptureOptions:
 
 
 def check_command(
-    folder: Annotated[Path, typer.Argument(help="folder of a capture, of any tool")],
+    folder: Annotated[Path, typer.Argument(help="folder or archive of a capture, of any tool")],
     *,
     root: RootOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,

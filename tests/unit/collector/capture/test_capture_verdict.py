@@ -240,6 +240,29 @@ def test_steps_with_few_rows_are_found_at_any_place(tmp_path):
         assert names(faults, *expected) if expected else not faults, (name, faults)
 
 
+def test_archives_are_judged_as_folders_are(tmp_path):
+    folder, packed = tmp_path / "prof", tmp_path / "packed"
+    captured(folder, rows(1, *[2] * 10, *[3] * 10), world=2)  # the head is lost, and a rank
+    other = captured(tmp_path / "other", rows(1, 2), rank=1)  # without what the processes noted
+    shutil.rmtree(other / "FRAMEWORK")
+    (other / "ASCEND_PROFILER_OUTPUT" / "step_trace_time.csv").write_text("Step\n0\n1\n2\n")
+    packed.mkdir()
+    shutil.make_archive(str(packed / "a"), "zip", folder)
+    shutil.make_archive(str(packed / "b"), "gztar", other.parent, other.name)
+    for archive, inner, one in (("a.zip", "", folder), ("b.tar.gz", other.name, other)):
+        expected = [str(found) for found in verdicts(one)]
+        place = str(packed / archive / inner) if inner else str(packed / archive)
+        assert [str(found).replace(place, str(one)) for found in verdicts(packed / archive)] == (
+            expected
+        )
+    assert len(verdicts(packed)) == 3
+    (packed / "c.zip").write_bytes(b"no archive")
+    assert sum("c.zip" in str(found) for found in verdicts(packed)) == 1
+    for file in (packed / "c.zip", tmp_path / "none.zip", tmp_path / "other" / "x.txt"):
+        with pytest.raises(BadInput):
+            verdicts(file)
+
+
 def test_lines_name_the_folder_and_ranks_of_several_roles(tmp_path):
     for role in ("actor", "reference"):
         of_another_tool(tmp_path / role, {1: 4})
