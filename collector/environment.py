@@ -8,14 +8,16 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+_POLL_S = 0.1
 
 
 class Running(Protocol):
@@ -53,6 +55,22 @@ class Environment:
             return [call(item) for item in listed]
         with ThreadPoolExecutor(min(threads, len(listed))) as pool:
             return list(pool.map(call, listed))
+
+    def call_until(self, call: Callable[[], T], is_over: Callable[[], bool]) -> T:
+        found: futures.Future[T] = futures.Future()
+        here = copy_context()
+
+        def run() -> None:
+            try:
+                found.set_result(here.run(call))
+            except BaseException as error:
+                found.set_exception(error)
+
+        self.begin(run, "call")
+        while not futures.wait([found], _POLL_S).done:
+            if is_over():
+                raise TimeoutError
+        return found.result()
 
     def begin(self, call: Callable[[], None], name: str) -> Running:
         thread = threading.Thread(target=call, name=name, daemon=True)
@@ -107,6 +125,12 @@ def map_concurrently(call: Callable[[T], R], items: Iterable[T], threads: int) -
     """Return the results of `call` for every item, in their order, computed by `threads` threads.
     Raises the first error."""
     return _HERE.get().map_concurrently(call, items, threads)
+
+
+def call_until(call: Callable[[], T], is_over: Callable[[], bool]) -> T:
+    """Return the result of `call`. Raises TimeoutError if `is_over` becomes true while it runs: its
+    thread then goes on alone, and ends with the process."""
+    return _HERE.get().call_until(call, is_over)
 
 
 def begin(call: Callable[[], None], name: str) -> Running:

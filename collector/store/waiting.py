@@ -55,12 +55,14 @@ class StoreWrapper:
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
+_REPLY_S = 10.0  # that a stopped process waits for a reply
 
 
 class PatientStore(StoreWrapper):
     """A wrapper of a store. A call that fails for `patience_s` raises the last error; so does a
     call `grace_s` after it found `stop` set. Before the store has answered at all, calls wait for
-    at most `first_s`: its address may be wrong.
+    at most `first_s`: its address may be wrong. A server may also not answer a call at all, for
+    minutes: a stopped process waits a few seconds for its reply, and makes no further call.
 
     A refusal is final, unless `wait_for_refusals` is set: credentials that are mounted into a pod
     are rotated while it runs, a user's own credentials are not.
@@ -87,7 +89,8 @@ class PatientStore(StoreWrapper):
             if wait_for_refusals
             else (errors.StoreUnavailable,)
         )
-        self._stop = stop or threading.Event()
+        self._stop, self._is_stoppable = stop or threading.Event(), stop is not None
+        self._has_given_up = False
         self._grace_s = grace_s
         self._ends_at = inf  # set when the stop is found
         self._clock = clock
@@ -101,7 +104,7 @@ class PatientStore(StoreWrapper):
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                done = call()
+                done = self._replied(call)
                 self._has_answered = True
                 return done
             except errors.NotFound:
@@ -117,6 +120,23 @@ class PatientStore(StoreWrapper):
                     raise
             is_news = self._stop.is_set() and not was_stopped
             pause_s = _FIRST_PAUSE_S if is_news else min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _replied(self, call: Callable[[], T]) -> T:
+        """Return the result of a call. Raises StoreUnavailable if a reply takes too long after the
+        stop."""
+        if not self._is_stoppable:
+            return call()
+        begin_s = self._clock()
+        try:
+            if self._has_given_up:
+                raise TimeoutError
+            return environment.call_until(
+                call, lambda: self._clock() > max(begin_s, self._end()) + _REPLY_S
+            )
+        except TimeoutError as error:
+            self._has_given_up = True
+            what = "no reply, and this process was requested to stop"
+            raise errors.StoreUnavailable(f"{self.url}: {what}") from error
 
     def _end(self) -> float:
         """Return when all calls give up because of the stop: one grace period for all calls."""

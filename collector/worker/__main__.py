@@ -89,6 +89,7 @@ def run(
     commit, this function does. With `waits_for_refusals`, a store that refuses is retried like one
     that is unavailable."""
     machine = machine or ThisMachine()
+    watched = PatientStore(store, 0.0, stop=stop)
     try:
         free = machine.free_bytes(scratch)
         if free < _LEAST_FREE_BYTES:
@@ -108,7 +109,7 @@ def run(
             assignment,
             scratch,
             stop,
-            watched=store,
+            watched=watched,
             progress_s=progress_s,
             machine=machine,
             start=start,
@@ -118,7 +119,7 @@ def run(
         logger.error("%s", error)
         code = exit_code(error)
     if code is not ExitCode.DONE:
-        keep_log(store, assignment, scratch / LOG)
+        keep_log(watched, assignment, scratch / LOG)
     return code
 
 

@@ -60,8 +60,8 @@ def run_command(
     options = RunOptions(again, retry_failed, supersede_stack)
     with view_for(sys.stderr.isatty()) as view:
         stop = stop_on_signals(view.say)
-        watched = open_bare(root, described, single_writer=single_writer)
-        store = patient(watched, stop)
+        bare = open_bare(root, described, single_writer=single_writer)
+        store, watched = patient(bare, stop), patient(bare, stop, patience_s=0.0)
         view.say(f"store {store.url}")
         guard = cache(partial(choose_guard, store, single_writer=single_writer))
         result = run_campaign(described, store, watched, guard, options, view, stop)

@@ -159,3 +159,40 @@ def test_stop_request_ends_the_retries():
     with pytest.raises(StoreUnavailable):  # and does not start again
         PatientStore(inner, 600, stop=stop).get("a")
     assert inner.left == 10**6 - 1
+
+
+class Silent(MemoryStore):
+    """Accepts calls, and answers them only when it is asked to."""
+
+    def __init__(self):
+        super().__init__()
+        self.answers, self.calls = threading.Event(), 0
+
+    def get(self, key):
+        self.calls += 1
+        assert self.answers.wait(60)
+        return b"late"
+
+
+def test_stop_request_ends_a_call_without_a_reply_and_all_later_ones():
+    stop, clock, inner = threading.Event(), Clock(), Silent()
+
+    def time_s():
+        clock.now_s += 2.0
+        return clock.now_s
+
+    store = PatientStore(inner, 600, stop=stop, clock=time_s)
+    stop.set()
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            store.get("a")
+    assert inner.calls == 1
+    inner.answers.set()
+
+
+def test_reply_soon_after_the_stop_request_is_used():
+    stop, inner = threading.Event(), Silent()
+    store = PatientStore(inner, 600, stop=stop)
+    stop.set()
+    threading.Timer(0.2, inner.answers.set).start()
+    assert store.get("a") == b"late"
