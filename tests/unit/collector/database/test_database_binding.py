@@ -2,6 +2,7 @@
 its own key is refused with the contradicting key."""
 
 import io
+import json
 from dataclasses import replace
 from functools import cache
 
@@ -10,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.codec.canonical import sha256_hex
+from collector.codec.canonical import readable_json, sha256_hex
 from collector.codec.errors import BadInput
 from collector.codec.table import table_bytes, table_rows
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
 from collector.database.rows import rows_of_part
 from collector.database.snapshot import load_state, measurement_rows
+from collector.database.verify import find_problems
 from collector.database.view import content_hash_of_version, digest_of_rows, view_of
 from collector.model import keys
 from collector.model.manifest import (
@@ -57,7 +59,8 @@ pytestmark = pytest.mark.fast
 RECORDS = [add_record(rows) for rows in range(1, 5)]
 OTHERS = [add_record(rows) for rows in range(5, 8)]
 SHARD = MadeShard("s1", RECORDS, [answered(RECORDS, 10.0)])
-PLAN = MadePlan([SHARD, MadeShard("s2", OTHERS, [answered(OTHERS, 20.0)])])
+SHARDS = [SHARD, MadeShard("s2", OTHERS, [answered(OTHERS, 20.0)])]
+PLAN = MadePlan(SHARDS)
 PART = keys.part("made", "s1", "attempt-1", 0)
 MANIFEST = keys.attempt_manifest("made", "s1", "attempt-1")
 COMMITTED = keys.committed("made", "s1")
@@ -259,6 +262,23 @@ def test_plan_edited_after_its_start_is_refused(store):
     key = keys.plan("made", 1)
     store.put(key, store.get(key).replace(b"avx2", b"avx9"))
     refused(store, key, MANIFEST)
+
+
+def test_plan_of_an_earlier_opmeter_is_unchanged():
+    """It has fewer fields; the hash in its results and in the database is that of its bytes."""
+    store = MemoryStore()
+    write_campaign(store, replace(PLAN, shards=[replace(s, is_committed=False) for s in SHARDS]))
+    key = keys.plan("made", 1)
+    earlier = json.loads(store.get(key))
+    del earlier["upgrade_from"], earlier["forecast"]["unknown_us"]
+    data = readable_json(earlier)
+    store.put(key, data)
+    plan = plan_from_json(data, key=key)
+    assert plan.sha256 == sha256_hex(data) != replace(plan).sha256
+    for shard in SHARDS:
+        commit_shard(store, PLAN, plan, shard)
+    assert publish(store).counts["measurements"] == 7
+    assert find_problems(store) == []
 
 
 def shared(store, **changes):
