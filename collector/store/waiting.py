@@ -155,15 +155,17 @@ class PatientStore(StoreWrapper):
 # A store for one writer: create-only writes on a store that does not support them.
 #
 # Some S3 servers answer `If-None-Match: *` with 501, others ignore it. If there is only one writer,
-# by the user's word or by a lock, a check before the write is equivalent. Two concurrent writers
-# would both win, and this class cannot detect it.
+# by the user's word or by a lock, a check before the write is equivalent. Of two concurrent writers
+# both would win there, and this class cannot detect it. The store's own create-only write is used
+# where there is one: another writer, which has not taken this one's lock, then loses nothing.
 
 
 class SingleWriterStore(StoreWrapper):
-    """A wrapper of a store; `create` is a check and a `put`, all other calls are the store's own.
+    """A wrapper of a store; `create` is a check and a write, all other calls are the store's own.
 
     Between the two it calls `may_write`, for a writer whose lock can be lost; if the result is
-    false, `create` raises StoreError."""
+    false, `create` raises StoreError. The write is a `put` if the store refuses create-only
+    ones."""
 
     def __init__(self, store: Store, may_write: Callable[[], bool] = lambda: True):
         super().__init__(store)
@@ -178,4 +180,9 @@ class SingleWriterStore(StoreWrapper):
                 f"{self.url}: {key} was not written: the lock of its writer is lost, "
                 "and another process may write it"
             )
-        self._store.put(key, data)
+        try:
+            self._store.create(key, data)
+        except (errors.AlreadyExists, errors.StoreRefused, errors.StoreUnavailable):
+            raise
+        except errors.StoreError:  # such as 501: the server does not know the header
+            self._store.put(key, data)

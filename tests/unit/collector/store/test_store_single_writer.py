@@ -61,6 +61,19 @@ def test_other_operations_are_passed_to_the_store(inner: MemoryStore) -> None:
     assert store.url == inner.url
 
 
+def test_create_only_writes_of_the_store_are_used() -> None:
+    """A writer without the lock, such as a merge of another namespace, writes after the check."""
+    inner = MemoryStore()
+
+    def other_writes() -> bool:
+        inner.create("a", b"theirs")
+        return True
+
+    with pytest.raises(AlreadyExists):
+        SingleWriterStore(inner, other_writes).create("a", b"ours")
+    assert inner.get("a") == b"theirs"
+
+
 def test_unavailable_store_is_not_written() -> None:
     class Away(MemoryStore):
         def get(self, key: str) -> bytes:
