@@ -45,27 +45,48 @@ class WrappedStore:
         raise NotImplementedError
 
 
-class CountingStore(WrappedStore):
-    """Records every call, and kills its own process before or after call number `kill_at`."""
+class Killed(BaseException):
+    """Ends a command in the process of the tests: no handler of the product catches it."""
 
-    def __init__(self, store: Store, *, kill_at: int = 0, after: bool = False):
+
+def kill_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_command() -> None:
+    raise Killed
+
+
+class CountingStore(WrappedStore):
+    """Records every call, and kills before or after call number `kill_at`: its own process, or a
+    command in it, which cannot make a further call."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        kill_at: int = 0,
+        after: bool = False,
+        kill: Callable[[], None] = kill_process,
+    ):
         super().__init__(store)
         self.calls: list[tuple[str, str]] = []
+        self._last = kill_at if after else kill_at - 1  # the last call that is made
         self._kill_at = kill_at
-        self._after = after
+        self._kill = kill
         self._lock = threading.Lock()
 
     def _call(self, verb: str, key: str, call: Callable[[], T]) -> T:
         with self._lock:
             self.calls.append((verb, key))
-            is_last = len(self.calls) == self._kill_at
-        if is_last and not self._after:
-            os.kill(os.getpid(), signal.SIGKILL)
+            number = len(self.calls)
+        if self._kill_at and number > self._last:
+            self._kill()
         try:
             return call()
         finally:
-            if is_last:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if number == self._kill_at:
+                self._kill()
 
 
 class LostReplyStore(WrappedStore):
