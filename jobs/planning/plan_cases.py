@@ -215,13 +215,13 @@ class _Work:
 def _whole_s(ranks: int, work: _Work, campaign: Campaign, cost: SessionCost) -> float:
     """Return the device time of cases with this number of ranks, with session overhead.
 
-    Every device starts at least one session if there are cases for all of them."""
-    settings, devices = campaign.shards, campaign.devices
+    Every device whose share is worth a start has at least one session."""
+    settings = campaign.shards
     count = ceil(work.work_s / settings.target_s)
     if ranks == 1:
-        count = devices * shard_cutting.shards_a_device(
-            work.work_s, devices, settings, cost.start_s
-        )
+        start_s = cost.start_s
+        devices = shard_cutting.devices_worth_starting(work.work_s, campaign.devices, start_s)
+        count = devices * shard_cutting.shards_a_device(work.work_s, devices, settings, start_s)
     shards = min(work.cases, count)
     session = cost if ranks == 1 else shard_cutting.GANG_COST
     shard_s, cases = work.work_s / shards, work.cases // shards

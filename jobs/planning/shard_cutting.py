@@ -244,6 +244,7 @@ class Cutter:
         Shards are handed out by planned start, so that every device gets its own shards while the
         forecasts hold; otherwise the next free device takes over."""
         costs = [item.cost_s for item in priced]
+        devices = devices_worth_starting(fsum(costs), devices, self.cost.start_s)
         groups: dict[str, list[int]] = {}
         for index, item in enumerate(priced):
             groups.setdefault(item.group, []).append(index)
@@ -280,6 +281,16 @@ def _dealt(items: Sequence[PricedCase], most_s: float) -> Iterator[list[PricedCa
     costs = [item.cost_s for item in items]
     for dealt in longest_first(costs, ceil(fsum(costs) / most_s)):
         yield _in_order([items[at] for at in dealt])
+
+
+def devices_worth_starting(total_s: float, devices: int, start_s: float) -> int:
+    """Return how many devices measure `total_s` of work: only as many as each measure for as long
+    as a session takes to start.
+
+    More of them would at most halve the wall time, and take longer to start than to measure.
+
+    Example: 60 s of work and 40 s per start have one device, 100 s two of 90 s each."""
+    return min(devices, max(1, int(total_s / start_s))) if start_s > 0 else devices
 
 
 def shards_a_device(total_s: float, devices: int, settings: ShardSettings, start_s: float) -> int:

@@ -29,6 +29,7 @@ from collector.model.stack import Stack
 from collector.ops.spec import Constraint, OpSpec
 from jobs.campaign.campaign_file import Campaign, campaign_from_text
 from jobs.planning.candidates import HeadResult
+from jobs.planning.forecast import peaks_of
 from jobs.planning.gaps import describe_forecast
 from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.plan_making import PlannedRound, inputs_hash, make_plan
@@ -42,6 +43,7 @@ STACK = Stack(
     "2.13.0",
     details=(("clock_mhz", "2000"), ("flags", "avx2"), ("threads", "2")),
 )
+START_S = peaks_of(STACK).session_start_s
 ONCE = "quality: {repeat_share: 0}\n"  # no case is measured a second time
 FOREIGN = PlannedSource("profile:a", "a" * 64, 1, same_stack=False)
 OWN = PlannedSource("profile:b", "b" * 64, 1, same_stack=True)
@@ -306,7 +308,7 @@ def test_unsupported_cases_are_planned_and_counted() -> None:
 
 def test_unsupported_cases_are_distributed_over_the_shards() -> None:
     strangers = [record("Nobody", str(n + 1)) for n in range(8)]
-    planned = plan(request(*strangers, more="devices: 4\n"))
+    planned = plan(request(*strangers, more="shards: {target_s: 0.002}\n"))
     assert [shard.cases for shard in planned.plan.shards] == [2, 2, 2, 2]
 
 
@@ -510,12 +512,21 @@ def test_forecast_has_one_line_per_fact() -> None:
         assert "1.5 h" in lines[2] and "88.0 s" in lines[2]
 
 
-def test_plan_for_more_devices_is_never_slower() -> None:
-    """Repeats after the only session of each device made a plan of many devices twice as long."""
-    records = [record(shape=f"{64 + at}", count=0) for at in range(218)]
-    last_s, repeats = float("inf"), 0
+@pytest.mark.parametrize("mean_us", [None, 10_000.0, 150_000.0])
+def test_plan_for_more_devices_is_never_slower_and_measures_as_long_as_it_starts(
+    mean_us: float | None,
+) -> None:
+    """Repeats after the only session of each device made a plan of many devices twice as long, and
+    320 small cases had four sessions that each started for longer than they measured."""
+    known = {"count": 0} if mean_us is None else {"mean_us": mean_us}
+    records = [record(shape=f"{64 + at}", **known) for at in range(218)]
+    last_s, repeats, used = float("inf"), 0, 0
     for devices in (1, 2, 3, 4, 8, 15, 16, 17, 32, 64, 128):
-        forecast = plan(request(*records, more=f"devices: {devices}\n")).plan.forecast
-        assert forecast.wall_s <= last_s, devices
-        last_s, repeats = forecast.wall_s, max(repeats, forecast.repeats)
-    assert repeats >= 4, "of 128 devices some have no other work"
+        made = plan(request(*records, source=OWN, more=f"devices: {devices}\n")).plan
+        assert made.forecast.wall_s <= last_s, devices
+        last_s, repeats = made.forecast.wall_s, max(repeats, made.forecast.repeats)
+        first = [shard.predicted_s for shard in made.shards if not shard.again_of]
+        assert len(first) == 1 or min(first) > 1.8 * START_S, devices
+        used = max(used, len(first))
+    assert (used > 1) == (mean_us is not None)
+    assert (repeats >= 4) == (mean_us is not None), "of 128 devices some have no other work"
