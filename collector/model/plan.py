@@ -54,6 +54,11 @@ class MeasureSettings:
     def most_repeats(self) -> int:
         return self.repeat_count or self.max_repeats
 
+    def before_repeats(self, launch_s: float) -> tuple[int, int]:
+        """Return the numbers of warm-ups and pilots of a launch that takes `launch_s`. One that
+        takes half of the budget is its own pilot, and the only warm-up."""
+        return (1, 0) if launch_s >= self.budget_s / 2 else (WARM_UPS, self.pilots)
+
     def most_launches(self, neighbours: int = 0) -> int:
         """Return the maximum number of launches of a case, with its marks. `neighbours` launches
         run before each launch of the case, behind one more mark."""

@@ -12,7 +12,7 @@ import torch
 
 from collector.codec.errors import CaseRejected
 from collector.model.case import Case, Slot, shape_text
-from collector.model.plan import WARM_UPS, MeasureSettings
+from collector.model.plan import MeasureSettings
 from collector.model.record import CaseRecord
 from collector.model.stack import Runtime
 from collector.model.vocabulary import is_plain_format
@@ -274,21 +274,18 @@ class _Launches:
         """Warm up, determine how many repeats fit the budget, and launch them. Return the numbers
         of launches, by the names of the journal, and the watch on the repeats.
 
-        The clock here only determines the number of repeats; no measured duration comes from it. A
-        launch that takes half of the budget is its own pilot, and the only warm-up. If a device
-        compiles in the first launch, the second one is timed instead."""
+        The clock here only determines the number of repeats; no measured duration comes from it. If
+        a device compiles in the first launch, the second one is timed instead."""
         compiled, warm_up_s, first_s = 0, 0.0, self._launch(1)
         if self._device.compiles and first_s >= measure.budget_s / 2:
             compiled, warm_up_s, first_s = 1, first_s, self._launch(1)
-        if first_s >= measure.budget_s / 2:
-            warm_ups, pilots, pilot_s = 1, 0, first_s
-            warm_up_s += first_s
+        warm_ups, pilots = measure.before_repeats(first_s)
+        warmed_s = self._launch(warm_ups - 1) if warm_ups > 1 else 0.0
+        warm_up_s += first_s + warmed_s
+        if pilots:
+            pilot_s = self._launch(pilots)
         else:
-            warm_ups = WARM_UPS
-            warmed_s = self._launch(WARM_UPS - 1)
-            warm_up_s += first_s + warmed_s
-            pilots = measure.pilots
-            pilot_s = self._launch(pilots) if pilots else warmed_s / (WARM_UPS - 1)
+            pilot_s = warmed_s / (warm_ups - 1) if warm_ups > 1 else first_s
         repeats = self._repeater.repeat(self._launch, pilot_s, measure)
         counts: dict[str, object] = {"warm_ups": compiled + warm_ups, "pilots": pilots}
         counts |= {"repeats": repeats.count, "warm_up_s": warm_up_s}

@@ -145,12 +145,12 @@ def predict(
     launch_s = max(launch_s, _MICRO)
     before_s = fsum(_roofline_s(one, its, peaks) for one, its in before)
     between_s = before_s + (FLUSH_BYTES / peaks.bytes_per_s if measure.cache == "cold" else 0.0)
-    # Launches that use half of the budget get fewer warm-ups: a forecast errs upwards.
-    launches = plan.WARM_UPS + measure.pilots + measure.repeats_of(launch_s + before_s)
+    each_s = launch_s + between_s
+    launches = sum(measure.before_repeats(each_s)) + measure.repeats_of(each_s)
     made = [case, *(one for one, _ in before)]
     made_bytes = sum(slot.size_bytes for one in made for slot in one.inputs or ())
     fill_s = made_bytes / peaks.fill_bytes_per_s
-    once_s = launches * (launch_s + between_s + peaks.export_s) + fill_s + peaks.case_s
+    once_s = launches * (each_s + peaks.export_s) + fill_s + peaks.case_s
     return Prediction(launch_s, once_s * len(measure.aic_metrics))
 
 

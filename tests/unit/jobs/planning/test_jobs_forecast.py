@@ -89,12 +89,22 @@ def test_fixed_repeats_need_no_pilot() -> None:
     assert fixed.total_s == pytest.approx((10 + WARM_UPS) * 0.05 + 0.008 + CASE_OVERHEAD_S)
 
 
+def test_launch_of_half_the_budget_has_one_warm_up_and_no_pilot() -> None:
+    long = predict(FLOAT, operator(1), PEAKS, MeasureSettings(budget_s=0.2), 101_000.0)
+    assert long.total_s == pytest.approx((1 + 3) * 0.101 + 0.008 + CASE_OVERHEAD_S)
+    shorter = predict(FLOAT, operator(1), PEAKS, MeasureSettings(budget_s=0.2), 99_000.0)
+    assert shorter.total_s == pytest.approx((3 + 1 + 3) * 0.099 + 0.008 + CASE_OVERHEAD_S)
+
+
 def test_cold_cache_costs_a_flush_before_each_launch() -> None:
     settings = MeasureSettings(repeat_count=10, cache="cold")
     warm = predict(FLOAT, operator(1), PEAKS, MeasureSettings(repeat_count=10), 100.0)
     cold = predict(FLOAT, operator(1), PEAKS, settings, 100.0)
     flushes_s = (10 + WARM_UPS) * FLUSH_BYTES / 1e9
     assert cold.total_s - warm.total_s == pytest.approx(flushes_s)
+    # Flushes count against the budget, too: 0.27 s each.
+    few = predict(FLOAT, operator(1), PEAKS, MeasureSettings(cache="cold"), 100.0)
+    assert few.total_s < (WARM_UPS + 1 + 4) * (FLUSH_BYTES / 1e9 + 1e-3)
 
 
 def test_context_launches_are_launched_and_allocated_for_each_repeat() -> None:
@@ -110,7 +120,7 @@ def test_context_launches_are_launched_and_allocated_for_each_repeat() -> None:
     # They count against the budget, too.
     budget = MeasureSettings(budget_s=1.0, cache="context")
     few = predict(FLOAT, operator(1), PEAKS, budget, 100.0, [(FLOAT, other)] * 20)
-    launches = 3 + WARM_UPS + 1
+    launches = 3 + 1  # with them, a launch takes half of the budget: one warm-up, and no pilot
     assert 20 * launches * once.launch_s < few.total_s < 20 * launches * once.launch_s + 1.0
 
 
