@@ -17,6 +17,7 @@ from collector.ops.floor import MIN_US, lower_bound_us
 from collector.ops.refusals import DECLARATION_ERRORS
 from collector.ops.registry import find
 from collector.ops.sizes import mean_and_skew
+from collector.surfaces.axes import FollowingSize, axes_of
 from collector.surfaces.base import Floats, Monomial, Work, monomial_through, work_on
 from collector.surfaces.model import DurationSurface, InterpolatedValue, Part, distinct_rows
 from opmeter.cases import (
@@ -31,8 +32,6 @@ from opmeter.cases import (
 )
 
 _FEWEST = 2  # points
-_FEWEST_OF_LINE = 3  # points
-_ROUNDING, _EXACT = 1.0, 0.01  # of means of lengths, which are in thousandths, and of sizes
 _REMEMBERED = 65536  # parts of durations
 _COUNTED_PER_AXIS = 6  # rows whose operations are counted
 
@@ -191,20 +190,6 @@ def _position(names: tuple[str, ...], lengths: Mapping[str, list[float]]) -> lis
     return found
 
 
-class _FollowingSize(NamedTuple):
-    """A size that is `begin + slope * axis` in all rows, but for rounding."""
-
-    at: int
-    axis: int
-    begin: float
-    slope: float
-    rounding: float
-
-    def allows(self, value: float, point: list[float]) -> bool:
-        """Return whether a size at this point has this value."""
-        return abs(value - self.begin - self.slope * point[self.axis]) <= self.rounding
-
-
 class _OutputSize(NamedTuple):
     """A size of the outputs: the position of the input size that it equals in all rows, else its
     value at each point."""
@@ -227,7 +212,7 @@ class MeasuredPoints:
     rows: list[int]
     constants: tuple[tuple[int, float], ...]
     axes: tuple[int, ...]
-    following: tuple[_FollowingSize, ...]
+    following: tuple[FollowingSize, ...]
     derived: tuple[tuple[int, list[int]], ...]
     outputs: tuple[_OutputSize, ...]
     free: tuple[int, ...] | None
@@ -309,32 +294,20 @@ def _points(
     `columns`; None if they are on no surface."""
     if len(rows) < _FEWEST:
         return None
-    is_constant = (columns == columns[0]).all(axis=0)
-    axes: list[int] = []
-    following: list[_FollowingSize] = []
-    derived: list[int] = []
-    for at in np.flatnonzero(~is_constant).tolist():
-        is_mean = block.key_width <= at < columns.shape[1] - len(free or ())
-        rounding = _ROUNDING if is_mean else _EXACT
-        lines = (_line(columns, at, axis, number, rounding) for number, axis in enumerate(axes))
-        if (line := next(filter(None, lines), None)) is not None:
-            following.append(line)
-        elif is_mean and any(_is_function(columns, at, axis) for axis in axes):
-            derived.append(at)
-        else:
-            axes.append(at)
-    if not axes:
+    of_lists = range(block.key_width, columns.shape[1] - len(free or ()))
+    found = axes_of(columns, of_lists)
+    if not found.axes:
         return None
-    first = distinct_rows(columns[:, axes])
+    first = distinct_rows(columns[:, found.axes])
     if len(first) < _FEWEST:
         return None
-    constants = tuple((at, float(columns[0, at])) for at in np.flatnonzero(is_constant).tolist())
+    constants = tuple((at, float(columns[0, at])) for at in found.constants)
     made = []
     for column in outputs[first].T:
         equal = (n for n in range(block.key_width) if (columns[first, n] == column).all())
         source = next(equal, None)
         made.append(_OutputSize(source, [] if source is not None else column.tolist()))
-    points = columns[first][:, axes].astype(np.float64)
+    points = columns[first][:, found.axes].astype(np.float64)
     numbers: list[int] = rows[first].tolist()
     work = work_on(
         points,
@@ -346,38 +319,14 @@ def _points(
         block,
         numbers,
         constants,
-        tuple(axes),
-        tuple(following),
-        tuple((at, columns[first, at].tolist()) for at in derived),
+        found.axes,
+        found.following,
+        tuple((at, columns[first, at].tolist()) for at in found.derived),
         tuple(made),
         free,
         points,
         work,
     )
-
-
-def _line(
-    columns: Sizes, at: int, axis: int, number: int, rounding: float
-) -> _FollowingSize | None:
-    """Return how a size follows from an axis in all rows; None if it does not. Two points alone
-    show that only where the sizes are in proportion."""
-    own, of = columns[:, at].astype(np.float64), columns[:, axis].astype(np.float64)
-    least, most = int(of.argmin()), int(of.argmax())
-    slope = (own[most] - own[least]) / (of[most] - of[least])
-    begin = own[least] - slope * of[least]
-    if (np.abs(own - begin - slope * of) > rounding).any():
-        return None
-    is_proportional = abs(begin) <= rounding
-    if not is_proportional and len(np.unique(of)) < _FEWEST_OF_LINE:
-        return None
-    return _FollowingSize(at, number, float(begin), float(slope), rounding)
-
-
-def _is_function(columns: Sizes, at: int, axis: int) -> bool:
-    """Return whether a size has one value for each value of an axis, most of which occur again."""
-    pairs = np.unique(columns[:, [axis, at]], axis=0)
-    values = len(np.unique(columns[:, axis]))
-    return len(pairs) == values and 2 * values <= len(columns)
 
 
 def _by_tensor(ranks: Sequence[int], sizes: Sizes) -> list[list[Floats]]:

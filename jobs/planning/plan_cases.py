@@ -4,7 +4,7 @@ Pure.
 """
 
 from collections import defaultdict
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise, zip_longest
 from math import ceil, floor, fsum, inf, log10, sqrt
@@ -19,8 +19,11 @@ from collector.model.manifest import Usage
 from collector.model.plan import Forecast, devices_for
 from collector.model.stack import Stack
 from collector.ops.refusals import DECLARATION_ERRORS, FindOperator, refusal
+from collector.ops.sizes import SizeGroup, length_lists, list_sizes, size_group
+from collector.ops.together import lengths_of
 from collector.ranks.gangs import is_of_gangs
-from collector.surfaces.base import Floats, Work, monomial_through, work_on
+from collector.surfaces.axes import axes_of
+from collector.surfaces.base import Work, monomial_through, work_on
 from collector.surfaces.rounds import LEAST_BUDGET, Known, PointBudget, Points, next_round
 from jobs.campaign.campaign_file import REPEAT_SHARE, Campaign, DensitySettings
 from jobs.planning import shard_cutting
@@ -48,19 +51,6 @@ class Surface:
     points: Points
 
 
-def _alike(case: Case) -> tuple[str, Hashable, Hashable, str, tuple[tuple[str, str], ...]]:
-    inputs, outputs = (
-        tuple((slot.dtype, slot.format, len(slot.shape or ())) for slot in slots or ())
-        for slots in (case.inputs, case.outputs)
-    )
-    return case.kernel_type, inputs, outputs, case.op_state, case.attributes
-
-
-def _sizes(case: Case) -> list[int]:
-    slots = (*(case.outputs or ()), *(case.inputs or ()))
-    return [size for slot in slots for size in slot.shape or ()]
-
-
 def find_surfaces(
     cases: Iterable[tuple[str, Case]], find: FindOperator, backend: str, least: int
 ) -> list[Surface]:
@@ -68,33 +58,34 @@ def find_surfaces(
 
     Cases over several ranks, refused cases and cases with an empty tensor are not on any surface.
     """
-    groups: dict[Hashable, list[tuple[str, Case]]] = defaultdict(list)
+    groups: dict[SizeGroup, list[tuple[str, Case]]] = defaultdict(list)
     for case_id, case in cases:
         if case.inputs is not None and not is_of_gangs(case):
-            groups[_alike(case)].append((case_id, case))
+            groups[size_group(case)].append((case_id, case))
     large = (sorted(group) for group in groups.values() if len(group) >= least)
     found = (_surface(group, find, backend) for group in large)
     return [surface for surface in found if len(surface.case_ids) >= least]
 
 
 def _surface(group: Sequence[tuple[str, Case]], find: FindOperator, backend: str) -> Surface:
-    ids, lengths, operations = [], [], []
+    ids, rows, operations = [], [], []
     for case_id, case in group:
         known = _operations(case, find, backend)
-        of_case = _sizes(case)
-        if known is not None and min(of_case, default=0) > 0:
+        lengths = lengths_of(case)
+        if known is not None and min(lengths, default=0) > 0:
             ids.append(case_id)
-            lengths.append(of_case)
+            rows.append([*lengths, *list_sizes(length_lists(case))])
             operations.append(known)
     if not ids:
         return Surface((), Points(np.empty((0, 0)), Work()))
-    columns = np.array(lengths, np.float64).T
-    sizes = _axes(columns)
-    case = group[0][1]
-    dimensions = iter(columns)
-    outputs, inputs = (
+    case, columns = group[0][1], np.array(rows, np.int64)
+    columns[:, list(size_group(case).free)] = 0
+    axes = axes_of(columns, range(len(lengths_of(case)), columns.shape[1])).axes or (0,)
+    sizes = columns[:, axes].astype(np.float64)
+    dimensions = iter(columns.astype(np.float64).T)
+    inputs, outputs = (
         [list(islice(dimensions, len(slot.shape or ()))) for slot in slots or ()]
-        for slots in (case.outputs, case.inputs)
+        for slots in (case.inputs, case.outputs)
     )
     power_law = monomial_through(sizes, np.array(operations, np.float64))
     return Surface(tuple(ids), Points(sizes, work_on(sizes, inputs, outputs, power_law)))
@@ -108,15 +99,6 @@ def _operations(case: Case, find: FindOperator, backend: str) -> float | None:
         return op.flops(case)
     except DECLARATION_ERRORS:
         return None
-
-
-def _axes(columns: Floats) -> Floats:
-    """Return the lengths that distinguish the points (points, axes), without duplicate columns."""
-    known: list[Floats] = []
-    for column in columns:
-        if np.ptp(column) > 0 and not any(np.array_equal(column, known) for known in known):
-            known.append(column)
-    return np.stack(known or [columns[0]], axis=1)
 
 
 # Which cases of a campaign's curves a round measures if the model of each surface predicts the
