@@ -12,7 +12,7 @@ from dataclasses import replace
 from collector.model.case import Case, Slot, without_blanks
 from collector.model.vocabulary import LENGTH_COLUMNS, RUNTIME_PREFIX, plain_format
 from collector.ops.registry import find
-from collector.ops.spec import OpSpec
+from collector.ops.spec import OpSpec, as_printed
 
 _FIRST = (0,)
 # Columns of the consumer's tables of attention: names of the engine's own states, and what follows
@@ -33,9 +33,11 @@ def as_declared(case: Case) -> Case:
     op = find(case.kernel_type)
     if op is None or case.inputs is None:
         return case
-    case = op.placed(case)
-    inputs, outputs = _spelled(case.inputs or ()), case.outputs
-    outputs = None if outputs is None else _spelled(outputs)
+    inputs, outputs = case.inputs, case.outputs
+    if op.placed is not as_printed:
+        placed = op.placed(case)
+        inputs, outputs = without_blanks(placed.inputs or ()), placed.outputs
+    inputs, outputs = _spelled(inputs), None if outputs is None else _spelled(outputs)
     if op.pools:
         free = dict(_free_dimensions(op, inputs, case.attributes))
         inputs = tuple(
@@ -45,7 +47,9 @@ def as_declared(case: Case) -> Case:
         outputs = outputs and tuple(
             replace(slot, free=_FIRST) if slot.shape in pools else slot for slot in outputs
         )
-    idle = describing(name for name, _ in case.attributes)
+    idle = describing(name for name, _ in case.attributes) if case.attributes else ()
+    if not idle and inputs is case.inputs and outputs is case.outputs:
+        return case  # as most rows
     attributes = tuple(one for one in case.attributes if one[0] not in idle)
     notes = tuple(one for one in case.attributes if one[0] in idle)
     return replace(case, inputs=inputs, outputs=outputs, attributes=attributes, notes=notes)
@@ -58,12 +62,11 @@ def describing(columns: Iterable[str]) -> frozenset[str]:
 
 
 def _spelled(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
-    """Return the slots with one spelling of plain formats and of absent tensors."""
-    if any(slot.format != plain_format(slot.format) for slot in slots):
-        slots = tuple(replace(slot, format=plain_format(slot.format)) for slot in slots)
-    if any(slot.is_blank for slot in slots):
-        slots = without_blanks(slots)
-    return slots
+    """Return the slots with one spelling of plain formats."""
+    formats = [plain_format(slot.format) for slot in slots]
+    if formats == [slot.format for slot in slots]:
+        return slots
+    return tuple(replace(slot, format=layout) for slot, layout in zip(slots, formats, strict=True))
 
 
 def _free_dimensions(
