@@ -45,6 +45,7 @@ class DevicePeaks:
     memory_share: float
     launch_us: float
     session_start_s: float
+    gang_start_s: float
 
     @property
     def bytes_per_s(self) -> float:
@@ -65,6 +66,31 @@ def described_devices() -> tuple[str, ...]:
 def assumed_peaks() -> DevicePeaks:
     """Return the peaks that a forecast assumes for a device without an entry."""
     return DevicePeaks(**_table()["unknown"])
+
+
+@dataclass(frozen=True, slots=True)
+class CpuRates:
+    """What forecasts assume of any CPU besides its details, with the source of the figures.
+
+    `clock_mhz` is used for a CPU that reports none. A thread moves `thread_gb_per_s`, all together
+    at most `gb_per_s`. `case_ms` is the host's time for a case, `profile_us` the profiler's for a
+    launch."""
+
+    source: str
+    compute_share: float
+    clock_mhz: float
+    thread_gb_per_s: float
+    gb_per_s: float
+    launch_us: float
+    profile_us: float
+    case_ms: float
+    session_start_s: float
+    gang_start_s: float
+
+
+def cpu_rates() -> CpuRates:
+    """Return the entry of CPUs."""
+    return CpuRates(**_table()["cpu"])
 
 
 @cache

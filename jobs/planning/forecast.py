@@ -16,7 +16,7 @@ from collector.model.case import Case
 from collector.model.manifest import Usage, total_usage
 from collector.model.plan import MeasureSettings
 from collector.model.stack import Stack, backend_of
-from collector.ops.floor import DevicePeaks, assumed_peaks, described_peaks
+from collector.ops.floor import DevicePeaks, assumed_peaks, cpu_rates, described_peaks
 from collector.ops.references import canary_records
 from collector.ops.refusals import FindOperator
 from collector.ops.spec import OpSpec
@@ -29,14 +29,13 @@ CASE_OVERHEAD_S = 0.005
 REFUSED_CASE_S = 0.001
 # Bytes written before each repeat if the cache must be cold; no known last-level cache is larger.
 FLUSH_BYTES = 256 * 2**20
-# Generating random numbers takes several passes over the memory they fill.
-_PASSES_TO_FILL = 8
+# Inputs are written once, into memory that the system provides page by page.
+_PASSES_TO_FILL = 2
 # Costs of a collective: its messages use this share of the memory bandwidth on the links of a
 # group, all ranks start each call together, and a case creates its tensors on every rank.
 _LINK_SHARE = 0.02
 _BEGIN_TOGETHER_S = 1e-3
 _COLLECTIVE_S = 0.1
-GANG_START_S = 20.0  # ranks that import torch at the same time and create their groups
 _MICRO = 1e-6
 
 # float32 operations of one thread in one cycle, fused multiply-adds counted twice, with one unit.
@@ -47,13 +46,6 @@ _NATIVE = {
     "bfloat16": (("amx_bf16", 8), ("avx512_bf16", 2), ("bf16", 2)),
     "float16": (("amx_fp16", 8), ("avx512_fp16", 2), ("asimdhp", 2)),
 }
-_CPU_SHARE = 0.4  # hyper-threads, clocks under vector load, and imperfect kernels
-_CPU_CLOCK_MHZ = 2500.0
-_CPU_BYTES_PER_S_A_THREAD = 4e9
-_CPU_BYTES_PER_S = 80e9
-_CPU_LAUNCH_S = 20e-6
-_CPU_FILL_BYTES_PER_S = 1e9
-_CPU_SESSION_START_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +53,16 @@ class Peaks:
     """The rates that a device sustains.
 
     `flops_per_s` is keyed by torch's dtype name; float32 is used for other dtypes.
-    `fill_bytes_per_s` is the rate at which inputs are created. `case_s` is the host's time for a
-    case, `export_s` the profiler's for a launch, after the session."""
+    `fill_bytes_per_s` is the rate at which inputs are created. `gang_start_s` is the start of the
+    ranks of a gang, which import torch at the same time and create their groups. `case_s` is the
+    host's time for a case, `export_s` the profiler's for a launch, mostly after the session."""
 
     flops_per_s: Mapping[str, float]
     bytes_per_s: float
     launch_s: float
     fill_bytes_per_s: float
     session_start_s: float
+    gang_start_s: float
     case_s: float = CASE_OVERHEAD_S
     export_s: float = 0.0
 
@@ -92,6 +86,12 @@ class SessionCost:
     start_s: float
     canaries_s: float = 0.0
     most_cases: float = inf
+    gang_start_s: float = 0.0
+
+    @property
+    def of_gangs(self) -> "SessionCost":
+        """Return the overhead of a gang's session. Ranks have no canaries."""
+        return SessionCost(self.gang_start_s)
 
     def of_sessions(self, work_s: float, session_s: float, cases: int = 0) -> float:
         """Return the overhead of all sessions of a shard whose cases take `work_s` by forecast."""
@@ -163,7 +163,8 @@ def session_cost(
     place_s = fsum(predict(case, op, peaks, once, None).total_s for case, op in known if op)
     most_cases = plan.MOST_LAUNCHES // measure.most_launches() if backend == "npu" else inf
     start_s = peaks.session_start_s * len(measure.aic_metrics)  # each group has a pass of its own
-    return SessionCost(start_s, len(plan.CANARY_PLACES) * place_s, max(1, most_cases))
+    canaries_s = len(plan.CANARY_PLACES) * place_s
+    return SessionCost(start_s, canaries_s, max(1, most_cases), peaks.gang_start_s)
 
 
 def predict_collective(
@@ -225,20 +226,24 @@ def _compute_dtype(case: Case) -> str:
 
 
 def _cpu_peaks(details: Mapping[str, str]) -> Peaks:
+    known = cpu_rates()
     flags = frozenset(details.get("flags", "").split()) | {""}
     threads = _number(details.get("threads"), 1.0)
-    clock_hz = _number(details.get("clock_mhz"), _CPU_CLOCK_MHZ) * 1e6
+    clock_hz = _number(details.get("clock_mhz"), known.clock_mhz) * 1e6
     per_cycle = next(flops for flag, flops in _FLOPS_PER_CYCLE if flag in flags)
-    float32 = threads * clock_hz * per_cycle * _CPU_SHARE
+    float32 = threads * clock_hz * per_cycle * known.compute_share
     flops = {"float32": float32, "float64": float32 / 2}
     for dtype, ways in _NATIVE.items():
         flops[dtype] = float32 * next((factor for flag, factor in ways if flag in flags), 1)
     return Peaks(
         flops_per_s=flops,
-        bytes_per_s=min(threads * _CPU_BYTES_PER_S_A_THREAD, _CPU_BYTES_PER_S),
-        launch_s=_CPU_LAUNCH_S,
-        fill_bytes_per_s=_CPU_FILL_BYTES_PER_S,
-        session_start_s=_CPU_SESSION_START_S,
+        bytes_per_s=min(threads * known.thread_gb_per_s, known.gb_per_s) * 1e9,
+        launch_s=known.launch_us * _MICRO,
+        fill_bytes_per_s=known.thread_gb_per_s / _PASSES_TO_FILL * 1e9,
+        session_start_s=known.session_start_s,
+        gang_start_s=known.gang_start_s,
+        case_s=known.case_ms / 1e3,
+        export_s=known.profile_us * _MICRO,
     )
 
 
@@ -281,6 +286,7 @@ def _accelerator_peaks(facts: DevicePeaks) -> Peaks:
         launch_s=facts.launch_us * _MICRO,
         fill_bytes_per_s=bytes_per_s / _PASSES_TO_FILL,
         session_start_s=facts.session_start_s,
+        gang_start_s=facts.gang_start_s,
     )
 
 

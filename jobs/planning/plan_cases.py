@@ -205,7 +205,7 @@ def _whole_s(ranks: int, work: _Work, campaign: Campaign, cost: SessionCost) -> 
         devices = shard_cutting.devices_worth_starting(work.work_s, campaign.devices, start_s)
         count = devices * shard_cutting.shards_a_device(work.work_s, devices, settings, start_s)
     shards = min(work.cases, count)
-    session = cost if ranks == 1 else shard_cutting.GANG_COST
+    session = cost if ranks == 1 else cost.of_gangs
     shard_s, cases = work.work_s / shards, work.cases // shards
     whole_s = work.work_s + shards * session.of_sessions(shard_s, settings.session_s, cases)
     return whole_s * devices_for(ranks, campaign.backend)
@@ -425,7 +425,7 @@ def repeats_of(
     priced: Sequence[PricedCase],
     request: PlanRequest,
     shards: Sequence[CutShard],
-    start_s: float,
+    cost: SessionCost,
     sample: Container[str] = frozenset(),
 ) -> list[list[PricedCase]]:
     """Return the cases that a plan measures a second time, by shard.
@@ -450,7 +450,7 @@ def repeats_of(
                 sampled,
                 share=1.0,
                 total_s=total_s,
-                start_s=start_s,
+                start_s=cost.start_s,
                 token=request.number,
                 lanes=lanes,
             )
@@ -458,7 +458,7 @@ def repeats_of(
             [item for item in own if item.candidate.record.case_id not in sample],
             share,
             total_s=total_s,
-            start_s=start_s if ranks == 1 else shard_cutting.GANG_COST.start_s,
+            start_s=cost.start_s if ranks == 1 else cost.gang_start_s,
             token=request.number,
             lanes=lanes if ranks == 1 else {},
         )

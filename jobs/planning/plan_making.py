@@ -177,7 +177,7 @@ def _cut(
     (`lanes`), and their repeats for those that are left."""
     campaign = request.campaign
     once = cutter.cut(priced, lanes or campaign.devices)
-    repeated = plan_cases.repeats_of(missing, request, once, cutter.cost.start_s, sample)
+    repeated = plan_cases.repeats_of(missing, request, once, cutter.cost, sample)
     # Sessions far apart in time show more of the variance between sessions.
     once_s = shard_cutting.device_s(once, campaign.backend)
     again = cutter.repeats(repeated, 0.0 if lanes else once_s / campaign.devices, once)

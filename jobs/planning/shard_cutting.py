@@ -13,7 +13,7 @@ from collector.codec.canonical import sha256_hex, short_hash
 from collector.model.demand import Urgency
 from collector.model.plan import ShardCase, ShardSettings, devices_for, write_shard
 from jobs.planning.candidates import PricedCase
-from jobs.planning.forecast import GANG_START_S, SessionCost
+from jobs.planning.forecast import SessionCost
 
 # Packing of cases into shards, so that every device is busy until the last one ends.
 #
@@ -139,7 +139,6 @@ def _ratio(ideal: float, real: float) -> float:
 
 # Short shards adapt better to the real speed of the devices; below this, start-up costs too much.
 _SHORTEST_SHARD_S = 180.0
-GANG_COST = SessionCost(GANG_START_S)  # ranks have no canaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +259,7 @@ class Cutter:
 
     def _lasts_s(self, shard: Sequence[PricedCase]) -> float:
         work_s = fsum(item.cost_s for item in shard)
-        cost = self.cost if shard[0].ranks == 1 else GANG_COST
+        cost = self.cost if shard[0].ranks == 1 else self.cost.of_gangs
         return work_s + cost.of_sessions(work_s, self.settings.session_s, len(shard))
 
     def _shard(self, cases: Sequence[PricedCase], start_s: float) -> CutShard:

@@ -30,6 +30,7 @@ PEAKS = Peaks(
     launch_s=1e-5,
     fill_bytes_per_s=1e9,
     session_start_s=5.0,
+    gang_start_s=20.0,
 )
 # 1,000 x 1,000 in each of two inputs and one output.
 CELLS = {
@@ -167,6 +168,16 @@ def test_peaks_of_a_cpu_follow_from_its_details() -> None:
     assert wide.flops_of("bfloat16") == pytest.approx(2 * wide.flops_of("float32"))
     tiles = cpu(threads="8", flags="amx_bf16 avx512_bf16 avx512f", clock_mhz="2000")
     assert tiles.flops_of("bfloat16") > wide.flops_of("bfloat16")
+
+
+def test_short_launches_on_a_cpu_cost_their_profile() -> None:
+    peaks = cpu(threads="2", flags="avx512f", clock_mhz="2500")
+    short = predict(FLOAT, operator(1), peaks, MeasureSettings(repeat_count=100), 5.0)
+    launches = 100 + WARM_UPS
+    # Inputs of 8 MB are written in 1.6 ms.
+    expected_s = launches * (5e-6 + peaks.export_s) + peaks.case_s + 0.0016
+    assert short.total_s == pytest.approx(expected_s) and peaks.export_s > 5e-6
+    assert peaks.fill_bytes_per_s < peaks.bytes_per_s
 
 
 def test_cpu_without_details_has_one_slow_thread() -> None:

@@ -19,6 +19,7 @@ from jobs.planning.candidates import HeadResult
 from jobs.planning.gaps import describe_forecast
 from jobs.planning.plan_making import make_plan
 from tests.unit.jobs.planning.test_jobs_plan_making import (
+    START_S,
     plan,
     planned_ids,
     record,
@@ -55,7 +56,7 @@ def hours_for(cases, known):
     """A budget that pays for this many of the cases, which all cost the same, and a start."""
     whole = requested(known).plan.forecast
     each_s = whole.floor_s / whole.cases
-    return (5.0 + (cases + 0.5) * each_s) / 3600
+    return (START_S + (cases + 0.5) * each_s) / 3600
 
 
 def test_missing_cases_are_measured_with_any_budget():

@@ -16,7 +16,7 @@ from tests.unit.jobs.planning.test_jobs_coverage import product, record
 
 pytestmark = pytest.mark.fast
 
-_PEAKS = Peaks({"float32": 1e12}, 1e11, 1e-5, 1e9, 20.0)
+_PEAKS = Peaks({"float32": 1e12}, 1e11, 1e-5, 1e9, 20.0, 20.0)
 
 
 def campaign(backend="cpu"):
