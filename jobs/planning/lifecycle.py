@@ -380,7 +380,7 @@ def _request(state: PlanningState, step: NewPlan, options: RunOptions) -> PlanRe
         cases_to_repeat=_owed(state, step, measured),
         repeat_budget_s=AGAIN_SHARE * before.device_s if step.suspects and before else inf,
         before=before,
-        usages=_usages(state) if state.campaign.backend == "npu" else (),
+        usages=_usages(state),
         old=old,
     )
 

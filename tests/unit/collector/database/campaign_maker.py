@@ -194,8 +194,10 @@ def plan_of(made: MadePlan) -> Plan:
     )
 
 
-def commit_shard(store: Store, made: MadePlan, plan: Plan, shard: MadeShard) -> None:
-    """Write the made-up results of a shard's cases."""
+def commit_shard(
+    store: Store, made: MadePlan, plan: Plan, shard: MadeShard, usage: Usage = NO_USAGE
+) -> None:
+    """Write the made-up results of a shard's cases. `usage` is that of each session."""
     kernels = {record.case_id: record.case.kernel_type for record in shard.records}
     asked = {record.case_id: record for record in shard.records}
     sessions = []
@@ -210,7 +212,7 @@ def commit_shard(store: Store, made: MadePlan, plan: Plan, shard: MadeShard) -> 
             if tried.ran and case in asked
         ]
         sessions.append(measurements)
-    commit_sessions(store, made, plan, shard, sessions)
+    commit_sessions(store, made, plan, shard, sessions, usage)
 
 
 def commit_sessions(

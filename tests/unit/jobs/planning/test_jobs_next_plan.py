@@ -10,7 +10,9 @@ from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
 from collector.database.published import HeldShards
 from collector.model import keys
+from collector.model.manifest import NO_USAGE, Usage
 from collector.model.plan import read_shard
+from collector.model.stack import Stack
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import (
@@ -116,14 +118,28 @@ def test_another_stack_in_the_version_is_refused_before_measuring(campaign):
     check_version(read_state(campaign, store), supersede_stack=True)
 
 
-def measured_here(store, stack, plan):
+def measured_here(store, stack, plan, usage=NO_USAGE):
     """The objects that workers would leave of a plan: every case of every shard is measured."""
     for shard in plan.shards:
         table = read_shard(store.get(keys.shard("made", shard.shard_id)))
         records = [case.record for case in table]
         made = MadeShard(shard.shard_id, records, [answered(records, 7.0)])
         reported = MadePlan([made], number=plan.number, stack=stack, head_commit=plan.head_commit)
-        commit_shard(store, reported, plan, made)
+        commit_shard(store, reported, plan, made, usage)
+
+
+@pytest.mark.parametrize("backend", ["npu", "cpu"])
+def test_forecast_learns_from_the_sessions_of_the_stack(campaign, backend, monkeypatch):
+    store = MemoryStore()
+    if backend == "cpu":
+        here = Stack("CPU_test_2t", "2.13.0")
+        monkeypatch.setattr("jobs.campaign.target.local_stack", lambda *_: here)
+        campaign = replace(campaign, backend=backend, target=None)
+    first, _ = advanced(campaign, store)
+    slow = Usage(5.0, 5.0, wall_s=130.0, startup_s=100.0, sessions=1, cases=1, launches=10)
+    measured_here(store, first.state.stack, first.plan, slow)
+    second, _ = advanced(campaign, store, RunOptions(again=True))
+    assert first.plan.forecast.device_s < 50 < 130 <= second.plan.forecast.device_s
 
 
 @pytest.mark.thorough
