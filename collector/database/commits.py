@@ -31,6 +31,7 @@ from collector.database.plans import MergedPlan
 from collector.model import keys
 from collector.model.stack import Runtime
 from collector.store.base import Store, create_once
+from collector.store.opening import command_on
 
 # `HEAD.json`: which commit was the newest, as a hint.
 #
@@ -134,16 +135,18 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The newest commit that exists, and the reason, in one line, why no commit may be added on top
-    of it."""
+    """The newest commit that exists in the store at an address, and the reason, in one line, why no
+    commit may be added on top of it."""
 
+    url: str
     head: Commit | None
     fault: str | None = None
 
     @property
     def warning(self) -> str | None:
         """Return the fault as a warning for readers, who still get the newest commit."""
-        return self.fault and f"warning: {self.fault}; run `opmeter db verify` for details"
+        verify = command_on(self.url, "opmeter db verify")
+        return self.fault and f"warning: {self.fault}; run `{verify}` for details"
 
 
 def commit_to_json(commit: Commit) -> bytes:
@@ -191,7 +194,7 @@ def read_log(store: Store) -> Log:
         try:
             parent_of(store, log.head)
         except DamagedObject as error:
-            return Log(log.head, str(error))
+            return Log(store.url, log.head, str(error))
     return log
 
 
@@ -201,7 +204,7 @@ def readable_log(store: Store) -> Log:
     try:
         return read_log(store)
     except DamagedObject as error:
-        return Log(None, str(error))
+        return Log(store.url, None, str(error))
 
 
 def end_of_log(store: Store) -> Log:
@@ -225,8 +228,8 @@ def end_of_log(store: Store) -> Log:
             end += 1
     if (behind := _greatest_beyond(store, listed, end)) is not None:
         exists = keys.commit(behind.number)
-        return Log(behind, f"{keys.commit(end + 1)}: missing, although {exists} exists")
-    return Log(head, _fault_by_hint(store, head, hint) if hint else None)
+        return Log(store.url, behind, f"{keys.commit(end + 1)}: missing, although {exists} exists")
+    return Log(store.url, head, _fault_by_hint(store, head, hint) if hint else None)
 
 
 def find_head(store: Store) -> Commit | None:

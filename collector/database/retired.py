@@ -22,6 +22,7 @@ from collector.database.records import create_record, read_records
 from collector.database.reuse import read_reuse, reuse_keys
 from collector.model import keys
 from collector.store.base import Store
+from collector.store.opening import command_on
 
 LEAST_NEWEST = 2  # a merge or reader may have begun before the newest version
 _WHAT = "a record of retired versions"
@@ -62,7 +63,7 @@ def check_is_kept(store: Store, number: int) -> None:
         if number in record.versions:
             raise BadInput(
                 f"version {number} is retired since {record.time} ({record.author}): its files may "
-                "be deleted; expected a newer one (`opmeter db log`)"
+                f"be deleted; expected a newer one (`{command_on(store.url, 'opmeter db log')}`)"
             )
 
 

@@ -4,6 +4,7 @@ An address with credentials, or with a typing error that may hide some, is refus
 """
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +29,9 @@ _FORMS = (
 )
 _PARAMETERS = ("endpoint", "region", "create_only")
 _CREATE_ONLY = ("oss", "cos")  # of collector.store.s3.FORBIDDING, without its import
+
+
+DEFAULT_ROOT = "opmeter-data"  # the folder of commands without an address
 
 
 def open_store(url: str, *, location: str = "store") -> Store:
@@ -94,6 +98,15 @@ def address_of(store_url: str, key: str) -> str:
         path = f"{parts.path.rstrip('/')}/{quote(key)}"
         return parts._replace(path=path).geturl()
     return f"{store_url}{key}"
+
+
+def command_on(address: str, command: str) -> str:
+    """Return a command as it is typed for a store: with the address, if it is not the default.
+
+    >>> command_on("s3://perf/opmeter", "opmeter db log")
+    'opmeter db log --root s3://perf/opmeter'"""
+    is_default = address in (DEFAULT_ROOT, Path(DEFAULT_ROOT).absolute().as_uri())
+    return command if is_default else f"{command} --root {shlex.quote(address)}"
 
 
 def _split(url: str) -> SplitResult:

@@ -1,5 +1,6 @@
 """`opmeter capture`: profiles of running programs, and whether they can be used."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -118,16 +119,17 @@ def _say_verdicts(folder: Path, found: Sequence["RankVerdict"], root: str | None
 
 def _next_lines(folder: Path, root: str | None) -> Iterator[str]:
     from collector.database.commits import find_head
+    from collector.store.opening import DEFAULT_ROOT, command_on
     from jobs.cli.look_up import find_covered
-    from jobs.cli.opening import DEFAULT_ROOT, open_root
+    from jobs.cli.opening import open_root
     from jobs.planning.coverage import CoverageStatus, share
 
     if find_head(open_root(root or DEFAULT_ROOT)) is None:
         if root:
             yield f"no database at {root}"
-        yield f"next: opmeter run CAMPAIGN.yaml, with sources: [{{profile: {folder}}}]"
+        run = command_on(root or DEFAULT_ROOT, "opmeter run CAMPAIGN.yaml")
+        yield f"next: {run}, with sources: [{{profile: {folder}}}]"
         return
-    where = f" --root {root}" if root else ""
     try:
         covered = find_covered(WorkloadOptions(profile=folder), VersionOptions(root=root))
     except OpmeterError as error:  # several versions, or the capture has nothing to look up
@@ -135,7 +137,8 @@ def _next_lines(folder: Path, root: str | None) -> Iterator[str]:
     else:
         exact = share(covered.cases, CoverageStatus.EXACT).time
         yield f"the database has {share_of(exact, 1)} of the time of these cases: {covered.place}"
-    yield f"next: opmeter plan --budget 1h --profile {folder}{where}"
+    plan = f"opmeter plan --budget 1h --profile {shlex.quote(str(folder))}"
+    yield f"next: {command_on(root or DEFAULT_ROOT, plan)}"
 
 
 def run_command(

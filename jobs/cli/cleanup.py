@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +10,9 @@ import typer
 
 from collector.codec.errors import DamagedObject
 from collector.codec.text import counted, size_text
+from collector.store.opening import command_on
 from jobs.cli import options
-from jobs.cli.opening import DEFAULT_ROOT, open_root
+from jobs.cli.opening import open_root
 from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def _freed(what: str, command: str, found: Sequence[Info]) -> _Free:
 
 def _gc_command(root: str, keep: int | None = None, keep_promoted: int = 2) -> str:
     """Return the command that deletes what no version names; with `keep`, of old versions too."""
-    words = ["opmeter db gc"]
-    words += [f"--root {shlex.quote(root)}"] if root != DEFAULT_ROOT else []
+    words = [command_on(root, "opmeter db gc")]
     words += [f"--keep {keep} --keep-promoted {keep_promoted}"] if keep is not None else []
     return " ".join((*words, "--delete"))
 

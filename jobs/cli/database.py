@@ -13,6 +13,7 @@ import typer
 from collector.codec.errors import BadInput, DamagedObject, NotFound
 from collector.codec.text import counted
 from collector.model import keys
+from collector.store.opening import command_on
 from jobs.cli import options
 from jobs.cli.cleanup import du_command, gc_command
 from jobs.cli.conform import conform_command
@@ -215,7 +216,8 @@ def _log_lines(
     lines = [f"delta log {ascii(one.key)[1:-1]}: {one.text}" for one in found]
     if found:
         lines.append(
-            "to do       the next merge mends the newest versions, `opmeter db verify --mend` all"
+            "to do       the next merge mends the newest versions, "
+            f"`{command_on(store.url, 'opmeter db verify --mend')}` all"
         )
     return lines, sum(not one.is_missing for one in found)
 
@@ -302,7 +304,7 @@ def quality_command(
         )
         return
     for quality, verdict, accuracy in qualities:
-        say_lines(version_quality_lines(quality, verdict))
+        say_lines(version_quality_lines(quality, verdict, store.url))
         say_lines(accuracy_lines(accuracy))
 
 
@@ -464,7 +466,8 @@ def _chosen(store: Store, campaign: str, numbers: list[int]) -> list[int]:
     known = plan_numbers(store, campaign)
     if not known:
         raise BadInput(
-            f"no campaign {campaign!r} at {store.url}; `opmeter status` lists the campaigns"
+            f"no campaign {campaign!r} at {store.url}; "
+            f"`{command_on(store.url, 'opmeter status')}` lists the campaigns"
         )
     if unknown := sorted(set(numbers) - set(known)):
         raise BadInput(

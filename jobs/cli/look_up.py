@@ -16,7 +16,8 @@ from collector.codec.text import counted
 from collector.model.measurement import UNMEASURABLE, Outcome
 from collector.model.stack import Stack, backend_of
 from collector.ranks.collective import is_collective
-from jobs.cli.opening import DEFAULT_ROOT, chosen_commit, open_campaign, open_root
+from collector.store.opening import DEFAULT_ROOT
+from jobs.cli.opening import chosen_commit, open_campaign, open_root
 from jobs.cli.options import DIRECTORY_VARIABLE, VersionOptions, WorkloadOptions
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from collector.codec.text import counted, did_you_mean
 from collector.model import keys
 from collector.model.stack import BACKEND_SYNONYMS, PROFILED, Runtime
 from collector.store import open_store
-from jobs.cli.opening import DEFAULT_ROOT
+from collector.store.opening import DEFAULT_ROOT
 from jobs.cli.options import RootOption, check_backend
 from jobs.cli.terminal import print_json, say
 

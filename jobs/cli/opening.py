@@ -22,7 +22,7 @@ from collector.model import keys
 from collector.profiles.bundled import bundled_file
 from collector.store import open_store
 from collector.store.base import Store
-from collector.store.opening import address_of
+from collector.store.opening import DEFAULT_ROOT, address_of, command_on
 from collector.store.probe import probe_store
 from collector.store.waiting import PatientStore, SingleWriterStore, StoreWrapper
 from jobs.cli.terminal import say
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from jobs.objects.applied_campaign import Applied
     from jobs.status.why import ClusterView
 
-DEFAULT_ROOT = "opmeter-data"
 BUNDLED = ("quickstart",)
 _FIRST_PATIENCE_S = 60.0  # a person waits at the terminal
 _PATIENCE_S = 600.0
@@ -306,4 +305,5 @@ def _version(store: Store, root: str, log: Log, number: int) -> Commit:
         if log.head is not None and 0 < number < log.head.number:
             what = "missing, although later commits exist"
             raise DamagedObject(what, path=keys.commit(number)) from error
-        raise BadInput(f"no version {number} at {root}; `opmeter db log` lists them") from error
+        listing = command_on(root, "opmeter db log")
+        raise BadInput(f"no version {number} at {root}; `{listing}` lists them") from error

@@ -19,6 +19,7 @@ from collector.model.plan import Plan
 from collector.quality.canaries import DeviceFactor
 from collector.quality.gates import DISTURBED
 from collector.quality.pooled import SessionDifferences
+from collector.store.opening import DEFAULT_ROOT, command_on
 from jobs.planning.gaps import communication_of, planned_shares, share_line
 from jobs.status.plan_status import OutcomeKind, PlanStatus, ShardStatus
 from jobs.status.summary import NEVER_TRIED, NewMeasurements, Summary
@@ -141,7 +142,9 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def version_quality_lines(quality: VersionQuality, verdict: Verdict) -> Iterator[str]:
+def version_quality_lines(
+    quality: VersionQuality, verdict: Verdict, url: str = DEFAULT_ROOT
+) -> Iterator[str]:
     """Yield all facts about a version directory, one per line, the verdict first."""
     yield f"version     {quality.version_path}"
     if quality.refused:
@@ -154,8 +157,8 @@ def version_quality_lines(quality: VersionQuality, verdict: Verdict) -> Iterator
         f"durations   {quality.durations:,}{ranks}; {quality.of_several_sessions:,} of several "
         "sessions"
     )
-    yield from _verdict_lines(verdict)
-    yield from _warning_lines(quality.warned, quality.durations, quality.suspect)
+    yield from _verdict_lines(verdict, url)
+    yield from _warning_lines(quality.warned, quality.durations, quality.suspect, url)
     yield from identity_lines(quality)
     yield from brief_lines(quality)
     if quality.devices is not None:
@@ -168,13 +171,17 @@ def version_quality_lines(quality: VersionQuality, verdict: Verdict) -> Iterator
 _REMEDIES = {
     Need.UNDISTURBED: "close other programs, cool the device, run with --again",
     Need.STEADY: "a larger budget_s or a quieter machine, run with --again",
-    Need.CHECK: "opmeter db quality --list",
     Need.ALONE: "cache: warm or cold",
     Need.SECOND_SESSION: "run with --again; the variance between sessions is assumed",
 }
 
 
-def _verdict_lines(verdict: Verdict) -> Iterator[str]:
+def _listing(url: str) -> str:
+    """Return the command that lists the durations with a warning."""
+    return command_on(url, "opmeter db quality --list")
+
+
+def _verdict_lines(verdict: Verdict, url: str) -> Iterator[str]:
     """Yield how many durations are usable, and a line for each need of the others, the most
     frequent first."""
     yield (
@@ -183,6 +190,7 @@ def _verdict_lines(verdict: Verdict) -> Iterator[str]:
     )
     for need, count in sorted(verdict.needs.items(), key=lambda item: -item[1]):
         remedy = _REMEDIES.get(need) or _sessions_text(verdict)
+        remedy = _listing(url) if need is Need.CHECK else remedy
         yield f"others      {counted(count, 'needs', 'need')} {need}: {remedy}"
 
 
@@ -257,13 +265,15 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
     yield f"widths      median half-width {median}; {beyond}"
 
 
-def _warning_lines(warned: int, durations: int, by_gate: Mapping[str, int]) -> Iterator[str]:
+def _warning_lines(
+    warned: int, durations: int, by_gate: Mapping[str, int], url: str
+) -> Iterator[str]:
     """Yield the line about durations with a warning, which a run, a status and the quality of a
     version share."""
     if warned:
         yield (
             f"warnings    {warned:,} of {counted(durations, 'duration')}: {_by_gate(by_gate)}; "
-            "opmeter db quality --list"
+            f"{_listing(url)}"
         )
 
 
@@ -360,7 +370,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
     if not _is_busy(summary):
         lines += _disturbed(summary)
     lines += _not_counted(summary.new, plan)
-    lines += _warning_lines(summary.warned, summary.measured_cases, summary.suspect)
+    lines += _warning_lines(summary.warned, summary.measured_cases, summary.suspect, url)
     lines += [*_precise(summary, plan), *_density(plan), *_above(summary)]
     if summary.quality is not None and summary.quality.durations:
         lines += [*identity_lines(summary.quality), *brief_lines(summary.quality)]

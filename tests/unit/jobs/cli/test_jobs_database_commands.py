@@ -39,13 +39,32 @@ from tests.unit.collector.database.campaign_maker import (
     answered,
     write_campaign,
 )
-from tests.unit.jobs.cli.in_process import invoked
+from tests.unit.jobs.cli.in_process import invoked, opmeter_here
 from tests.unit.jobs.printed import missing, numbers, raises_naming
 
 pytestmark = pytest.mark.fast
 
 RECORDS = [add_record(1), add_record(2)]
 MADE = MadePlan([MadeShard("shard", RECORDS, [answered(RECORDS, 5.0)])])
+
+
+def test_commands_that_messages_suggest_run_as_printed(tmp_path: Path) -> None:
+    root = tmp_path / "a folder"
+    store = open_store(str(root))
+    suspect = Tried(5.0, warnings=("spread 30% is above 10%",))
+    tried = [{record.case_id: suspect for record in RECORDS}]
+    write_campaign(store, MadePlan([MadeShard("shard", RECORDS, tried)]))
+    merge_plans(store, [MADE.name], guard=CREATE, author="test")
+    quality = opmeter_here("db", "quality", "--root", root, cwd=tmp_path)
+    missed = opmeter_here("db", "path", "--version", "9", "--root", root, cwd=tmp_path)
+    assert (quality.returncode, missed.returncode) == (0, 2)
+    for printed, name in ((quality.stdout, "quality --list"), (missed.stderr, "log")):
+        suggested = re.findall(rf"opmeter (db {name}[^`\n]*)", printed)
+        assert suggested, printed
+        for command in suggested:
+            done = opmeter_here(*shlex.split(command), cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert opmeter_here(*shlex.split(command)[:-2], cwd=tmp_path).returncode  # no root
 
 
 def test_path_of_a_version_is_an_existing_folder(
@@ -140,7 +159,7 @@ def test_all_readers_of_a_damaged_log_print_the_same_warning(
         read()
         reported.append(capsys.readouterr().err.splitlines()[0])
     assert len(set(reported)) == 1 and reported[0].startswith(warning[0]), reported
-    assert missing(reported[0], [*warning, "`opmeter db verify`"]) == []
+    assert missing(reported[0], [*warning, f"`opmeter db verify --root {store.url}`"]) == []
 
 
 def repoint(store: Store, number: int) -> None:
