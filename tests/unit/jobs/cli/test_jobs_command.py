@@ -41,6 +41,13 @@ def opmeter(*arguments, cwd=None):
     )
 
 
+def test_the_package_of_the_api_is_the_command_too(tmp_path):
+    words = [sys.executable, "-m", "opmeter", "db", "log", "--root", str(tmp_path / "none")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    here = opmeter_here(*words[3:])
+    assert (done.returncode, done.stderr) == (2, here.stderr) and here.returncode == 2
+
+
 def test_the_packages_are_this_projects():
     import collector
     import jobs
