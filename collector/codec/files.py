@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from collector.codec.errors import BadInput, OpmeterError
+from collector.codec.errors import BadInput, OpmeterError, file_errors
 
 # Reading of untrusted files from a user's folder.
 
@@ -19,6 +19,7 @@ MOST_BYTES = 1 << 20
 MOST_YAML_BYTES = 1 << 22  # of a campaign or a site profile
 MOST_TABLE_BYTES = 1 << 28  # of a table that is read as a whole
 LONGEST_LINE = 1 << 20  # characters of a line of a file that is read line by line
+_LEAST_BYTES = 1 << 16  # of space for a result
 _LFS = b"version https://git-lfs.github.com/spec/"
 
 
@@ -85,6 +86,16 @@ def create_fresh(path: Path) -> int:
 # Names that differ only in case, such as `Add.csv` and `ADD.csv`: one file for some file systems.
 
 
+def check_writable(folder: Path) -> None:
+    """Raise BadInput if a folder, or the first one above it that exists, cannot be written or has
+    no space: before a measurement whose result is written there."""
+    with (
+        file_errors(folder, "written"),
+        tempfile.TemporaryFile(dir=existing_folder(folder), buffering=0) as file,
+    ):
+        file.write(bytes(_LEAST_BYTES))
+
+
 def check_case(folder: Path, names: Iterable[str]) -> None:
     """Raise BadInput if the file system of a folder takes two of these names for one."""
     if (both := same_without_case(names)) and ignores_case(folder):
@@ -103,8 +114,7 @@ def same_without_case(names: Iterable[str]) -> tuple[str, str] | None:
 
 def ignores_case(folder: Path) -> bool:
     """Return whether the file system of a folder, which may not exist yet, ignores case."""
-    there_is = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
-    with tempfile.NamedTemporaryFile(prefix=".opmeter-case-", dir=there_is) as file:
+    with tempfile.NamedTemporaryFile(prefix=".opmeter-case-", dir=existing_folder(folder)) as file:
         path = Path(file.name)
         return path.with_name(path.name.upper()).exists()
 
@@ -121,18 +131,96 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
 
     Also removes what killed runs of this user left behind, whatever their purpose; a folder in use
     is locked."""
-    _remove_stale_folders()
-    folder, lock = _locked_folder(f"{_PREFIX}{purpose}-")
+    where = Path(tempfile.gettempdir())
+    _remove_stale_folders(where, _PREFIX)
     try:
+        folder, lock = _locked_folder(where, f"{_PREFIX}{purpose}-")
+    except OSError as error:
+        raise OpmeterError(
+            f"cannot create a scratch folder: {where}: {error.strerror}; set TMPDIR"
+        ) from error
+    with _removed(folder, lock):
         yield folder
+
+
+@contextmanager
+def fresh_folder(target: Path, purpose: str) -> Iterator[Path]:
+    """Provide an empty folder on the disk of `target`, for files that are moved there when all are
+    written: in it, or in the first folder above it that exists. Remove it after the block, and what
+    killed runs with this purpose left there. Raises OSError if it cannot be made."""
+    where, prefix = existing_folder(target), f".{_PREFIX}{purpose}-"
+    _remove_stale_folders(where, prefix)
+    folder, lock = _locked_folder(where, prefix)
+    with _removed(folder, lock):
+        fresh = folder / "new"  # has the rights that the user gives to folders, unlike `folder`
+        fresh.mkdir()
+        yield fresh
+
+
+_ASIDE = "old"
+
+
+def replace_folder(fresh: Path, target: Path) -> None:
+    """Put a fresh folder in the place of another one, which is removed with what is left of
+    `fresh_folder`. If that fails, the other one stays."""
+    aside = fresh.with_name(_ASIDE)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        target.rename(aside)
+    try:
+        fresh.rename(target)
+    except BaseException:  # also Ctrl-C: what was moved aside would be removed
+        if aside.exists():
+            aside.rename(target)
+        raise
+
+
+def restore_folder(target: Path, purpose: str) -> None:
+    """Move a folder back that a `replace_folder` moved aside before it was killed."""
+    prefix = f".{_PREFIX}{purpose}-"
+    where = existing_folder(target.parent)
+    for one in () if target.exists() else where.iterdir():
+        if one.name.startswith(prefix) and (one / _ASIDE).is_dir():
+            (one / _ASIDE).rename(target)
+            return
+
+
+def is_temporary(path: Path) -> bool:
+    """Return whether a path has a name of `fresh_folder`: another command is writing there, or was
+    killed."""
+    return path.name.startswith(f".{_PREFIX}")
+
+
+def move_files(fresh: Path, target: Path) -> None:
+    """Move the files of a folder to another one, in place of files with their names; all at once if
+    it does not exist yet."""
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh.rename(target)
+        return
+    for path in sorted(path for path in fresh.rglob("*") if path.is_file()):
+        place = target / path.relative_to(fresh)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(place)
+
+
+def existing_folder(path: Path) -> Path:
+    """Return the folder itself, or the first one above it that exists."""
+    return next(one for one in (path, *path.absolute().parents) if one.is_dir())
+
+
+@contextmanager
+def _removed(folder: Path, lock: int) -> Iterator[None]:
+    try:
+        yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 
-def _remove_stale_folders() -> None:
+def _remove_stale_folders(where: Path, prefix: str) -> None:
     """Remove this user's folders whose owner is gone: their lock is free."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for folder in (one for one in where.iterdir() if one.name.startswith(prefix)):
         with suppress(OSError):  # in use, of another user, or being removed by another process
             status = folder.lstat()
             if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
@@ -146,18 +234,16 @@ def _remove_stale_folders() -> None:
                 os.close(lock)
 
 
-def _locked_folder(prefix: str) -> tuple[Path, int]:
+def _locked_folder(where: Path, prefix: str) -> tuple[Path, int]:
     """Create a folder, and return it with the descriptor of its lock, which is held."""
-    try:
-        while True:
-            folder = Path(tempfile.mkdtemp(prefix=prefix))
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=where))
+        try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if (folder / _LOCK).exists():  # else another process swept it before it was locked
-                return folder, lock
-            os.close(lock)
-    except OSError as error:
-        where = tempfile.gettempdir()
-        raise OpmeterError(
-            f"cannot create a scratch folder: {where}: {error.strerror}; set TMPDIR"
-        ) from error
+        except OSError:  # no space left
+            folder.rmdir()
+            raise
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / _LOCK).exists():  # else another process swept it before it was locked
+            return folder, lock
+        os.close(lock)

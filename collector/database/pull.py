@@ -6,8 +6,6 @@ to the folder, the link stays.
 """
 
 import os
-import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -18,9 +16,12 @@ from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import (
     MOST_TABLE_BYTES,
     check_case,
+    fresh_folder,
     open_own_file,
     read_small_file,
     refuse_links,
+    replace_folder,
+    restore_folder,
 )
 from collector.database.commits import Commit
 from collector.database.layout import OP_MAPPING, collective_folder
@@ -71,6 +72,8 @@ def pull_version(
     unchanged earlier pull."""
     if target.is_symlink():
         target = Path(os.path.realpath(target))
+    with file_errors(target, "written"):
+        restore_folder(target, _purpose(target))
     _own_mappings(target)  # before anything is read
     manifest = read_manifest(store, commit)
     if directory is not None:
@@ -177,11 +180,8 @@ class PulledFolder:
 def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> tuple[str, ...]:
     """Write next to the target, then rename. The earlier content is removed last. Return the paths
     of a user's own files, which are carried over."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     check_case(target.parent, files)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        fresh = scratch / "new"
+    with fresh_folder(target.parent, _purpose(target)) as fresh:
         for path, file in files.items():
             _write(fresh / _safe(path), file.data)
         hashes = {path: sha256_hex(file.data) for path, file in files.items()}
@@ -192,21 +192,12 @@ def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> tup
             if path not in files:
                 raise _added(target / path, "an added file")
             _write(fresh / _safe(path), data)
-        _swap(fresh, target, scratch / "old")
-    finally:
-        shutil.rmtree(scratch)
+        replace_folder(fresh, target)
     return tuple(own)
 
 
-def _swap(fresh: Path, target: Path, aside: Path) -> None:
-    if target.exists():
-        os.rename(target, aside)
-    try:
-        os.rename(fresh, target)
-    except OSError:
-        if aside.exists():
-            os.rename(aside, target)
-        raise
+def _purpose(target: Path) -> str:
+    return f"pull-{sha256_hex(os.fsencode(target.name))[:8]}"
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -4,6 +4,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -11,11 +12,20 @@ from html import escape
 from importlib.resources import files
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from collector import __version__
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.files import MOST_TABLE_BYTES, create_fresh, read_small_file, refuse_links
+from collector.codec.files import (
+    MOST_TABLE_BYTES,
+    check_writable,
+    fresh_folder,
+    is_temporary,
+    move_files,
+    read_small_file,
+    refuse_links,
+)
 from collector.codec.table import table_bytes
 from collector.codec.text import whole_in_one_line
 from collector.store.atomic import write_whole
@@ -91,18 +101,36 @@ def _finite(value: Any) -> Any:
 
 
 class Folder:
-    """A folder that is new, empty, or has an earlier report, which is replaced: `finish` removes
-    the files of the earlier report that were not written again."""
+    """A folder that is new, empty, or has an earlier report, which is replaced when the block of
+    this context ends: until then, and if the block fails, the folder stays as it was."""
 
     def __init__(self, path: Path, language: str = "en") -> None:
-        """Raises BadInput for a folder with other files, and for an unknown language."""
+        """Raises BadInput for a folder with other files, or where nothing can be written, and for
+        an unknown language."""
         if language not in LANGUAGES:
             raise BadInput(f"--lang: expected one of {', '.join(LANGUAGES)}, got {language!r}")
         self.path = path
         self._language = language
         self._before = _files_of(path)
+        check_writable(path)  # before minutes of work
         self._written: set[str] = set()
         self._assets: set[str] = set()
+        self._fresh: Path | None = None  # where the files are until all of them are written
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._open:
+            if kind is None and self._fresh is not None:
+                with file_errors(self.path, "written"):
+                    self._replace(self._fresh)
 
     def write(self, page: Page) -> None:
         """Write a page, its data, and its tables."""
@@ -119,15 +147,19 @@ class Folder:
         """Write a data file, which a page loads on demand as `{path}.data.js`."""
         self._put(f"{path}.data.js", f"opmeter.receive({json_text(value)})\n")
 
-    def finish(self) -> None:
-        """Remove the files of the earlier report that this one does not have."""
+    def _replace(self, fresh: Path) -> None:
+        """Move the files into place, and remove those of the earlier report that are no more."""
+        refuse_links(self.path)  # again: they may be newer than the first check
+        if self.path.exists():  # a killed command leaves a folder that the next one replaces
+            self._mark(self.path, self._before | self._written)
+        self._mark(fresh, self._written)
+        move_files(fresh, self.path)
         for name in self._before - self._written:
             (self.path / name).unlink(missing_ok=True)
-        self._mark(self._written)
 
-    def _mark(self, names: Iterable[str]) -> None:
+    def _mark(self, folder: Path, names: Iterable[str]) -> None:
         marker = json.dumps({"opmeter": __version__, "files": sorted(names)}, indent=1)
-        write_whole(self.path / _MARKER, marker.encode())
+        write_whole(folder / _MARKER, marker.encode())
 
     def _html(self, page: Page) -> str:
         root = "../" * page.path.count("/")
@@ -156,17 +188,12 @@ class Folder:
 
     def _put(self, path: str, content: str | bytes) -> None:
         data = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
-        target = self.path / path
-        with file_errors(target, "written"):
-            if not self._written:  # a killed command leaves a folder that the next one replaces
-                self.path.mkdir(parents=True, exist_ok=True)
-                self._mark(self._before)
+        with file_errors(self.path / path, "written"):
+            if self._fresh is None:
+                self._fresh = self._open.enter_context(fresh_folder(self.path, "report"))
+            target = self._fresh / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Not synced to disk one by one: a report can be made again.
-            fresh = target.with_name(target.name + ".new")
-            with open(create_fresh(fresh), "wb") as file:
-                file.write(data)
-            fresh.replace(target)
+            target.write_bytes(data)  # not synced to disk: a report can be made again
         self._written.add(path)
 
 
@@ -186,7 +213,9 @@ def _cell(value: object) -> str:
 
 def _files_of(path: Path) -> set[str]:
     """Return the files of the report in a folder. Raises BadInput for other content."""
-    if not path.exists() or not any(path.iterdir() if path.is_dir() else [path]):
+    if not path.exists():
+        return set()
+    if path.is_dir() and all(is_temporary(one) for one in path.iterdir()):
         return set()
     expected = f"{path}: expected a new or empty folder, or one with an earlier report"
     try:

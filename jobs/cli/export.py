@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import filecmp
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.files import refuse_links
+from collector.codec.files import fresh_folder, move_files, refuse_links
 from collector.codec.text import counted
 from jobs.cli import options
 from jobs.cli.query import opened_version
@@ -43,42 +44,56 @@ def export_command(
 ) -> None:
     """Write the tables of a simulator from a version: products, attention, experts, collectives.
 
-    The folder is one of AIConfigurator's --systems-paths: a system with its tables. Files that
-    exist are not replaced. What the tables cannot express is counted, with the reason, and so are
-    rows with warnings, which have a column of their own.
+    The folder is one of AIConfigurator's --systems-paths: a system with its tables. Other files
+    that exist are not replaced. What the tables cannot express is counted, with the reason, and so
+    are rows with warnings, which have a column of their own.
 
     \b
     Examples:
       opmeter db export --format aiconfigurator -o systems
       opmeter db export -o systems --model qwen3-235b-a22b
     """
-    import pyarrow.parquet as pq
-
     from opmeter.adapters.aiconfigurator import exported
 
     if form not in _FORMATS:
         raise BadInput(f"--format: expected {', '.join(_FORMATS)}, got {form!r}")
     opened = opened_version(root, version, directory)
     found = exported(opened, _experts_of(model))
-    files = {out / found.paths[name]: table for name, table in found.tables.items()}
-    texts = {out / name: text for name, text in found.texts.items()}
+    files = {found.paths[name]: table for name, table in found.tables.items()}
     refuse_links(out)
-    for file in (*texts, *files):
-        if file.exists():
-            raise BadInput("expected no such file: choose another folder", path=file)
-    if not files:
+    if files:
+        _write(out, files, found.texts)
+    else:
         say("nothing written: no case of these operators has a duration", err=True)
-    with file_errors(out, "written"):
-        for file, table in files.items():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, file, compression="zstd")
-            say(f"{file}: {counted(table.num_rows, 'row')}")
-        for file, text in texts.items():
-            file.write_bytes(text)
+    for name, table in files.items():
+        say(f"{out / name}: {counted(table.num_rows, 'row')}")
     for line in _warning_lines(files.values()):
         say(line)
     for reason, count in found.left_out.items():
         say(f"left out    {counted(count, 'case')}: {reason}")
+
+
+def _write(out: Path, tables: Mapping[str, pa.Table], texts: Mapping[str, bytes]) -> None:
+    """Write the files of a system, all or none. Raises BadInput if there is another file at the
+    place of one."""
+    import pyarrow.parquet as pq
+
+    with file_errors(out, "written"), fresh_folder(out, "export") as fresh:
+        for name, table in tables.items():
+            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table, fresh / name, compression="zstd")
+        for name, text in texts.items():
+            (fresh / name).write_bytes(text)
+        for name in (*texts, *tables):
+            _check_is_free(out / name, fresh / name)
+        move_files(fresh, out)
+
+
+def _check_is_free(place: Path, fresh: Path) -> None:
+    """Raise BadInput if there is a file at the place of a fresh one, unless they are equal: a
+    killed export may have left it."""
+    if place.exists() and not (place.is_file() and filecmp.cmp(place, fresh, shallow=False)):
+        raise BadInput("expected no such file: choose another folder", path=place)
 
 
 def _warning_lines(tables: Iterable[pa.Table]) -> Iterator[str]:

@@ -85,12 +85,12 @@ def database_report_command(
         for place in sorted(manifest.versions)
     }
     source = DatabaseSource(store.url, lambda key: address_of(store.url, key))
-    pages = write_database(
-        *(folder, source, commit, sorted(manifest.versions)),
-        lambda path: load_state(store, commit, manifest, paths=[path]),
-        covered,
-    )
-    folder.finish()
+    with folder:
+        pages = write_database(
+            *(folder, source, commit, sorted(manifest.versions)),
+            lambda path: load_state(store, commit, manifest, paths=[path]),
+            covered,
+        )
     say(f"version {commit.number}: {counted(pages, 'page')}, open {output / 'index.html'}")
 
 
@@ -175,8 +175,8 @@ def compare_report_command(
     if profile is not None or model:
         workload = options.WorkloadOptions(profile=profile) if profile else _model_workload(model)
         step = _step(workload, options.VersionOptions(root, str(earlier.number), earlier.directory))
-    changed = write_comparison(folder, earlier.compared, later.compared, step)
-    folder.finish()
+    with folder:
+        changed = write_comparison(folder, earlier.compared, later.compared, step)
     say(f"{counted(changed, 'changed duration')}, open {output / 'index.html'}")
 
 
@@ -214,11 +214,9 @@ def campaign_report_command(
     while True:
         started = time.monotonic()
         source = reader.read()
-        folder = Folder(output, lang)
-        sessions = write_campaign(
-            folder, source, _RELOAD_S if watch and not source.is_finished else 0
-        )
-        folder.finish()
+        reload_s = _RELOAD_S if watch and not source.is_finished else 0
+        with Folder(output, lang) as folder:
+            sessions = write_campaign(folder, source, reload_s)
         say(f"{counted(sessions, 'session')}, open {output / 'index.html'}")
         if source.is_finished or not watch:
             return
@@ -247,8 +245,8 @@ def step_report_command(
 
     folder = Folder(output, lang)
     found = compared_step(profile, where)
-    compared = write_step(folder, found)
-    folder.finish()
+    with folder:
+        compared = write_step(folder, found)
     say(
         f"{compared:,} of {counted(len(found.cases), 'case')} with an isolated duration, "
         f"open {output / 'index.html'}"
@@ -318,8 +316,9 @@ def model_report_command(
     )
     peaks = raised_peaks(stack, opened)
     known = [predicted(one, opened, stack, peaks) for one in passes]
-    share, unknown = write_model(folder, ModelSubject(name, shown_release, opened.path), known)
-    folder.finish()
+    subject = ModelSubject(name, shown_release, opened.path)
+    with folder:
+        share, unknown = write_model(folder, subject, known)
     more = f", {counted(unknown, 'launch', 'launches')} without a time" if unknown else ""
     rest = "" if share == 1 else f", {1 - share:.1%} an estimate"
     say(f"{share:.1%} of the time is from measurements{rest}{more}, open {output / 'index.html'}")

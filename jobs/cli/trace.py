@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.files import create_fresh
+from collector.codec.files import create_fresh, fresh_folder, move_files
 from collector.codec.text import counted
 from jobs.cli.terminal import say
 
@@ -70,11 +70,11 @@ def _write_kernels(trace: Path, kind: TraceKind, folder: Path) -> None:
     from collector.profiles.trace_kernels import KERNEL_COLUMNS, file_names, kernels_of
 
     found = kernels_of(trace, kind)
-    with file_errors(folder, "created"):
-        folder.mkdir(parents=True, exist_ok=True)
-    for kernel, name in file_names(found.kernels).items():
-        with _replaced(folder / name) as file:
-            _write(file, KERNEL_COLUMNS, (one.cells for one in found.kernels[kernel]))
+    with file_errors(folder, "written"), fresh_folder(folder, "trace") as fresh:
+        for kernel, name in file_names(found.kernels).items():
+            with open(fresh / name, "w", encoding="utf-8", newline="") as file:
+                _write(file, KERNEL_COLUMNS, (one.cells for one in found.kernels[kernel]))
+        move_files(fresh, folder)
     left = f"; {found.without_shapes:,} without shapes" if found.without_shapes else ""
     count = _counted(found.launches, kind.row_name)
     say(f"{counted(len(found.kernels), 'kernel')} with {count} in {folder}{left}")

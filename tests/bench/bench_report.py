@@ -48,15 +48,14 @@ def _load(store: Store) -> None:
 def _write(store: Store, target: Path) -> None:
     commit = find_head(store)
     assert commit is not None
-    pages = Folder(target)
     source = DatabaseSource(store.url, lambda key: key)
     manifest = read_manifest(store, commit)
-    write_database(
-        *(pages, source, commit, sorted(manifest.versions)),
-        lambda path: load_state(store, commit, manifest, paths=[path]),
-        {},
-    )
-    pages.finish()
+    with Folder(target) as pages:
+        write_database(
+            *(pages, source, commit, sorted(manifest.versions)),
+            lambda path: load_state(store, commit, manifest, paths=[path]),
+            {},
+        )
 
 
 def _in_a_child(work: Callable[[], object]) -> tuple[float, int]:

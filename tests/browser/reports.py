@@ -47,14 +47,13 @@ def write_report(root: Path, target: Path, language: str = "en") -> Path:
     manifest = read_manifest(store, commit)
     coverage = {STACK.version_path: [COVERAGE]}
     source = DatabaseSource(store.url, lambda key: address_of(store.url, key))
-    pages = Folder(target, language)
     paths = sorted(manifest.versions)
-    write_database(
-        *(pages, source, commit, paths),
-        lambda path: load_state(store, commit, manifest, paths=[path]),
-        coverage,
-    )
-    pages.finish()
+    with Folder(target, language) as pages:
+        write_database(
+            *(pages, source, commit, paths),
+            lambda path: load_state(store, commit, manifest, paths=[path]),
+            coverage,
+        )
     return target
 
 
@@ -77,7 +76,6 @@ def write_made_comparison(folder: Path, cases: int, words: str = HOSTILE) -> Pat
     launched = sides[0].rows["case"].to_pylist()[::7]
     launches = dict.fromkeys(launched, 64.0)
     step = StepWeights(f"made step of {words}", launches, dict.fromkeys(launched, 640.0))
-    pages = Folder(target)
-    write_comparison(pages, sides[0], sides[1], step)
-    pages.finish()
+    with Folder(target) as pages:
+        write_comparison(pages, sides[0], sides[1], step)
     return target

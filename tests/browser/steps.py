@@ -59,7 +59,6 @@ def made_step(profile: str = f"PROF_000001 {HOSTILE}") -> ComparedStep:
 
 def write_made_step(folder: Path, *profile: str) -> Path:
     target = folder / "step"
-    pages = Folder(target)
-    write_step(pages, made_step(*profile))
-    pages.finish()
+    with Folder(target) as pages:
+        write_step(pages, made_step(*profile))
     return target

@@ -109,11 +109,9 @@ def test_values_are_those_of_the_csv(browser, campaign):
 def test_reloaded_page_keeps_its_selection(browser, root, made_folder, campaign):
     """Only a page that `--watch` writes does so."""
     assert 'data-reload=""' in (campaign / "index.html").read_text()
-    folder = Folder(made_folder / "reloading")
-    write_campaign(
-        folder, CampaignReader(open_store(str(root)), "made", ClusterView("made", None)).read(), 1
-    )
-    folder.finish()
+    source = CampaignReader(open_store(str(root)), "made", ClusterView("made", None)).read()
+    with Folder(made_folder / "reloading") as folder:
+        write_campaign(folder, source, 1)
     with shown(browser) as one:
         one.open(made_folder / "reloading/index.html")
         with one.page.expect_navigation():  # by itself

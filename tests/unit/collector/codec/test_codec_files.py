@@ -4,13 +4,23 @@ import gzip
 import os
 import signal
 import tempfile
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from collector.codec import files
 from collector.codec.canonical import json_value
 from collector.codec.errors import BadInput
-from collector.codec.files import check_case, scratch_folder
+from collector.codec.files import (
+    check_case,
+    check_writable,
+    fresh_folder,
+    move_files,
+    replace_folder,
+    restore_folder,
+    scratch_folder,
+)
 from collector.codec.table import table_rows
 from collector.comm.comm_table import read_comm_table
 from collector.comm.kernels import npu_spans
@@ -134,3 +144,50 @@ def test_tree_on_a_file_system_that_ignores_case_is_not_written_over(tmp_path, m
     with pytest.raises(BadInput):
         held.write()
     assert {path.name for path in tree.iterdir()} == {"Add.csv", "ADD.csv"}
+
+
+# Folders that are written as a whole.
+
+
+@contextmanager
+def moved_aside(target):
+    """The moment between the two renames of `replace_folder`."""
+    with fresh_folder(target.parent, "pull") as fresh:
+        target.rename(fresh.with_name("old"))
+        yield
+
+
+def test_folder_that_a_killed_run_moved_aside_is_moved_back(tmp_path):
+    target = tmp_path / "tree"
+    target.mkdir()
+    (target / "op_mapping.yaml").write_text("a user's")
+    killed_within(moved_aside(target))
+    assert not target.exists()
+    restore_folder(target, "pull")
+    assert (target / "op_mapping.yaml").read_text() == "a user's"
+    with fresh_folder(tmp_path, "pull") as fresh:
+        (fresh / "Add.csv").touch()
+        replace_folder(fresh, target)
+    assert [path.name for path in target.iterdir()] == ["Add.csv"]
+    assert [*tmp_path.iterdir()] == [target]
+
+
+@pytest.mark.fast
+def test_files_are_moved_to_a_new_folder_with_the_rights_of_folders(tmp_path):
+    (tmp_path / "usual").mkdir()
+    for name in ("first", "second"):
+        with fresh_folder(tmp_path / "a/b", "report") as fresh:
+            (fresh / "of").mkdir()
+            (fresh / "of" / name).touch()
+            move_files(fresh, tmp_path / "a/b")
+    assert sorted(path.name for path in (tmp_path / "a/b/of").iterdir()) == ["first", "second"]
+    assert (tmp_path / "a/b").stat().st_mode == (tmp_path / "usual").stat().st_mode
+    assert [path.name for path in (tmp_path / "a/b").iterdir()] == ["of"]
+
+
+@pytest.mark.fast
+def test_folder_that_does_not_exist_yet_is_checked_where_it_will_be_made(tmp_path):
+    check_writable(tmp_path / "a/b")
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(BadInput):
+        check_writable(Path("/proc/x"))

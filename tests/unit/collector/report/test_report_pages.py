@@ -15,11 +15,10 @@ _HOSTILE = "</script><script>alert(1)</script>\"'&\u2028{{scripts}}"
 
 
 def test_page_has_its_data_tables_and_assets(tmp_path):
-    folder = Folder(tmp_path / "report", "zh")
     table = Table(("name", "us"), [(_HOSTILE, 1.5), ("b", float("nan")), ("c", None)])
     page = Page("kernels/a", "kernel", _HOSTILE, {"x": _HOSTILE}, {"kernels/a": table}, "index")
-    folder.write(page)
-    folder.finish()
+    with Folder(tmp_path / "report", "zh") as folder:
+        folder.write(page)
 
     html = (tmp_path / "report/kernels/a.html").read_text()
     assert 'lang="zh"' in html and 'data-up="../index.html"' in html
@@ -37,25 +36,56 @@ def test_page_has_its_data_tables_and_assets(tmp_path):
 def test_names_from_elsewhere_are_no_formulas_and_turn_no_text(tmp_path):
     cells = ("=1+1", "+cmd", "@x", "-2+3", "\t=1", "-1.5e-3", "-", '"4,4"', -2)
     table = Table(("a",), [(cell,) for cell in cells])
-    Folder(tmp_path).write(Page("index", "database", "a\u202eb\x1b[1m\n", {}, {"index": table}))
+    with Folder(tmp_path) as folder:
+        folder.write(Page("index", "database", "a\u202eb\x1b[1m\n", {}, {"index": table}))
     rows = (tmp_path / "index.csv").read_text().splitlines()[1:]
     assert rows == ["'=1+1", "'+cmd", "'@x", "'-2+3", "'\t=1", "-1.5e-3", "-", '"""4,4"""', "-2"]
     assert "<title>a\\u202eb\\x1b[1m</title>" in (tmp_path / "index.html").read_text()
 
 
 def test_page_of_changing_data_reloads_itself(tmp_path):
-    folder = Folder(tmp_path)
-    folder.write(Page("index", "database", "a", {}, reload_s=30))
+    with Folder(tmp_path) as folder:
+        folder.write(Page("index", "database", "a", {}, reload_s=30))
     assert 'data-reload="30"' in (tmp_path / "index.html").read_text()
 
 
 def test_second_report_replaces_the_first(tmp_path):
     for names in (("index", "old"), ("index",)):
-        folder = Folder(tmp_path)
-        for name in names:
-            folder.write(Page(name, "database", name, {}))
-        folder.finish()
+        with Folder(tmp_path) as folder:
+            for name in names:
+                folder.write(Page(name, "database", name, {}))
     assert (tmp_path / "index.html").exists() and not (tmp_path / "old.html").exists()
+
+
+@pytest.mark.parametrize("before", ["no folder", "an empty folder", "an earlier report"])
+def test_report_that_fails_changes_nothing_and_leaves_nothing(tmp_path, before):
+    folder = tmp_path / "report"
+    if before == "an empty folder":
+        folder.mkdir()
+    if before == "an earlier report":
+        with Folder(folder) as report:
+            report.write(Page("index", "database", "earlier", {}))
+    there = sorted(tmp_path.rglob("*"))
+    with pytest.raises(RuntimeError), Folder(folder) as report:
+        report.write(Page("index", "database", "later", {}))
+        report.write(Page("more", "database", "later", {}))
+        raise RuntimeError
+    assert sorted(tmp_path.rglob("*")) == there
+    assert before != "an earlier report" or "earlier" in (folder / "index.html").read_text()
+
+
+def test_what_a_killed_report_left_is_removed_and_a_running_one_stays(tmp_path):
+    killed = tmp_path / ".opmeter-report-killed"
+    (killed / "new").mkdir(parents=True)
+    (killed / "new/index.html").write_text("half")
+    (killed / "lock").touch()
+    with Folder(tmp_path) as running:
+        running.write(Page("index", "database", "a", {}))
+        with Folder(tmp_path) as other:
+            other.write(Page("index", "database", "b", {}))
+        assert not killed.exists()
+    assert "<title>a</title>" in (tmp_path / "index.html").read_text()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".opmeter-report-")]
 
 
 def test_folder_with_other_files_is_refused(tmp_path):
@@ -82,12 +112,14 @@ def test_links_in_a_prepared_folder_are_refused_and_never_followed(tmp_path):
             Folder(folder)
         assert error.value.path == folder / name
         shutil.rmtree(folder)
-    report = Folder(folder)
-    folder.mkdir()
-    (folder / "index.html.new").symlink_to(theirs / "thesis.txt")  # after the check
-    report.write(Page("index", "database", "a", {}))
+    for name, target in (("assets", theirs), ("index.html", theirs / "thesis.txt")):
+        with pytest.raises(BadInput) as error, Folder(folder) as report:
+            folder.mkdir()
+            (folder / name).symlink_to(target)  # after the check
+            report.write(Page("index", "database", "a", {}))
+        assert error.value.path == folder / name
+        shutil.rmtree(folder)
     assert [file.read_text() for file in theirs.iterdir()] == ["mine"]
-    assert (folder / "index.html").is_file() and not (folder / "index.html").is_symlink()
 
 
 @pytest.mark.parametrize("name", ["", ".", "kernels", "a\0b", "x" * 5000, "../a", "/a"])

@@ -62,8 +62,8 @@ def test_lost_sessions_are_those_without_a_part_and_passes_of_counters_are_none(
     passes = replace(sessions[0], usage=replace(sessions[0].usage, sessions=3), lost_sessions=0)
     assert passes.lost_s == 0.0
     source = CampaignReader(store, "made", ClusterView("made", None)).read()
-    folder = Folder(tmp_path / "page")
-    write_campaign(folder, replace(source, sessions=(*sessions, passes)))
+    with Folder(tmp_path / "page") as folder:
+        write_campaign(folder, replace(source, sessions=(*sessions, passes)))
     efficiency = json.loads((tmp_path / "page/index.json").read_text())["efficiency"]
     assert sum(efficiency.values()) == pytest.approx(2 * efficiency["whole"])
 
