@@ -296,8 +296,8 @@ class _Injected:
         except Exception as error:  # the program must not fail because of its capture
             self._detach()
             self._session = None
-            is_ours = isinstance(error, OpmeterError)
-            _LOG.error("the capture failed: %s", error, exc_info=None if is_ours else error)
+            is_known = isinstance(error, OpmeterError | OSError)  # such as a full disk
+            _LOG.error("the capture failed: %s", error, exc_info=None if is_known else error)
         finally:
             self._is_busy = False
 

@@ -81,10 +81,10 @@ class _Recording:
         self._backend, self._faults = backend, list[str]()
         self._rounds = 0  # of which a trace is written
         self._ranks = ranks()
-        with file_errors(settings.folder, "created"):
+        with file_errors(settings.folder, "written"):
             settings.folder.mkdir(parents=True, exist_ok=True)
-        self._earlier = _own_folders(settings)  # of an earlier capture of this process
-        self._write_facts(is_complete=False)  # now, while the disk has space
+            self._earlier = _own_folders(settings)  # of an earlier capture of this process
+            self._write_facts(is_complete=False)  # now, while the disk has space
         self._run = _run_folder(settings)
         self._thread = threading.get_ident()
         self.has_given_way = False  # to a profiler of the program

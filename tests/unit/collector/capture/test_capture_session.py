@@ -76,6 +76,16 @@ def test_a_full_disk_stops_the_capture_and_not_the_program(tmp_path, monkeypatch
     assert session.is_ended and "cannot be written" in " ".join(session.verdicts[0].faults)
 
 
+def test_a_disk_that_is_full_from_the_start_is_named(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(session_module, "write_whole", full)
+    with pytest.raises(BadInput, match="No space left") as error:
+        captured(tmp_path / "full")
+    assert error.value.path == tmp_path / "full"
+
+
 def test_a_full_disk_in_the_trial_does_not_reach_the_program(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
