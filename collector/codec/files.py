@@ -91,9 +91,10 @@ def check_writable(folder: Path) -> None:
     no space: before a measurement whose result is written there."""
     with (
         file_errors(folder, "written"),
-        tempfile.TemporaryFile(dir=existing_folder(folder), buffering=0) as file,
+        tempfile.TemporaryFile(dir=existing_folder(folder)) as file,
     ):
         file.write(bytes(_LEAST_BYTES))
+        file.flush()
 
 
 def check_case(folder: Path, names: Iterable[str]) -> None:

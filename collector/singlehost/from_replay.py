@@ -12,8 +12,8 @@ from math import inf
 from pathlib import Path
 
 from collector import __version__
-from collector.codec.errors import BadInput, OpmeterError, file_errors
-from collector.codec.files import scratch_folder
+from collector.codec.errors import BadInput, OpmeterError
+from collector.codec.files import check_writable, scratch_folder
 from collector.database import layout
 from collector.host.peaks_file import stored_peaks
 from collector.host.stack import device_locks, device_serial
@@ -352,8 +352,7 @@ def microbench_by_replay(
     tree = TreeResults(
         folder, kernels, update, backend, measure, provenance, ends_at_failure=fail_fast
     )
-    with file_errors(folder, "written"), tempfile.TemporaryFile(dir=folder):
-        pass  # the folder is writable
+    check_writable(folder)
     if tree.without_result():
         if not allow_fake:
             check_runtime(stack)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.files import MOST_TABLE_BYTES, read_small_file
+from collector.codec.files import MOST_TABLE_BYTES, check_writable, read_small_file
 from collector.codec.numbers import decimal_text
 from collector.codec.text import counted, time_text
 from collector.comm.bench_plan import BenchPlan, LeftOut, chosen_sizes, collectives_of, measurable
@@ -161,6 +161,8 @@ def comm_command(
     if not do_run:
         say("plan only; --do-run measures it")
         return 0
+    if meeting.is_first and (folder := output_csv.parent if output_csv else output_dir):
+        check_writable(folder)
     check_devices(backend, meeting.nproc_per_node)
     found, failure = ranks.run_ranks(
         lambda folder, tick: run_gang(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
+from collector.codec.files import check_writable
 from collector.codec.text import MIB, counted
 from collector.ranks.experts import ExpertCall, check
 from collector.store.atomic import write_through
@@ -107,6 +108,8 @@ def dfc_command(
     if not do_run:
         say("plan only; --do-run measures it")
         return 0
+    if meeting.is_first and database_path is not None:
+        check_writable(database_path)
     check_devices(backend, meeting.nproc_per_node)
     ranks.say_buffsize(backend, plan.largest_buffsize_mb())
     found, failure = ranks.run_ranks(
@@ -196,6 +199,8 @@ def probe_dfc_command(
         operator=probe_plan.OPERATOR_OF_DECODE if decode else probe_plan.OPERATOR,
     )
     say_lines(_plan_lines(plan))
+    if meeting.is_first and output_csv is not None:
+        check_writable(output_csv.parent)
     check_devices(plan.backend, meeting.nproc_per_node)
     ranks.say_buffsize(plan.backend, plan.largest_buffsize_mb())
     tries, failure = ranks.run_ranks(

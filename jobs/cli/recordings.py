@@ -85,7 +85,7 @@ def record_command(
     import logging
 
     from collector.codec.errors import file_errors
-    from collector.codec.files import scratch_folder
+    from collector.codec.files import check_writable, scratch_folder
     from collector.recording.engine import (
         DEVICES,
         EngineSettings,
@@ -145,6 +145,7 @@ def record_command(
         config = config.quantised(scheme)
     check_settings(config, settings)
     logging.getLogger("collector.recording").setLevel(logging.INFO)
+    check_writable(output.absolute().parent)
     with scratch_folder("record") as scratch:
         found = record_model(config, settings, (logs or scratch).absolute())
     with file_errors(output, "written"):
