@@ -24,7 +24,8 @@ _BARS = {
     "memory": (60.0, "MB"),
     "exact": (10.0, "us"),
     "many": (2.0, "us a row"),
-    "interpolated": (50.0, "us"),
+    "interpolated": (15.0, "us"),
+    "first": (1000.0, "us"),
 }
 
 
@@ -46,9 +47,10 @@ def main(rows: int) -> int:
         beside = _median_us(sqlite, requested)
         between = [(m + 1, n, k) for m, n, k in requested[:2000]]
         version.query("MatMulV2", [(100, 512), (512, 512)], "bf16")  # calibrates the surface
-        found["interpolated"] = _median_us(
-            lambda m, n, k: version.query("MatMulV2", [(m, k), (k, n)], "bf16"), between
-        )
+        for name in ("first", "interpolated"):  # of sizes at which nothing is remembered, and again
+            found[name] = _median_us(
+                lambda m, n, k: version.query("MatMulV2", [(m, k), (k, n)], "bf16"), between
+            )
         found["many"] = _many(version, shapes[chance.integers(0, rows, _MANY)].tolist())
     for name, value in found.items():
         bar, unit = _BARS[name]

@@ -7,6 +7,7 @@ import numpy as np
 
 from collector.model.plan import plan_from_json, plan_to_json
 from collector.model.record import CaseRecord
+from collector.surfaces.rounds import Known, PointBudget, next_round
 from jobs.planning.candidates import HeadResult
 from jobs.planning.gaps import describe_forecast
 from jobs.planning.plan_cases import find_surfaces
@@ -22,6 +23,7 @@ from tests.unit.jobs.planning.test_jobs_plan_making import (
     request,
 )
 from tests.unit.jobs.printed import numbers
+from tests.unit.opmeter.made import recorded, version_of
 
 ASKED = "density: {tolerance: 1%}\nquality: {repeat_share: 0}\n"
 CURVE = [record("Add", f"{16 * (n + 1)},{8 * (n % 7 + 1)}") for n in range(1000)]
@@ -83,6 +85,38 @@ def test_quarter_of_a_curve_is_measured_and_all_single_cases():
 def test_fewer_points_are_measured_if_the_rest_is_known():
     found, answered = rounds(more=ASKED.replace("1%", "30%"))
     assert len(answered) == 165 and found[-1].plan.forecast.unsure <= 0.05 * 840
+
+
+def test_query_keeps_what_the_last_round_promised():
+    """Of the cases that are left out, a query of the measured ones has the durations that the round
+    predicted, to the tolerance of the campaign, and intervals that cover the true ones."""
+    _, answered = rounds(CURVE, more=ASKED.replace("1%", "30%"))
+    (surface,) = find_surfaces(
+        ((one.case_id, one.case) for one in CURVE), OPERATORS.get, "cpu", least=1
+    )
+    results = [answered.get(case) for case in surface.case_ids]
+    budget = PointBudget(250)
+    known = Known(
+        np.array([result is not None for result in results]),
+        np.array([result.mean_us if result else np.nan for result in results]),
+        np.arange(len(results)) < budget.checks,
+    )
+    last = next_round(surface.points, known, budget, 0.3)
+    assert not len(last.points_to_measure)
+    by_id = {one.case_id: one for one in CURVE}
+    version = version_of([recorded(by_id[case], answered[case].mean_us) for case in answered])
+    differences, errors, is_covered = [], [], []
+    for at in np.flatnonzero(~known.requested).tolist():
+        found = by_id[surface.case_ids[at]]
+        answer = version.query("Add", [slot.shape for slot in found.case.inputs], "FLOAT")
+        if answer.reason is None:
+            differences.append(abs(np.log(answer.value_us) - last.estimate.log_us[at]))
+            errors.append(abs(answer.value_us / duration_us(found) - 1))
+            is_covered.append(answer.low_us <= duration_us(found) <= answer.high_us)
+    assert len(errors) > 0.95 * np.sum(~known.requested)
+    assert np.median(differences) < 0.02 and np.quantile(differences, 0.95) < 0.1
+    assert np.mean(np.array(errors) <= 0.3) > 0.95
+    assert 0.92 < np.mean(is_covered) <= 1.0
 
 
 def test_equal_results_give_the_same_round():
