@@ -10,6 +10,8 @@ class Channel(StrEnum):
 
     - `measured`: one session measured this case on this stack.
     - `pooled`: the mean of several sessions of this case.
+    - `imported`: another tool measured it, and this database did not: there is no certificate, and
+      the interval is the noise of such numbers.
     - `interpolated`: the case is between measured ones.
     - `extrapolated`: the case is beyond measured ones, as the caller allowed: its interval spans
       what its work allows, from the nearest measured case.
@@ -19,10 +21,20 @@ class Channel(StrEnum):
 
     MEASURED = "measured"
     POOLED = "pooled"
+    IMPORTED = "imported"
     INTERPOLATED = "interpolated"
     EXTRAPOLATED = "extrapolated"
     REUSED = "reused"
     MISS = "miss"
+
+
+EXACT = frozenset({Channel.MEASURED, Channel.POOLED, Channel.IMPORTED, Channel.REUSED})
+_OF_SESSIONS = (Channel.IMPORTED, Channel.MEASURED, Channel.POOLED)
+
+
+def channel_of(sessions: int) -> Channel:
+    """Return the channel of a duration from so many sessions."""
+    return _OF_SESSIONS[min(sessions, 2)]
 
 
 class Reason(StrEnum):
@@ -51,8 +63,8 @@ class Answer(NamedTuple):
     """The duration of one launch in us, and its 95 % interval over sessions and devices.
 
     All three are NaN for a miss, whose `reason` says why. `support` is the number of sessions of a
-    measured duration, or of measured cases behind an interpolated one. `warnings` has names of
-    gates, and sentences about the answer itself."""
+    measured duration (0 if it is imported), or of measured cases behind an interpolated one.
+    `warnings` has names of gates, and sentences about the answer itself."""
 
     value_us: float
     low_us: float

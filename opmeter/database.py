@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from collector.codec.errors import BadInput, DamagedObject, NotFound, file_errors
+from collector.database import layout
 from collector.database.channels import channel_name, commit_of
 from collector.database.commits import Commit, find_head, read_commit
 from collector.database.index import Index
@@ -39,7 +40,8 @@ _NEARNESS = ("cann", "vllm", "torch")  # CANN has the kernels, vLLM-Ascend choos
 def open(address: str | Path, *, number: int | None = None, channel: str | None = None) -> Database:
     """Open a database at an address (`s3://bucket/prefix`, a folder): in its newest version, in
     version `number`, or in the one that a channel points at; or open a folder that `opmeter pull`
-    wrote, whose CSVs are then read.
+    wrote, whose CSVs are then read; or a tree of other tools in msmodeling's layout, whose
+    durations are in the channel `imported`.
 
     Raises OpmeterError for an invalid address, for a store without a database, for a version that
     does not exist or is retired, and for damage."""
@@ -52,6 +54,10 @@ def open(address: str | Path, *, number: int | None = None, channel: str | None 
         from opmeter.trees import PulledTree
 
         return Database(PulledTree(folder))
+    if is_tree(folder):
+        from opmeter.trees import ImportedTree
+
+        return Database(ImportedTree(folder))
     store = open_store(str(address))
     if channel is not None:
         commit = commit_of(store, channel_name(text_of("channel", channel)))
@@ -63,6 +69,14 @@ def open(address: str | Path, *, number: int | None = None, channel: str | None 
         raise BadInput(f"no database at {store.url}: nothing was merged there yet")
     check_is_kept(store, commit.number)
     return database_at(store, commit)
+
+
+def is_tree(folder: Path) -> bool:
+    """Return whether a folder is a tree of CSVs, or a version directory of one, and not a store."""
+    with file_errors(folder):
+        if not folder.is_dir() or (folder / keys.DATABASE).exists():
+            return False
+    return bool(layout.tree_paths(folder)[1])
 
 
 def _numbered(store: Store, number: int) -> Commit:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from collector.codec.errors import BadInput
 from collector.database.index import Index, IndexBlock
 from collector.model.vocabulary import INPUT_FORMATS, OP_STATE, OUTPUT_DTYPES, OUTPUT_FORMATS
-from opmeter.answers import Channel
+from opmeter.answers import channel_of
 from opmeter.arguments import refusal, size_of, text_of
 from opmeter.cases import check_sizes
 
@@ -114,7 +114,7 @@ def _block_table(index: Index, block: IndexBlock, with_product: bool) -> pa.Tabl
     sessions = index.arrays["sessions"][rows].astype(np.int64)
     dtypes = pa.array([[dtype for dtype, _ in block.inputs]], pa.list_(pa.string()))
     numbers = {name: index.arrays[name][rows] for name in ("mean_us", "low_us", "high_us")}
-    channels = [Channel.MEASURED.value, Channel.POOLED.value]
+    channels = [channel_of(count).value for count in range(3)]
     columns: dict[str, Any] = {
         "case": [one.decode() for one in index.arrays["case"][rows].tolist()],
         "kernel_type": _words([block.kernel], np.zeros(count, np.int64)),
@@ -131,7 +131,7 @@ def _block_table(index: Index, block: IndexBlock, with_product: bool) -> pa.Tabl
         "degrees": index.arrays["degrees"][rows],
         "sessions": sessions,
         "warnings": _words([index.text("warnings", one) for one in warned.tolist()], warnings),
-        "channel": _words(channels, (sessions > 1).astype(np.int64)),
+        "channel": _words(channels, np.minimum(sessions, 2)),
     }
     table = pa.table(columns, schema=SCHEMA)
     if not with_product:

@@ -23,7 +23,7 @@ from collector.model.vocabulary import (
     RUNTIME_PREFIX,
     is_absent_shape,
 )
-from opmeter.answers import Answer, Channel
+from opmeter.answers import Answer, Channel, channel_of
 from opmeter.arguments import list_of, number_argument, refusal, text_of
 from opmeter.cases import (
     WEIGHT,
@@ -213,9 +213,8 @@ def _answer_exact(version: Single, found: _Answers, rows: Any, group: _Group) ->
     found.low_us[exact] = index.arrays["low_us"][places]
     found.high_us[exact] = index.arrays["high_us"][places]
     found.support[exact] = index.arrays["sessions"][places]
-    is_pooled = index.arrays["sessions"][places] > 1
-    pooled, measured = (Channel.POOLED.value, Channel.MEASURED.value)
-    found.channel[exact] = np.where(is_pooled, pooled, measured)
+    words = np.array([channel_of(sessions).value for sessions in range(3)], object)
+    found.channel[exact] = words[np.minimum(index.arrays["sessions"][places], 2)]
     warned = index.arrays["warnings"][places]
     texts = np.array(index.texts("warnings"), object)
     found.warnings[exact] = texts[warned]

@@ -1,4 +1,7 @@
-"""A pulled tree as the source of a database: its CSVs are read, and indexed in memory."""
+"""Trees as sources of a database: their CSVs are read, and indexed in memory.
+
+A pulled tree has what its version showed. The durations of any other tree are imported.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,13 +12,17 @@ from collector.codec.canonical import canonical_json
 from collector.codec.errors import BadInput
 from collector.codec.numbers import number_of
 from collector.database import layout
+from collector.database.commits import find_head
+from collector.database.imported import tree_imports
 from collector.database.index import Index
 from collector.database.index_build import index_bytes
 from collector.database.intervals import INTERVAL_SCHEMA
+from collector.database.manifest import read_manifest
+from collector.database.merge import CREATE, merge_plans
 from collector.database.pull import PulledFolder
 from collector.database.reuse import Reuse
 from collector.database.state import CASE_SCHEMA
-from collector.database.tree import Cells, read_kernel_file
+from collector.database.tree import Cells, duration_us, read_kernel_file, record_of_row
 from collector.database.view import (
     GRID,
     RANKS,
@@ -23,6 +30,7 @@ from collector.database.view import (
     VERSION,
     VERSION_TOGETHER,
 )
+from collector.model import keys
 from collector.model.record import CaseRecord
 from collector.model.stack import Runtime
 from collector.model.vocabulary import BASE_CELLS, EP_SIZE, RUNTIME_PREFIX
@@ -38,7 +46,9 @@ from collector.ranks.collective import (
     dtype_named,
 )
 from collector.ranks.topology import Grid
-from collector.singlehost.version_files import duration_us, record_of_row
+from collector.store.base import Store
+from collector.store.in_memory import MemoryStore
+from collector.worker.imports import store_import
 
 _MOST_SESSIONS = 2**32 - 1  # that an index has room for
 # Where a row has its interval: the ends, degrees of freedom, sessions and warnings.
@@ -113,6 +123,40 @@ class PulledTree:
         )
 
 
+class ImportedTree:
+    """The version directories of a tree of other tools, each imported when it is opened."""
+
+    number = 0  # it is no version of a database
+
+    def __init__(self, folder: Path) -> None:
+        self.runtime = Runtime.REAL
+        self._folder = folder
+        _, self.directories = layout.tree_paths(folder)
+
+    def index(self, path: str) -> Index:
+        """Return the index of a version directory and of its collectives. Raises BadInput for a CSV
+        that cannot be read, with its line, and where no row has a duration."""
+        store = imported_store(self._folder, path)
+        head = find_head(store)
+        assert head is not None, path
+        entry = read_manifest(store, head).versions[path]
+        data = store.get(keys.index(entry.snapshot, path))
+        return Index(memoryview(data), key=str(self._folder / path))
+
+    def reuses(self, path: str) -> Sequence[Reuse]:
+        """Raise BadInput: a tree has no records of reused cases."""
+        raise BadInput(f"{self._folder}: reused durations are in a store, not in a tree")
+
+
+def imported_store(folder: Path, directory: str | None = None) -> Store:
+    """Return a store in memory into which a tree was imported, or one of its version directories.
+    Raises BadInput for a folder that is no tree, and for a file that cannot be read."""
+    store = MemoryStore()
+    plans = [store_import(store, one, 0) for one in tree_imports(folder, directory)]
+    merge_plans(store, plans, guard=CREATE, author="")
+    return store
+
+
 def _case(path: str, record: CaseRecord) -> dict[str, object]:
     named = {
         name: text
@@ -176,7 +220,7 @@ def _interval(
         what = f"expected an interval of durations, got {low:g} to {high:g}"
         raise BadInput(f"{place}: {' and '.join(columns[:2])}: {what}")
     sessions = number(columns[3], 1.0)
-    if not (1 <= sessions <= _MOST_SESSIONS and sessions.is_integer()):
+    if not (0 <= sessions <= _MOST_SESSIONS and sessions.is_integer()):
         raise BadInput(f"{path}: {columns[3]}: expected a number of sessions, got {sessions:g}")
     return {
         **dict.fromkeys(INTERVAL_SCHEMA.names),

@@ -25,6 +25,7 @@ from collector.model.vocabulary import INPUT_DTYPES, OUTPUT_DTYPES, OUTPUT_SHAPE
 from collector.ops.registry import find
 from collector.surfaces.model import InterpolatedValue
 from opmeter.answers import (
+    EXACT,
     MISSES,
     SEVERAL_MATCH,
     Answer,
@@ -32,6 +33,7 @@ from opmeter.answers import (
     ExplainedRow,
     Explanation,
     Reason,
+    channel_of,
 )
 from opmeter.arguments import flag_of, number_argument, path_of, refusal, text_of, texts_of
 from opmeter.cases import (
@@ -72,7 +74,6 @@ if TYPE_CHECKING:
     from opmeter.reused import ReusedCases
 
 _SEVERAL = "measured cases differ in settings: it is interpolated between those of one setting"
-_EXACT = (Channel.MEASURED, Channel.POOLED, Channel.REUSED)
 _UNCALIBRATED = "too few measured cases around it to calibrate the interval: it spans theirs"
 
 
@@ -208,10 +209,10 @@ class Version:
                 query = query_of(kernel, inputs, dtype, "", None, None, None)
                 known = self._resolved[key] = self._resolve(query)
             answer = self._answer(known, resolved_sizes(inputs), None, extrapolate)
-        if answer.channel not in _EXACT and (twins := self._measured_twins(kernel)):
+        if answer.channel not in EXACT and (twins := self._measured_twins(kernel)):
             query = query or query_of(kernel, inputs, dtype, "", None, None, None)
             answer = self._of_twin(query, twins, extrapolate, answer)[0]
-        if self._reused is not None and answer.channel not in _EXACT:
+        if self._reused is not None and answer.channel not in EXACT:
             query = query or query_of(kernel, inputs, dtype, "", None, None, None)
             answer = self._reused.answer(query) or answer
         if unambiguous and _is_ambiguous(answer):
@@ -280,12 +281,12 @@ class Version:
         unambiguous = flag_of("unambiguous", unambiguous)
         found = self._resolve(query)
         answer = self._answer(found, query.sizes, query, extrapolate)
-        if answer.channel not in _EXACT:
+        if answer.channel not in EXACT:
             twins = self._measured_twins(query.kernel)
             answer, query = self._of_twin(query, twins, extrapolate, answer)
             found = self._resolve(query)
         reused = None
-        if self._reused is not None and answer.channel not in _EXACT:
+        if self._reused is not None and answer.channel not in EXACT:
             reused = self._reused.explained(query)
             answer = answer if reused is None else reused[0]
         if unambiguous and _is_ambiguous(answer):
@@ -501,19 +502,17 @@ class Version:
         for twin in twins:
             other = replace(query, kernel=twin)
             own = self._answer(self._resolve(other), other.sizes, other, extrapolate)
-            if own.channel in _EXACT or (found[0].reason is not None and own.reason is None):
+            if own.channel in EXACT or (found[0].reason is not None and own.reason is None):
                 chosen = f"measured as {twin}, which the runtime chooses for such tensors"
                 found = own._replace(warnings=(*own.warnings, chosen)), other
-            if own.channel in _EXACT:
+            if own.channel in EXACT:
                 break
         return found
 
     def _measured(self, row: int, more: tuple[str, ...] = ()) -> Answer:
         index = self.index
         sessions = index.sessions[row]
-        channel = Channel.MEASURED if sessions == 1 else Channel.POOLED
-        if self.differs:
-            channel = Channel.REUSED
+        channel = Channel.REUSED if self.differs else channel_of(sessions)
         return Answer(
             index.mean_us[row],
             index.low_us[row],
@@ -527,11 +526,11 @@ class Version:
         self, found: _Found, sizes: list[int], query: Query | None
     ) -> list[tuple[IndexBlock, int]]:
         """Return the rows of a query with exactly its sizes, lengths and settings, of the first
-        tier that has any."""
+        tier that has any; imported ones only if no other was measured."""
         lengths, outputs = (None, None) if query is None else (query.lengths, query.output_sizes)
         for tier in found.tiers:
             if matching := list(self._matching(tier, sizes, lengths, outputs)):
-                return matching
+                return [one for one in matching if self.index.sessions[one[1]]] or matching
         return []
 
     def _matching(

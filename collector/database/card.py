@@ -17,6 +17,7 @@ from collector.codec.canonical import readable_json
 from collector.codec.text import counted, half_width_text
 from collector.database.columns import MEASUREMENTS, SHOWN, described
 from collector.database.manifest import FileEntry
+from collector.database.query import measured_rows
 from collector.model import keys
 from collector.model.stack import Runtime, Stack
 
@@ -61,7 +62,7 @@ _DATA_TYPES = {
     "timestamp": "sc:DateTime",
 }
 _SESSION, _DEVICE = ("campaign", "shard", "attempt", "session"), ("node", "device_serial", "rank")
-CARD_COLUMNS = frozenset({"started_at", *_SESSION, *_DEVICE})  # of measurements
+CARD_COLUMNS = frozenset({"started_at", "timed_by", *_SESSION, *_DEVICE})  # of measurements
 _LICENCE = "not stated: it is that of who measured; opmeter itself is Apache-2.0"
 
 
@@ -77,6 +78,7 @@ class Card:
     kernels: Mapping[str, int]  # number of cases by kernel type
     durations: int
     pooled: int
+    imported: int
     half_width: float | None
     measurements: int
     sessions: int
@@ -88,6 +90,7 @@ class Card:
 def card_of(path: str, stack: Stack, tables: Sequence[pa.Table]) -> Card:
     """Return the card of a version directory from its measurements, cases and intervals."""
     measurements, cases, intervals = tables
+    measurements = measured_rows(measurements)
     widths = sorted(
         sqrt(high / low) - 1
         for low, high in zip(
@@ -105,6 +108,7 @@ def card_of(path: str, stack: Stack, tables: Sequence[pa.Table]) -> Card:
         kernels=dict(sorted(Counter(cases["kernel_type"].to_pylist()).items())),
         durations=intervals.num_rows,
         pooled=pc.sum(pc.greater(intervals["sessions"], 1)).as_py() or 0,
+        imported=pc.sum(pc.equal(intervals["sessions"], 0)).as_py() or 0,
         half_width=widths[len(widths) // 2] if widths else None,
         measurements=measurements.num_rows,
         sessions=measurements.group_by([*_SESSION]).aggregate([]).num_rows,
@@ -127,13 +131,14 @@ def dataset_md(card: Card) -> bytes:
             if card.runtime is Runtime.REAL
             else [f"These numbers are of a {card.runtime} runtime, not of a device.", ""]
         ),
-        "Durations of the operators that LLMs run, measured by opmeter.",
+        f"Durations of the operators that LLMs run, {_measured_by(card)}.",
         "",
         "| | |",
         "|---|---|",
         *(f"| {name} | {value} |" for name, value in stack.items()),
         f"| cases | {card.cases:,} of {counted(len(card.kernels), 'kernel type')} |",
         f"| with a duration | {card.durations:,}, of which {card.pooled:,} from several sessions |",
+        *([f"| imported from other tools | {card.imported:,} |"] if card.imported else []),
         f"| median half-width of the 95 % intervals | {width} |",
         f"| measurements | {card.measurements:,} in {sessions} |",
         f"| measured | {_period(card)} |",
@@ -214,6 +219,13 @@ def _records(name: str, file: str, schema: pa.Schema) -> dict[str, Any]:
             if not kind.startswith("list")
         ],
     }
+
+
+def _measured_by(card: Card) -> str:
+    if not card.imported:
+        return "measured by opmeter"
+    others = "imported from other tools, without a certificate (channel `imported`)"
+    return others if card.imported == card.durations else f"measured by opmeter or {others}"
 
 
 def _period(card: Card) -> str:

@@ -86,7 +86,8 @@ class DirectoryChanges:
     workload, or else by their ratio; then added and removed cases.
 
     `compared` is the number of cases that both show. Those that did not change are in `others`, the
-    inconclusive ones first; `disturbed` of them have a warning of a whole session. `total_us` is
+    inconclusive ones first; `disturbed` of them have a warning of a whole session. Of all compared
+    cases, `imported` have a side that another tool measured. `total_us` is
     the time of the compared cases, before and after: as often as the workload launches them
     (`is_of_workload`), or of each once. `difference_us` has the part of each kind in its
     difference. `detectable_ratio` and `sessions_for_10_pct` are the medians over the inconclusive
@@ -103,6 +104,7 @@ class DirectoryChanges:
     is_of_workload: bool
     difference_us: Mapping[Kind, float]
     disturbed: int
+    imported: int
     detectable_ratio: float | None
     sessions_for_10_pct: int | None
 
@@ -146,6 +148,7 @@ def directory_changes(
         launches is not None,
         {kind: fsum(_added_us(one, launches) for one in own) for kind, own in of_kind.items()},
         int(found.is_disturbed.sum()),
+        int(((earlier["sessions"].to_numpy() == 0) | (both["sessions"].to_numpy() == 0)).sum()),
         _median(one.detectable_ratio for one in inconclusive),
         _median_sessions([one.sessions_for_10_pct for one in inconclusive]),
     )

@@ -108,7 +108,7 @@ SHOWN = pa.schema(
             _field(c.name, _INTERVAL_KINDS[c.type], c.description, "us" if "_us" in c.name else "")
             for c in layout.INTERVAL_COLUMNS
         ),
-        _field("channel", _WORDS, "`measured` in one session, `pooled` over several"),
+        _field("channel", _WORDS, "`measured` in one session, `pooled` over several, `imported`"),
     ]
 )
 
@@ -145,6 +145,7 @@ def typed_shown(rows: pa.Table, device: str, version: str) -> pa.Table:
         columns[name] = _shapes(rows[cell])
     sessions = rows["sessions"]
     words = pc.if_else(pc.greater(sessions, 1), "pooled", "measured")
+    words = pc.if_else(pc.equal(sessions, 0), "imported", words)
     columns["channel"] = pc.cast(words.combine_chunks().dictionary_encode(), _WORDS)
     return pa.table(
         {field.name: columns[field.name].cast(field.type) for field in SHOWN}, schema=SHOWN

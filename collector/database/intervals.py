@@ -35,9 +35,10 @@ from collector.quality.evidence import (
     Whole,
     evidence_of,
 )
+from collector.quality.imported import TAIL_DEGREES, imported_interval
 from collector.quality.pooled import StackIntervals, stack_intervals
 from collector.quality.statistics import student_t_factor
-from collector.quality.variance import VariancePrior, fit, prior_of
+from collector.quality.variance import Origin, VariancePrior, fit, prior_of
 from collector.ranks.collective import is_collective
 
 # The columns that the intervals depend on. To filter all columns takes longer than the rest of the
@@ -46,7 +47,7 @@ _USED = (
     *("measurement", "case", "kernel_type", "cache", *SESSION, "plan", *DEVICE),
     *("mean_us", "median_us"),
     *("ci_low_us", "ci_high_us", "n_accepted", "warnings", "profiler_floor_us"),
-    *("final", "version_path", "stack_id", "outcome"),
+    *("final", "version_path", "stack_id", "outcome", "timed_by"),
 )
 
 
@@ -79,9 +80,9 @@ def interval_table(path: str, cases: pa.ChunkedArray, rows: Sequence[IntervalRow
 class CaseInterval(NamedTuple):  # a merge makes hundreds of thousands
     """The mean of a case over its sessions and the 95 % interval of that mean.
 
-    For a collective it is the mean of the sessions' medians. `variance` names the data that
-    contributes most to the variance. The lower end is further down if the profiler could not record
-    a shorter duration."""
+    For a collective it is the mean of the sessions' medians. An imported duration has no session.
+    `variance` names the data that contributes most to the variance. The lower end is further down
+    if the profiler could not record a shorter duration."""
 
     mean_us: float
     sessions: int
@@ -120,10 +121,12 @@ class VersionIntervals:
 class VersionEvidence:
     """The data from which the intervals of a version directory are computed.
 
-    `rows` are its good measurements, without those on curves that are held back (`faults`). The
-    prior is from other version directories with the same kind of device."""
+    `rows` are its good measurements, without those on curves that are held back (`faults`), and
+    `imported` those of other tools, from which nothing is learnt. The prior is from other version
+    directories with the same kind of device."""
 
     rows: pa.Table  # the columns _USED
+    imported: pa.Table
     faults: Faults
     canaries: Sequence[SessionFactor]
     evidence: Evidence
@@ -181,6 +184,7 @@ def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str
     return {
         path: VersionEvidence(
             rows[path],
+            _of_kind(query.imported_rows(state.measurements.select(_USED), path), collectives),
             faults[path],
             canaries[path],
             found[path],
@@ -239,9 +243,20 @@ def _model_intervals(evidence_of_version: VersionEvidence) -> _ModelIntervals:
         tuple(evidence.group_spread.tolist()),
         tuple(variance.ratios.tolist()),
     )
-    return _ModelIntervals(
-        dict(zip(names, cases, strict=True)), suspects, evidence_of_version.faults, model
-    )
+    known = dict(zip(names, cases, strict=True)) | _imported_intervals(evidence_of_version.imported)
+    return _ModelIntervals(known, suspects, evidence_of_version.faults, model)
+
+
+def _imported_intervals(rows: pa.Table) -> dict[str, CaseInterval]:
+    """Return the intervals of imported rows, of kernels or of collectives."""
+    found = {}
+    columns = (rows[name].to_pylist() for name in ("measurement", "kernel_type", "mean_us"))
+    for name, kernel, text in zip(*columns, strict=True):
+        mean_us = float(text)
+        low_us, high_us = imported_interval(mean_us, over_ranks=is_collective(kernel))
+        ends = (float(f"{low_us:.5g}"), float(f"{high_us:.5g}"))
+        found[name] = CaseInterval(mean_us, 0, *ends, TAIL_DEGREES, Origin.IMPORTED.value)
+    return found
 
 
 def _lowered(found: StackIntervals, rows: pa.Table) -> Floats:
@@ -272,12 +287,17 @@ def _rows(
 
     They are those of collectives or all others, without those after other launches, which have no
     interval over sessions."""
-    rows = query.judged_rows(state, path, *judged).select(_USED)
+    rows = _of_kind(query.judged_rows(state, path, *judged).select(_USED), collectives)
+    return _most_trusted(query.isolated(query.good_rows(rows, state.versions[path], path)))
+
+
+def _of_kind(rows: pa.Table, collectives: bool) -> pa.Table:
+    """Return the rows of collectives, or all others."""
     kinds = pc.unique(rows["kernel_type"]).to_pylist()
     kinds_to_show = [kind for kind in kinds if is_collective(kind) == collectives]
     if len(kinds_to_show) < len(kinds):  # mostly all or none are collectives
         rows = rows.filter(pc.is_in(rows["kernel_type"], pa.array(kinds_to_show, TEXT)))
-    return _most_trusted(query.isolated(query.good_rows(rows, state.versions[path], path)))
+    return rows
 
 
 def _most_trusted(rows: pa.Table) -> pa.Table:

@@ -15,6 +15,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TypeVar
 
+from collector.codec.errors import file_errors
 from collector.codec.table import rows_bytes, table_bytes
 from collector.model.case import normal_kernel_type
 from collector.model.record import CaseRecord, ProfileStatistics
@@ -53,6 +54,18 @@ def version_dir(root: Path, device: str, vllm: str, torch: str, cann: str) -> Pa
     name."""
     named = Stack(device=device, torch=torch)  # checks the device
     return root / named.device / "vllm_ascend" / version_dir_name(vllm, torch, cann)
+
+
+def tree_paths(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """Return the root of a tree and the version directories of a folder, by their paths: all of the
+    root, or the folder itself. There are none if it is no tree."""
+    place = folder.absolute()
+    with file_errors(folder):
+        if is_version_name(place.name) and place.parent.name == "vllm_ascend":
+            return place.parents[2], ("/".join(place.parts[-3:]),)
+        found = (path for path in folder.glob("*/vllm_ascend/*") if path.is_dir())
+        names = (path.relative_to(folder).as_posix() for path in found)
+        return folder, tuple(sorted(n for n in names if is_version_name(n.rpartition("/")[2])))
 
 
 def collective_folder(version_path: str) -> str:
@@ -310,15 +323,19 @@ INTERVAL_COLUMNS = (
     ),
     IntervalColumn(
         *("sessions", int, SESSIONS, "%d"),
-        "number of sessions that mean_us is the mean of",
+        "number of sessions that mean_us is the mean of; 0 if it is imported",
     ),
     IntervalColumn(
         *("session_low_us", float, _SESSION_LOW, "%.6f"),
-        "lower end of the 95 % interval of the mean within the session of highest rank",
+        "lower end of the 95 % interval of the mean within the session of highest rank; "
+        "empty if imported",
+        is_optional=True,
     ),
     IntervalColumn(
         *("session_high_us", float, _SESSION_HIGH, "%.6f"),
-        "upper end of the 95 % interval of the mean within the session of highest rank",
+        "upper end of the 95 % interval of the mean within the session of highest rank; "
+        "empty if imported",
+        is_optional=True,
     ),
     IntervalColumn(
         *("profiler_floor_us", float, PROFILER_FLOOR, "%.6f"),
@@ -336,8 +353,9 @@ INTERVAL_COLUMNS = (
         "names of the gates that warn of mean_us, separated by `;`",
     ),
 )
+_Optional = float | None
 IntervalRow = tuple[
-    float, float, float, float, str, int, float, float, float | None, float | None, str
+    float, float, float, float, str, int, _Optional, _Optional, _Optional, _Optional, str
 ]
 _INTERVAL_CELLS = tuple((column.cell, column.spelling) for column in INTERVAL_COLUMNS)
 

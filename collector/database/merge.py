@@ -230,13 +230,17 @@ def _runtime(head: Commit | None, gathered: State) -> Runtime:
 def _check_stacks(base: State, results: Sequence[PlanResults]) -> None:
     """Raise BadInput for a second stack in a version directory.
 
-    Plans whose measurements are all in the head were checked by an earlier merge."""
+    An imported stack is none: only the parts in the path of the directory are known, and they
+    agree. Plans whose measurements are all in the head were checked by an earlier merge."""
     held = {path: version.shown_stack for path, version in base.versions.items()}
     for result in results:
         if result.state.measurements_beyond(base).num_rows == 0:
             continue
         stack = result.plan.stack
-        other = held.setdefault(stack.version_path, stack)
+        if stack.is_imported:
+            continue
+        other = held.get(stack.version_path, stack)
+        other = held[stack.version_path] = stack if other.is_imported else other
         if other.stack_id != stack.stack_id:
             raise BadInput(
                 f"{stack.version_path} holds stack {other.stack_id}, but plan "

@@ -30,7 +30,7 @@ from collector.database.versions import version_of
 from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.manifest import AttemptManifest
-from collector.model.measurement import PROFILER, Outcome
+from collector.model.measurement import IMPORTED, PROFILER, Outcome
 from collector.model.plan import Plan, read_shard
 from collector.model.record import CaseRecord, as_ran
 from collector.model.row import value_of
@@ -244,8 +244,10 @@ def _measurements(
 
 
 def _check_source(table: pa.Table, plan: Plan, key: str) -> None:
-    """Raise BadInput if events timed a launch of a stack of a profiler, or the reverse."""
+    """Raise BadInput if events timed a launch of a stack of a profiler, or the reverse, and if only
+    one of a row and its plan is imported."""
     source = EVENTS if backend_of(plan.stack.device) == EVENTS else PROFILER
+    source = IMPORTED if plan.stack.is_imported else source
     is_timed = pc.not_equal(table["mean_us"], "")
     if pc.any(pc.and_(is_timed, pc.not_equal(table["timed_by"], source))).as_py():
         what = f"timed_by: expected {source} for {plan.stack.device}, got another source"

@@ -38,7 +38,7 @@ _INTERVAL = (  # in the order of a CaseInterval
     *("mean_us", "sessions", "stack_low_us", "stack_high_us", "stack_degrees", "stack_variance"),
 )
 _KEPT = (
-    *("case", "outcome", "reason", "mean_us", "good", "warm", "trust"),
+    *("case", "outcome", "reason", "mean_us", "good", "measured", "warm", "trust"),
     *("head_commit", "plan", "plan_hash", "measurement", "warnings"),
 )
 
@@ -68,9 +68,10 @@ class Published:
     def case_results(
         self, version_path: str, cases_of_interest: Iterable[str], *, cache: str | None = None
     ) -> dict[str, CaseResult]:
-        """Return the result of each of these cases of a version directory, like `query.answers`.
+        """Return the result of each of these cases of a version directory that was measured.
 
-        Curves that are held back are not detected, because that requires all cases."""
+        An imported duration is none: a campaign measures its case. Curves that are held back are
+        not detected, because that requires all cases."""
         if version_path not in self.versions:
             return {}
         version, cases = self.versions[version_path], pa.array(cases_of_interest, TEXT)
@@ -81,7 +82,7 @@ class Published:
             found = list(best)
             for rows in self._batches(file, version_path, (*query.RESULT_COLUMNS, "reason")):
                 own = rows.filter(pc.is_in(rows["case"], value_set=cases))
-                own = query.with_suspect_sessions(own, suspects)
+                own = query.with_suspect_sessions(query.measured_rows(own), suspects)
                 best_rows = query.best_of(own, version, version_path, cache=cache)
                 found.append(best_rows.select(_KEPT))
             best = [query.best_of_cases(pa.concat_tables(found))] if found else []
@@ -115,15 +116,16 @@ class Published:
     def intervals(self, version_path: str, expected: Iterable[str]) -> dict[str, CaseInterval]:
         """Return the intervals that a version directory shows of these cases, by case id.
 
-        A case without an interval has no displayed duration. Raises DamagedObject for a table that
-        is not one of intervals."""
+        A case without an interval has no displayed duration, or an imported one. Raises
+        DamagedObject for a table that is not one of intervals."""
         if (shown := self._shown(version_path)) is None:
             return {}
         cases = pa.array(expected, TEXT)
         found: dict[str, CaseInterval] = {}
         data = read_file(self.store, shown)
         for rows in snapshot.interval_rows(data, version_path, key=shown.key):
-            own = rows.filter(pc.is_in(rows["case"], value_set=cases))
+            is_own = pc.is_in(rows["case"], value_set=cases)
+            own = rows.filter(pc.and_(is_own, pc.greater(rows["sessions"], 0)))
             intervals = map(CaseInterval, *(own[name].to_pylist() for name in _INTERVAL))
             found.update(zip(own["case"].to_pylist(), intervals, strict=True))
         return found

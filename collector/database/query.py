@@ -1,10 +1,14 @@
 """Queries of a state: the result of a case, and the measurement that it comes from.
 
 This module has the only rule that chooses among all measurements of a case. A good measurement
-comes before a failed one, one of warm caches before one of cold caches, one without warnings before
-one with warnings, which comes before a disturbed one; then the highest rank decides. So the shown
-duration of a case never disappears, and is only replaced by a better one. Measurements after other
-launches (context) are only used if they are requested.
+comes before a failed one, one of this database before an imported one, one of warm caches before
+one of cold caches, one without warnings before one with warnings, which comes before a disturbed
+one; then the highest rank decides. So the shown duration of a case never disappears, and is only
+replaced by a better one. Measurements after other launches (context) are only used if they are
+requested.
+
+Imported rows compete whatever stack a version directory shows: of theirs only the parts in the
+path of the directory are known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +29,7 @@ from collector.database.state import (
     with_column,
 )
 from collector.database.versions import VersionProperties
-from collector.model.measurement import CONTEXT, Outcome
+from collector.model.measurement import CONTEXT, IMPORTED, Outcome
 from collector.model.row import value_of
 from collector.quality.canaries import (
     DRIFTED,
@@ -135,10 +139,10 @@ def factors_of(rows: pa.Table, version: VersionProperties) -> list[SessionFactor
 # The columns of a measurement that decide the result of its case, and those that are shown.
 RESULT_COLUMNS = (
     *("case", "outcome", "mean_us", "cache", "stack_id", "head_commit", "plan", "plan_hash"),
-    *("measurement", "final", "version_path", "warnings", *SESSION),
+    *("measurement", "final", "version_path", "warnings", "timed_by", *SESSION),
 )
 # The columns that decide whether a measurement is good, and competes.
-_COMPETING = ("final", "version_path", "stack_id", "outcome", "mean_us")
+_COMPETING = ("final", "version_path", "stack_id", "outcome", "mean_us", "timed_by")
 _WARM = "warm"
 _SHOWN = (
     *("reason", "disturbance", "ci_low_us", "ci_high_us"),
@@ -146,18 +150,20 @@ _SHOWN = (
 )
 # The columns that `best_rows` reads, if the suspect sessions and the faults are known.
 BEST_COLUMNS = frozenset({*RESULT_COLUMNS, *_SHOWN, *_COMPETING})
-_RANK = ("good", "warm", "trust", "head_commit", "plan", "plan_hash", "measurement")
+_RANK = ("good", "measured", "warm", "trust", "head_commit", "plan", "plan_hash", "measurement")
 
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
     """The result of a case. `mean_us` is None if there is no good measurement. `is_suspect` is set
-    if all good measurements are of suspect sessions, or are withheld because of their sessions."""
+    if all good measurements are of suspect sessions, or are withheld because of their sessions, and
+    `is_imported` if only another tool measured the case."""
 
     outcome: Outcome
     is_good: bool
     mean_us: float | None
     is_suspect: bool = False
+    is_imported: bool = False
 
 
 def best_rows(
@@ -207,9 +213,11 @@ def best_of(
 
     Only final measurements of the version's stack compete: with `cache` only those of that state of
     the caches, without it those of the case alone."""
-    competes = pc.and_(rows["final"], _is_of_stack(rows, version, version_path))
-    rows = _in_state(filtered(rows, competes), cache)
+    is_own = pc.equal(rows["version_path"], version_path)
+    is_own = pc.and_(is_own, pc.or_(_is_of_stack(rows, version, version_path), _is_imported(rows)))
+    rows = _in_state(filtered(rows, pc.and_(rows["final"], is_own)), cache)
     rows = rows.append_column("good", _is_good(rows))
+    rows = rows.append_column("measured", pc.invert(_is_imported(rows)))
     rows = rows.append_column("warm", pc.equal(rows["cache"], _WARM))
     rows = rows.append_column("trust", trust_of_rows(rows))
     for name in ("head_commit", "plan"):
@@ -242,14 +250,31 @@ def isolated(rows: pa.Table) -> pa.Table:
 
 
 def good_rows(rows: pa.Table, version: VersionProperties, version_path: str) -> pa.Table:
-    """Return the good ones among the measurements that compete to show in a version directory."""
+    """Return the good ones among the measurements that compete to show in a version directory,
+    without imported ones."""
     of_stack = pc.and_(rows["final"], _is_of_stack(rows, version, version_path))
-    return filtered(rows, pc.and_(of_stack, _is_good(rows)))
+    is_good = pc.and_(_is_good(rows), pc.invert(_is_imported(rows)))
+    return filtered(rows, pc.and_(of_stack, is_good))
+
+
+def imported_rows(rows: pa.Table, version_path: str) -> pa.Table:
+    """Return the good imported rows of a version directory."""
+    is_own = pc.and_(rows["final"], pc.equal(rows["version_path"], version_path))
+    return rows.filter(pc.and_(is_own, pc.and_(_is_imported(rows), _is_good(rows))))
+
+
+def measured_rows(rows: pa.Table) -> pa.Table:
+    """Return the rows of measurements without the imported ones."""
+    return filtered(rows, pc.invert(_is_imported(rows)))
 
 
 def _is_of_stack(rows: pa.Table, version: VersionProperties, version_path: str) -> pa.ChunkedArray:
     is_there = pc.equal(rows["version_path"], version_path)
     return pc.and_(is_there, pc.equal(rows["stack_id"], version.shown_stack.stack_id))
+
+
+def _is_imported(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.equal(rows["timed_by"], IMPORTED)
 
 
 def _is_good(rows: pa.Table) -> pa.ChunkedArray:
@@ -273,14 +298,15 @@ def case_results(
 
 def results_of_rows(best: pa.Table) -> dict[str, CaseResult]:
     """Return the results of the best rows, by case id."""
-    names = ("case", "outcome", "reason", "good", "mean_us", "warnings")
+    names = ("case", "outcome", "reason", "good", "measured", "mean_us", "warnings")
     columns = (best[name].to_pylist() for name in names)
     return {
         case: CaseResult(
             *(Outcome(outcome), good, float(mean_us) if good else None),
             is_suspect=is_of_suspect_session(outcome, reason, warnings),
+            is_imported=not measured,
         )
-        for case, outcome, reason, good, mean_us, warnings in zip(*columns, strict=True)
+        for case, outcome, reason, good, measured, mean_us, warnings in zip(*columns, strict=True)
     }
 
 

@@ -230,8 +230,9 @@ def _possible(rows: pa.Table, key: str) -> pa.Table:
     for name in _ALWAYS:
         if rows[name].null_count:
             raise DamagedObject(f"column {name!r} has an empty cell", path=key)
-    for numbers in (rows[name] for name in ("mean_us", "stack_high_us", "sessions")):
-        is_well = pc.and_(pc.greater(numbers, 0), pc.is_finite(numbers))
+    for name, least in (("mean_us", 0), ("stack_high_us", 0), ("sessions", -1)):
+        numbers = rows[name]  # an imported duration has no session
+        is_well = pc.and_(pc.greater(numbers, least), pc.is_finite(numbers))
         if not pc.all(is_well, min_count=0).as_py():
             raise DamagedObject("impossible interval in a row", path=key)
     return rows

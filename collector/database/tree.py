@@ -14,9 +14,14 @@ from collector.codec.errors import BadInput
 from collector.codec.numbers import number_of
 from collector.database import layout
 from collector.model.case import Case, case_from_cells, known_states
+from collector.model.record import CaseRecord
 from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES, NOT_KNOWN, OP_STATE
 from collector.profiles.rows import is_utf8_row, open_rows
 
+# Columns with numbers of the tree's stack are not copied, except for the duration, which shows that
+# the tree has a result.
+_NUMBERS = frozenset(layout.DATABASE_COLUMNS) - {layout.AVERAGE_DURATION}
+_NUMBER_PREFIXES = (layout.MICROBENCH, "Profiling ")
 _NO_DURATION = frozenset({"", "N/A", "NA", "NAN", "NULL", "NONE"})
 
 Cells = Mapping[str, str]
@@ -58,16 +63,25 @@ class Upserted:
 
 def read_kernel_file(path: Path) -> KernelFile:
     """Return the rows of a tree's file. Raises BadInput, with the line, for another file."""
+    columns, rows = kernel_rows(path)
+    return KernelFile(path.stem, columns, tuple(cells for _, cells in rows))
+
+
+def kernel_rows(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[int, Cells]]]:
+    """Return the columns of a tree's file, and its rows with their lines. Raises BadInput, with the
+    line, for another file."""
     columns, rows = columns_and_rows(path)
-    read = []
-    for line, cells in rows:
-        try:
-            case_from_cells(path.stem, cells)
-            _check_durations(cells)
-        except (BadInput, ValueError) as error:
-            raise BadInput(str(error), path=path, line=line) from error
-        read.append(cells)
-    return KernelFile(path.stem, columns, tuple(read))
+
+    def read() -> Iterator[tuple[int, Cells]]:
+        for line, cells in rows:
+            try:
+                case_from_cells(path.stem, cells)
+                _check_durations(cells)
+            except (BadInput, ValueError) as error:
+                raise BadInput(str(error), path=path, line=line) from error
+            yield line, cells
+
+    return columns, read()
 
 
 def columns_and_rows(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[int, Cells]]]:
@@ -105,6 +119,25 @@ def _check_durations(cells: Cells) -> None:
                 number_of(text)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from error
+
+
+def duration_us(cells: Mapping[str, str], column: str) -> float | None:
+    """Return a positive duration; None for an empty cell, for 0, and for text that is no number."""
+    try:
+        value = number_of(cells.get(column) or "")
+    except ValueError:
+        return None
+    return value if value > 0 else None
+
+
+def record_of_row(kernel_type: str, row: Cells) -> CaseRecord:
+    """Return a row as a case, without the numbers that belong to its stack."""
+    extra = {
+        name: text
+        for name, text in row.items()
+        if text and name not in _NUMBERS and not name.startswith(_NUMBER_PREFIXES)
+    }
+    return CaseRecord(kernel_type, {name: row.get(name, "") for name in BASE_CELLS}, extra)
 
 
 def read_kernel(version: Path, kernel_type: str) -> KernelFiles:

@@ -29,7 +29,7 @@ from collector.database.intervals import (
 from collector.database.query import best_rows
 from collector.database.state import TEXT, State
 from collector.model.case import Case
-from collector.model.measurement import Outcome
+from collector.model.measurement import IMPORTED, Outcome
 from collector.model.row import value_of
 from collector.quality.canaries import DeviceFactor, device_factors
 from collector.quality.gates import (
@@ -75,19 +75,20 @@ class VersionQuality:
     """The quality of one version directory.
 
     The durations, of which some are of collectives, are counted by their number of sessions
-    (`of_several_sessions`), by the main source of their variance (`origins`), by having a warning
-    (`warned`), and by how well records prove what ran, if the profiler reports it (`proofs`).
-    `median_reach` is the median half-width of the intervals, `wider` the share of intervals with a
-    half-width above each of WIDTHS. By gate, `refused` counts the withheld cases, and `suspect` the
-    durations with a warning; a duration may have several. `sessions`, `devices` and `reliability`
-    are those of kernels alone: collectives have another model. `reliability` is computed from
-    second sessions that were chosen blindly (`is_blind`), or from all second sessions if there are
-    none."""
+    (`of_several_sessions`; none for `imported` ones), by the main source of their variance
+    (`origins`), by having a warning (`warned`), and by how well records prove what ran, if the
+    profiler reports it (`proofs`). `median_reach` is the median half-width of the intervals,
+    `wider` the share of intervals with a half-width above each of WIDTHS. By gate, `refused` counts
+    the withheld cases, and `suspect` the durations with a warning; a duration may have several.
+    `sessions`, `devices` and `reliability` are those of kernels alone: collectives have another
+    model. `reliability` is computed from second sessions that were chosen blindly (`is_blind`), or
+    from all second sessions if there are none."""
 
     version_path: str
     durations: int
     collectives: int
     of_several_sessions: int
+    imported: int
     sessions: SessionDifferences | None  # pairs of sessions on one device
     devices: SessionDifferences | None  # pairs of sessions on two devices
     reliability: tuple[Coverage, ...]
@@ -152,7 +153,9 @@ def _shown(
         case: float(own_us) if (known := found.of.get(name)) is None else known.mean_us
         for case, name, own_us in rows
     }
-    envelope = envelope_of(cases, mean_us, state.versions[path].shown_stack.device)
+    of_tools = zip(good["case"].to_pylist(), good["timed_by"].to_pylist(), strict=True)
+    measured_us = {case: mean_us[case] for case, by in of_tools if by != IMPORTED}
+    envelope = envelope_of(cases, measured_us, state.versions[path].shown_stack.device)
     warnings = warnings_of_durations(good, envelope)
     return ShownVersion(path, cases, best, found, evidence, over_ranks, mean_us, envelope, warnings)
 
@@ -165,7 +168,12 @@ def quality_of(version: ShownVersion) -> VersionQuality:
     shown = [one for one in known if one is not None]
     reaches = np.array([expm1(one.reach) for one in shown])
     pairs, blind = evidence.evidence.pairs, blind_pairs(evidence)
-    of_collectives = version.of_collectives.rows["measurement"].combine_chunks()
+    of_collectives = pa.concat_arrays(
+        [
+            rows["measurement"].combine_chunks()
+            for rows in (version.of_collectives.rows, version.of_collectives.imported)
+        ]
+    )
     outcomes = zip(best["outcome"].to_pylist(), best["reason"].to_pylist(), strict=True)
     gates = (gate_of_outcome(Outcome(outcome), reason) for outcome, reason in outcomes)
     return VersionQuality(
@@ -173,6 +181,7 @@ def quality_of(version: ShownVersion) -> VersionQuality:
         durations=good.num_rows,
         collectives=pc.sum(pc.is_in(good["measurement"], value_set=of_collectives)).as_py() or 0,
         of_several_sessions=sum(one.sessions > 1 for one in shown),
+        imported=sum(not one.sessions for one in shown),
         sessions=session_differences(pairs.only(pairs.is_same_device)),
         devices=session_differences(pairs.only(~pairs.is_same_device)),
         reliability=tuple(
@@ -196,6 +205,7 @@ TOLERANCE = 0.10  # of a duration that is used, unless another one is requested
 class Need(StrEnum):
     """What a duration needs before it is usable: the first of these that applies."""
 
+    MEASUREMENT = "a measurement of its own"  # it is imported
     UNDISTURBED = "an undisturbed machine"  # its session was disturbed, or the device changed
     STEADY = "more and steadier repeats"
     CHECK = "a check of the warning"
@@ -252,6 +262,8 @@ def verdict_of(version: ShownVersion, tolerance: float = TOLERANCE) -> Verdict:
 
 def _need(warnings: frozenset[str], interval: CaseInterval | None, tolerance: float) -> Need | None:
     """Return what a duration with these warnings and this interval needs; None if it is usable."""
+    if interval is not None and not interval.sessions:
+        return Need.MEASUREMENT
     if warnings:
         if is_of_disturbed_session(warnings_cell(warnings)):
             return Need.UNDISTURBED

@@ -9,11 +9,15 @@ from collector.model.plan import Plan
 from collector.model.stack import Stack
 
 Rank = tuple[int, int, str]
+_OF_IMPORTS = -1  # below every commit
 
 
 def rank_of(plan: Plan) -> Rank:
     """Return the rank of a plan. If two plans differ on one case, the plan with the greater rank is
-    used."""
+    used. Imported plans have the lowest ranks: a version directory shows the stack of what was
+    measured, whichever came first."""
+    if plan.stack.is_imported:
+        return (_OF_IMPORTS, plan.number, plan.plan_hash)
     return (plan.head_commit, plan.number, plan.plan_hash)
 
 

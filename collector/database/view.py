@@ -36,6 +36,7 @@ from collector.database.state import TEXT, State, filtered, text_bytes, with_col
 from collector.database.version_quality import warnings_of_durations
 from collector.database.versions import Rank, VersionProperties
 from collector.model.case import case_from_cells
+from collector.model.measurement import IMPORTED
 from collector.model.record import ProfileStatistics
 from collector.model.row import value_of
 from collector.model.vocabulary import BASE_CELLS
@@ -73,8 +74,15 @@ class _Row:
     interval: CaseInterval | None
     warnings: str = ""
 
+    @property
+    def is_imported(self) -> bool:
+        return self.interval is not None and not self.interval.sessions
+
     def cells(self) -> Cells:
         one = self.values.collective
+        facts = {} if self.facts is None else collective.fact_cells(one, self.facts)
+        if self.is_imported:  # only its duration is known
+            facts = {n: text for n, text in facts.items() if n not in collective.OF_CALLS}
         found = {
             **collective.key_cells(one),
             "mode": self.values.mode,
@@ -82,7 +90,7 @@ class _Row:
             GRID: str(self.values.grid),
             VERSION: self.version,
             RANKS_TOGETHER if one.together else RANKS: str(self.values.ranks),
-            **(collective.fact_cells(one, self.facts) if self.facts is not None else {}),
+            **facts,
         }
         if (known := self.interval) is not None:  # of the median over sessions
             ends = (decimal_text(known.low_us), decimal_text(known.high_us))
@@ -128,7 +136,8 @@ def _one_a_key(rows: list[_Row]) -> tuple[list[Cells], list[Cells]]:
     shown, others = [], []
     # Keys are bytes, ranks, dtype, tier.
     for key in sorted(by_key, key=lambda k: (int(k[1]), int(k[3]), int(k[0]), k[2])):
-        # Measured cases precede others, then those without an environment, then the newest plan.
+        # Measured cases precede others, imported ones those without a duration; then those without
+        # an environment, then the newest plan.
         ranked = sorted(by_key[key], key=_preference, reverse=True)
         first = next((r for r in ranked if not r.values.collective.together), ranked[0])
         beside = _together_row(first, ranked)
@@ -146,7 +155,9 @@ def _one_a_key(rows: list[_Row]) -> tuple[list[Cells], list[Cells]]:
 
 
 def _preference(row: _Row) -> tuple[object, ...]:
-    return (row.facts is not None, not row.values.environment, row.rank, row.case_id)
+    has_duration = row.facts is not None
+    is_measured = has_duration and not row.is_imported
+    return (is_measured, has_duration, not row.values.environment, row.rank, row.case_id)
 
 
 def _together_row(first: _Row, ranked: list[_Row]) -> _Row | None:
@@ -457,7 +468,9 @@ def _view_measured(
         tables.append(_interval_rows(path, measured, filter(None, found)))
     ids = best["case"].to_pylist()
     device = state.versions[path].shown_stack.device
-    envelope = envelope_of(cases, dict(zip(ids, shown_us, strict=True)), device)
+    of_tools = best["timed_by"].to_pylist()
+    measured = zip(ids, shown_us, of_tools, strict=True)
+    envelope = envelope_of(cases, {c: us for c, us, by in measured if by != IMPORTED}, device)
     found_by = warnings_of_durations(best, envelope)
     warnings = pa.array([warnings_cell(found_by.get(case, ())) for case in ids], TEXT)
     known = pa.array(has_interval, pa.bool_())
@@ -511,12 +524,16 @@ class _ShownMeasurements:
             if shown_us is None:
                 yield {}
                 continue
+            cache = "" if interval[_SESSIONS_AT] == 0 else cache  # unknown of an imported duration
             cells = layout.duration_cells(shown_us, json.loads(counted or "[]"), cache, warnings)
             if interval[0] is not None:
                 cells.update(layout.interval_cells(interval))
             if library or assumes:
                 cells.update(layout.library_cells(library, assumes))
             yield cells
+
+
+_SESSIONS_AT = [column.name for column in layout.INTERVAL_COLUMNS].index("sessions")
 
 
 def _interval_row(
@@ -529,11 +546,15 @@ def _interval_row(
 ) -> IntervalRow:
     """Return both intervals of a displayed duration, without its warnings.
 
-    A measurement after other launches has no model of its variance: see `isolated`."""
+    A measurement after other launches has no model of its variance: see `isolated`. An imported one
+    has no session."""
     shown_us, sessions, stack_low_us, stack_high_us, degrees, variance = stack
+    over_sessions = (shown_us, stack_low_us, stack_high_us, degrees, variance, sessions)
+    if not sessions:
+        return (*over_sessions, None, None, None, None, "")
     lower_bound_us = value_of("profiler_floor_us", profiler_floor_us)
     return (
-        *(shown_us, stack_low_us, stack_high_us, degrees, variance, sessions),
+        *over_sessions,
         lowered_us(float(low_us), float(mean_us), lower_bound_us),
         float(high_us),
         lower_bound_us if is_near_lower_bound(shown_us, lower_bound_us) else None,

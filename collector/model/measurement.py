@@ -22,6 +22,7 @@ ISOLATED = ("warm", "cold")
 CONTEXT = "context"
 CACHES = (*ISOLATED, CONTEXT)
 PROFILER = "profiler"  # the source of all durations but those of the backend `events`
+IMPORTED = "imported"  # the source of a duration that another tool measured
 ENOUGH_CLEAN = 3  # undisturbed repeats; with fewer, more are launched
 _FAR = 1e15  # above any time or count of a session, and small enough to be squared
 _ROUNDING = 1e-9  # the mean of equal numbers may differ in its last digit
@@ -274,11 +275,16 @@ class Measurement:
         metadata=doc("shortest duration that the session's profiler reports", unit="us"),
     )
     timed_by: str = field(
-        default=PROFILER, metadata=doc("what timed the launches", words=(PROFILER, EVENTS))
+        default=PROFILER,
+        metadata=doc("what timed the launches", words=(PROFILER, EVENTS, IMPORTED)),
     )
     empty_launch_us: float = field(
         default=0.0,
         metadata=doc("median of launches without work, subtracted from each event", unit="us"),
+    )
+    source: str = field(
+        default="",
+        metadata=doc("file and line of the tree that an imported duration is from"),
     )
 
     @property

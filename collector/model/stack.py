@@ -27,6 +27,8 @@ BACKEND_SYNONYMS = {"gpu": "cuda", "nvidia": "cuda", "nvidia.com/gpu": "cuda", "
 # by the beginning of the device's name; all others are NPUs
 _DEVICES = {"CUDA_": "cuda", "CPU_": "cpu", "EVENTS_": EVENTS}
 _RUNTIME = "runtime"
+_IMPORTED = ("imported", "true")
+_VERSION_NAME = re.compile(r"vllm(.+)_torch(.+)_cann(.+)")
 
 
 class Runtime(StrEnum):
@@ -72,6 +74,27 @@ class Stack:
         """Return the runtime. It is part of the stack, so that a fake one's results never mix with
         a real one's."""
         return Runtime(dict(self.details).get(_RUNTIME, Runtime.REAL))
+
+    @property
+    def is_imported(self) -> bool:
+        """Return whether another tool measured on it: only the parts in its path are known."""
+        return _IMPORTED in self.details
+
+    @classmethod
+    def imported(cls, version_path: str) -> "Stack":
+        """Return the stack of a version directory of another tool. Raises BadInput for a path that
+        is not `{device}/vllm_ascend/vllm{v}_torch{t}_cann{c}`."""
+        device, _, name = version_path.partition("/vllm_ascend/")
+        if found := _VERSION_NAME.fullmatch(name):
+            vllm, torch, cann = ("" if part == "0" else part for part in found.groups())
+            stack = cls(device=device, torch=torch, cann=cann, vllm=vllm, details=(_IMPORTED,))
+            if stack.version_path == version_path:
+                return stack
+        raise BadInput(
+            "version directory: expected a path such as "
+            "ATLAS_800_A3_752T_128G_DIE/vllm_ascend/vllm0.18.0_torch2.9.0_cann8.5, got "
+            f"{version_path!r}"
+        )
 
     @property
     def stack_id(self) -> str:

@@ -111,7 +111,8 @@ class ShownMeans:
     def of(cls, rows: "pa.Table", *, low: str, high: str, degrees: str) -> "ShownMeans":
         """Return those of a table with columns of these names."""
         numbers = (rows[name].to_numpy() for name in ("mean_us", high, degrees))
-        sessions = rows["sessions"].to_numpy().astype(np.float64)
+        # An imported duration has no session, and counts as one.
+        sessions = np.maximum(rows["sessions"].to_numpy(), 1).astype(np.float64)
         return cls(
             KnownMeans(*numbers), rows[low].to_numpy(), sessions, rows["warnings"].to_pylist()
         )

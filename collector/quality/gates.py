@@ -37,6 +37,7 @@ _OUTCOMES = {
     Outcome.PROFILER_LOST: "reconciliation",
 }
 DISTURBED = "disturbed"
+FROM_ANOTHER_TOOL = "imported from another tool"
 _WARNINGS = (
     ("no counters of ", "counters"),  # a reason follows, which may have the words of another gate
     ("set where it ran: ", "settings"),
@@ -52,6 +53,7 @@ _WARNINGS = (
     ("trend:", "trend"),
     (" away from the reference", "reference"),
     (" rounds", "rounds"),
+    (FROM_ANOTHER_TOOL, "imported"),
 )
 _OF_DISTURBED = re.compile("|".join(words for words, gate in _WARNINGS if gate == DISTURBED))
 OTHER = "other"

@@ -369,6 +369,7 @@ class Origin(StrEnum):
     THIS_CASE = "this case"  # several sessions measured it
     BAND = "band"  # cases of its stack that several sessions measured
     PRIOR = "prior"  # other stacks, or the prior of the kind of device
+    IMPORTED = "imported"  # the noise of other tools (`quality/imported.py`)
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,6 +339,8 @@ _ALONE = (
     *("round_spread", "min_us", "p90_us", "max_us", "rank_min_us", "rank_max_us", "skew_us"),
     *("environment", "jump"),
 )
+# Those of the calls of a bench.
+OF_CALLS = frozenset(_ALONE) - {DURATION, "bandwidth_gbps", "bus_bandwidth_gbps", "mode", "backend"}
 _TOGETHER = ("concurrent_groups", "concurrent_us", "concurrent_slowest_us")
 COLUMNS = (*KEY, *_ALONE, *_TOGETHER)
 # Columns that a database adds, from all sessions that measured the row: of one group, and of all.

@@ -92,6 +92,21 @@ class Grid:
             raise BadInput(f"grid {self}: no group of {size} ranks has tier {tier}")
 
 
+# The grids that msmodeling assumes of its devices, by the beginning of their names.
+_OF_DEVICES = {
+    "ATLAS_800_A3_": Grid((48, 8, 2)),
+    "ATLAS_800_A2_": Grid((128, 8)),
+}
+
+
+def grid_of_device(device: str) -> Grid | None:
+    """Return the grid of the ranks of a device; None if it is not known. Cards of PCIe have no
+    second tier: theirs is one server of eight."""
+    if device.startswith("ATLAS_800_A2_") and "PCIE" in device:
+        return Grid((8,))
+    return next((g for start, g in _OF_DEVICES.items() if device.startswith(start)), None)
+
+
 @lru_cache(maxsize=1024)  # every size and round of an operation uses the same groups
 def _groups(grid: Grid, size: int, tier: int, world: int) -> tuple[tuple[int, ...], ...]:
     outer, stride = prod(grid.extents[tier:]), _stride(grid, size, tier)

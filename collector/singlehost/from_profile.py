@@ -14,6 +14,7 @@ from pathlib import Path
 
 from collector.codec.text import counted
 from collector.database import layout
+from collector.database.tree import duration_us
 from collector.model import vocabulary
 from collector.model.case import Case, Slot
 from collector.model.record import CaseRecord, ProfileStatistics
@@ -310,8 +311,8 @@ def _write(files: VersionFiles, found: Match, update: Update) -> Written | None:
         took.mean_us,
         took.count,
         ran=_ran(found),
-        old_us=version_files.duration_us(row.cells, layout.AVERAGE_DURATION),
-        profiling_us=version_files.duration_us(row.cells, layout.PROFILING_AVERAGE),
+        old_us=duration_us(row.cells, layout.AVERAGE_DURATION),
+        profiling_us=duration_us(row.cells, layout.PROFILING_AVERAGE),
         has_changed=changed,
     )
 

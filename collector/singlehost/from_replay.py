@@ -15,6 +15,7 @@ from collector import __version__
 from collector.codec.errors import BadInput, OpmeterError
 from collector.codec.files import check_writable, scratch_folder
 from collector.database import layout
+from collector.database.tree import duration_us, record_of_row
 from collector.host.peaks_file import stored_peaks
 from collector.host.stack import device_locks, device_serial
 from collector.measuring.batches import (
@@ -109,7 +110,7 @@ def requested_cases(rows: Sequence[TreeRow]) -> dict[str, RequestedCase]:
     """Return the cases of rows, by their ids, in the rows' order."""
     requested: dict[str, RequestedCase] = {}
     for row in rows:
-        own = version_files.record_of_row(row.place.kernel_type, row.cells)
+        own = record_of_row(row.place.kernel_type, row.cells)
         record = completed_as_declared(own)
         known = requested.get(record.case_id)
         requested[record.case_id] = RequestedCase(record, (*known.rows, row) if known else (row,))
@@ -120,7 +121,7 @@ def _check_source(folder: Path, rows: Iterable[TreeRow], source: str) -> None:
     """Raise BadInput if a row has a duration of another source than this measurement: durations of
     events and of a profiler are not compared."""
     for row in rows:
-        is_measured = bool(version_files.duration_us(row.cells, layout.AVERAGE_DURATION))
+        is_measured = bool(duration_us(row.cells, layout.AVERAGE_DURATION))
         if is_measured and (row.cells.get(layout.TIMED_BY) or PROFILER) != source:
             what = f"expected no durations but those of {source}, got others"
             raise BadInput(f"{what}: measure into a tree of its own", path=folder / row.place.file)
@@ -313,8 +314,8 @@ class TreeResults:
                 mean_us,
                 measurement.n_accepted,
                 ran="; ".join(text for text in notes if text),
-                old_us=version_files.duration_us(old, layout.AVERAGE_DURATION),
-                profiling_us=version_files.duration_us(old, layout.PROFILING_AVERAGE),
+                old_us=duration_us(old, layout.AVERAGE_DURATION),
+                profiling_us=duration_us(old, layout.PROFILING_AVERAGE),
                 is_new=is_new,
                 has_changed=changed,
             )

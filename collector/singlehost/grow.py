@@ -10,6 +10,7 @@ from pathlib import Path
 from collector.codec.errors import BadInput
 from collector.codec.text import GIB
 from collector.database.layout import case_cells
+from collector.database.tree import record_of_row
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.refusals import refusal
@@ -27,7 +28,7 @@ from collector.shapes.patterns import (
     GridPatterns,
     bundled_patterns,
 )
-from collector.singlehost.version_files import VersionFiles, record_of_row
+from collector.singlehost.version_files import VersionFiles
 
 # Kernel types with sizes that only a model gives as a whole.
 OF_MODELS = (

@@ -11,11 +11,17 @@ from collector.codec.numbers import number_of
 from collector.codec.text import counted, did_you_mean
 from collector.database import layout
 from collector.database.pull import check_as_pulled, check_is_real
-from collector.database.tree import Cells, KernelFiles, read_kernel, read_kernel_file
+from collector.database.tree import (
+    Cells,
+    KernelFiles,
+    duration_us,
+    read_kernel,
+    read_kernel_file,
+    record_of_row,
+)
 from collector.model.case import Case, case_from_cells, split_cell
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
-from collector.model.vocabulary import BASE_CELLS
 from collector.store.atomic import write_through
 
 
@@ -132,15 +138,6 @@ class VersionFiles:
         self._columns[file] = layout.inserted(self._columns[file], names)
 
 
-def duration_us(cells: Mapping[str, str], column: str) -> float | None:
-    """Return a positive duration; None for an empty cell, for 0, and for text that is no number."""
-    try:
-        value = number_of(cells.get(column) or "")
-    except ValueError:
-        return None
-    return value if value > 0 else None
-
-
 def has_duration(cells: Mapping[str, str]) -> bool:
     """Return whether a row has a positive duration, of a microbenchmark or of the source's own run.
 
@@ -225,10 +222,6 @@ def prune(files: VersionFiles, kernels: Collection[str] = ()) -> tuple[tuple[str
 
 # A tree as a source of cases: all its rows, measured or not.
 
-# Columns with numbers of the tree's stack are not copied, except for the duration, which shows that
-# the tree has a result.
-_NUMBERS = frozenset(layout.DATABASE_COLUMNS) - {layout.AVERAGE_DURATION}
-_NUMBER_PREFIXES = (layout.MICROBENCH, "Profiling ")
 _MOST_NAMES = 4  # of columns, in a message
 
 
@@ -303,13 +296,3 @@ def _listed(names: Sequence[str]) -> str:
     more = len(names) - _MOST_NAMES
     others = f" and {counted(more, 'more column')}" if more > 0 else ""
     return ", ".join(names[:_MOST_NAMES]) + others
-
-
-def record_of_row(kernel_type: str, row: Cells) -> CaseRecord:
-    """Return a row as a case, without the numbers that belong to its stack."""
-    extra = {
-        name: text
-        for name, text in row.items()
-        if text and name not in _NUMBERS and not name.startswith(_NUMBER_PREFIXES)
-    }
-    return CaseRecord(kernel_type, {name: row.get(name, "") for name in BASE_CELLS}, extra)

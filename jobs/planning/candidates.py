@@ -16,6 +16,7 @@ from collector.comm.bench_plan import Mode, window_s
 from collector.comm.moe.moe_plan import modes_of
 from collector.database.intervals import CaseInterval
 from collector.database.layout import AVERAGE_DURATION
+from collector.database.tree import duration_us
 from collector.model.case import Case
 from collector.model.demand import Urgency, urgency_of
 from collector.model.measurement import CONTEXT, Outcome
@@ -34,7 +35,6 @@ from collector.ops.registry import find
 from collector.ops.spec import OpSpec
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.gangs import ROUNDS, is_of_gangs, ranks_of, routed_call
-from collector.singlehost.version_files import duration_us
 from jobs.campaign.campaign_file import Campaign
 from jobs.planning.forecast import (
     FLUSH_BYTES,

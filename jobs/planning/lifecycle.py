@@ -629,6 +629,8 @@ def check_version(state: PlanningState, *, supersede_stack: bool) -> None:
     version = published.versions.get(stack.version_path)
     if version is None or supersede_stack or published.shows(stack):
         return
+    if version.shown_stack.is_imported:  # it has no measurements of another stack
+        return
     raise BadInput(
         f"{stack.version_path} holds results of another stack (they differ in "
         f"{stack.differs_in(version.shown_stack)}); measure into another --root, or pass "

@@ -38,6 +38,7 @@ def head_line(status: PlanStatus, devices: int = 0) -> str:
     plan = status.plan
     done, cases = _done(status.of_cases)
     done_again, repeats = _done(status.of_repeats)
+    how = "imported" if plan.stack.is_imported else "measured"
     again = f", {done_again:,} of {repeats:,} a second time" if repeats else ""
     left = ""
     if status.committed < len(plan.shards):
@@ -45,7 +46,7 @@ def head_line(status: PlanStatus, devices: int = 0) -> str:
     return (
         f"{plan.campaign} plan {plan.number}: {status.committed:,} of "
         f"{counted(len(plan.shards), 'shard')} committed, {done:,} of {counted(cases, 'case')} "
-        f"measured{again}{left}"
+        f"{how}{again}{left}"
     )
 
 
@@ -153,9 +154,10 @@ def version_quality_lines(
         yield "durations   none"
         return
     ranks = f", {quality.collectives:,} of them of collectives" if quality.collectives else ""
+    imported = f"; {quality.imported:,} imported" if quality.imported else ""
     yield (
         f"durations   {quality.durations:,}{ranks}; {quality.of_several_sessions:,} of several "
-        "sessions"
+        f"sessions{imported}"
     )
     yield from _verdict_lines(verdict, url)
     yield from _warning_lines(quality.warned, quality.durations, quality.suspect, url)
@@ -169,6 +171,7 @@ def version_quality_lines(
 
 
 _REMEDIES = {
+    Need.MEASUREMENT: "imported from another tool; measure them with a campaign",
     Need.UNDISTURBED: "close other programs, cool the device, run with --again",
     Need.STEADY: "a larger budget_s or a quieter machine, run with --again",
     Need.ALONE: "cache: warm or cold",

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from collector.codec.text import whole_in_one_line
 from collector.database.committed import shard_usage
 from collector.database.curves import Envelope
-from collector.database.query import good_rows
+from collector.database.query import good_rows, measured_rows
 from collector.database.state import TEXT, State
 from collector.database.version_quality import (
     ShownVersion,
@@ -227,7 +227,8 @@ def _records(
 
 def _case_outcomes(shown: ShownVersion) -> dict[str, _CaseOutcome]:
     names = ("case", "outcome", "reason", "good", "disturbance")
-    columns = (shown.best[name].to_pylist() for name in (*names, *_INTERVAL))
+    best = measured_rows(shown.best)
+    columns = (best[name].to_pylist() for name in (*names, *_INTERVAL))
     return {
         case: _CaseOutcome(
             outcome,

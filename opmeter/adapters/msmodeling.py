@@ -53,7 +53,7 @@ from opmeter.adapters.calls import (
     tensors_of,
 )
 from opmeter.adapters.collectives import collectives_of, with_message
-from opmeter.answers import Answer, Channel, Reason
+from opmeter.answers import EXACT, Answer, Channel, Reason
 from opmeter.cases import (
     KEY_LENGTHS,
     MEAN_LENGTH,
@@ -65,7 +65,6 @@ from opmeter.misses import MissLog
 from opmeter.version import Version
 
 _OTHER_OUTPUT = "the case has another output"
-_EXACT = (Channel.MEASURED, Channel.POOLED, Channel.REUSED)
 _NEAREST_LENGTH = 16.0  # msmodeling takes a row whose mean length is at most this far
 _REASONS = {
     Reason.NO_KERNEL: "csv_not_found",
@@ -304,7 +303,7 @@ class OpmeterDataSource(_Base):
                     continue
                 warnings = (*one.warnings(is_part=is_part), *of_output)
                 found = (one.kernel, answer, warnings)
-                if answer.channel in _EXACT:
+                if answer.channel in EXACT:
                     return self._result(*found), None
                 between = between or found
         if between is not None:
@@ -518,7 +517,7 @@ class OpmeterDataSource(_Base):
         nearest = max((one.collective.tier for one in cases), default=None)
         tier = self._tier_of(group) if self._tier_of else nearest
         answers = list(self._answers(cases, size_bytes, tier, tensor.dtype))
-        found = next((one for one in answers if one[1].channel in _EXACT), None) or next(
+        found = next((one for one in answers if one[1].channel in EXACT), None) or next(
             iter(answers), None
         )
         if found is not None:

@@ -155,7 +155,7 @@ def test_intervals_of_the_head_are_those_of_the_state():
         ("mean_us", [0.0]),
         ("stack_high_us", [-1.0]),
         ("stack_high_us", [float("inf")]),
-        ("sessions", [0]),
+        ("sessions", [-1]),
         ("sessions", pa.array([None], pa.int64())),
         ("stack_low_us", ["low"]),
         ("stack_low_us", None),

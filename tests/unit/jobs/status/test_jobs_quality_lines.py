@@ -18,6 +18,7 @@ QUALITY = VersionQuality(
     durations=40,
     collectives=0,
     of_several_sessions=20,
+    imported=0,
     sessions=APART,
     devices=APART,
     reliability=tuple(Coverage(share, share, 20, False) for share in SHARES),
