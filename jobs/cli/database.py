@@ -19,6 +19,7 @@ from jobs.cli.cleanup import du_command, gc_command
 from jobs.cli.conform import conform_command
 from jobs.cli.diff import diff_command
 from jobs.cli.export import export_command
+from jobs.cli.imports import import_command
 from jobs.cli.mappings import say_kept
 from jobs.cli.opening import (
     choose_guard,
@@ -26,6 +27,7 @@ from jobs.cli.opening import (
     newest,
     open_bare,
     open_campaign,
+    open_database,
     open_root,
     patient,
     warned,
@@ -270,7 +272,7 @@ def quality_command(
     from opmeter.database import database_at
 
     share = options.share_of_option("--tolerance", tolerance)
-    store = open_root(root)
+    store = open_database(root)
     commit = chosen_commit(store, root, version)
     if cards and (list_rows or as_json):
         raise BadInput("--card: expected neither --list nor --json, which print something else")
@@ -345,6 +347,7 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "query": query_command,
     "conform": conform_command,
     "export": export_command,
+    "import": import_command,
 }
 
 

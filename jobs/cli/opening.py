@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -94,6 +95,22 @@ def open_root(
 ) -> Store:
     """Return the store of a command, which retries while it is unavailable."""
     return patient(open_bare(root, campaign, single_writer=single_writer))
+
+
+def open_database(root: str | None) -> Store:
+    """Return the store of a command that only reads versions; of a tree of other tools, a store in
+    memory with what is imported from it."""
+    from opmeter.database import is_tree
+
+    folder = Path(root or DEFAULT_ROOT).expanduser()
+    return _imported(folder) if is_tree(folder) else open_root(root)
+
+
+@cache
+def _imported(folder: Path) -> Store:
+    from opmeter.trees import imported_store
+
+    return imported_store(folder)
 
 
 def open_existing(root: str | None) -> Store:

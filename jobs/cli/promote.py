@@ -67,10 +67,10 @@ def promote_command(
 ) -> int:
     """Point a channel at a version of the database, if its gates pass.
 
-    A version is verified first, and the median half-width of its intervals must be within
-    --max-half-width. With a workload, its measured share is a gate. Readers name a
-    channel where they name a version: `opmeter pull tree --version stable`. The exit code is 1 if a
-    gate refuses.
+    A version is verified first, fewer than half of its durations may be imported, and the median
+    half-width of its intervals must be within --max-half-width. With a workload, its measured share
+    is a gate. Readers name a channel where they name a version: `opmeter pull tree --version
+    stable`. The exit code is 1 if a gate refuses.
 
     \b
     Examples:
@@ -195,6 +195,7 @@ class _Gates:
             measured = _measured_share(workload, root, commit)
             text = f"{measured:.1%} of the time of {workload} is measured"
             yield "coverage", text, measured >= self._min_coverage
+        yield _measured_here(store, commit)
         yield self._half_width(store, commit)
         if self._max_changed is not None and last is not None:
             changed, known = _changed(store, last, commit)
@@ -212,6 +213,17 @@ class _Gates:
             limit = half_width_text(self._max_half_width)
             text = f"{half_width_text(width)} in the median, expected at most {limit}"
         return "half-width", text, width <= self._max_half_width
+
+
+def _measured_here(store: Store, commit: Commit) -> tuple[str, str, bool]:
+    sessions = [
+        count
+        for shown in _shown(store, commit).values()
+        for count in shown.intervals["sessions"].to_pylist()
+    ]
+    imported = sum(not count for count in sessions)
+    text = f"{imported:,} of {len(sessions):,} durations are imported, expected fewer than half"
+    return "imported", text, 2 * imported < len(sessions) or not sessions
 
 
 def _measured_share(workload: WorkloadOptions, root: str, commit: Commit) -> float:
