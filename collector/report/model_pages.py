@@ -14,8 +14,10 @@ _LAUNCHES = (
     *("high_us", "channel", "reason", "warnings", "estimate_us", "source", "total_us", "least_us"),
 )
 # How the time of a launch is known, best first.
-EXACT, BETWEEN, ESTIMATED, UNKNOWN = SOURCES = ("exact", "interpolated", "estimated", "unknown")
-_EXACT_CHANNELS = ("measured", "pooled", "reused")
+EXACT, IMPORTED, BETWEEN, ESTIMATED, UNKNOWN = SOURCES = (
+    *("exact", "imported", "interpolated", "estimated", "unknown"),
+)
+_EXACT_CHANNELS = {"measured": EXACT, "pooled": EXACT, "reused": EXACT, "imported": IMPORTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class PredictedLaunch:
     @property
     def source(self) -> str:
         if self.value_us is not None:
-            return EXACT if self.channel in _EXACT_CHANNELS else BETWEEN
+            return _EXACT_CHANNELS.get(self.channel, BETWEEN)
         return ESTIMATED if self.estimate_us else UNKNOWN
 
     @property

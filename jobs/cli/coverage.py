@@ -77,11 +77,12 @@ def covered_lines(
     """
     from jobs.planning.coverage import CoverageStatus, share
 
+    rare = (CoverageStatus.IMPORTED, CoverageStatus.REUSED, CoverageStatus.UNSUPPORTED)
     yield f"version     {place}"
     for status in CoverageStatus:
         of = share(found, status)
-        if status in (CoverageStatus.REUSED, CoverageStatus.UNSUPPORTED) and not of.cases:
-            continue  # few versions reuse any, and few workloads have any
+        if status in rare and not of.cases:
+            continue
         yield (
             f"{status:<11} {of.cases:6.1%} of {len(found):,} cases, {of.launches:6.1%} of the "
             f"launches, {of.time:6.1%} of the time"

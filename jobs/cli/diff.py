@@ -115,12 +115,12 @@ class _Chosen:
 
 def _chosen(root: str, text: str) -> _Chosen:
     from collector.database.manifest import read_manifest
-    from jobs.cli.opening import chosen_commit, open_root
+    from jobs.cli.opening import chosen_commit, open_database
 
     number, _, directory = text.rpartition(":") if ":" in text else (text, "", "")
     if not number.isdecimal() and not directory:
         number, directory = "", text
-    store = open_root(root)
+    store = open_database(root)
     commit = chosen_commit(store, root, int(number) if number else None)
     manifest = read_manifest(store, commit)
     if directory and directory not in manifest.versions:
@@ -169,6 +169,11 @@ def _lines(found: DirectoryChanges, most: int | None) -> Iterator[str]:
         yield (
             f"warnings    {counted(found.disturbed, 'compared case')} of a disturbed session: no "
             "change is concluded"
+        )
+    if found.imported:
+        yield (
+            f"imported    {counted(found.imported, 'compared case')} with a duration of another "
+            "tool: a change may be that of the tool"
         )
     if (one := found.intervals) is not None:
         before, after = (half_width_text(expm1(reach)) for reach in (one.before, one.after))

@@ -17,7 +17,7 @@ from collector.model.measurement import UNMEASURABLE, Outcome
 from collector.model.stack import Stack, backend_of
 from collector.ranks.collective import is_collective
 from collector.store.opening import DEFAULT_ROOT
-from jobs.cli.opening import chosen_commit, open_campaign, open_root
+from jobs.cli.opening import chosen_commit, open_campaign, open_database, open_root
 from jobs.cli.options import DIRECTORY_VARIABLE, VersionOptions, WorkloadOptions
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _chosen(
 ) -> tuple[Store, Commit, SnapshotManifest, str]:
     from collector.database.manifest import read_manifest
 
-    store = open_root(root)
+    store = open_database(root)
     commit = chosen_commit(store, root, version)
     manifest = read_manifest(store, commit)
     return store, commit, manifest, chosen_directory(sorted(manifest.versions), directory)
@@ -163,7 +163,7 @@ def find_covered(
     shown = None
     if device is None:
         root = where.root or (described.store if described else None) or DEFAULT_ROOT
-        if advice and find_head(open_root(root)) is None:
+        if advice and find_head(open_database(root)) is None:
             raise BadInput(f"no database at {root}: nothing was merged there yet; {advice}")
         shown = open_version(root, where.version, where.directory)
         place, stack = shown.place, shown.stack

@@ -67,10 +67,10 @@ def database_report_command(
     from collector.report.database_pages import DatabaseSource, write_database
     from collector.report.pages import Folder
     from collector.store.opening import address_of
-    from jobs.cli.opening import chosen_commit, open_root
+    from jobs.cli.opening import chosen_commit, open_database
 
     folder = Folder(output, lang)
-    store = open_root(root)
+    store = open_database(root)
     commit = chosen_commit(store, root, version)
     manifest = read_manifest(store, commit)
     workloads = [
@@ -321,7 +321,7 @@ def model_report_command(
         share, unknown = write_model(folder, subject, known)
     more = f", {counted(unknown, 'launch', 'launches')} without a time" if unknown else ""
     rest = "" if share == 1 else f", {1 - share:.1%} an estimate"
-    say(f"{share:.1%} of the time is from measurements{rest}{more}, open {output / 'index.html'}")
+    say(f"{share:.1%} of the time is from the database{rest}{more}, open {output / 'index.html'}")
 
 
 def _passes(
@@ -361,15 +361,16 @@ def _side(root: str, text: str) -> _Side:
     """Return the durations that an argument names: `3`, `DIRECTORY` or `3:DIRECTORY`."""
     import pyarrow as pa
 
-    import opmeter
     from collector.report.compare_pages import COLUMNS, ComparedSide
-    from jobs.cli.opening import chosen_commit, open_root
+    from jobs.cli.opening import chosen_commit, open_database
+    from opmeter.database import database_at
 
     number, _, directory = text.partition(":") if text[:1].isdecimal() else ("", "", text)
     if number and not number.isdecimal():
         raise BadInput(f"expected a version, a version directory, or 3:DIRECTORY, got {text!r}")
-    commit = chosen_commit(open_root(root), root, int(number) if number else None)
-    database = opmeter.open(root, number=commit.number)
+    store = open_database(root)
+    commit = chosen_commit(store, root, int(number) if number else None)
+    database = database_at(store, commit)
     named = directory or os.environ.get(options.DIRECTORY_VARIABLE)
     if not named and len(database.directories) > 1:
         known = ", ".join(database.directories)

@@ -13,7 +13,8 @@ from opmeter.answers import Answer, Channel, Reason
 class CoverageStatus(StrEnum):
     """The coverage status of a case.
 
-    - `exact`: the case has a duration.
+    - `exact`: the case was measured.
+    - `imported`: only another tool measured it.
     - `reused`: the case has none, and that of an older stack is reused for it.
     - `between`: a query interpolates the case between measured ones that differ in sizes alone.
     - `outside`: such cases are measured, but the case is not between them.
@@ -22,6 +23,7 @@ class CoverageStatus(StrEnum):
     - `unsupported`: no operator measures the case."""
 
     EXACT = "exact"
+    IMPORTED = "imported"
     REUSED = "reused"
     BETWEEN = "between"
     OUTSIDE = "outside"
@@ -83,6 +85,8 @@ def covered_cases(
             return CoverageStatus.EXACT
         if found.channel is Channel.REUSED:
             return CoverageStatus.REUSED
+        if found.channel is Channel.IMPORTED:
+            return CoverageStatus.IMPORTED
         if record.case_id in unsupported:
             return CoverageStatus.UNSUPPORTED
         if record.case_id in failed:

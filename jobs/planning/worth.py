@@ -19,6 +19,7 @@ from jobs.planning.coverage import CoverageStatus, CoveredCase
 # The unknown fraction of a case's time: all of it, or the part that neighbours leave open.
 _UNCERTAIN: Mapping[CoverageStatus, float] = {
     CoverageStatus.MISSING: 1.0,
+    CoverageStatus.IMPORTED: 0.25,
     CoverageStatus.OUTSIDE: 1.0,
     CoverageStatus.BETWEEN: 0.25,
 }

@@ -14,6 +14,7 @@ opmeter.view((data, main) => {
     [t("durations"), count(q.durations), `${count(data.kernels.length)} ${t("kernel types")}`],
     [t("of several sessions"), percent(q.durations ? q.of_several_sessions / q.durations : NaN), count(q.of_several_sessions)],
     [t("median half-width"), q.durations ? reach(q.median_reach) : NONE, t("of the 95 % interval")],
+    ...(q.imported ? [[t("imported from another tool"), percent(q.imported / q.durations), count(q.imported)]] : []),
     [t("with a warning"), percent(q.durations ? q.warned / q.durations : NaN), count(q.warned)],
     [t("without a duration"), count(d3.sum(data.kernels, (one) => one.without)), t("cases that were tried or planned")],
   ]);
@@ -26,7 +27,7 @@ opmeter.view((data, main) => {
 
   function coverage() {
     if (!data.coverage.length) return;
-    const colours = { exact: "var(--good)", reused: series[2], between: "var(--fair)", outside: series[4], failed: series[1], unsupported: series[5], missing: "var(--line)" };
+    const colours = { exact: "var(--good)", imported: series[3], reused: series[2], between: "var(--fair)", outside: series[4], failed: series[1], unsupported: series[5], missing: "var(--line)" };
     const names = Object.keys(colours);
     const made = opmeter.section(main, t("Coverage"), t("share of the device time of a workload"), "coverage");
     for (const one of data.coverage) {

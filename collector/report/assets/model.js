@@ -3,10 +3,10 @@
 
 opmeter.view((data, main) => {
   const { t, el, count, number, percent, us, isNumber, NONE, series } = opmeter;
-  const colours = { exact: series[0], interpolated: series[5], estimated: "var(--warn)", unknown: series[6] };
-  const labels = { exact: t("measured"), interpolated: t("between measured sizes"), estimated: t("estimated"), unknown: t("time not known") };
+  const colours = { exact: series[0], imported: series[3], interpolated: series[5], estimated: "var(--warn)", unknown: series[6] };
+  const labels = { exact: t("measured"), imported: t("imported from another tool"), interpolated: t("between measured sizes"), estimated: t("estimated"), unknown: t("time not known") };
   const sum = (times) => d3.sum(Object.values(times));
-  const known = (times) => (times.exact + times.interpolated) / (sum(times) || 1);
+  const known = (times) => (times.exact + times.imported + times.interpolated) / (sum(times) || 1);
   const isMeasured = (one) => !one.unknown && one.times.exact === sum(one.times);
   const phaseOf = (one) => t(one.phase);
 
@@ -16,7 +16,7 @@ opmeter.view((data, main) => {
   });
   opmeter.facts(main, data.passes.flatMap((one) => [
     [`${phaseOf(one)}: ${isMeasured(one) ? t("time of the kernels") : t("estimated time of the kernels")}`, us(sum(one.times)), `${count(one.launches)} ${t("launches")}`],
-    [`${phaseOf(one)}: ${t("known from measurements")}`, percent(known(one.times)), one.unknown ? `${count(one.unknown)} ${t("launches")}: ${t("time not known")}` : `${t("exactly")} ${percent(one.times.exact / (sum(one.times) || 1))}`],
+    [`${phaseOf(one)}: ${t("known from the database")}`, percent(known(one.times)), one.unknown ? `${count(one.unknown)} ${t("launches")}: ${t("time not known")}` : `${t("exactly")} ${percent(one.times.exact / (sum(one.times) || 1))}`],
   ]));
   for (const one of data.passes) pass(one, data.passes.indexOf(one));
 
@@ -26,10 +26,10 @@ opmeter.view((data, main) => {
     made.append(
       opmeter.bar(data.sources.map((name) => [one.times[name] / (whole || 1), colours[name], labels[name]])),
       opmeter.legend(data.sources.filter((name) => one.times[name] > 0 || (name === "unknown" && one.unknown)).map((name) => [`${labels[name]} ${name === "unknown" ? `${count(one.unknown)} ${t("launches")}` : percent(one.times[name] / (whole || 1))}`, colours[name]])));
-    const measured = one.times.exact + one.times.interpolated;
+    const measured = one.times.exact + one.times.imported + one.times.interpolated;
     if (measured) {
       made.append(el("p", { class: "small muted" },
-        `${t("Of the launches with a measured duration:")} ${us(measured)}; ${t("sums of the ends of their 95 % intervals:")} ${us(one.low_us)} – ${us(one.high_us)}.`));
+        `${t("Of the launches with a duration:")} ${us(measured)}; ${t("sums of the ends of their 95 % intervals:")} ${us(one.low_us)} – ${us(one.high_us)}.`));
     }
     const grid = el("div", { class: "grid two", style: { marginTop: "14px" } });
     made.append(grid);
