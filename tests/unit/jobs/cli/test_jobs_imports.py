@@ -8,6 +8,7 @@ import pytest
 from jobs.cli.coverage import covered_lines
 from jobs.planning.coverage import CoverageStatus, covered_cases, user_metrics
 from jobs.planning.workload import WorkloadCase
+from opmeter.answers import Answer, Channel
 from tests.unit.collector.database.campaign_maker import add_record
 from tests.unit.collector.database.imported_tree import PATH, write_tree
 from tests.unit.jobs.cli.in_process import opmeter_here
@@ -49,10 +50,13 @@ def test_what_is_no_tree_is_refused_in_one_line(tree: Path, tmp_path: Path) -> N
 
 def test_coverage_counts_imported_cases_apart() -> None:
     records = [add_record(rows) for rows in (16, 32, 64)]
-    cases = {record.case_id: record.case for record in records}
-    measured, imported = ({record.case_id: cases[record.case_id]} for record in records[::2])
+    channels = (Channel.POOLED, Channel.INTERPOLATED, Channel.IMPORTED)
+    answers = {
+        record.case_id: Answer(1.0, 0.9, 1.1, channel, 1)
+        for record, channel in zip(records, channels, strict=True)
+    }
     workload = [WorkloadCase(record, 1, 10.0) for record in records]
-    found = covered_cases(workload, measured, (), imported=imported)
+    found = covered_cases(workload, lambda record: answers[record.case_id])
     assert [one.status for one in found] == [
         CoverageStatus.EXACT,
         CoverageStatus.BETWEEN,

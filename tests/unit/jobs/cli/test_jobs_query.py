@@ -277,6 +277,8 @@ def test_aiconfigurator_tables_are_written_once_and_read_back(tmp_path: Path) ->
     written = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
     names = (f"{folder}/gemm_perf.parquet", f"{folder}/collection_meta.yaml")
     assert written == {*names, f"{STACK.device}.yaml"}
+    assert opmeter_here(*words).returncode == 0  # the same files, as a killed export may leave them
+    (out / f"{STACK.device}.yaml").write_text("edited: true\n")
     for wrong in (words, (*words, "--model", "qwen3-32b"), (*words, "--format", "none")):
         failed = opmeter_here(*wrong)
         assert failed.returncode == 2 and len(failed.stderr.splitlines()) == 1, wrong
