@@ -377,6 +377,10 @@ class Version:
             return block.kernel, next(cells_of_rows(self.index, block, [row]))
         raise BadInput(f"case: {self.path} has no duration of {case!r}")
 
+    def cells(self, row: int) -> dict[str, str]:
+        """Return the cells of a row, as a tree has them."""
+        return next(cells_of_rows(self.index, self._block_of(row), [row]))
+
     def exact_rows(self, query: Query) -> Iterator[int]:
         """Yield the rows with exactly the sizes, lengths and settings of a query."""
         for _, row in self._exact(self._resolve(query), query.sizes, query):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from importlib import import_module
 from itertools import chain, product
-from math import exp, log, prod
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -422,7 +422,14 @@ class OpmeterDataSource(_Base):
             ]
             if near and (found := self._of_lengths(near, lengths, warnings)) is not None:
                 return found
-        self._missed_attention(mapping, shape, key.shape[-2], query.dtype, lengths)
+        kinds = (shape, key.shape[-2], query.dtype, lengths)
+        cells = self._paged_cells(*kinds) if FUSED in _kernels(mapping) else None
+        if cells is not None:
+            answer = self.version.query(FUSED, **arguments_of(cells), extrapolate=self._extrapolate)
+            if answer.reason is None:
+                return self._result(FUSED, answer, mean_length=mean_of(lengths))
+            if self._misses is not None:
+                self._misses.add(FUSED, cells, Reason.NO_LENGTH, 1.0)
         return self._passed_on(call, _REASONS[Reason.OUTSIDE])
 
     def _of_lengths(
@@ -432,7 +439,7 @@ class OpmeterDataSource(_Base):
         warnings: tuple[str, ...],
     ) -> Any:
         """Return the result of the case with these lengths, of that with the nearest mean, or
-        between two of a kernel; None if it is between none."""
+        between cases; None if it is between none."""
         length = mean_of(lengths)
         exact = [(kernel, one) for kernel, one in near if list(one.lengths) == list(lengths)]
         kernel, nearest = min(exact or near, key=lambda one: abs(one[1].mean - length))
@@ -444,34 +451,29 @@ class OpmeterDataSource(_Base):
                 if name == kernel and one.mean == nearest.mean
             ]
             return self._of_rows(kernel, rows, warnings, mean_length=length, length_gap=gap)
-        ends = [(one.mean, self.version.measured(one.row)) for name, one in near if name == kernel]
-        below = max((end for end in ends if end[0] < length), default=None)
-        above = min((end for end in ends if end[0] > length), default=None)
-        if below is None or above is None:
+        cells = self.version.cells(nearest.row)
+        given = {KEY_LENGTHS: lengths, MEAN_LENGTH: [length]}
+        listed = {name: ",".join(map(str, own)) for name, own in given.items() if name in cells}
+        arguments = arguments_of({**cells, **listed})
+        answer = self.version.query(kernel, **arguments, extrapolate=self._extrapolate)
+        if answer.reason is not None:
             return None
-        answer = _between(length, below, above)
         return self._result(kernel, answer, warnings, mean_length=length)
 
-    def _missed_attention(
-        self,
-        mapping: Mapping[str, Any],
-        shape: Shape,
-        key_heads: int,
-        dtype: str,
-        lengths: Sequence[float],
-    ) -> None:
-        """Count a miss of attention over a paged cache, if a case of its kind is measured."""
-        if self._misses is None or FUSED not in _kernels(mapping):
-            return
+    def _paged_cells(
+        self, shape: Shape, key_heads: int, dtype: str, lengths: Sequence[float]
+    ) -> dict[str, str] | None:
+        """Return attention over a paged cache with these lengths, like a measured case; None if no
+        case of its kind is measured."""
         if self._paged is None:
             self._paged = paged_cases(self.version)
         tokens, heads, width = shape
         queries, left = divmod(tokens, len(lengths))
         kinds = (PagedKey(heads, width, key_heads, one, queries) for one, _ in dtypes_of(dtype))
         like = next(filter(None, map(self._paged.get, kinds)), None)
-        if like is not None and not left and min(lengths) >= 1:
-            cells = cells_for_requests(like, list(map(round, lengths)))
-            self._misses.add(FUSED, cells, Reason.NO_LENGTH, 1.0)
+        if like is None or left or min(lengths) < 1:
+            return None
+        return cells_for_requests(like, list(map(round, lengths)))
 
     def _cases_of(
         self, kernel: str, shape: Shape, heads: str, requests: int, dtype: str
@@ -605,16 +607,3 @@ def _of_queries(shape: Shape, head_dim: int) -> Shape | None:
     if len(shape) == 2 and head_dim and shape[1] % head_dim == 0:
         return (shape[0], shape[1] // head_dim, head_dim)
     return None
-
-
-def _between(place: float, below: tuple[float, Answer], above: tuple[float, Answer]) -> Answer:
-    """Return the duration between two lengths or sizes, linear in the logarithms; its interval
-    spans the two cases."""
-    (low_at, low), (high_at, high) = below, above
-    first, last = log(max(low_at, 1.0)), log(max(high_at, 1.0))
-    share = (log(max(place, 1.0)) - first) / (last - first or 1.0)
-    value_us = exp((1 - share) * log(low.value_us) + share * log(high.value_us))
-    low_us = min(low.low_us, high.low_us)
-    high_us = max(low.high_us, high.high_us)
-    warnings = tuple(dict.fromkeys((*low.warnings, *high.warnings)))
-    return Answer(value_us, low_us, high_us, Channel.INTERPOLATED, 2, warnings)
