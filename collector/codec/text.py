@@ -12,9 +12,17 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def percent(share: float, digits: int = 1, *, is_signed: bool = False) -> str:
+    """Return a share in percent, as texts have it; arguments and files have `99.2%`.
+
+    >>> percent(0.9921), percent(0.05, 0), percent(0.012, is_signed=True)
+    ('99.2 %', '5 %', '+1.2 %')"""
+    return f"{100 * share:{'+' if is_signed else ''}.{digits}f} %"
+
+
 def share_of(part: float, whole: float) -> str:
     """Return a part in percent of its whole: `99.2 %`; a dash if the whole is 0."""
-    return f"{100 * part / whole:.1f} %" if whole else "-"
+    return percent(part / whole) if whole else "-"
 
 
 def three_digits(value: float) -> str:

@@ -9,6 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
+from collector.codec.text import percent
 from collector.model.measurement import CanaryReading, Measurement
 from collector.quality.evidence import Floats
 from collector.quality.gates import OUTLIERS, gate_of_outcome
@@ -343,7 +344,7 @@ def _noise(one: SessionReadings, usual: float, sessions: int) -> str:
     deviation = _deviation(one)
     if sessions < LEAST_SESSIONS or deviation <= max(_LEAST_NOISE, _NOISY * usual):
         return ""
-    return f"repeats of its canaries scatter by {deviation:.1%}, and {usual:.1%} is usual"
+    return f"repeats of its canaries scatter by {percent(deviation)}, and {percent(usual)} is usual"
 
 
 def _deviation(one: SessionReadings) -> float:

@@ -9,6 +9,7 @@ from operator import attrgetter
 from statistics import median
 from typing import TypeVar
 
+from collector.codec.text import percent
 from collector.model import measurement
 from collector.quality.statistics import percentile
 
@@ -104,7 +105,7 @@ def slowed_by(disturbance: measurement.Disturbance) -> list[str]:
         reported.append(f"{whose} had the device")
     share = disturbance.clock_share
     if share is not None and share < 1 - _FALL and not disturbance.capped_share:
-        reported.append(f"the clock was at {share:.0%}")
+        reported.append(f"the clock was at {percent(share, 0)}")
     return reported
 
 
@@ -246,9 +247,9 @@ def disturbance_warnings(disturbance: measurement.Disturbance | None) -> tuple[s
         reported = f"only {disturbance.clean} of {disturbance.watched} repeats were undisturbed"
         return (f"{reported}, expected at least {measurement.ENOUGH_CLEAN}",)
     waited, stolen = disturbance.waited_share, disturbance.stolen_share
-    reasons = [f"threads waited for a core {waited:.0%} of the time"] if waited else []
+    reasons = [f"threads waited for a core {percent(waited, 0)} of the time"] if waited else []
     if stolen >= _STOLEN_SHARE:
-        reasons.append(f"the host took {stolen:.0%} of a core")
+        reasons.append(f"the host took {percent(stolen, 0)} of a core")
     reasons += slowed_by(disturbance)
     return (f"all {disturbance.watched} repeats were disturbed: {', '.join(reasons)}",)
 
@@ -270,8 +271,9 @@ def session_disturbance(measured: Iterable[tuple[measurement.Disturbance, float]
     if len(times_us) < _SESSION_CASES or waited_us <= _SESSION_WAIT_SHARE * total_us:
         return ""
     return (
-        f"the session was disturbed: threads waited for a core {waited_us / total_us:.0%} of the "
-        f"time of its repeats, expected at most {_SESSION_WAIT_SHARE:.0%}"
+        "the session was disturbed: threads waited for a core "
+        f"{percent(waited_us / total_us, 0)} of the time of its repeats, expected at "
+        f"most {percent(_SESSION_WAIT_SHARE, 0)}"
     )
 
 
@@ -281,8 +283,8 @@ def gang_disturbance(others_share: float) -> str:
     if others_share <= _SESSION_WAIT_SHARE:
         return ""
     return (
-        f"the session was disturbed: other programs used {others_share:.0%} of the cores, expected "
-        f"at most {_SESSION_WAIT_SHARE:.0%}"
+        f"the session was disturbed: other programs used {percent(others_share, 0)} of the cores, "
+        f"expected at most {percent(_SESSION_WAIT_SHARE, 0)}"
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from collector.codec.text import percent
 from collector.model.measurement import Outcome, Timing
 from collector.quality.evidence import Floats, Trust
 
@@ -181,7 +182,7 @@ def timing_warnings(timing: Timing, accepted: int) -> tuple[str, ...]:
     if timing.outlier_share > OUTLIER_LIMIT or _change_by_outliers(timing) > OUTLIER_LIMIT:
         found.append(f"{_OF_OUTLIERS}{_left_out(timing, accepted)}")
     if timing.spread > SPREAD_LIMIT:
-        found.append(f"spread {timing.spread:.0%} is above {SPREAD_LIMIT:.0%}")
+        found.append(f"spread {percent(timing.spread, 0)} is above {percent(SPREAD_LIMIT, 0)}")
     if accepted < FEW_REPEATS:
         found.append(f"{accepted} accepted repeats: too few for a reliable interval")
     return tuple(found)
@@ -196,7 +197,7 @@ def no_single_duration(timing: Timing, accepted: int) -> str:
         return ""
     if _change_by_outliers(timing) <= _ANOTHER_MEAN:
         return ""
-    limit = f"expected at most {MOST_OUTLIERS:.0%}"
+    limit = f"expected at most {percent(MOST_OUTLIERS, 0)}"
     return f"{_OF_OUTLIERS}{_left_out(timing, accepted)}, {limit}"
 
 
@@ -309,8 +310,9 @@ class HiddenWork:
             return ""
         return (
             f"host time: {self.base_us:.4g} us for next to no work, {self.least_us:.4g} us for "
-            f"{self.work_us:.4g} us of it at this curve's best rates ({self.shown_share:.0%} of "
-            f"the work shows, less than {self.least_share:.0%})"
+            f"{self.work_us:.4g} us of it at this curve's best rates "
+            f"({percent(self.shown_share, 0)} of the work shows, less than "
+            f"{percent(self.least_share, 0)})"
         )
 
 
@@ -411,5 +413,5 @@ def find_unit_mistake(duration_us: Floats, least_us: Floats) -> str:
     return (
         f"another unit than us: none of {small} cases with next to no work takes less than "
         f"{fastest_us(duration_us):.4g} us, and the best of {len(duration_us)} reaches "
-        f"{2 * best:.2%} of what its device can do"
+        f"{percent(2 * best, 2)} of what its device can do"
     )

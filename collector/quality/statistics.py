@@ -13,6 +13,7 @@ from itertools import pairwise
 from math import ceil, sqrt
 from statistics import fmean, median, pvariance, stdev
 
+from collector.codec.text import percent
 from collector.model.measurement import Timing
 
 
@@ -221,8 +222,8 @@ class Modes:
 
     def __str__(self) -> str:
         return (
-            f"two modes: {self.slow_share:.0%} of the repeats take about {self.slow_us:.4g} us, "
-            f"the others {self.fast_us:.4g} us"
+            f"two modes: {percent(self.slow_share, 0)} of the repeats take about "
+            f"{self.slow_us:.4g} us, the others {self.fast_us:.4g} us"
         )
 
 

@@ -58,8 +58,8 @@ class Batch:
     def __str__(self) -> str:
         text = f"{self.phase} of {self.requests} x {self.queries} tokens with {self.keys} keys each"
         text += f", {self.padding} of them padding" if self.padding else ""
-        text += f", key skew {self.skew}%" if self.skew else ""
-        text += f", expert imbalance {self.imbalance}%" if self.imbalance else ""
+        text += f", key skew {self.skew} %" if self.skew else ""
+        text += f", expert imbalance {self.imbalance} %" if self.imbalance else ""
         text += f", {self.idle} idle tokens" if self.idle else ""
         if self.mixed_decodes:
             text += f", and {self.mixed_decodes} decodes with {self.followed_keys} keys"

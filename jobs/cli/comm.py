@@ -13,7 +13,7 @@ import typer
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import MOST_TABLE_BYTES, check_writable, read_small_file
 from collector.codec.numbers import decimal_text
-from collector.codec.text import counted, time_text
+from collector.codec.text import counted, percent, time_text
 from collector.comm.bench_plan import BenchPlan, LeftOut, chosen_sizes, collectives_of, measurable
 from collector.ranks.collective import OPERATIONS, Collective, dtype_named
 from collector.ranks.topology import Grid
@@ -377,7 +377,7 @@ def profile_lines(found: Sequence[Profiled]) -> Iterator[str]:
         yield f"{one.kernel_type} {times}, {time_text(one.total_us)}: {what}"
     total_us = sum(one.total_us for one in found)
     cases = counted(sum(one.collective is not None for one in found), "case")
-    yield f"{time_text(total_us)} of communication, {share(found):.1%} of it in {cases}"
+    yield f"{time_text(total_us)} of communication, {percent(share(found))} of it in {cases}"
 
 
 def found_lines(found: BenchOutcome) -> Iterator[str]:
@@ -390,8 +390,8 @@ def found_lines(found: BenchOutcome) -> Iterator[str]:
     yield from fit_lines([point_of(one) for one in found.measured if not one.collective.together])
     if found.measured and len(found.measured[0].timings) > 1:
         yield (
-            f"rounds differ from the median of their case by less than {found.round_p95:.1%} in "
-            "95 % of the cases"
+            f"rounds differ from the median of their case by less than "
+            f"{percent(found.round_p95)} in 95 % of the cases"
         )
 
 
@@ -407,7 +407,8 @@ def fit_lines(points: Iterable[CheckedRow]) -> Iterator[str]:
             continue
         yield (
             f"{name}: {line.alpha_us:.1f} us + bytes / {decimal_text(line.bandwidth_gbps)} GB/s; "
-            f"error {line.typical:.0%} (median), {line.worst:.0%} at {line.worst_bytes} bytes"
+            f"error {percent(line.typical, 0)} (median), {percent(line.worst, 0)} at "
+            f"{line.worst_bytes} bytes"
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
-from collector.codec.text import counted, time_text
+from collector.codec.text import counted, percent, time_text
 from collector.model.measurement import CONTEXT
 from collector.model.stack import backend_of
 from jobs.cli.look_up import campaign_of, open_version
@@ -147,8 +147,8 @@ def _lines(step: ComparedStep) -> Iterator[str]:
             spread += _spread_text(row.context_ratios)
         share = row.compared_us / row.in_situ_us if row.in_situ_us else 0.0
         yield (
-            f"  {row.kernel_type:<{_KERNEL_WIDTH}} {time_text(row.in_situ_us):>14} {share:9.0%}"
-            f"{spread}"
+            f"  {row.kernel_type:<{_KERNEL_WIDTH}} {time_text(row.in_situ_us):>14} "
+            f"{percent(share, 0):>10}{spread}"
         )
     yield from _gain_lines(step.gains)
     yield from _largest(found)
@@ -164,7 +164,7 @@ def _warning_lines(found: Sequence[ComparedCase]) -> Iterator[str]:
     share = fsum(one.isolated_us for one in warned) / known_us if known_us else 0.0
     by_name = ", ".join(f"{count:,} by {name}" for name, count in names.most_common())
     durations = counted(len(warned), "duration")
-    yield f"warnings    {durations}, {share:.0%} of the isolated time: {by_name}"
+    yield f"warnings    {durations}, {percent(share, 0)} of the isolated time: {by_name}"
 
 
 def _gain_lines(gains: Sequence[StaticGain]) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _gain_lines(gains: Sequence[StaticGain]) -> Iterator[str]:
     yield f"  {'kernel type':<{_KERNEL_WIDTH}} {'dynamic':>14} {'static':>14} {'gain':>9}"
     for one in gains:
         times = f"{time_text(one.dynamic_us):>14} {time_text(one.static_us):>14}"
-        yield f"  {one.kernel_type:<{_KERNEL_WIDTH}} {times} {one.gain:9.1%}"
+        yield f"  {one.kernel_type:<{_KERNEL_WIDTH}} {times} {percent(one.gain):>10}"
 
 
 def _spread_text(ratios: Sequence[float] | None) -> str:
@@ -188,7 +188,8 @@ def _step_lines(trace: StepTrace | None, parts: StepSum | None) -> Iterator[str]
     yield f"step        {time_text(parts.measured_us)} of {counted(trace.steps, 'step')}"
     for name, part_us in parts.parts:
         share = part_us / parts.measured_us if parts.measured_us else 0.0
-        yield f"  {name:<10} {time_text(round(part_us, 3)):>15} {share:7.1%}  {_MEANINGS[name]}"
+        took = time_text(round(part_us, 3))
+        yield f"  {name:<10} {took:>15} {percent(share):>8}  {_MEANINGS[name]}"
 
 
 def _largest(found: Sequence[ComparedCase]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.codec.text import counted
+from collector.codec.text import counted, percent
 from collector.model.case import shape_text
 from collector.ranks.collective import is_collective
 from jobs.cli.options import VersionOptions, WorkloadOptions
@@ -84,12 +84,12 @@ def covered_lines(
         if status in rare and not of.cases:
             continue
         yield (
-            f"{status:<11} {of.cases:6.1%} of {len(found):,} cases, {of.launches:6.1%} of the "
-            f"launches, {of.time:6.1%} of the time"
+            f"{status:<11} {percent(of.cases):>7} of {len(found):,} cases, "
+            f"{percent(of.launches):>7} of the launches, {percent(of.time):>7} of the time"
         )
     yield from _time_lines(found, communication_us)
     values = (metrics.m1, metrics.m2, metrics.m3, metrics.m4, metrics.m5)
-    shares = ("-" if value is None else f"{value:.1%}" for value in values)
+    shares = ("-" if value is None else percent(value) for value in values)
     texts = (
         f"M{n} {one} of the {of}"
         for n, (one, of) in enumerate(zip(shares, _METRICS, strict=True), 1)
@@ -113,8 +113,9 @@ def _time_lines(found: Sequence[CoveredCase], communication_us: float) -> Iterat
         return
     whole = cases_us + communication_us
     yield (
-        f"device time {cases_us / whole:6.1%} in these cases, {communication_us / whole:.1%} in "
-        "communication (--grid looks up messages, `opmeter comm` measures them)"
+        f"device time {percent(cases_us / whole):>7} in these cases, "
+        f"{percent(communication_us / whole)} in communication (--grid looks up messages, "
+        "`opmeter comm` measures them)"
     )
 
 
@@ -128,11 +129,11 @@ def _kernel_lines(found: Sequence[CoveredCase]) -> Iterator[str]:
     rows = [(sum(one.workload.time_us for one in of), name, of) for name, of in kernels.items()]
     for time_us, name, of in sorted(rows, key=lambda row: (-row[0], row[1])):
         parts = ", ".join(
-            f"{share(of, status).cases:.0%} {status}"
+            f"{percent(share(of, status).cases, 0)} {status}"
             for status in CoverageStatus
             if share(of, status).cases
         )
-        shown = f"{time_us / whole:6.1%} of the time, {counted(len(of), 'case')}"
+        shown = f"{percent(time_us / whole):>7} of the time, {counted(len(of), 'case')}"
         yield f"  {name:<{_KERNEL_WIDTH}} {shown}: {parts}"
 
 
@@ -146,7 +147,7 @@ def _gap_lines(found: Sequence[CoveredCase]) -> Iterator[str]:
     whole = sum(one.workload.time_us for one in found) or 1.0
     for one in sorted(gaps, key=lambda gap: -gap.workload.time_us)[:_LISTED]:
         share = one.workload.time_us / whole
-        yield f"  {share:6.1%} {one.status:<8} {one.workload.record.case.describe()}"
+        yield f"  {percent(share):>7} {one.status:<8} {one.workload.record.case.describe()}"
 
 
 def print_coverage(place: str, found: Sequence[CoveredCase], metrics: UserMetrics) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collector.codec.errors import BadInput
+from collector.codec.text import percent
 
 if TYPE_CHECKING:
     from jobs.planning.worth import WorthPoint
@@ -171,7 +172,7 @@ def _position(part: float, share: float) -> Position:
 def _tick_of_share(share: float) -> Iterator[Line | Text]:
     (x, y), end = _position(0, share), _position(1, share)
     yield Line(((x, y), end), _GRID)
-    yield Text((x - 8, y + 4), f"{share:.0%}", "end")
+    yield Text((x - 8, y + 4), f"{percent(share, 0)}", "end")
 
 
 def round_ticks(last: float) -> list[float]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.text import counted, time_text, whole_in_one_line
+from collector.codec.text import counted, percent, time_text, whole_in_one_line
 from collector.ops.registry import find
 from collector.store.atomic import write_through
 from jobs.cli.drawing import check_picture_file, drawn, picture_of
@@ -163,7 +163,7 @@ def _upgrade_lines(planned: NextPlan) -> Iterator[str]:
 
     for one in planned.samples:
         cases = counted(len(one.cases) + len(one.waiting), "case")
-        yield f"sample     {name(one)}: {len(one.cases)} of {cases}, power {one.power:.0%}"
+        yield f"sample     {name(one)}: {len(one.cases)} of {cases}, power {percent(one.power, 0)}"
     for kernel in planned.reuse.kernels if planned.reuse else ():
         low, high = kernel.ratio.interval()
         yield (
@@ -315,7 +315,7 @@ def _curve_lines(points: Sequence[WorthPoint], budget_h: float) -> Iterator[str]
         point = points[at]
         bar = "#" * round(_BAR * point.share)
         mark = "  budget" if at == end else ""
-        reached = f"{_spent(point.device_h):>11} {point.cases:7,} cases {point.share:6.1%}"
+        reached = f"{_spent(point.device_h):>11} {point.cases:7,} cases {percent(point.share):>7}"
         yield f"  {reached} {bar:<{_BAR}}{mark}".rstrip()
 
 
@@ -330,4 +330,4 @@ def _first_lines(paid: Sequence[Gain]) -> Iterator[str]:
     if paid:
         yield "first cases: share of the workload's time, device time"
     for gain in paid[:_PLAN_BUDGET_LISTED]:
-        yield f"  {gain.share:6.1%} {gain.device_s:8.2f} s {gain.record.case.describe()}"
+        yield f"  {percent(gain.share):>7} {gain.device_s:8.2f} s {gain.record.case.describe()}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
-from collector.codec.text import half_width_text
+from collector.codec.text import half_width_text, percent
 from jobs.cli import options
 from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.terminal import print_json, say
@@ -193,7 +193,7 @@ class _Gates:
             raise BadInput("a workload and --min-coverage require each other")
         if self._min_coverage is not None:
             measured = _measured_share(workload, root, commit)
-            text = f"{measured:.1%} of the time of {workload} is measured"
+            text = f"{percent(measured)} of the time of {workload} is measured"
             yield "coverage", text, measured >= self._min_coverage
         yield _measured_here(store, commit)
         yield self._half_width(store, commit)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from collector.codec.errors import BadInput
-from collector.codec.text import counted
+from collector.codec.text import counted, percent
 from collector.shapes.serving import Phase
 from jobs.cli.terminal import print_json, print_table, say, say_lines
 
@@ -227,7 +227,14 @@ def _show_missing(recording: Recording, *, as_json: bool) -> None:
         print_json([asdict(one) for one in found])
         return
     rows = [
-        (f"{one.share:.2%}", one.phase, one.kernel, str(one.launches), one.why, one.example.call)
+        (
+            percent(one.share, 2),
+            one.phase,
+            one.kernel,
+            str(one.launches),
+            one.why,
+            one.example.call,
+        )
         for one in found
     ]
     title = f"{recording.model}: kernels that no operator measures, by share of the roofline time"
@@ -269,14 +276,15 @@ def _share_lines(recording: Path, share: RecordedShare) -> Iterator[str]:
     cases = sum(one.cases for one in share.kernels)
     same = sum(one.recorded_cases for one in share.kernels)
     yield (
-        f"contained   {share.recorded_us / whole_us:.1%} of the computing time of the profile, "
-        f"{same:,} of {counted(cases, 'case')}"
+        f"contained   {percent(share.recorded_us / whole_us)} of the computing time of the "
+        f"profile, {same:,} of {counted(cases, 'case')}"
     )
     yield f"  {'kernel type':<32} {'time':>7} {'cases':>7} {'contained':>10}"
     for one in share.kernels:
         part = one.recorded_us / one.time_us if one.time_us else 0.0
-        text = f"{part:.1%}" if one.is_recorded else "no kernel"
-        yield f"  {one.kernel_type:<32} {one.time_us / whole_us:7.1%} {one.cases:7,} {text:>10}"
+        text = percent(part) if one.is_recorded else "no kernel"
+        of_time = percent(one.time_us / whole_us)
+        yield f"  {one.kernel_type:<32} {of_time:>8} {one.cases:7,} {text:>10}"
     yield from _listed("only in the profile", [one.case.describe() for one in share.missing])
     yield from _listed("only in the recording", [one.case.describe() for one in share.unmatched])
 

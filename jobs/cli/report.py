@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
-from collector.codec.text import counted
+from collector.codec.text import counted, percent
 from jobs.cli import options
 from jobs.cli.look_up import campaign_of, chosen_directory, shown_stack
 from jobs.cli.recordings import RECORDING_SUFFIX
@@ -320,8 +320,11 @@ def model_report_command(
     with folder:
         share, unknown = write_model(folder, subject, known)
     more = f", {counted(unknown, 'launch', 'launches')} without a time" if unknown else ""
-    rest = "" if share == 1 else f", {1 - share:.1%} an estimate"
-    say(f"{share:.1%} of the time is from the database{rest}{more}, open {output / 'index.html'}")
+    rest = "" if share == 1 else f", {percent(1 - share)} an estimate"
+    say(
+        f"{percent(share)} of the time is from the database{rest}{more}, "
+        f"open {output / 'index.html'}"
+    )
 
 
 def _passes(

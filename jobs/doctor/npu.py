@@ -11,6 +11,7 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput, HostFault
 from collector.codec.files import scratch_folder
+from collector.codec.text import percent
 from collector.host.cann import cann_version
 from collector.host.npus import check_health, cube_cores_of, list_npus
 from collector.host.stack import device_locks
@@ -177,7 +178,9 @@ def check_concurrency(backend: str) -> Iterator[Check]:
 
 def verdict(found: list[Interference], devices: int) -> Check:
     """Return one check of all cases, which names the worst ones."""
-    worst = ", ".join(f"{one.case} {one.slowdown:+.1%}" for one in found[:_SHOWN])
+    worst = ", ".join(
+        f"{one.case} {percent(one.slowdown, is_signed=True)}" for one in found[:_SHOWN]
+    )
     fix = (
         f"measure on fewer devices at once: OPMETER_MEASURE_CONCURRENCY={max(1, devices // 2)}, or "
         "measure_concurrency of the site profile; then test again"

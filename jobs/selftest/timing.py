@@ -4,7 +4,7 @@ from math import inf
 from pathlib import Path
 from statistics import median
 
-from collector.codec.text import GIB
+from collector.codec.text import GIB, percent
 from collector.model.measurement import Measurement
 from collector.model.peaks import MachinePeaks
 from collector.model.record import CaseRecord
@@ -49,7 +49,7 @@ def check_physics(bench: Bench) -> Check:
         "arithmetic": 2 * n**3 / (product * 1e-6) / (peaks.tflops["bfloat16"] * 1e12),
         "bandwidth": GIB / (copy * 1e-6) / peaks.bytes_per_s,
     }
-    words = ", ".join(f"{share:.0%} of its {name}" for name, share in reached.items())
+    words = ", ".join(f"{percent(share, 0)} of its {name}" for name, share in reached.items())
     is_well = all(_LEAST <= share <= _MOST for share in reached.values())
     return Check("physics", is_well, f"{bench.stack.device}: {words}", _FIX)
 
@@ -66,8 +66,8 @@ def words_on_own_peaks(product_us: float, copy_us: float, peaks: MachinePeaks | 
     arithmetic = 2 * n**3 / (product_us * 1e-6) / peaks.float32_flops_per_s
     bandwidth = 2 * 4 * m**2 / (copy_us * 1e-6) / peaks.memory_bytes_per_s
     return (
-        f"nothing below the lower bound; {arithmetic:.0%} of the measured peak of arithmetic, "
-        f"{bandwidth:.0%} of that of memory"
+        f"nothing below the lower bound; {percent(arithmetic, 0)} of the measured peak of "
+        f"arithmetic, {percent(bandwidth, 0)} of that of memory"
     )
 
 
@@ -112,7 +112,7 @@ def check_sessions(bench: Bench) -> Check:
     }
     worst = max(apart, key=lambda case: apart[case])
     most, worst_allowed = _ALIKE[bench.backend]
-    found = f"{median(apart.values()):.1%} apart, at most {apart[worst]:.1%}: {worst}"
+    found = f"{percent(median(apart.values()))} apart, at most {percent(apart[worst])}: {worst}"
     is_well = median(apart.values()) <= most and apart[worst] <= worst_allowed
     return Check("sessions", is_well, found, _FIX)
 

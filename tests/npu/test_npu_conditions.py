@@ -110,5 +110,5 @@ def test_session_with_a_throttled_clock_has_disturbed_measurements(fake, tmp_pat
     result = collect(spec, folder, run_session(spec, folder), PROVENANCE)
     (first, second) = result.measurements
     assert first.is_disturbed and second.is_disturbed
-    assert names(" ".join(first.warnings), 5, "clock", "67%")
+    assert names(" ".join(first.warnings), 5, "clock", "67 %")
     assert (first.opened.clock_mhz, first.opened.temperature_c) == (1200.0, 46.0)

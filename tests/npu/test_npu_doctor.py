@@ -101,7 +101,7 @@ def test_concurrent_devices_are_compared_with_one_alone(fake, tmp_path, monkeypa
     monkeypatch.setattr("jobs.doctor.npu.concurrency_test", noted)
     done = CliRunner().invoke(app, ["doctor", "--together", "npu"])
     assert done.exit_code == 0, done.output
-    assert names(line_of(done.output, "ok", "together"), 2, "+0.0%")
+    assert names(line_of(done.output, "ok", "together"), 2, "+0.0 %")
     assert len(compared) >= 8
     # On this device the duration of a launch follows from its call, whatever else runs.
     assert {case.slowdown for case in compared} == {0.0}

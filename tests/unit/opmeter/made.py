@@ -27,8 +27,8 @@ from tests.unit.collector.database.campaign_maker import MadePlan, MadeShard, Tr
 
 _REASONS = {
     "disturbed": "the session was disturbed: threads waited for a core",
-    "outliers": "outliers: 8% of the undisturbed repeats",
-    "spread": "spread 30% is above 10%",
+    "outliers": "outliers: 8 % of the undisturbed repeats",
+    "spread": "spread 30 % is above 10 %",
 }
 
 PATH = "ATLAS_800_A3_752T_128G_DIE/vllm_ascend/vllm0.18.0_torch2.9.0_cann8.5"

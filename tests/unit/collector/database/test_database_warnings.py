@@ -34,7 +34,7 @@ from tests.unit.collector.database.campaign_maker import (
 pytestmark = pytest.mark.fast
 
 NPU = Stack("ATLAS_800_A3_752T_128G_DIE", cann="8.5.2", torch="2.10.0", torch_npu="2.10.0")
-SPREAD, FEW = "spread 30% is above 10%", "1 accepted repeats: too few for a reliable interval"
+SPREAD, FEW = "spread 30 % is above 10 %", "1 accepted repeats: too few for a reliable interval"
 SMALL, LARGE, QUIET, WITHHELD = (add_record(rows) for rows in (64, 128, 256, 512))
 ALONE = CollectiveCase(Collective("all_reduce", 4096, "bfloat16", 2, 1), Grid((2, 2)), 2, "event")
 TOGETHER = replace(ALONE, ranks=4, collective=replace(ALONE.collective, together=True))
@@ -108,7 +108,7 @@ def test_run_status_and_quality_count_the_same_durations() -> None:
 
 
 def test_disturbed_measurement_replaces_no_undisturbed_one() -> None:
-    busy = "the session was disturbed: threads waited for a core 52% of the time of its repeats"
+    busy = "the session was disturbed: threads waited for a core 52 % of the time of its repeats"
     tried = {SMALL.case_id: Tried(90.0, warnings=(SPREAD,)), LARGE.case_id: Tried(99.0)}
     first = made(1, tried, [SMALL, LARGE])
     later = [

@@ -103,7 +103,7 @@ def test_disturbed_share_of_a_session_is_weighted_by_time():
     short = [(Disturbance(watched=30, clean=30), 2.0)] * 9
     long = (Disturbance(watched=10, clean=4, waited_share=0.5), 1000.0)
     warning = session_disturbance([*short, long])
-    assert gate_of_warning(warning) == "disturbed" and "47%" in warning
+    assert gate_of_warning(warning) == "disturbed" and "47 %" in warning
     assert session_disturbance([*short, (long[0], 10.0)]) == ""  # 50 of 640 us
     assert session_disturbance([long] * 4) == ""  # too few cases to show it
     assert session_disturbance([]) == ""

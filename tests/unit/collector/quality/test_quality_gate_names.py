@@ -62,7 +62,7 @@ def test_other_gated_outcomes_are_counted_and_failures_are_not():
         ([f"{DRIFTED}: its canaries took"], ["drift"]),
         (["canaries: Add took 1.06 times as long"], ["canaries"]),
         (["output 0 is up to 0.5 away from the reference"], ["reference"]),
-        (["no counters of Memory: gated, spread 30% is above 10%"], ["counters"]),
+        (["no counters of Memory: gated, spread 30 % is above 10 %"], ["counters"]),
         (["3 of 5 rounds", "set where it ran: HCCL_ALGO=ring"], ["rounds", "settings"]),
     ],
 )

@@ -102,7 +102,7 @@ def test_invalid_option_is_refused_in_one_line(words, data):
 def test_the_collectives_of_real_steps_are_a_plan_with_its_device_time(real_profiles):
     done = comm("--backend", "npu", "--profiling-path", str(real_profiles), "--nproc-per-node", "8")
     assert done.returncode == 0, done.stderr
-    total = re.search(r"\bms\b.* ([0-9.]+)%.* (\d+) cases", done.stdout)
+    total = re.search(r"\bms\b.* ([0-9.]+) %.* (\d+) cases", done.stdout)
     cost = re.search(r"^(\d+) cases, .* 8 ranks, (\d+) s ", done.stdout, flags=re.MULTILINE)
     assert total and float(total[1]) > 20.0, done.stdout
     assert cost and int(cost[1]) == int(total[2]) > 0 and int(cost[2]) > 0

@@ -45,8 +45,8 @@ def test_missing_cases_of_a_campaign_are_listed_by_kernel_and_case(folder):
     message = coverage("campaign.yaml").stdout
     lines = message.splitlines()
     assert lines[0].split() == ["version", PATH]
-    assert "Sort" in "".join(line for line in lines if line.endswith("100% missing"))
-    gaps = re.findall(r"^ +[0-9.]+% missing +Sort (.+)$", message, flags=re.MULTILINE)
+    assert "Sort" in "".join(line for line in lines if line.endswith("100 % missing"))
+    gaps = re.findall(r"^ +[0-9.]+ % missing +Sort (.+)$", message, flags=re.MULTILINE)
     assert sorted(gaps) == ["1,100 FLOAT", "4,100 FLOAT"]
 
 

@@ -51,7 +51,7 @@ MADE = MadePlan([MadeShard("shard", RECORDS, [answered(RECORDS, 5.0)])])
 def test_commands_that_messages_suggest_run_as_printed(tmp_path: Path) -> None:
     root = tmp_path / "a folder"
     store = open_store(str(root))
-    suspect = Tried(5.0, warnings=("spread 30% is above 10%",))
+    suspect = Tried(5.0, warnings=("spread 30 % is above 10 %",))
     tried = [{record.case_id: suspect for record in RECORDS}]
     write_campaign(store, MadePlan([MadeShard("shard", RECORDS, tried)]))
     merge_plans(store, [MADE.name], guard=CREATE, author="test")
@@ -266,7 +266,7 @@ def test_quality_lists_rows_with_warnings_by_interval_width(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reported = {
-        RECORDS[0].case_id: Tried(5.0, warnings=("spread 30% is above 10%",)),
+        RECORDS[0].case_id: Tried(5.0, warnings=("spread 30 % is above 10 %",)),
         RECORDS[1].case_id: Tried(outcome=Outcome.IMPLAUSIBLE, reason="0 us is not a duration"),
     }
     store = open_store(str(tmp_path))
@@ -276,7 +276,7 @@ def test_quality_lists_rows_with_warnings_by_interval_width(
     quality_command(root=str(tmp_path), list_rows=True)
     lines = capsys.readouterr().out.splitlines()
     assert missing(lines[0], [PATH]) == []
-    assert missing(lines[1], ["Add 1,64;1,64", "5", "spread", "30%"]) == []
+    assert missing(lines[1], ["Add 1,64;1,64", "5", "spread", "30"]) == []
     assert missing(lines[2], ["Add 2,64;2,64", "no duration"]) == []
     assert numbers(lines[3]) == ["1", "1", "1"]
     quality_command(root=str(tmp_path), list_rows=True, as_json=True)

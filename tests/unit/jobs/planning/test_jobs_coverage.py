@@ -162,7 +162,7 @@ def test_metrics_equal_an_example_computed_by_hand():
     assert reported.m4 == pytest.approx(2 / 3)
     assert reported.m5 == pytest.approx(620 / 800)
     (line,) = [one for one in covered_lines("v", found, reported) if one.startswith("metrics")]
-    assert "M1 76.2% of the launches" in line and "M5 77.5% of the time" in line
+    assert "M1 76.2 % of the launches" in line and "M5 77.5 % of the time" in line
     between = share(found, CoverageStatus.BETWEEN)
     assert (between.cases, between.launches, between.time) == (0.25, 0.05, 0.1)
     assert user_metrics([], ()).m1 is None

@@ -157,7 +157,7 @@ def test_single_disturbed_case_is_reported_among_the_rest():
 
 
 def test_disturbed_measurements_that_replace_no_duration_are_reported_first():
-    warning = "all 30 repeats were disturbed: threads waited for a core 50% of the time"
+    warning = "all 30 repeats were disturbed: threads waited for a core 50 % of the time"
     records = [add_record(rows) for rows in range(1, 5)]
     quiet = {record.case_id: Tried(5.0, disturbance=QUIET) for record in records[1:]}
     loud = {
