@@ -202,7 +202,9 @@ def _whole_s(ranks: int, work: _Work, campaign: Campaign, cost: SessionCost) -> 
     count = ceil(work.work_s / settings.target_s)
     if ranks == 1:
         start_s = cost.start_s
-        devices = shard_cutting.devices_worth_starting(work.work_s, campaign.devices, start_s)
+        devices = shard_cutting.devices_worth_starting(
+            work.work_s, campaign.devices, settings, start_s
+        )
         count = devices * shard_cutting.shards_a_device(work.work_s, devices, settings, start_s)
     shards = min(work.cases, count)
     session = cost if ranks == 1 else cost.of_gangs

@@ -243,7 +243,7 @@ class Cutter:
         Shards are handed out by planned start, so that every device gets its own shards while the
         forecasts hold; otherwise the next free device takes over."""
         costs = [item.cost_s for item in priced]
-        devices = devices_worth_starting(fsum(costs), devices, self.cost.start_s)
+        devices = devices_worth_starting(fsum(costs), devices, self.settings, self.cost.start_s)
         groups: dict[str, list[int]] = {}
         for index, item in enumerate(priced):
             groups.setdefault(item.group, []).append(index)
@@ -282,14 +282,17 @@ def _dealt(items: Sequence[PricedCase], most_s: float) -> Iterator[list[PricedCa
         yield _in_order([items[at] for at in dealt])
 
 
-def devices_worth_starting(total_s: float, devices: int, start_s: float) -> int:
+def devices_worth_starting(
+    total_s: float, devices: int, settings: ShardSettings, start_s: float
+) -> int:
     """Return how many devices measure `total_s` of work: only as many as each measure for as long
-    as a session takes to start.
+    as a session takes to start, or as a shard may last if that is shorter.
 
     More of them would at most halve the wall time, and take longer to start than to measure.
 
     Example: 60 s of work and 40 s per start have one device, 100 s two of 90 s each."""
-    return min(devices, max(1, int(total_s / start_s))) if start_s > 0 else devices
+    of_starts = int(total_s / start_s) if start_s > 0 else devices
+    return min(devices, max(1, of_starts, ceil(total_s / settings.target_s)))
 
 
 def shards_a_device(total_s: float, devices: int, settings: ShardSettings, start_s: float) -> int:

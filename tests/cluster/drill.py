@@ -40,7 +40,7 @@ target: here
 backend: cpu
 devices: 2
 measure: {budget_s: 0.002, repeats: 2, cache: warm}
-shards: {target_s: 0.08, session_s: 60}
+shards: {target_s: 0.024, session_s: 60}
 limits: {case_s: 60, memory_gb: 1}
 quality: {repeat_share: 0}
 """

@@ -18,6 +18,7 @@ CASES = tuple(record.case_id for record in completed_records(RECORDS))
 SHAPES = {r.cells[INPUT_SHAPES]: case for r, case in zip(RECORDS, CASES, strict=True)}
 RANKS, RANKS_A_POD = 4, 2
 _MOST_GANGS = 6
+_CASE_S = 0.017  # more than the forecast of a case, so that each device has a shard
 _MESSAGES = tuple(1024 * n for n in range(1, _MOST_GANGS + 1))
 GANG_RECORDS = tuple(
     CollectiveCase(
@@ -62,7 +63,8 @@ class Expected:
     @property
     def text(self) -> str:
         """Return campaign.yaml. Small targets give many shards, small sessions split them."""
-        target_s = max(0.01, 1.0 * (self.last - self.first) / self.shards)
+        cases = self.last - self.first
+        target_s = max(0.01, min(1.0 * cases / self.shards, _CASE_S * cases / self.devices))
         return (
             f"campaign: {self.name}\n"
             f"sources: [{{cases: {sha256_hex(self.table)}}}]\n"

@@ -459,6 +459,15 @@ def test_shards_are_halved_while_they_stay_above_three_minutes(
         assert found == shards
 
 
+def test_small_target_uses_all_devices() -> None:
+    """Shards shorter than a start, which a user requests, run at the same time."""
+    records = [record(shape=f"1024,{n + 1}", mean_us=100.0) for n in range(64)]
+    more = f"devices: 4\nshards: {{target_s: 0.1}}\n{ONCE}"
+    made = plan(request(*records, source=OWN, more=more)).plan
+    assert len(made.shards) == 4 * -(-made.forecast.floor_s // 0.1)
+    assert made.forecast.wall_s < 1.1 * made.forecast.device_s / 4
+
+
 def test_small_target_gives_shards_of_that_size() -> None:
     records = [record(shape=f"1024,{n + 1}", mean_us=1000.0) for n in range(300)]
     requested = request(*records, source=OWN, more=f"shards: {{target_s: 5}}\n{ONCE}")
