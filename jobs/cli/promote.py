@@ -195,7 +195,7 @@ class _Gates:
             measured = _measured_share(workload, root, commit)
             text = f"{percent(measured)} of the time of {workload} is measured"
             yield "coverage", text, measured >= self._min_coverage
-        yield _measured_here(store, commit)
+        yield from _imported_gate(store, commit)
         yield self._half_width(store, commit)
         if self._max_changed is not None and last is not None:
             changed, known = _changed(store, last, commit)
@@ -215,15 +215,16 @@ class _Gates:
         return "half-width", text, width <= self._max_half_width
 
 
-def _measured_here(store: Store, commit: Commit) -> tuple[str, str, bool]:
+def _imported_gate(store: Store, commit: Commit) -> Iterator[tuple[str, str, bool]]:
+    """Yield the gate of imported durations, if there are any."""
     sessions = [
         count
         for shown in _shown(store, commit).values()
         for count in shown.intervals["sessions"].to_pylist()
     ]
-    imported = sum(not count for count in sessions)
-    text = f"{imported:,} of {len(sessions):,} durations are imported, expected fewer than half"
-    return "imported", text, 2 * imported < len(sessions) or not sessions
+    if imported := sum(not count for count in sessions):
+        of = f"{imported:,} of {len(sessions):,} durations are imported"
+        yield "imported", f"{of}, expected fewer than half", 2 * imported < len(sessions)
 
 
 def _measured_share(workload: WorkloadOptions, root: str, commit: Commit) -> float:
