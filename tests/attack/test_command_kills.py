@@ -37,29 +37,32 @@ _PROMOTE = ("db", "promote", "stable", "--version", "4", "--force", "made")
 
 @pytest.fixture(scope="module")
 def prepared() -> MemoryStore:
-    """Four versions, a channel at the second, and what killed merges left."""
+    """Four versions, a channel at the second, and what a merge of another plan left that was killed
+    when its snapshot was written."""
     store = MemoryStore()
     for number in range(1, _VERSIONS + 1):
-        _write_plan(store, number)
-        # Killed at its commit, when its snapshot is written.
-        last = _calls(store, lambda wrapped, at=number: _merge(wrapped, at))
-        commit_at = [key for _, key in last].index(keys.commit(number)) + 1
-        with suppress(Killed):
-            _merge(CountingStore(store, kill_at=commit_at, kill=kill_command), number)
-        _merge(store, number)
+        _write_plan(store, "made", number)
+        if number == 1:
+            _write_plan(store, "other", number)
+            calls = _calls(store, lambda wrapped: _merge(wrapped, "other", 1))
+            commit_at = [verb for verb, _ in calls].index("create") + 1
+            with suppress(Killed):
+                killed = CountingStore(store, kill_at=commit_at, kill=kill_command)
+                _merge(killed, "other", number)
+        _merge(store, "made", number)
     sha256 = read_commit(store, 2).sha256
     assert record(store, Promotion("stable", 1, 2, sha256, {"verify": "made"}, "", "test", ""))
     return store
 
 
-def _write_plan(store: Store, number: int) -> None:
-    records = [add_record(number)]
+def _write_plan(store: Store, campaign: str, number: int) -> None:
+    records = [add_record(number + len(campaign))]
     shard = MadeShard(f"shard-{number}", records, [answered(records, 5.0)])
-    write_campaign(store, MadePlan([shard], number=number, head_commit=number - 1))
+    write_campaign(store, MadePlan([shard], campaign, number, head_commit=number - 1))
 
 
-def _merge(store: Store, number: int) -> None:
-    merge_plans(store, [("made", number)], guard=CREATE, author="test")
+def _merge(store: Store, campaign: str, number: int) -> None:
+    merge_plans(store, [(campaign, number)], guard=CREATE, author="test")
 
 
 def _copy(store: MemoryStore) -> MemoryStore:
