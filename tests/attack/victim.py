@@ -74,7 +74,7 @@ class Scene:
         (tree / "Add.csv").write_text(_HEADER + "".join(rows))
         text = (
             f"campaign: {name}\nsources: [{{tree: {name}}}]\nbackend: cpu\ndevices: 3\n"
-            "update: missing-only\nshards: {target_s: 0.04, session_s: 0.000001}\n"
+            "update: missing-only\nshards: {target_s: 0.07, session_s: 0.000001}\n"
             "target: {device: CPU_test_2t, torch: 2.13.0}\n"
         )
         return campaign_from_text(text, path="campaign.yaml", base=self.folder)
