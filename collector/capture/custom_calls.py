@@ -42,7 +42,7 @@ SHOWN_OTHERWISE = frozenset(
         *("GroupedDynamicMxQuant", "GroupedMatmul"),
         *("GroupedMatmulSwigluQuant", "GroupedMatmulSwigluQuantV2", "InplaceAddRmsNorm"),
         *("MlaPrologV3", "RmsNormDynamicMxQuant", "SwigluMxQuant"),
-        *("PagedCacheLoadNdKernel", "QuantBatchMatmulV3", "QuantBatchMatmulV4"),
+        *("QuantBatchMatmulV3", "QuantBatchMatmulV4"),
         *("RecurrentGatedDeltaRule", "ReshapeAndCacheNdKernel", "ScatterPaKvCache"),
         *("SparseFlashAttention", "WeightQuantBatchMatmulV2"),
     }

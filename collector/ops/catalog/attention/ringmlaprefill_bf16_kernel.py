@@ -87,7 +87,7 @@ def _reference(torch: Any, *tensors: Any, sizes: _Round, names_lse: bool) -> Any
             found, total = _joined(torch, out[rows], lse[:, rows], found, total)
         out[rows] = found.to(out.dtype)
         lse[:, rows] = total
-    return out, lse if names_lse else None
+    return (out, lse) if names_lse else (out,)
 
 
 def _joined(torch: Any, out: Any, lse: Any, found: Any, total: Any) -> Any:
@@ -119,7 +119,7 @@ def _launch(api: Any, *tensors: Any, sizes: _Round, names_lse: bool) -> Any:
         output=out,
         softmax_lse=lse,
     )
-    return out, lse if names_lse else None
+    return (out, lse) if names_lse else (out,)
 
 
 def _flops(case: Case) -> int:

@@ -28,7 +28,7 @@ class Fleet:
     def __init__(self, *, factor=5.0, stays=False, cases=24, budget_s=20, **simulation):
         long = LONG.format(budget_s=budget_s)
         self.simulation = Simulation(
-            cases=cases, target_s=120, session_s=240, more=long, **simulation
+            cases=cases, target_s=190, session_s=240, more=long, **simulation
         )
         self.factor, self.stays = factor, stays
         self.simulation.cluster.worker = self.measure
