@@ -6,6 +6,7 @@ round; no other state is stored between rounds.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, inf, log1p
 
 import numpy as np
@@ -65,16 +66,28 @@ def coarse(axes: Floats, count: int, generator: np.random.Generator) -> Indices:
     return np.sort(along[generator.integers(bounds[:-1], bounds[1:])])
 
 
-def unsure(half_widths: Floats, requested: Indices, tolerance: float, count: int) -> Indices:
-    """Return the unrequested points with intervals that are too wide: the widest `count`.
+def unsure(
+    axes: Floats, half_widths: Floats, requested: Indices, tolerance: float, count: int
+) -> Indices:
+    """Return unrequested points with intervals that are too wide: of each of `count` stretches of
+    such points (points, axes), the one with the widest interval.
 
-    None if at most one in twenty of the remaining points is that wide. Half-widths are logarithms,
-    the tolerance is a share of the duration."""
+    Neighbours are wide together, and one of them tells of the others. None if at most one in twenty
+    of the remaining points is that wide. Half-widths are logarithms, the tolerance is a share of
+    the duration."""
     left = np.setdiff1d(np.arange(len(half_widths)), requested)
     wide = left[half_widths[left] > log1p(tolerance)]
     if len(wide) <= _LEFT_UNSURE * len(left):
         return wide[:0]
-    return wide[np.argsort(-half_widths[wide], kind="stable")[:count]]
+    if len(wide) <= count:
+        return wide
+    along = wide[np.argsort(_position_on_curve(axes[wide]), kind="stable")]
+    bounds = np.linspace(0, len(along), count + 1).round().astype(np.intp)
+    widest = [
+        along[begin + int(np.argmax(half_widths[along[begin:end]]))]
+        for begin, end in pairwise(bounds.tolist())
+    ]
+    return np.array(widest, np.intp)
 
 
 def _position_on_curve(axes: Floats) -> npt.NDArray[np.int64]:
@@ -196,7 +209,7 @@ def next_round(points: Points, known: Known, budget: PointBudget, tolerance: flo
     checked = np.flatnonzero(known.checks & np.isfinite(known.duration_us))
     missed = misses(found, checked, known.duration_us[checked])
     widths = half_widths(found, missed, LEVEL)
-    remaining_budget = max(0, min(budget.step, budget.teaching - training_count))
-    return Round(
-        unsure(widths, np.flatnonzero(known.requested), tolerance, remaining_budget), widths, found
-    )
+    count = max(0, min(budget.step, budget.teaching - training_count))
+    requested = np.flatnonzero(known.requested)
+    points_to_measure = unsure(points.sizes, widths, requested, tolerance, count)
+    return Round(points_to_measure, widths, found)

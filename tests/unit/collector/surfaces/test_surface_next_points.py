@@ -31,15 +31,16 @@ def test_initial_points_are_spread_over_many_axes(width):
 
 
 def test_points_with_the_widest_intervals_are_requested_once():
-    widths = np.array([0.5, 0.1, 0.4, 0.01, 0.3])
-    assert unsure(widths, np.array([0]), 0.05, 2).tolist() == [2, 4]
-    assert unsure(widths, np.array([0]), 0.05, 9).tolist() == [2, 4, 1]
+    """Of the first two wide points along the axis, and of the last two, one each."""
+    axes, widths = np.arange(1.0, 7.0)[:, None], np.array([0.5, 0.1, 0.4, 0.01, 0.3, 0.2])
+    assert unsure(axes, widths, np.array([0]), 0.05, 2).tolist() == [2, 4]
+    assert unsure(axes, widths, np.array([0]), 0.05, 9).tolist() == [1, 2, 4, 5]
 
 
 def test_points_within_the_tolerance_are_not_requested():
-    widths = np.full(100, 0.04)
+    axes, widths = np.arange(1.0, 101.0)[:, None], np.full(100, 0.04)
     widths[:4] = 0.2
-    assert unsure(widths, np.array([99]), 0.05, 50).tolist() == []
-    assert len(unsure(widths, np.array([99]), 0.01, 50)) == 50
+    assert unsure(axes, widths, np.array([99]), 0.05, 50).tolist() == []
+    assert len(unsure(axes, widths, np.array([99]), 0.01, 50)) == 50
     widths[:6] = 0.2
-    assert sorted(unsure(widths, np.array([99]), 0.05, 50)) == [0, 1, 2, 3, 4, 5]
+    assert sorted(unsure(axes, widths, np.array([99]), 0.05, 50)) == [0, 1, 2, 3, 4, 5]
