@@ -22,8 +22,8 @@ from tests.unit.collector.replay.replay_cases import add_record
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
 _ROOT = Path(__file__).parents[2]
-_CASES, _OF_SHARD = 12, 3
-_LAUNCH_NS = 11 * 10**9  # by the profile: so that sessions last a minute, by forecast
+_CASES, _OF_SHARD = 12, 2
+_LAUNCH_NS = 13 * 10**9  # by the profile: so that sessions last a minute, by forecast
 _CAMPAIGN = """\
 campaign: slowed
 sources: [{profile: profile, stack: target}]
@@ -32,7 +32,7 @@ backend: npu
 devices: 2
 measure: {repeats: 3}
 quality: {repeat_share: 0}
-shards: {target_s: 90, session_s: 240}
+shards: {target_s: 80, session_s: 240}
 """
 
 
