@@ -33,8 +33,8 @@ SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class DensitySettings:
-    """Settings of the measured density of curves.
+class SamplingSettings:
+    """Settings of curves of which a part is measured.
 
     At most the `share` of each curve is measured, or less if nearly all of the others are known to
     the `tolerance`, a share of their duration."""
@@ -43,11 +43,11 @@ class DensitySettings:
     share: float = SHARE
 
 
-def read_density(entry: Entry) -> DensitySettings:
-    """Return the settings of `density`. Raise BadInput, with the line, for invalid ones."""
+def read_sampling(entry: Entry) -> SamplingSettings:
+    """Return the settings of `sampling`. Raise BadInput, with the line, for invalid ones."""
     found = entry.fields(("tolerance", "share"), required=("tolerance",))
     share = found.read("share", Entry.percentage, SHARE)
-    return DensitySettings(found["tolerance"].percentage(), share)
+    return SamplingSettings(found["tolerance"].percentage(), share)
 
 
 # How each case of a campaign is measured: the repeats, the cache, the counters.
@@ -193,7 +193,7 @@ UPDATES = ("all", "missing-only", "precision")
 
 _CAMPAIGN_FILE_KEYS = (
     *("campaign", "sources", "operators", "update", "target", "backend", "devices", "measure"),
-    *("shards", "limits", "quality", "density", "runtime", "op_mapping", "store"),
+    *("shards", "limits", "quality", "sampling", "runtime", "op_mapping", "store"),
 )
 _ADDRESSES = ("s3://", "file://")
 _USUAL = MeasureSettings()
@@ -230,7 +230,7 @@ class Campaign:
     shards: ShardSettings
     limits: Limits
     quality: QualitySettings
-    density: DensitySettings | None
+    sampling: SamplingSettings | None
     runtime: RuntimeValues
     op_mapping: Path | None
     store: str | None
@@ -274,10 +274,10 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
         raise found.get("update", document).refusal(
             "`update: precision` and `quality: {budget_device_h: HOURS}` must be set together"
         )
-    density = read("density", read_density, None)
-    if density is not None and update != "missing-only":
-        raise found["density"].refusal(
-            f"`density` requires `update: missing-only`, got `update: {update}`"
+    sampling = read("sampling", read_sampling, None)
+    if sampling is not None and update != "missing-only":
+        raise found["sampling"].refusal(
+            f"`sampling` requires `update: missing-only`, got `update: {update}`"
         )
     backend = found["backend"].choice(BACKENDS, BACKEND_SYNONYMS)
     runtime = read("runtime", read_runtime, RuntimeValues())
@@ -298,7 +298,7 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
         shards=read("shards", _shards, ShardSettings()),
         limits=read("limits", _limits, Limits()),
         quality=quality,
-        density=density,
+        sampling=sampling,
         runtime=runtime,
         op_mapping=read("op_mapping", lambda entry: base / entry.text(), None),
         store=read("store", lambda entry: _store(entry, base), None),
@@ -316,7 +316,7 @@ def _check_context(found: Mapping[str, Entry], sources: Sequence[Source], update
                 "`measure.cache: context` replays the launches that preceded a case: expected a "
                 "profile, which records the order of launches"
             )
-    isolated = [key for key in ("density",) if key in found]
+    isolated = [key for key in ("sampling",) if key in found]
     isolated += ["update"] if update == "precision" else []
     for key in isolated:
         raise found[key].refusal(

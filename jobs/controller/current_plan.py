@@ -171,7 +171,7 @@ class PlanFinder:
         if due and not self._has_merged(state, due):
             return None
         make = partial(lifecycle.make_next, state, step, options)
-        if applied.campaign.density is None:
+        if applied.campaign.sampling is None:
             return make()
         return self.rounds.begin(applied.campaign.name, applied.fingerprint, make)
 

@@ -116,7 +116,7 @@ class Performer:
         self.cluster.annotate_config_map(metadata["name"], {note: self.applied.fingerprint})
         words = f"plan {number}{', without the missing shards' if partial else ''}"
         if partial and self.known.plan.forecast.learning:
-            words += "; the next round of `density` waits until they are measured"
+            words += "; the next round of `sampling` waits until they are measured"
         self.say("Merged", words)
 
     def _launch(self, wave: Wave, cap: int) -> None:

@@ -176,7 +176,7 @@ def _left_out_lines(plan: Plan) -> list[str]:
     if not forecast.left_out:
         return []
     return [
-        f"density    {forecast.left_out:,} cases are omitted, {forecast.unsure:,} of them not "
+        f"sampling   {forecast.left_out:,} cases are omitted, {forecast.unsure:,} of them not "
         f"known within the tolerance{more}"
     ]
 

@@ -441,7 +441,7 @@ def read_head_results(
         return {}
     expected = {record.case_id for source in state.sources for record in source.records}
     known = published.case_results(stack.version_path, expected, cache=campaign.measure.cache)
-    counts_held_back = retry_failed or campaign.density is not None
+    counts_held_back = retry_failed or campaign.sampling is not None
     needs_intervals = counts_held_back or with_intervals or campaign.update == "precision"
     shown = published.intervals(stack.version_path, expected) if needs_intervals else {}
     held_back = set[str]()

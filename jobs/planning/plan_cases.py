@@ -25,7 +25,7 @@ from collector.ranks.gangs import is_of_gangs
 from collector.surfaces.axes import axes_of
 from collector.surfaces.base import Work, monomial_through, work_on
 from collector.surfaces.rounds import LEAST_BUDGET, Known, PointBudget, Points, next_round
-from jobs.campaign.campaign_file import REPEAT_SHARE, Campaign, DensitySettings
+from jobs.campaign.campaign_file import REPEAT_SHARE, Campaign, SamplingSettings
 from jobs.planning import shard_cutting
 from jobs.planning.candidates import (
     Candidate,
@@ -127,7 +127,7 @@ def left_out_cases(
     Example: for a curve of 1,000 cases and a share of 25 %, the first round requests 110 cases that
     train the model and 50 that check how well it predicts the others, and leaves out 840. Two more
     rounds request 90 in total where the model is unsure, unless it is sure before."""
-    head_results, settings = request.head_results, request.campaign.density
+    head_results, settings = request.head_results, request.campaign.sampling
     if settings is None:
         return CasesLeftOut()
     cases = (
@@ -146,7 +146,7 @@ def left_out_cases(
 
 
 def _spared_of(
-    surface: Surface, head_results: Mapping[str, HeadResult], settings: DensitySettings
+    surface: Surface, head_results: Mapping[str, HeadResult], settings: SamplingSettings
 ) -> CasesLeftOut:
     known, budget = _known(surface, head_results, settings)
     found = next_round(surface.points, known, budget, settings.tolerance)
@@ -160,7 +160,7 @@ def _spared_of(
 
 
 def _known(
-    surface: Surface, head_results: Mapping[str, HeadResult], settings: DensitySettings
+    surface: Surface, head_results: Mapping[str, HeadResult], settings: SamplingSettings
 ) -> tuple[Known, PointBudget]:
     """Return the known points of a surface.
 

@@ -258,7 +258,7 @@ def inputs_hash(
     return short_hash(
         {
             "quality": asdict(campaign.quality),
-            "density": None if campaign.density is None else asdict(campaign.density),
+            "sampling": None if campaign.sampling is None else asdict(campaign.sampling),
             "sources": sorted([source.sha256, source.same_stack] for source in sources),
             "stack": stack.stack_id,
             "operators": None if campaign.operators is None else sorted(campaign.operators),

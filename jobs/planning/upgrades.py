@@ -81,7 +81,7 @@ def check_upgrade(campaign: Campaign, stack: Stack, old_path: str, there: Sequen
         )
     for is_wrong, text in (
         (campaign.update != "missing-only", f"`update: missing-only`, got {campaign.update!r}"),
-        (campaign.density is not None, "a campaign without `density`"),
+        (campaign.sampling is not None, "a campaign without `sampling`"),
         (campaign.measure.cache != "warm", f"`cache: warm`, got {campaign.measure.cache!r}"),
     ):
         if is_wrong:

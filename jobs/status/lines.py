@@ -374,7 +374,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
         lines += _disturbed(summary)
     lines += _not_counted(summary.new, plan)
     lines += _warning_lines(summary.warned, summary.measured_cases, summary.suspect, url)
-    lines += [*_precise(summary, plan), *_density(plan), *_above(summary)]
+    lines += [*_precise(summary, plan), *_sampled(plan), *_above(summary)]
     if summary.quality is not None and summary.quality.durations:
         lines += [*identity_lines(summary.quality), *brief_lines(summary.quality)]
     lines += _efficiency(summary.usage, plan)
@@ -455,7 +455,7 @@ def _precise(summary: Summary, plan: Plan) -> list[str]:
     ]
 
 
-def _density(plan: Plan) -> list[str]:
+def _sampled(plan: Plan) -> list[str]:
     texts = plan.forecast
     if not texts.left_out:
         return []
@@ -468,7 +468,7 @@ def _density(plan: Plan) -> list[str]:
         ]
     share = "all" if not texts.unsure else f"{predicted:,}" if predicted else "none"
     return [
-        f"density     {counted(texts.left_out, 'case is', 'cases are')} left out: the surfaces "
+        f"sampling    {counted(texts.left_out, 'case is', 'cases are')} left out: the surfaces "
         f"measured so far predict {share} of them within the tolerance"
     ]
 

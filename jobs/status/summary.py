@@ -209,7 +209,7 @@ class _CaseOutcome:
 
 
 _NOT_MEASURED = _CaseOutcome(NEVER_TRIED, "not measured", False)
-_LEFT_OUT = replace(_NOT_MEASURED, reason="not measured: `density` leaves cases of curves out")
+_LEFT_OUT = replace(_NOT_MEASURED, reason="not measured: `sampling` leaves cases of curves out")
 _REUSED = replace(_NOT_MEASURED, reason="not measured: reused from the older stack")
 _WAITING = replace(_NOT_MEASURED, reason="not measured: it waits for the results of a sample")
 

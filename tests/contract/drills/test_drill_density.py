@@ -15,7 +15,7 @@ target: here
 backend: cpu
 measure: {repeats: 3, cache: warm}
 quality: {repeat_share: 0}
-density: {tolerance: 90%}
+sampling: {tolerance: 90%}
 """
 _HEADER = (
     "OP State,Accelerator Core,Input Shapes,Input Data Types,Input Formats,"
@@ -40,11 +40,11 @@ def test_curve_is_measured_in_rounds_until_the_rest_is_known(tmp_path: Path):
     campaign.write_text(_CAMPAIGN)
     runs = Runs(tmp_path, f"file://{tmp_path}/data", {"TMPDIR": str(tmp_path)}, campaign)
     output = runs.finish()
-    lines = {name: numbers_of(output, name) for name in ("cases", "coverage", "density")}
+    lines = {name: numbers_of(output, name) for name in ("cases", "coverage", "sampling")}
     requested = [int(found[0]) for found in lines["cases"]]
     assert requested[0] == 150 and sum(requested) <= 200  # how sure it is depends on the machine
     assert [found[:2] for found in lines["coverage"]] == [[str(sum(requested)), "800"]]
-    assert str(800 - sum(requested)) in [found[0] for found in lines["density"]]
+    assert str(800 - sum(requested)) in [found[0] for found in lines["sampling"]]
     runs.command("db", "verify")  # which fails if anything is damaged
     attempts = runs.attempts()
     runs.finish()

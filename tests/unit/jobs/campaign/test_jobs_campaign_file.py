@@ -11,9 +11,9 @@ from collector.codec.errors import BadInput
 from collector.model.plan import Limits, MeasureSettings, ShardSettings
 from jobs.campaign.campaign_file import (
     Campaign,
-    DensitySettings,
     QualitySettings,
     RuntimeValues,
+    SamplingSettings,
     Target,
     campaign_from_text,
     load_campaign,
@@ -84,7 +84,7 @@ def test_every_key_is_read() -> None:
         shards=ShardSettings(600.0, 120.0),
         limits=Limits(30.0, 28.5),
         quality=QualitySettings(0.05),
-        density=None,
+        sampling=None,
         runtime=RuntimeValues((1024, 4096)),
         op_mapping=BASE / "op_mapping.yaml",
         store="s3://perf/opmeter",
@@ -122,10 +122,10 @@ def test_precision_is_a_share_of_the_mean_and_allows_more_repeats(precision) -> 
     assert (bounded.min_repeats, bounded.max_repeats) == (5, 50)
 
 
-def test_a_density_is_a_tolerance_and_at_most_a_share() -> None:
-    assert read(SMALL + "density: {tolerance: 5%}\n").density == DensitySettings(0.05, 0.25)
-    reported = read(SMALL + "density: {tolerance: 0.1, share: 40%}\n").density
-    assert reported == DensitySettings(0.1, 0.4)
+def test_a_sampling_is_a_tolerance_and_at_most_a_share() -> None:
+    assert read(SMALL + "sampling: {tolerance: 5%}\n").sampling == SamplingSettings(0.05, 0.25)
+    reported = read(SMALL + "sampling: {tolerance: 0.1, share: 40%}\n").sampling
+    assert reported == SamplingSettings(0.1, 0.4)
 
 
 def test_compiled_variant_in_operators_is_normalised() -> None:
@@ -179,11 +179,15 @@ def test_store_address_with_a_secret_is_refused_and_not_repeated(address: str) -
         (SMALL + "devices: '8'\n", "c.yaml:4: devices: ", ["1", "'8'"]),
         (SMALL + "devices: {}\n", "c.yaml:4: devices: ", ["1", "mapping"]),
         (SMALL + "measure: {budget_s: -1}\n", "c.yaml:4: measure.budget_s: ", ["0", "-1"]),
-        (SMALL + "density: {share: 40%}\n", "c.yaml:4: density: ", ["'tolerance'"]),
-        (SMALL + "density: {tolerance: 0}\n", "c.yaml:4: density.tolerance: ", ["1%", "0.01", "0"]),
+        (SMALL + "sampling: {share: 40%}\n", "c.yaml:4: sampling: ", ["'tolerance'"]),
         (
-            SMALL + "update: all\ndensity: {tolerance: 5%}\n",
-            "c.yaml:5: density: ",
+            SMALL + "sampling: {tolerance: 0}\n",
+            "c.yaml:4: sampling.tolerance: ",
+            ["1%", "0.01", "0"],
+        ),
+        (
+            SMALL + "update: all\nsampling: {tolerance: 5%}\n",
+            "c.yaml:5: sampling: ",
             ["update: all"],
         ),
         (SMALL + "update: precision\n", "c.yaml:4: update: ", ["budget_device_h"]),
@@ -243,8 +247,8 @@ def test_store_address_with_a_secret_is_refused_and_not_repeated(address: str) -
             )
         ),
         (
-            PROFILED + "measure: {cache: context}\ndensity: {tolerance: 5%}\n",
-            "c.yaml:5: density: ",
+            PROFILED + "measure: {cache: context}\nsampling: {tolerance: 5%}\n",
+            "c.yaml:5: sampling: ",
             ["measure.cache: context"],
         ),
         (SMALL + "measure: {repeats: [9, 3]}\n", "c.yaml:4: measure.repeats: ", ["[9, 3]"]),

@@ -272,7 +272,7 @@ def test_shard_of_an_older_plan_that_a_merge_finds_damaged_is_measured_again():
     assert simulation.new_controller().reconcile() == {"small": True}
 
 
-CURVE = {"cases": 400, "target_s": 2, "more": "density: {tolerance: 50%, share: 50%}\n"}
+CURVE = {"cases": 400, "target_s": 2, "more": "sampling: {tolerance: 50%, share: 50%}\n"}
 
 
 def measures(simulation):
@@ -320,7 +320,7 @@ def test_partial_end_announces_the_round_that_was_due(learning, reported):
     performer.perform(Finish(partial=True), Observed(frozenset(), ()))
     (event,) = [e for e in simulation.cluster.reported.values() if e["reason"] == "Merged"]
     assert "plan 1" in event["message"]
-    assert ("density" in event["message"]) is reported
+    assert ("sampling" in event["message"]) is reported
 
 
 def test_planner_that_lost_the_lease_publishes_no_plan():

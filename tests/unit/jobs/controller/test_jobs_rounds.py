@@ -109,7 +109,7 @@ def test_round_of_a_changed_campaign_is_not_written():
 
 @pytest.mark.thorough
 def test_round_made_concurrently_by_another_controller_is_discarded():
-    exact = "density: {tolerance: 0.01%, share: 50%}\n"  # so that another round follows
+    exact = "sampling: {tolerance: 0.01%, share: 50%}\n"  # so that another round follows
     simulation = Simulation(**{**CURVE, "more": exact})
     rounds = Held()
     late = simulation.new_controller(rounds=rounds)

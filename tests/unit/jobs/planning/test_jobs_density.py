@@ -25,7 +25,7 @@ from tests.unit.jobs.planning.test_jobs_plan_making import (
 from tests.unit.jobs.printed import numbers
 from tests.unit.opmeter.made import recorded, version_of
 
-ASKED = "density: {tolerance: 1%}\nquality: {repeat_share: 0}\n"
+ASKED = "sampling: {tolerance: 1%}\nquality: {repeat_share: 0}\n"
 CURVE = [record("Add", f"{16 * (n + 1)},{8 * (n % 7 + 1)}") for n in range(1000)]
 ALONE = [record("Mul", f"{n + 1},2") for n in range(5)]
 
@@ -231,26 +231,26 @@ def test_forecast_reports_the_excluded_points():
     found, _ = to_the_end()
     first, last = found[0].plan, found[-1].plan
 
-    def density_line(made):
-        (line,) = [one for one in describe_forecast(made) if one.startswith("density ")]
+    def sampling_line(made):
+        (line,) = [one for one in describe_forecast(made) if one.startswith("sampling ")]
         return line
 
-    assert numbers(density_line(first)) == ["840", "840"]
-    assert numbers(density_line(last)) == ["750", str(last.forecast.unsure)]
+    assert numbers(sampling_line(first)) == ["840", "840"]
+    assert numbers(sampling_line(last)) == ["750", str(last.forecast.unsure)]
     # The output announces another round where one follows.
-    assert density_line(first) != density_line(
+    assert sampling_line(first) != sampling_line(
         replace(first, forecast=replace(first.forecast, learning=0))
     )
 
 
-def test_plans_with_and_without_a_density_are_read_as_written():
+def test_plans_with_and_without_sampling_are_read_as_written():
     for made in (first_round()[0].plan, plan(request(*CURVE)).plan):
         assert plan_from_json(plan_to_json(made)) == made
 
 
-def test_another_density_is_another_campaign():
+def test_another_sampling_is_another_campaign():
     reported = {
         inputs_hash(campaign(more), STACK, (), None)
-        for more in ("", "density: {tolerance: 5%}\n", "density: {tolerance: 5%, share: 0.5}\n")
+        for more in ("", "sampling: {tolerance: 5%}\n", "sampling: {tolerance: 5%, share: 0.5}\n")
     }
     assert len(reported) == 3

@@ -16,9 +16,9 @@ from collector.model.stack import Stack
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import (
-    DensitySettings,
     QualitySettings,
     RunOptions,
+    SamplingSettings,
     campaign_from_text,
 )
 from jobs.cli.options import VersionOptions, WorkloadOptions
@@ -335,7 +335,7 @@ def test_withheld_case_is_a_failure_to_retry_and_is_not_used_for_forecasts(tmp_p
         reported = MadePlan([made], stack=first.state.stack, head_commit=first.plan.head_commit)
         commit_shard(store, reported, first.plan, made)
     assert advanced(once, store)[0].is_finished
-    in_rounds = replace(once, density=DensitySettings(tolerance=0.05, share=0.25))
+    in_rounds = replace(once, sampling=SamplingSettings(tolerance=0.05, share=0.25))
     taught = read_head_results(read_state(in_rounds, store))
     assert {answer.is_good for answer in taught.values()} == {timed is device}
     second, _ = advanced(once, store, RunOptions(retry_failed=True))

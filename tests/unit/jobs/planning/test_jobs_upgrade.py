@@ -15,7 +15,7 @@ from collector.model import keys
 from collector.model.plan import UpgradeFrom, plan_from_json, plan_to_json, read_shard
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
-from jobs.campaign.campaign_file import DensitySettings, RunOptions, campaign_from_text
+from jobs.campaign.campaign_file import RunOptions, SamplingSettings, campaign_from_text
 from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.plan import plan_command
 from jobs.planning.gaps import describe_forecast
@@ -226,8 +226,8 @@ def test_a_version_directory_that_cannot_be_reused_is_refused(upgraded, folder):
     for path in (own, "A2/vllm_ascend/vllm0.18.0_torch2.9.0_cann8.5.0", "nothing"):
         with raises_naming(BadInput, old.version_path, path):
             advanced(campaign, store, RunOptions(upgrade_from=replace(old, version_path=path)))
-    learning = replace(campaign, density=DensitySettings(0.05))
-    for wrong, name in ((learning, "density"), (replace(campaign, update="all"), "update")):
+    learning = replace(campaign, sampling=SamplingSettings(0.05))
+    for wrong, name in ((learning, "sampling"), (replace(campaign, update="all"), "update")):
         with raises_naming(BadInput, name):
             advanced(wrong, store, RunOptions(upgrade_from=old))
     with raises_naming(BadInput, old.version_path):

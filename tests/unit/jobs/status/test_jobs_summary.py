@@ -235,16 +235,16 @@ def test_predicted_share_of_excluded_cases_is_reported():
     plan = plan_of(MADE)
     summary = summarise(head_state(), plan, [SOURCE], NO_USAGE)
 
-    def density(**counts):
+    def sampling(**counts):
         reported = replace(plan, forecast=replace(plan.forecast, **counts))
         lines = describe(summary, reported, None, "file:///x")
-        return [line for line in lines if line.startswith("density ")]
+        return [line for line in lines if line.startswith("sampling ")]
 
-    assert density() == []
+    assert sampling() == []
     for unsure, message in ((700, ["750", "50"]), (0, ["750"]), (750, ["750"])):
-        (line,) = density(left_out=750, unsure=unsure)
+        (line,) = sampling(left_out=750, unsure=unsure)
         assert numbers(line) == message
-    assert density(left_out=750) != density(left_out=750, unsure=750)
+    assert sampling(left_out=750) != sampling(left_out=750, unsure=750)
 
 
 def envelope_of(device, *means_us):
