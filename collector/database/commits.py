@@ -26,8 +26,8 @@ from collector.codec.errors import (
     StoreError,
     stored,
 )
-from collector.database.committed import read_sealed
 from collector.database.plans import MergedPlan
+from collector.database.shard_commits import read_sealed
 from collector.model import keys
 from collector.model.stack import Runtime
 from collector.store.base import Store, create_once

@@ -14,8 +14,8 @@ from collector.codec.canonical import canonical_json, decode_object, readable_js
 from collector.codec.errors import BadInput, DamagedObject, stored
 from collector.database import layout
 from collector.database.commits import Commit
-from collector.database.committed import read_sealed
 from collector.database.plans import MergedPlan
+from collector.database.shard_commits import read_sealed
 from collector.database.versions import Rank, Ranked, VersionProperties
 from collector.model import keys
 from collector.model.stack import Runtime, Stack
@@ -137,7 +137,7 @@ class _StoredManifest:
     plans: tuple[MergedPlan, ...]
 
 
-def manifest_to_json(manifest: SnapshotManifest) -> bytes:
+def snapshot_manifest_to_json(manifest: SnapshotManifest) -> bytes:
     value = asdict(manifest)
     value["schema"] = _SCHEMA
     for path, entry in manifest.versions.items():
@@ -151,7 +151,7 @@ def manifest_to_json(manifest: SnapshotManifest) -> bytes:
     return readable_json(value)
 
 
-def manifest_from_json(data: bytes, *, key: str = "manifest") -> SnapshotManifest:
+def snapshot_manifest_from_json(data: bytes, *, key: str = "manifest") -> SnapshotManifest:
     """Return the manifest of a snapshot. Raises BadInput, naming the key, for other data."""
     stored = decode_object(_StoredManifest, data, what=_WHAT, key=key)
     try:
@@ -211,7 +211,7 @@ def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:
     named_by = keys.commit(commit.number)
     data = read_sealed(store, key, commit.manifest_sha256, named_by=named_by)
     with stored():
-        manifest = manifest_from_json(data, key=key)
+        manifest = snapshot_manifest_from_json(data, key=key)
     wrong = ""
     for name in ("runtime", "content_hash"):
         reported, claimed = getattr(manifest, name), getattr(commit, name)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from collector.codec.canonical import decode_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput, stored
-from collector.database.committed import read_sealed
+from collector.database.shard_commits import read_sealed
 from collector.database.versions import VersionProperties
 from collector.model import keys
 from collector.quality.upgrades import RatioEstimate

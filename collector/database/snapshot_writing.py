@@ -29,8 +29,8 @@ from collector.database.manifest import (
     StoredFile,
     VersionEntry,
     collective_files,
-    manifest_to_json,
     read_file,
+    snapshot_manifest_to_json,
     version_files_to_json,
 )
 from collector.database.parquet import (
@@ -122,7 +122,7 @@ def write_snapshot(
         dict(sorted(collectives.items())),
         tuple(sorted(state.plans | base.plans)),
     )
-    data = manifest_to_json(manifest)
+    data = snapshot_manifest_to_json(manifest)
     base.store.put(keys.snapshot_manifest(name), data)
     return name, sha256_hex(data), manifest
 

@@ -20,7 +20,6 @@ from collector.database.commits import (
     is_hinted,
     read_commit,
 )
-from collector.database.committed import RawRecord, is_slip, record_problems
 from collector.database.intervals import intervals_of
 from collector.database.manifest import (
     FileEntry,
@@ -33,6 +32,7 @@ from collector.database.plan_state import MergedPlans, read_results
 from collector.database.plans import MergedPlan, changed, read_plan
 from collector.database.retired import Retirement, retirement_problems, retirements
 from collector.database.reuse import read_reuse, reuse_keys
+from collector.database.shard_commits import RawRecord, is_slip, record_problems
 from collector.database.state import (
     MEASUREMENT_SCHEMA,
     distinct,

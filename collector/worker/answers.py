@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from collector import __version__
 from collector.codec.canonical import decode_object
 from collector.codec.errors import BadInput, NotFound
-from collector.database.committed import BoundShard, read_sealed
 from collector.database.plans import plan_reader
+from collector.database.shard_commits import BoundShard, read_sealed
 from collector.measuring.batches import (
     RawRecords,
     SessionResults,

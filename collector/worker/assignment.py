@@ -13,8 +13,8 @@ import zstandard
 
 from collector.codec.errors import AlreadyExists, BadInput, StoreError
 from collector.comm.gang import GangWork, StartRanks, start_here
-from collector.database.committed import read_sealed
 from collector.database.plans import assigned_plan
+from collector.database.shard_commits import read_sealed
 from collector.host.operator_library import static_kernel_problem
 from collector.measuring.batches import (
     Batches,

@@ -21,7 +21,7 @@ from collector import __version__, environment
 from collector.codec.canonical import canonical_json, decode_object, sha256_hex
 from collector.codec.errors import AlreadyExists, BadInput, StoreError
 from collector.codec.table import table_bytes, table_rows
-from collector.database.committed import read_commit
+from collector.database.shard_commits import read_shard_commit
 from collector.model import keys
 from collector.model import manifest as manifests
 from collector.model.manifest import AttemptManifest, PartEntry, ShardCommit, StoredObject, Usage
@@ -146,7 +146,7 @@ def is_committed(store: Store, campaign: str, shard: str) -> bool:
     """Return whether the shard has a commit. An unreadable commit counts, because a commit is made
     only once: a merge reports it, and the next plan has its cases."""
     try:
-        return read_commit(store, campaign, shard) is not None
+        return read_shard_commit(store, campaign, shard) is not None
     except BadInput as error:
         logger.error("shard %s: expected a valid commit, got a damaged one: %s", shard, error)
         return True

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from collector.codec.canonical import sha256_hex, short_hash
 from collector.codec.errors import BadInput, NotFound, StoreError
-from collector.database.committed import BoundShard
+from collector.database.shard_commits import BoundShard
 from collector.model import keys
 from collector.model.measurement import Provenance
 from collector.replay.seal import SealedRecords, unseal

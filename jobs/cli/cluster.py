@@ -481,7 +481,7 @@ def logs_command(
       opmeter logs
       opmeter logs SHARD --campaign quickstart --namespace opmeter
     """
-    from collector.database.committed import read_commit
+    from collector.database.shard_commits import read_shard_commit
     from jobs.status import follower
     from jobs.status.why import ClusterView
 
@@ -496,7 +496,7 @@ def logs_command(
     for whose, text in follower.stored_logs(store, name, found):
         lines += 1
         _print(whose, text)
-    if not lines or read_commit(store, name, found) is None:
+    if not lines or read_shard_commit(store, name, found) is None:
         for whose, text in view.pod_logs(name, follower.job_indexes(store, name, found)):
             lines += 1
             _print(whose, [text])

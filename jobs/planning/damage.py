@@ -13,9 +13,9 @@ from functools import cache, partial
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
-from collector.database.committed import fetch, read_sealed
 from collector.database.plan_state import damage_in
 from collector.database.plans import Damage, plan_reader
+from collector.database.shard_commits import fetch, read_sealed
 from collector.model import keys
 from collector.model.plan import Plan, PlannedShard, read_shard
 from collector.store.base import Store

@@ -23,13 +23,13 @@ from math import inf
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import AlreadyExists, BadInput
 from collector.database.commits import Commit, head_to_extend
-from collector.database.committed import shard_usage
 from collector.database.layout import OP_MAPPING
 from collector.database.merge import Guard, MergeResult, merge_plans
 from collector.database.op_mapping import check_op_mapping
 from collector.database.plans import Damage
 from collector.database.published import HeldShards, Published
 from collector.database.reuse import Reuse, store_reuse
+from collector.database.shard_commits import shard_usage
 from collector.database.versions import rank_of
 from collector.environment import map_concurrently
 from collector.model import keys

@@ -13,9 +13,9 @@ import zstandard
 
 from collector.codec.errors import BadInput, NotFound
 from collector.codec.text import counted
-from collector.database.committed import fetch
 from collector.database.plan_state import damage_in
 from collector.database.plans import Damage, MergedPlan, plan_reader
+from collector.database.shard_commits import fetch
 from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.measurement import Measurement

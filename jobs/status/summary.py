@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.codec.text import whole_in_one_line
-from collector.database.committed import shard_usage
 from collector.database.curves import Envelope
 from collector.database.query import good_rows, measured_rows
+from collector.database.shard_commits import shard_usage
 from collector.database.state import TEXT, State
 from collector.database.version_quality import (
     ShownVersion,

@@ -14,7 +14,7 @@ from math import fsum
 
 from collector.codec.errors import BadInput, NotFound
 from collector.codec.text import visible
-from collector.database.committed import committed_manifest
+from collector.database.shard_commits import committed_manifest
 from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.manifest import NO_USAGE, Usage, entry_from_json

@@ -21,7 +21,7 @@ from collector.comm.validation import read_hccl_test
 from collector.database.channels import Promotion, promotion_from_json
 from collector.database.commits import commit_from_json, find_head
 from collector.database.lent import lent_pairs
-from collector.database.manifest import manifest_from_json, version_files_from_json
+from collector.database.manifest import snapshot_manifest_from_json, version_files_from_json
 from collector.database.op_mapping import check_op_mapping
 from collector.database.parquet import read_parquet
 from collector.database.pull import MARKER, check_is_real
@@ -122,7 +122,7 @@ def _of_objects(objects: Mapping[str, bytes], folder: Path) -> Iterator[Reader]:
     yield named("committed", "campaigns/*/committed/*", shard_commit_from_json)
     first = keys.commit(1)
     yield Reader("commit", first, of(first), lambda d: commit_from_json(d, key=first))
-    yield named("snapshot", "db/snapshots/*/manifest.json", manifest_from_json)
+    yield named("snapshot", "db/snapshots/*/manifest.json", snapshot_manifest_from_json)
     yield Reader(
         "node failures",
         "a/key",

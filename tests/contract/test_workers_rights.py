@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from collector.codec.errors import StoreRefused
-from collector.database.committed import read_commit
 from collector.database.merge import CREATE
+from collector.database.shard_commits import read_shard_commit
 from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
@@ -127,7 +127,7 @@ def test_pod_with_worker_credentials_commits_its_shards(
         "TMPDIR": str(tmp_path / "work"),
     }
     assert work(task_of(reported), threading.Event()) == End(ExitCode.DONE)
-    assert all(read_commit(owner, "small", shard) is not None for shard in shards)
+    assert all(read_shard_commit(owner, "small", shard) is not None for shard in shards)
     written = {info.key.split("/")[2] for info in owner.list("campaigns/small/")}
     assert {"attempts", "committed"} <= written
     assert list(owner.list("db/")) == []

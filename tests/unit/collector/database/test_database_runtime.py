@@ -7,7 +7,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.database.commits import Commit, commit_from_json, commit_to_json, read_commit
-from collector.database.manifest import manifest_from_json
+from collector.database.manifest import snapshot_manifest_from_json
 from collector.database.merge import CREATE, merge_plans
 from collector.database.rows import rows_of_part
 from collector.model import keys
@@ -65,7 +65,7 @@ def test_commit_or_manifest_without_a_runtime_is_refused(store, runtime):
     key = keys.snapshot_manifest(commit.snapshot)
     reported = json.loads(store.get(key)) | {"runtime": runtime}
     with pytest.raises(BadInput, match=key):
-        manifest_from_json(json.dumps(reported).encode(), key=key)
+        snapshot_manifest_from_json(json.dumps(reported).encode(), key=key)
 
 
 def test_plan_with_an_unknown_runtime_is_refused(store):

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from collector.database.committed import read_commit
 from collector.database.merge import CREATE, merge_plans
+from collector.database.shard_commits import read_shard_commit
 from collector.host.machine import this_node
 from collector.model import keys
 from collector.model.manifest import manifest_from_json
@@ -50,7 +50,7 @@ def refused(store, assignment, tmp_path, *data):
         work(store, assignment, tmp_path, threading.Event(), watched=store)
     with pytest.raises(WrongImage, match=naming(*data)):
         abandon(store, assignment, Outcome.CRASHED, "")
-    assert read_commit(store, assignment.campaign, "s1") is None
+    assert read_shard_commit(store, assignment.campaign, "s1") is None
 
 
 def test_another_plan_than_the_assigned_one_is_refused(store, assignment, tmp_path):
@@ -126,7 +126,7 @@ def test_local_version_suffixes_are_ignored_and_cann_must_match_exactly():
 def test_node_name_of_a_pod_is_recorded_instead_of_the_pod_name(store, assignment, monkeypatch):
     monkeypatch.setenv("NODE_NAME", "npu-node-7")
     abandon(store, assignment, Outcome.CRASHED, "played")
-    commit = read_commit(store, assignment.campaign, "s1")
+    commit = read_shard_commit(store, assignment.campaign, "s1")
     assert manifest_from_json(store.get(commit.manifest.key)).node == "npu-node-7"
     key = keys.part(assignment.campaign, "s1", assignment.attempt, 1)
     assert {m.provenance.node for m in read_part(store.get(key), key=key)} == {"npu-node-7"}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
-from collector.database.committed import read_commit
 from collector.database.merge import CREATE, merge_plans
 from collector.database.query import case_results as shown
+from collector.database.shard_commits import read_shard_commit
 from collector.database.snapshot import load_state
 from collector.measuring.batches import RawRecords, SessionResults
 from collector.model import keys
@@ -126,7 +126,7 @@ def finished(store: Store, plan, folder) -> tuple[int, int]:
     its answer has."""
     instrument = Instrument(folder)
     assert run(store, plan, "a2", instrument)
-    commit = read_commit(store, "made", "s1")
+    commit = read_shard_commit(store, "made", "s1")
     manifest = manifest_from_json(store.get(commit.manifest.key))
     published = merge_plans(store, [("made", plan.number)], guard=CREATE, author="test").commit
     found = shown(load_state(store, published), PATH)

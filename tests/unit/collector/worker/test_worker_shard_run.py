@@ -7,7 +7,7 @@ import pytest
 import zstandard
 
 from collector.codec.errors import StoreUnavailable
-from collector.database.committed import read_commit
+from collector.database.shard_commits import read_shard_commit
 from collector.measuring.batches import RawRecords, SessionResults, SessionsFail
 from collector.model import keys
 from collector.model.manifest import Usage, manifest_from_json
@@ -70,7 +70,7 @@ def run(store, shard_cases, instrument, attempt="a1", stop=None, session_s=2.0, 
 
 
 def committed(store):
-    commit = read_commit(store, "c", "s1")
+    commit = read_shard_commit(store, "c", "s1")
     return manifest_from_json(store.get(commit.manifest.key))
 
 
@@ -195,7 +195,7 @@ def test_sessions_that_do_not_start_blame_the_node(tmp_path):
     store, mute = MemoryStore(), Pretender(tmp_path, lambda case, session: None, began=False)
     with pytest.raises(SessionsFail, match=naming("2 sessions", "SIGSEGV")):
         run(store, cases(), mute)
-    assert len(mute.asked) == 2 and read_commit(store, "c", "s1") is None
+    assert len(mute.asked) == 2 and read_shard_commit(store, "c", "s1") is None
     assert mute.asked[0] == mute.asked[1]  # a batch that never started is not suspected
 
 

@@ -11,8 +11,8 @@ import pytest
 import zstandard
 
 from collector.codec.errors import StoreUnavailable
-from collector.database.committed import read_commit
 from collector.database.merge import CREATE, merge_plans
+from collector.database.shard_commits import read_shard_commit
 from collector.database.verify import find_problems
 from collector.host.stack import local_stack
 from collector.measuring import instrument
@@ -97,7 +97,7 @@ class Scene:
 
     def committed(self):
         """The attempts of the parts of the committed manifest, and what the parts have."""
-        commit = read_commit(self.store, "made", "s1")
+        commit = read_shard_commit(self.store, "made", "s1")
         manifest = manifest_from_json(self.store.get(commit.manifest.key))
         parts = [entry.part.key for entry in manifest.parts]
         found = [m for key in parts for m in read_part(self.store.get(key), key=key)]

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from collector.codec.errors import StoreUnavailable
-from collector.database.committed import read_commit
+from collector.database.shard_commits import read_shard_commit
 from collector.measuring.batches import Unmeasured
 from collector.model import keys
 from collector.model.manifest import manifest_from_json
@@ -66,7 +66,7 @@ def reported_run(store, tmp_path, worker, finished=None):
 
 def outcomes(store, plan):
     """The final outcomes of the committed shard."""
-    commit = read_commit(store, plan.campaign, "s1")
+    commit = read_shard_commit(store, plan.campaign, "s1")
     final = manifest_from_json(store.get(commit.manifest.key)).final
     rows = {m.measurement_id: m for m in measured(store, plan.campaign)}
     return [rows[m].outcome for m in final.values()]
@@ -114,7 +114,7 @@ def test_worker_that_blames_the_machine_ends_the_run_but_no_shard(tmp_path, code
     run = reported_run(store, tmp_path, lambda assignment: (code, "torch 2.9 is expected"))
     with pytest.raises(LocalRunFailed, match="torch 2.9 is expected"):
         run.measure(["s1"])
-    assert read_commit(store, "made", "s1") is None
+    assert read_shard_commit(store, "made", "s1") is None
 
 
 @pytest.mark.fast

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from collector.codec.errors import BadInput, HostFault, StoreUnavailable
-from collector.database.committed import read_commit
 from collector.database.merge import CREATE
+from collector.database.shard_commits import read_shard_commit
 from collector.host.npus import Npu
 from collector.host.stack import local_stack
 from collector.model import keys
@@ -369,7 +369,7 @@ def test_two_pods_measure_a_gang_and_the_first_commits(tmp_path, monkeypatch):
 
     with ThreadPoolExecutor(2) as pods:
         assert list(pods.map(pod, range(2))) == [End(ExitCode.DONE)] * 2
-    commit_of_it = read_commit(store, "small", shard)
+    commit_of_it = read_shard_commit(store, "small", shard)
     assert commit_of_it is not None and commit_of_it.attempt.startswith("12345678-0-")
     state = [info.key for info in store.list("campaigns/small/attempts/")]
     assert not [key for key in state if "/12345678-1-" in key], "the other pod writes nothing"
@@ -393,5 +393,5 @@ def test_a_pod_measures_its_index_with_real_workers(tmp_path, monkeypatch):
     )
     (tmp_path / "work").mkdir()
     assert work(task_of(reported), threading.Event()) == End(ExitCode.DONE)
-    commit_of_it = read_commit(store, "small", shard)
+    commit_of_it = read_shard_commit(store, "small", shard)
     assert commit_of_it is not None and commit_of_it.attempt.startswith("12345678-0-")

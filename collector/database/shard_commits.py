@@ -277,7 +277,7 @@ def fetch(
         return replace(found, damage=error)
 
 
-def read_commit(store: Store, campaign: str, shard: str) -> ShardCommit | None:
+def read_shard_commit(store: Store, campaign: str, shard: str) -> ShardCommit | None:
     """Return the commit of a shard, by any worker; None if there is none yet."""
     key = keys.committed(campaign, shard)
     try:
@@ -297,7 +297,7 @@ def committed_manifest(store: Store, campaign: str, shard: str) -> AttemptManife
     """Return the manifest of a committed shard; None if it is not committed, or cannot be read,
     which the merge reports."""
     try:
-        commit = read_commit(store, campaign, shard)
+        commit = read_shard_commit(store, campaign, shard)
         if commit is None:
             return None
         key = commit.manifest.key
@@ -307,7 +307,7 @@ def committed_manifest(store: Store, campaign: str, shard: str) -> AttemptManife
 
 
 def _attempt_of(store: Store, bound: BoundShard) -> CommittedAttempt | None:
-    commit = read_commit(store, bound.plan.campaign, bound.shard)
+    commit = read_shard_commit(store, bound.plan.campaign, bound.shard)
     if commit is None:
         return None
     key, named = keys.committed(bound.plan.campaign, bound.shard), commit.manifest
