@@ -33,10 +33,10 @@ def as_declared(case: Case) -> Case:
     op = find(case.kernel_type)
     if op is None or case.inputs is None:
         return case
-    inputs, outputs = case.inputs, case.outputs
     if op.placed is not as_printed:
-        placed = op.placed(case)
-        inputs, outputs = without_blanks(placed.inputs or ()), placed.outputs
+        case = op.placed(case)
+        case = replace(case, inputs=without_blanks(case.inputs or ()))
+    inputs, outputs = case.inputs or (), case.outputs
     inputs, outputs = _spelled(inputs), None if outputs is None else _spelled(outputs)
     if op.pools:
         free = dict(_free_dimensions(op, inputs, case.attributes))
@@ -51,7 +51,7 @@ def as_declared(case: Case) -> Case:
     if not idle and inputs is case.inputs and outputs is case.outputs:
         return case  # as most rows
     attributes = tuple(one for one in case.attributes if one[0] not in idle)
-    notes = tuple(one for one in case.attributes if one[0] in idle)
+    notes = (*case.notes, *(one for one in case.attributes if one[0] in idle))
     return replace(case, inputs=inputs, outputs=outputs, attributes=attributes, notes=notes)
 
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from collector.codec.errors import CaseRejected
 from collector.model.case import Case, Slot
+from collector.model.vocabulary import GRAPH, LAUNCHED_BY, STATIC
 from collector.ops import rules
 from collector.ops.spec import Constraint, OpSpec
 
@@ -61,13 +62,18 @@ def seen_as(op: OpSpec, view: Callable[[Case], Case]) -> OpSpec:
 
 def by_kind(op: OpSpec, kinds: Mapping[int, Kind]) -> OpSpec:
     """Return the operator for rows that may be a graph's, which are read by the kinds of the
-    optional slots."""
+    optional slots. A kernel that was compiled for its sizes is launched by that graph."""
     required, spelled = min(op.optional), op.placed
 
     def place(case: Case) -> Case:
         case = spelled(case)
         found = _placings(case, required, kinds)
-        return _placed(case, required, found[0], len(op.slots)) if len(found) == 1 else case
+        if len(found) != 1:
+            return case
+        placed = _placed(case, required, found[0], len(op.slots))
+        if case.op_state != STATIC or case.attribute(LAUNCHED_BY):
+            return placed
+        return replace(placed, attributes=tuple(sorted((*case.attributes, (LAUNCHED_BY, GRAPH)))))
 
     unambiguous = Constraint(
         "expected inputs that fit one order of slots: a graph omits absent inputs, and "
