@@ -59,7 +59,10 @@ def stack_command(
             next(iter(store.list(keys.CAMPAIGNS)), None)  # which workers have the right to
             typer.echo(f"store {store.url} responds", err=True)
             typer.echo(find_imports(NOT_IN_WORKERS), err=True)
-        found = local_stack(backend, device)
+        try:
+            found = local_stack(backend, device)
+        except NoDevice as error:
+            raise NoDevice(f"{error}; without NPUs and GPUs: opmeter stack --backend cpu") from error
     typer.echo(canonical_json(found.as_json()).decode())
 
 
