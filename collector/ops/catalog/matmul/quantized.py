@@ -48,8 +48,7 @@ _LEGAL = MappingProxyType(
 
 
 def _options(case: Case) -> Mapping[str, Slot]:
-    placed = _placed(case)
-    return {_SLOTS[i]: slot for i in sorted(_OPTIONAL) if (slot := given(placed, i))}
+    return {_SLOTS[i]: slot for i in sorted(_OPTIONAL) if (slot := given(case, i))}
 
 
 def _meaning(case: Case, last: Slot) -> str:
