@@ -1,8 +1,9 @@
 """Import what the product imports, wherever it does so: `PYTHON imported.py`, of an environment.
 
-Every module of the installed packages, every import within a function of one, and the help of every
-command. Prints JSON: `failed` has a line for each import that failed, `absent` the packages that
-are not there at all, and `places` the file of each package outside the standard library.
+Every module of the installed packages, every import within a function of one (`names_in`), and the
+help of every command. Prints JSON: `failed` has a line for each import that failed, `absent` the
+packages that are not there at all, and `places` the file of each package outside the standard
+library.
 
 It imports nothing of the project's tests, which the environment does not have.
 """
@@ -13,7 +14,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -23,10 +24,15 @@ _NEEDS_CANN = "torch_npu"
 
 
 def main() -> None:
+    names = (one for package in PACKAGES for one in names_in(package))
+    json.dump(found_by_import(names), sys.stdout)
+
+
+def found_by_import(names: Iterable[str]) -> dict[str, object]:
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # torch would load torch_npu
     failed: dict[str, str] = {}
     absent: set[str] = set()
-    for name in sorted({one for package in PACKAGES for one in _imports(package)}):
+    for name in sorted(set(names)):
         if name.startswith(_NEEDS_CANN):
             continue
         try:
@@ -41,10 +47,10 @@ def main() -> None:
         failed |= _help_of_commands()
     tops = {name.split(".")[0] for name in sys.modules} - sys.stdlib_module_names
     places = {top: getattr(sys.modules.get(top), "__file__", None) for top in sorted(tops)}
-    json.dump({"failed": failed, "absent": sorted(absent), "places": places}, sys.stdout)
+    return {"failed": failed, "absent": sorted(absent), "places": places}
 
 
-def _imports(package: str) -> Iterator[str]:
+def names_in(package: str) -> Iterator[str]:
     """Yield the modules of a package, and the modules that they import."""
     spec = importlib.util.find_spec(package)
     assert spec and spec.origin

@@ -30,7 +30,7 @@ from collector.recording.wheel import cache
 
 ROOT = Path(__file__).parents[2]
 _SOURCES = ("pyproject.toml", "README.md", "LICENSE", "collector", "jobs", "opmeter")
-_PLACE, _BASE = Path("/opt/opmeter"), "base.pth"
+PLACE, _BASE = Path("/opt/opmeter"), "base.pth"
 _DONE = "whole"  # a file with the key of what was installed
 _OF_OTHERS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONNOUSERSITE")
 
@@ -81,18 +81,20 @@ def install_product(release: str) -> ProductEnvironment:
 def install_on(base: ServingEnvironment, name: str) -> ProductEnvironment:
     """Return the product as installed on a base, in a folder of the cache for this checkout."""
     locked = _locked_requirements(base.python)
-    wheel = _wheel(base.python)
+    wheel = built_wheel(base.python)
     folder = cache() / f"{name}-{digest(str(ROOT).encode())}"
     listed = "".join(f"{path}\n" for path in base.folders)
     with installing(folder, f"{locked.name} {wheel.parent.name} {listed}") as is_absent:
         if is_absent:
             _new_venv(base.python, folder, "--without-pip")
-            shutil.copytree(_site(locked), _site(folder), copy_function=_link, dirs_exist_ok=True)
-            (_site(folder) / _BASE).write_text(listed)
-            paths = {str(_PLACE / "bin" / "pip"): f"{folder}/bin/python -m pip"}
+            shutil.copytree(
+                site_of(locked), site_of(folder), copy_function=link, dirs_exist_ok=True
+            )
+            (site_of(folder) / _BASE).write_text(listed)
+            paths = {str(PLACE / "bin" / "pip"): f"{folder}/bin/python -m pip"}
             (install,) = pip_commands("collector", "dist/")
-            _run(install, paths | {str(_PLACE / "dist" / "*.whl"): str(wheel)})
-    return ProductEnvironment(folder / "bin" / "python", folder / "bin", _site(folder), base)
+            run_words(install, paths | {str(PLACE / "dist" / "*.whl"): str(wheel)})
+    return ProductEnvironment(folder / "bin" / "python", folder / "bin", site_of(folder), base)
 
 
 def install_on_host(release: str, commands: str) -> ProductEnvironment:
@@ -105,14 +107,14 @@ def install_on_host(release: str, commands: str) -> ProductEnvironment:
     with installing(folder, key) as is_absent, tempfile.TemporaryDirectory() as source:
         if is_absent:
             _new_venv(base.python, folder)
-            (_site(folder) / _BASE).write_text(listed)
+            (site_of(folder) / _BASE).write_text(listed)
             _copy_sources(Path(source))
             env = clean_environ() | {"PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}"}
             done = subprocess.run(
                 ["bash", "-euc", commands], cwd=source, env=env, capture_output=True, text=True
             )
             assert done.returncode == 0, done.stderr[-2000:]
-    return ProductEnvironment(folder / "bin" / "python", folder / "bin", _site(folder), base)
+    return ProductEnvironment(folder / "bin" / "python", folder / "bin", site_of(folder), base)
 
 
 def install_pinned(python: Path, pinned: Mapping[str, str]) -> Path:
@@ -124,7 +126,7 @@ def install_pinned(python: Path, pinned: Mapping[str, str]) -> Path:
         if is_absent:
             _new_venv(python, folder)
             pip = (str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet")
-            _run([*pip, "--no-compile", "--only-binary", ":all:", *words], {})
+            run_words([*pip, "--no-compile", "--only-binary", ":all:", *words], {})
     return folder / "bin" / "python"
 
 
@@ -159,12 +161,12 @@ def _locked_requirements(python: Path) -> Path:
     with installing(folder, key) as is_absent:
         if is_absent:
             _new_venv(python, folder)
-            paths = {str(_PLACE / "bin" / "pip"): f"{folder}/bin/python -m pip"}
-            _run(install, paths | {"/opt/requirements-collector.txt": str(requirements)})
+            paths = {str(PLACE / "bin" / "pip"): f"{folder}/bin/python -m pip"}
+            run_words(install, paths | {"/opt/requirements-collector.txt": str(requirements)})
     return folder
 
 
-def _wheel(python: Path) -> Path:
+def built_wheel(python: Path) -> Path:
     """Return the product's wheel, built from the sources as the stage `wheel` does."""
     requirements = ROOT / "images" / "requirements-build.txt"
     (install,) = pip_commands("wheel", "/src/images/requirements-build.txt")
@@ -175,14 +177,14 @@ def _wheel(python: Path) -> Path:
         if is_absent:
             _new_venv(python, tools)
             paths = {"/build/bin/pip": f"{tools}/bin/python -m pip"}
-            _run(install, paths | {"/src/images/requirements-build.txt": str(requirements)})
+            run_words(install, paths | {"/src/images/requirements-build.txt": str(requirements)})
     key = digest(tools_key.encode(), repr(build).encode(), *_contents())
     folder = cache() / f"product-wheel-{key}"
     with installing(folder, key) as is_absent, tempfile.TemporaryDirectory() as source:
         if is_absent:
             _copy_sources(Path(source))
             paths = {"/build/bin/pip": f"{tools}/bin/python -m pip"}
-            _run(build, paths | {"/src": source, "/dist": str(folder)})
+            run_words(build, paths | {"/src": source, "/dist": str(folder)})
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -218,7 +220,7 @@ def _version(python: Path) -> bytes:
     return subprocess.run([python, "--version"], capture_output=True, check=True).stdout
 
 
-def _site(folder: Path) -> Path:
+def site_of(folder: Path) -> Path:
     (site,) = folder.glob("lib/python3*/site-packages")
     return site
 
@@ -227,11 +229,11 @@ def _new_venv(python: Path, folder: Path, *options: str) -> None:
     subprocess.run([python, "-m", "venv", *options, folder], check=True, env=clean_environ())
 
 
-def _link(source: str, target: str) -> None:
+def link(source: str, target: str) -> None:
     os.link(source, target)
 
 
-def _run(words: Sequence[str], paths: Mapping[str, str]) -> None:
+def run_words(words: Sequence[str], paths: Mapping[str, str]) -> None:
     """Run a command of the Dockerfile with other paths."""
     command = [part for word in words for part in shlex.split(paths.get(word, word))]
     done = subprocess.run(command, capture_output=True, text=True, env=clean_environ(), cwd="/")
