@@ -19,7 +19,7 @@ from tests.attack.simulation.remembered_tables import Tables
 _OF_BYTES: tuple[tuple[Any, str], ...] = (
     (commits, "commit_from_json"),
     (document, "read_node"),
-    (manifest, "manifest_from_json"),
+    (manifest, "snapshot_manifest_from_json"),
     (plan_state, "read_shard"),
     (plan_state, "rows_of_part"),
     (plans, "plan_from_json"),
