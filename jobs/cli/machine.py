@@ -62,7 +62,8 @@ def stack_command(
         try:
             found = local_stack(backend, device)
         except NoDevice as error:
-            raise NoDevice(f"{error}; without NPUs and GPUs: opmeter stack --backend cpu") from error
+            advice = "without NPUs and GPUs: opmeter stack --backend cpu"
+            raise NoDevice(f"{error}; {advice}") from error
     typer.echo(canonical_json(found.as_json()).decode())
 
 

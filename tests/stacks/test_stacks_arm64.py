@@ -75,7 +75,8 @@ class Here:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
-    before, after = (tmp_path_factory.mktemp("here") / name for name in ("before", "after"))
+    folder = tmp_path_factory.mktemp("here")
+    before, after = folder / "before", folder / "after"
     make_store(before)
     shutil.copytree(before, after)
     done = {name: opmeter_here(*words, cwd=after) for name, words in _CHAIN.items()}
