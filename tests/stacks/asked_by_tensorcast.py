@@ -102,7 +102,7 @@ def run_s(source: Any) -> float:
 
 def main(folder: Path) -> None:
     stored, pulled = (opmeter.open(folder / name) for name in ("store", "tree"))
-    path = stored.versions[0]
+    path = stored.directories[0]
     versions = [db.directory(path) for db in (stored, pulled)]
     sources = list(map(OpmeterDataSource, versions))
     own = ProfilingDataSource(folder / "tree" / path)
