@@ -163,7 +163,7 @@ def _other_sizes(
     index: Index, blocks: Sequence[IndexBlock], settings_of: SettingsOf, query: Query
 ) -> Iterator[str]:
     """Yield the ranges of sizes, and the nearest case by the logarithms of its sizes and of the
-    sums of its lists of lengths."""
+    means of its lists of lengths."""
     near: list[tuple[float, IndexBlock, int]] = []
     for block in blocks:
         place = dict(enumerate(query.sizes)) | _means(block, query)

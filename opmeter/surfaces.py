@@ -177,7 +177,7 @@ def depends_on(block: IndexBlock, lengths: Mapping[str, list[float]]) -> bool:
 
 
 def _position(names: tuple[str, ...], lengths: Mapping[str, list[float]]) -> list[float | None]:
-    """Return the sum and the skew of each list of lengths; None for one that is not given."""
+    """Return the mean and the skew of each list of lengths; None for one that is not given."""
     found: list[float | None] = []
     for name in names:
         values = lengths.get(name)

@@ -83,9 +83,6 @@ def create_fresh(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
-# Names that differ only in case, such as `Add.csv` and `ADD.csv`: one file for some file systems.
-
-
 def check_writable(folder: Path) -> None:
     """Raise BadInput if a folder, or the first one above it that exists, cannot be written or has
     no space: before a measurement whose result is written there."""
@@ -95,6 +92,9 @@ def check_writable(folder: Path) -> None:
     ):
         file.write(bytes(_LEAST_BYTES))
         file.flush()
+
+
+# Names that differ only in case, such as `Add.csv` and `ADD.csv`: one file for some file systems.
 
 
 def check_case(folder: Path, names: Iterable[str]) -> None:
