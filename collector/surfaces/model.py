@@ -132,18 +132,15 @@ class DurationSurface:
         self._work = work
         logs = logarithms(sizes)
         self._main, self._rest = _main_axis(sizes)
-        order = np.lexsort((sizes[:, self._main], *sizes[:, self._rest].T))
-        ordered = sizes[order][:, self._rest]
-        is_first = np.ones(len(order), np.bool_)
-        is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-        starts = np.flatnonzero(is_first)
+        order, starts = self._in_curves(sizes)
         self._places: list[int] = order.tolist()
         self._bounds: list[int] = [*starts.tolist(), len(order)]
         self._starts, self._lengths = starts, np.diff(self._bounds)
         self._x: list[float] = [log(max(x, 0.5)) for x in sizes[order, self._main].tolist()]
         log_us = np.log(mean_us[order])
         self._y: list[float] = log_us.tolist()
-        self._curves = {tuple(row): at for at, row in enumerate(ordered[starts].tolist())}
+        positions = sizes[order[starts]][:, self._rest].tolist()
+        self._curves = {tuple(row): at for at, row in enumerate(positions)}
         self._least, self._most = sizes.min(axis=0).tolist(), sizes.max(axis=0).tolist()
         self._first, self._last = logs.min(axis=0).tolist(), logs.max(axis=0).tolist()
         self._columns: dict[tuple[float, ...], _Column | None] = {}
@@ -200,11 +197,8 @@ class DurationSurface:
         """Return the logarithms of the durations at many sizes (sizes, axes), and the scales of
         their errors."""
         logs = logarithms(sizes)
-        order = np.lexsort((sizes[:, self._main], *sizes[:, self._rest].T))
-        ordered = sizes[order][:, self._rest]
-        is_first = np.ones(len(order), np.bool_)
-        is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-        bounds = [*np.flatnonzero(is_first).tolist(), len(order)]
+        order, starts = self._in_curves(sizes)
+        bounds = [*starts.tolist(), len(order)]
         log_us, scale = np.empty(len(order)), np.empty(len(order))
         waiting: list[Indices] = []
         found: list[Indices] = []
@@ -338,6 +332,12 @@ class DurationSurface:
         pairs = zip(places, (own / own.sum()).tolist(), strict=True)
         return tuple([Part(self._places[place], weight) for place, weight in pairs])
 
+    def _in_curves(self, sizes: Floats) -> tuple[Indices, Indices]:
+        """Return the order of points (points, axes) along their curves, curve by curve, and where
+        each curve begins in it."""
+        order = np.lexsort((sizes[:, self._main], *sizes[:, self._rest].T))
+        return order, np.flatnonzero(_differ(sizes[order][:, self._rest]))
+
     def _coordinates_of(self, logs: Floats) -> Floats:
         """Return the logarithms of sizes (points, axes), and the features of their tiles."""
         return np.column_stack([logs, tile_features(logs, self._work.tiled)])
@@ -460,7 +460,7 @@ class DurationSurface:
         count, fitted = len(self), self._roofline.parameters
         growth = sqrt((count + fitted) / max(count - fitted, 1))
         scores = growth * errors / scales
-        along, across, levels = (_quantile(scores[kinds == kind]) for kind in range(3))
+        along, across, levels = (_factor(scores[kinds == kind]) for kind in range(3))
         most = scales if across is None else scales[kinds == _ACROSS]
         return _Calibration(along, across, levels, _UNSURE * float(most.max()))
 
@@ -501,15 +501,23 @@ def distinct_rows(rows: npt.NDArray[np.number[Any]]) -> npt.NDArray[np.intp]:
     if not rows.shape[1]:
         return np.zeros(min(len(rows), 1), np.intp)
     order = np.lexsort(rows.T[::-1])
-    is_first = np.ones(len(rows), np.bool_)
-    is_first[1:] = (rows[order[1:]] != rows[order[:-1]]).any(axis=1)
-    found: npt.NDArray[np.intp] = order[is_first]
+    found: npt.NDArray[np.intp] = order[_differ(rows[order])]
     return found
 
 
-def _quantile(scores: Floats) -> float | None:
-    """Return the score that covers 95 % of further ones; None for too few."""
-    if len(scores) < LEAST_ERRORS:
-        return None
-    rank = min(ceil(LEVEL * (len(scores) + 1)), len(scores)) - 1
-    return float(np.sort(scores)[rank])
+def _differ(rows: npt.NDArray[np.number[Any]]) -> npt.NDArray[np.bool_]:
+    """Return which rows differ from the one before; the first does."""
+    found = np.ones(len(rows), np.bool_)
+    found[1:] = (rows[1:] != rows[:-1]).any(axis=1)
+    return found
+
+
+def covering_score(scores: Floats, level: float = LEVEL) -> float:
+    """Return the score that covers this share of further ones (split conformal prediction);
+    infinite if there are too few for that."""
+    rank = ceil(level * (len(scores) + 1))
+    return inf if rank > len(scores) else float(np.sort(scores)[rank - 1])
+
+
+def _factor(scores: Floats) -> float | None:
+    return None if len(scores) < LEAST_ERRORS else covering_score(scores)

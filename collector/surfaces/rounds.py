@@ -7,17 +7,15 @@ round; no other state is stored between rounds.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, inf, log1p
+from math import ceil, log1p
 
 import numpy as np
 import numpy.typing as npt
 
 from collector.surfaces.base import Floats, Work
-from collector.surfaces.model import LEVEL, DurationSurface
+from collector.surfaces.model import LEVEL, DurationSurface, Indices, covering_score
 
 # Selection of the points to measure: a coarse start, then the points where the model is uncertain.
-
-Indices = npt.NDArray[np.intp]
 
 _LEFT_UNSURE = 0.05
 LEAST_POINTS = 100  # fewer points are not enough for a model
@@ -72,7 +70,7 @@ def unsure(
     """Return unrequested points with intervals that are too wide: of each of `count` stretches of
     such points (points, axes), the one with the widest interval.
 
-    Neighbours are wide together, and one of them tells of the others. None if at most one in twenty
+    Neighbours are wide together, so one stands for the others. None if at most one in twenty
     of the remaining points is that wide. Half-widths are logarithms, the tolerance is a share of
     the duration."""
     left = np.setdiff1d(np.arange(len(half_widths)), requested)
@@ -120,9 +118,7 @@ def half_widths(found: Estimate, missed: Floats, level: float) -> Floats:
 
     The interval is the estimate times or divided by its exponential. Too few errors for the level
     give an infinite interval."""
-    rank = ceil(level * (len(missed) + 1))
-    factor = inf if rank > len(missed) else np.sort(missed)[rank - 1]
-    widths: Floats = factor * found.error
+    widths: Floats = covering_score(missed, level) * found.error
     return widths
 
 
