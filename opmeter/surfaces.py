@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from math import exp, log, sqrt
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from collector.ops.refusals import DECLARATION_ERRORS
 from collector.ops.registry import find
 from collector.ops.sizes import mean_and_skew
 from collector.surfaces.axes import FollowingSize, axes_of
-from collector.surfaces.base import Floats, Monomial, Work, monomial_through, work_on
+from collector.surfaces.base import Floats, Monomial, Work, by_tensor, monomial_through, work_on
 from collector.surfaces.model import DurationSurface, InterpolatedValue, Part, distinct_rows
 from opmeter.cases import (
     KEY_LENGTHS,
@@ -311,8 +310,8 @@ def _points(
     numbers: list[int] = rows[first].tolist()
     work = work_on(
         points,
-        _by_tensor(ranks_of(block), columns[first]),
-        _by_tensor(block.outputs, outputs[first]),
+        by_tensor(ranks_of(block), columns[first]),
+        by_tensor(block.outputs, outputs[first]),
         _operations(index, block, numbers, points),
     )
     return MeasuredPoints(
@@ -327,12 +326,6 @@ def _points(
         points,
         work,
     )
-
-
-def _by_tensor(ranks: Sequence[int], sizes: Sizes) -> list[list[Floats]]:
-    """Return the columns of sizes (rows, sizes) of each tensor."""
-    columns = iter(sizes.T.astype(np.float64))
-    return [list(islice(columns, max(rank, 0))) for rank in ranks]
 
 
 def _operations(

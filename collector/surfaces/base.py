@@ -6,6 +6,7 @@ those of the measured cases.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +87,13 @@ def work_on(
         if number == 0 and outputs:
             tiled = tuple(dict.fromkeys(axis for axis in axes[-2:] if axis is not None))
     return Work(operations, tuple(tensors), tiled)
+
+
+def by_tensor(ranks: Sequence[int], sizes: npt.NDArray[np.int64]) -> list[list[Floats]]:
+    """Return the columns of sizes (points, sizes) of each tensor, given the ranks of these: -1 for
+    one without a shape."""
+    columns = iter(sizes.T.astype(np.float64))
+    return [list(islice(columns, max(rank, 0))) for rank in ranks]
 
 
 def _axis_of(sizes: Floats, column: Floats) -> tuple[int | None, float]:

@@ -6,7 +6,7 @@ Pure.
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise, zip_longest
+from itertools import pairwise, zip_longest
 from math import ceil, floor, fsum, inf, log10, sqrt
 from types import MappingProxyType
 
@@ -19,11 +19,11 @@ from collector.model.manifest import Usage
 from collector.model.plan import Forecast, devices_for
 from collector.model.stack import Stack
 from collector.ops.refusals import DECLARATION_ERRORS, FindOperator, refusal
-from collector.ops.sizes import SizeGroup, length_lists, list_sizes, size_group
+from collector.ops.sizes import SizeGroup, length_lists, list_sizes, rank_of, size_group
 from collector.ops.together import lengths_of
 from collector.ranks.gangs import is_of_gangs
 from collector.surfaces.axes import axes_of
-from collector.surfaces.base import Work, monomial_through, work_on
+from collector.surfaces.base import Work, by_tensor, monomial_through, work_on
 from collector.surfaces.rounds import LEAST_BUDGET, Known, PointBudget, Points, next_round
 from jobs.campaign.campaign_file import REPEAT_SHARE, Campaign, SamplingSettings
 from jobs.planning import shard_cutting
@@ -82,13 +82,12 @@ def _surface(group: Sequence[tuple[str, Case]], find: FindOperator, backend: str
     columns[:, list(size_group(case).free)] = 0
     axes = axes_of(columns, range(len(lengths_of(case)), columns.shape[1])).axes or (0,)
     sizes = columns[:, axes].astype(np.float64)
-    dimensions = iter(columns.astype(np.float64).T)
-    inputs, outputs = (
-        [list(islice(dimensions, len(slot.shape or ()))) for slot in slots or ()]
-        for slots in (case.inputs, case.outputs)
-    )
+    slots = (*(case.inputs or ()), *(case.outputs or ()))
+    tensors, count = by_tensor(list(map(rank_of, slots)), columns), len(case.inputs or ())
     power_law = monomial_through(sizes, np.array(operations, np.float64))
-    return Surface(tuple(ids), Points(sizes, work_on(sizes, inputs, outputs, power_law)))
+    return Surface(
+        tuple(ids), Points(sizes, work_on(sizes, tensors[:count], tensors[count:], power_law))
+    )
 
 
 def _operations(case: Case, find: FindOperator, backend: str) -> float | None:
