@@ -124,7 +124,7 @@ def test_tree_with_durations_leaves_nothing_to_measure(finished: tuple[Runs, str
 
 def test_interrupted_run_stops_cleanly_and_continues(tmp_path: Path):
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[cpu]'")
-    runs = small(tmp_path, "{bundled: quickstart}", target_s=0.05)
+    runs = small(tmp_path, "{bundled: quickstart}", target_s=0.01)
     process = runs.start("--again", "--no-collectives")
     deadline = time.monotonic() + 120
     while not runs.finals() and time.monotonic() < deadline:
