@@ -52,7 +52,10 @@ def main() -> int:
 
 
 def measure_time(path: Path) -> int:
-    columns = [*KEY_COLUMNS[:-1], *EVENT_COLUMNS, DURATION, *COUNTERS]
+    with path.open() as file:
+        header = next(csv.reader(file))
+    read = {*KEY_COLUMNS, *EVENT_COLUMNS, DURATION, *COUNTERS}
+    columns = [column for column in header if column in read]  # no file has all of them
     read_profile([path])
     peak_mb = peak_memory_mb()
     import pandas  # after the peak was read, which is of parsing alone
