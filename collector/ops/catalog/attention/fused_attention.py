@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from collector.model.case import Case
@@ -198,10 +199,18 @@ _INFER_BY_POSITION = OpSpec(
     placed=_fused.without_unused,
     pools=dict.fromkeys(("key", "value", "key_rope"), "block_table"),
     constraints=FUSED_RULES,
-    lookups=looked_up(
-        "tensor_cast.attention.default",
-        "tensor_cast.attention_quant.default",
-        query_mode="attention_special",
+    lookups=(
+        *looked_up(
+            "tensor_cast.attention.default",
+            "tensor_cast.attention_quant.default",
+            query_mode="attention_special",
+            interpolation=MappingProxyType({"axis_transform": "sqrt_seq"}),
+        ),
+        *looked_up(
+            "tensor_cast.multihead_latent_attention.default",
+            "tensor_cast.multihead_latent_attention_quant.default",
+            is_part=True,
+        ),
     ),
 )
 

@@ -106,7 +106,7 @@ SWI_GLU = OpSpec(
         rules.floating((0,)),
         rules.one_dtype((0,)),
     ),
-    lookups=looked_up("tensor_cast.swiglu.default"),
+    lookups=looked_up("tensor_cast.swiglu.default", joins=True),
 )
 
 

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from collector.model.case import Case, Slot
-from collector.model.lookup import looked_up
+from collector.model.lookup import ONE_SIZE, looked_up
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul import _grouped, _narrow
@@ -31,6 +31,7 @@ _X1, _X2, _SCALE, _OFFSET, _BIAS, _PER_TOKEN = range(6)
 _SLOTS = ("x1", "x2", "scale", "offset", "bias", "pertoken_scale")
 _OPTIONAL = frozenset({_OFFSET, _BIAS, _PER_TOKEN})
 _NOTHING = Slot(None, "", "")
+_LINEAR = ("static_quant_linear", "static_quant_linear_int4", "fp8_linear", "mxfp4_linear")
 _LAST_DIMENSION = 65535
 _BY_COLUMN, _BY_TOKEN = False, True
 # Combinations that A2 and A3 take: the dtypes of the scale and of the bias, by the output's dtype
@@ -205,14 +206,19 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
         ),
         *rules.unless(lambda case: not is_narrow(case), *_narrow.RULES),
     ),
-    lookups=looked_up(
-        "tensor_cast.static_quant_linear.default",
-        "tensor_cast.static_quant_linear_int4.default",
-        "tensor_cast.fp8_linear.default",
-        "tensor_cast.mxfp4_linear.default",
-        tc_input_count=2,
-        compute_subcategory="quantized_matmul",
-        expected_input_formats=("ND", "FRACTAL_NZ"),
+    lookups=(
+        *looked_up(
+            *(f"tensor_cast.{name}.default" for name in _LINEAR),
+            tc_input_count=2,
+            compute_subcategory="quantized_matmul",
+            expected_input_formats=("ND", "FRACTAL_NZ"),
+            interpolation=ONE_SIZE,
+        ),
+        *looked_up(
+            *(f"tensor_cast.{name}_all_reduce.default" for name in _LINEAR),
+            tc_input_count=2,
+            collective="all_reduce",
+        ),
     ),
 )
 
