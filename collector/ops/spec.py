@@ -231,6 +231,10 @@ class OpSpec:
         """Return the kernel types among which the runtime chooses."""
         return frozenset((self.kernel, *self.twins))
 
+    def positions(self, *slots: str) -> tuple[int, ...]:
+        """Return the positions of input slots by their names."""
+        return tuple(map(self.slots.index, slots))
+
     def run_reference(self, torch: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch the operator in plain torch."""
         if self.reference is not None:
