@@ -185,6 +185,9 @@ class OpSpec:
                  of the requests are known
     twins        other kernel types that the same call may launch: the runtime chooses. Each is an
                  operator of its own in the registry
+    is_shown_otherwise  a row of the kernel shows other tensors than its call has: packed or
+                 transposed weights, tensors that are updated in place, absent outputs, or FLOAT8 as
+                 bytes (`tests/npu/logged_rows.py` compares every kernel)
     runtime      the `Runtime ...` columns that a launch depends on, with the values that a replay
                  uses: those of the case, or the likeliest if it names none
     assumes      the assumption about values that may affect the time and that a row does not
@@ -216,6 +219,7 @@ class OpSpec:
     placed: Callable[[Case], Case] = field(default_factory=lambda: as_printed)
     pools: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     twins: tuple[str, ...] = ()
+    is_shown_otherwise: bool = False
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
     assumes: str = ""
     missing_metadata: Callable[[Case], str] = lambda case: ""

@@ -175,6 +175,7 @@ def _output_fits(case: Case) -> bool:
 
 SPARSE_FLASH_ATTENTION = OpSpec(
     kernel="SparseFlashAttention",
+    is_shown_otherwise=True,
     call="torch_npu.npu_sparse_flash_attention",
     assumes=f"{ASSUMES}; the selected keys are spread over the available ones",
     slots=(

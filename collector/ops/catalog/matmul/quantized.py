@@ -173,6 +173,7 @@ def _is_small(case: Case) -> bool:
 
 QUANT_BATCH_MATMUL_V3 = OpSpec(
     kernel="QuantBatchMatmulV3",
+    is_shown_otherwise=True,
     call="torch_npu.npu_quant_matmul",
     slots=_SLOTS,
     optional=_OPTIONAL,
@@ -325,6 +326,7 @@ def _is_group(k: int, groups: int) -> bool:
 # by groups of rows (a multiple of 32: npu_weight_quant_batchmatmul).
 WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
     kernel="WeightQuantBatchMatmulV2",
+    is_shown_otherwise=True,
     call="torch_npu.npu_weight_quant_batchmatmul",
     slots=(
         *("x", "weight", "antiquant_scale", "antiquant_offset", "quant_scale", "quant_offset"),
@@ -442,6 +444,7 @@ def _v4_sizes_fit(case: Case) -> bool:
 # blocks and INT4 by INT4 are not replayed.
 QUANT_BATCH_MATMUL_V4 = OpSpec(
     kernel="QuantBatchMatmulV4",
+    is_shown_otherwise=True,
     call="torch_npu.npu_quant_matmul",
     slots=_V4_SLOTS,
     optional=_V4_UNUSED | {_V4_BIAS, _V4_OFFSET},
