@@ -19,9 +19,8 @@ from typing import Any
 import torch
 
 from collector.capture.dispatched import DTYPE_WORDS, DispatchObserver
-from collector.ops.registry import all_ops, family_of
+from collector.ops.registry import all_ops, family_of, fused_attention
 from collector.ops.spec import OpSpec
-from collector.profiles.attention import KERNEL as ATTENTION
 from collector.recording.calls import parse_call
 from collector.recording.cells import cells_by_layout, cells_of
 
@@ -113,7 +112,7 @@ def operator_line(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out
     if ops and are_shown(ops) and (cells := _cells(ops[0], named, out)):
         line["cells"] = cells
     line["arguments"] = {name: described(value) for name, value in named.items()}
-    return line | (_attention(named) if ATTENTION in kernels else {})
+    return line | (_attention(named) if fused_attention().kernel in kernels else {})
 
 
 def are_shown(ops: Sequence[OpSpec]) -> bool:

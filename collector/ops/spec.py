@@ -129,6 +129,8 @@ class NpuCall:
     nz     the input slots that may be FRACTAL_NZ
     converts  the cases whose FRACTAL_NZ tensors the runtime converts from plain ones
     graph  the launch in a graph, if the function by itself does not launch the kernel
+    recorded  the positions of arguments in a host's record of the call, by the suffix of the
+           function's version, those of the last release first; only of arguments that a row lacks
     served the function by which vLLM-Ascend launches a kernel of the same name from its own
            library, if its releases have one: `run` calls it too"""
 
@@ -138,6 +140,9 @@ class NpuCall:
     nz: frozenset[int] = frozenset()
     converts: Callable[[Case], bool] = lambda case: False
     graph: GraphCall | None = None
+    recorded: Mapping[str, Mapping[str, tuple[int, ...]]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     served: str = ""
 
 

@@ -15,7 +15,7 @@ from collector.model.demand import record_of_cells
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import OP_STATE, OUTPUT_CELLS, RUNTIME_PREFIX
 from collector.ops.reading import DERIVED
-from collector.ops.registry import ops_of
+from collector.ops.registry import fused_attention
 from opmeter.cases import KEY_LENGTHS, MEAN_LENGTH, Shape
 from opmeter.version import Version
 
@@ -38,7 +38,7 @@ class FusedSlots(NamedTuple):
 @cache
 def fused() -> tuple[str, FusedSlots]:
     """Return the kernel type of fused attention, and its slots."""
-    (op,) = ops_of("tensor_cast.attention.default")
+    op = fused_attention()
     (table,) = set(op.pools.values())
     return op.kernel, FusedSlots(
         op.positions("query", "query_rope"),

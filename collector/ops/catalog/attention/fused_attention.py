@@ -182,6 +182,14 @@ def _infer_launch(api: Any, *tensors: Any, call: FusedCall, npu: Any = None) -> 
     return (out, lse) if call.returns_lse else (out,)
 
 
+# Of torch_npu 2.13; earlier ones had the block table at the kernel's position.
+_RECORDED: Mapping[str, Mapping[str, tuple[int, ...]]] = MappingProxyType(
+    {
+        "": {"actual_seq_lengths": (5,), "actual_seq_lengths_kv": (6,), "block_table": (18, 14)},
+        "v2": {"actual_seq_lengths": (7,), "actual_seq_lengths_kv": (8,), "block_table": (9,)},
+    }
+)
+
 _INFER_BY_POSITION = OpSpec(
     kernel="FusedInferAttentionScore",
     call="torch_npu.npu_fused_infer_attention_score",
@@ -193,7 +201,7 @@ _INFER_BY_POSITION = OpSpec(
     build=build,
     flops=flops,
     traffic=traffic,
-    npu=NpuCall(run=_infer_launch),
+    npu=NpuCall(run=_infer_launch, recorded=_RECORDED),
     runtime=columns,
     missing_metadata=lambda case: _lengths.unknown_lengths(case, _fused.TABLE),
     placed=_fused.without_unused,
