@@ -17,6 +17,8 @@ from collector.model.case import Case
 from collector.model.lookup import Lookup
 from collector.model.measurement import Library
 from collector.model.vocabulary import FRACTAL_NZ, GRAPH, LAUNCHED_BY, LIBRARY, is_plain_format
+from collector.ops.expression import parse_expression
+from collector.ops.signature import parse_signature
 from collector.ops.slots import dtype_error
 
 
@@ -129,8 +131,6 @@ class NpuCall:
     nz     the input slots that may be FRACTAL_NZ
     converts  the cases whose FRACTAL_NZ tensors the runtime converts from plain ones
     graph  the launch in a graph, if the function by itself does not launch the kernel
-    recorded  the positions of arguments in a host's record of the call, by the suffix of the
-           function's version, those of the last release first; only of arguments that a row lacks
     served the function by which vLLM-Ascend launches a kernel of the same name from its own
            library, if its releases have one: `run` calls it too"""
 
@@ -140,9 +140,6 @@ class NpuCall:
     nz: frozenset[int] = frozenset()
     converts: Callable[[Case], bool] = lambda case: False
     graph: GraphCall | None = None
-    recorded: Mapping[str, Mapping[str, tuple[int, ...]]] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
     served: str = ""
 
 
@@ -160,6 +157,8 @@ class OpSpec:
 
     kernel       the profiler's `Type`
     call         the public API that launches it on an NPU host
+    signature    its arguments and outputs with their dtypes and dimensions (`signature.py`), from
+                 which slots, optional, optional_outputs, variadic and pools follow
     slots        the meaning of each input slot, in order
     reference    (torch, *args, **kwargs) -> what cpu and cuda run; the default is torch's function
                  `call`, run as on an NPU. It returns a tensor, or a tuple in the row's order with
@@ -173,7 +172,8 @@ class OpSpec:
                  rows keep the content of their memory
     variadic     the last slot may repeat
     moves_data   it copies or converts only, and always runs in the real dtype
-    flops        arithmetic operations of one launch; none by default
+    operations   arithmetic operations of one launch, as an expression of the names of the signature
+    flops        the same as a function, where an expression does not do; none by default
     traffic      bytes read and written by one launch; the default is that of each tensor once
     group        key of the cases that share their setup (a weight, a mask)
     packed       the input slots that torch can only store, with the dtype that is replayed
@@ -190,9 +190,6 @@ class OpSpec:
                  of the requests are known
     twins        other kernel types that the same call may launch: the runtime chooses. Each is an
                  operator of its own in the registry
-    is_shown_otherwise  a row of the kernel shows other tensors than its call has: packed or
-                 transposed weights, tensors that are updated in place, absent outputs, or FLOAT8 as
-                 bytes (`tests/npu/logged_rows.py` compares every kernel)
     runtime      the `Runtime ...` columns that a launch depends on, with the values that a replay
                  uses: those of the case, or the likeliest if it names none
     assumes      the assumption about values that may affect the time and that a row does not
@@ -203,8 +200,10 @@ class OpSpec:
 
     kernel: str
     call: str
-    slots: tuple[str, ...]
+    signature: str = ""
+    slots: tuple[str, ...] = ()
     reference: Callable[..., Any] | None = None
+    operations: str = ""
     flops: Callable[[Case], int] = lambda case: 0
     build: Callable[[Case, TensorMaker], Call] = field(default_factory=lambda: build_from_slots)
     traffic: Callable[[Case], int] = field(default_factory=lambda: dense_bytes)
@@ -224,13 +223,19 @@ class OpSpec:
     placed: Callable[[Case], Case] = field(default_factory=lambda: as_printed)
     pools: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     twins: tuple[str, ...] = ()
-    is_shown_otherwise: bool = False
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
     assumes: str = ""
     missing_metadata: Callable[[Case], str] = lambda case: ""
     lookups: tuple[Lookup, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.signature:
+            read = parse_signature(self.signature)
+            for name in ("slots", "optional", "optional_outputs", "variadic", "pools"):
+                object.__setattr__(self, name, getattr(read, name))
+            if self.operations:
+                operations = parse_expression(self.operations)
+                object.__setattr__(self, "flops", lambda case: operations.compute(read.sizes(case)))
         if self.traffic is dense_bytes:
             traffic = partial(dense_bytes, optional=self.optional, outputs=self.optional_outputs)
             object.__setattr__(self, "traffic", traffic)
@@ -239,10 +244,6 @@ class OpSpec:
     def family(self) -> frozenset[str]:
         """Return the kernel types among which the runtime chooses."""
         return frozenset((self.kernel, *self.twins))
-
-    def positions(self, *slots: str) -> tuple[int, ...]:
-        """Return the positions of input slots by their names."""
-        return tuple(map(self.slots.index, slots))
 
     def run_reference(self, torch: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch the operator in plain torch."""
@@ -281,6 +282,7 @@ class OpSpec:
             self._slots_complaint(case)
             or self._format_complaint(case, backend)
             or self._library_complaint(case, backend)
+            or self._signature_complaint(case)
         )
         broken = (rule.text for rule in self.constraints if not rule.holds(case))
         return rejection_reason or next(broken, "")
@@ -299,6 +301,13 @@ class OpSpec:
         return dtype_error("input", inputs, self.optional, self.packed, narrow) or dtype_error(
             "output", outputs, self.optional_outputs, self.packed_outputs, narrow
         )
+
+    def _signature_complaint(self, case: Case) -> str:
+        """Return which tensor has not the dtype or the dimensions of its argument."""
+        if not self.signature:
+            return ""
+        read = parse_signature(self.signature).read(case)
+        return read if isinstance(read, str) else ""
 
     def _library_complaint(self, case: Case, backend: str) -> str:
         """Return why the requested library has no such kernel: CANN, vLLM-Ascend or both do."""

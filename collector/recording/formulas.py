@@ -33,7 +33,7 @@ from collector.shapes.deployments import (
     sized,
     step_of_load,
 )
-from collector.shapes.expression import Expression, align
+from collector.ops.expression import Expression, align
 from collector.shapes.layout import Layout, layout_of
 from collector.shapes.recorded_step import (
     MTP,

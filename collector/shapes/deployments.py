@@ -30,7 +30,7 @@ from collector.model.vocabulary import (
 )
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ranks.gangs import with_ep_size
-from collector.shapes.expression import Expression, align, ceil_div, dims_of
+from collector.ops.expression import Expression, align, ceil_div, dims_of
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.layout import Layout, check_layout, layout_of, recording_call, to_record
 from collector.shapes.models import Decoder, bundled_decoder

@@ -19,7 +19,7 @@ from collector.model.record import CaseRecord
 from collector.ranks.collective import is_collective
 from collector.ranks.experts import largest_buffsize_mb
 from collector.ranks.gangs import is_of_gangs, routed_call
-from collector.shapes.expression import in_blocks
+from collector.ops.expression import in_blocks
 from collector.shapes.patterns import Dims, GridPattern, SlotTemplates
 from collector.shapes.step import uneven_ends
 

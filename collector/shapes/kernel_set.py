@@ -22,7 +22,7 @@ import yaml
 from collector.codec.errors import BadInput
 from collector.model.vocabulary import FRACTAL_NZ, dtype_of
 from collector.ranks.collective import OPERATIONS
-from collector.shapes.expression import Expression, dims_of, parse_expression
+from collector.ops.expression import Expression, dims_of, parse_expression
 
 
 @dataclass(frozen=True, slots=True)

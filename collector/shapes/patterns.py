@@ -19,7 +19,7 @@ from collector.codec.document import Entry, Fields, read_document
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import read_small_file
 from collector.model import vocabulary
-from collector.shapes.expression import FUNCTIONS, Expression, dims_of, parse_expression
+from collector.ops.expression import FUNCTIONS, Expression, dims_of, parse_expression
 
 PRODUCTS, EXPERTS = "products", "experts"
 # Axes of sizes that only models define together: for weights, width and depth; for the experts of a

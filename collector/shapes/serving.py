@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from collector.codec.errors import BadInput
-from collector.shapes.expression import ceil_div
+from collector.ops.expression import ceil_div
 
 # The content of one forward pass: prompts, decode tokens, or both.
 

@@ -25,7 +25,7 @@ from collector.ranks.collective import (
 from collector.ranks.gangs import ranks_of
 from collector.ranks.topology import Grid
 from collector.shapes.deployments import model_step
-from collector.shapes.expression import align
+from collector.ops.expression import align
 from collector.shapes.models import Decoder, read_decoder
 from collector.shapes.recorded_step import Recording, read_recording
 from collector.shapes.serving import Batch, passes

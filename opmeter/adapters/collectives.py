@@ -13,7 +13,7 @@ from collector.ranks.collective import (
     collective_case_of,
     whole_bytes,
 )
-from collector.shapes.expression import align
+from collector.ops.expression import align
 from opmeter.answers import Answer
 from opmeter.version import Version
 

@@ -127,7 +127,6 @@ def _gather_run(
 GATHER_PA_KV_CACHE = replace(
     PAGED_CACHE_LOAD_ND_KERNEL,
     kernel="GatherPaKvCache",
-    is_shown_otherwise=True,
     call="torch_npu.npu_gather_pa_kv_cache",
     slots=("key_cache", "value_cache", "block_tables", "seq_lens", "key", "value", "seq_offset"),
     pools=dict.fromkeys(("key_cache", "value_cache"), "block_tables"),
@@ -175,7 +174,6 @@ def _reshape_build(case: Case, make: TensorMaker) -> Call:
 # Keys and values of new tokens, written to their positions in the paged caches.
 RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     kernel="ReshapeAndCacheNdKernel",
-    is_shown_otherwise=True,
     call="torch_npu._npu_reshape_and_cache",
     assumes="positions spread over the whole cache, each once",
     slots=("key", "value", "key_cache", "value_cache", "slot_mapping"),
@@ -214,7 +212,6 @@ def _scatter_build(case: Case, make: TensorMaker) -> Call:
 
 SCATTER_PA_KV_CACHE = OpSpec(
     kernel="ScatterPaKvCache",
-    is_shown_otherwise=True,
     call="torch_npu.npu_scatter_pa_kv_cache",
     assumes="positions spread over the whole cache, each once",
     slots=(

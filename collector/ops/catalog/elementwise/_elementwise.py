@@ -1,60 +1,58 @@
 """Declarations of elementwise operators: one result for each element, whatever the layout."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from collector.model.case import Case, Shape, Slot
+from collector.model.case import Case, Slot
 from collector.model.vocabulary import Dtype, dtype_of
 from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.slots import agrees, broadcast, elements, input_shape, output_slot
+from collector.ops.slots import output_slot
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
 Build = Callable[[Case, TensorMaker], Call]
 
 
-def unary(kernel: str, call: str, *more: Constraint, **fields: Any) -> OpSpec:
-    """Declare an operator of one input and one output like it."""
-    return broadcasting(kernel, call, ("x",), rules.one_dtype((0,)), *more, **fields)
+def unary(kernel: str, call: str, dtype: str = "", *more: Constraint, **fields: Any) -> OpSpec:
+    """Declare an operator of one input and one output like it, of a class of dtypes or any."""
+    return broadcasting(kernel, call, f"x {_one(dtype)}[*s] -> y T[*s]", *more, **fields)
 
 
-def binary(kernel: str, call: str, *more: Constraint, mixed: bool = False, **fields: Any) -> OpSpec:
-    """Declare an operator of two inputs that broadcast.
-
-    An empty cell is a scalar. Other kernels convert inputs of two dtypes, unless the kernel is
-    `mixed`: it then takes FLOAT together with a 16-bit type, in the dtype that torch promotes to.
-    """
-    dtypes = (_PROMOTES, _MIXES) if mixed else (rules.one_dtype((0, 1)),)
-    return broadcasting(kernel, call, ("x", "y"), *dtypes, *more, **fields)
+def binary(kernel: str, call: str, dtype: str = "", *more: Constraint, **fields: Any) -> OpSpec:
+    """Declare an operator of two inputs of one dtype that broadcast. An empty cell is a scalar."""
+    signature = f"x {_one(dtype)}[&s], y T[&s] -> z T[*s]"
+    return broadcasting(kernel, call, signature, *more, **fields)
 
 
-def comparison(kernel: str, call: str, *more: Constraint, **fields: Any) -> OpSpec:
+def mixed(kernel: str, call: str, **fields: Any) -> OpSpec:
+    """Declare a binary operator that also takes FLOAT together with a 16-bit type, in the dtype
+    that torch promotes to. Other kernels convert inputs of two dtypes."""
+    return broadcasting(kernel, call, "x[&s], y[&s] -> z[*s]", _PROMOTES, _MIXES, **fields)
+
+
+def comparison(kernel: str, call: str, dtype: str = "", **fields: Any) -> OpSpec:
     """Declare a comparison of two inputs of one dtype that broadcast; the output is BOOL."""
-    dtypes = (rules.outputs_are(("BOOL",), (0,)), rules.one_dtype((0, 1), ()))
-    return broadcasting(kernel, call, ("x", "y"), *dtypes, *more, **fields)
+    return broadcasting(kernel, call, f"x {_one(dtype)}[&s], y T[&s] -> z BOOL[*s]", **fields)
 
 
 def broadcasting(
-    kernel: str, call: str, slots: tuple[str, ...], *more: Constraint, cost: int = 1, **fields: Any
+    kernel: str, call: str, signature: str, *more: Constraint, cost: int = 1, **fields: Any
 ) -> OpSpec:
-    """Declare an operator of `cost` operations per element; `fields` are further ones of OpSpec."""
-    flops = partial(_result_elements, cost=cost)
-    return OpSpec(kernel, call, slots, flops=flops, constraints=(BROADCASTS, *more), **fields)
+    """Declare an operator of `cost` operations for each element of the output, which is `*s`."""
+    operations = f"{cost} * s"
+    return OpSpec(kernel, call, signature, operations=operations, constraints=more, **fields)
 
 
 def gradient(kernel: str, call: str, slots: tuple[str, str], *, cost: int, **fields: Any) -> OpSpec:
     """Declare the gradient of a function of one tensor, from two tensors of one shape.
 
     `cost` is the number of operations per element."""
-    return OpSpec(
-        kernel,
-        call,
-        slots,
-        flops=partial(_result_elements, cost=cost),
-        constraints=(_ALIKE, rules.one_dtype((0, 1)), rules.floating((0,))),
-        **fields,
-    )
+    signature = f"{slots[0]} T:floating[*s], {slots[1]} T[*s] -> out T[*s]"
+    return broadcasting(kernel, call, signature, cost=cost, **fields)
+
+
+def _one(dtype: str) -> str:
+    return f"T:{dtype}" if dtype else "T"
 
 
 def build_positive(case: Case, make: TensorMaker) -> Call:
@@ -67,15 +65,6 @@ def positive(slot: Slot, make: TensorMaker) -> Any:
     if rules.accepted(slot.known_dtype).is_floating:
         return like.uniform(slot, make, 0.5, 2.0)
     return like.integers(slot, make, 1, 4)
-
-
-def _result(case: Case) -> Shape | None:
-    return broadcast(*(input_shape(case, i) for i in range(len(case.inputs or ()))))
-
-
-def _result_elements(case: Case, cost: int) -> int:
-    """Return the operations: so many for each element of the shape that the inputs broadcast to."""
-    return cost * elements(_result(case))
 
 
 def _is_promoted(case: Case) -> bool:
@@ -95,20 +84,10 @@ def _is_computed_together(case: Case) -> bool:
     )
 
 
-def _are_alike(case: Case) -> bool:
-    shape = input_shape(case, 0)
-    return input_shape(case, 1) == shape and agrees(case, 0, shape)
-
-
-BROADCASTS = Constraint(
-    "expected an output of the shape that the inputs broadcast to",
-    lambda case: agrees(case, 0, _result(case)),
-)
 _PROMOTES = Constraint("expected an output of the dtype that the inputs promote to", _is_promoted)
 _MIXES = Constraint(
     "expected inputs of one dtype, or FLOAT with a 16-bit tensor", _is_computed_together
 )
-_ALIKE = Constraint("expected one shape for both inputs and the output", _are_alike)
 
 
 # torch's type promotion, without torch.

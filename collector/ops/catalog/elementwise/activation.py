@@ -4,11 +4,10 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.model.lookup import looked_up
-from collector.ops import rules
 from collector.ops.catalog.elementwise._elementwise import gradient, unary
 from collector.ops.parts import like
-from collector.ops.parts.tensors import per_element, swiglu
-from collector.ops.slots import agrees, elements, input_shape, output_shape, output_slot
+from collector.ops.parts.tensors import swiglu
+from collector.ops.slots import elements, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # GELU of each element, with the hyperbolic tangent: torch_npu launches it for any `approximate`.
@@ -18,7 +17,7 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 GELU = unary(
     "Gelu",
     "torch.nn.functional.gelu",
-    rules.floating((0,)),
+    "floating",
     reference=lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
     cost=9,
     lookups=looked_up("aten.gelu.default", "tensor_cast.gelu.default", order=1),
@@ -26,7 +25,7 @@ GELU = unary(
 GELU_V2 = unary(
     "GeluV2",
     "torch_npu.npu_gelu",
-    rules.floating((0,)),
+    "floating",
     reference=lambda torch, x: torch.nn.functional.gelu(x),
     cost=5,  # a quotient, the error function, 1 more, and two products
     lookups=looked_up("aten.gelu.default", "tensor_cast.gelu.default"),
@@ -38,7 +37,7 @@ _FAST = 1.702
 FAST_GELU = unary(
     "FastGelu",
     "torch_npu.fast_gelu",
-    rules.floating((0,)),
+    "floating",
     reference=lambda torch, x: x * torch.sigmoid(_FAST * x),
     cost=6,
 )
@@ -56,7 +55,7 @@ FAST_GELU_GRAD = gradient(
     reference=_fast_gelu_grad,
     cost=11,
 )
-RELU = unary("Relu", "torch.relu", rules.not_bool((0,)), lookups=looked_up("aten.relu.default"))
+RELU = unary("Relu", "torch.relu", "number", lookups=looked_up("aten.relu.default"))
 
 # Gradient of ReLU: the gradient of the output if the element is positive, else 0.
 RELU_GRAD = gradient(
@@ -69,7 +68,7 @@ RELU_GRAD = gradient(
 SIGMOID = unary(
     "Sigmoid",
     "torch.sigmoid",
-    rules.floating((0,)),
+    "floating",
     cost=4,
     lookups=looked_up("aten.sigmoid.default"),
 )
@@ -79,34 +78,22 @@ SILU_GRAD = gradient("SiluGrad", "torch.ops.aten.silu_backward", ("dy", "x"), co
 SWISH = unary(
     "Swish",
     "torch.nn.functional.silu",
-    rules.floating((0,)),
+    "floating",
     cost=4,
     lookups=looked_up("aten.silu.default", "tensor_cast.silu.default"),
 )
-TANH = unary("Tanh", "torch.tanh", rules.floating((0,)), lookups=looked_up("aten.tanh.default"))
-
-
-def _swi_glu_fits(case: Case) -> bool:
-    x = input_shape(case, 0)
-    return bool(x) and x[-1] % 2 == 0 and agrees(case, 0, (*x[:-1], x[-1] // 2))
+TANH = unary("Tanh", "torch.tanh", "floating", lookups=looked_up("aten.tanh.default"))
 
 
 # A gate and a value, the halves of the last dimension: silu(gate) * value.
 SWI_GLU = OpSpec(
     kernel="SwiGlu",
     call="torch_npu.npu_swiglu",
-    slots=("x",),
+    signature="x T:floating[*rows, n] -> y T[*rows, n // 2] where n % 2 == 0",
     reference=swiglu,
     # per output: exp, sum, quotient and product for silu, then a product
-    flops=lambda case: 5 * elements(input_shape(case, 0)) // 2,
-    constraints=(
-        Constraint(
-            "expected an even last dimension, and an output of half its size", _swi_glu_fits
-        ),
-        rules.floating((0,)),
-        rules.one_dtype((0,)),
-    ),
-    lookups=looked_up("tensor_cast.swiglu.default", joins=True),
+    operations="5 * rows * n // 2",
+    lookups=looked_up("tensor_cast.swiglu.default"),
 )
 
 
@@ -117,35 +104,19 @@ def _swi_glu_grad_reference(torch: Any, dy: Any, x: Any) -> Any:
     return torch.cat((dgate, dvalue), -1)
 
 
-def _swi_glu_grad_fits(case: Case) -> bool:
-    dy, x = input_shape(case, 0), input_shape(case, 1)
-    return bool(dy) and x == (*dy[:-1], 2 * dy[-1])
-
-
 # Gradient of SwiGlu with respect to both halves of its input.
 SWI_GLU_GRAD = OpSpec(
     kernel="SwiGluGrad",
     call="torch_npu.npu_swiglu_backward",
-    slots=("dy", "x"),
+    signature="dy T:floating[*rows, d], x T[*rows, 2 * d] -> dx T[*rows, 2 * d]",
     reference=_swi_glu_grad_reference,
     # s = sigmoid(gate) is 3, gate * s and its product with dy are 2, and dy * value * s * (1 +
     # gate * (1 - s)) is another 6
-    flops=per_element(11),
-    constraints=(
-        rules.floating((0, 1)),
-        rules.one_dtype((0, 1)),
-        Constraint("expected x with twice the last dimension of dy", _swi_glu_grad_fits),
-        Constraint(
-            "expected an output of the shape of x",
-            lambda case: agrees(case, 0, input_shape(case, 1)),
-        ),
-    ),
+    operations="11 * rows * d",
 )
 
 
-_X, _MASK, _KEPT = range(3)
 _DROPPED = 0.5
-_BYTES = 16  # a mask has whole blocks of this size (DropoutGenMaskV2 of CANN's ops-nn)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -159,13 +130,7 @@ def _drop_out_reference(torch: Any, x: Any, mask: Any, dropped: float) -> Any:
     return x * bits.view(-1)[: x.numel()].view(x.shape) / (1 - dropped)
 
 
-def _mask_fits(case: Case) -> bool:
-    """Return whether the mask has one bit per number, rounded up to whole blocks."""
-    blocks = -(-elements(input_shape(case, _X)) // (8 * _BYTES))
-    return input_shape(case, _MASK) == (blocks * _BYTES,)
-
-
-_COUNT, _SEED, _SHARE = range(3)
+_SEED, _OFFSET = 1, 3
 
 
 def _bits_build_for_npu(case: Case, make: TensorMaker) -> Call:
@@ -180,20 +145,13 @@ DSA_GEN_BIT_MASK = OpSpec(
     kernel="DSAGenBitMask",
     twins=("DSAStatelessGenBitMask",),
     call="torch.ops.npu._npu_dropout_gen_mask",
-    slots=("count", "seed", "dropout", "offset"),
-    packed={_SEED: "UINT64", 3: "UINT64"},
+    signature="count[#], seed[#], dropout float[#], offset? -> bits UINT8[n] where n % 16 == 0",
+    packed={_SEED: "UINT64", _OFFSET: "UINT64"},
     reference=lambda torch, out: out.random_(0, 256),
     build=lambda case, make: Call(like.empty(output_slot(case), make)),
-    optional=frozenset({3}),
     npu=NpuCall(build=_bits_build_for_npu),
     constraints=(
-        rules.one_number("count, seed and dropout", _COUNT, _SEED, _SHARE),
-        rules.inputs_are(rules.FLOATS, (_SHARE,)),
-        rules.outputs_are(("UINT8",), (0,)),
-        Constraint(
-            "expected an output in whole blocks of 16 bytes",
-            lambda case: len(size := output_shape(case) or ()) == 1 and not size[0] % _BYTES,
-        ),
+        Constraint("expected the output's shape", lambda case: output_slot(case) is not None),
     ),
 )
 
@@ -202,21 +160,10 @@ DSA_GEN_BIT_MASK = OpSpec(
 DROP_OUT_DO_MASK = OpSpec(
     kernel="DropOutDoMask",
     call="torch_npu.npu_dropout_backward",
-    slots=("x", "mask", "keep_prob"),
+    # one bit per number, in whole blocks of 16 bytes (DropoutGenMaskV2 of CANN's ops-nn)
+    signature="x T:floating[*s], mask UINT8[align(ceil_div(s, 8), 16)], keep_prob floating[#]"
+    " -> y T[*s]",
     reference=_drop_out_reference,
     build=_build,
-    flops=per_element(2, _X),
-    constraints=(
-        rules.floating((_X, _KEPT)),
-        rules.inputs_are(("UINT8",), (_MASK,)),
-        rules.one_dtype((_X,)),
-        rules.LIKE_INPUT,
-        Constraint(
-            "expected a mask with one bit per number, in whole blocks of 16 bytes", _mask_fits
-        ),
-        Constraint(
-            "expected one number for the share that is kept",
-            lambda case: elements(input_shape(case, _KEPT)) == 1,
-        ),
-    ),
+    operations="2 * s",
 )

@@ -4,11 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from collector.model.case import Case, Slot
-from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.parts.tensors import per_element
-from collector.ops.slots import agrees, input_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, NpuCall, OpSpec, TensorMaker
 
 # One step of AdamW by the older of the two kernels, in place, with its rates as scalars. A profile
 # does not record the rates: torch's defaults are used, after ten steps.
@@ -16,15 +13,10 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 _RATE, _DECAY, _BETA1, _BETA2, _EPSILON = 1e-3, 1e-2, 0.9, 0.999, 1e-8
 _STEPS = 10
 # 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2 for the update
-_FLOPS = 13
+_OPERATIONS = "13 * s"
 _POWERS = (_BETA1**_STEPS, _BETA2**_STEPS)
-_VAR, _M, _V, _GRAD, _MAX_NORM = 0, 1, 2, 10, 11
-_NUMBERS = range(3, 10)
+_VAR, _M, _V, _GRAD = 0, 1, 2, 10
 _ALIKE = (_VAR, _M, _V, _GRAD)
-_SLOTS = (
-    *("var", "m", "v", "beta1_power", "beta2_power", "lr", "weight_decay", "beta1", "beta2"),
-    *("epsilon", "grad", "max_grad_norm"),
-)
 
 
 def _tensors(slots: Sequence[Slot], make: TensorMaker) -> tuple[Any, ...]:
@@ -56,28 +48,16 @@ def _bytes_of(*positions: int) -> Callable[[Case], int]:
     return lambda case: sum((case.inputs or ())[i].size_bytes for i in positions)
 
 
-def _fits(case: Case) -> bool:
-    shape = input_shape(case, _VAR)
-    alike = all(input_shape(case, i) == shape for i in _ALIKE)
-    return alike and all(agrees(case, i, shape) for i in (_VAR, _M, _V))
-
-
 APPLY_ADAM_W = OpSpec(
     kernel="ApplyAdamW",
     call="torch_npu.npu_apply_adam_w",
-    slots=_SLOTS,
-    optional=frozenset({_MAX_NORM}),
+    signature="var T:floating[*s], m T[*s], v T[*s], beta1_power[#], beta2_power[#], lr[#], "
+    "weight_decay[#], beta1[#], beta2[#], epsilon[#], grad T[*s], -max_grad_norm"
+    " -> var T[*s], m T[*s], v T[*s]",
     reference=_reference,
     build=lambda case, make: Call(*_tensors([(case.inputs or ())[i] for i in _ALIKE], make)),
-    flops=per_element(_FLOPS),
+    operations=_OPERATIONS,
     traffic=_bytes_of(*_ALIKE, _VAR, _M, _V),  # var, m and v are read and written
-    constraints=(
-        Constraint("expected one shape for var, m, v, grad and the outputs", _fits),
-        rules.floating((_VAR,)),
-        rules.one_dtype(_ALIKE, (_VAR, _M, _V)),
-        rules.one_number("each rate", *_NUMBERS),
-        rules.absent("amsgrad is not replayed", _MAX_NORM),
-    ),
     npu=NpuCall(run=_run),
 )
 
@@ -120,21 +100,11 @@ def _v2_run(step_of_adamw: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) 
 APPLY_ADAM_W_V2 = OpSpec(
     kernel="ApplyAdamWV2",
     call="torch._fused_adamw_",
-    slots=("var", "m", "v", "grad", "step", "max_grad_norm"),
-    optional=frozenset({_V2_MAX_NORM}),
+    signature="var T:floating[*s], m T[*s], v T[*s], grad T[*s], step[#], -max_grad_norm"
+    " -> var T, m T, v T",
     reference=_v2_reference,
     build=_v2_build,
-    flops=per_element(_FLOPS),
+    operations=_OPERATIONS,
     traffic=_bytes_of(*range(_V2_MAX_NORM), _VAR, _M, _V),
-    constraints=(
-        Constraint(
-            "expected one shape for var, m, v and grad",
-            lambda case: len({slot.shape for slot in (case.inputs or ())[:4]}) == 1,
-        ),
-        rules.floating((0,)),
-        rules.one_dtype((0, 1, 2, 3), (0, 1, 2)),
-        rules.one_number("step", 4),
-        rules.absent("amsgrad is not replayed", _V2_MAX_NORM),
-    ),
     npu=NpuCall(run=_v2_run),
 )

@@ -6,13 +6,14 @@ from collector.ops import rules
 from collector.ops.catalog.elementwise._elementwise import (
     Build,
     binary,
+    broadcasting,
     build_positive,
+    mixed,
     positive,
     unary,
 )
 from collector.ops.parts import like
-from collector.ops.parts.tensors import per_element
-from collector.ops.slots import agrees, broadcast, elements, input_shape, outputs_agree
+from collector.ops.slots import broadcast, input_shape
 from collector.ops.spec import (
     Call,
     Constraint,
@@ -29,19 +30,18 @@ def _with_number(number: float) -> Build:
     return lambda case, make: Call(*build_from_slots(case, make).args, number)
 
 
-ABS = unary("Abs", "torch.abs", rules.not_bool((0,)), lookups=looked_up("aten.abs.default"))
+ABS = unary("Abs", "torch.abs", "number", lookups=looked_up("aten.abs.default"))
 
 # Sum of two tensors. FLOAT + DT_BF16 gives FLOAT: gradients are accumulated in this way.
-ADD = binary(
+ADD = mixed(
     "Add",
     "torch.add",
-    mixed=True,
     twins=("AddAiCore",),
     lookups=looked_up("aten.add.Tensor", query_mode="elementwise"),
 )
 
 
-_X, _Y, _ALPHA = range(3)
+_X, _ALPHA = 0, 2
 _FRACTION, _WHOLE = 2.5, 2
 
 
@@ -53,29 +53,15 @@ def _axpy_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _sum(case: Case) -> tuple[int, ...] | None:
-    return broadcast(input_shape(case, _X), input_shape(case, _Y))
-
-
-_SUM = Constraint(
-    "expected an output of the shape that the inputs broadcast to",
-    lambda c: agrees(c, 0, _sum(c)),
-)
-
 # Sum of a tensor and a multiple of another. A profile does not record the factor: 2.5 is used,
 # since a factor of one is a plain Add. On Atlas A2 and A3 aclnnAdd launches a Mul and an Add for
 # other dtypes (CANN's open sources, ops-math).
 AXPY = OpSpec(
     kernel="Axpy",
     call="torch.add",
-    slots=("x1", "x2"),
+    signature="x1 T:FLOAT|FLOAT16|INT32[&s], x2 T[&s] -> y T[*s]",
     build=_axpy_build,
-    flops=lambda case: 2 * elements(_sum(case)),
-    constraints=(
-        _SUM,
-        rules.one_dtype((_X, _Y)),
-        rules.inputs_are(("FLOAT", "FLOAT16", "INT32"), (_X,)),
-    ),
+    operations="2 * s",
 )
 
 # The same with a factor in a tensor. On Atlas A2 and A3 aclnnAddcmul launches it where its value
@@ -83,25 +69,22 @@ AXPY = OpSpec(
 AXPY_V2 = OpSpec(
     kernel="AxpyV2",
     call="torch.addcmul",
-    slots=("x1", "x2", "alpha"),
-    flops=lambda case: 2 * elements(_sum(case)),
+    signature="x1 T:float|INT32[&s], x2 T[&s], alpha T -> y T[*s]",
+    operations="2 * s",
     constraints=(
-        _SUM,
         Constraint(
             "expected alpha to broadcast to x1",
             lambda c: broadcast(input_shape(c, _X), input_shape(c, _ALPHA)) == input_shape(c, _X),
         ),
-        rules.one_dtype((_X, _Y, _ALPHA)),
-        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32"), (_X,)),
     ),
 )
 
-COS = unary("Cos", "torch.cos", rules.floating((0,)), lookups=looked_up("aten.cos.default"))
-EXP = unary("Exp", "torch.exp", rules.floating((0,)), lookups=looked_up("aten.exp.default"))
+COS = unary("Cos", "torch.cos", "floating", lookups=looked_up("aten.cos.default"))
+EXP = unary("Exp", "torch.exp", "floating", lookups=looked_up("aten.exp.default"))
 FLOOR_DIV = binary(
     "FloorDiv",
     "torch.floor_divide",
-    rules.not_bool((0, 1)),
+    "number",
     build=build_positive,
     lookups=looked_up("aten.floor_divide.default", query_mode="elementwise"),
 )
@@ -111,21 +94,21 @@ FLOOR_DIV = binary(
 FLOOR_MOD = binary(
     "FloorMod",
     "torch.remainder",
-    rules.not_bool((0, 1)),
+    "number",
     build=build_positive,
     lookups=looked_up("aten.remainder.Tensor", query_mode="elementwise"),
 )
 LOG = unary(
     "Log",
     "torch.log",
-    rules.floating((0,)),
+    "floating",
     build=build_positive,
     lookups=looked_up("aten.log.default"),
 )
 LOG1P = unary(
     "Log1p",
     "torch.log1p",
-    rules.floating((0,)),
+    "floating",
     build=build_positive,
     lookups=looked_up("aten.log1p.default"),
 )
@@ -135,10 +118,9 @@ MAXIMUM = binary(
 MINIMUM = binary(
     "Minimum", "torch.minimum", lookups=looked_up("aten.minimum.default", query_mode="elementwise")
 )
-MUL = binary(
+MUL = mixed(
     "Mul",
     "torch.mul",
-    mixed=True,
     twins=("MulAiCore",),
     lookups=looked_up("aten.mul.Tensor", query_mode="elementwise"),
 )
@@ -151,7 +133,7 @@ MUL = binary(
 MULS = unary(
     "Muls",
     "torch.mul",
-    rules.inputs_are(("DT_BF16", "FLOAT16"), (0,)),
+    "half",
     build=_with_number(0.5),
     lookups=looked_up("aten.mul.Scalar", tc_input_count=1),
 )
@@ -160,32 +142,22 @@ MULS = unary(
 _FACTOR = 2.5  # of DeepSeek-V3; a profile does not record it
 
 
-def _fits(case: Case) -> bool:
-    x = input_shape(case, 0)
-    return bool(x) and input_shape(case, 1) == x and outputs_agree(case, x)
-
-
 MULS_ADD_KERNEL = OpSpec(
     kernel="muls_add_kernel",
     call="torch.ops.vllm.muls_add",
-    slots=("x", "y"),
+    signature="x T:float[*s, d], y T[*s, d] -> z T[*s, d]",
     reference=lambda torch, x, y, factor: torch.add(y, x, alpha=factor),
     build=_with_number(_FACTOR),
-    flops=per_element(2),
+    operations="2 * s * d",
     npu=NpuCall(needs=frozenset({Need.TRITON})),
-    constraints=(
-        Constraint("expected two tensors of one shape, and an output of this shape", _fits),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0,)),
-        rules.one_dtype((0, 1)),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
 )
 
-NEG = unary("Neg", "torch.neg", rules.not_bool((0,)), lookups=looked_up("aten.neg.default"))
+NEG = unary("Neg", "torch.neg", "number", lookups=looked_up("aten.neg.default"))
 POW = binary(
     "Pow",
     "torch.pow",
-    rules.not_bool((0, 1)),
+    "number",
     build=build_positive,
     lookups=looked_up("aten.pow.Tensor_Tensor", query_mode="elementwise"),
 )
@@ -197,40 +169,39 @@ POW = binary(
 # used.
 _EXPONENT = 2.0
 
-POWS = binary(
+POWS = broadcasting(
     "Pows",
     "torch.pow",
-    rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0, 1)),
-    Constraint("expected a scalar exponent", lambda case: input_shape(case, 1) == ()),
+    "x T:float[*s], exponent T[] -> y T[*s]",
     build=lambda case, make: Call(positive(case.inputs[0], make), _EXPONENT),
     lookups=looked_up("aten.pow.Tensor_Scalar", tc_input_count=1),
 )
 REAL_DIV = binary(
     "RealDiv",
     "torch.div",
-    rules.floating((0, 1)),
+    "floating",
     build=build_positive,
     lookups=looked_up("aten.div.Tensor", query_mode="elementwise"),
 )
 RECIPROCAL = unary(
     "Reciprocal",
     "torch.reciprocal",
-    rules.floating((0,)),
+    "floating",
     build=build_positive,
     lookups=looked_up("aten.reciprocal.default"),
 )
 RSQRT = unary(
     "Rsqrt",
     "torch.rsqrt",
-    rules.floating((0,)),
+    "floating",
     build=build_positive,
     lookups=looked_up("aten.rsqrt.default"),
 )
-SIN = unary("Sin", "torch.sin", rules.floating((0,)), lookups=looked_up("aten.sin.default"))
+SIN = unary("Sin", "torch.sin", "floating", lookups=looked_up("aten.sin.default"))
 SQRT = unary(
     "Sqrt",
     "torch.sqrt",
-    rules.floating((0,)),
+    "floating",
     build=build_positive,
     lookups=looked_up("aten.sqrt.default"),
 )
@@ -240,7 +211,7 @@ SQRT = unary(
 SQUARE = unary(
     "Square",
     "torch.square",
-    rules.inputs_are(("INT32", "INT64"), (0,)),
+    "integer",
     lookups=looked_up("aten.square.default"),
 )
 
@@ -248,7 +219,7 @@ SQUARE = unary(
 SUB = binary(
     "Sub",
     "torch.sub",
-    rules.not_bool((0, 1)),
+    "number",
     twins=("SubAiCore",),
     lookups=looked_up("aten.sub.Tensor", query_mode="elementwise"),
 )

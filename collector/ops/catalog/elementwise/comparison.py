@@ -6,11 +6,9 @@ from typing import Any
 from collector.model.case import Case, Slot
 from collector.model.lookup import Lookup, looked_up
 from collector.model.vocabulary import RUNTIME_PREFIX
-from collector.ops import rules
 from collector.ops.catalog.elementwise._elementwise import broadcasting, comparison, unary
 from collector.ops.parts import like
-from collector.ops.parts.tensors import per_element
-from collector.ops.slots import agrees, broadcast, input_shape, spelling
+from collector.ops.slots import broadcast, input_shape, spelling
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
 
 
@@ -31,21 +29,21 @@ NOT_EQUAL = comparison("NotEqual", "torch.ne", lookups=_of_two("ne"))
 LOGICAL_AND = comparison(
     "LogicalAnd",
     "torch.logical_and",
-    rules.inputs_are(("BOOL",), (0, 1)),
+    "BOOL",
     twins=("LogicalAndAiCore",),
     lookups=looked_up("aten.logical_and.default", "aten.bitwise_and.Tensor"),
 )
 LOGICAL_NOT = unary(
     "LogicalNot",
     "torch.logical_not",
-    rules.inputs_are(("BOOL",), (0,)),
+    "BOOL",
     twins=("LogicalNotAiCore",),
     lookups=looked_up("aten.logical_not.default", "aten.bitwise_not.default"),
 )
 LOGICAL_OR = comparison(
     "LogicalOr",
     "torch.logical_or",
-    rules.inputs_are(("BOOL",), (0, 1)),
+    "BOOL",
     lookups=looked_up("aten.logical_or.default", "aten.bitwise_or.Tensor"),
 )
 
@@ -54,14 +52,12 @@ LOGICAL_OR = comparison(
 SELECT_V2 = broadcasting(
     "SelectV2",
     "torch.where",
-    ("condition", "then", "else"),
-    rules.inputs_are(("BOOL",), (0,)),
-    rules.one_dtype((1, 2)),
+    "condition BOOL[&s], then T[&s], else T[&s] -> y T[*s]",
     assumes="half of the conditions are true",
     lookups=looked_up("aten.where.self"),
 )
 
-_MASK, _VALUE = 1, 2
+_MASK = 1
 _NUMBER = 0
 _DENSITY = f"{RUNTIME_PREFIX}mask_density"
 _PERCENT = re.compile(r"100|[1-9]?[0-9]")
@@ -79,16 +75,9 @@ def _mask(case: Case, mask: Slot, make: TensorMaker) -> Any:
     return make.uniform(mask.shape or (), "FLOAT", 0, 100) < int(density)
 
 
-def _fits(case: Case) -> bool:
-    """Return whether the shapes fit: the mask may be smaller than the tensor, not larger."""
+def _is_no_larger(case: Case) -> bool:
     x = input_shape(case, 0)
-    return broadcast(x, input_shape(case, _MASK)) == x and agrees(case, 0, x)
-
-
-def _has_its_dtype(case: Case) -> bool:
-    x, *_, value = case.inputs or ()
-    missing = len(case.inputs or ()) <= _VALUE or value.known_dtype is None
-    return missing or value.known_dtype == x.known_dtype
+    return broadcast(x, input_shape(case, _MASK)) == x
 
 
 # Fill with one number where a mask is true, in place: forbidden tokens, padding. A profile does not
@@ -98,18 +87,11 @@ MASKED_FILL = OpSpec(
     kernel="MaskedFill",
     call="torch.Tensor.masked_fill_",
     assumes="half of the mask is true if no density is recorded",
-    slots=("x", "mask", "value"),
-    optional=frozenset({_VALUE}),
+    signature="x T[*s], mask BOOL, value T[#]? -> y T[*s]",
     traffic=lambda case: dense_bytes(case),
     build=_fill_build,
     constraints=(
-        Constraint(
-            "expected x in the shape of the output, and a mask that broadcasts to it", _fits
-        ),
-        rules.inputs_are(("BOOL",), (_MASK,)),
-        rules.one_dtype((0,)),
-        rules.one_number("value", _VALUE),
-        Constraint("expected value in the dtype of x", _has_its_dtype),
+        Constraint("expected a mask that broadcasts to x", _is_no_larger),
         Constraint(
             f"{_DENSITY}: expected a whole number of percent up to 100",
             lambda case: _PERCENT.fullmatch(case.attribute(_DENSITY) or "0") is not None,
@@ -135,17 +117,8 @@ def _clip_build(case: Case, make: TensorMaker) -> Call:
 CLIP_BY_VALUE_V2 = OpSpec(
     kernel="ClipByValueV2",
     call="torch.clamp",
-    slots=("x", "min", "max"),
+    signature="x T:number[*s], min T[], max T[] -> y T[*s]",
     build=_clip_build,
-    flops=per_element(2),  # two comparisons
-    constraints=(
-        rules.LIKE_INPUT,
-        Constraint(
-            "expected scalars for min and max",
-            lambda case: input_shape(case, 1) == () == input_shape(case, 2),
-        ),
-        rules.one_dtype((0, 1, 2)),
-        rules.not_bool((0,)),
-    ),
+    operations="2 * s",  # two comparisons
     lookups=looked_up("aten.clamp.default", tc_input_count=1),
 )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.codec.errors import BadInput
-from collector.shapes.expression import align, ceil_div, parse_expression
+from collector.ops.expression import align, ceil_div, parse_expression
 
 pytestmark = pytest.mark.fast
 

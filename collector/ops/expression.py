@@ -69,12 +69,16 @@ class Expression:
         Raises BadInput for an unknown name, a division by zero, and a number larger than any
         tensor."""
         try:
-            found = _value(_parsed(self.text), names)
+            found = self.compute(names)
         except (ZeroDivisionError, TypeError) as error:
             raise BadInput(f"{self.text!r}: {error}") from error
         if abs(found) > _LARGEST:
             raise BadInput(f"{self.text!r}: the number is larger than any tensor")
         return int(found)
+
+    def compute(self, names: Mapping[str, int]) -> int:
+        """Return the number with names that count as integers do, such as sizes of many cases."""
+        return _value(_parsed(self.text), names)
 
 
 def parse_expression(text: str) -> Expression:
@@ -86,14 +90,19 @@ def parse_expression(text: str) -> Expression:
 @lru_cache(maxsize=4096)
 def dims_of(text: str) -> tuple[Expression, ...]:
     """Return the expressions between the commas of a text that are outside parentheses."""
+    return tuple(parse_expression(part) for part in split_outside(text, ",") if part.strip())
+
+
+def split_outside(text: str, separator: str) -> list[str]:
+    """Return the parts of a text between separators that are outside parentheses and brackets."""
     parts, depth = [""], 0
     for sign in text:
-        depth += (sign == "(") - (sign == ")")
-        if sign == "," and not depth:
+        depth += (sign in "([") - (sign in ")]")
+        if sign == separator and not depth:
             parts.append("")
         else:
             parts[-1] += sign
-    return tuple(parse_expression(part) for part in parts if part.strip())
+    return parts
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,402 @@
+"""The signature of an operator: its arguments and outputs by name, with named dimensions.
+
+    x T:float[*rows, k], weight T[n, k], bias T[n]? -> y T[*rows, n] where k % 16 == 0
+
+A tensor has a name, a dtype and its dimensions. The rows of a case are read, checked, expanded on
+grids and counted by it; what it cannot express is a function of the operator.
+
+dimensions  a name is one size wherever it occurs; a number is that size; an expression of names is
+            computed. `*rows` is any number of dimensions, the same wherever it occurs; `&s`
+            broadcasts with the others to `*s`; `*` is any shape. `[]` is a scalar, `[#]` one
+            number: a scalar or one element. A tensor without brackets has any shape
+dtypes      a spelling, or several (`INT32|INT64`); a class (`half`, `float`, `floating`, `integer`,
+            `number`); a letter, which is one dtype wherever it occurs, with its class or spellings
+            where it occurs first (`T:float`). Without one, any
+`?`         the tensor may be absent
+`-x`        the argument exists, but is not replayed: it has to be absent
+`+`         the last argument repeats
+roles       `pages...` are those of a pool and do not change the kernel; `table_width...` is the
+            width of the table that lists the pages (of the pool with the same ending)
+`where`     conditions on sizes; those with names of absent tensors do not count
+`;`         separates the variants of a call; the first variant that fits is the one
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from types import MappingProxyType
+
+from collector.codec.errors import BadInput
+from collector.model.case import Case, Shape, Slot, logical_shape
+from collector.model.vocabulary import FRACTAL_NZ, Dtype
+from collector.ops.expression import Expression, align, parse_expression, split_outside
+from collector.ops.slots import broadcast
+
+CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "half": ("FLOAT16", "DT_BF16"),
+        "float": ("FLOAT16", "DT_BF16", "FLOAT"),
+        "integer": ("INT32", "INT64"),
+    }
+)
+_FLOATING, _NUMBER = "floating", "number"  # any floating dtype; any but BOOL
+POOL, TABLE_WIDTH = "pages", "table_width"
+
+_TENSOR = re.compile(
+    r"(?P<refused>-)?(?P<name>[A-Za-z_]\w*)(?:\s+(?P<dtype>[\w|:]+))?"
+    r"\s*(?:\[(?P<dims>[^\]]*)\])?(?P<ends>[?+]*)"
+)
+_SIMPLE = re.compile(r"[A-Za-z_]\w*")
+_LETTER = re.compile(r"[A-Z]\d?")
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A dimension: a `size`, a `name`, or else a `computed` size."""
+
+    text: str
+    size: int | None = None
+    name: str = ""
+    computed: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An argument or an output. `dims` are None for any shape; one of them at most is a group: it
+    begins with `*` or `&`. A `number` is a scalar or has one element. `letter` is the name of its
+    dtype, `dtypes` the spellings or classes."""
+
+    name: str
+    letter: str
+    dtypes: tuple[str, ...]
+    dims: tuple[Dim, ...] | None
+    group: int | None
+    is_number: bool
+    is_optional: bool
+    is_refused: bool
+    repeats: bool
+
+    @property
+    def text(self) -> str:
+        """Return the dimensions as they are written."""
+        return ", ".join(one.text for one in self.dims or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One form of the call."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    conditions: tuple[Expression, ...]
+
+    def read(self, case: Case) -> "Sizes | str":
+        """Return the sizes of a case by name, groups as their numbers of elements; or what is
+        wrong with it."""
+        reading = _Reading()
+        return reading.read_sides(self, case) or reading.finish(self.conditions) or reading.sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """All forms of a call, which have the same arguments."""
+
+    text: str
+    variants: tuple[Variant, ...]
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.variants[0].inputs)
+
+    @property
+    def optional(self) -> frozenset[int]:
+        """Return the positions of inputs that may be absent."""
+        return _optional(one.inputs for one in self.variants)
+
+    @property
+    def optional_outputs(self) -> frozenset[int]:
+        return _optional(one.outputs for one in self.variants)
+
+    @property
+    def variadic(self) -> bool:
+        inputs = self.variants[0].inputs
+        return bool(inputs) and inputs[-1].repeats
+
+    @property
+    def pools(self) -> dict[str, str]:
+        """Return the arguments whose first dimension is the pages of a pool, each with the argument
+        that lists its pages, or "" if the call has none."""
+        first = {
+            name: one.name
+            for one in self.variants[0].inputs
+            for name in (dim.text for dim in one.dims or ())
+            if name.startswith(TABLE_WIDTH)
+        }
+        return {
+            one.name: first.get(TABLE_WIDTH + one.dims[0].text.removeprefix(POOL), "")
+            for one in self.variants[0].inputs
+            if one.dims and one.dims[0].text.startswith(POOL)
+        }
+
+    def read(self, case: Case) -> Sizes | str:
+        """Return the sizes of a case by the first variant that fits; otherwise what is wrong by the
+        first variant with its numbers of dimensions."""
+        complaint = ""
+        for variant in self.variants:
+            found = variant.read(case)
+            if not isinstance(found, str):
+                return found
+            complaint = complaint or found
+        return complaint
+
+    def sizes(self, case: Case) -> Sizes:
+        """Return the sizes of a case that fits. Raises BadInput where names are not defined."""
+        if len(self.variants) == 1:  # computed sizes need not be compared again
+            variant, reading = self.variants[0], _Reading()
+            found: Sizes | str = reading.read_sides(variant, case) or reading.sizes
+        else:
+            found = self.read(case)
+        if isinstance(found, str):
+            raise BadInput(found)
+        return found
+
+
+@lru_cache(maxsize=1024)
+def parse_signature(text: str) -> Signature:
+    """Return the signature of a text. Raises BadInput that names what is wrong."""
+    variants = tuple(_variant(part) for part in split_outside(text, ";"))
+    first = variants[0]
+    for other in variants[1:]:
+        for side in ("inputs", "outputs"):
+            names = [[one.name for one in getattr(each, side)] for each in (first, other)]
+            if names[0] != names[1]:
+                raise BadInput(f"expected the {side} {', '.join(names[0])} in each variant")
+    return Signature(text, variants)
+
+
+def _variant(text: str) -> Variant:
+    tensors, _, where = text.partition(" where ")
+    inputs, arrow, outputs = tensors.partition("->")
+    if not arrow:
+        raise BadInput(f"signature: expected `arguments -> outputs`, got {text.strip()!r}")
+    letters: dict[str, tuple[str, ...]] = {}
+    arguments, results = (
+        tuple(_tensor(part, letters) for part in split_outside(side, ",") if part.strip())
+        for side in (inputs, outputs)
+    )
+    conditions = tuple(map(parse_expression, split_outside(where, ","))) if where.strip() else ()
+    return Variant(arguments, results, conditions)
+
+
+def _tensor(text: str, letters: dict[str, tuple[str, ...]]) -> Tensor:
+    found = _TENSOR.fullmatch(text.strip())
+    if found is None:
+        raise BadInput(f"signature: expected `name DTYPE[dimensions]`, got {text.strip()!r}")
+    letter, dtypes = _dtypes(found["dtype"] or "", letters)
+    dims, is_number = None, found["dims"] == "#"
+    if found["dims"] is not None and not is_number:
+        dims = tuple(_dim(part) for part in split_outside(found["dims"], ",") if part.strip())
+    groups = [at for at, dim in enumerate(dims or ()) if dim.text[:1] in ("*", "&")]
+    if len(groups) > 1:
+        raise BadInput(f"signature: {found['name']}: expected at most one group of dimensions")
+    ends = found["ends"]
+    return Tensor(
+        *(found["name"], letter, dtypes, dims, groups[0] if groups else None),
+        is_number=is_number,
+        is_optional="?" in ends or bool(found["refused"]),
+        is_refused=bool(found["refused"]),
+        repeats="+" in ends,
+    )
+
+
+def _dim(text: str) -> Dim:
+    text = text.strip()
+    if text[:1] in ("*", "&"):
+        if text[1:] and not _SIMPLE.fullmatch(text[1:]):
+            raise BadInput(f"signature: expected the name of a group, got {text!r}")
+        return Dim(text)
+    if text.isdecimal():
+        return Dim(text, size=int(text))
+    if _SIMPLE.fullmatch(text):
+        return Dim(text, name=text)
+    return Dim(text, computed=parse_expression(text))
+
+
+def _dtypes(text: str, letters: dict[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
+    letter, colon, names = text.partition(":")
+    if not colon and not _LETTER.fullmatch(letter):
+        letter, names = "", text
+    dtypes = tuple(
+        spelling
+        for name in filter(None, names.split("|"))
+        for spelling in CLASSES.get(name, (name,))
+    )
+    if letter:
+        letters.setdefault(letter, dtypes)
+        dtypes = dtypes or letters[letter]
+    return letter, dtypes
+
+
+def _optional(sides: Iterable[Sequence[Tensor]]) -> frozenset[int]:
+    return frozenset(at for side in sides for at, one in enumerate(side) if one.is_optional)
+
+
+class _Reading:
+    """The names that the tensors of one case have defined so far."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, int] = {}
+        self._groups: dict[str, Shape] = {}
+        self._joined: dict[str, list[Shape]] = {}
+        self._letters: dict[str, Dtype] = {}
+        self._blocks: list[tuple[str, Tensor, Slot]] = []
+        self._computed: list[tuple[str, Tensor, Expression, int, int]] = []
+
+    @property
+    def sizes(self) -> Sizes:
+        return {**self._names, **{name: prod(shape) for name, shape in self._groups.items()}}
+
+    def read_sides(self, variant: Variant, case: Case) -> str:
+        """Read all plain tensors; return what is wrong with the first that does not fit."""
+        return (
+            self.read("input", variant.inputs, case.inputs or ())
+            or self.join()
+            or self.read("output", variant.outputs, case.outputs or ())
+        )
+
+    def read(self, side: str, tensors: Sequence[Tensor], slots: Sequence[Slot]) -> str:
+        """Read the tensors of a side; return what is wrong with the first that does not fit."""
+        for at, slot in enumerate(slots):
+            if at >= len(tensors) and not (tensors and tensors[-1].repeats):
+                break
+            tensor = tensors[min(at, len(tensors) - 1)]
+            is_absent = slot.shape is None and tensor.is_optional
+            if tensor.is_refused and not is_absent:
+                return f"{side} '{tensor.name}' is not replayed: expected no tensor"
+            complaint = self._read_dtype(side, tensor, slot)
+            if complaint := complaint or (
+                "" if is_absent else self._read_shape(side, tensor, slot)
+            ):
+                return complaint
+        return ""
+
+    def join(self) -> str:
+        """Define the groups to which tensors broadcast."""
+        for name, shapes in self._joined.items():
+            found = broadcast(*shapes)
+            if found is None:
+                return f"expected shapes that broadcast, got {' and '.join(map(_text, shapes))}"
+            self._groups[name] = found
+        return ""
+
+    def finish(self, conditions: Iterable[Expression]) -> str:
+        """Read matrices in blocks, computed sizes and conditions, which need others' names."""
+        for side, tensor, slot in self._blocks:
+            if complaint := self._read_dims(side, tensor, slot, logical_shape(slot)):
+                return complaint
+        if not self._computed and not conditions:
+            return ""
+        sizes = self.sizes
+        for side, tensor, dim, size, block in self._computed:
+            if dim.names <= sizes.keys() and align(dim.compute(sizes), block) != size:
+                return _mismatch(side, tensor, f"{dim.text} = {_text(dim.compute(sizes))}", size)
+        for condition in conditions:
+            if condition.names <= sizes.keys() and not condition.compute(sizes):
+                values = ", ".join(
+                    f"{name} = {_text(sizes[name])}" for name in sorted(condition.names)
+                )
+                return f"expected {condition.text}, got {values}"
+        return ""
+
+    def _read_dtype(self, side: str, tensor: Tensor, slot: Slot) -> str:
+        known = slot.known_dtype
+        if known is None:
+            return ""  # named by the check of slots
+        if tensor.dtypes and not any(_is_of(known, name) for name in tensor.dtypes):
+            expected = " or ".join(tensor.dtypes)
+            return f"{side} '{tensor.name}': expected {expected}, got {known.spelling}"
+        first = self._letters.setdefault(tensor.letter, known) if tensor.letter else known
+        if first.spelling != known.spelling:
+            return f"{side} '{tensor.name}': expected {first.spelling}, got {known.spelling}"
+        return ""
+
+    def _read_shape(self, side: str, tensor: Tensor, slot: Slot) -> str:
+        if tensor.is_number and slot.shape not in (None, (), (1,)):
+            return f"{side} '{tensor.name}': expected one number, got {_text(slot.shape or ())}"
+        if tensor.dims is None:
+            return ""
+        if slot.format == FRACTAL_NZ and len(slot.shape or ()) >= 4:
+            self._blocks.append((side, tensor, slot))
+            return ""
+        return self._read_dims(side, tensor, slot, logical_shape(slot))
+
+    def _read_dims(self, side: str, tensor: Tensor, slot: Slot, shape: Shape) -> str:
+        dims, at = tensor.dims or (), tensor.group
+        if at is None:
+            fits = len(shape) == len(dims)
+        elif fits := len(shape) >= len(dims) - 1:
+            end = len(shape) - (len(dims) - 1 - at)
+            if complaint := self._read_group(side, tensor, dims[at].text, shape[at:end]):
+                return complaint
+            dims, shape = (*dims[:at], *dims[at + 1 :]), (*shape[:at], *shape[end:])
+        if not fits:
+            return _mismatch(side, tensor, f"[{tensor.text}]", shape)
+        names = self._names
+        for position, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+            if dim.computed is not None:
+                block = _block_of(slot, position - len(shape))
+                self._computed.append((side, tensor, dim.computed, size, block))
+                continue
+            expected = dim.size if dim.size is not None else names.setdefault(dim.name, size)
+            if size != expected and size != align(expected, _block_of(slot, position - len(shape))):
+                return _mismatch(side, tensor, f"{dim.text} = {_text(expected)}", size)
+        return ""
+
+    def _read_group(self, side: str, tensor: Tensor, group: str, shape: Shape) -> str:
+        mark, name = group[0], group[1:]
+        if mark == "&":
+            if name in self._groups:  # of an output
+                return ""
+            self._joined.setdefault(name, []).append(shape)
+        elif name and self._groups.setdefault(name, shape) != shape:
+            return _mismatch(side, tensor, f"{_text(self._groups[name])} for {group}", shape)
+        return ""
+
+
+def _mismatch(side: str, tensor: Tensor, expected: str, got: int | Shape) -> str:
+    return f"{side} '{tensor.name}' [{tensor.text}]: expected {expected}, got {_text(got)}"
+
+
+def _text(found: int | Shape) -> str:
+    """Return a size or a shape; sizes of many cases, which are no integers, have no text."""
+    if isinstance(found, tuple):
+        return f"[{','.join(map(_text, found))}]"
+    return str(found) if isinstance(found, int) else "..."
+
+
+def _is_of(dtype: Dtype, name: str) -> bool:
+    if name == _FLOATING:
+        return dtype.is_floating
+    return dtype.spelling != "BOOL" if name == _NUMBER else dtype.spelling == name
+
+
+def _block_of(slot: Slot, at: int) -> int:
+    """Return the number to which a size is rounded up; `at` counts from the end. Only the last two
+    sizes of a matrix in blocks have more than 1."""
+    is_rounded = slot.format == FRACTAL_NZ and len(slot.shape or ()) >= 4 and at >= -2
+    return (slot.shape or ())[at] if is_rounded else 1
+
+
+def names_of(signature: Signature) -> Iterator[str]:
+    """Yield the names of dimensions and groups."""
+    for variant in signature.variants:
+        for tensor in (*variant.inputs, *variant.outputs):
+            for dim in tensor.dims or ():
+                if dim.computed is not None:
+                    yield from sorted(dim.computed.names)
+                elif name := dim.name or dim.text.lstrip("*&0123456789"):
+                    yield name
