@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from collector.codec.errors import OpmeterError
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS, OUTPUT_SHAPES, RUNTIME_PREFIX
+from collector.ops.expression import Expression, align
 from collector.recording.recorded_calls import GROUP_ENDS, PassTokens
 from collector.shapes.deployments import (
     IN_PARTS,
@@ -33,7 +34,6 @@ from collector.shapes.deployments import (
     sized,
     step_of_load,
 )
-from collector.ops.expression import Expression, align
 from collector.shapes.layout import Layout, layout_of
 from collector.shapes.recorded_step import (
     MTP,

@@ -14,8 +14,8 @@ from collector.codec.errors import BadInput
 from collector.model.case import Case, Slot
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import dtype_of
-from collector.shapes import grid
 from collector.ops.expression import in_blocks
+from collector.shapes import grid
 from collector.shapes.patterns import PRODUCTS, Dims, GridPattern, SlotTemplates
 
 STANDARDS = ("density-v1",)

@@ -28,9 +28,9 @@ from collector.model.vocabulary import (
     OP_STATE,
     OUTPUT_SHAPES,
 )
+from collector.ops.expression import Expression, align, ceil_div, dims_of
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ranks.gangs import with_ep_size
-from collector.ops.expression import Expression, align, ceil_div, dims_of
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.layout import Layout, check_layout, layout_of, recording_call, to_record
 from collector.shapes.models import Decoder, bundled_decoder

@@ -16,10 +16,10 @@ from collector.codec.errors import BadInput
 from collector.model import vocabulary
 from collector.model.case import Case, Slot, tensor_cells
 from collector.model.record import CaseRecord
+from collector.ops.expression import in_blocks
 from collector.ranks.collective import is_collective
 from collector.ranks.experts import largest_buffsize_mb
 from collector.ranks.gangs import is_of_gangs, routed_call
-from collector.ops.expression import in_blocks
 from collector.shapes.patterns import Dims, GridPattern, SlotTemplates
 from collector.shapes.step import uneven_ends
 

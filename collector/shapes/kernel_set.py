@@ -21,8 +21,8 @@ import yaml
 
 from collector.codec.errors import BadInput
 from collector.model.vocabulary import FRACTAL_NZ, dtype_of
-from collector.ranks.collective import OPERATIONS
 from collector.ops.expression import Expression, dims_of, parse_expression
+from collector.ranks.collective import OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)

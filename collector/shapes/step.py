@@ -10,9 +10,9 @@ from collector.codec.errors import BadInput
 from collector.model.case import Slot, tensor_cells
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import ACCELERATOR_CORE, EP_SIZE, OP_STATE, RUNTIME_PREFIX
+from collector.ops.expression import align, ceil_div, in_blocks, parse_expression
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.shapes import kernel_set
-from collector.ops.expression import align, ceil_div, in_blocks, parse_expression
 from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, check_layout, to_record
 from collector.shapes.models import Decoder
 from collector.shapes.serving import Batch, check_batch

@@ -13,6 +13,7 @@ from collector.comm.bench_plan import LeftOut, chosen_sizes, collectives_of, def
 from collector.comm.profiled import Profiled, profiled_collectives
 from collector.model.plan import devices_for
 from collector.model.record import CaseRecord, ProfileStatistics
+from collector.ops.expression import align
 from collector.profiles.transfers import find_transfers, read_transfers
 from collector.ranks.collective import (
     DTYPES,
@@ -25,7 +26,6 @@ from collector.ranks.collective import (
 from collector.ranks.gangs import ranks_of
 from collector.ranks.topology import Grid
 from collector.shapes.deployments import model_step
-from collector.ops.expression import align
 from collector.shapes.models import Decoder, read_decoder
 from collector.shapes.recorded_step import Recording, read_recording
 from collector.shapes.serving import Batch, passes

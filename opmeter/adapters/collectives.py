@@ -7,13 +7,13 @@ from dataclasses import replace
 from collector.codec.errors import BadInput
 from collector.model.demand import record_of_cells
 from collector.model.record import CaseRecord
+from collector.ops.expression import align
 from collector.ranks.collective import (
     BY_KERNEL_TYPE,
     CollectiveCase,
     collective_case_of,
     whole_bytes,
 )
-from collector.ops.expression import align
 from opmeter.answers import Answer
 from opmeter.version import Version
 
