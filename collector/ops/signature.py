@@ -7,12 +7,14 @@ grids and counted by it; what it cannot express is a function of the operator.
 
 dimensions  a name is one size wherever it occurs; a number is that size; an expression of names is
             computed. `*rows` is any number of dimensions, the same wherever it occurs; `&s`
-            broadcasts with the others to `*s`; `*` is any shape. `[]` is a scalar, `[#]` one
-            number: a scalar or one element. A tensor without brackets has any shape
+            broadcasts with the others to `*s`; `*` is any shape. `s_rank` is the number of
+            dimensions of `*s`. `[]` is a scalar, `[#]` one number: a scalar or one element.
+            `[n]|[1, n]` is the first form that fits. A tensor without brackets has any shape
 dtypes      a spelling, or several (`INT32|INT64`); a class (`half`, `float`, `floating`, `integer`,
             `number`); a letter, which is one dtype wherever it occurs, with its class or spellings
             where it occurs first (`T:float`). Without one, any
 `?`         the tensor may be absent
+`!`         the row has to have the output, such as for its dtype
 `-x`        the argument exists, but is not replayed: it has to be absent
 `+`         the last argument repeats
 roles       `pages...` are those of a pool and do not change the kernel; `table_width...` is the
@@ -46,10 +48,11 @@ POOL, TABLE_WIDTH = "pages", "table_width"
 
 _TENSOR = re.compile(
     r"(?P<refused>-)?(?P<name>[A-Za-z_]\w*)(?:\s+(?P<dtype>[\w|:]+))?"
-    r"\s*(?:\[(?P<dims>[^\]]*)\])?(?P<ends>[?+]*)"
+    r"\s*(?P<forms>\[[^\]]*\](?:\|\[[^\]]*\])*)?(?P<ends>[?+!]*)"
 )
 _SIMPLE = re.compile(r"[A-Za-z_]\w*")
 _LETTER = re.compile(r"[A-Z]\d?")
+_RANK = "_rank"
 
 Sizes = Mapping[str, int]
 
@@ -67,8 +70,8 @@ class Dim:
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """An argument or an output. `dims` are None for any shape; one of them at most is a group: it
-    begins with `*` or `&`. A `number` is a scalar or has one element. `letter` is the name of its
-    dtype, `dtypes` the spellings or classes."""
+    begins with `*` or `&`. `others` have its other dimensions. A `number` is a scalar or has one
+    element. `letter` is the name of its dtype, `dtypes` the spellings or classes."""
 
     name: str
     letter: str
@@ -78,12 +81,15 @@ class Tensor:
     is_number: bool
     is_optional: bool
     is_refused: bool
+    is_recorded: bool
     repeats: bool
+    others: tuple["Tensor", ...] = ()
 
     @property
     def text(self) -> str:
         """Return the dimensions as they are written."""
-        return ", ".join(one.text for one in self.dims or ())
+        texts = (", ".join(dim.text for dim in one.dims or ()) for one in (self, *self.others))
+        return "]|[".join(texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,20 +203,29 @@ def _tensor(text: str, letters: dict[str, tuple[str, ...]]) -> Tensor:
     if found is None:
         raise BadInput(f"signature: expected `name DTYPE[dimensions]`, got {text.strip()!r}")
     letter, dtypes = _dtypes(found["dtype"] or "", letters)
-    dims, is_number = None, found["dims"] == "#"
-    if found["dims"] is not None and not is_number:
-        dims = tuple(_dim(part) for part in split_outside(found["dims"], ",") if part.strip())
-    groups = [at for at, dim in enumerate(dims or ()) if dim.text[:1] in ("*", "&")]
-    if len(groups) > 1:
-        raise BadInput(f"signature: {found['name']}: expected at most one group of dimensions")
-    ends = found["ends"]
-    return Tensor(
-        *(found["name"], letter, dtypes, dims, groups[0] if groups else None),
-        is_number=is_number,
-        is_optional="?" in ends or bool(found["refused"]),
-        is_refused=bool(found["refused"]),
-        repeats="+" in ends,
+    ends, is_refused = found["ends"], bool(found["refused"])
+
+    def formed(dims: tuple[Dim, ...] | None, others: tuple[Tensor, ...] = ()) -> Tensor:
+        groups = [at for at, dim in enumerate(dims or ()) if dim.text[:1] in ("*", "&")]
+        if len(groups) > 1:
+            raise BadInput(f"signature: {found['name']}: expected at most one group of dimensions")
+        return Tensor(
+            *(found["name"], letter, dtypes, dims, groups[0] if groups else None),
+            is_number=found["forms"] == "[#]",
+            is_optional="?" in ends or is_refused,
+            is_refused=is_refused,
+            is_recorded="!" in ends,
+            repeats="+" in ends,
+            others=others,
+        )
+
+    if found["forms"] in (None, "[#]"):
+        return formed(None)
+    first, *others = (
+        tuple(_dim(part) for part in split_outside(form, ",") if part.strip())
+        for form in found["forms"][1:-1].split("]|[")
     )
+    return formed(first, tuple(map(formed, others)))
 
 
 def _dim(text: str) -> Dim:
@@ -221,7 +236,7 @@ def _dim(text: str) -> Dim:
         return Dim(text)
     if text.isdecimal():
         return Dim(text, size=int(text))
-    if _SIMPLE.fullmatch(text):
+    if _SIMPLE.fullmatch(text) and not text.endswith(_RANK):
         return Dim(text, name=text)
     return Dim(text, computed=parse_expression(text))
 
@@ -258,7 +273,10 @@ class _Reading:
 
     @property
     def sizes(self) -> Sizes:
-        return {**self._names, **{name: prod(shape) for name, shape in self._groups.items()}}
+        sizes = dict(self._names)
+        for name, shape in self._groups.items():
+            sizes[name], sizes[name + _RANK] = prod(shape), len(shape)
+        return sizes
 
     def read_sides(self, variant: Variant, case: Case) -> str:
         """Read all plain tensors; return what is wrong with the first that does not fit."""
@@ -270,6 +288,9 @@ class _Reading:
 
     def read(self, side: str, tensors: Sequence[Tensor], slots: Sequence[Slot]) -> str:
         """Read the tensors of a side; return what is wrong with the first that does not fit."""
+        for tensor in tensors[len(slots) :]:
+            if tensor.is_recorded:
+                return f"{side} '{tensor.name}': expected a tensor, got none"
         for at, slot in enumerate(slots):
             if at >= len(tensors) and not (tensors and tensors[-1].repeats):
                 break
@@ -296,7 +317,7 @@ class _Reading:
     def finish(self, conditions: Iterable[Expression]) -> str:
         """Read matrices in blocks, computed sizes and conditions, which need others' names."""
         for side, tensor, slot in self._blocks:
-            if complaint := self._read_dims(side, tensor, slot, logical_shape(slot)):
+            if complaint := self._read_forms(side, tensor, slot):
                 return complaint
         if not self._computed and not conditions:
             return ""
@@ -332,7 +353,16 @@ class _Reading:
         if slot.format == FRACTAL_NZ and len(slot.shape or ()) >= 4:
             self._blocks.append((side, tensor, slot))
             return ""
-        return self._read_dims(side, tensor, slot, logical_shape(slot))
+        return self._read_forms(side, tensor, slot)
+
+    def _read_forms(self, side: str, tensor: Tensor, slot: Slot) -> str:
+        shape, computed = logical_shape(slot), len(self._computed)
+        complaint = self._read_dims(side, tensor, slot, shape)
+        for other in tensor.others if complaint else ():
+            del self._computed[computed:]
+            if not self._read_dims(side, other, slot, shape):
+                return ""
+        return complaint
 
     def _read_dims(self, side: str, tensor: Tensor, slot: Slot, shape: Shape) -> str:
         dims, at = tensor.dims or (), tensor.group

@@ -1,0 +1,43 @@
+"""The grammar of signatures: what each form accepts, and which sizes it names."""
+
+import pytest
+
+from collector.model.case import Case, Slot
+from collector.ops.signature import parse_signature
+
+
+def _case(inputs, outputs=()):
+    slots = [
+        tuple(Slot(shape, "FLOAT" if shape is not None else "", "ND") for shape in side)
+        for side in (inputs, outputs)
+    ]
+    return Case("Any", *slots)
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "outputs", "expected"),
+    [
+        ("x[*s], permutation[s_rank] -> y", [(4, 3, 2), (3,)], [], {"s": 24, "s_rank": 3}),
+        ("x[*s], paddings[2 * s_rank] -> y", [(4, 3), (4,)], [], {"s": 12}),
+        ("x[m, n], bias[n]|[1, n]? -> y", [(4, 3), (3,)], [], {"n": 3}),
+        ("x[m, n], bias[n]|[1, n]? -> y", [(4, 3), (1, 3)], [], {"n": 3}),
+        ("x[m, n], scale[n]|[1] -> y", [(4, 3), (1,)], [], {"m": 4}),
+        ("x[n] -> y!", [(4,)], [(2, 2)], {"n": 4}),
+    ],
+)
+def test_a_signature_reads_the_sizes_of_a_case(text, inputs, outputs, expected):
+    assert expected.items() <= parse_signature(text).read(_case(inputs, outputs)).items()
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "outputs", "name"),
+    [
+        ("x[*s], permutation[s_rank] -> y", [(4, 3, 2), (2,)], [], "permutation"),
+        ("x[m, n], bias[n]|[1, n]? -> y", [(4, 3), (2, 3)], [], "bias"),
+        ("x[m, n], bias[n]|[1, n]? -> y", [(4, 3), (1, 1, 3)], [], "bias"),
+        ("x[m, n], scale[n]|[1] -> y", [(4, 3), (2,)], [], "scale"),
+        ("x[n] -> y!", [(4,)], [], "y"),
+    ],
+)
+def test_a_signature_names_the_tensor_that_does_not_fit(text, inputs, outputs, name):
+    assert f"'{name}'" in parse_signature(text).read(_case(inputs, outputs))
