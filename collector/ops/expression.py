@@ -60,8 +60,7 @@ class Expression:
     @property
     def names(self) -> frozenset[str]:
         """The names whose numbers it uses."""
-        used = (one.id for one in ast.walk(_parsed(self.text)) if isinstance(one, ast.Name))
-        return frozenset(used) - frozenset(FUNCTIONS)
+        return _names(self.text)
 
     def value(self, names: Mapping[str, int]) -> int:
         """Return its number with these names; truth is 1 or 0.
@@ -103,6 +102,12 @@ def split_outside(text: str, separator: str) -> list[str]:
         else:
             parts[-1] += sign
     return parts
+
+
+@lru_cache(maxsize=4096)
+def _names(text: str) -> frozenset[str]:
+    used = (one.id for one in ast.walk(_parsed(text)) if isinstance(one, ast.Name))
+    return frozenset(used) - frozenset(FUNCTIONS)
 
 
 @lru_cache(maxsize=4096)

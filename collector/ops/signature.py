@@ -12,8 +12,8 @@ dimensions  a name is one size wherever it occurs; a number is that size; an exp
             `[n]|[1, n]` is the first form that fits. A tensor without brackets has any shape
 dtypes      a spelling, or several (`INT32|INT64`); a class (`half`, `float`, `floating`, `integer`,
             `number`); a letter, which is one dtype wherever it occurs, with its class or spellings
-            where it occurs first (`T:float`). Without one, any
-`?`         the tensor may be absent
+            where it occurs first (`T:float`), or one of several (`T|FLOAT`). Without one, any
+`?`         the tensor may be absent: `has_x` is 1 where the row has the tensor `x`, and 0 without
 `!`         the row has to have the output, such as for its dtype
 `-x`        the argument exists, but is not replayed: it has to be absent
 `+`         the last argument repeats
@@ -53,6 +53,7 @@ _TENSOR = re.compile(
 _SIMPLE = re.compile(r"[A-Za-z_]\w*")
 _LETTER = re.compile(r"[A-Z]\d?")
 _RANK = "_rank"
+_HAS = "has_"
 
 Sizes = Mapping[str, int]
 
@@ -99,11 +100,12 @@ class Variant:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     conditions: tuple[Expression, ...]
+    absent: Sizes
 
     def read(self, case: Case) -> "Sizes | str":
         """Return the sizes of a case by name, groups as their numbers of elements; or what is
         wrong with it."""
-        reading = _Reading()
+        reading = _Reading(self)
         return reading.read_sides(self, case) or reading.finish(self.conditions) or reading.sizes
 
 
@@ -162,7 +164,8 @@ class Signature:
     def sizes(self, case: Case) -> Sizes:
         """Return the sizes of a case that fits. Raises BadInput where names are not defined."""
         if len(self.variants) == 1:  # computed sizes need not be compared again
-            variant, reading = self.variants[0], _Reading()
+            variant = self.variants[0]
+            reading = _Reading(variant)
             found: Sizes | str = reading.read_sides(variant, case) or reading.sizes
         else:
             found = self.read(case)
@@ -195,7 +198,8 @@ def _variant(text: str) -> Variant:
         for side in (inputs, outputs)
     )
     conditions = tuple(map(parse_expression, split_outside(where, ","))) if where.strip() else ()
-    return Variant(arguments, results, conditions)
+    absent = {_HAS + one.name: 0 for one in (*arguments, *results) if one.is_optional}
+    return Variant(arguments, results, conditions, absent)
 
 
 def _tensor(text: str, letters: dict[str, tuple[str, ...]]) -> Tensor:
@@ -263,11 +267,11 @@ def _optional(sides: Iterable[Sequence[Tensor]]) -> frozenset[int]:
 class _Reading:
     """The names that the tensors of one case have defined so far."""
 
-    def __init__(self) -> None:
-        self._names: dict[str, int] = {}
+    def __init__(self, variant: Variant) -> None:
+        self._names = dict(variant.absent)
         self._groups: dict[str, Shape] = {}
         self._joined: dict[str, list[Shape]] = {}
-        self._letters: dict[str, Dtype] = {}
+        self._dtypes: dict[str, str] = {}
         self._blocks: list[tuple[str, Tensor, Slot]] = []
         self._computed: list[tuple[str, Tensor, Expression, int, int]] = []
 
@@ -298,6 +302,8 @@ class _Reading:
             is_absent = slot.shape is None and tensor.is_optional
             if tensor.is_refused and not is_absent:
                 return f"{side} '{tensor.name}' is not replayed: expected no tensor"
+            if tensor.is_optional and not is_absent:
+                self._names[_HAS + tensor.name] = 1
             complaint = self._read_dtype(side, tensor, slot)
             if complaint := complaint or (
                 "" if is_absent else self._read_shape(side, tensor, slot)
@@ -337,12 +343,13 @@ class _Reading:
         known = slot.known_dtype
         if known is None:
             return ""  # named by the check of slots
-        if tensor.dtypes and not any(_is_of(known, name) for name in tensor.dtypes):
-            expected = " or ".join(tensor.dtypes)
+        dtypes = [self._dtypes.get(name, name) for name in tensor.dtypes]
+        if dtypes and not any(_is_of(known, name) for name in dtypes):
+            expected = " or ".join(dtypes)
             return f"{side} '{tensor.name}': expected {expected}, got {known.spelling}"
-        first = self._letters.setdefault(tensor.letter, known) if tensor.letter else known
-        if first.spelling != known.spelling:
-            return f"{side} '{tensor.name}': expected {first.spelling}, got {known.spelling}"
+        first = self._dtypes.setdefault(tensor.letter, known.spelling) if tensor.letter else ""
+        if first and first != known.spelling:
+            return f"{side} '{tensor.name}': expected {first}, got {known.spelling}"
         return ""
 
     def _read_shape(self, side: str, tensor: Tensor, slot: Slot) -> str:

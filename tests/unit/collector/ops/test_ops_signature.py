@@ -41,3 +41,22 @@ def test_a_signature_reads_the_sizes_of_a_case(text, inputs, outputs, expected):
 )
 def test_a_signature_names_the_tensor_that_does_not_fit(text, inputs, outputs, name):
     assert f"'{name}'" in parse_signature(text).read(_case(inputs, outputs))
+
+
+def test_a_signature_counts_the_optional_tensors_of_a_case():
+    signature = parse_signature("x[t], a?, b? -> y where has_b <= has_a")
+    assert signature.read(_case([(4,), (4,)])) == {"t": 4, "has_a": 1, "has_b": 0}
+    assert "has_b <= has_a" in signature.read(_case([(4,), None, (4,)]))
+
+
+@pytest.mark.parametrize(
+    ("x", "gamma", "fits"),
+    [
+        *[("FLOAT16", "FLOAT16", True), ("FLOAT16", "FLOAT", True)],
+        *[("FLOAT", "FLOAT16", False), ("DT_BF16", "FLOAT16", False)],
+    ],
+)
+def test_a_dtype_may_be_that_of_another_tensor_or_a_third_one(x, gamma, fits):
+    slots = tuple(Slot((4,), dtype, "ND") for dtype in (x, gamma))
+    found = parse_signature("x T, gamma T|FLOAT -> y").read(Case("Any", slots, ()))
+    assert (not isinstance(found, str)) == fits
