@@ -7,9 +7,10 @@ grids and counted by it; what it cannot express is a function of the operator.
 
 dimensions  a name is one size wherever it occurs; a number is that size; an expression of names is
             computed. `*rows` is any number of dimensions, the same wherever it occurs; `&s`
-            broadcasts with the others to `*s`; `*` is any shape. `s_rank` is the number of
-            dimensions of `*s`. `[]` is a scalar, `[#]` one number: a scalar or one element.
-            `[n]|[1, n]` is the first form that fits. A tensor without brackets has any shape
+            broadcasts with the others to `*s`; `*` is any shape. A tensor may have several such
+            groups if others define all but one. `s_rank` is the number of dimensions of `*s`, and
+            `1*s` are as many of size 1. `[]` is a scalar, `[#]` one number: a scalar or one
+            element. `[n]|[1, n]` is the first form that fits. Without brackets, any shape
 dtypes      a spelling, or several (`INT32|INT64`); a class (`half`, `float`, `floating`, `integer`,
             `number`); a letter, which is one dtype wherever it occurs, with its class or spellings
             where it occurs first (`T:float`), or one of several (`T|FLOAT`). Without one, any
@@ -54,6 +55,7 @@ _SIMPLE = re.compile(r"[A-Za-z_]\w*")
 _LETTER = re.compile(r"[A-Z]\d?")
 _RANK = "_rank"
 _HAS = "has_"
+_ONES = re.compile(r"1\*([A-Za-z_]\w*)")
 
 Sizes = Mapping[str, int]
 
@@ -70,15 +72,17 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An argument or an output. `dims` are None for any shape; one of them at most is a group: it
-    begins with `*` or `&`. `others` have its other dimensions. A `number` is a scalar or has one
-    element. `letter` is the name of its dtype, `dtypes` the spellings or classes."""
+    """An argument or an output. `dims` are None for any shape; `group` is the first that begins
+    with `*` or `&`. A tensor `is_split` if other tensors define some of its groups. `others` have
+    its other dimensions. A `number` is a scalar or has one element. `letter` is the name of its
+    dtype, `dtypes` the spellings or classes."""
 
     name: str
     letter: str
     dtypes: tuple[str, ...]
     dims: tuple[Dim, ...] | None
     group: int | None
+    is_split: bool
     is_number: bool
     is_optional: bool
     is_refused: bool
@@ -198,6 +202,11 @@ def _variant(text: str) -> Variant:
         for side in (inputs, outputs)
     )
     conditions = tuple(map(parse_expression, split_outside(where, ","))) if where.strip() else ()
+    given = {name for one in arguments if not one.is_split for name in _groups_of(one)}
+    if ambiguous := [
+        one.name for one in arguments if one.is_split and len(_groups_of(one) - given) > 1
+    ]:
+        raise BadInput(f"signature: expected others to define the groups of {ambiguous[0]}")
     absent = {_HAS + one.name: 0 for one in (*arguments, *results) if one.is_optional}
     return Variant(arguments, results, conditions, absent)
 
@@ -211,10 +220,9 @@ def _tensor(text: str, letters: dict[str, tuple[str, ...]]) -> Tensor:
 
     def formed(dims: tuple[Dim, ...] | None, others: tuple[Tensor, ...] = ()) -> Tensor:
         groups = [at for at, dim in enumerate(dims or ()) if dim.text[:1] in ("*", "&")]
-        if len(groups) > 1:
-            raise BadInput(f"signature: {found['name']}: expected at most one group of dimensions")
         return Tensor(
             *(found["name"], letter, dtypes, dims, groups[0] if groups else None),
+            is_split=len(groups) > 1 or any(_ONES.fullmatch(dim.text) for dim in dims or ()),
             is_number=found["forms"] == "[#]",
             is_optional="?" in ends or is_refused,
             is_refused=is_refused,
@@ -234,6 +242,8 @@ def _tensor(text: str, letters: dict[str, tuple[str, ...]]) -> Tensor:
 
 def _dim(text: str) -> Dim:
     text = text.strip()
+    if _ONES.fullmatch(text):
+        return Dim(text)
     if text[:1] in ("*", "&"):
         if text[1:] and not _SIMPLE.fullmatch(text[1:]):
             raise BadInput(f"signature: expected the name of a group, got {text!r}")
@@ -260,6 +270,10 @@ def _dtypes(text: str, letters: dict[str, tuple[str, ...]]) -> tuple[str, tuple[
     return letter, dtypes
 
 
+def _groups_of(tensor: Tensor) -> set[str]:
+    return {dim.text for dim in tensor.dims or () if dim.text.startswith("*")}
+
+
 def _optional(sides: Iterable[Sequence[Tensor]]) -> frozenset[int]:
     return frozenset(at for side in sides for at, one in enumerate(side) if one.is_optional)
 
@@ -272,6 +286,7 @@ class _Reading:
         self._groups: dict[str, Shape] = {}
         self._joined: dict[str, list[Shape]] = {}
         self._dtypes: dict[str, str] = {}
+        self._split: list[tuple[str, Tensor, Slot]] = []
         self._blocks: list[tuple[str, Tensor, Slot]] = []
         self._computed: list[tuple[str, Tensor, Expression, int, int]] = []
 
@@ -312,12 +327,15 @@ class _Reading:
         return ""
 
     def join(self) -> str:
-        """Define the groups to which tensors broadcast."""
+        """Define the groups to which tensors broadcast, and those that need others."""
         for name, shapes in self._joined.items():
             found = broadcast(*shapes)
             if found is None:
                 return f"expected shapes that broadcast, got {' and '.join(map(_text, shapes))}"
             self._groups[name] = found
+        for side, tensor, slot in self._split:
+            if complaint := self._read_forms(side, tensor, slot):
+                return complaint
         return ""
 
     def finish(self, conditions: Iterable[Expression]) -> str:
@@ -360,6 +378,9 @@ class _Reading:
         if slot.format == FRACTAL_NZ and len(slot.shape or ()) >= 4:
             self._blocks.append((side, tensor, slot))
             return ""
+        if tensor.is_split and side == "input":
+            self._split.append((side, tensor, slot))
+            return ""
         return self._read_forms(side, tensor, slot)
 
     def _read_forms(self, side: str, tensor: Tensor, slot: Slot) -> str:
@@ -372,7 +393,9 @@ class _Reading:
         return complaint
 
     def _read_dims(self, side: str, tensor: Tensor, slot: Slot, shape: Shape) -> str:
-        dims, at = tensor.dims or (), tensor.group
+        dims, at = (
+            self._known_dims(tensor) if tensor.is_split else (tensor.dims or (), tensor.group)
+        )
         if at is None:
             fits = len(shape) == len(dims)
         elif fits := len(shape) >= len(dims) - 1:
@@ -392,6 +415,21 @@ class _Reading:
             if size != expected and size != align(expected, _block_of(slot, position - len(shape))):
                 return _mismatch(side, tensor, f"{dim.text} = {_text(expected)}", size)
         return ""
+
+    def _known_dims(self, tensor: Tensor) -> tuple[tuple[Dim, ...], int | None]:
+        """Return the dimensions with the sizes of groups that are known, and the place of the one
+        that is not."""
+        dims: list[Dim] = []
+        unknown = None
+        for dim in tensor.dims or ():
+            ones = _ONES.fullmatch(dim.text)
+            known = self._groups.get(ones[1] if ones else dim.text.removeprefix("*"))
+            if known is None or not (ones or dim.text.startswith("*")):
+                unknown = len(dims) if dim.text.startswith("*") else unknown
+                dims.append(dim)
+            else:
+                dims += (Dim(dim.text, size=1 if ones else size) for size in known)
+        return tuple(dims), unknown
 
     def _read_group(self, side: str, tensor: Tensor, group: str, shape: Shape) -> str:
         mark, name = group[0], group[1:]

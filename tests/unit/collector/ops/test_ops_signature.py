@@ -2,6 +2,7 @@
 
 import pytest
 
+from collector.codec.errors import BadInput
 from collector.model.case import Case, Slot
 from collector.ops.signature import parse_signature
 
@@ -23,6 +24,7 @@ def _case(inputs, outputs=()):
         ("x[m, n], bias[n]|[1, n]? -> y", [(4, 3), (1, 3)], [], {"n": 3}),
         ("x[m, n], scale[n]|[1] -> y", [(4, 3), (1,)], [], {"m": 4}),
         ("x[n] -> y!", [(4,)], [(2, 2)], {"n": 4}),
+        ("x[*t, *d], g[*d] -> r[*t, 1*d]", [(4, 3, 2), (3, 2)], [(4, 1, 1)], {"t": 4, "d": 6}),
     ],
 )
 def test_a_signature_reads_the_sizes_of_a_case(text, inputs, outputs, expected):
@@ -37,6 +39,8 @@ def test_a_signature_reads_the_sizes_of_a_case(text, inputs, outputs, expected):
         ("x[m, n], bias[n]|[1, n]? -> y", [(4, 3), (1, 1, 3)], [], "bias"),
         ("x[m, n], scale[n]|[1] -> y", [(4, 3), (2,)], [], "scale"),
         ("x[n] -> y!", [(4,)], [], "y"),
+        ("x[*t, *d], g[*d] -> r[*t, 1*d]", [(4, 3, 2), (3, 3)], [], "x"),
+        ("x[*t, *d], g[*d] -> r[*t, 1*d]", [(4, 3, 2), (3, 2)], [(4, 1)], "r"),
     ],
 )
 def test_a_signature_names_the_tensor_that_does_not_fit(text, inputs, outputs, name):
@@ -60,3 +64,8 @@ def test_a_dtype_may_be_that_of_another_tensor_or_a_third_one(x, gamma, fits):
     slots = tuple(Slot((4,), dtype, "ND") for dtype in (x, gamma))
     found = parse_signature("x T, gamma T|FLOAT -> y").read(Case("Any", slots, ()))
     assert (not isinstance(found, str)) == fits
+
+
+def test_a_signature_refuses_groups_that_no_tensor_tells_apart():
+    with pytest.raises(BadInput, match="x"):
+        parse_signature("x[*t, *d] -> y[*t]")
