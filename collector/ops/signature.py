@@ -106,11 +106,12 @@ class Variant:
     conditions: tuple[Expression, ...]
     absent: Sizes
 
-    def read(self, case: Case) -> "Sizes | str":
-        """Return the sizes of a case by name, groups as their numbers of elements; or what is
-        wrong with it."""
+    def read(self, case: Case) -> "tuple[Sizes | str, int]":
+        """Return the sizes of a case by name, groups as their numbers of elements, or what is wrong
+        with it; and how many tensors fit."""
         reading = _Reading(self)
-        return reading.read_sides(self, case) or reading.finish(self.conditions) or reading.sizes
+        found = reading.read_sides(self, case) or reading.finish(self.conditions) or reading.sizes
+        return found, reading.fitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +157,14 @@ class Signature:
 
     def read(self, case: Case) -> Sizes | str:
         """Return the sizes of a case by the first variant that fits; otherwise what is wrong by the
-        first variant with its numbers of dimensions."""
-        complaint = ""
+        variant with the most tensors that fit."""
+        complaint, most = "", -1
         for variant in self.variants:
-            found = variant.read(case)
+            found, fitting = variant.read(case)
             if not isinstance(found, str):
                 return found
-            complaint = complaint or found
+            if fitting > most:
+                complaint, most = found, fitting
         return complaint
 
     def sizes(self, case: Case) -> Sizes:
@@ -289,6 +291,7 @@ class _Reading:
         self._split: list[tuple[str, Tensor, Slot]] = []
         self._blocks: list[tuple[str, Tensor, Slot]] = []
         self._computed: list[tuple[str, Tensor, Expression, int, int]] = []
+        self.fitting = 0
 
     @property
     def sizes(self) -> Sizes:
@@ -324,6 +327,7 @@ class _Reading:
                 "" if is_absent else self._read_shape(side, tensor, slot)
             ):
                 return complaint
+            self.fitting += 1
         return ""
 
     def join(self) -> str:

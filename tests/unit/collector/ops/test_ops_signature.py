@@ -39,6 +39,7 @@ def test_a_signature_reads_the_sizes_of_a_case(text, inputs, outputs, expected):
         ("x[m, n], bias[n]|[1, n]? -> y", [(4, 3), (1, 1, 3)], [], "bias"),
         ("x[m, n], scale[n]|[1] -> y", [(4, 3), (2,)], [], "scale"),
         ("x[n] -> y!", [(4,)], [], "y"),
+        ("x[n], y[] -> z[n]; x[n], y[n] -> z[n]", [(4,), (4,)], [(3,)], "z"),
         ("x[*t, *d], g[*d] -> r[*t, 1*d]", [(4, 3, 2), (3, 3)], [], "x"),
         ("x[*t, *d], g[*d] -> r[*t, 1*d]", [(4, 3, 2), (3, 2)], [(4, 1)], "r"),
     ],
