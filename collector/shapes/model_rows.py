@@ -71,7 +71,7 @@ def rows_of(
         if isinstance(one.launch, KernelPattern) and one.launch.kernel in kernel_types
     )
     reduced_set = replace(kernels, patterns=few)
-    for decoder in decoders:
+    for decoder in decoders if few else ():
         for layout, batch in product(layouts_of(decoder), _passes(*_PREFILL, *_DECODE)):
             try:
                 step = derive_step(decoder, layout, batch, reduced_set)

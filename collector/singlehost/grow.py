@@ -30,12 +30,6 @@ from collector.shapes.patterns import (
 )
 from collector.singlehost.version_files import VersionFiles
 
-# Kernel types with sizes that only a model gives as a whole.
-OF_MODELS = (
-    *("FusedInferAttentionScore", "split_qkv_rmsnorm_rope_kernel", "DispatchFFNCombine"),
-    *("LightningIndexer", "LightningIndexerVllm", "SparseFlashAttention"),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Grown:
@@ -54,7 +48,7 @@ class GridOptions:
         rows: largest number of rows per kernel type; None for all
         largest_gib: largest size of a case's tensors; None for any
         decoders: models that give the sizes. Without any, all sizes of the patterns are used,
-            and all bundled models for kernels whose sizes only models give as a whole.
+            and all bundled models for kernels without a pattern.
         release: release of the stack that serves the models
         standard: if set, add the rows that this standard of density requires between existing rows,
             instead of a sample"""
@@ -90,13 +84,15 @@ def grow_tree(
             path=folder,
         )
     before = _stamps(folder)
+    of_models = frozenset(name for name in kernel_types if bundled_patterns().of(name) is None)
     for kernel_type in kernel_types:
         files = VersionFiles.read(folder, (kernel_type,))
         found = _grown(
             kernel_type,
             [record_of_row(kernel_type, row.cells) for row in files.rows()],
             options,
-            own.of(kernel_type) if own else None,
+            (own.of(kernel_type) if own else None) or bundled_patterns().of(kernel_type),
+            of_models,
         )
         for record in found.chosen.records if found.chosen else ():
             files.append(kernel_type, case_cells(record))
@@ -121,18 +117,23 @@ def _stamps(folder: Path) -> dict[Path, tuple[int, int, int]]:
 
 
 def _grown(
-    kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions, own: GridPattern | None
+    kernel_type: str,
+    rows: Sequence[CaseRecord],
+    options: GridOptions,
+    pattern: GridPattern | None,
+    of_models: frozenset[str],
 ) -> Grown:
+    """Return rows by a pattern, or those of models; `of_models` are kernels without a pattern."""
     known = {record.case_id for record in rows}
     known |= {completed_as_declared(record).case_id for record in rows if record.case.inputs}
     largest = inf if options.largest_gib is None else options.largest_gib * GIB
     wish = grid.SampleRequest(options.rows, options.seed, largest)
-    if own is None and kernel_type in OF_MODELS and not options.standard:
-        records = grid.in_random_order(_model_rows(options)[kernel_type], wish)
-        return Grown(kernel_type, grid.pick(map(_completed, records), len(records), known, wish))
-    pattern = own or bundled_patterns().of(kernel_type)
     if pattern is None:
-        return Grown(kernel_type, None, "no pattern of shapes for this kernel type")
+        found = [] if options.standard else _model_rows(options, of_models)[kernel_type]
+        if not found:
+            return Grown(kernel_type, None, "no pattern of shapes for this kernel type")
+        records = grid.in_random_order(found, wish)
+        return Grown(kernel_type, grid.pick(map(_completed, records), len(records), known, wish))
     if options.standard:
         return _between(pattern, kernel_type, rows, known, find_standard(options.standard), wish)
     like = grid.templates(_bare(record).case for record in rows)
@@ -185,8 +186,8 @@ def _decoders(options: GridOptions) -> tuple[Decoder, ...]:
 
 
 @cache
-def _model_rows(options: GridOptions) -> dict[str, list[CaseRecord]]:
-    return rows_of(_decoders(options), find_kernel_set(options.release), OF_MODELS)
+def _model_rows(options: GridOptions, kernel_types: frozenset[str]) -> dict[str, list[CaseRecord]]:
+    return rows_of(_decoders(options), find_kernel_set(options.release), kernel_types)
 
 
 @cache

@@ -185,6 +185,17 @@ def test_attention_without_a_model_has_the_rows_of_all_models(tmp_path, few_pass
     assert any_model == one | other and len(any_model) > max(len(one), len(other)) > 20
 
 
+def test_kernel_without_a_pattern_has_rows_of_the_models_that_launch_it(tmp_path, few_passes):
+    for kernel in ("LayerNormV3", "NonZero"):
+        cells = [case_cells(record) for record in rows_of(kernel)]
+        columns = database_columns({name for row in cells for name in row})
+        (tmp_path / f"{kernel}.csv").write_bytes(csv_bytes(columns, cells))
+    sparse = options(models=("deepseek-v3.2",))
+    found = {one.kernel_type: one for one in grow(tmp_path, sparse, write=False)}
+    assert found["LayerNormV3"].chosen.records
+    assert found["NonZero"].chosen is None and found["NonZero"].reason
+
+
 def test_same_seed_makes_the_same_bytes_in_two_processes(tree, tmp_path):
     program = (
         "import sys; from pathlib import Path\n"
