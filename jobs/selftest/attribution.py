@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from math import inf
@@ -12,13 +11,18 @@ from collector.codec.text import counted
 from collector.model.measurement import UNMEASURABLE, Measurement, Outcome, Proof
 from collector.model.record import CaseRecord, read_table
 from collector.model.stack import Runtime
-from collector.model.vocabulary import ACCELERATOR_CORE, AI_CPU
-from collector.ops.references import reference_record
+from collector.ops.references import (
+    addition,
+    decode_attention,
+    multiplication,
+    of_the_ai_cpu,
+    reference_record,
+)
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.quality.gates import OUTLIERS, OUTPUTS, gate_of_outcome
 from jobs.doctor.machine import Check
-from jobs.selftest.bench import Bench, Session, SessionRequest, adding, decoding_case, unmeasured
+from jobs.selftest.bench import Bench, Session, SessionRequest, unmeasured
 
 _CATALOG = "jobs.selftest.failing_operators"
 _SIZES, _ROUNDS = (64, 4096, 65536), 4
@@ -38,9 +42,11 @@ def check_attribution(bench: Bench) -> Check:
     """Measure three sizes of one kernel in turn, with an AI CPU kernel and a busy stream.
 
     The cases also include a kernel of both cores."""
-    sums = tuple(adding(rows) for _ in range(_ROUNDS) for rows in _SIZES)
-    other = reference_record("Mul", "512,64;512,64", "512,64", "FLOAT")
-    records = (*sums, _of_the_ai_cpu(bench.backend), decoding_case(_KEYS), other)
+    sums = tuple(addition(rows) for _ in range(_ROUNDS) for rows in _SIZES)
+    records = (
+        *(*sums, of_the_ai_cpu(bench.backend), decode_attention(_KEYS)),
+        multiplication(512),  # by `failing_operators`, with a busy stream
+    )
     session = bench.session(SessionRequest("interleaved", records, catalog=_CATALOG))
     # Whose launches they are does not depend on how far apart their durations are.
     fault = unmeasured(session, len(records), but=OUTLIERS)
@@ -72,20 +78,10 @@ def check_failures(bench: Bench) -> Check:
     )
 
 
-def _of_the_ai_cpu(backend: str) -> CaseRecord:
-    """Return a DOUBLE subtraction.
-
-    No core of A2 and A3 supports it, so CANN launches the AI CPU's kernel of the same type
-    (ops-math, sub.cpp). On other backends it is an ordinary case."""
-    record = reference_record("Sub", "32,64;32,64", "32,64", "DOUBLE")
-    core = {ACCELERATOR_CORE: AI_CPU} if backend == "npu" else {}
-    return replace(record, cells={**record.cells, **core})
-
-
 def _failing(kernel: str | None, number: int) -> CaseRecord:
     shape = f"{8 + number},64"
     if kernel is None:
-        return adding(8 + number)
+        return addition(8 + number)
     return reference_record(kernel, f"{shape};{shape}", shape, "FLOAT")
 
 
@@ -98,7 +94,9 @@ def _mixed(times: list[float], tolerance: float) -> str:
     for rows, own, middle in zip(_SIZES, of_size, middles, strict=True):
         worst = max(own) if max(own) - middle > middle - min(own) else min(own)
         if abs(worst - middle) > tolerance * middle:
-            return f"Add of {rows} rows took {worst:.3f} us once, and {middle:.3f} us in the median"
+            return (
+                f"a sum of {rows} rows took {worst:.3f} us once, and {middle:.3f} us in the median"
+            )
     shortest, longest = middles[0], middles[-1]
     if longest <= shortest:
         return f"{_SIZES[-1]} rows take {longest:.3f} us, and {_SIZES[0]} take {shortest:.3f} us"

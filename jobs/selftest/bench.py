@@ -15,7 +15,7 @@ from collector.model.measurement import Measurement, Outcome
 from collector.model.plan import MeasureSettings
 from collector.model.record import CaseRecord
 from collector.model.stack import Runtime, Stack
-from collector.ops.references import reference_record
+from collector.ops.references import addition
 from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.gates import gate_of_outcome
 from collector.quality.reconcile import Mark, mark_of
@@ -133,54 +133,9 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-# A decode step of attention over a paged cache, at a given length: most of the attention time of a
-# served model. The heads are those of one die of Qwen3-32B at tensor parallelism 2.
-
-_REQUESTS, _HEADS, _KV_HEADS, _SIZE, _PAGE = 4, 32, 4, 128, 128
-_LONGEST = 8192
-_SLOTS = 31  # of FusedInferAttentionScore, as CANN 8.5 records them
-_TABLE = 14
-
-
-def decoding_case(keys: int) -> CaseRecord:
-    """Return FusedInferAttentionScore of four requests with `keys` keys each in the cache.
-
-    Each request has one new query. The shapes are the same at every length, up to 8,192."""
-    pages = _REQUESTS * (_LONGEST // _PAGE)
-    cache = f"{pages},{_PAGE},{_KV_HEADS * _SIZE}", "DT_BF16"
-    slots = {
-        0: (f"{_REQUESTS},{_HEADS},{_SIZE}", "DT_BF16"),
-        1: cache,
-        2: cache,
-        4: ("2048,2048", "INT8"),
-        5: (str(_REQUESTS), "INT64"),
-        6: (str(_REQUESTS), "INT64"),
-        _TABLE: (f"{_REQUESTS},{_LONGEST // _PAGE}", "INT32"),
-    }
-    given = [slots.get(i) for i in range(_SLOTS)]
-    cells = {
-        "OP State": "dynamic",
-        "Accelerator Core": "MIX_AIC",
-        "Input Shapes": ";".join(slot[0] if slot else "" for slot in given),
-        "Input Data Types": ";".join(slot[1] if slot else "DT_UNDEFINED" for slot in given),
-        "Input Formats": ";".join("ND" if slot else "NULL" for slot in given),
-        "Output Shapes": f"{_REQUESTS},{_HEADS},{_SIZE};",
-        "Output Data Types": "DT_BF16;FLOAT",
-        "Output Formats": "ND;ND",
-    }
-    ends = ",".join(str(i + 1) for i in range(_REQUESTS))
-    extra = {
-        "Runtime actual_seq_lengths_kv_values": ",".join([str(keys)] * _REQUESTS),
-        "Runtime actual_seq_lengths_values": ends,
-        "Runtime input_layout": "TND",
-        "Runtime num_key_value_heads": str(_KV_HEADS),
-    }
-    return CaseRecord("FusedInferAttentionScore", cells, extra)
-
-
 # Checks that the profiler returns all launches once and in order.
 
-_LAUNCHES = 200
+_LAUNCHES, _SMOKE = 200, addition(1024)
 _MARKED = 500  # cases of a session whose marks are counted: two marks each
 # How torch_npu queues launches: TASK_QUEUE_ENABLE of its documentation, and blocking launches.
 _QUEUES = (
@@ -192,15 +147,10 @@ _QUEUES = (
 _LONG_CASES, _LONG_REPEATS = 70, 1000  # more launches than the 65,536 distinct task ids
 
 
-def adding(rows: int) -> CaseRecord:
-    """Return an addition of `rows` rows of 64 float32 numbers."""
-    return reference_record("Add", f"{rows},64;{rows},64", f"{rows},64", "FLOAT")
-
-
 def check_profiler(bench: Bench) -> Check:
     """Check 200 launches of one case: one recording, readable, with counters if there are any."""
     session = _smoke(bench)
-    own = [launch for launch in session.launches if launch.op_type == "Add"]
+    own = [launch for launch in session.launches if launch.op_type == _SMOKE.kernel_type]
     fault = (
         "" if len(own) >= _LAUNCHES else f"expected at least {_LAUNCHES} launches, got {len(own)}"
     )
@@ -214,7 +164,7 @@ def check_profiler(bench: Bench) -> Check:
 def check_marks(bench: Bench) -> Check:
     """Check 1,000 marks per session for each launch queue mode: all back once, in order."""
     queues = _QUEUES if bench.backend == "npu" else (("queue", ()),)
-    records = tuple(adding(rows) for rows in range(1, _MARKED + 1))
+    records = tuple(addition(rows) for rows in range(1, _MARKED + 1))
     request = [(kind, i) for i in range(_MARKED) for kind in (Mark.OPEN, Mark.CLOSE)]
     faults = []
     for name, environment in queues:
@@ -232,7 +182,7 @@ def check_marks(bench: Bench) -> Check:
 
 def check_long(bench: Bench) -> Check:
     """Check that more launches than there are task ids are distinguished."""
-    records = tuple(adding(rows) for rows in range(1, _LONG_CASES + 1))
+    records = tuple(addition(rows) for rows in range(1, _LONG_CASES + 1))
     session = bench.session(SessionRequest("long", records, repeats=_LONG_REPEATS))
     short = [m for m in session.results if m.n_observed != _LONG_REPEATS]
     fault = f"{len(short)} of {_LONG_CASES} cases: {short[0].reason}" if short else ""
@@ -275,7 +225,7 @@ def unmeasured(session: Session, request: int, but: str = "") -> str:
 
 
 def _smoke(bench: Bench) -> Session:
-    return bench.session(SessionRequest("profiler", (adding(1024),), repeats=_LAUNCHES))
+    return bench.session(SessionRequest("profiler", (_SMOKE,), repeats=_LAUNCHES))
 
 
 def _fault_of_profile(session: Session, own: list[KernelLaunch]) -> str:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from collector.ops import registry
+from collector.ops.references import multiplication
 from collector.ops.spec import NpuCall, OpSpec
 
 _TOO_LARGE = 1 << 58  # bytes: more than any device has, without overflow of a counter
@@ -66,11 +67,12 @@ def _with_busy_stream(api: Callable[..., Any], x: Any, y: Any) -> Any:
     return product
 
 
+_PRODUCT = multiplication(1).kernel_type
 _FAILING: Mapping[str, OpSpec] = MappingProxyType(
     {
         "OpmeterTooLarge": _trouble("OpmeterTooLarge", _too_large),
         "OpmeterBadArgument": _trouble("OpmeterBadArgument", _bad_argument),
         "OpmeterKilled": _trouble("OpmeterKilled", _killed),
-        "Mul": _trouble("Mul", _alone, NpuCall(run=_with_busy_stream)),
+        _PRODUCT: _trouble(_PRODUCT, _alone, NpuCall(run=_with_busy_stream)),
     }
 )

@@ -13,7 +13,7 @@ from collector.model.measurement import Measurement
 from collector.model.peaks import MachinePeaks, peaks_to_bytes
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
-from collector.ops.references import reference_record
+from collector.ops.references import addition, copy, product
 from collector.ops.registry import find
 from collector.store.atomic import write_through
 from jobs.doctor.machine import Check
@@ -23,20 +23,7 @@ _NAME = "peaks"
 _REPEATS = 20
 _PRODUCTS = (1024, 2048)
 # Rows of 4 KiB: tensors of 256 KiB to 4 MiB (a sum reads two of them), and one of 256 MiB.
-_IN_CACHES, _IN_MEMORY = (64, 128, 256, 512, 1024), 65536
-
-
-def product(n: int, dtype: str) -> CaseRecord:
-    return reference_record("MatMulV2", f"{n},{n};{n},{n}", f"{n},{n}", dtype)
-
-
-def total(rows: int) -> CaseRecord:
-    shape = f"{rows},1024"
-    return reference_record("Add", f"{shape};{shape}", shape, "FLOAT")
-
-
-def copy(rows: int) -> CaseRecord:
-    return reference_record("Abs", f"{rows},1024", f"{rows},1024", "FLOAT")
+_COLUMNS, _IN_CACHES, _IN_MEMORY = 1024, (64, 128, 256, 512, 1024), 65536
 
 
 # The cases for each rate of `MachinePeaks`.
@@ -45,8 +32,8 @@ CASES: Cases = MappingProxyType(
     {
         "float32_flops_per_s": tuple(product(n, "FLOAT") for n in _PRODUCTS),
         "bfloat16_flops_per_s": tuple(product(n, "DT_BF16") for n in _PRODUCTS),
-        "cache_bytes_per_s": tuple(map(total, _IN_CACHES)),
-        "memory_bytes_per_s": (copy(_IN_MEMORY),),
+        "cache_bytes_per_s": tuple(addition(rows, _COLUMNS) for rows in _IN_CACHES),
+        "memory_bytes_per_s": (copy(_IN_MEMORY, _COLUMNS),),
     }
 )
 
@@ -97,7 +84,7 @@ def peaks_of(
         if m.timing and m.is_good and (m.disturbance is None or m.disturbance.is_clean)
     }
     rates = {
-        name: max((_rate(record, fastest_us) for record in alike), default=0.0)
+        name: max((_rate(name, record, fastest_us) for record in alike), default=0.0)
         for name, alike in cases.items()
     }
     return MachinePeaks(stack=stack, at=at, **rates) if all(rates.values()) else None
@@ -115,10 +102,10 @@ def keep_peaks(peaks: MachinePeaks) -> str:
     return f"peaks, used to check the durations measured here: {path}"
 
 
-def _rate(record: CaseRecord, fastest_us: Mapping[str, float]) -> float:
+def _rate(name: str, record: CaseRecord, fastest_us: Mapping[str, float]) -> float:
     """Return operations or bytes per second, as for the lower bound; 0 if unknown."""
     op, us = find(record.kernel_type), fastest_us.get(record.case_id)
     if op is None or us is None:
         return 0.0
-    is_product = record.kernel_type == "MatMulV2"
-    return (op.flops(record.case) if is_product else op.traffic(record.case)) / us * 1e6
+    work = op.flops if "flops" in name else op.traffic
+    return work(record.case) / us * 1e6

@@ -9,18 +9,24 @@ from collector.model.measurement import Measurement
 from collector.model.peaks import MachinePeaks
 from collector.model.record import CaseRecord
 from collector.ops.floor import described_peaks
-from collector.ops.references import REFERENCES, reference_record
+from collector.ops.references import (
+    REFERENCES,
+    addition,
+    copy,
+    decode_attention,
+    product,
+    reference_record,
+)
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.profiles.kernel_details import read_profile
 from jobs.doctor.machine import Check
-from jobs.selftest.bench import Bench, Session, SessionRequest, decoding_case, unmeasured
+from jobs.selftest.bench import Bench, Session, SessionRequest, unmeasured
 from jobs.selftest.peaks import own_peaks
 
 _LEAST, _MOST = 0.5, 1.05  # of a published peak: clocks may exceed the nominal ones
-# A product limited by arithmetic, and half a GiB that is read and written back.
-_LARGE = (("MatMulV2", 4096), ("Abs", 16384))
-_LARGE_OF_CPU = (("MatMulV2", 1024), ("Abs", 4096))
+# Sizes of a product limited by arithmetic, and of a copy: half a GiB is read and written back.
+_LARGE, _LARGE_OF_CPU = (4096, 16384), (1024, 4096)
 _CACHED = tuple(range(2048, 8193, 1024))  # rows of 512 float32 numbers: 4 to 16 MiB
 _COLDER = 1.02
 _KEYS = (128, 1024, 8192)
@@ -37,17 +43,17 @@ def check_physics(bench: Bench) -> Check:
     fault = unmeasured(session, len(records))  # a duration below the lower bound is `implausible`
     if fault:
         return Check("physics", False, fault, _FIX)
-    product, copy = (m.timing.mean_us for m in session.results if m.timing)
+    product_us, copy_us = (m.timing.mean_us for m in session.results if m.timing)
     if bench.backend == "cpu":
-        return Check("physics", True, words_on_own_peaks(product, copy, own_peaks(bench)))
+        return Check("physics", True, words_on_own_peaks(product_us, copy_us, own_peaks(bench)))
     peaks = described_peaks(bench.stack.device)
     if peaks is None:
         words = f"nothing below the lower bound; no peaks of {bench.stack.device} are published"
         return Check("physics", True, words)
-    n = _LARGE[0][1]
+    n, _ = _LARGE
     reached = {
-        "arithmetic": 2 * n**3 / (product * 1e-6) / (peaks.tflops["bfloat16"] * 1e12),
-        "bandwidth": GIB / (copy * 1e-6) / peaks.bytes_per_s,
+        "arithmetic": 2 * n**3 / (product_us * 1e-6) / (peaks.tflops["bfloat16"] * 1e12),
+        "bandwidth": GIB / (copy_us * 1e-6) / peaks.bytes_per_s,
     }
     words = ", ".join(f"{percent(share, 0)} of its {name}" for name, share in reached.items())
     is_well = all(_LEAST <= share <= _MOST for share in reached.values())
@@ -62,7 +68,7 @@ def words_on_own_peaks(product_us: float, copy_us: float, peaks: MachinePeaks | 
             "nothing below the lower bound; not compared with the peaks, which are not measured: "
             "another process used the cores"
         )
-    (_, n), (_, m) = _LARGE_OF_CPU
+    n, m = _LARGE_OF_CPU
     arithmetic = 2 * n**3 / (product_us * 1e-6) / peaks.float32_flops_per_s
     bandwidth = 2 * 4 * m**2 / (copy_us * 1e-6) / peaks.memory_bytes_per_s
     return (
@@ -73,9 +79,7 @@ def words_on_own_peaks(product_us: float, copy_us: float, peaks: MachinePeaks | 
 
 def check_cache(bench: Bench) -> Check:
     """Check that launches with a warm cache are faster than those with a flushed one."""
-    records = tuple(
-        reference_record("Add", f"{n},512;{n},512", f"{n},512", "FLOAT") for n in _CACHED
-    )
+    records = tuple(addition(rows, 512) for rows in _CACHED)
     warm = bench.session(SessionRequest("warm", records))
     cold = bench.session(SessionRequest("cold", records, cache="cold"))
     if fault := unmeasured(warm, len(records)) or unmeasured(cold, len(records)):
@@ -88,7 +92,7 @@ def check_cache(bench: Bench) -> Check:
 
 def check_lengths(bench: Bench) -> Check:
     """Check that a decode step of attention takes longer with more keys, at the same shapes."""
-    records = tuple(decoding_case(keys) for keys in _KEYS)
+    records = tuple(decode_attention(keys) for keys in _KEYS)
     session = bench.session(SessionRequest("lengths", records))
     if fault := unmeasured(session, len(records)):
         return Check("lengths", False, fault, _FIX)
@@ -119,11 +123,8 @@ def check_sessions(bench: Bench) -> Check:
 
 def _large(backend: str) -> tuple[CaseRecord, ...]:
     dtype = "FLOAT" if backend == "cpu" else "DT_BF16"
-    (product, n), (copy, m) = _LARGE_OF_CPU if backend == "cpu" else _LARGE
-    return (
-        reference_record(product, f"{n},{n};{n},{n}", f"{n},{n}", dtype),
-        reference_record(copy, f"{m},{m}", f"{m},{m}", dtype),
-    )
+    n, m = _LARGE_OF_CPU if backend == "cpu" else _LARGE
+    return product(n, dtype), copy(m, m, dtype)
 
 
 def _references(backend: str) -> tuple[CaseRecord, ...]:

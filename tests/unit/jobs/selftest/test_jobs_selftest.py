@@ -11,7 +11,7 @@ from collector.model.manifest import Verified, verified_from_json, verified_to_j
 from collector.model.record import read_table
 from collector.model.stack import Runtime, Stack, runtime_details
 from collector.model.vocabulary import is_plain_format
-from collector.ops.references import reference_record
+from collector.ops.references import decode_attention, reference_record
 from collector.ops.refusals import refusal
 from collector.ops.registry import all_ops, find
 from collector.ops.releases import verified_on, with_proved
@@ -20,7 +20,6 @@ from collector.store.in_memory import MemoryStore
 from jobs.doctor.machine import Check
 from jobs.selftest.archive import keep, read_kept
 from jobs.selftest.attribution import _mixed, rows_of
-from jobs.selftest.bench import decoding_case
 from jobs.selftest.checks import gathered, run_checks, verdict_on_libraries
 from jobs.selftest.failing_operators import find as find_trouble
 from tests.npu.shown_otherwise import DIFFERENT
@@ -85,9 +84,9 @@ def test_operator_rows_have_plain_layouts_and_layout_rows_npu_layouts():
 
 @pytest.mark.parametrize("keys_a_request", [128, 1024, 8192])
 def test_decode_steps_of_different_lengths_have_equal_shapes(keys_a_request):
-    record = decoding_case(keys_a_request)
+    record = decode_attention(keys_a_request)
     assert refusal(record.case, find, "npu") is None
-    assert record.cells == decoding_case(1).cells
+    assert record.cells == decode_attention(1).cells
     lengths = find(record.kernel_type).runtime(record.case)["Runtime actual_seq_lengths_kv_values"]
     assert lengths == ",".join([str(keys_a_request)] * 4)
 

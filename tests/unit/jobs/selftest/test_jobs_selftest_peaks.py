@@ -7,8 +7,9 @@ from collector.host.stack import local_stack
 from collector.model.measurement import Disturbance, Measurement, Outcome, Timing
 from collector.model.peaks import MachinePeaks, peaks_to_bytes
 from collector.model.stack import Stack
+from collector.ops.references import addition, copy, product
 from jobs.selftest.bench import SessionBench
-from jobs.selftest.peaks import CASES, check_peaks, copy, keep_peaks, peaks_of, product, total
+from jobs.selftest.peaks import CASES, check_peaks, keep_peaks, peaks_of
 from jobs.selftest.timing import words_on_own_peaks
 from tests.unit.collector.replay.replay_cases import PROVENANCE
 from tests.unit.jobs.printed import missing, numbers
@@ -18,8 +19,8 @@ QUIET, BUSY = Disturbance(20, 20), Disturbance(20, 2, 0.4)
 SMALL = {
     "float32_flops_per_s": (product(64, "FLOAT"), product(128, "FLOAT")),
     "bfloat16_flops_per_s": (product(64, "DT_BF16"),),
-    "cache_bytes_per_s": (total(64),),
-    "memory_bytes_per_s": (copy(256),),
+    "cache_bytes_per_s": (addition(64, 1024),),
+    "memory_bytes_per_s": (copy(256, 1024),),
 }
 
 
