@@ -183,7 +183,7 @@ class Signature:
 @lru_cache(maxsize=1024)
 def parse_signature(text: str) -> Signature:
     """Return the signature of a text. Raises BadInput that names what is wrong."""
-    variants = tuple(_variant(part) for part in split_outside(text, ";"))
+    variants = tuple(_variant(" ".join(part.split())) for part in split_outside(text, ";"))
     first = variants[0]
     for other in variants[1:]:
         for side in ("inputs", "outputs"):

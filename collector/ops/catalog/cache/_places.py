@@ -5,8 +5,7 @@ A cache is (blocks, block size, heads, head size); its positions are numbered bl
 
 from typing import Any
 
-from collector.model.case import Case, Shape
-from collector.ops.slots import input_shape
+from collector.model.case import Shape
 
 
 def capacity(cache: Shape) -> int:
@@ -25,15 +24,3 @@ def write_both(
 ) -> tuple[Any, Any]:
     """Write the key and the value of each token at its position and return both caches."""
     return write(key_cache, places, key), write(value_cache, places, value)
-
-
-def is_cache_of(case: Case, cache: int, tokens: int, places: int) -> bool:
-    """Return whether the cache has heads like the tokens (T,N,D), and a position for each."""
-    held, rows = input_shape(case, cache), input_shape(case, tokens)
-    return (
-        len(held) == 4
-        and len(rows) == 3
-        and held[2:] == rows[1:]
-        and input_shape(case, places) == rows[:1]
-        and rows[0] <= capacity(held)
-    )

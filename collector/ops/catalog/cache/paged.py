@@ -7,11 +7,11 @@ from typing import Any
 from collector.model.case import Case, Shape
 from collector.model.lookup import looked_up
 from collector.ops import rules
-from collector.ops.catalog.cache._places import capacity, is_cache_of, write_both
+from collector.ops.catalog.cache._places import capacity, write_both
 from collector.ops.parts import like
 from collector.ops.parts.tensors import cumulative_ends, distinct, equal_parts
-from collector.ops.slots import given, input_shape, outputs_agree
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.slots import given, input_shape
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
 _TABLE, _LENGTHS, _KEY, _VALUE, _STARTS = 2, 3, 4, 5, 6
 
@@ -70,21 +70,10 @@ def _load_traffic(case: Case) -> int:
     return 2 * (slots[_KEY].size_bytes + slots[_VALUE].size_bytes) + tables
 
 
-def _load_fits(case: Case) -> bool:
-    key_cache, value_cache, table, lengths, key, value = (input_shape(case, i) for i in range(6))
-    shaped = len(key_cache) == len(value_cache) == 4 and len(table) == 2
-    if not shaped or len(key) != 3 or len(value) != 3 or not table[0]:
-        return False
-    starts = given(case, _STARTS)
-    return (
-        key_cache[:3] == value_cache[:3]
-        and (key[1:], value[1:]) == (key_cache[2:], value_cache[2:])
-        and key[:2] == value[:2]
-        and lengths in ((table[0],), (table[0] + 1,))
-        and (starts is None or starts.shape == table[:1])
-        and -(-key[0] // table[0]) <= table[1] * key_cache[1]
-        and outputs_agree(case, key, value)
-    )
+_LOAD = """key_cache T:half|INT8[pages, page, heads, d], value_cache T[pages, page, heads, d_value],
+{} INT32[requests, table_width], {} INT32[requests]|[requests + 1],
+key T[t, heads, d], value T[t, heads, d_value], {} INT32[requests]?
+-> key T[t, heads, d], value T[t, heads, d_value] where t <= requests * table_width * page"""
 
 
 # Gather of the keys and values of some requests from the blocks of the paged caches into rows.
@@ -92,9 +81,7 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
     kernel="PagedCacheLoadNdKernel",
     call="torch_npu.atb.npu_paged_cache_load",
     assumes="lengths in equal parts, pages spread over the whole pool",
-    slots=("key_cache", "value_cache", "block_table", "lengths", "key", "value", "starts"),
-    optional=frozenset({_STARTS}),
-    pools=dict.fromkeys(("key_cache", "value_cache"), "block_table"),
+    signature=_LOAD.format("block_table", "lengths", "starts"),
     reference=_load_reference,
     build=_load_build,
     traffic=_load_traffic,
@@ -102,17 +89,7 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
     npu=NpuCall(
         run=lambda api, *args, places, **named: api(*args, **named), needs=frozenset({Need.ATB})
     ),
-    constraints=(
-        Constraint(
-            "expected caches (blocks, block size, N, D), a table (requests, blocks), lengths or "
-            "their sums, and rows (T,N,D) that fit into the blocks of the table",
-            _load_fits,
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are((*rules.HALF_DTYPES, "INT8"), (0,)),
-        rules.inputs_are(("INT32",), (_TABLE, _LENGTHS, _STARTS)),
-        rules.one_dtype((0, 1, _KEY, _VALUE), (0, 1)),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
 )
 
 
@@ -128,10 +105,12 @@ GATHER_PA_KV_CACHE = replace(
     PAGED_CACHE_LOAD_ND_KERNEL,
     kernel="GatherPaKvCache",
     call="torch_npu.npu_gather_pa_kv_cache",
-    slots=("key_cache", "value_cache", "block_tables", "seq_lens", "key", "value", "seq_offset"),
-    pools=dict.fromkeys(("key_cache", "value_cache"), "block_tables"),
+    signature=_LOAD.format("block_tables", "seq_lens", "seq_offset"),
     npu=NpuCall(run=_gather_run),
 )
+
+
+_CACHES = "key_cache T[pages, page, heads, d], value_cache T[pages, page, heads, d_value]"
 
 
 def _write_run(api: Any, *args: Any, **how: Any) -> Any:
@@ -143,24 +122,6 @@ def _write_traffic(case: Case, key: int, value: int, places: int) -> int:
     """Return the bytes: keys, values and positions read, and these positions written."""
     slots = case.inputs or ()
     return 2 * (slots[key].size_bytes + slots[value].size_bytes) + slots[places].size_bytes
-
-
-def _write_fits(key: int, value: int, key_cache: int, value_cache: int, places: int) -> Constraint:
-    def holds(case: Case) -> bool:
-        keys, values, *caches = (input_shape(case, i) for i in (key, value, key_cache, value_cache))
-        return (
-            is_cache_of(case, key_cache, key, places)
-            and is_cache_of(case, value_cache, value, places)
-            and keys[:2] == values[:2]
-            and caches[0][:2] == caches[1][:2]
-            and outputs_agree(case, *caches)
-        )
-
-    return Constraint(
-        "expected keys and values (T,N,D), caches (blocks, block size, N, D) that are large "
-        "enough, and a position for each token",
-        holds,
-    )
 
 
 def _reshape_build(case: Case, make: TensorMaker) -> Call:
@@ -176,20 +137,14 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     kernel="ReshapeAndCacheNdKernel",
     call="torch_npu._npu_reshape_and_cache",
     assumes="positions spread over the whole cache, each once",
-    slots=("key", "value", "key_cache", "value_cache", "slot_mapping"),
-    pools={"key_cache": "", "value_cache": ""},
+    signature=f"""key T:half|INT8[t, heads, d], value T[t, heads, d_value], {_CACHES},
+    slot_mapping INT32[t] -> {_CACHES} where t <= pages * page""",
     reference=write_both,
     build=_reshape_build,
     traffic=lambda case: _write_traffic(case, 0, 1, 4),
     moves_data=True,
     npu=NpuCall(run=_write_run, needs=frozenset({Need.ATB})),
-    constraints=(
-        _write_fits(0, 1, 2, 3, 4),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are((*rules.HALF_DTYPES, "INT8"), (0,)),
-        rules.inputs_are(("INT32",), (4,)),
-        rules.one_dtype((0, 1, 2, 3), (0, 1)),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
     lookups=looked_up("tensor_cast.reshape_and_cache.default"),
 )
 
@@ -197,7 +152,6 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
 # kernel.
 #
 # Compressed tokens (lengths, offsets) and caches in FRACTAL_NZ are not replayed.
-_COMPRESSED = frozenset({5, 6, 7})
 
 
 def _scatter_build(case: Case, make: TensorMaker) -> Call:
@@ -214,23 +168,13 @@ SCATTER_PA_KV_CACHE = OpSpec(
     kernel="ScatterPaKvCache",
     call="torch_npu.npu_scatter_pa_kv_cache",
     assumes="positions spread over the whole cache, each once",
-    slots=(
-        *("key", "key_cache", "slot_mapping", "value", "value_cache"),
-        *("compress_lens", "compress_seq_offsets", "seq_lens"),
-    ),
-    optional=_COMPRESSED,
-    pools={"key_cache": "", "value_cache": ""},
+    signature=f"""key T:half|INT8[t, heads, d], key_cache T[pages, page, heads, d],
+    slot_mapping integer[t], value T[t, heads, d_value], value_cache T[pages, page, heads, d_value],
+    -compress_lens, -compress_seq_offsets, -seq_lens -> {_CACHES} where t <= pages * page""",
     reference=write_both,
     build=_scatter_build,
     traffic=lambda case: _write_traffic(case, 0, 3, 2),
     moves_data=True,
     npu=NpuCall(run=partial(_write_run, cache_mode="Norm")),
-    constraints=(
-        rules.absent_inputs(_COMPRESSED, "compressed tokens"),
-        _write_fits(0, 3, 1, 4, 2),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are((*rules.HALF_DTYPES, "INT8"), (0,)),
-        rules.inputs_are(("INT32", "INT64"), (2,)),
-        rules.one_dtype((0, 1, 3, 4), (0, 1)),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
 )

@@ -25,6 +25,7 @@ def _case(inputs, outputs=()):
         ("x[m, n], scale[n]|[1] -> y", [(4, 3), (1,)], [], {"m": 4}),
         ("x[n] -> y!", [(4,)], [(2, 2)], {"n": 4}),
         ("x[*t, *d], g[*d] -> r[*t, 1*d]", [(4, 3, 2), (3, 2)], [(4, 1, 1)], {"t": 4, "d": 6}),
+        ("x[n, k],\n    y[k]\n-> z[n]\nwhere k % 2 == 0", [(4, 2), (2,)], [], {"n": 4}),
     ],
 )
 def test_a_signature_reads_the_sizes_of_a_case(text, inputs, outputs, expected):
