@@ -11,7 +11,7 @@ from typing import TypeVar
 from collector.codec.errors import CaseRejected
 from collector.model.case import Case
 from collector.model.vocabulary import Dtype
-from collector.ops.slots import agrees, elements, given, input_shape, output_shape, output_slot
+from collector.ops.slots import agrees, elements, given, input_shape, output_slot
 from collector.ops.spec import Constraint
 
 T = TypeVar("T")
@@ -80,23 +80,6 @@ def one_number(name: str, *positions: int) -> Constraint:
     return Constraint(
         f"expected one number for {name}",
         lambda case: all(input_shape(case, i) in ((), (1,)) for i in positions),
-    )
-
-
-def one_per_dimension(position: int, *, of_output: bool = False, each: int = 1) -> Constraint:
-    """Require `each` numbers in an input per dimension of the first input, or of the output.
-
-    The call determines the values, but another count of them means another kernel."""
-
-    def holds(case: Case) -> bool:
-        shape = output_shape(case) if of_output else input_shape(case, 0)
-        slot = given(case, position)
-        return slot is None or shape is None or slot.shape == (each * len(shape),)
-
-    whose = "the output" if of_output else "the first input"
-    count = "a number" if each == 1 else f"{each} numbers"
-    return Constraint(
-        f"expected {count} for each dimension of {whose} in input {position + 1}", holds
     )
 
 

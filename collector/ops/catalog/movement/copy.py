@@ -90,7 +90,7 @@ def _dense(view: Shape) -> Shape:
 AS_STRIDED = OpSpec(
     kernel="AsStrided",
     call="torch.Tensor.copy_",
-    slots=("x", "sizes", "strides", "offset"),
+    signature="x T, sizes[s_rank], strides[s_rank], offset -> y T[*s]",
     build=lambda case, make: build_view(
         case, make, lambda x: x.as_strided(output_shape(case), _strides(case))
     ),
@@ -101,9 +101,6 @@ AS_STRIDED = OpSpec(
             "expected memory that holds the output as a scattered view that no other kernel copies",
             _strides,
         ),
-        rules.one_per_dimension(1, of_output=True),
-        rules.one_per_dimension(2, of_output=True),
-        rules.one_dtype((0,)),
     ),
     twins=("AsStridedAiCore",),
 )
@@ -135,14 +132,6 @@ def _view_copy_run(copy_into: Callable[..., Any], memory: Any, target: Any, sour
     return memory
 
 
-def _view_copy_fits(case: Case) -> bool:
-    rank = (len(input_shape(case, _SOURCE)),)
-    listed = [input_shape(case, i) for i in (1, 2, 5, 6)]
-    offsets = [input_shape(case, i) for i in (3, 7)]
-    is_listed = listed == [rank] * 4 and all(one in ((), (1,)) for one in offsets)
-    return is_listed and output_shape(case) in (None, input_shape(case, 0))
-
-
 # A dense tensor that is written into a view of a larger memory: a part of the rows of a buffer. A
 # profile records the memory and the sizes, not the strides. The slots are those of CANN's open
 # sources; that the memory has one dimension is assumed.
@@ -150,27 +139,19 @@ VIEW_COPY = OpSpec(
     kernel="ViewCopy",
     call="torch.Tensor.copy_",
     assumes="rows as far apart as the memory allows",
-    slots=(
-        *("y", "dst_size", "dst_stride", "dst_storage_offset"),
-        *("x", "src_size", "src_stride", "src_storage_offset"),
-    ),
+    signature="y T[*memory], dst_size INT64[s_rank], dst_stride INT64[s_rank],"
+    " dst_storage_offset INT64[#], x T[*s], src_size INT64[s_rank], src_stride INT64[s_rank],"
+    " src_storage_offset INT64[#] -> y T[*memory]",
     reference=lambda torch, *tensors: _view_copy_run(torch.Tensor.copy_, *tensors),
     build=_view_copy_build,
     traffic=lambda case: 2 * (case.inputs or ())[_SOURCE].size_bytes,
     moves_data=True,
     npu=NpuCall(run=_view_copy_run),
     constraints=(
-        Constraint(
-            "expected sizes and strides of each dimension of input 5 and one offset, for both "
-            "tensors, and an output like the first input",
-            _view_copy_fits,
-        ),
         rules.reads(
             "expected memory in which the rows of input 5 are apart: else another kernel copies",
             _target_strides,
         ),
-        rules.inputs_are(("INT64",), (1, 2, 3, 5, 6, 7)),
-        rules.one_dtype((0, _SOURCE)),
     ),
 )
 
@@ -184,14 +165,12 @@ def _broadcast_fits(case: Case) -> bool:
 BROADCAST_TO = OpSpec(
     kernel="BroadcastTo",
     call="torch.Tensor.copy_",
-    slots=("x", "shape"),
+    # CANN broadcasts BOOL as INT32, between two casts
+    signature="x T:number, shape[s_rank] -> y T[*s]",
     build=lambda case, make: build_view(case, make, lambda x: x.expand(output_shape(case))),
     moves_data=True,
     constraints=(
         Constraint("expected a larger output to which the input broadcasts", _broadcast_fits),
-        rules.one_per_dimension(1, of_output=True),
-        rules.one_dtype((0,)),
-        rules.not_bool((0,)),  # CANN broadcasts BOOL as INT32, between two casts
     ),
 )
 
@@ -220,16 +199,12 @@ def _converts(case: Case) -> bool:
 CAST = OpSpec(
     kernel="Cast",
     call="torch.Tensor.to",
-    slots=("x",),
+    signature="x[*s] -> y[*s]!",
     reference=copy,
     build=_cast_build,
     moves_data=True,
     packed_outputs={0: "UINT64"},
-    constraints=(
-        rules.reads("expected an output: the dtype is unknown", output_slot),
-        rules.LIKE_INPUT,
-        Constraint("expected an output with another dtype than the input", _converts),
-    ),
+    constraints=(Constraint("expected an output with another dtype than the input", _converts),),
     npu=NpuCall(build=_npu_build),
     twins=("CastAiCore",),
     lookups=looked_up(
@@ -264,17 +239,12 @@ def _pad_v3_fits(case: Case) -> bool:
 PAD_V3 = OpSpec(
     kernel="PadV3",
     call="torch.nn.functional.pad",
-    slots=("x", "paddings", "value"),
-    optional=frozenset({2}),
+    # CANN pads BOOL as INT8, between two casts
+    signature="x T:number[*s], paddings[2 * s_rank], value? -> y T",
     traffic=lambda case: dense_bytes(case),
     build=_pad_v3_build,
     moves_data=True,
-    constraints=(
-        Constraint("expected an output that holds the input and more", _pad_v3_fits),
-        rules.one_per_dimension(1, each=2),
-        rules.one_dtype((0,)),
-        rules.not_bool((0,)),  # CANN pads BOOL as INT8, between two casts
-    ),
+    constraints=(Constraint("expected an output that holds the input and more", _pad_v3_fits),),
     twins=("PadV3AiCore",),
     lookups=looked_up("aten.constant_pad_nd.default", tc_input_count=1),
 )
@@ -286,12 +256,12 @@ _REPEATS = 1
 
 def _dim(case: Case) -> int | None:
     """Return the first dimension along which the repeats may turn the input into the output."""
-    x, out, repeats = input_shape(case, 0), output_shape(case), input_shape(case, _REPEATS)
-    if out is None or len(out) != len(x) or len(repeats) != 1:
+    x, out, (repeats,) = input_shape(case, 0), output_shape(case), input_shape(case, _REPEATS)
+    if out is None or len(out) != len(x):
         return None
     for dim, (size, total) in enumerate(zip(x, out, strict=True)):
         others_agree = x[:dim] + x[dim + 1 :] == out[:dim] + out[dim + 1 :]
-        if others_agree and total != size and _makes(size, total, repeats[0]):
+        if others_agree and total != size and _makes(size, total, repeats):
             return dim
     return None
 
@@ -322,14 +292,11 @@ REPEAT_INTERLEAVE = OpSpec(
     kernel="RepeatInterleave",
     call="torch.repeat_interleave",
     assumes="each row as often",
-    slots=("x", "repeats"),
+    signature="x T:number, repeats integer[count] -> y T",
     build=_repeat_build,
     moves_data=True,
     constraints=(
         rules.reads("expected an output that repeats the input along one dimension", _dim),
-        rules.inputs_are(("INT32", "INT64"), (_REPEATS,)),
-        rules.one_dtype((0,)),
-        rules.not_bool((0,)),
     ),
     npu=NpuCall(run=_run),
     twins=("RepeatInterleaveV2",),
@@ -367,17 +334,12 @@ def _slice_fits(case: Case) -> bool:
 SLICE = OpSpec(
     kernel="Slice",
     call="torch_npu.npu_slice",
-    slots=("x", "offsets", "sizes"),
+    signature="x T[*s], offsets[s_rank], sizes[s_rank] -> y T",
     reference=copy,
     build=_slice_build,
     traffic=picked_bytes,
     moves_data=True,
-    constraints=(
-        Constraint("expected an output that fits within the input", _slice_fits),
-        rules.one_per_dimension(1),
-        rules.one_per_dimension(2),
-        rules.one_dtype((0,)),
-    ),
+    constraints=(Constraint("expected an output that fits within the input", _slice_fits),),
     npu=NpuCall(build=_build_npu),
     twins=("SliceAiCore", "SliceV2"),
 )
@@ -386,10 +348,9 @@ SLICE = OpSpec(
 TENSOR_MOVE = OpSpec(
     kernel="TensorMove",
     call="torch.Tensor.copy_",
-    slots=("x",),
+    signature="x T[*s] -> y T[*s]",
     build=build_copy,
     moves_data=True,
-    constraints=(rules.LIKE_INPUT, rules.one_dtype((0,))),
     twins=("TensorMoveAiCore",),
     lookups=(
         *looked_up("aten.to.dtype", order=1, tc_input_count=1),
@@ -415,14 +376,10 @@ def _multiples(case: Case) -> Shape | None:
 TILE = OpSpec(
     kernel="Tile",
     call="torch.Tensor.repeat",
-    slots=("x", "multiples"),
+    signature="x T, multiples[s_rank] -> y T[*s]",
     build=lambda case, make: Call(like.normal((case.inputs or ())[0], make), _multiples(case)),
     moves_data=True,
-    constraints=(
-        rules.reads("expected a larger output that repeats the input", _multiples),
-        rules.one_per_dimension(1, of_output=True),
-        rules.one_dtype((0,)),
-    ),
+    constraints=(rules.reads("expected a larger output that repeats the input", _multiples),),
     lookups=looked_up("aten.repeat.default", tc_input_count=1),
 )
 
@@ -458,7 +415,7 @@ def _permutation(case: Case) -> Shape | None:
 TRANSPOSE = OpSpec(
     kernel="Transpose",
     call="torch.Tensor.copy_",
-    slots=("x", "permutation"),
+    signature="x T[*s], permutation[s_rank] -> y T",
     build=lambda case, make: build_view(case, make, lambda x: x.permute(_permutation(case))),
     moves_data=True,
     constraints=(
@@ -466,8 +423,6 @@ TRANSPOSE = OpSpec(
             "expected an output with the input's dimensions, two longer than 1 of them exchanged",
             _permutation,
         ),
-        rules.one_per_dimension(1),
-        rules.one_dtype((0,)),
     ),
     twins=("TransposeAiCore",),
 )
@@ -478,13 +433,8 @@ def _triangle(kernel: str, call: str, *operators: str) -> OpSpec:
     return OpSpec(
         kernel=kernel,
         call=call,
-        slots=("x",),
+        signature="x T[*batch, m, n] -> y T[*batch, m, n]",
         moves_data=True,
-        constraints=(
-            rules.LIKE_INPUT,
-            rules.one_dtype((0,)),
-            Constraint("expected matrices", lambda case: len(input_shape(case, 0)) > 1),
-        ),
         lookups=looked_up(*operators),
     )
 
@@ -506,19 +456,8 @@ REVERSE_V2 = OpSpec(
     kernel="ReverseV2",
     call="torch.flip",
     assumes="the last dimensions are reversed",
-    slots=("x", "axis"),
+    signature="x T[*s], axis integer[axes] -> y T[*s] where 0 < axes <= s_rank",
     build=_reverse_build,
     moves_data=True,
-    constraints=(
-        rules.LIKE_INPUT,
-        rules.one_dtype((0,)),
-        rules.inputs_are(rules.INTEGERS, (1,)),
-        Constraint(
-            "expected one to as many axes as dimensions",
-            lambda case: (
-                len(axes := input_shape(case, 1)) == 1 and 0 < axes[0] <= len(input_shape(case, 0))
-            ),
-        ),
-    ),
     lookups=looked_up("aten.flip.default", tc_input_count=1),
 )

@@ -5,9 +5,8 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.model.lookup import Lookup, looked_up
-from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.slots import elements, input_shape, output_shape, output_slot, spelling
+from collector.ops.slots import elements, output_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
 # Operators that set every element of a tensor to one value: they write, and read nothing.
@@ -18,19 +17,18 @@ def fill(
     call: str,
     reference: Callable[..., Any] | None = None,
     npu: NpuCall | None = None,
-    constraints: tuple[Constraint, ...] = (),
+    dtype: str = "T",
     lookups: tuple[Lookup, ...] = (),
 ) -> OpSpec:
     """Return an operator that fills its argument, which has the input's shape and dtype."""
     return OpSpec(
         kernel=kernel,
         call=call,
-        slots=("x",),
+        signature=f"x {dtype}[*s] -> y T[*s]",
         reference=reference,
         build=_like_build,
         traffic=lambda case: (case.inputs or ())[0].size_bytes,
         moves_data=True,
-        constraints=(rules.one_dtype((0,)), rules.LIKE_INPUT, *constraints),
         npu=npu or NpuCall(),
         lookups=lookups,
     )
@@ -41,41 +39,22 @@ def _like_build(case: Case, make: TensorMaker) -> Call:
     return Call(like.empty(slot, make))
 
 
-_DIMS, _VALUE = 0, 1
-
-
 def _written(case: Case) -> int:
     """Return the bytes of the output; the call reads only a few numbers of the host."""
     output = output_slot(case)
     return output.size_bytes if output else 0
 
 
-def _fits(case: Case) -> bool:
-    """Return whether dims has a number for each dimension of the output; a scalar may have one."""
-    out = output_shape(case)
-    return out is not None and input_shape(case, _DIMS) in ((len(out),), (max(len(out), 1),))
-
-
-def _has_the_value_s_dtype(case: Case) -> bool:
-    output = output_slot(case)
-    return output is not None and output.known_dtype == (case.inputs or ())[_VALUE].known_dtype
-
-
 # One value in every element of a tensor; the slots name its dimensions and the value. A profile
-# does not record the value: 1 here.
+# does not record the value: 1 here. For a scalar `dims` may have one number.
 FILL = OpSpec(
     kernel="Fill",
     call="torch.Tensor.fill_",
-    slots=("dims", "value"),
+    signature="dims integer[count], value T[#] -> y T[*s]!"
+    " where count == s_rank or count == max(s_rank, 1)",
     build=lambda case, make: Call(like.empty(output_slot(case), make), 1),
     traffic=_written,
     moves_data=True,
-    constraints=(
-        Constraint("expected an output with as many dimensions as dims names", _fits),
-        rules.inputs_are(("INT32", "INT64"), (_DIMS,)),
-        rules.one_number("value", _VALUE),
-        Constraint("expected an output with the dtype of value", _has_the_value_s_dtype),
-    ),
 )
 
 
@@ -93,7 +72,7 @@ ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_", lookups=looked_up("aten.zer
 
 # Random numbers between 0 and 1: the first kernel of random sampling, in step traces of vLLM-Ascend
 # (March 2026). The sources of CANN describe other kernels (StatelessRandomUniformV2, Muls, Sub).
-RANDOM_UNIFORM = fill("RandomUniform", "torch.Tensor.uniform_", constraints=(rules.floating((0,)),))
+RANDOM_UNIFORM = fill("RandomUniform", "torch.Tensor.uniform_", dtype="T:floating")
 
 
 def _range_build(case: Case, make: TensorMaker) -> Call:
@@ -126,14 +105,10 @@ def _build_for_graph(case: Case, make: TensorMaker) -> Call:
 RANGE = OpSpec(
     kernel="Range",
     call="torch.arange",
-    slots=("start", "limit", "delta"),
+    signature="start, limit, delta -> y number[n]!",
     build=_range_build,
-    flops=lambda case: 2 * elements(output_shape(case)),  # start + i * delta
+    operations="2 * n",  # start + i * delta
     constraints=(
-        rules.not_bool((), (0,)),
-        Constraint(
-            "expected an output of one dimension", lambda case: len(output_shape(case) or ()) == 1
-        ),
         # aclnnArange passes no other dtypes to the kernel.
         Constraint(
             "expected DOUBLE inputs, or INT64 for an INT64 output; in graphs INT32, FLOAT and "

@@ -35,11 +35,10 @@ def joined(
     return OpSpec(
         kernel=kernel,
         call=call,
-        slots=("x",),
-        variadic=True,
+        signature="x T+ -> y T",
         build=build,
         moves_data=True,
-        constraints=(*constraints, _ONE_DTYPE),
+        constraints=constraints,
         twins=(of_graphs,) if of_graphs else (),
         npu=NpuCall(graph=GraphCall(lambda case: case.kernel_type == of_graphs, _without_memory)),
         lookups=lookups,
@@ -51,11 +50,6 @@ def _without_memory(api: Any, parts: Any, dim: int, out: Any) -> Any:
     return api(parts, dim)
 
 
-def _has_one_dtype(case: Case) -> bool:
-    slots = (*(case.inputs or ()), *(case.outputs or ()))
-    return len({slot.known_dtype for slot in slots}) == 1
-
-
 def _joining_dims(parts: Sequence[Shape], whole: Shape | None) -> Iterator[int]:
     if whole is None or any(len(part) != len(whole) for part in parts):
         return
@@ -63,9 +57,6 @@ def _joining_dims(parts: Sequence[Shape], whole: Shape | None) -> Iterator[int]:
         sides = {part[:dim] + part[dim + 1 :] for part in parts}
         if size == sum(part[dim] for part in parts) and sides <= {whole[:dim] + whole[dim + 1 :]}:
             yield dim
-
-
-_ONE_DTYPE = Constraint("expected one dtype for all inputs and outputs", _has_one_dtype)
 
 
 def _concat_d_dim(case: Case) -> int | None:
@@ -136,7 +127,7 @@ def _copied(split: Any, whole: Any, sizes: list[int], dim: int) -> Any:
 SPLIT_VD = OpSpec(
     kernel="SplitVD",
     call="torch.split",
-    slots=("x",),
+    signature="x T -> part T+",
     build=_build,
     moves_data=True,
     constraints=(
@@ -144,7 +135,6 @@ SPLIT_VD = OpSpec(
             "expected outputs that form the input along exactly one dimension",
             lambda case: len(case.outputs or ()) > 1 and _split_vd_dim(case) is not None,
         ),
-        _ONE_DTYPE,
     ),
     npu=NpuCall(run=_copied, graph=GraphCall(takes=lambda case: True, run=_copied)),
 )
