@@ -19,9 +19,8 @@ from typing import Any
 import torch
 
 from collector.capture.dispatched import DTYPE_WORDS, DispatchObserver
-from collector.ops.registry import all_ops, family_of
+from collector.ops.registry import all_ops, family_of, fused_attention
 from collector.ops.spec import OpSpec
-from collector.profiles.attention import KERNEL as ATTENTION
 from collector.recording.calls import parse_call
 from collector.recording.cells import cells_by_layout, cells_of
 
@@ -32,21 +31,6 @@ _FRACTAL_NZ = 29
 _PLAIN = (0, 1, 2, 30, 47)  # formats of ACL in which a tensor has its own shape
 # What torch_npu calls a plain tensor of so many dimensions when it launches a kernel.
 _BY_DIMS = {3: "NCL", 4: "NCHW", 5: "NCDHW"}
-# Kernels whose rows show other tensors than their calls: packed or transposed weights, tensors that
-# are updated in place, outputs that are absent, FLOAT8 as bytes (`tests/npu/logged_rows.py`
-# compares every kernel).
-SHOWN_OTHERWISE = frozenset(
-    {
-        *("AddLayerNorm", "AddRmsNormDynamicMxQuant", "AttentionUpdate", "DynamicBlockQuant"),
-        *("DynamicMxQuant", "GatherPaKvCache", "GroupedDynamicBlockQuant"),
-        *("GroupedDynamicMxQuant", "GroupedMatmul"),
-        *("GroupedMatmulSwigluQuant", "GroupedMatmulSwigluQuantV2", "InplaceAddRmsNorm"),
-        *("MlaPrologV3", "RmsNormDynamicMxQuant", "SwigluMxQuant"),
-        *("QuantBatchMatmulV3", "QuantBatchMatmulV4"),
-        *("RecurrentGatedDeltaRule", "ReshapeAndCacheNdKernel", "ScatterPaKvCache"),
-        *("SparseFlashAttention", "WeightQuantBatchMatmulV2"),
-    }
-)
 # The names of arguments in the first version of a function for those of its second.
 _SAME = {
     "actual_seq_qlen": "actual_seq_lengths",
@@ -125,10 +109,15 @@ def operator_line(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out
     ops = operators_of(name.partition("::")[2])
     kernels = list(dict.fromkeys(kernel for op in ops for kernel in (op.kernel, *op.twins)))
     line: Line = {"operator": name, "kernels": kernels}
-    if ops and SHOWN_OTHERWISE.isdisjoint(kernels) and (cells := _cells(ops[0], named, out)):
+    if ops and are_shown(ops) and (cells := _cells(ops[0], named, out)):
         line["cells"] = cells
     line["arguments"] = {name: described(value) for name, value in named.items()}
-    return line | (_attention(named) if ATTENTION in kernels else {})
+    return line | (_attention(named) if fused_attention().kernel in kernels else {})
+
+
+def are_shown(ops: Sequence[OpSpec]) -> bool:
+    """Return whether rows of the kernels show the tensors of their call."""
+    return not any(op.is_shown_otherwise for op in ops)
 
 
 def triton_line(kernel: Any, arguments: Mapping[str, Any]) -> Line:

@@ -1,9 +1,8 @@
 """The `op_mapping.yaml` of a version folder, written from the declarations of its kernels.
 
 TensorCast (Ascend/msmodeling) reads it to find the CSV of an operator. The names are declared with
-the operators (`OpSpec.lookups`) and the collectives (`Operation.lookups`); here is what belongs to
-no kernel: operators without a kernel, operators that the consumer takes apart, and the axis along
-which it interpolates (op_mapping.yaml of its data for vLLM-Ascend 0.18, and the rules of
+the operators (`OpSpec.lookups`) and the collectives (`Operation.lookups`); here are the operators
+without a kernel (op_mapping.yaml of its data for vLLM-Ascend 0.18, and the rules of
 tests/benchmark/ops/perf_database/test_op_mapping_schema.py, both at 84fec85).
 
 Only kernels of the folder are named, and collectives, which a bench may add to a folder that
@@ -61,40 +60,7 @@ _WITHOUT_KERNEL = (
     *("split_with_sizes.default", "squeeze.dim", "t.default", "transpose.int"),
     *("unsqueeze.default", "view.default"),
 )
-# Operators that TensorCast takes apart by its own functions, and kernels of which each has one.
-_ANY_POOL: Entry = {"kv_cache_query": {"mode": "pool_dim0_agnostic", "block_size": 128}}
-_TAKEN_APART: Mapping[str, tuple[tuple[str, ...], Entry]] = {
-    "multihead_latent_attention": (("FusedInferAttentionScore",), {}),
-    "multihead_latent_attention_quant": (("FusedInferAttentionScore",), {}),
-    "mlapo": (("KvRmsNormRopeCache",), {"decomposer_options": _ANY_POOL}),
-    "mlapo_quant": (("KvRmsNormRopeCache",), {"decomposer_options": _ANY_POOL}),
-    "mla_sparse_attention": (("SparseFlashAttention",), {}),
-    "mla_sparse_attention_quant": (("SparseFlashAttention",), {}),
-    "dsa_indexer": (("LightningIndexer", "LightningIndexerVllm"), {}),
-}
-# Operators whose duration is a sum: one of the first kernels, and all of the others.
-_PRODUCTS = ("MatMulV2", "MatMulV3", "MatMulCommon")
-_QUANTISED = ("QuantBatchMatmulV3",)
-_REDUCED = "hcom_allReduce_"
-_SUMS: Mapping[str, tuple[tuple[str, ...], str, Entry]] = {
-    "matmul_all_reduce": (_PRODUCTS, _REDUCED, {}),
-    **dict.fromkeys(
-        (
-            *("static_quant_linear_all_reduce", "static_quant_linear_int4_all_reduce"),
-            *("fp8_linear_all_reduce", "mxfp4_linear_all_reduce"),
-        ),
-        (_QUANTISED, _REDUCED, {"tc_input_count": 2}),
-    ),
-}
 _COLLECTIVES = frozenset(one.kernel_type for one in OPERATIONS.values() if one.lookups)
-# How the consumer interpolates between the rows of a kernel.
-_ONE_SIZE: Entry = {"max_interpolation_dim": 1}
-_OUTPUT: Entry = {"generic_compute": {"axis": "output_numel"}}
-_INTERPOLATION: Mapping[str, Entry] = {
-    **dict.fromkeys((*_PRODUCTS, *_QUANTISED), _ONE_SIZE),
-    **dict.fromkeys(("ConcatD", "GatherV2", "Index"), _OUTPUT),
-    "FusedInferAttentionScore": {"axis_transform": "sqrt_seq"},
-}
 
 
 def written_mapping(kernels: Collection[str], version_path: str | None = None) -> bytes:
@@ -111,7 +77,13 @@ def written_mapping(kernels: Collection[str], version_path: str | None = None) -
         folder = os.path.relpath(collective_folder(version_path), version_path)
         content["communication_data_ref"] = f"{folder}/"
     content["communication_fallback"] = "analytic"
-    if policies := {name: one for name, one in _INTERPOLATION.items() if name in kernels}:
+    policies = {
+        kernel: dict(lookup.interpolation)
+        for found in _lookups().values()
+        for kernel, lookup in found.items()
+        if lookup.interpolation and kernel in kernels
+    }
+    if policies:
         content["interpolation_policy"] = {"kernel_overrides": policies}
     content["operator_mappings"] = dict(_entries(frozenset(kernels)))
     text = yaml.dump(
@@ -146,11 +118,7 @@ def write_mapping(folder: Path) -> bool:
 
 def operators_of(kernel_type: str) -> tuple[str, ...]:
     """Return the operators whose duration the consumer takes from a kernel type."""
-    apart = (name for name, (parts, _) in _TAKEN_APART.items() if kernel_type in parts)
-    return (
-        *(name for name, found in _lookups().items() if kernel_type in found),
-        *(f"tensor_cast.{name}.default" for name in apart),
-    )
+    return tuple(name for name, found in _lookups().items() if kernel_type in found)
 
 
 def _path_in_tree(folder: Path) -> str | None:
@@ -170,32 +138,29 @@ def _is_kernel(name: str) -> bool:
 def _entries(kernels: frozenset[str]) -> Iterator[tuple[str, Entry]]:
     there, named = kernels | _COLLECTIVES, set[str]()
     for operator, lookups in _lookups().items():
-        if found := [name for name in lookups if name in there]:
+        found = {name: lookup for name, lookup in lookups.items() if name in there}
+        others = {one.collective for one in found.values() if one.collective}
+        added = [OPERATIONS[name].kernel_type for name in sorted(others)]
+        if found and there.issuperset(added):
             named.update(found)
-            yield operator, _entry(found, lookups[found[0]])
-    for name, (parts, options) in _TAKEN_APART.items():
-        if found := [kernel for kernel in parts if kernel in there]:
-            named.update(found)
-            entry: Entry = {"composite": True, "decomposer": True, "primary_kernel_type": found[0]}
-            alternates = {"alternate_kernel_types": found[1:]} if found[1:] else {}
-            yield f"tensor_cast.{name}.default", entry | alternates | options
-    for name, (first, other, options) in _SUMS.items():
-        found = [kernel for kernel in first if kernel in there]
-        if found and other in there:
-            entry = {"composite": True, "sub_kernels": [*found, other], **options}
-            yield f"tensor_cast.{name}.default", entry
+            yield operator, _entry(list(found), added, next(iter(found.values())))
     for operator in _WITHOUT_KERNEL:
         yield f"aten.{operator}", {"zero_cost": True}
     yield from ((f"profiling.{name}", {"kernel_type": name}) for name in sorted(kernels - named))
 
 
-def _entry(kernels: list[str], lookup: Lookup) -> Entry:
-    first, *others = kernels
+def _entry(kernels: list[str], added: list[str], lookup: Lookup) -> Entry:
     settings = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in lookup.settings.items()
     }
+    if added:
+        return {"composite": True, "sub_kernels": [*kernels, *added], **settings}
+    first, *others = kernels
     alternates = {"alternate_kernel_types": others} if others else {}
+    if lookup.is_part:
+        apart: Entry = {"composite": True, "decomposer": True, "primary_kernel_type": first}
+        return {**apart, **alternates, **settings}
     return {"kernel_type": first, **alternates, **settings}
 
 

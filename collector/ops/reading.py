@@ -18,7 +18,7 @@ _FIRST = (0,)
 # Columns of the consumer's tables of attention: names of the engine's own states, and what follows
 # from the tensors and the lengths, if these are known.
 _STATES = frozenset(RUNTIME_PREFIX + name for name in ("attn_state", "kv_cache_mode"))
-_DERIVED = frozenset(
+DERIVED = frozenset(
     RUNTIME_PREFIX + name
     for name in (
         *("actual_seq_lengths_shape", "actual_seq_lengths_kv_shape"),
@@ -58,7 +58,7 @@ def as_declared(case: Case) -> Case:
 def describing(columns: Iterable[str]) -> frozenset[str]:
     """Return those of a declared row's columns that only describe what the others determine."""
     names = frozenset(columns)
-    return names & (_STATES | _DERIVED if names & LENGTH_COLUMNS else _STATES)
+    return names & (_STATES | DERIVED if names & LENGTH_COLUMNS else _STATES)
 
 
 def _spelled(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:

@@ -45,6 +45,21 @@ def lookups() -> Iterator[tuple[str, Lookup]]:
 
 
 @cache
+def ops_of(operator: str) -> tuple[OpSpec, ...]:
+    """Return the declarations of the kernels in which the duration of a model's operator is looked
+    up, in the order in which they are tried."""
+    found = [(lookup.order, kernel) for kernel, lookup in lookups() if lookup.operator == operator]
+    return tuple(_declared()[kernel][1] for _, kernel in sorted(found, key=itemgetter(0)))
+
+
+def fused_attention() -> OpSpec:
+    """Return the attention of inference: the lengths of its requests decide its duration, and
+    serving stacks and consumers record them in columns of their own."""
+    (op,) = ops_of("tensor_cast.attention.default")
+    return op
+
+
+@cache
 def _declared() -> Mapping[str, tuple[str, OpSpec]]:
     """Return the family and the declaration of each kernel type, sorted by kernel type."""
     found = {

@@ -131,6 +131,8 @@ class NpuCall:
     nz     the input slots that may be FRACTAL_NZ
     converts  the cases whose FRACTAL_NZ tensors the runtime converts from plain ones
     graph  the launch in a graph, if the function by itself does not launch the kernel
+    recorded  the positions of arguments in a host's record of the call, by the suffix of the
+           function's version, those of the last release first; only of arguments that a row lacks
     served the function by which vLLM-Ascend launches a kernel of the same name from its own
            library, if its releases have one: `run` calls it too"""
 
@@ -140,6 +142,9 @@ class NpuCall:
     nz: frozenset[int] = frozenset()
     converts: Callable[[Case], bool] = lambda case: False
     graph: GraphCall | None = None
+    recorded: Mapping[str, Mapping[str, tuple[int, ...]]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     served: str = ""
 
 
@@ -190,6 +195,9 @@ class OpSpec:
                  of the requests are known
     twins        other kernel types that the same call may launch: the runtime chooses. Each is an
                  operator of its own in the registry
+    is_shown_otherwise  a row of the kernel shows other tensors than its call has: packed or
+                 transposed weights, tensors that are updated in place, absent outputs, or FLOAT8 as
+                 bytes (`tests/npu/logged_rows.py` compares every kernel)
     runtime      the `Runtime ...` columns that a launch depends on, with the values that a replay
                  uses: those of the case, or the likeliest if it names none
     assumes      the assumption about values that may affect the time and that a row does not
@@ -223,6 +231,7 @@ class OpSpec:
     placed: Callable[[Case], Case] = field(default_factory=lambda: as_printed)
     pools: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     twins: tuple[str, ...] = ()
+    is_shown_otherwise: bool = False
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
     assumes: str = ""
     missing_metadata: Callable[[Case], str] = lambda case: ""
@@ -244,6 +253,10 @@ class OpSpec:
     def family(self) -> frozenset[str]:
         """Return the kernel types among which the runtime chooses."""
         return frozenset((self.kernel, *self.twins))
+
+    def positions(self, *slots: str) -> tuple[int, ...]:
+        """Return the positions of input slots by their names."""
+        return tuple(map(self.slots.index, slots))
 
     def run_reference(self, torch: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch the operator in plain torch."""

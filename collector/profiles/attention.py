@@ -1,13 +1,13 @@
 """Data about fused attention in a profile beyond the row of its kernel.
 
-The duration of FusedInferAttentionScore depends on the lengths of the requests and on the table of
+The duration of the kernel depends on the lengths of the requests and on the table of
 their cache blocks. The kernel's row has the shapes of those tensors if the profiler saw them.
 Otherwise the host's record of the same call, `operator_details.csv` in the same folder, may have
 them. The two files have no common key, so their rows are paired in file order.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import prod
@@ -16,9 +16,9 @@ from pathlib import Path
 from collector.codec.errors import BadInput
 from collector.model.case import is_formula, parse_shape, shape_text, split_cell
 from collector.model.vocabulary import INPUT_SHAPES, RUNTIME_PREFIX
+from collector.ops.registry import fused_attention
 from collector.profiles.rows import open_rows
 
-KERNEL = "FusedInferAttentionScore"
 OPERATOR_DETAILS = "operator_details.csv"
 
 SOURCE_PROFILE = RUNTIME_PREFIX + "source_profile"
@@ -28,13 +28,12 @@ BLOCK_TABLE_SHAPE = RUNTIME_PREFIX + "block_table_shape"
 COMPLETENESS = RUNTIME_PREFIX + "metadata_completeness"
 SHAPES_ONLY = "profile_shapes_only"
 
-_SHAPES = (LENGTHS_SHAPE, LENGTHS_KV_SHAPE, BLOCK_TABLE_SHAPE)
-# The positions of the three among the kernel's 31 inputs, and among the arguments of the two public
-# functions (torch_npu 2.13; earlier ones had the block table at the kernel's position).
-_KERNEL_SLOTS = 31
-_IN_KERNEL = (5, 6, (14,))
-_IN_FUNCTION = (5, 6, (18, 14))
-_IN_FUNCTION_V2 = (7, 8, (9,))
+_TABLE = "block_table"
+_SHAPES = {
+    "actual_seq_lengths": LENGTHS_SHAPE,
+    "actual_seq_lengths_kv": LENGTHS_KV_SHAPE,
+    _TABLE: BLOCK_TABLE_SHAPE,
+}
 # Columns that may name an operator, in files of several tools.
 _NAME_COLUMNS = ("Type", "Name", "Op Type", "Op Name", "Operator Type", "Operator Name")
 # Functions with the same name prefix that launch no kernel: they prepare a captured graph.
@@ -54,11 +53,13 @@ class OperatorRow:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Return the shapes of lengths and block table in the row, by the names in _SHAPES."""
-        if len(self.shapes) <= _KERNEL_SLOTS:
-            return _facts(self.shapes, _IN_KERNEL)
-        is_v2 = "attentionscorev2" in _letters(self.name)
-        return _facts(self.shapes, _IN_FUNCTION_V2 if is_v2 else _IN_FUNCTION)
+        """Return the shapes of lengths and block table in the row, by their columns."""
+        op = fused_attention()
+        if len(self.shapes) <= len(op.slots):
+            return _kernel_facts(self.shapes)
+        letters, kernel = _letters(self.name), op.kernel.lower()
+        suffix = max((one for one in op.npu.recorded if kernel + one in letters), key=len)
+        return _facts(self.shapes, op.npu.recorded[suffix])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +101,13 @@ class AttentionFacts:
         shapes = _plain(cell)
         if shapes not in self._sources:
             return {}
-        cells = _facts(_parsed(shapes), _IN_KERNEL)
+        cells = _kernel_facts(_parsed(shapes))
         for name, values in self._reported[shapes].items():
             if len(values) == 1:
                 cells[name] = next(iter(values))
         return {
             SOURCE_PROFILE: self._sources[shapes],
-            **{name: cells[name] for name in _SHAPES if name in cells},
+            **{name: cells[name] for name in _SHAPES.values() if name in cells},
             COMPLETENESS: SHAPES_ONLY,
         }
 
@@ -174,11 +175,11 @@ def read_operator_rows(path: Path) -> list[OperatorRow]:
     if INPUT_SHAPES not in columns:
         return []
     called = [columns[name] for name in _NAME_COLUMNS if name in columns]
-    at, found = columns[INPUT_SHAPES], []
+    at, found, kernel = columns[INPUT_SHAPES], [], fused_attention().kernel.lower()
     for line, row in rows:
         name = " ".join(row[place] for place in called if place < len(row))
         letters = _letters(name)
-        is_call = KERNEL.lower() in letters and not any(word in letters for word in _NO_LAUNCH)
+        is_call = kernel in letters and not any(word in letters for word in _NO_LAUNCH)
         if not is_call or at >= len(row):
             continue
         try:
@@ -203,13 +204,20 @@ def _parsed(cell: str) -> tuple[Shape | None, ...]:
     return tuple(parse_shape(slot) for slot in split_cell(cell))
 
 
+def _kernel_facts(shapes: Sequence[Shape | None]) -> dict[str, str]:
+    positions = zip(_SHAPES, fused_attention().positions(*_SHAPES), strict=True)
+    return _facts(shapes, {name: (at,) for name, at in positions})
+
+
 def _facts(
-    shapes: Sequence[Shape | None], slots: tuple[int, int, tuple[int, ...]]
+    shapes: Sequence[Shape | None], positions: Mapping[str, tuple[int, ...]]
 ) -> dict[str, str]:
-    lengths, lengths_kv, tables = slots
-    table = next((s for at in tables if (s := _at(shapes, at)) and len(s) == 2), None)
-    found = (_at(shapes, lengths), _at(shapes, lengths_kv), table)
-    return {name: shape_text(s) for name, s in zip(_SHAPES, found, strict=True) if s}
+    found = {}
+    for name, places in positions.items():
+        given = filter(None, (_at(shapes, at) for at in places))
+        if shape := next((one for one in given if name != _TABLE or len(one) == 2), None):
+            found[_SHAPES[name]] = shape_text(shape)
+    return found
 
 
 def _at(shapes: Sequence[Shape | None], at: int) -> Shape | None:

@@ -14,8 +14,9 @@ from collector.codec.errors import BadInput
 from collector.model.case import Case, Slot, case_from_cells, known_states
 from collector.model.record import CaseRecord, as_neighbour, with_state_of
 from collector.model.vocabulary import BASE_CELLS, CALL_VALUES, INPUT_SHAPES, LAUNCHED_BY
+from collector.ops.registry import fused_attention
 from collector.profiles.archives import Unpacked, unpacked
-from collector.profiles.attention import KERNEL, AttentionFacts, Pairing
+from collector.profiles.attention import AttentionFacts, Pairing
 from collector.profiles.blocks import SkippedRow
 from collector.profiles.communication import Communication, summed_up
 from collector.profiles.discovery import (
@@ -145,8 +146,9 @@ def _read_files(
 ) -> Profile:
     recorded = reading.of(paths)
     files, read = tuple(recorded), list(recorded.values())
+    kernel = fused_attention().kernel
     attention_keys = (
-        file.groups.in_order(lambda key: key[KEY_AT[TYPE]].strip() == KERNEL) for file in read
+        file.groups.in_order(lambda key: key[KEY_AT[TYPE]].strip() == kernel) for file in read
     )
     attention = AttentionFacts(
         (
@@ -199,7 +201,7 @@ def _with_contexts(
 
 def _runtime(key: Key, attention: AttentionFacts) -> dict[str, str]:
     """Return the `Runtime ...` cells of a row: of fused attention, and of kernels in a graph."""
-    is_attention = key[KEY_AT[TYPE]].strip() == KERNEL
+    is_attention = key[KEY_AT[TYPE]].strip() == fused_attention().kernel
     recorded = dict(attention.of(key[KEY_AT[INPUT_SHAPES]])) if is_attention else {}
     recorded |= runtime_values(key[KEY_AT[CALL_VALUES]])
     launched_by = key[KEY_AT[LAUNCHED_BY]]

@@ -25,7 +25,8 @@ from collector.model.vocabulary import (
     INPUT_CELLS,
     OUTPUT_CELLS,
 )
-from collector.profiles.attention import COMPLETENESS, KERNEL
+from collector.ops.registry import fused_attention
+from collector.profiles.attention import COMPLETENESS
 from collector.profiles.attention_values import DUMPED, is_cut, values_of
 from collector.profiles.rows import START, TYPE, Header, has_unknown_inputs, open_rows, read_header
 
@@ -127,7 +128,7 @@ def _call(number: int, line: Any) -> LoggedCall | None:
     if cells:
         case_from_cells(kernels[0], {name: str(text) for name, text in cells.items()})
     values: dict[str, str] = {}
-    if KERNEL in kernels and line.get("actual_seq_lengths_kv"):
+    if fused_attention().kernel in kernels and line.get("actual_seq_lengths_kv"):
         values = {**values_of(number, line).cells, COMPLETENESS: DUMPED}
     found = {name: str(text) for name, text in cells.items()}
     return LoggedCall(str(line.get("step", _WHOLE)), tuple(kernels), found, values)

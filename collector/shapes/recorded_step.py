@@ -12,7 +12,7 @@ gzip; `opmeter model record` writes it.
 import gzip
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from collector.codec.files import read_small_file
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import ACCELERATOR_CORE, OP_STATE
 from collector.ranks.gangs import with_ep_size
+from collector.shapes.call_order import CallKind, CallOrder
 
 FORMAT, VERSION = "opmeter recording", 1
 MTP = "mtp"  # the kind of the layers that draft tokens
@@ -82,6 +83,21 @@ class RecordedMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedCopy:
+    """A copy between memories, or the filling of memory.
+
+    direction    as in `DIRECTIONS`
+    is_blocking  whether the host waits for its end"""
+
+    direction: str
+    size_bytes: int
+    is_blocking: bool
+
+
+DIRECTIONS = ("host to host", "host to device", "device to host", "device to device", "fill")
+
+
+@dataclass(frozen=True, slots=True)
 class Prompts:
     """Prompts of a mixed pass: their number, and of each its new tokens and tokens in total."""
 
@@ -97,7 +113,9 @@ class RecordedPass:
     phase     prefill, decode or mixed
     requests  number of requests; of a mixed pass, of those that decode
     queries   new tokens of each request
-    keys      tokens of each request in total"""
+    keys      tokens of each request in total
+    order     every call of the host in order; subjects are positions in launches, messages, copies
+    host      processor of the machine whose host times `order` has"""
 
     phase: str
     requests: int
@@ -106,6 +124,9 @@ class RecordedPass:
     launches: tuple[RecordedLaunch, ...]
     messages: tuple[RecordedMessage, ...]
     prompts: Prompts | None = None
+    copies: tuple[RecordedCopy, ...] = ()
+    order: CallOrder = field(default_factory=CallOrder)
+    host: str = ""
 
     def __str__(self) -> str:
         groups = (self, self.prompts) if self.prompts else (self,)
@@ -160,6 +181,8 @@ class Recording:
 def write_recording(recording: Recording) -> bytes:
     """Return the bytes of a recording's file; equal recordings give equal bytes."""
     value = {"format": FORMAT, "version": VERSION, **asdict(recording)}
+    for found, one in zip(value["passes"], recording.passes, strict=True):
+        found["order"] = one.order.to_json()
     return gzip.compress(readable_json(value), mtime=0)
 
 
@@ -208,6 +231,7 @@ def _faults(recording: Recording) -> Iterator[str]:
     counts = {**recording.layers, **recording.cut}
     counts |= {f"layout.{name}": ranks for name, ranks in recording.layout.items()}
     for one in recording.passes:
+        yield from _order_faults(one)
         groups = (one, one.prompts) if one.prompts else (one,)
         for group in groups:
             counts |= {f"{one}": min(group.requests, group.queries, group.keys)}
@@ -223,6 +247,22 @@ def _faults(recording: Recording) -> Iterator[str]:
                 f"{times} messages of {message.message_bytes} bytes of {message.group_size} ranks"
             )
             yield f"{one}: {message.operation}: expected numbers of at least 0, got {what}"
+
+
+def _order_faults(one: RecordedPass) -> Iterator[str]:
+    """Yield the calls whose subject is not in the tables of the pass."""
+    sizes = {
+        CallKind.LAUNCH: len(one.launches),
+        CallKind.MESSAGE: len(one.messages),
+        CallKind.COPY: len(one.copies),
+        CallKind.FILL: len(one.copies),
+    }
+    for kind, _, subject in one.order.distinct:
+        if subject >= sizes.get(kind, subject + 1):
+            yield f"{one}: order: expected a {kind} below {sizes[kind]}, got {subject}"
+    for copy in one.copies:
+        if copy.direction not in DIRECTIONS or copy.size_bytes < 0:
+            yield f"{one}: expected a copy, got {copy.size_bytes} bytes from {copy.direction!r}"
 
 
 def _kinds(one: RecordedPass) -> Iterator[str]:

@@ -14,7 +14,8 @@ from collector.database import layout
 from collector.database.tree import Cells, KernelFile, read_kernel_file, upsert
 from collector.model.case import Case, case_from_cells, is_formula
 from collector.model.vocabulary import RUNTIME_PREFIX
-from collector.profiles.attention import BLOCK_TABLE_SHAPE, COMPLETENESS, KERNEL, LENGTHS_KV_SHAPE
+from collector.ops.registry import fused_attention
+from collector.profiles.attention import BLOCK_TABLE_SHAPE, COMPLETENESS, LENGTHS_KV_SHAPE
 from collector.profiles.attention_values import (
     DUMPED,
     AttentionValues,
@@ -35,7 +36,7 @@ _ASSUMED_CELLS = frozenset(
         "block_table_valid_blocks",
     )
 )
-_MASK_SLOT, _LENGTHS_KV_SLOT, _BLOCK_TABLE_SLOT = 4, 6, 14
+_JOINED = ("query", "key", "value", "actual_seq_lengths_kv", "atten_mask", "block_table")
 _PROFILE = (*layout.PROFILING_DURATIONS, layout.PROFILING_COUNT, layout.PROFILING)
 
 
@@ -61,7 +62,7 @@ class Backfilled:
         for value in values:
             if value.cells not in self._by_key[value.key]:
                 self._by_key[value.key].append(value.cells)
-        self._tag = tag
+        self._tag, self._kernel = tag, file.kernel_type
         self._held: dict[Case, dict[str, str]] = {}
         self.filled = self.made = self.known = self.blanked = self.complete = 0
         self.rows_alone: list[Case] = []
@@ -69,10 +70,10 @@ class Backfilled:
         rows = [dict(row) for row in file.rows]
         for row in rows:
             if row.get(LENGTHS_KV_VALUES):
-                self._held.setdefault(case_from_cells(KERNEL, row), row)
+                self._held.setdefault(case_from_cells(file.kernel_type, row), row)
         self.rows: list[Cells] = []  # a row without values becomes one row per value
         for row in rows:
-            case = case_from_cells(KERNEL, row)
+            case = case_from_cells(file.kernel_type, row)
             met.add(key_of(case))
             self.rows += self._rows_for(row, case)
         self.values_alone = [value.line for value in values if value.key not in met]
@@ -103,7 +104,7 @@ class Backfilled:
         rows = []
         for values in found:
             new = {**base, **values, COMPLETENESS: self._tag}
-            case = case_from_cells(KERNEL, new)
+            case = case_from_cells(self._kernel, new)
             held = self._held.get(case)
             if held is not None:  # from an earlier run; add the numbers of a newer source run
                 held.update(
@@ -124,10 +125,11 @@ def backfill(
 
     A copy that exists keeps its rows, which may have been measured since. Raises BadInput, with the
     line, for invalid input, and writes nothing then."""
-    path = csv_path / layout.kernel_file_name(KERNEL) if csv_path.is_dir() else csv_path
-    file = replace(read_kernel_file(path), kernel_type=KERNEL)
+    kernel = fused_attention().kernel
+    path = csv_path / layout.kernel_file_name(kernel) if csv_path.is_dir() else csv_path
+    file = replace(read_kernel_file(path), kernel_type=kernel)
     if output is not None and output.exists() and not output.samefile(path):
-        copy = replace(read_kernel_file(output), kernel_type=KERNEL)
+        copy = replace(read_kernel_file(output), kernel_type=kernel)
         file = upsert(copy, file.rows).file
     without_values: list[int] = []
     values = read_attention_values(values_path, without_values)
@@ -135,7 +137,7 @@ def backfill(
         raise BadInput("tag: expected text such as runtime_values_dumped")
     done = Backfilled(output or path, file, values, without_values, tag.strip())
     columns = layout.inserted(file.columns, layout.ATTENTION_COLUMNS)
-    data = KernelFile(KERNEL, columns, tuple(done.rows)).as_bytes()
+    data = KernelFile(kernel, columns, tuple(done.rows)).as_bytes()
     if done.rows != list(file.rows) or output is not None:
         with file_errors(done.path, "written"):
             write_through(done.path, data)
@@ -146,15 +148,10 @@ def key_of(case: Case) -> JoinKey:
     """Return the shapes of a row by which values are joined."""
     lengths = case.attribute(LENGTHS_KV_SHAPE)
     table = case.attribute(BLOCK_TABLE_SHAPE)
-    length_shape = _shape(lengths) if lengths else _slot(case, _LENGTHS_KV_SLOT)
-    return (
-        _slot(case, 0),
-        _slot(case, 1),
-        _slot(case, 2),
-        length_shape[0] if length_shape else 0,
-        _slot(case, _MASK_SLOT),
-        _shape(table) if table else _slot(case, _BLOCK_TABLE_SLOT),
-    )
+    slots = (_slot(case, at) for at in fused_attention().positions(*_JOINED))
+    query, key, value, of_lengths, mask, of_table = slots
+    count = next(iter(_shape(lengths) if lengths else of_lengths), 0)
+    return query, key, value, count, mask, _shape(table) if table else of_table
 
 
 def _slot(case: Case, at: int) -> Shape:

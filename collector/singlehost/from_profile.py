@@ -18,7 +18,7 @@ from collector.database.tree import duration_us
 from collector.model import vocabulary
 from collector.model.case import Case, Slot
 from collector.model.record import CaseRecord, ProfileStatistics
-from collector.profiles.attention import KERNEL as ATTENTION
+from collector.ops.registry import fused_attention
 from collector.profiles.kernel_details import Profile, read_profile
 from collector.quality.reconcile import SENTINEL_TYPE
 from collector.singlehost import version_files
@@ -369,7 +369,11 @@ def _why_not_added(record: CaseRecord, had: Collection[str], update: Update) -> 
 
 def _append(files: VersionFiles, record: CaseRecord) -> Written:
     took, case = pooled([record]), record.case
-    runtime = dict.fromkeys(layout.ATTENTION_COLUMNS, "") if case.kernel_type == ATTENTION else {}
+    runtime = (
+        dict.fromkeys(layout.ATTENTION_COLUMNS, "")
+        if case.kernel_type == fused_attention().kernel
+        else {}
+    )
     cells = {
         **runtime,
         **layout.case_cells(record),

@@ -26,7 +26,7 @@ from collector.database import layout
 from collector.database.tree import Cells, KernelFile, Upserted, joined, read_kernel, upsert
 from collector.model.case import case_from_cells
 from collector.model.record import CaseRecord
-from collector.profiles.attention import KERNEL as ATTENTION
+from collector.ops.registry import fused_attention
 from collector.profiles.communication import Communication
 from collector.profiles.kernel_details import GroupBy, ProfileReport, read_profile
 from collector.profiles.run_files import RunSketch
@@ -344,7 +344,7 @@ def _parse_row(record: CaseRecord, *, is_counted: bool) -> Cells:
     statistics = layout.profile_cells(record.profile) if record.profile else {}
     if record.profile and is_counted:
         statistics |= {layout.PROFILING_COUNT: str(record.profile.count)}
-    is_attention = record.case.kernel_type == ATTENTION
+    is_attention = record.case.kernel_type == fused_attention().kernel
     runtime = dict.fromkeys(layout.ATTENTION_COLUMNS, "") if is_attention else {}
     return {**runtime, **layout.case_cells(record), **statistics}
 

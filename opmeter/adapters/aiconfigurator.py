@@ -30,8 +30,9 @@ from collector.model.case import Case, Slot, logical_shape
 from collector.model.demand import record_of_cells
 from collector.model.vocabulary import EP_SIZE, RUNTIME_PREFIX, dtype_of
 from collector.ops.floor import assumed_peaks, described_peaks
+from collector.ops.registry import ops_of
 from collector.ranks.collective import BY_KERNEL_TYPE, DTYPES
-from opmeter.adapters.attention import BLOCK_TABLE, FUSED, ROTARY, key_heads
+from opmeter.adapters.attention import FusedSlots, fused, key_heads
 from opmeter.adapters.collectives import collectives_of
 from opmeter.answers import Answer
 from opmeter.version import Version
@@ -94,7 +95,9 @@ _GEMM_DTYPES = {"DT_BF16": "bfloat16", "INT8": "sq"}
 _EXPERTS = {"DT_BF16": "bfloat16"}
 _MESSAGES = {"bfloat16": "half", "float16": "half", "int8": "int8"}
 _REDUCED = "bfloat16"  # its only name for reductions, whatever the two bytes are
-_PRODUCTS = ("MatMulV2", "MatMulV3", "MatMulCommon", "QuantBatchMatmulV3")
+# The operators of products, of the products of experts, and of their activation.
+_PRODUCTS = ("aten.mm.default", "tensor_cast.static_quant_linear.default")
+_OF_EXPERTS, _ACTIVATION = "tensor_cast.grouped_matmul.default", "tensor_cast.swiglu.default"
 _OPERATIONS = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",
@@ -276,7 +279,7 @@ def _cases(version: Version, kernel: str) -> Iterator[tuple[Case, Answer]]:
 
 
 def _gemm(version: Version) -> _Rows:
-    for kernel in _PRODUCTS:
+    for kernel in (op.kernel for operator in _PRODUCTS for op in ops_of(operator)):
         for case, answer in _cases(version, kernel):
             inputs, outputs = case.inputs or (), case.outputs or ()
             dtype = _GEMM_DTYPES.get(inputs[0].dtype) if inputs else None
@@ -295,32 +298,33 @@ def _gemm(version: Version) -> _Rows:
 
 
 def _attention(version: Version) -> _Rows:
-    for case, answer in _cases(version, FUSED):
-        found = _attention_key(case)
+    kernel, slots = fused()
+    for case, answer in _cases(version, kernel):
+        found = _attention_key(case, slots)
         if isinstance(found, str):
             yield "attention", found
             continue
         name, key = found
-        yield name, _row(_stack(version), name, FUSED, answer, beam_width=1, window_size=0, **key)
+        yield name, _row(_stack(version), name, kernel, answer, beam_width=1, window_size=0, **key)
 
 
-def _attention_key(case: Case) -> tuple[str, _Row] | str:
+def _attention_key(case: Case, slots: FusedSlots) -> tuple[str, _Row] | str:
     """Return the table of a case of attention and its key there, or why it has none."""
     inputs = case.inputs or ()
     query, key = inputs[:2] if len(inputs) > 1 else (Slot(None, "", ""),) * 2
     dtype, cache = _FLOATS.get(query.dtype), _CACHES.get(key.dtype)
     if dtype is None or cache is None:
         return "no dtype of AIConfigurator"
-    if any(at < len(inputs) and inputs[at].shape for at in ROTARY):
+    if any(at < len(inputs) and inputs[at].shape for at in slots.rotary):
         return "latent attention"
     if query.shape is None or len(query.shape) != 3 or key.shape is None:
         return "no layout of tokens, heads and width"
     tokens, heads, width = query.shape
-    is_paged = len(inputs) > BLOCK_TABLE and bool(inputs[BLOCK_TABLE].shape)
+    is_paged = len(inputs) > slots.table and bool(inputs[slots.table].shape)
     of_queries = _numbers(case, "actual_seq_lengths_values")
     keys = _numbers(case, "actual_seq_lengths_kv_values")
     if is_paged:
-        batch = (inputs[BLOCK_TABLE].shape or (0,))[0]
+        batch = (inputs[slots.table].shape or (0,))[0]
     else:
         batch, keys = len(of_queries), _steps(keys)
     batch = len(of_queries) or batch
@@ -363,15 +367,16 @@ def _steps(ends: Sequence[float]) -> list[float]:
 def _experts(version: Version, model: Experts) -> _Rows:
     """Yield the experts of a rank: the product of gate and up, the activation, and the product of
     down, for the same tokens and experts."""
+    of_experts, activation = (ops_of(name)[0].kernel for name in (_OF_EXPERTS, _ACTIVATION))
     products: dict[tuple[str, int, int, int, int], Answer] = {}
-    for case, answer in _cases(version, "GroupedMatmul"):
+    for case, answer in _cases(version, of_experts):
         key = _grouped(case)
         if isinstance(key, str):
             yield "moe", key
         elif key not in products or answer.value_us < products[key].value_us:
             products[key] = answer
     activations: dict[tuple[str, int, int], Answer] = {}
-    for case, answer in _cases(version, "SwiGlu"):
+    for case, answer in _cases(version, activation):
         slot = (case.inputs or (Slot(None, "", ""),))[0]
         if slot.shape:
             activations[slot.dtype, prod(slot.shape[:-1]), slot.shape[-1]] = answer
@@ -402,7 +407,7 @@ def _experts(version: Version, model: Experts) -> _Rows:
         }
         answer = down._replace(value_us=total_us, warnings=tuple(warnings))
         named = {"moe_dtype": _EXPERTS[dtype], "distribution": "balanced"}
-        yield "moe", _row(_stack(version), "moe", "GroupedMatmul", answer, **named, **sizes)
+        yield "moe", _row(_stack(version), "moe", of_experts, answer, **named, **sizes)
 
 
 def _grouped(case: Case) -> tuple[str, int, int, int, int] | str:

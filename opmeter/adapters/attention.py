@@ -6,6 +6,7 @@ requests and their keys may be any: the tensors of tokens, lengths and pages fol
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from math import fsum
 from typing import NamedTuple
 
@@ -13,21 +14,39 @@ from collector.model.case import Case, Slot, tensor_cells
 from collector.model.demand import record_of_cells
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import OP_STATE, OUTPUT_CELLS, RUNTIME_PREFIX
+from collector.ops.reading import DERIVED
+from collector.ops.registry import fused_attention
 from opmeter.cases import KEY_LENGTHS, MEAN_LENGTH, Shape
 from opmeter.version import Version
 
-FUSED = "FusedInferAttentionScore"
-BLOCK_TABLE, ROTARY = 14, (24, 25)  # slots of it
-_TOKENS, _LENGTHS, _POOLS = (0, 24), (5, 6), (1, 2, 25)
 _QUERY_LENGTHS = RUNTIME_PREFIX + "actual_seq_lengths_values"
 # Columns that follow from the shapes and the lengths.
-_DERIVED = frozenset(
-    RUNTIME_PREFIX + name
-    for name in (
-        *("actual_seq_lengths_shape", "actual_seq_lengths_kv_shape", "block_table_shape"),
-        *("block_table_valid_blocks", "operator_input_shapes_raw"),
+_DERIVED = DERIVED | {RUNTIME_PREFIX + "operator_input_shapes_raw"}
+
+
+class FusedSlots(NamedTuple):
+    """The positions of the inputs of fused attention: tensors of tokens, lists of lengths, pools of
+    pages, the table of pages, and the rotary parts of queries and keys."""
+
+    tokens: tuple[int, ...]
+    lengths: tuple[int, ...]
+    pools: tuple[int, ...]
+    table: int
+    rotary: tuple[int, ...]
+
+
+@cache
+def fused() -> tuple[str, FusedSlots]:
+    """Return the kernel type of fused attention, and its slots."""
+    op = fused_attention()
+    (table,) = set(op.pools.values())
+    return op.kernel, FusedSlots(
+        op.positions("query", "query_rope"),
+        op.positions("actual_seq_lengths", "actual_seq_lengths_kv"),
+        op.positions(*op.pools),
+        op.positions(table)[0],
+        op.positions("query_rope", "key_rope"),
     )
-)
 
 
 class PagedKey(NamedTuple):
@@ -56,18 +75,19 @@ def key_heads(case: Case, shape: Sequence[int], width: int, is_paged: bool) -> i
 def paged_cases(version: Version) -> Mapping[PagedKey, CaseRecord]:
     """Return a measured case of each kind of attention over a paged cache."""
     found: dict[PagedKey, CaseRecord] = {}
-    for cells, _ in version.cases(FUSED):
-        record = record_of_cells(FUSED, cells)
-        if (key := _key_of(record.case)) is not None:
+    kernel, slots = fused()
+    for cells, _ in version.cases(kernel):
+        record = record_of_cells(kernel, cells)
+        if (key := _key_of(record.case, slots.table)) is not None:
             found.setdefault(key, record)
     return found
 
 
-def _key_of(case: Case) -> PagedKey | None:
+def _key_of(case: Case, table_at: int) -> PagedKey | None:
     inputs = case.inputs or ()
-    if len(inputs) <= BLOCK_TABLE:
+    if len(inputs) <= table_at:
         return None
-    query, key, table = (inputs[at].shape or () for at in (0, 1, BLOCK_TABLE))
+    query, key, table = (inputs[at].shape or () for at in (0, 1, table_at))
     if len(query) != 3 or len(key) not in (3, 4) or len(table) != 2 or 0 in (*query, *key, *table):
         return None
     heads = key_heads(case, key, query[2], is_paged=True)
@@ -80,22 +100,22 @@ def _key_of(case: Case) -> PagedKey | None:
 def cells_for_requests(record: CaseRecord, keys: Sequence[int]) -> dict[str, str]:
     """Return the cells of a case of attention over a paged cache for requests with these numbers of
     keys, like a measured case. The table and the pool of pages grow if they are too small."""
-    case = record.case
+    case, (_, slots) = record.case, fused()
     inputs = list(case.inputs or ())
-    pool, table = inputs[1].shape or (), inputs[BLOCK_TABLE].shape or ()
+    pool, table = inputs[slots.pools[0]].shape or (), inputs[slots.table].shape or ()
     pages = [-(-length // pool[-2]) for length in keys]
     before = (inputs[0].shape or (0,))[0]
     tokens = before // table[0] * len(keys)
     first = {
-        **dict.fromkeys(_TOKENS, tokens),
-        **dict.fromkeys((*_LENGTHS, BLOCK_TABLE), len(keys)),
-        **dict.fromkeys(_POOLS, max(pool[0], sum(pages))),
+        **dict.fromkeys(slots.tokens, tokens),
+        **dict.fromkeys((*slots.lengths, slots.table), len(keys)),
+        **dict.fromkeys(slots.pools, max(pool[0], sum(pages))),
     }
     for at, slot in enumerate(inputs):
         if at in first and slot.shape:
             inputs[at] = _with_first(slot, first[at])
     width = max(table[1], *pages)
-    inputs[BLOCK_TABLE] = replace(inputs[BLOCK_TABLE], shape=(len(keys), width))
+    inputs[slots.table] = replace(inputs[slots.table], shape=(len(keys), width))
     outputs = [_with_first(slot, tokens) if slot.shape else slot for slot in case.outputs or ()]
     cells = {name: text for name, text in record.extra.items() if name not in _DERIVED}
     cells |= {OP_STATE: record.cells.get(OP_STATE, ""), **tensor_cells(inputs, outputs)}

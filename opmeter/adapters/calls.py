@@ -12,15 +12,9 @@ from typing import Any, NamedTuple
 from collector.database.index import IndexBlock
 from collector.model.vocabulary import dtype_of
 from collector.ops.expression import in_blocks
+from collector.ops.registry import family_of, find
 from opmeter.cases import Shape, spelled_dtype
 
-_PRODUCTS = frozenset(
-    (
-        *("MatMulV2", "MatMulV3", "MatMulCommon", "MatMul", "QuantBatchMatmulV3", "BatchMatMulV2"),
-        *("TransposeBatchMatMul", "GroupedMatmul", "GroupedMatmulSwigluQuant"),
-    )
-)
-CONVERSIONS = frozenset(("Cast", "CastAiCore"))  # to the dtype of their output
 # Where no case has the own dtype. TensorCast runs float16 unless a model states otherwise, serving
 # software runs bfloat16: both have two bytes, and the same rate in all devices that it knows.
 _LOOKED_UP_AS = {"DT_FLOAT16": "DT_BF16", "FLOAT16": "DT_BF16"}
@@ -85,11 +79,14 @@ def candidates(
     """Yield the inputs of a kernel's cases that a call may be: of each layout that is measured, and
     for weights in each orientation. `constants` are those of `Version.constants`."""
     shaped = [tensor for tensor in tensors if tensor.shape]
-    if kernel == "SwiGlu" and len(shaped) == 2:  # gate and up are one input there
+    op = find(kernel)
+    joins = op is not None and any(lookup.joins for lookup in op.lookups)
+    if joins and len(shaped) == 2:
         one, other = (tensor.shape for tensor in shaped)
         tensors = [shaped[0]._replace(shape=(*one[:-1], one[-1] + other[-1]))]
+    is_product = family_of(kernel) == "matmul"
     for block in blocks:
-        for filled in _filled(block.inputs, tensors, kernel in _PRODUCTS):
+        for filled in _filled(block.inputs, tensors, is_product):
             left = sum(rank > 0 for _, rank in block.inputs[len(filled.shapes) :])
             is_any = any(filled.shapes) or filled.dropped < len(tensors) or not tensors
             if not is_any or (left and not any(filled.shapes)):

@@ -38,10 +38,10 @@ from collector.model.vocabulary import (
     RUNTIME_PREFIX,
     dtype_of,
 )
+from collector.ops.registry import ops_of
 from collector.ranks.collective import ENVIRONMENT, CollectiveCase
-from opmeter.adapters.attention import FUSED, PagedKey, cells_for_requests, paged_cases
+from opmeter.adapters.attention import PagedKey, cells_for_requests, fused, paged_cases
 from opmeter.adapters.calls import (
-    CONVERSIONS,
     Candidate,
     Output,
     Tensor,
@@ -65,6 +65,7 @@ from opmeter.misses import MissLog
 from opmeter.version import Version
 
 _OTHER_OUTPUT = "the case has another output"
+_CONVERSION = "prims.convert_element_type.default"  # to the dtype of its output
 _NEAREST_LENGTH = 16.0  # msmodeling takes a row whose mean length is at most this far
 _REASONS = {
     Reason.NO_KERNEL: "csv_not_found",
@@ -247,7 +248,7 @@ class OpmeterDataSource(_Base):
         # Of equal ones, the first kernel's come first.
         ordered = sorted(chain.from_iterable(found_by_kernel), key=lambda one: one.unlikeness)
         # The kernel of an operator that is looked up by some inputs may have other outputs.
-        is_conversion = not CONVERSIONS.isdisjoint(kernels)
+        is_conversion = any(op.kernel in kernels for op in ops_of(_CONVERSION))
         output = Output(made, is_any=is_part and not is_conversion, is_conversion=is_conversion)
         found = self._exact(ordered, output, is_part=is_part)
         if found is None and mapping.get("query_mode") == "elementwise" and made is not None:
@@ -423,13 +424,16 @@ class OpmeterDataSource(_Base):
             if near and (found := self._of_lengths(near, lengths, warnings)) is not None:
                 return found
         kinds = (shape, key.shape[-2], query.dtype, lengths)
-        cells = self._paged_cells(*kinds) if FUSED in _kernels(mapping) else None
+        kernel, _ = fused()
+        cells = self._paged_cells(*kinds) if kernel in _kernels(mapping) else None
         if cells is not None:
-            answer = self.version.query(FUSED, **arguments_of(cells), extrapolate=self._extrapolate)
+            answer = self.version.query(
+                kernel, **arguments_of(cells), extrapolate=self._extrapolate
+            )
             if answer.reason is None:
-                return self._result(FUSED, answer, mean_length=mean_of(lengths))
+                return self._result(kernel, answer, mean_length=mean_of(lengths))
             if self._misses is not None:
-                self._misses.add(FUSED, cells, Reason.NO_LENGTH, 1.0)
+                self._misses.add(kernel, cells, Reason.NO_LENGTH, 1.0)
         return self._passed_on(call, _REASONS[Reason.OUTSIDE])
 
     def _of_lengths(

@@ -76,6 +76,7 @@ def _outputs_fit(case: Case) -> bool:
 
 ATTENTION_UPDATE = OpSpec(
     kernel="AttentionUpdate",
+    is_shown_otherwise=True,
     call="torch_npu.npu_attention_update",
     slots=("lse", "local_out"),
     variadic=True,

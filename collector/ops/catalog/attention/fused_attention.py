@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from collector.model.case import Case
@@ -181,6 +182,14 @@ def _infer_launch(api: Any, *tensors: Any, call: FusedCall, npu: Any = None) -> 
     return (out, lse) if call.returns_lse else (out,)
 
 
+# Of torch_npu 2.13; earlier ones had the block table at the kernel's position.
+_RECORDED: Mapping[str, Mapping[str, tuple[int, ...]]] = MappingProxyType(
+    {
+        "": {"actual_seq_lengths": (5,), "actual_seq_lengths_kv": (6,), "block_table": (18, 14)},
+        "v2": {"actual_seq_lengths": (7,), "actual_seq_lengths_kv": (8,), "block_table": (9,)},
+    }
+)
+
 _INFER_BY_POSITION = OpSpec(
     kernel="FusedInferAttentionScore",
     call="torch_npu.npu_fused_infer_attention_score",
@@ -192,16 +201,24 @@ _INFER_BY_POSITION = OpSpec(
     build=build,
     flops=flops,
     traffic=traffic,
-    npu=NpuCall(run=_infer_launch),
+    npu=NpuCall(run=_infer_launch, recorded=_RECORDED),
     runtime=columns,
     missing_metadata=lambda case: _lengths.unknown_lengths(case, _fused.TABLE),
     placed=_fused.without_unused,
     pools=dict.fromkeys(("key", "value", "key_rope"), "block_table"),
     constraints=FUSED_RULES,
-    lookups=looked_up(
-        "tensor_cast.attention.default",
-        "tensor_cast.attention_quant.default",
-        query_mode="attention_special",
+    lookups=(
+        *looked_up(
+            "tensor_cast.attention.default",
+            "tensor_cast.attention_quant.default",
+            query_mode="attention_special",
+            interpolation=MappingProxyType({"axis_transform": "sqrt_seq"}),
+        ),
+        *looked_up(
+            "tensor_cast.multihead_latent_attention.default",
+            "tensor_cast.multihead_latent_attention_quant.default",
+            is_part=True,
+        ),
     ),
 )
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.attention import _sparse
 from collector.ops.catalog.attention._blocks import held_keys, make_table
@@ -200,6 +201,7 @@ LIGHTNING_INDEXER = OpSpec(
     runtime=columns,
     missing_metadata=lacks_lengths,
     constraints=CONSTRAINTS,
+    lookups=looked_up("tensor_cast.dsa_indexer.default", is_part=True),
 )
 
 # The most relevant keys of each query, both quantised: vLLM-Ascend's own kernel, which it uses to
@@ -251,6 +253,7 @@ LIGHTNING_INDEXER_QUANT = replace(
     kernel=QUANTISED,
     call="torch.ops._C_ascend.npu_lightning_indexer_quant",
     optional_outputs=frozenset(),
+    lookups=(),
     slots=(*SLOTS[:3], "query_dequant_scale", "key_dequant_scale", *SLOTS[3:]),
     reference=_quant_reference,
     build=_build,
@@ -290,6 +293,7 @@ LIGHTNING_INDEXER_VLLM = replace(
         needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
     ),
     constraints=(*CONSTRAINTS, rules.one_dtype((QUERY, WEIGHTS), ())),
+    lookups=looked_up("tensor_cast.dsa_indexer.default", order=1, is_part=True),
 )
 
 # The same over the compressed keys of DeepSeek-V4, each of four tokens: vLLM-Ascend's own kernels.

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from collector.model.case import Case
+from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.attention import _sparse
 from collector.ops.catalog.attention._blocks import make_table
@@ -174,6 +175,7 @@ def _output_fits(case: Case) -> bool:
 
 SPARSE_FLASH_ATTENTION = OpSpec(
     kernel="SparseFlashAttention",
+    is_shown_otherwise=True,
     call="torch_npu.npu_sparse_flash_attention",
     assumes=f"{ASSUMES}; the selected keys are spread over the available ones",
     slots=(
@@ -215,6 +217,11 @@ SPARSE_FLASH_ATTENTION = OpSpec(
             lambda call: call.heads <= 128 and not call.heads & (call.heads - 1),
         ),
         _sparse.page_limit(_read),
+    ),
+    lookups=looked_up(
+        "tensor_cast.mla_sparse_attention.default",
+        "tensor_cast.mla_sparse_attention_quant.default",
+        is_part=True,
     ),
 )
 

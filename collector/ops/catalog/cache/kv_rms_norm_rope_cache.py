@@ -122,5 +122,15 @@ KV_RMS_NORM_ROPE_CACHE = OpSpec(
         rules.inputs_are(("INT64",), (4,)),
         rules.one_dtype((0, 1, 2, 3, 5, 6), (0, 1, 2, 3)),
     ),
-    lookups=looked_up("tensor_cast.kv_rmsnorm_rope_cache.default"),
+    lookups=(
+        *looked_up("tensor_cast.kv_rmsnorm_rope_cache.default"),
+        *looked_up(
+            "tensor_cast.mlapo.default",
+            "tensor_cast.mlapo_quant.default",
+            is_part=True,
+            decomposer_options={
+                "kv_cache_query": {"mode": "pool_dim0_agnostic", "block_size": 128}
+            },
+        ),
+    ),
 )

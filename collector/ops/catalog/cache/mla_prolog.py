@@ -411,6 +411,7 @@ def _v3_traffic(case: Case) -> int:
 
 MLA_PROLOG_V3 = OpSpec(
     kernel="MlaPrologV3",
+    is_shown_otherwise=True,
     call="torch_npu.npu_mla_prolog_v3",
     assumes="positions spread over the whole cache, each once",
     slots=(*_V3_SLOTS, "actual_seq_len", "k_nope_clip_alpha"),

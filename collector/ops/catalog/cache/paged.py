@@ -104,6 +104,7 @@ def _gather_run(
 GATHER_PA_KV_CACHE = replace(
     PAGED_CACHE_LOAD_ND_KERNEL,
     kernel="GatherPaKvCache",
+    is_shown_otherwise=True,
     call="torch_npu.npu_gather_pa_kv_cache",
     signature=_LOAD.format("block_tables", "seq_lens", "seq_offset"),
     npu=NpuCall(run=_gather_run),
@@ -135,6 +136,7 @@ def _reshape_build(case: Case, make: TensorMaker) -> Call:
 # Keys and values of new tokens, written to their positions in the paged caches.
 RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     kernel="ReshapeAndCacheNdKernel",
+    is_shown_otherwise=True,
     call="torch_npu._npu_reshape_and_cache",
     assumes="positions spread over the whole cache, each once",
     signature=f"""key T:half|INT8[t, heads, d], value T[t, heads, d_value], {_CACHES},
@@ -166,6 +168,7 @@ def _scatter_build(case: Case, make: TensorMaker) -> Call:
 
 SCATTER_PA_KV_CACHE = OpSpec(
     kernel="ScatterPaKvCache",
+    is_shown_otherwise=True,
     call="torch_npu.npu_scatter_pa_kv_cache",
     assumes="positions spread over the whole cache, each once",
     signature=f"""key T:half|INT8[t, heads, d], key_cache T[pages, page, heads, d],

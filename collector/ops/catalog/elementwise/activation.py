@@ -93,7 +93,7 @@ SWI_GLU = OpSpec(
     reference=swiglu,
     # per output: exp, sum, quotient and product for silu, then a product
     operations="5 * rows * n // 2",
-    lookups=looked_up("tensor_cast.swiglu.default"),
+    lookups=looked_up("tensor_cast.swiglu.default", joins=True),
 )
 
 

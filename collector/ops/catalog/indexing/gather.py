@@ -4,7 +4,7 @@ from math import prod
 from typing import Any
 
 from collector.model.case import Case
-from collector.model.lookup import looked_up
+from collector.model.lookup import OUTPUT_ELEMENTS, looked_up
 from collector.ops import rules
 from collector.ops.catalog.indexing import _lookup
 from collector.ops.parts import like
@@ -122,7 +122,7 @@ GATHER_V2 = OpSpec(
     ),
     twins=("GatherV2AiCore",),
     lookups=(
-        *looked_up("aten.embedding.default", tc_input_count=2),
+        *looked_up("aten.embedding.default", tc_input_count=2, interpolation=OUTPUT_ELEMENTS),
         *looked_up("aten.index_select.default", order=1, tc_input_count=2),
         *looked_up("aten.index.Tensor", order=1, tc_input_count=1),
     ),
@@ -203,7 +203,7 @@ INDEX = OpSpec(
         _lookup.dense_enough(_FLAGS, _INDICES, _TAIL),
         rules.one_dtype((0,)),
     ),
-    lookups=looked_up("aten.index.Tensor", tc_input_count=1),
+    lookups=looked_up("aten.index.Tensor", tc_input_count=1, interpolation=OUTPUT_ELEMENTS),
 )
 
 

@@ -139,6 +139,7 @@ def _traffic(case: Case) -> int:
 # function gets the lengths that it reads; a row of the other one's differs from what is launched.
 RECURRENT_GATED_DELTA_RULE = OpSpec(
     kernel="RecurrentGatedDeltaRule",
+    is_shown_otherwise=True,
     call="torch_npu.npu_recurrent_gated_delta_rule",
     assumes="requests of as many tokens each, one accepted; states anywhere in the pool",
     slots=(

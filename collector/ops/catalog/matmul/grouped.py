@@ -265,6 +265,7 @@ def _narrow_fits(case: Case) -> bool:
 # One product per expert, of the tokens that were routed to it.
 GROUPED_MATMUL = OpSpec(
     kernel="GroupedMatmul",
+    is_shown_otherwise=True,
     call="torch_npu.npu_grouped_matmul",
     assumes="as many rows for each expert, unless Runtime group_list_values names them",
     slots=_SLOTS,
@@ -615,6 +616,7 @@ _NARROW_GATE_RULES = (
 
 GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
     kernel="GroupedMatmulSwigluQuant",
+    is_shown_otherwise=True,
     call="torch_npu.npu_grouped_matmul_swiglu_quant",
     assumes="as many rows for each expert, unless Runtime group_list_values names them",
     slots=_GATE_SLOTS,
@@ -646,6 +648,7 @@ GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
 GROUPED_MATMUL_SWIGLU_QUANT_V2 = replace(
     GROUPED_MATMUL_SWIGLU_QUANT,
     kernel="GroupedMatmulSwigluQuantV2",
+    is_shown_otherwise=True,
     call="torch_npu.npu_grouped_matmul_swiglu_quant_v2",
     slots=_V2_SLOTS,
     optional=frozenset({5, 6, 7}),

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case, Slot, logical_shape
-from collector.model.lookup import looked_up
+from collector.model.lookup import ONE_SIZE, looked_up
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul import _product
@@ -235,5 +235,8 @@ MAT_MUL_V2 = OpSpec(
         Constraint("expected a bias with one number per column of the output", _bias_fits),
         rules.absent("an offset cannot be replayed", _OFFSET),
     ),
-    lookups=looked_up("aten.mm.default", "aten.addmm.default"),
+    lookups=(
+        *looked_up("aten.mm.default", "aten.addmm.default", interpolation=ONE_SIZE),
+        *looked_up("tensor_cast.matmul_all_reduce.default", collective="all_reduce"),
+    ),
 )

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from collector.model.case import Case, Slot
-from collector.model.lookup import looked_up
+from collector.model.lookup import ONE_SIZE, looked_up
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul import _grouped, _narrow
@@ -31,6 +31,7 @@ _X1, _X2, _SCALE, _OFFSET, _BIAS, _PER_TOKEN = range(6)
 _SLOTS = ("x1", "x2", "scale", "offset", "bias", "pertoken_scale")
 _OPTIONAL = frozenset({_OFFSET, _BIAS, _PER_TOKEN})
 _NOTHING = Slot(None, "", "")
+_LINEAR = ("static_quant_linear", "static_quant_linear_int4", "fp8_linear", "mxfp4_linear")
 _LAST_DIMENSION = 65535
 _BY_COLUMN, _BY_TOKEN = False, True
 # Combinations that A2 and A3 take: the dtypes of the scale and of the bias, by the output's dtype
@@ -172,6 +173,7 @@ def _is_small(case: Case) -> bool:
 
 QUANT_BATCH_MATMUL_V3 = OpSpec(
     kernel="QuantBatchMatmulV3",
+    is_shown_otherwise=True,
     call="torch_npu.npu_quant_matmul",
     slots=_SLOTS,
     optional=_OPTIONAL,
@@ -205,14 +207,19 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
         ),
         *rules.unless(lambda case: not is_narrow(case), *_narrow.RULES),
     ),
-    lookups=looked_up(
-        "tensor_cast.static_quant_linear.default",
-        "tensor_cast.static_quant_linear_int4.default",
-        "tensor_cast.fp8_linear.default",
-        "tensor_cast.mxfp4_linear.default",
-        tc_input_count=2,
-        compute_subcategory="quantized_matmul",
-        expected_input_formats=("ND", "FRACTAL_NZ"),
+    lookups=(
+        *looked_up(
+            *(f"tensor_cast.{name}.default" for name in _LINEAR),
+            tc_input_count=2,
+            compute_subcategory="quantized_matmul",
+            expected_input_formats=("ND", "FRACTAL_NZ"),
+            interpolation=ONE_SIZE,
+        ),
+        *looked_up(
+            *(f"tensor_cast.{name}_all_reduce.default" for name in _LINEAR),
+            tc_input_count=2,
+            collective="all_reduce",
+        ),
     ),
 )
 
@@ -319,6 +326,7 @@ def _is_group(k: int, groups: int) -> bool:
 # by groups of rows (a multiple of 32: npu_weight_quant_batchmatmul).
 WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
     kernel="WeightQuantBatchMatmulV2",
+    is_shown_otherwise=True,
     call="torch_npu.npu_weight_quant_batchmatmul",
     slots=(
         *("x", "weight", "antiquant_scale", "antiquant_offset", "quant_scale", "quant_offset"),
@@ -436,6 +444,7 @@ def _v4_sizes_fit(case: Case) -> bool:
 # blocks and INT4 by INT4 are not replayed.
 QUANT_BATCH_MATMUL_V4 = OpSpec(
     kernel="QuantBatchMatmulV4",
+    is_shown_otherwise=True,
     call="torch_npu.npu_quant_matmul",
     slots=_V4_SLOTS,
     optional=_V4_UNUSED | {_V4_BIAS, _V4_OFFSET},

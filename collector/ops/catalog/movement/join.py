@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.model.lookup import Lookup, looked_up
+from collector.model.lookup import OUTPUT_ELEMENTS, Lookup, looked_up
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.slots import input_shape, output_shape, output_slot
@@ -74,7 +74,7 @@ CONCAT_D = joined(
     # `cat` of one tensor launches TensorMove (profiles of CANN 8.3).
     Constraint("expected at least two inputs", lambda case: len(case.inputs or ()) > 1),
     of_graphs="ConcatV2D",
-    lookups=looked_up("aten.cat.default", "tensor_cast.cat.default"),
+    lookups=looked_up("aten.cat.default", "tensor_cast.cat.default", interpolation=OUTPUT_ELEMENTS),
 )
 
 

@@ -139,6 +139,7 @@ def _add_shapes_fit(case: Case) -> bool:
 # A sum and its layer normalisation, with the statistics that its gradient needs.
 ADD_LAYER_NORM = OpSpec(
     kernel="AddLayerNorm",
+    is_shown_otherwise=True,
     call="torch_npu.npu_add_layer_norm",
     slots=("x1", "x2", "gamma", "beta"),
     optional_outputs=frozenset({_SUM}),

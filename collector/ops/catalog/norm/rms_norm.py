@@ -190,6 +190,7 @@ def _inplace_reference(torch: Any, x1: Any, x2: Any, gamma: Any) -> Any:
 # second.
 INPLACE_ADD_RMS_NORM = OpSpec(
     kernel="InplaceAddRmsNorm",
+    is_shown_otherwise=True,
     call="torch_npu.npu_add_rms_norm_v2",
     slots=("x1", "x2", "gamma"),
     reference=_inplace_reference,

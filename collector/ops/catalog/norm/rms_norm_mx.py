@@ -69,6 +69,7 @@ def _has_no_rstd(case: Case, position: int = _RSTD) -> bool:
 # (aclnnRmsNormDynamicMxQuant of ops-nn).
 RMS_NORM_DYNAMIC_MX_QUANT = OpSpec(
     kernel="RmsNormDynamicMxQuant",
+    is_shown_otherwise=True,
     call="torch_npu.npu_rms_norm_dynamic_mx_quant",
     slots=("x", "gamma", "beta"),
     optional=frozenset({_BETA}),
@@ -117,6 +118,7 @@ def _sum_fits(case: Case) -> bool:
 ADD_RMS_NORM_DYNAMIC_MX_QUANT = replace(
     RMS_NORM_DYNAMIC_MX_QUANT,
     kernel="AddRmsNormDynamicMxQuant",
+    is_shown_otherwise=True,
     call="torch_npu.npu_add_rms_norm_dynamic_mx_quant",
     slots=("x1", "x2", "gamma", "beta", "x3"),
     optional=frozenset({_SUM_BETA, _X3}),

@@ -49,6 +49,7 @@ def _is_row_wise(case: Case) -> bool:
 # launch (ops-nn). vLLM-Ascend quantises tokens so before products of W8A8_MXFP8 and W4A4_MXFP4.
 DYNAMIC_MX_QUANT = OpSpec(
     kernel="DynamicMxQuant",
+    is_shown_otherwise=True,
     call="torch_npu.npu_dynamic_mx_quant",
     slots=("x",),
     reference=_reference,
@@ -110,6 +111,7 @@ def _groups_fit(case: Case) -> bool:
 # by expert, with the number of rows of each expert (aclnnSwigluMxQuant of ops-nn).
 SWIGLU_MX_QUANT = OpSpec(
     kernel="SwigluMxQuant",
+    is_shown_otherwise=True,
     call="torch_npu.npu_swiglu_mx_quant",
     slots=("x", "group_index"),
     optional=frozenset({_GROUPS}),
@@ -184,6 +186,7 @@ def _block_reference(
 # Numbers with one FLOAT scale for each 128 neighbours of a row, or for 128 of 128 rows.
 DYNAMIC_BLOCK_QUANT = OpSpec(
     kernel="DynamicBlockQuant",
+    is_shown_otherwise=True,
     call="torch_npu.npu_dynamic_block_quant",
     slots=("x",),
     reference=_block_reference,
@@ -260,6 +263,7 @@ def _are_by_expert(case: Case) -> bool:
 _GROUP_RULE = Constraint("expected x (T,H) and the ends of the experts (E INT32)", _is_list)
 GROUPED_DYNAMIC_MX_QUANT = OpSpec(
     kernel="GroupedDynamicMxQuant",
+    is_shown_otherwise=True,
     call="torch_npu.npu_grouped_dynamic_mx_quant",
     slots=("x", "group_index"),
     reference=_expert_reference,
@@ -325,6 +329,7 @@ def _written_blocks(case: Case) -> int:
 
 GROUPED_DYNAMIC_BLOCK_QUANT = OpSpec(
     kernel="GroupedDynamicBlockQuant",
+    is_shown_otherwise=True,
     call="torch_npu.npu_grouped_dynamic_block_quant",
     slots=("x", "group_list"),
     reference=_expert_block_reference,

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from collector.recording.cells import cells_of
 from collector.recording.engine import EngineSettings, check_settings, read_environment
 from collector.recording.model_cuts import Config, find_config
 from collector.recording.recorded_calls import PassTokens, per_layer, read_step, recorded_pass
+from collector.shapes.call_order import CallKind, CallOrder, PassCall
 from collector.shapes.recorded_step import Recording, read_recording, write_recording
 
 pytestmark = pytest.mark.fast
@@ -119,6 +121,22 @@ def test_recording_has_kernels_with_tensors_and_messages_with_bytes():
     ((_, message, times),) = found.messages()
     assert (message.operation, message.message_bytes, message.group_size) == ("all_gather", 64, 16)
     assert times == 64
+
+
+def test_order_refers_to_the_tables_of_its_pass(tmp_path):
+    found = recording_of(MATMUL, GATHER)
+    calls = [PassCall(CallKind.LAUNCH, 0, 0, 900), PassCall(CallKind.MESSAGE, 1, 0, 40)] * 64
+    for position, is_right in ((0, True), (1, False)):
+        calls[-1] = PassCall(CallKind.MESSAGE, 1, position)
+        one = replace(found.passes[0], order=CallOrder.of(calls), host="a processor")
+        changed = replace(found, passes=(one,))
+        path = tmp_path / "tiny.json.gz"
+        path.write_bytes(write_recording(changed))
+        if is_right:
+            assert read_recording(path) == changed
+        else:
+            with pytest.raises(BadInput):
+                read_recording(path)
 
 
 def test_launches_of_calls_with_an_unknown_list_in_one_cut_are_of_the_layers():
