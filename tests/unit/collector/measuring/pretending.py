@@ -15,7 +15,7 @@ from collector.replay.supervisor import Ending, SessionProgress, SessionReport
 
 NEEDS_TWO_DIMS = Constraint("two dims are wanted", lambda case: len(case.inputs[0].shape) == 2)
 ADD = OpSpec(
-    "Add", "torch.add", ("x",), lambda *_: None, lambda _: 0, constraints=(NEEDS_TWO_DIMS,)
+    "Add", "torch.add", slots=("x",), reference=lambda *_: None, constraints=(NEEDS_TWO_DIMS,)
 )
 
 

@@ -48,7 +48,13 @@ BF16 = case_from_cells(
 
 
 def operator(flops: int) -> OpSpec:
-    return OpSpec("MatMul", "", ("x", "y"), lambda torch, x, y: x @ y, flops=lambda case: flops)
+    return OpSpec(
+        "MatMul",
+        "",
+        slots=("x", "y"),
+        reference=lambda torch, x, y: x @ y,
+        flops=lambda case: flops,
+    )
 
 
 def test_rates_are_raised_to_what_was_measured() -> None:
