@@ -367,7 +367,7 @@ class _Reading:
             return ""  # named by the check of slots
         dtypes = [self._dtypes.get(name, name) for name in tensor.dtypes]
         if dtypes and not any(_is_of(known, name) for name in dtypes):
-            expected = " or ".join(dtypes)
+            expected = " or ".join(dict.fromkeys(dtypes))
             return f"{side} '{tensor.name}': expected {expected}, got {known.spelling}"
         first = self._dtypes.setdefault(tensor.letter, known.spelling) if tensor.letter else ""
         if first and first != known.spelling:
@@ -417,7 +417,8 @@ class _Reading:
                 continue
             expected = dim.size if dim.size is not None else names.setdefault(dim.name, size)
             if size != expected and size != align(expected, _block_of(slot, position - len(shape))):
-                return _mismatch(side, tensor, f"{dim.text} = {_text(expected)}", size)
+                named = "" if dim.text.isdecimal() else f"{dim.text} = "
+                return _mismatch(side, tensor, f"{named}{_text(expected)}", size)
         return ""
 
     def _known_dims(self, tensor: Tensor) -> tuple[tuple[Dim, ...], int | None]:

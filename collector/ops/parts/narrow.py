@@ -245,10 +245,6 @@ def _pairs_fit(case: Case) -> bool:
 OF_MX = frozenset((*MX_DTYPES, SCALES))  # the dtypes of MX numbers and of their scales
 
 
-def mx_outputs(scales: int = 1) -> tuple[Constraint, ...]:
-    """Return the constraints on the dtypes of MX numbers, the first output, and of their scales."""
-    return (
-        rules.outputs_are(MX_DTYPES, (0,)),
-        Constraint("expected an even last dimension of FLOAT4", _pairs_fit),
-        rules.outputs_are((SCALES,), (scales,)),
-    )
+# For signatures: the dtypes of MX numbers, and of numbers of eight bits.
+MX, BYTES = "|".join(MX_DTYPES), "|".join(BYTE_DTYPES)
+PAIRS_FIT = Constraint("expected an even last dimension of FLOAT4", _pairs_fit)

@@ -8,18 +8,15 @@ one input; after it, other weights spread the output over the streams, and mix t
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.slots import elements, input_shape, outputs_agree
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.slots import input_shape
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
 _NEEDS = frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})
 # `hc_sinkhorn_iters`, `rms_norm_eps` and `hc_eps` of DeepSeek-V4's configuration.
 _ITERATIONS = 20
 _NORM_EPS, _EPS = 1e-6, 1e-6
-# What the function takes: 0.23 takes 4096 and 7168, and a public profile of V4.1 has 5120.
-_STREAMS, _SIZES = 4, (4096, 5120, 7168)
-_SINKHORN_FLOPS = 4  # of each weight in an iteration: two sums and two divisions
+_SINKHORN_OPERATIONS = 4  # of each weight in an iteration: two sums and two divisions
 
 
 def _pre_build(case: Case, make: TensorMaker) -> Call:
@@ -67,50 +64,19 @@ def _pre_reference(
     return (read.unsqueeze(-2) @ wide).squeeze(-2).to(x.dtype), write, mix
 
 
-def _pre_flops(case: Case) -> int:
-    """Return the operations: the projection, the norm and the sum of the streams, and Sinkhorn's
-    iterations."""
-    x, projection = input_shape(case, 0), input_shape(case, 1)
-    tokens, streams = elements(x[:-2]), x[-2]
-    per_number = 2 * projection[0] + 4
-    return elements(x) * per_number + tokens * streams**2 * _SINKHORN_FLOPS * _ITERATIONS
-
-
-def _pre_fits(case: Case) -> bool:
-    x, projection, scale, base = (input_shape(case, i) for i in range(4))
-    if len(x) not in (3, 4) or not elements(x):
-        return False
-    *tokens, streams, size = x
-    mixes = (2 + streams) * streams
-    return (
-        streams == _STREAMS
-        and size in _SIZES
-        and (projection, scale, base) == ((mixes, streams * size), (3,), (mixes,))
-        and outputs_agree(case, (*tokens, size), (*tokens, streams), (*tokens, streams, streams))
-    )
-
-
+# The function of 0.23 takes four streams of 4096 or 7168; a public profile of V4.1 has 5120.
 HC_PRE = OpSpec(
     kernel="HcPre",
     call="torch.ops._C_ascend.npu_hc_pre_v2",
     assumes=f"{_ITERATIONS} iterations of Sinkhorn's normalisation, DeepSeek-V4's",
-    slots=("x", "hc_fn", "hc_scale", "hc_base"),
+    signature="x DT_BF16[*t, 4, d], hc_fn FLOAT[24, 4 * d], hc_scale FLOAT[3], hc_base FLOAT[24]"
+    " -> y DT_BF16[*t, d], post FLOAT[*t, 4], comb FLOAT[*t, 4, 4]"
+    " where t_rank == 1 or t_rank == 2, t > 0, d == 4096 or d == 5120 or d == 7168",
     reference=_pre_reference,
     build=_pre_build,
-    flops=_pre_flops,
+    # the projection, the norm and the sum of the streams, and Sinkhorn's iterations
+    operations=f"4 * t * d * (2 * 24 + 4) + 4 * 4 * t * {_SINKHORN_OPERATIONS * _ITERATIONS}",
     npu=NpuCall(needs=_NEEDS),
-    constraints=(
-        Constraint(
-            "expected x (T,4,D) or (B,S,4,D) with D of 4096, 5120 or 7168, a projection (24,4 * D)"
-            ", three scales and a base of the projection, and as outputs x of one stream, weights "
-            "(..,4) and (..,4,4)",
-            _pre_fits,
-        ),
-        *rules.dtypes(
-            {0: "DT_BF16", 1: "FLOAT", 2: "FLOAT", 3: "FLOAT"},
-            {0: "DT_BF16", 1: "FLOAT", 2: "FLOAT"},
-        ),
-    ),
 )
 
 
@@ -132,32 +98,14 @@ def _post_reference(torch: Any, x: Any, residual: Any, write: Any, mix: Any) -> 
     return mixed.addcmul_(write.float().unsqueeze(-1), x.float().unsqueeze(-2)).to(residual.dtype)
 
 
-def _post_fits(case: Case) -> bool:
-    x, residual, write, mix = (input_shape(case, i) for i in range(4))
-    if len(residual) != 4 or not elements(residual):
-        return False
-    *tokens, streams, size = residual
-    expected = (*tokens, size), (*tokens, streams), (*tokens, streams, streams)
-    return (x, write, mix) == expected and outputs_agree(case, residual)
-
-
 HC_POST = OpSpec(
     kernel="HcPost",
     call="torch.ops._C_ascend.npu_hc_post",
-    slots=("x", "residual", "post", "comb"),
+    signature="x T:float[b, s, d], residual T[b, s, streams, d], post W:float[b, s, streams], "
+    "comb W[b, s, streams, streams] -> y T[b, s, streams, d] where b * s * streams * d > 0",
     reference=_post_reference,
     build=_post_build,
     # of each number of each stream: a product for each stream, and that of the block's output
-    flops=lambda case: elements(input_shape(case, 1)) * 2 * (input_shape(case, 1)[-2] + 1),
+    operations="2 * b * s * streams * d * (streams + 1)",
     npu=NpuCall(needs=_NEEDS),
-    constraints=(
-        Constraint(
-            "expected x (B,S,D), residual streams (B,S,streams,D) and an output like them, weights "
-            "(B,S,streams) and (B,S,streams,streams)",
-            _post_fits,
-        ),
-        rules.inputs_are(rules.FLOATS, (0, 2)),
-        rules.one_dtype((0, 1)),
-        rules.one_dtype((2, 3), ()),
-    ),
 )

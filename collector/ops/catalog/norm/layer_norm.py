@@ -4,14 +4,9 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.model.lookup import looked_up
-from collector.model.vocabulary import dtype_of
-from collector.ops import rules
-from collector.ops.catalog.norm._rms_norm import rows_shape
-from collector.ops.parts.tensors import per_element
-from collector.ops.slots import elements, input_shape, output_slot, outputs_agree, spelling
+from collector.ops.slots import output_slot
 from collector.ops.spec import (
     Call,
-    Constraint,
     NpuCall,
     OpSpec,
     TensorMaker,
@@ -32,10 +27,6 @@ def layer_norm(torch: Any, x: Any, gamma: Any, beta: Any) -> tuple[Any, Any, Any
     return y, mean.float(), rstd.float()
 
 
-_X, _GAMMA, _BETA = range(3)
-_FLOATS = ("FLOAT", "FLOAT16", "DT_BF16")
-
-
 def _build(case: Case, make: TensorMaker) -> Call:
     statistics = output_slot(case, 1)
     dtype = make.dtype(statistics.dtype if statistics else "FLOAT")
@@ -53,18 +44,6 @@ def _launch(native: Any, x: Any, gamma: Any, beta: Any, dtype: Any) -> Any:
     return y, *(number.to(dtype) for number in statistics)
 
 
-def _statistics_fit(case: Case) -> bool:
-    gamma = (case.inputs or ())[_GAMMA]
-    statistic_dtypes = {spelling(output_slot(case, i)) for i in (1, 2)} - {""}
-    return len(statistic_dtypes) < 2 and statistic_dtypes <= {"FLOAT", spelling(gamma)}
-
-
-def _shapes_fit(case: Case) -> bool:
-    x, gamma, beta = (input_shape(case, i) for i in range(3))
-    rows = rows_shape(case, _X, _GAMMA)
-    return elements(x) > 0 and gamma == beta and outputs_agree(case, x, rows, rows)
-
-
 # Layer normalisation, with the statistics that its gradient needs.
 #
 # The kernel writes these as FLOAT, or mean and deviation in the dtypes of gamma and beta, which
@@ -73,39 +52,21 @@ LAYER_NORM_V3 = OpSpec(
     kernel="LayerNormV3",
     twins=("LayerNormV3WithImplMode",),
     call="torch.native_layer_norm",
-    slots=("x", "gamma", "beta"),
+    signature="x T:float[*rows, *c, d], gamma G:T|FLOAT[*c, d], beta G[*c, d]"
+    " -> y T[*rows, *c, d], mean S:FLOAT|G[*rows, 1*c, 1], rstd S[*rows, 1*c, 1]"
+    " where rows * c * d > 0",
     reference=_reference,
     build=_build,
     # a sum, a difference, a square and a sum, then a product, and gamma and beta
-    flops=per_element(7, _X),
+    operations="7 * rows * c * d",
     npu=NpuCall(run=_launch),
-    constraints=(
-        rules.inputs_are(_FLOATS, (_X, _GAMMA, _BETA)),
-        rules.one_dtype((_X,)),
-        rules.one_dtype((_GAMMA, _BETA), ()),
-        Constraint(
-            "expected gamma and beta with the dtype of x, or FLOAT",
-            lambda case: (
-                {slot.known_dtype for slot in (case.inputs or ())[_GAMMA:]}
-                <= {(case.inputs or ())[_X].known_dtype, dtype_of("FLOAT")}
-            ),
-        ),
-        rules.outputs_are(_FLOATS, (1, 2)),
-        Constraint("expected statistics as FLOAT, or in the dtype of gamma", _statistics_fit),
-        Constraint(
-            "expected gamma and beta with the last dimensions of x, and three outputs: one "
-            "with the shape of x, two with one number a row",
-            _shapes_fit,
-        ),
-    ),
     lookups=looked_up(
         "aten.native_layer_norm.default", "tensor_cast.layer_norm.default", tc_input_count=3
     ),
 )
 
 
-_X1, _X2, _ADD_GAMMA, _ADD_BETA = range(4)
-_Y, _MEAN, _RSTD, _SUM = range(4)
+_SUM = 3  # an output
 
 
 def _keeps_the_sum(case: Case) -> bool:
@@ -129,34 +90,16 @@ def _add_launch(add: Any, *tensors: Any, keeps_the_sum: bool) -> Any:
     return *norm, total if keeps_the_sum else None
 
 
-def _add_shapes_fit(case: Case) -> bool:
-    x1, x2, gamma, beta = (input_shape(case, i) for i in range(4))
-    rows, sums = rows_shape(case, _X1, _ADD_GAMMA), [x1] if _keeps_the_sum(case) else []
-    is_sum = elements(x1) > 0 and x1 == x2 and len(gamma) == 1 and gamma == beta
-    return is_sum and outputs_agree(case, x1, rows, rows, *sums)
-
-
 # A sum and its layer normalisation, with the statistics that its gradient needs.
 ADD_LAYER_NORM = OpSpec(
     kernel="AddLayerNorm",
     is_shown_otherwise=True,
     call="torch_npu.npu_add_layer_norm",
-    slots=("x1", "x2", "gamma", "beta"),
-    optional_outputs=frozenset({_SUM}),
+    signature="x1 T:float[*rows, d], x2 T[*rows, d], gamma T[d], beta T[d] -> y T[*rows, d], "
+    "mean FLOAT[*rows, 1], rstd FLOAT[*rows, 1], sum T[*rows, d]? where rows * d > 0",
     traffic=lambda case: dense_bytes(case),
     reference=_add_reference,
     build=_add_build,
-    flops=per_element(8, _X1),  # a sum, then 7 as in LayerNormV3
+    operations="8 * rows * d",  # a sum, then 7 as in LayerNormV3
     npu=NpuCall(run=_add_launch),
-    constraints=(
-        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_X1,)),
-        rules.one_dtype((_X1, _X2, _ADD_GAMMA, _ADD_BETA), (_Y, _SUM)),
-        rules.outputs_are(("FLOAT",), (_MEAN, _RSTD)),
-        Constraint(
-            "expected terms of one shape, gamma and beta with the shape of their last "
-            "dimension, and outputs: one with the shape of x, two with one number a row, and "
-            "the sum or none",
-            _add_shapes_fit,
-        ),
-    ),
 )

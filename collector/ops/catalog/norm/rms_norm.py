@@ -3,14 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from collector.model.case import Case, Shape
+from collector.model.case import Case
 from collector.model.lookup import looked_up
-from collector.ops import rules
 from collector.ops.catalog.norm import _rms_norm
 from collector.ops.parts import like
-from collector.ops.parts.tensors import per_element
-from collector.ops.slots import input_shape, outputs_agree
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
+
+_OPERATIONS = "4 * rows * c * d"  # a square, a sum, and two products
 
 
 def _reference(torch: Any, x: Any, gamma: Any) -> Any:
@@ -18,27 +17,14 @@ def _reference(torch: Any, x: Any, gamma: Any) -> Any:
     return y.to(x.dtype), rstd
 
 
-def _rows(case: Case) -> Shape | None:
-    return _rms_norm.rows_shape(case, 0, 1)
-
-
 # RMS normalisation in float32: x / rms(x) * gamma, and 1 / rms(x) for the gradient.
 RMS_NORM = OpSpec(
     kernel="RmsNorm",
     call="torch_npu.npu_rms_norm",
-    slots=("x", "gamma"),
+    signature="x T:floating[*rows, *c, d], gamma floating[*c, d]"
+    " -> y T[*rows, *c, d], rstd FLOAT[*rows, 1*c, 1]",
     reference=_reference,
-    flops=per_element(4),  # a square, a sum, and two products
-    constraints=(
-        rules.floating((0, 1)),
-        rules.one_dtype((0,)),
-        rules.outputs_are(("FLOAT",), (1,)),
-        rules.reads("expected a gamma with the last dimensions of x", _rows),
-        Constraint(
-            "expected outputs with the shape of x, and with one number a row",
-            lambda case: outputs_agree(case, input_shape(case, 0), _rows(case)),
-        ),
-    ),
+    operations=_OPERATIONS,
     lookups=looked_up("tensor_cast.rms_norm.default"),
 )
 
@@ -55,7 +41,6 @@ GEMMA_RMS_NORM = replace(
     lookups=(),
     call="torch_npu.npu_gemma_rms_norm",
     reference=_gemma_reference,
-    flops=per_element(4),
     npu=NpuCall(served="torch.ops._C_ascend.npu_gemma_rms_norm"),
 )
 
@@ -70,22 +55,12 @@ def _cast_reference(torch: Any, x: Any, gamma: Any) -> Any:
 RMS_NORM_CAST = OpSpec(
     kernel="RmsNormCast",
     call="torch.ops._C_ascend.npu_rms_norm_cast",
-    slots=("x", "gamma"),
+    signature="x T:half[*rows, *c, d], gamma T[*c, d] -> y T[*rows, *c, d], y2 FLOAT[*rows, *c, d]",
     reference=_cast_reference,
-    flops=per_element(4),
+    operations=_OPERATIONS,
     npu=NpuCall(
         run=lambda api, x, gamma: api(x, gamma, 1e-6),
         needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
-    ),
-    constraints=(
-        rules.inputs_are(rules.HALF_DTYPES, (0,)),
-        rules.one_dtype((0, 1)),
-        rules.outputs_are(("FLOAT",), (1,)),
-        rules.reads("expected a gamma with the last dimensions of x", _rows),
-        Constraint(
-            "expected two outputs with the shape of x",
-            lambda case: outputs_agree(case, input_shape(case, 0), input_shape(case, 0)),
-        ),
     ),
 )
 
@@ -107,47 +82,27 @@ def _grad_reference(torch: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
     return dx.to(x.dtype), dgamma
 
 
-def _inputs_fit(case: Case) -> bool:
-    rows = _rms_norm.rows_shape(case, 1, 3)
-    return input_shape(case, 0) == input_shape(case, 1) and rows == input_shape(case, 2)
-
-
 # Gradient of RMS normalisation, in float32: of x, and of gamma as FLOAT.
 RMS_NORM_GRAD = OpSpec(
     kernel="RmsNormGrad",
     call="torch_npu.npu_rms_norm_backward",
-    slots=("dy", "x", "rstd", "gamma"),
+    signature="dy floating[*rows, *c, d], x T:floating[*rows, *c, d], rstd FLOAT[*rows, 1*c, 1], "
+    "gamma floating[*c, d] -> dx T[*rows, *c, d], dgamma FLOAT[*c, d]",
     reference=_grad_reference,
     build=_grad_build,
     # five products, a sum for gamma, a sum for the mean, a difference, a product
-    flops=per_element(9, 1),
+    operations="9 * rows * c * d",
     npu=NpuCall(run=lambda api, dy, x, rstd, gamma: api(dy, x, gamma, rstd)),
-    constraints=(
-        rules.floating((0, 1, 3)),
-        rules.inputs_are(("FLOAT",), (2,)),
-        rules.one_dtype((1,)),
-        rules.outputs_are(("FLOAT",), (1,)),
-        Constraint(
-            "expected dy with the shape of x, one rstd a row, and gamma with the last "
-            "dimensions of x",
-            _inputs_fit,
-        ),
-        Constraint(
-            "expected outputs with the shapes of x and gamma",
-            lambda case: outputs_agree(case, input_shape(case, 1), input_shape(case, 3)),
-        ),
-    ),
 )
 
 # A sum and its RMS normalisation: a layer's residual addition and norm.
 ADD_RMS_NORM = OpSpec(
     kernel="AddRmsNorm",
     call="torch_npu.npu_add_rms_norm",
-    slots=("x1", "x2", "gamma"),
+    signature=f"{_rms_norm.TERMS} {_rms_norm.RESULTS}",
     reference=_rms_norm.add_and_normalise,
     build=_rms_norm.build_sum,
-    flops=_rms_norm.sum_flops,
-    constraints=_rms_norm.SUM_CONSTRAINTS,
+    operations=_rms_norm.SUM_OPERATIONS,
     lookups=looked_up(
         "tensor_cast.add_rms_norm.default",
         "tensor_cast.add_rms_norm2.default",
@@ -161,13 +116,11 @@ ADD_RMS_NORM = OpSpec(
 ADD_RMS_NORM_BIAS = OpSpec(
     kernel="AddRmsNormBias",
     call="torch.ops._C_ascend.npu_add_rms_norm_bias",
-    slots=("x1", "x2", "gamma", "beta"),
-    optional=frozenset({3}),
+    signature=f"{_rms_norm.TERMS}, beta T[*c, d]? {_rms_norm.RESULTS}",
     reference=_rms_norm.add_and_normalise,
     build=_rms_norm.build_sum,
-    flops=_rms_norm.sum_flops,
+    operations=f"{_rms_norm.SUM_OPERATIONS} + has_beta * rows * c * d",
     npu=NpuCall(needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
-    constraints=_rms_norm.SUM_CONSTRAINTS,
     lookups=looked_up(
         "tensor_cast.add_rms_norm.default", "tensor_cast.add_rms_norm2.default", tc_input_count=3
     ),
@@ -192,10 +145,9 @@ INPLACE_ADD_RMS_NORM = OpSpec(
     kernel="InplaceAddRmsNorm",
     is_shown_otherwise=True,
     call="torch_npu.npu_add_rms_norm_v2",
-    slots=("x1", "x2", "gamma"),
+    signature=f"{_rms_norm.TERMS} {_rms_norm.RESULTS}",
     reference=_inplace_reference,
     build=_inplace_build,
-    flops=_rms_norm.sum_flops,
+    operations=_rms_norm.SUM_OPERATIONS,
     npu=NpuCall(run=lambda api, x1, x2, gamma: (x1, api(x1, x2, gamma), x2)),
-    constraints=_rms_norm.SUM_CONSTRAINTS,
 )

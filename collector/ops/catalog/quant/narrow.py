@@ -9,17 +9,15 @@ from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.quant.quantize import group_counts
 from collector.ops.parts import like, narrow
-from collector.ops.parts.tensors import group_ends, per_element, swiglu
+from collector.ops.parts.tensors import group_ends, swiglu
 from collector.ops.slots import (
-    elements,
     given,
     input_shape,
     output_shape,
     output_slot,
-    outputs_agree,
     spelling,
 )
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
 _X = 0
 
@@ -40,35 +38,20 @@ def _reference(torch: Any, x: Any, *, dst_type: Any, round_mode: str = "rint") -
     return narrow.quantised(torch, x.float(), dst_type, round_mode == "round")
 
 
-def _is_row_wise(case: Case) -> bool:
-    x = input_shape(case, _X)
-    return bool(x) and outputs_agree(case, x, narrow.scales_shape(x))
-
-
 # Numbers (.., K) with one power of two for each 32 neighbours, which aclnnDynamicMxQuant to V3
 # launch (ops-nn). vLLM-Ascend quantises tokens so before products of W8A8_MXFP8 and W4A4_MXFP4.
 DYNAMIC_MX_QUANT = OpSpec(
     kernel="DynamicMxQuant",
     is_shown_otherwise=True,
     call="torch_npu.npu_dynamic_mx_quant",
-    slots=("x",),
+    signature=f"x half[*rows, k] -> y {narrow.MX}[*rows, k]!, "
+    "scales FLOAT8_E8M0[*rows, ceil_div(k, 64), 2]",
     reference=_reference,
     build=_mx_build,
-    # a maximum, a product and a rounding
-    flops=per_element(3),
+    operations="3 * rows * k",  # a maximum, a product and a rounding
     narrow=narrow.OF_MX,
     npu=NpuCall(needs=frozenset({Need.ASCEND_950})),
-    constraints=(
-        rules.reads("expected outputs: their dtype is unknown", output_slot),
-        rules.inputs_are(rules.HALF_DTYPES, (_X,)),
-        *narrow.mx_outputs(),
-        Constraint(
-            "expected an output of the shape of x and scales (.., K / 64, 2), for 32 numbers of "
-            "a row each",
-            _is_row_wise,
-        ),
-        rules.NOTHING_EMPTY,
-    ),
+    constraints=(narrow.PAIRS_FIT, rules.NOTHING_EMPTY),
     lookups=looked_up(
         "tensor_cast.dynamic_quantize_mxfp4.default",
         compute_subcategory="compute_scale",
@@ -78,7 +61,6 @@ DYNAMIC_MX_QUANT = OpSpec(
 
 
 _GROUPS = 1
-_MOST_GROUPS = 256
 
 
 def _swiglu_build_for_npu(case: Case, make: TensorMaker) -> Call:
@@ -93,64 +75,33 @@ def _swiglu_reference(torch: Any, x: Any, *, dst_type: Any) -> Any:
     return narrow.quantised(torch, swiglu(torch, x.float()), dst_type)
 
 
-def _is_gated(case: Case) -> bool:
-    *rows, width = input_shape(case, _X) or (0,)
-    half = (*rows, width // 2)
-    return bool(rows) and width % 2 == 0 and outputs_agree(case, half, narrow.scales_shape(half))
-
-
-def _groups_fit(case: Case) -> bool:
-    groups = given(case, _GROUPS)
-    if groups is None:
-        return True
-    is_list = len(groups.shape or ()) == 1 and groups.numel <= _MOST_GROUPS
-    return is_list and spelling(groups) in rules.INTEGERS and len(input_shape(case, _X)) == 2
-
-
 # SwiGlu, whose results are MX numbers: between the two products of a layer, and for tokens sorted
 # by expert, with the number of rows of each expert (aclnnSwigluMxQuant of ops-nn).
 SWIGLU_MX_QUANT = OpSpec(
     kernel="SwigluMxQuant",
     is_shown_otherwise=True,
     call="torch_npu.npu_swiglu_mx_quant",
-    slots=("x", "group_index"),
-    optional=frozenset({_GROUPS}),
+    signature=f"x half[*rows, n], group_index integer[groups]? -> y {narrow.MX}[*rows, n // 2]!, "
+    "scales FLOAT8_E8M0[*rows, ceil_div(n // 2, 64), 2]"
+    " where rows_rank > 0, n % 2 == 0, groups <= 256, rows_rank == 1 or not has_group_index",
     reference=_swiglu_reference,
     build=_build,
-    # per element of y 5 for SwiGlu, and 3 to quantise
-    flops=lambda case: 8 * elements(input_shape(case, _X)) // 2,
+    operations="8 * rows * n // 2",  # of y 5 for SwiGlu, and 3 to quantise
     narrow=narrow.OF_MX,
     npu=NpuCall(build=_swiglu_build_for_npu, needs=frozenset({Need.ASCEND_950})),
-    constraints=(
-        rules.reads("expected outputs: their dtype is unknown", output_slot),
-        rules.inputs_are(rules.HALF_DTYPES, (_X,)),
-        *narrow.mx_outputs(),
-        Constraint(
-            "expected x (.., 2H), an output (.., H) and scales (.., H / 64, 2), for 32 numbers of "
-            "a row each",
-            _is_gated,
-        ),
-        Constraint(
-            f"expected at most {_MOST_GROUPS} groups, INT32 or INT64, and x (T, 2H) with groups",
-            _groups_fit,
-        ),
-        rules.NOTHING_EMPTY,
-    ),
+    constraints=(narrow.PAIRS_FIT, rules.NOTHING_EMPTY),
     assumes="swiglu_mode 0: the gate is the first half of x, without limits",
 )
 
 
 _COLUMNS = 128
-_ROWS = (1, 128)
 
 
-def _block_rows(case: Case) -> int | None:
-    """Return the rows of a block; None if the scales have another shape."""
-    x, scales = input_shape(case, _X), output_shape(case, 1)
-    if len(x) != 2:
-        return None
-    columns = -(-x[1] // _COLUMNS)
-    return next((rows for rows in _ROWS if scales == (-(-x[0] // rows), columns)), None)
+def _block_rows(case: Case) -> int:
+    """Return the rows of a block; each expert has a row of scales more."""
+    scales, groups = rules.accepted(output_shape(case, 1)), given(case, _GROUPS)
+    is_by_row = scales[0] == input_shape(case, _X)[0] + (groups.numel if groups else 0)
+    return 1 if is_by_row else _COLUMNS
 
 
 def _block_build(case: Case, make: TensorMaker) -> Call:
@@ -158,10 +109,10 @@ def _block_build(case: Case, make: TensorMaker) -> Call:
     return Call(*call.args, **call.kwargs, **_block_options(case, _block_rows(case)))
 
 
-def _block_options(case: Case, rows: int | None) -> dict[str, Any]:
+def _block_options(case: Case, rows: int) -> dict[str, Any]:
     """Return the sizes of a block, and the one mode in which the kernels round to HIFLOAT8: halves
     away from zero."""
-    sizes = {"row_block_size": rules.accepted(rows), "col_block_size": _COLUMNS}
+    sizes = {"row_block_size": rows, "col_block_size": _COLUMNS}
     return sizes | ({"round_mode": "round"} if spelling(output_slot(case)) == narrow.HIF8 else {})
 
 
@@ -188,21 +139,14 @@ DYNAMIC_BLOCK_QUANT = OpSpec(
     kernel="DynamicBlockQuant",
     is_shown_otherwise=True,
     call="torch_npu.npu_dynamic_block_quant",
-    slots=("x",),
+    signature=f"x half[m, n] -> y {narrow.BYTES}[m, n]!, scales FLOAT[blocks, ceil_div(n, 128)]!"
+    " where blocks == m or blocks == ceil_div(m, 128)",
     reference=_block_reference,
     build=_block_build,
-    flops=per_element(3),
+    operations="3 * m * n",
     narrow=frozenset(narrow.BYTE_DTYPES),
     npu=NpuCall(needs=frozenset({Need.ASCEND_950})),
-    constraints=(
-        rules.reads("expected outputs: their dtype is unknown", output_slot),
-        rules.inputs_are(rules.HALF_DTYPES, (_X,)),
-        rules.outputs_are(narrow.BYTE_DTYPES, (0,)),
-        rules.outputs_are(("FLOAT",), (1,)),
-        rules.reads("expected x (M,N) and scales of 1 by 128 or 128 by 128 numbers", _block_rows),
-        rules.LIKE_INPUT,
-        rules.NOTHING_EMPTY,
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
     lookups=looked_up(
         "tensor_cast.dynamic_quantize_mxfp4.default",
         order=1,
@@ -249,57 +193,29 @@ def _expert_reference(torch: Any, x: Any, *, dst_type: Any, counts: Shape) -> An
     return torch.cat(parts), scales
 
 
-def _is_list(case: Case) -> bool:
-    groups = given(case, _GROUPS)
-    is_list = groups is not None and len(groups.shape or ()) == 1
-    return is_list and spelling(groups) == "INT32" and len(input_shape(case, _X)) == 2
-
-
-def _are_by_expert(case: Case) -> bool:
-    (m, n), (experts,) = input_shape(case, _X), input_shape(case, _GROUPS)
-    return outputs_agree(case, (m, n), (m // narrow.PAIR + experts, n, 2))
-
-
-_GROUP_RULE = Constraint("expected x (T,H) and the ends of the experts (E INT32)", _is_list)
 GROUPED_DYNAMIC_MX_QUANT = OpSpec(
     kernel="GroupedDynamicMxQuant",
     is_shown_otherwise=True,
     call="torch_npu.npu_grouped_dynamic_mx_quant",
-    slots=("x", "group_index"),
+    signature=f"x half[t, h], group_index INT32[experts] -> y {narrow.MX}[t, h]!, "
+    "scales FLOAT8_E8M0[t // 64 + experts, h, 2]",
     reference=_expert_reference,
     build=_expert_build,
-    flops=per_element(3),
+    operations="3 * t * h",
     narrow=narrow.OF_MX,
     npu=NpuCall(build=_expert_build_for_npu, needs=frozenset({Need.ASCEND_950})),
-    constraints=(
-        rules.reads("expected outputs: their dtype is unknown", output_slot),
-        rules.inputs_are(rules.HALF_DTYPES, (_X,)),
-        _GROUP_RULE,
-        *narrow.mx_outputs(),
-        Constraint(
-            "expected an output of the shape of x and scales (T / 64 rounded down + E, H, 2)",
-            _are_by_expert,
-        ),
-        rules.NOTHING_EMPTY,
-    ),
+    constraints=(narrow.PAIRS_FIT, rules.NOTHING_EMPTY),
 )
-
-
-def _expert_block_rows(case: Case) -> int | None:
-    """Return the rows of a block; None if the scales have another shape."""
-    (m, n), (experts,) = input_shape(case, _X), input_shape(case, _GROUPS)
-    scales, columns = output_shape(case, 1), -(-n // _COLUMNS)
-    return next((rows for rows in _ROWS if scales == (m // rows + experts, columns)), None)
 
 
 def _expert_block_build(case: Case, make: TensorMaker) -> Call:
     call = _expert_build(case, make)
-    return Call(*call.args, **call.kwargs, **_block_options(case, _expert_block_rows(case)))
+    return Call(*call.args, **call.kwargs, **_block_options(case, _block_rows(case)))
 
 
 def _expert_block_build_for_npu(case: Case, make: TensorMaker) -> Call:
     call = _expert_build_for_npu(case, make)
-    return Call(*call.args, **call.kwargs, **_block_options(case, _expert_block_rows(case)))
+    return Call(*call.args, **call.kwargs, **_block_options(case, _block_rows(case)))
 
 
 def _expert_block_reference(
@@ -324,32 +240,21 @@ def _expert_block_reference(
 
 def _written_blocks(case: Case) -> int:
     """Return the rows of scales of the first expert: a row that is not written may follow them."""
-    return -(-group_counts(case, _GROUPS)[0] // rules.accepted(_expert_block_rows(case)))
+    return -(-group_counts(case, _GROUPS)[0] // _block_rows(case))
 
 
 GROUPED_DYNAMIC_BLOCK_QUANT = OpSpec(
     kernel="GroupedDynamicBlockQuant",
     is_shown_otherwise=True,
     call="torch_npu.npu_grouped_dynamic_block_quant",
-    slots=("x", "group_list"),
+    signature=f"x half[t, h], group_list INT32[experts] -> y {narrow.BYTES}[t, h]!, "
+    "scales FLOAT[blocks, ceil_div(h, 128)]!"
+    " where blocks == t + experts or blocks == t // 128 + experts",
     reference=_expert_block_reference,
     build=_expert_block_build,
-    flops=per_element(3),
+    operations="3 * t * h",
     written=_written_blocks,
     narrow=frozenset(narrow.BYTE_DTYPES),
     npu=NpuCall(build=_expert_block_build_for_npu, needs=frozenset({Need.ASCEND_950})),
-    constraints=(
-        rules.reads("expected outputs: their dtype is unknown", output_slot),
-        rules.inputs_are(rules.HALF_DTYPES, (_X,)),
-        _GROUP_RULE,
-        rules.outputs_are(narrow.BYTE_DTYPES, (0,)),
-        rules.outputs_are(("FLOAT",), (1,)),
-        rules.reads(
-            "expected scales of 1 by 128 or 128 by 128 numbers: (T / rows rounded down + E, H / "
-            "128)",
-            _expert_block_rows,
-        ),
-        rules.LIKE_INPUT,
-        rules.NOTHING_EMPTY,
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
 )
