@@ -369,6 +369,13 @@ _CALLED = {
 }
 
 
+def column_called(name: str) -> str:
+    """Return the column of a case that users, profilers or options call so; empty for none."""
+    letters = _letters(name)
+    own = {_letters(column): column for column in (*BASE_CELLS, EP_SIZE, *LENGTH_COLUMNS)}
+    return own.get(letters) or _CALLED.get(letters, "")
+
+
 def kernel_column(names: Sequence[str]) -> str | None:
     """Return the column of a table of queries that has the kernel type of each row, if any. Raises
     BadInput for two."""

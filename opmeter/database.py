@@ -63,12 +63,18 @@ def open(address: str | Path, *, number: int | None = None, channel: str | None 
         commit = commit_of(store, channel_name(text_of("channel", channel)))
     elif number is not None:
         commit = _numbered(store, number)
-    elif (head := find_head(store)) is not None:
-        return database_at(store, head)
     else:
-        raise BadInput(f"no database at {store.url}: nothing was merged there yet")
+        return database_now(store)
     check_is_kept(store, commit.number)
     return database_at(store, commit)
+
+
+def database_now(store: Store) -> Database:
+    """Return the newest version in an open store. Raises BadInput if there is none."""
+    head = find_head(store)
+    if head is None:
+        raise BadInput(f"no database at {store.url}: nothing was merged there yet")
+    return database_at(store, head)
 
 
 def is_tree(folder: Path) -> bool:

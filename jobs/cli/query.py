@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.codec.errors import BadInput, file_errors
+from collector.codec.errors import BadInput
 from collector.codec.numbers import number_of
 from collector.codec.text import counted
 from collector.model.demand import MOST_WEIGHT
@@ -28,6 +28,7 @@ from jobs.cli.terminal import print_json, print_table, say, say_lines
 if TYPE_CHECKING:
     from jobs.planning.worth import SessionForecast
     from opmeter import Answer, CaseGroup, Explanation, Version
+    from opmeter.written_cases import WrittenCase
 
 _KERNEL = "kernel_type"
 _MOST_HINTS = 5  # misses of a file
@@ -35,7 +36,13 @@ _COLUMNS = ("value_us", "low_us", "high_us", "channel", "support", "warnings", "
 
 
 def query_command(
-    kernel: Annotated[str, typer.Argument(help="kernel type; of a file, that of rows without one")],
+    case: Annotated[
+        str,
+        typer.Argument(
+            help="case, such as 'MatMulV2 32,5120;5120,3200 bf16', also as JSON; with --shape or "
+            "--file its kernel type",
+        ),
+    ] = "",
     *,
     shape: Annotated[
         str, typer.Option(help="input shapes, such as '32,5120;5120,3200'", show_default=False)
@@ -56,8 +63,8 @@ def query_command(
     file: Annotated[
         Path | None,
         typer.Option(
-            help="CSV with columns of a tree, a query in each row; `Kernel Type` or `kernel_type` "
-            "is its kernel, `weight` what a miss counts"
+            help="file of cases: lines of text or JSON, a profile, or a CSV with columns of a "
+            "tree, where `Kernel Type` or `kernel_type` is the kernel, `weight` what a miss counts"
         ),
     ] = None,
     extrapolate: Annotated[
@@ -102,25 +109,23 @@ def query_command(
 
     \b
     Examples:
+      opmeter db query "MatMulV2 32,5120;5120,3200 bf16"
       opmeter db query MatMulV2 --shape "32,5120;5120,3200" --dtype bf16
       opmeter db query MatMulV2 --file cases.csv --misses misses.jsonl --csv
     """
-    if bool(shape) == (file is not None):
-        raise BadInput("expected either --shape or --file")
     if as_csv and (as_json or explain):
         raise BadInput("--csv excludes --json and --explain")
-    cells = {
+    from opmeter.cases import KEY_LENGTHS
+
+    given = {
         INPUT_SHAPES: shape,
         INPUT_DTYPES: dtype,
         INPUT_FORMATS: formats,
         OP_STATE: state,
         OUTPUT_SHAPES: output,
+        KEY_LENGTHS: lengths,
     }
-    if lengths:
-        from opmeter.cases import KEY_LENGTHS
-
-        cells[KEY_LENGTHS] = lengths
-    rows = [_Row(0, kernel, cells)] if file is None else _rows_of(file, kernel, cells)
+    rows = written_cases([case] if case else [], file, given)
     opened = opened_version(root, version, directory, reused=reused)
     with nullcontext() if misses is None else opened.recording_misses(misses):
         answers = list(_answers(opened, rows, file, extrapolate, unambiguous))
@@ -131,7 +136,7 @@ def query_command(
             for row, answer in zip(rows, answers, strict=True)
         ]
         if file is None and (first := explained[0]) is not None and first.impossible:
-            raise BadInput(f"no case of {kernel} has these shapes: {first.impossible}")
+            raise BadInput(f"no case of {rows[0].kernel} has these shapes: {first.impossible}")
     if explain:
         found = list(filter(None, explained))
         costs = [_cost_of_session(opened, one) for one in found]
@@ -143,12 +148,12 @@ def query_command(
                 say_lines(_explanation_lines(*pair))
     elif as_json:
         hints = ([*_hints(one)] if one is not None else [] for one in explained)
-        print_json([{**_plain(a), "hints": of} for a, of in zip(answers, hints, strict=True)])
+        print_json([{**plain_answer(a), "hints": of} for a, of in zip(answers, hints, strict=True)])
     elif as_csv:
         _print_csv(rows, answers)
     else:
-        cases = [[row.kernel, row.cells[INPUT_SHAPES].strip('"')] for row in rows]
-        texts = [list(map(_text, _plain(answer).values())) for answer in answers]
+        cases = [[row.kernel, row.shapes] for row in rows]
+        texts = [list(map(_text, plain_answer(answer).values())) for answer in answers]
         table = [[*case, *text] for case, text in zip(cases, texts, strict=True)]
         print_table((_KERNEL, INPUT_SHAPES, *_COLUMNS), table, optional=("support",))
     if not (explain or as_json):
@@ -213,49 +218,49 @@ def opened_version(
     return db.directory(chosen_directory(db.directories, directory), reused=reused)
 
 
-class _Row(NamedTuple):
-    """A query: its line in a file, its kernel type, and the cells of its row."""
+def written_cases(
+    texts: Sequence[str], file: Path | None, given: Mapping[str, str]
+) -> list[WrittenCase]:
+    """Return the cases of a command: those of its arguments, or those of its file, with the cells
+    that options give. A kernel type alone is that of --shape, or of rows without one. Raises
+    BadInput for none; of columns of a file that have no meaning, a warning is printed."""
+    from opmeter.written_cases import EXAMPLE, WrittenCase, case_of_text, cases_of_file
 
-    line: int
-    kernel: str
-    cells: Mapping[str, str]
-
-
-def _rows_of(file: Path, kernel: str, cells: Mapping[str, str]) -> list[_Row]:
-    """Return the queries of a CSV; `kernel` and `cells` are those of rows without them. Raises
-    BadInput for a misspelt column; of others that no query uses, a warning is printed."""
-    from collector.database.tree import columns_and_rows
-    from opmeter.cases import kernel_column, unused_columns
-
-    with file_errors(file):
-        columns, read = columns_and_rows(file)
-        rows = [(line, {name: text for name, text in row.items() if text}) for line, row in read]
-    try:
-        unused, column = unused_columns(columns), kernel_column(columns)
-    except BadInput as error:
-        raise BadInput(str(error), path=file, line=1) from error
-    if unused:
-        say(f"warning: {file}: no query uses {', '.join(map(repr, unused))}", err=True)
-    return [
-        _Row(line, row.get(column, kernel) if column else kernel, {**cells, **row})
-        for line, row in rows
-    ]
+    options = {name: text for name, text in given.items() if text}
+    found = [case_of_text(text) for text in texts]
+    are_whole = [bool(one.cells) for one in found]
+    if file is not None:
+        if any(are_whole) or len(found) > 1 or INPUT_SHAPES in options:
+            raise BadInput("--file: expected a kernel type at most besides it, got a case")
+        cases, unused = cases_of_file(file, found[0].kernel if found else "", options)
+        if unused:
+            say(f"warning: {file}: no case uses {', '.join(map(repr, unused))}", err=True)
+        if not cases:
+            raise BadInput("expected cases, got none", path=file)
+        return cases
+    if not found:
+        raise BadInput(f"expected a case, such as '{EXAMPLE}', or --file; got none")
+    for one in found:
+        if twice := one.cells.keys() & options.keys():
+            raise BadInput(f"{min(twice)}: given in the case and by an option")
+        if not one.cells and INPUT_SHAPES not in options:
+            what = "expected the shapes of its inputs after the kernel type, as in"
+            raise BadInput(f"{one.kernel}: {what} '{EXAMPLE}'")
+    return [WrittenCase(one.kernel, {**options, **one.cells}) for one in found]
 
 
 def _answers(
     version: Version,
-    rows: Sequence[_Row],
+    rows: Sequence[WrittenCase],
     file: Path | None,
     extrapolate: bool,
     unambiguous: bool,
 ) -> Iterator[Answer]:
-    from opmeter.cases import arguments_of
-
     for row in rows:
         try:
             yield version.query(
                 row.kernel,
-                **arguments_of(row.cells),
+                **row.arguments,
                 extrapolate=extrapolate,
                 unambiguous=unambiguous,
                 weight=_weight_of(row.cells),
@@ -280,11 +285,11 @@ def _weight_of(cells: Mapping[str, str]) -> float:
     return weight
 
 
-def _explained(version: Version, row: _Row, extrapolate: bool, unambiguous: bool) -> Explanation:
-    from opmeter.cases import arguments_of
-
+def _explained(
+    version: Version, row: WrittenCase, extrapolate: bool, unambiguous: bool
+) -> Explanation:
     return version.explain(
-        row.kernel, **arguments_of(row.cells), extrapolate=extrapolate, unambiguous=unambiguous
+        row.kernel, **row.arguments, extrapolate=extrapolate, unambiguous=unambiguous
     )
 
 
@@ -295,18 +300,20 @@ def _hints(found: Explanation) -> Iterator[str]:
     yield from found.hints
 
 
-def _hint_lines(rows: Sequence[_Row], explained: Sequence[Explanation | None]) -> Iterator[str]:
+def _hint_lines(
+    rows: Sequence[WrittenCase], explained: Sequence[Explanation | None]
+) -> Iterator[str]:
     """Yield the hints of the first misses."""
     missed = [(row, found) for row, found in zip(rows, explained, strict=True) if found is not None]
     for row, found in missed[:_MOST_HINTS]:
-        what = f"{row.kernel} {row.cells[INPUT_SHAPES].strip(chr(34))}: " if len(rows) > 1 else ""
+        what = f"{row.kernel} {row.shapes}: " if len(rows) > 1 else ""
         for hint in _hints(found):
             yield f"hint: {what}{hint}"
     if len(missed) > _MOST_HINTS:
         yield f"hint: {len(missed) - _MOST_HINTS:,} more queries have none; --json has all hints"
 
 
-def _plain(answer: Answer) -> dict[str, object]:
+def plain_answer(answer: Answer) -> dict[str, object]:
     """Return an answer's values by column; None for the numbers of a miss."""
     values = (*answer[:5], ";".join(answer.warnings), answer.reason or "")
     return {
@@ -332,7 +339,7 @@ def _explanation(found: Explanation, cost: SessionForecast | None) -> dict[str, 
     sessions = found.sessions_to_halve
     minutes = None if cost is None or sessions is None else sessions * cost.case_s / 60
     return {
-        **_plain(found.answer),
+        **plain_answer(found.answer),
         "hints": [*_hints(found)],
         "rows": rows,
         "widest": found.widest and found.widest.case,
@@ -364,7 +371,7 @@ def _halving_line(found: Explanation, cost: SessionForecast | None) -> str:
 
 
 def _explanation_lines(found: Explanation, cost: SessionForecast | None) -> Iterator[str]:
-    values = _plain(found.answer)
+    values = plain_answer(found.answer)
     yield "answer      " + ", ".join(f"{name} {_text(one)}" for name, one in values.items() if one)
     for hint in _hints(found):
         yield f"hint        {hint}"
@@ -381,9 +388,9 @@ def _text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
-def _print_csv(rows: Sequence[_Row], answers: Sequence[Answer]) -> None:
+def _print_csv(rows: Sequence[WrittenCase], answers: Sequence[Answer]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow((_KERNEL, INPUT_SHAPES, INPUT_DTYPES, *_COLUMNS))
-    for (_, kernel, cells), answer in zip(rows, answers, strict=True):
-        case = (kernel, cells[INPUT_SHAPES].strip('"'), cells[INPUT_DTYPES])
-        writer.writerow((*case, *map(_text, _plain(answer).values())))
+    for row, answer in zip(rows, answers, strict=True):
+        case = (row.kernel, row.shapes, row.cells.get(INPUT_DTYPES, ""))
+        writer.writerow((*case, *map(_text, plain_answer(answer).values())))

@@ -51,6 +51,10 @@ def test_query_prints_table_csv_and_json(root: Path, tmp_path: Path) -> None:
     assert (row["value_us"], row["channel"], row["Input Shapes"]) == ("6", "measured", "4,64;4,64")
     (plain,) = json.loads(opmeter_here(*words, *shape, "--json").stdout)
     assert plain["value_us"] == 6.0 and plain["reason"] == "" and plain["low_us"] < 6.0
+    (written,) = json.loads(
+        opmeter_here("db", "query", "Add 4,64;4,64 bf16", "--root", root, "--json").stdout
+    )
+    assert written == plain
     file = tmp_path / "cases.csv"
     rows = '"""4,64;4,64""",\n"8,64;8,64",DT_BF16;DT_BF16\n'
     file.write_text(f"Input Shapes,Input Data Types\n{rows}")
@@ -142,7 +146,10 @@ def test_query_without_a_duration_is_reported_and_recorded(root: Path, tmp_path:
         ("db", "query", "Add", "--root", root, "--shape", "4,x"),
         ("db", "query", "Add", "--root", tmp_path, "--shape", "4"),
         ("db", "query", "Add", "--root", root, "--shape", "4", "--directory", "none"),
-        ("db", "query", "Add", "--root", root, "--file", misses),
+        ("db", "query", "Add", "--root", root, "--file", tmp_path / "none.csv"),
+        ("db", "query", "Add 4,64;4,64 bf16", "--root", root, "--file", misses),
+        ("db", "query", "Add 4,64;4,64 bf17", "--root", root),
+        ("db", "query", "Add 4,64;4,64 bf16", "--root", root, "--dtype", "bf16"),
         ("db", "query", "Add", "--root", root, "--shape", "4", "--csv", "--explain"),
     ):
         failed = opmeter_here(*wrong)
