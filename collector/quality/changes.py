@@ -216,3 +216,77 @@ def _with_sessions(shown: ShownMeans, chosen: Truths, count: int) -> KnownMeans:
     error = means.error * np.sqrt(sessions / total)
     reach = stdtrit(degrees, (1 + _COVERAGE) / 2) * error
     return KnownMeans(means.mean_us, means.mean_us * np.exp(reach), degrees)
+
+
+# Two sides whose sessions took turns.
+
+
+@dataclass(frozen=True, slots=True)
+class PairedRatio:
+    """The ratio of two durations, later over earlier, with its 95 % interval and the finding.
+
+    It is that of the means of `pairs` of sessions which ran one right after the other. `p` and `q`
+    are those of MeanChanges. `detectable` is the smallest ratio (above 1) that so many pairs would
+    show as a change with a probability of POWER, `pairs_for_10_pct` the number that would show
+    SOUGHT_CHANGE; 0 if MOST_SESSIONS would not."""
+
+    ratio: float
+    low: float
+    high: float
+    p: float
+    q: float
+    finding: Finding
+    pairs: int
+    detectable: float
+    pairs_for_10_pct: int
+
+
+def paired_ratios(
+    differences: Sequence[Sequence[float]],
+    *,
+    margin: float = EQUAL_MARGIN,
+    false_discoveries: float = FALSE_DISCOVERIES,
+) -> list[PairedRatio]:
+    """Return the ratio of each case from the differences of the logarithms of its pairs, of which
+    there are at least two.
+
+    The variance is that of the pairs alone, by Student's t: all that differs from session to
+    session, also what disturbs some of them, is in it. Slow changes of the machine are in both
+    sessions of a pair, and cancel. Findings are those of `compare`."""
+    from scipy.special import stdtr, stdtrit
+    from scipy.stats import false_discovery_control
+
+    if not differences:
+        return []
+    counts = [len(own) for own in differences]
+    size = np.array([np.mean(own) for own in differences])
+    error = np.array([np.std(own, ddof=1) / np.sqrt(len(own)) for own in differences])
+    error = np.maximum(error, _LEAST_ERROR)
+    degrees = np.array(counts, np.float64) - 1
+    p = 2 * stdtr(degrees, -np.abs(size) / error)
+    q = false_discovery_control(p)
+    reach = stdtrit(degrees, (1 + _COVERAGE) / 2) * error
+    is_equal = np.abs(size) + stdtrit(degrees, 1 - _EQUAL_ERROR) * error <= log1p(margin)
+    detectable = np.exp(reach + stdtrit(degrees, POWER) * error)
+    more = _pairs_for(error * np.sqrt(counts), SOUGHT_CHANGE)
+    findings: list[Finding] = [
+        "changed" if changed else "equal" if equal else "inconclusive"
+        for changed, equal in zip((q <= false_discoveries).tolist(), is_equal.tolist(), strict=True)
+    ]
+    numbers = (np.exp(size), np.exp(size - reach), np.exp(size + reach), p, q)
+    columns = (one.tolist() for one in numbers)
+    rows = zip(*columns, findings, counts, detectable.tolist(), more.tolist(), strict=True)
+    return [PairedRatio(*row) for row in rows]
+
+
+def _pairs_for(spread: Floats, ratio: float) -> Whole:
+    """Return how many pairs would show a change by this ratio, if their differences have these
+    standard deviations."""
+    from scipy.special import stdtrit  # slow to import
+
+    found = np.zeros(len(spread), np.int64)
+    for count in _SESSION_COUNTS[1:]:
+        shares = stdtrit(count - 1, (1 + _COVERAGE) / 2) + stdtrit(count - 1, POWER)
+        is_enough = (found == 0) & (shares * spread / np.sqrt(count) <= np.log(ratio))
+        found[is_enough] = count
+    return found
