@@ -8,6 +8,7 @@ from pathlib import Path
 from collector.codec.document import Entry, Fields
 from collector.codec.errors import BadInput
 from collector.codec.text import whole_in_one_line
+from collector.model.record import CaseRecord
 from collector.ranks import collective
 from collector.ranks.topology import Grid
 from collector.shapes.deployments import check_deployment
@@ -343,6 +344,13 @@ class CasesSource:
     name: str = _UNNAMED
 
 
+@dataclass(frozen=True, slots=True)
+class GivenSource:
+    """Cases that a command was given, without a campaign file."""
+
+    records: tuple[CaseRecord, ...]
+
+
 _OF_FILES: dict[str, Callable[[Path], "Source"]] = {
     "tree": TreeSource,
     "misses": MissesSource,
@@ -364,6 +372,7 @@ Source = (
     | ManifestSource
     | DensitySource
     | StaticKernelsSource
+    | GivenSource
 )
 
 

@@ -28,6 +28,7 @@ from jobs.cli.coverage import coverage_command
 from jobs.cli.database import merge_command, pull_command
 from jobs.cli.grid import grid_command, parse_command
 from jobs.cli.machine import doctor_command, selftest_command, stack_command
+from jobs.cli.measure import measure_command
 from jobs.cli.microbench import fia_backfill_command, microbench_command
 from jobs.cli.ops import ops_command
 from jobs.cli.options import grouped, repeated
@@ -41,6 +42,7 @@ Command = Callable[..., int | None]
 # The commands by task, in the order in which `--help` lists them.
 SECTIONS: dict[str, dict[str, Command]] = {
     "Measure": {
+        "measure": measure_command,
         "run": run_command,
         "plan": plan_command,
         "status": status_command,

@@ -72,7 +72,7 @@ def diff_command(
         raise BadInput(f"--margin: expected a share between 0 and 1, got {margin:g}")
     if as_csv and as_json:
         raise BadInput("--csv excludes --json")
-    chosen = [_chosen(root, before), _chosen(other_root or root, after)]
+    chosen = [chosen_side(root, before), chosen_side(other_root or root, after)]
     pairs = _pairs(*chosen)
     found: list[DirectoryChanges] = []
     for pair in pairs:
@@ -99,7 +99,7 @@ def diff_command(
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class ChosenSide:
     """One side of a comparison: a version of a database, and its directory if one was named."""
 
     store: Store
@@ -113,7 +113,8 @@ class _Chosen:
         return read_shown(self.store, self.commit, self.manifest, path)
 
 
-def _chosen(root: str, text: str) -> _Chosen:
+def chosen_side(root: str, text: str) -> ChosenSide:
+    """Return what `3`, `DIRECTORY` or `3:DIRECTORY` names. Raises BadInput for another text."""
     from collector.database.manifest import read_manifest
     from jobs.cli.opening import chosen_commit, open_database
 
@@ -127,10 +128,10 @@ def _chosen(root: str, text: str) -> _Chosen:
         there = ", ".join(sorted(manifest.versions))
         what = "expected the number of a version, or one of its directories"
         raise BadInput(f"{text}: {what} ({there})")
-    return _Chosen(store, commit, manifest, directory or None)
+    return ChosenSide(store, commit, manifest, directory or None)
 
 
-def _pairs(before: _Chosen, after: _Chosen) -> Sequence[tuple[str, str]]:
+def _pairs(before: ChosenSide, after: ChosenSide) -> Sequence[tuple[str, str]]:
     """Return the version directories to compare: those that are named, or all that both have."""
     one, other = before.directory, after.directory
     if one is not None or other is not None:
@@ -141,7 +142,7 @@ def _pairs(before: _Chosen, after: _Chosen) -> Sequence[tuple[str, str]]:
     return [(path, path) for path in both]
 
 
-def _launches(workload: WorkloadOptions, side: _Chosen, path: str) -> Mapping[str, int] | None:
+def _launches(workload: WorkloadOptions, side: ChosenSide, path: str) -> Mapping[str, int] | None:
     """Return how often a workload launches each case; None without a workload."""
     if workload == WorkloadOptions():
         return None

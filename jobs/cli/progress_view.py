@@ -15,14 +15,16 @@ from jobs.executor.local_run import RunView
 _LEAST_SHARE = 0.05
 
 
-def view_for(stream_is_terminal: bool) -> RunView:
-    return TerminalView() if stream_is_terminal else LineView()
+def view_for(stream_is_terminal: bool, unit: str = "case") -> RunView:
+    """Return the view of a stream. `unit` is what its progress counts."""
+    return TerminalView(unit) if stream_is_terminal else LineView(unit=unit)
 
 
 class TerminalView:
     """Shows a progress bar below the lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "case") -> None:
+        self._unit = unit
         self._console = Console(stderr=True, highlight=False)
         self._progress = progress.Progress(
             progress.TextColumn("{task.description}"),
@@ -49,7 +51,7 @@ class TerminalView:
 
     def measure(self, done: int, cases: int) -> None:
         speed = self._progress.tasks[0].speed
-        rate = f"{speed:.1f} cases/s" if speed else ""
+        rate = f"{speed:.1f} {self._unit}s/s" if speed else ""
         self._progress.update(self._task, completed=done, total=cases, rate=rate, visible=True)
 
 
@@ -62,7 +64,9 @@ class LineView:
         *,
         every_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
+        unit: str = "case",
     ):
+        self._unit = unit
         self._write = write
         self._every_s = every_s
         self._clock = clock
@@ -88,7 +92,9 @@ class LineView:
         if done == self._shown_done or (now_s - self._shown_s < self._every_s and not is_last):
             return
         self._shown_s, self._shown_done = now_s, done
-        self.say(f"measured {done:,} of {counted(cases, 'case')}{self._rate(done, cases, now_s)}")
+        self.say(
+            f"measured {done:,} of {counted(cases, self._unit)}{self._rate(done, cases, now_s)}"
+        )
 
     def _rate(self, done: int, cases: int, now_s: float) -> str:
         gained = done - (self._first_done or 0)
@@ -98,6 +104,5 @@ class LineView:
         from jobs.status.lines import duration
 
         rate = gained / elapsed_s
-        return (
-            f", {rate:.{1 if rate >= 0.1 else 3}f} cases/s, ETA {duration((cases - done) / rate)}"
-        )
+        each = f"{rate:.{1 if rate >= 0.1 else 3}f} {self._unit}s/s"
+        return f", {each}, ETA {duration((cases - done) / rate)}"

@@ -21,6 +21,7 @@ from jobs.campaign.source_kinds import (
     BundledSource,
     CasesSource,
     CollectivesSource,
+    GivenSource,
     ModelSource,
 )
 from jobs.campaign.target import resolve_stack_of
@@ -59,7 +60,7 @@ def _paths(campaign: Campaign) -> Iterator[Path]:
         if isinstance(source, ModelSource):
             if isinstance(source.model, Path):
                 yield source.model
-        elif not isinstance(source, BundledSource | CasesSource | CollectivesSource):
+        elif not isinstance(source, BundledSource | CasesSource | CollectivesSource | GivenSource):
             yield source.path
 
 

@@ -11,12 +11,14 @@ from collector.database.merge import SINGLE_WRITER, Guard
 from collector.host.operator_library import static_kernel_problem
 from collector.host.stack import device_locks, local_stack
 from collector.model.plan import Plan
+from collector.model.stack import Stack
 from collector.replay.lock import DeviceLock
 from collector.store.base import Store
 from collector.worker.assignment import check_stack
 from collector.worker.blame import WrongImage, WrongNode
 from jobs.campaign.campaign_file import Campaign, RunOptions
-from jobs.executor.local_run import LocalRun, RunView
+from jobs.executor.environments import MeasuredEnvironment
+from jobs.executor.local_run import LocalRun, RunView, start_worker
 from jobs.planning import lifecycle
 from jobs.planning.gaps import describe_forecast
 from jobs.planning.sources import LoadedSource, static_cases
@@ -31,9 +33,12 @@ def run_campaign(
     options: RunOptions,
     view: RunView,
     stop: threading.Event,
+    within: MeasuredEnvironment | None = None,
+    stack: Stack | None = None,
 ) -> lifecycle.NextPlan:
     """Run a whole campaign on this machine. Return early, with shards missing, once `stop` is set.
 
+    Workers run `within` an environment, whose `stack` is known, or in that of this process.
     `watched` is the same store without waiting: progress is read there. `guard` is called before
     anything is written, and after the campaign's input is accepted."""
 
@@ -59,11 +64,13 @@ def run_campaign(
                 on_progress=tally.add,
                 on_finished=tally.finished,
                 single_writer=guard() == SINGLE_WRITER,
+                start=start_worker if within is None else within.start,
             ).measure(missing)
         return len(_outstanding(plan, committed_shards(store, plan.campaign)))
 
-    state = lifecycle.read_state(campaign, store)
-    check_here(state)
+    state = lifecycle.read_state(campaign, store, stack)
+    if within is None:
+        check_here(state)
     if unbuilt := unbuilt_kernels(campaign, state.sources):
         view.say(unbuilt)
     return lifecycle.run_plans(state, guard, options, view.say, measure, stop.is_set)

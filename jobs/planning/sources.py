@@ -244,6 +244,8 @@ def _load(source: source_kinds.Source, campaign: Campaign, store: Store) -> Load
             return _loaded("density", (), same_stack=False)  # see _densified
         case source_kinds.RecordingSource():
             return _recording(source, campaign)
+        case source_kinds.GivenSource(records):
+            return _loaded("cases of the command", records, same_stack=False)
         case source_kinds.CasesSource():
             return _stored(source, campaign, store)
         case source_kinds.BundledSource(name):

@@ -1,4 +1,5 @@
 """Loaded by each Python process of a captured program: prepares its capture once torch is imported.
+And by each process that measures in another environment than opmeter's: lends it what it lacks.
 
 The process may have another Python than opmeter, so that nothing else of opmeter is imported before
 torch is."""
@@ -30,6 +31,19 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
         return spec
 
 
+class _Lent(importlib.abc.MetaPathFinder):
+    """Finds what this Python lacks in the folders of another, but for the software that is
+    measured: that of another environment would be taken for this one's."""
+
+    def __init__(self, folders):
+        self.folders = folders
+
+    def find_spec(self, name, path=None, target=None):
+        if path is not None or name.startswith(("torch", "vllm", "triton", "nvidia", "functorch")):
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, self.folders)
+
+
 def _attach():
     try:
         from collector.capture.injection import attach
@@ -54,3 +68,5 @@ def _run_the_next_one():
 _run_the_next_one()
 if os.environ.get("OPMETER_CAPTURE"):
     sys.meta_path.insert(0, _AfterTorch())
+if os.environ.get("OPMETER_LENT"):
+    sys.meta_path.append(_Lent(os.environ["OPMETER_LENT"].split(os.pathsep)))
