@@ -18,9 +18,10 @@ from collector.database.tree import duration_us
 from collector.model import vocabulary
 from collector.model.case import Case, Slot
 from collector.model.record import CaseRecord, ProfileStatistics
-from collector.ops.registry import fused_attention
+from collector.ops.registry import find, fused_attention, ops_of, twins_of
 from collector.profiles.kernel_details import Profile, read_profile
 from collector.quality.reconcile import SENTINEL_TYPE
+from collector.ranks.experts import KERNELS as EXPERTS
 from collector.singlehost import version_files
 from collector.singlehost.reports import Leftover, MicrobenchResult, Update, Written, shapes_of
 from collector.singlehost.version_files import RowPosition, TreeRow, VersionFiles
@@ -32,10 +33,10 @@ from collector.singlehost.version_files import RowPosition, TreeRow, VersionFile
 # bias do not count. It is only used to find the row of a launch in a tree with less data than a
 # profile. `agrees` rejects a match if values that both have differ.
 
-MATMUL_FAMILY = frozenset({"MatMulV2", "MatMulV3", "MatMulCommon"})
+_PRODUCT = "aten.mm.default"
+# The kernel types for which that tool leaves inputs out; the rules are its own, not the kernels'.
 _FIRST_AND_OUTPUT = frozenset({"Index"})
 _FIRST_ONLY = frozenset({"Slice", "SliceAiCore", "Transpose", "TransposeAiCore"})
-_DISPATCH = "DispatchFFNCombine"
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape | None, ...]
@@ -47,9 +48,9 @@ Signature = tuple[Shapes, Words, Words, Shapes, Words, str]
 
 def signature_of(case: Case) -> Signature:
     """Return the signature of a case, within its own kernel type."""
-    ep_size = case.attribute(vocabulary.EP_SIZE) or "" if case.kernel_type == _DISPATCH else ""
+    ep_size = case.attribute(vocabulary.EP_SIZE) or "" if case.kernel_type in EXPERTS else ""
     inputs, outputs = _trimmed(case.inputs), _trimmed(case.outputs)
-    if case.kernel_type in MATMUL_FAMILY and (matmul := _matmul(inputs, outputs)):
+    if _is_product(case) and (matmul := _matmul(inputs, outputs)):
         return (*matmul, ep_size)
     if case.kernel_type in _FIRST_AND_OUTPUT and inputs and outputs:
         index = Slot((outputs[0].shape or ())[:1], inputs[-1].dtype, inputs[-1].format)
@@ -74,7 +75,7 @@ def agrees(row: Case, launch: Case) -> bool:
         for ours, theirs in outputs
     ):
         return False
-    if row.kernel_type in MATMUL_FAMILY | _FIRST_AND_OUTPUT | _FIRST_ONLY:
+    if _is_product(row) or row.kernel_type in _FIRST_AND_OUTPUT | _FIRST_ONLY:
         return True
     return not any(
         ours.shape is None
@@ -82,6 +83,10 @@ def agrees(row: Case, launch: Case) -> bool:
         and _contradict(ours.dtype, theirs.dtype, vocabulary.is_absent_dtype)
         for ours, theirs in zip(row.inputs or (), launch.inputs or (), strict=False)
     )
+
+
+def _is_product(case: Case) -> bool:
+    return any(op.kernel == case.kernel_type for op in ops_of(_PRODUCT))
 
 
 def _trimmed(slots: tuple[Slot, ...] | None) -> list[Slot]:
@@ -136,7 +141,7 @@ def _contradict(ours: str, theirs: str, is_absent: Callable[[str], bool]) -> boo
 #
 # A row takes the launches of its own case. If there are none, it takes those with the same coarser
 # signature of msmodeling, unless a value that both have differs. If the runtime may launch one of
-# several kernels for the same call (MatMul), it also takes those of the other kernels.
+# several kernels for the same call, it also takes those of the other kernels.
 
 
 class MatchRule(StrEnum):
@@ -144,7 +149,7 @@ class MatchRule(StrEnum):
 
     CASE = "case"
     SIGNATURE = "signature"
-    FAMILY = "family"  # another kernel of the MatMul family ran
+    FAMILY = "family"  # another kernel of the same call ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +201,13 @@ class Matches:
         return left
 
     def _used_by_family(self, launches: Iterable[CaseRecord]) -> set[str]:
-        """Give unmatched MatMul rows the launches of another kernel of the family.
+        """Give unmatched rows the launches of another kernel of the same call.
 
         Return the ids of the profile's cases that were used."""
         taken, used = frozenset(self._found), set()
         for record in launches:
-            if record.case.kernel_type not in MATMUL_FAMILY:
-                continue
-            for other in sorted(MATMUL_FAMILY - {record.case.kernel_type}):
-                requested = replace(record.case, kernel_type=other)
+            _, *others = twins_of(record.case)
+            for requested in others:
                 rows = self._by_case.get(requested) or self._similar(requested)
                 rows = [row for row in rows if row.place not in taken]
                 if self._take(rows, MatchRule.FAMILY, record):
@@ -290,7 +293,8 @@ def microbench_from_profile(
 
 def _concerns(record: CaseRecord, kernels: Collection[str]) -> bool:
     kernel_type = record.case.kernel_type
-    family = MATMUL_FAMILY if kernel_type in MATMUL_FAMILY else frozenset((kernel_type,))
+    op = find(kernel_type)
+    family = op.family if op is not None else frozenset((kernel_type,))
     return not kernels or not family.isdisjoint(kernels)
 
 
