@@ -12,6 +12,7 @@ from collector.model.record import CaseRecord
 from collector.model.vocabulary import ACCELERATOR_CORE, EP_SIZE, OP_STATE, RUNTIME_PREFIX
 from collector.ops.expression import align, ceil_div, in_blocks, parse_expression
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
+from collector.ops.registry import ops_of
 from collector.shapes import kernel_set
 from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, check_layout, to_record
 from collector.shapes.models import Decoder
@@ -344,18 +345,16 @@ def _record(
 
 
 def _product(what: kernel_set.ProductPattern, names: Numbers) -> Iterator[CaseRecord]:
-    """Yield the kernels of a product.
-
-    For BF16: MatMulV2. For INT8: the kernel that quantises the input, with one given scale or with
-    one per token, and QuantBatchMatmulV3."""
+    """Yield the kernels of a product: one for BF16; for INT8, first the kernel that quantises the
+    input, with one given scale or with one per token."""
     rows, width, depth = (one.value(names) for one in (what.rows, what.width, what.depth))
     given, result = (Slot((rows, size), "DT_BF16", "ND") for size in (depth, width))
     if what.scheme == "bf16" or not names["quantised"]:
         weight = Slot((width, depth), "DT_BF16", "ND")
         if what.may_be_nz and names["nz"] > 1:
             weight = in_blocks("DT_BF16", (width, depth))
-        bias = [Slot((width,), "DT_BF16", "ND")] if what.has_bias.value(names) else []
-        yield _record("MatMulV2", [given, weight, *bias], [result])
+        bias = {"bias": Slot((width,), "DT_BF16", "ND")} if what.has_bias.value(names) else {}
+        yield _call("aten.mm.default", [result], a=given, b=weight, **bias)
         return
     small, weight = Slot((rows, depth), "INT8", "ND"), Slot((depth, width), "INT8", "ND")
     if what.may_be_nz and names["nz"] > 0:
@@ -363,13 +362,21 @@ def _product(what: kernel_set.ProductPattern, names: Numbers) -> Iterator[CaseRe
     if what.scheme in ("static", "given"):
         by_column = Slot((depth,), "DT_BF16", "ND")
         if what.scheme == "static":
-            yield _record("AscendQuantV2", [given, by_column, by_column], [small])
-        more = Slot((width,), "INT32", "ND")
+            quantised = {"x": given, "scale": by_column, "offset": by_column}
+            yield _call("tensor_cast.quantize.default", [small], **quantised)
+        more = {"bias": Slot((width,), "INT32", "ND")}
     else:
-        more = Slot((rows,), "FLOAT", "ND")
-        yield _record("DynamicQuant", [given], [small, more])
-    scales = Slot((width,), "FLOAT", "ND")
-    yield _record("QuantBatchMatmulV3", [small, weight, scales, more], [result])
+        of_tokens = Slot((rows,), "FLOAT", "ND")
+        yield _call("tensor_cast.dynamic_quantize_symmetric.default", [small, of_tokens], x=given)
+        more = {"pertoken_scale": of_tokens}
+    operands = {"x1": small, "x2": weight, "scale": Slot((width,), "FLOAT", "ND"), **more}
+    yield _call("tensor_cast.static_quant_linear.default", [result], **operands)
+
+
+def _call(operator: str, outputs: list[Slot], **tensors: Slot) -> CaseRecord:
+    """Return the row of the first kernel of an operator: the tensors that it is given, in order."""
+    op, *_ = ops_of(operator)
+    return _record(op.kernel, [tensors[name] for name in op.slots if name in tensors], outputs)
 
 
 def _slot(pattern: kernel_set.SlotPattern, names: Numbers) -> Slot:
