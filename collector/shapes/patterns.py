@@ -1,14 +1,15 @@
 """Shape patterns of kernels, read from data: those of the package, and those of a user's file.
 
-A pattern has axes with their values, rules that they must keep, and the ways in which a case's
-slots are made of them. A user's file has the same form as the package's
+A pattern has axes with their values, rules that they must keep, and what makes the slots of a case
+of them: the sizes that its operators' signatures name, or, where a signature does not determine the
+slots, the ways in which they are made. A user's file has the same form as the package's
 (`collector/data/grid_patterns.yaml`), and is read as strictly.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from math import prod
 from pathlib import Path
@@ -20,6 +21,8 @@ from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import read_small_file
 from collector.model import vocabulary
 from collector.ops.expression import FUNCTIONS, Expression, dims_of, parse_expression
+from collector.ops.registry import find
+from collector.ops.signature import Dim, Tensor, parse_signature
 
 PRODUCTS, EXPERTS = "products", "experts"
 # Axes of sizes that only models define together: for weights, width and depth; for the experts of a
@@ -60,9 +63,11 @@ class GridPattern:
     """A shape pattern.
 
     `axes` are names with their values, in order, and `value_names` the names of their values, where
-    they have one. `source` is the key of OF_MODELS for one more axis, or empty. Points that violate
-    a `keep` rule have no case. `columns` are `Runtime ...` columns of a case, and `ends` is one
-    more, where groups of its rows are uneven."""
+    they have one. `sizes` are the dimensions that a name of a signature stands for, unless it is
+    that of an axis: without `ways`, the ways of each kernel follow from them. `source` is the key
+    of OF_MODELS for one more axis, or empty. Points that violate a `keep` rule have no case.
+    `columns` are `Runtime ...` columns of a case, and `ends` is one more, where groups of its rows
+    are uneven."""
 
     name: str
     axes: Mapping[str, tuple[int, ...]]
@@ -73,6 +78,14 @@ class GridPattern:
     kernels: tuple[str, ...]
     columns: Mapping[str, Expression] = field(default_factory=lambda: MappingProxyType({}))
     ends: Ends | None = None
+    sizes: Mapping[str, tuple[Expression, ...]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+    def of_kernel(self, kernel_type: str) -> "GridPattern":
+        """Return the pattern with the ways of a kernel. Raises BadInput where its operator has no
+        signature that they follow from."""
+        return self if self.ways else replace(self, ways=_ways_of(self, kernel_type))
 
     @property
     def model_axes(self) -> tuple[str, ...]:
@@ -106,7 +119,8 @@ class GridPatterns:
         return self.values["nk"]
 
     def of(self, kernel_type: str) -> GridPattern | None:
-        return next((one for one in self.patterns if kernel_type in one.kernels), None)
+        found = next((one for one in self.patterns if kernel_type in one.kernels), None)
+        return found and found.of_kernel(kernel_type)
 
 
 @cache
@@ -156,28 +170,84 @@ def _integers(entry: Entry) -> tuple[int, ...]:
     return found
 
 
-_KEYS = ("axes", "keep", "ways", "kernels", "columns", "ends")
+_KEYS = ("axes", "keep", "ways", "sizes", "kernels", "columns", "ends")
 
 
 def _pattern(name: str, entry: Entry, values: Mapping[str, tuple[int, ...]]) -> GridPattern:
-    fields = entry.fields(_KEYS, ("axes", "ways", "kernels"))
+    fields = entry.fields(_KEYS, ("axes", "kernels"))
+    if {"ways", "sizes"} <= fields.keys():
+        raise fields["ways"].refusal("expected either ways or sizes")
     axes, value_names, source = _axes(fields["axes"], values)
     names = (*axes, *OF_MODELS.get(source, ()))
     columns = fields.read("columns", Entry.mapping, Fields())
     for kernel in fields["kernels"].items():
         if not _KERNEL.fullmatch(kernel.text()):
             raise kernel.mismatch("a kernel type", repr(kernel.text()))
-    return GridPattern(
+    sizes = fields.read("sizes", Entry.mapping, Fields())
+    found = GridPattern(
         name,
         axes,
         value_names,
         source,
         fields.read("keep", lambda of: tuple(_expression(one, names) for one in of.items()), ()),
-        tuple(_way(one, names) for one in fields["ways"].items()),
+        fields.read("ways", lambda of: tuple(_way(one, names) for one in of.items()), ()),
         tuple(fields["kernels"].distinct_texts()),
         {_column(of.name, of): _expression(of, names) for of in columns.values()},
         fields.read("ends", lambda of: _ends(of, names), None),
+        {size: _dims(of, names) or () for size, of in sizes.items()},
     )
+    for kernel_type in found.kernels:
+        _parsed(fields["kernels"], partial(found.of_kernel, kernel_type))
+    return found
+
+
+def _ways_of(pattern: GridPattern, kernel_type: str) -> tuple[SlotTemplates, ...]:
+    """Return the slots of each variant of a signature, made of the axes of a pattern."""
+    op = find(kernel_type)
+    if op is None or not op.signature:
+        raise BadInput(f"expected ways: {kernel_type} is not declared")
+    return tuple(
+        SlotTemplates(
+            *(tuple(_template(pattern, one) for one in side) for side in (of.inputs, of.outputs))
+        )
+        for of in parse_signature(op.signature).variants
+    )
+
+
+def _template(pattern: GridPattern, tensor: Tensor) -> Dims:
+    if tensor.is_refused:
+        return None
+    if tensor.name in pattern.sizes:
+        return pattern.sizes[tensor.name]
+    if tensor.is_optional and (tensor.dims is None or tensor.is_number):
+        return None
+    if tensor.is_number:
+        return ()
+    if tensor.dims is None:
+        return _sizes_of(pattern, tensor, tensor.name)
+    return tuple(one for dim in tensor.dims for one in _made(pattern, tensor, dim))
+
+
+def _made(pattern: GridPattern, tensor: Tensor, dim: Dim) -> tuple[Expression, ...]:
+    if dim.computed is None:
+        return (
+            (Expression(dim.text),)
+            if dim.size is not None
+            else _sizes_of(pattern, tensor, dim.text.lstrip("*&"))
+        )
+    text = dim.text
+    for name in dim.computed.names:
+        (of,) = _sizes_of(pattern, tensor, name)
+        text = re.sub(rf"\b{name}\b", of.text if _NAME.fullmatch(of.text) else f"({of.text})", text)
+    return (parse_expression(text),)
+
+
+def _sizes_of(pattern: GridPattern, tensor: Tensor, name: str) -> tuple[Expression, ...]:
+    if name in pattern.sizes:
+        return pattern.sizes[name]
+    if name in pattern.axes or name in pattern.model_axes:
+        return (Expression(name),)
+    raise BadInput(f"expected the size {name} of {tensor.name} [{tensor.text}]")
 
 
 def _axes(
