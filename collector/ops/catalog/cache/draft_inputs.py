@@ -11,41 +11,49 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.slots import input_shape, output_shape
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.signature import Sizes, parse_signature
+from collector.ops.slots import output_slot
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
-_NEXT, _POSITIONS, _SLOTS, _TABLE, _STARTS, _LENGTHS, _REJECTED = range(7)
-_INPUTS = tuple(range(7))
-_SAMPLES = 5  # the output that has a number for each drafted token
 _PAGE = 128  # tokens of a page of vLLM-Ascend's attention
 _MASK_TOKEN = 1  # in place of the tokens to draft
 _MOST_QUERIES = 128  # of a request
 
 
-def _queries(case: Case) -> int:
-    """Return the queries of each request: its last token, and a place for each draft."""
-    (samples,) = output_shape(case, _SAMPLES) or (0,)
-    return 1 + samples // input_shape(case, _NEXT)[0]
+_READ = parse_signature(
+    """next_token_ids integer[requests], target_positions integer[t],
+    context_slot_mapping integer[slots], block_table integer[rows, width],
+    query_start_loc integer[requests + 1], seq_lens integer[requests],
+    num_rejected_tokens integer[requests]?
+    -> input_ids INT32[ids]!, context_positions INT32[places]!, positions INT32[queries]!,
+    context_slots INT32[context]!, slots INT32[query_slots]!, samples INT32[drafts]!
+    where 0 < requests <= t <= slots, requests <= rows, 0 < drafts, drafts % requests == 0,"""
+    # the queries of each request are its last token, and a place for each draft
+    f" drafts + requests <= {_MOST_QUERIES} * requests,"
+    " drafts + requests <= min(ids, queries, query_slots), t <= min(places, context),"
+    f" ceil_div(t, requests) + 1 + drafts // requests <= width * {_PAGE}"
+)
 
 
-def _edges(case: Case) -> list[int]:
+def _edges(sizes: Sizes) -> list[int]:
     """Return where the context of each request starts, and the end: equal shares."""
-    (requests,), (tokens,) = input_shape(case, _NEXT), input_shape(case, _POSITIONS)
-    return [tokens * i // requests for i in range(requests + 1)]
+    requests = sizes["requests"]
+    return [sizes["t"] * i // requests for i in range(requests + 1)]
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
     tokens, positions, slots, table, starts, lengths, *rest = case.inputs or ()
-    edges, (rows, pages) = _edges(case), input_shape(case, _TABLE)
-    length = pages * _PAGE - _queries(case)
+    sizes = _READ.sizes(case)
+    edges, rows, width = _edges(sizes), sizes["rows"], sizes["width"]
+    length = width * _PAGE - 1 - sizes["drafts"] // sizes["requests"]
     places = [length - edge + n for n, edge in enumerate(_ends_of(edges))]
     least = min(end - start for start, end in zip(edges, edges[1:], strict=False))
     rejected = rest[0] if rest and rest[0].shape is not None else None
     return Call(
         like.integers(tokens, make, 0, 9),
         make.tensor(places, positions.dtype),
-        like.integers(slots, make, 0, rows * pages * _PAGE),
-        make.permutation(rows * pages, table.dtype).view(rows, pages),
+        like.integers(slots, make, 0, rows * width * _PAGE),
+        make.permutation(rows * width, table.dtype).view(rows, width),
         make.tensor(edges, starts.dtype),
         like.full(lengths, make, length),
         like.integers(rejected, make, 0, min(least, 2)),
@@ -94,7 +102,7 @@ def _reference(
 def _on_npu(case: Case, make: TensorMaker) -> Call:
     """Build the numbers that the method reads of the host as well."""
     call = _build(case, make)
-    numbers = make.tensor(range(input_shape(case, _NEXT)[0] + 1), "INT32").cpu()
+    numbers = make.tensor(range(_READ.sizes(case)["requests"] + 1), "INT32").cpu()
     return Call(*call.args, numbers)
 
 
@@ -145,41 +153,16 @@ def _run(
     return (*written, found[1])
 
 
-def _fits(case: Case) -> bool:
-    tokens, positions, slots, table, starts, lengths, rejected = (
-        input_shape(case, at) for at in _INPUTS
-    )
-    outputs = [output_shape(case, at) or () for at in range(6)]
-    vectors = (tokens, positions, slots, starts, lengths, *outputs)
-    if len(table) != 2 or any(len(shape) != 1 for shape in vectors):
-        return False
-    (requests,), (count,), (samples,) = tokens, positions, outputs[_SAMPLES]
-    if not 0 < requests <= count or samples % requests or not samples // requests > 0:
-        return False
-    queries, share = 1 + samples // requests, -(-count // requests)
-    return (
-        lengths == tokens
-        and starts == (requests + 1,)
-        and rejected in ((), tokens)
-        and slots[0] >= count
-        and queries <= _MOST_QUERIES
-        and all(outputs[at][0] >= requests * queries for at in (0, 2, 4))
-        and all(outputs[at][0] >= count for at in (1, 3))
-        and table[0] >= requests
-        and share + queries <= table[1] * _PAGE
-    )
-
-
 def _traffic(case: Case) -> int:
     """Return the bytes of the context, copied, and of three numbers and a page of each query."""
-    (count,), (requests,) = input_shape(case, _POSITIONS), input_shape(case, _NEXT)
-    inputs, outputs = case.inputs or (), case.outputs or ()
-    width = [rules.accepted(slot.known_dtype).bytes_of(1) for slot in inputs[:4]]
-    read = sum(inputs[at].size_bytes for at in (_NEXT, _STARTS, _LENGTHS))
-    rejected = sum(slot.size_bytes for slot in inputs[_REJECTED:])
-    context = count * (width[_POSITIONS] + width[_SLOTS] + 2 * 4)
-    queries = requests * _queries(case) * (3 * 4 + width[_TABLE])
-    return read + rejected + context + queries + outputs[_SAMPLES].size_bytes
+    sizes = _READ.sizes(case)
+    tokens, positions, slots, table, *read = case.inputs or ()
+    width = [rules.accepted(slot.known_dtype).bytes_of(1) for slot in (positions, slots, table)]
+    samples = rules.accepted(output_slot(case, 5))
+    context = sizes["t"] * (width[0] + width[1] + 2 * 4)
+    queries = (sizes["requests"] + sizes["drafts"]) * (3 * 4 + width[2])
+    whole = sum(slot.size_bytes for slot in (tokens, *read, samples))
+    return whole + context + queries
 
 
 DRAFT_INPUTS = OpSpec(
@@ -187,24 +170,10 @@ DRAFT_INPUTS = OpSpec(
     call="vllm_ascend.spec_decode.dflash_proposer.AscendDflashProposer.set_inputs_first_pass",
     assumes="as many tokens of context for each request, at the ends of its pages of 128 tokens; "
     "at most one draft of each is rejected",
-    slots=(
-        *("next_token_ids", "target_positions", "context_slot_mapping", "block_table"),
-        *("query_start_loc", "seq_lens", "num_rejected_tokens"),
-    ),
-    optional=frozenset({_REJECTED}),
+    signature=_READ.text,
     reference=_reference,
     build=_build,
     traffic=_traffic,
     moves_data=True,
     npu=NpuCall(run=_run, build=_on_npu, needs=frozenset({Need.TRITON})),
-    constraints=(
-        Constraint(
-            "expected next tokens (R), positions (T), places (T or more), a table (R or more, "
-            "pages) that holds them, starts (R+1), lengths (R), rejected drafts (R) or none; and "
-            "tokens, positions and places of queries and context, and drafts of each request",
-            _fits,
-        ),
-        rules.inputs_are(rules.INTEGERS, _INPUTS),
-        rules.outputs_are(("INT32",), tuple(range(6))),
-    ),
 )

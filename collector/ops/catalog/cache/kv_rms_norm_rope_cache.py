@@ -12,13 +12,11 @@ from collector.ops import rules
 from collector.ops.catalog.cache._places import capacity, write
 from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct, halves_first, make_positions, rotate
-from collector.ops.slots import elements, input_shape, outputs_agree
+from collector.ops.slots import elements, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
-_LATENT, _ROTARY = 512, 64  # the only sizes that the kernel supports on A2 and A3
+_LATENT = 512  # of a row: a rotary part of 64 follows; the only sizes on A2 and A3
 _NZ_COLUMNS = 16
-_BLOCK_MULTIPLE = 16  # tokens of a block, for numbers of 2 bytes
-_QUANTISED = frozenset(range(7, 12))
 _MODE = "Runtime cache_mode"
 _MODES = ("PA_BNSD", "PA", "PA_NZ")
 _EPSILON = 1e-5
@@ -73,54 +71,28 @@ def _traffic(case: Case) -> int:
     return 3 * kv.size_bytes + gamma.size_bytes + 2 * cos.size_bytes + index.size_bytes
 
 
-def _fits(case: Case) -> bool:
-    kv, gamma, cos, sin, index, keys, latents = (input_shape(case, i) for i in range(7))
-    if len(kv) != 4 or kv[1] != 1 or len(keys) != 4 or keys[2] != 1:
-        return False
-    rows = kv[:3]
-    return (
-        (kv[3], gamma) == (_LATENT + _ROTARY, (_LATENT,))
-        and cos == sin
-        and cos in ((*rows, _ROTARY), (rows[0], 1, 1, _ROTARY))
-        and index == (elements(rows),)
-        and (keys[3], latents) == (_ROTARY, (*keys[:3], _LATENT))
-        and keys[1] % _BLOCK_MULTIPLE == 0
-        and elements(rows) <= capacity(keys)
-        and outputs_agree(case, keys, latents, (*rows, _ROTARY), (*rows, _LATENT))
-    )
-
-
 KV_RMS_NORM_ROPE_CACHE = OpSpec(
     kernel="KvRmsNormRopeCache",
     call="torch_npu.npu_kv_rmsnorm_rope_cache",
     assumes="positions spread over the whole cache, each once",
-    slots=(
-        *("kv", "gamma", "cos", "sin", "index", "k_cache", "ckv_cache"),
-        *("k_rope_scale", "c_kv_scale", "k_rope_offset", "c_kv_offset", "v"),
-    ),
-    optional=_QUANTISED,
-    pools={"k_cache": "", "ckv_cache": ""},
+    # pages of a multiple of 16 tokens, for numbers of 2 bytes
+    signature="""kv T:half[b, 1, s, 576], gamma T[512], cos T[b, 1, angles, 64],
+    sin T[b, 1, angles, 64], index INT64[b * s],
+    k_cache T[pages, page, 1, 64], ckv_cache T[pages, page, 1, 512],
+    -k_rope_scale, -c_kv_scale, -k_rope_offset, -c_kv_offset, -v
+    -> k_cache T[pages, page, 1, 64], ckv_cache T[pages, page, 1, 512], k_rope T[b, 1, s, 64],
+    c_kv T[b, 1, s, 512] where angles == s or angles == 1, page % 16 == 0, b * s <= pages * page""",
     reference=_reference,
     build=_build,
     # 4 for each latent number of a row, 3 for each rotated one
-    flops=lambda case: elements(input_shape(case, 4)) * (4 * _LATENT + 3 * _ROTARY),
+    operations="b * s * (4 * 512 + 3 * 64)",
     traffic=_traffic,
     runtime=lambda case: {_MODE: _mode(case)},
     constraints=(
-        rules.absent_inputs(_QUANTISED, "scales, offsets and values"),
-        Constraint(
-            "expected kv (B,1,S,576), gamma (512), cos and sin (B,1,S,64) or (B,1,1,64), a "
-            "position for each row, and caches (blocks, a multiple of 16, 1, 64 and 512) that are "
-            "large enough",
-            _fits,
-        ),
         Constraint(
             f"{_MODE}: expected one of {', '.join(_MODES)}", lambda case: _mode(case) in _MODES
         ),
         rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.HALF_DTYPES, (0,)),
-        rules.inputs_are(("INT64",), (4,)),
-        rules.one_dtype((0, 1, 2, 3, 5, 6), (0, 1, 2, 3)),
     ),
     lookups=(
         *looked_up("tensor_cast.kv_rmsnorm_rope_cache.default"),

@@ -7,85 +7,41 @@ the row's format is ND. 0.23 passes cosines and sines with four dimensions, (T, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from collector.model.case import Case, Shape, Slot
+from collector.model.case import Case
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
-from collector.ops.catalog.cache._places import capacity, write
+from collector.ops.catalog.cache._places import write
 from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct, make_positions, rotate
-from collector.ops.slots import elements, input_shape, output_slot, outputs_agree
+from collector.ops.signature import parse_signature
+from collector.ops.slots import output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 _DOWN, _UP = 1, 5  # the weights
 _ANGLES = slice(8, 10)  # cosines and sines
-_ROWS = 32  # of K in a block of INT8
-_MOST_TOKENS = 1024
-_LATENT, _ROTARY = 512, 64  # the only sizes for which the kernel is correct
 _EPSILON = 1e-6  # the constant of the kernel
 _MODES = {"cache_mode": "krope_ctkv", "quant_mode": "per_tensor_quant_asymm"}
-_SLOTS = (
-    *("hidden", "wdqkv", "descale0", "gamma1", "beta1", "wuq", "descale1", "gamma2"),
-    *("cos", "sin", "wuk", "kv_cache", "kv_cache_rope", "slot_mapping"),
-    *("quant_scale0", "quant_offset0", "bias0", "quant_scale1", "quant_offset1", "bias1"),
-    *("ctkv_scale", "q_nope_scale"),
+# A latent part of 512 and a rotary part of 64 are the only sizes for which the kernel is correct.
+# The weights have no dimensions here: blocks of 32 of K are no FRACTAL_NZ of INT8.
+_READ = parse_signature(
+    """hidden DT_BF16[t, hidden], wdqkv INT8, descale0 FLOAT[576 + rank], gamma1 DT_BF16[rank],
+    beta1 DT_BF16[rank], wuq INT8, descale1 FLOAT[heads * (nope + 64)], gamma2 DT_BF16[512],
+    cos DT_BF16[t, 64]|[t, 1, 1, 64], sin DT_BF16[t, 64]|[t, 1, 1, 64],
+    wuk DT_BF16[heads, nope, 512], kv_cache DT_BF16[pages, page, 1, 512],
+    kv_cache_rope DT_BF16[pages, page, 1, 64], slot_mapping INT32[t], quant_scale0 DT_BF16[1],
+    quant_offset0 INT8[1], bias0 INT32[576 + rank], quant_scale1 DT_BF16[1],
+    quant_offset1 INT8[1], bias1 INT32[heads * (nope + 64)], ctkv_scale DT_BF16[1],
+    q_nope_scale DT_BF16[1]
+    -> q_out0 DT_BF16[t, heads, 512], kv_cache_out0 DT_BF16[pages, page, 1, 512],
+    q_out1 DT_BF16[t, heads, 64], kv_cache_out1 DT_BF16[pages, page, 1, 64],
+    inner_out DT_BF16[t, rank]?
+    where hidden % 32 == 0, rank % 32 == 0, t <= min(1024, pages * page)"""
 )
-_BF16 = (0, 3, 4, 7, 8, 9, 10, 11, 12, 14, 17, 20, 21)
-_DTYPES = {
-    **dict.fromkeys((1, 5, 15, 18), "INT8"),
-    **dict.fromkeys((2, 6), "FLOAT"),
-    **dict.fromkeys((13, 16, 19), "INT32"),
-}
-_INNER, _NOTHING = 4, Slot(None, "DT_UNDEFINED", "NULL")
+_INNER = 4  # the output of the queries before their second product, which some callers request
 _INNER_COLUMN = f"{RUNTIME_PREFIX}enable_inner_out"
 _SPREAD = 1 / 64  # scale of an INT8 product, so that results stay near 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Sizes from the shapes of a row."""
-
-    tokens: int
-    hidden: int
-    heads: int
-    query_rank: int
-    latent: int
-    nope: int
-    rotary: int
-    blocks: int
-    block: int
-
-    @property
-    def down(self) -> int:
-        """Return the width of the first product: latent keys, rotated keys, and queries."""
-        return self.latent + self.rotary + self.query_rank
-
-    @property
-    def up(self) -> int:
-        return self.heads * (self.nope + self.rotary)
-
-    def inputs(self) -> tuple[Shape, ...]:
-        one: Shape = (1,)
-        down: Shape = (1, self.hidden // _ROWS, self.down, _ROWS)
-        up: Shape = (1, self.query_rank // _ROWS, self.up, _ROWS)
-        rank, angles = (self.query_rank,), (self.tokens, self.rotary)
-        caches = [(self.blocks, self.block, 1, width) for width in (self.latent, self.rotary)]
-        return (
-            *((self.tokens, self.hidden), down, (self.down,), rank, rank, up, (self.up,)),
-            *((self.latent,), angles, angles, (self.heads, self.nope, self.latent)),
-            *(*caches, (self.tokens,), one, one, (self.down,), one, one, (self.up,), one, one),
-        )
-
-    def outputs(self) -> tuple[Shape, ...]:
-        """Return the shapes of queries, both caches, rotated queries, and the inner output.
-
-        The inner output is the queries before their second product, which some callers request."""
-        latents, keys = self.inputs()[11:13]
-        queries = (self.tokens, self.heads)
-        rotated, rank = (*queries, self.rotary), (self.tokens, self.query_rank)
-        return ((*queries, self.latent), latents, rotated, keys, rank)
 
 
 def _gives_inner(case: Case) -> bool:
@@ -95,20 +51,9 @@ def _gives_inner(case: Case) -> bool:
     return recorded == "True" if recorded else inner is None or inner.shape is not None
 
 
-def _sizes(case: Case) -> _Sizes | None:
-    """Return the sizes from the hidden states, the first norm, the up-projection and the caches.
-
-    None if one of them has another number of dimensions."""
-    hidden, rank, up, cache, keys = (input_shape(case, i) for i in (0, 3, 10, 11, 12))
-    if tuple(map(len, (hidden, rank, up, cache, keys))) != (2, 1, 3, 4, 4):
-        return None
-    heads, nope, latent = up
-    return _Sizes(hidden[0], hidden[1], heads, rank[0], latent, nope, keys[3], cache[0], cache[1])
-
-
 def _build(case: Case, make: TensorMaker) -> Call:
     """Build the call with numbers as in a model: products of INT8 give numbers near 1."""
-    sizes, slots = rules.accepted(_sizes(case)), case.inputs or ()
+    sizes, slots = _READ.sizes(case), case.inputs or ()
     tensors = [like.normal(slot, make) for slot in slots]
     for position in (_DOWN, _UP):
         slot = slots[position]
@@ -121,11 +66,11 @@ def _build(case: Case, make: TensorMaker) -> Call:
     for position in (14, 17, 20, 21):
         tensors[position] = make.full((1,), slots[position].dtype, 1 / 16)
     tensors[_ANGLES] = make_positions(make, slots[8].shape or (), slots[8].dtype)
-    places = capacity(input_shape(case, 11))
-    tensors[13] = distinct(make, sizes.tokens, places, slots[13].dtype)
-    queries, _, rotated, _, inner = sizes.outputs()
+    places, tokens = sizes["pages"] * sizes["page"], sizes["t"]
+    tensors[13] = distinct(make, tokens, places, slots[13].dtype)
     gives_inner = _gives_inner(case)
-    shapes = (queries, rotated, inner if gives_inner else (0,))
+    queries = tokens, sizes["heads"]
+    shapes = (*queries, 512), (*queries, 64), (tokens, sizes["rank"]) if gives_inner else (0,)
     outs = [make.empty(shape, slots[0].dtype) for shape in shapes]
     return Call(
         *tensors,
@@ -180,34 +125,25 @@ def _norm(x: Any) -> Any:
     return x * x.square().mean(-1, keepdim=True).add_(_EPSILON).rsqrt_()
 
 
-def _flops(case: Case) -> int:
-    """Return the operations: three products, two of them in INT8."""
-    sizes = rules.accepted(_sizes(case))
-    absorbed = sizes.heads * sizes.nope * sizes.latent
-    return 2 * sizes.tokens * (sizes.hidden * sizes.down + sizes.query_rank * sizes.up + absorbed)
-
-
 def _traffic(case: Case) -> int:
     """Return the bytes: inputs and outputs once, and of the caches one row for each token."""
-    sizes = rules.accepted(_sizes(case))
+    sizes = _READ.sizes(case)
     read = sum(slot.size_bytes for i, slot in enumerate(case.inputs or ()) if i not in (11, 12))
-    rows = sizes.tokens * (sizes.latent + sizes.rotary)
-    queries, _, rotated, _, inner = sizes.outputs()
-    written = elements(queries) + elements(rotated) + _gives_inner(case) * elements(inner)
-    return read + 2 * (rows + written)
+    written = (1 + sizes["heads"]) * 576 + _gives_inner(case) * sizes["rank"]
+    return read + 2 * sizes["t"] * written
 
 
 def _runtime(case: Case) -> Mapping[str, str]:
-    sizes = rules.accepted(_sizes(case))
+    sizes = _READ.sizes(case)
     values = {
-        "num_tokens": sizes.tokens,
-        "hidden_size": sizes.hidden,
-        "local_num_heads": sizes.heads,
-        "q_lora_rank": sizes.query_rank,
-        "kv_lora_rank": sizes.latent,
-        "qk_nope_head_dim": sizes.nope,
-        "qk_rope_head_dim": sizes.rotary,
-        "block_size": sizes.block,
+        "num_tokens": sizes["t"],
+        "hidden_size": sizes["hidden"],
+        "local_num_heads": sizes["heads"],
+        "q_lora_rank": sizes["rank"],
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": sizes["nope"],
+        "qk_rope_head_dim": 64,
+        "block_size": sizes["page"],
         **_MODES,
         "weight_format": (case.inputs or ())[_DOWN].format,
         "enable_inner_out": _gives_inner(case),
@@ -224,50 +160,35 @@ def _modes_fit(case: Case) -> bool:
     return records_inner and all(came in (None, expected[name]) for name, came in named.items())
 
 
-def _fits(case: Case) -> bool:
-    sizes = _sizes(case)
-    if sizes is None or sizes.hidden % _ROWS or sizes.query_rank % _ROWS:
-        return False
+def _weights_fit(case: Case) -> bool:
     # Not input_shape: the row names the blocks of the weights, whatever their format is called.
-    named = [slot.shape for slot in case.inputs or ()]
-    angles = {(sizes.tokens, sizes.rotary), (sizes.tokens, 1, 1, sizes.rotary)}
-    expected = list(sizes.inputs())
-    del named[_ANGLES], expected[_ANGLES]
-    return (
-        named == expected
-        and {input_shape(case, at) for at in (8, 9)} <= angles
-        and outputs_agree(case, *sizes.outputs()[: None if _gives_inner(case) else _INNER])
-        and (_gives_inner(case) or (output_slot(case, _INNER) or _NOTHING).shape is None)
-        and sizes.tokens <= min(_MOST_TOKENS, sizes.blocks * sizes.block)
-        and (sizes.latent, sizes.rotary) == (_LATENT, _ROTARY)
-    )
+    sizes, slots = _READ.sizes(case), case.inputs or ()
+    down = 1, sizes["hidden"] // 32, 512 + 64 + sizes["rank"], 32
+    up = 1, sizes["rank"] // 32, sizes["heads"] * (sizes["nope"] + 64), 32
+    return (slots[_DOWN].shape, slots[_UP].shape) == (down, up)
+
+
+def _inner_fits(case: Case) -> bool:
+    inner = output_slot(case, _INNER)
+    return inner is None or (inner.shape is not None) == _gives_inner(case)
 
 
 MLA_PREPROCESS_0_MIX_AIC = OpSpec(
     kernel="mla_preprocess_0_mix_aic",
     call="torch.ops._C_ascend.mla_preprocess",
     assumes="positions spread over the whole cache, each once",
-    slots=_SLOTS,
-    pools={"kv_cache": "", "kv_cache_rope": ""},
+    signature=_READ.text,
     reference=_reference,
     build=_build,
-    flops=_flops,
+    # three products, two of them in INT8
+    operations="2 * t * (hidden * (576 + rank) + heads * (rank * (nope + 64) + nope * 512))",
     traffic=_traffic,
-    optional_outputs=frozenset({_INNER}),
     runtime=_runtime,
     npu=NpuCall(run=_npu_run, needs=frozenset({Need.VLLM_ASCEND}), nz=frozenset({_DOWN, _UP})),
     constraints=(
-        Constraint(
-            "expected the 22 inputs of one layer with latent keys of 512 and a rotation of 64, "
-            "hidden size and query rank in multiples of 32, at most 1024 tokens, and caches that "
-            "are large enough",
-            _fits,
-        ),
+        Constraint("expected weights in blocks (1,K / 32,N,32)", _weights_fit),
+        Constraint("expected the inner output where it is requested", _inner_fits),
         Constraint("expected krope_ctkv, per_tensor_quant_asymm and quantised weights", _modes_fit),
         rules.NOTHING_EMPTY,
-        *rules.dtypes(
-            {**_DTYPES, **dict.fromkeys(_BF16, "DT_BF16")}, dict.fromkeys(range(5), "DT_BF16")
-        ),
-        rules.one_dtype((0,)),
     ),
 )

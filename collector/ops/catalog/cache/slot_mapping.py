@@ -11,10 +11,14 @@ from typing import Any
 from collector.model.case import Case
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
-from collector.ops.slots import input_shape, output_shape, output_slot
+from collector.ops.signature import parse_signature
+from collector.ops.slots import output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
-_STARTS, _POSITIONS, _TABLE = range(3)
+_READ = parse_signature(
+    "query_start_loc integer[bounds], positions integer[t], block_table integer[rows, width]"
+    " -> slot_mapping integer[places]! where 1 < bounds <= rows + 1, bounds - 1 <= t <= places"
+)
 _PADDING = -1
 _PAGE_SIZE = RUNTIME_PREFIX + "block_size"
 _USUAL_PAGE = "128"  # of vLLM-Ascend, unless a model needs other pages
@@ -36,17 +40,16 @@ def _build(case: Case, make: TensorMaker) -> Call:
     """Build requests of equal numbers of new tokens, at the ends of their pages."""
     page = rules.accepted(_page(case))
     starts, positions, table = case.inputs or ()
-    (bounds,), (tokens,), (_, pages) = starts.shape or (), positions.shape or (), table.shape or ()
-    requests = bounds - 1
-    edges = [tokens * i // requests for i in range(bounds)]
-    last = [pages * page - (edges[i + 1] - edges[i]) for i in range(requests)]
+    sizes = _READ.sizes(case)
+    requests, width = sizes["bounds"] - 1, sizes["width"]
+    edges = [sizes["t"] * i // requests for i in range(requests + 1)]
+    last = [width * page - (edges[i + 1] - edges[i]) for i in range(requests)]
     where = [last[i] + n for i in range(requests) for n in range(edges[i + 1] - edges[i])]
-    rows = table.shape or ()
     return Call(
         make.tensor(edges, starts.dtype),
         make.tensor(where, positions.dtype),
-        make.permutation(rows[0] * rows[1], table.dtype).view(rows),
-        make.full(output_shape(case) or (), rules.accepted(output_slot(case)).dtype, _PADDING),
+        make.permutation(sizes["rows"] * width, table.dtype).view(-1, width),
+        make.full((sizes["places"],), rules.accepted(output_slot(case)).dtype, _PADDING),
         page,
     )
 
@@ -77,29 +80,17 @@ def _launch(method: Any, starts: Any, positions: Any, table: Any, slots: Any, pa
 
 
 def _fits(case: Case) -> bool:
-    starts, positions, table = (input_shape(case, at) for at in range(3))
-    slots = output_shape(case) or ()
-    if (len(starts), len(positions), len(table), len(slots)) != (1, 1, 2, 1):
-        return False
-    requests = starts[0] - 1
-    return (
-        0 < requests <= table[0]
-        and requests <= positions[0] <= slots[0]
-        and -(-positions[0] // requests) <= table[1] * rules.accepted(_page(case))
-    )
+    sizes, page = _READ.sizes(case), rules.accepted(_page(case))
+    return sizes["t"] <= (sizes["bounds"] - 1) * sizes["width"] * page
 
 
 def _traffic(case: Case) -> int:
     """Return the bytes of starts and positions, a page for each token, and all places."""
     starts, positions, table = case.inputs or ()
     width = rules.accepted(table.known_dtype).bytes_of(1)
-    pages = width * (positions.shape or (0,))[0]
-    return (
-        starts.size_bytes
-        + positions.size_bytes
-        + pages
-        + rules.accepted(output_slot(case)).size_bytes
-    )
+    pages = width * positions.numel
+    written = rules.accepted(output_slot(case)).size_bytes
+    return starts.size_bytes + positions.size_bytes + pages + written
 
 
 SLOT_MAPPING = OpSpec(
@@ -107,7 +98,7 @@ SLOT_MAPPING = OpSpec(
     call="vllm_ascend.worker.block_table.BlockTable.compute_slot_mapping",
     assumes="as many new tokens for each request, at the ends of its pages, which have 128 tokens "
     "unless Runtime block_size names another number",
-    slots=("query_start_loc", "positions", "block_table"),
+    signature=_READ.text,
     reference=_reference,
     build=_build,
     traffic=_traffic,
@@ -115,14 +106,7 @@ SLOT_MAPPING = OpSpec(
     npu=NpuCall(run=_launch, needs=frozenset({Need.TRITON})),
     runtime=_runtime,
     constraints=(
-        rules.reads("expected an output: the number of places is unknown", output_slot),
         rules.reads(f"expected a number of tokens in {_PAGE_SIZE}", _page),
-        Constraint(
-            "expected starts (R+1), positions (T), a table (R or more, pages) that holds them, and "
-            "places (T or more)",
-            _fits,
-        ),
-        rules.inputs_are(rules.INTEGERS, (_STARTS, _POSITIONS, _TABLE)),
-        rules.outputs_are(rules.INTEGERS, (0,)),
+        Constraint("expected a table that holds the positions", _fits),
     ),
 )
