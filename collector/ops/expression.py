@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from collector.codec.errors import BadInput
 from collector.model.case import Slot
-from collector.model.vocabulary import FRACTAL_NZ, dtype_of
+from collector.model.vocabulary import FRACTAL_NZ, Dtype, dtype_of
 
 _LONGEST = 200  # characters
 _LARGEST = 1 << 62
@@ -170,6 +170,11 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
 _ROWS, _WIDTH_BITS = 16, 256
 
 
+def block_of(dtype: Dtype) -> tuple[int, int]:
+    """Return the rows and columns of a block."""
+    return _ROWS, _WIDTH_BITS // dtype.item_bits
+
+
 def in_blocks(dtype: str, shape: tuple[int, ...]) -> Slot:
     """Return a matrix (.., R, C) of a known dtype in blocks.
 
@@ -177,6 +182,6 @@ def in_blocks(dtype: str, shape: tuple[int, ...]) -> Slot:
     known = dtype_of(dtype)
     assert known is not None, dtype
     *batch, rows, columns = shape
-    width = _WIDTH_BITS // known.item_bits
-    blocks = (ceil_div(columns, width), ceil_div(rows, _ROWS), _ROWS, width)
+    height, width = block_of(known)
+    blocks = (ceil_div(columns, width), ceil_div(rows, height), height, width)
     return Slot((*batch, *blocks), dtype, FRACTAL_NZ)

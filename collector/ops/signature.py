@@ -34,7 +34,7 @@ from types import MappingProxyType
 from collector.codec.errors import BadInput
 from collector.model.case import Case, Shape, Slot, logical_shape
 from collector.model.vocabulary import FRACTAL_NZ, Dtype
-from collector.ops.expression import Expression, align, parse_expression, split_outside
+from collector.ops.expression import Expression, align, block_of, parse_expression, split_outside
 from collector.ops.slots import broadcast
 
 CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -379,7 +379,9 @@ class _Reading:
             return f"{side} '{tensor.name}': expected one number, got {_text(slot.shape or ())}"
         if tensor.dims is None:
             return ""
-        if slot.format == FRACTAL_NZ and len(slot.shape or ()) >= 4:
+        if slot.format == FRACTAL_NZ and slot.shape and len(slot.shape) >= 4:
+            if slot.known_dtype and slot.shape[-2:] != (block := block_of(slot.known_dtype)):
+                return _mismatch(side, tensor, f"blocks of {_text(block)}", slot.shape[-2:])
             self._blocks.append((side, tensor, slot))
             return ""
         if tensor.is_split and side == "input":

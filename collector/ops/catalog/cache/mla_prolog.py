@@ -10,34 +10,56 @@ KvQuantSparseFlashAttention reads it: in a row of bytes the latent part in INT8,
 and a FLOAT scale for each tile of the former; there is no cache of rotated keys then.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
-from math import prod
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.ops import rules
-from collector.ops.catalog.cache._places import capacity, write
+from collector.ops.catalog.cache._places import write
 from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct, halves_first, make_positions, rotate
-from collector.ops.slots import elements, given, input_shape, output_slot, outputs_agree, spelling
+from collector.ops.signature import Signature, Sizes, parse_signature
+from collector.ops.slots import given, input_shape, output_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
-_X, _DOWN, _UP, _ABSORB, _KEYS_DOWN = range(5)
-_SIN, _COS, _PLACES, _LATENTS, _KEYS = range(7, 12)
-_SCALE_X, _SCALE_DOWN, _SCALE_UP, _SCALE_KEYS_DOWN, _SCALE_LATENTS = range(12, 17)
-_WEIGHTS = (_DOWN, _UP, _KEYS_DOWN)
-_SLOTS = (
-    *("token_x", "weight_dq", "weight_uq_qr", "weight_uk", "weight_dkv_kr", "rmsnorm_gamma_cq"),
-    *("rmsnorm_gamma_ckv", "rope_sin", "rope_cos", "cache_index", "kv_cache", "kr_cache"),
-    *("dequant_scale_x", "dequant_scale_w_dq", "dequant_scale_w_uq_qr"),
-    *("dequant_scale_w_dkv_kr", "quant_scale_ckv", "quant_scale_ckr", "smooth_scales_cq"),
+_X, _WEIGHTS = 0, (1, 2, 4)
+_SIN, _COS, _PLACES, _LATENTS, _KEYS, _SCALE_X = range(7, 13)
+_SCALE_LATENTS = 16
+_TILE = 128  # numbers of a packed row with one scale
+# Version 2 has the places before the caches.
+_HEAD = """token_x T:DT_BF16|INT8[t, hidden], weight_dq T[hidden, rank],
+weight_uq_qr T[rank, heads * (nope + rotary)], weight_uk DT_BF16[heads, nope, latent],
+weight_dkv_kr T[hidden, latent + rotary], rmsnorm_gamma_cq DT_BF16[rank],
+rmsnorm_gamma_ckv DT_BF16[latent], rope_sin DT_BF16[t, rotary], rope_cos DT_BF16[t, rotary]"""
+_PLACE, _LATENT = "cache_index INT64[t]", "kv_cache C:DT_BF16|INT8[pages, page, 1, row]"
+_KEY = "kr_cache DT_BF16[pages, page, 1, rotary]"
+_PRODUCT_SCALES = """dequant_scale_x FLOAT[t, 1]?, dequant_scale_w_dq FLOAT[1, rank]?,
+dequant_scale_w_uq_qr FLOAT[1, heads * (nope + rotary)]?,
+dequant_scale_w_dkv_kr FLOAT[1, latent + rotary]?"""
+_QUERIES = "query DT_BF16|INT8[t, heads, latent], query_rope DT_BF16[t, heads, rotary]"
+_WHERE = """page == 16 or page == 128, 0 < t <= pages * page,
+has_dequant_scale_x == has_dequant_scale_w_dq == has_dequant_scale_w_uq_qr,
+has_dequant_scale_x == has_dequant_scale_w_dkv_kr, has_quant_scale_ckv <= has_dequant_scale_x"""
+_V2 = parse_signature(
+    f"""{_HEAD}, {_PLACE}, {_LATENT}, {_KEY}, {_PRODUCT_SCALES}, quant_scale_ckv FLOAT[1, latent]?,
+    -quant_scale_ckr, -smooth_scales_cq
+    -> {_QUERIES}, {_LATENT}, {_KEY}, dequant_scale_q_nope FLOAT[t, heads, steps]|[none]
+    where {_WHERE}, row == latent, steps == 1, none == 1, steps == has_quant_scale_ckv,
+    none == 1 - has_quant_scale_ckv"""
+)
+# A packed row has latent numbers in INT8, rotary ones in BF16, and a FLOAT scale for each tile.
+_V3 = parse_signature(
+    f"""{_HEAD}, {_LATENT}, {_KEY}?, {_PLACE}, {_PRODUCT_SCALES}, quant_scale_ckv FLOAT[1]?,
+    -quant_scale_ckr, -smooth_scales_cq, -actual_seq_len, k_nope_clip_alpha[1]?
+    -> {_QUERIES}, {_LATENT}, kr_cache_out DT_BF16[pages, page, 1, rotary]?, dequant_scale_q_nope?,
+    query_norm?, dequant_scale_q_norm?
+    where {_WHERE}, has_kr_cache or has_dequant_scale_x and not has_quant_scale_ckv,
+    row == latent + (1 - has_kr_cache) * (2 * rotary + 4 * (latent // {_TILE})),
+    has_k_nope_clip_alpha + has_kr_cache <= 1"""
 )
 _EPSILON = 1e-5  # the default of the call
 _BLOCK_BITS = 256  # of a row of a cache in blocks
-_PAGES = (16, 128)
 _LARGEST = 127
-_TILE = 128  # numbers of a packed row with one scale
 
 
 class _Mode(StrEnum):
@@ -46,105 +68,42 @@ class _Mode(StrEnum):
     INT8_CACHE = "int8 with an int8 cache"
     PACKED = "int8 with a packed cache"
 
-    @property
-    def cache_dtype(self) -> str:
-        return "INT8" if self in (_Mode.INT8_CACHE, _Mode.PACKED) else "DT_BF16"
 
-
-@dataclass(frozen=True, slots=True)
-class _PrologSizes:
-    """Sizes from the shapes of a row."""
-
-    mode: _Mode
-    tokens: int
-    hidden: int
-    query_rank: int
-    heads: int
-    nope: int
-    latent: int
-    rotary: int
-    cache: Shape
-    cache_scale: Shape
-
-    @property
-    def up(self) -> int:
-        return self.heads * (self.nope + self.rotary)
-
-    def inputs(self) -> tuple[Shape, ...]:
-        """Return the shapes of the inputs; scales are `()` where the mode has none."""
-        down = self.latent + self.rotary
-        angles = (self.tokens, self.rotary)
-        scales: tuple[Shape, ...] = ((), (), (), ())
-        if self.mode is not _Mode.BF16:
-            scales = ((self.tokens, 1), (1, self.query_rank), (1, self.up), (1, down))
-        latents, keys = (*self.cache, 1, self.latent), (*self.cache, 1, self.rotary)
-        if self.mode is _Mode.PACKED:
-            packed = self.latent + 2 * self.rotary + 4 * (self.latent // _TILE)
-            latents, keys = (*self.cache, 1, packed), ()
-        return (
-            *((self.tokens, self.hidden), (self.hidden, self.query_rank)),
-            *((self.query_rank, self.up), (self.heads, self.nope, self.latent)),
-            *((self.hidden, down), (self.query_rank,), (self.latent,), angles, angles),
-            *((self.tokens,), latents, keys),
-            *scales,
-            self.cache_scale,
-        )
-
-    def outputs(self) -> tuple[Shape, ...]:
-        """Return the shapes of queries, rotated queries, both caches, and the queries' scales."""
-        queries = (self.tokens, self.heads)
-        scales = (*queries, 1) if self.mode is _Mode.INT8_CACHE else (1,)
-        caches = self.inputs()[_LATENTS : _KEYS + 1]
-        return ((*queries, self.latent), (*queries, self.rotary), *caches, scales)
-
-
-def _mode(case: Case) -> _Mode:
-    if given(case, _SCALE_LATENTS) is not None:
+def _mode(sizes: Sizes) -> _Mode:
+    if sizes["has_quant_scale_ckv"]:
         return _Mode.INT8_CACHE
-    if given(case, _SCALE_X) is None:
+    if not sizes["has_dequant_scale_x"]:
         return _Mode.BF16
-    return _Mode.INT8 if given(case, _KEYS) is not None else _Mode.PACKED
+    return _Mode.INT8 if sizes.get("has_kr_cache", True) else _Mode.PACKED
 
 
-def _sizes(case: Case) -> _PrologSizes | None:
-    """Return the sizes from the tokens, the projections and the caches; None for other ones."""
-    x, down, absorb, cache, cos = (
-        input_shape(case, at) for at in (_X, _DOWN, _ABSORB, _LATENTS, _COS)
-    )
-    if tuple(map(len, (x, down, absorb, cache, cos))) != (2, 2, 3, 4, 2):
-        return None
-    heads, nope, latent = absorb
-    scale = input_shape(case, _SCALE_LATENTS)
-    mode, widths = _mode(case), (heads, nope, latent, cos[1])
-    return _PrologSizes(mode, x[0], x[1], down[1], *widths, cache[:2], scale)
-
-
-def _build(case: Case, make: TensorMaker) -> Call:
+def _build(case: Case, sizes: Sizes, make: TensorMaker) -> Call:
     """Build the call with numbers as in a model: products of INT8 give numbers near 1."""
-    sizes, slots = rules.accepted(_sizes(case)), case.inputs or ()
+    mode, slots = _mode(sizes), case.inputs or ()
     tensors: list[Any] = [like.normal(slot, make) for slot in slots[:_SCALE_X]]
     for at in _WEIGHTS:
         slot, shape = slots[at], input_shape(case, at)
-        if sizes.mode is _Mode.BF16:
+        if mode is _Mode.BF16:
             weight = make.normal(shape, slot.dtype) / shape[0] ** 0.5
         else:
             weight = make.integers(shape, slot.dtype, -8, 8)
         tensors[at] = make.stored(weight, slot.format)
     cos, sin = make_positions(make, slots[_COS].shape or (), slots[_COS].dtype)
     tensors[_SIN], tensors[_COS] = sin, cos
-    if sizes.mode is _Mode.PACKED:
+    if mode is _Mode.PACKED:
         tensors[_KEYS] = make.empty((0,), slots[_KEYS].dtype)
-    tensors[_PLACES] = distinct(make, sizes.tokens, capacity(sizes.cache), slots[_PLACES].dtype)
+    places = sizes["pages"] * sizes["page"]
+    tensors[_PLACES] = distinct(make, sizes["t"], places, slots[_PLACES].dtype)
     return Call(*tensors, **_scales(case, sizes, make))
 
 
-def _scales(case: Case, sizes: _PrologSizes, make: TensorMaker) -> dict[str, Any]:
+def _scales(case: Case, sizes: Sizes, make: TensorMaker) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for at in range(_SCALE_X, _SCALE_LATENTS + 1):
         if (slot := given(case, at)) is not None:
-            low = 1 / (64 * sizes.hidden**0.5) if at < _SCALE_LATENTS else 16.0
-            found[_SLOTS[at]] = like.uniform(slot, make, low, 2 * low)
-    in_blocks = sizes.mode is _Mode.INT8_CACHE
+            low = 1 / (64 * sizes["hidden"] ** 0.5) if at < _SCALE_LATENTS else 16.0
+            found[_V2.slots[at]] = like.uniform(slot, make, low, 2 * low)
+    in_blocks = _mode(sizes) is _Mode.INT8_CACHE
     return found | {"cache_mode": "PA_NZ" if in_blocks else "PA_BSND"}
 
 
@@ -222,60 +181,39 @@ def _kept(cache: Any, places: Any, rows: Any, in_blocks: bool) -> None:
     blocks[places // page, :, places % page] = rows.view(-1, size // width, width)
 
 
-def _flops(case: Case) -> int:
-    """Return the operations of the four products."""
-    sizes = rules.accepted(_sizes(case))
-    _, down, up, absorb, keys_down, *_ = sizes.inputs()
-    return 2 * sizes.tokens * sum(prod(shape) for shape in (down, up, absorb, keys_down))
+# the four products
+_OPERATIONS = """2 * t * (hidden * (rank + latent + rotary)
+    + heads * (rank * (nope + rotary) + nope * latent))"""
 
 
-def _traffic(case: Case) -> int:
+def _traffic(case: Case, sizes: Sizes) -> int:
     """Return the bytes: inputs and outputs once, and of the caches one row for each token."""
-    sizes, slots = rules.accepted(_sizes(case)), case.inputs or ()
-    caches = (_LATENTS, _KEYS)
+    slots, caches = case.inputs or (), (_LATENTS, _KEYS)
     read = sum(slot.size_bytes for at, slot in enumerate(slots) if at not in caches)
-    rows = sum(
-        slot.size_bytes // max(1, capacity(sizes.cache))
-        for at in caches
-        if (slot := given(case, at)) is not None
-    )
-    queries, rotated, *_, steps = sizes.outputs()
-    item = 1 if sizes.mode is _Mode.INT8_CACHE else 2
-    written = item * elements(queries) + 2 * elements(rotated) + 4 * elements(steps)
-    return read + sizes.tokens * rows + written
+    held = sum(slot.size_bytes for at in caches if (slot := given(case, at)) is not None)
+    rows, queries = held // (sizes["pages"] * sizes["page"]), sizes["t"] * sizes["heads"]
+    is_int8 = _mode(sizes) is _Mode.INT8_CACHE
+    written = queries * ((1 if is_int8 else 2) * sizes["latent"] + 2 * sizes["rotary"])
+    return read + sizes["t"] * rows + written + 4 * (queries if is_int8 else 1)
 
 
-def _fits(case: Case) -> bool:
-    sizes = _sizes(case)
-    if sizes is None:
-        return False
-    expected = sizes.inputs()
-    named = tuple(input_shape(case, at) for at in range(len(expected)))
-    return (
-        named == expected
-        and outputs_agree(case, *sizes.outputs())
-        and sizes.cache[1] in _PAGES
-        and 0 < sizes.tokens <= capacity(sizes.cache)
-    )
+def _dtypes_fit(read: Signature, cache: int) -> Constraint:
+    """Require INT8 of tokens, the latent cache (an input) and queries in the modes that have it."""
 
+    def holds(case: Case) -> bool:
+        mode = _mode(read.sizes(case))
+        query, slots = output_slot(case), case.inputs or ()
+        expected = (
+            (slots[_X], mode is not _Mode.BF16),
+            (slots[cache], mode in (_Mode.INT8_CACHE, _Mode.PACKED)),
+            *([(query, mode is _Mode.INT8_CACHE)] if query else []),
+        )
+        return all((spelling(slot) == "INT8") == is_int8 for slot, is_int8 in expected)
 
-def _dtypes_fit(case: Case) -> bool:
-    mode = _mode(case)
-    products = "DT_BF16" if mode is _Mode.BF16 else "INT8"
-    cache = mode.cache_dtype
-    slots = case.inputs or ()
-    expected = ["DT_BF16"] * _SCALE_X + ["FLOAT"] * 5
-    expected[_PLACES], expected[_LATENTS] = "INT64", cache
-    for at in (_X, *_WEIGHTS):
-        expected[at] = products
-    queries = "INT8" if mode is _Mode.INT8_CACHE else "DT_BF16"
-    outputs = (queries, "DT_BF16", cache, "DT_BF16", "FLOAT")
-    return all(
-        spelling(slot) in ("", dtype) or slot.shape is None
-        for slot, dtype in zip(slots, expected, strict=False)
-    ) and all(
-        (slot := output_slot(case, at)) is None or slot.shape is None or spelling(slot) == dtype
-        for at, dtype in enumerate(outputs)
+    return Constraint(
+        "expected INT8 tokens with scales, an INT8 latent cache with its scale or packed, and INT8 "
+        "queries with the former",
+        holds,
     )
 
 
@@ -283,42 +221,19 @@ MLA_PROLOG_V2 = OpSpec(
     kernel="MlaPrologV2",
     call="torch_npu.npu_mla_prolog_v2",
     assumes="positions spread over the whole cache, each once",
-    slots=_SLOTS,
-    pools={"kv_cache": "", "kr_cache": ""},
+    signature=_V2.text,
     reference=_reference,
-    build=_build,
-    flops=_flops,
-    traffic=_traffic,
-    optional=frozenset(range(_SCALE_X, len(_SLOTS))),
+    build=lambda case, make: _build(case, _V2.sizes(case), make),
+    operations=_OPERATIONS,
+    traffic=lambda case: _traffic(case, _V2.sizes(case)),
     npu=NpuCall(nz=frozenset(_WEIGHTS)),
-    constraints=(
-        Constraint(
-            "expected tokens (T, hidden), the weights of one layer, caches of one head with pages "
-            "of 16 or 128 tokens and a place for each token",
-            _fits,
-        ),
-        Constraint(
-            "expected BF16, or INT8 tokens and weights with scales, in the latter with or without "
-            "an INT8 latent cache",
-            _dtypes_fit,
-        ),
-        Constraint(
-            "expected a scale for each number of a latent row, or BF16 caches",
-            lambda case: (
-                _mode(case) is not _Mode.PACKED
-                and input_shape(case, _SCALE_LATENTS) in ((), (1, input_shape(case, _ABSORB)[2]))
-            ),
-        ),
-        rules.absent_inputs(frozenset({17, 18}), "scales of rotated keys and of queries"),
-    ),
+    constraints=(_dtypes_fit(_V2, _LATENTS),),
 )
 
 
-_V3_KEYS, _V3_PLACES, _V3_NORM, _V3_STEPS = 10, 11, 5, 6
-_ORDER = (*range(_PLACES), _V3_PLACES, *range(_PLACES, _V3_PLACES), *range(12, 19))
-_V3_SLOTS = tuple(_SLOTS[_ORDER.index(at)] for at in range(len(_SLOTS)))
+_V3_LATENTS, _V3_NORM = 9, 5
+_ORDER = tuple(map(_V3.slots.index, _V2.slots))
 _WEIGHTS_ARE_INT8 = 2  # a weight_quant_mode: of all three
-_CLIP = 20  # of what is packed: the share of a tile's largest number
 _CACHE_MODES = {_Mode.INT8_CACHE: 1, _Mode.PACKED: 3}  # by one scale, and by tiles
 
 
@@ -335,7 +250,8 @@ def _returns_norm(case: Case) -> bool:
 
 
 def _v3_build(case: Case, make: TensorMaker) -> Call:
-    call, mode = _build(_as_v2(case), make), _mode(_as_v2(case))
+    sizes = _V3.sizes(case)
+    call, mode = _build(_as_v2(case), sizes, make), _mode(sizes)
     *tensors, places, latents, keys = call.args
     named: dict[str, Any] = {
         **call.kwargs,
@@ -350,7 +266,7 @@ def _v3_build(case: Case, make: TensorMaker) -> Call:
     if mode is _Mode.PACKED:
         named |= dict.fromkeys(("ckvkr_repo_mode", "quant_scale_repo_mode"), 1)
         named |= {"tile_size": _TILE}
-        if given(case, _CLIP) is not None:
+        if sizes["has_k_nope_clip_alpha"]:
             named |= {"k_nope_clip_alpha": make.full((1,), "FLOAT", 1.0)}
     return Call(*tensors, latents, keys, cache_index=places, **named)
 
@@ -378,35 +294,27 @@ def _v3_outputs_fit(case: Case) -> bool:
     is whole."""
     if case.outputs is None:
         return True
-    sizes = _sizes(_as_v2(case))
+    sizes = _V3.sizes(case)
+    mode, tokens = _mode(sizes), sizes["t"]
     absent: tuple[Shape, ...] = ((), (0,), (1,))
-    shapes = [(slot.shape or ()) if (slot := output_slot(case, at)) else () for at in (4, 5, 6)]
-    if sizes is None:
+    keys, *shapes = ((output_shape(case, at) or ()) for at in (3, 4, 5, 6))
+    if len(case.outputs) > 3 and bool(keys) != sizes["has_kr_cache"]:
         return False
-    of_queries = ((sizes.tokens, sizes.heads, 1),)
-    if shapes[0] not in (of_queries if sizes.mode is _Mode.INT8_CACHE else absent):
+    of_queries = ((tokens, sizes["heads"], 1),)
+    if shapes[0] not in (of_queries if mode is _Mode.INT8_CACHE else absent):
         return False
     if not _returns_norm(case):
         return shapes[1] in absent and shapes[2] in absent
-    is_int8 = sizes.mode is not _Mode.BF16
-    fits = (sizes.tokens, 1) == shapes[2] if is_int8 else shapes[2] in absent
-    return fits and shapes[1] == (sizes.tokens, sizes.query_rank)
-
-
-def _v3_scales_fit(case: Case) -> bool:
-    """Return whether the one scale is that of an INT8 cache, and the clip that of a packed one."""
-    of_cache, clip = input_shape(case, _SCALE_LATENTS), input_shape(case, _CLIP)
-    is_packed = _mode(_as_v2(case)) is _Mode.PACKED
-    return of_cache in ((), (1,)) and clip in (((), (1,)) if is_packed else ((),))
+    fits = (tokens, 1) == shapes[2] if mode is not _Mode.BF16 else shapes[2] in absent
+    return fits and shapes[1] == (tokens, sizes["rank"])
 
 
 def _v3_traffic(case: Case) -> int:
-    sizes = rules.accepted(_sizes(_as_v2(case)))
-    norm = 0
+    sizes, norm = _V3.sizes(case), 0
     if _returns_norm(case):
-        item = 2 if sizes.mode is _Mode.BF16 else 1
-        norm = sizes.tokens * (item * sizes.query_rank + 4 * (sizes.mode is not _Mode.BF16))
-    return _traffic(_as_v2(case)) + norm
+        is_int8 = _mode(sizes) is not _Mode.BF16
+        norm = sizes["t"] * (sizes["rank"] + 4 if is_int8 else 2 * sizes["rank"])
+    return _traffic(_as_v2(case), sizes) + norm
 
 
 MLA_PROLOG_V3 = OpSpec(
@@ -414,37 +322,18 @@ MLA_PROLOG_V3 = OpSpec(
     is_shown_otherwise=True,
     call="torch_npu.npu_mla_prolog_v3",
     assumes="positions spread over the whole cache, each once",
-    slots=(*_V3_SLOTS, "actual_seq_len", "k_nope_clip_alpha"),
-    pools={"kv_cache": "", "kr_cache": ""},
+    signature=_V3.text,
     reference=_v3_reference,
     build=_v3_build,
-    flops=lambda case: _flops(_as_v2(case)),
+    operations=_OPERATIONS,
     traffic=_v3_traffic,
-    optional=frozenset((_V3_KEYS, *range(_SCALE_X, len(_SLOTS) + 2))),
-    optional_outputs=frozenset({3, 4, _V3_NORM, _V3_STEPS}),
     npu=NpuCall(run=_v3_run, nz=frozenset(_WEIGHTS)),
     constraints=(
+        _dtypes_fit(_V3, _V3_LATENTS),
         Constraint(
-            "expected tokens (T, hidden), the weights of one layer, caches of one head with pages "
-            "of 16 or 128 tokens and a place for each token",
-            lambda case: _fits(_as_v2(case)),
-        ),
-        Constraint(
-            "expected BF16, or INT8 tokens and weights with scales, in the latter with caches of "
-            "BF16, an INT8 latent cache, or a packed one",
-            lambda case: _dtypes_fit(_as_v2(case)),
-        ),
-        Constraint(
-            "expected scales of queries with an INT8 cache alone, and of the norm all of its "
-            "outputs or none",
+            "expected the cache of keys again, scales of queries with an INT8 cache alone, and of "
+            "the norm all of its outputs or none",
             _v3_outputs_fit,
-        ),
-        Constraint(
-            "expected one scale of an INT8 cache, and k_nope_clip_alpha with a packed one alone",
-            _v3_scales_fit,
-        ),
-        rules.absent_inputs(
-            frozenset({17, 18, 19}), "scales of rotated keys and of queries, sequence lengths"
         ),
     ),
 )

@@ -71,3 +71,10 @@ def test_a_dtype_may_be_that_of_another_tensor_or_a_third_one(x, gamma, fits):
 def test_a_signature_refuses_groups_that_no_tensor_tells_apart():
     with pytest.raises(BadInput, match="x"):
         parse_signature("x[*t, *d] -> y[*t]")
+
+
+@pytest.mark.parametrize(("blocks", "fits"), [((4, 2, 16, 16), True), ((4, 2, 17, 16), False)])
+def test_a_matrix_in_blocks_has_whole_blocks_of_its_dtype(blocks, fits):
+    case = Case("Any", (Slot((30, 60), "FLOAT16", "ND"), Slot(blocks, "FLOAT16", "FRACTAL_NZ")), ())
+    found = parse_signature("x[n, k], weight[n, k] -> y").read(case)
+    assert isinstance(found, str) is not fits

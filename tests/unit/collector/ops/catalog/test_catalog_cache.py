@@ -242,4 +242,4 @@ def test_queries_of_drafts_need_pages_for_the_context(case_of):
     shapes, dtypes = "1;126;126;1,1;2;1", ";".join(["INT32"] * 6)
     outputs = "4;126;4;126;4;3", dtypes
     kernel = "copy_and_expand_dflash_inputs_kernel_single_grid"
-    assert_rejected(case_of(kernel, shapes, dtypes, *outputs), "npu", "a table")
+    assert_rejected(case_of(kernel, shapes, dtypes, *outputs), "npu", "ceil_div(t, requests)")

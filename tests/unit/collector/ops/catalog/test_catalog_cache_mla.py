@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from collector.model.case import Slot
 from collector.ops.registry import find
 
 pytestmark = pytest.mark.torch
@@ -196,8 +197,9 @@ def test_third_prolog_packs_rows_as_sparse_attention_reads_them(torch, case_of, 
         latent = caches[0].view(32, 512)[place].float()
         torch.testing.assert_close(read, latent, rtol=0.02, atol=0.02)
         assert torch.equal(one[512:640].view(torch.bfloat16), caches[1].view(32, 64)[place])
-    assert "alone" in op.rejection_reason(
-        replace(plain, inputs=(*plain.inputs, *[empty] * 4, replace(empty, shape=(1,)))), "npu"
+    absent = [Slot(None, "DT_UNDEFINED", "NULL")] * 4
+    assert "has_k_nope_clip_alpha" in op.rejection_reason(
+        replace(plain, inputs=(*plain.inputs, *absent, replace(empty, shape=(1,)))), "npu"
     )
 
 
@@ -208,7 +210,7 @@ def test_third_prolog_quantises_queries_with_an_int8_cache(torch, case_of, build
     inputs = (*case.inputs[:16], scale, *case.inputs[17:])
     outputs = (*case.outputs[:4], replace(second.outputs[4], shape=(3, 2, 1)), *case.outputs[5:])
     op = find("MlaPrologV3")
-    assert "one scale" in op.rejection_reason(replace(case, outputs=outputs), "npu")
+    assert "quant_scale_ckv" in op.rejection_reason(replace(case, outputs=outputs), "npu")
     case = replace(case, inputs=inputs, outputs=outputs)
     assert op.rejection_reason(case, "npu") == ""
     call = build(case)
