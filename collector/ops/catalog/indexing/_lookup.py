@@ -5,8 +5,6 @@ from math import prod
 from collector.model.case import Case, Shape, Slot
 from collector.ops.spec import Constraint
 
-INTEGERS = ("INT32", "INT64")
-
 
 def indices_of(case: Case, first: int) -> tuple[Slot, ...]:
     """Return the indices of a row, one per dimension looked up, after the other slots."""
@@ -22,16 +20,13 @@ def kept_dims(case: Case, sizes: int, first: int) -> int:
 
 
 def looked_up(case: Case, sizes: int, first: int) -> Shape | None:
-    """Return the shape of the selected elements; None if the indices do not fit the first input.
-
-    The kernels require one shape for all indices."""
+    """Return the shape of the selected elements; None if the indices do not fit the first input."""
     whole, indices = (case.inputs or ())[0].shape or (), indices_of(case, first)
     kept = kept_dims(case, sizes, first)
     end = kept + len(indices)
-    shapes = {index.shape or () for index in indices}
-    if kept < 0 or end > len(whole) or len(shapes) != 1 or not all(whole[kept:end]):
+    if kept < 0 or end > len(whole) or not all(whole[kept:end]):
         return None
-    return (*whole[:kept], *shapes.pop(), *whole[end:])
+    return (*whole[:kept], *(indices[0].shape or ()), *whole[end:])
 
 
 def dense_enough(sizes: int, first: int, elements: int) -> Constraint:
@@ -45,13 +40,3 @@ def dense_enough(sizes: int, first: int, elements: int) -> Constraint:
         return kept <= 0 or prod(((case.inputs or ())[0].shape or ())[end:]) >= elements
 
     return Constraint(f"expected {elements} elements after an index that is not the first", holds)
-
-
-def integer_indices(first: int) -> Constraint:
-    """Require integers of one dtype for the indices."""
-
-    def holds(case: Case) -> bool:
-        dtypes = {index.known_dtype for index in indices_of(case, first)}
-        return len(dtypes) == 1 and all(d and d.spelling in INTEGERS for d in dtypes)
-
-    return Constraint(f"expected INT32 or INT64 for all indices (from input {first + 1})", holds)

@@ -9,7 +9,7 @@ from collector.ops import rules
 from collector.ops.catalog.indexing import _lookup
 from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct_along, picked_bytes
-from collector.ops.slots import agrees, elements, input_shape, output_shape
+from collector.ops.slots import elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
 # Single elements, looked up by number along one dimension: the last one that alone may differ
@@ -43,22 +43,18 @@ GATHER_ELEMENTS_V2 = OpSpec(
     kernel="GatherElementsV2",
     call="torch.gather",
     assumes="indices spread over the dimension, each element once if there are enough",
-    slots=("x", "index"),
+    # GatherElements takes other dtypes
+    signature="x T:float|INT32, index integer[*s] -> y T[*s]",
     build=_elements_build,
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
-        Constraint(
-            "expected an index that differs from the input in at most one dimension, and an "
-            "output like it",
-            lambda case: _elements_axis(case) is not None and agrees(case, 0, input_shape(case, 1)),
+        rules.reads(
+            "expected an index that differs from the input in at most one dimension", _elements_axis
         ),
         Constraint(
             f"expected more than {_RUN} elements after a dimension that is not the last", _has_runs
         ),
-        rules.inputs_are(rules.INTEGERS, (1,)),
-        rules.inputs_are(("INT32", "FLOAT", "FLOAT16", "DT_BF16"), (0,)),  # others: GatherElements
-        rules.one_dtype((0,)),
     ),
     lookups=looked_up("aten.gather.default"),
 )
@@ -88,16 +84,7 @@ def _picks_one(case: Case) -> bool:
     """Return whether the row selects one row of a tensor, without its dimension, by a scalar index.
 
     The index is not a tensor of torch."""
-    table, slots = input_shape(case, 0), case.inputs or ()
-    is_scalar = len(slots) == 3 and slots[1].shape is None and slots[2].shape in (None, (1,))
-    return is_scalar and bool(table and table[0]) and agrees(case, 0, table[1:])
-
-
-def _v2_fits(case: Case) -> bool:
-    if _picks_one(case):
-        return True
-    table = input_shape(case, 0)
-    return len(table) == 2 and table[0] > 0 and agrees(case, 0, input_shape(case, 1) + table[1:])
+    return not input_shape(case, 1)
 
 
 # Rows of a table, looked up by number along the first dimension: an embedding. A graph also uses it
@@ -106,16 +93,12 @@ GATHER_V2 = OpSpec(
     kernel="GatherV2",
     call="torch.nn.functional.embedding",
     assumes="rows spread over the table, all equally likely",
-    slots=("table", "indices", "axis"),
+    signature="table T[rows, d], indices integer[*s], axis -> y T[*s, d] where rows > 0;"
+    "table T[rows, *part], indices integer[], axis[#] -> y T[*part] where rows > 0",
     reference=_v2_reference,
     build=_v2_build,
     traffic=picked_bytes,
     moves_data=True,
-    constraints=(
-        Constraint("expected a table of rows, and an output with a row for each index", _v2_fits),
-        rules.inputs_are(rules.INTEGERS, (1,)),
-        rules.one_dtype((0,)),
-    ),
     npu=NpuCall(
         run=lambda api, table, indices: api(indices, table),
         graph=GraphCall(takes=_picks_one, run=_select),
@@ -131,8 +114,6 @@ GATHER_V2 = OpSpec(
 
 def _v3_axis(case: Case) -> int | None:
     table, indices, out = input_shape(case, 0), input_shape(case, 1), output_shape(case)
-    if len(indices) != 1:
-        return None
     fits = (size and out == table[:i] + indices + table[i + 1 :] for i, size in enumerate(table))
     return next((axis for axis, fit in enumerate(fits) if fit), None)
 
@@ -151,16 +132,12 @@ GATHER_V3 = OpSpec(
     kernel="GatherV3",
     call="torch.index_select",
     assumes="rows spread over the table, all equally likely",
-    slots=("table", "indices", "axis"),
+    signature="table T, indices integer[count], axis -> y T",
     build=_v3_build,
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
-        rules.reads(
-            "expected a list of indices, and an output with a part of the table for each", _v3_axis
-        ),
-        rules.inputs_are(rules.INTEGERS, (1,)),
-        rules.one_dtype((0,)),
+        rules.reads("expected an output with a part of the table for each index", _v3_axis),
     ),
     lookups=(
         *looked_up("aten.embedding.default", order=1, tc_input_count=2),
@@ -192,16 +169,13 @@ INDEX = OpSpec(
     kernel="Index",
     call="torch.ops.aten.index",
     assumes="indices spread over the tensor, all equally likely",
-    slots=("x", "indexed_sizes", "indexed_strides", "indices"),
-    variadic=True,
+    signature="x T, indexed_sizes, indexed_strides, indices I:integer[*s]+ -> y T",
     build=_index_build,
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
-        _lookup.integer_indices(_INDICES),
         Constraint("expected an output of the shape that the indices select", _index_fits),
         _lookup.dense_enough(_FLAGS, _INDICES, _TAIL),
-        rules.one_dtype((0,)),
     ),
     lookups=looked_up("aten.index.Tensor", tc_input_count=1, interpolation=OUTPUT_ELEMENTS),
 )
@@ -222,24 +196,16 @@ def _non_zero_run(nonzero: Any, x: Any, shape: Any) -> Any:
     return nonzero(x).view(-1)[: prod(shape)].view(shape)
 
 
-def _positions_fit(case: Case) -> bool:
-    """The positions of an input of one dimension may have one dimension."""
-    x, out = input_shape(case, 0), output_shape(case) or ()
-    return out[:1] <= (elements(x),) and (out[1:] == (len(x),) or (len(x) == len(out) == 1))
-
-
-# Positions of the elements that are not zero. As many elements are set as the output has rows.
+# Positions of the elements that are not zero. As many elements are set as the output has rows. The
+# positions of an input of one dimension may have one dimension.
 NON_ZERO = OpSpec(
     kernel="NonZero",
     call="torch.nonzero",
     assumes="as many nonzero elements as the output has rows, spread over the tensor",
-    slots=("x",),
+    signature="x[*s] -> y INT64[found, s_rank]! where found <= s;"
+    "x[n] -> y INT64[found]! where found <= n",
     reference=lambda torch, x, shape: torch.nonzero(x).view(shape),
     build=_non_zero_build,
-    constraints=(
-        Constraint("expected an output with a row for each element found", _positions_fit),
-        rules.outputs_are(("INT64",), (0,)),
-    ),
     npu=NpuCall(run=_non_zero_run),
     lookups=looked_up("aten.nonzero.default"),
 )

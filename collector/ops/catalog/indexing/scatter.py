@@ -8,7 +8,7 @@ from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.indexing import _lookup
 from collector.ops.parts import like, tensors
-from collector.ops.slots import agrees, elements, input_shape, output_shape
+from collector.ops.slots import elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, GraphCall, Need, NpuCall, OpSpec, TensorMaker
 
 
@@ -34,19 +34,6 @@ def _embedding_reference(torch: Any, grad: Any, rows: Any, origins: Any, table: 
     return table.index_fill_(0, rows, 0).index_add_(0, rows, grad[origins])
 
 
-def _embedding_fits(case: Case) -> bool:
-    grad, rows, table = input_shape(case, 0), input_shape(case, 1), output_shape(case)
-    count = elements(rows)
-    return (
-        table is not None
-        and len(table) == 2
-        and table[0] > 0 < count
-        and input_shape(case, 2) == rows
-        and grad[-1:] == table[1:]
-        and elements(grad[:-1]) == count
-    )
-
-
 def _embedding_traffic(case: Case) -> int:
     """Return the bytes: all inputs once, and a written row for each row of `grad`."""
     slots = case.inputs or ()
@@ -60,18 +47,12 @@ EMBEDDING_DENSE_GRAD_V2 = OpSpec(
     kernel="EmbeddingDenseGradV2",
     call="torch.ops.aten.embedding_dense_backward",
     assumes="rows spread over the table, all equally likely, so that some repeat often",
-    slots=("grad", "sorted_rows", "origins"),
+    signature="grad T[*t, d], sorted_rows integer[*rows], origins integer[*rows]"
+    " -> table T[n, d]! where t == rows, rows > 0, n > 0",
     reference=_embedding_reference,
     build=_embedding_build,
-    flops=tensors.per_element(1),
+    operations="t * d",
     traffic=_embedding_traffic,
-    constraints=(
-        Constraint(
-            "expected a row number and an origin for each row of the gradient", _embedding_fits
-        ),
-        rules.inputs_are(rules.INTEGERS, (1, 2)),
-        rules.one_dtype((0,)),
-    ),
     npu=NpuCall(build=_embedding_build_npu),
 )
 
@@ -89,29 +70,17 @@ def _fill_traffic(case: Case) -> int:
     return index.size_bytes + value.size_bytes + rules.accepted(x.known_dtype).bytes_of(written)
 
 
-def _fill_fits(case: Case) -> bool:
-    x = input_shape(case, 0)
-    return bool(x) and x[0] > 0 and len(input_shape(case, 1)) == 1 and agrees(case, 0, x)
-
-
 # Rows of a tensor set to one value, in place. A profile records neither the dimension nor the
 # value: the first dimension and 0 are used.
 INDEX_FILL = OpSpec(
     kernel="IndexFill",
     call="torch.Tensor.index_fill_",
     assumes="the first dimension; rows spread over it, each once",
-    slots=("x", "index", "value"),
+    signature="x T:float|integer|BOOL[rows, *part], index integer[count], value"
+    " -> x T[rows, *part] where rows > 0",
     build=lambda case, make: _call(case, make, "INT64"),  # a cpu takes no other
     traffic=_fill_traffic,
     moves_data=True,
-    constraints=(
-        Constraint(
-            "expected rows, a list of their numbers, and an output like the input", _fill_fits
-        ),
-        rules.inputs_are(rules.INTEGERS, (1,)),
-        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT64", "BOOL"), (0,)),
-        rules.one_dtype((0,)),
-    ),
     npu=NpuCall(build=lambda case, make: _call(case, make, (case.inputs or ())[1].dtype)),
 )
 
@@ -132,8 +101,7 @@ def _put_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _put_fits(case: Case) -> bool:
-    named = _lookup.looked_up(case, _FLAGS, _INDICES)
-    return named == input_shape(case, _VALUE) and agrees(case, 0, input_shape(case, 0))
+    return _lookup.looked_up(case, _FLAGS, _INDICES) == input_shape(case, _VALUE)
 
 
 def _is_on_vector_cores(case: Case) -> bool:
@@ -156,25 +124,19 @@ INDEX_PUT_V2 = OpSpec(
     kernel="IndexPutV2",
     call="torch.ops.aten.index_put_",
     assumes="indices spread over the tensor, each position once if there are enough",
-    slots=("x", "value", "indexed_sizes", "indexed_strides", "indices"),
-    variadic=True,
+    signature="x T:float|integer|INT8|UINT8|BOOL[*s], value T, indexed_sizes, indexed_strides,"
+    " indices I:integer[*i]+ -> x T[*s]",
     build=_put_build,
     traffic=lambda case: tensors.placed_bytes(case, _VALUE),
     moves_data=True,
     constraints=(
-        _lookup.integer_indices(_INDICES),
-        Constraint(
-            "expected a value of the shape that the indices select, and an output like the input",
-            _put_fits,
-        ),
+        Constraint("expected a value of the shape that the indices select", _put_fits),
         _lookup.dense_enough(_FLAGS, _INDICES, _TAIL),
-        rules.inputs_are((*_ATOMIC, *_OTHERS), (0,)),
         Constraint(
             f"{' or '.join(_OTHERS)}: expected at most {_FEW} indices, and at most {_SHORT} "
             "elements after them",
             _is_on_vector_cores,
         ),
-        rules.one_dtype((0, _VALUE)),
     ),
 )
 
@@ -184,7 +146,7 @@ def _axis(case: Case) -> int | None:
 
     None if there is none or several."""
     cache, updates = input_shape(case, 0), input_shape(case, 2)
-    if len(cache) != len(updates) or len(cache) < 2 or cache[0] != updates[0]:
+    if len(cache) != len(updates):
         return None
     shorter = [i for i, size in enumerate(cache) if updates[i] != size]
     fits = len(shorter) == 1 and 0 < updates[shorter[0]] < cache[shorter[0]]
@@ -214,23 +176,14 @@ SCATTER = OpSpec(
     kernel="Scatter",
     call="torch_npu.scatter_update_",
     assumes="any position of the cache for each batch",
-    slots=("x", "indices", "updates"),
+    signature="x T[batch, *cache], indices integer[batch], updates T[batch, *new]"
+    " -> x T[batch, *cache]",
     reference=_scatter_reference,
     build=_scatter_build,
     traffic=lambda case: tensors.placed_bytes(case, 2),
     moves_data=True,
     constraints=(
-        Constraint(
-            "expected an index for each batch, updates like the input but shorter in one "
-            "dimension, and an output like the input",
-            lambda case: (
-                _axis(case) is not None
-                and input_shape(case, 1) == input_shape(case, 0)[:1]
-                and agrees(case, 0, input_shape(case, 0))
-            ),
-        ),
-        rules.inputs_are(rules.INTEGERS, (1,)),
-        rules.one_dtype((0, 2)),
+        rules.reads("expected updates like the input but shorter in one dimension", _axis),
     ),
     npu=NpuCall(graph=GraphCall(takes=lambda case: True)),
 )
@@ -245,40 +198,22 @@ def _elements_build(case: Case, make: TensorMaker) -> Call:
     return Call(old, last, places, like.normal(updates, make))
 
 
-def _elements_fits(case: Case) -> bool:
-    """Return whether the shapes of index, updates and output fit.
-
-    Between the first and the last dimension the index is as long as the tensor (else CANN's AI CPU
-    runs it); in the first dimension it is not longer."""
-    x, index = input_shape(case, 0), input_shape(case, 1)
-    if not x or len(index) != len(x) or not x[-1]:
-        return False
-    is_in_x = index[1:-1] == x[1:-1] and (len(x) == 1 or index[0] <= x[0])
-    return is_in_x and input_shape(case, 2) == index and agrees(case, 0, x)
-
-
 # Single elements replaced at indices, in place, along the last dimension.
 #
 # CANN's kernel scatters along the last dimension only. For another dimension aclnn transposes
 # first, and the row has the transposed shapes (aclnn_scatter.cpp of ops-nn). A profile does not
-# record whether elements are added instead; here they are not.
+# record whether elements are added instead; here they are not. Between the first and the last
+# dimension the index is as long as the tensor (else CANN's AI CPU runs it).
 SCATTER_ELEMENTS_V2 = OpSpec(
     kernel="ScatterElementsV2",
     call="torch.Tensor.scatter_",
     assumes="the last dimension; indices spread over it, each element once if there are enough",
-    slots=("x", "index", "updates"),
+    signature="x T:float|INT32|INT8|UINT8[rows, *inner, n], index integer[count, *inner, k],"
+    " updates T[count, *inner, k] -> x T[rows, *inner, n] where count <= rows, n > 0;"
+    "x T:float|INT32|INT8|UINT8[n], index integer[k], updates T[k] -> x T[n] where n > 0",
     build=_elements_build,
     traffic=lambda case: tensors.placed_bytes(case, 2),
     moves_data=True,
-    constraints=(
-        Constraint(
-            "expected an index that fits the input, updates like it, and an output like the input",
-            _elements_fits,
-        ),
-        rules.inputs_are(rules.INTEGERS, (1,)),
-        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT8", "UINT8"), (0,)),
-        rules.one_dtype((0, 2)),
-    ),
     lookups=(
         *looked_up("aten.scatter.value", tc_input_count=2),
         *looked_up("aten.scatter.src"),
@@ -301,10 +236,9 @@ def _nd_build_npu(case: Case, make: TensorMaker) -> Call:
 
 
 def _nd_fits(case: Case) -> bool:
-    x, (*rows, count) = input_shape(case, 0), input_shape(case, 1) or (0,)
-    if not rows or not 0 < count <= len(x) or not all(x[:count]):
-        return False
-    return input_shape(case, 2) == (*rows, *x[count:]) and agrees(case, 0, x)
+    x, (*rows, count) = input_shape(case, 0), input_shape(case, 1)
+    is_in_x = 0 < count <= len(x) and all(x[:count])
+    return is_in_x and input_shape(case, 2) == (*rows, *x[count:])
 
 
 # Parts of a tensor replaced at rows of coordinates, in place: tokens written to a cache.
@@ -315,23 +249,13 @@ SCATTER_ND_UPDATE = OpSpec(
     kernel="ScatterNdUpdate",
     call="torch_npu.npu_scatter_nd_update_",
     assumes="indices spread over the tensor, each position once if there are enough",
-    slots=("x", "indices", "updates"),
-    pools={"x": ""},
+    signature="x T:float|integer|INT8|INT16|BOOL[pages, *page], indices integer[*rows, count],"
+    " updates T -> x T[pages, *page] where rows_rank > 0",
     reference=lambda torch, x, columns, updates: x.index_put_(columns, updates),
     build=_nd_build,
     traffic=lambda case: tensors.placed_bytes(case, 2),
     moves_data=True,
-    constraints=(
-        Constraint(
-            "expected rows of coordinates, an update for each, and an output like the input",
-            _nd_fits,
-        ),
-        rules.inputs_are(rules.INTEGERS, (1,)),
-        rules.inputs_are(
-            ("FLOAT", "FLOAT16", "DT_BF16", "INT8", "INT16", "INT32", "INT64", "BOOL"), (0,)
-        ),
-        rules.one_dtype((0, 2)),
-    ),
+    constraints=(Constraint("expected coordinates in x, and an update for each", _nd_fits),),
     npu=NpuCall(build=_nd_build_npu),
     twins=("ScatterNdUpdateAiCore",),
 )
@@ -351,12 +275,10 @@ def _flat_launch(api: Any, x: Any, *others: Any) -> Any:
 
 def _flat_fits(case: Case) -> bool:
     """Return whether there are as many numbers in an update as the coordinates select."""
-    x, (*rows, count) = input_shape(case, 0), input_shape(case, 1) or (0,)
-    updates = input_shape(case, 2)
-    if not rows or not 0 < count <= len(x) or not all(x[:count]) or not agrees(case, 0, x):
-        return False
+    x, (*rows, count), updates = (input_shape(case, i) for i in range(3))
+    is_in_x = 0 < count <= len(x) and all(x[:count])
     part = elements(updates[len(rows) :]), elements(x[count:])
-    return updates[: len(rows)] == tuple(rows) and part[0] == part[1]
+    return is_in_x and updates[: len(rows)] == tuple(rows) and part[0] == part[1]
 
 
 # The same of vLLM-Ascend's own library: tokens of DeepSeek-V4 written to pages of a cache, each at
@@ -368,13 +290,7 @@ SCATTER_ND_UPDATE_V2 = replace(
     kernel="ScatterNdUpdateV2",
     call="torch.ops._C_ascend.npu_scatter_nd_update_v2",
     build=_flat_build,
-    constraints=(
-        Constraint(
-            "expected rows of coordinates, an update for each, and an output like the input",
-            _flat_fits,
-        ),
-        *SCATTER_ND_UPDATE.constraints[1:],
-    ),
+    constraints=(Constraint("expected coordinates in x, and an update for each", _flat_fits),),
     npu=NpuCall(
         run=_flat_launch,
         build=_nd_build_npu,

@@ -78,7 +78,7 @@ HALVES = ";".join([HALF] * 3)
         (
             ("Scatter", "2,8,8;2;2,4,4", f"{HALF};INT64;{HALF}", "2,8,8", HALF),
             Outcome.REJECTED,
-            "index & updates",
+            "updates & dimension",
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else value,
