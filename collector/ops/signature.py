@@ -203,7 +203,9 @@ def _variant(text: str) -> Variant:
         tuple(_tensor(part, letters) for part in split_outside(side, ",") if part.strip())
         for side in (inputs, outputs)
     )
-    conditions = tuple(map(parse_expression, split_outside(where, ","))) if where.strip() else ()
+    conditions = tuple(
+        parse_expression(part.strip()) for part in split_outside(where, ",") if part.strip()
+    )
     given = {name for one in arguments if not one.is_split for name in _groups_of(one)}
     if ambiguous := [
         one.name for one in arguments if one.is_split and len(_groups_of(one) - given) > 1

@@ -8,13 +8,11 @@ from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.rowwise.ordering import narrowed
 from collector.ops.parts import like
-from collector.ops.parts.tensors import per_element
-from collector.ops.slots import agrees, elements, input_shape, output_shape, spelling
+from collector.ops.slots import elements, input_shape, output_shape, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # Cumulative sums along a dimension. A profile does not record the dimension, but aclnn writes
 # dimension 0 as INT64 and others as INT32: for INT32, the last one.
-_AXIS = 1
 # Sizes from which aclnnCumsum of CANN 8.5 launches a CumsumCube on Atlas A2 and A3.
 _CUBE_ROWS, _CUBE_LENGTH = 12800, 512
 
@@ -29,11 +27,6 @@ def _cumsum_run(cumsum: Any, x: Any, dim: int) -> Any:
     return cumsum(x, dim, dtype=x.dtype)
 
 
-def _cumsum_fits(case: Case) -> bool:
-    x = input_shape(case, 0)
-    return len(x) > 0 and agrees(case, 0, x)
-
-
 def _stays_on_vectors(case: Case) -> bool:
     """Return whether no matrix unit runs the case: it sums many long rows, by a CumsumCube."""
     x, (slot, axis) = input_shape(case, 0), (case.inputs or ())[:2]
@@ -46,17 +39,10 @@ def _stays_on_vectors(case: Case) -> bool:
 CUMSUM = OpSpec(
     kernel="Cumsum",
     call="torch.cumsum",
-    slots=("x", "axis"),
+    signature="x T:number[*rows, n], axis integer[#] -> y T[*rows, n]",
     build=_cumsum_build,
-    flops=per_element(1),
+    operations="rows * n",
     constraints=(
-        Constraint(
-            "expected an output with the input's shape, of at least one dimension", _cumsum_fits
-        ),
-        rules.one_number("axis", _AXIS),
-        rules.inputs_are(("INT32", "INT64"), (_AXIS,)),
-        rules.one_dtype((0,)),
-        rules.not_bool((0,)),
         Constraint(
             f"expected fewer than {_CUBE_ROWS} rows of {_CUBE_LENGTH} floating-point numbers",
             _stays_on_vectors,
@@ -97,30 +83,21 @@ def _histogram_run(histc: Any, x: Any, bins: int, dtype: Any) -> Any:
     return narrowed(counts, dtype) if counts.element_size() == _INT64 else counts.to(dtype)
 
 
-def _histogram_fits(case: Case) -> bool:
-    out, x = output_shape(case) or (), (case.inputs or ())[0]
-    return len(out) == 1 and 0 < out[0] <= _REACH.get(spelling(x), 0)
-
-
 HISTOGRAM_V2 = OpSpec(
     kernel="HistogramV2",
     call="torch.histc",
     assumes="each bin as likely",
-    slots=("x", "min", "max"),
+    signature=f"x T:{'|'.join(_REACH)}[*s], min T[#], max T[#] -> y INT32[bins]!"
+    " where s > 0, bins > 0",
     # On a CPU torch counts floating-point numbers only.
     reference=lambda torch, x, bins, dtype: torch.histc(x.float(), bins, 0, bins).to(dtype),
     build=_histogram_build,
-    flops=per_element(2),  # the bin, and an increment
+    operations="2 * s",  # the bin, and an increment
     constraints=(
-        rules.inputs_are(tuple(_REACH), (0,)),
-        rules.one_dtype((0, 1, 2), ()),
-        rules.outputs_are(("INT32",), (0,)),
         Constraint(
-            "expected an output of one dimension, with bins that the dtype can number",
-            _histogram_fits,
+            "expected bins that the dtype can number",
+            lambda case: elements(output_shape(case)) <= _REACH[spelling((case.inputs or ())[0])],
         ),
-        rules.one_number("min and max", 1, 2),
-        rules.NOT_EMPTY,
     ),
     npu=NpuCall(run=_histogram_run),
 )

@@ -6,17 +6,13 @@ from collector.model.case import Case
 from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.parts.tensors import per_element
 from collector.ops.slots import (
-    agrees,
-    elements,
     given,
     input_shape,
     output_shape,
     output_slot,
-    outputs_agree,
 )
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 # Indices in the dtype of the kernel. Ascend's kernels for sorting and searching write INT32, and
 # aclnn converts that for torch, which expects INT64.
@@ -48,23 +44,14 @@ def top_k_top_p(kernel: str, call: str, npu: NpuCall) -> OpSpec:
         kernel=kernel,
         call=call,
         assumes="scores at random",
-        slots=("sorted_value", "sorted_indices", "p", "k"),
-        optional=frozenset({_P, _K}),
+        signature="sorted_value T:float[requests, v], sorted_indices INT32[requests, v],"
+        " p T[requests]?, k INT32[requests]? -> y T[requests, v]"
+        " where requests * v > 0, has_p or has_k",
         infinite=frozenset({0}),  # the tokens that the filter removes
         reference=_top_k_top_p_reference,
         build=_top_k_top_p_build,
-        flops=per_element(5),
+        operations="5 * requests * v",
         npu=npu,
-        constraints=(
-            Constraint(
-                "expected sorted logits (B,V), their numbers, and p (B) or k (B) or both",
-                _top_k_top_p_fits,
-            ),
-            rules.NOTHING_EMPTY,
-            rules.inputs_are(rules.FLOATS, (0,)),
-            rules.one_dtype((0, _P), (0,)),
-            *rules.dtypes({1: "INT32", _K: "INT32"}, {}),
-        ),
     )
 
 
@@ -95,14 +82,6 @@ def _top_k_top_p_reference(torch: Any, ordered: Any, numbers: Any, p: Any, k: An
     return torch.empty_like(kept).scatter_(1, numbers.long(), kept)
 
 
-def _top_k_top_p_fits(case: Case) -> bool:
-    ordered, numbers = input_shape(case, 0), input_shape(case, 1)
-    if len(ordered) != 2 or numbers != ordered or not outputs_agree(case, ordered):
-        return False
-    limits = [slot for slot in (given(case, _P), given(case, _K)) if slot]
-    return bool(limits) and all(slot.shape == ordered[:1] for slot in limits)
-
-
 def _custom_build(case: Case, make: TensorMaker) -> Call:
     logits, p, k = build_limits(case, make)
     return Call(logits, p=p, k=k)
@@ -124,12 +103,11 @@ APPLY_TOP_KTOP_PWITH_SORTED = top_k_top_p(
 
 # The position of the maximum of each row: greedy sampling. A profile does not record the dimension:
 # the last one here.
-_DIMENSION = 1
 
 
 def _arg_max_build(case: Case, make: TensorMaker) -> Call:
     x, indices = (case.inputs or ())[0], output_slot(case)
-    stays = output_shape(case) == _arg_max_folded(case, stays=True)
+    stays = output_shape(case) == (*input_shape(case, 0)[:-1], 1)
     dtype = make.dtype(indices.dtype if indices else "INT64")
     return Call(like.normal(x, make), stays, dtype)
 
@@ -139,33 +117,16 @@ def _arg_max_run(argmax: Any, x: Any, stays: bool, dtype: Any) -> Any:
     return narrowed(argmax(x, -1, stays), dtype)
 
 
-def _arg_max_folded(case: Case, stays: bool) -> tuple[int, ...]:
-    return input_shape(case, 0)[:-1] + ((1,) if stays else ())
-
-
-def _arg_max_fits(case: Case) -> bool:
-    x, out = input_shape(case, 0), output_shape(case)
-    fitting = (None, _arg_max_folded(case, stays=False), _arg_max_folded(case, stays=True))
-    return len(x) > 0 and elements(x) > 0 and out in fitting
-
-
 ARG_MAX_V2 = OpSpec(
     kernel="ArgMaxV2",
     call="torch.argmax",
     assumes="numbers at random",
-    slots=("x", "dimension"),
-    optional=frozenset({_DIMENSION}),
+    signature="x T:number[*rows, n], dimension integer[#]? -> indices integer[*rows]|[*rows, 1]"
+    " where rows * n > 0",
     traffic=lambda case: dense_bytes(case),
     reference=lambda torch, x, stays, dtype: torch.argmax(x, -1, stays).to(dtype),
     build=_arg_max_build,
-    flops=per_element(1),
-    constraints=(
-        Constraint("expected an output with one number for each row of the input", _arg_max_fits),
-        rules.one_number("dimension", _DIMENSION),
-        rules.inputs_are(("INT32", "INT64"), (_DIMENSION,)),
-        rules.outputs_are(("INT32", "INT64"), (0,)),
-        rules.not_bool((0,)),
-    ),
+    operations="rows * n",
     npu=NpuCall(run=_arg_max_run),
     lookups=looked_up("aten.argmax.default", tc_input_count=1),
 )
@@ -201,26 +162,16 @@ def _max_run(search: Any, x: Any, dim: int, stays: bool, dtype: Any) -> Any:
     return narrowed(indices, dtype), values
 
 
-def _max_fits(case: Case) -> bool:
-    return _max_folded(case) is not None and agrees(case, _INDICES, output_shape(case, _VALUES))
-
-
 # The maximum of each row, and its position.
 ARG_MAX_WITH_VALUE = OpSpec(
     kernel="ArgMaxWithValue",
     call="torch.max",
     assumes="numbers at random; of equal dimensions the last is searched",
-    slots=("x",),
+    signature="x T:number[*s] -> indices integer[*rows], values T[*rows]! where s > 0",
     reference=_max_reference,
     build=_max_build,
-    flops=per_element(1),
-    constraints=(
-        Constraint("expected indices and values, one for each row of the input", _max_fits),
-        rules.NOT_EMPTY,
-        rules.outputs_are(("INT32", "INT64"), (_INDICES,)),
-        rules.one_dtype((0,), (_VALUES,)),
-        rules.not_bool((0,)),
-    ),
+    operations="s",
+    constraints=(rules.reads("expected a value for each row of the input", _max_folded),),
     npu=NpuCall(run=_max_run),
     lookups=looked_up("aten.max.dim"),
 )
@@ -262,32 +213,16 @@ def _top_reference(torch: Any, x: Any, count: int, index_dtype: Any) -> Any:
     return values, indices.to(index_dtype)
 
 
-def _top_fits(case: Case) -> bool:
-    *outer, size = input_shape(case, 0) or (0,)
-    values = output_shape(case)
-    fits = values is not None and values[:-1] == tuple(outer) and 0 < values[-1:][0] <= size
-    return fits and agrees(case, _TOP, values)
-
-
 # The largest numbers along the last dimension, in order, and their positions.
 TOP_K_V2 = OpSpec(
     kernel="TopKV2",
     call="torch.topk",
     assumes="numbers at random, in no order",
-    slots=("x", "k"),
+    signature="x T[*rows, n], k integer[#]"
+    " -> values T[*rows, count]!, indices integer[*rows, count] where 0 < count <= n",
     reference=_top_reference,
     build=_top_build,
-    flops=per_element(1),
-    constraints=(
-        Constraint(
-            "expected two outputs of as many numbers for each row, at most those of a row",
-            lambda case: bool(output_shape(case)) and _top_fits(case),
-        ),
-        rules.one_number("k", 1),
-        rules.inputs_are(rules.INTEGERS, (1,)),
-        rules.one_dtype((0,)),
-        rules.outputs_are(rules.INTEGERS, (_TOP,)),
-    ),
+    operations="rows * n",
     npu=NpuCall(run=_top_run),
     lookups=looked_up("aten.topk.default", tc_input_count=1),
 )
@@ -298,17 +233,9 @@ SORT = OpSpec(
     kernel="Sort",
     call="torch.sort",
     assumes="numbers at random, in no order",
-    slots=("x",),
+    signature="x T[*s] -> values T[*s], indices integer[*s]",
     reference=_sort_reference,
     build=_sort_build,
-    constraints=(
-        rules.one_dtype((0,)),
-        rules.outputs_are(("INT32", "INT64"), (1,)),
-        Constraint(
-            "expected two outputs with the input's shape",
-            lambda case: all(agrees(case, i, input_shape(case, 0)) for i in (0, 1)),
-        ),
-    ),
     npu=NpuCall(run=_sort_run),
     lookups=looked_up("aten.sort.default"),
 )

@@ -9,9 +9,8 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.parts.tensors import per_element
-from collector.ops.slots import agrees, elements, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.slots import elements, output_shape
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
 _LOGITS, _PROMPT, _OUTPUT, _COUNTS, _REPETITION, _FREQUENCY, _PRESENCE = range(7)
 _MANY = 3  # times that a token occurred, at most
@@ -48,14 +47,6 @@ def _penalties_reference(
     return logits.copy_(wide)
 
 
-def _penalties_fit(case: Case) -> bool:
-    logits = input_shape(case, _LOGITS)
-    tables = (input_shape(case, at) for at in (_PROMPT, _OUTPUT, _COUNTS))
-    numbers = (input_shape(case, at) for at in (_REPETITION, _FREQUENCY, _PRESENCE))
-    is_fitting = len(logits) == 2 and all(shape == logits for shape in tables)
-    return is_fitting and all(n == logits[:1] for n in numbers) and agrees(case, 0, logits)
-
-
 def _penalties_run(api: Any, logits: Any, *args: Any) -> Any:
     api(logits, *args)
     return logits
@@ -64,26 +55,14 @@ def _penalties_run(api: Any, logits: Any, *args: Any) -> Any:
 APPLY_ALL_PENALTIES = OpSpec(
     kernel="apply_all_penalties_kernel",
     call="vllm_ascend.ops.triton.penalty._apply_all_penalties_triton",
-    slots=(
-        *("logits", "prompt_mask", "output_mask", "output_bin_counts", "repetition_penalties"),
-        *("frequency_penalties", "presence_penalties"),
-    ),
+    signature="logits T:float[requests, v], prompt_mask BOOL[requests, v],"
+    " output_mask BOOL[requests, v], output_bin_counts INT32[requests, v],"
+    " repetition_penalties FLOAT[requests], frequency_penalties FLOAT[requests],"
+    " presence_penalties FLOAT[requests] -> logits T[requests, v] where requests * v > 0",
     reference=_penalties_reference,
     build=_penalties_build,
-    flops=per_element(6),  # a quotient, three products and two differences
+    operations="6 * requests * v",  # a quotient, three products and two differences
     npu=NpuCall(run=_penalties_run, needs=frozenset({Need.TRITON})),
-    constraints=(
-        Constraint(
-            "expected logits (S,V), masks and counts of their shape, and penalties (S)",
-            _penalties_fit,
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (_LOGITS,)),
-        rules.inputs_are(("BOOL",), (_PROMPT, _OUTPUT)),
-        rules.inputs_are(("INT32",), (_COUNTS,)),
-        rules.inputs_are(("FLOAT",), (_REPETITION, _FREQUENCY, _PRESENCE)),
-        rules.one_dtype((_LOGITS,)),
-    ),
 )
 
 
@@ -103,10 +82,11 @@ TOKEN_BIN_COUNTS = OpSpec(
     kernel="token_bin_counts_and_mask_kernel",
     call="vllm_ascend.ops.triton.bincount.get_token_bin_counts_and_mask_triton",
     assumes="tokens of the whole vocabulary",
-    slots=("tokens",),
+    signature="tokens integer[requests, length] -> counts INT32[requests, v]!"
+    " where requests * length > 0",
     reference=_counts_reference,
     build=_counts_build,
-    flops=per_element(1),
+    operations="requests * length",
     # each token is read, and its count read and written: other counts are not touched
     traffic=lambda case: sum(
         slot.size_bytes + 2 * 4 * elements(slot.shape) for slot in case.inputs or ()
@@ -114,18 +94,5 @@ TOKEN_BIN_COUNTS = OpSpec(
     npu=NpuCall(
         run=lambda api, *args: api(*args)[0],
         needs=frozenset({Need.TRITON, Need.ENGINE_CONFIG}),
-    ),
-    constraints=(
-        rules.reads("expected an output: the size of the vocabulary is unknown", output_shape),
-        Constraint(
-            "expected tokens (S,L) and counts (S,V)",
-            lambda case: (
-                len(input_shape(case, 0)) == len(output_shape(case) or ()) == 2
-                and input_shape(case, 0)[:1] == (output_shape(case) or ())[:1]
-            ),
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.INTEGERS, (0,)),
-        rules.outputs_are(("INT32",), (0,)),
     ),
 )

@@ -9,8 +9,7 @@ from collector.model.lookup import Lookup, looked_up
 from collector.model.vocabulary import DYNAMIC
 from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.parts.tensors import per_element
-from collector.ops.slots import agrees, broadcast, input_shape, output_shape
+from collector.ops.slots import broadcast, input_shape, output_shape
 from collector.ops.spec import (
     Call,
     Constraint,
@@ -25,6 +24,7 @@ from collector.ops.spec import (
 def reduction(
     kernel: str,
     call: str,
+    dtype: str,
     *more: Constraint,
     run: Callable[..., Any] = call_plainly,
     lookups: tuple[Lookup, ...] = (),
@@ -33,18 +33,15 @@ def reduction(
     return OpSpec(
         kernel=kernel,
         call=call,
-        slots=("x", "axes"),
+        signature=f"x T:{dtype}[*s], axes integer[]|[count] -> y T where s > 0, count > 0",
         build=_reduce_build,
-        flops=per_element(1),
+        operations="s",
         constraints=(
             rules.reads(
                 "expected an output that the input reduces to over as many dimensions as there "
                 "are axes",
                 reduced_dims,
             ),
-            rules.NOT_EMPTY,
-            rules.inputs_are(("INT32", "INT64"), (1,)),
-            rules.one_dtype((0,)),
             *more,
         ),
         npu=NpuCall(run=run),
@@ -57,8 +54,7 @@ def boolean_reduction(kernel: str, call: str, lookups: tuple[Lookup, ...]) -> Op
 
     torch reduces several dimensions one after another, with a kernel for each."""
     rule = Constraint("expected one axis, or all of them and a scalar", _is_one_or_all)
-    of_bool = rules.inputs_are(("BOOL",), (0,))
-    return reduction(kernel, call, of_bool, rule, run=fold_one_or_all, lookups=lookups)
+    return reduction(kernel, call, "BOOL", rule, run=fold_one_or_all, lookups=lookups)
 
 
 def fold_one_or_all(fold: Callable[..., Any], x: Any, dims: tuple[int, ...], stays: bool) -> Any:
@@ -71,17 +67,12 @@ def reduced_dims(case: Case) -> tuple[tuple[int, ...], bool] | None:
 
     A row names only their number: the last dimensions that fit; None where none fit."""
     x, out = input_shape(case, 0), output_shape(case)
-    count = _count(input_shape(case, 1))
+    (count,) = input_shape(case, 1) or (1,)
     for dims in sorted(combinations(range(len(x)), count), reverse=True):
         for stays in (False, True):
             if out == _without(x, dims, stays):
                 return dims, stays
     return None
-
-
-def _count(axes: Shape) -> int:
-    """Return the number of axes in a tensor of axes; 99, more than possible, if it is no list."""
-    return 1 if axes == () else axes[0] if len(axes) == 1 and axes[0] > 0 else 99
 
 
 def _is_one_or_all(case: Case) -> bool:
@@ -106,19 +97,19 @@ REDUCE_ANY = boolean_reduction(
 REDUCE_MAX = reduction(
     "ReduceMax",
     "torch.amax",
-    rules.not_bool((0,)),
+    "number",
     lookups=looked_up("aten.amax.default", tc_input_count=1),
 )
 REDUCE_MEAN = reduction(
     "ReduceMean",
     "torch.mean",
-    rules.floating((0,)),
+    "floating",
     lookups=looked_up("aten.mean.dim", tc_input_count=1),
 )
 REDUCE_MIN = reduction(
     "ReduceMin",
     "torch.amin",
-    rules.not_bool((0,)),
+    "number",
     lookups=looked_up("aten.amin.default", tc_input_count=1),
 )
 
@@ -132,7 +123,7 @@ def _reduce_sum_run(add_up: Any, x: Any, dims: tuple[int, ...], stays: bool) -> 
 REDUCE_SUM = reduction(
     "ReduceSum",
     "torch.sum",
-    rules.not_bool((0,)),
+    "number",
     run=_reduce_sum_run,
     lookups=looked_up("aten.sum.dim_IntList", tc_input_count=1),
 )
@@ -161,14 +152,11 @@ REDUCE_SUM_D = OpSpec(
     kernel="ReduceSumD",
     call="torch.sum",
     assumes="of equal dimensions the last ones are summed",
-    slots=("x",),
+    signature="x T:float[*s] -> y T where s > 0",
     build=_reduce_sum_d_build,
-    flops=per_element(1),
+    operations="s",
     constraints=(
-        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0,)),
-        rules.one_dtype((0,)),
         rules.reads("expected an output that the input reduces to over some dimensions", _folded),
-        rules.NOT_EMPTY,
         Constraint(
             "expected OP State static, or none as in 2023: graphs of other sizes launch ReduceSum",
             lambda case: case.op_state != DYNAMIC,
@@ -186,16 +174,8 @@ LP_NORM_V2 = OpSpec(
     kernel="LpNormV2",
     twins=("LpNormReduceV2",),
     call="torch.linalg.vector_norm",
-    slots=("x",),
-    flops=per_element(2),  # a square and a sum
-    constraints=(
-        rules.floating((0,)),
-        rules.one_dtype((0,)),
-        Constraint(
-            "expected the norm over all dimensions, a scalar",
-            lambda case: agrees(case, 0, ()) or agrees(case, 0, (1,)),
-        ),
-    ),
+    signature="x T:floating[*s] -> y T[#]",
+    operations="2 * s",  # a square and a sum
 )
 
 
@@ -213,29 +193,15 @@ def softmax(
     lookups: tuple[Lookup, ...] = (),
 ) -> OpSpec:
     """Return an operator with one shape and dtype for all tensors; `cost` is per element."""
-    inputs = tuple(range(len(slots)))
+    inputs = ", ".join(f"{name} T:floating[*rows, n]" for name in slots)
     return OpSpec(
         kernel=kernel,
         call=call,
-        slots=slots,
-        flops=per_element(cost),
-        constraints=(
-            Constraint(
-                "expected one shape for the output and every input, of at least one dimension",
-                _have_one_shape,
-            ),
-            rules.one_dtype(inputs),
-            rules.floating((0,)),
-        ),
+        signature=f"{inputs} -> y T[*rows, n]",
+        operations=f"{cost} * rows * n",
         npu=NpuCall(run=run),
         lookups=lookups,
     )
-
-
-def _have_one_shape(case: Case) -> bool:
-    x = input_shape(case, 0)
-    others = (input_shape(case, i) for i in range(len(case.inputs or ())))
-    return len(x) > 0 and all(shape == x for shape in others) and agrees(case, 0, x)
 
 
 # Softmax along the last dimension: probabilities of tokens or experts. Per element: the maximum, a
@@ -295,23 +261,16 @@ def _scaled_masked_grad(torch: Any, dy: Any, y: Any, mask: Any) -> Any:
 
 
 def _mask_fits(case: Case) -> bool:
-    *tensors, mask = (input_shape(case, i) for i in range(len(case.inputs or ())))
-    x = tensors[0]
-    return len(x) == 4 and broadcast(x, mask) == x == tensors[-1] and agrees(case, 0, x)
+    x, mask = input_shape(case, 0), input_shape(case, len(case.inputs or ()) - 1)
+    return broadcast(x, mask) == x
 
 
-def _scaled_masked_softmax(kernel: str, call: str, slots: tuple[str, ...], **fields: Any) -> OpSpec:
-    tensors, mask = tuple(range(len(slots) - 1)), len(slots) - 1
+def _scaled_masked_softmax(kernel: str, call: str, inputs: str, **fields: Any) -> OpSpec:
     return OpSpec(
         kernel=kernel,
         call=call,
-        slots=slots,
-        constraints=(
-            Constraint("expected four dimensions, and a mask that broadcasts to them", _mask_fits),
-            rules.inputs_are(("FLOAT16", "DT_BF16", "FLOAT"), tensors),
-            rules.inputs_are(("BOOL",), (mask,)),
-            rules.one_dtype(tensors),
-        ),
+        signature=f"{inputs}, mask BOOL -> out T[*s] where s_rank == 4",
+        constraints=(Constraint("expected a mask that broadcasts to x", _mask_fits),),
         npu=NpuCall(run=lambda api, *tensors: api(*tensors, _SCALE, _TRIANGULAR)),
         **fields,
     )
@@ -320,14 +279,14 @@ def _scaled_masked_softmax(kernel: str, call: str, slots: tuple[str, ...], **fie
 SCALED_MASKED_SOFTMAX = _scaled_masked_softmax(
     "ScaledMaskedSoftmax",
     "torch_npu.npu_scaled_masked_softmax",
-    ("x", "mask"),
+    "x T:float[*s]",
     reference=_scaled_masked,
-    flops=per_element(7),
+    operations="7 * s",
 )
 SCALED_MASKED_SOFTMAX_GRAD = _scaled_masked_softmax(
     "ScaledMaskedSoftmaxGrad",
     "torch.ops.npu.npu_scaled_masked_softmax_backward",
-    ("y_grad", "y", "mask"),
+    "y_grad T:float[*s], y T[*s]",
     reference=_scaled_masked_grad,
-    flops=per_element(6),
+    operations="6 * s",
 )

@@ -11,12 +11,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from collector.model.case import Case, Shape, Slot
+from collector.model.case import Case, Slot
 from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.parts.tensors import cumulative_ends, per_element
-from collector.ops.slots import agrees, elements, input_shape, output_shape, outputs_agree
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.parts.tensors import cumulative_ends
+from collector.ops.slots import elements, input_shape, output_shape
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
 _CALL = "vllm_ascend.sample.rejection_sampler"
 _NEEDS = frozenset({Need.TRITON, Need.ENGINE_CONFIG})
@@ -74,29 +74,10 @@ def _chosen(
     return found[:, : most + 1]
 
 
-def _drafts_fit(case: Case, tokens_at: int, bonus_at: int) -> bool:
-    """Return whether drafts fill the columns of the output, in one request at least."""
-    out, bonus = output_shape(case) or (), input_shape(case, bonus_at)
-    (tokens,) = input_shape(case, tokens_at) or (0,)
-    if len(out) != 2 or bonus not in ((out[0],), (out[0], 1)):
-        return False
-    return 1 <= out[1] - 1 <= tokens <= out[0] * (out[1] - 1) and out[1] - 1 <= _MOST_DRAFTS
-
-
-def _are_shared(case: Case, ends_at: int, tokens: Shape | None) -> bool:
-    """Return whether each request can have a token, and none has too many."""
-    (requests,) = input_shape(case, ends_at) or (0,)
-    return (
-        tokens is not None
-        and len(tokens) == 1
-        and 0 < requests <= tokens[0] <= (requests * _MOST_DRAFTS)
-    )
-
-
-def _vectors(case: Case, *positions: int) -> bool:
-    """Return whether these inputs have one dimension, of one size."""
-    shapes = {input_shape(case, at) for at in positions}
-    return len(shapes) == 1 and all(len(shape) == 1 for shape in shapes)
+# Drafts fill the columns of the output but one, in one request at least.
+_FILLED = f"1 <= columns - 1 <= t <= requests * (columns - 1), columns - 1 <= {_MOST_DRAFTS}"
+# Each request can have a token, and none has too many.
+_SHARED = f"0 < requests <= t <= {_MOST_DRAFTS} * requests"
 
 
 # A number of each request for each of its tokens.
@@ -117,20 +98,11 @@ EXPAND = OpSpec(
     kernel="expand_kernel",
     call=f"{_CALL}.expand_batch_to_tokens",
     assumes="equal numbers of tokens for each request",
-    slots=("x", "cu_num_tokens"),
+    signature=f"x T[requests], cu_num_tokens integer[requests] -> y T[t]! where {_SHARED}",
     reference=_expand_reference,
     build=_expand_build,
     moves_data=True,
     npu=NpuCall(needs=frozenset({Need.TRITON})),
-    constraints=(
-        Constraint(
-            f"expected a number and an end for each request, and tokens: at most {_MOST_DRAFTS} "
-            "for each",
-            lambda case: _vectors(case, 0, 1) and _are_shared(case, 0, output_shape(case)),
-        ),
-        rules.inputs_are(rules.INTEGERS, (1,)),
-        rules.one_dtype((0,)),
-    ),
 )
 
 
@@ -218,58 +190,29 @@ def _block_run(api: Any, *args: Any) -> Any:
         options.enable_block_verify = usual
 
 
-def _greedy_fit(case: Case) -> bool:
-    out = output_shape(case) or ()
-    greedy = (case.inputs or ())[4:]
-    return (
-        _vectors(case, 1, 2)
-        and _drafts_fit(case, 1, 3)
-        and input_shape(case, 0) == out[:1]
-        and all(one.shape in (None, out[:1]) for one in greedy)
-        and (bool(greedy and greedy[0].shape) or input_shape(case, 1) != out[:1] or out[1] > 2)
-    )
-
-
+# One draft of each request, all greedy, is another kernel's.
 REJECTION_GREEDY = OpSpec(
     kernel="rejection_greedy_sample_triton",
     call=f"{_CALL}.rejection_sample",
     assumes=_ACCEPTED,
-    slots=("cu_num_draft_tokens", "draft_token_ids", "target_argmax", "bonus", "is_greedy"),
-    optional=frozenset({4}),
+    signature="cu_num_draft_tokens integer[requests], draft_token_ids integer[t],"
+    " target_argmax integer[t], bonus integer[requests]|[requests, 1], is_greedy[requests]?"
+    f" -> tokens INT32[requests, columns]! where {_FILLED},"
+    " has_is_greedy or t != requests or columns > 2",
     reference=_greedy_reference,
     build=_greedy_build,
     npu=NpuCall(run=_GREEDY_RUN, build=_with_logits(_greedy_build), needs=_NEEDS),
-    constraints=(
-        Constraint(
-            "expected ends (R), drafts and tokens (T), bonuses (R), truth values (R) or none, and "
-            "tokens (R,drafts+1); one draft of each request is another kernel's",
-            _greedy_fit,
-        ),
-        rules.inputs_are(rules.INTEGERS, (0, 1, 2, 3)),
-        rules.outputs_are(("INT32",), (0,)),
-    ),
 )
 
 REJECTION_GREEDY_OF_ONE = OpSpec(
     kernel="rejection_greedy_sample_spec_len_1_triton",
     call=f"{_CALL}.rejection_sample",
     assumes=_ACCEPTED,
-    slots=("draft_token_ids", "target_argmax", "bonus"),
+    signature="draft_token_ids integer[requests], target_argmax integer[requests],"
+    " bonus integer[requests]|[requests, 1] -> tokens INT32[requests, 2]! where requests > 0",
     reference=_greedy_reference,
     build=_one_build,
     npu=NpuCall(run=_GREEDY_RUN, build=_with_logits(_one_build), needs=_NEEDS),
-    constraints=(
-        Constraint(
-            "expected a draft, a token and a bonus of each request, and two tokens",
-            lambda case: (
-                _vectors(case, 0, 1)
-                and outputs_agree(case, (*input_shape(case, 0), 2))
-                and _drafts_fit(case, 0, 2)
-            ),
-        ),
-        rules.inputs_are(rules.INTEGERS, (0, 1, 2)),
-        rules.outputs_are(("INT32",), (0,)),
-    ),
 )
 
 
@@ -322,18 +265,6 @@ def _random_on_npu(case: Case, make: TensorMaker) -> Call:
     return Call(counts, ends, drafts, logits, bonus, make.full((len(counts),), "FLOAT", 1.0))
 
 
-def _random_fit(case: Case) -> bool:
-    out, probabilities = output_shape(case) or (), input_shape(case, 2)
-    return (
-        _vectors(case, 1, 4, 5)
-        and _drafts_fit(case, 1, 3)
-        and len(probabilities) == 2
-        and probabilities[:1] == input_shape(case, 1)
-        and probabilities[1] > 0
-        and input_shape(case, 0) == input_shape(case, 6) == out[:1]
-    )
-
-
 def _random_traffic(case: Case) -> int:
     """Return the bytes of a launch, which reads the probability of each draft alone."""
     return sum(
@@ -342,32 +273,22 @@ def _random_traffic(case: Case) -> int:
     )
 
 
-_RANDOM_SLOTS = (
-    *("cu_num_draft_tokens", "draft_token_ids", "target_probs", "bonus"),
-    *("recovered_token_ids", "uniform_probs", "is_greedy"),
-)
-_RANDOM_CONSTRAINTS = (
-    Constraint(
-        "expected ends (R), drafts (T), probabilities (T,V), bonuses (R), other tokens and "
-        "numbers (T), truth values (R), and tokens (R,drafts+1)",
-        _random_fit,
-    ),
-    rules.inputs_are(rules.INTEGERS, (0, 1, 3, 4)),
-    rules.inputs_are(("FLOAT",), (2, 5)),
-    rules.inputs_are(("BOOL",), (6,)),
-    rules.outputs_are(("INT32",), (0,)),
+_RANDOM = (
+    "cu_num_draft_tokens integer[requests], draft_token_ids integer[t], target_probs FLOAT[t, v],"
+    " bonus integer[requests]|[requests, 1], recovered_token_ids integer[t],"
+    " uniform_probs FLOAT[t], is_greedy BOOL[requests]"
+    f" -> tokens INT32[requests, columns]! where {_FILLED}, v > 0"
 )
 
 REJECTION_RANDOM = OpSpec(
     kernel="rejection_random_sample_kernel",
     call=f"{_CALL}.rejection_sample",
     assumes=_ACCEPTED,
-    slots=_RANDOM_SLOTS,
+    signature=_RANDOM,
     reference=_random_reference,
     build=_random_build,
     traffic=_random_traffic,
     npu=NpuCall(run=_RANDOM_RUN, build=_random_on_npu, needs=_NEEDS),
-    constraints=_RANDOM_CONSTRAINTS,
 )
 
 
@@ -402,19 +323,13 @@ REJECTION_BLOCK = OpSpec(
     kernel="rejection_random_sample_block_verify_kernel",
     call=f"{_CALL}.rejection_sample",
     assumes=_ACCEPTED,
-    slots=_RANDOM_SLOTS,
+    # fewer drafts of a request are another kernel's
+    signature=f"{_RANDOM}, columns > {_LEAST_OF_BLOCKS}",
     reference=_block_reference,
     build=_random_build,
     traffic=_random_traffic,
     npu=NpuCall(
         run=_block_run, build=_random_on_npu, needs=_NEEDS | frozenset({Need.BLOCK_VERIFICATION})
-    ),
-    constraints=(
-        *_RANDOM_CONSTRAINTS,
-        Constraint(
-            f"expected at least {_LEAST_OF_BLOCKS} drafts of a request: fewer are another kernel's",
-            lambda case: (output_shape(case) or (0, 0))[1] > _LEAST_OF_BLOCKS,
-        ),
     ),
 )
 
@@ -447,37 +362,16 @@ def _recovered_run(
     return api(*given, probabilities.device)
 
 
-def _recovered_fit(case: Case) -> bool:
-    ends, drafts, target, q = (input_shape(case, at) for at in range(4))
-    if (len(ends), len(drafts), len(target), len(q)) != (1, 1, 2, 2):
-        return False
-    return (
-        _are_shared(case, 0, drafts)
-        and target[:1] == drafts
-        and target[1] >= 2
-        and q == (*ends, target[1])
-        and agrees(case, 0, drafts)
-    )
-
-
 SAMPLE_RECOVERED = OpSpec(
     kernel="sample_recovered_tokens_kernel",
     call=f"{_CALL}.sample_recovered_tokens",
     assumes="equal numbers of drafts for each request",
-    slots=("cu_num_draft_tokens", "draft_token_ids", "target_probs", "q"),
+    signature="cu_num_draft_tokens integer[requests], draft_token_ids T:integer[t],"
+    f" target_probs FLOAT[t, v], q FLOAT[requests, v] -> tokens T[t] where {_SHARED}, v > 1",
     reference=_recovered_reference,
     build=_recovered_build,
-    flops=per_element(1, 2),
+    operations="t * v",
     npu=NpuCall(run=_recovered_run, needs=frozenset({Need.TRITON})),
-    constraints=(
-        Constraint(
-            "expected ends (R), drafts (T), probabilities (T,V), numbers (R,V) and tokens (T)",
-            _recovered_fit,
-        ),
-        rules.inputs_are(rules.INTEGERS, (0, 1)),
-        rules.inputs_are(("FLOAT",), (2, 3)),
-        rules.one_dtype((1,)),
-    ),
 )
 
 
@@ -524,21 +418,10 @@ PREPARE_INPUTS_PADDED = OpSpec(
     kernel="prepare_inputs_padded_kernel",
     call="vllm_ascend.spec_decode.eagle_proposer.AscendEagleProposer.prepare_inputs_padded",
     assumes="one draft of each request",
-    slots=("cu_num_draft_tokens", "valid_sampled_tokens_count", "query_start_loc"),
+    signature="cu_num_draft_tokens integer[requests], valid_sampled_tokens_count integer[requests],"
+    " query_start_loc integer[requests + 1]"
+    " -> last_tokens INT32[requests], rejected INT32[requests] where requests > 0",
     reference=_padded_reference,
     build=_padded_build,
     npu=NpuCall(run=_padded_run, build=_padded_on_npu, needs=frozenset({Need.TRITON})),
-    constraints=(
-        Constraint(
-            "expected ends and counts (R), starts (R+1), and two numbers of each request",
-            lambda case: (
-                _vectors(case, 0, 1)
-                and input_shape(case, 2) == (input_shape(case, 0)[0] + 1,)
-                and outputs_agree(case, input_shape(case, 0), input_shape(case, 0))
-            ),
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.INTEGERS, (0, 1, 2)),
-        rules.outputs_are(("INT32",), (0, 1)),
-    ),
 )
