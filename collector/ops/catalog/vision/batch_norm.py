@@ -9,19 +9,18 @@ them.
 
 from collections.abc import Callable
 from functools import partial
-from math import prod
 from typing import Any
 
-from collector.model.case import Case, Slot
+from collector.model.case import Case
 from collector.model.vocabulary import is_plain_format
-from collector.ops import rules
-from collector.ops.catalog.vision._images import BLOCK, IMAGE, IMAGE_OF_POOLING, is_image
-from collector.ops.slots import input_shape, output_slot, spelling
+from collector.ops.catalog.vision._images import IMAGE, IMAGE_OF_POOLING, is_image
+from collector.ops.slots import input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 ASSUMES = "as many channels as the blocks hold, numbers at random"
 EPSILON, _MOMENTUM = 1e-5, 0.1
 _FORMATS = frozenset({IMAGE, IMAGE_OF_POOLING})
+_IMAGE, _Y = "[n, c, h, w]", "y"
 
 Run = Callable[..., Any]
 
@@ -43,28 +42,28 @@ def _norm(
     images: tuple[str, ...],
     kernel: str,
     statistics: tuple[str, ...],
-    outputs: tuple[bool, ...],
-    flops: int,
+    outputs: tuple[str, ...],
+    cost: int,
     run: Run,
 ) -> OpSpec:
     """Return the operator of a kernel with these images and statistics.
 
-    `outputs` has True for each output that is an image."""
-    rule = partial(_fits, images=len(images), statistics=len(statistics), outputs=outputs)
+    `cost` is the number of operations per element. An output is an image if its name is `_Y`."""
+    inputs = (*(f"{name} T:FLOAT16|FLOAT{_IMAGE}" for name in images), *map(_statistic, statistics))
+    results = (f"{name} T{_IMAGE}!" if name == _Y else f"{_statistic(name)}!" for name in outputs)
     return OpSpec(
         kernel=kernel,
         call=call,
         assumes=ASSUMES,
-        slots=(*images, *statistics),
+        signature=f"{', '.join(inputs)} -> {', '.join(results)}",
         layouts=_FORMATS,
         build=partial(_build, images=len(images)),
-        flops=lambda case: flops * prod(input_shape(case, 0)),
+        operations=f"{cost} * n * c * h * w",
         constraints=(
-            rules.inputs_are(("FLOAT16", "FLOAT"), (0,)),
             Constraint(
-                "expected images in NC1HWC0 with 16 channels a block, of one dtype and shape, and "
-                "FLOAT statistics with a number for each channel",
-                rule,
+                f"expected {len(outputs)} outputs, and NC1HWC0 with 16 channels a block for all "
+                "tensors but statistics of one dimension",
+                partial(_are_in_blocks, outputs=len(outputs)),
             ),
         ),
         npu=NpuCall(run=run),
@@ -86,27 +85,16 @@ def _build(case: Case, make: TensorMaker, *, images: int) -> Call:
     return Call(*tensors, scale, offset, mean, variance)
 
 
-def _fits(case: Case, *, images: int, statistics: int, outputs: tuple[bool, ...]) -> bool:
-    inputs = case.inputs or ()
-    named = [output_slot(case, i) for i in range(len(outputs))]
-    if len(inputs) != images + statistics or len(case.outputs or ()) != len(outputs):
-        return False
-    alike = [*inputs[:images], *(s for s, is_one in zip(named, outputs, strict=True) if is_one)]
-    rest = [*inputs[images:], *(s for s, is_one in zip(named, outputs, strict=True) if not is_one)]
-    kinds = {(s.shape, spelling(s)) for s in alike if s}
-    return (
-        all(is_image(slot, of_pooling=True) for slot in alike)
-        and len(kinds) == 1
-        and all(_is_statistic(slot, input_shape(case, 0)[1]) for slot in rest)
+def _statistic(name: str) -> str:
+    return f"{name} FLOAT[c]|[1, c, 1, 1]"
+
+
+def _are_in_blocks(case: Case, *, outputs: int) -> bool:
+    return len(case.outputs or ()) == outputs and all(
+        is_image(slot, of_pooling=True)
+        or (is_plain_format(slot.format) and len(slot.shape or ()) == 1)
+        for slot in (*(case.inputs or ()), *(case.outputs or ()))
     )
-
-
-def _is_statistic(slot: Slot | None, channels: int) -> bool:
-    if slot is None or spelling(slot) != "FLOAT":
-        return False
-    if is_plain_format(slot.format):
-        return slot.shape == (channels,)
-    return slot.format in _FORMATS and slot.shape == (1, channels // BLOCK, 1, 1, BLOCK)
 
 
 def _infer(norm: Any, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
@@ -114,18 +102,19 @@ def _infer(norm: Any, x: Any, scale: Any, offset: Any, mean: Any, variance: Any)
 
 
 # A batch of images normalised by given statistics.
-BNINFER = forward("BNInfer", ("scale", "offset", "mean", "variance"), (True,), 2, _infer)
+BNINFER = forward("BNInfer", ("scale", "offset", "mean", "variance"), (_Y,), 2, _infer)
 
 # Sums of each channel of a batch of images, and of their squares.
 BNTRAINING_REDUCE = forward(
-    "BNTrainingReduce", (), (False, False), 3, lambda norm, *args: train(norm, *args)[1:]
+    *("BNTrainingReduce", (), ("sum", "square_sum"), 3),
+    lambda norm, *args: train(norm, *args)[1:],
 )
 
 # Gradient of a normalised batch of images, from the gradients of its scale and offset.
 BNTRAINING_REDUCE_GRAD = backward(
     "BNTrainingReduceGrad",
     ("diff_scale", "diff_offset", "scale", "batch_mean", "batch_variance"),
-    (True,),
+    (_Y,),
     5,
     lambda back, *args: gradients(back, *args, mask=[True, True, True])[0],
 )
@@ -140,7 +129,7 @@ def _run(norm: Any, *args: Any) -> Any:
 BNTRAINING_UPDATE = forward(
     "BNTrainingUpdate",
     ("sum", "square_sum", "scale", "offset", "mean", "variance"),
-    (True, False, False, False, False),
+    (_Y, "mean", "variance", "batch_mean", "batch_variance"),
     2,
     _run,
 )
@@ -149,7 +138,7 @@ BNTRAINING_UPDATE = forward(
 BNTRAINING_UPDATE_GRAD = backward(
     "BNTrainingUpdateGrad",
     ("batch_mean", "batch_variance"),
-    (False, False),
+    ("diff_scale", "diff_offset"),
     5,
     lambda back, *args: gradients(back, *args, mask=[False, True, True])[1:],
 )

@@ -11,12 +11,11 @@ from collector.ops import rules
 from collector.ops.catalog.vision import _images
 from collector.ops.catalog.vision._images import SlidingWindow
 from collector.ops.parts.tensors import flops_by
-from collector.ops.slots import given, input_shape, output_slot, spelling
+from collector.ops.slots import given, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 ASSUMES = f"as many channels as the blocks hold; {_images.ASSUMED}"
 FORMATS = frozenset({"NC1HWC0", "FRACTAL_Z"})
-_DTYPES = ("FLOAT", "FLOAT16", "DT_BF16")
 _NO_DILATION, _NO_OUTPUT_PADDING, _ONE_GROUP = [1, 1], [0, 0], 1
 
 Reading = Callable[[Case], "Convolution | None"]
@@ -53,12 +52,11 @@ def read_convolution(
     """Return the convolution of three slots; None where they are none, or more than one fits."""
     if not (image and filter and output and _images.is_image(image) and _images.is_filter(filter)):
         return None
-    alike = {spelling(slot) for slot in (image, filter, output)}
-    if not _images.is_image(output) or len(alike) > 1 or not alike <= set(_DTYPES):
+    if not _images.is_image(output):
         return None
-    (n, c, *size), (m, co, *left) = logical_shape(image), logical_shape(output)
+    (n, c, *size), (_, co, *left) = logical_shape(image), logical_shape(output)
     (lines, rows, *_), (_, c1, *_) = filter.shape or (), image.shape or ()
-    if n != m or lines % c1 or rows != _images.blocks(co, _images.BLOCK):
+    if lines % c1 or rows != _images.blocks(co, _images.BLOCK):
         return None
     window = _images.read_window(tuple(size), tuple(left), lines // c1)
     if window is None:
@@ -79,13 +77,13 @@ def gradient(
 def is_convolution(read: Reading) -> Constraint:
     """Return the constraint that a declaration's reading of a case finds one convolution."""
     return rules.reads(
-        "expected an image and an output in NC1HWC0 and a filter in FRACTAL_Z, of one "
-        "dtype, and one window with one stride and padding that fits them",
+        "expected an image and an output in NC1HWC0 and a filter in FRACTAL_Z, and one window with "
+        "one stride and padding that fits them",
         read,
     )
 
 
-_X, _FILTER, _BIAS, _OFFSET = range(4)
+_X, _FILTER, _BIAS = range(3)
 
 
 def _read(case: Case) -> Convolution | None:
@@ -112,36 +110,24 @@ def _traffic(case: Case) -> int:
     return read + (bias.size_bytes if bias else 0)
 
 
-def _bias_fits(case: Case) -> bool:
-    """Return whether the bias has a number for each output channel; then no channel is padded."""
-    channels = rules.accepted(_read(case)).output[1:2]
-    return not given(case, _BIAS) or input_shape(case, _BIAS) == channels
-
-
 # A convolution of images: a layer of a vision model.
 CONV2_D = OpSpec(
     kernel="Conv2D",
     call="torch.conv2d",
     assumes=ASSUMES,
-    slots=("x", "filter", "bias", "offset_w"),
-    optional=frozenset({_BIAS, _OFFSET}),
+    # a bias has a number for each output channel: then no channel is padded
+    signature="x T:float[n, c, h, w], filter T, bias floating[co]?, -offset_w"
+    " -> y T[n, co, ho, wo]!",
     layouts=FORMATS,
     build=_build,
     flops=flops_by(_read),
     traffic=_traffic,
-    constraints=(
-        is_convolution(_read),
-        Constraint(
-            "expected a bias with a number for each channel of the output's blocks", _bias_fits
-        ),
-        rules.floating((_BIAS,)),
-        rules.absent("expected no offset: it cannot be replayed", _OFFSET),
-    ),
+    constraints=(is_convolution(_read),),
     lookups=looked_up("aten.convolution.default"),
 )
 
 
-_FILTER_SIZE, _DY = 1, 2
+_DY = 2
 
 
 def _filter_read(case: Case) -> Convolution | None:
@@ -166,23 +152,15 @@ CONV2_DBACKPROP_FILTER = OpSpec(
     kernel="Conv2DBackpropFilter",
     call="torch.ops.aten.convolution_backward",
     assumes=ASSUMES,
-    slots=("x", "filter_size", "out_backprop"),
+    signature="x T:float[n, c, h, w], filter_size integer[4], out_backprop T[n, co, ho, wo]"
+    " -> dw T!",
     layouts=FORMATS,
     build=_filter_build,
     flops=flops_by(_filter_read),
     traffic=_filter_traffic,
-    constraints=(
-        is_convolution(_filter_read),
-        rules.inputs_are(("INT32", "INT64"), (_FILTER_SIZE,)),
-        Constraint(
-            "expected four sizes of the filter", lambda c: input_shape(c, _FILTER_SIZE) == (4,)
-        ),
-    ),
+    constraints=(is_convolution(_filter_read),),
     npu=NpuCall(run=partial(gradient, 1)),
 )
-
-
-_INPUT_SIZE = 0
 
 
 def _input_read(case: Case) -> Convolution | None:
@@ -200,16 +178,11 @@ CONV2_DBACKPROP_INPUT = OpSpec(
     kernel="Conv2DBackpropInput",
     call="torch.ops.aten.convolution_backward",
     assumes=ASSUMES,
-    slots=("input_size", "filter", "out_backprop"),
+    signature="input_size integer[4], filter T:float, out_backprop T[n, co, ho, wo]"
+    " -> dx T[n, c, h, w]!",
     layouts=FORMATS,
     build=_input_build,
     flops=flops_by(_input_read),
-    constraints=(
-        is_convolution(_input_read),
-        rules.inputs_are(("INT32", "INT64"), (_INPUT_SIZE,)),
-        Constraint(
-            "expected four sizes of the image", lambda c: input_shape(c, _INPUT_SIZE) == (4,)
-        ),
-    ),
+    constraints=(is_convolution(_input_read),),
     npu=NpuCall(run=partial(gradient, 0)),
 )

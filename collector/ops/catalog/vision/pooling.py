@@ -15,13 +15,14 @@ from collector.ops import rules
 from collector.ops.catalog.vision import _images
 from collector.ops.catalog.vision._images import SlidingWindow
 from collector.ops.parts.tensors import flops_by
-from collector.ops.slots import agrees, given, output_shape, output_slot, spelling
+from collector.ops.slots import given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 ASSUMES = f"as many channels as the blocks hold, numbers at random; {_images.ASSUMED}"
 FORMATS = frozenset({_images.IMAGE, _images.IMAGE_OF_POOLING})
 MASK = "UINT16"
-_DTYPES = ("FLOAT", "FLOAT16", "DT_BF16")
+# the numbers of one pixel of a window in the mask
+_BLOCKS = f"ceil_div(ho * wo, {_images.BLOCK}) + 1"
 _NO_DILATION = [1, 1]
 
 
@@ -51,12 +52,11 @@ def read_pooling(image: Slot | None, output: Slot | None, area: int) -> Pooling 
     """Return the pooling of image and output by a window of that area; None if they do not fit."""
     if not (image and output and _images.is_image(image, of_pooling=True)):
         return None
-    alike = {spelling(image), spelling(output)}
-    if not _images.is_image(output, of_pooling=True) or len(alike) > 1 or not alike <= set(_DTYPES):
+    if not _images.is_image(output, of_pooling=True):
         return None
-    (*outer, h, w), (*same, ho, wo) = logical_shape(image), logical_shape(output)
+    (*outer, h, w), (*_, ho, wo) = logical_shape(image), logical_shape(output)
     window = _images.read_window((h, w), (ho, wo), area)
-    if outer != same or window is None:
+    if window is None:
         return None
     return Pooling((*outer, h, w), (*outer, ho, wo), window)
 
@@ -77,8 +77,8 @@ def gradient(
 def is_pooling(read: Reading) -> Constraint:
     """Return the constraint that a declaration's reading of a case finds one pooling."""
     return rules.reads(
-        "expected image and output in NC1HWC0 with 16 channels a block, of one dtype, and "
-        "a mask of one window whose stride and padding fit them",
+        "expected image and output in NC1HWC0 with 16 channels a block, and a mask of one window "
+        "whose stride and padding fit them",
         read,
     )
 
@@ -87,14 +87,8 @@ _Y, _MASK = range(2)
 
 
 def _read(case: Case) -> Pooling | None:
-    mask = output_shape(case, _MASK) or ()
-    found = read_pooling(given(case, 0), output_slot(case, _Y), mask[2]) if len(mask) == 5 else None
-    if found is None:
-        return None
-    n, c, *_ = found.output
-    area = found.window.area
-    fits = mask == (n, c // _images.BLOCK, area, found.blocks_of_mask, _images.BLOCK)
-    return found if fits else None
+    _, _, area, *_ = output_shape(case, _MASK) or (0, 0, 0)
+    return read_pooling(given(case, 0), output_slot(case, _Y), area)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -107,12 +101,12 @@ MAX_POOL_WITH_ARGMAX_V1 = OpSpec(
     kernel="MaxPoolWithArgmaxV1",
     call="torch.ops.aten.max_pool2d_with_indices",
     assumes=ASSUMES,
-    slots=("x",),
+    signature=f"x T:float[n, c, h, w] -> y T[n, c, ho, wo]!, mask {MASK}[n, c, window, {_BLOCKS}]!",
     layouts=FORMATS,
     packed_outputs={_MASK: MASK},
     build=_build,
     flops=flops_by(_read),
-    constraints=(rules.outputs_are((MASK,), (_MASK,)), is_pooling(_read)),
+    constraints=(is_pooling(_read),),
     npu=NpuCall(run=greatest),
 )
 
@@ -122,14 +116,8 @@ _X, _DY, _GRAD_MASK = range(3)
 
 def _grad_read(case: Case) -> Pooling | None:
     """Read the case; a row has the window twice in the shape of its mask."""
-    slot = given(case, _GRAD_MASK)
-    mask = (slot.shape or ()) if slot else ()
-    found = read_pooling(given(case, _X), given(case, _DY), mask[2]) if len(mask) == 6 else None
-    if found is None:
-        return None
-    n, c, *_ = found.output
-    area = found.window.area
-    return found if mask == (n, c, area, area, found.blocks_of_mask, _images.BLOCK) else None
+    _, _, area, *_ = input_shape(case, _GRAD_MASK)
+    return read_pooling(given(case, _X), given(case, _DY), area)
 
 
 def _grad_build(case: Case, make: TensorMaker) -> Call:
@@ -156,19 +144,13 @@ MAX_POOL_GRAD_WITH_ARGMAX_V1 = OpSpec(
     kernel="MaxPoolGradWithArgmaxV1",
     call="torch.ops.aten.max_pool2d_with_indices_backward",
     assumes=ASSUMES,
-    slots=("x", "grad", "argmax"),
+    signature=f"x T:float[n, c, h, w], grad T[n, c, ho, wo],"
+    f" argmax {MASK}[n, c, window, window, {_BLOCKS}, {_images.BLOCK}] -> dx T[n, c, h, w]",
     layouts=FORMATS,
     packed={_GRAD_MASK: MASK},
     build=_grad_build,
     flops=flops_by(_grad_read),
     traffic=_traffic,
-    constraints=(
-        is_pooling(_grad_read),
-        rules.one_dtype((_X, _DY)),
-        Constraint(
-            "expected an output with the shape of the image",
-            lambda case: agrees(case, 0, rules.accepted(given(case, _X)).shape),
-        ),
-    ),
+    constraints=(is_pooling(_grad_read),),
     npu=NpuCall(run=gradient),
 )

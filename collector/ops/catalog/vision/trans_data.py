@@ -204,7 +204,7 @@ def _is_made(case: Case) -> bool:
 TRANS_DATA = OpSpec(
     kernel="TransData",
     call="torch.conv2d",
-    slots=("src",),
+    signature="src T -> dst T",
     layouts=FORMATS,
     moves_data=True,
     reference=converted,
@@ -215,7 +215,6 @@ TRANS_DATA = OpSpec(
             "blocks of its dtype",
             read_conversion,
         ),
-        rules.one_dtype((0,)),
         Constraint(
             f"expected {', '.join(_FLOATS)} for images and filters, "
             f"{', '.join(_NZ)} for FRACTAL_NZ",

@@ -64,7 +64,6 @@ def test_non_square_window_is_accepted_only_if_the_sizes_determine_it():
     [
         conv2d("2,3,7,7,8", "28,2,16,8", "2,3,7,7,8"),  # 28 lines of three blocks
         conv2d("2,3,7,7,8", "27,4,16,8", "2,3,7,7,8"),  # 64 channels out, 24 in the output
-        conv2d("2,3,7,7,8", "27,2,16,8", "4,3,7,7,8"),  # twice as many images
         conv2d("2,3,7,7,16", "27,2,16,16", "2,3,7,7,16"),  # FLOAT has eight in a block
         conv2d("2,3,7,7,8", "27,2,16,8", "2,3,99,99,8"),
         case_in(
@@ -72,15 +71,22 @@ def test_non_square_window_is_accepted_only_if_the_sizes_determine_it():
         ),
         case_in("TransData", "40,24", "FLOAT", "ND", "3,3,16,8", "FLOAT", "FRACTAL_NZ"),
         case_in("TransData", "2,1,7,7,8", "FLOAT", "NC1HWC0", "2,9,7,7", "FLOAT", "NCHW"),
-        case_in(
-            *("MaxPoolWithArgmaxV1", "2,2,13,13,16", "FLOAT", MASKED),
-            *("2,2,6,6,16;2,2,9,3,16", "FLOAT;UINT16", f"{MASKED};{MASKED}"),
-        ),
     ],
 )
 def test_unsupported_format_conversions_are_refused(case):
     to_nz = case.outputs[0].format == "FRACTAL_NZ"
     assert_rejected(case, "npu", "FRACTAL_NZ" if to_nz else "NC1HWC0")
+
+
+@pytest.mark.fast
+def test_outputs_of_other_sizes_than_the_images_are_refused():
+    twice_as_many_images = conv2d("2,3,7,7,8", "27,2,16,8", "4,3,7,7,8")
+    assert_rejected(twice_as_many_images, "npu", "'y'")
+    short_mask = case_in(
+        *("MaxPoolWithArgmaxV1", "2,2,13,13,16", "FLOAT", MASKED),
+        *("2,2,6,6,16;2,2,9,3,16", "FLOAT;UINT16", f"{MASKED};{MASKED}"),
+    )
+    assert_rejected(short_mask, "npu", "'mask'")
 
 
 @pytest.mark.fast
