@@ -8,12 +8,13 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from collector.codec.errors import BadInput
 from collector.model.case import Slot
 from collector.model.vocabulary import FRACTAL_NZ, Dtype, dtype_of
 
+_Function = Callable[[Mapping[str, int]], int]
 _LONGEST = 200  # characters
 _LARGEST = 1 << 62
 _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
@@ -77,7 +78,7 @@ class Expression:
 
     def compute(self, names: Mapping[str, int]) -> int:
         """Return the number with names that count as integers do, such as sizes of many cases."""
-        return _value(_parsed(self.text), names)
+        return _function(self.text)(names)
 
 
 def parse_expression(text: str) -> Expression:
@@ -139,30 +140,48 @@ def _check(node: ast.expr, text: str) -> None:
             )
 
 
-def _value(node: ast.expr, names: Mapping[str, int]) -> int:
+@lru_cache(maxsize=4096)
+def _function(text: str) -> _Function:
+    return _compiled(_parsed(text))
+
+
+def _compiled(node: ast.expr) -> _Function:
     match node:
         case ast.Constant(value=int(number)):
-            return number
+            return lambda names: number
         case ast.Name(id=name):
-            if name not in names:
-                raise BadInput(f"unknown name {name!r}; expected one of {', '.join(sorted(names))}")
-            return names[name]
+            return partial(_number_of, name)
         case ast.BinOp(left=left, op=op, right=right):
-            return _OPERATORS[type(op)](_value(left, names), _value(right, names))
+            operation, first, second = _OPERATORS[type(op)], _compiled(left), _compiled(right)
+            return lambda names: operation(first(names), second(names))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return int(not _value(operand, names))
+            value = _compiled(operand)
+            return lambda names: int(not value(names))
         case ast.UnaryOp(operand=operand):
-            return -_value(operand, names)
+            value = _compiled(operand)
+            return lambda names: -value(names)
         case ast.BoolOp(op=op, values=values):
-            held = all if isinstance(op, ast.And) else any
-            return int(held(_value(value, names) for value in values))
+            parts = [_compiled(value) for value in values]
+            if isinstance(op, ast.And):
+                return lambda names: int(all(part(names) for part in parts))
+            return lambda names: int(any(part(names) for part in parts))
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            compares, first, second = _COMPARISONS[type(op)], _compiled(left), _compiled(right)
+            return lambda names: int(compares(first(names), second(names)))
         case ast.Compare(left=left, ops=ops, comparators=others):
-            numbers = [_value(one, names) for one in (left, *others)]
-            pairs = zip(ops, numbers, numbers[1:], strict=False)
-            return int(all(_COMPARISONS[type(op)](low, high) for op, low, high in pairs))
+            sides = zip((left, *others), ops, others, strict=False)
+            pairs = [ast.Compare(low, [op], [high]) for low, op, high in sides]
+            return _compiled(ast.BoolOp(ast.And(), list[ast.expr](pairs)))
         case ast.Call(func=ast.Name(id=name), args=args):
-            return int(FUNCTIONS[name](*(_value(argument, names) for argument in args)))
+            function, parts = FUNCTIONS[name], [_compiled(argument) for argument in args]
+            return lambda names: int(function(*(part(names) for part in parts)))
     raise BadInput("expected an expression")
+
+
+def _number_of(name: str, names: Mapping[str, int]) -> int:
+    if name not in names:
+        raise BadInput(f"unknown name {name!r}; expected one of {', '.join(sorted(names))}")
+    return names[name]
 
 
 # FRACTAL_NZ: a matrix in blocks, as a row of a profile records it.

@@ -62,12 +62,15 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """A dimension: a `size`, a `name`, or else a `computed` size."""
+    """A dimension: a `size`, a `name`, a `computed` size, or all dimensions of a `group`, or as
+    many `ones`."""
 
     text: str
     size: int | None = None
     name: str = ""
     computed: Expression | None = None
+    group: str | None = None
+    ones: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +226,10 @@ def _tensor(text: str, letters: dict[str, tuple[str, ...]]) -> Tensor:
     ends, is_refused = found["ends"], bool(found["refused"])
 
     def formed(dims: tuple[Dim, ...] | None, others: tuple[Tensor, ...] = ()) -> Tensor:
-        groups = [at for at, dim in enumerate(dims or ()) if dim.text[:1] in ("*", "&")]
+        groups = [at for at, dim in enumerate(dims or ()) if dim.group is not None]
         return Tensor(
             *(found["name"], letter, dtypes, dims, groups[0] if groups else None),
-            is_split=len(groups) > 1 or any(_ONES.fullmatch(dim.text) for dim in dims or ()),
+            is_split=len(groups) > 1 or any(dim.ones for dim in dims or ()),
             is_number=found["forms"] == "[#]",
             is_optional="?" in ends or is_refused,
             is_refused=is_refused,
@@ -246,12 +249,12 @@ def _tensor(text: str, letters: dict[str, tuple[str, ...]]) -> Tensor:
 
 def _dim(text: str) -> Dim:
     text = text.strip()
-    if _ONES.fullmatch(text):
-        return Dim(text)
+    if ones := _ONES.fullmatch(text):
+        return Dim(text, ones=ones[1])
     if text[:1] in ("*", "&"):
         if text[1:] and not _SIMPLE.fullmatch(text[1:]):
             raise BadInput(f"signature: expected the name of a group, got {text!r}")
-        return Dim(text)
+        return Dim(text, group=text[1:])
     if text.isdecimal():
         return Dim(text, size=int(text))
     if _SIMPLE.fullmatch(text) and not text.endswith(_RANK):
@@ -275,7 +278,7 @@ def _dtypes(text: str, letters: dict[str, tuple[str, ...]]) -> tuple[str, tuple[
 
 
 def _groups_of(tensor: Tensor) -> set[str]:
-    return {dim.text for dim in tensor.dims or () if dim.text.startswith("*")}
+    return {dim.group for dim in tensor.dims or () if dim.group}
 
 
 def _optional(sides: Iterable[Sequence[Tensor]]) -> frozenset[int]:
@@ -315,10 +318,11 @@ class _Reading:
         for tensor in tensors[len(slots) :]:
             if tensor.is_recorded:
                 return f"{side} '{tensor.name}': expected a tensor, got none"
+        count = len(tensors)
         for at, slot in enumerate(slots):
-            if at >= len(tensors) and not (tensors and tensors[-1].repeats):
+            if at >= count and not (tensors and tensors[-1].repeats):
                 break
-            tensor = tensors[min(at, len(tensors) - 1)]
+            tensor = tensors[at] if at < count else tensors[-1]
             is_absent = slot.shape is None and tensor.is_optional
             if tensor.is_refused and not is_absent:
                 return f"{side} '{tensor.name}' is not replayed: expected no tensor"
@@ -367,20 +371,21 @@ class _Reading:
         known = slot.known_dtype
         if known is None:
             return ""  # named by the check of slots
-        dtypes = [self._dtypes.get(name, name) for name in tensor.dtypes]
-        if dtypes and not any(_is_of(known, name) for name in dtypes):
-            expected = " or ".join(dict.fromkeys(dtypes))
-            return f"{side} '{tensor.name}': expected {expected}, got {known.spelling}"
+        if tensor.dtypes and known.spelling not in tensor.dtypes:
+            dtypes = [self._dtypes.get(name, name) for name in tensor.dtypes]
+            if not any(_is_of(known, name) for name in dtypes):
+                expected = " or ".join(dict.fromkeys(dtypes))
+                return f"{side} '{tensor.name}': expected {expected}, got {known.spelling}"
         first = self._dtypes.setdefault(tensor.letter, known.spelling) if tensor.letter else ""
         if first and first != known.spelling:
             return f"{side} '{tensor.name}': expected {first}, got {known.spelling}"
         return ""
 
     def _read_shape(self, side: str, tensor: Tensor, slot: Slot) -> str:
-        if tensor.is_number and slot.shape not in (None, (), (1,)):
-            return f"{side} '{tensor.name}': expected one number, got {_text(slot.shape or ())}"
         if tensor.dims is None:
-            return ""
+            is_wrong = tensor.is_number and slot.shape not in (None, (), (1,))
+            got = _text(slot.shape or ()) if is_wrong else ""
+            return f"{side} '{tensor.name}': expected one number, got {got}" if is_wrong else ""
         if slot.format == FRACTAL_NZ and slot.shape and len(slot.shape) >= 4:
             if slot.known_dtype and slot.shape[-2:] != (block := block_of(slot.known_dtype)):
                 return _mismatch(side, tensor, f"blocks of {_text(block)}", slot.shape[-2:])
@@ -431,13 +436,12 @@ class _Reading:
         dims: list[Dim] = []
         unknown = None
         for dim in tensor.dims or ():
-            ones = _ONES.fullmatch(dim.text)
-            known = self._groups.get(ones[1] if ones else dim.text.removeprefix("*"))
-            if known is None or not (ones or dim.text.startswith("*")):
-                unknown = len(dims) if dim.text.startswith("*") else unknown
+            known = self._groups.get(dim.group or dim.ones)
+            if known is None:
+                unknown = unknown if dim.group is None else len(dims)
                 dims.append(dim)
             else:
-                dims += (Dim(dim.text, size=1 if ones else size) for size in known)
+                dims += [_sized(dim.text, 1 if dim.ones else size) for size in known]
         return tuple(dims), unknown
 
     def _read_group(self, side: str, tensor: Tensor, group: str, shape: Shape) -> str:
@@ -449,6 +453,11 @@ class _Reading:
         elif name and self._groups.setdefault(name, shape) != shape:
             return _mismatch(side, tensor, f"{_text(self._groups[name])} for {group}", shape)
         return ""
+
+
+@lru_cache(maxsize=1024)
+def _sized(text: str, size: int) -> Dim:
+    return Dim(text, size)
 
 
 def _mismatch(side: str, tensor: Tensor, expected: str, got: int | Shape) -> str:
