@@ -26,7 +26,7 @@ roles       `pages...` are those of a pool and do not change the kernel; `table_
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from types import MappingProxyType
@@ -107,7 +107,7 @@ class Variant:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     conditions: tuple[Expression, ...]
-    absent: Sizes
+    presence: Sizes
 
     def read(self, case: Case) -> "tuple[Sizes | str, int]":
         """Return the sizes of a case by name, groups as their numbers of elements, or what is wrong
@@ -193,6 +193,17 @@ def parse_signature(text: str) -> Signature:
             names = [[one.name for one in getattr(each, side)] for each in (first, other)]
             if names[0] != names[1]:
                 raise BadInput(f"expected the {side} {', '.join(names[0])} in each variant")
+    tensors = [(*one.inputs, *one.outputs) for one in variants]
+    optional = {one.name for side in tensors for one in side if one.is_optional}
+    variants = tuple(
+        replace(
+            variant,
+            presence={
+                _HAS + one.name: int(not one.is_optional) for one in side if one.name in optional
+            },
+        )
+        for variant, side in zip(variants, tensors, strict=True)
+    )
     return Signature(text, variants)
 
 
@@ -214,8 +225,7 @@ def _variant(text: str) -> Variant:
         one.name for one in arguments if one.is_split and len(_groups_of(one) - given) > 1
     ]:
         raise BadInput(f"signature: expected others to define the groups of {ambiguous[0]}")
-    absent = {_HAS + one.name: 0 for one in (*arguments, *results) if one.is_optional}
-    return Variant(arguments, results, conditions, absent)
+    return Variant(arguments, results, conditions, {})
 
 
 def _tensor(text: str, letters: dict[str, tuple[str, ...]]) -> Tensor:
@@ -289,7 +299,7 @@ class _Reading:
     """The names that the tensors of one case have defined so far."""
 
     def __init__(self, variant: Variant) -> None:
-        self._names = dict(variant.absent)
+        self._names = dict(variant.presence)
         self._groups: dict[str, Shape] = {}
         self._joined: dict[str, list[Shape]] = {}
         self._dtypes: dict[str, str] = {}
@@ -315,9 +325,6 @@ class _Reading:
 
     def read(self, side: str, tensors: Sequence[Tensor], slots: Sequence[Slot]) -> str:
         """Read the tensors of a side; return what is wrong with the first that does not fit."""
-        for tensor in tensors[len(slots) :]:
-            if tensor.is_recorded:
-                return f"{side} '{tensor.name}': expected a tensor, got none"
         count = len(tensors)
         for at, slot in enumerate(slots):
             if at >= count and not (tensors and tensors[-1].repeats):
@@ -334,6 +341,9 @@ class _Reading:
             ):
                 return complaint
             self.fitting += 1
+        for tensor in tensors[len(slots) :]:
+            if tensor.is_recorded or not (tensor.is_optional or side == "output"):
+                return f"{side} '{tensor.name}': expected a tensor, got none"
         return ""
 
     def join(self) -> str:

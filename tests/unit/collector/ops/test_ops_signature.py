@@ -41,6 +41,7 @@ def test_a_signature_reads_the_sizes_of_a_case(text, inputs, outputs, expected):
         ("x[m, n], scale[n]|[1] -> y", [(4, 3), (2,)], [], "scale"),
         ("x[n] -> y!", [(4,)], [], "y"),
         ("x[n], y[] -> z[n]; x[n], y[n] -> z[n]", [(4,), (4,)], [(3,)], "z"),
+        ("x[n], -y -> z; x[n, n], y -> z", [(4, 4)], [], "y"),
         ("x[*t, *d], g[*d] -> r[*t, 1*d]", [(4, 3, 2), (3, 3)], [], "x"),
         ("x[*t, *d], g[*d] -> r[*t, 1*d]", [(4, 3, 2), (3, 2)], [(4, 1)], "r"),
     ],
@@ -53,6 +54,8 @@ def test_a_signature_counts_the_optional_tensors_of_a_case():
     signature = parse_signature("x[t], a?, b? -> y where has_b <= has_a")
     assert signature.read(_case([(4,), (4,)])) == {"t": 4, "has_a": 1, "has_b": 0}
     assert "has_b <= has_a" in signature.read(_case([(4,), None, (4,)]))
+    either = parse_signature("x[t], -a -> y; x[t], a[t] -> y")
+    assert [either.read(_case([(4,), a]))["has_a"] for a in (None, (4,))] == [0, 1]
 
 
 @pytest.mark.parametrize(
