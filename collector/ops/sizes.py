@@ -1,5 +1,5 @@
 """Which cases differ in sizes alone, and these sizes: one answer for the index, queries, coverage,
-gates, density rounds and reports.
+gates, rounds of `sampling` and reports.
 
 The sizes of a case are those of its tensors, slot by slot, and two numbers of each list of lengths.
 Lists count by their mean and their skew: how many lengths there are is a size of a tensor.

@@ -4,10 +4,10 @@ A duration is that of a roofline, fitted to the measured points, times what the 
 differ from it. A Gaussian process, over coordinates in which equal distances mean equally different
 durations (`stretched.py`), weights the residuals of these points. Its variance, and the spread of
 the residuals, are the scale of the error. The width of an interval is calibrated (split conformal
-prediction): points, whole curves and whole levels are predicted from the others, and the width
+prediction): points, whole lines and whole levels are predicted from the others, and the width
 covers 95 % of these errors.
 
-The points of a surface are sorted into curves along one axis, usually the tokens. A query
+The points of a surface are sorted into lines along one axis, usually the tokens. A query
 determines the durations at two knots around it along this axis, which are remembered, and is linear
 in the logarithms between them.
 """
@@ -27,11 +27,11 @@ from collector.surfaces.stretched import Stretched, tile_features
 Indices = npt.NDArray[np.intp]
 
 LEVEL = 0.95
-MOST_BEYOND = log(4.0)  # distance from the end of a curve, as a logarithm of the size
+MOST_BEYOND = log(4.0)  # distance from the end of a line, as a logarithm of the size
 LEAST_ERRORS = 39  # fewer do not determine an interval of 95 % well
 _CALIBRATED = 500  # points that are predicted from the others
 _NEIGHBOURS = 64  # points behind a duration
-_CURVES, _CANDIDATES = 64, 1200  # nearest curves, and points on these, that may be neighbours
+_LINES, _CANDIDATES = 64, 1200  # nearest lines, and points on these, that may be neighbours
 _NOISE = 4.0  # how much more the neighbours are smoothed than the noise of near points requires
 _LEAST_NOISE = 1e-6  # of the variance
 _LEAST_VARIANCE = 1e-10
@@ -91,8 +91,8 @@ class _Predicted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Calibration:
-    """What a scale is multiplied with for a half-width: between two points of a curve, elsewhere,
-    and at sizes that no curve has; None without enough errors. Durations with scales above
+    """What a scale is multiplied with for a half-width: between two points of a line, elsewhere,
+    and at sizes that no line has; None without enough errors. Durations with scales above
     `most_scale` are not known."""
 
     along: float | None
@@ -115,11 +115,11 @@ _UNSEEN = _Knot(0.0, None, None, ())
 
 @dataclass(slots=True)
 class _Column:
-    """What is remembered of a position: the logarithms of its sizes, the curve that is measured
+    """What is remembered of a position: the logarithms of its sizes, the line that is measured
     there, and the durations at knots."""
 
     logs: list[float]
-    curve: int | None
+    line: int | None
     knots: dict[int, _Knot | None] = field(default_factory=dict)
 
 
@@ -132,7 +132,7 @@ class DurationSurface:
         self._work = work
         logs = logarithms(sizes)
         self._main, self._rest = _main_axis(sizes)
-        order, starts = self._in_curves(sizes)
+        order, starts = self._in_lines(sizes)
         self._places: list[int] = order.tolist()
         self._bounds: list[int] = [*starts.tolist(), len(order)]
         self._starts, self._lengths = starts, np.diff(self._bounds)
@@ -140,7 +140,7 @@ class DurationSurface:
         log_us = np.log(mean_us[order])
         self._y: list[float] = log_us.tolist()
         positions = sizes[order[starts]][:, self._rest].tolist()
-        self._curves = {tuple(row): at for at, row in enumerate(positions)}
+        self._lines = {tuple(row): at for at, row in enumerate(positions)}
         self._least, self._most = sizes.min(axis=0).tolist(), sizes.max(axis=0).tolist()
         self._first, self._last = logs.min(axis=0).tolist(), logs.max(axis=0).tolist()
         self._columns: dict[tuple[float, ...], _Column | None] = {}
@@ -150,10 +150,10 @@ class DurationSurface:
         columns = self._coordinates_of(self._logs)
         self._stretched = Stretched(columns, sizes.shape[1], self._residuals)
         self._at = self._stretched.of(columns)
-        # Distances along the curves and between tiles differ within a curve, others do not.
+        # Distances along the lines and between tiles differ within a line, others do not.
         own = [axis for axis in range(columns.shape[1]) if axis not in self._rest]
         self._own, self._own_at = own, np.ascontiguousarray(self._at[:, own].T)
-        self._curve_at = self._at[starts][:, self._rest]
+        self._line_at = self._at[starts][:, self._rest]
         variance = 2 * float(np.mean(self._residuals**2))
         self._variance = max(variance, _LEAST_VARIANCE)
         self._noise = max(_NOISE * self._stretched.noise, _LEAST_NOISE * self._variance)
@@ -197,7 +197,7 @@ class DurationSurface:
         """Return the logarithms of the durations at many sizes (sizes, axes), and the scales of
         their errors."""
         logs = logarithms(sizes)
-        order, starts = self._in_curves(sizes)
+        order, starts = self._in_lines(sizes)
         bounds = [*starts.tolist(), len(order)]
         log_us, scale = np.empty(len(order)), np.empty(len(order))
         waiting: list[Indices] = []
@@ -218,17 +218,17 @@ class DurationSurface:
     def beyond(
         self, sizes: Sequence[float], growth_from: Callable[[int], float | None]
     ) -> InterpolatedValue | None:
-        """Return the duration at a point beyond an end of its curve, up to 4 times as far as the
+        """Return the duration at a point beyond an end of its line, up to 4 times as far as the
         nearest point; None for other points, and for empty tensors, which are no work.
 
         `growth_from` returns how far the work differs from that of the nearest point, given its
-        place, as a logarithm; None if that is not known. The duration continues the curve, and
+        place, as a logarithm; None if that is not known. The duration continues the line, and
         differs by no more than the work."""
-        curve = self._curves.get(tuple(sizes[axis] for axis in self._rest))
-        if curve is None or sizes[self._main] <= 0:
+        line = self._lines.get(tuple(sizes[axis] for axis in self._rest))
+        if line is None or sizes[self._main] <= 0:
             return None
         x = log(sizes[self._main])
-        own = range(self._bounds[curve], self._bounds[curve + 1])
+        own = range(self._bounds[line], self._bounds[line + 1])
         is_above = x > self._x[own[-1]]
         near = own[-1] if is_above else own[0]
         distance = abs(x - self._x[near])
@@ -243,14 +243,14 @@ class DurationSurface:
             return None
         log_us = self._continued(own if is_above else own[::-1], x, growth / distance)
         parts = (Part(self._places[near], 1.0),)
-        # The curve may bend at its end, to a fixed cost or to one in proportion to the work, and
+        # The line may bend at its end, to a fixed cost or to one in proportion to the work, and
         # the work may double where another tile begins.
         far = growth + _TILE if is_above else -growth
         ends = sorted((self._y[near], self._y[near] + far))
         return InterpolatedValue(log_us, _MARGIN, parts, (ends[0], ends[1]))
 
     def _continued(self, towards: Sequence[int], x: float, power: float) -> float:
-        """Return the value at x, beyond the last of these points of a curve, as steep as between it
+        """Return the value at x, beyond the last of these points of a line, as steep as between it
         and the last point at half or twice its size, but at most this power of the size."""
         near = towards[-1]
         far = next((at for at in reversed(towards) if self._apart(at, near) >= log(2)), towards[0])
@@ -266,7 +266,7 @@ class DurationSurface:
         if not all(low <= size <= high for size, (low, high) in zip(key, ends, strict=True)):
             return None
         logs = logarithms(np.array([0.0, *key]))[1:].tolist()
-        column = _Column(logs, self._curves.get(key))
+        column = _Column(logs, self._lines.get(key))
         if len(self._columns) < _REMEMBERED:
             self._columns[key] = column
         return column
@@ -281,7 +281,7 @@ class DurationSurface:
         knots = []
         for place, number in enumerate(range(begin, end)):
             own = found.at(place)
-            is_along = column.curve is not None and self._is_around(column.curve, number)
+            is_along = column.line is not None and self._is_around(column.line, number)
             is_known = is_along or self._is_known(logs[place], own, calibration)
             knot = self._knot_of(own, number, is_along, calibration) if is_known else None
             column.knots[number] = knot
@@ -300,9 +300,9 @@ class DurationSurface:
             half_width = factor * scale if self._is_level[number] else beside
         return _Knot(float(found.log_us[0]), half_width, beside, self._parts(found))
 
-    def _is_around(self, curve: int, number: int) -> bool:
-        """Return whether a knot is between the ends of a curve."""
-        begin, end = self._bounds[curve], self._bounds[curve + 1]
+    def _is_around(self, line: int, number: int) -> bool:
+        """Return whether a knot is between the ends of a line."""
+        begin, end = self._bounds[line], self._bounds[line + 1]
         return self._x[begin] <= self._log_knots[number] <= self._x[end - 1]
 
     def _is_known(self, logs: Floats, found: _Predicted, calibration: _Calibration) -> bool:
@@ -332,9 +332,9 @@ class DurationSurface:
         pairs = zip(places, (own / own.sum()).tolist(), strict=True)
         return tuple([Part(self._places[place], weight) for place, weight in pairs])
 
-    def _in_curves(self, sizes: Floats) -> tuple[Indices, Indices]:
-        """Return the order of points (points, axes) along their curves, curve by curve, and where
-        each curve begins in it."""
+    def _in_lines(self, sizes: Floats) -> tuple[Indices, Indices]:
+        """Return the order of points (points, axes) along their lines, line by line, and where
+        each line begins in it."""
         order = np.lexsort((sizes[:, self._main], *sizes[:, self._rest].T))
         return order, np.flatnonzero(_differ(sizes[order][:, self._rest]))
 
@@ -347,20 +347,20 @@ class DurationSurface:
         return self._stretched.of(self._coordinates_of(logs))
 
     def _candidates(self, place: Floats) -> tuple[Indices, Floats]:
-        """Return the points of the curves that are nearest to a place (coordinates), and how far
-        these are besides along the curve and in tiles."""
-        distances = np.abs(self._curve_at - place[self._rest]).sum(axis=1)
-        if len(distances) > _CURVES:
-            curves = np.argpartition(distances, _CURVES)[:_CURVES]
-            curves = curves[np.argsort(distances[curves], kind="stable")]
+        """Return the points of the lines that are nearest to a place (coordinates), and how far
+        these are besides along the line and in tiles."""
+        distances = np.abs(self._line_at - place[self._rest]).sum(axis=1)
+        if len(distances) > _LINES:
+            lines = np.argpartition(distances, _LINES)[:_LINES]
+            lines = lines[np.argsort(distances[lines], kind="stable")]
         else:
-            curves = np.argsort(distances, kind="stable")
-        lengths = self._lengths[curves]
+            lines = np.argsort(distances, kind="stable")
+        lengths = self._lengths[lines]
         ends = np.cumsum(lengths)
         cut = int(np.searchsorted(ends, _CANDIDATES)) + 1
-        curves, lengths, ends = curves[:cut], lengths[:cut], ends[:cut]
-        points = np.arange(ends[-1]) + np.repeat(self._starts[curves] - ends + lengths, lengths)
-        return points, np.repeat(distances[curves], lengths)
+        lines, lengths, ends = lines[:cut], lengths[:cut], ends[:cut]
+        points = np.arange(ends[-1]) + np.repeat(self._starts[lines] - ends + lengths, lengths)
+        return points, np.repeat(distances[lines], lengths)
 
     def _nearest(self, at: Floats, points: Indices, base: Floats) -> Indices:
         """Return those of the candidates (sizes, neighbours) that are nearest to places of one
@@ -405,16 +405,16 @@ class DurationSurface:
         return _Predicted(self._roofline.of(logs) + value, scales, neighbours, weights)
 
     def _calibrate(self) -> _Calibration:
-        """Predict points from the others: without themselves, without their curve, and without
+        """Predict points from the others: without themselves, without their line, and without
         their size along it; return the widths that cover the errors."""
         drawn = np.random.default_rng(0).permutation(len(self))[:_CALIBRATED]
-        curves = (np.searchsorted(self._bounds, drawn, side="right") - 1).tolist()
+        lines = (np.searchsorted(self._bounds, drawn, side="right") - 1).tolist()
         rows: list[int] = []
         found: list[Indices] = []
         at: list[Floats] = []
         kinds: list[int] = []
-        for point, curve in zip(drawn.tolist(), curves, strict=True):
-            begin, end = self._bounds[curve], self._bounds[curve + 1]
+        for point, line in zip(drawn.tolist(), lines, strict=True):
+            begin, end = self._bounds[line], self._bounds[line + 1]
             own = self._at[point : point + 1]
             points, base = self._candidates(own[0])
             is_other = (points < begin) | (points >= end)
@@ -439,7 +439,7 @@ class DurationSurface:
         return self._calibration
 
     def _without_level(self, at: Floats, x: float) -> Floats:
-        """Return a place (1, coordinates) as if no point had its size along the curves, which is
+        """Return a place (1, coordinates) as if no point had its size along the lines, which is
         given as a logarithm."""
         levels, places = self._stretched.coordinate(self._main)
         is_other = np.abs(levels - x) > _TINY
@@ -465,13 +465,13 @@ class DurationSurface:
         return _Calibration(along, across, levels, _UNSURE * float(most.max()))
 
     def _is_inside(self, point: int) -> bool:
-        """Return whether a point is at no end of an axis besides those of the curves."""
+        """Return whether a point is at no end of an axis besides those of the lines."""
         logs = self._logs[point]
         return all(self._first[axis] < logs[axis] < self._last[axis] for axis in self._rest)
 
 
 def _main_axis(sizes: Floats) -> tuple[int, list[int]]:
-    """Return the axis along which there are the fewest curves, and the others."""
+    """Return the axis along which there are the fewest lines, and the others."""
     axes = range(sizes.shape[1])
     others = [[axis for axis in axes if axis != one] for one in axes]
     main = int(np.argmin([len(distinct_rows(sizes[:, rest])) for rest in others]))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from collector.database.index import Index
 from opmeter.version import Version
-from tests.truth.density import table_of
+from tests.truth.sampling import table_of
 from tests.unit.opmeter.made import products_index
 
 _PATH = "NVIDIA_H200/vllm_ascend/vllm0_torch2_cann0"  # no bound by the rates of another device

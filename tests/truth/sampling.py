@@ -1,6 +1,6 @@
 """The accuracy of a surface of which a quarter is measured, chosen as it is learnt.
 
-    python -m tests.truth.density FILE.parquet --dtype D
+    python -m tests.truth.sampling FILE.parquet --dtype D
 
 A file of ai-dynamo/aiconfigurator, `gemm_perf.parquet`: latency in ms by dtype, m, n, k. The model
 sees the latency of a row only if it requests it, and each request counts. The unrequested rows

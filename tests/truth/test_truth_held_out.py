@@ -4,7 +4,7 @@ intervals that reach their coverage, between measured rows and beyond them."""
 import numpy as np
 import pytest
 
-from tests.truth import density, held_out
+from tests.truth import held_out, sampling
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ def test_held_out_rows_are_interpolated_within_their_intervals(truth):
         ("fp8", "sparse", 0.03, 0.1),
         ("bfloat16", "rows", 0.025, 0.08),
     ):
-        points, latency_ms = density.table_of(path, dtype)
+        points, latency_ms = sampling.table_of(path, dtype)
         shapes = points.sizes.astype(np.int64)
         found = held_out.judge(shapes, latency_ms * 1e3, held_out.SPLITS[split](shapes))
         assert found["p50_error"] <= most_p50 and found["p90_error"] <= most_p90, found
@@ -30,7 +30,7 @@ def test_held_out_rows_are_interpolated_within_their_intervals(truth):
 
 def test_rows_beyond_the_others_are_extrapolated_within_their_intervals(truth):
     for name, dtype in (("h200_sxm-trtllm-1.3.0rc20", "fp8"), ("h100_sxm-sglang-0.5.14", "fp8")):
-        points, latency_ms = density.table_of(truth / "gemm" / f"{name}.parquet", dtype)
+        points, latency_ms = sampling.table_of(truth / "gemm" / f"{name}.parquet", dtype)
         shapes, mean_us = points.sizes.astype(np.int64), latency_ms * 1e3
         for cut, (held, judged) in held_out.cuts(shapes).items():
             kept = ~held | judged

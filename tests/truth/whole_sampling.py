@@ -3,12 +3,12 @@ as CI does."""
 
 import pytest
 
-from tests.truth import density
+from tests.truth import sampling
 
 pytestmark = pytest.mark.slow
 
 
 def test_unmeasured_rows_have_the_stated_error(truth):
     path = truth / "gemm" / "h200_sxm-trtllm-1.3.0rc20.parquet"
-    found = density.judge(*density.table_of(path, "fp8"), share=0.25, tolerance=0.05)
+    found = sampling.judge(*sampling.table_of(path, "fp8"), share=0.25, tolerance=0.05)
     assert found["is_met"], found

@@ -62,7 +62,7 @@ def test_too_few_points_are_refused(products):
 
 
 def test_single_durations_are_those_of_many(products, requested):
-    """A query has the estimate of a round: at measured sizes along a curve, to the last digits."""
+    """A query has the estimate of a round: at measured sizes along a line, to the last digits."""
     points, duration_us = products
     surface = DurationSurface(points.sizes[requested], duration_us[requested], points.work)
     rest = np.setdiff1d(np.arange(len(points)), requested)[:200]
@@ -79,7 +79,7 @@ def test_sizes_outside_the_measured_ones_are_not_known(products, requested):
     assert surface.estimate([64.0, 8192.0, 256.0]) is None
 
 
-def test_steps_are_predicted_where_other_curves_have_them():
+def test_steps_are_predicted_where_other_lines_have_them():
     """A kernel that changes between 64 and 65 rows is twice as fast then, for all weights."""
     rows = np.array([1.0, 16, 32, 48, 63, 64, 65, 80, 128, 256])
     sizes = np.array([(m, n, 1024.0) for n in 512.0 * np.arange(1, 13) for m in rows])
