@@ -1,44 +1,35 @@
 """Causal convolutions of few tokens, each channel by itself, with the last inputs in a pool."""
 
-from functools import lru_cache
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.parts.tensors import cumulative_ends, distinct, equal_parts
-from collector.ops.slots import elements, given, input_shape, outputs_agree
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, accepts
+from collector.ops.signature import Sizes, parse_signature
+from collector.ops.slots import given, input_shape
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker, accepts
 
-_X, _WEIGHT, _BIAS, _STATE, _STARTS, _PLACES, _INITIAL, _ACCEPTED = range(8)
+_X, _WEIGHT, _BIAS, _STATE, _STARTS, _PLACES, _INITIAL = range(7)
+_READ = parse_signature(
+    """x T:half[t, channels], weight T[width, channels], bias T[channels]?,
+    conv_states T[pages, width - 1, channels], query_start_loc integer[requests + 1]?,
+    cache_indices integer[requests]|[requests, columns],
+    initial_state_mode INT32|INT64|BOOL[requests]?, -num_accepted_tokens -> y T[t, channels]
+    where 0 < requests <= min(t, pages), 0 < channels, 1 < width, 0 < columns"""
+)
 _SILU = 1
 _PAD = -1
 _PROMPT, _UPDATE = 0, 1  # run_mode
 
 
-@lru_cache(maxsize=256)
-def _lengths(case: Case) -> Shape | None:
-    """Return the tokens of each request, in equal parts; None if the shapes do not fit."""
-    x, weight, state = (input_shape(case, i) for i in (_X, _WEIGHT, _STATE))
-    if (len(x), len(weight), len(state)) != (2, 2, 3) or not all((*x, *weight, *state)):
-        return None
-    places, starts, initial = (input_shape(case, i) for i in (_PLACES, _STARTS, _INITIAL))
-    requests = places[0] if len(places) in (1, 2) and all(places) else 0
-    is_fitting = weight[1] == x[1] and state[1:] == (weight[0] - 1, x[1])
-    is_fitting = is_fitting and starts in ((), (requests + 1,)) and initial in ((), (requests,))
-    if not is_fitting or not 0 < requests <= min(x[0], state[0]):
-        return None
-    return equal_parts(x[0], requests) if outputs_agree(case, x) else None
-
-
 def _build(case: Case, make: TensorMaker) -> Call:
     """Build the call: prompts begin without earlier tokens, other requests with the pool's. Of a
     table of states, the first of each request is read."""
-    slots = case.inputs or ()
-    lengths = rules.accepted(_lengths(case))
+    sizes, slots = _READ.sizes(case), case.inputs or ()
+    lengths = equal_parts(sizes["t"], sizes["requests"])
     starts = (0, *cumulative_ends(lengths))
     mode, ends = given(case, _INITIAL), given(case, _STARTS)
-    pool = input_shape(case, _STATE)[0]
+    pool = sizes["pages"]
     places = [i * pool // len(lengths) for i in range(len(lengths))]
     return Call(
         like.normal(slots[_X], make),
@@ -112,18 +103,12 @@ def _launch(
     return api(x, weight, state, bias, *listed, [], _SILU, _PAD, run)
 
 
-def _flops(case: Case) -> int:
-    """Return the operations: a product and a sum for each weight, and 4 of the activation."""
-    return (2 * input_shape(case, _WEIGHT)[0] + 4) * elements(input_shape(case, _X))
-
-
-def _traffic(case: Case) -> int:
+def _traffic(case: Case, sizes: Sizes) -> int:
     """Return the bytes: the states of the requests read and written, and the rest once."""
     slots = case.inputs or ()
-    lengths = rules.accepted(_lengths(case))
-    state = slots[_STATE].size_bytes // input_shape(case, _STATE)[0]
+    state = slots[_STATE].size_bytes // sizes["pages"]
     rest = sum(slot.size_bytes for i, slot in enumerate(slots) if i != _STATE and slot.shape)
-    return rest + slots[_X].size_bytes + 2 * len(lengths) * state
+    return rest + slots[_X].size_bytes + 2 * sizes["requests"] * state
 
 
 # vLLM-Ascend's own kernel: 0.18 serves prompts by it, and 0.23 each step.
@@ -131,54 +116,33 @@ CAUSAL_CONV1D = OpSpec(
     kernel="CausalConv1d",
     call="torch.ops._C_ascend.npu_causal_conv1d_custom",
     assumes="requests of equal lengths, prompts without earlier tokens; states over the pool",
-    slots=(
-        *("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices"),
-        *("initial_state_mode", "num_accepted_tokens"),
-    ),
-    pools={"conv_states": ""},
-    optional=frozenset({_BIAS, _STARTS, _INITIAL, _ACCEPTED}),
+    signature=_READ.text,
     reference=_reference,
     build=_build,
-    flops=_flops,
-    traffic=_traffic,
+    # a product and a sum for each weight, and 4 of the activation
+    operations="(2 * width + 4) * t * channels",
+    traffic=lambda case: _traffic(case, _READ.sizes(case)),
     npu=NpuCall(run=_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
-    constraints=(
-        rules.absent_inputs(frozenset({_ACCEPTED}), "accepted tokens of speculation"),
-        rules.inputs_are(rules.HALF_DTYPES, (_X,)),
-        rules.one_dtype((_X, _WEIGHT, _BIAS, _STATE)),
-        rules.inputs_are(rules.INTEGERS, (_STARTS, _PLACES)),
-        rules.inputs_are((*rules.INTEGERS, "BOOL"), (_INITIAL,)),
-        Constraint(
-            "expected x (T,D), a weight (width,D), states (pool,width - 1,D), ends of requests "
-            "from 0 on, and a state, or a row of a table of them, and an initial mode for each",
-            lambda case: _lengths(case) is not None,
-        ),
-    ),
 )
 
 # One token of each request: a Triton kernel, by which 0.18 serves a decode. Profiles show no
 # tensors of it: its rows are those of a recording.
-_TOKEN_BIAS, _TOKEN_STATE, _TOKEN_PLACES = 2, 3, 4
-
-
-def _token_fits(case: Case) -> bool:
-    x, weight, _, state, places = (input_shape(case, i) for i in range(5))
-    if (len(x), len(weight), len(state)) != (3, 2, 3) or not all((*x, *weight, *state)):
-        return False
-    is_fitting = x[1] == 1 and weight[1] == x[2] and state[1:] == (weight[0] - 1, x[2])
-    is_fitting = is_fitting and places == x[:1] and state[0] >= x[0]
-    return is_fitting and outputs_agree(case, x, state)
+_TOKENS = parse_signature(
+    """x T:float[requests, 1, channels], weight T[width, channels], bias T[channels]?,
+    conv_state T[pages, width - 1, channels], conv_state_indices integer[requests]
+    -> y T[requests, 1, channels], conv_state T[pages, width - 1, channels]
+    where 0 < requests <= pages, 0 < channels, 1 < width"""
+)
 
 
 def _token_build(case: Case, make: TensorMaker) -> Call:
-    slots = case.inputs or ()
-    requests, blocks = input_shape(case, _X)[0], input_shape(case, _TOKEN_STATE)[0]
-    places = distinct(make, requests, blocks, slots[_TOKEN_PLACES].dtype)
+    sizes, slots = _TOKENS.sizes(case), case.inputs or ()
+    places = distinct(make, sizes["requests"], sizes["pages"], slots[4].dtype)
     return Call(
         like.normal(slots[_X], make),
         like.normal(slots[_WEIGHT], make).mul_(0.5),
-        like.normal(given(case, _TOKEN_BIAS), make),
-        like.normal(slots[_TOKEN_STATE], make),
+        like.normal(given(case, _BIAS), make),
+        like.normal(slots[_STATE], make),
         places,
     )
 
@@ -206,35 +170,14 @@ def _token_launch(api: Any, x: Any, weight: Any, bias: Any, state: Any, places: 
     return out.view(x.shape), state
 
 
-def _token_traffic(case: Case) -> int:
-    """Return the bytes: the states of the requests read and written, and the rest once."""
-    slots = case.inputs or ()
-    requests, blocks = input_shape(case, _X)[0], input_shape(case, _TOKEN_STATE)[0]
-    state = slots[_TOKEN_STATE].size_bytes // blocks
-    rest = sum(slot.size_bytes for i, slot in enumerate(slots) if i != _TOKEN_STATE and slot.shape)
-    return rest + slots[_X].size_bytes + 2 * requests * state
-
-
 CAUSAL_CONV1D_UPDATE = OpSpec(
     kernel="_causal_conv1d_update_kernel_npu_tiled",
     call="vllm_ascend.ops.triton.mamba.causal_conv1d.causal_conv1d_update_npu",
     assumes="states anywhere in the pool",
-    slots=("x", "weight", "bias", "conv_state", "conv_state_indices"),
-    optional=frozenset({_TOKEN_BIAS}),
-    pools={"conv_state": ""},
+    signature=_TOKENS.text,
     reference=_token_reference,
     build=_token_build,
-    flops=_flops,
-    traffic=_token_traffic,
+    operations="(2 * width + 4) * requests * channels",
+    traffic=lambda case: _traffic(case, _TOKENS.sizes(case)),
     npu=NpuCall(run=_token_launch, needs=frozenset({Need.TRITON})),
-    constraints=(
-        rules.inputs_are(rules.FLOATS, (_X,)),
-        rules.one_dtype((_X, _WEIGHT, _TOKEN_BIAS, _TOKEN_STATE), (0, 1)),
-        rules.inputs_are(rules.INTEGERS, (_TOKEN_PLACES,)),
-        Constraint(
-            "expected x (requests,1,D), a weight (width,D), states (pool,width - 1,D), a state for "
-            "each request, and outputs like x and the states",
-            _token_fits,
-        ),
-    ),
 )

@@ -4,59 +4,44 @@ Of each token and head, the state fades by the gate; what it returns for the key
 value, as far as beta says; and the query reads it.
 """
 
-from functools import lru_cache
 from typing import Any
 
-from collector.model.case import Case, Shape
-from collector.ops import rules
+from collector.model.case import Case
 from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct
-from collector.ops.slots import elements, given, input_shape, outputs_agree
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.signature import Sizes, parse_signature
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
 _QUERY, _KEY, _VALUE, _BETA, _STATE, _LENGTHS, _PLACES, _GATE, _GATES, _ACCEPTED = range(10)
 # Operations of a number of the state for each token: fading, two products, and a sum of both.
-_FLOPS = 7
+_OPERATIONS = "7 * t * heads * d * d_value"
+_READ = parse_signature(
+    """query DT_BF16[t, key_heads, d], key DT_BF16[t, key_heads, d],
+    value T:DT_BF16[t, heads, d_value], beta DT_BF16[t, heads],
+    state S:DT_BF16|FLOAT[pages, heads, d_value, d], actual_seq_lengths INT32[lengths],
+    ssm_state_indices INT32[t], g FLOAT[t, heads], -gk, num_accepted_tokens INT32[requests]?
+    -> out T[t, heads, d_value], state S[pages, heads, d_value, d]
+    where 0 < t * key_heads * d * heads * d_value, heads % key_heads == 0, t <= pages,"""
+    # the first request's start may precede the lengths
+    """ requests <= lengths <= requests + 1, 0 < requests, t % requests == 0,
+    has_num_accepted_tokens or lengths == t + 1 or 0 < lengths and t % lengths == 0"""
+)
 
 
-@lru_cache(maxsize=256)
-def _sizes(case: Case) -> tuple[int, int] | None:
-    """Return the number of requests, and of tokens of each; None if the shapes do not fit."""
-    query, key, value, beta, state = (input_shape(case, i) for i in range(5))
-    if len(query) != 3 or len(value) != 3 or query != key or not all((*query, *value)):
-        return None
-    tokens, heads, size = value
-    requests = _requests(case, tokens)
-    if query[0] != tokens or heads % query[1] or not requests or tokens % requests:
-        return None
-    expected = (tokens, heads), (*state[:1], heads, size, query[2])
-    places, gate = input_shape(case, _PLACES), input_shape(case, _GATE)
-    is_fitting = (beta, state) == expected and places == (tokens,) and gate == (tokens, heads)
-    if not is_fitting or state[0] < tokens or not outputs_agree(case, value, state):
-        return None
-    return requests, tokens // requests
-
-
-def _requests(case: Case, tokens: int) -> int:
-    """Return the number of requests: that of accepted tokens if they are given, else that of
-    lengths, which may follow the first request's start; 0 if they do not fit."""
-    lengths, accepted = input_shape(case, _LENGTHS), given(case, _ACCEPTED)
-    if len(lengths) != 1:
-        return 0
-    if accepted is None:
-        return tokens if lengths == (tokens + 1,) else lengths[0]
-    requests = (accepted.shape or (0,))[0]
-    is_fitting = accepted.shape == (requests,) and lengths[0] - requests in (0, 1)
-    return requests if is_fitting else 0
+def _requests(sizes: Sizes) -> int:
+    """Return the number of requests: that of accepted tokens if they are given, else of lengths."""
+    tokens, lengths = sizes["t"], sizes["lengths"]
+    return sizes.get("requests", tokens if lengths == tokens + 1 else lengths)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
     """Build the call: keys of length 1, as after their norm, and a state for each token."""
     slots = case.inputs or ()
-    requests, each = rules.accepted(_sizes(case))
-    scale = input_shape(case, _QUERY)[2] ** -0.5
-    tokens, blocks = input_shape(case, _VALUE)[0], input_shape(case, _STATE)[0]
-    accepted, lengths = given(case, _ACCEPTED), make.full((requests,), "INT32", each)
+    sizes = _READ.sizes(case)
+    requests, tokens, scale = _requests(sizes), sizes["t"], sizes["d"] ** -0.5
+    each = tokens // requests
+    accepted = sizes["has_num_accepted_tokens"]
+    lengths = make.full((requests,), "INT32", each)
     return Call(
         query=like.normal(slots[_QUERY], make),
         key=like.normal(slots[_KEY], make).mul_(scale),
@@ -65,7 +50,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
         beta=like.uniform(slots[_BETA], make, 0.0, 1.0),
         scale=float(scale),
         actual_seq_lengths=lengths,
-        ssm_state_indices=distinct(make, tokens, blocks, "INT32"),
+        ssm_state_indices=distinct(make, tokens, sizes["pages"], "INT32"),
         num_accepted_tokens=make.full((requests,), "INT32", 1) if accepted else None,
         g=like.uniform(slots[_GATE], make, -0.1, 0.0),
         start_and_lengths=make.tensor((0, *(each,) * requests), "INT32"),
@@ -121,17 +106,12 @@ def _launch(api: Any, *, start_and_lengths: Any, **named: Any) -> Any:
     return api(**named), named["state"]
 
 
-def _flops(case: Case) -> int:
-    return _FLOPS * input_shape(case, _VALUE)[0] * elements(input_shape(case, _STATE)[1:])
-
-
 def _traffic(case: Case) -> int:
     """Return the bytes: a state read for each request and written for each token, and the rest."""
-    slots = case.inputs or ()
-    requests, each = rules.accepted(_sizes(case))
-    state = slots[_STATE].size_bytes // input_shape(case, _STATE)[0]
+    sizes, slots = _READ.sizes(case), case.inputs or ()
+    state = slots[_STATE].size_bytes // sizes["pages"]
     rest = sum(slot.size_bytes for i, slot in enumerate(slots) if i != _STATE and slot.shape)
-    return rest + slots[_VALUE].size_bytes + requests * (1 + each) * state
+    return rest + slots[_VALUE].size_bytes + (_requests(sizes) + sizes["t"]) * state
 
 
 # CANN's own kernel, by which vLLM-Ascend 0.18 serves; 0.23 has one of its own library under the
@@ -142,62 +122,31 @@ RECURRENT_GATED_DELTA_RULE = OpSpec(
     is_shown_otherwise=True,
     call="torch_npu.npu_recurrent_gated_delta_rule",
     assumes="requests of as many tokens each, one accepted; states anywhere in the pool",
-    slots=(
-        *("query", "key", "value", "beta", "state", "actual_seq_lengths", "ssm_state_indices"),
-        *("g", "gk", "num_accepted_tokens"),
-    ),
-    optional=frozenset({_GATES, _ACCEPTED}),
-    pools={"state": ""},
+    signature=_READ.text,
     reference=_reference,
     build=_build,
-    flops=_flops,
+    operations=_OPERATIONS,
     traffic=_traffic,
     npu=NpuCall(run=_launch, served="torch.ops._C_ascend.npu_recurrent_gated_delta_rule"),
-    constraints=(
-        rules.absent_inputs(frozenset({_GATES}), "gates for each number of a key"),
-        rules.inputs_are(("DT_BF16",), (_QUERY, _KEY, _VALUE, _BETA)),
-        rules.inputs_are(("DT_BF16", "FLOAT"), (_STATE,)),
-        rules.inputs_are(("INT32",), (_LENGTHS, _PLACES, _ACCEPTED)),
-        rules.inputs_are(("FLOAT",), (_GATE,)),
-        rules.one_dtype((_VALUE,)),
-        rules.one_dtype((_STATE,), (1,)),
-        Constraint(
-            "expected queries and keys (T,Hk,K), values (T,H,V), beta and gates (T,H), a state "
-            "(at least T,H,V,K), a length for each request that divides T, which the first one's "
-            "start may precede, a state for each token, and outputs like values and state",
-            lambda case: _sizes(case) is not None,
-        ),
-    ),
 )
 
 # The same with the gates computed in the kernel: a Triton kernel of vLLM-Ascend. Profiles show no
 # tensors of Triton kernels: rows are those of a recording.
 _LOG, _A, _BIAS, _Q, _K, _V, _B, _SOURCE, _INDICES, _ENDS = range(10)
-
-
-@lru_cache(maxsize=256)
-def _fused_sizes(case: Case) -> tuple[int, Shape] | None:
-    """Return the number of requests and the shape of values (1,T,H,V); None if nothing fits."""
-    log, a, bias, query, key, value, b, state, places, ends = (
-        input_shape(case, i) for i in range(10)
-    )
-    if len(query) != 4 or len(value) != 4 or query != key or query[0] != 1:
-        return None
-    if not all((*query, *value)) or value[1] != query[1] or value[2] % query[2] or len(state) != 4:
-        return None
-    tokens, heads = value[1:3]
-    per_token = elements(a) == elements(b) == tokens * heads and log == bias == (heads,)
-    states = state[1:] == (heads, query[3], value[3]) and state[0] >= tokens
-    is_decode = places == (tokens,) and ends == (tokens + 1,)
-    is_fitting = per_token and states and is_decode and outputs_agree(case, (1, *value), state)
-    return (tokens, value) if is_fitting else None
+_FUSED = parse_signature(
+    """A_log float[heads], a float[*a], dt_bias float[heads], q T:float[1, t, key_heads, d],
+    k T[1, t, key_heads, d], v T[1, t, heads, d_value], b float[*b],
+    initial_state_source S:float[pages, heads, d, d_value], initial_state_indices integer[t],
+    cu_seqlens integer[t + 1] -> o T[1, 1, t, heads, d_value], state S[pages, heads, d, d_value]
+    where a == t * heads, b == t * heads, 0 < t * key_heads * d * heads * d_value,
+    heads % key_heads == 0, t <= pages"""
+)
 
 
 def _fused_build(case: Case, make: TensorMaker) -> Call:
-    slots = case.inputs or ()
-    tokens, _ = rules.accepted(_fused_sizes(case))
-    ends = make.tensor(range(tokens + 1), slots[_ENDS].dtype)
-    places = distinct(make, tokens, input_shape(case, _SOURCE)[0], slots[_INDICES].dtype)
+    sizes, slots = _FUSED.sizes(case), case.inputs or ()
+    ends = make.tensor(range(sizes["t"] + 1), slots[_ENDS].dtype)
+    places = distinct(make, sizes["t"], sizes["pages"], slots[_INDICES].dtype)
     return Call(
         A_log=like.uniform(slots[_LOG], make, 0.0, 1.0),
         a=like.normal(slots[_A], make),
@@ -237,39 +186,20 @@ def _fused_launch(api: Any, **named: Any) -> Any:
 
 def _fused_traffic(case: Case) -> int:
     """Return the bytes: a state read and written for each token, and the rest once."""
-    slots = case.inputs or ()
-    tokens, _ = rules.accepted(_fused_sizes(case))
-    state = slots[_SOURCE].size_bytes // input_shape(case, _SOURCE)[0]
+    sizes, slots = _FUSED.sizes(case), case.inputs or ()
+    state = slots[_SOURCE].size_bytes // sizes["pages"]
     rest = sum(slot.size_bytes for i, slot in enumerate(slots) if i != _SOURCE)
-    return rest + slots[_V].size_bytes + 2 * tokens * state
+    return rest + slots[_V].size_bytes + 2 * sizes["t"] * state
 
 
 FUSED_SIGMOID_GATING_DELTA_RULE_UPDATE = OpSpec(
     kernel="fused_sigmoid_gating_delta_rule_update_kernel",
     call="vllm_ascend.ops.triton.fla.sigmoid_gating.fused_sigmoid_gating_delta_rule_update",
     assumes="one token a request; states anywhere in the pool",
-    slots=(
-        *("A_log", "a", "dt_bias", "q", "k", "v", "b", "initial_state_source"),
-        *("initial_state_indices", "cu_seqlens"),
-    ),
-    pools={"initial_state_source": ""},
+    signature=_FUSED.text,
     reference=_fused_reference,
     build=_fused_build,
-    flops=lambda case: (
-        _FLOPS * rules.accepted(_fused_sizes(case))[0] * elements(input_shape(case, _SOURCE)[1:])
-    ),
+    operations=_OPERATIONS,
     traffic=_fused_traffic,
     npu=NpuCall(run=_fused_launch, needs=frozenset({Need.TRITON})),
-    constraints=(
-        rules.inputs_are(rules.FLOATS, (_LOG, _A, _BIAS, _Q, _B, _SOURCE)),
-        rules.one_dtype((_Q, _K, _V)),
-        rules.one_dtype((_SOURCE,), (1,)),
-        rules.inputs_are(rules.INTEGERS, (_INDICES, _ENDS)),
-        Constraint(
-            "expected queries and keys (1,T,Hk,K), values (1,T,H,V), numbers (T,H) and (H) of "
-            "gates, states (at least T,H,K,V), one token a request, and outputs (1,1,T,H,V) and "
-            "like states",
-            lambda case: _fused_sizes(case) is not None,
-        ),
-    ),
 )
