@@ -10,7 +10,7 @@ chunks result as the row has; a last request that pads the pass may be empty. El
 first requests as possible decode one token each.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -20,19 +20,15 @@ from collector.model.case import Case, Shape
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
-from collector.ops.slots import agrees, input_shape, output_shape, output_slot
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.signature import Sizes, parse_signature
+from collector.ops.slots import output_slot
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
 CHUNK = 64
 _BLOCK = 16  # of the inverse's first kernel
 _LARGE_BLOCK = 1216  # tokens of a program of that kernel
 _NUMBERS_OF_SUMS = 1 << 18  # numbers of a program that sums gates
 _PACKAGE = "vllm_ascend.ops.triton.fla"
-_NEEDS = frozenset({Need.TRITON})
-ASSUMES = (
-    "requests of equal lengths, behind requests of one token and before an empty one where the "
-    "number of chunks requires them"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +74,9 @@ class Chunks:
         return (0, *cumulative_ends([-(-length // CHUNK) for length in self.lengths]))
 
 
-def _lengths(case: Case, position: int, tokens: int, blocks: int | None, block: int) -> Shape:
-    """Return the lengths of requests, whose ends are the input at a position, that have this number
-    of blocks of tokens, or of any number; empty if none fit."""
-    requests = (input_shape(case, position) or (0,))[0] - 1
+def _lengths(requests: int, tokens: int, blocks: int | None, block: int) -> Shape:
+    """Return the lengths of requests that have this number of blocks of tokens, or of any number;
+    empty if none fit."""
     for decodes, empty in product((0, *range(requests - 1, 0, -1)), (0, 1)):
         prompts = requests - empty - decodes
         if not 0 < prompts <= tokens - decodes:
@@ -94,89 +89,17 @@ def _lengths(case: Case, position: int, tokens: int, blocks: int | None, block: 
     return ()
 
 
-def _rows(case: Case, position: int) -> int:
-    """Return the number of rows of a table of blocks; 0 if it is none."""
-    shape = input_shape(case, position)
-    return shape[0] if len(shape) == 2 and shape[1] == 2 else 0
+def _block_of_sums(heads: int) -> int:
+    """Return the tokens of a program that sums gates."""
+    return 1 << max(0, (_NUMBERS_OF_SUMS // (heads * CHUNK) - 1).bit_length())
 
 
-@lru_cache(maxsize=256)
-def _of_sums(case: Case) -> Chunks | None:
-    gates = input_shape(case, 0)
-    if len(gates) != 3 or gates[0] != 1 or not all(gates):
-        return None
-    block = 1 << max(0, (_NUMBERS_OF_SUMS // (gates[2] * CHUNK) - 1).bit_length())
-    lengths = _lengths(case, 1, gates[1], _rows(case, 2), block)
-    return Chunks(lengths, heads=gates[2], block=block) if lengths else None
-
-
-@lru_cache(maxsize=256)
-def _of_products(case: Case) -> Chunks | None:
-    key, beta, gates = (input_shape(case, i) for i in range(3))
-    if len(key) != 4 or len(beta) != 3 or key[0] != 1 or not all((*key, *beta)):
-        return None
-    sizes = Chunks(_lengths(case, 3, key[1], _rows(case, 4), CHUNK), beta[0], key[2], key[3])
-    is_fitting = beta == gates == (sizes.heads, 1, key[1]) and sizes.heads % sizes.key_heads == 0
-    return sizes if is_fitting and sizes.lengths else None
-
-
-def _of_inverse(ends: int, block: int) -> Callable[[Case], Chunks | None]:
-    """Return the reading of a row of the inverse, whose ends of requests are at a position."""
-
-    @lru_cache(maxsize=256)
-    def read(case: Case) -> Chunks | None:
-        matrices = input_shape(case, 0)
-        if len(matrices) != 4 or matrices[::3] != (1, CHUNK) or not all(matrices):
-            return None
-        lengths = _lengths(case, ends, matrices[1], _rows(case, ends + 1), block)
-        return Chunks(lengths, heads=matrices[2], block=block) if lengths else None
-
-    return read
-
-
-@lru_cache(maxsize=256)
-def _of_values(case: Case) -> Chunks | None:
-    key, value, beta, matrices, gates = (input_shape(case, i) for i in range(5))
-    sizes = of_heads(case, key, value, 5, _rows(case, 6))
-    if sizes is None:
-        return None
-    by_head = (1, sizes.heads, sizes.tokens)
-    is_fitting = beta == gates == by_head and matrices == (1, *value[1:3], CHUNK)
-    return sizes if is_fitting else None
-
-
-@lru_cache(maxsize=256)
-def _of_states(case: Case) -> Chunks | None:
-    key, value, weights, gates, state = (input_shape(case, i) for i in range(5))
-    sizes = of_heads(case, key, value, 5, (output_shape(case) or (1, None))[1])
-    if sizes is None:
-        return None
-    expected = (*value[:3], sizes.key_size), (1, sizes.heads, sizes.tokens)
-    states = len(sizes.lengths), sizes.heads, sizes.key_size, sizes.value_size
-    is_fitting = (weights, gates) == expected and state == states
-    return sizes if is_fitting and input_shape(case, 6) == (len(sizes.lengths) + 1,) else None
-
-
-@lru_cache(maxsize=256)
-def _of_output(case: Case) -> Chunks | None:
-    query, key, value, states, gates = (input_shape(case, i) for i in range(5))
-    sizes = of_heads(case, key, value, 5, states[1] if len(states) == 5 else 0)
-    if sizes is None or query != key or gates != (1, sizes.heads, sizes.tokens):
-        return None
-    chunks = 1, len(sizes.chunks), sizes.heads, sizes.key_size, sizes.value_size
-    is_fitting = states == chunks and input_shape(case, 6) == (len(sizes.lengths) + 1,)
-    return sizes if is_fitting else None
-
-
-def of_heads(case: Case, key: Shape, value: Shape, ends: int, chunks: int | None) -> Chunks | None:
-    """Return the sizes of keys (1,T,Hk,K) and values (1,T,H,V) in this number of chunks; None if
-    they do not fit."""
-    if len(key) != 4 or len(value) != 4 or key[:2] != value[:2] or key[0] != 1:
-        return None
-    if not all((*key, *value)) or value[2] % key[2]:
-        return None
-    lengths = _lengths(case, ends, key[1], chunks, CHUNK)
-    return Chunks(lengths, value[2], key[2], key[3], value[3]) if lengths else None
+def _chunks(sizes: Sizes, block: int) -> Chunks | None:
+    """Return the sizes of a call whose requests have so many blocks of tokens as it names."""
+    blocks = sizes["places"] // 2 if "places" in sizes else sizes.get("chunks")
+    lengths = _lengths(sizes["bounds"] - 1, sizes["t"], blocks, block)
+    names = ("heads", "key_heads", "d", "d_value")
+    return Chunks(lengths, *(sizes.get(name, 1) for name in names), block) if lengths else None
 
 
 # Tensors of the kernels: keys of length 1 about, and gates that fall within a chunk.
@@ -211,8 +134,7 @@ def _lower(make: TensorMaker, sizes: Chunks, dtype: str) -> Any:
     return made.masked_fill(column >= row, 0).unsqueeze(0)
 
 
-def _sums_build(case: Case, make: TensorMaker) -> Call:
-    sizes = rules.accepted(_of_sums(case))
+def _sums_build(case: Case, sizes: Chunks, make: TensorMaker) -> Call:
     gates = like.uniform((case.inputs or ())[0], make, -0.1, 0.0)
     ends, table = _ends(make, sizes), _index_table(make, sizes)
     return Call(gates, chunk_size=CHUNK, cu_seqlens=ends, block_indices=table, sizes=sizes)
@@ -225,14 +147,13 @@ def _sums_reference(torch: Any, gates: Any, *, sizes: Chunks, **others: Any) -> 
     return out
 
 
-def call_without_sizes(api: Any, *args: Any, sizes: Chunks, **named: Any) -> Any:
+def _run(api: Any, *args: Any, sizes: Chunks, **named: Any) -> Any:
     return api(*args, **named)
 
 
-def _products_build(case: Case, make: TensorMaker) -> Call:
+def _products_build(case: Case, sizes: Chunks, make: TensorMaker) -> Call:
     """Build the call. Tensors by head are views of those that the kernel gets, so that the function
     copies none."""
-    sizes = rules.accepted(_of_products(case))
     beta = like.uniform((case.inputs or ())[1], make, 0.0, 1.0)
     gates = falling_gates(make, sizes).unsqueeze(1)
     return Call(
@@ -270,24 +191,18 @@ def _products_reference(
     return out
 
 
-def _inverse_build(
-    read: Callable[[Case], Chunks | None],
-) -> Callable[[Case, TensorMaker], Call]:
-    def build(case: Case, make: TensorMaker) -> Call:
-        named = output_slot(case)
-        sizes = rules.accepted(read(case))
-        matrices = _lower(make, sizes, (case.inputs or ())[0].dtype)
-        large, small = replace(sizes, block=_LARGE_BLOCK), replace(sizes, block=CHUNK)
-        return Call(
-            matrices,
-            cu_seqlens=_ends(make, sizes),
-            chunk_indices_large_block=_index_table(make, large),
-            chunk_indices_bt=_index_table(make, small),
-            output_dtype=make.dtype(named.dtype if named else "DT_BF16"),
-            sizes=sizes,
-        )
-
-    return build
+def _inverse_build(case: Case, sizes: Chunks, make: TensorMaker) -> Call:
+    named = output_slot(case)
+    matrices = _lower(make, sizes, (case.inputs or ())[0].dtype)
+    large, small = replace(sizes, block=_LARGE_BLOCK), replace(sizes, block=CHUNK)
+    return Call(
+        matrices,
+        cu_seqlens=_ends(make, sizes),
+        chunk_indices_large_block=_index_table(make, large),
+        chunk_indices_bt=_index_table(make, small),
+        output_dtype=make.dtype(named.dtype if named else "DT_BF16"),
+        sizes=sizes,
+    )
 
 
 def _inverse_reference(block: int) -> Callable[..., Any]:
@@ -312,8 +227,8 @@ def _inverse_reference(block: int) -> Callable[..., Any]:
     return run
 
 
-def _values_build(case: Case, make: TensorMaker) -> Call:
-    sizes, slots = rules.accepted(_of_values(case)), case.inputs or ()
+def _values_build(case: Case, sizes: Chunks, make: TensorMaker) -> Call:
+    slots = case.inputs or ()
     beta = like.uniform(slots[2], make, 0.0, 1.0)
     return Call(
         k=unit_rows(case, 0, make),
@@ -351,8 +266,8 @@ def _values_reference(
     return w, u
 
 
-def _states_build(case: Case, make: TensorMaker) -> Call:
-    sizes, slots = rules.accepted(_of_states(case)), case.inputs or ()
+def _states_build(case: Case, sizes: Chunks, make: TensorMaker) -> Call:
+    slots = case.inputs or ()
     return Call(
         k=unit_rows(case, 0, make),
         w=unit_rows(case, 2, make),
@@ -393,8 +308,8 @@ def states_reference(
     return states, new, final
 
 
-def _output_build(case: Case, make: TensorMaker) -> Call:
-    sizes, slots = rules.accepted(_of_output(case)), case.inputs or ()
+def _output_build(case: Case, sizes: Chunks, make: TensorMaker) -> Call:
+    slots = case.inputs or ()
     return Call(
         q=unit_rows(case, 0, make),
         k=unit_rows(case, 1, make),
@@ -420,181 +335,120 @@ def output_reference(torch: Any, *, sizes: Chunks, scale: float, **tensors: Any)
     return out
 
 
-# Operations of each token and head of values, by kernel: twice the products of matrices.
-_FLOPS: Mapping[str, Callable[[Chunks], int]] = {
-    "sums": lambda sizes: 1,
-    "products": lambda sizes: 2 * CHUNK * sizes.key_size,
-    "small inverse": lambda sizes: _BLOCK * _BLOCK,
-    "inverse": lambda sizes: CHUNK * CHUNK,
-    "values": lambda sizes: 2 * CHUNK * (sizes.key_size + sizes.value_size),
-    "states": lambda sizes: 4 * sizes.key_size * sizes.value_size,
-    "output": lambda sizes: (
-        2 * sizes.key_size * sizes.value_size + 2 * CHUNK * (sizes.key_size + sizes.value_size)
-    ),
-}
-
-
-def flops_of(read: Callable[[Case], Chunks | None], of: str) -> Callable[[Case], int]:
-    """Return the operations of a kernel, of those that `of` names."""
-
-    def flops(case: Case) -> int:
-        sizes = rules.accepted(read(case))
-        return _FLOPS[of](sizes) * sizes.tokens * sizes.heads
-
-    return flops
-
-
-def _kernel(
+def chunk_kernel(
     kernel: str,
-    function: str,
-    read: Callable[[Case], Chunks | None],
-    of: str,
-    build: Callable[[Case, TensorMaker], Call],
+    call: str,
+    signature: str,
+    operations: str,
+    build: Callable[[Case, Chunks, TensorMaker], Call],
     reference: Callable[..., Any],
-    slots: Sequence[str],
-    dtypes: Mapping[int, Sequence[str]],
-    text: str,
-    outputs: Callable[[Case, Chunks], Sequence[Shape]],
-    results: Constraint,
+    block: Callable[[int], int] = lambda heads: CHUNK,
+    needs: frozenset[Need] = frozenset({Need.TRITON}),
 ) -> OpSpec:
-    """Return the declaration of one kernel, with the dtypes of its slots by position, and the rule
-    for those of its outputs."""
+    """Return the declaration of one kernel with its operations for each token and head of values.
+    `block` returns the tokens of a row of the chunk indices, by the number of heads."""
+    read = parse_signature(signature)
 
-    def outputs_fit(case: Case) -> bool:
-        shapes = outputs(case, rules.accepted(read(case)))
-        return all(agrees(case, position, shape) for position, shape in enumerate(shapes))
+    @lru_cache(maxsize=256)
+    def chunks(case: Case) -> Chunks | None:
+        sizes = read.sizes(case)
+        return _chunks(sizes, block(sizes["heads"]))
 
     return OpSpec(
         kernel=kernel,
-        call=f"{_PACKAGE}.{function}",
-        assumes=ASSUMES,
-        slots=tuple(slots),
+        call=call,
+        assumes="requests of equal lengths, behind requests of one token and before an empty one "
+        "where the number of chunks requires them",
+        signature=signature,
         reference=reference,
-        build=build,
-        flops=flops_of(read, of),
-        npu=NpuCall(run=call_without_sizes, needs=_NEEDS),
+        build=lambda case, make: build(case, rules.accepted(chunks(case)), make),
+        operations=f"t * heads * ({operations})",
+        npu=NpuCall(run=_run, needs=needs),
         constraints=(
-            Constraint(text, lambda case: read(case) is not None),
-            *(rules.inputs_are(tuple(names), (i,)) for i, names in dtypes.items()),
-            results,
-            Constraint("expected outputs of the shapes that the inputs give", outputs_fit),
+            rules.reads("expected requests of lengths that have this number of chunks", chunks),
         ),
     )
 
 
-_INT = ("INT32",)
-_FLOAT = ("FLOAT",)
-_REAL = rules.FLOATS
-_ENDS = ("cu_seqlens", "chunk_indices")
-_OFFSETS = ("cu_seqlens", "chunk_offsets")
+# Queries, keys and values of all kernels. Twice the products of matrices are the operations.
+_KEYS = "T:float[1, t, key_heads, d]"
+_VALUES = "T[1, t, heads, d_value]"
+_TABLE = "cu_seqlens INT32[bounds], chunk_indices INT32[chunks, 2]"
+_WHERE = "where 0 < t * key_heads * d * heads, heads % key_heads == 0"
+STATES_OPERATIONS = "4 * d * d_value"
+OUTPUT_OPERATIONS = f"2 * d * d_value + 2 * {CHUNK} * (d + d_value)"
 
-CHUNK_LOCAL_CUMSUM = _kernel(
+CHUNK_LOCAL_CUMSUM = chunk_kernel(
     "chunk_local_cumsum_scalar_kernel",
-    "cumsum.chunk_local_cumsum",
-    _of_sums,
-    "sums",
+    f"{_PACKAGE}.cumsum.chunk_local_cumsum",
+    f"g float[1, t, heads], {_TABLE} -> sums FLOAT[1, t, heads] where 0 < t * heads",
+    "1",
     _sums_build,
     _sums_reference,
-    ("g", *_ENDS),
-    {0: _REAL, 1: _INT, 2: _INT},
-    "expected gates (1,T,H), ends of requests from 0 on, and an index for each block of tokens",
-    lambda case, sizes: (input_shape(case, 0),),
-    rules.outputs_are(_FLOAT, (0,)),
+    _block_of_sums,
 )
 
-CHUNK_SCALED_DOT_KKT = _kernel(
+CHUNK_SCALED_DOT_KKT = chunk_kernel(
     "chunk_scaled_dot_kkt_fwd_kernel",
-    "chunk_scaled_dot_kkt.chunk_scaled_dot_kkt_fwd",
-    _of_products,
-    "products",
+    f"{_PACKAGE}.chunk_scaled_dot_kkt.chunk_scaled_dot_kkt_fwd",
+    f"k {_KEYS}, beta float[heads, 1, t], g_cumsum FLOAT[heads, 1, t], {_TABLE}"
+    f" -> A FLOAT[1, t, heads, 64] {_WHERE}",
+    f"2 * {CHUNK} * d",
     _products_build,
     _products_reference,
-    ("k", "beta", "g_cumsum", *_ENDS),
-    {0: _REAL, 1: _REAL, 2: _FLOAT, 3: _INT, 4: _INT},
-    "expected keys (1,T,Hk,K), beta and gates (H,1,T), ends of requests from 0 on, and an index "
-    "for each chunk of 64 tokens",
-    lambda case, sizes: ((1, sizes.tokens, sizes.heads, CHUNK),),
-    rules.outputs_are(_FLOAT, (0,)),
 )
 
-_of_small_inverse = _of_inverse(1, _LARGE_BLOCK)
-_of_large_inverse = _of_inverse(2, CHUNK)
-
-SOLVE_TRIL_16X16 = _kernel(
+SOLVE_TRIL_16X16 = chunk_kernel(
     "solve_tril_16x16_kernel",
-    "solve_tril.solve_tril",
-    _of_small_inverse,
-    "small inverse",
-    _inverse_build(_of_small_inverse),
+    f"{_PACKAGE}.solve_tril.solve_tril",
+    f"A FLOAT[1, t, heads, 64], {_TABLE} -> Ad FLOAT where 0 < t * heads",
+    f"{_BLOCK} * {_BLOCK}",
+    _inverse_build,
     _inverse_reference(_BLOCK),
-    ("A", *_ENDS),
-    {0: _FLOAT, 1: _INT, 2: _INT},
-    "expected matrices (1,T,H,64), ends of requests from 0 on, and an index for each block of "
-    f"{_LARGE_BLOCK} tokens",
-    lambda case, sizes: (),
-    rules.outputs_are(_FLOAT, (0,)),
+    lambda heads: _LARGE_BLOCK,
 )
 
-MERGE_16X16_TO_64X64_INVERSE = _kernel(
+MERGE_16X16_TO_64X64_INVERSE = chunk_kernel(
     "merge_16x16_to_64x64_inverse_kernel",
-    "solve_tril.solve_tril",
-    _of_large_inverse,
-    "inverse",
-    _inverse_build(_of_large_inverse),
+    f"{_PACKAGE}.solve_tril.solve_tril",
+    f"A FLOAT[1, t, heads, 64], Ad FLOAT, {_TABLE} -> Ai float[1, t, heads, 64]"
+    " where 0 < t * heads",
+    f"{CHUNK} * {CHUNK}",
+    _inverse_build,
     _inverse_reference(CHUNK),
-    ("A", "Ad", *_ENDS),
-    {0: _FLOAT, 1: _FLOAT, 2: _INT, 3: _INT},
-    "expected matrices (1,T,H,64) and inverses of their blocks, ends of requests from 0 on, and an "
-    "index for each chunk of 64 tokens",
-    lambda case, sizes: (input_shape(case, 0),),
-    rules.outputs_are(_REAL, (0,)),
 )
 
-RECOMPUTE_W_U = _kernel(
+RECOMPUTE_W_U = chunk_kernel(
     "recompute_w_u_fwd_kernel",
-    "wy_fast.recompute_w_u_fwd",
-    _of_values,
-    "values",
+    f"{_PACKAGE}.wy_fast.recompute_w_u_fwd",
+    f"k {_KEYS}, v {_VALUES}, beta float[1, heads, t], A float[1, t, heads, 64],"
+    f" g_cumsum FLOAT[1, heads, t], {_TABLE} -> w T[1, t, heads, d], u {_VALUES}"
+    f" {_WHERE}, 0 < d_value",
+    f"2 * {CHUNK} * (d + d_value)",
     _values_build,
     _values_reference,
-    ("k", "v", "beta", "A", "g_cumsum", *_ENDS),
-    {0: _REAL, 1: _REAL, 2: _REAL, 3: _REAL, 4: _FLOAT, 5: _INT, 6: _INT},
-    "expected keys (1,T,Hk,K), values (1,T,H,V), beta and gates (1,H,T), matrices (1,T,H,64), ends "
-    "of requests from 0 on, and an index for each chunk of 64 tokens",
-    lambda case, sizes: ((*input_shape(case, 1)[:3], sizes.key_size), input_shape(case, 1)),
-    rules.one_dtype((0, 1), (0, 1)),
 )
 
-CHUNK_GATED_DELTA_RULE_H = _kernel(
+CHUNK_GATED_DELTA_RULE_H = chunk_kernel(
     "chunk_gated_delta_rule_fwd_kernel_h_blockdim64",
-    "chunk_delta_h.chunk_gated_delta_rule_fwd_h",
-    _of_states,
-    "states",
+    f"{_PACKAGE}.chunk_delta_h.chunk_gated_delta_rule_fwd_h",
+    f"k {_KEYS}, u {_VALUES}, w T[1, t, heads, d], g FLOAT[1, heads, t],"
+    " initial_state float[bounds - 1, heads, d, d_value], cu_seqlens INT32[bounds],"
+    " chunk_offsets INT32[bounds]"
+    f" -> h T[1, chunks, heads, d, d_value], v_new {_VALUES},"
+    f" final_state[bounds - 1, heads, d, d_value] {_WHERE}, 0 < d_value",
+    STATES_OPERATIONS,
     _states_build,
     states_reference,
-    ("k", "u", "w", "g", "initial_state", *_OFFSETS),
-    {0: _REAL, 1: _REAL, 2: _REAL, 3: _FLOAT, 4: _REAL, 5: _INT, 6: _INT},
-    "expected keys (1,T,Hk,K), values (1,T,H,V), weights (1,T,H,K), gates (1,H,T), states "
-    "(requests,H,K,V), and ends of requests and of their chunks from 0 on",
-    lambda case, sizes: (
-        (1, len(sizes.chunks), *input_shape(case, 4)[1:]),
-        input_shape(case, 1),
-        input_shape(case, 4),
-    ),
-    rules.one_dtype((0, 1, 2), (0, 1)),
 )
 
-CHUNK_FWD_O = _kernel(
+CHUNK_FWD_O = chunk_kernel(
     "chunk_fwd_kernel_o",
-    "chunk_o.chunk_fwd_o",
-    _of_output,
-    "output",
+    f"{_PACKAGE}.chunk_o.chunk_fwd_o",
+    f"q {_KEYS}, k {_KEYS}, v {_VALUES}, h float[1, chunks, heads, d, d_value],"
+    " g FLOAT[1, heads, t], cu_seqlens INT32[bounds], chunk_offsets integer[bounds]"
+    f" -> o {_VALUES} {_WHERE}, 0 < d_value",
+    OUTPUT_OPERATIONS,
     _output_build,
     output_reference,
-    ("q", "k", "v", "h", "g", *_OFFSETS),
-    {0: _REAL, 1: _REAL, 2: _REAL, 3: _REAL, 4: _FLOAT, 5: _INT, 6: ("INT32", "INT64")},
-    "expected queries and keys (1,T,Hk,K), values (1,T,H,V), states (1,chunks,H,K,V), gates "
-    "(1,H,T), and ends of requests and of their chunks from 0 on",
-    lambda case, sizes: (input_shape(case, 2),),
-    rules.one_dtype((0, 1, 2), (0,)),
 )
