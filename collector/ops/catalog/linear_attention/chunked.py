@@ -365,7 +365,7 @@ def chunk_kernel(
         operations=f"t * heads * ({operations})",
         npu=NpuCall(run=_run, needs=needs),
         constraints=(
-            rules.reads("expected requests of lengths that have this number of chunks", chunks),
+            rules.reads("expected an index for each chunk of the requests' tokens", chunks),
         ),
     )
 
