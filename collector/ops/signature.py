@@ -44,7 +44,8 @@ CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "integer": ("INT32", "INT64"),
     }
 )
-_FLOATING, _NUMBER = "floating", "number"  # any floating dtype; any but BOOL
+_FLOATING, _NUMBER = "floating", "number"
+_TEXTS = {_FLOATING: "a floating-point dtype", _NUMBER: "another dtype than BOOL"}
 POOL, TABLE_WIDTH = "pages", "table_width"
 
 _TENSOR = re.compile(
@@ -384,7 +385,7 @@ class _Reading:
         if tensor.dtypes and known.spelling not in tensor.dtypes:
             dtypes = [self._dtypes.get(name, name) for name in tensor.dtypes]
             if not any(_is_of(known, name) for name in dtypes):
-                expected = " or ".join(dict.fromkeys(dtypes))
+                expected = " or ".join(_TEXTS.get(one, one) for one in dict.fromkeys(dtypes))
                 return f"{side} '{tensor.name}': expected {expected}, got {known.spelling}"
         first = self._dtypes.setdefault(tensor.letter, known.spelling) if tensor.letter else ""
         if first and first != known.spelling:
