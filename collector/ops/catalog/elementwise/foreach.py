@@ -93,8 +93,7 @@ def foreach(
     return OpSpec(
         kernel=kernel,
         call=f"torch.{function}",
-        slots=("x",),
-        variadic=True,
+        signature="x+ -> y+",
         build=build,
         flops=lambda case: cost * sum(map(prod, row.shapes(case))),
         constraints=(

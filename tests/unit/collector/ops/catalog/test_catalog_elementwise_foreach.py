@@ -70,7 +70,7 @@ def test_a_thousand_repeats_stay_finite(torch, case_of):
             + (";".join(["2"] * 49), ";".join(["FLOAT"] * 49)),
             "48 tensors",
         ),
-        (("DropOutDoMask", "8,96;95;1", "FLOAT;UINT8;FLOAT", "8,96", "FLOAT"), "blocks"),
+        (("DropOutDoMask", "8,96;95;1", "FLOAT;UINT8;FLOAT", "8,96", "FLOAT"), "'mask'"),
         (("DropOutDoMask", "8,96;96;2", "FLOAT;UINT8;FLOAT", "8,96", "FLOAT"), "number"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else value,
