@@ -20,7 +20,8 @@ dtypes      a spelling, or several (`INT32|INT64`); a class (`half`, `float`, `f
 `+`         the last argument repeats
 roles       `pages...` are those of a pool and do not change the kernel; `table_width...` is the
             width of the table that lists the pages (of the pool with the same ending)
-`where`     conditions on sizes; those with names of absent tensors do not count
+`where`     conditions on sizes; those with names of absent tensors do not count, nor `has_y` of an
+            output of a row without outputs
 `;`         separates the variants of a call; the first variant that fits is the one
 """
 
@@ -113,8 +114,11 @@ class Variant:
     def read(self, case: Case) -> "tuple[Sizes | str, int]":
         """Return the sizes of a case by name, groups as their numbers of elements, or what is wrong
         with it; and how many tensors fit."""
-        reading = _Reading(self)
-        found = reading.read_sides(self, case) or reading.finish(self.conditions) or reading.sizes
+        reading, conditions = _Reading(self), self.conditions
+        if case.outputs is None:
+            outputs = {_HAS + one.name for one in self.outputs}
+            conditions = tuple(one for one in conditions if not one.names & outputs)
+        found = reading.read_sides(self, case) or reading.finish(conditions) or reading.sizes
         return found, reading.fitting
 
 

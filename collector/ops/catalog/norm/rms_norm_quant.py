@@ -12,7 +12,7 @@ from collector.ops.slots import (
     input_shape,
     output_slot,
 )
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
 _OPTIONAL = {3: "smooth_scale1", 4: "smooth_scale2", 5: "beta"}
 _SMOOTH2, _Y2 = 4, 1
@@ -72,19 +72,13 @@ ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
     signature="x1 T:half[*rows, d], x2 T[*rows, d], gamma T[d], smooth_scale1 T[d]?, "
     "smooth_scale2 T[d]?, beta T[d]? -> y1 INT8[*rows, d], y2 INT8[*rows, d]?, sum T[*rows, d], "
     "scale1 FLOAT[*rows], scale2 FLOAT[*rows]? where rows_rank > 0, rows * d > 0, "
-    "has_y2 == has_scale2, has_smooth_scale2 <= has_smooth_scale1",
+    "has_y2 == has_scale2, has_smooth_scale2 <= has_smooth_scale1, has_smooth_scale2 <= has_y2",
     reference=_reference,
     build=_build,
     # 5 for the sum and its norm, 3 for a quantisation, and 1 for each smoothing and a beta
     operations="(8 + 3 * max(has_y2, has_smooth_scale2) + has_smooth_scale1 + has_smooth_scale2"
     " + has_beta) * rows * d",
     npu=NpuCall(run=_launch),
-    constraints=(
-        Constraint(
-            "expected a second output where there is a second smoothing scale",
-            lambda case: given(case, _SMOOTH2) is None or _is_twofold(case),
-        ),
-    ),
     lookups=looked_up(
         "tensor_cast.add_rms_norm_dynamic_quant_symmetric.default",
         "tensor_cast.add_rms_norm_dynamic_quant2_symmetric.default",

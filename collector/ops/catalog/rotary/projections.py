@@ -9,7 +9,7 @@ from collector.ops import rules
 from collector.ops.catalog.rotary._tables import head_size, make_table, rotate_first_dims
 from collector.ops.parts import like
 from collector.ops.parts.tensors import make_positions
-from collector.ops.slots import elements, given, input_shape, output_shape, outputs_agree
+from collector.ops.slots import given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 # By a table of positions.
@@ -21,6 +21,8 @@ _EPSILON = 1e-6
 _FEWEST_ROWS = 2048  # of a table that is not in the row
 _TABLE = 2
 _HEAD = RUNTIME_PREFIX + "head_dim"
+# per element of queries and keys 4 to normalise and 3 to rotate
+_OPERATIONS = "7 * t * (queries + keys)"
 
 
 def _widths(case: Case) -> tuple[int, int, int]:
@@ -66,12 +68,6 @@ def _split_reference(torch: Any, **given: Any) -> Any:
     return *results, value.contiguous()
 
 
-def _flops(case: Case) -> int:
-    """Return the operations: per element of queries and keys 4 to normalise and 3 to rotate."""
-    queries, keys, _ = _widths(case)
-    return 7 * input_shape(case, 0)[0] * (queries + keys)
-
-
 def _split_traffic(case: Case) -> int:
     """Return the bytes: the row read and written, and a row of the table for each token."""
     qkv, rotary = (case.inputs or ())[:2]
@@ -79,49 +75,32 @@ def _split_traffic(case: Case) -> int:
     return 2 * qkv.size_bytes + rules.accepted(rotary.known_dtype).bytes_of(read)
 
 
-def _split_fits(case: Case) -> bool:
-    qkv, rotary, table = (input_shape(case, i) for i in range(3))
-    queries, keys, size = _widths(case)
-    if len(qkv) != 2 or len(rotary) not in (1, 2) or len(table) not in (0, 1, 2):
-        return False
-    if not queries or not keys or size < 2 or size % 2 or qkv[1] != queries + 2 * keys:
-        return False
-    is_table = table[1:] in ((), (size,))
-    return is_table and outputs_agree(case, (qkv[0], queries), (qkv[0], keys), (qkv[0], keys))
-
-
 def _heads_fit(case: Case) -> bool:
     queries, keys, size = _widths(case)
-    return queries % keys == 0 and head_size(queries, keys, size, case.attribute(_HEAD)) > 0
+    return head_size(queries, keys, size, case.attribute(_HEAD)) > 0
 
 
 SPLIT_QKV_RMSNORM_ROPE_KERNEL = OpSpec(
     kernel="split_qkv_rmsnorm_rope_kernel",
     call="torch.ops.vllm.qkv_rmsnorm_rope",
     assumes="any position of the table for each token",
-    slots=("qkv", "rope", "table"),
-    optional=frozenset({_TABLE}),
+    signature="qkv T:float[t, n], rope float[size]|[rows, size], "
+    "table float|integer[positions]|[positions, size]?"
+    " -> query T[t, queries]!, key T[t, keys]!, value T[t, keys]"
+    " where size >= 2, size % 2 == 0, queries > 0, keys > 0, n == queries + 2 * keys, "
+    "queries % keys == 0",
     reference=_split_reference,
     build=_split_build,
-    flops=_flops,
+    operations=_OPERATIONS,
     traffic=_split_traffic,
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(
         Constraint(
-            "expected a projection (T, queries + keys + values) with an output for each part, "
-            "and an even size of the rotation",
-            _split_fits,
-        ),
-        Constraint(
             "expected a head size that divides queries and keys (the rotation's size, the "
-            "next larger divisor, or a larger one from Runtime head_dim), and keys that "
-            "divide queries",
+            "next larger divisor, or a larger one from Runtime head_dim)",
             _heads_fit,
         ),
         rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0, 1)),
-        rules.inputs_are((*rules.FLOATS, "INT32", "INT64"), (_TABLE,)),
-        rules.one_dtype((0,), (0, 1, 2)),
     ),
     lookups=(
         *looked_up("tensor_cast.apply_rope.default", order=1, tc_input_count=2),
@@ -195,54 +174,26 @@ def _mrope_reference(torch: Any, **named: Any) -> Any:
     return *results, value.contiguous(), gate.flatten(1) if gates else None
 
 
-def _mrope_fits(case: Case) -> bool:
-    qkv, weight, other, cos_sin = (
-        input_shape(case, i) for i in (0, _Q_WEIGHT, _K_WEIGHT, _COS_SIN)
-    )
-    biases = [input_shape(case, i) for i in (_Q_BIAS, _K_BIAS)]
-    queries, keys, _ = _widths(case)
-    gate = output_shape(case, _GATE) or ()
-    if len(qkv) != 2 or len(weight) != 1 or weight != other or not queries or not keys:
-        return False
-    if cos_sin[:2] != (3, qkv[0]) or len(cos_sin) != 3 or biases not in ([()] * 2, [weight] * 2):
-        return False
-    head, size = weight[0], cos_sin[2]
-    is_rotated = 6 <= size <= head and size % 2 == 0 and queries % head == keys % head == 0
-    is_whole = qkv[1] == queries + 2 * keys + (gate[-1] if gate else 0)
-    is_gated = gate in ((), (qkv[0], queries))
-    parts = [(qkv[0], width) for width in (queries, keys, keys)]
-    return is_rotated and is_whole and is_gated and outputs_agree(case, *parts)
-
-
 SPLIT_QKV_RMSNORM_MROPE_KERNEL = OpSpec(
     kernel="split_qkv_rmsnorm_mrope_kernel",
     call="torch.ops.vllm.triton_split_qkv_rmsnorm_mrope",
     assumes="a third of the pairs for each position",
-    slots=("qkv", "q_weight", "q_bias", "k_weight", "k_bias", "cos_sin"),
-    optional=frozenset({_Q_BIAS, _K_BIAS}),
-    optional_outputs=frozenset({_GATE}),
+    signature="qkv T:float[t, n], q_weight W:float[d], q_bias W[d]?, k_weight W[d], k_bias W[d]?, "
+    "cos_sin float[3, t, size]"
+    " -> query T[t, queries]!, key T[t, keys]!, value T[t, keys], gate T[t, queries]?"
+    " where queries > 0, keys > 0, 6 <= size <= d, size % 2 == 0, queries % d == 0, "
+    "keys % d == 0, n == (1 + has_gate) * queries + 2 * keys, has_q_bias == has_k_bias",
     reference=_mrope_reference,
     build=_mrope_build,
-    flops=_flops,
+    operations=_OPERATIONS,
     npu=NpuCall(needs=frozenset({Need.TRITON})),
-    constraints=(
-        Constraint(
-            "expected a projection (T, queries + gates + keys + values) with an output for each "
-            "part, weights (D) and cos and sin (3,T, D or less, even)",
-            _mrope_fits,
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0, _Q_WEIGHT, _K_WEIGHT, _COS_SIN)),
-        rules.one_dtype((_Q_WEIGHT, _Q_BIAS, _K_WEIGHT, _K_BIAS), ()),
-        rules.one_dtype((0,), (0, 1, 2, 3)),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
 )
 
 # Where a norm is of all heads of all ranks (MiniMax-M2), one function launches two kernels: the
 # split, with the mean squares of a rank, and the norm and the rotation, which follow the sum over
 # the ranks. Rows do not record the size of a head: 128, if that fits.
 _HEAD_SIZE = 128
-_APPLIED = ("q", "k", "cos", "sin", "q_weight", "k_weight", "variances")
 _COS, _SIN, _OF_Q, _OF_K, _VARIANCES = range(2, 7)
 
 
@@ -288,14 +239,6 @@ def _local_reference(torch: Any, qkv: Any, widths: tuple[int, int]) -> Any:
     return *(part.contiguous() for part in parts), torch.stack(squares, -1)
 
 
-def _local_fits(case: Case) -> bool:
-    qkv, (queries, keys, _) = input_shape(case, 0), _widths(case)
-    if len(qkv) != 2 or not queries or not keys or qkv[1] != queries + 2 * keys:
-        return False
-    parts = [(qkv[0], width) for width in (queries, keys, keys, 2)]
-    return outputs_agree(case, *parts) and _head(case, queries, keys, 2) > 0
-
-
 def _local_run(api: Any, *, variances: Any, **named: Any) -> Any:
     return *api(**named), variances
 
@@ -304,21 +247,19 @@ SPLIT_QKV_LOCAL_QK_VAR_KERNEL = OpSpec(
     kernel="_split_qkv_and_compute_local_qk_var_kernel",
     call="torch.ops.vllm.split_qkv_tp_rmsnorm_rope",
     assumes="heads of 128 if Runtime head_dim records no other size",
-    slots=("qkv",),
+    signature="qkv T:float[t, n]"
+    " -> query T[t, queries]!, key T[t, keys]!, value T[t, keys], squares FLOAT[t, 2]"
+    " where queries > 0, keys > 0, n == queries + 2 * keys",
     reference=_local_reference,
     build=_local_build,
-    flops=lambda case: 2 * input_shape(case, 0)[0] * sum(_widths(case)[:2]),
+    operations="2 * t * (queries + keys)",
     npu=NpuCall(run=_local_run, build=_local_npu_build, needs=frozenset({Need.TRITON})),
     constraints=(
         Constraint(
-            "expected a projection (T, queries + keys + values), an output for each part, and mean "
-            "squares (T,2)",
-            _local_fits,
+            "expected heads of Runtime head_dim, or of 128, that divide queries and keys",
+            lambda case: _head(case, *_widths(case)[:2], 2) > 0,
         ),
         rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0,)),
-        rules.one_dtype((0,), (0, 1, 2)),
-        rules.outputs_are(("FLOAT",), (3,)),
     ),
 )
 
@@ -364,24 +305,16 @@ def _global_reference(torch: Any, *tensors: Any) -> Any:
     return tuple(results)
 
 
-def _global_fits(case: Case) -> bool:
-    query, key, cos, sin, of_q, of_k, variances = (input_shape(case, i) for i in range(7))
-    if len(query) != 2 or len(key) != 2 or len(cos) != 2 or cos != sin or cos[1] % 2:
-        return False
-    is_whole = key[0] == cos[0] == query[0] and variances == (query[0], 2)
-    is_fitting = is_whole and (of_q, of_k) == (query[1:], key[1:])
-    is_fitting = is_fitting and outputs_agree(case, query, key)
-    return is_fitting and min(*query, *key, *cos) > 0 and _head(case, query[1], key[1], cos[1]) > 0
-
-
 APPLY_GLOBAL_RMSNORM_KERNEL = OpSpec(
     kernel="_apply_global_rmsnorm_kernel",
     call="torch.ops.vllm.split_qkv_tp_rmsnorm_rope",
     assumes="heads of 128 if Runtime head_dim records no other size",
-    slots=_APPLIED,
+    signature="q T:float[t, queries], k T[t, keys], cos C:float[t, size], sin C[t, size], "
+    "q_weight W:float[queries], k_weight W[keys], variances FLOAT[t, 2]"
+    " -> q T[t, queries], k T[t, keys] where t * queries * keys * size > 0, size % 2 == 0",
     reference=_global_reference,
     build=_global_build,
-    flops=lambda case: 5 * sum(elements(input_shape(case, i)) for i in range(2)),
+    operations="5 * t * (queries + keys)",
     traffic=lambda case: sum(
         slot.size_bytes * (2 if i < 2 else 1) for i, slot in enumerate(case.inputs or ())
     ),
@@ -392,15 +325,8 @@ APPLY_GLOBAL_RMSNORM_KERNEL = OpSpec(
     ),
     constraints=(
         Constraint(
-            "expected queries and keys (T,N), cos and sin (T, a head or less, even), weights (N), "
-            "mean squares (T,2), and outputs like queries and keys",
-            _global_fits,
+            "expected heads of Runtime head_dim, or of 128, that divide queries and keys",
+            lambda case: _head(case, *(input_shape(case, i)[1] for i in (0, 1, _COS))) > 0,
         ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0, _COS, _OF_Q)),
-        rules.inputs_are(("FLOAT",), (_VARIANCES,)),
-        rules.one_dtype((0, 1), (0, 1)),
-        rules.one_dtype((_COS, _SIN), ()),
-        rules.one_dtype((_OF_Q, _OF_K), ()),
     ),
 )

@@ -7,13 +7,10 @@ from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.parts import like, tensors
 from collector.ops.slots import (
-    agrees,
     broadcast,
     elements,
     given,
     input_shape,
-    output_shape,
-    outputs_agree,
 )
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
@@ -27,24 +24,14 @@ def build(case: Case, make: TensorMaker) -> Call:
     return Call(like.normal(x, make), *positions)
 
 
-def _positions_fit(case: Case) -> bool:
-    x, cos, sin = (input_shape(case, i) for i in range(3))
-    halves = bool(x) and x[-1] % 2 == 0 and cos[-1:] == x[-1:]
-    return halves and cos == sin and broadcast(x, cos) == x
-
-
-POSITIONS_FIT = Constraint(
-    "expected an even last dimension, and cos and sin that broadcast to x", _positions_fit
+_BROADCASTS = Constraint(
+    "expected cos and sin that broadcast to x",
+    lambda case: broadcast(input_shape(case, 0), input_shape(case, 1)) == input_shape(case, 0),
 )
 # The rules of npu_rotary_mul where it does not compile (jit_compile=False).
-_MOST = 896
-FOUR_DIMENSIONS = Constraint(
-    f"expected 4 dimensions, the last one below {_MOST}",
-    lambda case: len(input_shape(case, 0)) == 4 and input_shape(case, 0)[-1] < _MOST,
-)
+_LIMITS = "d % 2 == 0, d < 896"
 
 # Rotary positions of queries and keys in one call, half mode, in place.
-_SIZES = (64, 128)  # elements of a head, on A2 and A3
 _LAYOUTS = {3: "TND", 4: "BSND"}
 
 
@@ -60,35 +47,17 @@ def _apply_reference(torch: Any, query: Any, key: Any, cos: Any, sin: Any, *, la
     return tuple(x.copy_(new) for x, new in zip((query, key), turned, strict=True))
 
 
-def _apply_fits(case: Case) -> bool:
-    query, key, cos, sin = (input_shape(case, i) for i in range(4))
-    if len(query) not in _LAYOUTS or query[-1] not in _SIZES or len(key) != len(query):
-        return False
-    tokens, size = query[:-2], query[-1]
-    return (
-        (key[:-2], key[-1]) == (tokens, size)
-        and cos == sin == (*tokens, 1, size)
-        and outputs_agree(case, query, key)
-    )
-
-
 APPLY_ROTARY_POS_EMB = OpSpec(
     kernel="ApplyRotaryPosEmb",
     call="torch_npu.npu_apply_rotary_pos_emb",
-    slots=("query", "key", "cos", "sin"),
+    # on A2 and A3 heads have 64 or 128 elements
+    signature="query T:float[*t, heads, d], key T[*t, kv_heads, d], cos T[*t, 1, d], "
+    "sin T[*t, 1, d] -> query T[*t, heads, d], key T[*t, kv_heads, d]"
+    " where t_rank == 1 or t_rank == 2, d == 64 or d == 128",
     reference=_apply_reference,
     build=_apply_build,
-    flops=lambda case: 3 * sum(elements(input_shape(case, i)) for i in range(2)),
-    constraints=(
-        Constraint(
-            "expected queries and keys (B,S,N,D) or (T,N,D) with heads of 64 or 128, and cos "
-            "and sin with one head",
-            _apply_fits,
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0,)),
-        rules.one_dtype((0, 1, 2, 3), (0, 1)),
-    ),
+    operations="3 * t * (heads + kv_heads) * d",
+    constraints=(rules.NOTHING_EMPTY,),
     lookups=(
         *looked_up("tensor_cast.apply_rope.default", order=3, tc_input_count=2),
         *looked_up("tensor_cast.apply_rope_single.default", order=3, tc_input_count=1),
@@ -96,7 +65,6 @@ APPLY_ROTARY_POS_EMB = OpSpec(
 )
 
 # Rotary positions of interleaved pairs; the result has the halves one after the other.
-_SIZE = 64  # the only size that the kernel supports
 
 
 def _interleave_reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
@@ -104,28 +72,15 @@ def _interleave_reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
     return (halves * cos).addcmul_(tensors.rotate(torch, halves), sin)
 
 
-def _interleave_fits(case: Case) -> bool:
-    x, cos, sin = (input_shape(case, i) for i in range(3))
-    if len(x) != 4 or x[3] != _SIZE or cos != sin or not outputs_agree(case, x):
-        return False
-    return cos in ((x[0], 1, x[2], _SIZE), (x[0], 1, 1, _SIZE))
-
-
 INTERLEAVE_ROPE = OpSpec(
     kernel="InterleaveRope",
     call="torch_npu.npu_interleave_rope",
-    slots=("x", "cos", "sin"),
+    signature="x T:half[b, n, s, 64], cos T[b, 1, p, 64], sin T[b, 1, p, 64] -> y T[b, n, s, 64]"
+    " where p == s or p == 1",
     reference=_interleave_reference,
     build=build,
-    flops=tensors.per_element(3),
-    constraints=(
-        Constraint(
-            "expected x (B,N,S,64), and cos and sin (B,1,S,64) or (B,1,1,64)", _interleave_fits
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.HALF_DTYPES, (0,)),
-        rules.one_dtype((0, 1, 2)),
-    ),
+    operations="3 * b * n * s * 64",
+    constraints=(rules.NOTHING_EMPTY,),
     lookups=(
         *looked_up("tensor_cast.apply_rope.default", order=2, tc_input_count=2),
         *looked_up("tensor_cast.apply_rope_single.default", order=2, tc_input_count=1),
@@ -168,14 +123,6 @@ def _partial_launch(api: Any, x: Any, *others: Any, **how: Any) -> Any:
     return x
 
 
-def _partial_fits(case: Case) -> bool:
-    x, cos, sin = (input_shape(case, i) for i in range(3))
-    if len(x) != 4 or len(cos) != 4 or cos != sin or not outputs_agree(case, x):
-        return False
-    is_part = 0 < cos[3] <= x[3] and cos[3] % 2 == 0
-    return is_part and broadcast(x[:3], cos[:3]) == x[:3]
-
-
 def _partial_traffic(case: Case) -> int:
     """Return the bytes: the slice read and written, cos and sin read."""
     x, cos, sin = case.inputs or ()
@@ -187,23 +134,15 @@ INPLACE_PARTIAL_ROTARY_MUL = OpSpec(
     kernel="InplacePartialRotaryMul",
     call="torch.ops._C_ascend.inplace_partial_rotary_mul",
     assumes="interleaved pairs in the last dimensions of x",
-    slots=("x", "cos", "sin"),
+    signature="x T:float[b, s, n, d], cos C:float[p, q, r, part], sin C[p, q, r, part]"
+    " -> x T[b, s, n, d] where p == b or p == 1, q == s or q == 1, r == n or r == 1, "
+    "0 < part <= d, part % 2 == 0",
     reference=_partial_reference,
     build=_partial_build,
-    flops=lambda case: 3 * elements(input_shape(case, 0)[:-1]) * input_shape(case, 1)[-1],
+    operations="3 * b * s * n * part",
     traffic=_partial_traffic,
     npu=NpuCall(run=_partial_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
-    constraints=(
-        Constraint(
-            "expected x of four dimensions and an output like it, and cos and sin that broadcast "
-            "to it, of an even size up to that of x",
-            _partial_fits,
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0, 1)),
-        rules.one_dtype((0,)),
-        rules.one_dtype((1, 2), ()),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
 )
 
 # Rotary positions, half mode: x * cos + rotate(x) * sin, with cos and sin for each position.
@@ -211,22 +150,16 @@ ROTARY_POSITION_EMBEDDING = OpSpec(
     kernel="RotaryPositionEmbedding",
     twins=("RotaryMul",),  # before aclnn
     call="torch_npu.npu_rotary_mul",
-    slots=("x", "cos", "sin"),
+    signature="x T:floating[b, s, n, d], cos T[*p, d], sin T[*p, d] -> y T[b, s, n, d]"
+    f" where {_LIMITS}",
     reference=lambda torch, x, cos, sin: (x * cos).addcmul_(tensors.rotate(torch, x), sin),
     build=build,
-    flops=tensors.per_element(3),  # two products and a sum
-    constraints=(
-        POSITIONS_FIT,
-        FOUR_DIMENSIONS,
-        rules.floating((0,)),
-        rules.one_dtype((0, 1, 2)),
-        rules.LIKE_INPUT,
-    ),
+    operations="3 * b * s * n * d",  # two products and a sum
+    constraints=(_BROADCASTS,),
 )
 
 # Gradient of rotary positions: of x; also of cos and sin where the row has x itself.
 _X = 3
-_DCOS, _DSIN = 1, 2
 
 
 def _grad_build(case: Case, make: TensorMaker) -> Call:
@@ -261,35 +194,16 @@ def _grad_reference(torch: Any, dy: Any, cos: Any, sin: Any, x: Any = None) -> A
     return dx, dcos.sum_to_size(cos.shape), dsin.sum_to_size(sin.shape)
 
 
-def _outputs_fit(case: Case) -> bool:
-    if given(case, _X) is None:
-        return not any(output_shape(case, i) for i in (_DCOS, _DSIN))
-    return agrees(case, _DCOS, input_shape(case, 1)) and agrees(case, _DSIN, input_shape(case, 2))
-
-
 ROTARY_POSITION_EMBEDDING_GRAD = OpSpec(
     kernel="RotaryPositionEmbeddingGrad",
     call="torch_npu.npu_rotary_mul_backward",
-    slots=("dy", "cos", "sin", "x"),
-    optional=frozenset({_X}),
-    optional_outputs=frozenset({_DCOS, _DSIN}),
+    signature="dy T:floating[b, s, n, d], cos T[*p, d], sin T[*p, d], x T[b, s, n, d]?"
+    " -> dx T[b, s, n, d], dcos T[*p, d]?, dsin T[*p, d]?"
+    f" where {_LIMITS}, has_dcos == has_x, has_dsin == has_x",
     reference=_grad_reference,
     build=_grad_build,
     npu=NpuCall(run=_npu_run, build=_npu_build),
     # two products and a sum, and two of each for cos and sin
-    flops=lambda case: (7 if given(case, _X) else 3) * elements(input_shape(case, 0)),
-    constraints=(
-        POSITIONS_FIT,
-        rules.floating((0,)),
-        rules.one_dtype((0, 1, 2, _X), (0, _DCOS, _DSIN)),
-        Constraint(
-            "expected x with the shape of dy",
-            lambda case: given(case, _X) is None or input_shape(case, _X) == input_shape(case, 0),
-        ),
-        rules.LIKE_INPUT,
-        Constraint(
-            "expected gradients of cos and sin, in their shapes, only if there is x", _outputs_fit
-        ),
-        FOUR_DIMENSIONS,
-    ),
+    operations="(3 + 4 * has_x) * b * s * n * d",
+    constraints=(_BROADCASTS,),
 )

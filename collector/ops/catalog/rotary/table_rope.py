@@ -7,9 +7,9 @@ from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.rotary._tables import make_table, rotate_first_dims
 from collector.ops.parts import like
-from collector.ops.parts.tensors import make_positions, per_element
-from collector.ops.slots import elements, given, input_shape, outputs_agree
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.parts.tensors import make_positions
+from collector.ops.slots import given, input_shape
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
 # Rotary positions of queries and keys in place, looked up in a table by each token's position.
 #
@@ -42,41 +42,19 @@ def _triton_traffic(case: Case) -> int:
     return 2 * (query.size_bytes + key.size_bytes) + tokens * table.size_bytes // rows
 
 
-def _triton_fits(case: Case) -> bool:
-    query, key, table = (input_shape(case, i) for i in range(3))
-    if len(query) != 3 or len(key) != 3 or len(table) != 2 or table[1] % 2:
-        return False
-    positions = given(case, _POSITIONS)
-    return (
-        (key[0], key[2]) == (query[0], query[2])
-        and table[1] <= query[2]
-        and (positions is None or positions.shape == query[:1])
-        and outputs_agree(case, query, key)
-    )
-
-
 TRITON_ROPE = OpSpec(
     kernel="_triton_rope",
     call="torch.ops.vllm.npu_rotary_embedding",
     assumes="any position of the table for each token",
-    slots=("query", "key", "cos_sin_cache", "positions"),
-    optional=frozenset({_POSITIONS}),
+    signature="query Q:float[t, heads, d], key K:float[t, kv_heads, d], "
+    "cos_sin_cache float[rows, r], positions integer[t]?"
+    " -> query Q[t, heads, d], key K[t, kv_heads, d] where r <= d, r % 2 == 0",
     reference=_triton_reference,
     build=_triton_build,
-    flops=lambda case: 3 * sum(elements(input_shape(case, i)) for i in range(2)),
+    operations="3 * t * (heads + kv_heads) * d",
     traffic=_triton_traffic,
     npu=NpuCall(needs=frozenset({Need.TRITON})),
-    constraints=(
-        Constraint(
-            "expected queries and keys (T,N,D), and a table (positions, D or less, even)",
-            _triton_fits,
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0, 1, 2)),
-        rules.inputs_are(("INT32", "INT64"), (_POSITIONS,)),
-        rules.one_dtype((0,), (0,)),
-        rules.one_dtype((1,), (1,)),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
     lookups=(
         *looked_up("tensor_cast.apply_rope.default", tc_input_count=2),
         *looked_up("tensor_cast.apply_rope_single.default", tc_input_count=1),
@@ -102,36 +80,24 @@ def _siso_traffic(case: Case) -> int:
     return 2 * x.size_bytes + cos.size_bytes
 
 
-def _siso_fits(case: Case) -> bool:
-    x, cos, sin = (input_shape(case, i) for i in range(3))
-    if len(x) != 3 or len(cos) != 2 or cos != sin or cos[1] % 2:
-        return False
-    return cos[0] == x[0] and cos[1] <= x[2] and outputs_agree(case, x)
-
-
 # Rotary positions of one tensor in place, with cos and sin for each token.
 #
 # vLLM-Ascend has no operator for it: its sparse attention calls the Python function.
 TRITON_ROPE_SISO = OpSpec(
     kernel="_triton_rope_siso",
     call="vllm_ascend.ops.triton.rope.rope_forward_triton_siso",
-    slots=("x", "cos", "sin"),
+    signature="x T:float[t, heads, d], cos C:float[t, r], sin C[t, r] -> x T[t, heads, d]"
+    " where r <= d, r % 2 == 0",
     reference=_siso_reference,
     build=_siso_build,
-    flops=per_element(3),
+    operations="3 * t * heads * d",
     traffic=_siso_traffic,
     npu=NpuCall(needs=frozenset({Need.TRITON})),
-    constraints=(
-        Constraint("expected x (T,N,D), and cos and sin (T, D or less, even)", _siso_fits),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0, 1)),
-        rules.one_dtype((0,), (0,)),
-        rules.one_dtype((1, 2), ()),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
     lookups=looked_up("tensor_cast.apply_rope_single.default", order=4, tc_input_count=1),
 )
 
-_QUERY, _KEY, _COS_SIN = range(1, 4)
+_COS_SIN = 3
 
 
 def _mrope_build(case: Case, make: TensorMaker) -> Call:
@@ -163,34 +129,18 @@ def _mrope_traffic(case: Case) -> int:
     return 2 * (query.size_bytes + key.size_bytes) + positions.size_bytes + picked
 
 
-def _mrope_fits(case: Case) -> bool:
-    positions, query, key, table = (input_shape(case, i) for i in range(4))
-    if len(positions) != 1 or len(table) != 2 or 0 in table or table[1] % 2:
-        return False
-    widths = [x[1] for x in (query, key) if len(x) == 2 and x[0] == positions[0]]
-    is_whole = len(widths) == 2 and all(w and w % table[1] == 0 for w in widths)
-    return is_whole and outputs_agree(case, query, key)
-
-
 # Rotary positions of queries and keys by a table, half mode, for heads that are rotated whole.
 # Positions of images (three for each token) are not replayed.
 ROPE_WITH_SIN_COS_CACHE = OpSpec(
     kernel="RopeWithSinCosCache",
     call="torch_npu.npu_mrope",
     assumes="any position of the table for each token",
-    slots=("positions", "query", "key", "cos_sin_cache"),
+    signature="positions integer[t], query T:float[t, queries], key T[t, keys], "
+    "cos_sin_cache T[rows, d] -> query T[t, queries], key T[t, keys]"
+    " where rows * d * queries * keys > 0, d % 2 == 0, queries % d == 0, keys % d == 0",
     reference=_mrope_reference,
     build=_mrope_build,
-    flops=lambda case: 3 * sum(elements(input_shape(case, i)) for i in (_QUERY, _KEY)),
+    operations="3 * t * (queries + keys)",
     traffic=_mrope_traffic,
     npu=NpuCall(run=lambda mrope, *args: mrope(*args, mrope_section=[0, 0, 0], rotary_mode="half")),
-    constraints=(
-        Constraint(
-            "expected positions (T), queries and keys (T, heads of D), and a table (positions, D)",
-            _mrope_fits,
-        ),
-        rules.inputs_are(rules.INTEGERS, (0,)),
-        rules.inputs_are(rules.FLOATS, (_QUERY, _KEY, _COS_SIN)),
-        rules.one_dtype((_QUERY, _KEY, _COS_SIN), (0, 1)),
-    ),
 )

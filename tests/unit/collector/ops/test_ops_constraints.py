@@ -58,14 +58,20 @@ GRADIENT = f"{F4};BOOL;{F4};INT64" + ";FLOAT" * 5
         (("SwiGlu", "6,8", "FLOAT", "6,8", "FLOAT"), "'y'"),
         (("SwiGluGrad", "6,4;6,9", F2, "6,9", "FLOAT"), "'x'"),
         (("SwiGluGrad", "6,4;6,8", "FLOAT;FLOAT16", "6,8", "FLOAT"), "'x'"),
-        (("RotaryPositionEmbedding", "6,4,16;5,1,16;5,1,16", F3, "6,4,16", "FLOAT"), "broadcast"),
-        (("RotaryPositionEmbedding", "6,4,15;6,1,15;6,1,15", F3, "6,4,15", "FLOAT"), "even"),
+        (
+            ("RotaryPositionEmbedding", "1,6,4,16;5,1,16;5,1,16", F3, "1,6,4,16", "FLOAT"),
+            "broadcast",
+        ),
+        (
+            ("RotaryPositionEmbedding", "1,6,4,15;6,1,15;6,1,15", F3, "1,6,4,15", "FLOAT"),
+            "d % 2 == 0",
+        ),
         (
             (
-                *("RotaryPositionEmbeddingGrad", "6,16;6,16;6,16;"),
-                *(f"{F3};DT_UNDEFINED", "6,16;6,16;6,16", F3),
+                *("RotaryPositionEmbeddingGrad", "1,1,6,16;6,16;6,16;"),
+                *(f"{F3};DT_UNDEFINED", "1,1,6,16;6,16;6,16", F3),
             ),
-            "gradients & cos & sin",
+            "has_dcos & has_x",
         ),
         (("ApplyAdamWV2", "4;4;4;5;1", f"{F4};INT64", "N/A", "N/A"), "'grad'"),
         (("ApplyAdamWV2", "4;4;4;4;4", f"{F4};INT64", "N/A", "N/A"), "step & number"),

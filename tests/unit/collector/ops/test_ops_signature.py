@@ -54,6 +54,9 @@ def test_a_signature_counts_the_optional_tensors_of_a_case():
     signature = parse_signature("x[t], a?, b? -> y where has_b <= has_a")
     assert signature.read(_case([(4,), (4,)])) == {"t": 4, "has_a": 1, "has_b": 0}
     assert "has_b <= has_a" in signature.read(_case([(4,), None, (4,)]))
+    of_output = parse_signature("x[t] -> y? where has_y")
+    assert of_output.read(Case("Any", _case([(4,)]).inputs, None)) == {"t": 4, "has_y": 0}
+    assert "has_y" in of_output.read(_case([(4,)]))
     either = parse_signature("x[t], -a -> y; x[t], a[t] -> y")
     assert [either.read(_case([(4,), a]))["has_a"] for a in (None, (4,))] == [0, 1]
 

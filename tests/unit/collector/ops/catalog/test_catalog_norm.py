@@ -109,7 +109,7 @@ def test_second_quantisation_is_optional(torch, case_of, build, launch):
     ("inputs", "outputs", "rule"),
     [
         ("6,16;6,16;16;;16", "6,16;6,16;6,16;6;6", "has_smooth_scale2"),
-        ("6,16;6,16;16;16;16", "6,16;;6,16;6;", "second & output"),
+        ("6,16;6,16;16;16;16", "6,16;;6,16;6;", "has_smooth_scale2 & has_y2"),
         ("6,16;6,16;16", "6,16;;6,16;6;6", "has_scale2"),
         ("6,16;6,16;8", "6,16;6,16;6,16;6;6", "'gamma'"),
     ],

@@ -224,8 +224,12 @@ def test_queries_and_keys_are_rotated_by_a_table_of_positions(torch, case_of, bu
         torch.testing.assert_close(turned.view(6, -1, 64), expected, rtol=1e-5, atol=1e-6)
     op = find("RopeWithSinCosCache")
     assert op.flops(case) == 3 * 6 * (128 + 64)
-    for wrong in ("3,6;6,128;6,64;20,64", "6;6,100;6,64;20,64", "6;6,128;5,64;20,64"):
-        assert_rejected(case_of(op.kernel, wrong, *cells[1:]), "npu", "positions & table")
+    for wrong, words in (
+        ("3,6;6,128;6,64;20,64", "'positions'"),
+        ("6;6,100;6,64;20,64", "queries % d == 0"),
+        ("6;6,128;5,64;20,64", "'key'"),
+    ):
+        assert_rejected(case_of(op.kernel, wrong, *cells[1:]), "npu", words)
 
 
 @pytest.mark.parametrize(("gated", "biased", "size"), [(0, True, 16), (1, False, 12)])
