@@ -98,8 +98,10 @@ def _chunks(sizes: Sizes, block: int) -> Chunks | None:
     """Return the sizes of a call whose requests have so many blocks of tokens as it names."""
     blocks = sizes["places"] // 2 if "places" in sizes else sizes.get("chunks")
     lengths = _lengths(sizes["bounds"] - 1, sizes["t"], blocks, block)
-    names = ("heads", "key_heads", "d", "d_value")
-    return Chunks(lengths, *(sizes.get(name, 1) for name in names), block) if lengths else None
+    heads, key_heads, d, d_value = (
+        sizes.get(name, 1) for name in ("heads", "key_heads", "d", "d_value")
+    )
+    return Chunks(lengths, heads, key_heads, d, d_value, block) if lengths else None
 
 
 # Tensors of the kernels: keys of length 1 about, and gates that fall within a chunk.
