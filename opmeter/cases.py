@@ -34,7 +34,9 @@ from collector.model.vocabulary import (
     INPUT_DTYPES,
     INPUT_FORMATS,
     INPUT_SHAPES,
+    KEY_LENGTHS,
     LENGTH_COLUMNS,
+    MEAN_LENGTH,
     NOT_KNOWN,
     OP_STATE,
     OUTPUT_CELLS,
@@ -75,8 +77,6 @@ _SHAPES = "a shape for each tensor, such as [(32, 5120), (5120, 3200)]"
 _Size = TypeVar("_Size", int, str)
 _OF_OUTPUTS = (OUTPUT_DTYPES, OUTPUT_FORMATS)
 _FORMATS = frozenset({INPUT_FORMATS, OUTPUT_FORMATS})
-KEY_LENGTHS = RUNTIME_PREFIX + "actual_seq_lengths_kv_values"
-MEAN_LENGTH = RUNTIME_PREFIX + "avg_seq_len"
 
 
 @dataclass(frozen=True, slots=True)

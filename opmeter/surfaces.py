@@ -12,6 +12,7 @@ from collector.database.index import Index, IndexBlock, Sizes
 from collector.model.case import Slot
 from collector.model.demand import record_of_cells
 from collector.model.stack import Stack
+from collector.model.vocabulary import KEY_LENGTHS, MEAN_LENGTH
 from collector.ops.floor import MIN_US, lower_bound_us
 from collector.ops.refusals import DECLARATION_ERRORS
 from collector.ops.registry import find
@@ -20,8 +21,6 @@ from collector.surfaces.axes import FollowingSize, axes_of
 from collector.surfaces.base import Floats, Monomial, Work, by_tensor, monomial_through, work_on
 from collector.surfaces.model import DurationSurface, InterpolatedValue, Part, distinct_rows
 from opmeter.cases import (
-    KEY_LENGTHS,
-    MEAN_LENGTH,
     Shape,
     cells_of_rows,
     mean_of,

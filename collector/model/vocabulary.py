@@ -33,17 +33,15 @@ CALL_VALUES = RUNTIME_PREFIX + "call_values"
 MASK = RUNTIME_PREFIX + "mask"
 CAUSAL_MASK, FULL_MASK = "causal", "full"
 # lists of lengths, or their mean, with which attention and grouped products were launched
-LENGTH_COLUMNS = frozenset(
-    RUNTIME_PREFIX + name
-    for name in (
-        *("actual_seq_lengths_values", "actual_seq_lengths_kv_values", "avg_seq_len"),
-        "group_list_values",
-    )
-)
+QUERY_LENGTHS = RUNTIME_PREFIX + "actual_seq_lengths_values"
+KEY_LENGTHS = RUNTIME_PREFIX + "actual_seq_lengths_kv_values"
+MEAN_LENGTH = RUNTIME_PREFIX + "avg_seq_len"
+GROUP_ENDS = RUNTIME_PREFIX + "group_list_values"
+LENGTH_COLUMNS = frozenset({QUERY_LENGTHS, KEY_LENGTHS, MEAN_LENGTH, GROUP_ENDS})
+# How complete the columns are that a launch depends on.
+COMPLETENESS = RUNTIME_PREFIX + "metadata_completeness"
 # Runtime columns that name the origin of a row; they do not change the kernel.
-RUNTIME_PROVENANCE = frozenset(
-    {"Runtime source_profile", "Runtime metadata_completeness", "Runtime case_id"}
-)
+RUNTIME_PROVENANCE = frozenset({"Runtime source_profile", COMPLETENESS, "Runtime case_id"})
 
 
 def _counters(core: str, units: str) -> tuple[str, ...]:

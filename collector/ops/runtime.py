@@ -9,11 +9,10 @@ from dataclasses import replace
 
 from collector.codec.errors import CaseRejected
 from collector.model.record import CaseRecord
-from collector.model.vocabulary import RUNTIME_PREFIX
+from collector.model.vocabulary import COMPLETENESS
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec, no_columns
 
-_COMPLETENESS = RUNTIME_PREFIX + "metadata_completeness"
 # Consumers of the database require complete columns of these kernels before they interpolate.
 _COMPLETE = frozenset(
     {"SparseFlashAttention", "LightningIndexer", "LightningIndexerVllm", "LightningIndexerQuant"}
@@ -37,9 +36,9 @@ def completed(record: CaseRecord, op: OpSpec) -> CaseRecord:
         return record
     missing = {name: text for name, text in columns.items() if not _has_value(record, name)}
     extra = {**record.extra, **missing}
-    if extra.get(_COMPLETENESS, "").strip() in _UNFILLED:
+    if extra.get(COMPLETENESS, "").strip() in _UNFILLED:
         filled = "complete" if op.family & _COMPLETE else "runtime_values"
-        extra[_COMPLETENESS] = filled
+        extra[COMPLETENESS] = filled
     return record if extra == record.extra else replace(record, extra=extra)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput
 from collector.model.case import is_formula, parse_shape, shape_text, split_cell
-from collector.model.vocabulary import INPUT_SHAPES, RUNTIME_PREFIX
+from collector.model.vocabulary import COMPLETENESS, INPUT_SHAPES, RUNTIME_PREFIX
 from collector.ops.registry import fused_attention
 from collector.profiles.rows import open_rows
 
@@ -25,7 +25,6 @@ SOURCE_PROFILE = RUNTIME_PREFIX + "source_profile"
 LENGTHS_SHAPE = RUNTIME_PREFIX + "actual_seq_lengths_shape"
 LENGTHS_KV_SHAPE = RUNTIME_PREFIX + "actual_seq_lengths_kv_shape"
 BLOCK_TABLE_SHAPE = RUNTIME_PREFIX + "block_table_shape"
-COMPLETENESS = RUNTIME_PREFIX + "metadata_completeness"
 SHAPES_ONLY = "profile_shapes_only"
 
 _TABLE = "block_table"

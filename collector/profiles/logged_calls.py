@@ -22,11 +22,11 @@ from collector.model.case import case_from_cells
 from collector.model.vocabulary import (
     BASE_CELLS,
     CALL_VALUES,
+    COMPLETENESS,
     INPUT_CELLS,
     OUTPUT_CELLS,
 )
 from collector.ops.registry import fused_attention
-from collector.profiles.attention import COMPLETENESS
 from collector.profiles.attention_values import DUMPED, is_cut, values_of
 from collector.profiles.rows import START, TYPE, Header, has_unknown_inputs, open_rows, read_header
 

@@ -13,7 +13,14 @@ import numpy.typing as npt
 from collector.codec.numbers import number_of
 from collector.database.curves import Form
 from collector.model.case import Case, Slot
-from collector.model.vocabulary import LENGTH_COLUMNS, RUNTIME_PREFIX
+from collector.model.vocabulary import (
+    GROUP_ENDS,
+    KEY_LENGTHS,
+    LENGTH_COLUMNS,
+    MEAN_LENGTH,
+    QUERY_LENGTHS,
+    RUNTIME_PREFIX,
+)
 from collector.ops.registry import family_of
 from collector.ops.sizes import SizeGroup, size_group
 from collector.ops.together import lengths_of
@@ -82,7 +89,7 @@ def _lengths(case: Case) -> _Lengths:
                 numbers = list(map(int if _WHOLE.fullmatch(text) else number_of, parts))
             except ValueError:
                 continue
-            found[name.removeprefix(RUNTIME_PREFIX)] = (len(parts), max(numbers), sum(numbers))
+            found[name] = (len(parts), max(numbers), sum(numbers))
     return found
 
 
@@ -162,10 +169,10 @@ def _product_axes(group: CaseGroup) -> list[tuple[str, str, list[float]]]:
 
 # The lists of lengths that axes show, the first that a case has, and what one number of it is.
 _LISTS = (
-    ("actual_seq_lengths_kv_values", "KV length", "requests"),
-    ("avg_seq_len", "mean length", "values"),
-    ("group_list_values", "group", "groups"),
-    ("actual_seq_lengths_values", "query length", "requests"),
+    (KEY_LENGTHS, "KV length", "requests"),
+    (MEAN_LENGTH, "mean length", "values"),
+    (GROUP_ENDS, "group", "groups"),
+    (QUERY_LENGTHS, "query length", "requests"),
 )
 
 

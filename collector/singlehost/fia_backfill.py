@@ -13,9 +13,15 @@ from collector.codec.errors import BadInput, file_errors
 from collector.database import layout
 from collector.database.tree import Cells, KernelFile, read_kernel_file, upsert
 from collector.model.case import Case, case_from_cells, is_formula
-from collector.model.vocabulary import RUNTIME_PREFIX
+from collector.model.vocabulary import (
+    COMPLETENESS,
+    KEY_LENGTHS,
+    MEAN_LENGTH,
+    QUERY_LENGTHS,
+    RUNTIME_PREFIX,
+)
 from collector.ops.registry import fused_attention
-from collector.profiles.attention import BLOCK_TABLE_SHAPE, COMPLETENESS, LENGTHS_KV_SHAPE
+from collector.profiles.attention import BLOCK_TABLE_SHAPE, LENGTHS_KV_SHAPE
 from collector.profiles.attention_values import (
     DUMPED,
     AttentionValues,
@@ -25,16 +31,11 @@ from collector.profiles.attention_values import (
 )
 from collector.store.atomic import write_through
 
-LENGTHS_KV_VALUES = RUNTIME_PREFIX + "actual_seq_lengths_kv_values"
 # The marker that a replay writes for assumed (likeliest) values, and the cells that follow from
 # lengths.
 _ASSUMED = "runtime_values"
 _ASSUMED_CELLS = frozenset(
-    RUNTIME_PREFIX + name
-    for name in (
-        *("actual_seq_lengths_values", "actual_seq_lengths_kv_values", "avg_seq_len"),
-        "block_table_valid_blocks",
-    )
+    {QUERY_LENGTHS, KEY_LENGTHS, MEAN_LENGTH, RUNTIME_PREFIX + "block_table_valid_blocks"}
 )
 _JOINED = ("query", "key", "value", "actual_seq_lengths_kv", "atten_mask", "block_table")
 _PROFILE = (*layout.PROFILING_DURATIONS, layout.PROFILING_COUNT, layout.PROFILING)
@@ -69,7 +70,7 @@ class Backfilled:
         met: set[JoinKey] = set()
         rows = [dict(row) for row in file.rows]
         for row in rows:
-            if row.get(LENGTHS_KV_VALUES):
+            if row.get(KEY_LENGTHS):
                 self._held.setdefault(case_from_cells(file.kernel_type, row), row)
         self.rows: list[Cells] = []  # a row without values becomes one row per value
         for row in rows:
@@ -83,7 +84,7 @@ class Backfilled:
         # Assumed values give way to other values that are known now.
         agrees = [all(row.get(name) == text for name, text in cells.items()) for cells in found]
         is_replaced = row.get(COMPLETENESS) == _ASSUMED and found and not any(agrees)
-        if row.get(LENGTHS_KV_VALUES) and not is_replaced:
+        if row.get(KEY_LENGTHS) and not is_replaced:
             self.complete += 1
             return [row]
         if not found:
@@ -94,7 +95,7 @@ class Backfilled:
         return made
 
     def _expanded(self, row: dict[str, str], found: Sequence[Cells]) -> list[dict[str, str]]:
-        assumed = _ASSUMED_CELLS if row.get(LENGTHS_KV_VALUES) else frozenset()
+        assumed = _ASSUMED_CELLS if row.get(KEY_LENGTHS) else frozenset()
         cells = {name: text for name, text in row.items() if name not in assumed}
         # A microbenchmark had assumed the values. The source run's own mean stays if all its
         # launches had these values, and is removed if it is the mean over several.

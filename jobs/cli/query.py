@@ -19,6 +19,7 @@ from collector.model.vocabulary import (
     INPUT_DTYPES,
     INPUT_FORMATS,
     INPUT_SHAPES,
+    KEY_LENGTHS,
     OP_STATE,
     OUTPUT_SHAPES,
 )
@@ -115,8 +116,6 @@ def query_command(
     """
     if as_csv and (as_json or explain):
         raise BadInput("--csv excludes --json and --explain")
-    from opmeter.cases import KEY_LENGTHS
-
     given = {
         INPUT_SHAPES: shape,
         INPUT_DTYPES: dtype,

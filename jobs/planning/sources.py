@@ -20,7 +20,7 @@ from collector.model.demand import demanded_records, read_manifest_file, read_mi
 from collector.model.measurement import CONTEXT
 from collector.model.plan import PlannedSource
 from collector.model.record import CaseRecord, read_table, with_state_of, write_table
-from collector.model.vocabulary import LIBRARY, MASK, RUNTIME_PREFIX
+from collector.model.vocabulary import LIBRARY, MASK, MEAN_LENGTH
 from collector.ops.refusals import DECLARATION_ERRORS, requires_static_kernel
 from collector.ops.registry import find
 from collector.ops.runtime import completed
@@ -70,8 +70,6 @@ def of_libraries(records: Iterable[CaseRecord], libraries: Sequence[str]) -> Ite
 # The row keeps its profile time, because the value at which it ran is unknown. So the measurable
 # share of a profile's time in a summary stays correct, and the new cases are added to it.
 
-_MEAN_LENGTH = RUNTIME_PREFIX + "avg_seq_len"
-
 
 def lacks_runtime_values(record: CaseRecord) -> bool:
     """Return whether the time depends on values that the row and its columns do not have."""
@@ -91,7 +89,7 @@ def cases_at_assumed_values(
 
     Cases that are already present are left out, for example from a table that was made elsewhere
     with these values."""
-    values = [*((_MEAN_LENGTH, f"{length:.6f}") for length in runtime.kv_lengths)]
+    values = [*((MEAN_LENGTH, f"{length:.6f}") for length in runtime.kv_lengths)]
     values += [(MASK, mask) for mask in runtime.masks]
     lacking_values = (
         [record for record in records if lacks_runtime_values(record)] if values else []

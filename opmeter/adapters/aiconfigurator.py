@@ -28,7 +28,14 @@ from collector.database.layout import collective_folder
 from collector.host.npus import memory_gb_of
 from collector.model.case import Case, Slot, logical_shape
 from collector.model.demand import record_of_cells
-from collector.model.vocabulary import EP_SIZE, RUNTIME_PREFIX, dtype_of
+from collector.model.vocabulary import (
+    EP_SIZE,
+    GROUP_ENDS,
+    KEY_LENGTHS,
+    MEAN_LENGTH,
+    QUERY_LENGTHS,
+    dtype_of,
+)
 from collector.ops.floor import assumed_peaks, described_peaks
 from collector.ops.registry import ops_of
 from collector.ranks.collective import BY_KERNEL_TYPE, DTYPES
@@ -321,8 +328,8 @@ def _attention_key(case: Case, slots: FusedSlots) -> tuple[str, _Row] | str:
         return "no layout of tokens, heads and width"
     tokens, heads, width = query.shape
     is_paged = len(inputs) > slots.table and bool(inputs[slots.table].shape)
-    of_queries = _numbers(case, "actual_seq_lengths_values")
-    keys = _numbers(case, "actual_seq_lengths_kv_values")
+    of_queries = _numbers(case, QUERY_LENGTHS)
+    keys = _numbers(case, KEY_LENGTHS)
     if is_paged:
         batch = (inputs[slots.table].shape or (0,))[0]
     else:
@@ -332,7 +339,7 @@ def _attention_key(case: Case, slots: FusedSlots) -> tuple[str, _Row] | str:
         return _UNEVEN if batch else "no lengths"
     if set(_steps(of_queries)) - {tokens / batch}:
         return _UNEVEN
-    lengths = set(keys) or set(_numbers(case, "avg_seq_len"))
+    lengths = set(keys) or set(_numbers(case, MEAN_LENGTH))
     if len(lengths) != 1:
         return _UNEVEN if lengths else "no lengths"
     queries, length = tokens // batch, int(lengths.pop())
@@ -354,8 +361,8 @@ def _attention_key(case: Case, slots: FusedSlots) -> tuple[str, _Row] | str:
     }
 
 
-def _numbers(case: Case, name: str) -> list[float]:
-    text = case.attribute(RUNTIME_PREFIX + name)
+def _numbers(case: Case, column: str) -> list[float]:
+    text = case.attribute(column)
     return [float(part) for part in text.split(",")] if text else []
 
 
@@ -418,7 +425,7 @@ def _grouped(case: Case) -> tuple[str, int, int, int, int] | str:
         return "no product by expert"
     if inputs[0].dtype not in _EXPERTS or dtype_of(inputs[1].dtype) != dtype_of(inputs[0].dtype):
         return "no dtype of AIConfigurator"
-    if case.attribute(EP_SIZE) or len(set(_steps(_numbers(case, "group_list_values")))) > 1:
+    if case.attribute(EP_SIZE) or len(set(_steps(_numbers(case, GROUP_ENDS)))) > 1:
         return _UNEVEN
     rows, depth = inputs[0].shape
     wide = weight[1:] if weight[1] == depth else (weight[2], weight[1])

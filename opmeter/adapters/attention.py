@@ -13,13 +13,19 @@ from typing import NamedTuple
 from collector.model.case import Case, Slot, tensor_cells
 from collector.model.demand import record_of_cells
 from collector.model.record import CaseRecord
-from collector.model.vocabulary import OP_STATE, OUTPUT_CELLS, RUNTIME_PREFIX
+from collector.model.vocabulary import (
+    KEY_LENGTHS,
+    MEAN_LENGTH,
+    OP_STATE,
+    OUTPUT_CELLS,
+    QUERY_LENGTHS,
+    RUNTIME_PREFIX,
+)
 from collector.ops.reading import DERIVED
 from collector.ops.registry import fused_attention
-from opmeter.cases import KEY_LENGTHS, MEAN_LENGTH, Shape
+from opmeter.cases import Shape
 from opmeter.version import Version
 
-_QUERY_LENGTHS = RUNTIME_PREFIX + "actual_seq_lengths_values"
 # Columns that follow from the shapes and the lengths.
 _DERIVED = DERIVED | {RUNTIME_PREFIX + "operator_input_shapes_raw"}
 
@@ -121,9 +127,9 @@ def cells_for_requests(record: CaseRecord, keys: Sequence[int]) -> dict[str, str
     cells |= {OP_STATE: record.cells.get(OP_STATE, ""), **tensor_cells(inputs, outputs)}
     if case.outputs is None:
         cells |= {name: record.cells.get(name, "") for name in OUTPUT_CELLS}
-    if _QUERY_LENGTHS in cells:
-        is_ends = cells[_QUERY_LENGTHS].rpartition(",")[2] == str(before)
-        cells[_QUERY_LENGTHS] = _query_lengths(tokens // len(keys), len(keys), is_ends)
+    if QUERY_LENGTHS in cells:
+        is_ends = cells[QUERY_LENGTHS].rpartition(",")[2] == str(before)
+        cells[QUERY_LENGTHS] = _query_lengths(tokens // len(keys), len(keys), is_ends)
     cells[KEY_LENGTHS] = ",".join(map(str, keys))
     if MEAN_LENGTH in cells:
         cells[MEAN_LENGTH] = f"{fsum(keys) / len(keys):.6f}"

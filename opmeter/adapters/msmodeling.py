@@ -34,6 +34,8 @@ from collector.database.op_mapping_writing import written_mapping
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import (
     INPUT_DTYPES,
+    KEY_LENGTHS,
+    MEAN_LENGTH,
     OUTPUT_DTYPES,
     RUNTIME_PREFIX,
     dtype_of,
@@ -55,8 +57,6 @@ from opmeter.adapters.calls import (
 from opmeter.adapters.collectives import collectives_of, with_message
 from opmeter.answers import EXACT, Answer, Channel, Reason
 from opmeter.cases import (
-    KEY_LENGTHS,
-    MEAN_LENGTH,
     Shape,
     arguments_of,
     mean_of,

@@ -13,14 +13,13 @@ from math import prod
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.model.vocabulary import RUNTIME_PREFIX
+from collector.model.vocabulary import GROUP_ENDS
 from collector.ops import rules
 from collector.ops.parts import int8, narrow
 from collector.ops.parts.tensors import equal_parts
 from collector.ops.slots import given, input_shape, output_shape, spelling
 from collector.ops.spec import Constraint, TensorMaker, dense_bytes
 
-GROUP_ENDS = RUNTIME_PREFIX + "group_list_values"
 _ENDS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
 _LAST_DIMENSION = 65536
 

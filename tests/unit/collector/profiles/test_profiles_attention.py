@@ -5,9 +5,9 @@ import csv
 import pytest
 
 from collector.codec.errors import BadInput
+from collector.model.vocabulary import COMPLETENESS
 from collector.profiles.attention import (
     BLOCK_TABLE_SHAPE,
-    COMPLETENESS,
     LENGTHS_KV_SHAPE,
     LENGTHS_SHAPE,
     SOURCE_PROFILE,
