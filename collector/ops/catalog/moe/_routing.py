@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.slots import output_shape, output_slot, spelling
-from collector.ops.spec import Constraint, TensorMaker
+from collector.ops.slots import output_shape
+from collector.ops.spec import TensorMaker
 
 _USUAL = 256  # experts, where a row does not record the number
 
@@ -28,17 +28,6 @@ def output_size(case: Case, position: int) -> int:
     """Return the size of a one-dimensional output; 0 where there is none."""
     shape = output_shape(case, position)
     return shape[0] if shape and len(shape) == 1 else 0
-
-
-def _is_moved_or_quantised(case: Case) -> bool:
-    tokens, moved = (case.inputs or ())[0], output_slot(case, 0)
-    is_moved = moved is None or moved.known_dtype == tokens.known_dtype
-    return is_moved or spelling(moved) == "INT8"
-
-
-MOVED_OR_QUANTISED = Constraint(
-    "expected a first output with the dtype of x, or INT8", _is_moved_or_quantised
-)
 
 
 def make_choices(make: TensorMaker, tokens: int, choices: int, experts: int, dtype: str) -> Any:

@@ -2,16 +2,14 @@
 
 from typing import Any
 
-from collector.model.case import Case, Shape
+from collector.model.case import Case
 from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.moe._routing import chosen_by_output, make_choices, unwritten
 from collector.ops.parts import like
-from collector.ops.parts.tensors import per_element
-from collector.ops.slots import agrees, given, input_shape, output_shape
+from collector.ops.slots import given, input_shape, output_shape
 from collector.ops.spec import (
     Call,
-    Constraint,
     Need,
     NpuCall,
     OpSpec,
@@ -25,9 +23,7 @@ from collector.ops.spec import (
 # A profile does not record the method. A row with a bias is taken as DeepSeek's: sigmoid, and with
 # 256 experts only those of the best 4 of 8 groups. A row without a bias: softmax over all experts.
 _BIAS = 1
-_HASHED = frozenset({2, 3})
 _NORM = 2
-_MOST_EXPERTS = 2048
 _GROUPED_EXPERTS, _GROUPS, _BEST_GROUPS = 256, 8, 4
 _EPSILON = 1e-20
 _SQRT_SOFTPLUS = 2
@@ -98,44 +94,19 @@ def _best_groups(torch: Any, scores: Any, count: int, best: int) -> Any:
     return grouped.masked_fill(barred.unsqueeze(-1), float("-inf")).flatten(-2)
 
 
-def _fits(case: Case) -> bool:
-    x, bias = input_shape(case, 0), given(case, _BIAS)
-    if len(x) != 2 or x[1] > _MOST_EXPERTS or (bias and bias.shape != x[1:]):
-        return False
-    groups, best = _groups(case)
-    chosen: Shape = (x[0], chosen_by_output(case))
-    norm = output_shape(case, _NORM)
-    return (
-        1 <= chosen[1] <= x[1] // groups * best
-        and agrees(case, 0, chosen)
-        and agrees(case, 1, chosen)
-        and norm in (None, (), x)
-    )
-
-
 MOE_GATING_TOP_K = OpSpec(
     kernel="MoeGatingTopK",
     call="torch_npu.npu_moe_gating_top_k",
     assumes="scores at random; a bias is DeepSeek's, whose experts are in groups",
-    slots=("x", "bias", "input_ids", "tid2eid"),
-    optional=frozenset({_BIAS}) | _HASHED,
-    optional_outputs=frozenset({_NORM}),
+    signature="x T:float[t, experts], bias T[experts]?, -input_ids, -tid2eid"
+    " -> y T[t, k]!, expert_idx INT32[t, k], out FLOAT[t, experts]?"
+    " where experts <= 2048, 1 <= k <= experts, "
+    "k <= experts // 2 or not (has_bias and experts == 256)",
     reference=_reference,
     build=_build,
-    flops=per_element(4),  # about 4 for each score; the sort is not counted
+    operations="4 * t * experts",  # about 4 for each score; the sort is not counted
     npu=NpuCall(run=_npu_run, served="torch.ops._C_ascend.moe_gating_top_k"),
-    constraints=(
-        rules.absent_inputs(_HASHED, "experts by hash"),
-        Constraint(
-            "expected scores (T, at most 2048), a bias for each expert if there is one, and "
-            "outputs (T, choices)",
-            _fits,
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0,)),
-        rules.one_dtype((0, _BIAS)),
-        *rules.dtypes({}, {1: "INT32", _NORM: "FLOAT"}),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
     lookups=looked_up(
         "tensor_cast.moe_gating_top_k_softmax.default",
         "tensor_cast.moe_gating_top_k_sigmoid.default",
@@ -146,7 +117,7 @@ MOE_GATING_TOP_K = OpSpec(
 
 # The router of DeepSeek-V4: square roots of softplus, without groups. In its first layers a table
 # has the experts of each token of the vocabulary.
-_IDS, _TABLE = sorted(_HASHED)
+_IDS, _TABLE = 2, 3
 _V4_SCALING = 1.5
 
 
@@ -187,54 +158,26 @@ def _hash_traffic(case: Case) -> int:
     return whole - table.size_bytes + rows * table.size_bytes // vocabulary
 
 
-def _hash_fits(case: Case) -> bool:
-    x, bias = input_shape(case, 0), given(case, _BIAS)
-    if len(x) != 2 or x[1] > _MOST_EXPERTS or (bias and bias.shape != x[1:]):
-        return False
-    chosen, norm = (x[0], chosen_by_output(case)), output_shape(case, _NORM)
-    table = input_shape(case, _TABLE)
-    is_hashed = input_shape(case, _IDS) == x[:1] and table == (*table[:1], *chosen[1:])
-    is_table_free = given(case, _IDS) is None and given(case, _TABLE) is None
-    return (
-        1 <= chosen[1] <= x[1]
-        and agrees(case, 0, chosen)
-        and agrees(case, 1, chosen)
-        and norm in (None, (), x)
-        and (is_hashed or is_table_free)
-    )
-
-
 MOE_GATING_TOP_K_HASH = OpSpec(
     kernel="MoeGatingTopKHash",
     call="torch.ops._C_ascend.moe_gating_top_k_hash",
     assumes="scores at random; tokens and their experts at random, each expert once a token",
-    slots=MOE_GATING_TOP_K.slots,
-    optional=MOE_GATING_TOP_K.optional,
-    optional_outputs=frozenset({_NORM}),
+    signature="x T:float[t, experts], bias T[experts]?, input_ids integer[t]?, "
+    "tid2eid integer[vocabulary, k]?"
+    " -> y T[t, k]!, expert_idx INT32[t, k], out FLOAT[t, experts]?"
+    " where experts <= 2048, 1 <= k <= experts, has_input_ids == has_tid2eid",
     reference=_reference,
     build=_hash_build,
-    flops=per_element(4),
+    operations="4 * t * experts",
     traffic=_hash_traffic,
     npu=NpuCall(run=_hash_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
-    constraints=(
-        Constraint(
-            "expected scores (T, at most 2048), a bias for each expert if there is one, ids (T) "
-            "and a table (vocabulary, choices) or neither, and outputs (T, choices)",
-            _hash_fits,
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0,)),
-        rules.inputs_are(rules.INTEGERS, (_IDS, _TABLE)),
-        rules.one_dtype((0, _BIAS)),
-        *rules.dtypes({}, {1: "INT32", _NORM: "FLOAT"}),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
     lookups=looked_up("tensor_cast.moe_gating_top_k_hash.default", tc_input_count=1),
 )
 
 # A router's choice by softmax. Each choice also gets the number of its row, numbered choice by
 # choice.
 _FINISHED = 1
-_MOST_CHOICES = 1024
 
 
 def _softmax_build(case: Case, make: TensorMaker) -> Call:
@@ -256,36 +199,16 @@ def _softmax_reference(torch: Any, x: Any, finished: Any, k: int) -> Any:
     return best.values.to(x.dtype), chosen.int(), numbers
 
 
-def _softmax_fits(case: Case) -> bool:
-    x, finished = input_shape(case, 0), given(case, _FINISHED)
-    k = chosen_by_output(case)
-    chosen = (*x[:-1], k)
-    return (
-        len(x) in (2, 3)
-        and 1 <= k <= min(x[-1], _MOST_CHOICES)
-        and (finished is None or finished.shape == x[:-1])
-        and all(output_shape(case, i) in (None, chosen) for i in range(3))
-    )
-
-
 MOE_GATING_TOP_KSOFTMAX = OpSpec(
     kernel="MoeGatingTopKSoftmax",
     call="torch_npu.npu_moe_gating_top_k_softmax",
     assumes="scores at random, no row finished",
-    slots=("x", "finished"),
-    optional=frozenset({_FINISHED}),
+    signature="x T:float[*t, experts], finished BOOL[*t]?"
+    " -> y T[*t, k]!, expert_idx INT32[*t, k], row_idx INT32[*t, k]"
+    " where t_rank == 1 or t_rank == 2, 1 <= k <= min(experts, 1024)",
     reference=_softmax_reference,
     build=_softmax_build,
-    flops=per_element(4),
-    constraints=(
-        Constraint(
-            "expected scores (T,E) or (B,S,E), and outputs with the choices of each", _softmax_fits
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0,)),
-        rules.inputs_are(("BOOL",), (_FINISHED,)),
-        rules.one_dtype((0,)),
-        *rules.dtypes({}, {1: "INT32", 2: "INT32"}),
-    ),
+    operations="4 * t * experts",
+    constraints=(rules.NOTHING_EMPTY,),
     lookups=looked_up("tensor_cast.moe_gating_top_k_softmax.default", order=1, tc_input_count=1),
 )

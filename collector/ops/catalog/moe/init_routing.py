@@ -16,14 +16,11 @@ from collector.ops.slots import (
     input_shape,
     output_shape,
     output_slot,
-    outputs_agree,
     spelling,
 )
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
-_SCALE, _OFFSET = 2, frozenset({3})
-_COUNTS = 2
-_MOST_EXPERTS = 10240
+_SCALE = _COUNTS = 2
 _COUNT_MODE, _GATHER = 1, 0
 _NOT, _DYNAMIC = -1, 1
 
@@ -84,23 +81,8 @@ def _reference(torch: Any, x: Any, choices: Any, **how: Any) -> Any:
 
 
 def _scale_fits(case: Case) -> bool:
-    """Return whether the scale fits: a factor per row, or a row per expert to quantise."""
-    scale, x = given(case, _SCALE), input_shape(case, 0)
-    expected = (_routing.output_size(case, _COUNTS), x[1]) if _quantises(case) else x[:1]
-    return scale is None or scale.shape == expected
-
-
-def _fits(case: Case) -> bool:
-    x, choices = input_shape(case, 0), input_shape(case, 1)
-    experts = _routing.output_size(case, _COUNTS)
-    if len(x) != 2 or len(choices) != 2 or choices[0] != x[0]:
-        return False
-    rows = elements(choices)
-    return (
-        choices[1] <= experts <= _MOST_EXPERTS
-        and outputs_agree(case, (rows, x[1]), (rows,), (experts,), (rows,))
-        and _scale_fits(case)
-    )
+    """Return whether the scale is a factor per row, or to quantise a row per expert."""
+    return len(input_shape(case, _SCALE)) in (0, 2 if _quantises(case) else 1)
 
 
 def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -> OpSpec:
@@ -109,25 +91,16 @@ def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -
         kernel=kernel,
         call=call,
         assumes="each expert as likely for a token",
-        slots=("x", "expert_idx", "scale", "offset"),
-        optional=frozenset({_SCALE}) | _OFFSET,
+        signature="x T:float|INT8[t, h], expert_idx INT32[t, k], scale FLOAT[t]|[experts, h]?, "
+        "-offset -> expanded_x T|INT8[t * k, h], expanded_row_idx INT32[t * k], "
+        "expert_tokens INT64[experts]!, expanded_scale FLOAT[t * k] where k <= experts <= 10240",
         reference=_reference,
         build=build,
         flops=lambda case: 4 * elements(output_shape(case, 0)) if _quantises(case) else 0,
         npu=NpuCall(run=_npu_run, build=_npu_build, needs=needs),
         constraints=(
-            rules.absent_inputs(_OFFSET, "an offset"),
-            Constraint(
-                "expected x (T,H), experts (T,K), and outputs (T*K,H), (T*K), (E) for E >= K "
-                "experts, (T*K); a scale (T), or (E,H) to quantise",
-                _fits,
-            ),
-            _routing.MOVED_OR_QUANTISED,
+            Constraint("expected a scale (t), or (experts, h) to quantise", _scale_fits),
             rules.NOTHING_EMPTY,
-            rules.inputs_are((*rules.FLOATS, "INT8"), (0,)),
-            *rules.dtypes(
-                {1: "INT32", _SCALE: "FLOAT"}, {1: "INT32", _COUNTS: "INT64", 3: "FLOAT"}
-            ),
         ),
     )
 

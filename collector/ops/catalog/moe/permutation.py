@@ -8,13 +8,11 @@ from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.moe import _routing
 from collector.ops.parts import like
-from collector.ops.parts.tensors import equal_parts, per_element
-from collector.ops.slots import elements, given, input_shape, output_shape, outputs_agree, spelling
+from collector.ops.parts.tensors import equal_parts
+from collector.ops.slots import elements, given, input_shape, output_shape, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, accepts
 
 # The end of each expert's rows, in rows sorted by expert: a binary search for each expert.
-_MOST_EXPERTS = 2048
-_MOST_ROWS = 1 << 24  # exclusive
 
 
 def _count_build(case: Case, make: TensorMaker) -> Call:
@@ -28,29 +26,19 @@ def _count_reference(torch: Any, rows: Any, experts: int) -> Any:
     return torch.searchsorted(rows, numbers, right=True, out_int32=True)
 
 
-def _count_fits(case: Case) -> bool:
-    rows, experts = input_shape(case, 0), _routing.output_size(case, 0)
-    return len(rows) == 1 and rows[0] < _MOST_ROWS and 0 < experts <= _MOST_EXPERTS
-
-
 MOE_COMPUTE_EXPERT_TOKENS = OpSpec(
     kernel="MoeComputeExpertTokens",
     call="torch_npu.npu_moe_compute_expert_tokens",
     assumes="each expert as likely for a row",
-    slots=("sorted_experts",),
+    signature="sorted_experts INT32[rows] -> counts INT32[experts]!"
+    " where rows < 16777216, 0 < experts <= 2048",
     reference=_count_reference,
     build=_count_build,
-    constraints=(
-        Constraint(
-            "expected experts of sorted rows (R), and an output (at most 2048 experts)", _count_fits
-        ),
-        rules.NOTHING_EMPTY,
-        *rules.dtypes({0: "INT32"}, {0: "INT32"}),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
 )
 
 
-_SKIP1, _SKIP2, _BIAS, _FINALIZE_SCALES, _EXPERTS = 2, 3, 4, 5, 6
+_SKIP1, _BIAS, _FINALIZE_SCALES, _EXPERTS = 2, 4, 5, 6
 _BY_ROW = 2  # drop_pad_mode: nothing is dropped, and a token's choices are adjacent, as in vLLM
 
 
@@ -94,26 +82,10 @@ def _finalize_npu_run(api: Any, *args: Any) -> Any:
     return api(rows, skip1, skip2, bias, scales, places, experts, **named)
 
 
-def _finalize_fits(case: Case) -> bool:
-    rows, places, choices = input_shape(case, 0), input_shape(case, 1), _finalize_choices(case)
-    if len(rows) != 2 or places != rows[:1] or not choices:
-        return False
-    tokens: Shape = (rows[0] // choices, rows[1])
-    each = (tokens[0], choices)
-    expected = {_SKIP1: tokens, _SKIP2: tokens, _FINALIZE_SCALES: each, _EXPERTS: each}
-    bias = input_shape(case, _BIAS)
-    bias_fits = len(bias) == 2 and bias[1] == rows[1] and bias[0] >= choices
-    return (
-        tokens[0] * choices == rows[0]
-        and outputs_agree(case, tokens)
-        and all(given(case, i) is None or input_shape(case, i) == s for i, s in expected.items())
-        and (given(case, _BIAS) is None or (given(case, _EXPERTS) is not None and bias_fits))
-    )
-
-
 def _scales_fit(case: Case) -> bool:
-    rows, scales = spelling(given(case, 0)), spelling(given(case, _FINALIZE_SCALES))
-    return scales in ("", rows) or (rows, scales) == ("DT_BF16", "FLOAT")
+    return (
+        spelling(given(case, 0)) != "FLOAT16" or spelling(given(case, _FINALIZE_SCALES)) != "FLOAT"
+    )
 
 
 # Rows in the order of experts, weighted, summed back into tokens, and added to the terms that
@@ -122,36 +94,22 @@ MOE_FINALIZE_ROUTING_V2 = OpSpec(
     kernel="MoeFinalizeRoutingV2",
     call="torch_npu.npu_moe_finalize_routing",
     assumes="rows in any order",
-    slots=("expanded_x", "expanded_row_idx", "x1", "x2", "bias", "scales", "expert_idx"),
-    optional=frozenset(range(2, 7)),
+    signature="expanded_x T:float[rows, h], expanded_row_idx INT32[rows], x1 T[t, h]?, "
+    "x2 T[t, h]?, bias T[experts, h]?, scales T|FLOAT[t, k]?, expert_idx INT32[t, k]?"
+    " -> y T[t, h]! where t > 0, rows % t == 0, k == rows // t, experts >= rows // t, "
+    "has_bias <= has_expert_idx, has_x2 <= has_x1",
     reference=_finalize_reference,
     build=_finalize_build,
-    flops=per_element(2),
+    operations="2 * rows * h",
     npu=NpuCall(run=_finalize_npu_run),
     constraints=(
-        Constraint(
-            "expected rows (T*K,H), a position for each, an output (T,H), and of the optional "
-            "inputs: two terms with the shape of the output, a bias (E,H) only with experts, "
-            "scales and experts (T,K)",
-            _finalize_fits,
-        ),
-        Constraint(
-            "expected a first addend if there is a second addend",
-            lambda case: given(case, _SKIP2) is None or given(case, _SKIP1) is not None,
-        ),
+        Constraint("expected FLOAT scales with FLOAT or DT_BF16 alone", _scales_fit),
         rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0, _FINALIZE_SCALES)),
-        rules.inputs_are(("INT32",), (1, _EXPERTS)),
-        rules.one_dtype((0, _SKIP1, _SKIP2, _BIAS), (0,)),
-        Constraint(
-            "expected scales with the dtype of the rows, or FLOAT with DT_BF16", _scales_fit
-        ),
     ),
 )
 
 # Tokens received rank by rank, reordered by expert.
 _RE_ROUTING_SCALES = 2
-_LONGEST = 16384  # elements of a token, exclusive
 
 
 def _re_routing_build(case: Case, make: TensorMaker) -> Call:
@@ -193,48 +151,23 @@ def _re_routing_reference(torch: Any, tokens: Any, counts: Any, *, per_token_sca
     return tokens.index_select(0, index), scales, index.int(), counts.sum(0).to(counts.dtype)
 
 
-def _re_routing_fits(case: Case) -> bool:
-    tokens, counts, scales = (input_shape(case, i) for i in range(3))
-    if len(tokens) != 2 or len(counts) != 2:
-        return False
-    rows = tokens[:1]
-    return (
-        0 < tokens[1] < _LONGEST
-        and elements(counts) <= tokens[0]
-        and (given(case, _RE_ROUTING_SCALES) is None or scales == rows)
-        and outputs_agree(case, tokens, rows, rows, counts[1:])
-    )
-
-
 MOE_RE_ROUTING = OpSpec(
     kernel="MoeReRouting",
     call="torch_npu.npu_moe_re_routing",
     assumes="as many tokens of each rank for each expert",
-    slots=("tokens", "expert_token_num_per_rank", "per_token_scales"),
-    optional=frozenset({_RE_ROUTING_SCALES}),
+    signature="tokens T:half|INT8[t, h], expert_token_num_per_rank C:integer[ranks, experts], "
+    "per_token_scales FLOAT[t]?"
+    " -> tokens T[t, h], scales FLOAT[t], index INT32[t], counts C[experts]"
+    " where 0 < h < 16384, ranks * experts <= t",
     reference=_re_routing_reference,
     build=_re_routing_build,
     moves_data=True,
     npu=NpuCall(run=_re_routing_npu_run, build=_npu_build),
-    constraints=(
-        Constraint(
-            "expected tokens (A, fewer than 16384), counts (ranks, experts), at most one "
-            "count for each token, and scales (A) if there are any",
-            _re_routing_fits,
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are((*rules.HALF_DTYPES, "INT8"), (0,)),
-        rules.inputs_are(("INT32", "INT64"), (1,)),
-        rules.one_dtype((0,), (0,)),
-        rules.one_dtype((1,), (3,)),
-        *rules.dtypes({_RE_ROUTING_SCALES: "FLOAT"}, {1: "FLOAT", 2: "INT32"}),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
 )
 
 # Tokens copied once for each of their experts, in the order of experts. On the rank of the experts
 # each token has one expert, and is INT8 if it was quantised before it was sent.
-_MOST_CHOICES = 512
-_MOST_INDICES = (1 << 24) - 1
 
 
 def _rows(case: Case) -> int:
@@ -271,36 +204,18 @@ def _traffic(case: Case) -> int:
     return (min(count, rows) + rows) * row + indices.size_bytes + 4 * indices.numel
 
 
-def _permute_fits(case: Case) -> bool:
-    tokens, indices = input_shape(case, 0), _permute_choices(case)
-    if len(tokens) != 2 or len(indices) != 2 or indices[0] != tokens[0]:
-        return False
-    rows, count = _rows(case), elements(indices)
-    is_legal = indices[1] <= _MOST_CHOICES and 0 < rows <= count <= _MOST_INDICES
-    return is_legal and outputs_agree(case, (rows, tokens[1]), (count,))
-
-
 MOE_TOKEN_PERMUTE = OpSpec(
     kernel="MoeTokenPermute",
     call="torch_npu.npu_moe_token_permute",
     assumes="each expert as likely for a token",
-    slots=("tokens", "indices"),
+    signature="tokens T:float|INT8[t, h], indices integer[t, *k]"
+    " -> tokens T[rows, h], sorted_indices INT32[t * k]"
+    " where k_rank <= 1, k <= 512, t * k < 16777216, 0 < rows <= t * k",
     reference=_permute_reference,
     build=_permute_build,
     traffic=_traffic,
     moves_data=True,
-    constraints=(
-        Constraint(
-            "expected tokens (T,H), experts (T) or (T, at most 512), and at most one row for "
-            "each choice",
-            _permute_fits,
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are((*rules.FLOATS, "INT8"), (0,)),
-        rules.inputs_are(("INT32", "INT64"), (1,)),
-        rules.one_dtype((0,)),
-        *rules.dtypes({}, {1: "INT32"}),
-    ),
+    constraints=(rules.NOTHING_EMPTY,),
     lookups=looked_up("tensor_cast.init_routing_v2.default", tc_input_count=2),
 )
 
@@ -327,35 +242,16 @@ def _unpermute_reference(torch: Any, rows: Any, places: Any, probs: Any) -> Any:
     return (chosen.float() * probs.unsqueeze(-1)).sum(1).to(rows.dtype)
 
 
-def _unpermute_fits(case: Case) -> bool:
-    rows, places, probs = (input_shape(case, i) for i in range(3))
-    if len(rows) != 2 or places != rows[:1]:
-        return False
-    if given(case, _PROBS) is None:
-        return outputs_agree(case, rows)
-    is_legal = len(probs) == 2 and elements(probs) == rows[0] and probs[1] <= _MOST_CHOICES
-    return is_legal and outputs_agree(case, (probs[0], rows[1]))
-
-
 MOE_TOKEN_UNPERMUTE = OpSpec(
     kernel="MoeTokenUnpermute",
     call="torch_npu.npu_moe_token_unpermute",
     assumes="rows in any order",
-    slots=("permuted_tokens", "sorted_indices", "probs"),
-    optional=frozenset({_PROBS}),
+    signature="permuted_tokens T:float[rows, h], sorted_indices INT32[rows], -probs"
+    " -> tokens T[rows, h]; permuted_tokens T:float[rows, h], sorted_indices INT32[rows], "
+    "probs float[t, k] -> tokens T[t, h] where t * k == rows, k <= 512",
     reference=_unpermute_reference,
     build=_unpermute_build,
-    # a product and a sum with weights
-    flops=lambda case: 2 * elements(input_shape(case, 0)) if given(case, _PROBS) else 0,
-    constraints=(
-        Constraint(
-            "expected rows (R,H), a position for each, and weights (T, R / T) if there are any",
-            _unpermute_fits,
-        ),
-        rules.NOTHING_EMPTY,
-        rules.inputs_are(rules.FLOATS, (0, _PROBS)),
-        rules.inputs_are(("INT32",), (1,)),
-        rules.one_dtype((0,), (0,)),
-    ),
+    operations="2 * rows * h * has_probs",  # a product and a sum with weights
+    constraints=(rules.NOTHING_EMPTY,),
     lookups=looked_up("tensor_cast.unpermute_tokens.default", tc_input_count=1),
 )
