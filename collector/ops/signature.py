@@ -23,6 +23,8 @@ roles       `pages...` are those of a pool and do not change the kernel; `table_
 `where`     conditions on sizes; those with names of absent tensors do not count, nor `has_y` of an
             output of a row without outputs
 `;`         separates the variants of a call; the first variant that fits is the one
+`<k, n>`    these dimensions; in the next variant, which is the same otherwise, in reverse order: a
+            matrix that may be transposed in memory, and what is laid out as it is
 """
 
 import re
@@ -57,6 +59,7 @@ _SIMPLE = re.compile(r"[A-Za-z_]\w*")
 _LETTER = re.compile(r"[A-Z]\d?")
 _RANK = "_rank"
 _HAS = "has_"
+_TURNED = re.compile(r"<([^<>]*)>")
 _ONES = re.compile(r"1\*([A-Za-z_]\w*)")
 
 Sizes = Mapping[str, int]
@@ -191,7 +194,11 @@ class Signature:
 @lru_cache(maxsize=1024)
 def parse_signature(text: str) -> Signature:
     """Return the signature of a text. Raises BadInput that names what is wrong."""
-    variants = tuple(_variant(" ".join(part.split())) for part in split_outside(text, ";"))
+    variants = tuple(
+        _variant(" ".join(turned.split()))
+        for part in split_outside(text, ";")
+        for turned in _orders(part)
+    )
     first = variants[0]
     for other in variants[1:]:
         for side in ("inputs", "outputs"):
@@ -210,6 +217,16 @@ def parse_signature(text: str) -> Signature:
         for variant, side in zip(variants, tensors, strict=True)
     )
     return Signature(text, variants)
+
+
+def _orders(text: str) -> list[str]:
+    """Return a variant with dimensions as they are written, and with those of `<>` in reverse."""
+    tensors, where, conditions = text.partition(" where ")
+    if not _TURNED.search(tensors):
+        return [text]
+    written = _TURNED.sub(lambda of: of[1], tensors)
+    turned = _TURNED.sub(lambda of: ",".join(reversed(split_outside(of[1], ","))), tensors)
+    return [side + where + conditions for side in (written, turned)]
 
 
 def _variant(text: str) -> Variant:
