@@ -104,7 +104,7 @@ def _is_nz(slot: Slot | None) -> bool:
     return slot.known_dtype.item_bits == 16 and len(shape) == 4 and shape[-2:] == _BLOCK
 
 
-_A, _B, _BIAS, _OFFSET = range(4)
+_A, _B, _BIAS = range(3)
 _LAYOUTS = ("NT", "NN", "TN", "TT")
 
 
@@ -179,11 +179,6 @@ def _build_in_blocks(product: Product, case: Case, make: TensorMaker) -> Call:
     return Call(*product.turned(a, make.normal(product.weight, dtype)))
 
 
-def _bias_fits(case: Case) -> bool:
-    n, bias = rules.accepted(product_of(case)).n, given(case, _BIAS)
-    return not bias or bias.shape in ((n,), (1, n))
-
-
 def _blocks_fit(case: Case) -> bool:
     """Return whether the weight has several rows and columns, as aclnnMatmulWeightNz requires."""
     product, weight = rules.accepted(product_of(case)), given(case, _B)
@@ -200,8 +195,8 @@ MAT_MUL_V2 = OpSpec(
     kernel="MatMulV2",
     twins=("MatMulV3", "MatMulCommon", "MatMul"),
     call="torch.mm",
-    slots=("a", "b", "bias", "offset"),
-    optional=frozenset({_BIAS, _OFFSET}),
+    signature="a T:floating[m, k], b T[<n, k>], bias[n]|[1, n]?, -offset -> y[m, n];"
+    "a T:floating[k, m], b T[<k, n>], bias[n]|[1, n]?, -offset -> y[m, n]",
     reference=_reference,
     build=_build,
     flops=flops_by(product_of),
@@ -221,19 +216,12 @@ MAT_MUL_V2 = OpSpec(
             "a multiple of 16; the output is FRACTAL_NZ too",
             lambda case: not are_in_blocks(case) or product_of(case) is not None,
         ),
-        rules.reads(
-            "expected two matrices that multiply to the output as NT, NN, TN or TT", product_of
-        ),
-        rules.floating((_A, _B)),
-        rules.one_dtype((_A, _B), ()),
         _product.OUTPUT_FITS,
         Constraint(
             "FLOAT output of a 16-bit product: expected no bias",
             lambda case: not _product.is_wide(case) or given(case, _BIAS) is None,
         ),
         Constraint("expected more than one row and column in a FRACTAL_NZ weight", _blocks_fit),
-        Constraint("expected a bias with one number per column of the output", _bias_fits),
-        rules.absent("an offset cannot be replayed", _OFFSET),
     ),
     lookups=(
         *looked_up("aten.mm.default", "aten.addmm.default", interpolation=ONE_SIZE),

@@ -83,9 +83,9 @@ GRADIENT = f"{F4};BOOL;{F4};INT64" + ";FLOAT" * 5
         (("AxpyV2", "6;4,6;4,1", F3, "4,6", "FLOAT"), "alpha & broadcast"),
         (("ArgMaxWithValue", "4,6", "FLOAT", "5;5", "INT32;FLOAT"), "value & row"),
         (("ArgMaxWithValue", "4,6", "FLOAT", "4;6", "INT32;FLOAT"), "'values'"),
-        (("MatMulV3", "10,4;5,6", F2, "10,6", "FLOAT"), "NT, NN, TN or TT"),
-        (("MatMulV3", "2,10,4;2,6,4", F2, "2,10,6", "FLOAT"), "NT, NN, TN or TT"),
-        (("MatMulV3", "10,4;6,4", "INT8;INT8", "10,6", "INT32"), "floating-point & inputs 1, 2"),
+        (("MatMulV3", "10,4;5,6", F2, "10,6", "FLOAT"), "'b'"),
+        (("MatMulV3", "2,10,4;2,6,4", F2, "2,10,6", "FLOAT"), "'a'"),
+        (("MatMulV3", "10,4;6,4", "INT8;INT8", "10,6", "INT32"), "'a'"),
         (("MatMulV3", "10,4;6,4;7", F3, "10,6", "FLOAT"), "bias"),
         (("MatMulV3", "10,4;6,4;;6", F4, "10,6", "FLOAT"), "offset"),
         (
