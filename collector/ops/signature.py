@@ -24,7 +24,8 @@ roles       `pages...` are those of a pool and do not change the kernel; `table_
             output of a row without outputs
 `;`         separates the variants of a call; the first variant that fits is the one
 `<k, n>`    these dimensions; in the next variant, which is the same otherwise, in reverse order: a
-            matrix that may be transposed in memory, and what is laid out as it is
+            matrix that may be transposed in memory, and what is laid out as it is. `transposed` is
+            0 in the first of the two, and 1 in the other
 """
 
 import re
@@ -195,9 +196,9 @@ class Signature:
 def parse_signature(text: str) -> Signature:
     """Return the signature of a text. Raises BadInput that names what is wrong."""
     variants = tuple(
-        _variant(" ".join(turned.split()))
+        _variant(" ".join(each.split()), names)
         for part in split_outside(text, ";")
-        for turned in _orders(part)
+        for each, names in _orders(part)
     )
     first = variants[0]
     for other in variants[1:]:
@@ -205,31 +206,27 @@ def parse_signature(text: str) -> Signature:
             names = [[one.name for one in getattr(each, side)] for each in (first, other)]
             if names[0] != names[1]:
                 raise BadInput(f"expected the {side} {', '.join(names[0])} in each variant")
-    tensors = [(*one.inputs, *one.outputs) for one in variants]
+    tensors, found = [(*one.inputs, *one.outputs) for one in variants], list[Variant]()
     optional = {one.name for side in tensors for one in side if one.is_optional}
-    variants = tuple(
-        replace(
-            variant,
-            presence={
-                _HAS + one.name: int(not one.is_optional) for one in side if one.name in optional
-            },
-        )
-        for variant, side in zip(variants, tensors, strict=True)
-    )
-    return Signature(text, variants)
+    for variant, ones in zip(variants, tensors, strict=True):
+        has = {_HAS + one.name: int(not one.is_optional) for one in ones if one.name in optional}
+        found.append(replace(variant, presence={**variant.presence, **has}))
+    return Signature(text, tuple(found))
 
 
-def _orders(text: str) -> list[str]:
+def _orders(text: str) -> list[tuple[str, Sizes]]:
     """Return a variant with dimensions as they are written, and with those of `<>` in reverse."""
     tensors, where, conditions = text.partition(" where ")
     if not _TURNED.search(tensors):
-        return [text]
+        return [(text, {})]
     written = _TURNED.sub(lambda of: of[1], tensors)
     turned = _TURNED.sub(lambda of: ",".join(reversed(split_outside(of[1], ","))), tensors)
-    return [side + where + conditions for side in (written, turned)]
+    return [
+        (side + where + conditions, {"transposed": at}) for at, side in enumerate((written, turned))
+    ]
 
 
-def _variant(text: str) -> Variant:
+def _variant(text: str, names: Sizes) -> Variant:
     tensors, _, where = text.partition(" where ")
     inputs, arrow, outputs = tensors.partition("->")
     if not arrow:
@@ -247,7 +244,7 @@ def _variant(text: str) -> Variant:
         one.name for one in arguments if one.is_split and len(_groups_of(one) - given) > 1
     ]:
         raise BadInput(f"signature: expected others to define the groups of {ambiguous[0]}")
-    return Variant(arguments, results, conditions, {})
+    return Variant(arguments, results, conditions, names)
 
 
 def _tensor(text: str, letters: dict[str, tuple[str, ...]]) -> Tensor:
@@ -357,10 +354,13 @@ class _Reading:
                 return f"{side} '{tensor.name}' is not replayed: expected no tensor"
             if tensor.is_optional and not is_absent:
                 self._names[_HAS + tensor.name] = 1
-            complaint = self._read_dtype(side, tensor, slot)
-            if complaint := complaint or (
-                "" if is_absent else self._read_shape(side, tensor, slot)
-            ):
+            # An absent tensor may have any dtype in a row, but an empty cell may be a number.
+            complaint = ""
+            if not is_absent or tensor.is_number:
+                complaint = self._read_dtype(side, tensor, slot)
+            if not is_absent:
+                complaint = complaint or self._read_shape(side, tensor, slot)
+            if complaint:
                 return complaint
             self.fitting += 1
         for tensor in tensors[len(slots) :]:
@@ -435,6 +435,8 @@ class _Reading:
             del self._computed[computed:]
             if not self._read_dims(side, other, slot, shape):
                 return ""
+        if complaint and tensor.others:
+            return f"{side} '{tensor.name}': expected [{tensor.text}], got {_text(shape)}"
         return complaint
 
     def _read_dims(self, side: str, tensor: Tensor, slot: Slot, shape: Shape) -> str:

@@ -8,10 +8,7 @@ from collector.ops.signature import parse_signature
 
 
 def _case(inputs, outputs=()):
-    slots = [
-        tuple(Slot(shape, "FLOAT" if shape is not None else "", "ND") for shape in side)
-        for side in (inputs, outputs)
-    ]
+    slots = [tuple(Slot(shape, "FLOAT", "ND") for shape in side) for side in (inputs, outputs)]
     return Case("Any", *slots)
 
 
@@ -24,8 +21,9 @@ def _case(inputs, outputs=()):
         ("x[m, n], bias[n]|[1, n]? -> y", [(4, 3), (1, 3)], [], {"n": 3}),
         ("x[m, n], scale[n]|[1] -> y", [(4, 3), (1,)], [], {"m": 4}),
         ("x[n] -> y!", [(4,)], [(2, 2)], {"n": 4}),
-        ("x[m, k], w[<n, k>] -> y[m, n]", [(4, 3), (5, 3)], [(4, 5)], {"k": 3, "n": 5}),
-        ("x[m, k], w[<n, k>] -> y[m, n]", [(4, 3), (3, 5)], [(4, 5)], {"k": 3, "n": 5}),
+        ("x[n], bias INT8[n]? -> y", [(4,), None], [], {"n": 4, "has_bias": 0}),
+        ("x[m, k], w[<n, k>] -> y[m, n]", [(4, 3), (5, 3)], [(4, 5)], {"n": 5, "transposed": 0}),
+        ("x[m, k], w[<n, k>] -> y[m, n]", [(4, 3), (3, 5)], [(4, 5)], {"n": 5, "transposed": 1}),
         ("x[*t, *d], g[*d] -> r[*t, 1*d]", [(4, 3, 2), (3, 2)], [(4, 1, 1)], {"t": 4, "d": 6}),
         ("x[n, k],\n    y[k]\n-> z[n]\nwhere k % 2 == 0", [(4, 2), (2,)], [], {"n": 4}),
     ],
@@ -42,6 +40,7 @@ def test_a_signature_reads_the_sizes_of_a_case(text, inputs, outputs, expected):
         ("x[m, n], bias[n]|[1, n]? -> y", [(4, 3), (1, 1, 3)], [], "bias"),
         ("x[m, n], scale[n]|[1] -> y", [(4, 3), (2,)], [], "scale"),
         ("x[n] -> y!", [(4,)], [], "y"),
+        ("x INT8|FLOAT[n], bias INT8[#]? -> y", [(4,), None], [], "bias"),
         ("x[m, k], w[<n, k>], scale[<n, k>] -> y", [(4, 3), (5, 3), (3, 5)], [], "scale"),
         ("x[n], y[] -> z[n]; x[n], y[n] -> z[n]", [(4,), (4,)], [(3,)], "z"),
         ("x[n], -y -> z; x[n, n], y -> z", [(4, 4)], [], "y"),
