@@ -14,20 +14,39 @@ from collector.model.case import Case, Shape
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul._grouped import GroupedProduct
-from collector.ops.catalog.matmul._product import read_weight_product
+from collector.ops.catalog.matmul._product import product_by
 from collector.ops.parts import like, narrow
 from collector.ops.slots import given, input_shape, output_slot, spelling
-from collector.ops.spec import Call, Constraint, TensorMaker
+from collector.ops.spec import Call, TensorMaker
 
 _X1, _X2, _SCALE, _OFFSET, _BIAS, _PER_TOKEN = range(6)
 _BLOCK = 128
-_OUTPUTS = ("FLOAT16", "DT_BF16", "FLOAT")
 _DTYPES = {"x1_dtype": _X1, "x2_dtype": _X2}
 _Dtypes = tuple[int | None, int | None]  # torch_npu's numbers of both, where they are bytes
 
 
+_FLOAT8, _BYTES = "|".join(narrow.DTYPES), "|".join(narrow.BYTE_DTYPES)
+_BLOCKS_OF_K, _GROUPS = f"ceil_div(k, {_BLOCK})", f"ceil_div(k, {narrow.PAIR})"
+_MX_SCALE = f"pertoken_scale {narrow.SCALES}[m, {_GROUPS}, 2] -> y float[m, n]! where m * k * n > 0"
+_ADDED = "bias FLOAT[n]|[1, n]?"
+# By columns, by blocks, and MX. Rows of FLOAT4 have whole bytes and pairs of groups.
+SIGNATURE = (
+    f"x1 {_BYTES}[m, k], x2 {_BYTES}[<k, n>], scale FLOAT[1]|[n], -offset, {_ADDED},"
+    " pertoken_scale FLOAT[m] -> y float[m, n]! where m * k * n > 0;"
+    f"x1 {_BYTES}[m, k], x2 {_BYTES}[<k, n>],"
+    f" scale FLOAT[<{_BLOCKS_OF_K}, ceil_div(n, {_BLOCK})>], -offset, -bias,"
+    f" pertoken_scale FLOAT[m, {_BLOCKS_OF_K}]|[ceil_div(m, {_BLOCK}), {_BLOCKS_OF_K}]"
+    " -> y float[m, n]! where m * k * n > 0;"
+    f"x1 {_FLOAT8}[m, k], x2 {_FLOAT8}[<k, n>], scale {narrow.SCALES}[<{_GROUPS}, n>, 2], -offset,"
+    f" {_ADDED}, {_MX_SCALE};"
+    f"x1 {narrow.E2M1}[m, k], x2 {narrow.E2M1}[n, k], scale {narrow.SCALES}[n, {_GROUPS}, 2],"
+    f" -offset, {_ADDED}, {_MX_SCALE}, k % 2 == 0, ceil_div(k, {narrow.GROUP}) % 2 == 0"
+)
+_product = product_by(SIGNATURE)
+
+
 def build(case: Case, make: TensorMaker) -> Call:
-    product = rules.accepted(read_weight_product(case))
+    product = _product(case)
     x1, x2, scale, *_ = case.inputs or ()
     per_token, bias = given(case, _PER_TOKEN), given(case, _BIAS)
     operands = product.turned(narrow.numbers_like(x1, make), narrow.numbers_like(x2, make))
@@ -92,15 +111,9 @@ def _is_mx(case: Case) -> bool:
 
 def _block_rows(case: Case) -> int:
     """Return the rows of a block of tokens; 0 if the scales are not of blocks."""
-    product = rules.accepted(read_weight_product(case))
-    m, k, n = product.m, _blocks(product.k), _blocks(product.n)
-    weight = (n, k) if product.transposes_b else (k, n)
-    if input_shape(case, _SCALE) != weight:
+    if len(input_shape(case, _SCALE)) != 2:
         return 0
-    rows = input_shape(case, _PER_TOKEN)
-    if rows == (m, k):
-        return 1
-    return _BLOCK if rows == (_blocks(m), k) else 0
+    return 1 if input_shape(case, _PER_TOKEN)[0] == input_shape(case, _X1)[0] else _BLOCK
 
 
 def is_even(k: int) -> bool:
@@ -112,14 +125,6 @@ def _blocks(count: int) -> int:
     return -(-count // _BLOCK)
 
 
-def _dtypes_fit(case: Case) -> bool:
-    slots = (given(case, i) for i in (_X2, _SCALE, _PER_TOKEN, _BIAS))
-    x2, scale, per_token, bias = map(spelling, slots)
-    is_like = _is_like(spelling(given(case, _X1)), x2, is_mx=scale == narrow.SCALES)
-    is_pair = scale == per_token and scale in ("FLOAT", narrow.SCALES)
-    return is_like and is_pair and bias in ("", "FLOAT")
-
-
 def _is_like(x1: str, x2: str, *, is_mx: bool) -> bool:
     """Return whether the kernels multiply these dtypes, by scales of MX or by others."""
     if x1 in narrow.DTYPES:
@@ -127,49 +132,27 @@ def _is_like(x1: str, x2: str, *, is_mx: bool) -> bool:
     return x1 == x2 == (narrow.E2M1 if is_mx else narrow.HIF8)
 
 
-def _sizes_fit(case: Case) -> bool:
-    product = rules.accepted(read_weight_product(case))
-    scale, per_token = input_shape(case, _SCALE), input_shape(case, _PER_TOKEN)
-    bias, groups = given(case, _BIAS), narrow.pairs(product.k)
-    if _is_mx(case):
-        weight = (product.n, groups, 2) if product.transposes_b else (groups, product.n, 2)
-        are_scales = scale == weight and per_token == (product.m, groups, 2)
-        if narrow.is_paired(given(case, _X1)):
-            are_scales = are_scales and is_even(product.k)
-    elif len(scale) > 1:
-        are_scales = bool(_block_rows(case)) and bias is None
-    else:
-        are_scales = scale in ((product.n,), (1,)) and per_token == (product.m,)
-    return are_scales and (bias is None or bias.shape in ((product.n,), (1, product.n)))
-
-
-RULES = (
-    rules.reads("expected an output: its dtype is unknown", output_slot),
-    rules.outputs_are(_OUTPUTS, (0,)),
-    rules.absent("an offset is not replayed for FLOAT8, HIFLOAT8 and FLOAT4", _OFFSET),
-    Constraint(
-        "expected FLOAT8 matrices with FLOAT or FLOAT8_E8M0 for both scales, HIFLOAT8 with FLOAT, "
-        "or FLOAT4_E2M1 with FLOAT8_E8M0, and a FLOAT bias",
-        _dtypes_fit,
-    ),
-    Constraint(
-        "expected FLOAT scales (N) or (1) and (M), or of blocks of 128 without a bias, or "
-        "FLOAT8_E8M0 scales (N, K / 64, 2), for a weight (K,N) (K / 64, N, 2), and (M, K / 64, 2); "
-        "for FLOAT4 a weight (N,K), and an even number of groups of 32",
-        _sizes_fit,
-    ),
-    rules.NOTHING_EMPTY,
-)
+def are_alike(case: Case) -> bool:
+    """Return whether the kernels multiply these dtypes."""
+    x1, x2 = (spelling(given(case, i)) for i in (_X1, _X2))
+    return _is_like(x1, x2, is_mx=_is_mx(case))
 
 
 # FLOAT8 rows and a FLOAT4 weight, both with scales of MX: of QuantBatchMatmulV4, which has other
 # slots. vLLM-Ascend 0.23 serves W4A8_MXFP so, but with a weight in blocks of the device.
 
 _V4_BIAS, _V4_ROW_SCALE, _V4_SCALE = 2, 3, 4
+MIXED_SIGNATURE = (
+    f"x1 {narrow.E4M3}[m, k], x2 {narrow.E2M1}[n, k], bias DT_BF16[1, n]?,"
+    f" x1_scale {narrow.SCALES}[m, {_GROUPS}, 2], x2_scale {narrow.SCALES}[n, {_GROUPS}, 2],"
+    " -y_scale, -x1_offset, -x2_offset, -y_offset, -x2_table -> y DT_BF16[m, n]"
+    f" where m * k * n > 0, k % {narrow.PAIR} == 0"
+)
+_mixed_product = product_by(MIXED_SIGNATURE)
 
 
 def mixed_build(case: Case, make: TensorMaker) -> Call:
-    product, bias = rules.accepted(read_weight_product(case)), given(case, _V4_BIAS)
+    product, bias = _mixed_product(case), given(case, _V4_BIAS)
     x1, x2 = (narrow.numbers_like(slot, make) for slot in (case.inputs or ())[: _X2 + 1])
     of_rows, of_weight = (
         narrow.scales_like((case.inputs or ())[i], make) for i in (_V4_ROW_SCALE, _V4_SCALE)
@@ -188,46 +171,6 @@ def mixed_build_for_npu(case: Case, make: TensorMaker) -> Call:
     call = mixed_build(case, make)
     dtypes = dict.fromkeys(("scale_dtype", "pertoken_scale_dtype"), narrow.E8M0)
     return Call(*call.args, **call.kwargs, **dtypes, group_sizes=[0, 0, narrow.GROUP])
-
-
-def _mixed_dtypes_fit(case: Case) -> bool:
-    slots = (given(case, i) for i in (_X1, _X2, _V4_BIAS, _V4_ROW_SCALE, _V4_SCALE))
-    x1, x2, bias, *scales = map(spelling, slots)
-    return (
-        (x1, x2) == (narrow.E4M3, narrow.E2M1)
-        and scales == [narrow.SCALES] * 2
-        and bias in ("", "DT_BF16")
-    )
-
-
-def _mixed_sizes_fit(case: Case) -> bool:
-    product, weight = rules.accepted(read_weight_product(case)), given(case, _X2)
-    groups = narrow.pairs(product.k)
-    return (
-        weight is not None
-        and weight.format != FRACTAL_NZ
-        and product.k % narrow.PAIR == 0
-        and input_shape(case, _V4_ROW_SCALE) == (product.m, groups, 2)
-        and input_shape(case, _V4_SCALE) == (product.n, groups, 2)
-        and (given(case, _V4_BIAS) is None or input_shape(case, _V4_BIAS) == (1, product.n))
-    )
-
-
-MIXED_RULES = (
-    Constraint(
-        "expected FLOAT8_E4M3FN rows and a FLOAT4_E2M1 weight with FLOAT8_E8M0 scales, and a BF16 "
-        "bias",
-        _mixed_dtypes_fit,
-    ),
-    rules.outputs_are(("DT_BF16",), (0,)),
-    rules.reads("expected (M,K), a weight (N,K), and an output (M,N)", read_weight_product),
-    Constraint(
-        "expected K as a multiple of 64, scales (M, K / 64, 2) and (N, K / 64, 2), a bias (1,N), "
-        "and a weight that is not in FRACTAL_NZ",
-        _mixed_sizes_fit,
-    ),
-    rules.NOTHING_EMPTY,
-)
 
 
 # Products by expert. The positions are those of tokens, weights and their scales: of MX, of tokens

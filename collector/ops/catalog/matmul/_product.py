@@ -5,7 +5,7 @@ only the output shows which. If shapes fit several readings (a square operand), 
 operator's order is used.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,6 +14,7 @@ from collector.codec.errors import CaseRejected
 from collector.model.case import Case, Shape
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops.parts.narrow import is_paired
+from collector.ops.signature import parse_signature
 from collector.ops.slots import broadcast, given, input_shape, output_shape, output_slot, spelling
 from collector.ops.spec import Constraint, TensorMaker
 
@@ -78,13 +79,17 @@ def read_single_product(case: Case, layouts: Sequence[str]) -> Product | None:
     return product if product and not product.batch else None
 
 
-def read_weight_product(case: Case) -> Product | None:
-    """Return the product of a matrix and a weight; only the weight may be transposed.
+def product_by(signature: str) -> Callable[[Case], Product]:
+    """Return a function that reads the product of a matrix and a weight (N,K) or (K,N) by the
+    signature of its operator. FLOAT4 are (N,K) only."""
+    read = parse_signature(signature)
 
-    A weight that fits without a transpose is read so, but one of FLOAT4: the kernels require it
-    transposed (aclnnQuantMatmulV5)."""
-    layouts = ("NT",) if is_paired(given(case, 1)) else ("NN", "NT")
-    return read_single_product(case, layouts)
+    def product(case: Case) -> Product:
+        sizes = read.sizes(case)
+        transposed = sizes.get("transposed", is_paired(given(case, 1)))
+        return Product(sizes["m"], sizes["n"], sizes["k"], False, bool(transposed))
+
+    return product
 
 
 def group_by_weight(case: Case) -> str:

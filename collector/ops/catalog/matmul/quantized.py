@@ -10,15 +10,9 @@ from collector.model.lookup import ONE_SIZE, looked_up
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul import _grouped, _narrow
-from collector.ops.catalog.matmul._product import (
-    Product,
-    group_by_weight,
-    read_single_product,
-    read_weight_product,
-)
+from collector.ops.catalog.matmul._product import Product, group_by_weight, product_by
 from collector.ops.parts import int8, like
 from collector.ops.parts.narrow import BYTE_DTYPES, E2M1, E4M3, SCALES, is_narrow
-from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
@@ -28,8 +22,12 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 # kernel's own slots; a fourth and last input is identified by its dtype and size.
 
 _X1, _X2, _SCALE, _OFFSET, _BIAS, _PER_TOKEN = range(6)
-_SLOTS = ("x1", "x2", "scale", "offset", "bias", "pertoken_scale")
-_OPTIONAL = frozenset({_OFFSET, _BIAS, _PER_TOKEN})
+_SIGNATURE = (
+    "x1 INT8[m, k], x2 INT8[<k, n>], scale[1]|[n], offset FLOAT[1]|[n]?, bias[n]|[1, n]?,"
+    f" pertoken_scale FLOAT[m]? -> y[m, n]!; {_narrow.SIGNATURE}"
+)
+_product = product_by(_SIGNATURE)
+_OPTIONS = {"offset": _OFFSET, "bias": _BIAS, "pertoken_scale": _PER_TOKEN}
 _NOTHING = Slot(None, "", "")
 _LINEAR = ("static_quant_linear", "static_quant_linear_int4", "fp8_linear", "mxfp4_linear")
 _LAST_DIMENSION = 65535
@@ -49,24 +47,23 @@ _LEGAL = MappingProxyType(
 
 
 def _options(case: Case) -> Mapping[str, Slot]:
-    return {_SLOTS[i]: slot for i in sorted(_OPTIONAL) if (slot := given(case, i))}
+    return {name: slot for name, i in _OPTIONS.items() if (slot := given(case, i))}
 
 
 def _meaning(case: Case, last: Slot) -> str:
     """Return the name of a fourth and last input."""
-    product = read_weight_product(case)
     if spelling(last) != "FLOAT":
         return "bias"
     if _output(case) == "INT8":
         return "offset"
-    return "pertoken_scale" if product and last.shape == (product.m,) else "bias"
+    return "pertoken_scale" if last.shape == input_shape(case, _X1)[:1] else "bias"
 
 
 def _placed(case: Case) -> Case:
     *inputs, last = case.inputs or (_NOTHING,)
     if len(inputs) != _OFFSET or last.shape is None or is_narrow(case):
         return case
-    blanks = _SLOTS.index(_meaning(case, last)) - _OFFSET
+    blanks = _OPTIONS[_meaning(case, last)] - _OFFSET
     return replace(case, inputs=(*inputs, *[_NOTHING] * blanks, last))
 
 
@@ -90,7 +87,7 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
 
 
 def _call(case: Case, make: TensorMaker, scale: Any, options: dict[str, Any]) -> Call:
-    product, weight = rules.accepted(read_weight_product(case)), (case.inputs or ())[_X2]
+    product, weight = _product(case), (case.inputs or ())[_X2]
     x2 = make.stored(make.integers(product.weight, "INT8", -127, 128), weight.format)
     x1 = make.integers(input_shape(case, _X1), "INT8", -127, 128)
     return Call(*product.turned(x1, x2), scale, **options, output_dtype=make.dtype(_output(case)))
@@ -145,25 +142,11 @@ def _dtypes_are_legal(case: Case) -> bool:
     if legal is None or scale is None:
         return False
     scales, biases = legal
-    floats = [options[name] for name in ("offset", "pertoken_scale") if name in options]
     return (
         spelling(scale) in scales
         and ("bias" not in options or spelling(options["bias"]) in biases)
         and ("offset" not in options or _output(case) == "INT8")
-        and all(spelling(slot) == "FLOAT" for slot in floats)
     )
-
-
-def _sizes_fit(case: Case) -> bool:
-    product = rules.accepted(read_weight_product(case))
-    columns = ((1,), (product.n,))
-    allowed = {
-        "offset": columns,
-        "bias": ((product.n,), (1, product.n)),
-        "pertoken_scale": ((product.m,),),
-    }
-    sized = all(slot.shape in allowed[name] for name, slot in _options(case).items())
-    return sized and input_shape(case, _SCALE) in columns
 
 
 def _is_small(case: Case) -> bool:
@@ -175,21 +158,16 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
     kernel="QuantBatchMatmulV3",
     is_shown_otherwise=True,
     call="torch_npu.npu_quant_matmul",
-    slots=_SLOTS,
-    optional=_OPTIONAL,
+    signature=_SIGNATURE,
     reference=_reference,
     build=_build,
-    flops=flops_by(read_weight_product),
+    operations="2 * m * k * n",
     group=group_by_weight,
     packed={_SCALE: "UINT64"},
     narrow=frozenset((*BYTE_DTYPES, E2M1, SCALES)),
     placed=_placed,
     npu=NpuCall(build=_build_for_npu, nz=frozenset({_X2})),
     constraints=(
-        rules.inputs_are(("INT8", *BYTE_DTYPES, E2M1), (_X1, _X2)),
-        rules.reads(
-            "expected (M,K), a weight (K,N) or (N,K), and an output (M,N)", read_weight_product
-        ),
         *rules.unless(
             is_narrow,
             Constraint("expected a last dimension of at most 65535", _is_small),
@@ -199,13 +177,11 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
                 "optionally with an offset",
                 _dtypes_are_legal,
             ),
-            Constraint(
-                "expected one number per column or one in all for scale and offset, one per column "
-                "for a bias, one per row for a scale of tokens",
-                _sizes_fit,
-            ),
         ),
-        *rules.unless(lambda case: not is_narrow(case), *_narrow.RULES),
+        Constraint(
+            "expected FLOAT8 or HIFLOAT8 of both matrices",
+            lambda case: not is_narrow(case) or _narrow.are_alike(case),
+        ),
     ),
     lookups=(
         *looked_up(
@@ -224,8 +200,14 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
 )
 
 
-_X, _WEIGHT = 0, 1
-_QUANT_SCALE, _QUANT_OFFSET, _WEIGHT_BIAS = 4, 5, 6
+_WEIGHT_BIAS = 6
+_SIZES = f"where m > 0, 0 < k <= {_LAST_DIMENSION}, 0 < n <= {_LAST_DIMENSION}"
+_WEIGHT_SIGNATURE = ";".join(
+    f"x T:half[m, k], weight {weight}, antiquant_scale T[*scale], antiquant_offset T[*scale]?,"
+    f" -quant_scale, -quant_offset, bias[n]|[1, n]? -> y T[m, n] {_SIZES}"
+    for weight in ("INT8[<k, n>]", "INT4[k, n]")
+)
+_weight_product = product_by(_WEIGHT_SIGNATURE)
 _GROUP_MULTIPLE = 32
 
 
@@ -245,13 +227,13 @@ def _weight_build(case: Case, make: TensorMaker) -> Call:
         for name, i in (("antiquant_offset", _OFFSET), ("bias", _WEIGHT_BIAS))
         if (slot := given(case, i))
     }
-    operands = rules.accepted(read_weight_product(case)).turned(like.normal(x, make), stored)
+    operands = _weight_product(case).turned(like.normal(x, make), stored)
     return Call(*operands, int8.scale_like(scale, make), **options)
 
 
 def _nibble_build(case: Case, make: TensorMaker) -> Call:
     x, weight, scale, *_ = case.inputs or ()
-    product, offset = rules.accepted(read_weight_product(case)), given(case, _OFFSET)
+    product, offset = _weight_product(case), given(case, _OFFSET)
     packed = _grouped.packed(_grouped.nibbles(_one_expert(product), make)[0], weight.format, make)
     options: dict[str, Any] = {"antiquant_offset": like.normal(offset, make)} if offset else {}
     if len(groups := input_shape(case, _SCALE)) == 2 and groups[0] > 1:
@@ -279,38 +261,18 @@ def _weight_reference(
     return product if bias is None else product.add_(bias)
 
 
-def _dtypes_fit(case: Case) -> bool:
-    x, weight, scale, offset, _, _, bias = (spelling(given(case, i)) for i in range(7))
-    return (
-        x in ("FLOAT16", "DT_BF16")
-        and weight in ("INT8", "INT4")
-        and scale == x
-        and offset in ("", x)
-        and bias in ("", "FLOAT16" if x == "FLOAT16" else "FLOAT")
-        and spelling(output_slot(case)) in ("", x)
-    )
+def _bias_fits(case: Case) -> bool:
+    x, bias = spelling(given(case, _X1)), spelling(given(case, _WEIGHT_BIAS))
+    return bias in ("", "FLOAT16" if x == "FLOAT16" else "FLOAT")
 
 
-def _weight_sizes_fit(case: Case) -> bool:
-    product, scale = rules.accepted(read_weight_product(case)), input_shape(case, _SCALE)
-    if min(product.m, product.k, product.n) < 1 or max(product.k, product.n) > _LAST_DIMENSION:
-        return False
-    columns, offset, bias = (
-        ((product.n,), (1, product.n)),
-        given(case, _OFFSET),
-        given(case, _WEIGHT_BIAS),
-    )
-    if _grouped.is_nibbles(case):
-        by_group = len(scale) == 2 and _is_group(product.k, scale[0])
-        is_scale = scale in columns or (by_group and scale[1] == product.n)
-        is_scale = is_scale and not (product.transposes_b or product.n % _grouped.COLUMNS)
-    else:
-        is_scale = scale in ((1,), (1, 1), *columns)
-    return (
-        is_scale
-        and (offset is None or offset.shape == scale)
-        and (bias is None or bias.shape in columns)
-    )
+def _scale_fits(case: Case) -> bool:
+    product, scale = _weight_product(case), input_shape(case, _SCALE)
+    columns = ((product.n,), (1, product.n))
+    if not _grouped.is_nibbles(case):
+        return scale in ((1,), (1, 1), *columns)
+    by_group = len(scale) == 2 and _is_group(product.k, scale[0]) and scale[1] == product.n
+    return (scale in columns or by_group) and product.n % _grouped.COLUMNS == 0
 
 
 def _is_plain_or_nibbles(case: Case) -> bool:
@@ -328,55 +290,41 @@ WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
     kernel="WeightQuantBatchMatmulV2",
     is_shown_otherwise=True,
     call="torch_npu.npu_weight_quant_batchmatmul",
-    slots=(
-        *("x", "weight", "antiquant_scale", "antiquant_offset", "quant_scale", "quant_offset"),
-        "bias",
-    ),
-    optional=frozenset({_OFFSET, _QUANT_SCALE, _QUANT_OFFSET, _WEIGHT_BIAS}),
+    signature=_WEIGHT_SIGNATURE,
     reference=_weight_reference,
     build=_weight_build,
-    flops=flops_by(read_weight_product),
+    operations="2 * m * k * n",
     group=group_by_weight,
     packed={_X2: "INT4"},
     npu=NpuCall(nz=frozenset({_X2})),
     constraints=(
-        rules.reads(
-            "expected (M,K), a weight (K,N) or (N,K), and an output (M,N)", read_weight_product
-        ),
-        Constraint(
-            "expected FLOAT16 or BF16 for x, scale, offset and output, INT8 or INT4 for the "
-            "weight, and for a bias FLOAT16 with FLOAT16 and FLOAT with BF16",
-            _dtypes_fit,
-        ),
+        Constraint("expected a FLOAT16 bias with FLOAT16, FLOAT with BF16", _bias_fits),
         Constraint("expected FRACTAL_NZ of an INT4 weight only", _is_plain_or_nibbles),
         Constraint(
-            "expected one number per column, or one in all, for scale, offset and bias, for an "
-            "INT4 weight (K,N) also a row for each group; and K and N of at most 65535",
-            _weight_sizes_fit,
+            "expected one number per column, or one in all, for scale and offset, for INT4 also a "
+            "row for each group, and N as a multiple of 8",
+            _scale_fits,
         ),
-        rules.absent("a quantised output cannot be replayed", _QUANT_SCALE, _QUANT_OFFSET),
     ),
 )
 
 
-_V4_BIAS, _V4_ROW_SCALE, _V4_SCALE, _V4_OFFSET = 2, 3, 4, 8
-_V4_SLOTS = (
-    *("x1", "x2", "bias", "x1_scale", "x2_scale", "y_scale", "x1_offset", "x2_offset", "y_offset"),
-    "x2_table",
-)
-_V4_UNUSED = frozenset({5, 6, 7, 9})
+_V4_ROW_SCALE, _V4_SCALE = 3, 4
 _V4_GROUP = 256
-
-
-def _v4_product(case: Case) -> Product | None:
-    return read_weight_product(case) if is_narrow(case) else read_single_product(case, ("NN",))
+_V4_SIGNATURE = (
+    "x1 INT8[m, k], x2 INT4[k, n], -bias, x1_scale FLOAT[m, 1],"
+    f" x2_scale {'|'.join(int8.PACKED)}[1, n]|[k // {_V4_GROUP}, n], -y_scale, -x1_offset,"
+    " -x2_offset, y_offset FLOAT[n]|[1, n], -x2_table -> y half[m, n]"
+    f" where k % {_V4_GROUP} == 0, n % {_grouped.COLUMNS} == 0; {_narrow.MIXED_SIGNATURE}"
+)
+_v4_product = product_by(_V4_SIGNATURE)
 
 
 def _v4_build(case: Case, make: TensorMaker) -> Call:
     if is_narrow(case):
         return _narrow.mixed_build(case, make)
     x1, x2, row_scale = ((case.inputs or ())[i] for i in (_X1, _X2, _V4_ROW_SCALE))
-    pairs = _grouped.nibbles(_one_expert(rules.accepted(_v4_product(case))), make)
+    pairs = _grouped.nibbles(_one_expert(_v4_product(case)), make)
     split = _grouped.split_options(pairs, (1, *input_shape(case, _V4_SCALE)), make)
     out = output_slot(case)
     return Call(
@@ -415,29 +363,6 @@ def _v4_reference(
     return _grouped.multiplied(torch, x1, x2, scale).mul_(pertoken_scale).to(output_dtype)
 
 
-def _v4_dtypes_fit(case: Case) -> bool:
-    x1, x2, row_scale, scale, offset = (
-        spelling(given(case, i)) for i in (_X1, _X2, _V4_ROW_SCALE, _V4_SCALE, _V4_OFFSET)
-    )
-    return (
-        (x1, x2, row_scale, offset) == ("INT8", "INT4", "FLOAT", "FLOAT")
-        and scale in int8.PACKED
-        and _output(case) in ("", *rules.HALF_DTYPES)
-    )
-
-
-def _v4_sizes_fit(case: Case) -> bool:
-    product = rules.accepted(_v4_product(case))
-    groups = product.k // _V4_GROUP
-    return (
-        product.k % _V4_GROUP == 0
-        and product.n % _grouped.COLUMNS == 0
-        and input_shape(case, _V4_ROW_SCALE) == (product.m, 1)
-        and input_shape(case, _V4_SCALE) in ((groups, product.n), (1, product.n))
-        and input_shape(case, _V4_OFFSET) in ((product.n,), (1, product.n))
-    )
-
-
 # Product of INT8 rows and an INT4 weight (W4A8), which aclnnQuantMatmulV5 gives to this kernel on
 # A2 and A3 (CANN's open sources, ops-nn). The kernel splits rows into halves of four bits, and the
 # offset has the resulting term. Ascend 950 has it also for FLOAT8 rows and a FLOAT4 weight. INT8 by
@@ -446,36 +371,18 @@ QUANT_BATCH_MATMUL_V4 = OpSpec(
     kernel="QuantBatchMatmulV4",
     is_shown_otherwise=True,
     call="torch_npu.npu_quant_matmul",
-    slots=_V4_SLOTS,
-    optional=_V4_UNUSED | {_V4_BIAS, _V4_OFFSET},
+    signature=_V4_SIGNATURE,
     reference=_v4_reference,
     build=_v4_build,
-    flops=flops_by(_v4_product),
+    operations="2 * m * k * n",
     group=group_by_weight,
     packed={_X2: "INT4", _V4_SCALE: "UINT64"},
     narrow=frozenset((E4M3, E2M1, SCALES)),
     npu=NpuCall(build=_v4_build_for_npu, nz=frozenset({_X2})),
     constraints=(
-        rules.absent_inputs(_V4_UNUSED, "other offsets, a scale of outputs and a table"),
-        *rules.unless(
-            is_narrow,
-            rules.absent("a bias is not replayed for INT8", _V4_BIAS),
-            Constraint(
-                "expected INT8 rows with a FLOAT scale, an INT4 weight with a UINT64 scale, a "
-                "FLOAT offset, and a BF16 or FLOAT16 output",
-                _v4_dtypes_fit,
-            ),
-            rules.reads("expected (M,K), a weight (K,N), and an output (M,N)", _v4_product),
-            Constraint(
-                "expected K as a multiple of 256 and N of 8, scales (M,1) of rows and (K/256,N) or "
-                "(1,N) of the weight, and an offset (N)",
-                _v4_sizes_fit,
-            ),
-        ),
-        *rules.unless(
-            lambda case: not is_narrow(case),
-            rules.absent("an offset is not replayed for FLOAT8", _V4_OFFSET),
-            *_narrow.MIXED_RULES,
+        Constraint(
+            "expected a FLOAT4 weight that is not in FRACTAL_NZ",
+            lambda case: not is_narrow(case) or (case.inputs or ())[_X2].format != FRACTAL_NZ,
         ),
     ),
 )

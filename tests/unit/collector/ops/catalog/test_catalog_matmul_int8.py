@@ -110,14 +110,14 @@ def test_int8_weight_in_blocks_has_the_order_k_by_n(case_of):
 @pytest.mark.parametrize(
     ("inputs", "dtypes", "output", "rule"),
     [
-        ("10,32;32,6;6", "FLOAT;INT8;FLOAT", "DT_BF16", "INT8 & inputs 1, 2"),
-        ("10,32;31,6;6", "INT8;INT8;FLOAT", "DT_BF16", "weight & (K,N) & (N,K)"),
-        ("10,32;32,6;5", "INT8;INT8;FLOAT", "DT_BF16", "column & scale"),
+        ("10,32;32,6;6", "FLOAT;INT8;FLOAT", "DT_BF16", "'x1'"),
+        ("10,32;31,6;6", "INT8;INT8;FLOAT", "DT_BF16", "'x2'"),
+        ("10,32;32,6;5", "INT8;INT8;FLOAT", "DT_BF16", "'scale'"),
         ("10,32;32,6;6", "INT8;INT8;INT64", "DT_BF16", "dtypes & scale & output"),
         ("10,32;32,6;6", "INT8;INT8;DT_BF16", "FLOAT16", "dtypes & scale & output"),
         ("10,32;32,6;6;6", "INT8;INT8;FLOAT;FLOAT16", "DT_BF16", "dtypes & scale & output"),
         ("10,32;32,6;6;6;6", "INT8;INT8;FLOAT;FLOAT;INT32", "DT_BF16", "dtypes & scale & output"),
-        ("10,32;32,6;6;;;9", f"INT8;INT8;FLOAT;{NONE};{NONE};FLOAT", "DT_BF16", "row & scale"),
+        ("10,32;32,6;6;;;9", f"INT8;INT8;FLOAT;{NONE};{NONE};FLOAT", "DT_BF16", "'pertoken_scale'"),
         ("1,65536;65536,6;6", "INT8;INT8;FLOAT", "DT_BF16", "65535"),
     ],
 )
@@ -167,18 +167,22 @@ def test_rows_of_int8_and_a_weight_of_four_bits(torch, case_of, build, launch):
 
 def test_unsupported_four_bit_weights_are_refused(case_of):
     for changes, message in (
-        ({1: V4[1].replace("512", "128")}, "K & 256"),
-        ({1: V4[1].replace(";2,64", ";4,64")}, "(K/256,N)"),
+        ({1: V4[1].replace("512", "128")}, "'x2_scale'"),
+        ({1: V4[1].replace(";2,64", ";4,64")}, "'x2_scale'"),
         ({1: V4[1].replace("512,64;;", "512,64;64;"), 2: V4[2].replace(NONE, "FLOAT", 1)}, "bias"),
-        ({2: V4[2].replace("INT4", "INT8")}, "INT4 weight"),
+        ({2: V4[2].replace("INT4", "INT8")}, "'x2'"),
         ({2: V4[2].replace("UINT64", "FLOAT")}, "UINT64"),
     ):
         cells = [changes.get(i, cell) for i, cell in enumerate(V4)]
         assert_rejected(case_of(*cells), "npu", message)
     dtypes = "DT_BF16;INT4;DT_BF16"
-    for shapes in ("10,64;64,32;4,32", "10,64;32,64;2,32", "10,64;64,32;1"):
+    for shapes, message in (
+        ("10,64;64,32;4,32", "INT4 & group"),
+        ("10,64;32,64;2,32", "'weight'"),
+        ("10,64;64,32;1", "INT4 & group"),
+    ):
         case = case_of("WeightQuantBatchMatmulV2", shapes, dtypes, "10,32", "DT_BF16")
-        assert_rejected(case, "npu", "INT4 weight & group")
+        assert_rejected(case, "npu", message)
     blocked = case_of(
         *("WeightQuantBatchMatmulV2", "10,64;64,32;32", "DT_BF16;INT8;DT_BF16", "10,32"),
         *("DT_BF16", "ND;FRACTAL_NZ;ND"),
