@@ -1,7 +1,7 @@
 """Runs a serving engine on the recording runtime, and makes a recording of its passes.
 
-Each cut of the model has a process of its own, forked from one that has imported vLLM: an engine
-holds global state, and its end is not clean on a runtime that computes nothing.
+The engine is a process of its own: it holds global state, and its end is not clean on a runtime
+that computes nothing.
 """
 
 import json
@@ -20,22 +20,17 @@ from typing import Any
 
 from collector.codec.canonical import json_object, readable_json
 from collector.codec.errors import BadInput, OpmeterError
+from collector.host.machine import this_cpu
 from collector.recording.build import build_runtime, environment, prepended
 from collector.recording.environments import (
     ServingEnvironment,
     find_release,
     install_serving,
 )
-from collector.recording.model_cuts import Config
-from collector.recording.recorded_calls import (
-    Calls,
-    PassTokens,
-    per_layer,
-    read_step,
-    recorded_pass,
-)
+from collector.recording.model_folder import ModelFolder
+from collector.recording.recorded_calls import PassTokens, read_step, recorded_pass
 from collector.recording.wheel import cache
-from collector.shapes.recorded_step import MTP, RecordedPass, Recording
+from collector.shapes.recorded_step import RecordedPass, Recording
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +40,6 @@ _SOCS = {"A2": "Ascend910B2", "A3": "Ascend910_9391"}
 DEVICES = tuple(_SOCS)
 _BATCHED_TOKENS = 8192
 _PAGE = 128  # tokens of a block of the cache, as vLLM-Ascend chooses it
-_POOLS = 8  # caches that take their pages from one pool, where kinds of attention alternate
 _LIMIT_S, _ABORT_S = 1200, 30
 _OF_ENGINE = re.compile("/vllm(_ascend)?/")  # in the path of a module
 _HINT = "--logs DIR keeps its output"
@@ -64,6 +58,7 @@ _SETTINGS = {
     "TASK_QUEUE_ENABLE": "0",  # launches of Python and of C++ in their order
     "OMP_NUM_THREADS": "2",
     "OPMETER_ENGINE": "1",
+    "FAKE_NPU_ORDER": "1",
 }
 
 
@@ -86,7 +81,6 @@ class EngineSettings:
     """What to record.
 
     speculative  tokens that the layers of MTP draft in each pass, 0 without them
-    depth        layers of each kind in the smallest cut
     environment  environment variables of the engine, such as VLLM_ASCEND_ENABLE_NZ
     options      further options of vllm.LLM
     sampling     options of vllm.SamplingParams"""
@@ -98,7 +92,6 @@ class EngineSettings:
     dp: int = 1
     ep: int = 1
     speculative: int = 0
-    depth: int = 2
     graph: GraphMode | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -109,117 +102,73 @@ class EngineSettings:
         return self.tp * self.dp
 
 
-def check_settings(config: Config, settings: EngineSettings) -> None:
+def check_settings(settings: EngineSettings) -> None:
     """Raise BadInput for settings that cannot be recorded."""
     if settings.ep not in (1, settings.ranks):
         raise BadInput(f"--layout: expected ep=1 or ep={settings.ranks}, got ep={settings.ep}")
-    if settings.dp > 1 and not config.has_experts:
-        raise BadInput(
-            f"--layout: expected dp=1, got dp={settings.dp}: {config.name} has no experts, so that "
-            "its data parallel groups are independent engines"
-        )
-    if settings.speculative and not config.drafting:
-        raise BadInput(
-            f"--speculative: {config.name} has no layers that predict tokens "
-            "(num_nextn_predict_layers); pass a draft model with --engine speculative_config"
-        )
-    for one in settings.passes:
-        if max(keys for _, keys in one.each()) > config.max_tokens:
-            raise BadInput(
-                f"--context, --earlier: expected at most {config.max_tokens} tokens of a request "
-                f"(max_position_embeddings of {config.name}), got a {one.phase} of {one.each()}"
-            )
 
 
-def record_model(config: Config, settings: EngineSettings, work: Path) -> Recording:
+def record_model(model: ModelFolder, settings: EngineSettings, work: Path) -> Recording:
     """Return the recording of a model; logs and files of the engine are left in `work`.
 
     Raises NoRecordingRuntime, EngineFailed or BadInput."""
-    check_settings(config, settings)
+    check_settings(settings)
     serving = install_serving(settings.release)
-    cuts = list(config.cuts(settings.depth))
-    runs = _runs(config, cuts, settings, serving, work)
-    passes = tuple(
-        _pass(tokens, cuts, [run.calls[at] for run in runs])
-        for at, tokens in enumerate(runs[0].tokens)
-    )
-    kinds = {kind for one in passes for x in one.launches for kind in x.occurrences.per_layer}
+    used, passes = _run(model, settings, serving, work)
     return Recording(
-        model=config.name,
-        config_sha256=config.sha256,
-        layers={**config.layers, **({MTP: 1} if MTP in kinds else {})},
-        cut=cuts[0],
+        model=model.name,
+        config_sha256=model.sha256,
         release=settings.release,
         layout={"tp": settings.tp, "dp": settings.dp, "ep": settings.ep},
         device=settings.device,
         environment=settings.environment,
-        settings=runs[0].settings,
+        settings=used,
         wheels=serving.wheels(),
+        host=this_cpu().model,
         passes=passes,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    settings: Mapping[str, Any]
-    tokens: tuple[PassTokens, ...]
-    calls: tuple[Calls, ...]
-
-
-def _pass(
-    tokens: PassTokens, cuts: Sequence[Mapping[str, int]], calls: Sequence[Calls]
-) -> RecordedPass:
-    return recorded_pass(tokens, per_layer(cuts, calls))
-
-
-def _runs(
-    config: Config,
-    cuts: Sequence[Mapping[str, int]],
-    settings: EngineSettings,
-    serving: ServingEnvironment,
-    work: Path,
-) -> Sequence[_Run]:
-    """Run the passes of each cut."""
-    folders = [work / f"cut{at}" for at in range(len(cuts))]
-    for folder, cut in zip(folders, cuts, strict=True):
-        model = folder / "model"
-        model.mkdir(parents=True)
-        for name, data in config.files(cut).items():
-            (model / name).write_bytes(data)
-        request = readable_json(_request(config, model, settings))
-        (folder / "request.json").write_bytes(request)
-    shown = "; ".join(", ".join(f"{count} {kind}" for kind, count in cut.items()) for cut in cuts)
-    logger.info("running %s with these layers: %s", config.name, shown)
+def _run(
+    model: ModelFolder, settings: EngineSettings, serving: ServingEnvironment, work: Path
+) -> tuple[Mapping[str, Any], tuple[RecordedPass, ...]]:
+    """Return the settings that an engine used, and its passes."""
+    folder = work / "model"
+    folder.mkdir(parents=True)
+    for name, data in model.files.items():
+        (folder / name).write_bytes(data)
+    (work / "request.json").write_bytes(readable_json(_request(model, folder, settings)))
+    logger.info("running %s", model.name)
     begun = time.monotonic()
     env = engine_environment(settings, serving, work / "calls.log")
     with (work / "engine.txt").open("wb") as output:
-        words = list(map(str, (serving.python, _PROGRAM, *(one.absolute() for one in folders))))
+        words = list(map(str, (serving.python, _PROGRAM, work.absolute())))
         with subprocess.Popen(
             words, cwd=work, env=env, stdout=output, stderr=subprocess.STDOUT
         ) as process:
-            status = _waited(process, len(cuts) * _LIMIT_S)
+            status = _waited(process, _LIMIT_S)
     memory_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6  # of all so far
     took_s = time.monotonic() - begun
-    logger.info("ran %s in %.0f s with at most %.1f GB", config.name, took_s, memory_gb)
-    return [_read_run(folder, settings.passes, status) for folder in folders]
+    logger.info("ran %s in %.0f s with at most %.1f GB", model.name, took_s, memory_gb)
+    return _read_run(work, settings.passes, status)
 
 
-def _read_run(folder: Path, passes: Sequence[PassTokens], status: str) -> _Run:
-    """Return what the engine of a folder left. Raises EngineFailed where it refused or ended."""
-    result, log, output = (folder / name for name in ("result.json", "calls.log", "engine.txt"))
+def _read_run(
+    work: Path, requested: Sequence[PassTokens], status: str
+) -> tuple[Mapping[str, Any], tuple[RecordedPass, ...]]:
+    """Return what an engine left in a folder. Raises EngineFailed where it refused or ended."""
+    result, log, output = (work / name for name in ("result.json", "calls.log", "engine.txt"))
     if not result.exists():
-        output = output if output.exists() else folder.parent / output.name
         reason = _last_words(output.read_text(errors="replace"), log)
         raise EngineFailed(f"the engine ended, {status}: {reason}; {_HINT}")
     found = json_object(result.read_bytes(), what="the result of an engine", key=str(result))
     if "error" in found:
-        raise EngineFailed(f"the engine refuses this model or setting: {found['error']}; {_HINT}")
-    tokens = tuple(
-        _tokens(requested, one["tokens"])
-        for requested, one in zip(passes, found["passes"], strict=True)
+        raise EngineFailed(f"{found['error']}; {_HINT}")
+    passes = tuple(
+        recorded_pass(_tokens(tokens, one["tokens"]), read_step(log, one["step"]))
+        for tokens, one in zip(requested, found["passes"], strict=True)
     )
-    calls = tuple(read_step(log, one["step"]) for one in found["passes"])
-    return _Run(found["settings"], tokens, calls)
+    return found["settings"], passes
 
 
 def _waited(process: subprocess.Popen[bytes], limit_s: float) -> str:
@@ -259,13 +208,13 @@ def _tokens(requested: PassTokens, ran: Sequence[Sequence[int]]) -> PassTokens:
     return requested
 
 
-def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[str, Any]:
+def _request(model: ModelFolder, folder: Path, settings: EngineSettings) -> Mapping[str, Any]:
     passes = settings.passes
     batched = max(_BATCHED_TOKENS, *(sum(new for new, _ in one.each()) for one in passes))
     longest = max(keys for one in passes for _, keys in one.each()) + 64
     most = max(len(one.each()) for one in passes)
     engine = {
-        "model": str(model),
+        "model": str(folder),
         "load_format": "dummy",
         "skip_tokenizer_init": True,
         "seed": 0,
@@ -275,16 +224,17 @@ def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[s
         "enable_prefix_caching": False,
         "disable_log_stats": True,
         # the memory of the device does not decide how many requests fit
-        "num_gpu_blocks_override": (_POOLS if config.alternates else 1)
-        * max(512, (most + 1) * (-(-longest // _PAGE) + 1)),
+        "num_gpu_blocks_override": max(512, (most + 1) * (-(-longest // _PAGE) + 1)),
         "tensor_parallel_size": settings.tp,
         "data_parallel_size": settings.dp,
         "enable_expert_parallel": settings.ep > 1,
         "enforce_eager": not settings.graph,
+        # passes of a model that reads images are those of text
+        "limit_mm_per_prompt": {"image": 0, "video": 0},
     }
-    if config.reads_images:  # its passes are those of text
-        engine["limit_mm_per_prompt"] = {"image": 0, "video": 0}
-    if config.is_quantised:
+    if model.has_code:
+        engine["trust_remote_code"] = True
+    if model.is_quantised:
         engine["quantization"] = "ascend"
     if settings.graph:
         engine["compilation_config"] = {"cudagraph_mode": _GRAPH_MODES[settings.graph]}
@@ -296,6 +246,7 @@ def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[s
     return {
         "engine": engine | dict(settings.options),
         "sampling": dict(settings.sampling),
+        "has_chosen_blocks": "num_gpu_blocks_override" in settings.options,
         "passes": [asdict(one) for one in passes],
     }
 

@@ -13,17 +13,19 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from math import gcd
-from typing import Any, TypeVar
+from typing import Any
 
 from collector.codec.errors import OpmeterError
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS, OUTPUT_SHAPES, RUNTIME_PREFIX
 from collector.ops.expression import Expression, align
 from collector.recording.recorded_calls import GROUP_ENDS, PassTokens
+from collector.shapes.call_order import CallKind
 from collector.shapes.deployments import (
     IN_PARTS,
     LaunchPattern,
     LoadRange,
     MessagePattern,
+    Occurrences,
     PackagedDeployment,
     group_ends,
     load_lists,
@@ -35,15 +37,7 @@ from collector.shapes.deployments import (
     step_of_load,
 )
 from collector.shapes.layout import Layout, layout_of
-from collector.shapes.recorded_step import (
-    MTP,
-    TOKENS_OF_A_KEY,
-    Occurrences,
-    RecordedLaunch,
-    RecordedMessage,
-    RecordedPass,
-    Recording,
-)
+from collector.shapes.recorded_step import TOKENS_OF_A_KEY, RecordedPass, Recording
 from collector.shapes.serving import Batch, Phase
 from collector.shapes.step import PAGE
 
@@ -105,8 +99,6 @@ _WIDTHS = (
 _OF_ALL = ("chunks", "long_chunks", "longer_chunks", "longest_chunks")
 _CHUNKS = (*_OF_ALL, *(f"{chunks} - decodes" for chunks in _OF_ALL))  # whose multiples are sizes
 
-_Recorded = TypeVar("_Recorded", RecordedLaunch, RecordedMessage)
-
 
 class NotSolved(OpmeterError):
     """A number follows from no expression of the load."""
@@ -141,11 +133,34 @@ class Constants:
 
 
 @dataclass(frozen=True, slots=True)
+class _Launch:
+    """A launch of the model, without the layers that predict tokens, and how often it is made."""
+
+    kernel: str
+    cells: Mapping[str, str]
+    extra: Mapping[str, str]
+    in_graph: bool
+    occurrences: Occurrences
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    operation: str
+    message_bytes: int
+    dtype: str
+    group_size: int
+    in_graph: bool
+    occurrences: Occurrences
+
+
+@dataclass(frozen=True, slots=True)
 class _Load:
     batch: Batch
+    unpadded: Batch
     names: Mapping[str, int]
     lists: Mapping[str, tuple[int, ...]]
-    found: RecordedPass
+    launches: tuple[_Launch, ...]
+    messages: tuple[_Message, ...]
 
 
 def solved_deployment(
@@ -164,7 +179,7 @@ def solved_deployment(
     graph_sizes = tuple(recording.settings["graph_sizes"]) if is_graph else ()
     passes = {(p.phase, p.requests, p.queries, p.keys, p.prompts): p for p in recording.passes}
     empty = PackagedDeployment(
-        *(recording.model, recording.config_sha256, recording.layers, recording.release, layout),
+        *(recording.model, recording.config_sha256, {}, recording.release, layout),
         *(recording.device, recording.environment, recording.settings, recording.wheels),
         *(graph_sizes, ()),
     )
@@ -175,7 +190,7 @@ def solved_deployment(
         one = _range(least, most, loads)
         found.append(one)
         for load in loads:
-            if only := _differences(one, recording.layers, load):
+            if only := _differences(one, load):
                 raise NotSolved(f"{load.batch}: {'; '.join(only[:6])}")
     return replace(empty, ranges=tuple(found))
 
@@ -187,25 +202,35 @@ def _load(
     ranks: Layout,
     constants: Constants,
 ) -> _Load:
-    batch = padded(replace(_batch(found), predicted=predicted), graph_sizes)
+    unpadded = replace(_batch(found), predicted=predicted)
+    batch = padded(unpadded, graph_sizes)
     names = dict(load_names(batch, ranks.tp)) | asdict(constants) | {"expert_ranks": ranks.ep}
-    return _Load(batch, names, load_lists(batch, ranks.tp), _of_model(found))
+    counts = _of_model(found)
+    launches = (
+        _Launch(one.kernel, one.cells, one.extra, one.in_graph, Occurrences(times, {}))
+        for at, one in enumerate(found.launches)
+        if (times := counts[CallKind.LAUNCH, at])
+    )
+    messages = (
+        _Message(
+            *(one.operation, one.message_bytes, one.dtype, one.group_size, one.in_graph),
+            Occurrences(times, {}),
+        )
+        for at, one in enumerate(found.messages)
+        if (times := counts[CallKind.MESSAGE, at])
+    )
+    lists = load_lists(batch, ranks.tp)
+    return _Load(batch, unpadded, names, lists, tuple(launches), tuple(messages))
 
 
-def _of_model(found: RecordedPass) -> RecordedPass:
-    """Return a pass without what the layers that predict tokens launch."""
-    launches = tuple(_without_mtp(found.launches))
-    return replace(found, launches=launches, messages=tuple(_without_mtp(found.messages)))
-
-
-def _without_mtp(found: Iterable[_Recorded]) -> Iterator[_Recorded]:
-    for one in found:
-        outside, inside = one.occurrences.outside, dict(one.occurrences.per_layer)
-        is_of_mtp = inside.pop(MTP, 0)
-        if not is_of_mtp:
-            yield one
-        elif outside or inside:
-            yield replace(one, occurrences=Occurrences(outside, inside))
+def _of_model(found: RecordedPass) -> Counter[tuple[CallKind, int]]:
+    """Return how often the calls of a pass are made, without those that predict tokens."""
+    counts, is_draft = Counter[tuple[CallKind, int]](), False
+    for call in found.order.calls:
+        if call.kind in (CallKind.DRAFT, CallKind.DRAFT_END):
+            is_draft = call.kind is CallKind.DRAFT
+        counts[call.kind, call.subject] += not is_draft
+    return counts
 
 
 def _batch(found: RecordedPass) -> Batch:
@@ -226,19 +251,19 @@ def _range(least: int, most: int, loads: Sequence[_Load]) -> LoadRange:
     loads, repeated = _without_repeated(loads)
     launches = [
         pattern
-        for columns in _by_signature([load.found.launches for load in loads])
+        for columns in _by_signature([load.launches for load in loads])
         for pattern in _launches(columns, loads)
     ]
     messages = list(_messages(loads))
-    sizes = tuple(recorded_load(_batch(one.found)) for one in loads)
+    sizes = tuple(recorded_load(one.unpadded) for one in loads)
     patterns = (*_joined(launches), *repeated)
     predicted = loads[0].batch.predicted
     return LoadRange(phase, least, most, sizes, patterns, tuple(messages), predicted)
 
 
 def _by_signature(
-    launches: Sequence[Sequence[RecordedLaunch]],
-) -> Iterable[Sequence[Sequence[RecordedLaunch]]]:
+    launches: Sequence[Sequence[_Launch]],
+) -> Iterable[Sequence[Sequence[_Launch]]]:
     """Return the launches of each load as columns, for each signature.
 
     Equal calls are one launch with a number of occurrences, and calls of several sizes are equal in
@@ -247,20 +272,24 @@ def _by_signature(
     counts = [Counter(map(_signature, one)) for one in launches]
     known = {signature for one in counts for signature in one}
     uneven = {one for one in known if len({count[one] for count in counts}) > 1}
-    found = defaultdict[str, list[list[RecordedLaunch]]](lambda: [[] for _ in launches])
+    units: dict[str, int] = {}
+    for launch in (one for column in launches for one in column):
+        if _signature(launch) in uneven:
+            kind = _kind(launch)
+            units[kind] = gcd(units.get(kind, 0), launch.occurrences.outside)
+    found = defaultdict[str, list[list[_Launch]]](lambda: [[] for _ in launches])
     for at, column in enumerate(launches):
         for launch in column:
-            each = list(_parts(launch) if _signature(launch) in uneven else (launch,))
+            unit = units.get(_kind(launch)) if _signature(launch) in uneven else None
+            each = _parts(launch, unit or launch.occurrences.outside)
             found[_signature(each[0])][at].extend(each)
     return found.values()
 
 
-def _parts(launch: RecordedLaunch) -> Iterable[RecordedLaunch]:
-    """Return equal launches that together occur as often, as many as there can be."""
-    outside, inside = launch.occurrences.outside, launch.occurrences.per_layer
-    number = max(1, gcd(outside, *inside.values()))
-    each = Occurrences(outside // number, {kind: times // number for kind, times in inside.items()})
-    return [replace(launch, occurrences=each)] * number
+def _parts(launch: _Launch, times: int) -> Sequence[_Launch]:
+    """Return equal launches that each occur so often."""
+    each = replace(launch, occurrences=Occurrences(times, {}))
+    return [each] * (launch.occurrences.outside // times)
 
 
 def _joined(launches: Iterable[LaunchPattern]) -> Iterator[LaunchPattern]:
@@ -281,9 +310,9 @@ def _without_repeated(loads: Sequence[_Load]) -> tuple[Sequence[_Load], list[Lau
     """Return the loads without launches on single numbers whose count follows from the load, such
     as one for each request, and the patterns of these launches."""
     totals = [Counter[str]() for _ in loads]
-    shown: dict[str, RecordedLaunch] = {}
+    shown: dict[str, _Launch] = {}
     for total, load in zip(totals, loads, strict=True):
-        for one in filter(_is_scalar, load.found.launches):
+        for one in filter(_is_scalar, load.launches):
             key = _identity(one)
             total[key] += one.occurrences.outside
             shown.setdefault(key, one)
@@ -304,24 +333,28 @@ def _without_repeated(loads: Sequence[_Load]) -> tuple[Sequence[_Load], list[Lau
 def _without(load: _Load, repeated: Collection[str]) -> _Load:
     """Return the load without these launches on single numbers, by their identities."""
     launches = tuple(
-        one for one in load.found.launches if not (_is_scalar(one) and _identity(one) in repeated)
+        one for one in load.launches if not (_is_scalar(one) and _identity(one) in repeated)
     )
-    return replace(load, found=replace(load.found, launches=launches))
+    return replace(load, launches=launches)
 
 
-def _identity(launch: RecordedLaunch) -> str:
+def _identity(launch: _Launch) -> str:
     return repr((launch.kernel, launch.cells, launch.extra, launch.in_graph))
 
 
-def _is_scalar(launch: RecordedLaunch) -> bool:
+def _is_scalar(launch: _Launch) -> bool:
     """Return whether a launch writes a single number, and is outside of layers."""
     shapes = [text for name, text in launch.cells.items() if name.endswith("Shapes")]
     is_single = bool(shapes) and not launch.cells.get(OUTPUT_SHAPES, "?").strip('";')
     return is_single and not launch.occurrences.per_layer and not "".join(shapes).strip('";1')
 
 
-def _signature(launch: RecordedLaunch) -> str:
-    """Return what does not depend on the load."""
+def _signature(launch: _Launch) -> str:
+    """Return what does not depend on the load, and how often a launch is made."""
+    return f"{_kind(launch)} {launch.occurrences.outside}"
+
+
+def _kind(launch: _Launch) -> str:
     cells = {
         name: [slot.count(",") + bool(slot) for slot in text.strip('"').split(";")]
         if name.endswith("Shapes")
@@ -329,12 +362,11 @@ def _signature(launch: RecordedLaunch) -> str:
         for name, text in launch.cells.items()
     }
     columns = {name: text for name, text in launch.extra.items() if name not in _LISTS}
-    where = (launch.occurrences.outside, launch.occurrences.per_layer, launch.in_graph)
-    return repr((launch.kernel, cells, columns, where))
+    return repr((launch.kernel, cells, columns, launch.in_graph))
 
 
 def _launches(
-    columns: Sequence[Sequence[RecordedLaunch]], loads: Sequence[_Load]
+    columns: Sequence[Sequence[_Launch]], loads: Sequence[_Load]
 ) -> Iterator[LaunchPattern]:
     """Yield the launches of one signature, of which each load has a column. What the loads with the
     most launches do not explain in the others is solved on its own: a launch that is twice in a
@@ -374,7 +406,7 @@ def _launches(
         yield from _launches(left, loads)
 
 
-def _check_sizes(launch: RecordedLaunch, loads: Sequence[_Load], what: str) -> None:
+def _check_sizes(launch: _Launch, loads: Sequence[_Load], what: str) -> None:
     """Raise NotSolved for a launch of loads with equal tokens that has a size of them: these loads
     do not tell it from a constant. One token for each rank is a constant of the layout."""
     shapes = ";".join(text for name, text in launch.cells.items() if name.endswith("Shapes"))
@@ -387,7 +419,7 @@ def _check_sizes(launch: RecordedLaunch, loads: Sequence[_Load], what: str) -> N
         raise NotSolved(f"{what}: launched by {batches} only; expected a further such load")
 
 
-def _is_taken(cells: Mapping[str, str], left: list[RecordedLaunch]) -> bool:
+def _is_taken(cells: Mapping[str, str], left: list[_Launch]) -> bool:
     """Return whether a launch with these cells was left, and take it."""
     at = next((at for at, one in enumerate(left) if one.cells == cells), None)
     if at is not None:
@@ -525,9 +557,9 @@ def _is_list(recorded: Sequence[str], derived: Sequence[int], may_pad: bool) -> 
 
 def _messages(loads: Sequence[_Load]) -> Iterator[MessagePattern]:
     by_signature: defaultdict[str, list[list[int]]] = defaultdict(lambda: [[] for _ in loads])
-    first: dict[str, RecordedMessage] = {}
+    first: dict[str, _Message] = {}
     for at, load in enumerate(loads):
-        for one in load.found.messages:
+        for one in load.messages:
             where = (one.occurrences.outside, one.occurrences.per_layer, one.in_graph)
             key = repr((one.operation, one.dtype, one.group_size, where))
             first.setdefault(key, one)
@@ -551,12 +583,10 @@ def _messages(loads: Sequence[_Load]) -> Iterator[MessagePattern]:
 def differences(
     deployment: PackagedDeployment,
     found: RecordedPass,
-    layers: Mapping[str, int],
     constants: Constants,
     predicted: int = 0,
 ) -> list[str]:
-    """Return what a recorded pass of so many layers launches and a deployment does not, and what
-    it does otherwise."""
+    """Return what a recorded pass launches and a deployment does not, and the other way round."""
     constants = constants.in_blocks(deployment.settings)
     ranks = layout_of(deployment.layout)
     load = _load(found, predicted, deployment.graph_sizes, ranks, constants)
@@ -566,19 +596,18 @@ def differences(
         for one in deployment.ranges
         if one.is_of_kind(load.batch) and one.least <= tokens <= one.most
     )
-    return _differences(one, layers, load)
+    return _differences(one, load, deployment.layers)
 
 
-def _differences(one: LoadRange, layers: Mapping[str, int], load: _Load) -> list[str]:
+def _differences(one: LoadRange, load: _Load, layers: Mapping[str, int] | None = None) -> list[str]:
     recorded, derived = Counter[str](), Counter[str]()
-    for launch in load.found.launches:
-        recorded[f"{launch.kernel} {sorted(launch.cells.items())}"] += launch.occurrences.times(
-            layers
-        )
-    for message in load.found.messages:
+    for launch in load.launches:
+        text = f"{launch.kernel} {sorted(launch.cells.items())}"
+        recorded[text] += launch.occurrences.outside
+    for message in load.messages:
         text = f"{message.operation} {message.message_bytes}"
-        recorded[text] += message.occurrences.times(layers)
-    step = step_of_load(one, layers, load.names, load.lists)
+        recorded[text] += message.occurrences.outside
+    step = step_of_load(one, layers or {}, load.names, load.lists)
     for kernel in step.kernels:
         cells = sorted(cell for cell in kernel.record.cells.items() if cell[0] in _CELLS)
         derived[f"{kernel.record.kernel_type} {cells}"] += kernel.times

@@ -22,6 +22,8 @@ _FOLDER = Path(__file__).parent / "kernel_tables"
 
 def kernel_of(call: Recorded) -> str:
     """The OP Type of a call; of one that no table knows, its name without `aclnn`."""
+    if call.kind == "HOST":
+        return ""
     if call.kind == "HCCL":
         name = call.name.removeprefix("Hccl")
         return f"hcom_{name[0].lower()}{name[1:]}_"

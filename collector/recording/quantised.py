@@ -13,7 +13,10 @@ A description lists norms too. Only the name of an indexer's bias changes calls:
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
+
+from collector.codec.errors import BadInput
 
 _FLOAT, _STATIC, _DYNAMIC, _INT4 = "FLOAT", "W8A8", "W8A8_DYNAMIC", "W4A8_DYNAMIC"
 _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
@@ -27,6 +30,8 @@ _KEPT = (
 )
 # vLLM-Ascend 0.18 looks both first products of latent attention up by the name of vLLM.
 _OF_DRAFTS = ("embed_tokens", "shared_head.head", "self_attn.fused_qkv_a_proj")
+_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
+_DRAFTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 
 
 class WeightScheme(StrEnum):
@@ -35,11 +40,18 @@ class WeightScheme(StrEnum):
 
 
 def described_weights(
-    scheme: WeightScheme, text: Mapping[str, Any], layers: int, drafting: int
+    scheme: WeightScheme, text: Mapping[str, Any], path: Path | str
 ) -> Mapping[str, Any]:
-    """Return the description of a model with so many layers, and so many more that draft tokens.
+    """Return the description of a model, with the layers that draft tokens.
 
-    text  the `config.json` of the language model"""
+    text  the `config.json` of the language model
+    path  where it is, for messages"""
+    layers = text.get("num_hidden_layers")
+    if type(layers) is not int or layers < 1:
+        raise BadInput("num_hidden_layers: expected a positive integer", path=path)
+    drafting = next((int(text[key]) for key in _DRAFTING if text.get(key)), 0)
+    if scheme is WeightScheme.W4A8 and not any(text.get(key) for key in _EXPERTS):
+        raise BadInput(f"--quantization: w4a8 is of experts, and {path} has none")
     found: dict[str, Any] = {}
     if scheme is WeightScheme.W4A8:
         found |= {"version": "1.0.0", "group_size": 0}

@@ -1,12 +1,12 @@
-"""The log of a cut model's passes as launches with counts, and their numbers per layer."""
+"""The log of a pass as its tables and its order, and the tables made again of the same calls."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
+from typing import TypeVar
 
 from collector.codec.errors import OpmeterError
 from collector.model.vocabulary import EP_SIZE, RUNTIME_PREFIX
@@ -15,18 +15,29 @@ from collector.recording.calls import Recorded, parse_call, parse_tensor
 from collector.recording.cells import cells_of
 from collector.recording.converted import kernels_of
 from collector.recording.kernels import kernel_of
+from collector.shapes.call_order import (
+    EVENT_KINDS,
+    CallKind,
+    CallOrder,
+    PassCall,
+    number_events,
+    number_streams,
+)
 from collector.shapes.recorded_step import (
-    MTP,
+    DIRECTIONS,
     TOKENS_OF_A_KEY,
-    Occurrences,
     Prompts,
+    RecordedCopy,
     RecordedLaunch,
     RecordedMessage,
     RecordedPass,
 )
 
-_MARK, _GRAPH = "CUSTOM MARK(", "CUSTOM GRAPH("
-_DRAFT = f'{_MARK}"draft", '
+_MARK, _HOST = "CUSTOM MARK(", "HOST "
+_DRAFT = {
+    f'{_MARK}"draft", 1)': CallKind.DRAFT,
+    f'{_MARK}"draft", 0)': CallKind.DRAFT_END,
+}
 _OPERATIONS = {
     "HcclAllReduce": "all_reduce",
     "HcclAllGather": "all_gather",
@@ -95,85 +106,160 @@ class PassTokens:
         return found
 
 
-# The text of a call, whether a graph launched it, and whether it drafts tokens.
-Calls = Counter[tuple[str, bool, bool]]
+@dataclass(frozen=True, slots=True)
+class LoggedCall:
+    """A line of the log: its text, its stream, and the time of the host since the previous one."""
+
+    text: str
+    stream: int = 0
+    host_ns: int = 0
 
 
-def read_step(log: Path, number: int) -> Calls:
-    """Return the calls of a step of a log, in the order of their first launch."""
-    found: Calls = Counter()
-    is_inside = in_graph = is_draft = False
+def read_step(log: Path, number: int) -> Sequence[LoggedCall]:
+    """Return the calls of a step of a log, in order."""
+    found: list[LoggedCall] = []
+    is_inside, last_ns = False, 0
     begin = f'{_MARK}"step", {number})'
     with log.open() as lines:
         for line in lines:
-            text = _FREED.sub(r"\1ints(?)", line.rstrip("\n").split(" ", 3)[3])
-            if text.startswith(_DRAFT):
-                is_draft = text == f"{_DRAFT}1)"
-            elif text.startswith(_MARK):
+            ns, _, stream, text = line.rstrip("\n").split(" ", 3)
+            text = _FREED.sub(r"\1ints(?)", text)
+            if text.startswith(_MARK) and text not in _DRAFT:
                 if is_inside:
                     return found
                 is_inside = text == begin
-            elif text.startswith(_GRAPH):
-                in_graph = text == f"{_GRAPH}1)"
             elif is_inside:
-                found[text, in_graph, is_draft] += 1
+                found.append(LoggedCall(text, int(stream), max(0, int(ns) - last_ns)))
+            last_ns = max(last_ns, int(ns))
     raise OpmeterError(f"{log}: step {number} is not complete")
 
 
-def per_layer(
-    cuts: Sequence[Mapping[str, int]], calls: Sequence[Calls]
-) -> Iterator[tuple[str, bool, Occurrences]]:
-    """Yield every call with its numbers outside of layers and per layer of each kind; calls that
-    draft tokens are those of a layer of the kind MTP.
-
-    The first cut has the fewest layers; each other one has more layers of one kind. Raises
-    OpmeterError for a call whose arguments depend on the number of layers."""
-    least, first = cuts[0], calls[0]
-    others = list(zip(cuts[1:], calls[1:], strict=True))
-    numbers: dict[tuple[str, bool], Occurrences] = {}
-    for call in dict.fromkeys(key for one in calls for key in one):
-        text, in_graph, is_draft = call
-        slopes: dict[str, int] = {}
-        for cut, counts in others:
-            (kind,) = (name for name in cut if cut[name] != least[name])
-            slopes[kind] = counts[call] - first[call]
-        if min(slopes.values(), default=0) < 0 or (is_draft and any(slopes.values())):
-            raise OpmeterError(
-                f"a call depends on the number of layers, so that it cannot be scaled: {text}"
-            )
-        outside = first[call] - sum(n * least[kind] for kind, n in slopes.items())
-        inside = {MTP: outside} if is_draft else {k: n for k, n in slopes.items() if n}
-        known = numbers.get((text, in_graph), Occurrences(0, {}))
-        numbers[text, in_graph] = Occurrences(
-            known.outside + (0 if is_draft else outside), {**known.per_layer, **inside}
-        )
-    for (text, in_graph), occurrences in numbers.items():
-        yield text, in_graph, occurrences
+def recorded_pass(tokens: PassTokens, logged: Sequence[LoggedCall]) -> RecordedPass:
+    """Return a pass of the calls of a step. Raises OpmeterError where a graph is updated in another
+    order than it waits."""
+    _check_updates(logged)
+    tables = _Tables(tokens, dict.fromkeys(one.text for one in logged))
+    order = CallOrder.of(number_streams(number_events(tables.calls(logged))))
+    return RecordedPass(
+        *(tokens.phase, tokens.requests, tokens.queries, tokens.keys, tokens.prompts),
+        *(tuple(tables.launches), tuple(tables.messages), tuple(tables.copies)),
+        *(tuple(tables.others), order),
+    )
 
 
-def recorded_pass(
-    tokens: PassTokens, counted: Iterable[tuple[str, bool, Occurrences]]
-) -> RecordedPass:
-    """Return a pass of calls with their numbers."""
-    launches: list[RecordedLaunch] = []
-    messages: list[RecordedMessage] = []
-    calls = [(parse_call(text), in_graph, number) for text, in_graph, number in counted]
-    used_rows = dict(_used_rows(call for call, _, _ in calls))
-    for call, in_graph, occurrences in calls:
+def derived_again(found: RecordedPass) -> RecordedPass:
+    """Return a pass with its tables made again of the calls that it was recorded from."""
+    sizes = (found.phase, found.requests, found.queries, found.keys, found.prompts)
+    return recorded_pass(PassTokens(*sizes), list(logged_calls(found)))
+
+
+def logged_calls(found: RecordedPass) -> Iterator[LoggedCall]:
+    """Yield the calls of which a pass was made. A call of several kernels is its first launch."""
+    parts = {(one.call, one.in_graph): at for at, one in reversed([*enumerate(found.launches)])}
+    for call in found.order.calls:
+        match call.kind:
+            case CallKind.LAUNCH:
+                launch = found.launches[call.subject]
+                if parts[launch.call, launch.in_graph] != call.subject:
+                    continue
+                text = launch.call
+            case CallKind.MESSAGE:
+                text = found.messages[call.subject].call
+            case CallKind.CALL:
+                text = found.calls[call.subject]
+            case CallKind.COPY:
+                copy = found.copies[call.subject]
+                direction = DIRECTIONS.index(copy.direction)
+                text = f"{_HOST}copy({direction}, {copy.size_bytes}, {int(copy.is_blocking)})"
+            case CallKind.DRAFT | CallKind.DRAFT_END:
+                text = next(text for text, kind in _DRAFT.items() if kind is call.kind)
+            case _:
+                text = f"{_HOST}{call.kind}({call.subject})"
+        yield LoggedCall(text, call.stream, call.host_ns)
+
+
+class _Tables:
+    """The tables of a pass, which grow as its calls are read."""
+
+    def __init__(self, tokens: PassTokens, texts: Iterable[str]):
+        self.launches: list[RecordedLaunch] = []
+        self.messages: list[RecordedMessage] = []
+        self.copies: list[RecordedCopy] = []
+        self.others: list[str] = []
+        self._tokens = tokens
+        self._used_rows = dict(_used_rows(parse_call(text) for text in texts if text not in _DRAFT))
+        self._known: dict[tuple[str, bool], Sequence[tuple[CallKind, int]]] = {}
+        self._in_graph = False
+
+    def calls(self, logged: Iterable[LoggedCall]) -> Iterator[PassCall]:
+        """Yield the calls of a pass; the kernels of one call follow each other."""
+        for one in logged:
+            host_ns = one.host_ns
+            for kind, subject in self._subjects(one.text):
+                yield PassCall(kind, one.stream, subject, host_ns)
+                host_ns = 0
+
+    def _subjects(self, text: str) -> Sequence[tuple[CallKind, int]]:
+        if text in _DRAFT:
+            return ((_DRAFT[text], 0),)
+        if text.startswith(_HOST):
+            return (self._of_host(text),)
+        key = (text, self._in_graph)
+        if key not in self._known:
+            self._known[key] = tuple(self._entered(parse_call(text)))
+        return self._known[key]
+
+    def _of_host(self, text: str) -> tuple[CallKind, int]:
+        call = parse_call(text)
+        numbers = [int(argument) for argument in call.arguments]
+        kind = CallKind(call.name)
+        if kind is CallKind.COPY:
+            direction, size_bytes, is_blocking = numbers
+            copy = RecordedCopy(DIRECTIONS[direction], size_bytes, bool(is_blocking))
+            return kind, _position(self.copies, copy)
+        if kind in (CallKind.REPLAY, CallKind.REPLAY_END):
+            self._in_graph = kind is CallKind.REPLAY
+        return kind, numbers[0] if kind in EVENT_KINDS else 0
+
+    def _entered(self, call: Recorded) -> Iterator[tuple[CallKind, int]]:
+        """Enter the launches or the message of a call in the tables, and yield where they are."""
         if call.kind == "HCCL":
-            messages.append(_message(call, occurrences, in_graph))
-            continue
-        if _writes_nothing(call):
-            continue
-        for part in kernels_of(call):
+            self.messages.append(_message(call, self._in_graph))
+            yield CallKind.MESSAGE, len(self.messages) - 1
+            return
+        first = len(self.launches)
+        for part in () if _writes_nothing(call) else kernels_of(call):
             if kernel := kernel_of(part):  # "" where no kernel runs
-                columns = _columns(part, tokens, used_rows)
-                launches.append(
-                    RecordedLaunch(call.text, kernel, _cells(part), columns, occurrences, in_graph)
+                columns = _columns(part, self._tokens, self._used_rows)
+                self.launches.append(
+                    RecordedLaunch(call.text, kernel, _cells(part), columns, self._in_graph)
                 )
-    sizes = (tokens.requests, tokens.queries, tokens.keys)
-    joined = tuple(joined_launches(launches))
-    return RecordedPass(tokens.phase, *sizes, joined, tuple(messages), tokens.prompts)
+        if first == len(self.launches):
+            yield CallKind.CALL, _position(self.others, call.text)
+        for at in range(first, len(self.launches)):
+            yield CallKind.LAUNCH, at
+
+
+_Entry = TypeVar("_Entry")
+
+
+def _position(table: list[_Entry], entry: _Entry) -> int:
+    if entry not in table:
+        table.append(entry)
+    return table.index(entry)
+
+
+def _check_updates(logged: Sequence[LoggedCall]) -> None:
+    """Raise OpmeterError unless a graph is updated in the order in which it waits for updates."""
+    awaited: list[str] = []
+    for one in logged:
+        name, _, event = one.text.removeprefix(_HOST).partition("(")
+        if name == CallKind.REPLAY:
+            awaited = []
+        elif name == CallKind.AWAIT_UPDATE:
+            awaited.append(event)
+        elif name == CallKind.UPDATE and awaited and awaited.pop(0) != event:
+            raise OpmeterError("a graph is updated in another order than it waits for updates")
 
 
 def _writes_nothing(call: Recorded) -> bool:
@@ -181,28 +267,6 @@ def _writes_nothing(call: Recorded) -> bool:
     if call.name == "aclnnIndexPutImpl":
         return all(0 in tensor.shape for tensor in call.tensors[1:-1])
     return call.name.startswith("aclnnInplace") and 0 in call.tensors[0].shape
-
-
-def joined_launches(launches: Iterable[RecordedLaunch]) -> Iterator[RecordedLaunch]:
-    """Yield launches; one that is fewer than none outside of layers counts with an equal one.
-
-    Their calls differ in an argument that no cell has, such as a list whose numbers are unknown in
-    one cut only."""
-    found: dict[str, RecordedLaunch] = {}
-    for number, one in enumerate(launches):
-        key = repr((one.kernel, one.cells, one.extra, one.in_graph))
-        known = found.get(key)
-        if known is None:
-            found[key] = one
-            continue
-        first, second = known.occurrences, one.occurrences
-        if min(first.outside, second.outside) >= 0:
-            found[f"{number} {key}"] = one
-            continue
-        layers = dict(Counter(first.per_layer) + Counter(second.per_layer))
-        both = Occurrences(first.outside + second.outside, layers)
-        found[key] = replace(known, occurrences=both)
-    yield from found.values()
 
 
 def _cells(call: Recorded) -> Mapping[str, str]:
@@ -226,7 +290,7 @@ def _cells(call: Recorded) -> Mapping[str, str]:
     return found
 
 
-def _message(call: Recorded, occurrences: Occurrences, in_graph: bool) -> RecordedMessage:
+def _message(call: Recorded, in_graph: bool) -> RecordedMessage:
     operation = _OPERATIONS.get(call.name, call.name)
     (ranks,) = (a for a in call.arguments if a.startswith("ranks="))
     dtypes = {tensor.dtype for tensor in call.tensors}
@@ -239,7 +303,7 @@ def _message(call: Recorded, occurrences: Occurrences, in_graph: bool) -> Record
     if operation == "all_to_all_single":  # HCCL takes the number of elements that go to each rank
         elements *= group
     size = elements * _BYTES.get(recorded, 1)
-    return RecordedMessage(call.text, operation, size, dtype, group, occurrences, in_graph)
+    return RecordedMessage(call.text, operation, size, dtype, group, in_graph)
 
 
 def _used_rows(calls: Iterable[Recorded]) -> Iterator[tuple[int, int]]:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ _MOST_CALLS = 1_000_000
 _MOST_LEVELS = 16  # blocks in blocks
 _FEWEST_SAVED = 4  # calls that a block must save by its repetitions
 _LONGEST_BLOCK = 8192  # calls
+OUTSIDE = "outside of blocks"
 EARLIER = 0  # the number of every event of an earlier pass
 
 
@@ -29,23 +29,29 @@ class CallKind(StrEnum):
     """What a call does. The subject is a number of the table of the pass, or what is named here.
 
     LAUNCH              a kernel; `launches`
+    CALL                a call of a library that launches no kernel; `calls`
     MESSAGE             a collective; `messages`
-    COPY, FILL          bytes between memories, or a value in all of them; `copies`
+    COPY                bytes between memories, or a value into them; `copies`
     RECORD              an event, after the calls of the stream so far; the number of the event
     WAIT                the stream waits for the event
     SYNCHRONIZE_EVENT   the host waits for the event
     SYNCHRONIZE_STREAM  the host waits for the stream; 0
     SYNCHRONIZE_DEVICE  the host waits for all streams; 0
-    REPLAY, REPLAY_END  a captured graph runs on the stream: the calls between; the graph's number
-    CAPTURE, CAPTURE_END  the calls between are kept in a graph and do not run; its number
+    REPLAY, REPLAY_END  a captured graph runs on the stream: the calls between; 0
+    AWAIT_UPDATE        of a graph: its stream waits for the next UPDATE after the graph; 0
+    UPDATE              the host updated arguments of a graph that runs: the first UPDATE after a
+                        graph is of its first AWAIT_UPDATE, and so on; 0
+    CAPTURE, CAPTURE_END  a graph is captured; 0. Its calls are where it runs
+    DRAFT, DRAFT_END    the calls between draft tokens; 0
 
     A graph begins when its stream comes to REPLAY, and the stream continues when all calls up to
-    REPLAY_END have run. The host calls REPLAY alone: what is between has no host time."""
+    REPLAY_END have run. The host calls REPLAY alone: what is between has no host time, and the
+    streams of the capture."""
 
     LAUNCH = "launch"
+    CALL = "call"
     MESSAGE = "message"
     COPY = "copy"
-    FILL = "fill"
     RECORD = "record"
     WAIT = "wait"
     SYNCHRONIZE_EVENT = "synchronize_event"
@@ -53,8 +59,12 @@ class CallKind(StrEnum):
     SYNCHRONIZE_DEVICE = "synchronize_device"
     REPLAY = "replay"
     REPLAY_END = "replay_end"
+    AWAIT_UPDATE = "await_update"
+    UPDATE = "update"
     CAPTURE = "capture"
     CAPTURE_END = "capture_end"
+    DRAFT = "draft"
+    DRAFT_END = "draft_end"
 
 
 EVENT_KINDS = (CallKind.RECORD, CallKind.WAIT, CallKind.SYNCHRONIZE_EVENT)
@@ -124,14 +134,23 @@ class CallOrder:
     def counts(self) -> Mapping[tuple[CallKind, int, int], int]:
         """Return how often each distinct call is made."""
         found = dict.fromkeys(self.distinct, 0)
-        for at, _, times in self.leaves():
+        for at, times in _leaves(self.parts):
             found[self.distinct[at]] += times
         return found
 
-    def leaves(self) -> Iterator[tuple[int, tuple[int, ...], int]]:
-        """Yield the written calls: number among `distinct`, the path of blocks that they are in,
-        outermost first, each numbered by its place among all, and how often they are made."""
-        yield from _leaves(self.parts, (), 1, count(1))
+    def places(self) -> Iterator[tuple[tuple[CallKind, int, int], str, int]]:
+        """Yield the written calls, each with its place and how often it is made there: a block that
+        repeats, or OUTSIDE. A block has several kernels, as a layer does, and its own blocks."""
+        number = 0
+        for part in self.parts:
+            place, leaves = OUTSIDE, list(_leaves((part,)))
+            if isinstance(part, Block) and self._launches(at for at, _ in leaves) > 1:
+                number += 1
+                place = f"block {number}, {part.times} times"
+            yield from ((self.distinct[at], place, times) for at, times in leaves)
+
+    def _launches(self, numbers: Iterable[int]) -> int:
+        return sum(self.distinct[at][0] is CallKind.LAUNCH for at in set(numbers))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -149,7 +168,7 @@ class CallOrder:
         host_ns = tuple(members["host_ns"])
         _check(sum(map(_length, parts)) <= _MOST_CALLS, f"at most {_MOST_CALLS:,} calls")
         _check(all(type(ns) is int and ns >= 0 for ns in host_ns), "host_ns of at least 0")
-        written = sum(1 for _ in _leaves(parts, (), 1, count()))
+        written = sum(1 for _ in _leaves(parts))
         _check(len(host_ns) == written, "a host_ns for each written call")
         return cls(distinct, parts, host_ns)
 
@@ -268,14 +287,12 @@ def _flat(parts: Iterable[int | Block], host_ns: Iterator[int]) -> Iterator[tupl
             yield part, next(host_ns)
 
 
-def _leaves(
-    parts: Iterable[int | Block], path: tuple[int, ...], times: int, numbers: Iterator[int]
-) -> Iterator[tuple[int, tuple[int, ...], int]]:
+def _leaves(parts: Iterable[int | Block], times: int = 1) -> Iterator[tuple[int, int]]:
     for part in parts:
         if isinstance(part, Block):
-            yield from _leaves(part.parts, (*path, next(numbers)), times * part.times, numbers)
+            yield from _leaves(part.parts, times * part.times)
         else:
-            yield part, path, times
+            yield part, times
 
 
 def _written(parts: Iterable[int | Block]) -> list[Any]:

@@ -34,7 +34,7 @@ from collector.ranks.gangs import with_ep_size
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.layout import Layout, check_layout, layout_of, recording_call, to_record
 from collector.shapes.models import Decoder, bundled_decoder
-from collector.shapes.recorded_step import TOKENS_OF_A_KEY, Occurrences
+from collector.shapes.recorded_step import TOKENS_OF_A_KEY
 from collector.shapes.serving import Batch, Phase, check_batch
 from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive_step, is_derived
 
@@ -49,6 +49,18 @@ _RECORDING = "recording"
 IN_PARTS = " in parts "  # of experts, in a column
 # of vLLM's fla/ops; sums take 512 or 1024 tokens, for 8 or 4 heads of a rank
 _CHUNKS = {"chunks": 64, "long_chunks": 512, "longer_chunks": 1024, "longest_chunks": 1216}
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrences:
+    """How often something is launched in a pass: outside of layers, and per layer of each kind."""
+
+    outside: int
+    per_layer: Mapping[str, int]
+
+    def times(self, layers: Mapping[str, int]) -> int:
+        """Return the number of launches in a model with so many layers of each kind."""
+        return self.outside + sum(n * layers[kind] for kind, n in self.per_layer.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,14 @@
 """Recordings: what the passes of a model launch, as the serving software itself launched them.
 
-A recording is made of a model with few layers. Each launch has its number outside of layers and in
-one layer of each kind, so that its number in the whole model follows:
-
-    times = outside + sum of per_layer[kind] * layers[kind]
-
-`outside` is negative for a launch that the first layer lacks. The file is JSON, compressed with
-gzip; `opmeter model record` writes it.
+A pass has tables of its distinct launches, messages and copies, and the order of all calls, which
+refers to them. The file is JSON, compressed with gzip; `opmeter model record` writes it.
 """
 
 import gzip
 import zlib
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +20,7 @@ from collector.model.vocabulary import ACCELERATOR_CORE, OP_STATE
 from collector.ranks.gangs import with_ep_size
 from collector.shapes.call_order import CallKind, CallOrder
 
-FORMAT, VERSION = "opmeter recording", 1
-MTP = "mtp"  # the kind of the layers that draft tokens
+FORMAT, VERSION = "opmeter recording", 2
 TOKENS_OF_A_KEY = 4  # the fewest of a compressed key
 _DYNAMIC = "dynamic"
 _LARGEST_FILE = 1 << 24
@@ -33,18 +28,6 @@ _LARGEST_BYTES = 1 << 28  # when it is not compressed
 # A recording has 10 to 30 times its compressed size, and a value in 25 bytes.
 _MOST_RATIO, _ALWAYS_BYTES = 200, 1 << 24
 _MOST_VALUES = 4_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Occurrences:
-    """How often something is launched in a pass: outside of layers, and per layer of each kind."""
-
-    outside: int
-    per_layer: Mapping[str, int]
-
-    def times(self, layers: Mapping[str, int]) -> int:
-        """Return the number of launches in a model with so many layers of each kind."""
-        return self.outside + sum(n * layers[kind] for kind, n in self.per_layer.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +44,6 @@ class RecordedLaunch:
     kernel: str
     cells: Mapping[str, str]
     extra: Mapping[str, str]
-    occurrences: Occurrences
     in_graph: bool
 
     def record(self) -> CaseRecord:
@@ -78,7 +60,6 @@ class RecordedMessage:
     message_bytes: int
     dtype: str
     group_size: int
-    occurrences: Occurrences
     in_graph: bool
 
 
@@ -94,6 +75,7 @@ class RecordedCopy:
     is_blocking: bool
 
 
+# As CANN numbers them; a copy that follows the two addresses is without a direction.
 DIRECTIONS = ("host to host", "host to device", "device to host", "device to device", "fill")
 
 
@@ -108,30 +90,55 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class RecordedPass:
-    """A forward pass, and what it launches in the order of the first launch.
+    """A forward pass, and what it calls: tables, in the order of the first call, and the order.
 
     phase     prefill, decode or mixed
     requests  number of requests; of a mixed pass, of those that decode
     queries   new tokens of each request
     keys      tokens of each request in total
-    order     every call of the host in order; subjects are positions in launches, messages, copies
-    host      processor of the machine whose host times `order` has"""
+    order     every call of the host in order; subjects are positions in the tables
+    calls     calls that launch no kernel, as the runtime recorded them"""
 
     phase: str
     requests: int
     queries: int
     keys: int
+    prompts: Prompts | None
     launches: tuple[RecordedLaunch, ...]
     messages: tuple[RecordedMessage, ...]
-    prompts: Prompts | None = None
-    copies: tuple[RecordedCopy, ...] = ()
-    order: CallOrder = field(default_factory=CallOrder)
-    host: str = ""
+    copies: tuple[RecordedCopy, ...]
+    calls: tuple[str, ...]
+    order: CallOrder
 
     def __str__(self) -> str:
         groups = (self, self.prompts) if self.prompts else (self,)
         tokens = [f"{one.requests} x {one.queries} new tokens of {one.keys}" for one in groups]
         return f"{self.phase} of {' and '.join(tokens)}"
+
+    def launched(self) -> Iterator[tuple[RecordedLaunch, int]]:
+        """Yield the launches, each with its number."""
+        times = self._times(CallKind.LAUNCH)
+        yield from ((one, times[at]) for at, one in enumerate(self.launches))
+
+    def sent(self) -> Iterator[tuple[RecordedMessage, int]]:
+        """Yield the messages, each with its number."""
+        times = self._times(CallKind.MESSAGE)
+        yield from ((one, times[at]) for at, one in enumerate(self.messages))
+
+    def places(self) -> Mapping[tuple[CallKind, int], Mapping[str, int]]:
+        """Return the places of each kind of call and subject, with the number of calls there: the
+        blocks that repeat, which are the layers of a model, and outside of them."""
+        found: dict[tuple[CallKind, int], Counter[str]] = defaultdict(Counter)
+        for (kind, _, subject), place, times in self.order.places():
+            found[kind, subject][place] += times
+        return found
+
+    def _times(self, kind: CallKind) -> Mapping[int, int]:
+        found = Counter[int]()
+        for (of_kind, _, subject), times in self.order.counts().items():
+            if of_kind is kind:
+                found[subject] += times
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,25 +146,23 @@ class Recording:
     """The passes of a model on one rank.
 
     config_sha256  hash of the model's config.json
-    layers         layers of the model by kind
-    cut            layers by kind of the smallest model that was run
     release        release of the serving stack
     layout         ranks: tp, dp, ep
     device         device generation for which the software chose its launches
     environment    environment variables that the user set
     settings       settings of the engine on which launches depend
-    wheels         versions of all installed distributions"""
+    wheels         versions of all installed distributions
+    host           processor of the machine whose host times the orders have"""
 
     model: str
     config_sha256: str
-    layers: Mapping[str, int]
-    cut: Mapping[str, int]
     release: str
     layout: Mapping[str, int]
     device: str
     environment: Mapping[str, str]
     settings: Mapping[str, Any]
     wheels: Mapping[str, str]
+    host: str
     passes: tuple[RecordedPass, ...]
 
     def record_of(self, launch: RecordedLaunch) -> CaseRecord:
@@ -165,25 +170,27 @@ class Recording:
         return with_ep_size(launch.record(), self.layout.get("ep"))
 
     def launches(self) -> Iterator[tuple[RecordedPass, RecordedLaunch, int]]:
-        """Yield the launches of all passes with their numbers in the whole model."""
+        """Yield the launches of all passes with their numbers."""
         for one in self.passes:
-            for launch in one.launches:
-                if times := launch.occurrences.times(self.layers):
-                    yield one, launch, times
+            yield from ((one, launch, times) for launch, times in one.launched())
 
     def messages(self) -> Iterator[tuple[RecordedPass, RecordedMessage, int]]:
         for one in self.passes:
-            for message in one.messages:
-                if times := message.occurrences.times(self.layers):
-                    yield one, message, times
+            yield from ((one, message, times) for message, times in one.sent())
 
 
 def write_recording(recording: Recording) -> bytes:
     """Return the bytes of a recording's file; equal recordings give equal bytes."""
-    value = {"format": FORMAT, "version": VERSION, **asdict(recording)}
+    value = {"format": FORMAT, "version": VERSION, **recording_value(recording)}
+    return gzip.compress(readable_json(value), mtime=0)
+
+
+def recording_value(recording: Recording) -> dict[str, Any]:
+    """Return a recording as JSON values."""
+    value = asdict(recording)
     for found, one in zip(value["passes"], recording.passes, strict=True):
         found["order"] = one.order.to_json()
-    return gzip.compress(readable_json(value), mtime=0)
+    return value
 
 
 def read_recording(path: Path) -> Recording:
@@ -224,12 +231,7 @@ def _unpacked(data: bytes, path: Path) -> bytes:
 
 def _faults(recording: Recording) -> Iterator[str]:
     """Yield what no run can have recorded."""
-    kinds = {kind for one in recording.passes for kind in _kinds(one)}
-    if not kinds <= set(recording.layers):
-        yield "expected a number of layers for each kind"
-        return
-    counts = {**recording.layers, **recording.cut}
-    counts |= {f"layout.{name}": ranks for name, ranks in recording.layout.items()}
+    counts = {f"layout.{name}": ranks for name, ranks in recording.layout.items()}
     for one in recording.passes:
         yield from _order_faults(one)
         groups = (one, one.prompts) if one.prompts else (one,)
@@ -238,14 +240,9 @@ def _faults(recording: Recording) -> Iterator[str]:
     for name, count in counts.items():
         if count < 0:
             yield f"{name}: expected numbers of at least 0, got {count}"
-    for one, launch, times in recording.launches():
-        if times < 0:
-            yield f"{one}: {launch.kernel}: expected launches, got {times}"
-    for one, message, times in recording.messages():
-        if times < 0 or message.message_bytes < 0 or message.group_size < 1:
-            what = (
-                f"{times} messages of {message.message_bytes} bytes of {message.group_size} ranks"
-            )
+    for one, message, _ in recording.messages():
+        if message.message_bytes < 0 or message.group_size < 1:
+            what = f"messages of {message.message_bytes} bytes of {message.group_size} ranks"
             yield f"{one}: {message.operation}: expected numbers of at least 0, got {what}"
 
 
@@ -255,18 +252,14 @@ def _order_faults(one: RecordedPass) -> Iterator[str]:
         CallKind.LAUNCH: len(one.launches),
         CallKind.MESSAGE: len(one.messages),
         CallKind.COPY: len(one.copies),
-        CallKind.FILL: len(one.copies),
+        CallKind.CALL: len(one.calls),
     }
+    called: dict[CallKind, set[int]] = {kind: set() for kind in sizes}
     for kind, _, subject in one.order.distinct:
-        if subject >= sizes.get(kind, subject + 1):
-            yield f"{one}: order: expected a {kind} below {sizes[kind]}, got {subject}"
+        called.get(kind, set()).add(subject)
+    for kind, size in sizes.items():
+        if called[kind] != set(range(size)):
+            yield f"{one}: order: expected every {kind} of its table of {size}"
     for copy in one.copies:
         if copy.direction not in DIRECTIONS or copy.size_bytes < 0:
             yield f"{one}: expected a copy, got {copy.size_bytes} bytes from {copy.direction!r}"
-
-
-def _kinds(one: RecordedPass) -> Iterator[str]:
-    for launch in one.launches:
-        yield from launch.occurrences.per_layer
-    for message in one.messages:
-        yield from message.occurrences.per_layer

@@ -16,6 +16,7 @@ from collector.shapes.models import bundled_configs, find_decoder
 from collector.shapes.serving import Batch, Phase
 from jobs.cli.recordings import (
     RECORDING_SUFFIX,
+    derive_command,
     record_command,
     show_recording,
 )
@@ -154,6 +155,7 @@ def show_command(
 COMMANDS: dict[str, Callable[..., int | None]] = {
     "show": show_command,
     "record": record_command,
+    "derive": derive_command,
     "list": list_command,
 }
 

@@ -18,13 +18,13 @@ from jobs.cli.terminal import print_json, print_table, say, say_lines
 if TYPE_CHECKING:
     from collector.recording.recorded_calls import PassTokens
     from collector.report.recorded_share import RecordedShare
-    from collector.shapes.recorded_step import Occurrences, Prompts, RecordedPass, Recording
+    from collector.shapes.recorded_step import Prompts, RecordedPass, Recording
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 RECORDING_SUFFIX = ".json.gz"
 _MIXED = "mixed"
 _MISSING_COLUMNS = ("share", "phase", "kernel", "times", "reason", "example")
-_COLUMNS = ("pass", "kernel", "times", "outside", "per layer", "graph", "input shapes")
+_COLUMNS = ("pass", "kernel", "times", "where", "graph", "input shapes")
 
 
 def record_command(
@@ -51,9 +51,6 @@ def record_command(
     speculative: Annotated[
         int, typer.Option(help="tokens that the model's MTP layers draft in each pass", min=0)
     ] = 0,
-    layers: Annotated[
-        int, typer.Option(help="layers of each kind in the smallest model that runs", min=1)
-    ] = 2,
     graph: Annotated[
         str, typer.Option(help="captured graphs, eager without it: full-decode or piecewise")
     ] = "",
@@ -72,9 +69,9 @@ def record_command(
 ) -> None:
     """Record what a model launches, from the serving software itself, without an NPU.
 
-    vLLM and vLLM-Ascend run the model with dummy weights and few layers on a runtime that records
-    every launch. The recording has the launches of the whole model. It is made on x86-64 with gcc;
-    the first recording of a release downloads its wheels.
+    vLLM and vLLM-Ascend run the whole model with dummy weights on a runtime that records every
+    call, in order. It takes a minute or two, with graphs up to five, on x86-64 with gcc; the first
+    recording of a release downloads its wheels.
 
     \b
     Examples:
@@ -95,16 +92,13 @@ def record_command(
         read_options,
         record_model,
     )
-    from collector.recording.model_cuts import find_config
+    from collector.recording.model_folder import find_model
     from collector.recording.quantised import WeightScheme
     from collector.shapes.layout import Layout, layout_of
     from collector.shapes.recorded_step import Prompts, write_recording
     from collector.store.atomic import write_through
 
-    if not output.name.endswith(RECORDING_SUFFIX):
-        raise BadInput(f"--output: expected a name that ends with {RECORDING_SUFFIX}, got {output}")
-    if not output.absolute().parent.is_dir():
-        raise BadInput(f"--output: no folder {output.absolute().parent}")
+    _check_output(output)
     if logs is not None and logs.exists():
         raise BadInput(f"--logs: expected a new folder, got {logs}, which exists")
     if device not in DEVICES:
@@ -134,28 +128,63 @@ def record_command(
         dp=ranks.dp,
         ep=ranks.ep,
         speculative=speculative,
-        depth=layers,
         graph=_member("--graph", GraphMode, graph),
         environment=read_environment(env or ()),
         options=read_options("--engine", engine),
         sampling=read_options("--sampling", sampling),
     )
-    config = find_config(model)
+    folder = find_model(model)
     if scheme := _member("--quantization", WeightScheme, quantization):
-        config = config.quantised(scheme)
-    check_settings(config, settings)
+        folder = folder.quantised(scheme)
+    check_settings(settings)
     logging.getLogger("collector.recording").setLevel(logging.INFO)
     check_writable(output.absolute().parent)
     with scratch_folder("record") as scratch:
-        found = record_model(config, settings, (logs or scratch).absolute())
+        found = record_model(folder, settings, (logs or scratch).absolute())
     with file_errors(output, "written"):
         write_through(output, write_recording(found))
     say(f"wrote {output}")
     for one in found.passes:
-        launched = sum(x.occurrences.times(found.layers) for x in one.launches)
+        launched = sum(times for _, times in one.launched())
         say(f"{one}: {launched:,} launches of {len(one.launches):,} cases{_mode(one)}")
     if settings.graph is None:
         say("all passes are eager; servers decode in graphs: --graph full-decode")
+
+
+def derive_command(
+    recording: Annotated[Path, typer.Argument(help="file of `opmeter model record`")],
+    *,
+    output: Annotated[Path, typer.Option(help="file, replaced if it exists: NAME.json.gz")],
+) -> None:
+    """Make the kernels and tensors of a recording again, from its recorded calls.
+
+    A later opmeter may know more about the kernels that a call launches. No engine is needed.
+
+    \b
+    Example:
+      opmeter model derive qwen3-32b.json.gz --output qwen3-32b.json.gz
+    """
+    from dataclasses import replace
+
+    from collector.codec.errors import file_errors
+    from collector.recording.recorded_calls import derived_again
+    from collector.shapes.recorded_step import read_recording, write_recording
+    from collector.store.atomic import write_through
+
+    _check_output(output)
+    found = read_recording(recording)
+    again = replace(found, passes=tuple(map(derived_again, found.passes)))
+    with file_errors(output, "written"):
+        write_through(output, write_recording(again))
+    changed = sum(one != other for one, other in zip(found.passes, again.passes, strict=True))
+    say(f"wrote {output}: {changed} of {counted(len(found.passes), 'pass', 'passes')} changed")
+
+
+def _check_output(output: Path) -> None:
+    if not output.name.endswith(RECORDING_SUFFIX):
+        raise BadInput(f"--output: expected a name that ends with {RECORDING_SUFFIX}, got {output}")
+    if not output.absolute().parent.is_dir():
+        raise BadInput(f"--output: no folder {output.absolute().parent}")
 
 
 def _mode(one: RecordedPass) -> str:
@@ -189,32 +218,34 @@ def _passes(
 
 def show_recording(path: Path, *, only_missing: bool, as_json: bool) -> None:
     """Print the launches of a recording, in the whole model."""
-    from collector.shapes.recorded_step import read_recording
+    from collector.shapes.call_order import CallKind
+    from collector.shapes.recorded_step import read_recording, recording_value
 
     found = read_recording(path)
     if only_missing:
         _show_missing(found, as_json=as_json)
         return
     if as_json:
-        print_json(asdict(found))
+        print_json(recording_value(found))
         return
     ranks = ", ".join(f"{name}={count}" for name, count in found.layout.items())
     for one in found.passes:
         title = f"{found.model}, {ranks}: {one}, as {found.release} launches it on {found.device}"
+        places = one.places()
         rows = [
             (
-                *(str(one), launch.kernel, *_counts(launch.occurrences, found.layers)),
+                *(str(one), launch.kernel, *_counts(places[CallKind.LAUNCH, at])),
                 *(_graph(launch.in_graph), launch.cells.get("Input Shapes", "").strip('"')),
             )
-            for launch in one.launches
+            for at, launch in enumerate(one.launches)
         ]
         rows += [
             (
-                *(str(one), message.operation, *_counts(message.occurrences, found.layers)),
+                *(str(one), message.operation, *_counts(places[CallKind.MESSAGE, at])),
                 _graph(message.in_graph),
                 f"{message.message_bytes} bytes over {message.group_size} ranks",
             )
-            for message in one.messages
+            for at, message in enumerate(one.messages)
         ]
         print_table(_COLUMNS, rows, title=title)
 
@@ -295,10 +326,10 @@ def _listed(title: str, texts: Sequence[str]) -> Iterator[str]:
         yield from (f"  {text}" for text in texts[:_LISTED])
 
 
-def _counts(occurrences: Occurrences, layers: Mapping[str, int]) -> tuple[str, str, str]:
-    """Return the cells of the numbers in the whole model, outside of layers, and per layer."""
-    each = ", ".join(f"{count} {kind}" for kind, count in occurrences.per_layer.items())
-    return str(occurrences.times(layers)), str(occurrences.outside), each
+def _counts(places: Mapping[str, int]) -> tuple[str, str]:
+    """Return the cells of the number of launches, and of their places."""
+    each = ", ".join(f"{count} {place}" for place, count in places.items())
+    return str(sum(places.values())), each
 
 
 def _graph(is_inside: bool) -> str:

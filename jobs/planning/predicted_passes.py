@@ -1,7 +1,7 @@
 """The passes of a model, with the duration of each launch: from a version of the database, or where
 that has none, an estimate at the rates of the device."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from collector.ops.spec import OpSpec
 from collector.ranks.collective import DTYPES, OPERATIONS, is_collective
 from collector.ranks.gangs import is_of_gangs
 from collector.report.model_pages import PredictedLaunch, PredictedPass
+from collector.shapes.call_order import CallKind
 from collector.shapes.deployments import model_step
 from collector.shapes.models import read_decoder
-from collector.shapes.recorded_step import Occurrences, Recording
+from collector.shapes.recorded_step import Recording
 from collector.shapes.serving import Batch
 from jobs.campaign.source_kinds import ModelSource, StepCollectives
 from jobs.planning.forecast import Peaks, peaks_of, with_measured_rates
@@ -31,7 +32,6 @@ from jobs.planning.workload import roofline_us
 from opmeter.cases import arguments_of, cells_of_rows
 from opmeter.version import Version
 
-OUTSIDE = "outside of layers"
 _LONGEST = 20  # cases of a block whose rates count
 _DTYPE = "bfloat16"  # of the messages of a model's step
 
@@ -85,18 +85,19 @@ def passes_of_recording(
     """Yield the passes of a recording, in the whole model."""
     for one in recording.passes:
         records = completed_records(map(recording.record_of, one.launches))
+        places = one.places()
         kernels = [
             ModelLaunch(layer, record.kernel_type, times, _shapes(record), record)
-            for launch, record in zip(one.launches, records, strict=True)
-            for layer, times in _layers(launch.occurrences, recording.layers)
+            for at, record in enumerate(records)
+            for layer, times in places[CallKind.LAUNCH, at].items()
         ]
         messages = [
             _message(
                 (layer, message.operation, times, message.message_bytes, message.group_size),
                 *(message.dtype, collectives, backend),
             )
-            for message in one.messages
-            for layer, times in _layers(message.occurrences, recording.layers)
+            for at, message in enumerate(one.messages)
+            for layer, times in places[CallKind.MESSAGE, at].items()
         ]
         yield LaunchedPass(one.phase, str(one), (*kernels, *messages))
 
@@ -169,16 +170,6 @@ def _predicted(one: ModelLaunch, version: Version, stack: Stack, peaks: Peaks) -
         warnings=answer.warnings,
         estimate_us=0.0,
     )
-
-
-def _layers(found: Occurrences, layers: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield the kinds of layers that launch something, with the number of launches in all of
-    them."""
-    if found.outside:
-        yield OUTSIDE, found.outside
-    for kind, each in found.per_layer.items():
-        if each * layers[kind]:
-            yield f"{kind} layers", each * layers[kind]
 
 
 def _message(

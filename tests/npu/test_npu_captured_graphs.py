@@ -36,6 +36,7 @@ def test_launches_of_a_captured_graph_are_recorded_when_it_runs(fake: FakeCann, 
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("True\n")  # an engine sizes its cache by the free memory
-    names = [call.text if call.kind == "CUSTOM" else call.name for call in read_calls(log)]
-    replayed = ["CUSTOM GRAPH(1)", "aclnnNeg", "CUSTOM GRAPH(0)"]
-    assert names == [*replayed, *replayed, "aclnnAbs"]
+    names = [call.text if call.kind == "HOST" else call.name for call in read_calls(log)]
+    replayed = ["HOST replay(1)", "aclnnNeg", "HOST replay_end(1)"]
+    captured = ["HOST capture(1)", "HOST capture_end(1)"]
+    assert names == [*captured, *replayed, *replayed, "aclnnAbs"]

@@ -1,6 +1,6 @@
 """Record the deployments of the package again: `python -m tests.stacks.deployments [WORD...]`.
 
-A word is part of a file's name; without one, all are recorded. Each takes one to three minutes with
+A word is part of a file's name; without one, all are recorded. Each takes some ten minutes with
 the environments of `opmeter model record`. `tests/stacks/test_stacks_deployments.py` compares small
 ones with the launches of the software. Read the difference of a file before it is committed.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from collector.recording.engine import EngineSettings, GraphMode, record_model
 from collector.recording.formulas import Constants, NotSolved, solved_deployment
 from collector.recording.layout_formulas import solved_family
-from collector.recording.model_cuts import Config, find_config
+from collector.recording.model_folder import ModelFolder, find_model
 from collector.recording.quantised import WeightScheme
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import PackagedDeployment, file_name, write_deployment
@@ -71,10 +71,10 @@ class Recipe:
         return file_name(self.model, self.release, self.layouts)
 
 
-def config_of(model: str, layout: str) -> Config:
+def folder_of(model: str, layout: str) -> ModelFolder:
     """Return a model, quantised as a layout says; W4A16 is that of its own config.json."""
-    config, scheme = find_config(model), layout_of(layout).quantisation
-    return config.quantised(WeightScheme(scheme)) if scheme.is_int8 else config
+    folder, scheme = find_model(model), layout_of(layout).quantisation
+    return folder.quantised(WeightScheme(scheme)) if scheme.is_int8 else folder
 
 
 def _prefill(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
@@ -105,12 +105,15 @@ def _mixed(*loads: tuple[int, int, int, int, int]) -> tuple[PassTokens, ...]:
     )
 
 
-def constants_of(config: Config) -> Constants:
+def constants_of(model: ModelFolder) -> Constants:
     """Return the pages of the cache and of a request, for a model of this many tokens."""
-    if config.name in _POOLED:
-        return Constants(0, _POOLED_WIDTH, experts=config.experts, pool=_POOL)
-    width = next(one for one in _TABLE_WIDTHS if one * PAGE <= config.max_tokens)
-    return Constants(_PAGES, width, experts=config.experts)
+    keys = ("n_routed_experts", "num_experts", "num_local_experts")
+    experts = next((size for key in keys if (size := model.text.get(key))), 0)
+    if model.name in _POOLED:
+        return Constants(0, _POOLED_WIDTH, experts=experts, pool=_POOL)
+    longest = model.text["max_position_embeddings"]
+    width = next(one for one in _TABLE_WIDTHS if one * PAGE <= longest)
+    return Constants(_PAGES, width, experts=experts)
 
 
 def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
@@ -248,13 +251,13 @@ def settings_of(
 
 def recorded(model: str, release: str, text: str, work: Path) -> PackagedDeployment:
     """Record a layout of a model, and return it. `work` gets the engine's files."""
-    layout, config = layout_of(text), config_of(model, text)
-    constants = constants_of(config)
+    layout, folder = layout_of(text), folder_of(model, text)
+    constants = constants_of(folder)
 
     def solved(ranges: Sequence[Range], predicted: int) -> PackagedDeployment:
         passes = [one for *_, loads in ranges for one in loads]
         settings = settings_of(release, layout, constants, passes, predicted)
-        recording = record_model(config, settings, work / f"predicted{predicted}")
+        recording = record_model(folder, settings, work / f"predicted{predicted}")
         return solved_deployment(recording, str(layout), ranges, constants, predicted)
 
     found = solved(ranges_of(model, layout, constants.longest), 0)

@@ -1,16 +1,21 @@
 """The deployments of the package against the software: models of a few layers are recorded again,
 with other loads than those of the files, and launch what the files derive for this many layers."""
 
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
 import pytest
 
 from collector.recording.engine import record_model
 from collector.recording.environments import is_serving_installed
 from collector.recording.formulas import differences
+from collector.recording.model_folder import ModelFolder
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import find_deployment
 from collector.shapes.layout import layout_of
 from tests.lacking import lacking
-from tests.stacks.deployments import RECIPES, config_of, constants_of, settings_of
+from tests.stacks.deployments import RECIPES, constants_of, folder_of, settings_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
@@ -33,16 +38,27 @@ CHOSEN = {
 
 
 @pytest.mark.parametrize("recipe", CHOSEN.values(), ids=lambda one: one.file_name)
-def test_model_launches_equal_those_derived_from_its_file(recipe, tmp_path, monkeypatch):
+def test_model_launches_equal_those_derived_from_its_file(recipe, tmp_path):
     if not is_serving_installed(recipe.release):
         lacking(f"{recipe.release} is not installed: python -m tests.npu.stock_stacks install")
     text = recipe.recorded[-1]
-    layout, config = layout_of(text), config_of(recipe.model, text)
-    constants = constants_of(config)
-    least = next(iter(config.cuts(2)))
-    monkeypatch.setattr(config, "cuts", lambda depth: iter([least]))  # one process: no differences
-    found = record_model(config, settings_of(recipe.release, layout, constants, PASSES), tmp_path)
+    layout, folder = layout_of(text), folder_of(recipe.model, text)
     deployment = find_deployment(recipe.model, recipe.release, layout)
     assert deployment is not None
+    shallow, layers = shallow_model(folder, tuple(deployment.layers))
+    constants = constants_of(shallow)
+    found = record_model(shallow, settings_of(recipe.release, layout, constants, PASSES), tmp_path)
     for one in found.passes:
-        assert differences(deployment, one, least, constants) == [], one
+        assert differences(replace(deployment, layers=layers), one, constants) == [], one
+
+
+def shallow_model(
+    model: ModelFolder, kinds: tuple[str, ...]
+) -> tuple[ModelFolder, Mapping[str, int]]:
+    """Return a model with two layers of each kind, dense ones first, and its layers."""
+    values = json.loads(model.files["config.json"])
+    values["num_hidden_layers"] = 2 * len(kinds)
+    if "first_k_dense_replace" in values:
+        values["first_k_dense_replace"] = 2
+    files = {**model.files, "config.json": json.dumps(values).encode()}
+    return replace(model, files=files), dict.fromkeys(kinds, 2)

@@ -10,9 +10,10 @@ import pytest
 
 from collector.recording.engine import EngineFailed, EngineSettings, GraphMode, record_model
 from collector.recording.environments import RELEASES, is_serving_installed
-from collector.recording.model_cuts import Config
+from collector.recording.model_folder import ModelFolder
 from collector.recording.quantised import WeightScheme
-from collector.recording.recorded_calls import PassTokens
+from collector.recording.recorded_calls import PassTokens, derived_again
+from collector.shapes.call_order import CallKind
 from collector.shapes.recorded_step import Prompts
 from tests.lacking import lacking
 from tests.npu.triton_rows import recorded_triton, triton_path
@@ -106,15 +107,23 @@ def _installed(name: str) -> str:
     return name
 
 
-def config_of(values) -> Config:
-    return Config("tiny", json.dumps(values).encode(), "config.json")
+def folder_of(values) -> ModelFolder:
+    return ModelFolder("tiny", {"config.json": json.dumps(values).encode()})
 
 
-def kernels_of(one, layers) -> Counter[str]:
-    """Return how often each kernel is launched in a pass of the whole model."""
+def kernels_of(one) -> Counter[str]:
+    """Return how often each kernel is launched in a pass."""
     found = Counter[str]()
-    for launch in one.launches:
-        found[launch.kernel] += launch.occurrences.times(layers)
+    for launch, times in one.launched():
+        found[launch.kernel] += times
+    return found
+
+
+def sent(one) -> Counter[str]:
+    """Return how often each collective is launched in a pass."""
+    found = Counter[str]()
+    for message, times in one.sent():
+        found[message.operation] += times
     return found
 
 
@@ -122,12 +131,11 @@ def test_recording_has_the_launches_of_every_layer(release, tmp_path):
     # the last one's prompts have a few more tokens than a step of the engine
     passes = (PREFILL, DECODE, PassTokens("decode", 64, 1, 130))
     settings = EngineSettings(release, passes, options={"max_num_batched_tokens": 8192})
-    found = record_model(config_of(DENSE), settings, tmp_path)
-    assert found.layers == {"dense": 12}
+    found = record_model(folder_of(DENSE), settings, tmp_path)
     assert found.wheels["vllm-ascend"] == RELEASES[release].vllm_ascend
     assert found.settings["block_size"] == 128
     for one in found.passes:
-        kernels = kernels_of(one, found.layers)
+        kernels = kernels_of(one)
         each = {"FusedInferAttentionScore": 12, "ReshapeAndCacheNdKernel": 12, "SwiGlu": 12}
         assert each.items() <= kernels.items(), one
         assert (kernels["MatMulV2"], kernels["AddRmsNormBias"]) == (4 * 12 + 1, 2 * 12), one
@@ -135,46 +143,53 @@ def test_recording_has_the_launches_of_every_layer(release, tmp_path):
         tokens = one.requests * one.queries
         assert f'"{tokens},512;2048,512"' in shapes, one  # gate and up, in their memory layout
         assert not any(launch.in_graph for launch in one.launches)
+        assert derived_again(one) == one
+        (at,) = (at for at, x in enumerate(one.launches) if x.kernel == "SwiGlu")
+        assert one.places()[CallKind.LAUNCH, at] == {"block 1, 12 times": 12}
+        assert all(call.host_ns < 10**9 for call in one.order.calls)
     (attention,) = (x for x in found.passes[1].launches if x.kernel == "FusedInferAttentionScore")
     assert attention.extra["Runtime actual_seq_lengths_kv_values"] == "200,200,200,200"
 
 
-def test_single_rank_in_a_graph_records_messages_and_scales_by_layers(usual, tmp_path):
-    settings = {"passes": (DECODE,), "tp": 2, "graph": GraphMode.FULL_DECODE}
-    two, three = (
-        record_model(
-            config_of(DENSE),
-            EngineSettings(usual, depth=depth, **settings),
-            tmp_path / str(depth),
-        )
-        for depth in (2, 3)
-    )
-    assert two.passes == three.passes  # the launches of a layer do not depend on the depth
-    (one,) = two.passes
+def test_single_rank_in_a_graph_records_messages_streams_and_updates(usual, tmp_path):
+    settings = EngineSettings(usual, (DECODE,), tp=2, graph=GraphMode.FULL_DECODE)
+    found = record_model(folder_of(DENSE), settings, tmp_path)
+    (one,) = found.passes
+    assert sent(one)["all_reduce"] == 2 * 12 + 1
     reductions = [x for x in one.messages if x.operation == "all_reduce"]
-    assert sum(x.occurrences.times(two.layers) for x in reductions) == 2 * 12 + 1
-    assert {x.message_bytes for x in reductions} == {4 * 512 * 2}
-    assert {x.group_size for x in reductions} == {2}
+    assert {(x.message_bytes, x.group_size) for x in reductions} == {(4 * 512 * 2, 2)}
     inside = [x for x in one.launches if x.in_graph]
     assert {"MatMulV2", "SwiGlu"} <= {x.kernel for x in inside}
-    assert two.settings["graph_sizes"] == [1, 2, 4]
+    assert found.settings["graph_sizes"] == [1, 2, 4]
+    calls = one.order.calls
+    kinds = Counter(call.kind for call in calls)
+    assert (kinds["replay"], kinds["replay_end"]) == (1, 1)
+    # the host updates the attention of each layer, which waits for it, while the graph runs
+    assert (kinds["await_update"], kinds["update"]) == (12, 12)
+    begin, end = (next(at for at, x in enumerate(calls) if x.kind == kind)
+                  for kind in ("replay", "replay_end"))  # fmt: skip
+    assert all(call.host_ns == 0 for call in calls[begin + 1 : end])
+    streams = {kind: {x.stream for x in calls[begin:end] if x.kind == kind} for kind in CallKind}
+    assert len(streams[CallKind.LAUNCH]) == 1
+    assert streams[CallKind.LAUNCH].isdisjoint(streams[CallKind.MESSAGE])
+    assert kinds["wait"] >= 2 * (2 * 12 + 1)  # of the message for its input, and of what follows
+    assert derived_again(one) == one
 
 
 def test_experts_are_recorded_over_data_parallel_ranks(release, tmp_path):
     passes = (PREFILL, DECODE, MIXED)
     settings = EngineSettings(release, passes, tp=2, dp=2, ep=4, graph=GraphMode.FULL_DECODE)
-    found = record_model(config_of(EXPERTS), settings, tmp_path)
-    assert found.layers == {"moe": 12}
+    found = record_model(folder_of(EXPERTS), settings, tmp_path)
     assert found.layout == {"tp": 2, "dp": 2, "ep": 4}
     prefill, decode, mixed = found.passes
     for one in found.passes:
-        kernels = kernels_of(one, found.layers)
+        kernels = kernels_of(one)
         assert kernels["FusedInferAttentionScore"] == 12, one
         assert kernels["GroupedMatmul"] == 2 * 12, one
     # each rank of a group of 2 sends its 32 tokens to 2 experts; host code reads the rows of each
     rows = [x for x in prefill.messages if x.operation == "all_to_all"]
     assert [(x.message_bytes, x.group_size) for x in rows] == [(32 * 2 * 512 * 2, 4)]
-    assert rows[0].occurrences.times(found.layers) == 2 * 12
+    assert sent(prefill)["all_to_all"] == 2 * 12
     (routed,) = (x for x in decode.launches if x.kernel == "MoeDistributeDispatchV2")
     # a chunk of a prompt with earlier tokens, and decoding requests
     assert not any(launch.in_graph for launch in mixed.launches)
@@ -201,33 +216,102 @@ def test_drafting_layers_are_a_kind_and_stay_in_floating_point(usual, tmp_path):
     settings = EngineSettings(
         usual, (verify,), tp=2, ep=2, speculative=1, graph=GraphMode.PIECEWISE
     )
-    config = config_of(DRAFTING).quantised(WeightScheme.W4A8)
+    config = folder_of(DRAFTING).quantised(WeightScheme.W4A8)
     found = record_model(config, settings, tmp_path)
-    assert found.layers == {"moe": 12, "mtp": 1}
     (one,) = found.passes
-    attention = [x for x in one.launches if x.kernel == "FusedInferAttentionScore"]
-    assert [dict(x.occurrences.per_layer) for x in attention] == [{"moe": 1, "mtp": 1}]
-    assert attention[0].extra["Runtime actual_seq_lengths_kv_values"] == "200,200,200,200"
-    assert not attention[0].in_graph  # graphs contain what is between attention
-    experts = [x for x in one.launches if x.kernel == "GroupedMatmul"]
-    packed = {x.call for x in experts if x.in_graph}
+    drafted, is_draft = Counter[int](), False
+    for call in one.order.calls:
+        if call.kind in (CallKind.DRAFT, CallKind.DRAFT_END):
+            is_draft = call.kind is CallKind.DRAFT
+        drafted[call.subject] += is_draft and call.kind is CallKind.LAUNCH
+    launches = [(x, times, drafted[at]) for at, (x, times) in enumerate(one.launched())]
+    ((attention, *numbers),) = (x for x in launches if x[0].kernel == "FusedInferAttentionScore")
+    assert numbers == [12 + 1, 1]
+    assert attention.extra["Runtime actual_seq_lengths_kv_values"] == "200,200,200,200"
+    assert not attention.in_graph  # graphs contain what is between attention
+    experts = [x for x in launches if x[0].kernel == "GroupedMatmul"]
+    packed = {x.call for x, _, _ in experts if x.in_graph}
     assert len(packed) == 2 and all("i32[16," in call for call in packed)  # 8 of 4 bits each
-    assert {dict(x.occurrences.per_layer)["mtp"] for x in experts if x.call not in packed} == {1}
-    joined = [x for x in one.launches if x.call.startswith("ACLNN aclnnMm(bf16[8,1024]:ND")]
-    assert [dict(x.occurrences.per_layer) for x in joined] == [{"mtp": 1}]  # of token and state
+    assert {drafts for x, _, drafts in experts if x.call not in packed} == {1}
+    joined = [x for x in launches if x[0].call.startswith("ACLNN aclnnMm(bf16[8,1024]:ND")]
+    assert [x[1:] for x in joined] == [(1, 1)]  # of token and state
 
 
-def test_layers_of_linear_attention_are_counted_in_blocks(usual, tmp_path):
-    found = record_model(config_of(HYBRID), EngineSettings(usual, (PREFILL, DECODE)), tmp_path)
-    assert found.layers == {"3 linear_attention + full_attention": 3}
+def test_layers_of_linear_attention_are_found_in_blocks(usual, tmp_path):
+    found = record_model(folder_of(HYBRID), EngineSettings(usual, (PREFILL, DECODE)), tmp_path)
     for one in found.passes:
-        kernels = kernels_of(one, found.layers)
+        kernels = kernels_of(one)
         assert kernels["FusedInferAttentionScore"] == 3, one
         assert kernels["fused_qkvzba_split_reshape_cat_kernel"] == 9, one
         (split,) = (x for x in one.launches if x.kernel.startswith("fused_qkvzba"))
         tokens = one.requests * one.queries  # of queries, keys, values, and two of each value head
         assert split.cells["Input Shapes"] == f'"{tokens},1536;{tokens},8"'
         assert split.cells["Output Shapes"].startswith(f'"{tokens},1024;{tokens},4,128;')
+
+
+ERNIE = {
+    "architectures": ["Ernie4_5_MoeForCausalLM"],
+    "model_type": "ernie4_5_moe",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "moe_num_experts": 8,
+    "moe_k": 2,
+    "moe_intermediate_size": 256,
+    "moe_layer_start_index": 3,
+    "moe_layer_end_index": 6,
+    "moe_layer_interval": 1,
+    "moe_num_shared_experts": 0,
+    "moe_use_aux_free": True,
+    "use_bias": False,
+    "vocab_size": 1024,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+GEMMA = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 14,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "query_pre_attn_scalar": 128,
+    "sliding_window": 512,
+    "vocab_size": 1024,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+# Of each model, launches by hand: of 3 dense layers and 4 of experts; of 12 layers with a window
+# and 2 without, whose rotation concatenates queries and keys of two halves.
+BY_HAND = {
+    "ernie": (
+        (ERNIE, {"tp": 2, "ep": 2}),
+        {
+            "FusedInferAttentionScore": 7,
+            "AddRmsNormBias": 2 * 7,
+            "SwiGlu": 3 + 4,
+            "MoeGatingTopK": 4,
+            "GroupedMatmul": 2 * 4,
+        },
+    ),
+    "gemma": (
+        (GEMMA, {}),
+        {"FusedInferAttentionScore": 14, "Gelu": 14, "_triton_rope": 12, "ConcatD": 2 * 4},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_layers_of_several_kinds_launch_what_the_config_says(usual, tmp_path, name):
+    (values, ranks), expected = BY_HAND[name]
+    found = record_model(folder_of(values), EngineSettings(usual, (PREFILL,), **ranks), tmp_path)
+    (one,) = found.passes
+    kernels = kernels_of(one)
+    assert {kernel: kernels[kernel] for kernel in expected} == expected
 
 
 def test_mask_of_requests_without_tokens_chooses_the_others(tmp_path):
@@ -242,13 +326,13 @@ def test_mask_of_requests_without_tokens_chooses_the_others(tmp_path):
         environment={"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"},
         graph=GraphMode.FULL_DECODE,
     )
-    padded, _ = record_model(config_of(HYBRID), settings, tmp_path).passes
+    padded, _ = record_model(folder_of(HYBRID), settings, tmp_path).passes
     puts = [x.cells["Input Shapes"] for x in padded.launches if x.kernel == "IndexPutV2"]
     assert '"4,2,128,128;3,2,128,128;1;1;3"' in puts
 
 
 def test_engine_error_is_reported_in_one_line(usual, tmp_path):
-    unknown = config_of(DENSE | {"architectures": ["NoSuchModel"], "model_type": "no_such_type"})
+    unknown = folder_of(DENSE | {"architectures": ["NoSuchModel"], "model_type": "no_such_type"})
     with pytest.raises(EngineFailed) as raised:
         record_model(unknown, EngineSettings(usual, (DECODE,)), tmp_path)
     assert "\n" not in str(raised.value)

@@ -1,16 +1,28 @@
-/* Graphs that a stream captures (ACL graphs). Launches are stored while a graph is captured, and
-   recorded each time it runs. The tasks of a group may be updated between two runs, and also after
-   the call that runs the graph, because these tasks wait for their update. So a run is recorded
-   when the next launch, mark or run comes. Its launches are between the lines `CUSTOM
-   GRAPH(1)` and `CUSTOM GRAPH(0)`. */
+/* Graphs that a stream captures (ACL graphs). Lines are stored while a graph is captured, and
+   written each time it runs, with the streams of the capture. The tasks of a group may be updated
+   between two runs, and also after the call that runs the graph, because these tasks wait for their
+   update. So a run is written when the next launch, mark or run comes, with the time of its call;
+   calls of the host until then are written after it. Its lines are between `HOST replay(n)` and
+   `HOST replay_end(n)`. */
 #include "fake.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct graph {
-  char **lines;
+struct line {
+  int64_t ns;
+  const struct stream *stream;
+  char *words;
+};
+
+struct lines {
+  struct line *all;
   int count, room;
+};
+
+struct graph {
+  struct lines lines;
+  int number;
 };
 
 struct group {
@@ -19,43 +31,71 @@ struct group {
 };
 
 static struct graph *captured;              /* the graph that is being captured */
-static const struct graph *pending;         /* ran, and is not recorded yet */
+static const struct graph *pending;         /* ran, and is not written yet */
 static const struct stream *pending_stream;
+static int64_t pending_ns;
+static struct lines after_pending;          /* calls of the host since then */
 static __thread struct group *updated;      /* the group whose tasks are being updated */
 static __thread int next;
-static int group_from;
+static int group_from, graphs;
 
-static void keep(struct graph *graph, int at, const char *words, size_t length) {
-  if (at >= graph->room) graph->lines = realloc(graph->lines, (size_t)(graph->room = 2 * at + 64) * sizeof *graph->lines);
-  if (at < graph->count) free(graph->lines[at]);
-  else graph->count = at + 1;
-  graph->lines[at] = strndup(words, length);
+static void keep(struct lines *lines, int at, const struct stream *stream, const char *words,
+                 size_t length) {
+  if (at >= lines->room)
+    lines->all = realloc(lines->all, (size_t)(lines->room = 2 * at + 64) * sizeof *lines->all);
+  if (at < lines->count) free(lines->all[at].words);
+  else lines->count = at + 1;
+  lines->all[at] = (struct line){host_ns(), stream, strndup(words, length)};
+}
+
+static void write_call(int64_t ns, const struct stream *stream, const char *name, int number) {
+  struct text line = {0};
+  put(&line, "HOST "), put(&line, name), put(&line, "("), put_int(&line, number), put(&line, ")");
+  write_line(ns, stream, line.data, line.length);
+  free(line.data);
 }
 
 static void write_pending(void) {
   const struct graph *graph = pending;
   if (!graph) return;
   pending = NULL;
-  record_now(pending_stream, "CUSTOM GRAPH(1)");
-  for (int i = 0; i < graph->count; i++) record_now(pending_stream, graph->lines[i]);
-  record_now(pending_stream, "CUSTOM GRAPH(0)");
+  write_call(pending_ns, pending_stream, "replay", graph->number);
+  for (int i = 0; i < graph->lines.count; i++) {
+    const struct line *line = &graph->lines.all[i];
+    write_line(pending_ns, line->stream, line->words, strlen(line->words));
+  }
+  write_call(pending_ns, pending_stream, "replay_end", graph->number);
+  for (int i = 0; i < after_pending.count; i++) {
+    const struct line *line = &after_pending.all[i];
+    write_line(line->ns, line->stream, line->words, strlen(line->words));
+  }
+  after_pending.count = 0;
 }
 
-/* Return 1 if a launch is stored in a graph instead of running. */
-int captures_launch(const char *words, size_t length) {
-  if (updated) {
-    if (next < updated->to) keep(updated->graph, next++, words, length);
+static int begins(const char *words, const char *with) { return !strncmp(words, with, strlen(with)); }
+
+int keeps_line(const struct stream *stream, const char *words, size_t length) {
+  int is_host = begins(words, "HOST ");
+  if (updated && !is_host) {
+    struct lines *lines = &updated->graph->lines; /* the task runs on its own stream */
+    if (next < updated->to) keep(lines, next, lines->all[next].stream, words, length), next++;
     return 1;
   }
+  if (pending && is_host) return keep(&after_pending, after_pending.count, stream, words, length), 1;
   write_pending();
-  if (!captured || !strncmp(words, "CUSTOM MARK", 11)) return 0;
-  keep(captured, captured->count, words, length);
+  if (!captured || begins(words, "CUSTOM MARK") || begins(words, "HOST synchronize")) return 0;
+  keep(&captured->lines, captured->lines.count, stream, words, length);
   return 1;
 }
 
 int aclmdlRICaptureBegin(const struct stream *stream, int mode) {
+  pause_host();
   write_pending();
-  captured = calloc(1, sizeof *captured);
+  struct graph *graph = calloc(1, sizeof *graph);
+  graph->number = ++graphs;
+  write_call(host_ns(), stream, "capture", graph->number);
+  captured = graph;
+  resume_host();
   return 0;
 }
 int aclmdlRICaptureGetInfo(const struct stream *stream, int *status, void **graph) {
@@ -63,26 +103,32 @@ int aclmdlRICaptureGetInfo(const struct stream *stream, int *status, void **grap
   if (graph) *graph = captured;
   return 0;
 }
-int aclmdlRICaptureEnd(const struct stream *stream, void **graph) {
+int aclmdlRICaptureEnd(const struct stream *stream, struct graph **graph) {
+  pause_host();
   *graph = captured;
+  write_call(host_ns(), stream, "capture_end", captured->number);
   captured = NULL;
+  resume_host();
   return 0;
 }
 int aclmdlRIExecuteAsync(struct graph *graph, const struct stream *stream) {
+  pause_host();
   write_pending();
+  pending_ns = host_ns();
   pending_stream = stream;
   pending = graph;
+  resume_host();
   return 0;
 }
 int aclmdlRIDestroy(struct graph *graph) { return 0; }
 
 int aclmdlRICaptureTaskGrpBegin(const struct stream *stream) {
-  group_from = captured ? captured->count : 0;
+  group_from = captured ? captured->lines.count : 0;
   return 0;
 }
 int aclmdlRICaptureTaskGrpEnd(const struct stream *stream, void **handle) {
   struct group *group = calloc(1, sizeof *group);
-  *group = (struct group){captured, group_from, captured ? captured->count : 0};
+  *group = (struct group){captured, group_from, captured ? captured->lines.count : 0};
   return *handle = group, 0;
 }
 int aclmdlRICaptureTaskUpdateBegin(const struct stream *stream, struct group *group) {

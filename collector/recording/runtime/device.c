@@ -10,6 +10,7 @@ int opmeter_fake_cann_runtime(void) { return 1; }
 
 /* A process forked from one that has loaded this runtime begins as if it had loaded it now. */
 void opmeter_fake_cann_begin(void) {
+  begin_clock();
   open_log();
   if (read_rules) read_rules();
   see_devices();

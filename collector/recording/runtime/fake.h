@@ -41,6 +41,16 @@ struct stream {
 
 void record_line(const struct stream *stream, const char *words, size_t length);
 void record_now(const struct stream *stream, const char *words);
+void record_host(const struct stream *stream, struct text *line);
+void write_line(int64_t ns, const struct stream *stream, const char *words, size_t length);
+
+/* clock.c: what the log's lines have as their time. What runs between pause_host and resume_host is
+   work of this runtime, and takes no time of the host. */
+int64_t host_ns(void);
+void pause_host(void);
+void resume_host(void);
+void begin_clock(void);
+int has_order(void);
 int current_device(void);
 void see_devices(void);
 void open_log(void);
@@ -54,8 +64,9 @@ int profiled_launches(void) __attribute__((weak));
 void read_rules(void) __attribute__((weak));
 void launch_faults(const char *words, int device) __attribute__((weak));
 
-/* capture.c: whether a launch is kept in a graph instead of running. */
-int captures_launch(const char *words, size_t length);
+/* capture.c: whether a line is kept in a graph, or until a graph is written, instead of being
+   written now. */
+int keeps_line(const struct stream *stream, const char *words, size_t length);
 
 /* meeting.c: where the ranks of a group wait for each other. */
 struct meeting;

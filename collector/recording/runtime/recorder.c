@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MOST_ARGUMENTS 64
@@ -44,15 +43,24 @@ __attribute__((constructor)) void open_log(void) {
 }
 
 void record_line(const struct stream *stream, const char *words, size_t length) {
-  if (captures_launch(words, length)) return;
+  pause_host();
+  if (!keeps_line(stream, words, length)) write_line(host_ns(), stream, words, length);
+  resume_host();
+}
+
+/* A call that launches nothing: `HOST name(arguments)`. It takes over the text. */
+void record_host(const struct stream *stream, struct text *line) {
+  if (has_order()) record_line(stream, line->data, line->length);
+  free(line->data);
+}
+
+void write_line(int64_t ns, const struct stream *stream, const char *words, size_t length) {
   if (launch_faults) launch_faults(words, stream ? stream->device : current_device());
   int profile = profiled_launches ? profiled_launches() : -1;
   if (log_file < 0 && profile < 0) return;
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
   static __thread struct text line;
   line.length = 0;
-  put_int(&line, now.tv_sec * 1000000000LL + now.tv_nsec);
+  put_int(&line, ns);
   put(&line, " ");
   put_int(&line, stream ? stream->device : current_device());
   put(&line, " ");
@@ -71,6 +79,9 @@ void record_now(const struct stream *stream, const char *words) {
 
 /* For kernels that Python registers (vLLM-Ascend's): `CUSTOM name(arguments)`. */
 void opmeter_fake_cann_record(const char *words) { record_now(NULL, words); }
+void opmeter_fake_cann_record_on(const char *words, const struct stream *stream) {
+  record_now(stream, words);
+}
 
 static int is_near(uint64_t value, const void *frame) {
   uint64_t here = (uint64_t)frame;
@@ -170,6 +181,7 @@ static struct executor *new_executor(int keep) {
 int fake_aclnn_arguments(const char *name, const struct registers *given, const uint64_t *more) {
   static __thread struct text line;
   uint64_t all[MOST_ARGUMENTS];
+  pause_host();
   for (int i = 0; i < MOST_ARGUMENTS; i++) all[i] = i < 6 ? given->integers[i] : more[i - 6];
   line.length = 0;
   put(&line, "ACLNN ");
@@ -187,6 +199,7 @@ int fake_aclnn_arguments(const char *name, const struct registers *given, const 
   if (!*place) *place = new_executor(!strncmp(name, "Atb", 3));
   (*place)->line.length = 0;
   put_bytes(&(*place)->line, line.data, line.length);
+  resume_host();
   return 0;
 }
 

@@ -1,89 +1,80 @@
-"""`python opmeter_engine.py FOLDER...`: runs passes of a model in vLLM's engine.
+"""`python opmeter_engine.py FOLDER`: runs passes of a model in vLLM's engine.
 
-Each folder has a cut of the model. Its engine is a process of its own, because an engine holds
-global state; all are forks of this process, which has imported vLLM, the longer part of a start.
-`request.json` of a folder:
+`request.json` of the folder:
 
     engine    options of vllm.LLM
-    sampling  options of vllm.SamplingParams
+    sampling  options of vllm.SamplingParams, instead of those of the model
     passes    [{"phase", "requests", "queries", "keys", "prompts"}]: requests of a pass, and of each
               its new tokens and its tokens in total; `prompts` is the same without a phase, or null
+    has_chosen_blocks  whether the number of blocks of the cache is one that the user chose
 
-The engine writes its calls to `calls.log`, its output to `engine.txt`, and to `result.json`, for
-each pass, the number of its step in the log and the tokens of its requests; and the settings that
-it used. Or `error`: what it refused. Then, or without a result, no other one runs.
+The engine writes to `result.json`, for each pass, the number of its step in the log of calls and
+the tokens of its requests; and the settings that it used. Or `error`: what it refused.
 """
 
-import ctypes
 import faulthandler
 import json
 import os
 import signal
 import sys
 import traceback
+from importlib.metadata import version
 from pathlib import Path
 
-_PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 _MOST_ATTEMPTS = 4
 _STEPS_IN_FLIGHT = 2  # of an engine that schedules before it has the tokens of the last step
 _LONGEST_REASON = 300  # characters
+_PACKAGES = ("vllm", "vllm_ascend", "transformers")
 _added = []  # lengths of all requests so far, whose number names the next one
 
 
-def main(folders):
-    """Run the engine of each folder, and return the status of this process."""
-    from vllm import LLM  # noqa: F401  imported once, for all forks
-
-    for folder in map(Path, folders):
-        engine = os.fork()
-        if not engine:
-            _run_in(folder)
-        # what stops this process stops the engine, whose fault handler writes its stack
-        signal.signal(signal.SIGABRT, lambda *_, pid=engine: os.kill(pid, signal.SIGABRT))
-        code = os.waitstatus_to_exitcode(os.waitpid(engine, 0)[1])
-        result = folder / "result.json"
-        if not result.exists():
-            return code if code > 0 else 128 - code
-        if "error" in json.loads(result.read_text()):
-            break
-    return 0
-
-
-def _run_in(folder):
-    """Run the engine of a folder, and end this process."""
-    ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
+def main(folder):
+    """Run the engine of a folder."""
     signal.signal(signal.SIGABRT, signal.SIG_DFL)
     faulthandler.enable()
-    os.chdir(folder)
-    output = os.open("engine.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.environ["FAKE_CANN_LOG"] = str(folder / "calls.log")
-    ctypes.CDLL("libascendcl.so").opmeter_fake_cann_begin()  # opens this log
     # if memory is short, this process ends before others
     Path("/proc/self/oom_score_adj").write_text("1000")
-    requested = json.loads(Path("request.json").read_text())
+    requested = json.loads((folder / "request.json").read_text())
     try:
         found = _run(requested)
     except Exception as error:  # the engine's own errors have no common class
         traceback.print_exc()
         found = {"error": _described(error)}
-    Path("result.json").write_text(json.dumps(found))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # an engine's own shutdown waits for devices
+    (folder / "result.json").write_text(json.dumps(found))
 
 
 def _run(request):
-    from opmeter_hooks import TOKENS
+    import opmeter_hooks
     from vllm import LLM
 
+    opmeter_hooks.HAS_CHOSEN_BLOCKS = request["has_chosen_blocks"]
     if "speculative_config" not in request["engine"]:  # drafts have graphs of their own
         groups = [decoding + prompts for decoding, prompts in map(_groups, request["passes"])]
-        TOKENS.update(sum(new for new, _ in group) for group in groups)
+        opmeter_hooks.TOKENS.update(sum(new for new, _ in group) for group in groups)
     llm = LLM(**request["engine"])
-    passes = [_pass(llm, one, request["sampling"]) for one in request["passes"]]
-    return {"passes": passes, "settings": _settings(llm)}
+    if request["engine"].get("data_parallel_size", 1) > 1 and not _has_experts(llm):
+        raise _Refused(
+            "--layout: expected dp=1 of a model without experts: its data parallel groups are "
+            "independent engines"
+        )
+    sampling = _sampling(llm) | request["sampling"]
+    passes = [_pass(llm, one, sampling) for one in request["passes"]]
+    return {"passes": passes, "settings": _settings(llm) | {"sampling": sampling}}
+
+
+def _sampling(llm):
+    """Return the sampling of the model's generation_config.json, which a server uses."""
+    found = llm.llm_engine.vllm_config.model_config.get_diff_sampling_param()
+    found.pop("max_tokens", None)
+    return found
+
+
+class _Refused(Exception):
+    """What this program refuses itself."""
+
+
+def _has_experts(llm):
+    return bool(llm.llm_engine.vllm_config.model_config.get_num_experts())
 
 
 def _pass(llm, requested, sampling):
@@ -236,23 +227,26 @@ def _plain(value):
 
 
 def _described(error):
-    """Return the first cause of an error in a line, with the place in the engine where it was
-    raised."""
+    """Return the first cause of an error in a line: the package that raised it, and where."""
+    if isinstance(error, _Refused):
+        return str(error)
     while error.__cause__ is not None:
         error = error.__cause__
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = frames[-1]
-    for one in reversed(frames):
-        if "/vllm/" in one.filename or "/vllm_ascend/" in one.filename:
-            frame = one
+    name, place = "vllm", ""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        package = next((one for one in _PACKAGES if f"/{one}/" in frame.filename), None)
+        if package and frame.name != "__getattribute__":  # which reports what another one lacks
+            path = "/".join(Path(frame.filename).parts[-3:])
+            name, place = package, f" ({path}:{frame.lineno}: {frame.name})"
             break
-    place = "/".join(Path(frame.filename).parts[-3:])
     lines = [line.strip() for line in str(error).splitlines()]
     reason = " ".join(filter(None, lines))[:_LONGEST_REASON]
-    return f"{place}:{frame.lineno}: {frame.name}: {type(error).__name__}: {reason}"
+    what = f"{type(error).__name__}: {reason}"
+    return f"{name} {version(name)} refuses this model or setting: {what}{place}"
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
+    main(Path(sys.argv[1]))
+    sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # nothing is left to free
+    os._exit(0)  # an engine's own shutdown waits for devices

@@ -13,7 +13,7 @@ import inspect
 import os
 import sys
 
-from opmeter_launches import record_named
+from opmeter_launches import not_of_the_host, record_named
 from opmeter_pointers import layout
 
 _PATCHES = {}
@@ -26,6 +26,7 @@ _LAID_OUT = ".wo_a"  # of DeepSeek-V4
 _OBJECTS = ("broadcast_object_list", "all_gather_object")
 _KEPT = []  # registrations end with their library
 STEPS = []  # (new tokens, tokens in total) of each request, by step
+HAS_CHOSEN_BLOCKS = False  # whether the user chose the number of blocks of the cache
 TOKENS = set()  # numbers of new tokens for which graphs are captured; all if it is empty
 
 
@@ -86,7 +87,11 @@ def _triton_driver(module):
 def _triton_launch(module):
     """The launch of a Triton kernel is recorded instead of compiled."""
 
-    def run(self, *args, grid, warmup, **kwargs):
+    def run(self, *args, **named):
+        with not_of_the_host():  # Triton's own time at a launch is unknown
+            launch(self, *args, **named)
+
+    def launch(self, *args, grid, warmup, **kwargs):
         import torch
 
         names = set(self.arg_names)
@@ -210,6 +215,23 @@ def _graphs_of_passes(module):
     dispatcher.add_cudagraph_key = add_cudagraph_key
 
 
+@after("vllm.v1.core.kv_cache_utils")
+def _blocks_of_groups(module):
+    """Groups of layers whose caches differ take their blocks from one pool, which has as many more
+    as there are groups."""
+    original = module.get_kv_cache_groups
+    grown = []  # once, where groups are found twice
+
+    def get_kv_cache_groups(config, *given, **named):
+        groups = original(config, *given, **named)
+        if not HAS_CHOSEN_BLOCKS and not grown:
+            grown.append(len(groups))
+            config.cache_config.num_gpu_blocks_override *= max(1, len(groups))
+        return groups
+
+    module.get_kv_cache_groups = get_kv_cache_groups
+
+
 @after("vllm_ascend.worker.model_runner_v1")
 def _marks_of_steps(module):
     """Marks in the log: where a step begins, where a rank without requests runs a pass for the sake
@@ -219,6 +241,7 @@ def _marks_of_steps(module):
     def execute_model(self, scheduled, *more, **named):
         import torch
 
+        record_named("MARK", "end", len(STEPS))  # what follows is of no pass
         torch.npu.synchronize()
         if scheduled.total_num_scheduled_tokens:
             torch.npu.manual_seed(0)  # offsets of random numbers are arguments
@@ -238,6 +261,21 @@ def _marks_of_steps(module):
 
     module.NPUModelRunner.execute_model = execute_model
     module.NPUModelRunner.propose_draft_token_ids = propose_draft_token_ids
+
+
+@after("vllm.model_executor.models.qwen3_vl")
+def _tokens_without_images(module):
+    """Without images, vLLM 0.18 keeps what they add to the first layers of the decoder on no
+    device, and ends in the first pass: nothing is added."""
+    original = module.Qwen3VLForConditionalGeneration.__init__
+
+    def __init__(self, *, vllm_config, **named):
+        vision = vllm_config.model_config.hf_config.vision_config
+        if hasattr(vision, "deepstack_visual_indexes"):
+            vision.deepstack_visual_indexes = []
+        original(self, vllm_config=vllm_config, **named)
+
+    module.Qwen3VLForConditionalGeneration.__init__ = __init__
 
 
 @after("vllm_ascend.worker.model_runner_v1")

@@ -4,7 +4,8 @@ Imported by processes on the recording runtime, which may have nothing else of o
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from math import prod
 from typing import Any
@@ -34,13 +35,42 @@ def record(torch: Any, name: str, *arguments: Any) -> None:
 
 def record_named(name: str, *arguments: Any) -> None:
     """Record the same, where launches are not queued (TASK_QUEUE_ENABLE=0)."""
-    text = ", ".join(_text(argument) for argument in arguments)
-    _runtime().opmeter_fake_cann_record(f"CUSTOM {name}({text})".encode())
+    with not_of_the_host():
+        text = ", ".join(_text(argument) for argument in arguments)
+        _runtime().opmeter_fake_cann_record_on(f"CUSTOM {name}({text})".encode(), _stream())
+
+
+@contextmanager
+def not_of_the_host() -> Iterator[None]:
+    """Let what runs take no time of the host in the log: the engine on an NPU would not run it."""
+    _runtime().opmeter_fake_cann_pause()
+    try:
+        yield
+    finally:
+        _runtime().opmeter_fake_cann_resume()
+
+
+@contextmanager
+def of_the_host() -> Iterator[None]:
+    """Let what runs within `not_of_the_host` take time again."""
+    _runtime().opmeter_fake_cann_resume()
+    try:
+        yield
+    finally:
+        _runtime().opmeter_fake_cann_pause()
 
 
 @cache
-def _runtime() -> ctypes.CDLL:
-    return ctypes.CDLL("libascendcl.so")
+def _runtime() -> ctypes.PyDLL:
+    return ctypes.PyDLL("libascendcl.so")  # its calls are short, and keep Python's lock
+
+
+def _stream() -> ctypes.c_void_p:
+    """Return the stream on which a kernel is launched now."""
+    import torch
+    import torch_npu
+
+    return ctypes.c_void_p(torch_npu._C._npu_getCurrentRawStream(torch.npu.current_device()))
 
 
 def _text(argument: Any) -> str:

@@ -1,8 +1,7 @@
-"""Launches of cut models as a recording of the whole one."""
+"""The calls of a log as the passes of a recording."""
 
 import gzip
 import json
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -12,10 +11,16 @@ from collector.ranks.distribution import distribute_call
 from collector.recording.calls import parse_call
 from collector.recording.cells import cells_of
 from collector.recording.engine import EngineSettings, check_settings, read_environment
-from collector.recording.model_cuts import Config, find_config
-from collector.recording.recorded_calls import PassTokens, per_layer, read_step, recorded_pass
+from collector.recording.model_folder import find_model
+from collector.recording.recorded_calls import (
+    LoggedCall,
+    PassTokens,
+    derived_again,
+    read_step,
+    recorded_pass,
+)
 from collector.shapes.call_order import CallKind, CallOrder, PassCall
-from collector.shapes.recorded_step import Recording, read_recording, write_recording
+from collector.shapes.recorded_step import RecordedPass, Recording, read_recording, write_recording
 
 pytestmark = pytest.mark.fast
 
@@ -31,25 +36,20 @@ ROTARY = (
 
 
 def log_of(path, *steps):
-    """Write a log with a mark before each step."""
+    """Write a log with a mark before each step. Each call is 100 ns after the one before."""
     lines = []
     for number, calls in enumerate(steps):
-        lines += [f'0 0 0 CUSTOM MARK("step", {number})', *(f"1 0 5 {call}" for call in calls)]
-    lines.append(f'2 0 0 CUSTOM MARK("end", {len(steps)})')
+        for call in (f'CUSTOM MARK("step", {number})', *calls):
+            lines.append(f"{100 * len(lines)} 0 5 {call}")
+    lines.append(f'{100 * len(lines)} 0 0 CUSTOM MARK("end", {len(steps)})')
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
 def test_step_has_the_calls_up_to_the_next_mark(tmp_path):
-    graph = ("CUSTOM GRAPH(1)", NORM, "CUSTOM GRAPH(0)")
     draft = ('CUSTOM MARK("draft", 1)', NORM, 'CUSTOM MARK("draft", 0)')
-    log = log_of(tmp_path / "log", [MATMUL], [MATMUL, *draft, MATMUL, *graph, NORM])
-    assert read_step(log, 1) == {
-        (MATMUL, False, False): 2,
-        (NORM, True, False): 1,
-        (NORM, False, False): 1,
-        (NORM, False, True): 1,
-    }
+    log = log_of(tmp_path / "log", [MATMUL], [MATMUL, *draft, NORM])
+    assert read_step(log, 1) == [LoggedCall(text, 5, 100) for text in (MATMUL, *draft, NORM)]
     with pytest.raises(OpmeterError):
         read_step(log, 2)
 
@@ -57,56 +57,83 @@ def test_step_has_the_calls_up_to_the_next_mark(tmp_path):
 def test_addresses_of_freed_memory_are_not_part_of_a_call(tmp_path):
     call = "ACLNN aclnnMoeTokenUnpermute(bf16[8,2]:ND, 0, ints({}), bf16[4,2]:ND)"
     log = log_of(tmp_path / "log", [call.format(139930037522368), call.format(8)])
-    assert read_step(log, 0) == {(call.format("?"), False, False): 2}
+    assert {one.text for one in read_step(log, 0)} == {call.format("?")}
 
 
-def test_counts_scale_by_the_layers_of_each_kind():
-    cuts = [{"dense": 1, "moe": 2}, {"dense": 2, "moe": 2}, {"dense": 1, "moe": 3}]
-    calls = [
-        {
-            (MATMUL, False, False): 1 + 3 * cut["dense"] + 2 * cut["moe"],
-            (NORM, False, False): cut["moe"] - 1,
-            (NORM, False, True): 5,
-        }
-        for cut in cuts
+EMPTY = "ACLNN aclnnInplaceFillScalar(i32[0]:ND, i64=0)"
+MIXED = "ACLNN aclnnMul(bool[4]:ND, i64[4]:ND, i64[4]:ND)"  # two kernels
+
+
+def pass_of_layers() -> RecordedPass:
+    """A pass with a copy before 64 layers, of which each sends a message on another stream."""
+    calls = [LoggedCall("HOST copy(1, 64, 0)", 1, 500), LoggedCall(EMPTY, 1, 10)]
+    for layer in range(64):
+        event = 10 + 2 * layer
+        calls += [
+            *(LoggedCall(MATMUL, 1, 100), LoggedCall(MIXED, 1, 30)),
+            *(LoggedCall(f"HOST record({event})", 1, 5), LoggedCall(f"HOST wait({event})", 7, 5)),
+            *(LoggedCall(GATHER, 7, 20), LoggedCall(f"HOST record({event + 1})", 7, 5)),
+            LoggedCall(f"HOST wait({event + 1})", 1, 5),
+        ]
+    return recorded_pass(DECODE, [*calls, LoggedCall("HOST synchronize_event(3)", 0, 7)])
+
+
+def test_pass_has_every_call_in_order_with_its_stream_and_its_time():
+    found = pass_of_layers()
+    first, empty, *layers, last = found.order.calls
+    assert (first.kind, found.copies[first.subject].direction) == ("copy", "host to device")
+    assert (empty.kind, found.calls[empty.subject]) == ("call", EMPTY)  # it launches no kernel
+    assert (last.kind, last.subject) == ("synchronize_event", 0)  # of an earlier pass
+    kinds = ["launch"] * 3 + ["record", "wait", "message", "record", "wait"]
+    assert [one.kind for one in layers] == kinds * 64
+    assert [one.stream for one in layers[:8]] == [0, 0, 0, 0, 1, 1, 1, 0]
+    assert [one.host_ns for one in layers[:8]] == [100, 30, 0, 5, 5, 20, 5, 5]
+    kernels = [found.launches[one.subject].kernel for one in layers[:3]]
+    assert kernels == ["MatMulV2", "Cast", "Mul"]
+    assert len({one.what for one in layers}) == 8  # every layer has the same events
+    assert {times for _, times in (*found.launched(), *found.sent())} == {64}
+    assert set(found.places()[CallKind.LAUNCH, 0]) == {"block 1, 64 times"}
+
+
+def test_pass_is_made_again_of_its_own_calls():
+    found = pass_of_layers()
+    assert derived_again(found) == found
+    other = replace(found, launches=tuple(replace(x, kernel="Other") for x in found.launches))
+    assert derived_again(other) == found
+
+
+def test_graph_runs_its_calls_where_the_host_replays_it():
+    texts = (
+        *("HOST replay(3)", MATMUL, "HOST await_update(8)", NORM, "HOST replay_end(3)"),
+        *("HOST update(8)", MATMUL),
+    )
+    found = recorded_pass(DECODE, list(map(LoggedCall, texts)))
+    kinds = [one.kind for one in found.order.calls]
+    assert kinds == [
+        *("replay", "launch", "await_update", "launch", "replay_end", "update", "launch"),
     ]
-    found = {text: one for text, _, one in per_layer(cuts, list(map(Counter, calls)))}
-    assert found[MATMUL].times({"dense": 3, "moe": 58}) == 1 + 9 + 116
-    assert found[NORM].times({"dense": 3, "moe": 58, "mtp": 1}) == 57 + 5  # not in the first layer
-    assert dict(found[NORM].per_layer) == {"moe": 1, "mtp": 5}
-
-
-def test_call_missing_in_the_first_layer_is_counted():
-    calls = [
-        Counter({(MATMUL, False, False): 1}),
-        Counter({(MATMUL, False, False): 2, (NORM, False, False): 1}),
+    assert [(x.kernel, x.in_graph) for x in found.launches] == [
+        *(("MatMulV2", True), ("RmsNorm", True), ("MatMulV2", False)),
     ]
-    found = {text: one for text, _, one in per_layer([{"dense": 1}, {"dense": 2}], calls)}
-    assert found[NORM].outside == -1
-    assert found[NORM].times({"dense": 64}) == 63
-
-
-def test_a_call_that_names_the_depth_is_refused():
-    calls = [Counter({(MATMUL, False, False): 2}), Counter({(NORM, False, False): 3})]
-    with pytest.raises(OpmeterError, match="number of layers"):
-        list(per_layer([{"dense": 2}, {"dense": 3}], calls))
+    assert derived_again(found) == found
+    two = ("HOST replay(3)", "HOST await_update(8)", "HOST await_update(9)", "HOST replay_end(3)")
+    with pytest.raises(OpmeterError):
+        recorded_pass(DECODE, list(map(LoggedCall, (*two, "HOST update(9)"))))
 
 
 def recording_of(*texts):
-    cuts = [{"dense": 2}, {"dense": 3}]
-    calls = [Counter({(text, False, False): cut["dense"] for text in texts}) for cut in cuts]
-    one = recorded_pass(DECODE, per_layer(cuts, calls))
+    """A recording of a pass that makes these calls 64 times."""
+    one = recorded_pass(DECODE, [*map(LoggedCall, texts)] * 64)
     return Recording(
         model="tiny",
         config_sha256="",
-        layers={"dense": 64},
-        cut=cuts[0],
         release="vllm-ascend-0.18",
         layout={"tp": 1, "dp": 1, "ep": 1},
         device="A3",
         environment={},
         settings={"graph_sizes": [1, 2]},
         wheels={"vllm": "0.18.0"},
+        host="a processor",
         passes=(one,),
     )
 
@@ -128,7 +155,7 @@ def test_order_refers_to_the_tables_of_its_pass(tmp_path):
     calls = [PassCall(CallKind.LAUNCH, 0, 0, 900), PassCall(CallKind.MESSAGE, 1, 0, 40)] * 64
     for position, is_right in ((0, True), (1, False)):
         calls[-1] = PassCall(CallKind.MESSAGE, 1, position)
-        one = replace(found.passes[0], order=CallOrder.of(calls), host="a processor")
+        one = replace(found.passes[0], order=CallOrder.of(calls))
         changed = replace(found, passes=(one,))
         path = tmp_path / "tiny.json.gz"
         path.write_bytes(write_recording(changed))
@@ -137,21 +164,6 @@ def test_order_refers_to_the_tables_of_its_pass(tmp_path):
         else:
             with pytest.raises(BadInput):
                 read_recording(path)
-
-
-def test_launches_of_calls_with_an_unknown_list_in_one_cut_are_of_the_layers():
-    known, unknown = (
-        f"ACLNN aclnnMoeTokenUnpermute(bf16[8,4]:ND, i32[8]:ND, 0, 0, {sizes}, bf16[8,4]:ND)"
-        for sizes in ("ints(8)", "ints(?)")
-    )
-    cuts = [{"moe": 2}, {"moe": 3}]
-    calls = [
-        Counter({(known, False, False): 2}),
-        Counter({(known, False, False): 2, (unknown, False, False): 1}),
-    ]
-    (launch,) = recorded_pass(DECODE, per_layer(cuts, calls)).launches
-    assert (launch.kernel, launch.occurrences.times({"moe": 60})) == ("MoeTokenUnpermute", 60)
-    assert launch.occurrences.outside == 0
 
 
 def test_requests_that_pad_a_decode_have_their_new_tokens_as_keys():
@@ -394,7 +406,7 @@ def test_malformed_recording_is_refused(tmp_path):
     path.write_bytes(gzip.compress(json.dumps({**value, "layers": {"moe": 1}}).encode()))
     with pytest.raises(BadInput):
         read_recording(path)
-    path.write_bytes(gzip.compress(json.dumps({**value, "version": 2}).encode()))
+    path.write_bytes(gzip.compress(json.dumps({**value, "version": 3}).encode()))
     with pytest.raises(NewerFormat):
         read_recording(path)
 
@@ -403,13 +415,17 @@ def test_recording_that_no_run_wrote_is_refused(tmp_path):
     path = tmp_path / "a.json.gz"
     whole = write_recording(recording_of(MATMUL))
     value = json.loads(gzip.decompress(whole))
-    launch = value["passes"][0]["launches"][0]
-    negative = {**launch, "occurrences": {"outside": -1, "per_layer": {}}}
+    one = value["passes"][0]
     message = {"call": "", "operation": "allReduce", "message_bytes": -8, "dtype": "BF16"}
-    message |= {"group_size": 2, "occurrences": launch["occurrences"], "in_graph": False}
-    of_pass = [{"launches": [negative]}, {"messages": [message]}, {"keys": -4}]
-    changed = [{"passes": [value["passes"][0] | one]} for one in of_pass]
-    changed += [{"layers": dict.fromkeys(value["layers"], -2)}, {"layout": {"tp": -1}}]
+    message |= {"group_size": 2, "in_graph": False}
+    sent = {"distinct": [["launch", 0, 0], ["message", 0, 0]], "order": [0, 1], "host_ns": [1, 1]}
+    of_pass = [
+        *({"launches": []}, {"launches": one["launches"] * 2}, {"keys": -4}),
+        {"messages": [message], "order": sent},
+        {"copies": [{"direction": "up", "size_bytes": 8, "is_blocking": False}]},
+    ]
+    changed = [{"passes": [one | change]} for change in of_pass]
+    changed += [{"layout": {"tp": -1}}]
     files = [gzip.compress(json.dumps(value | one).encode()) for one in changed]
     text = json.dumps(value)
     files += [
@@ -425,131 +441,31 @@ def test_recording_that_no_run_wrote_is_refused(tmp_path):
         assert str(raised.value.path) == str(path)
 
 
-def config_of(**values):
-    base = {
-        "architectures": ["A"],
-        "num_hidden_layers": 61,
-        "vocab_size": 9,
-        "max_position_embeddings": 4096,
-    }
-    return Config("tiny", json.dumps({**base, **values}).encode(), "config.json")
-
-
-def test_cut_models_have_layers_of_every_kind():
-    mixed = config_of(n_routed_experts=256, first_k_dense_replace=3)
-    assert mixed.layers == {"dense": 3, "moe": 58}
-    cuts = list(mixed.cuts(2))
-    assert cuts == [{"dense": 2, "moe": 2}, {"dense": 3, "moe": 2}, {"dense": 2, "moe": 3}]
-    changed = json.loads(mixed.cut(cuts[1]))
-    assert (changed["num_hidden_layers"], changed["first_k_dense_replace"]) == (5, 3)
-    assert config_of().layers == {"dense": 61}
-    assert config_of(num_experts=128, mlp_only_layers=[]).layers == {"moe": 61}
-
-
-def test_alternating_layers_are_one_kind():
-    linear, full = "linear_attention", "full_attention"
-    for values in (
-        {"full_attention_interval": 4},
-        {"layer_types": [linear, linear, linear, full] * 4},
-    ):
-        mixed = config_of(num_hidden_layers=16, num_experts=8, **values)
-        assert mixed.layers == {"3 linear_attention + full_attention": 4}
-        least, more = mixed.cuts(2)
-        assert (*least.values(), *more.values()) == (1, 2)
-        assert json.loads(mixed.cut(more))["layer_types"] == [linear, linear, linear, full] * 2
-
-
-def test_every_list_item_belongs_to_its_layer():
-    ratios = [0, 0, 4, *[128, 4] * 4]
-    mixed = config_of(num_hidden_layers=11, num_hash_layers=3, compress_ratios=[*ratios, 0])
-    hashed, other, both = mixed.layers
-    assert mixed.layers == {hashed: 2, other: 1, both: 4}
-    assert both == "compress_ratios 128 + compress_ratios 4"
-    assert list(mixed.cuts(2)) == [
-        {hashed: 2, other: 1, both: 1},
-        {hashed: 2, other: 1, both: 2},  # all layers of the others are present
-    ]
-    changed = json.loads(mixed.cut({hashed: 1, other: 2, both: 1}))
-    assert changed["compress_ratios"] == [0, 4, 4, 128, 4, 0]  # the last is of a predicting layer
-    assert (changed["num_hidden_layers"], changed["num_hash_layers"]) == (5, 3)
-
-
-def test_decoder_of_a_vision_model_is_cut():
-    text = {"num_hidden_layers": 36, "vocab_size": 9, "max_position_embeddings": 4096}
-    vision = {"depth": 27, "deepstack_visual_indexes": [8, 16, 24]}
-    whole = config_of(text_config=text, vision_config=vision)
-    assert whole.layers == {"dense": 36}
-    changed = json.loads(whole.cut({"dense": 2}))
-    assert changed["text_config"]["num_hidden_layers"] == 2
-    assert changed["vision_config"] == {"depth": 27, "deepstack_visual_indexes": []}
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"layer_types": ["full_attention", "sliding_attention"]},  # fewer than layers
-        {"num_experts": 8, "mlp_only_layers": [1]},
-        {"num_experts": 8, "decoder_sparse_step": 2},
-        {"num_hidden_layers": 0},
-        {"num_hidden_layers": "61"},
-    ],
-)
-def test_layers_of_unknown_kinds_are_refused(values):
-    with pytest.raises(BadInput, match=next(iter(reversed(values)))):
-        config_of(**values)
-
-
-def test_models_by_name_have_the_settings_of_an_engine(tmp_path):
-    assert find_config("Qwen/Qwen3-32B").layers == {"dense": 64}
+def test_models_have_the_files_of_their_folder(tmp_path):
+    assert find_model("Qwen/Qwen3-32B").text["num_hidden_layers"] == 64
     folder = tmp_path / "Qwen3-32B"
     folder.mkdir()
-    (folder / "config.json").write_bytes(config_of().cut({"dense": 7}))
-    assert find_config(str(folder)).layers == {"dense": 7}  # not the bundled one
-    (folder / "config.json").write_bytes(b'{"num_hidden_layers": 7}')
-    with pytest.raises(BadInput, match="missing architectures, vocab_size"):
-        find_config(str(folder))
-    with pytest.raises(BadInput):
-        find_config("no-such-model")
-
-
-def test_a_cut_of_layers_that_share_chosen_keys_names_those_that_choose():
-    """GLM-5.2: the interval of the file would count the layers that are left."""
-    config = find_config("glm-5.2")
-    assert config.layers == {"full-dense": 3, "3 shared-moe + full-moe": 18, "shared-moe": 3}
-    found = json.loads(config.cut(next(iter(config.cuts(2)))))
-    assert found["index_topk_pattern"] == "FFSSSFSS"
-    assert found["indexer_types"][5:] == ["full", "shared", "shared"]
+    (folder / "config.json").write_bytes(b'{"text_config": {"num_hidden_layers": 7}}')
+    (folder / "model.safetensors").write_bytes(b"weights")
+    found = find_model(str(folder))  # not the bundled one
+    assert (found.name, list(found.files)) == ("Qwen3-32B", ["config.json"])
+    assert found.text["num_hidden_layers"] == 7
+    assert not (found.has_code or found.is_quantised)
+    (folder / "modeling_own.py").write_text("")
+    (folder / "quant_model_description.json").write_text("{}")
+    whole = find_model(str(folder))
+    assert whole.has_code and whole.is_quantised and whole.sha256 != found.sha256
+    (folder / "config.json").write_text("[]")
+    for model in (str(folder), "no-such-model"):
+        with pytest.raises(BadInput):
+            find_model(model)
 
 
 def test_unsupported_settings_are_refused():
-    passes = (PassTokens("decode", 1, 1, 8192),)
-    with pytest.raises(BadInput, match="--context"):
-        check_settings(config_of(), EngineSettings("vllm-ascend-0.18", passes))
     with pytest.raises(BadInput, match="ep"):
-        check_settings(config_of(), EngineSettings("vllm-ascend-0.18", (), tp=4, ep=2))
+        check_settings(EngineSettings("vllm-ascend-0.18", (), tp=4, ep=2))
     with pytest.raises(BadInput, match="--env"):
         read_environment(["NAME"])
-
-
-def test_quantisation_description_keeps_the_kinds_of_layers():
-    described = {
-        "lm_head.weight": "FLOAT",
-        **{f"model.layers.{at}.mlp.weight": "DENSE" if at < 3 else "MOE" for at in range(61)},
-    }
-    base = {"architectures": ["A"], "num_hidden_layers": 61, "vocab_size": 9}
-    values = base | {
-        "max_position_embeddings": 4096,
-        "n_routed_experts": 256,
-        "first_k_dense_replace": 3,
-    }
-    config = Config("tiny", json.dumps(values).encode(), "a", json.dumps(described).encode())
-    assert config.is_quantised
-    for cut in config.cuts(2):
-        kept = json.loads(config.files(cut)["quant_model_description.json"])
-        kinds = [kept[f"model.layers.{at}.mlp.weight"] for at in range(sum(cut.values()))]
-        assert kinds == ["DENSE"] * cut["dense"] + ["MOE"] * cut["moe"]
-        assert len(kept) == 1 + len(kinds)
-    assert not config_of().is_quantised
 
 
 def test_views_indices_and_products_have_the_tensors_of_their_kernels():

@@ -18,26 +18,20 @@ from collector.recording.layout_formulas import solved_family
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import deployed_step, laid_out, load_names
 from collector.shapes.layout import Layout
-from collector.shapes.recorded_step import (
-    MTP,
-    Occurrences,
-    Prompts,
-    RecordedLaunch,
-    RecordedMessage,
-    RecordedPass,
-    Recording,
-)
+from collector.shapes.recorded_step import Prompts, RecordedLaunch, RecordedMessage, Recording
 from collector.shapes.serving import Batch, Phase
+from tests.unit.collector.recording.made import Made, MadeCall
 
 pytestmark = pytest.mark.fast
 
 CONSTANTS = Constants(pages=7919, table_width=61)
-ONCE, EACH = Occurrences(0, {"dense": 1}), Occurrences(1, {})
+ONCE, EACH = 5, 1  # in each of five layers, and outside of them
 
 
-def launch(kernel, shapes, written, occurrences=ONCE, **extra):
+def launch(kernel, shapes, written, times=ONCE, drafts=0, **extra):
     cells = {"Input Shapes": f'"{shapes}"', "Output Shapes": f'"{written}"'}
-    return RecordedLaunch(f"ACLNN aclnn{kernel}()", kernel, cells, extra, occurrences, True)
+    one = RecordedLaunch(f"ACLNN aclnn{kernel}()", kernel, cells, extra, True)
+    return MadeCall(one, times, drafts)
 
 
 def decode(requests, keys, tp=4):
@@ -59,8 +53,8 @@ def decode(requests, keys, tp=4):
     if requests > 1:
         launches.append(launch("Transpose", f"{tp},{requests},9;3", f"{requests},{tp},9", EACH))
     part = 2 * 64 * -(-size // tp)
-    message = RecordedMessage("HCCL", "all_gather", part, "bfloat16", tp, ONCE, True)
-    return RecordedPass("decode", requests, 1, keys, tuple(launches), (message,))
+    message = MadeCall(RecordedMessage("HCCL", "all_gather", part, "bfloat16", tp, True), ONCE)
+    return Made("decode", requests, 1, keys, tuple(launches), (message,))
 
 
 LOADS = [(1, 90), (3, 70), (4, 50), (7, 33), (16, 80)]
@@ -68,9 +62,8 @@ LOADS = [(1, 90), (3, 70), (4, 50), (7, 33), (16, 80)]
 
 def recording(passes, tp=4):
     return Recording(
-        *("tiny", "0" * 64, {"dense": 5}, {"dense": 2}, "vllm-ascend-0.18"),
-        *({"tp": tp, "dp": 1, "ep": 1}, "A3", {}, {"graph_sizes": [8, 16]}, {"vllm": "1"}),
-        tuple(passes),
+        *("tiny", "0" * 64, "vllm-ascend-0.18", {"tp": tp, "dp": 1, "ep": 1}, "A3", {}),
+        *({"graph_sizes": [8, 16]}, {"vllm": "1"}, "", tuple(one.recorded() for one in passes)),
     )
 
 
@@ -112,12 +105,11 @@ def test_a_launch_of_several_sizes_is_one_where_nothing_pads():
 
     def copies(one):
         size = 8 if one.requests <= 8 else 16
-        twice = Occurrences(2, {"dense": 2})
+        twice = 2 * (1 + 5)
         if size == one.requests:
             more = [launch("TensorMove", size, size, twice)]
         else:
-            times = Occurrences(1, {"dense": 1})
-            more = [launch("TensorMove", n, n, times) for n in (one.requests, size)]
+            more = [launch("TensorMove", n, n, 1 + 5) for n in (one.requests, size)]
         return replace(one, launches=(*one.launches, *more))
 
     found = solved([copies(decode(*load)) for load in LOADS])
@@ -152,7 +144,7 @@ def mixed(decodes, keys, prompts, each, earlier):
         launch("FusedInferAttentionScore", f"{tokens},4,64", f"{tokens},4,64", **{queries: ends}),
         *[launch("Slice", f"{tokens},4,128;3;3", f"{tokens},4,64")] * 2,
     ]
-    times = Occurrences(0, {"dense": 2}) if earlier else ONCE
+    times = 2 * ONCE if earlier else ONCE
     launches.append(launch("Slice", f"{tokens},4,96;3;3", f"{tokens},4,64", times))
     if decodes > 1:
         launches.append(launch("Transpose", f"4,{decodes},9;3", f"{decodes},4,9"))
@@ -162,7 +154,7 @@ def mixed(decodes, keys, prompts, each, earlier):
         shapes = f"{tokens},4,64;{total},4,64"
         launches.append(launch("FusedInferAttentionScore", shapes, f"{tokens},4,64", **lists))
     load = Prompts(prompts, each, earlier + each)
-    return RecordedPass("mixed", decodes, 1, keys, tuple(launches), (), load)
+    return Made("mixed", decodes, 1, keys, tuple(launches), (), load)
 
 
 def test_prompts_with_earlier_tokens_next_to_decodes_follow_from_a_few():
@@ -196,20 +188,19 @@ def test_prompts_with_earlier_tokens_next_to_decodes_follow_from_a_few():
 def test_passes_that_verify_predicted_tokens_lack_the_layer_that_predicts():
     """Decodes of an engine with MTP have two tokens of each request, and padding of whole requests:
     graphs have 8 and 16 tokens."""
-    once = launch("ArgMaxV2", "1,9", "1", Occurrences(0, {MTP: 1}))
+    once = launch("ArgMaxV2", "1,9", "1", 0, drafts=1)
     passes = []
     for requests, keys in ((1, 90), (3, 70), (4, 50), (7, 33)):
         size = 8 if requests <= 4 else 16
-        each = Occurrences(0, {"dense": 1, MTP: 1})
         launches = (
-            launch("MatMulV2", f"{size},64;48,64", f"{size},48", each),
+            launch("MatMulV2", f"{size},64;48,64", f"{size},48", ONCE, drafts=1),
             launch("ArgMaxV2", f"{2 * requests},9", f"{2 * requests}", EACH),
             launch("Fill", "1;", f"{257 - requests}", EACH),
             once,
         )
-        passes.append(RecordedPass("decode", requests, 2, keys, launches, ()))
+        passes.append(Made("decode", requests, 2, keys, launches, ()))
     tokens = [PassTokens("decode", one.requests, 2, one.keys) for one in passes]
-    found = replace(recording(passes), layers={"dense": 5, MTP: 1})
+    found = recording(passes)
     deployment = solved_deployment(found, str(Layout(4)), [(1, 16, tokens)], CONSTANTS, predicted=1)
     model = Batch(Phase.DECODE, 5, 2, 300, predicted=1)
     assert sized_launches(deployed_step(deployment, model)) == {
@@ -217,9 +208,9 @@ def test_passes_that_verify_predicted_tokens_lack_the_layer_that_predicts():
         ("ArgMaxV2", "10,9"): 1,
         ("Fill", "1;"): 1,
     }
-    assert differences(deployment, passes[0], found.layers, CONSTANTS, predicted=1) == []
+    assert differences(deployment, passes[0].recorded(), CONSTANTS, predicted=1) == []
     odd = replace(passes[0], launches=passes[0].launches[1:])
-    (only,) = differences(deployment, odd, found.layers, CONSTANTS, predicted=1)
+    (only,) = differences(deployment, odd.recorded(), CONSTANTS, predicted=1)
     assert only.startswith("derived 5 MatMulV2")
     for other in (replace(model, predicted=0, queries=1), replace(model, is_draft=True)):
         with pytest.raises(BadInput, match="of 1 to 16 tokens with 1 predicted"):
@@ -245,7 +236,7 @@ def test_a_single_padding_token_has_a_kernel_of_its_own():
         pad = -tokens % 4
         fill = launch("BroadcastTo" if pad > 1 else "TensorMove", "1", f"{pad}", EACH)
         launches = (launch("MatMulV2", f"{tokens},64", f"{tokens},48"), *([fill] if pad else []))
-        passes.append(RecordedPass("prefill", 1, tokens, tokens, launches, ()))
+        passes.append(Made("prefill", 1, tokens, tokens, launches, ()))
     tokens = [PassTokens("prefill", 1, one.queries, one.keys) for one in passes]
     found = solved_deployment(recording(passes), str(Layout(4)), [(1, 32, tokens)], CONSTANTS)
     for count, kernels in ((21, ["BroadcastTo"]), (23, ["TensorMove"]), (24, [])):
@@ -260,7 +251,7 @@ def test_a_launch_of_one_load_has_no_size_of_its_tokens():
         cut = launch("Slice", f"{tokens},10,128;3;3", f"{tokens},1,128")
         launches = (launch("MatMulV2", f"{tokens},64;48,64", f"{tokens},48"), cut)
         launches = launches if tokens % 4 == 0 else launches[:1]
-        passes.append(RecordedPass("prefill", 1, tokens, tokens, launches, ()))
+        passes.append(Made("prefill", 1, tokens, tokens, launches, ()))
     tokens = [PassTokens("prefill", 1, one.queries, one.keys) for one in passes]
     found = solved_deployment(recording(passes), str(Layout(4)), [(1, 32, tokens)], CONSTANTS)
     cuts = [one.cells["Input Shapes"] for one in found.ranges[0].launches if one.kernel == "Slice"]
@@ -273,7 +264,7 @@ def test_launches_for_each_request_are_counted_by_the_load():
     """As sparse attention does: each request has two numbers, some of them equal."""
     passes = []
     for requests, keys in LOADS:
-        more = [launch("Fill", "1;", "", Occurrences(2 * requests - 1, {}))]
+        more = [launch("Fill", "1;", "", 2 * requests - 1)]
         more += [launch("Fill", "1;", "", EACH), launch("Cast", "", "", EACH)]
         one = decode(requests, keys)
         passes.append(replace(one, launches=(*one.launches, *more)))
@@ -295,7 +286,7 @@ def test_lengths_of_the_first_rank_end_with_its_tokens():
         lists = {"Runtime actual_seq_lengths_values": ",".join(map(str, ends))}
         lists["Runtime actual_seq_lengths_kv_values"] = ",".join(map(str, held))
         attention = launch("SparseFlashAttention", f"{part},64", f"{part},64", **lists)
-        passes.append(RecordedPass("prefill", requests, queries, keys, (attention,), ()))
+        passes.append(Made("prefill", requests, queries, keys, (attention,), ()))
     tokens = [PassTokens("prefill", one.requests, one.queries, one.keys) for one in passes]
     found = solved_deployment(recording(passes), str(Layout(4)), [(1, 32, tokens)], CONSTANTS)
     (kernel,) = deployed_step(found, Batch(Phase.PREFILL, 3, 5, 100)).kernels  # 4 of 15 tokens
@@ -311,7 +302,7 @@ def test_linear_attention_has_states_and_chunks_of_each_request():
         chunks, wide = (requests * -(-queries // size) for size in (64, 1216))
         shapes = f"{tokens},8;{chunks},2;{wide},2;7919,8;{4 * 7919},128;{requests},64"
         launches = (launch("chunk_scan", shapes, f"{tokens},8"),)
-        passes.append(RecordedPass("prefill", requests, queries, queries, launches, ()))
+        passes.append(Made("prefill", requests, queries, queries, launches, ()))
     tokens = [PassTokens("prefill", one.requests, one.queries, one.keys) for one in passes]
     found = replace(recording(passes), settings={"graph_sizes": [], "block_size": 512})
     found = solved_deployment(found, str(Layout(4)), [(1, 8192, tokens)], CONSTANTS)
@@ -333,8 +324,9 @@ def test_experts_get_equal_parts_of_the_rows():
         rows = 4 * sum(2 * part // 12 + (at < 2 * part % 12) for at in range(3))
         shapes = f"{rows},64;{2 * part},64"
         launches = (launch("GroupedMatmul", shapes, f"{2 * part},48", **{ends: listed}),)
-        message = RecordedMessage("HCCL", "all_to_all", rows * 64 * 2, "bfloat16", 4, ONCE, False)
-        passes.append(RecordedPass("prefill", 1, tokens, tokens, launches, (message,)))
+        size = rows * 64 * 2
+        message = MadeCall(RecordedMessage("HCCL", "all_to_all", size, "bfloat16", 4, False), ONCE)
+        passes.append(Made("prefill", 1, tokens, tokens, launches, (message,)))
     tokens = [PassTokens("prefill", 1, one.queries, one.keys) for one in passes]
     found = solved_deployment(recording(passes), str(layout), [(1, 128, tokens)], constants)
     step = deployed_step(found, Batch(Phase.PREFILL, 1, 40, 40))
@@ -342,7 +334,8 @@ def test_experts_get_equal_parts_of_the_rows():
     assert message.message_bytes == 24 * 64 * 2
     assert kernel.record.cells["Input Shapes"] == '"24,64;20,64"'
     assert kernel.record.extra[ends] == "7,14,20"
-    odd = replace(passes[0].launches[0], extra={ends: "1,2,6"})
+    (first,) = passes[0].launches
+    odd = replace(first, what=replace(first.what, extra={ends: "1,2,6"}))
     passes[0] = replace(passes[0], launches=(odd,))
     with pytest.raises(NotSolved, match="no equal parts"):
         solved_deployment(recording(passes), str(layout), [(1, 128, tokens)], constants)

@@ -10,6 +10,7 @@ from collector.codec.canonical import canonical_json, decode_value
 from collector.codec.errors import BadInput
 from collector.shapes.call_order import (
     EARLIER,
+    OUTSIDE,
     Block,
     CallKind,
     CallOrder,
@@ -94,9 +95,11 @@ def test_order_has_every_call_with_the_mean_time_of_repetitions():
     assert len(order) == len(order.calls) == 14
     assert [one.host_ns for one in order.calls] == [9000, *[150, 40, 60] * 4, 1]
     assert order.counts()[(LAUNCH, 0, 1)] == 4
-    assert [(at, times) for at, _, times in order.leaves()] == [
-        *((0, 1), (1, 4), (2, 4), (3, 4)),
-        (4, 1),
+    places = [(what[2], place, times) for what, place, times in order.places()]
+    layers = "block 1, 4 times"
+    assert places == [
+        *((0, OUTSIDE, 1), (1, layers, 4), (0, layers, 4), (2, layers, 4)),
+        (3, OUTSIDE, 1),
     ]
     assert CallOrder.of(order.calls) == order
 

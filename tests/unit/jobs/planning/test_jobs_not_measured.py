@@ -2,8 +2,9 @@
 
 import pytest
 
-from collector.shapes.recorded_step import Occurrences, RecordedLaunch, RecordedPass, Recording
+from collector.shapes.recorded_step import RecordedLaunch, Recording
 from jobs.planning.not_measured import not_measured
+from tests.unit.collector.recording.made import Made, MadeCall
 
 pytestmark = pytest.mark.fast
 
@@ -17,22 +18,21 @@ def launch(kernel, inputs, output, each, dtype="DT_BF16"):
         "Output Data Types": dtype,
         "Output Formats": "ND",
     }
-    return RecordedLaunch(kernel, kernel, cells, {}, Occurrences(1, {"dense": each}), False)
+    return MadeCall(RecordedLaunch(kernel, kernel, cells, {}, False), 1 + 9 * each)
 
 
 def recording_of(*launches):
-    one = RecordedPass("decode", 4, 1, 4096, launches, ())
+    one = Made("decode", 4, 1, 4096, launches).recorded()
     return Recording(
         model="tiny",
         config_sha256="",
-        layers={"dense": 9},
-        cut={"dense": 2},
         release="vllm-ascend-0.18",
         layout={"tp": 1},
         device="A3",
         environment={},
         settings={},
         wheels={},
+        host="",
         passes=(one,),
     )
 

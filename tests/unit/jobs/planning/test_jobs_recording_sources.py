@@ -1,13 +1,12 @@
 """Recordings as sources of a campaign."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from collector.codec.errors import BadInput
 from collector.model.stack import Stack
-from collector.recording.recorded_calls import PassTokens, per_layer, recorded_pass
+from collector.recording.recorded_calls import LoggedCall, PassTokens, recorded_pass
 from collector.shapes.recorded_step import Recording, read_recording, write_recording
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
@@ -23,29 +22,23 @@ MATMUL = "ACLNN aclnnMatmul(bf16[4,8]:ND, bf16[8,16]:ND/1,8, bf16[4,16]:ND, 0)"
 NORM = "ACLNN aclnnRmsNorm(bf16[4,8]:ND, bf16[8]:ND, bf16[4,8]:ND, f32[4,1]:ND; 1e-06)"
 REDUCE = "HCCL HcclAllReduce(bf16[32]:ND, 0, ranks=4)"
 COUNTS = "HCCL HcclAllGather(i32[8]:ND, ranks=4)"
-CUTS = [{"dense": 2}, {"dense": 3}]
 
 
 @pytest.fixture
 def path(tmp_path):
     """A recording of a model with 64 layers, and a norm outside of them."""
-    calls = [
-        Counter({(text, False, False): cut["dense"] for text in (MATMUL, REDUCE, COUNTS)})
-        + Counter({(NORM, False, False): 1})
-        for cut in CUTS
-    ]
-    one = recorded_pass(PassTokens("decode", 4, 1, 128), per_layer(CUTS, calls))
+    calls = [*map(LoggedCall, (MATMUL, REDUCE, COUNTS))] * 64
+    one = recorded_pass(PassTokens("decode", 4, 1, 128), [*calls, LoggedCall(NORM)])
     recording = Recording(
         model="tiny",
         config_sha256="",
-        layers={"dense": 64},
-        cut=CUTS[0],
         release="vllm-ascend-0.18",
         layout={"tp": 4, "dp": 1, "ep": 1},
         device="A3",
         environment={},
         settings={},
         wheels={},
+        host="",
         passes=(one, one),
     )
     path = tmp_path / "tiny.json.gz"
