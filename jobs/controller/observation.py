@@ -7,8 +7,8 @@ from itertools import chain
 
 from collector.codec.errors import StoreError
 from collector.database.commits import find_head
+from collector.database.head_content import HeldShards
 from collector.database.plan_state import damage_in
-from collector.database.published import HeldShards
 from collector.database.shard_commits import fetch
 from collector.model.plan import Plan, PlannedShard
 from collector.store.base import Store

@@ -10,8 +10,8 @@ from typing import Any
 
 from collector import environment
 from collector.codec.errors import StoreError
+from collector.database.head_content import HeldShards
 from collector.database.plans import Damage
-from collector.database.published import HeldShards
 from collector.environment import Running
 from collector.model.plan import Plan
 from collector.store.base import Store

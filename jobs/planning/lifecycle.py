@@ -23,11 +23,11 @@ from math import inf
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import AlreadyExists, BadInput
 from collector.database.commits import Commit, head_to_extend
+from collector.database.head_content import HeadContent, HeldShards
 from collector.database.layout import OP_MAPPING
 from collector.database.merge import Guard, MergeResult, merge_plans
 from collector.database.op_mapping import check_op_mapping
 from collector.database.plans import Damage
-from collector.database.published import HeldShards, Published
 from collector.database.reuse import Reuse, store_reuse
 from collector.database.shard_commits import shard_usage
 from collector.database.versions import rank_of
@@ -72,14 +72,14 @@ class PlanningState:
     op_mapping: str | None
     stored: StoredPlans
     committed: frozenset[str]
-    published: Published
+    content: HeadContent
     held_shards: HeldShards  # of the campaign, for any head
     damage: tuple[Damage, ...] = ()
 
     @property
     def head(self) -> Commit | None:
         """Return the database's newest commit at the time of reading."""
-        return self.published.commit
+        return self.content.commit
 
     @property
     def held(self) -> frozenset[str]:
@@ -130,23 +130,25 @@ def read_again(state: PlanningState) -> PlanningState:
 
     The inputs of the campaign stay as they were read: files are large, and a plan describes them as
     they were when its run began."""
-    stored, committed, published = _stored(state.campaign, state.held_shards)
-    return replace(state, stored=stored, committed=committed, published=published, damage=())
+    stored, committed, content = _stored(state.campaign, state.held_shards)
+    return replace(state, stored=stored, committed=committed, content=content, damage=())
 
 
-def _stored(campaign: Campaign, held: HeldShards) -> tuple[StoredPlans, frozenset[str], Published]:
+def _stored(
+    campaign: Campaign, held: HeldShards
+) -> tuple[StoredPlans, frozenset[str], HeadContent]:
     store = held.store
     stored, committed = (
         stored_plans.find_plans(store, campaign.name),
         stored_plans.committed_shards(store, campaign.name),
     )
-    published = Published.of(store, head_to_extend(store))
-    plans = published.manifest.plans if published.manifest else ()
+    content = HeadContent.of(store, head_to_extend(store))
+    plans = content.manifest.plans if content.manifest else ()
     merged = [plan for plan in plans if plan.campaign == campaign.name]
     return (
-        stored_plans.unchanged(stored, merged, lambda: held.at(published.commit)),
+        stored_plans.unchanged(stored, merged, lambda: held.at(content.commit)),
         committed,
-        published,
+        content,
     )
 
 
@@ -234,7 +236,7 @@ def lost_cases(state: PlanningState, newest: Plan) -> Mapping[str, str]:
     expected = frozenset(_required_cases(state)) - read_head_results(state).keys()
     for plan in state.mergeable:
         if plan.number < newest.number:
-            owed = cases_to_repeat(state.published.store, plan, broken, expected)
+            owed = cases_to_repeat(state.content.store, plan, broken, expected)
             found |= {case: place for case, place in owed.items() if case in expected}
     return found
 
@@ -259,11 +261,11 @@ def _may_repeat_suspects(own: Sequence[Plan]) -> bool:
 
 def suspect_cases(state: PlanningState) -> Mapping[str, str]:
     """Return the cases that a single, suspect session measured, and the device or node."""
-    stack, campaign, published = state.stack, state.campaign, state.published
-    if not published.shows(stack):
+    stack, campaign, content = state.stack, state.campaign, state.content
+    if not content.shows(stack):
         return {}
     expected = set(_required_cases(state))
-    return published.suspect_once(stack.version_path, expected, cache=campaign.measure.cache)
+    return content.suspect_once(stack.version_path, expected, cache=campaign.measure.cache)
 
 
 # The plan of a step.
@@ -390,15 +392,15 @@ def read_old_durations(state: PlanningState, options: RunOptions) -> OldDuration
     requested, or that the newest plan was made for. None to measure every case again.
 
     Raises BadInput if the database has no such version directory."""
-    own, published = state.own_plans, state.published
+    own, content = state.own_plans, state.content
     source = options.upgrade_from or (own[-1].upgrade_from if own else None)
     if source is None or options.again:
         return None
     path = source.version_path
-    check_upgrade(state.campaign, state.stack, path, sorted(published.versions))
+    check_upgrade(state.campaign, state.stack, path, sorted(content.versions))
     expected = {record.case_id for source in state.sources for record in source.records}
-    stack_id = published.versions[path].shown_stack.stack_id
-    return OldDurations(source, stack_id, published.intervals(path, expected))
+    stack_id = content.versions[path].shown_stack.stack_id
+    return OldDurations(source, stack_id, content.intervals(path, expected))
 
 
 def _usages(state: PlanningState) -> tuple[Usage, ...]:
@@ -409,7 +411,7 @@ def _usages(state: PlanningState) -> tuple[Usage, ...]:
         for shard in plan.shards
         if shard.shard_id in state.committed and not shard.is_gang
     ][-_LEARNED_SHARDS:]
-    store = state.published.store
+    store = state.content.store
     return tuple(map_concurrently(lambda shard: shard_usage(store, *shard), shards, AT_ONCE))
 
 
@@ -426,7 +428,7 @@ def _owed(
     known = (record.case_id for source in state.sources for record in source.records)
     is_open = step.after.update != "missing-only"
     expected = frozenset(case for case in known if is_open or case not in measured)
-    return cases_to_repeat(state.published.store, step.after, step.damaged, expected)
+    return cases_to_repeat(state.content.store, step.after, step.damaged, expected)
 
 
 def read_head_results(
@@ -436,14 +438,14 @@ def read_head_results(
 
     A measurement that is held back, so that its version shows no duration, counts as a failure if
     failures are requested or if durations train a surface model."""
-    stack, published, campaign = state.stack, state.published, state.campaign
-    if not published.shows(stack):
+    stack, content, campaign = state.stack, state.content, state.campaign
+    if not content.shows(stack):
         return {}
     expected = {record.case_id for source in state.sources for record in source.records}
-    known = published.case_results(stack.version_path, expected, cache=campaign.measure.cache)
+    known = content.case_results(stack.version_path, expected, cache=campaign.measure.cache)
     counts_held_back = retry_failed or campaign.sampling is not None
     needs_intervals = counts_held_back or with_intervals or campaign.update == "precision"
-    shown = published.intervals(stack.version_path, expected) if needs_intervals else {}
+    shown = content.intervals(stack.version_path, expected) if needs_intervals else {}
     held_back = set[str]()
     if counts_held_back:
         held_back = {case for case in known if case not in shown}
@@ -489,13 +491,13 @@ def next_plan(
     made = make_next(state, step, options)
     if made.tables is not None:
         guard()
-        store_next(state.published.store, made)
+        store_next(state.content.store, made)
     return made
 
 
 def preview(state: PlanningState, options: RunOptions, say: Callable[[str], None]) -> NextPlan:
     """Return the next plan as far as it is known without a merge; write nothing."""
-    store = state.published.store
+    store = state.content.store
     found = damage_outside(store, state.mergeable, state.committed, state.held)
     state = replace(state, damage=tuple(found))
     step = decide(state, options)
@@ -585,7 +587,7 @@ def current_author() -> str:
 def _publish(
     state: PlanningState, plans: Iterable[int], guard: Guard, options: RunOptions
 ) -> MergeResult:
-    store, name = state.published.store, state.campaign.name
+    store, name = state.content.store, state.campaign.name
     return publish(store, name, plans, guard, supersede_stack=options.supersede_stack)
 
 
@@ -625,9 +627,9 @@ def _due(state: PlanningState, step: Step, say: Callable[[str], None]) -> list[i
 
 def check_version(state: PlanningState, *, supersede_stack: bool) -> None:
     """Raise BadInput if the results could not be merged at the end."""
-    stack, published = state.stack, state.published
-    version = published.versions.get(stack.version_path)
-    if version is None or supersede_stack or published.shows(stack):
+    stack, content = state.stack, state.content
+    version = content.versions.get(stack.version_path)
+    if version is None or supersede_stack or content.shows(stack):
         return
     if version.shown_stack.is_imported:  # it has no measurements of another stack
         return
@@ -642,8 +644,8 @@ def _check_rank(state: PlanningState, plan: Plan) -> None:
     """Raise BadInput if a version shows another stack whatever this plan measures.
 
     That is so if this plan is older than the plan whose stack the version shows."""
-    version = state.published.versions.get(plan.stack.version_path)
-    if version is None or state.published.shows(plan.stack) or rank_of(plan) > version.stack.rank:
+    version = state.content.versions.get(plan.stack.version_path)
+    if version is None or state.content.shows(plan.stack) or rank_of(plan) > version.stack.rank:
         return
     raise BadInput(
         f"--supersede-stack would change nothing: {plan.stack.version_path} shows another stack "

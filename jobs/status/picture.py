@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from collector.codec.errors import BadInput, DamagedObject, NotFound, StoreError
 from collector.database.commits import Commit, Log, readable_log
+from collector.database.head_content import HeldShards
 from collector.database.plans import MergedPlan
-from collector.database.published import HeldShards
 from collector.database.snapshot import load_state
 from collector.model import keys
 from collector.model.record import CaseRecord, read_table

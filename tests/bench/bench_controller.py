@@ -25,7 +25,7 @@ from typing import Any
 
 from collector.codec.canonical import sha256_hex
 from collector.database.commits import find_head
-from collector.database.published import HeldShards
+from collector.database.head_content import HeldShards
 from collector.model import keys
 from collector.model.plan import Plan, plan_to_json
 from collector.model.record import CaseRecord, write_table

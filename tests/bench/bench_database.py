@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from collector.database import delta
 from collector.database.commits import find_head
+from collector.database.head_content import HeadContent, HeldShards
 from collector.database.merge import CREATE, merge_plans
-from collector.database.published import HeldShards, Published
 from collector.database.pull import pull_version
 from collector.model.stack import Runtime
 from collector.store.file import FileStore
@@ -60,13 +60,13 @@ def status(store: CountingStore, _: Path) -> None:
 
 
 def plan(store: CountingStore, _: Path) -> None:
-    published = Published.of(store, find_head(store))
-    published.case_results(_STACK.version_path, [f"{n:020x}" for n in range(1000)])
-    published.intervals(_STACK.version_path, [f"{n:020x}" for n in range(1000)])
+    content = HeadContent.of(store, find_head(store))
+    content.case_results(_STACK.version_path, [f"{n:020x}" for n in range(1000)])
+    content.intervals(_STACK.version_path, [f"{n:020x}" for n in range(1000)])
 
 
 def path(store: CountingStore, _: Path) -> None:
-    assert Published.of(store, find_head(store)).versions is not None
+    assert HeadContent.of(store, find_head(store)).versions is not None
 
 
 def pull(store: CountingStore, folder: Path) -> None:

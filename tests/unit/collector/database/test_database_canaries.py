@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from collector.database.commits import find_head, history
+from collector.database.head_content import HeadContent
 from collector.database.intervals import intervals_of
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
-from collector.database.published import Published
 from collector.database.query import best_rows, case_results, session_canaries
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
@@ -170,7 +170,7 @@ def test_case_measured_only_by_a_suspect_session_is_planned_again(factor):
         RECORD.case_id: False,
         alone.shards[0].records[0].case_id: True,
     }
-    assert Published.of(store, head).case_results(NPU.version_path, known) == known
+    assert HeadContent.of(store, head).case_results(NPU.version_path, known) == known
 
 
 @pytest.mark.parametrize("factor", [1.08, BEYOND])
@@ -183,9 +183,9 @@ def test_node_of_a_suspect_session_is_reported_until_a_second_is_suspect(factor)
     store, reported = MemoryStore(), []
     for together in (others[:3], others[3:], [alone], [twice]):
         merge(store, together)
-        published = Published.of(store, find_head(store))
+        content = HeadContent.of(store, find_head(store))
         reported.append(
-            published.suspect_once(NPU.version_path, [case, RECORD.case_id], cache="warm")
+            content.suspect_once(NPU.version_path, [case, RECORD.case_id], cache="warm")
         )
     assert reported[-2:] == [{case: f"node-{SLOW}/"}, {}] and not any(reported[:-2])
 

@@ -6,9 +6,9 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.database.commits import Commit
+from collector.database.head_content import HeadContent
 from collector.database.imported import tree_imports
 from collector.database.merge import CREATE, merge_plans
-from collector.database.published import Published
 from collector.database.pull import pull_version
 from collector.database.query import case_results
 from collector.database.snapshot import load_state
@@ -147,9 +147,9 @@ def test_campaigns_do_not_count_imported_rows_as_results(tree: Path) -> None:
     import_tree(store, tree)
     commit = measure(store)
     case = add_record(16).case_id
-    published = Published.of(store, commit)
-    assert case not in published.case_results(PATH, [case])
-    assert case not in published.intervals(PATH, [case])
+    content = HeadContent.of(store, commit)
+    assert case not in content.case_results(PATH, [case])
+    assert case not in content.intervals(PATH, [case])
     result = case_results(load_state(store, commit), PATH)[case]
     assert result.is_good and result.is_imported
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from collector.database.head_content import HeadContent, HeldShards
 from collector.database.plans import Damage
-from collector.database.published import HeldShards, Published
 from collector.model.plan import (
     Forecast,
     Limits,
@@ -82,7 +82,7 @@ class Held(HeldShards):
 
 
 @dataclass(frozen=True)
-class Suspected(Published):
+class Suspected(HeadContent):
     """A head in which suspect sessions measured these cases."""
 
     places: Mapping[str, str] | None = None

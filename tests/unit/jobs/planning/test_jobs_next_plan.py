@@ -7,8 +7,8 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.database.commits import find_head
+from collector.database.head_content import HeldShards
 from collector.database.merge import CREATE, merge_plans
-from collector.database.published import HeldShards
 from collector.model import keys
 from collector.model.manifest import NO_USAGE, Usage
 from collector.model.plan import read_shard
@@ -165,7 +165,7 @@ def test_only_damaged_shards_are_measured_again_by_the_next_run(wide, update, ha
     measured_here(store, stack, second.plan)
     third, message = advanced(campaign, store)
     assert third.is_finished and third.plan == second.plan
-    assert third.state.published.case_results(stack.version_path, CASES).keys() == set(CASES)
+    assert third.state.content.case_results(stack.version_path, CASES).keys() == set(CASES)
 
 
 def test_store_that_damages_everything_is_not_measured_forever(wide):
@@ -248,7 +248,7 @@ def test_plan_with_the_current_head_supersedes(wide):
     second, _ = advanced(wide, store, wish)
     measured_here(store, first.state.stack, second.plan)
     third, _ = advanced(wide, store, RunOptions(supersede_stack=True))
-    assert third.is_finished and third.state.published.shows(first.state.stack)
+    assert third.is_finished and third.state.content.shows(first.state.stack)
 
 
 @pytest.mark.parametrize("state", ["nothing", "committed", "damaged", "no plan to read"])

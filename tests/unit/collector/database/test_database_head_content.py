@@ -11,9 +11,9 @@ import pytest
 
 from collector.codec.errors import DamagedObject
 from collector.database.commits import Commit, find_head
+from collector.database.head_content import HeadContent, HeldShards
 from collector.database.intervals import intervals_of
 from collector.database.merge import CREATE, merge_plans
-from collector.database.published import HeldShards, Published
 from collector.database.query import best_rows, case_results, held_shards
 from collector.database.snapshot import interval_rows, load_state
 from collector.model import keys
@@ -76,13 +76,13 @@ def test_results_read_from_the_head_equal_those_of_the_whole_state(seed: int) ->
     store = MemoryStore()
     for number in range(1, 5):
         head = merged(store, random_plan(chance, number))
-    state, published = load_state(store, head), Published.of(store, head)
+    state, content = load_state(store, head), HeadContent.of(store, head)
     expected = {record.case_id for record in chance.sample(RECORDS, 6)}
     for cache in (None, *CACHES):
         whole = case_results(state, PATH, cache=cache)
-        found = published.case_results(PATH, expected, cache=cache)
+        found = content.case_results(PATH, expected, cache=cache)
         assert found == {case: whole[case] for case in expected & set(whole)}
-    assert published.shows(STACK) == state.shows(STACK)
+    assert content.shows(STACK) == state.shows(STACK)
     pairs = held_shards(state)
     for campaign in ("made", "other", "nobody"):
         own = {shard for name, shard in pairs if name == campaign}
@@ -91,9 +91,9 @@ def test_results_read_from_the_head_equal_those_of_the_whole_state(seed: int) ->
 
 def test_empty_database_has_no_results() -> None:
     store = MemoryStore()
-    published = Published.of(store, None)
-    assert published.versions == {} and not published.shows(STACK)
-    assert published.case_results(PATH, [RECORDS[0].case_id]) == {}
+    content = HeadContent.of(store, None)
+    assert content.versions == {} and not content.shows(STACK)
+    assert content.case_results(PATH, [RECORDS[0].case_id]) == {}
     assert HeldShards(store, "made").at(None) == frozenset()
 
 
@@ -126,27 +126,27 @@ def test_changed_file_is_refused() -> None:
     [key] = [info.key for info in store.list(f"{keys.MEASUREMENTS}device=")]
     store.put(key, b"another")
     with pytest.raises(DamagedObject, match=naming(f"{key}:", "sha256")):
-        Published.of(store, head).case_results(PATH, [RECORDS[0].case_id])
+        HeadContent.of(store, head).case_results(PATH, [RECORDS[0].case_id])
 
 
 def test_intervals_of_the_head_are_those_of_the_state():
     store, records, twice = MemoryStore(), RECORDS[:5], RECORDS[:3]
     merged(store, MadePlan([MadeShard("s1", records, [answered(records, 7.0)])]))
     head = merged(store, MadePlan([MadeShard("s2", twice, [answered(twice, 7.1)])], number=2))
-    published, state = Published.of(store, head), load_state(store, head)
+    content, state = HeadContent.of(store, head), load_state(store, head)
     best = best_rows(state, PATH)
     measured = zip(best["case"].to_pylist(), best["measurement"].to_pylist(), strict=True)
     of = intervals_of(state)[PATH].of
     known = {case: of[measurement] for case, measurement in measured}
-    found = published.intervals(PATH, known)
+    found = content.intervals(PATH, known)
     assert found == known
     assert {case: one.sessions for case, one in found.items()} == {
         record.case_id: 2 if record in twice else 1 for record in records
     }
     one = RECORDS[0].case_id
-    assert published.intervals(PATH, [one, RECORDS[7].case_id]) == {one: known[one]}
-    assert published.intervals("elsewhere", known) == {}
-    assert Published.of(store, None).intervals(PATH, known) == {}
+    assert content.intervals(PATH, [one, RECORDS[7].case_id]) == {one: known[one]}
+    assert content.intervals("elsewhere", known) == {}
+    assert HeadContent.of(store, None).intervals(PATH, known) == {}
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_table_of_impossible_intervals_is_damage(column, values):
         list(interval_rows(out.getvalue(), PATH, key=key))
     store.put(key, out.getvalue())
     with pytest.raises(DamagedObject, match=naming(f"{key}:", "sha256")):
-        Published.of(store, head).intervals(PATH, [RECORDS[0].case_id])
+        HeadContent.of(store, head).intervals(PATH, [RECORDS[0].case_id])

@@ -44,7 +44,7 @@ _KEPT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class HeadContent:
     """The head of a database, which is empty if there is no commit."""
 
     store: Store
@@ -52,7 +52,7 @@ class Published:
     manifest: SnapshotManifest | None
 
     @classmethod
-    def of(cls, store: Store, commit: Commit | None) -> "Published":
+    def of(cls, store: Store, commit: Commit | None) -> "HeadContent":
         """Return the content of a commit. Only the manifest is read."""
         return cls(store, commit, read_manifest(store, commit) if commit else None)
 
