@@ -6,32 +6,24 @@ fewer than the documented 32.
 
 from collections.abc import Callable
 
-from collector.model.case import Case
-from collector.model.vocabulary import dtype_of
 from collector.ops import rules
 from collector.ops.catalog.attention._fused import (
     KEY,
-    KEY_LENGTHS,
     KEY_ROPE,
     LATENT,
-    MASK,
     QUERY,
-    QUERY_LENGTHS,
     QUERY_ROPE,
     RIGHT_DOWN_CAUSAL,
     SINK,
-    TABLE,
     VALUE,
     FusedCall,
     FusedRule,
     read_call,
 )
 from collector.ops.catalog.attention._slots import limit, rules_of
-from collector.ops.slots import given, output_slot
 from collector.ops.spec import Constraint
 
 NUMBERS = (QUERY, KEY, VALUE, QUERY_ROPE, KEY_ROPE, SINK)
-_REPLAYED = (*NUMBERS, MASK, QUERY_LENGTHS, KEY_LENGTHS, TABLE)
 _ROPE = 64
 _NZ_TOKENS = 128
 _ROW = 65535
@@ -39,25 +31,6 @@ _ROW = 65535
 
 def _limit(text: str, holds: Callable[[FusedCall], bool]) -> Constraint:
     return limit(read_call, text, holds)
-
-
-def _dtypes(text: str, positions: tuple[int, ...], spellings: tuple[str, ...]) -> Constraint:
-    def holds(case: Case) -> bool:
-        slots = [slot for i in positions if (slot := given(case, i))]
-        known = {slot.known_dtype.spelling for slot in slots if slot.known_dtype}
-        return known <= set(spellings)
-
-    return Constraint(text, holds)
-
-
-def _one_dtype(case: Case) -> bool:
-    slots = [given(case, i) for i in NUMBERS] + [output_slot(case, 0)]
-    return len({slot.known_dtype for slot in slots if slot}) == 1
-
-
-def _lse_is_float(case: Case) -> bool:
-    lse = output_slot(case, 1)
-    return lse is None or lse.known_dtype is dtype_of("FLOAT")
 
 
 def _block_size_fits(call: FusedCall) -> bool:
@@ -111,20 +84,6 @@ def _heads_fit(call: FusedCall) -> bool:
 
 
 FUSED_RULES = (
-    rules.only_inputs(
-        "expected no shape in the slots of quantisation, padding, shared prefixes and position "
-        "shifts: they are not replayed",
-        _REPLAYED,
-    ),
-    _dtypes("expected DT_BF16 or FLOAT16 for queries", (QUERY,), ("DT_BF16", "FLOAT16")),
-    Constraint("expected one dtype for queries, keys, values and the output", _one_dtype),
-    _dtypes("expected INT8, UINT8 or BOOL for the mask", (MASK,), ("INT8", "UINT8", "BOOL")),
-    _dtypes("expected INT64 for lengths", (QUERY_LENGTHS, KEY_LENGTHS), ("INT64",)),
-    _dtypes("expected INT32 for the block table", (TABLE,), ("INT32",)),
-    Constraint(
-        "expected FLOAT for softmax_lse",
-        _lse_is_float,
-    ),
     *rules_of(read_call, FusedRule),
     _limit(
         "expected a head of at most 512 numbers, a multiple of 16",

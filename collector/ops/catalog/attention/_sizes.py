@@ -15,10 +15,11 @@ from math import prod, sqrt
 from collector.model.case import Case, Shape, Slot
 from collector.model.vocabulary import CAUSAL_MASK, FULL_MASK, MASK
 from collector.ops import rules
-from collector.ops.slots import given, output_slot, spelling
+from collector.ops.slots import given, output_slot
 from collector.ops.spec import Constraint
 
 MASK_SIDE = 2048
+LAYOUTS = "expected queries, keys and values in one layout of SBH, BSH, BNSD, BSND"
 _EVERYTHING = 2**31 - 1  # the default of pre_tokens and next_tokens
 _STATISTICS_WIDTH = 8
 # Size of the scores of one block in float32; about 4 times as much is allocated at once. On two
@@ -134,8 +135,8 @@ def mask_constraint(position: int, sizes: Callable[[Case], Attention | None]) ->
     def holds(case: Case) -> bool:
         mask, call, hidden = given(case, position), sizes(case), case.attribute(MASK)
         if mask is None or not _is_whole(mask):
-            return hidden is None and (mask is None or spelling(mask) == "BOOL")
-        if spelling(mask) != "BOOL" or hidden not in (None, CAUSAL_MASK, FULL_MASK):
+            return hidden is None
+        if hidden not in (None, CAUSAL_MASK, FULL_MASK):
             return False
         if call is None:
             return True
@@ -161,21 +162,6 @@ def unknown_mask(case: Case, position: int) -> str:
     )
 
 
-def only_slots(inputs: frozenset[int], absent_outputs: frozenset[int]) -> Constraint:
-    """Return the rule against dropout, position shifts, lengths and others: not replayed."""
-
-    def holds(case: Case) -> bool:
-        given_inputs = {i for i, slot in enumerate(case.inputs or ()) if slot.shape is not None}
-        outputs = {i for i, slot in enumerate(case.outputs or ()) if slot.shape is not None}
-        return given_inputs <= inputs and not outputs & absent_outputs
-
-    return Constraint(
-        "expected no shape in slots other than queries, keys, values, a mask and statistics: only "
-        "these are replayed",
-        holds,
-    )
-
-
 def named_output(case: Case, position: int) -> Shape | None:
     """Return the shape that a row names for an output; None for an empty or missing cell."""
     slot = output_slot(case, position)
@@ -183,13 +169,11 @@ def named_output(case: Case, position: int) -> Shape | None:
 
 
 def limits(sizes: Callable[[Case], Attention | None]) -> Constraint:
-    """Return the limits that npu_fusion_attention documents, which are checked after the sizes."""
-
-    def holds(case: Case) -> bool:
-        call = rules.accepted(sizes(case))
-        return call.heads <= 256 and call.head_size <= 768
-
-    return Constraint("expected at most 256 heads, of at most 768 numbers", holds)
+    """Return the limit that npu_fusion_attention documents, which is checked after the sizes."""
+    return Constraint(
+        "expected heads of at most 768 numbers",
+        lambda case: rules.accepted(sizes(case)).head_size <= 768,
+    )
 
 
 def _fit(

@@ -5,7 +5,7 @@ concatenated (TND), keys are in pages (PA_BSND) with one head. If a row names no
 are divided into equal parts, and each request has its share of the pool.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -14,12 +14,13 @@ from collector.model.case import Case, Shape
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.catalog.attention import _lengths
 from collector.ops.catalog.attention._lengths import NoNumber, Pages, Request
-from collector.ops.catalog.attention._slots import Misfit, limit
+from collector.ops.catalog.attention._slots import Misfit
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
-from collector.ops.slots import input_shape
-from collector.ops.spec import Constraint
+from collector.ops.signature import Sizes
 
 CAUSAL = 3
+# Pages of keys, of which the functions have a limit, and sizes that no call has none of.
+WHERE = "page % 16 == 0, page <= 1024, 0 < t * heads * pages * page * requests * table_width"
 PATTERNS = ("uniform", "contiguous", "random")
 _RECORDED = {"input_layout": "TND", "cache_layout": "PA_BSND", "kv_cache_mode": "paged"}
 _PATTERN = "sparse_indices_pattern"
@@ -29,10 +30,6 @@ class SparseRule(StrEnum):
     """Rules that a row must satisfy, in the order in which a reading checks them."""
 
     NUMBERS = "expected whole numbers in Runtime columns of lengths, heads, modes and sizes"
-    SHAPES = (
-        "expected a query (T,N,D), keys in pages (blocks,block_size,1,D), a block table "
-        "(batch,pages) and lengths (batch), or cumulative ones from 0 on (batch + 1)"
-    )
     RECORDED = (
         "expected Runtime columns with TND, PA_BSND, paged, sparse_block_size 1, sparse_mode 0 "
         f"or 3, a pattern of {', '.join(PATTERNS)}, and heads, topk and block_size of the shapes"
@@ -43,22 +40,6 @@ class SparseRule(StrEnum):
         "queries in sparse mode 3"
     )
     PAGES = "expected no more pages for all requests than the pool and the block table have"
-
-
-@dataclass(frozen=True, slots=True)
-class Slots:
-    """Positions of an operator's inputs.
-
-    ratio  the number of tokens of a key in the cache, where a row does not record it
-    from_zero  whether the cumulative sums of queries begin with 0"""
-
-    query: int
-    key: int
-    table: int
-    query_lengths: int
-    key_lengths: int
-    ratio: int = 1
-    from_zero: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +96,14 @@ class SparseCall:
         return sum(min(most, seen) for seen in self.seen())
 
 
-def read_sparse(case: Case, slots: Slots, topk: int) -> SparseCall | SparseRule:
-    """Return the sizes of the call, or the rule that the row breaks."""
+def read_sparse(
+    case: Case, sizes: Sizes, topk: int, size: int, ratio: int = 1
+) -> SparseCall | SparseRule:
+    """Return the call with these sizes, or the rule that the row breaks. Heads of keys have `size`
+    numbers; `ratio` is the number of tokens of a key in the cache, where a row does not record it.
+    """
     try:
-        return _read(case, slots, topk)
+        return _read(case, sizes, topk, size, ratio)
     except NoNumber:
         return SparseRule.NUMBERS
     except Misfit as misfit:
@@ -152,56 +137,38 @@ def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dic
     )
 
 
-def page_limit(read: Callable[[Case], SparseCall | SparseRule]) -> Constraint:
-    """Return the limit that the function has for the tokens of a page."""
-    return limit(
-        read,
-        "expected block_size as a multiple of 16, at most 1024",
-        lambda call: not call.pages.block_size % 16 and call.pages.block_size <= 1024,
-    )
-
-
-def _read(case: Case, slots: Slots, topk: int) -> SparseCall:
-    query, key = input_shape(case, slots.query), input_shape(case, slots.key)
-    table = input_shape(case, slots.table)
-    lengths = [input_shape(case, slot) for slot in (slots.query_lengths, slots.key_lengths)]
-    if (len(query), len(key), len(table)) != (3, 4, 2) or not all((*query, *key, *table)):
-        raise Misfit(SparseRule.SHAPES)
-    if key[2:] != (1, query[2]) or topk < 1:
-        raise Misfit(SparseRule.SHAPES)
-    if lengths != [(table[0] + slots.from_zero,), table[:1]]:
-        raise Misfit(SparseRule.SHAPES)
+def _read(case: Case, sizes: Sizes, topk: int, size: int, usual_ratio: int) -> SparseCall:
     sparse_mode = _lengths.number(case, "sparse_mode")
     pattern = (_recorded(case, _PATTERN) or PATTERNS[0]).lower()
     recorded = {
-        "num_heads": query[1],
+        "num_heads": sizes["heads"],
         "num_key_value_heads": 1,
-        "block_size": key[1],
+        "block_size": sizes["page"],
         "topk": topk,
         "sparse_block_size": 1,
-        "batch_size": table[0],
+        "batch_size": sizes["requests"],
     }
     agrees = all(_lengths.number(case, name) in (None, value) for name, value in recorded.items())
     agrees = agrees and all(
         _recorded(case, name) in ("", value) for name, value in _RECORDED.items()
     )
     ratio = _lengths.number(case, "cmp_ratio")
-    ratio = slots.ratio if ratio is None else ratio
+    ratio = usual_ratio if ratio is None else ratio
     if not agrees or pattern not in PATTERNS or sparse_mode not in (None, 0, CAUSAL) or ratio < 1:
         raise Misfit(SparseRule.RECORDED)
     call = SparseCall(
-        heads=query[1],
-        size=query[2],
+        heads=sizes["heads"],
+        size=size,
         topk=topk,
         queries=(),
         keys=(),
-        pages=Pages(key[0], key[1], table[1], ()),
+        pages=Pages(sizes["pages"], sizes["page"], sizes["table_width"], ()),
         sparse_mode=CAUSAL if sparse_mode is None else sparse_mode,
         pattern=pattern,
         chosen=0,
         ratio=ratio,
     )
-    return _with_lengths(case, call, query[0], table[0])
+    return _with_lengths(case, call, sizes["t"], sizes["requests"])
 
 
 def _with_lengths(case: Case, call: SparseCall, tokens: int, batch: int) -> SparseCall:

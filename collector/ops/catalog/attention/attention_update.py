@@ -9,7 +9,6 @@ from collector.ops.parts import like
 from collector.ops.slots import agrees
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
-_FLOATS = ("FLOAT", "FLOAT16", "DT_BF16")
 _FLOAT = dtype_of("FLOAT")
 _MOST_PARTS = 16
 
@@ -51,49 +50,30 @@ def _fits(case: Case) -> bool:
     sums, outputs = _parts(case)
     if not sums or len(sums) != len(outputs) or len(sums) > _MOST_PARTS:
         return False
-    shape = outputs[0].shape or ()
+    shape, dtypes = outputs[0].shape or (), {slot.known_dtype for slot in outputs}
     alike = {slot.shape for slot in sums} == {shape[:1]} and {s.shape for s in outputs} == {shape}
-    return len(shape) == 2 and all(shape) and alike
-
-
-def _dtypes_fit(case: Case) -> bool:
-    sums, outputs = _parts(case)
-    named = {slot.known_dtype for slot in (*outputs, *(case.outputs or ())[:1])}
-    lse = [slot for slot in (case.outputs or ())[1:] if slot.shape is not None]
-    floats = all(slot.known_dtype is _FLOAT for slot in (*sums, *lse))
-    return len(named) == 1 and floats and all(d and d.spelling in _FLOATS for d in named)
-
-
-def _size_fits(case: Case) -> bool:
-    size = (_parts(case)[1][0].shape or (0,))[-1] if case.inputs else 0
-    return 8 <= size <= 512 and not size % 8
-
-
-def _outputs_fit(case: Case) -> bool:
-    sums, outputs = _parts(case)
-    return agrees(case, 0, outputs[0].shape) and named_output(case, 1) in (None, sums[0].shape)
+    if len(shape) != 2 or not all(shape) or not alike or not 8 <= shape[1] <= 512 or shape[1] % 8:
+        return False
+    named = (case.outputs or ())[:1]
+    one_dtype = len(dtypes | {slot.known_dtype for slot in named}) == 1
+    return agrees(case, 0, shape) and one_dtype and all(s.known_dtype is _FLOAT for s in sums)
 
 
 ATTENTION_UPDATE = OpSpec(
     kernel="AttentionUpdate",
     is_shown_otherwise=True,
     call="torch_npu.npu_attention_update",
-    slots=("lse", "local_out"),
-    variadic=True,
-    optional_outputs=frozenset({1}),
+    signature="lse FLOAT[n], local_out float+ -> attention float, lse FLOAT[n]?",
     traffic=lambda case: dense_bytes(case),
     reference=_reference,
     build=_build,
     flops=_flops,
     npu=NpuCall(run=_launch),
     constraints=(
-        Constraint("expected 1 to 16 sums (N), then as many outputs (N,D)", _fits),
         Constraint(
-            "expected FLOAT sums, and outputs of one dtype: FLOAT, FLOAT16 or DT_BF16", _dtypes_fit
-        ),
-        Constraint("expected a head of 8, 16, 24 .. 512 numbers", _size_fits),
-        Constraint(
-            "expected an output like the parts, and a sum like theirs or none", _outputs_fit
+            "expected 1 to 16 FLOAT sums (N), then as many outputs (N,D) of one dtype, with D of "
+            "8, 16, 24 .. 512",
+            _fits,
         ),
     ),
 )

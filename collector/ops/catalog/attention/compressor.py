@@ -18,21 +18,22 @@ from collector.ops.catalog.attention import _lengths
 from collector.ops.catalog.attention._lengths import NoNumber, Request
 from collector.ops.parts import like
 from collector.ops.parts.tensors import cumulative_ends, equal_parts, make_pairs
-from collector.ops.slots import (
-    elements,
-    given,
-    input_shape,
-    output_shape,
-    output_slot,
-    outputs_agree,
-    spelling,
-)
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.signature import parse_signature
+from collector.ops.slots import elements, input_shape, output_shape
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
-_X, _VALUES, _GATE, _STATE, _APE, _NORM, _SIN, _COS = range(8)
-_TABLE, _STARTS, _USED, _POSITIONS = range(8, 12)
-_KINDS = ((512, 2, 4), (128, 2, 4), (512, 1, 128))  # size, coff and ratio
-_HIDDEN = range(1024, 10241, 512)
+_X, _VALUES, _GATE, _STATE, _APE, _NORM, _SIN, _COS, _TABLE = range(9)
+# Keys of 512 or 128 numbers of 4 tokens with an overlap, or of 512 numbers of 128 tokens without.
+_COMPRESSOR = parse_signature(
+    """x T:half[t, hidden], wkv T[width, hidden], wgate T[width, hidden],
+    state_cache FLOAT[pages, page, 2 * width], ape FLOAT[ratio, width], norm_weight T[d],
+    rope_sin R:T|FLOAT[rows, 64], rope_cos R[rows, 64],
+    state_block_table INT32[requests, table_width], cu_seqlens INT32[requests + 1], -seqused,
+    start_pos INT32[requests] -> keys T[rows, d], state_cache FLOAT[pages, page, 2 * width]
+    where width == 2 * d and ratio == 4 or width == d and ratio == 128,
+    d == 512 or d == 128 < width, 0 < requests <= t, rows == min(t, t // ratio + requests),
+    1024 <= hidden <= 10240, hidden % 512 == 0, 0 < page <= 1024, 0 < pages * table_width"""
+)
 _ROPE = 64
 _EPS = 1e-6
 _INTERLEAVED, _PAGED = 2, 1  # rotary_mode, cache_mode
@@ -95,36 +96,15 @@ class CompressorCall:
 
 @lru_cache(maxsize=256)
 def _read(case: Case) -> CompressorCall | None:
-    x, state, ape, norm = (input_shape(case, i) for i in (_X, _STATE, _APE, _NORM))
-    table = input_shape(case, _TABLE)
-    if (len(x), len(state), len(ape), len(norm), len(table)) != (2, 3, 2, 1, 2):
-        return None
-    if not all((*x, *state, *ape, *norm, *table)):
-        return None
-    size, coff, batch = norm[0], ape[1] // norm[0], table[0]
-    if (size, coff, ape[0]) not in _KINDS or x[1] not in _HIDDEN or x[0] < batch:
-        return None
-    rows = min(x[0], x[0] // ape[0] + batch)
-    expected = {
-        _VALUES: (coff * size, x[1]),
-        _GATE: (coff * size, x[1]),
-        _APE: (ape[0], coff * size),
-        _SIN: (rows, _ROPE),
-        _COS: (rows, _ROPE),
-        _STARTS: (batch + 1,),
-        _POSITIONS: (batch,),
-    }
-    if any(input_shape(case, i) != shape for i, shape in expected.items()):
-        return None
-    if state[2] != 2 * coff * size or state[1] > 1024:
-        return None
+    sizes = _COMPRESSOR.sizes(case)
+    d, ratio = sizes["d"], sizes["ratio"]
     try:
-        queries, befores = _positions(case, x[0], batch, ape[0])
+        queries, befores = _positions(case, sizes["t"], sizes["requests"], ratio)
     except CaseRejected:
         return None
-    call = CompressorCall(size, coff, ape[0], queries, befores, state[0], state[1], table[1])
-    is_output = outputs_agree(case, (rows, size), state)
-    return call if is_output and call.fits else None
+    state = sizes["pages"], sizes["page"], sizes["table_width"]
+    call = CompressorCall(d, sizes["width"] // d, ratio, queries, befores, *state)
+    return call if call.fits else None
 
 
 def _positions(case: Case, tokens: int, batch: int, ratio: int) -> tuple[Shape, Shape]:
@@ -255,24 +235,16 @@ def _launch(api: Any, *tensors: Any, call: CompressorCall) -> Any:
     return out, tensors[_STATE]
 
 
-def _flops(case: Case) -> int:
-    """Return the operations of both projections; the rest is 1/1000 of them."""
-    return 4 * elements(input_shape(case, _X)) * input_shape(case, _VALUES)[0]
-
-
 def _traffic(case: Case) -> int:
     """Return the bytes: all but the state once, and its rows that are read and written."""
     call, slots = rules.accepted(_read(case)), case.inputs or ()
-    once = sum(slot.size_bytes for i, slot in enumerate(slots) if i not in (_STATE, _TABLE, _USED))
+    once = sum(
+        slot.size_bytes for slot in (*slots[:_STATE], *slots[_APE:_TABLE], slots[9], slots[11])
+    )
     reach, row = call.coff * call.ratio, input_shape(case, _STATE)[2] * 4
     written = sum(min(new, reach) for new in call.queries)
     read = sum(min(before, reach) for before in call.befores)
     return once + (written + read) * row + call.rows * call.size * 2
-
-
-def _rope_dtypes_fit(case: Case) -> bool:
-    x, sin = given(case, _X), given(case, _SIN)
-    return spelling(sin) in ("FLOAT", spelling(x))
 
 
 # vLLM-Ascend 0.23 serves by this kernel of its own library (`vllm_ascend/attention/dsa_v1.py`).
@@ -283,44 +255,27 @@ COMPRESSOR = OpSpec(
         "without lengths: requests of equal numbers of new tokens, which are their first ones; of "
         "one new token each, as many at each place of a key"
     ),
-    slots=(
-        *("x", "wkv", "wgate", "state_cache", "ape", "norm_weight", "rope_sin", "rope_cos"),
-        *("state_block_table", "cu_seqlens", "seqused", "start_pos"),
-    ),
-    optional=frozenset({_USED}),
-    pools={"state_cache": "state_block_table"},
+    signature=_COMPRESSOR.text,
     reference=_reference,
     build=_build,
     written=lambda case: len(rules.accepted(_read(case)).ends()),
-    flops=_flops,
+    operations="4 * t * hidden * width",  # of both projections; the rest is 1/1000 of them
     traffic=_traffic,
     npu=NpuCall(
         run=_launch, build=_npu_build, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})
     ),
-    constraints=(
-        rules.inputs_are(rules.HALF_DTYPES, (_X,)),
-        rules.one_dtype((_X, _VALUES, _GATE, _NORM)),
-        rules.inputs_are(("FLOAT",), (_STATE, _APE)),
-        rules.inputs_are(rules.FLOATS, (_SIN,)),
-        rules.one_dtype((_SIN, _COS), ()),
-        rules.inputs_are(("INT32",), (_TABLE, _STARTS, _POSITIONS)),
-        rules.outputs_are(("FLOAT",), (1,)),
-        rules.absent_inputs(frozenset({_USED}), "a part of the tokens"),
-        Constraint(
-            "expected x (T,H) with H a multiple of 512 from 1024 to 10240; keys of 512 or 128 "
-            "numbers of 4 tokens with an overlap, or of 512 numbers of 128 tokens without; "
-            "projections, ape, a state (blocks,block_size,..) and its block table (batch,pages), "
-            "cos and sin (T // ratio + batch, 64) and lengths that fit, and pages for all requests",
-            lambda case: _read(case) is not None,
-        ),
-        Constraint("expected cos and sin in FLOAT or the dtype of x", _rope_dtypes_fit),
-    ),
+    constraints=(rules.reads("expected lengths that fit, and pages for all requests", _read),),
 )
 
 
 # Before it runs another kernel: cos and sin of the first token of each new key, and where it goes
 # in the cache of keys. What is left of the rows says that it is none.
-_TABLE_SIN, _ENDS, _BEGINS, _PAGES = range(1, 5)
+_METADATA = parse_signature(
+    """rope_cos R:float[positions, d], rope_sin R[positions, d], cu_seqlens INT32[requests + 1],
+    start_pos INT32[requests], kv_block_table INT32[requests, width]
+    -> cos R[rows, 1, 1, d]!, sin R[rows, 1, 1, d], slot_mapping INT32[rows, 2]
+    where 0 < requests <= rows, 0 < positions * d"""
+)
 _KEYS_PER_PAGE = 32
 _SMALL_RATIO = 4
 _PAIRS = 2  # slot_mapping_format: block and place
@@ -329,31 +284,22 @@ _PAIRS = 2  # slot_mapping_format: block and place
 @lru_cache(maxsize=256)
 def _planned(case: Case) -> tuple[Shape, Shape] | None:
     """Return the new tokens of each request, and those before them; None if nothing fits."""
-    cos, pages = input_shape(case, 0), input_shape(case, _PAGES)
-    batch = (input_shape(case, _BEGINS) or (0,))[0]
-    out = output_slot(case)
-    rows = out.shape[0] if out is not None and out.shape else 0
-    if len(cos) != 2 or not all(cos) or len(pages) != 2 or not 0 < batch <= rows:
-        return None
-    expected = {_TABLE_SIN: cos, _ENDS: (batch + 1,), _BEGINS: (batch,), _PAGES: (batch, pages[1])}
-    if any(input_shape(case, i) != shape for i, shape in expected.items()):
-        return None
+    sizes = _METADATA.sizes(case)
+    rows, batch = sizes["rows"], sizes["requests"]
     if rows == batch:
         queries = (1,) * batch
         befores = tuple(_SMALL_RATIO + request % _SMALL_RATIO for request in range(batch))
     else:
         queries, befores = equal_parts((rows - batch) * _SMALL_RATIO, batch), (0,) * batch
     longest = max(map(int.__add__, queries, befores))
-    is_fitting = longest <= cos[0] and longest <= pages[1] * _KEYS_PER_PAGE * _SMALL_RATIO
-    turned = (rows, 1, 1, cos[1])
-    is_fitting = is_fitting and outputs_agree(case, turned, turned, (rows, 2))
-    return (queries, befores) if is_fitting else None
+    held = min(sizes["positions"], sizes["width"] * _KEYS_PER_PAGE * _SMALL_RATIO)
+    return (queries, befores) if longest <= held else None
 
 
 def _plan_build(case: Case, make: TensorMaker) -> Call:
     queries, befores = rules.accepted(_planned(case))
     cos, sin = make_pairs(make, input_shape(case, 0), (case.inputs or ())[0].dtype)
-    pages = input_shape(case, _PAGES)
+    pages = input_shape(case, 4)
     return Call(
         rope_cos=cos,
         rope_sin=sin,
@@ -403,24 +349,13 @@ COMPRESSOR_METADATA = OpSpec(
         "keys of 4 tokens, 32 in a page; as many rows as requests: one new token each, otherwise "
         "their first ones, of equal numbers"
     ),
-    slots=("rope_cos", "rope_sin", "cu_seqlens", "start_pos", "kv_block_table"),
+    signature=_METADATA.text,
     reference=_plan_reference,
     build=_plan_build,
-    flops=lambda case: 0,
     traffic=lambda case: (
         sum(2 * slot.size_bytes for slot in case.outputs or ())
-        + sum(slot.size_bytes for slot in (case.inputs or ())[_ENDS:_PAGES])
+        + sum(slot.size_bytes for slot in (case.inputs or ())[2:4])
     ),
     npu=NpuCall(needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
-    constraints=(
-        rules.inputs_are(rules.FLOATS, (0,)),
-        rules.one_dtype((0, _TABLE_SIN), (0, 1)),
-        rules.inputs_are(("INT32",), (_ENDS, _BEGINS, _PAGES)),
-        rules.outputs_are(("INT32",), (2,)),
-        Constraint(
-            "expected tables of cos and sin, ends and starts of requests and their pages, and "
-            "outputs (rows,1,1,D), the same, and (rows,2), for tokens that the tables hold",
-            lambda case: _planned(case) is not None,
-        ),
-    ),
+    constraints=(rules.reads("expected tables that hold the tokens of all requests", _planned),),
 )

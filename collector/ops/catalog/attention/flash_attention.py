@@ -7,17 +7,11 @@ from collector.ops import rules
 from collector.ops.catalog.attention import _blocks, _sizes
 from collector.ops.catalog.attention._sizes import Attention
 from collector.ops.parts import like
-from collector.ops.slots import agrees, given, input_shape, output_shape, output_slot
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.slots import given, output_slot
+from collector.ops.spec import Call, NpuCall, OpSpec, TensorMaker
 
 # Attention that stores the softmax's maximum and sum for its gradient.
 _MASK = 6
-_SLOTS = (
-    *("query", "key", "value", "pse_shift", "drop_mask", "padding_mask", "atten_mask", "prefix"),
-    *("actual_seq_qlen", "actual_seq_kvlen", "q_start_idx", "kv_start_idx"),
-    *("d_scale_q", "d_scale_k", "d_scale_v"),
-)
-_SOFTMAX_OUT = frozenset({2})
 
 
 def _forward_sizes(case: Case) -> Attention | None:
@@ -56,42 +50,25 @@ def _flops(case: Case) -> int:
 FLASH_ATTENTION_SCORE = OpSpec(
     kernel="FlashAttentionScore",
     call="torch_npu.npu_fusion_attention",
-    slots=_SLOTS,
-    optional=frozenset(range(3, len(_SLOTS))),
-    optional_outputs=_SOFTMAX_OUT,
+    signature="""query T:floating[*q], key T[*kv], value T[*kv], -pse_shift, -drop_mask,
+    -padding_mask, atten_mask BOOL?, -prefix, -actual_seq_qlen, -actual_seq_kvlen, -q_start_idx,
+    -kv_start_idx, -d_scale_q, -d_scale_k, -d_scale_v
+    -> softmax_max FLOAT[b, heads, s, 8]!, softmax_sum FLOAT[b, heads, s, 8], -softmax_out,
+    attention T[*q] where heads <= 256""",
     reference=_reference,
     build=_build,
     flops=_flops,
     npu=NpuCall(run=_launch),
     missing_metadata=lambda case: _sizes.unknown_mask(case, _MASK),
     constraints=(
-        _sizes.only_slots(frozenset({0, 1, 2, _MASK}), _SOFTMAX_OUT),
         _sizes.mask_constraint(_MASK, _forward_sizes),
-        rules.floating((0,)),
-        rules.one_dtype((0, 1, 2), (3,)),
-        rules.outputs_are(("FLOAT",), (0, 1)),
-        rules.reads(
-            "expected queries, keys, values and a softmax maximum (B,N,S,8) in one layout of SBH, "
-            "BSH, BNSD, BSND",
-            _forward_sizes,
-        ),
+        rules.reads(_sizes.LAYOUTS, _forward_sizes),
         _sizes.limits(_forward_sizes),
-        Constraint(
-            "expected a softmax sum like the maximum, and an output like the query",
-            lambda case: (
-                agrees(case, 1, output_shape(case)) and agrees(case, 3, input_shape(case, 0))
-            ),
-        ),
     ),
 )
 
 
-_GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION = 4, 5, 6, 8
-_GRAD_SLOTS = (
-    *("query", "key", "value", "dy", "atten_mask", "softmax_max", "softmax_sum", "softmax_in"),
-    *("attention_in", "prefix", "d_scale_q", "d_scale_k", "d_scale_v", "d_scale_dy", "d_scale_o"),
-)
-_OTHER_OUTPUTS = frozenset({3, 4, 5})
+_GRAD_MASK, _MAXIMUM = 4, 5
 
 
 def _grad_sizes(case: Case) -> Attention | None:
@@ -161,47 +138,24 @@ def _grad_flops(case: Case) -> int:
     return 10 * sizes.head_size * sizes.pairs
 
 
-def _inputs_fit(case: Case) -> bool:
-    query, maximum = input_shape(case, 0), input_shape(case, _MAXIMUM)
-    like_query = input_shape(case, 3) == query == input_shape(case, _ATTENTION)
-    return like_query and input_shape(case, _SUM) == maximum
-
-
 # Gradient of attention with respect to queries, keys and values, from the stored statistics.
 #
 # Slots are in torch_npu's order without shift and dropout: those three are omitted, not empty.
 FLASH_ATTENTION_SCORE_GRAD = OpSpec(
     kernel="FlashAttentionScoreGrad",
     call="torch_npu.npu_fusion_attention_grad",
-    slots=_GRAD_SLOTS,
-    optional=frozenset({_GRAD_MASK, 7, *range(9, len(_GRAD_SLOTS))}),
-    optional_outputs=_OTHER_OUTPUTS,
+    signature="""query T:floating[*q], key T[*kv], value T[*kv], dy T[*q], atten_mask BOOL?,
+    softmax_max FLOAT[b, heads, s, 8], softmax_sum FLOAT[b, heads, s, 8], -softmax_in,
+    attention_in T[*q], -prefix, -d_scale_q, -d_scale_k, -d_scale_v, -d_scale_dy, -d_scale_o
+    -> dq T[*q], dk T[*kv], dv T[*kv], -dpse, -dq_rope, -dk_rope where heads <= 256""",
     reference=_grad_reference,
     build=_grad_build,
     flops=_grad_flops,
     npu=NpuCall(run=_grad_launch),
     missing_metadata=lambda case: _sizes.unknown_mask(case, _GRAD_MASK),
     constraints=(
-        _sizes.only_slots(
-            frozenset({0, 1, 2, 3, _GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION}), _OTHER_OUTPUTS
-        ),
         _sizes.mask_constraint(_GRAD_MASK, _grad_sizes),
-        rules.floating((0,)),
-        rules.one_dtype((0, 1, 2, 3, _ATTENTION), (0, 1, 2)),
-        rules.inputs_are(("FLOAT",), (_MAXIMUM, _SUM)),
-        rules.reads(
-            "expected queries, keys, values and a softmax maximum (B,N,S,8) in one layout of SBH, "
-            "BSH, BNSD, BSND",
-            _grad_sizes,
-        ),
+        rules.reads(_sizes.LAYOUTS, _grad_sizes),
         _sizes.limits(_grad_sizes),
-        Constraint(
-            "expected dy and attention like the query, and a softmax sum like the maximum",
-            _inputs_fit,
-        ),
-        Constraint(
-            "expected gradients like queries, keys and values",
-            lambda case: all(agrees(case, i, input_shape(case, i)) for i in range(3)),
-        ),
     ),
 )

@@ -129,15 +129,16 @@ def _call(
 
 
 # Attention of inference: prefill and decode, grouped heads, paged caches, latent keys (MLA).
-_SLOTS = (
-    *("query", "key", "value", "pse_shift", "atten_mask", "actual_seq_lengths"),
-    *("actual_seq_lengths_kv", "dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2"),
-    *("quant_offset2", "antiquant_scale", "antiquant_offset", "block_table", "query_padding_size"),
-    *("kv_padding_size", "key_antiquant_scale", "key_antiquant_offset", "value_antiquant_scale"),
-    *("value_antiquant_offset", "key_shared_prefix", "value_shared_prefix"),
-    *("actual_shared_prefix_len", "query_rope", "key_rope", "key_rope_antiquant_scale"),
-    *("dequant_scale_query", "learnable_sink", "q_start_idx", "kv_start_idx"),
-)
+_HEAD = "query T:half, key T[pages, *keys], value T[pages, *values], -pse_shift"
+_MASK = "atten_mask INT8|UINT8|BOOL?"
+_PAGES = "block_table INT32[requests, table_width]?"
+_SIGNATURE = f"""{_HEAD}, {_MASK}, actual_seq_lengths INT64?, actual_seq_lengths_kv INT64?,
+-dequant_scale1, -quant_scale1, -dequant_scale2, -quant_scale2, -quant_offset2, -antiquant_scale,
+-antiquant_offset, {_PAGES}, -query_padding_size, -kv_padding_size, -key_antiquant_scale,
+-key_antiquant_offset, -value_antiquant_scale, -value_antiquant_offset, -key_shared_prefix,
+-value_shared_prefix, -actual_shared_prefix_len, query_rope T?, key_rope T[pages, *ropes]?,
+-key_rope_antiquant_scale, -dequant_scale_query, learnable_sink T?, -q_start_idx, -kv_start_idx
+-> attention T, softmax_lse FLOAT?"""
 
 
 def _infer_launch(api: Any, *tensors: Any, call: FusedCall, npu: Any = None) -> Any:
@@ -194,9 +195,7 @@ _INFER_BY_POSITION = OpSpec(
     kernel="FusedInferAttentionScore",
     call="torch_npu.npu_fused_infer_attention_score",
     assumes=_lengths.ASSUMES,
-    slots=_SLOTS,
-    optional=frozenset(range(3, len(_SLOTS))),
-    optional_outputs=frozenset({1}),
+    signature=_SIGNATURE,
     reference=reference,
     build=build,
     flops=flops,
@@ -205,7 +204,6 @@ _INFER_BY_POSITION = OpSpec(
     runtime=columns,
     missing_metadata=lambda case: _lengths.unknown_lengths(case, _fused.TABLE),
     placed=_fused.without_unused,
-    pools=dict.fromkeys(("key", "value", "key_rope"), "block_table"),
     constraints=FUSED_RULES,
     lookups=(
         *looked_up(
@@ -241,14 +239,14 @@ FUSED_INFER_ATTENTION_SCORE = by_kind(_INFER_BY_POSITION, _INFER_KINDS)
 def flash(
     kernel: str,
     call: str,
-    slots: tuple[str, ...],
+    signature: str,
     places: Mapping[int, int],
     run: Callable[..., Any],
     limits: Mapping[str, Callable[[FusedCall], bool]],
 ) -> OpSpec:
     """Declare an operator whose input `i` is input `places[i]` of fused attention.
 
-    Other inputs must have no shape. `run` takes the function, the tensors in the order of fused
+    The signature has no others. `run` takes the function, the tensors in the order of fused
     attention, and the sizes."""
 
     def view(case: Case) -> Case:
@@ -270,19 +268,12 @@ def flash(
         viewed,
         kernel=kernel,
         call=call,
-        slots=slots,
-        optional=frozenset(range(3, len(slots))),
-        optional_outputs=frozenset(),
+        signature=signature,
         placed=as_printed,
         lookups=(),
         reference=lambda *args, call: reference(*args, call=call)[0],
         npu=NpuCall(run=run),
         constraints=(
-            rules.only_inputs(
-                "expected no shape in the slots of quantisation, padding and position shifts: "
-                "they are not replayed",
-                places,
-            ),
             *viewed.constraints,
             *(limit(text, holds) for text, holds in limits.items()),
         ),
@@ -305,11 +296,9 @@ def _incre_launch(
 _INCRE_BY_POSITION = flash(
     kernel="IncreFlashAttention",
     call="torch_npu.npu_incre_flash_attention",
-    slots=(
-        *("query", "key", "value", "pse_shift", "atten_mask", "actual_seq_lengths"),
-        *("dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2", "quant_offset2"),
-        *("antiquant_scale", "antiquant_offset", "block_table", "kv_padding_size"),
-    ),
+    signature=f"""{_HEAD}, {_MASK}, actual_seq_lengths INT64?, -dequant_scale1, -quant_scale1,
+    -dequant_scale2, -quant_scale2, -quant_offset2, -antiquant_scale, -antiquant_offset, {_PAGES},
+    -kv_padding_size -> attention T""",
     places={0: 0, 1: 1, 2: 2, 4: _fused.MASK, 5: _fused.KEY_LENGTHS, 13: _fused.TABLE},
     run=_incre_launch,
     limits={
@@ -359,11 +348,9 @@ def _prompt_launch(
 _PROMPT_BY_POSITION = flash(
     kernel="PromptFlashAttention",
     call="torch_npu.npu_prompt_flash_attention",
-    slots=(
-        *("query", "key", "value", "pse_shift", "atten_mask", "actual_seq_lengths"),
-        *("actual_seq_lengths_kv", "deq_scale1", "quant_scale1", "deq_scale2", "quant_scale2"),
-        "quant_offset2",
-    ),
+    signature=f"""query T:half, key T, value T, -pse_shift, {_MASK}, actual_seq_lengths INT64?,
+    actual_seq_lengths_kv INT64?, -deq_scale1, -quant_scale1, -deq_scale2, -quant_scale2,
+    -quant_offset2 -> attention T""",
     places={i: i for i in (0, 1, 2, 4, 5, 6)},
     run=_prompt_launch,
     limits={

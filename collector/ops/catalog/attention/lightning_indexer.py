@@ -13,24 +13,36 @@ from collector.ops.catalog.attention._blocks import held_keys, make_table
 from collector.ops.catalog.attention._lengths import ASSUMES, NoNumber, number, unknown_lengths
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import limit, rules_of
-from collector.ops.catalog.attention._sparse import Slots, SparseCall, SparseRule
+from collector.ops.catalog.attention._sparse import SparseCall, SparseRule
 from collector.ops.parts.tensors import cumulative_ends
-from collector.ops.slots import input_shape, output_shape
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.signature import parse_signature
+from collector.ops.slots import input_shape
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
 # Selection of keys for each query by a weighted sum over heads of relu(query * key).
 QUERY, _KEY, WEIGHTS = range(3)
 QUANTISED = "LightningIndexerQuant"  # has the scales of queries and keys after the weights
 QUANTISED_OF_CANN = "QuantLightningIndexer"
-_PLACES = Slots(query=QUERY, key=_KEY, table=5, query_lengths=3, key_lengths=4)
+_OF_VLLM = "LightningIndexerVllm"
 _COMPRESSED, _COMPRESSED_V2 = "VllmQuantLightningIndexer", "QuantLightningIndexerV2"
 _RATIO = 4  # tokens of a key of DeepSeek-V4's indexer
-_INDEXES_BESIDES_SCALES = Slots(query=QUERY, key=_KEY, table=7, query_lengths=5, key_lengths=6)
-_OF_KERNELS = {
-    QUANTISED: _INDEXES_BESIDES_SCALES,
-    QUANTISED_OF_CANN: _INDEXES_BESIDES_SCALES,
-    _COMPRESSED: replace(_INDEXES_BESIDES_SCALES, ratio=_RATIO),
-    _COMPRESSED_V2: Slots(QUERY, _KEY, 10, 5, 8, ratio=_RATIO, from_zero=True),
+_LENGTHS = """actual_seq_lengths_query INT32[requests], actual_seq_lengths_key INT32[requests],
+block_table INT32[requests, table_width]"""
+_FLOATS = "query T:half[t, heads, 128], key T[pages, page, 1, 128]"
+_WHOLE = """query INT8[t, heads, 128], key INT8[pages, page, 1, 128], weights FLOAT16[t, heads],
+query_dequant_scale FLOAT16[t, heads], key_dequant_scale FLOAT16[pages, page, 1]"""
+_INDEXES = "indices INT32[t, 1, topk]"
+_WHERE = f"where {_sparse.WHERE}, heads <= 64, 0 < topk"
+_SIGNATURES = {
+    "LightningIndexer": f"{_FLOATS}, weights T|FLOAT[t, heads], {_LENGTHS}"
+    f" -> {_INDEXES}, values T[t, 1, topk]? {_WHERE}",
+    _OF_VLLM: f"{_FLOATS}, weights T[t, heads], {_LENGTHS} -> {_INDEXES}, -values {_WHERE}",
+    **dict.fromkeys((QUANTISED, QUANTISED_OF_CANN), f"{_WHOLE}, {_LENGTHS} -> {_INDEXES} {_WHERE}"),
+    _COMPRESSED: f"{_WHOLE}, {_LENGTHS}, metadata INT32[1024]? -> {_INDEXES}, -values {_WHERE}",
+    _COMPRESSED_V2: f"""{_WHOLE}, cu_seqlens_q INT32[requests + 1], -cu_seqlens_k, -seqused_q,
+    seqused_k INT32[requests], cmp_residual_k INT32[requests]?,
+    block_table INT32[requests, table_width], -output_idx_offset, metadata INT32[1024]?
+    -> {_INDEXES}, -values {_WHERE}""",
 }
 _USUAL_TOPK = 2048
 _TOPKS = (*range(1, 2049), 3072, 4096, 5120, 6144, 7168, 8192)
@@ -39,18 +51,15 @@ _VALUES = 1
 _STEP_BYTES = 64 << 20
 
 
-def _places(case: Case) -> Slots:
-    return _OF_KERNELS.get(case.kernel_type, _PLACES)
-
-
 @lru_cache(maxsize=256)
 def read(case: Case) -> SparseCall | SparseRule:
-    found = output_shape(case)
+    sizes = parse_signature(_SIGNATURES[case.kernel_type]).sizes(case)
     try:
-        recorded = number(case, "topk")
+        topk = sizes.get("topk") or number(case, "topk") or _USUAL_TOPK
     except NoNumber:
         return SparseRule.NUMBERS
-    return _sparse.read_sparse(case, _places(case), found[-1] if found else recorded or _USUAL_TOPK)
+    ratio = _RATIO if case.kernel_type in (_COMPRESSED, _COMPRESSED_V2) else 1
+    return _sparse.read_sparse(case, sizes, topk, 128, ratio)
 
 
 def build(case: Case, make: TensorMaker) -> Call:
@@ -106,7 +115,8 @@ def _scores(torch: Any, query: Any, keys: Any, weights: Any) -> Any:
 
 def lacks_lengths(case: Case) -> str:
     """Return which lengths a row does not record."""
-    return unknown_lengths(case, _places(case).table)
+    table = parse_signature(_SIGNATURES[case.kernel_type]).slots.index("block_table")
+    return unknown_lengths(case, table)
 
 
 def launch(api: Any, *tensors: Any, call: SparseCall, **modes: int) -> Any:
@@ -147,52 +157,12 @@ def traffic(case: Case) -> int:
     return own + sum(call.cached) * call.size * 2 + call.tokens * call.topk * 4
 
 
-def _outputs_fit(case: Case) -> bool:
-    found = output_shape(case)
-    expected = (*input_shape(case, QUERY)[:1], 1, *(found or ())[-1:])
-    return found in (None, expected) and named_output(case, _VALUES) in (None, expected)
-
-
-def _weights_fit(case: Case) -> bool:
-    query, _, weights, *_ = case.inputs or ()
-    dtypes = ("FLOAT", query.known_dtype.spelling if query.known_dtype else "")
-    known = weights.known_dtype
-    return weights.shape == (query.shape or ())[:2] and bool(known and known.spelling in dtypes)
-
-
-OPTIONAL_OUTPUTS = frozenset({_VALUES})
-SLOTS = (
-    *("query", "key", "weights", "actual_seq_lengths_query", "actual_seq_lengths_key"),
-    "block_table",
-)
-OF_SIZES = (
-    rules.outputs_are(("INT32",), (0,)),
-    *rules_of(read, SparseRule),
-    Constraint("expected indices (T,1,topk), and values like them or none", _outputs_fit),
-    limit(read, "expected a head of 128 numbers", lambda call: call.size == 128),
-    limit(read, "expected at most 64 heads", lambda call: call.heads <= 64),
-    _sparse.page_limit(read),
-    limit(
-        read, "expected topk of 1 to 2048, or 3072, 4096 .. 8192", lambda call: call.topk in _TOPKS
-    ),
-)
-CONSTRAINTS = (
-    rules.inputs_are(("DT_BF16", "FLOAT16"), (QUERY,)),
-    rules.one_dtype((QUERY, _KEY), (_VALUES,)),
-    rules.inputs_are(("DT_BF16", "FLOAT16", "FLOAT"), (WEIGHTS,)),
-    Constraint("expected weights (T,N) in FLOAT or the query's dtype", _weights_fit),
-    rules.inputs_are(("INT32",), (3, 4, 5)),
-    *OF_SIZES,
-)
-
 # The most relevant keys of each query: CANN's own kernel.
 LIGHTNING_INDEXER = OpSpec(
     kernel="LightningIndexer",
     call="torch_npu.npu_lightning_indexer",
     assumes=f"{ASSUMES}; scores at random",
-    slots=SLOTS,
-    pools=dict.fromkeys(("key", "key_dequant_scale"), "block_table"),
-    optional_outputs=OPTIONAL_OUTPUTS,
+    signature=_SIGNATURES["LightningIndexer"],
     reference=reference,
     build=build,
     flops=flops,
@@ -200,7 +170,13 @@ LIGHTNING_INDEXER = OpSpec(
     npu=NpuCall(run=launch, served="torch.ops._C_ascend.npu_lightning_indexer"),
     runtime=columns,
     missing_metadata=lacks_lengths,
-    constraints=CONSTRAINTS,
+    constraints=(
+        *rules_of(read, SparseRule),
+        limit(
+            *(read, "expected topk of 1 to 2048, or 3072, 4096 .. 8192"),
+            lambda call: call.topk in _TOPKS,
+        ),
+    ),
     lookups=looked_up("tensor_cast.dsa_indexer.default", is_part=True),
 )
 
@@ -242,34 +218,16 @@ def _traffic(case: Case) -> int:
     return own + sum(call.cached) * (call.size + 2) + call.tokens * call.topk * 4
 
 
-def _scales_fit(case: Case) -> bool:
-    query, key = input_shape(case, QUERY), input_shape(case, _KEY)
-    expected = (query[:2], query[:2], key[:3])
-    return tuple(input_shape(case, i) for i in (WEIGHTS, *_SCALES)) == expected
-
-
 LIGHTNING_INDEXER_QUANT = replace(
     LIGHTNING_INDEXER,
     kernel=QUANTISED,
     call="torch.ops._C_ascend.npu_lightning_indexer_quant",
-    optional_outputs=frozenset(),
+    signature=_SIGNATURES[QUANTISED],
     lookups=(),
-    slots=(*SLOTS[:3], "query_dequant_scale", "key_dequant_scale", *SLOTS[3:]),
     reference=_quant_reference,
     build=_build,
     traffic=_traffic,
     npu=NpuCall(run=_quant_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
-    constraints=(
-        rules.inputs_are(("INT8",), (QUERY, _KEY)),
-        rules.inputs_are(("FLOAT16",), (WEIGHTS, *_SCALES)),
-        Constraint(
-            "expected weights and scales of queries (T,N), and scales of keys "
-            "(blocks,block_size,1)",
-            _scales_fit,
-        ),
-        rules.inputs_are(("INT32",), (5, 6, 7)),
-        *OF_SIZES,
-    ),
 )
 
 # The same by CANN's own kernel, which runs on A3 with INT8 (documents of torch_npu 2.10).
@@ -284,15 +242,14 @@ QUANT_LIGHTNING_INDEXER = replace(
 # A3 (`vllm_ascend/attention/sfa_v1.py`). In 0.23 it has the name of CANN's, in its own library.
 LIGHTNING_INDEXER_VLLM = replace(
     LIGHTNING_INDEXER,
-    kernel="LightningIndexerVllm",
+    kernel=_OF_VLLM,
     call="torch.ops._C_ascend.npu_lightning_indexer",
-    optional_outputs=frozenset(),
+    signature=_SIGNATURES[_OF_VLLM],
     reference=lambda *args, **kwargs: reference(*args, **kwargs)[0],
     npu=NpuCall(
         run=lambda *args, **kwargs: launch(*args, **kwargs)[0],
         needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
     ),
-    constraints=(*CONSTRAINTS, rules.one_dtype((QUERY, WEIGHTS), ())),
     lookups=looked_up("tensor_cast.dsa_indexer.default", order=1, is_part=True),
 )
 
@@ -300,7 +257,6 @@ LIGHTNING_INDEXER_VLLM = replace(
 # 0.23 serves by VllmQuantLightningIndexer (`vllm_ascend/attention/dsa_v1.py`), later sources by
 # QuantLightningIndexerV2 of CANN's ops-transformer, which no released wheel has. Another kernel, on
 # the AI CPU, divides the work among the cores; it runs once a step, and here before the launches.
-_METADATA_NUMBERS = 1024
 _LAST = (1 << 63) - 1  # pre_tokens and next_tokens of a serving engine: no limit
 _INT8 = 2  # quant_mode: INT8 with a scale for each token and head
 _V2_PAGES = "PA_BBND"
@@ -367,17 +323,11 @@ def _compressed_launch(api: Any, *tensors: Any, call: SparseCall) -> Any:
     return found, None
 
 
-def _is_of_metadata(case: Case, position: int) -> bool:
-    return input_shape(case, position) in ((), (_METADATA_NUMBERS,))
-
-
 VLLM_QUANT_LIGHTNING_INDEXER = replace(
     LIGHTNING_INDEXER_QUANT,
     kernel=_COMPRESSED,
     call="torch.ops._C_ascend.npu_vllm_quant_lightning_indexer",
-    optional=frozenset({8}),
-    optional_outputs=OPTIONAL_OUTPUTS,
-    slots=(*LIGHTNING_INDEXER_QUANT.slots, "metadata"),
+    signature=_SIGNATURES[_COMPRESSED],
     reference=_compressed_reference,
     build=_compressed_build,
     npu=NpuCall(
@@ -385,16 +335,7 @@ VLLM_QUANT_LIGHTNING_INDEXER = replace(
         build=_with_metadata,
         needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
     ),
-    constraints=(
-        *LIGHTNING_INDEXER_QUANT.constraints,
-        rules.inputs_are(("INT32",), (8,)),
-        Constraint(
-            "expected no values, and metadata of 1024 numbers",
-            lambda case: _is_of_metadata(case, 8) and not named_output(case, _VALUES),
-        ),
-    ),
 )
-_V2_ABSENT = frozenset({6, 7, 11})
 
 
 def _v2_build(case: Case, make: TensorMaker) -> Call:
@@ -442,25 +383,6 @@ QUANT_LIGHTNING_INDEXER_V2 = replace(
     VLLM_QUANT_LIGHTNING_INDEXER,
     kernel=_COMPRESSED_V2,
     call="torch.ops._C_ascend.npu_quant_lightning_indexer_v2",
-    optional=frozenset({9, 12}) | _V2_ABSENT,
-    slots=(
-        *LIGHTNING_INDEXER_QUANT.slots[:5],
-        *("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "cmp_residual_k"),
-        *("block_table", "output_idx_offset", "metadata"),
-    ),
+    signature=_SIGNATURES[_COMPRESSED_V2],
     npu=replace(VLLM_QUANT_LIGHTNING_INDEXER.npu, run=_v2_launch, build=_v2_build),
-    constraints=(
-        rules.absent_inputs(_V2_ABSENT, "lengths of other layouts, and an offset of the indices"),
-        *LIGHTNING_INDEXER_QUANT.constraints[:3],
-        rules.inputs_are(("INT32",), (5, 8, 9, 10, 12)),
-        *OF_SIZES,
-        Constraint(
-            "expected no values, a length for each request, and metadata of 1024 numbers",
-            lambda case: (
-                _is_of_metadata(case, 12)
-                and not named_output(case, _VALUES)
-                and input_shape(case, 9) in ((), input_shape(case, 8))
-            ),
-        ),
-    ),
 )

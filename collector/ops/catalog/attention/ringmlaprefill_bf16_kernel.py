@@ -9,19 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.model.vocabulary import dtype_of
-from collector.ops import rules
 from collector.ops.catalog.attention._blocks import attend
 from collector.ops.catalog.attention._sizes import Attention, named_output
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
-from collector.ops.slots import agrees, given, input_shape, output_slot, spelling
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.slots import given, input_shape
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
 _Q_NOPE, _Q_ROPE, _K_NOPE, _K_ROPE, _VALUE, _MASK, _PRE_OUT, _PREV_LSE = *range(6), 13, 14
 _TENSORS = (_Q_NOPE, _Q_ROPE, _K_NOPE, _K_ROPE, _VALUE)
 _MASK_SIDE = 512
 _SIZE, _ROPE = 128, 64
-_FLOAT = dtype_of("FLOAT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,80 +131,22 @@ def _traffic(case: Case) -> int:
     return read + slots[_Q_NOPE].size_bytes
 
 
-def _tensors_fit(case: Case) -> bool:
-    query, key = input_shape(case, _Q_NOPE), input_shape(case, _K_NOPE)
-    if len(query) != 3 or len(key) != 3 or not all((*query, *key)):
-        return False
-    like_query = query[2] == _SIZE and input_shape(case, _Q_ROPE) == (*query[:2], _ROPE)
-    like_key = key[1:] == query[1:] and input_shape(case, _K_ROPE) == (*key[:2], _ROPE)
-    return like_query and like_key and input_shape(case, _VALUE) == key
-
-
-def _mask_fits(case: Case) -> bool:
-    mask, query, key = (input_shape(case, i) for i in (_MASK, _Q_NOPE, _K_NOPE))
-    if not mask:
-        return given(case, _PRE_OUT) is not None
-    few = mask[:-2] == () or (len(mask) == 3 and 0 < mask[0] <= min((*query[:1], *key[:1])))
-    return mask[-2:] == (_MASK_SIDE, _MASK_SIDE) and few
-
-
-def _rounds_fit(case: Case) -> bool:
-    query, out, lse = (input_shape(case, i) for i in (_Q_NOPE, _PRE_OUT, _PREV_LSE))
-    if not given(case, _PRE_OUT):
-        return not given(case, _PREV_LSE) and query[:1] == input_shape(case, _K_NOPE)[:1]
-    return out == query and lse == (query[1], query[0])
-
-
-def _dtypes_fit(case: Case) -> bool:
-    slots = [given(case, i) for i in (*_TENSORS, _MASK, _PRE_OUT)] + [output_slot(case, 0)]
-    sums = [given(case, _PREV_LSE), output_slot(case, 1)]
-    floats = all(slot.known_dtype is _FLOAT for slot in sums if slot and slot.shape)
-    return floats and {spelling(slot) for slot in slots if slot} <= {"DT_BF16"}
-
-
-def _outputs_fit(case: Case) -> bool:
-    query = input_shape(case, _Q_NOPE)
-    sums = (query[1], query[0])
-    return agrees(case, 0, query) and named_output(case, 1) in (None, sums)
-
-
 RINGMLAPREFILL_BF16_KERNEL = OpSpec(
     kernel="RINGMLAPrefillBF16Kernel",
     call="torch_npu.atb.npu_ring_mla",
     assumes="queries and keys in equal parts where no Runtime column names lengths",
-    slots=(
-        *("q_nope", "q_rope", "k_nope", "k_rope", "value", "mask", "alibi_coeff", "deq_qk"),
-        *("off_qk", "deq_pv", "off_pv", "quant_p", "log_n", "pre_out", "prev_lse"),
-    ),
-    optional=frozenset(range(_MASK, 15)),
-    optional_outputs=frozenset({1}),
+    # one mask, or one per request; a later round has no mask, and what earlier ones gave
+    signature="""q_nope DT_BF16[t, heads, 128], q_rope DT_BF16[t, heads, 64],
+    k_nope DT_BF16[keys, heads, 128], k_rope DT_BF16[keys, heads, 64],
+    value DT_BF16[keys, heads, 128], mask DT_BF16[512, 512]|[requests, 512, 512]?,
+    -alibi_coeff, -deq_qk, -off_qk, -deq_pv, -off_pv, -quant_p, -log_n,
+    pre_out DT_BF16[t, heads, 128]?, prev_lse FLOAT[heads, t]?
+    -> output DT_BF16[t, heads, 128], softmax_lse FLOAT[heads, t]?
+    where 0 < t * heads * keys, 0 < requests <= min(t, keys), has_pre_out == has_prev_lse,
+    has_mask or has_pre_out, has_pre_out or t == keys""",
     reference=_reference,
     build=_build,
     flops=_flops,
     traffic=_traffic,
     npu=NpuCall(run=_launch, needs=frozenset({Need.ATB})),
-    constraints=(
-        rules.only_inputs(
-            "expected no shape in the slots of quantisation and position shifts: they are not "
-            "replayed",
-            frozenset({*_TENSORS, _MASK, _PRE_OUT, _PREV_LSE}),
-        ),
-        Constraint("expected DT_BF16, and FLOAT for sums", _dtypes_fit),
-        Constraint(
-            f"expected queries and keys (T,N,{_SIZE}) with rope parts (T,N,{_ROPE}), of the same "
-            "heads, and values like keys",
-            _tensors_fit,
-        ),
-        Constraint(
-            f"expected one mask ({_MASK_SIDE},{_MASK_SIDE}) or one per request, for no more "
-            "requests than tokens; a later round may have none",
-            _mask_fits,
-        ),
-        Constraint(
-            "expected as many keys as queries in a first round; in a later one pre_out like the "
-            "query and prev_lse (N,T)",
-            _rounds_fit,
-        ),
-        Constraint("expected an output like the query, and sums (N,T) or none", _outputs_fit),
-    ),
 )

@@ -23,19 +23,33 @@ from collector.ops.catalog.attention._lengths import (
     Request,
     unknown_lengths,
 )
-from collector.ops.catalog.attention._sizes import named_output
-from collector.ops.catalog.attention._slots import Misfit, limit, rules_of
+from collector.ops.catalog.attention._slots import Misfit, rules_of
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
-from collector.ops.slots import agrees, given, input_shape
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.signature import parse_signature
+from collector.ops.slots import given, input_shape
+from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
-_QUERY, _WINDOW_KV, _KV, _CHOSEN, _WINDOW_TABLE, _TABLE, _STARTS = 0, 1, 2, 4, 5, 6, 7
-_STATISTICS = 1
+_QUERY, _WINDOW_KV, _KV, _CHOSEN, _TABLE = 0, 1, 2, 4, 6
+_STARTS_AGAIN = 8  # of the window's keys: serving gives a prompt those of the queries
 _SIZE, _WINDOW = 512, 128  # numbers of a head, and tokens of `sliding_window`
-_MOST_HEADS = 128
 _FEW, _MANY = 4, 128  # tokens of a compressed key, where the indexer chooses and where not
-_PLAN = 1024  # numbers of the metadata, which divides the work among the cores
+_OF_CANN = "SparseFlashMla"
 _BAND, _CAUSAL = 4, 3  # mask modes: the window, and keys up to the query
+# Metadata of 1024 numbers divide the work among the cores.
+_CACHES = """q T:half[t, heads, 512], ori_kv T[pages_window, page_window, 1, 512],
+cmp_kv T[pages, page, 1, 512]?, -ori_sparse_indices, cmp_sparse_indices INT32[t, 1, topk]?,
+ori_block_table INT32[requests, table_width_window],
+cmp_block_table INT32[requests, table_width]?, cu_seqlens_q INT32[requests + 1]"""
+_REST = """sinks FLOAT[heads], metadata INT32[1024]? -> attention T[t, heads, 512], -softmax_lse
+where 0 < t * heads * requests * pages_window * page_window * table_width_window,
+0 < pages * page * table_width, has_cmp_kv == has_cmp_block_table,
+has_cmp_sparse_indices <= has_cmp_kv, 128 % heads == 0, page_window % 16 == 0, page % 16 == 0,
+page_window <= 1024, page <= 1024"""
+_SHAREDKV = f"""{_CACHES}, cu_seqlens_ori_kv INT32[requests + 1]?, -cu_seqlens_cmp_kv, -seqused_q,
+seqused_kv INT32[requests], {_REST}"""
+_MLA = f"""{_CACHES}, -cu_seqlens_ori_kv, -cu_seqlens_cmp_kv, -seqused_q,
+seqused_ori_kv INT32[requests], seqused_cmp_kv INT32[requests]?, cmp_residual_kv INT32[requests]?,
+-ori_topk_length, -cmp_topk_length, {_REST}"""
 # Size of the keys of one step of the reference, gathered for several queries.
 _STEP_BYTES = 64 << 20
 
@@ -44,12 +58,6 @@ class _Rule(StrEnum):
     """Rules that a row must satisfy, in the order in which a reading checks them."""
 
     NUMBERS = "expected whole numbers in Runtime columns of lengths and of cmp_ratio"
-    SHAPES = (
-        "expected a query (T,N,512), window keys in pages (blocks,block_size,1,512) with a block "
-        "table (batch,pages), cumulative lengths of queries from 0 on (batch + 1), and both or "
-        "neither of compressed keys in pages and their block table"
-    )
-    CHOICE = "expected chosen keys (T,1,topk) only with compressed keys"
     LENGTHS = (
         "expected lengths of at least 1 for each request: cumulative sums up to T for queries, "
         "and for keys no fewer than queries"
@@ -130,33 +138,20 @@ def _read(case: Case) -> SharedKvCall | _Rule:
 
 
 def _sizes(case: Case) -> SharedKvCall:
-    query, window, table = (input_shape(case, i) for i in (_QUERY, _WINDOW_KV, _WINDOW_TABLE))
-    starts, keys, pages = (input_shape(case, i) for i in (_STARTS, _KV, _TABLE))
-    if (len(query), len(window), len(table)) != (3, 4, 2) or not all((*query, *window, *table)):
-        raise Misfit(_Rule.SHAPES)
-    if query[2] != _SIZE or window[2:] != (1, _SIZE) or starts != (table[0] + 1,):
-        raise Misfit(_Rule.SHAPES)
-    if bool(keys) != bool(pages) or (keys and not _is_paged(keys, pages, table[0])):
-        raise Misfit(_Rule.SHAPES)
-    chosen = input_shape(case, _CHOSEN)
-    if chosen and (not keys or len(chosen) != 3 or chosen[:2] != (query[0], 1)):
-        raise Misfit(_Rule.CHOICE)
-    ratio = _lengths.number(case, "cmp_ratio") or (_FEW if chosen else _MANY if keys else 1)
+    sizes = parse_signature(_MLA if case.kernel_type == _OF_CANN else _SHAREDKV).sizes(case)
+    pages = sizes.get("pages")
+    usual = _FEW if "topk" in sizes else 1 if pages is None else _MANY
+    window = sizes["pages_window"], sizes["page_window"], sizes["table_width_window"]
     call = SharedKvCall(
-        heads=query[1],
+        heads=sizes["heads"],
         queries=(),
         keys=(),
-        window=Pages(window[0], window[1], table[1], ()),
-        compressed=Pages(keys[0], keys[1], pages[1], ()) if keys else None,
-        ratio=ratio,
-        topk=chosen[-1] if chosen else 0,
+        window=Pages(*window, ()),
+        compressed=Pages(pages, sizes["page"], sizes["table_width"], ()) if pages else None,
+        ratio=_lengths.number(case, "cmp_ratio") or usual,
+        topk=sizes.get("topk", 0),
     )
-    return _with_lengths(case, call, query[0], table[0])
-
-
-def _is_paged(keys: Shape, pages: Shape, batch: int) -> bool:
-    is_cache = len(keys) == 4 and all(keys) and keys[2:] == (1, _SIZE)
-    return is_cache and len(pages) == 2 and pages[0] == batch and pages[1] > 0
+    return _with_lengths(case, call, sizes["t"], sizes["requests"])
 
 
 def _with_lengths(case: Case, call: SharedKvCall, tokens: int, batch: int) -> SharedKvCall:
@@ -370,50 +365,6 @@ def _attend(
     return out, None
 
 
-def _constraints(lengths: tuple[int, ...], sinks: int) -> tuple[Constraint, ...]:
-    """Return the rules; `lengths` are the slots with a number for each request."""
-    tables = (_CHOSEN, _WINDOW_TABLE, _TABLE, _STARTS, *lengths, sinks + 1)
-
-    def others_fit(case: Case) -> bool:
-        batch, heads = input_shape(case, _WINDOW_TABLE)[:1], input_shape(case, _QUERY)[1:2]
-        given_lengths = all(input_shape(case, i) in ((), batch) for i in lengths)
-        is_named = input_shape(case, sinks) == heads
-        return given_lengths and is_named and input_shape(case, sinks + 1) in ((), (_PLAN,))
-
-    def output_fits(case: Case) -> bool:
-        return agrees(case, 0, input_shape(case, _QUERY)) and not named_output(case, _STATISTICS)
-
-    return (
-        rules.inputs_are(rules.HALF_DTYPES, (_QUERY,)),
-        rules.one_dtype((_QUERY, _WINDOW_KV, _KV)),
-        rules.inputs_are(("INT32",), tables),
-        rules.inputs_are(("FLOAT",), (sinks,)),
-        *rules_of(_read, _Rule),
-        Constraint(
-            "expected a length for each request, a sink for each head, and metadata of 1024 "
-            "numbers",
-            others_fit,
-        ),
-        Constraint("expected an output like the query, and no sums of the softmax", output_fits),
-        limit(
-            _read,
-            f"expected a power of 2 of heads, at most {_MOST_HEADS}",
-            lambda call: call.heads <= _MOST_HEADS and not call.heads & (call.heads - 1),
-        ),
-        limit(
-            _read,
-            "expected block sizes as multiples of 16, at most 1024",
-            lambda call: all(
-                not pages.block_size % 16 and pages.block_size <= 1024
-                for pages in (call.window, call.compressed)
-                if pages
-            ),
-        ),
-    )
-
-
-_STARTS_AGAIN = 8  # of the window's keys: serving gives a prompt those of the queries
-_INDEXED_WINDOW = frozenset({3, 9, 10})
 _NEEDS = frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})
 
 # vLLM-Ascend 0.23 serves by this kernel of its own library (`vllm_ascend/attention/dsa_v1.py`).
@@ -424,14 +375,7 @@ SPARSE_ATTN_SHAREDKV = OpSpec(
         f"{ASSUMES}; a window of {_WINDOW} tokens, compressed keys of {_FEW} tokens where they are "
         f"chosen, else of {_MANY}; the chosen ones are spread over the available ones"
     ),
-    slots=(
-        *("q", "ori_kv", "cmp_kv", "ori_sparse_indices", "cmp_sparse_indices"),
-        *("ori_block_table", "cmp_block_table", "cu_seqlens_q", "cu_seqlens_ori_kv"),
-        *("cu_seqlens_cmp_kv", "seqused_q", "seqused_kv", "sinks", "metadata"),
-    ),
-    pools={"ori_kv": "ori_block_table", "cmp_kv": "cmp_block_table"},
-    optional=_INDEXED_WINDOW | {_KV, _CHOSEN, _TABLE, _STARTS_AGAIN, 13},
-    optional_outputs=frozenset({_STATISTICS}),
+    signature=_SHAREDKV,
     reference=_reference,
     build=_build,
     flops=_flops,
@@ -439,15 +383,7 @@ SPARSE_ATTN_SHAREDKV = OpSpec(
     npu=NpuCall(run=_launch, build=_with_plan, needs=_NEEDS),
     runtime=_columns,
     missing_metadata=_lacks_lengths,
-    constraints=(
-        rules.absent_inputs(_INDEXED_WINDOW, "chosen tokens of the window, and other lengths"),
-        rules.inputs_are(("INT32",), (_STARTS_AGAIN,)),
-        Constraint(
-            "expected starts of the window's keys like those of the queries",
-            lambda case: input_shape(case, _STARTS_AGAIN) in ((), input_shape(case, _STARTS)),
-        ),
-        *_constraints((11,), sinks=12),
-    ),
+    constraints=rules_of(_read, _Rule),
 )
 
 
@@ -482,20 +418,10 @@ def _mla_launch(api: Any, *tensors: Any, call: SharedKvCall) -> Any:
 
 # The same in later sources of vLLM-Ascend, which no released wheel has: a kernel of CANN 9.1's
 # ops-transformer (`attention/sparse_flash_mla`).
-_MLA_ABSENT = frozenset({3, 8, 9, 10, 14, 15})
 SPARSE_FLASH_MLA = replace(
     SPARSE_ATTN_SHAREDKV,
-    kernel="SparseFlashMla",
+    kernel=_OF_CANN,
     call="torch.ops._C_ascend.npu_sparse_flash_mla",
-    slots=(
-        *SPARSE_ATTN_SHAREDKV.slots[:11],
-        *("seqused_ori_kv", "seqused_cmp_kv", "cmp_residual_kv", "ori_topk_length"),
-        *("cmp_topk_length", "sinks", "metadata"),
-    ),
-    optional=_MLA_ABSENT | {_KV, _CHOSEN, _TABLE, 12, 13, 17},
+    signature=_MLA,
     npu=NpuCall(run=_mla_launch, build=_mla_build, needs=_NEEDS),
-    constraints=(
-        rules.absent_inputs(_MLA_ABSENT, "chosen tokens of the window, and other lengths"),
-        *_constraints((11, 12, 13), sinks=16),
-    ),
 )

@@ -1,7 +1,6 @@
 """Attention to selected keys of a latent, paged cache (MLA with sparse indices)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,16 +10,23 @@ from collector.ops import rules
 from collector.ops.catalog.attention import _sparse
 from collector.ops.catalog.attention._blocks import make_table
 from collector.ops.catalog.attention._lengths import ASSUMES, unknown_lengths
-from collector.ops.catalog.attention._sizes import named_output
-from collector.ops.catalog.attention._slots import limit, rules_of
-from collector.ops.catalog.attention._sparse import Slots, SparseCall, SparseRule
+from collector.ops.catalog.attention._slots import rules_of
+from collector.ops.catalog.attention._sparse import SparseCall, SparseRule
 from collector.ops.parts.tensors import cumulative_ends
-from collector.ops.slots import agrees, input_shape, spelling
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, accepts
+from collector.ops.signature import parse_signature
+from collector.ops.slots import input_shape, spelling
+from collector.ops.spec import Call, NpuCall, OpSpec, TensorMaker, accepts
 
-_QUERY, _KEY, _VALUE, _INDICES, _QUERY_ROPE, _KEY_ROPE = 0, 1, 2, 3, 7, 8
-_PLACES = Slots(query=_QUERY, key=_KEY, table=4, query_lengths=5, key_lengths=6)
-_STATISTICS = frozenset({1, 2})
+_QUERY, _KEY, _INDICES, _QUERY_ROPE, _KEY_ROPE = 0, 1, 3, 7, 8
+_TABLE = 4
+_READ = parse_signature(
+    f"""query T:half[t, heads, 512], key T[pages, page, 1, 512], value T[pages, page, 1, 512],
+    sparse_indices INT32[t, 1, topk], block_table INT32[requests, table_width],
+    actual_seq_lengths_query INT32[requests], actual_seq_lengths_kv INT32[requests],
+    query_rope T[t, heads, 64], key_rope T[pages, page, 1, 64]
+    -> attention T[t, heads, 512], -softmax_max, -softmax_sum
+    where {_sparse.WHERE}, 0 < topk, 128 % heads == 0"""
+)
 _LATENT, _ROPE = 512, 64
 _MLA_ABSORB = 2
 # Size of the keys of one step of the reference, gathered for several queries.
@@ -29,8 +35,8 @@ _STEP_BYTES = 64 << 20
 
 @lru_cache(maxsize=256)
 def _read(case: Case) -> SparseCall | SparseRule:
-    indices = input_shape(case, _INDICES)
-    return _sparse.read_sparse(case, _PLACES, indices[-1] if indices else 0)
+    sizes = _READ.sizes(case)
+    return _sparse.read_sparse(case, sizes, sizes["topk"], _LATENT)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -162,62 +168,20 @@ def _traffic(case: Case) -> int:
     return read + keys * (call.size + _ROPE) * 2 + slots[_QUERY].size_bytes
 
 
-def _ropes_fit(case: Case) -> bool:
-    query, key = input_shape(case, _QUERY), input_shape(case, _KEY)
-    ropes = input_shape(case, _QUERY_ROPE), input_shape(case, _KEY_ROPE)
-    return ropes == ((*query[:-1], _ROPE), (*key[:-1], _ROPE))
-
-
-def _output_fits(case: Case) -> bool:
-    statistics = {named_output(case, i) for i in _STATISTICS}
-    return agrees(case, 0, input_shape(case, _QUERY)) and statistics == {None}
-
-
 SPARSE_FLASH_ATTENTION = OpSpec(
     kernel="SparseFlashAttention",
     is_shown_otherwise=True,
     call="torch_npu.npu_sparse_flash_attention",
     assumes=f"{ASSUMES}; the selected keys are spread over the available ones",
-    slots=(
-        *("query", "key", "value", "sparse_indices", "block_table", "actual_seq_lengths_query"),
-        *("actual_seq_lengths_kv", "query_rope", "key_rope"),
-    ),
-    pools=dict.fromkeys(("key", "value", "key_rope"), "block_table"),
-    optional_outputs=_STATISTICS,
+    signature=_READ.text,
     reference=_reference,
     build=_build,
     flops=_flops,
     traffic=_traffic,
     npu=NpuCall(run=_launch, served="torch.ops._C_ascend.npu_sparse_flash_attention"),
     runtime=_columns,
-    missing_metadata=lambda case: unknown_lengths(case, _PLACES.table),
-    constraints=(
-        rules.inputs_are(("DT_BF16", "FLOAT16"), (_QUERY,)),
-        rules.one_dtype((_QUERY, _KEY, _VALUE, _QUERY_ROPE, _KEY_ROPE)),
-        rules.inputs_are(("INT32",), (_INDICES, 4, 5, 6)),
-        Constraint(
-            "expected values like keys: both are one cache",
-            lambda case: input_shape(case, _VALUE) == input_shape(case, _KEY),
-        ),
-        *rules_of(_read, SparseRule),
-        Constraint(
-            "expected sparse indices (T,1,topk)",
-            lambda case: input_shape(case, _INDICES)[:-1] == (*input_shape(case, _QUERY)[:1], 1),
-        ),
-        Constraint(f"expected rope parts of {_ROPE} numbers, like queries and keys", _ropes_fit),
-        Constraint(
-            "expected an output like the query, and no statistics of the softmax", _output_fits
-        ),
-        limit(
-            _read, f"expected a latent head of {_LATENT} numbers", lambda call: call.size == _LATENT
-        ),
-        limit(
-            _read,
-            "expected 1, 2, 4, 8, 16, 32, 64 or 128 heads",
-            lambda call: call.heads <= 128 and not call.heads & (call.heads - 1),
-        ),
-        _sparse.page_limit(_read),
-    ),
+    missing_metadata=lambda case: unknown_lengths(case, _TABLE),
+    constraints=rules_of(_read, SparseRule),
     lookups=looked_up(
         "tensor_cast.mla_sparse_attention.default",
         "tensor_cast.mla_sparse_attention_quant.default",
@@ -232,20 +196,20 @@ _TILE = 128
 _TILES = _LATENT // _TILE
 _PACKED = _LATENT + 2 * _ROPE + 4 * _TILES
 _PER_TILE, _COMBINED = 2, 1  # quantisation by tiles; scales within the rows
-_QUANT_PLACES = Slots(query=_QUERY, key=_KEY, table=6, query_lengths=7, key_lengths=8)
+_QUANT_TABLE = 6
+_QUANT = parse_signature(
+    f"""query T:half[t, heads, 512 + 64], key INT8[pages, page, 1, {_PACKED}],
+    value INT8[pages, page, 1, {_PACKED}], sparse_indices INT32[t, 1, topk], -key_dequant_scale,
+    -value_dequant_scale, block_table INT32[requests, table_width],
+    actual_seq_lengths_query INT32[requests], actual_seq_lengths_kv INT32[requests]
+    -> attention T[t, heads, 512], softmax_max?, softmax_sum? where {_sparse.WHERE}, 0 < topk"""
+)
 
 
 @lru_cache(maxsize=256)
 def _quant_read(case: Case) -> SparseCall | SparseRule:
-    """Return the sizes, from a case whose queries and keys have the latent part alone."""
-    indices, inputs = input_shape(case, _INDICES), list(case.inputs or ())
-    for at, whole in ((_QUERY, _LATENT + _ROPE), (_KEY, _PACKED)):
-        shape = input_shape(case, at)
-        if shape[-1:] != (whole,):
-            return SparseRule.SHAPES
-        inputs[at] = replace(inputs[at], shape=(*shape[:-1], _LATENT))
-    plain = replace(case, inputs=tuple(inputs))
-    return _sparse.read_sparse(plain, _QUANT_PLACES, indices[-1] if indices else 0)
+    sizes = _QUANT.sizes(case)
+    return _sparse.read_sparse(case, sizes, sizes["topk"], _LATENT)
 
 
 def _quant_build(case: Case, make: TensorMaker) -> Call:
@@ -332,13 +296,7 @@ KV_QUANT_SPARSE_FLASH_ATTENTION = OpSpec(
     kernel="KvQuantSparseFlashAttention",
     call="torch_npu.npu_kv_quant_sparse_flash_attention",
     assumes=SPARSE_FLASH_ATTENTION.assumes,
-    slots=(
-        *("query", "key", "value", "sparse_indices", "key_dequant_scale", "value_dequant_scale"),
-        *("block_table", "actual_seq_lengths_query", "actual_seq_lengths_kv"),
-    ),
-    optional=frozenset({4, 5}),
-    pools=dict.fromkeys(("key", "value"), "block_table"),
-    optional_outputs=_STATISTICS,
+    signature=_QUANT.text,
     reference=_quant_reference,
     build=_quant_build,
     flops=_quant_flops,
@@ -347,31 +305,6 @@ KV_QUANT_SPARSE_FLASH_ATTENTION = OpSpec(
         run=_quant_launch, served="torch.ops._C_ascend.npu_kv_quant_sparse_flash_attention"
     ),
     runtime=_quant_columns,
-    missing_metadata=lambda case: unknown_lengths(case, _QUANT_PLACES.table),
-    constraints=(
-        rules.inputs_are(rules.HALF_DTYPES, (_QUERY,)),
-        rules.one_dtype((_QUERY,)),
-        rules.inputs_are(("INT8",), (_KEY, _VALUE)),
-        rules.inputs_are(("INT32",), (_INDICES, 6, 7, 8)),
-        rules.absent_inputs(frozenset({4, 5}), "scales outside of the cache"),
-        Constraint(
-            f"expected queries of {_LATENT + _ROPE} numbers, and one cache with rows of {_PACKED} "
-            "bytes for keys and values",
-            lambda case: (
-                input_shape(case, _QUERY)[-1:] == (_LATENT + _ROPE,)
-                and input_shape(case, _KEY)[-1:] == (_PACKED,)
-                and input_shape(case, _VALUE) == input_shape(case, _KEY)
-            ),
-        ),
-        *rules_of(_quant_read, SparseRule),
-        Constraint(
-            "expected sparse indices (T,1,topk)",
-            lambda case: input_shape(case, _INDICES)[:-1] == (*input_shape(case, _QUERY)[:1], 1),
-        ),
-        Constraint(
-            "expected an output of the latent part of the query",
-            lambda case: agrees(case, 0, (*input_shape(case, _QUERY)[:-1], _LATENT)),
-        ),
-        _sparse.page_limit(_quant_read),
-    ),
+    missing_metadata=lambda case: unknown_lengths(case, _QUANT_TABLE),
+    constraints=rules_of(_quant_read, SparseRule),
 )

@@ -104,7 +104,7 @@ GRADIENT = f"{F4};BOOL;{F4};INT64" + ";FLOAT" * 5
                 *("FlashAttentionScore", "9,1,32;9,1,32;9,1,32;9,9;;;;;;;;;;;", ATTENTION),
                 *("1,4,9,8;1,4,9,8;;9,1,32", F4),
             ),
-            "slots",
+            "'pse_shift'",
         ),
         (
             (  # 5 heads cannot share 32 numbers
@@ -126,7 +126,7 @@ GRADIENT = f"{F4};BOOL;{F4};INT64" + ";FLOAT" * 5
                 "9,1,32;9,1,32;9,1,32;9,1,16;;1,4,9,8;1,4,9,8;;9,1,32;;;;;;",
                 *(GRADIENT, "9,1,32;9,1,32;9,1,32;;;", f"{F3};{F3}"),
             ),
-            "dy & query",
+            "'dy'",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],

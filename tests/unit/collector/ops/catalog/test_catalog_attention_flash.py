@@ -58,7 +58,7 @@ BF16 = "DT_BF16;DT_BF16;DT_BF16"
                 *("IncreFlashAttention", "2,4,1,16;2,2,9,16;2,2,9,16;2,4,1,9;2,9"),
                 *(f"{BF16};DT_BF16;BOOL", "2,4,1,16"),
             ),
-            "quantisation & slots",
+            "'pse_shift'",
         ),
         (("PromptFlashAttention", "7,4,16;7,2,16;7,2,16", BF16, "7,4,16"), "query lengths"),
         (

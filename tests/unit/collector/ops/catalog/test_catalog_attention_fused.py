@@ -252,7 +252,7 @@ def test_row_that_contradicts_its_shapes_is_refused(runtime, rule):
         ),
         (
             record_of({0: "3,4,16", 1: "3,4,16", 2: "3,4,16", 3: "3,4"}, "3,4,16"),
-            "quantisation & slots",
+            "'pse_shift'",
         ),
         (
             record_of({0: "3,4,16", 1: "3,4,16", 2: "3,4,16", 5: "1", 28: "3"}, "3,4,16"),

@@ -72,9 +72,9 @@ SHAPES = "9,2,128;9,2,64;{kv},2,128;{kv},2,64;{kv},2,128;{mask}"
 @pytest.mark.parametrize(
     ("cells", "rule"),
     [
-        ((RING, SHAPES.format(kv=8, mask="512,512"), BF16, "9,2,128", "DT_BF16"), "round"),
+        ((RING, SHAPES.format(kv=8, mask="512,512"), BF16, "9,2,128", "DT_BF16"), "t == keys"),
         ((RING, SHAPES.format(kv=9, mask="2048,2048"), BF16, "9,2,128", "DT_BF16"), "mask"),
-        ((RING, SHAPES.format(kv=9, mask="10,512,512"), BF16, "9,2,128", "DT_BF16"), "mask"),
+        ((RING, SHAPES.format(kv=9, mask="10,512,512"), BF16, "9,2,128", "DT_BF16"), "requests"),
         ((RING, SHAPES.format(kv=9, mask=""), BF16, "9,2,128", "DT_BF16"), "mask"),
         ((RING, SHAPES.format(kv=9, mask="512,512"), BF16, "9,2,64", "DT_BF16"), "output"),
         (
