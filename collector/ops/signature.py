@@ -14,7 +14,8 @@ dimensions  a name is one size wherever it occurs; a number is that size; an exp
 dtypes      a spelling, or several (`INT32|INT64`); a class (`half`, `float`, `floating`, `integer`,
             `number`); a letter, which is one dtype wherever it occurs, with its class or spellings
             where it occurs first (`T:float`), or one of several (`T|FLOAT`). Without one, any
-`?`         the tensor may be absent: `has_x` is 1 where the row has the tensor `x`, and 0 without
+`?`         the tensor may be absent: `has_x` is 1 where the row has the tensor `x`, and 0 without.
+            The dtype of an absent tensor does not count, unless it may be one number
 `!`         the row has to have the output, such as for its dtype
 `-x`        the argument exists, but is not replayed: it has to be absent
 `+`         the last argument repeats
@@ -35,7 +36,7 @@ from functools import lru_cache
 from math import prod
 from types import MappingProxyType
 
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, CaseRejected
 from collector.model.case import Case, Shape, Slot, logical_shape
 from collector.model.vocabulary import FRACTAL_NZ, Dtype
 from collector.ops.expression import Expression, align, block_of, parse_expression, split_outside
@@ -180,7 +181,7 @@ class Signature:
         return complaint
 
     def sizes(self, case: Case) -> Sizes:
-        """Return the sizes of a case that fits. Raises BadInput where names are not defined."""
+        """Return the sizes of a case that fits. Raises CaseRejected for others."""
         if len(self.variants) == 1:  # computed sizes need not be compared again
             variant = self.variants[0]
             reading = _Reading(variant)
@@ -188,7 +189,7 @@ class Signature:
         else:
             found = self.read(case)
         if isinstance(found, str):
-            raise BadInput(found)
+            raise CaseRejected(found)
         return found
 
 

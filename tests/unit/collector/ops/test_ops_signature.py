@@ -86,3 +86,9 @@ def test_a_matrix_in_blocks_has_whole_blocks_of_its_dtype(blocks, fits):
     case = Case("Any", (Slot((30, 60), "FLOAT16", "ND"), Slot(blocks, "FLOAT16", "FRACTAL_NZ")), ())
     found = parse_signature("x[n, k], weight[n, k] -> y").read(case)
     assert isinstance(found, str) is not fits
+
+
+@pytest.mark.parametrize(("text", "fits"), [("x, bias FLOAT[n]?", True), ("x, y FLOAT[#]?", False)])
+def test_the_dtype_of_an_absent_tensor_does_not_count_unless_it_may_be_a_scalar(text, fits):
+    case = Case("Any", (Slot((4,), "FLOAT", "ND"), Slot(None, "INT8", "ND")), ())
+    assert isinstance(parse_signature(f"{text} -> z").read(case), str) is not fits
