@@ -9,19 +9,20 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 from typing import Any
 
 from collector.model.case import Case, Shape
 from collector.model.vocabulary import GROUP_ENDS
-from collector.ops import rules
 from collector.ops.parts import int8, narrow
 from collector.ops.parts.tensors import equal_parts
-from collector.ops.slots import given, input_shape, output_shape, spelling
+from collector.ops.signature import parse_signature
+from collector.ops.slots import given, spelling
 from collector.ops.spec import Constraint, TensorMaker, dense_bytes
 
 _ENDS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
-_LAST_DIMENSION = 65536
+# the conditions of any weight, and of INT4 weights with scales (E,*groups,N)
+WEIGHT = "k < 65536, transposed or n < 65536, experts > 0"
+NIBBLES = "n < 65536, n % 8 == 0, groups_rank < 2, groups > 0, k % groups == 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +56,20 @@ class GroupedProduct:
         return 2 * self.used * self.k * self.n
 
 
-def read_grouped_product(case: Case, width: Callable[[int], int]) -> GroupedProduct | None:
-    """Return the sizes that fit inputs 1 and 2 and the first output; None if none fit.
+def grouped_by(signature: str) -> Callable[[Case], GroupedProduct]:
+    """Return a function that reads a product by the signature of its operator, which names t, k, n
+    and experts. FLOAT4 weights are (E,N,K) only."""
+    read = parse_signature(signature)
+    weight = read.slots.index("weight")
 
-    The last dimension of the output is `width` of the weights' columns. None also if the sizes
-    exceed the kernel's limits."""
-    x, weight, out = input_shape(case, 0), input_shape(case, 1), output_shape(case)
-    if len(x) != 2 or len(weight) != 3 or not weight[0]:
-        return None
-    if max(x[1], weight[2]) >= _LAST_DIMENSION:
-        return None
-    tokens, k = x
-    readings = (True,) if narrow.is_paired(given(case, 1)) else (False, True)  # FLOAT4: as served
-    for transposed in readings:
-        inner, n = weight[:0:-1] if transposed else weight[1:]
-        if inner == k and (out is None or out == (tokens, width(n))):
-            counts = _recorded_counts(case, weight[0], tokens) or equal_parts(tokens, weight[0])
-            return GroupedProduct(tokens, k, n, weight[0], transposed, counts)
-    return None
+    def product(case: Case) -> GroupedProduct:
+        sizes = read.sizes(case)
+        t, experts = sizes["t"], sizes["experts"]
+        counts = _recorded_counts(case, experts, t) or equal_parts(t, experts)
+        transposed = bool(sizes.get("transposed", narrow.is_paired(given(case, weight))))
+        return GroupedProduct(t, sizes["k"], sizes["n"], experts, transposed, counts)
+
+    return product
 
 
 def written_rows(sizes: GroupedProduct) -> int | None:
@@ -80,11 +77,11 @@ def written_rows(sizes: GroupedProduct) -> int | None:
     return sizes.used if sizes.used < sizes.tokens else None
 
 
-def groups_fit(read: Callable[[Case], GroupedProduct | None]) -> Constraint:
+def groups_fit(read: Callable[[Case], GroupedProduct]) -> Constraint:
     """Require that the recorded group ends fit the tokens; `read` returns the sizes of a row."""
 
     def holds(case: Case) -> bool:
-        sizes = rules.accepted(read(case))
+        sizes = read(case)
         counts = _recorded_counts(case, sizes.experts, sizes.tokens)
         return case.attribute(GROUP_ENDS) is None or counts is not None
 
@@ -127,33 +124,11 @@ def grouped_traffic(case: Case, sizes: GroupedProduct, optional: frozenset[int])
 # rows for A2 and A3; vLLM-Ascend serves scales of columns, as (E,N) and (E,1,N) (its method
 # W4A8_DYNAMIC). With 16-bit tokens (W4A16) groups may have any size.
 COLUMNS = 8  # in an INT32
-_GROUP_ROWS = 256
-_MOST_ROWS = 18432
 
 
 def is_nibbles(case: Case, position: int = 1) -> bool:
     """Return whether the weights have four bits."""
     return spelling(given(case, position)) == "INT4"
-
-
-def are_nibbles(sizes: GroupedProduct, scale: Shape) -> bool:
-    """Return whether INT4 weights can have these sizes and a scale of this shape."""
-    return not (sizes.transposes_weight or sizes.n % COLUMNS) and bool(_groups(sizes, scale))
-
-
-def are_split_nibbles(sizes: GroupedProduct, scale: Shape) -> bool:
-    """Return whether the kernel takes them with INT8 tokens, which it splits."""
-    if not are_nibbles(sizes, scale) or not 0 < sizes.k <= _MOST_ROWS:
-        return False
-    return _groups(sizes, scale) == 1 or len(scale) == 3 and sizes.k == _GROUP_ROWS * scale[1]
-
-
-def _groups(sizes: GroupedProduct, scale: Shape) -> int:
-    """Return the number of groups of rows of a scale (E,N) or (E,G,N); 0 for another shape."""
-    experts, *groups, columns = scale if len(scale) > 1 else (0, 0)
-    count = prod(groups)
-    fits = (experts, columns) == (sizes.experts, sizes.n) and len(groups) < 2 and count > 0
-    return count if fits and sizes.k % count == 0 else 0
 
 
 def nibbles(sizes: GroupedProduct, make: TensorMaker) -> Any:

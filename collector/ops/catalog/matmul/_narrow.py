@@ -11,7 +11,6 @@ their weight is transposed; HIFLOAT8 have the other scales only.
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul._grouped import GroupedProduct
 from collector.ops.catalog.matmul._product import product_by
@@ -25,22 +24,28 @@ _DTYPES = {"x1_dtype": _X1, "x2_dtype": _X2}
 _Dtypes = tuple[int | None, int | None]  # torch_npu's numbers of both, where they are bytes
 
 
-_FLOAT8, _BYTES = "|".join(narrow.DTYPES), "|".join(narrow.BYTE_DTYPES)
+_FLOAT8 = "|".join(narrow.DTYPES)
 _BLOCKS_OF_K, _GROUPS = f"ceil_div(k, {_BLOCK})", f"ceil_div(k, {narrow.PAIR})"
-_MX_SCALE = f"pertoken_scale {narrow.SCALES}[m, {_GROUPS}, 2] -> y float[m, n]! where m * k * n > 0"
+_RESULT = "y float[m, n]! where m * k * n > 0"
+_MX_SCALE = f"pertoken_scale {narrow.SCALES}[m, {_GROUPS}, 2] -> {_RESULT}"
 _ADDED = "bias FLOAT[n]|[1, n]?"
-# By columns, by blocks, and MX. Rows of FLOAT4 have whole bytes and pairs of groups.
+_BLOCKS = f"<{_BLOCKS_OF_K}, ceil_div(n, {_BLOCK})>"
+# Rows of FLOAT4 have whole bytes and pairs of groups.
+_EVEN = f"k % 2 == 0, ceil_div(k, {narrow.GROUP}) % 2 == 0"
+# By columns, by blocks, and MX.
 SIGNATURE = (
-    f"x1 {_BYTES}[m, k], x2 {_BYTES}[<k, n>], scale FLOAT[1]|[n], -offset, {_ADDED},"
-    " pertoken_scale FLOAT[m] -> y float[m, n]! where m * k * n > 0;"
-    f"x1 {_BYTES}[m, k], x2 {_BYTES}[<k, n>],"
-    f" scale FLOAT[<{_BLOCKS_OF_K}, ceil_div(n, {_BLOCK})>], -offset, -bias,"
-    f" pertoken_scale FLOAT[m, {_BLOCKS_OF_K}]|[ceil_div(m, {_BLOCK}), {_BLOCKS_OF_K}]"
-    " -> y float[m, n]! where m * k * n > 0;"
-    f"x1 {_FLOAT8}[m, k], x2 {_FLOAT8}[<k, n>], scale {narrow.SCALES}[<{_GROUPS}, n>, 2], -offset,"
-    f" {_ADDED}, {_MX_SCALE};"
+    "".join(
+        f"x1 {dtype}[m, k], x2 {dtype}[<k, n>], scale FLOAT[1]|[n], -offset, {_ADDED},"
+        f" pertoken_scale FLOAT[m] -> {_RESULT};"
+        f"x1 {dtype}[m, k], x2 {dtype}[<k, n>], scale FLOAT[{_BLOCKS}], -offset, -bias,"
+        f" pertoken_scale FLOAT[m, {_BLOCKS_OF_K}]|[ceil_div(m, {_BLOCK}), {_BLOCKS_OF_K}]"
+        f" -> {_RESULT};"
+        for dtype in (_FLOAT8, narrow.HIF8)
+    )
+    + f"x1 {_FLOAT8}[m, k], x2 {_FLOAT8}[<k, n>], scale {narrow.SCALES}[<{_GROUPS}, n>, 2],"
+    f" -offset, {_ADDED}, {_MX_SCALE};"
     f"x1 {narrow.E2M1}[m, k], x2 {narrow.E2M1}[n, k], scale {narrow.SCALES}[n, {_GROUPS}, 2],"
-    f" -offset, {_ADDED}, {_MX_SCALE}, k % 2 == 0, ceil_div(k, {narrow.GROUP}) % 2 == 0"
+    f" -offset, {_ADDED}, {_MX_SCALE}, {_EVEN}"
 )
 _product = product_by(SIGNATURE)
 
@@ -116,28 +121,6 @@ def _block_rows(case: Case) -> int:
     return 1 if input_shape(case, _PER_TOKEN)[0] == input_shape(case, _X1)[0] else _BLOCK
 
 
-def is_even(k: int) -> bool:
-    """Return whether a row of FLOAT4 has whole bytes and pairs of groups."""
-    return k % 2 == 0 and -(-k // narrow.GROUP) % 2 == 0
-
-
-def _blocks(count: int) -> int:
-    return -(-count // _BLOCK)
-
-
-def _is_like(x1: str, x2: str, *, is_mx: bool) -> bool:
-    """Return whether the kernels multiply these dtypes, by scales of MX or by others."""
-    if x1 in narrow.DTYPES:
-        return x2 in narrow.DTYPES
-    return x1 == x2 == (narrow.E2M1 if is_mx else narrow.HIF8)
-
-
-def are_alike(case: Case) -> bool:
-    """Return whether the kernels multiply these dtypes."""
-    x1, x2 = (spelling(given(case, i)) for i in (_X1, _X2))
-    return _is_like(x1, x2, is_mx=_is_mx(case))
-
-
 # FLOAT8 rows and a FLOAT4 weight, both with scales of MX: of QuantBatchMatmulV4, which has other
 # slots. vLLM-Ascend 0.23 serves W4A8_MXFP so, but with a weight in blocks of the device.
 
@@ -177,6 +160,25 @@ def mixed_build_for_npu(case: Case, make: TensorMaker) -> Call:
 # and columns (E,N), or of blocks of 128 by 128 of the weights with 128 neighbours of the tokens
 # (aclnnGroupedMatmulV5). FLOAT4 weights lie transposed, as vLLM-Ascend 0.23 serves W4A4_MXFP4.
 
+# dtypes of tokens and weights, weights, scale of weights, scale of tokens, further conditions
+BY_COLUMNS = tuple(
+    (dtype, "[experts, <k, n>]", "FLOAT[experts, n]", "FLOAT[t]", "")
+    for dtype in (_FLOAT8, narrow.HIF8)
+)
+_BY_BLOCKS = tuple(
+    (dtype, "[experts, <k, n>]", f"FLOAT[experts, {_BLOCKS}]", f"FLOAT[t, {_BLOCKS_OF_K}]", "")
+    for dtype in (_FLOAT8, narrow.HIF8)
+)
+_OF_TOKENS = f"{narrow.SCALES}[t, {_GROUPS}, 2]"
+BY_GROUPS = (
+    (_FLOAT8, "[experts, <k, n>]", f"{narrow.SCALES}[experts, <{_GROUPS}, n>, 2]", _OF_TOKENS, ""),
+    (
+        *(narrow.E2M1, "[experts, n, k]", f"{narrow.SCALES}[experts, n, {_GROUPS}, 2]"),
+        *(_OF_TOKENS, f", {_EVEN}"),
+    ),
+)
+EXPERT_FORMS = (*BY_COLUMNS, *_BY_BLOCKS, *BY_GROUPS)
+
 
 def experts(
     case: Case, sizes: GroupedProduct, positions: tuple[int, int, int, int], make: TensorMaker
@@ -189,27 +191,3 @@ def experts(
         of_weight = of_weight.transpose(1, 2) if of_weight.dim() > 2 else of_weight
     scales = {"scale": of_weight, "per_token_scale": _scales(per_token, make)}
     return narrow.numbers_like(x, make), numbers, scales
-
-
-def experts_fit(case: Case, sizes: GroupedProduct, positions: tuple[int, int, int, int]) -> bool:
-    """Return whether weights, scales and tokens have these sizes, and dtypes that go together."""
-    x, weight, scale, per_token = (given(case, i) for i in positions)
-    shapes = input_shape(case, positions[2]), input_shape(case, positions[3])
-    is_mx = spelling(scale) == narrow.SCALES
-    if weight is None or weight.format == FRACTAL_NZ or spelling(scale) != spelling(per_token):
-        return False
-    if not _is_like(spelling(x), spelling(weight), is_mx=is_mx):
-        return False
-    if narrow.is_paired(x) and not is_even(sizes.k):
-        return False
-    columns = ((sizes.experts, sizes.n), (sizes.tokens,))
-    blocks = _expert_scales(sizes, _blocks(sizes.n), _blocks(sizes.k))
-    groups = narrow.pairs(sizes.k)
-    of_mx = (*_expert_scales(sizes, sizes.n, groups)[0], 2), (sizes.tokens, groups, 2)
-    return shapes == of_mx if is_mx else spelling(scale) == "FLOAT" and shapes in (columns, blocks)
-
-
-def _expert_scales(sizes: GroupedProduct, n: int, k: int) -> tuple[Shape, Shape]:
-    """Return the shapes of scales of so many columns and rows of the weights, and of the tokens."""
-    sides = (n, k) if sizes.transposes_weight else (k, n)
-    return (sizes.experts, *sides), (sizes.tokens, k)

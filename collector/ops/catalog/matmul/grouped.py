@@ -1,40 +1,102 @@
 """One product per expert, of the tokens that were routed to it."""
 
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
-from collector.model.case import Case, Shape, Slot
+from collector.model.case import Case, Slot
 from collector.model.lookup import looked_up
 from collector.model.vocabulary import FRACTAL_NZ
-from collector.ops import rules
 from collector.ops.catalog.matmul import _grouped, _narrow
 from collector.ops.catalog.matmul._grouped import GroupedProduct
 from collector.ops.catalog.matmul._product import group_by_weight
 from collector.ops.parts import int8, like, narrow
 from collector.ops.parts.narrow import is_narrow
 from collector.ops.parts.tensors import flops_by, group_ends, swiglu
-from collector.ops.slots import agrees, given, input_shape, output_slot, spelling
+from collector.ops.signature import parse_signature
+from collector.ops.slots import given, input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, as_printed
 
 _X, _WEIGHT, _BIAS, _SCALE, _OFFSET = range(5)
 _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET, _GROUPS, _PER_TOKEN = range(5, 9)
-_SLOTS = (
-    *("x", "weight", "bias", "scale", "offset", "antiquant_scale", "antiquant_offset"),
-    *("group_list", "per_token_scale"),
-)
-_OPTIONAL = frozenset(range(len(_SLOTS))) - {_X, _WEIGHT, _GROUPS}
-_BY_COLUMN = (_BIAS, _SCALE, _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET)
-_FLOATS = {"FLOAT", "FLOAT16", "DT_BF16"}
 _DTYPES = {"x_dtype": _X, "weight_dtype": _WEIGHT}
 
 
-def _sizes(case: Case) -> GroupedProduct | None:
-    return _grouped.read_grouped_product(case, lambda n: n)
+def _form(
+    x: str,
+    weight: str,
+    y: str,
+    *,
+    bias: str = "-bias",
+    scale: str = "-scale",
+    antiquant: str = "-antiquant_scale, -antiquant_offset",
+    per_token: str = "-per_token_scale",
+    where: str = "",
+) -> str:
+    """Return one form of the call, without the tensors that are not named."""
+    return (
+        f"x {x}[t, k], weight {weight}, {bias}, {scale}, -offset, {antiquant},"
+        f" group_list INT64[experts], {per_token} -> y {y} where {_grouped.WEIGHT}{where}"
+    )
+
+
+# The dtypes that npu_grouped_matmul documents for A2 and A3: floating-point numbers, with weights
+# of their dtype, INT8 or INT4, INT8 of both with the scales of each output, and INT8 with INT4.
+_BY_EXPERT = "[experts, <k, n>]"
+_ANY_BIAS, _INT32_BIAS = "bias[experts, n]?", "bias INT32[experts, n]?"
+_ANTIQUANT = "antiquant_scale T[experts, {0}], antiquant_offset T[experts, {0}]?"
+_PACKED = "|".join(int8.PACKED)
+_SIGNATURE = ";".join(
+    (
+        _form("T:float", f"T{_BY_EXPERT}", "T[t, n]", bias=_ANY_BIAS),
+        *(
+            _form(
+                "INT8", f"INT8{_BY_EXPERT}", y, bias=_INT32_BIAS, scale=scale, per_token=of_tokens
+            )
+            for y, scale, of_tokens in (
+                ("INT32[t, n]!", "-scale", "-per_token_scale"),
+                ("INT8[t, n]!", f"scale {_PACKED}[experts, n]", "-per_token_scale"),
+                ("DT_BF16[t, n]!", "scale DT_BF16|FLOAT[experts, n]", "per_token_scale FLOAT[t]?"),
+                ("FLOAT16[t, n]!", "scale FLOAT[experts, n]", "per_token_scale FLOAT[t]?"),
+            )
+        ),
+        _form(
+            *("T:half", f"INT8{_BY_EXPERT}", "T[t, n]"),
+            bias=_ANY_BIAS,
+            antiquant=_ANTIQUANT.format("n"),
+        ),
+        _form(
+            *("T:half", "INT4[experts, k, n]", "T[t, n]"),
+            bias=_ANY_BIAS,
+            antiquant=_ANTIQUANT.format("*groups, n"),
+            where=f", {_grouped.NIBBLES}",
+        ),
+        # scales of columns, or of each 256 rows
+        _form(
+            *("INT8", "INT4[experts, k, n]", "half[t, n]!"),
+            bias="bias FLOAT[experts, n]",
+            scale=f"scale {_PACKED}[experts, *groups, n]",
+            per_token="per_token_scale FLOAT[t]",
+            where=f", {_grouped.NIBBLES}, groups == 1 or k == 256 * groups, 0 < k <= 18432",
+        ),
+        *(
+            _form(
+                *(dtype, f"{dtype}{weight}", "float[t, n]!"),
+                scale=f"scale {scale}",
+                per_token=f"per_token_scale {of_tokens}",
+                where=where,
+            )
+            for dtype, weight, scale, of_tokens, where in _narrow.EXPERT_FORMS
+        ),
+    )
+)
+_SLOTS = parse_signature(_SIGNATURE).slots
+_OPTIONAL = parse_signature(_SIGNATURE).optional
+_sizes = _grouped.grouped_by(_SIGNATURE)
+_FLOATS = {"FLOAT", "FLOAT16", "DT_BF16"}
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    counts, out = rules.accepted(_sizes(case)).counts, output_slot(case)
+    counts, out = _sizes(case).counts, output_slot(case)
     dtype = make.dtype(out.dtype if out else (case.inputs or ())[_X].dtype)
     x, weight, own = _operands(case, make)
     options = {**_options(case, make), **own, **narrow.numbers_of(case, _DTYPES)}
@@ -65,7 +127,7 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
 
 def _operands(case: Case, make: TensorMaker) -> tuple[Any, Any, dict[str, Any]]:
     """Return tokens, weights, and the options that depend on them."""
-    (x, weight), sizes = (case.inputs or ())[:2], rules.accepted(_sizes(case))
+    (x, weight), sizes = (case.inputs or ())[:2], _sizes(case)
     if is_narrow(case):
         return _narrow.experts(case, sizes, (_X, _WEIGHT, _SCALE, _PER_TOKEN), make)
     tokens = _numbers(x.shape or (), x, make)
@@ -186,65 +248,9 @@ def _launch(grouped: Any, x: Any, weight: Any, **settings: Any) -> Any:
     return grouped(x, weight, **settings)[0]
 
 
-def _dtypes_are_legal(case: Case) -> bool:
-    """Return whether npu_grouped_matmul documents the dtypes for A2 and A3."""
-    dtypes = [spelling(given(case, i)) for i in range(len(_SLOTS))]
-    x, weight, bias, scale, per_token = (
-        dtypes[i] for i in (_X, _WEIGHT, _BIAS, _SCALE, _PER_TOKEN)
-    )
-    out, antiquant = spelling(output_slot(case)), dtypes[_ANTIQUANT_SCALE]
-    if x in _FLOATS:
-        plain = weight == x and not antiquant
-        weight_only = weight in ("INT8", "INT4") and antiquant == x and x != "FLOAT"
-        return (
-            (plain or weight_only)
-            and out in ("", x)
-            and bias in ("", "FLOAT16" if x == "FLOAT16" else "FLOAT")
-            and dtypes[_ANTIQUANT_OFFSET] in ("", antiquant)
-            and not scale
-            and not per_token
-        )
-    if (x, weight) == ("INT8", "INT4"):
-        is_plain = not antiquant and not dtypes[_ANTIQUANT_OFFSET]
-        is_packed = scale in int8.PACKED and out in ("DT_BF16", "FLOAT16")
-        return is_plain and is_packed and (bias, per_token) == ("FLOAT", "FLOAT")
-    by_output = {
-        "INT32": ("",),
-        "INT8": int8.PACKED,
-        "DT_BF16": ("DT_BF16", "FLOAT"),
-        "FLOAT16": ("FLOAT",),
-    }
-    return (
-        (x, weight) == ("INT8", "INT8")
-        and scale in by_output.get(out, ())
-        and bias in ("", "INT32")
-        and (not per_token or (per_token == "FLOAT" and out in ("DT_BF16", "FLOAT16")))
-        and not antiquant
-        and not dtypes[_ANTIQUANT_OFFSET]
-    )
-
-
-def _options_fit(case: Case) -> bool:
-    sizes, groups = rules.accepted(_sizes(case)), given(case, _GROUPS)
-    if groups is None or spelling(groups) != "INT64":
-        return False
-    by_column = (given(case, i) for i in _BY_COLUMN if i == _BIAS or not _grouped.is_nibbles(case))
-    per_token = given(case, _PER_TOKEN)
-    return (
-        groups.shape == (sizes.experts,)
-        and all(slot is None or slot.shape == (sizes.experts, sizes.n) for slot in by_column)
-        and (per_token is None or per_token.shape == (sizes.tokens,))
-    )
-
-
-def _nibbles_fit(case: Case) -> bool:
-    """Return whether the kernel takes INT4 weights of these sizes with these scales."""
-    sizes = rules.accepted(_sizes(case))
-    if not _is_split(case):
-        scale, offset = (input_shape(case, i) for i in (_ANTIQUANT_SCALE, _ANTIQUANT_OFFSET))
-        is_given = given(case, _ANTIQUANT_OFFSET) is not None
-        return _grouped.are_nibbles(sizes, scale) and (not is_given or offset == scale)
-    return _grouped.are_split_nibbles(sizes, input_shape(case, _SCALE))
+def _bias_fits(case: Case) -> bool:
+    x, bias = spelling(given(case, _X)), spelling(given(case, _BIAS))
+    return x not in _FLOATS or bias in ("", "FLOAT16" if x == "FLOAT16" else "FLOAT")
 
 
 def _blocks_fit(case: Case) -> bool:
@@ -252,14 +258,8 @@ def _blocks_fit(case: Case) -> bool:
     is_stored = (case.inputs or ())[_WEIGHT].format == FRACTAL_NZ
     x, out = spelling(given(case, _X)), spelling(output_slot(case))
     is_only_weight = _grouped.is_nibbles(case) and not _is_split(case)
-    return not is_stored or not (x == "FLOAT" or out == "INT8" or is_only_weight)
-
-
-def _narrow_fits(case: Case) -> bool:
-    places = (_X, _WEIGHT, _SCALE, _PER_TOKEN)
-    sizes, groups = rules.accepted(_sizes(case)), given(case, _GROUPS)
-    is_listed = spelling(groups) == "INT64" and input_shape(case, _GROUPS) == (sizes.experts,)
-    return is_listed and output_slot(case) is not None and _narrow.experts_fit(case, sizes, places)
+    is_other = x == "FLOAT" or out == "INT8" or is_only_weight or is_narrow(case)
+    return not (is_stored and is_other)
 
 
 # One product per expert, of the tokens that were routed to it.
@@ -268,62 +268,22 @@ GROUPED_MATMUL = OpSpec(
     is_shown_otherwise=True,
     call="torch_npu.npu_grouped_matmul",
     assumes="as many rows for each expert, unless Runtime group_list_values names them",
-    slots=_SLOTS,
-    optional=_OPTIONAL,
+    signature=_SIGNATURE,
     reference=_reference,
     build=_build,
     flops=flops_by(_sizes),
-    traffic=lambda case: _grouped.grouped_traffic(case, rules.accepted(_sizes(case)), _OPTIONAL),
+    traffic=lambda case: _grouped.grouped_traffic(case, _sizes(case), _OPTIONAL),
     group=group_by_weight,
-    written=lambda case: _grouped.written_rows(rules.accepted(_sizes(case))),
+    written=lambda case: _grouped.written_rows(_sizes(case)),
     packed={_SCALE: "UINT64", _WEIGHT: "INT4"},
     narrow=frozenset((*narrow.BYTE_DTYPES, narrow.E2M1, narrow.SCALES)),
     npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_WEIGHT})),
     constraints=(
-        rules.reads(
-            "expected tokens (T,K), weights (E,K,N) or (E,N,K), blocks (E,N,K,rows,columns) in "
-            "FRACTAL_NZ, and an output (T,N)",
-            _sizes,
-        ),
-        rules.absent("an offset cannot be replayed", _OFFSET),
-        *rules.unless(
-            is_narrow,
-            Constraint(
-                "the dtypes of x, weight, bias, scales and output do not go together: expected a "
-                "combination that npu_grouped_matmul documents",
-                _dtypes_are_legal,
-            ),
-            Constraint(
-                "INT4 weights: expected (E,K,N) with N as a multiple of 8; with INT8 tokens K of "
-                "at most 18432 and scales (E,N), (E,1,N) or, for each 256 rows, (E,K/256,N); "
-                "otherwise antiquant scale and offset (E,N) or (E,G,N) for G equal groups of rows",
-                lambda case: not _grouped.is_nibbles(case) or _nibbles_fit(case),
-            ),
-            Constraint(
-                "FRACTAL_NZ weights: expected another dtype than FLOAT, an output other than INT8, "
-                "and INT8 tokens with INT4 weights",
-                _blocks_fit,
-            ),
-            Constraint(
-                "expected a group list (E INT64), bias and scales (E,N), and a scale of tokens (T)",
-                _options_fit,
-            ),
-        ),
-        *rules.unless(
-            lambda case: not is_narrow(case),
-            rules.absent(
-                "a bias and antiquant scales are not replayed for FLOAT8, HIFLOAT8 and FLOAT4",
-                *(_BIAS, _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET),
-            ),
-            rules.outputs_are(tuple(sorted(_FLOATS)), (0,)),
-            Constraint(
-                "expected a group list (E INT64); FLOAT8 or HIFLOAT8 weights (E,K,N) or (E,N,K) "
-                "with FLOAT scales (E,N) and (T), or of blocks of 128 by 128 and 128 neighbours; "
-                "or FLOAT8, or FLOAT4_E2M1 for tokens and weights (E,N,K) with an even number of "
-                "groups of 32, with FLOAT8_E8M0 scales (E, K / 64, N, 2) or (E, N, K / 64, 2) and "
-                "(T, K / 64, 2)",
-                _narrow_fits,
-            ),
+        Constraint("expected a FLOAT16 bias with FLOAT16, FLOAT with others", _bias_fits),
+        Constraint(
+            "FRACTAL_NZ weights: expected another dtype than FLOAT, an output other than INT8, "
+            "and INT8 tokens with INT4 weights",
+            _blocks_fit,
         ),
         _grouped.groups_fit(_sizes),
     ),
@@ -341,42 +301,79 @@ GROUPED_MATMUL = OpSpec(
 # The first half of an expert layer, in two kernels that differ in the order of their inputs. All
 # functions here read the order of the first one; older releases of it have no assistance matrix.
 _WEIGHT_SCALE, _X_SCALE, _ASSISTANCE, _SWIGLU_GROUPS = range(2, 6)
-_GATE_SLOTS = ("x", "weight", "weight_scale", "x_scale", "weight_assistance_matrix", "group_list")
-_V2_SLOTS = (
-    *("x", "x_scale", "group_list", "weight", "weight_scale", "weight_assist_matrix"),
-    *("bias", "smooth_scale"),
-)
-_FROM_V2 = (0, 3, 4, 1, 5, 2)
+_FROM_V2, _TO_V2 = (0, 3, 4, 1, 5, 2), (0, 3, 5, 1, 2, 4)
 _NOTHING = Slot(None, "", "")
-_MOST_COLUMNS = 10240
-_MOST_NIBBLE_ROWS = 19999
-_BY_TOKEN, _MX, _MX_COLUMNS = 0, 2, 128
+_BY_TOKEN, _MX = 0, 2
 _GATE_FLOPS = 8  # per element of y: 5 for SwiGlu, then a maximum, a quotient and a rounding
 
 
+def _gate_forms(*forms: tuple[str, ...], is_v2: bool) -> str:
+    """Return the signature of these arguments, outputs and conditions, in the order of a kernel."""
+    found = []
+    for x, weight, scale, of_tokens, matrix, y, where in forms:
+        slots = (
+            *(f"x {x}[t, k]", f"weight {weight}", f"weight_scale {scale}", f"x_scale {of_tokens}"),
+            *(matrix.format("weight_assist" if is_v2 else "weight_assistance"), _GROUP_LIST),
+        )
+        ordered = (*(slots[i] for i in _TO_V2), "-bias", "-smooth_scale") if is_v2 else slots
+        limits = f"{_grouped.WEIGHT}, n > 0, n % 2 == 0{where}"
+        found.append(f"{', '.join(ordered)} -> {y} where {limits}")
+    return ";".join(found)
+
+
+_GROUP_LIST, _MATRIX = "group_list INT64[experts]", "{}_matrix"
+_BY_INT8 = (
+    *("INT8", "INT8[experts, k, n]", "float[experts, n]", "FLOAT[t]", f"-{_MATRIX}"),
+    *("y INT8[t, n // 2], y_scale FLOAT[t]", ", n <= 10240"),
+)
+_BY_INT4 = (
+    *("INT8", "INT4[experts, k, n]", f"{_PACKED}[experts, *groups, n]", "FLOAT[t]"),
+    *(f"{_MATRIX} FLOAT[experts, n]", "y INT8[t, n // 2], y_scale FLOAT[t]"),
+    f", n <= 10240, {_grouped.NIBBLES}, k <= 19999",
+)
+
+
+def _gated(form: tuple[str, ...], y_scale: str, columns: str = "") -> tuple[str, ...]:
+    """Return a form with its quantised result: like the tokens, or FLOAT8 of FLOAT4."""
+    dtype, weight, scale, of_tokens, where = form
+    y = "|".join((dtype, *narrow.DTYPES)) if dtype == narrow.E2M1 else dtype
+    outputs = f"y {y}[t, n // 2]!, y_scale {y_scale}"
+    return dtype, f"{dtype}{weight}", scale, of_tokens, f"-{_MATRIX}", outputs, where + columns
+
+
+_MX_RESULT = f"{narrow.SCALES}[t, ceil_div(n // 2, {narrow.PAIR}), 2]", ", n % 128 == 0"
+_GATED = (
+    *(_gated(form, "FLOAT[t]") for form in _narrow.BY_COLUMNS),
+    *(_gated(form, *_MX_RESULT) for form in _narrow.BY_GROUPS),
+)
+_GATE_SIGNATURE = _gate_forms(_BY_INT8, _BY_INT4, is_v2=False)
+_V2_SIGNATURE = _gate_forms(_BY_INT8, _BY_INT4, *_GATED, is_v2=True)
+_READ = {
+    "GroupedMatmulSwigluQuant": _grouped.grouped_by(_GATE_SIGNATURE),
+    "GroupedMatmulSwigluQuantV2": _grouped.grouped_by(_V2_SIGNATURE),
+}
+
+
 def _gate_case(case: Case) -> Case:
-    """Return the case with its inputs in the order of `_GATE_SLOTS`."""
+    """Return the case with its inputs in the order of the first kernel."""
     inputs = case.inputs or ()
     if case.kernel_type == "GroupedMatmulSwigluQuantV2":
-        inputs += (_NOTHING,) * (len(_V2_SLOTS) - len(inputs))
+        inputs += (_NOTHING,) * (max(_FROM_V2) + 1 - len(inputs))
         return replace(case, inputs=tuple(inputs[i] for i in _FROM_V2))
-    is_older = len(inputs) == len(_GATE_SLOTS) - 1
+    is_older = len(inputs) == _SWIGLU_GROUPS
     placed = (*inputs[:_ASSISTANCE], _NOTHING, *inputs[_ASSISTANCE:])
     return replace(case, inputs=placed) if is_older else case
 
 
-def _gate_sizes(case: Case) -> GroupedProduct | None:
+def _gate_sizes(case: Case) -> GroupedProduct:
     """Return the sizes; the output has half of the weight's columns, which are gates and values."""
-    sizes = _grouped.read_grouped_product(_gate_case(case), lambda n: n // 2)
-    if sizes is None or not sizes.n or sizes.n % 2:
-        return None
-    return sizes if is_narrow(case) or not sizes.transposes_weight else None
+    return _READ[case.kernel_type](case)
 
 
 def _gate_call(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, dict[str, Any]]:
     """Return tokens, weights in a format, and the other tensors by name."""
     x, weight, weight_scale, x_scale, *_ = _gate_case(case).inputs or ()
-    sizes, tokens = rules.accepted(_gate_sizes(case)), like.integers(x, make, -127, 128)
+    sizes, tokens = _gate_sizes(case), like.integers(x, make, -127, 128)
     named = {"x_scale": like.uniform(x_scale, make, 0.5, 1.5)}
     if _grouped.is_nibbles(_gate_case(case)):
         pairs = _grouped.nibbles(sizes, make)
@@ -389,7 +386,7 @@ def _gate_call(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, di
 
 def _narrow_gate(case: Case, make: TensorMaker) -> Call:
     """Return the call of FLOAT8 or FLOAT4 tokens and weights, as the reference takes it."""
-    places, sizes = (_X, _WEIGHT, _WEIGHT_SCALE, _X_SCALE), rules.accepted(_gate_sizes(case))
+    places, sizes = (_X, _WEIGHT, _WEIGHT_SCALE, _X_SCALE), _gate_sizes(case)
     x, weight, scales = _narrow.experts(_gate_case(case), sizes, places, make)
     tensors = x, weight, scales["scale"], scales["per_token_scale"]
     options = narrow.numbers_of(_gate_case(case), _DTYPES)
@@ -401,7 +398,7 @@ def _gate_build(case: Case, make: TensorMaker) -> Call:
     if is_narrow(case):
         return _narrow_gate(case, make)
     x, weight, named = _gate_call(case, make, "")
-    counts = rules.accepted(_gate_sizes(case)).counts
+    counts = _gate_sizes(case).counts
     return Call(x, weight, named["weight_scale"], named["x_scale"], counts=counts)
 
 
@@ -410,7 +407,7 @@ def _gate_build_for_npu(case: Case, make: TensorMaker) -> Call:
     x, weight, named = _gate_call(case, make, FRACTAL_NZ)
     if "assistance" in named:
         named["bias"] = named.pop("assistance")
-    ends = group_ends(rules.accepted(_gate_sizes(case)).counts, "INT64", make)
+    ends = group_ends(_gate_sizes(case).counts, "INT64", make)
     return Call(x, weight, group_list=ends, **named)  # by name: their order differs by library
 
 
@@ -445,7 +442,7 @@ def _gate_build_v2_for_npu(case: Case, make: TensorMaker) -> Call:
         options["weight_assist_matrix"] = [named["assistance"]]
     if named["weight_scale"].dim() == 3:
         options["dequant_mode"] = 1  # by groups of rows
-    counts = make.tensor(rules.accepted(_gate_sizes(case)).counts, "INT64")
+    counts = make.tensor(_gate_sizes(case).counts, "INT64")
     lists = {"weight": [weight], "weight_scale": [named["weight_scale"]]}
     rest = {"x_scale": named["x_scale"], "group_list": counts, "group_list_type": 1}
     return Call(x=x, **lists, **rest, **options)
@@ -509,124 +506,28 @@ def _narrow_gated(
     return narrow.rounded(torch, gated / scale.unsqueeze(-1), dtype), scale
 
 
-# The dtypes to which results are quantised, by that of the tokens.
-_GATED = MappingProxyType(
-    {
-        **dict.fromkeys(narrow.DTYPES, narrow.DTYPES),
-        narrow.HIF8: (narrow.HIF8,),
-        narrow.E2M1: (narrow.E2M1, *narrow.DTYPES),
-    }
-)
-
-
-def _narrow_gate_fits(case: Case) -> bool:
-    places, placed = (_X, _WEIGHT, _WEIGHT_SCALE, _X_SCALE), _gate_case(case)
-    sizes, groups = rules.accepted(_gate_sizes(case)), given(placed, _SWIGLU_GROUPS)
-    scale = spelling(given(placed, _X_SCALE))
-    of_output: Shape = (sizes.tokens,)
-    if scale == narrow.SCALES:
-        of_output = (sizes.tokens, narrow.pairs(sizes.n // 2), 2)
-        is_whole = sizes.n % _MX_COLUMNS == 0
-    else:
-        is_whole = input_shape(placed, _X_SCALE) == of_output
-    return (
-        _narrow.experts_fit(placed, sizes, places)
-        and is_whole
-        and spelling(output_slot(case)) in _GATED[spelling(given(case, _X))]
-        and spelling(output_slot(case, 1)) in ("", scale)
-        and given(placed, _ASSISTANCE) is None
-        and spelling(groups) == "INT64"
-        and input_shape(placed, _SWIGLU_GROUPS) == (sizes.experts,)
-        and agrees(case, 1, of_output)
-    )
-
-
 def _gate_flops(case: Case) -> int:
-    sizes = rules.accepted(_gate_sizes(case))
+    sizes = _gate_sizes(case)
     return sizes.flops + _GATE_FLOPS * sizes.used * sizes.n // 2
 
 
 def _gate_traffic(case: Case) -> int:
     absent = frozenset({_ASSISTANCE})
-    return _grouped.grouped_traffic(_gate_case(case), rules.accepted(_gate_sizes(case)), absent)
+    return _grouped.grouped_traffic(_gate_case(case), _gate_sizes(case), absent)
 
-
-def _gate_dtypes_fit(case: Case) -> bool:
-    slots = (given(_gate_case(case), i) for i in range(len(_GATE_SLOTS)))
-    x, weight, weight_scale, x_scale, assistance, groups = map(spelling, slots)
-    if (x, x_scale, groups) != ("INT8", "FLOAT", "INT64"):
-        return False
-    if weight == "INT4":
-        return weight_scale in int8.PACKED and assistance == "FLOAT"
-    return weight == "INT8" and weight_scale in _FLOATS and not assistance
-
-
-def _gate_fits(case: Case) -> bool:
-    sizes, placed = rules.accepted(_gate_sizes(case)), _gate_case(case)
-    scale, columns = input_shape(placed, _WEIGHT_SCALE), (sizes.experts, sizes.n)
-    if _grouped.is_nibbles(placed):
-        is_scale = sizes.k <= _MOST_NIBBLE_ROWS and _grouped.are_nibbles(sizes, scale)
-        is_scale = is_scale and input_shape(placed, _ASSISTANCE) == columns
-    else:
-        is_scale = scale == columns
-    return (
-        is_scale
-        and sizes.n <= _MOST_COLUMNS
-        and input_shape(placed, _X_SCALE) == (sizes.tokens,)
-        and input_shape(placed, _SWIGLU_GROUPS) == (sizes.experts,)
-        and agrees(case, 1, (sizes.tokens,))
-    )
-
-
-_SIZES_OF_GATE = rules.reads(
-    "expected tokens (T,K), weights (E,K,N) with an even N, and an output (T,N/2)", _gate_sizes
-)
-_GATE_RULES = (
-    rules.outputs_are(("INT8",), (0,)),
-    rules.outputs_are(("FLOAT",), (1,)),
-    Constraint(
-        "expected INT8 tokens, FLOAT scales of tokens, an INT64 group list, and INT8 weights with "
-        "FLOAT, FLOAT16 or BF16 scales, or INT4 weights with UINT64 scales and a FLOAT matrix",
-        _gate_dtypes_fit,
-    ),
-    _SIZES_OF_GATE,
-    Constraint(
-        f"expected a weight scale (E, N up to {_MOST_COLUMNS}), a scale of tokens (T) for input "
-        "and output, and a group list (E); for INT4 weights N as a multiple of 8, K of at most "
-        f"{_MOST_NIBBLE_ROWS}, a matrix (E,N), and scales (E,N) or (E,G,N)",
-        _gate_fits,
-    ),
-    _grouped.groups_fit(_gate_sizes),
-)
-_NARROW_GATE_RULES = (
-    rules.reads("expected outputs: their dtype is unknown", output_slot),
-    rules.outputs_are((*narrow.BYTE_DTYPES, narrow.E2M1), (0,)),
-    rules.outputs_are((narrow.SCALES, "FLOAT"), (1,)),
-    _SIZES_OF_GATE,
-    Constraint(
-        "expected a group list (E INT64); FLOAT8 or HIFLOAT8 weights (E,K,N) or (E,N,K) with FLOAT "
-        "scales (E,N), (T) of tokens and (T) of the output; or FLOAT8 weights, or FLOAT4_E2M1 for "
-        "tokens and weights (E,N,K) with an even number of groups of 32, with N as a multiple of "
-        "128, FLOAT8_E8M0 scales (E, K / 64, N, 2) or (E, N, K / 64, 2), (T, K / 64, 2) of tokens "
-        "and (T, N / 128, 2) of the output; and an output like the tokens, or FLOAT8 of FLOAT4",
-        _narrow_gate_fits,
-    ),
-    _grouped.groups_fit(_gate_sizes),
-)
 
 GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
     kernel="GroupedMatmulSwigluQuant",
     is_shown_otherwise=True,
     call="torch_npu.npu_grouped_matmul_swiglu_quant",
     assumes="as many rows for each expert, unless Runtime group_list_values names them",
-    slots=_GATE_SLOTS,
-    optional=frozenset({_ASSISTANCE, _SWIGLU_GROUPS}),
+    signature=_GATE_SIGNATURE,
     reference=_gate_reference,
     build=_gate_build,
     flops=_gate_flops,
     traffic=_gate_traffic,
     group=group_by_weight,
-    written=lambda case: _grouped.written_rows(rules.accepted(_gate_sizes(case))),
+    written=lambda case: _grouped.written_rows(_gate_sizes(case)),
     packed={_WEIGHT: "INT4", _WEIGHT_SCALE: "UINT64"},
     placed=_gate_case,
     npu=NpuCall(
@@ -635,7 +536,7 @@ GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
         nz=frozenset({_WEIGHT}),
         served="torch.ops._C_ascend.grouped_matmul_swiglu_quant_weight_nz",
     ),
-    constraints=_GATE_RULES,
+    constraints=(_grouped.groups_fit(_gate_sizes),),
     lookups=looked_up(
         "tensor_cast.grouped_matmul_quant_swiglu.default",
         "tensor_cast.grouped_matmul_quant_int4_swiglu.default",
@@ -650,8 +551,7 @@ GROUPED_MATMUL_SWIGLU_QUANT_V2 = replace(
     kernel="GroupedMatmulSwigluQuantV2",
     is_shown_otherwise=True,
     call="torch_npu.npu_grouped_matmul_swiglu_quant_v2",
-    slots=_V2_SLOTS,
-    optional=frozenset({5, 6, 7}),
+    signature=_V2_SIGNATURE,
     group=lambda case: group_by_weight(_gate_case(case)),
     packed={3: "INT4", 4: "UINT64"},
     narrow=frozenset((*narrow.BYTE_DTYPES, narrow.E2M1, narrow.SCALES)),
@@ -663,9 +563,11 @@ GROUPED_MATMUL_SWIGLU_QUANT_V2 = replace(
         served="torch.ops._C_ascend.grouped_matmul_swiglu_quant_v2",
     ),
     constraints=(
-        rules.absent_inputs(frozenset({6, 7}), "a bias and smoothing scales"),
-        *rules.unless(is_narrow, *_GATE_RULES),
-        *rules.unless(lambda case: not is_narrow(case), *_NARROW_GATE_RULES),
+        Constraint(
+            "FRACTAL_NZ weights: expected INT8 or INT4",
+            lambda case: not is_narrow(case) or (case.inputs or ())[3].format != FRACTAL_NZ,
+        ),
+        _grouped.groups_fit(_gate_sizes),
     ),
     lookups=looked_up(
         "tensor_cast.grouped_matmul_quant_swiglu.default",

@@ -24,7 +24,8 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 _X1, _X2, _SCALE, _OFFSET, _BIAS, _PER_TOKEN = range(6)
 _SIGNATURE = (
     "x1 INT8[m, k], x2 INT8[<k, n>], scale[1]|[n], offset FLOAT[1]|[n]?, bias[n]|[1, n]?,"
-    f" pertoken_scale FLOAT[m]? -> y[m, n]!; {_narrow.SIGNATURE}"
+    " pertoken_scale FLOAT[m]? -> y[m, n]! where k <= 65535, transposed or n <= 65535;"
+    + _narrow.SIGNATURE
 )
 _product = product_by(_SIGNATURE)
 _OPTIONS = {"offset": _OFFSET, "bias": _BIAS, "pertoken_scale": _PER_TOKEN}
@@ -149,11 +150,6 @@ def _dtypes_are_legal(case: Case) -> bool:
     )
 
 
-def _is_small(case: Case) -> bool:
-    lasts = (input_shape(case, i)[-1:] for i in (_X1, _X2))
-    return all(last <= (_LAST_DIMENSION,) for last in lasts)
-
-
 QUANT_BATCH_MATMUL_V3 = OpSpec(
     kernel="QuantBatchMatmulV3",
     is_shown_otherwise=True,
@@ -170,17 +166,12 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
     constraints=(
         *rules.unless(
             is_narrow,
-            Constraint("expected a last dimension of at most 65535", _is_small),
             Constraint(
                 "the dtypes of scale, bias and output do not go together: expected a FLOAT or BF16 "
                 "scale for a BF16 output, FLOAT, INT64 or UINT64 for FLOAT16, the same for INT8, "
                 "optionally with an offset",
                 _dtypes_are_legal,
             ),
-        ),
-        Constraint(
-            "expected FLOAT8 or HIFLOAT8 of both matrices",
-            lambda case: not is_narrow(case) or _narrow.are_alike(case),
         ),
     ),
     lookups=(

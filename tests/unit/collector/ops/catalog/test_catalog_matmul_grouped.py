@@ -147,11 +147,11 @@ def test_weights_without_tokens_are_not_counted_as_read(case_of):
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"weight": "3,32,2,16"}, "weights & (E,K,N)"),
-        ({"dtypes": ("FLOAT", "FLOAT16")}, "dtypes & bias & output"),
-        ({"dtypes": ("INT8", "INT8")}, "dtypes & bias & output"),
-        ({"scale": "FLOAT"}, "dtypes & bias & output"),
-        ({"antiquant_offset": "FLOAT"}, "dtypes & bias & output"),
+        ({"weight": "3,32,2,16"}, "'weight'"),
+        ({"dtypes": ("FLOAT", "FLOAT16")}, "'weight'"),
+        ({"dtypes": ("INT8", "INT8")}, "'y'"),
+        ({"scale": "FLOAT"}, "'scale'"),
+        ({"antiquant_offset": "FLOAT"}, "'antiquant_offset'"),
     ],
 )
 def test_unsupported_grouped_products_are_refused(case_of, change, rule):
@@ -296,16 +296,16 @@ def test_four_bits_take_half_a_byte_in_traffic(case_of):
 @pytest.mark.parametrize(
     ("row", "changes", "message"),
     [
-        (W4A8, {1: "10,128;3,128,64;3,64;3,2,64;;;;3;10"}, "INT4 & K/256"),
-        (W4A8, {1: "10,512;3,64,512;3,64;3,2,64;;;;3;10"}, "INT4 & (E,K,N)"),
-        (W4A8, {1: "10,512;3,512,60;3,60;3,2,60;;;;3;10", 3: "10,60"}, "INT4 & 8"),
-        (W4A8, {1: "10,512;3,512,64;3,64;64;;;;3;10"}, "INT4 & (E,K/256,N)"),
-        (W4A8, {1: "10,18688;3,18688,64;3,64;3,64;;;;3;10"}, "INT4 & 18432"),
-        (W4A8, {2: W4A8[2].replace("UINT64", "FLOAT")}, "dtypes & bias & output"),
-        (W4A8, {1: "10,512;3,512,64;;3,2,64;;;;3;10"}, "dtypes & bias & output"),
+        (W4A8, {1: "10,128;3,128,64;3,64;3,2,64;;;;3;10"}, "groups == 1 or k == 256 * groups"),
+        (W4A8, {1: "10,512;3,64,512;3,64;3,2,64;;;;3;10"}, "'weight'"),
+        (W4A8, {1: "10,512;3,512,60;3,60;3,2,60;;;;3;10", 3: "10,60"}, "n % 8 == 0"),
+        (W4A8, {1: "10,512;3,512,64;3,64;64;;;;3;10"}, "'scale'"),
+        (W4A8, {1: "10,18688;3,18688,64;3,64;3,64;;;;3;10"}, "k <= 18432"),
+        (W4A8, {2: W4A8[2].replace("UINT64", "FLOAT")}, "'scale'"),
+        (W4A8, {1: "10,512;3,512,64;;3,2,64;;;;3;10"}, "'bias'"),
         (W4A8, {2: W4A8[2].replace("INT8;INT4", "INT4;INT4", 1)}, "INT4 & input 1"),
-        (W4A16, {1: W4A16[1].replace("3,2,32", "3,3,32")}, "INT4 & (E,G,N)"),
-        (W4A16, {1: W4A16[1].replace("3,2,32", "3,32", 1)}, "INT4 & offset"),
+        (W4A16, {1: W4A16[1].replace("3,2,32", "3,3,32")}, "k % groups == 0"),
+        (W4A16, {1: W4A16[1].replace("3,2,32", "3,32", 1)}, "'antiquant_offset'"),
         (W4A16, {5: "ND;FRACTAL_NZ;;;;ND;ND;ND;"}, "FRACTAL_NZ & INT8 tokens"),
     ],
 )
@@ -346,10 +346,10 @@ def test_both_kernels_up_to_the_gate_multiply_four_bits(torch, case_of, build, l
 
 def test_unsupported_gated_products_are_refused(case_of):
     for changes, message in (
-        ({1: GATED[1].replace("3,2,64", "3,3,64")}, "(E,G,N)"),
-        ({1: GATED[1].rpartition(";")[0], 2: GATED[2].rpartition(";")[0]}, "FLOAT matrix"),
-        ({2: GATED[2].replace("INT4", "INT8")}, "INT8 weights"),
-        ({1: GATED[1] + ";;3", 2: GATED[2] + ";DT_UNDEFINED;FLOAT"}, "smoothing"),
+        ({1: GATED[1].replace("3,2,64", "3,3,64")}, "k % groups == 0"),
+        ({1: GATED[1].rpartition(";")[0], 2: GATED[2].rpartition(";")[0]}, "'weight_assist_matrix'"),
+        ({2: GATED[2].replace("INT4", "INT8")}, "'weight_scale'"),
+        ({1: GATED[1] + ";;3", 2: GATED[2] + ";DT_UNDEFINED;FLOAT"}, "'smooth_scale'"),
     ):
         cells = [changes.get(i, cell) for i, cell in enumerate(GATED)]
         assert_rejected(case_of(*cells), "npu", message)
