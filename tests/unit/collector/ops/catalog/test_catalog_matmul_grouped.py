@@ -347,7 +347,7 @@ def test_both_kernels_up_to_the_gate_multiply_four_bits(torch, case_of, build, l
 def test_unsupported_gated_products_are_refused(case_of):
     for changes, message in (
         ({1: GATED[1].replace("3,2,64", "3,3,64")}, "k % groups == 0"),
-        ({1: GATED[1].rpartition(";")[0], 2: GATED[2].rpartition(";")[0]}, "'weight_assist_matrix'"),
+        ({1: GATED[1].rpartition(";")[0], 2: GATED[2].rpartition(";")[0]}, "weight_assist_matrix"),
         ({2: GATED[2].replace("INT4", "INT8")}, "'weight_scale'"),
         ({1: GATED[1] + ";;3", 2: GATED[2] + ";DT_UNDEFINED;FLOAT"}, "'smooth_scale'"),
     ):
