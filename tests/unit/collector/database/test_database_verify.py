@@ -41,7 +41,7 @@ from tests.unit.collector.database.forging import (
     tree_key,
     version_files,
 )
-from tests.unit.collector.database.test_database_published import random_plan
+from tests.unit.collector.database.test_database_head_content import random_plan
 from tests.unit.collector.database.wrapped_stores import CountingStore
 from tests.unit.collector.naming import names
 
