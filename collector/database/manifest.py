@@ -7,7 +7,7 @@ program that only queries starts quickly.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import chain
 
 from collector.codec.canonical import canonical_json, decode_object, readable_json
@@ -62,8 +62,8 @@ class DirectoryFiles:
     view_version: int  # of the program that rendered the tree
 
 
-@dataclass(frozen=True, slots=True)
-class VersionEntry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
     """A version directory as a snapshot's manifest names it.
 
     `snapshot` is the one that has its files, and `sha256` the hash of its manifest there. `prior`
@@ -74,13 +74,17 @@ class VersionEntry:
     snapshot: str
     sha256: str
     content_hash: str
-    version: VersionProperties
     prior: str
     pairs: tuple[int, int]
     cases: int
     collectives: int
     measurements: int
     campaigns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionEntry(_Entry):
+    version: VersionProperties
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +113,13 @@ class SnapshotManifest:
         return {path: entry.version for path, entry in self.versions.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredEntry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredEntry(_Entry):
     """An entry as the manifest has it; the text of the op_mapping is in the tree."""
 
-    snapshot: str
-    sha256: str
-    content_hash: str
     stack: Stack
     stack_rank: Rank
     op_mapping_rank: Rank | None
-    prior: str
-    pairs: tuple[int, int]
-    cases: int
-    collectives: int
-    measurements: int
-    campaigns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,20 +163,9 @@ def snapshot_manifest_from_json(data: bytes, *, key: str = "manifest") -> Snapsh
 
 def _entry(one: _StoredEntry) -> VersionEntry:
     mapping = None if one.op_mapping_rank is None else Ranked(one.op_mapping_rank, "")
-    return VersionEntry(
-        snapshot=one.snapshot,
-        sha256=one.sha256,
-        content_hash=one.content_hash,
-        version=VersionProperties(
-            Ranked(one.stack_rank, canonical_json(one.stack.as_json()).decode()), mapping
-        ),
-        prior=one.prior,
-        pairs=one.pairs,
-        cases=one.cases,
-        collectives=one.collectives,
-        measurements=one.measurements,
-        campaigns=one.campaigns,
-    )
+    stack = Ranked(one.stack_rank, canonical_json(one.stack.as_json()).decode())
+    own = {each.name: getattr(one, each.name) for each in fields(_Entry)}
+    return VersionEntry(**own, version=VersionProperties(stack, mapping))
 
 
 def _contradiction(stored: _StoredManifest) -> str | None:

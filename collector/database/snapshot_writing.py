@@ -212,7 +212,12 @@ class _Writer:
         data = version_files_to_json(files)
         self._manifests[keys.version_manifest(self._name, path)] = data
         return VersionEntry(
-            *(self._name, sha256_hex(data), content, version, known.prior, known.lent.counts),
+            snapshot=self._name,
+            sha256=sha256_hex(data),
+            content_hash=content,
+            version=version,
+            prior=known.prior,
+            pairs=known.lent.counts,
             cases=own.cases.num_rows,
             collectives=collective_cases(own.cases),
             measurements=own.measurements.num_rows,
