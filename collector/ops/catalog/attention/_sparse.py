@@ -19,7 +19,7 @@ from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ops.signature import Sizes
 
 CAUSAL = 3
-# Pages of keys, of which the functions have a limit, and sizes that no call has none of.
+# The limits of a page, and sizes that are at least 1.
 WHERE = "page % 16 == 0, page <= 1024, 0 < t * heads * pages * page * requests * table_width"
 PATTERNS = ("uniform", "contiguous", "random")
 _RECORDED = {"input_layout": "TND", "cache_layout": "PA_BSND", "kv_cache_mode": "paged"}

@@ -15,7 +15,7 @@ from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ops.slots import given, input_shape
 from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
-_Q_NOPE, _Q_ROPE, _K_NOPE, _K_ROPE, _VALUE, _MASK, _PRE_OUT, _PREV_LSE = *range(6), 13, 14
+_Q_NOPE, _Q_ROPE, _K_NOPE, _K_ROPE, _VALUE, _MASK, _PRE_OUT = *range(6), 13
 _TENSORS = (_Q_NOPE, _Q_ROPE, _K_NOPE, _K_ROPE, _VALUE)
 _MASK_SIDE = 512
 _SIZE, _ROPE = 128, 64

@@ -35,7 +35,7 @@ _SIZE, _WINDOW = 512, 128  # numbers of a head, and tokens of `sliding_window`
 _FEW, _MANY = 4, 128  # tokens of a compressed key, where the indexer chooses and where not
 _OF_CANN = "SparseFlashMla"
 _BAND, _CAUSAL = 4, 3  # mask modes: the window, and keys up to the query
-# Metadata of 1024 numbers divide the work among the cores.
+# The metadata, 1024 numbers, divides the work among the cores.
 _CACHES = """q T:half[t, heads, 512], ori_kv T[pages_window, page_window, 1, 512],
 cmp_kv T[pages, page, 1, 512]?, -ori_sparse_indices, cmp_sparse_indices INT32[t, 1, topk]?,
 ori_block_table INT32[requests, table_width_window],

@@ -12,7 +12,7 @@ from collector.ops.parts.tensors import distinct
 from collector.ops.signature import Sizes, parse_signature
 from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
-_QUERY, _KEY, _VALUE, _BETA, _STATE, _LENGTHS, _PLACES, _GATE, _GATES, _ACCEPTED = range(10)
+_QUERY, _KEY, _VALUE, _BETA, _STATE, _GATE = 0, 1, 2, 3, 4, 7
 # Operations of a number of the state for each token: fading, two products, and a sum of both.
 _OPERATIONS = "7 * t * heads * d * d_value"
 _READ = parse_signature(
