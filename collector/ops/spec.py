@@ -189,6 +189,7 @@ class OpSpec:
     npu          the launch on an NPU host
     placed       the case with each tensor at the slot of its argument, if rows may leave absent
                  arguments out, or have placeholders for them
+    ambiguous    why the tensors of a row may be of several arguments; empty if they are not
     pools        the arguments whose first dimension is the pages of a pool, each with the argument
                  of the table of pages that is given then, or "" if none is needed. The number of
                  pages does not change the kernel, nor does the width of the table, if the lengths
@@ -229,6 +230,7 @@ class OpSpec:
     layouts: frozenset[str] = frozenset()
     npu: NpuCall = NpuCall()
     placed: Callable[[Case], Case] = field(default_factory=lambda: as_printed)
+    ambiguous: Callable[[Case], str] = lambda case: ""
     pools: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     twins: tuple[str, ...] = ()
     is_shown_otherwise: bool = False
@@ -295,6 +297,7 @@ class OpSpec:
             self._slots_complaint(case)
             or self._format_complaint(case, backend)
             or self._library_complaint(case, backend)
+            or self.ambiguous(case)
             or self._signature_complaint(case)
         )
         broken = (rule.text for rule in self.constraints if not rule.holds(case))

@@ -75,12 +75,15 @@ def by_kind(op: OpSpec, kinds: Mapping[int, Kind]) -> OpSpec:
             return placed
         return replace(placed, attributes=tuple(sorted((*case.attributes, (LAUNCHED_BY, GRAPH)))))
 
-    unambiguous = Constraint(
-        "expected inputs that fit one order of slots: a graph omits absent inputs, and "
-        "these fit several slots",
-        lambda case: len(_placings(case, required, kinds)) < 2,
-    )
-    return replace(op, placed=place, constraints=(unambiguous, *op.constraints))
+    def ambiguous(case: Case) -> str:
+        if len(_placings(case, required, kinds)) < 2:
+            return ""
+        return (
+            "expected inputs that fit one order of slots: a graph omits absent inputs, and these "
+            "fit several slots"
+        )
+
+    return replace(op, placed=place, ambiguous=ambiguous)
 
 
 def _on(rule: Constraint, view: Callable[[Case], Case]) -> Constraint:
