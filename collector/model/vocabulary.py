@@ -137,7 +137,7 @@ class Dtype:
 # aclnnGroupedMatmulV5 and aclnnQuantMatmulV5 of CANN 9: A2 and A3 do not accept these dtypes.
 # Scales of MX quantisation are FLOAT8_E8M0: powers of two, one for 32 numbers.
 OF_950 = "A2 and A3 do not have this dtype; Ascend 950PR and 950DT have it since CANN 9.0"
-_KNOWN_DTYPES = (
+DTYPES = (
     Dtype("DT_BF16", "bfloat16", 16, True),
     Dtype("FLOAT16", "float16", 16, True),
     Dtype("FLOAT", "float32", 32, True),
@@ -158,11 +158,11 @@ _KNOWN_DTYPES = (
     Dtype("HIFLOAT8", "", 8, True, OF_950),
 )
 _DTYPES = MappingProxyType(
-    {prefix + d.spelling.removeprefix("DT_"): d for d in _KNOWN_DTYPES for prefix in ("", "DT_")}
+    {prefix + d.spelling.removeprefix("DT_"): d for d in DTYPES for prefix in ("", "DT_")}
 )
 
 
-_OF_TORCH = MappingProxyType({d.torch_name: d for d in _KNOWN_DTYPES if d.torch_name})
+_OF_TORCH = MappingProxyType({d.torch_name: d for d in DTYPES if d.torch_name})
 # What people call dtypes, besides torch's names and the profilers'.
 _SHORT = {
     name: spelling

@@ -33,12 +33,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain, repeat
 from math import prod
 from types import MappingProxyType
 
 from collector.codec.errors import BadInput, CaseRejected
 from collector.model.case import Case, Shape, Slot, logical_shape
-from collector.model.vocabulary import FRACTAL_NZ, Dtype
+from collector.model.vocabulary import DTYPES, FRACTAL_NZ, plain_format
 from collector.ops.expression import Expression, align, block_of, parse_expression, split_outside
 from collector.ops.slots import broadcast
 
@@ -49,8 +50,10 @@ CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "integer": ("INT32", "INT64"),
     }
 )
-_FLOATING, _NUMBER = "floating", "number"
-_TEXTS = {_FLOATING: "a floating-point dtype", _NUMBER: "another dtype than BOOL"}
+_WIDE = {  # classes, with their text
+    "floating": ("a floating-point dtype", {one.spelling for one in DTYPES if one.is_floating}),
+    "number": ("another dtype than BOOL", {one.spelling for one in DTYPES} - {"BOOL"}),
+}
 POOL, TABLE_WIDTH = "pages", "table_width"
 
 _TENSOR = re.compile(
@@ -82,14 +85,18 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An argument or an output. `dims` are None for any shape; `group` is the first that begins
-    with `*` or `&`. A tensor `is_split` if other tensors define some of its groups. `others` have
-    its other dimensions. A `number` is a scalar or has one element. `letter` is the name of its
-    dtype, `dtypes` the spellings or classes."""
+    """An argument or an output. `text` are its dimensions as they are written. `letter` is the name
+    of its dtype, `dtypes` its spellings, classes and letters, `accepted` all spellings of these.
+    `dims` are None for any shape; `group` is the first that begins with `*` or `&`. A tensor
+    `is_split` if other tensors define some of its groups. `plain` are the names before and after a
+    group if it has nothing else. A `number` is a scalar or has one element. `others` have its other
+    dimensions."""
 
     name: str
+    text: str
     letter: str
     dtypes: tuple[str, ...]
+    accepted: frozenset[str]
     dims: tuple[Dim, ...] | None
     group: int | None
     is_split: bool
@@ -98,13 +105,8 @@ class Tensor:
     is_refused: bool
     is_recorded: bool
     repeats: bool
+    plain: tuple[Dim | None, tuple[str, ...], tuple[str, ...]] | None
     others: tuple["Tensor", ...] = ()
-
-    @property
-    def text(self) -> str:
-        """Return the dimensions as they are written."""
-        texts = (", ".join(dim.text for dim in one.dims or ()) for one in (self, *self.others))
-        return "]|[".join(texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +118,13 @@ class Variant:
     conditions: tuple[Expression, ...]
     presence: Sizes
 
-    def read(self, case: Case) -> "tuple[Sizes | str, int]":
-        """Return the sizes of a case by name, groups as their numbers of elements, or what is wrong
-        with it; and how many tensors fit."""
+    def read(self, case: Case) -> "tuple[str, _Reading]":
+        """Return what is wrong with a case, and the names that it defines."""
         reading, conditions = _Reading(self), self.conditions
         if case.outputs is None:
             outputs = {_HAS + one.name for one in self.outputs}
             conditions = tuple(one for one in conditions if not one.names & outputs)
-        found = reading.read_sides(self, case) or reading.finish(conditions) or reading.sizes
-        return found, reading.fitting
+        return reading.read_sides(self, case) or reading.finish(conditions), reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +169,27 @@ class Signature:
         }
 
     def read(self, case: Case) -> Sizes | str:
-        """Return the sizes of a case by the first variant that fits; otherwise what is wrong by the
-        variant with the most tensors that fit."""
-        complaint, most = "", -1
+        """Return the sizes of a case by name, groups as their numbers of elements; or what is wrong
+        with it."""
+        complaint, reading = self._best(case)
+        return complaint or reading.sizes
+
+    def complaint(self, case: Case) -> str:
+        """Return what is wrong with a case; empty if it fits."""
+        return self._best(case)[0]
+
+    def _best(self, case: Case) -> "tuple[str, _Reading]":
+        """Read a case by the first variant that fits, or else the one with the most tensors that
+        fit."""
+        best: tuple[str, _Reading] | None = None
         for variant in self.variants:
-            found, fitting = variant.read(case)
-            if not isinstance(found, str):
+            found = variant.read(case)
+            if not found[0]:
                 return found
-            if fitting > most:
-                complaint, most = found, fitting
-        return complaint
+            if best is None or found[1].fitting > best[1].fitting:
+                best = found
+        assert best is not None
+        return best
 
     def sizes(self, case: Case) -> Sizes:
         """Return the sizes of a case that fits. Raises CaseRejected for others."""
@@ -253,13 +264,21 @@ def _tensor(text: str, letters: dict[str, tuple[str, ...]]) -> Tensor:
     if found is None:
         raise BadInput(f"signature: expected `name DTYPE[dimensions]`, got {text.strip()!r}")
     letter, dtypes = _dtypes(found["dtype"] or "", letters)
+    text = (found["forms"] or "[]")[1:-1]
+    accepted = frozenset[str]().union(*(_WIDE[one][1] if one in _WIDE else {one} for one in dtypes))
     ends, is_refused = found["ends"], bool(found["refused"])
 
     def formed(dims: tuple[Dim, ...] | None, others: tuple[Tensor, ...] = ()) -> Tensor:
         groups = [at for at, dim in enumerate(dims or ()) if dim.group is not None]
+        group = Dim("*", group="") if dims is None else dims[groups[0]] if groups else None
+        is_split = len(groups) > 1 or any(dim.ones for dim in dims or ())
+        names = [dim.name for dim in dims or () if dim.group is None]
+        is_plain = all(names) and not (is_split or others or is_refused or found["forms"] == "[#]")
+        start = groups[0] if groups else len(names)
         return Tensor(
-            *(found["name"], letter, dtypes, dims, groups[0] if groups else None),
-            is_split=len(groups) > 1 or any(dim.ones for dim in dims or ()),
+            *(found["name"], text, letter, dtypes, accepted, dims, groups[0] if groups else None),
+            plain=(group, tuple(names[:start]), tuple(names[start:])) if is_plain else None,
+            is_split=is_split,
             is_number=found["forms"] == "[#]",
             is_optional="?" in ends or is_refused,
             is_refused=is_refused,
@@ -345,11 +364,11 @@ class _Reading:
 
     def read(self, side: str, tensors: Sequence[Tensor], slots: Sequence[Slot]) -> str:
         """Read the tensors of a side; return what is wrong with the first that does not fit."""
-        count = len(tensors)
-        for at, slot in enumerate(slots):
-            if at >= count and not (tensors and tensors[-1].repeats):
-                break
-            tensor = tensors[at] if at < count else tensors[-1]
+        repeated = repeat(tensors[-1]) if tensors and tensors[-1].repeats else ()
+        for tensor, slot in zip(chain(tensors, repeated), slots, strict=False):
+            if tensor.plain is not None and self._fits_plainly(tensor, slot):
+                self.fitting += 1
+                continue
             is_absent = slot.shape is None and tensor.is_optional
             if tensor.is_refused and not is_absent:
                 return f"{side} '{tensor.name}' is not replayed: expected no tensor"
@@ -368,6 +387,34 @@ class _Reading:
             if tensor.is_recorded or not (tensor.is_optional or side == "output"):
                 return f"{side} '{tensor.name}': expected a tensor, got none"
         return ""
+
+    def _fits_plainly(self, tensor: Tensor, slot: Slot) -> bool:
+        """Return whether a tensor fits that has only names: the usual case, read in less time."""
+        dtype, shape = slot.dtype, slot.shape
+        if (shape is None and tensor.is_optional) or plain_format(slot.format) != "ND":
+            return False
+        if tensor.dtypes and dtype not in tensor.accepted:
+            return False
+        if tensor.letter and not tensor.dtypes:
+            dtype = slot.known_dtype.spelling if slot.known_dtype else ""
+        if tensor.letter and self._dtypes.setdefault(tensor.letter, dtype) != dtype:
+            return False
+        shape = shape or ()
+        names, (group, first, last) = self._names, tensor.plain or (None, (), ())
+        end = len(shape) - len(last)
+        if end != len(first) if group is None else end < len(first):
+            return False
+        for name, size in zip(first, shape, strict=False):
+            if names.setdefault(name, size) != size:
+                return False
+        for name, size in zip(last, shape[end:], strict=True):
+            if names.setdefault(name, size) != size:
+                return False
+        if group is not None and self._read_group("", tensor, group.text, shape[len(first) : end]):
+            return False
+        if tensor.is_optional:
+            names[_HAS + tensor.name] = 1
+        return True
 
     def join(self) -> str:
         """Define the groups to which tensors broadcast, and those that need others."""
@@ -404,10 +451,11 @@ class _Reading:
         known = slot.known_dtype
         if known is None:
             return ""  # named by the check of slots
-        if tensor.dtypes and known.spelling not in tensor.dtypes:
-            dtypes = [self._dtypes.get(name, name) for name in tensor.dtypes]
-            if not any(_is_of(known, name) for name in dtypes):
-                expected = " or ".join(_TEXTS.get(one, one) for one in dict.fromkeys(dtypes))
+        if tensor.dtypes and known.spelling not in tensor.accepted:
+            dtypes = dict.fromkeys(self._dtypes.get(name, name) for name in tensor.dtypes)
+            if known.spelling not in dtypes:
+                texts = (_WIDE[name][0] if name in _WIDE else name for name in dtypes)
+                expected = " or ".join(texts)
                 return f"{side} '{tensor.name}': expected {expected}, got {known.spelling}"
         first = self._dtypes.setdefault(tensor.letter, known.spelling) if tensor.letter else ""
         if first and first != known.spelling:
@@ -504,12 +552,6 @@ def _text(found: int | Shape) -> str:
     if isinstance(found, tuple):
         return f"[{','.join(map(_text, found))}]"
     return str(found) if isinstance(found, int) else "..."
-
-
-def _is_of(dtype: Dtype, name: str) -> bool:
-    if name == _FLOATING:
-        return dtype.is_floating
-    return dtype.spelling != "BOOL" if name == _NUMBER else dtype.spelling == name
 
 
 def _block_of(slot: Slot, at: int) -> int:

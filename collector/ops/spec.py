@@ -320,10 +320,7 @@ class OpSpec:
 
     def _signature_complaint(self, case: Case) -> str:
         """Return which tensor has not the dtype or the dimensions of its argument."""
-        if not self.signature:
-            return ""
-        read = parse_signature(self.signature).read(case)
-        return read if isinstance(read, str) else ""
+        return parse_signature(self.signature).complaint(case) if self.signature else ""
 
     def _library_complaint(self, case: Case, backend: str) -> str:
         """Return why the requested library has no such kernel: CANN, vLLM-Ascend or both do."""

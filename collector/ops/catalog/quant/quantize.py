@@ -59,8 +59,8 @@ ASCEND_QUANT_V2 = OpSpec(
     kernel="AscendQuantV2",
     twins=("AscendQuantV2Aicore",),
     call="torch_npu.npu_quantize",
-    signature="x float[*rows, d], scale S:float[1*rows, d]|[1*rows, 1]|[d]|[1], "
-    "offset S[1*rows, d]|[1*rows, 1]|[d]|[1]? -> y INT8[*rows, d]",
+    signature="x float[*rows, d], scale S:float[d]|[1]|[1*rows, d]|[1*rows, 1], "
+    "offset S[d]|[1]|[1*rows, d]|[1*rows, 1]? -> y INT8[*rows, d]",
     reference=_reference,
     build=_build,
     # a product and a rounding, and a sum with an offset
