@@ -2,8 +2,10 @@
 
     {ns} {device} {stream} {KIND} {name}({arguments}; {numbers})
 
+ns         time of day; with FAKE_NPU_ORDER=1 the processor time of the host so far
 KIND       ACLNN (aclnn... and Atb... calls), ACLOP (a GE type), ATB (an operation of ATB, without
-           its parameters), HCCL, CUSTOM (a kernel that a test registered)
+           its parameters), HCCL, CUSTOM (a kernel that a test registered); HOST, what launches
+           nothing: graphs, and with FAKE_NPU_ORDER=1 copies, events and synchronisation
 arguments  separated by `, `, in the order of the C function, outputs included:
            bf16[4,2]:ND      a dense tensor: dtype, view shape, format; where it is not that,
                              `/8,1` strides, `+2` offset, `<4,2,16,16>` storage shape (of a plain

@@ -43,6 +43,8 @@ _PAGE = 128  # tokens of a block of the cache, as vLLM-Ascend chooses it
 _LIMIT_S, _ABORT_S = 1200, 30
 _OF_ENGINE = re.compile("/vllm(_ascend)?/")  # in the path of a module
 _HINT = "--logs DIR keeps its output"
+_UNKNOWN_TYPE = "does not recognize this architecture"  # Transformers
+_CODE_HINT = "pass the model's folder with its own Python files (configuration_*.py)"
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 # Of this process's environment: what would change launches without being recorded.
 _NOT_INHERITED = ("PYTHON", "VLLM_", "ASCEND_", "HCCL_")
@@ -58,7 +60,6 @@ _SETTINGS = {
     "TASK_QUEUE_ENABLE": "0",  # launches of Python and of C++ in their order
     "OMP_NUM_THREADS": "2",
     "OPMETER_ENGINE": "1",
-    "FAKE_NPU_ORDER": "1",
 }
 
 
@@ -140,7 +141,7 @@ def _run(
     (work / "request.json").write_bytes(readable_json(_request(model, folder, settings)))
     logger.info("running %s", model.name)
     begun = time.monotonic()
-    env = engine_environment(settings, serving, work / "calls.log")
+    env = dict(engine_environment(settings, serving, work / "calls.log"), FAKE_NPU_ORDER="1")
     with (work / "engine.txt").open("wb") as output:
         words = list(map(str, (serving.python, _PROGRAM, work.absolute())))
         with subprocess.Popen(
@@ -150,11 +151,11 @@ def _run(
     memory_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6  # of all so far
     took_s = time.monotonic() - begun
     logger.info("ran %s in %.0f s with at most %.1f GB", model.name, took_s, memory_gb)
-    return _read_run(work, settings.passes, status)
+    return _read_run(work, settings.passes, status, model)
 
 
 def _read_run(
-    work: Path, requested: Sequence[PassTokens], status: str
+    work: Path, requested: Sequence[PassTokens], status: str, model: ModelFolder
 ) -> tuple[Mapping[str, Any], tuple[RecordedPass, ...]]:
     """Return what an engine left in a folder. Raises EngineFailed where it refused or ended."""
     result, log, output = (work / name for name in ("result.json", "calls.log", "engine.txt"))
@@ -163,7 +164,8 @@ def _read_run(
         raise EngineFailed(f"the engine ended, {status}: {reason}; {_HINT}")
     found = json_object(result.read_bytes(), what="the result of an engine", key=str(result))
     if "error" in found:
-        raise EngineFailed(f"{found['error']}; {_HINT}")
+        has_no_code = not model.has_code and _UNKNOWN_TYPE in found["error"]
+        raise EngineFailed(f"{found['error']}; {_CODE_HINT if has_no_code else _HINT}")
     passes = tuple(
         recorded_pass(_tokens(tokens, one["tokens"]), read_step(log, one["step"]))
         for tokens, one in zip(requested, found["passes"], strict=True)

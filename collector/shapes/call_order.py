@@ -98,8 +98,10 @@ class Block:
     times: int
     parts: "tuple[int | Block, ...]"
 
-    def __len__(self) -> int:
-        return self.times * sum(map(_length, self.parts))
+    @property
+    def size(self) -> int:
+        """Return the number of calls, with all repetitions."""
+        return self.times * sum(map(_size, self.parts))
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class CallOrder:
         )
 
     def __len__(self) -> int:
-        return sum(map(_length, self.parts))
+        return sum(map(_size, self.parts))
 
     def counts(self) -> Mapping[tuple[CallKind, int, int], int]:
         """Return how often each distinct call is made."""
@@ -166,7 +168,7 @@ class CallOrder:
         distinct = tuple(map(_distinct, members["distinct"]))
         parts = _read(members["order"], len(distinct), 0)
         host_ns = tuple(members["host_ns"])
-        _check(sum(map(_length, parts)) <= _MOST_CALLS, f"at most {_MOST_CALLS:,} calls")
+        _check(sum(map(_size, parts)) <= _MOST_CALLS, f"at most {_MOST_CALLS:,} calls")
         _check(all(type(ns) is int and ns >= 0 for ns in host_ns), "host_ns of at least 0")
         written = sum(1 for _ in _leaves(parts))
         _check(len(host_ns) == written, "a host_ns for each written call")
@@ -265,8 +267,8 @@ def number_streams(calls: Iterable[PassCall]) -> Iterator[PassCall]:
         yield PassCall(call.kind, stream, call.subject, call.host_ns)
 
 
-def _length(part: int | Block) -> int:
-    return len(part) if isinstance(part, Block) else 1
+def _size(part: int | Block) -> int:
+    return part.size if isinstance(part, Block) else 1
 
 
 def _means(parts: Iterable[int | Block], host_ns: Iterator[int]) -> Iterator[int]:
