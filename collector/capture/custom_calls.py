@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from collector.capture.dispatched import DTYPE_WORDS, DispatchObserver
-from collector.ops.registry import all_ops, family_of, fused_attention
+from collector.ops.registry import all_ops, fused_attention, is_product
 from collector.ops.spec import OpSpec
 from collector.recording.calls import parse_call
 from collector.recording.cells import cells_by_layout, cells_of
@@ -190,7 +190,7 @@ def _cells(op: OpSpec, named: Mapping[str, Any], out: Any) -> dict[str, str]:
         return {}
     inputs = [named.get(name) for name in slots]
     outputs = list(out) if isinstance(out, (tuple, list)) else [out]
-    lies = "T" if family_of(op.kernel) == "matmul" else ""  # a transposed view is its weight
+    lies = "T" if is_product(op.kernel) else ""  # a transposed view is its weight
     layout = " ".join(
         f"#{at}:INT64" if _is_numbers(value) else f"{at}{lies}" for at, value in enumerate(inputs)
     )

@@ -31,6 +31,11 @@ def family_of(kernel_type: str) -> str:
     return found[0] if found else ""
 
 
+def is_product(kernel_type: str) -> bool:
+    """Return whether a kernel multiplies matrices."""
+    return family_of(kernel_type) == "matmul"
+
+
 def all_ops() -> tuple[OpSpec, ...]:
     """Return every declaration, sorted by kernel type."""
     return tuple(op for _, op in _declared().values())

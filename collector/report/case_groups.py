@@ -21,7 +21,7 @@ from collector.model.vocabulary import (
     QUERY_LENGTHS,
     RUNTIME_PREFIX,
 )
-from collector.ops.registry import family_of
+from collector.ops.registry import is_product
 from collector.ops.sizes import SizeGroup, size_group
 from collector.ops.together import lengths_of
 
@@ -148,7 +148,7 @@ def _product_axes(group: CaseGroup) -> list[tuple[str, str, list[float]]]:
     """Return M, N and K, and the batch, of matrix products whose output has the plain layout."""
     case = group.case
     inputs, outputs = case.inputs or (), case.outputs or ()
-    if family_of(case.kernel_type) != "matmul" or not inputs or not outputs:
+    if not is_product(case.kernel_type) or not inputs or not outputs:
         return []
     first, output = inputs[0], outputs[0]
     if "NZ" in output.format or "NZ" in first.format:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from collector.database.index import IndexBlock
 from collector.model.vocabulary import dtype_of
 from collector.ops.expression import in_blocks
-from collector.ops.registry import family_of, find
+from collector.ops.registry import find, is_product
 from opmeter.cases import Shape, spelled_dtype
 
 # Where no case has the own dtype. TensorCast runs float16 unless a model states otherwise, serving
@@ -84,9 +84,8 @@ def candidates(
     if joins and len(shaped) == 2:
         one, other = (tensor.shape for tensor in shaped)
         tensors = [shaped[0]._replace(shape=(*one[:-1], one[-1] + other[-1]))]
-    is_product = family_of(kernel) == "matmul"
     for block in blocks:
-        for filled in _filled(block.inputs, tensors, is_product):
+        for filled in _filled(block.inputs, tensors, is_product(kernel)):
             left = sum(rank > 0 for _, rank in block.inputs[len(filled.shapes) :])
             is_any = any(filled.shapes) or filled.dropped < len(tensors) or not tensors
             if not is_any or (left and not any(filled.shapes)):
