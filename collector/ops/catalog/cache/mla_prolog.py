@@ -10,15 +10,17 @@ KvQuantSparseFlashAttention reads it: in a row of bytes the latent part in INT8,
 and a FLOAT scale for each tile of the former; there is no cache of rotated keys then.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from collector.model.case import Case, Shape
 from collector.ops.catalog.cache._places import write
 from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct, halves_first, make_positions, rotate
-from collector.ops.signature import Signature, Sizes, parse_signature
+from collector.ops.signature import Sizes, parse_signature
 from collector.ops.slots import given, input_shape, output_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
@@ -38,14 +40,14 @@ dequant_scale_w_uq_qr FLOAT[1, heads * (nope + rotary)]?,
 dequant_scale_w_dkv_kr FLOAT[1, latent + rotary]?"""
 _QUERIES = "query DT_BF16|INT8[t, heads, latent], query_rope DT_BF16[t, heads, rotary]"
 _WHERE = """page == 16 or page == 128, 0 < t <= pages * page,
-has_dequant_scale_x == has_dequant_scale_w_dq == has_dequant_scale_w_uq_qr,
-has_dequant_scale_x == has_dequant_scale_w_dkv_kr, has_quant_scale_ckv <= has_dequant_scale_x"""
+has_dequant_scale_x == has_dequant_scale_w_dq == has_dequant_scale_w_uq_qr
+== has_dequant_scale_w_dkv_kr >= has_quant_scale_ckv"""
 _V2 = parse_signature(
     f"""{_HEAD}, {_PLACE}, {_LATENT}, {_KEY}, {_PRODUCT_SCALES}, quant_scale_ckv FLOAT[1, latent]?,
     -quant_scale_ckr, -smooth_scales_cq
     -> {_QUERIES}, {_LATENT}, {_KEY}, dequant_scale_q_nope FLOAT[t, heads, steps]|[none]
-    where {_WHERE}, row == latent, steps == 1, none == 1, steps == has_quant_scale_ckv,
-    none == 1 - has_quant_scale_ckv"""
+    where {_WHERE}, row == latent, steps == has_quant_scale_ckv == 1,
+    none == 1 != has_quant_scale_ckv"""
 )
 # A packed row has latent numbers in INT8, rotary ones in BF16, and a FLOAT scale for each tile.
 _V3 = parse_signature(
@@ -57,6 +59,7 @@ _V3 = parse_signature(
     row == latent + (1 - has_kr_cache) * (2 * rotary + 4 * (latent // {_TILE})),
     has_k_nope_clip_alpha + has_kr_cache <= 1"""
 )
+_v2_sizes, _v3_sizes = (lru_cache(maxsize=256)(read.sizes) for read in (_V2, _V3))
 _EPSILON = 1e-5  # the default of the call
 _BLOCK_BITS = 256  # of a row of a cache in blocks
 _LARGEST = 127
@@ -197,11 +200,11 @@ def _traffic(case: Case, sizes: Sizes) -> int:
     return read + sizes["t"] * rows + written + 4 * (queries if is_int8 else 1)
 
 
-def _dtypes_fit(read: Signature, cache: int) -> Constraint:
+def _dtypes_fit(read: Callable[[Case], Sizes], cache: int) -> Constraint:
     """Require INT8 of tokens, the latent cache (an input) and queries in the modes that have it."""
 
     def holds(case: Case) -> bool:
-        mode = _mode(read.sizes(case))
+        mode = _mode(read(case))
         query, slots = output_slot(case), case.inputs or ()
         expected = (
             (slots[_X], mode is not _Mode.BF16),
@@ -223,11 +226,11 @@ MLA_PROLOG_V2 = OpSpec(
     assumes="positions spread over the whole cache, each once",
     signature=_V2.text,
     reference=_reference,
-    build=lambda case, make: _build(case, _V2.sizes(case), make),
+    build=lambda case, make: _build(case, _v2_sizes(case), make),
     operations=_OPERATIONS,
-    traffic=lambda case: _traffic(case, _V2.sizes(case)),
+    traffic=lambda case: _traffic(case, _v2_sizes(case)),
     npu=NpuCall(nz=frozenset(_WEIGHTS)),
-    constraints=(_dtypes_fit(_V2, _LATENTS),),
+    constraints=(_dtypes_fit(_v2_sizes, _LATENTS),),
 )
 
 
@@ -250,7 +253,7 @@ def _returns_norm(case: Case) -> bool:
 
 
 def _v3_build(case: Case, make: TensorMaker) -> Call:
-    sizes = _V3.sizes(case)
+    sizes = _v3_sizes(case)
     call, mode = _build(_as_v2(case), sizes, make), _mode(sizes)
     *tensors, places, latents, keys = call.args
     named: dict[str, Any] = {
@@ -294,7 +297,7 @@ def _v3_outputs_fit(case: Case) -> bool:
     is whole."""
     if case.outputs is None:
         return True
-    sizes = _V3.sizes(case)
+    sizes = _v3_sizes(case)
     mode, tokens = _mode(sizes), sizes["t"]
     absent: tuple[Shape, ...] = ((), (0,), (1,))
     keys, *shapes = ((output_shape(case, at) or ()) for at in (3, 4, 5, 6))
@@ -310,7 +313,7 @@ def _v3_outputs_fit(case: Case) -> bool:
 
 
 def _v3_traffic(case: Case) -> int:
-    sizes, norm = _V3.sizes(case), 0
+    sizes, norm = _v3_sizes(case), 0
     if _returns_norm(case):
         is_int8 = _mode(sizes) is not _Mode.BF16
         norm = sizes["t"] * (sizes["rank"] + 4 if is_int8 else 2 * sizes["rank"])
@@ -329,7 +332,7 @@ MLA_PROLOG_V3 = OpSpec(
     traffic=_v3_traffic,
     npu=NpuCall(run=_v3_run, nz=frozenset(_WEIGHTS)),
     constraints=(
-        _dtypes_fit(_V3, _V3_LATENTS),
+        _dtypes_fit(_v3_sizes, _V3_LATENTS),
         Constraint(
             "expected the cache of keys again, scales of queries with an INT8 cache alone, and of "
             "the norm all of its outputs or none",
