@@ -41,7 +41,7 @@ from collector.codec.errors import BadInput, CaseRejected
 from collector.model.case import Case, Shape, Slot, logical_shape
 from collector.model.vocabulary import DTYPES, FRACTAL_NZ, plain_format
 from collector.ops.expression import Expression, align, block_of, parse_expression, split_outside
-from collector.ops.slots import broadcast
+from collector.ops.slots import broadcast, spelling
 
 CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -111,12 +111,17 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One form of the call."""
+    """One form of the call. `dtypes` are those that inputs have to have, by position."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     conditions: tuple[Expression, ...]
     presence: Sizes
+    dtypes: tuple[tuple[int, frozenset[str]], ...]
+
+    def admits(self, spellings: Sequence[str]) -> bool:
+        """Return whether inputs of these dtypes may be of this form; the others need no reading."""
+        return all(at < len(spellings) and spellings[at] in known for at, known in self.dtypes)
 
     def read(self, case: Case) -> "tuple[str, _Reading]":
         """Return what is wrong with a case, and the names that it defines."""
@@ -182,7 +187,11 @@ class Signature:
         """Read a case by the first variant that fits, or else the one with the most tensors that
         fit."""
         best: tuple[str, _Reading] | None = None
-        for variant in self.variants:
+        variants = self.variants
+        if len(variants) > 1:
+            spellings = [spelling(slot) for slot in case.inputs or ()]
+            variants = tuple(one for one in variants if one.admits(spellings)) or variants
+        for variant in variants:
             found = variant.read(case)
             if not found[0]:
                 return found
@@ -256,7 +265,12 @@ def _variant(text: str, names: Sizes) -> Variant:
         one.name for one in arguments if one.is_split and len(_groups_of(one) - given) > 1
     ]:
         raise BadInput(f"signature: expected others to define the groups of {ambiguous[0]}")
-    return Variant(arguments, results, conditions, names)
+    dtypes = (
+        (at, frozenset(one.dtypes))
+        for at, one in enumerate(arguments)
+        if one.dtypes and not one.is_optional and not any(map(_LETTER.fullmatch, one.dtypes))
+    )
+    return Variant(arguments, results, conditions, names, tuple(dtypes))
 
 
 def _tensor(text: str, letters: dict[str, tuple[str, ...]]) -> Tensor:
