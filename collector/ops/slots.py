@@ -52,11 +52,6 @@ def agrees(case: Case, position: int, shape: Shape | None) -> bool:
     return shape is not None and (named is None or named == shape)
 
 
-def outputs_agree(case: Case, *shapes: Shape | None) -> bool:
-    """Return whether the outputs have these shapes, in order, as far as the row names them."""
-    return all(agrees(case, position, shape) for position, shape in enumerate(shapes))
-
-
 def elements(shape: Shape | None) -> int:
     """Return the number of elements of a tensor: 1 for a scalar, 0 for a shape of None."""
     return 0 if shape is None else prod(shape)

@@ -108,11 +108,6 @@ def pairs(count: int) -> int:
     return -(-count // PAIR)
 
 
-def scales_shape(shape: Shape) -> Shape:
-    """Return the shape of the scales of MX numbers (.., K)."""
-    return (*shape[:-1], pairs(shape[-1]), 2)
-
-
 def number_of(slot: Slot | None) -> int | None:
     """Return torch_npu's number of a slot's dtype, if its tensors are bytes; None for FLOAT8."""
     coded = _OF_BYTES.get(spelling(slot))

@@ -7,13 +7,8 @@ from typing import Any
 
 from collector.model.case import Case, Shape
 from collector.ops import rules
-from collector.ops.slots import elements, input_shape, output_slot
+from collector.ops.slots import output_slot
 from collector.ops.spec import TensorMaker
-
-
-def per_element(operations: int, position: int = 0) -> Callable[[Case], int]:
-    """Return the cost of this many operations for each element of an input."""
-    return lambda case: operations * elements(input_shape(case, position))
 
 
 def flops_by(read: Callable[[Case], Any]) -> Callable[[Case], int]:
