@@ -28,7 +28,12 @@ _LISTED_KINDS = ("changed", "added", "removed")
 
 
 def diff_command(
-    before: Annotated[str, typer.Argument(help="version, version directory, or 3:DIRECTORY")],
+    before: Annotated[
+        str,
+        typer.Argument(
+            help="version, part of a version directory such as torch2.9, or 3:DIRECTORY"
+        ),
+    ],
     after: Annotated[str, typer.Argument(help="the same, of the later one")],
     workload: WorkloadOptions,
     *,
@@ -62,7 +67,7 @@ def diff_command(
     \b
     Examples:
       opmeter db diff 3 4
-      opmeter db diff CPU_x/vllm_ascend/vllm0_torch2.9_cann0 CPU_x/vllm_ascend/vllm0_torch2.10_cann0
+      opmeter db diff torch2.9 torch2.10
       opmeter db diff 3 4 --model qwen3-32b --layout tp=4 --json
     """
     from collector.database.changes import directory_changes
@@ -114,7 +119,8 @@ class ChosenSide:
 
 
 def chosen_side(root: str, text: str) -> ChosenSide:
-    """Return what `3`, `DIRECTORY` or `3:DIRECTORY` names. Raises BadInput for another text."""
+    """Return what `3`, `DIRECTORY` or `3:DIRECTORY` names; a part of a directory's path will do if
+    no other has it. Raises BadInput for another text."""
     from collector.database.manifest import read_manifest
     from jobs.cli.opening import chosen_commit, open_database
 
@@ -125,9 +131,12 @@ def chosen_side(root: str, text: str) -> ChosenSide:
     commit = chosen_commit(store, root, int(number) if number else None)
     manifest = read_manifest(store, commit)
     if directory and directory not in manifest.versions:
-        there = ", ".join(sorted(manifest.versions))
-        what = "expected the number of a version, or one of its directories"
-        raise BadInput(f"{text}: {what} ({there})")
+        found = [path for path in manifest.versions if directory in path]
+        if len(found) != 1:
+            there = ", ".join(sorted(manifest.versions))
+            what = "expected the number of a version, or a part of one of its directories"
+            raise BadInput(f"{text}: {what} ({there})")
+        (directory,) = found
     return ChosenSide(store, commit, manifest, directory or None)
 
 
