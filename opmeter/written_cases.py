@@ -31,6 +31,7 @@ from collector.model.vocabulary import (
     torch_dtype_of,
 )
 from collector.ops.registry import all_ops, find
+from collector.ranks.collective import is_collective
 from opmeter.cases import (
     WEIGHT,
     Arguments,
@@ -81,7 +82,9 @@ def case_of_text(text: str, line: int = 0) -> WrittenCase:
     """Return the case of one text. Raises BadInput for another text."""
     if text.lstrip().startswith("{"):
         return _case_of_json(text, line)
-    kernel, *words = text.split()
+    kernel, *words = text.split() or [""]
+    if not kernel:
+        raise BadInput(f"expected a case, such as '{EXAMPLE}', got an empty text")
     cells: dict[str, str] = {}
     while words and "=" not in words[0] and _SHAPES.fullmatch(words[0]):
         shape = words.pop(0).replace("],[", "];[").replace("),(", ");(").strip(",")
@@ -285,6 +288,9 @@ def records_of(cases: Iterable[WrittenCase], path: Path | None = None) -> list[C
     found: dict[str, CaseRecord] = {}
     for one in cases:
         try:
+            if is_collective(one.kernel):
+                what = "is a collective, which `opmeter comm --do-run` measures over several ranks"
+                raise BadInput(f"{one.kernel} {what}")
             if find(one.kernel) is None:
                 known = [op.kernel for op in all_ops()]
                 hint = did_you_mean(one.kernel, known) or "; `opmeter ops` lists all"

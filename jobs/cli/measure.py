@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _KERNEL = "kernel_type"
 _NO_DURATION, _NOT_COMMITTED = 1, 3
+_BUDGET_S = 0.5  # of a case in a session: more sessions narrow an interval more than more repeats
 _TIME_S = 90.0  # of two minutes, with what precedes and follows the sessions
 
 
@@ -112,7 +113,7 @@ def measure_command(
     \b
     Examples:
       opmeter measure "MatMulV2 4096,5120;5120,6400 bf16"
-      opmeter measure --file cases.txt --compare CPU_x/vllm_ascend/vllm0_torch2.9_cann0
+      opmeter measure --file cases.txt --compare torch2.9
       opmeter measure "Add 4096,5120;4096,5120 bf16" --environment old/ --environment new/
       opmeter measure "MatMulV2 64,512;512,64 bf16" --against "MatMulV3 64,512;512,64 bf16"
     """
@@ -132,7 +133,7 @@ def measure_command(
         raise BadInput(f"--environment: expected at most two, got {len(named)}")
     if against is not None and len(named) > 1:
         raise BadInput("--against excludes a second --environment")
-    settings = MeasureSettings(cache=ISOLATED[1] if cold else ISOLATED[0])
+    settings = MeasureSettings(budget_s=_BUDGET_S, cache=ISOLATED[1] if cold else ISOLATED[0])
     parts = _parts(cases or [], file, against, named)
     with view_for(sys.stderr.isatty(), "result") as view:
         stop = stop_on_signals(view.say)
@@ -142,13 +143,7 @@ def measure_command(
         for side in sides:
             about = f"{side.name}: " if len(sides) > 1 else ""
             view.say(f"{about}{_stack_text(side.stack)}; store {side.store.url}")
-        is_pair = len(sides) > 1
-        count = alternating.SessionCount(
-            alternating.FEWEST_PAIRS if is_pair else alternating.FEWEST_SESSIONS,
-            alternating.MOST_PAIRS if is_pair else alternating.MOST_SESSIONS,
-            time_s,
-            sessions,
-        )
+        count = alternating.SessionCount(len(sides) > 1, time_s, sessions)
         view.say(
             f"measuring {counted(len(sides[0].records), 'case')} in short sessions; the first "
             "shows how many fit into the time"
@@ -190,7 +185,7 @@ def _parts(
     if against is None:
         names = [Path(one).name or one for one in named]
         if len(set(names)) < len(names):
-            names = [f"{one} ({number})" for number, one in enumerate(named, start=1)]
+            names = [f"{one} ({number})" for number, one in enumerate(names, start=1)]
         within = zip(names, named, strict=True)
         return [(name, records, one) for name, one in within] or [("here", records, None)]
     if len(records) > 1:

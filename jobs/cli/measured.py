@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _KERNEL = "kernel_type"
 _NAMES = (_KERNEL, INPUT_SHAPES)
+_MOST_RATIO = 1000.0
 _Times = list[list[float]]
 
 
@@ -163,7 +164,7 @@ class Measured:
             if row["finding"] is None:
                 table.append([*cells, "", "", "", "", str(row["reason"])])
                 continue
-            interval = f"{_text(row['low'])} to {_text(row['high'])}"
+            interval = _interval_text(row["low"], row["high"])
             times = [_text(row[name]) for name in ("before_us", "after_us")]
             table.append([*cells, *times, _text(row["ratio"]), interval, str(row["finding"])])
         print_table(columns, table)
@@ -207,12 +208,20 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def _interval_text(low: object, high: object) -> str:
+    """Return the interval of a ratio; one that is wider than a factor of 1,000 has no more
+    information."""
+    below = isinstance(low, float) and low < 1 / _MOST_RATIO
+    above = isinstance(high, float) and high > _MOST_RATIO
+    return f"{'below 0.001' if below else _text(low)} to {'over 1000' if above else _text(high)}"
+
+
 def _change_line(one: CaseChange) -> str:
-    case = f"{one.kernel_type} {one.shapes}"
+    case = f"{one.kernel_type} {one.shapes.strip(chr(34))}"
     if one.ratio is None or one.before_us is None or one.after_us is None:
         return f"{case}: no duration to compare with"
     times = f"{one.before_us:.4g} -> {one.after_us:.4g} us"
-    interval = f"{_text(one.ratio_low)} to {_text(one.ratio_high)}"
+    interval = _interval_text(one.ratio_low, one.ratio_high)
     return f"{case}: {one.kind}, {times}, x{one.ratio:.4g} ({interval})"
 
 
@@ -235,10 +244,11 @@ def _pair_lines(rows: Sequence[Mapping[str, object]], margin: float) -> Iterator
     open_rows = [row for row in compared if row["finding"] == "inconclusive"]
     if open_rows:
         least = max(float(str(row["detectable"])) for row in open_rows)
+        shown = f"from x{least:.3g} on" if least < _MOST_RATIO else "above a factor of 1,000 alone"
         counts = [int(str(row["pairs_for_10_pct"])) for row in open_rows]
         more = (
             f"--sessions {max(counts)} would show one of x1.1"
             if all(counts)
             else ("no number of sessions up to 1,000 would show one of x1.1")
         )
-        yield f"inconclusive: so many pairs show a change from x{least:.3g} on; {more}"
+        yield f"inconclusive: so many pairs show a change {shown}; {more}"

@@ -243,8 +243,9 @@ def written_cases(
         if twice := one.cells.keys() & options.keys():
             raise BadInput(f"{min(twice)}: given in the case and by an option")
         if not one.cells and INPUT_SHAPES not in options:
-            what = "expected the shapes of its inputs after the kernel type, as in"
-            raise BadInput(f"{one.kernel}: {what} '{EXAMPLE}'")
+            what = "expected the shapes of its inputs after the kernel type"
+            quoted = ", all of a case in quotes" if len(found) > 1 else ""
+            raise BadInput(f"{one.kernel}: {what}{quoted}, as in '{EXAMPLE}'")
     return [WrittenCase(one.kernel, {**options, **one.cells}) for one in found]
 
 

@@ -1,8 +1,8 @@
 """`opmeter measure`: short sessions of given cases, on one side or on two that take turns.
 
 A side is a list of cases in an environment. The sessions of two sides form pairs, in the order AB
-BA AB BA: what changes slowly on the machine, and what the first of two sessions has of its place,
-is in both sides alike. The number of sessions follows from the time that the first ones took, never
+BA AB BA: slow changes of the machine, and an advantage of the first session of a pair, are in both
+sides alike. The number of sessions follows from the time that the first ones took, never
 from their results, so that intervals keep their coverage.
 """
 
@@ -93,21 +93,22 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class SessionCount:
-    """How many sessions each side has: `given`, or as many as end within `time_s`, from `fewest` to
-    `most`."""
+    """How many sessions each side has: `given`, or as many as end within `time_s`, of one side or
+    of a pair of sides."""
 
-    fewest: int
-    most: int
+    is_paired: bool
     time_s: float
     given: int | None = None
 
     def after(self, round_s: float) -> int:
-        """Return the number if one round of all sides takes `round_s`. Pairs are an even number, so
-        that each side is as often the first."""
+        """Return the number if one session of each side takes `round_s`. Pairs are an even number,
+        so that each side is as often the first."""
         if self.given is not None:
             return self.given
-        found = min(max(floor(self.time_s / round_s), self.fewest), self.most)
-        return found - found % 2 if self.fewest == FEWEST_PAIRS else found
+        affordable = floor(self.time_s / round_s)
+        if self.is_paired:
+            return min(max(affordable - affordable % 2, FEWEST_PAIRS), MOST_PAIRS)
+        return min(max(affordable, FEWEST_SESSIONS), MOST_SESSIONS)
 
 
 def measure_sides(
@@ -121,7 +122,8 @@ def measure_sides(
     """Return the sessions of each side. Return early, with as many of each, once `stop` is set."""
     done: list[list[Session]] = [[] for _ in sides]
     began_s = environment.monotonic()
-    rounds, total = 1, 0
+    rounds = 1
+    total = len(sides) * (count.given or 1)
     while len(done[-1]) < rounds and not stop.is_set():
         turn = len(done[-1])
         order = list(enumerate(sides))
@@ -189,5 +191,4 @@ class _OneSession(RunView):
         return None
 
     def measure(self, done: int, cases: int) -> None:
-        if self._total:
-            self._view.measure((self._number - 1) * cases + done, self._total * cases)
+        self._view.measure((self._number - 1) * cases + done, self._total * cases)

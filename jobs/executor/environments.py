@@ -22,6 +22,7 @@ from collector.model.stack import Stack
 from jobs.executor.local_run import WorkerProcess
 
 LENT = "OPMETER_LENT"  # the folders with the lent packages
+_LEAST_PYTHON = (3, 11)
 _PROBE_S = 300.0  # reading torch from a cold disk is slow
 _OF_OTHERS = ("PYTHONHOME", "VIRTUAL_ENV", "PYTHONNOUSERSITE")
 _EXPECTED = "expected a virtual environment, a Python, or a script to source such as set_env.sh"
@@ -44,23 +45,37 @@ class MeasuredEnvironment:
         """Return the stack of this machine in this environment. Raises BadInput where it cannot
         measure."""
         of_device = ["--device", device] if device else []
-        text = self._output("-m", "jobs.cli", "stack", "--backend", backend, *of_device)
+        text = self._output("-P", "-m", "jobs.cli", "stack", "--backend", backend, *of_device)
         return Stack.from_json(json_object(text.encode(), what="a stack", key=self.name))
 
     def check(self) -> None:
         """Raise BadInput unless this environment has torch, and can run this version of opmeter."""
+        here = sys.version_info[:2]
+        probe = "import sys; print('%d %d' % tuple(sys.version_info[:2]))"
+        found = self._output("-c", probe).split()
+        if not all(map(str.isdecimal, found)):
+            raise self._refusal("expected a Python, got another program")
+        if tuple(map(int, found)) < _LEAST_PYTHON:
+            least = ".".join(map(str, _LEAST_PYTHON))
+            raise self._refusal(f"expected Python {least} or newer, got {'.'.join(found)}")
         probe = "import importlib.util as u, collector as c; print(bool(u.find_spec('torch')), "
-        has_torch, version = self._output("-c", probe + "c.__version__)").split()
-        if has_torch != "True":
-            raise BadInput(f"--environment {self.name}: torch is not installed in it")
-        if version != collector.__version__:
-            what = f"expected opmeter {collector.__version__}, got {version}"
-            raise BadInput(f"--environment {self.name}: {what}; {self.python} -m pip install it")
+        words = self._output("-P", "-c", f"{probe}c.__version__, c.__file__)").split(None, 2)
+        if words[0] != "True":
+            raise self._refusal("torch is not installed in it")
+        if words[1] != collector.__version__:
+            raise self._refusal(f"expected opmeter {collector.__version__}, got {words[1]}")
+        if Path(words[2].strip()) == Path(collector.__file__) and tuple(map(int, found)) != here:
+            version = ".".join(map(str, here))
+            what = f"expected opmeter in it, or Python {version}, to which it can be lent"
+            raise self._refusal(f"{what}, got Python {'.'.join(found)} without opmeter")
+
+    def _refusal(self, what: str) -> BadInput:
+        return BadInput(f"--environment {self.name}: {what}")
 
     def _output(self, *words: str) -> str:
         try:
             done = subprocess.run(
-                [str(self.python), "-P", *words],
+                [str(self.python), *words],
                 env=self.variables,
                 capture_output=True,
                 text=True,
@@ -70,25 +85,23 @@ class MeasuredEnvironment:
         except subprocess.TimeoutExpired as error:
             raise HostFault(f"--environment {self.name}: no answer in {_PROBE_S:g} s") from error
         except OSError as error:
-            raise BadInput(f"--environment {self.name}: {error.strerror}: {self.python}") from error
+            raise self._refusal(f"{error.strerror}: {self.python}") from error
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["it ended without a message"])[-1]
-            raise BadInput(f"--environment {self.name}: {last.removeprefix('opmeter: ')}")
+            raise self._refusal(last.removeprefix("opmeter: "))
         return done.stdout
 
 
 def environment_of(text: str) -> MeasuredEnvironment:
     """Return the environment that a user names by a path. Raises BadInput for another path."""
     path = Path(text).expanduser()
-    name = f"--environment {text}"
-    if path.is_file() and path.suffix == ".sh":
+    name = f"--environment {text or repr(text)}"
+    if text and path.is_file() and path.suffix == ".sh":
         return _lending(text, Path(sys.executable), _sourced(path, name))
     python = path / "bin" / "python" if path.is_dir() else path
-    if not python.exists():
-        raise BadInput(
-            f"{name}: {_EXPECTED}, got {'one without bin/' if path.is_dir() else 'no '}"
-            f"{'python' if path.is_dir() else 'such file or folder'}"
-        )
+    if not text or not python.exists():
+        got = "a folder without bin/python" if text and path.is_dir() else "none"
+        raise BadInput(f"{name}: {_EXPECTED}, got {got}")
     if not (python.is_file() and os.access(python, os.X_OK)):
         raise BadInput(f"{name}: {_EXPECTED}, got a file that cannot be run")
     # Not resolved: the link in a virtual environment is what makes it one.
