@@ -76,7 +76,10 @@ BATCH_MAT_MUL_V2 = OpSpec(
     group=group_by_weight,
     npu=NpuCall(run=_launch),
     constraints=(
-        rules.reads("expected operands of as many dimensions", _product),
+        Constraint(
+            "expected operands of as many dimensions",
+            lambda case: len(input_shape(case, 0)) == len(input_shape(case, 1)),
+        ),
         OUTPUT_FITS,
         Constraint(
             "FLOAT output of 16-bit products: expected (B,M,K) and as many (K,N)",

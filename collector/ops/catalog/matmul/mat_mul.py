@@ -181,9 +181,11 @@ def _build_in_blocks(product: Product, case: Case, make: TensorMaker) -> Call:
 
 def _blocks_fit(case: Case) -> bool:
     """Return whether the weight has several rows and columns, as aclnnMatmulWeightNz requires."""
-    product, weight = rules.accepted(product_of(case)), given(case, _B)
-    is_stored = weight is not None and weight.format == FRACTAL_NZ and not are_in_blocks(case)
-    return not is_stored or min(product.k, product.n) > 1
+    weight = given(case, _B)
+    if weight is None or weight.format != FRACTAL_NZ or are_in_blocks(case):
+        return True
+    product = rules.accepted(product_of(case))
+    return min(product.k, product.n) > 1
 
 
 # Product of two matrices; the runtime chooses among three kernels, and graphs have a fourth.
