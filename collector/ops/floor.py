@@ -153,11 +153,11 @@ def lower_bound_us(case: Case, stack: Stack | None, peaks: MachinePeaks | None =
     """
     op = find(case.kernel_type)
     if op is None:
-        return _least_us(stack)
+        return least_us(stack)
     try:
         op.check(case, "npu")  # the NPU has every layout that other backends have
     except CaseRejected:
-        return _least_us(stack)
+        return least_us(stack)
     work = op.flops(case), op.traffic(case)
     return float(lower_bounds_us(*work, flops_per_s(case, stack, peaks), stack, peaks))
 
@@ -176,10 +176,11 @@ def lower_bounds_us(
     memory_s = (traffic - _CACHE_BYTES) / ceiling.memory_bytes_per_s
     moved_s = np.maximum(traffic / ceiling.cache_bytes_per_s, memory_s)
     ideal_s = np.maximum(operations / flops_per_s, moved_s)
-    return np.maximum(_least_us(stack), ideal_s * 1e6 / _MARGIN)
+    return np.maximum(least_us(stack), ideal_s * 1e6 / _MARGIN)
 
 
-def _least_us(stack: Stack | None) -> float:
+def least_us(stack: Stack | None) -> float:
+    """Return the least time of any launch on a stack's device, in microseconds."""
     is_accelerator = stack is not None and backend_of(stack.device) != "cpu"
     return MIN_KERNEL_US if is_accelerator else MIN_US
 

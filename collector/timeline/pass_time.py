@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import fsum
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -61,19 +62,21 @@ def simulate(graph: CallGraph, seed: int = 0) -> PassTime:
     durations = _durations(graph.quantities, seed)
     ends = _ends(graph, durations)
     totals = ends[list(graph.ends)].max(axis=0)
-    path = _path(graph, durations[:, _VALUE].tolist(), ends[:, _VALUE].tolist())
-    whole_us = sum(
-        durations[row, _VALUE]
-        for row, lane in zip(graph.rows, graph.lanes, strict=True)
-        if row != NO_WORK and lane != HOST
+    took, ended = durations[:, _VALUE].tolist(), ends[:, _VALUE].tolist()
+    critical = list(_critical(graph, ended))[::-1]
+    path = tuple(_spans(graph, took, ended, critical, frozenset(critical)))
+    hidden = set(range(len(graph.rows))).difference(critical)
+    hidden_us = fsum(
+        took[graph.rows[node]]
+        for node in hidden
+        if graph.rows[node] != NO_WORK and graph.lanes[node] != HOST
     )
-    on_path_us = sum(one.end_us - one.start_us for one in path if one.lane != HOST)
-    return PassTime(float(totals[_VALUE]), *_interval(totals), path, float(whole_us - on_path_us))
+    return PassTime(float(totals[_VALUE]), *_interval(totals), path, hidden_us)
 
 
 def spans(graph: CallGraph) -> tuple[Span, ...]:
     """Return all work of a pass, as it is issued."""
-    durations = np.array([[_mean(one)] for one in graph.quantities]).reshape(-1, 1)
+    durations = np.array([_mean(one) for one in graph.quantities], np.float64).reshape(-1, 1)
     ends = _ends(graph, durations)[:, _VALUE].tolist()
     critical = frozenset(_critical(graph, ends))
     return tuple(_spans(graph, durations[:, _VALUE].tolist(), ends, range(len(ends)), critical))
@@ -87,7 +90,7 @@ def widths(graph: CallGraph) -> Mapping[Quantity, float]:
     rows: dict[Quantity, list[int]] = defaultdict(list)
     for row, quantity in enumerate(graph.quantities):
         rows[quantity].append(row)
-    values = np.array([[_mean(one)] for one in graph.quantities])
+    values = np.array([[_mean(one)] for one in graph.quantities], np.float64)
     durations = np.repeat(values, 2 * len(rows), axis=1)
     for column, (quantity, own) in enumerate(rows.items()):
         durations[own, 2 * column : 2 * column + 2] = _ends_of_sum(quantity, len(own))
@@ -112,11 +115,6 @@ def _ends(graph: CallGraph, durations: Floats) -> Floats:
             begin = ends[before[0]] if before else 0.0
             np.add(begin, 0.0 if row == NO_WORK else took[row], out=end)
     return found
-
-
-def _path(graph: CallGraph, durations: list[float], ends: list[float]) -> tuple[Span, ...]:
-    nodes = list(_critical(graph, ends))[::-1]
-    return tuple(_spans(graph, durations, ends, nodes, frozenset(nodes)))
 
 
 def _critical(graph: CallGraph, ends: list[float]) -> Iterator[int]:

@@ -35,6 +35,7 @@ from jobs.cli.options import grouped, repeated
 from jobs.cli.plan import plan_command
 from jobs.cli.run import run_command
 from jobs.cli.status import status_command
+from jobs.cli.step import step_command
 from jobs.cli.terminal import VisibleFormatter, say
 
 FAILED, BAD_INPUT = 1, 2
@@ -51,7 +52,11 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "fia-backfill": fia_backfill_command,
         "grid": grid_command,
     },
-    "Models and results": {"coverage": coverage_command, "compare": compare_command},
+    "Models and results": {
+        "coverage": coverage_command,
+        "step": step_command,
+        "compare": compare_command,
+    },
     "Database": {"merge": merge_command, "pull": pull_command},
     "Cluster": {
         "launch": cluster.launch_command,

@@ -22,13 +22,14 @@ from collector.report.model_pages import PredictedLaunch, PredictedPass
 from collector.shapes.call_order import CallKind
 from collector.shapes.deployments import model_step
 from collector.shapes.models import read_decoder
-from collector.shapes.recorded_step import Recording
+from collector.shapes.recorded_step import RecordedPass, Recording
 from collector.shapes.serving import Batch
 from jobs.campaign.source_kinds import ModelSource, StepCollectives
 from jobs.planning.forecast import Peaks, peaks_of, with_measured_rates
 from jobs.planning.generated_sources import message_record
 from jobs.planning.sources import completed_records
 from jobs.planning.workload import roofline_us
+from opmeter.answers import Reason
 from opmeter.cases import arguments_of, cells_of_rows
 from opmeter.version import Version
 
@@ -45,6 +46,7 @@ class ModelLaunch:
     times: int
     size: str
     record: CaseRecord | None
+    is_message: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,28 +86,41 @@ def passes_of_recording(
 ) -> Iterator[LaunchedPass]:
     """Yield the passes of a recording, in the whole model."""
     for one in recording.passes:
-        records = completed_records(map(recording.record_of, one.launches))
         places = one.places()
-        kernels = [
-            ModelLaunch(layer, record.kernel_type, times, _shapes(record), record)
-            for at, record in enumerate(records)
-            for layer, times in places[CallKind.LAUNCH, at].items()
-        ]
-        messages = [
-            _message(
-                (layer, message.operation, times, message.message_bytes, message.group_size),
-                *(message.dtype, collectives, backend),
-            )
-            for at, message in enumerate(one.messages)
-            for layer, times in places[CallKind.MESSAGE, at].items()
-        ]
-        yield LaunchedPass(one.phase, str(one), (*kernels, *messages))
+        tables = launches_of(recording, one, collectives, backend)
+        launches = tuple(
+            replace(launch, layer=layer, times=times)
+            for kind, table in zip((CallKind.LAUNCH, CallKind.MESSAGE), tables, strict=True)
+            for at, launch in enumerate(table)
+            for layer, times in places[kind, at].items()
+        )
+        yield LaunchedPass(one.phase, str(one), launches)
+
+
+def launches_of(
+    recording: Recording, one: RecordedPass, collectives: StepCollectives | None, backend: str
+) -> tuple[tuple[ModelLaunch, ...], tuple[ModelLaunch, ...]]:
+    """Return the tables of a recorded pass: of its launches and of its messages."""
+    records = completed_records(map(recording.record_of, one.launches))
+    numbers = (times for _, times in one.launched())
+    kernels = tuple(
+        ModelLaunch("", record.kernel_type, times, _shapes(record), record)
+        for record, times in zip(records, numbers, strict=True)
+    )
+    messages = tuple(
+        _message(
+            ("", message.operation, times, message.message_bytes, message.group_size),
+            *(message.dtype, collectives, backend),
+        )
+        for message, times in one.sent()
+    )
+    return kernels, messages
 
 
 def predicted(found: LaunchedPass, version: Version, stack: Stack, peaks: Peaks) -> PredictedPass:
     """Return a pass with the duration of each of its launches. `peaks` are those of the stack of
     the version, as `raised_peaks` returns them."""
-    launches = tuple(_predicted(one, version, stack, peaks) for one in found.launches)
+    launches = tuple(predicted_launch(one, version, stack, peaks) for one in found.launches)
     return PredictedPass(found.phase, found.title, launches)
 
 
@@ -141,7 +156,10 @@ def _is_accepted(op: OpSpec, case: Case) -> bool:
     return True
 
 
-def _predicted(one: ModelLaunch, version: Version, stack: Stack, peaks: Peaks) -> PredictedLaunch:
+def predicted_launch(
+    one: ModelLaunch, version: Version | None, stack: Stack, peaks: Peaks
+) -> PredictedLaunch:
+    """Return a launch with its duration; see `predicted`. No version has none."""
     plain = (one.layer, one.kernel_type, one.times, one.size)
     if one.record is None:
         return PredictedLaunch(*plain, dtypes="", reason="a message: give --grid")
@@ -154,6 +172,8 @@ def _predicted(one: ModelLaunch, version: Version, stack: Stack, peaks: Peaks) -
         launch = replace(
             launch, estimate_us=roofline_us(case, peaks), least_us=lower_bound_us(case, stack)
         )
+    if version is None:
+        return replace(launch, reason=Reason.NO_KERNEL)
     try:
         arguments = arguments_of(cells | {INPUT_SHAPES: cells.get(INPUT_SHAPES, "").strip('"')})
         answer = version.query(case.kernel_type, **arguments)
@@ -185,9 +205,8 @@ def _message(
         sizes = (message_bytes, dtype, group_size)
         record = message_record(operation, *sizes, collectives, backend)
     kernel_type = OPERATIONS[operation].kernel_type if operation in OPERATIONS else operation
-    return ModelLaunch(
-        layer, kernel_type, times, f"{message_bytes:,} B, {group_size} ranks", record
-    )
+    size = f"{message_bytes:,} B, {group_size} ranks"
+    return ModelLaunch(layer, kernel_type, times, size, record, is_message=True)
 
 
 def _shapes(record: CaseRecord) -> str:

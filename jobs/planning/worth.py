@@ -1,6 +1,6 @@
 """The cases that a version lacks, in the order of their worth per device time. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import fsum
@@ -54,18 +54,13 @@ def ranked_gains(
     Cases that failed and cases that no device runs are left out; the campaign says how to measure.
     The first case also pays for the start of a session, which is needed for any number of cases."""
     whole_us = fsum(one.workload.time_us for one in found) or 1.0
-    cost = forecast.session_cost(campaign.backend, find, peaks, campaign.measure)
-    session_s = campaign.shards.session_s
-    begun_share = 1 + cost.of_sessions(session_s, session_s) / session_s
+    device_s = device_seconds(campaign, peaks, find)
 
     def gain_of(one: CoveredCase) -> Gain | None:
         record = one.workload.record
-        priced = price(Candidate(record, None, weigh([record])), find, peaks, campaign)
-        if priced.refusal is not None:
-            return None
-        devices = devices_for(priced.ranks, campaign.backend)
+        cost_s = device_s(record)
         share = one.workload.time_us / whole_us
-        return Gain(record, share, priced.cost_s * begun_share * devices)
+        return None if cost_s is None else Gain(record, share, cost_s)
 
     known = [
         (gain.share * _UNCERTAIN[one.status] / gain.device_s, gain)
@@ -73,8 +68,32 @@ def ranked_gains(
         if one.status in _UNCERTAIN and (gain := gain_of(one)) is not None
     ]
     ranked = [gain for _, gain in sorted(known, key=lambda one: (-one[0], one[1].record.case_id))]
-    begun = (replace(gain, device_s=gain.device_s + cost.start_s) for gain in ranked[:1])
+    start_s = session_start_s(campaign, peaks, find)
+    begun = (replace(gain, device_s=gain.device_s + start_s) for gain in ranked[:1])
     return (*begun, *ranked[1:])
+
+
+def device_seconds(
+    campaign: Campaign, peaks: forecast.Peaks, find: FindOperator
+) -> Callable[[CaseRecord], float | None]:
+    """Return the forecast of the device-seconds that a case takes in a campaign, with its share of
+    further sessions' starts; None for a case that no device runs."""
+    cost = forecast.session_cost(campaign.backend, find, peaks, campaign.measure)
+    session_s = campaign.shards.session_s
+    begun_share = 1 + cost.of_sessions(session_s, session_s) / session_s
+
+    def seconds_of(record: CaseRecord) -> float | None:
+        priced = price(Candidate(record, None, weigh([record])), find, peaks, campaign)
+        if priced.refusal is not None:
+            return None
+        return priced.cost_s * begun_share * devices_for(priced.ranks, campaign.backend)
+
+    return seconds_of
+
+
+def session_start_s(campaign: Campaign, peaks: forecast.Peaks, find: FindOperator) -> float:
+    """Return the device-seconds of the first session's start, whatever it measures."""
+    return forecast.session_cost(campaign.backend, find, peaks, campaign.measure).start_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,432 @@
+"""`opmeter step`: the time of a pass of a model, its interval, its parts and its critical path."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from collector.codec.errors import BadInput, file_errors
+from collector.codec.numbers import number_of
+from collector.codec.text import counted, percent, time_text
+from jobs.cli import options
+from jobs.cli.recordings import RECORDING_SUFFIX
+from jobs.cli.terminal import print_json, print_table, say, say_lines
+
+if TYPE_CHECKING:
+    from collector.model.stack import Stack
+    from collector.timeline.call_graph import Cause
+    from jobs.planning.step_time import (
+        AssumedTime,
+        BudgetRow,
+        Narrowing,
+        StepAssumptions,
+        TimedPass,
+    )
+    from opmeter.version import Version
+
+_A3_RANKS = "48,8,2"
+_REQUESTS, _KEYS = 16, 4096
+_LISTED = 10
+_PATH = ("share", "time", "times", "each", "critical path")
+_BUDGET = ("share", "width", "times", "each", "interval", "known by", "what makes it wide")
+
+
+def step_command(
+    model: Annotated[
+        str, typer.Argument(help="name of `opmeter model list`, a config.json, or a recording")
+    ],
+    *,
+    layout: Annotated[
+        str, typer.Option(help="layout of the model over devices: tp=8,sequence_split,...")
+    ] = "",
+    requests: Annotated[
+        int | None,
+        typer.Option(help="requests of the pass  [default: 16; of --prompt, 1]", min=1),
+    ] = None,
+    keys: Annotated[
+        int | None,
+        typer.Option(
+            "--context", help="tokens of each decoding request in total  [default: 4096]", min=2
+        ),
+    ] = None,
+    prompt: Annotated[
+        int | None,
+        typer.Option(help="tokens of each prompt: the time of their prefill, instead", min=1),
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="eager or graph  [default: graph; of --prompt, eager]")
+    ] = "",
+    release: Annotated[
+        str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
+    ] = None,
+    grid: Annotated[str, typer.Option(help="ranks per tier, which place the messages")] = _A3_RANKS,
+    host_us: Annotated[
+        str,
+        typer.Option(
+            help="time of the host in us, for a call, or before a graph whose order is assumed: 50 "
+            "or LOW:HIGH  [default: 35:140, or 3000:10000]"
+        ),
+    ] = "",
+    wait_us: Annotated[
+        str,
+        typer.Option(
+            help="wait of a message for other ranks in us: 20 or LOW:HIGH  [default: 0:120]"
+        ),
+    ] = "",
+    trace: Annotated[
+        Path | None, typer.Option(help="file for Perfetto: a track for the host and each stream")
+    ] = None,
+    misses: Annotated[
+        Path | None,
+        typer.Option(help="file to which the cases are added that narrow the interval most"),
+    ] = None,
+    where: options.VersionOptions,
+    device: Annotated[
+        str | None, typer.Option(help="device of a stack that has no version yet: ranges alone")
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Predict the time of a model's pass: TPOT of a decode, TTFT of a prefill.
+
+    A simulation of the pass has the host's calls, the streams, and the waits of messages, with the
+    durations of a version of the database. A recording has the order of all calls; without one, an
+    order is assumed. Durations, host costs and waits without data are ranges, and the interval
+    contains them. The file of --misses is a source of a campaign.
+
+    \b
+    Examples:
+      opmeter step qwen3-32b --layout tp=4 --requests 16 --context 4096
+      opmeter step qwen3-32b --layout tp=4 --prompt 4096 --mode eager --host-us 40:90
+      opmeter step qwen3-32b.json.gz --trace pass.json --misses to-measure.jsonl
+    """
+    from jobs.planning.step_time import error_budget, narrowing
+
+    if model.endswith(RECORDING_SUFFIX) and any((layout, requests, keys, prompt, mode, release)):
+        raise BadInput(
+            "--layout, --requests, --context, --prompt, --mode, --release: a recording has its own"
+        )
+    assumed = _assumptions(host_us, wait_us)
+    workload = options.WorkloadOptions(model=model, layout=layout, release=release, grid=grid)
+    timer = _Timer(workload, where, device, assumed)
+    if model.endswith(RECORDING_SUFFIX):
+        name, passes = timer.recorded()
+    else:
+        name, passes = timer.assumed_order((requests, keys, prompt), mode)
+    budgets = [error_budget(one) for one in passes]
+    narrowed = [narrowing(rows, timer.device_s, timer.start_s) for rows in budgets]
+    if trace is not None:
+        _write_trace(trace, name, passes)
+    if misses is not None:
+        _write_misses(misses, budgets, narrowed)
+    found = list(zip(passes, budgets, narrowed, strict=True))
+    if as_json:
+        values = [_as_json(*one, assumed) for one in found]
+        print_json({"model": name, "version": timer.place, "passes": values})
+        return
+    for one, rows, narrow in found:
+        say_lines(_lines(name, timer.place, one, assumed))
+        _print_path(one)
+        _print_budget(rows)
+        say(_narrowing_line(narrow, misses))
+
+
+class _Timer:
+    """The passes of a model with the durations of a version, and the costs of measuring others."""
+
+    def __init__(
+        self,
+        workload: options.WorkloadOptions,
+        where: options.VersionOptions,
+        device: str | None,
+        assumed: StepAssumptions,
+    ) -> None:
+        from collector.ops.floor import least_us
+        from collector.ops.registry import find
+        from jobs.cli.look_up import campaign_of
+        from jobs.planning.forecast import peaks_of
+        from jobs.planning.predicted_passes import predicted_launch, raised_peaks
+        from jobs.planning.step_time import PassTimer
+        from jobs.planning.workload import roofline_us
+        from jobs.planning.worth import device_seconds, session_start_s
+
+        name = str(workload.model)
+        version, stack = _known(where, device)
+        is_recording = name.endswith(RECORDING_SUFFIX)
+        source = {"recording": name} if is_recording else workload.model_source()
+        campaign = campaign_of(source, workload.grid, stack.device)
+        known_peaks = peaks_of(stack)
+        peaks = raised_peaks(stack, version) if version else known_peaks
+        (self._source,) = campaign.sources
+        self._backend, self.place = campaign.backend, version.path if version else stack.device
+        self._timer = PassTimer(
+            lambda one: predicted_launch(one, version, stack, peaks),
+            lambda one: roofline_us(one.record.case, peaks) if one.record else 0.0,
+            least_us(stack),
+            assumed,
+        )
+        self.device_s = device_seconds(campaign, known_peaks, find)
+        self.start_s = session_start_s(campaign, known_peaks, find)
+
+    def recorded(self) -> tuple[str, list[TimedPass]]:
+        """Return the name and layout of a recording, and its passes."""
+        from collector.shapes.recorded_step import read_recording
+        from jobs.campaign.source_kinds import RecordingSource
+        from jobs.planning.predicted_passes import launches_of
+
+        assert isinstance(self._source, RecordingSource)
+        recording = read_recording(self._source.path)
+        passes = [
+            self._timer.of_recording(
+                one, launches_of(recording, one, self._source.collectives, self._backend)
+            )
+            for one in recording.passes
+        ]
+        ranks = ",".join(f"{name}={count}" for name, count in recording.layout.items())
+        return f"{recording.model} {ranks}", passes
+
+    def assumed_order(
+        self, load: tuple[int | None, int | None, int | None], mode: str
+    ) -> tuple[str, list[TimedPass]]:
+        """Return the name and layout of a model, and its pass of requests, keys or prompts."""
+        from collector.shapes.models import read_decoder
+        from collector.shapes.serving import Batch, Phase
+        from jobs.campaign.source_kinds import ModelSource
+        from jobs.planning.predicted_passes import passes_of_model
+        from jobs.planning.step_time import EAGER, GRAPH, MODES
+
+        assert isinstance(self._source, ModelSource)
+        requests, keys, prompt = load
+        if mode not in ("", *MODES):
+            raise BadInput(f"--mode: expected {' or '.join(MODES)}, got {mode!r}")
+        if prompt is not None and keys is not None:
+            raise BadInput("--context is of decodes: --prompt excludes it")
+        if prompt is None:
+            batch = Batch(Phase.DECODE, requests or _REQUESTS, 1, keys or _KEYS)
+        else:
+            batch = Batch(Phase.PREFILL, requests or 1, prompt, prompt)
+        model = self._source.model
+        decoder = read_decoder(model) if isinstance(model, Path) else model
+        source = replace(self._source, model=decoder)
+        mode = mode or (GRAPH if prompt is None else EAGER)
+        passes = passes_of_model(source, [batch], self._backend)
+        found = [self._timer.of_model(one, mode) for one in passes]
+        return f"{decoder.name} {source.layout}", found
+
+
+def _known(where: options.VersionOptions, device: str | None) -> tuple[Version | None, Stack]:
+    """Return the version directory with its stack; of a device without one, the device alone."""
+    from collector.database.commits import find_head
+    from collector.model.stack import Stack
+    from collector.store.opening import DEFAULT_ROOT
+    from jobs.cli.look_up import check_device, shown_stack
+    from jobs.cli.opening import open_database
+    from jobs.cli.query import opened_version
+
+    if device is not None:
+        check_device(device, where)
+        return None, Stack(device=device, torch="")
+    root = where.root or DEFAULT_ROOT
+    if find_head(open_database(root)) is None:
+        raise BadInput(
+            f"no database at {root}: nothing was merged there yet; --device gives the range of a "
+            "device without a version"
+        )
+    version = opened_version(root, where.version, where.directory, reused=True)
+    return version, shown_stack(root, where.version, version.path)
+
+
+def _assumptions(host_us: str, wait_us: str) -> StepAssumptions:
+    from jobs.planning.step_time import StepAssumptions
+
+    usual = StepAssumptions()
+    if host_us:
+        call, step = (
+            _given("--host-us", host_us, one) for one in (usual.host_call, usual.host_step)
+        )
+        usual = replace(usual, host_call=call, host_step=step)
+    return replace(usual, wait=_given("--wait-us", wait_us, usual.wait)) if wait_us else usual
+
+
+def _given(option: str, text: str, usual: AssumedTime) -> AssumedTime:
+    """Return the time of an option: one number, or the ends of a range, whose middle is used."""
+    try:
+        ends = [number_of(part) for part in text.split(":")]
+    except ValueError:
+        ends = []
+    if len(ends) not in (1, 2) or min(ends) < 0 or ends[0] > ends[-1]:
+        raise BadInput(f"{option}: expected a time in us such as 50, or 40:90, got {text!r}")
+    low_us, high_us = ends[0], ends[-1]
+    value_us = (low_us * high_us) ** 0.5 if low_us else high_us / 2
+    if low_us == high_us:
+        value_us = low_us
+    origin = f"given by {option}"
+    return replace(usual, value_us=value_us, low_us=low_us, high_us=high_us, origin=origin)
+
+
+def _write_trace(path: Path, name: str, passes: Sequence[TimedPass]) -> None:
+    from collector.store.atomic import write_through
+    from collector.timeline.pass_time import spans
+    from collector.timeline.pass_trace import trace_events
+
+    events = chain.from_iterable(
+        trace_events(f"{name}: {one.title}", number, spans(one.graph))
+        for number, one in enumerate(passes, 1)
+    )
+    with file_errors(path, "written"):
+        write_through(path, json.dumps({"traceEvents": list(events)}).encode())
+
+
+def _write_misses(
+    path: Path, budgets: Sequence[Sequence[BudgetRow]], narrowed: Sequence[Narrowing]
+) -> None:
+    """Add the cases to measure to a file of misses; the weight is the width that each causes."""
+    from collector.model.demand import MissedCase
+    from collector.model.vocabulary import BASE_CELLS, EP_SIZE, RUNTIME_PREFIX
+    from opmeter.misses import MissLog
+
+    log = MissLog(path)
+    for rows, narrow in zip(budgets, narrowed, strict=True):
+        chosen = {record.case_id for record in narrow.cases}
+        for row in rows:
+            record = row.record
+            if record is None or record.case_id not in chosen:
+                continue
+            cells = {
+                name: text
+                for name, text in {**record.cells, **record.extra}.items()
+                if name in (*BASE_CELLS, EP_SIZE) or name.startswith(RUNTIME_PREFIX)
+            }
+            reason = "wide interval of a pass"
+            log.add_case(MissedCase(record.kernel_type, cells, reason, row.times, row.width_us))
+    if len(log):
+        log.write()
+
+
+# What is printed.
+
+
+def _as_json(
+    one: TimedPass, rows: Sequence[BudgetRow], narrow: Narrowing, assumed: StepAssumptions
+) -> dict[str, Any]:
+    launches, (low_us, value_us, high_us) = one.unknown()
+    return {
+        "pass": one.title,
+        "metric": one.metric,
+        "mode": one.mode,
+        "order": one.order,
+        "time_us": one.time.value_us,
+        "low_us": one.time.low_us,
+        "high_us": one.time.high_us,
+        "parts_us": one.time.parts,
+        "hidden_us": one.time.hidden_us,
+        "assumed": assumed,
+        "unknown": {
+            "launches": launches,
+            "value_us": value_us,
+            "low_us": low_us,
+            "high_us": high_us,
+        },
+        "critical_path": [
+            {"name": name, "cause": cause, "times": times, "time_us": us}
+            for name, cause, times, us in _on_path(one)
+        ],
+        "error_budget": [
+            {
+                "name": row.quantity.name,
+                "times": row.times,
+                "value_us": row.quantity.value_us,
+                "low_us": row.quantity.low_us,
+                "high_us": row.quantity.high_us,
+                "known_by": _known_by(row),
+                "width_us": row.width_us,
+                "share": row.share,
+                "case_id": row.record.case_id if row.record else "",
+            }
+            for row in rows
+        ],
+        "to_halve": {
+            "cases": [record.case_id for record in narrow.cases],
+            "device_min": narrow.device_s / 60,
+            "left": narrow.left,
+            "least": narrow.least,
+        },
+    }
+
+
+def _lines(name: str, place: str, one: TimedPass, assumed: StepAssumptions) -> Iterator[str]:
+    time = one.time
+    ends = f"{time_text(time.low_us)} to {time_text(time.high_us)}"
+    yield f"{one.metric:<11} {time_text(time.value_us)} ({ends}, 95 %)"
+    yield f"pass        {name}: {one.title}, {one.mode}"
+    yield f"version     {place}"
+    yield f"order       {one.order}"
+    parts = ", ".join(f"{cause} {time_text(us)}" for cause, us in time.parts.items() if us)
+    yield f"parts       {parts}; hidden beside them {time_text(time.hidden_us)}"
+    names = {quantity.name for quantity in one.graph.quantities}
+    for each in (assumed.host_call, assumed.host_step, assumed.wait):
+        if each.name in names:
+            ends = f"{time_text(each.low_us)} to {time_text(each.high_us)}"
+            yield f"range       {each.name}: {ends}, {each.origin}"
+    count, (low_us, value_us, high_us) = one.unknown()
+    if count:
+        launches = counted(count, "launch or copy", "launches and copies")
+        ends = f"{time_text(low_us)} to {time_text(high_us)}"
+        yield f"unknown     {launches} without data: {ends}, counted as {time_text(value_us)}"
+
+
+def _on_path(one: TimedPass) -> list[tuple[str, Cause, int, float]]:
+    """Return what the critical path consists of, the longest first."""
+    found: dict[tuple[str, Cause], list[float]] = defaultdict(list)
+    for span in one.time.path:
+        found[span.quantity.name, span.quantity.cause].append(span.end_us - span.start_us)
+    rows = [(*key, len(times), sum(times)) for key, times in found.items()]
+    return sorted(rows, key=lambda row: (-row[3], row[0]))
+
+
+def _print_path(one: TimedPass) -> None:
+    whole_us = one.time.value_us or 1.0
+    rows = [
+        (percent(us / whole_us), time_text(us), f"{times:,}", time_text(us / times), name)
+        for name, _, times, us in _on_path(one)[:_LISTED]
+    ]
+    print_table(_PATH, rows)
+
+
+def _print_budget(rows: Sequence[BudgetRow]) -> None:
+    cells = [
+        (
+            *(percent(row.share), time_text(row.width_us), f"{row.times:,}"),
+            time_text(row.quantity.value_us),
+            f"{time_text(row.quantity.low_us)} to {time_text(row.quantity.high_us)}",
+            *(_known_by(row), row.quantity.name),
+        )
+        for row in rows[:_LISTED]
+    ]
+    print_table(_BUDGET, cells)
+
+
+def _known_by(row: BudgetRow) -> str:
+    """Return the channel of a duration, or why there is none."""
+    if row.launch is None:
+        return "assumed"
+    return row.launch.predicted.channel or row.launch.predicted.reason or "unknown"
+
+
+def _narrowing_line(narrow: Narrowing, misses: Path | None) -> str:
+    source = f"; as a source: misses: {misses}" if misses and narrow.cases else ""
+    cases = f"{counted(len(narrow.cases), 'case')}, {narrow.device_s / 60:.2g} device-minutes"
+    if not narrow.cases:
+        return (
+            "to halve    no measurement of a case narrows the interval: host, waits and copies do"
+        )
+    if narrow.is_half:
+        return f"to halve    measure {cases}{source}"
+    left = percent(narrow.left)
+    return f"to halve    not by measuring alone: {cases}, leave {left} of the width{source}"

@@ -1,0 +1,330 @@
+"""The time of a model's pass: its calls in order, with durations from a version of the database.
+
+Durations that the version lacks, host costs, waits and copies are ranges, each with its name."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum, gcd, hypot
+
+from collector.model.record import CaseRecord
+from collector.report.model_pages import EXACT, PredictedLaunch
+from collector.shapes.call_order import CallKind, PassCall
+from collector.shapes.recorded_step import RecordedCopy, RecordedPass
+from collector.timeline.call_graph import NO_WORK, CallGraph, Cause, Quantity, TimedCall
+from collector.timeline.pass_time import PassTime, simulate, widths
+from jobs.planning.predicted_passes import LaunchedPass, ModelLaunch
+
+EAGER, GRAPH = MODES = ("eager", "graph")
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedTime:
+    """A time without data: its value and its range, in us, and where they are from."""
+
+    name: str
+    cause: Cause
+    value_us: float
+    low_us: float
+    high_us: float
+    origin: str = "assumed, no data"
+
+    @property
+    def quantity(self) -> Quantity:
+        """Return a new quantity of this time, whose occurrences are equal."""
+        ends = (self.value_us, self.low_us, self.high_us)
+        return Quantity(self.name, self.cause, *ends, self.name)
+
+
+# Of a launch, a message or a copy, with all calls around it. vLLM-Ascend 0.18 without the time of
+# CANN itself takes 37 us a launch of Qwen3-32B on two busy x86-64 cores; an eager step of
+# Qwen3-30B-A3B takes 163.7 ms on a 910B (vllm-ascend#16049), which are some 130 us a launch.
+HOST_CALL = AssumedTime("host, each call", Cause.HOST, 70.0, 35.0, 140.0)
+# Of the host before the graph of a pass: inputs, metadata, sampling of the pass before. 3.4 ms and
+# 27 us a layer, in the same way without CANN.
+HOST_STEP = AssumedTime("host, before the graph", Cause.HOST, 5000.0, 3000.0, 10000.0)
+# Of a message: an all-reduce of 160 KB takes 81.7 us in passes of Qwen3-32B over 16 ranks, and 20.1
+# us alone.
+WAIT = AssumedTime("wait for other ranks, each message", Cause.WAITING, 30.0, 0.0, 120.0)
+# 97.5 % of the launches in public profiles take up to 3.8 times the estimate, 99 % up to 5.4 times
+# (241 cases, 2026-11-30); the median is 1.05 times.
+_MOST_OF_ESTIMATE = 5.0
+_MOST_OF_MESSAGE = 10.0  # times the estimate of links, which nothing measured
+_NO_ESTIMATE = (10.0, 100.0)  # us; of kernels whose work is unknown, which are mostly small
+_COPY_US, _COPY_BYTES_PER_US = (1.0, 5.0, 50.0), (1e5, 1e4, 1e3)  # low, value, high
+_MEASURED_SHARE = 0.06  # half-width of a duration after one session on one NPU
+_ISSUED = (CallKind.LAUNCH, CallKind.MESSAGE, CallKind.COPY, CallKind.REPLAY, CallKind.UPDATE)
+_BLOCKED_HOST = "host to host"
+
+
+@dataclass(frozen=True, slots=True)
+class StepAssumptions:
+    """What no data says: of the host for a call, of the host before a graph whose order is assumed,
+    and of a message until the other ranks arrive."""
+
+    host_call: AssumedTime = HOST_CALL
+    host_step: AssumedTime = HOST_STEP
+    wait: AssumedTime = WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLaunch:
+    """A launch with what the version knows about it."""
+
+    launch: ModelLaunch
+    predicted: PredictedLaunch
+    quantity: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class TimedPass:
+    """A pass on its timeline.
+
+    order     where the order of its calls is from
+    launches  by quantity"""
+
+    phase: str
+    title: str
+    mode: str
+    order: str
+    graph: CallGraph
+    time: PassTime
+    launches: Mapping[Quantity, KnownLaunch]
+
+    @property
+    def metric(self) -> str:
+        return {"decode": "TPOT", "prefill": "TTFT"}.get(self.phase, "pass")
+
+    def unknown(self) -> tuple[int, tuple[float, float, float]]:
+        """Return the number of launches, messages and copies without a duration, and their time
+        together: low, value, high."""
+        found = [
+            self.graph.quantities[row]
+            for row in self.graph.rows
+            if row != NO_WORK and self.graph.quantities[row].cause is Cause.UNKNOWN
+        ]
+        low_us, value_us, high_us = (
+            fsum(getattr(one, name) for one in found) for name in ("low_us", "value_us", "high_us")
+        )
+        return len(found), (low_us, value_us, high_us)
+
+
+Predict = Callable[[ModelLaunch], PredictedLaunch]
+Estimate = Callable[[ModelLaunch], float]
+
+
+class PassTimer:
+    """Makes timelines of passes, with durations by `predict`.
+
+    `estimate` is the time of a message at the rates of its links, 0 if unknown; `least_us` is the
+    least time of any launch."""
+
+    def __init__(
+        self, predict: Predict, estimate: Estimate, least_us: float, assumed: StepAssumptions
+    ) -> None:
+        self._predict, self._estimate, self._least_us = predict, estimate, least_us
+        self._assumed = assumed
+        self._host = assumed.host_call.quantity
+        self._wait = assumed.wait.quantity
+
+    def of_recording(
+        self,
+        one: RecordedPass,
+        tables: tuple[Sequence[ModelLaunch], Sequence[ModelLaunch]],
+    ) -> TimedPass:
+        """Return a recorded pass: `tables` are its launches and its messages."""
+        launches, messages = (list(map(self._known, table)) for table in tables)
+        copies = list(map(_copied, one.copies))
+        calls = one.order.calls
+        # The further kernels of a call have no time of the host.
+        is_timed = any(call.host_ns for call in calls)
+
+        def timed(call: PassCall) -> TimedCall:
+            is_issued = call.kind in _ISSUED and (call.host_ns > 0 or not is_timed)
+            host = self._host if is_issued else None
+            if call.kind is CallKind.LAUNCH:
+                return TimedCall(call, host, launches[call.subject].quantity)
+            if call.kind is CallKind.MESSAGE:
+                return TimedCall(call, host, messages[call.subject].quantity, self._wait)
+            if call.kind is CallKind.COPY:
+                copy = one.copies[call.subject]
+                work = None if copy.direction == _BLOCKED_HOST else copies[call.subject]
+                return TimedCall(call, host, work, None, copy.is_blocking)
+            return TimedCall(call, host)
+
+        mode = GRAPH if any(call.kind is CallKind.REPLAY for call in calls) else EAGER
+        known = {each.quantity: each for each in (*launches, *messages)}
+        return _simulated(one.phase, str(one), mode, "recorded", map(timed, calls), known)
+
+    def of_model(self, found: LaunchedPass, mode: str) -> TimedPass:
+        """Return a pass whose order is not recorded: all its launches follow each other on one
+        stream. In a graph, one call of the host launches them."""
+        known = [self._known(one) for one in found.launches]
+        calls = list(self._in_layers(known, mode))
+        if mode == GRAPH:
+            host = self._assumed.host_step.quantity
+            begin = TimedCall(PassCall(CallKind.REPLAY, 0, 0), host)
+            calls = [begin, *calls, TimedCall(PassCall(CallKind.REPLAY_END, 0, 0))]
+        by_quantity = {one.quantity: one for one in known}
+        order = "assumed: one stream, one launch after the other"
+        return _simulated(found.phase, found.title, mode, order, calls, by_quantity)
+
+    def _in_layers(self, known: Sequence[KnownLaunch], mode: str) -> Iterator[TimedCall]:
+        """Yield the launches of each kind of layer in turn, layer by layer."""
+        layers: dict[str, list[KnownLaunch]] = defaultdict(list)
+        for one in known:
+            layers[one.launch.layer].append(one)
+        host = self._host if mode == EAGER else None
+        for of_layer in layers.values():
+            times = gcd(*(one.launch.times for one in of_layer))
+            layer = [
+                TimedCall(*self._parts(one, host))
+                for one in of_layer
+                for _ in range(one.launch.times // times)
+            ]
+            for _ in range(times):
+                yield from layer
+
+    def _parts(
+        self, one: KnownLaunch, host: Quantity | None
+    ) -> tuple[PassCall, Quantity | None, Quantity, Quantity | None]:
+        is_message = one.launch.is_message
+        kind = CallKind.MESSAGE if is_message else CallKind.LAUNCH
+        return PassCall(kind, 0, 0), host, one.quantity, self._wait if is_message else None
+
+    def _known(self, launch: ModelLaunch) -> KnownLaunch:
+        found = self._predict(launch)
+        name = f"{launch.kernel_type} {launch.size}".strip()
+        if found.value_us is not None and found.low_us is not None and found.high_us is not None:
+            cause = Cause.COMMUNICATION if launch.is_message else Cause.COMPUTING
+            group = f"{launch.kernel_type} {found.dtypes}"
+            ends = (found.value_us, found.low_us, found.high_us)
+            return KnownLaunch(launch, found, Quantity(name, cause, *ends, group))
+        group = f"{launch.kernel_type}, unknown"
+        ends = self._range(launch, found)
+        return KnownLaunch(launch, found, Quantity(name, Cause.UNKNOWN, *ends, group))
+
+    def _range(self, launch: ModelLaunch, found: PredictedLaunch) -> tuple[float, float, float]:
+        """Return the value and the ends of a duration that no data says."""
+        least_us = found.least_us or self._least_us
+        estimate_us = self._estimate(launch) if launch.is_message else found.estimate_us
+        if not estimate_us:
+            value_us, most_us = _NO_ESTIMATE
+            return max(value_us, least_us), least_us, max(most_us, least_us)
+        most = _MOST_OF_MESSAGE if launch.is_message else _MOST_OF_ESTIMATE
+        value_us = max(estimate_us, least_us)
+        return value_us, least_us, most * value_us
+
+
+def _copied(copy: RecordedCopy) -> Quantity:
+    low, value, high = (
+        us + copy.size_bytes / rate for us, rate in zip(_COPY_US, _COPY_BYTES_PER_US, strict=True)
+    )
+    name = f"copy {copy.direction}, {copy.size_bytes:,} B"
+    return Quantity(name, Cause.UNKNOWN, value, low, high, "copies")
+
+
+def _simulated(
+    phase: str,
+    title: str,
+    mode: str,
+    order: str,
+    calls: Iterator[TimedCall] | Sequence[TimedCall],
+    launches: Mapping[Quantity, KnownLaunch],
+) -> TimedPass:
+    graph = CallGraph.of(calls)
+    return TimedPass(phase, title, mode, order, graph, simulate(graph), launches)
+
+
+# What makes the interval wide, and what narrows it.
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRow:
+    """A quantity, how much its interval alone moves the time of the pass, and its share of the
+    variance. `launch` is None for the host, waits and copies."""
+
+    quantity: Quantity
+    times: int
+    width_us: float
+    share: float
+    launch: KnownLaunch | None
+
+    @property
+    def record(self) -> CaseRecord | None:
+        """Return the case whose measurement narrows the interval; None for a measured one."""
+        if self.launch is None or self.launch.predicted.source == EXACT:
+            return None
+        return self.launch.launch.record
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """Cases to measure, most variance per device-second first, and what is left of the width.
+
+    `left` is what is left of all width after these cases, `least` after every case that a device
+    can measure."""
+
+    cases: tuple[CaseRecord, ...]
+    device_s: float
+    left: float
+    least: float
+
+    @property
+    def is_half(self) -> bool:
+        return self.left <= 0.5
+
+
+def error_budget(one: TimedPass) -> tuple[BudgetRow, ...]:
+    """Return what makes the interval of a pass wide, the widest first."""
+    found = widths(one.graph)
+    times = Counter(one.graph.quantities[row] for row in one.graph.rows if row != NO_WORK)
+    groups = _group_widths(found)
+    whole = fsum(width**2 for width in groups.values()) or 1.0
+    rows = (
+        BudgetRow(
+            *(quantity, times[quantity], width, width * groups[quantity.group] / whole),
+            one.launches.get(quantity),
+        )
+        for quantity, width in found.items()
+        if width > 0
+    )
+    return tuple(sorted(rows, key=lambda row: (-row.share, row.quantity.name)))
+
+
+def narrowing(
+    rows: Sequence[BudgetRow], device_s: Callable[[CaseRecord], float | None], start_s: float
+) -> Narrowing:
+    """Return the cases that halve the width of an interval, or all that narrow it."""
+    width = {row.quantity: row.width_us for row in rows}
+    whole = hypot(*_group_widths(width).values()) or 1.0
+    worth = []
+    for row in rows:
+        cost_s = None if row.record is None else device_s(row.record)
+        if row.record is not None and cost_s is not None:
+            worth.append((row.share / max(cost_s, 1e-9), row, row.record, cost_s))
+    worth.sort(key=lambda one: (-one[0], one[1].quantity.name))
+    cases: dict[str, CaseRecord] = {}
+    spent_s, left, remaining = 0.0, 1.0, dict(width)
+    for _, row, record, cost_s in worth:
+        if left > 0.5 and record.case_id not in cases:
+            cases[record.case_id] = record
+            spent_s += cost_s
+        remaining[row.quantity] *= _after_measuring(row.quantity)
+        if record.case_id in cases:
+            width[row.quantity] = remaining[row.quantity]
+            left = hypot(*_group_widths(width).values()) / whole
+    least = hypot(*_group_widths(remaining).values()) / whole
+    return Narrowing(tuple(cases.values()), spent_s + (start_s if cases else 0.0), left, least)
+
+
+def _after_measuring(one: Quantity) -> float:
+    """Return the share of the width that is left of a duration that was measured."""
+    return min(1.0, 2 * _MEASURED_SHARE * one.value_us / (one.high_us - one.low_us))
+
+
+def _group_widths(found: Mapping[Quantity, float]) -> Mapping[str, float]:
+    groups: dict[str, float] = defaultdict(float)
+    for quantity, width in found.items():
+        groups[quantity.group] += width
+    return groups
