@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collector.model.plan import MeasureSettings
     from collector.model.record import CaseRecord
     from jobs.cli.diff import ChosenSide
-    from jobs.executor.alternating import Side
+    from jobs.executor.alternating import SessionCount, Side
     from jobs.executor.environments import MeasuredEnvironment
 
 _KERNEL = "kernel_type"
@@ -140,14 +140,9 @@ def measure_command(
         opener = _Opener(backend, settings, root, single_writer)
         sides = opener.sides(parts)
         before = None if compare is None else _compared_with(root, compare, sides)
-        for side in sides:
-            about = f"{side.name}: " if len(sides) > 1 else ""
-            view.say(f"{about}{_stack_text(side.stack)}; store {side.store.url}")
         count = alternating.SessionCount(len(sides) > 1, time_s, sessions)
-        view.say(
-            f"measuring {counted(len(sides[0].records), 'case')} in short sessions; the first "
-            "shows how many fit into the time"
-        )
+        for line in _about(sides, count):
+            view.say(line)
 
         @cache
         def guard_of(url: str) -> Guard:
@@ -166,7 +161,24 @@ def measure_command(
         print_json(found.as_json())
     else:
         found.print()
+    if stop.is_set():
+        say(f"stopped after {counted(len(done[0]), 'session')} of each side", err=True)
     return _NOT_COMMITTED if stop.is_set() else _NO_DURATION if found.lacking else 0
+
+
+def _about(sides: Sequence[Side], count: SessionCount) -> Iterator[str]:
+    """Yield what is measured, where, and for how long."""
+    from jobs.status.lines import duration
+
+    for side in sides:
+        about = f"{side.name}: " if len(sides) > 1 else ""
+        yield f"{about}{_stack_text(side.stack)}; store {side.store.url}"
+    cases = len(sides[0].records)
+    how_many = "" if count.given else "; the first shows how many fit into the time"
+    yield f"measuring {counted(cases, 'case')} in short sessions{how_many}"
+    if (least_s := _BUDGET_S * cases) * len(sides) * 2 > count.time_s:
+        each = f"each session takes at least {duration(least_s)}"
+        yield f"{each}, and the command longer than --time; a campaign needs fewer sessions"
 
 
 # The sides: cases, environments, stores.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import exp, fsum, log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collector.codec.text import counted, whole_in_one_line
 from collector.model.vocabulary import INPUT_DTYPES, INPUT_SHAPES
@@ -76,7 +76,7 @@ class Measured:
     # One side.
 
     @cached_property
-    def answers(self) -> list[dict[str, object]]:
+    def answers(self) -> list[dict[str, Any]]:
         """Return the database's answer to each case, or why there is none."""
         from jobs.cli.query import plain_answer
         from opmeter.answers import MISSES, Reason
@@ -86,7 +86,7 @@ class Measured:
         database = database_now(side.store)
         is_there = side.stack.version_path in database.directories
         version = database.directory(side.stack.version_path) if is_there else None
-        found = []
+        found: list[dict[str, Any]] = []
         for record in side.records:
             results = [session.of(record.case_id) for session in sessions]
             is_good = version is not None and any(map(_is_good, results))
@@ -108,6 +108,9 @@ class Measured:
         if self.before is not None:
             for one in self.changes():
                 say(_change_line(one))
+        measured = len(self.done[0])
+        if any(one["value_us"] is not None and one["support"] < measured for one in self.answers):
+            say("sessions with warnings do not count where others have none", err=True)
 
     def changes(self) -> Sequence[CaseChange]:
         """Return how the cases differ from the version of --compare."""
