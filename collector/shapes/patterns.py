@@ -202,16 +202,18 @@ def _pattern(name: str, entry: Entry, values: Mapping[str, tuple[int, ...]]) -> 
 
 
 def _ways_of(pattern: GridPattern, kernel_type: str) -> tuple[SlotTemplates, ...]:
-    """Return the slots of each variant of a signature, made of the axes of a pattern."""
+    """Return the slots of each variant of a signature, made of the axes of a pattern. Variants of
+    the same dtypes are other layouts of the same tensors: the first of them is taken."""
     op = find(kernel_type)
-    if op is None or not op.signature:
+    if op is None:
         raise BadInput(f"expected ways: {kernel_type} is not declared")
+    variants = parse_signature(op.signature).variants
     return tuple(
         SlotTemplates(
             *(tuple(_template(pattern, one) for one in side) for side in (of.inputs, of.outputs))
         )
-        for of in parse_signature(op.signature).variants
-    )
+        for of in {one.dtypes: one for one in reversed(variants)}.values()
+    )[::-1]
 
 
 def _template(pattern: GridPattern, tensor: Tensor) -> Dims:
@@ -229,16 +231,16 @@ def _template(pattern: GridPattern, tensor: Tensor) -> Dims:
 
 
 def _made(pattern: GridPattern, tensor: Tensor, dim: Dim) -> tuple[Expression, ...]:
+    if dim.size is not None:
+        return (Expression(dim.text),)
+    if dim.ones:
+        return (Expression("1"),) * len(_sizes_of(pattern, tensor, dim.ones))
     if dim.computed is None:
-        return (
-            (Expression(dim.text),)
-            if dim.size is not None
-            else _sizes_of(pattern, tensor, dim.text.lstrip("*&"))
-        )
+        return _sizes_of(pattern, tensor, dim.group or dim.name)
     text = dim.text
     for name in dim.computed.names:
         (of,) = _sizes_of(pattern, tensor, name)
-        text = re.sub(rf"\b{name}\b", of.text if _NAME.fullmatch(of.text) else f"({of.text})", text)
+        text = re.sub(rf"\b{name}\b", of.text if of.text.isalnum() else f"({of.text})", text)
     return (parse_expression(text),)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
+from collector.ops.expression import split_outside
 from collector.ops.registry import all_ops, family_of, find
 from collector.ranks.collective import DTYPES, OPERATIONS
 from collector.ranks.experts import KERNELS
@@ -93,6 +94,7 @@ def _as_json(op: OpSpec, proved: Proved) -> dict[str, object]:
         "family": family_of(op.kernel),
         "twins": op.twins,
         "slots": op.slots,
+        "signature": " ".join(op.signature.split()),
         "rules": [constraint.text for constraint in op.constraints],
         "assumes": op.assumes,
         "library": op.library,
@@ -163,14 +165,10 @@ def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
     yield "API", op.call
     for operator in operators_of(op.kernel):
         yield "looked up", f"{operator}, in op_mapping.yaml"
-    for index, slot in enumerate(op.slots):
-        notes = [
-            "optional" if index in op.optional else "",
-            "may be FRACTAL_NZ" if index in op.npu.nz else "",
-            "may repeat" if op.variadic and index == len(op.slots) - 1 else "",
-        ]
-        about = ", ".join(note for note in notes if note)
-        yield f"slot {index}", f"{slot} ({about})" if about else slot
+    for number, variant in enumerate(split_outside(op.signature, ";")):
+        yield "or" if number else "signature", " ".join(variant.split())
+    if in_blocks := [op.slots[at] for at in sorted(op.npu.nz)]:
+        yield "blocks", f"{', '.join(in_blocks)} may be FRACTAL_NZ"
     for constraint in op.constraints:
         yield "rule", constraint.text
     if op.assumes:

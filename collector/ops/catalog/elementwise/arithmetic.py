@@ -145,10 +145,10 @@ _FACTOR = 2.5  # of DeepSeek-V3; a profile does not record it
 MULS_ADD_KERNEL = OpSpec(
     kernel="muls_add_kernel",
     call="torch.ops.vllm.muls_add",
-    signature="x T:float[*s, d], y T[*s, d] -> z T[*s, d]",
+    signature="x T:float[*rows, d], y T[*rows, d] -> z T[*rows, d]",
     reference=lambda torch, x, y, factor: torch.add(y, x, alpha=factor),
     build=_with_number(_FACTOR),
-    operations="2 * s * d",
+    operations="2 * rows * d",
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(rules.NOTHING_EMPTY,),
 )

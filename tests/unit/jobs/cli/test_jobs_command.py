@@ -181,7 +181,9 @@ def test_ops_lists_the_operators_that_can_be_replayed(tmp_path):
     assert found["RmsNorm"]["environment"] == "torch_npu" and found["Add"]["environment"] == "torch"
     assert all(row["takes"] and row["state"] for row in found.values())
     one = opmeter_here("ops", "RmsNorm", cwd=tmp_path)
-    assert one.returncode == 0 and re.search(r"^slot 1 +gamma", one.stdout, flags=re.MULTILINE)
+    assert one.returncode == 0 and re.search(
+        r"^signature +x.*gamma", one.stdout, flags=re.MULTILINE
+    )
 
 
 def test_ops_names_the_command_that_measures_each_collective(tmp_path):
