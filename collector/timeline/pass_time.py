@@ -64,7 +64,7 @@ def simulate(graph: CallGraph, seed: int = 0) -> PassTime:
     totals = ends[list(graph.ends)].max(axis=0)
     took, ended = durations[:, _VALUE].tolist(), ends[:, _VALUE].tolist()
     critical = list(_critical(graph, ended))[::-1]
-    path = tuple(_spans(graph, took, ended, critical, frozenset(critical)))
+    path = tuple(_spans(graph, ended, critical, frozenset(critical)))
     hidden = set(range(len(graph.rows))).difference(critical)
     hidden_us = fsum(
         took[graph.rows[node]]
@@ -79,7 +79,7 @@ def spans(graph: CallGraph) -> tuple[Span, ...]:
     durations = np.array([_mean(one) for one in graph.quantities], np.float64).reshape(-1, 1)
     ends = _ends(graph, durations)[:, _VALUE].tolist()
     critical = frozenset(_critical(graph, ends))
-    return tuple(_spans(graph, durations[:, _VALUE].tolist(), ends, range(len(ends)), critical))
+    return tuple(_spans(graph, ends, range(len(ends)), critical))
 
 
 def widths(graph: CallGraph) -> Mapping[Quantity, float]:
@@ -127,17 +127,14 @@ def _critical(graph: CallGraph, ends: list[float]) -> Iterator[int]:
 
 
 def _spans(
-    graph: CallGraph,
-    durations: list[float],
-    ends: list[float],
-    nodes: Iterable[int],
-    critical: frozenset[int],
+    graph: CallGraph, ends: list[float], nodes: Iterable[int], critical: frozenset[int]
 ) -> Iterator[Span]:
     for node in nodes:
         row, end = graph.rows[node], ends[node]
         if row != NO_WORK:
+            start = max((ends[one] for one in graph.before[node]), default=0.0)
             quantity, lane = graph.quantities[row], graph.lanes[node]
-            yield Span(quantity, lane, end - durations[row], end, node in critical)
+            yield Span(quantity, lane, start, end, node in critical)
 
 
 def _durations(quantities: Sequence[Quantity], seed: int) -> Floats:

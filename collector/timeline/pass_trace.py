@@ -17,14 +17,15 @@ def trace_events(name: str, number: int, work: Iterable[Span]) -> Iterator[dict[
         text = "host" if lane == HOST else f"stream {lane}"
         yield _named("thread_name", number, _track(lane), text)
     for one in listed:
+        start_ns, end_ns = round(1000 * one.start_us), round(1000 * one.end_us)
         yield {
             "ph": "X",
             "name": one.quantity.name,
             "cat": one.quantity.cause.value,
             "pid": number,
             "tid": _track(one.lane),
-            "ts": one.start_us,
-            "dur": one.end_us - one.start_us,
+            "ts": start_ns / 1000,
+            "dur": (end_ns - start_ns) / 1000,
             "args": {
                 "critical path": one.is_critical,
                 "interval_us": [one.quantity.low_us, one.quantity.high_us],

@@ -152,8 +152,7 @@ class _Timer:
         from jobs.cli.look_up import campaign_of
         from jobs.planning.forecast import peaks_of
         from jobs.planning.predicted_passes import predicted_launch, raised_peaks
-        from jobs.planning.step_time import PassTimer
-        from jobs.planning.workload import roofline_us
+        from jobs.planning.step_time import PassTimer, range_over_links
         from jobs.planning.worth import device_seconds, session_start_s
 
         name = str(workload.model)
@@ -167,7 +166,7 @@ class _Timer:
         self._backend, self.place = campaign.backend, version.path if version else stack.device
         self._timer = PassTimer(
             lambda one: predicted_launch(one, version, stack, peaks),
-            lambda one: roofline_us(one.record.case, peaks) if one.record else 0.0,
+            lambda case: range_over_links(case, peaks),
             least_us(stack),
             assumed,
         )
@@ -372,8 +371,8 @@ def _lines(name: str, place: str, one: TimedPass, assumed: StepAssumptions) -> I
     names = {quantity.name for quantity in one.graph.quantities}
     for each in (assumed.host_call, assumed.host_step, assumed.wait):
         if each.name in names:
-            ends = f"{time_text(each.low_us)} to {time_text(each.high_us)}"
-            yield f"range       {each.name}: {ends}, {each.origin}"
+            texts = dict.fromkeys((time_text(each.low_us), time_text(each.high_us)))
+            yield f"range       {each.name}: {' to '.join(texts)}, {each.origin}"
     count, (low_us, value_us, high_us) = one.unknown()
     if count:
         launches = counted(count, "launch or copy", "launches and copies")

@@ -4,16 +4,21 @@ Durations that the version lacks, host costs, waits and copies are ranges, each 
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum, gcd, hypot
 
+from collector.model.case import Case
 from collector.model.record import CaseRecord
+from collector.ranks.collective import is_collective
+from collector.ranks.gangs import is_of_gangs
 from collector.report.model_pages import EXACT, PredictedLaunch
 from collector.shapes.call_order import CallKind, PassCall
 from collector.shapes.recorded_step import RecordedCopy, RecordedPass
 from collector.timeline.call_graph import NO_WORK, CallGraph, Cause, Quantity, TimedCall
 from collector.timeline.pass_time import PassTime, simulate, widths
+from jobs.planning.forecast import Peaks
 from jobs.planning.predicted_passes import LaunchedPass, ModelLaunch
+from jobs.planning.workload import roofline_us
 
 EAGER, GRAPH = MODES = ("eager", "graph")
 
@@ -49,7 +54,10 @@ WAIT = AssumedTime("wait for other ranks, each message", Cause.WAITING, 30.0, 0.
 # 97.5 % of the launches in public profiles take up to 3.8 times the estimate, 99 % up to 5.4 times
 # (241 cases, 2026-11-30); the median is 1.05 times.
 _MOST_OF_ESTIMATE = 5.0
-_MOST_OF_MESSAGE = 10.0  # times the estimate of links, which nothing measured
+# Forecasts of messages err upwards: value, low and high of the cost of a step, and of the rate of a
+# link. The 20.1 us above are within them.
+_STEP_COSTS, _LINK_RATES = (0.5, 0.1, 2.0), (8.0, 32.0, 1.0)
+_ROUTED = (0.5, 1 / 16, 2.0)  # of the forecast of a kernel that sends tokens to experts
 _NO_ESTIMATE = (10.0, 100.0)  # us; of kernels whose work is unknown, which are mostly small
 _COPY_US, _COPY_BYTES_PER_US = (1.0, 5.0, 50.0), (1e5, 1e4, 1e3)  # low, value, high
 _MEASURED_SHARE = 0.06  # half-width of a duration after one session on one NPU
@@ -110,19 +118,44 @@ class TimedPass:
 
 
 Predict = Callable[[ModelLaunch], PredictedLaunch]
-Estimate = Callable[[ModelLaunch], float]
+Ends = tuple[float, float, float]  # value, low, high
+
+
+def range_over_links(case: Case, peaks: Peaks) -> Ends | None:
+    """Return the range of a call over ranks without data; None if its work is unknown, or if it is
+    no call over ranks."""
+    if is_collective(case.kernel_type):
+        value_us, low_us, high_us = (
+            roofline_us(
+                case,
+                replace(
+                    peaks, launch_s=cost * peaks.launch_s, bytes_per_s=rate * peaks.bytes_per_s
+                ),
+            )
+            for cost, rate in zip(_STEP_COSTS, _LINK_RATES, strict=True)
+        )
+    elif is_of_gangs(case):
+        whole_us = roofline_us(case, peaks)
+        value_us, low_us, high_us = (share * whole_us for share in _ROUTED)
+    else:
+        return None
+    return (value_us, low_us, high_us) if value_us else None
 
 
 class PassTimer:
     """Makes timelines of passes, with durations by `predict`.
 
-    `estimate` is the time of a message at the rates of its links, 0 if unknown; `least_us` is the
-    least time of any launch."""
+    `over_links` is the range of a call over ranks without data; `least_us` is the least time of any
+    launch."""
 
     def __init__(
-        self, predict: Predict, estimate: Estimate, least_us: float, assumed: StepAssumptions
+        self,
+        predict: Predict,
+        over_links: Callable[[Case], Ends | None],
+        least_us: float,
+        assumed: StepAssumptions,
     ) -> None:
-        self._predict, self._estimate, self._least_us = predict, estimate, least_us
+        self._predict, self._over_links, self._least_us = predict, over_links, least_us
         self._assumed = assumed
         self._host = assumed.host_call.quantity
         self._wait = assumed.wait.quantity
@@ -204,16 +237,14 @@ class PassTimer:
         ends = self._range(launch, found)
         return KnownLaunch(launch, found, Quantity(name, Cause.UNKNOWN, *ends, group))
 
-    def _range(self, launch: ModelLaunch, found: PredictedLaunch) -> tuple[float, float, float]:
+    def _range(self, launch: ModelLaunch, found: PredictedLaunch) -> Ends:
         """Return the value and the ends of a duration that no data says."""
         least_us = found.least_us or self._least_us
-        estimate_us = self._estimate(launch) if launch.is_message else found.estimate_us
-        if not estimate_us:
-            value_us, most_us = _NO_ESTIMATE
-            return max(value_us, least_us), least_us, max(most_us, least_us)
-        most = _MOST_OF_MESSAGE if launch.is_message else _MOST_OF_ESTIMATE
-        value_us = max(estimate_us, least_us)
-        return value_us, least_us, most * value_us
+        ends = None if launch.record is None else self._over_links(launch.record.case)
+        if ends is None and found.estimate_us:
+            ends = found.estimate_us, least_us, _MOST_OF_ESTIMATE * found.estimate_us
+        value_us, low_us, high_us = ends or (_NO_ESTIMATE[0], least_us, _NO_ESTIMATE[1])
+        return max(value_us, least_us), max(low_us, least_us), max(high_us, least_us)
 
 
 def _copied(copy: RecordedCopy) -> Quantity:

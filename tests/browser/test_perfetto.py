@@ -1,15 +1,20 @@
-"""A merged trace opens in Perfetto, with its kernels, arrows and counters."""
+"""Traces open in Perfetto: merged ones with kernels, arrows and counters, passes with tracks."""
 
 import json
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
 
+from jobs.cli.options import VersionOptions
+from jobs.cli.step import step_command
 from jobs.cli.trace import merge_command
 from tests.browser.perfetto import opened_in_perfetto, query
 from tests.unit.collector.profiles.test_profiles_trace_merge import TIMES, TRACE
+
+RECORDINGS = Path(__file__).parents[1] / "fixtures" / "recordings"
 
 
 def test_perfetto_has_the_kernels_arrows_and_counters(tmp_path: Path, browser: Any) -> None:
@@ -47,3 +52,29 @@ def test_perfetto_has_the_kernels_arrows_and_counters(tmp_path: Path, browser: A
         assert len(picture.getcolors(1 << 20)) > 20
         title = page.get_by_text("Device, placed from events").first
         assert title.is_visible()
+
+
+def test_perfetto_has_a_track_for_the_host_and_each_stream(tmp_path: Path, browser: Any) -> None:
+    output = tmp_path / "pass.json"
+    step_command(
+        str(RECORDINGS / "qwen3-32b_tp=4_graph.json.gz"),
+        device="ATLAS_800_A3_752T_128G_DIE",
+        trace=output,
+        where=VersionOptions(),
+        host_us="50",
+    )
+    with opened_in_perfetto(browser, output) as page:
+        faults = "select name, value from stats where severity = 'error' and value > 0"
+        assert query(page, faults, "name", "value") == []
+        tracks = """select t.name as name, count(*) as times from slice s
+            join thread_track k on k.id = s.track_id join thread t using (utid)
+            group by t.name order by t.name"""
+        found = dict(query(page, tracks, "name", "times"))
+        assert found.keys() == {"host", "stream 1", "stream 2", "stream 3", "stream 4", "stream 6"}
+        assert sum(times for name, times in found.items() if name != "host") == 809 + 2 * 130 + 8
+        critical = """select sum(dur) as took from slice where extract_arg(arg_set_id,
+            'args.critical path') = 1"""
+        whole = "select max(ts + dur) - min(ts) as took from slice"
+        assert query(page, critical, "took")[0][0] == pytest.approx(
+            query(page, whole, "took")[0][0], abs=2000
+        )

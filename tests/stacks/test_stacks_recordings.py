@@ -13,8 +13,12 @@ from collector.recording.environments import RELEASES, is_serving_installed
 from collector.recording.model_folder import ModelFolder
 from collector.recording.quantised import WeightScheme
 from collector.recording.recorded_calls import PassTokens, derived_again
+from collector.report.model_pages import PredictedLaunch
 from collector.shapes.call_order import CallKind
 from collector.shapes.recorded_step import Prompts
+from collector.timeline.call_graph import Cause
+from jobs.planning.predicted_passes import launches_of
+from jobs.planning.step_time import AssumedTime, PassTimer, StepAssumptions
 from tests.lacking import lacking
 from tests.npu.triton_rows import recorded_triton, triton_path
 
@@ -174,6 +178,28 @@ def test_single_rank_in_a_graph_records_messages_streams_and_updates(usual, tmp_
     assert streams[CallKind.LAUNCH].isdisjoint(streams[CallKind.MESSAGE])
     assert kinds["wait"] >= 2 * (2 * 12 + 1)  # of the message for its input, and of what follows
     assert derived_again(one) == one
+    check_timeline(found, one)
+
+
+def check_timeline(recording, one):
+    """Check the time of a pass in which each kernel and each message takes 100 us: all are on the
+    critical path or hidden beside it, and a host that is slow bounds the pass by its updates."""
+
+    def predict(x):
+        ends = (100.0, 100.0, 100.0)
+        return PredictedLaunch(x.layer, x.kernel_type, x.times, x.size, "", *ends, "measured")
+
+    def timed(host_us):
+        host = AssumedTime("host", Cause.HOST, host_us, host_us, host_us)
+        wait = AssumedTime("wait", Cause.WAITING, 0.0, 0.0, 0.0)
+        timer = PassTimer(predict, lambda case: None, 1.0, StepAssumptions(host, host, wait))
+        return timer.of_recording(one, launches_of(recording, one, None, "npu")).time
+
+    count = sum(times for _, times in (*one.launched(), *one.sent()))
+    found = timed(0.0)
+    assert 100.0 * count <= found.value_us + found.hidden_us <= 100.0 * count + 1000.0  # copies
+    assert found.hidden_us < 0.05 * found.value_us
+    assert timed(10_000.0).parts[Cause.HOST] > 12 * 10_000.0
 
 
 def test_experts_are_recorded_over_data_parallel_ranks(release, tmp_path):
