@@ -181,12 +181,14 @@ class _Timer:
 
         assert isinstance(self._source, RecordingSource)
         recording = read_recording(self._source.path)
-        passes = [
-            self._timer.of_recording(
-                one, launches_of(recording, one, self._source.collectives, self._backend)
-            )
+        tables = [
+            launches_of(recording, one, self._source.collectives, self._backend)
             for one in recording.passes
         ]
+        try:
+            passes = list(map(self._timer.of_recording, recording.passes, tables))
+        except BadInput as error:
+            raise BadInput(str(error), path=self._source.path) from error
         ranks = ",".join(f"{name}={count}" for name, count in recording.layout.items())
         return f"{recording.model} {ranks}", passes
 

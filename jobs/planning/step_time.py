@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum, gcd, hypot
 
+from collector.codec.errors import BadInput
 from collector.model.case import Case
 from collector.model.record import CaseRecord
 from collector.ranks.collective import is_collective
@@ -63,6 +64,8 @@ _COPY_US, _COPY_BYTES_PER_US = (1.0, 5.0, 50.0), (1e5, 1e4, 1e3)  # low, value, 
 _MEASURED_SHARE = 0.06  # half-width of a duration after one session on one NPU
 _ISSUED = (CallKind.LAUNCH, CallKind.MESSAGE, CallKind.COPY, CallKind.REPLAY, CallKind.UPDATE)
 _BLOCKED_HOST = "host to host"
+_METRICS, _OTHER = {"decode": "TPOT", "prefill": "TTFT"}, "pass"
+_MOST_CALLS = 100_000  # of a pass, which has some 2,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +91,17 @@ class KnownLaunch:
 class TimedPass:
     """A pass on its timeline.
 
+    metric    TPOT, TTFT, or pass: one that gives neither alone
     order     where the order of its calls is from
     launches  by quantity"""
 
-    phase: str
+    metric: str
     title: str
     mode: str
     order: str
     graph: CallGraph
     time: PassTime
     launches: Mapping[Quantity, KnownLaunch]
-
-    @property
-    def metric(self) -> str:
-        return {"decode": "TPOT", "prefill": "TTFT"}.get(self.phase, "pass")
 
     def unknown(self) -> tuple[int, tuple[float, float, float]]:
         """Return the number of launches, messages and copies without a duration, and their time
@@ -165,7 +165,9 @@ class PassTimer:
         one: RecordedPass,
         tables: tuple[Sequence[ModelLaunch], Sequence[ModelLaunch]],
     ) -> TimedPass:
-        """Return a recorded pass: `tables` are its launches and its messages."""
+        """Return a recorded pass: `tables` are its launches and its messages. Raises BadInput for
+        an order that never ends, or that is too long."""
+        _check_length(str(one), len(one.order))
         launches, messages = (list(map(self._known, table)) for table in tables)
         copies = list(map(_copied, one.copies))
         calls = one.order.calls
@@ -187,11 +189,17 @@ class PassTimer:
 
         mode = GRAPH if any(call.kind is CallKind.REPLAY for call in calls) else EAGER
         known = {each.quantity: each for each in (*launches, *messages)}
-        return _simulated(one.phase, str(one), mode, "recorded", map(timed, calls), known)
+        try:
+            return _simulated(_metric(one), str(one), mode, "recorded", map(timed, calls), known)
+        except ValueError as error:
+            what = "expected an order that ends: the host waits for a graph before its update"
+            raise BadInput(f"{one}: order: {what}") from error
 
     def of_model(self, found: LaunchedPass, mode: str) -> TimedPass:
         """Return a pass whose order is not recorded: all its launches follow each other on one
-        stream. In a graph, one call of the host launches them."""
+        stream. In a graph, one call of the host launches them. Raises BadInput for a pass that is
+        too long."""
+        _check_length(found.title, sum(one.times for one in found.launches))
         known = [self._known(one) for one in found.launches]
         calls = list(self._in_layers(known, mode))
         if mode == GRAPH:
@@ -200,7 +208,8 @@ class PassTimer:
             calls = [begin, *calls, TimedCall(PassCall(CallKind.REPLAY_END, 0, 0))]
         by_quantity = {one.quantity: one for one in known}
         order = "assumed: one stream, one launch after the other"
-        return _simulated(found.phase, found.title, mode, order, calls, by_quantity)
+        metric = _METRICS.get(found.phase, _OTHER)
+        return _simulated(metric, found.title, mode, order, calls, by_quantity)
 
     def _in_layers(self, known: Sequence[KnownLaunch], mode: str) -> Iterator[TimedCall]:
         """Yield the launches of each kind of layer in turn, layer by layer."""
@@ -247,6 +256,18 @@ class PassTimer:
         return max(value_us, least_us), max(low_us, least_us), max(high_us, least_us)
 
 
+def _check_length(title: str, calls: int) -> None:
+    if calls > _MOST_CALLS:
+        raise BadInput(f"{title}: expected a pass of at most {_MOST_CALLS:,} calls, got {calls:,}")
+
+
+def _metric(one: RecordedPass) -> str:
+    """Return what the time of a pass is. Decodes that verify drafts give several tokens, and the
+    first chunks of a prompt none."""
+    is_alone = one.queries == (1 if one.phase == "decode" else one.keys)
+    return _METRICS.get(one.phase, _OTHER) if is_alone else _OTHER
+
+
 def _copied(copy: RecordedCopy) -> Quantity:
     low, value, high = (
         us + copy.size_bytes / rate for us, rate in zip(_COPY_US, _COPY_BYTES_PER_US, strict=True)
@@ -256,7 +277,7 @@ def _copied(copy: RecordedCopy) -> Quantity:
 
 
 def _simulated(
-    phase: str,
+    metric: str,
     title: str,
     mode: str,
     order: str,
@@ -264,7 +285,7 @@ def _simulated(
     launches: Mapping[Quantity, KnownLaunch],
 ) -> TimedPass:
     graph = CallGraph.of(calls)
-    return TimedPass(phase, title, mode, order, graph, simulate(graph), launches)
+    return TimedPass(metric, title, mode, order, graph, simulate(graph), launches)
 
 
 # What makes the interval wide, and what narrows it.

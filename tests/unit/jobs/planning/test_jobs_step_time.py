@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from collector.codec.errors import BadInput
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.ranks.collective import Collective, CollectiveCase
@@ -108,6 +109,36 @@ def test_recorded_graph_is_one_call_of_the_host():
     found = timer(known(10), assumed(call=30)).of_recording(recorded(inside), tables)
     assert found.mode == GRAPH
     assert found.time.value_us == 30 + 64 * 20
+
+
+@pytest.mark.parametrize(
+    ("phase", "queries", "keys", "metric"),
+    [
+        *(("decode", 1, 128, "TPOT"), ("decode", 3, 128, "pass"), ("mixed", 1, 128, "pass")),
+        *(("prefill", 128, 128, "TTFT"), ("prefill", 64, 128, "pass")),
+    ],
+)
+def test_only_a_pass_with_one_token_of_each_request_has_its_time(phase, queries, keys, metric):
+    order = CallOrder.of(LAYER)
+    one = RecordedPass(phase, 4, queries, keys, None, (), (), (), (), order)
+    tables = ((launch("Add"),), (launch("hcom", is_message=True),))
+    assert timer(known(1)).of_recording(one, tables).metric == metric
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [call(CallKind.LAUNCH, 0, 0, 9)] * 100_001,
+        [
+            *(call(CallKind.REPLAY, 0, 0, 9), call(CallKind.AWAIT_UPDATE)),
+            *(call(CallKind.REPLAY_END), call(CallKind.SYNCHRONIZE_DEVICE)),
+            call(CallKind.UPDATE, 0, 0, 9),
+        ],
+    ],
+)
+def test_order_that_is_no_pass_is_refused(calls):
+    with pytest.raises(BadInput):
+        timer(known(1)).of_recording(recorded(calls), ((launch("Add"),), ()))
 
 
 def test_copies_hold_the_host_where_they_block():
