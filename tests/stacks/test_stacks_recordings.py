@@ -307,12 +307,34 @@ GEMMA = {
     "head_dim": 128,
     "query_pre_attn_scalar": 128,
     "sliding_window": 512,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},  # of layers without a window
     "vocab_size": 1024,
     "max_position_embeddings": 4096,
     "torch_dtype": "bfloat16",
 }
-# Of each model, launches by hand: of 3 dense layers and 4 of experts; of 12 layers with a window
-# and 2 without, whose rotation concatenates queries and keys of two halves.
+STEP = {
+    "architectures": ["Step3TextForCausalLM"],
+    "model_type": "step3_text",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_attention_groups": 1,
+    "head_dim": 128,
+    "share_q_dim": 256,
+    "moe_num_experts": 8,
+    "moe_top_k": 2,
+    "moe_intermediate_size": 256,
+    "share_expert_dim": 256,
+    "moe_layers_enum": "2,3,4",
+    "vocab_size": 1024,
+    "max_position_embedding": 4096,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+# Of each model, launches by hand. ERNIE: 3 dense layers and 4 of experts. Gemma: 12 layers with a
+# window and 2 without, whose rotation is scaled, and concatenates halves of queries and keys. Step:
+# 3 layers of experts, each with a shared one, between dense ones, of which one is the last layer.
 BY_HAND = {
     "ernie": (
         (ERNIE, {"tp": 2, "ep": 2}),
@@ -327,6 +349,10 @@ BY_HAND = {
     "gemma": (
         (GEMMA, {}),
         {"FusedInferAttentionScore": 14, "Gelu": 14, "_triton_rope": 12, "ConcatD": 2 * 4},
+    ),
+    "step": (
+        (STEP, {"tp": 2, "ep": 2}),
+        {"FusedInferAttentionScore": 6, "SwiGlu": 3 + 3 * 2, "MoeGatingTopK": 3},
     ),
 }
 
@@ -361,6 +387,14 @@ def test_engine_error_is_reported_in_one_line(usual, tmp_path):
     unknown = folder_of(DENSE | {"architectures": ["NoSuchModel"], "model_type": "no_such_type"})
     with pytest.raises(EngineFailed) as raised:
         record_model(unknown, EngineSettings(usual, (DECODE,)), tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("setting", [{"dp": 2}, {"speculative": 1}])
+def test_settings_that_a_model_does_not_have_are_refused(usual, tmp_path, setting):
+    """vLLM accepts data parallel groups of a dense model, which are independent engines."""
+    with pytest.raises(EngineFailed) as raised:
+        record_model(folder_of(DENSE), EngineSettings(usual, (DECODE,), **setting), tmp_path)
     assert "\n" not in str(raised.value)
 
 

@@ -52,11 +52,7 @@ def _run(request):
         groups = [decoding + prompts for decoding, prompts in map(_groups, request["passes"])]
         opmeter_hooks.TOKENS.update(sum(new for new, _ in group) for group in groups)
     llm = LLM(**request["engine"])
-    if request["engine"].get("data_parallel_size", 1) > 1 and not _has_experts(llm):
-        raise _Refused(
-            "--layout: expected dp=1 of a model without experts: its data parallel groups are "
-            "independent engines"
-        )
+    _check(llm.llm_engine.vllm_config)
     sampling = _sampling(llm) | request["sampling"]
     passes = [_pass(llm, one, sampling) for one in request["passes"]]
     return {"passes": passes, "settings": _settings(llm) | {"sampling": sampling}}
@@ -73,8 +69,13 @@ class _Refused(Exception):
     """What this program refuses itself."""
 
 
-def _has_experts(llm):
-    return bool(llm.llm_engine.vllm_config.model_config.get_num_experts())
+def _check(config):
+    """Raise _Refused for data parallel groups that do not depend on each other."""
+    if config.parallel_config.data_parallel_size > 1 and not config.model_config.get_num_experts():
+        raise _Refused(
+            "--layout: expected dp=1 of a model without experts: its data parallel groups are "
+            "independent engines"
+        )
 
 
 def _pass(llm, requested, sampling):

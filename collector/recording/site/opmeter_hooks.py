@@ -88,7 +88,7 @@ def _triton_launch(module):
     """The launch of a Triton kernel is recorded instead of compiled."""
 
     def run(self, *args, **named):
-        with not_of_the_host():  # Triton's own time at a launch is unknown
+        with not_of_the_host:  # Triton's own time at a launch is unknown
             launch(self, *args, **named)
 
     def launch(self, *args, grid, warmup, **kwargs):

@@ -151,17 +151,17 @@ class _Integers(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        with not_of_the_host():
+        with not_of_the_host:
             return self._dispatched(func, args, kwargs)
 
     def _dispatched(self, func, args, kwargs):
         kwargs = dict(kwargs or {})
         if isinstance(func, HigherOrderOperator):  # of compiled code: it calls another operator
-            with of_the_host(), self:
+            with of_the_host, self:
                 return func.py_kernels[DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
         name = func._schema.name
         if func.namespace == "vllm":  # implemented in Python, whose own calls are computed
-            with of_the_host(), self:
+            with of_the_host, self:
                 return func._op_dk(DispatchKey.PrivateUse1, *args, **kwargs)
         if name == "aten::repeat_interleave" and kwargs.get("output_size") is None:
             repeats = args[1] if len(args) > 1 else args[0]
@@ -170,7 +170,7 @@ class _Integers(TorchDispatchMode):
         if name in _INDEXING and any(map(_is_mask, args[1])):
             with self:
                 args = (args[0], list(_places(args[1])), *args[2:])
-        with of_the_host():
+        with of_the_host:
             out = func(*args, **kwargs)
         try:
             if name == "aten::nonzero" and out.device.type == "npu":

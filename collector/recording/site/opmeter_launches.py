@@ -4,8 +4,7 @@ Imported by processes on the recording runtime, which may have nothing else of o
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from math import prod
 from typing import Any
@@ -35,29 +34,34 @@ def record(torch: Any, name: str, *arguments: Any) -> None:
 
 def record_named(name: str, *arguments: Any) -> None:
     """Record the same, where launches are not queued (TASK_QUEUE_ENABLE=0)."""
-    with not_of_the_host():
+    with not_of_the_host:
         text = ", ".join(_text(argument) for argument in arguments)
         _runtime().opmeter_fake_cann_record_on(f"CUSTOM {name}({text})".encode(), _stream())
 
 
-@contextmanager
-def not_of_the_host() -> Iterator[None]:
-    """Let what runs take no time of the host in the log: the engine on an NPU would not run it."""
-    _runtime().opmeter_fake_cann_pause()
-    try:
-        yield
-    finally:
+class _NotOfTheHost:
+    """What runs within takes no time of the host in the log: an engine on an NPU does not run it.
+
+    Short, because what enters it does count."""
+
+    def __enter__(self) -> None:
+        _runtime().opmeter_fake_cann_pause()
+
+    def __exit__(self, *error: object) -> None:
         _runtime().opmeter_fake_cann_resume()
 
 
-@contextmanager
-def of_the_host() -> Iterator[None]:
-    """Let what runs within `not_of_the_host` take time again."""
-    _runtime().opmeter_fake_cann_resume()
-    try:
-        yield
-    finally:
+class _OfTheHost:
+    """What runs within, in a part that is not of the host, takes time again."""
+
+    def __enter__(self) -> None:
+        _runtime().opmeter_fake_cann_resume()
+
+    def __exit__(self, *error: object) -> None:
         _runtime().opmeter_fake_cann_pause()
+
+
+not_of_the_host, of_the_host = _NotOfTheHost(), _OfTheHost()
 
 
 @cache
