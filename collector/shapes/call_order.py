@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _MOST_CALLS = 1_000_000
 _MOST_LEVELS = 16  # blocks in blocks
@@ -180,11 +181,12 @@ def find_blocks(order: Sequence[int]) -> tuple[int | Block, ...]:
 
     First the block that saves most by its repetitions is taken, the shortest of equal ones, then
     the same is done before it, after it, and in it."""
-    values = np.asarray(order, np.int64)
-    return tuple(_parts(values))
+    import numpy as np  # only here: commands that read orders start faster without it
+
+    return tuple(_parts(np.asarray(order, np.int64)))
 
 
-def _parts(values: npt.NDArray[np.int64]) -> Iterator[int | Block]:
+def _parts(values: "npt.NDArray[np.int64]") -> Iterator[int | Block]:
     found = _best(values)
     if found is None:
         yield from values.tolist()
@@ -195,8 +197,10 @@ def _parts(values: npt.NDArray[np.int64]) -> Iterator[int | Block]:
     yield from _parts(values[begin + length * times :])
 
 
-def _best(values: npt.NDArray[np.int64]) -> tuple[int, int, int] | None:
+def _best(values: "npt.NDArray[np.int64]") -> tuple[int, int, int] | None:
     """Return the begin, the length and the times of the block that saves most."""
+    import numpy as np
+
     best, saved = None, _FEWEST_SAVED - 1
     for length in range(1, min(len(values) // 2, _LONGEST_BLOCK) + 1):
         if len(values) - length <= saved:

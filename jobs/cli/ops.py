@@ -107,7 +107,7 @@ def _as_json(op: OpSpec, proved: Proved) -> dict[str, object]:
 
 
 def _row(op: OpSpec, proved: Proved) -> Mapping[str, str]:
-    rules = (constraint.text for constraint in op.constraints)
+    rules = (" ".join(op.signature.split()), *(constraint.text for constraint in op.constraints))
     needs = ", ".join(need.name.lower() for need in sorted(op.npu.needs))
     cells = (op.kernel, op.call, "; ".join(rules), needs or op.library, _state(op, proved))
     return dict(zip(_COLUMNS, cells, strict=True))
