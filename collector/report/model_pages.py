@@ -7,6 +7,7 @@ from math import fsum
 from typing import Any
 
 from collector.report.pages import Folder, Page, Table, short_row
+from collector.timeline.pass_time import PassTime
 
 _MOST_KERNELS = 12
 _LAUNCHES = (
@@ -54,10 +55,25 @@ class PredictedLaunch:
 
 
 @dataclass(frozen=True, slots=True)
+class SimulatedPass:
+    """The time of a pass, as `opmeter step` predicts it.
+
+    metric  TPOT, TTFT or pass
+    mode    eager or graph
+    order   where the order of its calls is from"""
+
+    metric: str
+    mode: str
+    order: str
+    time: PassTime
+
+
+@dataclass(frozen=True, slots=True)
 class PredictedPass:
     phase: str
     title: str
     launches: tuple[PredictedLaunch, ...]
+    simulated: SimulatedPass | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +124,21 @@ def _pass(one: PredictedPass) -> dict[str, Any]:
         "unknown": sum(launch.times for launch in one.launches if launch.source == UNKNOWN),
         "layers": _times(one.launches, lambda launch: launch.layer),
         "kernels": {name: kernels[name] for name in order[:_MOST_KERNELS]},
+        "simulated": one.simulated and _simulated(one.simulated),
         "rows": [short_row(_cells(x)) for x in sorted(one.launches, key=lambda x: -x.total_us)],
+    }
+
+
+def _simulated(one: SimulatedPass) -> dict[str, Any]:
+    return {
+        "metric": one.metric,
+        "mode": one.mode,
+        "order": one.order,
+        "time_us": one.time.value_us,
+        "low_us": one.time.low_us,
+        "high_us": one.time.high_us,
+        "parts": {cause.value: us for cause, us in one.time.parts.items()},
+        "hidden_us": one.time.hidden_us,
     }
 
 

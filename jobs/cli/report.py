@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jobs.campaign.campaign_file import Campaign
     from jobs.planning.coverage import CoveredCase
     from jobs.planning.predicted_passes import LaunchedPass
+    from jobs.planning.step_time import PassTimer, TimedPass
 
 _RELOAD_S, _IDLE_TIMES = 30, 4.0  # a slow store is read less often
 OutputOption = Annotated[
@@ -294,10 +295,12 @@ def model_report_command(
       opmeter report model qwen3-32b.json.gz --grid 48,8,2 -o report
     """
     from collector.model.stack import backend_of
+    from collector.ops.floor import least_us
     from collector.report.model_pages import ModelSubject, write_model
     from collector.report.pages import Folder
     from jobs.cli.query import opened_version
-    from jobs.planning.predicted_passes import predicted, raised_peaks
+    from jobs.planning.predicted_passes import predicted, predicted_launch, raised_peaks
+    from jobs.planning.step_time import PassTimer, StepAssumptions, range_over_links
 
     folder = Folder(output, lang)
     opened = opened_version(root, version, directory)
@@ -309,13 +312,23 @@ def model_report_command(
         raise BadInput(
             "--layout, --release, --tokens, --requests, --context: a recording has its own"
         )
+    peaks = raised_peaks(stack, opened)
+    timer = PassTimer(
+        lambda launch: predicted_launch(launch, opened, stack, peaks),
+        lambda case: range_over_links(case, peaks),
+        least_us(stack),
+        StepAssumptions(),
+    )
     name, shown_release, passes = _passes(
         campaign_of(source, grid, stack.device),
         (tokens or 4096, requests or 16, keys or 4096),
         backend_of(stack.device),
+        timer,
     )
-    peaks = raised_peaks(stack, opened)
-    known = [predicted(one, opened, stack, peaks) for one in passes]
+    known = [
+        replace(predicted(one, opened, stack, peaks), simulated=timed.summary)
+        for one, timed in passes
+    ]
     subject = ModelSubject(name, shown_release, opened.path)
     with folder:
         share, unknown = write_model(folder, subject, known)
@@ -328,29 +341,37 @@ def model_report_command(
 
 
 def _passes(
-    described: Campaign, load: tuple[int, int, int], backend: str
-) -> tuple[str, str, list[LaunchedPass]]:
+    described: Campaign, load: tuple[int, int, int], backend: str, timer: PassTimer
+) -> tuple[str, str, list[tuple[LaunchedPass, TimedPass]]]:
     """Return the name and release of a model, and its passes: prefill of `tokens`, and decode of
     `requests` with `keys` tokens each."""
     from collector.shapes.models import read_decoder
     from collector.shapes.recorded_step import read_recording
     from collector.shapes.serving import Batch, Phase
     from jobs.campaign.source_kinds import ModelSource, RecordingSource
-    from jobs.planning.predicted_passes import passes_of_model, passes_of_recording
+    from jobs.planning.predicted_passes import launches_of, passes_of_model, passes_of_recording
+    from jobs.planning.step_time import EAGER, GRAPH
 
     (source,) = described.sources
     if isinstance(source, RecordingSource):
         recording = read_recording(source.path)
         ranks = ", ".join(f"{name}={count}" for name, count in recording.layout.items())
         found = passes_of_recording(recording, source.collectives, backend)
-        return f"{recording.model}, {ranks}", f"{recording.release}, recorded", list(found)
+        timed = [
+            timer.of_recording(one, launches_of(recording, one, source.collectives, backend))
+            for one in recording.passes
+        ]
+        shown = list(zip(found, timed, strict=True))
+        return f"{recording.model}, {ranks}", f"{recording.release}, recorded", shown
     assert isinstance(source, ModelSource)
     tokens, requests, keys = load
     batches = (Batch(Phase.PREFILL, 1, tokens, tokens), Batch(Phase.DECODE, requests, 1, keys))
     model = source.model
     decoder = read_decoder(model) if isinstance(model, Path) else model
     found = passes_of_model(replace(source, model=decoder), batches, backend)
-    return f"{decoder.name}, {source.layout}", source.release, list(found)
+    modes = {Phase.PREFILL: EAGER, Phase.DECODE: GRAPH}
+    shown = [(one, timer.of_model(one, modes[Phase(one.phase)])) for one in found]
+    return f"{decoder.name}, {source.layout}", source.release, shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collector.model.case import Case
 from collector.model.record import CaseRecord
 from collector.ranks.collective import is_collective
 from collector.ranks.gangs import is_of_gangs
-from collector.report.model_pages import EXACT, PredictedLaunch
+from collector.report.model_pages import EXACT, PredictedLaunch, SimulatedPass
 from collector.shapes.call_order import CallKind, PassCall
 from collector.shapes.recorded_step import RecordedCopy, RecordedPass
 from collector.timeline.call_graph import NO_WORK, CallGraph, Cause, Quantity, TimedCall
@@ -102,6 +102,11 @@ class TimedPass:
     graph: CallGraph
     time: PassTime
     launches: Mapping[Quantity, KnownLaunch]
+
+    @property
+    def summary(self) -> SimulatedPass:
+        """Return what a page shows of the pass."""
+        return SimulatedPass(self.metric, self.mode, self.order, self.time)
 
     def unknown(self) -> tuple[int, tuple[float, float, float]]:
         """Return the number of launches, messages and copies without a duration, and their time

@@ -1,6 +1,7 @@
 """The pages of a step and of a model in a browser, with the values of their CSVs."""
 
 import csv
+import json
 import math
 
 import pytest
@@ -62,6 +63,21 @@ def test_times_of_a_step_add_up_to_those_of_the_csv(browser, step):
     assert "waiting for other ranks" in causes
 
 
+def test_time_of_a_pass_is_shown_with_its_parts(browser, model):
+    passes = json.loads((model / "index.json").read_text())["passes"]
+    with shown(browser) as one:
+        one.open(model / "index.html")
+        headline = one.page.inner_text("dl")
+        sections = [one.page.inner_text(f"#pass-{at}") for at in (1, 2)]
+        assert one.faults == []
+    for found, section, metric in zip(passes, sections, ("TTFT", "TPOT"), strict=True):
+        time = found["simulated"]
+        assert metric in headline and f"{metric}: " in section
+        assert math.isclose(sum(time["parts"].values()), time["time_us"], rel_tol=1e-9)
+        assert time["low_us"] < time["time_us"] < time["high_us"]
+        assert "assumed: one stream" in section
+
+
 @pytest.mark.parametrize("width", [1440, 400])
 def test_model_is_drawn_by_pass(browser, model, width):
     with shown(browser, width=width) as one:
@@ -87,7 +103,7 @@ def test_times_of_a_model_are_those_of_the_csv(browser, model):
         each = [float(row["value_us"] or row["estimate_us"] or 0) for row in own]
         whole = sum(int(r["launches"]) * us for r, us in zip(own, each, strict=True))
         known = sum(int(r["launches"]) * float(r["value_us"]) for r in own if r["value_us"])
-        assert math.isclose(_in_us(tiles[2 * at]), whole, rel_tol=1e-3)
-        share = float(tiles[2 * at + 1].split("\n")[0].rstrip(" %"))
+        assert math.isclose(_in_us(tiles[3 * at + 1]), whole, rel_tol=1e-3)
+        share = float(tiles[3 * at + 2].split("\n")[0].rstrip(" %"))
         assert 80 < share < 100 and math.isclose(share, 100 * known / whole, abs_tol=0.6)
         assert {row["kernel"] for row in own if row["value_us"]} == set(MEASURED)

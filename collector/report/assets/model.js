@@ -14,7 +14,11 @@ opmeter.view((data, main) => {
     title: data.name,
     sub: [el("span", {}, `${t("release")}  ${data.release}`), el("br"), el("span", {}, `${t("version")}  ${data.place}`)],
   });
+  const causes = { computing: series[0], communication: series[1], waiting: series[2], host: series[3], unknown: series[6] };
+  const causeNames = { computing: t("computing"), communication: t("communication"), waiting: t("waiting for other ranks"), host: t("host"), unknown: t("time not known") };
+
   opmeter.facts(main, data.passes.flatMap((one) => [
+    ...(one.simulated ? [[`${phaseOf(one)}: ${one.simulated.metric}, ${t(one.simulated.mode)}`, us(one.simulated.time_us), `${us(one.simulated.low_us)} – ${us(one.simulated.high_us)}, 95 %`]] : []),
     [`${phaseOf(one)}: ${isMeasured(one) ? t("time of the kernels") : t("estimated time of the kernels")}`, us(sum(one.times)), `${count(one.launches)} ${t("launches")}`],
     [`${phaseOf(one)}: ${t("known from the database")}`, percent(known(one.times)), one.unknown ? `${count(one.unknown)} ${t("launches")}: ${t("time not known")}` : `${t("exactly")} ${percent(one.times.exact / (sum(one.times) || 1))}`],
   ]));
@@ -26,6 +30,7 @@ opmeter.view((data, main) => {
     made.append(
       opmeter.bar(data.sources.map((name) => [one.times[name] / (whole || 1), colours[name], labels[name]])),
       opmeter.legend(data.sources.filter((name) => one.times[name] > 0 || (name === "unknown" && one.unknown)).map((name) => [`${labels[name]} ${name === "unknown" ? `${count(one.unknown)} ${t("launches")}` : percent(one.times[name] / (whole || 1))}`, colours[name]])));
+    if (one.simulated) simulated(made, one.simulated);
     const measured = one.times.exact + one.times.imported + one.times.interpolated;
     if (measured) {
       made.append(el("p", { class: "small muted" },
@@ -54,6 +59,15 @@ opmeter.view((data, main) => {
       ],
     });
     made.append(el("p", { class: "small muted" }, t("In brackets: an estimate at the rates that kernels usually reach on the device, where no duration was measured. The least time is the bound below which no measurement is accepted.")));
+  }
+
+  function simulated(parent, found) {
+    const shown = Object.keys(found.parts).filter((cause) => found.parts[cause] > 0);
+    parent.append(
+      el("h3", {}, `${found.metric}: ${us(found.time_us)}`),
+      opmeter.bar(shown.map((cause) => [found.parts[cause] / (found.time_us || 1), causes[cause], causeNames[cause]])),
+      opmeter.legend(shown.map((cause) => [`${causeNames[cause]} ${us(found.parts[cause])}`, causes[cause]])),
+      el("p", { class: "small muted" }, `${t("Work of the streams beside the critical path:")} ${us(found.hidden_us)}. ${t("Order of the calls:")} ${t(found.order)}. ${t("Host costs and waits without data are ranges, as `opmeter step` prints them.")}`));
   }
 
   function bars(parent, title, times) {
