@@ -64,7 +64,7 @@ def test_status_prints_the_progress_of_each_plan(root: str) -> None:
 
 def test_ops_prints_every_declaration_or_one() -> None:
     every = {row["kernel"]: row for row in printed("ops")}
-    assert every["SwiGlu"]["family"] == "elementwise" and len(every["SwiGlu"]["rules"]) == 3
+    assert every["SwiGlu"]["family"] == "elementwise" and "-> y" in every["SwiGlu"]["signature"]
     assert printed("ops", "SwiGlu") == [every["SwiGlu"]]
 
 
