@@ -162,20 +162,15 @@ class OpSpec:
 
     kernel       the profiler's `Type`
     call         the public API that launches it on an NPU host
-    signature    its arguments and outputs with their dtypes and dimensions (`signature.py`), from
-                 which slots, optional, optional_outputs, variadic and pools follow
-    slots        the meaning of each input slot, in order
+    signature    its arguments and outputs with their dtypes and dimensions (`signature.py`)
     reference    (torch, *args, **kwargs) -> what cpu and cuda run; the default is torch's function
                  `call`, run as on an NPU. It returns a tensor, or a tuple in the row's order with
                  None for an absent output; if the row's outputs are N/A, the tensors that it
                  updated. Every launch runs the same operators in the same order
     build        (case, make) -> Call; the default makes one tensor per slot
-    optional     the slots that an empty cell leaves out; in others an empty cell is a scalar
-    optional_outputs  the same for outputs
     infinite     the outputs that may hold infinities, such as masked scores
     written      the number of first rows of the outputs that a launch writes, None for all; other
                  rows keep the content of their memory
-    variadic     the last slot may repeat
     moves_data   it copies or converts only, and always runs in the real dtype
     operations   arithmetic operations of one launch, as an expression of the names of the signature
     flops        the same as a function, where an expression does not do; none by default
@@ -190,10 +185,6 @@ class OpSpec:
     placed       the case with each tensor at the slot of its argument, if rows may leave absent
                  arguments out, or have placeholders for them
     ambiguous    why the tensors of a row may be of several arguments; empty if they are not
-    pools        the arguments whose first dimension is the pages of a pool, each with the argument
-                 of the table of pages that is given then, or "" if none is needed. The number of
-                 pages does not change the kernel, nor does the width of the table, if the lengths
-                 of the requests are known
     twins        other kernel types that the same call may launch: the runtime chooses. Each is an
                  operator of its own in the registry
     is_shown_otherwise  a row of the kernel shows other tensors than its call has: packed or
@@ -205,22 +196,29 @@ class OpSpec:
                  contain, such as the targets of indices; empty if there is none
     missing_metadata  what affects the time and is missing in the case, if no value is likely
                  enough to be assumed; empty if nothing is missing
-    lookups      the operators of a model whose duration a consumer takes from this kernel"""
+    lookups      the operators of a model whose duration a consumer takes from this kernel
+
+    From the signature follow:
+
+    slots        the names of the input slots, in order
+    optional     the slots that an empty cell leaves out; in others an empty cell is a scalar
+    optional_outputs  the same for outputs
+    variadic     the last slot may repeat
+    pools        the arguments whose first dimension is the pages of a pool, each with the argument
+                 of the table of pages that is given then, or "" if none is needed. The number of
+                 pages does not change the kernel, nor does the width of the table, if the lengths
+                 of the requests are known"""
 
     kernel: str
     call: str
-    signature: str = ""
-    slots: tuple[str, ...] = ()
+    signature: str
     reference: Callable[..., Any] | None = None
     operations: str = ""
     flops: Callable[[Case], int] = lambda case: 0
     build: Callable[[Case, TensorMaker], Call] = field(default_factory=lambda: build_from_slots)
     traffic: Callable[[Case], int] = field(default_factory=lambda: dense_bytes)
-    optional: frozenset[int] = frozenset()
-    optional_outputs: frozenset[int] = frozenset()
     infinite: frozenset[int] = frozenset()
     written: Callable[[Case], int | None] = lambda case: None
-    variadic: bool = False
     moves_data: bool = False
     constraints: tuple[Constraint, ...] = ()
     group: Callable[[Case], str] = field(default_factory=lambda: group_by_dtypes)
@@ -231,22 +229,25 @@ class OpSpec:
     npu: NpuCall = NpuCall()
     placed: Callable[[Case], Case] = field(default_factory=lambda: as_printed)
     ambiguous: Callable[[Case], str] = lambda case: ""
-    pools: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     twins: tuple[str, ...] = ()
     is_shown_otherwise: bool = False
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
     assumes: str = ""
     missing_metadata: Callable[[Case], str] = lambda case: ""
     lookups: tuple[Lookup, ...] = ()
+    slots: tuple[str, ...] = field(init=False)
+    optional: frozenset[int] = field(init=False)
+    optional_outputs: frozenset[int] = field(init=False)
+    variadic: bool = field(init=False)
+    pools: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.signature:
-            read = parse_signature(self.signature)
-            for name in ("slots", "optional", "optional_outputs", "variadic", "pools"):
-                object.__setattr__(self, name, getattr(read, name))
-            if self.operations:
-                operations = parse_expression(self.operations)
-                object.__setattr__(self, "flops", lambda case: operations.compute(read.sizes(case)))
+        read = parse_signature(self.signature)
+        for name in ("slots", "optional", "optional_outputs", "variadic", "pools"):
+            object.__setattr__(self, name, getattr(read, name))
+        if self.operations:
+            operations = parse_expression(self.operations)
+            object.__setattr__(self, "flops", lambda case: operations.compute(read.sizes(case)))
         if self.traffic is dense_bytes:
             traffic = partial(dense_bytes, optional=self.optional, outputs=self.optional_outputs)
             object.__setattr__(self, "traffic", traffic)
@@ -320,7 +321,7 @@ class OpSpec:
 
     def _signature_complaint(self, case: Case) -> str:
         """Return which tensor has not the dtype or the dimensions of its argument."""
-        return parse_signature(self.signature).complaint(case) if self.signature else ""
+        return parse_signature(self.signature).complaint(case)
 
     def _library_complaint(self, case: Case, backend: str) -> str:
         """Return why the requested library has no such kernel: CANN, vLLM-Ascend or both do."""

@@ -26,7 +26,7 @@ def _trouble(kernel: str, reference: Callable[..., Any], npu: NpuCall | None = N
     return OpSpec(
         kernel=kernel,
         call="torch.add",
-        slots=("x", "y"),
+        signature="x, y -> z",
         reference=reference,
         flops=lambda case: sum(slot.numel for slot in case.inputs or ()),
         npu=npu or NpuCall(run=lambda api, *args: reference(_torch(), *args)),

@@ -16,7 +16,7 @@ def _operator(name: str, call: str, *needs: Need) -> OpSpec:
     return OpSpec(
         kernel=name,
         call=call,
-        slots=("x",),
+        signature="x -> y",
         reference=lambda torch, x: torch.abs(x),
         flops=lambda case: 0,
         npu=NpuCall(needs=frozenset(needs)),

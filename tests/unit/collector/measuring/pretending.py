@@ -15,7 +15,7 @@ from collector.replay.supervisor import Ending, SessionProgress, SessionReport
 
 NEEDS_TWO_DIMS = Constraint("two dims are wanted", lambda case: len(case.inputs[0].shape) == 2)
 ADD = OpSpec(
-    "Add", "torch.add", slots=("x",), reference=lambda *_: None, constraints=(NEEDS_TWO_DIMS,)
+    "Add", "torch.add", signature="x -> y", reference=lambda *_: None, constraints=(NEEDS_TWO_DIMS,)
 )
 
 

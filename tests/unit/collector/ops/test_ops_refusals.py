@@ -83,7 +83,7 @@ def test_cases_of_ascend_950_are_refused_on_devices_before_it():
 def test_error_in_a_declaration_is_left_to_the_session(mistake):
     constraints = (Constraint("something is wanted", mistake),)
     wrong = OpSpec(
-        "Add", "torch.add", slots=("x",), reference=lambda *_: None, constraints=constraints
+        "Add", "torch.add", signature="x -> y", reference=lambda *_: None, constraints=constraints
     )
     assert refusal(record("2,2").case, lambda kernel_type: wrong, "cpu") is None
 

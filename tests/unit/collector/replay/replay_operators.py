@@ -73,7 +73,7 @@ def _build_with_calls(case: Any, make: Any) -> Any:
 
 def _operator(name: str, reference: Callable[..., Any], **more: Any) -> OpSpec:
     return OpSpec(
-        kernel=name, call="", slots=("x",), reference=reference, flops=lambda case: 0, **more
+        kernel=name, call="", signature="x -> y", reference=reference, flops=lambda case: 0, **more
     )
 
 

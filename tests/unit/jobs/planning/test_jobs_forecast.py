@@ -51,7 +51,7 @@ def operator(flops: int) -> OpSpec:
     return OpSpec(
         "MatMul",
         "",
-        slots=("x", "y"),
+        signature="x, y -> z",
         reference=lambda torch, x, y: x @ y,
         flops=lambda case: flops,
     )

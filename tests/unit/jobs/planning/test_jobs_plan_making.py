@@ -59,7 +59,7 @@ def unforeseen(case: Case) -> int:
 
 def operator(kernel: str, **more: object) -> OpSpec:
     return replace(
-        OpSpec(kernel, "", slots=("x",), reference=lambda torch, x: x, flops=first_dimension),
+        OpSpec(kernel, "", signature="x -> y", reference=lambda torch, x: x, flops=first_dimension),
         **more,
     )
 
