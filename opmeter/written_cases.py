@@ -30,7 +30,8 @@ from collector.model.vocabulary import (
     is_absent_dtype,
     torch_dtype_of,
 )
-from collector.ops.registry import all_ops, find
+from collector.ops.own import find, own_operators
+from collector.ops.registry import all_ops
 from collector.ranks.collective import is_collective
 from opmeter.cases import (
     WEIGHT,
@@ -292,7 +293,7 @@ def records_of(cases: Iterable[WrittenCase], path: Path | None = None) -> list[C
                 what = "is a collective, which `opmeter comm --do-run` measures over several ranks"
                 raise BadInput(f"{one.kernel} {what}")
             if find(one.kernel) is None:
-                known = [op.kernel for op in all_ops()]
+                known = [op.kernel for op in (*all_ops(), *own_operators())]
                 hint = did_you_mean(one.kernel, known) or "; `opmeter ops` lists all"
                 raise BadInput(f"no operator is declared for {one.kernel[:80]!r}{hint}")
             record = one.record()

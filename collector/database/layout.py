@@ -20,7 +20,14 @@ from collector.codec.table import rows_bytes, table_bytes
 from collector.model.case import normal_kernel_type
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.model.stack import Stack, backend_of, version_name
-from collector.model.vocabulary import BASE_CELLS, COUNTERS, EP_SIZE, INPUT_SHAPES, RUNTIME_PREFIX
+from collector.model.vocabulary import (
+    BASE_CELLS,
+    COUNTERS,
+    EP_SIZE,
+    INPUT_SHAPES,
+    OPERATOR_FILE,
+    RUNTIME_PREFIX,
+)
 from collector.ranks.collective import is_collective
 
 Row = TypeVar("Row", bound=Mapping[str, str])
@@ -425,6 +432,8 @@ _DESCRIPTIONS = {
     _LIBRARY_COLUMNS[1]: "assumed values of inputs that no row contains, such as indices",
     RUNTIME_PREFIX + "{name}": "value of the running model, such as sequence lengths, that is part "
     "of the case",
+    OPERATOR_FILE: "hash of the file of [operators of a user]"
+    "(../how-to/measure-an-operator-of-your-own.md) that declares the kernel",
     EP_SIZE: "number of ranks that share the experts, in rows over several ranks",
 }
 

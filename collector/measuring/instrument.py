@@ -18,6 +18,7 @@ from collector.model.measurement import Measurement, Outcome, Provenance
 from collector.model.peaks import MachinePeaks
 from collector.model.plan import CANARIES_FROM_S, Limits, MeasureSettings, ShardCase
 from collector.model.stack import Stack
+from collector.ops.own import OperatorFile
 from collector.replay.certificates import count_cases_before, is_canary, with_canaries
 from collector.replay.journal import JOURNAL, JournalTail
 from collector.replay.lock import concurrency_limit, measuring_slot
@@ -108,7 +109,7 @@ class ReplayedPass:
 class SessionSettings:
     """The settings of all sessions of a run. No case counts as hung before `least_limit_s`.
     Sessions of at least `canaries_from_s`, by forecast, have canaries. `peaks` are those of this
-    machine, if known."""
+    machine, if known. `operators` are the files of operators that sessions may execute."""
 
     backend: str
     stack: Stack
@@ -118,6 +119,7 @@ class SessionSettings:
     least_limit_s: float = _LEAST_LIMIT_S
     canaries_from_s: float = CANARIES_FROM_S
     peaks: MachinePeaks | None = None
+    operators: tuple[OperatorFile, ...] = ()
 
 
 class ReplayInstrument:
@@ -314,6 +316,7 @@ class ReplayInstrument:
             stack=settings.stack,
             aic_metrics=group,
             peaks=settings.peaks,
+            operators=settings.operators,
         )
 
     def _limit_s(self, predicted_s: float) -> float:

@@ -44,7 +44,7 @@ _OF_AN_ATTEMPT = (
     rf"|raw/journal-{_A_GROUP}\.jsonl\.zst"
 )
 _OF_A_CAMPAIGN = (
-    rf"nodes\.json|sources/{_A_HASH}\.csv|plans/[1-9][0-9]*\.json|shards/{_TOKEN.pattern}\.csv"
+    rf"nodes\.json|sources/{_A_HASH}\.csv|operators/{_A_HASH}\.py|plans/[1-9][0-9]*\.json|shards/{_TOKEN.pattern}\.csv"
     rf"|(waves|meetings)/{_TOKEN.pattern}\.json|committed/{_TOKEN.pattern}\.json"
     rf"|attempts/{_TOKEN.pattern}/{_TOKEN.pattern}/({_OF_AN_ATTEMPT})"
 )
@@ -102,6 +102,10 @@ def verified(sha256: str) -> str:
 
 def source(campaign: str, sha256: str) -> str:
     return f"{_campaign(campaign)}/sources/{_token(sha256)}.csv"
+
+
+def operator_file(campaign: str, sha256: str) -> str:
+    return f"{_campaign(campaign)}/operators/{_token(sha256)}.py"
 
 
 def plans(campaign: str) -> str:

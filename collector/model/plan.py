@@ -108,6 +108,14 @@ class PlannedSource:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedOperators:
+    """A user's file of operators, which is stored under its hash with the campaign."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class UpgradeFrom:
     """The version directory of an older stack whose durations a campaign reuses if a sample of a
     kernel's cases shows them equal within the `margin`, a share of the duration."""
@@ -194,6 +202,7 @@ class Plan:
     forecast: Forecast
     shards: tuple[PlannedShard, ...]
     upgrade_from: UpgradeFrom | None = None
+    operator_files: tuple[PlannedOperators, ...] = ()
 
     @cached_property
     def sha256(self) -> str:
@@ -256,7 +265,8 @@ def plan_to_json(plan: Plan) -> bytes:
         value[name] = _by_name(value[name])
     if plan.upgrade_from is not None:
         value["upgrade_from"] = _by_name(plan.upgrade_from)
-    value["sources"] = list(map(_by_name, plan.sources))
+    for name in ("sources", "operator_files"):
+        value[name] = list(map(_by_name, value[name]))
     value["shards"] = list(map(_by_name, plan.shards))  # many thousands in a large plan
     return readable_json(value)
 

@@ -27,6 +27,8 @@ RUNTIME_PREFIX = "Runtime "
 LIBRARY = RUNTIME_PREFIX + "library"
 # What launched a kernel that was compiled for its shapes, if a profile reports that it was a graph.
 LAUNCHED_BY, GRAPH = RUNTIME_PREFIX + "launched_by", "graph"
+# The hash of the user's file of operators that declares the kernel.
+OPERATOR_FILE = RUNTIME_PREFIX + "operator_file"
 # `Runtime ...` cells of a row that a log of calls gave, as JSON.
 CALL_VALUES = RUNTIME_PREFIX + "call_values"
 # what attention excludes, in addition to a mask for each query and key

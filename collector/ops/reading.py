@@ -10,7 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from collector.model.case import Case, Slot, without_blanks
-from collector.model.vocabulary import LENGTH_COLUMNS, RUNTIME_PREFIX, plain_format
+from collector.model.vocabulary import (
+    LENGTH_COLUMNS,
+    OPERATOR_FILE,
+    RUNTIME_PREFIX,
+    plain_format,
+)
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec, as_printed
 
@@ -31,8 +36,10 @@ def as_declared(case: Case) -> Case:
     """Return the case with each tensor at the slot of its argument, and the dimensions that do not
     change the kernel marked as free. A declared case is returned unchanged."""
     op = find(case.kernel_type)
-    if op is None or case.inputs is None:
+    if case.inputs is None:
         return case
+    if op is None:
+        return _of_file(case) if case.attribute(OPERATOR_FILE) else case
     if op.placed is not as_printed:
         case = op.placed(case)
         case = replace(case, inputs=without_blanks(case.inputs or ()))
@@ -53,6 +60,12 @@ def as_declared(case: Case) -> Case:
     attributes = tuple(one for one in case.attributes if one[0] not in idle)
     notes = (*case.notes, *(one for one in case.attributes if one[0] in idle))
     return replace(case, inputs=inputs, outputs=outputs, attributes=attributes, notes=notes)
+
+
+def _of_file(case: Case) -> Case:
+    """Return a case of a user's file of operators, which readers may not have: by position."""
+    outputs = None if case.outputs is None else _spelled(case.outputs)
+    return replace(case, inputs=_spelled(case.inputs or ()), outputs=outputs)
 
 
 def describing(columns: Iterable[str]) -> frozenset[str]:

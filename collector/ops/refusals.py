@@ -8,7 +8,7 @@ from collector.codec.errors import BadInput
 from collector.model.case import Case
 from collector.model.measurement import Outcome
 from collector.model.stack import COLLECTIVE_LIBRARIES
-from collector.model.vocabulary import GRAPH, LAUNCHED_BY, OF_950, STATIC
+from collector.model.vocabulary import GRAPH, LAUNCHED_BY, OF_950, OPERATOR_FILE, STATIC
 from collector.ops.spec import OpSpec
 from collector.ranks import distribution
 from collector.ranks.collective import collective_case_of, is_collective
@@ -142,6 +142,8 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     op = find(case.kernel_type)
     if op is None:
         reason = f"{NO_OPERATOR} for {case.kernel_type}"
+        if (file := case.attribute(OPERATOR_FILE)) is not None:
+            reason += f": its file of operators ({file}) is not given"
         return Refusal(Outcome.UNSUPPORTED, NO_OPERATOR, reason)
     try:
         complaint, missing = op.rejection_reason(case, backend), op.missing_metadata(case)

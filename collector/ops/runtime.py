@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from collector.codec.errors import CaseRejected
 from collector.model.record import CaseRecord
-from collector.model.vocabulary import COMPLETENESS
+from collector.model.vocabulary import COMPLETENESS, OPERATOR_FILE
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec, no_columns
 
@@ -25,6 +25,8 @@ def completed(record: CaseRecord, op: OpSpec) -> CaseRecord:
 
     Existing values do not change, except a completeness of `profile_shapes_only`. A record whose
     case the operator refuses, and a record without such columns, are returned unchanged."""
+    if op.file and not _has_value(record, OPERATOR_FILE):
+        record = replace(record, extra={**record.extra, OPERATOR_FILE: op.file})
     if op.runtime is no_columns:
         return record
     try:

@@ -575,6 +575,18 @@ def _block_of(slot: Slot, at: int) -> int:
     return (slot.shape or ())[at] if is_rounded else 1
 
 
+def variable_names(signature: Signature) -> frozenset[str]:
+    """Return the names that `Signature.sizes` may define."""
+    groups = {
+        name + _RANK
+        for variant in signature.variants
+        for tensor in (*variant.inputs, *variant.outputs)
+        for name in _groups_of(tensor)
+    }
+    presence = (name for variant in signature.variants for name in variant.presence)
+    return frozenset((*names_of(signature), *groups, *presence))
+
+
 def names_of(signature: Signature) -> Iterator[str]:
     """Yield the names of dimensions and groups."""
     for variant in signature.variants:

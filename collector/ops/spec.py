@@ -16,7 +16,14 @@ from collector.codec.errors import CaseRejected
 from collector.model.case import Case
 from collector.model.lookup import Lookup
 from collector.model.measurement import Library
-from collector.model.vocabulary import FRACTAL_NZ, GRAPH, LAUNCHED_BY, LIBRARY, is_plain_format
+from collector.model.vocabulary import (
+    FRACTAL_NZ,
+    GRAPH,
+    LAUNCHED_BY,
+    LIBRARY,
+    OPERATOR_FILE,
+    is_plain_format,
+)
 from collector.ops.expression import parse_expression
 from collector.ops.signature import parse_signature
 from collector.ops.slots import dtype_error
@@ -197,6 +204,9 @@ class OpSpec:
     missing_metadata  what affects the time and is missing in the case, if no value is likely
                  enough to be assumed; empty if nothing is missing
     lookups      the operators of a model whose duration a consumer takes from this kernel
+    launch       the function that every device runs, of an operator in a user's file (`own.py`);
+                 its `reference` is only compared with
+    file         the hash of that file, which its cases have as a column
 
     From the signature follow:
 
@@ -235,6 +245,8 @@ class OpSpec:
     assumes: str = ""
     missing_metadata: Callable[[Case], str] = lambda case: ""
     lookups: tuple[Lookup, ...] = ()
+    launch: Callable[..., Any] | None = None
+    file: str = ""
     slots: tuple[str, ...] = field(init=False)
     optional: frozenset[int] = field(init=False)
     optional_outputs: frozenset[int] = field(init=False)
@@ -284,8 +296,9 @@ class OpSpec:
 
     @property
     def library(self) -> str:
-        """Return the library of the function that `call` names: torch, torch_npu or vllm-ascend."""
-        return library_of(self.call)
+        """Return the library of the function that `call` names: torch, torch_npu or vllm-ascend;
+        none for an operator of a user's file."""
+        return "" if self.file else library_of(self.call)
 
     def check(self, case: Case, backend: str) -> None:
         """Raise CaseRejected, with the rule, for a case that a backend cannot replay."""
@@ -295,7 +308,8 @@ class OpSpec:
     def rejection_reason(self, case: Case, backend: str) -> str:
         """Return the rule that a case breaks; empty if a backend can replay it."""
         rejection_reason = (
-            self._slots_complaint(case)
+            self._file_complaint(case)
+            or self._slots_complaint(case)
             or self._format_complaint(case, backend)
             or self._library_complaint(case, backend)
             or self.ambiguous(case)
@@ -303,6 +317,15 @@ class OpSpec:
         )
         broken = (rule.text for rule in self.constraints if not rule.holds(case))
         return rejection_reason or next(broken, "")
+
+    def _file_complaint(self, case: Case) -> str:
+        """Return why the case is not of the user's file that declares the kernel."""
+        got = case.attribute(OPERATOR_FILE) or ""
+        if got == self.file:
+            return ""
+        declared = f"the file of operators {self.file}" if self.file else "opmeter"
+        of = f"of the file of operators {got}" if got else "without a file of operators"
+        return f"{self.kernel} is declared by {declared}, and the case is {of}"
 
     def _slots_complaint(self, case: Case) -> str:
         """Return what is wrong with the slots themselves; the constraints may rely on the rest."""

@@ -173,7 +173,7 @@ class ReferenceCalls:
         return False
 
     def of(self, op: OpSpec, case: Case) -> Launcher:
-        return Launcher(op.build, partial(op.run_reference, torch))
+        return Launcher(op.build, op.launch or partial(op.run_reference, torch))
 
 
 class NpuCalls:
@@ -188,11 +188,15 @@ class NpuCalls:
     def imports_for(self, op: OpSpec, case: Case) -> bool:
         """Return whether `of` would import something first: vLLM takes a minute from a cold
         disk."""
+        if op.launch is not None:
+            return False
         found = self._selected(op, case)
         return not found.refused and not self._needs(op, case, found) <= self._missing_needs.keys()
 
     def of(self, op: OpSpec, case: Case) -> Launcher:
         """Return the launcher of an operator. Raises NoOperator if this host cannot launch it."""
+        if op.launch is not None:
+            return Launcher(op.build, op.launch)
         found = self._selected(op, case)
         if found.refused:
             raise NoOperator(found.refused)

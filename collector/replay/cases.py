@@ -231,9 +231,13 @@ class CaseReplay:
         return op
 
     def _difference(self, case: Case, op: OpSpec, call: Call, output: Any) -> str:
-        """Return how an NPU's outputs differ from the reference's on the same tensors, if that
-        is cheap. It is recorded only, and refuses nothing: a reference may be wrong too."""
-        if self._device.backend != "npu" or op.npu.build or op.graph_of(case):
+        """Return how the outputs of an NPU, or of a user's own function, differ from the
+        reference's on the same tensors, if that is cheap. It is recorded only, and refuses nothing:
+        a reference may be wrong too."""
+        if op.launch is not None:
+            if op.reference is None:
+                return ""
+        elif self._device.backend != "npu" or op.npu.build or op.graph_of(case):
             return ""
         if sum(slot.numel for slot in (*(case.inputs or ()), *(case.outputs or ()))) > _COMPARED:
             return ""

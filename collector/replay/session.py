@@ -19,6 +19,7 @@ from collector.codec.errors import OpmeterError
 from collector.host import imports
 from collector.host.event_devices import AUTOLOAD, autoload_of
 from collector.host.processes import die_with_parent, end_at_once, read_parent
+from collector.ops.own import declare_in_session
 from collector.replay.journal import JOURNAL, JournalWriter
 from collector.replay.process import ANSWERED, STOP, open_control, this_process
 from collector.replay.spec import read_spec
@@ -49,6 +50,7 @@ def main(directory: Path, parent: int | None) -> None:
         with imports.permanent():
             from collector.replay.loop import Loop
 
+            declare_in_session(spec.operators, directory)
             loop = Loop(spec, directory, journal, answered)  # imports torch_npu for the backend npu
         loop.run(time.perf_counter() - started, stop)
         end_beats()

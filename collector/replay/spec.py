@@ -11,11 +11,12 @@ from collector.model.peaks import MachinePeaks, peaks_as_json
 from collector.model.plan import Limits, MeasureSettings
 from collector.model.record import CaseRecord, read_table, write_table
 from collector.model.stack import Stack
+from collector.ops.own import OperatorFile
 
 _SPEC = "spec.json"
 _CASES = "cases.csv"
 _OF_CASES = ("predicted_s", "limit_s", "place")  # fields of SessionCase without its record
-DEFAULT_CATALOG = "collector.ops.registry"
+DEFAULT_CATALOG = "collector.ops.own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class SessionSpec:
     number of cores that torch uses on a CPU, 0 for all. `stack` is the stack of the results:
     another device is refused. `aic_metrics` is the group of counters that msprof takes on an NPU.
     `peaks` are the machine's own, which durations are compared with in addition to the published
-    ones."""
+    ones. `operators` are the files of operators of a user that the session executes."""
 
     backend: str  # cpu | cuda | npu
     device: int
@@ -50,6 +51,7 @@ class SessionSpec:
     stack: Stack | None = None
     aic_metrics: str = "PipeUtilization"
     peaks: MachinePeaks | None = None
+    operators: tuple[OperatorFile, ...] = ()
 
 
 def write_spec(spec: SessionSpec, directory: Path) -> None:

@@ -134,7 +134,8 @@ def start_of(options: argparse.Namespace, store: Store) -> StartRanks:
 
 def assignment_of(options: argparse.Namespace) -> Assignment:
     """Return the assignment that `Assignment.as_arguments` wrote."""
-    return Assignment(**{field.name: getattr(options, field.name) for field in fields(Assignment)})
+    found = {field.name: getattr(options, field.name) for field in fields(Assignment)}
+    return Assignment(**{**found, "operators": tuple(options.operators)})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -149,6 +150,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shard", required=True, help="id of the shard to measure")
     parser.add_argument("--attempt", required=True, help="name of this attempt, used once")
     parser.add_argument("--device", type=int, default=0, help="index of the device")
+    parser.add_argument(
+        "--operators",
+        action="append",
+        default=[],
+        metavar="SHA256",
+        help="hash of a file of operators of the plan that sessions may execute",
+    )
     parser.add_argument("--scratch", type=Path, required=True, help="empty scratch folder")
     parser.add_argument(
         "--patience-s", type=float, default=600.0, help="seconds to retry an unavailable store"

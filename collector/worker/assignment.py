@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import zstandard
@@ -28,8 +29,8 @@ from collector.model import keys
 from collector.model.measurement import Outcome
 from collector.model.plan import Plan, PlannedShard, ShardCase, read_shard
 from collector.model.stack import Stack, is_version_of
+from collector.ops.own import OperatorFile, find_unread
 from collector.ops.refusals import FindOperator, refusal_of_static, refusal_on_ranks
-from collector.ops.registry import find
 from collector.store.base import Store
 from collector.worker.answers import ShardResults
 from collector.worker.attempt import Attempt, ProgressObject, is_committed
@@ -115,7 +116,8 @@ LOG = "worker.log"
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """One attempt at one shard, on one device of this machine. `plan_hash` is the hash of the plan
-    that the assigning process has read."""
+    that the assigning process has read. `operators` are the hashes of the plan's files of operators
+    that sessions may execute: without them, nothing that a store holds is executed."""
 
     campaign: str
     plan: int
@@ -123,6 +125,7 @@ class Assignment:
     shard: str
     attempt: str
     device: int = 0
+    operators: tuple[str, ...] = ()
 
     def as_arguments(self) -> list[str]:
         """Return the command line that gives this assignment to `python -m collector.worker`."""
@@ -130,6 +133,7 @@ class Assignment:
             *("--campaign", self.campaign, "--plan", str(self.plan)),
             *("--plan-hash", self.plan_hash, "--shard", self.shard),
             *("--attempt", self.attempt, "--device", str(self.device)),
+            *chain.from_iterable(("--operators", one) for one in self.operators),
         ]
 
 
@@ -161,6 +165,7 @@ def work(
     with seen_by_all():  # software that is missing here is missing in every worker of the image
         here = machine.stack(plan)
     check_stack(plan.stack, here)
+    operators = _allowed_operators(store, plan, assignment)
     serial = machine.serial(plan, assignment.device)
     log = scratch / LOG
     named = (assignment.campaign, assignment.shard, assignment.attempt)
@@ -180,12 +185,13 @@ def work(
         )
     else:
         device = assignment.device
-        instrument = machine.instrument(plan, device, scratch, stop, hears, results.keep)
+        how = (scratch, stop, hears, results.keep, operators)
+        instrument = machine.instrument(plan, device, *how)
     with progress:
         return complete(
             results,
             instrument,
-            find=find,
+            find=find_unread((case.record.case for case in cases), operators),
             backend=plan.backend,
             ranks=planned.ranks,
             size=SessionSize(plan.shard_settings.session_s, plan.measure, scratch),
@@ -254,6 +260,23 @@ def _read_plan(store: Store, assignment: Assignment) -> tuple[Plan, PlannedShard
     raise WrongImage(
         f"{keys.plan(campaign, number)}: expected shard {assignment.shard} in this plan, found none"
     )
+
+
+def _allowed_operators(
+    store: Store, plan: Plan, assignment: Assignment
+) -> tuple[OperatorFile, ...]:
+    """Return the plan's files of operators that sessions may execute. Raises DamagedObject for an
+    object that does not have the hash of the plan."""
+    plan_key = keys.plan(plan.campaign, plan.number)
+    found = []
+    for file in plan.operator_files:
+        if file.sha256 not in assignment.operators:
+            logger.warning("%s is not executed: this worker is not allowed to", file.name)
+            continue
+        key = keys.operator_file(plan.campaign, file.sha256)
+        data = read_sealed(store, key, file.sha256, named_by=plan_key)
+        found.append(OperatorFile(file.name, data.decode()))
+    return tuple(found)
 
 
 def _read_cases(store: Store, plan: Plan, planned: PlannedShard) -> list[ShardCase] | None:

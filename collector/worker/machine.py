@@ -17,6 +17,7 @@ from collector.measuring.instrument import (
 )
 from collector.model.plan import Plan
 from collector.model.stack import Stack
+from collector.ops.own import OperatorFile
 from collector.worker.attempt import Attempt
 from collector.worker.gang_instrument import GangInstrument
 from collector.worker.rehearsal import rehearse
@@ -49,9 +50,10 @@ class Machine(Protocol):
         stop: threading.Event,
         on_progress: OnProgress,
         keep: Keep,
+        operators: tuple[OperatorFile, ...],
     ) -> Instrument:
         """Return the instrument that measures on the device; it may write below `scratch`. `keep`
-        stores the records of a session before they are read."""
+        stores the records of a session before they are read; sessions execute `operators`."""
 
     def gang(
         self,
@@ -94,6 +96,7 @@ class ThisMachine:
         stop: threading.Event,
         on_progress: OnProgress,
         keep: Keep,
+        operators: tuple[OperatorFile, ...],
     ) -> Instrument:
         settings = SessionSettings(
             plan.backend,
@@ -102,6 +105,7 @@ class ThisMachine:
             plan.limits,
             device,
             peaks=stored_peaks(plan.stack),
+            operators=operators,
         )
         return ReplayInstrument(settings, scratch, stop, on_progress, keep=keep)
 

@@ -18,6 +18,7 @@ from collector.model.measurement import CACHES, CONTEXT, Library
 from collector.model.plan import Limits, MeasureSettings, ShardSettings, UpgradeFrom
 from collector.model.stack import BACKEND_SYNONYMS, BACKENDS
 from collector.model.vocabulary import CAUSAL_MASK, FULL_MASK
+from collector.ops.own import OperatorFile, read_operator_file
 from collector.store.opening import checked_address
 from jobs.campaign.source_kinds import (
     CasesSource,
@@ -197,6 +198,7 @@ _CAMPAIGN_FILE_KEYS = (
 )
 _ADDRESSES = ("s3://", "file://")
 _USUAL = MeasureSettings()
+_ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,8 @@ TARGET_KEYS = tuple(field.name for field in fields(Target))
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A valid campaign file. `operators` is None for all of them, `target` None for `here`."""
+    """A valid campaign file. `operators` is None for all of them, `target` None for `here`.
+    `operator_files` are read, but executed only where their operators are needed."""
 
     name: str
     sources: tuple[Source, ...]
@@ -234,6 +237,7 @@ class Campaign:
     runtime: RuntimeValues
     op_mapping: Path | None
     store: str | None
+    operator_files: tuple[OperatorFile, ...] = ()
 
     @property
     def device(self) -> str:
@@ -290,6 +294,7 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
         name=_checked(found["campaign"], keys.campaign_name),
         sources=sources,
         operators=read("operators", _operators, None),
+        operator_files=read("operators", lambda entry: _operator_files(entry, base), ()),
         update=update,
         target=read("target", _target, None),
         backend=backend,
@@ -335,11 +340,27 @@ def _checked(entry: Entry, check: Callable[[str], str]) -> str:
 
 def _operators(entry: Entry) -> frozenset[str] | None:
     if not entry.is_list:
-        if entry.is_mapping or entry.text() != "all":
+        if entry.is_mapping or entry.text() != _ALL:
             raise entry.refusal("expected all or a list of kernel types such as [Add, MatMulV3]")
         return None
-    entry.distinct_texts()
-    return frozenset(_checked(item, normal_kernel_type) for item in entry.items())
+    if _ALL in entry.distinct_texts():
+        if all(map(_is_file, entry.distinct_texts())):
+            return None
+        raise entry.refusal("all: expected only files of operators next to it, got kernel types")
+    names = (item for item in entry.items() if not _is_file(item.text()))
+    return frozenset(_checked(item, normal_kernel_type) for item in names)
+
+
+def _is_file(operator: str) -> bool:
+    return operator == _ALL or operator.endswith(".py")
+
+
+def _operator_files(entry: Entry, base: Path) -> tuple[OperatorFile, ...]:
+    """Return the files among the operators. Raise BadInput for one that cannot be read."""
+    if not entry.is_list:
+        return ()
+    names = [item for item in entry.items() if item.text().endswith(".py")]
+    return tuple(read_operator_file(base / item.text()) for item in names)
 
 
 def _target(entry: Entry) -> Target | None:

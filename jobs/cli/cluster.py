@@ -395,7 +395,7 @@ def _opened(
     from jobs.planning.candidates import check_operators
     from jobs.planning.sources import load_sources
 
-    campaign = open_campaign(name)
+    campaign = open_campaign(name, executes=False)
     check_parts(campaign, site, deployment)
     try:
         store = open_bare(

@@ -390,7 +390,7 @@ def merge_command(
 
     if lease and single_writer:
         raise BadInput("--lease and --single-writer exclude each other")
-    described = open_campaign(campaign) if Path(campaign).is_file() else None
+    described = open_campaign(campaign, executes=False) if Path(campaign).is_file() else None
     name = described.name if described else campaign
 
     def publish(store: Store, guard: Callable[[], Guard]) -> int:

@@ -16,10 +16,11 @@ from collector.codec.errors import BadInput, NoDevice
 from collector.codec.text import counted
 from collector.model.measurement import ISOLATED
 from collector.model.stack import BACKENDS, Stack
-from jobs.cli.opening import choose_guard, open_bare, patient
+from jobs.cli.opening import choose_guard, declare_operators, open_bare, patient
 from jobs.cli.options import (
     DatabaseRootOption,
     JsonOption,
+    OperatorsOption,
     SingleWriterOption,
     SupersedeOption,
     check_backend,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collector.database.merge import Guard
     from collector.model.plan import MeasureSettings
     from collector.model.record import CaseRecord
+    from collector.ops.own import OperatorFile
     from jobs.cli.diff import ChosenSide
     from jobs.executor.alternating import SessionCount, Side
     from jobs.executor.environments import MeasuredEnvironment
@@ -79,6 +81,7 @@ def measure_command(
             help="version of the database to compare with, its directory of a stack, or 3:DIRECTORY"
         ),
     ] = None,
+    operators: OperatorsOption = None,
     margin: Annotated[
         str, typer.Option(help="share of a duration within which two are equal")
     ] = "5%",
@@ -116,6 +119,7 @@ def measure_command(
       opmeter measure --file cases.txt --compare torch2.9
       opmeter measure "Add 4096,5120;4096,5120 bf16" --environment old/ --environment new/
       opmeter measure "MatMulV2 64,512;512,64 bf16" --against "MatMulV3 64,512;512,64 bf16"
+      opmeter measure "MyKernel 64,512 fp32" --operators my_ops.py
     """
     from collector.model.plan import MeasureSettings
     from jobs.campaign.campaign_file import RunOptions
@@ -134,10 +138,11 @@ def measure_command(
     if against is not None and len(named) > 1:
         raise BadInput("--against excludes a second --environment")
     settings = MeasureSettings(budget_s=_BUDGET_S, cache=ISOLATED[1] if cold else ISOLATED[0])
+    files = declare_operators(operators)
     parts = _parts(cases or [], file, against, named)
     with view_for(sys.stderr.isatty(), "result") as view:
         stop = stop_on_signals(view.say)
-        opener = _Opener(backend, settings, root, single_writer)
+        opener = _Opener(backend, settings, root, single_writer, files)
         sides = opener.sides(parts)
         before = None if compare is None else _compared_with(root, compare, sides)
         count = alternating.SessionCount(len(sides) > 1, time_s, sessions)
@@ -219,6 +224,7 @@ class _Opener:
     measure: MeasureSettings
     root: str
     single_writer: bool
+    operators: tuple[OperatorFile, ...]
 
     def sides(self, parts: Sequence[_Part]) -> list[Side]:
         """Return the sides. Another environment has a store of its own if its results would be in
@@ -243,7 +249,7 @@ class _Opener:
             bare = open_bare(url, single_writer=self.single_writer)
             stores = patient(bare), patient(bare, patience_s=0.0)
             about = (backend, stack, self.measure, environment)
-            found.append(Side(name, place, records, *about, *stores))
+            found.append(Side(name, place, records, *about, *stores, self.operators))
         return found
 
 
@@ -271,8 +277,8 @@ def _opened_environment(name: str | None) -> MeasuredEnvironment | None:
 
 def check_measurable(records: Sequence[CaseRecord], backend: str) -> None:
     """Raise BadInput if none of the cases can be measured, with the reason of the first."""
+    from collector.ops.own import find
     from collector.ops.refusals import refusal_on_ranks
-    from collector.ops.registry import find
 
     refusals = [refusal_on_ranks(one.case, find, backend, 1) for one in records]
     if (first := refusals[0]) is not None and None not in refusals:

@@ -4,7 +4,8 @@ a merge."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -31,6 +32,7 @@ from jobs.cli.terminal import say
 if TYPE_CHECKING:
     from collector.database.commits import Commit, Log
     from collector.database.merge import Guard
+    from collector.ops.own import OperatorFile
     from jobs.campaign.campaign_file import Campaign
     from jobs.objects.applied_campaign import Applied
     from jobs.status.why import ClusterView
@@ -42,15 +44,38 @@ _PATIENCE_S = 600.0
 T = TypeVar("T")
 
 
-def open_campaign(name: str, *, collectives: bool = True) -> Campaign:
+def open_campaign(name: str, *, collectives: bool = True, executes: bool = True) -> Campaign:
     """Return the campaign of a file, or a bundled one by its name.
 
-    With `collectives=False`, the campaign's own `collectives` are left out.
+    With `collectives=False`, the campaign's own `collectives` are left out. A command that does not
+    plan it does not execute its files of operators.
     """
     from jobs.campaign.campaign_file import without_collectives
 
     found = _open_campaign(name)
+    if executes and found.operator_files:
+        found = _with_operators(found)
     return found if collectives else without_collectives(found)
+
+
+def _with_operators(campaign: Campaign) -> Campaign:
+    """Execute the campaign's files of operators, whose kernels are among those it names."""
+    from collector.ops.own import declare_files, own_operators
+
+    declare_files(campaign.operator_files)
+    own = (op.kernel for op in own_operators())
+    named = campaign.operators
+    return replace(campaign, operators=None if named is None else named.union(own))
+
+
+def declare_operators(names: Sequence[str] | None) -> tuple[OperatorFile, ...]:
+    """Execute the files of operators of `--operators`, and return them."""
+    from collector.ops.own import declare_files, find_operator_file
+
+    files = tuple(map(find_operator_file, names or ()))
+    if files:
+        declare_files(files)
+    return files
 
 
 def _open_campaign(name: str) -> Campaign:
@@ -209,7 +234,7 @@ def open_followed(
     from jobs.planning.stored_plans import has_plans, no_campaign
     from jobs.status.why import ClusterView
 
-    described = open_campaign(campaign) if Path(campaign).is_file() else None
+    described = open_campaign(campaign, executes=False) if Path(campaign).is_file() else None
     name = described.name if described else campaign
     view = ClusterView(name, namespace)
     of_file = described.store if described else None

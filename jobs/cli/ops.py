@@ -10,10 +10,12 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.ops.expression import split_outside
-from collector.ops.registry import all_ops, family_of, find
+from collector.ops.own import find, own_operators
+from collector.ops.registry import all_ops, family_of
 from collector.ranks.collective import DTYPES, OPERATIONS
 from collector.ranks.experts import KERNELS
-from jobs.cli.opening import open_existing
+from jobs.cli.opening import declare_operators, open_existing
+from jobs.cli.options import OperatorsOption
 from jobs.cli.terminal import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -36,21 +38,39 @@ def ops_command(
         str | None,
         typer.Option(help="store with results of self-tests to include  [default: none]"),
     ] = None,
+    operators: OperatorsOption = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--check",
+            metavar="FILE",
+            help="file of operators of your own to run once on the CPU and compare with its "
+            "signatures and references",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
-) -> None:
+) -> int:
     """List the operators that can be measured, or describe one.
 
     On a terminal the list is a table; elsewhere it is tab-separated, with the rules of each kernel.
+    With --operators the list is that of these files. With --check the exit code is 1 if an operator
+    fails, and 2 if its file cannot be loaded.
 
     \b
     Examples:
       opmeter ops
       opmeter ops MatMulV3
       opmeter ops --releases --json
+      opmeter ops --check my_ops.py
     """
+    if check:
+        return _check(check, as_json=as_json)
     verified = _verified(root) if root else {}
-    chosen = [op for op in all_ops() if kernel in (None, op.kernel)]
-    over_ranks = [row for row in _rows_over_ranks() if kernel in (None, row["kernel"])]
+    own = declare_operators(operators)
+    listed = own_operators() if own else all_ops()
+    chosen = [op for op in listed if kernel in (None, op.kernel)]
+    over_ranks = [] if own else list(_rows_over_ranks())
+    over_ranks = [row for row in over_ranks if kernel in (None, row["kernel"])]
     if kernel is not None and find(kernel) is None and not over_ranks:
         raise BadInput(f"no operator is declared for {kernel!r}; `opmeter ops` lists all")
     if as_json:
@@ -68,6 +88,35 @@ def ops_command(
     else:
         rows = [*(_row(op, verified) for op in chosen), *over_ranks]
         print_table(_COLUMNS, [list(row.values()) for row in rows])
+    return 0
+
+
+def _check(names: Sequence[str], *, as_json: bool) -> int:
+    from collector.ops.own import find_operator_file
+    from jobs.selftest.own_operators import check_file
+
+    files = [find_operator_file(name) for name in names]
+    found = [(file, one) for file in files for one in check_file(file)]
+    if as_json:
+        print_json(
+            [
+                {
+                    "file": file.path,
+                    "line": one.operator.line,
+                    "kernel": one.operator.kernel,
+                    "case": one.case,
+                    "problem": one.problem,
+                }
+                for file, one in found
+            ]
+        )
+    else:
+        for file, one in found:
+            case = one.case or one.operator.kernel
+            compared = "signature and reference" if one.operator.reference else "signature"
+            result = one.problem or f"equals its {compared}"
+            say(f"{file.path}:{one.operator.line}: {case}: {result}")
+    return int(any(one.problem for _, one in found))
 
 
 def _verified(root: str) -> dict[str, list[str]]:
@@ -146,6 +195,8 @@ def _state(op: OpSpec, proved: Proved) -> str:
     """The devices on which the call was seen to launch this kernel, or the proof that there is."""
     from collector.ops.releases import proof_of, type_proof_of, verified_on
 
+    if op.file:
+        return f"of a file of operators ({op.file})"
     devices = sorted({*verified_on(op.kernel), *proved.get(op.kernel, ())})
     if devices:
         return f"verified on {', '.join(devices)}"

@@ -63,6 +63,15 @@ SupersedeOption = Annotated[
         help="let this stack replace another in its version directory",
     ),
 ]
+OperatorsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--operators",
+        metavar="FILE",
+        help="Python file with operators of your own, which is executed, or the name of an entry "
+        "point in opmeter.operators; may be repeated",
+    ),
+]
 NoCollectivesOption = Annotated[
     bool, typer.Option("--no-collectives", help="leave out the campaign's collectives")
 ]

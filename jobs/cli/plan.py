@@ -13,7 +13,7 @@ import typer
 
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.text import counted, percent, time_text, whole_in_one_line
-from collector.ops.registry import find
+from collector.ops.own import find
 from collector.store.atomic import write_through
 from jobs.cli.drawing import check_picture_file, drawn, picture_of
 from jobs.cli.look_up import check_missing, find_covered, written

@@ -20,6 +20,7 @@ from collector.model.measurement import Measurement
 from collector.model.plan import Limits, MeasureSettings, Plan, ShardSettings
 from collector.model.record import CaseRecord, write_table
 from collector.model.stack import Stack
+from collector.ops.own import OperatorFile
 from collector.store.base import Store
 from collector.worker.attempt import read_part
 from jobs.campaign.campaign_file import Campaign, QualitySettings, RunOptions, RuntimeValues
@@ -48,6 +49,7 @@ class Side:
     environment: MeasuredEnvironment | None
     store: Store
     watched: Store
+    operators: tuple[OperatorFile, ...] = ()
 
     @property
     def campaign(self) -> Campaign:
@@ -71,6 +73,7 @@ class Side:
             runtime=RuntimeValues(),
             op_mapping=None,
             store=None,
+            operator_files=self.operators,
         )
 
 

@@ -183,7 +183,8 @@ class LocalRun:
             thousand pods share one store.
         start: starts a worker by its command.
         first_of: set if several pods share the ranks of gangs.
-        place_of: returns the identity of a device."""
+        place_of: returns the identity of a device.
+        operators: the hashes of files of operators that sessions may execute."""
 
     store: Store
     watched: Store
@@ -202,6 +203,7 @@ class LocalRun:
     start: Callable[[Sequence[str], IO[bytes]], WorkerProcess] = start_worker
     first_of: FirstPod | None = None
     identity_of: Callable[[Plan, int], str] = device_identity
+    operators: tuple[str, ...] = ()
 
     def measure(self, shards: Sequence[str]) -> None:
         """Measure and commit every shard, or return early once `stop` is set.
@@ -276,6 +278,7 @@ class LocalRun:
             shard=shard,
             attempt=self.prefix + environment.token(12),
             device=device,
+            operators=self.operators,
         )
 
     def attempt(self, assignment: Assignment) -> tuple[int, str]:

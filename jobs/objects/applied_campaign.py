@@ -161,6 +161,12 @@ def known_as(config_map: Manifest) -> str:
 def check_parts(campaign: Campaign, site: Site, deployment: Deployment) -> None:
     """Raise BadInput if campaign, machines and image do not match, or if the API server would
     refuse the objects of the deployment."""
+    if campaign.operator_files:
+        name = campaign.operator_files[0].name
+        raise BadInput(
+            f"campaign {campaign.name}: operators: pods do not get files of operators, which "
+            f"`opmeter run` measures on one machine: remove {name}"
+        )
     if campaign.backend != site.backend:
         raise BadInput(
             f"campaign {campaign.name}: backend {campaign.backend} does not match "

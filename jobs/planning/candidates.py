@@ -23,6 +23,7 @@ from collector.model.measurement import CONTEXT, Outcome
 from collector.model.plan import PlannedSource, UpgradeFrom, devices_for
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.ops.context import context_of
+from collector.ops.own import find, own_operators
 from collector.ops.refusals import (
     DECLARATION_ERRORS,
     WRONG_NUMBER_OF_RANKS,
@@ -31,7 +32,6 @@ from collector.ops.refusals import (
     refusal,
     refusal_of_device,
 )
-from collector.ops.registry import find
 from collector.ops.spec import OpSpec
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.gangs import ROUNDS, is_of_gangs, ranks_of, routed_call
@@ -160,11 +160,12 @@ def only_operators(
 
 
 def check_operators(records: Iterable[CaseRecord], operators: frozenset[str] | None) -> None:
-    """Raise BadInput for a kernel type that none of the records of the sources has."""
+    """Raise BadInput for a kernel type that none of the records of the sources has. A file of
+    operators may declare more than the sources have."""
     if operators is None:
         return
     known = {record.case.kernel_type for record in records}
-    for name in sorted(operators - known):
+    for name in sorted(operators - known - {op.kernel for op in own_operators()}):
         # Suggest only declared operators: other names may be visible only to readers of the
         # sources.
         hint = did_you_mean(name, sorted(filter(find, known)))

@@ -9,8 +9,8 @@ from collector.model.case import Case
 from collector.model.demand import Demand, MissedCase, read_queries_file, record_of_cells
 from collector.model.stack import backend_of
 from collector.model.vocabulary import BASE_CELLS, INPUT_DTYPES, INPUT_SHAPES
+from collector.ops.own import find
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
 from jobs.planning.demand import read_standard, required_by
 from jobs.planning.sources import completed_case
 from opmeter import Channel, Version

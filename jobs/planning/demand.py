@@ -11,8 +11,8 @@ from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.model.case import Case
 from collector.model.demand import Demand
 from collector.model.record import CaseRecord
+from collector.ops.own import find
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
 from collector.ops.runtime import completed_as_declared
 from collector.shapes.density import Density, DensityLimit, Standard, required_cases
 from collector.shapes.grid import Refusal

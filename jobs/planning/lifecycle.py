@@ -36,7 +36,7 @@ from collector.model import keys
 from collector.model.manifest import Usage
 from collector.model.plan import AGAIN_SHARE, Plan, plan_to_json
 from collector.model.stack import Stack
-from collector.ops.registry import find
+from collector.ops.own import find
 from collector.store.base import AT_ONCE, Store, create_named, create_once
 from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.campaign.target import resolve_stack
@@ -329,7 +329,7 @@ def make_next(state: PlanningState, step: Step, options: RunOptions) -> NextPlan
 
 
 def store_next(store: Store, made: NextPlan) -> None:
-    """Write a new plan, after the shards and the tables of sources that it names.
+    """Write a new plan, after all objects that it names.
 
     Writing the same plan again is silent.
 
@@ -339,6 +339,10 @@ def store_next(store: Store, made: NextPlan) -> None:
         return
     plan, tables = made.plan, [source.table for source in made.state.sources]
     sources = [(keys.source(plan.campaign, sha256_hex(table)), table) for table in tables]
+    sources += [
+        (keys.operator_file(plan.campaign, file.sha256), file.text.encode())
+        for file in made.state.campaign.operator_files
+    ]
     map_concurrently(lambda entry: create_named(store, *entry), sources, AT_ONCE)
     shards = [(keys.shard(plan.campaign, shard), table) for shard, table in made.tables.items()]
     map_concurrently(lambda entry: create_once(store, *entry), shards, AT_ONCE)

@@ -6,8 +6,8 @@ from math import fsum
 
 from collector.model.case import Case
 from collector.model.stack import Stack
+from collector.ops.own import find
 from collector.ops.refusals import refusal
-from collector.ops.registry import find
 from collector.shapes.recorded_step import RecordedLaunch, Recording
 from jobs.planning.forecast import Peaks, peaks_of
 from jobs.planning.sources import completed_records

@@ -14,7 +14,7 @@ from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.model.vocabulary import INPUT_CELLS, INPUT_SHAPES
 from collector.ops.floor import lower_bound_us
-from collector.ops.registry import find
+from collector.ops.own import find
 from collector.ops.spec import OpSpec
 from collector.ranks.collective import DTYPES, OPERATIONS, is_collective
 from collector.ranks.gangs import is_of_gangs

@@ -21,8 +21,8 @@ from collector.model.measurement import CONTEXT
 from collector.model.plan import PlannedSource
 from collector.model.record import CaseRecord, read_table, with_state_of, write_table
 from collector.model.vocabulary import LIBRARY, MASK, MEAN_LENGTH
+from collector.ops.own import find
 from collector.ops.refusals import DECLARATION_ERRORS, requires_static_kernel
-from collector.ops.registry import find
 from collector.ops.runtime import completed
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import Profile, read_profile

@@ -9,8 +9,8 @@ from collector.codec.errors import BadInput, CaseRejected
 from collector.model.case import Case
 from collector.model.plan import MeasureSettings
 from collector.model.record import CaseRecord
+from collector.ops.own import find
 from collector.ops.refusals import DECLARATION_ERRORS
-from collector.ops.registry import find
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.gangs import is_of_gangs, routed_call
 from collector.store.base import Store

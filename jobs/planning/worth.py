@@ -8,8 +8,8 @@ from math import fsum
 from collector.model.plan import MeasureSettings, devices_for
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack, backend_of
+from collector.ops.own import find
 from collector.ops.refusals import DECLARATION_ERRORS, FindOperator, refusal
-from collector.ops.registry import find
 from collector.ranks.gangs import is_of_gangs
 from jobs.campaign.campaign_file import Campaign
 from jobs.planning import forecast

@@ -27,6 +27,7 @@ from collector.model.manifest import Usage
 from collector.model.measurement import Measurement, Outcome, Provenance, Timing
 from collector.model.plan import Plan, ShardCase
 from collector.model.stack import Stack
+from collector.ops.own import OperatorFile
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
 from collector.worker.assignment import LOG, Assignment, work
@@ -108,6 +109,7 @@ class SimulatedMachine:
         stop: threading.Event,
         on_progress: Callable[[int, str], None],
         keep: Keep,
+        operators: tuple[OperatorFile, ...],
     ) -> "Truthful":
         return Truthful(self.scene, self.sessions)
 

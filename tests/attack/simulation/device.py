@@ -13,6 +13,7 @@ from collector.model.manifest import Usage
 from collector.model.measurement import Measurement, Outcome, Provenance, Timing
 from collector.model.plan import Plan, ShardCase
 from collector.model.stack import Stack
+from collector.ops.own import OperatorFile
 from collector.replay.disk_space import NoSpace
 from collector.replay.process import SessionStuck
 from collector.worker.attempt import Attempt
@@ -99,6 +100,7 @@ class SimulatedMachine:
         stop: threading.Event,
         on_progress: OnProgress,
         keep: Keep,
+        operators: tuple[OperatorFile, ...],
     ) -> "SimulatedInstrument":
         return SimulatedInstrument(self._node, self._process, scratch, stop, on_progress)
 

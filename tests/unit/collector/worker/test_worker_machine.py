@@ -21,7 +21,7 @@ def test_durations_are_checked_against_the_stored_peaks_of_the_machine(tmp_path,
 
     def measure(folder):
         given = (plan_of(MadePlan([])), 0, tmp_path / folder, threading.Event())
-        instrument = ThisMachine().instrument(*given, *[lambda *_: None] * 2)
+        instrument = ThisMachine().instrument(*given, *[lambda *_: None] * 2, ())
         instrument.measure(cases(1), PROVENANCE)
 
     measure("before")
