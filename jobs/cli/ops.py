@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from collector.codec.errors import BadInput
+from collector.codec.text import counted
 from collector.ops.expression import split_outside
 from collector.ops.own import find, own_operators
 from collector.ops.registry import all_ops, family_of
@@ -48,6 +50,14 @@ def ops_command(
             "signatures and references",
         ),
     ] = None,
+    drafted: Annotated[
+        Path | None,
+        typer.Option(
+            "--draft",
+            metavar="PROFILE",
+            help="profile for whose kernels without a declaration a file of operators is printed",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
 ) -> int:
     """List the operators that can be measured, or describe one.
@@ -62,7 +72,10 @@ def ops_command(
       opmeter ops MatMulV3
       opmeter ops --releases --json
       opmeter ops --check my_ops.py
+      opmeter ops --draft PROF_000001/ > my_ops.py
     """
+    if drafted is not None:
+        return _draft(drafted)
     if check:
         return _check(check, as_json=as_json)
     verified = _verified(root) if root else {}
@@ -88,6 +101,17 @@ def ops_command(
     else:
         rows = [*(_row(op, verified) for op in chosen), *over_ranks]
         print_table(_COLUMNS, [list(row.values()) for row in rows])
+    return 0
+
+
+def _draft(profile: Path) -> int:
+    from collector.ops.draft import draft
+    from collector.profiles.kernel_details import read_profile
+
+    text, count = draft(read_profile([profile]).records, profile.name)
+    if count:
+        say(text.rstrip())
+    say(f"{counted(count, 'kernel')} of {profile} without a declaration", err=True)
     return 0
 
 
