@@ -360,7 +360,14 @@ def _operator_files(entry: Entry, base: Path) -> tuple[OperatorFile, ...]:
     if not entry.is_list:
         return ()
     names = [item for item in entry.items() if item.text().endswith(".py")]
-    return tuple(read_operator_file(base / item.text()) for item in names)
+    return tuple(_operator_file(item, base) for item in names)
+
+
+def _operator_file(entry: Entry, base: Path) -> OperatorFile:
+    try:
+        return read_operator_file(base / entry.text())
+    except BadInput as error:
+        raise entry.refusal(str(error)) from error
 
 
 def _target(entry: Entry) -> Target | None:

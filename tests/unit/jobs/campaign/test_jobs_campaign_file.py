@@ -128,6 +128,19 @@ def test_a_sampling_is_a_tolerance_and_at_most_a_share() -> None:
     assert reported == SamplingSettings(0.1, 0.4)
 
 
+@pytest.mark.parametrize(
+    ("operators", "named"), [("[m.py]", set()), ("[Add, m.py]", {"Add"}), ("[all, m.py]", None)]
+)
+def test_operators_may_be_files_which_reading_does_not_execute(
+    operators: str, named: set[str] | None, tmp_path: Path
+) -> None:
+    (tmp_path / "m.py").write_text("1 / 0\n")
+    text = f"{SMALL}operators: {operators}\n"
+    campaign = campaign_from_text(text, path="c.yaml", base=tmp_path)
+    assert campaign.operators == named
+    assert [(one.name, one.text) for one in campaign.operator_files] == [("m.py", "1 / 0\n")]
+
+
 def test_compiled_variant_in_operators_is_normalised() -> None:
     assert read(SMALL + "operators: [muls_add_kernel_1]").operators == {"muls_add_kernel"}
 
@@ -270,6 +283,8 @@ def test_store_address_with_a_secret_is_refused_and_not_repeated(address: str) -
         ),
         (SMALL + "operators: []\n", "c.yaml:4: operators: ", []),
         (SMALL + "operators: some\n", "c.yaml:4: operators: ", ["all", "[Add, MatMulV3]"]),
+        (SMALL + "operators: [all, Add]\n", "c.yaml:4: operators: ", ["all"]),
+        (SMALL + "operators: [none.py]\n", "c.yaml:4: operators[0]: ", ["none.py"]),
         (SMALL + "operators:\n- Add\n- Add\n", "c.yaml:6: operators[1]: ", ["'Add'"]),
         (SMALL + "operators: [../Add]\n", "c.yaml:4: ", ["kernel type", "'_'", "'+'"]),
         (SMALL.replace("[{bundled: quickstart}]", "[]"), "c.yaml:2: sources: ", []),

@@ -119,16 +119,26 @@ def test_printed_follow_up_command_works_locally(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_launch_refuses_operators_that_no_source_contains(monkeypatch, tmp_path, dry_run):
+@pytest.mark.parametrize(
+    ("operators", "why"),
+    [
+        ("MatMulV2, SwiGlo", "no source contains 'SwiGlo'; did you mean 'SwiGlu'"),
+        ("MatMulV2, m.py", "m.py"),  # a file, which no pod gets; it is not executed here either
+    ],
+)
+def test_launch_refuses_operators_that_pods_cannot_measure(
+    monkeypatch, tmp_path, dry_run, operators, why
+):
     applied_there = []
     bench = SimpleNamespace(
         namespace="bench", apply_config_map=applied_there.append, lease=lambda name: None
     )
     monkeypatch.setattr(Cluster, "connect", lambda namespace, **settings: bench)
-    (tmp_path / "c.yaml").write_text(TEXT.format("mine") + "operators: [MatMulV2, SwiGlo]\n")
+    (tmp_path / "m.py").write_text("1 / 0\n")
+    (tmp_path / "c.yaml").write_text(TEXT.format("mine") + f"operators: [{operators}]\n")
     store = tmp_path / "store"
     given = {"image": "here/a:1", "store": MINE, "root": str(store), "dry_run": dry_run}
-    with pytest.raises(BadInput, match="no source contains 'SwiGlo'; did you mean 'SwiGlu'"):
+    with pytest.raises(BadInput, match=why):
         cluster.launch_command(str(tmp_path / "c.yaml"), **given)
     assert not applied_there and not store.exists()
 
