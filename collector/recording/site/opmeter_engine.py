@@ -65,7 +65,7 @@ def _sampling(llm):
     return found
 
 
-class _Refused(Exception):
+class _Refused(ValueError):
     """What this program refuses itself."""
 
 
