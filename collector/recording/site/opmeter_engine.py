@@ -65,7 +65,7 @@ def _sampling(llm):
     return found
 
 
-class _Refused(ValueError):
+class _Refused(Exception):
     """What this program refuses itself."""
 
 
