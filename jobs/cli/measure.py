@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from jobs.executor.alternating import SessionCount, Side
     from jobs.executor.environments import MeasuredEnvironment
 
-_KERNEL = "kernel_type"
 _NO_DURATION, _NOT_COMMITTED = 1, 3
 _BUDGET_S = 0.5  # of a case in a session: more sessions narrow an interval more than more repeats
 _TIME_S = 90.0  # of two minutes, with what precedes and follows the sessions

@@ -14,6 +14,7 @@ from collector.codec.errors import BadInput
 from collector.ranks.collective import OPERATIONS
 from collector.shapes.models import bundled_configs, find_decoder
 from collector.shapes.serving import Batch, Phase
+from jobs.cli import options
 from jobs.cli.recordings import (
     RECORDING_SUFFIX,
     derive_command,
@@ -97,9 +98,7 @@ def show_command(
     draft: Annotated[
         bool, typer.Option("--draft", help="show the MTP layer instead of the model")
     ] = False,
-    release: Annotated[
-        str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
-    ] = None,
+    release: options.ReleaseOption = None,
     missing: Annotated[
         bool,
         typer.Option("--missing", help="only the kernels that no operator measures"),

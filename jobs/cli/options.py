@@ -43,6 +43,18 @@ DirectoryOption = Annotated[
         show_envvar=False,
     ),
 ]
+LayoutOption = Annotated[
+    str, typer.Option(help="layout of the model over devices: tp=8,sequence_split,...")
+]
+ReleaseOption = Annotated[
+    str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
+]
+DecodedTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        "--context", help="tokens of each decoding request in total  [default: 4096]", min=2
+    ),
+]
 RanksGridOption = Annotated[
     str, typer.Option(help="ranks per tier, such as 48,8,2, to look up messages as well")
 ]
@@ -192,9 +204,7 @@ class WorkloadOptions:
         str | None,
         typer.Option(help="model to look up: a name of `opmeter model list`, or a config.json"),
     ] = None
-    layout: Annotated[
-        str, typer.Option(help="layout of the model over devices: tp=8,sequence_split,...")
-    ] = ""
+    layout: LayoutOption = ""
     concurrency: Annotated[
         list[int] | None,
         typer.Option(
@@ -235,9 +245,7 @@ class WorkloadOptions:
     imbalance: Annotated[
         int | None, typer.Option(help="imbalance of the experts' load, in percent", min=0, max=99)
     ] = None
-    release: Annotated[
-        str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
-    ] = None
+    release: ReleaseOption = None
     grid: RanksGridOption = ""
 
     def __str__(self) -> str:

@@ -260,24 +260,15 @@ def model_report_command(
     ],
     *,
     output: OutputOption,
-    layout: Annotated[
-        str, typer.Option(help="layout of the model over devices: tp=8,sequence_split,...")
-    ] = "",
+    layout: options.LayoutOption = "",
     tokens: Annotated[
         int | None, typer.Option(help="new tokens of the prefill pass  [default: 4096]", min=1)
     ] = None,
     requests: Annotated[
         int | None, typer.Option(help="requests of the decode pass  [default: 16]", min=1)
     ] = None,
-    keys: Annotated[
-        int | None,
-        typer.Option(
-            "--context", help="tokens of each decoding request in total  [default: 4096]", min=2
-        ),
-    ] = None,
-    release: Annotated[
-        str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
-    ] = None,
+    keys: options.DecodedTokensOption = None,
+    release: options.ReleaseOption = None,
     grid: options.RanksGridOption = "",
     root: options.DatabaseRootOption = "opmeter-data",
     version: options.CommitOption = None,

@@ -43,19 +43,12 @@ def step_command(
         str, typer.Argument(help="name of `opmeter model list`, a config.json, or a recording")
     ],
     *,
-    layout: Annotated[
-        str, typer.Option(help="layout of the model over devices: tp=8,sequence_split,...")
-    ] = "",
+    layout: options.LayoutOption = "",
     requests: Annotated[
         int | None,
         typer.Option(help="requests of the pass  [default: 16; of --prompt, 1]", min=1),
     ] = None,
-    keys: Annotated[
-        int | None,
-        typer.Option(
-            "--context", help="tokens of each decoding request in total  [default: 4096]", min=2
-        ),
-    ] = None,
+    keys: options.DecodedTokensOption = None,
     prompt: Annotated[
         int | None,
         typer.Option(help="tokens of each prompt: the time of their prefill, instead", min=1),
@@ -63,9 +56,7 @@ def step_command(
     mode: Annotated[
         str, typer.Option(help="eager or graph  [default: graph; of --prompt, eager]")
     ] = "",
-    release: Annotated[
-        str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
-    ] = None,
+    release: options.ReleaseOption = None,
     grid: Annotated[str, typer.Option(help="ranks per tier, which place the messages")] = _A3_RANKS,
     host_us: Annotated[
         str,
