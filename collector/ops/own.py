@@ -28,7 +28,7 @@ from collector.model.vocabulary import OPERATOR_FILE
 from collector.ops import registry
 from collector.ops.expression import parse_expression
 from collector.ops.signature import parse_signature, variable_names
-from collector.ops.spec import Call, OpSpec, TensorMaker
+from collector.ops.spec import Call, OpSpec, TensorMaker, build_from_slots
 from collector.ranks.collective import is_collective
 
 ENTRY_POINTS = "opmeter.operators"
@@ -95,7 +95,7 @@ class Operator:
             self.signature,
             reference=None if reference is None else partial(_without_torch, reference),
             operations=self.operations,
-            build=self.build or partial(_build, parse_signature(self.signature).optional),
+            build=self.build or build_from_slots,
             launch=_Named(call) if isinstance(call, str) else call,
             file=file.hash,
         )
@@ -103,18 +103,6 @@ class Operator:
 
 def _without_torch(reference: Callable[..., Any], torch: Any, *args: Any, **kwargs: Any) -> Any:
     return reference(*args, **kwargs)
-
-
-def _build(optional: frozenset[int], case: Case, make: TensorMaker) -> Call:
-    """Return a random tensor for each argument; None for an absent one."""
-    return Call(
-        *(
-            None
-            if slot.shape is None and position in optional
-            else make.normal(slot.shape or (), slot.dtype)
-            for position, slot in enumerate(case.inputs or ())
-        )
-    )
 
 
 @dataclass(frozen=True)

@@ -260,6 +260,8 @@ class OpSpec:
         if self.operations:
             operations = parse_expression(self.operations)
             object.__setattr__(self, "flops", lambda case: operations.compute(read.sizes(case)))
+        if self.build is build_from_slots:
+            object.__setattr__(self, "build", partial(build_from_slots, optional=self.optional))
         if self.traffic is dense_bytes:
             traffic = partial(dense_bytes, optional=self.optional, outputs=self.optional_outputs)
             object.__setattr__(self, "traffic", traffic)
@@ -387,9 +389,16 @@ def no_columns(case: Case) -> Mapping[str, str]:
     return {}
 
 
-def build_from_slots(case: Case, make: TensorMaker) -> Call:
-    """Return one random tensor per slot; an empty slot is a scalar."""
-    return Call(*(make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ()))
+def build_from_slots(case: Case, make: TensorMaker, optional: frozenset[int] = frozenset()) -> Call:
+    """Return one random tensor per slot. An empty slot is a scalar, or None if it is optional."""
+    return Call(
+        *(
+            None
+            if slot.shape is None and position in optional
+            else make.normal(slot.shape or (), slot.dtype)
+            for position, slot in enumerate(case.inputs or ())
+        )
+    )
 
 
 def dense_bytes(
