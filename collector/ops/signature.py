@@ -30,7 +30,7 @@ roles       `pages...` are those of a pool and do not change the kernel; `table_
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, repeat
@@ -577,22 +577,11 @@ def _block_of(slot: Slot, at: int) -> int:
 
 def variable_names(signature: Signature) -> frozenset[str]:
     """Return the names that `Signature.sizes` may define."""
-    groups = {
-        name + _RANK
-        for variant in signature.variants
-        for tensor in (*variant.inputs, *variant.outputs)
-        for name in _groups_of(tensor)
-    }
-    presence = (name for variant in signature.variants for name in variant.presence)
-    return frozenset((*names_of(signature), *groups, *presence))
-
-
-def names_of(signature: Signature) -> Iterator[str]:
-    """Yield the names of dimensions and groups."""
+    found = {name for variant in signature.variants for name in variant.presence}
     for variant in signature.variants:
         for tensor in (*variant.inputs, *variant.outputs):
+            groups = _groups_of(tensor)
+            found |= groups | {name + _RANK for name in groups}
             for dim in tensor.dims or ():
-                if dim.computed is not None:
-                    yield from sorted(dim.computed.names)
-                elif name := dim.name or dim.text.lstrip("*&0123456789"):
-                    yield name
+                found |= dim.computed.names if dim.computed else {dim.name or dim.ones}
+    return frozenset(found - {""})

@@ -1,7 +1,8 @@
 """Cases on a grid: a kernel's pattern with the dtypes and formats of existing rows.
 
-The result is a sample of the cases that would run ("The sample", docs/single-host.md). The same
-seed gives the same cases, independent of other kernels.
+The result is a sample of the cases that would run ("Add shapes" of
+docs/how-to/turn-profiles-into-a-tree.md). The same seed gives the same cases, independent of other
+kernels.
 """
 
 import re

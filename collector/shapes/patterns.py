@@ -22,7 +22,7 @@ from collector.codec.files import read_small_file
 from collector.model import vocabulary
 from collector.ops.expression import FUNCTIONS, Expression, dims_of, parse_expression
 from collector.ops.registry import find
-from collector.ops.signature import Dim, Tensor, parse_signature
+from collector.ops.signature import Dim, Tensor, Variant, parse_signature
 
 PRODUCTS, EXPERTS = "products", "experts"
 # Axes of sizes that only models define together: for weights, width and depth; for the experts of a
@@ -207,13 +207,15 @@ def _ways_of(pattern: GridPattern, kernel_type: str) -> tuple[SlotTemplates, ...
     op = find(kernel_type)
     if op is None:
         raise BadInput(f"expected ways: {kernel_type} is not declared")
-    variants = parse_signature(op.signature).variants
+    variants: dict[object, Variant] = {}
+    for one in parse_signature(op.signature).variants:
+        variants.setdefault(one.dtypes, one)
     return tuple(
         SlotTemplates(
             *(tuple(_template(pattern, one) for one in side) for side in (of.inputs, of.outputs))
         )
-        for of in {one.dtypes: one for one in reversed(variants)}.values()
-    )[::-1]
+        for of in variants.values()
+    )
 
 
 def _template(pattern: GridPattern, tensor: Tensor) -> Dims:
