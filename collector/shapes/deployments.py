@@ -1,7 +1,7 @@
 """Recorded deployments: what a model launches in a layout, for any load, from recordings.
 
 A deployment is a file of the package (`collector/data/recordings`), made of recordings of several
-loads by `python -m tests.stacks.deployments`: numbers that differ between loads are expressions of
+loads by `python -m tools recordings`: numbers that differ between loads are expressions of
 the load. The names that these may use are in `load_names` and `load_lists`.
 
     "Input Shapes": "tokens,5120;320,48,16,16"      17 tokens: "17,5120;320,48,16,16"

@@ -9,13 +9,13 @@ import pytest
 
 from collector.recording.engine import record_model
 from collector.recording.environments import is_serving_installed
-from collector.recording.formulas import differences
 from collector.recording.model_folder import ModelFolder
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import find_deployment
 from collector.shapes.layout import layout_of
 from tests.lacking import lacking
-from tests.stacks.deployments import RECIPES, constants_of, folder_of, settings_of
+from tools.recordings.deployments import RECIPES, constants_of, folder_of, settings_of
+from tools.recordings.formulas import differences
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 

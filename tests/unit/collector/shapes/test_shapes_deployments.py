@@ -20,7 +20,7 @@ from collector.shapes.deployments import (
 from collector.shapes.layout import layout_of
 from collector.shapes.models import find_decoder
 from collector.shapes.serving import Batch, Phase
-from tests.stacks.deployments import FOLDER, RECIPES
+from tools.recordings.deployments import FOLDER, RECIPES
 
 pytestmark = pytest.mark.fast
 

@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import BadInput
-from collector.recording.formulas import (
-    Constants,
-    NotSolved,
-    differences,
-    solve,
-    solved_deployment,
-)
-from collector.recording.layout_formulas import solved_family
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import deployed_step, laid_out, load_names
 from collector.shapes.layout import Layout
 from collector.shapes.recorded_step import Prompts, RecordedLaunch, RecordedMessage, Recording
 from collector.shapes.serving import Batch, Phase
 from tests.unit.collector.recording.made import Made, MadeCall
+from tools.recordings.formulas import (
+    Constants,
+    NotSolved,
+    differences,
+    solve,
+    solved_deployment,
+)
+from tools.recordings.layout_formulas import solved_family
 
 pytestmark = pytest.mark.fast
 

@@ -1,19 +1,20 @@
-"""Record the deployments of the package again: `python -m tests.stacks.deployments [WORD...]`.
+"""Recipes of the packaged deployments, and the command that makes the files of a release.
 
-A word is part of a file's name; without one, all are recorded. Each takes some ten minutes with
-the environments of `opmeter model record`. `tests/stacks/test_stacks_deployments.py` compares small
-ones with the launches of the software. Read the difference of a file before it is committed.
+`python -m tools recordings --release RELEASE [--model MODEL]` records them with the environments of
+`opmeter model record`; each takes some ten minutes. `tests/stacks/test_stacks_deployments.py`
+compares small ones with the launches of the software. Read the difference of a file before it is
+committed.
 """
 
-import sys
+import argparse
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from collector.codec.errors import BadInput
 from collector.recording.engine import EngineSettings, GraphMode, record_model
-from collector.recording.formulas import Constants, NotSolved, solved_deployment
-from collector.recording.layout_formulas import solved_family
 from collector.recording.model_folder import ModelFolder, find_model
 from collector.recording.quantised import WeightScheme
 from collector.recording.recorded_calls import PassTokens
@@ -21,6 +22,10 @@ from collector.shapes.deployments import PackagedDeployment, file_name, write_de
 from collector.shapes.layout import ExpertLaunch, Layout, environment_of, layout_of
 from collector.shapes.recorded_step import Prompts
 from collector.shapes.step import PAGE
+from tools.recordings.formulas import Constants, NotSolved, solved_deployment
+from tools.recordings.layout_formulas import solved_family
+
+logger = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parents[2] / "collector" / "data" / "recordings"
 # Unlike any size of a model, so that they are recognised in shapes.
@@ -341,12 +346,34 @@ RECIPES = tuple(
 )
 
 
-def main(words: Sequence[str]) -> int:
-    """Record the deployments whose file names have one of the words, or all."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose recipes."""
+    parser.add_argument("--release", required=True, choices=_RELEASES, help="serving release")
+    parser.add_argument("--model", help="name of a model, all if it is left out")
+    parser.add_argument("--layout", default="", help="part of the layouts of a file")
+
+
+def chosen_recipes(options: argparse.Namespace) -> tuple[Recipe, ...]:
+    """Return the recipes that options choose. Raises BadInput if there is none."""
+    of_release = [one for one in RECIPES if one.release == options.release]
+    models = dict.fromkeys(one.model for one in of_release)
+    found = tuple(
+        one
+        for one in of_release
+        if options.model in (None, one.model) and options.layout in one.layouts
+    )
+    if not found:
+        raise BadInput(
+            f"--model, --layout: expected a recipe of {', '.join(models)}, "
+            f"got {options.model} {options.layout}"
+        )
+    return found
+
+
+def make(options: argparse.Namespace) -> int:
+    """Record the files of the chosen recipes."""
     FOLDER.mkdir(exist_ok=True)
-    for recipe in RECIPES:
-        if words and not any(word in recipe.file_name for word in words):
-            continue
+    for recipe in chosen_recipes(options):
         with tempfile.TemporaryDirectory() as work:
             *members, last = [
                 recorded(recipe.model, recipe.release, layout, Path(work) / str(at))
@@ -354,9 +381,5 @@ def main(words: Sequence[str]) -> int:
             ]
         found = solved_family(members, last, recipe.layouts) if members else last
         (FOLDER / recipe.file_name).write_bytes(write_deployment(found))
-        print(recipe.file_name, flush=True)
+        logger.info("made %s", recipe.file_name)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -13,7 +13,6 @@ from fractions import Fraction
 from typing import Any
 
 from collector.codec.canonical import json_object, readable_json
-from collector.recording.formulas import NotSolved
 from collector.shapes.deployments import (
     LaunchPattern,
     LoadRange,
@@ -21,6 +20,7 @@ from collector.shapes.deployments import (
     laid_out,
 )
 from collector.shapes.layout import layout_of
+from tools.recordings.formulas import NotSolved
 
 _SEPARATORS = re.compile(r'([,;"])')
 _NUMBER = re.compile(r"\d+")
