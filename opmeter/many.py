@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Protocol
@@ -92,16 +92,9 @@ def answer_many(version: Single, frame: Any, *, unambiguous: bool) -> pd.DataFra
         except BadInput as error:
             raise BadInput(f"{kernel_type}: row {kernels.index(kernel)}: {error}") from error
     found = _Answers(count)
-    groups: dict[Any, int] = {}
-    further = list(zip(*cells.values(), strict=True)) if cells else [()] * count
-    keys = zip(kernels, dtypes, forms, output_forms, further, strict=True)
-    numbers = np.array([groups.setdefault(key, len(groups)) for key in keys], np.int64)
-    order = np.argsort(numbers, kind="stable")
-    ends = np.cumsum(np.bincount(numbers, minlength=len(groups)))
-    begin = 0
-    for (kernel, dtype, form, output_form, texts), end in zip(groups, ends.tolist(), strict=True):
-        rows = order[begin:end]
-        begin = end
+    distinct: list[list[Any]] = [kernels, dtypes, forms, output_forms, *cells.values()]
+    for rows in _alike(count, [column for column in distinct if len(set(column)) > 1]):
+        kernel, dtype, form, output_form, *texts = (column[rows[0]] for column in distinct)
         settings = {name: text for name, text in zip(cells, texts, strict=True) if text}
         shaped = {INPUT_SHAPES: _example(form), OUTPUT_SHAPES: _example(output_form)}
         arguments = arguments_of({**settings, **shaped, INPUT_DTYPES: dtype})
@@ -115,6 +108,20 @@ def answer_many(version: Single, frame: Any, *, unambiguous: bool) -> pd.DataFra
             found.set(row, answer)
     index = frame.index if isinstance(frame, pd.DataFrame) else None
     return found.frame(index)
+
+
+def _alike(count: int, columns: Sequence[Sequence[Any]]) -> Iterator[Any]:
+    """Yield arrays of the rows that agree in all columns."""
+    if not count:
+        return
+    groups: dict[Any, int] = {}
+    keys = zip(*columns, strict=True) if len(columns) != 1 else columns[0]
+    numbers = np.array([groups.setdefault(key, len(groups)) for key in keys], np.int64)
+    if len(groups) < 2:
+        yield np.arange(count)
+        return
+    order = np.argsort(numbers, kind="stable")
+    yield from np.split(order, np.cumsum(np.bincount(numbers))[:-1])
 
 
 def _columns(frame: Any) -> list[Any]:
@@ -161,6 +168,22 @@ class _Group:
         return found
 
 
+class _FewTexts:
+    """A column of few distinct texts, as their numbers; each row has the first at the beginning."""
+
+    def __init__(self, count: int, first: str) -> None:
+        self._texts = {first: 0}
+        self.numbers = np.zeros(count, np.int64)
+
+    def number_of(self, text: str) -> int:
+        """Return the number of a text, a new one for a new text."""
+        return self._texts.setdefault(text, len(self._texts))
+
+    def series(self, index: Any) -> pd.Series:
+        """Return the texts, with the dtype that pandas has for texts."""
+        return pd.Series(pd.Series(list(self._texts)).array.take(self.numbers), index=index)
+
+
 class _Answers:
     """The columns of the answers."""
 
@@ -169,25 +192,27 @@ class _Answers:
         self.low_us = np.full(count, np.nan)
         self.high_us = np.full(count, np.nan)
         self.support = np.zeros(count, np.int64)
-        self.channel = np.full(count, Channel.MISS.value, object)
-        self.warnings = np.full(count, "", object)
-        self.reason = np.full(count, "", object)
+        self.channel = _FewTexts(count, Channel.MISS.value)
+        self.warnings = _FewTexts(count, "")
+        self.reason = _FewTexts(count, "")
 
     def set(self, row: int, answer: Answer) -> None:
         self.value_us[row], self.low_us[row], self.high_us[row] = answer[:3]
-        self.channel[row], self.support[row] = answer.channel.value, answer.support
-        self.warnings[row] = ";".join(answer.warnings)
-        self.reason[row] = answer.reason.value if answer.reason else ""
+        self.support[row] = answer.support
+        self.channel.numbers[row] = self.channel.number_of(answer.channel.value)
+        self.warnings.numbers[row] = self.warnings.number_of(";".join(answer.warnings))
+        self.reason.numbers[row] = self.reason.number_of(answer.reason or "")
 
     def frame(self, index: Any) -> pd.DataFrame:
+        index = pd.RangeIndex(len(self.value_us)) if index is None else index
         columns = {
             "value_us": self.value_us,
             "low_us": self.low_us,
             "high_us": self.high_us,
-            "channel": self.channel,
+            "channel": self.channel.series(index),
             "support": self.support,
-            "warnings": self.warnings,
-            "reason": self.reason,
+            "warnings": self.warnings.series(index),
+            "reason": self.reason.series(index),
         }
         return pd.DataFrame(columns, index=index)
 
@@ -213,15 +238,13 @@ def _answer_exact(version: Single, found: _Answers, rows: Any, group: _Group) ->
     found.low_us[exact] = index.arrays["low_us"][places]
     found.high_us[exact] = index.arrays["high_us"][places]
     found.support[exact] = index.arrays["sessions"][places]
-    words = np.array([channel_of(sessions).value for sessions in range(3)], object)
-    found.channel[exact] = words[np.minimum(index.arrays["sessions"][places], 2)]
-    warned = index.arrays["warnings"][places]
-    texts = np.array(index.texts("warnings"), object)
-    found.warnings[exact] = texts[warned]
-    if version.differs:
-        found.channel[exact] = Channel.REUSED.value
-    if version.notes:
-        found.warnings[exact] = [";".join(filter(None, (texts[w], *version.notes))) for w in warned]
+    channels = [Channel.REUSED if version.differs else channel_of(n) for n in range(3)]
+    numbers = np.array([found.channel.number_of(channel.value) for channel in channels])
+    found.channel.numbers[exact] = numbers[np.minimum(index.arrays["sessions"][places], 2)]
+    warned, which = np.unique(index.arrays["warnings"][places], return_inverse=True)
+    texts = [";".join(filter(None, (index.text("warnings", n), *version.notes))) for n in warned]
+    numbers = np.array([found.warnings.number_of(text) for text in texts], np.int64)
+    found.warnings.numbers[exact] = numbers[which]
     return np.flatnonzero(~is_own)
 
 
@@ -237,7 +260,10 @@ def _read(column: str, texts: list[str]) -> tuple[list[bytes], Callable[[Any], A
     is_first[1:] &= ~is_digit[:-1]
     marked = np.where(is_first, np.uint8(ord("#")), data)[is_first | ~is_digit].tobytes()
     forms = marked.split(b"\n")
-    quotes = whole.count(b'\n"') + whole.count(b'"\n') + (whole[:1] == b'"') + (whole[-1:] == b'"')
+    quotes = 0
+    if b'"' in whole:
+        quotes = whole.count(b'\n"') + whole.count(b'"\n')
+        quotes += (whole[:1] == b'"') + (whole[-1:] == b'"')
     is_split = len(joined) + quotes != len(whole) and _SPLIT.search(whole) is not None
     numbers = np.fromstring(joined.translate(_DIGITS), np.int64, sep=" ")
     is_long = numbers.max(initial=0) == _MOST  # greater ones are read as this
@@ -249,7 +275,10 @@ def _read(column: str, texts: list[str]) -> tuple[list[bytes], Callable[[Any], A
         raise BadInput(f"{column}: row {row}: expected shapes such as 32,5120;5120,3200")
     forms = forms[: len(texts)]
     counts = {form: form.count(b"#") for form in set(forms)}
-    lengths = np.array([counts[form] for form in forms], np.int64)
+    if len(counts) == 1:
+        lengths = np.full(len(forms), counts[forms[0]], np.int64)
+    else:
+        lengths = np.array([counts[form] for form in forms], np.int64)
     starts = np.append(0, np.cumsum(lengths))[:-1]
     return forms, lambda rows: numbers[starts[rows][:, None] + np.arange(lengths[rows[0]])]
 
@@ -273,7 +302,7 @@ def _is_setting(name: str) -> bool:
 def _texts(name: str, frame: Any) -> list[str]:
     """Return a column of texts, empty for missing cells. Raises BadInput for other cells."""
     found = _cells(name, frame)
-    if set(map(type, found)) <= {str} and "".join(found).isprintable():
+    if set(map(type, found)) <= {str} and "".join(set(found)).isprintable():
         return found
     return [
         "" if _is_missing(text) else text_of(f"{name}: row {row}", text)

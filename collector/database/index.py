@@ -15,8 +15,9 @@ import json
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,8 @@ class IndexBlock:
     `inputs` are the dtype and the rank of each input (rank -1 without a shape), `outputs` the ranks
     of the outputs, `lengths` the names of the columns with lists of lengths. `free` are the
     positions of the sizes, of inputs and then of outputs, that do not change the kernel. The rows
-    are `begin` to `end`, their sizes are at `at` in the array of sizes."""
+    are `begin` to `end`, their sizes are at `at` in the array of sizes. A row has `width` sizes, of
+    which the first `key_width` are those of its inputs."""
 
     kernel: str
     inputs: tuple[tuple[str, int], ...]
@@ -64,6 +66,14 @@ class IndexBlock:
     begin: int
     end: int
     at: int
+    key_width: int = field(init=False)
+    width: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        of_inputs = sum(max(rank, 0) for _, rank in self.inputs)
+        of_outputs = sum(max(rank, 0) for rank in self.outputs)
+        object.__setattr__(self, "key_width", of_inputs)
+        object.__setattr__(self, "width", of_inputs + of_outputs + 2 * len(self.lengths))
 
     def fixed(self, sizes: list[int], first: int = 0) -> list[int]:
         """Return the sizes from position `first` on, with 0 for those that do not change the
@@ -71,16 +81,6 @@ class IndexBlock:
         if not self.free:
             return sizes
         return [0 if at in self.free else size for at, size in enumerate(sizes, first)]
-
-    @property
-    def key_width(self) -> int:
-        """Return the number of input sizes of a row."""
-        return sum(max(rank, 0) for _, rank in self.inputs)
-
-    @property
-    def width(self) -> int:
-        """Return the number of all sizes of a row."""
-        return self.key_width + sum(max(rank, 0) for rank in self.outputs) + 2 * len(self.lengths)
 
 
 @cache
@@ -95,11 +95,18 @@ def multipliers(count: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+@cache
+def _factors(count: int) -> tuple[tuple[int, ...], int]:
+    """Return the factor of each size of a row, and their sum: one is added to each size."""
+    factors = multipliers(count)
+    return factors, sum(factors)
+
+
 def hash_of(sizes: Sequence[int]) -> int:
     """Return the hash of the input sizes of one row."""
-    total = 0
-    for size, factor in zip(sizes, multipliers(len(sizes)), strict=True):
-        total += (size + 1) * factor
+    factors, total = _factors(len(sizes))
+    for product in map(mul, sizes, factors):
+        total += product
     return total & _MASK
 
 

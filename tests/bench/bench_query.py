@@ -22,8 +22,8 @@ _ROWS, _MANY, _SINGLE = 150_000, 100_000, 20_000
 _BARS = {
     "open": (100.0, "ms of processor time"),
     "memory": (60.0, "MB"),
-    "exact": (10.0, "us"),
-    "many": (2.0, "us a row"),
+    "exact": (5.0, "us"),
+    "many": (1.0, "us a row"),
     "interpolated": (15.0, "us"),
     "first": (1000.0, "us"),
 }
