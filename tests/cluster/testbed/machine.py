@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,10 @@ CLUSTER_TOOLS = {
 }
 IMAGE_TOOLS = {"podman": "podman", "runc": "runc", "mmdebstrap": "mmdebstrap"}
 _CPUSET = Path("/sys/fs/cgroup/cpuset")
+
+
+class CommandTimeout(RuntimeError):
+    """A command did not end within its limit."""
 
 
 def require_root() -> None:
@@ -54,25 +59,25 @@ def command(
     limit_s: float = 600.0,
 ) -> str:
     """Run a command to its end; return its output. RuntimeError with its output if it fails, or
-    with the limit if it does not end within it."""
-    try:
-        done = subprocess.run(
-            [str(word) for word in words],
-            env={**os.environ, **(environment or {})},
-            cwd=folder,
-            input=text,
-            stdin=subprocess.DEVNULL if text is None else None,
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        shown = " ".join(map(str, words))
-        raise RuntimeError(
-            f"{shown}\nno end within {limit_s:.0f} s: is the machine busy?"
-        ) from error
-    if done.returncode:
-        message = (done.stderr or done.stdout).strip()[-3000:]
-        raise RuntimeError(f"{' '.join(map(str, words))}\nexit {done.returncode}: {message}")
-    return done.stdout
+    with the limit if it does not end within it, and then its processes are ended."""
+    with subprocess.Popen(
+        [str(word) for word in words],
+        env={**os.environ, **(environment or {})},
+        cwd=folder,
+        stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    ) as process:
+        try:
+            output, errors = process.communicate(text, timeout=limit_s)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            _, errors = process.communicate()
+            shown, last = " ".join(map(str, words)), errors.strip()[-1000:]
+            raise CommandTimeout(f"{shown}\nno end within {limit_s:.0f} s: {last}") from error
+    if process.returncode:
+        message = (errors or output).strip()[-3000:]
+        raise RuntimeError(f"{' '.join(map(str, words))}\nexit {process.returncode}: {message}")
+    return output
