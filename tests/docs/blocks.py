@@ -1,8 +1,9 @@
 """The command blocks of the documentation: finding them, their requirements, and running them.
 
-A fenced block of `sh` or `python` in a tutorial or a how-to is a block. A comment above it declares
-its needs: `<!-- needs: npu -->`; without one it needs only opmeter and torch (`laptop`). The blocks
-of a page run in order in one shell, which ends at the first command that fails.
+A fenced block of `sh` or `python` in a tutorial, a how-to or a skill of an agent is a block. A
+comment above it declares its needs: `<!-- needs: npu -->`; without one it needs only opmeter and
+torch (`laptop`). The blocks of a page run in order in one shell, which ends at the first command
+that fails.
 """
 
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,14 @@ import typer
 from jobs.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
+DOCS, AGENTS = ROOT / "docs", ROOT / ".agents"
 FIRST_HOUR = "how-to/first-hour-on-an-npu.md"  # tests/stacks runs it, in an image's environment
 NEEDS = ("laptop", "s3", "npu", "events", "cluster", "repository", "package", "stack", "hardware")
 # Without a shutdown of the interpreter, in which pyarrow's threads abort once in many runs.
 _END = "import os, sys; sys.stdout.flush(); os._exit(0)"
 _FENCE = re.compile(
-    r"^(?P<indent> *)(?:<!-- needs: (?P<needs>[^\n]*?) -->\s*?\n\s*?)?"
-    r"(?P=indent)```(?P<language>sh|python)\n(?P<text>.*?)^(?P=indent)```$",
+    r"^(?P<indent> *)(?:<!-- needs: (?P<needs>[^\n]*?) -->\s*?\n\s*?(?P=indent))?"
+    r"```(?P<language>sh|python)\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -47,14 +49,17 @@ class Block:
 
     @property
     def place(self) -> str:
-        return f"docs/{self.page}:{self.line}"
+        return f"{_path(self.page).relative_to(ROOT)}:{self.line}"
 
 
 def pages() -> list[str]:
-    """Return the pages whose blocks run."""
-    folders = ("tutorials", "how-to")
-    found = (path for folder in folders for path in (DOCS / folder).glob("*.md"))
-    return sorted(path.relative_to(DOCS).as_posix() for path in found)
+    """Return the pages whose blocks run, by their paths below docs/ or .agents/."""
+    found = [path for folder in ("tutorials", "how-to") for path in (DOCS / folder).glob("*.md")]
+    skills = AGENTS.glob("skills/*/SKILL.md")
+    return sorted(
+        [path.relative_to(DOCS).as_posix() for path in found]
+        + [path.relative_to(AGENTS).as_posix() for path in skills]
+    )
 
 
 def translated() -> list[str]:
@@ -62,9 +67,13 @@ def translated() -> list[str]:
     return [page for page in pages() if (DOCS / "zh" / page).exists()]
 
 
+def _path(page: str) -> Path:
+    return (AGENTS if page.startswith("skills/") else DOCS) / page
+
+
 def blocks_of(page: str) -> list[Block]:
     """Return the blocks of a page in their order."""
-    text = (DOCS / page).read_text("utf-8")
+    text = _path(page).read_text("utf-8")
     found = []
     for match in _FENCE.finditer(text):
         needs, _, of = (match["needs"] or "laptop").replace(":", " ").partition(" ")
@@ -133,7 +142,7 @@ def unknown_words(block: Block) -> Iterator[str]:
     """Return the unknown words of the opmeter commands of a block: a command or an option."""
     if block.language != "sh":
         return
-    whole: Any = typer.main.get_command(app)
+    whole = _commands()
     for line in block.text.replace("\\\n", " ").splitlines():
         for command in re.split(r"&&|\|\||[|;]", line):
             words = _words(command)
@@ -141,6 +150,11 @@ def unknown_words(block: Block) -> Iterator[str]:
                 words = words[words.index("--") + 1 :]
             if words[:1] == ["opmeter"]:
                 yield from _unknown(words[1:], whole)
+
+
+@cache
+def _commands() -> Any:
+    return typer.main.get_command(app)
 
 
 def _words(command: str) -> list[str]:
