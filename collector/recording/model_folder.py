@@ -9,7 +9,7 @@ from collector.codec.canonical import json_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import read_small_file
 from collector.recording.quantised import WeightScheme, described_weights
-from collector.shapes.models import bundled_config, bundled_configs, unknown_model
+from collector.shapes.models import bundled_config, bundled_name, unknown_model
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 DESCRIPTION = "quant_model_description.json"  # as ModelSlim writes it, and vLLM-Ascend reads it
@@ -68,8 +68,7 @@ def find_model(model: str) -> ModelFolder:
     custom code. Raises BadInput for another word."""
     path = Path(model)
     path = path / CONFIG if path.is_dir() else path
-    name = model.rpartition("/")[2].lower()
-    if name in bundled_configs() and not path.is_file():
+    if (name := bundled_name(model)) and not path.is_file():
         return _checked(ModelFolder(name, {CONFIG: bundled_config(name)}, f"{name}.json"))
     if not path.is_file():
         raise unknown_model(model)

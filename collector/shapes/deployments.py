@@ -29,23 +29,22 @@ from collector.model.vocabulary import (
     OUTPUT_SHAPES,
 )
 from collector.ops.expression import Expression, align, ceil_div, dims_of
-from collector.ops.parts.tensors import cumulative_ends, equal_parts
+from collector.ops.parts.tensors import cumulative_ends
 from collector.ranks.gangs import with_ep_size
-from collector.shapes.kernel_set import find_kernel_set
-from collector.shapes.layout import Layout, check_layout, layout_of, recording_call, to_record
-from collector.shapes.models import Decoder, bundled_decoder
+from collector.shapes.layout import Layout, check_layout, layout_of, record_it
+from collector.shapes.models import Decoder, bundled_name
 from collector.shapes.recorded_step import TOKENS_OF_A_KEY
 from collector.shapes.serving import Batch, Phase, check_batch
-from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive_step, is_derived
+from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, uneven_ends
 
 FORMAT, VERSION = "opmeter deployment", 1
 SUFFIX = ".json.gz"
+USUAL_RELEASE = "vllm-ascend-0.18"
 _FEWEST_PAGES = 16
 _OF_WINDOWS = 16  # blocks of a pool for the windows and states of a request
 _MOST_EARLIER = 1 << 17  # vLLM-Ascend: latent attention has another launch for more earlier tokens
 _SPAN = re.compile(r"(tp|dp|ep)=(\d+)\.\.(\d+)")
 _OF_LAYOUT = re.compile(r"\{([^{}]+)\}")
-_RECORDING = "recording"
 IN_PARTS = " in parts "  # of experts, in a column
 # of vLLM's fla/ops; sums take 512 or 1024 tokens, for 8 or 4 heads of a rank
 _CHUNKS = {"chunks": 64, "long_chunks": 512, "longer_chunks": 1024, "longest_chunks": 1216}
@@ -145,10 +144,6 @@ class PackagedDeployment:
     graph_sizes: tuple[int, ...]
     ranges: tuple[LoadRange, ...]
 
-    def has_kind(self, batch: Batch) -> bool:
-        """Return whether passes of the kind of a batch were recorded."""
-        return any(one.is_of_kind(batch) for one in self.ranges)
-
 
 def write_deployment(deployment: PackagedDeployment | Mapping[str, Any]) -> bytes:
     """Return the bytes of the file of a deployment, or of the content of a family; equal ones give
@@ -172,10 +167,23 @@ def packaged_layouts() -> Mapping[tuple[str, str], tuple[str, ...]]:
     return {key: tuple(layouts) for key, layouts in found.items()}
 
 
+def packaged_releases() -> tuple[str, ...]:
+    """Return the releases of which recordings are part of the package."""
+    return tuple(sorted({release for _, release in packaged_layouts()}))
+
+
+def check_release(release: str) -> None:
+    """Raise BadInput for a release of which nothing is recorded."""
+    if release not in (known := packaged_releases()):
+        raise BadInput(
+            f"release {release!r} is not recorded, and cannot be: expected one of "
+            f"{', '.join(known)}"
+        )
+
+
 def recorded_layouts(decoder: Decoder, release: str) -> tuple[str, ...]:
     """Return the layouts and families of a model that are part of the package."""
-    known = packaged_layouts().get((decoder.name, release), ())
-    return known if known and decoder == bundled_decoder(decoder.name) else ()
+    return packaged_layouts().get((decoder.bundled, release), ())
 
 
 def find_deployment(model: str, release: str, layout: Layout) -> PackagedDeployment | None:
@@ -246,7 +254,7 @@ def deployed_step(deployment: PackagedDeployment, batch: Batch) -> Step:
     batch = padded(batch, deployment.graph_sizes)
     chosen, layout = _range(deployment, batch), layout_of(deployment.layout)
     names, lists = load_names(batch, layout.tp), load_lists(batch, layout.tp)
-    step = step_of_load(chosen, deployment.layers, names, lists)
+    step = step_of_load(chosen, deployment.layers, names, lists, batch.imbalance)
     ep_size = layout.ep if layout.ep > 1 else None
     kernels = (replace(one, record=with_ep_size(one.record, ep_size)) for one in step.kernels)
     return replace(step, kernels=tuple(kernels))
@@ -257,19 +265,20 @@ def step_of_load(
     layers: Mapping[str, int],
     names: Mapping[str, int],
     lists: Mapping[str, tuple[int, ...]],
+    imbalance: int = 0,
 ) -> Step:
-    """Return the pass of a load with these numbers and lists."""
+    """Return the pass of a load with these numbers and lists; `imbalance` as in `Batch`."""
     kernels = []
     for one in chosen.launches:
         times = one.occurrences.times(layers) if Expression(one.when).value(names) else 0
         times *= Expression(one.repeats).value(names)
-        if times and (record := _record(one, names, lists)) is not None:
-            kernels.append(StepKernel(_layer(one.occurrences), record, times, _RECORDING))
+        if times and (record := _record(one, names, lists, imbalance)) is not None:
+            kernels.append(StepKernel(_layer(one.occurrences), record, times))
     messages = tuple(
         StepCollective(
             *(_layer(one.occurrences), one.operation),
             *(Expression(one.message_bytes).value(names), one.group_size),
-            *(one.occurrences.times(layers), _RECORDING),
+            one.occurrences.times(layers),
         )
         for one in chosen.messages
         if Expression(one.when).value(names)
@@ -278,37 +287,36 @@ def step_of_load(
 
 
 def model_step(decoder: Decoder, layout: Layout, batch: Batch, release: str) -> Step:
-    """Return the pass of one rank: from a recording, where the layout is recorded in the release.
+    """Return the pass of one rank, as the recording of the layout has it.
 
-    Any other has a kernel set, and so have passes of a kind that is not recorded: INT8 latent
-    attention on a host that only decodes, layers that predict tokens, and in some deployments
-    predicted tokens, chunks of prompts and prompts next to decodes. Raises BadInput for a number of
-    tokens that is not recorded, and for what no set describes."""
+    Raises BadInput for a layout or a load that is not recorded."""
     check_batch(batch)
     deployment = check_deployment(decoder, layout, release)
-    is_int8_latent = decoder.is_mla and layout.quantisation.is_int8
-    is_prepared = batch.decodes_alone and is_int8_latent
-    if deployment is not None and not is_prepared and deployment.has_kind(batch):
-        return deployed_step(deployment, batch)
-    return derive_step(decoder, layout, batch, find_kernel_set(release))
-
-
-def check_deployment(decoder: Decoder, layout: Layout, release: str) -> PackagedDeployment | None:
-    """Return the deployment of a recorded layout; None for one with a kernel set.
-
-    Raises BadInput for a layout that the model does not accept, or that nothing describes."""
-    check_layout(decoder, layout)
-    known = recorded_layouts(decoder, release)
-    found = find_deployment(decoder.name, release, layout) if known else None
-    if found is None and not is_derived(decoder, layout):
-        if not known:
-            others = {one for model, one in packaged_layouts() if model == decoder.name}
-            raise to_record(decoder, layout, release, sorted(others))
+    if batch.decodes_alone and decoder.is_latent and layout.quantisation.is_int8:
         raise BadInput(
-            f"layout: expected one of {'; '.join(known)}, got {layout}: no kernel set describes "
-            f"it; record it: {recording_call(decoder, layout, release)}"
+            f"{decoder.name}, {layout}: {batch} is not recorded, and `opmeter model record` has no "
+            "such pass: latent attention in INT8 has another kernel (MLAPO) where a host only "
+            "decodes"
         )
-    return found
+    return deployed_step(deployment, batch)
+
+
+def check_deployment(decoder: Decoder, layout: Layout, release: str) -> PackagedDeployment:
+    """Return the deployment of a layout. Raises BadInput for a layout that the model does not
+    accept, or that is not part of the package."""
+    check_release(release)
+    check_layout(decoder, layout)
+    if (found := find_deployment(decoder.bundled, release, layout)) is not None:
+        return found
+    why = f"model {decoder.name!r}, {layout}, is not recorded for {release}"
+    if known := recorded_layouts(decoder, release):
+        why += f": expected one of {'; '.join(known)}"
+    elif others := [one for one in packaged_releases() if recorded_layouts(decoder, one)]:
+        release = others[-1]
+        why += f": expected {release}, with {'; '.join(recorded_layouts(decoder, release))}"
+    elif name := bundled_name(decoder.name):
+        why += f": its config.json is another one than that of the bundled {name}"
+    raise BadInput(f"{why}; {record_it(decoder, layout, release)}")
 
 
 def padded(batch: Batch, graph_sizes: Iterable[int]) -> Batch:
@@ -324,19 +332,18 @@ def padded(batch: Batch, graph_sizes: Iterable[int]) -> Batch:
 def _range(deployment: PackagedDeployment, batch: Batch) -> LoadRange:
     tokens = batch.tokens - batch.padding * batch.queries
     earlier = 0 if batch.is_decode else batch.keys - batch.queries
-    if earlier > (most := _MOST_EARLIER // batch.requests // PAGE * PAGE):
-        raise BadInput(
-            f"{deployment.model}, {deployment.release}, {deployment.layout}: {batch} is not "
-            f"recorded: expected at most {most} earlier tokens of each prompt"
-        )
-    for one in deployment.ranges:
+    most = _MOST_EARLIER // batch.requests // PAGE * PAGE
+    for one in deployment.ranges if earlier <= most else ():
         fits = one.least <= tokens <= one.most and (batch.requests == 1 or not one.is_of_one)
         if one.is_of_kind(batch) and fits:
             return one
     recorded = "; ".join(map(str, deployment.ranges))
+    if earlier > most:
+        recorded = f"at most {most} earlier tokens of each prompt"
+    model, layout = Decoder(deployment.model), layout_of(deployment.layout)
     raise BadInput(
         f"{deployment.model}, {deployment.release}, {deployment.layout}: {batch} is not recorded: "
-        f"expected {recorded}; `opmeter model record` records others"
+        f"expected {recorded}; {record_it(model, layout, deployment.release, batch)}"
     )
 
 
@@ -373,6 +380,7 @@ def _record(
     pattern: LaunchPattern,
     names: Mapping[str, int],
     lists: Mapping[str, tuple[int, ...]],
+    imbalance: int,
 ) -> CaseRecord | None:
     """Return the record of a launch; None for outputs without elements, which nothing fills."""
     cells = {
@@ -383,20 +391,22 @@ def _record(
     if not written and pattern.cells.get(OUTPUT_SHAPES, "").strip('"'):
         return None
     columns = {
-        name: ",".join(map(str, lists[text])) if text in lists else group_ends(text, names)
+        name: ",".join(map(str, lists[text]))
+        if text in lists
+        else group_ends(text, names, imbalance)
         for name, text in pattern.columns.items()
     }
     return CaseRecord(pattern.kernel, {OP_STATE: "dynamic", ACCELERATOR_CORE: "", **cells}, columns)
 
 
-def group_ends(text: str, names: Mapping[str, int]) -> str:
-    """Return the ends of a number of rows in equal parts, of a text such as `8 * part in parts 4`;
-    another text as it is."""
+def group_ends(text: str, names: Mapping[str, int], imbalance: int = 0) -> str:
+    """Return the ends of a number of rows in parts, of a text such as `8 * part in parts 4`.
+
+    Another text is returned as it is; `imbalance` as in `Batch`."""
     rows, is_number, parts = text.partition(IN_PARTS)
     if not is_number:
         return text
-    each = equal_parts(Expression(rows).value(names), int(parts))
-    return ",".join(map(str, cumulative_ends(each)))
+    return ",".join(map(str, uneven_ends(Expression(rows).value(names), int(parts), imbalance)))
 
 
 def sized(text: str, names: Mapping[str, int]) -> str:

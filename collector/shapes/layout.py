@@ -2,12 +2,14 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from collector.codec.errors import BadInput
+from collector.ops.expression import align
 from collector.shapes.models import Decoder
+from collector.shapes.serving import Batch
 
 _RANKS = re.compile(r"[1-9][0-9]{0,4}")
 NZ_SETTINGS = ("1", "0", "2")  # the first is the default of a layout
@@ -16,8 +18,8 @@ NZ_SETTINGS = ("1", "0", "2")  # the first is the default of a layout
 class Quantisation(StrEnum):
     """Quantisation of weights and activations.
 
-    W4A8 is W8A8 except for the weights of experts. W4A16 is BF16 except for these; a model's own
-    config.json describes it, and only recordings have it."""
+    W4A8 is W8A8 except for the weights of experts. W4A16 is BF16 except for these, as a model's own
+    config.json describes it."""
 
     BF16 = "bf16"
     W8A8 = "w8a8"
@@ -86,14 +88,13 @@ def check_layout(decoder: Decoder, layout: Layout) -> None:
             raise BadInput(
                 f"layout: tp={layout.tp} does not divide {what} of {decoder.name}, {size}"
             )
-    if not decoder.is_mla and max(decoder.kv_heads, layout.tp) % min(decoder.kv_heads, layout.tp):
+    if decoder.kv_heads and max(decoder.kv_heads, layout.tp) % min(decoder.kv_heads, layout.tp):
         raise BadInput(
             f"layout: tp={layout.tp} does not divide {decoder.kv_heads} key heads of {decoder.name}"
         )
     if not decoder.is_moe and layout.ep > 1:
         raise BadInput(f"layout: expected ep=1, got ep={layout.ep}: {decoder.name} has no experts")
-    if decoder.is_moe and layout.ep != layout.tp * layout.dp:
-        ranks = layout.tp * layout.dp
+    if layout.ep not in (1, ranks := layout.tp * layout.dp):
         raise BadInput(
             f"layout: expected ep={ranks}, got ep={layout.ep}: experts use all ranks of tp x dp"
         )
@@ -135,7 +136,7 @@ def _setting(name: str, value: str, part: str) -> int | bool | Quantisation | Ex
     raise BadInput(f"layout: expected {expected}, got {part!r}")
 
 
-# Commands that record a layout which nothing describes.
+# Commands that record a layout which is not packaged.
 
 
 def environment_of(layout: Layout) -> Mapping[str, str]:
@@ -148,31 +149,34 @@ def environment_of(layout: Layout) -> Mapping[str, str]:
     }
 
 
-def recording_call(decoder: Decoder, layout: Layout, release: str = "") -> str:
-    """Return the command that records a model in a layout, with decodes in graphs."""
-    words = ["opmeter model record", shlex.quote(decoder.path or decoder.name)]
-    words += [f"--release {release}"] if release else []
+# As measured: docs/evaluation/models-recordings.md, "Time and memory".
+_TIME = "up to five minutes; the first of a release also installs 9 GB of wheels"
+
+
+def record_it(model: Decoder, layout: Layout, release: str, batch: Batch | None = None) -> str:
+    """Return how long it takes to record a model in a layout, and the command, with decodes in
+    graphs; with a batch, of that pass alone."""
+    words = [f"opmeter model record {shlex.quote(model.path or model.name)} --release {release}"]
     words.append(f"--layout tp={layout.tp},dp={layout.dp},ep={layout.ep} --graph full-decode")
+    words += _pass_options(batch) if batch is not None else []
     if layout.quantisation.is_int8:
         words.append(f"--quantization {layout.quantisation}")
     switches = environment_of(layout).items() - environment_of(Layout()).items()
     words += [f"--env {name}={value}" for name, value in sorted(switches)]
-    return " ".join((*words, f"--output {shlex.quote(decoder.name)}.json.gz"))
+    words.append(f"--output {shlex.quote(model.name)}.json.gz")
+    return f"record it ({_TIME}): {' '.join(words)}"
 
 
-def to_record(
-    decoder: Decoder, layout: Layout, release: str = "", elsewhere: Sequence[str] = ()
-) -> BadInput:
-    """Return the error for a model that no kernel set describes.
-
-    release  the one that was requested
-    elsewhere  releases for which it is packaged"""
-    if elsewhere:
-        return BadInput(
-            f"model {decoder.name!r}: no kernel set describes its step in {release}; it is "
-            f"packaged for {', '.join(elsewhere)}: pass --release {elsewhere[-1]}"
-        )
-    return BadInput(
-        f"model {decoder.name!r}: no kernel set describes its step; record it: "
-        f"{recording_call(decoder, layout, release)}"
-    )
+def _pass_options(batch: Batch) -> Iterator[str]:
+    decodes, keys = batch.mixed_decodes, batch.followed_keys
+    if batch.is_decode:
+        decodes, keys = batch.requests - batch.padding, batch.keys
+    yield f"--phase {'mixed' if batch.mixed_decodes else batch.phase}"
+    if not batch.is_decode:
+        yield f"--tokens {batch.requests * batch.queries} --prompts {batch.requests}"
+        if batch.keys > batch.queries:  # in whole passes, as they are recorded
+            yield f"--earlier {align(batch.keys - batch.queries, batch.queries)}"
+    if decodes:
+        yield f"--requests {decodes} --context {max(keys, 2)}"
+    if batch.predicted:
+        yield f"--speculative {batch.predicted}"

@@ -1,4 +1,4 @@
-"""Rows that models require of a kernel: fused attention and similar, and the sizes of weights."""
+"""Sizes of weights and rows of a kernel, of models in all of their packaged layouts."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -6,14 +6,22 @@ from itertools import product
 
 from collector.codec.errors import BadInput
 from collector.model.record import CaseRecord
-from collector.shapes.kernel_set import KernelPattern, KernelSet, ProductPattern
-from collector.shapes.layout import Layout, Quantisation, check_layout
+from collector.model.vocabulary import INPUT_SHAPES, OUTPUT_SHAPES
+from collector.ops.expression import dims_of
+from collector.shapes.deployments import (
+    LaunchPattern,
+    PackagedDeployment,
+    check_deployment,
+    deployed_step,
+    layouts_in,
+    packaged_releases,
+    recorded_layouts,
+)
+from collector.shapes.layout import Layout
 from collector.shapes.models import Decoder
+from collector.shapes.patterns import PRODUCTS, bundled_patterns
 from collector.shapes.serving import Batch, Phase
-from collector.shapes.step import derive_step, numbers_of
 
-_TP = (1, 2, 4, 8, 16)
-_LEAST_RANKS = 16  # of experts
 _SKEWS = (0, 50)  # percent of keys by which the requests of a decode differ from the mean
 _PREFILL = ((1, 2, 4, 8), (256, 512, 1024, 2048, 3072, 4096, 4099, 4608, 5120, 6144, 8192))
 _DECODE = (
@@ -22,66 +30,89 @@ _DECODE = (
 )
 
 
-def layouts_of(decoder: Decoder) -> tuple[Layout, ...]:
-    """Return the layouts over tensor parallel ranks that a model accepts."""
-    found = []
-    for tp in _TP:
-        ranks = max(tp, _LEAST_RANKS) if decoder.is_moe else tp
-        layout = Layout(
-            tp=tp,
-            dp=ranks // tp,
-            ep=ranks if decoder.is_moe else 1,
-            sequence_split=decoder.is_moe and tp > 1,
-            quantisation=Quantisation.W8A8 if decoder.is_moe else Quantisation.BF16,
-        )
-        try:
-            check_layout(decoder, layout)
-        except BadInput:
-            continue
-        found.append(layout)
-    return tuple(found)
-
-
-def products_of(decoders: Iterable[Decoder], kernels: KernelSet) -> tuple[tuple[int, int], ...]:
+def products_of(decoders: Iterable[Decoder], release: str) -> tuple[tuple[int, int], ...]:
     """Return the pairs (n, k) of the models' weights in all their layouts, each once, in order."""
-    found = {
-        (one.width.value(names), one.depth.value(names))
-        for decoder in decoders
-        for layout in layouts_of(decoder)
-        for batch in _passes((1,), (1,), (1,), (1,))
-        for names in [numbers_of(decoder, layout, batch, kernels.habits)]
-        for pattern in kernels.patterns
-        if isinstance(one := pattern.launch, ProductPattern)
-        and pattern.when.value(names)
-        and pattern.times.value(names) > 0
-    }
+    patterns = (one for one in bundled_patterns().patterns if one.source == PRODUCTS)
+    kernels = {kernel for one in patterns for kernel in one.kernels}
+    found = set()
+    for deployment in _deployments(decoders, release):
+        for launch in _launches(deployment, kernels):
+            first, result = (_slots(launch, name)[0] for name in (INPUT_SHAPES, OUTPUT_SHAPES))
+            found.add((result[-1], first[-1]))
+    return tuple(sorted(pair for pair in found if all(pair)))
+
+
+def experts_of(decoders: Iterable[Decoder], release: str) -> tuple[tuple[int, int, int], ...]:
+    """Return triples (experts of a rank, hidden size, size of an expert), each once, in order.
+
+    The weights of experts are two tensors: gate and up in one, and down."""
+    found = set()
+    for deployment in _deployments((one for one in decoders if one.is_moe), release):
+        slots = {one for launch in _launches(deployment) for one in _slots(launch, INPUT_SHAPES)}
+        weights = {one for one in slots if len(one) == 3 and all(one)}
+        down = {(count, 2 * size, hidden): size for count, size, hidden in weights}
+        for count, hidden, both in weights:
+            if (size := down.get((count, both, hidden))) is not None:
+                found.add((count, hidden, size))
     return tuple(sorted(found))
 
 
 def rows_of(
-    decoders: Iterable[Decoder], kernels: KernelSet, kernel_types: Collection[str]
+    decoders: Iterable[Decoder], release: str, kernel_types: Collection[str]
 ) -> dict[str, list[CaseRecord]]:
-    """Return rows of these kernel types: prefills and decodes of many lengths, each once.
-
-    A model for which the release does something that its set does not describe has no rows."""
+    """Return rows of these kernel types: prefills and decodes of many lengths, each once."""
     found: dict[str, dict[str, CaseRecord]] = {name: {} for name in kernel_types}
-    few = tuple(
-        one
-        for one in kernels.patterns
-        if isinstance(one.launch, KernelPattern) and one.launch.kernel in kernel_types
-    )
-    reduced_set = replace(kernels, patterns=few)
-    for decoder in decoders if few else ():
-        for layout, batch in product(layouts_of(decoder), _passes(*_PREFILL, *_DECODE)):
+    for deployment in _deployments(decoders, release):
+        few = _reduced(deployment, kernel_types)
+        for batch in _passes(*_PREFILL, *_DECODE) if few.ranges else ():
             try:
-                step = derive_step(decoder, layout, batch, reduced_set)
-            except BadInput:
+                step = deployed_step(few, batch)
+            except BadInput:  # a load that is not recorded
                 continue
             for one in step.kernels:
-                rows = found.get(one.record.kernel_type)
-                if rows is not None:
-                    rows.setdefault(one.record.case_id, one.record)
+                found[one.record.kernel_type].setdefault(one.record.case_id, one.record)
     return {name: list(rows.values()) for name, rows in found.items()}
+
+
+def _deployments(decoders: Iterable[Decoder], release: str) -> Iterator[PackagedDeployment]:
+    """Yield the deployments of models: of the release or, where a model has none, of the last that
+    has some. Raises BadInput for a model of which nothing is packaged."""
+    for decoder in decoders:
+        served = [one for one in packaged_releases() if recorded_layouts(decoder, one)]
+        if not served:
+            check_deployment(decoder, Layout(), release)
+        known = release if release in served else served[-1]
+        for layouts in recorded_layouts(decoder, known):
+            for layout in layouts_in(layouts):
+                yield check_deployment(decoder, layout, known)
+
+
+def _launches(
+    deployment: PackagedDeployment, kernel_types: Collection[str] | None = None
+) -> Iterator[LaunchPattern]:
+    """Yield the launches of all ranges whose tensors are known, of these kernel types or of all."""
+    for of in deployment.ranges:
+        for one in of.launches:
+            if one.cells and (kernel_types is None or one.kernel in kernel_types):
+                yield one
+
+
+def _slots(launch: LaunchPattern, name: str) -> list[tuple[int, ...]]:
+    """Return the shapes of a cell; a size that depends on the load is 0."""
+    texts = launch.cells[name].strip('"').split(";")
+    return [
+        tuple(int(one.text) if one.text.isdecimal() else 0 for one in dims_of(text))
+        for text in texts
+    ]
+
+
+def _reduced(deployment: PackagedDeployment, kernel_types: Collection[str]) -> PackagedDeployment:
+    """Return the deployment with only the launches of these kernel types."""
+    ranges = (
+        replace(one, launches=tuple(x for x in one.launches if x.kernel in kernel_types))
+        for one in deployment.ranges
+    )
+    return replace(deployment, ranges=tuple(one for one in ranges if one.launches))
 
 
 def _passes(
@@ -92,22 +123,3 @@ def _passes(
     for count, length in product(requests, keys):
         for skew in _SKEWS if count > 1 else _SKEWS[:1]:
             yield Batch(Phase.DECODE, count, 1, length, skew=skew)
-
-
-# Sizes of the experts of one rank, from models and their distribution in deployments.
-
-_MOST_ON_A_RANK = 64
-
-
-def experts_of(decoders: Iterable[Decoder]) -> tuple[tuple[int, int, int], ...]:
-    """Return triples (experts of a rank, hidden size, size of an expert), each once, in order.
-
-    The numbers of ranks are all powers of two that divide a model's experts evenly and leave each
-    rank at most `_MOST_ON_A_RANK`."""
-    found = {
-        (decoder.experts // ranks, decoder.hidden, decoder.expert_intermediate)
-        for decoder in decoders
-        for ranks in (1 << power for power in range(decoder.experts.bit_length()))
-        if decoder.experts % ranks == 0 and decoder.experts // ranks <= _MOST_ON_A_RANK
-    }
-    return tuple(sorted(found))

@@ -18,9 +18,8 @@ from collector.ops.registry import find
 from collector.ops.runtime import completed_as_declared
 from collector.shapes import grid
 from collector.shapes.density import Standard, cases_between, find_standard
-from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.model_rows import experts_of, products_of, rows_of
-from collector.shapes.models import Decoder, bundled_names, find_decoder
+from collector.shapes.models import Decoder, bundled_configs, find_decoder
 from collector.shapes.patterns import (
     EXPERTS,
     PRODUCTS,
@@ -49,7 +48,7 @@ class GridOptions:
         largest_gib: largest size of a case's tensors; None for any
         decoders: models that give the sizes. Without any, all sizes of the patterns are used,
             and all bundled models for kernels without a pattern.
-        release: release of the stack that serves the models
+        release: release whose recordings are used, where a model has some
         standard: if set, add the rows that this standard of density requires between existing rows,
             instead of a sample"""
 
@@ -182,21 +181,21 @@ def _bare(record: CaseRecord) -> CaseRecord:
 
 
 def _decoders(options: GridOptions) -> tuple[Decoder, ...]:
-    return options.decoders or tuple(map(find_decoder, bundled_names()))
+    return options.decoders or tuple(map(find_decoder, bundled_configs()))
 
 
 @cache
 def _model_rows(options: GridOptions, kernel_types: frozenset[str]) -> dict[str, list[CaseRecord]]:
-    return rows_of(_decoders(options), find_kernel_set(options.release), kernel_types)
+    return rows_of(_decoders(options), options.release, kernel_types)
 
 
 @cache
 def _sizes(options: GridOptions, source: str) -> tuple[tuple[int, ...], ...]:
     if source == EXPERTS:
-        return experts_of(_decoders(options))
+        return experts_of(_decoders(options), options.release)
     if source != PRODUCTS:
         return ()
     sizes = bundled_patterns().sizes
     if not options.decoders:
         return tuple(product(sizes, sizes))
-    return products_of(options.decoders, find_kernel_set(options.release))
+    return products_of(options.decoders, options.release)

@@ -11,8 +11,7 @@ from collector.codec.text import whole_in_one_line
 from collector.model.record import CaseRecord
 from collector.ranks import collective
 from collector.ranks.topology import Grid
-from collector.shapes.deployments import check_deployment
-from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
+from collector.shapes.deployments import USUAL_RELEASE, check_deployment, check_release
 from collector.shapes.layout import (
     NZ_SETTINGS,
     ExpertLaunch,
@@ -190,13 +189,13 @@ def read_model(found: Fields, base: Path) -> ModelSource:
             raise reported.refusal(f"a model requires the key {key!r} in the same source")
     release = found.read("release", Entry.text, USUAL_RELEASE)
     layout = _layout(found["layout"])
+    _check(found.get("release", reported), check_release, release)
     word = reported.text()
     model = bundled_decoder(word) or base / word
     if isinstance(model, Decoder):
         _check(found["layout"], check_deployment, model, layout, release)
     elif model.suffix != ".json":
         raise reported.refusal(str(unknown_model(word)))
-    _check(found.get("release", reported), find_kernel_set, release)
     collectives = found.read("collectives", read_step_collectives, None)
     return ModelSource(model, layout, _serving(found["serving"]), release, collectives)
 

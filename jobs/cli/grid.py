@@ -86,7 +86,7 @@ def grid_command(
       opmeter grid --database-path tree --standard density-v1 --dry-run
     """
     from collector.shapes.density import find_standard
-    from collector.shapes.kernel_set import USUAL_RELEASE
+    from collector.shapes.deployments import USUAL_RELEASE
     from collector.shapes.patterns import read_patterns
     from collector.singlehost.grow import GridOptions, grow_tree
 

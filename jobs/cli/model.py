@@ -27,30 +27,28 @@ if TYPE_CHECKING:
     from collector.model.record import CaseRecord
     from collector.shapes.step import Step
 
-_SHOWN = (0, 1, 2, 3, 6, 7)  # what fits on a terminal
-_OPTIONAL = ("output shapes", "known by")
+_SHOWN = (0, 1, 2, 3, 6)  # what fits on a terminal
+_OPTIONAL = ("output shapes",)
 _COLUMNS = (
     *("layer", "kernel", "times", "input shapes", "input dtypes", "input formats"),
-    *("output shapes", "known by"),
+    "output shapes",
 )
 _KEYS_OF_DECODE = 4096
 
 
 def list_command() -> None:
-    """List the bundled models, the layouts that are recorded, and the releases with kernel sets.
+    """List the bundled models, and the layouts of each release that are recorded.
 
     \b
     Example:
       opmeter model list
     """
     from collector.shapes.deployments import packaged_layouts
-    from collector.shapes.kernel_set import bundled_releases
 
     for name in bundled_configs():
         typer.echo(name)
     for (name, release), layouts in packaged_layouts().items():
         typer.echo(f"recorded: {name} in {release}: {'; '.join(layouts)}", err=True)
-    typer.echo(f"kernels of {', '.join(bundled_releases())}", err=True)
 
 
 def show_command(
@@ -107,9 +105,9 @@ def show_command(
 ) -> None:
     """Show the kernels that one forward pass of a model launches on one rank.
 
-    They are from a recording of the package, or else from the kernel set of the release.
-    A recording of `opmeter model record` has its passes and its layout; --missing, --json and its
-    file are the only options.
+    They are from a recording of the package; `opmeter model list` prints its layouts. A recording
+    of `opmeter model record` has its passes and its layout; --missing, --json and its file are the
+    only options.
 
     \b
     Examples:
@@ -120,9 +118,8 @@ def show_command(
     if model.endswith(RECORDING_SUFFIX):
         show_recording(Path(model), only_missing=missing, as_json=as_json)
         return
-    from collector.shapes.deployments import check_deployment, model_step, recorded_layouts
-    from collector.shapes.kernel_set import USUAL_RELEASE
-    from collector.shapes.layout import layout_of, recording_call
+    from collector.shapes.deployments import USUAL_RELEASE, model_step
+    from collector.shapes.layout import layout_of
 
     decoder, reported = find_decoder(model), layout_of(layout)
     batch = replace(
@@ -145,10 +142,6 @@ def show_command(
         _print_step(title, batch, step)
     else:
         _print_table(title, step)
-    known = recorded_layouts(decoder, release)
-    if known and check_deployment(decoder, reported, release) is None:
-        what = f"note: {release} is recorded for {'; '.join(known)}; this is from its kernel set"
-        typer.echo(f"{what} ({recording_call(decoder, reported, release)})", err=True)
 
 
 COMMANDS: dict[str, Callable[..., int | None]] = {
@@ -184,7 +177,6 @@ def _rows(step: Step) -> list[tuple[str, ...]]:
         (
             *(one.layer, one.record.kernel_type, str(one.times)),
             *(one.record.cells.get(name, "").strip('"') for name in (*INPUT_CELLS, OUTPUT_SHAPES)),
-            one.source,
         )
         for one in step.kernels
     ]
@@ -192,7 +184,6 @@ def _rows(step: Step) -> list[tuple[str, ...]]:
         (
             *(one.layer, OPERATIONS[one.operation].kernel_type, str(one.times)),
             *(f"{one.message_bytes} bytes over {one.group_size} ranks", "DT_BF16", "", ""),
-            one.source,
         )
         for one in step.collectives
     ]
@@ -222,7 +213,6 @@ def _print_step(title: str, batch: Batch, step: Step) -> None:
             "layer": one.layer,
             "phase": batch.phase,
             "times": one.times,
-            "source": one.source,
             "case_id": record.case_id,
             "Kernel Type": record.kernel_type,
             **record.cells,

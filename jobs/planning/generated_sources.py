@@ -159,8 +159,7 @@ class ModelCases:
 def model_records(source: ModelSource, backend: str) -> ModelCases:
     """Return the cases of a source, in the order of its passes.
 
-    Raise BadInput for a layout or a load that is not recorded, or a model whose step no kernel set
-    describes."""
+    Raise BadInput for a layout or a load that is not recorded."""
     decoder = source.model if isinstance(source.model, Decoder) else read_decoder(source.model)
     weighed = passes(source.serving)
     steps = [

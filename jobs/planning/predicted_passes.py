@@ -61,8 +61,7 @@ class LaunchedPass:
 def passes_of_model(
     source: ModelSource, batches: Iterable[Batch], backend: str
 ) -> Iterator[LaunchedPass]:
-    """Yield the passes of a model. Raises BadInput for a load that is not recorded, or a model
-    whose step no kernel set describes."""
+    """Yield the passes of a model. Raises BadInput for a layout or a load that is not recorded."""
     decoder = read_decoder(source.model) if isinstance(source.model, Path) else source.model
     for batch in batches:
         step = model_step(decoder, source.layout, batch, source.release)

@@ -1,9 +1,9 @@
 """Launch cases of models in their real sizes through the stock torch_npu on the fake NPU: `python
 -m tests.npu.model_sample [--rows 50] [--seed 0] [--one-in 1]`.
 
-A random sample of each kernel type is drawn from every bundled model, in several layouts and
-passes, as every release launches them; `--one-in 4` uses a quarter of these. Exits with 1 if a
-launch was refused or launched nothing, and prints which.
+A random sample of each kernel type is drawn from the packaged recordings, in all layouts and
+releases and in several passes; `--one-in 4` uses a quarter of these. Exits with 1 if a launch was
+refused or launched nothing, and prints which.
 """
 
 import argparse
@@ -17,29 +17,23 @@ from random import Random
 
 from collector.codec.errors import BadInput
 from collector.model.record import CaseRecord, write_table
+from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.ops.spec import Need
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.experts import KERNELS as OF_GANGS
-from collector.shapes.kernel_set import bundled_releases, find_kernel_set
-from collector.shapes.layout import layout_of
-from collector.shapes.models import bundled_names, find_decoder
-from collector.shapes.serving import Batch, Phase
-from collector.shapes.step import derive_step
-
-_DENSE = ("tp=1", "tp=4,nz=2", "tp=16,sequence_split", "tp=8,quantisation=w8a8")
-_MIXTURE = (
-    "tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8",
-    "tp=1,dp=32,ep=32,quantisation=w8a8",
-    "tp=4,dp=2,ep=8,quantisation=w8a8,nz=2",
-    "tp=4,dp=4,ep=16,sequence_split,quantisation=w4a8,experts=apart",
-    "tp=4,dp=4,ep=16,sequence_split,quantisation=w8a8,experts=apart",
-    "tp=2,dp=16,ep=32,experts=apart",
+from collector.shapes.deployments import (
+    deployed_step,
+    find_deployment,
+    layouts_in,
+    packaged_layouts,
 )
+from collector.shapes.serving import Batch, Phase
+
 _BATCHES = (
     *(Batch(Phase.DECODE, requests, 1, keys) for requests, keys in product((1, 5, 16), (9, 4100))),
     Batch(Phase.DECODE, 8, 1, 600, padding=3),
-    Batch(Phase.DECODE, 6, 1, 900, decodes_alone=True),
+    Batch(Phase.DECODE, 6, 2, 900, predicted=1),
     Batch(Phase.PREFILL, 1, 515, 515),
     Batch(Phase.PREFILL, 2, 128, 700),
     Batch(Phase.PREFILL, 1, 64, 64, mixed_decodes=6, followed_keys=1030),
@@ -52,7 +46,7 @@ def sample(rows: int, seed: int, one_in: int) -> dict[str, list[CaseRecord]]:
     """Return at most this many cases of each kernel type that one NPU can launch here, the same for
     a seed: kernels of Triton and of several ranks are excluded."""
     found: dict[str, dict[str, CaseRecord]] = {}
-    for record in _derived_records(Random(seed), one_in):
+    for record in _recorded(Random(seed), one_in):
         found.setdefault(record.kernel_type, {})[record.case_id] = record
     return {
         kernel: [of[name] for name in Random(f"{seed} {kernel}").sample(sorted(of), k)]
@@ -61,25 +55,26 @@ def sample(rows: int, seed: int, one_in: int) -> dict[str, list[CaseRecord]]:
     }
 
 
-def _derived_records(chance: Random, one_in: int) -> Iterator[CaseRecord]:
-    for release, model in product(map(find_kernel_set, bundled_releases()), bundled_names()):
-        decoder = find_decoder(model)
-        layouts = _MIXTURE if decoder.is_moe else _DENSE
-        for layout, batch in product(map(layout_of, layouts), _BATCHES):
+def _recorded(chance: Random, one_in: int) -> Iterator[CaseRecord]:
+    for (model, release), names in packaged_layouts().items():
+        for layout, batch in product((one for name in names for one in layouts_in(name)), _BATCHES):
             if chance.randrange(one_in):
                 continue
+            deployment = find_deployment(model, release, layout)
+            assert deployment is not None
             try:
-                step = derive_step(decoder, layout, batch, release)
-            except BadInput:  # not known for this release's set
+                step = deployed_step(deployment, batch)
+            except BadInput:  # not recorded in this layout
                 continue
             yield from (one.record for one in step.kernels if _is_launched(one.record))
 
 
 def _is_launched(record: CaseRecord) -> bool:
-    if record.kernel_type in (*OF_GANGS, *DISTRIBUTE_KERNELS):
-        return False
     op, case = find(record.kernel_type), record.case
-    assert op is not None
+    if op is None or record.kernel_type in (*OF_GANGS, *DISTRIBUTE_KERNELS):
+        return False
+    if refusal(case, find, "npu") is not None:  # listed in test_jobs_packaged.py
+        return False
     slots = (*(case.inputs or ()), *(case.outputs or ()))
     return Need.TRITON not in op.npu.needs and sum(one.size_bytes for one in slots) <= _MOST_BYTES
 

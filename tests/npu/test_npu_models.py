@@ -33,15 +33,15 @@ sources:
 - model: deepseek-v3
   layout: {tp: 8, dp: 2, ep: 16, sequence_split: true, quantisation: w8a8}
   serving: {concurrency: [5], input: 512, output: 64}
-- model: qwen3-235b-a22b
-  layout: {tp: 4, dp: 8, ep: 32, sequence_split: true, quantisation: w8a8, experts: apart}
-  serving: {concurrency: [8], input: 512, output: 3, phase: decode}
-- model: qwen3-235b-a22b
-  layout: {tp: 4, dp: 8, ep: 32, sequence_split: true, experts: apart}
+- model: deepseek-v3
+  layout: {tp: 8, dp: 2, ep: 16, sequence_split: true, quantisation: w8a8, experts: apart}
   serving: {concurrency: [8], input: 128, output: 3}
+- model: deepseek-v3
+  layout: {tp: 8, dp: 2, ep: 16, sequence_split: true, quantisation: w8a8, experts: apart}
+  serving: {concurrency: [1], input: 4900, output: 1}
 - model: qwen3-235b-a22b
-  layout: {tp: 4, dp: 8, ep: 32, sequence_split: true, quantisation: w8a8, experts: apart}
-  serving: {concurrency: [8], input: 128, output: 1}
+  layout: {tp: 8, dp: 2, ep: 16, sequence_split: true, experts: apart}
+  serving: {concurrency: [8], input: 128, output: 3}
 target: here
 backend: npu
 measure: {repeats: 3}
@@ -95,7 +95,7 @@ def test_every_kernel_of_a_pass_is_launched_by_its_call(outcomes):
     }
     assert wrong == set()
     assert {"BroadcastTo", "Transpose", "Slice"} <= alone  # copies of views
-    assert {"MatMulV2", "QuantBatchMatmulV3", "FusedInferAttentionScore", "Sort"} <= alone
+    assert {"MatMulV2", "QuantBatchMatmulV3", "FusedInferAttentionScore"} <= alone
     assert {"GroupedMatmul", "GroupedMatmulSwigluQuant", "MoeTokenPermute"} <= alone
 
 
@@ -111,8 +111,8 @@ def test_sample_of_the_cases_of_models_is_launched_by_its_calls(fake):
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     *kernels, _ = done.stdout.splitlines()
-    assert len(kernels) > 35
-    assert any(line.startswith("SparseFlashAttention: 25 cases, 0 ") for line in kernels)
+    assert len(kernels) > 80
+    assert any(line.startswith("SparseFlashAttention: ") for line in kernels)
 
 
 def test_kernels_that_are_not_launched_here_are_unsupported(outcomes):

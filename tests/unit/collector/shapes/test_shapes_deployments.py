@@ -1,6 +1,7 @@
 """Deployments of the package: the kernels of real steps of Qwen3-32B, unrecorded loads, and the
 description of each file."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.ops.registry import find
+from collector.recording.environments import RELEASES
 from collector.shapes.deployments import (
     batch_of,
     check_deployment,
@@ -16,9 +18,10 @@ from collector.shapes.deployments import (
     layouts_in,
     model_step,
     packaged_layouts,
+    packaged_releases,
 )
 from collector.shapes.layout import layout_of
-from collector.shapes.models import find_decoder
+from collector.shapes.models import bundled_config, find_decoder
 from collector.shapes.serving import Batch, Phase
 from tools.recordings.deployments import FOLDER, RECIPES
 
@@ -36,6 +39,12 @@ ATTENTION = (
 OF_MIXED = ("deepseek-v4-flash",)  # whose decodes and prompts have attention apart
 DECODE = Batch(Phase.DECODE, 9, 1, 4096)
 QWEN = "tp=16,nz=2,sequence_split"
+
+
+def config(model):
+    """The config.json of the decoder of a bundled model."""
+    values = json.loads(bundled_config(model))
+    return values.get("text_config", values)
 
 
 def counted(step):
@@ -142,10 +151,10 @@ def test_every_file_describes_its_recorded_loads():
                     # latent attention has a launch for decodes, one for new tokens of prompts, and
                     # one for their earlier tokens
                     has_earlier = one.phase != Phase.DECODE and batch.keys > batch.queries
-                    is_in_parts = decoder.is_mla and not decoder.is_sparse
+                    is_in_parts = decoder.is_latent and "index_topk" not in config(model)
                     parts = 1 + (one.phase == "mixed") + has_earlier if is_in_parts else 1
                     parts += one.phase == "mixed" and model in OF_MIXED
-                    layers = OF_ATTENTION.get(model, decoder.layers)
+                    layers = OF_ATTENTION.get(model, config(model)["num_hidden_layers"])
                     assert sum(kinds) == parts * layers, (model, str(layout), batch)
 
 
@@ -161,7 +170,7 @@ def test_experts_in_bf16_are_fused_with_weights_of_the_ranks_share():
         ("qwen3-235b-a22b", 94, "tp=8,dp=2,ep=16", "8,4096,3072;8,1536,4096"),
     ):
         found = find_deployment(name, RELEASE, layout_of(f"{layout},sequence_split"))
-        hidden = find_decoder(name).hidden
+        hidden = config(name)["hidden_size"]
         for batch, rows in ((Batch(Phase.PREFILL, 1, 4099, 4099), 513), (DECODE, 2)):
             step = counted(deployed_step(found, batch))
             shapes = f"{rows},{hidden};{weights};{rows},8;;;{rows},8"
@@ -178,8 +187,8 @@ def test_experts_that_are_apart_are_dispatched_or_exchanged():
         ("deepseek-v3", 58, "tp=8,dp=2,ep=16,quantisation=w8a8", 16 * (16 * 16 + 8), ""),
     ):
         text = f"{layout},sequence_split,experts=apart"
-        decoder, found = find_decoder(name), find_deployment(name, RELEASE, layout_of(text))
-        hidden, ranks = decoder.hidden, layout_of(text).ep
+        found = find_deployment(name, RELEASE, layout_of(text))
+        hidden, ranks = config(name)["hidden_size"], layout_of(text).ep
         few = counted(deployed_step(found, DECODE))
         kernels = Counter(name.split()[0] for name in few.elements())
         assert kernels["MoeDistributeDispatchV2"] == kernels["MoeDistributeCombineV2"] == layers
@@ -218,7 +227,7 @@ def test_kimi_k2_has_the_products_of_its_config():
 
 def test_gpt_oss_has_windows_in_half_of_its_layers():
     """A window of 128 tokens in 18 layers; not in decodes in graphs, which 0.18 captures with
-    another attention. No kernel set describes the model, so that other layouts are refused."""
+    another attention."""
     gpt_oss, layout = find_decoder("gpt-oss-120b"), layout_of("tp=4,ep=4,sequence_split")
     window = "Runtime pre_tokens"
     for batch, windows in ((Batch(Phase.PREFILL, 1, 4099, 4099), {"128": 18, None: 18}),
@@ -229,7 +238,9 @@ def test_gpt_oss_has_windows_in_half_of_its_layers():
                 found[one.record.extra.get(window)] += one.times
         assert found == windows
     for other, release in ((replace(layout, tp=8, ep=8), RELEASE), (layout, "vllm-ascend-0.13")):
-        with pytest.raises(BadInput, match=r"no kernel set describes .* (record|packaged)"):
+        with pytest.raises(
+            BadInput, match="opmeter model record gpt-oss-120b|cannot be: expected one of"
+        ):
             model_step(gpt_oss, other, DECODE, release)
 
 
@@ -249,8 +260,7 @@ def test_minimax_m2_normalises_queries_and_keys_over_all_ranks():
 
 def test_kimi_k2_thinking_has_int4_weights_of_experts():
     """24 of 384 experts on a rank, with scales of 32 rows; each of 16 ranks sends 8 choices of 98
-    tokens, which are 2 for each of 384 experts and one more for the first 16. No kernel set has
-    these weights, so that other layouts with them are refused."""
+    tokens, which are 2 for each of 384 experts and one more for the first 16."""
     kimi = find_decoder("kimi-k2-thinking")
     layout = layout_of("tp=16,ep=16,sequence_split,quantisation=w4a16,experts=apart")
     step = model_step(kimi, layout, Batch(Phase.PREFILL, 1, 1563, 1563), RELEASE)
@@ -263,7 +273,7 @@ def test_kimi_k2_thinking_has_int4_weights_of_experts():
         "1024,7168;24,7168,4096;;;;24,224,4096;24,224,4096;24;": 60,
         "1024,2048;24,2048,7168;;;;24,64,7168;24,64,7168;24;": 60,
     }
-    with pytest.raises(BadInput, match=r"no kernel set describes .* (record|packaged)"):
+    with pytest.raises(BadInput, match="opmeter model record kimi-k2-thinking"):
         model_step(kimi, replace(layout, dp=2, tp=8), DECODE, RELEASE)
 
 
@@ -382,7 +392,6 @@ def test_prompts_next_to_decodes_have_both_attentions():
     batch = Batch(Phase.PREFILL, 1, 64, 192, mixed_decodes=3, followed_keys=90)
     for release in ("vllm-ascend-0.18", "vllm-ascend-0.23"):
         step = model_step(deepseek, layout, batch, release)
-        assert {one.source for one in step.kernels} == {"recording"}
         kernels = Counter()
         for one in step.kernels:
             shapes = one.record.cells.get("Input Shapes", "").strip('"')
@@ -410,7 +419,7 @@ def test_unrecorded_load_is_refused_with_the_recorded_ones():
         text = str(raised.value)
         assert "\n" not in text
         assert words in text
-        assert "`opmeter model record`" in text
+        assert "opmeter model record qwen3-32b" in text
 
 
 def test_earlier_tokens_of_latent_attention_are_limited_to_one_part():
@@ -428,28 +437,71 @@ def test_earlier_tokens_of_latent_attention_are_limited_to_one_part():
 
 def test_decodes_that_verify_predicted_tokens_are_recorded():
     """DeepSeek-V3: 5 requests have 10 tokens, in a graph of 16 on 8 ranks, with logits of all 10.
-    The layer that predicts has the kernel set."""
+    The layer that predicts is not packaged."""
     deepseek = find_decoder("deepseek-v3")
     layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
     batch = Batch(Phase.DECODE, 5, 2, 300, predicted=1)
     for release in ("vllm-ascend-0.18", "vllm-ascend-0.23"):
         step = model_step(deepseek, layout, batch, release)
-        assert {one.source for one in step.kernels} == {"recording"}
         found = counted(step)
         assert found["AddRmsNormBias 2,7168;2,7168;7168;"] == 122, release  # tokens of a rank
         assert found["MatMulV2 10,7168;16160,7168"] == 1, release
         assert sum(n for name, n in found.items() if name.startswith("rejection_")) == 1
-        draft = model_step(deepseek, layout, replace(batch, is_draft=True), release)
-        assert "recording" not in {one.source for one in draft.kernels}
+        with pytest.raises(BadInput, match="--requests 5 --context 300 --speculative 1"):
+            model_step(deepseek, layout, replace(batch, is_draft=True), release)
 
 
-def test_unrecorded_layouts_and_kinds_of_passes_use_the_kernel_set():
+def test_unrecorded_layouts_and_kinds_of_passes_are_refused_with_the_command_that_records_them():
     chunk = Batch(Phase.PREFILL, 1, 64, 4160)
-    unrecorded = (
-        ("qwen3-32b", "tp=2,nz=2", Batch(Phase.DECODE, 4, 1, 64)),
-        ("llama-3-70b", "tp=8", chunk),
-    )
-    for model, layout, batch in unrecorded:
-        step = model_step(find_decoder(model), layout_of(layout), batch, RELEASE)
-        sources = {one.source for one in step.kernels}
-        assert sources and "recording" not in sources
+    verified = Batch(Phase.DECODE, 4, 2, 64, predicted=1)
+    llama = "opmeter model record llama-3-70b --release vllm-ascend-0.18 --layout tp=8,dp=1,ep=1"
+    for model, layout, batch, command in (
+        (
+            "qwen3-32b",
+            "tp=2,nz=2",
+            DECODE,
+            "--layout tp=2,dp=1,ep=1 --graph full-decode --env VLLM",
+        ),
+        (
+            "minimax-m2",
+            "tp=4,ep=4",
+            DECODE,
+            "expected vllm-ascend-0.23, with tp=4,dp=1,ep=4,sequence_split",
+        ),
+        ("llama-3-70b", "tp=8", chunk, f"{llama} --graph full-decode --phase prefill --tokens 64"),
+        ("llama-3-70b", "tp=8", chunk, "--prompts 1 --earlier 4096 --output"),
+        ("llama-3-70b", "tp=8", verified, "--requests 4 --context 64 --speculative 1 --output"),
+    ):
+        with pytest.raises(BadInput) as raised:
+            model_step(find_decoder(model), layout_of(layout), batch, RELEASE)
+        assert command in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_latent_attention_in_int8_of_a_host_that_only_decodes_is_refused():
+    layout = layout_of("tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8")
+    alone = replace(DECODE, decodes_alone=True)
+    with pytest.raises(BadInput, match="MLAPO"):
+        model_step(find_decoder("deepseek-v3"), layout, alone, RELEASE)
+    qwen = find_decoder("qwen3-32b")  # which has the same kernels
+    both = [model_step(qwen, layout_of("tp=4"), one, RELEASE) for one in (DECODE, alone)]
+    assert both[0] == both[1]
+
+
+def test_releases_that_can_be_recorded_are_packaged_and_others_are_refused():
+    assert packaged_releases() == tuple(sorted(RELEASES))
+    with pytest.raises(BadInput, match=r"vllm-ascend-0.13.*cannot be.*vllm-ascend-0.18"):
+        model_step(find_decoder("qwen3-32b"), layout_of("tp=4"), DECODE, "vllm-ascend-0.13")
+
+
+def test_uneven_loads_of_experts_are_the_ends_of_their_rows():
+    glm, layout = find_decoder("glm-4.5-air"), layout_of("tp=8,ep=8,sequence_split,experts=apart")
+    found = {}
+    for percent in (0, 50):
+        batch = Batch(Phase.DECODE, 16, 1, 1000, skew=20, imbalance=percent)
+        step = model_step(glm, layout, batch, RELEASE)
+        of = [one.record for one in step.kernels if one.record.kernel_type == "GroupedMatmul"]
+        (ends,) = {one.extra["Runtime group_list_values"] for one in of}
+        found[percent] = [int(end) for end in ends.split(",")]
+    even, uneven = found[0], found[50]
+    assert len(even) == len(uneven) == 16 and even[-1] == uneven[-1] > 0
+    assert even[0] > uneven[0] and uneven[-1] - uneven[-2] > even[-1] - even[-2]

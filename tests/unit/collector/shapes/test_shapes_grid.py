@@ -14,9 +14,6 @@ from collector.model.case import case_from_cells
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.shapes.grid import SampleRequest, choose, templates
-from collector.shapes.kernel_set import find_kernel_set
-from collector.shapes.model_rows import layouts_of, products_of, rows_of
-from collector.shapes.models import bundled_names, find_decoder
 from collector.shapes.patterns import bundled_patterns, read_patterns
 from tests.fixtures.op_rows import rows_of as fixture_rows
 from tests.unit.collector.naming import names
@@ -235,28 +232,6 @@ def test_rows_without_tensors_are_not_templates():
     unknown = case_from_cells("Add", {"Input Shapes": "N/A"})
     slow = case_from_cells("Add", {**fixture_rows("Add")[0].cells, "Accelerator Core": "AI_CPU"})
     assert templates([unknown, slow]) == ()
-
-
-@pytest.mark.parametrize("model", bundled_names())
-def test_models_have_layouts_weights_and_attention(model):
-    decoder, kernels = find_decoder(model), find_kernel_set("vllm-ascend-0.18")
-    assert [layout.tp for layout in layouts_of(decoder)] == [1, 2, 4, 8, 16]
-    products = products_of([decoder], kernels)
-    assert len(set(products)) == len(products) > 10
-    attention = "SparseFlashAttention" if decoder.is_sparse else "FusedInferAttentionScore"
-    rows = rows_of([decoder], kernels, [attention, "Identity"])
-    is_reported = decoder.indexers in (0, decoder.layers)  # by this release's set
-    assert (len(rows[attention]) > 500) == is_reported and rows["Identity"] == []
-
-
-def test_weights_of_a_model_are_those_of_its_fused_projections():
-    qwen = products_of([find_decoder("qwen3-32b")], find_kernel_set("vllm-ascend-0.18"))
-    assert {(768, 5120), (5120, 512), (3200, 5120), (5120, 1600), (9496, 5120)} <= set(
-        qwen
-    )  # tp=16
-    assert (2560, 5120) in qwen  # tp=4: queries, and two heads of keys and of values
-    latent = products_of([find_decoder("deepseek-v3")], find_kernel_set("vllm-ascend-0.18"))
-    assert {(2112, 7168), (3072, 1536), (7168, 2048), (256, 7168), (16160, 7168)} <= set(latent)
 
 
 PATTERN = """\

@@ -1,6 +1,5 @@
-"""A model of two layers, its campaign, and a database that lacks some of its cases."""
+"""A packaged model on one rank, its campaign, and a database that lacks some of its cases."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,32 +16,24 @@ from tests.unit.collector.database.campaign_maker import (
     write_campaign,
 )
 
-_CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 100,
-}
-CAMPAIGN = """\
+MODEL, LACKS = "qwen3-vl-8b", "SoftmaxV2"
+CAMPAIGN = f"""\
 campaign: small
 sources:
-- model: config.json
-  layout: {nz: 0}
-  serving: {concurrency: [1, 4], input: 32, output: 8}
+- model: {MODEL}
+  layout: tp=1
+  serving: {{concurrency: [1, 4], input: 32, output: 8}}
 backend: cpu
 """
-SERVING = ("--layout", "nz=0", "--input", "32", "--output", "8")
+SERVING = ("--input", "32", "--output", "8")
 
 
 def write_small_model(folder: Path) -> None:
-    """Writes config.json, campaign.yaml, and in `data` all cases except those of Sort."""
-    (folder / "config.json").write_text(json.dumps(_CONFIG))
+    """Writes campaign.yaml, and in `data` all cases except those of LACKS."""
     (folder / "campaign.yaml").write_text(CAMPAIGN)
     campaign = campaign_from_text(CAMPAIGN, path="c.yaml", base=folder)
     (source,) = load_sources(campaign, MemoryStore())
-    records = [record for record in source.records if record.kernel_type != "Sort"]
+    records = [record for record in source.records if record.kernel_type != LACKS]
     write_database(folder / "data", records)
 
 

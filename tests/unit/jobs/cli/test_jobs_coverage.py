@@ -25,7 +25,7 @@ from tests.unit.collector.database.campaign_maker import (
     write_campaign,
 )
 from tests.unit.jobs.cli.in_process import invoked
-from tests.unit.jobs.cli.small_model import SERVING, write_database
+from tests.unit.jobs.cli.small_model import LACKS, MODEL, SERVING, write_database
 from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
@@ -45,19 +45,19 @@ def test_missing_cases_of_a_campaign_are_listed_by_kernel_and_case(folder):
     message = coverage("campaign.yaml").stdout
     lines = message.splitlines()
     assert lines[0].split() == ["version", PATH]
-    assert "Sort" in "".join(line for line in lines if line.endswith("100 % missing"))
-    gaps = re.findall(r"^ +[0-9.]+ % missing +Sort (.+)$", message, flags=re.MULTILINE)
-    assert sorted(gaps) == ["1,100 FLOAT", "4,100 FLOAT"]
+    assert LACKS in "".join(line for line in lines if line.endswith("100 % missing"))
+    gaps = re.findall(rf"^ +[0-9.]+ % missing +{LACKS} (.+)$", message, flags=re.MULTILINE)
+    assert sorted(gaps) == ["1,151936 FLOAT", "4,151936 FLOAT"]
 
 
 def test_coverage_of_a_campaign_is_limited_to_its_operators(folder):
     every = json.loads(coverage("campaign.yaml", "--json").stdout)["cases"]
     text = (folder / "campaign.yaml").read_text()
-    (folder / "some.yaml").write_text(f"{text}operators: [Sort, SwiGlu]\n")
+    (folder / "some.yaml").write_text(f"{text}operators: [{LACKS}, SwiGlu]\n")
     some = json.loads(coverage("some.yaml", "--json").stdout)["cases"]
-    assert {one["kernel_type"] for one in some} == {"Sort", "SwiGlu"}
-    assert some == [one for one in every if one["kernel_type"] in ("Sort", "SwiGlu")]
-    (folder / "some.yaml").write_text(f"{text}operators: [Sorted]\n")
+    assert {one["kernel_type"] for one in some} == {LACKS, "SwiGlu"}
+    assert some == [one for one in every if one["kernel_type"] in (LACKS, "SwiGlu")]
+    (folder / "some.yaml").write_text(f"{text}operators: [{LACKS}x]\n")
     assert isinstance(coverage("some.yaml").exception, BadInput)
 
 
@@ -103,11 +103,11 @@ def test_coverage_of_a_real_run_is_complete_except_for_removed_cases(
 def test_the_options_of_a_model_are_those_of_a_source(folder):
     of_campaign = json.loads(coverage("campaign.yaml", "--json").stdout)
     words = ("--concurrency", "1", "--concurrency", "4", *SERVING)
-    of_options = json.loads(coverage("--model", "config.json", "--json", *words).stdout)
+    of_options = json.loads(coverage("--model", MODEL, "--json", *words).stdout)
     assert of_options == of_campaign
     assert of_campaign["metrics"]["m2"] < 1 and of_campaign["version"] == PATH
-    norms = [one for one in of_campaign["cases"] if one["inputs"] == ["4,64", "4,64", "64"]]
-    assert [one["launches"] for one in norms] == [7 * 4]  # of seven decodes, four requests each
+    norms = [one for one in of_campaign["cases"] if one["inputs"] == ["4,4096", "4,4096", "4096"]]
+    assert [one["launches"] for one in norms] == [7 * 72]  # of seven decodes, four requests each
 
 
 @pytest.mark.thorough
@@ -115,9 +115,9 @@ def test_unmeasured_batch_is_between_or_outside_of_measured_ones(folder):
     statuses = {}
     for requests in ("2", "9"):
         words = ("--concurrency", requests, *SERVING, "--json")
-        reported = json.loads(coverage("--model", "config.json", *words).stdout)
+        reported = json.loads(coverage("--model", MODEL, *words).stdout)
         statuses[requests] = {
-            one["status"] for one in reported["cases"] if one["kernel_type"] == "SoftmaxV2"
+            one["status"] for one in reported["cases"] if one["kernel_type"] == "Log"
         }
     assert statuses == {"2": {"between"}, "9": {"outside"}}
 
@@ -157,7 +157,8 @@ def test_a_deployment_is_described_as_a_campaign_does(folder):
 
 @pytest.mark.thorough
 def test_serving_options_cover_uneven_mixed_and_predicted_tokens(folder):
-    words = ("--model", "glm-4.5", "--layout", "tp=8,ep=8,experts=apart", "--concurrency", "4")
+    layout = "tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart"
+    words = ("--model", "deepseek-v3", "--layout", layout, "--concurrency", "4")
     words += ("--input", "64", "--output", "9", "--json")
 
     def reported(*more):
@@ -165,10 +166,11 @@ def test_serving_options_cover_uneven_mixed_and_predicted_tokens(folder):
         return {(one["kernel_type"], *one["inputs"]) for one in cases}
 
     plain, mixed = reported(), reported("--mixed")
-    predicting = reported("--predicted-tokens", "1", "--skew", "40", "--imbalance", "20")
-    assert ("Add", "4,5120", "4,5120") not in plain | mixed
-    assert ("Add", "8,5120", "8,5120") in predicting  # the layer that predicts
-    assert ("SwiGlu", "67,3072") in mixed - plain  # 64 tokens of a prompt and three answers
+    uneven = reported("--skew", "40", "--imbalance", "20")
+    assert plain and ("SwiGlu", "72,4608") in mixed - plain  # 64 tokens of a prompt, three answers
+    assert {row[0] for row in uneven} == {row[0] for row in plain}
+    refused = coverage(*words, "--predicted-tokens", "1").exception
+    assert isinstance(refused, BadInput) and "--speculative 1" in str(refused)
 
 
 @pytest.mark.thorough

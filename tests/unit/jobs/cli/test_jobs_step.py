@@ -7,11 +7,12 @@ import pytest
 
 from collector.codec.errors import BadInput
 from tests.unit.jobs.cli.in_process import invoked
+from tests.unit.jobs.cli.small_model import LACKS, MODEL
 
 pytestmark = [pytest.mark.fast, pytest.mark.thorough]
 
 RECORDED = Path(__file__).parents[3] / "fixtures" / "recordings" / "qwen3-32b_tp=8.json.gz"
-DECODE = ("config.json", "--layout", "nz=0", "--requests", "4", "--context", "36")
+DECODE = (MODEL, "--requests", "4", "--context", "36")
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_step_of_a_model_is_in_its_interval_and_the_sum_of_its_parts(folder):
     assert sum(one["parts_us"].values()) == pytest.approx(one["time_us"])
     assert sum(row["time_us"] for row in one["critical_path"]) == pytest.approx(one["time_us"])
     assert sum(row["share"] for row in one["error_budget"]) == pytest.approx(1)
-    assert one["unknown"]["launches"] == 1  # Sort
+    assert one["unknown"]["launches"] == 1, LACKS
     assert one["parts_us"]["computing"] > 0 and one["parts_us"]["unknown"] > 0
 
 
@@ -51,7 +52,7 @@ def test_host_bounds_an_eager_step(folder):
 
 
 def test_prompt_gives_the_time_to_the_first_token(folder):
-    (one,) = passes_of("config.json", "--layout", "nz=0", "--prompt", "32", "--host-us", "9")
+    (one,) = passes_of(MODEL, "--prompt", "32", "--host-us", "9")
     assert (one["metric"], one["mode"]) == ("TTFT", "eager")
 
 

@@ -11,6 +11,7 @@ from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import COMBINE, DISPATCH
 from collector.ranks.experts import KERNEL
 from collector.ranks.gangs import is_of_gangs, ranks_of
+from collector.shapes.models import bundled_config
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.generated_sources import MODEL_STEPS, model_records
@@ -86,29 +87,27 @@ def test_launches_are_those_of_serving_every_request_once():
 
 @pytest.mark.thorough
 def test_decode_only_deployment_has_separate_experts():
-    reported = _DSV3.replace("quantisation: w8a8", "quantisation: w8a8, experts: apart")
+    reported = _DSV3.replace("quantisation: w8a8", "experts: apart")
     reported = reported.replace("deepseek-ai/DeepSeek-V3", "glm-4.5")
     source = loaded(reported.replace("output: 20", "output: 20, phase: decode"))
     kernels = {record.kernel_type for record in source.records}
-    assert {DISPATCH, COMBINE, "GroupedMatmul", "GroupedMatmulSwigluQuant"} <= kernels
+    assert {DISPATCH, COMBINE, "GroupedMatmul"} <= kernels
     assert KERNEL not in kernels and "experts=apart" in source.planned.name
     gangs = {ranks_of(one.case) for one in source.records if is_of_gangs(one.case)}
     assert gangs == {16}
 
 
 def test_tokens_for_experts_are_sent_in_whole_elements_per_rank():
-    reported = (
-        "model: qwen3-235b-a22b, layout: {dp: 64, ep: 64, quantisation: w8a8, experts: apart}, "
-        "serving: {concurrency: [1], input: 605, output: 1}, collectives: {grid: [8, 4, 2]}"
-    )
+    """Of 16 ranks, each with 613 of 4,904 tokens, which have 8 experts."""
+    reported = _DSV3.replace("quantisation: w8a8", "quantisation: w8a8, experts: apart")
+    reported = reported.replace("input: 500, output: 20", "input: 4900, output: 1")
+    reported = reported.replace("concurrency: [5]", "concurrency: [1]")
     sent = {
         collective_case_of(record.case).collective.message_bytes
-        for record in loaded(reported, devices=64).records
+        for record in loaded(f"{reported}, collectives: {{grid: [8, 4, 2]}}").records
         if record.kernel_type == "hcom_alltoallv_"
     }
-    rows = 605 * 8
-    scales = -(-4 * rows // 128) * 128
-    assert sent == {scales, rows * 4096, 2 * rows * 4096} and scales != 4 * rows
+    assert sent and all(size % (2 * 16) == 0 for size in sent)
 
 
 def test_experts_are_cases_of_all_their_ranks():
@@ -139,19 +138,17 @@ def test_messages_over_more_ranks_than_devices_are_refused():
 
 
 def test_config_file_next_to_the_campaign_is_a_model(tmp_path):
-    config = {
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "vocab_size": 100,
-    }
+    """One with the values of a bundled model has its recordings; another one is to be recorded."""
+    config = json.loads(bundled_config("qwen3-vl-8b"))
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "config.json").write_text(json.dumps(config))
     reported = "layout: {}, serving: {concurrency: [1], input: 8, output: 2}"
     source = loaded(f"model: small/config.json, {reported}", base=tmp_path)
     assert missing(source.planned.name, ["model small", "tp=1"]) == []
+    config["text_config"]["num_hidden_layers"] = 3
+    (tmp_path / "small" / "config.json").write_text(json.dumps(config))
+    with raises_naming(BadInput, f"opmeter model record {tmp_path}/small/config.json"):
+        loaded(f"model: small/config.json, {reported}", base=tmp_path)
 
 
 def test_layout_is_read_as_commands_print_it():
