@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from collector.capture.dispatched import DTYPE_WORDS, DispatchObserver
+from collector.ops.launching import As
 from collector.ops.registry import all_ops, fused_attention, is_product
 from collector.ops.spec import OpSpec
 from collector.recording.calls import parse_call
-from collector.recording.cells import cells_by_layout, cells_of
+from collector.recording.cells import cells_in_order, cells_of
 
 _NAMESPACES = frozenset({"_C_ascend", "npu", "atb", "vllm"})
 _QUERIES = frozenset({"npu::get_npu_format", "npu::npu_format_cast"})  # they compute nothing
@@ -190,13 +191,9 @@ def _cells(op: OpSpec, named: Mapping[str, Any], out: Any) -> dict[str, str]:
         return {}
     inputs = [named.get(name) for name in slots]
     outputs = list(out) if isinstance(out, (tuple, list)) else [out]
-    lies = "T" if is_product(op.kernel) else ""  # a transposed view is its weight
-    layout = " ".join(
-        f"#{at}:INT64" if _is_numbers(value) else f"{at}{lies}" for at, value in enumerate(inputs)
-    )
-    places = " ".join(str(len(inputs) + at) for at in range(len(outputs)))
+    how = As.STORED if is_product(op.kernel) else ""  # a transposed view is its weight
     texts = ", ".join(map(_text, [*inputs, *outputs]))
-    return _laid_out(f"CUSTOM {op.kernel}({texts})", f"{layout} -> {places}")
+    return _in_order(f"CUSTOM {op.kernel}({texts})", len(inputs), how)
 
 
 def _slot_names(op: OpSpec, tensors: tuple[str, ...]) -> tuple[str, ...]:
@@ -213,8 +210,8 @@ def _slot_names(op: OpSpec, tensors: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _laid_out(call: str, layout: str) -> dict[str, str]:
-    return cells_by_layout(parse_call(call), layout)
+def _in_order(call: str, inputs: int, how: As | str) -> dict[str, str]:
+    return cells_in_order(parse_call(call), inputs, how)
 
 
 def _attention(named: Mapping[str, Any]) -> Line:
@@ -233,10 +230,6 @@ def _attention(named: Mapping[str, Any]) -> Line:
 def _has_tensors(value: Any) -> bool:
     values = value if isinstance(value, (list, tuple)) else [value]
     return any(isinstance(one, torch.Tensor) for one in values)
-
-
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and not _has_tensors(value)
 
 
 def _text(value: Any) -> str:

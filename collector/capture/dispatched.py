@@ -25,7 +25,7 @@ from collector.codec.table import table_bytes
 from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES
 from collector.recording.calls import DTYPES, parse_call
 from collector.recording.cells import cells_of
-from collector.recording.kernels import kernel_of, tables
+from collector.recording.kernels import kernel_of, launching_calls
 
 # The words of a recorded call for dtypes, by torch's names.
 DTYPE_WORDS = {
@@ -60,8 +60,8 @@ class Launch:
 
 
 def load_kernels() -> None:
-    """Load the tables of kernels, so that the first recorded step does not."""
-    tables()
+    """Load the declarations of operators, so that the first recorded step does not."""
+    launching_calls()
 
 
 def modes_of_torch() -> int:

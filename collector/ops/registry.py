@@ -43,10 +43,14 @@ def all_ops() -> tuple[OpSpec, ...]:
 
 def lookups() -> Iterator[tuple[str, Lookup]]:
     """Yield each kernel type with each of its lookups; of twins, the declared one first."""
-    for name in _modules():
-        for op in _declarations(name):
-            for kernel_type in (op.kernel, *op.twins):
-                yield from ((kernel_type, lookup) for lookup in op.lookups)
+    for op in declarations():
+        for kernel_type in (op.kernel, *op.twins):
+            yield from ((kernel_type, lookup) for lookup in op.lookups)
+
+
+def declarations() -> Iterator[OpSpec]:
+    """Yield every declaration once; `all_ops` has one for each of its twins too."""
+    return (op for name in _modules() for op in _declarations(name))
 
 
 @cache

@@ -25,6 +25,7 @@ from collector.model.vocabulary import (
     is_plain_format,
 )
 from collector.ops.expression import parse_expression
+from collector.ops.launching import As, LaunchedBy
 from collector.ops.signature import parse_signature
 from collector.ops.slots import dtype_error
 
@@ -204,6 +205,10 @@ class OpSpec:
     missing_metadata  what affects the time and is missing in the case, if no value is likely
                  enough to be assumed; empty if nothing is missing
     lookups      the operators of a model whose duration a consumer takes from this kernel
+    launched_by  the calls that a host records of it, with the positions of its arguments where
+                 these are not in order; not those that name the kernel and have all in order
+    shown        what a profile shows of an argument or an output of a call: a form, a dtype that
+                 the runtime converts it to, or the argument whose dtype it has
     launch       the function that every device runs, of an operator in a user's file (`own.py`);
                  its `reference` is only compared with
     file         the hash of that file, which its cases have as a column
@@ -245,6 +250,8 @@ class OpSpec:
     assumes: str = ""
     missing_metadata: Callable[[Case], str] = lambda case: ""
     lookups: tuple[Lookup, ...] = ()
+    launched_by: LaunchedBy = field(default_factory=lambda: MappingProxyType({}))
+    shown: Mapping[str, As | str] = field(default_factory=lambda: MappingProxyType({}))
     launch: Callable[..., Any] | None = None
     file: str = ""
     slots: tuple[str, ...] = field(init=False)

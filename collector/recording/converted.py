@@ -33,8 +33,8 @@ from math import prod
 from types import MappingProxyType
 
 from collector.recording.calls import DTYPES, Recorded, RecordedTensor, parse_call
-from collector.recording.kernel_tables.movement import dense_steps
 from collector.recording.kernels import kernel_of
+from collector.recording.views import dense_steps
 
 _SHORT = {spelling: short for short, spelling in DTYPES.items()}
 _BITS = {"FLOAT": 32, "FLOAT16": 16, "DT_BF16": 16}

@@ -1,27 +1,37 @@
-"""Which kernel a recorded call launches: the tables of collector/recording/kernel_tables, joined.
+"""Which kernel a recorded call launches, by the declarations of operators.
 
-Each of its modules holds `KERNELS`: the name of a recorded call -> the OP Type that msprof prints,
-or a function (tensors) -> OP Type where the runtime chooses by shape, dtype or format; "" says
-that no kernel runs. `OF_CALLS`, where a module has it, holds functions of the whole call, for what
-its numbers decide; `SEEN` and `READ` the calls whose kernel a real profile shows, or CANN's open
-sources. One call is one kernel here, as long as nothing else is known.
+The name of a call names its kernel, but for a version, `Inplace` and `WeightNz`, which not every
+kernel has in its name; other calls are in `launched_by` of their operator. A function of a serving
+stack launches the kernel whose operator calls it. `choices.py` has the calls of several kernels.
+One call is one kernel here, as long as nothing else is known.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
-from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 
-from collector.recording.calls import Recorded, RecordedTensor
+from collector.model.measurement import Library
+from collector.ops.registry import declarations, find
+from collector.ops.spec import OpSpec, library_of
+from collector.recording.calls import Recorded
+from collector.recording.choices import CHOSEN
 
 _TRITON = "triton."  # a kernel that opmeter_launches recorded instead of compiling it
-Chooser = Callable[[tuple[RecordedTensor, ...]], str]
-_FOLDER = Path(__file__).parent / "kernel_tables"
+_EXTENSION = "torch.ops._C_ascend"  # of vLLM-Ascend; functions of Python may have the same names
+_VERSION = re.compile(r"(WeightN[zZ]|V\d)+$")
+_ACLNN, _IN_PLACE = "aclnn", "aclnnInplace"
+_NO_OPERATORS = {
+    "aclnnTransQuantParamV3": "TransQuantParamV2",  # while a case is built
+    # of several kernels, which are recorded by their own names
+    **dict.fromkeys(("l2norm_fwd", "rejection_sample", "set_inputs_first_pass", "solve_tril"), ""),
+    "split_qkv_tp_rmsnorm_rope": "",
+}
 
 
 def kernel_of(call: Recorded) -> str:
-    """The OP Type of a call; of one that no table knows, its name without `aclnn`."""
+    """The OP Type of a call, as msprof prints it: empty where no kernel runs. Of a call that no
+    declaration knows it is the name without `aclnn`."""
     if call.kind == "HOST":
         return ""
     if call.kind == "HCCL":
@@ -29,53 +39,50 @@ def kernel_of(call: Recorded) -> str:
         return f"hcom_{name[0].lower()}{name[1:]}_"
     if call.kind == "CUSTOM" and call.name.startswith(_TRITON):
         return call.name.removeprefix(_TRITON)
-    if of_call := _of_calls().get(call.name):
-        return of_call(call)
-    known = tables().get(call.name)
-    if known is None:
-        return call.name.removeprefix("aclnn").removesuffix("Param")
-    return known if isinstance(known, str) else known(call.tensors)
+    if chosen := CHOSEN.get(call.name):
+        return chosen(call)
+    known = launching_calls()
+    found = known.get(call.name, known.get(call.name.replace(_IN_PLACE, _ACLNN)))
+    return _named(call.name) if found is None else found
+
+
+def operator_of(call: Recorded) -> OpSpec | None:
+    """The operator whose arguments a call has: that of its kernel, or if none declares the kernel,
+    such as CumsumCube, the one that declares the call."""
+    return find(kernel_of(call)) or _declaring().get(call.name)
+
+
+@cache
+def _declaring() -> Mapping[str, OpSpec]:
+    return {name: op for op in declarations() for name in op.launched_by}
 
 
 def calls_of(kernel: str) -> tuple[str, ...]:
     """The recorded names that may launch a kernel."""
-    plain = (name for name, known in tables().items() if known == kernel)
-    choosing = (name for name, known in tables().items() if callable(known))
-    return (f"aclnn{kernel}", *plain, *choosing, *_of_calls())
-
-
-def source_of(name: str) -> str:
-    """Where it is known from which kernel a call launches: SEEN, READ, or empty where the kernel
-    has the call's name and nothing more is known."""
-    modules = [load(path) for path in _paths()]
-    return next(
-        (kind for kind in ("SEEN", "READ") if any(name in getattr(m, kind, ()) for m in modules)),
-        "",
-    )
+    named = (name for name, known in launching_calls().items() if known == kernel)
+    return (f"{_ACLNN}{kernel}", *named, *CHOSEN)
 
 
 @cache
-def tables() -> Mapping[str, str | Chooser]:
-    """Every table in one; ValueError where two of them tell different types."""
-    joined: dict[str, str | Chooser] = {}
-    for path in _paths():
-        for name, known in load(path).KERNELS.items():
-            if joined.setdefault(name, known) != known:
-                raise ValueError(f"{path}: {name} is in another table with another type")
-    return MappingProxyType(joined)
+def launching_calls() -> Mapping[str, str]:
+    """The kernels of calls whose names do not name them. Raises ValueError where two operators
+    declare one call."""
+    functions, of_extension, found = dict(_NO_OPERATORS), dict[str, str](), dict[str, str]()
+    for op in declarations():
+        for function in (op.call, op.npu.served):
+            package, _, name = function.rpartition(".")
+            if package == _EXTENSION:
+                of_extension |= {name: op.kernel, f"_C_ascend.{name}": op.kernel}
+            elif library_of(function) == Library.VLLM_ASCEND:
+                functions.setdefault(name, op.kernel)
+        for name in op.launched_by:
+            if name not in CHOSEN and found.setdefault(name, op.kernel) != op.kernel:
+                raise ValueError(f"{name}: expected one kernel, got {found[name]} and {op.kernel}")
+    return MappingProxyType(of_extension | functions | found)
 
 
-@cache
-def _of_calls() -> Mapping[str, Callable[[Recorded], str]]:
-    modules = map(load, _paths())
-    return {name: of for module in modules for name, of in getattr(module, "OF_CALLS", {}).items()}
-
-
-def _paths() -> list[Path]:
-    return sorted(_FOLDER.glob("[!_]*.py"))
-
-
-@cache
-def load(path: Path) -> ModuleType:
-    """A module of the tables."""
-    return import_module(f"collector.recording.kernel_tables.{path.stem}")
+def _named(name: str) -> str:
+    """The kernel that a call names."""
+    base = name.removeprefix(_ACLNN)
+    plain = name.replace(_IN_PLACE, _ACLNN).removeprefix(_ACLNN)
+    return next(filter(find, (base, plain, _VERSION.sub("", plain))), base.removesuffix("Param"))

@@ -52,9 +52,8 @@ def no_own_call(kernel: str, rows: Sequence[Replayed]) -> str:
         return ""
     made = sorted({call.name for row in lost for call in row.calls})
     return (
-        f"{kernel}: none of the recorded calls ({', '.join(made)}) is known to launch it; put "
-        f'"{made[0]}": "{kernel}" (the call that does) into KERNELS of the file of '
-        "collector/recording/kernel_tables/ whose first line names such operators, and record "
+        f"{kernel}: none of the recorded calls ({', '.join(made)}) is known to launch it; add "
+        f'launched_by=calls("{made[0]}") (the call that does) to its declaration, and record '
         f"again: python -m tests.npu.record {kernel}"
     )
 

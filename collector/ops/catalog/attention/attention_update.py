@@ -5,6 +5,7 @@ from typing import Any
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import dtype_of
 from collector.ops.catalog.attention._sizes import named_output
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.slots import agrees
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
@@ -76,4 +77,5 @@ ATTENTION_UPDATE = OpSpec(
             _fits,
         ),
     ),
+    launched_by={"aclnnAttentionUpdate": arguments_at(outputs=3, unknown="outputs")},
 )

@@ -16,6 +16,7 @@ from collector.model.case import Case, Shape
 from collector.ops import rules
 from collector.ops.catalog.attention import _lengths
 from collector.ops.catalog.attention._lengths import NoNumber, Request
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import cumulative_ends, equal_parts, make_pairs
 from collector.ops.signature import parse_signature
@@ -265,6 +266,7 @@ COMPRESSOR = OpSpec(
         run=_launch, build=_npu_build, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})
     ),
     constraints=(rules.reads("expected lengths that fit, and pages for all requests", _read),),
+    launched_by={"aclnnCompressor": arguments_at(outputs=(-1, 3))},
 )
 
 

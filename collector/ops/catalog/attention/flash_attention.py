@@ -6,6 +6,7 @@ from collector.model.case import Case
 from collector.ops import rules
 from collector.ops.catalog.attention import _blocks, _sizes
 from collector.ops.catalog.attention._sizes import Attention
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.slots import given, output_slot
 from collector.ops.spec import Call, NpuCall, OpSpec, TensorMaker
@@ -65,6 +66,7 @@ FLASH_ATTENTION_SCORE = OpSpec(
         rules.reads(_sizes.LAYOUTS, _forward_sizes),
         _sizes.limits(_forward_sizes),
     ),
+    launched_by={"aclnnFlashAttentionScore": arguments_at(unknown="inputs and outputs")},
 )
 
 
@@ -158,4 +160,5 @@ FLASH_ATTENTION_SCORE_GRAD = OpSpec(
         rules.reads(_sizes.LAYOUTS, _grad_sizes),
         _sizes.limits(_grad_sizes),
     ),
+    launched_by={"aclnnFlashAttentionScoreGrad": arguments_at(unknown="inputs and outputs")},
 )

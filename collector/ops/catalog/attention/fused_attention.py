@@ -15,6 +15,7 @@ from collector.ops.catalog.attention._fused import FusedCall, columns, read_call
 from collector.ops.catalog.attention._fused_rules import FUSED_RULES, NUMBERS
 from collector.ops.catalog.attention._lengths import Request
 from collector.ops.catalog.attention._slots import ABSENT, by_kind, kind, seen_as
+from collector.ops.launching import LaunchedBy, arguments_at
 from collector.ops.slots import given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, as_printed
 
@@ -218,6 +219,10 @@ _INFER_BY_POSITION = OpSpec(
             is_part=True,
         ),
     ),
+    launched_by={
+        "aclnnFusedInferAttentionScoreV3": arguments_at(slots=27, outputs=-2),
+        "aclnnFusedInferAttentionScoreV4": arguments_at(outputs=-2),
+    },
 )
 
 # Rows of a graph with quantised caches, shared prefixes or padding are not read.
@@ -243,6 +248,7 @@ def flash(
     places: Mapping[int, int],
     run: Callable[..., Any],
     limits: Mapping[str, Callable[[FusedCall], bool]],
+    launched_by: LaunchedBy,
 ) -> OpSpec:
     """Declare an operator whose input `i` is input `places[i]` of fused attention.
 
@@ -273,6 +279,7 @@ def flash(
         lookups=(),
         reference=lambda *args, call: reference(*args, call=call)[0],
         npu=NpuCall(run=run),
+        launched_by=launched_by,
         constraints=(
             *viewed.constraints,
             *(limit(text, holds) for text, holds in limits.items()),
@@ -308,6 +315,7 @@ _INCRE_BY_POSITION = flash(
             call.sparse_mode not in _fused.CAUSAL
         ),
     },
+    launched_by={"aclnnIncreFlashAttentionV4": arguments_at(outputs=-1)},
 )
 
 # From the definition of the op that torchair's converter makes from the call, and the dtypes that
@@ -362,6 +370,7 @@ _PROMPT_BY_POSITION = flash(
             not call.has_mask or call.sparse_mode != _fused.EVERYTHING
         ),
     },
+    launched_by={"aclnnPromptFlashAttentionV3": arguments_at(outputs=-1)},
 )
 
 _PROMPT_KINDS = {

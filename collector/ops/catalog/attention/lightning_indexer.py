@@ -14,6 +14,7 @@ from collector.ops.catalog.attention._lengths import ASSUMES, NoNumber, number, 
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import limit, rules_of
 from collector.ops.catalog.attention._sparse import SparseCall, SparseRule
+from collector.ops.launching import arguments_at
 from collector.ops.parts.tensors import cumulative_ends
 from collector.ops.signature import parse_signature
 from collector.ops.slots import input_shape
@@ -178,6 +179,7 @@ LIGHTNING_INDEXER = OpSpec(
         ),
     ),
     lookups=looked_up("tensor_cast.dsa_indexer.default", is_part=True),
+    launched_by={"aclnnLightningIndexer": arguments_at(outputs=13)},
 )
 
 # The most relevant keys of each query, both quantised: vLLM-Ascend's own kernel, which it uses to
@@ -223,6 +225,7 @@ LIGHTNING_INDEXER_QUANT = replace(
     kernel=QUANTISED,
     call="torch.ops._C_ascend.npu_lightning_indexer_quant",
     signature=_SIGNATURES[QUANTISED],
+    launched_by={},
     lookups=(),
     reference=_quant_reference,
     build=_build,
@@ -245,6 +248,7 @@ LIGHTNING_INDEXER_VLLM = replace(
     kernel=_OF_VLLM,
     call="torch.ops._C_ascend.npu_lightning_indexer",
     signature=_SIGNATURES[_OF_VLLM],
+    launched_by={"aclnnLightningIndexerVllm": arguments_at(outputs=(-1,))},
     reference=lambda *args, **kwargs: reference(*args, **kwargs)[0],
     npu=NpuCall(
         run=lambda *args, **kwargs: launch(*args, **kwargs)[0],
@@ -335,6 +339,7 @@ VLLM_QUANT_LIGHTNING_INDEXER = replace(
         build=_with_metadata,
         needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
     ),
+    launched_by={"aclnnVllmQuantLightningIndexer": arguments_at(outputs=-2)},
 )
 
 
@@ -384,5 +389,6 @@ QUANT_LIGHTNING_INDEXER_V2 = replace(
     kernel=_COMPRESSED_V2,
     call="torch.ops._C_ascend.npu_quant_lightning_indexer_v2",
     signature=_SIGNATURES[_COMPRESSED_V2],
+    launched_by={},
     npu=replace(VLLM_QUANT_LIGHTNING_INDEXER.npu, run=_v2_launch, build=_v2_build),
 )

@@ -11,6 +11,7 @@ from typing import Any
 from collector.model.case import Case, Shape
 from collector.ops.catalog.attention._blocks import attend
 from collector.ops.catalog.attention._sizes import Attention, named_output
+from collector.ops.launching import arguments_at
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ops.slots import given, input_shape
 from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
@@ -149,4 +150,12 @@ RINGMLAPREFILL_BF16_KERNEL = OpSpec(
     flops=_flops,
     traffic=_traffic,
     npu=NpuCall(run=_launch, needs=frozenset({Need.ATB})),
+    launched_by={
+        "AtbRingMLA": arguments_at(
+            pre_out=7,
+            prev_lse=8,
+            outputs=-2,
+            absent=("alibi_coeff", "deq_qk", "off_qk", "deq_pv", "off_pv", "quant_p", "log_n"),
+        )
+    },
 )

@@ -24,6 +24,7 @@ from collector.ops.catalog.attention._lengths import (
     unknown_lengths,
 )
 from collector.ops.catalog.attention._slots import Misfit, rules_of
+from collector.ops.launching import arguments_at
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ops.signature import parse_signature
 from collector.ops.slots import given, input_shape
@@ -384,6 +385,7 @@ SPARSE_ATTN_SHAREDKV = OpSpec(
     runtime=_columns,
     missing_metadata=_lacks_lengths,
     constraints=rules_of(_read, _Rule),
+    launched_by={"aclnnSparseAttnSharedkv": arguments_at(outputs=-2)},
 )
 
 
@@ -423,5 +425,6 @@ SPARSE_FLASH_MLA = replace(
     kernel=_OF_CANN,
     call="torch.ops._C_ascend.npu_sparse_flash_mla",
     signature=_MLA,
+    launched_by={},
     npu=NpuCall(run=_mla_launch, build=_mla_build, needs=_NEEDS),
 )

@@ -1,6 +1,6 @@
 """Attention to selected keys of a latent, paged cache (MLA with sparse indices)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from collector.ops.catalog.attention._blocks import make_table
 from collector.ops.catalog.attention._lengths import ASSUMES, unknown_lengths
 from collector.ops.catalog.attention._slots import rules_of
 from collector.ops.catalog.attention._sparse import SparseCall, SparseRule
+from collector.ops.launching import Positions, arguments_at
 from collector.ops.parts.tensors import cumulative_ends
 from collector.ops.signature import parse_signature
 from collector.ops.slots import input_shape, spelling
@@ -187,6 +188,7 @@ SPARSE_FLASH_ATTENTION = OpSpec(
         "tensor_cast.mla_sparse_attention_quant.default",
         is_part=True,
     ),
+    launched_by={"aclnnSparseFlashAttention": arguments_at(outputs=(-3,))},
 )
 
 
@@ -292,6 +294,11 @@ def _quant_traffic(case: Case) -> int:
     return slots[_QUERY].size_bytes + slots[_INDICES].size_bytes + keys * _PACKED + out
 
 
+def _quant_positions(arguments: Sequence[str]) -> Positions:
+    """Later releases pass two outputs more, tensors of no elements."""
+    return arguments_at(outputs=(-3,) if arguments[-1] == "f32[0]:ND" else (-1,))
+
+
 KV_QUANT_SPARSE_FLASH_ATTENTION = OpSpec(
     kernel="KvQuantSparseFlashAttention",
     call="torch_npu.npu_kv_quant_sparse_flash_attention",
@@ -307,4 +314,5 @@ KV_QUANT_SPARSE_FLASH_ATTENTION = OpSpec(
     runtime=_quant_columns,
     missing_metadata=lambda case: unknown_lengths(case, _QUANT_TABLE),
     constraints=rules_of(_quant_read, SparseRule),
+    launched_by={"aclnnKvQuantSparseFlashAttention": _quant_positions},
 )

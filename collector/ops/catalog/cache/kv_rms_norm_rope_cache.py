@@ -10,6 +10,7 @@ from collector.model.case import Case
 from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.cache._places import capacity, write
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct, halves_first, make_positions, rotate
 from collector.ops.slots import elements, input_shape
@@ -105,4 +106,5 @@ KV_RMS_NORM_ROPE_CACHE = OpSpec(
             },
         ),
     ),
+    launched_by={"aclnnKvRmsNormRopeCache": arguments_at(outputs=(5, 6, 13, 14))},
 )

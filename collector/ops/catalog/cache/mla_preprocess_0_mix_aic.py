@@ -13,6 +13,7 @@ from collector.model.case import Case
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
 from collector.ops.catalog.cache._places import write
+from collector.ops.launching import As, arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct, make_positions, rotate
 from collector.ops.signature import parse_signature
@@ -191,4 +192,6 @@ MLA_PREPROCESS_0_MIX_AIC = OpSpec(
         Constraint("expected krope_ctkv, per_tensor_quant_asymm and quantised weights", _modes_fit),
         rules.NOTHING_EMPTY,
     ),
+    launched_by={"mla_preprocess": arguments_at(outputs=25)},
+    shown={"wdqkv": As.VIEWED, "wuq": As.VIEWED},
 )

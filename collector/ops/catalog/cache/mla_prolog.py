@@ -18,6 +18,7 @@ from typing import Any
 
 from collector.model.case import Case, Shape
 from collector.ops.catalog.cache._places import write
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct, halves_first, make_positions, rotate
 from collector.ops.signature import Sizes, parse_signature
@@ -231,6 +232,7 @@ MLA_PROLOG_V2 = OpSpec(
     traffic=lambda case: _traffic(case, _v2_sizes(case)),
     npu=NpuCall(nz=frozenset(_WEIGHTS)),
     constraints=(_dtypes_fit(_v2_sizes, _LATENTS),),
+    launched_by={"aclnnMlaPrologV2WeightNz": arguments_at(slots=19, outputs=(20, 21, 10, 11, 22))},
 )
 
 
@@ -339,4 +341,5 @@ MLA_PROLOG_V3 = OpSpec(
             _v3_outputs_fit,
         ),
     ),
+    launched_by={"aclnnMlaPrologV3WeightNz": arguments_at(outputs=(28, 29, 9, 10, 30, 31, 32))},
 )

@@ -8,6 +8,7 @@ from collector.model.case import Case, Shape
 from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.cache._places import capacity, write_both
+from collector.ops.launching import arguments_at, calls
 from collector.ops.parts import like
 from collector.ops.parts.tensors import cumulative_ends, distinct, equal_parts
 from collector.ops.slots import given, input_shape
@@ -90,6 +91,7 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
         run=lambda api, *args, places, **named: api(*args, **named), needs=frozenset({Need.ATB})
     ),
     constraints=(rules.NOTHING_EMPTY,),
+    launched_by={"AtbPagedCacheLoad": arguments_at(outputs=4)},
 )
 
 
@@ -108,6 +110,7 @@ GATHER_PA_KV_CACHE = replace(
     call="torch_npu.npu_gather_pa_kv_cache",
     signature=_LOAD.format("block_tables", "seq_lens", "seq_offset"),
     npu=NpuCall(run=_gather_run),
+    launched_by={"aclnnGatherPaKvCache": arguments_at(outputs=4)},
 )
 
 
@@ -148,6 +151,7 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     npu=NpuCall(run=_write_run, needs=frozenset({Need.ATB})),
     constraints=(rules.NOTHING_EMPTY,),
     lookups=looked_up("tensor_cast.reshape_and_cache.default"),
+    launched_by=calls("ReshapeAndCacheParam"),
 )
 
 # Keys and values of new tokens, written to their positions in the paged caches by CANN's own
@@ -180,4 +184,5 @@ SCATTER_PA_KV_CACHE = OpSpec(
     moves_data=True,
     npu=NpuCall(run=partial(_write_run, cache_mode="Norm")),
     constraints=(rules.NOTHING_EMPTY,),
+    launched_by={"aclnnScatterPaKvCache": arguments_at(outputs=(1, 4))},
 )

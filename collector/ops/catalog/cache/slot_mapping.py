@@ -11,6 +11,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
+from collector.ops.launching import arguments_at
 from collector.ops.signature import parse_signature
 from collector.ops.slots import output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
@@ -109,4 +110,9 @@ SLOT_MAPPING = OpSpec(
         rules.reads(f"expected a number of tokens in {_PAGE_SIZE}", _page),
         Constraint("expected a table that holds the positions", _fits),
     ),
+    launched_by={
+        "triton._compute_slot_mapping_kernel": arguments_at(
+            query_start_loc=2, positions=3, block_table=4, outputs=7
+        )
+    },
 )

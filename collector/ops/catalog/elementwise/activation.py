@@ -5,6 +5,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.model.lookup import looked_up
 from collector.ops.catalog.elementwise._elementwise import gradient, unary
+from collector.ops.launching import As, arguments_at, calls
 from collector.ops.parts import like
 from collector.ops.parts.tensors import swiglu
 from collector.ops.slots import elements, output_shape, output_slot
@@ -54,6 +55,7 @@ FAST_GELU_GRAD = gradient(
     ("dy", "x"),
     reference=_fast_gelu_grad,
     cost=11,
+    launched_by=calls("aclnnFastGeluBackward"),
 )
 RELU = unary("Relu", "torch.relu", "number", lookups=looked_up("aten.relu.default"))
 
@@ -64,6 +66,7 @@ RELU_GRAD = gradient(
     ("gradients", "features"),
     cost=1,
     npu=NpuCall(run=lambda threshold_backward, *both: threshold_backward(*both, 0)),
+    launched_by=calls("aclnnThresholdBackward"),
 )
 SIGMOID = unary(
     "Sigmoid",
@@ -74,13 +77,20 @@ SIGMOID = unary(
 )
 
 # 4 operations for the sigmoid, 4 for dy * s * (1 + x * (1 - s)) with a reused difference
-SILU_GRAD = gradient("SiluGrad", "torch.ops.aten.silu_backward", ("dy", "x"), cost=8)
+SILU_GRAD = gradient(
+    "SiluGrad",
+    "torch.ops.aten.silu_backward",
+    ("dy", "x"),
+    cost=8,
+    launched_by=calls("aclnnSiluBackward"),
+)
 SWISH = unary(
     "Swish",
     "torch.nn.functional.silu",
     "floating",
     cost=4,
     lookups=looked_up("aten.silu.default", "tensor_cast.silu.default"),
+    launched_by=calls("aclnnSilu"),
 )
 TANH = unary("Tanh", "torch.tanh", "floating", lookups=looked_up("aten.tanh.default"))
 
@@ -153,6 +163,9 @@ DSA_GEN_BIT_MASK = OpSpec(
     constraints=(
         Constraint("expected the output's shape", lambda case: output_slot(case) is not None),
     ),
+    launched_by=dict.fromkeys(
+        ("aclnnDropoutGenMask", "aclnnDropoutGenMaskV2"), arguments_at(outputs=-1, unknown="inputs")
+    ),
 )
 
 # Numbers that a mask of bits keeps, divided by the share that is kept: the second half of a
@@ -166,4 +179,6 @@ DROP_OUT_DO_MASK = OpSpec(
     reference=_drop_out_reference,
     build=_build,
     operations="2 * s",
+    launched_by={"aclnnDropoutDoMask": arguments_at(outputs=2)},
+    shown={"keep_prob": As.ONE_NUMBER},
 )

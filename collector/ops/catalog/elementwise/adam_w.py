@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from collector.model.case import Case, Slot
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.spec import Call, NpuCall, OpSpec, TensorMaker
 
@@ -107,4 +108,5 @@ APPLY_ADAM_W_V2 = OpSpec(
     operations=_OPERATIONS,
     traffic=_bytes_of(*range(_V2_MAX_NORM), _VAR, _M, _V),
     npu=NpuCall(run=_v2_run),
+    launched_by={"aclnnApplyAdamWV2": arguments_at(grad=4, step=5, outputs=0)},
 )

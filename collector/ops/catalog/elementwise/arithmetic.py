@@ -12,6 +12,7 @@ from collector.ops.catalog.elementwise._elementwise import (
     positive,
     unary,
 )
+from collector.ops.launching import arguments_at, calls
 from collector.ops.parts import like
 from collector.ops.slots import broadcast, input_shape
 from collector.ops.spec import (
@@ -38,6 +39,10 @@ ADD = mixed(
     "torch.add",
     twins=("AddAiCore",),
     lookups=looked_up("aten.add.Tensor", query_mode="elementwise"),
+    launched_by={
+        "aclnnAdds": arguments_at(outputs=-1),
+        "aclnnInplaceAdds": arguments_at(outputs=0),
+    },
 )
 
 
@@ -87,6 +92,7 @@ FLOOR_DIV = binary(
     "number",
     build=build_positive,
     lookups=looked_up("aten.floor_divide.default", query_mode="elementwise"),
+    launched_by={**calls("aclnnFloorDivide"), "aclnnFloorDivides": arguments_at(outputs=-1)},
 )
 
 # Remainder of a quotient that is rounded down: the position within a block. On Atlas A2 and A3
@@ -97,6 +103,7 @@ FLOOR_MOD = binary(
     "number",
     build=build_positive,
     lookups=looked_up("aten.remainder.Tensor", query_mode="elementwise"),
+    launched_by=calls("aclnnRemainderTensorScalar", "aclnnRemainderTensorTensor"),
 )
 LOG = unary(
     "Log",
@@ -123,6 +130,7 @@ MUL = mixed(
     "torch.mul",
     twins=("MulAiCore",),
     lookups=looked_up("aten.mul.Tensor", query_mode="elementwise"),
+    launched_by={"aclnnMuls": arguments_at(outputs=2), "aclnnInplaceMuls": arguments_at(outputs=0)},
 )
 
 
@@ -160,6 +168,7 @@ POW = binary(
     "number",
     build=build_positive,
     lookups=looked_up("aten.pow.Tensor_Tensor", query_mode="elementwise"),
+    launched_by=calls("aclnnPowTensorTensor"),
 )
 
 # Power of a tensor and a number of the host: the square of a gradient's norm.
@@ -175,6 +184,7 @@ POWS = broadcasting(
     "x T:float[*s], exponent T[] -> y T[*s]",
     build=lambda case, make: Call(positive(case.inputs[0], make), _EXPONENT),
     lookups=looked_up("aten.pow.Tensor_Scalar", tc_input_count=1),
+    launched_by={"aclnnPowTensorScalar": arguments_at(outputs=2)},
 )
 REAL_DIV = binary(
     "RealDiv",
@@ -182,6 +192,7 @@ REAL_DIV = binary(
     "floating",
     build=build_positive,
     lookups=looked_up("aten.div.Tensor", query_mode="elementwise"),
+    launched_by=calls("aclnnDiv"),
 )
 RECIPROCAL = unary(
     "Reciprocal",
@@ -222,4 +233,5 @@ SUB = binary(
     "number",
     twins=("SubAiCore",),
     lookups=looked_up("aten.sub.Tensor", query_mode="elementwise"),
+    launched_by={"aclnnSubs": arguments_at(outputs=-1)},
 )

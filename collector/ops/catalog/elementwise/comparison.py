@@ -4,28 +4,38 @@ import re
 from typing import Any
 
 from collector.model.case import Case, Slot
-from collector.model.lookup import Lookup, looked_up
+from collector.model.lookup import looked_up
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.catalog.elementwise._elementwise import broadcasting, comparison, unary
+from collector.ops.launching import arguments_at, calls
 from collector.ops.parts import like
 from collector.ops.slots import broadcast, input_shape, spelling
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
 
 
-def _of_two(name: str) -> tuple[Lookup, ...]:
-    """Return the operators of two tensors, and of a tensor and a number, which is no input."""
-    return (
+def _of_two(kernel: str, name: str, **fields: Any) -> OpSpec:
+    """Declare a comparison of two tensors, or of a tensor and a number, which a model's operator
+    has no input for."""
+    lookups = (
         *looked_up(f"aten.{name}.Tensor"),
         *looked_up(f"aten.{name}.Scalar", tc_input_count=1),
     )
+    called = f"aclnn{name.title()}"
+    return comparison(
+        kernel,
+        f"torch.{name}",
+        lookups=lookups,
+        launched_by={**calls(f"{called}Tensor"), f"{called}Scalar": arguments_at(outputs=2)},
+        **fields,
+    )
 
 
-EQUAL = comparison("Equal", "torch.eq", lookups=_of_two("eq"))
-GREATER = comparison("Greater", "torch.gt", lookups=_of_two("gt"))
-GREATER_EQUAL = comparison("GreaterEqual", "torch.ge", lookups=_of_two("ge"))
-LESS = comparison("Less", "torch.lt", twins=("LessAiCore",), lookups=_of_two("lt"))
-LESS_EQUAL = comparison("LessEqual", "torch.le", lookups=_of_two("le"))
-NOT_EQUAL = comparison("NotEqual", "torch.ne", lookups=_of_two("ne"))
+EQUAL = _of_two("Equal", "eq")
+GREATER = _of_two("Greater", "gt")
+GREATER_EQUAL = _of_two("GreaterEqual", "ge")
+LESS = _of_two("Less", "lt", twins=("LessAiCore",))
+LESS_EQUAL = _of_two("LessEqual", "le")
+NOT_EQUAL = _of_two("NotEqual", "ne")
 LOGICAL_AND = comparison(
     "LogicalAnd",
     "torch.logical_and",
@@ -55,6 +65,7 @@ SELECT_V2 = broadcasting(
     "condition BOOL[&s], then T[&s], else T[&s] -> y T[*s]",
     assumes="half of the conditions are true",
     lookups=looked_up("aten.where.self"),
+    launched_by=calls("aclnnSWhere"),
 )
 
 _MASK = 1
@@ -99,6 +110,7 @@ MASKED_FILL = OpSpec(
     ),
     twins=("MaskedFillAiCore",),
     lookups=looked_up("aten.masked_fill.Scalar", tc_input_count=2),
+    launched_by={"aclnnInplaceMaskedFillScalar": arguments_at(outputs=0)},
 )
 
 
@@ -121,4 +133,5 @@ CLIP_BY_VALUE_V2 = OpSpec(
     build=_clip_build,
     operations="2 * s",  # two comparisons
     lookups=looked_up("aten.clamp.default", tc_input_count=1),
+    launched_by={"aclnnClamp": arguments_at(outputs=3)},
 )

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from collector.model.case import Case, Shape, Slot
+from collector.ops.launching import As, arguments_at
 from collector.ops.parts import like
 from collector.ops.slots import spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -115,6 +116,8 @@ def foreach(
             ),
         ),
         npu=NpuCall(run=_launch),
+        launched_by=dict.fromkeys((f"aclnn{kernel}", f"aclnn{kernel}V2"), arguments_at(outputs=-1)),
+        shown={"x": As.LISTS, "y": As.FLAT},
     )
 
 

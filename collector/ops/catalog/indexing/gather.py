@@ -7,6 +7,7 @@ from collector.model.case import Case
 from collector.model.lookup import OUTPUT_ELEMENTS, looked_up
 from collector.ops import rules
 from collector.ops.catalog.indexing import _lookup
+from collector.ops.launching import As, arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct_along, picked_bytes
 from collector.ops.slots import elements, input_shape, output_shape
@@ -109,6 +110,8 @@ GATHER_V2 = OpSpec(
         *looked_up("aten.index_select.default", order=1, tc_input_count=2),
         *looked_up("aten.index.Tensor", order=1, tc_input_count=1),
     ),
+    launched_by={"aclnnEmbedding": arguments_at(outputs=2)},
+    shown={"axis": As.ONE_NUMBER},
 )
 
 
@@ -143,6 +146,8 @@ GATHER_V3 = OpSpec(
         *looked_up("aten.embedding.default", order=1, tc_input_count=2),
         *looked_up("aten.index_select.default", tc_input_count=2),
     ),
+    launched_by={"aclnnIndexSelect": arguments_at(indices=2, outputs=3)},
+    shown={"axis": As.ONE_NUMBER},
 )
 
 
@@ -178,6 +183,10 @@ INDEX = OpSpec(
         _lookup.dense_enough(_FLAGS, _INDICES, _TAIL),
     ),
     lookups=looked_up("aten.index.Tensor", tc_input_count=1, interpolation=OUTPUT_ELEMENTS),
+    launched_by={
+        "aclnnIndex": arguments_at(indexed_sizes=1, indexed_strides=2, indices=1, outputs=2)
+    },
+    shown={"indexed_sizes": As.COUNT, "indexed_strides": As.COUNT},
 )
 
 
@@ -208,4 +217,5 @@ NON_ZERO = OpSpec(
     build=_non_zero_build,
     npu=NpuCall(run=_non_zero_run),
     lookups=looked_up("aten.nonzero.default"),
+    launched_by=dict.fromkeys(("aclnnNonzero", "aclnnNonzeroV2"), arguments_at(unknown="outputs")),
 )

@@ -7,6 +7,7 @@ from collector.model.case import Case
 from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.indexing import _lookup
+from collector.ops.launching import As, arguments_at, calls
 from collector.ops.parts import like, tensors
 from collector.ops.slots import elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, GraphCall, Need, NpuCall, OpSpec, TensorMaker
@@ -54,6 +55,7 @@ EMBEDDING_DENSE_GRAD_V2 = OpSpec(
     operations="t * d",
     traffic=_embedding_traffic,
     npu=NpuCall(build=_embedding_build_npu),
+    launched_by={"aclnnEmbeddingDenseBackward": arguments_at(unknown="inputs")},
 )
 
 
@@ -82,6 +84,7 @@ INDEX_FILL = OpSpec(
     traffic=_fill_traffic,
     moves_data=True,
     npu=NpuCall(build=lambda case, make: _call(case, make, (case.inputs or ())[1].dtype)),
+    launched_by={"aclnnInplaceIndexFill": arguments_at(index=2, value=3, outputs=0)},
 )
 
 
@@ -138,6 +141,12 @@ INDEX_PUT_V2 = OpSpec(
             _is_on_vector_cores,
         ),
     ),
+    launched_by={
+        "aclnnIndexPutImpl": arguments_at(
+            value=2, indexed_sizes=1, indexed_strides=1, indices=1, outputs=0
+        )
+    },
+    shown={"indexed_sizes": As.COUNT, "indexed_strides": As.COUNT},
 )
 
 
@@ -218,6 +227,7 @@ SCATTER_ELEMENTS_V2 = OpSpec(
         *looked_up("aten.scatter.value", tc_input_count=2),
         *looked_up("aten.scatter.src"),
     ),
+    launched_by=calls("aclnnScatter", "aclnnScatterAdd"),
 )
 
 
@@ -258,6 +268,7 @@ SCATTER_ND_UPDATE = OpSpec(
     constraints=(Constraint("expected coordinates in x, and an update for each", _nd_fits),),
     npu=NpuCall(build=_nd_build_npu),
     twins=("ScatterNdUpdateAiCore",),
+    launched_by={"aclnnScatterNdUpdate": arguments_at(outputs=0)},
 )
 
 
@@ -297,10 +308,12 @@ SCATTER_ND_UPDATE_V2 = replace(
         needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
     ),
     twins=(),
+    launched_by={"aclnnScatterNdUpdateV2": arguments_at(outputs=0)},
 )
 
 SCATTER_ND_UPDATE_SK = replace(
     SCATTER_ND_UPDATE_V2,
     kernel="ScatterNdUpdateSk",
+    launched_by={},
     call="torch.ops._C_ascend.npu_scatter_nd_update_sk",
 )

@@ -18,6 +18,7 @@ from typing import Any
 
 from collector.model.case import Case, Shape
 from collector.ops import rules
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ops.signature import Sizes, parse_signature
@@ -346,6 +347,7 @@ def chunk_kernel(
     reference: Callable[..., Any],
     block: Callable[[int], int] = lambda heads: CHUNK,
     needs: frozenset[Need] = frozenset({Need.TRITON}),
+    **fields: Any,
 ) -> OpSpec:
     """Return the declaration of one kernel with its operations for each token and head of values.
     `block` returns the tokens of a row of the chunk indices, by the number of heads."""
@@ -369,6 +371,7 @@ def chunk_kernel(
         constraints=(
             rules.reads("expected an index for each chunk of the requests' tokens", chunks),
         ),
+        **fields,
     )
 
 
@@ -408,6 +411,11 @@ SOLVE_TRIL_16X16 = chunk_kernel(
     _inverse_build,
     _inverse_reference(_BLOCK),
     lambda heads: _LARGE_BLOCK,
+    launched_by={
+        "triton.solve_tril_16x16_kernel": arguments_at(
+            cu_seqlens=2, chunk_indices=3, unknown="outputs"
+        )
+    },
 )
 
 MERGE_16X16_TO_64X64_INVERSE = chunk_kernel(
@@ -418,6 +426,11 @@ MERGE_16X16_TO_64X64_INVERSE = chunk_kernel(
     f"{CHUNK} * {CHUNK}",
     _inverse_build,
     _inverse_reference(CHUNK),
+    launched_by={
+        "triton.merge_16x16_to_64x64_inverse_kernel": arguments_at(
+            cu_seqlens=3, chunk_indices=4, outputs=2
+        )
+    },
 )
 
 RECOMPUTE_W_U = chunk_kernel(
@@ -442,6 +455,11 @@ CHUNK_GATED_DELTA_RULE_H = chunk_kernel(
     STATES_OPERATIONS,
     _states_build,
     states_reference,
+    launched_by={
+        "triton.chunk_gated_delta_rule_fwd_kernel_h_blockdim64": arguments_at(
+            g=4, initial_state=6, cu_seqlens=8, chunk_offsets=9, outputs=(5, 3, 7)
+        )
+    },
 )
 
 CHUNK_FWD_O = chunk_kernel(

@@ -20,6 +20,7 @@ from collector.ops.catalog.linear_attention.chunked import (
     states_reference,
     unit_rows,
 )
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.spec import Call, Need, TensorMaker
 
@@ -127,6 +128,11 @@ CHUNK_GATED_DELTA_RULE_FWD_H = chunk_kernel(
     _states_build,
     _states_reference,
     needs=_NEEDS,
+    launched_by={
+        "aclnnChunkGatedDeltaRuleFwdH": arguments_at(
+            initial_state=5, cu_seqlens=9, chunk_indices=10, outputs=-3
+        )
+    },
 )
 
 CHUNK_FWD_O = chunk_kernel(
@@ -138,4 +144,5 @@ CHUNK_FWD_O = chunk_kernel(
     _output_build,
     _output_reference,
     needs=_NEEDS,
+    launched_by={"aclnnChunkFwdO": arguments_at(outputs=-1)},
 )

@@ -3,6 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import cumulative_ends, distinct, equal_parts
 from collector.ops.signature import Sizes, parse_signature
@@ -123,6 +124,7 @@ CAUSAL_CONV1D = OpSpec(
     operations="(2 * width + 4) * t * channels",
     traffic=lambda case: _traffic(case, _READ.sizes(case)),
     npu=NpuCall(run=_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
+    launched_by={"aclnnCausalConv1d": arguments_at(slots=8, outputs=-1)},
 )
 
 # One token of each request: a Triton kernel, by which 0.18 serves a decode. Profiles show no
@@ -180,4 +182,5 @@ CAUSAL_CONV1D_UPDATE = OpSpec(
     operations="(2 * width + 4) * requests * channels",
     traffic=lambda case: _traffic(case, _TOKENS.sizes(case)),
     npu=NpuCall(run=_token_launch, needs=frozenset({Need.TRITON})),
+    launched_by={"triton._causal_conv1d_update_kernel_npu_tiled": arguments_at(outputs=(9, 3))},
 )

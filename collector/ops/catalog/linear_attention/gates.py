@@ -9,6 +9,7 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops import rules
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.signature import parse_signature
 from collector.ops.slots import given, input_shape, output_slot
@@ -123,6 +124,11 @@ LAYER_NORM_FWD_1PASS = OpSpec(
     build=_norm_build,
     operations="(4 + 5 * has_z) * m * n",
     npu=NpuCall(needs=frozenset({Need.TRITON})),
+    launched_by={
+        "triton._layer_norm_fwd_1pass_kernel_npu": arguments_at(
+            weight=2, bias=3, z=4, outputs=(1, 5, 6)
+        )
+    },
 )
 
 # Norms of each row by its own numbers alone: of length 1, and of a mean square of 1 (the queries of
@@ -137,6 +143,7 @@ L2NORM_LOOP = OpSpec(
     operations="3 * m * n",
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(rules.NOTHING_EMPTY,),
+    launched_by={"triton.l2norm_fwd_kernel2_loop": arguments_at(outputs=1)},
 )
 
 # By vLLM's own function, where vLLM-Ascend does not replace it.
@@ -144,6 +151,7 @@ L2NORM = replace(
     L2NORM_LOOP,
     kernel="l2norm_fwd_kernel2",
     call="vllm.model_executor.layers.fla.ops.l2norm.l2norm_fwd",
+    launched_by={"triton.l2norm_fwd_kernel2": arguments_at(outputs=1)},
 )
 
 
@@ -155,6 +163,7 @@ def _rms_build(case: Case, make: TensorMaker) -> Call:
 TRITON_RMS = replace(
     L2NORM_LOOP,
     kernel="triton_rms_kernel",
+    launched_by={"triton.triton_rms_kernel": arguments_at(outputs=2)},
     call="vllm_ascend.ops.triton.rms_norm.triton_q_rms",
     build=_rms_build,
     reference=lambda torch, x, eps: (

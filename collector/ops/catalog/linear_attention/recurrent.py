@@ -7,6 +7,7 @@ value, as far as beta says; and the query reads it.
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct
 from collector.ops.signature import Sizes, parse_signature
@@ -128,6 +129,7 @@ RECURRENT_GATED_DELTA_RULE = OpSpec(
     operations=_OPERATIONS,
     traffic=_traffic,
     npu=NpuCall(run=_launch, served="torch.ops._C_ascend.npu_recurrent_gated_delta_rule"),
+    launched_by={"aclnnRecurrentGatedDeltaRule": arguments_at(outputs=(10, 4))},
 )
 
 # The same with the gates computed in the kernel: a Triton kernel of vLLM-Ascend. Profiles show no

@@ -13,6 +13,7 @@ from collector.ops.catalog.matmul._product import (
     read_product,
     wide_output,
 )
+from collector.ops.launching import As, arguments_at, calls
 from collector.ops.parts import like
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import input_shape
@@ -87,6 +88,8 @@ BATCH_MAT_MUL_V2 = OpSpec(
         ),
     ),
     lookups=looked_up("aten.bmm.default"),
+    launched_by=calls("aclnnBatchMatMul"),
+    shown={"a": As.MATRICES, "b": As.MATRICES},
 )
 
 
@@ -131,6 +134,7 @@ BATCH_MATMUL_TRANSPOSE_0 = OpSpec(
         build=_heads_build_for_npu,
         needs=frozenset({Need.VLLM_ASCEND}),
     ),
+    launched_by={"batch_matmul_transpose": arguments_at(outputs=2)},
 )
 
 

@@ -9,6 +9,7 @@ from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops.catalog.matmul import _grouped, _narrow
 from collector.ops.catalog.matmul._grouped import GroupedProduct
 from collector.ops.catalog.matmul._product import group_by_weight
+from collector.ops.launching import As, arguments_at
 from collector.ops.parts import int8, like, narrow
 from collector.ops.parts.narrow import is_narrow
 from collector.ops.parts.tensors import flops_by, group_ends, swiglu
@@ -295,6 +296,15 @@ GROUPED_MATMUL = OpSpec(
         "tensor_cast.grouped_matmul_mxfp4.default",
         "tensor_cast.grouped_matmul_swiglu.default",
     ),
+    launched_by={
+        name: arguments_at(group_list=8, per_token_scale=7, outputs=output)
+        for name, output in (
+            ("aclnnGroupedMatmulV4", 16),
+            ("aclnnGroupedMatmulV5", 17),
+            ("aclnnGroupedMatmulWeightNz", 18),
+        )
+    },
+    shown={"weight": As.INT4, "scale": As.UINT64},
 )
 
 
@@ -543,6 +553,12 @@ GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
         "tensor_cast.grouped_matmul_fp8_swiglu.default",
         "tensor_cast.grouped_matmul_mxfp4_swiglu.default",
     ),
+    launched_by={
+        "aclnnGroupedMatmulSwigluQuantWeightNZ": arguments_at(
+            weight_scale=4, x_scale=5, weight_assistance_matrix=2, group_list=6, outputs=7
+        )
+    },
+    shown={"weight": As.INT4, "weight_scale": As.UINT64, "weight_assistance_matrix": As.LEFT_OUT},
 )
 
 # The same for tensors in lists, here of one each, with a count of rows for each expert (CANN 8.5).
@@ -576,4 +592,11 @@ GROUPED_MATMUL_SWIGLU_QUANT_V2 = replace(
         "tensor_cast.grouped_matmul_mxfp4_swiglu.default",
         order=1,
     ),
+    launched_by=dict.fromkeys(
+        ("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
+        arguments_at(
+            x_scale=5, group_list=7, weight=1, weight_scale=2, weight_assist_matrix=3, outputs=-2
+        ),
+    ),
+    shown={"weight": As.INT4, "weight_scale": As.UINT64},
 )

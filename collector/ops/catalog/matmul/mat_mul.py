@@ -23,6 +23,7 @@ from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul import _product
 from collector.ops.catalog.matmul._product import Product
+from collector.ops.launching import As, arguments_at, calls
 from collector.ops.parts import like
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot
@@ -229,4 +230,11 @@ MAT_MUL_V2 = OpSpec(
         *looked_up("aten.mm.default", "aten.addmm.default", interpolation=ONE_SIZE),
         *looked_up("tensor_cast.matmul_all_reduce.default", collective="all_reduce"),
     ),
+    launched_by={
+        **calls("aclnnMm", "aclnnMatmulWeightNz"),
+        **dict.fromkeys(
+            ("aclnnAddmm", "aclnnAddmmWeightNz"), arguments_at(bias=0, a=1, b=2, outputs=5)
+        ),
+    },
+    shown={"a": As.ROWS, "b": As.STORED, "bias": "FLOAT", "y": As.ROWS},
 )

@@ -1,6 +1,6 @@
 """Products of INT8, FLOAT8, HIFLOAT8 or FLOAT4 matrices, or with an INT8 or INT4 weight."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +11,7 @@ from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul import _grouped, _narrow
 from collector.ops.catalog.matmul._product import Product, group_by_weight, product_by
+from collector.ops.launching import As, Positions, arguments_at, calls
 from collector.ops.parts import int8, like
 from collector.ops.parts.narrow import BYTE_DTYPES, E2M1, E4M3, SCALES, is_narrow
 from collector.ops.slots import given, input_shape, output_slot, spelling
@@ -150,6 +151,8 @@ def _dtypes_are_legal(case: Case) -> bool:
     )
 
 
+_CALLS = ("aclnnQuantMatmulV5", "aclnnQuantMatmulWeightNz")
+
 QUANT_BATCH_MATMUL_V3 = OpSpec(
     kernel="QuantBatchMatmulV3",
     is_shown_otherwise=True,
@@ -188,6 +191,13 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
             collective="all_reduce",
         ),
     ),
+    launched_by={
+        **calls("aclnnQuantMatmulV4"),  # of torch_npu 2.9.0
+        **dict.fromkeys(
+            _CALLS, arguments_at(scale=3, offset=6, bias=8, pertoken_scale=2, outputs=-1)
+        ),
+    },
+    shown={"x2": As.STORED, "scale": As.STORED},
 )
 
 
@@ -297,6 +307,8 @@ WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
             _scale_fits,
         ),
     ),
+    launched_by={"aclnnWeightQuantBatchMatmulV2": arguments_at(outputs=-1)},
+    shown={"weight": As.INT4},
 )
 
 
@@ -354,6 +366,20 @@ def _v4_reference(
     return _grouped.multiplied(torch, x1, x2, scale).mul_(pertoken_scale).to(output_dtype)
 
 
+def _v4_positions(arguments: Sequence[str]) -> Positions:
+    return arguments_at(
+        bias=8,
+        x1_scale=2,
+        x2_scale=3,
+        y_scale=4,
+        x1_offset=5,
+        x2_offset=6,
+        y_offset=7,
+        outputs=-1,
+        absent=("x1_offset",) if arguments[0].startswith("i8[") else (),  # it has no elements
+    )
+
+
 # Product of INT8 rows and an INT4 weight (W4A8), which aclnnQuantMatmulV5 gives to this kernel on
 # A2 and A3 (CANN's open sources, ops-nn). The kernel splits rows into halves of four bits, and the
 # offset has the resulting term. Ascend 950 has it also for FLOAT8 rows and a FLOAT4 weight. INT8 by
@@ -376,4 +402,6 @@ QUANT_BATCH_MATMUL_V4 = OpSpec(
             lambda case: not is_narrow(case) or (case.inputs or ())[_X2].format != FRACTAL_NZ,
         ),
     ),
+    launched_by=dict.fromkeys(_CALLS, _v4_positions),
+    shown={"x2": As.INT4, "x2_scale": As.UINT64},
 )

@@ -7,6 +7,7 @@ from collector.model.case import Case
 from collector.model.vocabulary import EP_SIZE
 from collector.ops import rules
 from collector.ops.catalog.moe import _routing
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.slots import (
@@ -80,6 +81,7 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         rules.NOTHING_EMPTY,
     ),
+    launched_by={"aclnnMoeDistributeDispatchV4": arguments_at(outputs=-7)},
 )
 
 
@@ -127,6 +129,7 @@ MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         rules.NOTHING_EMPTY,
     ),
+    launched_by={"aclnnMoeDistributeCombineV4": arguments_at(slots=11, outputs=-1)},
 )
 
 
@@ -140,6 +143,7 @@ def _of_950(op: OpSpec) -> OpSpec:
         build=lambda case, make: op.build(without_context(case), make),
         traffic=lambda case: op.traffic(without_context(case)),
         npu=NpuCall(needs=frozenset({Need.ASCEND_950})),
+        launched_by={},
     )
 
 

@@ -6,6 +6,7 @@ from collector.model.case import Case
 from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.moe._routing import chosen_by_output, make_choices, unwritten
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.slots import given, input_shape, output_shape
 from collector.ops.spec import (
@@ -113,6 +114,7 @@ MOE_GATING_TOP_K = OpSpec(
         "tensor_cast.moe_gating_top_k.default",
         tc_input_count=1,
     ),
+    launched_by={"aclnnMoeGatingTopK": arguments_at(outputs=9)},
 )
 
 # The router of DeepSeek-V4: square roots of softplus, without groups. In its first layers a table
@@ -173,6 +175,7 @@ MOE_GATING_TOP_K_HASH = OpSpec(
     npu=NpuCall(run=_hash_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
     constraints=(rules.NOTHING_EMPTY,),
     lookups=looked_up("tensor_cast.moe_gating_top_k_hash.default", tc_input_count=1),
+    launched_by={"aclnnMoeGatingTopKHash": arguments_at(outputs=-3)},
 )
 
 # A router's choice by softmax. Each choice also gets the number of its row, numbered choice by
@@ -211,4 +214,5 @@ MOE_GATING_TOP_KSOFTMAX = OpSpec(
     operations="4 * t * experts",
     constraints=(rules.NOTHING_EMPTY,),
     lookups=looked_up("tensor_cast.moe_gating_top_k_softmax.default", order=1, tc_input_count=1),
+    launched_by={"aclnnMoeGatingTopKSoftmax": arguments_at(outputs=3)},
 )

@@ -8,6 +8,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops import rules
 from collector.ops.catalog.moe import _routing
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.slots import (
@@ -102,6 +103,7 @@ def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -
             Constraint("expected a scale (t), or (experts, h) to quantise", _scale_fits),
             rules.NOTHING_EMPTY,
         ),
+        launched_by={f"aclnn{kernel}": arguments_at(slots=4, outputs=-4)},
     )
 
 

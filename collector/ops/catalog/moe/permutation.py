@@ -7,6 +7,7 @@ from collector.model.case import Case, Shape
 from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.moe import _routing
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import equal_parts
 from collector.ops.slots import elements, given, input_shape, output_shape, spelling
@@ -106,6 +107,7 @@ MOE_FINALIZE_ROUTING_V2 = OpSpec(
         Constraint("expected FLOAT scales with FLOAT or DT_BF16 alone", _scales_fit),
         rules.NOTHING_EMPTY,
     ),
+    launched_by={"aclnnMoeFinalizeRoutingV4": arguments_at(outputs=-1)},
 )
 
 # Tokens received rank by rank, reordered by expert.
@@ -164,6 +166,7 @@ MOE_RE_ROUTING = OpSpec(
     moves_data=True,
     npu=NpuCall(run=_re_routing_npu_run, build=_npu_build),
     constraints=(rules.NOTHING_EMPTY,),
+    launched_by={"aclnnMoeReRouting": arguments_at(outputs=5)},
 )
 
 # Tokens copied once for each of their experts, in the order of experts. On the rank of the experts

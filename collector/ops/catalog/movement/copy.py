@@ -11,6 +11,7 @@ from typing import Any
 from collector.model.case import Case, Shape
 from collector.model.lookup import looked_up
 from collector.ops import rules
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import picked_bytes
 from collector.ops.slots import (
@@ -247,6 +248,8 @@ PAD_V3 = OpSpec(
     constraints=(Constraint("expected an output that holds the input and more", _pad_v3_fits),),
     twins=("PadV3AiCore",),
     lookups=looked_up("aten.constant_pad_nd.default", tc_input_count=1),
+    launched_by={"aclnnConstantPadNd": arguments_at(outputs=3)},
+    shown={"paddings": "INT32"},
 )
 
 # Each row of a tensor repeated as often as a list says, along the one dimension in which the output
@@ -381,6 +384,7 @@ TILE = OpSpec(
     moves_data=True,
     constraints=(rules.reads("expected a larger output that repeats the input", _multiples),),
     lookups=looked_up("aten.repeat.default", tc_input_count=1),
+    launched_by={"aclnnRepeat": arguments_at(outputs=-1)},
 )
 
 # Dimensions in another order, copied out.
@@ -460,4 +464,5 @@ REVERSE_V2 = OpSpec(
     build=_reverse_build,
     moves_data=True,
     lookups=looked_up("aten.flip.default", tc_input_count=1),
+    launched_by={"aclnnFlip": arguments_at(outputs=2)},
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.model.lookup import Lookup, looked_up
+from collector.ops.launching import As, LaunchedBy, arguments_at, calls
 from collector.ops.parts import like
 from collector.ops.slots import elements, output_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
@@ -17,6 +18,8 @@ def fill(
     call: str,
     reference: Callable[..., Any] | None = None,
     npu: NpuCall | None = None,
+    *,
+    launched_by: LaunchedBy,
     dtype: str = "T",
     lookups: tuple[Lookup, ...] = (),
 ) -> OpSpec:
@@ -31,6 +34,7 @@ def fill(
         moves_data=True,
         npu=npu or NpuCall(),
         lookups=lookups,
+        launched_by=launched_by,
     )
 
 
@@ -55,6 +59,8 @@ FILL = OpSpec(
     build=lambda case, make: Call(like.empty(output_slot(case), make), 1),
     traffic=_written,
     moves_data=True,
+    launched_by={"aclnnInplaceFillScalar": arguments_at(outputs=0)},
+    shown={"dims": As.COUNT},
 )
 
 
@@ -65,14 +71,30 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
 
 # Ones in the shape of a tensor. `torch.ones_like` itself launches a Fill since torch_npu fills with
 # a number there; ones written into existing memory launch an OnesLike.
-ONES_LIKE = fill("OnesLike", "torch.ones", lambda torch, x: x.fill_(1), NpuCall(build=_npu_build))
+ONES_LIKE = fill(
+    "OnesLike",
+    "torch.ones",
+    lambda torch, x: x.fill_(1),
+    NpuCall(build=_npu_build),
+    launched_by=calls("aclnnInplaceOne"),
+)
 
 # Zeros in the shape of a tensor: the kernel that `zero_` launches on a buffer of gradients.
-ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_", lookups=looked_up("aten.zeros_like.default"))
+ZEROS_LIKE = fill(
+    "ZerosLike",
+    "torch.Tensor.zero_",
+    lookups=looked_up("aten.zeros_like.default"),
+    launched_by=calls("aclnnInplaceZero"),
+)
 
 # Random numbers between 0 and 1: the first kernel of random sampling, in step traces of vLLM-Ascend
 # (March 2026). The sources of CANN describe other kernels (StatelessRandomUniformV2, Muls, Sub).
-RANDOM_UNIFORM = fill("RandomUniform", "torch.Tensor.uniform_", dtype="T:floating")
+RANDOM_UNIFORM = fill(
+    "RandomUniform",
+    "torch.Tensor.uniform_",
+    dtype="T:floating",
+    launched_by=calls("aclnnInplaceUniform"),
+)
 
 
 def _range_build(case: Case, make: TensorMaker) -> Call:
@@ -117,4 +139,6 @@ RANGE = OpSpec(
         ),
     ),
     npu=NpuCall(graph=GraphCall(_is_of_graph, _in_graph, _build_for_graph)),
+    launched_by={"aclnnArange": arguments_at(outputs=3)},
+    shown={"start": "DOUBLE", "limit": "DOUBLE", "delta": "DOUBLE"},
 )

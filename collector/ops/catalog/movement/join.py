@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from collector.model.case import Case, Shape
-from collector.model.lookup import OUTPUT_ELEMENTS, Lookup, looked_up
+from collector.model.lookup import OUTPUT_ELEMENTS, looked_up
 from collector.ops import rules
+from collector.ops.launching import calls
 from collector.ops.parts import like
 from collector.ops.slots import input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
@@ -19,7 +20,7 @@ def joined(
     dim: Callable[[Case], int | None],
     *constraints: Constraint,
     of_graphs: str = "",
-    lookups: tuple[Lookup, ...] = (),
+    **fields: Any,
 ) -> OpSpec:
     """Return an operator with any number of inputs.
 
@@ -41,7 +42,7 @@ def joined(
         constraints=constraints,
         twins=(of_graphs,) if of_graphs else (),
         npu=NpuCall(graph=GraphCall(lambda case: case.kernel_type == of_graphs, _without_memory)),
-        lookups=lookups,
+        **fields,
     )
 
 
@@ -100,6 +101,7 @@ PACK = joined(
         _pack_dim,
     ),
     lookups=looked_up("aten.stack.default"),
+    launched_by=calls("aclnnStack"),
 )
 
 

@@ -1,9 +1,11 @@
 """Layer normalisation, alone or after a sum."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from collector.model.case import Case
 from collector.model.lookup import looked_up
+from collector.ops.launching import Positions, arguments_at
 from collector.ops.slots import output_slot
 from collector.ops.spec import (
     Call,
@@ -63,6 +65,8 @@ LAYER_NORM_V3 = OpSpec(
     lookups=looked_up(
         "aten.native_layer_norm.default", "tensor_cast.layer_norm.default", tc_input_count=3
     ),
+    launched_by={"aclnnLayerNorm": arguments_at(gamma=2, beta=3, outputs=4)},
+    shown={"mean": "gamma", "rstd": "beta"},
 )
 
 
@@ -90,6 +94,11 @@ def _add_launch(add: Any, *tensors: Any, keeps_the_sum: bool) -> Any:
     return *norm, total if keeps_the_sum else None
 
 
+def _positions_with_sum(arguments: Sequence[str]) -> Positions:
+    """The call has a tensor for the sum, and a truth value that says whether it is written."""
+    return arguments_at(outputs=6, empty=("sum",) if arguments[5] == "0" else ())
+
+
 # A sum and its layer normalisation, with the statistics that its gradient needs.
 ADD_LAYER_NORM = OpSpec(
     kernel="AddLayerNorm",
@@ -102,4 +111,5 @@ ADD_LAYER_NORM = OpSpec(
     build=_add_build,
     operations="8 * rows * d",  # a sum, then 7 as in LayerNormV3
     npu=NpuCall(run=_add_launch),
+    launched_by={"aclnnAddLayerNorm": _positions_with_sum},
 )

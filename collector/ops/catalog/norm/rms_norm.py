@@ -6,6 +6,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.model.lookup import looked_up
 from collector.ops.catalog.norm import _rms_norm
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
 
@@ -124,6 +125,7 @@ ADD_RMS_NORM_BIAS = OpSpec(
     lookups=looked_up(
         "tensor_cast.add_rms_norm.default", "tensor_cast.add_rms_norm2.default", tc_input_count=3
     ),
+    launched_by={"aclnnAddRmsNormBias": arguments_at(outputs=4)},
 )
 
 
@@ -150,4 +152,5 @@ INPLACE_ADD_RMS_NORM = OpSpec(
     build=_inplace_build,
     operations=_rms_norm.SUM_OPERATIONS,
     npu=NpuCall(run=lambda api, x1, x2, gamma: (x1, api(x1, x2, gamma), x2)),
+    launched_by={"aclnnInplaceAddRmsNorm": arguments_at(outputs=(0, 3, 1))},
 )

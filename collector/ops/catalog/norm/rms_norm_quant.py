@@ -5,6 +5,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.model.lookup import looked_up
 from collector.ops.catalog.norm._rms_norm import normalised
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows, to_int8
 from collector.ops.slots import (
@@ -86,6 +87,7 @@ ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
         "tensor_cast.add_rms_norm_dynamic_quant2_asymmetric.default",
         tc_input_count=3,
     ),
+    launched_by={"aclnnAddRmsNormDynamicQuantV2": arguments_at(outputs=7)},
 )
 
 
@@ -136,6 +138,7 @@ RMS_NORM_DYNAMIC_QUANT = OpSpec(
     operations="(7 + has_smooth_scale1 + has_beta) * rows * d",
     npu=NpuCall(run=_norm_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
     lookups=looked_up("tensor_cast.rms_norm_dynamic_quant_symmetric.default", tc_input_count=2),
+    launched_by={"aclnnRmsNormDynamicQuant": arguments_at(outputs=-4)},
 )
 
 
@@ -195,4 +198,5 @@ ADD_RMS_NORM_QUANT = OpSpec(
         "tensor_cast.add_rms_norm_quant2.default",
         tc_input_count=3,
     ),
+    launched_by={"aclnnAddRmsNormQuantV2": arguments_at(outputs=10)},
 )

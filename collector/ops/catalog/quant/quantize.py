@@ -6,6 +6,7 @@ from typing import Any
 from collector.model.case import Case, Shape
 from collector.model.lookup import looked_up
 from collector.ops import rules
+from collector.ops.launching import arguments_at, calls
 from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows, scale_like, to_int8
 from collector.ops.parts.tensors import equal_parts, group_ends, swiglu
@@ -80,6 +81,7 @@ ASCEND_QUANT_V2 = OpSpec(
         ),
     ),
     lookups=looked_up("tensor_cast.quantize.default", tc_input_count=1),
+    launched_by=calls("aclnnAscendQuantV3"),
 )
 
 
@@ -139,6 +141,7 @@ DYNAMIC_QUANT = OpSpec(
         compute_subcategory="compute_scale",
         tc_input_count=1,
     ),
+    launched_by={"aclnnDynamicQuantV2": arguments_at(outputs=4)},
 )
 
 
@@ -172,6 +175,7 @@ DYNAMIC_QUANT_V2 = replace(
         compute_subcategory="compute_scale",
         tc_input_count=1,
     ),
+    launched_by={"aclnnDynamicQuantV2": arguments_at(outputs=4)},
 )
 
 
@@ -262,6 +266,7 @@ DEQUANT_SWIGLU_QUANT = OpSpec(
     operations="(2 * (has_weight_scale + has_activation_scale + has_bias) + 8 + has_quant_scale)"
     " * t * w // 2",
     npu=NpuCall(build=_swiglu_build_for_npu, served="torch.ops._C_ascend.npu_dequant_swiglu_quant"),
+    launched_by={"aclnnDequantSwigluQuantV2": arguments_at(outputs=13)},
 )
 
 

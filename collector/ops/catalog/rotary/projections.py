@@ -7,6 +7,7 @@ from collector.model.lookup import looked_up
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
 from collector.ops.catalog.rotary._tables import head_size, make_table, rotate_first_dims
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import make_positions
 from collector.ops.slots import given, input_shape, output_shape
@@ -106,6 +107,7 @@ SPLIT_QKV_RMSNORM_ROPE_KERNEL = OpSpec(
         *looked_up("tensor_cast.apply_rope.default", order=1, tc_input_count=2),
         *looked_up("tensor_cast.apply_rope_single.default", order=1, tc_input_count=1),
     ),
+    launched_by={"triton.split_qkv_rmsnorm_rope_kernel": arguments_at(rope=4, slots=2, outputs=1)},
 )
 
 
@@ -188,6 +190,7 @@ SPLIT_QKV_RMSNORM_MROPE_KERNEL = OpSpec(
     operations=_OPERATIONS,
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(rules.NOTHING_EMPTY,),
+    launched_by={"triton.split_qkv_rmsnorm_mrope_kernel": arguments_at(outputs=6)},
 )
 
 # Where a norm is of all heads of all ranks (MiniMax-M2), one function launches two kernels: the
@@ -261,6 +264,7 @@ SPLIT_QKV_LOCAL_QK_VAR_KERNEL = OpSpec(
         ),
         rules.NOTHING_EMPTY,
     ),
+    launched_by={"triton._split_qkv_and_compute_local_qk_var_kernel": arguments_at(outputs=1)},
 )
 
 
@@ -329,4 +333,9 @@ APPLY_GLOBAL_RMSNORM_KERNEL = OpSpec(
             lambda case: _head(case, *(input_shape(case, i)[1] for i in (0, 1, _COS))) > 0,
         ),
     ),
+    launched_by={
+        "triton._apply_global_rmsnorm_kernel": arguments_at(
+            q_weight=5, k_weight=6, variances=7, outputs=0
+        )
+    },
 )

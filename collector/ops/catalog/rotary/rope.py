@@ -1,10 +1,12 @@
 """Rotary position embeddings with cos and sin given for each token."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from collector.model.case import Case
 from collector.model.lookup import looked_up
 from collector.ops import rules
+from collector.ops.launching import Positions, arguments_at
 from collector.ops.parts import like, tensors
 from collector.ops.slots import (
     broadcast,
@@ -62,6 +64,7 @@ APPLY_ROTARY_POS_EMB = OpSpec(
         *looked_up("tensor_cast.apply_rope.default", order=3, tc_input_count=2),
         *looked_up("tensor_cast.apply_rope_single.default", order=3, tc_input_count=1),
     ),
+    launched_by={"aclnnApplyRotaryPosEmbV2": arguments_at(outputs=0)},
 )
 
 # Rotary positions of interleaved pairs; the result has the halves one after the other.
@@ -143,6 +146,7 @@ INPLACE_PARTIAL_ROTARY_MUL = OpSpec(
     traffic=_partial_traffic,
     npu=NpuCall(run=_partial_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
     constraints=(rules.NOTHING_EMPTY,),
+    launched_by={"aclnnInplacePartialRotaryMul": arguments_at(outputs=0)},
 )
 
 # Rotary positions, half mode: x * cos + rotate(x) * sin, with cos and sin for each position.
@@ -194,6 +198,11 @@ def _grad_reference(torch: Any, dy: Any, cos: Any, sin: Any, x: Any = None) -> A
     return dx, dcos.sum_to_size(cos.shape), dsin.sum_to_size(sin.shape)
 
 
+def _positions_with_tables(arguments: Sequence[str]) -> Positions:
+    """The gradients of cos and sin are not written without x."""
+    return arguments_at(outputs=5, empty=("dcos", "dsin") if arguments[3] == "0" else ())
+
+
 ROTARY_POSITION_EMBEDDING_GRAD = OpSpec(
     kernel="RotaryPositionEmbeddingGrad",
     call="torch_npu.npu_rotary_mul_backward",
@@ -206,4 +215,5 @@ ROTARY_POSITION_EMBEDDING_GRAD = OpSpec(
     # two products and a sum, and two of each for cos and sin
     operations="(3 + 4 * has_x) * b * s * n * d",
     constraints=(_BROADCASTS,),
+    launched_by={"aclnnRotaryPositionEmbeddingGrad": _positions_with_tables},
 )

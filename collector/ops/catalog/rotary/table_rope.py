@@ -6,6 +6,7 @@ from collector.model.case import Case
 from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.rotary._tables import make_table, rotate_first_dims
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import make_positions
 from collector.ops.slots import given, input_shape
@@ -59,6 +60,9 @@ TRITON_ROPE = OpSpec(
         *looked_up("tensor_cast.apply_rope.default", tc_input_count=2),
         *looked_up("tensor_cast.apply_rope_single.default", tc_input_count=1),
     ),
+    launched_by={
+        "triton._triton_rope": arguments_at(key=2, cos_sin_cache=8, positions=10, outputs=(0, 2))
+    },
 )
 
 

@@ -7,6 +7,7 @@ from collector.model.case import Case
 from collector.model.lookup import looked_up
 from collector.ops import rules
 from collector.ops.catalog.rowwise.ordering import narrowed
+from collector.ops.launching import As, arguments_at
 from collector.ops.parts import like
 from collector.ops.slots import elements, input_shape, output_shape, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -50,6 +51,8 @@ CUMSUM = OpSpec(
     ),
     npu=NpuCall(run=_cumsum_run),
     lookups=looked_up("aten.cumsum.default", tc_input_count=1),
+    launched_by={"aclnnCumsum": arguments_at(outputs=3)},
+    shown={"axis": As.ONE_NUMBER},
 )
 
 # The number of occurrences of each number, in as many bins as the output has: the load of experts.
@@ -100,4 +103,6 @@ HISTOGRAM_V2 = OpSpec(
         ),
     ),
     npu=NpuCall(run=_histogram_run),
+    launched_by={"aclnnHistc": arguments_at(min=2, max=3, outputs=4)},
+    shown={"y": "INT32"},
 )

@@ -5,6 +5,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.model.lookup import looked_up
 from collector.ops import rules
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.slots import (
     given,
@@ -52,6 +53,12 @@ def top_k_top_p(kernel: str, call: str, npu: NpuCall) -> OpSpec:
         build=_top_k_top_p_build,
         operations="5 * requests * v",
         npu=npu,
+        launched_by={
+            f"aclnn{kernel.removesuffix('WithSorted')}": arguments_at(
+                sorted_indices=0, p=1, k=2, outputs=3
+            )
+        },
+        shown={"sorted_indices": "INT32"},
     )
 
 
@@ -129,6 +136,8 @@ ARG_MAX_V2 = OpSpec(
     operations="rows * n",
     npu=NpuCall(run=_arg_max_run),
     lookups=looked_up("aten.argmax.default", tc_input_count=1),
+    launched_by={"aclnnArgMax": arguments_at(outputs=3)},
+    shown={"dimension": "INT64", "indices": "INT32"},
 )
 
 
@@ -174,6 +183,8 @@ ARG_MAX_WITH_VALUE = OpSpec(
     constraints=(rules.reads("expected a value for each row of the input", _max_folded),),
     npu=NpuCall(run=_max_run),
     lookups=looked_up("aten.max.dim"),
+    launched_by={"aclnnMaxDim": arguments_at(outputs=(4, 3))},
+    shown={"indices": "INT32"},
 )
 
 
@@ -225,6 +236,8 @@ TOP_K_V2 = OpSpec(
     operations="rows * n",
     npu=NpuCall(run=_top_run),
     lookups=looked_up("aten.topk.default", tc_input_count=1),
+    launched_by={"aclnnTopk": arguments_at(outputs=5), "aclnnTopkV2": arguments_at(outputs=6)},
+    shown={"k": "INT32", "indices": "INT32"},
 )
 
 
@@ -238,4 +251,5 @@ SORT = OpSpec(
     build=_sort_build,
     npu=NpuCall(run=_sort_run),
     lookups=looked_up("aten.sort.default"),
+    shown={"indices": "INT32"},
 )

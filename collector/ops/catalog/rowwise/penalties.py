@@ -8,6 +8,7 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops import rules
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.slots import elements, output_shape
 from collector.ops.spec import Call, Need, NpuCall, OpSpec, TensorMaker
@@ -95,4 +96,5 @@ TOKEN_BIN_COUNTS = OpSpec(
         run=lambda api, *args: api(*args)[0],
         needs=frozenset({Need.TRITON, Need.ENGINE_CONFIG}),
     ),
+    launched_by={"triton.token_bin_counts_and_mask_kernel": arguments_at(outputs=6)},
 )

@@ -8,6 +8,7 @@ from collector.model.case import Case, Shape
 from collector.model.lookup import Lookup, looked_up
 from collector.model.vocabulary import DYNAMIC
 from collector.ops import rules
+from collector.ops.launching import As, LaunchedBy, arguments_at, calls
 from collector.ops.parts import like
 from collector.ops.slots import broadcast, input_shape, output_shape
 from collector.ops.spec import (
@@ -28,6 +29,7 @@ def reduction(
     *more: Constraint,
     run: Callable[..., Any] = call_plainly,
     lookups: tuple[Lookup, ...] = (),
+    launched_by: LaunchedBy,
 ) -> OpSpec:
     """Return an operator; `run` takes (x, dimensions, whether they stay as 1)."""
     return OpSpec(
@@ -46,7 +48,13 @@ def reduction(
         ),
         npu=NpuCall(run=run),
         lookups=lookups,
+        launched_by=launched_by,
+        shown={"axes": As.COUNT},
     )
+
+
+def _over_dims(name: str) -> LaunchedBy:
+    return {name: arguments_at(outputs=-1)}
 
 
 def boolean_reduction(kernel: str, call: str, lookups: tuple[Lookup, ...]) -> OpSpec:
@@ -54,7 +62,10 @@ def boolean_reduction(kernel: str, call: str, lookups: tuple[Lookup, ...]) -> Op
 
     torch reduces several dimensions one after another, with a kernel for each."""
     rule = Constraint("expected one axis, or all of them and a scalar", _is_one_or_all)
-    return reduction(kernel, call, "BOOL", rule, run=fold_one_or_all, lookups=lookups)
+    by = _over_dims(f"aclnn{call.removeprefix('torch.').title()}")
+    return reduction(
+        kernel, call, "BOOL", rule, run=fold_one_or_all, lookups=lookups, launched_by=by
+    )
 
 
 def fold_one_or_all(fold: Callable[..., Any], x: Any, dims: tuple[int, ...], stays: bool) -> Any:
@@ -99,18 +110,21 @@ REDUCE_MAX = reduction(
     "torch.amax",
     "number",
     lookups=looked_up("aten.amax.default", tc_input_count=1),
+    launched_by={**_over_dims("aclnnAmax"), "aclnnMax": arguments_at(axes=0, outputs=1)},
 )
 REDUCE_MEAN = reduction(
     "ReduceMean",
     "torch.mean",
     "floating",
     lookups=looked_up("aten.mean.dim", tc_input_count=1),
+    launched_by=_over_dims("aclnnMean"),
 )
 REDUCE_MIN = reduction(
     "ReduceMin",
     "torch.amin",
     "number",
     lookups=looked_up("aten.amin.default", tc_input_count=1),
+    launched_by=_over_dims("aclnnAmin"),
 )
 
 
@@ -126,6 +140,7 @@ REDUCE_SUM = reduction(
     "number",
     run=_reduce_sum_run,
     lookups=looked_up("aten.sum.dim_IntList", tc_input_count=1),
+    launched_by=_over_dims("aclnnReduceSum"),
 )
 
 
@@ -176,6 +191,7 @@ LP_NORM_V2 = OpSpec(
     call="torch.linalg.vector_norm",
     signature="x T:floating[*s] -> y T[#]",
     operations="2 * s",  # a square and a sum
+    launched_by=calls("aclnnLinalgVectorNorm"),
 )
 
 
@@ -190,7 +206,7 @@ def softmax(
     slots: tuple[str, ...] = ("x",),
     run: Callable[..., Any],
     cost: int,
-    lookups: tuple[Lookup, ...] = (),
+    **fields: Any,
 ) -> OpSpec:
     """Return an operator with one shape and dtype for all tensors; `cost` is per element."""
     inputs = ", ".join(f"{name} T:floating[*rows, n]" for name in slots)
@@ -200,7 +216,7 @@ def softmax(
         signature=f"{inputs} -> y T[*rows, n]",
         operations=f"{cost} * rows * n",
         npu=NpuCall(run=run),
-        lookups=lookups,
+        **fields,
     )
 
 
@@ -212,6 +228,7 @@ SOFTMAX_V2 = softmax(
     run=lambda api, x: api(x, _LAST),
     cost=5,
     lookups=looked_up("aten._softmax.default"),
+    launched_by=calls("aclnnSoftmax"),
 )
 
 # Gradient of a softmax, from its result. Per element: a product and its sum, a difference, another
@@ -222,6 +239,7 @@ SOFTMAX_GRAD = softmax(
     slots=("softmax", "grad_softmax"),
     run=lambda backward, softmax, grad: backward(grad, softmax, _LAST, softmax.dtype),
     cost=4,
+    launched_by=calls("aclnnSoftmaxBackward"),
 )
 
 # Logarithm of the softmax along the last dimension: log-probabilities of tokens. Per element: the
@@ -232,6 +250,7 @@ LOG_SOFTMAX_V2 = softmax(
     run=lambda api, x: api(x, _LAST),
     cost=5,
     lookups=looked_up("aten._log_softmax.default"),
+    launched_by=calls("aclnnLogSoftmax"),
 )
 
 # Gradient of a log-softmax, from its result. Per element: the sum, the exponential, a product, a
@@ -242,6 +261,7 @@ LOG_SOFTMAX_GRAD = softmax(
     slots=("grad", "result"),
     run=lambda backward, grad, result: backward(grad, result, _LAST, result.dtype),
     cost=4,
+    launched_by=calls("aclnnLogSoftmaxBackward"),
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from collector.model.case import Case, Slot
 from collector.ops import rules
+from collector.ops.launching import arguments_at
 from collector.ops.parts import like
 from collector.ops.parts.tensors import cumulative_ends
 from collector.ops.slots import elements, input_shape, output_shape
@@ -202,6 +203,16 @@ REJECTION_GREEDY = OpSpec(
     reference=_greedy_reference,
     build=_greedy_build,
     npu=NpuCall(run=_GREEDY_RUN, build=_with_logits(_greedy_build), needs=_NEEDS),
+    launched_by={
+        "triton.rejection_greedy_sample_triton": arguments_at(
+            cu_num_draft_tokens=1,
+            draft_token_ids=2,
+            target_argmax=3,
+            bonus=4,
+            is_greedy=5,
+            outputs=0,
+        )
+    },
 )
 
 REJECTION_GREEDY_OF_ONE = OpSpec(
@@ -213,6 +224,11 @@ REJECTION_GREEDY_OF_ONE = OpSpec(
     reference=_greedy_reference,
     build=_one_build,
     npu=NpuCall(run=_GREEDY_RUN, build=_with_logits(_one_build), needs=_NEEDS),
+    launched_by={
+        "triton.rejection_greedy_sample_spec_len_1_triton": arguments_at(
+            draft_token_ids=1, target_argmax=2, bonus=3, outputs=0
+        )
+    },
 )
 
 

@@ -14,6 +14,7 @@ from collector.model.case import Case, Shape, Slot, logical_shape
 from collector.ops import rules
 from collector.ops.catalog.vision import _images
 from collector.ops.catalog.vision._images import SlidingWindow
+from collector.ops.launching import calls
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -108,6 +109,7 @@ MAX_POOL_WITH_ARGMAX_V1 = OpSpec(
     flops=flops_by(_read),
     constraints=(is_pooling(_read),),
     npu=NpuCall(run=greatest),
+    launched_by=calls("aclnnMaxPool2dWithMask"),
 )
 
 
@@ -153,4 +155,5 @@ MAX_POOL_GRAD_WITH_ARGMAX_V1 = OpSpec(
     traffic=_traffic,
     constraints=(is_pooling(_grad_read),),
     npu=NpuCall(run=gradient),
+    launched_by=calls("aclnnMaxPool2dWithMaskBackward"),
 )

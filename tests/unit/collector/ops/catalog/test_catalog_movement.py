@@ -7,7 +7,7 @@ import pytest
 
 from collector.ops.registry import find
 from collector.recording.calls import RecordedTensor
-from collector.recording.kernel_tables.movement import copied
+from collector.recording.views import copied
 from tests.unit.collector.ops.conftest import CpuMaker
 
 pytestmark = pytest.mark.torch
@@ -74,13 +74,13 @@ def test_transpose_uses_the_first_fitting_permutation(torch, case_of, build, lau
 def test_a_copy_launches_the_kernel_of_the_case(torch, case_of, build, launch, cells, kernel):
     case = case_of(*cells)
     target, source = (call := build(case)).args
-    assert copied((recorded(target), recorded(source))) == kernel
+    assert copied(recorded(target), recorded(source)) == kernel
     torch.testing.assert_close(launch(case, call)[0], source.to(target.dtype), rtol=0, atol=0)
 
 
 def test_contiguous_view_is_copied_by_slice(torch):
     def kernel(view):
-        return copied((recorded(torch.empty(view.shape)), recorded(view)))
+        return copied(recorded(torch.empty(view.shape)), recorded(view))
 
     x = torch.empty(6, 8, 64)
     assert kernel(x[:, 2:4, 1:]) == "Slice"
@@ -110,7 +110,7 @@ def test_a_copy_into_a_part_of_rows_leaves_the_rest(torch, case_of, build, launc
         dtypes = ";".join(["FLOAT", *["INT64"] * 3, "FLOAT", *["INT64"] * 3])
         case = case_of("ViewCopy", cells, dtypes, str(memory), "FLOAT")
         whole, target, source = (call := build(case)).args
-        assert copied((recorded(target), recorded(source))) == "ViewCopy"
+        assert copied(recorded(target), recorded(source)) == "ViewCopy"
         before, places = whole.clone(), torch.arange(memory)
         places = places.as_strided(target.shape, target.stride()).flatten()
         (after,) = launch(case, call)

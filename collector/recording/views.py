@@ -1,32 +1,24 @@
-"""What the recorded calls that move and index data launch: the OP Type that msprof prints.
+"""How CANN copies a view and makes it dense (CANN's open sources, ops-math, for A2 and A3).
 
-`SEEN` are those of real profiles, where the kernel's name starts with the call (TensorMove and
-Slice by InplaceCopy were seen, too, Transpose and BroadcastTo where EqTensor makes a view dense).
-`READ` are in CANN's open sources (ops-math, ops-nn), for A2 and A3: of InplaceCopy how a view is
-made dense. The others are assumed.
-
-Several calls add kernels: a Sort and a MemSet before EmbeddingDenseGradV2, a Cast of an index that
-is INT64 before GatherElementsV2. Only the kernel that the call is made for is named here.
+Profiles show TensorMove and Slice by InplaceCopy, and Transpose and BroadcastTo where EqTensor
+makes a view dense.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, prod
-from typing import Any
 
-Tensors = Sequence[Any]
+from collector.recording.calls import RecordedTensor
+
 Dim = tuple[int, int]  # stride and size
 Shape = tuple[int, ...]
 
 _LINE = 64
-_GATHERED = ("INT32", "FLOAT", "FLOAT16", "DT_BF16")
 
 
-def copied(tensors: Tensors) -> str:
-    """What `copy_` into the first tensor from the second launches: where their dtypes differ, a
-    Cast; else the kernel that makes a view dense. Of several kernels the last is named."""
-    target, source = tensors[:2]
+def copied(target: RecordedTensor, source: RecordedTensor) -> str:
+    """What a copy launches: where dtypes differ, a Cast; else the kernel that makes a view dense.
+    Of several kernels the last is named."""
     if target.dtype != source.dtype:
         return "Cast"
     dims = _dims(target)
@@ -45,13 +37,13 @@ class Step:
     after: Shape = ()
 
 
-def made_dense(view: Any) -> str:
+def made_dense(view: RecordedTensor) -> str:
     """What CANN's `Contiguous` launches for a view, and TensorMove for what is dense already."""
     steps = dense_steps(view)
     return steps[-1].kernel if steps else "TensorMove"
 
 
-def dense_steps(view: Any) -> tuple[Step, ...]:
+def dense_steps(view: RecordedTensor) -> tuple[Step, ...]:
     """The kernels that CANN's `Contiguous` launches for a view. Slice and Transpose get neither
     dimensions of size 1 nor repeated ones."""
     dims = _dims(view)
@@ -85,18 +77,6 @@ def _sizes(dims: list[Dim]) -> Shape:
     return tuple(size for _, size in dims)
 
 
-def joined(tensors: Tensors) -> str:
-    """Inputs and the output; one input alone is moved."""
-    return "ConcatD" if len(tensors) > 2 else "TensorMove"
-
-
-def gathered(tensors: Tensors) -> str:
-    """A tensor and an index, which for the newer kernel differ in one dimension at most."""
-    x, index = tensors[:2]
-    other = sum(a != b for a, b in zip(x.shape, index.shape, strict=True))
-    return "GatherElementsV2" if x.dtype in _GATHERED and other < 2 else "GatherElements"
-
-
 def _cut(ordered: list[Dim], offset: int, memory: int) -> str:
     """Slice where the strides are those of a larger dense tensor, in which the view lies;
     StridedSlice where they have a common divisor that holds a line (its bounds are not looked
@@ -120,11 +100,11 @@ def _lies_within(dims: list[Dim], offset: int, memory: int) -> bool:
     return True
 
 
-def _long(tensor: Any) -> list[Dim]:
+def _long(tensor: RecordedTensor) -> list[Dim]:
     return [d for d in zip(tensor.strides, tensor.shape, strict=True) if d[1] != 1]
 
 
-def _dims(tensor: Any) -> list[Dim]:
+def _dims(tensor: RecordedTensor) -> list[Dim]:
     """The dimensions that decide: neither of size 1 nor repeated."""
     return [(stride, size) for stride, size in _long(tensor) if stride]
 
@@ -136,31 +116,3 @@ def _ordered(dims: list[Dim]) -> list[Dim]:
 def _is_dense(dims: list[Dim]) -> bool:
     sizes = [size for _, size in dims]
     return all(stride == prod(sizes[i + 1 :]) for i, (stride, _) in enumerate(dims))
-
-
-SEEN = ("aclnnTril", "aclnnCat", "aclnnEmbedding", "aclnnEmbeddingDenseBackward")
-READ = (
-    *("aclnnConstantPadNd", "aclnnGather", "aclnnIndex", "aclnnIndexFill", "aclnnIndexPutImpl"),
-    *("aclnnIndexSelect", "aclnnInplaceCopy", "aclnnInplaceIndexFill", "aclnnInplaceScatter"),
-    *("aclnnFlip", "aclnnRepeat", "aclnnScatterNdUpdate", "aclnnStack"),
-)
-KERNELS: dict[str, str | Callable[[Tensors], str]] = {
-    "aclnnInplaceCopy": copied,
-    "aclnnCat": joined,
-    "aclnnConstantPadNd": "PadV3",
-    "aclnnEmbedding": "GatherV2",
-    "aclnnFlip": "ReverseV2",
-    "aclnnEmbeddingDenseBackward": "EmbeddingDenseGradV2",
-    "aclnnGather": gathered,
-    "aclnnIndex": "Index",
-    "aclnnIndexFill": "IndexFill",
-    "aclnnIndexPutImpl": "IndexPutV2",
-    "aclnnIndexSelect": "GatherV3",
-    "aclnnInplaceIndexFill": "IndexFill",
-    "aclnnInplaceScatter": "ScatterElementsV2",
-    "aclnnRepeat": "Tile",
-    "aclnnScatter": "ScatterElementsV2",
-    "aclnnScatterAdd": "ScatterElementsV2",
-    "aclnnScatterNdUpdate": "ScatterNdUpdate",
-    "aclnnStack": "Pack",
-}
