@@ -46,24 +46,15 @@ _CUT = 2**24  # truth values from which a sum is not computed in FLOAT
 _INTEGERS = ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64")  # by rank
 _INTEGER = re.compile(r"-?\d+")
 _RUN = 1024  # elements behind an index that is not the first; of fewer CANN transposes
-# Calls with a number of the host, and their kernels.
 _CALL = "ACLNN "
-_OF_NUMBERS = {
-    "aclnnAdds": "Add",
-    "aclnnSubs": "Sub",
-    "aclnnMuls": "Mul",
-    "aclnnFloorDivides": "FloorDiv",
-    "aclnnEqScalar": "Equal",
-    "aclnnNeScalar": "NotEqual",
-    "aclnnGtScalar": "Greater",
-    "aclnnRemainderTensorScalar": "FloorMod",
-}
-# Arithmetic of two tensors, and its kernel.
-_ARITHMETIC = {
-    **dict.fromkeys(("aclnnAdd", "aclnnInplaceAdd"), "Add"),
-    **dict.fromkeys(("aclnnSub", "aclnnInplaceSub"), "Sub"),
-    **dict.fromkeys(("aclnnMul", "aclnnInplaceMul"), "Mul"),
-}
+# Calls with a number of the host, and arithmetic of two tensors.
+_OF_NUMBERS = (
+    *("aclnnAdds", "aclnnSubs", "aclnnMuls", "aclnnFloorDivides", "aclnnEqScalar"),
+    *("aclnnNeScalar", "aclnnGtScalar", "aclnnRemainderTensorScalar"),
+)
+_ARITHMETIC = (
+    *("aclnnAdd", "aclnnInplaceAdd", "aclnnSub", "aclnnInplaceSub", "aclnnMul", "aclnnInplaceMul"),
+)
 
 
 def kernels_of(call: Recorded) -> tuple[Recorded, ...]:
@@ -156,7 +147,7 @@ def _blocks(dtype: str, shape: Sequence[int]) -> str:
 def _mixed(call: Recorded) -> Sequence[str]:
     """Arithmetic of two dtypes of integers or truth values, in the wider one."""
     x, y, *outputs = call.tensors
-    kernel, out = _ARITHMETIC[call.name], (outputs or [x])[0]
+    kernel, out = kernel_of(call), (outputs or [x])[0]
     known = x.dtype in _INTEGERS and y.dtype in _INTEGERS and out.dtype in _INTEGERS
     is_mixed = x.dtype != y.dtype and {x.dtype, y.dtype} != {"UINT8", "INT8"}
     if not known or not is_mixed or (kernel != "Mul" and call.number(2) != 1):
@@ -279,7 +270,7 @@ def _with_number(call: Recorded) -> Sequence[str]:
     It compares an INT32 with an INT64 in INT64; other operations are in the dtype of the tensor,
     unless the number is of a higher kind."""
     (x, out), number = call.tensors, DTYPES.get(call.arguments[1].partition("=")[0], "")
-    kernel, computed = _OF_NUMBERS[call.name], x.dtype
+    kernel, computed = kernel_of(call), x.dtype
     if x.dtype in _INTEGERS and number not in _INTEGERS:
         computed = number if out.dtype == "BOOL" else out.dtype
     elif x.dtype in _INTEGERS and (x.dtype == "BOOL" or kernel == "Greater"):
