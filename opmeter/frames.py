@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from collector.codec.errors import BadInput
 from collector.database.index import Index, IndexBlock
 from collector.model.vocabulary import INPUT_FORMATS, OP_STATE, OUTPUT_DTYPES, OUTPUT_FORMATS
+from collector.ops.sizes import product_sizes
 from opmeter.answers import channel_of
 from opmeter.arguments import refusal, size_of, text_of
 from opmeter.cases import check_sizes
@@ -139,9 +140,8 @@ def _block_table(index: Index, block: IndexBlock, with_product: bool) -> pa.Tabl
     what = f"{block.kernel}: expected a product for a condition on m, n or k"
     if len(ranks) < 2 or ranks[0] < 2 or not outputs or outputs[0] < 2:
         raise BadInput(what)
-    end = sum(ranks) + outputs[0]
-    m, n = sizes[:, end - 2], sizes[:, end - 1]
-    k = sizes[:, ranks[0] - 2] * sizes[:, ranks[0] - 1] // np.maximum(m, 1)
+    dims, at = sizes.T, sum(ranks)
+    _, m, n, k = product_sizes(dims[: ranks[0]], dims[at : at + outputs[0]])
     is_plain = ranks[1] in (2, 3) and block.inputs[1][0] == block.inputs[0][0]
     second = sizes[:, sum(ranks[:2]) - 2 : sum(ranks[:2])]
     if is_plain and (np.sort(second) != np.sort(np.stack([k, n], axis=1))).any():

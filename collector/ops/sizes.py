@@ -5,9 +5,10 @@ The sizes of a case are those of its tensors, slot by slot, and two numbers of e
 Lists count by their mean and their skew: how many lengths there are is a size of a tensor.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum
+from math import fsum, prod
+from typing import Any
 
 from collector.codec.numbers import number_of
 from collector.model.case import Case, Slot
@@ -47,6 +48,19 @@ def size_group(case: Case) -> SizeGroup:
         _free((*inputs, *outputs)),
         (*state, *(pair for pair in case.attributes if pair[0] not in _OF_SIZES)),
     )
+
+
+def product_sizes(first: Iterable[Any], output: Iterable[Any]) -> tuple[Any, Any, Any, Any]:
+    """Return batch, m, n and k of a product by the sizes of its first operand and of its output:
+    numbers, or arrays with a number for each case. The rows of several dimensions may be one
+    dimension of the operand, and a batch may share the operand."""
+    (*outer, m, n), own = output, [*first]
+    batch, rows = prod(outer), m
+    if len(own) == len(outer) + 2:
+        own = own[-2:]
+    else:
+        rows = batch * m
+    return batch, m, n, prod(own) // (rows + (rows == 0))
 
 
 def rank_of(slot: Slot) -> int:

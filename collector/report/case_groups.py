@@ -4,7 +4,6 @@ axes: M, N and K of products, lengths of attention, and dimensions of tensors.""
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from collector.model.vocabulary import (
     RUNTIME_PREFIX,
 )
 from collector.ops.registry import is_product
-from collector.ops.sizes import SizeGroup, size_group
+from collector.ops.sizes import SizeGroup, product_sizes, size_group
 from collector.ops.together import lengths_of
 
 Floats = npt.NDArray[np.float64]
@@ -158,12 +157,8 @@ def _product_axes(group: CaseGroup) -> list[tuple[str, str, list[float]]]:
     at = sum(len(slot.shape or ()) for slot in inputs)
     columns = np.array(group.sizes, np.float64).T
     of_output = columns[at : at + len(output.shape or ())]
-    batch, m, n = prod(of_output[:-2], start=np.ones(len(group.sizes))), *of_output[-2:]
-    whole = prod(columns[: len(first.shape or ())], start=np.ones(len(group.sizes)))
-    k = whole / np.maximum(batch * m, 1)
-    if (k != np.round(k)).any():  # the first input is shared by the batch
-        return []
-    axes = (("M", m), ("N", n), ("K", k), ("batch", batch))
+    batch, m, n, k = product_sizes(columns[: len(first.shape or ())], of_output)
+    axes = (("M", m), ("N", n), ("K", k), ("batch", np.broadcast_to(batch, m.shape)))
     return [(name, "", [int(v) for v in values.tolist()]) for name, values in axes]
 
 

@@ -38,6 +38,7 @@ from collector.model.vocabulary import (
 )
 from collector.ops.floor import assumed_peaks, described_peaks
 from collector.ops.registry import ops_of
+from collector.ops.sizes import product_sizes
 from collector.ranks.collective import BY_KERNEL_TYPE, DTYPES
 from opmeter.adapters.attention import FusedSlots, fused, key_heads
 from opmeter.adapters.collectives import collectives_of
@@ -296,8 +297,8 @@ def _gemm(version: Version) -> _Rows:
             elif shape is None or len(shape) < 2 or 0 in shape:
                 yield "gemm", "no product of two matrices"
             else:
-                m, n = prod(shape[:-1]), shape[-1]
-                sizes = {"m": m, "n": n, "k": inputs[0].numel // m}
+                batch, m, n, k = product_sizes(inputs[0].shape or (), shape)
+                sizes = {"m": batch * m, "n": n, "k": k}
                 yield (
                     "gemm",
                     _row(_stack(version), "gemm", kernel, answer, gemm_dtype=dtype, **sizes),
