@@ -45,7 +45,8 @@ class Positions:
              those at the end that are not replayed
     absent   the arguments that the call has not
     empty    the outputs that are not written: tensors without a shape
-    unknown  the sides that a call does not determine: `inputs`, `outputs`, `inputs and outputs`"""
+    unknown  the sides that a call does not determine: `inputs`, `outputs`, `inputs and outputs`
+    settings the positions of numbers and texts that columns of a row record, by column"""
 
     at: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     outputs: int | tuple[int, ...] | None = None
@@ -53,6 +54,7 @@ class Positions:
     absent: Sequence[str] = ()
     empty: Sequence[str] = ()
     unknown: str = ""
+    settings: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def is_in_order(self) -> bool:
@@ -71,10 +73,12 @@ def arguments_at(
     absent: Sequence[str] = (),
     empty: Sequence[str] = (),
     unknown: str = "",
+    settings: Mapping[str, int] = MappingProxyType({}),
     **positions: int,
 ) -> Positions:
     """Return where a call has the arguments of its kernel."""
-    return Positions(MappingProxyType(positions), outputs, slots, absent, empty, unknown)
+    at = MappingProxyType(positions)
+    return Positions(at, outputs, slots, absent, empty, unknown, settings)
 
 
 def calls(*names: str) -> LaunchedBy:

@@ -61,6 +61,20 @@ def cells_in_order(call: Recorded, inputs: int, how: As | str = "") -> dict[str,
     return _texts("Input", [*read]) | _texts("Output", [*written])
 
 
+def argument_of(call: Recorded, name: str) -> str:
+    """The text of an argument, an output or a setting of a call that an operator declares, by its
+    name; 0 if it is absent."""
+    op = operator_of(call)
+    if op is None:
+        raise ValueError(f"{call.name}: expected a declared operator")
+    return _Arguments(call, op, _positions(call, op)).text(name)
+
+
+def _positions(call: Recorded, op: OpSpec | None) -> Positions:
+    found = op.launched_by.get(call.name, Positions()) if op else Positions()
+    return found(call.arguments) if callable(found) else found
+
+
 def _sides(call: Recorded) -> tuple[_Side, _Side]:
     if call.name == "aclnnInplaceCopy":
         return _copied(call)
@@ -69,8 +83,7 @@ def _sides(call: Recorded) -> tuple[_Side, _Side]:
         inputs, outputs = ([c for text in one for c in _passed(text, As.VIEWED)] for one in texts)
         return inputs, outputs
     op = operator_of(call)
-    found = op.launched_by.get(call.name, Positions()) if op else Positions()
-    positions = found(call.arguments) if callable(found) else found
+    positions = _positions(call, op)
     if op is None or positions.is_in_order:
         read, written = _in_order(call, op)
     else:
@@ -116,6 +129,7 @@ class _Arguments:
 
     def __init__(self, call: Recorded, op: OpSpec, positions: Positions) -> None:
         self._texts, self._shown, self._empty = call.arguments, op.shown, positions.empty
+        self._settings = dict(positions.settings)
         variants = parse_signature(op.signature).variants
         inputs, outputs = variants[0].inputs, variants[0].outputs
         replayed = (at for one in variants for at, x in enumerate(one.inputs) if not x.is_refused)
@@ -136,6 +150,11 @@ class _Arguments:
             for cell in self._cells(one, at)
         ]
         return inputs, outputs
+
+    def text(self, name: str) -> str:
+        """The text of an argument, an output or a setting."""
+        places = {one.name: at for one, at in (*self._outputs, *self._inputs)}
+        return self._text((places | self._settings)[name])
 
     def _cells(self, one: Tensor, at: int | None) -> Iterator[_Cell]:
         text, how = self._text(at), self._shown.get(one.name, "")

@@ -12,7 +12,7 @@ from collector.codec.errors import OpmeterError
 from collector.model.vocabulary import EP_SIZE, RUNTIME_PREFIX
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.recording.calls import Recorded, parse_call, parse_tensor
-from collector.recording.cells import cells_of
+from collector.recording.cells import argument_of, cells_of
 from collector.recording.converted import kernels_of
 from collector.recording.kernels import kernel_of
 from collector.shapes.call_order import (
@@ -49,19 +49,11 @@ _OPERATIONS = {
 }
 _DTYPES = {"DT_BF16": "bfloat16", "FLOAT": "float32"}
 _BYTES = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "DT_BF16": 2, "FLOAT16": 2}
-# The columns of attention, by the position of the argument.
-_ATTENTION = {
-    "input_layout": 30,
-    "num_heads": 27,
-    "num_key_value_heads": 31,
-    "sparse_mode": 32,
-    "block_size": 34,
-}
-_PLACES_CALL, _PAGE = "triton._compute_slot_mapping_kernel", 6
+# The settings of attention that its rows have as columns.
+_ATTENTION = ("input_layout", "num_heads", "num_key_value_heads", "sparse_mode")
+_PLACES_CALL = "triton._compute_slot_mapping_kernel"
 _USUAL_PAGE = "128"  # which rows without the column have
-_BEFORE, _BAND = 28, "4"  # keys before its own that a query sees, in this sparse mode
-_QUERY_ENDS, _KEY_LENGTHS = 5, 6
-_RECEIVED = -7  # of a dispatch to experts: its rows
+_BAND = "4"  # the sparse mode in which a query sees some keys before its own
 _ATTENTION_CALL = "aclnnFusedInferAttentionScore"
 # Attention to chosen keys, and what chooses them; the ranks of a group may share its tokens.
 _SHARED = (
@@ -312,7 +304,7 @@ def _used_rows(calls: Iterable[Recorded]) -> Iterator[tuple[int, int]]:
     for call in calls:
         if call.name.startswith(_DISPATCH_CALL):
             _, chosen, *_ = call.tensors  # (tokens, choices)
-            received = parse_tensor(call.arguments[_RECEIVED])
+            received = parse_tensor(argument_of(call, "expand_x"))
             assert received is not None
             yield received.shape[0], prod(chosen.shape)
 
@@ -321,7 +313,7 @@ def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -
     """Return the columns on which the time of attention, of places in its cache, of experts'
     products, and of messages to experts depends."""
     if call.name == _PLACES_CALL:
-        page = call.arguments[_PAGE]
+        page = argument_of(call, "block_size")
         return {} if page == _USUAL_PAGE else {RUNTIME_PREFIX + "block_size": page}
     if call.name.startswith(_BETWEEN_RANKS):
         names = [at for at, argument in enumerate(call.arguments) if argument.startswith('"')]
@@ -342,22 +334,21 @@ def _columns(call: Recorded, tokens: PassTokens, used_rows: Mapping[int, int]) -
         return {RUNTIME_PREFIX + name: ",".join(map(str, n)) for name, n in named.items()}
     if not call.name.startswith(_ATTENTION_CALL):
         return {}
-    arguments = call.arguments
-    more = 2 if call.name.endswith("V4") else 0  # scales of queries and sinks come before
-    found = {name: arguments[at + more].strip('"') for name, at in _ATTENTION.items()}
-    if parse_tensor(arguments[14]) is None:  # no block table: the keys are no pages
-        del found["block_size"]
+    queries, cached = (argument_of(call, f"actual_seq_lengths{of}") for of in ("", "_kv"))
+    found = {name: argument_of(call, name).strip('"') for name in _ATTENTION}
+    if parse_tensor(argument_of(call, "block_table")):  # the keys are in pages
+        found["block_size"] = argument_of(call, "block_size")
     if found["sparse_mode"] == _BAND:
-        found["pre_tokens"] = arguments[_BEFORE + more]
+        found["pre_tokens"] = argument_of(call, "pre_tokens")
     if tokens.phase == "decode":  # in a graph with further requests
-        first, following = _listed(arguments[_KEY_LENGTHS])
+        first, following = _listed(cached)
         more = max(0, len(first) + following - len(ends))
         ends += [ends[-1] + tokens.queries * (1 + at) for at in range(more)]
         keys += [0] * more
-    found["actual_seq_lengths_values"] = _lengths(arguments[_QUERY_ENDS], ends)
+    found["actual_seq_lengths_values"] = _lengths(queries, ends)
     if text := found["actual_seq_lengths_values"]:
         ends = [*map(int, text.split(","))]
-    lengths = _lengths(arguments[_KEY_LENGTHS], keys)
+    lengths = _lengths(cached, keys)
     found["actual_seq_lengths_kv_values"] = _with_new(lengths, ends)
     return {RUNTIME_PREFIX + name: text for name, text in found.items() if text}
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
@@ -192,6 +193,12 @@ _RECORDED: Mapping[str, Mapping[str, tuple[int, ...]]] = MappingProxyType(
     }
 )
 
+# The numbers and texts of a call behind its tensors, in order; V4 has two tensors more.
+_SETTINGS = (
+    *("num_heads", "pre_tokens", "next_tokens", "input_layout", "num_key_value_heads"),
+    *("sparse_mode", "inner_precise", "block_size"),
+)
+
 _INFER_BY_POSITION = OpSpec(
     kernel="FusedInferAttentionScore",
     call="torch_npu.npu_fused_infer_attention_score",
@@ -220,8 +227,12 @@ _INFER_BY_POSITION = OpSpec(
         ),
     ),
     launched_by={
-        "aclnnFusedInferAttentionScoreV3": arguments_at(slots=27, outputs=-2),
-        "aclnnFusedInferAttentionScoreV4": arguments_at(outputs=-2),
+        "aclnnFusedInferAttentionScoreV3": arguments_at(
+            slots=27, outputs=-2, settings=dict(zip(_SETTINGS, count(27), strict=False))
+        ),
+        "aclnnFusedInferAttentionScoreV4": arguments_at(
+            outputs=-2, settings=dict(zip(_SETTINGS, count(29), strict=False))
+        ),
     },
 )
 

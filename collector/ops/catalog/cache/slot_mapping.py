@@ -112,7 +112,7 @@ SLOT_MAPPING = OpSpec(
     ),
     launched_by={
         "triton._compute_slot_mapping_kernel": arguments_at(
-            query_start_loc=2, positions=3, block_table=4, outputs=7
+            query_start_loc=2, positions=3, block_table=4, outputs=7, settings={"block_size": 6}
         )
     },
 )
