@@ -5,6 +5,7 @@ out of range are refused with their line, so that a typing mistake never causes 
 Paths are relative to the file. `docs/reference/campaign-file.md` describes every key.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -15,7 +16,13 @@ from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.model import keys
 from collector.model.case import normal_kernel_type
 from collector.model.measurement import CACHES, CONTEXT, Library
-from collector.model.plan import Limits, MeasureSettings, ShardSettings, UpgradeFrom
+from collector.model.plan import (
+    Limits,
+    MeasureSettings,
+    PlannedOperators,
+    ShardSettings,
+    UpgradeFrom,
+)
 from collector.model.stack import BACKEND_SYNONYMS, BACKENDS
 from collector.model.vocabulary import CAUSAL_MASK, FULL_MASK
 from collector.ops.own import OperatorFile, read_operator_file
@@ -199,6 +206,7 @@ _CAMPAIGN_FILE_KEYS = (
 _ADDRESSES = ("s3://", "file://")
 _USUAL = MeasureSettings()
 _ALL = "all"
+_STORED_OPERATORS = re.compile(r"(?P<name>[^/@]+\.py)@(?P<sha256>[0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +228,8 @@ TARGET_KEYS = tuple(field.name for field in fields(Target))
 @dataclass(frozen=True, slots=True)
 class Campaign:
     """A valid campaign file. `operators` is None for all of them, `target` None for `here`.
-    `operator_files` are read, but executed only where their operators are needed."""
+    `operator_files` are read, but executed only where their operators are needed;
+    `stored_operators` are those that the store has, as `opmeter launch` names them."""
 
     name: str
     sources: tuple[Source, ...]
@@ -238,6 +247,13 @@ class Campaign:
     op_mapping: Path | None
     store: str | None
     operator_files: tuple[OperatorFile, ...] = ()
+    stored_operators: tuple[PlannedOperators, ...] = ()
+
+    @property
+    def planned_operators(self) -> tuple[PlannedOperators, ...]:
+        """Return all its files of operators."""
+        own = (PlannedOperators(file.name, file.sha256) for file in self.operator_files)
+        return (*own, *self.stored_operators)
 
     @property
     def device(self) -> str:
@@ -295,6 +311,7 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
         sources=sources,
         operators=read("operators", _operators, None),
         operator_files=read("operators", lambda entry: _operator_files(entry, base), ()),
+        stored_operators=read("operators", _stored_operators, ()),
         update=update,
         target=read("target", _target, None),
         backend=backend,
@@ -352,7 +369,8 @@ def _operators(entry: Entry) -> frozenset[str] | None:
 
 
 def _is_file(operator: str) -> bool:
-    return operator == _ALL or operator.endswith(".py")
+    is_stored = _STORED_OPERATORS.fullmatch(operator) is not None
+    return operator == _ALL or operator.endswith(".py") or is_stored
 
 
 def _operator_files(entry: Entry, base: Path) -> tuple[OperatorFile, ...]:
@@ -361,6 +379,13 @@ def _operator_files(entry: Entry, base: Path) -> tuple[OperatorFile, ...]:
         return ()
     names = [item for item in entry.items() if item.text().endswith(".py")]
     return tuple(_operator_file(item, base) for item in names)
+
+
+def _stored_operators(entry: Entry) -> tuple[PlannedOperators, ...]:
+    """Return the files among the operators that the store has: `my_ops.py@SHA256`."""
+    items = entry.items() if entry.is_list else ()
+    found = (_STORED_OPERATORS.fullmatch(item.text()) for item in items)
+    return tuple(PlannedOperators(one["name"], one["sha256"]) for one in found if one)
 
 
 def _operator_file(entry: Entry, base: Path) -> OperatorFile:

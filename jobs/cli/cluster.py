@@ -290,6 +290,8 @@ def launch_command(
     known = _known_cluster(namespace)
     leader = None if watch else _leader_check(known)
     opened, bare, loaded = _opened(campaign, machines, deployment, root, dry_run=dry_run)
+    hashes = tuple(file.sha256 for file in opened.planned_operators)
+    deployment = replace(deployment, operators=hashes)
     if count := static_cases(opened, loaded):
         what = counted(count, "case of static kernels", "cases of static kernels")
         need = "they require op_compiler of CANN's toolkit and torchair in the image"
@@ -395,7 +397,7 @@ def _opened(
     from jobs.planning.candidates import check_operators
     from jobs.planning.sources import load_sources
 
-    campaign = open_campaign(name, executes=False)
+    campaign = open_campaign(name)
     check_parts(campaign, site, deployment)
     try:
         store = open_bare(

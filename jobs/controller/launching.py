@@ -52,13 +52,19 @@ def campaign_object(
 
 
 def _portable_text(campaign: Campaign, name: str, loaded: tuple[LoadedSource, ...]) -> str:
-    """Return the campaign file with sources that mean the same in the cluster.
+    """Return the campaign file with sources and operators that mean the same in the cluster.
 
-    A source in a local file is parsed here and replaced by its key. Everything else stays as
-    written: 2.10 is not 2.1."""
+    A source in a local file is parsed here and replaced by its key, a file of operators by its
+    hash. Everything else stays as written: 2.10 is not 2.1."""
     document = read_node(_text_of(name), name)
+    portable = {"sources": _portable_sources}
+    if campaign.operator_files:
+        portable["operators"] = _portable_operators
     document.value = [
-        (key, _portable_sources(value, campaign, loaded) if key.value == "sources" else value)
+        (
+            key,
+            portable[key.value](value, campaign, loaded) if key.value in portable else value,
+        )
         for key, value in document.value
         if key.value not in _OF_THIS_MACHINE
     ]
@@ -67,7 +73,7 @@ def _portable_text(campaign: Campaign, name: str, loaded: tuple[LoadedSource, ..
 
 def _portable_sources(
     reported: yaml.Node, campaign: Campaign, loaded: tuple[LoadedSource, ...]
-) -> yaml.Node:
+) -> yaml.Node | None:
     sources = []
     for node, source, found in zip(reported.value, campaign.sources, loaded, strict=True):
         if isinstance(source, BundledSource | CasesSource):
@@ -81,14 +87,30 @@ def _portable_sources(
     return yaml.SequenceNode(reported.tag, sources, flow_style=False)
 
 
+def _portable_operators(
+    reported: yaml.Node, campaign: Campaign, loaded: tuple[LoadedSource, ...]
+) -> yaml.Node | None:
+    """Return the operators with each file by its hash, and its kernels, of those that the sources
+    have, by their names: a controller executes no file."""
+    names = ["all"]
+    if campaign.operators is not None:
+        of_sources = {one.case.kernel_type for source in loaded for one in source.records}
+        names = sorted(campaign.operators & of_sources)
+    files = [f"{file.name}@{file.sha256}" for file in campaign.planned_operators]
+    return yaml.compose(yaml.safe_dump([*names, *files]))
+
+
 def upload(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: Store) -> None:
-    """Upload the tables of the sources; before the ConfigMap, which is read at once."""
-    for key, table in _tables(campaign, loaded):
-        create_named(store, key, table)
+    """Upload the tables of the sources, and the files of operators; before the ConfigMap, which is
+    read at once."""
+    for key, data in _uploads(campaign, loaded):
+        create_named(store, key, data)
 
 
-def _tables(campaign: Campaign, loaded: tuple[LoadedSource, ...]) -> Iterator[tuple[str, bytes]]:
-    """Yield the store key and the cases of each source that only this machine has."""
+def _uploads(campaign: Campaign, loaded: tuple[LoadedSource, ...]) -> Iterator[tuple[str, bytes]]:
+    """Yield the store key and the bytes of each object that only this machine has."""
+    for file in campaign.operator_files:
+        yield keys.operator_file(campaign.name, file.sha256), file.text.encode()
     for source, found in zip(campaign.sources, loaded, strict=True):
         if not isinstance(source, BundledSource | CasesSource):
             yield keys.source(campaign.name, found.planned.sha256), found.table
@@ -96,7 +118,7 @@ def _tables(campaign: Campaign, loaded: tuple[LoadedSource, ...]) -> Iterator[tu
 
 def not_uploaded(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: Store) -> str:
     """Return what a dry run has not done, as comments for the YAML that follows."""
-    keys_to_upload = [key for key, _ in _tables(campaign, loaded)]
+    keys_to_upload = [key for key, _ in _uploads(campaign, loaded)]
     missing = [
         key for key in keys_to_upload if not any(info.key == key for info in store.list(key))
     ]

@@ -65,7 +65,7 @@ def run_campaign(
                 on_finished=tally.finished,
                 single_writer=guard() == SINGLE_WRITER,
                 start=start_worker if within is None else within.start,
-                operators=tuple(file.sha256 for file in campaign.operator_files),
+                operators=tuple(file.sha256 for file in campaign.planned_operators),
             ).measure(missing)
         return len(_outstanding(plan, committed_shards(store, plan.campaign)))
 

@@ -140,6 +140,7 @@ class PodTask:
     scratch: Path
     hold_s: float  # how long a broken node is kept from taking another shard
     deadline_s: float | None  # time by the local clock until the pod ends; None: no limit
+    operators: tuple[str, ...] = ()  # hashes of the files of operators that sessions may execute
 
 
 def task_of(environment: Mapping[str, str]) -> PodTask:
@@ -179,6 +180,7 @@ def task_of(environment: Mapping[str, str]) -> PodTask:
         ),
         deadline_s=float(number("OPMETER_DEADLINE_S", environment.get("OPMETER_DEADLINE_S") or "0"))
         or None,
+        operators=tuple(filter(None, environment.get("OPMETER_OPERATORS", "").split(","))),
     )
 
 
@@ -404,6 +406,7 @@ def _local_run(
         tries_all=True,
         prefix=f"{task.pod}-{task.index}-",
         progress_s=_PROGRESS_S,
+        operators=task.operators,
         first_of=FirstPod(wave.pods, interface_address() or task.address, wave.wave_hash)
         if wave.is_gang
         else None,

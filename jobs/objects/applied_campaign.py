@@ -7,7 +7,7 @@ anywhere. Each value has its own key, so that kustomize can set one without read
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,14 @@ def applied_from(config_map: Manifest) -> Applied:
     _check_names(metadata, campaign)
     notes = metadata.get("annotations") or {}
     fingerprint = short_hash([dict(data), tokens(notes), __version__], 16)
-    site, deployment = _site(name, data, campaign), _deployment(config_map)
+    if campaign.operator_files:
+        raise BadInput(
+            f"{name}/{CAMPAIGN}: operators: expected files of the store (NAME.py@SHA256), got "
+            f"{campaign.operator_files[0].name}; `opmeter launch` uploads it"
+        )
+    hashes = tuple(file.sha256 for file in campaign.stored_operators)
+    site = _site(name, data, campaign)
+    deployment = replace(_deployment(config_map), operators=hashes)
     check_parts(campaign, site, deployment)
     return Applied(
         campaign=campaign,
@@ -161,11 +168,10 @@ def known_as(config_map: Manifest) -> str:
 def check_parts(campaign: Campaign, site: Site, deployment: Deployment) -> None:
     """Raise BadInput if campaign, machines and image do not match, or if the API server would
     refuse the objects of the deployment."""
-    if campaign.operator_files:
-        name = campaign.operator_files[0].name
+    if campaign.planned_operators and site.own_operators == "refused":
         raise BadInput(
-            f"campaign {campaign.name}: operators: pods do not get files of operators, which "
-            f"`opmeter run` measures on one machine: remove {name}"
+            f"campaign {campaign.name}: operators: site {site.name} does not execute files of "
+            f"operators (own_operators: refused): remove {campaign.planned_operators[0].name}"
         )
     if campaign.backend != site.backend:
         raise BadInput(

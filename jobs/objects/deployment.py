@@ -18,7 +18,7 @@ LABEL = "opmeter.io/"
 PART_OF = "app.kubernetes.io/part-of"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 JOB_NAME = "batch.kubernetes.io/job-name"  # the Job of a pod
-NO_KEYS = frozenset({"namespace", "owner", "leased"})
+NO_KEYS = frozenset({"namespace", "owner", "leased", "operators"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Deployment:
         allow_unpinned: accepts an NPU image without a digest.
         owner: the ConfigMap (name, uid) whose deletion deletes everything.
         leased: detected: the store does not support create-only writes, and merges exclude each
-            other with a Lease."""
+            other with a Lease.
+        operators: hashes of the campaign's files of operators, which its workers may execute."""
 
     namespace: str
     image: str
@@ -52,6 +53,7 @@ class Deployment:
     pull_policy: str = "IfNotPresent"
     merge_memory: str = "8Gi"
     leased: bool = False
+    operators: tuple[str, ...] = ()
 
     @property
     def checks_before_write(self) -> bool:

@@ -267,6 +267,7 @@ def _worker_pod(
         **({} if features.per_index else {"OPMETER_GIVES_UP": "1"}),
         OPMETER_DEADLINE_S=str(deadline_s),
         **({"OPMETER_IMAGE_DIGEST": digest} if digest else {}),
+        **({"OPMETER_OPERATORS": ",".join(allowed)} if (allowed := deployment.operators) else {}),
     )
     pod["activeDeadlineSeconds"] = deadline_s + _DEADLINE_MARGIN_S
     pod_template.add_access(pod, site)

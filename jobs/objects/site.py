@@ -68,6 +68,7 @@ class Site:
         host_paths: files and folders of the node that pods mount read-only at the same path.
         image_pull_secrets: Secrets with which the nodes pull the images of workers and merges.
         store_ca: the CAs that all pods trust as those of the store, in place of the public ones.
+        own_operators: whether pods execute users' files of operators.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Site:
     host_paths: tuple[str, ...] = ()
     image_pull_secrets: tuple[str, ...] = ()
     store_ca: StoreCa | None = None
+    own_operators: str = "allowed"
 
     @property
     def devices_per_worker(self) -> int:
@@ -256,6 +258,7 @@ _CHOICES = {
     "scheduler": ("default", "volcano"),
     "runtime": ("ascend", "hostpath", "none"),
     "network": ("pod", "host"),
+    "own_operators": ("allowed", "refused"),
 }
 _OF_LABELS = "up to 63 letters, digits, '-', '_' and '.', as the values of labels"
 _OF_OBJECTS = "the name of an object: small letters, digits, dashes and dots"

@@ -14,7 +14,6 @@ from collector.database.reuse import Reuse
 from collector.model.plan import (
     Forecast,
     Plan,
-    PlannedOperators,
     PlannedShard,
     PlannedSource,
     ShardSettings,
@@ -270,7 +269,7 @@ def inputs_hash(
             "shards": asdict(campaign.shards),
             "limits": asdict(campaign.limits),
             "op_mapping": op_mapping,
-            "operator_files": [file.sha256 for file in campaign.operator_files],
+            "operator_files": [file.sha256 for file in campaign.planned_operators],
         }
     )
 
@@ -328,7 +327,5 @@ def _plan(request: PlanRequest, forecast: Forecast, shards: Sequence[CutShard]) 
             for s in shards
         ),
         upgrade_from=None if request.old is None else request.old.source,
-        operator_files=tuple(
-            PlannedOperators(file.name, file.sha256) for file in campaign.operator_files
-        ),
+        operator_files=campaign.planned_operators,
     )

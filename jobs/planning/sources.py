@@ -21,7 +21,7 @@ from collector.model.measurement import CONTEXT
 from collector.model.plan import PlannedSource
 from collector.model.record import CaseRecord, read_table, with_state_of, write_table
 from collector.model.vocabulary import LIBRARY, MASK, MEAN_LENGTH
-from collector.ops.own import find
+from collector.ops.own import find, own_operators
 from collector.ops.refusals import DECLARATION_ERRORS, requires_static_kernel
 from collector.ops.runtime import completed
 from collector.profiles.bundled import write_bundled_profile
@@ -136,7 +136,15 @@ def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
     If cases are measured in the context of earlier launches, the records have these. A record of
     unknown state gets that of the only case of known state.
 
-    Raises BadInput for a source that cannot be read."""
+    Raises BadInput for a source that cannot be read, and for a file of operators that is not in the
+    store."""
+    for file in campaign.stored_operators:
+        key = keys.operator_file(campaign.name, file.sha256)
+        if not any(info.key == key for info in store.list(key)):
+            raise BadInput(
+                f"campaign {campaign.name}: {file.name} is not stored under {key} in {store.url}; "
+                "upload it from the machine with the file: opmeter launch CAMPAIGN"
+            )
     loaded = [
         _assuming(_less_results(source, _load(source, campaign, store)), campaign)
         for source in campaign.sources
@@ -415,6 +423,11 @@ def _loaded(
     same_stack: bool,
     communication_us: float = 0.0,
 ) -> LoadedSource:
+    if own_operators():  # a process that reads the table, such as a controller, does not have them
+        of_files = {op.kernel for op in own_operators()}
+        records = tuple(
+            completed_case(one) if one.case.kernel_type in of_files else one for one in records
+        )
     table = write_table(records)
     sha256 = sha256_hex(table)
     named = (name, sha256, len(records), same_stack, communication_us)
