@@ -1,6 +1,7 @@
 """The pages of one version of a database: for each version directory a page of its coverage,
 quality, warnings and provenance, and a page for each kernel type."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -40,11 +41,13 @@ _SUSPECTS = ("kernel", "case", "description", "mean_us", "half_width", "gates", 
 @dataclass(frozen=True, slots=True)
 class WorkloadCoverage:
     """How far a version directory covers a workload: for each status the cases, launches and time
-    as shares, and for each kernel type the time and its shares by status."""
+    as shares, and for each kernel type the time and its shares by status. `missing` is the command
+    that writes the cases without a duration, empty if there are none."""
 
     name: str
     shares: Mapping[str, Mapping[str, float]]
     kernels: Sequence[Mapping[str, Any]]
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,8 @@ class _VersionPages:
             "spans": _spans(self._measurements(_SPAN_COLUMNS)),
             "kernels": kernels,
             "coverage": [asdict(one) for one in coverage],
+            "pull": f"opmeter pull tree --root {shlex.quote(self._source.address)}",
+            "measure": f"opmeter measure --root {shlex.quote(self._source.address)} --file",
             "suspects": len(suspects),
         }
         tables = {

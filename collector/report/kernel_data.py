@@ -315,6 +315,7 @@ def _summary(
         "without": failures["count"],
         "warned": sum(map(bool, columns["warnings"])),
         "several": sum(one > 1 for one in columns["sessions"]),
+        "total_us": float(mean.sum()),
         "median_us": float(np.median(mean)) if len(mean) else None,
         "half_width": float(np.nanmedian(high / mean - 1)) if len(mean) else None,
         "roofline_share": float(np.median(shares)) if len(shares) else None,

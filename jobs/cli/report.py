@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -75,13 +76,16 @@ def database_report_command(
     commit = chosen_commit(store, root, version)
     manifest = read_manifest(store, commit)
     workloads = [
-        *((str(path), options.WorkloadOptions(profile=path)) for path in profile or ()),
-        *((text, _model_workload(text)) for text in model or ()),
+        *(
+            (str(path), ("--profile", str(path)), options.WorkloadOptions(profile=path))
+            for path in profile or ()
+        ),
+        *((text, *_model_workload(text)) for text in model or ()),
     ]
     covered = {
         place: [
-            _covered(name, workload, options.VersionOptions(root, str(commit.number), place))
-            for name, workload in workloads
+            _covered(name, words, workload, options.VersionOptions(root, str(commit.number), place))
+            for name, words, workload in workloads
         ]
         for place in sorted(manifest.versions)
     }
@@ -95,13 +99,18 @@ def database_report_command(
     say(f"version {commit.number}: {counted(pages, 'page')}, open {output / 'index.html'}")
 
 
-def _model_workload(text: str) -> options.WorkloadOptions:
+def _model_workload(text: str) -> tuple[tuple[str, ...], options.WorkloadOptions]:
+    """Return the options of a model with its layout, as words and by name."""
     name, _, layout = text.partition(":")
-    return options.WorkloadOptions(model=name, layout=layout)
+    words = ("--model", name, *(("--layout", layout) if layout else ()))
+    return words, options.WorkloadOptions(model=name, layout=layout)
 
 
 def _covered(
-    name: str, workload: options.WorkloadOptions, where: options.VersionOptions
+    name: str,
+    words: Sequence[str],
+    workload: options.WorkloadOptions,
+    where: options.VersionOptions,
 ) -> WorkloadCoverage:
     from dataclasses import asdict
 
@@ -109,9 +118,14 @@ def _covered(
     from jobs.cli.look_up import find_covered
     from jobs.planning.coverage import CoverageStatus, share
 
-    found = find_covered(workload, where).cases
+    looked_up = find_covered(workload, where)
+    found = looked_up.cases
     shares = {status.value: asdict(share(found, status)) for status in CoverageStatus}
-    return WorkloadCoverage(name, shares, list(_kernels(found)))
+    missing = ""
+    if looked_up.gaps and (root := where.root):
+        command = ("opmeter", "coverage", *words, "--root", root, "--missing", "to-measure")
+        missing = shlex.join(command)
+    return WorkloadCoverage(name, shares, list(_kernels(found)), missing)
 
 
 def _kernels(found: Sequence[CoveredCase]) -> Iterator[dict[str, object]]:
@@ -174,7 +188,9 @@ def compare_report_command(
     earlier, later = _side(root, before), _side(other_root or root, after)
     step = None
     if profile is not None or model:
-        workload = options.WorkloadOptions(profile=profile) if profile else _model_workload(model)
+        workload = (
+            options.WorkloadOptions(profile=profile) if profile else _model_workload(model)[1]
+        )
         step = _step(workload, options.VersionOptions(root, str(earlier.number), earlier.directory))
     with folder:
         changed = write_comparison(folder, earlier.compared, later.compared, step)

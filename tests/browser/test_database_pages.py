@@ -113,6 +113,18 @@ def test_warnings_are_loaded_on_demand_and_link_to_their_case(browser, report):
         assert one.faults == []
 
 
+def test_first_section_says_what_is_slow_and_what_to_do_next(browser, report):
+    with shown(browser) as one:
+        one.open(report / "index.html")
+        assert one.page.locator("section").first.get_attribute("id") == "slow"
+        rows = one.page.locator("#slow tbody tr")
+        assert rows.count() == 2 and rows.first.inner_text().startswith("MatMulV2")
+        commands = one.page.locator("#slow code").all_inner_texts()
+        assert commands[0] == "opmeter coverage --model qwen3-32b --missing to-measure"
+        assert commands[1].endswith("/MatMulV2.csv") and "opmeter measure" in commands[1]
+        assert one.faults == []
+
+
 def test_text_from_data_is_escaped(browser, report):
     with shown(browser) as one:
         one.open(report / "index.html")

@@ -5,6 +5,9 @@ opmeter.view((data, main) => {
   const { t, el, count, number, percent, reach, us, isNumber, NONE, series } = opmeter;
   const q = data.quality;
 
+  const colours = { exact: "var(--good)", imported: series[3], reused: series[2], between: "var(--fair)", outside: series[4], failed: series[1], unsupported: series[5], missing: "var(--line)" };
+  const statuses = Object.keys(colours);
+
   opmeter.head(main, {
     title: data.version,
     sub: [`${t("database version")} ${data.database}`, data.time.slice(0, 16).replace("T", " "), data.author].filter(Boolean).join(" · "),
@@ -19,46 +22,62 @@ opmeter.view((data, main) => {
     [t("without a duration"), count(d3.sum(data.kernels, (one) => one.without)), t("cases that were tried or planned")],
   ]);
 
+  slow();
   coverage();
   quality();
   kernels();
   warnings();
   provenance();
 
+  // What is slow, what is not known, and the command that measures it.
+  function slow() {
+    if (!q.durations) return;
+    const made = opmeter.section(main, t("Time by kernel type"), t("what is slow, what is not known, what next"), "slow");
+    const whole = d3.sum(data.kernels, (one) => one.total_us) || 1;
+    const own = data.kernels.map((one) => ({ kernel: one.kernel, cases: one.cases, share: one.total_us / whole, statuses: { exact: one.durations / (one.cases || 1), missing: one.without / (one.cases || 1) } }));
+    const workloads = data.coverage.length ? data.coverage : [{ name: t("sum of the durations of its own cases"), kernels: own, missing: "" }];
+    for (const one of workloads) {
+      const rows = one.kernels.map((row) => {
+        const known = data.kernels.find((kernel) => kernel.kernel === row.kernel) || {};
+        return { ...row, roofline_share: known.roofline_share, half_width: known.half_width };
+      });
+      made.append(el("h3", {}, one.name));
+      opmeter.table(made, {
+        name: one.name, rows, size: 12, sort: [1, true],
+        columns: [
+          { label: t("kernel type"), value: (row) => row.kernel, node: (row) => kernelLink(row.kernel) },
+          { label: t("share of time"), kind: "number", value: (row) => row.share, text: (row) => percent(row.share) },
+          { label: t("of roofline"), kind: "number", value: (row) => row.roofline_share, text: (row) => (isNumber(row.roofline_share) ? percent(row.roofline_share) : NONE) },
+          { label: t("half-width"), kind: "number", value: (row) => row.half_width, text: (row) => (isNumber(row.half_width) ? reach(row.half_width) : NONE) },
+          {
+            label: t("measured"), value: (row) => row.statuses.exact || 0,
+            node: (row) => opmeter.bar(statuses.map((name) => [row.statuses[name] || 0, colours[name], t(name)])),
+          },
+          { label: t("cases"), kind: "number", wide: true, value: (row) => row.cases, text: (row) => count(row.cases) },
+        ],
+      });
+      if (one.missing) next(made, t("Write the cases without a duration, to measure them:"), one.missing);
+      const width = (row) => row.share * row.half_width;
+      const widest = d3.greatest(rows.filter((row) => isNumber(row.half_width)), width);
+      if (widest) next(made, `${t("Narrow the intervals that add most,")} ${widest.kernel}:`, `${data.pull} && ${data.measure} tree/${data.version}/${widest.kernel}.csv`);
+    }
+  }
+
+  function next(parent, what, command) {
+    parent.append(el("p", { class: "small muted next" }, what, el("br"), el("code", {}, command)));
+  }
+
   function coverage() {
     if (!data.coverage.length) return;
-    const colours = { exact: "var(--good)", imported: series[3], reused: series[2], between: "var(--fair)", outside: series[4], failed: series[1], unsupported: series[5], missing: "var(--line)" };
-    const names = Object.keys(colours);
     const made = opmeter.section(main, t("Coverage"), t("share of the device time of a workload"), "coverage");
     for (const one of data.coverage) {
-      const parts = names.map((name) => [one.shares[name] ? one.shares[name].time : 0, colours[name], t(name)]);
-      const figures = names.filter((name) => one.shares[name] && one.shares[name].time > 0)
+      const parts = statuses.map((name) => [one.shares[name] ? one.shares[name].time : 0, colours[name], t(name)]);
+      const figures = statuses.filter((name) => one.shares[name] && one.shares[name].time > 0)
         .map((name) => `${t(name)} ${percent(one.shares[name].time)}`).join(" · ");
       made.append(el("div", { class: "workload" },
         el("h3", {}, one.name), opmeter.bar(parts), el("p", { class: "small muted" }, figures)));
-      const list = el("details", {}, el("summary", {}, t("by kernel type")));
-      made.append(list);
-      list.addEventListener("toggle", () => {
-        if (list.childElementCount > 1) return;
-        const inside = el("div", {});
-        list.append(inside);
-        opmeter.table(inside, {
-          name: one.name,
-          rows: one.kernels,
-          size: 20,
-          columns: [
-            { label: t("kernel type"), value: (row) => row.kernel, node: (row) => kernelLink(row.kernel) },
-            { label: t("cases"), kind: "number", value: (row) => row.cases, text: (row) => count(row.cases) },
-            { label: t("share of time"), kind: "number", value: (row) => row.share, text: (row) => percent(row.share) },
-            {
-              label: t("measured"), value: (row) => row.statuses.exact || 0,
-              node: (row) => opmeter.bar(names.map((name) => [row.statuses[name] || 0, colours[name], t(name)])),
-            },
-          ],
-        });
-      });
     }
-    made.append(opmeter.legend(names.map((name) => [t(name), colours[name]])));
+    made.append(opmeter.legend(statuses.map((name) => [t(name), colours[name]])));
   }
 
   function quality() {
