@@ -9,14 +9,16 @@ import logging
 import os
 import re
 import resource
+import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from collector.codec.canonical import json_object, readable_json
 from collector.codec.errors import BadInput, OpmeterError
@@ -40,6 +42,7 @@ _SOCS = {"A2": "Ascend910B2", "A3": "Ascend910_9391"}
 DEVICES = tuple(_SOCS)
 _BATCHED_TOKENS = 8192
 _PAGE = 128  # tokens of a block of the cache, as vLLM-Ascend chooses it
+_LOG = "calls.log"
 _LIMIT_S, _ABORT_S = 1200, 30
 _OF_ENGINE = re.compile("/vllm(_ascend)?/")  # in the path of a module
 _HINT = "--logs DIR keeps its output"
@@ -84,7 +87,8 @@ class EngineSettings:
     speculative  tokens that the layers of MTP draft in each pass, 0 without them
     environment  environment variables of the engine, such as VLLM_ASCEND_ENABLE_NZ
     options      further options of vllm.LLM
-    sampling     options of vllm.SamplingParams"""
+    sampling     options of vllm.SamplingParams
+    has_all_graphs  whether graphs of all sizes are captured, not only those of the passes"""
 
     release: str
     passes: tuple[PassTokens, ...]
@@ -97,6 +101,7 @@ class EngineSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    has_all_graphs: bool = False
 
     @property
     def ranks(self) -> int:
@@ -113,27 +118,89 @@ def record_model(model: ModelFolder, settings: EngineSettings, work: Path) -> Re
     """Return the recording of a model; logs and files of the engine are left in `work`.
 
     Raises NoRecordingRuntime, EngineFailed or BadInput."""
+    with running_engine(model, settings, work) as engine:
+        return engine.recording
+
+
+class RunningEngine:
+    """An engine that has run the passes of its settings, and can run further ones.
+
+    recording  of these passes"""
+
+    def __init__(
+        self,
+        model: ModelFolder,
+        settings: EngineSettings,
+        serving: ServingEnvironment,
+        work: Path,
+        process: subprocess.Popen[bytes],
+        log: TextIO,
+    ) -> None:
+        self._model, self._work, self._process, self._log = model, work, process, log
+        found = self._result()
+        self.recording = Recording(
+            model=model.name,
+            config_sha256=model.sha256,
+            release=settings.release,
+            layout={"tp": settings.tp, "dp": settings.dp, "ep": settings.ep},
+            device=settings.device,
+            environment=settings.environment,
+            settings=found["settings"],
+            wheels=serving.wheels(),
+            host=this_cpu().model,
+            passes=tuple(
+                self._recorded(tokens, one)
+                for tokens, one in zip(settings.passes, found["passes"], strict=True)
+            ),
+        )
+
+    def record(self, passes: Sequence[PassTokens]) -> Sequence[RecordedPass | EngineFailed]:
+        """Return further passes, with no more tokens and requests than those of the settings, or
+        why the engine cannot run one. Raises EngineFailed where the engine ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([asdict(one) for one in passes]).encode() + b"\n")
+        self._process.stdin.flush()
+        found: list[RecordedPass | EngineFailed] = []
+        for tokens, one in zip(passes, self._result()["passes"], strict=True):
+            try:
+                found.append(self._recorded(tokens, one))
+            except EngineFailed as error:
+                found.append(error)
+        return found
+
+    def _result(self) -> Mapping[str, Any]:
+        """Return the next result of the engine. Raises EngineFailed where it refused or ended."""
+        output = self._process.stdout
+        assert output is not None
+        is_there, _, _ = select.select([output], [], [], _LIMIT_S)
+        if not (name := output.readline().decode().strip() if is_there else ""):
+            status = _waited(self._process, _ABORT_S if is_there else 0)
+            text = (self._work / "engine.txt").read_text(errors="replace")
+            reason = _last_words(text, self._work / _LOG)
+            raise EngineFailed(f"the engine ended, {status}: {reason}; {_HINT}")
+        path = self._work / name
+        found = json_object(path.read_bytes(), what="the result of an engine", key=str(path))
+        if "error" in found:
+            has_no_code = not self._model.has_code and _UNKNOWN_TYPE in found["error"]
+            raise EngineFailed(f"{found['error']}; {_CODE_HINT if has_no_code else _HINT}")
+        return found
+
+    def _recorded(self, requested: PassTokens, result: Mapping[str, Any]) -> RecordedPass:
+        if "error" in result:
+            raise EngineFailed(result["error"])
+        tokens = _tokens(requested, result["tokens"])
+        return recorded_pass(tokens, read_step(self._log, result["step"]))
+
+
+@contextmanager
+def running_engine(
+    model: ModelFolder, settings: EngineSettings, work: Path
+) -> Iterator[RunningEngine]:
+    """Run an engine until the block ends; its logs and files are left in `work`.
+
+    Raises NoRecordingRuntime, EngineFailed or BadInput."""
     check_settings(settings)
     serving = install_serving(settings.release)
-    used, passes = _run(model, settings, serving, work)
-    return Recording(
-        model=model.name,
-        config_sha256=model.sha256,
-        release=settings.release,
-        layout={"tp": settings.tp, "dp": settings.dp, "ep": settings.ep},
-        device=settings.device,
-        environment=settings.environment,
-        settings=used,
-        wheels=serving.wheels(),
-        host=this_cpu().model,
-        passes=passes,
-    )
-
-
-def _run(
-    model: ModelFolder, settings: EngineSettings, serving: ServingEnvironment, work: Path
-) -> tuple[Mapping[str, Any], tuple[RecordedPass, ...]]:
-    """Return the settings that an engine used, and its passes."""
     folder = work / "model"
     folder.mkdir(parents=True)
     for name, data in model.files.items():
@@ -141,36 +208,24 @@ def _run(
     (work / "request.json").write_bytes(readable_json(_request(model, folder, settings)))
     logger.info("running %s", model.name)
     begun = time.monotonic()
-    env = dict(engine_environment(settings, serving, work / "calls.log"), FAKE_NPU_ORDER="1")
-    with (work / "engine.txt").open("wb") as output:
-        words = list(map(str, (serving.python, _PROGRAM, work.absolute())))
-        with subprocess.Popen(
-            words, cwd=work, env=env, stdout=output, stderr=subprocess.STDOUT
-        ) as process:
-            status = _waited(process, _LIMIT_S)
+    env = dict(engine_environment(settings, serving, work / _LOG), FAKE_NPU_ORDER="1")
+    words = list(map(str, (serving.python, _PROGRAM, work.absolute())))
+    pipe = subprocess.PIPE
+    (work / _LOG).touch()
+    with (
+        (work / _LOG).open() as log,  # is read on, step by step
+        (work / "engine.txt").open("wb") as output,
+        subprocess.Popen(words, cwd=work, env=env, stdin=pipe, stdout=pipe, stderr=output) as it,
+    ):
+        try:
+            yield RunningEngine(model, settings, serving, work, it, log)
+        finally:
+            assert it.stdin is not None
+            it.stdin.close()
+            _waited(it, _ABORT_S)
     memory_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6  # of all so far
     took_s = time.monotonic() - begun
     logger.info("ran %s in %.0f s with at most %.1f GB", model.name, took_s, memory_gb)
-    return _read_run(work, settings.passes, status, model)
-
-
-def _read_run(
-    work: Path, requested: Sequence[PassTokens], status: str, model: ModelFolder
-) -> tuple[Mapping[str, Any], tuple[RecordedPass, ...]]:
-    """Return what an engine left in a folder. Raises EngineFailed where it refused or ended."""
-    result, log, output = (work / name for name in ("result.json", "calls.log", "engine.txt"))
-    if not result.exists():
-        reason = _last_words(output.read_text(errors="replace"), log)
-        raise EngineFailed(f"the engine ended, {status}: {reason}; {_HINT}")
-    found = json_object(result.read_bytes(), what="the result of an engine", key=str(result))
-    if "error" in found:
-        has_no_code = not model.has_code and _UNKNOWN_TYPE in found["error"]
-        raise EngineFailed(f"{found['error']}; {_CODE_HINT if has_no_code else _HINT}")
-    passes = tuple(
-        recorded_pass(_tokens(tokens, one["tokens"]), read_step(log, one["step"]))
-        for tokens, one in zip(requested, found["passes"], strict=True)
-    )
-    return found["settings"], passes
 
 
 def _waited(process: subprocess.Popen[bytes], limit_s: float) -> str:
@@ -196,7 +251,7 @@ def _last_words(output: str, log: Path) -> str:
     path, line, function = next((one for one in frames if _OF_ENGINE.search(one[0])), frames[0])
     what = stack.partition("\n")[0]
     place = f"{'/'.join(Path(path).parts[-3:])}:{line}: {function}: {what}"
-    *_, last = log.read_text().splitlines() if log.exists() else [""]
+    *_, last = log.read_text().splitlines() or [""]
     return f"{place}, after the call {last.split(' ', 3)[-1].partition('(')[0]}"
 
 
@@ -249,6 +304,7 @@ def _request(model: ModelFolder, folder: Path, settings: EngineSettings) -> Mapp
         "engine": engine | dict(settings.options),
         "sampling": dict(settings.sampling),
         "has_chosen_blocks": "num_gpu_blocks_override" in settings.options,
+        "has_all_graphs": settings.has_all_graphs,
         "passes": [asdict(one) for one in passes],
     }
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
-from pathlib import Path
 from typing import TypeVar
 
 from collector.codec.errors import OpmeterError
@@ -107,23 +106,22 @@ class LoggedCall:
     host_ns: int = 0
 
 
-def read_step(log: Path, number: int) -> Sequence[LoggedCall]:
-    """Return the calls of a step of a log, in order."""
+def read_step(lines: Iterable[str], number: int) -> Sequence[LoggedCall]:
+    """Return the calls of a step of a log, in order; a log that is read on has later steps."""
     found: list[LoggedCall] = []
     is_inside, last_ns = False, 0
     begin = f'{_MARK}"step", {number})'
-    with log.open() as lines:
-        for line in lines:
-            ns, _, stream, text = line.rstrip("\n").split(" ", 3)
+    for line in lines:
+        ns, _, stream, text = line.rstrip("\n").split(" ", 3)
+        if text.startswith(_MARK) and text not in _DRAFT:
+            if is_inside:
+                return found
+            is_inside = text == begin
+        elif is_inside:
             text = _FREED.sub(r"\1ints(?)", text)
-            if text.startswith(_MARK) and text not in _DRAFT:
-                if is_inside:
-                    return found
-                is_inside = text == begin
-            elif is_inside:
-                found.append(LoggedCall(text, int(stream), max(0, int(ns) - last_ns)))
-            last_ns = max(last_ns, int(ns))
-    raise OpmeterError(f"{log}: step {number} is not complete")
+            found.append(LoggedCall(text, int(stream), max(0, int(ns) - last_ns)))
+        last_ns = max(last_ns, int(ns))
+    raise OpmeterError(f"the log of calls: step {number} is not complete")
 
 
 def recorded_pass(tokens: PassTokens, logged: Sequence[LoggedCall]) -> RecordedPass:

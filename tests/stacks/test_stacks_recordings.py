@@ -8,7 +8,13 @@ from collections import Counter
 
 import pytest
 
-from collector.recording.engine import EngineFailed, EngineSettings, GraphMode, record_model
+from collector.recording.engine import (
+    EngineFailed,
+    EngineSettings,
+    GraphMode,
+    record_model,
+    running_engine,
+)
 from collector.recording.environments import RELEASES, is_serving_installed
 from collector.recording.model_folder import ModelFolder
 from collector.recording.quantised import WeightScheme
@@ -153,6 +159,18 @@ def test_recording_has_the_launches_of_every_layer(release, tmp_path):
         assert all(call.host_ns < 10**9 for call in one.order.calls)
     (attention,) = (x for x in found.passes[1].launches if x.kernel == "FusedInferAttentionScore")
     assert attention.extra["Runtime actual_seq_lengths_kv_values"] == "200,200,200,200"
+
+
+def test_running_engine_records_further_passes_and_refuses_what_it_cannot_run(usual, tmp_path):
+    options = {"max_model_len": 512, "max_num_batched_tokens": 8192, "max_num_seqs": 8}
+    graph = GraphMode.FULL_DECODE
+    settings = EngineSettings(usual, (PREFILL,), graph=graph, options=options, has_all_graphs=True)
+    with running_engine(folder_of(DENSE), settings, tmp_path) as engine:
+        decode, refused, mixed = engine.record([DECODE, PassTokens("prefill", 9, 64, 64), MIXED])
+    (first,) = engine.recording.passes
+    assert kernels_of(first)["SwiGlu"] == kernels_of(mixed)["SwiGlu"] == 12
+    assert isinstance(refused, EngineFailed)
+    assert all(x.in_graph for x in decode.launches if x.kernel == "SwiGlu")
 
 
 def test_single_rank_in_a_graph_records_messages_streams_and_updates(usual, tmp_path):

@@ -8,8 +8,12 @@
               its new tokens and its tokens in total; `prompts` is the same without a phase, or null
     has_chosen_blocks  whether the number of blocks of the cache is one that the user chose
 
+    has_all_graphs     whether all sizes of graphs are captured, not only those of the passes
+
 The engine writes to `result.json`, for each pass, the number of its step in the log of calls and
-the tokens of its requests; and the settings that it used. Or `error`: what it refused.
+the tokens of its requests; and the settings that it used. Or `error`: what it refused. Then each
+line of its input is further passes, with a `result-N.json` of their own. When a file is written,
+its name is a line of the output; what the engine itself prints goes to the standard error.
 """
 
 import faulthandler
@@ -35,27 +39,47 @@ def main(folder):
     # if memory is short, this process ends before others
     Path("/proc/self/oom_score_adj").write_text("1000")
     requested = json.loads((folder / "request.json").read_text())
-    try:
-        found = _run(requested)
-    except Exception as error:  # the engine's own errors have no common class
-        traceback.print_exc()
-        found = {"error": _described(error)}
-    (folder / "result.json").write_text(json.dumps(found))
+    with os.fdopen(os.dup(1), "w") as names:
+        os.dup2(2, 1)
+        try:
+            for number, found in enumerate(_run(requested)):
+                _answer(folder, names, number, found)
+        except Exception as error:  # the engine's own errors have no common class
+            traceback.print_exc()
+            _answer(folder, names, 0, {"error": _described(error)})
+
+
+def _answer(folder, names, number, found):
+    """Write a result, and its name."""
+    name = f"result-{number}.json" if number else "result.json"
+    (folder / name).write_text(json.dumps(found))
+    print(name, file=names, flush=True)
 
 
 def _run(request):
+    """Yield the results of passes: of those of a request, then of each line of the input."""
     import opmeter_hooks
     from vllm import LLM
 
     opmeter_hooks.HAS_CHOSEN_BLOCKS = request["has_chosen_blocks"]
-    if "speculative_config" not in request["engine"]:  # drafts have graphs of their own
+    has_drafts = "speculative_config" in request["engine"]  # which have graphs of their own
+    if not (has_drafts or request["has_all_graphs"]):
         groups = [decoding + prompts for decoding, prompts in map(_groups, request["passes"])]
         opmeter_hooks.TOKENS.update(sum(new for new, _ in group) for group in groups)
     llm = LLM(**request["engine"])
     _check(llm.llm_engine.vllm_config)
     sampling = _sampling(llm) | request["sampling"]
     passes = [_pass(llm, one, sampling) for one in request["passes"]]
-    return {"passes": passes, "settings": _settings(llm) | {"sampling": sampling}}
+    yield {"passes": passes, "settings": _settings(llm) | {"sampling": sampling}}
+    for line in sys.stdin:
+        found = []
+        for one in json.loads(line):
+            try:
+                found.append(_pass(llm, one, sampling))
+            except Exception as error:  # of this pass: others may run
+                traceback.print_exc()
+                found.append({"error": _described(error)})
+        yield {"passes": found}
 
 
 def _sampling(llm):

@@ -37,7 +37,7 @@ def started(tmp_path):
 
     def start(model):
         request = {"engine": {"model": model}, "passes": [], "sampling": {}}
-        request |= {"has_chosen_blocks": False}
+        request |= {"has_chosen_blocks": False, "has_all_graphs": False}
         (tmp_path / "request.json").write_text(json.dumps(request))
         program = [sys.executable, str(SITE / "opmeter_engine.py"), str(tmp_path)]
         with (tmp_path / "engine.txt").open("wb") as output:
