@@ -251,7 +251,7 @@ def _folder() -> Any:
 
 def deployed_step(deployment: PackagedDeployment, batch: Batch) -> Step:
     """Return the pass of one rank. Raises BadInput for a load that was not recorded."""
-    batch = padded(batch, deployment.graph_sizes)
+    batch = padded(as_engine_runs(batch), deployment.graph_sizes)
     chosen, layout = _range(deployment, batch), layout_of(deployment.layout)
     names, lists = load_names(batch, layout.tp), load_lists(batch, layout.tp)
     step = step_of_load(chosen, deployment.layers, names, lists, batch.imbalance)
@@ -317,6 +317,20 @@ def check_deployment(decoder: Decoder, layout: Layout, release: str) -> Packaged
     elif name := bundled_name(decoder.name):
         why += f": its config.json is another one than that of the bundled {name}"
     raise BadInput(f"{why}; {record_it(decoder, layout, release)}")
+
+
+def as_engine_runs(batch: Batch) -> Batch:
+    """Return prompts of one new token each as decodes, which they are for the engine: it sees
+    requests of as many new tokens as in a decode. Raises BadInput for such prompts next to decodes,
+    or where tokens are predicted, which were not recorded."""
+    if batch.is_decode or batch.queries > 1 + batch.predicted:
+        return batch
+    if batch.mixed_decodes or batch.predicted:
+        raise BadInput(
+            f"{batch}: expected prompts of at least {2 + batch.predicted} new tokens: the engine "
+            "runs shorter ones as decodes"
+        )
+    return replace(batch, phase=Phase.DECODE)
 
 
 def padded(batch: Batch, graph_sizes: Iterable[int]) -> Batch:

@@ -505,3 +505,12 @@ def test_uneven_loads_of_experts_are_the_ends_of_their_rows():
     even, uneven = found[0], found[50]
     assert len(even) == len(uneven) == 16 and even[-1] == uneven[-1] > 0
     assert even[0] > uneven[0] and uneven[-1] - uneven[-2] > even[-1] - even[-2]
+
+
+def test_prompts_of_one_token_are_decodes_as_for_the_engine():
+    found = find_deployment("qwen3-32b", RELEASE, layout_of(QWEN))
+    for keys in (1, 8193):
+        prompts = deployed_step(found, Batch(Phase.PREFILL, 3, 1, keys))
+        assert counted(prompts) == counted(deployed_step(found, Batch(Phase.DECODE, 3, 1, keys)))
+    with pytest.raises(BadInput):
+        deployed_step(found, Batch(Phase.PREFILL, 3, 1, 1, mixed_decodes=2, followed_keys=90))
