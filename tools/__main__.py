@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from collector.codec.errors import OpmeterError
-from tools.recordings import deployments
+from tools.recordings import deployments, undetermined
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,12 @@ TOOLS = {
         "`opmeter model record`",
         deployments.add_options,
         deployments.make,
+    ),
+    "undetermined": Tool(
+        "a count of the conditions that the recorded loads of a file do not determine",
+        "collector/data/recordings/*.json.gz",
+        deployments.add_options,
+        undetermined.count,
     ),
 }
 

@@ -9,21 +9,38 @@ committed.
 import argparse
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from collector.codec.errors import BadInput
-from collector.recording.engine import EngineSettings, GraphMode, record_model
+from collector.recording.engine import (
+    EngineFailed,
+    EngineSettings,
+    GraphMode,
+    RunningEngine,
+    running_engine,
+)
 from collector.recording.model_folder import ModelFolder, find_model
 from collector.recording.quantised import WeightScheme
-from collector.recording.recorded_calls import PassTokens
+from collector.recording.recorded_calls import PassTokens, derived_again
 from collector.shapes.deployments import PackagedDeployment, file_name, write_deployment
 from collector.shapes.layout import ExpertLaunch, Layout, environment_of, layout_of
-from collector.shapes.recorded_step import Prompts
+from collector.shapes.recorded_step import (
+    Prompts,
+    RecordedPass,
+    Recording,
+    read_recording,
+    write_recording,
+)
+from collector.shapes.serving import Batch
 from collector.shapes.step import PAGE
-from tools.recordings.formulas import Constants, NotSolved, solved_deployment
+from tools.recordings.formulas import Constants, Solved, differences, solved_in_spaces
 from tools.recordings.layout_formulas import solved_family
+from tools.recordings.solver import NotSolved
+from tools.recordings.spaces import MOST_REQUESTS, MOST_TOKENS, LoadSpan, batches_of, random_batches
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +51,7 @@ _PAGES, _TABLE_WIDTHS = 7919, (251, 61)
 # of 128 tokens. vLLM-Ascend's documents serve them with blocks of 128.
 _POOLED, _POOL, _POOLED_WIDTH = ("deepseek-v4-flash",), 31991, 386
 _SPLIT_TOKENS = 1000  # vLLM-Ascend: dense models split passes of more tokens than this
-_MOST_TOKENS, _MOST_REQUESTS = 8192, 256  # limits of the engine: vLLM's default, and its graphs'
+_MOST_ATTEMPTS = 4  # until loads that are drawn follow from the others
 _LARGEST_GRAPHS = {"gpt-oss-120b": 1024}  # tokens; vLLM: other than 256 requests
 # Of linear attention, 0.23 fills tensors of 256 requests to their end: in the largest graph, as
 # many elements as it has empty requests.
@@ -93,7 +110,7 @@ def _decode(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
 def _chunks(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
     """Return the last parts of prompts, after this many parts of the largest size."""
     return tuple(
-        PassTokens("prefill", 1, each, parts * _MOST_TOKENS + each) for parts, each in loads
+        PassTokens("prefill", 1, each, parts * MOST_TOKENS + each) for parts, each in loads
     )
 
 
@@ -126,10 +143,10 @@ def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
     launches the same. Each has loads with and without tokens that pad to the ranks."""
     many = ((229, 150), (27, 180)) if model in _BELOW_LARGEST_GRAPH else ((250, 140),)
     decodes = _decode((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), *many)
-    decode = (1, _MOST_REQUESTS, decodes)
-    has_chunks = longest > 2 * _MOST_TOKENS + 4099
+    decode = (1, MOST_REQUESTS, decodes)
+    has_chunks = longest > 2 * MOST_TOKENS + 4099
     if layout.ep > 1:
-        most = _LARGEST_GRAPHS.get(model, _MOST_REQUESTS)
+        most = _LARGEST_GRAPHS.get(model, MOST_REQUESTS)
         # Fewer than 4 tokens of a prompt have as many compressed keys of either kind, and few ones
         # as many as decodes have tokens: their launches would not be told apart.
         loads = _Loads(6, 16) if model in _POOLED else _Loads(more_padding=model in _MORE_PADDING)
@@ -140,15 +157,15 @@ def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
         last = _SPLIT_TOKENS // layout.tp * layout.tp  # tokens are padded before they are compared
         small = _prefill((1, 11), (3, 101), (2, 37), (1, 208), (1, last - 1), (1, last))
         large = _prefill((1, last + 1), (3, 1367), (5, 411), (1, 3008), (5, 1600), (1, 4099))
-        found = [(1, last, small), (last + 1, _MOST_TOKENS, large), decode]
+        found = [(1, last, small), (last + 1, MOST_TOKENS, large), decode]
         next_to_few = ((1, 333, 1, 11, 1), (13, 271, 3, 97, 1), (3, 150, 1, last - 4, 2))
         next_to_many = ((1, 333, 1, last, 1), (13, 271, 3, 705, 1), (77, 201, 2, 1013, 2))
         found.append((2, last, _mixed(*next_to_few, (5, 222, 1, 59, 1))))
-        found.append((last + 1, _MOST_TOKENS, _mixed(*next_to_many, (7, 190, 1, 1001, 1))))
+        found.append((last + 1, MOST_TOKENS, _mixed(*next_to_many, (7, 190, 1, 1001, 1))))
         if has_chunks:
             found.append((1, last, _chunks((1, 11), (1, 208), (1, 301), (1, last - 1), (2, last))))
             found.append(
-                (last + 1, _MOST_TOKENS, _chunks((1, last + 1), (2, 4099), (1, 2000), (1, 3008)))
+                (last + 1, MOST_TOKENS, _chunks((1, last + 1), (2, 4099), (1, 2000), (1, 3008)))
             )
         return tuple(found)
     every = _prefill((1, 11), (3, 101), (1, 1001), (5, 1600), (1, 4099))
@@ -156,8 +173,8 @@ def ranges_of(model: str, layout: Layout, longest: int) -> tuple[Range, ...]:
     mixed = _mixed(
         (1, 333, 1, 11, 1), (13, 271, 3, 102, 1), (3, 150, 1, 1005, 2), (77, 201, 2, 613, 1)
     )
-    found = [(1, _MOST_TOKENS, every), decode, (2, _MOST_TOKENS, mixed)]
-    return (*found, (1, _MOST_TOKENS, chunks)) if has_chunks else tuple(found)
+    found = [(1, MOST_TOKENS, every), decode, (2, MOST_TOKENS, mixed)]
+    return (*found, (1, MOST_TOKENS, chunks)) if has_chunks else tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +233,14 @@ def _prompts_of_experts(graph: int, loads: _Loads) -> tuple[Range, Range]:
     )
     if loads.more_padding:
         large += _prefill((1, 1504), (1, 2608))
-    return (1, graph, small), (graph + 1, _MOST_TOKENS, large)
+    return (1, graph, small), (graph + 1, MOST_TOKENS, large)
 
 
 def ranges_of_predicting() -> tuple[Range, ...]:
     """Return what is recorded of a mixture of experts that predicts tokens: decodes and prompts.
     The largest graph has the same requests."""
     decodes = _predicting((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), (250, 140))
-    most = _MOST_REQUESTS * (1 + PREDICTED)
+    most = MOST_REQUESTS * (1 + PREDICTED)
     return ((1 + PREDICTED, most, decodes), *_prompts_of_experts(most, _Loads()))
 
 
@@ -248,27 +265,180 @@ def settings_of(
             "num_gpu_blocks_override": constants.pool or constants.pages,
             **({"block_size": PAGE} if constants.pool else {}),
             "max_model_len": constants.longest,
-            "max_num_batched_tokens": _MOST_TOKENS,
-            "max_num_seqs": _MOST_REQUESTS,
+            "max_num_batched_tokens": MOST_TOKENS,
+            "max_num_seqs": MOST_REQUESTS,
         },
     )
 
 
-def recorded(model: str, release: str, text: str, work: Path) -> PackagedDeployment:
-    """Record a layout of a model, and return it. `work` gets the engine's files."""
-    layout, folder = layout_of(text), folder_of(model, text)
-    constants = constants_of(folder)
-
-    def solved(ranges: Sequence[Range], predicted: int) -> PackagedDeployment:
-        passes = [one for *_, loads in ranges for one in loads]
-        settings = settings_of(release, layout, constants, passes, predicted)
-        recording = record_model(folder, settings, work / f"predicted{predicted}")
-        return solved_deployment(recording, str(layout), ranges, constants, predicted)
-
-    found = solved(ranges_of(model, layout, constants.longest), 0)
-    if model not in PREDICTING:
+def recorded(recipe: Recipe, text: str, options: argparse.Namespace) -> PackagedDeployment:
+    """Record a layout of a recipe, and return it."""
+    layout, folder = layout_of(text), folder_of(recipe.model, text)
+    longest = constants_of(folder).longest
+    found = determined(recipe, folder, layout, ranges_of(recipe.model, layout, longest), 0, options)
+    if recipe.model not in PREDICTING:
         return found
-    return with_predicting(found, solved(ranges_of_predicting(), PREDICTED))
+    ranges = ranges_of_predicting()
+    return with_predicting(found, determined(recipe, folder, layout, ranges, PREDICTED, options))
+
+
+def determined(
+    recipe: Recipe,
+    folder: ModelFolder,
+    layout: Layout,
+    ranges: Sequence[Range],
+    predicted: int,
+    options: argparse.Namespace,
+) -> PackagedDeployment:
+    """Record the loads of ranges, and further ones until they determine every condition and size;
+    then loads that are drawn at random, which have to follow.
+
+    Raises NotSolved where one does not, and where no load tells apart what fits."""
+    constants = constants_of(folder)
+    first = ranges[0][-1][:1]
+    settings = replace(
+        settings_of(recipe.release, layout, constants, first, predicted), has_all_graphs=True
+    )
+    name = f"{recipe.model}_{recipe.release}_{layout}" + "_predicted" * bool(predicted)
+    with ExitStack() as engines, tempfile.TemporaryDirectory() as work:
+        passes = Passes(
+            lambda: engines.enter_context(running_engine(folder, settings, Path(work) / "engine")),
+            options.kept / f"{name}.json.gz" if options.kept else None,
+        )
+        session = _Session(passes, str(layout), ranges, constants, predicted)
+        for attempt in range(_MOST_ATTEMPTS):
+            while any((found := session.solved()).further):
+                for at, further in enumerate(found.further):
+                    session.record(at, map(pass_tokens, further))
+            if any(found.left):
+                raise NotSolved(f"{recipe.file_name}: no load determines {found.left} sizes")
+            wrong = session.held_out(found.deployment, options.held_out, attempt)
+            logger.info("%s: %d loads", name, len(passes.known))
+            for one in wrong:
+                logger.info("held out: %s", one)
+            if not wrong:
+                passes.keep()
+                return found.deployment
+    raise NotSolved(f"{recipe.file_name}: held out loads do not follow from the others")
+
+
+class Passes:
+    """Recorded passes: those of a file that was kept, derived again from their calls, and those of
+    an engine, which starts when another one is needed."""
+
+    def __init__(self, start: Callable[[], RunningEngine], kept: Path | None) -> None:
+        self._start, self._kept = start, kept
+        self.known: dict[PassTokens, RecordedPass] = {}
+        self._stored: dict[PassTokens, RecordedPass] = {}
+        self._recording: Recording | None = None
+        if kept is not None and kept.exists():
+            self._recording = read_recording(kept)
+            self._stored = {_tokens_of(one): one for one in self._recording.passes}
+
+    @cached_property
+    def _engine(self) -> RunningEngine:
+        engine = self._start()
+        self._recording = self._recording or engine.recording
+        return engine
+
+    @property
+    def recording(self) -> Recording:
+        """The recording of the passes so far."""
+        assert self._recording is not None
+        return replace(self._recording, passes=tuple(self.known.values()))
+
+    def record(self, wanted: Sequence[PassTokens]) -> None:
+        """Record passes that are not known; those that the engine does not run stay unknown."""
+        for tokens in wanted:
+            if (one := self._stored.get(tokens)) is not None:
+                self.known.setdefault(tokens, derived_again(one))
+        left = [tokens for tokens in dict.fromkeys(wanted) if tokens not in self.known]
+        for tokens, found in zip(left, self._engine.record(left) if left else (), strict=True):
+            if isinstance(found, EngineFailed):
+                logger.info("%s: not recorded: %s", tokens, found)
+            else:
+                self.known[tokens] = found
+
+    def keep(self) -> None:
+        """Write the passes to their file."""
+        if self._kept is not None:
+            self._kept.parent.mkdir(parents=True, exist_ok=True)
+            self._kept.write_bytes(write_recording(self.recording))
+
+
+def _tokens_of(one: RecordedPass) -> PassTokens:
+    return PassTokens(one.phase, one.requests, one.queries, one.keys, one.prompts)
+
+
+class _Session:
+    """The passes of each range so far, and the loads of which they have to determine all."""
+
+    def __init__(
+        self,
+        passes: Passes,
+        layout: str,
+        ranges: Sequence[Range],
+        constants: Constants,
+        predicted: int,
+    ) -> None:
+        self._passes, self._layout, self._ranges = passes, layout, ranges
+        self._constants, self._predicted = constants, predicted
+        self._chosen: list[list[PassTokens]] = [[] for _ in ranges]
+        self._spans = [_span(one, predicted, constants.longest) for one in ranges]
+        self._spaces = [list(batches_of(span, ())) for span in self._spans]
+        passes.record([one for *_, loads in ranges for one in loads])
+        for at, (*_, loads) in enumerate(ranges):
+            self.record(at, loads)
+
+    def solved(self) -> Solved:
+        """Return what the passes so far give."""
+        pairs = zip(self._ranges, self._chosen, strict=True)
+        ranges = [(least, most, tuple(loads)) for (least, most, _), loads in pairs]
+        return solved_in_spaces(
+            *(self._passes.recording, self._layout, ranges, self._constants),
+            *(self._spaces, self._predicted),
+        )
+
+    def record(self, at: int, wanted: Iterable[PassTokens]) -> None:
+        """Record loads of a range. What the engine does not run is no load of its space."""
+        new = [one for one in dict.fromkeys(wanted) if one not in self._chosen[at]]
+        self._passes.record(new)
+        self._chosen[at] += [one for one in new if one in self._passes.known]
+        if refused := {one for one in new if one not in self._passes.known}:
+            self._spaces[at] = [x for x in self._spaces[at] if pass_tokens(x) not in refused]
+
+    def held_out(self, deployment: PackagedDeployment, count: int, seed: int) -> list[str]:
+        """Record so many loads of each range, which are drawn at random; return what does not
+        follow from the deployment."""
+        found = []
+        for at, span in enumerate(self._spans):
+            drawn = {pass_tokens(one): one for one in random_batches(span, count, seed)}
+            new = [one for one in drawn if one not in self._chosen[at]]
+            self.record(at, new)
+            for tokens in new:
+                if (one := self._passes.known.get(tokens)) is not None and (
+                    only := differences(deployment, one, self._constants, self._predicted)
+                ):
+                    found.append(f"{drawn[tokens]}: {'; '.join(only[:3])}")
+        return found
+
+
+def _span(one: Range, predicted: int, longest: int) -> LoadSpan:
+    least, most, (first, *_) = one
+    is_chunk = first.phase == "prefill" and first.keys > first.queries
+    phase = "chunk" if is_chunk else first.phase
+    return LoadSpan(phase, least, most, predicted, is_chunk, longest)
+
+
+def pass_tokens(batch: Batch) -> PassTokens:
+    """Return the pass of a load; a decode without earlier tokens is one of prompts."""
+    requests = batch.requests - batch.padding
+    if batch.is_decode and batch.keys == batch.queries:
+        return PassTokens("prefill", requests, batch.queries, batch.keys)
+    if not batch.mixed_decodes:
+        return PassTokens(str(batch.phase), requests, batch.queries, batch.keys)
+    prompts = Prompts(requests, batch.queries, batch.keys)
+    return PassTokens("mixed", batch.mixed_decodes, 1, batch.followed_keys, prompts)
 
 
 def with_predicting(one: PackagedDeployment, other: PackagedDeployment) -> PackagedDeployment:
@@ -348,14 +518,20 @@ RECIPES = tuple(
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose recipes."""
-    parser.add_argument("--release", required=True, choices=_RELEASES, help="serving release")
+    parser.add_argument("--release", choices=_RELEASES, help="serving release, all without it")
     parser.add_argument("--model", help="name of a model, all if it is left out")
     parser.add_argument("--layout", default="", help="part of the layouts of a file")
+    parser.add_argument(
+        "--held-out", type=int, default=8, metavar="N", help="loads of each range to check, 8"
+    )
+    parser.add_argument(
+        "--kept", type=Path, metavar="DIR", help="folder of recordings, read first and written"
+    )
 
 
 def chosen_recipes(options: argparse.Namespace) -> tuple[Recipe, ...]:
     """Return the recipes that options choose. Raises BadInput if there is none."""
-    of_release = [one for one in RECIPES if one.release == options.release]
+    of_release = [one for one in RECIPES if options.release in (None, one.release)]
     models = dict.fromkeys(one.model for one in of_release)
     found = tuple(
         one
@@ -374,11 +550,7 @@ def make(options: argparse.Namespace) -> int:
     """Record the files of the chosen recipes."""
     FOLDER.mkdir(exist_ok=True)
     for recipe in chosen_recipes(options):
-        with tempfile.TemporaryDirectory() as work:
-            *members, last = [
-                recorded(recipe.model, recipe.release, layout, Path(work) / str(at))
-                for at, layout in enumerate(recipe.recorded)
-            ]
+        *members, last = [recorded(recipe, layout, options) for layout in recipe.recorded]
         found = solved_family(members, last, recipe.layouts) if members else last
         (FOLDER / recipe.file_name).write_bytes(write_deployment(found))
         logger.info("made %s", recipe.file_name)

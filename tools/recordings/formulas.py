@@ -3,19 +3,17 @@
 Launches of different loads are the same one where kernel, dtypes, formats, occurrences and the
 number of dimensions agree, in their order. A number is an affine expression of one name of
 `deployments.load_names`, alone or in parts of the ranks, and all loads have to agree. At the end
-every load is derived again and compared with its recording.
+every load is derived again and compared with its recording. Where other expressions or conditions
+fit the loads too, and differ in a load of the range, further loads are chosen to record.
 """
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
-from itertools import combinations
 from math import gcd
 from typing import Any
 
-from collector.codec.errors import OpmeterError
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS, OUTPUT_SHAPES, RUNTIME_PREFIX
 from collector.ops.expression import Expression, align
 from collector.recording.recorded_calls import GROUP_ENDS, PassTokens
@@ -27,6 +25,7 @@ from collector.shapes.deployments import (
     MessagePattern,
     Occurrences,
     PackagedDeployment,
+    as_engine_runs,
     group_ends,
     load_lists,
     load_names,
@@ -40,68 +39,16 @@ from collector.shapes.layout import Layout, layout_of
 from collector.shapes.recorded_step import TOKENS_OF_A_KEY, RecordedPass, Recording
 from collector.shapes.serving import Batch, Phase
 from collector.shapes.step import PAGE
+from tools.recordings.solver import NotSolved, Solver
 
 _CELLS = (*INPUT_CELLS, *OUTPUT_CELLS)
 _NUMBER = re.compile(r"\d+")
-_MOST_CHOICES = 64  # of a token among experts
+_BLOCK, _EQUAL = re.compile(r"block \d+, (\d+) times"), " equal"  # layers
 _FEWEST_LOADS = 3  # two for an expression, and one to check it
 _LISTS = (
     RUNTIME_PREFIX + "actual_seq_lengths_values",
     *(RUNTIME_PREFIX + "actual_seq_lengths_kv_values", GROUP_ENDS),
 )
-_CONDITIONS = (
-    *("sampled > 1", "sampled < 2", "tokens > 1", "empty > 0", "empty < 1"),
-    *("whole > tokens", "whole == tokens", "part > 1", "part < 2", "earlier > 0", "earlier < 1"),
-    *("whole - tokens > 1", "whole - tokens == 1", "decodes > 1"),
-    *("chunks > 1", "chunks < 2", "chunks - decodes > 1", "chunks - decodes < 2"),
-    *("tokens > 1024", "tokens < 1025", "part > 1024", "part < 1025"),  # batch_matmul_transpose
-    # a scalar is copied to one element, or broadcast
-    *("empty > 1", "empty == 1", "empty < 1 or empty > 1", "sampled < 2 or empty == 1"),
-    # truth values are spread over several elements, at one or two places
-    *("whole - tokens < 2", "empty < 2", "sampled > 1 and empty > 1"),
-    *("(sampled > 1) + (empty > 1) == 1", "sampled > 1 or empty > 1"),
-    # a tensor of one request has another format, or is no copy; prompts may pad to the ranks
-    *("requests - decodes < 2", "requests - decodes > 1"),
-    *(
-        condition.format(requests)
-        for requests in ("sampled", "requests - decodes")
-        for condition in (
-            *("{} < 2 and whole > tokens", "{} > 1 and whole > tokens"),
-            *("{} < 2 and whole == tokens", "{} > 1 or whole > tokens"),
-        )
-    ),
-    # as for empty requests, where decodes are not padded to the ranks
-    *("whole - sampled > 1", "sampled < 2 or whole - sampled == 1"),
-    # truth values of requests, and of tokens that pad them to the ranks
-    "sampled > 1 and whole - sampled > 1",
-    # states are cleared of new prompts, and of tokens that pad to the ranks
-    "earlier < 1 or whole > tokens",
-)
-_KEYS = "min(tokens, tokens // {} + requests)"
-_KEYS_OF_PROMPTS = "min(tokens - decodes, (tokens - decodes) // {} + requests - decodes)"
-_TERMS = (
-    *("tokens", "whole", "part", "sampled", "requests", "empty", "whole - tokens"),
-    *("requests + (whole > tokens)", "whole - sampled", "decodes", "earlier"),
-    *("tokens - decodes", "requests - decodes", "requests - empty"),
-    *("requests - decodes + (whole > tokens)", "whole - decodes"),
-    # states of new prompts, and of the tokens that pad to the ranks
-    "(earlier < 1) * (requests - decodes) + (whole > tokens)",
-    # rows for keys that are made of 4 and of 128 tokens
-    *(_KEYS.format(4), _KEYS.format(128), _KEYS_OF_PROMPTS.format(4), _KEYS_OF_PROMPTS.format(128)),
-)
-# Columns of the tables of kinds of attention: blocks of 128 keys of 4 and of 128 tokens, of 128
-# tokens, and of 32 and 8 tokens. A request of the engine may have four times the tokens of a load,
-# so that the first table has a column for each page.
-_WIDTHS = (
-    *("table_width", "ceil_div(table_width, 32)", "4 * table_width"),
-    *("16 * table_width", "64 * table_width"),
-)
-_OF_ALL = ("chunks", "long_chunks", "longer_chunks", "longest_chunks")
-_CHUNKS = (*_OF_ALL, *(f"{chunks} - decodes" for chunks in _OF_ALL))  # whose multiples are sizes
-
-
-class NotSolved(OpmeterError):
-    """A number follows from no expression of the load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +101,16 @@ class _Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Solved:
+    """A deployment, and loads that tell apart what fits its recordings, for each range; and how
+    many conditions, sizes and lists of each range no load tells apart."""
+
+    deployment: PackagedDeployment
+    further: Sequence[Sequence[Batch]]
+    left: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class _Load:
     batch: Batch
     unpadded: Batch
@@ -174,6 +131,21 @@ def solved_deployment(
     Where tokens are predicted, these are the launches without the layers that predict.
 
     Raises NotSolved where the loads of a range do not launch the same."""
+    spaces = [()] * len(ranges)
+    return solved_in_spaces(recording, layout, ranges, constants, spaces, predicted).deployment
+
+
+def solved_in_spaces(
+    recording: Recording,
+    layout: str,
+    ranges: Sequence[tuple[int, int, Sequence[PassTokens]]],
+    constants: Constants,
+    spaces: Sequence[Sequence[Batch]],
+    predicted: int = 0,
+) -> Solved:
+    """Return the deployment as `solved_deployment` does, and what to record further, so that what
+    fits is determined in all loads of each range's space. Loads of a space that the engine does not
+    run are none of it."""
     constants = constants.in_blocks(recording.settings)
     is_graph = any(x.in_graph for one in recording.passes for x in one.launches)
     graph_sizes = tuple(recording.settings["graph_sizes"]) if is_graph else ()
@@ -183,16 +155,81 @@ def solved_deployment(
         *(recording.device, recording.environment, recording.settings, recording.wheels),
         *(graph_sizes, ()),
     )
-    found, ranks = [], layout_of(layout)
-    for least, most, tokens in ranges:
+    found, solvers, ranks = [], [], layout_of(layout)
+    for (least, most, tokens), space in zip(ranges, spaces, strict=True):
         chosen = [passes[p.phase, p.requests, p.queries, p.keys, p.prompts] for p in tokens]
         loads = [_load(one, predicted, graph_sizes, ranks, constants) for one in chosen]
-        one = _range(least, most, loads)
+        batches = [padded(one, graph_sizes) for one in space]
+        solver = Solver(
+            *([one.names for one in loads], [one.lists for one in loads], batches),
+            *([_names(one, ranks, constants) for one in batches], ranks.tp),
+        )
+        one = _range(least, most, loads, solver)
         found.append(one)
+        solvers.append(solver)
         for load in loads:
             if only := _differences(one, load):
                 raise NotSolved(f"{load.batch}: {'; '.join(only[:6])}")
-    return replace(empty, ranges=tuple(found))
+        if not predicted:  # a block may have layers that predict
+            found[-1] = _with_layers(one, list(zip(loads, chosen, strict=True)))
+    further, left = zip(*(one.further() for one in solvers), strict=True)
+    occurrences = [x.occurrences for one in found for x in one.launches]
+    occurrences += [x.occurrences for one in found for x in one.messages]
+    kinds = sorted({kind for one in occurrences for kind in one.per_layer})
+    layers = {kind: int(kind.removesuffix(_EQUAL)) for kind in kinds}
+    return Solved(replace(empty, layers=layers, ranges=tuple(found)), further, left)
+
+
+def _with_layers(one: LoadRange, recorded: Sequence[tuple[_Load, RecordedPass]]) -> LoadRange:
+    """Return a range whose launches occur in each of a number of equal layers, where the first load
+    that has a launch has it in a block of calls that repeats, and has no other launch like it."""
+    patterns: list[LaunchPattern | MessagePattern] = [*one.launches, *one.messages]
+    left = {
+        at for at, x in enumerate(patterns) if isinstance(x, MessagePattern) or x.repeats == "1"
+    }
+    found = [one.occurrences for one in patterns]
+    for load, passed in recorded:
+        there = [at for at in left if Expression(patterns[at].when).value(load.names)]
+        shown = {at: _called(patterns[at], load) for at in there}
+        alike, places = Counter(shown.values()), passed.places()
+        blocks = defaultdict[str, Counter[str]](Counter)
+        for at, launch in enumerate(passed.launches):
+            key = f"{launch.kernel} {sorted(launch.cells.items())}"
+            blocks[key].update(places.get((CallKind.LAUNCH, at), {}))
+        for at, sent in enumerate(passed.messages):
+            key = f"{sent.operation} {sent.message_bytes}"
+            blocks[key].update(places.get((CallKind.MESSAGE, at), {}))
+        for at, key in shown.items():
+            if alike[key] == 1 and blocks[key].total() == found[at].outside:
+                found[at] = _in_layers(blocks[key])
+                left.remove(at)
+    new = iter(found)
+    launches = tuple(replace(x, occurrences=next(new)) for x in one.launches)
+    messages = tuple(replace(x, occurrences=next(new)) for x in one.messages)
+    return replace(one, launches=launches, messages=messages)
+
+
+def _called(pattern: LaunchPattern | MessagePattern, load: _Load) -> str:
+    """Return what a pattern launches in a load."""
+    if isinstance(pattern, MessagePattern):
+        return f"{pattern.operation} {Expression(pattern.message_bytes).value(load.names)}"
+    return f"{pattern.kernel} {sorted(_shown(pattern.cells, load).items())}"
+
+
+def _in_layers(places: Mapping[str, int]) -> Occurrences:
+    """Return how often something is launched, of the places where it is."""
+    outside, per_layer = 0, Counter[str]()
+    for place, times in places.items():
+        block = _BLOCK.fullmatch(place)
+        if block is None or times % int(block[1]):
+            outside += times
+        else:
+            per_layer[f"{block[1]}{_EQUAL}"] += times // int(block[1])
+    return Occurrences(outside, dict(per_layer))
+
+
+def _names(batch: Batch, ranks: Layout, constants: Constants) -> Mapping[str, int]:
+    return dict(load_names(batch, ranks.tp)) | asdict(constants) | {"expert_ranks": ranks.ep}
 
 
 def _load(
@@ -204,7 +241,7 @@ def _load(
 ) -> _Load:
     unpadded = replace(_batch(found), predicted=predicted)
     batch = padded(unpadded, graph_sizes)
-    names = dict(load_names(batch, ranks.tp)) | asdict(constants) | {"expert_ranks": ranks.ep}
+    names = _names(batch, ranks, constants)
     counts = _of_model(found)
     launches = (
         _Launch(one.kernel, one.cells, one.extra, one.in_graph, Occurrences(times, {}))
@@ -236,7 +273,8 @@ def _of_model(found: RecordedPass) -> Counter[tuple[CallKind, int]]:
 def _batch(found: RecordedPass) -> Batch:
     prompts = found.prompts
     if prompts is None:
-        return Batch(Phase(found.phase), found.requests, found.queries, found.keys)
+        one = Batch(Phase(found.phase), found.requests, found.queries, found.keys)
+        return as_engine_runs(one)
     return Batch(
         *(Phase.PREFILL, prompts.requests, prompts.queries, prompts.keys),
         mixed_decodes=found.requests,
@@ -244,17 +282,17 @@ def _batch(found: RecordedPass) -> Batch:
     )
 
 
-def _range(least: int, most: int, loads: Sequence[_Load]) -> LoadRange:
+def _range(least: int, most: int, loads: Sequence[_Load], solver: Solver) -> LoadRange:
     phase = range_phase(loads[0].batch)
     if len(loads) < _FEWEST_LOADS:
         raise NotSolved(f"{phase}: expected at least {_FEWEST_LOADS} loads, got {len(loads)}")
-    loads, repeated = _without_repeated(loads)
+    loads, repeated = _without_repeated(loads, solver)
     launches = [
         pattern
         for columns in _by_signature([load.launches for load in loads])
-        for pattern in _launches(columns, loads)
+        for pattern in _launches(columns, loads, solver)
     ]
-    messages = list(_messages(loads))
+    messages = list(_messages(loads, solver))
     sizes = tuple(recorded_load(one.unpadded) for one in loads)
     patterns = (*_joined(launches), *repeated)
     predicted = loads[0].batch.predicted
@@ -306,7 +344,9 @@ def _joined(launches: Iterable[LaunchPattern]) -> Iterator[LaunchPattern]:
     yield from found.values()
 
 
-def _without_repeated(loads: Sequence[_Load]) -> tuple[Sequence[_Load], list[LaunchPattern]]:
+def _without_repeated(
+    loads: Sequence[_Load], solver: Solver
+) -> tuple[Sequence[_Load], list[LaunchPattern]]:
     """Return the loads without launches on single numbers whose count follows from the load, such
     as one for each request, and the patterns of these launches."""
     totals = [Counter[str]() for _ in loads]
@@ -316,12 +356,11 @@ def _without_repeated(loads: Sequence[_Load]) -> tuple[Sequence[_Load], list[Lau
             key = _identity(one)
             total[key] += one.occurrences.outside
             shown.setdefault(key, one)
-    names = [load.names for load in loads]
     found = {}
     for key, one in shown.items():
         counts = [total[key] for total in totals]
         if all(counts) and len(set(counts)) > 1:
-            repeats = solve(counts, names, f"launches of {one.kernel}")
+            repeats = solver.number(counts, range(len(loads)), f"launches of {one.kernel}")
             once = replace(one.occurrences, outside=1)
             found[key] = LaunchPattern(
                 *(one.kernel, one.cells, one.extra, "1", once, one.in_graph, repeats)
@@ -366,7 +405,7 @@ def _kind(launch: _Launch) -> str:
 
 
 def _launches(
-    columns: Sequence[Sequence[_Launch]], loads: Sequence[_Load]
+    columns: Sequence[Sequence[_Launch]], loads: Sequence[_Load], solver: Solver
 ) -> Iterator[LaunchPattern]:
     """Yield the launches of one signature, of which each load has a column. What the loads with the
     most launches do not explain in the others is solved on its own: a launch that is twice in a
@@ -376,34 +415,39 @@ def _launches(
     left = [[] if at in whole else list(column) for at, column in enumerate(columns)]
     for number in range(most):
         same = [columns[at][number] for at in whole]
-        names = [loads[at].names for at in whole]
         first = same[0]
         what = f"{first.kernel} {first.cells.get('Input Shapes', '')}"
-        _check_sizes(first, [loads[at] for at in whole], what)
-        cells = {
-            name: _shapes([one.cells[name] for one in same], names, what)
-            if name.endswith("Shapes")
-            else text
-            for name, text in first.cells.items()
-        }
-        extra = {name: text for name, text in first.extra.items() if name not in _LISTS}
-        for name in _LISTS:
-            texts = [(one.extra[name], loads[at]) for one, at in zip(same, whole, strict=True)
-                     if name in one.extra]  # fmt: skip
-            if texts:
-                solved = _group_ends if name == GROUP_ENDS else _list
-                extra[name] = solved(texts, f"{what}: {name}")
-        is_there = [
-            at in whole or _is_taken(_shown(cells, load), left[at]) for at, load in enumerate(loads)
-        ]
-        when = "1"
-        if not all(
-            there or _is_empty(cells, load) for there, load in zip(is_there, loads, strict=True)
-        ):
-            when = _condition(is_there, loads, what)
-        yield LaunchPattern(first.kernel, cells, extra, when, first.occurrences, first.in_graph)
+        if not solver.has_space:
+            _check_sizes(first, [loads[at] for at in whole], what)
+        with solver.sizes() as sizes:
+            cells = {
+                name: _shapes([one.cells[name] for one in same], whole, solver, what)
+                if name.endswith("Shapes")
+                else text
+                for name, text in first.cells.items()
+            }
+            extra = {name: text for name, text in first.extra.items() if name not in _LISTS}
+            for name in _LISTS:
+                texts = [(one.extra[name], at) for one, at in zip(same, whole, strict=True)
+                         if name in one.extra]  # fmt: skip
+                if texts and name == GROUP_ENDS:
+                    extra[name] = _group_ends(texts, solver, f"{what}: {name}")
+                elif texts:
+                    extra[name] = solver.list_name(texts, f"{what}: {name}")
+            is_there = [
+                at in whole or _is_taken(_shown(cells, load), left[at])
+                for at, load in enumerate(loads)
+            ]
+            if not all(
+                there or _is_empty(cells, load) for there, load in zip(is_there, loads, strict=True)
+            ):
+                sizes.when = solver.condition(is_there, what)
+            sizes.written = cells.get(OUTPUT_SHAPES, "")
+        yield LaunchPattern(
+            *(first.kernel, cells, extra, sizes.when, first.occurrences, first.in_graph)
+        )
     if any(left):
-        yield from _launches(left, loads)
+        yield from _launches(left, loads, solver)
 
 
 def _check_sizes(launch: _Launch, loads: Sequence[_Load], what: str) -> None:
@@ -439,123 +483,32 @@ def _is_empty(cells: Mapping[str, str], load: _Load) -> bool:
     return not _shown(cells, load).get(OUTPUT_SHAPES, "?").strip('"')
 
 
-def _condition(is_there: Sequence[bool], loads: Sequence[_Load], what: str) -> str:
-    for text in _CONDITIONS:
-        if [bool(Expression(text).value(load.names)) for load in loads] == list(is_there):
-            return text
-    lacks = [str(load.batch) for load, there in zip(loads, is_there, strict=True) if not there]
-    raise NotSolved(f"{what}: not launched by {'; '.join(lacks)}")
-
-
-def _shapes(texts: Sequence[str], names: Sequence[Mapping[str, int]], what: str) -> str:
+def _shapes(texts: Sequence[str], at: Sequence[int], solver: Solver, what: str) -> str:
     quote = '"' if texts[0].startswith('"') else ""
     split = [[slot.split(",") for slot in text.strip('"').split(";")] for text in texts]
     slots = []
-    for at, slot in enumerate(split[0]):
-        sizes = [
-            solve([int(one[at][place]) for one in split], names, what)
-            for place, size in enumerate(slot)
+    for slot, sizes in enumerate(split[0]):
+        found = [
+            solver.number([int(one[slot][place]) for one in split], at, what)
+            for place, size in enumerate(sizes)
             if size
         ]
-        slots.append(",".join(sizes))
+        slots.append(",".join(found))
     return quote + ";".join(slots) + quote
 
 
-def solve(values: Sequence[int], names: Sequence[Mapping[str, int]], what: str) -> str:
-    """Return the expression that has these values, with the names of each load.
-
-    A constant that is a multiple of the pages or states is one of them. Raises NotSolved without
-    an expression."""
-    if len(set(values)) == 1:
-        number = values[0]
-        for name in ("pages", "states", "pool"):
-            if number and (unit := names[0].get(name)) and number % unit == 0:
-                return _times(number // unit, name)
-        widths = _WIDTHS if names[0].get("pool") else _WIDTHS[:1]
-        is_width = (text for text in widths if Expression(text).value(names[0]) == number)
-        return next(is_width, str(number))
-    best: tuple[bool, bool, int, str] | None = None
-    for order, term in enumerate((*_TERMS, *_CHUNKS)):
-        terms = [Expression(term).value(one) for one in names]
-        if (found := _affine(terms, values)) is None:
-            continue
-        factor, offset = found
-        if offset and term in _CHUNKS:
-            continue
-        text = f"{offset} + {_times(factor, term)}" if offset else _times(factor, term)
-        is_multiple = not offset and factor != 1
-        best = min(filter(None, (best, (bool(offset), is_multiple, order, text))))
-    if best is not None:
-        return best[-1]
-    if (rows := _rows_of_first_rank(values, names)) is not None:
-        return rows
-    raise NotSolved(f"{what}: no expression has the values {values}")
-
-
-def _rows_of_first_rank(values: Sequence[int], names: Sequence[Mapping[str, int]]) -> str | None:
-    """Return a multiple of the rows that the first rank gets for its experts. Every rank sends its
-    choices in equal parts to all experts, and what is left to the first ones."""
-    experts, ranks = names[0].get("experts", 0), names[0].get("expert_ranks", 1)
-    if not experts or experts % ranks:
-        return None
-    held = experts // ranks
-    for choices in range(1, _MOST_CHOICES + 1):
-        sent = f"{choices} * part"
-        text = f"{ranks} * ({held} * ({sent} // {experts}) + min({held}, {sent} % {experts}))"
-        rows = [Expression(text).value(one) for one in names]
-        sizes = {Fraction(value, row) for value, row in zip(values, rows, strict=True)}
-        if len(sizes) == 1 and (size := sizes.pop()).denominator == 1:
-            return text if size == 1 else f"{size} * ({text})"
-    return None
-
-
-def _times(factor: int, term: str) -> str:
-    if factor == 1:
-        return term
-    return f"{factor} * {term if term.isidentifier() else f'({term})'}"
-
-
-def _affine(terms: Sequence[int], values: Sequence[int]) -> tuple[int, int] | None:
-    """Return factor and offset of an affine function; None if there is none."""
-    for (x, v), (y, w) in combinations(zip(terms, values, strict=True), 2):
-        if x == y:
-            continue
-        factor, rest = divmod(w - v, y - x)
-        offset = v - factor * x
-        is_same = all(factor * t + offset == n for t, n in zip(terms, values, strict=True))
-        return (factor, offset) if not rest and factor and is_same else None
-    return None
-
-
-def _list(texts: Sequence[tuple[str, _Load]], what: str) -> str:
-    """Return the name of the list, of an equal one first."""
-    for may_pad in (False, True):
-        for name in texts[0][1].lists:
-            if all(_is_list(text.split(","), load.lists[name], may_pad) for text, load in texts):
-                return name
-    raise NotSolved(f"{what}: unknown list {texts[0][0][:80]}")
-
-
-def _group_ends(texts: Sequence[tuple[str, _Load]], what: str) -> str:
+def _group_ends(texts: Sequence[tuple[str, int]], solver: Solver, what: str) -> str:
     """Return the text of the ends of the rows of experts, which get equal parts."""
     ends = [[*map(int, text.split(","))] for text, _ in texts]
-    rows = solve([one[-1] for one in ends], [load.names for _, load in texts], what)
+    rows = solver.number([one[-1] for one in ends], [at for _, at in texts], what)
     found = f"{rows}{IN_PARTS}{len(ends[0])}"
-    for one, (_, load) in zip(ends, texts, strict=True):
-        if group_ends(found, load.names) != ",".join(map(str, one)):
+    for one, (_, at) in zip(ends, texts, strict=True):
+        if group_ends(found, solver.names[at]) != ",".join(map(str, one)):
             raise NotSolved(f"{what}: rows of experts are no equal parts: {one[:8]}")
     return found
 
 
-def _is_list(recorded: Sequence[str], derived: Sequence[int], may_pad: bool) -> bool:
-    """Return whether lists agree; requests that pad may be recorded with 0 keys."""
-    pairs = zip(recorded, map(str, derived), strict=False)
-    return len(recorded) == len(derived) and all(
-        one == other or (may_pad and one == "0") for one, other in pairs
-    )
-
-
-def _messages(loads: Sequence[_Load]) -> Iterator[MessagePattern]:
+def _messages(loads: Sequence[_Load], solver: Solver) -> Iterator[MessagePattern]:
     by_signature: defaultdict[str, list[list[int]]] = defaultdict(lambda: [[] for _ in loads])
     first: dict[str, _Message] = {}
     for at, load in enumerate(loads):
@@ -567,13 +520,14 @@ def _messages(loads: Sequence[_Load]) -> Iterator[MessagePattern]:
     for key, columns in by_signature.items():
         one, most = first[key], max(map(len, columns))
         whole = [at for at, sizes in enumerate(columns) if len(sizes) == most]
-        names = [loads[at].names for at in whole]
         when = "1"
         if len(whole) < len(loads):
-            when = _condition([at in whole for at in range(len(loads))], loads, one.operation)
+            when = solver.condition([at in whole for at in range(len(loads))], one.operation)
         for number in range(most):
             values = [columns[at][number] for at in whole]
-            size = solve(values, names, f"{one.operation} over {one.group_size} ranks")
+            with solver.sizes() as sizes:
+                sizes.when = when
+                size = solver.number(values, whole, f"{one.operation} over {one.group_size} ranks")
             yield MessagePattern(
                 *(one.operation, size, one.dtype, one.group_size, when, one.occurrences),
                 one.in_graph,

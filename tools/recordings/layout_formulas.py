@@ -20,7 +20,7 @@ from collector.shapes.deployments import (
     laid_out,
 )
 from collector.shapes.layout import layout_of
-from tools.recordings.formulas import NotSolved
+from tools.recordings.solver import NotSolved
 
 _SEPARATORS = re.compile(r'([,;"])')
 _NUMBER = re.compile(r"\d+")

@@ -15,12 +15,11 @@ from collector.shapes.serving import Batch, Phase
 from tests.unit.collector.recording.made import Made, MadeCall
 from tools.recordings.formulas import (
     Constants,
-    NotSolved,
     differences,
-    solve,
     solved_deployment,
 )
 from tools.recordings.layout_formulas import solved_family
+from tools.recordings.solver import NotSolved, solve
 
 pytestmark = pytest.mark.fast
 
