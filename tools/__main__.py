@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from collector.codec.errors import OpmeterError
-from tools.recordings import deployments, undetermined
+from tools.recordings import deployments, recipes, undetermined
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,15 @@ class Tool:
 TOOLS = {
     "recordings": Tool(
         "collector/data/recordings/*.json.gz",
-        "the recipes of tools/recordings/deployments.py and the serving stacks of "
+        "the recipes of tools/recordings/recipes.py and the serving stacks of "
         "`opmeter model record`",
-        deployments.add_options,
+        recipes.add_options,
         deployments.make,
     ),
     "undetermined": Tool(
         "a count of the conditions that the recorded loads of a file do not determine",
         "collector/data/recordings/*.json.gz",
-        deployments.add_options,
+        recipes.add_options,
         undetermined.count,
     ),
 }

@@ -14,8 +14,8 @@ from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import find_deployment
 from collector.shapes.layout import layout_of
 from tests.lacking import lacking
-from tools.recordings.deployments import RECIPES, constants_of, folder_of, settings_of
 from tools.recordings.formulas import differences
+from tools.recordings.recipes import RECIPES, constants_of, folder_of, settings_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 

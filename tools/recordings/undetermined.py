@@ -17,7 +17,7 @@ from collector.shapes.deployments import (
 from collector.shapes.layout import layout_of
 from collector.shapes.serving import Batch
 from tools.recordings.candidates import Conditions, Terms
-from tools.recordings.deployments import chosen_recipes, constants_of, folder_of
+from tools.recordings.recipes import chosen_recipes, constants_of, folder_of
 from tools.recordings.spaces import LoadSpan, batches_of, recorded_batches
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from collector.shapes.deployments import (
 from collector.shapes.layout import layout_of
 from collector.shapes.models import bundled_config, find_decoder
 from collector.shapes.serving import Batch, Phase
-from tools.recordings.deployments import FOLDER, RECIPES
+from tools.recordings.recipes import FOLDER, RECIPES
 
 pytestmark = pytest.mark.fast
 

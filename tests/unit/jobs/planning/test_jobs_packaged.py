@@ -10,7 +10,7 @@ from collector.shapes.deployments import deployed_step, find_deployment
 from collector.shapes.layout import layout_of
 from collector.shapes.serving import Batch, Phase
 from jobs.planning.sources import completed_records
-from tools.recordings.deployments import RECIPES
+from tools.recordings.recipes import RECIPES
 
 pytestmark = pytest.mark.fast
 
