@@ -1,4 +1,5 @@
-"""Sizes of weights and rows of a kernel, of models in all of their packaged layouts."""
+"""Sizes of weights and rows of a kernel, of models in all of their packaged layouts, and of
+recordings of a user."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from collector.shapes.deployments import (
 from collector.shapes.layout import Layout
 from collector.shapes.models import Decoder
 from collector.shapes.patterns import PRODUCTS, bundled_patterns
+from collector.shapes.recorded_step import RecordedLaunch, Recording
 from collector.shapes.serving import Batch, Phase
 
 _SKEWS = (0, 50)  # percent of keys by which the requests of a decode differ from the mean
@@ -30,51 +32,10 @@ _DECODE = (
 )
 
 
-def products_of(decoders: Iterable[Decoder], release: str) -> tuple[tuple[int, int], ...]:
-    """Return the pairs (n, k) of the models' weights in all their layouts, each once, in order."""
-    patterns = (one for one in bundled_patterns().patterns if one.source == PRODUCTS)
-    kernels = {kernel for one in patterns for kernel in one.kernels}
-    found = set()
-    for deployment in _deployments(decoders, release):
-        for launch in _launches(deployment, kernels):
-            first, result = (_slots(launch, name)[0] for name in (INPUT_SHAPES, OUTPUT_SHAPES))
-            found.add((result[-1], first[-1]))
-    return tuple(sorted(pair for pair in found if all(pair)))
+Recorded = PackagedDeployment | Recording
 
 
-def experts_of(decoders: Iterable[Decoder], release: str) -> tuple[tuple[int, int, int], ...]:
-    """Return triples (experts of a rank, hidden size, size of an expert), each once, in order.
-
-    The weights of experts are two tensors: gate and up in one, and down."""
-    found = set()
-    for deployment in _deployments((one for one in decoders if one.is_moe), release):
-        slots = {one for launch in _launches(deployment) for one in _slots(launch, INPUT_SHAPES)}
-        weights = {one for one in slots if len(one) == 3 and all(one)}
-        down = {(count, 2 * size, hidden): size for count, size, hidden in weights}
-        for count, hidden, both in weights:
-            if (size := down.get((count, both, hidden))) is not None:
-                found.add((count, hidden, size))
-    return tuple(sorted(found))
-
-
-def rows_of(
-    decoders: Iterable[Decoder], release: str, kernel_types: Collection[str]
-) -> dict[str, list[CaseRecord]]:
-    """Return rows of these kernel types: prefills and decodes of many lengths, each once."""
-    found: dict[str, dict[str, CaseRecord]] = {name: {} for name in kernel_types}
-    for deployment in _deployments(decoders, release):
-        few = _reduced(deployment, kernel_types)
-        for batch in _passes(*_PREFILL, *_DECODE) if few.ranges else ():
-            try:
-                step = deployed_step(few, batch)
-            except BadInput:  # a load that is not recorded
-                continue
-            for one in step.kernels:
-                found[one.record.kernel_type].setdefault(one.record.case_id, one.record)
-    return {name: list(rows.values()) for name, rows in found.items()}
-
-
-def _deployments(decoders: Iterable[Decoder], release: str) -> Iterator[PackagedDeployment]:
+def deployments_of(decoders: Iterable[Decoder], release: str) -> Iterator[PackagedDeployment]:
     """Yield the deployments of models: of the release or, where a model has none, of the last that
     has some. Raises BadInput for a model of which nothing is packaged."""
     for decoder in decoders:
@@ -87,17 +48,69 @@ def _deployments(decoders: Iterable[Decoder], release: str) -> Iterator[Packaged
                 yield check_deployment(decoder, layout, known)
 
 
+def products_of(recorded: Iterable[Recorded]) -> tuple[tuple[int, int], ...]:
+    """Return the pairs (n, k) of the weights of products, each once, in order."""
+    patterns = (one for one in bundled_patterns().patterns if one.source == PRODUCTS)
+    kernels = {kernel for one in patterns for kernel in one.kernels}
+    found = set()
+    for of in recorded:
+        for launch in _launches(of, kernels):
+            first, result = (_slots(launch, name)[0] for name in (INPUT_SHAPES, OUTPUT_SHAPES))
+            found.add((result[-1], first[-1]))
+    return tuple(sorted(pair for pair in found if all(pair)))
+
+
+def experts_of(recorded: Iterable[Recorded]) -> tuple[tuple[int, int, int], ...]:
+    """Return triples (experts of a rank, hidden size, size of an expert), each once, in order.
+
+    The weights of experts are two tensors: gate and up in one, and down."""
+    found = set()
+    for of in recorded:
+        slots = {one for launch in _launches(of) for one in _slots(launch, INPUT_SHAPES)}
+        weights = {one for one in slots if len(one) == 3 and all(one)}
+        down = {(count, 2 * size, hidden): size for count, size, hidden in weights}
+        for count, hidden, both in weights:
+            if (size := down.get((count, both, hidden))) is not None:
+                found.add((count, hidden, size))
+    return tuple(sorted(found))
+
+
+def rows_of(
+    recorded: Iterable[Recorded], kernel_types: Collection[str]
+) -> dict[str, list[CaseRecord]]:
+    """Return rows of these kernel types, each once: of a deployment those of prefills and decodes
+    of many lengths, of a recording its own."""
+    found: dict[str, dict[str, CaseRecord]] = {name: {} for name in kernel_types}
+    for of in recorded:
+        if isinstance(of, Recording):
+            records = [of.record_of(one) for _, one, _ in of.launches() if one.kernel in found]
+        else:
+            records = list(_rows(_reduced(of, kernel_types)))
+        for one in records:
+            found[one.kernel_type].setdefault(one.case_id, one)
+    return {name: list(rows.values()) for name, rows in found.items()}
+
+
+def _rows(deployment: PackagedDeployment) -> Iterator[CaseRecord]:
+    for batch in _passes(*_PREFILL, *_DECODE) if deployment.ranges else ():
+        try:
+            step = deployed_step(deployment, batch)
+        except BadInput:  # a load that is not recorded
+            continue
+        yield from (one.record for one in step.kernels)
+
+
 def _launches(
-    deployment: PackagedDeployment, kernel_types: Collection[str] | None = None
-) -> Iterator[LaunchPattern]:
-    """Yield the launches of all ranges whose tensors are known, of these kernel types or of all."""
-    for of in deployment.ranges:
+    recorded: Recorded, kernel_types: Collection[str] | None = None
+) -> Iterator[LaunchPattern | RecordedLaunch]:
+    """Yield the launches whose tensors are known, of these kernel types or of all."""
+    for of in recorded.passes if isinstance(recorded, Recording) else recorded.ranges:
         for one in of.launches:
             if one.cells and (kernel_types is None or one.kernel in kernel_types):
                 yield one
 
 
-def _slots(launch: LaunchPattern, name: str) -> list[tuple[int, ...]]:
+def _slots(launch: LaunchPattern | RecordedLaunch, name: str) -> list[tuple[int, ...]]:
     """Return the shapes of a cell; a size that depends on the load is 0."""
     texts = launch.cells[name].strip('"').split(";")
     return [

@@ -18,7 +18,13 @@ from collector.ops.registry import find
 from collector.ops.runtime import completed_as_declared
 from collector.shapes import grid
 from collector.shapes.density import Standard, cases_between, find_standard
-from collector.shapes.model_rows import experts_of, products_of, rows_of
+from collector.shapes.model_rows import (
+    Recorded,
+    deployments_of,
+    experts_of,
+    products_of,
+    rows_of,
+)
 from collector.shapes.models import Decoder, bundled_configs, find_decoder
 from collector.shapes.patterns import (
     EXPERTS,
@@ -27,6 +33,7 @@ from collector.shapes.patterns import (
     GridPatterns,
     bundled_patterns,
 )
+from collector.shapes.recorded_step import read_recording
 from collector.singlehost.version_files import VersionFiles
 
 
@@ -46,9 +53,10 @@ class GridOptions:
     Args:
         rows: largest number of rows per kernel type; None for all
         largest_gib: largest size of a case's tensors; None for any
-        decoders: models that give the sizes. Without any, all sizes of the patterns are used,
-            and all bundled models for kernels without a pattern.
+        decoders: models that give the sizes. Without any, and without recordings, all sizes of
+            the patterns are used, and all bundled models for kernels without a pattern.
         release: release whose recordings are used, where a model has some
+        recordings: files of `opmeter model record` that give sizes, too
         standard: if set, add the rows that this standard of density requires between existing rows,
             instead of a sample"""
 
@@ -58,6 +66,7 @@ class GridOptions:
     decoders: tuple[Decoder, ...]
     release: str
     standard: str = ""
+    recordings: tuple[Path, ...] = ()
 
 
 def grow_tree(
@@ -83,6 +92,7 @@ def grow_tree(
             path=folder,
         )
     before = _stamps(folder)
+    _sizes(options, PRODUCTS)  # refuses a model that is not recorded, before anything is written
     of_models = frozenset(name for name in kernel_types if bundled_patterns().of(name) is None)
     for kernel_type in kernel_types:
         files = VersionFiles.read(folder, (kernel_type,))
@@ -180,22 +190,26 @@ def _bare(record: CaseRecord) -> CaseRecord:
     return replace(record, extra=kept)
 
 
-def _decoders(options: GridOptions) -> tuple[Decoder, ...]:
-    return options.decoders or tuple(map(find_decoder, bundled_configs()))
+def _recorded(options: GridOptions) -> Iterator[Recorded]:
+    decoders = options.decoders
+    if not decoders and not options.recordings:
+        decoders = tuple(map(find_decoder, bundled_configs()))
+    yield from deployments_of(decoders, options.release)
+    yield from map(read_recording, options.recordings)
 
 
 @cache
 def _model_rows(options: GridOptions, kernel_types: frozenset[str]) -> dict[str, list[CaseRecord]]:
-    return rows_of(_decoders(options), options.release, kernel_types)
+    return rows_of(_recorded(options), kernel_types)
 
 
 @cache
 def _sizes(options: GridOptions, source: str) -> tuple[tuple[int, ...], ...]:
     if source == EXPERTS:
-        return experts_of(_decoders(options), options.release)
+        return experts_of(_recorded(options))
     if source != PRODUCTS:
         return ()
-    sizes = bundled_patterns().sizes
-    if not options.decoders:
+    if not options.decoders and not options.recordings:
+        sizes = bundled_patterns().sizes
         return tuple(product(sizes, sizes))
-    return products_of(options.decoders, options.release)
+    return products_of(_recorded(options))

@@ -15,6 +15,7 @@ from collector.codec.text import counted, size_text
 from collector.shapes.models import find_decoder
 from jobs.cli.mappings import write_mapping
 from jobs.cli.options import TreeOptions
+from jobs.cli.recordings import RECORDING_SUFFIX
 from jobs.cli.terminal import say, say_lines
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def grid_command(
     target_models: Annotated[
         str | None,
         typer.Option(
-            help="models that give the sizes, separated by commas: names of `opmeter model list` "
-            "or config.json files  [default: sizes of the patterns]"
+            help="models that give the sizes, separated by commas: names of `opmeter model list`, "
+            "config.json files or recordings  [default: sizes of the patterns]"
         ),
     ] = None,
     rows: Annotated[
@@ -102,9 +103,10 @@ def grid_command(
         rows=(_ROWS if rows is None and standard is None else rows) or None,
         seed=seed,
         largest_gib=_memory_left(max_hbm_gb, reserve_gb),
-        decoders=tuple(map(find_decoder, names)),
+        decoders=tuple(find_decoder(one) for one in names if not one.endswith(RECORDING_SUFFIX)),
         release=USUAL_RELEASE,
         standard=standard or "",
+        recordings=tuple(Path(one) for one in names if one.endswith(RECORDING_SUFFIX)),
     )
     added, is_any = 0, False
     own = read_patterns(patterns) if patterns else None

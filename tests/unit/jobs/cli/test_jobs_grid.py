@@ -1,5 +1,7 @@
 """`opmeter grid` as a user calls it."""
 
+from pathlib import Path
+
 import pytest
 
 from collector.codec.errors import BadInput
@@ -30,7 +32,7 @@ def test_grid_reports_added_and_skipped_rows_by_kernel(tree):
     message = grid(tree, "--target-models", "Qwen/Qwen3-32B,deepseek-v3", "--rows", "10").stdout
     first, second, last = message.splitlines()
     assert first.startswith("MatMulV2") and numbers(first)[0] == "10"  # added
-    assert numbers(first)[-2:] == ["10", "2146"]  # points looked at, of all
+    assert numbers(first)[-2:] == ["10", "1480"]  # points looked at, of all
     assert second.split()[0] == "NonZero" and numbers(second) == []
     assert last.startswith("10 rows ") and last.endswith(f" {tree}")
     assert len((tree / "MatMulV2.csv").read_text().splitlines()) == 12
@@ -58,6 +60,20 @@ patterns:
 def test_a_dry_run_writes_nothing(tree):
     message = grid(tree, "--rows", "0", "--dry-run", "--target-models", "qwen3-32b")
     assert message.stdout.splitlines()[-1].startswith("925 rows ")
+    assert (tree / "MatMulV2.csv").read_text() == _ROW
+
+
+def test_recording_of_a_user_gives_its_sizes(tree):
+    name = "qwen3-32b_tp=8.json.gz"
+    path = Path(__file__).parents[3] / "fixtures" / "recordings" / name
+    message = grid(tree, "--rows", "0", "--dry-run", "--target-models", path).stdout
+    assert message.splitlines()[-1].startswith("185 rows ")  # of five weights
+
+
+def test_model_that_is_not_recorded_is_refused_before_a_file_is_written(tree, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "other"}')
+    error = grid(tree, "--target-models", f"qwen3-32b,{tmp_path}/config.json").exception
+    assert isinstance(error, BadInput) and f"model record {tmp_path}/config.json" in str(error)
     assert (tree / "MatMulV2.csv").read_text() == _ROW
 
 
