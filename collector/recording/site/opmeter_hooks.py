@@ -269,11 +269,11 @@ def _tokens_without_images(module):
     device, and ends in the first pass: nothing is added."""
     original = module.Qwen3VLForConditionalGeneration.__init__
 
-    def __init__(self, *, vllm_config, **named):
+    def __init__(self, *, vllm_config, prefix="model"):  # vLLM looks for both names
         vision = vllm_config.model_config.hf_config.vision_config
         if hasattr(vision, "deepstack_visual_indexes"):
             vision.deepstack_visual_indexes = []
-        original(self, vllm_config=vllm_config, **named)
+        original(self, vllm_config=vllm_config, prefix=prefix)
 
     module.Qwen3VLForConditionalGeneration.__init__ = __init__
 
