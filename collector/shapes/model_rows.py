@@ -30,8 +30,6 @@ _DECODE = (
     (1, 2, 4, 8, 12, 16, 24, 32),
     (512, 1024, 2048, 3072, 4096, 4100, 4224, 4352, 4608, 4864, 5120, 5376, 5632, 8192),
 )
-
-
 Recorded = PackagedDeployment | Recording
 
 
@@ -56,7 +54,8 @@ def products_of(recorded: Iterable[Recorded]) -> tuple[tuple[int, int], ...]:
     for of in recorded:
         for launch in _launches(of, kernels):
             first, result = (_slots(launch, name)[0] for name in (INPUT_SHAPES, OUTPUT_SHAPES))
-            found.add((result[-1], first[-1]))
+            if first and result:
+                found.add((result[-1], first[-1]))
     return tuple(sorted(pair for pair in found if all(pair)))
 
 
@@ -112,7 +111,7 @@ def _launches(
 
 def _slots(launch: LaunchPattern | RecordedLaunch, name: str) -> list[tuple[int, ...]]:
     """Return the shapes of a cell; a size that depends on the load is 0."""
-    texts = launch.cells[name].strip('"').split(";")
+    texts = launch.cells.get(name, "").strip('"').split(";")
     return [
         tuple(int(one.text) if one.text.isdecimal() else 0 for one in dims_of(text))
         for text in texts

@@ -1,11 +1,13 @@
 """The sizes of weights and the rows of attention of models, from their packaged recordings."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from collector.codec.errors import BadInput
+from collector.model.vocabulary import INPUT_SHAPES
 from collector.shapes import model_rows
 from collector.shapes.deployments import USUAL_RELEASE
 from collector.shapes.models import Decoder, bundled_config, bundled_configs, find_decoder
@@ -86,5 +88,9 @@ def test_recording_of_a_user_has_its_own_sizes_and_rows():
     assert {(1280, 5120), (5120, 1024), (6400, 5120), (5120, 3200)} < set(products)
     assert set(products) < set(products_of("qwen3-32b"))
     assert model_rows.experts_of([recording]) == ()
+    (prefill, _) = recording.passes
+    without = tuple(replace(one, cells={INPUT_SHAPES: "4;"}) for one in prefill.launches)
+    odd = replace(recording, passes=(replace(prefill, launches=without),))
+    assert model_rows.products_of([odd]) == ()
     rows = model_rows.rows_of([recording], ["FusedInferAttentionScore", "Identity"])
     assert len(rows["FusedInferAttentionScore"]) == 2 and rows["Identity"] == []
