@@ -168,7 +168,7 @@ class _Arguments:
         elif how == As.COUNT and (tensors := _tensors(text)):  # CANN has one dimension for a scalar
             count = len(tensors) if text.startswith("{") else max(1, len(tensors[0].shape))
             yield _Cell((count,), "INT64", "ND")
-        elif "=" in text or (one.is_number and how in _SPELLINGS):
+        elif "=" in text or (_is_number(one, how) and not (_tensors(text) or "ints(" in text)):
             is_like = one.letter.__eq__ if one.letter else lambda letter: True
             dtype = how if how in _SPELLINGS else self._dtype(lambda other: is_like(other.letter))
             yield _Cell((), dtype, "ND")
@@ -183,7 +183,12 @@ class _Arguments:
     def _dtype(self, is_like: Callable[[Tensor], bool]) -> str:
         """The dtype of the first of such arguments and outputs that is a tensor."""
         places = (at for one, at in (*self._inputs, *self._outputs) if is_like(one))
-        return next(tensor.dtype for at in places for tensor in _tensors(self._text(at)))
+        return next((x.dtype for at in places for x in _tensors(self._text(at))), "")
+
+
+def _is_number(one: Tensor, how: As | str) -> bool:
+    """Whether an argument that is no tensor is a number, even if the call leaves its default."""
+    return (one.is_number or one.dims == ()) and (how in _SPELLINGS or not one.is_optional)
 
 
 def _passed(text: str, how: As | str = "") -> Iterator[_Cell]:

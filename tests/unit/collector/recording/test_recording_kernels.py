@@ -60,6 +60,9 @@ def test_arguments_are_shown_in_the_order_of_the_signature():
     )
     assert shapes("ACLNN aclnnAmax(f32[8,64]:ND, ints(0,1), 0, f32[]:ND)") == ("8,64;2", "")
     assert shapes("ACLNN aclnnMax(f32[8,64]:ND, f32[]:ND)") == ("8,64;2", "")
+    # an end that the call leaves open is a number of the kernel, too
+    open_below = cells_of(parse_call("ACLNN aclnnClamp(bf16[4,8]:ND, 0, f64=10, bf16[4,8]:ND)"))
+    assert open_below["Input Data Types"] == "DT_BF16;DT_BF16;DT_BF16"
 
 
 def test_versions_of_a_call_show_the_same_tensors():
