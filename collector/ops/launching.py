@@ -22,7 +22,8 @@ class As(StrEnum):
 
     STORED = "the tensor as it is in memory: a transposed view is the matrix that it views"
     MATRICES = "the same for each matrix of a batch"
-    ROWS = "one dimension of rows for all but the last, and else as in memory"
+    ROWS = "one dimension of rows for all dimensions but the last"
+    STORED_ROWS = "the same for a dense tensor of more than two dimensions, others as in memory"
     FLAT = "all elements in one dimension"
     VIEWED = "as it is seen, also in a private format"
     INT4 = "as in memory, where each INT32 is eight INT4"

@@ -188,7 +188,8 @@ class _Arguments:
 
 def _is_number(one: Tensor, how: As | str) -> bool:
     """Whether an argument that is no tensor is a number, even if the call leaves its default."""
-    return (one.is_number or one.dims == ()) and (how in _SPELLINGS or not one.is_optional)
+    is_one = one.is_number or one.dims == ()
+    return is_one and (how in _SPELLINGS or not (how or one.is_optional))
 
 
 def _passed(text: str, how: As | str = "") -> Iterator[_Cell]:
@@ -210,12 +211,12 @@ def _shape(tensor: RecordedTensor, how: As | str) -> Shape:
     match how:
         case As.FLAT:
             return (prod(shape),)
-        case As.ROWS if len(shape) > 2 and tensor.is_dense:
+        case As.ROWS | As.STORED_ROWS if len(shape) > 2 and tensor.is_dense:
             return prod(shape[:-1]), shape[-1]
         case As.MATRICES:
             is_turned = not tensor.is_dense and tensor.strides[-2] < tensor.strides[-1]
             return (*shape[:-2], shape[-1], shape[-2]) if is_turned else shape
-        case As.STORED | As.ROWS | As.INT4 | As.UINT64:
+        case As.STORED | As.STORED_ROWS | As.INT4 | As.UINT64:
             stored = _as_it_lies(tensor)
             is_packed = how == As.INT4 and tensor.dtype == "INT32"
             return (*stored[:-1], 8 * stored[-1] if is_plain else _NIBBLES) if is_packed else stored

@@ -236,5 +236,5 @@ MAT_MUL_V2 = OpSpec(
             ("aclnnAddmm", "aclnnAddmmWeightNz"), arguments_at(bias=0, a=1, b=2, outputs=5)
         ),
     },
-    shown={"a": As.ROWS, "b": As.STORED, "bias": "FLOAT", "y": As.ROWS},
+    shown={"a": As.STORED_ROWS, "b": As.STORED, "bias": "FLOAT", "y": As.ROWS},
 )

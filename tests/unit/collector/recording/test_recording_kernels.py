@@ -65,6 +65,11 @@ def test_arguments_are_shown_in_the_order_of_the_signature():
     assert open_below["Input Data Types"] == "DT_BF16;DT_BF16;DT_BF16"
 
 
+def test_operands_of_a_product_are_those_in_memory_and_its_output_is_as_seen():
+    views = "bf16[10,4]:ND/1,10, bf16[4,6]:ND/1,4, bf16[10,6]:ND/1,10"
+    assert shapes(f"ACLNN aclnnMm({views}, 0)") == ("4,10;6,4", "10,6")
+
+
 def test_versions_of_a_call_show_the_same_tensors():
     limits = "f32[6,40]:ND, 5, -1, 1, 1"
     results = "f32[6,5]:ND, i64[6,5]:ND"
