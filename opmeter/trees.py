@@ -48,7 +48,7 @@ from collector.ranks.collective import (
 from collector.ranks.topology import Grid
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
-from collector.worker.imports import store_import
+from collector.worker.complete_results import store_results
 
 _MOST_SESSIONS = 2**32 - 1  # that an index has room for
 # Where a row has its interval: the ends, degrees of freedom, sessions and warnings.
@@ -152,7 +152,7 @@ def imported_store(folder: Path, directory: str | None = None) -> Store:
     """Return a store in memory into which a tree was imported, or one of its version directories.
     Raises BadInput for a folder that is no tree, and for a file that cannot be read."""
     store = MemoryStore()
-    plans = [store_import(store, one, 0) for one in tree_imports(folder, directory)]
+    plans = [store_results(store, one, 0) for one in tree_imports(folder, directory)]
     merge_plans(store, plans, guard=CREATE, author="")
     return store
 

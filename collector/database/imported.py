@@ -7,13 +7,12 @@ An imported row is a measurement without a certificate: no launch was observed. 
 `imported`, and has the file and the line that it is from. Its stack has only the parts in the path.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from collector import __version__
-from collector.codec.canonical import sha256_hex, short_hash
+from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.numbers import number_of
 from collector.database import layout
@@ -21,18 +20,8 @@ from collector.database.pull import check_is_real
 from collector.database.tree import Cells, duration_us, kernel_rows, record_of_row
 from collector.database.view import GRID, RANKS
 from collector.model.measurement import IMPORTED, Measurement, Outcome, Provenance, Timing
-from collector.model.plan import (
-    Forecast,
-    Limits,
-    MeasureSettings,
-    Plan,
-    PlannedShard,
-    ShardCase,
-    ShardSettings,
-    write_shard,
-)
 from collector.model.record import CaseRecord
-from collector.model.stack import Runtime, Stack
+from collector.model.stack import Stack
 from collector.profiles.rows import is_utf8_row, open_rows
 from collector.quality.gates import FROM_ANOTHER_TOOL
 from collector.ranks.collective import (
@@ -48,7 +37,6 @@ from collector.ranks.collective import (
 )
 from collector.ranks.topology import Grid, grid_of_device
 
-_ROWS_OF_SHARD = 4096
 _PER_KERNEL = (layout.AVERAGE_DURATION, layout.PROFILING_AVERAGE)  # the first that a row has
 # What the rows of a bench of another tool do not name: how it timed calls.
 _MODE = MODES[0]
@@ -61,15 +49,6 @@ class ImportedRow:
     record: CaseRecord
     mean_us: float
     source: str
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedShard:
-    """A shard of a plan of imports: its table, and its rows."""
-
-    shard_id: str
-    table: bytes
-    rows: tuple[ImportedRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,75 +70,29 @@ class Import:
         of_rows = [[row.record.case_id, row.mean_us, row.source] for row in self.rows]
         return f"import-{short_hash([self.stack.version_path, of_rows], 16)}"
 
-    def shards(self) -> tuple[ImportedShard, ...]:
-        found = []
-        for begin in range(0, len(self.rows), _ROWS_OF_SHARD):
-            rows = self.rows[begin : begin + _ROWS_OF_SHARD]
-            table = write_shard(ShardCase(row.record, 0.0) for row in rows)
-            found.append(ImportedShard(sha256_hex(table)[:16], table, rows))
-        return tuple(found)
+    @property
+    def backend(self) -> str:
+        return IMPORTED
 
-    def plan(self, shards: tuple[ImportedShard, ...], head_commit: int) -> Plan:
-        """Return its plan. Of two imports with a case, that of the later `head_commit` is shown."""
-        return Plan(
-            campaign=self.campaign,
-            number=1,
-            head_commit=head_commit,
-            inputs_hash=self.campaign.rpartition("-")[2],
-            round="",
-            stack=self.stack,
-            backend=IMPORTED,
-            devices=1,
-            operators=None,
-            update="all",
-            measure=MeasureSettings(),
-            shard_settings=ShardSettings(),
-            limits=Limits(),
-            sources=(),
-            op_mapping=None,
-            forecast=Forecast(
-                *(len(self.rows), 0, 0),
-                device_s=0.0,
-                wall_s=0.0,
-                floor_s=0.0,
-            ),
-            shards=tuple(
-                PlannedShard(one.shard_id, len(one.rows), 0.0, sha256_hex(one.table))
-                for one in shards
-            ),
+    @property
+    def records(self) -> Sequence[CaseRecord]:
+        return [row.record for row in self.rows]
+
+    def measurement(self, at: int, provenance: Provenance) -> Measurement:
+        """Return an imported row as a measurement."""
+        row = self.rows[at]
+        us = row.mean_us
+        return Measurement(
+            case_id=row.record.case_id,
+            kernel_type=row.record.case.kernel_type,
+            outcome=Outcome.OK,
+            reason="",
+            provenance=provenance,
+            timing=Timing(us, us, us, us, us, us, us, 0.0),
+            warnings=(FROM_ANOTHER_TOOL,),
+            timed_by=IMPORTED,
+            source=row.source,
         )
-
-
-def measurement_of(row: ImportedRow, plan: Plan, shard: str, attempt: str) -> Measurement:
-    """Return an imported row as a measurement."""
-    us = row.mean_us
-    return Measurement(
-        case_id=row.record.case_id,
-        kernel_type=row.record.case.kernel_type,
-        outcome=Outcome.OK,
-        reason="",
-        provenance=Provenance(
-            campaign=plan.campaign,
-            plan=plan.number,
-            plan_hash=plan.plan_hash,
-            head_commit=plan.head_commit,
-            shard=shard,
-            attempt=attempt,
-            session=1,
-            stack_id=plan.stack.stack_id,
-            node="",
-            device_serial=None,
-            rank=0,
-            runtime=Runtime.REAL,
-            image_digest=None,
-            collector_version=__version__,
-            raw_key=None,
-        ),
-        timing=Timing(us, us, us, us, us, us, us, 0.0),
-        warnings=(FROM_ANOTHER_TOOL,),
-        timed_by=IMPORTED,
-        source=row.source,
-    )
 
 
 def read_import(version_dir: Path, stack: Stack, *, collectives: Path | None = None) -> Import:

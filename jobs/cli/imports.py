@@ -54,7 +54,7 @@ def import_command(
     """
     from collector.database.commits import find_head
     from collector.database.imported import tree_imports
-    from collector.worker.imports import store_import
+    from collector.worker.complete_results import store_results
     from jobs.planning.lifecycle import current_author
 
     if not tree.is_dir():
@@ -69,7 +69,7 @@ def import_command(
     store = open_root(root, single_writer=single_writer)
     guard = choose_guard(store, single_writer=single_writer)
     head = find_head(store)
-    plans = [store_import(store, one, head.number if head else 0) for one in found]
+    plans = [store_results(store, one, head.number if head else 0) for one in found]
     return _published(merge_plans(store, plans, guard=guard, author=current_author()))
 
 

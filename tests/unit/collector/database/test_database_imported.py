@@ -16,7 +16,7 @@ from collector.database.verify import find_problems
 from collector.database.version_quality import Need, quality_of, shown_version, verdict_of
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
-from collector.worker.imports import store_import
+from collector.worker.complete_results import store_results
 from opmeter import Channel
 from opmeter import open as open_database
 from opmeter.database import database_at
@@ -55,7 +55,7 @@ def publish(store: Store, *plans: tuple[str, int]) -> Commit | None:
 
 
 def import_tree(store: Store, tree: Path, head: int = 0) -> Commit | None:
-    return publish(store, *(store_import(store, one, head) for one in tree_imports(tree)))
+    return publish(store, *(store_results(store, one, head) for one in tree_imports(tree)))
 
 
 def measure(store: Store, plan: MadePlan = PLAN) -> Commit | None:
