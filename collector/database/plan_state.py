@@ -34,7 +34,7 @@ from collector.model.measurement import IMPORTED, PROFILER, Outcome
 from collector.model.plan import Plan, read_shard
 from collector.model.record import CaseRecord, as_ran
 from collector.model.row import value_of
-from collector.model.stack import EVENTS, backend_of
+from collector.model.stack import EVENTS, HOST, backend_of
 from collector.ops.floor import MIN_US, lower_bound_us
 from collector.ops.together import Floats, Whole
 from collector.quality.gates import CORE_TIMES, cores_worked_longer, implausible, max_core_time_us
@@ -244,9 +244,10 @@ def _measurements(
 
 
 def _check_source(table: pa.Table, plan: Plan, key: str) -> None:
-    """Raise BadInput if events timed a launch of a stack of a profiler, or the reverse, and if only
-    one of a row and its plan is imported."""
-    source = EVENTS if backend_of(plan.stack.device) == EVENTS else PROFILER
+    """Raise BadInput unless the clock of the stack's backend timed a launch, and if only one of a
+    row and its plan is imported."""
+    backend = backend_of(plan.stack.device)
+    source = backend if backend in (EVENTS, HOST) else PROFILER
     source = IMPORTED if plan.stack.is_imported else source
     is_timed = pc.not_equal(table["mean_us"], "")
     if pc.any(pc.and_(is_timed, pc.not_equal(table["timed_by"], source))).as_py():

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput
-from collector.model.stack import EVENTS, Runtime
+from collector.model.stack import EVENTS, HOST, Runtime
 
 # What the device's cache contains before each repeat: the data of the repeat before (warm), other
 # data (cold), or the data of the launches that ran before the case in a profile (context). The
@@ -21,7 +21,7 @@ from collector.model.stack import EVENTS, Runtime
 ISOLATED = ("warm", "cold")
 CONTEXT = "context"
 CACHES = (*ISOLATED, CONTEXT)
-PROFILER = "profiler"  # the source of all durations but those of the backend `events`
+PROFILER = "profiler"  # the source of all durations but those of the backends below
 IMPORTED = "imported"  # the source of a duration that another tool measured
 ENOUGH_CLEAN = 3  # undisturbed repeats; with fewer, more are launched
 _FAR = 1e15  # above any time or count of a session, and small enough to be squared
@@ -75,9 +75,9 @@ UNMEASURABLE = (Outcome.UNSUPPORTED, Outcome.REJECTED)
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Device time of the accepted repeats, from the profiler alone or from events alone. Raises
-    BadInput for numbers that no durations have: not finite, zero or negative, or percentiles that
-    are not in order."""
+    """Device time of the accepted repeats, from the profiler alone or from events alone; of calls
+    of a host, its processor time. Raises BadInput for numbers that no durations have: not finite,
+    zero or negative, or percentiles that are not in order."""
 
     mean_us: float = field(metadata=doc("mean duration", unit="us"))
     ci_low_us: float = field(
@@ -276,7 +276,7 @@ class Measurement:
     )
     timed_by: str = field(
         default=PROFILER,
-        metadata=doc("what timed the launches", words=(PROFILER, EVENTS, IMPORTED)),
+        metadata=doc("what timed the launches", words=(PROFILER, EVENTS, IMPORTED, HOST)),
     )
     empty_launch_us: float = field(
         default=0.0,

@@ -22,10 +22,12 @@ PROFILED = tuple(COLLECTIVE_LIBRARIES)
 # durations are never in one version with those of a profiler.
 EVENTS = "events"
 BACKENDS = (*PROFILED, EVENTS)
+# The host of devices: what its calls take, by its processor time. It has device names of its own.
+HOST = "host"
 # What users call them.
 BACKEND_SYNONYMS = {"gpu": "cuda", "nvidia": "cuda", "nvidia.com/gpu": "cuda", "ascend": "npu"}
 # by the beginning of the device's name; all others are NPUs
-_DEVICES = {"CUDA_": "cuda", "CPU_": "cpu", "EVENTS_": EVENTS}
+_DEVICES = {"CUDA_": "cuda", "CPU_": "cpu", "EVENTS_": EVENTS, "HOST_": HOST}
 _RUNTIME = "runtime"
 _IMPORTED = ("imported", "true")
 _VERSION_NAME = re.compile(r"vllm(.+)_torch(.+)_cann(.+)")

@@ -24,7 +24,7 @@ from collector.codec.errors import CaseRejected
 from collector.codec.text import GIB
 from collector.model.case import Case
 from collector.model.peaks import MachinePeaks
-from collector.model.stack import Stack, backend_of
+from collector.model.stack import HOST, Stack, backend_of
 from collector.ops.registry import find
 
 # Peaks of devices from `data/peaks.yaml`. The forecast of a plan and the lower bound of a
@@ -181,7 +181,7 @@ def lower_bounds_us(
 
 def least_us(stack: Stack | None) -> float:
     """Return the least time of any launch on a stack's device, in microseconds."""
-    is_accelerator = stack is not None and backend_of(stack.device) != "cpu"
+    is_accelerator = stack is not None and backend_of(stack.device) not in ("cpu", HOST)
     return MIN_KERNEL_US if is_accelerator else MIN_US
 
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
 from collector.codec.canonical import json_object, readable_json
@@ -42,7 +43,7 @@ _SOCS = {"A2": "Ascend910B2", "A3": "Ascend910_9391"}
 DEVICES = tuple(_SOCS)
 _BATCHED_TOKENS = 8192
 _PAGE = 128  # tokens of a block of the cache, as vLLM-Ascend chooses it
-_LOG = "calls.log"
+LOG = "calls.log"
 _LIMIT_S, _ABORT_S = 1200, 30
 _OF_ENGINE = re.compile("/vllm(_ascend)?/")  # in the path of a module
 _HINT = "--logs DIR keeps its output"
@@ -108,6 +109,24 @@ class EngineSettings:
         return self.tp * self.dp
 
 
+@dataclass(frozen=True, slots=True)
+class TimedDecode:
+    """How often a decode is repeated whose host time is measured: `warm` passes, and those that are
+    timed."""
+
+    warm: int = 8
+    passes: int = 40
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSteps:
+    """The timed steps in the log of an engine, and its readings at their begin and at that of the
+    next steps (`opmeter_hooks._reading`)."""
+
+    steps: tuple[int, ...]
+    readings: tuple[tuple[Sequence[int], Sequence[int]], ...]
+
+
 def check_settings(settings: EngineSettings) -> None:
     """Raise BadInput for settings that cannot be recorded."""
     if settings.ep not in (1, settings.ranks):
@@ -169,27 +188,26 @@ class RunningEngine:
         return found
 
     def _result(self) -> Mapping[str, Any]:
-        """Return the next result of the engine. Raises EngineFailed where it refused or ended."""
-        output = self._process.stdout
-        assert output is not None
-        is_there, _, _ = select.select([output], [], [], _LIMIT_S)
-        if not (name := output.readline().decode().strip() if is_there else ""):
-            status = _waited(self._process, _ABORT_S if is_there else 0)
-            text = (self._work / "engine.txt").read_text(errors="replace")
-            reason = _last_words(text, self._work / _LOG)
-            raise EngineFailed(f"the engine ended, {status}: {reason}; {_HINT}")
-        path = self._work / name
-        found = json_object(path.read_bytes(), what="the result of an engine", key=str(path))
-        if "error" in found:
-            has_no_code = not self._model.has_code and _UNKNOWN_TYPE in found["error"]
-            raise EngineFailed(f"{found['error']}; {_CODE_HINT if has_no_code else _HINT}")
-        return found
+        return _next_result(self._process, self._work, self._model)
 
     def _recorded(self, requested: PassTokens, result: Mapping[str, Any]) -> RecordedPass:
         if "error" in result:
             raise EngineFailed(result["error"])
         tokens = _tokens(requested, result["tokens"])
         return recorded_pass(tokens, read_step(self._log, result["step"]))
+
+
+def run_timed(
+    model: ModelFolder, settings: EngineSettings, timed: TimedDecode, task_queue: int, work: Path
+) -> TimedSteps:
+    """Repeat a decode in an engine that does nothing but record. Raises as `record_model` does."""
+    check_settings(settings)
+    serving = install_serving(settings.release)
+    more = {"OPMETER_HOST": "1", "TASK_QUEUE_ENABLE": str(task_queue)}
+    with _started(model, settings, serving, work, timed, more) as (process, _):
+        (found,) = _next_result(process, work, model)["passes"]
+    _tokens(settings.passes[0], found["tokens"], any_keys=True)
+    return TimedSteps(tuple(found["steps"]), tuple(map(tuple, found["readings"])))
 
 
 @contextmanager
@@ -201,24 +219,38 @@ def running_engine(
     Raises NoRecordingRuntime, EngineFailed or BadInput."""
     check_settings(settings)
     serving = install_serving(settings.release)
+    with _started(model, settings, serving, work) as (process, log):
+        yield RunningEngine(model, settings, serving, work, process, log)
+
+
+@contextmanager
+def _started(
+    model: ModelFolder,
+    settings: EngineSettings,
+    serving: ServingEnvironment,
+    work: Path,
+    timed: TimedDecode | None = None,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[tuple[subprocess.Popen[bytes], TextIO]]:
+    """Start the process of an engine, with its log, and end it with the block."""
     folder = work / "model"
     folder.mkdir(parents=True)
     for name, data in model.files.items():
         (folder / name).write_bytes(data)
-    (work / "request.json").write_bytes(readable_json(_request(model, folder, settings)))
+    (work / "request.json").write_bytes(readable_json(_request(model, folder, settings, timed)))
     logger.info("running %s", model.name)
     begun = time.monotonic()
-    env = dict(engine_environment(settings, serving, work / _LOG), FAKE_NPU_ORDER="1")
+    env = {**engine_environment(settings, serving, work / LOG), "FAKE_NPU_ORDER": "1", **more}
     words = list(map(str, (serving.python, _PROGRAM, work.absolute())))
     pipe = subprocess.PIPE
-    (work / _LOG).touch()
+    (work / LOG).touch()
     with (
-        (work / _LOG).open() as log,  # is read on, step by step
+        (work / LOG).open() as log,  # is read on, step by step
         (work / "engine.txt").open("wb") as output,
         subprocess.Popen(words, cwd=work, env=env, stdin=pipe, stdout=pipe, stderr=output) as it,
     ):
         try:
-            yield RunningEngine(model, settings, serving, work, it, log)
+            yield it, log
         finally:
             assert it.stdin is not None
             it.stdin.close()
@@ -226,6 +258,25 @@ def running_engine(
     memory_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6  # of all so far
     took_s = time.monotonic() - begun
     logger.info("ran %s in %.0f s with at most %.1f GB", model.name, took_s, memory_gb)
+
+
+def _next_result(
+    process: subprocess.Popen[bytes], work: Path, model: ModelFolder
+) -> Mapping[str, Any]:
+    """Return the next result of an engine. Raises EngineFailed where it refused or ended."""
+    output = process.stdout
+    assert output is not None
+    is_there, _, _ = select.select([output], [], [], _LIMIT_S)
+    if not (name := output.readline().decode().strip() if is_there else ""):
+        status = _waited(process, _ABORT_S if is_there else 0)
+        reason = _last_words((work / "engine.txt").read_text(errors="replace"), work / LOG)
+        raise EngineFailed(f"the engine ended, {status}: {reason}; {_HINT}")
+    path = work / name
+    found = json_object(path.read_bytes(), what="the result of an engine", key=str(path))
+    if "error" in found:
+        has_no_code = not model.has_code and _UNKNOWN_TYPE in found["error"]
+        raise EngineFailed(f"{found['error']}; {_CODE_HINT if has_no_code else _HINT}")
+    return found
 
 
 def _waited(process: subprocess.Popen[bytes], limit_s: float) -> str:
@@ -255,9 +306,13 @@ def _last_words(output: str, log: Path) -> str:
     return f"{place}, after the call {last.split(' ', 3)[-1].partition('(')[0]}"
 
 
-def _tokens(requested: PassTokens, ran: Sequence[Sequence[int]]) -> PassTokens:
+def _tokens(
+    requested: PassTokens, ran: Sequence[Sequence[int]], *, any_keys: bool = False
+) -> PassTokens:
     """Return the tokens of a pass as it ran. Raises EngineFailed for another pass."""
-    if sorted(map(tuple, ran)) != sorted(requested.each()):
+    compared = 1 if any_keys else 2  # of the new tokens and all tokens of each request
+    expected = sorted(one[:compared] for one in requested.each())
+    if sorted(tuple(one[:compared]) for one in ran) != expected:
         shown = ", ".join(f"{new} of {keys}" for new, keys in ran[:4])
         raise EngineFailed(
             f"expected a {requested.phase} of {asdict(requested)}, the engine ran {shown}"
@@ -265,10 +320,12 @@ def _tokens(requested: PassTokens, ran: Sequence[Sequence[int]]) -> PassTokens:
     return requested
 
 
-def _request(model: ModelFolder, folder: Path, settings: EngineSettings) -> Mapping[str, Any]:
-    passes = settings.passes
+def _request(
+    model: ModelFolder, folder: Path, settings: EngineSettings, timed: TimedDecode | None
+) -> Mapping[str, Any]:
+    passes, more = settings.passes, timed.warm + timed.passes if timed else 0
     batched = max(_BATCHED_TOKENS, *(sum(new for new, _ in one.each()) for one in passes))
-    longest = max(keys for one in passes for _, keys in one.each()) + 64
+    longest = max(keys for one in passes for _, keys in one.each()) + 64 + more
     most = max(len(one.each()) for one in passes)
     engine = {
         "model": str(folder),
@@ -306,6 +363,7 @@ def _request(model: ModelFolder, folder: Path, settings: EngineSettings) -> Mapp
         "has_chosen_blocks": "num_gpu_blocks_override" in settings.options,
         "has_all_graphs": settings.has_all_graphs,
         "passes": [asdict(one) for one in passes],
+        "timed": asdict(timed) if timed else None,
     }
 
 

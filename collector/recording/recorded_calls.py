@@ -1,6 +1,7 @@
 """The log of a pass as its tables and its order, and the tables made again of the same calls."""
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -108,20 +109,33 @@ class LoggedCall:
 
 def read_step(lines: Iterable[str], number: int) -> Sequence[LoggedCall]:
     """Return the calls of a step of a log, in order; a log that is read on has later steps."""
+    found, _ = next(read_steps(lines, [number]))
+    return found
+
+
+def read_steps(
+    lines: Iterable[str], numbers: Sequence[int]
+) -> Iterator[tuple[Sequence[LoggedCall], int]]:
+    """Yield the calls of each of these steps of a log, in order, and the time of the host from the
+    last of them to the end of the step, in ns. The numbers ascend."""
+    expected = deque(numbers)
     found: list[LoggedCall] = []
     is_inside, last_ns = False, 0
-    begin = f'{_MARK}"step", {number})'
     for line in lines:
         ns, _, stream, text = line.rstrip("\n").split(" ", 3)
+        spent_ns = max(0, int(ns) - last_ns)
         if text.startswith(_MARK) and text not in _DRAFT:
             if is_inside:
-                return found
-            is_inside = text == begin
+                yield found, spent_ns
+                found, _ = [], expected.popleft()
+            if not expected:
+                return
+            is_inside = text == f'{_MARK}"step", {expected[0]})'
         elif is_inside:
             text = _FREED.sub(r"\1ints(?)", text)
-            found.append(LoggedCall(text, int(stream), max(0, int(ns) - last_ns)))
+            found.append(LoggedCall(text, int(stream), spent_ns))
         last_ns = max(last_ns, int(ns))
-    raise OpmeterError(f"the log of calls: step {number} is not complete")
+    raise OpmeterError(f"the log of calls: step {expected[0]} is not complete")
 
 
 def recorded_pass(tokens: PassTokens, logged: Sequence[LoggedCall]) -> RecordedPass:

@@ -27,6 +27,7 @@ from jobs.cli.compare import compare_command
 from jobs.cli.coverage import coverage_command
 from jobs.cli.database import merge_command, pull_command
 from jobs.cli.grid import grid_command, parse_command
+from jobs.cli.host import host_command
 from jobs.cli.machine import doctor_command, selftest_command, stack_command
 from jobs.cli.measure import measure_command
 from jobs.cli.microbench import fia_backfill_command, microbench_command
@@ -47,6 +48,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "run": run_command,
         "plan": plan_command,
         "status": status_command,
+        "host": host_command,
         "parse": parse_command,
         "microbench": microbench_command,
         "fia-backfill": fia_backfill_command,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from collector.model.measurement import UNMEASURABLE, Outcome
-from collector.model.stack import Stack, backend_of
+from collector.model.stack import HOST, Stack, backend_of
 from collector.ranks.collective import is_collective
 from collector.store.opening import DEFAULT_ROOT
 from jobs.cli.opening import chosen_commit, open_campaign, open_database, open_root
@@ -113,12 +113,14 @@ def _chosen(
 
 
 def chosen_directory(there: Sequence[str], directory: str | None) -> str:
-    """Return the version directory that an option or the variable names, or the only one. Raises
-    BadInput for another one, and where several stacks are there and none is named."""
+    """Return the version directory that an option or the variable names, or the only one of a
+    device. Raises BadInput for another one, and where several stacks are there and none is
+    named."""
     if not there:
         raise BadInput("expected a version with a version directory, got one without any")
-    if directory is None and len(there) == 1:
-        return there[0]
+    devices = [path for path in there if backend_of(path) != HOST]
+    if directory is None and len(devices or there) == 1:
+        return (devices or there)[0]
     if directory is None or directory not in there:
         got = f", got {directory!r}" if directory else ""
         known = ", ".join(there)

@@ -1,11 +1,13 @@
 """Graphs that torch_npu captures, streams and events, and the memory of the device."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from collector.recording.calls import read_calls
+from collector.recording.engine import SITE
 from tests.npu.fakecann.build import FakeCann, environment
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu]
@@ -94,3 +96,42 @@ def test_calls_of_the_host_are_recorded_with_their_streams(fake: FakeCann, tmp_p
     assert "synchronize_stream" not in names[end:]
     times = [call.ns for call in calls]
     assert times == sorted(times)
+
+
+WORKING = """
+import time, torch, torch_npu
+from opmeter_launches import computed_ns, not_of_the_host, of_the_host
+
+def work(seconds):
+    begin = time.thread_time()
+    while time.thread_time() - begin < seconds:
+        pass
+
+def computed():
+    with not_of_the_host:
+        return computed_ns()
+
+x = torch.abs(torch.ones(4, device="npu:0"))
+first = computed()
+with not_of_the_host:
+    work(0.2)
+    with of_the_host:
+        work(0.1)
+for _ in range(1000):
+    with not_of_the_host:
+        pass
+torch.abs(x)
+print(first, computed())
+"""
+
+
+def test_what_the_tool_computes_is_no_time_of_the_host(fake: FakeCann, tmp_path):
+    log = tmp_path / "calls"
+    env = environment(fake, log=log) | {"TASK_QUEUE_ENABLE": "0", "FAKE_NPU_ORDER": "1"}
+    env["PYTHONPATH"] = os.pathsep.join((str(SITE), env["PYTHONPATH"]))
+    words = [sys.executable, "-c", WORKING]
+    done = subprocess.run(words, env=env, check=True, capture_output=True, text=True)
+    first, last = map(int, done.stdout.splitlines()[-1].split())
+    assert 0.1e9 <= last - first < 0.2e9  # processor time: other load on the machine is no part
+    (*_, absolute) = (call for call in read_calls(log) if call.kind == "ACLNN")
+    assert first < absolute.ns <= last

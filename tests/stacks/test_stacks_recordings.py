@@ -8,14 +8,24 @@ from collections import Counter
 
 import pytest
 
+from collector.database.host_sessions import (
+    BETWEEN,
+    LAUNCH,
+    MAIN_THREAD,
+    PASS,
+    WHOLE,
+    HostDecode,
+)
 from collector.recording.engine import (
     EngineFailed,
     EngineSettings,
     GraphMode,
+    TimedDecode,
     record_model,
     running_engine,
 )
 from collector.recording.environments import RELEASES, is_serving_installed
+from collector.recording.host_time import HostMode, measure_host
 from collector.recording.model_folder import ModelFolder
 from collector.recording.quantised import WeightScheme
 from collector.recording.recorded_calls import PassTokens, derived_again
@@ -171,6 +181,30 @@ def test_running_engine_records_further_passes_and_refuses_what_it_cannot_run(us
     assert kernels_of(first)["SwiGlu"] == kernels_of(mixed)["SwiGlu"] == 12
     assert isinstance(refused, EngineFailed)
     assert all(x.in_graph for x in decode.launches if x.kernel == "SwiGlu")
+
+
+@pytest.mark.parametrize("mode", [HostMode.EAGER, HostMode.GRAPH, HostMode.FALLBACK])
+def test_host_is_timed_in_repeated_decodes(release, tmp_path, mode):
+    settings = EngineSettings(release, (DECODE,), tp=2)
+    decode = HostDecode("tiny", "tp=2,dp=1,ep=1", mode)
+    found = measure_host(folder_of(DENSE), settings, decode, TimedDecode(2, 5), tmp_path)
+    assert found.stack.vllm == RELEASES[release].vllm_ascend
+    assert {*WHOLE, "copy"} <= found.us.keys()
+    assert ("replay" in found.us) == (mode is HostMode.GRAPH)
+    assert ("aclnnMatmul" in found.us) and found.watch.launches == 5
+    assert all(len(us) == 5 and min(us) > 0 for name, us in found.us.items() if name in WHOLE)
+    launches = [round(a / b) for a, b in zip(found.us[PASS], found.us[LAUNCH], strict=True)]
+    assert (min(launches) > 12 * 8) == (mode is not HostMode.GRAPH)  # 8 in each layer
+    # what the log has and what the main thread computed
+    logged, own = (sum(found.us[name]) for name in (PASS, MAIN_THREAD))
+    assert 0.8 * own < logged + sum(found.us[BETWEEN]) < 1.2 * own
+
+
+def test_host_is_timed_with_a_queue_of_its_own(usual, tmp_path):
+    settings = EngineSettings(usual, (DECODE,))
+    decode = HostDecode("tiny", "tp=1,dp=1,ep=1", HostMode.EAGER, 1)
+    found = measure_host(folder_of(DENSE), settings, decode, TimedDecode(2, 5), tmp_path)
+    assert sum(found.us[MAIN_THREAD]) < sum(found.us[PASS]) + sum(found.us[BETWEEN])
 
 
 def test_single_rank_in_a_graph_records_messages_streams_and_updates(usual, tmp_path):

@@ -7,13 +7,15 @@
     passes    [{"phase", "requests", "queries", "keys", "prompts"}]: requests of a pass, and of each
               its new tokens and its tokens in total; `prompts` is the same without a phase, or null
     has_chosen_blocks  whether the number of blocks of the cache is one that the user chose
-
     has_all_graphs     whether all sizes of graphs are captured, not only those of the passes
+    timed     repetitions of a decode whose host time is measured: {"warm", "passes"}, or null
 
 The engine writes to `result.json`, for each pass, the number of its step in the log of calls and
 the tokens of its requests; and the settings that it used. Or `error`: what it refused. Then each
 line of its input is further passes, with a `result-N.json` of their own. When a file is written,
-its name is a line of the output; what the engine itself prints goes to the standard error.
+its name is a line of the output; what the engine itself prints goes to the standard error. Of a
+timed decode, its result has the numbers of its steps after the warm ones, and for each the readings
+of the host at its begin and at that of the next step.
 """
 
 import faulthandler
@@ -69,7 +71,10 @@ def _run(request):
     llm = LLM(**request["engine"])
     _check(llm.llm_engine.vllm_config)
     sampling = _sampling(llm) | request["sampling"]
-    passes = [_pass(llm, one, sampling) for one in request["passes"]]
+    if timed := request["timed"]:
+        passes = [_timed(llm, one, sampling, timed) for one in request["passes"]]
+    else:
+        passes = [_pass(llm, one, sampling) for one in request["passes"]]
     yield {"passes": passes, "settings": _settings(llm) | {"sampling": sampling}}
     for line in sys.stdin:
         found = []
@@ -119,6 +124,30 @@ def _pass(llm, requested, sampling):
             expected = decoding[0][1]
             lengths = [max(1, n - (k - expected)) for n, k in zip(lengths, produced, strict=True)]
     return {"step": number, "tokens": tokens}
+
+
+def _timed(llm, requested, sampling, timed):
+    """Repeat a decode, each time with one more token of each request, and return its steps."""
+    from opmeter_hooks import READINGS, STEPS
+    from opmeter_launches import record_named
+
+    decoding, _ = _groups(requested)
+    engine, first, count = llm.llm_engine, len(STEPS), timed["warm"] + timed["passes"]
+    expected = [new for new, _ in decoding]
+    names = [_add(engine, keys - new, 1 << 20, sampling) for new, keys in decoding]
+    found = []
+    while len(found) <= count and engine.has_unfinished_requests():  # one more, as their end
+        engine.step()
+        steps = range(first, len(STEPS))
+        found = [n for n in steps if [new for new, _ in STEPS[n]] == expected]
+    engine.abort_request(names)
+    record_named("MARK", "end", len(STEPS))
+    chosen = found[timed["warm"] : count]
+    return {
+        "steps": chosen,
+        "tokens": STEPS[chosen[0]],
+        "readings": [(READINGS[n], READINGS[n + 1]) for n in chosen],
+    }
 
 
 def _groups(requested):

@@ -5,6 +5,8 @@ Settings are environment variables:
     OPMETER_CANN    version of CANN
     OPMETER_ALONE   this process is rank 0 of a world whose other ranks do not exist
     OPMETER_DEVICE  device generation instead of the one that vllm_ascend was built for
+    OPMETER_HOST    host time is measured: integers are not computed, since to see every operator of
+                    Python takes as long as the host itself, and each step has readings of its time
 """
 
 import faulthandler
@@ -12,8 +14,9 @@ import importlib.abc
 import inspect
 import os
 import sys
+import time
 
-from opmeter_launches import not_of_the_host, record_named
+from opmeter_launches import computed_ns, not_of_the_host, record_named
 from opmeter_pointers import layout
 
 _PATCHES = {}
@@ -26,6 +29,7 @@ _LAID_OUT = ".wo_a"  # of DeepSeek-V4
 _OBJECTS = ("broadcast_object_list", "all_gather_object")
 _KEPT = []  # registrations end with their library
 STEPS = []  # (new tokens, tokens in total) of each request, by step
+READINGS = []  # of the host at the begin of each step, where host time is measured
 HAS_CHOSEN_BLOCKS = False  # whether the user chose the number of blocks of the cache
 TOKENS = set()  # numbers of new tokens for which graphs are captured; all if it is empty
 
@@ -245,6 +249,9 @@ def _marks_of_steps(module):
         torch.npu.synchronize()
         if scheduled.total_num_scheduled_tokens:
             torch.npu.manual_seed(0)  # offsets of random numbers are arguments
+            if os.environ.get("OPMETER_HOST"):
+                with not_of_the_host:
+                    READINGS.append(_reading())
             record_named("MARK", "step", len(STEPS))
             STEPS.append(_requests(scheduled))
         else:
@@ -290,6 +297,17 @@ def _graphs_of_tokens(module):
         self.is_multimodal_model = self.is_multimodal_model and self.supports_mm_inputs
 
     module.NPUModelRunner.__init__ = __init__
+
+
+def _reading():
+    """Return the time of day in ns, what this thread computed and waited for a core, and the core
+    time in ns that the host of a virtual machine took."""
+    with open("/proc/thread-self/schedstat") as file:
+        _, waited_ns, _ = map(int, file.read().split())
+    with open("/proc/stat") as file:
+        stolen = int(file.readline().split()[8])
+    stolen_ns = stolen * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return time.monotonic_ns(), computed_ns(), waited_ns, stolen_ns
 
 
 def _requests(scheduled):
@@ -388,6 +406,7 @@ def _compute_integers(module):
         import opmeter_integers
 
         original(self)
-        opmeter_integers.enable()
+        if not os.environ.get("OPMETER_HOST"):
+            opmeter_integers.enable()
 
     module.NPUWorker.init_device = init_device

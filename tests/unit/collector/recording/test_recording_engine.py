@@ -36,7 +36,7 @@ def started(tmp_path):
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
 
     def start(model):
-        request = {"engine": {"model": model}, "passes": [], "sampling": {}}
+        request = {"engine": {"model": model}, "passes": [], "sampling": {}, "timed": None}
         request |= {"has_chosen_blocks": False, "has_all_graphs": False}
         (tmp_path / "request.json").write_text(json.dumps(request))
         program = [sys.executable, str(SITE / "opmeter_engine.py"), str(tmp_path)]
