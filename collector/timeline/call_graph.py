@@ -52,16 +52,28 @@ class Quantity:
     samples: tuple[float, ...] = ()
 
 
+def scaled(one: Quantity, times: float) -> Quantity:
+    """Return a quantity of the same group that is so many times as long."""
+    if times == 1:
+        return one
+    value_us, low_us, high_us = (times * us for us in (one.value_us, one.low_us, one.high_us))
+    name = f"{one.name} x {times:.4g}"
+    return Quantity(name, one.cause, value_us, low_us, high_us, one.group)
+
+
 @dataclass(frozen=True, slots=True)
 class TimedCall:
     """A call with what it takes: of the host, of its stream, and before a message the wait for the
-    other ranks. `is_blocking`: the host waits for the end of the work."""
+    other ranks. `is_blocking`: the host waits for the end of the work.
+
+    `library` is what the host computes in the device's library, in addition to `host`."""
 
     call: PassCall
     host: Quantity | None = None
     work: Quantity | None = None
     wait: Quantity | None = None
     is_blocking: bool = False
+    library: Quantity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +158,9 @@ class _Builder:
         return _in_order(found) if self.is_updated else found
 
     def _issue(self, one: TimedCall) -> None:
-        if one.host is not None and self.replayed is None:
-            self.host = self._node((self.host,), one.host, HOST)
+        for quantity in (one.host, one.library):
+            if quantity is not None and self.replayed is None:
+                self.host = self._node((self.host,), quantity, HOST)
 
     def _record(self, one: TimedCall) -> None:
         self.events[one.call.subject] = self._joined(one.call.stream)

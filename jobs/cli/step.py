@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,7 @@ from jobs.cli.terminal import print_json, print_table, say, say_lines
 if TYPE_CHECKING:
     from collector.model.stack import Stack
     from collector.timeline.call_graph import Cause
+    from jobs.planning.host_costs import HostCosts
     from jobs.planning.step_time import (
         AssumedTime,
         BudgetRow,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         StepAssumptions,
         TimedPass,
     )
+    from opmeter.database import Database
     from opmeter.version import Version
 
 _A3_RANKS = "48,8,2"
@@ -62,7 +65,7 @@ def step_command(
         str,
         typer.Option(
             help="time of the host in us, for a call, or before a graph whose order is assumed: 50 "
-            "or LOW:HIGH  [default: 35:140, or 3000:10000]"
+            "or LOW:HIGH  [default: as measured by `opmeter host`, else 35:140, or 3000:10000]"
         ),
     ] = "",
     wait_us: Annotated[
@@ -71,6 +74,20 @@ def step_command(
             help="wait of a message for other ranks in us: 20 or LOW:HIGH  [default: 0:120]"
         ),
     ] = "",
+    cann_us: Annotated[
+        str,
+        typer.Option(
+            help="time of the host in CANN in us for a launch, where the rest of its time is "
+            "measured: 20 or LOW:HIGH  [default: 5:60]"
+        ),
+    ] = "",
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="version directory with the measured time of a host  [default: the only one of "
+            "the release]"
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="file for Perfetto: a track for the host and each stream")
     ] = None,
@@ -88,8 +105,9 @@ def step_command(
 
     A simulation of the pass has the host's calls, the streams, and the waits of messages, with the
     durations of a version of the database. A recording has the order of all calls; without one, an
-    order is assumed. Durations, host costs and waits without data are ranges, and the interval
-    contains them. The file of --misses is a source of a campaign.
+    order is assumed. The time of the host is that of `opmeter host`, if the database has it for the
+    model, its layout and mode. Durations, host costs and waits without data are ranges, and the
+    interval contains them. The file of --misses is a source of a campaign.
 
     \b
     Examples:
@@ -103,9 +121,12 @@ def step_command(
         raise BadInput(
             "--layout, --requests, --context, --prompt, --mode, --release: a recording has its own"
         )
-    assumed = _assumptions(host_us, wait_us)
+    if host_us and (host is not None or cann_us):
+        raise BadInput("--host-us excludes --host and --cann-us")
+    assumed = _assumptions(host_us, wait_us, cann_us)
     workload = options.WorkloadOptions(model=model, layout=layout, release=release, grid=grid)
-    timer = _Timer(workload, where, device, assumed)
+    hosts = None if host_us else _Hosts(where, host)
+    timer = _Timer(workload, where, device, assumed, hosts)
     if model.endswith(RECORDING_SUFFIX):
         name, passes = timer.recorded()
     else:
@@ -137,6 +158,7 @@ class _Timer:
         where: options.VersionOptions,
         device: str | None,
         assumed: StepAssumptions,
+        hosts: _Hosts | None,
     ) -> None:
         from collector.ops.floor import least_us
         from collector.ops.registry import find
@@ -160,7 +182,9 @@ class _Timer:
             lambda case: range_over_links(case, peaks),
             least_us(stack),
             assumed,
+            lambda mode: None if hosts is None else hosts.costs(*self._decoded, mode),
         )
+        self._decoded: tuple[str, str, Mapping[str, int]] = ("", "", {})
         self.device_s = device_seconds(campaign, known_peaks, find)
         self.start_s = session_start_s(campaign, known_peaks, find)
 
@@ -172,6 +196,7 @@ class _Timer:
 
         assert isinstance(self._source, RecordingSource)
         recording = read_recording(self._source.path)
+        self._decoded = (recording.model, recording.release, recording.layout)
         tables = [
             launches_of(recording, one, self._source.collectives, self._backend)
             for one in recording.passes
@@ -207,9 +232,55 @@ class _Timer:
         decoder = read_decoder(model) if isinstance(model, Path) else model
         source = replace(self._source, model=decoder)
         mode = mode or (GRAPH if prompt is None else EAGER)
+        spread, release = source.layout, source.release
+        ranks = {"tp": spread.tp, "dp": spread.dp, "ep": spread.ep}
+        self._decoded = (decoder.name, release, ranks)
         passes = passes_of_model(source, [batch], self._backend)
         found = [self._timer.of_model(one, mode) for one in passes]
         return f"{decoder.name} {source.layout}", found
+
+
+class _Hosts:
+    """The hosts of a database whose time is measured."""
+
+    def __init__(self, where: options.VersionOptions, chosen: str | None) -> None:
+        self._where, self._chosen = where, chosen
+
+    def costs(
+        self, model: str, release: str, layout: Mapping[str, int], mode: str
+    ) -> HostCosts | None:
+        """Return the costs of a host in decodes of a model; None without any. Raises BadInput
+        where several hosts are there and none is chosen."""
+        from collector.database.host_sessions import HostDecode
+        from jobs.planning.host_costs import HostCosts, host_directories, ranks_text
+
+        there = self._opened.directories if self._opened else ()
+        named = host_directories(there, release, self._chosen)
+        decode = HostDecode(model, ranks_text(layout), mode)
+        found = [
+            costs
+            for path in named
+            if self._opened and (costs := HostCosts.find(self._opened.directory(path), decode))
+        ]
+        if len(found) > 1:
+            known = ", ".join(one.directory.path for one in found)
+            raise BadInput(f"--host: expected one of {known}")
+        return found[0] if found else None
+
+    @cached_property
+    def _opened(self) -> Database | None:
+        from collector.database.commits import find_head
+        from collector.store.opening import DEFAULT_ROOT
+        from jobs.cli.opening import chosen_commit, open_database
+        from opmeter.database import database_at
+
+        root = self._where.root or DEFAULT_ROOT
+        if self._where.root is None and not Path(DEFAULT_ROOT).exists():
+            return None
+        store = open_database(root)
+        if find_head(store) is None:
+            return None
+        return database_at(store, chosen_commit(store, root, self._where.version))
 
 
 def _known(where: options.VersionOptions, device: str | None) -> tuple[Version | None, Stack]:
@@ -234,7 +305,7 @@ def _known(where: options.VersionOptions, device: str | None) -> tuple[Version |
     return version, shown_stack(root, where.version, version.path)
 
 
-def _assumptions(host_us: str, wait_us: str) -> StepAssumptions:
+def _assumptions(host_us: str, wait_us: str, cann_us: str) -> StepAssumptions:
     from jobs.planning.step_time import StepAssumptions
 
     usual = StepAssumptions()
@@ -243,6 +314,8 @@ def _assumptions(host_us: str, wait_us: str) -> StepAssumptions:
             _given("--host-us", host_us, one) for one in (usual.host_call, usual.host_step)
         )
         usual = replace(usual, host_call=call, host_step=step)
+    if cann_us:
+        usual = replace(usual, cann_call=_given("--cann-us", cann_us, usual.cann_call))
     return replace(usual, wait=_given("--wait-us", wait_us, usual.wait)) if wait_us else usual
 
 
@@ -319,6 +392,7 @@ def _as_json(
         "parts_us": one.time.parts,
         "hidden_us": one.time.hidden_us,
         "assumed": assumed,
+        "host": None if one.host is None else _host_as_json(one),
         "unknown": {
             "launches": launches,
             "value_us": value_us,
@@ -352,6 +426,11 @@ def _as_json(
     }
 
 
+def _host_as_json(one: TimedPass) -> dict[str, Any]:
+    measured_us, whole_us = one.measured_host_us()
+    return {"measured_by": str(one.host), "measured_us": measured_us, "time_us": whole_us}
+
+
 def _lines(name: str, place: str, one: TimedPass, assumed: StepAssumptions) -> Iterator[str]:
     time = one.time
     ends = f"{time_text(time.low_us)} to {time_text(time.high_us)}"
@@ -361,9 +440,13 @@ def _lines(name: str, place: str, one: TimedPass, assumed: StepAssumptions) -> I
     yield f"order       {one.order}"
     parts = ", ".join(f"{cause} {time_text(us)}" for cause, us in time.parts.items() if us)
     yield f"parts       {parts}; hidden beside them {time_text(time.hidden_us)}"
-    names = {quantity.name for quantity in one.graph.quantities}
-    for each in (assumed.host_call, assumed.host_step, assumed.wait):
-        if each.name in names:
+    if one.host is not None:
+        measured_us, whole_us = one.measured_host_us()
+        share = percent(measured_us / (whole_us or 1.0))
+        yield f"host        {share} of {time_text(whole_us)} measured: {one.host}"
+    names = [quantity.name for quantity in one.graph.quantities]
+    for each in (assumed.host_call, assumed.host_step, assumed.cann_call, assumed.wait):
+        if any(name.startswith(each.name) for name in names):
             texts = dict.fromkeys((time_text(each.low_us), time_text(each.high_us)))
             yield f"range       {each.name}: {' to '.join(texts)}, {each.origin}"
     count, (low_us, value_us, high_us) = one.unknown()
@@ -406,8 +489,10 @@ def _print_budget(rows: Sequence[BudgetRow]) -> None:
 
 def _known_by(row: BudgetRow) -> str:
     """Return the channel of a duration, or why there is none."""
+    from jobs.planning.host_costs import MEASURED_HOST
+
     if row.launch is None:
-        return "assumed"
+        return "measured" if row.quantity.group == MEASURED_HOST else "assumed"
     return row.launch.predicted.channel or row.launch.predicted.reason or "unknown"
 
 

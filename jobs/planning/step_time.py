@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import fsum, gcd, hypot
 
 from collector.codec.errors import BadInput
+from collector.database.host_sessions import LAUNCH, PASS
 from collector.model.case import Case
 from collector.model.record import CaseRecord
 from collector.ranks.collective import is_collective
@@ -15,9 +16,10 @@ from collector.ranks.gangs import is_of_gangs
 from collector.report.model_pages import EXACT, PredictedLaunch, SimulatedPass
 from collector.shapes.call_order import CallKind, PassCall
 from collector.shapes.recorded_step import RecordedCopy, RecordedPass
-from collector.timeline.call_graph import NO_WORK, CallGraph, Cause, Quantity, TimedCall
+from collector.timeline.call_graph import NO_WORK, CallGraph, Cause, Quantity, TimedCall, scaled
 from collector.timeline.pass_time import PassTime, simulate, widths
 from jobs.planning.forecast import Peaks
+from jobs.planning.host_costs import MEASURED_HOST, HostCosts, HostOf
 from jobs.planning.predicted_passes import LaunchedPass, ModelLaunch
 from jobs.planning.workload import roofline_us
 
@@ -49,6 +51,11 @@ HOST_CALL = AssumedTime("host, each call", Cause.HOST, 70.0, 35.0, 140.0)
 # Of the host before the graph of a pass: inputs, metadata, sampling of the pass before. 3.4 ms and
 # 27 us a layer, in the same way without CANN.
 HOST_STEP = AssumedTime("host, before the graph", Cause.HOST, 5000.0, 3000.0, 10000.0)
+# Of the host in CANN and the driver for a launch or a message: tiling, shapes, submission. The
+# recording runtime has neither, so that measured host times are without it. The eager step of
+# 163.7 ms (above) leaves 50 us for each of 1,050 launches beside the least time of the engine on
+# two busy x86-64 cores, 112 ms; the least and the value are assumed.
+CANN_CALL = AssumedTime("host, CANN for each launch", Cause.HOST, 20.0, 5.0, 60.0)
 # Of a message: an all-reduce of 160 KB takes 81.7 us in passes of Qwen3-32B over 16 ranks, and 20.1
 # us alone.
 WAIT = AssumedTime("wait for other ranks, each message", Cause.WAITING, 30.0, 0.0, 120.0)
@@ -71,11 +78,13 @@ _MOST_CALLS = 100_000  # of a pass, which has some 2,000
 @dataclass(frozen=True, slots=True)
 class StepAssumptions:
     """What no data says: of the host for a call, of the host before a graph whose order is assumed,
-    and of a message until the other ranks arrive."""
+    of a message until the other ranks arrive, and of the host in CANN where the rest of its time is
+    measured."""
 
     host_call: AssumedTime = HOST_CALL
     host_step: AssumedTime = HOST_STEP
     wait: AssumedTime = WAIT
+    cann_call: AssumedTime = CANN_CALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,8 @@ class TimedPass:
 
     metric    TPOT, TTFT, or pass: one that gives neither alone
     order     where the order of its calls is from
-    launches  by quantity"""
+    launches  by quantity
+    host      the measured costs of the host, if there are any"""
 
     metric: str
     title: str
@@ -102,6 +112,17 @@ class TimedPass:
     graph: CallGraph
     time: PassTime
     launches: Mapping[Quantity, KnownLaunch]
+    host: HostCosts | None = None
+
+    def measured_host_us(self) -> tuple[float, float]:
+        """Return the measured time of the host, and all of it, as far as it has a value."""
+        found = [
+            self.graph.quantities[row]
+            for row in self.graph.rows
+            if row != NO_WORK and self.graph.quantities[row].cause is Cause.HOST
+        ]
+        measured = (one.value_us for one in found if one.group == MEASURED_HOST)
+        return fsum(measured), fsum(one.value_us for one in found)
 
     @property
     def summary(self) -> SimulatedPass:
@@ -159,11 +180,13 @@ class PassTimer:
         over_links: Callable[[Case], Ends | None],
         least_us: float,
         assumed: StepAssumptions,
+        host_of: HostOf = lambda mode: None,
     ) -> None:
+        self._host_of = host_of
         self._predict, self._over_links, self._least_us = predict, over_links, least_us
         self._assumed = assumed
         self._host = assumed.host_call.quantity
-        self._wait = assumed.wait.quantity
+        self._wait, self._cann = assumed.wait.quantity, assumed.cann_call.quantity
 
     def of_recording(
         self,
@@ -176,26 +199,34 @@ class PassTimer:
         launches, messages = (list(map(self._known, table)) for table in tables)
         copies = list(map(_copied, one.copies))
         calls = one.order.calls
+        mode = GRAPH if any(call.kind is CallKind.REPLAY for call in calls) else EAGER
+        measured = self._host_of(mode)
         # The further kernels of a call have no time of the host.
         is_timed = any(call.host_ns for call in calls)
 
         def timed(call: PassCall) -> TimedCall:
-            is_issued = call.kind in _ISSUED and (call.host_ns > 0 or not is_timed)
-            host = self._host if is_issued else None
+            is_timed_call = call.host_ns > 0 or not is_timed
+            is_issued = call.kind in _ISSUED and is_timed_call
+            host, library = self._host if is_issued else None, None
+            if measured is not None and is_timed_call:
+                host = measured.call(call_name(one, call)) or host
+                library = self._cann if call.kind in (CallKind.LAUNCH, CallKind.MESSAGE) else None
             if call.kind is CallKind.LAUNCH:
-                return TimedCall(call, host, launches[call.subject].quantity)
+                work = launches[call.subject].quantity
+                return TimedCall(call, host, work, library=library)
             if call.kind is CallKind.MESSAGE:
-                return TimedCall(call, host, messages[call.subject].quantity, self._wait)
+                work = messages[call.subject].quantity
+                return TimedCall(call, host, work, self._wait, library=library)
             if call.kind is CallKind.COPY:
                 copy = one.copies[call.subject]
-                work = None if copy.direction == _BLOCKED_HOST else copies[call.subject]
-                return TimedCall(call, host, work, None, copy.is_blocking)
+                moved = None if copy.direction == _BLOCKED_HOST else copies[call.subject]
+                return TimedCall(call, host, moved, None, copy.is_blocking)
             return TimedCall(call, host)
 
-        mode = GRAPH if any(call.kind is CallKind.REPLAY for call in calls) else EAGER
         known = {each.quantity: each for each in (*launches, *messages)}
         try:
-            return _simulated(_metric(one), str(one), mode, "recorded", map(timed, calls), known)
+            found = _simulated(_metric(one), str(one), mode, "recorded", map(timed, calls), known)
+            return replace(found, host=measured)
         except ValueError as error:
             what = "expected an order that ends: the host waits for a graph before its update"
             raise BadInput(f"{one}: order: {what}") from error
@@ -206,38 +237,52 @@ class PassTimer:
         too long."""
         _check_length(found.title, sum(one.times for one in found.launches))
         known = [self._known(one) for one in found.launches]
-        calls = list(self._in_layers(known, mode))
-        if mode == GRAPH:
-            host = self._assumed.host_step.quantity
-            begin = TimedCall(PassCall(CallKind.REPLAY, 0, 0), host)
-            calls = [begin, *calls, TimedCall(PassCall(CallKind.REPLAY_END, 0, 0))]
+        measured = self._host_of(mode)
+        calls: list[TimedCall] = []
+        if mode == EAGER:
+            host, library = self._host, None
+            if measured is not None:
+                # The host also issues launches that an assumed order lacks, as of sampling.
+                more = measured.launches / max(1, sum(one.launch.times for one in known))
+                host = scaled(measured.call(LAUNCH) or host, more)
+                library = scaled(self._cann, more)
+            calls += self._in_layers(known, host, library)
+        else:
+            host, library = self._assumed.host_step.quantity, None
+            if measured is not None:
+                host = measured.call(PASS) or host
+                library = scaled(self._cann, measured.launches)
+            calls.append(TimedCall(PassCall(CallKind.REPLAY, 0, 0), host, library=library))
+            calls += self._in_layers(known, None, None)
+            calls.append(TimedCall(PassCall(CallKind.REPLAY_END, 0, 0)))
         by_quantity = {one.quantity: one for one in known}
         order = "assumed: one stream, one launch after the other"
         metric = _METRICS.get(found.phase, _OTHER)
-        return _simulated(metric, found.title, mode, order, calls, by_quantity)
+        simulated = _simulated(metric, found.title, mode, order, calls, by_quantity)
+        return replace(simulated, host=measured)
 
-    def _in_layers(self, known: Sequence[KnownLaunch], mode: str) -> Iterator[TimedCall]:
+    def _in_layers(
+        self, known: Sequence[KnownLaunch], host: Quantity | None, library: Quantity | None
+    ) -> Iterator[TimedCall]:
         """Yield the launches of each kind of layer in turn, layer by layer."""
         layers: dict[str, list[KnownLaunch]] = defaultdict(list)
         for one in known:
             layers[one.launch.layer].append(one)
-        host = self._host if mode == EAGER else None
         for of_layer in layers.values():
             times = gcd(*(one.launch.times for one in of_layer))
             layer = [
-                TimedCall(*self._parts(one, host))
+                self._call(one, host, library)
                 for one in of_layer
                 for _ in range(one.launch.times // times)
             ]
             for _ in range(times):
                 yield from layer
 
-    def _parts(
-        self, one: KnownLaunch, host: Quantity | None
-    ) -> tuple[PassCall, Quantity | None, Quantity, Quantity | None]:
+    def _call(self, one: KnownLaunch, host: Quantity | None, library: Quantity | None) -> TimedCall:
         is_message = one.launch.is_message
         kind = CallKind.MESSAGE if is_message else CallKind.LAUNCH
-        return PassCall(kind, 0, 0), host, one.quantity, self._wait if is_message else None
+        wait = self._wait if is_message else None
+        return TimedCall(PassCall(kind, 0, 0), host, one.quantity, wait, library=library)
 
     def _known(self, launch: ModelLaunch) -> KnownLaunch:
         found = self._predict(launch)
@@ -259,6 +304,18 @@ class PassTimer:
             ends = found.estimate_us, least_us, _MOST_OF_ESTIMATE * found.estimate_us
         value_us, low_us, high_us = ends or (_NO_ESTIMATE[0], least_us, _NO_ESTIMATE[1])
         return max(value_us, least_us), max(low_us, least_us), max(high_us, least_us)
+
+
+def call_name(one: RecordedPass, call: PassCall) -> str:
+    """Return the name by which the cost of a recorded call is measured."""
+    texts = {
+        CallKind.LAUNCH: lambda at: one.launches[at].call,
+        CallKind.MESSAGE: lambda at: one.messages[at].call,
+        CallKind.CALL: lambda at: one.calls[at],
+    }
+    if call.kind not in texts:
+        return call.kind
+    return str(texts[call.kind](call.subject)).partition("(")[0].rpartition(" ")[2]
 
 
 def _check_length(title: str, calls: int) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.shapes.call_order import CallKind, PassCall
-from collector.timeline.call_graph import HOST, CallGraph, Cause, Quantity, TimedCall
+from collector.timeline.call_graph import HOST, CallGraph, Cause, Quantity, TimedCall, scaled
 from collector.timeline.pass_time import Span, simulate, spans, widths
 
 pytestmark = pytest.mark.fast
@@ -63,6 +63,16 @@ def test_pass_is_bound_by_its_host():
     assert found.value_us == 503
     assert parts_of(found) == {Cause.HOST: 500, Cause.COMPUTING: 3}
     assert found.hidden_us == 49 * 3
+
+
+def test_library_of_the_device_is_a_time_of_the_host():
+    call = PassCall(CallKind.LAUNCH, 0, 0)
+    host, library = quantity(10, Cause.HOST), quantity(4, Cause.HOST)
+    found = time_of(*[TimedCall(call, host, quantity(3), library=library)] * 50)
+    assert found.value_us == 50 * 14 + 3
+    longer = scaled(library, 2.5)
+    assert (longer.value_us, longer.group) == (10, library.group)
+    assert scaled(library, 1) is library
 
 
 def test_pass_is_bound_by_its_device():

@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 
 from collector.codec.errors import BadInput
+from collector.database.host_sessions import HostDecode
+from collector.store.opening import open_store
+from tests.unit.collector.database.host_maker import STACK as HOST_STACK
+from tests.unit.collector.database.host_maker import host_session, publish_sessions
 from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.cli.small_model import LACKS, MODEL
 
@@ -77,6 +81,24 @@ def test_recording_has_a_time_for_each_of_its_passes(folder):
     assert critical == pytest.approx(decode["time_us"])
 
 
+def test_measured_host_takes_the_place_of_the_assumption(folder):
+    decode = HostDecode("qwen3-32b", "tp=8,dp=1,ep=1", "eager")
+    times = {"pass": 50_000.0, "launch": 45.0, "aclnnMatmul": 40.0}
+    publish_sessions(open_store("data"), *(host_session(times, n, decode) for n in range(2)))
+    words = ("qwen3-32b", "--layout", "tp=8", "--mode", "eager", "--cann-us", "7")
+    text = step(*words)
+    assert f"measured: {HOST_STACK.version_path}, 2 sessions" in text
+    assert "given by --cann-us" in text
+    (one,) = passes_of(*words, "--host", HOST_STACK.version_path)
+    launches = round(50_000 / 45)
+    assert one["host"]["time_us"] == pytest.approx(50_000 + 7 * launches, rel=0.01)
+    assert one["host"]["measured_us"] == pytest.approx(50_000, rel=0.01)
+    (graph,) = passes_of(*words[:3])  # no data of its mode
+    assert graph["host"] is None
+    (given,) = passes_of(*words[:5], "--host-us", "50")
+    assert given["host"] is None
+
+
 def test_cases_that_narrow_the_interval_are_a_source_of_a_campaign(folder):
     words = (*DECODE, "--host-us", "50", "--misses", "wide.jsonl")
     text = step(*words)
@@ -107,6 +129,9 @@ def test_device_without_a_version_gives_a_range(folder):
         ((*DECODE, "--host-us", "90:40"), "--host-us"),
         ((*DECODE, "--host-us", "-1"), "--host-us"),
         ((*DECODE, "--wait-us", "1:2:3"), "--wait-us"),
+        ((*DECODE, "--cann-us", "x"), "--cann-us"),
+        ((*DECODE, "--host-us", "50", "--cann-us", "5"), "--cann-us"),
+        ((*DECODE, "--host", "NO_HOST/vllm_ascend/vllm0.18.0_torch2.9_cann8.5"), "--host"),
         ((*DECODE, "--prompt", "32"), "--prompt"),
         ((RECORDED, "--layout", "tp=4"), "--layout"),
         (("no.json.gz",), "no.json.gz"),
