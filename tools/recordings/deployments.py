@@ -144,10 +144,11 @@ class Passes:
                 self.known[tokens] = found
 
     def keep(self) -> None:
-        """Write the passes to their file."""
+        """Write the passes to their file, with those that it had."""
         if self._kept is not None:
             self._kept.parent.mkdir(parents=True, exist_ok=True)
-            self._kept.write_bytes(write_recording(self.recording))
+            passes = (self._stored | self.known).values()
+            self._kept.write_bytes(write_recording(replace(self.recording, passes=tuple(passes))))
 
 
 def _tokens_of(one: RecordedPass) -> PassTokens:
