@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from collector.recording.engine import (
     EngineFailed,
@@ -22,7 +23,7 @@ from collector.recording.engine import (
 )
 from collector.recording.model_folder import ModelFolder
 from collector.recording.recorded_calls import PassTokens, derived_again
-from collector.shapes.deployments import PackagedDeployment, write_deployment
+from collector.shapes.deployments import LoadRange, PackagedDeployment, write_deployment
 from collector.shapes.layout import Layout, layout_of
 from collector.shapes.recorded_step import (
     Prompts,
@@ -94,6 +95,7 @@ def determined(
             while any((found := session.solved()).further):
                 for at, further in enumerate(found.further):
                     session.record(at, map(pass_tokens, further))
+                passes.keep()
             if any(found.left):
                 raise NotSolved(f"{recipe.file_name}: no load determines {found.left} sizes")
             wrong = session.held_out(found.deployment, options.held_out, attempt)
@@ -169,6 +171,7 @@ class _Session:
         self._passes, self._layout, self._ranges = passes, layout, ranges
         self._constants, self._predicted = constants, predicted
         self._chosen: list[list[PassTokens]] = [[] for _ in ranges]
+        self._solved: dict[Any, tuple[LoadRange, Sequence[Batch], int]] = {}
         self._spans = [_span(one, predicted, constants.longest) for one in ranges]
         self._spaces = [list(batches_of(span, ())) for span in self._spans]
         passes.record([one for *_, loads in ranges for one in loads])
@@ -181,7 +184,7 @@ class _Session:
         ranges = [(least, most, tuple(loads)) for (least, most, _), loads in pairs]
         return solved_in_spaces(
             *(self._passes.recording, self._layout, ranges, self._constants),
-            *(self._spaces, self._predicted),
+            *(self._spaces, self._predicted, self._solved),
         )
 
     def record(self, at: int, wanted: Iterable[PassTokens]) -> None:

@@ -142,10 +142,11 @@ def solved_in_spaces(
     constants: Constants,
     spaces: Sequence[Sequence[Batch]],
     predicted: int = 0,
+    known: dict[Any, tuple[LoadRange, Sequence[Batch], int]] | None = None,
 ) -> Solved:
     """Return the deployment as `solved_deployment` does, and what to record further, so that what
     fits is determined in all loads of each range's space. Loads of a space that the engine does not
-    run are none of it."""
+    run are none of it. Ranges whose loads are as before are `known`."""
     constants = constants.in_blocks(recording.settings)
     is_graph = any(x.in_graph for one in recording.passes for x in one.launches)
     graph_sizes = tuple(recording.settings["graph_sizes"]) if is_graph else ()
@@ -155,24 +156,27 @@ def solved_in_spaces(
         *(recording.device, recording.environment, recording.settings, recording.wheels),
         *(graph_sizes, ()),
     )
-    found, solvers, ranks = [], [], layout_of(layout)
+    ranks, known = layout_of(layout), {} if known is None else known
+    solved = []
     for (least, most, tokens), space in zip(ranges, spaces, strict=True):
-        chosen = [passes[p.phase, p.requests, p.queries, p.keys, p.prompts] for p in tokens]
-        loads = [_load(one, predicted, graph_sizes, ranks, constants) for one in chosen]
-        batches = [padded(one, graph_sizes) for one in space]
-        solver = Solver(
-            *([one.names for one in loads], [one.lists for one in loads], batches),
-            *([_names(one, ranks, constants) for one in batches], ranks.tp),
-        )
-        one = _range(least, most, loads, solver)
-        found.append(one)
-        solvers.append(solver)
-        for load in loads:
-            if only := _differences(one, load):
-                raise NotSolved(f"{load.batch}: {'; '.join(only[:6])}")
-        if not predicted:  # a block may have layers that predict
-            found[-1] = _with_layers(one, list(zip(loads, chosen, strict=True)))
-    further, left = zip(*(one.further() for one in solvers), strict=True)
+        key = (tuple(tokens), len(space))
+        if key not in known:
+            chosen = [passes[p.phase, p.requests, p.queries, p.keys, p.prompts] for p in tokens]
+            loads = [_load(one, predicted, graph_sizes, ranks, constants) for one in chosen]
+            batches = [padded(one, graph_sizes) for one in space]
+            solver = Solver(
+                *([one.names for one in loads], [one.lists for one in loads], batches),
+                *([_names(one, ranks, constants) for one in batches], ranks.tp),
+            )
+            one = _range(least, most, loads, solver)
+            for load in loads:
+                if only := _differences(one, load):
+                    raise NotSolved(f"{load.batch}: {'; '.join(only[:6])}")
+            if not predicted:  # a block may have layers that predict
+                one = _with_layers(one, list(zip(loads, chosen, strict=True)))
+            known[key] = (one, *solver.further())
+        solved.append(known[key])
+    found, further, left = zip(*solved, strict=True)
     occurrences = [x.occurrences for one in found for x in one.launches]
     occurrences += [x.occurrences for one in found for x in one.messages]
     kinds = sorted({kind for one in occurrences for kind in one.per_layer})

@@ -76,7 +76,9 @@ class Solver:
         self._terms = Terms(names, space)
         self._conditions = Conditions(self._terms)
         self._of_loads: dict[tuple[bool, ...], str] = {}
-        self._ambiguous: dict[bytes, Values] = {}  # a row for each rival, a column for each load
+        self._ambiguous: dict[
+            frozenset[bytes], Values
+        ] = {}  # a row for each rival, a column for each load
         self._sizes = Sizes()
 
     @property
@@ -98,9 +100,9 @@ class Solver:
             self._add(np.where(mask, rivals, 0))
 
     def _add(self, rivals: Values) -> None:
-        rivals = np.unique(rivals, axis=0)
-        if len(rivals) > 1:
-            self._ambiguous.setdefault(rivals.tobytes(), rivals)
+        rows = {row.tobytes(): row for row in rivals}
+        if len(rows) > 1:
+            self._ambiguous.setdefault(frozenset(rows), np.array(list(rows.values())))
 
     def condition(self, is_there: Sequence[bool], what: str) -> str:
         """Return the condition that is true for these loads. Raises NotSolved without one."""
