@@ -56,7 +56,7 @@ def build_runtime(
     Raises NoRecordingRuntime without a compiler or the wheel.
     """
     if platform.machine() != "x86_64":
-        raise NoRecordingRuntime(f"{platform.machine()}: arguments are recorded on x86-64 only")
+        raise NoRecordingRuntime(f"{platform.machine()}: the runtime is built on x86-64 only")
     lacking = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if lacking:
         raise NoRecordingRuntime(

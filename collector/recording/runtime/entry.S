@@ -1,10 +1,30 @@
-/* Where every aclnn...GetWorkspaceSize arrives, with its name in rax: keeps all argument registers
+/* Where every aclnn...GetWorkspaceSize arrives, with its name in rax or x9: keeps all argument registers
    as they came, and hands them on together with the arguments on the stack. */
   .text
   .globl fake_aclnn_entry
   .hidden fake_aclnn_entry
   .type fake_aclnn_entry, @function
 fake_aclnn_entry:
+#ifdef __aarch64__
+  stp x29, x30, [sp, #-16]!
+  mov x29, sp
+  sub sp, sp, #192
+  stp x0, x1, [sp, #0]
+  stp x2, x3, [sp, #16]
+  stp x4, x5, [sp, #32]
+  stp x6, x7, [sp, #48]
+  stp q0, q1, [sp, #64]
+  stp q2, q3, [sp, #96]
+  stp q4, q5, [sp, #128]
+  stp q6, q7, [sp, #160]
+  mov x0, x9
+  mov x1, sp
+  add x2, x29, #16
+  bl fake_aclnn_arguments
+  mov sp, x29
+  ldp x29, x30, [sp], #16
+  ret
+#else
   push %rbp
   mov %rsp, %rbp
   sub $176, %rsp
@@ -28,5 +48,6 @@ fake_aclnn_entry:
   call fake_aclnn_arguments
   leave
   ret
+#endif
   .size fake_aclnn_entry, .-fake_aclnn_entry
   .section .note.GNU-stack, "", @progbits

@@ -25,6 +25,13 @@ void put_ints(struct text *line, const int64_t *numbers, uint64_t count);
 void put_dtype(struct text *line, int dtype);
 void put_format(struct text *line, int format);
 
+/* Registers in which a call passes integers and pointers; 8 others have its numbers. */
+#ifdef __aarch64__
+#define INTEGERS 8
+#else
+#define INTEGERS 6
+#endif
+
 /* handles.c: what aclCreate... gives out; words_handle takes over the text. */
 struct handle;
 void *words_handle(struct text line);

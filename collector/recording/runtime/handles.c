@@ -36,12 +36,21 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
    that recorder.c does not take it for an argument */
 static void forget_floats(void) {
   static const uint64_t mark = 0x7ff8dead0badf00dULL;
+#ifdef __aarch64__
+  __asm__ volatile(
+      "fmov d0, %0\n fmov d1, %0\n fmov d2, %0\n fmov d3, %0\n"
+      "fmov d4, %0\n fmov d5, %0\n fmov d6, %0\n fmov d7, %0\n"
+      :
+      : "r"(mark)
+      : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7");
+#else
   __asm__ volatile(
       "movq %0, %%xmm0\n movq %0, %%xmm1\n movq %0, %%xmm2\n movq %0, %%xmm3\n"
       "movq %0, %%xmm4\n movq %0, %%xmm5\n movq %0, %%xmm6\n movq %0, %%xmm7\n"
       :
       : "m"(mark)
       : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7");
+#endif
 }
 
 static struct handle *take(enum kind kind) {

@@ -3,7 +3,8 @@
    An aclnn call comes in two steps: aclnnXGetWorkspaceSize(arguments..., size *, executor **)
    receives the arguments, aclnnX(workspace, size, executor, stream) launches. The first one's text
    travels as the executor. Which arguments there are is not known here: integers and pointers are
-   read as the x86-64 calling convention lays them out, up to the pair of pointers that ends them. */
+   read as the calling convention of x86-64 or of AArch64 lays them out, up to the pair of pointers
+   that ends them. */
 #include "fake.h"
 
 #include <fcntl.h>
@@ -18,7 +19,7 @@
 
 /* entry.S: what the registers held. */
 struct registers {
-  uint64_t integers[6];
+  uint64_t integers[INTEGERS];
   struct {
     uint64_t low, high;
   } vectors[8];
@@ -177,12 +178,12 @@ static struct executor *new_executor(int keep) {
   return made;
 }
 
-/* aclnn...GetWorkspaceSize; `more` is where the caller laid the arguments after the sixth. */
+/* aclnn...GetWorkspaceSize; `more` is where the caller laid the arguments that have no register. */
 int fake_aclnn_arguments(const char *name, const struct registers *given, const uint64_t *more) {
   static __thread struct text line;
   uint64_t all[MOST_ARGUMENTS];
   pause_host();
-  for (int i = 0; i < MOST_ARGUMENTS; i++) all[i] = i < 6 ? given->integers[i] : more[i - 6];
+  for (int i = 0; i < MOST_ARGUMENTS; i++) all[i] = i < INTEGERS ? given->integers[i] : more[i - INTEGERS];
   line.length = 0;
   put(&line, "ACLNN ");
   put(&line, name);
