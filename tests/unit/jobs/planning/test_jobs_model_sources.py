@@ -66,9 +66,9 @@ def test_attention_lengths_are_columns_of_a_case():
 def test_row_has_its_layers_and_passes_and_the_case_of_any_model():
     found = {record.cells.get("Input Shapes"): record for record in loaded(_QWEN).records}
     layout = "qwen3-32b (tp=16,dp=1,ep=1,quantisation=bf16,nz=2)"
-    assert found['"4,3200"'].extra[MODEL_STEPS] == f"{layout}: decode, dense layers x 64"
+    assert found['"4,3200"'].extra[MODEL_STEPS] == f"{layout}: decode, 64 equal layers x 64"
     norms = found['"16,5120;16,5120;5120;"']
-    assert norms.extra[MODEL_STEPS] == f"{layout}: decode, dense layers x 128"
+    assert norms.extra[MODEL_STEPS] == f"{layout}: decode, 64 equal layers x 128"
     assert replace(norms, extra={}).case_id == norms.case_id
 
 
