@@ -251,7 +251,8 @@ def _folder() -> Any:
 
 def deployed_step(deployment: PackagedDeployment, batch: Batch) -> Step:
     """Return the pass of one rank. Raises BadInput for a load that was not recorded."""
-    batch = padded(as_engine_runs(batch), deployment.graph_sizes)
+    _check_prompts(batch)
+    batch = padded(batch, deployment.graph_sizes)
     chosen, layout = _range(deployment, batch), layout_of(deployment.layout)
     names, lists = load_names(batch, layout.tp), load_lists(batch, layout.tp)
     step = step_of_load(chosen, deployment.layers, names, lists, batch.imbalance)
@@ -319,18 +320,14 @@ def check_deployment(decoder: Decoder, layout: Layout, release: str) -> Packaged
     raise BadInput(f"{why}; {record_it(decoder, layout, release)}")
 
 
-def as_engine_runs(batch: Batch) -> Batch:
-    """Return prompts of one new token each as decodes, which they are for the engine: it sees
-    requests of as many new tokens as in a decode. Raises BadInput for such prompts next to decodes,
-    or where tokens are predicted, which were not recorded."""
-    if batch.is_decode or batch.queries > 1 + batch.predicted:
-        return batch
-    if batch.mixed_decodes or batch.predicted:
+def _check_prompts(batch: Batch) -> None:
+    """Raise BadInput for prompts of as few new tokens as a decode has: an engine replays a graph
+    for them, and launches one copy less than for a decode, which was not recorded."""
+    if not batch.is_decode and batch.queries <= 1 + batch.predicted:
         raise BadInput(
-            f"{batch}: expected prompts of at least {2 + batch.predicted} new tokens: the engine "
-            "runs shorter ones as decodes"
+            f"{batch} is not recorded: expected prompts of at least {2 + batch.predicted} new "
+            "tokens: an engine runs shorter ones in the graph of decodes"
         )
-    return replace(batch, phase=Phase.DECODE)
 
 
 def padded(batch: Batch, graph_sizes: Iterable[int]) -> Batch:

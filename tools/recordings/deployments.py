@@ -219,10 +219,8 @@ def _span(one: Range, predicted: int, longest: int) -> LoadSpan:
 
 
 def pass_tokens(batch: Batch) -> PassTokens:
-    """Return the pass of a load; a decode without earlier tokens is one of prompts."""
+    """Return the pass of a load."""
     requests = batch.requests - batch.padding
-    if batch.is_decode and batch.keys == batch.queries:
-        return PassTokens("prefill", requests, batch.queries, batch.keys)
     if not batch.mixed_decodes:
         return PassTokens(str(batch.phase), requests, batch.queries, batch.keys)
     prompts = Prompts(requests, batch.queries, batch.keys)

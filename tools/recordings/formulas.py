@@ -25,7 +25,6 @@ from collector.shapes.deployments import (
     MessagePattern,
     Occurrences,
     PackagedDeployment,
-    as_engine_runs,
     group_ends,
     load_lists,
     load_names,
@@ -277,8 +276,7 @@ def _of_model(found: RecordedPass) -> Counter[tuple[CallKind, int]]:
 def _batch(found: RecordedPass) -> Batch:
     prompts = found.prompts
     if prompts is None:
-        one = Batch(Phase(found.phase), found.requests, found.queries, found.keys)
-        return as_engine_runs(one)
+        return Batch(Phase(found.phase), found.requests, found.queries, found.keys)
     return Batch(
         *(Phase.PREFILL, prompts.requests, prompts.queries, prompts.keys),
         mixed_decodes=found.requests,

@@ -65,8 +65,7 @@ def random_batches(span: LoadSpan, count: int, seed: int) -> tuple[Batch, ...]:
         if span.phase == Phase.DECODE:
             each = 1 + span.predicted
             requests = drawn.randint(ceil_div(span.least, each), span.most // each)
-            keys = drawn.choice((each, *(drawn.randint(each + 1, 300) for _ in range(3))))
-            keys += bool(span.predicted and keys == each)
+            keys = drawn.randint(each + 2, 300)
             found.append(Batch(Phase.DECODE, requests, each, keys, predicted=span.predicted))
             continue
         low, high = _queries(span, requests, decodes)

@@ -50,7 +50,6 @@ def test_kept_passes_need_no_engine(tmp_path):
 
 
 def test_passes_of_loads_have_their_tokens():
-    """Decodes without earlier tokens are prompts of one token."""
     spans = [("decode", 1, False), ("mixed", 9, False), ("prefill", 9, False), ("chunk", 9, True)]
     for phase, least, is_of_one in spans:
         for batch in batches_of(LoadSpan(phase, least, 256, 0, is_of_one, 20000), (8, 16)):

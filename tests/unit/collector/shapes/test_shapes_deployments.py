@@ -507,10 +507,13 @@ def test_uneven_loads_of_experts_are_the_ends_of_their_rows():
     assert even[0] > uneven[0] and uneven[-1] - uneven[-2] > even[-1] - even[-2]
 
 
-def test_prompts_of_one_token_are_decodes_as_for_the_engine():
+def test_prompts_of_one_token_are_refused():
+    """The engine replays the graph of decodes for them, without one of the copies of a decode."""
     found = find_deployment("qwen3-32b", RELEASE, layout_of(QWEN))
-    for keys in (1, 8193):
-        prompts = deployed_step(found, Batch(Phase.PREFILL, 3, 1, keys))
-        assert counted(prompts) == counted(deployed_step(found, Batch(Phase.DECODE, 3, 1, keys)))
-    with pytest.raises(BadInput):
-        deployed_step(found, Batch(Phase.PREFILL, 3, 1, 1, mixed_decodes=2, followed_keys=90))
+    next_to_decodes = Batch(Phase.PREFILL, 3, 1, 1, mixed_decodes=2, followed_keys=90)
+    for batch in (
+        *(Batch(Phase.PREFILL, 3, 1, keys) for keys in (1, 8193)),
+        next_to_decodes,
+    ):
+        with pytest.raises(BadInput):
+            deployed_step(found, batch)
