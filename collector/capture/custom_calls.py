@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from collector.capture.dispatched import DTYPE_WORDS, DispatchObserver
+from collector.engine.calls import parse_call
+from collector.engine.cells import cells_in_order, cells_of
 from collector.ops.launching import As
 from collector.ops.registry import all_ops, fused_attention, is_product
 from collector.ops.spec import OpSpec
-from collector.recording.calls import parse_call
-from collector.recording.cells import cells_in_order, cells_of
 
 _NAMESPACES = frozenset({"_C_ascend", "npu", "atb", "vllm"})
 _QUERIES = frozenset({"npu::get_npu_format", "npu::npu_format_cast"})  # they compute nothing
@@ -124,7 +124,7 @@ def are_shown(ops: Sequence[OpSpec]) -> bool:
 def triton_line(kernel: Any, arguments: Mapping[str, Any]) -> Line:
     """Return what is known of a launch; its source shows which tensors it reads and writes."""
     name = kernel.fn.__name__
-    layout = import_module("collector.recording.site.opmeter_pointers").layout(kernel, arguments)
+    layout = import_module("collector.engine.site.opmeter_pointers").layout(kernel, arguments)
     texts = [*map(_text, arguments.values()), f'"{layout}"']
     call = parse_call(f"CUSTOM triton.{name}({', '.join(texts)})")
     described_ = {name: described(value) for name, value in arguments.items()}

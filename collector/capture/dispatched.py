@@ -4,7 +4,7 @@ An NPU's profiler records the kernels that CANN launched. A CPU and a GPU have n
 operator that torch dispatches is written as the kernel that torch_npu launches for it, with its
 tensors: so the same program gives a profile that `opmeter plan` reads, on a laptop and on an NPU.
 Its durations are those of the CPU, or of the kernels that ran on a GPU. The kernels of an operator
-are those of the tables of `collector.recording`; operators that are not in `_CALLS` keep their own
+are those of the tables of `collector.engine`; operators that are not in `_CALLS` keep their own
 name, and no operator measures them.
 """
 
@@ -22,10 +22,10 @@ from torch.utils._python_dispatch import (
 
 from collector.codec.numbers import microseconds
 from collector.codec.table import table_bytes
+from collector.engine.calls import DTYPES, parse_call
+from collector.engine.cells import cells_of
+from collector.engine.kernels import kernel_of, launching_calls
 from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES
-from collector.recording.calls import DTYPES, parse_call
-from collector.recording.cells import cells_of
-from collector.recording.kernels import kernel_of, launching_calls
 
 # The words of a recorded call for dtypes, by torch's names.
 DTYPE_WORDS = {

@@ -16,25 +16,25 @@ from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.ops.runtime import completed_as_declared
-from collector.shapes import grid
-from collector.shapes.density import Standard, cases_between, find_standard
-from collector.shapes.model_rows import (
+from collector.singlehost.version_files import VersionFiles
+from collector.workloads import grid
+from collector.workloads.density import Standard, cases_between, find_standard
+from collector.workloads.model_rows import (
     Recorded,
     deployments_of,
     experts_of,
     products_of,
     rows_of,
 )
-from collector.shapes.models import Decoder, bundled_configs, find_decoder
-from collector.shapes.patterns import (
+from collector.workloads.models import Decoder, bundled_configs, find_decoder
+from collector.workloads.patterns import (
     EXPERTS,
     PRODUCTS,
     GridPattern,
     GridPatterns,
     bundled_patterns,
 )
-from collector.shapes.recorded_step import read_recording
-from collector.singlehost.version_files import VersionFiles
+from collector.workloads.recorded_step import read_recording
 
 
 @dataclass(frozen=True, slots=True)

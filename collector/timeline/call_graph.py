@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from graphlib import TopologicalSorter
 
-from collector.shapes.call_order import EARLIER, CallKind, PassCall
+from collector.workloads.call_order import EARLIER, CallKind, PassCall
 
 HOST = -1  # the lane of the host; other lanes are streams
 _START = -1  # the node before all others

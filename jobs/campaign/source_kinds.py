@@ -11,16 +11,16 @@ from collector.codec.text import whole_in_one_line
 from collector.model.record import CaseRecord
 from collector.ranks import collective
 from collector.ranks.topology import Grid
-from collector.shapes.deployments import USUAL_RELEASE, check_deployment, check_release
-from collector.shapes.layout import (
+from collector.workloads.deployments import USUAL_RELEASE, check_deployment, check_release
+from collector.workloads.layout import (
     NZ_SETTINGS,
     ExpertLaunch,
     Layout,
     Quantisation,
     layout_of,
 )
-from collector.shapes.models import Decoder, bundled_decoder, unknown_model
-from collector.shapes.serving import Phase, Serving
+from collector.workloads.models import Decoder, bundled_decoder, unknown_model
+from collector.workloads.serving import Phase, Serving
 
 # `collectives` of a campaign's sources: operations over ranks, by sizes and groups, or those of a
 # profile's step.

@@ -106,7 +106,7 @@ def _warning_lines(tables: Iterable[pa.Table]) -> Iterator[str]:
 
 
 def _experts_of(model: str | None) -> Experts | None:
-    from collector.shapes.models import find_decoder
+    from collector.workloads.models import find_decoder
     from opmeter.adapters.aiconfigurator import Experts
 
     if model is None:

@@ -12,7 +12,7 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted, size_text
-from collector.shapes.models import find_decoder
+from collector.workloads.models import find_decoder
 from jobs.cli.mappings import write_mapping
 from jobs.cli.options import TreeOptions
 from jobs.cli.recordings import RECORDING_SUFFIX
@@ -86,10 +86,10 @@ def grid_command(
       opmeter grid --database-path tree --patterns patterns.yaml
       opmeter grid --database-path tree --standard density-v1 --dry-run
     """
-    from collector.shapes.density import find_standard
-    from collector.shapes.deployments import USUAL_RELEASE
-    from collector.shapes.patterns import read_patterns
     from collector.singlehost.grow import GridOptions, grow_tree
+    from collector.workloads.density import find_standard
+    from collector.workloads.deployments import USUAL_RELEASE
+    from collector.workloads.patterns import read_patterns
 
     folder = tree.folder
     names = [name.strip() for name in (target_models or "").split(",") if name.strip()]

@@ -16,8 +16,8 @@ from jobs.cli.terminal import print_json, print_table, say, stop_on_signals
 
 if TYPE_CHECKING:
     from collector.database.host_sessions import HostDecode, HostSession
-    from collector.recording.engine import EngineSettings, TimedDecode
-    from collector.recording.model_folder import ModelFolder
+    from collector.engine.engine_process import EngineSettings, TimedDecode
+    from collector.engine.model_folder import ModelFolder
     from jobs.planning.host_costs import HostCosts
 
 _STOPPED = 3
@@ -78,17 +78,17 @@ def host_command(
     """
     from collector.codec.files import scratch_folder
     from collector.database.host_sessions import HostDecode
-    from collector.recording.engine import (
+    from collector.engine.engine_process import (
         DEVICES,
         EngineSettings,
         TimedDecode,
         check_settings,
         read_environment,
     )
-    from collector.recording.host_time import HostMode, settings_of
-    from collector.recording.model_folder import find_model
-    from collector.recording.recorded_calls import PassTokens
-    from collector.shapes.layout import layout_of
+    from collector.engine.host_time import HostMode, settings_of
+    from collector.engine.model_folder import find_model
+    from collector.engine.recorded_calls import PassTokens
+    from collector.workloads.layout import layout_of
     from jobs.planning.host_costs import ranks_text
 
     if device not in DEVICES:
@@ -143,7 +143,7 @@ class _Sessions:
         from statistics import median
 
         from collector.database.host_sessions import PASS
-        from collector.recording.host_time import measure_host
+        from collector.engine.host_time import measure_host
 
         place = self._work / f"{decode.mode}-{number}"
         found = measure_host(self._model, self._settings, decode, self._timed, place)

@@ -12,8 +12,8 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.ranks.collective import OPERATIONS
-from collector.shapes.models import bundled_configs, find_decoder
-from collector.shapes.serving import Batch, Phase
+from collector.workloads.models import bundled_configs, find_decoder
+from collector.workloads.serving import Batch, Phase
 from jobs.cli import options
 from jobs.cli.recordings import (
     RECORDING_SUFFIX,
@@ -25,7 +25,7 @@ from jobs.cli.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from collector.model.record import CaseRecord
-    from collector.shapes.step import Step
+    from collector.workloads.step import Step
 
 _SHOWN = (0, 1, 2, 3, 6)  # what fits on a terminal
 _OPTIONAL = ("output shapes",)
@@ -43,7 +43,7 @@ def list_command() -> None:
     Example:
       opmeter model list
     """
-    from collector.shapes.deployments import packaged_layouts
+    from collector.workloads.deployments import packaged_layouts
 
     for name in bundled_configs():
         typer.echo(name)
@@ -118,8 +118,8 @@ def show_command(
     if model.endswith(RECORDING_SUFFIX):
         show_recording(Path(model), only_missing=missing, as_json=as_json)
         return
-    from collector.shapes.deployments import USUAL_RELEASE, model_step
-    from collector.shapes.layout import layout_of
+    from collector.workloads.deployments import USUAL_RELEASE, model_step
+    from collector.workloads.layout import layout_of
 
     decoder, reported = find_decoder(model), layout_of(layout)
     batch = replace(

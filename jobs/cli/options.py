@@ -15,7 +15,7 @@ from collector.codec.numbers import percentage_of
 from collector.codec.text import did_you_mean
 from collector.model.measurement import CACHES
 from collector.model.stack import BACKEND_SYNONYMS, PROFILED
-from collector.shapes.models import bundled_decoder
+from collector.workloads.models import bundled_decoder
 
 CampaignArgument = Annotated[
     str, typer.Argument(help="campaign file, or the name of a bundled campaign: quickstart")
@@ -269,7 +269,7 @@ class WorkloadOptions:
 
     def model_source(self) -> dict[str, Any]:
         """Return the source of a campaign file that describes the same model and load."""
-        from collector.shapes.layout import layout_of
+        from collector.workloads.layout import layout_of
 
         name, spread = self.model or "", layout_of(self.layout)
         is_folder = Path(name).is_dir() and bundled_decoder(name) is None

@@ -12,13 +12,13 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted, percent
-from collector.shapes.serving import Phase
+from collector.workloads.serving import Phase
 from jobs.cli.terminal import print_json, print_table, say, say_lines
 
 if TYPE_CHECKING:
-    from collector.recording.recorded_calls import PassTokens
+    from collector.engine.recorded_calls import PassTokens
     from collector.report.recorded_share import RecordedShare
-    from collector.shapes.recorded_step import Prompts, RecordedPass, Recording
+    from collector.workloads.recorded_step import Prompts, RecordedPass, Recording
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 RECORDING_SUFFIX = ".json.gz"
@@ -83,7 +83,7 @@ def record_command(
 
     from collector.codec.errors import file_errors
     from collector.codec.files import check_writable, scratch_folder
-    from collector.recording.engine import (
+    from collector.engine.engine_process import (
         DEVICES,
         EngineSettings,
         GraphMode,
@@ -92,11 +92,11 @@ def record_command(
         read_options,
         record_model,
     )
-    from collector.recording.model_folder import find_model
-    from collector.recording.quantised import WeightScheme
-    from collector.shapes.layout import Layout, layout_of
-    from collector.shapes.recorded_step import Prompts, write_recording
+    from collector.engine.model_folder import find_model
+    from collector.engine.quantised import WeightScheme
     from collector.store.atomic import write_through
+    from collector.workloads.layout import Layout, layout_of
+    from collector.workloads.recorded_step import Prompts, write_recording
 
     _check_output(output)
     if logs is not None and logs.exists():
@@ -137,7 +137,7 @@ def record_command(
     if scheme := _member("--quantization", WeightScheme, quantization):
         folder = folder.quantised(scheme)
     check_settings(settings)
-    logging.getLogger("collector.recording").setLevel(logging.INFO)
+    logging.getLogger("collector.engine").setLevel(logging.INFO)
     check_writable(output.absolute().parent)
     with scratch_folder("record") as scratch:
         found = record_model(folder, settings, (logs or scratch).absolute())
@@ -167,9 +167,9 @@ def derive_command(
     from dataclasses import replace
 
     from collector.codec.errors import file_errors
-    from collector.recording.recorded_calls import derived_again
-    from collector.shapes.recorded_step import read_recording, write_recording
+    from collector.engine.recorded_calls import derived_again
     from collector.store.atomic import write_through
+    from collector.workloads.recorded_step import read_recording, write_recording
 
     _check_output(output)
     found = read_recording(recording)
@@ -203,7 +203,7 @@ def _member(option: str, choices: type[_Choice], text: str) -> _Choice | None:
 def _passes(
     phase: str, prompts: Prompts, requests: int, queries: int, keys: int
 ) -> tuple[PassTokens, ...]:
-    from collector.recording.recorded_calls import PassTokens
+    from collector.engine.recorded_calls import PassTokens
 
     known = {
         Phase.PREFILL: PassTokens("prefill", prompts.requests, prompts.queries, prompts.keys),
@@ -218,8 +218,8 @@ def _passes(
 
 def show_recording(path: Path, *, only_missing: bool, as_json: bool) -> None:
     """Print the launches of a recording, in the whole model."""
-    from collector.shapes.call_order import CallKind
-    from collector.shapes.recorded_step import read_recording, recording_value
+    from collector.workloads.call_order import CallKind
+    from collector.workloads.recorded_step import read_recording, recording_value
 
     found = read_recording(path)
     if only_missing:
@@ -279,7 +279,7 @@ def compare_with_recording(profile: Path, recording: Path, *, as_json: bool) -> 
     """Print which of a profile's cases a recording has, by kernel type, and the longest others."""
     from collector.profiles.kernel_details import read_profile
     from collector.report.recorded_share import recorded_share
-    from collector.shapes.recorded_step import read_recording
+    from collector.workloads.recorded_step import read_recording
     from jobs.planning.sources import completed_records
 
     found = read_recording(recording)

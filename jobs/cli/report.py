@@ -352,9 +352,9 @@ def _passes(
 ) -> tuple[str, str, list[tuple[LaunchedPass, TimedPass]]]:
     """Return the name and release of a model, and its passes: prefill of `tokens`, and decode of
     `requests` with `keys` tokens each."""
-    from collector.shapes.models import read_decoder
-    from collector.shapes.recorded_step import read_recording
-    from collector.shapes.serving import Batch, Phase
+    from collector.workloads.models import read_decoder
+    from collector.workloads.recorded_step import read_recording
+    from collector.workloads.serving import Batch, Phase
     from jobs.campaign.source_kinds import ModelSource, RecordingSource
     from jobs.planning.predicted_passes import launches_of, passes_of_model, passes_of_recording
     from jobs.planning.step_time import EAGER, GRAPH

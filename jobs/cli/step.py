@@ -190,7 +190,7 @@ class _Timer:
 
     def recorded(self) -> tuple[str, list[TimedPass]]:
         """Return the name and layout of a recording, and its passes."""
-        from collector.shapes.recorded_step import read_recording
+        from collector.workloads.recorded_step import read_recording
         from jobs.campaign.source_kinds import RecordingSource
         from jobs.planning.predicted_passes import launches_of
 
@@ -212,8 +212,8 @@ class _Timer:
         self, load: tuple[int | None, int | None, int | None], mode: str
     ) -> tuple[str, list[TimedPass]]:
         """Return the name and layout of a model, and its pass of requests, keys or prompts."""
-        from collector.shapes.models import read_decoder
-        from collector.shapes.serving import Batch, Phase
+        from collector.workloads.models import read_decoder
+        from collector.workloads.serving import Batch, Phase
         from jobs.campaign.source_kinds import ModelSource
         from jobs.planning.predicted_passes import passes_of_model
         from jobs.planning.step_time import EAGER, GRAPH, MODES

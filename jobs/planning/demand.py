@@ -14,9 +14,9 @@ from collector.model.record import CaseRecord
 from collector.ops.own import find
 from collector.ops.refusals import refusal
 from collector.ops.runtime import completed_as_declared
-from collector.shapes.density import Density, DensityLimit, Standard, required_cases
-from collector.shapes.grid import Refusal
-from collector.shapes.patterns import bundled_patterns
+from collector.workloads.density import Density, DensityLimit, Standard, required_cases
+from collector.workloads.grid import Refusal
+from collector.workloads.patterns import bundled_patterns
 
 _VERSION = 1
 _MOST_SIZES = 10_000  # of one axis

@@ -25,11 +25,11 @@ from collector.ranks.collective import (
 )
 from collector.ranks.gangs import ranks_of
 from collector.ranks.topology import Grid
-from collector.shapes.deployments import model_step
-from collector.shapes.models import Decoder, read_decoder
-from collector.shapes.recorded_step import Recording, read_recording
-from collector.shapes.serving import Batch, passes
-from collector.shapes.step import Step, StepCollective, StepKernel
+from collector.workloads.deployments import model_step
+from collector.workloads.models import Decoder, read_decoder
+from collector.workloads.recorded_step import Recording, read_recording
+from collector.workloads.serving import Batch, passes
+from collector.workloads.step import Step, StepCollective, StepKernel
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.source_kinds import (
     AUTO,

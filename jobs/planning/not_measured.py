@@ -8,7 +8,7 @@ from collector.model.case import Case
 from collector.model.stack import Stack
 from collector.ops.own import find
 from collector.ops.refusals import refusal
-from collector.shapes.recorded_step import RecordedLaunch, Recording
+from collector.workloads.recorded_step import RecordedLaunch, Recording
 from jobs.planning.forecast import Peaks, peaks_of
 from jobs.planning.sources import completed_records
 from jobs.planning.workload import roofline_us

@@ -19,11 +19,11 @@ from collector.ops.spec import OpSpec
 from collector.ranks.collective import DTYPES, OPERATIONS, is_collective
 from collector.ranks.gangs import is_of_gangs
 from collector.report.model_pages import PredictedLaunch, PredictedPass
-from collector.shapes.call_order import CallKind
-from collector.shapes.deployments import model_step
-from collector.shapes.models import read_decoder
-from collector.shapes.recorded_step import RecordedPass, Recording
-from collector.shapes.serving import Batch
+from collector.workloads.call_order import CallKind
+from collector.workloads.deployments import model_step
+from collector.workloads.models import read_decoder
+from collector.workloads.recorded_step import RecordedPass, Recording
+from collector.workloads.serving import Batch
 from jobs.campaign.source_kinds import ModelSource, StepCollectives
 from jobs.planning.forecast import Peaks, peaks_of, with_measured_rates
 from jobs.planning.generated_sources import message_record

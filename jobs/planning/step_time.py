@@ -14,10 +14,10 @@ from collector.model.record import CaseRecord
 from collector.ranks.collective import is_collective
 from collector.ranks.gangs import is_of_gangs
 from collector.report.model_pages import EXACT, PredictedLaunch, SimulatedPass
-from collector.shapes.call_order import CallKind, PassCall
-from collector.shapes.recorded_step import RecordedCopy, RecordedPass
 from collector.timeline.call_graph import NO_WORK, CallGraph, Cause, Quantity, TimedCall, scaled
 from collector.timeline.pass_time import PassTime, simulate, widths
+from collector.workloads.call_order import CallKind, PassCall
+from collector.workloads.recorded_step import RecordedCopy, RecordedPass
 from jobs.planning.forecast import Peaks
 from jobs.planning.host_costs import MEASURED_HOST, HostCosts, HostOf
 from jobs.planning.predicted_passes import LaunchedPass, ModelLaunch

@@ -53,9 +53,9 @@ from collector.ranks.collective import Collective, CollectiveCase, collective_ca
 from collector.ranks.topology import Grid
 from collector.replay.seal import seal, unseal
 from collector.replay.supervisor import Ending, SessionReport
-from collector.shapes.models import read_config
 from collector.store.in_memory import MemoryStore
 from collector.worker.attempt import read_part
+from collector.workloads.models import read_config
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.objects.applied_campaign import applied_from
 from jobs.objects.site import site_from_text

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from collector.engine.wheel import NoRecordingRuntime
 from collector.host.stack import local_stack
 from collector.model.measurement import Outcome
-from collector.recording.wheel import NoRecordingRuntime
 from jobs.cli.app import app
 from jobs.selftest.attribution import verdict_on_outputs
 from jobs.selftest.bench import SessionBench

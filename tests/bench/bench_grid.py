@@ -14,14 +14,14 @@ import time
 from collector.model.record import CaseRecord
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
-from collector.shapes.grid import (
+from collector.workloads.grid import (
     Sample,
     SampleRequest,
     SlotProperties,
     Template,
     choose,
 )
-from collector.shapes.patterns import bundled_patterns
+from collector.workloads.patterns import bundled_patterns
 
 _ROWS, _PART = 1000, 10_000
 _LIMIT_S, _LIMIT_MB, _LIMIT_RATIO = 60.0, 1000.0, 0.1

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from itertools import chain, repeat
 from typing import Any
 
-from collector.shapes.call_order import CallKind, PassCall
 from collector.timeline.call_graph import NO_WORK, CallGraph, Cause, Quantity, TimedCall
 from collector.timeline.pass_time import simulate, widths
+from collector.workloads.call_order import CallKind, PassCall
 
 _LAUNCHES, _PER_LAYER, _RUNS = 2000, 14, 15
 _BARS = {"graph": 3.0, "simulation": 5.0, "widths": 4.0}  # times the baseline

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from collector.database.merge import CREATE, merge_plans
 from collector.model.stack import Stack
-from collector.shapes.deployments import model_step
-from collector.shapes.layout import layout_of
-from collector.shapes.models import find_decoder
-from collector.shapes.serving import Batch, Phase
 from collector.store.opening import open_store
+from collector.workloads.deployments import model_step
+from collector.workloads.layout import layout_of
+from collector.workloads.models import find_decoder
+from collector.workloads.serving import Batch, Phase
 from jobs.cli.report import model_report_command
 from jobs.planning.forecast import peaks_of
 from jobs.planning.sources import completed_records

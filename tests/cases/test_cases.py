@@ -340,7 +340,7 @@ def model(given: Inputs) -> None:
     command = ("model", "show", given.folder / "q35.json", "--layout", "tp=4,ep=4")
     _, _, suggested = given.opmeter(*command, is_refused=True).stderr.partition(" opmeter ")
     reached = mock.Mock(side_effect=BadInput("reached"))
-    with mock.patch("collector.recording.engine.install_serving", reached):
+    with mock.patch("collector.engine.engine_process.install_serving", reached):
         done = given.opmeter(*shlex.split(suggested), is_refused=True)
     assert "reached" in done.stderr and str(given.folder / "q35.json") in suggested
 

@@ -12,8 +12,8 @@ import subprocess
 from importlib.metadata import distributions
 from pathlib import Path
 
-from collector.recording import build as recording
-from collector.recording.environments import install_stack
+from collector.engine import build as recording
+from collector.engine.environments import install_stack
 from tests.cluster.testbed.images import IN_PODS, PROJECT
 from tests.npu import fakecann
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from collector.recording.environments import is_serving_installed
-from collector.recording.wheel import NoRecordingRuntime
+from collector.engine.environments import is_serving_installed
+from collector.engine.wheel import NoRecordingRuntime
 from tests.docs import generate
 from tests.docs.blocks import (
     FIRST_HOUR,

@@ -33,7 +33,7 @@ PACKAGES = (
     "collector/profiles",
     "collector/quality",
     "collector/replay",
-    "collector/shapes",
+    "collector/workloads",
     "collector/worker",
     "jobs/campaign",
     "jobs/controller",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.recording.wheel import NoRecordingRuntime
+from collector.engine.wheel import NoRecordingRuntime
 from tests.lacking import lacking
 from tests.npu.fakecann.build import FakeCann, build_fake_cann
 

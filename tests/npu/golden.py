@@ -8,14 +8,14 @@ needs besides its own, is marked with `+`.
 from collections.abc import Sequence
 from pathlib import Path
 
+from collector.engine.calls import Recorded
+from collector.engine.cells import cells_of
+from collector.engine.converted import kernels_of
+from collector.engine.kernels import kernel_of
 from collector.model.case import Case, shape_text
 from collector.model.vocabulary import is_absent_dtype
 from collector.ops.registry import find
 from collector.quality.identity import identity_of
-from collector.recording.calls import Recorded
-from collector.recording.cells import cells_of
-from collector.recording.converted import kernels_of
-from collector.recording.kernels import kernel_of
 from tests.npu.replayed import Replayed
 
 FOLDER = Path(__file__).parent / "calls"

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collector.engine import wheel
 from collector.model.case import Case
 from collector.ops.registry import all_ops
-from collector.recording import wheel
 from tests.fixtures.op_rows import rows_of_graphs
 from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.golden import headline

@@ -7,9 +7,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from collector.codec.table import table_bytes
+from collector.engine.calls import Recorded, parse_call
+from collector.engine.kernels import kernel_of
 from collector.ops.registry import all_ops, find
-from collector.recording.calls import Recorded, parse_call
-from collector.recording.kernels import kernel_of
 from tests.npu.golden import golden_path
 
 _COLUMNS = ("Kernel Type", "Function", "Arguments", "Numbers")

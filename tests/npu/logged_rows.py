@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from collector.codec.errors import OpmeterError
+from collector.engine.calls import read_calls
+from collector.engine.cells import cells_of
+from collector.engine.converted import kernels_of
 from collector.model.case import case_from_cells
 from collector.ops.registry import find
-from collector.recording.calls import read_calls
-from collector.recording.cells import cells_of
-from collector.recording.converted import kernels_of
 from tests.fixtures.op_rows import rows_alone
 from tests.npu.golden import is_own
 from tests.npu.replay_rows import Host, _launcher, open_host

@@ -22,13 +22,13 @@ from collector.ops.registry import find
 from collector.ops.spec import Need
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.experts import KERNELS as OF_GANGS
-from collector.shapes.deployments import (
+from collector.workloads.deployments import (
     deployed_step,
     find_deployment,
     layouts_in,
     packaged_layouts,
 )
-from collector.shapes.serving import Batch, Phase
+from collector.workloads.serving import Batch, Phase
 
 _BATCHES = (
     *(Batch(Phase.DECODE, requests, 1, keys) for requests, keys in product((1, 5, 16), (9, 4100))),

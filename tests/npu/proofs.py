@@ -11,11 +11,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from collector.codec.table import table_bytes
+from collector.engine.environments import RELEASES, STACKS
 from collector.ops.registry import all_ops
 from collector.ops.releases import ABSENT, release_status
 from collector.ops.spec import OpSpec
 from collector.ranks.distribution import DISTRIBUTE_KERNELS, OF_950
-from collector.recording.environments import RELEASES, STACKS
 from tests.fixtures.op_rows import rows_alone, rows_of_graphs
 from tests.npu.golden import golden_path
 from tests.npu.releases.wheels import definitions_of

@@ -4,7 +4,7 @@ Read the difference before it is committed."""
 
 import sys
 
-from collector.recording.wheel import NoRecordingRuntime
+from collector.engine.wheel import NoRecordingRuntime
 from tests.npu.fakecann.build import FakeCann, build_fake_cann
 from tests.npu.golden import FOLDER, golden_path, golden_text, no_own_call
 from tests.npu.graphed import FOLDER as GRAPHS

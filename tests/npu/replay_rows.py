@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from collector.codec.errors import OpmeterError
+from collector.engine.calls import read_calls
 from collector.host import imports
 from collector.model.case import Case
 from collector.model.vocabulary import FRACTAL_NZ, NC1HWC0
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
-from collector.recording.calls import read_calls
 from tests.fixtures.op_rows import rows_alone
 
 _ACL_FORMATS = {NC1HWC0: 3, FRACTAL_NZ: 29}

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collector.engine.calls import Recorded, parse_call
 from collector.model.case import Case
 from collector.ops.refusals import requires_950
 from collector.ops.registry import all_ops
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
-from collector.recording.calls import Recorded, parse_call
 from tests.fixtures.op_rows import rows_alone
 from tests.npu.fakecann.build import FakeCann, environment
 

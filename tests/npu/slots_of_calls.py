@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
+from collector.engine.calls import Recorded, RecordedTensor, parse_tensor
 from collector.model.case import Case, Slot, logical_shape
 from collector.model.vocabulary import is_plain_format
-from collector.recording.calls import Recorded, RecordedTensor, parse_tensor
 from tests.npu.passed_otherwise import How, Way
 
 

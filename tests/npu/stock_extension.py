@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from collector.recording.calls import read_calls
-from collector.recording.environments import STACKS, install_stack, stack_folder
+from collector.engine.calls import read_calls
+from collector.engine.environments import STACKS, install_stack, stack_folder
 from tests.npu.fakecann.build import build_fake_cann, environment
 
 FOLDER = Path(__file__).parent / "stock_calls"

@@ -19,13 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.ops.registry import find
-from collector.recording.environments import (
+from collector.engine.environments import (
     RELEASES,
     STACKS,
     install_serving,
     install_stack,
 )
+from collector.ops.registry import find
 from tests.npu.fakecann.build import build_fake_cann
 from tests.npu.golden import golden_path, golden_text
 from tests.npu.replay_rows import STOCK_SITE

@@ -6,13 +6,13 @@ are asserted too: the row's slots are in it, and one call is the kernel's own.
 
 import pytest
 
+from collector.engine.calls import Recorded
+from collector.engine.cells import cells_of
+from collector.engine.converted import kernels_of
 from collector.ops.registry import all_ops, find
 from collector.ops.spec import OpSpec
 from collector.quality.identity import identity_of
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
-from collector.recording.calls import Recorded
-from collector.recording.cells import cells_of
-from collector.recording.converted import kernels_of
 from tests.fixtures.row_checks import failing
 from tests.npu.fakecann.build import FakeCann
 from tests.npu.golden import golden_path, golden_text, is_own, no_own_call, own_launches

@@ -22,6 +22,8 @@ from collector.database.commits import find_head
 from collector.database.query import case_results
 from collector.database.snapshot import load_state
 from collector.database.verify import find_problems
+from collector.engine.calls import Recorded
+from collector.engine.kernels import kernel_of
 from collector.model import keys
 from collector.model.measurement import Library
 from collector.model.record import CaseRecord, write_table
@@ -30,8 +32,6 @@ from collector.model.vocabulary import LIBRARY
 from collector.ops.refusals import requires_950
 from collector.ops.registry import all_ops
 from collector.ops.releases import launched_by
-from collector.recording.calls import Recorded
-from collector.recording.kernels import kernel_of
 from collector.store import open_store
 from jobs.planning.sources import completed_records
 from tests.fixtures import op_rows

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from collector.recording.calls import read_calls
-from collector.recording.engine import SITE
+from collector.engine.calls import read_calls
+from collector.engine.engine_process import SITE
 from tests.npu.fakecann.build import FakeCann, environment
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu]

@@ -17,9 +17,9 @@ from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
 from collector.comm.gang import GangFailed, GangWork, Rendezvous, free_port, run_gang
 from collector.comm.rank_files import have_met, rank_states, read_results
 from collector.comm.timing import collective_timing
+from collector.engine.calls import parse_call, read_calls
 from collector.ranks.collective import OPERATIONS
 from collector.ranks.topology import Grid
-from collector.recording.calls import parse_call, read_calls
 from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.fakecann.faults import Fault, for_ranks
 from tests.npu.fakecann.truth import truth_us

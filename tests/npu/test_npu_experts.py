@@ -13,6 +13,7 @@ import pytest
 from collector.comm.bench_plan import Mode
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.rank_files import CaseSeen, read_results
+from collector.engine.calls import read_calls
 from collector.ranks.distribution import (
     COMBINE,
     DISPATCH,
@@ -22,7 +23,6 @@ from collector.ranks.distribution import (
     WEIGHTS,
     DistributeCall,
 )
-from collector.recording.calls import read_calls
 from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.fakecann.faults import Fault, write_faults
 from tests.unit.collector.naming import names

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.recording.calls import read_calls
+from collector.engine.calls import read_calls
 from tests.npu.fakecann.build import FakeCann, environment
 
 pytestmark = [pytest.mark.npu, pytest.mark.torch]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from collector.engine.calls import parse_call
+from collector.engine.kernels import kernel_of
 from collector.profiles.launches import KernelLaunch, read_op_summary
-from collector.recording.calls import parse_call
-from collector.recording.kernels import kernel_of
 from tests.npu.fakecann.columns import counters
 from tests.npu.fakecann.faults import Fault, write_faults
 from tests.npu.fakecann.truth import truth_us

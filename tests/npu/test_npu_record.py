@@ -2,8 +2,8 @@
 
 import pytest
 
-from collector.recording.calls import parse_call
-from collector.recording.wheel import NoRecordingRuntime
+from collector.engine.calls import parse_call
+from collector.engine.wheel import NoRecordingRuntime
 from tests.fixtures.op_rows import rows_of
 from tests.npu import golden, record
 from tests.npu.replayed import Replayed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.recording.calls import parse_call
+from collector.engine.calls import parse_call
 
 pytestmark = pytest.mark.fast
 

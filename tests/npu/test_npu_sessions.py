@@ -22,6 +22,7 @@ import pytest
 import zstandard
 
 from collector.codec.errors import BadInput
+from collector.engine.wheel import NoRecordingRuntime
 from collector.host.stack import installed_torch
 from collector.measuring.batches import RawRecords, SessionResults
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
@@ -32,7 +33,6 @@ from collector.model.stack import Runtime, Stack
 from collector.model.vocabulary import INPUT_SHAPES
 from collector.profiles.launches import read_op_summary
 from collector.quality.reconcile import mark_of
-from collector.recording.wheel import NoRecordingRuntime
 from collector.replay.disk_space import NoSpace
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.msprof import (

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from collector.engine import wheel
 from collector.host.operator_library import PRIVATE
 from collector.model.measurement import Outcome
 from collector.model.record import CaseRecord
-from collector.recording import wheel
 from collector.replay.supervisor import Ending
 from tests.npu.test_npu_sessions import Bench, add, bench_in, outcomes, session
 

@@ -2,7 +2,7 @@
 kernels (`stock_calls/{release}_triton.txt`): `python -m tests.npu.triton_rows [RELEASE...]`.
 
 They run in the environment of `opmeter model record`, where a launch of Triton is recorded with all
-its arguments instead of compiled (`collector/recording/site/opmeter_hooks.py`). `tests/stacks`
+its arguments instead of compiled (`collector/engine/site/opmeter_hooks.py`). `tests/stacks`
 compares the files with another recording.
 """
 
@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from collector.engine.calls import Recorded, read_calls
+from collector.engine.cells import cells_of
+from collector.engine.engine_process import EngineSettings, engine_environment
+from collector.engine.environments import RELEASES, install_serving
+from collector.engine.kernels import kernel_of
 from collector.model.case import Case
 from collector.ops.registry import all_ops, find
 from collector.ops.spec import Need
 from collector.quality.identity import identity_of
-from collector.recording.calls import Recorded, read_calls
-from collector.recording.cells import cells_of
-from collector.recording.engine import EngineSettings, engine_environment
-from collector.recording.environments import RELEASES, install_serving
-from collector.recording.kernels import kernel_of
 from tests.fixtures.op_rows import rows_alone
 from tests.npu.golden import headline
 from tests.npu.stock_extension import FOLDER

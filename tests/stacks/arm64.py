@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.recording.environments import RELEASES
-from collector.recording.wheel import cache
+from collector.engine.environments import RELEASES
+from collector.engine.wheel import cache
 from tests.cluster.testbed.images import COLLECTORS
 from tests.cluster.testbed.pythons import compiler, python_folder
 from tests.stacks.environments import ARM64, PYTHONS, pins, requirements, words_for_arm64

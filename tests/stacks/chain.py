@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collector.engine.environments import find_release
 from collector.model.record import CaseRecord
-from collector.recording.environments import find_release
 from jobs.objects.pod_template import WORK
 from tests.npu.fakecann.build import FakeCann, build_fake_cann
 from tests.npu.fakecann.physical import PHYSICAL, TIMES

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from collector.recording.environments import RELEASES
-from collector.recording.wheel import cache
+from collector.engine.environments import RELEASES
+from collector.engine.wheel import cache
 from tests.cluster.testbed.images import COLLECTORS
 from tests.stacks.distributions import Installed, in_wheels, read, written
 from tests.stacks.product_environment import ROOT, clean_environ, digest, installing

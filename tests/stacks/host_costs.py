@@ -14,8 +14,8 @@ from pathlib import Path
 
 from collector.codec.text import time_text
 from collector.database.host_sessions import BETWEEN, LAUNCH, PASS, HostDecode
-from collector.recording.environments import RELEASES
-from collector.recording.model_folder import find_model
+from collector.engine.environments import RELEASES
+from collector.engine.model_folder import find_model
 from jobs.cli.host import host_command
 from jobs.planning.host_costs import HostCosts, host_directories
 from jobs.planning.step_time import CANN_CALL

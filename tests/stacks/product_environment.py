@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from collector.recording.environments import ServingEnvironment, install_serving
-from collector.recording.wheel import cache
+from collector.engine.environments import ServingEnvironment, install_serving
+from collector.engine.wheel import cache
 
 ROOT = Path(__file__).parents[2]
 _SOURCES = ("pyproject.toml", "README.md", "LICENSE", "collector", "jobs", "opmeter")

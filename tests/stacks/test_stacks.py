@@ -7,7 +7,7 @@ provides them, and `python -m tests.npu.stock_stacks` and `...stock_extension` w
 
 import pytest
 
-from collector.recording.environments import STACKS, is_stack_installed
+from collector.engine.environments import STACKS, is_stack_installed
 from tests.fixtures.op_rows import rows_alone
 from tests.lacking import lacking
 from tests.npu.replayed import kernels_with_rows

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from collector.recording.environments import RELEASES
+from collector.engine.environments import RELEASES
 from tests.lacking import lacking
 from tests.stacks.arm64 import LACKING, OF_DEBIAN, Arm64Product, NoArm64, install_on_arm64
 from tests.stacks.environments import PYTHONS

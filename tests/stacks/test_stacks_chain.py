@@ -14,10 +14,10 @@ from shutil import copy
 
 import pytest
 
+from collector.engine.calls import read_calls
+from collector.engine.environments import RELEASES, find_release, is_serving_installed
 from collector.model.record import CaseRecord
 from collector.ops.registry import all_ops
-from collector.recording.calls import read_calls
-from collector.recording.environments import RELEASES, find_release, is_serving_installed
 from tests.docs.blocks import FIRST_HOUR, blocks_of, run
 from tests.fixtures.op_rows import rows_alone
 from tests.lacking import lacking

@@ -21,11 +21,11 @@ import pytest
 
 from collector.database.commits import find_head
 from collector.database.pull import pull_version
+from collector.engine.wheel import cache
 from collector.model.record import read_table
 from collector.profiles.bundled import bundled_file
 from collector.ranks.collective import Collective, CollectiveCase
 from collector.ranks.topology import Grid
-from collector.recording.wheel import cache
 from collector.store.file import FileStore
 from jobs.cli.export import export_command
 from tests.lacking import lacking

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from collector.recording.engine import record_model
-from collector.recording.environments import is_serving_installed
-from collector.recording.model_folder import ModelFolder
-from collector.recording.recorded_calls import PassTokens
-from collector.shapes.deployments import find_deployment
-from collector.shapes.layout import layout_of
+from collector.engine.engine_process import record_model
+from collector.engine.environments import is_serving_installed
+from collector.engine.model_folder import ModelFolder
+from collector.engine.recorded_calls import PassTokens
+from collector.workloads.deployments import find_deployment
+from collector.workloads.layout import layout_of
 from tests.lacking import lacking
 from tools.recordings.formulas import differences
 from tools.recordings.recipes import RECIPES, constants_of, folder_of, settings_of

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from collector.recording.environments import RELEASES, is_serving_installed
+from collector.engine.environments import RELEASES, is_serving_installed
 from tests.docs.blocks import blocks_of
 from tests.lacking import lacking
 from tests.stacks.distributions import Installed, installed_in, unfulfilled

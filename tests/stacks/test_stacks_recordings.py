@@ -16,7 +16,7 @@ from collector.database.host_sessions import (
     WHOLE,
     HostDecode,
 )
-from collector.recording.engine import (
+from collector.engine.engine_process import (
     EngineFailed,
     EngineSettings,
     GraphMode,
@@ -24,15 +24,15 @@ from collector.recording.engine import (
     record_model,
     running_engine,
 )
-from collector.recording.environments import RELEASES, is_serving_installed
-from collector.recording.host_time import HostMode, measure_host
-from collector.recording.model_folder import ModelFolder
-from collector.recording.quantised import WeightScheme
-from collector.recording.recorded_calls import PassTokens, derived_again
+from collector.engine.environments import RELEASES, is_serving_installed
+from collector.engine.host_time import HostMode, measure_host
+from collector.engine.model_folder import ModelFolder
+from collector.engine.quantised import WeightScheme
+from collector.engine.recorded_calls import PassTokens, derived_again
 from collector.report.model_pages import PredictedLaunch
-from collector.shapes.call_order import CallKind
-from collector.shapes.recorded_step import Prompts
 from collector.timeline.call_graph import Cause
+from collector.workloads.call_order import CallKind
+from collector.workloads.recorded_step import Prompts
 from jobs.planning.predicted_passes import launches_of
 from jobs.planning.step_time import AssumedTime, PassTimer, StepAssumptions
 from tests.lacking import lacking

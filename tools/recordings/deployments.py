@@ -16,23 +16,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from collector.recording.engine import (
+from collector.engine.engine_process import (
     EngineFailed,
     RunningEngine,
     running_engine,
 )
-from collector.recording.model_folder import ModelFolder
-from collector.recording.recorded_calls import PassTokens, derived_again
-from collector.shapes.deployments import LoadRange, PackagedDeployment, write_deployment
-from collector.shapes.layout import Layout, layout_of
-from collector.shapes.recorded_step import (
+from collector.engine.model_folder import ModelFolder
+from collector.engine.recorded_calls import PassTokens, derived_again
+from collector.workloads.deployments import LoadRange, PackagedDeployment, write_deployment
+from collector.workloads.layout import Layout, layout_of
+from collector.workloads.recorded_step import (
     Prompts,
     RecordedPass,
     Recording,
     read_recording,
     write_recording,
 )
-from collector.shapes.serving import Batch
+from collector.workloads.serving import Batch
 from tools.recordings.formulas import Constants, Solved, differences, solved_in_spaces
 from tools.recordings.layout_formulas import solved_family
 from tools.recordings.recipes import (

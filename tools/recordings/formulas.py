@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from math import gcd
 from typing import Any
 
+from collector.engine.recorded_calls import GROUP_ENDS, PassTokens
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS, OUTPUT_SHAPES, RUNTIME_PREFIX
 from collector.ops.expression import Expression, align
-from collector.recording.recorded_calls import GROUP_ENDS, PassTokens
-from collector.shapes.call_order import CallKind
-from collector.shapes.deployments import (
+from collector.workloads.call_order import CallKind
+from collector.workloads.deployments import (
     IN_PARTS,
     LaunchPattern,
     LoadRange,
@@ -34,10 +34,10 @@ from collector.shapes.deployments import (
     sized,
     step_of_load,
 )
-from collector.shapes.layout import Layout, layout_of
-from collector.shapes.recorded_step import TOKENS_OF_A_KEY, RecordedPass, Recording
-from collector.shapes.serving import Batch, Phase
-from collector.shapes.step import PAGE
+from collector.workloads.layout import Layout, layout_of
+from collector.workloads.recorded_step import TOKENS_OF_A_KEY, RecordedPass, Recording
+from collector.workloads.serving import Batch, Phase
+from collector.workloads.step import PAGE
 from tools.recordings.solver import NotSolved, Solver
 
 _CELLS = (*INPUT_CELLS, *OUTPUT_CELLS)

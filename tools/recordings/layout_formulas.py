@@ -13,13 +13,13 @@ from fractions import Fraction
 from typing import Any
 
 from collector.codec.canonical import json_object, readable_json
-from collector.shapes.deployments import (
+from collector.workloads.deployments import (
     LaunchPattern,
     LoadRange,
     PackagedDeployment,
     laid_out,
 )
-from collector.shapes.layout import layout_of
+from collector.workloads.layout import layout_of
 from tools.recordings.solver import NotSolved
 
 _SEPARATORS = re.compile(r'([,;"])')

@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collector.codec.errors import BadInput
-from collector.recording.engine import (
+from collector.engine.engine_process import (
     EngineSettings,
     GraphMode,
 )
-from collector.recording.model_folder import ModelFolder, find_model
-from collector.recording.quantised import WeightScheme
-from collector.recording.recorded_calls import PassTokens
-from collector.shapes.deployments import file_name
-from collector.shapes.layout import ExpertLaunch, Layout, environment_of, layout_of
-from collector.shapes.recorded_step import (
+from collector.engine.model_folder import ModelFolder, find_model
+from collector.engine.quantised import WeightScheme
+from collector.engine.recorded_calls import PassTokens
+from collector.workloads.deployments import file_name
+from collector.workloads.layout import ExpertLaunch, Layout, environment_of, layout_of
+from collector.workloads.recorded_step import (
     Prompts,
 )
-from collector.shapes.step import PAGE
+from collector.workloads.step import PAGE
 from tools.recordings.formulas import Constants
 from tools.recordings.spaces import MOST_REQUESTS, MOST_TOKENS
 

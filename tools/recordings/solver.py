@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from collector.codec.errors import OpmeterError
 from collector.ops.expression import Expression, dims_of
-from collector.shapes.deployments import load_lists
-from collector.shapes.serving import Batch
+from collector.workloads.deployments import load_lists
+from collector.workloads.serving import Batch
 from tools.recordings.candidates import Conditions, Terms, Values
 from tools.recordings.spaces import is_recordable
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from collector.ops.expression import ceil_div
-from collector.shapes.deployments import LoadRange, batch_of, padded
-from collector.shapes.serving import Batch, Phase
+from collector.workloads.deployments import LoadRange, batch_of, padded
+from collector.workloads.serving import Batch, Phase
 
 MOST_TOKENS, MOST_REQUESTS = 8192, 256  # limits of the engine: vLLM's default, and its graphs'
 _PROMPTS = (*range(1, 13), 16, 17, 31, 64, 100, 255, 256)

@@ -8,14 +8,14 @@ import argparse
 import logging
 from collections.abc import Mapping
 
-from collector.shapes.deployments import (
+from collector.workloads.deployments import (
     LoadRange,
     PackagedDeployment,
     find_deployment,
     load_names,
 )
-from collector.shapes.layout import layout_of
-from collector.shapes.serving import Batch
+from collector.workloads.layout import layout_of
+from collector.workloads.serving import Batch
 from tools.recordings.candidates import Conditions, Terms
 from tools.recordings.recipes import chosen_recipes, constants_of, folder_of
 from tools.recordings.spaces import LoadSpan, batches_of, recorded_batches

@@ -2,8 +2,8 @@
 
 import pytest
 
-from collector.recording.calls import parse_call, parse_line, parse_tensor, read_calls
-from collector.recording.kernels import kernel_of
+from collector.engine.calls import parse_call, parse_line, parse_tensor, read_calls
+from collector.engine.kernels import kernel_of
 from tests.npu.fakecann.truth import truth_us
 
 pytestmark = pytest.mark.fast

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from collector.engine import build as building
+from collector.engine import wheel
+from collector.engine.calls import read_calls
+from collector.engine.kernels import kernel_of
+from collector.engine.wheel import NoRecordingRuntime
 from collector.profiles.launches import read_op_summary
-from collector.recording import build as building
-from collector.recording import wheel
-from collector.recording.calls import read_calls
-from collector.recording.kernels import kernel_of
-from collector.recording.wheel import NoRecordingRuntime
 from tests.npu.fakecann.build import LAUNCHES, FakeCann, build_fake_cann, environment
 from tests.npu.fakecann.faults import Fault, write_faults
 from tests.npu.fakecann.truth import truth_us

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from collector.recording.calls import parse_call
+from collector.engine.calls import parse_call
 from tests.npu import test_npu_fake_msprof as smoke
 from tests.npu.fakecann.columns import GROUPS, counters
 from tests.npu.fakecann.faults import Fault, struck

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from zipfile import ZipFile
 
-from collector.recording.wheel import cache
+from collector.engine.wheel import cache
 from tests.stacks.product_environment import installing
 
 # Maven's coordinates, and the folder in their archive.

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from collector.recording.calls import Recorded
-from collector.recording.cells import cells_of
+from collector.engine.calls import Recorded
+from collector.engine.cells import cells_of
 from tests.npu.fakecann.truth import truth_us
 
 _IN_SHAPES, _IN_DTYPES, _IN_FORMATS = "Input Shapes", "Input Data Types", "Input Formats"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collector.recording import build as recording
+from collector.engine import build as recording
 
 _HERE = Path(__file__).parent
 LAUNCHES = Path(recording.__file__).parent / "site"  # has the module opmeter_launches

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from collector.recording.cells import cells_of
+from collector.engine.cells import cells_of
 from tests.npu.fakecann.between import Part, is_struck, parts_of
 from tests.npu.fakecann.faults import Fault, Orders
 from tests.npu.fakecann.summary import Task

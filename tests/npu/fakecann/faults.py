@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from collector.recording.kernels import calls_of
+from collector.engine.kernels import calls_of
 
 _OF_LAUNCHES = ("crash", "hang")
 _OF_WINDOWS = (

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection
 from math import prod
 
-from collector.recording.calls import Recorded
+from collector.engine.calls import Recorded
 
 TIMES = "FAKE_CANN_TIMES"
 PHYSICAL = "physical"

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from collector.recording.calls import read_calls
+from collector.engine.calls import read_calls
 from tests.npu.fakecann.columns import BLOCK_DIM, BLOCK_NUM
 from tests.npu.fakecann.command import Command, Refused, parse
 from tests.npu.fakecann.damage import damaged

@@ -12,7 +12,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from collector.recording.calls import read_calls
+from collector.engine.calls import read_calls
 
 DUMP, RESELECT = "CUSTOM DUMP(1)", "CUSTOM RESELECT(0)"
 _OPERATORS = "operators.txt"

@@ -7,10 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from collector.recording.calls import Recorded, parse_call
-from collector.recording.cells import cells_of
-from collector.recording.converted import kernels_of
-from collector.recording.kernels import kernel_of
+from collector.engine.calls import Recorded, parse_call
+from collector.engine.cells import cells_of
+from collector.engine.converted import kernels_of
+from collector.engine.kernels import kernel_of
 from tests.npu.fakecann.columns import counters, summary_columns
 from tests.npu.fakecann.libraries import answered_by
 from tests.npu.fakecann.physical import PhysicalTimes

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from collector.recording.calls import Recorded
+from collector.engine.calls import Recorded
 
 _SHORTEST_US, _LONGEST_US = 1.0, 200.0
 _STEPS = 199_000  # of a nanosecond

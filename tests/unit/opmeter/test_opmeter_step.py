@@ -18,9 +18,9 @@ from collector.model.vocabulary import (
     RUNTIME_PREFIX,
     is_absent_dtype,
 )
-from collector.shapes.deployments import PackagedDeployment, deployed_step, find_deployment
-from collector.shapes.layout import layout_of
-from collector.shapes.serving import Batch, Phase
+from collector.workloads.deployments import PackagedDeployment, deployed_step, find_deployment
+from collector.workloads.layout import layout_of
+from collector.workloads.serving import Batch, Phase
 from tests.unit.jobs.cli.in_process import opmeter_here
 from tests.unit.opmeter.made import recorded, version_of
 

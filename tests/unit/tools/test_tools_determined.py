@@ -2,12 +2,12 @@
 
 import pytest
 
-from collector.recording.recorded_calls import PassTokens
-from collector.shapes.deployments import deployed_step, load_names
-from collector.shapes.layout import Layout
-from collector.shapes.recorded_step import RecordedLaunch, Recording
-from collector.shapes.serving import Batch, Phase
-from tests.unit.collector.recording.made import Made, MadeCall
+from collector.engine.recorded_calls import PassTokens
+from collector.workloads.deployments import deployed_step, load_names
+from collector.workloads.layout import Layout
+from collector.workloads.recorded_step import RecordedLaunch, Recording
+from collector.workloads.serving import Batch, Phase
+from tests.unit.collector.engine.made import Made, MadeCall
 from tools.recordings.candidates import Conditions, Terms
 from tools.recordings.formulas import Constants, solved_in_spaces
 from tools.recordings.spaces import LoadSpan, batches_of, is_recordable, random_batches

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import BadInput
-from collector.recording.recorded_calls import PassTokens
-from collector.shapes.deployments import deployed_step, laid_out, load_names
-from collector.shapes.layout import Layout
-from collector.shapes.recorded_step import Prompts, RecordedLaunch, RecordedMessage, Recording
-from collector.shapes.serving import Batch, Phase
-from tests.unit.collector.recording.made import Made, MadeCall
+from collector.engine.recorded_calls import PassTokens
+from collector.workloads.deployments import deployed_step, laid_out, load_names
+from collector.workloads.layout import Layout
+from collector.workloads.recorded_step import Prompts, RecordedLaunch, RecordedMessage, Recording
+from collector.workloads.serving import Batch, Phase
+from tests.unit.collector.engine.made import Made, MadeCall
 from tools.recordings.formulas import (
     Constants,
     differences,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from collector.recording.engine import EngineFailed
-from collector.recording.recorded_calls import LoggedCall, PassTokens, recorded_pass
-from collector.shapes.recorded_step import Recording
+from collector.engine.engine_process import EngineFailed
+from collector.engine.recorded_calls import LoggedCall, PassTokens, recorded_pass
+from collector.workloads.recorded_step import Recording
 from tools.recordings.deployments import Passes, pass_tokens
 from tools.recordings.spaces import LoadSpan, batches_of
 

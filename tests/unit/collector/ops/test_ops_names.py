@@ -13,7 +13,7 @@ WORDS = {"Equal", "Index"}  # of Kubernetes and of dataclasses
 NAMING = (
     "collector/ops/",
     "collector/ranks/distribution.py",  # kernels over several ranks
-    "collector/recording/",  # what recorded calls launch
+    "collector/engine/",  # what recorded calls launch
     "collector/capture/dispatched.py",  # calls of torch's operators, which that table knows
     "collector/model/case.py",  # names with the index of a compiled variant
     "collector/singlehost/from_profile.py",  # rows that msmodeling's own tool compares in part

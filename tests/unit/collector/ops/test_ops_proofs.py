@@ -5,11 +5,11 @@ from importlib.resources import files
 import pytest
 from typer.testing import CliRunner
 
+from collector.engine.calls import parse_call
+from collector.engine.choices import CHOSEN
+from collector.engine.kernels import kernel_of
 from collector.ops.registry import all_ops, find
 from collector.ops.releases import proof_of, type_proof_of
-from collector.recording.calls import parse_call
-from collector.recording.choices import CHOSEN
-from collector.recording.kernels import kernel_of
 from jobs.cli.app import app
 from tests.npu.proofs import READ, RECORDED, SEEN, proofs_table
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import CaseRejected
+from collector.engine.calls import parse_call
+from collector.engine.environments import STACKS
 from collector.host.cann import without_custom_opp
 from collector.measuring.batches import Batches
 from collector.model.measurement import Library
@@ -14,8 +16,6 @@ from collector.model.plan import ShardCase
 from collector.model.vocabulary import LIBRARY
 from collector.ops.registry import all_ops, find
 from collector.ops.spec import NpuCall, library_of
-from collector.recording.calls import parse_call
-from collector.recording.environments import STACKS
 from collector.replay.calls import selected_function
 from collector.replay.custom_opp import read_header
 from tests.fixtures.op_rows import rows_alone, rows_of

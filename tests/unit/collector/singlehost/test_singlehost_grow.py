@@ -13,12 +13,12 @@ from collector.codec.errors import BadInput
 from collector.database.layout import case_cells, csv_bytes, database_columns
 from collector.database.tree import read_kernel_file
 from collector.profiles.bundled import write_bundled_profile
-from collector.shapes import model_rows
-from collector.shapes.models import find_decoder
 from collector.singlehost import grow as growing
 from collector.singlehost.grow import GridOptions
 from collector.singlehost.parse import parse_profile
 from collector.singlehost.version_files import read_tree
+from collector.workloads import model_rows
+from collector.workloads.models import find_decoder
 from tests.fixtures.op_rows import rows_of
 from tests.unit.collector.naming import naming
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.shapes.call_order import CallKind, PassCall
 from collector.timeline.call_graph import HOST, CallGraph, Cause, Quantity, TimedCall, scaled
 from collector.timeline.pass_time import Span, simulate, spans, widths
+from collector.workloads.call_order import CallKind, PassCall
 
 pytestmark = pytest.mark.fast
 

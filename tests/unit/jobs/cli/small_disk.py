@@ -17,8 +17,8 @@ from unittest import mock
 from collector.codec.errors import OpmeterError
 from collector.comm.comm_table import write_table
 from collector.database.op_mapping_writing import write_mapping
-from collector.recording import engine
-from tests.unit.collector.recording.test_recording_calls import GATHER, MATMUL, recording_of
+from collector.engine import engine
+from tests.unit.collector.engine.test_engine_calls import GATHER, MATMUL, recording_of
 from tests.unit.jobs.cli.in_process import opmeter_here
 
 NAMESPACE = ("unshare", "--mount", "--propagation", "private")

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import BadInput
+from collector.engine import engine
+from collector.engine.recorded_calls import PassTokens
 from collector.profiles.bundled import write_bundled_profile
-from collector.recording import engine
-from collector.recording.recorded_calls import PassTokens
-from collector.shapes.layout import layout_of
-from collector.shapes.recorded_step import read_recording, write_recording
-from tests.unit.collector.recording.test_recording_calls import GATHER, MATMUL, recording_of
+from collector.workloads.layout import layout_of
+from collector.workloads.recorded_step import read_recording, write_recording
+from tests.unit.collector.engine.test_engine_calls import GATHER, MATMUL, recording_of
 from tests.unit.jobs.cli.in_process import invoked
 
 pytestmark = pytest.mark.fast

@@ -5,9 +5,9 @@ from math import fsum
 import pytest
 
 from collector.codec.errors import BadInput
-from collector.shapes.call_order import CallKind
 from collector.store.in_memory import MemoryStore
 from collector.timeline.call_graph import Cause
+from collector.workloads.call_order import CallKind
 from jobs.planning.host_costs import HostCosts, host_directories, ranks_text
 from jobs.planning.predicted_passes import LaunchedPass
 from jobs.planning.step_time import EAGER, GRAPH, AssumedTime, PassTimer, StepAssumptions, call_name

@@ -11,8 +11,8 @@ from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import COMBINE, DISPATCH
 from collector.ranks.experts import KERNEL
 from collector.ranks.gangs import is_of_gangs, ranks_of
-from collector.shapes.models import bundled_config
 from collector.store.in_memory import MemoryStore
+from collector.workloads.models import bundled_config
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.generated_sources import MODEL_STEPS, model_records
 from jobs.planning.sources import load_sources

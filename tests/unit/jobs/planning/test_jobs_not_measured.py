@@ -2,9 +2,9 @@
 
 import pytest
 
-from collector.shapes.recorded_step import RecordedLaunch, Recording
+from collector.workloads.recorded_step import RecordedLaunch, Recording
 from jobs.planning.not_measured import not_measured
-from tests.unit.collector.recording.made import Made, MadeCall
+from tests.unit.collector.engine.made import Made, MadeCall
 
 pytestmark = pytest.mark.fast
 

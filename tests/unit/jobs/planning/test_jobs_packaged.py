@@ -6,9 +6,9 @@ import pytest
 
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
-from collector.shapes.deployments import deployed_step, find_deployment
-from collector.shapes.layout import layout_of
-from collector.shapes.serving import Batch, Phase
+from collector.workloads.deployments import deployed_step, find_deployment
+from collector.workloads.layout import layout_of
+from collector.workloads.serving import Batch, Phase
 from jobs.planning.sources import completed_records
 from tools.recordings.recipes import RECIPES
 

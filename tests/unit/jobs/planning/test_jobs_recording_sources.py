@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import BadInput
+from collector.engine.recorded_calls import LoggedCall, PassTokens, recorded_pass
 from collector.model.stack import Stack
-from collector.recording.recorded_calls import LoggedCall, PassTokens, recorded_pass
-from collector.shapes.recorded_step import Recording, read_recording, write_recording
 from collector.store.in_memory import MemoryStore
+from collector.workloads.recorded_step import Recording, read_recording, write_recording
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.candidates import weigh
 from jobs.planning.forecast import peaks_of

@@ -10,10 +10,10 @@ from collector.model.stack import Stack
 from collector.ranks.collective import Collective, CollectiveCase
 from collector.ranks.topology import Grid
 from collector.report.model_pages import PredictedLaunch
-from collector.shapes.call_order import CallKind, CallOrder, PassCall
-from collector.shapes.recorded_step import RecordedCopy, RecordedPass, read_recording
 from collector.timeline.call_graph import HOST, Cause, Quantity
 from collector.timeline.pass_time import spans
+from collector.workloads.call_order import CallKind, CallOrder, PassCall
+from collector.workloads.recorded_step import RecordedCopy, RecordedPass, read_recording
 from jobs.planning.forecast import peaks_of
 from jobs.planning.predicted_passes import LaunchedPass, ModelLaunch, launches_of
 from jobs.planning.step_time import (

@@ -5,9 +5,9 @@ from math import prod
 
 import pytest
 
+from collector.engine.calls import RecordedTensor
+from collector.engine.views import copied
 from collector.ops.registry import find
-from collector.recording.calls import RecordedTensor
-from collector.recording.views import copied
 from tests.unit.collector.ops.conftest import CpuMaker
 
 pytestmark = pytest.mark.torch
