@@ -89,7 +89,7 @@ class FakeCluster:
         self._uid = itertools.count()
         self._random = random.Random(1)
 
-    # The calls of jobs.cluster.Cluster.
+    # The calls of jobs.kube.cluster.Cluster.
 
     def config_maps(self, selector: str) -> list[Object]:
         return self._call(
