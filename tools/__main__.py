@@ -5,8 +5,13 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 
 from collector.codec.errors import OpmeterError
+from tools import pages, pictures
+from tools.operators import launched, proofs, record
+from tools.operators.releases import matrix, wheels
 from tools.recordings import deployments, recipes, undetermined
 
 
@@ -25,7 +30,74 @@ class Tool:
     run: Callable[[argparse.Namespace], int]
 
 
+def _no_options(parser: argparse.ArgumentParser) -> None:
+    """Add nothing."""
+
+
+def _names(what: str) -> Callable[[argparse.ArgumentParser], None]:
+    """Return the options of a tool that makes files for all things, or for those named."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("names", nargs="*", metavar=what, help="all without it")
+
+    return add
+
+
+def _data(name: str, table: Callable[[], bytes]) -> Callable[[argparse.Namespace], int]:
+    """Return what writes a table of `collector/data`."""
+
+    def write(options: argparse.Namespace) -> int:
+        path = Path(str(files("collector") / "data" / name))
+        path.write_bytes(table())
+        print(path)
+        return 0
+
+    return write
+
+
 TOOLS = {
+    "pages": Tool(
+        "docs/reference/cli.md and docs/reference/columns.md",
+        "the commands and columns of the program",
+        pages.add_options,
+        pages.make,
+    ),
+    "pictures": Tool(
+        "docs/pictures/*.svg of what commands print",
+        "a quickstart, run now or in FOLDER",
+        _names("FOLDER"),
+        lambda options: pictures.make(options.names),
+    ),
+    "calls": Tool(
+        "tests/npu/calls/*.txt and tests/npu/graph_calls/*.txt",
+        "the fixture rows, the stock torch_npu and its torchair",
+        _names("KERNEL"),
+        lambda options: record.main(options.names),
+    ),
+    "launched": Tool(
+        "collector/data/launched.csv, the C function of each operator's call",
+        "tests/npu/calls/*.txt",
+        _no_options,
+        _data("launched.csv", launched.launched_table),
+    ),
+    "proofs": Tool(
+        "collector/data/proofs.csv, the evidence of each operator",
+        "the recorded calls, and lists of those that profiles and CANN's sources show",
+        _no_options,
+        _data("proofs.csv", proofs.proofs_table),
+    ),
+    "schemas": Tool(
+        "tools/operators/releases/schemas/*.txt, the functions of each release",
+        "the wheels of torch_npu and vllm_ascend",
+        _names("RELEASE"),
+        lambda options: wheels.make(options.names),
+    ),
+    "releases": Tool(
+        "collector/data/releases.csv, which release has which function",
+        "tools/operators/releases/schemas/*.txt and the recorded calls",
+        _no_options,
+        _data("releases.csv", matrix.releases_table),
+    ),
     "recordings": Tool(
         "collector/data/recordings/*.json.gz",
         "the recipes of tools/recordings/recipes.py and the serving stacks of "

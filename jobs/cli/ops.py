@@ -225,7 +225,7 @@ def _state(op: OpSpec, proved: Proved) -> str:
     if devices:
         return f"verified on {', '.join(devices)}"
     if not (proof := proof_of(op.kernel)):
-        return "not yet on an NPU; not in proofs.csv: python -m tests.npu.proofs writes it"
+        return "not yet on an NPU; not in proofs.csv: python -m tools proofs writes it"
     return f"not yet on an NPU; its type {type_proof_of(op.kernel)}; {proof}"
 
 

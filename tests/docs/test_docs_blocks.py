@@ -10,7 +10,6 @@ import pytest
 
 from collector.engine.environments import is_serving_installed
 from collector.engine.wheel import NoRecordingRuntime
-from tests.docs import generate
 from tests.docs.blocks import (
     FIRST_HOUR,
     NEEDS,
@@ -28,6 +27,7 @@ from tests.lacking import lacking
 from tests.npu.fakecann.build import build_fake_cann, npu_host
 from tests.npu.fakecann.physical import PHYSICAL, TIMES
 from tests.servers.versitygw import NoServer, Versitygw
+from tools import pages as generated
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -97,7 +97,7 @@ def test_translation_has_the_blocks_of_its_page() -> None:
 
 
 def test_generated_pages_are_up_to_date() -> None:
-    assert not generate.differing(), "run python -m tests.docs.generate"
+    assert not generated.differing(), "run python -m tools pages"
 
 
 @contextmanager

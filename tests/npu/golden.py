@@ -54,7 +54,7 @@ def no_own_call(kernel: str, rows: Sequence[Replayed]) -> str:
     return (
         f"{kernel}: none of the recorded calls ({', '.join(made)}) is known to launch it; add "
         f'launched_by=calls("{made[0]}") (the call that does) to its declaration, and record '
-        f"again: python -m tests.npu.record {kernel}"
+        f"again: python -m tools calls {kernel}"
     )
 
 

@@ -1,6 +1,6 @@
 """The launches of the stock torch_npu for each fixture row: the call, its tensors, its attributes.
 
-The files in calls/ are exact; `python -m tests.npu.record` writes them. Properties of every call
+The files in calls/ are exact; `python -m tools calls` writes them. Properties of every call
 are asserted too: the row's slots are in it, and one call is the kernel's own.
 """
 
@@ -62,7 +62,7 @@ def test_every_row_is_accepted_and_has_its_outputs(rows):
 def test_calls_are_those_of_the_golden_file(replayed):
     def check(kernel):
         path = golden_path(kernel)
-        again = f"record again, and read the difference: python -m tests.npu.record {kernel}"
+        again = f"record again, and read the difference: python -m tools calls {kernel}"
         assert path.exists(), again
         assert golden_text(kernel, replayed[kernel]) == path.read_text(), again
 

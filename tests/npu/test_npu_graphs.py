@@ -1,7 +1,7 @@
 """What the stock torchair makes of each fixture row that a graph launches: the op, its inputs, its
 attributes. CANN's graph engine, which makes kernels of it, is not available here.
 
-The files in graph_calls/ are exact; `python -m tests.npu.record` writes them.
+The files in graph_calls/ are exact; `python -m tools calls` writes them.
 """
 
 from typing import Any
@@ -58,7 +58,7 @@ def test_every_row_becomes_a_graph_of_its_kernel(made):
 def test_graph_is_that_of_the_golden_file(made):
     def check(kernel):
         path = graph_path(kernel)
-        again = f"record again, and read the difference: python -m tests.npu.record {kernel}"
+        again = f"record again, and read the difference: python -m tools calls {kernel}"
         assert path.exists() and graph_text(made[kernel]) == path.read_text(), again
 
     assert failing(KERNELS, check) == []

@@ -19,10 +19,10 @@ from collector.model.stack import Runtime, Stack
 from collector.model.vocabulary import LIBRARY
 from tests.fixtures.op_rows import rows_of
 from tests.npu.fakecann.build import LAUNCHES
-from tests.npu.releases.wheels import FOLDER
 from tests.npu.test_npu_sessions import bench_in
 from tests.unit.collector.replay.replay_cases import PROVENANCE
 from tests.unit.collector.replay.test_replay_answering import HEADER
+from tools.operators.releases.wheels import FOLDER
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 

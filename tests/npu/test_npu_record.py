@@ -1,12 +1,13 @@
-"""The output of `tests.npu.record` if no call is the kernel's own, and if it cannot record."""
+"""What `python -m tools calls` prints if no call is the kernel's own, and if it cannot record."""
 
 import pytest
 
 from collector.engine.calls import parse_call
 from collector.engine.wheel import NoRecordingRuntime
 from tests.fixtures.op_rows import rows_of
-from tests.npu import golden, record
+from tests.npu import golden
 from tests.npu.replayed import Replayed
+from tools.operators import record
 
 pytestmark = pytest.mark.fast
 
@@ -35,7 +36,7 @@ def test_call_with_another_name_is_reported_with_the_missing_declaration(recorde
     assert recorded("ACLNN aclnnNegative(f32[4]:ND, f32[4]:ND)") == 1
     [line] = capsys.readouterr().err.splitlines()
     assert 'launched_by=calls("aclnnNegative")' in line
-    assert "python -m tests.npu.record Neg" in line
+    assert "python -m tools calls Neg" in line
 
 
 def test_kernel_without_rows_is_named_and_fails(recorded, monkeypatch, tmp_path, capsys):

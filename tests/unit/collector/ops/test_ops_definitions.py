@@ -7,7 +7,7 @@ import pytest
 from collector.ops.registry import find
 from tests.fixtures.op_rows import rows_of
 from tests.fixtures.row_checks import failing
-from tests.npu.releases.wheels import definitions_of
+from tools.operators.releases.wheels import definitions_of
 
 pytestmark = pytest.mark.fast
 

@@ -11,14 +11,14 @@ from collector.engine.kernels import kernel_of
 from collector.ops.registry import all_ops, find
 from collector.ops.releases import proof_of, type_proof_of
 from jobs.cli.app import app
-from tests.npu.proofs import READ, RECORDED, SEEN, proofs_table
+from tools.operators.proofs import READ, RECORDED, SEEN, proofs_table
 
 pytestmark = pytest.mark.fast
 
 
 def test_proofs_table_equals_the_recorded_proofs():
     held = (files("collector") / "data" / "proofs.csv").read_bytes()
-    assert held == proofs_table(), "python -m tests.npu.proofs writes it"
+    assert held == proofs_table(), "python -m tools proofs writes it"
 
 
 def test_every_operator_has_a_proof_of_its_call_and_kernel_type():
@@ -39,7 +39,7 @@ def test_each_call_has_one_source_and_a_declared_kernel():
 def test_operator_without_a_proof_is_reported_with_the_command_that_writes_it(monkeypatch):
     monkeypatch.setattr("collector.ops.releases._proofs_table", dict)
     message = CliRunner().invoke(app, ["ops", "MoeInitRoutingCustom"]).output
-    assert "proofs.csv" in message and "python -m tests.npu.proofs" in message
+    assert "proofs.csv" in message and "python -m tools proofs" in message
 
 
 def test_ops_command_shows_the_proofs():

@@ -23,9 +23,9 @@ from collector.ops.spec import accepts, library_of
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from jobs.cli.app import app
 from tests.fixtures.row_checks import failing
-from tests.npu.releases.binding import Passed, misfit, parse_schema
-from tests.npu.releases.matrix import releases_table, schemas_of
-from tests.npu.releases.wheels import (
+from tools.operators.releases.binding import Passed, misfit, parse_schema
+from tools.operators.releases.matrix import releases_table, schemas_of
+from tools.operators.releases.wheels import (
     FOLDER,
     RELEASES,
     calls_of_torch_npu,
@@ -42,7 +42,7 @@ TORCH_NPU = [r.replace("==", "-") for r in RELEASES if r.startswith("torch_npu")
 @pytest.mark.thorough
 def test_matrix_equals_the_one_of_the_wheels():
     held = (files("collector") / "data" / "releases.csv").read_bytes()
-    assert held == releases_table(), "python -m tests.npu.releases.matrix writes it"
+    assert held == releases_table(), "python -m tools releases writes it"
 
 
 def test_every_library_call_has_a_status_for_each_release():

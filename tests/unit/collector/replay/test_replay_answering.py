@@ -19,10 +19,10 @@ from collector.ops.spec import NpuCall, library_of
 from collector.replay.calls import selected_function
 from collector.replay.custom_opp import read_header
 from tests.fixtures.op_rows import rows_alone, rows_of
-from tests.npu.releases.wheels import FOLDER, c_functions_of
 from tests.npu.stock_stacks import otherwise_path, served_path
 from tests.unit.collector.measuring.pretending import size
 from tests.unit.collector.naming import names, naming
+from tools.operators.releases.wheels import FOLDER, c_functions_of
 
 SPARSE = find("SparseFlashAttention")
 ROW = rows_of("SparseFlashAttention")[0]

@@ -7,9 +7,9 @@ import pytest
 from collector.ops.registry import all_ops
 from collector.ops.releases import CFunction, launched_by
 from collector.replay.custom_opp import mismatched_function, read_header
-from tests.npu.launched import launched_table
-from tests.npu.releases.wheels import RELEASES, c_functions_of
 from tests.unit.collector.naming import names
+from tools.operators.launched import launched_table
+from tools.operators.releases.wheels import RELEASES, c_functions_of
 
 # As the wheel of vllm_ascend 0.18.0 declares it, in the project's words.
 HEADER = """
@@ -47,7 +47,7 @@ def test_a_header_is_read():
 @pytest.mark.fast
 def test_function_table_equals_the_recorded_calls():
     held = (files("collector") / "data" / "launched.csv").read_bytes()
-    assert held == launched_table(), "python -m tests.npu.launched writes it"
+    assert held == launched_table(), "python -m tools launched writes it"
     assert launched_by("SparseFlashAttention") == (
         CFunction("aclnnSparseFlashAttention", "..........ss........", has_numbers=True),
     )

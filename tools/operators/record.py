@@ -1,8 +1,9 @@
 """Record what the stock torch_npu launches for each fixture row, and which graph its torchair makes
-of those that graphs launch (all kernels, or those named): `python -m tests.npu.record [KERNEL...]`.
+of those that graphs launch (all kernels, or those named): `python -m tools calls [KERNEL...]`.
 Read the difference before it is committed."""
 
 import sys
+from collections.abc import Sequence
 
 from collector.engine.wheel import NoRecordingRuntime
 from tests.npu.fakecann.build import FakeCann, build_fake_cann
@@ -12,10 +13,10 @@ from tests.npu.graphed import graph_path, graph_text, graphs_of, kernels_of_grap
 from tests.npu.replayed import kernels_with_rows, replay
 
 
-def main(kernels: list[str]) -> int:
+def main(kernels: Sequence[str]) -> int:
     """Record; return 1 if a row cannot be replayed, none of its calls is the kernel's own, or a
     named kernel has no row."""
-    expected = kernels or kernels_with_rows()
+    expected = list(kernels) or kernels_with_rows()
     failed = strange = 0
     try:
         fake = build_fake_cann()
@@ -44,7 +45,7 @@ def main(kernels: list[str]) -> int:
     return int(failed + strange + len(without) > 0)
 
 
-def _record_graphs(fake: FakeCann, kernels: list[str]) -> int:
+def _record_graphs(fake: FakeCann, kernels: Sequence[str]) -> int:
     """Return the number of failed rows."""
     expected = [kernel for kernel in kernels_of_graphs() if not kernels or kernel in kernels]
     GRAPHS.mkdir(exist_ok=True)
@@ -56,7 +57,3 @@ def _record_graphs(fake: FakeCann, kernels: list[str]) -> int:
             if row.error:
                 print(f"{row.case.describe()}: {row.error}", file=sys.stderr)
     return failed
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Pictures of what commands print: `python -m tests.docs.pictures [FOLDER]`.
+"""Pictures of what commands print: `python -m tools pictures [FOLDER]`.
 
 It runs the quickstart in an empty folder (or shows the database in FOLDER), and writes an SVG for
 each command to docs/pictures/. Run it on a quiet machine when the output of one of them changes.
@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from rich.text import Text
 
 from jobs.cli.terminal import wrapped
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[1]
 _PICTURES = _ROOT / "docs" / "pictures"
 _WIDTH = 100
 _COMMANDS = {
@@ -40,14 +41,15 @@ _SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http:
 """
 
 
-def main(arguments: list[str]) -> None:
-    """Write all pictures."""
+def make(folders: Sequence[str]) -> int:
+    """Write all pictures: of the database in the folder, if there is one."""
     _PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(arguments[0] if arguments else scratch)
+        folder = Path(folders[0] if folders else scratch)
         for name, words in _COMMANDS.items():
             printed = _output(words.split(), folder)
             (_PICTURES / f"{name}.svg").write_text(picture(f"opmeter {words}", printed), "utf-8")
+    return 0
 
 
 def _output(words: list[str], folder: Path) -> str:
@@ -76,7 +78,3 @@ def picture(command: str, printed: str) -> str:
                 text.stylize("bold cyan", 0, label.end())
             console.print(text)
     return console.export_svg(title="opmeter", code_format=_SVG, unique_id="opmeter")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,13 +1,10 @@
 """Write `collector/data/releases.csv`, which releases accept the calls of the catalogue, from the
-schemas next to this file: `python -m tests.npu.releases.matrix`. It needs neither torch nor the
+schemas next to this file: `python -m tools releases`. It needs neither torch nor the
 network; read the difference before it is committed.
 """
 
-import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
 
 from collector.codec.table import table_bytes
 from collector.model.case import Case
@@ -16,9 +13,9 @@ from collector.ops.registry import all_ops
 from collector.ops.releases import ABSENT, BOUND, BOUND_OTHERWISE, ROWS_OF_950, SCHEMA_UNKNOWN
 from collector.ops.spec import OpSpec, library_of
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
-from tests.npu.releases.binding import Passed, Schema, misfit, parse_schema
-from tests.npu.releases.calls import passed_by, rows_by_kernel
-from tests.npu.releases.wheels import FOLDER, RELEASES
+from tools.operators.releases.binding import Passed, Schema, misfit, parse_schema
+from tools.operators.releases.calls import passed_by, rows_by_kernel
+from tools.operators.releases.wheels import FOLDER, RELEASES
 
 Schemas = Mapping[str, tuple[Schema, ...]]
 NAMES = tuple(release.replace("==", "-") for release in RELEASES)
@@ -94,9 +91,3 @@ def schemas_of(release: str) -> Schemas:
 def _newest(release: str) -> str:
     library = release.partition("-")[0]
     return [name for name in NAMES if name.startswith(library)][-1]
-
-
-if __name__ == "__main__":
-    path = Path(str(files("collector") / "data" / "releases.csv"))
-    path.write_bytes(releases_table())
-    sys.stdout.write(f"{path}\n")

@@ -1,13 +1,11 @@
 """Write `collector/data/proofs.csv`, which `opmeter ops` shows: how each kernel's type, shapes and
-dtypes are proved until an NPU confirms them. Usage: `python -m tests.npu.proofs`.
+dtypes are proved until an NPU confirms them. Usage: `python -m tools proofs`.
 
 The calls of the stock torch_npu 2.13.0 are recorded; the kernels they launch, and the tensors these
 show, follow from the declarations of operators, made from sources and real profiles.
 """
 
 import re
-import sys
-from importlib.resources import files
 from pathlib import Path
 
 from collector.codec.table import table_bytes
@@ -18,10 +16,10 @@ from collector.ops.spec import OpSpec
 from collector.ranks.distribution import DISTRIBUTE_KERNELS, OF_950
 from tests.fixtures.op_rows import rows_alone, rows_of_graphs
 from tests.npu.golden import golden_path
-from tests.npu.releases.wheels import definitions_of
 from tests.npu.shown_otherwise import DIFFERENT, UNTOLD
 from tests.npu.stock_stacks import otherwise_path
 from tests.npu.triton_rows import triton_path
+from tools.operators.releases.wheels import definitions_of
 
 RECORDED = "call recorded, every tensor as the row has it"
 _IN_BLOCKS = "call recorded; the blocks of its tensors are those of a real profile"
@@ -151,9 +149,3 @@ def _blocks(path: Path, kernel: str) -> list[str]:
     """Return the contents of a file about the rows of a kernel."""
     blocks = path.read_text().split("\n\n")
     return [block for block in blocks if block.startswith(f"{kernel}: ")]
-
-
-if __name__ == "__main__":
-    path = Path(str(files("collector") / "data" / "proofs.csv"))
-    path.write_bytes(proofs_table())
-    sys.stdout.write(f"{path}\n")

@@ -1,10 +1,7 @@
 """Write `collector/data/launched.csv`, the C function of each operator's call, from the recorded
-calls: `python -m tests.npu.launched`."""
+calls: `python -m tools launched`."""
 
-import sys
 from collections.abc import Iterator
-from importlib.resources import files
-from pathlib import Path
 
 from collector.codec.table import table_bytes
 from collector.engine.calls import Recorded, parse_call
@@ -35,9 +32,3 @@ def _functions(kernel: str) -> Iterator[tuple[str, str, str]]:
 
 def _arguments(call: Recorded) -> str:
     return "".join("s" if argument.startswith('"') else "." for argument in call.arguments)
-
-
-if __name__ == "__main__":
-    file = Path(str(files("collector") / "data" / "launched.csv"))
-    file.write_bytes(launched_table())
-    sys.stdout.write(f"{file}\n")

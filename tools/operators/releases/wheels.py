@@ -1,5 +1,5 @@
 """Write the schemas that the releases of torch_npu and vLLM-Ascend have of the declared operators
-(`schemas/`): `python -m tests.npu.releases.wheels [RELEASE...]`.
+(`schemas/`): `python -m tools schemas [RELEASE...]`.
 
 The wheels come from the package index that pip is set up with, 250 MB in all, and are read as
 files: their libraries contain every schema as text. Operators that vLLM-Ascend registers in Python
@@ -22,7 +22,7 @@ from collector.ops.registry import all_ops
 from collector.ops.releases import CFunction, launched_by
 from collector.ops.spec import library_of
 from collector.replay.custom_opp import read_header
-from tests.npu.releases.binding import parse_schema
+from tools.operators.releases.binding import parse_schema
 
 FOLDER = Path(__file__).parent / "schemas"
 # The releases in use, and the oldest and newest; docs/reference/operators.md lists them. Of
@@ -52,14 +52,16 @@ _OF_OPP = "/_cann_ops_custom/"  # functions with which CANN compiles kernels
 _REGISTERED = re.compile(r'op_name="(\w+)",\s*op_func=(\w+)')
 
 
-def main(releases: list[str]) -> None:
+def make(releases: Sequence[str]) -> int:
+    """Write the schemas of releases, of all without names."""
     FOLDER.mkdir(exist_ok=True)
     for release in releases or RELEASES:
         with tempfile.TemporaryDirectory() as folder:
             wheel = _download(release, Path(folder))
             path = FOLDER / f"{release.replace('==', '-')}.txt"
             path.write_text("\n".join(_lines(wheel)) + "\n")
-            sys.stdout.write(f"{path}\n")
+            print(path)
+    return 0
 
 
 def called_names(library: str) -> frozenset[str]:
@@ -278,7 +280,3 @@ def _documented_schemas(sources: Iterable[str], found: set[str], names: Iterable
         if name not in best or "..." in best[name]:
             best[name] = text
     return set(best.values())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -13,7 +13,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.spec import OpSpec
 from tests.fixtures.op_rows import all_rows
-from tests.npu.releases.binding import Passed, Schema
+from tools.operators.releases.binding import Passed, Schema
 
 
 class StandIn:

@@ -1,0 +1,1 @@
+"""What is known of operators: their recorded calls, releases and evidence."""
