@@ -22,7 +22,7 @@ from typing import Any
 # The recorded calls: name, and the arguments in order, keywords after positions.
 CALLS: list[tuple[str, tuple[Any, ...]]] = []
 
-_WHEELS = Path(__file__).parent / "releases" / "schemas"
+_WHEELS = Path(__file__).parents[2] / "tools" / "operators" / "releases" / "schemas"
 _RELEASES = ("0.18.0", "0.23.0")  # the first that has an operator has its schema
 _RUNTIME, _RECORD = "libascendcl.so", "opmeter_fake_cann_record"
 _ND = 2  # acl/acl_base.h
