@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from collector.codec.errors import OpmeterError
-from tools import pages, pictures
+from tools import pages, pictures, steps
 from tools.operators import launched, proofs, record
 from tools.operators.releases import matrix, wheels
 from tools.recordings import deployments, recipes, undetermined
@@ -104,6 +104,12 @@ TOOLS = {
         "`opmeter model record`",
         recipes.add_options,
         deployments.make,
+    ),
+    "steps": Tool(
+        "docs/evaluation/steps.md, predictions next to published times of passes",
+        "the packaged recordings, and those in a folder",
+        steps.add_options,
+        steps.make,
     ),
     "undetermined": Tool(
         "a count of the conditions that the recorded loads of a file do not determine",
