@@ -69,7 +69,9 @@ def show_command(
     keys: Annotated[
         int | None,
         typer.Option(
-            help="tokens of each request in total  [default: 4096; in prefill the new]", min=1
+            "--context",
+            help="tokens of each request in total  [default: 4096; in prefill the new]",
+            min=1,
         ),
     ] = None,
     padding: Annotated[

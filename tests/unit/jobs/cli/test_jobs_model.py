@@ -38,7 +38,7 @@ def test_pass_is_printed_as_lines_of_cells():
 
 def test_kernels_that_no_operator_measures_are_shown_alone():
     words = ("qwen3-next-80b-a3b", "--layout", "tp=4,ep=4,sequence_split", "--phase", "prefill")
-    message = model("show", *words, "--tokens", "4096", "--keys", "8192", "--missing").stdout
+    message = model("show", *words, "--tokens", "4096", "--context", "8192", "--missing").stdout
     _, *rows = (line.split("\t") for line in message.splitlines())
     assert {row[1] for row in rows} == {"BroadcastTo", "NonZero"}
     assert {row[2] for row in rows} == {"36"}  # as often as in a pass

@@ -98,7 +98,7 @@ QWEN35 = {
         ("gpt_oss-120B", "--layout", "tp=8,ep=8", "--release", "vllm-ascend-0.18"),
         ("kimi-k2-thinking", "--layout", "tp=8,dp=2,ep=16,quantisation=w4a16"),
         ("qwen3-32b", "--layout", "tp=16,nz=0"),
-        ("llama-3-70b", "--layout", "tp=8", "--phase=prefill", "--tokens=64", "--keys=999"),
+        ("llama-3-70b", "--layout", "tp=8", "--phase=prefill", "--tokens=64", "--context=999"),
         (
             "deepseek-v3",
             "--layout",
