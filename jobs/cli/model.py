@@ -36,7 +36,9 @@ _COLUMNS = (
 _KEYS_OF_DECODE = 4096
 
 
-def list_command() -> None:
+def list_command(
+    as_json: Annotated[bool, typer.Option("--json", help="print the list as JSON")] = False,
+) -> None:
     """List the bundled models, and the layouts of each release that are recorded.
 
     \b
@@ -45,10 +47,19 @@ def list_command() -> None:
     """
     from collector.workloads.deployments import packaged_layouts
 
-    for name in bundled_configs():
-        typer.echo(name)
-    for (name, release), layouts in packaged_layouts().items():
-        typer.echo(f"recorded: {name} in {release}: {'; '.join(layouts)}", err=True)
+    recorded = packaged_layouts()
+    releases = sorted({release for _, release in recorded})
+    rows = [
+        (name, release, recorded.get((name, release), ()))
+        for name in bundled_configs()
+        for release in releases
+    ]
+    if as_json:
+        names = ("model", "release", "layouts")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    shown = [(name, release, layout) for name, release, layouts in rows for layout in layouts]
+    print_table(("model", "release", "layout"), shown)
 
 
 def show_command(
