@@ -22,7 +22,11 @@ def test_bundled_models_are_listed():
         *("minimax-m2", "qwen3-235b-a22b", "qwen3-32b", "qwen3-next-80b-a3b", "qwen3-vl-8b"),
         "qwen3.5-397b-a17b",
     ]
-    assert model("list").stdout.split() == names
+    header, *rows = (line.split("\t") for line in model("list").stdout.splitlines())
+    assert header == ["model", "release", "layout"]
+    assert [*dict.fromkeys(name for name, *_ in rows)] == names
+    listed = json.loads(model("list", "--json").stdout)
+    assert sum(len(one["layouts"]) for one in listed) == len(rows)
 
 
 def test_pass_is_printed_as_lines_of_cells():
