@@ -35,7 +35,6 @@
     │   └── StoreUnavailable   the store is unavailable; try again later    exit 45 in a worker
     ├── NoRecordingRuntime     the recording runtime cannot be built here   exit 1
     ├── EngineFailed           the serving engine refused the model         exit 1
-    ├── NotSolved              a recording follows from no expression       exit 1
     ├── NewerFormat            a later opmeter wrote the database           exit 1
     ├── LeaseTaken             another merge is running                     exit 75
     └── ClusterError           the API server refuses                       exit 1; shown to users

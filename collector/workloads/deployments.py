@@ -309,7 +309,8 @@ def check_deployment(decoder: Decoder, layout: Layout, release: str) -> Packaged
     check_layout(decoder, layout)
     if (found := find_deployment(decoder.bundled, release, layout)) is not None:
         return found
-    why = f"model {decoder.name!r}, {layout}, is not recorded for {release}"
+    unlike = f" ({decoder.unlike})" if decoder.unlike else ""
+    why = f"model {decoder.name!r}{unlike}, {layout}, is not recorded for {release}"
     if known := recorded_layouts(decoder, release):
         why += f": expected one of {'; '.join(known)}"
     elif others := [one for one in packaged_releases() if recorded_layouts(decoder, one)]:

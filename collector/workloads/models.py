@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class Decoder:
     is_latent     whether attention is latent (MLA)
     is_quantised  whether its file describes quantised weights
     bundled       the bundled model with the same values, whose recordings are its own; else empty
+    unlike        without one, the model that differs least, with the keys in which it differs
     path          its config.json as the user named it; empty for a bundled model"""
 
     name: str
@@ -41,6 +43,7 @@ class Decoder:
     is_latent: bool = False
     is_quantised: bool = False
     bundled: str = ""
+    unlike: str = ""
     path: str = field(default="", compare=False)
 
     @property
@@ -49,6 +52,7 @@ class Decoder:
 
 
 _LARGEST = 1 << 32
+_ALIKE = 3  # keys in which a model may differ from the bundled one that its refusal names
 _QUANTISED = ("quantization_config", "compression_config", "quantization", "quantize")
 # Keys that may be outside the decoder's own ones, and hold for it.
 _OF_WHOLE = ("torch_dtype", *_QUANTISED)
@@ -111,15 +115,29 @@ def _decoder(values: Mapping[str, Any], name: str) -> Decoder:
         shared=shared,
         is_latent=is_latent,
         is_quantised=any(values.get(key) for key in _QUANTISED),
-        bundled=next((one for one in bundled_configs() if _is_same(values, one)), ""),
+        **_likeness(values),
     )
 
 
-def _is_same(values: Mapping[str, Any], name: str) -> bool:
-    """Return whether all values on which launches may depend are those of a bundled model."""
+def _likeness(values: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return `bundled` and `unlike`. Keys that no bundled model has are not quoted."""
+    different = {name: _differing(values, name) for name in bundled_configs()}
+    nearest = min(different, key=lambda name: len(different[name]))
+    if not different[nearest]:
+        return {"bundled": nearest}
+    known = {*_QUANTISED, *chain.from_iterable(map(_bundled_values, bundled_configs()))}
+    named = sorted(different[nearest] & known)
+    if not named or len(different[nearest]) > _ALIKE:
+        return {}
+    return {"unlike": f"{nearest} but for {', '.join(named)}"}
+
+
+def _differing(values: Mapping[str, Any], name: str) -> set[str]:
+    """Return the keys on which launches may depend, and whose values are not those of a bundled
+    model."""
     known = _bundled_values(name)
     keys = {key for key in (*values, *known) if values.get(key) or known.get(key)} - _OF_NO_LAUNCH
-    return all(values.get(key) == known.get(key) for key in keys)
+    return {key for key in keys if values.get(key) != known.get(key)}
 
 
 @cache

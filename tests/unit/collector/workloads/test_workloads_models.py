@@ -37,6 +37,14 @@ def decoder(**changes):
     return read_config(json.dumps(CONFIG | changes).encode(), name="m", path="config.json")
 
 
+def test_model_that_is_nearly_bundled_says_in_which_keys_it_differs():
+    known = json.loads(bundled_config("qwen3-32b"))
+    changes = {"quantization_config": {"bits": 8}, "torch_dtype": "float32", "a_secret": "here"}
+    found = read_config(json.dumps(known | changes).encode(), name="m", path="c")
+    assert found.unlike == "qwen3-32b but for quantization_config, torch_dtype"
+    assert not found.bundled and not decoder().unlike
+
+
 def test_bundled_model_is_found_by_its_name_and_by_its_owners(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_decoder("Qwen/Qwen3-32B") == find_decoder("qwen3-32b")

@@ -17,7 +17,7 @@ from unittest import mock
 from collector.codec.errors import OpmeterError
 from collector.comm.comm_table import write_table
 from collector.database.op_mapping_writing import write_mapping
-from collector.engine import engine
+from collector.engine import engine_process
 from tests.unit.collector.engine.test_engine_calls import GATHER, MATMUL, recording_of
 from tests.unit.jobs.cli.in_process import opmeter_here
 
@@ -93,7 +93,7 @@ def _function(name: str, disk: Path) -> dict[str, object]:
 def main(folder: Path, room: int) -> None:
     disk = _mounted(folder, room)
     recorded = recording_of(MATMUL, GATHER)
-    with mock.patch.object(engine, "record_model", lambda config, settings, work: recorded):
+    with mock.patch.object(engine_process, "record_model", lambda config, settings, work: recorded):
         for name in (*COMMANDS, *FUNCTIONS):
             before, begin_s = _content(disk), time.monotonic()
             is_command = name in COMMANDS

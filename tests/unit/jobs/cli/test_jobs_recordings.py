@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import BadInput
-from collector.engine import engine
+from collector.engine import engine_process
 from collector.engine.recorded_calls import PassTokens
 from collector.profiles.bundled import write_bundled_profile
 from collector.workloads.layout import layout_of
@@ -27,7 +27,7 @@ def ran(monkeypatch):
         found.append((model, settings))
         return recording_of(MATMUL, GATHER)
 
-    monkeypatch.setattr(engine, "record_model", record_model)
+    monkeypatch.setattr(engine_process, "record_model", record_model)
     return found
 
 
