@@ -139,7 +139,7 @@ def synthetic_operators() -> dict[str, OpSpec]:
         return prod(prod(slot.shape or ()) for slot in case.inputs or ())
 
     return {
-        kernel: OpSpec(kernel, "", slots=("x", "y"), reference=lambda torch, x, y: x, flops=flops)
+        kernel: OpSpec(kernel, "", "x, y -> z", reference=lambda torch, x, y: x, flops=flops)
         for kernel in KERNELS[:-1]
     }
 
