@@ -11,7 +11,6 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.text import counted, time_text
 from jobs.cli import options
-from jobs.cli.opening import choose_guard, open_root
 from jobs.cli.terminal import print_json, print_table, say, stop_on_signals
 
 if TYPE_CHECKING:
@@ -26,13 +25,11 @@ _SESSIONS, _PASSES = 5, 40
 
 
 def host_command(
-    model: Annotated[
-        str, typer.Argument(help="folder of a config.json, or a name of `opmeter model list`")
-    ],
+    model: options.EngineModelArgument,
     *,
-    layout: Annotated[str, typer.Option(help="ranks, one without it: tp=8,dp=2,ep=16")] = "",
-    release: Annotated[str, typer.Option(help="release of the serving stack")] = "vllm-ascend-0.18",
-    device: Annotated[str, typer.Option(help="device generation: A2 or A3")] = "A3",
+    layout: options.EngineRanksOption = "",
+    release: options.EngineReleaseOption = "vllm-ascend-0.18",
+    device: options.EngineDeviceOption = "A3",
     mode: Annotated[
         str,
         typer.Option(
@@ -52,13 +49,8 @@ def host_command(
     sessions: Annotated[
         int, typer.Option(help="sessions of each mode: starts of the engine", min=1, max=100)
     ] = _SESSIONS,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=VALUE: environment variable of the engine; may be given again"),
-    ] = None,
-    logs: Annotated[
-        Path | None, typer.Option(help="new folder for the engine's output and calls")
-    ] = None,
+    env: options.EngineVariablesOption = None,
+    logs: options.EngineLogsOption = None,
     root: options.RootOption = None,
     single_writer: options.SingleWriterOption = False,
     as_json: options.JsonOption = False,
@@ -79,7 +71,6 @@ def host_command(
     from collector.codec.files import scratch_folder
     from collector.database.host_sessions import HostDecode
     from collector.engine.engine_process import (
-        DEVICES,
         EngineSettings,
         TimedDecode,
         check_settings,
@@ -88,17 +79,14 @@ def host_command(
     from collector.engine.host_time import HostMode, settings_of
     from collector.engine.model_folder import find_model
     from collector.engine.recorded_calls import PassTokens
-    from collector.workloads.layout import layout_of
+    from jobs.cli.recordings import check_engine, ranks_of
     from jobs.planning.host_costs import ranks_text
 
-    if device not in DEVICES:
-        raise BadInput(f"--device: expected one of {', '.join(DEVICES)}, got {device!r}")
-    if logs is not None and logs.exists():
-        raise BadInput(f"--logs: expected a new folder, got {logs}, which exists")
+    check_engine(device, logs)
     modes = mode.split(",")
     if not set(modes) <= set(HostMode):
         raise BadInput(f"--mode: expected {', '.join(HostMode)}, got {mode!r}")
-    ranks = layout_of(layout)
+    ranks = ranks_of(layout)
     settings = EngineSettings(
         release=release,
         passes=(PassTokens("decode", requests, 1, keys),),
@@ -156,16 +144,10 @@ def _publish(session: HostSession, root: str | None, *, single_writer: bool) -> 
     """Store a session as a new version of the database."""
     from platform import node
 
-    from collector.database.commits import find_head
-    from collector.database.merge import merge_plans
-    from collector.worker.complete_results import store_results
-    from jobs.planning.lifecycle import current_author
+    from jobs.cli.imports import publish_results
 
-    store = open_root(root, single_writer=single_writer)
-    guard = choose_guard(store, single_writer=single_writer)
-    head = find_head(store)
-    plan = store_results(store, session, head.number if head else 0, node())
-    for damage in merge_plans(store, [plan], guard=guard, author=current_author()).damaged:
+    merged = publish_results([session], root, single_writer=single_writer, node=node())
+    for damage in merged.damaged:
         say(str(damage), err=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from jobs.cli.opening import choose_guard, open_root
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
+    from collector.database.complete_results import CompleteResults
     from collector.database.imported import Import
     from collector.database.merge import MergeResult
 
@@ -52,10 +54,7 @@ def import_command(
       opmeter db import tensor_cast/performance_model/profiling_database/data
       opmeter db import rows --directory CPU_x/vllm_ascend/vllm0_torch2.9_cann0 --root s3://perf/db
     """
-    from collector.database.commits import find_head
     from collector.database.imported import tree_imports
-    from collector.worker.complete_results import store_results
-    from jobs.planning.lifecycle import current_author
 
     if not tree.is_dir():
         raise BadInput("expected the folder of a tree, got none", path=tree)
@@ -64,13 +63,23 @@ def import_command(
         say(_line(one))
     if dry_run:
         return 0
+    return _published(publish_results(found, root, single_writer=single_writer))
+
+
+def publish_results(
+    found: Sequence[CompleteResults], root: str | None, *, single_writer: bool, node: str = ""
+) -> MergeResult:
+    """Store complete results as a new version of the database; `node` is the host they are from."""
+    from collector.database.commits import find_head
     from collector.database.merge import merge_plans
+    from collector.worker.complete_results import store_results
+    from jobs.planning.lifecycle import current_author
 
     store = open_root(root, single_writer=single_writer)
     guard = choose_guard(store, single_writer=single_writer)
     head = find_head(store)
-    plans = [store_results(store, one, head.number if head else 0) for one in found]
-    return _published(merge_plans(store, plans, guard=guard, author=current_author()))
+    plans = [store_results(store, one, head.number if head else 0, node) for one in found]
+    return merge_plans(store, plans, guard=guard, author=current_author())
 
 
 def _line(one: Import) -> str:

@@ -46,6 +46,20 @@ DirectoryOption = Annotated[
 LayoutOption = Annotated[
     str, typer.Option(help="layout of the model over devices: tp=8,sequence_split,...")
 ]
+# Of commands that run a serving engine.
+EngineModelArgument = Annotated[
+    str, typer.Argument(help="folder of a config.json, or a name of `opmeter model list`")
+]
+EngineReleaseOption = Annotated[str, typer.Option(help="release of the serving stack")]
+EngineRanksOption = Annotated[str, typer.Option(help="ranks, one without it: tp=8,dp=2,ep=16")]
+EngineDeviceOption = Annotated[str, typer.Option(help="device generation: A2 or A3")]
+EngineVariablesOption = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=VALUE: environment variable of the engine; may be given again"),
+]
+EngineLogsOption = Annotated[
+    Path | None, typer.Option(help="new folder for the engine's output and calls")
+]
 ReleaseOption = Annotated[
     str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
 ]

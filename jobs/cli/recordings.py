@@ -13,11 +13,13 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.text import counted, percent
 from collector.workloads.serving import Phase
+from jobs.cli import options
 from jobs.cli.terminal import print_json, print_table, say, say_lines
 
 if TYPE_CHECKING:
     from collector.engine.recorded_calls import PassTokens
     from collector.report.recorded_share import RecordedShare
+    from collector.workloads.layout import Layout
     from collector.workloads.recorded_step import Prompts, RecordedPass, Recording
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -28,14 +30,12 @@ _COLUMNS = ("pass", "kernel", "times", "where", "graph", "input shapes")
 
 
 def record_command(
-    model: Annotated[
-        str, typer.Argument(help="folder of a config.json, or a name of `opmeter model list`")
-    ],
+    model: options.EngineModelArgument,
     *,
     output: Annotated[Path, typer.Option(help="file, replaced if it exists: NAME.json.gz")],
-    release: Annotated[str, typer.Option(help="release of the serving stack")] = "vllm-ascend-0.18",
-    layout: Annotated[str, typer.Option(help="ranks, one without it: tp=8,dp=2,ep=16")] = "",
-    device: Annotated[str, typer.Option(help="device generation: A2 or A3")] = "A3",
+    release: options.EngineReleaseOption = "vllm-ascend-0.18",
+    layout: options.EngineRanksOption = "",
+    device: options.EngineDeviceOption = "A3",
     phase: Annotated[
         str, typer.Option(help="phases: prefill, decode, mixed (both in one pass)")
     ] = "prefill,decode",
@@ -57,15 +57,10 @@ def record_command(
     quantization: Annotated[
         str, typer.Option(help="quantised weights, BF16 without it: w8a8 or w4a8")
     ] = "",
-    env: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=VALUE: environment variable of the engine; may be given again"),
-    ] = None,
+    env: options.EngineVariablesOption = None,
     engine: Annotated[str, typer.Option(help="further options of vllm.LLM, as JSON")] = "",
     sampling: Annotated[str, typer.Option(help="options of vllm.SamplingParams, as JSON")] = "",
-    logs: Annotated[
-        Path | None, typer.Option(help="new folder for the engine's output and calls")
-    ] = None,
+    logs: options.EngineLogsOption = None,
 ) -> None:
     """Record what a model launches, from the serving software itself, without an NPU.
 
@@ -84,7 +79,6 @@ def record_command(
     from collector.codec.errors import file_errors
     from collector.codec.files import check_writable, scratch_folder
     from collector.engine.engine_process import (
-        DEVICES,
         EngineSettings,
         GraphMode,
         check_settings,
@@ -95,25 +89,16 @@ def record_command(
     from collector.engine.model_folder import find_model
     from collector.engine.quantised import WeightScheme
     from collector.store.atomic import write_through
-    from collector.workloads.layout import Layout, layout_of
     from collector.workloads.recorded_step import Prompts, write_recording
 
     _check_output(output)
-    if logs is not None and logs.exists():
-        raise BadInput(f"--logs: expected a new folder, got {logs}, which exists")
-    if device not in DEVICES:
-        raise BadInput(f"--device: expected one of {', '.join(DEVICES)}, got {device!r}")
+    check_engine(device, logs)
     each = tokens // prompts
     if tokens % prompts:
         raise BadInput(f"--tokens ({tokens}) must be divisible by --prompts ({prompts})")
     if earlier % each:
         raise BadInput(f"--earlier ({earlier}) must be divisible by a prompt's new tokens ({each})")
-    ranks = layout_of(layout)
-    if ranks != Layout(tp=ranks.tp, dp=ranks.dp, ep=ranks.ep):
-        raise BadInput(
-            f"--layout: expected tp, dp and ep, got {layout}; settings of the software are passed "
-            "with --env"
-        )
+    ranks = ranks_of(layout)
     settings = EngineSettings(
         release=release,
         passes=_passes(
@@ -178,6 +163,29 @@ def derive_command(
         write_through(output, write_recording(again))
     changed = sum(one != other for one, other in zip(found.passes, again.passes, strict=True))
     say(f"wrote {output}: {changed} of {counted(len(found.passes), 'pass', 'passes')} changed")
+
+
+def check_engine(device: str, logs: Path | None) -> None:
+    """Raise BadInput for a device that no engine runs for, and for a folder of logs that exists."""
+    from collector.engine.engine_process import DEVICES
+
+    if logs is not None and logs.exists():
+        raise BadInput(f"--logs: expected a new folder, got {logs}, which exists")
+    if device not in DEVICES:
+        raise BadInput(f"--device: expected one of {', '.join(DEVICES)}, got {device!r}")
+
+
+def ranks_of(layout: str) -> Layout:
+    """Return the layout of an engine's ranks. Raises BadInput for other settings of a layout."""
+    from collector.workloads.layout import Layout, layout_of
+
+    ranks = layout_of(layout)
+    if ranks != Layout(tp=ranks.tp, dp=ranks.dp, ep=ranks.ep):
+        raise BadInput(
+            f"--layout: expected tp, dp and ep, got {layout}; settings of the software are passed "
+            "with --env"
+        )
+    return ranks
 
 
 def _check_output(output: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collector.codec.errors import BadInput
+from collector.codec.text import counted
 from collector.database.host_sessions import LAUNCH, PASS, HostDecode
 from collector.model.stack import HOST, backend_of
 from collector.timeline.call_graph import Cause, Quantity
@@ -46,8 +47,7 @@ class HostCosts:
         return round(whole.value_us / each.value_us) if whole and each else 0
 
     def __str__(self) -> str:
-        sessions = self.answer(PASS).support
-        return f"{self.directory.path}, {sessions} session{'s' * (sessions != 1)}"
+        return f"{self.directory.path}, {counted(self.answer(PASS).support, 'session')}"
 
 
 HostOf = Callable[[str], HostCosts | None]  # by the mode of a pass

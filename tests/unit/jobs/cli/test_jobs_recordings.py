@@ -166,6 +166,7 @@ def test_a_profile_is_compared_with_a_recording(tmp_path):
         (("--logs", "."), "--logs"),
         (("--device", "A5"), "--device"),
         (("--layout", "tp=4,ep=2"), "--layout"),
+        (("--layout", "tp=4,quantisation=w8a8"), "--layout"),
         (("--phase", "decode,other"), "--phase"),
         (("--tokens", "9", "--prompts", "2"), "--tokens"),
         (("--tokens", "8", "--earlier", "9"), "--earlier"),
@@ -183,6 +184,22 @@ def test_unsupported_recording_options_are_refused(ran, tmp_path, monkeypatch, w
     assert isinstance(done.exception, BadInput)
     assert str(done.exception).startswith(named)
     assert not ran
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--device", "A5"),
+        ("--logs", "."),
+        ("--layout", "tp=4,quantisation=w8a8"),
+        ("--mode", "piecewise"),
+        ("--env", "A"),
+    ],
+)
+def test_options_of_host_sessions_are_refused_as_those_of_recordings(option, value):
+    done = invoked("host", "qwen3-32b", option, value)
+    assert isinstance(done.exception, BadInput)
+    assert str(done.exception).startswith(option)
 
 
 def test_truncated_recording_is_refused(tmp_path):
