@@ -76,16 +76,13 @@ def database_report_command(
     commit = chosen_commit(store, root, version)
     manifest = read_manifest(store, commit)
     workloads = [
-        *(
-            (str(path), ("--profile", str(path)), options.WorkloadOptions(profile=path))
-            for path in profile or ()
-        ),
-        *((text, *_model_workload(text)) for text in model or ()),
+        *((str(path), options.WorkloadOptions(profile=path)) for path in profile or ()),
+        *((text, _model_workload(text)) for text in model or ()),
     ]
     covered = {
         place: [
-            _covered(name, words, workload, options.VersionOptions(root, str(commit.number), place))
-            for name, words, workload in workloads
+            _covered(name, workload, options.VersionOptions(root, str(commit.number), place))
+            for name, workload in workloads
         ]
         for place in sorted(manifest.versions)
     }
@@ -99,18 +96,13 @@ def database_report_command(
     say(f"version {commit.number}: {counted(pages, 'page')}, open {output / 'index.html'}")
 
 
-def _model_workload(text: str) -> tuple[tuple[str, ...], options.WorkloadOptions]:
-    """Return the options of a model with its layout, as words and by name."""
+def _model_workload(text: str) -> options.WorkloadOptions:
     name, _, layout = text.partition(":")
-    words = ("--model", name, *(("--layout", layout) if layout else ()))
-    return words, options.WorkloadOptions(model=name, layout=layout)
+    return options.WorkloadOptions(model=name, layout=layout)
 
 
 def _covered(
-    name: str,
-    words: Sequence[str],
-    workload: options.WorkloadOptions,
-    where: options.VersionOptions,
+    name: str, workload: options.WorkloadOptions, where: options.VersionOptions
 ) -> WorkloadCoverage:
     from dataclasses import asdict
 
@@ -122,9 +114,15 @@ def _covered(
     found = looked_up.cases
     shares = {status.value: asdict(share(found, status)) for status in CoverageStatus}
     missing = ""
-    if looked_up.gaps and (root := where.root):
-        command = ("opmeter", "coverage", *words, "--root", root, "--missing", "to-measure")
-        missing = shlex.join(command)
+    if looked_up.gaps:
+        named = {
+            "--profile": workload.profile,
+            "--model": workload.model,
+            "--layout": workload.layout,
+            "--root": where.root,
+        }
+        words = (str(word) for option in named.items() if option[1] for word in option)
+        missing = shlex.join(("opmeter", "coverage", *words, "--missing", "to-measure"))
     return WorkloadCoverage(name, shares, list(_kernels(found)), missing)
 
 
@@ -188,9 +186,7 @@ def compare_report_command(
     earlier, later = _side(root, before), _side(other_root or root, after)
     step = None
     if profile is not None or model:
-        workload = (
-            options.WorkloadOptions(profile=profile) if profile else _model_workload(model)[1]
-        )
+        workload = options.WorkloadOptions(profile=profile) if profile else _model_workload(model)
         step = _step(workload, options.VersionOptions(root, str(earlier.number), earlier.directory))
     with folder:
         changed = write_comparison(folder, earlier.compared, later.compared, step)

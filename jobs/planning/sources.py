@@ -423,8 +423,8 @@ def _loaded(
     same_stack: bool,
     communication_us: float = 0.0,
 ) -> LoadedSource:
-    if own_operators():  # a process that reads the table, such as a controller, does not have them
-        of_files = {op.kernel for op in own_operators()}
+    # A process that reads the table, such as a controller, does not have the files of operators.
+    if of_files := {op.kernel for op in own_operators()}:
         records = tuple(
             completed_case(one) if one.case.kernel_type in of_files else one for one in records
         )
