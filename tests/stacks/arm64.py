@@ -23,6 +23,7 @@ from pathlib import Path
 
 from collector.engine.environments import RELEASES
 from collector.engine.wheel import cache
+from tests.cluster.testbed import machine
 from tests.cluster.testbed.images import COLLECTORS
 from tests.cluster.testbed.pythons import compiler, python_folder
 from tests.stacks.environments import ARM64, PYTHONS, pins, requirements, words_for_arm64
@@ -180,9 +181,8 @@ def _root(python: str) -> Root:
     top = folder / "root"
     with installing(folder, _PACKAGES) as is_absent:
         if is_absent:
-            words = ["--quiet", "--variant=extract", "--architectures=arm64"]
-            command = ["mmdebstrap", *words, f"--include={_PACKAGES}", _SUITE, str(top)]
-            run_words(command, {})
+            options = ("--variant=extract", "--architectures=arm64", f"--include={_PACKAGES}")
+            machine.make_debian(_SUITE, top, options)
             own = (f"/usr/local/lib/python{OF_DEBIAN}/dist-packages", str(PLACE), str(_PYTHON))
             for path in (*_FOLDERS, *own, "/work"):
                 Path(f"{top}{path}").mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,6 @@ _SOURCES = ("collector", "jobs", "opmeter", "images")
 _FILES = ("Dockerfile", ".dockerignore", "LICENSE", "README.md", "pyproject.toml")
 _BASE_SUITE, _OF_DEBIAN = "bookworm", "3.11"  # the suite, and its Python
 _BASE_PACKAGES = "python3,python3-venv,ca-certificates"
-_BOOTSTRAP_LIMITS_S = (300.0, 600.0, 900.0)  # of each attempt; half a minute on an idle machine
 _VENDOR = Path(__file__).with_name("vendor")
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _SETTINGS = """\
@@ -181,27 +180,11 @@ def _debian(podman: Podman) -> str:
     name = f"localhost/opmeter-base:{_digest(_BASE_SUITE, _BASE_PACKAGES)}"
     if name not in podman.names():
         archive = podman.folder / "base.tar"
-        _bootstrap(archive)
+        options = ("--variant=minbase", f"--include={_BASE_PACKAGES}")
+        machine.make_debian(_BASE_SUITE, archive, options)
         podman("import", archive, name)
         archive.unlink()
     return name
-
-
-def _bootstrap(archive: Path) -> None:
-    """Write the archive of a Debian. A mirror may accept a connection and send nothing: several
-    attempts, each with more time."""
-    options = (
-        *("--variant=minbase", f"--include={_BASE_PACKAGES}", "--dpkgopt=force-unsafe-io"),
-        *('--aptopt=Acquire::Retries "5"', '--aptopt=Acquire::http::Timeout "30"'),
-    )
-    for limit_s in _BOOTSTRAP_LIMITS_S:
-        try:
-            machine.command(["mmdebstrap", *options, _BASE_SUITE, archive], limit_s=limit_s)
-        except machine.CommandTimeout:
-            if limit_s == _BOOTSTRAP_LIMITS_S[-1]:
-                raise
-        else:
-            return
 
 
 def _vendor_base(podman: Podman, target: Target) -> str:

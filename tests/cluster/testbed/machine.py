@@ -23,6 +23,10 @@ IMAGE_TOOLS = {"podman": "podman", "runc": "runc", "mmdebstrap": "mmdebstrap"}
 _CPUSET = Path("/sys/fs/cgroup/cpuset")
 
 
+# Of each attempt to make a Debian, half a minute of an idle machine.
+_DEBIAN_LIMITS_S = (300.0, 600.0, 900.0)
+
+
 class CommandTimeout(RuntimeError):
     """A command did not end within its limit."""
 
@@ -81,3 +85,18 @@ def command(
         message = (errors or output).strip()[-3000:]
         raise RuntimeError(f"{' '.join(map(str, words))}\nexit {process.returncode}: {message}")
     return output
+
+
+def make_debian(suite: str, target: Path, options: Sequence[str]) -> None:
+    """Write a Debian into an archive or a folder. A mirror may accept a connection and send
+    nothing: several attempts, each with more time."""
+    downloads = ('--aptopt=Acquire::Retries "5"', '--aptopt=Acquire::http::Timeout "30"')
+    words = ("mmdebstrap", "--dpkgopt=force-unsafe-io", *downloads, *options, suite, target)
+    *limits_s, last_s = _DEBIAN_LIMITS_S
+    for limit_s in limits_s:
+        try:
+            command(words, limit_s=limit_s)
+            return
+        except CommandTimeout:
+            shutil.rmtree(target, ignore_errors=True)
+    command(words, limit_s=last_s)
