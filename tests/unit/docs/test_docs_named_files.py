@@ -24,7 +24,6 @@ _ELSEWHERE = (
     "overlays/my-cluster",
     "tests/pypto_test",
     "tests/benchmark",
-    "tests/unit/PACKAGE",
 )
 
 
