@@ -56,7 +56,8 @@ def run_inside(module: str, release: str) -> str:
     env = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "told"
-        inside = [folder / "python/bin/python", "-m", module, _INSIDE, folder / "site", out]
+        python, site = str(folder / "python/bin/python"), str(folder / "site")
+        inside = [python, "-m", module, _INSIDE, site, str(out)]
         subprocess.run(inside, cwd=_ROOT, check=True, env=env, stdout=sys.stderr)
         return out.read_text()
 
@@ -81,7 +82,7 @@ def _record(site: Path, out: Path) -> int:
         calls = sorted(call.text for call in read_calls(log) if _is_of_experts(call.text))
     schemas = [line for line in message[0].splitlines() if line.startswith("_C_ascend::")]
     out.write_text("\n".join([*schemas, *calls]) + "\n")
-    return max(abs(rank.returncode) for rank in ranks)
+    return max(abs(rank.wait()) for rank in ranks)
 
 
 def _free_port() -> str:
@@ -108,7 +109,7 @@ def _call(rank: int) -> int:
     from collector.ranks.experts import ExpertCall
 
     device = torch.device("npu", rank)
-    torch.npu.set_device(device)  # type: ignore[attr-defined]
+    torch.npu.set_device(device)
     dist.init_process_group("hccl")
     dist.all_reduce(torch.zeros(1, device=device))  # the group has its name from then on
     for name in OPERATORS:
@@ -119,7 +120,7 @@ def _call(rank: int) -> int:
         for each in (*bits, 4) if "bias1" in takes else bits:
             call = ExpertCall(8, 64, 32, 4, 2, RANKS, weight_bits=each)
             prepare(MoeCase(call, 7), rank, str(device))()
-    torch.npu.synchronize()  # type: ignore[attr-defined]
+    torch.npu.synchronize()
     dist.destroy_process_group()
     return 0
 

@@ -52,7 +52,7 @@ def recorded_triton(release: str) -> str:
         out, log = Path(scratch) / "told", Path(scratch) / "calls"
         env = dict(engine_environment(EngineSettings(release, ()), serving, log))
         env["PYTHONPATH"] = os.pathsep.join((env["PYTHONPATH"], str(_ROOT)))
-        inside = [serving.python, "-m", "tests.npu.triton_rows", _INSIDE, out]
+        inside = [str(serving.python), "-m", "tests.npu.triton_rows", _INSIDE, str(out)]
         subprocess.run(inside, cwd=_ROOT, check=True, env=env, stdout=sys.stderr)
         return out.read_text()
 
@@ -70,7 +70,7 @@ def _record(out: Path) -> int:
 
     from collector.replay.calls import NpuCalls
 
-    torch.npu.set_device(0)  # type: ignore[attr-defined]
+    torch.npu.set_device(0)
     log = Path(os.environ.pop("FAKE_CANN_LOG"))
     calls = NpuCalls(torch_npu)
     blocks = [
