@@ -2,10 +2,11 @@
    written each time it runs, with the streams of the capture. The tasks of a group may be updated
    between two runs, and also after the call that runs the graph, because these tasks wait for their
    update. So a run is written when the next launch, mark or run comes, with the time of its call;
-   calls of the host until then are written after it. Its lines are between `HOST replay(n)` and
-   `HOST replay_end(n)`. */
+   calls of the host until then are written after it. In virtual time it is written, too, when the
+   host waits for it. Its lines are between `HOST replay(n)` and `HOST replay_end(n)`. */
 #include "fake.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,7 +56,7 @@ static void write_call(int64_t ns, const struct stream *stream, const char *name
   free(line.data);
 }
 
-static void write_pending(void) {
+void write_pending(void) {
   const struct graph *graph = pending;
   if (!graph) return;
   pending = NULL;
@@ -72,7 +73,22 @@ static void write_pending(void) {
   after_pending.count = 0;
 }
 
-static int begins(const char *words, const char *with) { return !strncmp(words, with, strlen(with)); }
+void write_before_stream(const struct stream *stream) {
+  if (!pending || !is_virtual()) return;
+  int is_before = stream == pending_stream;
+  for (int i = 0; i < after_pending.count; i++) is_before |= after_pending.all[i].stream == stream;
+  if (is_before) write_pending();
+}
+
+void write_before_event(int event) {
+  if (!pending || !is_virtual()) return;
+  char recorded[32];
+  snprintf(recorded, sizeof recorded, "HOST record(%d)", event);
+  int is_before = 0;
+  for (int i = 0; i < after_pending.count; i++)
+    is_before |= !strcmp(after_pending.all[i].words, recorded);
+  if (is_before) write_pending();
+}
 
 int keeps_line(const struct stream *stream, const char *words, size_t length) {
   int is_host = begins(words, "HOST ");
@@ -81,7 +97,11 @@ int keeps_line(const struct stream *stream, const char *words, size_t length) {
     if (next < updated->to) keep(lines, next, lines->all[next].stream, words, length), next++;
     return 1;
   }
-  if (pending && is_host) return keep(&after_pending, after_pending.count, stream, words, length), 1;
+  if (pending && is_host) {
+    /* the graph waits for it */
+    if (is_virtual() && begins(words, "HOST update(")) run_line(host_ns(), stream, words, length);
+    return keep(&after_pending, after_pending.count, stream, words, length), 1;
+  }
   write_pending();
   if (!captured || begins(words, "CUSTOM MARK") || begins(words, "HOST synchronize")) return 0;
   keep(&captured->lines, captured->lines.count, stream, words, length);
@@ -114,6 +134,7 @@ int aclmdlRICaptureEnd(const struct stream *stream, struct graph **graph) {
 int aclmdlRIExecuteAsync(struct graph *graph, const struct stream *stream) {
   pause_host();
   write_pending();
+  take_call("HOST replay", strlen("HOST replay"));
   pending_ns = host_ns();
   pending_stream = stream;
   pending = graph;

@@ -77,6 +77,7 @@ static int moved(int direction, size_t bytes, int is_blocking, const struct stre
   put(&line, "HOST copy("), put_int(&line, direction), put(&line, ", ");
   put_int(&line, (int64_t)bytes), put(&line, ", "), put_int(&line, is_blocking), put(&line, ")");
   record_host(stream, &line);
+  if (is_blocking && is_virtual()) write_before_stream(stream), wait_until(stream_ns(stream));
   resume_host();
   return 0;
 }

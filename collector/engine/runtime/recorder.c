@@ -28,6 +28,7 @@ struct registers {
 /* A call between its two steps. Those of Atb... are kept by the caller and passed again. */
 struct executor {
   struct executor *kept;
+  int64_t ns; /* of the first step, which another thread may do */
   struct text line;
 };
 
@@ -45,17 +46,19 @@ __attribute__((constructor)) void open_log(void) {
 
 void record_line(const struct stream *stream, const char *words, size_t length) {
   pause_host();
+  take_call(words, length);
   if (!keeps_line(stream, words, length)) write_line(host_ns(), stream, words, length);
   resume_host();
 }
 
 /* A call that launches nothing: `HOST name(arguments)`. It takes over the text. */
 void record_host(const struct stream *stream, struct text *line) {
-  if (has_order()) record_line(stream, line->data, line->length);
+  if (has_order() || is_virtual()) record_line(stream, line->data, line->length);
   free(line->data);
 }
 
 void write_line(int64_t ns, const struct stream *stream, const char *words, size_t length) {
+  if (is_virtual()) run_line(ns, stream, words, length);
   if (launch_faults) launch_faults(words, stream ? stream->device : current_device());
   int profile = profiled_launches ? profiled_launches() : -1;
   if (log_file < 0 && profile < 0) return;
@@ -200,12 +203,14 @@ int fake_aclnn_arguments(const char *name, const struct registers *given, const 
   if (!*place) *place = new_executor(!strncmp(name, "Atb", 3));
   (*place)->line.length = 0;
   put_bytes(&(*place)->line, line.data, line.length);
+  (*place)->ns = host_ns();
   resume_host();
   return 0;
 }
 
 int fake_aclnn_launch(struct executor *executor, const struct stream *stream) {
   if (!executor) return 0;
+  if (is_virtual()) opmeter_fake_cann_wait(executor->ns);
   record_line(stream, executor->line.data, executor->line.length);
   if (is_kept(executor)) return 0;
   free(executor->line.data);

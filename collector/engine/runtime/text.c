@@ -29,6 +29,8 @@ void put_int(struct text *line, int64_t number) {
   put_bytes(line, digits + at, sizeof digits - at);
 }
 
+int begins(const char *words, const char *with) { return !strncmp(words, with, strlen(with)); }
+
 /* The shortest decimal that reads back as the same number; 9 digits tell a float, 17 a double. */
 void put_float(struct text *line, double number, int digits) {
   char words[40];
