@@ -9,7 +9,7 @@ from collector.codec.canonical import json_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import read_small_file
 from collector.engine.quantised import WeightScheme, described_weights
-from collector.workloads.models import bundled_config, bundled_name, unknown_model
+from collector.workloads.models import QUANTISED, bundled_config, bundled_name, unknown_model
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 DESCRIPTION = "quant_model_description.json"  # as ModelSlim writes it, and vLLM-Ascend reads it
@@ -44,21 +44,27 @@ class ModelFolder:
     @property
     def text(self) -> Mapping[str, Any]:
         """Return the `config.json` of the language model."""
-        values = json_object(self.files[CONFIG], what="a model's config.json", key=str(self.path))
+        values = self._config()
         found = values.get(_TEXT) or values
         if not isinstance(found, dict):
             raise BadInput(f"{_TEXT}: expected an object", path=self.path)
         return found
 
     def quantised(self, scheme: WeightScheme) -> "ModelFolder":
-        """Return the same model with quantised weights. Raises BadInput where they are described
-        already."""
+        """Return the same model with weights of this scheme, instead of those that its config.json
+        describes. Raises BadInput where another file describes them."""
         if self.is_quantised:
             raise BadInput(
                 f"--quantization: {DESCRIPTION} describes the weights already", path=self.path
             )
-        described = described_weights(scheme, self.text, self.path)
-        return replace(self, files={**self.files, DESCRIPTION: readable_json(described)})
+        files = {**self.files, CONFIG: readable_json(_without_quantisation(self._config()))}
+        if scheme is not WeightScheme.BF16:
+            described = described_weights(scheme, self.text, self.path)
+            files[DESCRIPTION] = readable_json(described)
+        return replace(self, files=files)
+
+    def _config(self) -> Mapping[str, Any]:
+        return json_object(self.files[CONFIG], what="a model's config.json", key=str(self.path))
 
 
 def find_model(model: str) -> ModelFolder:
@@ -79,6 +85,14 @@ def find_model(model: str) -> ModelFolder:
             if one.name in (DESCRIPTION, GENERATION) or one.suffix == ".py":
                 files[one.name] = read_small_file(one, _MOST_DESCRIBED)
     return _checked(ModelFolder(path.resolve().parent.name, files, path))
+
+
+def _without_quantisation(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config.json without what it says of quantised weights, as a conversion leaves it."""
+    kept = {key: value for key, value in values.items() if key not in QUANTISED}
+    if isinstance(text := kept.get(_TEXT), dict):
+        kept[_TEXT] = _without_quantisation(text)
+    return kept
 
 
 def _checked(model: ModelFolder) -> ModelFolder:

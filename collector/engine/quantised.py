@@ -35,6 +35,9 @@ _DRAFTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 
 
 class WeightScheme(StrEnum):
+    """Weights as vLLM-Ascend serves them; BF16 is without quantisation."""
+
+    BF16 = "bf16"
     W8A8 = "w8a8"
     W4A8 = "w4a8"
 

@@ -53,9 +53,9 @@ class Decoder:
 
 _LARGEST = 1 << 32
 _ALIKE = 3  # keys in which a model may differ from the bundled one that its refusal names
-_QUANTISED = ("quantization_config", "compression_config", "quantization", "quantize")
+QUANTISED = ("quantization_config", "compression_config", "quantization", "quantize")
 # Keys that may be outside the decoder's own ones, and hold for it.
-_OF_WHOLE = ("torch_dtype", *_QUANTISED)
+_OF_WHOLE = ("torch_dtype", *QUANTISED)
 # Keys on which no launch depends.
 _OF_NO_LAUNCH = frozenset(
     (
@@ -114,7 +114,7 @@ def _decoder(values: Mapping[str, Any], name: str) -> Decoder:
         expert_intermediate=each,
         shared=shared,
         is_latent=is_latent,
-        is_quantised=any(values.get(key) for key in _QUANTISED),
+        is_quantised=any(values.get(key) for key in QUANTISED),
         **_likeness(values),
     )
 
@@ -125,7 +125,7 @@ def _likeness(values: Mapping[str, Any]) -> Mapping[str, str]:
     nearest = min(different, key=lambda name: len(different[name]))
     if not different[nearest]:
         return {"bundled": nearest}
-    known = {*_QUANTISED, *chain.from_iterable(map(_bundled_values, bundled_configs()))}
+    known = {*QUANTISED, *chain.from_iterable(map(_bundled_values, bundled_configs()))}
     named = sorted(different[nearest] & known)
     if not named or len(different[nearest]) > _ALIKE:
         return {}

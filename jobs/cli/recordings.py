@@ -55,7 +55,11 @@ def record_command(
         str, typer.Option(help="captured graphs, eager without it: full-decode or piecewise")
     ] = "",
     quantization: Annotated[
-        str, typer.Option(help="quantised weights, BF16 without it: w8a8 or w4a8")
+        str,
+        typer.Option(
+            help="weights: w8a8 or w4a8 as ModelSlim makes them, or bf16; without it, as the "
+            "config.json describes them"
+        ),
     ] = "",
     env: options.EngineVariablesOption = None,
     engine: Annotated[str, typer.Option(help="further options of vllm.LLM, as JSON")] = "",

@@ -44,3 +44,14 @@ def test_queries_of_an_indexer_are_quantised_and_its_norm_has_a_bias():
     assert [name for name in found if "norm.bias" in name and ".1." in name] == [
         f"{indexer}.k_norm.bias"
     ]
+
+
+@pytest.mark.parametrize("scheme", [WeightScheme.BF16, WeightScheme.W8A8])
+def test_weights_of_a_config_give_way_to_those_of_a_scheme(tmp_path, scheme):
+    """vLLM refuses a second description, and checkpoints that were converted have none."""
+    inner = {"num_hidden_layers": 1, "quantization_config": {"quant_method": "fp8"}}
+    whole = {"text_config": inner, "quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    found = find_model(str(tmp_path)).quantised(scheme)
+    assert json.loads(found.files["config.json"]) == {"text_config": {"num_hidden_layers": 1}}
+    assert found.is_quantised == (scheme is not WeightScheme.BF16)
