@@ -31,6 +31,7 @@ from collector.engine.environments import (
 )
 from collector.engine.model_folder import ModelFolder
 from collector.engine.recorded_calls import PassTokens, read_step, recorded_pass
+from collector.engine.refusals import advice
 from collector.engine.wheel import cache
 from collector.host.machine import this_cpu
 from collector.workloads.recorded_step import RecordedPass, Recording
@@ -47,8 +48,6 @@ LOG = "calls.log"
 _LIMIT_S, _ABORT_S = 1200, 30
 _OF_ENGINE = re.compile("/vllm(_ascend)?/")  # in the path of a module
 _HINT = "--logs DIR keeps its output"
-_UNKNOWN_TYPE = "does not recognize this architecture"  # Transformers
-_CODE_HINT = "pass the model's folder with its own Python files (configuration_*.py)"
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 # Of this process's environment: what would change launches without being recorded.
 _NOT_INHERITED = ("PYTHON", "VLLM_", "ASCEND_", "HCCL_")
@@ -155,7 +154,8 @@ class RunningEngine:
         process: subprocess.Popen[bytes],
         log: TextIO,
     ) -> None:
-        self._model, self._work, self._process, self._log = model, work, process, log
+        self._model, self._release, self._work = model, settings.release, work
+        self._process, self._log = process, log
         found = self._result()
         self.recording = Recording(
             model=model.name,
@@ -188,7 +188,7 @@ class RunningEngine:
         return found
 
     def _result(self) -> Mapping[str, Any]:
-        return _next_result(self._process, self._work, self._model)
+        return _next_result(self._process, self._work, self._model, self._release)
 
     def _recorded(self, requested: PassTokens, result: Mapping[str, Any]) -> RecordedPass:
         if "error" in result:
@@ -205,7 +205,7 @@ def run_timed(
     serving = install_serving(settings.release)
     more = {"OPMETER_HOST": "1", "TASK_QUEUE_ENABLE": str(task_queue)}
     with _started(model, settings, serving, work, timed, more) as (process, _):
-        (found,) = _next_result(process, work, model)["passes"]
+        (found,) = _next_result(process, work, model, settings.release)["passes"]
     _tokens(settings.passes[0], found["tokens"], any_keys=True)
     return TimedSteps(tuple(found["steps"]), tuple(map(tuple, found["readings"])))
 
@@ -261,7 +261,7 @@ def _started(
 
 
 def _next_result(
-    process: subprocess.Popen[bytes], work: Path, model: ModelFolder
+    process: subprocess.Popen[bytes], work: Path, model: ModelFolder, release: str
 ) -> Mapping[str, Any]:
     """Return the next result of an engine. Raises EngineFailed where it refused or ended."""
     output = process.stdout
@@ -274,8 +274,8 @@ def _next_result(
     path = work / name
     found = json_object(path.read_bytes(), what="the result of an engine", key=str(path))
     if "error" in found:
-        has_no_code = not model.has_code and _UNKNOWN_TYPE in found["error"]
-        raise EngineFailed(f"{found['error']}; {_CODE_HINT if has_no_code else _HINT}")
+        hint = advice(found["error"], release, has_code=model.has_code)
+        raise EngineFailed(f"{found['error']}; {hint}")
     return found
 
 

@@ -293,7 +293,10 @@ def _described(error):
             path = "/".join(Path(frame.filename).parts[-3:])
             name, place = package, f" ({path}:{frame.lineno}: {frame.name})"
             break
-    lines = [line.strip() for line in str(error).splitlines()]
+    text = str(error)
+    if hasattr(error, "errors"):  # of pydantic, whose text quotes all settings
+        text = "\n".join(str(one["msg"]) for one in error.errors())
+    lines = [line.strip() for line in text.splitlines()]
     reason = " ".join(filter(None, lines))[:_LONGEST_REASON]
     what = f"{type(error).__name__}: {reason}"
     return f"{name} {version(name)} refuses this model or setting: {what}{place}"
