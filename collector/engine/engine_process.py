@@ -73,6 +73,8 @@ class GraphMode(StrEnum):
     PIECEWISE = "piecewise"
 
 
+_CONTEXT = {"pcp": "prefill_context_parallel_size", "dcp": "decode_context_parallel_size"}
+_STAGES = "pipeline_parallel_size"
 _GRAPH_MODES = {GraphMode.FULL_DECODE: "FULL_DECODE_ONLY", GraphMode.PIECEWISE: "PIECEWISE"}
 
 
@@ -104,8 +106,15 @@ class EngineSettings:
     has_all_graphs: bool = False
 
     @property
+    def context(self) -> Mapping[str, int]:
+        """Return the ranks that share the context of a request, of prompts and of decodes, where
+        options of vllm.LLM say so."""
+        sizes = {name: self.options.get(option) for name, option in _CONTEXT.items()}
+        return {name: size for name, size in sizes.items() if type(size) is int and size > 1}
+
+    @property
     def ranks(self) -> int:
-        return self.tp * self.dp
+        return self.tp * self.dp * self.context.get("pcp", 1)  # dcp takes those of tp
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +139,11 @@ def check_settings(settings: EngineSettings) -> None:
     """Raise BadInput for settings that cannot be recorded."""
     if settings.ep not in (1, settings.ranks):
         raise BadInput(f"--layout: expected ep=1 or ep={settings.ranks}, got ep={settings.ep}")
+    if (stages := settings.options.get(_STAGES, 1)) != 1:
+        raise BadInput(
+            f"--engine: {_STAGES}: expected 1, got {stages}: a recording is of one rank, and the "
+            "stages of a pipeline launch different layers"
+        )
 
 
 def record_model(model: ModelFolder, settings: EngineSettings, work: Path) -> Recording:
@@ -161,7 +175,7 @@ class RunningEngine:
             model=model.name,
             config_sha256=model.sha256,
             release=settings.release,
-            layout={"tp": settings.tp, "dp": settings.dp, "ep": settings.ep},
+            layout={"tp": settings.tp, "dp": settings.dp, "ep": settings.ep, **settings.context},
             device=settings.device,
             environment=settings.environment,
             settings=found["settings"],

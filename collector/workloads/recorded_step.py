@@ -147,7 +147,7 @@ class Recording:
 
     config_sha256  hash of the model's config.json
     release        release of the serving stack
-    layout         ranks: tp, dp, ep
+    layout         ranks: tp, dp, ep, and pcp and dcp where ranks share a context
     device         device generation for which the software chose its launches
     environment    environment variables that the user set
     settings       settings of the engine on which launches depend
