@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from collector.codec.errors import OpmeterError
-from tools import pages, pictures, steps
+from tools import configs, pages, pictures, steps
 from tools.operators import launched, proofs, record
 from tools.operators.releases import matrix, wheels
 from tools.recordings import deployments, recipes, undetermined
@@ -110,6 +110,12 @@ TOOLS = {
         "the packaged recordings, and those in a folder",
         steps.add_options,
         steps.make,
+    ),
+    "configs": Tool(
+        "docs/evaluation/recorded-configs.md, what published models launch or who refuses them",
+        "the config.json of tools/published.py, and the serving stacks of `opmeter model record`",
+        configs.add_options,
+        configs.make,
     ),
     "undetermined": Tool(
         "a count of the conditions that the recorded loads of a file do not determine",

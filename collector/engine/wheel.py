@@ -33,15 +33,15 @@ def site() -> Path:
 
     Raises NoRecordingRuntime where pip cannot fetch it.
     """
-    return _installed("torch_npu", VERSION, "torch_npu/__init__.py")
+    return installed("torch_npu", VERSION, "torch_npu/__init__.py")
 
 
 def protobuf() -> Path:
     """The same of protobuf, with which torchair writes a graph down."""
-    return _installed("protobuf", _PROTOBUF, "google/protobuf/__init__.py")
+    return installed("protobuf", _PROTOBUF, "google/protobuf/__init__.py")
 
 
-def _installed(package: str, version: str, witness: str) -> Path:
+def installed(package: str, version: str, witness: str) -> Path:
     folder = cache() / f"{package}-{version}"
     if not (folder / witness).exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
