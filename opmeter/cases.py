@@ -354,7 +354,7 @@ _KERNELS = ("kernel_type", KERNEL_TYPE)
 _OF_A_TREE = frozenset({*layout.DATABASE_COLUMNS, layout.PROFILING_COUNT})
 _OF_RECORDS = frozenset(TABLE_COLUMNS)
 _OF_STEPS = frozenset({"layer", "phase", "times", "source", "case_id"})  # of `opmeter model show`
-# Other names of the same, as profilers and the options of `opmeter db query` have them.
+# Other names of the same, as profilers and the options of `opmeter query` have them.
 _CALLED = {
     **dict.fromkeys(("kernel", "op", "optype", "type", "kernelname"), KERNEL_TYPE),
     **dict.fromkeys(("operator", "operatortype"), KERNEL_TYPE),

@@ -39,8 +39,8 @@ _NEARNESS = ("cann", "vllm", "torch")  # CANN has the kernels, vLLM-Ascend choos
 
 def open(address: str | Path, *, number: int | None = None, channel: str | None = None) -> Database:
     """Open a database at an address (`s3://bucket/prefix`, a folder): in its newest version, in
-    version `number`, or in the one that a channel points at; or open a folder that `opmeter pull`
-    wrote, whose CSVs are then read; or a tree of other tools in msmodeling's layout, whose
+    version `number`, or in the one that a channel points at; or open a folder that `opmeter db
+    pull` wrote, whose CSVs are then read; or a tree of other tools in msmodeling's layout, whose
     durations are in the channel `imported`.
 
     Raises OpmeterError for an invalid address, for a store without a database, for a version that

@@ -60,7 +60,7 @@ _Found = tuple[CaseRecord, dict[str, object]]  # a case, and its row in the tabl
 
 
 class PulledTree:
-    """The version directories of a folder that `opmeter pull` wrote."""
+    """The version directories of a folder that `opmeter db pull` wrote."""
 
     def __init__(self, folder: Path) -> None:
         self.runtime = Runtime.REAL
@@ -113,7 +113,7 @@ class PulledTree:
                             record = one.record()
                             yield record, _interval(path, record, row, mean_us, interval)
                 except (BadInput, KeyError, ValueError) as error:
-                    what = f"expected a collective, as `opmeter pull` writes it: {error}"
+                    what = f"expected a collective, as `opmeter db pull` writes it: {error}"
                     raise BadInput(what, path=file, line=line) from error
 
     def reuses(self, path: str) -> Sequence[Reuse]:

@@ -221,7 +221,7 @@ def _page(found: Sequence[tuple[Point, Predicted | None]]) -> Iterator[str]:
         yield f"| {source} | {reason} |\n"
     yield "\n## Make it again\n\n```sh\n"
     commands = {
-        point.model: f"opmeter model record {_config(point.model)} --device A2 "
+        point.model: f"opmeter model record {_config(point.model)} --generation A2 "
         f"{' '.join(point.record)} --output recordings/{point.model}.json.gz\n"
         for point, _ in found
         if point.record

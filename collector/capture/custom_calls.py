@@ -4,7 +4,7 @@ A row of a kernel has no lengths of requests, and rows of Triton kernels and of 
 operators have no shapes. While steps are kept, each call of such an operator becomes a JSON line
 with its step and order, from which `collector.profiles.logged_calls` completes the rows.
 
-A line of fused attention has the keys that `opmeter fia-backfill` reads, too.
+A line of fused attention has the keys that `opmeter tree fia-backfill` reads, too.
 """
 
 import inspect

@@ -1,8 +1,8 @@
 """Whether a capture can be used: for each rank what was recorded, and what is missing.
 
 A profiler reports success for a capture without device rows, without shapes or with half of the
-ranks, and days pass until a user reads it. The verdict reads what is in the folder as `parse` and
-`plan` do.
+ranks, and days pass until a user reads it. The verdict reads what is in the folder as `tree parse`
+and `plan` do.
 """
 
 import re

@@ -152,7 +152,7 @@ class PulledFolder:
         """Raise BadInput for any other folder, and for that of a fake runtime."""
         check_is_real(folder)
         if (marker := _read_marker(folder)) is None:
-            raise BadInput("expected a folder from `opmeter pull`", path=folder)
+            raise BadInput("expected a folder from `opmeter db pull`", path=folder)
         return cls(folder, marker.commit, marker.files)
 
     def check_tables(self, folder: str) -> None:
@@ -220,7 +220,8 @@ def _own_mappings(target: Path) -> dict[str, bytes]:
     marker = _read_marker(target)
     if marker is None:
         raise BadInput(
-            "expected an empty folder or one from `opmeter pull`, got other files; pull elsewhere",
+            "expected an empty folder or one from `opmeter db pull`, got other files; "
+            "pull elsewhere",
             path=target,
         )
     refuse_links(target)

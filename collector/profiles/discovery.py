@@ -81,7 +81,7 @@ _OTHERS = (
 
 # JSON files of a profiled run, and others, that are given in place of a profile.
 _JSON = (
-    "JSON: expected a table of kernels, an archive or a database; `opmeter comm --profiling-path` "
+    "JSON: expected a table of kernels, an archive or a database; `opmeter comm --profile` "
     "takes communication.json, `opmeter model show` and `opmeter coverage --model` a config.json"
 )
 

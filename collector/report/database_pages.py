@@ -132,7 +132,7 @@ class _VersionPages:
             "spans": _spans(self._measurements(_SPAN_COLUMNS)),
             "kernels": kernels,
             "coverage": [asdict(one) for one in coverage],
-            "pull": f"opmeter pull tree --root {shlex.quote(self._source.address)}",
+            "pull": f"opmeter db pull tree --root {shlex.quote(self._source.address)}",
             "measure": f"opmeter measure --root {shlex.quote(self._source.address)} --file",
             "suspects": len(suspects),
         }

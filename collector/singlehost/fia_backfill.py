@@ -1,4 +1,4 @@
-"""`opmeter fia-backfill`: runtime values of fused attention from a running model.
+"""`opmeter tree fia-backfill`: runtime values of fused attention from a running model.
 
 The lengths of requests decide the duration of FusedInferAttentionScore, and no profile has them. A
 file of dumped values is joined to the rows of the kernel by the shapes that both have.

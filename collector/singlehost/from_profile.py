@@ -1,4 +1,4 @@
-"""`opmeter microbench --prof-path`: durations for a tree from an existing profile.
+"""`opmeter tree microbench --profile`: durations for a tree from an existing profile.
 
 No NPU is needed. Such files have no sentinels, so a row gets the plain mean of all its launches,
 first ones and outliers included; their number is reported.

@@ -1,4 +1,4 @@
-"""`opmeter microbench`: measures the rows of a tree on this machine and writes the durations."""
+"""`opmeter tree microbench`: measures the rows of a tree here, and writes the durations."""
 
 import logging
 import platform
@@ -149,7 +149,7 @@ class TreeResults:
         self._files = VersionFiles.read(folder)
         if not self._files.kernel_types:
             raise BadInput(
-                "no {KernelType}.csv in this folder to measure; run `opmeter parse` to make some",
+                "no {KernelType}.csv in this folder; `opmeter tree parse` makes some",
                 path=folder,
             )
         _check_source(folder, self._files.rows(), EVENTS if backend == EVENTS else PROFILER)

@@ -88,7 +88,7 @@ def grow_tree(
     if not kernel_types:
         raise BadInput(
             "no {KernelType}.csv in this folder to take dtypes and formats from; run "
-            "`opmeter parse` to make some",
+            "`opmeter tree parse` to make some",
             path=folder,
         )
     before = _stamps(folder)

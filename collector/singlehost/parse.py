@@ -1,4 +1,4 @@
-"""A profile into a tree: `opmeter parse`.
+"""A profile into a tree: `opmeter tree parse`.
 
 Everything is read and joined before the first byte is written, so that invalid input leaves the
 tree unchanged. Rows with unknown inputs (`N/A`) are written to separate files, which consumers of
@@ -117,8 +117,8 @@ def _as_hex(marks: Sequence[int]) -> tuple[str, ...]:
     return tuple(f"{mark:x}" for mark in marks)
 
 
-# Pooled statistics of two profiles: `opmeter parse --pool`. A median cannot be pooled, so a pooled
-# row has none. Counters are pooled if both rows have them.
+# Pooled statistics of two profiles: `opmeter tree parse --pool`. A median cannot be pooled, so a
+# pooled row has none. Counters are pooled if both rows have them.
 #
 #     8 launches of 10.0 us, 2 of 20.0 us:  10 of 12.0 us, spread 4.0 us
 

@@ -25,7 +25,6 @@ from jobs.cli.comm import LISTS, comm_command, validate_command
 from jobs.cli.comm_dfc import DFC_LISTS, PROBE_LISTS, dfc_command, probe_dfc_command
 from jobs.cli.compare import compare_command
 from jobs.cli.coverage import coverage_command
-from jobs.cli.database import merge_command, pull_command
 from jobs.cli.grid import grid_command, parse_command
 from jobs.cli.host import host_command
 from jobs.cli.machine import doctor_command, selftest_command, stack_command
@@ -34,6 +33,7 @@ from jobs.cli.microbench import fia_backfill_command, microbench_command
 from jobs.cli.ops import ops_command
 from jobs.cli.options import grouped, repeated
 from jobs.cli.plan import plan_command
+from jobs.cli.query import query_command
 from jobs.cli.run import run_command
 from jobs.cli.status import status_command
 from jobs.cli.step import step_command
@@ -43,23 +43,20 @@ FAILED, BAD_INPUT = 1, 2
 Command = Callable[..., int | None]
 # The commands by task, in the order in which `--help` lists them.
 SECTIONS: dict[str, dict[str, Command]] = {
+    "Ask": {
+        "query": query_command,
+        "coverage": coverage_command,
+        "step": step_command,
+        "compare": compare_command,
+    },
     "Measure": {
         "measure": measure_command,
         "run": run_command,
         "plan": plan_command,
         "status": status_command,
         "host": host_command,
-        "parse": parse_command,
-        "microbench": microbench_command,
-        "fia-backfill": fia_backfill_command,
-        "grid": grid_command,
     },
-    "Models and results": {
-        "coverage": coverage_command,
-        "step": step_command,
-        "compare": compare_command,
-    },
-    "Database": {"merge": merge_command, "pull": pull_command},
+    "Database": {},
     "Cluster": {
         "launch": cluster.launch_command,
         "pause": cluster.pause_command,
@@ -76,34 +73,46 @@ SECTIONS: dict[str, dict[str, Command]] = {
     },
 }
 COMMANDS: dict[str, Command] = {name: one for of in SECTIONS.values() for name, one in of.items()}
+_OF_PODS = frozenset({"controller", "work"})  # people do not call them: `--help` leaves them out
 # Commands of several words: the one without a subcommand, if any, and the subcommands.
 GROUPS: dict[str, tuple[Command | None, dict[str, Command]]] = {
+    "model": (None, model.COMMANDS),
+    "report": (None, report.COMMANDS),
+    "capture": (None, capture.COMMANDS),
     "comm": (
         comm_command,
         {"validate": validate_command, "dfc": dfc_command, "probe-dfc": probe_dfc_command},
     ),
-    "capture": (None, capture.COMMANDS),
-    "model": (None, model.COMMANDS),
     "db": (None, database.COMMANDS),
-    "report": (None, report.COMMANDS),
+    "tree": (
+        None,
+        {
+            "parse": parse_command,
+            "microbench": microbench_command,
+            "grid": grid_command,
+            "fia-backfill": fia_backfill_command,
+        },
+    ),
     "trace": (None, trace.COMMANDS),
 }
 SECTION_OF_GROUP = {
-    "comm": "Measure",
+    "model": "Ask",
+    "report": "Ask",
     "capture": "Measure",
-    "model": "Models and results",
+    "comm": "Measure",
     "db": "Database",
-    "report": "Models and results",
+    "tree": "Database",
     "trace": "Tools",
 }
 _HELP = "Measure every operator an LLM runs, and keep the results in one versioned database."
 _LISTS = (*LISTS, *PROBE_LISTS, *DFC_LISTS)
 _GROUP_HELP = {  # without a command of their own
     "capture": "Profile running programs, and judge profiles.",
-    "db": "Show, verify and compare the versions of the database.",
+    "db": "Make, show, verify and compare the versions of the database.",
     "model": "Show what a model's forward pass launches.",
     "report": "Write HTML pages to look at and to show.",
     "trace": "Read traces of profilers and simulators.",
+    "tree": "Make and measure a tree of CSVs, one per kernel type, as msmodeling has it.",
 }
 logger = logging.getLogger(__name__)
 _OUT_OF_MEMORY = (
@@ -119,7 +128,8 @@ class _Sections(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for section, commands in SECTIONS.items():
             groups = [name for name, of in SECTION_OF_GROUP.items() if of == section]
-            rows = [(name, _first_sentence(self.commands[name])) for name in (*commands, *groups)]
+            names = [name for name in (*commands, *groups) if not self.commands[name].hidden]
+            rows = [(name, _first_sentence(self.commands[name])) for name in names]
             with formatter.section(section):
                 formatter.write_dl(rows)
 
@@ -143,7 +153,7 @@ def opmeter(
 
 def _register(group: typer.Typer, commands: Mapping[str, Command]) -> None:
     for name, command in commands.items():
-        group.command(name)(_ending_with_its_code(command))
+        group.command(name, hidden=name in _OF_PODS)(_ending_with_its_code(command))
 
 
 def _ending_with_its_code(command: Command) -> Callable[..., None]:

@@ -137,7 +137,7 @@ def _next_lines(folder: Path, root: str | None) -> Iterator[str]:
     else:
         exact = share(covered.cases, CoverageStatus.EXACT).time
         yield f"the database has {share_of(exact, 1)} of the time of these cases: {covered.place}"
-    plan = f"opmeter plan --budget 1h --profile {shlex.quote(str(folder))}"
+    plan = f"opmeter coverage --budget 1h --profile {shlex.quote(str(folder))}"
     yield f"next: {command_on(root or DEFAULT_ROOT, plan)}"
 
 
@@ -167,7 +167,7 @@ def run_command(
         float, typer.Option(help="time without a step until a window is recorded, in s", min=0)
     ] = 180.0,
     seconds: Annotated[float, typer.Option(help="length of the window, in s", min=0.1)] = 5.0,
-    device: Annotated[
+    backend: Annotated[
         str | None, typer.Option(help="npu, cuda or cpu  [default: the first available]")
     ] = None,
     calls: Annotated[
@@ -201,7 +201,7 @@ def run_command(
     options |= {"skip_first": skip_first, "wait": wait, "repeat": repeat}
     options |= {"total_steps": total_steps, "calls": calls, "static_kernels": static_kernels}
     options |= {"worker_name": worker_name}
-    injection = Injection(str(output.absolute()), options, device, by, after_s, seconds)
+    injection = Injection(str(output.absolute()), options, backend, by, after_s, seconds)
     code = run_captured(command, injection)
     try:
         _say_verdicts(output, verdicts(output))

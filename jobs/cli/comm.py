@@ -61,9 +61,13 @@ def comm_command(
     max_bytes: Annotated[
         int | None, typer.Option(min=1, help="largest message size in bytes  [default: none]")
     ] = None,
-    profiling_path: Annotated[
+    profile: Annotated[
         Path | None,
-        typer.Option(help="profile whose messages give sizes and groups, instead of --bytes-grid"),
+        typer.Option(
+            "--profile",
+            "--profiling-path",
+            help="profile whose messages give sizes and groups, instead of --bytes-grid",
+        ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="dtype of the tensors")] = "bfloat16",
     output_dir: Annotated[
@@ -126,11 +130,11 @@ def comm_command(
         raise BadInput("--output-csv requires --ops with exactly one operation")
     grid = Grid(tuple(grid_shape or (48, 8, 2)))
     required = dtype_named(dtype)
-    from_profile = _profiled(profiling_path, grid, required)
+    from_profile = _profiled(profile, grid, required)
     groups = num_devices or sorted({case.group_size for case in from_profile}) or [2]
     local = nproc_per_node or max(1, -(-max(groups) // nodes.nnodes))
     meeting = Rendezvous(local, *astuple(nodes))
-    if profiling_path is None:
+    if profile is None:
         cases, left_out = collectives_of(
             operations,
             chosen_sizes(bytes_grid or ["full"], max_bytes),
@@ -208,17 +212,20 @@ def validate_command(
     ] = None,
     op: Annotated[str | None, typer.Option(help="operation of --hccl-test")] = None,
     num_devices: Annotated[int | None, typer.Option(help="number of ranks of --hccl-test")] = None,
-    profiling_path: Annotated[
-        Path | None, typer.Option(help="profile of a real step, to compare with")
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile", "--profiling-path", help="profile of a real step, to compare with"
+        ),
     ] = None,
     grid_shape: Annotated[
         list[int] | None,
-        typer.Option(help="ranks per tier of --profiling-path, outermost first  [default: 48 8 2]"),
+        typer.Option(help="ranks per tier of --profile, outermost first  [default: 48 8 2]"),
     ] = None,
     write_offsets: Annotated[
         bool,
         typer.Option(
-            "--write-offsets", help="write the difference to --profiling-path as column Offset(us)"
+            "--write-offsets", help="write the difference to --profile as column Offset(us)"
         ),
     ] = False,
 ) -> int:
@@ -232,7 +239,7 @@ def validate_command(
     Examples:
       opmeter comm validate hccl --link-gbps 196
       opmeter comm validate hccl --hccl-test log.txt --op all_reduce --num-devices 8
-      opmeter comm validate hccl --profiling-path PROF_000001 --write-offsets
+      opmeter comm validate hccl --profile PROF_000001 --write-offsets
     """
     from collector.comm.check import points_of, problems, series_of, tier_problems
     from collector.comm.comm_table import read_comm_table
@@ -252,13 +259,13 @@ def validate_command(
         say(f"wrong: {line}")
     if hccl_test is not None:
         found += _held_against(hccl_test, op, num_devices, points)
-    if profiling_path is not None:
+    if profile is not None:
         grid = tuple(grid_shape or (48, 8, 2))
         tree = folder if write_offsets else None
-        found += _held_against_profile(profiling_path, grid, points, tree)
+        found += _held_against_profile(profile, grid, points, tree)
     elif write_offsets or grid_shape:
         requested = "--write-offsets" if write_offsets else "--grid-shape"
-        raise BadInput(f"{requested} requires --profiling-path")
+        raise BadInput(f"{requested} requires --profile")
     say(f"{counted(len(points), 'row')}, {counted(len(found), 'problem')}")
     return int(bool(found))
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from collector.codec.errors import BadInput
 from collector.codec.text import counted, percent
 from collector.model.case import shape_text
 from collector.ranks.collective import is_collective
+from jobs.cli.look_up import check_missing, find_covered, written
 from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.terminal import print_json, say, say_lines
 
@@ -39,24 +41,76 @@ def coverage_command(
         Path | None,
         typer.Option(help="new folder for the cases without a duration, as a tree to measure"),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="device-hours, such as 20h: order the missing cases by their gain"),
+    ] = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(help="new .svg or .png file for the coverage over device-hours (--budget)"),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="device of a stack that has no version yet")
+    ] = None,
+    misses: Annotated[
+        Path | None,
+        typer.Option(help="file of misses to which what a demand lacks is added"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print every case as JSON")] = False,
-) -> None:
-    """Report how much of a workload a version of the database covers.
+) -> int:
+    """Report how much of a workload a version of the database covers, and what to measure first.
 
-    A workload is the sources of a campaign, a profile, a recording, or a model with its load.
-    `opmeter plan --budget` reports what to measure first of the rest.
+    A workload is the sources of a campaign, a profile, a recording, or a model with its load. With
+    --budget, list the missing cases that cover most of its time for their device time.
+
+    A file may also be a demand: a manifest of queries or misses (JSON lines), or a density standard
+    (YAML). A critical query must be measured, others and misses may be interpolated; a size that a
+    standard requires must be measured. The exit code is 1 if something that can be measured is
+    lacking.
 
     \b
     Examples:
       opmeter coverage --model qwen3-32b --layout tp=4
       opmeter coverage --profile PROF_000001 --missing to-measure
-      opmeter coverage --recording qwen3-32b.json.gz
+      opmeter coverage --model qwen3-32b --budget 20h --device ATLAS_800_A3_752T_128G_DIE
+      opmeter coverage density.yaml --misses misses.jsonl
     """
-    from jobs.cli.look_up import check_missing, find_covered, written
+    from jobs.cli.budget import print_worth
+    from jobs.cli.demand import print_conformity
+    from jobs.planning.conformity import is_demand
+
+    file = Path(workload.campaign or "")
+    if file.is_file() and is_demand(file):
+        if workload != WorkloadOptions(workload.campaign) or missing or budget or curve or device:
+            raise BadInput("a demand takes --misses, --json and the options of a version only")
+        return print_conformity(file, where, misses=misses, as_json=as_json)
+    if misses is not None:
+        raise BadInput(
+            "--misses: expected a demand as FILE; --missing writes the rest of a workload"
+        )
+    check_missing(missing)
+    if budget is not None:
+        if as_json:
+            raise BadInput("--budget excludes --json")
+        print_worth(workload, where, budget, device=device, picture=curve, missing=missing)
+    elif curve is not None:
+        raise BadInput("--curve requires --budget")
+    else:
+        _print_covered(workload, where, device, missing, as_json=as_json)
+    return 0
+
+
+def _print_covered(
+    workload: WorkloadOptions,
+    where: VersionOptions,
+    device: str | None,
+    missing: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     from jobs.planning.coverage import user_metrics
 
-    check_missing(missing)
-    found = find_covered(workload, where)
+    found = find_covered(workload, where, device=device)
     metrics = user_metrics(found.cases, found.free)
     if as_json:
         print_coverage(found.place, found.cases, metrics)

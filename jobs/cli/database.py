@@ -1,4 +1,4 @@
-"""`opmeter db`, `merge` and `pull`: the versions of the database."""
+"""`opmeter db`, `db merge` and `db pull`: the versions of the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from collector.model import keys
 from collector.store.opening import command_on
 from jobs.cli import options
 from jobs.cli.cleanup import du_command, gc_command
-from jobs.cli.conform import conform_command
 from jobs.cli.diff import diff_command
 from jobs.cli.export import export_command
 from jobs.cli.imports import import_command
@@ -33,7 +32,7 @@ from jobs.cli.opening import (
     warned,
 )
 from jobs.cli.promote import promote_command
-from jobs.cli.query import list_command, query_command
+from jobs.cli.query import list_command
 from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
@@ -334,24 +333,7 @@ def _versions(store: Store, strays: Container[str]) -> int:
     return sum(keys.number_of(key, keys.commit) is not None for key in listed)
 
 
-COMMANDS: dict[str, Callable[..., int | None]] = {
-    "log": log_command,
-    "path": path_command,
-    "promote": promote_command,
-    "verify": verify_command,
-    "diff": diff_command,
-    "du": du_command,
-    "gc": gc_command,
-    "quality": quality_command,
-    "list": list_command,
-    "query": query_command,
-    "conform": conform_command,
-    "export": export_command,
-    "import": import_command,
-}
-
-
-# `opmeter merge`.
+# `opmeter db merge`.
 
 _NOT_COMMITTED = 3
 _TURN_S = 900.0  # how long a merge waits for others; a Job starts it again
@@ -383,7 +365,7 @@ def merge_command(
 
     \b
     Example:
-      opmeter merge nightly --allow-missing
+      opmeter db merge nightly --allow-missing
     """
     from jobs.planning import lifecycle
     from jobs.planning.damage import DamageReport
@@ -480,7 +462,7 @@ def _chosen(store: Store, campaign: str, numbers: list[int]) -> list[int]:
     return numbers or known
 
 
-# `opmeter pull`.
+# `opmeter db pull`.
 
 
 def pull_command(
@@ -501,8 +483,8 @@ def pull_command(
 
     \b
     Examples:
-      opmeter pull tree
-      opmeter pull tree --version 3 --cache cold
+      opmeter db pull tree
+      opmeter db pull tree --version 3 --cache cold
     """
     from collector.database.pull import pull_version
 
@@ -522,3 +504,20 @@ def pull_command(
         say(f"warning: {warning}", err=True)
     for path in pulled.own_mappings:
         say_kept(target / path)
+
+
+COMMANDS: dict[str, Callable[..., int | None]] = {
+    "merge": merge_command,
+    "pull": pull_command,
+    "log": log_command,
+    "list": list_command,
+    "diff": diff_command,
+    "promote": promote_command,
+    "quality": quality_command,
+    "export": export_command,
+    "import": import_command,
+    "verify": verify_command,
+    "path": path_command,
+    "du": du_command,
+    "gc": gc_command,
+}

@@ -1,4 +1,4 @@
-"""`opmeter grid` and `opmeter parse`: the rows of a tree."""
+"""`opmeter tree grid` and `opmeter tree parse`: the rows of a tree."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def grid_command(
 
     \b
     Examples:
-      opmeter grid --database-path tree --target-models qwen3-32b,deepseek-v3
-      opmeter grid --database-path tree --patterns patterns.yaml
-      opmeter grid --database-path tree --standard density-v1 --dry-run
+      opmeter tree grid --database-path tree --target-models qwen3-32b,deepseek-v3
+      opmeter tree grid --database-path tree --patterns patterns.yaml
+      opmeter tree grid --database-path tree --standard density-v1 --dry-run
     """
     from collector.singlehost.grow import GridOptions, grow_tree
     from collector.workloads.density import find_standard
@@ -148,21 +148,24 @@ def _line(one: Grown) -> str:
     )
 
 
-# `opmeter parse`.
+# `opmeter tree parse`.
 
 _LISTED = 20
 
 
 def parse_command(
     tree: TreeOptions,
-    stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
-    *,
-    profiling_path: Annotated[
+    profiles: Annotated[
         list[str] | None,
-        typer.Option(help="profile: a file, an archive or a folder; may be given again"),
+        typer.Argument(metavar="[PROFILE]...", help="a file, an archive or a folder each"),
+    ] = None,
+    *,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option("--profile", "--profiling-path", help="a further profile; may be given again"),
     ] = None,
     bundled: Annotated[
-        str | None, typer.Option(help="bundled profile, instead of --profiling-path: quickstart")
+        str | None, typer.Option(help="bundled profile, instead of --profile: quickstart")
     ] = None,
     group_by: Annotated[
         str, typer.Option(help="key of a case: identity, or shapes as in msmodeling")
@@ -183,23 +186,19 @@ def parse_command(
 
     \b
     Examples:
-      opmeter parse --profiling-path PROF_000001 --database-path tree
-      opmeter parse --bundled quickstart --database-path tree
+      opmeter tree parse PROF_000001 --database-path tree
+      opmeter tree parse --bundled quickstart --database-path tree
     """
     from collector.profiles.kernel_details import GroupBy
     from collector.singlehost.parse import parse_profile
 
     if group_by not in ("identity", "shapes"):
         raise BadInput(f"--group-by: expected identity or shapes, got {group_by!r}")
-    if stray:
-        raise BadInput(
-            f"unexpected argument {stray[0]!r}; did you mean --profiling-path {stray[0]}?"
-        )
-    if "" in (profiling_path or []):
-        raise BadInput("--profiling-path: expected the path of a profile, got an empty value")
-    named = [Path(path) for path in profiling_path or []]
+    named = [*(profiles or []), *(profile or [])]
+    if "" in named:
+        raise BadInput("--profile: expected the path of a profile, got an empty value")
     target = tree.folder
-    with _profiles(named, bundled) as paths:
+    with _profiles([Path(path) for path in named], bundled) as paths:
         result = parse_profile(
             paths,
             target,
@@ -220,7 +219,7 @@ def _profiles(paths: list[Path], bundled: str | None) -> Iterator[list[Path]]:
     from jobs.planning.sources import bundled_profile
 
     if bool(paths) == (bundled is not None):
-        raise BadInput("expected either --profiling-path PROFILE or --bundled quickstart")
+        raise BadInput("expected either a PROFILE or --bundled quickstart")
     if bundled is None:
         yield paths
         return

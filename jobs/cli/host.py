@@ -29,7 +29,7 @@ def host_command(
     *,
     layout: options.EngineRanksOption = "",
     release: options.EngineReleaseOption = "vllm-ascend-0.18",
-    device: options.EngineDeviceOption = "A3",
+    generation: options.EngineGenerationOption = "A3",
     mode: Annotated[
         str,
         typer.Option(
@@ -82,7 +82,7 @@ def host_command(
     from jobs.cli.recordings import check_engine, ranks_of
     from jobs.planning.host_costs import ranks_text
 
-    check_engine(device, logs)
+    check_engine(generation, logs)
     modes = mode.split(",")
     if not set(modes) <= set(HostMode):
         raise BadInput(f"--mode: expected {', '.join(HostMode)}, got {mode!r}")
@@ -90,7 +90,7 @@ def host_command(
     settings = EngineSettings(
         release=release,
         passes=(PassTokens("decode", requests, 1, keys),),
-        device=device,
+        device=generation,
         tp=ranks.tp,
         dp=ranks.dp,
         ep=ranks.ep,

@@ -185,7 +185,7 @@ def selftest_command(
     profile: Annotated[
         Path | None, typer.Option(help="profile whose twenty most expensive rows are measured too")
     ] = None,
-    device: Annotated[int, typer.Option(min=0, help="index of the device")] = 0,
+    index: Annotated[int, typer.Option(min=0, help="index of the device")] = 0,
     root: Annotated[
         str | None,
         typer.Option(help="store for the results, see `opmeter ops --root`  [default: none]"),
@@ -224,21 +224,21 @@ def selftest_command(
         write_archive(report, None, checks, backend)
         say(f"no session can begin: {error}; report: {report}")
         return 2 if isinstance(error, (BadInput, NoDevice)) else 1
-    if device >= len(locks):
-        raise BadInput(f"--device: expected an index below {len(locks)}, got {device}")
+    if index >= len(locks):
+        raise BadInput(f"--index: expected an index below {len(locks)}, got {index}")
     say(f"{backend}: {stack.version_path}")
     at = environment.utc_now().isoformat(timespec="seconds")
     with ExitStack() as held:
         try:
-            held.enter_context(DeviceLock(locks[device], "opmeter selftest"))
+            held.enter_context(DeviceLock(locks[index], "opmeter selftest"))
         except DeviceBusy as error:
             busy = Check("device", False, error.found, error.fix)
             checks = print_checks([check_environment(backend), busy], _WIDTH)
             write_archive(report, None, checks, backend, stack)
             say(f"no session can begin; report: {report}")
             return 1
-        kit = held.enter_context(scratch_folder(f"{backend}{device}"))
-        bench = SessionBench(backend, stack, device, kit)
+        kit = held.enter_context(scratch_folder(f"{backend}{index}"))
+        bench = SessionBench(backend, stack, index, kit)
         checks = print_checks(run_checks(bench, only=tuple(only or ()), profile=profile), _WIDTH)
         seen = proved(bench.done) if backend == "npu" else []
         peaks = measured_peaks(bench.done, stack, at)

@@ -107,7 +107,7 @@ def measure_command(
     """Measure cases now, and print their durations with 95 % intervals.
 
     Each session is a process of its own, so that the intervals have what differs from session to
-    session. Results are stored in the database, where `opmeter db query` finds them. Two
+    session. Results are stored in the database, where `opmeter query` finds them. Two
     environments, or two kernels, are measured in turns: the ratio of their durations has changed,
     is equal within --margin, or the finding is inconclusive. The exit code is 1 if a case has no
     duration.

@@ -1,4 +1,4 @@
-"""`opmeter microbench` and `opmeter fia-backfill`: the durations of a tree."""
+"""`opmeter tree microbench` and `opmeter tree fia-backfill`: the durations of a tree."""
 
 from __future__ import annotations
 
@@ -41,9 +41,13 @@ def microbench_command(
         list[str] | None, typer.Argument(metavar="KERNEL", help="further kernel types, as --op")
     ] = None,
     *,
-    prof_path: Annotated[
+    profile: Annotated[
         list[Path] | None,
-        typer.Option(help="profile (PROF_..., a folder or a file) to read instead of measuring"),
+        typer.Option(
+            "--profile",
+            "--prof-path",
+            help="profile (PROF_..., a folder or a file) to read instead of measuring",
+        ),
     ] = None,
     op: Annotated[
         list[str] | None,
@@ -83,8 +87,8 @@ def microbench_command(
 
     \b
     Examples:
-      opmeter microbench --database-path tree --ops Muls Sin
-      opmeter microbench --database-path tree --prof-path PROF_000001
+      opmeter tree microbench --database-path tree --ops Muls Sin
+      opmeter tree microbench --database-path tree --profile PROF_000001
     """
     from collector.model.plan import MeasureSettings
     from collector.singlehost.from_profile import microbench_from_profile
@@ -100,9 +104,9 @@ def microbench_command(
         raise BadInput(f"--update-mode: expected {' or '.join(Update)}, got {update_mode!r}")
     update, only = Update(update_mode), chosen([*(op or []), *(more or [])])
     folder, name = tree.folder, "npu"
-    if prof_path:
+    if profile:
         result = microbench_from_profile(
-            folder, prof_path, kernels=only, update=update, prune_empty=prune_empty_duration_rows
+            folder, profile, kernels=only, update=update, prune_empty=prune_empty_duration_rows
         )
     else:
         name, stack = _machine(backend, folder)
@@ -147,7 +151,7 @@ def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
     except (BadInput, HostFault) as error:
         raise BadInput(
             f"no NPU to measure on ({error}); pass --backend cpu or cuda to measure on that "
-            "device, or --prof-path to take durations from a profile"
+            "device, or --profile to take durations from a profile"
         ) from error
 
 
@@ -224,7 +228,7 @@ def _outcome_lines(what: str, cases: tuple[UnmeasuredCase, ...]) -> Iterator[str
         yield f"{what}: {counted(len(cases) - _LISTED, 'more case')}; the report lists all"
 
 
-# `opmeter fia-backfill`.
+# `opmeter tree fia-backfill`.
 
 
 def fia_backfill_command(
@@ -250,7 +254,7 @@ def fia_backfill_command(
 
     \b
     Examples:
-      opmeter fia-backfill --database-path tree --jsonl-path values.jsonl
+      opmeter tree fia-backfill --database-path tree --jsonl-path values.jsonl
     """
     from collector.singlehost.fia_backfill import backfill
 

@@ -170,7 +170,7 @@ def choose_guard(store: Store, *, single_writer: bool) -> Guard:
         raise OpmeterError(
             f"{store.url}: the store has no create-only writes (probe: {result.message}); use "
             "another store, or pass --single-writer if no other process ever merges into it; with "
-            "a cluster, opmeter launch and opmeter merge --lease NAMESPACE take turns by a Lease"
+            "a cluster, opmeter launch and opmeter db merge --lease NAMESPACE take turns by a Lease"
         )
     return CREATE
 

@@ -52,7 +52,7 @@ EngineModelArgument = Annotated[
 ]
 EngineReleaseOption = Annotated[str, typer.Option(help="release of the serving stack")]
 EngineRanksOption = Annotated[str, typer.Option(help="ranks, one without it: tp=8,dp=2,ep=16")]
-EngineDeviceOption = Annotated[str, typer.Option(help="device generation: A2 or A3")]
+EngineGenerationOption = Annotated[str, typer.Option(help="generation of the devices: A2 or A3")]
 EngineVariablesOption = Annotated[
     list[str] | None,
     typer.Option(help="NAME=VALUE: environment variable of the engine; may be given again"),
@@ -206,7 +206,8 @@ class WorkloadOptions:
     Options of a model are None or empty where they are not given."""
 
     campaign: Annotated[
-        str | None, typer.Argument(help="campaign file whose sources are looked up")
+        str | None,
+        typer.Argument(metavar="[FILE]", help="campaign whose sources are looked up"),
     ] = None
     profile: Annotated[
         Path | None, typer.Option(help="profile to look up, instead of a campaign")
@@ -270,7 +271,7 @@ class WorkloadOptions:
         """Raise BadInput for options that do not go with what is named."""
         named = (self.campaign, self.profile, self.recording, self.model)
         if sum(bool(one) for one in named) != 1:
-            raise BadInput("expected one of CAMPAIGN, --profile, --recording and --model")
+            raise BadInput("expected one of FILE, --profile, --recording and --model")
         if not self.model and self.has_model_options:
             raise BadInput("options of a model require --model")
         if self.campaign and self.grid:

@@ -69,7 +69,7 @@ def promote_command(
 
     A version is verified first, fewer than half of its durations may be imported, and the median
     half-width of its intervals must be within --max-half-width. With a workload, its measured share
-    is a gate. Readers name a channel where they name a version: `opmeter pull tree --version
+    is a gate. Readers name a channel where they name a version: `opmeter db pull tree --version
     stable`. The exit code is 1 if a gate refuses.
 
     \b

@@ -1,4 +1,4 @@
-"""`opmeter db query`: the durations of shapes, from the index of a version directory."""
+"""`opmeter query`: the durations of shapes, from the index of a version directory."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def query_command(
 
     \b
     Examples:
-      opmeter db query "MatMulV2 32,5120;5120,3200 bf16"
-      opmeter db query MatMulV2 --shape "32,5120;5120,3200" --dtype bf16
-      opmeter db query MatMulV2 --file cases.csv --misses misses.jsonl --csv
+      opmeter query "MatMulV2 32,5120;5120,3200 bf16"
+      opmeter query MatMulV2 --shape "32,5120;5120,3200" --dtype bf16
+      opmeter query MatMulV2 --file cases.csv --misses misses.jsonl --csv
     """
     if as_csv and (as_json or explain):
         raise BadInput("--csv excludes --json and --explain")

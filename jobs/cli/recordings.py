@@ -35,7 +35,7 @@ def record_command(
     output: Annotated[Path, typer.Option(help="file, replaced if it exists: NAME.json.gz")],
     release: options.EngineReleaseOption = "vllm-ascend-0.18",
     layout: options.EngineRanksOption = "",
-    device: options.EngineDeviceOption = "A3",
+    generation: options.EngineGenerationOption = "A3",
     phase: Annotated[
         str, typer.Option(help="phases: prefill, decode, mixed (both in one pass)")
     ] = "prefill,decode",
@@ -96,7 +96,7 @@ def record_command(
     from collector.workloads.recorded_step import Prompts, write_recording
 
     _check_output(output)
-    check_engine(device, logs)
+    check_engine(generation, logs)
     each = tokens // prompts
     if tokens % prompts:
         raise BadInput(f"--tokens ({tokens}) must be divisible by --prompts ({prompts})")
@@ -112,7 +112,7 @@ def record_command(
             1 + speculative,
             keys,
         ),
-        device=device,
+        device=generation,
         tp=ranks.tp,
         dp=ranks.dp,
         ep=ranks.ep,
@@ -169,14 +169,14 @@ def derive_command(
     say(f"wrote {output}: {changed} of {counted(len(found.passes), 'pass', 'passes')} changed")
 
 
-def check_engine(device: str, logs: Path | None) -> None:
-    """Raise BadInput for a device that no engine runs for, and for a folder of logs that exists."""
+def check_engine(generation: str, logs: Path | None) -> None:
+    """Raise BadInput for a generation that no engine runs for, and for a folder that exists."""
     from collector.engine.engine_process import DEVICES
 
     if logs is not None and logs.exists():
         raise BadInput(f"--logs: expected a new folder, got {logs}, which exists")
-    if device not in DEVICES:
-        raise BadInput(f"--device: expected one of {', '.join(DEVICES)}, got {device!r}")
+    if generation not in DEVICES:
+        raise BadInput(f"--generation: expected one of {', '.join(DEVICES)}, got {generation!r}")
 
 
 def ranks_of(layout: str) -> Layout:

@@ -149,7 +149,7 @@ def _kernels(found: Sequence[CoveredCase]) -> Iterator[dict[str, object]]:
         }
 
 
-def compare_report_command(
+def diff_report_command(
     before: Annotated[
         str, typer.Argument(help="version, version directory of the newest version, or 3:DIRECTORY")
     ],
@@ -160,33 +160,27 @@ def compare_report_command(
     other_root: Annotated[
         str | None, typer.Option(help="store of the later one  [default: --root]")
     ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(help="profile whose step weights the changes")
-    ] = None,
-    model: Annotated[
-        str, typer.Option(help="model whose step weights the changes: qwen3-32b:tp=4")
-    ] = "",
+    workload: options.WorkloadOptions,
     lang: LanguageOption = "en",
 ) -> None:
     """Write a page of the durations that changed between two versions, or two stacks.
 
-    Each change has an interval. A duration counts as changed as in `opmeter db diff`.
+    Each change has an interval. A duration counts as changed as in `opmeter db diff`. With a
+    workload, each change is weighted by what it adds to it.
 
     \b
     Examples:
-      opmeter report compare 3 4 -o report
-      opmeter report compare CPU_2t/vllm_ascend/A CPU_2t/vllm_ascend/B -o report --model qwen3-32b
+      opmeter report diff 3 4 -o report
+      opmeter report diff CPU_2t/vllm_ascend/A CPU_2t/vllm_ascend/B -o report \\
+        --model qwen3-32b --layout tp=4
     """
     from collector.report.compare_pages import write_comparison
     from collector.report.pages import Folder
 
     folder = Folder(output, lang)
-    if profile is not None and model:
-        raise BadInput("--profile and --model exclude each other")
     earlier, later = _side(root, before), _side(other_root or root, after)
     step = None
-    if profile is not None or model:
-        workload = options.WorkloadOptions(profile=profile) if profile else _model_workload(model)
+    if workload != options.WorkloadOptions():
         step = _step(workload, options.VersionOptions(root, str(earlier.number), earlier.directory))
     with folder:
         changed = write_comparison(folder, earlier.compared, later.compared, step)
@@ -236,7 +230,7 @@ def campaign_report_command(
         time.sleep(max(_RELOAD_S, _IDLE_TIMES * (time.monotonic() - started)))
 
 
-def step_report_command(
+def compare_report_command(
     profile: Annotated[Path, typer.Argument(help="profile, or a folder of profiles")],
     *,
     output: OutputOption,
@@ -249,8 +243,8 @@ def step_report_command(
 
     \b
     Examples:
-      opmeter report step PROF_000001 -o report
-      opmeter report step PROF_000001 --grid 48,8,2 --directory A/vllm_ascend/B -o report
+      opmeter report compare PROF_000001 -o report
+      opmeter report compare PROF_000001 --grid 48,8,2 --directory A/vllm_ascend/B -o report
     """
     from collector.report.pages import Folder
     from collector.report.step_pages import write_step
@@ -426,7 +420,7 @@ def _step(workload: options.WorkloadOptions, where: options.VersionOptions) -> S
 COMMANDS: dict[str, Callable[..., int | None]] = {
     "db": database_report_command,
     "compare": compare_report_command,
-    "step": step_report_command,
+    "diff": diff_report_command,
     "model": model_report_command,
     "campaign": campaign_report_command,
 }

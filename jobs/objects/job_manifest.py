@@ -152,7 +152,7 @@ def merge_job(
     the controller plans them again."""
     labels = _labels(campaign, "merge") | {MERGE_INPUT: key}
     job = _job(f"opmeter-{campaign[:27].strip('-')}-merge-{key}", labels, deployment)
-    arguments = ["merge", campaign]
+    arguments = ["db", "merge", campaign]
     for plan in plans:
         arguments += ["--plan", str(plan)]
     arguments += ["--root", deployment.root, "--allow-damaged"]

@@ -11,13 +11,14 @@ from collector.model.stack import backend_of
 from collector.model.vocabulary import BASE_CELLS, INPUT_DTYPES, INPUT_SHAPES
 from collector.ops.own import find
 from collector.ops.refusals import refusal
-from jobs.planning.demand import read_standard, required_by
+from jobs.planning.demand import is_standard, read_standard, required_by
 from jobs.planning.sources import completed_case
 from opmeter import Channel, Version
 from opmeter.cases import arguments_of
 
 _MEASURED = (Channel.MEASURED, Channel.POOLED)
 _NOT_MEASURED = "not measured"
+_QUERIES = (".jsonl", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +73,19 @@ class Conformity:
         }
 
 
-def conformity_of_queries(version: Version, file: Path) -> Conformity:
-    """Return what a version lacks of a manifest or a file of misses: of critical queries durations
-    that are measured, of others and of misses any duration."""
-    return _conformity(version, read_queries_file(file))
+def is_demand(file: Path) -> bool:
+    """Return whether a file demands durations: JSON lines (a manifest, misses), or a density
+    standard. Raises BadInput for a file that is no YAML."""
+    return file.suffix in _QUERIES or is_standard(file)
 
 
-def conformity_of_standard(version: Version, file: Path) -> Conformity:
-    """Return the sizes that the density standard of a file requires on the lines of the version's
-    cases, and that are not measured. Raises BadInput if the version has no case of its kernels."""
+def conformity(version: Version, file: Path) -> Conformity:
+    """Return what a version lacks of a demand: of critical queries durations that are measured, of
+    others and of misses any duration; of a density standard the sizes that it requires on the lines
+    of the version's cases, and that are not measured. Raises BadInput for an invalid file, and if
+    the version has no case of a standard's kernels."""
+    if file.suffix in _QUERIES:
+        return _conformity(version, read_queries_file(file))
     standard = read_standard(file)
     cases = list(_cases(version, tuple(standard.kernels)))
     if not cases:

@@ -28,13 +28,22 @@ def read_standard(path: Path) -> Standard:
     """Return the density standard of a file.
 
     Raises BadInput, with the line, for one that is invalid or names unknown kernels or axes."""
+    return standard_from_text(_text_of(path), path=str(path))
+
+
+def is_standard(path: Path) -> bool:
+    """Return whether a file has a density standard, valid or not, and not a campaign."""
+    found = read_document(_text_of(path), str(path)).mapping()
+    return "axes" in found and "campaign" not in found
+
+
+def _text_of(path: Path) -> str:
     with file_errors(path):
         data = read_small_file(path, MOST_YAML_BYTES)
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput("the standard is not valid UTF-8", path=path) from error
-    return standard_from_text(text, path=str(path))
+        raise BadInput("the file is not valid UTF-8", path=path) from error
 
 
 def standard_from_text(text: str, *, path: str) -> Standard:

@@ -624,7 +624,7 @@ def _due(state: PlanningState, step: Step, say: Callable[[str], None]) -> list[i
     for other in sorted(expected.difference(own)):
         say(
             f"plan {other} was measured on another stack and is not merged; to publish it: "
-            f"opmeter merge {state.campaign.name} --plan {other} --supersede-stack"
+            f"opmeter db merge {state.campaign.name} --plan {other} --supersede-stack"
         )
     return own
 

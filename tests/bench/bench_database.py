@@ -3,8 +3,8 @@
     python tests/bench/bench_database.py [TOTAL ...] [--merge MEASUREMENTS]
 
 For each total of made measurements (default 100,000), it merges a campaign (default 10,000
-measurements of one version directory), and reads what `status`, planning, `db path` and `pull` of
-one version directory read. The baseline is the same merge into an empty database. Each step is a
+measurements of one version directory), and reads what `status`, planning, `db path` and `db pull`
+of one version directory read. The baseline is the same merge into an empty database. Each step is a
 process of its own, so that its peak memory is its own.
 """
 

@@ -221,7 +221,7 @@ def gpu_traces(given: Inputs) -> None:
     for name, command in (
         ("a", ("capture", "check")),
         ("b", ("capture", "check")),
-        ("a", ("parse", "--database-path", "tree", "--profiling-path")),
+        ("a", ("tree", "parse", "--database-path", "tree", "--profile")),
     ):
         said = given.opmeter(*command, given.folder / name, is_refused=True).stderr
         assert "trace to-csv" in said and "--by-kernel" in said
@@ -320,7 +320,7 @@ def kueue_quota(given: Inputs) -> None:
 
 def communication_json(given: Inputs) -> None:
     exact, twice = (
-        given.opmeter("comm", "--profiling-path", given.folder / name).stdout.splitlines()
+        given.opmeter("comm", "--profile", given.folder / name).stdout.splitlines()
         for name in ("exact", "twice")
     )
     assert not any("left out" in line for line in (*exact, *twice))
@@ -346,11 +346,11 @@ def model(given: Inputs) -> None:
 
 
 def samples(given: Inputs) -> None:
-    parse = ("parse", "--database-path", "tree", "--profiling-path")
+    parse = ("tree", "parse", "--database-path", "tree", "--profile")
     said = given.opmeter(*parse, given.folder / "jsonshapes", is_refused=True).stderr
     assert "Input Data Types" in said and "Input Formats" in said
     for name in ("renamed", "dp"):
-        given.opmeter("parse", "--database-path", name, "--profiling-path", given.folder / name)
+        given.opmeter("tree", "parse", "--database-path", name, "--profile", given.folder / name)
         assert [file.name for file in (given.here / name).glob("*.csv")] == ["MatMulV2.csv"]
 
 
@@ -362,7 +362,7 @@ def query_ambiguous(given: Inputs) -> None:
     rows += [Row("Abs", [(64, 64)], [(64, 64)], 50.0)]
     version = merged(rows, open_store(str(given.here / "store")))
     (many,) = version.query_many({"kernel_type": ["Abs"], "Input Shapes": ["64,64"]})["warnings"]
-    words = ("db", "query", "Abs", "--shape", "64,64", "--root", "store", "--json")
+    words = ("query", "Abs", "--shape", "64,64", "--root", "store", "--json")
     (found,) = json.loads(given.opmeter(*words).stdout)
     for warning in (str(version.query("Abs", [(64, 64)])), str(many), found["warnings"]):
         assert "2, of 10 to 50 us" in warning
@@ -371,7 +371,7 @@ def query_ambiguous(given: Inputs) -> None:
 def query_file(given: Inputs) -> None:
     """The kernel of a row decides, and an unknown column is named."""
     root = given.store()
-    words = ("db", "query", "Cast", "--root", root, "--json", "--file")
+    words = ("query", "Cast", "--root", root, "--json", "--file")
     (cast,) = json.loads(given.opmeter(*words[:-1], "--shape", "128").stdout)
     for header in ("Kernel Type", "kernel_type"):
         lines = [f"{header},Input Shapes,Colour", "MatMulV3,128,", "Nonsense,128,", "Abs,128,"]

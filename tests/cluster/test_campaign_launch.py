@@ -41,7 +41,7 @@ def test_campaign_launched_from_a_laptop_has_the_cases_of_a_local_plan(
     outcomes = drill.check()
     assert set(outcomes) == drill.planned_here(str(campaign))
     assert {"ok", "unsupported"} >= set(outcomes.values())
-    shown = drill.opmeter("db", "query", "ScaledSilu 8,32;32 fp32", "--root", drill.root, "--json")
+    shown = drill.opmeter("query", "ScaledSilu 8,32;32 fp32", "--root", drill.root, "--json")
     assert json.loads(shown)[0]["channel"] in ("measured", "pooled")
     assert "no problems" in drill.opmeter("db", "verify", "--root", drill.root)
     assert "Merged" in drill.reasons()

@@ -9,7 +9,9 @@ from tests.lacking import lacking
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-_QUICKSTART = "cd /work && id -u && opmeter run quickstart && opmeter db verify && opmeter pull out"
+_QUICKSTART = (
+    "cd /work && id -u && opmeter run quickstart && opmeter db verify && opmeter db pull out"
+)
 
 
 def test_the_workers_image_measures_the_quickstart():

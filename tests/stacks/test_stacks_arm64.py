@@ -47,7 +47,7 @@ update: all
 target: {{device: ATLAS_800_A3_752T_128G_DIE, vllm: 0.18.0, torch: 2.9.0, torch_npu: 2.9.0,
   cann: 8.5.0, driver: 25.5, firmware: 7.8}}
 """
-_QUERY = ("db", "query", "Add", "--shape", "32,64;32,64", "--directory", PATH, "--json")
+_QUERY = ("query", "Add", "--shape", "32,64;32,64", "--directory", PATH, "--json")
 # Each with a name. The output of those of `_SAME` is the same on every machine.
 _CHAIN = {
     "coverage": ("coverage", "few.yaml", "--json", "--root", "store"),
@@ -57,7 +57,7 @@ _CHAIN = {
     "query": (*_QUERY, "--root", "store"),
     "verify": ("db", "verify", "--root", "store"),
     "report": ("report", "db", "--output", "pages", "--root", "store"),
-    "pull": ("pull", "pulled", "--root", "store"),
+    "pull": ("db", "pull", "pulled", "--root", "store"),
 }
 _SAME = ("coverage", "import", "query", "verify", "report", "pull")
 # What the commands write, but for names of the store and times.

@@ -136,7 +136,7 @@ def read_results(host: Host) -> None:
     assert "no problems" in host.run("db verify", "db", "verify")
     refused = host.run("db quality", "db", "quality")
     assert "by outputs" in refused, refused  # collectives of the runtime move no data
-    host.run("pull", "pull", "result")
+    host.run("pull", "db", "pull", "result")
     tables = list((host.folder / "result").glob("*/vllm_ascend/*/*.csv"))
     assert len(tables) >= _LEAST_KERNELS, sorted(table.stem for table in tables)
     covered = json.loads(host.run("coverage", "coverage", "many.yaml", "--json"))["cases"]
@@ -144,8 +144,8 @@ def read_results(host: Host) -> None:
     assert len(exact) >= _LEAST_KERNELS, Counter(case["status"] for case in covered)
     row = next(row for row in rows_of_chain() if row.kernel_type == _QUERIED)
     shape, dtype = row.cells["Input Shapes"].strip('"'), row.cells["Input Data Types"]
-    query = ("db", "query", _QUERIED, "--shape", shape, "--dtype", dtype)
-    assert "measured" in host.run("db query", *query)
+    query = ("query", _QUERIED, "--shape", shape, "--dtype", dtype)
+    assert "measured" in host.run("query", *query)
     host.run("report", "report", "db", "--output", "pages")
     assert list((host.folder / "pages").glob("*.html"))
 

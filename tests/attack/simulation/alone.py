@@ -1,5 +1,5 @@
-"""`opmeter run` on machines without a cluster, concurrently with `opmeter merge`: the executor, its
-workers and the merge are the real ones."""
+"""`opmeter run` on machines without a cluster, concurrently with `opmeter db merge`: the executor,
+its workers and the merge are the real ones."""
 
 import tempfile
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class Machine:
         )
 
     def merge(self, expected: Expected, *, allow_missing: bool) -> None:
-        """Run `opmeter merge` for all plans of a campaign."""
+        """Run `opmeter db merge` for all plans of a campaign."""
         self._begin(
             f"merge {expected.name}",
             expected.name,

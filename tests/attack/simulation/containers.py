@@ -82,7 +82,7 @@ class Containers:
 
     def _merge(self, process: Process, pod: Object, node: Node) -> tuple[int, str]:
         command = pod["spec"]["containers"][0]["command"]
-        campaign, partial = command[2], "--allow-missing" in command
+        campaign, partial = command[3], "--allow-missing" in command
         store = PatientStore(self._stage.depot.reach(process, node.name), _PATIENCE_S)
         try:
             plans = [(campaign, number) for number in _plans(command)]

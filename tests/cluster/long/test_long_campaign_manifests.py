@@ -48,7 +48,7 @@ def test_demo_overlay_ends_with_the_csvs_of_the_quickstart_on_the_users_disk(
     committed = f"{count} of {counted(count, 'shard')} committed"
     assert committed in namespace(*in_pod, "status", "quickstart")
     assert "no problems" in namespace(*in_pod, "db", "verify", "--root", "file:///store")
-    namespace(*in_pod, "pull", "csv", "--root", "file:///store")
+    namespace(*in_pod, "db", "pull", "csv", "--root", "file:///store")
     packed = namespace("exec", _CONTROLLER, "--", "sh", "-c", "tar -cf - csv | base64")
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed))) as archive:
         names = archive.getnames()

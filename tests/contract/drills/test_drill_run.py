@@ -99,15 +99,15 @@ def test_again_makes_the_next_version(finished: tuple[Runs, str], tmp_path: Path
 
 def test_pulled_version_is_a_tree(finished: tuple[Runs, str], tmp_path: Path):
     runs, _ = finished
-    runs.command("pull", str(tmp_path / "tree"))
-    runs.command("pull", str(tmp_path / "tree"))  # replaces its own output
+    runs.command("db", "pull", str(tmp_path / "tree"))
+    runs.command("db", "pull", str(tmp_path / "tree"))  # replaces its own output
     (csv_file,) = (tmp_path / "tree").glob("CPU_*/vllm_ascend/vllm0_torch*_cann0/Sub.csv")
     assert '""";"""' in csv_file.read_text()  # two scalars, quoted as the profiler does
 
 
 def test_tree_with_durations_leaves_nothing_to_measure(finished: tuple[Runs, str], tmp_path: Path):
     runs, _ = finished
-    runs.command("pull", str(tmp_path / "tree"))
+    runs.command("db", "pull", str(tmp_path / "tree"))
     (version,) = (tmp_path / "tree").glob("CPU_*/vllm_ascend/*")
     other = tmp_path / "other"
     other.mkdir()

@@ -439,7 +439,7 @@ class FakeCluster:
 
     def _merge(self, job: Object) -> str:
         command = job["spec"]["template"]["spec"]["containers"][0]["command"]
-        campaign = command[2]
+        campaign = command[3]
         plans = [int(command[at + 1]) for at, word in enumerate(command) if word == "--plan"]
         with ExitStack() as turn:
             store, guard = self.store, CREATE

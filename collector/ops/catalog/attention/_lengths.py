@@ -134,7 +134,7 @@ def unknown_lengths(case: Case, table: int) -> str:
     return (
         "lengths unknown: the row has no key lengths for its requests in the paged cache; name "
         "them with `runtime: {kv_length: [...]}` in the campaign, or use operator_details.csv or "
-        "`opmeter fia-backfill`"
+        "`opmeter tree fia-backfill`"
     )
 
 

@@ -280,7 +280,7 @@ def test_ranks_that_a_program_starts_are_captured_and_its_exit_code_is_kept(tmp_
     (tmp_path / "sitecustomize.py").write_text("import os; os.environ['CODE_OF_ITS_OWN'] = '7'")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{tmp_path}")
     folder = tmp_path / "prof"
-    arguments = ["capture", "run", "--device", "cpu", "--output", str(folder)]
+    arguments = ["capture", "run", "--backend", "cpu", "--output", str(folder)]
     program = [sys.executable, str(tmp_path / "launch.py")]
     done = CliRunner().invoke(app, [*arguments, "--", *program])
     assert done.exit_code == 7, done.output

@@ -102,7 +102,7 @@ def test_the_share_that_a_database_has_is_reported(tmp_path, monkeypatch):
     assert CliRunner().invoke(app, ["run", "c.yaml"]).exit_code == 0
     done = CliRunner().invoke(app, ["capture", "check", "prof"])
     assert done.exit_code == 0 and "the database has 100.0 %" in done.output
-    assert "opmeter plan --budget" in done.output
+    assert "opmeter coverage --budget" in done.output
 
 
 def test_each_planted_fault_is_found(tmp_path):

@@ -1,4 +1,4 @@
-"""`parse --pool`: profiles parsed one after the other, as if they had been parsed together."""
+"""`tree parse --pool`: profiles parsed one after the other, as if they had been parsed together."""
 
 import csv
 import json

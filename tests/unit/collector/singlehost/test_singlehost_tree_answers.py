@@ -176,7 +176,7 @@ def test_rows_are_removed_only_if_every_case_was_tried(tree):
 
 
 def test_empty_tree_is_refused(tree):
-    with pytest.raises(BadInput, match=naming("{KernelType}.csv", "opmeter parse")):
+    with pytest.raises(BadInput, match=naming("{KernelType}.csv", "opmeter tree parse")):
         Replay(tree)
 
 

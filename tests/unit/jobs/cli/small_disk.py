@@ -27,18 +27,18 @@ _TREES = ("fia", "grid", "mapped")  # which commands change in place
 COMMANDS = {
     "report db": ("report", "db", "--root", "data", "-o", "DISK/report"),
     "report campaign": ("report", "campaign", "made", "--root", "data", "-o", "DISK/page"),
-    "grid": ("grid", "--database-path", "DISK/grid", "--rows", "2000"),
-    "parse": ("parse", "--profiling-path", "serving", "--database-path", "DISK/tree"),
+    "grid": ("tree", "grid", "--database-path", "DISK/grid", "--rows", "2000"),
+    "parse": ("tree", "parse", "--profile", "serving", "--database-path", "DISK/tree"),
     "fia-backfill": (
-        *("fia-backfill", "--database-path", "DISK/fia"),
+        *("tree", "fia-backfill", "--database-path", "DISK/fia"),
         *("--jsonl-path", "values.jsonl"),
     ),
     "trace to-csv": ("trace", "to-csv", "trace.json", "-o", "DISK/events.csv"),
     "trace to-csv by kernel": ("trace", "to-csv", "trace.json", "--by-kernel", "DISK/kernels"),
     "model record": ("model", "record", "qwen3-32b", "--output", "DISK/recording.json.gz"),
     "db export": ("db", "export", "--root", "data", "-o", "DISK/systems"),
-    "pull": ("pull", "DISK/pulled", "--root", "data"),
-    "microbench": ("microbench", "--database-path", "DISK/grid", "--backend", "cpu"),
+    "pull": ("db", "pull", "DISK/pulled", "--root", "data"),
+    "microbench": ("tree", "microbench", "--database-path", "DISK/grid", "--backend", "cpu"),
     "comm": (
         *("comm", "--backend", "cpu", "--num-devices", "2", "--bytes-grid", "quick"),
         *("--do-run", "--output-dir", "DISK/hccl"),

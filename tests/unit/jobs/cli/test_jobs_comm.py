@@ -100,7 +100,7 @@ def test_invalid_option_is_refused_in_one_line(words, data):
 
 
 def test_the_collectives_of_real_steps_are_a_plan_with_its_device_time(real_profiles):
-    done = comm("--backend", "npu", "--profiling-path", str(real_profiles), "--nproc-per-node", "8")
+    done = comm("--backend", "npu", "--profile", str(real_profiles), "--nproc-per-node", "8")
     assert done.returncode == 0, done.stderr
     total = re.search(r"\bms\b.* ([0-9.]+) %.* (\d+) cases", done.stdout)
     cost = re.search(r"^(\d+) cases, .* 8 ranks, (\d+) s ", done.stdout, flags=re.MULTILINE)
@@ -208,7 +208,7 @@ def test_rows_are_compared_with_a_profile_and_get_its_offsets(tmp_path):
     header = "message_bytes,num_devices,dtype,topology_tier,Duration(us)"
     table = tmp_path / "hcom_allReduce_.csv"
     table.write_text(f"{header}\n8192,2,DT_BF16,2,60\n16384,2,DT_BF16,2,80\n")
-    done = comm(*["validate", ".", "--profiling-path", ".", "--write-offsets"], cwd=tmp_path)
+    done = comm(*["validate", ".", "--profile", ".", "--write-offsets"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     # Ratio, bytes, ranks, tier, times in the profile, us there and us alone; and the nearest sizes.
     assert results(done.stdout) == [
@@ -218,19 +218,19 @@ def test_rows_are_compared_with_a_profile_and_get_its_offsets(tmp_path):
     assert re.search(r"all_reduce\b.*\b65536 bytes", done.stdout)  # which is not compared
     assert "8192,2,DT_BF16,2,60,8.00" in table.read_text().splitlines()
     table.write_text(f"{header}\n8192,2,DT_BF16,1,60\n")
-    elsewhere = comm(*["validate", ".", "--profiling-path", "."], cwd=tmp_path)
+    elsewhere = comm(*["validate", ".", "--profile", "."], cwd=tmp_path)
     # A tier other than that of the rows is assumed, and the output names it.
     assert results(elsewhere.stdout) == [("PASS", ["0.88", "8192", "2", "2", "1", "68", "60", "1"])]
-    words = ["validate", ".", "--grid-shape", "128", "8", "--profiling-path", "."]
+    words = ["validate", ".", "--grid-shape", "128", "8", "--profile", "."]
     assert results(comm(*words, cwd=tmp_path).stdout) == [
         ("PASS", ["0.88", "8192", "2", "1", "1", "68", "60"])
     ]
     refused = comm(*words[:5], cwd=tmp_path).stderr
-    assert missing(refused, ["--grid-shape", "--profiling-path"]) == []
+    assert missing(refused, ["--grid-shape", "--profile"]) == []
     table.write_text(f"{header}\n8192,2,DT_BF16,2,9\n")
-    failed = comm(*["validate", ".", "--profiling-path", "."], cwd=tmp_path)
+    failed = comm(*["validate", ".", "--profile", "."], cwd=tmp_path)
     assert failed.returncode == 1
     assert results(failed.stdout) == [("FAIL", ["0.13", "8192", "2", "2", "1", "68", "9"])]
     lacking = comm("validate", ".", "--write-offsets", cwd=tmp_path)
     assert lacking.returncode == 2
-    assert missing(lacking.stderr, ["--write-offsets", "--profiling-path"]) == []
+    assert missing(lacking.stderr, ["--write-offsets", "--profile"]) == []

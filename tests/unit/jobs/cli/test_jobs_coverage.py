@@ -177,12 +177,12 @@ def test_serving_options_cover_uneven_mixed_and_predicted_tokens(folder):
 @pytest.mark.parametrize(
     ("words", "data"),
     [
-        ([], ["CAMPAIGN", "--profile", "--model"]),
-        (["campaign.yaml", "--model", "qwen3-32b"], ["CAMPAIGN", "--profile", "--model"]),
+        ([], ["FILE", "--profile", "--model"]),
+        (["campaign.yaml", "--model", "qwen3-32b"], ["FILE", "--profile", "--model"]),
         (["--model", "no-such"], ["'no-such'"]),
         (["campaign.yaml", "--directory", "elsewhere"], ["--directory", PATH]),
         (["--profile", "nowhere"], ["nowhere"]),
-        (["--model", ""], ["CAMPAIGN", "--profile", "--model"]),
+        (["--model", ""], ["FILE", "--profile", "--model"]),
         (["campaign.yaml", "--layout", "tp=8"], ["--model"]),
         (["campaign.yaml", "--input", "4096"], ["--model"]),
         (["--profile", "nowhere", "--release", "x"], ["--model"]),
@@ -213,8 +213,8 @@ def test_every_command_takes_the_stack_that_the_variable_names(tmp_path, monkeyp
     commands = (
         ("coverage", "--profile", "run", "--root", "data"),
         ("compare", "run", "--root", "data", "--force"),
-        ("db", "query", "Add", *shape, "--root", "data", "--json"),
-        ("report", "compare", "1:" + STACK.version_path, "2", "--root", "data", "-o", "page"),
+        ("query", "Add", *shape, "--root", "data", "--json"),
+        ("report", "diff", "1:" + STACK.version_path, "2", "--root", "data", "-o", "page"),
     )
     for words in commands:
         monkeypatch.delenv("OPMETER_DIRECTORY", raising=False)

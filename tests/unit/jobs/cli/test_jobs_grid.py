@@ -1,4 +1,4 @@
-"""`opmeter grid` as a user calls it."""
+"""`opmeter tree grid` as a user calls it."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def tree(tmp_path):
 
 
 def grid(tree, *words):
-    return invoked("grid", "--database-path", tree, *words)
+    return invoked("tree", "grid", "--database-path", tree, *words)
 
 
 def test_grid_reports_added_and_skipped_rows_by_kernel(tree):
@@ -79,7 +79,7 @@ def test_model_that_is_not_recorded_is_refused_before_a_file_is_written(tree, tm
 
 @pytest.mark.thorough
 def test_data_dir_option_of_msmodeling_is_accepted(tree):
-    message = invoked("grid", "--data-dir", tree, "--rows", "10", "--dry-run")
+    message = invoked("tree", "grid", "--data-dir", tree, "--rows", "10", "--dry-run")
     assert message.stdout == grid(tree, "--rows", "10", "--dry-run").stdout
 
 
@@ -119,7 +119,7 @@ def test_invalid_grid_options_are_refused(tree, words, message):
 
 
 def test_a_tree_must_be_named():
-    assert isinstance(invoked("grid").exception, BadInput)
+    assert isinstance(invoked("tree", "grid").exception, BadInput)
 
 
 @pytest.mark.thorough

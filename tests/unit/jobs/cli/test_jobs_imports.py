@@ -29,7 +29,7 @@ def test_a_tree_is_imported_once_and_then_queried(tree: Path, tmp_path: Path) ->
     again = opmeter_here("db", "import", tree, "--root", "store", cwd=tmp_path)
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
     assert "version 1: 3 imported" in first.stdout and "nothing new" in again.stdout
-    query = ("db", "query", "Add", "--shape", "16,64;16,64", "--json")
+    query = ("query", "Add", "--shape", "16,64;16,64", "--json")
     for root in ("store", "tree"):
         answer = opmeter_here(*query, "--root", root, cwd=tmp_path)
         (found,) = json.loads(answer.stdout)

@@ -25,7 +25,7 @@ def test_measured_case_is_answered_by_a_query(tmp_path: Path) -> None:
     (side,), (case,) = found["sides"], found["cases"]
     assert side["sessions"] == case["support"] == 2 and case["channel"] == "pooled"
     assert 0 < case["low_us"] < case["value_us"] < case["high_us"]
-    queried = json.loads(opmeter_here("db", "query", CASE, "--json", cwd=tmp_path).stdout)
+    queried = json.loads(opmeter_here("query", CASE, "--json", cwd=tmp_path).stdout)
     assert queried[0]["value_us"] == case["value_us"] and queried[0]["support"] == 2
     again = opmeter_here("measure", CASE, *words, "--compare", "1:torch", cwd=tmp_path)
     line = again.stdout.splitlines()[-1]
@@ -55,7 +55,7 @@ def test_two_kernels_take_turns(tmp_path: Path) -> None:
     assert [side["name"] for side in found["sides"]] == ["Add", "Mul"]
     (pair,) = found["pairs"]
     assert (pair["kernel_type"], pair["other kernel_type"]) == ("Add", "Mul")
-    queried = opmeter_here("db", "query", "Mul 64,64;64,64 fp32", cwd=tmp_path)
+    queried = opmeter_here("query", "Mul 64,64;64,64 fp32", cwd=tmp_path)
     assert queried.returncode == 0
 
 

@@ -87,7 +87,7 @@ def test_campaign_measures_operators_of_its_files(folder: Path) -> None:
         "ScaledSilu": "ok",
         "own_add_kernel": "ok",
     }
-    pulled = opmeter(folder, "pull", "pulled")
+    pulled = opmeter(folder, "db", "pull", "pulled")
     assert pulled.returncode == 0, pulled.stderr
     (table,) = (folder / "pulled").glob("**/ScaledSilu.csv")
     (shown,) = csv.DictReader(table.read_text().splitlines())
@@ -176,5 +176,5 @@ def test_measured_operator_is_answered_without_its_file(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     (measured,) = json.loads(done.stdout)["cases"]
     (folder / "my_ops.py").unlink()
-    queried = json.loads(opmeter(folder, "db", "query", case, "--json").stdout)
+    queried = json.loads(opmeter(folder, "query", case, "--json").stdout)
     assert queried[0]["value_us"] == measured["value_us"] and queried[0]["support"] == 2

@@ -1,4 +1,4 @@
-"""`opmeter db query`, and the loop from a query without a duration to its measurement."""
+"""`opmeter query`, and the loop from a query without a duration to its measurement."""
 
 import csv
 import io
@@ -42,7 +42,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.fast
 def test_query_prints_table_csv_and_json(root: Path, tmp_path: Path) -> None:
-    words = ("db", "query", "Add", "--root", root)
+    words = ("query", "Add", "--root", root)
     shape = ("--shape", "4,64;4,64", "--dtype", "bf16")
     table = opmeter_here(*words, *shape)
     assert table.returncode == 0
@@ -52,7 +52,7 @@ def test_query_prints_table_csv_and_json(root: Path, tmp_path: Path) -> None:
     (plain,) = json.loads(opmeter_here(*words, *shape, "--json").stdout)
     assert plain["value_us"] == 6.0 and plain["reason"] == "" and plain["low_us"] < 6.0
     (written,) = json.loads(
-        opmeter_here("db", "query", "Add 4,64;4,64 bf16", "--root", root, "--json").stdout
+        opmeter_here("query", "Add 4,64;4,64 bf16", "--root", root, "--json").stdout
     )
     assert written == plain
     file = tmp_path / "cases.csv"
@@ -72,7 +72,7 @@ def test_query_prints_table_csv_and_json(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.fast
 def test_query_that_several_cases_match_says_how_far_apart_they_are(root: Path) -> None:
-    words = ("db", "query", "Mul", "--root", root, "--shape", "2,64;2,64")
+    words = ("query", "Mul", "--root", root, "--shape", "2,64;2,64")
     (found,) = json.loads(opmeter_here(*words, "--json").stdout)
     assert "several cases match: 2, of 8 to 9 us" in found["warnings"]
     for only in (("--dtype", "fp32"), ("--dtype", "bf16", "--output", "2,64")):
@@ -87,7 +87,7 @@ def test_query_that_several_cases_match_says_how_far_apart_they_are(root: Path) 
 @pytest.mark.fast
 def test_columns_of_a_file_decide_its_queries_or_are_named(root: Path, tmp_path: Path) -> None:
     file = tmp_path / "cases.csv"
-    words = ("db", "query", "Add", "--root", root, "--file", file)
+    words = ("query", "Add", "--root", root, "--file", file)
     for column in ("kernel_type", "Kernel Type"):
         rows = 'Mul,"2,64;2,64"\nNone,"4,64;4,64"\n,"4,64;4,64"\n'
         file.write_text(f"{column},Input Shapes\n{rows}")
@@ -119,7 +119,7 @@ def test_columns_of_a_file_decide_its_queries_or_are_named(root: Path, tmp_path:
 @pytest.mark.fast
 def test_query_without_a_duration_is_reported_and_recorded(root: Path, tmp_path: Path) -> None:
     misses = tmp_path / "misses.jsonl"
-    requested = ("db", "query", "Add", "--root", root, "--shape", "99,64;99,64", "--misses", misses)
+    requested = ("query", "Add", "--root", root, "--shape", "99,64;99,64", "--misses", misses)
     done = opmeter_here(*requested)
     assert done.returncode == 1 and "outside" in done.stdout
     (one,) = read_misses(misses)
@@ -130,27 +130,27 @@ def test_query_without_a_duration_is_reported_and_recorded(root: Path, tmp_path:
     )
     file = tmp_path / "cases.csv"
     file.write_text('Input Shapes,Input Data Types,weight\n"98,64;98,64",DT_BF16;DT_BF16,64\n')
-    opmeter_here("db", "query", "Add", "--root", root, "--file", file, "--misses", misses)
+    opmeter_here("query", "Add", "--root", root, "--file", file, "--misses", misses)
     assert [(one.count, one.weight) for one in read_misses(misses)] == [(1, 64.0), (1, 1.0)]
     file.write_text('Input Shapes,Input Data Types,Output Shapes\n"7,64;",DT_BF16;INT64,"7,64"\n')
     more = tmp_path / "more.jsonl"
-    opmeter_here("db", "query", "Pow", "--root", root, "--file", file, "--misses", more)
+    opmeter_here("query", "Pow", "--root", root, "--file", file, "--misses", more)
     (one,) = read_misses(more)
     assert one.cells["Output Shapes"] == '"7,64"' and one.cells["Input Shapes"] == '"7,64;"'
-    done = opmeter_here("db", "conform", misses, "--root", root, "--json")
+    done = opmeter_here("coverage", misses, "--root", root, "--json")
     lacking = [one["cells"]["Input Shapes"] for one in json.loads(done.stdout)["lacking"]]
     assert done.returncode == 1 and lacking == ['"98,64;98,64"', '"99,64;99,64"']
     for wrong in (
-        ("db", "query", "Add", "--root", root, "--shape", "4,64;5,64"),  # cannot be added
-        ("db", "query", "Add", "--root", root),
-        ("db", "query", "Add", "--root", root, "--shape", "4,x"),
-        ("db", "query", "Add", "--root", tmp_path, "--shape", "4"),
-        ("db", "query", "Add", "--root", root, "--shape", "4", "--directory", "none"),
-        ("db", "query", "Add", "--root", root, "--file", tmp_path / "none.csv"),
-        ("db", "query", "Add 4,64;4,64 bf16", "--root", root, "--file", misses),
-        ("db", "query", "Add 4,64;4,64 bf17", "--root", root),
-        ("db", "query", "Add 4,64;4,64 bf16", "--root", root, "--dtype", "bf16"),
-        ("db", "query", "Add", "--root", root, "--shape", "4", "--csv", "--explain"),
+        ("query", "Add", "--root", root, "--shape", "4,64;5,64"),  # cannot be added
+        ("query", "Add", "--root", root),
+        ("query", "Add", "--root", root, "--shape", "4,x"),
+        ("query", "Add", "--root", tmp_path, "--shape", "4"),
+        ("query", "Add", "--root", root, "--shape", "4", "--directory", "none"),
+        ("query", "Add", "--root", root, "--file", tmp_path / "none.csv"),
+        ("query", "Add 4,64;4,64 bf16", "--root", root, "--file", misses),
+        ("query", "Add 4,64;4,64 bf17", "--root", root),
+        ("query", "Add 4,64;4,64 bf16", "--root", root, "--dtype", "bf16"),
+        ("query", "Add", "--root", root, "--shape", "4", "--csv", "--explain"),
     ):
         failed = opmeter_here(*wrong)
         assert failed.returncode == 2 and len(failed.stderr.splitlines()) == 1, wrong
@@ -158,7 +158,7 @@ def test_query_without_a_duration_is_reported_and_recorded(root: Path, tmp_path:
 
 @pytest.mark.fast
 def test_query_without_a_duration_says_what_has_one(root: Path, tmp_path: Path) -> None:
-    words = ("db", "query", "AddV2", "--root", root, "--shape", "4,64;4,64")
+    words = ("query", "AddV2", "--root", root, "--shape", "4,64;4,64")
     done = opmeter_here(*words)
     assert done.returncode == 1 and "Add (3 cases)" in done.stderr
     (found,) = json.loads(opmeter_here(*words, "--json").stdout)
@@ -166,10 +166,10 @@ def test_query_without_a_duration_says_what_has_one(root: Path, tmp_path: Path) 
     file = tmp_path / "cases.csv"
     lines = [f'"{rows},64;{rows},64"\n' for rows in range(20, 30)]
     file.write_text("Input Shapes\n" + "".join(lines) + '"4,64;5,64"\n')
-    done = opmeter_here("db", "query", "Add", "--root", root, "--file", file)
+    done = opmeter_here("query", "Add", "--root", root, "--file", file)
     assert done.returncode == 1 and 5 < done.stderr.count("hint") < 15
     found = json.loads(
-        opmeter_here("db", "query", "Add", "--root", root, "--file", file, "--json").stdout
+        opmeter_here("query", "Add", "--root", root, "--file", file, "--json").stdout
     )
     assert "nearest case: 16,64;16,64, 7 us" in found[0]["hints"]
     assert "no case has these shapes" in found[-1]["hints"][0]
@@ -199,7 +199,7 @@ def test_missing_cases_of_a_manifest_are_listed_and_recorded(root: Path, tmp_pat
         query = {"kernel_type": kernel, **cells}
         return json.dumps({"workload_id": workload, "critical": critical, "query": query}) + "\n"
 
-    words = ("db", "conform", manifest, "--root", root)
+    words = ("coverage", manifest, "--root", root)
     manifest.write_text(line("a", True, 4) + line("a", False, 8))
     assert opmeter_here(*words).returncode == 0  # the second is interpolated
     more = line("b", True, 8) + line("b", False, 99) + line("c", False, 99)
@@ -231,7 +231,7 @@ def test_gaps_of_a_density_standard_are_listed(root: Path, tmp_path: Path) -> No
     axis = "{range: [1, 32], segments: [{to: 32, max_ratio: 2}], required_values: [5]}"
     kernels = "kernels: {Add: {t: rows}}"
     standard.write_text(f"schema_version: 1\naxes: {{rows: {axis}}}\n{kernels}\n")
-    words = ("db", "conform", standard, "--root", root)
+    words = ("coverage", standard, "--root", root)
     found = json.loads((done := opmeter_here(*words, "--json")).stdout)
     assert done.returncode == 1 and found["required"] == 7
     shapes = [one["cells"]["Input Shapes"].strip('"').split(",")[0] for one in found["lacking"]]
@@ -321,13 +321,13 @@ def test_measured_misses_are_answered_by_a_query(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
     run("{tree: rows}")
-    words = ("db", "query", "Add", "--root", root, "--file", queries, "--json")
+    words = ("query", "Add", "--root", root, "--file", queries, "--json")
     first = opmeter_here(*words, "--misses", misses)
     answers = json.loads(first.stdout)
     assert first.returncode == 1
     assert [answer["reason"] for answer in answers] == ["", "outside", "outside"]
     assert len(read_misses(misses)) == 2
-    missed = ("db", "conform", misses, "--root", root)
+    missed = ("coverage", misses, "--root", root)
     assert opmeter_here(*missed).returncode == 1
     run("{misses: misses.jsonl}")
     assert opmeter_here(*missed).returncode == 0
@@ -343,7 +343,7 @@ def test_measured_misses_are_answered_by_a_query(tmp_path: Path) -> None:
     manifest.write_text(json.dumps(line) + "\n")
     axes = "axes: {rows: {range: [8, 64], segments: [{to: 64, max_ratio: 2}]}}"
     standard.write_text(f"schema_version: 1\n{axes}\nkernels: {{Add: {{t: rows}}}}\n")
-    conform = [("db", "conform", file, "--root", root) for file in (manifest, standard)]
+    conform = [("coverage", file, "--root", root) for file in (manifest, standard)]
     assert [opmeter_here(*words).returncode for words in conform] == [1, 1]
     run("{tree: rows}, {manifest: manifest.jsonl}, {density: density.yaml}")
     assert [opmeter_here(*words).returncode for words in conform] == [0, 0]

@@ -164,7 +164,7 @@ def test_a_profile_is_compared_with_a_recording(tmp_path):
         (("--output", "a.json"), "--output"),
         (("--output", "no-such-folder/a.json.gz"), "--output"),
         (("--logs", "."), "--logs"),
-        (("--device", "A5"), "--device"),
+        (("--generation", "A5"), "--generation"),
         (("--layout", "tp=4,ep=2"), "--layout"),
         (("--layout", "tp=4,quantisation=w8a8"), "--layout"),
         (("--phase", "decode,other"), "--phase"),
@@ -189,7 +189,7 @@ def test_unsupported_recording_options_are_refused(ran, tmp_path, monkeypatch, w
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("--device", "A5"),
+        ("--generation", "A5"),
         ("--logs", "."),
         ("--layout", "tp=4,quantisation=w8a8"),
         ("--mode", "piecewise"),

@@ -11,17 +11,22 @@ from collector.database.commits import find_head
 from collector.database.manifest import read_manifest
 from collector.database.snapshot import read_shown
 from collector.store.opening import open_store
-from jobs.cli.options import ComparisonOptions
+from jobs.cli.options import ComparisonOptions, WorkloadOptions
 from jobs.cli.report import (
     compare_report_command,
     database_report_command,
+    diff_report_command,
     model_report_command,
-    step_report_command,
 )
 from tests.bench.varied_database import STACK, write_two_stacks, write_varied_database
 from tests.browser.models import write_made_model
 
 _LATER = STACK.version_path.replace("8.5.0", "8.6.0")
+
+
+def write_diff(folder, root, before, after):
+    where = {"output": folder / "report", "root": root}
+    diff_report_command(before, after, **where, workload=WorkloadOptions())
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +80,22 @@ def test_report_db_writes_each_measurement_once(tmp_path):
 def test_report_compare_accepts_directories_and_versions(two_stacks, tmp_path):
     names = (STACK.version_path, _LATER), (f"2:{STACK.version_path}", f"2:{_LATER}")
     for before, after in names:
-        compare_report_command(before, after, output=tmp_path / "report", root=two_stacks)
+        diff_report_command(
+            before, after, output=tmp_path / "report", root=two_stacks, workload=WorkloadOptions()
+        )
         data = json.loads((tmp_path / "report/index.json").read_text())
         assert data["common"] > 80 and data["step"] is None
-    compare_report_command("1", _LATER, output=tmp_path / "report", root=two_stacks)
+    diff_report_command(
+        "1", _LATER, output=tmp_path / "report", root=two_stacks, workload=WorkloadOptions()
+    )
 
 
 @pytest.mark.parametrize("side", ["2", "9:x", "nothing", "2x"])
 def test_report_compare_refuses_an_unknown_side(two_stacks, tmp_path, side):
     with pytest.raises(BadInput):
-        compare_report_command(side, _LATER, output=tmp_path / "report", root=two_stacks)
+        diff_report_command(
+            side, _LATER, output=tmp_path / "report", root=two_stacks, workload=WorkloadOptions()
+        )
 
 
 def test_report_compare_counts_the_changes_that_db_diff_lists(two_stacks, tmp_path):
@@ -94,7 +105,13 @@ def test_report_compare_counts_the_changes_that_db_diff_lists(two_stacks, tmp_pa
     sides = [read_shown(store, commit, manifest, path) for path in (STACK.version_path, _LATER)]
     found = directory_changes(*sides)
     listed = {one.case_id: one.kind for one in (*found.cases, *found.others)}
-    compare_report_command(STACK.version_path, _LATER, output=tmp_path / "report", root=two_stacks)
+    diff_report_command(
+        STACK.version_path,
+        _LATER,
+        output=tmp_path / "report",
+        root=two_stacks,
+        workload=WorkloadOptions(),
+    )
     with (tmp_path / "report/index.csv").open(newline="") as file:
         rows = {row["case"]: row for row in csv.DictReader(file)}
     findings = {case: row["finding"] for case, row in rows.items()}
@@ -110,7 +127,7 @@ def test_report_compare_counts_the_changes_that_db_diff_lists(two_stacks, tmp_pa
     assert sum(total["parts"].values()) == pytest.approx(total["after_us"] - total["before_us"])
 
 
-def test_report_step_writes_what_compare_prints(two_stacks, tmp_path):
+def test_page_of_a_profile_shows_what_compare_prints(two_stacks, tmp_path):
     """The kernels of a profile that the database measured, next to its durations."""
     profile = tmp_path / "PROF" / "ASCEND_PROFILER_OUTPUT"
     profile.mkdir(parents=True)
@@ -125,7 +142,7 @@ def test_report_step_writes_what_compare_prints(two_stacks, tmp_path):
         "Step,Computing,Communication(Not Overlapped),Free\n1,40.0,5.0,3.0\n"
     )
     where = ComparisonOptions(two_stacks, directory=STACK.version_path, force=True)
-    step_report_command(tmp_path / "PROF", output=tmp_path / "report", where=where)
+    compare_report_command(tmp_path / "PROF", output=tmp_path / "report", where=where)
     data = json.loads((tmp_path / "report/index.json").read_text())
     assert data["parts"]["measured"] == 48.0 and data["steps"] == 1 and data["cases"] == 1
     assert {one["part"] for one in data["bars"] if one["bar"] == "profile"} == {

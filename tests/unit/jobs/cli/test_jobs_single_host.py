@@ -56,7 +56,7 @@ def tree(tmp_path):
 def test_profile_without_files_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     write_profile(tmp_path / "header", "K5", [])
-    here = ("parse", "--database-path", "t", "--profiling-path")
+    here = ("tree", "parse", "--database-path", "t", "--profile")
     for folder, words in (("empty", "no kernel_details"), ("header", ".csv:1: ")):
         done = opmeter_here(*here, folder, cwd=tmp_path)
         assert (done.returncode, words in done.stderr) == (2, True), done.stdout + done.stderr
@@ -79,15 +79,16 @@ def test_parse_reports_skipped_rows_and_fails_if_none_is_left(tmp_path):
     bad = tmp_path / "bad" / "kernel_details.csv"
     bad.parent.mkdir()
     bad.write_bytes(b"\0")
-    here = ("parse", "--database-path", "tree", "--profiling-path")
+    here = ("tree", "parse", "--database-path", "tree", "--profile")
     assert opmeter_here(*here, "bad", cwd=tmp_path).returncode == 2
     done = opmeter_here(*here, "bad", "--skip-bad-rows", cwd=tmp_path)
     assert done.returncode == 1 and done.stderr
     assert "bad/kernel_details.csv:1: " in done.stdout
     write_profile(tmp_path / "good", "K5", [Told()])
     write_profile(tmp_path / "copy", "O2", [Told()])
-    more = ("--profiling-path", "good", "--profiling-path", "copy", "--skip-bad-rows")
-    done = opmeter_here(*here, "bad", *more, cwd=tmp_path)
+    more = ("--profile", "good", "--profile", "copy", "--skip-bad-rows")
+    words = (*here[:-1], "bad", "--profiling-path", *more[1:])  # msmodeling's name of the option
+    done = opmeter_here(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "bad/kernel_details.csv:1: " in done.stdout
     lines = done.stdout.splitlines()
@@ -97,7 +98,7 @@ def test_parse_reports_skipped_rows_and_fails_if_none_is_left(tmp_path):
 
 @pytest.mark.torch
 def test_rows_of_a_tree_are_measured_and_written_back(tree, tmp_path):
-    here = ("microbench", "--database-path", "tree", "--backend", "cpu")
+    here = ("tree", "microbench", "--database-path", "tree", "--backend", "cpu")
     locks = {"OPMETER_LOCKS": str(tmp_path / "locks")}
     count = {"MSMODELING_OP_REPLAY_REPEAT_COUNT": "5"}
     done = opmeter(*here, "--ops", "Add", "NobodyKnows", cwd=tmp_path, **locks, **count)
@@ -123,7 +124,9 @@ def test_rows_of_experts_end_with_the_command_that_measures_them(tmp_path):
     (tmp_path / "tree").mkdir()
     path = tmp_path / "tree" / f"{calls[0].kernel}.csv"
     path.write_bytes(table_bytes(tuple(parts[0]), [list(cells.values()) for cells in parts]))
-    done = opmeter_here("microbench", "--database-path", "tree", "--backend", "cpu", cwd=tmp_path)
+    done = opmeter_here(
+        "tree", "microbench", "--database-path", "tree", "--backend", "cpu", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     *_, unknown, last = done.stdout.splitlines()
     assert "opmeter comm dfc" in unknown and "EP Size" in unknown
@@ -140,7 +143,16 @@ def test_first_failure_ends_the_microbenchmark_on_request(tree, tmp_path):
     path.write_bytes(path.read_bytes().replace(b"4;4", huge[0].encode()))
     path.write_bytes(path.read_bytes().replace(b'"4"', f'"{huge[1]}"'.encode()))
     done = opmeter(
-        *("microbench", "--database-path", "tree", "--backend", "cpu", "--repeat-count", "3"),
+        *(
+            "tree",
+            "microbench",
+            "--database-path",
+            "tree",
+            "--backend",
+            "cpu",
+            "--repeat-count",
+            "3",
+        ),
         "--fail-fast",
         cwd=tmp_path,
         OPMETER_LOCKS=str(tmp_path / "locks"),
@@ -153,7 +165,7 @@ def test_a_profile_fills_a_tree_without_any_npu_software(tree, tmp_path):
     folder = tmp_path / "PROF_1" / "mindstudio_profiler_output"
     rows = [Told(shapes=ADD, out_shapes='"8,8"', duration=us) for us in ("3.000", "4.000")]
     write_profile(folder, "O3", rows)
-    here = ("microbench", "--database-path", "tree", "--prof-path", "PROF_1")
+    here = ("tree", "microbench", "--database-path", "tree", "--profile", "PROF_1")
     done = opmeter_here(*here, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert durations(tree, "Add") == ["3.500000", ""]
@@ -172,14 +184,14 @@ def test_a_tree_is_found_by_its_device_and_versions(tree, tmp_path):
     parts = ("--vllm-version", "0.18.0", "--torch-version", "2.9.0+cpu", "--cann-version", "8.5")
     for words in (parts, (*device, *parts), ("--vllm-version", name)):
         shutil.rmtree(whole, ignore_errors=True)
-        done = opmeter_here("parse", "--profiling-path", "serving", *words, cwd=tmp_path)
+        done = opmeter_here("tree", "parse", "--profile", "serving", *words, cwd=tmp_path)
         assert done.returncode == 0 and (whole / "Add.csv").exists(), done.stderr
-    done = opmeter_here("microbench", *device, *parts, "--backend", "cpu", cwd=tmp_path)
+    done = opmeter_here("tree", "microbench", *device, *parts, "--backend", "cpu", cwd=tmp_path)
     assert done.returncode == 2 and "ATLAS_800_A3_752T_128G_DIE" in done.stderr
 
 
 def test_parse_writes_an_op_mapping_and_keeps_a_users_own(tree, tmp_path):
-    here = ("parse", "--profiling-path", "serving", "--database-path", "tree")
+    here = ("tree", "parse", "--profile", "serving", "--database-path", "tree")
     path = tree / "op_mapping.yaml"
     assert "op_mapping" not in opmeter_here(*here, cwd=tmp_path).stdout
     assert "aten.add.Tensor" in path.read_text() and "profiling.NobodyKnows" in path.read_text()
@@ -194,12 +206,12 @@ def test_values_of_a_running_model_are_joined(tmp_path):
     shapes = "8,4,128;9,128,128;9,128,128;;;2;2" + ";" * 24
     row = Told("FusedInferAttentionScore", f'"{shapes}"', out_shapes='"8,4,128"')
     write_profile(tmp_path / "serving", "K6", [row])
-    opmeter_here("parse", "--profiling-path", "serving", "--database-path", "tree", cwd=tmp_path)
+    opmeter_here("tree", "parse", "--profile", "serving", "--database-path", "tree", cwd=tmp_path)
     value = {"query_shape": [8, 4, 128], "key_shape": [9, 128, 128], "value_shape": [9, 128, 128]}
     value |= {"actual_seq_lengths_kv": [3, 5], "atten_mask_shape": [], "block_table_shape": None}
     (tmp_path / "values.jsonl").write_text(json.dumps(value) + "\n")
     where = ("--database-path", "tree", "--jsonl-path", "values.jsonl")
-    done = opmeter_here("fia-backfill", *where, cwd=tmp_path)
+    done = opmeter_here("tree", "fia-backfill", *where, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (reported,) = read_kernel_file(tmp_path / "tree" / "FusedInferAttentionScore.csv").rows
     assert reported["Runtime avg_seq_len"] == "4.000000"
@@ -209,33 +221,43 @@ def test_values_of_a_running_model_are_joined(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "data"),
     [
-        (("microbench",), ["--database-path", "--device"]),
-        (("microbench", "--database-path", "tree"), ["NPU", "--backend cpu"]),
+        (("tree", "microbench"), ["--database-path", "--device"]),
+        (("tree", "microbench", "--database-path", "tree"), ["NPU", "--backend cpu"]),
         (
-            ("microbench", "--database-path", "tree", "--backend", "tpu"),
+            ("tree", "microbench", "--database-path", "tree", "--backend", "tpu"),
             ["'tpu'", "npu, cuda, cpu"],
         ),
         (
-            ("microbench", "--database-path", "none", "--backend", "cpu"),
-            ["none", "`opmeter parse`"],
+            ("tree", "microbench", "--database-path", "none", "--backend", "cpu"),
+            ["none", "`opmeter tree parse`"],
         ),
         (
-            ("microbench", "--database-path", "tree", "--backend", "cpu", "--op", "Adds"),
+            ("tree", "microbench", "--database-path", "tree", "--backend", "cpu", "--op", "Adds"),
             ["'Adds'", "'Add'", "Add, Mul, NobodyKnows"],
         ),
         (
-            ("microbench", "--database-path", "tree", "--update-mode", "some"),
+            ("tree", "microbench", "--database-path", "tree", "--update-mode", "some"),
             ["--update-mode", "'some'", "all", "missing-only"],
         ),
         (
-            ("microbench", "--database-path", "tree", "--dispatch-ffn-combine-ep-size", "16"),
+            (
+                "tree",
+                "microbench",
+                "--database-path",
+                "tree",
+                "--dispatch-ffn-combine-ep-size",
+                "16",
+            ),
             ["--dispatch-ffn-combine-*: ", "opmeter comm dfc"],
         ),
-        (("microbench", "--database-path", "tree", "--prof-path", "none"), ["none: "]),
-        (("parse", "--database-path", "tree"), ["--profiling-path"]),
-        (("parse", "--bundled", "nothing", "--database-path", "t"), ["'nothing'", "quickstart"]),
+        (("tree", "microbench", "--database-path", "tree", "--profile", "none"), ["none: "]),
+        (("tree", "parse", "--database-path", "tree"), ["PROFILE"]),
         (
-            ("fia-backfill", "--jsonl-path", "x", "--database-path", "tree"),
+            ("tree", "parse", "--bundled", "nothing", "--database-path", "t"),
+            ["'nothing'", "quickstart"],
+        ),
+        (
+            ("tree", "fia-backfill", "--jsonl-path", "x", "--database-path", "tree"),
             ["tree/FusedInferAttentionScore.csv: ", "No such file"],
         ),
     ],
@@ -247,14 +269,8 @@ def test_bad_input_is_one_line_and_exit_2(tree, tmp_path, arguments, data):
     assert len(lines) == 1 and missing(lines[0], data) == [], done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "data"),
-    [
-        (["--profiling-path", ""], ["--profiling-path"]),
-        (["serving"], ["'serving'", "--profiling-path serving"]),
-    ],
-)
-def test_invalid_path_is_refused_with_a_sentence(tmp_path, words, data):
-    done = opmeter_here("parse", "--database-path", "tree", *words, cwd=tmp_path)
+def test_empty_path_is_refused_with_a_sentence(tmp_path):
+    words = ("--database-path", "tree", "--profile", "")
+    done = opmeter_here("tree", "parse", *words, cwd=tmp_path)
     assert done.returncode == 2
-    assert missing(done.stderr, data) == []
+    assert missing(done.stderr, ["--profile"]) == []

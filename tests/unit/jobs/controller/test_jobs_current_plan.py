@@ -136,7 +136,7 @@ def test_commits_of_an_older_plan_are_merged_by_a_job_before_the_next_plan(monke
     simulation.rounds(4)
     assert simulation.plan.number == 1 and find_head(simulation.store) is None
     [command] = merges(simulation)
-    assert command[:5] == ["opmeter", "merge", "small", "--plan", "1"]
+    assert command[:6] == ["opmeter", "db", "merge", "small", "--plan", "1"]
     assert "--allow-missing" in command
     simulation.cluster.merges_wait = False
     simulation.run()

@@ -124,7 +124,7 @@ def held_plans(store):
     return {plan.number for plan in load_state(store, find_head(store)).plans}
 
 
-# `opmeter merge --lease` ------------------------------------------------------------------------
+# `opmeter db merge --lease` ---------------------------------------------------------------------
 
 
 @pytest.fixture

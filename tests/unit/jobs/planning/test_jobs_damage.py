@@ -20,7 +20,6 @@ from collector.store.base import Store
 from collector.store.file import FileStore
 from jobs.campaign.campaign_file import Campaign, RunOptions, load_campaign
 from jobs.cli.database import merge_command
-from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.plan import plan_command
 from jobs.cli.status import status_command
 from jobs.executor import local_campaign
@@ -94,7 +93,7 @@ class Here:
         return code, self._message()
 
     def plan(self) -> list[str]:
-        plan_command(WorkloadOptions(str(self.path)), VersionOptions(self.store.url), dry_run=True)
+        plan_command(str(self.path), root=self.store.url, dry_run=True)
         return self._message()
 
     def status(self) -> list[str]:

@@ -21,7 +21,6 @@ from jobs.campaign.campaign_file import (
     SamplingSettings,
     campaign_from_text,
 )
-from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.plan import plan_command
 from jobs.planning.lifecycle import check_version, next_plan, read_head_results, read_state
 from tests.unit.collector.database.campaign_maker import (
@@ -270,11 +269,7 @@ def test_dry_run_of_a_plan_writes_and_merges_nothing(campaign, tmp_path, state, 
         return {info.key: store.get(info.key) for info in store.list("")}
 
     before = objects()
-    plan_command(
-        WorkloadOptions(str(tmp_path / "c.yaml")),
-        VersionOptions(str(tmp_path / "store")),
-        dry_run=True,
-    )
+    plan_command(str(tmp_path / "c.yaml"), root=str(tmp_path / "store"), dry_run=True)
     assert objects() == before
     reported = capsys.readouterr().out
     assert ("plan 2" in reported) == (state != "nothing")  # which would be written

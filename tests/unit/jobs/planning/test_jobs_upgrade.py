@@ -16,7 +16,6 @@ from collector.model.plan import UpgradeFrom, plan_from_json, plan_to_json, read
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import RunOptions, SamplingSettings, campaign_from_text
-from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.plan import plan_command
 from jobs.planning.gaps import describe_forecast
 from jobs.planning.lifecycle import next_plan, read_state
@@ -237,8 +236,8 @@ def test_a_version_directory_that_cannot_be_reused_is_refused(upgraded, folder):
 def test_the_command_names_the_reused_kernels(upgraded, folder, capsys):
     store, campaign, old = upgraded
     (folder / "c.yaml").write_text(text_of(NEW_CANN))
-    arguments = (WorkloadOptions(str(folder / "c.yaml")), VersionOptions(str(folder / "store")))
-    plan_command(*arguments, upgrade_from=old.version_path)
+    where = {"root": str(folder / "store")}
+    plan_command(str(folder / "c.yaml"), **where, upgrade_from=old.version_path)
     printed = capsys.readouterr().out
     assert "wait for a sample" in printed
     samples = [line for line in printed.splitlines() if line.startswith("sample")]
@@ -246,18 +245,19 @@ def test_the_command_names_the_reused_kernels(upgraded, folder, capsys):
     sample = advanced(campaign, store, RunOptions())
     measure(store, sample.plan.stack, sample.plan, FACTORS)
     merge_plans(store, [("made", 1)], guard=CREATE, author="a")
-    plan_command(*arguments, upgrade_from=old.version_path, dry_run=True, as_json=True)
+    plan_command(
+        str(folder / "c.yaml"), **where, upgrade_from=old.version_path, dry_run=True, as_json=True
+    )
     found = json.loads(capsys.readouterr().out)
     assert found["upgrade_from"]["version_path"] == old.version_path and found["samples"] == []
     assert [one["kernel_type"] for one in found["reuse"]["kernels"]] == ["Add"]
-    plan_command(*arguments, upgrade_from=old.version_path)
+    plan_command(str(folder / "c.yaml"), **where, upgrade_from=old.version_path)
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("reused")]
     assert "Add" in line and "x1.002" in line
     for options, name in (
         ({"margin": 0.1}, "--upgrade-from"),
         ({"upgrade_from": old.version_path, "margin": 2.0}, "--margin"),
         ({"upgrade_from": old.version_path, "again": True}, "--again"),
-        ({"upgrade_from": old.version_path, "budget": "1h"}, "--budget"),
     ):
         with raises_naming(BadInput, name):
-            plan_command(*arguments, **options)
+            plan_command(str(folder / "c.yaml"), **where, **options)

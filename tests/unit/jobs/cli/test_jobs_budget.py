@@ -1,4 +1,4 @@
-"""`opmeter plan --budget` as a user calls it."""
+"""`opmeter coverage --budget` as a user calls it."""
 
 import json
 import sys
@@ -23,16 +23,16 @@ def folder(small_model_folder):
     return small_model_folder
 
 
-def plan(*words):
-    return invoked("plan", *words, "--root", "data")
+def coverage(*words):
+    return invoked("coverage", *words, "--root", "data")
 
 
 @pytest.mark.thorough
 def test_budget_lists_the_most_valuable_cases_first(folder):
-    none = plan("campaign.yaml", "--budget", "0", "--missing", "none")
+    none = coverage("campaign.yaml", "--budget", "0", "--missing", "none")
     assert none.exit_code == 0 and not (folder / "none").exists()
     assert "budget" in none.stderr  # what is missing does not fit it
-    message = plan("campaign.yaml", "--budget", "1h", "--missing", "gaps")
+    message = coverage("campaign.yaml", "--budget", "1h", "--missing", "gaps")
     lines = message.stdout.splitlines()
     (at,) = (at for at, line in enumerate(lines) if line.startswith("missing "))
     assert numbers(lines[at])[0] == "2"
@@ -48,9 +48,12 @@ def test_budget_lists_the_most_valuable_cases_first(folder):
 
 
 @pytest.mark.thorough
-def test_model_options_of_plan_are_those_of_coverage(folder):
+def test_options_of_a_model_are_a_campaign_with_it(folder):
     words = ("--model", MODEL, "--concurrency", "1", "--concurrency", "4", *SERVING)
-    of_options, of_campaign = plan(*words, "--budget", "20h"), plan("campaign.yaml", "--budget=20")
+    of_options, of_campaign = (
+        coverage(*words, "--budget", "20h"),
+        coverage("campaign.yaml", "--budget=20"),
+    )
     assert of_options.exit_code == 0 and of_options.stdout == of_campaign.stdout
     assert "--missing" in of_options.stdout.splitlines()[-1]
     assert not (folder / "data" / "campaigns" / "small" / "plans" / "1.json").exists()
@@ -59,9 +62,9 @@ def test_model_options_of_plan_are_those_of_coverage(folder):
 @pytest.mark.thorough
 def test_all_cases_are_missing_for_a_stack_without_a_version(folder):
     words = ("--model", "qwen3-32b", "--layout", "tp=16,nz=2", "--concurrency", "4")
-    known = invoked("plan", *words, "--budget", "1", "--root", "nowhere")
+    known = invoked("coverage", *words, "--budget", "1", "--root", "nowhere")
     assert "--device" in str(known.exception)
-    message = plan(*words, "--budget", "0.05h", "--device", "ATLAS_800_A3_752T_128G_DIE")
+    message = coverage(*words, "--budget", "0.05h", "--device", "ATLAS_800_A3_752T_128G_DIE")
     assert message.stdout.splitlines()[0].split() == ["version", "ATLAS_800_A3_752T_128G_DIE"]
     lines = message.stdout.splitlines()
     steps = [line for line in lines if line.startswith("  ") and " cases " in line]
@@ -72,14 +75,16 @@ def test_all_cases_are_missing_for_a_stack_without_a_version(folder):
 @pytest.mark.thorough
 def test_forecast_of_a_gpu_differs_from_that_of_an_npu(folder):
     words = ("--model", MODEL, *SERVING, "--budget", "1", "--device")
-    message = [plan(*words, name).stdout for name in ("CUDA_NVIDIA_H200", "ATLAS_800_A2_313T_64G")]
+    message = [
+        coverage(*words, name).stdout for name in ("CUDA_NVIDIA_H200", "ATLAS_800_A2_313T_64G")
+    ]
     gpu, npu = (text.splitlines()[1] for text in message)
     assert gpu.startswith("missing") and npu.startswith("missing") and gpu != npu
 
 
 @pytest.mark.thorough
 def test_curve_of_a_budget_is_drawn(folder):
-    plan("campaign.yaml", "--budget", "0", "--curve", "curve.svg")
+    coverage("campaign.yaml", "--budget", "0", "--curve", "curve.svg")
     picture = ElementTree.parse(folder / "curve.svg").getroot()
     line = max(picture.findall("{*}polyline"), key=lambda one: len(one.get("points").split()))
     points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
@@ -104,7 +109,7 @@ def test_axis_ticks_are_round_numbers():
 @pytest.mark.thorough
 def test_curve_is_a_png_if_its_file_has_that_suffix(folder):
     image = pytest.importorskip("PIL.Image", reason="pip install '.[png]'")
-    plan("campaign.yaml", "--budget", "0", "--curve", "curve.png")
+    coverage("campaign.yaml", "--budget", "0", "--curve", "curve.png")
     with image.open(folder / "curve.png") as picture:
         assert picture.size == (1440, 800)
         colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20)}
@@ -114,19 +119,20 @@ def test_curve_is_a_png_if_its_file_has_that_suffix(folder):
 @pytest.mark.thorough
 def test_png_without_pillow_is_refused_with_the_extra_to_install(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    message = plan("campaign.yaml", "--budget", "0", "--curve", "curve.png")
+    message = coverage("campaign.yaml", "--budget", "0", "--curve", "curve.png")
     assert isinstance(message.exception, BadInput) and "opmeter[png]" in str(message.exception)
-    assert plan("campaign.yaml", "--budget", "0", "--curve", "curve.svg").exit_code == 0
+    assert coverage("campaign.yaml", "--budget", "0", "--curve", "curve.svg").exit_code == 0
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "data"),
     [
-        ([], ["CAMPAIGN", "--budget"]),
-        (["--budget", "20h"], ["CAMPAIGN", "--profile", "--model"]),
+        (["--budget", "20h"], ["FILE", "--profile", "--model"]),
         (["campaign.yaml", "--budget", "20 days"], ["--budget", "'20 days'"]),
-        (["campaign.yaml", "--budget", "1", "--dry-run"], ["--budget"]),
+        (["campaign.yaml", "--budget", "1", "--json"], ["--budget", "--json"]),
+        (["campaign.yaml", "--misses", "new.jsonl"], ["--misses", "--missing"]),
+        (["standard.yaml", "--budget", "1"], ["--misses"]),
         (
             ["campaign.yaml", "--budget", "1", "--curve", "curve.gif"],
             ["curve.gif: ", ".svg", ".png"],
@@ -137,13 +143,12 @@ def test_png_without_pillow_is_refused_with_the_extra_to_install(folder, monkeyp
         ),
         (["campaign.yaml", "--budget", "1", "--missing", "data"], ["data: ", "--missing"]),
         (["campaign.yaml", "--curve", "curve.svg"], ["--budget"]),
-        (["--model", "qwen3-32b"], ["--budget"]),
-        (["campaign.yaml", "--version", "1"], ["--budget"]),
         (["--model", "qwen3-32b", "--budget", "1", "--device", "X"], ["--device", "'X'"]),
     ],
 )
 def test_invalid_budget_options_are_refused(folder, words, data):
-    error = plan(*words).exception
+    (folder / "standard.yaml").write_text("schema_version: 1\naxes: {}\nkernels: {}\n")
+    error = coverage(*words).exception
     assert isinstance(error, BadInput) and missing(str(error), data) == []
 
 
@@ -156,7 +161,7 @@ def test_an_error_about_a_value_names_its_option(folder):
         ("--model qwen3-32b --release 9", "--release"),
         ("--model qwen3-32b --grid 3,0", "--grid"),
     ):
-        error = plan(*words.split(), "--budget", "1").exception
+        error = coverage(*words.split(), "--budget", "1").exception
         assert isinstance(error, BadInput), words
         assert str(error).startswith(f"{option}: ") and "sources" not in str(error), words
 
@@ -164,6 +169,6 @@ def test_an_error_about_a_value_names_its_option(folder):
 @pytest.mark.thorough
 def test_existing_picture_is_not_overwritten(folder):
     (folder / "curve.svg").write_text(json.dumps("mine"))
-    error = plan("campaign.yaml", "--budget", "1", "--curve", "curve.svg").exception
+    error = coverage("campaign.yaml", "--budget", "1", "--curve", "curve.svg").exception
     assert isinstance(error, BadInput) and str(error).startswith("curve.svg: ")
     assert json.loads((folder / "curve.svg").read_text()) == "mine"
