@@ -13,9 +13,9 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,9 @@ from typing import Any, TextIO
 
 from collector.codec.canonical import json_object, readable_json
 from collector.codec.errors import BadInput, OpmeterError
+from collector.engine.build import LOG as CALLS_LOG
 from collector.engine.build import build_runtime, environment, prepended
+from collector.engine.durations import DURATIONS, Duration, durations_given
 from collector.engine.environments import (
     ServingEnvironment,
     find_release,
@@ -43,6 +45,7 @@ _PROGRAM = SITE / "opmeter_engine.py"
 _SOCS = {"A2": "Ascend910B2", "A3": "Ascend910_9391"}
 DEVICES = tuple(_SOCS)
 _BATCHED_TOKENS = 8192
+_SERVED_AT_ONCE = 256  # as vLLM has it
 _PAGE = 128  # tokens of a block of the cache, as vLLM-Ascend chooses it
 LOG = "calls.log"
 _LIMIT_S, _ABORT_S = 1200, 30
@@ -135,6 +138,15 @@ class TimedSteps:
     readings: tuple[tuple[Sequence[int], Sequence[int]], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ServedRequest:
+    """A request: when it arrives, and the tokens of its prompt and those that are produced."""
+
+    arrival_ns: int
+    prompt: int
+    produced: int
+
+
 def check_settings(settings: EngineSettings) -> None:
     """Raise BadInput for settings that cannot be recorded."""
     if settings.ep not in (1, settings.ranks):
@@ -218,10 +230,44 @@ def run_timed(
     check_settings(settings)
     serving = install_serving(settings.release)
     more = {"OPMETER_HOST": "1", "TASK_QUEUE_ENABLE": str(task_queue)}
-    with _started(model, settings, serving, work, timed, more) as (process, _):
+    with _started(model, settings, serving, work, timed, more=more) as (process, _):
         (found,) = _next_result(process, work, model, settings.release)["passes"]
     _tokens(settings.passes[0], found["tokens"], any_keys=True)
     return TimedSteps(tuple(found["steps"]), tuple(map(tuple, found["readings"])))
+
+
+def run_served(
+    model: ModelFolder,
+    settings: EngineSettings,
+    requests: Sequence[ServedRequest],
+    duration_of: Callable[[str], Duration],
+    work: Path,
+    *,
+    has_own_host: bool = False,
+) -> Sequence[Sequence[int]]:
+    """Serve requests, in the order of their arrivals, in virtual time (`durations.py`), and return
+    when each token of each was there, in ns since the begin. `settings` has no passes. Of several
+    ranks the first runs; the others are assumed to come to each message when it does.
+
+    has_own_host  the time of a thread is what it computes and `Duration.host_ns`, not the latter
+                  alone, with which equal calls give equal times
+
+    Raises as `record_model` does, and what `duration_of` raises."""
+    check_settings(settings)
+    if settings.dp > 1:
+        raise BadInput(
+            f"--layout: expected dp=1, got dp={settings.dp}: groups of data parallel ranks have "
+            "requests of their own"
+        )
+    serving = install_serving(settings.release)
+    more = {"OPMETER_SERVED": "1", "FAKE_NPU_ORDER": str(int(has_own_host)), CALLS_LOG: ""}
+    with durations_given(duration_of) as socket:
+        more[DURATIONS] = str(socket)
+        with _started(model, settings, serving, work, served=requests, more=more) as (process, _):
+            served: Sequence[Sequence[int]] = _next_result(process, work, model, settings.release)[
+                "served"
+            ]
+    return served
 
 
 @contextmanager
@@ -244,6 +290,7 @@ def _started(
     serving: ServingEnvironment,
     work: Path,
     timed: TimedDecode | None = None,
+    served: Sequence[ServedRequest] = (),
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[subprocess.Popen[bytes], TextIO]]:
     """Start the process of an engine, with its log, and end it with the block."""
@@ -251,7 +298,8 @@ def _started(
     folder.mkdir(parents=True)
     for name, data in model.files.items():
         (folder / name).write_bytes(data)
-    (work / "request.json").write_bytes(readable_json(_request(model, folder, settings, timed)))
+    request = _request(model, folder, settings, timed, served)
+    (work / "request.json").write_bytes(readable_json(request))
     logger.info("running %s", model.name)
     begun = time.monotonic()
     env = {**engine_environment(settings, serving, work / LOG), "FAKE_NPU_ORDER": "1", **more}
@@ -335,12 +383,18 @@ def _tokens(
 
 
 def _request(
-    model: ModelFolder, folder: Path, settings: EngineSettings, timed: TimedDecode | None
+    model: ModelFolder,
+    folder: Path,
+    settings: EngineSettings,
+    timed: TimedDecode | None,
+    served: Sequence[ServedRequest],
 ) -> Mapping[str, Any]:
     passes, more = settings.passes, timed.warm + timed.passes if timed else 0
-    batched = max(_BATCHED_TOKENS, *(sum(new for new, _ in one.each()) for one in passes))
-    longest = max(keys for one in passes for _, keys in one.each()) + 64 + more
-    most = max(len(one.each()) for one in passes)
+    batched = max([_BATCHED_TOKENS, *(sum(new for new, _ in one.each()) for one in passes)])
+    lengths = [keys for one in passes for _, keys in one.each()]
+    lengths += [one.prompt + one.produced for one in served]
+    longest = max(lengths) + 64 + more
+    most = max(len(one.each()) for one in passes) if passes else _SERVED_AT_ONCE
     engine = {
         "model": str(folder),
         "load_format": "dummy",
@@ -378,6 +432,7 @@ def _request(
         "has_all_graphs": settings.has_all_graphs,
         "passes": [asdict(one) for one in passes],
         "timed": asdict(timed) if timed else None,
+        "served": [astuple(one) for one in served] or None,
     }
 
 

@@ -9,13 +9,16 @@
     has_chosen_blocks  whether the number of blocks of the cache is one that the user chose
     has_all_graphs     whether all sizes of graphs are captured, not only those of the passes
     timed     repetitions of a decode whose host time is measured: {"warm", "passes"}, or null
+    served    requests that are served in virtual time instead of passes: [[arrival in ns, tokens of
+              the prompt, tokens that are produced], ...] in the order of their arrivals, or null
 
 The engine writes to `result.json`, for each pass, the number of its step in the log of calls and
 the tokens of its requests; and the settings that it used. Or `error`: what it refused. Then each
 line of its input is further passes, with a `result-N.json` of their own. When a file is written,
 its name is a line of the output; what the engine itself prints goes to the standard error. Of a
 timed decode, its result has the numbers of its steps after the warm ones, and for each the readings
-of the host at its begin and at that of the next step.
+of the host at its begin and at that of the next step. Of served requests, it has the times of the
+tokens of each, in ns since the begin.
 """
 
 import faulthandler
@@ -28,6 +31,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 _MOST_ATTEMPTS = 4
+_WARM_TOKENS = 3
 _STEPS_IN_FLIGHT = 2  # of an engine that schedules before it has the tokens of the last step
 _LONGEST_REASON = 300  # characters
 _PACKAGES = ("vllm", "vllm_ascend", "transformers")
@@ -71,6 +75,10 @@ def _run(request):
     llm = LLM(**request["engine"])
     _check(llm.llm_engine.vllm_config)
     sampling = _sampling(llm) | request["sampling"]
+    if request["served"]:
+        times = _served(llm, request["served"], sampling)
+        yield {"served": times, "settings": _settings(llm) | {"sampling": sampling}}
+        return
     if timed := request["timed"]:
         passes = [_timed(llm, one, sampling, timed) for one in request["passes"]]
     else:
@@ -148,6 +156,35 @@ def _timed(llm, requested, sampling, timed):
         "tokens": STEPS[chosen[0]],
         "readings": [(READINGS[n], READINGS[n + 1]) for n in chosen],
     }
+
+
+def _served(llm, requests, sampling):
+    """Serve requests in virtual time, and return when each token of each of them was there.
+
+    The first one is served alone before, and makes what the engine keeps, such as masks."""
+    import opmeter_clock
+
+    opmeter_clock.install()
+    engine = llm.llm_engine
+    _, prompt, produced = requests[0]
+    _add(engine, prompt, min(produced, _WARM_TOKENS), sampling)
+    while engine.has_unfinished_requests():
+        engine.step()
+    begin_ns = opmeter_clock.now_ns()
+    waiting, times = list(requests), {}
+    while waiting or engine.has_unfinished_requests():
+        if not engine.has_unfinished_requests():
+            opmeter_clock.wait_until(begin_ns + waiting[0][0])
+        now_ns = opmeter_clock.now_ns() - begin_ns
+        while waiting and waiting[0][0] <= now_ns:
+            arrival_ns, prompt, produced = waiting.pop(0)
+            arrived = (begin_ns + arrival_ns) / 1e9
+            times[_add(engine, prompt, produced, sampling, arrival_time=arrived)] = []
+        for output in engine.step():
+            seen = times[output.request_id]
+            new = len(output.outputs[0].token_ids) - len(seen)
+            seen += [opmeter_clock.now_ns() - begin_ns] * new
+    return list(times.values())
 
 
 def _groups(requested):
@@ -242,14 +279,14 @@ def _parts(prompts):
     return (0, 1) if length % new else (new if length > new else 0, length // new)
 
 
-def _add(engine, length, most, sampling):
+def _add(engine, length, most, sampling, **more):
     from vllm import SamplingParams
 
     _added.append(length)
     params = SamplingParams(max_tokens=most, ignore_eos=True, detokenize=False, **sampling)
     prompt = {"prompt_token_ids": [1 + i % 1000 for i in range(length)]}
     name = str(len(_added))
-    engine.add_request(name, prompt, params)
+    engine.add_request(name, prompt, params, **more)
     return name
 
 

@@ -7,6 +7,8 @@ Settings are environment variables:
     OPMETER_DEVICE  device generation instead of the one that vllm_ascend was built for
     OPMETER_HOST    host time is measured: integers are not computed, since to see every operator of
                     Python takes as long as the host itself, and each step has readings of its time
+    OPMETER_SERVED  requests are served in virtual time: integers are not computed, and the host
+                    does not wait for the device before a step
 """
 
 import faulthandler
@@ -245,6 +247,8 @@ def _marks_of_steps(module):
     def execute_model(self, scheduled, *more, **named):
         import torch
 
+        if os.environ.get("OPMETER_SERVED"):
+            return original(self, scheduled, *more, **named)
         record_named("MARK", "end", len(STEPS))  # what follows is of no pass
         torch.npu.synchronize()
         if scheduled.total_num_scheduled_tokens:
@@ -406,7 +410,7 @@ def _compute_integers(module):
         import opmeter_integers
 
         original(self)
-        if not os.environ.get("OPMETER_HOST"):
+        if not (os.environ.get("OPMETER_HOST") or os.environ.get("OPMETER_SERVED")):
             opmeter_integers.enable()
 
     module.NPUWorker.init_device = init_device
