@@ -4,13 +4,16 @@ An NPU's profiler records the kernels that CANN launched. A CPU and a GPU have n
 operator that torch dispatches is written as the kernel that torch_npu launches for it, with its
 tensors: so the same program gives a profile that `opmeter plan` reads, on a laptop and on an NPU.
 Its durations are those of the CPU, or of the kernels that ran on a GPU. The kernels of an operator
-are those of the tables of `collector.engine`; operators that are not in `_CALLS` keep their own
-name, and no operator measures them.
+are those of the tables of `collector.engine`. Operators that are not in `_CALLS`, or whose kernel
+is not measured with these tensors, keep their own name and have their arguments
+(`collector.ops.torch_operators`).
 """
 
+import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +25,30 @@ from torch.utils._python_dispatch import (
 
 from collector.codec.numbers import microseconds
 from collector.codec.table import table_bytes
-from collector.engine.calls import DTYPES, parse_call
+from collector.engine.calls import parse_call
 from collector.engine.cells import cells_of
 from collector.engine.kernels import kernel_of, launching_calls
-from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES
+from collector.model.case import Slot, case_from_cells, tensor_cells
+from collector.model.vocabulary import (
+    BASE_CELLS,
+    CALL_VALUES,
+    INPUT_SHAPES,
+    NOT_KNOWN,
+    TORCH_ARGUMENTS,
+    TORCH_VALUES,
+    torch_dtype_of,
+)
+from collector.ops.refusals import refusal
+from collector.ops.registry import find
+from collector.ops.torch_operators import (
+    BELOW,
+    LEAST,
+    REFUSED,
+    SORTED,
+    STRIDES,
+    TRUE,
+    recorded_number,
+)
 
 # The words of a recorded call for dtypes, by torch's names.
 DTYPE_WORDS = {
@@ -41,9 +64,11 @@ COLUMNS = (
     *("Step Id", "Device_id", "Name", "Type", "OP State", "Accelerator Core"),
     *("Start Time(us)", "Duration(us)", "Wait Time(us)"),
     *BASE_CELLS[2:],
+    CALL_VALUES,
 )
 assert BASE_CELLS[2] == INPUT_SHAPES
 _MARK = "opmeter "  # and the begin of the operator, names its range
+_PLAIN = torch.Tensor.__torch_dispatch__
 _CORE = "AI_VECTOR_CORE"  # a CPU has no cores of kernels; no case depends on it
 
 
@@ -87,17 +112,21 @@ class DispatchedCalls(DispatchObserver):
         super().__init__()
         self.step: int | None = None
         self.launches: list[Launch] = []
+        self._rows: dict[Hashable, tuple[str, Mapping[str, str]]] = {}  # of calls so far
         self._is_marked = is_marked
         self._timed = 0  # launches with the time of a device
 
     def __torch_dispatch__(
         self,
         func: Any,
-        types: Sequence[type],
+        types: Sequence[Any],
         args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if any(one.__torch_dispatch__ is not _PLAIN for one in types):
+            return NotImplemented  # its class calls operators on its parts, which come here
         kwargs = kwargs or {}
+        values = _values_of(func, args, kwargs) if self._is_noted(func) else None
         began_ns = time.time_ns()
         at_ns = time.perf_counter_ns()
         if self._is_marked:
@@ -106,13 +135,19 @@ class DispatchedCalls(DispatchObserver):
         else:
             out = func(*args, **kwargs)
         took_ns = time.perf_counter_ns() - at_ns
-        name = func._schema.name
-        if self.step is not None and not func.is_view and not name.startswith("profiler::"):
-            kernel_type, cells = _kernel(f"{name}.{func._overloadname}", args, kwargs, out)
-            self.launches.append(
-                Launch(self.step, name, kernel_type, cells, began_ns, max(took_ns, 1))
-            )
+        if self.step is not None and values is not None:
+            key = (func, *map(_key, (args, kwargs, out)), values)
+            row = self._rows.get(key)
+            if row is None:
+                row = self._rows[key] = _kernel(func, args, kwargs, out, values)
+            name = func._schema.name
+            self.launches.append(Launch(self.step, name, *row, began_ns, max(took_ns, 1)))
         return out
+
+    def _is_noted(self, func: Any) -> bool:
+        is_view = func.is_view or torch.Tag.inplace_view in func.tags
+        is_work = not is_view and not func._schema.name.startswith("profiler::")
+        return self.step is not None and is_work
 
     def take_device_times(self, events: Iterable[Any]) -> None:
         """Replace the times of the launches since the last call, which are those of the host, by
@@ -148,7 +183,8 @@ def kernel_details(launches: Sequence[Launch]) -> bytes:
                     microseconds(one.duration_ns),
                     microseconds(waited_ns),
                 ),
-                *(one.cells.get(name, "N/A") for name in COLUMNS[9:]),
+                *(one.cells.get(name, NOT_KNOWN) for name in COLUMNS[9:-1]),
+                one.cells.get(CALL_VALUES, ""),
             ]
         )
         end_ns = one.start_ns + one.duration_ns
@@ -225,21 +261,166 @@ _CALLS: Mapping[str, str | _Chosen] = {
 
 
 def _kernel(
-    name: str, args: Arguments, kwargs: Mapping[str, Any], out: Any
+    func: Any, args: Arguments, kwargs: dict[str, Any], out: Any, values: "_Values"
 ) -> tuple[str, Mapping[str, str]]:
     """Return the kernel type of an operator and its cells."""
-    outs = [one for one in (out if isinstance(out, (tuple, list)) else [out]) if _is_known(one)]
+    name = f"{func._schema.name}.{func._overloadname}"
+    outs = list(_tensors_in(out))
     known = _CALLS.get(name.removesuffix("default"))
-    if known is None or not all(_is_known(one) for one in args if isinstance(one, torch.Tensor)):
-        return name.replace("::", ".").removesuffix(".default"), _plain_cells(args, outs)
-    pattern = known if isinstance(known, str) else known(args, out)
-    texts = {f"out{at}" if at else "out": _text(one) for at, one in enumerate(outs)}
-    call = parse_call(f"ACLNN aclnn{pattern.format(*map(_text, args), **texts)}")
-    return kernel_of(call), cells_of(call)
+    tensors = (one for one in args if isinstance(one, torch.Tensor))
+    if known is not None and all(map(_is_known, (*tensors, *outs))):
+        pattern = known if isinstance(known, str) else known(args, out)
+        texts = {f"out{at}" if at else "out": _text(one) for at, one in enumerate(outs)}
+        call = parse_call(f"ACLNN aclnn{pattern.format(*map(_text, args), **texts)}")
+        kernel_type, cells = kernel_of(call), cells_of(call)
+        if _is_measured(kernel_type, tuple(cells.items())):
+            return kernel_type, cells
+    recorded = _Arguments(func._schema, args, kwargs, values)
+    return name.replace("::", ".").removesuffix(".default"), {
+        **tensor_cells(recorded.slots, map(_slot, outs)),
+        CALL_VALUES: json.dumps(recorded.columns),
+    }
+
+
+def _key(value: Any) -> Hashable:
+    """Return what a row depends on, of an argument or an output: not the values of tensors."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            return value.layout, value.dtype, value.shape
+        held = value.untyped_storage().nbytes() if not value.is_contiguous() else 0
+        place = (value.stride(), value.storage_offset()) if held else ()
+        return value.dtype, value.shape, place, held
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_key, value))
+    if isinstance(value, Mapping):
+        return tuple((name, _key(one)) for name, one in value.items())
+    if isinstance(value, float):
+        value = recorded_number(value)
+    return type(value), value if isinstance(value, Hashable) else None
+
+
+@lru_cache(maxsize=4096)
+def _is_measured(kernel_type: str, cells: tuple[tuple[str, str], ...]) -> bool:
+    """Return whether a CPU measures a kernel with these tensors."""
+    return refusal(case_from_cells(kernel_type, dict(cells)), find, "cpu") is None
 
 
 def _is_known(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in _DTYPES
+    return (
+        isinstance(value, torch.Tensor) and value.dtype in _DTYPES and value.layout is torch.strided
+    )
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an output or an argument, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _tensors_in(one)
+
+
+def _slot(tensor: torch.Tensor) -> Slot:
+    name = str(tensor.dtype).removeprefix("torch.")
+    known = torch_dtype_of(name)
+    shape = tuple(tensor.shape) or None
+    return Slot(shape, known.spelling if known else name.upper(), "ND")
+
+
+# Arguments of an operator that is no kernel, as `collector.ops.torch_operators` reads them.
+
+_COUNTED = (torch.int32, torch.int64, torch.bool)
+_NOT_RECORDED = frozenset({"device", "pin_memory", "generator", "non_blocking"})
+_INDEX_LIST = "List[Optional[Tensor]]"  # the type of the argument of `x[mask, indices]`
+_Values = tuple[tuple[tuple[str, int], ...], ...]  # what is recorded of each tensor
+
+
+def _values_of(func: Any, args: Arguments, kwargs: dict[str, Any]) -> _Values:
+    """Return what is recorded of the values of each tensor of a call, before it may change them:
+    the range of integers, and how many values are true where this decides a size."""
+    if not any(one.dtype in _COUNTED for one in _tensors_in((args, tuple(kwargs.values())))):
+        return ()
+    is_counted = torch.Tag.dynamic_output_shape in func.tags or any(
+        str(one.type) == _INDEX_LIST for one in func._schema.arguments
+    )
+    given = _given(func._schema, args, kwargs)
+    return tuple(tuple(_known(one, is_counted)) for one in _tensors_in(tuple(given.values())))
+
+
+def _known(tensor: torch.Tensor, is_counted: bool) -> Iterator[tuple[str, int]]:
+    is_read = tensor.layout is torch.strided and not tensor.is_meta and tensor.numel()
+    if not is_read or tensor.dtype not in _COUNTED:
+        return
+    if tensor.dtype is torch.bool and not is_counted:
+        return
+    numbers = tensor.cpu().numpy().ravel()  # torch's profiler would record an operator of torch
+    if tensor.dtype is torch.bool:
+        yield TRUE, int(numbers.sum())
+        return
+    least, most = int(numbers.min()), int(numbers.max())
+    if least < 0 <= most:
+        least = 0  # a mark of what does not count, such as -100; others below may be no index
+    yield LEAST, least
+    yield BELOW, most + 1
+    if len(numbers) > 1 and bool((numbers[1:] >= numbers[:-1]).all()):
+        yield SORTED, True
+
+
+def _given(schema: Any, args: Arguments, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the recorded arguments of a call by name, in the order of its schema."""
+    named = {one.name: value for one, value in zip(schema.arguments, args, strict=False)} | kwargs
+    return {
+        one.name: named[one.name]
+        for one in schema.arguments
+        if one.name in named
+        and one.name not in _NOT_RECORDED
+        and not _is_default(one, named[one.name])
+    }
+
+
+class _Arguments:
+    """The `columns` of a call with its arguments, and the `slots` of their tensors."""
+
+    def __init__(
+        self, schema: Any, args: Arguments, kwargs: dict[str, Any], values: _Values
+    ) -> None:
+        self.slots: list[Slot] = []
+        self._values = iter(values)
+        self._known: dict[str, Mapping[str, int]] = {}
+        given = _given(schema, args, kwargs)
+        found = {name: self._value(value) for name, value in given.items()}
+        self.columns = {TORCH_ARGUMENTS: json.dumps(found, separators=(",", ":"))}
+        if self._known:
+            self.columns[TORCH_VALUES] = json.dumps(self._known, separators=(",", ":"))
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, (tuple, list)):
+            return [self._value(one) for one in value]
+        if value is None or isinstance(value, (bool, int, str)):
+            return value
+        if isinstance(value, float):
+            return recorded_number(value)
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return str(value)
+        return {REFUSED: f"an argument is not recorded: {type(value).__name__}"}
+
+    def _tensor(self, tensor: torch.Tensor) -> Mapping[str, Any]:
+        known = dict(next(self._values, ()))
+        if tensor.layout is not torch.strided:
+            return {REFUSED: f"the pattern of a sparse tensor is not recorded: {tensor.layout}"}
+        if known:
+            self._known[str(len(self.slots))] = known
+        self.slots.append(_slot(tensor))
+        return {} if tensor.is_contiguous() else {STRIDES: list(tensor.stride())}
+
+
+def _is_default(argument: Any, value: Any) -> bool:
+    if isinstance(value, torch.Tensor) or not argument.has_default_value():
+        return False
+    default = argument.default_value
+    return type(value) is type(default) and bool(value == default)
 
 
 def _text(value: Any) -> str:
@@ -256,17 +437,3 @@ def _text(value: Any) -> str:
     offset = f"+{value.storage_offset()}" if value.storage_offset() else ""
     elements = value.untyped_storage().nbytes() // value.element_size()
     return f"{text}/{strides}{offset}<{elements}>"
-
-
-def _plain_cells(args: Arguments, outs: Sequence[torch.Tensor]) -> dict[str, str]:
-    tensors = [one for one in args if _is_known(one)]
-    return {**_side("Input", tensors), **_side("Output", outs)}
-
-
-def _side(name: str, tensors: Sequence[torch.Tensor]) -> dict[str, str]:
-    shapes = ";".join(",".join(map(str, one.shape)) for one in tensors)
-    return {
-        f"{name} Shapes": f'"{shapes}"',
-        f"{name} Data Types": ";".join(DTYPES[_DTYPES[one.dtype]] for one in tensors),
-        f"{name} Formats": ";".join("ND" for _ in tensors),
-    }

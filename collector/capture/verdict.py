@@ -19,6 +19,9 @@ from collector.codec.canonical import json_object
 from collector.codec.errors import BadInput, OpmeterError
 from collector.codec.files import read_small_file
 from collector.codec.text import counted, share_of
+from collector.model.case import Case
+from collector.ops.own import find
+from collector.ops.refusals import refusal
 from collector.profiles.archives import (
     has_only_archives,
     is_archive,
@@ -325,13 +328,11 @@ def _of_run(run: Path, rank: int | None, expected: int = 0, kept: int = 0) -> Ra
     ]
     total_us = fsum(us for _, us in times_us)
     known_us = fsum(
-        us
-        for one, us in times_us
-        if one.case.inputs is not None and not _is_of_torch(one.case.kernel_type)
+        us for one, us in times_us if one.case.inputs is not None and not _is_unsupported(one.case)
     )
     without_kernel = Counter[str]()
     for record in profile.records:
-        if record.profile and _is_of_torch(record.case.kernel_type):
+        if record.profile and _is_unsupported(record.case):
             without_kernel[record.case.kernel_type] += record.profile.count
     with_inputs = rows - sum(count for _, count in unknown)
     if rows and not with_inputs:
@@ -355,10 +356,10 @@ def _of_run(run: Path, rank: int | None, expected: int = 0, kept: int = 0) -> Ra
     )
 
 
-def _is_of_torch(kernel_type: str) -> bool:
+def _is_unsupported(case: Case) -> bool:
     """Return whether a row is an operator of torch, written in place of a kernel that is not known
-    (`dispatched`); no kernel type has a dot."""
-    return "." in kernel_type
+    (`dispatched`), that cannot be called again; no kernel type has a dot."""
+    return "." in case.kernel_type and refusal(case, find, "cpu") is not None
 
 
 def _faults_of_rows(profile: Profile) -> Iterable[str]:

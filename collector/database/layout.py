@@ -27,6 +27,8 @@ from collector.model.vocabulary import (
     INPUT_SHAPES,
     OPERATOR_FILE,
     RUNTIME_PREFIX,
+    TORCH_ARGUMENTS,
+    TORCH_VALUES,
 )
 from collector.ranks.collective import is_collective
 
@@ -432,6 +434,9 @@ _DESCRIPTIONS = {
     _LIBRARY_COLUMNS[1]: "assumed values of inputs that no row contains, such as indices",
     RUNTIME_PREFIX + "{name}": "value of the running model, such as sequence lengths, that is part "
     "of the case",
+    TORCH_ARGUMENTS: "arguments of an [operator of torch](operators.md#operators-of-torch), "
+    "besides tensors",
+    TORCH_VALUES: "range of the values of its tensors; it does not distinguish cases",
     OPERATOR_FILE: "hash of the file of [operators of a user]"
     "(../how-to/measure-an-operator-of-your-own.md) that declares the kernel",
     EP_SIZE: "number of ranks that share the experts, in rows over several ranks",

@@ -16,7 +16,7 @@ the only one of known state that otherwise equals it, if there is exactly one (`
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import zip_longest
 from math import prod
@@ -34,6 +34,7 @@ _RENAMED = {
     "split_qkv_rmsnorm_rope_kernel_0": "split_qkv_rmsnorm_rope_kernel",
     "muls_add_kernel_1": "muls_add_kernel",
 }
+_MOST_DESCRIBED = 32  # tensors: operators of optimizers have hundreds
 _MOST_ELEMENTS = 2**63 - 1  # a tensor counts its elements as int64
 _OUTER, _MARKS = ' \t\r\n"', re.compile("[=+@-]")
 _NEGATIVE = re.compile(r"-|-[0-9][0-9.,;]*")
@@ -97,7 +98,7 @@ class Case:
     outputs: tuple[Slot, ...] | None
     op_state: str = ""
     attributes: tuple[tuple[str, str], ...] = ()
-    notes: tuple[tuple[str, str], ...] = ()
+    notes: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     @property
     def case_id(self) -> str:
@@ -120,8 +121,11 @@ class Case:
         """Return a text for messages and logs: `Add 4096,1024;4096,1024 FLOAT;DT_BF16`."""
         if self.inputs is None:
             return f"{self.kernel_type} {vocabulary.NOT_KNOWN}"
-        shapes = ";".join(shape_text(slot.shape) for slot in self.inputs)
-        return f"{self.kernel_type} {shapes or '-'} {';'.join(s.dtype for s in self.inputs)}"
+        shown = self.inputs[:_MOST_DESCRIBED]
+        shapes = ";".join(shape_text(slot.shape) for slot in shown)
+        more = len(self.inputs) - len(shown)
+        rest = f" and {more} more" if more else ""
+        return f"{self.kernel_type} {shapes or '-'} {';'.join(s.dtype for s in shown)}{rest}"
 
 
 def case_from_cells(kernel_type: str, cells: Mapping[str, str]) -> Case:

@@ -29,6 +29,10 @@ LIBRARY = RUNTIME_PREFIX + "library"
 LAUNCHED_BY, GRAPH = RUNTIME_PREFIX + "launched_by", "graph"
 # The hash of the user's file of operators that declares the kernel.
 OPERATOR_FILE = RUNTIME_PREFIX + "operator_file"
+# The arguments of an operator of torch that are not tensors, and the range of the values of its
+# tensors, as JSON.
+TORCH_ARGUMENTS = RUNTIME_PREFIX + "torch_arguments"
+TORCH_VALUES = RUNTIME_PREFIX + "torch_values"
 # `Runtime ...` cells of a row that a log of calls gave, as JSON.
 CALL_VALUES = RUNTIME_PREFIX + "call_values"
 # what attention excludes, in addition to a mask for each query and key

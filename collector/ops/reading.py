@@ -14,6 +14,7 @@ from collector.model.vocabulary import (
     LENGTH_COLUMNS,
     OPERATOR_FILE,
     RUNTIME_PREFIX,
+    TORCH_VALUES,
     plain_format,
 )
 from collector.ops.registry import find
@@ -21,8 +22,10 @@ from collector.ops.spec import OpSpec, as_printed
 
 _FIRST = (0,)
 # Columns of the consumer's tables of attention: names of the engine's own states, and what follows
-# from the tensors and the lengths, if these are known.
-_STATES = frozenset(RUNTIME_PREFIX + name for name in ("attn_state", "kv_cache_mode"))
+# from the tensors and the lengths, if these are known. Values of indices change from step to step.
+_STATES = frozenset(
+    (*(RUNTIME_PREFIX + name for name in ("attn_state", "kv_cache_mode")), TORCH_VALUES)
+)
 DERIVED = frozenset(
     RUNTIME_PREFIX + name
     for name in (

@@ -17,12 +17,14 @@ from collector.model.case import Case
 from collector.model.lookup import Lookup
 from collector.ops import catalog
 from collector.ops.spec import OpSpec
+from collector.ops.torch_operators import torch_operator
 
 
 def find(kernel_type: str) -> OpSpec | None:
-    """Return the declaration of a kernel type; None if there is none."""
+    """Return the declaration of a kernel type, or of an operator of torch; None if there is
+    none."""
     found = _declared().get(kernel_type)
-    return found[1] if found else None
+    return found[1] if found else torch_operator(kernel_type)
 
 
 def family_of(kernel_type: str) -> str:

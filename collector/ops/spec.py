@@ -212,6 +212,8 @@ class OpSpec:
     launch       the function that every device runs, of an operator in a user's file (`own.py`);
                  its `reference` is only compared with
     file         the hash of that file, which its cases have as a column
+    is_of_torch  it is an operator of torch itself (`torch_operators.py`): on an NPU it launches
+                 kernels, which have declarations of their own
 
     From the signature follow:
 
@@ -254,6 +256,7 @@ class OpSpec:
     shown: Mapping[str, As | str] = field(default_factory=lambda: MappingProxyType({}))
     launch: Callable[..., Any] | None = None
     file: str = ""
+    is_of_torch: bool = False
     slots: tuple[str, ...] = field(init=False)
     optional: frozenset[int] = field(init=False)
     optional_outputs: frozenset[int] = field(init=False)
@@ -318,6 +321,7 @@ class OpSpec:
         """Return the rule that a case breaks; empty if a backend can replay it."""
         rejection_reason = (
             self._file_complaint(case)
+            or self._backend_complaint(backend)
             or self._slots_complaint(case)
             or self._format_complaint(case, backend)
             or self._library_complaint(case, backend)
@@ -335,6 +339,12 @@ class OpSpec:
         declared = f"the file of operators {self.file}" if self.file else "opmeter"
         of = f"of the file of operators {got}" if got else "without a file of operators"
         return f"{self.kernel} is declared by {declared}, and the case is {of}"
+
+    def _backend_complaint(self, backend: str) -> str:
+        """Return why the backend has other names for what it runs."""
+        if backend == "npu" and self.is_of_torch:
+            return "an operator of torch: npu measures the kernels that it launches"
+        return ""
 
     def _slots_complaint(self, case: Case) -> str:
         """Return what is wrong with the slots themselves; the constraints may rely on the rest."""

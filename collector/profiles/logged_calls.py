@@ -89,10 +89,18 @@ def complete(table: Path, log: Path, output: Path) -> Completed:
             if call.values:
                 values[at] = json.dumps(dict(call.values), sort_keys=True)
                 completed.add(at)
-    wide = [[*row, values.get(at, "")] for at, row in enumerate(rows)]
+    if CALL_VALUES in names:  # the capture of a CPU has some by itself
+        at_values, columns = names.index(CALL_VALUES), list(names)
+        wide = [
+            [*row[:at_values], values.get(at) or row[at_values], *row[at_values + 1 :]]
+            for at, row in enumerate(rows)
+        ]
+    else:
+        columns = [*names, CALL_VALUES]
+        wide = [[*row, values.get(at, "")] for at, row in enumerate(rows)]
     # Bytes that are no UTF-8 stay, so that the reader of the table refuses them with their line.
     with output.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        csv.writer(file).writerows([[*names, CALL_VALUES], *wide])
+        csv.writer(file).writerows([columns, *wide])
     return Completed(table, len(completed), tuple(unpaired))
 
 
