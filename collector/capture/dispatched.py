@@ -49,6 +49,8 @@ from collector.ops.torch_operators import (
     TRUE,
     recorded_number,
 )
+from collector.profiles.step_trace import FILE as STEP_TRACE
+from collector.profiles.step_trace import STEP_COLUMNS
 
 # The words of a recorded call for dtypes, by torch's names.
 DTYPE_WORDS = {
@@ -191,11 +193,35 @@ def kernel_details(launches: Sequence[Launch]) -> bytes:
     return table_bytes(COLUMNS, rows, line_end="\r\n")
 
 
-def write_profile(launches: Sequence[Launch], run: Path) -> Path:
+@dataclass(frozen=True, slots=True)
+class Step:
+    """When a step ran, by the clock of its launches."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+def step_trace(launches: Iterable[Launch], steps: Iterable[Step]) -> bytes:
+    """Return the bytes of a step_trace_time.csv: the time of each step, and of its operators."""
+    computing: dict[int, list[int]] = {}
+    for one in launches:
+        computing.setdefault(one.step, []).append(one.duration_ns)
+    rows = []
+    for step in steps:
+        whole_ns = step.end_ns - step.start_ns
+        computing_ns = min(whole_ns, sum(computing.get(step.number, ())))
+        times = (computing_ns, 0, 0, 0, whole_ns - computing_ns, whole_ns)
+        rows.append(["0", str(step.number), *map(microseconds, times)])
+    return table_bytes(STEP_COLUMNS, rows, line_end="\r\n")
+
+
+def write_profile(launches: Sequence[Launch], run: Path, steps: Iterable[Step] = ()) -> Path:
     """Write the profile of a run into its folder; return the path of its table."""
     table = run / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
     table.parent.mkdir(parents=True, exist_ok=True)
     table.write_bytes(kernel_details(launches))
+    table.with_name(STEP_TRACE).write_bytes(step_trace(launches, steps))
     return table
 
 

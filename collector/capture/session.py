@@ -18,6 +18,7 @@ import os
 import shutil
 import socket
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -32,6 +33,7 @@ from collector.capture import own_profilers
 from collector.capture.custom_calls import CustomCalls, load_operators, triton_launches
 from collector.capture.dispatched import (
     DispatchedCalls,
+    Step,
     load_kernels,
     modes_of_torch,
     write_profile,
@@ -115,6 +117,8 @@ class _Recording:
             stack.enter_context(own_profilers.before_each(give_way))
             self._stack = stack.pop_all()
         self.modes = modes_of_torch()
+        self._steps: list[Step] = []
+        self._began_ns = 0
         self._mark()
 
     def step(self) -> None:
@@ -124,6 +128,8 @@ class _Recording:
                 self.settings, self.steps_seen + 1
             ):
                 self._wait_for_device()
+            if is_kept(self.settings, self.steps_seen):
+                self._steps.append(Step(self.steps_seen, self._began_ns, time.time_ns()))
             with own_profilers.of_capture():
                 self.profiler.step()
         self.steps_seen += 1
@@ -157,7 +163,7 @@ class _Recording:
             self._close()
         with self._noting_errors():
             if self._calls is not None:
-                write_profile(self._calls.launches, self._run)
+                write_profile(self._calls.launches, self._run, self._steps)
             if self._custom is not None and self._custom.lines:
                 for folder in self.folders:
                     (folder / LOG_FILE).write_bytes(self._custom.as_bytes())
@@ -219,6 +225,7 @@ class _Recording:
 
     def _mark(self) -> None:
         self._note(self.steps_seen if is_kept(self.settings, self.steps_seen) else None)
+        self._began_ns = time.time_ns()
 
     def _note(self, step: int | None) -> None:
         for calls in (self._calls, self._custom):

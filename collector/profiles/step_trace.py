@@ -19,6 +19,11 @@ from collector.profiles.discovery import find_profiles
 FILE = "step_trace_time.csv"
 Times = tuple[float, ...]
 _MOST_US = 1e15
+# Those that torch_npu writes without pipelines of stages.
+STEP_COLUMNS = (
+    *("Device_id", "Step", "Computing", "Communication(Not Overlapped)", "Overlapped"),
+    *("Communication", "Free", "Stage"),
+)
 _PARTS = ("Computing", "Communication(Not Overlapped)", "Free")
 
 

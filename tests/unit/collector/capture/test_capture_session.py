@@ -18,6 +18,7 @@ from collector.capture.settings import CaptureSettings  # noqa: E402
 from collector.capture.verdict import captured_on  # noqa: E402
 from collector.codec.errors import BadInput  # noqa: E402
 from collector.profiles.kernel_details import read_profile  # noqa: E402
+from collector.profiles.step_trace import read_step_trace  # noqa: E402
 
 pytestmark = pytest.mark.fast
 
@@ -47,6 +48,16 @@ def test_operators_of_recorded_steps_are_cases_of_npu_kernels(tmp_path):
     assert json.loads(trace.read_text())["traceEvents"]
 
 
+def test_recorded_steps_have_their_time_and_that_of_their_operators(tmp_path):
+    captured(tmp_path)
+    found = read_step_trace(tmp_path)
+    assert found.steps == 3 and found.communication_us == 0
+    assert 0 < found.computing_us < found.whole_us
+    (record, *_) = records = read_profile([tmp_path]).records
+    spent_us = sum(one.profile.total_us for one in records)
+    assert record.profile.count == 3 and found.computing_us == pytest.approx(spent_us)
+
+
 def test_a_second_capture_of_a_process_is_independent(tmp_path):
     for name in ("first", "second"):
         (verdict,) = captured(tmp_path / name).verdicts
@@ -61,7 +72,7 @@ def test_two_rounds_have_their_steps_and_traces(tmp_path):
 
 
 def test_a_full_disk_stops_the_capture_and_not_the_program(tmp_path, monkeypatch):
-    def full(launches, run):
+    def full(launches, run, steps):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(session_module, "write_profile", full)
