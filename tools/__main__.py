@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from collector.codec.errors import OpmeterError
-from tools import configs, pages, pictures, steps
+from tools import configs, outputs, pages, pictures, steps
 from tools.operators import launched, proofs, record
 from tools.operators.releases import matrix, wheels
 from tools.recordings import deployments, recipes, undetermined
@@ -61,6 +61,12 @@ TOOLS = {
         "the commands and columns of the program",
         pages.add_options,
         pages.make,
+    ),
+    "outputs": Tool(
+        "docs/reference/json.md",
+        "what the commands print with --json, after a campaign on this CPU",
+        outputs.add_options,
+        outputs.make,
     ),
     "pictures": Tool(
         "docs/pictures/*.svg of what commands print",

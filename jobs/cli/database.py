@@ -95,7 +95,10 @@ def _retired(store: Store) -> frozenset[int]:
 
 
 def path_command(
-    *, root: options.DatabaseRootOption = "opmeter-data", version: options.CommitOption = None
+    *,
+    root: options.DatabaseRootOption = "opmeter-data",
+    version: options.CommitOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Print the store prefix of each version directory.
 
@@ -108,14 +111,22 @@ def path_command(
 
     store = open_root(root)
     commit = chosen_commit(store, root, version)
-    for path, entry in sorted(read_manifest(store, commit).versions.items()):
-        say(address_of(store.url, keys.snapshot(entry.snapshot) + path))
+    addresses = {
+        path: address_of(store.url, keys.snapshot(entry.snapshot) + path)
+        for path, entry in sorted(read_manifest(store, commit).versions.items())
+    }
+    if as_json:
+        print_json({"version": commit.number, "directories": addresses})
+    else:
+        say_lines(addresses.values())
 
 
 def verify_command(
     *,
     root: options.DatabaseRootOption = "opmeter-data",
-    version: Annotated[int | None, typer.Option(help="database version  [default: all]")] = None,
+    version: Annotated[
+        str | None, typer.Option(help="database version: its number, or a channel  [default: all]")
+    ] = None,
     skip_raw: Annotated[
         bool,
         typer.Option("--skip-raw", help="skip the profiler's own records, which is faster"),
@@ -126,6 +137,7 @@ def verify_command(
     mend: Annotated[
         bool, typer.Option("--mend", help="write the logs of the Delta tables as the commits say")
     ] = False,
+    as_json: options.JsonOption = False,
 ) -> int:
     """Check every hash and every file of one version, or of all versions.
 
@@ -155,22 +167,22 @@ def verify_command(
     count = 1 if version else _versions(store, {stray.key for stray in found})
     if not count and not problems:
         raise BadInput(f"no database at {root}: nothing was merged there yet")
-    for problem in problems:
-        say(f"version {problem.commit}: {problem.text}")
-    for stray in found:
-        say(f"stray {ascii(stray.key)[1:-1]}: {stray.reason}")
+    lines = [f"version {problem.commit}: {problem.text}" for problem in problems]
+    lines += [f"stray {ascii(stray.key)[1:-1]}: {stray.reason}" for stray in found]
     if other := of_other_view_versions(store, commits):
         what = "rendered by another version of opmeter: checked by hash, not rendered again"
-        say(f"note        {counted(other, 'version')} {what}")
+        lines.append(f"note        {counted(other, 'version')} {what}")
     if problems:
-        say("to do       restore the listed objects from a backup of the store, and verify again")
-    lines, foreign = ([], 0) if problems else _log_lines(store, commits, since, mends=mend)
-    say_lines(lines)
+        what = "restore the listed objects from a backup of the store, and verify again"
+        lines.append(f"to do       {what}")
+    of_logs, foreign = ([], 0) if problems else _log_lines(store, commits, since, mends=mend)
+    lines += of_logs
     if version is None and not problems and (retired := _retired(store)):
         what = "only the chain, the manifests and the measurements were checked"
-        say(f"note        {counted(len(retired), 'retired version')}: {what}")
+        lines.append(f"note        {counted(len(retired), 'retired version')}: {what}")
     if since:
-        say(f"note        versions up to {since} were verified before; --all checks them again")
+        what = f"versions up to {since} were verified before; --all checks them again"
+        lines.append(f"note        {what}")
     if head is not None and not problems and not foreign:
         _mark(store, head, secret, with_raw=not skip_raw)
     checked = f"version {version}" if version else counted(count, "version")
@@ -178,7 +190,11 @@ def verify_command(
     unread = "; raw records not read" if skip_raw else ""
     count_of = len(problems) + foreign
     result = counted(count_of, "problem") if count_of else "no problems"
-    say(f"{checked} at {store.url}: {result}{harmless}{unread}")
+    lines.append(f"{checked} at {store.url}: {result}{harmless}{unread}")
+    if as_json:
+        print_json({"problems": problems, "strays": found, "versions": count, "lines": lines})
+    else:
+        say_lines(lines)
     return int(bool(count_of))
 
 

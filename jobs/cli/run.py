@@ -15,13 +15,15 @@ from jobs.cli.opening import choose_guard, open_bare, open_campaign, patient
 from jobs.cli.options import (
     AgainOption,
     CampaignArgument,
+    JsonOption,
     NoCollectivesOption,
     RetryFailedOption,
     RootOption,
     SingleWriterOption,
     SupersedeOption,
 )
-from jobs.cli.terminal import say, say_lines, stop_on_signals
+from jobs.cli.status import campaign_as_json
+from jobs.cli.terminal import print_json, say, say_lines, stop_on_signals
 
 _FAILED, _NOT_COMMITTED = 1, 3
 
@@ -38,6 +40,7 @@ def run_command(
     no_collectives: NoCollectivesOption = False,
     single_writer: SingleWriterOption = False,
     supersede_stack: SupersedeOption = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Plan a campaign, measure it on this machine and merge the results into the database.
 
@@ -84,7 +87,12 @@ def run_command(
     usage = plan_usage(store, plan)
     head = load_state(store, state.head, paths=[plan.stack.version_path])
     summary = summarise(head, plan, sources, usage, since=result.since)
-    say_lines(describe(summary, plan, state.head, store.url))
+    lines = list(describe(summary, plan, state.head, store.url))
+    if as_json:
+        head_number = state.head.number if state.head else None
+        print_json(campaign_as_json(store, described.name, lines) | {"version": head_number})
+    else:
+        say_lines(lines)
     say_lines(damage.advice(plan), err=True)
     if damage.needed:
         return _NOT_COMMITTED if any(d.shard for d in damage.needed) else _FAILED

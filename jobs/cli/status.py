@@ -53,7 +53,6 @@ def status_command(
       opmeter status nightly --watch
     """
     from jobs.planning.stored_plans import campaigns
-    from jobs.status.follower import Follower
     from jobs.status.picture import CampaignStatus
 
     if campaign is None:
@@ -64,18 +63,7 @@ def status_command(
             return
         store = open_existing(root)
         if as_json:
-            follower = Follower(store)
-            print_json(
-                [
-                    _as_json(
-                        store.url,
-                        name,
-                        follower.read(name, deep=False),
-                        follower.unreadable(name).lines(),
-                    )
-                    for name in campaigns(store)
-                ]
-            )
+            print_json([campaign_as_json(store, name) for name in campaigns(store)])
         else:
             _all(store)
         return
@@ -145,6 +133,16 @@ def _applied(namespace: str, root: str | None, *, as_json: bool) -> None:
         print_json(found)
     elif there:
         say(controller_line(there[0]))
+
+
+def campaign_as_json(store: Store, name: str, lines: Sequence[str] = ()) -> dict[str, object]:
+    """Return the progress of a campaign, with these lines for people, as a value for JSON."""
+    from jobs.status.follower import Follower
+
+    follower = Follower(store)
+    plans = follower.read(name, deep=False)
+    found = _as_json(store.url, name, plans, follower.unreadable(name).lines())
+    return found | ({"lines": lines} if lines else {})
 
 
 def _as_json(

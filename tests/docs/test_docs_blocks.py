@@ -27,6 +27,7 @@ from tests.lacking import lacking
 from tests.npu.fakecann.build import build_fake_cann, npu_host
 from tests.npu.fakecann.physical import PHYSICAL, TIMES
 from tests.servers.versitygw import NoServer, Versitygw
+from tools import outputs
 from tools import pages as generated
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -98,6 +99,10 @@ def test_translation_has_the_blocks_of_its_page() -> None:
 
 def test_generated_pages_are_up_to_date() -> None:
     assert not generated.differing(), "run python -m tools pages"
+
+
+def test_page_of_json_has_every_key_that_commands_print() -> None:
+    assert not outputs.lacking(), "run python -m tools outputs"
 
 
 @contextmanager
