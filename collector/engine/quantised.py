@@ -2,10 +2,10 @@
 
 W8A8 has static scales in attention, and one scale per token in the feed-forward. W4A8 is the same
 with experts' weights of 4 bits, packed in pairs (version 1.0.0) and with one scale per channel
-(`group_size` 0). Routers, norms, embeddings, the second product of latent keys (`kv_b_proj`), an
-indexer's products of keys and weights, and layers that draft tokens stay in floating point.
-vLLM-Ascend reads the first expert for all of them (`packed_modules_model_mapping` of its
-`quantization/modelslim_config.py`).
+(`group_size` 0). W8A8C8 is W8A8 with keys and values in INT8, with one scale per channel. Routers,
+norms, embeddings, the second product of latent keys (`kv_b_proj`), an indexer's products of keys
+and weights, and layers that draft tokens stay in floating point. vLLM-Ascend reads the first expert
+for all of them (`packed_modules_model_mapping` of its `quantization/modelslim_config.py`).
 
 A description lists norms too. Only the name of an indexer's bias changes calls: with one that has
 `norm.bias`, vLLM-Ascend gives every norm a bias. Checkpoints have no others, so that it stays 0.
@@ -19,6 +19,10 @@ from typing import Any
 from collector.codec.errors import BadInput
 
 _FLOAT, _STATIC, _DYNAMIC, _INT4 = "FLOAT", "W8A8", "W8A8_DYNAMIC", "W4A8_DYNAMIC"
+_INT8_CACHE = "C8"
+_SCALES_OF_CACHE = tuple(
+    f"{product}.kv_cache_{name}" for product in ("k_proj", "v_proj") for name in ("scale", "offset")
+)
 _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
 _LATENT = ("q_a_proj", "q_b_proj", "q_proj", "kv_a_proj_with_mqa", "o_proj")
 _PLAIN = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -39,6 +43,7 @@ class WeightScheme(StrEnum):
 
     BF16 = "bf16"
     W8A8 = "w8a8"
+    W8A8C8 = "w8a8c8"
     W4A8 = "w4a8"
 
 
@@ -55,7 +60,14 @@ def described_weights(
     drafting = next((int(text[key]) for key in _DRAFTING if text.get(key)), 0)
     if scheme is WeightScheme.W4A8 and not any(text.get(key) for key in _EXPERTS):
         raise BadInput(f"--quantization: w4a8 is of experts, and {path} has none")
+    if scheme is WeightScheme.W8A8C8 and text.get("kv_lora_rank"):
+        raise BadInput(
+            "--quantization: w8a8c8 of latent attention is served only by hosts that decode for "
+            f"others, which cannot be recorded, and {path} has latent attention"
+        )
     found: dict[str, Any] = {}
+    if scheme is WeightScheme.W8A8C8:
+        found["kv_cache_type"] = _INT8_CACHE
     if scheme is WeightScheme.W4A8:
         found |= {"version": "1.0.0", "group_size": 0}
     for name in ("model.embed_tokens", "model.norm", "lm_head"):
@@ -68,6 +80,9 @@ def described_weights(
         found |= {f"model.layers.{number}.{name}.weight": kind for name, kind in modules.items()}
         if _chooses_keys(text):
             found[f"model.layers.{number}.{_BIAS_OF_INDEXER}"] = _FLOAT
+        if scheme is WeightScheme.W8A8C8 and number < layers:
+            for name in _SCALES_OF_CACHE:
+                found[f"model.layers.{number}.self_attn.{name}"] = _INT8_CACHE
     return found
 
 

@@ -57,8 +57,8 @@ def record_command(
     quantization: Annotated[
         str,
         typer.Option(
-            help="weights: w8a8 or w4a8 as ModelSlim makes them, or bf16; without it, as the "
-            "config.json describes them"
+            help="weights: w8a8, w8a8c8 or w4a8 as ModelSlim makes them, or bf16; without it, as "
+            "the config.json describes them"
         ),
     ] = "",
     env: options.EngineVariablesOption = None,

@@ -289,6 +289,31 @@ def test_experts_are_recorded_over_data_parallel_ranks(release, tmp_path):
     assert found.settings["graph_mode"] == "FULL_DECODE_ONLY"
 
 
+def test_cache_of_eight_bits_has_a_scale_for_each_channel(release, tmp_path):
+    config = folder_of(DENSE).quantised(WeightScheme.W8A8C8)
+    (one,) = record_model(config, EngineSettings(release, (DECODE,)), tmp_path).passes
+    ((attention, times),) = (
+        (x, times) for x, times in one.launched() if x.kernel == "FusedInferAttentionScore"
+    )
+    assert times == 12
+    assert attention.cells["Input Data Types"].startswith("DT_BF16;INT8;INT8;")
+    assert attention.cells["Input Shapes"].count("2,1,128;") >= 2  # heads of keys, and of values
+
+
+def test_ranks_that_share_a_prompt_have_halves_of_its_parts(usual, tmp_path):
+    settings = EngineSettings(
+        usual,
+        (PassTokens("prefill", 1, 256, 256),),
+        options={"prefill_context_parallel_size": 2},
+    )
+    found = record_model(folder_of(DENSE), settings, tmp_path)
+    (one,) = found.passes
+    assert found.layout["pcp"] == 2
+    assert {x.group_size for x in one.messages} == {2}
+    attention = [x for x in one.launches if x.kernel == "FusedInferAttentionScore"]
+    assert {x.extra["Runtime actual_seq_lengths_values"] for x in attention} == {"64"}
+
+
 def test_drafting_layers_are_a_kind_and_stay_in_floating_point(usual, tmp_path):
     verify = PassTokens("decode", 4, 2, 200)  # one drafted token each, accepted in each pass
     settings = EngineSettings(

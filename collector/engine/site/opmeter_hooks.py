@@ -28,6 +28,7 @@ _INT4_IN_INT32 = 8
 _WITH_TILING = ("batch_matmul_transpose", "mla_preprocess")
 _CHANGED = ("init_process_group", "new_group", "all_reduce")
 _LAID_OUT = ".wo_a"  # of DeepSeek-V4
+_OF_CACHE = ("k_cache_scale", "k_cache_offset", "v_cache_scale", "v_cache_offset")  # of INT8
 _OBJECTS = ("broadcast_object_list", "all_gather_object")
 _KEPT = []  # registrations end with their library
 STEPS = []  # (new tokens, tokens in total) of each request, by step
@@ -180,7 +181,7 @@ def _operators_with_tiling(module):
 
 @after("vllm.model_executor.model_loader.dummy_loader")
 def _laid_out_weights(module):
-    """Dummy weights are not loaded, but the loader of this one gives it another layout."""
+    """Dummy weights are not loaded, but the loaders of these give them another layout."""
     original = module.DummyModelLoader.load_weights
 
     def load_weights(self, model, model_config):
@@ -189,6 +190,10 @@ def _laid_out_weights(module):
             if getattr(layer, "prefix", "").endswith(_LAID_OUT) and layer.weight.ndim == 2:
                 shape = (layer.output_size, layer.input_size)
                 layer.weight_loader(layer.weight, layer.weight.data.new_empty(shape))
+            for name in _OF_CACHE:  # one for each channel of a rank
+                if (scale := getattr(layer, name, None)) is not None:
+                    channels = layer.num_kv_heads * layer.head_size
+                    scale.weight_loader(scale, scale.data.new_empty(channels))
 
     module.DummyModelLoader.load_weights = load_weights
 

@@ -55,3 +55,12 @@ def test_weights_of_a_config_give_way_to_those_of_a_scheme(tmp_path, scheme):
     found = find_model(str(tmp_path)).quantised(scheme)
     assert json.loads(found.files["config.json"]) == {"text_config": {"num_hidden_layers": 1}}
     assert found.is_quantised == (scheme is not WeightScheme.BF16)
+
+
+def test_keys_and_values_of_eight_bits_have_scales_in_each_layer():
+    found = json.loads(find_model("qwen3-32b").quantised(WeightScheme.W8A8C8).files[DESCRIPTION])
+    assert found["kv_cache_type"] == "C8"
+    scales = [name for name in found if "kv_cache_scale" in name]
+    assert len(scales) == 2 * 64
+    with pytest.raises(BadInput):  # latent attention
+        find_model("deepseek-v3").quantised(WeightScheme.W8A8C8)
