@@ -323,18 +323,19 @@ def _described(error):
         return str(error)
     while error.__cause__ is not None:
         error = error.__cause__
-    name, place = "vllm", ""
+    name, place, source = "vllm", "", ""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         package = next((one for one in _PACKAGES if f"/{one}/" in frame.filename), None)
         if package and frame.name != "__getattribute__":  # which reports what another one lacks
             path = "/".join(Path(frame.filename).parts[-3:])
-            name, place = package, f" ({path}:{frame.lineno}: {frame.name})"
+            name, source = package, frame.line
+            place = f" ({path}:{frame.lineno}: {frame.name})"
             break
     text = str(error)
     if hasattr(error, "errors"):  # of pydantic, whose text quotes all settings
         text = "\n".join(str(one["msg"]) for one in error.errors())
     lines = [line.strip() for line in text.splitlines()]
-    reason = " ".join(filter(None, lines))[:_LONGEST_REASON]
+    reason = " ".join(filter(None, lines or [source]))[:_LONGEST_REASON]
     what = f"{type(error).__name__}: {reason}"
     return f"{name} {version(name)} refuses this model or setting: {what}{place}"
 

@@ -19,6 +19,8 @@ class LLM:
         print("begin", model, flush=True)
         if model == "refused":
             raise ValueError("no such\\n  model")
+        if model == "asserts":
+            assert not model
         if model == "aborts":
             os.abort()
         signal.pause()
@@ -51,6 +53,16 @@ def test_refusal_names_the_package_in_one_line(started, tmp_path):
     found = json.loads((tmp_path / "result.json").read_text())
     assert found["error"].startswith("vllm 0.18.0 refuses")
     assert "ValueError: no such model" in found["error"]
+
+
+def test_refusal_without_words_has_the_line_of_the_code(started, tmp_path):
+    """The packages of the engine are in folders with their names."""
+    folder = tmp_path / "vllm"
+    folder.mkdir()
+    (tmp_path / "vllm.py").rename(folder / "__init__.py")
+    assert started("asserts").wait(60) == 0
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert "AssertionError: assert not model" in found["error"]
 
 
 def test_engine_that_ends_leaves_its_stack_and_no_result(started, tmp_path):
