@@ -64,7 +64,8 @@ class Published:
     """A model in a layout, as `published.yaml` describes it.
 
     what   of a further layout of a model: what it tries
-    words  further options of `opmeter model record`"""
+    words  further options of `opmeter model record`
+    draft  config.json of a model that drafts a token"""
 
     model: str
     family: str
@@ -76,6 +77,7 @@ class Published:
     layers: Mapping[str, int] = field(default_factory=dict)
     what: str = ""
     words: tuple[str, ...] = ()
+    draft: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,8 @@ class Outcome:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the models, the releases and the folder."""
-    parser.add_argument("names", nargs="*", metavar="MODEL", help="all without it")
+    """Add the models or layouts, the releases and the folder."""
+    parser.add_argument("names", nargs="*", metavar="MODEL", help="model or layout; all without")
     parser.add_argument("--release", action="append", choices=tuple(RELEASES), help="all without")
     parser.add_argument(
         "--work", type=Path, default=cache() / "recorded-configs", help="folder of what is recorded"
@@ -102,8 +104,8 @@ def make(options: argparse.Namespace) -> int:
     for one in published():
         for release in options.release or RELEASES:
             place = place_of(options.work, one, release)
-            is_there = (place / _OUTCOME).exists()
-            if (not options.names or one.model in options.names) and not is_there:
+            is_named = not options.names or (one.what or one.model) in options.names
+            if is_named and not (place / _OUTCOME).exists():
                 _record(one, release, place)
     PAGE.write_text("".join(page(options.work)), "utf-8")
     print(PAGE)
@@ -139,6 +141,10 @@ def _record(one: Published, release: str, place: Path) -> None:
     words += ["--layout", one.layout] if one.layout else []
     words += ["--quantization", one.weights] if one.weights else []
     words += one.words
+    if one.draft:
+        (place / "draft").mkdir(parents=True)
+        (place / "draft" / "config.json").write_text(json.dumps(one.draft))
+        words += _draft_words(place / "draft")
     place.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     with (place / "output.txt").open("w") as output:
@@ -156,6 +162,12 @@ def _record(one: Published, release: str, place: Path) -> None:
     )
     (place / _OUTCOME).write_text(json.dumps(asdict(outcome)))
     print(one.model, release, outcome, flush=True)
+
+
+def _draft_words(folder: Path) -> Sequence[str]:
+    """Return the options of a model that drafts a token, in a folder."""
+    drafts = {"method": "eagle3", "model": str(folder), "num_speculative_tokens": 1}
+    return ("--speculative", "1", "--engine", json.dumps({"speculative_config": drafts}))
 
 
 def _model_folder(one: Published, folder: Path) -> Path:
@@ -203,7 +215,8 @@ def page(work: Path) -> Iterator[str]:
     yield "## Recorded\n\n"
     yield (
         "*Layers* are the kernels of each kind of layer, of how many the config.json has, counted "
-        "by hand. *Order* has the blocks that repeat in the order of calls, with their calls.\n\n"
+        "by hand; for some models, also launches of other kernels. *Order* has the blocks that "
+        "repeat in the order of calls, with their calls.\n\n"
     )
     header = ("Model", "Release", "Layout", "Layers", "Order", "Launches", "CPU time", "Memory")
     yield from _table(
@@ -219,8 +232,8 @@ def page(work: Path) -> Iterator[str]:
         ),
     )
     yield (
-        "\n## Layouts\n\nOf one dense model, one with experts and one with latent attention, with "
-        "the options of `opmeter model record`.\n\n"
+        "\n## Layouts\n\nEach tried on a dense model, one with experts, or one with latent "
+        "attention, with these options of `opmeter model record`.\n\n"
     )
     yield from _table(
         ("Layout", "Model", "Release", "Options", "Result"),
@@ -260,20 +273,22 @@ def _layout(one: Published, release: str, place: Path, outcome: Outcome) -> Sequ
         *_, launches, cpu, _ = _recorded(one, release, place, outcome)
         result = f"{launches} launches, {cpu}"
     words = [*(("--layout", one.layout) if one.layout else ()), *one.words]
+    words += _draft_words(Path("DRAFT")) if one.draft else ()
     return (one.what, one.model, _number(release), f"`{shlex.join(words)}`", result)
 
 
 def _recorded(one: Published, release: str, place: Path, outcome: Outcome) -> Sequence[str]:
     (found,) = read_recording(place / "found.json.gz").passes
-    kinds = Counter[str]()
+    counts = Counter[str]()
     for launch, times in found.launched():
+        counts[launch.kernel] += times
         for kind, kernels in _KINDS.items():
-            kinds[kind] += times if kernels.search(launch.kernel) else 0
-    expected = {kind: one.layers.get(kind, 0) for kind in _KINDS}
+            counts[kind] += times if kernels.search(launch.kernel) else 0
+    expected = {**dict.fromkeys(_KINDS, 0), **one.layers}
     layers = ", ".join(
-        f"{kind} {kinds[kind]} of {count}"
-        for kind, count in expected.items()
-        if kinds[kind] + count
+        f"{name} {counts[name]} of {count}"
+        for name, count in expected.items()
+        if counts[name] or count
     )
     return (
         one.model,
