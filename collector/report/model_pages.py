@@ -70,10 +70,13 @@ class SimulatedPass:
 
 @dataclass(frozen=True, slots=True)
 class PredictedPass:
+    """`narrow` is the command that writes the cases which narrow its time most."""
+
     phase: str
     title: str
     launches: tuple[PredictedLaunch, ...]
     simulated: SimulatedPass | None = None
+    narrow: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,7 @@ def _pass(one: PredictedPass) -> dict[str, Any]:
         "layers": _times(one.launches, lambda launch: launch.layer),
         "kernels": {name: kernels[name] for name in order[:_MOST_KERNELS]},
         "simulated": one.simulated and _simulated(one.simulated),
+        "narrow": one.narrow,
         "rows": [short_row(_cells(x)) for x in sorted(one.launches, key=lambda x: -x.total_us)],
     }
 

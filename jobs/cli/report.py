@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -295,6 +295,7 @@ def model_report_command(
     from collector.ops.floor import least_us
     from collector.report.model_pages import ModelSubject, write_model
     from collector.report.pages import Folder
+    from collector.workloads.serving import Phase
     from jobs.cli.query import opened_version
     from jobs.planning.predicted_passes import predicted, predicted_launch, raised_peaks
     from jobs.planning.step_time import PassTimer, StepAssumptions, range_over_links
@@ -322,8 +323,20 @@ def model_report_command(
         backend_of(stack.device),
         timer,
     )
+    where = {"--root": root, "--version": version, "--directory": opened.path}
+    loads: dict[str, dict[str, object]] = {
+        Phase.PREFILL: {"--prompt": tokens or 4096},
+        Phase.DECODE: {"--requests": requests or 16, "--context": keys or 4096},
+    }
+    named = {"--layout": layout, "--release": release, "--grid": grid}
     known = [
-        replace(predicted(one, opened, stack, peaks), simulated=timed.summary)
+        replace(
+            predicted(one, opened, stack, peaks),
+            simulated=timed.summary,
+            narrow=_step_words(
+                model, {} if "recording" in source else named | loads[one.phase], where
+            ),
+        )
         for one, timed in passes
     ]
     subject = ModelSubject(name, shown_release, opened.path)
@@ -335,6 +348,13 @@ def model_report_command(
         f"{percent(share)} of the time is from the database{rest}{more}, "
         f"open {output / 'index.html'}"
     )
+
+
+def _step_words(model: str, load: Mapping[str, object], where: Mapping[str, object]) -> str:
+    """Return the command that writes what narrows the time of a pass most."""
+    options_of = {**load, **where, "--misses": "to-measure.jsonl"}
+    words = (str(word) for option in options_of.items() if option[1] for word in option)
+    return shlex.join(("opmeter", "step", model, *words))
 
 
 def _passes(

@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import shlex
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from tests.bench.varied_database import HOSTILE
 from tests.browser.chromium import shown
 from tests.browser.models import MEASURED, write_made_model
 from tests.browser.steps import STEPS, made_step, write_made_step
+from tests.unit.jobs.cli.in_process import invoked
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +89,29 @@ def test_model_is_drawn_by_pass(browser, model, width):
         assert len(one.page.query_selector_all("figure svg.plot")) == 4
         assert one.blank_figures() == []
         one.page.fill("#pass-1 input", "estimated")
-        kernels = one.page.query_selector_all("#pass-1 tbody td:nth-child(2)")
+        kernels = one.page.query_selector_all("#pass-1 .launches tbody td:nth-child(2)")
         assert kernels and not {one.inner_text() for one in kernels} & set(MEASURED)
         assert one.faults == []
+
+
+def test_pass_begins_with_its_kernels_and_what_to_measure_next(
+    browser, model, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    rows = [row for row in _rows(model / "index.csv") if row["phase"] == "decode"]
+    with shown(browser) as one:
+        one.open(model / "index.html")
+        table = one.page.locator("#pass-2 .slow tbody tr")
+        shares = dict(row.locator("td").all_inner_texts()[:2] for row in table.all())
+        command = one.page.locator("#pass-2 .slow code").inner_text()
+    whole = sum(float(row["total_us"]) for row in rows)
+    of_kernel = sum(float(r["total_us"]) for r in rows if r["kernel"] == MEASURED[0])
+    assert math.isclose(
+        float(shares[MEASURED[0]].rstrip(" %")), 100 * of_kernel / whole, abs_tol=0.6
+    )
+    words = shlex.split(command)
+    assert words[:2] == ["opmeter", "step"] and invoked(*words[1:]).exit_code == 0
+    assert Path("to-measure.jsonl").read_text()
 
 
 def test_times_of_a_model_are_those_of_the_csv(browser, model):

@@ -56,15 +56,11 @@ opmeter.view((data, main) => {
           { label: t("cases"), kind: "number", wide: true, value: (row) => row.cases, text: (row) => count(row.cases) },
         ],
       });
-      if (one.missing) next(made, t("Write the cases without a duration, to measure them:"), one.missing);
+      if (one.missing) opmeter.next(made, t("Write the cases without a duration, to measure them:"), one.missing);
       const width = (row) => row.share * row.half_width;
       const widest = d3.greatest(rows.filter((row) => isNumber(row.half_width)), width);
-      if (widest) next(made, `${t("Narrow the intervals that add most,")} ${widest.kernel}:`, `${data.pull} && ${data.measure} tree/${data.version}/${widest.kernel}.csv`);
+      if (widest) opmeter.next(made, `${t("Narrow the intervals that add most,")} ${widest.kernel}:`, `${data.pull} && ${data.measure} tree/${data.version}/${widest.kernel}.csv`);
     }
-  }
-
-  function next(parent, what, command) {
-    parent.append(el("p", { class: "small muted next" }, what, el("br"), el("code", {}, command)));
   }
 
   function coverage() {

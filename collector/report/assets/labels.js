@@ -42,6 +42,7 @@ const chinese = {
   "what is slow, what is not known, what next": "什么慢、什么未知、下一步做什么",
   "sum of the durations of its own cases": "其自身用例的耗时之和",
   "Write the cases without a duration, to measure them:": "写出没有耗时的用例，以便测量：",
+  "Write the cases that narrow this time most, to measure them:": "写出最能收窄该时间的用例，以便测量：",
   "Narrow the intervals that add most,": "收窄影响最大的区间，",
   "kernel type": "算子",
   "cases": "用例",

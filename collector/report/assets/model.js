@@ -31,6 +31,7 @@ opmeter.view((data, main) => {
       opmeter.bar(data.sources.map((name) => [one.times[name] / (whole || 1), colours[name], labels[name]])),
       opmeter.legend(data.sources.filter((name) => one.times[name] > 0 || (name === "unknown" && one.unknown)).map((name) => [`${labels[name]} ${name === "unknown" ? `${count(one.unknown)} ${t("launches")}` : percent(one.times[name] / (whole || 1))}`, colours[name]])));
     if (one.simulated) simulated(made, one.simulated);
+    slow(made, one, whole);
     const measured = one.times.exact + one.times.imported + one.times.interpolated;
     if (measured) {
       made.append(el("p", { class: "small muted" },
@@ -40,7 +41,7 @@ opmeter.view((data, main) => {
     made.append(grid);
     bars(grid, t("By layer"), one.layers);
     bars(grid, t("By kernel type"), one.kernels);
-    const table = el("div", { style: { marginTop: "14px" } });
+    const table = el("div", { class: "launches", style: { marginTop: "14px" } });
     made.append(table);
     opmeter.table(table, {
       name: `${phaseOf(one)}: ${t("launches")}`, search: t("search layers, kernel types, shapes"), rows: one.rows, size: 20,
@@ -59,6 +60,36 @@ opmeter.view((data, main) => {
       ],
     });
     made.append(el("p", { class: "small muted" }, t("In brackets: an estimate at the rates that kernels usually reach on the device, where no duration was measured. The least time is the bound below which no measurement is accepted.")));
+  }
+
+  // What is slow, what is not known, and the command that writes what to measure.
+  function slow(parent, one, whole) {
+    const rows = d3.groups(one.rows, (row) => row[1]).map(([kernel, rows]) => {
+      const timed = rows.filter((row) => isNumber(row[5]));
+      const total = d3.sum(rows, (row) => row[13]);
+      const bounded = timed.filter((row) => row[14]);
+      return {
+        kernel, total, share: total / (whole || 1), launches: d3.sum(rows, (row) => row[2]),
+        roofline: bounded.length ? d3.sum(bounded, (row) => row[2] * row[14]) / d3.sum(bounded, (row) => row[13]) : null,
+        halfWidth: timed.length ? d3.sum(timed, (row) => row[2] * (row[7] - row[6])) / 2 / d3.sum(timed, (row) => row[13]) : null,
+        known: data.sources.map((name) => [d3.sum(rows.filter((row) => row[12] === name), (row) => row[2]), colours[name], labels[name]]),
+        measured: d3.sum(rows.filter((row) => row[12] === "exact"), (row) => row[2]),
+      };
+    });
+    const made = el("div", { class: "slow" }, el("h3", {}, t("Time by kernel type")));
+    parent.append(made);
+    opmeter.table(made, {
+      name: `${phaseOf(one)}: ${t("Time by kernel type")}`, rows, size: 12, sort: [1, true],
+      columns: [
+        { label: t("kernel type"), value: (row) => row.kernel },
+        { label: t("share of time"), kind: "number", value: (row) => row.share, text: (row) => percent(row.share) },
+        { label: t("of roofline"), kind: "number", value: (row) => row.roofline, text: (row) => (isNumber(row.roofline) ? percent(row.roofline) : NONE) },
+        { label: t("half-width"), kind: "number", value: (row) => row.halfWidth, text: (row) => (isNumber(row.halfWidth) ? percent(row.halfWidth) : NONE) },
+        { label: t("known by"), value: (row) => row.measured / row.launches, node: (row) => opmeter.bar(row.known.map(([n, ...rest]) => [n / row.launches, ...rest])) },
+        { label: t("launches"), kind: "number", wide: true, value: (row) => row.launches, text: (row) => count(row.launches) },
+      ],
+    });
+    if (one.narrow) opmeter.next(made, t("Write the cases that narrow this time most, to measure them:"), one.narrow);
   }
 
   function simulated(parent, found) {

@@ -164,6 +164,11 @@ const opmeter = (() => {
 
   // A table that is searched, sorted and shown a page at a time.
   // columns: {label, unit, value(row), text(row)?, node(row)?, kind: "number" | "word", wide}
+  // What to do next, and its command.
+  function next(parent, what, command) {
+    parent.append(el("p", { class: "small muted next" }, what, el("br"), el("code", {}, command)));
+  }
+
   function table(parent, { columns, rows, search, searched, sort, size = 50, name, empty }) {
     if (!rows.length) {
       parent.append(el("p", { class: "muted" }, empty || t("none")));
@@ -303,7 +308,7 @@ const opmeter = (() => {
   const series = [1, 2, 3, 4, 5, 6, 7].map((at) => `var(--series-${at})`);
   return {
     t, el, svg, root, series, NONE, count, size, number, percent, reach, us, rate, bytes, bytesRate, isNumber,
-    head, facts, section, pairs, bar, legend, chart, table, receive, load,
+    head, facts, section, next, pairs, bar, legend, chart, table, receive, load,
     view: (drawn) => { draw = drawn; },
   };
 })();
