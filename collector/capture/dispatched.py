@@ -23,6 +23,14 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
 )
 
+from collector.capture.messages import (
+    Message,
+    Span,
+    exposed_ns,
+    message_of,
+    profiled_spans,
+    write_messages,
+)
 from collector.codec.numbers import microseconds
 from collector.codec.table import table_bytes
 from collector.engine.calls import parse_call
@@ -84,6 +92,11 @@ class Launch:
     cells: Mapping[str, str]
     start_ns: int
     duration_ns: int
+    message: Message | None = None
+
+    @property
+    def span(self) -> Span:
+        return self.start_ns, self.start_ns + self.duration_ns
 
 
 def load_kernels() -> None:
@@ -117,6 +130,7 @@ class DispatchedCalls(DispatchObserver):
         self._rows: dict[Hashable, tuple[str, Mapping[str, str]]] = {}  # of calls so far
         self._is_marked = is_marked
         self._timed = 0  # launches with the time of a device
+        self._sent = 0  # launches whose messages have the time of the backend
 
     def __torch_dispatch__(
         self,
@@ -137,7 +151,11 @@ class DispatchedCalls(DispatchObserver):
         else:
             out = func(*args, **kwargs)
         took_ns = time.perf_counter_ns() - at_ns
-        if self.step is not None and values is not None:
+        if self.step is not None and (message := message_of(func, args)) is not None:
+            name = message.row_name(len(self.launches))
+            took = (began_ns, max(took_ns, 1))
+            self.launches.append(Launch(self.step, name, message.kernel_type, {}, *took, message))
+        elif self.step is not None and values is not None:
             key = (func, *map(_key, (args, kwargs, out)), values)
             row = self._rows.get(key)
             if row is None:
@@ -150,6 +168,19 @@ class DispatchedCalls(DispatchObserver):
         is_view = func.is_view or torch.Tag.inplace_view in func.tags
         is_work = not is_view and not func._schema.name.startswith("profiler::")
         return self.step is not None and is_work
+
+    def take_message_times(self, events: Iterable[Any]) -> None:
+        """Replace the times of the messages since the last call by those of torch's events, since
+        a program goes on after it has dispatched one."""
+        places = [at for at in range(self._sent, len(self.launches)) if self.launches[at].message]
+        kernel_types = [self.launches[at].kernel_type for at in places]
+        for at, span in zip(places, profiled_spans(kernel_types, events), strict=True):
+            if span is not None:
+                start_ns, end_ns = span
+                took_ns = max(1, end_ns - start_ns)
+                one = replace(self.launches[at], start_ns=start_ns, duration_ns=took_ns)
+                self.launches[at] = one
+        self._sent = len(self.launches)
 
     def take_device_times(self, events: Iterable[Any]) -> None:
         """Replace the times of the launches since the last call, which are those of the host, by
@@ -203,16 +234,24 @@ class Step:
 
 
 def step_trace(launches: Iterable[Launch], steps: Iterable[Step]) -> bytes:
-    """Return the bytes of a step_trace_time.csv: the time of each step, and of its operators."""
-    computing: dict[int, list[int]] = {}
+    """Return the bytes of a step_trace_time.csv: the time of each step, of its operators, and of
+    its messages while no operator ran."""
+    by_step: dict[int, list[Launch]] = {}
     for one in launches:
-        computing.setdefault(one.step, []).append(one.duration_ns)
+        by_step.setdefault(one.step, []).append(one)
     rows = []
     for step in steps:
-        whole_ns = step.end_ns - step.start_ns
-        computing_ns = min(whole_ns, sum(computing.get(step.number, ())))
-        times = (computing_ns, 0, 0, 0, whole_ns - computing_ns, whole_ns)
-        rows.append(["0", str(step.number), *map(microseconds, times)])
+        whole_ns, found = step.end_ns - step.start_ns, by_step.get(step.number, [])
+        operators = [one for one in found if one.message is None]
+        messages = [one.span for one in found if one.message is not None]
+        computing_ns = min(whole_ns, sum(one.duration_ns for one in operators))
+        span = (step.start_ns, step.end_ns)
+        exposed = exposed_ns(messages, (one.span for one in operators), span)
+        alone_ns = min(exposed, whole_ns - computing_ns)
+        sent_ns = exposed_ns(messages, (), span)
+        times = (computing_ns, alone_ns, sent_ns - alone_ns, sent_ns)
+        rest = (whole_ns - computing_ns - alone_ns, whole_ns)
+        rows.append(["0", str(step.number), *map(microseconds, (*times, *rest))])
     return table_bytes(STEP_COLUMNS, rows, line_end="\r\n")
 
 
@@ -222,6 +261,8 @@ def write_profile(launches: Sequence[Launch], run: Path, steps: Iterable[Step] =
     table.parent.mkdir(parents=True, exist_ok=True)
     table.write_bytes(kernel_details(launches))
     table.with_name(STEP_TRACE).write_bytes(step_trace(launches, steps))
+    sent = ((one.step, one.name, one.message, one.span) for one in launches if one.message)
+    write_messages(sent, table.parent)
     return table
 
 

@@ -220,6 +220,8 @@ class _Recording:
         if self._rounds > 1:
             path = path.with_stem(f"{path.stem}_{self._rounds}")
         done.export_chrome_trace(str(path))
+        if self._calls is not None:
+            self._calls.take_message_times(done.profiler.kineto_results.events())
         if self._calls is not None and self._backend == "cuda":
             self._calls.take_device_times(done.events())
 

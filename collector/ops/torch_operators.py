@@ -23,6 +23,7 @@ logarithms and probabilities accept.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from importlib import import_module
 from math import isfinite, prod
 from operator import attrgetter
 from typing import Any
@@ -34,7 +35,9 @@ from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
 STRIDES, LEAST, BELOW, SORTED = "strides", "from", "below", "sorted"
 TRUE, REFUSED = "true", "refused"
-_LIBRARIES = ("aten", "mkldnn")  # of torch itself; operators of others are declared in a file
+# Those of torch itself, with the module that registers each; operators of others are declared in a
+# file of the user.
+_LIBRARIES = {"aten": "", "mkldnn": "", "fsdp": "torch.distributed.fsdp"}
 _SIGNATURE = "x?+ -> y?+"
 _ASSUMES = "values are random; integers are in their recorded range"
 _EXACT = 4.0  # up to which halves are recorded as they are
@@ -131,6 +134,8 @@ def _launch(name: str, torch: Any, *args: Any, **kwargs: Any) -> Any:
 def _build(name: str, case: Case, make: TensorMaker) -> Call:
     """Return the arguments of an operator. Raises CaseRejected for one that torch does not have,
     and for arguments that were not recorded."""
+    if module := _LIBRARIES[name.split(".")[2]]:
+        import_module(module)
     operator = make.torch
     for part in name.split(".")[1:]:
         operator = getattr(operator, part, None)

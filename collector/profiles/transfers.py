@@ -184,7 +184,7 @@ def _whole(value: object, name: str, place: str, path: Path) -> int:
 # Its `parallel_group_info` is keyed by the groups' names, `group_name_19`; `communication.json`
 # uses a number derived from that name. In a training run (CANN 8.3) this held for all five numbers.
 
-METADATA = "profiler_metadata.json"
+METADATA, GROUPS = "profiler_metadata.json", "parallel_group_info"
 _GROUP_RANKS_MOST_BYTES = 1 << 26  # thousands of groups of thousands of ranks
 _HIGH, _LOW = 29, 131
 _MASK = (1 << 32) - 1
@@ -201,7 +201,7 @@ def read_group_ranks(folder: Path) -> dict[str, tuple[int, ...]]:
     with file_errors(path):
         data = read_small_file(path, _GROUP_RANKS_MOST_BYTES)
     recorded = json_object(data, what="the metadata of a profiled run", key=str(path))
-    groups = recorded.get("parallel_group_info", {})
+    groups = recorded.get(GROUPS, {})
     if not isinstance(groups, dict):
         raise BadInput("'parallel_group_info': expected an object", path=path)
     return {group_number(name): _ranks(name, group, path) for name, group in groups.items()}
@@ -228,11 +228,12 @@ def _ranks(name: str, group: object, path: Path) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-_TIMES, _MATRIX = "communication.json", "communication_matrix.json"
+TIMES, _MATRIX = "communication.json", "communication_matrix.json"
 _TRANSFERS_MOST_BYTES = 1 << 28
 _TRANSFERS_NAME = re.compile(r"((hcom_[A-Za-z]+_)_\w+)@(\w+)")
 _LINK = re.compile(r"(\d+)-(\d+)")
 _SUM = "Total Op Info"
+CALL = "Call"  # the parameters of a call, in a capture of a CPU or a GPU: its trace has none
 _CARRIERS = ("SDMA", "RDMA")  # SDMA is the sum of the other kinds
 _MB = 1e6
 
@@ -260,9 +261,9 @@ def find_transfers(path: Path) -> tuple[Path, ...]:
     """Return the folders of runs at or below a path that record collectives.
 
     Logs captures without them that were not analysed. Raises BadInput if there is none."""
-    if path.is_file() and path.name == _TIMES:
+    if path.is_file() and path.name == TIMES:
         return (path.parent,)
-    found = [folder for folder in folders_below(path) if (folder / _TIMES).is_file()]
+    found = [folder for folder in folders_below(path) if (folder / TIMES).is_file()]
     unanalysed = unanalysed_captures([path])
     if found:
         read = {parent for folder in found for parent in (folder, *folder.parents)}
@@ -279,9 +280,7 @@ def find_transfers(path: Path) -> tuple[Path, ...]:
             if rows
             else "; none of its kernels is communication"
         )
-    raise BadInput(
-        f"no {_TIMES} in this folder or below it{note_of(unanalysed) or note}", path=path
-    )
+    raise BadInput(f"no {TIMES} in this folder or below it{note_of(unanalysed) or note}", path=path)
 
 
 def read_transfers(folder: Path) -> tuple[Transfer, ...]:
@@ -293,9 +292,10 @@ def read_transfers(folder: Path) -> tuple[Transfer, ...]:
         for group, ranks in read_group_ranks(folder).items()
         if len(ranks) >= max(2, sizes.get(group, 0))  # otherwise the links contradict them
     }
-    parameters = call_parameters(folder)
-    path = folder / _TIMES
+    path = folder / TIMES
     collectives = list(_distinct(one for one in _collectives(path) if one[0] != _SUM))
+    is_captured = any(CALL in recorded for _, recorded in collectives)
+    parameters = {} if is_captured else call_parameters(folder)
     named = [(found, of) for name, of in collectives if (found := _TRANSFERS_NAME.fullmatch(name))]
     if collectives and not named:
         raise _other_layout(f"a collective {collectives[0][0]!r}", path)
@@ -336,7 +336,8 @@ def _transfer(
     ranks = groups.get(group, ())
     size, sent_bytes = len(ranks) or sizes.get(group), round(sent * _MB)
     found = Transfer(kernel_type, group, size, sent_bytes, duration_us, ranks)
-    if (call := parameters.get(plain_name)) is None:
+    call = _parameters(recorded.get(CALL), f"{plain_name}, {CALL!r}", path)
+    if (call := call or parameters.get(plain_name)) is None:
         return found
     size = size or call.group_size
     return replace(found, group_size=size, elements=call.elements, dtype=call.data_type)

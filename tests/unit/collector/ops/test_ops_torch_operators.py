@@ -33,6 +33,7 @@ def test_operator_of_torch_is_measured_on_cpus_and_gpus_alone():
     case = row('{"grad_output":{},"self":{}}')
     assert find(case.kernel_type).call == "torch.ops.aten.gelu_backward.default"
     assert find("aten.add.Tensor").call == "torch.ops.aten.add.Tensor"
+    assert find("fsdp.chunk_cat").call == "torch.ops.fsdp.chunk_cat.default"
     assert refusal(case, find, "cpu") is None and refusal(case, find, "cuda") is None
     assert refusal(case, find, "npu").outcome is Outcome.REJECTED
 
