@@ -11,9 +11,10 @@ dimensions  a name is one size wherever it occurs; a number is that size; an exp
             groups if others define all but one. `s_rank` is the number of dimensions of `*s`, and
             `1*s` are as many of size 1. `[]` is a scalar, `[#]` one number: a scalar or one
             element. `[n]|[1, n]` is the first form that fits. Without brackets, any shape
-dtypes      a spelling, or several (`INT32|INT64`); a class (`half`, `float`, `floating`, `integer`,
-            `number`); a letter, which is one dtype wherever it occurs, with its class or spellings
-            where it occurs first (`T:float`), or one of several (`T|FLOAT`). Without one, any
+dtypes      a name (`INT32`, `bf16`), or several (`INT32|INT64`); a class (`half`, `float`,
+            `floating`, `integer`, `number`); a letter, which is one dtype wherever it occurs, with
+            its class or names where it occurs first (`T:float`), or one of several (`T|FLOAT`).
+            Without one, any
 `?`         the tensor may be absent: `has_x` is 1 where the row has the tensor `x`, and 0 without.
             The dtype of an absent tensor does not count, unless it may be one number
 `!`         the row has to have the output, such as for its dtype
@@ -39,7 +40,13 @@ from types import MappingProxyType
 
 from collector.codec.errors import BadInput, CaseRejected
 from collector.model.case import Case, Shape, Slot, logical_shape
-from collector.model.vocabulary import DTYPES, FRACTAL_NZ, plain_format
+from collector.model.vocabulary import (
+    DTYPES,
+    FRACTAL_NZ,
+    dtype_of,
+    plain_format,
+    torch_dtype_of,
+)
 from collector.ops.expression import Expression, align, block_of, parse_expression, split_outside
 from collector.ops.slots import broadcast, spelling
 
@@ -332,12 +339,23 @@ def _dtypes(text: str, letters: dict[str, tuple[str, ...]]) -> tuple[str, tuple[
     dtypes = tuple(
         spelling
         for name in filter(None, names.split("|"))
-        for spelling in CLASSES.get(name, (name,))
+        for spelling in CLASSES.get(name) or (_spelling(name),)
     )
     if letter:
         letters.setdefault(letter, dtypes)
         dtypes = dtypes or letters[letter]
     return letter, dtypes
+
+
+def _spelling(name: str) -> str:
+    """Return the profilers' name of a dtype, also of `float32` and `fp32`; a class of many and a
+    letter are their own."""
+    if name in _WIDE or _LETTER.fullmatch(name):
+        return name
+    if known := dtype_of(name) or torch_dtype_of(name):
+        return known.spelling
+    classes = ", ".join((*CLASSES, *_WIDE))
+    raise BadInput(f"signature: expected a dtype (bf16, INT32), or one of {classes}, got {name!r}")
 
 
 def _groups_of(tensor: Tensor) -> set[str]:

@@ -76,6 +76,14 @@ def test_a_dtype_may_be_that_of_another_tensor_or_a_third_one(x, gamma, fits):
     assert (not isinstance(found, str)) == fits
 
 
+def test_a_dtype_is_written_as_torch_or_people_do():
+    for name in ("float32", "fp32", "FLOAT"):
+        slots = (Slot((4,), "FLOAT", "ND"),)
+        assert parse_signature(f"x {name}[n] -> y").read(Case("Any", slots, ())) == {"n": 4}
+    with pytest.raises(BadInput, match="'flaot32'"):
+        parse_signature("x flaot32[n] -> y")
+
+
 def test_a_signature_refuses_groups_that_no_tensor_tells_apart():
     with pytest.raises(BadInput, match="x"):
         parse_signature("x[*t, *d] -> y[*t]")
