@@ -45,6 +45,9 @@ _MAPS = frozenset(
 )
 _NOT_RUN = {
     "db promote": "requires a channel, and prints the gates as `opmeter db quality` has them",
+    "emulate": "requires a serving stack, and prints {version, host, requests, tokens, duration_s, "
+    "metrics: [{metric, of, value, low, high}], device_time_by_source: {[name]: number}}; a "
+    "`value` is null where only the range is known",
     "host": "requires a serving stack, and prints the rows that `opmeter db list` has",
 }
 # The commands in the order in which they run, and the same command again, where what it prints

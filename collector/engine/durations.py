@@ -17,24 +17,29 @@ from pathlib import Path
 
 DURATIONS = "FAKE_NPU_DURATIONS"  # an environment variable: the path of the socket
 _MOST_BYTES = 1 << 18  # of a call's text
-_ANSWER = struct.Struct("qq")
+_ANSWER = struct.Struct("qqq")
+RUN = "RUN "  # begins the text that begins a run, and ends with its number
+SOURCES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """What a call takes: of the thread that makes it, and on its stream."""
+    """What a call takes: of the thread that makes it, and on its stream. The time of all streams is
+    summed by `source`, a number below `SOURCES`."""
 
     host_ns: int
     device_ns: int
+    source: int = 0
 
 
 @contextmanager
 def durations_given(duration_of: Callable[[str], Duration]) -> Iterator[Path]:
     """Give durations for the texts of calls (`calls.py`) until the block ends; yield the socket.
 
-    A process asks for each text once. `HOST copy(...)` is a call of the device, too; of other calls
-    of the host the text is the name alone, such as `HOST replay`. A process that asks for a text
-    for which `duration_of` raises an error ends; the block raises this error at its end."""
+    A process asks for each text once in a run, which begins with the text `RUN n`. `HOST copy(...)`
+    is a call of the device, too; of other calls of the host the text is the name alone, such as
+    `HOST replay`. A process that asks for a text for which `duration_of` raises an error ends; the
+    block raises this error at its end."""
     errors: list[Exception] = []
 
     def give(connection: socket.socket) -> None:
@@ -42,7 +47,7 @@ def durations_given(duration_of: Callable[[str], Duration]) -> Iterator[Path]:
             try:
                 while text := connection.recv(_MOST_BYTES).decode():
                     found = duration_of(text)
-                    connection.send(_ANSWER.pack(found.host_ns, found.device_ns))
+                    connection.send(_ANSWER.pack(found.host_ns, found.device_ns, found.source))
             except ConnectionError:  # the process ended
                 pass
             except Exception as error:  # of `duration_of`, in another thread than its caller's

@@ -15,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -37,6 +37,7 @@ from collector.engine.refusals import advice
 from collector.engine.wheel import cache
 from collector.host.machine import this_cpu
 from collector.workloads.recorded_step import RecordedPass, Recording
+from collector.workloads.served_requests import ServedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -139,12 +140,12 @@ class TimedSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class ServedRequest:
-    """A request: when it arrives, and the tokens of its prompt and those that are produced."""
+class Served:
+    """A run of requests: when each token of each was there, in ns since the begin, and the time of
+    the device by the source of durations, in ns."""
 
-    arrival_ns: int
-    prompt: int
-    produced: int
+    tokens_ns: Sequence[Sequence[int]]
+    device_ns: Sequence[int]
 
 
 def check_settings(settings: EngineSettings) -> None:
@@ -156,6 +157,34 @@ def check_settings(settings: EngineSettings) -> None:
             f"--engine: {_STAGES}: expected 1, got {stages}: a recording is of one rank, and the "
             "stages of a pipeline launch different layers"
         )
+
+
+def check_served(settings: EngineSettings) -> None:
+    """Raise BadInput for settings with which requests cannot be served."""
+    check_settings(settings)
+    if settings.dp > 1:
+        raise BadInput(
+            f"--layout: expected dp=1, got dp={settings.dp}: groups of data parallel ranks have "
+            "requests of their own"
+        )
+
+
+def recording_of(
+    model: ModelFolder, settings: EngineSettings, passes: Sequence[RecordedPass] = ()
+) -> Recording:
+    """Return a recording of a model with these passes, without what its engine reports."""
+    return Recording(
+        model=model.name,
+        config_sha256=model.sha256,
+        release=settings.release,
+        layout={"tp": settings.tp, "dp": settings.dp, "ep": settings.ep, **settings.context},
+        device=settings.device,
+        environment=settings.environment,
+        settings={},
+        wheels={},
+        host=this_cpu().model,
+        passes=tuple(passes),
+    )
 
 
 def record_model(model: ModelFolder, settings: EngineSettings, work: Path) -> Recording:
@@ -183,20 +212,14 @@ class RunningEngine:
         self._model, self._release, self._work = model, settings.release, work
         self._process, self._log = process, log
         found = self._result()
-        self.recording = Recording(
-            model=model.name,
-            config_sha256=model.sha256,
-            release=settings.release,
-            layout={"tp": settings.tp, "dp": settings.dp, "ep": settings.ep, **settings.context},
-            device=settings.device,
-            environment=settings.environment,
+        passes = [
+            self._recorded(tokens, one)
+            for tokens, one in zip(settings.passes, found["passes"], strict=True)
+        ]
+        self.recording = replace(
+            recording_of(model, settings, passes),
             settings=found["settings"],
             wheels=serving.wheels(),
-            host=this_cpu().model,
-            passes=tuple(
-                self._recorded(tokens, one)
-                for tokens, one in zip(settings.passes, found["passes"], strict=True)
-            ),
         )
 
     def record(self, passes: Sequence[PassTokens]) -> Sequence[RecordedPass | EngineFailed]:
@@ -243,31 +266,26 @@ def run_served(
     duration_of: Callable[[str], Duration],
     work: Path,
     *,
+    runs: int = 1,
     has_own_host: bool = False,
-) -> Sequence[Sequence[int]]:
+) -> Sequence[Served]:
     """Serve requests, in the order of their arrivals, in virtual time (`durations.py`), and return
-    when each token of each was there, in ns since the begin. `settings` has no passes. Of several
-    ranks the first runs; the others are assumed to come to each message when it does.
+    what each run made of them. `settings` has no passes. Of several ranks the first runs; the
+    others are assumed to come to each message when it does.
 
     has_own_host  the time of a thread is what it computes and `Duration.host_ns`, not the latter
                   alone, with which equal calls give equal times
 
     Raises as `record_model` does, and what `duration_of` raises."""
-    check_settings(settings)
-    if settings.dp > 1:
-        raise BadInput(
-            f"--layout: expected dp=1, got dp={settings.dp}: groups of data parallel ranks have "
-            "requests of their own"
-        )
+    check_served(settings)
     serving = install_serving(settings.release)
     more = {"OPMETER_SERVED": "1", "FAKE_NPU_ORDER": str(int(has_own_host)), CALLS_LOG: ""}
     with durations_given(duration_of) as socket:
         more[DURATIONS] = str(socket)
-        with _started(model, settings, serving, work, served=requests, more=more) as (process, _):
-            served: Sequence[Sequence[int]] = _next_result(process, work, model, settings.release)[
-                "served"
-            ]
-    return served
+        load = (requests, runs)
+        with _started(model, settings, serving, work, served=load, more=more) as (process, _):
+            found = _next_result(process, work, model, settings.release)
+    return [Served(**one) for one in found["served"]]
 
 
 @contextmanager
@@ -290,7 +308,7 @@ def _started(
     serving: ServingEnvironment,
     work: Path,
     timed: TimedDecode | None = None,
-    served: Sequence[ServedRequest] = (),
+    served: tuple[Sequence[ServedRequest], int] = ((), 0),
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[subprocess.Popen[bytes], TextIO]]:
     """Start the process of an engine, with its log, and end it with the block."""
@@ -387,12 +405,13 @@ def _request(
     folder: Path,
     settings: EngineSettings,
     timed: TimedDecode | None,
-    served: Sequence[ServedRequest],
+    served: tuple[Sequence[ServedRequest], int],
 ) -> Mapping[str, Any]:
     passes, more = settings.passes, timed.warm + timed.passes if timed else 0
     batched = max([_BATCHED_TOKENS, *(sum(new for new, _ in one.each()) for one in passes)])
     lengths = [keys for one in passes for _, keys in one.each()]
-    lengths += [one.prompt + one.produced for one in served]
+    requests, runs = served
+    lengths += [one.prompt + one.produced for one in requests]
     longest = max(lengths) + 64 + more
     most = max(len(one.each()) for one in passes) if passes else _SERVED_AT_ONCE
     engine = {
@@ -432,7 +451,8 @@ def _request(
         "has_all_graphs": settings.has_all_graphs,
         "passes": [asdict(one) for one in passes],
         "timed": asdict(timed) if timed else None,
-        "served": [astuple(one) for one in served] or None,
+        "served": [astuple(one) for one in requests] or None,
+        "runs": runs,
     }
 
 

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import TypeVar
 
-from collector.codec.errors import OpmeterError
+from collector.codec.errors import BadInput, OpmeterError
 from collector.engine.calls import Recorded, parse_call, parse_tensor
 from collector.engine.cells import argument_of, cells_of
 from collector.engine.converted import kernels_of
@@ -149,6 +149,18 @@ def recorded_pass(tokens: PassTokens, logged: Sequence[LoggedCall]) -> RecordedP
         *(tuple(tables.launches), tuple(tables.messages), tuple(tables.copies)),
         *(tuple(tables.others), order),
     )
+
+
+def pass_of_call(text: str) -> RecordedPass:
+    """Return a pass that has this call alone; `HOST name` is one, too. Raises BadInput for a call
+    whose lengths are in the memory of the device."""
+    if text.startswith(_HOST) and not text.endswith(")"):
+        text += "(0)"
+    elif parse_call(text).name.startswith((*_SHARED, *_COMPRESSED)):
+        name = parse_call(text).name
+        raise BadInput(f"{name}: its duration depends on lengths that only the device has")
+    ends = [f"{_HOST}{CallKind.REPLAY_END}(0)"] if text == f"{_HOST}{CallKind.REPLAY}(0)" else []
+    return recorded_pass(PassTokens("mixed", 0, 1, 1), [LoggedCall(one) for one in (text, *ends)])
 
 
 def derived_again(found: RecordedPass) -> RecordedPass:

@@ -61,9 +61,9 @@ class StepCollectives:
     with experts."""
 
     grid: Grid
-    dtype: str
-    mode: str
-    environment: str
+    dtype: str = "bfloat16"
+    mode: str = AUTO
+    environment: str = ""
     ep_size: int | None = None
 
 

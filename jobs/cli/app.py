@@ -25,6 +25,7 @@ from jobs.cli.comm import LISTS, comm_command, validate_command
 from jobs.cli.comm_dfc import DFC_LISTS, PROBE_LISTS, dfc_command, probe_dfc_command
 from jobs.cli.compare import compare_command
 from jobs.cli.coverage import coverage_command
+from jobs.cli.emulate import emulate_command
 from jobs.cli.grid import grid_command, parse_command
 from jobs.cli.host import host_command
 from jobs.cli.machine import doctor_command, selftest_command, stack_command
@@ -47,6 +48,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "query": query_command,
         "coverage": coverage_command,
         "step": step_command,
+        "emulate": emulate_command,
         "compare": compare_command,
     },
     "Measure": {

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collector.model.record import CaseRecord
     from collector.store.base import Store
     from jobs.campaign.campaign_file import Campaign
+    from jobs.campaign.source_kinds import StepCollectives
     from jobs.planning.coverage import CoveredCase
     from jobs.planning.forecast import Peaks
     from jobs.planning.workload import Workload
@@ -44,10 +45,8 @@ def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
 
     from jobs.campaign.campaign_file import campaign_from_text
 
-    sizes = [size.strip() for size in grid.split(",")] if grid else []
-    if not all(size.isascii() and size.isdecimal() for size in sizes):
-        raise BadInput(f"--grid: expected numbers such as 48,8,2, got {grid!r}")
-    messages = {"collectives": {"grid": [int(size) for size in sizes]}} if sizes else {}
+    sizes = _tiers(grid)
+    messages = {"collectives": {"grid": sizes}} if sizes else {}
     document = {
         "campaign": "options",
         "sources": [{**source, **messages}],
@@ -58,6 +57,24 @@ def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
         return campaign_from_text(yaml.safe_dump(document), path=_OPTIONS, base=Path.cwd())
     except BadInput as error:
         raise error if error.path != _OPTIONS else _of_option(error) from error
+
+
+def messages_of(grid: str) -> StepCollectives:
+    """Return how the messages of an engine are measured on a grid such as `48,8,2`."""
+    from collector.ranks.topology import Grid
+    from jobs.campaign.source_kinds import StepCollectives
+
+    tiers = _tiers(grid)
+    if not tiers or min(tiers) < 1:
+        raise BadInput(f"--grid: expected numbers such as 48,8,2, got {grid!r}")
+    return StepCollectives(Grid(tuple(tiers)))
+
+
+def _tiers(grid: str) -> list[int]:
+    sizes = [size.strip() for size in grid.split(",")] if grid else []
+    if not all(size.isascii() and size.isdecimal() for size in sizes):
+        raise BadInput(f"--grid: expected numbers such as 48,8,2, got {grid!r}")
+    return [int(size) for size in sizes]
 
 
 def _of_option(error: BadInput) -> BadInput:

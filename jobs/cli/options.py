@@ -63,6 +63,31 @@ EngineLogsOption = Annotated[
 ReleaseOption = Annotated[
     str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
 ]
+HostTimeOption = Annotated[
+    str,
+    typer.Option(
+        help="time of the host in us, for a call, or before a graph whose order is assumed: 50 "
+        "or LOW:HIGH  [default: as measured by `opmeter host`, else 35:140, or 3000:10000]"
+    ),
+]
+WaitTimeOption = Annotated[
+    str,
+    typer.Option(help="wait of a message for other ranks in us: 20 or LOW:HIGH  [default: 0:120]"),
+]
+CannTimeOption = Annotated[
+    str,
+    typer.Option(
+        help="time of the host in CANN in us for a launch, where the rest of its time is "
+        "measured: 20 or LOW:HIGH  [default: 5:60]"
+    ),
+]
+HostDirectoryOption = Annotated[
+    str | None,
+    typer.Option(
+        help="version directory with the measured time of a host  [default: the only one of "
+        "the release]"
+    ),
+]
 DecodedTokensOption = Annotated[
     int | None,
     typer.Option(

@@ -61,33 +61,10 @@ def step_command(
     ] = "",
     release: options.ReleaseOption = None,
     grid: Annotated[str, typer.Option(help="ranks per tier, which place the messages")] = _A3_RANKS,
-    host_us: Annotated[
-        str,
-        typer.Option(
-            help="time of the host in us, for a call, or before a graph whose order is assumed: 50 "
-            "or LOW:HIGH  [default: as measured by `opmeter host`, else 35:140, or 3000:10000]"
-        ),
-    ] = "",
-    wait_us: Annotated[
-        str,
-        typer.Option(
-            help="wait of a message for other ranks in us: 20 or LOW:HIGH  [default: 0:120]"
-        ),
-    ] = "",
-    cann_us: Annotated[
-        str,
-        typer.Option(
-            help="time of the host in CANN in us for a launch, where the rest of its time is "
-            "measured: 20 or LOW:HIGH  [default: 5:60]"
-        ),
-    ] = "",
-    host: Annotated[
-        str | None,
-        typer.Option(
-            help="version directory with the measured time of a host  [default: the only one of "
-            "the release]"
-        ),
-    ] = None,
+    host_us: options.HostTimeOption = "",
+    wait_us: options.WaitTimeOption = "",
+    cann_us: options.CannTimeOption = "",
+    host: options.HostDirectoryOption = None,
     trace: Annotated[
         Path | None, typer.Option(help="file for Perfetto: a track for the host and each stream")
     ] = None,
@@ -123,9 +100,9 @@ def step_command(
         )
     if host_us and (host is not None or cann_us):
         raise BadInput("--host-us excludes --host and --cann-us")
-    assumed = _assumptions(host_us, wait_us, cann_us)
+    assumed = assumptions(host_us, wait_us, cann_us)
     workload = options.WorkloadOptions(model=model, layout=layout, release=release, grid=grid)
-    hosts = None if host_us else _Hosts(where, host)
+    hosts = None if host_us else Hosts(where, host)
     timer = _Timer(workload, where, device, assumed, hosts)
     if model.endswith(RECORDING_SUFFIX):
         name, passes = timer.recorded()
@@ -158,32 +135,28 @@ class _Timer:
         where: options.VersionOptions,
         device: str | None,
         assumed: StepAssumptions,
-        hosts: _Hosts | None,
+        hosts: Hosts | None,
     ) -> None:
-        from collector.ops.floor import least_us
         from collector.ops.registry import find
         from jobs.cli.look_up import campaign_of
         from jobs.planning.forecast import peaks_of
-        from jobs.planning.predicted_passes import predicted_launch, raised_peaks
-        from jobs.planning.step_time import PassTimer, range_over_links
+        from jobs.planning.step_time import pass_timer
         from jobs.planning.worth import device_seconds, session_start_s
 
         name = str(workload.model)
-        version, stack = _known(where, device)
+        version, stack = known_version(where, device)
         is_recording = name.endswith(RECORDING_SUFFIX)
         source = {"recording": name} if is_recording else workload.model_source()
         campaign = campaign_of(source, workload.grid, stack.device)
-        known_peaks = peaks_of(stack)
-        peaks = raised_peaks(stack, version) if version else known_peaks
         (self._source,) = campaign.sources
         self._backend, self.place = campaign.backend, version.path if version else stack.device
-        self._timer = PassTimer(
-            lambda one: predicted_launch(one, version, stack, peaks),
-            lambda case: range_over_links(case, peaks),
-            least_us(stack),
+        self._timer = pass_timer(
+            version,
+            stack,
             assumed,
             lambda mode: None if hosts is None else hosts.costs(*self._decoded, mode),
         )
+        known_peaks = peaks_of(stack)
         self._decoded: tuple[str, str, Mapping[str, int]] = ("", "", {})
         self.device_s = device_seconds(campaign, known_peaks, find)
         self.start_s = session_start_s(campaign, known_peaks, find)
@@ -240,7 +213,7 @@ class _Timer:
         return f"{decoder.name} {source.layout}", found
 
 
-class _Hosts:
+class Hosts:
     """The hosts of a database whose time is measured."""
 
     def __init__(self, where: options.VersionOptions, chosen: str | None) -> None:
@@ -283,7 +256,9 @@ class _Hosts:
         return database_at(store, chosen_commit(store, root, self._where.version))
 
 
-def _known(where: options.VersionOptions, device: str | None) -> tuple[Version | None, Stack]:
+def known_version(
+    where: options.VersionOptions, device: str | None
+) -> tuple[Version | None, Stack]:
     """Return the version directory with its stack; of a device without one, the device alone."""
     from collector.database.commits import find_head
     from collector.model.stack import Stack
@@ -305,7 +280,7 @@ def _known(where: options.VersionOptions, device: str | None) -> tuple[Version |
     return version, shown_stack(root, where.version, version.path)
 
 
-def _assumptions(host_us: str, wait_us: str, cann_us: str) -> StepAssumptions:
+def assumptions(host_us: str, wait_us: str, cann_us: str) -> StepAssumptions:
     from jobs.planning.step_time import StepAssumptions
 
     usual = StepAssumptions()

@@ -11,6 +11,8 @@ from collector.codec.errors import BadInput
 from collector.database.host_sessions import LAUNCH, PASS
 from collector.model.case import Case
 from collector.model.record import CaseRecord
+from collector.model.stack import Stack
+from collector.ops.floor import least_us
 from collector.ranks.collective import is_collective
 from collector.ranks.gangs import is_of_gangs
 from collector.report.model_pages import EXACT, PredictedLaunch, SimulatedPass
@@ -18,10 +20,16 @@ from collector.timeline.call_graph import NO_WORK, CallGraph, Cause, Quantity, T
 from collector.timeline.pass_time import PassTime, simulate, widths
 from collector.workloads.call_order import CallKind, PassCall
 from collector.workloads.recorded_step import RecordedCopy, RecordedPass
-from jobs.planning.forecast import Peaks
+from jobs.planning.forecast import Peaks, peaks_of
 from jobs.planning.host_costs import MEASURED_HOST, HostCosts, HostOf
-from jobs.planning.predicted_passes import LaunchedPass, ModelLaunch
+from jobs.planning.predicted_passes import (
+    LaunchedPass,
+    ModelLaunch,
+    predicted_launch,
+    raised_peaks,
+)
 from jobs.planning.workload import roofline_us
+from opmeter.version import Version
 
 EAGER, GRAPH = MODES = ("eager", "graph")
 
@@ -304,6 +312,20 @@ class PassTimer:
             ends = found.estimate_us, least_us, _MOST_OF_ESTIMATE * found.estimate_us
         value_us, low_us, high_us = ends or (_NO_ESTIMATE[0], least_us, _NO_ESTIMATE[1])
         return max(value_us, least_us), max(low_us, least_us), max(high_us, least_us)
+
+
+def pass_timer(
+    version: Version | None, stack: Stack, assumed: StepAssumptions, host_of: HostOf
+) -> PassTimer:
+    """Return a timer with the durations of a version, or without one at the rates of a device."""
+    peaks = raised_peaks(stack, version) if version else peaks_of(stack)
+    return PassTimer(
+        lambda one: predicted_launch(one, version, stack, peaks),
+        lambda case: range_over_links(case, peaks),
+        least_us(stack),
+        assumed,
+        host_of,
+    )
 
 
 def call_name(one: RecordedPass, call: PassCall) -> str:

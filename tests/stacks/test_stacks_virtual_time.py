@@ -1,5 +1,6 @@
 """Requests that the complete serving stack serves in virtual time, against calculations by hand."""
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -9,10 +10,15 @@ from collector.engine.durations import Duration
 from collector.engine.engine_process import (
     EngineSettings,
     GraphMode,
-    ServedRequest,
+    record_model,
     run_served,
 )
+from collector.engine.recorded_calls import PassTokens
+from collector.workloads.served_requests import ServedRequest
+from jobs.planning.predicted_passes import launches_of
 from tests.stacks.test_stacks_recordings import DENSE, folder_of, release, usual
+from tests.unit.jobs.cli.in_process import invoked
+from tests.unit.jobs.cli.small_model import write_database
 
 __all__ = ["release", "usual"]  # fixtures
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
@@ -39,7 +45,8 @@ def served(release, tmp_path, *, graph=None, tp=1, **more) -> Sequence[Sequence[
     settings = EngineSettings(release, (), tp=tp, graph=graph, options={"max_num_seqs": 4})
     requests = [ServedRequest(0, 64, 12)] * 3
     requests += [ServedRequest(6_000_000, 100, 4), ServedRequest(500_000_000, 64, 3)]
-    return run_served(folder_of(DENSE), settings, requests, duration_of, tmp_path, **more)
+    (run,) = run_served(folder_of(DENSE), settings, requests, duration_of, tmp_path, **more)
+    return run.tokens_ns
 
 
 @pytest.mark.parametrize("graph", [None, GraphMode.FULL_DECODE])
@@ -71,3 +78,27 @@ def test_data_parallel_ranks_are_refused(usual, tmp_path):
     settings = EngineSettings(usual, (), dp=2)
     with pytest.raises(BadInput):
         run_served(folder_of(DENSE), settings, [ServedRequest(0, 8, 2)], duration_of, tmp_path)
+
+
+def test_emulate_takes_durations_from_a_database(usual, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(DENSE))
+    (tmp_path / "trace").write_text('{"timestamp": 0, "input_length": 64, "output_length": 9}')
+    settings = EngineSettings(usual, (PassTokens("decode", 1, 1, 80),))
+    recording = record_model(folder_of(DENSE), settings, tmp_path / "recorded")
+    launched, _ = launches_of(recording, recording.passes[0], None, "cpu")
+    # attention has another length in each step, and random numbers another seed
+    known = [one for one in launched if one.kernel_type in ("MatMulV2", "AddRmsNormBias", "SwiGlu")]
+    write_database(tmp_path / "data", [one.record for one in known], us=20_000.0)
+    words = ("--requests", "trace", "--eager", "--root", "data", "--host-us", "0", "--json")
+    found = invoked("emulate", "tiny", *words, "--engine", '{"max_num_seqs": 4}')
+    assert found.exception is None, found.exception
+    shown = json.loads(found.stdout)
+    assert (shown["requests"], shown["tokens"]) == (1, 9)
+    shares = shown["device_time_by_source"]
+    assert shares["exact"] > 0.9 and sum(shares.values()) == pytest.approx(1)
+    tpot = {one["of"]: one for one in shown["metrics"] if one["metric"] == "TPOT_ms"}
+    known_ms = 20 * sum(one.times for one in known)
+    assert known_ms < tpot["p50"]["value"] < 1.1 * known_ms
+    assert tpot["p50"]["low"] <= tpot["p50"]["value"] <= tpot["p50"]["high"]

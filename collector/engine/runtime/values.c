@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-#define LISTED 64 /* of longer arrays only so many values are written, and how many more there are */
+#define LISTED 64 /* of longer arrays only so many values are written, and how many more there are,
+                     unless time is virtual: a duration depends on all */
 
 static float half(uint16_t bits) {
   uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = bits >> 10 & 31, rest = bits & 1023;
@@ -45,12 +46,14 @@ void *aclCreateScalar(void *value, int dtype) {
   return words_handle(line);
 }
 
-static void close_list(struct text *line, uint64_t count) {
-  if (count > LISTED) put(line, ",+"), put_int(line, (int64_t)(count - LISTED));
-  put(line, ")");
+static uint64_t listed(uint64_t count) {
+  return count < LISTED || is_virtual() ? count : LISTED;
 }
 
-static uint64_t listed(uint64_t count) { return count < LISTED ? count : LISTED; }
+static void close_list(struct text *line, uint64_t count) {
+  if (count > listed(count)) put(line, ",+"), put_int(line, (int64_t)(count - LISTED));
+  put(line, ")");
+}
 
 void *aclCreateIntArray(const int64_t *values, uint64_t count) {
   struct text line = {0};

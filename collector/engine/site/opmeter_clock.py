@@ -12,7 +12,15 @@ _runtime = ctypes.PyDLL("libascendcl.so")
 now_ns, wait_until = _runtime.opmeter_fake_cann_now, _runtime.opmeter_fake_cann_wait
 now_ns.restype = ctypes.c_int64
 wait_until.argtypes = [ctypes.c_int64]
+begin_run, _source_ns = _runtime.opmeter_fake_cann_begin_run, _runtime.opmeter_fake_cann_source_ns
+_source_ns.restype = ctypes.c_int64
+_SOURCES = 16
 _sleep = time.sleep
+
+
+def device_ns():
+    """Return the time of the device by the source of durations, since the run began."""
+    return [_source_ns(source) for source in range(_SOURCES)]
 
 
 def _now():

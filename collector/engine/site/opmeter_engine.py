@@ -11,14 +11,15 @@
     timed     repetitions of a decode whose host time is measured: {"warm", "passes"}, or null
     served    requests that are served in virtual time instead of passes: [[arrival in ns, tokens of
               the prompt, tokens that are produced], ...] in the order of their arrivals, or null
+    runs      how often they are served
 
 The engine writes to `result.json`, for each pass, the number of its step in the log of calls and
 the tokens of its requests; and the settings that it used. Or `error`: what it refused. Then each
 line of its input is further passes, with a `result-N.json` of their own. When a file is written,
 its name is a line of the output; what the engine itself prints goes to the standard error. Of a
 timed decode, its result has the numbers of its steps after the warm ones, and for each the readings
-of the host at its begin and at that of the next step. Of served requests, it has the times of the
-tokens of each, in ns since the begin.
+of the host at its begin and at that of the next step. Of served requests, it has for each run the
+times of the tokens of each, in ns since the begin, and the time of the device by source.
 """
 
 import faulthandler
@@ -76,8 +77,8 @@ def _run(request):
     _check(llm.llm_engine.vllm_config)
     sampling = _sampling(llm) | request["sampling"]
     if request["served"]:
-        times = _served(llm, request["served"], sampling)
-        yield {"served": times, "settings": _settings(llm) | {"sampling": sampling}}
+        found = list(_runs(llm, request["served"], request["runs"], sampling))
+        yield {"served": found, "settings": _settings(llm) | {"sampling": sampling}}
         return
     if timed := request["timed"]:
         passes = [_timed(llm, one, sampling, timed) for one in request["passes"]]
@@ -158,18 +159,26 @@ def _timed(llm, requested, sampling, timed):
     }
 
 
-def _served(llm, requests, sampling):
-    """Serve requests in virtual time, and return when each token of each of them was there.
+def _runs(llm, requests, runs, sampling):
+    """Serve requests in virtual time several times, and yield what each run made of them.
 
-    The first one is served alone before, and makes what the engine keeps, such as masks."""
+    The first request is served alone before, and makes what the engine keeps, such as masks."""
     import opmeter_clock
 
     opmeter_clock.install()
-    engine = llm.llm_engine
     _, prompt, produced = requests[0]
-    _add(engine, prompt, min(produced, _WARM_TOKENS), sampling)
-    while engine.has_unfinished_requests():
-        engine.step()
+    _served(llm, [(0, prompt, min(produced, _WARM_TOKENS))], sampling)
+    for number in range(runs):
+        opmeter_clock.begin_run(number)
+        times = _served(llm, requests, sampling)
+        yield {"tokens_ns": times, "device_ns": opmeter_clock.device_ns()}
+
+
+def _served(llm, requests, sampling):
+    """Serve requests, and return when each token of each of them was there."""
+    import opmeter_clock
+
+    engine = llm.llm_engine
     begin_ns = opmeter_clock.now_ns()
     waiting, times = list(requests), {}
     while waiting or engine.has_unfinished_requests():

@@ -18,7 +18,7 @@ import os
 import sys
 import time
 
-from opmeter_launches import computed_ns, not_of_the_host, record_named
+from opmeter_launches import computed_ns, not_of_the_host, record_named, record_step
 from opmeter_pointers import layout
 
 _PATCHES = {}
@@ -253,6 +253,7 @@ def _marks_of_steps(module):
         import torch
 
         if os.environ.get("OPMETER_SERVED"):
+            record_step()
             return original(self, scheduled, *more, **named)
         record_named("MARK", "end", len(STEPS))  # what follows is of no pass
         torch.npu.synchronize()

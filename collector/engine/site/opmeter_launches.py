@@ -39,6 +39,11 @@ def record_named(name: str, *arguments: Any) -> None:
         _runtime().opmeter_fake_cann_record_on(f"CUSTOM {name}({text})".encode(), _stream())
 
 
+def record_step() -> None:
+    """Record `HOST step(0)`: what the host does for a step besides its calls."""
+    _runtime().opmeter_fake_cann_record_on(b"HOST step(0)", None)
+
+
 class _NotOfTheHost:
     """What runs within takes no time of the host in the log: an engine on an NPU does not run it.
 

@@ -37,9 +37,9 @@ def write_small_model(folder: Path) -> None:
     write_database(folder / "data", records)
 
 
-def write_database(folder: Path, records: Sequence[CaseRecord]) -> None:
-    """A database in which each of these has a duration."""
-    made = MadePlan([MadeShard("shard", records, [answered(records, 5.0)])])
+def write_database(folder: Path, records: Sequence[CaseRecord], us: float = 5.0) -> None:
+    """A database in which each of these has this duration."""
+    made = MadePlan([MadeShard("shard", records, [answered(records, us)])])
     store = open_store(str(folder))
     write_campaign(store, made)
     merge_plans(store, [made.name], guard=CREATE, author="test")

@@ -1,0 +1,41 @@
+"""The times of a call of an engine that serves requests, as `opmeter step` has them: those of a
+pass with this call alone."""
+
+from dataclasses import dataclass
+from math import fsum
+
+from collector.report.model_pages import SOURCES
+from collector.timeline.call_graph import NO_WORK, Cause, Quantity
+from jobs.planning.step_time import TimedPass
+
+ASSUMED = "assumed"  # copies and waits
+DEVICE_SOURCES = (*SOURCES, ASSUMED)
+Ends = tuple[float, float, float]  # value, low, high
+
+
+@dataclass(frozen=True, slots=True)
+class ServedCall:
+    """The times of a call in us, of the host and of the device; `source` is where most of the
+    latter is from."""
+
+    host_us: Ends
+    device_us: Ends
+    source: str
+
+
+def served_call(one: TimedPass) -> ServedCall:
+    """Return the times of the only call of a pass, with all its kernels."""
+    found = [one.graph.quantities[row] for row in one.graph.rows if row != NO_WORK]
+    host = [each for each in found if each.cause is Cause.HOST]
+    device = [each for each in found if each.cause is not Cause.HOST]
+
+    def ends(quantities: list[Quantity]) -> Ends:
+        value_us, low_us, high_us = (
+            fsum(getattr(each, name) for each in quantities)
+            for name in ("value_us", "low_us", "high_us")
+        )
+        return value_us, low_us, high_us
+
+    longest = max(one.launches, key=lambda each: each.value_us, default=None)
+    source = ASSUMED if longest is None else one.launches[longest].predicted.source
+    return ServedCall(ends(host), ends(device), source)
