@@ -59,7 +59,10 @@ def described_weights(
         raise BadInput("num_hidden_layers: expected a positive integer", path=path)
     drafting = next((int(text[key]) for key in _DRAFTING if text.get(key)), 0)
     if scheme is WeightScheme.W4A8 and not any(text.get(key) for key in _EXPERTS):
-        raise BadInput(f"--quantization: w4a8 is of experts, and {path} has none")
+        raise BadInput(
+            f"--quantization: w4a8 is of experts, and {path} has none; a dense model is "
+            "recorded from a folder with the quant_model_description.json of ModelSlim"
+        )
     if scheme is WeightScheme.W8A8C8 and text.get("kv_lora_rank"):
         raise BadInput(
             "--quantization: w8a8c8 of latent attention is served only by hosts that decode for "
