@@ -40,7 +40,7 @@ _ERROR = "opmeter: "
 _KINDS = {
     "attention": re.compile(
         "FusedInferAttentionScore|PagedAttention|MultiLatentAttention|SparseFlashAttention"
-        "|SparseAttnSharedkv|KvQuantSparseFlashAttention"
+        "|SparseAttnSharedkv$|KvQuantSparseFlashAttention"
     ),
     "linear": re.compile("delta_rule_update|RecurrentGatedDeltaRule|kda_.*recurrent"),
     "mamba": re.compile("_selective_scan_update"),
@@ -317,7 +317,8 @@ def shown_blocks(parts: Iterable[int | Block]) -> str:
 
 
 def _outcome(place: Path) -> Outcome:
-    return Outcome(**json.loads((place / _OUTCOME).read_bytes()))
+    found = Outcome(**json.loads((place / _OUTCOME).read_bytes()))
+    return replace(found, refusal=found.refusal.replace(f"{place}/", ""))
 
 
 def _number(release: str) -> str:
