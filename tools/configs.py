@@ -25,10 +25,12 @@ from typing import Any
 import yaml
 
 from collector.codec.canonical import decode_value
+from collector.codec.text import percent
 from collector.engine.environments import RELEASES
 from collector.engine.wheel import cache, installed
 from collector.workloads.call_order import Block
 from collector.workloads.recorded_step import read_recording
+from jobs.planning.not_measured import not_measured
 
 PAGE = Path(__file__).parents[1] / "docs" / "evaluation" / "recorded-configs.md"
 _LIST = Path(__file__).parent / "published.yaml"
@@ -46,6 +48,7 @@ _KINDS = {
     "mamba": re.compile("_selective_scan_update"),
     "experts": re.compile("MoeInitRouting|MoeDistributeDispatch|DispatchFFNCombine"),
 }
+_SHOWN_SHARE = 0.001  # of the roofline time
 _OUTCOME = "outcome.json"
 _LAYER = 8  # calls of a block that is shown as one
 
@@ -216,9 +219,13 @@ def page(work: Path) -> Iterator[str]:
     yield (
         "*Layers* are the kernels of each kind of layer, of how many the config.json has, counted "
         "by hand; for some models, also launches of other kernels. *Order* has the blocks that "
-        "repeat in the order of calls, with their calls.\n\n"
+        "repeat in the order of calls, with their calls. *Not measured* are kernels without an "
+        "operator of the catalogue, of at least 0.1 % of the roofline time.\n\n"
     )
-    header = ("Model", "Release", "Layout", "Layers", "Order", "Launches", "CPU time", "Memory")
+    header = (
+        *("Model", "Release", "Layout", "Layers", "Order", "Launches", "CPU time", "Memory"),
+        "Not measured",
+    )
     yield from _table(
         header,
         (_recorded(*row, outcomes[row[2]]) for row in recorded),
@@ -270,15 +277,16 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
 def _layout(one: Published, release: str, place: Path, outcome: Outcome) -> Sequence[str]:
     result = outcome.refusal
     if not result:
-        *_, launches, cpu, _ = _recorded(one, release, place, outcome)
-        result = f"{launches} launches, {cpu}"
+        *_, launches, cpu, _, missing = _recorded(one, release, place, outcome)
+        result = f"{launches} launches, {cpu}" + (f"; not measured: {missing}" if missing else "")
     words = [*(("--layout", one.layout) if one.layout else ()), *one.words]
     words += _draft_words(Path("DRAFT")) if one.draft else ()
     return (one.what, one.model, _number(release), f"`{shlex.join(words)}`", result)
 
 
 def _recorded(one: Published, release: str, place: Path, outcome: Outcome) -> Sequence[str]:
-    (found,) = read_recording(place / "found.json.gz").passes
+    recording = read_recording(place / "found.json.gz")
+    (found,) = recording.passes
     counts = Counter[str]()
     for launch, times in found.launched():
         counts[launch.kernel] += times
@@ -299,6 +307,11 @@ def _recorded(one: Published, release: str, place: Path, outcome: Outcome) -> Se
         f"{sum(times for _, times in found.launched()):,}",
         f"{outcome.cpu_s:.0f} s",
         f"{outcome.memory_gb:.1f} GB",
+        ", ".join(
+            f"{one.kernel} {percent(one.share)}"
+            for one in not_measured(recording)
+            if one.share >= _SHOWN_SHARE
+        ),
     )
 
 

@@ -36,7 +36,7 @@ def test_page_has_what_ran_and_what_was_refused(tmp_path):
             (place / "found.json.gz").write_bytes(write_recording(recording_of(MATMUL, GATHER)))
     recorded, _, refused = "".join(page(tmp_path)).partition("## Refused")
     assert f"| {first.model} | 0.18 |" in recorded
-    assert "| 64 | 8 s | 1.5 GB |" in recorded
+    assert "| 64 | 8 s | 1.5 GB |  |" in recorded
     assert f"| {second.model} | 0.18 | 8 s | vllm refuses \\| this |" in refused
 
 
