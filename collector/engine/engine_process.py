@@ -354,7 +354,7 @@ def _next_result(
     path = work / name
     found = json_object(path.read_bytes(), what="the result of an engine", key=str(path))
     if "error" in found:
-        hint = advice(found["error"], release, has_code=model.has_code)
+        hint = advice(found["error"], release, model.model_type, has_code=model.has_code)
         raise EngineFailed(f"{found['error']}; {hint}")
     return found
 

@@ -42,6 +42,10 @@ class ModelFolder:
         return any(name.endswith(".py") for name in self.files)
 
     @property
+    def model_type(self) -> str:
+        return str(self._config().get("model_type", ""))
+
+    @property
     def text(self) -> Mapping[str, Any]:
         """Return the `config.json` of the language model."""
         values = self._config()
