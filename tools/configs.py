@@ -48,6 +48,7 @@ _KINDS = {
     "mamba": re.compile("_selective_scan_update"),
     "experts": re.compile("MoeInitRouting|MoeDistributeDispatch|DispatchFFNCombine"),
 }
+_SCRATCH = re.compile(r"\S*/opmeter-record-\w+/")
 _SHOWN_SHARE = 0.001  # of the roofline time
 _OUTCOME = "outcome.json"
 _LAYER = 8  # calls of a block that is shown as one
@@ -331,7 +332,8 @@ def shown_blocks(parts: Iterable[int | Block]) -> str:
 
 def _outcome(place: Path) -> Outcome:
     found = Outcome(**json.loads((place / _OUTCOME).read_bytes()))
-    return replace(found, refusal=found.refusal.replace(f"{place}/", ""))
+    text = found.refusal.replace(f"{place}/", "")
+    return replace(found, refusal=_SCRATCH.sub("", text))
 
 
 def _number(release: str) -> str:
