@@ -252,7 +252,7 @@ def run_timed(
     """Repeat a decode in an engine that does nothing but record. Raises as `record_model` does."""
     check_settings(settings)
     serving = install_serving(settings.release)
-    more = {"OPMETER_HOST": "1", "TASK_QUEUE_ENABLE": str(task_queue)}
+    more = {"OPMETER_HOST": "1", "OPMETER_INTEGERS": "0", "TASK_QUEUE_ENABLE": str(task_queue)}
     with _started(model, settings, serving, work, timed, more=more) as (process, _):
         (found,) = _next_result(process, work, model, settings.release)["passes"]
     _tokens(settings.passes[0], found["tokens"], any_keys=True)
@@ -279,7 +279,13 @@ def run_served(
     Raises as `record_model` does, and what `duration_of` raises."""
     check_served(settings)
     serving = install_serving(settings.release)
-    more = {"OPMETER_SERVED": "1", "FAKE_NPU_ORDER": str(int(has_own_host)), CALLS_LOG: ""}
+    has_integers = settings.ep > 1  # the host reads how many tokens go to each rank
+    more = {
+        "OPMETER_SERVED": "1",
+        "OPMETER_INTEGERS": str(int(has_integers)),
+        "FAKE_NPU_ORDER": str(int(has_own_host)),
+        CALLS_LOG: "",
+    }
     with durations_given(duration_of) as socket:
         more[DURATIONS] = str(socket)
         load = (requests, runs)

@@ -16,7 +16,7 @@ from collector.engine.engine_process import (
 from collector.engine.recorded_calls import PassTokens
 from collector.workloads.served_requests import ServedRequest
 from jobs.planning.predicted_passes import launches_of
-from tests.stacks.test_stacks_recordings import DENSE, folder_of, release, usual
+from tests.stacks.test_stacks_recordings import DENSE, EXPERTS, folder_of, release, usual
 from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.cli.small_model import write_database
 
@@ -72,6 +72,18 @@ def test_ranks_that_do_the_same_add_the_time_of_their_messages(usual, tmp_path, 
     # two messages of each layer, one for embeddings and one for logits
     messages_ns = (2 * LAYERS + 2) * NS["Hccl"]
     assert first == [(STEP_NS + messages_ns) * step for step in range(1, 13)]
+
+
+def test_experts_over_ranks_take_the_time_of_their_products(usual, tmp_path):
+    def of_experts(text: str) -> Duration:
+        attention, products = "aclnnFusedInferAttentionScore" in text, "aclnnGroupedMatmul" in text
+        return Duration(0, 100_000 * attention + 50_000 * products)
+
+    settings = EngineSettings(usual, (), tp=2, ep=2, options={"max_num_seqs": 4})
+    requests = [ServedRequest(0, 64, 6)]
+    (run,) = run_served(folder_of(EXPERTS), settings, requests, of_experts, tmp_path)
+    step_ns = LAYERS * (100_000 + 2 * 50_000)
+    assert run.tokens_ns == [[step_ns * step for step in range(1, 7)]]
 
 
 def test_data_parallel_ranks_are_refused(usual, tmp_path):

@@ -5,10 +5,12 @@ Settings are environment variables:
     OPMETER_CANN    version of CANN
     OPMETER_ALONE   this process is rank 0 of a world whose other ranks do not exist
     OPMETER_DEVICE  device generation instead of the one that vllm_ascend was built for
-    OPMETER_HOST    host time is measured: integers are not computed, since to see every operator of
-                    Python takes as long as the host itself, and each step has readings of its time
-    OPMETER_SERVED  requests are served in virtual time: integers are not computed, and the host
-                    does not wait for the device before a step
+    OPMETER_HOST    host time is measured: each step has readings of it
+    OPMETER_SERVED  requests are served in virtual time: the host does not wait for the device
+                    before a step
+    OPMETER_INTEGERS
+                    0: integers are not computed, since to see every operator of Python takes as
+                    long as the host itself
 """
 
 import faulthandler
@@ -416,7 +418,7 @@ def _compute_integers(module):
         import opmeter_integers
 
         original(self)
-        if not (os.environ.get("OPMETER_HOST") or os.environ.get("OPMETER_SERVED")):
+        if os.environ.get("OPMETER_INTEGERS") != "0":
             opmeter_integers.enable()
 
     module.NPUWorker.init_device = init_device
