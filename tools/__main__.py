@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from collector.codec.errors import OpmeterError
-from tools import configs, outputs, pages, pictures, steps
+from tools import configs, outputs, pages, pictures, programs, steps
 from tools.operators import launched, proofs, record
 from tools.operators.releases import matrix, wheels
 from tools.recordings import deployments, recipes, undetermined
@@ -122,6 +122,12 @@ TOOLS = {
         "the config.json of tools/published.py, and the serving stacks of `opmeter model record`",
         configs.add_options,
         configs.make,
+    ),
+    "programs": Tool(
+        "docs/evaluation/programs.md, how much of programs of torch is measured",
+        "tests/fixtures/programs/*.py, captured and measured now",
+        _names("PROGRAM"),
+        lambda options: programs.make(options.names),
     ),
     "undetermined": Tool(
         "a count of the conditions that the recorded loads of a file do not determine",
