@@ -144,7 +144,8 @@ def _page(found: Sequence[Found], load: float) -> Iterator[str]:
     if load > _BUSY_LOAD:
         yield (
             "The times in the run and the isolated ones are both disturbed, which `compare` "
-            "reports for each duration: this table shows that a step adds up, not how long it takes.\n\n"
+            "reports for each duration: this table shows that a step adds up, not how "
+            "long it takes.\n\n"
         )
     header = ("Program", "Step", "Operators in the run", "Operators, isolated", "Between operators")
     yield f"|{'|'.join(header)}|\n{'|---' * len(header)}|\n"
