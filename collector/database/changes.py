@@ -68,6 +68,12 @@ class CaseChange:
     warnings_before: str = ""
     warnings_after: str = ""
 
+    @property
+    def is_same(self) -> bool:
+        """Return whether both sides show the same sessions: nothing that counts was measured
+        between them."""
+        return self.kind == "equal" and self.ratio == 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class IntervalChange:
@@ -110,6 +116,11 @@ class DirectoryChanges:
 
     def count(self, kind: Kind) -> int:
         return sum(one.kind == kind for one in (*self.cases, *self.others))
+
+    @property
+    def same(self) -> int:
+        """Return how many of the equal cases show the same sessions on both sides."""
+        return sum(one.is_same for one in self.others)
 
 
 def directory_changes(

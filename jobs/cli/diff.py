@@ -27,14 +27,16 @@ _LISTED = 20
 _LISTED_KINDS = ("changed", "added", "removed")
 
 
+SideArgument = Annotated[
+    str,
+    typer.Argument(help="version, part of a version directory such as torch2.9, or 3:DIRECTORY"),
+]
+LaterSideArgument = Annotated[str, typer.Argument(help="the same, of the later one")]
+
+
 def diff_command(
-    before: Annotated[
-        str,
-        typer.Argument(
-            help="version, part of a version directory such as torch2.9, or 3:DIRECTORY"
-        ),
-    ],
-    after: Annotated[str, typer.Argument(help="the same, of the later one")],
+    before: SideArgument,
+    after: LaterSideArgument,
     workload: WorkloadOptions,
     *,
     root: options.DatabaseRootOption = "opmeter-data",
@@ -49,9 +51,8 @@ def diff_command(
         ),
     ] = False,
     margin: Annotated[
-        float | None,
-        typer.Option(help="share of a duration within which two are equal  [default: 0.05]"),
-    ] = None,
+        str, typer.Option(help="share of a duration within which two are equal")
+    ] = "5%",
     as_csv: Annotated[bool, typer.Option("--csv", help="print every case as CSV")] = False,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -71,19 +72,16 @@ def diff_command(
       opmeter db diff 3 4 --model qwen3-32b --layout tp=4 --json
     """
     from collector.database.changes import directory_changes
-    from collector.quality.changes import EQUAL_MARGIN
 
-    if margin is not None and not 0 < margin < 1:
-        raise BadInput(f"--margin: expected a share between 0 and 1, got {margin:g}")
+    within = options.share_of_option("--margin", margin, below=1)
     if as_csv and as_json:
         raise BadInput("--csv excludes --json")
     chosen = [chosen_side(root, before), chosen_side(other_root or root, after)]
-    pairs = _pairs(*chosen)
+    pairs = common_directories(*chosen)
     found: list[DirectoryChanges] = []
     for pair in pairs:
         earlier, later = (side.shown(path) for side, path in zip(chosen, pair, strict=True))
         launches = _launches(workload, chosen[0], pair[0])
-        within = EQUAL_MARGIN if margin is None else margin
         found.append(directory_changes(earlier, later, launches, margin=within))
     if as_json:
         print_json(found if list_all else [replace(one, others=()) for one in found])
@@ -97,10 +95,16 @@ def diff_command(
     changed, equal, unknown = (
         sum(one.count(kind) for one in found) for kind in ("changed", "equal", "inconclusive")
     )
+    same = sum(one.same for one in found)
     say(
         f"{changed:,} of {counted(compared, 'case')} changed between {before} and {after}; "
-        f"{equal:,} equal within {100 * found[0].margin:g} %, {unknown:,} inconclusive"
+        f"{equal:,} equal within {100 * found[0].margin:g} %{_same_text(same)}, "
+        f"{unknown:,} inconclusive"
     )
+
+
+def _same_text(count: int) -> str:
+    return f" ({count:,} of them by the same sessions, not measured again)" if count else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +144,27 @@ def chosen_side(root: str, text: str) -> ChosenSide:
     return ChosenSide(store, commit, manifest, directory or None)
 
 
-def _pairs(before: ChosenSide, after: ChosenSide) -> Sequence[tuple[str, str]]:
+def common_directories(before: ChosenSide, after: ChosenSide) -> Sequence[tuple[str, str]]:
     """Return the version directories to compare: those that are named, or all that both have."""
     one, other = before.directory, after.directory
     if one is not None or other is not None:
-        return [(one or other or "", other or one or "")]
+        named = one or other or ""
+        return [(one or _directory_like(before, named), other or _directory_like(after, named))]
     both = sorted(before.manifest.versions.keys() & after.manifest.versions.keys())
     if not both:
         raise BadInput("expected versions with a directory in common; name one of each")
     return [(path, path) for path in both]
+
+
+def _directory_like(side: ChosenSide, named: str) -> str:
+    """Return the directory of a side that has the name of the other side's, or its only one."""
+    there = sorted(side.manifest.versions)
+    if named in there:
+        return named
+    if len(there) != 1:
+        known = ", ".join(there)
+        raise BadInput(f"expected {side.commit.number}:DIRECTORY with one of {known}")
+    return there[0]
 
 
 def _launches(workload: WorkloadOptions, side: ChosenSide, path: str) -> Mapping[str, int] | None:
@@ -168,7 +184,8 @@ def _lines(found: DirectoryChanges, most: int | None) -> Iterator[str]:
     yield (
         f"cases       {found.compared:,} with a duration in both: "
         f"{found.count('changed'):,} changed, {found.count('equal'):,} equal within "
-        f"{100 * found.margin:g} %, {found.count('inconclusive'):,} inconclusive; "
+        f"{100 * found.margin:g} %{_same_text(found.same)}, "
+        f"{found.count('inconclusive'):,} inconclusive; "
         f"{found.count('added'):,} added, {found.count('removed'):,} removed"
     )
     if found.compared:

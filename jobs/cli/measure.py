@@ -126,7 +126,7 @@ def measure_command(
     from jobs.cli.progress_view import view_for
     from jobs.executor import alternating
 
-    share = share_of_option("--margin", margin)
+    share = share_of_option("--margin", margin, below=1)
     if not share < 1:
         raise BadInput(f"--margin: expected a share below 100 %, got {margin!r}")
     if backend is not None:

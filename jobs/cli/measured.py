@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from collector.codec.text import counted, whole_in_one_line
 from collector.model.vocabulary import INPUT_DTYPES, INPUT_SHAPES
+from collector.quality.gates import DISTURBED
 from jobs.cli.terminal import print_table, say
 from jobs.executor.alternating import FEWEST_PAIRS
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collector.model.record import CaseRecord
     from jobs.cli.diff import ChosenSide
     from jobs.executor.alternating import Session, Side
+    from opmeter.answers import Answer
 
 _KERNEL = "kernel_type"
 _NAMES = (_KERNEL, INPUT_SHAPES)
@@ -95,8 +97,8 @@ class Measured:
                 answer = version.query_record(record)
             failed = next((one for one in results if one is not None and not one.is_good), None)
             why = f"{failed.outcome}: {whole_in_one_line(failed.reason)}" if failed else "no result"
-            plain = {**plain_answer(answer), "reason": "" if is_good else why}
-            found.append({**_named(record), **plain})
+            reason = why if not is_good else _left_out(results, answer)
+            found.append({**_named(record), **plain_answer(answer), "reason": reason})
         return found
 
     def _print_answers(self) -> None:
@@ -110,7 +112,8 @@ class Measured:
                 say(_change_line(one))
         measured = len(self.done[0])
         if any(one["value_us"] is not None and one["support"] < measured for one in self.answers):
-            say("sessions with warnings do not count where others have none", err=True)
+            what = "sessions with warnings do not count where others have none"
+            say(f"{what}: run the same command again for more", err=True)
 
     def changes(self) -> Sequence[CaseChange]:
         """Return how the cases differ from the version of --compare."""
@@ -190,6 +193,15 @@ def _times_of_pairs(
     return times, {"disturbed_pairs": disturbed, "left_out_pairs": left_out}
 
 
+def _left_out(results: Iterable[Measurement | None], answer: Answer) -> str:
+    """Return what the sessions of now took where the answer is of earlier, undisturbed ones."""
+    own = [one for one in results if _is_good(one)]
+    times = [one.timing.mean_us for one in own if one and one.timing]
+    if DISTURBED in answer.warnings or not all(one and one.is_disturbed for one in own):
+        return ""
+    return f"of earlier sessions: those of now were disturbed, {fsum(times) / len(times):.4g} us"
+
+
 def _is_good(result: Measurement | None) -> bool:
     return result is not None and result.is_good
 
@@ -224,6 +236,8 @@ def _change_line(one: CaseChange) -> str:
     if one.ratio is None or one.before_us is None or one.after_us is None:
         return f"{case}: no duration to compare with"
     times = f"{one.before_us:.4g} -> {one.after_us:.4g} us"
+    if one.is_same:
+        return f"{case}: the same sessions on both sides, {one.after_us:.4g} us: run it again"
     interval = _interval_text(one.ratio_low, one.ratio_high)
     return f"{case}: {one.kind}, {times}, x{one.ratio:.4g} ({interval})"
 

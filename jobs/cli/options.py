@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -155,13 +156,14 @@ def check_cache(cache: str | None) -> None:
         raise BadInput(f"--cache: expected {' or '.join(CACHES)}, got {cache!r}")
 
 
-def share_of_option(option: str, text: str) -> float:
+def share_of_option(option: str, text: str, below: float = inf) -> float:
     """Return the share of an option, above 0 and written as `10%` or `0.1`. Raises BadInput for any
     other text."""
     with suppress(ValueError):
-        if (share := percentage_of(text)) > 0:
+        if 0 < (share := percentage_of(text)) < below:
             return share
-    raise BadInput(f"{option}: expected a share above 0, such as 10% or 0.1, got {text!r}")
+    least = "above 0" if below == inf else f"between 0 and {below:g}"
+    raise BadInput(f"{option}: expected a share {least}, such as 10% or 0.1, got {text!r}")
 
 
 # Options that take words up to the next option, as the scripts of msmodeling do:
@@ -232,7 +234,7 @@ class WorkloadOptions:
 
     campaign: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE]", help="campaign whose sources are looked up"),
+        typer.Argument(metavar="[FILE]", help="campaign or demand that is looked up"),
     ] = None
     profile: Annotated[
         Path | None, typer.Option(help="profile to look up, instead of a campaign")

@@ -17,6 +17,7 @@ from jobs.cli.options import (
     NoCollectivesOption,
     RootOption,
     SingleWriterOption,
+    share_of_option,
 )
 from jobs.cli.terminal import print_json, say, say_lines
 
@@ -53,9 +54,9 @@ def plan_command(
         ),
     ] = None,
     margin: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            help="share by which a reused duration may differ (--upgrade-from)  [default: 0.05]"
+            help="share by which a reused duration may differ (--upgrade-from)  [default: 5%]"
         ),
     ] = None,
     as_json: Annotated[
@@ -103,7 +104,7 @@ def plan_command(
     say_lines(_gap_lines(planned.state, why=why))
 
 
-def _upgrade(version_path: str | None, margin: float | None) -> UpgradeFrom | None:
+def _upgrade(version_path: str | None, margin: str | None) -> UpgradeFrom | None:
     from collector.model.plan import UpgradeFrom
     from collector.quality.upgrades import MARGIN
 
@@ -111,9 +112,8 @@ def _upgrade(version_path: str | None, margin: float | None) -> UpgradeFrom | No
         if margin is not None:
             raise BadInput("--margin requires --upgrade-from")
         return None
-    if margin is not None and not 0 < margin < 1:
-        raise BadInput(f"--margin: expected a share between 0 and 1, got {margin:g}")
-    return UpgradeFrom(version_path.strip("/"), MARGIN if margin is None else margin)
+    share = MARGIN if margin is None else share_of_option("--margin", margin, below=1)
+    return UpgradeFrom(version_path.strip("/"), share)
 
 
 def _upgrade_lines(planned: NextPlan) -> Iterator[str]:

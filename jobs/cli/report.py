@@ -15,7 +15,14 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.text import counted, percent
 from jobs.cli import options
-from jobs.cli.look_up import campaign_of, chosen_directory, shown_stack
+from jobs.cli.diff import (
+    ChosenSide,
+    LaterSideArgument,
+    SideArgument,
+    chosen_side,
+    common_directories,
+)
+from jobs.cli.look_up import campaign_of, shown_stack
 from jobs.cli.recordings import RECORDING_SUFFIX
 from jobs.cli.terminal import say
 
@@ -150,10 +157,8 @@ def _kernels(found: Sequence[CoveredCase]) -> Iterator[dict[str, object]]:
 
 
 def diff_report_command(
-    before: Annotated[
-        str, typer.Argument(help="version, version directory of the newest version, or 3:DIRECTORY")
-    ],
-    after: Annotated[str, typer.Argument(help="the same, of the later version or stack")],
+    before: SideArgument,
+    after: LaterSideArgument,
     *,
     output: OutputOption,
     root: options.DatabaseRootOption = "opmeter-data",
@@ -178,7 +183,7 @@ def diff_report_command(
     from collector.report.pages import Folder
 
     folder = Folder(output, lang)
-    earlier, later = _side(root, before), _side(other_root or root, after)
+    earlier, later = _sides([chosen_side(root, before), chosen_side(other_root or root, after)])
     step = None
     if workload != options.WorkloadOptions():
         step = _step(workload, options.VersionOptions(root, str(earlier.number), earlier.directory))
@@ -398,31 +403,32 @@ class _Side:
     compared: ComparedSide
 
 
-def _side(root: str, text: str) -> _Side:
-    """Return the durations that an argument names: `3`, `DIRECTORY` or `3:DIRECTORY`."""
+def _sides(chosen: Sequence[ChosenSide]) -> list[_Side]:
+    """Return the durations of both sides, in the version directories that `opmeter db diff`
+    compares. Raises BadInput if these are several."""
+    named = os.environ.get(options.DIRECTORY_VARIABLE)
+    pairs = common_directories(*chosen)
+    if len(pairs) > 1:
+        pairs = [pair for pair in pairs if named in pair] or pairs
+    if len(pairs) > 1:
+        known = ", ".join(path for path, _ in pairs)
+        raise BadInput(f"expected one version directory, such as 3:DIRECTORY, of {known}")
+    return [_side(side, path) for side, path in zip(chosen, pairs[0], strict=True)]
+
+
+def _side(chosen: ChosenSide, path: str) -> _Side:
     import pyarrow as pa
 
     from collector.report.compare_pages import COLUMNS, ComparedSide
-    from jobs.cli.opening import chosen_commit, open_database
     from opmeter.database import database_at
 
-    number, _, directory = text.partition(":") if text[:1].isdecimal() else ("", "", text)
-    if number and not number.isdecimal():
-        raise BadInput(f"expected a version, a version directory, or 3:DIRECTORY, got {text!r}")
-    store = open_database(root)
-    commit = chosen_commit(store, root, int(number) if number else None)
-    database = database_at(store, commit)
-    named = directory or os.environ.get(options.DIRECTORY_VARIABLE)
-    if not named and len(database.directories) > 1:
-        known = ", ".join(database.directories)
-        raise BadInput(f"{text}: expected {text}:DIRECTORY with one of {known}")
-    version = database.directory(chosen_directory(database.directories, named))
+    version = database_at(chosen.store, chosen.commit).directory(path)
     tables = [version.arrow(kernel).select(COLUMNS) for kernel in version.kernels]
     if not tables:
-        raise BadInput(f"{text}: {version.path} has no durations")
-    name = f"{version.path} · {database.number}"
+        raise BadInput(f"{path} of version {chosen.commit.number} has no durations")
+    name = f"{version.path} · {chosen.commit.number}"
     rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-    return _Side(database.number, version.path, ComparedSide(name, rows))
+    return _Side(chosen.commit.number, version.path, ComparedSide(name, rows))
 
 
 def _step(workload: options.WorkloadOptions, where: options.VersionOptions) -> StepWeights:

@@ -33,7 +33,11 @@ def read_standard(path: Path) -> Standard:
 
 def is_standard(path: Path) -> bool:
     """Return whether a file has a density standard, valid or not, and not a campaign."""
-    found = read_document(_text_of(path), str(path)).mapping()
+    document = read_document(_text_of(path), str(path))
+    if not document.is_mapping:
+        what = "a campaign or a density standard (YAML), or JSON lines (.jsonl)"
+        raise BadInput(f"expected {what}; `opmeter query --file` takes cases", path=path)
+    found = document.mapping()
     return "axes" in found and "campaign" not in found
 
 

@@ -73,6 +73,7 @@ def test_equal_and_unmeasured_rows_are_not_changes() -> None:
     means = {f"case-{n}": 5.0 for n in range(50)}
     one = shown("a", means, None)
     alike = directory_changes(one, one)
+    assert alike.same == alike.compared == alike.count("equal") > 0  # nothing was measured between
     assert alike.cases == () and alike.count("equal") == alike.compared == 50
     without = ShownCases("b", one.cases, one.intervals.slice(0, 0))
     assert {change.kind for change in directory_changes(one, without).cases} == {"removed"}
@@ -117,7 +118,8 @@ def test_wide_intervals_are_inconclusive_and_say_what_they_could_show() -> None:
 def test_narrow_intervals_are_equal_within_the_margin() -> None:
     one = shown("a", {"x": 10.0}, None, spread=0.01)
     other = shown("b", {"x": 10.1}, None, spread=0.01)
-    assert directory_changes(one, other).count("equal") == 1
+    equal = directory_changes(one, other)
+    assert (equal.count("equal"), equal.same) == (1, 0)
     narrow = directory_changes(one, other, margin=0.02)
     assert narrow.count("equal") == 0 and narrow.sessions_for_10_pct == 1
 

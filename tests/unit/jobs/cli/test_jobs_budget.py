@@ -133,6 +133,7 @@ def test_png_without_pillow_is_refused_with_the_extra_to_install(folder, monkeyp
         (["campaign.yaml", "--budget", "1", "--json"], ["--budget", "--json"]),
         (["campaign.yaml", "--misses", "new.jsonl"], ["--misses", "--missing"]),
         (["standard.yaml", "--budget", "1"], ["--misses"]),
+        (["cases.txt"], ["cases.txt: ", "campaign", "query --file"]),
         (
             ["campaign.yaml", "--budget", "1", "--curve", "curve.gif"],
             ["curve.gif: ", ".svg", ".png"],
@@ -147,6 +148,7 @@ def test_png_without_pillow_is_refused_with_the_extra_to_install(folder, monkeyp
     ],
 )
 def test_invalid_budget_options_are_refused(folder, words, data):
+    (folder / "cases.txt").write_text("Add 1,512;1,512 bf16\n" * 50)
     (folder / "standard.yaml").write_text("schema_version: 1\naxes: {}\nkernels: {}\n")
     error = coverage(*words).exception
     assert isinstance(error, BadInput) and missing(str(error), data) == []

@@ -214,7 +214,7 @@ def test_every_command_takes_the_stack_that_the_variable_names(tmp_path, monkeyp
         ("coverage", "--profile", "run", "--root", "data"),
         ("compare", "run", "--root", "data", "--force"),
         ("query", "Add", *shape, "--root", "data", "--json"),
-        ("report", "diff", "1:" + STACK.version_path, "2", "--root", "data", "-o", "page"),
+        ("report", "diff", "2", "2", "--root", "data", "-o", "page"),
     )
     for words in commands:
         monkeypatch.delenv("OPMETER_DIRECTORY", raising=False)

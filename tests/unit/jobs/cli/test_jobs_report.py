@@ -90,7 +90,7 @@ def test_report_compare_accepts_directories_and_versions(two_stacks, tmp_path):
     )
 
 
-@pytest.mark.parametrize("side", ["2", "9:x", "nothing", "2x"])
+@pytest.mark.parametrize("side", ["9:x", "nothing", "2x"])
 def test_report_compare_refuses_an_unknown_side(two_stacks, tmp_path, side):
     with pytest.raises(BadInput):
         diff_report_command(

@@ -255,8 +255,8 @@ def test_the_command_names_the_reused_kernels(upgraded, folder, capsys):
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("reused")]
     assert "Add" in line and "x1.002" in line
     for options, name in (
-        ({"margin": 0.1}, "--upgrade-from"),
-        ({"upgrade_from": old.version_path, "margin": 2.0}, "--margin"),
+        ({"margin": "10%"}, "--upgrade-from"),
+        ({"upgrade_from": old.version_path, "margin": "200%"}, "--margin"),
         ({"upgrade_from": old.version_path, "again": True}, "--again"),
     ):
         with raises_naming(BadInput, name):
