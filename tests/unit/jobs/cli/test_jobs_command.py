@@ -112,12 +112,13 @@ def test_one_cause_has_one_exit_code(tmp_path):
     )
     no_store = (
         *("status", "status --json", "status a", "ops --root nowhere", "ops Add --root nowhere"),
-        *("db log", "db path", "db verify", "db diff 1 2", "db quality", "pull t", "merge a"),
+        *("db log", "db path", "db verify", "db diff 1 2", "db quality", "db pull t", "db merge a"),
         *("coverage --model qwen3-32b", "logs a", "ops --root file:///nowhere"),
     )
     for words in (*no_device, *no_store):
         done = opmeter_here(*words.split(), cwd=tmp_path, PATH=str(tmp_path / "nothing"))
         assert done.returncode == 2, (words, done.stdout, done.stderr)
+        assert "No such command" not in done.stderr, words
     assert not (tmp_path / "opmeter-data").exists()
 
 
