@@ -81,11 +81,13 @@ class PredictedPass:
 
 @dataclass(frozen=True, slots=True)
 class ModelSubject:
-    """What a page is about: the model with its layout, and the version directory (`place`)."""
+    """What a page is about: the model with its layout, and the version directory (`place`), or the
+    device of a stack without a version."""
 
     name: str
     release: str
     place: str
+    has_version: bool = True
 
 
 def write_model(
@@ -97,6 +99,7 @@ def write_model(
         "name": subject.name,
         "release": subject.release,
         "place": subject.place,
+        "has_version": subject.has_version,
         "sources": list(SOURCES),
         "passes": [_pass(one) for one in passes],
     }

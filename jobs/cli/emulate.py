@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from jobs.planning.served_calls import ServedCall
     from jobs.planning.step_time import PassTimer
 
-_A3_RANKS = "48,8,2"
 _COUNT, _PROMPT, _PRODUCED = 64, 1024, 128
 _STEP = "HOST step"  # what the engine does for a step besides its calls
 _OF_GRAPHS = ("HOST replay", "HOST update")  # measured in decodes with graphs alone
@@ -68,15 +67,13 @@ def emulate_command(
         str, typer.Option(help="further options of vllm.LLM, as JSON: max_num_seqs and others")
     ] = "",
     env: options.EngineVariablesOption = None,
-    grid: Annotated[str, typer.Option(help="ranks per tier, which place the messages")] = _A3_RANKS,
+    grid: options.PlacedRanksOption = options.A3_RANKS,
     host_us: options.HostTimeOption = "",
     wait_us: options.WaitTimeOption = "",
     cann_us: options.CannTimeOption = "",
     host: options.HostDirectoryOption = None,
     where: options.VersionOptions,
-    device: Annotated[
-        str | None, typer.Option(help="device of a stack that has no version yet: ranges alone")
-    ] = None,
+    device: options.NewDeviceOption = None,
     logs: options.EngineLogsOption = None,
     as_json: options.JsonOption = False,
 ) -> None:

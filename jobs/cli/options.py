@@ -98,6 +98,11 @@ DecodedTokensOption = Annotated[
 RanksGridOption = Annotated[
     str, typer.Option(help="ranks per tier, such as 48,8,2, to look up messages as well")
 ]
+PlacedRanksOption = Annotated[str, typer.Option(help="ranks per tier, which place the messages")]
+A3_RANKS = "48,8,2"
+NewDeviceOption = Annotated[
+    str | None, typer.Option(help="device of a stack that has no version yet: ranges alone")
+]
 CacheOption = Annotated[
     str | None,
     typer.Option(help="warm, cold or context  [default: as the version shows]"),

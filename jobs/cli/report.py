@@ -22,7 +22,7 @@ from jobs.cli.diff import (
     chosen_side,
     common_directories,
 )
-from jobs.cli.look_up import campaign_of, shown_stack
+from jobs.cli.look_up import campaign_of
 from jobs.cli.recordings import RECORDING_SUFFIX
 from jobs.cli.terminal import say
 
@@ -280,34 +280,32 @@ def model_report_command(
     ] = None,
     keys: options.DecodedTokensOption = None,
     release: options.ReleaseOption = None,
-    grid: options.RanksGridOption = "",
-    root: options.DatabaseRootOption = "opmeter-data",
-    version: options.CommitOption = None,
-    directory: options.DirectoryOption = None,
+    grid: options.PlacedRanksOption = options.A3_RANKS,
+    where: options.VersionOptions,
+    device: options.NewDeviceOption = None,
     lang: LanguageOption = "en",
 ) -> None:
     """Write a page about the passes of a model: their launches, by layer, with the time of each.
 
-    The times are the database's; where it has none, an estimate at the rates of its device. A
+    The times are the database's; where it has none, an estimate at the rates of its device. With
+    --device, no database is needed: nothing is measured, and the time of a pass is a range. A
     recording of `opmeter model record` has its own passes and layout.
 
     \b
     Examples:
       opmeter report model qwen3-32b --layout tp=4 -o report
+      opmeter report model qwen3-32b --layout tp=4 -o report --device ATLAS_800_A3_752T_128G_DIE
       opmeter report model qwen3-32b.json.gz --grid 48,8,2 -o report
     """
     from collector.model.stack import backend_of
-    from collector.ops.floor import least_us
-    from collector.report.model_pages import ModelSubject, write_model
+    from collector.report.model_pages import ModelSubject, PredictedPass, write_model
     from collector.report.pages import Folder
     from collector.workloads.serving import Phase
-    from jobs.cli.query import opened_version
-    from jobs.planning.predicted_passes import predicted, predicted_launch, raised_peaks
-    from jobs.planning.step_time import PassTimer, StepAssumptions, range_over_links
+    from jobs.cli.step import known_version
+    from jobs.planning.step_time import StepAssumptions, pass_timer
 
     folder = Folder(output, lang)
-    opened = opened_version(root, version, directory)
-    stack = shown_stack(root, version, opened.path)
+    version, stack = known_version(where, device)
     source: dict[str, object] = {"recording": model}
     if not model.endswith(RECORDING_SUFFIX):
         source = options.WorkloadOptions(model=model, layout=layout, release=release).model_source()
@@ -315,36 +313,34 @@ def model_report_command(
         raise BadInput(
             "--layout, --release, --tokens, --requests, --context: a recording has its own"
         )
-    peaks = raised_peaks(stack, opened)
-    timer = PassTimer(
-        lambda launch: predicted_launch(launch, opened, stack, peaks),
-        lambda case: range_over_links(case, peaks),
-        least_us(stack),
-        StepAssumptions(),
-    )
+    timer = pass_timer(version, stack, StepAssumptions(), lambda mode: None)
     name, shown_release, passes = _passes(
         campaign_of(source, grid, stack.device),
         (tokens or 4096, requests or 16, keys or 4096),
         backend_of(stack.device),
         timer,
     )
-    where = {"--root": root, "--version": version, "--directory": opened.path}
+    place = {"--root": where.root, "--version": where.version, "--device": device}
+    if version is not None:
+        place["--directory"] = version.path
     loads: dict[str, dict[str, object]] = {
         Phase.PREFILL: {"--prompt": tokens or 4096},
         Phase.DECODE: {"--requests": requests or 16, "--context": keys or 4096},
     }
     named = {"--layout": layout, "--release": release, "--grid": grid}
     known = [
-        replace(
-            predicted(one, opened, stack, peaks),
-            simulated=timed.summary,
-            narrow=_step_words(
-                model, {} if "recording" in source else named | loads[one.phase], where
-            ),
+        PredictedPass(
+            one.phase,
+            one.title,
+            tuple(map(timer.predict, one.launches)),
+            timed.summary,
+            _step_words(model, {} if "recording" in source else named | loads[one.phase], place),
         )
         for one, timed in passes
     ]
-    subject = ModelSubject(name, shown_release, opened.path)
+    subject = ModelSubject(
+        name, shown_release, version.path if version else stack.device, version is not None
+    )
     with folder:
         share, unknown = write_model(folder, subject, known)
     more = f", {counted(unknown, 'launch', 'launches')} without a time" if unknown else ""
@@ -355,9 +351,9 @@ def model_report_command(
     )
 
 
-def _step_words(model: str, load: Mapping[str, object], where: Mapping[str, object]) -> str:
+def _step_words(model: str, load: Mapping[str, object], place: Mapping[str, object]) -> str:
     """Return the command that writes what narrows the time of a pass most."""
-    options_of = {**load, **where, "--misses": "to-measure.jsonl"}
+    options_of = {**load, **place, "--misses": "to-measure.jsonl"}
     words = (str(word) for option in options_of.items() if option[1] for word in option)
     return shlex.join(("opmeter", "step", model, *words))
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from opmeter.database import Database
     from opmeter.version import Version
 
-_A3_RANKS = "48,8,2"
 _REQUESTS, _KEYS = 16, 4096
 _LISTED = 10
 _PATH = ("share", "time", "times", "each", "critical path")
@@ -60,7 +59,7 @@ def step_command(
         str, typer.Option(help="eager or graph  [default: graph; of --prompt, eager]")
     ] = "",
     release: options.ReleaseOption = None,
-    grid: Annotated[str, typer.Option(help="ranks per tier, which place the messages")] = _A3_RANKS,
+    grid: options.PlacedRanksOption = options.A3_RANKS,
     host_us: options.HostTimeOption = "",
     wait_us: options.WaitTimeOption = "",
     cann_us: options.CannTimeOption = "",
@@ -73,9 +72,7 @@ def step_command(
         typer.Option(help="file to which the cases are added that narrow the interval most"),
     ] = None,
     where: options.VersionOptions,
-    device: Annotated[
-        str | None, typer.Option(help="device of a stack that has no version yet: ranges alone")
-    ] = None,
+    device: options.NewDeviceOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Predict the time of a model's pass: TPOT of a decode, TTFT of a prefill.

@@ -18,7 +18,7 @@ from collector.ops.own import find
 from collector.ops.spec import OpSpec
 from collector.ranks.collective import DTYPES, OPERATIONS, is_collective
 from collector.ranks.gangs import is_of_gangs
-from collector.report.model_pages import PredictedLaunch, PredictedPass
+from collector.report.model_pages import PredictedLaunch
 from collector.workloads.call_order import CallKind
 from collector.workloads.deployments import model_step
 from collector.workloads.models import read_decoder
@@ -116,13 +116,6 @@ def launches_of(
     return kernels, messages
 
 
-def predicted(found: LaunchedPass, version: Version, stack: Stack, peaks: Peaks) -> PredictedPass:
-    """Return a pass with the duration of each of its launches. `peaks` are those of the stack of
-    the version, as `raised_peaks` returns them."""
-    launches = tuple(predicted_launch(one, version, stack, peaks) for one in found.launches)
-    return PredictedPass(found.phase, found.title, launches)
-
-
 def raised_peaks(stack: Stack, version: Version) -> Peaks:
     """Return the peaks of a stack's device, raised to what the version measured on it."""
     return with_measured_rates(peaks_of(stack), _fastest(version))
@@ -158,7 +151,8 @@ def _is_accepted(op: OpSpec, case: Case) -> bool:
 def predicted_launch(
     one: ModelLaunch, version: Version | None, stack: Stack, peaks: Peaks
 ) -> PredictedLaunch:
-    """Return a launch with its duration; see `predicted`. No version has none."""
+    """Return a launch with its duration; no version has any. `peaks` are those of the stack, as
+    `raised_peaks` returns them for a version."""
     plain = (one.layer, one.kernel_type, one.times, one.size)
     if one.record is None:
         return PredictedLaunch(*plain, dtypes="", reason="a message: give --grid")

@@ -191,7 +191,7 @@ class PassTimer:
         host_of: HostOf = lambda mode: None,
     ) -> None:
         self._host_of = host_of
-        self._predict, self._over_links, self._least_us = predict, over_links, least_us
+        self.predict, self._over_links, self._least_us = predict, over_links, least_us
         self._assumed = assumed
         self._host = assumed.host_call.quantity
         self._wait, self._cann = assumed.wait.quantity, assumed.cann_call.quantity
@@ -293,7 +293,7 @@ class PassTimer:
         return TimedCall(PassCall(kind, 0, 0), host, one.quantity, wait, library=library)
 
     def _known(self, launch: ModelLaunch) -> KnownLaunch:
-        found = self._predict(launch)
+        found = self.predict(launch)
         name = f"{launch.kernel_type} {launch.size}".strip()
         if found.value_us is not None and found.low_us is not None and found.high_us is not None:
             cause = Cause.COMMUNICATION if launch.is_message else Cause.COMPUTING

@@ -9,6 +9,7 @@ from collector.workloads.deployments import model_step
 from collector.workloads.layout import layout_of
 from collector.workloads.models import find_decoder
 from collector.workloads.serving import Batch, Phase
+from jobs.cli.options import VersionOptions
 from jobs.cli.report import model_report_command
 from jobs.planning.forecast import peaks_of
 from jobs.planning.sources import completed_records
@@ -41,5 +42,6 @@ def write_made_model(folder: Path, language: str = "en") -> Path:
     if not root.exists():
         write_model_database(root)
     target = folder / f"model-{language}"
-    model_report_command(MODEL, layout=LAYOUT, output=target, root=str(root), lang=language)
+    where = VersionOptions(str(root))
+    model_report_command(MODEL, layout=LAYOUT, output=target, where=where, lang=language)
     return target

@@ -10,7 +10,7 @@ import pytest
 
 from tests.bench.varied_database import HOSTILE
 from tests.browser.chromium import shown
-from tests.browser.models import MEASURED, write_made_model
+from tests.browser.models import LAYOUT, MEASURED, MODEL, STACK, write_made_model
 from tests.browser.steps import STEPS, made_step, write_made_step
 from tests.unit.jobs.cli.in_process import invoked
 
@@ -111,6 +111,26 @@ def test_pass_begins_with_its_kernels_and_what_to_measure_next(
     )
     words = shlex.split(command)
     assert words[:2] == ["opmeter", "step"] and invoked(*words[1:]).exit_code == 0
+    assert Path("to-measure.jsonl").read_text()
+
+
+def test_model_on_a_device_without_a_database_is_a_range(browser, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = (MODEL, "--layout", LAYOUT, "--device", STACK.device)
+    assert invoked("report", "model", *words, "-o", "model").exit_code == 0
+    (step,) = json.loads(invoked("step", *words, "--json").stdout)["passes"]
+    decode = json.loads(Path("model/index.json").read_text())["passes"][1]["simulated"]
+    for name in ("time_us", "low_us", "high_us"):
+        assert math.isclose(decode[name], step[name], rel_tol=1e-9)
+    with shown(browser) as one:
+        one.open(tmp_path / "model/index.html")
+        head, tiles = one.page.inner_text(".head"), one.page.locator("dd").all_inner_texts()
+        command = one.page.locator("#pass-2 .slow code").inner_text()
+        assert one.blank_figures() == one.faults == []
+    assert STACK.device in head and "nothing is measured" in head
+    assert math.isclose(_in_us(tiles[3]), step["time_us"], rel_tol=1e-3)
+    assert tiles[5].startswith("0.0 %")
+    assert invoked(*shlex.split(command)[1:]).exit_code == 0
     assert Path("to-measure.jsonl").read_text()
 
 

@@ -403,6 +403,8 @@ const chinese = {
   "share": "占比",
   "In brackets: an estimate at the rates that kernels usually reach on the device, where no duration was measured. The least time is the bound below which no measurement is accepted.":
     "括号内：没有测得耗时的地方，按 kernel 在该设备上通常达到的速率估计。最短时间是下限，低于它的测量结果不被采纳。",
+  "without a version: nothing is measured, times are ranges at the rates of the device":
+    "没有版本：没有实测值，时间是按设备速率得出的范围",
   "no kernel": "没有该算子",
   "no dtype": "没有该 dtype",
   "no layout": "没有该布局",

@@ -12,7 +12,8 @@ opmeter.view((data, main) => {
 
   opmeter.head(main, {
     title: data.name,
-    sub: [el("span", {}, `${t("release")}  ${data.release}`), el("br"), el("span", {}, `${t("version")}  ${data.place}`)],
+    sub: [el("span", {}, `${t("release")}  ${data.release}`), el("br"), el("span", {}, `${t(data.has_version ? "version" : "device")}  ${data.place}`),
+      ...(data.has_version ? [] : [el("br"), t("without a version: nothing is measured, times are ranges at the rates of the device")])],
   });
   const causes = { computing: series[0], communication: series[1], waiting: series[2], host: series[3], unknown: series[6] };
   const causeNames = { computing: t("computing"), communication: t("communication"), waiting: t("waiting for other ranks"), host: t("host"), unknown: t("time not known") };

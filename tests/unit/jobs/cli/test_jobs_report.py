@@ -11,7 +11,7 @@ from collector.database.commits import find_head
 from collector.database.manifest import read_manifest
 from collector.database.snapshot import read_shown
 from collector.store.opening import open_store
-from jobs.cli.options import ComparisonOptions, WorkloadOptions
+from jobs.cli.options import ComparisonOptions, VersionOptions, WorkloadOptions
 from jobs.cli.report import (
     compare_report_command,
     database_report_command,
@@ -171,7 +171,8 @@ def test_report_model_separates_estimates_from_bounds(tmp_path, capsys):
 
 
 def test_report_model_refuses_options_that_a_recording_has(two_stacks, tmp_path):
-    where = {"root": two_stacks, "directory": STACK.version_path, "output": tmp_path / "report"}
+    chosen = VersionOptions(two_stacks, directory=STACK.version_path)
+    where = {"where": chosen, "output": tmp_path / "report"}
     with pytest.raises(BadInput, match="recording has its own"):
         model_report_command("some.json.gz", layout="tp=4", **where)
     with pytest.raises(BadInput, match="some.json.gz"):
