@@ -255,8 +255,8 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
         yield f"intervals   {texts}, of {pairs}{known}, each compared with {how} sessions"
     elif quality.of_several_sessions:
         yield (
-            "intervals   from the prior of the device type: no case of a kernel has two sessions "
-            "without disturbance"
+            "intervals   coverage not tested: no case of a kernel has two sessions without "
+            "disturbance"
         )
     else:
         yield "intervals   from the prior of the device type: no case has a second session"

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,6 +124,28 @@ def test_first_section_says_what_is_slow_and_what_to_do_next(browser, report):
         assert commands[0] == "opmeter coverage --model qwen3-32b --missing to-measure"
         assert commands[1].endswith("/MatMulV2.csv") and "opmeter measure" in commands[1]
         assert one.faults == []
+
+
+def test_disturbed_sessions_are_not_denied(browser, report, tmp_path):
+    copied = tmp_path / "report"
+    shutil.copytree(report, copied)
+    shown_texts = []
+    for sessions in (50, 0):
+        for name in ("index.html", "index.data.js", "index.json"):
+            if (copied / name).exists():
+                text = (report / name).read_text()
+                several = f'"of_several_sessions":{sessions}'
+                text = re.sub(r'"of_several_sessions": ?\d+', several, text)
+                text = re.sub(r'"reliability": ?\[.*?\]', '"reliability":[]', text)
+                text = re.sub(r'"(sessions|devices)": ?\{[^}]*\}', r'"\1":null', text)
+                (copied / name).write_text(text)
+        with shown(browser) as one:
+            one.open(copied / "index.html")
+            shown_texts.append(one.page.inner_text("#quality"))
+    disturbed, alone = shown_texts
+    assert disturbed.count("two sessions without disturbance") == 2
+    assert "second session" not in disturbed and "No case has two sessions" not in disturbed
+    assert "No case has a second session" in alone and "No case has two sessions" in alone
 
 
 def test_text_from_data_is_escaped(browser, report):

@@ -4,6 +4,7 @@
 opmeter.view((data, main) => {
   const { t, el, count, number, percent, reach, us, isNumber, NONE, series } = opmeter;
   const q = data.quality;
+  const untested = q.of_several_sessions > 0;  // where no sessions are compared, they were disturbed
 
   const colours = { exact: "var(--good)", imported: series[3], reused: series[2], between: "var(--fair)", outside: series[4], failed: series[1], unsupported: series[5], missing: "var(--line)" };
   const statuses = Object.keys(colours);
@@ -114,7 +115,7 @@ opmeter.view((data, main) => {
     const rows = q.reliability;
     if (!rows.length) {
       grid.append(el("figure", {}, el("figcaption", {}, el("span", { class: "title" }, t("Coverage of the intervals"))),
-        el("p", { class: "muted small" }, t("No case has a second session, so the coverage cannot be tested here."))));
+        el("p", { class: "muted small" }, untested ? t("No case of a kernel has two sessions without disturbance, so the coverage cannot be tested here.") : t("No case has a second session, so the coverage cannot be tested here."))));
       return;
     }
     opmeter.chart(grid, {
@@ -181,7 +182,7 @@ opmeter.view((data, main) => {
     const origins = Object.entries(q.origins).map(([name, n]) => `${t(name)} ${count(n)}`).join(" · ");
     const made = el("figure", {}, el("figcaption", {}, el("span", { class: "title" }, t("Differences between sessions"))));
     grid.append(made);
-    if (!rows.length) made.append(el("p", { class: "muted small" }, t("No case has two sessions.")));
+    if (!rows.length) made.append(el("p", { class: "muted small" }, untested ? t("No case of a kernel has two sessions without disturbance: disturbed sessions are not compared.") : t("No case has two sessions.")));
     else {
       opmeter.table(made, {
         name: t("Differences between sessions"), rows,

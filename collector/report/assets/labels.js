@@ -75,6 +75,10 @@ const chinese = {
   "Differences between sessions": "会话之间的差异",
   "two sessions, same device": "同一设备的两次会话",
   "two devices": "两个设备",
+  "No case of a kernel has two sessions without disturbance, so the coverage cannot be tested here.":
+    "没有算子的用例有两次不受干扰的会话，因此无法检验覆盖率。",
+  "No case of a kernel has two sessions without disturbance: disturbed sessions are not compared.":
+    "没有算子的用例有两次不受干扰的会话：受干扰的会话不作比较。",
   "No case has two sessions.": "没有用例有两次会话。",
   "pairs": "对数",
   "variance from": "方差来源",
