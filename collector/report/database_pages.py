@@ -41,7 +41,8 @@ _SUSPECTS = ("kernel", "case", "description", "mean_us", "half_width", "gates", 
 @dataclass(frozen=True, slots=True)
 class WorkloadCoverage:
     """How far a version directory covers a workload: for each status the cases, launches and time
-    as shares, and for each kernel type the time and its shares by status. `missing` is the command
+    as shares, and for each kernel type the time, its shares by status, and the median half-width of
+    the workload's own measured cases, None if there are none. `missing` is the command
     that writes the cases without a duration, empty if there are none."""
 
     name: str

@@ -88,7 +88,7 @@ def database_report_command(
     ]
     covered = {
         place: [
-            _covered(name, workload, options.VersionOptions(root, str(commit.number), place))
+            _covered(name, workload, options.VersionOptions(store.url, str(commit.number), place))
             for name, workload in workloads
         ]
         for place in sorted(manifest.versions)
@@ -137,6 +137,7 @@ def _kernels(found: Sequence[CoveredCase]) -> Iterator[dict[str, object]]:
     """Yield the kernel types of a workload, the longest first, with their time by status."""
     from collections import defaultdict
     from math import fsum
+    from statistics import median
 
     kernels: dict[str, list[CoveredCase]] = defaultdict(list)
     for one in found:
@@ -147,12 +148,14 @@ def _kernels(found: Sequence[CoveredCase]) -> Iterator[dict[str, object]]:
         status_us: dict[str, float] = defaultdict(float)
         for one in of:
             status_us[one.status.value] += one.workload.time_us
+        own = [one.half_width for one in of if one.half_width is not None]
         shares = {status: part / (time_us or 1.0) for status, part in status_us.items()}
         yield {
             "kernel": name,
             "cases": len(of),
             "share": time_us / whole_us,
             "statuses": shares,
+            "half_width": median(own) if own else None,
         }
 
 

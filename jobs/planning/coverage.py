@@ -34,8 +34,11 @@ class CoverageStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CoveredCase:
+    """A case with its status; `half_width` is that of its own duration as a share, if known."""
+
     workload: WorkloadCase
     status: CoverageStatus
+    half_width: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,9 @@ def covered_cases(
     `unsupported` are ids, and so are `unreadable`: measured cases whose inputs no profile shows,
     so that no query finds them."""
 
-    def coverage_status(record: CaseRecord) -> CoverageStatus:
+    def coverage_status(record: CaseRecord, found: Answer) -> CoverageStatus:
         if record.case_id in unreadable:
             return CoverageStatus.EXACT
-        found = answer(record)
         if found.channel in (Channel.MEASURED, Channel.POOLED):
             return CoverageStatus.EXACT
         if found.channel is Channel.REUSED:
@@ -96,7 +98,13 @@ def covered_cases(
         is_outside = found.reason in (Reason.OUTSIDE, Reason.NO_LENGTH)
         return CoverageStatus.OUTSIDE if is_outside else CoverageStatus.MISSING
 
-    return tuple(CoveredCase(one, coverage_status(one.record)) for one in workload)
+    def covered(one: WorkloadCase) -> CoveredCase:
+        found = answer(one.record)
+        status = coverage_status(one.record, found)
+        is_own = status is CoverageStatus.EXACT and found.reason is None
+        return CoveredCase(one, status, found.high_us / found.value_us - 1 if is_own else None)
+
+    return tuple(map(covered, workload))
 
 
 def share(found: Iterable[CoveredCase], status: CoverageStatus) -> Share:

@@ -26,7 +26,13 @@ COVERAGE = WorkloadCoverage(
         for name, time in (("exact", 0.71), ("between", 0.2), ("outside", 0.04), ("missing", 0.05))
     },
     [
-        {"kernel": name, "cases": cases, "share": share, "statuses": {"exact": 0.8, "missing": 0.2}}
+        {
+            "kernel": name,
+            "cases": cases,
+            "share": share,
+            "statuses": {"exact": 0.8, "missing": 0.2},
+            "half_width": 0.05,
+        }
         for name, cases, share in (("MatMulV2", 60, 0.62), ("FusedInferAttentionScore", 12, 0.3))
     ],
     "opmeter coverage --model qwen3-32b --missing to-measure",
@@ -41,19 +47,20 @@ def write_made_report(folder: Path, cases: int, language: str = "en") -> Path:
     return write_report(root, folder / f"report-{cases}-{language}", language)
 
 
-def write_report(root: Path, target: Path, language: str = "en") -> Path:
+def write_report(
+    root: Path, target: Path, language: str = "en", coverage: WorkloadCoverage = COVERAGE
+) -> Path:
     store = open_store(str(root))
     commit = find_head(store)
     assert commit is not None
     manifest = read_manifest(store, commit)
-    coverage = {STACK.version_path: [COVERAGE]}
     source = DatabaseSource(store.url, lambda key: address_of(store.url, key))
     paths = sorted(manifest.versions)
     with Folder(target, language) as pages:
         write_database(
             *(pages, source, commit, paths),
             lambda path: load_state(store, commit, manifest, paths=[path]),
-            coverage,
+            {STACK.version_path: [coverage]},
         )
     return target
 

@@ -18,6 +18,7 @@ from collector.database.view import render
 from collector.store.opening import open_store
 from tests.bench.varied_database import HOSTILE, HOSTILE_KERNEL
 from tests.browser.chromium import Shown, shown
+from tests.browser.reports import COVERAGE, write_report
 
 _PRODUCT, _ATTENTION = "kernels/MatMulV2.html", "kernels/FusedInferAttentionScore.html"
 
@@ -146,6 +147,23 @@ def test_disturbed_sessions_are_not_denied(browser, report, tmp_path):
     assert disturbed.count("two sessions without disturbance") == 2
     assert "second session" not in disturbed and "No case has two sessions" not in disturbed
     assert "No case has a second session" in alone and "No case has two sessions" in alone
+
+
+def test_kernels_that_a_workload_has_no_measured_case_of_have_no_width(
+    browser, report, made_folder
+):
+    kernels = [
+        {**one, "statuses": {"outside": 1.0}, "half_width": None} for one in COVERAGE.kernels
+    ]
+    root, target = made_folder / "made-600", made_folder / "uncovered"
+    write_report(root, target, coverage=replace(COVERAGE, kernels=kernels))
+    with shown(browser) as one:
+        one.open(target / "index.html")
+        for row in one.page.locator("#slow tbody tr").all():
+            assert [text.strip() for text in row.locator("td").all_inner_texts()[2:4]] == ["–", "–"]
+        (command,) = one.page.locator("#slow code").all_inner_texts()
+        assert command.startswith("opmeter coverage")
+        assert one.faults == []
 
 
 def test_text_from_data_is_escaped(browser, report):

@@ -35,12 +35,12 @@ opmeter.view((data, main) => {
     if (!q.durations) return;
     const made = opmeter.section(main, t("Time by kernel type"), t("what is slow, what is not known, what next"), "slow");
     const whole = d3.sum(data.kernels, (one) => one.total_us) || 1;
-    const own = data.kernels.map((one) => ({ kernel: one.kernel, cases: one.cases, share: one.total_us / whole, statuses: { exact: one.durations / (one.cases || 1), missing: one.without / (one.cases || 1) } }));
+    const own = data.kernels.map((one) => ({ kernel: one.kernel, cases: one.cases, share: one.total_us / whole, half_width: one.half_width, statuses: { exact: one.durations / (one.cases || 1), missing: one.without / (one.cases || 1) } }));
     const workloads = data.coverage.length ? data.coverage : [{ name: t("sum of the durations of its own cases"), kernels: own, missing: "" }];
     for (const one of workloads) {
       const rows = one.kernels.map((row) => {
         const known = data.kernels.find((kernel) => kernel.kernel === row.kernel) || {};
-        return { ...row, roofline_share: known.roofline_share, half_width: known.half_width };
+        return { ...row, roofline_share: isNumber(row.half_width) ? known.roofline_share : null };
       });
       made.append(el("h3", {}, one.name));
       opmeter.table(made, {

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 
 import pytest
 
@@ -52,6 +53,10 @@ def test_report_db_lists_the_version_directories(two_stacks, tmp_path):
             assert sum(of[share] for of in coverage["shares"].values()) == pytest.approx(1)
         assert sum(kernel["share"] for kernel in coverage["kernels"]) == pytest.approx(1)
         assert {kernel["kernel"] for kernel in coverage["kernels"]} > {"RmsNorm", "SwiGlu"}
+        for kernel in coverage["kernels"]:
+            assert (kernel["half_width"] is None) == ("exact" not in kernel["statuses"])
+        root = shlex.split(coverage["missing"])[-3]
+        assert root == open_store(two_stacks).url and root in data["measure"]
         for kernel in data["kernels"]:
             assert (page.parent / f"kernels/{kernel['stem']}.html").is_file()
 
