@@ -110,19 +110,33 @@ def make(options: argparse.Namespace) -> int:
 
 
 def lacking(text: str | None = None) -> list[str]:
-    """Return the keys that commands print now, or in a text of them, and that the page lacks."""
+    """Return the keys that commands print now, or in a text of them, and that the page lacks.
+
+    What was null or empty when the page was made may have keys now: durations of a quiet machine
+    have more to tell than those of a busy one."""
     if text is None:
         text = "".join(_page(_answers()))
-    return sorted(_keys(text) - _keys(PAGE.read_text("utf-8") if PAGE.exists() else ""))
+    page = _keys(PAGE.read_text("utf-8") if PAGE.exists() else "")
+    return sorted(key for key in _keys(text) if key not in page and not _is_open(key, page))
 
 
-def _keys(page: str) -> set[str]:
-    """Return the keys of each command. Types are left out: a value may be null on one machine."""
-    return {
-        f"{part.partition(chr(10))[0]}: {key}"
-        for part in page.split("\n## ")[1:]
-        for key in re.findall(r"^ +([^:?]+)\??: ", part, re.MULTILINE)
-    }
+def _is_open(key: str, page: Mapping[str, str]) -> bool:
+    """Return whether the page has no type for what contains a key."""
+    above = key.rpartition(".")[0]
+    while above and above not in page:
+        above = above.rpartition(".")[0]
+    return bool(above) and ("null" in page[above] or "any" in page[above])
+
+
+def _keys(page: str) -> dict[str, str]:
+    """Return the types of the keys of a page, each by its command and the keys that contain it."""
+    found: dict[str, str] = {}
+    for part in page.split("\n## ")[1:]:
+        within = [part.partition("\n")[0].replace(".", "")]
+        for indent, key, kind in re.findall(r"^( +)([^ :?}][^:?\n]*)\??: (.*)$", part, re.MULTILINE):
+            within = [*within[: len(indent) // 2], key.replace(".", "")]
+            found[".".join(within)] = kind
+    return found
 
 
 def _answers() -> Iterator[tuple[str, str, list[Any]]]:
