@@ -133,7 +133,9 @@ def _keys(page: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for part in page.split("\n## ")[1:]:
         within = [part.partition("\n")[0].replace(".", "")]
-        for indent, key, kind in re.findall(r"^( +)([^ :?}][^:?\n]*)\??: (.*)$", part, re.MULTILINE):
+        for indent, key, kind in re.findall(
+            r"^( +)([^ :?}][^:?\n]*)\??: (.*)$", part, re.MULTILINE
+        ):
             within = [*within[: len(indent) // 2], key.replace(".", "")]
             found[".".join(within)] = kind
     return found

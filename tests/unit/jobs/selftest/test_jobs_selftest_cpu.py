@@ -69,7 +69,7 @@ def test_report_names_the_run_that_holds_the_device(here):
     ("words", "data"),
     [
         (["tpu"], ["'tpu'", "npu, cuda, cpu"]),
-        (["cpu", "--device", "3"], ["--device", "3", "1"]),
+        (["cpu", "--index", "3"], ["--index", "3", "1"]),
         (["cpu", "--report", "."], ["--report"]),
         (["cpu", "--only", "physic"], ["--only", "'physic'", "environment"]),
     ],
