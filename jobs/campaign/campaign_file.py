@@ -137,20 +137,34 @@ REPEAT_SHARE = 0.02
 class QualitySettings:
     """Settings of quality.
 
-    `repeat_share` of the cases are measured a second time, in another session. If `budget_device_h`
-    is set, the least known cases are measured again for that many hours of device time."""
+    Each case is measured in `sessions`, or with one, `repeat_share` of them in a second one. If
+    `budget_device_h` is set, the least known cases are measured again for that many hours of device
+    time."""
 
     repeat_share: float = REPEAT_SHARE
     budget_device_h: float | None = None
+    sessions: int = 1
+
+
+_MOST_SESSIONS = 100
 
 
 def read_quality(entry: Entry) -> QualitySettings:
     """Return the settings of `quality`. Raise BadInput, with the line, for invalid ones."""
-    found = entry.fields(("repeat_share", "budget_device_h"))
+    found = entry.fields(("repeat_share", "budget_device_h", "sessions"))
+    if "sessions" in found and "repeat_share" in found:
+        raise found["sessions"].refusal("expected either sessions or repeat_share")
     return QualitySettings(
         found.read("repeat_share", Entry.share, REPEAT_SHARE),
         found.read("budget_device_h", Entry.positive, None),
+        found.read("sessions", _sessions, 1),
     )
+
+
+def _sessions(entry: Entry) -> int:
+    if (count := entry.integer(1)) > _MOST_SESSIONS:
+        raise entry.mismatch(f"at most {_MOST_SESSIONS}", str(count))
+    return count
 
 
 # Values of launches that a campaign gives if no row of a profile has them.

@@ -429,7 +429,8 @@ def repeats_of(
     cost: SessionCost,
     sample: Container[str] = frozenset(),
 ) -> list[list[PricedCase]]:
-    """Return the cases that a plan measures a second time, by shard.
+    """Return the cases that a plan measures a second time, by shard, or in as many further sessions
+    as the campaign requests.
 
     Return none for a plan that only repeats failures or damage. Gangs of each number of ranks and
     single devices have separate budgets. All cases of the `sample` of an upgrade are repeated: each
@@ -437,6 +438,15 @@ def repeats_of(
     if request.cases_to_repeat is not None or request.retry_failed:
         return []
     campaign, found = request.campaign, list[list[PricedCase]]()
+    if (sessions := campaign.quality.sessions) > 1:
+        once = [
+            shard
+            for ranks in sorted({item.ranks for item in priced}, reverse=True)
+            for shard in shard_cutting.parts_of(
+                [item for item in priced if item.ranks == ranks], campaign.shards.session_s
+            )
+        ]
+        return once * (sessions - 1)
     share = campaign.quality.repeat_share
     lanes = {case_id: shard.lane for shard in shards for case_id in shard.case_ids}
     for ranks in sorted({item.ranks for item in priced}, reverse=True):

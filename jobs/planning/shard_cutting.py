@@ -5,6 +5,7 @@ device has to wait for the rest of its gang.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, fsum
@@ -200,11 +201,16 @@ class Cutter:
         """Return the shards that measure cases a second time, from `begin_s` on.
 
         Each has cases of one number of ranks. They differ from the shards that measure the cases
-        `once`."""
-        again = replace(self, results_hash=short_hash([self.results_hash, "again"]))
+        `once`, and from each other."""
         cut = []
+        times: Counter[tuple[str, ...]] = Counter()
         for shard in repeated:
-            made = again._shard(_in_order(shard), begin_s)
+            members = _in_order(shard)
+            cases = tuple(item.candidate.record.case_id for item in members)
+            nth = [times[cases]] if times[cases] else []
+            times[cases] += 1
+            again = replace(self, results_hash=short_hash([self.results_hash, "again", *nth]))
+            made = again._shard(members, begin_s)
             first = (s.shard_id for s in once if not set(made.case_ids).isdisjoint(s.case_ids))
             cut.append(replace(made, again_of=tuple(first)))
         return cut
@@ -217,7 +223,7 @@ class Cutter:
         return [
             replace(self._shard(members, 0.0), not_on=place)
             for place, items in found
-            for members in _dealt(items, self.settings.session_s)
+            for members in parts_of(items, self.settings.session_s)
         ]
 
     def _gangs(self, priced: Sequence[PricedCase]) -> list[CutShard]:
@@ -230,7 +236,7 @@ class Cutter:
         cut: list[CutShard] = []
         begin_s = 0.0
         for _, items in sorted(by_ranks.items(), reverse=True):
-            for members in _dealt(items, self.settings.target_s):
+            for members in parts_of(items, self.settings.target_s):
                 cut.append(self._shard(members, begin_s))
                 begin_s += self._lasts_s(members)
         return cut
@@ -275,7 +281,7 @@ class Cutter:
         )
 
 
-def _dealt(items: Sequence[PricedCase], most_s: float) -> Iterator[list[PricedCase]]:
+def parts_of(items: Sequence[PricedCase], most_s: float) -> Iterator[list[PricedCase]]:
     """Yield the items in shards of about equal cost, as many as take `most_s` each."""
     costs = [item.cost_s for item in items]
     for dealt in longest_first(costs, ceil(fsum(costs) / most_s)):

@@ -219,6 +219,12 @@ def test_store_address_with_a_secret_is_refused_and_not_repeated(address: str) -
             "c.yaml:4: quality.repeat_share: ",
             ["0", "1", "2"],
         ),
+        (
+            SMALL + "quality: {sessions: 3, repeat_share: 0.1}\n",
+            "c.yaml:4: quality.sessions: ",
+            ["repeat_share"],
+        ),
+        (SMALL + "quality: {sessions: 101}\n", "c.yaml:4: quality.sessions: ", ["100", "101"]),
         (SMALL + "limits: {memory_gb: nan}\n", "c.yaml:4: limits.memory_gb: ", ["0", "nan"]),
         (SMALL + "shards: {target_s: soon}\n", "c.yaml:4: shards.target_s: ", ["0", "'soon'"]),
         (SMALL + "shards: 12\n", "c.yaml:4: shards: ", ["target_s, session_s", "'12'"]),

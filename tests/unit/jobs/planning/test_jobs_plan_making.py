@@ -1,5 +1,6 @@
 """A plan: what it includes, how it is cut, and that making it again gives the same plan."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import fsum
@@ -518,6 +519,15 @@ def test_forecast_has_one_line_per_fact() -> None:
         lines = describe_forecast(replace(made, backend=backend))
         assert list(map(numbers, lines)) == [*expected, [most]]
         assert "1.5 h" in lines[2] and "88.0 s" in lines[2]
+
+
+def test_each_case_has_as_many_sessions_as_the_campaign_requests() -> None:
+    for devices in (1, 4):
+        made = plan(request(*rows(20), more=f"quality: {{sessions: 5}}\ndevices: {devices}\n"))
+        assert Counter(planned_ids(made)) == dict.fromkeys(planned_ids(made), 5)
+        assert len({shard.shard_id for shard in made.plan.shards}) == len(made.plan.shards)
+        again = [shard for shard in made.plan.shards if shard.again_of]
+        assert len(again) >= 4 and made.plan.forecast.repeats == 80
 
 
 @pytest.mark.parametrize("mean_us", [None, 10_000.0, 150_000.0])
