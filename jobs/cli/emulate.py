@@ -68,10 +68,7 @@ def emulate_command(
     ] = "",
     env: options.EngineVariablesOption = None,
     grid: options.PlacedRanksOption = options.A3_RANKS,
-    host_us: options.HostTimeOption = "",
-    wait_us: options.WaitTimeOption = "",
-    cann_us: options.CannTimeOption = "",
-    host: options.HostDirectoryOption = None,
+    host: options.HostOptions,
     where: options.VersionOptions,
     device: options.NewDeviceOption = None,
     logs: options.EngineLogsOption = None,
@@ -122,7 +119,7 @@ def emulate_command(
     )
     check_served(settings)
     folder = find_model(model)
-    times = CallTimes(folder, settings, where, device, (grid, host_us, wait_us, cann_us, host))
+    times = CallTimes(folder, settings, where, device, grid, host)
     logging.getLogger("collector.engine").setLevel(logging.INFO)
     with scratch_folder("emulate") as scratch:
         work = (logs or scratch).absolute()
@@ -167,7 +164,8 @@ class CallTimes:
         settings: EngineSettings,
         where: options.VersionOptions,
         device: str | None,
-        assumed: tuple[str, str, str, str, str | None],
+        grid: str,
+        host: options.HostOptions,
     ) -> None:
         from collector.engine.engine_process import recording_of
         from collector.model.stack import backend_of
@@ -175,19 +173,17 @@ class CallTimes:
         from jobs.cli.step import Hosts, assumptions, known_version
         from jobs.planning.step_time import EAGER, GRAPH, pass_timer
 
-        grid, host_us, wait_us, cann_us, host = assumed
-        if host_us and (host is not None or cann_us):
-            raise BadInput("--host-us excludes --host and --cann-us")
+        host.check()
         version, stack = known_version(where, device)
         self.place = version.path if version else stack.device
         self._recording = recording_of(folder, settings)
         self._backend = backend_of(stack.device)
         self._collectives = messages_of(grid)
-        self._hosts: Hosts | None = None if host_us else Hosts(where, host)
+        self._hosts: Hosts | None = None if host.host_us else Hosts(where, host.host)
         self._timer: PassTimer = pass_timer(
             version,
             stack,
-            assumptions(host_us, wait_us, cann_us),
+            assumptions(host),
             lambda _: self._costs(self._mode),  # the pass of a call does not show it
         )
         self._mode = EAGER

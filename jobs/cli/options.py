@@ -64,31 +64,6 @@ EngineLogsOption = Annotated[
 ReleaseOption = Annotated[
     str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
 ]
-HostTimeOption = Annotated[
-    str,
-    typer.Option(
-        help="time of the host in us, for a call, or before a graph whose order is assumed: 50 "
-        "or LOW:HIGH  [default: as measured by `opmeter host`, else 35:140, or 3000:10000]"
-    ),
-]
-WaitTimeOption = Annotated[
-    str,
-    typer.Option(help="wait of a message for other ranks in us: 20 or LOW:HIGH  [default: 0:120]"),
-]
-CannTimeOption = Annotated[
-    str,
-    typer.Option(
-        help="time of the host in CANN in us for a launch, where the rest of its time is "
-        "measured: 20 or LOW:HIGH  [default: 5:60]"
-    ),
-]
-HostDirectoryOption = Annotated[
-    str | None,
-    typer.Option(
-        help="version directory with the measured time of a host  [default: the only one of "
-        "the release]"
-    ),
-]
 DecodedTokensOption = Annotated[
     int | None,
     typer.Option(
@@ -352,6 +327,44 @@ class VersionOptions:
     root: RootOption = None
     version: CommitOption = None
     directory: DirectoryOption = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """The time of the host and the waits of messages, where they are not those of a database."""
+
+    host_us: Annotated[
+        str,
+        typer.Option(
+            help="time of the host in us, for a call, or before a graph whose order is assumed: 50 "
+            "or LOW:HIGH  [default: as measured by `opmeter host`, else 35:140, or 3000:10000]"
+        ),
+    ] = ""
+    wait_us: Annotated[
+        str,
+        typer.Option(
+            help="wait of a message for other ranks in us: 20 or LOW:HIGH  [default: 0:120]"
+        ),
+    ] = ""
+    cann_us: Annotated[
+        str,
+        typer.Option(
+            help="time of the host in CANN in us for a launch, where the rest of its time is "
+            "measured: 20 or LOW:HIGH  [default: 5:60]"
+        ),
+    ] = ""
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="version directory with the measured time of a host  [default: the only one of "
+            "the release]"
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Raise BadInput for a given time of the host next to where a measured one is from."""
+        if self.host_us and (self.host is not None or self.cann_us):
+            raise BadInput("--host-us excludes --host and --cann-us")
 
 
 @dataclass(frozen=True, slots=True)

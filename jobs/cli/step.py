@@ -60,10 +60,7 @@ def step_command(
     ] = "",
     release: options.ReleaseOption = None,
     grid: options.PlacedRanksOption = options.A3_RANKS,
-    host_us: options.HostTimeOption = "",
-    wait_us: options.WaitTimeOption = "",
-    cann_us: options.CannTimeOption = "",
-    host: options.HostDirectoryOption = None,
+    host: options.HostOptions,
     trace: Annotated[
         Path | None, typer.Option(help="file for Perfetto: a track for the host and each stream")
     ] = None,
@@ -95,11 +92,10 @@ def step_command(
         raise BadInput(
             "--layout, --requests, --context, --prompt, --mode, --release: a recording has its own"
         )
-    if host_us and (host is not None or cann_us):
-        raise BadInput("--host-us excludes --host and --cann-us")
-    assumed = assumptions(host_us, wait_us, cann_us)
+    host.check()
+    assumed = assumptions(host)
     workload = options.WorkloadOptions(model=model, layout=layout, release=release, grid=grid)
-    hosts = None if host_us else Hosts(where, host)
+    hosts = None if host.host_us else Hosts(where, host.host)
     timer = _Timer(workload, where, device, assumed, hosts)
     if model.endswith(RECORDING_SUFFIX):
         name, passes = timer.recorded()
@@ -277,18 +273,20 @@ def known_version(
     return version, shown_stack(root, where.version, version.path)
 
 
-def assumptions(host_us: str, wait_us: str, cann_us: str) -> StepAssumptions:
+def assumptions(given: options.HostOptions) -> StepAssumptions:
     from jobs.planning.step_time import StepAssumptions
 
     usual = StepAssumptions()
-    if host_us:
+    if given.host_us:
         call, step = (
-            _given("--host-us", host_us, one) for one in (usual.host_call, usual.host_step)
+            _given("--host-us", given.host_us, one) for one in (usual.host_call, usual.host_step)
         )
         usual = replace(usual, host_call=call, host_step=step)
-    if cann_us:
-        usual = replace(usual, cann_call=_given("--cann-us", cann_us, usual.cann_call))
-    return replace(usual, wait=_given("--wait-us", wait_us, usual.wait)) if wait_us else usual
+    if given.cann_us:
+        usual = replace(usual, cann_call=_given("--cann-us", given.cann_us, usual.cann_call))
+    if given.wait_us:
+        usual = replace(usual, wait=_given("--wait-us", given.wait_us, usual.wait))
+    return usual
 
 
 def _given(option: str, text: str, usual: AssumedTime) -> AssumedTime:

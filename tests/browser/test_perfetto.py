@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from jobs.cli.options import VersionOptions
+from jobs.cli.options import HostOptions, VersionOptions
 from jobs.cli.step import step_command
 from jobs.cli.trace import merge_command
 from tests.browser.perfetto import opened_in_perfetto, query
@@ -61,7 +61,7 @@ def test_perfetto_has_a_track_for_the_host_and_each_stream(tmp_path: Path, brows
         device="ATLAS_800_A3_752T_128G_DIE",
         trace=output,
         where=VersionOptions(),
-        host_us="50",
+        host=HostOptions(host_us="50"),
     )
     with opened_in_perfetto(browser, output) as page:
         faults = "select name, value from stats where severity = 'error' and value > 0"

@@ -11,7 +11,7 @@ from collector.engine.engine_process import EngineSettings
 from collector.engine.model_folder import find_model
 from collector.store.opening import open_store
 from jobs.cli.emulate import CallTimes
-from jobs.cli.options import VersionOptions
+from jobs.cli.options import HostOptions, VersionOptions
 from tests.unit.collector.database.host_maker import DECODE, host_session, publish_sessions
 from tests.unit.jobs.cli.in_process import invoked
 
@@ -59,8 +59,8 @@ def test_measured_host_gives_the_time_of_calls_and_between_steps(small_model_fol
     publish_sessions(open_store("data"), *sessions)
     settings = EngineSettings("vllm-ascend-0.18", (), tp=8)
     where = VersionOptions(root="data")
-    assumed = ("48,8,2", "", "", "10", None)
-    times = CallTimes(find_model("qwen3-32b"), settings, where, None, assumed)
+    host = HostOptions(cann_us="10")
+    times = CallTimes(find_model("qwen3-32b"), settings, where, None, "48,8,2", host)
     matmul = "ACLNN aclnnMatmul(bf16[4,512]:ND, bf16[512,1024]:ND/1,512, bf16[4,1024]:ND, 1)"
     assert times.duration_of(matmul) == Duration(0, 0)  # before the load is served
     times.duration_of("RUN 0")
