@@ -128,8 +128,7 @@ def _covered(
             "--layout": workload.layout,
             "--root": where.root,
         }
-        words = (str(word) for option in named.items() if option[1] for word in option)
-        missing = shlex.join(("opmeter", "coverage", *words, "--missing", "to-measure"))
+        missing = _command(("coverage",), {**named, "--missing": "to-measure"})
     return WorkloadCoverage(name, shares, list(_kernels(found)), missing)
 
 
@@ -356,9 +355,13 @@ def model_report_command(
 
 def _step_words(model: str, load: Mapping[str, object], place: Mapping[str, object]) -> str:
     """Return the command that writes what narrows the time of a pass most."""
-    options_of = {**load, **place, "--misses": "to-measure.jsonl"}
-    words = (str(word) for option in options_of.items() if option[1] for word in option)
-    return shlex.join(("opmeter", "step", model, *words))
+    return _command(("step", model), {**load, **place, "--misses": "to-measure.jsonl"})
+
+
+def _command(words: Sequence[str], given: Mapping[str, object]) -> str:
+    """Return a command with those of its options that have a value."""
+    more = (str(word) for option in given.items() if option[1] for word in option)
+    return shlex.join(("opmeter", *words, *more))
 
 
 def _passes(
