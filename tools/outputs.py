@@ -7,18 +7,16 @@ command prints a key that the page lacks.
 
 import argparse
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.command import run_opmeter
+
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "json.md"
-_ROOT = Path(__file__).parents[1]
 _CAMPAIGN = """\
 campaign: small
 sources: [{tree: rows}, {bundled: quickstart}]
@@ -167,18 +165,11 @@ def _prepare(folder: Path) -> None:
 
 
 def _printed(folder: Path, words: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", *shlex.split(words)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_opmeter(folder, *shlex.split(words))
     try:
         return json.loads(done.stdout)
     except json.JSONDecodeError as error:
-        raise SystemExit(f"opmeter {words}: no JSON: {error}\n{done.stderr}") from error
+        raise SystemExit(f"opmeter {words}: no JSON: {error}") from error
 
 
 def _page(answers: Iterable[tuple[str, str, list[Any]]]) -> Iterator[str]:

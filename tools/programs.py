@@ -7,7 +7,6 @@ the two, and writes docs/evaluation/programs.md.
 import ast
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.profiles.kernel_details import read_profile
+from tools.command import run_opmeter
 
 _ROOT = Path(__file__).parents[1]
 PROGRAMS = _ROOT / "tests" / "fixtures" / "programs"
@@ -88,11 +88,7 @@ def _compared(program: Path, folder: Path) -> Found:
 
 
 def _opmeter(folder: Path, *words: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
-    command = [sys.executable, "-m", "jobs.cli", *words]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False
-    )
+    done = run_opmeter(folder, *words)
     if done.returncode not in (0, 1):  # 1: a case failed, which the page has
         done.check_returncode()
     return done.stdout
