@@ -15,6 +15,7 @@ from tests.unit.collector.database.campaign_maker import (
     answered,
     write_campaign,
 )
+from tests.unit.jobs.cli.in_process import invoked
 
 MODEL, LACKS = "qwen3-vl-8b", "SoftmaxV2"
 CAMPAIGN = f"""\
@@ -26,6 +27,10 @@ sources:
 backend: cpu
 """
 SERVING = ("--input", "32", "--output", "8")
+
+
+def coverage(*words):
+    return invoked("coverage", *words, "--root", "data")
 
 
 def write_small_model(folder: Path) -> None:

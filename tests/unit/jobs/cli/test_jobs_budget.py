@@ -12,7 +12,7 @@ from jobs.campaign.campaign_file import campaign_from_text
 from jobs.cli.drawing import round_ticks
 from jobs.planning.sources import load_sources
 from tests.unit.jobs.cli.in_process import invoked
-from tests.unit.jobs.cli.small_model import LACKS, MODEL, SERVING
+from tests.unit.jobs.cli.small_model import LACKS, MODEL, SERVING, coverage
 from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
@@ -21,10 +21,6 @@ pytestmark = pytest.mark.fast
 @pytest.fixture
 def folder(small_model_folder):
     return small_model_folder
-
-
-def coverage(*words):
-    return invoked("coverage", *words, "--root", "data")
 
 
 @pytest.mark.thorough

@@ -25,7 +25,7 @@ from tests.unit.collector.database.campaign_maker import (
     write_campaign,
 )
 from tests.unit.jobs.cli.in_process import invoked
-from tests.unit.jobs.cli.small_model import LACKS, MODEL, SERVING, write_database
+from tests.unit.jobs.cli.small_model import LACKS, MODEL, SERVING, coverage, write_database
 from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
@@ -34,10 +34,6 @@ pytestmark = pytest.mark.fast
 @pytest.fixture
 def folder(small_model_folder):
     return small_model_folder
-
-
-def coverage(*words):
-    return invoked("coverage", *words, "--root", "data")
 
 
 @pytest.mark.thorough
