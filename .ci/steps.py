@@ -5,20 +5,27 @@
 
 A budget is in CPU-seconds of the step and all that it started and waited for, on a machine on
 which a Python loop of ten million additions takes one second (`.ci/budgets.csv`); the report runs
-this loop, and raises the budgets on a slower machine. Its last line adds up what the test runners
-counted.
+this loop, and raises the budgets on a slower machine. The table also has the least memory and disk
+that were free during a step: a machine that has neither fails tests that have no fault. Its last
+line adds up what the test runners counted.
 """
 
 import csv
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _BUDGETS = Path(__file__).with_name("budgets.csv")
+_SAMPLED_EVERY_S = 5.0
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error)")
 
 
@@ -35,7 +42,8 @@ def main(arguments: list[str]) -> int:
 def _run(file: Path, step: str, command: list[str]) -> int:
     print(f"\n== {step}", flush=True)
     began, counts = time.monotonic(), ""
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    least = {"memory": _free_memory_gb(), "disk": _free_disk_gb()}
+    with _sampled(least), subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for line in process.stdout:
             sys.stdout.buffer.write(line)
@@ -46,8 +54,41 @@ def _run(file: Path, step: str, command: list[str]) -> int:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     wall_s, cpu_s = time.monotonic() - began, used.ru_utime + used.ru_stime
     with file.open("a") as rows:
-        csv.writer(rows).writerow([step, f"{wall_s:.0f}", f"{cpu_s:.0f}", counts])
+        csv.writer(rows).writerow(
+            [step, f"{wall_s:.0f}", f"{cpu_s:.0f}", *(f"{gb:.1f}" for gb in least.values()), counts]
+        )
     return process.returncode
+
+
+@contextmanager
+def _sampled(least: dict[str, float]) -> Iterator[None]:
+    """Lower the values of `least`, in GB, to what is free at any time before the end."""
+    ended = threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(_SAMPLED_EVERY_S):
+            least["memory"] = min(least["memory"], _free_memory_gb())
+            least["disk"] = min(least["disk"], _free_disk_gb())
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _free_memory_gb() -> float:
+    """Return what programs can still take without swapping, as the kernel estimates it."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.M)
+    return int(found[1]) / 1e6 if found else 0.0
+
+
+def _free_disk_gb() -> float:
+    """Return the space for files under the caches and of tests, whichever has less."""
+    folders = (os.environ.get("OPMETER_CACHE") or ".", tempfile.gettempdir())
+    return min(shutil.disk_usage(folder).free for folder in folders) / 1e9
 
 
 def _report(file: Path) -> int:
@@ -55,15 +96,20 @@ def _report(file: Path) -> int:
         budgets = {step: int(seconds) for step, seconds in csv.reader(rows)}
     with file.open() as rows:
         steps = list(csv.reader(rows))
-    print(f"\n{'step':<36} {'wall s':>8} {'CPU s':>8} {'budget':>8}")
-    for step, wall_s, cpu_s, _ in steps:
-        print(f"{step:<36} {wall_s:>8} {cpu_s:>8} {budgets.get(step, '-'):>8}")
+    print(
+        f"\n{'step':<36} {'wall s':>8} {'CPU s':>8} {'budget':>8} {'memory GB':>10} {'disk GB':>8}"
+    )
+    for step, wall_s, cpu_s, memory_gb, disk_gb, _ in steps:
+        print(
+            f"{step:<36} {wall_s:>8} {cpu_s:>8} {budgets.get(step, '-'):>8}"
+            f" {memory_gb:>10} {disk_gb:>8}"
+        )
     wall, cpu = (sum(int(row[column]) for row in steps) for column in (1, 2))
     print(f"{'sum':<36} {wall:>8} {cpu:>8}")
     slower = max(1.0, _loop_s())
     print(f"a loop takes {slower:.2f} times as long here as the budgets assume, at least 1")
     over = {
-        step: int(cpu_s) / budgets[step] / slower for step, _, cpu_s, _ in steps if step in budgets
+        step: int(cpu_s) / budgets[step] / slower for step, _, cpu_s, *_ in steps if step in budgets
     }
     for step, share in over.items():
         if share > 1:
