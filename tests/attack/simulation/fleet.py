@@ -26,7 +26,10 @@ def simulated(seeds: Sequence[int], processes: int, *more: str) -> Iterator[dict
         for process, reported in running:
             code = process.wait()
             reported.seek(0)
-            results = [json.loads(line) for line in reported]
+            lines = list(reported)
+            if code not in (0, 1) or any(not line.endswith("\n") for line in lines):
+                raise RuntimeError(f"seeds ended with {code} in line {len(lines)}: {lines[-1:]}")
+            results = [json.loads(line) for line in lines]
             if code != any(one["broken"] for one in results):  # a crash has code 1, too
                 raise RuntimeError(f"seeds ended with {code} after {len(results)} results")
             yield from results
