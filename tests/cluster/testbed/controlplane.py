@@ -31,7 +31,7 @@ class ControlPlane:
         client, peer = self._etcd_url, f"http://{self.settings.loopback}:2380"
         return self._daemon(
             "etcd",
-            f"--data-dir={self.settings.run}/etcd",
+            f"--data-dir={self.settings.etcd}",
             f"--listen-client-urls={client}",
             f"--advertise-client-urls={client}",
             f"--listen-peer-urls={peer}",

@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+_IN_MEMORY = Path("/dev/shm")
 _HIDDEN_FROM_NODES = ("/run", "/var/lib", "/var/log")  # a node has its own of these
 
 
@@ -72,6 +73,12 @@ class Settings:
     @property
     def pki(self) -> Path:
         return self.run / "pki"
+
+    @property
+    def etcd(self) -> Path:
+        """The data of etcd, in memory where the machine has such a folder: where other tests write
+        gigabytes, a write to the disk waits for theirs, and requests to the API server expire."""
+        return (_IN_MEMORY if _IN_MEMORY.is_dir() else self.run) / f"{self.name}-etcd"
 
     @property
     def kubeconfig(self) -> Path:

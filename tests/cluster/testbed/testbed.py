@@ -84,6 +84,7 @@ class Testbed:
             for node in self.nodes:
                 node.remove()
             network.remove_bridge(self.settings)
+            _remove(self.settings.etcd)
             _remove(self.settings.run)
 
     def daemons(self) -> Iterator[Daemon]:
@@ -156,6 +157,8 @@ def _claim(settings: Settings) -> None:
             f"another cluster has the number {settings.number} (or died without `down`: then "
             f"`ip link del {settings.name}`); set OPMETER_CLUSTER=2 ... 9"
         )
+    if not _is_ours(settings):
+        _remove(settings.etcd)  # of a cluster that died without `down`
     settings.run.mkdir(parents=True, exist_ok=True)
     (settings.run / _CLAIM).touch()
 
