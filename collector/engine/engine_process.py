@@ -141,9 +141,10 @@ class TimedSteps:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A run of requests: when each token of each was there, in ns since the begin, and the time of
-    the device by the source of durations, in ns."""
+    """A run of requests: when each was sent and when each of its tokens was there, in ns since the
+    begin, and the time of the device by the source of durations, in ns."""
 
+    begins_ns: Sequence[int]
     tokens_ns: Sequence[Sequence[int]]
     device_ns: Sequence[int]
 
@@ -266,6 +267,7 @@ def run_served(
     duration_of: Callable[[str], Duration],
     work: Path,
     *,
+    concurrency: int = 0,
     runs: int = 1,
     has_own_host: bool = False,
 ) -> Sequence[Served]:
@@ -273,6 +275,7 @@ def run_served(
     what each run made of them. `settings` has no passes. Of several ranks the first runs; the
     others are assumed to come to each message when it does.
 
+    concurrency   requests at once at most: others are sent when one ends; 0 for all
     has_own_host  the time of a thread is what it computes and `Duration.host_ns`, not the latter
                   alone, with which equal calls give equal times
 
@@ -288,7 +291,7 @@ def run_served(
     }
     with durations_given(duration_of) as socket:
         more[DURATIONS] = str(socket)
-        load = (requests, runs)
+        load = (requests, concurrency, runs)
         with _started(model, settings, serving, work, served=load, more=more) as (process, _):
             found = _next_result(process, work, model, settings.release)
     return [Served(**one) for one in found["served"]]
@@ -314,7 +317,7 @@ def _started(
     serving: ServingEnvironment,
     work: Path,
     timed: TimedDecode | None = None,
-    served: tuple[Sequence[ServedRequest], int] = ((), 0),
+    served: tuple[Sequence[ServedRequest], int, int] = ((), 0, 0),
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[subprocess.Popen[bytes], TextIO]]:
     """Start the process of an engine, with its log, and end it with the block."""
@@ -411,12 +414,12 @@ def _request(
     folder: Path,
     settings: EngineSettings,
     timed: TimedDecode | None,
-    served: tuple[Sequence[ServedRequest], int],
+    served: tuple[Sequence[ServedRequest], int, int],
 ) -> Mapping[str, Any]:
     passes, more = settings.passes, timed.warm + timed.passes if timed else 0
     batched = max([_BATCHED_TOKENS, *(sum(new for new, _ in one.each()) for one in passes)])
     lengths = [keys for one in passes for _, keys in one.each()]
-    requests, runs = served
+    requests, concurrency, runs = served
     lengths += [one.prompt + one.produced for one in requests]
     longest = max(lengths) + 64 + more
     most = max(len(one.each()) for one in passes) if passes else _SERVED_AT_ONCE
@@ -458,6 +461,7 @@ def _request(
         "passes": [asdict(one) for one in passes],
         "timed": asdict(timed) if timed else None,
         "served": [astuple(one) for one in requests] or None,
+        "concurrency": concurrency,
         "runs": runs,
     }
 

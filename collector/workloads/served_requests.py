@@ -1,17 +1,8 @@
 """Requests that a server is given, and what it made of them: TTFT, TPOT and throughput."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
-
-from collector.codec.errors import BadInput, file_errors
-from collector.codec.numbers import number_of
-
-_MOST_BYTES = 1 << 28
-_MOST_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,40 +26,11 @@ def arriving_requests(
     return tuple(found)
 
 
-def read_requests(path: Path) -> tuple[ServedRequest, ...]:
-    """Return the requests of a trace in their order of arrival: JSON Lines with `timestamp` in ms,
-    `input_length` and `output_length` in tokens, as the traces of Mooncake have them.
-
-    Raises BadInput for a line that is none."""
-    with file_errors(path, "read"):
-        if path.stat().st_size > _MOST_BYTES:
-            raise BadInput(f"expected at most {_MOST_BYTES:,} bytes", path=path)
-        lines = path.read_text().splitlines()
-    found = [_request(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
-    if not found:
-        raise BadInput("expected at least one request, got an empty trace", path=path)
-    begin_ns = min(one.arrival_ns for one in found)
-    found.sort(key=lambda one: one.arrival_ns)
-    return tuple(
-        ServedRequest(one.arrival_ns - begin_ns, one.prompt, one.produced) for one in found
-    )
-
-
-def _request(line: str, path: Path, number: int) -> ServedRequest:
-    try:
-        value = json.loads(line)
-        at_ms = number_of(str(value["timestamp"]))
-        prompt, produced = (_tokens(value[name]) for name in ("input_length", "output_length"))
-    except (ValueError, TypeError, KeyError) as error:
-        what = "expected an object with timestamp, input_length and output_length"
-        raise BadInput(f"{what}, got {line[:60]!r}", path=path, line=number) from error
-    return ServedRequest(round(at_ms * 1e6), prompt, produced)
-
-
-def _tokens(value: Any) -> int:
-    if type(value) is not int or not 1 <= value <= _MOST_TOKENS:
-        raise ValueError(value)
-    return value
+def at_rate(requests: Sequence[ServedRequest], per_s: float) -> tuple[ServedRequest, ...]:
+    """Return requests whose arrivals have the same pattern, faster or slower: this mean rate."""
+    longest_ns = max(one.arrival_ns for one in requests)
+    factor = (len(requests) - 1) * 1e9 / per_s / longest_ns if longest_ns else 1.0
+    return tuple(replace(one, arrival_ns=round(one.arrival_ns * factor)) for one in requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +47,11 @@ class ServingTimes:
         return self.tokens / self.duration_s if self.duration_s else 0.0
 
 
-def serving_times(
-    requests: Sequence[ServedRequest], tokens_ns: Sequence[Sequence[int]]
-) -> ServingTimes:
-    """Return the times of requests whose tokens were there at these times."""
-    pairs = list(zip(requests, tokens_ns, strict=True))
+def serving_times(begins_ns: Sequence[int], tokens_ns: Sequence[Sequence[int]]) -> ServingTimes:
+    """Return the times of requests that were sent, and whose tokens were there, at these times."""
+    pairs = list(zip(begins_ns, tokens_ns, strict=True))
     return ServingTimes(
-        ttft_ms=tuple((times[0] - one.arrival_ns) / 1e6 for one, times in pairs),
+        ttft_ms=tuple((times[0] - begin_ns) / 1e6 for begin_ns, times in pairs),
         tpot_ms=tuple(
             (times[-1] - times[0]) / (len(times) - 1) / 1e6 for _, times in pairs if len(times) > 1
         ),

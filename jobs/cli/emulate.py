@@ -41,21 +41,32 @@ def emulate_command(
     requests: Annotated[
         Path | None,
         typer.Option(
-            help="trace of requests: JSON Lines with timestamp (ms), input_length, output_length"
+            help="trace of requests, as Mooncake (JSON Lines), Azure or BurstGPT (CSV) publish it"
         ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(help="requests that arrive per second, at random times")
+        float | None,
+        typer.Option(
+            help="requests that arrive per second: at random times, or in the pattern of a trace"
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(help="requests at once at most: the next is sent when one ends", min=1),
     ] = None,
     count: Annotated[
-        int | None, typer.Option(help="number of requests of --rate  [default: 64]", min=1)
+        int | None,
+        typer.Option(
+            help="number of requests; of a trace, its first ones  [default: 64, or all]", min=1
+        ),
     ] = None,
     prompt: Annotated[
-        int | None, typer.Option(help="tokens of each prompt of --rate  [default: 1024]", min=1)
+        int | None,
+        typer.Option(help="tokens of each prompt, without --requests  [default: 1024]", min=1),
     ] = None,
     produced: Annotated[
         int | None,
-        typer.Option("--output", help="tokens of each response of --rate  [default: 128]", min=1),
+        typer.Option("--output", help="tokens of each response  [default: 128]", min=1),
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of the random arrivals of --rate")] = 0,
     graph: Annotated[
@@ -104,7 +115,7 @@ def emulate_command(
     from jobs.cli.recordings import check_engine, ranks_of
 
     check_engine(generation, logs)
-    load = _load(requests, rate, (count, prompt, produced), seed)
+    load = _load(requests, rate, concurrency, (count, prompt, produced), seed)
     ranks = ranks_of(layout)
     settings = EngineSettings(
         release=release,
@@ -123,9 +134,10 @@ def emulate_command(
     logging.getLogger("collector.engine").setLevel(logging.INFO)
     with scratch_folder("emulate") as scratch:
         work = (logs or scratch).absolute()
-        runs = run_served(folder, settings, load, times.duration_of, work, runs=3)
+        most = concurrency or 0
+        runs = run_served(folder, settings, load, times.duration_of, work, concurrency=most, runs=3)
     shares = _shares(runs[0])
-    found = [serving_times(load, one.tokens_ns) for one in runs]
+    found = [serving_times(one.begins_ns, one.tokens_ns) for one in runs]
     if as_json:
         print_json(_as_json(found, shares, times))
         return
@@ -135,23 +147,28 @@ def emulate_command(
 def _load(
     trace: Path | None,
     rate: float | None,
+    concurrency: int | None,
     sizes: tuple[int | None, int | None, int | None],
     seed: int,
 ) -> Sequence[ServedRequest]:
-    """Return the requests of a trace, or those that arrive at a rate."""
-    from collector.workloads.served_requests import arriving_requests, read_requests
+    """Return the requests of a trace, those that arrive at a rate, or those that are there at the
+    begin."""
+    from collector.workloads.request_traces import read_requests
+    from collector.workloads.served_requests import ServedRequest, arriving_requests, at_rate
 
-    if (trace is None) == (rate is None):
-        raise BadInput("expected either --requests or --rate")
-    if trace is not None:
-        if any(size is not None for size in sizes):
-            raise BadInput("--count, --prompt, --output: a trace of --requests has its own")
-        return read_requests(trace)
-    assert rate is not None
-    if not 0 < rate < float("inf"):
+    if rate is not None and not 0 < rate < float("inf"):
         raise BadInput(f"--rate: expected a number above 0, got {rate}")
     count, prompt, produced = sizes
+    if trace is not None:
+        if prompt is not None or produced is not None:
+            raise BadInput("--prompt, --output: a trace of --requests has its own")
+        found = read_requests(trace, count)
+        return found if rate is None else at_rate(found, rate)
+    if rate is None and concurrency is None:
+        raise BadInput("expected --requests, --rate or --concurrency")
     lengths = (prompt or _PROMPT, produced or _PRODUCED)
+    if rate is None:
+        return [ServedRequest(0, *lengths)] * (count or _COUNT)
     return arriving_requests(count or _COUNT, rate, *lengths, seed)
 
 

@@ -60,6 +60,18 @@ def test_each_step_takes_the_time_of_its_launches(release, tmp_path, graph):
     assert found == [together, together, together, joined, alone]
 
 
+def test_next_request_is_sent_when_one_ends(usual, tmp_path):
+    settings = EngineSettings(usual, (), options={"max_num_seqs": 4})
+    requests = [ServedRequest(0, 64, produced) for produced in (4, 6, 3)]
+    requests.append(ServedRequest(20 * STEP_NS, 64, 2))
+    (run,) = run_served(folder_of(DENSE), settings, requests, duration_of, tmp_path, concurrency=2)
+    # The third is sent with the last token of the first, in step 4, and joins step 6: step 5 is
+    # scheduled already.
+    assert run.begins_ns == [0, 0, 4 * STEP_NS, 20 * STEP_NS]
+    steps = [range(1, 5), range(1, 7), range(6, 9), range(21, 23)]
+    assert run.tokens_ns == [[STEP_NS * step for step in each] for each in steps]
+
+
 def test_what_the_host_computes_is_added(usual, tmp_path):
     first, *_, alone = served(usual, tmp_path, has_own_host=True)
     assert all(ns > step * STEP_NS for step, ns in enumerate(first, 1))

@@ -11,6 +11,7 @@
     timed     repetitions of a decode whose host time is measured: {"warm", "passes"}, or null
     served    requests that are served in virtual time instead of passes: [[arrival in ns, tokens of
               the prompt, tokens that are produced], ...] in the order of their arrivals, or null
+    concurrency  how many of them at once at most; 0 for all. Further ones are sent when one ends
     runs      how often they are served
 
 The engine writes to `result.json`, for each pass, the number of its step in the log of calls and
@@ -18,8 +19,9 @@ the tokens of its requests; and the settings that it used. Or `error`: what it r
 line of its input is further passes, with a `result-N.json` of their own. When a file is written,
 its name is a line of the output; what the engine itself prints goes to the standard error. Of a
 timed decode, its result has the numbers of its steps after the warm ones, and for each the readings
-of the host at its begin and at that of the next step. Of served requests, it has for each run the
-times of the tokens of each, in ns since the begin, and the time of the device by source.
+of the host at its begin and at that of the next step. Of served requests, it has for each run when
+each was sent and the times of its tokens, in ns since the begin, and the time of the device by
+source.
 """
 
 import faulthandler
@@ -77,7 +79,7 @@ def _run(request):
     _check(llm.llm_engine.vllm_config)
     sampling = _sampling(llm) | request["sampling"]
     if request["served"]:
-        found = list(_runs(llm, request["served"], request["runs"], sampling))
+        found = list(_runs(llm, request, sampling))
         yield {"served": found, "settings": _settings(llm) | {"sampling": sampling}}
         return
     if timed := request["timed"]:
@@ -159,41 +161,46 @@ def _timed(llm, requested, sampling, timed):
     }
 
 
-def _runs(llm, requests, runs, sampling):
+def _runs(llm, request, sampling):
     """Serve requests in virtual time several times, and yield what each run made of them.
 
     The first request is served alone before, and makes what the engine keeps, such as masks."""
     import opmeter_clock
 
+    requests, most = request["served"], request["concurrency"] or len(request["served"])
     opmeter_clock.install()
     _, prompt, produced = requests[0]
-    _served(llm, [(0, prompt, min(produced, _WARM_TOKENS))], sampling)
-    for number in range(runs):
+    _served(llm, [(0, prompt, min(produced, _WARM_TOKENS))], 1, sampling)
+    for number in range(request["runs"]):
         opmeter_clock.begin_run(number)
-        times = _served(llm, requests, sampling)
-        yield {"tokens_ns": times, "device_ns": opmeter_clock.device_ns()}
+        begins, times = _served(llm, requests, most, sampling)
+        yield {"begins_ns": begins, "tokens_ns": times, "device_ns": opmeter_clock.device_ns()}
 
 
-def _served(llm, requests, sampling):
-    """Serve requests, and return when each token of each of them was there."""
+def _served(llm, requests, most, sampling):
+    """Serve requests, at most so many at once, and return when each of them was sent, and when each
+    of its tokens was there."""
     import opmeter_clock
 
     engine = llm.llm_engine
     begin_ns = opmeter_clock.now_ns()
-    waiting, times = list(requests), {}
+    waiting, begins, times = list(requests), [], {}
+    free = [0] * most  # since when others may be sent, the earliest first
     while waiting or engine.has_unfinished_requests():
         if not engine.has_unfinished_requests():
             opmeter_clock.wait_until(begin_ns + waiting[0][0])
         now_ns = opmeter_clock.now_ns() - begin_ns
-        while waiting and waiting[0][0] <= now_ns:
+        while waiting and free and waiting[0][0] <= now_ns:
             arrival_ns, prompt, produced = waiting.pop(0)
-            arrived = (begin_ns + arrival_ns) / 1e9
+            begins.append(max(arrival_ns, free.pop(0)))
+            arrived = (begin_ns + begins[-1]) / 1e9
             times[_add(engine, prompt, produced, sampling, arrival_time=arrived)] = []
         for output in engine.step():
-            seen = times[output.request_id]
-            new = len(output.outputs[0].token_ids) - len(seen)
-            seen += [opmeter_clock.now_ns() - begin_ns] * new
-    return list(times.values())
+            seen, ns = times[output.request_id], opmeter_clock.now_ns() - begin_ns
+            seen += [ns] * (len(output.outputs[0].token_ids) - len(seen))
+            if output.finished:
+                free.append(ns)
+    return begins, list(times.values())
 
 
 def _groups(requested):

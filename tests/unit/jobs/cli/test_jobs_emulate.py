@@ -25,8 +25,8 @@ RATE = ("--rate", "2")
     "words",
     [
         (),
-        (*RATE, "--requests", "trace.jsonl"),
-        ("--requests", "trace.jsonl", "--count", "3"),
+        ("--requests", "trace.jsonl", "--prompt", "3"),
+        ("--requests", "trace.jsonl", "--rate", "0"),
         ("--requests", "none.jsonl"),
         ("--rate", "0"),
         ("--rate", "nan"),
