@@ -30,7 +30,7 @@ from collector.database.versions import version_of
 from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.manifest import AttemptManifest
-from collector.model.measurement import IMPORTED, PROFILER, Outcome
+from collector.model.measurement import CLOCK, IMPORTED, PROFILER, Outcome
 from collector.model.plan import Plan, read_shard
 from collector.model.record import CaseRecord, as_ran
 from collector.model.row import value_of
@@ -247,11 +247,16 @@ def _check_source(table: pa.Table, plan: Plan, key: str) -> None:
     """Raise BadInput unless the clock of the stack's backend timed a launch, and if only one of a
     row and its plan is imported."""
     backend = backend_of(plan.stack.device)
-    source = backend if backend in (EVENTS, HOST) else PROFILER
-    source = IMPORTED if plan.stack.is_imported else source
+    sources = [backend] if backend in (EVENTS, HOST) else [PROFILER]
+    if backend == "cpu":
+        sources.append(CLOCK)
+    if plan.stack.is_imported:
+        sources = [IMPORTED]
     is_timed = pc.not_equal(table["mean_us"], "")
-    if pc.any(pc.and_(is_timed, pc.not_equal(table["timed_by"], source))).as_py():
-        what = f"timed_by: expected {source} for {plan.stack.device}, got another source"
+    is_other = pc.invert(pc.is_in(table["timed_by"], pa.array(sources)))
+    if pc.any(pc.and_(is_timed, is_other)).as_py():
+        expected = f"timed_by: expected {' or '.join(sources)} for {plan.stack.device}"
+        what = f"{expected}, got another source"
         raise BadInput(f"{what}; measure with the backend of the campaign", path=key)
 
 

@@ -22,6 +22,7 @@ ISOLATED = ("warm", "cold")
 CONTEXT = "context"
 CACHES = (*ISOLATED, CONTEXT)
 PROFILER = "profiler"  # the source of all durations but those of the backends below
+CLOCK = "clock"  # of the host: the source of the duration of a whole pass on a CPU
 IMPORTED = "imported"  # the source of a duration that another tool measured
 ENOUGH_CLEAN = 3  # undisturbed repeats; with fewer, more are launched
 _FAR = 1e15  # above any time or count of a session, and small enough to be squared
@@ -276,7 +277,7 @@ class Measurement:
     )
     timed_by: str = field(
         default=PROFILER,
-        metadata=doc("what timed the launches", words=(PROFILER, EVENTS, IMPORTED, HOST)),
+        metadata=doc("what timed the launches", words=(PROFILER, CLOCK, EVENTS, IMPORTED, HOST)),
     )
     empty_launch_us: float = field(
         default=0.0,

@@ -34,6 +34,7 @@ from collector.ranks.collective import is_collective
 ENTRY_POINTS = "opmeter.operators"
 _MOST_BYTES = 1 << 20
 _HASH_DIGITS = 16
+_BUNDLED = Path(__file__).parents[1] / "data" / "operators"
 
 Build = Callable[[Case, TensorMaker], Call]
 
@@ -49,6 +50,8 @@ class Operator:
     build       (case, make) -> Call with the arguments of `call`, made once for each case; the
                 default makes a random tensor for each argument of the signature
     operations  arithmetic operations of one launch, an expression of the signature's names
+    is_pass     `call` is a whole pass of a model: it is timed by the clock, without a profiler,
+                with all that it launches and all that the host does between
     examples    small cases for `opmeter ops --check`, such as `"64,512;512 fp32"`; the default is
                 one that follows from the signature"""
 
@@ -58,6 +61,7 @@ class Operator:
     reference: Callable[..., Any] | None = None
     build: Build | None = None
     operations: str = ""
+    is_pass: bool = False
     examples: Sequence[str] = ()
     line: int = field(default=0, init=False)  # of its file
 
@@ -98,6 +102,7 @@ class Operator:
             build=self.build or build_from_slots,
             launch=_Named(call) if isinstance(call, str) else call,
             file=file.hash,
+            is_pass=self.is_pass,
         )
 
 
@@ -151,15 +156,19 @@ def read_operator_file(path: Path) -> OperatorFile:
         raise BadInput("expected Python in UTF-8", path=path) from error
 
 
-def find_operator_file(name: str) -> OperatorFile:
-    """Return a file, or the module that an installed package registers by this name in the entry
-    points `opmeter.operators`, without executing it. Raises BadInput if there is neither."""
-    if Path(name).exists():
-        return read_operator_file(Path(name))
+def find_operator_file(name: str, base: Path = Path()) -> OperatorFile:
+    """Return a file, one that is bundled, or the module that an installed package registers by this
+    name in the entry points `opmeter.operators`, without executing it. `base` is the folder of
+    relative paths. Raises BadInput if there is none of these."""
+    if (base / name).exists():
+        return read_operator_file(base / name)
+    bundled = {one.name: one for one in _BUNDLED.glob("*.py")}
+    if name in bundled:
+        return read_operator_file(bundled[name])
     found = {one.name: one.value for one in entry_points(group=ENTRY_POINTS)}
     if name not in found:
-        known = f", or one of {', '.join(sorted(found))} of installed packages" if found else ""
-        raise BadInput(f"operators: expected a Python file{known}, got {name!r}")
+        known = ", ".join(sorted({*bundled, *found}))
+        raise BadInput(f"operators: expected a Python file or one of {known}, got {name!r}")
     spec = find_spec(found[name].partition(":")[0])
     if spec is None or not spec.origin:
         raise BadInput(f"operators: {name}: there is no module {found[name]}")

@@ -16,6 +16,7 @@ from collector.codec.errors import CaseRejected
 from collector.model.case import Case
 from collector.model.lookup import Lookup
 from collector.model.measurement import Library
+from collector.model.stack import EVENTS
 from collector.model.vocabulary import (
     FRACTAL_NZ,
     GRAPH,
@@ -28,6 +29,8 @@ from collector.ops.expression import parse_expression
 from collector.ops.launching import As, LaunchedBy
 from collector.ops.signature import parse_signature
 from collector.ops.slots import dtype_error
+
+PASS_BACKENDS = ("cpu", EVENTS)  # those that time a launch of several kernels as a whole
 
 
 def library_of(call: str) -> str:
@@ -214,6 +217,7 @@ class OpSpec:
     file         the hash of that file, which its cases have as a column
     is_of_torch  it is an operator of torch itself (`torch_operators.py`): on an NPU it launches
                  kernels, which have declarations of their own
+    is_pass      its launch is a whole pass of a model, which is timed without a profiler
 
     From the signature follow:
 
@@ -257,6 +261,7 @@ class OpSpec:
     launch: Callable[..., Any] | None = None
     file: str = ""
     is_of_torch: bool = False
+    is_pass: bool = False
     slots: tuple[str, ...] = field(init=False)
     optional: frozenset[int] = field(init=False)
     optional_outputs: frozenset[int] = field(init=False)
@@ -344,6 +349,8 @@ class OpSpec:
         """Return why the backend has other names for what it runs."""
         if backend == "npu" and self.is_of_torch:
             return "an operator of torch: npu measures the kernels that it launches"
+        if self.is_pass and backend not in PASS_BACKENDS:
+            return f"a pass is timed on {' or '.join(PASS_BACKENDS)}, not on {backend}"
         return ""
 
     def _slots_complaint(self, case: Case) -> str:

@@ -207,6 +207,7 @@ class CaseReplay:
             "family": sorted(op.family),  # the kernel types among which the runtime chose
             "library": launcher.library,
             "assumes": op.assumes,
+            "is_pass": op.is_pass,
             "context": ran_before.text,
             "before": [sorted(types) for types in ran_before.types],
             "build_s": built - started,

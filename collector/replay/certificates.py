@@ -180,6 +180,8 @@ class Certificates:
         # The profiler's lower bound for a launch is the sum of those of its operators.
         is_single = self.spec.backend in ("npu", EVENTS)
         operators = 1 if is_single else operators_of(repeats[0].name)
+        if certificate.timed_by == measurement.CLOCK:
+            operators = 0  # no profiler
         accepted = len(summary.accepted_us)
         refused = entry.doubt
         if not refused and not (disturbance is not None and disturbance.is_total):
@@ -246,9 +248,14 @@ class Certificates:
             cache=self.spec.measure.cache,
             started_at=entry.began_time,
             ended_at=entry.ended_time,
-            timed_by=EVENTS if self.spec.backend == EVENTS else measurement.PROFILER,
+            timed_by=self._clock_of(entry),
             empty_launch_us=self.empty_launch_us,
         )
+
+    def _clock_of(self, entry: CaseEntry) -> str:
+        if self.spec.backend == EVENTS:
+            return EVENTS
+        return measurement.CLOCK if entry.is_pass else measurement.PROFILER
 
 
 def _proof(identity: Identity | None) -> measurement.Proof:

@@ -4,7 +4,9 @@
 """
 
 import ctypes
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,13 @@ from collector.host.machine import available_memory_bytes, this_cpu
 from collector.host.npus import device_names, slice_problem
 from collector.host.processes import RateLimited, ThreadWaits
 from collector.host.stack import gpu_device
+from collector.model.case import Case
 from collector.model.measurement import Condition
 from collector.model.stack import Runtime
 from collector.model.vocabulary import FRACTAL_NZ, NC1HWC0
 from collector.ops.spec import OpSpec
-from collector.replay.calls import Calls, NpuCalls, ReferenceCalls
-from collector.replay.kineto import Event, kernel_events, operator_events
+from collector.replay.calls import Calls, Launcher, NpuCalls, ReferenceCalls
+from collector.replay.kineto import SENTINEL_OPERATOR, Event, kernel_events, operator_events
 from collector.replay.repeats import Watcher
 from collector.replay.spec import SessionSpec
 from collector.replay.tensors import emulated_dtypes
@@ -85,6 +88,58 @@ def check_gpu(spec: SessionSpec, name: str) -> None:
         )
 
 
+class HostClock:
+    """Launches that the host's clock times as a whole, and marks among them, which launch nothing.
+
+    It is for what a profiler would make longer: a pass of a model calls many operators."""
+
+    def __init__(self) -> None:
+        self._noted: list[Event] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._noted is not None
+
+    def start(self) -> None:
+        self._noted = []
+
+    def stop(self) -> list[Event]:
+        """Return the launches and marks since the start."""
+        found, self._noted = self._noted or [], None
+        return found
+
+    def mark(self, tensor: Any) -> None:
+        self._note(SENTINEL_OPERATOR, time.time_ns(), 0, tuple(tensor.shape))
+
+    def timed(self, name: str, launch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        began_ns, at_ns = time.time_ns(), time.perf_counter_ns()
+        result = launch(*args, **kwargs)
+        self._note(name, began_ns, time.perf_counter_ns() - at_ns)
+        return result
+
+    def _note(
+        self, name: str, start_ns: int, took_ns: int, shape: tuple[int, ...] | None = None
+    ) -> None:
+        assert self._noted is not None, f"{name}: the clock is not running"
+        if self._noted:  # events are in order of their start
+            start_ns = max(start_ns, self._noted[-1].start_ns + 1)
+        self._noted.append(Event(name, start_ns, took_ns, shape))
+
+
+class _ClockedPasses(ReferenceCalls):
+    """Launches in plain torch; passes are timed by a clock."""
+
+    def __init__(self, clock: HostClock):
+        self._clock = clock
+
+    def of(self, op: OpSpec, case: Case) -> Launcher:
+        launcher = super().of(op, case)
+        if not op.is_pass:
+            return launcher
+        run = partial(self._clock.timed, case.kernel_type, launcher.run)
+        return Launcher(launcher.build, run, launcher.library)
+
+
 _CPU_CLOCK_KHZ = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
 
 
@@ -97,6 +152,8 @@ class CpuDevice(Device):
 
     def __init__(self, threads: int):
         cpu = this_cpu()
+        self.clock = HostClock()
+        self.calls = _ClockedPasses(self.clock)
         self._threads = threads or cpu.threads
         torch.set_num_threads(self._threads)
         self.emulated = emulated_dtypes(cpu.flags)
@@ -104,6 +161,12 @@ class CpuDevice(Device):
         zones = Path("/sys/class/thermal").glob("thermal_zone*")
         packages = [zone / "temp" for zone in zones if "pkg_temp" in (zone / "type").read_text()]
         self._temperature = packages[0] if packages else None
+
+    def mark(self, tensor: Any) -> None:
+        if self.clock.is_running:
+            self.clock.mark(tensor)
+        else:
+            super().mark(tensor)
 
     def events(self, raw: Sequence[Any]) -> list[Event]:
         """Return what ran on the device, in its order, from the profiler's raw events."""

@@ -88,6 +88,7 @@ class CaseEntry:
     family: tuple[str, ...] = ()  # the kernel types among which the runtime chose
     library: Library = Library.NONE  # library of the launched kernel
     assumes: str = ""  # what its inputs were assumed to hold
+    is_pass: bool = False  # whether each launch was timed as a whole, by the host's clock
     launching_s: float = 0.0  # when the first launch was issued, and when the last one had run
     looking_s: float = 0.0
     watch: Watch = Watch()  # disturbances while the repeats ran

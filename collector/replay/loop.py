@@ -48,11 +48,12 @@ class Loop:
         self._queries = RateLimited(self._query)
         self._device, self._recorder = open_recorded_device(spec, directory, journal)
         cold = spec.measure.cache == "cold"
+        self._find = importlib.import_module(spec.catalog).find
         self._replay = CaseReplay(
             self._device,
             Marks(self._device, len(spec.cases), cold=cold),
             spec.limits.memory_gb,
-            importlib.import_module(spec.catalog).find,
+            self._find,
         )
 
     def run(self, import_s: float, stop: threading.Event) -> None:
@@ -61,7 +62,8 @@ class Loop:
         for ordinal, case in enumerate(self._spec.cases):
             if stop.is_set():
                 break
-            self._recorder.before_case()
+            op = self._find(case.record.kernel_type)
+            self._recorder.before_case(is_pass=op is not None and op.is_pass)
             self._case(ordinal, case)
             self._recorder.after_case()
         self._recorder.close()

@@ -18,7 +18,13 @@ from collector.model.record import CaseRecord
 from collector.model.stack import EVENTS
 from collector.ops.context import OVER_CACHE
 from collector.quality.reconcile import CONTEXT_MARK, FLUSH, TICK, Mark, Sentinel, sentinel_of
-from collector.replay.devices import Device, KinetoDevice, NpuDevice, open_kineto_device
+from collector.replay.devices import (
+    CpuDevice,
+    Device,
+    KinetoDevice,
+    NpuDevice,
+    open_kineto_device,
+)
 from collector.replay.event_device import EventDevice
 from collector.replay.journal import JournalWriter
 from collector.replay.kineto import Event, Filing, summary_rows
@@ -64,8 +70,8 @@ class Recorder:
         start."""
         return 0.0
 
-    def before_case(self) -> None:
-        """Record that a case begins."""
+    def before_case(self, *, is_pass: bool = False) -> None:
+        """Record that a case begins; the launches of a pass are timed as a whole."""
 
     def measured(self, ordinal: int, record: CaseRecord, before: Sequence[CaseRecord]) -> None:
         """Record that all launches of a case were issued, each after those before it."""
@@ -100,7 +106,7 @@ class WindowRecorder(Recorder):
         """Return what ran in the window that has ended, in the device's order."""
         raise NotImplementedError
 
-    def before_case(self) -> None:
+    def before_case(self, *, is_pass: bool = False) -> None:
         if not self._is_open:
             self._is_open, self._began_s = True, time.monotonic()
             self._open()
@@ -147,6 +153,13 @@ class KinetoRecorder(WindowRecorder):
         super().__init__(directory, journal)
         self._device = device
         self._profiler: Any = None
+        self._is_of_passes = False  # whether the window is one of the host's clock
+
+    def before_case(self, *, is_pass: bool = False) -> None:
+        if is_pass != self._is_of_passes:
+            self.close()
+            self._is_of_passes = is_pass
+        super().before_case()
 
     def start(self) -> float:
         started = time.perf_counter()
@@ -158,6 +171,9 @@ class KinetoRecorder(WindowRecorder):
         return took_s
 
     def _open(self) -> None:
+        if self._is_of_passes and isinstance(self._device, CpuDevice):
+            self._device.clock.start()
+            return
         self._profiler = start_profiler(self._device)
         sacrifice(self._device, SACRIFICES_OF_A_WINDOW)
         # Operators that do nothing. On a GPU they launch no kernel, and marks are used instead.
@@ -167,9 +183,12 @@ class KinetoRecorder(WindowRecorder):
 
     def _stop(self) -> None:
         self._device.synchronize()
-        self._profiler.__exit__(None, None, None)
+        if self._profiler is not None:
+            self._profiler.__exit__(None, None, None)
 
     def _events(self) -> list[Event]:
+        if self._profiler is None and isinstance(self._device, CpuDevice):
+            return self._device.clock.stop()
         raw = self._profiler.kineto_results.events()
         self._profiler = None
         return self._device.events(raw)

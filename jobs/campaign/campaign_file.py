@@ -25,7 +25,7 @@ from collector.model.plan import (
 )
 from collector.model.stack import BACKEND_SYNONYMS, BACKENDS
 from collector.model.vocabulary import CAUSAL_MASK, FULL_MASK
-from collector.ops.own import OperatorFile, read_operator_file
+from collector.ops.own import OperatorFile, find_operator_file
 from collector.store.opening import checked_address
 from jobs.campaign.source_kinds import (
     CasesSource,
@@ -404,7 +404,7 @@ def _stored_operators(entry: Entry) -> tuple[PlannedOperators, ...]:
 
 def _operator_file(entry: Entry, base: Path) -> OperatorFile:
     try:
-        return read_operator_file(base / entry.text())
+        return find_operator_file(entry.text(), base)
     except BadInput as error:
         raise entry.refusal(str(error)) from error
 
